@@ -1,0 +1,138 @@
+//! The contract between a shard and the network drivers (LNDs) below it.
+//!
+//! A shard hands out a [`Transmit`] that holds its credits; the LND reports its end exactly once through
+//! [`Uplink::sent`]. For each message that arrives the LND calls [`Uplink::header`] once and, if that
+//! answered [`Verdict::Deliver`], [`Uplink::received`] once. An LND delivers a message at most once; order
+//! between messages is not promised.
+
+use lnet_wire::Header;
+
+use crate::handle::MdHandle;
+use crate::time::Instant;
+
+/// A local network interface of this node: its index in the topology.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct NiId(pub u16);
+
+/// A message on its way out, as its shard names it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct TxId(pub u32);
+
+/// A message on its way in, as its LND names it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RxId(pub u32);
+
+/// A run of bytes inside a memory descriptor's buffer. The descriptor lives at least until the message
+/// that was given the span has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// The descriptor.
+    pub md: MdHandle,
+    /// First byte, from the start of the descriptor's buffer.
+    pub offset_bytes: u64,
+    /// Number of bytes.
+    pub length_bytes: u32,
+}
+
+/// A message that holds its credits, for an LND to send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Transmit {
+    /// Names the message in [`Uplink::sent`].
+    pub tx: TxId,
+    /// The interface to send by.
+    pub ni: NiId,
+    /// The header; its destination NID is the next hop, its payload length that of `payload`.
+    pub header: Header,
+    /// Where the payload is; `None` for a message without any.
+    pub payload: Option<Span>,
+}
+
+/// An answer that hands the value back: there was no room for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Full<T>(pub T);
+
+/// How a message ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Status {
+    /// As asked for.
+    Ok,
+    /// It never left this node: it may be sent again by another way.
+    NeverSent(Cause),
+    /// Whether the peer has it is unknown.
+    Unknown(Cause),
+}
+
+/// Why a message ended badly.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Cause {
+    /// No route, no interface or no neighbour for the destination (`-EHOSTUNREACH`).
+    Unreachable,
+    /// Not in time (`-ETIMEDOUT`).
+    Timeout,
+    /// Unlinked before it was sent (`-ECANCELED`).
+    Cancelled,
+    /// Larger than this LND can carry (`-EMSGSIZE`).
+    TooLong,
+    /// The device or the kernel refused it (`-EIO`).
+    Device,
+}
+
+/// What a shard wants done with a message that arrives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Put the first `length_bytes` of the payload there, skip the rest, then call [`Uplink::received`].
+    Deliver(Span),
+    /// Skip it. The shard has counted it.
+    Drop,
+}
+
+/// What one call of [`Lnd::drive`] moved.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Progress {
+    /// Frames that came in.
+    pub received: u32,
+    /// Frames whose sending the device completed.
+    pub completed: u32,
+}
+
+/// What a network driver does for a shard.
+pub trait Lnd {
+    /// Where the payload bytes are. The core never looks at them, so it does not know this type.
+    type Memory: ?Sized;
+
+    /// Takes a message that already holds its credits.
+    ///
+    /// # Errors
+    /// [`Full`] gives the message back when the device has no room for it.
+    fn submit(
+        &mut self,
+        now: Instant,
+        transmit: Transmit,
+        memory: &Self::Memory,
+    ) -> Result<(), Full<Transmit>>;
+
+    /// Moves at most `budget` frames per direction. Never blocks.
+    fn drive(
+        &mut self,
+        now: Instant,
+        budget: u32,
+        up: &mut impl Uplink,
+        memory: &mut Self::Memory,
+    ) -> Progress;
+
+    /// When [`Lnd::drive`] wants to be called again even if nothing arrives.
+    fn poll_timeout(&self) -> Option<Instant>;
+}
+
+/// What a shard does for its network drivers.
+pub trait Uplink {
+    /// A message has arrived by `ni`; its payload has not been looked at.
+    fn header(&mut self, now: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict;
+
+    /// The payload of a delivered message is in place, or will never be.
+    fn received(&mut self, now: Instant, rx: RxId, status: Status);
+
+    /// The LND has finished with a message and its buffer. Credits return here.
+    fn sent(&mut self, now: Instant, tx: TxId, status: Status);
+}

@@ -1,0 +1,1 @@
+//! Linux drivers and runtime of LNet nodes.

@@ -1,0 +1,20 @@
+//! LNet on the wire: bytes to meaning and back.
+//!
+//! Invariants: no allocation, no dependencies, no unsafe code; no function panics on any input bytes;
+//! what one function encodes its counterpart decodes to the same value. The XDP program compiles the
+//! same [`packet`] and [`steer`] modules as the host, so both sides of an `AF_XDP` socket agree on what a
+//! frame is and which shard it belongs to.
+#![no_std]
+#![forbid(unsafe_code)]
+
+pub mod frame;
+pub mod header;
+pub mod nid;
+pub mod packet;
+pub mod ping;
+pub mod steer;
+
+pub use frame::{FrameError, FrameHeader};
+pub use header::{Body, Header, HeaderError, MessageType, WireHandle};
+pub use nid::{Net, Nid, ProcessId};
+pub use steer::{Policy, SteerKey, Verdict};

@@ -1,0 +1,169 @@
+//! From an Ethernet packet to our frame header: Ethernet, at most one VLAN tag, IPv4 or IPv6, UDP.
+//!
+//! Generic over where the bytes are, so that the XDP program runs it on verifier-checked pointers, the
+//! host and the fuzzers on slices: one grammar, no drift.
+
+use crate::frame::{FRAME_HEADER_BYTES, FrameError, FrameHeader};
+use crate::steer::Reason;
+
+/// Bytes that can be read at an offset.
+pub trait Packet {
+    /// The `N` bytes at `offset`; `None` where the packet (its linear part, in XDP) ends before.
+    fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]>;
+
+    /// Bytes of the whole packet, those included that [`Packet::load`] does not reach.
+    fn length(&self) -> usize;
+}
+
+impl Packet for [u8] {
+    fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
+        self.get(offset..)?.first_chunk::<N>().copied()
+    }
+
+    fn length(&self) -> usize {
+        self.len()
+    }
+}
+
+/// Bytes of an [endpoint](Located::destination).
+pub const ENDPOINT_BYTES: usize = 18;
+
+/// Bytes of the Ethernet header.
+pub const ETHERNET_BYTES: usize = 14;
+/// Bytes of one VLAN tag.
+pub const VLAN_BYTES: usize = 4;
+/// Bytes of an IPv4 header without options.
+pub const IPV4_BYTES: usize = 20;
+/// Bytes of an IPv6 header.
+pub const IPV6_BYTES: usize = 40;
+/// Bytes of a UDP header.
+pub const UDP_BYTES: usize = 8;
+/// `EtherType` of IPv4.
+pub const ETHERTYPE_IPV4: u16 = 0x0800;
+/// `EtherType` of IPv6.
+pub const ETHERTYPE_IPV6: u16 = 0x86DD;
+/// `EtherType` of a VLAN tag (IEEE 802.1Q).
+pub const ETHERTYPE_VLAN: u16 = 0x8100;
+/// IP protocol number of UDP.
+pub const PROTOCOL_UDP: u8 = 17;
+
+/// Where the UDP payload of a packet is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Located {
+    /// Address (16 bytes, IPv4 in its mapped form `::ffff:a.b.c.d`) and UDP port (2 bytes, big endian)
+    /// that the packet goes to.
+    pub destination: [u8; ENDPOINT_BYTES],
+    /// Offset of the first byte behind the UDP header.
+    pub payload_offset: usize,
+    /// Bytes of UDP payload by the UDP header; they lie within the packet.
+    pub payload_length: usize,
+}
+
+/// Finds the UDP payload of a packet.
+///
+/// # Errors
+/// The [`Reason`] why it holds none that could be ours.
+#[inline(always)]
+pub fn locate<P: Packet + ?Sized>(packet: &P) -> Result<Located, Reason> {
+    let mut network_offset = ETHERNET_BYTES;
+    let mut ethertype = be16(packet, 12)?;
+    if ethertype == ETHERTYPE_VLAN {
+        ethertype = be16(packet, ETHERNET_BYTES + 2)?;
+        network_offset += VLAN_BYTES;
+    }
+    match ethertype {
+        ETHERTYPE_IPV4 => locate_ipv4(packet, network_offset),
+        ETHERTYPE_IPV6 => locate_ipv6(packet, network_offset),
+        _ => Err(Reason::NotIp),
+    }
+}
+
+#[inline(always)]
+fn locate_ipv4<P: Packet + ?Sized>(packet: &P, offset: usize) -> Result<Located, Reason> {
+    let ip: [u8; IPV4_BYTES] = packet.load(offset).ok_or(Reason::Truncated)?;
+    if ip[9] != PROTOCOL_UDP {
+        return Err(Reason::NotUdp);
+    }
+    // Version 4 with 5 words of header; neither "more fragments" nor a fragment offset.
+    if ip[0] != 0x45 || ip[6] & 0x3F != 0 || ip[7] != 0 {
+        return Err(Reason::IpOptions);
+    }
+    let ip_length = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
+    let mut address = [0; 16];
+    address[10] = 0xFF;
+    address[11] = 0xFF;
+    address[12..].copy_from_slice(&ip[16..20]);
+    let available = ip_length.checked_sub(IPV4_BYTES).ok_or(Reason::Truncated)?;
+    locate_udp(packet, offset + IPV4_BYTES, available, &address)
+}
+
+#[inline(always)]
+fn locate_ipv6<P: Packet + ?Sized>(packet: &P, offset: usize) -> Result<Located, Reason> {
+    let ip: [u8; IPV6_BYTES] = packet.load(offset).ok_or(Reason::Truncated)?;
+    if ip[6] != PROTOCOL_UDP {
+        return Err(Reason::NotUdp);
+    }
+    if ip[0] >> 4 != 6 {
+        return Err(Reason::IpOptions);
+    }
+    let ip_payload_length = usize::from(u16::from_be_bytes([ip[4], ip[5]]));
+    let mut address = [0; 16];
+    address.copy_from_slice(&ip[24..40]);
+    locate_udp(packet, offset + IPV6_BYTES, ip_payload_length, &address)
+}
+
+/// `available` is what the IP header leaves for UDP.
+#[inline(always)]
+fn locate_udp<P: Packet + ?Sized>(
+    packet: &P,
+    offset: usize,
+    available: usize,
+    address: &[u8; 16],
+) -> Result<Located, Reason> {
+    let udp: [u8; UDP_BYTES] = packet.load(offset).ok_or(Reason::Truncated)?;
+    let udp_length = usize::from(u16::from_be_bytes([udp[4], udp[5]]));
+    if udp_length < UDP_BYTES || udp_length > available || offset + available > packet.length() {
+        return Err(Reason::Truncated);
+    }
+    let mut destination = [0; ENDPOINT_BYTES];
+    destination[..16].copy_from_slice(address);
+    destination[16..].copy_from_slice(&udp[2..4]);
+    Ok(Located { destination, payload_offset: offset + UDP_BYTES, payload_length: udp_length - UDP_BYTES })
+}
+
+/// Reads our frame header out of a located packet.
+///
+/// # Errors
+/// The [`Reason`] why it is no frame of ours.
+#[inline(always)]
+pub fn frame_header<P: Packet + ?Sized>(packet: &P, located: &Located) -> Result<FrameHeader, Reason> {
+    if located.payload_length < FRAME_HEADER_BYTES {
+        return Err(Reason::BadLength);
+    }
+    let bytes = packet.load(located.payload_offset).ok_or(Reason::Truncated)?;
+    FrameHeader::decode(&bytes, located.payload_length).map_err(|error| match error {
+        FrameError::Magic(_) => Reason::BadMagic,
+        FrameError::Version(_) | FrameError::Kind(_) => Reason::BadVersion,
+        FrameError::MessageType(_) => Reason::BadType,
+        FrameError::Portal(_) => Reason::BadPortal,
+        FrameError::Truncated | FrameError::Length => Reason::BadLength,
+    })
+}
+
+#[inline(always)]
+fn be16<P: Packet + ?Sized>(packet: &P, offset: usize) -> Result<u16, Reason> {
+    packet.load(offset).map(u16::from_be_bytes).ok_or(Reason::Truncated)
+}
+
+/// The [endpoint](Located::destination) of an address and port.
+#[must_use]
+pub fn endpoint(address: core::net::IpAddr, port: u16) -> [u8; ENDPOINT_BYTES] {
+    let address = match address {
+        core::net::IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        core::net::IpAddr::V6(v6) => v6.octets(),
+    };
+    let mut bytes = [0; ENDPOINT_BYTES];
+    bytes[..16].copy_from_slice(&address);
+    bytes[16..].copy_from_slice(&port.to_be_bytes());
+    bytes
+}

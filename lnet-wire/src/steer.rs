@@ -1,0 +1,323 @@
+//! Steering: which shard a frame belongs to. [`shard_of`] is the only place that decides it, in the XDP
+//! program and on the host alike.
+
+use crate::header::MessageType;
+use crate::nid::Nid;
+use crate::packet::{self, ENDPOINT_BYTES, Packet};
+
+/// Portals of a node (`LNET_MAX_PORTALS`).
+pub const PORTALS: usize = 64;
+/// Shards that a node may have: a shard number takes 6 bits of an MD cookie.
+pub const SHARDS_MAX: u32 = 64;
+/// Receive queues of an interface that steering reaches; frames of further queues pass up.
+pub const QUEUES_MAX: u32 = 64;
+/// Slots of an interface's XSK map.
+pub const SLOTS: u32 = QUEUES_MAX * SHARDS_MAX;
+
+/// Lowest bit of the shard number in an object cookie; below it stands the kind of object.
+pub const COOKIE_SHARD_SHIFT: u32 = 2;
+/// Bits of the shard number in an object cookie.
+pub const COOKIE_SHARD_BITS: u32 = 6;
+
+/// The slot of the XSK map that holds the socket of `shard` on `queue`. Both must be below their maximum.
+#[inline(always)]
+#[must_use]
+pub const fn slot_of(queue: u32, shard: u32) -> u32 {
+    queue * SHARDS_MAX + shard
+}
+
+/// What a frame is steered by, read from its frame header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SteerKey {
+    /// Type of the LNet message; never `Hello`.
+    pub message_type: MessageType,
+    /// Portal index of a PUT or GET, below [`PORTALS`]; 0 for others.
+    pub portal: u8,
+    /// Match bits of a PUT or GET; object cookie of an ACK or REPLY.
+    pub key: u64,
+    /// Id of the message in its sender's life; all fragments share it.
+    pub message_id: u64,
+    /// Hash of the initiator's primary NID.
+    pub initiator_hash: u32,
+}
+
+/// How the PUTs and GETs of one portal find their shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Policy {
+    /// All to one shard.
+    Pin(u8),
+    /// By `bits` bits of the match bits, from bit `shift` upward.
+    MatchBits {
+        /// Lowest bit that counts, 0 to 63.
+        shift: u8,
+        /// Number of bits that count, 1 to 64.
+        bits: u8,
+        /// How their value becomes a shard.
+        spread: Spread,
+    },
+    /// By the initiator's primary NID.
+    Initiator,
+    /// To any shard, by hash of initiator and message id, so that fragments stay together.
+    Rotor,
+}
+
+/// How the chosen match bits become a shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Spread {
+    /// Hashed over all shards.
+    Hash,
+    /// Looked up: entry i is the shard of value i. Serves at most [`TABLE_BITS_MAX`] bits.
+    Table([u8; 1 << TABLE_BITS_MAX]),
+}
+
+/// Most match bits that [`Spread::Table`] takes.
+pub const TABLE_BITS_MAX: u8 = 3;
+
+/// A policy of 0 bits, a table of more than [`TABLE_BITS_MAX`], a shard beyond [`SHARDS_MAX`], ...
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// A shard number of 64 or more.
+    Shard(u8),
+    /// Bits `shift .. shift + bits` do not lie within 0..64, or none.
+    Bits {
+        /// Lowest bit.
+        shift: u8,
+        /// Number of bits.
+        bits: u8,
+    },
+    /// A table over more bits than [`TABLE_BITS_MAX`].
+    TableBits(u8),
+}
+
+const KIND_PIN: u64 = 0;
+const KIND_HASH: u64 = 1;
+const KIND_TABLE: u64 = 2;
+const KIND_INITIATOR: u64 = 3;
+const KIND_ROTOR: u64 = 4;
+
+/// A [`Policy`] as it stands in the BPF map, in one word. Zero, what an untouched map holds, is
+/// `Pin(0)`.
+///
+/// Bits 0..3 kind, 3..9 shift, 9..16 bits, 16..64 the table: eight entries of six bits each, or for
+/// `Pin` the shard in the first entry.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct PolicyWord(pub u64);
+
+impl Policy {
+    /// Packs the policy into its map form.
+    ///
+    /// # Errors
+    /// [`PolicyError`] with the value that is out of range.
+    pub fn pack(&self) -> Result<PolicyWord, PolicyError> {
+        let word = match *self {
+            Self::Pin(shard) => KIND_PIN | entry(shard)? << 16,
+            Self::MatchBits { shift, bits, spread } => {
+                if bits == 0 || u32::from(shift) + u32::from(bits) > 64 {
+                    return Err(PolicyError::Bits { shift, bits });
+                }
+                let common = u64::from(shift) << 3 | u64::from(bits) << 9;
+                match spread {
+                    Spread::Hash => KIND_HASH | common,
+                    Spread::Table(_) if bits > TABLE_BITS_MAX => return Err(PolicyError::TableBits(bits)),
+                    Spread::Table(table) => {
+                        let mut word = KIND_TABLE | common;
+                        for (index, shard) in table.iter().enumerate() {
+                            word |= entry(*shard)? << (16 + 6 * index);
+                        }
+                        word
+                    }
+                }
+            }
+            Self::Initiator => KIND_INITIATOR,
+            Self::Rotor => KIND_ROTOR,
+        };
+        Ok(PolicyWord(word))
+    }
+}
+
+fn entry(shard: u8) -> Result<u64, PolicyError> {
+    if u32::from(shard) < SHARDS_MAX { Ok(u64::from(shard)) } else { Err(PolicyError::Shard(shard)) }
+}
+
+impl PolicyWord {
+    /// The policy that this word packs; `None` for a word that [`Policy::pack`] never makes.
+    #[must_use]
+    pub fn unpack(self) -> Option<Policy> {
+        let (shift, bits) = ((self.0 >> 3 & 0x3F) as u8, (self.0 >> 9 & 0x7F) as u8);
+        let mut table = [0; 1 << TABLE_BITS_MAX];
+        for (index, shard) in table.iter_mut().enumerate() {
+            *shard = (self.0 >> (16 + 6 * index) & 0x3F) as u8;
+        }
+        let policy = match self.0 & 7 {
+            KIND_PIN => Policy::Pin(table[0]),
+            KIND_HASH => Policy::MatchBits { shift, bits, spread: Spread::Hash },
+            KIND_TABLE => Policy::MatchBits { shift, bits, spread: Spread::Table(table) },
+            KIND_INITIATOR => Policy::Initiator,
+            KIND_ROTOR => Policy::Rotor,
+            _ => return None,
+        };
+        (policy.pack() == Ok(self)).then_some(policy)
+    }
+}
+
+/// The shard, below `shards`, that owns what `key` names. Total: a word that no policy packs counts as
+/// `Pin`, a shard number beyond the last wraps, so that every frame has one owner on every side.
+///
+/// `shards` must not be 0.
+#[inline(always)]
+#[must_use]
+pub fn shard_of(key: &SteerKey, policy: PolicyWord, shards: u32) -> u32 {
+    match key.message_type {
+        MessageType::Put | MessageType::Get => {}
+        _ => return (key.key >> COOKIE_SHARD_SHIFT) as u32 % SHARDS_MAX % shards,
+    }
+    let word = policy.0;
+    let selected = (key.key >> (word >> 3 & 0x3F)) & low_bits((word >> 9 & 0x7F) as u32);
+    match word & 7 {
+        KIND_HASH => spread(mix(selected), shards),
+        KIND_TABLE => (word >> (16 + 6 * (selected & 7)) & 0x3F) as u32 % shards,
+        KIND_INITIATOR => spread(mix(u64::from(key.initiator_hash)), shards),
+        KIND_ROTOR => spread(mix(key.message_id ^ u64::from(key.initiator_hash) << 24), shards),
+        _ => (word >> 16 & 0x3F) as u32 % shards,
+    }
+}
+
+/// The hash that a frame header carries of its initiator's primary NID.
+#[must_use]
+pub fn initiator_hash(primary: &Nid) -> u32 {
+    let bytes = primary.to_bytes();
+    let mut hash = 0;
+    for word in bytes.chunks_exact(4) {
+        hash = mix(hash ^ u64::from(u32::from_le_bytes([word[0], word[1], word[2], word[3]])));
+    }
+    (hash >> 32) as u32
+}
+
+/// Where the XDP program and the host look up what is configured.
+pub trait Tables {
+    /// Whether an NI of this node has this address and port.
+    fn is_ours(&self, endpoint: &[u8; ENDPOINT_BYTES]) -> bool;
+    /// The policy of a portal below [`PORTALS`].
+    fn policy(&self, portal: u8) -> PolicyWord;
+    /// Shards of this node; 0 before it has any.
+    fn shards(&self) -> u32;
+}
+
+/// What is to become of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// To the socket of this shard on the arriving queue.
+    Redirect {
+        /// Below the number of shards.
+        shard: u32,
+        /// What it was steered by.
+        key: SteerKey,
+    },
+    /// Up to the kernel's network stack.
+    Pass(Reason),
+}
+
+/// Why a frame was passed up, or lost. The values index the counters of the XDP program.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum Reason {
+    /// Neither IPv4 nor IPv6 (ARP, several VLAN tags, ...).
+    NotIp = 0,
+    /// An IP protocol other than UDP.
+    NotUdp = 1,
+    /// An IP fragment, or an IP header with options or extensions: never ours.
+    IpOptions = 2,
+    /// UDP to an address or port that no NI has.
+    NotOurs = 3,
+    /// Ends before its headers do, or lengths that contradict each other below our frame header.
+    Truncated = 4,
+    /// To an NI, with another magic.
+    BadMagic = 5,
+    /// To an NI, with a version or kind that is not known here.
+    BadVersion = 6,
+    /// To an NI, with a message type other than ACK, PUT, GET, REPLY.
+    BadType = 7,
+    /// To an NI, with a portal that does not exist.
+    BadPortal = 8,
+    /// To an NI, with lengths in its frame header that contradict each other.
+    BadLength = 9,
+    /// Arrived on a queue beyond [`QUEUES_MAX`], or the node has no shards yet.
+    NoShard = 10,
+    /// The slot held no socket: passed up.
+    NoSocket = 11,
+    /// Dropped by a fault rule.
+    FaultDropped = 12,
+    /// A byte was changed by a fault rule; steered all the same.
+    FaultCorrupted = 13,
+}
+
+impl Reason {
+    /// All reasons, in the order of their values.
+    pub const ALL: [Self; 14] = [
+        Self::NotIp,
+        Self::NotUdp,
+        Self::IpOptions,
+        Self::NotOurs,
+        Self::Truncated,
+        Self::BadMagic,
+        Self::BadVersion,
+        Self::BadType,
+        Self::BadPortal,
+        Self::BadLength,
+        Self::NoShard,
+        Self::NoSocket,
+        Self::FaultDropped,
+        Self::FaultCorrupted,
+    ];
+
+    /// Whether the frame was addressed to an NI and is not what it should be.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_refusal(self) -> bool {
+        matches!(self, Self::BadMagic | Self::BadVersion | Self::BadType | Self::BadPortal | Self::BadLength)
+    }
+}
+
+/// Decides about one packet that arrived on `queue`.
+#[inline(always)]
+pub fn steer<P: Packet + ?Sized, T: Tables>(packet: &P, queue: u32, tables: &T) -> Verdict {
+    let located = match packet::locate(packet) {
+        Ok(located) => located,
+        Err(reason) => return Verdict::Pass(reason),
+    };
+    if !tables.is_ours(&located.destination) {
+        return Verdict::Pass(Reason::NotOurs);
+    }
+    let frame = match packet::frame_header(packet, &located) {
+        Ok(frame) => frame,
+        Err(reason) => return Verdict::Pass(reason),
+    };
+    let shards = tables.shards();
+    if queue >= QUEUES_MAX || shards == 0 || shards > SHARDS_MAX {
+        return Verdict::Pass(Reason::NoShard);
+    }
+    let shard = shard_of(&frame.key, tables.policy(frame.key.portal), shards);
+    Verdict::Redirect { shard, key: frame.key }
+}
+
+/// The lowest `bits` bits, 0 to 64.
+#[inline(always)]
+const fn low_bits(bits: u32) -> u64 {
+    if bits >= 64 { u64::MAX } else { (1 << bits) - 1 }
+}
+
+/// A bijective 64-bit finaliser (the constants are those of `SplitMix64`).
+#[inline(always)]
+const fn mix(value: u64) -> u64 {
+    let value = (value ^ value >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let value = (value ^ value >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    value ^ value >> 31
+}
+
+/// Maps a hash evenly on `0..shards` without a division.
+#[inline(always)]
+const fn spread(hash: u64, shards: u32) -> u32 {
+    ((hash >> 32) * shards as u64 >> 32) as u32
+}
