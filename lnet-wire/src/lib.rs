@@ -7,6 +7,12 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+extern crate std;
+#[cfg(test)]
+mod testing;
+
+mod bytes;
 pub mod frame;
 pub mod header;
 pub mod nid;
@@ -16,5 +22,6 @@ pub mod steer;
 
 pub use frame::{FrameError, FrameHeader};
 pub use header::{Body, Header, HeaderError, MessageType, WireHandle};
-pub use nid::{Net, Nid, ProcessId};
+pub use nid::{Net, NetType, Nid, NidError, ProcessId};
+pub use ping::PingInfo;
 pub use steer::{Policy, SteerKey, Verdict};

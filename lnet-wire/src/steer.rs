@@ -319,5 +319,5 @@ const fn mix(value: u64) -> u64 {
 /// Maps a hash evenly on `0..shards` without a division.
 #[inline(always)]
 const fn spread(hash: u64, shards: u32) -> u32 {
-    ((hash >> 32) * shards as u64 >> 32) as u32
+    (((hash >> 32) * shards as u64) >> 32) as u32
 }
