@@ -1,0 +1,465 @@
+//! `cargo xtask setup`: finds or installs what building the XDP program and running the privileged tests
+//! take.
+//!
+//! The XDP program needs a compiler with `core` for [`BPF_TARGET`] and `bpf-linker`, linked with an LLVM
+//! no older than that compiler's. Two ways lead there:
+//!
+//! 1. Debian and Ubuntu package both: `rustc-web` with a prebuilt `core` for BPF, and `llvm-N-dev` of the
+//!    same LLVM.
+//! 2. Elsewhere a rustup nightly with `rust-src` builds `core` itself.
+//!
+//! What is there already is used; nothing is looked up on the network then. `bpf-linker` goes into the
+//! workspace's `target/tools`, packages through the system's package manager; nothing else is touched.
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anyhow::{Context as _, bail};
+
+/// The target that the XDP program compiles for.
+pub(crate) const BPF_TARGET: &str = "bpfel-unknown-none";
+/// Oldest compiler, as major and minor version, that this workspace takes (`rust-version`).
+const RUST_OLDEST: (u32, u32) = (1, 95);
+/// The `bpf-linker` that is installed where there is none.
+const LINKER_VERSION: &str = "0.13.0";
+/// LLVM majors that this `bpf-linker` can be built with.
+const LINKER_LLVM: std::ops::RangeInclusive<u32> = 21..=23;
+/// The rustup toolchain of the second way.
+const NIGHTLY: &str = "nightly";
+
+/// What the XDP program is built with.
+#[derive(Debug)]
+pub(crate) struct BpfToolchain {
+    /// The compiler.
+    pub(crate) compiler: Compiler,
+    /// `bpf-linker`.
+    pub(crate) linker: PathBuf,
+}
+
+/// A compiler that can build `core` programs for BPF.
+#[derive(Debug)]
+pub(crate) enum Compiler {
+    /// A distribution's, with `core` prebuilt.
+    Distribution {
+        /// Path of `rustc`.
+        rustc: PathBuf,
+    },
+    /// A rustup toolchain that builds `core` from source.
+    Rustup {
+        /// Its name, for `rustup run`.
+        toolchain: &'static str,
+    },
+}
+
+/// Version and LLVM major of a compiler.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct CompilerVersion {
+    rust: (u32, u32),
+    llvm: u32,
+}
+
+/// Finds the BPF toolchain, and installs what is missing of it.
+///
+/// # Errors
+/// Names what is missing, why it could not be installed, and the commands that would do it.
+pub(crate) fn ensure(root: &Path) -> anyhow::Result<BpfToolchain> {
+    let mut obstacles = String::new();
+    let mut attempt = |install: fn() -> anyhow::Result<(Compiler, CompilerVersion)>| match install() {
+        Ok(found) => Some(found),
+        Err(error) => {
+            let _ = write!(obstacles, "\n- {error:#}");
+            None
+        }
+    };
+    let found = find_distribution()
+        .or_else(find_rustup)
+        .or_else(|| attempt(install_distribution))
+        .or_else(|| attempt(install_rustup));
+    let Some((compiler, version)) = found else {
+        bail!(
+            "no Rust compiler with `core` for {BPF_TARGET}. Either of these gives one, and neither worked:{obstacles}"
+        );
+    };
+    let linker = ensure_linker(root, version.llvm)?;
+    let name = match &compiler {
+        Compiler::Distribution { rustc } => rustc.display().to_string(),
+        Compiler::Rustup { toolchain } => format!("rustup toolchain {toolchain}"),
+    };
+    let (major, minor) = version.rust;
+    eprintln!("setup: BPF compiler {name} {major}.{minor} (LLVM {}), {}", version.llvm, linker.display());
+    Ok(BpfToolchain { compiler, linker })
+}
+
+/// Finds or installs what the privileged tests need besides: a C toolchain and libelf for libbpf-rs, `ip`
+/// for network namespaces.
+///
+/// # Errors
+/// Names what is missing, why it could not be installed, and the command that would do it.
+pub(crate) fn ensure_test_tools() -> anyhow::Result<()> {
+    const TOOLS: [(&str, &[&str]); 4] = [
+        ("gcc", &["gcc", "libc6-dev"]),
+        ("make", &["make"]),
+        ("pkg-config", &["pkg-config"]),
+        ("ip", &["iproute2"]),
+    ];
+    const LIBRARIES: [(&str, &str); 2] = [("libelf", "libelf-dev"), ("zlib", "zlib1g-dev")];
+    let mut missing = Vec::new();
+    for (tool, packages) in TOOLS {
+        if find_program(tool).is_none() {
+            missing.extend_from_slice(packages);
+        }
+    }
+    for (library, package) in LIBRARIES {
+        let known = Command::new("pkg-config").args(["--exists", library]).status();
+        if !known.is_ok_and(|status| status.success()) {
+            missing.push(package);
+        }
+    }
+    if !missing.is_empty() {
+        apt_install(&missing, "libbpf-rs (second loader in the tests) and network namespaces").context(
+            "the privileged tests need gcc, make, pkg-config, libelf and zlib with headers \
+             (Fedora: elfutils-libelf-devel, zlib-devel), and iproute2",
+        )?;
+    }
+    eprintln!("setup: test tools gcc, make, pkg-config, libelf, zlib, ip");
+    Ok(())
+}
+
+/// A Rust compiler of the distribution that comes with `core` for BPF.
+fn find_distribution() -> Option<(Compiler, CompilerVersion)> {
+    let rustc = PathBuf::from("/usr/bin/rustc");
+    let version = compiler_version(Command::new(&rustc).arg("-vV"))?;
+    let mut libraries = Command::new(&rustc);
+    libraries.args(["--print", "target-libdir", "--target", BPF_TARGET]);
+    let directory = PathBuf::from(answer(&mut libraries)?);
+    let has_core = directory.read_dir().ok()?.flatten().any(|entry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        name.starts_with("libcore-") && name.ends_with(".rlib")
+    });
+    (has_core && version.rust >= RUST_OLDEST).then_some((Compiler::Distribution { rustc }, version))
+}
+
+/// A rustup nightly with the sources of `core`.
+fn find_rustup() -> Option<(Compiler, CompilerVersion)> {
+    let version = compiler_version(&mut rustup_rustc("-vV"))?;
+    let sysroot = answer(rustup_rustc("--print").arg("sysroot"))?;
+    let has_source = Path::new(&sysroot).join("lib/rustlib/src/rust/library/core/src/lib.rs").exists();
+    (has_source && version.rust >= RUST_OLDEST).then_some((Compiler::Rustup { toolchain: NIGHTLY }, version))
+}
+
+fn rustup_rustc(argument: &str) -> Command {
+    let mut command = Command::new("rustup");
+    command.args(["run", NIGHTLY, "rustc", argument]);
+    command.env_remove("RUSTUP_TOOLCHAIN").env("RUSTUP_AUTO_INSTALL", "0");
+    command
+}
+
+fn install_distribution() -> anyhow::Result<(Compiler, CompilerVersion)> {
+    const PACKAGES: [&str; 2] = ["rustc-web", "libstd-rust-web-dev-bpf"];
+    let (major, minor) = RUST_OLDEST;
+    let what = format!(
+        "Debian, Ubuntu: packages {} (rustc {major}.{minor} or later with `core` for {BPF_TARGET})",
+        PACKAGES.join(" ")
+    );
+    // An older release may offer the packages in a version that cannot build this workspace.
+    if let Some(candidate) = apt_candidate(PACKAGES[0])? {
+        let version = parse_version(&candidate).unwrap_or_default();
+        if version < RUST_OLDEST {
+            bail!("{what}: this release offers {candidate}");
+        }
+    }
+    apt_install(&PACKAGES, "a Rust compiler with `core` for BPF").context(what)?;
+    find_distribution().with_context(|| {
+        format!("the packages {} are installed but hold no `core` for {BPF_TARGET}", PACKAGES.join(" "))
+    })
+}
+
+fn install_rustup() -> anyhow::Result<(Compiler, CompilerVersion)> {
+    let what = "anywhere: rustup with a nightly toolchain and rust-src";
+    if find_program("rustup").is_none() {
+        bail!("{what}: there is no rustup on PATH (https://rustup.rs installs it)");
+    }
+    let mut command = Command::new("rustup");
+    command.args(["toolchain", "install", NIGHTLY, "--profile", "minimal", "--component", "rust-src"]);
+    command.arg("--no-self-update").env_remove("RUSTUP_TOOLCHAIN");
+    run("a nightly compiler and the sources of `core`, to build it for BPF", &mut command).context(what)?;
+    find_rustup().with_context(|| format!("{what}: installed, but `rustup run {NIGHTLY} rustc` fails"))
+}
+
+/// `bpf-linker` for bitcode of LLVM `llvm` and older.
+fn ensure_linker(root: &Path, llvm: u32) -> anyhow::Result<PathBuf> {
+    let tools = root.join("target/tools");
+    let own = tools.join("bin/bpf-linker");
+    if runs(&own) && installed_llvm(&tools).is_none_or(|installed| installed >= llvm) {
+        return Ok(own);
+    }
+    // One that the user installed; it says nothing about its LLVM, and linking fails loudly if that is old.
+    if let Some(path) = find_program("bpf-linker").filter(|path| runs(path)) {
+        return Ok(path);
+    }
+    match install_linker_from_source(&tools, llvm) {
+        Ok(()) => {}
+        Err(error) if find_program("cargo-binstall").is_some() => {
+            eprintln!("setup: {error:#}");
+            let mut command = Command::new("cargo-binstall");
+            command.args(["--no-confirm", "--root"]).arg(&tools).arg(format!("bpf-linker@{LINKER_VERSION}"));
+            run("bpf-linker, prebuilt", &mut command)?;
+        }
+        Err(error) => {
+            return Err(error.context(format!(
+                "no bpf-linker; besides installing the LLVM {llvm} development files, \
+                 `cargo binstall bpf-linker` or a release of github.com/aya-rs/bpf-linker on PATH helps"
+            )));
+        }
+    }
+    if !runs(&own) {
+        bail!("{} was installed and does not run", own.display());
+    }
+    Ok(own)
+}
+
+/// The LLVM major that cargo built the tools' `bpf-linker` with, by its own records; `None` for a
+/// prebuilt one.
+fn installed_llvm(tools: &Path) -> Option<u32> {
+    let records = std::fs::read(tools.join(".crates2.json")).ok()?;
+    let records: serde_json::Value = serde_json::from_slice(&records).ok()?;
+    let installs = records.get("installs")?.as_object()?;
+    let (_, linker) = installs.iter().find(|(name, _)| name.starts_with("bpf-linker "))?;
+    let features = linker.get("features")?.as_array()?;
+    features.iter().filter_map(|feature| feature.as_str()?.strip_prefix("llvm-")?.parse().ok()).max()
+}
+
+fn install_linker_from_source(tools: &Path, llvm: u32) -> anyhow::Result<()> {
+    if !LINKER_LLVM.contains(&llvm) {
+        let (oldest, newest) = (LINKER_LLVM.start(), LINKER_LLVM.end());
+        bail!("bpf-linker {LINKER_VERSION} knows LLVM {oldest} to {newest}, the compiler has LLVM {llvm}");
+    }
+    let prefix = match find_llvm(llvm) {
+        Some(prefix) if find_program("g++").is_some() => prefix,
+        _ => {
+            let package = format!("llvm-{llvm}-dev");
+            apt_install(&[&package, "g++"], "LLVM's libraries, which bpf-linker is built on")
+                .with_context(|| format!("bpf-linker needs LLVM {llvm} with headers, and g++"))?;
+            find_llvm(llvm).with_context(|| format!("{package} is installed but there is no llvm-config"))?
+        }
+    };
+    let mut paths = vec![prefix.join("bin")];
+    paths.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
+    let mut command = Command::new(cargo());
+    scrub(&mut command);
+    command
+        .args(["install", "bpf-linker", "--locked", "--version", LINKER_VERSION, "--no-default-features"])
+        .args(["--features", &format!("llvm-{llvm}"), "--force", "--root"])
+        .arg(tools)
+        .env("PATH", std::env::join_paths(paths)?)
+        .env("LLVM_PREFIX", &prefix)
+        .env("RUSTFLAGS", format!("-L native={}", prefix.join("lib").display()))
+        .env("CARGO_TARGET_DIR", tools.join("build"));
+    run("bpf-linker, which makes one object of the program (takes about a minute)", &mut command)?;
+    let _ = std::fs::remove_dir_all(tools.join("build"));
+    Ok(())
+}
+
+/// Where LLVM `major` is installed with its headers.
+fn find_llvm(major: u32) -> Option<PathBuf> {
+    let debian = format!("/usr/lib/llvm-{major}/bin/llvm-config");
+    [debian.as_str(), &format!("llvm-config-{major}"), "llvm-config"].into_iter().find_map(|config| {
+        let version = answer(Command::new(config).arg("--version"))?;
+        let headers = PathBuf::from(answer(Command::new(config).arg("--includedir"))?);
+        let prefix = answer(Command::new(config).arg("--prefix"))?;
+        let fits = version.split('.').next()?.parse() == Ok(major);
+        (fits && headers.join("llvm-c/Core.h").exists()).then(|| PathBuf::from(prefix))
+    })
+}
+
+/// Installs packages with apt, without removing or upgrading any other.
+fn apt_install(packages: &[&str], why: &str) -> anyhow::Result<()> {
+    let list = packages.join(" ");
+    if find_program("apt-get").is_none() {
+        bail!("missing: {list} (Debian's names; there is no apt-get here to install them)");
+    }
+    if !rustix::process::geteuid().is_root() {
+        bail!(
+            "missing: {list}; run as root: apt-get update && apt-get install --no-install-recommends {list}"
+        );
+    }
+    for package in packages {
+        if apt_candidate(package)?.is_none() {
+            bail!("this release has no package {package}");
+        }
+    }
+    let mut command = apt_get();
+    command.args(["install", "-y", "--no-install-recommends", "--no-remove"]).args(packages);
+    run(why, &mut command)
+}
+
+/// The version of `package` that apt would install. Refreshes the package lists once when apt does not
+/// know it, as on a fresh machine.
+fn apt_candidate(package: &str) -> anyhow::Result<Option<String>> {
+    let known = || {
+        let policy = answer(Command::new("apt-cache").env("LC_ALL", "C").args(["policy", package]))?;
+        let candidate = policy.lines().find_map(|line| line.trim().strip_prefix("Candidate: "))?;
+        (candidate != "(none)").then(|| candidate.to_owned())
+    };
+    if find_program("apt-get").is_none() {
+        return Ok(None);
+    }
+    if let Some(candidate) = known() {
+        return Ok(Some(candidate));
+    }
+    if rustix::process::geteuid().is_root() {
+        run(&format!("package lists, since apt does not know {package}"), apt_get().arg("update"))?;
+    }
+    Ok(known())
+}
+
+fn apt_get() -> Command {
+    let mut command = Command::new("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive").args(["-o", "DPkg::Lock::Timeout=300"]);
+    command
+}
+
+/// The cargo that runs this program, or the one on PATH.
+pub(crate) fn cargo() -> PathBuf {
+    std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
+}
+
+/// Takes out of a command's environment what the cargo that runs this program put in, or a user set for
+/// other builds; what says how to reach registries stays.
+pub(crate) fn scrub(command: &mut Command) {
+    const KEPT: [&str; 5] =
+        ["CARGO_HOME", "CARGO_NET_", "CARGO_HTTP_", "CARGO_REGISTRIES_", "CARGO_REGISTRY_"];
+    const DROPPED: [&str; 8] = [
+        "CARGO",
+        "RUSTC",
+        "RUSTC_WRAPPER",
+        "RUSTC_WORKSPACE_WRAPPER",
+        "RUSTC_BOOTSTRAP",
+        "RUSTDOC",
+        "RUSTFLAGS",
+        "RUSTUP_TOOLCHAIN",
+    ];
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        let cargo_own = name.starts_with("CARGO_") && !KEPT.iter().any(|kept| name.starts_with(kept));
+        if cargo_own || DROPPED.contains(&name.as_ref()) {
+            command.env_remove(name.as_ref());
+        }
+    }
+    // cargo prepends its toolchain's libraries for the program that it runs; another rustc must not see them.
+    if let Some(paths) = std::env::var_os("LD_LIBRARY_PATH") {
+        let foreign = |path: &PathBuf| !path.iter().any(|part| part == "toolchains" || part == "target");
+        if let Ok(paths) = std::env::join_paths(std::env::split_paths(&paths).filter(foreign)) {
+            command.env("LD_LIBRARY_PATH", paths);
+        }
+    }
+}
+
+/// Says why, shows the command, runs it.
+///
+/// # Errors
+/// The command with the last lines of what it printed.
+pub(crate) fn run(why: &str, command: &mut Command) -> anyhow::Result<()> {
+    let line = command_line(command);
+    eprintln!("setup: {why}\n  $ {line}");
+    let output = command.output().with_context(|| format!("cannot run `{line}`"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    bail!("`{line}` failed ({}):\n{}", output.status, last_lines(&output))
+}
+
+fn last_lines(output: &Output) -> String {
+    const SHOWN: usize = 25;
+    let both = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
+    let text = String::from_utf8_lossy(&both);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(SHOWN)..].join("\n")
+}
+
+/// The command as one would type it.
+fn command_line(command: &Command) -> String {
+    let mut line = String::new();
+    for (name, value) in command.get_envs() {
+        if let Some(value) = value.filter(|_| name != "PATH" && name != "LD_LIBRARY_PATH") {
+            let _ = write!(line, "{}={} ", name.display(), quoted(value));
+        }
+    }
+    line.push_str(&quoted(command.get_program()));
+    for argument in command.get_args() {
+        let _ = write!(line, " {}", quoted(argument));
+    }
+    line
+}
+
+fn quoted(word: &OsStr) -> String {
+    let word = word.to_string_lossy();
+    if word.contains(' ') { format!("'{word}'") } else { word.into_owned() }
+}
+
+/// What a command prints, trimmed; `None` when it cannot be run or fails.
+fn answer(command: &mut Command) -> Option<String> {
+    let output = command.output().ok().filter(|output| output.status.success())?;
+    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+fn runs(program: &Path) -> bool {
+    answer(Command::new(program).arg("--version")).is_some()
+}
+
+fn find_program(name: &str) -> Option<PathBuf> {
+    let paths = std::env::var_os("PATH")?;
+    std::env::split_paths(&paths).map(|directory| directory.join(name)).find(|path| path.is_file())
+}
+
+fn compiler_version(command: &mut Command) -> Option<CompilerVersion> {
+    parse_compiler_version(&answer(command)?)
+}
+
+fn parse_compiler_version(text: &str) -> Option<CompilerVersion> {
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
+    let llvm = field("LLVM version: ")?.split('.').next()?.parse().ok()?;
+    Some(CompilerVersion { rust: parse_version(field("release: ")?)?, llvm })
+}
+
+fn parse_version(text: &str) -> Option<(u32, u32)> {
+    let mut parts = text.split(|c: char| !c.is_ascii_digit());
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compiler_versions_are_read() {
+        let text =
+            "rustc 1.97.0-nightly (e50aa6fba 2026-05-19)\nrelease: 1.97.0-nightly\nLLVM version: 22.1.4";
+        assert_eq!(parse_compiler_version(text), Some(CompilerVersion { rust: (1, 97), llvm: 22 }));
+        assert_eq!(parse_compiler_version("release: 1.97.0"), None);
+    }
+
+    #[test]
+    fn package_versions_are_read() {
+        assert_eq!(parse_version("1.96.0+dfsg1-1~deb12u2"), Some((1, 96)));
+        assert_eq!(parse_version("none"), None);
+    }
+
+    #[test]
+    fn commands_are_shown_as_typed() {
+        let mut command = Command::new("cargo");
+        command.args(["build", "-p", "a b"]).env("RUSTFLAGS", "-C x").env("PATH", "/bin");
+        assert_eq!(command_line(&command), "RUSTFLAGS='-C x' cargo build -p 'a b'");
+    }
+
+    #[test]
+    fn a_failing_command_says_what_it_printed() {
+        let error =
+            run("test", Command::new("sh").args(["-c", "echo out; echo err >&2; exit 3"])).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("exit status: 3") && text.contains("out\nerr"), "{text}");
+    }
+}
