@@ -9,6 +9,8 @@
 #![no_main]
 // Packet loads and map values are raw pointers here, and only the kernel's verifier can prove them.
 #![allow(unsafe_code)]
+// The entry point's wrapper is public by the macro's making, and nobody links this crate.
+#![allow(missing_docs, unreachable_pub)]
 
 use aya_ebpf::bindings::{xdp_action, xdp_md};
 use aya_ebpf::helpers::bpf_get_prandom_u32;
@@ -27,7 +29,7 @@ use maps::MapTables;
 
 /// Decides about one frame.
 #[xdp(frags)]
-pub fn lnet_xdp(context: XdpContext) -> u32 {
+pub(crate) fn lnet_xdp(context: XdpContext) -> u32 {
     let queue = context.rx_queue_index();
     let packet = Linear::new(&context);
     match steer::steer(&packet, queue, &MapTables) {
