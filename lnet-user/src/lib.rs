@@ -1,1 +1,3 @@
 //! Linux drivers and runtime of LNet nodes.
+
+pub mod bpf;

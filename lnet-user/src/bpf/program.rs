@@ -1,0 +1,480 @@
+//! The loaded program: its maps, its interface.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, XskMap};
+use aya::programs::links::FdLink;
+use aya::programs::{ProgramError, TestRun, TestRunOptions, Xdp, XdpError, XdpMode};
+use aya::util::KernelVersion;
+use aya::{Ebpf, EbpfError};
+use lnet_wire::MessageType;
+use lnet_wire::packet::{ENDPOINT_BYTES, endpoint};
+use lnet_wire::steer::{PORTALS, Policy, QUEUES_MAX, SHARDS_MAX, slot_of};
+use rustix::fd::AsRawFd;
+use rustix::io::Errno;
+
+use super::counters::Counters;
+use super::error::{BpfError, chain, errno_of};
+use super::interface::{Interface, interface};
+use super::log::LogPump;
+use super::run::{Action, TestFrame};
+
+/// Name of the program in its object.
+const PROGRAM: &str = "lnet_xdp";
+/// The map of a logging object that aya-log reads.
+const LOG_MAP: &str = "AYA_LOGS";
+/// Entries of `CONFIG`; `lnet-ebpf` reads them.
+const CONFIG_SHARDS: u32 = 0;
+const CONFIG_LOG: u32 = 1;
+/// All of a million.
+const MILLION: u32 = 1_000_000;
+
+/// How to attach.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum AttachMode {
+    /// In the driver.
+    Native,
+    /// In the kernel's network stack (SKB mode), with every driver.
+    Generic,
+    /// Native where the driver can, else generic.
+    #[default]
+    Auto,
+}
+
+/// How it is attached.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ActiveMode {
+    /// In the driver.
+    Native,
+    /// In the kernel's network stack.
+    Generic,
+}
+
+impl fmt::Display for ActiveMode {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Native => "native",
+            Self::Generic => "generic",
+        })
+    }
+}
+
+/// The XDP program, loaded, with its maps; attached to at most one interface.
+pub struct XdpProgram {
+    // Detached before the program and its maps go.
+    attachment: Option<Attachment>,
+    ebpf: Ebpf,
+    can_log: bool,
+    sockets: XskMap<MapData>,
+    endpoints: HashMap<MapData, [u8; ENDPOINT_BYTES], u32>,
+    policies: Array<MapData, u64>,
+    config: Array<MapData, u32>,
+    faults: Array<MapData, u64>,
+    slot_frames: PerCpuArray<MapData, u64>,
+    reason_frames: PerCpuArray<MapData, u64>,
+}
+
+struct Attachment {
+    interface: String,
+    index: u32,
+    mode: ActiveMode,
+    /// Detaches when it is closed.
+    _link: FdLink,
+}
+
+impl fmt::Debug for XdpProgram {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("XdpProgram")
+            .field("interface", &self.interface())
+            .field("can_log", &self.can_log)
+            .finish_non_exhaustive()
+    }
+}
+
+impl XdpProgram {
+    /// Loads the object at `path` into the kernel; [`super::find_object`] finds one. It steers nothing
+    /// before it is attached and has shards.
+    ///
+    /// # Errors
+    /// [`BpfError::ObjectNotFound`], [`BpfError::ObjectInvalid`]; [`BpfError::Privilege`];
+    /// [`BpfError::FragsUnsupported`]; [`BpfError::Verifier`].
+    pub fn load(path: &Path) -> Result<Self, BpfError> {
+        if !path.is_file() {
+            return Err(BpfError::ObjectNotFound { searched: vec![path.to_owned()] });
+        }
+        let mut ebpf = Ebpf::load_file(path).map_err(|error| object_error(path, &error))?;
+        let program: Result<&mut Xdp, _> = match ebpf.program_mut(PROGRAM) {
+            Some(program) => program.try_into(),
+            None => Err(ProgramError::UnexpectedProgramType),
+        };
+        program.and_then(Xdp::load).map_err(|error| load_error(path, error))?;
+        Ok(Self {
+            attachment: None,
+            can_log: ebpf.map(LOG_MAP).is_some(),
+            sockets: take(&mut ebpf, path, "XSKS")?,
+            endpoints: take(&mut ebpf, path, "ENDPOINTS")?,
+            policies: take(&mut ebpf, path, "POLICIES")?,
+            config: take(&mut ebpf, path, "CONFIG")?,
+            faults: take(&mut ebpf, path, "FAULTS")?,
+            slot_frames: take(&mut ebpf, path, "SLOT_FRAMES")?,
+            reason_frames: take(&mut ebpf, path, "REASON_FRAMES")?,
+            ebpf,
+        })
+    }
+
+    /// Attaches the program to `interface`, a name in the calling thread's network namespace, and says in
+    /// which mode. It detaches when this value is dropped or its process ends.
+    ///
+    /// # Errors
+    /// [`BpfError::UnknownInterface`]; [`BpfError::AlreadyAttached`] when this program serves one;
+    /// [`BpfError::Occupied`]; [`BpfError::Privilege`]; [`BpfError::Refused`] by the driver (in mode
+    /// `Auto`: in generic mode as well).
+    pub fn attach(&mut self, interface_name: &str, mode: AttachMode) -> Result<ActiveMode, BpfError> {
+        if let Some(attachment) = &self.attachment {
+            return Err(BpfError::AlreadyAttached { interface: attachment.interface.clone() });
+        }
+        let interface = interface(interface_name)?;
+        if interface.xdp_program.is_some() {
+            return Err(occupied(interface_name, &interface));
+        }
+        match mode {
+            AttachMode::Native => self.attach_as(interface_name, &interface, ActiveMode::Native),
+            AttachMode::Generic => self.attach_as(interface_name, &interface, ActiveMode::Generic),
+            AttachMode::Auto => match self.attach_as(interface_name, &interface, ActiveMode::Native) {
+                Err(error @ BpfError::Refused { .. }) => {
+                    tracing::info!(%error, "trying generic mode");
+                    self.attach_as(interface_name, &interface, ActiveMode::Generic)
+                }
+                other => other,
+            },
+        }
+    }
+
+    fn attach_as(
+        &mut self,
+        name: &str,
+        interface: &Interface,
+        mode: ActiveMode,
+    ) -> Result<ActiveMode, BpfError> {
+        let aya_mode = match mode {
+            ActiveMode::Native => XdpMode::Driver,
+            ActiveMode::Generic => XdpMode::Skb,
+        };
+        let refused =
+            |source| BpfError::Refused { interface: name.to_owned(), mode, mtu: interface.mtu, source };
+        let program = self.program_mut();
+        let link = program
+            .attach_to_if_index(interface.index, aya_mode)
+            .and_then(|id| program.take_link(id))
+            .map_err(|error| match attach_errno(&error) {
+                Some(Errno::PERM) => BpfError::Privilege { action: format!("attach to {name}") },
+                Some(Errno::NODEV) => BpfError::UnknownInterface { name: name.to_owned() },
+                Some(Errno::BUSY | Errno::EXIST) => occupied(name, interface),
+                Some(errno) => refused(errno.into()),
+                None => refused(std::io::Error::other(chain(&error))),
+            })?;
+        // Without a bpf_link aya attaches through netlink, and that would outlive a killed process.
+        let link = FdLink::try_from(link).map_err(|_| refused(Errno::OPNOTSUPP.into()))?;
+        let attachment = Attachment { interface: name.to_owned(), index: interface.index, mode, _link: link };
+        self.attachment = Some(attachment);
+        Ok(mode)
+    }
+
+    /// Detaches the program from its interface, if it has one. Its maps stay as they are.
+    pub fn detach(&mut self) {
+        self.attachment = None;
+    }
+
+    /// The interface that the program is attached to.
+    #[must_use]
+    pub fn interface(&self) -> Option<&str> {
+        self.attachment.as_ref().map(|attachment| attachment.interface.as_str())
+    }
+
+    /// How the program is attached; `None` while it is not.
+    #[must_use]
+    pub fn mode(&self) -> Option<ActiveMode> {
+        self.attachment.as_ref().map(|attachment| attachment.mode)
+    }
+
+    /// Sets the number of shards of the node, at most [`SHARDS_MAX`]. With 0, as after loading, all frames
+    /// pass up.
+    ///
+    /// # Errors
+    /// [`BpfError::OutOfRange`]; [`BpfError::Map`].
+    pub fn set_shards(&mut self, shards: u32) -> Result<(), BpfError> {
+        at_most("number of shards", shards, SHARDS_MAX)?;
+        self.config.set(CONFIG_SHARDS, shards, 0).map_err(|error| BpfError::map("CONFIG", "write", &error))
+    }
+
+    /// Makes frames to this address and UDP port ours. Adding one twice changes nothing.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] when there are too many.
+    pub fn add_endpoint(&mut self, address: IpAddr, port: u16) -> Result<(), BpfError> {
+        self.endpoints
+            .insert(endpoint(address, port), 1, 0)
+            .map_err(|error| BpfError::map("ENDPOINTS", format!("add {address} port {port} to"), &error))
+    }
+
+    /// Passes frames to this address and UDP port up again. Returns whether they were ours.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`].
+    pub fn remove_endpoint(&mut self, address: IpAddr, port: u16) -> Result<bool, BpfError> {
+        removed(self.endpoints.remove(&endpoint(address, port)))
+            .map_err(|error| BpfError::map("ENDPOINTS", format!("remove {address} port {port} from"), &error))
+    }
+
+    /// Sets how PUTs and GETs to `portal` find their shard. After loading that is `Pin(0)`.
+    ///
+    /// # Errors
+    /// [`BpfError::OutOfRange`] for a portal of 64 or more; [`BpfError::Policy`]; [`BpfError::Map`].
+    pub fn set_policy(&mut self, portal: u8, policy: Policy) -> Result<(), BpfError> {
+        at_most("portal", u32::from(portal), PORTALS as u32 - 1)?;
+        let word = policy.pack().map_err(|reason| BpfError::Policy { portal, reason })?;
+        self.policies
+            .set(u32::from(portal), word.0, 0)
+            .map_err(|error| BpfError::map("POLICIES", "write", &error))
+    }
+
+    /// Gives frames of `queue` that belong to `shard` to an `AF_XDP` socket; the map holds a reference of
+    /// its own until the slot is cleared or the socket closed.
+    ///
+    /// The socket must be bound to this queue of this interface: the kernel drops what it is given for
+    /// another one.
+    ///
+    /// # Errors
+    /// [`BpfError::OutOfRange`]; [`BpfError::Map`] for a descriptor that is no `AF_XDP` socket with a
+    /// receive ring.
+    pub fn set_socket(&mut self, queue: u32, shard: u32, socket: impl AsFd) -> Result<(), BpfError> {
+        let slot = checked_slot(queue, shard)?;
+        let descriptor = socket.as_fd().as_raw_fd();
+        self.sockets.set(slot, descriptor, 0).map_err(|error| {
+            BpfError::map("XSKS", format!("put the socket of queue {queue}, shard {shard} into"), &error)
+        })
+    }
+
+    /// Empties a slot: its frames pass up from now on. Returns whether it held a socket.
+    ///
+    /// # Errors
+    /// [`BpfError::OutOfRange`]; [`BpfError::Map`].
+    pub fn clear_socket(&mut self, queue: u32, shard: u32) -> Result<bool, BpfError> {
+        let slot = checked_slot(queue, shard)?;
+        removed(self.sockets.unset(slot))
+            .map_err(|error| BpfError::map("XSKS", format!("clear queue {queue}, shard {shard} in"), &error))
+    }
+
+    /// Sets the fault rule of frames of `message_type`: how many of a million, chosen at random, are
+    /// dropped, and how many of the rest have one byte of their UDP payload changed. 0 and 0, as after
+    /// loading, is no rule.
+    ///
+    /// # Errors
+    /// [`BpfError::NoFrameType`] for `Hello`; [`BpfError::OutOfRange`]; [`BpfError::Map`].
+    pub fn set_fault(
+        &mut self,
+        message_type: MessageType,
+        drop_per_million: u32,
+        corrupt_per_million: u32,
+    ) -> Result<(), BpfError> {
+        if message_type == MessageType::Hello {
+            return Err(BpfError::NoFrameType { message_type });
+        }
+        at_most("frames to drop per million", drop_per_million, MILLION)?;
+        at_most("frames to corrupt per million", corrupt_per_million, MILLION)?;
+        let rule = u64::from(drop_per_million) | u64::from(corrupt_per_million) << 32;
+        self.faults
+            .set(message_type as u32, rule, 0)
+            .map_err(|error| BpfError::map("FAULTS", "write", &error))
+    }
+
+    /// Turns log lines for refused frames on or off; off after loading.
+    ///
+    /// # Errors
+    /// [`BpfError::NoLogging`] with an object that cannot; [`BpfError::Map`].
+    pub fn set_logging(&mut self, on: bool) -> Result<(), BpfError> {
+        if !self.can_log {
+            return Err(BpfError::NoLogging);
+        }
+        self.config
+            .set(CONFIG_LOG, u32::from(on), 0)
+            .map_err(|error| BpfError::map("CONFIG", "write", &error))
+    }
+
+    /// The program's log, to be forwarded by whoever holds it. There is one.
+    ///
+    /// # Errors
+    /// [`BpfError::NoLogging`] with an object that cannot; [`BpfError::LogTaken`] the second time.
+    pub fn take_log(&mut self) -> Result<LogPump, BpfError> {
+        if self.can_log { LogPump::new(&mut self.ebpf) } else { Err(BpfError::NoLogging) }
+    }
+
+    /// What the program counted since it was loaded. Costs a few thousand system calls, some milliseconds.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`].
+    pub fn counters(&self) -> Result<Counters, BpfError> {
+        Counters::read(&self.slot_frames, &self.reason_frames)
+    }
+
+    /// Instructions that the kernel's verifier walked through before it took the program; `None` from
+    /// kernels before 5.16.
+    #[must_use]
+    pub fn verified_instructions(&self) -> Option<u32> {
+        self.program().info().ok()?.verified_instruction_count()
+    }
+
+    /// Runs the program once on `frame` with the kernel's test facility: counters count, but the frame
+    /// goes nowhere. `after`, if given, receives the frame's bytes as the program left them and must be as
+    /// long as the frame.
+    ///
+    /// # Errors
+    /// [`BpfError::TestRun`] for a frame that is too short or too long, or a queue that the attached
+    /// interface does not have.
+    pub fn test_run(&self, frame: &TestFrame<'_>, after: Option<&mut [u8]>) -> Result<Action, BpfError> {
+        let index = self.attachment.as_ref().map_or(0, |attachment| attachment.index);
+        let context = frame.context(index);
+        let mut options = TestRunOptions::new();
+        options.data_in = Some(frame.bytes);
+        options.data_out = after;
+        options.ctx_in = Some(&context);
+        match self.program().test_run(options) {
+            Ok(result) => Ok(Action::from(result.return_value)),
+            Err(error) => Err(BpfError::TestRun {
+                frame_bytes: frame.bytes.len(),
+                queue: frame.queue,
+                source: errno_of(&error).map_or_else(|| std::io::Error::other(chain(&error)), Into::into),
+            }),
+        }
+    }
+
+    // `load` has looked both up already.
+    fn program(&self) -> &Xdp {
+        let program = self.ebpf.program(PROGRAM).map(TryInto::try_into);
+        let Some(Ok(program)) = program else { unreachable!("{PROGRAM} was loaded") };
+        program
+    }
+
+    fn program_mut(&mut self) -> &mut Xdp {
+        let program = self.ebpf.program_mut(PROGRAM).map(TryInto::try_into);
+        let Some(Ok(program)) = program else { unreachable!("{PROGRAM} was loaded") };
+        program
+    }
+}
+
+fn take<M: TryFrom<Map, Error = MapError>>(
+    ebpf: &mut Ebpf,
+    path: &Path,
+    name: &'static str,
+) -> Result<M, BpfError> {
+    let map = ebpf.take_map(name).ok_or_else(|| "missing".to_owned());
+    let map = map.and_then(|map| M::try_from(map).map_err(|error| chain(&error)));
+    map.map_err(|reason| BpfError::ObjectInvalid {
+        path: path.to_owned(),
+        reason: format!("map {name}: {reason}"),
+    })
+}
+
+fn object_error(path: &Path, error: &EbpfError) -> BpfError {
+    match errno_of(error) {
+        Some(Errno::PERM) => BpfError::Privilege { action: "load the XDP program".to_owned() },
+        _ => BpfError::ObjectInvalid { path: path.to_owned(), reason: chain(error) },
+    }
+}
+
+fn load_error(path: &Path, error: ProgramError) -> BpfError {
+    if errno_of(&error) == Some(Errno::PERM) {
+        return BpfError::Privilege { action: "load the XDP program".to_owned() };
+    }
+    match error {
+        ProgramError::LoadError { io_error, verifier_log } => {
+            if let Ok(kernel) = KernelVersion::current()
+                && kernel < KernelVersion::new(5, 18, 0)
+            {
+                return BpfError::FragsUnsupported { kernel: format!("{kernel:?}") };
+            }
+            BpfError::Verifier { log: last_lines(&verifier_log.to_string()), source: io_error }
+        }
+        other => BpfError::ObjectInvalid { path: path.to_owned(), reason: chain(&other) },
+    }
+}
+
+/// The end of a verifier log, where it says what it refuses.
+fn last_lines(log: &str) -> String {
+    const SHOWN: usize = 12;
+    let lines: Vec<_> = log.lines().filter(|line| !line.is_empty()).collect();
+    lines[lines.len().saturating_sub(SHOWN)..].join("\n")
+}
+
+fn attach_errno(error: &ProgramError) -> Option<Errno> {
+    match error {
+        ProgramError::XdpError(XdpError::NetlinkError(error)) | ProgramError::NetlinkError(error) => {
+            error.raw_os_error().map(Errno::from_raw_os_error)
+        }
+        other => errno_of(other),
+    }
+}
+
+/// The id is looked up again: it may have come since.
+fn occupied(name: &str, interface: &Interface) -> BpfError {
+    let now = super::interface::interface(name).ok().and_then(|now| now.xdp_program);
+    BpfError::Occupied { interface: name.to_owned(), program_id: interface.xdp_program.or(now) }
+}
+
+fn removed(result: Result<(), MapError>) -> Result<bool, MapError> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(MapError::KeyNotFound | MapError::ElementNotFound) => Ok(false),
+        Err(error) if errno_of(&error) == Some(Errno::NOENT) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn checked_slot(queue: u32, shard: u32) -> Result<u32, BpfError> {
+    at_most("queue", queue, QUEUES_MAX - 1)?;
+    at_most("shard", shard, SHARDS_MAX - 1)?;
+    Ok(slot_of(queue, shard))
+}
+
+fn at_most(what: &'static str, value: u32, max: u32) -> Result<(), BpfError> {
+    if value <= max {
+        Ok(())
+    } else {
+        Err(BpfError::OutOfRange { what, value: u64::from(value), max: u64::from(max) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_stay_within_the_map() {
+        assert_eq!(checked_slot(63, 63).unwrap(), 4095);
+        assert_eq!(checked_slot(2, 5).unwrap(), 133);
+        let text = checked_slot(64, 0).unwrap_err().to_string();
+        assert_eq!(text, "queue 64 is out of range: at most 63");
+        assert!(checked_slot(0, 64).is_err());
+    }
+
+    #[test]
+    fn a_file_that_is_no_object_is_refused_by_name() {
+        let path = std::env::temp_dir().join(format!("lnet-user-not-an-object-{}", std::process::id()));
+        std::fs::write(&path, b"not an ELF file").unwrap();
+        let error = XdpProgram::load(&path).unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(&error, BpfError::ObjectInvalid { path: named, .. } if *named == path), "{error}");
+        assert!(matches!(XdpProgram::load(&path).unwrap_err(), BpfError::ObjectNotFound { .. }));
+    }
+
+    #[test]
+    fn the_end_of_a_verifier_log_is_kept() {
+        let log: String = (0..40).map(|line| format!("{line}\n\n")).collect();
+        assert_eq!(last_lines(&log).lines().next(), Some("28"));
+        assert_eq!(last_lines(&log).lines().last(), Some("39"));
+    }
+}
