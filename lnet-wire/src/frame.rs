@@ -19,6 +19,12 @@
 //! | 36 | 24 | zero in version 1, where acknowledgements and grants will stand |
 //! | 60 | 4 | CRC32C over bytes 0..60 and, in the first fragment, the LNet header |
 
+#[cfg(test)]
+mod tests;
+
+use core::fmt;
+
+use crate::bytes::{get, get_u32, get_u64, put, put_u32, put_u64};
 use crate::header::{LARGE_HEADER_BYTES, MessageType, PAYLOAD_MAX_BYTES};
 use crate::steer::{PORTALS, SteerKey};
 
@@ -51,10 +57,12 @@ pub const INITIATOR_OFFSET: usize = 24;
 pub const FRAGMENT_OFFSET_OFFSET: usize = 28;
 /// Offset of the total length.
 pub const TOTAL_LENGTH_OFFSET: usize = 32;
-/// Offset of the reserved bytes.
+/// Offset of the bytes that are zero in version 1.
 pub const RESERVED_OFFSET: usize = 36;
 /// Offset of the CRC32C; the bytes before it are what it covers of the frame header.
 pub const CRC_OFFSET: usize = 60;
+
+const _: () = assert!(PORTAL_OFFSET + 1 == VERSION_OFFSET + 4, "version to portal are read as one field");
 
 /// A frame header, in meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,6 +95,29 @@ pub enum FrameError {
     Length,
 }
 
+impl fmt::Display for FrameError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Truncated => formatter.write_str("ends within its headers"),
+            Self::Magic(magic) => write!(formatter, "frame magic 0x{magic:08x}, expected 0x{MAGIC:08x}"),
+            Self::Version(version) => write!(formatter, "frame version {version}, expected {VERSION}"),
+            Self::Kind(kind) => write!(formatter, "frame kind {kind}, expected {KIND_DATA}"),
+            Self::MessageType(value) => write!(formatter, "message type {value}, expected 0 to 3"),
+            Self::Portal(portal) => {
+                write!(formatter, "portal {portal}, expected one below {PORTALS}, or 0 in an ACK or REPLY")
+            }
+            Self::Length => {
+                write!(
+                    formatter,
+                    "a fragment beyond its message, or a message above {PAYLOAD_MAX_BYTES} bytes"
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for FrameError {}
+
 impl FrameHeader {
     /// Bytes of LNet header that stand behind this frame header.
     #[must_use]
@@ -98,44 +129,44 @@ impl FrameHeader {
     /// the bytes of the LNet header.
     pub fn encode(&self, bytes: &mut [u8; FRAME_HEADER_BYTES]) {
         *bytes = [0; FRAME_HEADER_BYTES];
-        bytes[MAGIC_OFFSET..4].copy_from_slice(&MAGIC.to_le_bytes());
-        bytes[VERSION_OFFSET] = VERSION;
-        bytes[KIND_OFFSET] = KIND_DATA;
-        bytes[TYPE_OFFSET] = self.key.message_type as u8;
-        bytes[PORTAL_OFFSET] = self.key.portal;
-        bytes[KEY_OFFSET..16].copy_from_slice(&self.key.key.to_le_bytes());
-        bytes[MESSAGE_ID_OFFSET..24].copy_from_slice(&self.key.message_id.to_le_bytes());
-        bytes[INITIATOR_OFFSET..28].copy_from_slice(&self.key.initiator_hash.to_le_bytes());
-        bytes[FRAGMENT_OFFSET_OFFSET..32].copy_from_slice(&self.fragment_offset.to_le_bytes());
-        bytes[TOTAL_LENGTH_OFFSET..36].copy_from_slice(&self.total_length.to_le_bytes());
+        put_u32::<MAGIC_OFFSET, _>(bytes, MAGIC);
+        put::<VERSION_OFFSET, _, _>(bytes, [VERSION]);
+        put::<KIND_OFFSET, _, _>(bytes, [KIND_DATA]);
+        put::<TYPE_OFFSET, _, _>(bytes, [self.key.message_type as u8]);
+        put::<PORTAL_OFFSET, _, _>(bytes, [self.key.portal]);
+        put_u64::<KEY_OFFSET, _>(bytes, self.key.key);
+        put_u64::<MESSAGE_ID_OFFSET, _>(bytes, self.key.message_id);
+        put_u32::<INITIATOR_OFFSET, _>(bytes, self.key.initiator_hash);
+        put_u32::<FRAGMENT_OFFSET_OFFSET, _>(bytes, self.fragment_offset);
+        put_u32::<TOTAL_LENGTH_OFFSET, _>(bytes, self.total_length);
     }
 
     /// Reads a header and checks it against `datagram_bytes`, the bytes of the UDP payload that begins
-    /// with it. Of a 16-byte magic-to-portal prefix, key, ids and lengths all values are checked; the CRC
-    /// is the LND's to verify before it believes any of them.
+    /// with it: magic, version, kind, type, portal and lengths. The key and the ids may be anything, and
+    /// nothing is to be believed before the LND has verified the CRC.
     ///
     /// # Errors
     /// A [`FrameError`] that says which field was wrong and what it held.
     #[inline(always)]
     pub fn decode(bytes: &[u8; FRAME_HEADER_BYTES], datagram_bytes: usize) -> Result<Self, FrameError> {
-        let magic = u32_at(bytes, MAGIC_OFFSET);
+        let magic = get_u32::<MAGIC_OFFSET, _>(bytes);
         if magic != MAGIC {
             return Err(FrameError::Magic(magic));
         }
-        if bytes[VERSION_OFFSET] != VERSION {
-            return Err(FrameError::Version(bytes[VERSION_OFFSET]));
+        let [version, kind, type_byte, portal] = get::<VERSION_OFFSET, _, _>(bytes);
+        if version != VERSION {
+            return Err(FrameError::Version(version));
         }
-        if bytes[KIND_OFFSET] != KIND_DATA {
-            return Err(FrameError::Kind(bytes[KIND_OFFSET]));
+        if kind != KIND_DATA {
+            return Err(FrameError::Kind(kind));
         }
-        let message_type = match bytes[TYPE_OFFSET] {
+        let message_type = match type_byte {
             0 => MessageType::Ack,
             1 => MessageType::Put,
             2 => MessageType::Get,
             3 => MessageType::Reply,
             other => return Err(FrameError::MessageType(other)),
         };
-        let portal = bytes[PORTAL_OFFSET];
         let has_portal = matches!(message_type, MessageType::Put | MessageType::Get);
         if portal as usize >= PORTALS || (!has_portal && portal != 0) {
             return Err(FrameError::Portal(portal));
@@ -144,12 +175,12 @@ impl FrameHeader {
             key: SteerKey {
                 message_type,
                 portal,
-                key: u64_at(bytes, KEY_OFFSET),
-                message_id: u64_at(bytes, MESSAGE_ID_OFFSET),
-                initiator_hash: u32_at(bytes, INITIATOR_OFFSET),
+                key: get_u64::<KEY_OFFSET, _>(bytes),
+                message_id: get_u64::<MESSAGE_ID_OFFSET, _>(bytes),
+                initiator_hash: get_u32::<INITIATOR_OFFSET, _>(bytes),
             },
-            fragment_offset: u32_at(bytes, FRAGMENT_OFFSET_OFFSET),
-            total_length: u32_at(bytes, TOTAL_LENGTH_OFFSET),
+            fragment_offset: get_u32::<FRAGMENT_OFFSET_OFFSET, _>(bytes),
+            total_length: get_u32::<TOTAL_LENGTH_OFFSET, _>(bytes),
         };
         header.check_lengths(datagram_bytes)?;
         Ok(header)
@@ -164,25 +195,15 @@ impl FrameHeader {
             return Err(FrameError::Truncated);
         }
         let payload = (datagram_bytes - headers) as u64;
-        let end = u64::from(self.fragment_offset) + payload;
-        let carries_payload = matches!(self.key.message_type, MessageType::Put | MessageType::Reply);
+        let Some(room) = self.total_length.checked_sub(self.fragment_offset) else {
+            return Err(FrameError::Length);
+        };
         if self.total_length > PAYLOAD_MAX_BYTES
-            || end > u64::from(self.total_length)
-            || (!carries_payload && self.total_length != 0)
-            || (payload == 0 && self.total_length != 0)
+            || payload > u64::from(room)
+            || (self.total_length != 0 && (payload == 0 || !self.key.message_type.carries_payload()))
         {
             return Err(FrameError::Length);
         }
         Ok(())
     }
-}
-
-#[inline(always)]
-fn u32_at(bytes: &[u8; FRAME_HEADER_BYTES], offset: usize) -> u32 {
-    u32::from_le_bytes([bytes[offset], bytes[offset + 1], bytes[offset + 2], bytes[offset + 3]])
-}
-
-#[inline(always)]
-fn u64_at(bytes: &[u8; FRAME_HEADER_BYTES], offset: usize) -> u64 {
-    u64::from(u32_at(bytes, offset)) | u64::from(u32_at(bytes, offset + 4)) << 32
 }

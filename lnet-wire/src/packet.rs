@@ -3,6 +3,10 @@
 //! Generic over where the bytes are, so that the XDP program runs it on verifier-checked pointers, the
 //! host and the fuzzers on slices: one grammar, no drift.
 
+#[cfg(test)]
+mod tests;
+
+use crate::bytes::{get, put};
 use crate::frame::{FRAME_HEADER_BYTES, FrameError, FrameHeader};
 use crate::steer::Reason;
 
@@ -16,10 +20,12 @@ pub trait Packet {
 }
 
 impl Packet for [u8] {
+    #[inline(always)]
     fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
         self.get(offset..)?.first_chunk::<N>().copied()
     }
 
+    #[inline(always)]
     fn length(&self) -> usize {
         self.len()
     }
@@ -47,6 +53,21 @@ pub const ETHERTYPE_VLAN: u16 = 0x8100;
 /// IP protocol number of UDP.
 pub const PROTOCOL_UDP: u8 = 17;
 
+const ETHERTYPE_OFFSET: usize = 12;
+const IPV4_VERSION_OFFSET: usize = 0;
+const IPV4_LENGTH_OFFSET: usize = 2;
+const IPV4_FRAGMENT_OFFSET: usize = 6;
+const IPV4_PROTOCOL_OFFSET: usize = 9;
+const IPV4_DESTINATION_OFFSET: usize = 16;
+const IPV6_VERSION_OFFSET: usize = 0;
+const IPV6_LENGTH_OFFSET: usize = 4;
+const IPV6_NEXT_HEADER_OFFSET: usize = 6;
+const IPV6_DESTINATION_OFFSET: usize = 24;
+const UDP_DESTINATION_OFFSET: usize = 2;
+const UDP_LENGTH_OFFSET: usize = 4;
+/// "More fragments" and the fragment offset, in the big-endian word of [`IPV4_FRAGMENT_OFFSET`].
+const IPV4_FRAGMENT_MASK: u16 = 0x3FFF;
+
 /// Where the UDP payload of a packet is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Located {
@@ -66,9 +87,9 @@ pub struct Located {
 #[inline(always)]
 pub fn locate<P: Packet + ?Sized>(packet: &P) -> Result<Located, Reason> {
     let mut network_offset = ETHERNET_BYTES;
-    let mut ethertype = be16(packet, 12)?;
+    let mut ethertype = be16(packet, ETHERTYPE_OFFSET)?;
     if ethertype == ETHERTYPE_VLAN {
-        ethertype = be16(packet, ETHERNET_BYTES + 2)?;
+        ethertype = be16(packet, ETHERTYPE_OFFSET + VLAN_BYTES)?;
         network_offset += VLAN_BYTES;
     }
     match ethertype {
@@ -81,35 +102,43 @@ pub fn locate<P: Packet + ?Sized>(packet: &P) -> Result<Located, Reason> {
 #[inline(always)]
 fn locate_ipv4<P: Packet + ?Sized>(packet: &P, offset: usize) -> Result<Located, Reason> {
     let ip: [u8; IPV4_BYTES] = packet.load(offset).ok_or(Reason::Truncated)?;
-    if ip[9] != PROTOCOL_UDP {
+    let [version_and_words] = get::<IPV4_VERSION_OFFSET, _, _>(&ip);
+    if version_and_words >> 4 != 4 {
+        return Err(Reason::NotIp);
+    }
+    if get::<IPV4_PROTOCOL_OFFSET, _, _>(&ip) != [PROTOCOL_UDP] {
         return Err(Reason::NotUdp);
     }
-    // Version 4 with 5 words of header; neither "more fragments" nor a fragment offset.
-    if ip[0] != 0x45 || ip[6] & 0x3F != 0 || ip[7] != 0 {
+    let fragment = u16::from_be_bytes(get::<IPV4_FRAGMENT_OFFSET, _, _>(&ip));
+    if version_and_words & 0xF != 5 || fragment & IPV4_FRAGMENT_MASK != 0 {
         return Err(Reason::IpOptions);
     }
-    let ip_length = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
-    let mut address = [0; 16];
-    address[10] = 0xFF;
-    address[11] = 0xFF;
-    address[12..].copy_from_slice(&ip[16..20]);
+    let ip_length = usize::from(u16::from_be_bytes(get::<IPV4_LENGTH_OFFSET, _, _>(&ip)));
     let available = ip_length.checked_sub(IPV4_BYTES).ok_or(Reason::Truncated)?;
-    locate_udp(packet, offset + IPV4_BYTES, available, &address)
+    let mut address = [0; 16];
+    put::<10, _, _>(&mut address, [0xFF; 2]);
+    put::<12, 4, _>(&mut address, get::<IPV4_DESTINATION_OFFSET, _, _>(&ip));
+    locate_udp(packet, offset + IPV4_BYTES, available, address)
 }
 
 #[inline(always)]
 fn locate_ipv6<P: Packet + ?Sized>(packet: &P, offset: usize) -> Result<Located, Reason> {
     let ip: [u8; IPV6_BYTES] = packet.load(offset).ok_or(Reason::Truncated)?;
-    if ip[6] != PROTOCOL_UDP {
-        return Err(Reason::NotUdp);
+    let [version] = get::<IPV6_VERSION_OFFSET, _, _>(&ip);
+    if version >> 4 != 6 {
+        return Err(Reason::NotIp);
     }
-    if ip[0] >> 4 != 6 {
-        return Err(Reason::IpOptions);
+    let [next_header] = get::<IPV6_NEXT_HEADER_OFFSET, _, _>(&ip);
+    match next_header {
+        PROTOCOL_UDP => {}
+        // Hop-by-hop options, routing, fragment, authentication, destination options: extensions that
+        // UDP may stand behind (RFC 8200 section 4.1).
+        0 | 43 | 44 | 51 | 60 => return Err(Reason::IpOptions),
+        _ => return Err(Reason::NotUdp),
     }
-    let ip_payload_length = usize::from(u16::from_be_bytes([ip[4], ip[5]]));
-    let mut address = [0; 16];
-    address.copy_from_slice(&ip[24..40]);
-    locate_udp(packet, offset + IPV6_BYTES, ip_payload_length, &address)
+    // A jumbogram has 0 here, which leaves UDP no room.
+    let available = usize::from(u16::from_be_bytes(get::<IPV6_LENGTH_OFFSET, _, _>(&ip)));
+    locate_udp(packet, offset + IPV6_BYTES, available, get::<IPV6_DESTINATION_OFFSET, _, _>(&ip))
 }
 
 /// `available` is what the IP header leaves for UDP.
@@ -118,16 +147,16 @@ fn locate_udp<P: Packet + ?Sized>(
     packet: &P,
     offset: usize,
     available: usize,
-    address: &[u8; 16],
+    address: [u8; 16],
 ) -> Result<Located, Reason> {
     let udp: [u8; UDP_BYTES] = packet.load(offset).ok_or(Reason::Truncated)?;
-    let udp_length = usize::from(u16::from_be_bytes([udp[4], udp[5]]));
+    let udp_length = usize::from(u16::from_be_bytes(get::<UDP_LENGTH_OFFSET, _, _>(&udp)));
     if udp_length < UDP_BYTES || udp_length > available || offset + available > packet.length() {
         return Err(Reason::Truncated);
     }
     let mut destination = [0; ENDPOINT_BYTES];
-    destination[..16].copy_from_slice(address);
-    destination[16..].copy_from_slice(&udp[2..4]);
+    put::<0, 16, _>(&mut destination, address);
+    put::<16, 2, _>(&mut destination, get::<UDP_DESTINATION_OFFSET, _, _>(&udp));
     Ok(Located { destination, payload_offset: offset + UDP_BYTES, payload_length: udp_length - UDP_BYTES })
 }
 
@@ -163,7 +192,7 @@ pub fn endpoint(address: core::net::IpAddr, port: u16) -> [u8; ENDPOINT_BYTES] {
         core::net::IpAddr::V6(v6) => v6.octets(),
     };
     let mut bytes = [0; ENDPOINT_BYTES];
-    bytes[..16].copy_from_slice(&address);
-    bytes[16..].copy_from_slice(&port.to_be_bytes());
+    put::<0, 16, _>(&mut bytes, address);
+    put::<16, 2, _>(&mut bytes, port.to_be_bytes());
     bytes
 }

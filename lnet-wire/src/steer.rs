@@ -1,7 +1,12 @@
 //! Steering: which shard a frame belongs to. [`shard_of`] is the only place that decides it, in the XDP
 //! program and on the host alike.
 
-use crate::header::MessageType;
+#[cfg(test)]
+mod tests;
+
+use core::fmt;
+
+use crate::header::{Body, Header, MessageType};
 use crate::nid::Nid;
 use crate::packet::{self, ENDPOINT_BYTES, Packet};
 
@@ -41,6 +46,22 @@ pub struct SteerKey {
     pub initiator_hash: u32,
 }
 
+impl SteerKey {
+    /// What the frames of this message are steered by; `None` for a HELLO and for a portal that does not
+    /// exist, which no frame carries.
+    #[must_use]
+    pub fn of(header: &Header, message_id: u64, initiator_hash: u32) -> Option<Self> {
+        let (portal, key) = match header.body {
+            Body::Put { portal, match_bits, .. } | Body::Get { portal, match_bits, .. } => {
+                (u8::try_from(portal).ok().filter(|portal| usize::from(*portal) < PORTALS)?, match_bits)
+            }
+            Body::Ack { md, .. } | Body::Reply { md } => (0, md.object_cookie),
+            Body::Hello { .. } => return None,
+        };
+        Some(Self { message_type: header.message_type(), portal, key, message_id, initiator_hash })
+    }
+}
+
 /// How the PUTs and GETs of one portal find their shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
@@ -73,7 +94,7 @@ pub enum Spread {
 /// Most match bits that [`Spread::Table`] takes.
 pub const TABLE_BITS_MAX: u8 = 3;
 
-/// A policy of 0 bits, a table of more than [`TABLE_BITS_MAX`], a shard beyond [`SHARDS_MAX`], ...
+/// Why a [`Policy`] has no [`PolicyWord`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PolicyError {
@@ -89,6 +110,25 @@ pub enum PolicyError {
     /// A table over more bits than [`TABLE_BITS_MAX`].
     TableBits(u8),
 }
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Shard(shard) => write!(formatter, "shard {shard}, expected one below {SHARDS_MAX}"),
+            Self::Bits { shift, bits } => {
+                write!(
+                    formatter,
+                    "{bits} match bits from bit {shift} upward, expected 1 to 64 of bits 0 to 63"
+                )
+            }
+            Self::TableBits(bits) => {
+                write!(formatter, "a table over {bits} match bits, expected at most {TABLE_BITS_MAX}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for PolicyError {}
 
 const KIND_PIN: u64 = 0;
 const KIND_HASH: u64 = 1;
@@ -162,12 +202,12 @@ impl PolicyWord {
 }
 
 /// The shard, below `shards`, that owns what `key` names. Total: a word that no policy packs counts as
-/// `Pin`, a shard number beyond the last wraps, so that every frame has one owner on every side.
-///
-/// `shards` must not be 0.
+/// `Pin`, a shard number beyond the last wraps, 0 shards count as 1, so that every frame has one owner on
+/// every side.
 #[inline(always)]
 #[must_use]
 pub fn shard_of(key: &SteerKey, policy: PolicyWord, shards: u32) -> u32 {
+    let shards = shards.max(1);
     match key.message_type {
         MessageType::Put | MessageType::Get => {}
         _ => return (key.key >> COOKIE_SHARD_SHIFT) as u32 % SHARDS_MAX % shards,

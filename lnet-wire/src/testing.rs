@@ -5,8 +5,9 @@ use core::str::FromStr;
 
 use proptest::prelude::*;
 
-use crate::header::{Body, Header, WireHandle};
+use crate::header::{Body, Header, MessageType, PAYLOAD_MAX_BYTES, WireHandle};
 use crate::nid::{Net, NetType, Nid, ProcessId};
+use crate::steer::{PORTALS, SteerKey};
 
 pub(crate) fn nid(text: &str) -> Nid {
     Nid::from_str(text).unwrap()
@@ -90,4 +91,25 @@ pub(crate) fn headers<N: Strategy<Value = Nid>>(nids: impl Fn() -> N) -> impl St
     (processes(nids()), processes(nids()), any::<u32>(), bodies()).prop_map(
         |(destination, source, payload_length, body)| Header { destination, source, payload_length, body },
     )
+}
+
+/// What frames carry: a key that [`crate::frame::FrameHeader::decode`] accepts.
+pub(crate) fn steer_keys() -> impl Strategy<Value = SteerKey> {
+    const TYPES: [MessageType; 4] =
+        [MessageType::Ack, MessageType::Put, MessageType::Get, MessageType::Reply];
+    (proptest::sample::select(&TYPES[..]), 0..PORTALS as u8, any::<(u64, u64, u32)>()).prop_map(
+        |(message_type, portal, (key, message_id, initiator_hash))| {
+            let has_portal = matches!(message_type, MessageType::Put | MessageType::Get);
+            let portal = if has_portal { portal } else { 0 };
+            SteerKey { message_type, portal, key, message_id, initiator_hash }
+        },
+    )
+}
+
+/// Total length, fragment offset and fragment length of a frame of a message that carries payload.
+pub(crate) fn fragments() -> impl Strategy<Value = (u32, u32, u32)> {
+    (1..=PAYLOAD_MAX_BYTES, any::<u32>(), any::<u32>()).prop_map(|(total, offset, length)| {
+        let offset = offset % total;
+        (total, offset, 1 + length % (total - offset))
+    })
 }
