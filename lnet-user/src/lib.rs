@@ -1,3 +1,4 @@
 //! Linux drivers and runtime of LNet nodes.
 
 pub mod bpf;
+pub mod netlink;

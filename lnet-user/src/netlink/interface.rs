@@ -1,0 +1,180 @@
+//! The facts of one network interface.
+
+use std::net::IpAddr;
+use std::thread;
+
+use ethtool::{EthtoolAttr, EthtoolChannelAttr};
+use futures_util::{StreamExt, TryStreamExt};
+use rtnetlink::Handle;
+use rtnetlink::packet_route::address::AddressAttribute;
+use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
+
+use super::{Mac, NetlinkError, connect, runtime};
+
+/// An Ethernet interface of the calling thread's network namespace, as it was when asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its index, unique within the network namespace.
+    pub index: u32,
+    /// Its Ethernet address.
+    pub mac: Mac,
+    /// Bytes of the largest IP packet that it carries.
+    pub mtu_bytes: u32,
+    /// Whether it is switched on and has a carrier (`IFF_UP` and `IFF_RUNNING`).
+    pub up: bool,
+    /// Its addresses and the lengths of their prefixes in bits, in the kernel's order: the primary address
+    /// of a subnet comes before its secondary ones.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// Receive queues in use.
+    pub rx_queues: u32,
+    /// Transmit queues in use.
+    pub tx_queues: u32,
+}
+
+impl Interface {
+    /// Asks the kernel about the interface called `name`. Blocks for a few netlink round trips, on a thread
+    /// of its own, so that it may also be called from within an async runtime.
+    ///
+    /// # Errors
+    /// [`NetlinkError::NoSuchInterface`], [`NetlinkError::NotEthernet`], or what the kernel refused.
+    pub fn by_name(name: &str) -> Result<Self, NetlinkError> {
+        // A new thread inherits the network namespace of the thread that makes it.
+        thread::scope(|scope| {
+            let worker = thread::Builder::new()
+                .name("lnet-interface".into())
+                .spawn_scoped(scope, || runtime()?.block_on(query(name)))
+                .map_err(|source| NetlinkError::Kernel { what: "start a thread", source })?;
+            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+async fn query(name: &str) -> Result<Interface, NetlinkError> {
+    let handle = connect()?;
+    let link = find(&handle, name).await?;
+    let index = link.header.index;
+    let (mut mtu_bytes, mut queues, mut mac) = (0, (1, 1), None);
+    for attribute in &link.attributes {
+        match attribute {
+            LinkAttribute::Address(bytes) => mac = Mac::try_from(bytes.as_slice()).ok(),
+            LinkAttribute::Mtu(bytes) => mtu_bytes = *bytes,
+            LinkAttribute::NumRxQueues(count) => queues.0 = *count,
+            LinkAttribute::NumTxQueues(count) => queues.1 = *count,
+            _ => {}
+        }
+    }
+    let kind = link.header.link_layer_type;
+    let mac = mac.filter(|_| kind == LinkLayerType::Ether).ok_or_else(|| NetlinkError::NotEthernet {
+        name: name.to_owned(),
+        kind: format!("{kind:?}").to_lowercase(),
+    })?;
+    // The counts in the link message are those allocated; a driver with channels knows which are in use.
+    let (rx_queues, tx_queues) = channels(name).await.unwrap_or(queues);
+    Ok(Interface {
+        name: name.to_owned(),
+        index,
+        mac,
+        mtu_bytes,
+        up: is_up(link.header.flags),
+        addresses: addresses(&handle, index).await?,
+        rx_queues,
+        tx_queues,
+    })
+}
+
+/// Whether a link with these flags carries frames.
+pub(super) fn is_up(flags: LinkFlags) -> bool {
+    flags.contains(LinkFlags::Up | LinkFlags::Running)
+}
+
+/// All links are listed, so that an unknown name can be answered with the known ones.
+async fn find(handle: &Handle, name: &str) -> Result<LinkMessage, NetlinkError> {
+    let links: Vec<LinkMessage> = handle
+        .link()
+        .get()
+        .execute()
+        .try_collect()
+        .await
+        .map_err(|error| NetlinkError::from_request("list the interfaces", error))?;
+    let mut present = Vec::new();
+    for link in links {
+        let own = link.attributes.iter().find_map(|attribute| match attribute {
+            LinkAttribute::IfName(own) => Some(own.clone()),
+            _ => None,
+        });
+        match own {
+            Some(own) if own == name => return Ok(link),
+            Some(own) => present.push(own),
+            None => {}
+        }
+    }
+    Err(NetlinkError::NoSuchInterface { name: name.to_owned(), present: present.join(", ") })
+}
+
+async fn addresses(handle: &Handle, index: u32) -> Result<Vec<(IpAddr, u8)>, NetlinkError> {
+    let messages: Vec<_> = handle
+        .address()
+        .get()
+        .set_link_index_filter(index)
+        .execute()
+        .try_collect()
+        .await
+        .map_err(|error| NetlinkError::from_request("list the addresses of an interface", error))?;
+    let address = |message: &rtnetlink::packet_route::address::AddressMessage| {
+        let mut found = None;
+        for attribute in &message.attributes {
+            match attribute {
+                // On a point-to-point link `Address` is the other end's (rtnetlink(7): IFA_LOCAL).
+                AddressAttribute::Local(address) => found = Some(*address),
+                AddressAttribute::Address(address) => found = found.or(Some(*address)),
+                _ => {}
+            }
+        }
+        found.map(|address| (address, message.header.prefix_len))
+    };
+    Ok(messages.iter().filter_map(address).collect())
+}
+
+/// Receive and transmit queues in use (`ethtool -l`); `None` where the driver has no channels to report.
+async fn channels(name: &str) -> Option<(u32, u32)> {
+    let (connection, mut handle, _) = ethtool::new_connection().ok()?;
+    tokio::spawn(connection);
+    let answers = handle.channel().get(Some(name)).execute().await.ok()?;
+    let mut answers = std::pin::pin!(answers);
+    let (mut receive, mut transmit) = (0, 0);
+    while let Some(Ok(answer)) = answers.next().await {
+        for attribute in answer.payload.nlas {
+            match attribute {
+                EthtoolAttr::Channel(EthtoolChannelAttr::RxCount(count)) => receive += count,
+                EthtoolAttr::Channel(EthtoolChannelAttr::TxCount(count)) => transmit += count,
+                EthtoolAttr::Channel(EthtoolChannelAttr::CombinedCount(count)) => {
+                    receive += count;
+                    transmit += count;
+                }
+                _ => {}
+            }
+        }
+    }
+    (receive > 0 && transmit > 0).then_some((receive, transmit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_no_ethernet() {
+        let refused = Interface::by_name("lo").unwrap_err();
+        assert!(matches!(&refused, NetlinkError::NotEthernet { name, .. } if name == "lo"), "{refused}");
+        assert!(refused.to_string().contains("loopback"), "{refused}");
+    }
+
+    #[test]
+    fn an_unknown_interface_is_answered_with_the_known_ones() {
+        let refused = Interface::by_name("no-such-if").unwrap_err();
+        let text = refused.to_string();
+        assert!(text.contains("\"no-such-if\"") && text.contains("lo"), "{text}");
+    }
+}

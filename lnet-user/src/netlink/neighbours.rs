@@ -1,0 +1,230 @@
+//! The resolver of next hops, as shards see it: published answers, a queue of questions, wake hooks.
+//!
+//! Answers are published as a whole snapshot by one thread (`resolver`) and read without waiting. The
+//! generation is raised after the snapshot is in place, so that an answer cached under the generation that
+//! was read before it can be too new but never too old.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use arc_swap::ArcSwap;
+use tokio::sync::mpsc;
+
+use super::{Mac, NetlinkError, resolver, runtime};
+
+/// Most addresses that are followed at a time; a further one replaces the one looked up longest ago.
+pub const ENTRIES_MAX: usize = 4096;
+/// Most questions that wait for the thread; a further one is not taken.
+pub const QUEUE_MAX: usize = 1024;
+
+/// Called by the thread after answers have changed. It must not block, nor call [`Neighbours::subscribe`].
+pub type WakeHook = Box<dyn Fn() + Send + Sync>;
+
+/// An address as seen from an interface, given by its index.
+pub(super) type Key = (u32, IpAddr);
+
+/// What is known of the way to an address through an interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Resolution {
+    /// Nothing yet: [`Neighbours::request`] it and wait for the next generation.
+    Unknown,
+    /// There is no way at present.
+    Unreachable(Unreachable),
+    /// Frames for the address go to this Ethernet address: its own or its gateway's.
+    Mac(Mac),
+}
+
+/// Why there is no way to an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Unreachable {
+    /// The interface is not one that was given to [`Neighbours::start`].
+    NotFollowed,
+    /// The interface is down, has no carrier or is gone.
+    InterfaceDown,
+    /// The routing tables lead nowhere, or not through this interface.
+    NoRoute,
+    /// The address is this host's own.
+    Local,
+    /// A broadcast, multicast or other address that is not one host's.
+    NotUnicast,
+    /// The next hop does not answer neighbour discovery.
+    NoNeighbour,
+    /// The kernel refused to follow the next hop; the log says why.
+    Refused,
+}
+
+impl fmt::Display for Unreachable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotFollowed => "the interface's neighbours are not followed",
+            Self::InterfaceDown => "the interface is down",
+            Self::NoRoute => "no route through the interface",
+            Self::Local => "the address is this host's own",
+            Self::NotUnicast => "not a unicast address",
+            Self::NoNeighbour => "the next hop does not answer neighbour discovery",
+            Self::Refused => "the kernel refused to follow the next hop",
+        })
+    }
+}
+
+/// One published answer.
+pub(super) struct Published {
+    pub(super) resolution: Resolution,
+    /// The [`Shared::age`] at the last lookup.
+    pub(super) used: Arc<AtomicU64>,
+}
+
+/// All published answers.
+#[derive(Default)]
+pub(super) struct Table {
+    pub(super) answers: HashMap<Key, Published>,
+}
+
+impl Table {
+    pub(super) fn resolution(&self, key: &Key) -> Resolution {
+        self.answers.get(key).map_or(Resolution::Unknown, |published| published.resolution)
+    }
+}
+
+/// What the thread and the callers share.
+pub(super) struct Shared {
+    pub(super) interfaces: Vec<u32>,
+    pub(super) table: ArcSwap<Table>,
+    generation: AtomicU64,
+    /// Counts addresses taken in: the clock by which lookups are old or recent.
+    pub(super) age: AtomicU64,
+    hooks: Mutex<Vec<WakeHook>>,
+}
+
+impl Shared {
+    /// Puts a table in place; if `changed`, raises the generation and wakes those who subscribed.
+    pub(super) fn publish(&self, table: Table, changed: bool) {
+        self.table.store(Arc::new(table));
+        if changed {
+            self.generation.fetch_add(1, Ordering::Release);
+            let hooks = self.hooks.lock().unwrap_or_else(PoisonError::into_inner);
+            hooks.iter().for_each(|hook| hook());
+        }
+    }
+}
+
+/// Follows the next hops of addresses through some interfaces of one network namespace.
+///
+/// Ring traffic neither resolves nor refreshes the kernel's neighbour entries, so the next hops asked for
+/// are added as managed ones (`NTF_EXT_MANAGED`: the kernel resolves them and keeps probing) that its
+/// garbage collection spares (`NTF_EXT_LEARNED`). Those are deleted when they are no longer followed.
+/// Needs Linux 5.16 and `CAP_NET_ADMIN`.
+pub struct Neighbours {
+    shared: Arc<Shared>,
+    /// `None` once dropping, which is what ends the thread.
+    questions: Option<mpsc::Sender<Key>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Neighbours {
+    /// Starts a thread named `lnet-netlink`, in the calling thread's network namespace, that answers for the
+    /// interfaces of these indices. It ends when the last reference is dropped, which waits for it.
+    ///
+    /// # Errors
+    /// [`NetlinkError::NoSuchIndex`], [`NetlinkError::NoPermission`], or what the kernel refused.
+    pub fn start(interfaces: &[u32]) -> Result<Arc<Self>, NetlinkError> {
+        let shared = Arc::new(Shared {
+            interfaces: interfaces.to_vec(),
+            table: ArcSwap::default(),
+            generation: AtomicU64::new(0),
+            age: AtomicU64::new(0),
+            hooks: Mutex::default(),
+        });
+        let (questions, queue) = mpsc::channel(QUEUE_MAX);
+        let (ready, started) = std::sync::mpsc::sync_channel(1);
+        let theirs = Arc::clone(&shared);
+        let thread = thread::Builder::new()
+            .name("lnet-netlink".into())
+            .spawn(move || match runtime() {
+                Ok(runtime) => runtime.block_on(resolver::run(theirs, queue, ready)),
+                Err(error) => drop(ready.send(Err(error))),
+            })
+            .map_err(|source| NetlinkError::Kernel { what: "start a thread", source })?;
+        let neighbours = Self { shared, questions: Some(questions), thread: Some(thread) };
+        started.recv().map_err(|_| NetlinkError::Kernel {
+            what: "start the netlink thread",
+            source: std::io::Error::other("it ended without a word"),
+        })??;
+        Ok(Arc::new(neighbours))
+    }
+
+    /// What is known of the way to `address` through the interface. Never waits.
+    #[must_use]
+    pub fn lookup(&self, interface_index: u32, address: IpAddr) -> Resolution {
+        let table = self.shared.table.load();
+        let Some(published) = table.answers.get(&(interface_index, address)) else {
+            return if self.shared.interfaces.contains(&interface_index) {
+                Resolution::Unknown
+            } else {
+                Resolution::Unreachable(Unreachable::NotFollowed)
+            };
+        };
+        let age = self.shared.age.load(Ordering::Relaxed);
+        // Written only when it changes, so that shards do not take the cache line from each other.
+        if published.used.load(Ordering::Relaxed) != age {
+            published.used.store(age, Ordering::Relaxed);
+        }
+        published.resolution
+    }
+
+    /// Changes whenever an answer of [`Self::lookup`] does. To cache an answer, read this before looking it
+    /// up, and look it up anew once this differs.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.shared.generation.load(Ordering::Acquire)
+    }
+
+    /// Asks for the way to `address`; the answer comes with a later generation. Never waits; asking again
+    /// costs a lookup while the answer is being found, and asking for what is unreachable tries again, at
+    /// most once a second. False when the queue is full: ask again later.
+    pub fn request(&self, interface_index: u32, address: IpAddr) -> bool {
+        let key = (interface_index, address);
+        let pending = match self.shared.table.load().answers.get(&key) {
+            Some(published) => !matches!(published.resolution, Resolution::Unreachable(_)),
+            None => !self.shared.interfaces.contains(&interface_index),
+        };
+        pending || self.questions.as_ref().is_some_and(|questions| questions.try_send(key).is_ok())
+    }
+
+    /// Has `hook` called, by the netlink thread, after each change of the generation, as long as this lives.
+    pub fn subscribe(&self, hook: WakeHook) {
+        self.shared.hooks.lock().unwrap_or_else(PoisonError::into_inner).push(hook);
+    }
+
+    /// Addresses that are followed at present, at most [`ENTRIES_MAX`].
+    #[must_use]
+    pub fn entries_count(&self) -> usize {
+        self.shared.table.load().answers.len()
+    }
+}
+
+impl fmt::Debug for Neighbours {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Neighbours")
+            .field("interfaces", &self.shared.interfaces)
+            .field("generation", &self.generation())
+            .field("entries", &self.entries_count())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Neighbours {
+    fn drop(&mut self) {
+        self.questions = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the netlink thread panicked");
+        }
+    }
+}
