@@ -186,7 +186,9 @@ impl Neighbours {
 
     /// Asks for the way to `address`; the answer comes with a later generation. Never waits; asking again
     /// costs a lookup while the answer is being found, and asking for what is unreachable tries again, at
-    /// most once a second. False when the queue is full: ask again later.
+    /// most once a second. An interface that is not followed is never asked about.
+    ///
+    /// False when the queue is full: ask again later.
     pub fn request(&self, interface_index: u32, address: IpAddr) -> bool {
         let key = (interface_index, address);
         let pending = match self.shared.table.load().answers.get(&key) {
