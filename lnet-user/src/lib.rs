@@ -2,3 +2,4 @@
 
 pub mod bpf;
 pub mod netlink;
+pub mod xsk;

@@ -1,0 +1,94 @@
+//! What the sockets of a queue shall look like.
+
+use core::time::Duration;
+
+use super::error::SocketError;
+
+/// The most entries of a ring.
+pub const RING_ENTRIES_MAX: u32 = 1 << 16;
+
+/// Entries of the rings; each a power of two, at most [`RING_ENTRIES_MAX`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RingSizes {
+    /// Frames on their way to the kernel for receiving, per queue.
+    pub fill: u32,
+    /// Sent frames on their way back, per queue. The kernel sends nothing while it has no room here.
+    pub completion: u32,
+    /// Received frames, per socket.
+    pub rx: u32,
+    /// Frames to send, per socket.
+    pub tx: u32,
+}
+
+impl Default for RingSizes {
+    /// 2048 entries each, the kernel samples' habit.
+    fn default() -> Self {
+        Self { fill: 2048, completion: 2048, rx: 2048, tx: 2048 }
+    }
+}
+
+impl RingSizes {
+    /// Checks each size.
+    ///
+    /// # Errors
+    /// [`SocketError::RingSize`] names the first ring whose size is no power of two or too large.
+    pub fn check(&self) -> Result<(), SocketError> {
+        let rings = [("fill", self.fill), ("completion", self.completion), ("rx", self.rx), ("tx", self.tx)];
+        for (ring, entries) in rings {
+            if !entries.is_power_of_two() || entries > RING_ENTRIES_MAX {
+                return Err(SocketError::RingSize { ring, entries });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the driver works on the UMEM itself. The first socket on a UMEM decides for all of them
+/// (net/xdp/xsk.c: `xsk_bind`, `xp_assign_dev_shared`).
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub enum BindMode {
+    /// Zero copy where the driver can, else copy; [`super::Socket::is_zero_copy`] says which.
+    #[default]
+    Auto,
+    /// The kernel copies every frame. Any interface can.
+    Copy,
+    /// The driver reads and writes the UMEM, or an error.
+    ZeroCopy,
+}
+
+/// The sockets of one queue of one interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueueConfig {
+    /// Index of the interface in the calling thread's network namespace.
+    pub interface_index: u32,
+    /// Queue of the interface, from 0.
+    pub queue_index: u32,
+    /// Sockets to open, 1 or more: one per shard.
+    pub socket_count: u32,
+    /// Sizes of the rings.
+    pub rings: RingSizes,
+    /// Copy or zero copy; what the UMEM's first socket chose holds for all.
+    pub mode: BindMode,
+    /// Whether frames may span several descriptors (`XDP_USE_SG`, kernel 6.6); as for `mode`.
+    pub multi_buffer: bool,
+    /// How long to wait for a queue that is in use. The kernel releases a queue only some time after its
+    /// last socket was closed.
+    pub patience: Duration,
+}
+
+impl QueueConfig {
+    /// One socket with default rings, `Auto` mode and multi-buffer frames on that queue.
+    #[must_use]
+    pub fn new(interface_index: u32, queue_index: u32) -> Self {
+        Self {
+            interface_index,
+            queue_index,
+            socket_count: 1,
+            rings: RingSizes::default(),
+            mode: BindMode::Auto,
+            multi_buffer: true,
+            patience: Duration::from_millis(500),
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! What can go wrong, and the way out.
+
+use rustix::io::Errno;
+
+use super::config::RING_ENTRIES_MAX;
+use super::umem::{CHUNK_COUNT_MAX, HEADROOM_MAX_BYTES};
+
+/// Why there is no UMEM.
+#[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum UmemError {
+    /// No chunks, or too many.
+    #[error("a UMEM of {chunk_count} chunks; expected 1 to {CHUNK_COUNT_MAX}")]
+    ChunkCount {
+        /// As configured.
+        chunk_count: u32,
+    },
+    /// A headroom that leaves no room.
+    #[error("a headroom of {headroom_bytes} bytes; expected at most {HEADROOM_MAX_BYTES}")]
+    Headroom {
+        /// As configured.
+        headroom_bytes: u32,
+    },
+    /// The system's pool of huge pages does not suffice.
+    #[error(
+        "no {page_count} huge pages of 2 MiB ({source}); raise vm.nr_hugepages, or let the UMEM lie on \
+         normal pages"
+    )]
+    HugePages {
+        /// Pages that were asked for.
+        page_count: usize,
+        /// The kernel's answer.
+        source: Errno,
+    },
+    /// There is no such memory.
+    #[error("no {length_bytes} bytes of memory for a UMEM: {source}")]
+    Map {
+        /// Bytes that were asked for.
+        length_bytes: usize,
+        /// The kernel's answer.
+        source: Errno,
+    },
+    /// This process has made 2^32 UMEMs.
+    #[error("this process has made more UMEMs than can be told apart")]
+    IdsExhausted,
+}
+
+/// Why the sockets of a queue could not be opened or driven. `interface` is its name, where it has one, and
+/// its index.
+#[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum SocketError {
+    /// A ring size that the kernel or this crate does not take.
+    #[error("a {ring} ring of {entries} entries; expected a power of two from 1 to {RING_ENTRIES_MAX}")]
+    RingSize {
+        /// Which ring.
+        ring: &'static str,
+        /// As configured.
+        entries: u32,
+    },
+    /// A queue without sockets.
+    #[error("a queue needs at least 1 socket")]
+    NoSockets,
+    /// The UMEM was made for rings without a kernel.
+    #[error("the UMEM lies on the heap; sockets need one made with `Umem::new`")]
+    PlainUmem,
+    /// No memory for rings without a kernel.
+    #[error("no memory for plain rings: {source}")]
+    PlainMemory {
+        /// What the allocation answered.
+        source: Errno,
+    },
+    /// The process may not open AF_XDP sockets.
+    #[error(
+        "no permission for AF_XDP sockets ({source}): CAP_NET_RAW is needed in the user namespace of the \
+         network namespace; run as root or grant it"
+    )]
+    NotPermitted {
+        /// The kernel's answer.
+        source: Errno,
+    },
+    /// The kernel was built without AF_XDP, or is too old for what this crate needs.
+    #[error(
+        "the kernel has no AF_XDP, or too old a one ({source}); needed are CONFIG_XDP_SOCKETS and Linux 5.4"
+    )]
+    NoXdpSockets {
+        /// The kernel's answer.
+        source: Errno,
+    },
+    /// The UMEM would have to be locked in memory, and that is limited.
+    #[error(
+        "a UMEM of {length_bytes} bytes cannot be pinned in memory (RLIMIT_MEMLOCK is {}); \
+         raise the limit or grant CAP_IPC_LOCK",
+        .limit_bytes.map_or_else(|| "unlimited".to_owned(), |limit| format!("{limit} bytes"))
+    )]
+    MemoryLock {
+        /// Bytes of the UMEM.
+        length_bytes: u64,
+        /// The soft limit; `None` is unlimited.
+        limit_bytes: Option<u64>,
+    },
+    /// There is no interface with that index in this network namespace.
+    #[error("no interface with index {interface_index} in this network namespace")]
+    NoInterface {
+        /// As configured.
+        interface_index: u32,
+    },
+    /// The interface has fewer queues.
+    #[error(
+        "interface {interface} has no queue {queue_index}; `ethtool -l` shows how many it has and \
+         `ethtool -L` changes it (a veth gets them from `numrxqueues` and `numtxqueues` when it is made)"
+    )]
+    NoSuchQueue {
+        /// The interface.
+        interface: String,
+        /// As configured, from 0.
+        queue_index: u32,
+    },
+    /// Another UMEM, of this process or another, has the queue.
+    #[error(
+        "queue {queue_index} of interface {interface} is bound by another AF_XDP socket; close that one, \
+         or take another queue"
+    )]
+    QueueBusy {
+        /// The interface.
+        interface: String,
+        /// As configured, from 0.
+        queue_index: u32,
+    },
+    /// This kernel knows no frames of several descriptors.
+    #[error(
+        "multi-buffer frames on queue {queue_index} of interface {interface} were refused: they need Linux \
+         6.6; turn them off and keep the MTU within a chunk"
+    )]
+    NoMultiBuffer {
+        /// The interface.
+        interface: String,
+        /// As configured, from 0.
+        queue_index: u32,
+    },
+    /// The driver cannot work on the UMEM, or not with multi-buffer frames.
+    #[error(
+        "interface {interface} has no zero-copy mode for queue {queue_index}, or none with multi-buffer \
+         frames; use mode copy or auto (on a UMEM in use, its first socket has decided the mode)"
+    )]
+    NoZeroCopy {
+        /// The interface.
+        interface: String,
+        /// As configured, from 0.
+        queue_index: u32,
+    },
+    /// The interface is down.
+    #[error("interface {interface} is down")]
+    LinkDown {
+        /// The interface.
+        interface: String,
+    },
+    /// The kernel has detached the socket, because the interface is gone.
+    #[error("the socket on queue {queue_index} of interface {interface} is detached: the interface is gone")]
+    Detached {
+        /// The interface.
+        interface: String,
+        /// As configured, from 0.
+        queue_index: u32,
+    },
+    /// Something else that the kernel refused.
+    #[error("{operation} for queue {queue_index} of interface {interface}: {source}")]
+    System {
+        /// What was tried.
+        operation: &'static str,
+        /// The interface.
+        interface: String,
+        /// As configured, from 0.
+        queue_index: u32,
+        /// The kernel's answer.
+        source: Errno,
+    },
+}
+
+impl SocketError {
+    /// Whether more privileges would help.
+    #[must_use]
+    pub fn is_not_permitted(&self) -> bool {
+        matches!(self, Self::NotPermitted { .. } | Self::MemoryLock { .. })
+    }
+
+    /// Whether the queue is in use by somebody else.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::QueueBusy { .. })
+    }
+}
+
+/// Why the kernel's chunks could not be taken back.
+#[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ReclaimError {
+    /// There are sockets or rings on the UMEM.
+    #[error("{count} sockets or sets of rings still use the UMEM; drop all of their rings first")]
+    InUse {
+        /// How many.
+        count: usize,
+    },
+    /// The sockets were opened in another network namespace than the caller's.
+    #[error("the UMEM's sockets were opened in another network namespace than the calling thread's")]
+    OtherNamespace,
+    /// A queue is still bound, by the UMEM's old sockets or by new ones of somebody else.
+    #[error(
+        "queue {queue_index} of the interface with index {interface_index} is still bound, so the kernel may \
+         still write to the UMEM: duplicates of the sockets may be open, or another program has the queue"
+    )]
+    StillBound {
+        /// The interface.
+        interface_index: u32,
+        /// The queue, from 0.
+        queue_index: u32,
+    },
+    /// The queue could not be examined.
+    #[error("cannot tell whether the kernel still uses the UMEM: {source}")]
+    Unknown {
+        /// Why.
+        source: Box<SocketError>,
+    },
+}

@@ -1,0 +1,111 @@
+//! Memory that is given back when its owner goes: mappings, and heap for rings and UMEMs without a kernel.
+
+use core::ffi::c_void;
+use core::ptr::NonNull;
+use std::alloc::Layout;
+use std::os::fd::BorrowedFd;
+
+use rustix::io;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+/// What pages an anonymous mapping asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum PageKind {
+    /// Pages of 2 MiB out of the system's pool.
+    Huge,
+    /// Normal pages.
+    Normal,
+}
+
+#[derive(Debug)]
+enum Origin {
+    Mapping,
+    Heap(Layout),
+}
+
+/// A run of zeroed or shared bytes, owned by this value.
+#[derive(Debug)]
+pub(super) struct Memory {
+    base: NonNull<u8>,
+    length_bytes: usize,
+    origin: Origin,
+}
+
+// SAFETY: the value only names memory and frees it; who may touch the bytes is its users' business.
+unsafe impl Send for Memory {}
+// SAFETY: as for `Send`; no method reads or writes the bytes.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Maps `length_bytes` of anonymous zeroed memory; a multiple of 2 MiB if `kind` is huge.
+    pub(super) fn anonymous(length_bytes: usize, kind: PageKind) -> io::Result<Self> {
+        let mut flags = MapFlags::PRIVATE;
+        if kind == PageKind::Huge {
+            flags |= MapFlags::HUGETLB | MapFlags::HUGE_2MB;
+        }
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new private mapping at an address of the kernel's choice touches no existing memory.
+        let base = unsafe { rustix::mm::mmap_anonymous(core::ptr::null_mut(), length_bytes, prot, flags) }?;
+        Self::mapped(base, length_bytes)
+    }
+
+    /// Maps `length_bytes` of a socket's ring, which the kernel names by `offset`, shared with the kernel.
+    pub(super) fn of_socket(fd: BorrowedFd<'_>, length_bytes: usize, offset: u64) -> io::Result<Self> {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let base = unsafe { rustix::mm::mmap(core::ptr::null_mut(), length_bytes, prot, flags, fd, offset) }?;
+        Self::mapped(base, length_bytes)
+    }
+
+    fn mapped(base: *mut c_void, length_bytes: usize) -> io::Result<Self> {
+        let base = NonNull::new(base.cast()).ok_or(io::Errno::FAULT)?;
+        Ok(Self { base, length_bytes, origin: Origin::Mapping })
+    }
+
+    /// Takes zeroed memory from the heap, aligned as pages are.
+    pub(super) fn heap(length_bytes: usize, align_bytes: usize) -> io::Result<Self> {
+        let layout = Layout::from_size_align(length_bytes, align_bytes).map_err(|_| io::Errno::INVAL)?;
+        if layout.size() == 0 {
+            return Err(io::Errno::INVAL);
+        }
+        // SAFETY: the layout's size is not zero.
+        let base = unsafe { std::alloc::alloc_zeroed(layout) };
+        let base = NonNull::new(base).ok_or(io::Errno::NOMEM)?;
+        Ok(Self { base, length_bytes, origin: Origin::Heap(layout) })
+    }
+
+    /// Asks the kernel to back the memory with transparent huge pages.
+    pub(super) fn advise_huge(&self) -> io::Result<()> {
+        // SAFETY: the range is this value's own mapping, and the advice does not change its contents.
+        unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.length_bytes, Advice::LinuxHugepage) }
+    }
+
+    /// The first byte.
+    #[inline]
+    pub(super) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Bytes from the first to the last.
+    pub(super) fn length_bytes(&self) -> usize {
+        self.length_bytes
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        match self.origin {
+            Origin::Mapping => {
+                // SAFETY: base and length are those of the mapping that this value owns alone.
+                let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length_bytes) };
+                // The kernel refuses only ranges that are no mapping.
+                debug_assert!(unmapped.is_ok(), "munmap: {unmapped:?}");
+            }
+            Origin::Heap(layout) => {
+                // SAFETY: the pointer came from `alloc_zeroed` with this very layout.
+                unsafe { std::alloc::dealloc(self.base.as_ptr(), layout) }
+            }
+        }
+    }
+}

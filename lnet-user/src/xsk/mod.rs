@@ -1,0 +1,36 @@
+//! AF_XDP: packet memory shared with the kernel, its rings, and the sockets that own them.
+//!
+//! One [`Umem`] holds the packet memory of a node; each of its chunks is named by exactly one [`Frame`],
+//! and whoever holds the frame has the chunk's bytes to itself. Frames go to the kernel through a
+//! [`FillRing`] or a [`TxRing`] and come back through an [`RxRing`] or a [`CompletionRing`]
+//! (kernel, Documentation/networking/af_xdp.rst). [`open_queue`] opens the sockets of one hardware queue.
+//!
+//! Invariants:
+//! - For a chunk that is with the user there is at most one `Frame`; for one that is with the kernel none.
+//! - A frame is made only when its UMEM is, or from an address that the kernel returned and that is with
+//!   the kernel; any other address is counted in [`Umem::bad_descriptors`] and otherwise ignored.
+//! - Rings keep their socket open and their UMEM mapped, so no order of dropping leaves the kernel with
+//!   memory that is gone.
+
+// Rings and packet memory are shared with the kernel by address: that is what unsafe code is for here.
+#![allow(unsafe_code)]
+
+mod config;
+mod error;
+mod memory;
+pub mod plain;
+mod reclaim;
+pub mod ring;
+mod socket;
+mod umem;
+
+pub use config::{BindMode, QueueConfig, RING_ENTRIES_MAX, RingSizes};
+pub use error::{ReclaimError, SocketError, UmemError};
+pub use ring::{
+    CompletionRing, FRAGMENTS_MAX, FillRing, PushError, RxDescriptor, RxRing, TxDescriptor, TxRing,
+};
+pub use socket::{Kick, Queue, Socket, Statistics, open_queue};
+pub use umem::{
+    CHUNK_BYTES, CHUNK_COUNT_MAX, Census, Frame, HEADROOM_MAX_BYTES, HugePages, PACKET_HEADROOM_BYTES, Pages,
+    RECEIVE_BYTES, Umem, UmemConfig,
+};

@@ -1,0 +1,317 @@
+//! What each of the four rings carries, from the user's side.
+
+use core::mem::{align_of, size_of};
+use std::sync::Arc;
+
+use rustix::net::xdp::XdpDesc;
+
+use super::half::{Entry, Half};
+use crate::xsk::umem::{CHUNK_BYTES, Frame, Umem};
+
+/// The most descriptors of one frame on the wire: the first one and 17 fragments, what a kernel with the
+/// default `CONFIG_MAX_SKB_FRAGS` takes in copy mode (net/xdp/xsk.c: `xsk_build_skb`). It drops a longer
+/// frame and never gives its chunks back. A zero-copy driver may take fewer.
+pub const FRAGMENTS_MAX: u32 = 18;
+
+/// The frame goes on in the next descriptor (`XDP_PKT_CONTD`).
+pub(in crate::xsk) const OPTION_CONTINUED: u32 = 1;
+
+/// An entry of a receive or transmit ring (`struct xdp_desc`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub(in crate::xsk) struct RawDescriptor {
+    pub(in crate::xsk) address: u64,
+    pub(in crate::xsk) length: u32,
+    pub(in crate::xsk) options: u32,
+}
+
+// SAFETY: integers without padding.
+unsafe impl Entry for RawDescriptor {}
+
+const _: () = assert!(size_of::<RawDescriptor>() == size_of::<XdpDesc>());
+const _: () = assert!(align_of::<RawDescriptor>() == align_of::<XdpDesc>());
+
+/// A run of received bytes, with the chunk that it lies in.
+#[derive(PartialEq, Eq, Debug)]
+#[must_use = "a dropped frame takes its chunk out of use"]
+pub struct RxDescriptor {
+    /// The chunk.
+    pub frame: Frame,
+    /// First byte, from the start of the chunk.
+    pub offset: u32,
+    /// Number of bytes; `offset + length` is at most [`CHUNK_BYTES`].
+    pub length: u32,
+    /// Whether the frame on the wire goes on in the next descriptor of the ring.
+    pub more: bool,
+}
+
+impl RxDescriptor {
+    /// The received bytes.
+    ///
+    /// # Panics
+    /// If the frame is another UMEM's, or the fields were changed to reach beyond the chunk.
+    #[inline]
+    #[must_use]
+    pub fn bytes<'a>(&'a self, umem: &'a Umem) -> &'a [u8] {
+        &umem.bytes(&self.frame)[self.offset as usize..][..self.length as usize]
+    }
+}
+
+/// A run of bytes to send, with the chunk that it lies in.
+#[derive(PartialEq, Eq, Debug)]
+#[must_use = "a dropped frame takes its chunk out of use"]
+pub struct TxDescriptor {
+    /// The chunk.
+    pub frame: Frame,
+    /// First byte, from the start of the chunk.
+    pub offset: u32,
+    /// Number of bytes, 1 or more; `offset + length` is at most [`CHUNK_BYTES`].
+    pub length: u32,
+    /// Whether the frame on the wire goes on in the next descriptor of the ring.
+    pub more: bool,
+}
+
+/// Why a descriptor was not taken, with the descriptor.
+#[derive(thiserror::Error, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum PushError {
+    /// The transmit ring has no room.
+    #[error("the transmit ring is full")]
+    Full(TxDescriptor),
+    /// The bytes do not lie in the chunk, or there are none; the kernel would keep the chunk for ever.
+    #[error("{} bytes at offset {} do not lie in a chunk of {CHUNK_BYTES} bytes, or are none", .0.length, .0.offset)]
+    Bounds(TxDescriptor),
+    /// The frame would have more than [`FRAGMENTS_MAX`] descriptors; the kernel would keep its chunks for
+    /// ever. The descriptors before this one are in the ring: end their frame with one that has no `more`.
+    #[error("a frame of more than {FRAGMENTS_MAX} descriptors")]
+    Fragments(TxDescriptor),
+}
+
+impl PushError {
+    /// Whether there was no room: the descriptor may be pushed again later.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Full(_))
+    }
+
+    /// The descriptor that was not taken.
+    pub fn into_descriptor(self) -> TxDescriptor {
+        match self {
+            Self::Full(descriptor) | Self::Bounds(descriptor) | Self::Fragments(descriptor) => descriptor,
+        }
+    }
+}
+
+/// Frames on their way to the kernel, to be received into. One per queue, shared by its sockets.
+#[derive(Debug)]
+pub struct FillRing {
+    half: Half<u64>,
+    umem: Arc<Umem>,
+}
+
+impl FillRing {
+    pub(in crate::xsk) fn new(half: Half<u64>, umem: Arc<Umem>) -> Self {
+        Self { half, umem }
+    }
+
+    /// Moves as many frames as fit from the end of `stock` to the kernel; returns how many.
+    ///
+    /// # Panics
+    /// If a frame is another UMEM's.
+    #[inline]
+    pub fn fill(&mut self, stock: &mut Vec<Frame>) -> u32 {
+        let wanted = u32::try_from(stock.len()).unwrap_or(u32::MAX);
+        let count = self.half.available(wanted);
+        for _ in 0..count {
+            let Some(frame) = stock.pop() else { break };
+            let written = self.half.write(self.umem.give(frame));
+            debug_assert!(written, "the ring has room for `count` entries");
+        }
+        if count > 0 {
+            self.half.publish();
+        }
+        count
+    }
+
+    /// Frames that fit now.
+    #[inline]
+    pub fn free_slots(&mut self) -> u32 {
+        self.half.available(self.half.size())
+    }
+
+    /// Whether the driver waits to be woken ([`super::super::Socket::wake_fill`]) before it takes frames.
+    /// Never in copy mode.
+    #[inline]
+    #[must_use]
+    pub fn needs_wakeup(&self) -> bool {
+        self.half.needs_wakeup()
+    }
+
+    /// Entries of the ring.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        self.half.size()
+    }
+}
+
+/// Sent frames on their way back. One per queue, shared by its sockets: what comes out was sent by any.
+#[derive(Debug)]
+pub struct CompletionRing {
+    half: Half<u64>,
+    umem: Arc<Umem>,
+}
+
+impl CompletionRing {
+    pub(in crate::xsk) fn new(half: Half<u64>, umem: Arc<Umem>) -> Self {
+        Self { half, umem }
+    }
+
+    /// Hands at most `budget` frames that the kernel has finished with to `take`; returns how many.
+    #[inline]
+    pub fn drain(&mut self, budget: u32, mut take: impl FnMut(Frame)) -> u32 {
+        let count = self.half.available(budget);
+        let mut taken = 0;
+        for _ in 0..count {
+            let Some(address) = self.half.read() else { break };
+            match self.umem.take(address) {
+                Some(frame) => {
+                    taken += 1;
+                    take(frame);
+                }
+                None => self.umem.count_bad_descriptor(),
+            }
+        }
+        if count > 0 {
+            self.half.publish();
+        }
+        taken
+    }
+
+    /// Entries of the ring.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        self.half.size()
+    }
+}
+
+/// Received frames of one socket.
+#[derive(Debug)]
+pub struct RxRing {
+    half: Half<RawDescriptor>,
+    umem: Arc<Umem>,
+}
+
+impl RxRing {
+    pub(in crate::xsk) fn new(half: Half<RawDescriptor>, umem: Arc<Umem>) -> Self {
+        Self { half, umem }
+    }
+
+    /// Hands at most `budget` descriptors to `take`, in the order of arrival; returns how many. A frame of
+    /// several descriptors may be cut by the budget: its rest comes with the next call.
+    #[inline]
+    pub fn receive(&mut self, budget: u32, mut take: impl FnMut(RxDescriptor)) -> u32 {
+        let count = self.half.available(budget);
+        let mut taken = 0;
+        for _ in 0..count {
+            let Some(raw) = self.half.read() else { break };
+            match self.believe(raw) {
+                Some(descriptor) => {
+                    taken += 1;
+                    take(descriptor);
+                }
+                None => self.umem.count_bad_descriptor(),
+            }
+        }
+        if count > 0 {
+            self.half.publish();
+        }
+        taken
+    }
+
+    #[inline]
+    fn believe(&self, raw: RawDescriptor) -> Option<RxDescriptor> {
+        let offset = (raw.address % u64::from(CHUNK_BYTES)) as u32;
+        if raw.length > CHUNK_BYTES - offset {
+            return None;
+        }
+        let frame = self.umem.take(raw.address)?;
+        let more = raw.options & OPTION_CONTINUED != 0;
+        Some(RxDescriptor { frame, offset, length: raw.length, more })
+    }
+
+    /// Entries of the ring.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        self.half.size()
+    }
+}
+
+/// Frames that one socket is to send.
+#[derive(Debug)]
+pub struct TxRing {
+    half: Half<RawDescriptor>,
+    umem: Arc<Umem>,
+    /// Descriptors of the frame that is not complete yet.
+    fragments: u32,
+}
+
+impl TxRing {
+    pub(in crate::xsk) fn new(half: Half<RawDescriptor>, umem: Arc<Umem>) -> Self {
+        Self { half, umem, fragments: 0 }
+    }
+
+    /// Descriptors that can be pushed now. Before a frame of several descriptors, make sure of as many.
+    #[inline]
+    pub fn free_slots(&mut self) -> u32 {
+        self.half.available(self.half.size())
+    }
+
+    /// Puts a descriptor into the ring, for the kernel to see after [`Self::commit`]. Its chunk is the
+    /// kernel's from here on, and comes back through the queue's [`CompletionRing`].
+    ///
+    /// # Errors
+    /// [`PushError`] gives the descriptor back.
+    ///
+    /// # Panics
+    /// If the frame is another UMEM's.
+    #[inline]
+    pub fn push(&mut self, descriptor: TxDescriptor) -> Result<(), PushError> {
+        let TxDescriptor { offset, length, more, .. } = descriptor;
+        if offset >= CHUNK_BYTES || length == 0 || length > CHUNK_BYTES - offset {
+            return Err(PushError::Bounds(descriptor));
+        }
+        let fragments = self.fragments + 1;
+        if more && fragments >= FRAGMENTS_MAX {
+            return Err(PushError::Fragments(descriptor));
+        }
+        if self.half.available(1) == 0 {
+            return Err(PushError::Full(descriptor));
+        }
+        let address = self.umem.give(descriptor.frame) + u64::from(offset);
+        let options = if more { OPTION_CONTINUED } else { 0 };
+        let written = self.half.write(RawDescriptor { address, length, options });
+        debug_assert!(written, "the ring has room for an entry");
+        self.fragments = if more { fragments } else { 0 };
+        Ok(())
+    }
+
+    /// Makes what was pushed visible to the kernel. It sends it when it is kicked
+    /// ([`super::super::Socket::kick`]) or, in zero-copy mode, when [`Self::needs_wakeup`] says no.
+    #[inline]
+    pub fn commit(&mut self) {
+        self.half.publish();
+    }
+
+    /// Whether the kernel sends only after a kick. Always in copy mode.
+    #[inline]
+    #[must_use]
+    pub fn needs_wakeup(&self) -> bool {
+        self.half.needs_wakeup()
+    }
+
+    /// Entries of the ring.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        self.half.size()
+    }
+}

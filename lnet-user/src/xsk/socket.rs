@@ -1,0 +1,472 @@
+//! AF_XDP sockets: opening those of a queue, waking the kernel, counters.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING,
+    XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpMmapOffsets, XdpOptionsFlags, XdpRingOffset,
+    XdpUmemReg, XdpUmemRegFlags,
+};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netdevice, sockopt};
+use rustix::process::{Resource, getrlimit};
+
+use super::config::{BindMode, QueueConfig};
+use super::error::SocketError;
+use super::memory::Memory;
+use super::ring::{CompletionRing, Entry, FillRing, Half, Layout, RawDescriptor, RxRing, Side, TxRing};
+use super::umem::{CHUNK_BYTES, Pages, Umem};
+
+/// A queue of an interface of a network namespace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Place {
+    /// Inode of the network namespace; `None` where there is no /proc to tell.
+    pub(super) namespace: Option<u64>,
+    pub(super) interface_index: u32,
+    pub(super) queue_index: u32,
+}
+
+impl Place {
+    pub(super) fn here(interface_index: u32, queue_index: u32) -> Self {
+        use std::os::unix::fs::MetadataExt;
+        let namespace = std::fs::metadata("/proc/thread-self/ns/net").map(|metadata| metadata.ino()).ok();
+        Self { namespace, interface_index, queue_index }
+    }
+}
+
+/// What keeps a UMEM in use.
+#[derive(Debug)]
+pub(super) enum Attachment {
+    /// A socket, open until its rings and its handle are gone.
+    Socket { fd: OwnedFd, place: Place },
+    /// Rings without a kernel.
+    Plain,
+}
+
+/// The rings that the sockets of a queue share, and the sockets.
+///
+/// Whoever owns `fill` and `completion` serves all of the queue's sockets: it refills, and passes on what
+/// the others sent. Dropping a socket, and with a queue's first socket its shared rings, closes it; frames
+/// that the kernel then holds stay there until [`Umem::reclaim`].
+#[derive(Debug)]
+pub struct Queue {
+    /// Frames to receive into.
+    pub fill: FillRing,
+    /// Sent frames.
+    pub completion: CompletionRing,
+    /// The sockets, as many as configured.
+    pub sockets: Vec<Socket>,
+}
+
+/// An AF_XDP socket with its own rings. It can move between threads.
+#[derive(Debug)]
+pub struct Socket {
+    attachment: Arc<Attachment>,
+    /// Received frames.
+    pub rx: RxRing,
+    /// Frames to send.
+    pub tx: TxRing,
+}
+
+/// What a kick achieved. Only `Done` means that the kernel has taken all that was committed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "frames may be left in the transmit ring"]
+pub enum Kick {
+    /// The transmit ring was worked off, or the driver will do so by itself.
+    Done,
+    /// The kernel stopped after a batch (32 descriptors), for want of room in the completion ring or of
+    /// socket send space: drain the completion ring and kick again (`EAGAIN`).
+    Again,
+    /// The device dropped a frame, which completes as if sent, and the kernel stopped there: kick again
+    /// (`EBUSY`).
+    Busy,
+    /// The kernel had no memory for a frame, which is still in the ring: kick again later (`ENOBUFS`).
+    NoBuffers,
+}
+
+impl Kick {
+    /// Whether the transmit ring was worked off.
+    #[must_use]
+    pub fn is_done(self) -> bool {
+        self == Self::Done
+    }
+}
+
+/// Counters that the kernel keeps for a socket (`XDP_STATISTICS`), since it was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Statistics {
+    /// Frames dropped for other reasons than the ones below, such as want of a free chunk.
+    pub rx_dropped: u64,
+    /// Descriptors of the fill ring that the kernel did not take.
+    pub rx_invalid_descs: u64,
+    /// Descriptors of the transmit ring that the kernel did not take. Their chunks do not come back.
+    pub tx_invalid_descs: u64,
+    /// Frames dropped because the receive ring was full.
+    pub rx_ring_full: u64,
+    /// Times that the kernel wanted a chunk and the fill ring was empty, over all sockets of the queue.
+    pub rx_fill_ring_empty_descs: u64,
+    /// Times that the kernel looked into the transmit ring and found nothing.
+    pub tx_ring_empty_descs: u64,
+}
+
+impl Socket {
+    fn fd(&self) -> BorrowedFd<'_> {
+        match &*self.attachment {
+            Attachment::Socket { fd, .. } => fd.as_fd(),
+            Attachment::Plain => unreachable!("a socket is attached as one"),
+        }
+    }
+
+    fn place(&self) -> Place {
+        match *self.attachment {
+            Attachment::Socket { place, .. } => place,
+            Attachment::Plain => unreachable!("a socket is attached as one"),
+        }
+    }
+
+    /// The interface that the socket is bound to.
+    #[must_use]
+    pub fn interface_index(&self) -> u32 {
+        self.place().interface_index
+    }
+
+    /// The queue that the socket is bound to, from 0.
+    #[must_use]
+    pub fn queue_index(&self) -> u32 {
+        self.place().queue_index
+    }
+
+    /// Has the kernel send what was committed to `tx`: one `sendto`, which never blocks.
+    ///
+    /// # Errors
+    /// [`SocketError`] when the interface is down or gone.
+    #[inline]
+    pub fn kick(&self) -> Result<Kick, SocketError> {
+        match rustix::net::send(self.fd(), &[], SendFlags::DONTWAIT) {
+            Ok(_) => Ok(Kick::Done),
+            Err(Errno::AGAIN) => Ok(Kick::Again),
+            Err(Errno::BUSY) => Ok(Kick::Busy),
+            Err(Errno::NOBUFS) => Ok(Kick::NoBuffers),
+            Err(errno) => Err(self.fault("sendto", errno)),
+        }
+    }
+
+    /// Wakes a driver that waits for the fill ring ([`FillRing::needs_wakeup`]). Never blocks.
+    ///
+    /// # Errors
+    /// [`SocketError`] when the interface is down or gone.
+    pub fn wake_fill(&self) -> Result<(), SocketError> {
+        let mut nothing = [0u8; 0];
+        match rustix::net::recv(self.fd(), &mut nothing[..], RecvFlags::DONTWAIT) {
+            Ok(_) | Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS) => Ok(()),
+            Err(errno) => Err(self.fault("recvfrom", errno)),
+        }
+    }
+
+    /// The kernel's counters.
+    ///
+    /// # Errors
+    /// [`SocketError::System`] if the kernel does not tell.
+    pub fn statistics(&self) -> Result<Statistics, SocketError> {
+        let raw = sockopt::xdp_statistics(self.fd()).map_err(|errno| self.fault("XDP_STATISTICS", errno))?;
+        Ok(Statistics {
+            rx_dropped: raw.rx_dropped,
+            rx_invalid_descs: raw.rx_invalid_descs,
+            tx_invalid_descs: raw.tx_invalid_descs,
+            rx_ring_full: raw.rx_ring_full.unwrap_or(0),
+            rx_fill_ring_empty_descs: raw.rx_fill_ring_empty_descs.unwrap_or(0),
+            tx_ring_empty_descs: raw.tx_ring_empty_descs.unwrap_or(0),
+        })
+    }
+
+    /// Whether the driver works on the UMEM itself.
+    ///
+    /// # Errors
+    /// [`SocketError::System`] if the kernel does not tell.
+    pub fn is_zero_copy(&self) -> Result<bool, SocketError> {
+        sockopt::xdp_options(self.fd())
+            .map(|options| options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
+            .map_err(|errno| self.fault("XDP_OPTIONS", errno))
+    }
+
+    #[cold]
+    fn fault(&self, operation: &'static str, errno: Errno) -> SocketError {
+        Opening { fd: self.fd(), place: self.place() }.fault(operation, errno)
+    }
+}
+
+impl AsFd for Socket {
+    /// The socket, to poll or to put into a map. A duplicate of it keeps the kernel's socket open.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd()
+    }
+}
+
+/// Opens the sockets of one queue of one interface on `umem`.
+///
+/// The first socket ever on a UMEM registers it and decides its modes; each further queue's first socket
+/// shares it, with rings of its own for fill and completion; further sockets of a queue share those as well
+/// (net/xdp/xsk.c: `xsk_bind`, `XDP_SHARED_UMEM`).
+///
+/// # Errors
+/// [`SocketError`] says what was refused and what helps.
+pub fn open_queue(umem: &Arc<Umem>, config: &QueueConfig) -> Result<Queue, SocketError> {
+    config.rings.check()?;
+    if config.socket_count == 0 {
+        return Err(SocketError::NoSockets);
+    }
+    if umem.pages() == Pages::Heap {
+        return Err(SocketError::PlainUmem);
+    }
+    let place = Place::here(config.interface_index, config.queue_index);
+    let mut registry = umem.registry();
+    let mut root = None;
+    for attachment in registry.alive() {
+        match &*attachment {
+            Attachment::Socket { place: other, .. } if *other == place => {
+                let interface = interface_label(None, place.interface_index);
+                return Err(SocketError::QueueBusy { interface, queue_index: place.queue_index });
+            }
+            Attachment::Socket { .. } => root = Some(attachment),
+            Attachment::Plain => {}
+        }
+    }
+
+    let first = Arc::new(Attachment::Socket { fd: open()?, place });
+    let opening = Opening::of(&first);
+    if root.is_none() {
+        opening.register(umem)?;
+    }
+    let (fill, completion, offsets) = opening.shared_rings(config, &first)?;
+    let socket = opening.socket(config, &offsets, umem, &first)?;
+    match &root {
+        None => opening.bind_first(config)?,
+        Some(root) => opening.bind_shared(Opening::of(root).fd, config)?,
+    }
+    // Bound from here on: remembered before anything can fail, for `Umem::reclaim`.
+    if !registry.bound.contains(&place) {
+        registry.bound.push(place);
+    }
+    registry.attached.push(Arc::downgrade(&first));
+
+    let mut sockets = vec![socket];
+    for _ in 1..config.socket_count {
+        let attachment = Arc::new(Attachment::Socket { fd: open()?, place });
+        let further = Opening::of(&attachment);
+        let socket = further.socket(config, &offsets, umem, &attachment)?;
+        further.bind_shared(opening.fd, config)?;
+        registry.attached.push(Arc::downgrade(&attachment));
+        sockets.push(socket);
+    }
+    Ok(Queue {
+        fill: FillRing::new(fill, Arc::clone(umem)),
+        completion: CompletionRing::new(completion, Arc::clone(umem)),
+        sockets,
+    })
+}
+
+/// A fresh AF_XDP socket.
+pub(super) fn open() -> Result<OwnedFd, SocketError> {
+    rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None).map_err(
+        |source| match source {
+            Errno::PERM | Errno::ACCESS => SocketError::NotPermitted { source },
+            Errno::AFNOSUPPORT | Errno::SOCKTNOSUPPORT => SocketError::NoXdpSockets { source },
+            source => SocketError::System {
+                operation: "socket(AF_XDP)",
+                interface: "none yet".to_owned(),
+                queue_index: 0,
+                source,
+            },
+        },
+    )
+}
+
+/// A socket on its way to being bound.
+#[derive(Clone, Copy)]
+pub(super) struct Opening<'a> {
+    pub(super) fd: BorrowedFd<'a>,
+    pub(super) place: Place,
+}
+
+impl<'a> Opening<'a> {
+    fn of(attachment: &'a Attachment) -> Self {
+        match attachment {
+            Attachment::Socket { fd, place } => Self { fd: fd.as_fd(), place: *place },
+            Attachment::Plain => unreachable!("only sockets are opened"),
+        }
+    }
+
+    #[cold]
+    pub(super) fn fault(&self, operation: &'static str, source: Errno) -> SocketError {
+        let Place { interface_index, queue_index, .. } = self.place;
+        let interface = interface_label(Some(self.fd), interface_index);
+        match source {
+            Errno::NODEV => SocketError::NoInterface { interface_index },
+            Errno::BUSY => SocketError::QueueBusy { interface, queue_index },
+            Errno::OPNOTSUPP => SocketError::NoZeroCopy { interface, queue_index },
+            Errno::NETDOWN => SocketError::LinkDown { interface },
+            Errno::NXIO => SocketError::Detached { interface, queue_index },
+            source => SocketError::System { operation, interface, queue_index, source },
+        }
+    }
+
+    fn register(&self, umem: &Umem) -> Result<(), SocketError> {
+        let (addr, len) = umem.extent();
+        self.register_memory(addr, len, umem.headroom_bytes())
+    }
+
+    /// Registers memory that stays mapped at least until the kernel has pinned its pages, which is now.
+    pub(super) fn register_memory(&self, addr: u64, len: u64, headroom: u32) -> Result<(), SocketError> {
+        let flags = XdpUmemRegFlags::empty();
+        let value = XdpUmemReg { addr, len, chunk_size: CHUNK_BYTES, headroom, flags, tx_metadata_len: 0 };
+        sockopt::set_xdp_umem_reg(self.fd, value).map_err(|errno| match errno {
+            Errno::NOBUFS => SocketError::MemoryLock {
+                length_bytes: len,
+                limit_bytes: getrlimit(Resource::Memlock).current,
+            },
+            errno => self.fault("XDP_UMEM_REG", errno),
+        })
+    }
+
+    /// The rings of a queue's first socket that its others share, and where the parts of all rings lie.
+    fn shared_rings(
+        &self,
+        config: &QueueConfig,
+        attachment: &Arc<Attachment>,
+    ) -> Result<(Half<u64>, Half<u64>, XdpMmapOffsets), SocketError> {
+        let rings = &config.rings;
+        sockopt::set_xdp_umem_fill_ring_size(self.fd, rings.fill)
+            .map_err(|errno| self.fault("XDP_UMEM_FILL_RING", errno))?;
+        sockopt::set_xdp_umem_completion_ring_size(self.fd, rings.completion)
+            .map_err(|errno| self.fault("XDP_UMEM_COMPLETION_RING", errno))?;
+        let offsets =
+            sockopt::xdp_mmap_offsets(self.fd).map_err(|errno| self.fault("XDP_MMAP_OFFSETS", errno))?;
+        let fill = RingPlan { offsets: &offsets.fr, size: rings.fill, page: XDP_UMEM_PGOFF_FILL_RING };
+        let completion =
+            RingPlan { offsets: &offsets.cr, size: rings.completion, page: XDP_UMEM_PGOFF_COMPLETION_RING };
+        let fill = self.ring(&fill, Side::Producer, attachment)?;
+        let completion = self.ring(&completion, Side::Consumer, attachment)?;
+        Ok((fill, completion, offsets))
+    }
+
+    /// The socket with its own rings, not bound yet.
+    fn socket(
+        &self,
+        config: &QueueConfig,
+        offsets: &XdpMmapOffsets,
+        umem: &Arc<Umem>,
+        attachment: &Arc<Attachment>,
+    ) -> Result<Socket, SocketError> {
+        let rings = &config.rings;
+        sockopt::set_xdp_rx_ring_size(self.fd, rings.rx).map_err(|errno| self.fault("XDP_RX_RING", errno))?;
+        sockopt::set_xdp_tx_ring_size(self.fd, rings.tx).map_err(|errno| self.fault("XDP_TX_RING", errno))?;
+        let rx = RingPlan { offsets: &offsets.rx, size: rings.rx, page: XDP_PGOFF_RX_RING };
+        let tx = RingPlan { offsets: &offsets.tx, size: rings.tx, page: XDP_PGOFF_TX_RING };
+        let rx = self.ring::<RawDescriptor>(&rx, Side::Consumer, attachment)?;
+        let tx = self.ring::<RawDescriptor>(&tx, Side::Producer, attachment)?;
+        Ok(Socket {
+            attachment: Arc::clone(attachment),
+            rx: RxRing::new(rx, Arc::clone(umem)),
+            tx: TxRing::new(tx, Arc::clone(umem)),
+        })
+    }
+
+    fn ring<T: Entry>(
+        &self,
+        plan: &RingPlan<'_>,
+        side: Side,
+        attachment: &Arc<Attachment>,
+    ) -> Result<Half<T>, SocketError> {
+        let layout = Layout::of_kernel(plan.offsets, plan.size)
+            .ok_or(SocketError::NoXdpSockets { source: Errno::OPNOTSUPP })?;
+        let memory = Memory::of_socket(self.fd, layout.length_bytes::<T>(), plan.page)
+            .map_err(|errno| self.fault("mmap of a ring", errno))?;
+        Half::of_kernel(memory, &layout, side, Arc::clone(attachment))
+            .map_err(|errno| self.fault("layout of a ring", errno))
+    }
+
+    /// Binds the UMEM's first socket, which decides the modes of all.
+    fn bind_first(&self, config: &QueueConfig) -> Result<(), SocketError> {
+        let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+        flags |= match config.mode {
+            // With neither flag the kernel tries zero copy and falls back to copy (`xp_assign_dev`).
+            BindMode::Auto => SocketAddrXdpFlags::empty(),
+            BindMode::Copy => SocketAddrXdpFlags::XDP_COPY,
+            BindMode::ZeroCopy => SocketAddrXdpFlags::XDP_ZEROCOPY,
+        };
+        let plain = flags;
+        if config.multi_buffer {
+            flags |= SocketAddrXdpFlags::XDP_USE_SG;
+        }
+        match self.bind(flags, config.patience) {
+            // Either there is no such queue or, before Linux 6.6, the multi-buffer flag is unknown.
+            Err(Errno::INVAL) => {
+                let interface = interface_label(Some(self.fd), self.place.interface_index);
+                let queue_index = self.place.queue_index;
+                if config.multi_buffer && self.bind(plain, Duration::ZERO).is_ok() {
+                    return Err(SocketError::NoMultiBuffer { interface, queue_index });
+                }
+                Err(SocketError::NoSuchQueue { interface, queue_index })
+            }
+            bound => bound.map_err(|errno| self.fault("bind", errno)),
+        }
+    }
+
+    /// Binds a socket that shares the UMEM, and on the same queue the rings, of `root`. The kernel takes no
+    /// other flags here: they are the first socket's.
+    fn bind_shared(&self, root: BorrowedFd<'_>, config: &QueueConfig) -> Result<(), SocketError> {
+        let Place { interface_index, queue_index, .. } = self.place;
+        let addr = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_SHARED_UMEM, interface_index, queue_index);
+        let addr = SocketAddrXdpWithSharedUmem { addr, shared_umem_fd: root };
+        match patiently(config.patience, || rustix::net::bind(self.fd, &addr)) {
+            // Every other cause of this answer was checked before.
+            Err(Errno::INVAL) => {
+                let interface = interface_label(Some(self.fd), interface_index);
+                Err(SocketError::NoSuchQueue { interface, queue_index })
+            }
+            bound => bound.map_err(|errno| self.fault("bind", errno)),
+        }
+    }
+
+    pub(super) fn bind(&self, flags: SocketAddrXdpFlags, patience: Duration) -> rustix::io::Result<()> {
+        let addr = SocketAddrXdp::new(flags, self.place.interface_index, self.place.queue_index);
+        patiently(patience, || rustix::net::bind(self.fd, &addr))
+    }
+}
+
+struct RingPlan<'a> {
+    offsets: &'a XdpRingOffset,
+    size: u32,
+    page: u64,
+}
+
+/// Tries again while the answer is `EBUSY`: the kernel frees a queue from a work queue, some time after the
+/// last socket was closed (net/xdp/xsk_buff_pool.c: `xp_put_pool`).
+fn patiently(
+    patience: Duration,
+    mut attempt: impl FnMut() -> rustix::io::Result<()>,
+) -> rustix::io::Result<()> {
+    let end = Instant::now() + patience;
+    let mut pause = Duration::from_micros(500);
+    loop {
+        match attempt() {
+            Err(Errno::BUSY) if Instant::now() < end => {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(Duration::from_millis(20));
+            }
+            answer => return answer,
+        }
+    }
+}
+
+/// An interface's name and index, for messages.
+#[cold]
+fn interface_label(fd: Option<BorrowedFd<'_>>, interface_index: u32) -> String {
+    let name = fd.and_then(|fd| netdevice::index_to_name(fd, interface_index).ok());
+    match name {
+        Some(name) => format!("{name} (index {interface_index})"),
+        None => format!("with index {interface_index}"),
+    }
+}

@@ -1,0 +1,426 @@
+//! The packet memory, and the tokens that stand for its chunks.
+
+use core::num::NonZeroU32;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::error::UmemError;
+use super::memory::{Memory, PageKind};
+use super::socket::Attachment;
+
+/// Bytes of a chunk; the most that AF_XDP takes in aligned mode on pages of 4 KiB.
+pub const CHUNK_BYTES: u32 = 4096;
+/// Bytes that the kernel keeps free before a received frame in each chunk (`XDP_PACKET_HEADROOM`).
+pub const PACKET_HEADROOM_BYTES: u32 = 256;
+/// Bytes of a chunk that receiving can fill when no further headroom is configured.
+pub const RECEIVE_BYTES: u32 = CHUNK_BYTES - PACKET_HEADROOM_BYTES;
+/// The largest headroom that leaves room for a byte (net/xdp/xdp_umem.c: `xdp_umem_reg`).
+pub const HEADROOM_MAX_BYTES: u32 = RECEIVE_BYTES - 1;
+/// The most chunks of one UMEM: 64 GiB.
+pub const CHUNK_COUNT_MAX: u32 = 1 << 24;
+
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+const USER: u8 = 0;
+const KERNEL: u8 = 1;
+/// With the kernel, and held by a stand-in for it (`plain`).
+const STAND_IN: u8 = 2;
+
+/// Which pages a UMEM may lie on.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub enum HugePages {
+    /// 2 MiB pages of the system's pool when it has enough, else normal pages with a request for
+    /// transparent huge ones.
+    #[default]
+    Prefer,
+    /// 2 MiB pages of the system's pool, or an error.
+    Require,
+    /// Normal pages.
+    Never,
+}
+
+/// Which pages a UMEM lies on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Pages {
+    /// 2 MiB pages of the system's pool.
+    Huge,
+    /// Normal pages that the kernel was asked to make huge, where it can.
+    Transparent,
+    /// Normal pages.
+    Normal,
+    /// The heap: a UMEM that no kernel socket uses ([`Umem::plain`]).
+    Heap,
+}
+
+/// How large a UMEM is and where it lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UmemConfig {
+    /// Number of chunks of [`CHUNK_BYTES`], 1 to [`CHUNK_COUNT_MAX`].
+    pub chunk_count: u32,
+    /// Bytes that receiving leaves free beyond the kernel's own 256, at most [`HEADROOM_MAX_BYTES`].
+    pub headroom_bytes: u32,
+    /// Which pages to use.
+    pub huge_pages: HugePages,
+}
+
+impl UmemConfig {
+    /// `chunk_count` chunks, no headroom, huge pages when there are any.
+    #[must_use]
+    pub const fn new(chunk_count: u32) -> Self {
+        Self { chunk_count, headroom_bytes: 0, huge_pages: HugePages::Prefer }
+    }
+}
+
+/// The exclusive right to one chunk of one UMEM.
+///
+/// It is neither `Copy` nor `Clone`: sending and filling consume it, and only receiving and completing
+/// give it back. A frame that is dropped takes its chunk out of use for as long as the UMEM lives.
+#[derive(PartialEq, Eq, Debug)]
+#[must_use = "a dropped frame takes its chunk out of use"]
+pub struct Frame {
+    chunk_index: u32,
+    umem: NonZeroU32,
+}
+
+impl Frame {
+    /// Number of the chunk in its UMEM.
+    #[inline]
+    pub const fn chunk_index(&self) -> u32 {
+        self.chunk_index
+    }
+}
+
+/// Who holds the chunks of a UMEM.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Census {
+    /// Chunks that frames stand for, dropped frames among them.
+    pub user: u32,
+    /// Chunks that the kernel holds.
+    pub kernel: u32,
+}
+
+/// What the UMEM remembers of the sockets and rings that use it.
+#[derive(Default, Debug)]
+pub(super) struct Registry {
+    /// Everything that was attached and may still be there.
+    pub(super) attached: Vec<Weak<Attachment>>,
+    /// Queues that were bound since the UMEM was last seen unused by the kernel.
+    pub(super) bound: Vec<super::socket::Place>,
+}
+
+impl Registry {
+    /// What is attached now.
+    pub(super) fn alive(&mut self) -> impl Iterator<Item = Arc<Attachment>> + '_ {
+        self.attached.retain(|attachment| attachment.strong_count() > 0);
+        self.attached.iter().filter_map(Weak::upgrade)
+    }
+}
+
+/// Packet memory: chunks that frames stand for, shared with the kernel by the sockets on it.
+#[derive(Debug)]
+pub struct Umem {
+    memory: Memory,
+    /// Who holds each chunk: `USER`, `KERNEL` or `STAND_IN`.
+    holders: Box<[AtomicU8]>,
+    bad_descriptors: AtomicU64,
+    id: NonZeroU32,
+    headroom_bytes: u32,
+    pages: Pages,
+    registry: Mutex<Registry>,
+}
+
+static NEXT_ID: AtomicU32 = AtomicU32::new(1);
+
+impl Umem {
+    /// Maps a UMEM and makes the frame of each of its chunks, in the order of their numbers. Whoever
+    /// deals frames out to shards does it in runs: neighbours share a cache line of bookkeeping.
+    ///
+    /// # Errors
+    /// [`UmemError`] when the configuration is out of range or the kernel has no such memory.
+    pub fn new(config: &UmemConfig) -> Result<(Arc<Self>, Vec<Frame>), UmemError> {
+        let length_bytes = checked_length(config)?;
+        let (memory, pages) = map(length_bytes, config.huge_pages)?;
+        Self::over(memory, pages, config)
+    }
+
+    /// A UMEM on the heap, for rings without a kernel ([`super::plain`]); no socket can be opened on it.
+    ///
+    /// # Errors
+    /// [`UmemError`] when `chunk_count` is out of range or there is no memory.
+    pub fn plain(chunk_count: u32) -> Result<(Arc<Self>, Vec<Frame>), UmemError> {
+        let config = UmemConfig::new(chunk_count);
+        let length_bytes = checked_length(&config)?;
+        let memory = Memory::heap(length_bytes, CHUNK_BYTES as usize)
+            .map_err(|source| UmemError::Map { length_bytes, source })?;
+        Self::over(memory, Pages::Heap, &config)
+    }
+
+    fn over(memory: Memory, pages: Pages, config: &UmemConfig) -> Result<(Arc<Self>, Vec<Frame>), UmemError> {
+        // Zero after a wrap: ids are never given twice, so that a frame cannot pass for another UMEM's.
+        let id = NEXT_ID
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |id| (id != 0).then(|| id.wrapping_add(1)))
+            .ok()
+            .and_then(NonZeroU32::new)
+            .ok_or(UmemError::IdsExhausted)?;
+        let holders = (0..config.chunk_count).map(|_| AtomicU8::new(USER)).collect();
+        let umem = Self {
+            memory,
+            holders,
+            bad_descriptors: AtomicU64::new(0),
+            id,
+            headroom_bytes: config.headroom_bytes,
+            pages,
+            registry: Mutex::default(),
+        };
+        let frames = (0..config.chunk_count).map(|chunk_index| Frame { chunk_index, umem: id }).collect();
+        Ok((Arc::new(umem), frames))
+    }
+
+    /// Number of chunks.
+    #[must_use]
+    pub fn chunk_count(&self) -> u32 {
+        // `checked_length` bounds it.
+        self.holders.len() as u32
+    }
+
+    /// Which pages the memory lies on.
+    #[must_use]
+    pub fn pages(&self) -> Pages {
+        self.pages
+    }
+
+    /// Bytes that receiving leaves free beyond the kernel's own 256.
+    #[must_use]
+    pub fn headroom_bytes(&self) -> u32 {
+        self.headroom_bytes
+    }
+
+    /// Bytes of a chunk that receiving can fill.
+    #[must_use]
+    pub fn receive_bytes(&self) -> u32 {
+        RECEIVE_BYTES - self.headroom_bytes
+    }
+
+    /// The bytes of the frame's chunk, [`CHUNK_BYTES`] of them.
+    ///
+    /// # Panics
+    /// If the frame is another UMEM's.
+    #[inline]
+    #[must_use]
+    pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8] {
+        let start = self.chunk_start(frame);
+        // SAFETY: the chunk is mapped while `self` lives, and the frame, borrowed for as long as the slice,
+        // is the only right to it: neither the kernel nor another slice writes there.
+        unsafe { core::slice::from_raw_parts(start.as_ptr(), CHUNK_BYTES as usize) }
+    }
+
+    /// The bytes of the frame's chunk, [`CHUNK_BYTES`] of them, to write.
+    ///
+    /// # Panics
+    /// If the frame is another UMEM's.
+    #[inline]
+    #[must_use]
+    pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
+        let start = self.chunk_start(frame);
+        // SAFETY: the chunk is mapped while `self` lives, and the frame, borrowed exclusively for as long as
+        // the slice, is the only right to it: nobody else reads or writes there.
+        unsafe { core::slice::from_raw_parts_mut(start.as_ptr(), CHUNK_BYTES as usize) }
+    }
+
+    #[inline]
+    fn chunk_start(&self, frame: &Frame) -> NonNull<u8> {
+        self.assert_own(frame);
+        let offset = frame.chunk_index as usize * CHUNK_BYTES as usize;
+        // SAFETY: frames are made only for chunk numbers below the count that the mapping was sized for.
+        unsafe { self.memory.base().add(offset) }
+    }
+
+    #[inline]
+    fn assert_own(&self, frame: &Frame) {
+        assert!(frame.umem == self.id, "a frame of UMEM {} was used with UMEM {}", frame.umem, self.id);
+    }
+
+    /// Who holds the chunks now. Exact while no other thread moves frames.
+    #[must_use]
+    pub fn census(&self) -> Census {
+        let mut census = Census::default();
+        for holder in &self.holders {
+            match holder.load(Ordering::Relaxed) {
+                USER => census.user += 1,
+                _ => census.kernel += 1,
+            }
+        }
+        census
+    }
+
+    /// Descriptors from the kernel that were not believed: outside of the UMEM, across the end of a chunk,
+    /// or naming a chunk that the kernel does not hold.
+    #[must_use]
+    pub fn bad_descriptors(&self) -> u64 {
+        self.bad_descriptors.load(Ordering::Relaxed)
+    }
+
+    /// Counts a descriptor that was not believed.
+    #[cold]
+    pub(super) fn count_bad_descriptor(&self) {
+        self.bad_descriptors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Hands the frame's chunk to the kernel: the address of its first byte, as the kernel counts.
+    ///
+    /// # Panics
+    /// If the frame is another UMEM's.
+    #[inline]
+    pub(super) fn give(&self, frame: Frame) -> u64 {
+        self.assert_own(&frame);
+        // Relaxed: the ring's release and acquire order this before whatever the kernel does next.
+        self.holders[frame.chunk_index as usize].store(KERNEL, Ordering::Relaxed);
+        u64::from(frame.chunk_index) * u64::from(CHUNK_BYTES)
+    }
+
+    /// Takes back the chunk that `address` lies in, if the kernel holds it.
+    #[inline]
+    pub(super) fn take(&self, address: u64) -> Option<Frame> {
+        self.pass(address, KERNEL, USER)
+    }
+
+    /// Takes a chunk from the kernel for a stand-in of it.
+    pub(super) fn take_as_kernel(&self, address: u64) -> Option<Frame> {
+        self.pass(address, KERNEL, STAND_IN)
+    }
+
+    #[inline]
+    fn pass(&self, address: u64, from: u8, to: u8) -> Option<Frame> {
+        let chunk_index = u32::try_from(address / u64::from(CHUNK_BYTES)).ok()?;
+        let holder = self.holders.get(chunk_index as usize)?;
+        // Compare and exchange, for two rings could be given the same address at once: one of them wins.
+        holder.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).ok()?;
+        Some(Frame { chunk_index, umem: self.id })
+    }
+
+    /// Takes back every chunk that the kernel holds. The caller has made sure that it uses none of them.
+    pub(super) fn take_all(&self) -> Vec<Frame> {
+        (0..self.chunk_count())
+            .filter_map(|chunk_index| self.take(u64::from(chunk_index) * u64::from(CHUNK_BYTES)))
+            .collect()
+    }
+
+    /// The memory, as the kernel is told of it: address of the first byte and length in bytes.
+    pub(super) fn extent(&self) -> (u64, u64) {
+        let length_bytes = u64::from(self.chunk_count()) * u64::from(CHUNK_BYTES);
+        debug_assert!(length_bytes <= self.memory.length_bytes() as u64);
+        (self.memory.base().as_ptr().expose_provenance() as u64, length_bytes)
+    }
+
+    /// The sockets and rings that use this UMEM.
+    pub(super) fn registry(&self) -> MutexGuard<'_, Registry> {
+        // The list stays sound if its holder panics: entries are added and removed whole.
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn checked_length(config: &UmemConfig) -> Result<usize, UmemError> {
+    if config.chunk_count == 0 || config.chunk_count > CHUNK_COUNT_MAX {
+        return Err(UmemError::ChunkCount { chunk_count: config.chunk_count });
+    }
+    if config.headroom_bytes > HEADROOM_MAX_BYTES {
+        return Err(UmemError::Headroom { headroom_bytes: config.headroom_bytes });
+    }
+    Ok(config.chunk_count as usize * CHUNK_BYTES as usize)
+}
+
+fn map(length_bytes: usize, huge_pages: HugePages) -> Result<(Memory, Pages), UmemError> {
+    if huge_pages != HugePages::Never {
+        let rounded_bytes = length_bytes.next_multiple_of(HUGE_PAGE_BYTES);
+        match Memory::anonymous(rounded_bytes, PageKind::Huge) {
+            Ok(memory) => return Ok((memory, Pages::Huge)),
+            Err(source) if huge_pages == HugePages::Require => {
+                return Err(UmemError::HugePages { page_count: rounded_bytes / HUGE_PAGE_BYTES, source });
+            }
+            Err(_) => {}
+        }
+    }
+    let memory = Memory::anonymous(length_bytes, PageKind::Normal)
+        .map_err(|source| UmemError::Map { length_bytes, source })?;
+    // A kernel without transparent huge pages refuses the advice; the memory is as good without.
+    let pages = match huge_pages {
+        HugePages::Prefer if memory.advise_huge().is_ok() => Pages::Transparent,
+        _ => Pages::Normal,
+    };
+    Ok((memory, pages))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_have_their_bytes_to_themselves() {
+        let (umem, mut frames) = Umem::plain(4).unwrap();
+        for (value, frame) in (1u8..).zip(&mut frames) {
+            umem.bytes_mut(frame).fill(value);
+        }
+        for (value, frame) in (1u8..).zip(&frames) {
+            assert_eq!(umem.bytes(frame).len(), CHUNK_BYTES as usize);
+            assert!(umem.bytes(frame).iter().all(|byte| *byte == value));
+        }
+        assert_eq!(umem.census(), Census { user: 4, kernel: 0 });
+    }
+
+    #[test]
+    #[should_panic(expected = "was used with UMEM")]
+    fn a_frame_of_another_umem_panics() {
+        let (_first, frames) = Umem::plain(1).unwrap();
+        let (second, _frames) = Umem::plain(1).unwrap();
+        let _ = second.bytes(&frames[0]);
+    }
+
+    #[test]
+    fn a_chunk_is_taken_back_once() {
+        let (umem, mut frames) = Umem::plain(2).unwrap();
+        let address = umem.give(frames.pop().unwrap());
+        assert_eq!(address, u64::from(CHUNK_BYTES));
+        assert_eq!(umem.census(), Census { user: 1, kernel: 1 });
+        assert_eq!(umem.take(address + 300).unwrap().chunk_index(), 1);
+        assert_eq!(umem.take(address), None);
+    }
+
+    #[test]
+    fn foreign_addresses_are_not_believed() {
+        let (umem, _frames) = Umem::plain(2).unwrap();
+        for address in [0, 4095, 4096, 8191, 8192, 1 << 20, u64::from(u32::MAX) << 12, 1 << 44, u64::MAX] {
+            assert_eq!(umem.take(address), None, "address {address:#x}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_checked() {
+        assert!(matches!(Umem::plain(0), Err(UmemError::ChunkCount { chunk_count: 0 })));
+        let count = CHUNK_COUNT_MAX + 1;
+        assert!(
+            matches!(Umem::plain(count), Err(UmemError::ChunkCount { chunk_count }) if chunk_count == count)
+        );
+        let config = UmemConfig { headroom_bytes: HEADROOM_MAX_BYTES + 1, ..UmemConfig::new(1) };
+        assert!(matches!(Umem::new(&config), Err(UmemError::Headroom { headroom_bytes: 3840 })));
+    }
+
+    // Miri maps no memory.
+    #[cfg(not(miri))]
+    #[test]
+    fn mapped_memory_is_zeroed_and_says_its_pages() {
+        for (huge_pages, expected) in [
+            (HugePages::Never, &[Pages::Normal][..]),
+            (HugePages::Prefer, &[Pages::Huge, Pages::Transparent, Pages::Normal][..]),
+        ] {
+            let config = UmemConfig { huge_pages, ..UmemConfig::new(700) };
+            let (umem, mut frames) = Umem::new(&config).unwrap();
+            assert!(expected.contains(&umem.pages()), "{:?}", umem.pages());
+            assert!(frames.iter().all(|frame| umem.bytes(frame).iter().all(|byte| *byte == 0)));
+            umem.bytes_mut(&mut frames[699])[4095] = 1;
+            assert_eq!(umem.bytes(&frames[699])[4095], 1);
+        }
+    }
+}
