@@ -1,1 +1,3 @@
 //! Integration tests.
+
+pub mod netns;

@@ -1,0 +1,255 @@
+//! A harness for nodes over veth in network namespaces.
+//!
+//! ```text
+//!   test process (its own namespace: nothing of a test happens there)
+//!     |
+//!     |-- enter(netns.a()) -> thread in lnet-<pid>-<n>a          lnet-<pid>-<n>b <- enter(netns.b())
+//!     |                      +--------------------------+      +--------------------------+
+//!     |                      |  lo                      |      |                      lo  |
+//!     |                      |  veth-a   10.211.0.1/24  |======|  10.211.0.2/24   veth-b  |
+//!     |                      |           fd00:211:0::1  |rail 0|  fd00:211:0::2           |
+//!     |                      |  veth-a1  10.211.1.1/24  |======|  10.211.1.2/24  veth-b1  |
+//!     |                      +--------------------------+rail 1+--------------------------+
+//! ```
+//!
+//! - Every [`Netns`] has names of its own, so tests of one program run at once, and so do test programs.
+//! - A [`Netns`] removes its namespaces when it is dropped, also while a panic unwinds. Those of a test
+//!   program that was killed are removed by the next one.
+//! - What fails panics, with the output of the command that failed: a harness has no errors to handle.
+
+use std::panic::Location;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use xtask::netns::Pair;
+pub use xtask::netns::{Interface, Namespace, Wiring};
+use xtask::privilege;
+pub use xtask::privilege::{BPF, Capability, NET_ADMIN, NET_RAW, NETNS_NODES, SYS_ADMIN};
+
+/// Two network namespaces joined by veth rails, for one test; removed when dropped.
+#[derive(Debug)]
+pub struct Netns {
+    pair: Pair,
+}
+
+impl Netns {
+    /// Makes the pair; every interface is up and has its addresses when this returns.
+    ///
+    /// # Panics
+    /// When `wiring` is out of range or a command fails; the message has its standard output and error.
+    #[must_use]
+    pub fn new(wiring: Wiring) -> Self {
+        static PAIRS: AtomicU32 = AtomicU32::new(0);
+        static STALE: OnceLock<()> = OnceLock::new();
+        STALE.get_or_init(remove_stale);
+        let tag = PAIRS.fetch_add(1, Ordering::Relaxed).to_string();
+        match Pair::create(&tag, wiring) {
+            Ok(pair) => Self { pair },
+            Err(error) => panic!("{error:#}"),
+        }
+    }
+
+    /// The namespace whose addresses end in 1.
+    #[must_use]
+    pub fn a(&self) -> &Namespace {
+        &self.pair.a
+    }
+
+    /// The namespace whose addresses end in 2.
+    #[must_use]
+    pub fn b(&self) -> &Namespace {
+        &self.pair.b
+    }
+}
+
+/// Runs `body` on a fresh thread inside `namespace` and gives its result; see [`Namespace::enter`].
+///
+/// # Panics
+/// With the panic of `body`, or when the namespace cannot be entered.
+pub fn enter<R: Send>(namespace: &Namespace, body: impl FnOnce() -> R + Send) -> R {
+    match namespace.enter(body) {
+        Ok(result) => result,
+        Err(error) => panic!("entering the network namespace {}: {error}", namespace.name()),
+    }
+}
+
+/// Waits until `condition` holds, looking again every millisecond.
+///
+/// # Panics
+/// At the caller's line when it does not hold within `timeout`.
+#[track_caller]
+pub fn wait_until(description: &str, timeout: Duration, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(
+            start.elapsed() < timeout,
+            "waited {timeout:?} in vain until {description} (at {})",
+            Location::caller()
+        );
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whether a test that needs `capabilities` is to run: `false` where the user asked to leave such tests
+/// out ([`privilege::UNPRIVILEGED`]), in which case the test returns at once.
+///
+/// ```no_run
+/// use lnet_tests::netns::{NETNS_NODES, require_privilege};
+///
+/// if !require_privilege("nodes over veth", &NETNS_NODES) {
+///     return;
+/// }
+/// ```
+///
+/// # Panics
+/// When this process lacks one of `capabilities` and nobody asked to leave the test out: a test that
+/// cannot run is no test that passed. The message names `what` and the missing capabilities.
+#[must_use]
+pub fn require_privilege(what: &str, capabilities: &[Capability]) -> bool {
+    if privilege::left_out() {
+        eprintln!("left out, as {}=1 asks: {what}", privilege::UNPRIVILEGED);
+        return false;
+    }
+    if let Err(error) = privilege::require(what, capabilities) {
+        panic!("{error} (or leave such tests out with {}=1)", privilege::UNPRIVILEGED);
+    }
+    true
+}
+
+/// Removes what test programs left that were killed, and leaves what `cargo xtask run --keep` recorded.
+fn remove_stale() {
+    let records = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/xtask");
+    match xtask::netns::remove_stale(&records) {
+        Ok(stale) => {
+            for name in stale.removed {
+                eprintln!("removed the network namespace {name}, left by a program that was killed");
+            }
+        }
+        Err(error) => panic!("{error:#}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{IpAddr, SocketAddr, UdpSocket};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    const NEEDED: [Capability; 2] = [NET_ADMIN, SYS_ADMIN];
+    const TIMEOUT: Duration = Duration::from_secs(5);
+
+    fn exists(namespace: &str) -> bool {
+        Path::new("/run/netns").join(namespace).exists()
+    }
+
+    /// A UDP socket at `address` inside `namespace`.
+    fn socket(namespace: &Namespace, address: IpAddr) -> UdpSocket {
+        let socket = enter(namespace, || UdpSocket::bind((address, 0)).unwrap());
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+        socket
+    }
+
+    fn ping(netns: &Netns, from: IpAddr, to: IpAddr) {
+        let (near, far) = (socket(netns.a(), from), socket(netns.b(), to));
+        let far_address = far.local_addr().unwrap();
+        near.send_to(b"ping", far_address).unwrap();
+        let mut bytes = [0; 8];
+        let (length_bytes, sender) = far.recv_from(&mut bytes).unwrap();
+        assert_eq!((&bytes[..length_bytes], sender), (&b"ping"[..], near.local_addr().unwrap()));
+        far.send_to(b"pong", sender).unwrap();
+        assert_eq!(near.recv_from(&mut bytes).unwrap(), (4, far_address));
+    }
+
+    #[test]
+    fn each_rail_carries_datagrams_both_ways_at_once() {
+        if !require_privilege("a pair of network namespaces", &NEEDED) {
+            return;
+        }
+        let netns = Netns::new(Wiring { rails: 2, ..Wiring::default() });
+        for (a, b) in netns.a().interfaces().iter().zip(netns.b().interfaces()) {
+            ping(&netns, a.ipv4.into(), b.ipv4.into());
+            let (Some(a_ipv6), Some(b_ipv6)) = (a.ipv6, b.ipv6) else { continue };
+            ping(&netns, a_ipv6.into(), b_ipv6.into());
+        }
+    }
+
+    #[test]
+    fn interfaces_have_the_queues_and_the_mtu_asked_for() {
+        if !require_privilege("a pair of network namespaces", &NEEDED) {
+            return;
+        }
+        let netns = Netns::new(Wiring { rails: 1, queues: 3, mtu_bytes: 9000 });
+        for namespace in [netns.a(), netns.b()] {
+            let name = &namespace.interface().name;
+            let arguments = ["-n", namespace.name(), "-d", "link", "show", "dev", name];
+            let shown = xtask::command::output("ip", arguments).unwrap();
+            for part in ["mtu 9000", "numrxqueues 3", "numtxqueues 3", "state UP"] {
+                assert!(shown.contains(part), "{part:?} is not in {shown}");
+            }
+        }
+    }
+
+    #[test]
+    fn threads_started_inside_are_inside_and_the_caller_stays_outside() {
+        if !require_privilege("a pair of network namespaces", &NEEDED) {
+            return;
+        }
+        let netns = Netns::new(Wiring::default());
+        let address = SocketAddr::from((netns.a().interface().ipv4, 0));
+        let inside = enter(netns.a(), || thread::spawn(move || UdpSocket::bind(address)).join().unwrap());
+        assert!(inside.is_ok(), "{inside:?}");
+        assert!(UdpSocket::bind(address).is_err(), "the address is also outside");
+    }
+
+    #[test]
+    fn namespaces_are_gone_after_a_drop_and_after_a_panic() {
+        if !require_privilege("a pair of network namespaces", &NEEDED) {
+            return;
+        }
+        let netns = Netns::new(Wiring::default());
+        let names = [netns.a().name().to_owned(), netns.b().name().to_owned()];
+        assert!(names.iter().all(|name| exists(name)), "{names:?}");
+        drop(netns);
+        assert!(!names.iter().any(|name| exists(name)), "{names:?}");
+
+        let mut names = Vec::new();
+        let panic = catch_unwind(AssertUnwindSafe(|| {
+            let netns = Netns::new(Wiring::default());
+            names.push(netns.a().name().to_owned());
+            names.push(netns.b().name().to_owned());
+            assert!(names.iter().all(|name| exists(name)), "{names:?}");
+            enter(netns.b(), || panic!("on purpose"))
+        }));
+        assert_eq!(panic.unwrap_err().downcast_ref::<&str>(), Some(&"on purpose"));
+        assert_eq!(names.len(), 2);
+        assert!(!names.iter().any(|name| exists(name)), "{names:?}");
+    }
+
+    #[test]
+    fn a_failing_command_panics_with_what_it_said() {
+        if !require_privilege("a pair of network namespaces", &NEEDED) {
+            return;
+        }
+        // The kernel caps the queues of an interface at 4096.
+        let panic = catch_unwind(|| Netns::new(Wiring { queues: u16::MAX, ..Wiring::default() }));
+        let panic = panic.unwrap_err();
+        let message = panic.downcast_ref::<String>().unwrap();
+        assert!(message.contains("link add veth-a") && message.contains("stderr: "), "{message}");
+    }
+
+    #[test]
+    fn wait_until_returns_when_the_condition_holds_and_panics_when_it_never_does() {
+        let mut looks = 0;
+        wait_until("the third look", TIMEOUT, || {
+            looks += 1;
+            looks == 3
+        });
+        assert_eq!(looks, 3);
+        let panic = catch_unwind(|| wait_until("never", Duration::from_millis(3), || false)).unwrap_err();
+        let message = panic.downcast_ref::<String>().unwrap();
+        assert!(message.contains("3ms") && message.contains("never"), "{message}");
+    }
+}

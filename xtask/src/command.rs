@@ -1,0 +1,63 @@
+//! Programs run to their end, with what they said when they failed.
+
+use std::ffi::OsStr;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// Runs `program` with `arguments` to its end and gives its standard output.
+///
+/// The program runs in a process group of its own: a Ctrl-C at the terminal reaches this process only, so
+/// that the commands of a cleanup run to their end.
+///
+/// # Errors
+/// When the program is not found, or when it fails: the error then holds its exit status, standard output
+/// and standard error.
+pub fn output<A: AsRef<OsStr>>(program: &str, arguments: impl IntoIterator<Item = A>) -> Result<String> {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).process_group(0);
+    let words = words(&command);
+    let output = command.output().with_context(|| format!("`{words}` did not start"))?;
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("`{words}` failed, {}\nstdout: {}\nstderr: {}", output.status, stdout.trim(), stderr.trim());
+    }
+    Ok(stdout.into_owned())
+}
+
+/// The command line of `command`, as one would type it.
+#[must_use]
+pub fn words(command: &Command) -> String {
+    let mut words = command.get_program().to_string_lossy().into_owned();
+    for argument in command.get_args() {
+        words.push(' ');
+        words.push_str(&argument.to_string_lossy());
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::output;
+
+    #[test]
+    fn gives_the_output_of_a_program_that_succeeds() {
+        assert_eq!(output("sh", ["-c", "echo yes; echo no >&2"]).unwrap(), "yes\n");
+    }
+
+    #[test]
+    fn a_failure_carries_the_command_its_status_and_both_streams() {
+        let error = output("sh", ["-c", "echo out; echo err >&2; exit 3"]).unwrap_err().to_string();
+        for part in ["`sh -c ", "exit status: 3", "stdout: out", "stderr: err"] {
+            assert!(error.contains(part), "{part:?} is not in {error:?}");
+        }
+    }
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let error = output("lnet-no-such-program", [""; 0]).unwrap_err();
+        assert!(format!("{error:#}").contains("lnet-no-such-program"), "{error:#}");
+    }
+}

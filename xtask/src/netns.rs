@@ -1,0 +1,355 @@
+//! Pairs of network namespaces joined by veth rails.
+//!
+//! ```text
+//!   lnet-<pid>-<tag>a                         lnet-<pid>-<tag>b
+//!  +--------------------------+              +--------------------------+
+//!  |  lo                      |              |                      lo  |
+//!  |  veth-a   10.211.0.1/24  |== rail 0  ===|  10.211.0.2/24   veth-b  |
+//!  |           fd00:211:0::1  |              |  fd00:211:0::2           |
+//!  |  veth-a1  10.211.1.1/24  |== rail 1  ===|  10.211.1.2/24  veth-b1  |
+//!  |  ...                     |              |                     ...  |
+//!  +--------------------------+              +--------------------------+
+//! ```
+//!
+//! - The names carry the process that made them: namespaces of a dead process can be told and removed
+//!   ([`remove_stale`]).
+//! - [`Pair`] removes what it made when it is dropped, also while a panic unwinds.
+//! - IPv6 addresses are usable at once: duplicate address detection is off.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::command;
+
+/// Where iproute2 keeps the names of network namespaces.
+const NAMES: &str = "/run/netns";
+/// What the names of all our namespaces begin with.
+const PREFIX: &str = "lnet-";
+
+/// How the two namespaces of a [`Pair`] are joined.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wiring {
+    /// Number of veth pairs, at least 1.
+    pub rails: u8,
+    /// Receive queues, and as many transmit queues, of each interface, at least 1.
+    pub queues: u16,
+    /// MTU of each interface in bytes, 1280 (the least that IPv6 allows) to 65535.
+    pub mtu_bytes: u16,
+}
+
+impl Default for Wiring {
+    /// One rail with two queues and the MTU of Ethernet.
+    fn default() -> Self {
+        Self { rails: 1, queues: 2, mtu_bytes: 1500 }
+    }
+}
+
+/// One end of a veth rail.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Interface {
+    /// Its name, such as `veth-a`.
+    pub name: String,
+    /// Its address; the prefix has 24 bits.
+    pub ipv4: Ipv4Addr,
+    /// Its address, the prefix has 64 bits; `None` where the kernel has no IPv6.
+    pub ipv6: Option<Ipv6Addr>,
+}
+
+/// A network namespace that a [`Pair`] owns.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Namespace {
+    name: String,
+    interfaces: Vec<Interface>,
+}
+
+impl Namespace {
+    fn new(name: String, side: char, host: u8, rails: u8) -> Self {
+        let has_ipv6 = Path::new("/proc/sys/net/ipv6").exists();
+        let interface = |rail: u8| Interface {
+            name: if rail == 0 { format!("veth-{side}") } else { format!("veth-{side}{rail}") },
+            ipv4: Ipv4Addr::new(10, 211, rail, host),
+            ipv6: has_ipv6
+                .then(|| Ipv6Addr::new(0xfd00, 0x211, u16::from(rail), 0, 0, 0, 0, u16::from(host))),
+        };
+        Self { name, interfaces: (0..rails).map(interface).collect() }
+    }
+
+    /// The name that `ip netns exec` takes.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its end of rail 0.
+    #[must_use]
+    pub fn interface(&self) -> &Interface {
+        &self.interfaces[0]
+    }
+
+    /// Its ends of all rails, in order.
+    #[must_use]
+    pub fn interfaces(&self) -> &[Interface] {
+        &self.interfaces
+    }
+
+    /// A command that runs `program` in the namespace, in a process group of its own: a Ctrl-C at the
+    /// terminal reaches its parent only, which then decides. Its pid is that of `program`.
+    #[must_use]
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name]).arg(program).process_group(0);
+        command
+    }
+
+    /// Runs `body` on a fresh thread inside the namespace and gives its result. Threads that it starts are
+    /// inside as well, and so are its sockets, wherever they are used later. A panic of `body` goes on in
+    /// the caller. Files below `/sys/class/net` still show the caller's namespace: they belong to the
+    /// mount, not to the thread.
+    ///
+    /// # Errors
+    /// When the namespace is gone or the process may not enter it (CAP_SYS_ADMIN); `body` did not run.
+    pub fn enter<R: Send>(&self, body: impl FnOnce() -> R + Send) -> io::Result<R> {
+        let link = File::open(Path::new(NAMES).join(&self.name))?;
+        thread::scope(|scope| {
+            let inside = scope.spawn(move || {
+                move_into_link_name_space(link.as_fd(), Some(LinkNameSpaceType::Network))?;
+                Ok(body())
+            });
+            inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    fn ip(&self, arguments: &str) -> Result<()> {
+        let all = ["-n", &self.name].into_iter().chain(arguments.split_whitespace());
+        command::output("ip", all).map(drop)
+    }
+
+    fn configure(&self, mtu_bytes: u16) -> Result<()> {
+        self.ip("link set lo up")?;
+        for interface in &self.interfaces {
+            let Interface { name, ipv4, ipv6 } = interface;
+            self.ip(&format!("link set {name} mtu {mtu_bytes}"))?;
+            self.ip(&format!("address add {ipv4}/24 dev {name}"))?;
+            if let Some(ipv6) = ipv6 {
+                self.ip(&format!("address add {ipv6}/64 dev {name} nodad"))?;
+            }
+            self.ip(&format!("link set {name} up"))?;
+        }
+        Ok(())
+    }
+
+    /// Turns duplicate address detection off for interfaces that are made later: their link-local
+    /// addresses would wait for it too.
+    fn disable_duplicate_address_detection(&self) -> Result<()> {
+        if self.interface().ipv6.is_none() {
+            return Ok(());
+        }
+        let write = || fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0");
+        self.enter(write).and_then(|written| written).context("net.ipv6.conf.default.accept_dad")
+    }
+}
+
+/// Two network namespaces joined by veth rails; removed when dropped.
+#[derive(Debug)]
+pub struct Pair {
+    /// Hosts the addresses that end in 1.
+    pub a: Namespace,
+    /// Hosts the addresses that end in 2.
+    pub b: Namespace,
+    kept: bool,
+}
+
+impl Pair {
+    /// Makes the namespaces `lnet-<pid>-<tag>a` and `lnet-<pid>-<tag>b`; `tag` tells the pairs of one
+    /// process apart. All interfaces are up and have their addresses when this returns.
+    ///
+    /// # Errors
+    /// When `wiring` is out of range, `ip` is missing or fails, or such a namespace exists. What was made
+    /// before the failure is removed.
+    pub fn create(tag: &str, wiring: Wiring) -> Result<Self> {
+        ensure!(wiring.rails >= 1, "a pair of namespaces needs at least 1 rail, not 0");
+        ensure!(wiring.queues >= 1, "an interface needs at least 1 queue, not 0");
+        ensure!(wiring.mtu_bytes >= 1280, "the mtu {} is below 1280", wiring.mtu_bytes);
+        let name = |side: char| format!("{PREFIX}{}-{tag}{side}", std::process::id());
+        let [a, b] = [('a', 1), ('b', 2)].map(|(side, host)| {
+            let name = name(side);
+            ensure!(!Path::new(NAMES).join(&name).exists(), "the network namespace {name} exists already");
+            Ok(Namespace::new(name, side, host, wiring.rails))
+        });
+        // From here on a drop removes whatever exists under these names.
+        let pair = Self { a: a?, b: b?, kept: false };
+        pair.make(wiring).context("making a pair of network namespaces")?;
+        Ok(pair)
+    }
+
+    fn make(&self, wiring: Wiring) -> Result<()> {
+        for namespace in [&self.a, &self.b] {
+            command::output("ip", ["netns", "add", &namespace.name])?;
+            namespace.disable_duplicate_address_detection()?;
+        }
+        let queues = wiring.queues;
+        for (near, far) in self.a.interfaces.iter().zip(&self.b.interfaces) {
+            self.a.ip(&format!(
+                "link add {} numrxqueues {queues} numtxqueues {queues} type veth peer name {} \
+                 numrxqueues {queues} numtxqueues {queues} netns {}",
+                near.name, far.name, self.b.name
+            ))?;
+        }
+        self.a.configure(wiring.mtu_bytes)?;
+        self.b.configure(wiring.mtu_bytes)
+    }
+
+    /// Leaves the namespaces behind; the caller says so to the user. Gives their names.
+    #[must_use]
+    pub fn keep(mut self) -> [String; 2] {
+        self.kept = true;
+        [self.a.name.clone(), self.b.name.clone()]
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        for namespace in [&self.a, &self.b] {
+            if let Err(error) = remove(&namespace.name) {
+                eprintln!("the network namespace {} was not removed: {error:#}", namespace.name);
+            }
+        }
+    }
+}
+
+/// Removes a namespace with its interfaces; one that does not exist is none to remove.
+///
+/// # Errors
+/// When `ip` fails although the namespace exists.
+pub fn remove(name: &str) -> Result<()> {
+    let exists = || Path::new(NAMES).join(name).exists();
+    if !exists() {
+        return Ok(());
+    }
+    match command::output("ip", ["netns", "delete", name]) {
+        // Somebody else may have removed it at the same moment.
+        Err(error) if exists() => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The processes inside a namespace.
+///
+/// # Errors
+/// When `ip` fails, as it does for a namespace that does not exist.
+pub fn processes(name: &str) -> Result<Vec<i32>> {
+    let pids = command::output("ip", ["netns", "pids", name])?;
+    pids.split_whitespace().map(|pid| pid.parse().with_context(|| format!("no pid: {pid:?}"))).collect()
+}
+
+/// What [`remove_stale`] found.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Stale {
+    /// Namespaces that were removed.
+    pub removed: Vec<String>,
+    /// Namespaces of dead processes that have other processes in them, and these processes.
+    pub in_use: Vec<(String, Vec<i32>)>,
+}
+
+/// Removes the namespaces of processes that are no more, unless processes are inside or `records` has a
+/// record of them ([`record_path`]): these were kept on purpose.
+///
+/// # Errors
+/// When `ip` fails.
+pub fn remove_stale(records: &Path) -> Result<Stale> {
+    let mut stale = Stale::default();
+    for (name, pid) in named()? {
+        if is_alive(pid) || record_path(records, pid).exists() {
+            continue;
+        }
+        // It may be gone by now: several test programs may start at once.
+        let Ok(inside) = processes(&name) else { continue };
+        if inside.is_empty() {
+            remove(&name)?;
+            stale.removed.push(name);
+        } else {
+            stale.in_use.push((name, inside));
+        }
+    }
+    Ok(stale)
+}
+
+/// Where the record of what the process `pid` left behind on purpose is, below `records`.
+#[must_use]
+pub fn record_path(records: &Path, pid: u32) -> PathBuf {
+    records.join(format!("run-{pid}.json"))
+}
+
+/// The namespaces of this naming scheme, and the process that made each.
+fn named() -> Result<BTreeSet<(String, u32)>> {
+    let entries = match fs::read_dir(NAMES) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
+        Err(error) => bail!("{NAMES}: {error}"),
+    };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    Ok(names.filter_map(|name| Some((name.clone(), maker(&name)?))).collect())
+}
+
+/// The process in a namespace's name, if the name is one of ours.
+fn maker(name: &str) -> Option<u32> {
+    let (pid, tag) = name.strip_prefix(PREFIX)?.split_once('-')?;
+    (!tag.is_empty()).then(|| pid.parse().ok()).flatten()
+}
+
+fn is_alive(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_this_scheme_have_a_maker() {
+        let check = |name: &str, expected: Option<u32>| assert_eq!(maker(name), expected, "{name}");
+        check("lnet-17-a", Some(17));
+        check("lnet-17-3b", Some(17));
+        check("lnet-17-", None);
+        check("lnet-17", None);
+        check("lnet-x-a", None);
+        check("lnet--a", None);
+        check("other-17-a", None);
+    }
+
+    #[test]
+    fn rails_have_names_and_addresses_of_their_own() {
+        let b = Namespace::new("lnet-1-b".into(), 'b', 2, 2);
+        let names: Vec<_> = b.interfaces().iter().map(|one| (one.name.as_str(), one.ipv4)).collect();
+        let first = ("veth-b", Ipv4Addr::new(10, 211, 0, 2));
+        assert_eq!(names, [first, ("veth-b1", Ipv4Addr::new(10, 211, 1, 2))]);
+        if let Some(ipv6) = b.interfaces()[1].ipv6 {
+            assert_eq!(ipv6.to_string(), "fd00:211:1::2");
+        }
+    }
+
+    #[test]
+    fn a_wiring_out_of_range_is_refused_before_anything_is_made() {
+        let check = |wiring: Wiring, part: &str| {
+            let error = Pair::create("refused", wiring).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        };
+        let fine = Wiring::default();
+        check(Wiring { rails: 0, ..fine }, "at least 1 rail");
+        check(Wiring { queues: 0, ..fine }, "at least 1 queue");
+        check(Wiring { mtu_bytes: 1279, ..fine }, "1279 is below 1280");
+    }
+}
