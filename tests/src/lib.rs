@@ -1,3 +1,4 @@
 //! Integration tests.
 
 pub mod netns;
+pub mod fuzz_targets;
