@@ -56,7 +56,7 @@ impl Plan {
 
 const _: () = assert!(BUFFER_MAX_BYTES <= u32::MAX as usize, "entry 0 holds a size in 32 bits");
 
-/// Bytes that [`write`] needs for these interfaces.
+/// Bytes that [`write()`] needs for these interfaces.
 ///
 /// # Errors
 /// [`PingError::Interface`], [`PingError::Count`].
