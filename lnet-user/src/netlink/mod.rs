@@ -4,6 +4,7 @@
 //! answers for the namespace it was mounted in.
 
 mod interface;
+mod messages;
 mod neighbours;
 mod resolver;
 

@@ -5,7 +5,6 @@
 //! whose answers are in doubt, are asked for again, soon, but at most once a second.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,21 +14,21 @@ use std::time::Duration;
 use futures_util::{FutureExt, Stream, StreamExt};
 use rtnetlink::packet_core::{NLM_F_ACK, NLM_F_CREATE, NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::link::LinkMessage;
-use rtnetlink::packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourExtFlags, NeighbourFlags, NeighbourMessage, NeighbourState,
-};
-use rtnetlink::packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType, RouteVia,
-};
+use rtnetlink::packet_route::neighbour::{NeighbourMessage, NeighbourState};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
-use rtnetlink::sys::SocketAddr;
+use rtnetlink::sys::{AsyncSocket, SocketAddr};
 use rtnetlink::{Handle, MulticastGroup};
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::interface::is_up;
+use super::messages::{
+    is_managed, is_permanent, managed_neighbour, neighbour, neighbour_key, next_hop, route_question,
+    valid_mac,
+};
 use super::neighbours::{ENTRIES_MAX, Key, Published, Resolution, Shared, Table, Unreachable};
-use super::{Mac, NetlinkError, connect, request, to_io};
+use super::{NetlinkError, connect, request, to_io};
 
 /// An unreachable address is tried again on request after this.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -37,6 +36,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 /// A refresh waits this long for further events of the same change.
 const SETTLE_TIME: Duration = Duration::from_millis(20);
+/// Room for an event of every entry at once, as when the kernel gives up on all of them.
+const EVENT_BUFFER_BYTES: usize = ENTRIES_MAX * 1024;
 /// Questions, and events, that are handled between two snapshots.
 const BATCH_MAX: usize = 64;
 
@@ -69,8 +70,18 @@ struct Hop {
     users: usize,
     /// Whether we made the kernel's entry a managed one, and so delete it.
     added: bool,
-    /// To be asked for again although there is an answer.
-    stale: bool,
+    trust: Trust,
+}
+
+/// Whether a next hop's answer holds when an address leads to it again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Trust {
+    /// Events keep it current.
+    Current,
+    /// Events may have been lost: to be read from the kernel again.
+    Doubtful,
+    /// The same, and if it is not resolved, it is to be probed at once.
+    Probe,
 }
 
 struct Resolver {
@@ -134,8 +145,10 @@ pub(super) async fn run(
 
 /// Opens a socket for events alone, so that a flood of them loses no answer to a request.
 fn subscribe() -> Result<Events, NetlinkError> {
-    let (connection, _, events) = rtnetlink::new_multicast_connection(&GROUPS)
-        .map_err(|source| NetlinkError::from_io("subscribe to netlink events", source))?;
+    let failed = |source| NetlinkError::from_io("subscribe to netlink events", source);
+    let (mut connection, _, events) = rtnetlink::new_multicast_connection(&GROUPS).map_err(failed)?;
+    let socket = connection.socket_mut().socket_ref();
+    set_socket_recv_buffer_size_force(socket, EVENT_BUFFER_BYTES).map_err(|errno| failed(errno.into()))?;
     tokio::spawn(connection);
     Ok(Box::pin(events))
 }
@@ -178,7 +191,7 @@ impl Resolver {
             if let Ok(hop) = destination.via
                 && let Some(hop) = self.hops.get_mut(&hop)
             {
-                hop.stale = true;
+                hop.trust = Trust::Probe;
             }
         } else if self.destinations.len() >= ENTRIES_MAX {
             self.evict().await;
@@ -229,24 +242,13 @@ impl Resolver {
     }
 
     /// Where the kernel would send a packet for this address that must leave by this interface.
-    async fn route(&mut self, (index, address): Key) -> Result<Key, Unreachable> {
+    async fn route(&mut self, key: Key) -> Result<Key, Unreachable> {
+        let (index, address) = key;
         if !*self.up.get(&index).ok_or(Unreachable::NotFollowed)? {
             return Err(Unreachable::InterfaceDown);
         }
-        let mut message = RouteMessage::default();
-        (message.header.address_family, message.header.destination_prefix_length) = match address {
-            IpAddr::V4(_) => (AddressFamily::Inet, 32),
-            IpAddr::V6(_) => (AddressFamily::Inet6, 128),
-        };
-        message.header.flags = RouteFlags::LookupTable;
-        let destination = match address {
-            IpAddr::V4(address) => RouteAddress::Inet(address),
-            IpAddr::V6(address) => RouteAddress::Inet6(address),
-        };
-        message.attributes.push(RouteAttribute::Destination(destination));
-        message.attributes.push(RouteAttribute::Oif(index));
-        match request(&mut self.handle, RouteNetlinkMessage::GetRoute(message), 0).await {
-            Ok(Some(RouteNetlinkMessage::NewRoute(route))) => next_hop(&route, (index, address)),
+        match request(&mut self.handle, RouteNetlinkMessage::GetRoute(route_question(key)), 0).await {
+            Ok(Some(RouteNetlinkMessage::NewRoute(route))) => next_hop(&route, key),
             Ok(_) => Err(Unreachable::NoRoute),
             Err(error) => {
                 tracing::debug!(index, %address, error = %to_io(error), "no route");
@@ -257,7 +259,8 @@ impl Resolver {
 
     /// Makes sure that the kernel resolves the next hop and keeps it fresh.
     async fn follow(&mut self, key: Key) {
-        if self.hops.get(&key).is_some_and(|hop| !hop.stale) {
+        let trust = self.hops.get(&key).map_or(Trust::Probe, |hop| hop.trust);
+        if trust == Trust::Current {
             return;
         }
         let get = RouteNetlinkMessage::GetNeighbour(neighbour(key));
@@ -269,12 +272,12 @@ impl Resolver {
         let managed = known.as_ref().is_some_and(is_managed);
         let mut added = false;
         let mut refused = false;
-        // What was entered by hand needs no refreshing. Adding one that failed makes the kernel probe anew.
-        if !known.as_ref().is_some_and(is_permanent) && (!managed || mac.is_none()) {
-            let mut message = neighbour(key);
-            message.header.flags = NeighbourFlags::ExtLearned;
-            message.attributes.push(NeighbourAttribute::ExtFlags(NeighbourExtFlags::Managed));
-            let add = RouteNetlinkMessage::NewNeighbour(message);
+        let failed = known.as_ref().is_some_and(|known| known.header.state == NeighbourState::Failed);
+        // What was entered by hand needs no refreshing. Adding one that failed makes the kernel probe anew:
+        // not for all at once after lost events, since that would lose more of them.
+        let probe = failed && trust == Trust::Probe;
+        if !known.as_ref().is_some_and(is_permanent) && (!managed || probe) {
+            let add = RouteNetlinkMessage::NewNeighbour(managed_neighbour(key));
             match request(&mut self.handle, add, NLM_F_ACK | NLM_F_CREATE).await {
                 Ok(_) => added = !managed,
                 Err(error) => {
@@ -284,15 +287,17 @@ impl Resolver {
                 }
             }
         }
-        let fresh = Hop { resolution: Resolution::Unknown, users: 0, added: false, stale: false };
+        let fresh = Hop { resolution: Resolution::Unknown, users: 0, added: false, trust };
         let hop = self.hops.entry(key).or_insert(fresh);
-        hop.stale = false;
+        hop.trust = Trust::Current;
         hop.added |= added;
         hop.resolution = match (mac, hop.resolution) {
             (Some(mac), _) => Resolution::Mac(mac),
             (None, _) if refused => Resolution::Unreachable(Unreachable::Refused),
             // Stays so until the new probes are answered: messages fail at once instead of waiting each time.
-            (None, Resolution::Unreachable(_)) => Resolution::Unreachable(Unreachable::NoNeighbour),
+            (None, before) if (failed && managed) || matches!(before, Resolution::Unreachable(_)) => {
+                Resolution::Unreachable(Unreachable::NoNeighbour)
+            }
             (None, _) => Resolution::Unknown,
         };
     }
@@ -335,7 +340,7 @@ impl Resolver {
     }
 
     fn lost_events(&mut self) {
-        self.hops.values_mut().for_each(|hop| hop.stale = true);
+        self.hops.values_mut().for_each(|hop| hop.trust = Trust::Doubtful);
         self.schedule_refresh();
     }
 
@@ -362,14 +367,17 @@ impl Resolver {
 
     fn neighbour_changed(&mut self, message: &NeighbourMessage, deleted: bool) {
         let Some(hop) = neighbour_key(message).and_then(|key| self.hops.get_mut(&key)) else { return };
-        self.dirty = true;
+        let before = hop.resolution;
         if deleted {
-            (hop.resolution, hop.stale) = (Resolution::Unknown, true);
-            self.schedule_refresh();
+            (hop.resolution, hop.trust) = (Resolution::Unknown, Trust::Doubtful);
         } else if let Some(mac) = valid_mac(message) {
             hop.resolution = Resolution::Mac(mac);
         } else if message.header.state == NeighbourState::Failed {
             hop.resolution = Resolution::Unreachable(Unreachable::NoNeighbour);
+        }
+        self.dirty |= hop.resolution != before;
+        if deleted {
+            self.schedule_refresh();
         }
     }
 
@@ -419,78 +427,4 @@ impl Resolver {
         let changed = !table.answers.keys().all(same) || !before.answers.keys().all(same);
         self.shared.publish(table, changed);
     }
-}
-
-/// The next hop that a route lookup found. A gateway of an IPv4 route may be an IPv6 address (RFC 5549).
-fn next_hop(route: &RouteMessage, (index, address): Key) -> Result<Key, Unreachable> {
-    match route.header.kind {
-        RouteType::Unicast => {}
-        RouteType::Local => return Err(Unreachable::Local),
-        RouteType::Broadcast | RouteType::Multicast | RouteType::Anycast => {
-            return Err(Unreachable::NotUnicast);
-        }
-        _ => return Err(Unreachable::NoRoute),
-    }
-    let (mut hop, mut interface, mut table) = (address, None, u32::from(route.header.table));
-    for attribute in &route.attributes {
-        match attribute {
-            RouteAttribute::Gateway(RouteAddress::Inet(gateway))
-            | RouteAttribute::Via(RouteVia::Inet(gateway)) => hop = IpAddr::V4(*gateway),
-            RouteAttribute::Gateway(RouteAddress::Inet6(gateway))
-            | RouteAttribute::Via(RouteVia::Inet6(gateway)) => hop = IpAddr::V6(*gateway),
-            RouteAttribute::Oif(oif) => interface = Some(*oif),
-            RouteAttribute::Table(id) => table = *id,
-            _ => {}
-        }
-    }
-    // Asked for an interface and without a route, the kernel takes an IPv4 address to be on that link
-    // (net/ipv4/route.c: ip_route_output_key_hash_rcu); that answer comes from no table.
-    if interface != Some(index) || table == 0 {
-        return Err(Unreachable::NoRoute);
-    }
-    Ok((index, hop))
-}
-
-/// A message that names a neighbour and nothing more.
-fn neighbour((index, address): Key) -> NeighbourMessage {
-    let mut message = NeighbourMessage::default();
-    message.header.family = match address {
-        IpAddr::V4(_) => AddressFamily::Inet,
-        IpAddr::V6(_) => AddressFamily::Inet6,
-    };
-    message.header.ifindex = index;
-    message.attributes.push(NeighbourAttribute::Destination(address.into()));
-    message
-}
-
-fn neighbour_key(message: &NeighbourMessage) -> Option<Key> {
-    let address = message.attributes.iter().find_map(|attribute| match attribute {
-        NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => Some(IpAddr::V4(*address)),
-        NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => Some(IpAddr::V6(*address)),
-        _ => None,
-    })?;
-    Some((message.header.ifindex, address))
-}
-
-/// The neighbour's Ethernet address, if its state is one in which the kernel itself would use it
-/// (include/net/neighbour.h: `NUD_VALID`).
-fn valid_mac(message: &NeighbourMessage) -> Option<Mac> {
-    let valid = matches!(
-        message.header.state,
-        NeighbourState::Reachable | NeighbourState::Stale | NeighbourState::Delay | NeighbourState::Probe
-    ) || is_permanent(message);
-    message.attributes.iter().find_map(|attribute| match attribute {
-        NeighbourAttribute::LinkLayerAddress(bytes) if valid => Mac::try_from(bytes.as_slice()).ok(),
-        _ => None,
-    })
-}
-
-fn is_permanent(message: &NeighbourMessage) -> bool {
-    matches!(message.header.state, NeighbourState::Permanent | NeighbourState::Noarp)
-}
-
-fn is_managed(message: &NeighbourMessage) -> bool {
-    message.attributes.iter().any(|attribute| {
-        matches!(attribute, NeighbourAttribute::ExtFlags(flags) if flags.contains(NeighbourExtFlags::Managed))
-    })
 }
