@@ -245,6 +245,7 @@ impl KernelCompletion {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 #[path = "plain_tests.rs"]
 mod tests;

@@ -226,7 +226,7 @@ pub fn open_queue(umem: &Arc<Umem>, config: &QueueConfig) -> Result<Queue, Socke
     for attachment in registry.alive() {
         match &*attachment {
             Attachment::Socket { place: other, .. } if *other == place => {
-                let interface = interface_label(None, place.interface_index);
+                let interface = interface_label(place.interface_index);
                 return Err(SocketError::QueueBusy { interface, queue_index: place.queue_index });
             }
             Attachment::Socket { .. } => root = Some(attachment),
@@ -301,7 +301,7 @@ impl<'a> Opening<'a> {
     #[cold]
     pub(super) fn fault(&self, operation: &'static str, source: Errno) -> SocketError {
         let Place { interface_index, queue_index, .. } = self.place;
-        let interface = interface_label(Some(self.fd), interface_index);
+        let interface = interface_label(interface_index);
         match source {
             Errno::NODEV => SocketError::NoInterface { interface_index },
             Errno::BUSY => SocketError::QueueBusy { interface, queue_index },
@@ -403,7 +403,7 @@ impl<'a> Opening<'a> {
         match self.bind(flags, config.patience) {
             // Either there is no such queue or, before Linux 6.6, the multi-buffer flag is unknown.
             Err(Errno::INVAL) => {
-                let interface = interface_label(Some(self.fd), self.place.interface_index);
+                let interface = interface_label(self.place.interface_index);
                 let queue_index = self.place.queue_index;
                 if config.multi_buffer && self.bind(plain, Duration::ZERO).is_ok() {
                     return Err(SocketError::NoMultiBuffer { interface, queue_index });
@@ -423,7 +423,7 @@ impl<'a> Opening<'a> {
         match patiently(config.patience, || rustix::net::bind(self.fd, &addr)) {
             // Every other cause of this answer was checked before.
             Err(Errno::INVAL) => {
-                let interface = interface_label(Some(self.fd), interface_index);
+                let interface = interface_label(interface_index);
                 Err(SocketError::NoSuchQueue { interface, queue_index })
             }
             bound => bound.map_err(|errno| self.fault("bind", errno)),
@@ -463,10 +463,12 @@ fn patiently(
 
 /// An interface's name and index, for messages.
 #[cold]
-fn interface_label(fd: Option<BorrowedFd<'_>>, interface_index: u32) -> String {
-    let name = fd.and_then(|fd| netdevice::index_to_name(fd, interface_index).ok());
+fn interface_label(interface_index: u32) -> String {
+    // Any socket but one of AF_XDP answers `SIOCGIFNAME`.
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+    let name = socket.and_then(|socket| netdevice::index_to_name(socket, interface_index));
     match name {
-        Some(name) => format!("{name} (index {interface_index})"),
-        None => format!("with index {interface_index}"),
+        Ok(name) => format!("{name} (index {interface_index})"),
+        Err(_) => format!("with index {interface_index}"),
     }
 }

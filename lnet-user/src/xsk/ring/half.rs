@@ -62,13 +62,13 @@ impl Layout {
     fn fits<T>(&self, length_bytes: usize) -> bool {
         let words = [self.producer, self.consumer, self.flags];
         let distinct = words[0] != words[1] && words[0] != words[2] && words[1] != words[2];
-        let before_entries = words
-            .iter()
-            .all(|word| word % align_of::<AtomicU32>() as u64 == 0 && word.saturating_add(4) <= self.entries);
+        let before_entries = words.iter().all(|word| {
+            word.is_multiple_of(align_of::<AtomicU32>() as u64) && word.saturating_add(4) <= self.entries
+        });
         distinct
             && before_entries
             && self.size.is_power_of_two()
-            && self.entries % align_of::<T>() as u64 == 0
+            && self.entries.is_multiple_of(align_of::<T>() as u64)
             && self.entries <= length_bytes as u64
             && self.length_bytes::<T>() <= length_bytes
     }

@@ -1,0 +1,420 @@
+//! AF_XDP sockets on a veth pair: what is sent arrives, frames are conserved, refusals say why.
+//!
+//! ```text
+//!   namespace "...a"                      namespace "...b"
+//!   AF_XDP sockets -> veth-a ============ veth-b -> packet socket
+//!                     2 queues             2 queues
+//! ```
+
+#![allow(clippy::unwrap_used, reason = "a test says what failed by panicking")]
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use lnet_user::xsk::{
+    BindMode, CHUNK_BYTES, Census, Frame, HugePages, Kick, Queue, QueueConfig, ReclaimError, RingSizes,
+    Socket, SocketError, TxDescriptor, Umem, UmemConfig, open_queue,
+};
+use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size_force, set_socket_timeout};
+use rustix::net::{AddressFamily, Protocol, RawProtocol, RecvFlags, SocketFlags, SocketType};
+use rustix::thread::{CapabilitySet, LinkNameSpaceType, capabilities, move_into_link_name_space};
+
+/// An EtherType for experiments (IEEE 802, local experimental 1).
+const ETHERTYPE: u16 = 0x88b5;
+const ETHERNET_HEADER_BYTES: usize = 14;
+
+/// Whether this process may make namespaces. Without that the test fails, unless it was told to leave the
+/// privileged tests out.
+fn privileged() -> bool {
+    if rustix::process::geteuid().is_root() {
+        return true;
+    }
+    let capabilities = "CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW (root)";
+    if std::env::var_os("LNET_TESTS_UNPRIVILEGED").is_some_and(|value| value == "1") {
+        println!("left out: needs {capabilities}");
+        return false;
+    }
+    panic!("this test needs {capabilities}; LNET_TESTS_UNPRIVILEGED=1 leaves it out");
+}
+
+fn ip(arguments: &str) {
+    let output = Command::new("ip").args(arguments.split_whitespace()).output().expect("ip(8) is installed");
+    assert!(
+        output.status.success(),
+        "ip {arguments}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// A veth pair between two namespaces; the thread is in the first one until this value is dropped.
+struct Wire {
+    names: [String; 2],
+    home: File,
+}
+
+impl Wire {
+    fn new(mtu: u32) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let stem = format!("lnxsk{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let names = ["a", "b"].map(|side| format!("{stem}{side}"));
+        let home = File::open("/proc/thread-self/ns/net").unwrap();
+        let wire = Self { names, home };
+        let [a, b] = &wire.names;
+        ip(&format!("netns add {a}"));
+        ip(&format!("netns add {b}"));
+        let queues = "numtxqueues 2 numrxqueues 2";
+        ip(&format!(
+            "-n {a} link add veth-a mtu {mtu} {queues} type veth peer name veth-b mtu {mtu} {queues} netns {b}"
+        ));
+        ip(&format!("-n {a} link set veth-a up"));
+        ip(&format!("-n {b} link set veth-b up"));
+        wire.enter(0);
+        wire
+    }
+
+    fn enter(&self, side: usize) {
+        let namespace = File::open(format!("/run/netns/{}", self.names[side])).unwrap();
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+    }
+
+    /// The index of the interface on our side.
+    fn interface_index(&self) -> u32 {
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
+        rustix::net::netdevice::name_to_index(socket, "veth-a").unwrap()
+    }
+
+    /// A packet socket on the far side, with room for `buffer_bytes`.
+    fn listen(&self, buffer_bytes: usize) -> OwnedFd {
+        self.enter(1);
+        let protocol = Protocol::from_raw(RawProtocol::new(u32::from(ETHERTYPE.to_be())).unwrap());
+        let flags = SocketFlags::CLOEXEC;
+        let socket =
+            rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, Some(protocol)).unwrap();
+        set_socket_recv_buffer_size_force(&socket, buffer_bytes).unwrap();
+        set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_secs(5))).unwrap();
+        self.enter(0);
+        socket
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        // Best effort: a failed test has said more already.
+        let _ = move_into_link_name_space(self.home.as_fd(), Some(LinkNameSpaceType::Network));
+        for name in &self.names {
+            let _ = Command::new("ip").args(["netns", "del", name]).output();
+        }
+    }
+}
+
+fn umem(chunk_count: u32) -> (Arc<Umem>, Vec<Frame>) {
+    Umem::new(&UmemConfig::new(chunk_count)).unwrap()
+}
+
+/// An Ethernet frame of `length` bytes that no other `seed` gives.
+fn ethernet(length: usize, seed: u64) -> Vec<u8> {
+    let mut bytes = vec![0xff; 6];
+    bytes.extend([2, 0, 0, 0, 0, 1]);
+    bytes.extend(ETHERTYPE.to_be_bytes());
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    bytes.extend((ETHERNET_HEADER_BYTES..length).map(|_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    }));
+    bytes
+}
+
+/// Pushes a frame in pieces of at most `piece` bytes that start at `offset` of their chunks.
+fn push(umem: &Umem, socket: &mut Socket, stock: &mut Vec<Frame>, bytes: &[u8], piece: usize, offset: u32) {
+    let count = bytes.chunks(piece).count();
+    assert!(socket.tx.free_slots() as usize >= count);
+    for (index, run) in bytes.chunks(piece).enumerate() {
+        let mut frame = stock.pop().expect("a free frame");
+        umem.bytes_mut(&mut frame)[offset as usize..][..run.len()].copy_from_slice(run);
+        let descriptor = TxDescriptor { frame, offset, length: run.len() as u32, more: index + 1 < count };
+        socket.tx.push(descriptor).unwrap();
+    }
+    socket.tx.commit();
+}
+
+/// Kicks until the kernel has taken everything, and drains completions meanwhile.
+fn flush(queue: &mut Queue, index: usize, stock: &mut Vec<Frame>) {
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        let kick = queue.sockets[index].kick().unwrap();
+        queue.completion.drain(u32::MAX, |frame| stock.push(frame));
+        if kick == Kick::Done {
+            return;
+        }
+        assert!(Instant::now() < end, "the kernel does not take the frames: {kick:?}");
+    }
+}
+
+fn drain_all(umem: &Umem, queue: &mut Queue, stock: &mut Vec<Frame>) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while stock.len() < umem.chunk_count() as usize {
+        queue.completion.drain(64, |frame| stock.push(frame));
+        assert!(Instant::now() < end, "only {} of {} frames are back", stock.len(), umem.chunk_count());
+    }
+}
+
+#[test]
+fn what_is_sent_arrives() {
+    if !privileged() {
+        return;
+    }
+    let wire = Wire::new(65_535);
+    let listener = wire.listen(8 << 20);
+    let (umem, mut stock) = umem(64);
+    let mut queue = open_queue(&umem, &QueueConfig::new(wire.interface_index(), 1)).unwrap();
+    assert!(queue.sockets[0].tx.needs_wakeup(), "copy mode always wants a kick");
+    assert!(!queue.sockets[0].is_zero_copy().unwrap());
+    // Length of the frame, bytes of a piece, offset in the chunk.
+    let cases = [
+        (60, 4096, 0),
+        (1514, 4096, 2582),
+        (4096, 4096, 0),
+        (4097, 4096, 0),
+        (9014, 4096, 0),
+        (9014, 3840, 256),
+        (1500, 100, 7),
+        // As many descriptors as a frame may have.
+        (1800, 100, 0),
+        (65_549, 3856, 240),
+        (65_549, 4096, 0),
+    ];
+    let mut buffer = vec![0; 1 << 17];
+    for (seed, (length, piece, offset)) in (1..).zip(cases) {
+        let sent = ethernet(length, seed);
+        push(&umem, &mut queue.sockets[0], &mut stock, &sent, piece, offset);
+        assert_eq!(queue.sockets[0].kick().unwrap(), Kick::Done);
+        let (count, _) = rustix::net::recv(&listener, &mut buffer[..], RecvFlags::empty()).unwrap();
+        assert!(buffer[..count] == sent, "{length} bytes in pieces of {piece}: {count} other ones arrived");
+        drain_all(&umem, &mut queue, &mut stock);
+    }
+    assert_eq!(umem.census(), Census { user: 64, kernel: 0 });
+    let statistics = queue.sockets[0].statistics().unwrap();
+    assert_eq!((statistics.tx_invalid_descs, statistics.rx_dropped), (0, 0));
+    assert!(statistics.tx_ring_empty_descs > 0, "each kick ends at an empty ring");
+    assert_eq!(umem.bad_descriptors(), 0);
+}
+
+/// Two queues, three sockets each, all on one UMEM: 100,000 frames go out, and each comes back.
+#[test]
+fn frames_are_conserved() {
+    if !privileged() {
+        return;
+    }
+    let wire = Wire::new(9000);
+    let (umem, mut all) = umem(512);
+    let rings = RingSizes { fill: 64, completion: 128, rx: 64, tx: 64 };
+    let config = |queue_index| QueueConfig {
+        socket_count: 3,
+        rings,
+        ..QueueConfig::new(wire.interface_index(), queue_index)
+    };
+    let mut queues = [0, 1].map(|index| open_queue(&umem, &config(index)).unwrap());
+    let mut to_fill = all.split_off(512 - 2 * 20);
+    assert_eq!(queues[0].fill.fill(&mut to_fill.split_off(20)), 20);
+    assert_eq!(queues[1].fill.fill(&mut to_fill), 20);
+    assert_eq!(umem.census(), Census { user: 472, kernel: 40 });
+
+    let mut stocks = [all.split_off(236), all];
+    let (mut sent, mut completed) = (0u32, [0u32; 2]);
+    let bytes = [ethernet(60, 1), ethernet(5000, 2)];
+    while sent < 100_000 {
+        for (index, queue) in queues.iter_mut().enumerate() {
+            let stock = &mut stocks[index];
+            for shard in 0..3 {
+                for burst in 0..8 {
+                    let socket = &mut queue.sockets[shard];
+                    let bytes = &bytes[usize::from(burst == 0)];
+                    let count = bytes.len().div_ceil(CHUNK_BYTES as usize);
+                    if stock.len() < count || (socket.tx.free_slots() as usize) < count {
+                        break;
+                    }
+                    push(&umem, socket, stock, bytes, CHUNK_BYTES as usize, 0);
+                    sent += count as u32;
+                }
+                let _ = queue.sockets[shard].kick().unwrap();
+            }
+            completed[index] += queue.completion.drain(100, |frame| stock.push(frame));
+        }
+    }
+    for (queue, stock) in queues.iter_mut().zip(&mut stocks) {
+        for shard in 0..3 {
+            flush(queue, shard, stock);
+        }
+        let end = Instant::now() + Duration::from_secs(10);
+        while stock.len() < 236 {
+            queue.completion.drain(100, |frame| stock.push(frame));
+            assert!(Instant::now() < end, "only {} of 236 frames are back", stock.len());
+        }
+        for socket in &queue.sockets {
+            assert_eq!(socket.statistics().unwrap().tx_invalid_descs, 0);
+        }
+    }
+    assert!(completed.iter().all(|count| *count > 20_000), "{completed:?} of {sent}");
+    assert_eq!(umem.census(), Census { user: 472, kernel: 40 });
+    assert_eq!(umem.bad_descriptors(), 0);
+
+    drop(queues);
+    let reclaimed = umem.reclaim(Duration::from_secs(5)).unwrap();
+    assert_eq!(reclaimed.len(), 40);
+    assert_eq!(umem.census(), Census { user: 512, kernel: 0 });
+}
+
+#[test]
+fn chunks_are_reclaimed_only_when_the_kernel_has_let_go() {
+    if !privileged() {
+        return;
+    }
+    let wire = Wire::new(1500);
+    let (umem, mut stock) = umem(8);
+    let config = QueueConfig::new(wire.interface_index(), 0);
+    let Queue { mut fill, completion, mut sockets } = open_queue(&umem, &config).unwrap();
+    assert_eq!(fill.fill(&mut stock), 8);
+    let duplicate = sockets[0].as_fd().try_clone_to_owned().unwrap();
+    let patience = Duration::from_millis(50);
+    assert!(matches!(umem.reclaim(patience), Err(ReclaimError::InUse { count: 1 })));
+    drop(sockets.pop());
+    drop(completion);
+    assert!(matches!(umem.reclaim(patience), Err(ReclaimError::InUse { count: 1 })), "the fill ring is left");
+    drop(fill);
+    let refused = umem.reclaim(patience).unwrap_err();
+    assert!(matches!(refused, ReclaimError::StillBound { queue_index: 0, .. }), "{refused}");
+    drop(duplicate);
+    wire.enter(1);
+    assert_eq!(umem.reclaim(patience), Err(ReclaimError::OtherNamespace));
+    wire.enter(0);
+    assert_eq!(umem.census(), Census { user: 0, kernel: 8 });
+    let mut stock = umem.reclaim(Duration::from_secs(5)).unwrap();
+    assert_eq!(stock.len(), 8);
+    // The UMEM can be registered anew, and the interface may go before the chunks are asked for.
+    let mut queue = open_queue(&umem, &config).unwrap();
+    queue.fill.fill(&mut stock);
+    drop(queue);
+    ip(&format!("-n {} link del veth-a", wire.names[0]));
+    assert_eq!(umem.reclaim(Duration::from_secs(5)).unwrap().len(), 8);
+}
+
+#[test]
+fn refusals_say_why() {
+    if !privileged() {
+        return;
+    }
+    let wire = Wire::new(1500);
+    let interface_index = wire.interface_index();
+    let (first, _frames) = umem(16);
+    let good = QueueConfig { patience: Duration::from_millis(20), ..QueueConfig::new(interface_index, 0) };
+    let refusal = |umem: &Arc<Umem>, config: QueueConfig| open_queue(umem, &config).unwrap_err();
+
+    for (queue_index, multi_buffer) in [(2, true), (7, false), (u32::MAX, true)] {
+        let error = refusal(&first, QueueConfig { queue_index, multi_buffer, ..good });
+        assert!(matches!(error, SocketError::NoSuchQueue { .. }), "{error}");
+        let expected = format!("interface veth-a (index {interface_index}) has no queue {queue_index}");
+        assert!(error.to_string().contains(&expected), "{error}");
+    }
+    let error = refusal(&first, QueueConfig { interface_index: 999_999, ..good });
+    assert_eq!(error, SocketError::NoInterface { interface_index: 999_999 });
+    for (rings, ring, entries) in [
+        (RingSizes { rx: 3, ..good.rings }, "rx", 3),
+        (RingSizes { tx: 0, ..good.rings }, "tx", 0),
+        (RingSizes { fill: 1 << 17, ..good.rings }, "fill", 1 << 17),
+        (RingSizes { completion: 2047, ..good.rings }, "completion", 2047),
+    ] {
+        let error = refusal(&first, QueueConfig { rings, ..good });
+        assert_eq!(error, SocketError::RingSize { ring, entries });
+        assert!(error.to_string().contains(&format!("{ring} ring of {entries} entries")), "{error}");
+    }
+    assert_eq!(refusal(&first, QueueConfig { socket_count: 0, ..good }), SocketError::NoSockets);
+    assert_eq!(refusal(&Umem::plain(16).unwrap().0, good), SocketError::PlainUmem);
+    let error = refusal(&first, QueueConfig { mode: BindMode::ZeroCopy, ..good });
+    assert!(matches!(error, SocketError::NoZeroCopy { queue_index: 0, .. }), "{error}");
+
+    // What was refused has left nothing behind: the largest rings are taken.
+    let rings = RingSizes { fill: 1 << 16, completion: 1 << 16, rx: 1 << 16, tx: 1 << 16 };
+    let queue = open_queue(&first, &QueueConfig { rings, mode: BindMode::Copy, ..good }).unwrap();
+    let (second, _frames) = umem(16);
+    for busy in [&first, &second] {
+        let error = refusal(busy, good);
+        assert!(
+            error.is_busy() && error.to_string().contains("queue 0 of interface veth-a (index"),
+            "{error}"
+        );
+    }
+    let other = open_queue(&first, &QueueConfig { queue_index: 1, ..good }).unwrap();
+    let error = refusal(&first, QueueConfig { queue_index: 2, ..good });
+    assert!(matches!(error, SocketError::NoSuchQueue { queue_index: 2, .. }), "{error}");
+
+    // The kernel frees a queue some time after its sockets were closed; patience covers that.
+    drop((queue, other));
+    drop(open_queue(&second, &QueueConfig { patience: Duration::from_secs(5), ..good }).unwrap());
+}
+
+#[test]
+fn an_interface_that_goes_is_noticed() {
+    if !privileged() {
+        return;
+    }
+    let wire = Wire::new(1500);
+    let (umem, _stock) = umem(16);
+    let queue = open_queue(&umem, &QueueConfig::new(wire.interface_index(), 0)).unwrap();
+    let name = &wire.names[0];
+    assert_eq!(queue.sockets[0].kick().unwrap(), Kick::Done);
+    queue.sockets[0].wake_fill().unwrap();
+    ip(&format!("-n {name} link set veth-a down"));
+    let error = queue.sockets[0].kick().unwrap_err();
+    assert!(matches!(error, SocketError::LinkDown { .. }), "{error}");
+    assert!(matches!(queue.sockets[0].wake_fill(), Err(SocketError::LinkDown { .. })));
+    ip(&format!("-n {name} link set veth-a up"));
+    assert_eq!(queue.sockets[0].kick().unwrap(), Kick::Done);
+    ip(&format!("-n {name} link del veth-a"));
+    let error = queue.sockets[0].kick().unwrap_err();
+    assert!(matches!(error, SocketError::Detached { .. }), "{error}");
+}
+
+/// Capabilities belong to threads, so taking some from this test's does not concern the others.
+#[test]
+fn missing_privileges_are_named() {
+    if !privileged() {
+        return;
+    }
+    let wire = Wire::new(1500);
+    let config = QueueConfig::new(wire.interface_index(), 0);
+    let all = capabilities(None).unwrap();
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    let without = |capability: CapabilitySet, umem: &Arc<Umem>| {
+        let mut sets = all;
+        sets.effective -= capability;
+        rustix::thread::set_capabilities(None, sets).unwrap();
+        let error = open_queue(umem, &config).map(drop);
+        rustix::thread::set_capabilities(None, all).unwrap();
+        error
+    };
+    let (small, _frames) = umem(16);
+    let error = without(CapabilitySet::NET_RAW, &small).unwrap_err();
+    assert!(error.is_not_permitted() && error.to_string().contains("CAP_NET_RAW"), "{error}");
+    match limit {
+        // Only a limit that a test can afford to exceed.
+        Some(limit_bytes) if limit_bytes < 1 << 30 => {
+            let chunk_count = (limit_bytes / u64::from(CHUNK_BYTES)) as u32 + 1;
+            let huge_pages = HugePages::Never;
+            let (large, _frames) =
+                Umem::new(&UmemConfig { huge_pages, ..UmemConfig::new(chunk_count) }).unwrap();
+            let error = without(CapabilitySet::IPC_LOCK, &large).unwrap_err();
+            let length_bytes = u64::from(chunk_count) * u64::from(CHUNK_BYTES);
+            assert_eq!(error, SocketError::MemoryLock { length_bytes, limit_bytes: limit });
+            assert!(error.to_string().contains("RLIMIT_MEMLOCK"), "{error}");
+        }
+        _ => without(CapabilitySet::IPC_LOCK, &small).unwrap(),
+    }
+}
