@@ -2,4 +2,5 @@
 
 pub mod bpf;
 pub mod netlink;
+pub mod uring;
 pub mod xsk;

@@ -23,6 +23,7 @@ fn frames_travel_through_all_four_rings() {
     frame.bytes_mut(&umem)[256..261].copy_from_slice(b"hello");
     kernel.rx.deliver(KernelDescriptor { frame, offset: 256, length: 5, more: true }).unwrap();
     let mut received = Vec::new();
+    assert_eq!(user.rx.waiting(), 1);
     assert_eq!(user.rx.receive(64, |descriptor| received.push(descriptor)), 1);
     let RxDescriptor { offset: 256, length: 5, more: true, .. } = received[0] else { panic!("{received:?}") };
     assert_eq!(received[0].bytes(&umem), b"hello");
@@ -33,6 +34,7 @@ fn frames_travel_through_all_four_rings() {
     let sent = kernel.tx.take().unwrap();
     assert_eq!(&sent.frame.bytes(&umem)[sent.offset as usize..][..sent.length as usize], b"hello");
     kernel.completion.complete(sent.frame).unwrap();
+    assert_eq!((user.rx.waiting(), user.completion.waiting()), (0, 1));
     assert_eq!(user.completion.drain(64, |frame| stock.push(frame)), 1);
     assert_eq!(umem.census(), Census { user: 9, kernel: 7 });
     assert_eq!(stock.len(), 9);

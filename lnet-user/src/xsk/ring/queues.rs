@@ -187,6 +187,12 @@ impl CompletionRing {
         taken
     }
 
+    /// Frames that could be drained now: what to look at again before sleeping.
+    #[inline]
+    pub fn waiting(&mut self) -> u32 {
+        self.half.available(self.half.size())
+    }
+
     /// Entries of the ring.
     #[must_use]
     pub fn size(&self) -> u32 {
@@ -237,6 +243,12 @@ impl RxRing {
         let frame = self.umem.take(raw.address)?;
         let more = raw.options & OPTION_CONTINUED != 0;
         Some(RxDescriptor { frame, offset, length: raw.length, more })
+    }
+
+    /// Descriptors that could be received now: what to look at again before sleeping.
+    #[inline]
+    pub fn waiting(&mut self) -> u32 {
+        self.half.available(self.half.size())
     }
 
     /// Entries of the ring.

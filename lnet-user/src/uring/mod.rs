@@ -1,0 +1,18 @@
+//! The only blocking point of a shard: an `io_uring` that watches descriptors.
+//!
+//! A shard that has nothing to do arms its [`Waiter`], looks once more into everything that others may have
+//! filled meanwhile, and blocks. Whoever gives it work afterwards calls [`Waker::wake`], which costs a
+//! system call only if the shard is armed.
+//!
+//! Invariants:
+//! - Operations in flight never exceed half of the completion ring: one poll and at most one removal each.
+//! - A wake after the arming is never lost (modelled with loom in `sleep`).
+
+// Submitting to an io_uring hands the kernel descriptors and addresses: that is what unsafe code is for here.
+#![allow(unsafe_code)]
+
+mod sleep;
+mod waiter;
+
+pub use sleep::Waker;
+pub use waiter::{Armed, Token, WATCHES_MAX, WaitError, Waiter, WatchId};
