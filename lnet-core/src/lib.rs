@@ -8,6 +8,25 @@
 
 extern crate alloc;
 
+mod credit;
+pub mod event;
 pub mod handle;
+mod hash;
+pub mod limits;
+mod list;
 pub mod lnd;
+pub mod md;
+mod message;
+mod peer;
+pub mod portal;
+pub mod shard;
+mod slab;
+pub mod stats;
 pub mod time;
+pub mod topology;
+
+#[cfg(test)]
+mod testing;
+
+pub use limits::Limits;
+pub use shard::{Shard, ShardConfig};

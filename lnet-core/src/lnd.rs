@@ -105,6 +105,7 @@ pub trait Lnd {
     ///
     /// # Errors
     /// [`Full`] gives the message back when the device has no room for it.
+    #[expect(clippy::result_large_err, reason = "the message comes back by value: no box on the data path")]
     fn submit(
         &mut self,
         now: Instant,

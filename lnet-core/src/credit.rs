@@ -1,0 +1,84 @@
+//! Credits: how many messages an interface, or a peer behind it, may have in flight.
+//!
+//! Invariants: `free` + credits held by messages = `total`; while anyone waits, `free` is 0; waiters are
+//! served in the order they came, and a credit that returns goes to the first of them directly, so nobody
+//! overtakes (LNet `lib-move.c: lnet_post_send_locked`, `lnet_return_tx_credits_locked`).
+
+use crate::message::{Expired, Message, Messages, Queue, State};
+
+/// A shard's share of credits that are configured for the whole node: rounded up, and at least 1.
+///
+/// With one shard a node behaves exactly as LNet with one CPU partition.
+#[must_use]
+pub(crate) const fn share(credits: u32, shard_count: u8) -> u32 {
+    let share = credits.div_ceil(if shard_count == 0 { 1 } else { shard_count as u32 });
+    if share == 0 { 1 } else { share }
+}
+
+/// Credits, and the messages in state `S` that wait for one.
+pub(crate) struct Credits<S> {
+    total: u32,
+    free: u32,
+    waiting_count: u32,
+    waiters: Queue<S>,
+}
+
+impl<S: State> Credits<S> {
+    pub(crate) const fn new(total: u32) -> Self {
+        Self { total, free: total, waiting_count: 0, waiters: Queue::new() }
+    }
+
+    /// Takes a credit if one is free.
+    pub(crate) const fn try_take(&mut self) -> bool {
+        if self.free == 0 {
+            return false;
+        }
+        self.free -= 1;
+        true
+    }
+
+    /// Queues a message that found no credit.
+    pub(crate) fn wait(&mut self, messages: &mut Messages, message: Message<S>) {
+        assert_eq!(self.free, 0, "a message waits though a credit is free");
+        self.waiting_count += 1;
+        self.waiters.push(messages, message);
+    }
+
+    /// Returns a credit; the message that now holds it, if one was waiting.
+    pub(crate) fn give_back(&mut self, messages: &mut Messages) -> Option<Message<S>> {
+        let next = self.waiters.pop(messages);
+        if next.is_some() {
+            self.waiting_count -= 1;
+        } else {
+            self.free += 1;
+            assert!(self.free <= self.total, "more credits return than were taken");
+        }
+        next
+    }
+
+    /// Takes a message out of the queue that will not wait any longer.
+    pub(crate) fn withdraw(&mut self, messages: &mut Messages, expired: Expired) -> Message<S> {
+        self.waiting_count -= 1;
+        self.waiters.take_expired(messages, expired)
+    }
+
+    /// Free credits less waiting messages: what LNet shows as "tx credits".
+    pub(crate) fn available(&self) -> i64 {
+        i64::from(self.free) - i64::from(self.waiting_count)
+    }
+
+    /// Whether all credits are home and nobody waits.
+    pub(crate) const fn is_idle(&self) -> bool {
+        self.free == self.total
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_round_up_and_are_never_zero() {
+        assert_eq!([share(256, 1), share(256, 3), share(8, 64), share(0, 4)], [256, 86, 1, 1]);
+    }
+}

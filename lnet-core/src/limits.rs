@@ -1,0 +1,94 @@
+//! How much of everything a shard may hold. All of it is allocated by [`Shard::new`], nothing later.
+//!
+//! [`Shard::new`]: crate::shard::Shard::new
+
+use crate::handle::SLOT_BITS;
+
+/// Number of slots of each kind in one shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Match entries, over all portals.
+    pub match_entries: u32,
+    /// Memory descriptors.
+    pub memory_descs: u32,
+    /// Event queues.
+    pub event_queues: u32,
+    /// Event slots, over all event queues.
+    pub events: u32,
+    /// Event slots that a memory descriptor without a threshold reserves. One of them is kept for its
+    /// UNLINK event, so at least 2.
+    pub unlimited_events: u32,
+    /// PUTs and GETs of this shard that have started and that their LND has not finished with.
+    pub requests: u32,
+    /// ACKs and REPLYs that are promised, queued or with their LND. Apart from `requests`, so that peers
+    /// cannot take the room of this node's own messages.
+    pub responses: u32,
+    /// Messages arriving at once: each [`RxId`](crate::lnd::RxId) is below this.
+    pub incoming: u32,
+    /// Peer interfaces that are remembered.
+    pub peers: u32,
+    /// Local interfaces.
+    pub interfaces: u16,
+}
+
+impl Limits {
+    /// What [`Limits::default`] returns.
+    pub const DEFAULT: Self = Self {
+        match_entries: 1 << 14,
+        memory_descs: 1 << 15,
+        event_queues: 64,
+        events: 1 << 15,
+        unlimited_events: 1 << 10,
+        requests: 1 << 12,
+        responses: 1 << 12,
+        incoming: 1 << 12,
+        peers: 1 << 12,
+        interfaces: 16,
+    };
+
+    /// Messages on their way out: each [`TxId`](crate::lnd::TxId) is below this.
+    #[must_use]
+    pub const fn transmits(&self) -> u32 {
+        self.requests + self.responses
+    }
+
+    /// Whether a shard can be made of these numbers: every kind fits a cookie's slot number, and a
+    /// descriptor without a threshold has room for one event besides its last.
+    #[must_use]
+    pub const fn is_valid(&self) -> bool {
+        const MAX: u32 = 1 << SLOT_BITS;
+        self.match_entries <= MAX
+            && self.memory_descs <= MAX
+            && self.event_queues <= MAX
+            && self.events <= MAX
+            && self.requests <= MAX / 2
+            && self.responses <= MAX / 2
+            && self.incoming <= MAX
+            && self.peers <= MAX
+            && self.unlimited_events >= 2
+    }
+}
+
+const _: () = assert!(Limits::DEFAULT.is_valid());
+// An arriving message may promise one response, so fewer responses would leave receive slots idle.
+const _: () = assert!(Limits::DEFAULT.responses >= Limits::DEFAULT.incoming);
+// Each entry wants a descriptor, and initiators want some too.
+const _: () = assert!(Limits::DEFAULT.memory_descs > Limits::DEFAULT.match_entries);
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_cookie_cannot_name_is_invalid() {
+        assert!(!Limits { memory_descs: (1 << SLOT_BITS) + 1, ..Limits::DEFAULT }.is_valid());
+        assert!(!Limits { requests: 1 << SLOT_BITS, ..Limits::DEFAULT }.is_valid());
+        assert!(!Limits { unlimited_events: 1, ..Limits::DEFAULT }.is_valid());
+    }
+}

@@ -1,0 +1,176 @@
+//! Doubly linked lists threaded through the slots of a [`Slab`]: no node is ever allocated, and a value
+//! leaves its list in constant time.
+//!
+//! Invariant: for each marker type `L` a value has one [`Link`], so it is in at most one list of that
+//! kind. Whoever owns the lists knows which one; the list does not record it.
+
+use core::marker::PhantomData;
+
+use crate::slab::Slab;
+
+/// No slot.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// Neighbours of a value in its list.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link {
+    prev: u32,
+    next: u32,
+}
+
+impl Link {
+    /// The link of a value that is in no list.
+    pub(crate) const UNLINKED: Self = Self { prev: NONE, next: NONE };
+}
+
+/// A value that can be in a list of kind `L`.
+pub(crate) trait Node<L> {
+    fn link(&self) -> &Link;
+    fn link_mut(&mut self) -> &mut Link;
+}
+
+/// First and last slot of a list.
+pub(crate) struct List<L> {
+    head: u32,
+    tail: u32,
+    kind: PhantomData<fn() -> L>,
+}
+
+impl<L> List<L> {
+    pub(crate) const fn new() -> Self {
+        Self { head: NONE, tail: NONE, kind: PhantomData }
+    }
+
+    /// First slot, or [`NONE`].
+    pub(crate) const fn first(&self) -> u32 {
+        self.head
+    }
+
+    /// Last slot, or [`NONE`].
+    pub(crate) const fn last(&self) -> u32 {
+        self.tail
+    }
+
+    /// The slot after `slot`, or [`NONE`].
+    #[inline]
+    pub(crate) fn next<T: Node<L>>(slab: &Slab<T>, slot: u32) -> u32 {
+        slab[slot].link().next
+    }
+
+    pub(crate) fn push_back<T: Node<L>>(&mut self, slab: &mut Slab<T>, slot: u32) {
+        *slab[slot].link_mut() = Link { prev: self.tail, next: NONE };
+        if self.tail == NONE {
+            self.head = slot;
+        } else {
+            slab[self.tail].link_mut().next = slot;
+        }
+        self.tail = slot;
+    }
+
+    pub(crate) fn push_front<T: Node<L>>(&mut self, slab: &mut Slab<T>, slot: u32) {
+        *slab[slot].link_mut() = Link { prev: NONE, next: self.head };
+        if self.head == NONE {
+            self.tail = slot;
+        } else {
+            slab[self.head].link_mut().prev = slot;
+        }
+        self.head = slot;
+    }
+
+    /// Takes out a value that is in this list.
+    pub(crate) fn remove<T: Node<L>>(&mut self, slab: &mut Slab<T>, slot: u32) {
+        let Link { prev, next } = core::mem::replace(slab[slot].link_mut(), Link::UNLINKED);
+        if prev == NONE {
+            assert_eq!(self.head, slot, "slot {slot} is not in this list");
+            self.head = next;
+        } else {
+            slab[prev].link_mut().next = next;
+        }
+        if next == NONE {
+            assert_eq!(self.tail, slot, "slot {slot} is not in this list");
+            self.tail = prev;
+        } else {
+            slab[next].link_mut().prev = prev;
+        }
+    }
+
+    pub(crate) fn pop_front<T: Node<L>>(&mut self, slab: &mut Slab<T>) -> Option<u32> {
+        let slot = self.head;
+        if slot == NONE {
+            return None;
+        }
+        self.remove(slab, slot);
+        Some(slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::collections::VecDeque;
+    use alloc::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    struct Item {
+        link: Link,
+    }
+
+    impl Node<()> for Item {
+        fn link(&self) -> &Link {
+            &self.link
+        }
+        fn link_mut(&mut self) -> &mut Link {
+            &mut self.link
+        }
+    }
+
+    fn slots(list: &List<()>, slab: &Slab<Item>) -> Vec<u32> {
+        let mut found = Vec::new();
+        let mut at = list.first();
+        while at != NONE {
+            found.push(at);
+            at = List::next(slab, at);
+        }
+        found
+    }
+
+    proptest! {
+        #[test]
+        fn behaves_as_a_deque(operations in proptest::collection::vec((0_u8..4, any::<prop::sample::Index>()), 0..200)) {
+            let mut slab = Slab::new(16);
+            let mut list = List::new();
+            let mut model = VecDeque::new();
+            for (operation, index) in operations {
+                match operation {
+                    0 | 1 => {
+                        let Ok(slot) = slab.insert(Item { link: Link::UNLINKED }) else { continue };
+                        if operation == 0 {
+                            list.push_back(&mut slab, slot);
+                            model.push_back(slot);
+                        } else {
+                            list.push_front(&mut slab, slot);
+                            model.push_front(slot);
+                        }
+                    }
+                    2 => {
+                        let popped = list.pop_front(&mut slab);
+                        prop_assert_eq!(popped, model.pop_front());
+                        if let Some(slot) = popped {
+                            slab.remove(slot);
+                        }
+                    }
+                    _ if !model.is_empty() => {
+                        let slot = model.remove(index.index(model.len())).unwrap();
+                        list.remove(&mut slab, slot);
+                        slab.remove(slot);
+                    }
+                    _ => {}
+                }
+                prop_assert_eq!(slots(&list, &slab), model.iter().copied().collect::<Vec<_>>());
+                prop_assert_eq!(list.last(), model.back().copied().unwrap_or(NONE));
+            }
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! Memory descriptors: what may be done with a buffer, how often, and where its events go.
+//!
+//! The core knows a buffer by its length alone; the bytes are the driver's. Invariant: a descriptor lives
+//! until no operation is under way on it *and* it was unlinked (explicitly, with its entry, or because it
+//! was used up and asked for that), and exactly the event that reports its end is marked `unlinked`.
+
+use core::fmt;
+use core::ops::BitOr;
+
+use crate::handle::{EqHandle, MeHandle};
+use crate::list::NONE;
+
+/// What may be done with a descriptor, and how: LNet's `LNET_MD_*` with their values.
+///
+/// `LNET_MD_MAX_SIZE` is not among them: [`MdSpec::max_size_bytes`] says it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct MdOptions(u32);
+
+impl MdOptions {
+    /// None of them.
+    pub const NONE: Self = Self(0);
+    /// May be PUT into.
+    pub const PUT: Self = Self(0x0001);
+    /// May be GET from.
+    pub const GET: Self = Self(0x0002);
+    /// The message's offset counts, not the descriptor's own.
+    pub const MANAGE_REMOTE: Self = Self(0x0004);
+    /// Takes requests longer than its room, and cuts them.
+    pub const TRUNCATE: Self = Self(0x0010);
+    /// PUTs into it are never acknowledged.
+    pub const ACK_DISABLE: Self = Self(0x0020);
+
+    /// Whether all of `other` are set.
+    #[must_use]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether any of `other` is set.
+    #[must_use]
+    pub const fn intersects(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// The options as LNet's bits.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+impl BitOr for MdOptions {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// How many operations a descriptor takes: each PUT and GET sent, each ACK and REPLY received for them,
+/// each PUT and GET received, counted when it starts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Threshold {
+    /// So many.
+    Count(u32),
+    /// No end.
+    Infinite,
+}
+
+/// A descriptor to be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MdSpec {
+    /// Length of the buffer. A bound descriptor is sent whole, so it is at most `LNET_MTU`
+    /// (`lnet_wire::header::PAYLOAD_MAX_BYTES`); an attached one may be longer.
+    pub length_bytes: u64,
+    /// Most bytes that one message may move; the descriptor is used up when less than that is left behind
+    /// its own offset. At most `length_bytes`.
+    pub max_size_bytes: Option<u64>,
+    /// Operations that it takes.
+    pub threshold: Threshold,
+    /// What may be done with it.
+    pub options: MdOptions,
+    /// Whether it goes when it is used up.
+    pub auto_unlink: bool,
+    /// Where its events go; without a queue there are none, not even the last.
+    pub event_queue: Option<EqHandle>,
+    /// The caller's; comes back with each event.
+    pub user_ptr: u64,
+}
+
+/// Why a descriptor is not made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum MdError {
+    /// The entry does not exist (any more).
+    UnknownEntry(MeHandle),
+    /// The entry has a descriptor. It keeps it.
+    EntryInUse(MeHandle),
+    /// Neither or one of [`MdOptions::PUT`] and [`MdOptions::GET`] is needed to attach, none allowed to bind.
+    Options(MdOptions),
+    /// `max_size_bytes` exceeds the length.
+    MaxSize {
+        /// What was asked for.
+        max_size_bytes: u64,
+        /// The most there can be.
+        length_bytes: u64,
+    },
+    /// Too long for one message.
+    TooLong {
+        /// What was asked for.
+        length_bytes: u64,
+    },
+    /// The event queue does not exist (any more).
+    UnknownEventQueue(EqHandle),
+    /// The event queue has too few free slots for the events that may come.
+    EventSlots {
+        /// Slots wanted: the threshold and one.
+        wanted: u32,
+        /// Slots that are free.
+        free: u32,
+    },
+    /// Every descriptor of the shard is in use.
+    Full,
+}
+
+impl fmt::Display for MdError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownEntry(me) => write!(f, "no match entry {:#x}", me.0.0),
+            Self::EntryInUse(me) => write!(f, "match entry {:#x} has a descriptor", me.0.0),
+            Self::Options(options) => write!(
+                f,
+                "options {:#x}: PUT or GET is expected to attach, neither of them to bind",
+                options.bits()
+            ),
+            Self::MaxSize { max_size_bytes, length_bytes } => {
+                write!(f, "maximum size {max_size_bytes}: at most the length, {length_bytes}, is expected")
+            }
+            Self::TooLong { length_bytes } => write!(
+                f,
+                "length {length_bytes}: at most {} is expected of a bound descriptor",
+                lnet_wire::header::PAYLOAD_MAX_BYTES
+            ),
+            Self::UnknownEventQueue(queue) => write!(f, "no event queue {:#x}", queue.0.0),
+            Self::EventSlots { wanted, free } => {
+                write!(f, "{wanted} event slots wanted, {free} free in the event queue")
+            }
+            Self::Full => f.write_str("every memory descriptor is in use"),
+        }
+    }
+}
+
+impl core::error::Error for MdError {}
+
+/// How an explicit unlink went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unlinked {
+    /// The descriptor is gone; its event queue, if it has one, has an UNLINK event.
+    Done,
+    /// Operations are under way; the event of the last one is marked `unlinked`.
+    Pending,
+}
+
+/// Threshold of a descriptor without one.
+const INFINITE: u32 = u32::MAX;
+
+/// A descriptor as a shard holds it: what matching reads first.
+pub(crate) struct MemoryDesc {
+    pub(crate) length_bytes: u64,
+    /// Where the next locally managed operation starts.
+    pub(crate) offset_bytes: u64,
+    /// `u64::MAX` when there is none.
+    max_size_bytes: u64,
+    threshold: u32,
+    pub(crate) options: MdOptions,
+    /// Its match entry, or [`NONE`].
+    pub(crate) entry: u32,
+    /// Slot of its event queue, or [`NONE`].
+    pub(crate) event_queue: u32,
+    /// Slots reserved there that no event and no operation has taken yet.
+    pub(crate) event_slots: u32,
+    /// Operations under way.
+    pub(crate) operations: u32,
+    pub(crate) auto_unlink: bool,
+    /// To go when the last operation ends.
+    pub(crate) unlinking: bool,
+    /// Unlinked by its owner with operations under way: nothing finds it any more.
+    pub(crate) aborted: bool,
+    pub(crate) user_ptr: u64,
+}
+
+const _: () = assert!(core::mem::size_of::<MemoryDesc>() <= 64, "a descriptor fits a cache line");
+
+impl MemoryDesc {
+    /// A descriptor with no entry and no event slots yet.
+    pub(crate) fn new(spec: &MdSpec) -> Self {
+        Self {
+            length_bytes: spec.length_bytes,
+            offset_bytes: 0,
+            max_size_bytes: spec.max_size_bytes.unwrap_or(u64::MAX),
+            threshold: match spec.threshold {
+                // The one count that means "infinite" is as good as infinite.
+                Threshold::Count(count) => count,
+                Threshold::Infinite => INFINITE,
+            },
+            options: spec.options,
+            entry: NONE,
+            event_queue: NONE,
+            event_slots: 0,
+            operations: 0,
+            auto_unlink: spec.auto_unlink,
+            unlinking: false,
+            aborted: false,
+            user_ptr: spec.user_ptr,
+        }
+    }
+
+    pub(crate) const fn is_infinite(&self) -> bool {
+        self.threshold == INFINITE
+    }
+
+    /// Whether it serves PUTs and GETs of this node; else it is (or was) attached to an entry.
+    pub(crate) const fn is_bound(&self) -> bool {
+        !self.options.intersects(MdOptions(MdOptions::PUT.0 | MdOptions::GET.0))
+    }
+
+    /// Whether its threshold is used up.
+    pub(crate) const fn is_used_up(&self) -> bool {
+        self.threshold == 0
+    }
+
+    /// Whether it takes no operation any more (LNet `lib-lnet.h: lnet_md_exhausted`).
+    #[inline]
+    pub(crate) const fn is_exhausted(&self) -> bool {
+        self.is_used_up()
+            || self.max_size_bytes != u64::MAX
+                && self.offset_bytes.saturating_add(self.max_size_bytes) > self.length_bytes
+    }
+
+    /// Most bytes that an operation at this offset may move.
+    #[inline]
+    pub(crate) fn allowed_bytes(&self, offset_bytes: u64) -> u64 {
+        self.length_bytes.saturating_sub(offset_bytes).min(self.max_size_bytes)
+    }
+
+    /// Whether an operation finds an event slot, so that its event cannot be lost. One slot is kept for the
+    /// UNLINK event. A descriptor with a threshold has a slot for each operation that it takes.
+    #[inline]
+    pub(crate) const fn has_event_slot(&self) -> bool {
+        self.event_queue == NONE || self.event_slots > 1
+    }
+
+    /// Whether the end of its last operation is its own end (LNet `lib-lnet.h: lnet_md_unlinkable`).
+    pub(crate) const fn ends_when_idle(&self) -> bool {
+        self.unlinking || self.auto_unlink && self.is_exhausted()
+    }
+
+    /// Counts an operation in; says whether that used the descriptor up for good.
+    pub(crate) fn start(&mut self) -> bool {
+        assert!(!self.is_used_up(), "an operation starts on a descriptor that is used up");
+        assert!(self.has_event_slot(), "an operation starts without an event slot");
+        self.operations += 1;
+        if !self.is_infinite() {
+            self.threshold -= 1;
+        }
+        if self.event_queue != NONE {
+            self.event_slots -= 1;
+        }
+        self.auto_unlink && self.is_exhausted()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(length_bytes: u64, max_size_bytes: Option<u64>, threshold: Threshold) -> MdSpec {
+        MdSpec {
+            length_bytes,
+            max_size_bytes,
+            threshold,
+            options: MdOptions::PUT,
+            auto_unlink: true,
+            event_queue: None,
+            user_ptr: 0,
+        }
+    }
+
+    #[test]
+    fn a_threshold_is_used_up_by_starting() {
+        let mut md = MemoryDesc::new(&spec(10, None, Threshold::Count(2)));
+        assert!(!md.start());
+        assert!(md.start());
+        assert!(md.is_exhausted());
+        assert_eq!(md.operations, 2);
+    }
+
+    #[test]
+    fn infinite_is_never_used_up() {
+        let mut md = MemoryDesc::new(&spec(10, None, Threshold::Infinite));
+        assert!((0..1000).all(|_| !md.start()));
+    }
+
+    #[test]
+    fn max_size_marks_exhaustion_and_caps() {
+        let mut md = MemoryDesc::new(&spec(10, Some(4), Threshold::Infinite));
+        assert_eq!(md.allowed_bytes(0), 4);
+        md.offset_bytes = 6;
+        assert!(!md.is_exhausted());
+        assert_eq!(md.allowed_bytes(6), 4);
+        md.offset_bytes = 7;
+        assert!(md.is_exhausted());
+        assert_eq!(md.allowed_bytes(8), 2);
+        assert_eq!(md.allowed_bytes(11), 0, "an offset beyond the end allows nothing");
+        assert_eq!(md.allowed_bytes(u64::MAX), 0);
+    }
+}

@@ -1,0 +1,343 @@
+//! Messages on their way out.
+//!
+//! Invariants: a message is a token whose type says what it holds; each step consumes the token and yields
+//! the next:
+//!
+//! ```text
+//! Message<Queued> --peer credit--> Message<PeerCredited> --NI credit--> Message<Credited>
+//!   --poll_transmit--> Message<Submitted> --sent--> Message<Done>
+//! ```
+//!
+//! Any of them may also go straight to `Done`, when it fails; `Done` remembers which credits go home. A
+//! token that waits somewhere is inside a [`Queue`] of its type, one that is with an LND is claimed by its
+//! [`TxId`]: so no message is ever in two places, or lost between them.
+
+use core::marker::PhantomData;
+
+use lnet_wire::Header;
+
+use crate::event::Event;
+use crate::list::{Link, List, Node};
+use crate::lnd::{NiId, Span, Status, Transmit, TxId};
+use crate::slab::Slab;
+use crate::time::Instant;
+
+/// A state of a message.
+pub(crate) trait State {
+    const STAGE: Stage;
+}
+
+/// What a message holds, for the code that finds it by number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stage {
+    Queued,
+    PeerCredited,
+    Credited,
+    Submitted,
+}
+
+/// Built; waits for a credit of its peer.
+pub(crate) struct Queued;
+/// Holds a credit of its peer; waits for one of its interface.
+pub(crate) struct PeerCredited;
+/// Holds both credits; waits to be polled.
+pub(crate) struct Credited;
+/// With its LND.
+pub(crate) struct Submitted;
+/// Ended, well or not.
+pub(crate) struct Done;
+
+impl State for Queued {
+    const STAGE: Stage = Stage::Queued;
+}
+impl State for PeerCredited {
+    const STAGE: Stage = Stage::PeerCredited;
+}
+impl State for Credited {
+    const STAGE: Stage = Stage::Credited;
+}
+impl State for Submitted {
+    const STAGE: Stage = Stage::Submitted;
+}
+
+/// A message in state `S`: the only way to touch its record. Neither `Clone` nor `Copy`.
+#[must_use = "a message that is let go never ends"]
+pub(crate) struct Message<S> {
+    slot: u32,
+    state: PhantomData<S>,
+}
+
+impl<S> Message<S> {
+    const fn at(slot: u32) -> Self {
+        Self { slot, state: PhantomData }
+    }
+}
+
+/// Whose room a message takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Budget {
+    Request,
+    Response,
+}
+
+/// What is known of a message.
+pub(crate) struct Record {
+    pub(crate) header: Header,
+    pub(crate) payload: Option<Span>,
+    pub(crate) ni: NiId,
+    /// Slot of the peer, on which the record holds a reference.
+    pub(crate) peer: u32,
+    /// Slot of the descriptor whose operation it is, and the event of its end; none for an ACK.
+    pub(crate) operation: Option<(u32, Event)>,
+    pub(crate) deadline: Instant,
+    /// How it ended.
+    pub(crate) status: Status,
+    budget: Budget,
+    stage: Stage,
+    /// Whether it is in its interface's list of deadlines.
+    timed: bool,
+    waiting: Link,
+    timer: Link,
+}
+
+impl Record {
+    pub(crate) const fn new(
+        budget: Budget,
+        (ni, peer): (NiId, u32),
+        header: Header,
+        payload: Option<Span>,
+        operation: Option<(u32, Event)>,
+        deadline: Instant,
+    ) -> Self {
+        Self {
+            header,
+            payload,
+            ni,
+            peer,
+            operation,
+            deadline,
+            status: Status::Ok,
+            budget,
+            stage: Stage::Queued,
+            timed: false,
+            waiting: Link::UNLINKED,
+            timer: Link::UNLINKED,
+        }
+    }
+
+    /// What it held when it ended: a credit of its peer, and one of its interface.
+    pub(crate) const fn held(&self) -> (bool, bool) {
+        match self.stage {
+            Stage::Queued => (false, false),
+            Stage::PeerCredited => (true, false),
+            Stage::Credited | Stage::Submitted => (true, true),
+        }
+    }
+}
+
+/// Marks the queue that a message waits in.
+pub(crate) struct Waiting;
+/// Marks the deadlines of an interface.
+struct Deadlines;
+
+impl Node<Waiting> for Record {
+    fn link(&self) -> &Link {
+        &self.waiting
+    }
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.waiting
+    }
+}
+
+impl Node<Deadlines> for Record {
+    fn link(&self) -> &Link {
+        &self.timer
+    }
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.timer
+    }
+}
+
+/// Messages of one type that wait for the same thing, first come first served.
+pub(crate) struct Queue<S> {
+    list: List<Waiting>,
+    state: PhantomData<S>,
+}
+
+impl<S> Queue<S> {
+    pub(crate) const fn new() -> Self {
+        Self { list: List::new(), state: PhantomData }
+    }
+
+    pub(crate) fn push(&mut self, messages: &mut Messages, message: Message<S>) {
+        self.list.push_back(&mut messages.records, message.slot);
+    }
+
+    pub(crate) fn push_front(&mut self, messages: &mut Messages, message: Message<S>) {
+        self.list.push_front(&mut messages.records, message.slot);
+    }
+
+    pub(crate) fn pop(&mut self, messages: &mut Messages) -> Option<Message<S>> {
+        self.list.pop_front(&mut messages.records).map(Message::at)
+    }
+}
+
+impl<S: State> Queue<S> {
+    /// Takes out a message whose deadline has passed and that waits here.
+    pub(crate) fn take_expired(&mut self, messages: &mut Messages, expired: Expired) -> Message<S> {
+        assert_eq!(messages.records[expired.slot].stage, S::STAGE, "a message waits in the wrong queue");
+        self.list.remove(&mut messages.records, expired.slot);
+        Message::at(expired.slot)
+    }
+}
+
+/// Deadlines of the messages that wait for a credit of one interface, or of a peer behind it, in order.
+pub(crate) struct Timers {
+    list: List<Deadlines>,
+}
+
+/// A message that waits for a credit and whose deadline has passed.
+pub(crate) struct Expired {
+    slot: u32,
+    /// What it waits for: [`Stage::Queued`] or [`Stage::PeerCredited`].
+    pub(crate) stage: Stage,
+    /// Slot of its peer.
+    pub(crate) peer: u32,
+}
+
+impl Timers {
+    pub(crate) const fn new() -> Self {
+        Self { list: List::new() }
+    }
+
+    /// Watches the deadline of a message that has to wait. Deadlines stay in order: one before that of the
+    /// last message (the timeout was lowered meanwhile) is put off until then.
+    pub(crate) fn watch<S>(&mut self, messages: &mut Messages, message: &Message<S>) {
+        let records = &mut messages.records;
+        if records[message.slot].timed {
+            return;
+        }
+        if let Some(last) = records.get(self.list.last()) {
+            let latest = last.deadline;
+            records[message.slot].deadline = records[message.slot].deadline.max(latest);
+        }
+        records[message.slot].timed = true;
+        self.list.push_back(records, message.slot);
+    }
+
+    /// Stops watching a message, if it is watched.
+    pub(crate) fn forget<S>(&mut self, messages: &mut Messages, message: &Message<S>) {
+        if core::mem::take(&mut messages.records[message.slot].timed) {
+            self.list.remove(&mut messages.records, message.slot);
+        }
+    }
+
+    /// The earliest deadline.
+    pub(crate) fn next(&self, messages: &Messages) -> Option<Instant> {
+        messages.records.get(self.list.first()).map(|record| record.deadline)
+    }
+
+    /// Takes the first message whose deadline has come off the list.
+    pub(crate) fn pop_expired(&mut self, messages: &mut Messages, now: Instant) -> Option<Expired> {
+        let slot = self.list.first();
+        let record = messages.records.get(slot)?;
+        if now < record.deadline {
+            return None;
+        }
+        let (stage, peer) = (record.stage, record.peer);
+        self.forget(messages, &Message::<()>::at(slot));
+        Some(Expired { slot, stage, peer })
+    }
+}
+
+/// All messages of a shard that are on their way out.
+pub(crate) struct Messages {
+    records: Slab<Record>,
+    /// Room that is neither promised nor in use, by budget.
+    free: [u32; 2],
+}
+
+impl Messages {
+    pub(crate) fn new(requests: u32, responses: u32) -> Self {
+        Self { records: Slab::new(requests + responses), free: [requests, responses] }
+    }
+
+    /// Promises room for one message; says whether there is any.
+    pub(crate) const fn reserve(&mut self, budget: Budget) -> bool {
+        let free = &mut self.free[budget as usize];
+        if *free == 0 {
+            return false;
+        }
+        *free -= 1;
+        true
+    }
+
+    /// Takes such a promise back.
+    pub(crate) const fn unreserve(&mut self, budget: Budget) {
+        self.free[budget as usize] += 1;
+    }
+
+    /// Stores a message for which room was reserved.
+    pub(crate) fn insert(&mut self, record: Record) -> Message<Queued> {
+        let Ok(slot) = self.records.insert(record) else {
+            unreachable!("a message was built without reserved room")
+        };
+        Message::at(slot)
+    }
+
+    pub(crate) fn record<S>(&self, message: &Message<S>) -> &Record {
+        &self.records[message.slot]
+    }
+
+    fn step<S, T: State>(&mut self, message: Message<S>) -> Message<T> {
+        self.records[message.slot].stage = T::STAGE;
+        Message::at(message.slot)
+    }
+
+    /// A message got its peer's credit.
+    pub(crate) fn peer_credited(&mut self, message: Message<Queued>) -> Message<PeerCredited> {
+        self.step(message)
+    }
+
+    /// A message got its interface's credit.
+    pub(crate) fn credited(&mut self, message: Message<PeerCredited>) -> Message<Credited> {
+        self.step(message)
+    }
+
+    /// Makes a message over to its LND, until [`claim`](Self::claim).
+    pub(crate) fn submit(&mut self, message: Message<Credited>) -> Transmit {
+        let message: Message<Submitted> = self.step(message);
+        let record = &self.records[message.slot];
+        Transmit { tx: TxId(message.slot), ni: record.ni, header: record.header, payload: record.payload }
+    }
+
+    /// Takes a message back from its LND, which must have it.
+    pub(crate) fn claim(&mut self, tx: TxId) -> Message<Submitted> {
+        let stage = self.records.get(tx.0).map(|record| record.stage);
+        assert_eq!(stage, Some(Stage::Submitted), "the LND does not have the message {tx:?}");
+        Message::at(tx.0)
+    }
+
+    /// A device had no room for a message.
+    pub(crate) fn refused(&mut self, message: Message<Submitted>) -> Message<Credited> {
+        self.step(message)
+    }
+
+    /// A message has ended.
+    pub(crate) fn end<S>(&mut self, message: Message<S>, status: Status) -> Message<Done> {
+        self.records[message.slot].status = status;
+        Message::at(message.slot)
+    }
+
+    /// Forgets a message that has ended.
+    pub(crate) fn remove(&mut self, message: Message<Done>) -> Record {
+        let record = self.records.remove(message.slot);
+        self.unreserve(record.budget);
+        record
+    }
+
+    /// Messages on their way out.
+    pub(crate) const fn count(&self) -> u32 {
+        self.records.used_count()
+    }
+}

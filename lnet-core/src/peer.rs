@@ -1,0 +1,170 @@
+//! Peer interfaces, found by traffic, and their credits.
+//!
+//! Invariants: there are at most as many as the limits say, whoever sends here; one that is referred to by
+//! a message stays; of the others the one that has been idle longest makes room for a newcomer. A peer
+//! without references has all its credits at home and nobody waiting, so forgetting it loses nothing.
+
+use alloc::boxed::Box;
+
+use lnet_wire::Nid;
+
+use crate::credit::Credits;
+use crate::hash::{Seed, nid_words};
+use crate::list::{Link, List, NONE, Node};
+use crate::message::Queued;
+use crate::slab::Slab;
+
+pub(crate) struct Peer {
+    nid: Nid,
+    pub(crate) credits: Credits<Queued>,
+    references: u32,
+    bucket: u32,
+    chain: Link,
+    idle: Link,
+}
+
+/// Marks peers whose NIDs have the same hash.
+struct Chain;
+/// Marks peers without references, the one that has been so for longest first.
+struct Idle;
+
+impl Node<Chain> for Peer {
+    fn link(&self) -> &Link {
+        &self.chain
+    }
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.chain
+    }
+}
+
+impl Node<Idle> for Peer {
+    fn link(&self) -> &Link {
+        &self.idle
+    }
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.idle
+    }
+}
+
+pub(crate) struct Peers {
+    peers: Slab<Peer>,
+    buckets: Box<[List<Chain>]>,
+    idle: List<Idle>,
+    seed: Seed,
+}
+
+impl Peers {
+    pub(crate) fn new(capacity: u32, seed: Seed) -> Self {
+        let buckets = capacity.next_power_of_two().max(1);
+        Self {
+            peers: Slab::new(capacity),
+            buckets: (0..buckets).map(|_| List::new()).collect(),
+            idle: List::new(),
+            seed,
+        }
+    }
+
+    /// Finds or makes the peer with this NID and takes a reference; `None` when every slot is busy with
+    /// another peer. A new one gets this many credits.
+    pub(crate) fn acquire(&mut self, nid: &Nid, credits: u32) -> Option<u32> {
+        let bucket = self.bucket(nid);
+        if let Some(slot) = self.find(nid, bucket) {
+            if self.peers[slot].references == 0 {
+                self.idle.remove(&mut self.peers, slot);
+            }
+            self.peers[slot].references += 1;
+            return Some(slot);
+        }
+        if self.peers.is_full() {
+            let oldest = self.idle.pop_front(&mut self.peers)?;
+            let bucket = self.peers[oldest].bucket;
+            self.buckets[bucket as usize].remove(&mut self.peers, oldest);
+            let peer = self.peers.remove(oldest);
+            assert!(peer.credits.is_idle(), "an idle peer has credits under way");
+        }
+        let peer = Peer {
+            nid: *nid,
+            credits: Credits::new(credits),
+            references: 1,
+            bucket,
+            chain: Link::UNLINKED,
+            idle: Link::UNLINKED,
+        };
+        let slot = self.peers.insert(peer).ok()?;
+        self.buckets[bucket as usize].push_front(&mut self.peers, slot);
+        Some(slot)
+    }
+
+    /// Gives a reference back.
+    pub(crate) fn release(&mut self, slot: u32) {
+        self.peers[slot].references -= 1;
+        if self.peers[slot].references == 0 {
+            self.idle.push_back(&mut self.peers, slot);
+        }
+    }
+
+    pub(crate) fn get_mut(&mut self, slot: u32) -> &mut Peer {
+        &mut self.peers[slot]
+    }
+
+    /// Credits of the peer with this NID less the messages that wait for one, if it is known.
+    pub(crate) fn available(&self, nid: &Nid) -> Option<i64> {
+        let slot = self.find(nid, self.bucket(nid))?;
+        Some(self.peers[slot].credits.available())
+    }
+
+    pub(crate) const fn count(&self) -> u32 {
+        self.peers.used_count()
+    }
+
+    fn bucket(&self, nid: &Nid) -> u32 {
+        // `new` made a power of two of buckets.
+        (self.seed.hash(nid_words(nid)) & (self.buckets.len() as u64 - 1)) as u32
+    }
+
+    fn find(&self, nid: &Nid, bucket: u32) -> Option<u32> {
+        let mut slot = self.buckets[bucket as usize].first();
+        while slot != NONE && self.peers[slot].nid != *nid {
+            slot = List::<Chain>::next(&self.peers, slot);
+        }
+        (slot != NONE).then_some(slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::nid;
+
+    #[test]
+    fn the_longest_idle_peer_makes_room() {
+        let mut peers = Peers::new(2, Seed::new(3));
+        let first = peers.acquire(&nid(1, 1), 8).unwrap();
+        let second = peers.acquire(&nid(1, 2), 8).unwrap();
+        assert_eq!(peers.acquire(&nid(1, 3), 8), None, "both are busy");
+        assert_eq!(
+            peers.acquire(&nid(1, 1), 8),
+            Some(first),
+            "a known one is found though the table is full"
+        );
+        peers.release(second);
+        peers.release(first);
+        peers.release(first);
+        assert_eq!(peers.acquire(&nid(1, 3), 8), Some(second), "it has been idle for longer");
+        assert_eq!(peers.available(&nid(1, 2)), None);
+        assert_eq!(peers.available(&nid(1, 1)), Some(8));
+        assert_eq!(peers.count(), 2);
+    }
+
+    #[test]
+    fn a_used_idle_peer_goes_to_the_back() {
+        let mut peers = Peers::new(2, Seed::new(3));
+        for host in [1, 2, 1] {
+            let slot = peers.acquire(&nid(1, host), 8).unwrap();
+            peers.release(slot);
+        }
+        peers.acquire(&nid(1, 3), 8).unwrap();
+        assert_eq!(peers.available(&nid(1, 2)), None);
+        assert_eq!(peers.available(&nid(1, 1)), Some(8));
+    }
+}

@@ -1,0 +1,346 @@
+//! Portals: match entries, and which of them takes a message.
+//!
+//! Invariants:
+//! - Each entry has a stamp. One put before the others gets the lowest of its portal so far, one put after
+//!   them the highest; so every list is in the order of the stamps, and the lowest stamp that matches wins,
+//!   whether it stands in a hash chain or in its portal's list.
+//! - An entry without ignore bits is in one hash chain: of (portal, match bits) on a wildcard portal, of
+//!   (portal, match bits, NID, pid) on a unique one. An entry with ignore bits is in its portal's list.
+//!   So finding an exact entry takes the same time however many there are.
+//! - A portal has a kind exactly while it has entries. LNet keeps the kind for the life of the stack
+//!   (`lib-ptl.c: lnet_ptl_match_type`); here the last entry that goes takes it along.
+
+use alloc::boxed::Box;
+use core::fmt;
+
+use lnet_wire::ProcessId;
+use lnet_wire::steer::PORTALS;
+
+use crate::hash::{Seed, nid_words};
+use crate::list::{Link, List, NONE, Node};
+use crate::md::{MdOptions, MemoryDesc};
+use crate::slab::Slab;
+
+/// Where a new entry stands among those of its portal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Position {
+    /// Before all others (`LNET_INS_BEFORE`). Not on unique portals, where no order can be seen.
+    Before,
+    /// After all others (`LNET_INS_AFTER`).
+    After,
+}
+
+/// A match entry to be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EntrySpec {
+    /// Portal index, 0 to 63.
+    pub portal: u32,
+    /// Who may send to it; NID and pid may each be wildcards.
+    pub source: ProcessId,
+    /// Match bits.
+    pub match_bits: u64,
+    /// Bits that need not be equal.
+    pub ignore_bits: u64,
+    /// Whether it goes with its descriptor; else it stays and may be given another one (`LNET_RETAIN`).
+    pub auto_unlink: bool,
+    /// Where it stands.
+    pub position: Position,
+}
+
+/// Why a match entry is not made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum EntryError {
+    /// The portal index is 64 or more (`-EINVAL`).
+    Portal(u32),
+    /// The portal has entries of the other kind (`-EPERM`): unique ones name NID and pid and have no ignore
+    /// bits, wildcard ones do not.
+    Kind {
+        /// Portal index.
+        portal: u32,
+    },
+    /// A unique portal knows no "before" (`-EPERM`).
+    Position {
+        /// Portal index.
+        portal: u32,
+    },
+    /// Every entry of the shard is in use (`-ENOMEM`).
+    Full,
+}
+
+impl fmt::Display for EntryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Portal(portal) => write!(f, "portal {portal}: below {PORTALS} is expected"),
+            Self::Kind { portal } => write!(f, "portal {portal} has entries of the other kind"),
+            Self::Position { portal } => {
+                write!(f, "portal {portal} is unique: an entry after the others is expected")
+            }
+            Self::Full => f.write_str("every match entry is in use"),
+        }
+    }
+}
+
+impl core::error::Error for EntryError {}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Unique,
+    Wildcard,
+}
+
+/// Marks the order of stamps: a hash chain or the list of a portal.
+struct Stamps;
+
+pub(crate) struct MatchEntry {
+    match_bits: u64,
+    ignore_bits: u64,
+    stamp: i64,
+    link: Link,
+    /// Its descriptor, or [`NONE`].
+    pub(crate) md: u32,
+    /// Its hash chain, or [`NONE`] when it is in the portal's list.
+    chain: u32,
+    source: ProcessId,
+    portal: u8,
+    pub(crate) auto_unlink: bool,
+}
+
+impl Node<Stamps> for MatchEntry {
+    fn link(&self) -> &Link {
+        &self.link
+    }
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.link
+    }
+}
+
+struct Portal {
+    kind: Option<Kind>,
+    entry_count: u32,
+    /// The lowest stamp given out, and the next one above all.
+    lowest: i64,
+    next: i64,
+    /// Entries with ignore bits.
+    ranges: List<Stamps>,
+}
+
+/// A PUT or GET that looks for an entry.
+#[derive(Clone, Copy)]
+pub(crate) struct Arriving {
+    /// Below [`PORTALS`].
+    pub(crate) portal: u32,
+    pub(crate) source: ProcessId,
+    pub(crate) match_bits: u64,
+    /// [`MdOptions::PUT`] or [`MdOptions::GET`].
+    pub(crate) operation: MdOptions,
+    /// Bytes of payload of a PUT, bytes that a GET can take.
+    pub(crate) requested_bytes: u32,
+    /// The offset that counts where the descriptor leaves it to the sender.
+    pub(crate) remote_offset_bytes: u32,
+}
+
+/// What the tables say to a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Found {
+    /// This descriptor takes so much of it.
+    Match {
+        md: u32,
+        offset_bytes: u64,
+        length_bytes: u32,
+    },
+    /// The entry that matches has too little room.
+    TooLong,
+    Nothing,
+}
+
+/// The match entries of a shard.
+pub(crate) struct MatchTables {
+    entries: Slab<MatchEntry>,
+    chains: Box<[List<Stamps>]>,
+    portals: [Portal; PORTALS],
+    seed: Seed,
+}
+
+impl MatchTables {
+    pub(crate) fn new(capacity: u32, seed: Seed) -> Self {
+        let chains = capacity.next_power_of_two().max(1);
+        Self {
+            entries: Slab::new(capacity),
+            chains: (0..chains).map(|_| List::new()).collect(),
+            portals: core::array::from_fn(|_| Portal {
+                kind: None,
+                entry_count: 0,
+                lowest: 0,
+                next: 0,
+                ranges: List::new(),
+            }),
+            seed,
+        }
+    }
+
+    /// Makes an entry, without a descriptor, and returns its slot.
+    pub(crate) fn insert(&mut self, spec: &EntrySpec) -> Result<u32, EntryError> {
+        let portal_index = spec.portal;
+        let Some(portal) = self.portals.get(portal_index as usize) else {
+            return Err(EntryError::Portal(portal_index));
+        };
+        let exact = spec.ignore_bits == 0;
+        let named = !spec.source.nid.is_any() && spec.source.pid != ProcessId::ANY_PID;
+        let kind = if exact && named { Kind::Unique } else { Kind::Wildcard };
+        if portal.kind.is_some_and(|fixed| fixed != kind) {
+            return Err(EntryError::Kind { portal: portal_index });
+        }
+        if kind == Kind::Unique && spec.position == Position::Before {
+            return Err(EntryError::Position { portal: portal_index });
+        }
+        let chain = if exact { self.chain(kind, portal_index, spec.match_bits, &spec.source) } else { NONE };
+        let portal = &mut self.portals[portal_index as usize];
+        let entry = MatchEntry {
+            match_bits: spec.match_bits,
+            ignore_bits: spec.ignore_bits,
+            stamp: if spec.position == Position::Before { portal.lowest - 1 } else { portal.next },
+            link: Link::UNLINKED,
+            md: NONE,
+            chain,
+            source: spec.source,
+            portal: portal_index as u8,
+            auto_unlink: spec.auto_unlink,
+        };
+        let slot = self.entries.insert(entry).map_err(|_| EntryError::Full)?;
+        portal.kind = Some(kind);
+        portal.entry_count += 1;
+        let list = if exact { &mut self.chains[chain as usize] } else { &mut portal.ranges };
+        match spec.position {
+            Position::Before => {
+                portal.lowest -= 1;
+                list.push_front(&mut self.entries, slot);
+            }
+            Position::After => {
+                portal.next += 1;
+                list.push_back(&mut self.entries, slot);
+            }
+        }
+        Ok(slot)
+    }
+
+    /// Takes an entry out, in constant time.
+    pub(crate) fn remove(&mut self, slot: u32) -> MatchEntry {
+        let (chain, portal) = (self.entries[slot].chain, self.entries[slot].portal);
+        let portal = &mut self.portals[usize::from(portal)];
+        if chain == NONE {
+            portal.ranges.remove(&mut self.entries, slot);
+        } else {
+            self.chains[chain as usize].remove(&mut self.entries, slot);
+        }
+        portal.entry_count -= 1;
+        if portal.entry_count == 0 {
+            portal.kind = None;
+            (portal.lowest, portal.next) = (0, 0);
+        }
+        self.entries.remove(slot)
+    }
+
+    pub(crate) fn entry_mut(&mut self, slot: u32) -> &mut MatchEntry {
+        &mut self.entries[slot]
+    }
+
+    pub(crate) fn entry(&self, slot: u32) -> &MatchEntry {
+        &self.entries[slot]
+    }
+
+    pub(crate) fn holds(&self, slot: u32, generation: u32) -> bool {
+        self.entries.holds(slot, generation)
+    }
+
+    pub(crate) fn generation(&self, slot: u32) -> u32 {
+        self.entries.generation(slot)
+    }
+
+    pub(crate) const fn entry_count(&self) -> u32 {
+        self.entries.used_count()
+    }
+
+    /// The first entry, in the order of the stamps, that takes the message, and how much of it (LNet
+    /// `lib-ptl.c: lnet_try_match_md`). Changes nothing.
+    pub(crate) fn find(&self, mds: &Slab<MemoryDesc>, message: &Arriving) -> Found {
+        let portal = &self.portals[message.portal as usize];
+        let Some(kind) = portal.kind else { return Found::Nothing };
+        let chain = self.chain(kind, message.portal, message.match_bits, &message.source);
+        let exact = self.first_match(mds, message, self.chains[chain as usize].first(), i64::MAX);
+        let bound = exact.map_or(i64::MAX, |slot| self.entries[slot].stamp);
+        let ranged = self.first_match(mds, message, portal.ranges.first(), bound);
+        let Some(slot) = ranged.or(exact) else { return Found::Nothing };
+        let md = self.entries[slot].md;
+        Self::room(md, &mds[md], message)
+    }
+
+    /// The first entry from `slot` onwards with a stamp below `bound` that passes all tests but the one of
+    /// the length.
+    fn first_match(
+        &self,
+        mds: &Slab<MemoryDesc>,
+        message: &Arriving,
+        mut slot: u32,
+        bound: i64,
+    ) -> Option<u32> {
+        while slot != NONE {
+            let entry = &self.entries[slot];
+            // Stamps of several portals meet in one chain, but a chain is looked through without a bound.
+            if entry.stamp >= bound {
+                return None;
+            }
+            if entry.md != NONE && entry.accepts(message) {
+                let md = &mds[entry.md];
+                if !md.is_exhausted() && md.options.contains(message.operation) {
+                    return Some(slot);
+                }
+            }
+            slot = List::next(&self.entries, slot);
+        }
+        None
+    }
+
+    /// The last test, whose failure ends the search: whether there is room.
+    fn room(slot: u32, md: &MemoryDesc, message: &Arriving) -> Found {
+        let offset_bytes = if md.options.contains(MdOptions::MANAGE_REMOTE) {
+            u64::from(message.remote_offset_bytes)
+        } else {
+            md.offset_bytes
+        };
+        let allowed = md.allowed_bytes(offset_bytes);
+        if u64::from(message.requested_bytes) <= allowed {
+            return Found::Match { md: slot, offset_bytes, length_bytes: message.requested_bytes };
+        }
+        if md.options.contains(MdOptions::TRUNCATE) {
+            // Less than was asked for, which is a u32.
+            return Found::Match { md: slot, offset_bytes, length_bytes: allowed as u32 };
+        }
+        Found::TooLong
+    }
+
+    /// The hash chain of exact entries that such a message looks through.
+    #[inline]
+    fn chain(&self, kind: Kind, portal: u32, match_bits: u64, source: &ProcessId) -> u32 {
+        let portal = u64::from(portal);
+        let hash = match kind {
+            Kind::Wildcard => self.seed.hash([match_bits, portal]),
+            Kind::Unique => {
+                let [a, b, c] = nid_words(&source.nid);
+                self.seed.hash([match_bits, portal | u64::from(source.pid) << 32, a, b, c])
+            }
+        };
+        // `new` made a power of two of chains.
+        (hash & (self.chains.len() as u64 - 1)) as u32
+    }
+}
+
+impl MatchEntry {
+    #[inline]
+    fn accepts(&self, message: &Arriving) -> bool {
+        (self.match_bits ^ message.match_bits) & !self.ignore_bits == 0
+            && u32::from(self.portal) == message.portal
+            && (self.source.pid == ProcessId::ANY_PID || self.source.pid == message.source.pid)
+            && (self.source.nid.is_any() || self.source.nid == message.source.nid)
+    }
+}

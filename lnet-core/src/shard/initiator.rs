@@ -1,0 +1,237 @@
+//! PUT and GET at the initiator (LNet `lib-move.c: LNetPut`, `LNetGet`).
+
+use core::fmt;
+
+use lnet_wire::{Body, Header, MessageType, Nid, ProcessId, WireHandle};
+
+use super::Shard;
+use super::memory::ANYONE;
+use crate::event::{Event, EventKind};
+use crate::handle::MdHandle;
+use crate::lnd::{Cause, Span, Status};
+use crate::message::{Budget, Record};
+use crate::time::Instant;
+
+/// A PUT to be sent: the whole descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PutRequest {
+    /// The descriptor; bound, not attached.
+    pub md: MdHandle,
+    /// Whether the target is to acknowledge it.
+    pub ack: bool,
+    /// The local NID to send from; the shard chooses if there is none.
+    pub self_nid: Option<Nid>,
+    /// Who is to get it.
+    pub target: ProcessId,
+    /// Portal index there.
+    pub portal: u32,
+    /// Match bits.
+    pub match_bits: u64,
+    /// Offset for remote-managed descriptors.
+    pub offset: u32,
+    /// 64 bits that come with the target's event.
+    pub hdr_data: u64,
+}
+
+/// A GET to be sent; the REPLY fills the descriptor from its start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GetRequest {
+    /// The descriptor; bound, not attached.
+    pub md: MdHandle,
+    /// The local NID to send from; the shard chooses if there is none.
+    pub self_nid: Option<Nid>,
+    /// Who is asked.
+    pub target: ProcessId,
+    /// Portal index there.
+    pub portal: u32,
+    /// Match bits.
+    pub match_bits: u64,
+    /// Offset for remote-managed descriptors.
+    pub offset: u32,
+}
+
+/// Why a PUT or GET does not start; nothing has changed. Whatever goes wrong later is told by the SEND
+/// event's status.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// No descriptor is found by this handle (`-ENOENT`).
+    UnknownMd(MdHandle),
+    /// Its threshold is used up (`-ENOENT`).
+    MdExhausted(MdHandle),
+    /// It is attached to a match entry (`-ENOENT`).
+    MdAttached(MdHandle),
+    /// It has no threshold, and the events that it may have are still to be polled or to come (`-ENOMEM`).
+    EventQueueFull(MdHandle),
+    /// As many requests as the shard holds are on their way (`-ENOMEM`).
+    RequestsFull,
+    /// Every peer slot is busy with another peer (`-ENOMEM`).
+    PeersFull,
+}
+
+impl fmt::Display for RequestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownMd(md) => write!(f, "no memory descriptor {:#x}", md.0.0),
+            Self::MdExhausted(md) => write!(f, "memory descriptor {:#x} is used up", md.0.0),
+            Self::MdAttached(md) => {
+                write!(f, "memory descriptor {:#x} is attached: a bound one is expected", md.0.0)
+            }
+            Self::EventQueueFull(md) => {
+                write!(f, "memory descriptor {:#x} has no event slot left until events are polled", md.0.0)
+            }
+            Self::RequestsFull => f.write_str("too many requests under way"),
+            Self::PeersFull => f.write_str("every peer slot is busy"),
+        }
+    }
+}
+
+impl core::error::Error for RequestError {}
+
+/// What PUT and GET have in common.
+struct Request {
+    md: MdHandle,
+    self_nid: Option<Nid>,
+    target: ProcessId,
+    message_type: MessageType,
+}
+
+impl Shard {
+    /// Starts a PUT. Its descriptor's threshold counts it now, and the ACK when it comes.
+    ///
+    /// # Errors
+    /// [`RequestError`]; nothing has changed then.
+    pub fn put(&mut self, now: Instant, put: &PutRequest) -> Result<(), RequestError> {
+        let request = Request {
+            md: put.md,
+            self_nid: put.self_nid,
+            target: put.target,
+            message_type: MessageType::Put,
+        };
+        let slot = self.initiator_slot(put.md)?;
+        // `bind` took no more than a u32 holds.
+        let length_bytes = self.mds[slot].length_bytes as u32;
+        let event = Event {
+            portal: put.portal,
+            match_bits: put.match_bits,
+            hdr_data: put.hdr_data,
+            requested_bytes: length_bytes,
+            manipulated_bytes: length_bytes,
+            offset_bytes: u64::from(put.offset),
+            ..self.send_event(slot, &request)
+        };
+        let body = Body::Put {
+            ack_md: if put.ack { self.wire_handle(put.md) } else { WireHandle::NONE },
+            match_bits: put.match_bits,
+            hdr_data: put.hdr_data,
+            portal: put.portal,
+            offset: put.offset,
+        };
+        self.request(now, slot, &request, body, event, length_bytes)
+    }
+
+    /// Starts a GET. Its descriptor's threshold counts it now, and the REPLY when it comes.
+    ///
+    /// # Errors
+    /// [`RequestError`]; nothing has changed then.
+    pub fn get(&mut self, now: Instant, get: &GetRequest) -> Result<(), RequestError> {
+        let request = Request {
+            md: get.md,
+            self_nid: get.self_nid,
+            target: get.target,
+            message_type: MessageType::Get,
+        };
+        let slot = self.initiator_slot(get.md)?;
+        let event = Event {
+            portal: get.portal,
+            match_bits: get.match_bits,
+            offset_bytes: u64::from(get.offset),
+            ..self.send_event(slot, &request)
+        };
+        let body = Body::Get {
+            return_md: self.wire_handle(get.md),
+            match_bits: get.match_bits,
+            portal: get.portal,
+            offset: get.offset,
+            // `bind` took no more than a u32 holds.
+            sink_length: self.mds[slot].length_bytes as u32,
+        };
+        self.request(now, slot, &request, body, event, 0)
+    }
+
+    /// The slot of a descriptor that can send.
+    fn initiator_slot(&self, handle: MdHandle) -> Result<u32, RequestError> {
+        let slot = self.md_slot(handle).ok_or(RequestError::UnknownMd(handle))?;
+        let md = &self.mds[slot];
+        if md.unlinking {
+            Err(RequestError::UnknownMd(handle))
+        } else if !md.is_bound() {
+            Err(RequestError::MdAttached(handle))
+        } else if md.is_used_up() {
+            Err(RequestError::MdExhausted(handle))
+        } else if !md.has_event_slot() {
+            Err(RequestError::EventQueueFull(handle))
+        } else {
+            Ok(slot)
+        }
+    }
+
+    fn send_event(&self, slot: u32, request: &Request) -> Event {
+        let own = ProcessId { pid: self.pid, ..ANYONE };
+        Event {
+            message_type: Some(request.message_type),
+            target: request.target,
+            initiator: own,
+            source: own,
+            ..self.event_of(slot, EventKind::Send)
+        }
+    }
+
+    fn request(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        request: &Request,
+        body: Body,
+        event: Event,
+        payload_length: u32,
+    ) -> Result<(), RequestError> {
+        let target = &request.target.nid;
+        let Ok(ni) = self.topology.select(target, request.self_nid.as_ref()) else {
+            self.start(slot);
+            self.complete(slot, event, Status::NeverSent(Cause::Unreachable));
+            self.counters.send_failures += 1;
+            return Ok(());
+        };
+        if !self.messages.reserve(Budget::Request) {
+            return Err(RequestError::RequestsFull);
+        }
+        let credits = self.interface(ni).peer_share;
+        let Some(peer) = self.peers.acquire(target, credits) else {
+            self.messages.unreserve(Budget::Request);
+            return Err(RequestError::PeersFull);
+        };
+        self.start(slot);
+        let local = &self.topology.interfaces()[usize::from(ni.0)];
+        let header = Header {
+            destination: request.target,
+            source: ProcessId { nid: local.nid, pid: self.pid },
+            payload_length,
+            body,
+        };
+        let deadline = now + local.message_timeout;
+        let payload = (payload_length > 0).then_some(Span {
+            md: request.md,
+            offset_bytes: 0,
+            length_bytes: payload_length,
+        });
+        let operation = Some((slot, event));
+        self.launch(Record::new(Budget::Request, (ni, peer), header, payload, operation, deadline));
+        Ok(())
+    }
+
+    /// How the responder is to name a descriptor.
+    fn wire_handle(&self, md: MdHandle) -> WireHandle {
+        WireHandle { interface_cookie: self.interface_cookie, object_cookie: md.0.0 }
+    }
+}

@@ -1,0 +1,215 @@
+//! Match entries and memory descriptors: made, given operations, ended.
+
+use lnet_wire::header::PAYLOAD_MAX_BYTES;
+use lnet_wire::{Nid, ProcessId};
+
+use super::Shard;
+use crate::event::{Event, EventKind};
+use crate::handle::{Cookie, Kind, MdHandle, MeHandle};
+use crate::list::NONE;
+use crate::lnd::{Cause, Status};
+use crate::md::{MdError, MdOptions, MdSpec, MemoryDesc, Threshold, Unlinked};
+use crate::portal::{EntryError, EntrySpec};
+
+/// A process of which nothing is said.
+pub(super) const ANYONE: ProcessId = ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID };
+
+impl Shard {
+    /// Makes a match entry. It matches nothing until it is given a descriptor.
+    ///
+    /// # Errors
+    /// [`EntryError`] says what is wrong with the portal, or that the shard is full.
+    pub fn attach_entry(&mut self, spec: &EntrySpec) -> Result<MeHandle, EntryError> {
+        let slot = self.tables.insert(spec)?;
+        Ok(MeHandle(Cookie::new(Kind::MatchEntry, self.id, slot, self.tables.generation(slot))))
+    }
+
+    /// Makes a descriptor and gives it to a match entry. It needs [`MdOptions::PUT`] or [`MdOptions::GET`]
+    /// or both, and reserves the event slots of all operations that it takes, and one.
+    ///
+    /// # Errors
+    /// [`MdError`]. The entry is then gone too (LNet `lib-md.c: LNetMDAttach`), unless it has a descriptor
+    /// already.
+    pub fn attach(&mut self, entry: MeHandle, spec: &MdSpec) -> Result<MdHandle, MdError> {
+        let entry_slot = self.entry_slot(entry).ok_or(MdError::UnknownEntry(entry))?;
+        if self.tables.entry(entry_slot).md != NONE {
+            return Err(MdError::EntryInUse(entry));
+        }
+        match self.make_attached(spec) {
+            Ok(slot) => {
+                self.tables.entry_mut(entry_slot).md = slot;
+                self.mds[slot].entry = entry_slot;
+                Ok(self.md_handle(slot))
+            }
+            Err(error) => {
+                self.tables.remove(entry_slot);
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes a descriptor for PUTs and GETs of this node. It may have neither [`MdOptions::PUT`] nor
+    /// [`MdOptions::GET`], and reserves event slots as an attached one does.
+    ///
+    /// # Errors
+    /// [`MdError`].
+    pub fn bind(&mut self, spec: &MdSpec) -> Result<MdHandle, MdError> {
+        if spec.options.intersects(MdOptions::PUT | MdOptions::GET) {
+            return Err(MdError::Options(spec.options));
+        }
+        if spec.length_bytes > u64::from(PAYLOAD_MAX_BYTES) {
+            return Err(MdError::TooLong { length_bytes: spec.length_bytes });
+        }
+        let slot = self.make(spec)?;
+        Ok(self.md_handle(slot))
+    }
+
+    /// Unlinks a descriptor: at once if it is idle, else when its last operation ends. From now on nothing
+    /// finds it, its messages that wait for credits are cancelled when their turn comes, and what ends well
+    /// is reported as a timeout (LNet `lib-md.c: LNetMDUnlink`).
+    ///
+    /// A descriptor that was used up and goes by itself can be unlinked until its last operation ends; that
+    /// makes no second event.
+    ///
+    /// # Errors
+    /// The handle, if nothing is found by it (`-ENOENT`).
+    pub fn unlink(&mut self, md: MdHandle) -> Result<Unlinked, MdHandle> {
+        let slot = self.md_slot(md).ok_or(md)?;
+        Ok(self.unlink_slot(slot))
+    }
+
+    /// Removes a match entry, and unlinks its descriptor if it has one: then as [`Shard::unlink`].
+    ///
+    /// # Errors
+    /// The handle, if nothing is found by it (`-ENOENT`).
+    pub fn unlink_entry(&mut self, entry: MeHandle) -> Result<Unlinked, MeHandle> {
+        let slot = self.entry_slot(entry).ok_or(entry)?;
+        let md = self.tables.entry(slot).md;
+        if md == NONE {
+            self.tables.remove(slot);
+            return Ok(Unlinked::Done);
+        }
+        self.tables.entry_mut(slot).auto_unlink = true;
+        Ok(self.unlink_slot(md))
+    }
+
+    fn make_attached(&mut self, spec: &MdSpec) -> Result<u32, MdError> {
+        if !spec.options.intersects(MdOptions::PUT | MdOptions::GET) {
+            return Err(MdError::Options(spec.options));
+        }
+        self.make(spec)
+    }
+
+    /// Makes a descriptor, its event slots reserved.
+    fn make(&mut self, spec: &MdSpec) -> Result<u32, MdError> {
+        let length_bytes = spec.length_bytes;
+        if let Some(max_size_bytes) = spec.max_size_bytes.filter(|&size| size > length_bytes) {
+            return Err(MdError::MaxSize { max_size_bytes, length_bytes });
+        }
+        if self.mds.is_full() {
+            return Err(MdError::Full);
+        }
+        let mut md = MemoryDesc::new(spec);
+        if let Some(queue) = spec.event_queue {
+            md.event_queue = self.event_queue_slot(queue).ok_or(MdError::UnknownEventQueue(queue))?;
+            md.event_slots = match spec.threshold {
+                Threshold::Count(count) => count.saturating_add(1),
+                Threshold::Infinite => self.unlimited_events,
+            };
+            let wanted = md.event_slots;
+            self.events
+                .reserve(md.event_queue, wanted)
+                .map_err(|free| MdError::EventSlots { wanted, free })?;
+        }
+        self.mds.insert(md).map_err(|_| MdError::Full)
+    }
+
+    fn unlink_slot(&mut self, slot: u32) -> Unlinked {
+        self.detach(slot);
+        let md = &mut self.mds[slot];
+        md.unlinking = true;
+        if md.operations > 0 {
+            md.aborted = true;
+            return Unlinked::Pending;
+        }
+        let event = Event { unlinked: true, ..self.event_of(slot, EventKind::Unlink) };
+        let md = &mut self.mds[slot];
+        if md.event_queue != NONE {
+            md.event_slots -= 1;
+            self.events.push(md.event_queue, event, false);
+        }
+        self.forget(slot);
+        Unlinked::Done
+    }
+
+    /// Counts an operation in on a descriptor (one that is neither used up nor out of event slots). One
+    /// that is used up thereby, and goes by itself, leaves its entry now and itself with its last operation.
+    pub(super) fn start(&mut self, slot: u32) {
+        if self.mds[slot].start() {
+            self.mds[slot].unlinking = true;
+            self.detach(slot);
+        }
+    }
+
+    /// Ends an operation on a descriptor: reports it, as the last one if it is. Returns the status as
+    /// reported.
+    pub(super) fn complete(&mut self, slot: u32, mut event: Event, status: Status) -> Status {
+        let md = &mut self.mds[slot];
+        md.operations -= 1;
+        let aborted = md.aborted && status == Status::Ok;
+        event.status = if aborted { Status::Unknown(Cause::Timeout) } else { status };
+        event.unlinked = md.operations == 0 && md.ends_when_idle();
+        if md.event_queue != NONE {
+            self.events.push(md.event_queue, event, md.is_infinite());
+        }
+        if event.unlinked {
+            self.detach(slot);
+            self.forget(slot);
+        }
+        event.status
+    }
+
+    /// An event of a descriptor that says nothing but its kind.
+    pub(super) fn event_of(&self, slot: u32, kind: EventKind) -> Event {
+        let md = &self.mds[slot];
+        Event {
+            kind,
+            status: Status::Ok,
+            unlinked: false,
+            md: self.md_handle(slot),
+            user_ptr: md.user_ptr,
+            options: md.options,
+            message_type: None,
+            target: ANYONE,
+            initiator: ANYONE,
+            source: ANYONE,
+            sender: Nid::ANY,
+            portal: 0,
+            match_bits: 0,
+            hdr_data: 0,
+            requested_bytes: 0,
+            manipulated_bytes: 0,
+            offset_bytes: 0,
+        }
+    }
+
+    /// Parts a descriptor from its entry, if it has one; the entry goes too if it was made that way.
+    fn detach(&mut self, slot: u32) {
+        let entry = core::mem::replace(&mut self.mds[slot].entry, NONE);
+        if entry == NONE {
+            return;
+        }
+        self.tables.entry_mut(entry).md = NONE;
+        if self.tables.entry(entry).auto_unlink {
+            self.tables.remove(entry);
+        }
+    }
+
+    /// Frees a descriptor without entry and operations, and the event slots that it did not need.
+    fn forget(&mut self, slot: u32) {
+        let md = self.mds.remove(slot);
+        if md.event_queue != NONE {
+            self.events.release(md.event_queue, md.event_slots);
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! A shard: the data path of one CPU.
+//!
+//! It owns its match entries, descriptors, event queues and its share of the credits; no other shard
+//! touches them. Its driver calls, in any order:
+//!
+//! - [`Shard::attach_entry`], [`Shard::attach`], [`Shard::bind`], [`Shard::unlink`], [`Shard::put`],
+//!   [`Shard::get`] for the application;
+//! - the [`Uplink`](crate::lnd::Uplink) methods for its LNDs;
+//! - [`Shard::handle_timeout`] at the time that [`Shard::poll_timeout`] says;
+//! - after any of these [`Shard::poll_transmit`] and [`Shard::poll_event`] until they return `None`.
+//!
+//! Invariants: nothing allocates after [`Shard::new`]; what a peer sends never trips an assertion, what an
+//! LND does against its contract always does; a message ends exactly once, and with it its operation on a
+//! descriptor, its credits and its reference on a peer.
+
+mod initiator;
+mod memory;
+mod response;
+mod target;
+mod transmit;
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use lnet_wire::Nid;
+use lnet_wire::steer::SHARDS_MAX;
+
+pub use initiator::{GetRequest, PutRequest, RequestError};
+
+use crate::credit::{Credits, share};
+use crate::event::{EqError, Event, EventQueues};
+use crate::handle::{Cookie, EqHandle, Kind, MdHandle, MeHandle, ShardId};
+use crate::hash::Seed;
+use crate::limits::Limits;
+use crate::list::NONE;
+use crate::lnd::NiId;
+use crate::md::MemoryDesc;
+use crate::message::{Credited, Done, Messages, PeerCredited, Queue, Timers};
+use crate::peer::Peers;
+use crate::portal::MatchTables;
+use crate::slab::Slab;
+use crate::stats::Counters;
+use crate::time::Instant;
+use crate::topology::Topology;
+
+use target::Inbound;
+
+/// What a shard is made of.
+#[derive(Clone, Debug)]
+pub struct ShardConfig {
+    /// Its number, below `shard_count`.
+    pub shard: ShardId,
+    /// Shards of the node, at most [`SHARDS_MAX`].
+    pub shard_count: u8,
+    /// Names this life of the node in its wire handles; kernel nodes take the time of their start.
+    pub interface_cookie: u64,
+    /// The node's pid, [`lnet_wire::ProcessId::LUSTRE_PID`] everywhere in practice.
+    pub pid: u32,
+    /// How much of everything it may hold.
+    pub limits: Limits,
+    /// The node's interfaces.
+    pub topology: Arc<Topology>,
+    /// Seeds the hash tables. Peers should not know it.
+    pub hash_seed: u64,
+}
+
+/// What a shard keeps for a local interface.
+struct Interface {
+    credits: Credits<PeerCredited>,
+    /// Credits that a peer on its net gets.
+    peer_share: u32,
+    /// Messages that hold their credits, to be polled.
+    ready: Queue<Credited>,
+    timers: Timers,
+}
+
+/// The data path of one CPU. See the [module](self) for the order of calls.
+pub struct Shard {
+    id: ShardId,
+    interface_cookie: u64,
+    pid: u32,
+    /// Event slots of a descriptor without a threshold.
+    unlimited_events: u32,
+    topology: Arc<Topology>,
+    tables: MatchTables,
+    mds: Slab<MemoryDesc>,
+    events: EventQueues,
+    messages: Messages,
+    peers: Peers,
+    interfaces: Vec<Interface>,
+    /// Messages that arrive, by [`RxId`](crate::lnd::RxId).
+    incoming: Box<[Option<Inbound>]>,
+    /// Messages that have ended and whose end has not been dealt with; empty between calls.
+    ended: Queue<Done>,
+    counters: Counters,
+}
+
+impl Shard {
+    /// A shard with nothing in it. Allocates all that it will ever use.
+    ///
+    /// # Panics
+    /// If the limits are not valid, or the topology or the shard count exceed them.
+    #[must_use]
+    pub fn new(config: ShardConfig) -> Self {
+        let ShardConfig { shard, shard_count, interface_cookie, pid, limits, topology, hash_seed } = config;
+        assert!(limits.is_valid(), "{limits:?} are no valid limits");
+        assert!(u32::from(shard_count) <= SHARDS_MAX, "{shard_count} shards, at most {SHARDS_MAX} expected");
+        assert!(shard.0 < shard_count, "{shard:?} of {shard_count} shards");
+        let local = topology.interfaces();
+        assert!(
+            local.len() <= usize::from(limits.interfaces),
+            "{} interfaces exceed the limits",
+            local.len()
+        );
+        let seed = Seed::new(hash_seed);
+        let mut interfaces = Vec::with_capacity(usize::from(limits.interfaces));
+        interfaces.extend(local.iter().map(|ni| Interface {
+            credits: Credits::new(share(ni.credits, shard_count)),
+            peer_share: share(ni.peer_credits.min(ni.credits), shard_count),
+            ready: Queue::new(),
+            timers: Timers::new(),
+        }));
+        Self {
+            id: shard,
+            interface_cookie,
+            pid,
+            unlimited_events: limits.unlimited_events,
+            topology,
+            tables: MatchTables::new(limits.match_entries, seed),
+            mds: Slab::new(limits.memory_descs),
+            events: EventQueues::new(limits.event_queues, limits.events),
+            messages: Messages::new(limits.requests, limits.responses),
+            peers: Peers::new(limits.peers, seed),
+            interfaces,
+            incoming: (0..limits.incoming).map(|_| None).collect(),
+            ended: Queue::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Makes an event queue for `slots` events, taken from those of the shard.
+    ///
+    /// # Errors
+    /// [`EqError::Full`] or [`EqError::Slots`] when the shard has no more.
+    pub fn create_event_queue(&mut self, slots: u32) -> Result<EqHandle, EqError> {
+        let slot = self.events.create(slots)?;
+        Ok(EqHandle(Cookie::new(Kind::EventQueue, self.id, slot, self.events.generation(slot))))
+    }
+
+    /// Frees an event queue.
+    ///
+    /// # Errors
+    /// [`EqError::Busy`] while a descriptor has slots in it or an event waits: none is ever lost.
+    /// [`EqError::Unknown`] if there is no such queue.
+    pub fn free_event_queue(&mut self, queue: EqHandle) -> Result<(), EqError> {
+        let slot = self.event_queue_slot(queue).ok_or(EqError::Unknown)?;
+        self.events.remove(slot)
+    }
+
+    /// Takes the oldest event out of a queue; `None` when there is none, or no such queue.
+    pub fn poll_event(&mut self, queue: EqHandle) -> Option<Event> {
+        let queue = self.event_queue_slot(queue)?;
+        let (event, recurring) = self.events.pop(queue)?;
+        let slot = event.md.0.slot();
+        if recurring && self.mds.holds(slot, event.md.0.generation()) {
+            self.mds[slot].event_slots += 1;
+        } else {
+            self.events.release(queue, 1);
+        }
+        Some(event)
+    }
+
+    /// What the shard has done so far.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// What is in use at this moment.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        Usage {
+            match_entries: self.tables.entry_count(),
+            memory_descs: self.mds.used_count(),
+            events: self.events.waiting_count(),
+            messages: self.messages.count(),
+            peers: self.peers.count(),
+        }
+    }
+
+    /// Free credits of an interface, less the messages that wait for one (LNet's "tx credits").
+    #[must_use]
+    pub fn interface_credits(&self, ni: NiId) -> Option<i64> {
+        self.interfaces.get(usize::from(ni.0)).map(|interface| interface.credits.available())
+    }
+
+    /// Free credits of a peer, less the messages that wait for one; `None` if it is not remembered.
+    #[must_use]
+    pub fn peer_credits(&self, peer: &Nid) -> Option<i64> {
+        self.peers.available(peer)
+    }
+
+    /// When [`Shard::handle_timeout`] has something to do: the earliest deadline of a message that waits
+    /// for a credit.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.interfaces.iter().filter_map(|interface| interface.timers.next(&self.messages)).min()
+    }
+
+    fn event_queue_slot(&self, queue: EqHandle) -> Option<u32> {
+        let EqHandle(cookie) = queue;
+        (self.made(cookie, Kind::EventQueue) && self.events.holds(cookie.slot(), cookie.generation()))
+            .then_some(cookie.slot())
+    }
+
+    fn entry_slot(&self, entry: MeHandle) -> Option<u32> {
+        let MeHandle(cookie) = entry;
+        (self.made(cookie, Kind::MatchEntry) && self.tables.holds(cookie.slot(), cookie.generation()))
+            .then_some(cookie.slot())
+    }
+
+    /// The slot of a descriptor that can still be found.
+    fn md_slot(&self, md: MdHandle) -> Option<u32> {
+        let MdHandle(cookie) = md;
+        let slot = cookie.slot();
+        (self.made(cookie, Kind::MemoryDesc)
+            && self.mds.holds(slot, cookie.generation())
+            && !self.mds[slot].aborted)
+            .then_some(slot)
+    }
+
+    fn md_handle(&self, slot: u32) -> MdHandle {
+        MdHandle(Cookie::new(Kind::MemoryDesc, self.id, slot, self.mds.generation(slot)))
+    }
+
+    fn made(&self, cookie: Cookie, kind: Kind) -> bool {
+        cookie.is(kind) && cookie.shard() == self.id
+    }
+
+    fn interface(&mut self, ni: NiId) -> &mut Interface {
+        &mut self.interfaces[usize::from(ni.0)]
+    }
+}
+
+/// What a shard holds at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Usage {
+    /// Match entries.
+    pub match_entries: u32,
+    /// Memory descriptors, those that wait for their last operation included.
+    pub memory_descs: u32,
+    /// Events that were not polled yet.
+    pub events: u32,
+    /// Messages on their way out.
+    pub messages: u32,
+    /// Peers that are remembered.
+    pub peers: u32,
+}
+
+const _: () = assert!(SHARDS_MAX <= 1 << lnet_wire::steer::COOKIE_SHARD_BITS);
+const _: () = assert!(NONE as u64 > 1 << crate::handle::SLOT_BITS);

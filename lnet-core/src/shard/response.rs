@@ -1,0 +1,75 @@
+//! ACK and REPLY at the initiator (LNet `lib-move.c: lnet_parse_ack`, `lnet_parse_reply`).
+
+use lnet_wire::{Header, MessageType, WireHandle};
+
+use super::Shard;
+use super::target::Inbound;
+use crate::event::{Event, EventKind};
+use crate::handle::{Cookie, MdHandle};
+use crate::lnd::Span;
+use crate::md::MdOptions;
+use crate::stats::DropReason;
+
+impl Shard {
+    pub(super) fn admit_ack(
+        &mut self,
+        header: &Header,
+        handle: &WireHandle,
+        match_bits: u64,
+        manipulated_bytes: u32,
+    ) -> Result<(Inbound, Span), DropReason> {
+        let md = self.respondent(handle)?;
+        let event = Event {
+            message_type: Some(MessageType::Ack),
+            match_bits,
+            manipulated_bytes,
+            ..self.arrival_event(md, EventKind::Ack, header)
+        };
+        Ok(self.take_response(md, event, 0))
+    }
+
+    pub(super) fn admit_reply(
+        &mut self,
+        header: &Header,
+        handle: &WireHandle,
+    ) -> Result<(Inbound, Span), DropReason> {
+        let md = self.respondent(handle)?;
+        let descriptor = &self.mds[md];
+        // A bound descriptor is no longer than a message.
+        let room_bytes = descriptor.length_bytes as u32;
+        if header.payload_length > room_bytes && !descriptor.options.contains(MdOptions::TRUNCATE) {
+            return Err(DropReason::ReplyTooLong);
+        }
+        let length_bytes = header.payload_length.min(room_bytes);
+        let event = Event {
+            message_type: Some(MessageType::Reply),
+            requested_bytes: header.payload_length,
+            manipulated_bytes: length_bytes,
+            ..self.arrival_event(md, EventKind::Reply, header)
+        };
+        Ok(self.take_response(md, event, length_bytes))
+    }
+
+    /// The descriptor that an ACK or REPLY names, if it takes one more operation.
+    fn respondent(&self, handle: &WireHandle) -> Result<u32, DropReason> {
+        if handle.interface_cookie != self.interface_cookie {
+            return Err(DropReason::UnknownMd);
+        }
+        let slot = self.md_slot(MdHandle(Cookie(handle.object_cookie))).ok_or(DropReason::UnknownMd)?;
+        let md = &self.mds[slot];
+        if !md.is_bound() {
+            Err(DropReason::MdAttached)
+        } else if md.is_used_up() {
+            Err(DropReason::MdExhausted)
+        } else if !md.has_event_slot() {
+            Err(DropReason::EventQueueFull)
+        } else {
+            Ok(slot)
+        }
+    }
+
+    fn take_response(&mut self, md: u32, event: Event, length_bytes: u32) -> (Inbound, Span) {
+        self.start(md);
+        (Inbound { md, event, response: None }, Span { md: event.md, offset_bytes: 0, length_bytes })
+    }
+}

@@ -1,0 +1,271 @@
+//! PUT and GET at the target, and the responses to them (LNet `lib-move.c: lnet_parse_put`,
+//! `lnet_parse_get`, `lib-msg.c: lnet_complete_msg_locked`).
+//!
+//! What a response needs (room for a message, a reference on the peer) is taken before the message is
+//! matched: one that could not be answered is dropped and counted, and has changed nothing.
+
+use lnet_wire::header::PAYLOAD_MAX_BYTES;
+use lnet_wire::steer::PORTALS;
+use lnet_wire::{Body, Header, MessageType, Nid, ProcessId, WireHandle};
+
+use super::Shard;
+use crate::event::{Event, EventKind};
+use crate::lnd::{NiId, RxId, Span, Status, TxId, Uplink, Verdict};
+use crate::md::MdOptions;
+use crate::message::{Budget, Record};
+use crate::portal::{Arriving, Found};
+use crate::stats::DropReason;
+use crate::time::Instant;
+
+/// A message whose payload an LND is putting in place.
+pub(super) struct Inbound {
+    /// The descriptor, an operation of which this is.
+    pub(super) md: u32,
+    /// What will be reported.
+    pub(super) event: Event,
+    /// What will be answered.
+    pub(super) response: Option<Promise>,
+}
+
+/// The response to a message: room for it is reserved, a reference on the peer is held.
+#[derive(Clone, Copy)]
+pub(super) struct Promise {
+    ni: NiId,
+    peer: u32,
+    /// What the sender wants to see again.
+    handle: WireHandle,
+}
+
+impl Uplink for Shard {
+    fn header(&mut self, _now: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict {
+        let idle = self.incoming.get(rx.0 as usize).map(Option::is_none);
+        assert_eq!(idle, Some(true), "the LND uses {rx:?} twice, or it is beyond the limits");
+        match self.admit(ni, header) {
+            Ok((inbound, span)) => {
+                self.incoming[rx.0 as usize] = Some(inbound);
+                Verdict::Deliver(span)
+            }
+            Err(reason) => {
+                self.counters.count_drop(reason, header.payload_length);
+                Verdict::Drop
+            }
+        }
+    }
+
+    fn received(&mut self, now: Instant, rx: RxId, status: Status) {
+        let Some(inbound) = self.incoming.get_mut(rx.0 as usize).and_then(Option::take) else {
+            panic!("no message arrives as {rx:?}")
+        };
+        let Inbound { md, event, response } = inbound;
+        match status {
+            Status::Ok => {
+                let carries_payload = matches!(event.kind, EventKind::Put | EventKind::Reply);
+                self.counters.received.add(if carries_payload { event.manipulated_bytes } else { 0 });
+            }
+            Status::NeverSent(_) | Status::Unknown(_) => self.counters.receive_failures += 1,
+        }
+        if let (EventKind::Get, Status::Ok, Some(promise)) = (event.kind, status, response) {
+            return self.reply(now, md, event, promise);
+        }
+        let reported = self.complete(md, event, status);
+        if let Some(promise) = response {
+            if event.kind == EventKind::Put && reported == Status::Ok {
+                self.acknowledge(now, &event, promise);
+            } else {
+                self.break_promise(promise);
+            }
+        }
+    }
+
+    fn sent(&mut self, now: Instant, tx: TxId, status: Status) {
+        self.finish(now, tx, status);
+    }
+}
+
+impl Shard {
+    /// Decides on a message that arrives.
+    fn admit(&mut self, ni: NiId, header: &Header) -> Result<(Inbound, Span), DropReason> {
+        let length = header.payload_length;
+        let well_formed = match header.body {
+            Body::Put { .. } | Body::Reply { .. } => length <= PAYLOAD_MAX_BYTES,
+            Body::Get { sink_length, .. } => length == 0 && sink_length <= PAYLOAD_MAX_BYTES,
+            Body::Ack { .. } => length == 0,
+            Body::Hello { .. } => false,
+        };
+        if !well_formed {
+            return Err(DropReason::Malformed);
+        }
+        if header.destination.nid != self.topology.interfaces()[usize::from(ni.0)].nid {
+            return Err(DropReason::NotLocal);
+        }
+        if header.source.nid.is_any() {
+            return Err(DropReason::NoSource);
+        }
+        match header.body {
+            Body::Put { .. } => self.admit_put(ni, header),
+            Body::Get { .. } => self.admit_get(ni, header),
+            Body::Ack { md, match_bits, manipulated_length } => {
+                self.admit_ack(header, &md, match_bits, manipulated_length)
+            }
+            Body::Reply { md } => self.admit_reply(header, &md),
+            Body::Hello { .. } => Err(DropReason::Malformed),
+        }
+    }
+
+    fn admit_put(&mut self, ni: NiId, header: &Header) -> Result<(Inbound, Span), DropReason> {
+        let Body::Put { ack_md, match_bits, hdr_data, portal, offset } = header.body else {
+            unreachable!("not a PUT")
+        };
+        let found = self.find(&Arriving {
+            portal,
+            source: header.source,
+            match_bits,
+            operation: MdOptions::PUT,
+            requested_bytes: header.payload_length,
+            remote_offset_bytes: offset,
+        })?;
+        let acknowledges =
+            ack_md != WireHandle::NONE && !self.mds[found.md].options.contains(MdOptions::ACK_DISABLE);
+        let response = if acknowledges { Some(self.promise(ni, &header.source.nid, ack_md)?) } else { None };
+        let event = Event {
+            message_type: Some(MessageType::Put),
+            portal,
+            match_bits,
+            hdr_data,
+            requested_bytes: header.payload_length,
+            manipulated_bytes: found.length_bytes,
+            offset_bytes: found.offset_bytes,
+            ..self.arrival_event(found.md, EventKind::Put, header)
+        };
+        Ok(self.take(found, event, response))
+    }
+
+    fn admit_get(&mut self, ni: NiId, header: &Header) -> Result<(Inbound, Span), DropReason> {
+        let Body::Get { return_md, match_bits, portal, offset, sink_length } = header.body else {
+            unreachable!("not a GET")
+        };
+        let found = self.find(&Arriving {
+            portal,
+            source: header.source,
+            match_bits,
+            operation: MdOptions::GET,
+            requested_bytes: sink_length,
+            remote_offset_bytes: offset,
+        })?;
+        let response = Some(self.promise(ni, &header.source.nid, return_md)?);
+        let event = Event {
+            message_type: Some(MessageType::Get),
+            portal,
+            match_bits,
+            manipulated_bytes: found.length_bytes,
+            offset_bytes: found.offset_bytes,
+            ..self.arrival_event(found.md, EventKind::Get, header)
+        };
+        let (inbound, span) = self.take(found, event, response);
+        // Nothing comes in with a GET; what goes out is the span of its REPLY.
+        Ok((inbound, Span { length_bytes: 0, ..span }))
+    }
+
+    /// The descriptor that takes a message, and how much; nothing is consumed yet.
+    fn find(&self, message: &Arriving) -> Result<Room, DropReason> {
+        if message.portal as usize >= PORTALS {
+            return Err(DropReason::Portal);
+        }
+        match self.tables.find(&self.mds, message) {
+            Found::Match { md, .. } if !self.mds[md].has_event_slot() => Err(DropReason::EventQueueFull),
+            Found::Match { md, offset_bytes, length_bytes } => Ok(Room { md, offset_bytes, length_bytes }),
+            Found::TooLong => Err(DropReason::TooLong),
+            Found::Nothing => Err(DropReason::NoMatch),
+        }
+    }
+
+    /// Consumes what was found.
+    fn take(&mut self, found: Room, event: Event, response: Option<Promise>) -> (Inbound, Span) {
+        let Room { md, offset_bytes, length_bytes } = found;
+        self.mds[md].offset_bytes = offset_bytes + u64::from(length_bytes);
+        self.start(md);
+        (Inbound { md, event, response }, Span { md: event.md, offset_bytes, length_bytes })
+    }
+
+    /// What any message that arrives says about itself.
+    pub(super) fn arrival_event(&self, slot: u32, kind: EventKind, header: &Header) -> Event {
+        Event {
+            target: header.destination,
+            initiator: header.source,
+            source: header.source,
+            sender: header.source.nid,
+            ..self.event_of(slot, kind)
+        }
+    }
+
+    /// Makes sure that a response can be sent.
+    fn promise(&mut self, ni: NiId, source: &Nid, handle: WireHandle) -> Result<Promise, DropReason> {
+        if self.topology.interfaces()[usize::from(ni.0)].net != source.net() {
+            return Err(DropReason::NoRoute);
+        }
+        if !self.messages.reserve(Budget::Response) {
+            return Err(DropReason::ResponsesFull);
+        }
+        let credits = self.interface(ni).peer_share;
+        match self.peers.acquire(source, credits) {
+            Some(peer) => Ok(Promise { ni, peer, handle }),
+            None => {
+                self.messages.unreserve(Budget::Response);
+                Err(DropReason::PeersFull)
+            }
+        }
+    }
+
+    fn break_promise(&mut self, promise: Promise) {
+        self.messages.unreserve(Budget::Response);
+        self.peers.release(promise.peer);
+    }
+
+    fn acknowledge(&mut self, now: Instant, put: &Event, promise: Promise) {
+        let body = Body::Ack {
+            md: promise.handle,
+            match_bits: put.match_bits,
+            manipulated_length: put.manipulated_bytes,
+        };
+        self.respond(now, put, promise, body, None, None);
+    }
+
+    /// Answers a GET. Its event comes when the REPLY has been sent.
+    fn reply(&mut self, now: Instant, md: u32, get: Event, promise: Promise) {
+        let payload = (get.manipulated_bytes > 0).then_some(Span {
+            md: get.md,
+            offset_bytes: get.offset_bytes,
+            length_bytes: get.manipulated_bytes,
+        });
+        self.respond(now, &get, promise, Body::Reply { md: promise.handle }, payload, Some((md, get)));
+    }
+
+    /// Sends a response from the interface that was asked to the process that asked.
+    fn respond(
+        &mut self,
+        now: Instant,
+        request: &Event,
+        promise: Promise,
+        body: Body,
+        payload: Option<Span>,
+        operation: Option<(u32, Event)>,
+    ) {
+        let local = &self.topology.interfaces()[usize::from(promise.ni.0)];
+        let header = Header {
+            destination: request.source,
+            source: ProcessId { nid: local.nid, pid: self.pid },
+            payload_length: payload.map_or(0, |span| span.length_bytes),
+            body,
+        };
+        let deadline = now + local.message_timeout;
+        let path = (promise.ni, promise.peer);
+        self.launch(Record::new(Budget::Response, path, header, payload, operation, deadline));
+    }
+}
+
+/// Room for a message in a descriptor.
+struct Room {
+    md: u32,
+    offset_bytes: u64,
+    length_bytes: u32,
+}

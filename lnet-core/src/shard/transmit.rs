@@ -1,0 +1,158 @@
+//! Messages on their way out: credits in order, to the LND, and home again.
+//!
+//! A message takes a credit of its peer first, then one of its interface; they return the other way round,
+//! each to the next message that waits for it (LNet `lib-move.c: lnet_post_send_locked`,
+//! `lnet_return_tx_credits_locked`). Ends that cause further ends go through the `ended` queue, so nothing
+//! here recurses however many messages wait.
+
+use super::Shard;
+use crate::lnd::{Cause, Full, NiId, Status, Transmit, TxId};
+use crate::message::{Message, PeerCredited, Record, Stage};
+use crate::time::Instant;
+
+impl Shard {
+    /// The next message for the LND of an interface; `None` when there is none, or no such interface.
+    /// The LND owns it until it says [`Uplink::sent`](crate::lnd::Uplink::sent).
+    pub fn poll_transmit(&mut self, ni: NiId) -> Option<Transmit> {
+        let interface = self.interfaces.get_mut(usize::from(ni.0))?;
+        let message = interface.ready.pop(&mut self.messages)?;
+        Some(self.messages.submit(message))
+    }
+
+    /// Takes back what a device had no room for; it is the next that [`Shard::poll_transmit`] returns. Of
+    /// several, give back the last first.
+    ///
+    /// # Panics
+    /// If the message is not with an LND.
+    pub fn give_back(&mut self, Full(transmit): Full<Transmit>) {
+        let message = self.messages.claim(transmit.tx);
+        let message = self.messages.refused(message);
+        self.interfaces[usize::from(transmit.ni.0)].ready.push_front(&mut self.messages, message);
+    }
+
+    /// Ends the messages that have waited for credits until their deadline.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        for ni in (0..self.interfaces.len()).map(|index| NiId(index as u16)) {
+            while let Some(expired) =
+                self.interfaces[usize::from(ni.0)].timers.pop_expired(&mut self.messages, now)
+            {
+                let status = Status::NeverSent(Cause::Timeout);
+                let ended = match expired.stage {
+                    Stage::Queued => {
+                        let credits = &mut self.peers.get_mut(expired.peer).credits;
+                        let message = credits.withdraw(&mut self.messages, expired);
+                        self.messages.end(message, status)
+                    }
+                    Stage::PeerCredited => {
+                        let credits = &mut self.interfaces[usize::from(ni.0)].credits;
+                        let message = credits.withdraw(&mut self.messages, expired);
+                        self.messages.end(message, status)
+                    }
+                    stage => unreachable!("a message that is {stage:?} waits for no credit"),
+                };
+                self.ended.push(&mut self.messages, ended);
+                self.settle(now);
+            }
+        }
+    }
+
+    /// Sets a new message on its way.
+    pub(super) fn launch(&mut self, record: Record) {
+        let (ni, peer) = (record.ni, record.peer);
+        let message = self.messages.insert(record);
+        self.counters.messages_max = self.counters.messages_max.max(self.messages.count());
+        if self.peers.get_mut(peer).credits.try_take() {
+            let message = self.messages.peer_credited(message);
+            self.take_interface_credit(ni, message);
+        } else {
+            self.interfaces[usize::from(ni.0)].timers.watch(&mut self.messages, &message);
+            self.peers.get_mut(peer).credits.wait(&mut self.messages, message);
+        }
+    }
+
+    /// The LND has finished with a message.
+    pub(super) fn finish(&mut self, now: Instant, tx: TxId, status: Status) {
+        let message = self.messages.claim(tx);
+        let ended = self.messages.end(message, status);
+        self.ended.push(&mut self.messages, ended);
+        self.settle(now);
+    }
+
+    fn take_interface_credit(&mut self, ni: NiId, message: Message<PeerCredited>) {
+        let interface = &mut self.interfaces[usize::from(ni.0)];
+        if interface.credits.try_take() {
+            interface.timers.forget(&mut self.messages, &message);
+            let message = self.messages.credited(message);
+            interface.ready.push(&mut self.messages, message);
+        } else {
+            interface.timers.watch(&mut self.messages, &message);
+            interface.credits.wait(&mut self.messages, message);
+        }
+    }
+
+    /// Deals with the ends of messages, those included that come of it.
+    fn settle(&mut self, now: Instant) {
+        while let Some(message) = self.ended.pop(&mut self.messages) {
+            let record = self.messages.remove(message);
+            match record.status {
+                Status::Ok => self.counters.sent.add(record.header.payload_length),
+                Status::NeverSent(_) | Status::Unknown(_) => self.counters.send_failures += 1,
+            }
+            let (peer_held, interface_held) = record.held();
+            if let Some((md, event)) = record.operation {
+                self.complete(md, event, record.status);
+            }
+            if interface_held {
+                self.return_interface_credit(now, record.ni);
+            }
+            if peer_held {
+                self.return_peer_credit(now, record.peer);
+            }
+            self.peers.release(record.peer);
+        }
+    }
+
+    fn return_interface_credit(&mut self, now: Instant, ni: NiId) {
+        let Some(message) = self.interfaces[usize::from(ni.0)].credits.give_back(&mut self.messages) else {
+            return;
+        };
+        let cause = self.overdue(now, self.messages.record(&message));
+        let interface = &mut self.interfaces[usize::from(ni.0)];
+        interface.timers.forget(&mut self.messages, &message);
+        let message = self.messages.credited(message);
+        match cause {
+            None => interface.ready.push(&mut self.messages, message),
+            Some(cause) => {
+                let ended = self.messages.end(message, Status::NeverSent(cause));
+                self.ended.push(&mut self.messages, ended);
+            }
+        }
+    }
+
+    fn return_peer_credit(&mut self, now: Instant, peer: u32) {
+        let Some(message) = self.peers.get_mut(peer).credits.give_back(&mut self.messages) else { return };
+        let record = self.messages.record(&message);
+        let ni = record.ni;
+        let cause = self.overdue(now, record);
+        let message: Message<PeerCredited> = self.messages.peer_credited(message);
+        match cause {
+            None => self.take_interface_credit(ni, message),
+            Some(cause) => {
+                self.interfaces[usize::from(ni.0)].timers.forget(&mut self.messages, &message);
+                let ended = self.messages.end(message, Status::NeverSent(cause));
+                self.ended.push(&mut self.messages, ended);
+            }
+        }
+    }
+
+    /// Why a message whose turn for a credit has come is not sent after all.
+    fn overdue(&self, now: Instant, record: &Record) -> Option<Cause> {
+        if record.operation.as_ref().is_some_and(|(md, _)| self.mds[*md].aborted) {
+            Some(Cause::Cancelled)
+        } else if now >= record.deadline {
+            Some(Cause::Timeout)
+        } else {
+            None
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Slabs: storage of a fixed number of values, made once, named by slot and generation.
+//!
+//! Invariants: a slab never grows; a generation is never 0 and changes whenever a slot is vacated, so that
+//! a name kept too long resolves to nothing; the slot that was vacated last is used first (it is warm).
+
+use alloc::boxed::Box;
+use core::ops::{Index, IndexMut};
+
+use crate::handle::SLOT_BITS;
+use crate::list::NONE;
+use crate::lnd::Full;
+
+enum Content<T> {
+    /// The next free slot, or [`NONE`].
+    Free(u32),
+    Used(T),
+}
+
+struct Slot<T> {
+    generation: u32,
+    content: Content<T>,
+}
+
+pub(crate) struct Slab<T> {
+    slots: Box<[Slot<T>]>,
+    free: u32,
+    used_count: u32,
+}
+
+impl<T> Slab<T> {
+    /// A slab for `capacity` values; at most `1 << SLOT_BITS`, what a cookie can name.
+    pub(crate) fn new(capacity: u32) -> Self {
+        assert!(capacity <= 1 << SLOT_BITS, "a slab of {capacity} slots exceeds a cookie's slot number");
+        let slots = (1..=capacity)
+            .map(|next| {
+                let next = if next == capacity { NONE } else { next };
+                Slot { generation: 1, content: Content::Free(next) }
+            })
+            .collect();
+        Self { slots, free: if capacity == 0 { NONE } else { 0 }, used_count: 0 }
+    }
+
+    pub(crate) const fn used_count(&self) -> u32 {
+        self.used_count
+    }
+
+    pub(crate) const fn is_full(&self) -> bool {
+        self.free == NONE
+    }
+
+    /// Stores a value and says in which slot.
+    pub(crate) fn insert(&mut self, value: T) -> Result<u32, Full<T>> {
+        let slot = self.free;
+        let Some(vacant) = self.slots.get_mut(slot as usize) else { return Err(Full(value)) };
+        let Content::Free(next) = vacant.content else {
+            unreachable!("slot {slot} of the free list is in use")
+        };
+        vacant.content = Content::Used(value);
+        self.free = next;
+        self.used_count += 1;
+        Ok(slot)
+    }
+
+    /// Vacates a slot that is in use.
+    pub(crate) fn remove(&mut self, slot: u32) -> T {
+        let entry = &mut self.slots[slot as usize];
+        let Content::Used(value) = core::mem::replace(&mut entry.content, Content::Free(self.free)) else {
+            unreachable!("slot {slot} is vacated twice")
+        };
+        entry.generation = entry.generation.wrapping_add(1).max(1);
+        self.free = slot;
+        self.used_count -= 1;
+        value
+    }
+
+    /// Generation of the value in a slot.
+    pub(crate) fn generation(&self, slot: u32) -> u32 {
+        self.slots[slot as usize].generation
+    }
+
+    /// Whether this name still has a value.
+    #[inline]
+    pub(crate) fn holds(&self, slot: u32, generation: u32) -> bool {
+        self.slots
+            .get(slot as usize)
+            .is_some_and(|entry| entry.generation == generation && matches!(entry.content, Content::Used(_)))
+    }
+
+    /// The value in a slot, if the slot exists and is in use.
+    pub(crate) fn get(&self, slot: u32) -> Option<&T> {
+        match &self.slots.get(slot as usize)?.content {
+            Content::Used(value) => Some(value),
+            Content::Free(_) => None,
+        }
+    }
+}
+
+impl<T> Index<u32> for Slab<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, slot: u32) -> &T {
+        match &self.slots[slot as usize].content {
+            Content::Used(value) => value,
+            Content::Free(_) => panic!("slot {slot} is vacant"),
+        }
+    }
+}
+
+impl<T> IndexMut<u32> for Slab<T> {
+    #[inline]
+    fn index_mut(&mut self, slot: u32) -> &mut T {
+        match &mut self.slots[slot as usize].content {
+            Content::Used(value) => value,
+            Content::Free(_) => panic!("slot {slot} is vacant"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_gives_the_value_back() {
+        let mut slab = Slab::new(2);
+        assert_eq!(slab.insert('a'), Ok(0));
+        assert_eq!(slab.insert('b'), Ok(1));
+        assert!(slab.is_full());
+        assert_eq!(slab.insert('c'), Err(Full('c')));
+        assert_eq!(slab.remove(0), 'a');
+        assert_eq!(slab.insert('d'), Ok(0));
+        assert_eq!((slab[0], slab[1], slab.used_count()), ('d', 'b', 2));
+        assert_eq!(Slab::new(0).insert('e'), Err(Full('e')));
+    }
+
+    #[test]
+    fn a_stale_generation_misses() {
+        let mut slab = Slab::new(1);
+        let slot = slab.insert(7).unwrap();
+        let generation = slab.generation(slot);
+        assert_ne!(generation, 0);
+        assert!(slab.holds(slot, generation));
+        slab.remove(slot);
+        assert!(!slab.holds(slot, generation));
+        assert!(!slab.holds(slot, slab.generation(slot)), "a vacant slot holds nothing");
+        slab.insert(8).unwrap();
+        assert!(!slab.holds(slot, generation));
+        assert!(!slab.holds(9, 1), "there is no such slot");
+    }
+
+    #[test]
+    fn generation_zero_is_skipped() {
+        let mut slab = Slab::new(1);
+        slab.slots[0].generation = u32::MAX;
+        let slot = slab.insert(()).unwrap();
+        slab.remove(slot);
+        assert_eq!(slab.generation(slot), 1);
+    }
+}

@@ -1,0 +1,150 @@
+//! Counters of a shard. They run freely and are never reset by the core.
+
+use core::fmt;
+
+/// Messages and their payload.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Traffic {
+    /// Messages.
+    pub messages: u64,
+    /// Bytes of payload.
+    pub bytes: u64,
+}
+
+impl Traffic {
+    pub(crate) const fn add(&mut self, bytes: u32) {
+        self.messages += 1;
+        self.bytes += bytes as u64;
+    }
+}
+
+/// Why a message that arrived was dropped. The sender learns nothing of it (LNet `lib-move.c: lnet_parse`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum DropReason {
+    /// A HELLO, an ACK or GET with payload, more payload than `LNET_MTU`, a GET that wants more than that.
+    Malformed,
+    /// The header's destination is not the NID of the interface it arrived by.
+    NotLocal,
+    /// The header's source NID is a wildcard.
+    NoSource,
+    /// It wants a response, and its source is not on the net of the interface it arrived by.
+    NoRoute,
+    /// A portal index of 64 or more.
+    Portal,
+    /// No entry of the portal takes it.
+    NoMatch,
+    /// The first entry that matches has too little room and may not truncate.
+    TooLong,
+    /// An ACK or REPLY whose handle names no descriptor of this shard's life.
+    UnknownMd,
+    /// An ACK or REPLY whose descriptor has used up its threshold.
+    MdExhausted,
+    /// An ACK or REPLY whose descriptor is attached to a match entry.
+    MdAttached,
+    /// A REPLY longer than its descriptor, which may not truncate.
+    ReplyTooLong,
+    /// The descriptor has no threshold and its reserved event slots are all in use.
+    EventQueueFull,
+    /// It wants a response, and every peer slot is busy with another peer.
+    PeersFull,
+    /// It wants a response, and no more responses may be under way.
+    ResponsesFull,
+}
+
+impl DropReason {
+    /// Every reason, in the order of their counters.
+    pub const ALL: [Self; 14] = [
+        Self::Malformed,
+        Self::NotLocal,
+        Self::NoSource,
+        Self::NoRoute,
+        Self::Portal,
+        Self::NoMatch,
+        Self::TooLong,
+        Self::UnknownMd,
+        Self::MdExhausted,
+        Self::MdAttached,
+        Self::ReplyTooLong,
+        Self::EventQueueFull,
+        Self::PeersFull,
+        Self::ResponsesFull,
+    ];
+}
+
+const _: () = assert!(DropReason::ALL[DropReason::ALL.len() - 1] as usize == DropReason::ALL.len() - 1);
+
+impl fmt::Display for DropReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Malformed => "malformed header",
+            Self::NotLocal => "destination is not the receiving interface",
+            Self::NoSource => "source nid is a wildcard",
+            Self::NoRoute => "no way back to the source",
+            Self::Portal => "portal index out of range",
+            Self::NoMatch => "no entry matches",
+            Self::TooLong => "too long for the matching entry",
+            Self::UnknownMd => "unknown descriptor handle",
+            Self::MdExhausted => "descriptor is used up",
+            Self::MdAttached => "descriptor is attached to an entry",
+            Self::ReplyTooLong => "reply too long for its descriptor",
+            Self::EventQueueFull => "event slots are used up",
+            Self::PeersFull => "peer table is full",
+            Self::ResponsesFull => "too many responses under way",
+        })
+    }
+}
+
+/// What a shard has done so far. Only what ended well counts as sent or received (LNet
+/// `lib-msg.c: lnet_msg_decommit`).
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Counters {
+    /// Messages sent; bytes of PUT and REPLY payload.
+    pub sent: Traffic,
+    /// Messages received; bytes of PUT and REPLY payload that were taken.
+    pub received: Traffic,
+    /// Messages that could not be sent, or whose fate the LND does not know.
+    pub send_failures: u64,
+    /// Messages whose payload did not arrive whole.
+    pub receive_failures: u64,
+    /// Most messages that were on their way out at once.
+    pub messages_max: u32,
+    drops: [Traffic; DropReason::ALL.len()],
+}
+
+impl Counters {
+    /// Messages dropped for `reason`, with the payload they announced.
+    #[must_use]
+    pub const fn drops(&self, reason: DropReason) -> Traffic {
+        self.drops[reason as usize]
+    }
+
+    /// Messages dropped for any reason.
+    #[must_use]
+    pub fn dropped(&self) -> Traffic {
+        self.drops.iter().fold(Traffic::default(), |sum, drop| Traffic {
+            messages: sum.messages + drop.messages,
+            bytes: sum.bytes + drop.bytes,
+        })
+    }
+
+    pub(crate) const fn count_drop(&mut self, reason: DropReason, bytes: u32) {
+        self.drops[reason as usize].add(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_has_its_own_counter() {
+        let mut counters = Counters::default();
+        for (position, reason) in DropReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, position);
+            counters.count_drop(reason, position as u32);
+            assert_eq!(counters.drops(reason), Traffic { messages: 1, bytes: position as u64 });
+        }
+        assert_eq!(counters.dropped(), Traffic { messages: 14, bytes: 91 });
+    }
+}

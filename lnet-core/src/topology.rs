@@ -1,0 +1,86 @@
+//! The node's view of its nets: an immutable snapshot that all shards share.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use lnet_wire::{Net, Nid};
+
+use crate::lnd::NiId;
+
+/// A local network interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LocalNi {
+    /// Its NID.
+    pub nid: Nid,
+    /// The net it is on.
+    pub net: Net,
+    /// Messages that it may have in flight, over all shards.
+    pub credits: u32,
+    /// Messages that it may have in flight to one peer interface, over all shards; what exceeds `credits`
+    /// counts as `credits`.
+    pub peer_credits: u32,
+    /// How long a message may wait for its credits.
+    pub message_timeout: Duration,
+}
+
+/// The local interfaces, in order of configuration; their [`NiId`]s are their positions.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Topology {
+    interfaces: Vec<LocalNi>,
+}
+
+/// No local interface leads to the destination (`-EHOSTUNREACH`), or not the one asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unreachable;
+
+impl Topology {
+    /// A snapshot of these interfaces.
+    #[must_use]
+    pub const fn new(interfaces: Vec<LocalNi>) -> Self {
+        Self { interfaces }
+    }
+
+    /// The local interfaces; [`NiId`] n is at position n.
+    #[must_use]
+    pub fn interfaces(&self) -> &[LocalNi] {
+        &self.interfaces
+    }
+
+    /// The interface that a message to `destination` leaves by: with `self_nid` exactly the interface with
+    /// that NID, else the first one on the destination's net.
+    ///
+    /// # Errors
+    /// [`Unreachable`] when that interface does not exist or is on another net.
+    pub fn select(&self, destination: &Nid, self_nid: Option<&Nid>) -> Result<NiId, Unreachable> {
+        let net = destination.net();
+        self.interfaces
+            .iter()
+            .position(|ni| ni.net == net && self_nid.is_none_or(|nid| ni.nid == *nid))
+            .map(|position| NiId(position as u16))
+            .ok_or(Unreachable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+    use crate::testing::nid;
+
+    fn interface(nid: Nid) -> LocalNi {
+        LocalNi { nid, net: nid.net(), credits: 8, peer_credits: 4, message_timeout: Duration::from_secs(50) }
+    }
+
+    #[test]
+    fn selection_follows_the_net_and_the_self_nid() {
+        let topology =
+            Topology::new(vec![interface(nid(1, 10)), interface(nid(2, 10)), interface(nid(1, 11))]);
+        assert_eq!(topology.select(&nid(1, 99), None), Ok(NiId(0)));
+        assert_eq!(topology.select(&nid(2, 99), None), Ok(NiId(1)));
+        assert_eq!(topology.select(&nid(1, 99), Some(&nid(1, 11))), Ok(NiId(2)));
+        assert_eq!(topology.select(&nid(2, 99), Some(&nid(1, 11))), Err(Unreachable), "another net");
+        assert_eq!(topology.select(&nid(1, 99), Some(&nid(1, 12))), Err(Unreachable), "no such interface");
+        assert_eq!(topology.select(&nid(3, 99), None), Err(Unreachable));
+    }
+}

@@ -1,0 +1,151 @@
+//! Each reason to drop a message that the other modules do not come across.
+
+use std::sync::Arc;
+
+use lnet_core::lnd::{RxId, Status, Uplink, Verdict};
+use lnet_core::md::{MdOptions, MdSpec, Threshold};
+use lnet_core::stats::DropReason;
+use lnet_core::topology::Topology;
+use lnet_core::{Limits, ShardConfig};
+use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
+
+use crate::common::{
+    FOREIGN, NI, NOW, Node, PID, acked_put_header, config, get_header, host, interface, nid, put_header,
+};
+
+/// A node that would take any PUT and GET with match bits 1.
+fn willing(config: ShardConfig) -> Node {
+    let mut node = Node::new(config);
+    let spec = MdSpec {
+        options: MdOptions::PUT | MdOptions::GET | MdOptions::TRUNCATE | MdOptions::MANAGE_REMOTE,
+        threshold: Threshold::Count(100),
+        ..node.md(1 << 20)
+    };
+    node.post(1, &spec);
+    node
+}
+
+const MTU: u32 = 1 << 20;
+
+#[test]
+fn malformed_headers() {
+    let mut node = willing(config());
+    let hello = Body::Hello { incarnation: 1, connection_type: 2 };
+    let ack = Body::Ack { md: FOREIGN, match_bits: 1, manipulated_length: 0 };
+    for header in [
+        Header { body: hello, ..put_header(1, 0) },
+        Header { body: ack, ..put_header(1, 1) },
+        Header { payload_length: 1, ..get_header(1, 4) },
+        put_header(1, MTU + 1),
+        put_header(1, u32::MAX),
+        get_header(1, MTU + 1),
+        Header { body: Body::Reply { md: FOREIGN }, ..put_header(1, MTU + 1) },
+    ] {
+        node.assert_drop(&header, DropReason::Malformed);
+    }
+    assert_ne!(node.arrive(&put_header(1, MTU)), Verdict::Drop);
+    assert_ne!(node.arrive(&get_header(1, MTU)), Verdict::Drop);
+}
+
+#[test]
+fn a_destination_that_is_not_the_receiving_interface() {
+    let interfaces = vec![interface(nid(1, 1), 8, 4), interface(nid(2, 1), 8, 4)];
+    let mut node = willing(ShardConfig { topology: Arc::new(Topology::new(interfaces)), ..config() });
+    for destination in [nid(1, 3), nid(2, 1), nid(9, 9), Nid::ANY] {
+        let destination = ProcessId { nid: destination, pid: PID };
+        node.assert_drop(&Header { destination, ..put_header(1, 4) }, DropReason::NotLocal);
+    }
+    let destination = ProcessId { pid: 777, ..host(1) };
+    assert_ne!(
+        node.arrive(&Header { destination, ..put_header(1, 4) }),
+        Verdict::Drop,
+        "pids are not looked at"
+    );
+}
+
+#[test]
+fn a_wildcard_source() {
+    let mut node = willing(config());
+    let source = ProcessId { nid: Nid::ANY, pid: PID };
+    node.assert_drop(&Header { source, ..put_header(1, 4) }, DropReason::NoSource);
+}
+
+#[test]
+fn a_source_that_cannot_be_answered() {
+    let mut node = willing(config());
+    let source = ProcessId { nid: nid(9, 2), pid: PID };
+    node.assert_drop(&Header { source, ..acked_put_header(1, 4) }, DropReason::NoRoute);
+    node.assert_drop(&Header { source, ..get_header(1, 4) }, DropReason::NoRoute);
+    assert_ne!(
+        node.arrive(&Header { source, ..put_header(1, 4) }),
+        Verdict::Drop,
+        "nothing is to be answered"
+    );
+}
+
+#[test]
+fn a_portal_out_of_range() {
+    let mut node = willing(config());
+    for portal in [64, 65, u32::MAX] {
+        let put = Body::Put { ack_md: WireHandle::NONE, match_bits: 1, hdr_data: 0, portal, offset: 0 };
+        node.assert_drop(&Header { body: put, ..put_header(1, 4) }, DropReason::Portal);
+        let get = Body::Get { return_md: FOREIGN, match_bits: 1, portal, offset: 0, sink_length: 1 };
+        node.assert_drop(&Header { body: get, ..put_header(1, 0) }, DropReason::Portal);
+    }
+}
+
+#[test]
+fn nothing_was_ever_attached() {
+    let mut node = Node::new(config());
+    node.assert_drop(&put_header(1, 4), DropReason::NoMatch);
+    node.assert_drop(&get_header(1, 4), DropReason::NoMatch);
+}
+
+#[test]
+fn the_event_slots_of_a_descriptor_without_threshold_are_used_up() {
+    let mut node = Node::new(config());
+    let spec = MdSpec { options: MdOptions::PUT, threshold: Threshold::Infinite, ..node.md(100) };
+    node.post(1, &spec);
+    for _ in 0..3 {
+        assert_ne!(node.arrive(&put_header(1, 4)), Verdict::Drop);
+    }
+    node.assert_drop(&put_header(1, 4), DropReason::EventQueueFull);
+    assert!(node.shard.poll_event(node.queue).is_some());
+    assert_ne!(node.arrive(&put_header(1, 4)), Verdict::Drop);
+    node.assert_drop(&put_header(1, 4), DropReason::EventQueueFull);
+}
+
+#[test]
+fn peers_that_wait_for_responses_fill_the_table_and_no_more() {
+    let limits = Limits { peers: 2, ..config().limits };
+    let mut node = willing(ShardConfig { limits, ..config() });
+    let from = |last, header: Header| Header { source: host(last), ..header };
+    node.arrive(&from(2, get_header(1, 4)));
+    node.arrive(&from(3, acked_put_header(1, 4)));
+    node.shard.poll_event(node.queue).unwrap();
+    let queued: Vec<_> = std::iter::from_fn(|| node.transmit()).collect();
+    assert_eq!(queued.len(), 2);
+    node.assert_drop(&from(4, get_header(1, 4)), DropReason::PeersFull);
+    node.assert_drop(&from(4, acked_put_header(1, 4)), DropReason::PeersFull);
+    assert_ne!(
+        node.arrive(&from(4, put_header(1, 4))),
+        Verdict::Drop,
+        "without a response no peer is needed"
+    );
+    node.shard.sent(NOW, queued[0].tx, Status::Ok);
+    assert_ne!(node.arrive(&from(4, get_header(1, 4))), Verdict::Drop);
+}
+
+#[test]
+fn responses_run_out() {
+    let limits = Limits { responses: 2, ..config().limits };
+    let mut node = willing(ShardConfig { limits, ..config() });
+    node.arrive(&get_header(1, 4));
+    assert_ne!(node.shard.header(NOW, NI, RxId(1), &acked_put_header(1, 4)), Verdict::Drop);
+    let reply = node.transmit().unwrap();
+    node.assert_drop(&get_header(1, 4), DropReason::ResponsesFull);
+    node.assert_drop(&acked_put_header(1, 4), DropReason::ResponsesFull);
+    assert_ne!(node.arrive(&put_header(1, 4)), Verdict::Drop, "without a response no room is needed");
+    node.shard.sent(NOW, reply.tx, Status::Ok);
+    assert_ne!(node.arrive(&get_header(1, 4)), Verdict::Drop);
+}

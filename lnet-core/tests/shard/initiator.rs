@@ -1,0 +1,399 @@
+//! PUT and GET at the initiator, and the responses to them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lnet_core::event::{Event, EventKind};
+use lnet_core::handle::MdHandle;
+use lnet_core::lnd::{Cause, Full, NiId, Span, Status, Transmit, Uplink, Verdict};
+use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};
+use lnet_core::shard::{GetRequest, PutRequest, RequestError};
+use lnet_core::stats::{DropReason, Traffic};
+use lnet_core::topology::Topology;
+use lnet_core::{Limits, ShardConfig};
+use lnet_wire::{Body, Header, MessageType, ProcessId, WireHandle};
+
+use crate::common::{ANYONE, MESSAGE_TIMEOUT, NI, NOW, Node, PID, config, host, interface, nid, put_request};
+
+fn get_request(md: MdHandle) -> GetRequest {
+    GetRequest { md, self_nid: None, target: host(2), portal: 4, match_bits: 5, offset: 6 }
+}
+
+fn handle_of(md: MdHandle) -> WireHandle {
+    WireHandle { interface_cookie: 0x1111, object_cookie: md.0.0 }
+}
+
+fn ack(md: WireHandle) -> Header {
+    let body = Body::Ack { md, match_bits: 5, manipulated_length: 77 };
+    Header { destination: host(1), source: host(2), payload_length: 0, body }
+}
+
+fn reply(md: WireHandle, payload_length: u32) -> Header {
+    Header { destination: host(1), source: host(2), payload_length, body: Body::Reply { md } }
+}
+
+#[test]
+fn a_put_is_sent_whole_and_reported() {
+    let mut node = Node::new(config());
+    let md = node.shard.bind(&MdSpec { user_ptr: 42, ..node.md(100) }).unwrap();
+    node.shard.put(NOW, &put_request(md, 2)).unwrap();
+    let transmit = node.transmit().unwrap();
+    let body = Body::Put { ack_md: WireHandle::NONE, match_bits: 5, hdr_data: 7, portal: 4, offset: 6 };
+    let header = Header { destination: host(2), source: host(1), payload_length: 100, body };
+    let payload = Some(Span { md, offset_bytes: 0, length_bytes: 100 });
+    assert_eq!(transmit, Transmit { tx: transmit.tx, ni: NI, header, payload });
+    assert!(node.transmit().is_none());
+    assert!(node.events().is_empty(), "nothing is reported before the LND has finished");
+    assert_eq!(node.shard.interface_credits(NI), Some(7));
+    assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(3));
+
+    node.shard.sent(NOW, transmit.tx, Status::Ok);
+    let own = ProcessId { pid: PID, ..ANYONE };
+    let expected = Event {
+        kind: EventKind::Send,
+        status: Status::Ok,
+        unlinked: true,
+        md,
+        user_ptr: 42,
+        options: MdOptions::NONE,
+        message_type: Some(MessageType::Put),
+        target: host(2),
+        initiator: own,
+        source: own,
+        sender: ANYONE.nid,
+        portal: 4,
+        match_bits: 5,
+        hdr_data: 7,
+        requested_bytes: 100,
+        manipulated_bytes: 100,
+        offset_bytes: 6,
+    };
+    assert_eq!(node.event(), expected);
+    assert_eq!(node.shard.interface_credits(NI), Some(8));
+    assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(4));
+    assert_eq!(node.shard.counters().sent, Traffic { messages: 1, bytes: 100 });
+    assert_eq!(node.shard.usage().memory_descs, 0);
+}
+
+#[test]
+fn an_empty_put_has_no_payload() {
+    let mut node = Node::new(config());
+    let md = node.shard.bind(&node.md(0)).unwrap();
+    node.shard.put(NOW, &put_request(md, 2)).unwrap();
+    assert_eq!(node.transmit().unwrap().payload, None);
+}
+
+#[test]
+fn an_acked_put_ends_with_its_ack_in_either_order() {
+    for ack_first in [false, true] {
+        let mut node = Node::new(config());
+        let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(2), ..node.md(100) }).unwrap();
+        node.shard.put(NOW, &PutRequest { ack: true, ..put_request(md, 2) }).unwrap();
+        let transmit = node.transmit().unwrap();
+        let Body::Put { ack_md, .. } = transmit.header.body else { panic!("{transmit:?}") };
+        assert_eq!(ack_md, handle_of(md));
+        if !ack_first {
+            node.shard.sent(NOW, transmit.tx, Status::Ok);
+        }
+        assert_ne!(node.arrive(&ack(ack_md)), Verdict::Drop);
+        if ack_first {
+            node.shard.sent(NOW, transmit.tx, Status::Ok);
+        }
+        let events = node.events();
+        let (first, second) = (events[0], events[1]);
+        let (sent, acked) = if ack_first { (second, first) } else { (first, second) };
+        assert_eq!((sent.kind, acked.kind), (EventKind::Send, EventKind::Ack));
+        assert_eq!((first.unlinked, second.unlinked), (false, true));
+        assert_eq!((acked.match_bits, acked.manipulated_bytes, acked.requested_bytes), (5, 77, 0));
+        assert_eq!((acked.initiator, acked.source, acked.target), (host(2), host(2), host(1)));
+        assert_eq!(node.shard.counters().received, Traffic { messages: 1, bytes: 0 });
+        node.assert_drop(&ack(ack_md), DropReason::UnknownMd);
+    }
+}
+
+#[test]
+fn a_get_ends_with_its_reply() {
+    let mut node = Node::new(config());
+    let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(2), ..node.md(100) }).unwrap();
+    node.shard.get(NOW, &get_request(md)).unwrap();
+    let transmit = node.transmit().unwrap();
+    let body = Body::Get { return_md: handle_of(md), match_bits: 5, portal: 4, offset: 6, sink_length: 100 };
+    assert_eq!(transmit.header, Header { destination: host(2), source: host(1), payload_length: 0, body });
+    assert_eq!(transmit.payload, None);
+    node.shard.sent(NOW, transmit.tx, Status::Ok);
+    let sent = node.event();
+    assert_eq!((sent.kind, sent.message_type), (EventKind::Send, Some(MessageType::Get)));
+    assert!(!sent.unlinked);
+
+    let span = Span { md, offset_bytes: 0, length_bytes: 60 };
+    assert_eq!(node.arrive(&reply(handle_of(md), 60)), Verdict::Deliver(span));
+    let replied = node.event();
+    assert_eq!((replied.kind, replied.message_type), (EventKind::Reply, Some(MessageType::Reply)));
+    assert_eq!((replied.requested_bytes, replied.manipulated_bytes, replied.offset_bytes), (60, 60, 0));
+    assert!(replied.unlinked);
+    assert_eq!(node.shard.counters().received, Traffic { messages: 1, bytes: 60 });
+    assert_eq!(node.shard.usage().memory_descs, 0);
+}
+
+#[test]
+fn a_long_reply_is_cut_where_that_is_allowed() {
+    let mut node = Node::new(config());
+    let spec = MdSpec { threshold: Threshold::Count(2), options: MdOptions::TRUNCATE, ..node.md(10) };
+    let md = node.shard.bind(&spec).unwrap();
+    node.shard.get(NOW, &get_request(md)).unwrap();
+    let span = Span { md, offset_bytes: 0, length_bytes: 10 };
+    assert_eq!(node.arrive(&reply(handle_of(md), 11)), Verdict::Deliver(span));
+    let event = node.event();
+    assert_eq!((event.requested_bytes, event.manipulated_bytes), (11, 10));
+}
+
+#[test]
+fn responses_that_name_no_waiting_descriptor_are_dropped() {
+    let mut node = Node::new(config());
+    let spec = MdSpec { threshold: Threshold::Count(2), auto_unlink: false, ..node.md(10) };
+    let md = node.shard.bind(&spec).unwrap();
+    let handle = handle_of(md);
+    node.assert_drop(&reply(handle, 11), DropReason::ReplyTooLong);
+    for header in [ack, |md| reply(md, 3)] {
+        let foreign = WireHandle { interface_cookie: 0x2222, ..handle };
+        node.assert_drop(&header(foreign), DropReason::UnknownMd);
+        node.assert_drop(&header(WireHandle::NONE), DropReason::UnknownMd);
+        for bit in 0..64 {
+            let object_cookie = handle.object_cookie ^ 1 << bit;
+            node.assert_drop(&header(WireHandle { object_cookie, ..handle }), DropReason::UnknownMd);
+        }
+    }
+    for header in [ack(handle), reply(handle, 3)] {
+        assert_ne!(node.arrive(&header), Verdict::Drop, "unasked for, but LNet takes it");
+    }
+    node.assert_drop(&ack(handle), DropReason::MdExhausted);
+    node.assert_drop(&reply(handle, 3), DropReason::MdExhausted);
+    node.shard.unlink(md).unwrap();
+    node.assert_drop(&ack(handle), DropReason::UnknownMd);
+
+    let attached = MdSpec { options: MdOptions::PUT, ..spec };
+    let (_, md) = node.post(1, &attached);
+    node.assert_drop(&ack(handle_of(md)), DropReason::MdAttached);
+    node.assert_drop(&reply(handle_of(md), 3), DropReason::MdAttached);
+}
+
+#[test]
+fn what_is_wrong_with_a_descriptor_is_said_at_once() {
+    let mut node = Node::new(config());
+    let (me, attached) = {
+        let spec = MdSpec { options: MdOptions::GET, ..node.md(1) };
+        node.post(1, &spec)
+    };
+    let check = |node: &mut Node, md, expected| {
+        assert_eq!(node.shard.put(NOW, &put_request(md, 2)), Err(expected));
+        assert_eq!(node.shard.get(NOW, &get_request(md)), Err(expected));
+        assert_eq!(node.shard.usage().messages, 0);
+    };
+    check(&mut node, attached, RequestError::MdAttached(attached));
+    check(&mut node, MdHandle(me.0), RequestError::UnknownMd(MdHandle(me.0)));
+    let spec = MdSpec { threshold: Threshold::Count(0), auto_unlink: false, ..node.md(1) };
+    let used_up = node.shard.bind(&spec).unwrap();
+    check(&mut node, used_up, RequestError::MdExhausted(used_up));
+    node.shard.unlink(used_up).unwrap();
+    check(&mut node, used_up, RequestError::UnknownMd(used_up));
+}
+
+#[test]
+fn a_put_that_finds_no_way_is_reported_as_sent_badly() {
+    let mut node = Node::new(config());
+    for (target, self_nid) in
+        [(nid(9, 2), None), (nid(1, 2), Some(nid(1, 7))), (ANYONE.nid, None), (nid(9, 2), Some(nid(1, 1)))]
+    {
+        let md = node.shard.bind(&node.md(1)).unwrap();
+        let target = ProcessId { nid: target, pid: PID };
+        let put = PutRequest { target, self_nid, ..put_request(md, 2) };
+        assert_eq!(node.shard.put(NOW, &put), Ok(()));
+        let event = node.event();
+        assert_eq!((event.kind, event.target), (EventKind::Send, target));
+        assert_eq!(event.status, Status::NeverSent(Cause::Unreachable));
+        assert!(event.unlinked);
+        assert!(node.transmit().is_none());
+    }
+    assert_eq!(node.shard.counters().send_failures, 4);
+    assert_eq!(node.shard.usage().peers, 0, "an unreachable peer takes no slot");
+}
+
+#[test]
+fn the_interface_follows_the_destination_or_the_self_nid() {
+    let interfaces = vec![interface(nid(1, 1), 8, 4), interface(nid(2, 1), 8, 4)];
+    let mut node = Node::new(ShardConfig { topology: Arc::new(Topology::new(interfaces)), ..config() });
+    let md = node.shard.bind(&node.md(1)).unwrap();
+    let target = ProcessId { nid: nid(2, 2), pid: PID };
+    node.shard.put(NOW, &PutRequest { target, ..put_request(md, 2) }).unwrap();
+    assert!(node.shard.poll_transmit(NiId(0)).is_none());
+    let transmit = node.shard.poll_transmit(NiId(1)).unwrap();
+    assert_eq!((transmit.ni, transmit.header.source.nid), (NiId(1), nid(2, 1)));
+    assert!(node.shard.poll_transmit(NiId(2)).is_none(), "there is no such interface");
+}
+
+#[test]
+fn requests_run_out_before_anything_is_consumed() {
+    let limits = Limits { requests: 2, ..config().limits };
+    let mut node = Node::new(ShardConfig { limits, ..config() });
+    let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(3), ..node.md(1) }).unwrap();
+    for _ in 0..2 {
+        node.shard.put(NOW, &put_request(md, 2)).unwrap();
+    }
+    assert_eq!(node.shard.put(NOW, &put_request(md, 2)), Err(RequestError::RequestsFull));
+    let transmit = node.transmit().unwrap();
+    node.shard.sent(NOW, transmit.tx, Status::Ok);
+    assert_eq!(node.shard.put(NOW, &put_request(md, 2)), Ok(()));
+    assert_eq!(node.shard.counters().messages_max, 2);
+}
+
+#[test]
+fn busy_peers_make_no_room_and_idle_ones_do() {
+    let limits = Limits { peers: 1, ..config().limits };
+    let mut node = Node::new(ShardConfig { limits, ..config() });
+    let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(2), ..node.md(1) }).unwrap();
+    node.shard.put(NOW, &put_request(md, 2)).unwrap();
+    assert_eq!(node.shard.put(NOW, &put_request(md, 3)), Err(RequestError::PeersFull));
+    let transmit = node.transmit().unwrap();
+    node.shard.sent(NOW, transmit.tx, Status::Ok);
+    assert_eq!(node.shard.put(NOW, &put_request(md, 3)), Ok(()));
+    assert_eq!(node.shard.peer_credits(&nid(1, 2)), None);
+    assert_eq!(node.shard.peer_credits(&nid(1, 3)), Some(3));
+}
+
+#[test]
+fn without_a_threshold_the_event_slots_are_the_limit() {
+    let mut node = Node::new(config());
+    let spec = MdSpec { threshold: Threshold::Infinite, ..node.md(1) };
+    let md = node.shard.bind(&spec).unwrap();
+    for _ in 0..3 {
+        node.shard.put(NOW, &put_request(md, 2)).unwrap();
+    }
+    let full = Err(RequestError::EventQueueFull(md));
+    assert_eq!(node.shard.put(NOW, &put_request(md, 2)), full);
+    node.assert_drop(&ack(handle_of(md)), DropReason::EventQueueFull);
+    let transmit = node.transmit().unwrap();
+    node.shard.sent(NOW, transmit.tx, Status::Ok);
+    assert_eq!(node.shard.put(NOW, &put_request(md, 2)), full, "the event has not been polled");
+    assert_eq!(node.event().kind, EventKind::Send);
+    assert_eq!(node.shard.put(NOW, &put_request(md, 2)), Ok(()));
+}
+
+#[test]
+fn a_full_device_gets_the_same_message_again_first() {
+    let mut node = Node::new(config());
+    let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(3), ..node.md(1) }).unwrap();
+    for hdr_data in 0..3 {
+        let put = PutRequest { hdr_data, ..put_request(md, 2) };
+        node.shard.put(NOW, &put).unwrap();
+    }
+    let first = node.transmit().unwrap();
+    let second = node.transmit().unwrap();
+    node.shard.give_back(Full(second));
+    node.shard.give_back(Full(first));
+    let numbers: Vec<_> = std::iter::from_fn(|| node.transmit())
+        .map(|transmit| match transmit.header.body {
+            Body::Put { hdr_data, .. } => hdr_data,
+            body => panic!("{body:?}"),
+        })
+        .collect();
+    assert_eq!(numbers, [0, 1, 2]);
+}
+
+#[test]
+#[should_panic(expected = "the LND does not have the message")]
+fn an_lnd_that_finishes_a_message_twice_is_caught() {
+    let mut node = Node::new(config());
+    let md = node.shard.bind(&node.md(1)).unwrap();
+    node.shard.put(NOW, &put_request(md, 2)).unwrap();
+    let transmit = node.transmit().unwrap();
+    node.shard.sent(NOW, transmit.tx, Status::Ok);
+    node.shard.sent(NOW, transmit.tx, Status::Ok);
+}
+
+#[test]
+#[should_panic(expected = "the LND does not have the message")]
+fn a_message_that_was_given_back_is_not_with_the_lnd() {
+    let mut node = Node::new(config());
+    let md = node.shard.bind(&node.md(1)).unwrap();
+    node.shard.put(NOW, &put_request(md, 2)).unwrap();
+    let transmit = node.transmit().unwrap();
+    node.shard.give_back(Full(transmit));
+    node.shard.sent(NOW, transmit.tx, Status::Ok);
+}
+
+#[test]
+fn a_message_waits_for_a_credit_until_its_deadline() {
+    let interfaces = vec![interface(nid(1, 1), 2, 1)];
+    let mut node = Node::new(ShardConfig { topology: Arc::new(Topology::new(interfaces)), ..config() });
+    let put = |node: &mut Node, user_ptr, after: Duration, to| {
+        let md = node.shard.bind(&MdSpec { user_ptr, ..node.md(1) }).unwrap();
+        node.shard.put(NOW + after, &put_request(md, to)).unwrap();
+    };
+    let seconds = Duration::from_secs;
+    put(&mut node, 1, seconds(0), 2);
+    assert_eq!(node.shard.poll_timeout(), None, "nobody waits");
+    put(&mut node, 2, seconds(1), 2);
+    put(&mut node, 3, seconds(2), 3);
+    put(&mut node, 4, seconds(3), 4);
+    assert_eq!(node.shard.poll_timeout(), Some(NOW + MESSAGE_TIMEOUT + seconds(1)));
+    assert_eq!(node.shard.interface_credits(NI), Some(-1), "the last one waits for it");
+    assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(-1));
+
+    node.shard.handle_timeout(NOW + MESSAGE_TIMEOUT);
+    assert!(node.events().is_empty(), "too early");
+    node.shard.handle_timeout(NOW + MESSAGE_TIMEOUT + seconds(1));
+    let event = node.event();
+    assert_eq!((event.user_ptr, event.status), (2, Status::NeverSent(Cause::Timeout)));
+    assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(0));
+    assert_eq!(node.shard.poll_timeout(), Some(NOW + MESSAGE_TIMEOUT + seconds(3)));
+
+    // The last one's turn comes just after its deadline, before anyone calls `handle_timeout`.
+    let first = node.transmit().unwrap();
+    node.shard.sent(NOW + MESSAGE_TIMEOUT + seconds(4), first.tx, Status::Ok);
+    let events: Vec<_> = node.events().iter().map(|event| (event.user_ptr, event.status)).collect();
+    assert_eq!(events, [(1, Status::Ok), (4, Status::NeverSent(Cause::Timeout))]);
+    assert_eq!(node.shard.poll_timeout(), None);
+    let third = node.transmit().unwrap();
+    node.shard.sent(NOW, third.tx, Status::Unknown(Cause::Device));
+    assert_eq!(node.event().status, Status::Unknown(Cause::Device));
+    assert_eq!(node.shard.interface_credits(NI), Some(2));
+    assert_eq!(node.shard.counters().send_failures, 3);
+}
+
+#[test]
+fn messages_of_an_unlinked_descriptor_are_cancelled_when_their_turn_comes() {
+    let interfaces = vec![interface(nid(1, 1), 1, 1)];
+    let mut node = Node::new(ShardConfig { topology: Arc::new(Topology::new(interfaces)), ..config() });
+    let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(4), ..node.md(1) }).unwrap();
+    for to in [2, 2, 3] {
+        node.shard.put(NOW, &put_request(md, to)).unwrap();
+    }
+    let first = node.transmit().unwrap();
+    assert_eq!(node.shard.unlink(md), Ok(Unlinked::Pending));
+    assert_eq!(node.shard.unlink(md), Err(md), "nothing finds it any more");
+    assert!(node.events().is_empty(), "the others' turn has not come");
+    node.shard.sent(NOW, first.tx, Status::Ok);
+    let events = node.events();
+    let cancelled = Status::NeverSent(Cause::Cancelled);
+    let statuses: Vec<_> = events.iter().map(|event| event.status).collect();
+    assert_eq!(statuses, [Status::Unknown(Cause::Timeout), cancelled, cancelled]);
+    assert_eq!(events.iter().filter(|event| event.unlinked).count(), 1);
+    assert!(events[2].unlinked);
+    assert!(events.iter().all(|event| event.kind == EventKind::Send));
+    assert!(node.transmit().is_none());
+    assert_eq!(node.shard.usage().memory_descs, 0);
+}
+
+#[test]
+fn shares_of_credits_are_rounded_up() {
+    for (credits, shards, share) in [(8, 1, 8), (8, 3, 3), (1, 4, 1)] {
+        let interfaces = vec![interface(nid(1, 1), credits, 100)];
+        let topology = Arc::new(Topology::new(interfaces));
+        let mut node = Node::new(ShardConfig { topology, shard_count: shards, ..config() });
+        assert_eq!(node.shard.interface_credits(NI), Some(share));
+        let md = node.shard.bind(&node.md(1)).unwrap();
+        node.shard.put(NOW, &put_request(md, 2)).unwrap();
+        assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(share - 1), "capped to the interface's");
+    }
+    assert_eq!(Node::new(config()).shard.interface_credits(NiId(1)), None);
+}
