@@ -22,7 +22,8 @@ pub struct TxId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RxId(pub u32);
 
-/// A run of bytes inside a memory descriptor's buffer. The descriptor lives at least until the message
+/// A run of bytes inside a memory descriptor's buffer; none that a shard hands out reaches or begins
+/// beyond the buffer's end. The descriptor lives at least until the message
 /// that was given the span has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
@@ -82,6 +83,7 @@ pub enum Cause {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// Put the first `length_bytes` of the payload there, skip the rest, then call [`Uplink::received`].
+    /// What has no payload (an ACK, a GET) is delivered too, to an empty span.
     Deliver(Span),
     /// Skip it. The shard has counted it.
     Drop,

@@ -304,7 +304,8 @@ impl MatchTables {
     /// The last test, whose failure ends the search: whether there is room.
     fn room(slot: u32, md: &MemoryDesc, message: &Arriving) -> Found {
         let offset_bytes = if md.options.contains(MdOptions::MANAGE_REMOTE) {
-            u64::from(message.remote_offset_bytes)
+            // Beyond the end nothing is allowed, as at the end; a span stays inside its buffer.
+            u64::from(message.remote_offset_bytes).min(md.length_bytes)
         } else {
             md.offset_bytes
         };

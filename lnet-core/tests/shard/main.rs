@@ -1,8 +1,13 @@
 //! A shard through its public interface: scripts, naive models, and two shards back to back.
+#![allow(clippy::unwrap_used, reason = "where a test cannot unwrap, it has failed")]
 
 mod common;
+mod credits;
 mod descriptors;
 mod drops;
 mod initiator;
 mod matching;
+mod model;
+mod pair;
 mod target;
+mod traffic;
