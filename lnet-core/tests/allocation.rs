@@ -1,0 +1,140 @@
+//! Nothing on the data path allocates after `Shard::new`.
+#![allow(clippy::unwrap_used, reason = "where a test cannot unwrap, it has failed")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lnet_core::handle::{EqHandle, ShardId};
+use lnet_core::lnd::{NiId, RxId, Status, Uplink, Verdict};
+use lnet_core::md::{MdOptions, MdSpec, Threshold};
+use lnet_core::portal::{EntrySpec, Position};
+use lnet_core::shard::{GetRequest, PutRequest, RequestError};
+use lnet_core::time::Instant;
+use lnet_core::topology::{LocalNi, Topology};
+use lnet_core::{Limits, Shard, ShardConfig};
+use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
+
+const NI: NiId = NiId(0);
+const ANYONE: ProcessId = ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID };
+
+fn host(last: u64) -> ProcessId {
+    ProcessId { nid: Nid::from_small(0x0002_0001_0A00_0000 + last).unwrap(), pid: ProcessId::LUSTRE_PID }
+}
+
+fn shard() -> Shard {
+    let nid = host(1).nid;
+    let message_timeout = Duration::from_secs(50);
+    let ni = LocalNi { nid, net: nid.net(), credits: 16, peer_credits: 4, message_timeout };
+    let limits = Limits {
+        match_entries: 100,
+        memory_descs: 200,
+        events: 1000,
+        requests: 100,
+        responses: 100,
+        incoming: 16,
+        peers: 10,
+        ..Limits::DEFAULT
+    };
+    Shard::new(ShardConfig {
+        shard: ShardId(0),
+        shard_count: 1,
+        interface_cookie: 1,
+        pid: ProcessId::LUSTRE_PID,
+        limits,
+        topology: Arc::new(Topology::new(vec![ni])),
+        hash_seed: 1,
+    })
+}
+
+fn descriptor(queue: EqHandle, options: MdOptions) -> MdSpec {
+    MdSpec {
+        length_bytes: 100,
+        max_size_bytes: None,
+        threshold: Threshold::Count(2),
+        options,
+        auto_unlink: true,
+        event_queue: Some(queue),
+        user_ptr: 0,
+    }
+}
+
+/// Posts, sends and receives more of everything than there is room for, and lets it all end.
+fn round(shard: &mut Shard, queue: EqHandle, now: Instant) {
+    let mut entries = [None; 150];
+    for number in 0..150 {
+        let ignore_bits = number % 2;
+        let spec = EntrySpec {
+            portal: 4,
+            source: ANYONE,
+            match_bits: number,
+            ignore_bits,
+            auto_unlink: true,
+            position: Position::Before,
+        };
+        if let Ok(me) = shard.attach_entry(&spec) {
+            shard.attach(me, &descriptor(queue, MdOptions::PUT | MdOptions::GET)).unwrap();
+            entries[number as usize] = Some(me);
+        }
+    }
+    assert_eq!(entries.iter().flatten().count(), 100);
+    for number in 0..50 {
+        let source = host(2 + number % 20);
+        let ack_md = WireHandle { interface_cookie: 5, object_cookie: number };
+        let put = Body::Put { ack_md, match_bits: number, hdr_data: 0, portal: 4, offset: 0 };
+        let get = Body::Get { return_md: ack_md, match_bits: number, portal: 4, offset: 0, sink_length: 10 };
+        for (body, payload_length) in [(put, 10), (get, 0)] {
+            let header = Header { destination: host(1), source, payload_length, body };
+            if shard.header(now, NI, RxId(0), &header) != Verdict::Drop {
+                shard.received(now, RxId(0), Status::Ok);
+            }
+        }
+    }
+    let mut refused = false;
+    for number in 0..60 {
+        let Ok(md) = shard.bind(&descriptor(queue, MdOptions::NONE)) else { break };
+        let target = host(2 + number % 8);
+        let put = PutRequest {
+            md,
+            ack: true,
+            self_nid: None,
+            target,
+            portal: 4,
+            match_bits: 0,
+            offset: 0,
+            hdr_data: 0,
+        };
+        let get = GetRequest { md, self_nid: None, target, portal: 4, match_bits: 0, offset: 0 };
+        refused |= shard.put(now, &put) == Err(RequestError::PeersFull);
+        refused |= shard.get(now, &get) == Err(RequestError::PeersFull);
+        shard.unlink(md).unwrap();
+    }
+    assert!(refused, "the peer table was never full");
+    shard.handle_timeout(now + Duration::from_secs(60));
+    while let Some(transmit) = shard.poll_transmit(NI) {
+        shard.sent(now, transmit.tx, Status::Ok);
+    }
+    for me in entries.into_iter().flatten() {
+        // Some have gone with their descriptors.
+        let _ = shard.unlink_entry(me);
+    }
+    let mut ended = 0;
+    while let Some(event) = shard.poll_event(queue) {
+        ended += u32::from(event.unlinked);
+    }
+    assert!(ended > 100, "{ended} descriptors ended");
+    assert_eq!((shard.usage().memory_descs, shard.usage().messages), (0, 0));
+}
+
+#[test]
+fn nothing_is_allocated_after_the_start() {
+    let mut shard = shard();
+    let queue = shard.create_event_queue(900).unwrap();
+    let measured = allocation_counter::measure(|| {
+        for second in 0..3 {
+            round(&mut shard, queue, Instant(second * 1_000_000_000));
+            assert!(shard.counters().dropped().messages > 0);
+        }
+    });
+    assert_eq!(measured.count_total, 0, "{measured:?}");
+    assert!(allocation_counter::measure(|| drop(std::hint::black_box(Box::new(1)))).count_total > 0);
+}
