@@ -18,7 +18,6 @@
 //! - What fails panics, with the output of the command that failed: a harness has no errors to handle.
 
 use std::panic::Location;
-use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -119,10 +118,9 @@ pub fn require_privilege(what: &str, capabilities: &[Capability]) -> bool {
     true
 }
 
-/// Removes what test programs left that were killed, and leaves what `cargo xtask run --keep` recorded.
+/// Removes what test programs left that were killed, and leaves what `cargo xtask run --keep` kept.
 fn remove_stale() {
-    let records = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/xtask");
-    match xtask::netns::remove_stale(&records) {
+    match xtask::netns::remove_stale() {
         Ok(stale) => {
             for name in stale.removed {
                 eprintln!("removed the network namespace {name}, left by a program that was killed");
@@ -137,6 +135,7 @@ mod tests {
     use super::*;
     use std::net::{IpAddr, SocketAddr, UdpSocket};
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::path::Path;
 
     const NEEDED: [Capability; 2] = [NET_ADMIN, SYS_ADMIN];
     const TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,6 +1,8 @@
-//! Programs run to their end, with what they said when they failed.
+//! Programs run to their end, with what they said when they failed; and words to the user.
 
 use std::ffi::OsStr;
+use std::fmt::Display;
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
@@ -36,6 +38,12 @@ pub fn words(command: &Command) -> String {
         words.push_str(&argument.to_string_lossy());
     }
     words
+}
+
+/// Tells the user something, on standard error. Never fails and never panics: a cleanup goes on when the
+/// terminal is gone.
+pub fn say(text: impl Display) {
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 #[cfg(test)]

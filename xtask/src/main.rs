@@ -1,43 +1,51 @@
 //! Project automation: `cargo xtask <verb>`.
 
-use std::path::PathBuf;
-use std::process::ExitCode;
-
-use clap::{Parser, Subcommand};
-
 mod build_ebpf;
 mod setup;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+use xtask::command::say;
 
 /// Project automation.
-#[derive(Parser)]
+#[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
-struct Arguments {
+struct Cli {
     #[command(subcommand)]
     verb: Verb,
+
+    /// The workspace to work on instead of the one that this program was built in
+    #[arg(long, global = true, hide = true, value_name = "PATH")]
+    root: Option<PathBuf>,
 }
 
-#[derive(Subcommand)]
+#[derive(Debug, Subcommand)]
 enum Verb {
-    /// Finds or installs what the XDP program and the privileged tests need
+    /// Find or install what the XDP program and the privileged tests need
     Setup,
-    /// Builds the XDP program into target/bpf
+    /// Build the XDP program into target/bpf
     BuildEbpf,
+    /// Check the house rules
+    Tidy,
 }
 
 fn main() -> ExitCode {
-    match run(&Arguments::parse().verb) {
+    match dispatch(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            say(format_args!("error: {error:#}"));
             ExitCode::FAILURE
         }
     }
 }
 
-fn run(verb: &Verb) -> anyhow::Result<()> {
-    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    let root = root.canonicalize()?;
-    match verb {
+fn dispatch(cli: Cli) -> Result<()> {
+    let root = cli.root.map_or_else(root, Ok)?;
+    match cli.verb {
         Verb::Setup => {
             setup::ensure(&root)?;
             setup::ensure_test_tools()
@@ -47,5 +55,16 @@ fn run(verb: &Verb) -> anyhow::Result<()> {
             println!("{}\n{}", objects.default.display(), objects.log.display());
             Ok(())
         }
+        Verb::Tidy => {
+            let files = tidy::tidy(&root)?;
+            say(format_args!("{files} files keep the house rules"));
+            Ok(())
+        }
     }
+}
+
+/// The workspace's root.
+fn root() -> Result<PathBuf> {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().map(Path::to_path_buf).context("the workspace's root")
 }

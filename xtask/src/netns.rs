@@ -22,7 +22,7 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 
@@ -35,6 +35,8 @@ use crate::command;
 const NAMES: &str = "/run/netns";
 /// What the names of all our namespaces begin with.
 const PREFIX: &str = "lnet-";
+/// The alias of `lo` in namespaces that were left behind on purpose ([`Pair::keep`]).
+const KEPT: &str = "kept-on-purpose";
 
 /// How the two namespaces of a [`Pair`] are joined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -209,11 +211,17 @@ impl Pair {
         self.b.configure(wiring.mtu_bytes)
     }
 
-    /// Leaves the namespaces behind; the caller says so to the user. Gives their names.
-    #[must_use]
-    pub fn keep(mut self) -> [String; 2] {
+    /// Leaves the namespaces behind, marked so that [`remove_stale`] leaves them alone; the caller says so
+    /// to the user.
+    ///
+    /// # Errors
+    /// When they cannot be marked; they are removed then.
+    pub fn keep(mut self) -> Result<()> {
+        for namespace in [&self.a, &self.b] {
+            namespace.ip(&format!("link set dev lo alias {KEPT}"))?;
+        }
         self.kept = true;
-        [self.a.name.clone(), self.b.name.clone()]
+        Ok(())
     }
 }
 
@@ -224,7 +232,8 @@ impl Drop for Pair {
         }
         for namespace in [&self.a, &self.b] {
             if let Err(error) = remove(&namespace.name) {
-                eprintln!("the network namespace {} was not removed: {error:#}", namespace.name);
+                let name = &namespace.name;
+                command::say(format_args!("the network namespace {name} was not removed: {error:#}"));
             }
         }
     }
@@ -262,22 +271,27 @@ pub struct Stale {
     pub removed: Vec<String>,
     /// Namespaces of dead processes that have other processes in them, and these processes.
     pub in_use: Vec<(String, Vec<i32>)>,
+    /// Namespaces of dead processes that were kept on purpose.
+    pub kept: Vec<String>,
 }
 
-/// Removes the namespaces of processes that are no more, unless processes are inside or `records` has a
-/// record of them ([`record_path`]): these were kept on purpose.
+/// Removes the namespaces of processes that are no more, unless other processes are inside or they were
+/// kept on purpose ([`Pair::keep`]).
 ///
 /// # Errors
-/// When `ip` fails.
-pub fn remove_stale(records: &Path) -> Result<Stale> {
+/// When `ip` cannot remove one.
+pub fn remove_stale() -> Result<Stale> {
     let mut stale = Stale::default();
     for (name, pid) in named()? {
-        if is_alive(pid) || record_path(records, pid).exists() {
+        if is_alive(pid) {
             continue;
         }
-        // It may be gone by now: several test programs may start at once.
+        // It may be gone by now: several programs may do this at once.
+        let Ok(lo) = command::output("ip", ["-n", &name, "link", "show", "dev", "lo"]) else { continue };
         let Ok(inside) = processes(&name) else { continue };
-        if inside.is_empty() {
+        if lo.contains(KEPT) {
+            stale.kept.push(name);
+        } else if inside.is_empty() {
             remove(&name)?;
             stale.removed.push(name);
         } else {
@@ -285,12 +299,6 @@ pub fn remove_stale(records: &Path) -> Result<Stale> {
         }
     }
     Ok(stale)
-}
-
-/// Where the record of what the process `pid` left behind on purpose is, below `records`.
-#[must_use]
-pub fn record_path(records: &Path, pid: u32) -> PathBuf {
-    records.join(format!("run-{pid}.json"))
 }
 
 /// The namespaces of this naming scheme, and the process that made each.

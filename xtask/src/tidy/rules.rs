@@ -1,0 +1,361 @@
+//! The house rules, one table.
+
+use super::manifest::dependencies;
+use super::source::{Source, has_word, numbered};
+
+/// Lines of a file, at most.
+const FILE_LINES_MAX: usize = 700;
+
+/// Where `unsafe` may stand.
+const UNSAFE_FENCE: [&str; 4] =
+    ["lnet-user/src/xsk", "lnet-user/src/uring", "lnet-user/src/region", "lnet-ebpf/src/"];
+
+/// Crates that speak through their return values and through tracing.
+const LIBRARIES: [&str; 4] = ["lnet-wire/src/", "lnet-core/src/", "lnet-user/src/", "lnet-messaging/src/"];
+
+/// What a crate's code may depend on. Dev-dependencies are free, but for xtask's.
+const BOUNDARIES: [(&str, Allowed); 4] = [
+    ("lnet-wire/Cargo.toml", Allowed::Only(&[])),
+    ("lnet-core/Cargo.toml", Allowed::Only(&["lnet-wire"])),
+    ("lnet-ebpf/Cargo.toml", Allowed::Only(&["lnet-wire", "aya-ebpf", "aya-log-ebpf"])),
+    ("xtask/Cargo.toml", Allowed::NoneOfOurs),
+];
+
+/// Inside `lnet-user`: what a layer may not name, because it stands above or beside it.
+const LAYERS: [(&str, &[&str]); 4] = [
+    ("lnet-user/src/xsk", &["crate::lnd", "crate::runtime", "crate::uring", "crate::bpf"]),
+    ("lnet-user/src/uring", &["crate::lnd", "crate::runtime", "crate::xsk", "crate::bpf"]),
+    ("lnet-user/src/bpf", &["crate::lnd", "crate::runtime"]),
+    ("lnet-user/src/lnd", &["crate::runtime"]),
+];
+
+/// What marks unfinished work. Written in parts, so that this file does not find itself.
+const UNFINISHED: [&str; 5] = [
+    concat!("to", "do!("),
+    concat!("unimplemen", "ted!("),
+    "#[ignore",
+    "#[ ignore",
+    concat!("cfg(an", "y())"),
+];
+
+/// Words in comments that mark unfinished work.
+const UNFINISHED_WORDS: [&str; 3] =
+    [concat!("place", "holder"), concat!("not yet ", "implemented"), concat!("for ", "now")];
+
+/// Directories of one machine: in no file of ours. Home directories and common places for checkouts.
+const MACHINE_DIRECTORIES: [&str; 5] = ["home", "root", "Users", "work", "farm"];
+
+enum Allowed {
+    Only(&'static [&'static str]),
+    NoneOfOurs,
+}
+
+/// A finding: the line, from 1, and what is wrong there.
+pub(super) type Finding = (usize, String);
+
+/// A house rule.
+pub(super) struct Rule {
+    /// Its name in findings.
+    pub(super) name: &'static str,
+    /// The rule, as one would say it.
+    pub(super) why: &'static str,
+    /// Whether it is about the file of this path.
+    pub(super) applies: fn(&str) -> bool,
+    /// What it finds in a file.
+    pub(super) check: fn(&Source) -> Vec<Finding>,
+}
+
+/// All rules.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        name: "unsafe",
+        why: "unsafe stands in lnet-user/src/{xsk,uring,region} and lnet-ebpf only",
+        applies: |path| is_rust(path) && !UNSAFE_FENCE.iter().any(|fence| path.starts_with(fence)),
+        check: |source| {
+            let found = ["unsafe", "unsafe_code"].map(|word| lines_of_word(source, word));
+            // `deny` and `forbid` are welcome everywhere.
+            let found = found.concat().into_iter().filter(|(line, _)| !forbids(source, *line));
+            found.collect()
+        },
+    },
+    Rule {
+        name: "length",
+        why: "a file has at most 700 lines: find the seam",
+        applies: is_rust,
+        check: |source| {
+            let lines = source.text.lines().count();
+            let too_long = lines > FILE_LINES_MAX;
+            too_long.then(|| (FILE_LINES_MAX + 1, format!("{lines} lines"))).into_iter().collect()
+        },
+    },
+    Rule {
+        name: "unfinished",
+        why: "what is committed works, and every test runs",
+        applies: is_rust,
+        check: |source| {
+            let code = UNFINISHED.iter().flat_map(|part| lines_of(&source.code, part));
+            let words = UNFINISHED_WORDS.iter().flat_map(|&words| {
+                let lines = numbered(&source.text).filter(move |(_, line)| has_word(line, words));
+                lines.map(move |(number, _)| (number, format!("`{words}`")))
+            });
+            code.chain(words).collect()
+        },
+    },
+    Rule {
+        name: "machine path",
+        why: "a path of one machine means nothing on another",
+        applies: |_| true,
+        check: |source| {
+            let lines = numbered(&source.text);
+            lines.filter_map(|(number, line)| Some((number, machine_path(line)?.to_owned()))).collect()
+        },
+    },
+    Rule {
+        name: "module head",
+        why: "a module begins with `//!`: what it is and its invariants",
+        applies: is_rust,
+        check: |source| {
+            let mut lines = numbered(&source.text);
+            let first = lines.find(|(_, line)| !line.trim().is_empty() && !line.starts_with("#!["));
+            let missing = !first.is_some_and(|(_, line)| line.starts_with("//!"));
+            missing
+                .then(|| (first.map_or(1, |(number, _)| number), "no `//!`".to_owned()))
+                .into_iter()
+                .collect()
+        },
+    },
+    Rule {
+        name: "boundary",
+        why: "who may use whom is in ARCHITECTURE.md",
+        applies: |path| BOUNDARIES.iter().any(|(manifest, _)| *manifest == path),
+        check: |source| {
+            let allowed = BOUNDARIES.iter().find(|(manifest, _)| *manifest == source.path);
+            allowed.map_or(Vec::new(), |(_, allowed)| foreign_dependencies(source, allowed))
+        },
+    },
+    Rule {
+        name: "aya",
+        why: "only lnet-user/src/bpf touches aya",
+        applies: |path| is_rust(path) && !path.starts_with("lnet-user/src/bpf"),
+        check: |source| [lines_of_word(source, "aya"), lines_of_word(source, "aya_log")].concat(),
+    },
+    Rule {
+        name: "layer",
+        why: "runtime -> lnd -> xsk, uring; never back up, never sideways",
+        applies: |path| LAYERS.iter().any(|(layer, _)| path.starts_with(layer)),
+        check: |source| {
+            let layer = LAYERS.iter().find(|(layer, _)| source.path.starts_with(layer));
+            layer
+                .map_or(&[][..], |(_, above)| above)
+                .iter()
+                .flat_map(|part| lines_of_word(source, part))
+                .collect()
+        },
+    },
+    Rule {
+        name: "print",
+        why: "a library does not print",
+        applies: |path| {
+            let library = LIBRARIES.iter().any(|library| path.starts_with(library));
+            library && is_rust(path) && !path.contains("/bin/") && !path.ends_with("/main.rs")
+        },
+        check: |source| {
+            let names = ["print", "println", "eprint", "eprintln", "dbg"];
+            names.iter().flat_map(|name| lines_of_word(source, &format!("{name}!"))).collect()
+        },
+    },
+    Rule {
+        name: "licence",
+        why: "every crate is under MIT OR Apache-2.0",
+        applies: |path| path == "Cargo.toml" || path.ends_with("/Cargo.toml"),
+        check: |source| {
+            let ours = ["license.workspace = true", "license = \"MIT OR Apache-2.0\""];
+            let has = source.text.lines().any(|line| ours.contains(&line.trim()));
+            (!has).then(|| (1, "no licence, or another one".to_owned())).into_iter().collect()
+        },
+    },
+];
+
+fn is_rust(path: &str) -> bool {
+    path.ends_with(".rs")
+}
+
+fn lines_of(text: &str, part: &str) -> Vec<Finding> {
+    let found = numbered(text).filter(|(_, line)| line.contains(part));
+    found.map(|(number, _)| (number, format!("`{part}`"))).collect()
+}
+
+fn lines_of_word(source: &Source, word: &str) -> Vec<Finding> {
+    source.lines_with_word(word).into_iter().map(|line| (line, format!("`{word}`"))).collect()
+}
+
+fn forbids(source: &Source, line: usize) -> bool {
+    let line = source.code.lines().nth(line - 1).unwrap_or_default();
+    ["forbid", "deny"].iter().any(|word| has_word(line, word))
+}
+
+/// The machine's directory in `line`, if there is one: `/home/` and a name, but no `a/home/b`.
+fn machine_path(line: &str) -> Option<&str> {
+    for directory in MACHINE_DIRECTORIES {
+        for (start, _) in line.match_indices(directory) {
+            let Some(before) = line[..start].strip_suffix('/') else { continue };
+            let Some(after) = line[start + directory.len()..].strip_prefix('/') else { continue };
+            let inside = before.ends_with(|one: char| one.is_alphanumeric() || "._-/".contains(one));
+            if !inside && after.starts_with(|one: char| one.is_alphanumeric() || one == '.') {
+                return Some(&line[start - 1..start + directory.len() + 1]);
+            }
+        }
+    }
+    None
+}
+
+fn foreign_dependencies(source: &Source, allowed: &Allowed) -> Vec<Finding> {
+    let is_allowed = |package: &str, dev: bool| match allowed {
+        Allowed::Only(packages) => dev || packages.contains(&package),
+        Allowed::NoneOfOurs => !package.starts_with("lnet"),
+    };
+    dependencies(&source.text)
+        .into_iter()
+        .filter(|one| !is_allowed(&one.package, one.dev))
+        .map(|one| (one.line, format!("depends on {}", one.package)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::check as findings;
+
+    /// The findings in a file must be `expected`: line and rule.
+    fn check(path: &str, text: &str, expected: &[(usize, &str)]) {
+        let found = findings(&Source::new(path.to_owned(), text.to_owned()));
+        let prefixes: Vec<_> =
+            expected.iter().map(|(line, rule)| format!("{path}:{line}: {rule}: ")).collect();
+        let same = found.len() == prefixes.len()
+            && found.iter().zip(&prefixes).all(|(found, prefix)| found.starts_with(prefix));
+        assert!(same, "{text}\nexpected {prefixes:?}\nfound {found:?}");
+    }
+
+    const HEAD: &str = "//! Head.\n";
+
+    fn rust(path: &str, body: &str, expected: &[(usize, &str)]) {
+        check(path, &format!("{HEAD}{body}"), expected);
+    }
+
+    #[test]
+    fn unsafe_stays_in_its_fence() {
+        for path in
+            ["lnet-core/src/md.rs", "lnet-user/src/lnd/xdp.rs", "tests/src/netns.rs", "xtask/src/main.rs"]
+        {
+            rust(path, "fn f() { unsafe { g() } }", &[(2, "unsafe")]);
+            rust(path, "#![allow(unsafe_code)]", &[(2, "unsafe")]);
+            rust(path, "#![forbid(unsafe_code)]\n// unsafe\nlet x = \"unsafe\";", &[]);
+        }
+        for path in [
+            "lnet-user/src/xsk/umem.rs",
+            "lnet-user/src/uring.rs",
+            "lnet-user/src/region/mod.rs",
+            "lnet-ebpf/src/main.rs",
+        ] {
+            rust(path, "#![allow(unsafe_code)]\nfn f() { unsafe { g() } }", &[]);
+        }
+    }
+
+    #[test]
+    fn files_have_an_end() {
+        let path = "lnet-core/src/md.rs";
+        rust(path, &"\n".repeat(FILE_LINES_MAX - 1), &[]);
+        rust(path, &"\n".repeat(FILE_LINES_MAX), &[(701, "length")]);
+    }
+
+    #[test]
+    fn unfinished_work_is_found_in_code_and_in_words() {
+        let path = "lnet-core/src/md.rs";
+        for part in UNFINISHED {
+            rust(path, &format!("a\n{part}"), &[(3, "unfinished")]);
+            rust(path, &format!("let a = r#\"{part}\"#;"), &[]);
+        }
+        for words in UNFINISHED_WORDS {
+            rust(path, &format!("// good {words}"), &[(2, "unfinished")]);
+        }
+        rust(path, concat!("// wait for ", "nowhere"), &[]);
+    }
+
+    #[test]
+    fn paths_of_a_machine_are_found_in_any_text() {
+        let path = |directory: &str| format!("see {}{directory}{}file", '/', '/');
+        for directory in MACHINE_DIRECTORIES {
+            check("README.md", &path(directory), &[(1, "machine path")]);
+            rust("lnet-core/src/md.rs", &format!("// {}", path(directory)), &[(2, "machine path")]);
+        }
+        let inside = format!("/sys{}work{}x a{}home{}b", '/', '/', '/', '/');
+        check("README.md", &inside, &[]);
+        check("README.md", "homework / root /", &[]);
+        check("README.md", &format!("homework, {}", path("home")), &[(1, "machine path")]);
+    }
+
+    #[test]
+    fn modules_begin_with_what_they_are() {
+        let path = "lnet-core/src/md.rs";
+        check(path, "", &[(1, "module head")]);
+        check(path, "use core;\n", &[(1, "module head")]);
+        check(path, "\n// words\n", &[(2, "module head")]);
+        check(path, "#![no_std]\n\n//! Head.\n", &[]);
+        check(path, "//! Head.\n", &[]);
+    }
+
+    #[test]
+    fn crates_stay_inside_their_boundaries() {
+        let manifest = |path: &str, body: &str, expected: &[(usize, &str)]| {
+            check(path, &format!("[package]\nlicense.workspace = true\n{body}"), expected);
+        };
+        manifest("lnet-wire/Cargo.toml", "[dependencies]\n", &[]);
+        manifest("lnet-wire/Cargo.toml", "[dependencies]\nserde = \"1\"", &[(4, "boundary")]);
+        manifest("lnet-wire/Cargo.toml", "[dev-dependencies]\nproptest = \"1\"", &[]);
+        manifest("lnet-core/Cargo.toml", "[dependencies]\nlnet-wire.workspace = true", &[]);
+        manifest(
+            "lnet-core/Cargo.toml",
+            "[dependencies]\nlnet-wire = \"1\"\ntokio = \"1\"",
+            &[(5, "boundary")],
+        );
+        manifest("lnet-ebpf/Cargo.toml", "[dependencies]\naya-ebpf = \"1\"\naya = \"1\"", &[(5, "boundary")]);
+        manifest("xtask/Cargo.toml", "[dependencies]\nclap = \"1\"", &[]);
+        manifest("xtask/Cargo.toml", "[dev-dependencies]\nlnet-wire = \"1\"", &[(4, "boundary")]);
+        manifest("lnet-user/Cargo.toml", "[dependencies]\naya = \"1\"", &[]);
+    }
+
+    #[test]
+    fn only_bpf_touches_aya() {
+        rust("lnet-user/src/bpf/mod.rs", "use aya::Ebpf;", &[]);
+        rust("lnet-user/src/lnd/xdp.rs", "use aya::Ebpf;", &[(2, "aya")]);
+        rust("tests/src/bpf.rs", "aya_log::x();", &[(2, "aya")]);
+        rust("lnet-ebpf/src/main.rs", "use aya_ebpf::x; // aya", &[]);
+    }
+
+    #[test]
+    fn layers_do_not_look_up() {
+        rust("lnet-user/src/xsk/ring.rs", "use crate::lnd::xdp;", &[(2, "layer")]);
+        rust("lnet-user/src/xsk/ring.rs", "use crate::xsk::umem;", &[]);
+        rust("lnet-user/src/lnd/xdp.rs", "use crate::xsk::umem;\nuse crate::runtime;", &[(3, "layer")]);
+        rust("lnet-user/src/runtime/worker.rs", "use crate::lnd::xdp;", &[]);
+    }
+
+    #[test]
+    fn libraries_do_not_print() {
+        for name in ["print", "println", "eprint", "eprintln", "dbg"] {
+            rust("lnet-user/src/api.rs", &format!("{name}!(\"x\");"), &[(2, "print")]);
+        }
+        rust("lnet-user/src/bin/lnetd.rs", "println!();", &[]);
+        rust("lnet-user/src/main.rs", "println!();", &[]);
+        rust("bench/src/lib.rs", "println!();", &[]);
+        rust("lnet-core/src/md.rs", "writeln!(f); // println!", &[]);
+    }
+
+    #[test]
+    fn crates_name_the_licence() {
+        check("a/Cargo.toml", "license.workspace = true", &[]);
+        check("Cargo.toml", "license = \"MIT OR Apache-2.0\"", &[]);
+        check("a/Cargo.toml", "license = \"GPL-2.0\"", &[(1, "licence")]);
+        check("a/Cargo.toml", "[package]", &[(1, "licence")]);
+    }
+}

@@ -1,0 +1,155 @@
+//! A file as the rules see it, and Rust text without its comments and literals.
+
+/// A text file.
+#[derive(Debug)]
+pub(super) struct Source {
+    /// Its path below the workspace's root, with `/` between the parts.
+    pub(super) path: String,
+    /// All of it.
+    pub(super) text: String,
+    /// Rust only: `text` with comments and the insides of literals as spaces, line by line the same.
+    pub(super) code: String,
+}
+
+impl Source {
+    pub(super) fn new(path: String, text: String) -> Self {
+        let code = if path.ends_with(".rs") { code_of(&text) } else { String::new() };
+        Self { path, text, code }
+    }
+
+    /// The numbers, from 1, of the lines of code that have `word` as a whole word.
+    pub(super) fn lines_with_word(&self, word: &str) -> Vec<usize> {
+        numbered(&self.code).filter(|(_, line)| has_word(line, word)).map(|(number, _)| number).collect()
+    }
+}
+
+/// The lines of `text` with their numbers from 1.
+pub(super) fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines().enumerate().map(|(index, line)| (index + 1, line))
+}
+
+/// Whether `word` is in `line` and neither follows nor precedes a letter, digit or underscore.
+pub(super) fn has_word(line: &str, word: &str) -> bool {
+    let part_of_word = |character: char| character.is_alphanumeric() || character == '_';
+    line.match_indices(word).any(|(start, _)| {
+        let before = line[..start].chars().next_back();
+        let after = line[start + word.len()..].chars().next();
+        !before.is_some_and(part_of_word) && !after.is_some_and(part_of_word)
+    })
+}
+
+/// `text` with comments and the insides of string and character literals as spaces.
+fn code_of(text: &str) -> String {
+    let mut code = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let previous = code.chars().next_back();
+        let length = skipped(rest, previous);
+        let (taken, left) = rest.split_at(length.unwrap_or(first.len_utf8()));
+        match length {
+            Some(_) => code.extend(taken.chars().map(|one| if one == '\n' { '\n' } else { ' ' })),
+            None => code.push_str(taken),
+        }
+        rest = left;
+    }
+    code
+}
+
+/// The length of the comment or literal that `rest` begins with, if it does.
+fn skipped(rest: &str, previous: Option<char>) -> Option<usize> {
+    if rest.starts_with("//") {
+        return Some(rest.find('\n').unwrap_or(rest.len()));
+    }
+    if rest.starts_with("/*") {
+        return Some(block_comment(rest));
+    }
+    if rest.starts_with('"') {
+        return Some(quoted(rest, '"'));
+    }
+    let in_word = previous.is_some_and(|one| one.is_alphanumeric() || one == '_');
+    if rest.starts_with('r') && !in_word || rest.starts_with("r") && previous == Some('b') {
+        return raw_string(rest);
+    }
+    // 'a' and '\n' are literals; 'a in <'a> is a lifetime.
+    let mut characters = rest.strip_prefix('\'')?.chars();
+    match (characters.next()?, characters.next()?) {
+        ('\\', _) => Some(quoted(rest, '\'')),
+        (one, '\'') => Some(one.len_utf8() + 2),
+        _ => None,
+    }
+}
+
+/// The length of a comment with its nested comments.
+fn block_comment(rest: &str) -> usize {
+    let mut depth = 0_usize;
+    let mut index = 0;
+    while index < rest.len() {
+        if rest[index..].starts_with("/*") {
+            depth += 1;
+            index += 2;
+        } else if rest[index..].starts_with("*/") {
+            depth -= 1;
+            index += 2;
+            if depth == 0 {
+                return index;
+            }
+        } else {
+            index += rest[index..].chars().next().map_or(1, char::len_utf8);
+        }
+    }
+    rest.len()
+}
+
+/// The length of a literal with escapes that begins and ends with `quote`.
+fn quoted(rest: &str, quote: char) -> usize {
+    let mut escaped = false;
+    for (index, character) in rest.char_indices().skip(1) {
+        if escaped {
+            escaped = false;
+        } else if character == '\\' {
+            escaped = true;
+        } else if character == quote {
+            return index + 1;
+        }
+    }
+    rest.len()
+}
+
+/// The length of a raw string, `None` if the `r` begins something else.
+fn raw_string(rest: &str) -> Option<usize> {
+    let hashes = rest[1..].chars().take_while(|one| *one == '#').count();
+    let body = rest[1 + hashes..].strip_prefix('"')?;
+    let end = format!("\"{}", "#".repeat(hashes));
+    let length = body.find(&end).map_or(body.len(), |found| found + end.len());
+    Some(1 + hashes + 1 + length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expected: &str) {
+        assert_eq!(code_of(text), expected, "{text}");
+    }
+
+    #[test]
+    fn comments_and_literals_are_blanked_and_lines_stay() {
+        check("a // b\nc", "a     \nc");
+        check("a /* b /* c */\nd */ e", "a             \n     e");
+        check(r#"x("a\"b", y)"#, "x(      , y)");
+        check("r\"a\\\" + r#\"b\"c\"# + d", "      +          + d");
+        check("br\"u\" + b\"u\" + c\"u\"", "b     + b    + c   ");
+        check("let c = ['\\'', 'x', '\"']; u", "let c = [    ,    ,    ]; u");
+        check("fn f<'a>(x: &'a str) {}", "fn f<'a>(x: &'a str) {}");
+        check("for_r\"a\" + r#type", "for_r    + r#type");
+        check("\"open", "     ");
+    }
+
+    #[test]
+    fn words_are_whole() {
+        assert!(has_word("aya::x", "aya") && has_word("(aya)", "aya") && has_word("not_aya aya", "aya"));
+        assert!(!has_word("aya_ebpf malaya ayacht", "aya"));
+        let source = Source::new("a.rs".into(), "// aya\nuse aya;\n\"aya\"\naya_log\nx(aya)".into());
+        assert_eq!(source.lines_with_word("aya"), [2, 5]);
+    }
+}
