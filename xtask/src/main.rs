@@ -1,7 +1,11 @@
 //! Project automation: `cargo xtask <verb>`.
 
 mod build_ebpf;
+mod cargo;
+mod levels;
+mod run;
 mod setup;
+mod table;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -29,6 +33,16 @@ enum Verb {
     Setup,
     /// Build the XDP program into target/bpf
     BuildEbpf,
+    /// Run two nodes over veth in two network namespaces, measure and judge (needs root)
+    Run(run::Options),
+    /// Remove what `run --keep` kept and what killed runs left (needs root)
+    Clean,
+    /// Check format, lints, documentation and house rules, and run all tests that this machine can
+    Test {
+        /// Leave out what needs privileges: the XDP program, network namespaces, the run
+        #[arg(long)]
+        unprivileged: bool,
+    },
     /// Check the house rules
     Tidy,
 }
@@ -38,7 +52,9 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             say(format_args!("error: {error:#}"));
-            ExitCode::FAILURE
+            let signal = error.downcast_ref::<run::Interrupted>().map(|interrupted| interrupted.signal);
+            // As shells report it: 128 and the signal's number.
+            ExitCode::from(signal.and_then(|signal| u8::try_from(128 + signal).ok()).unwrap_or(1))
         }
     }
 }
@@ -55,6 +71,9 @@ fn dispatch(cli: Cli) -> Result<()> {
             println!("{}\n{}", objects.default.display(), objects.log.display());
             Ok(())
         }
+        Verb::Run(options) => run::run(&root, &options),
+        Verb::Clean => run::clean(&root),
+        Verb::Test { unprivileged } => levels::test(&root, unprivileged),
         Verb::Tidy => {
             let files = tidy::tidy(&root)?;
             say(format_args!("{files} files keep the house rules"));

@@ -1,0 +1,60 @@
+//! Calls of the cargo that runs this program.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use xtask::command::words;
+
+use crate::setup;
+
+/// `cargo` in the workspace's root.
+pub(crate) fn cargo(root: &Path) -> Command {
+    let mut command = Command::new(setup::cargo());
+    command.current_dir(root);
+    command
+}
+
+/// Builds a binary in release and gives its path, wherever the target directory is.
+///
+/// # Errors
+/// When cargo does not start or the build fails; cargo's own words are on standard error then.
+pub(crate) fn build_binary(root: &Path, package: &str, binary: &str) -> Result<PathBuf> {
+    let mut command = cargo(root);
+    command.args(["build", "--release", "--package", package, "--bin", binary]);
+    command.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
+    let words = words(&command);
+    let output = command.output().with_context(|| format!("`{words}` did not start"))?;
+    ensure!(output.status.success(), "`{words}` failed, {}", output.status);
+    let messages = String::from_utf8_lossy(&output.stdout);
+    executable(&messages, binary).with_context(|| format!("`{words}` named no executable"))
+}
+
+/// The executable that cargo's messages name for `binary`.
+fn executable(messages: &str, binary: &str) -> Option<PathBuf> {
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["target"]["name"] == binary)
+        .find_map(|message| Some(PathBuf::from(message["executable"].as_str()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::executable;
+
+    #[test]
+    fn the_executable_is_found_among_the_messages_of_cargo() {
+        let messages = concat!(
+            r#"{"reason":"compiler-artifact","target":{"name":"lnet_bench"},"executable":null}"#,
+            "\nnot json\n",
+            r#"{"reason":"compiler-artifact","target":{"name":"lnet-load"},"executable":"/t/lnet-load"}"#,
+            "\n",
+            r#"{"reason":"build-finished","success":true}"#,
+        );
+        assert_eq!(executable(messages, "lnet-load"), Some("/t/lnet-load".into()));
+        assert_eq!(executable(messages, "lnet_bench"), None);
+        assert_eq!(executable("", "lnet-load"), None);
+    }
+}

@@ -1,0 +1,234 @@
+//! `cargo xtask test`: every test level that this machine can run.
+//!
+//! - A level that cannot run is a failure that names the missing capability; only `--unprivileged` leaves
+//!   levels out, and the summary says so. No level counts as passed that did not run.
+//! - A level whose tests are none fails: a filter that matches nothing proves nothing.
+//! - One level's failure does not keep the others from running.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use xtask::command::{say, words};
+use xtask::privilege::{self, Capability, NETNS_NODES, UNPRIVILEGED};
+
+use crate::cargo::cargo;
+use crate::table::table;
+use crate::{build_ebpf, run, setup, tidy};
+
+/// Puts of the run that comes last.
+const RUN_COUNT: u64 = 20_000;
+
+/// A test level.
+struct Level {
+    name: &'static str,
+    /// What it needs; empty: nothing.
+    needs: &'static [Capability],
+    /// Runs it and gives a note for the summary.
+    run: fn(&Path) -> Result<String>,
+}
+
+const LEVELS: &[Level] = &[
+    Level { name: "format", needs: &[], run: |root| lint(root, &["fmt", "--all", "--check"], None) },
+    Level {
+        name: "clippy",
+        needs: &[],
+        run: |root| lint(root, &["clippy", "--all-targets", "--", "-D", "warnings"], None),
+    },
+    Level {
+        name: "documentation",
+        needs: &[],
+        run: |root| lint(root, &["doc", "--no-deps"], Some(("RUSTDOCFLAGS", "-D warnings"))),
+    },
+    Level { name: "tidy", needs: &[], run: |root| Ok(format!("{} files", tidy::tidy(root)?)) },
+    Level { name: "unit", needs: &[], run: unit },
+    Level { name: "loom", needs: &[], run: loom },
+    Level { name: "bpf, netns", needs: &NETNS_NODES, run: bpf_and_netns },
+    Level { name: "cargo xtask run", needs: &NETNS_NODES, run: run_command },
+    Level { name: "run", needs: &NETNS_NODES, run: short_run },
+];
+
+/// How a level ended.
+enum End {
+    Passed(String),
+    Failed(String),
+    /// The user asked for it.
+    LeftOut,
+}
+
+/// Runs all levels and prints a summary.
+///
+/// # Errors
+/// When a level fails or cannot run.
+pub(crate) fn test(root: &Path, unprivileged: bool) -> Result<()> {
+    let mut rows = Vec::new();
+    let mut failed = Vec::new();
+    let mut interrupted = None;
+    for level in LEVELS {
+        say(format_args!("\n== {} ==", level.name));
+        let start = Instant::now();
+        let end = if unprivileged && !level.needs.is_empty() {
+            End::LeftOut
+        } else {
+            match privilege::require("this level", level.needs).and_then(|()| (level.run)(root)) {
+                Ok(note) => End::Passed(note),
+                Err(error) => {
+                    let why = format!("{error:#}");
+                    interrupted = error.downcast_ref::<run::Interrupted>().copied();
+                    End::Failed(why)
+                }
+            }
+        };
+        rows.push(row(level.name, &end, start.elapsed()));
+        say(format_args!("== {} ==", rows[rows.len() - 1][..3].join(": ")));
+        if let End::Failed(why) = &end {
+            say(why);
+            failed.push(level.name);
+        }
+        if let Some(interrupted) = interrupted {
+            return Err(interrupted.into());
+        }
+    }
+    let summary = table(&["level", "result", "time", ""], &rows);
+    write!(std::io::stdout(), "\n{summary}").context("writing the summary")?;
+    ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
+    Ok(())
+}
+
+fn row(name: &str, end: &End, time: Duration) -> Vec<String> {
+    let first_line = |why: &String| why.lines().next().unwrap_or_default().to_owned();
+    let (result, note) = match end {
+        End::Passed(note) => ("passed", note.clone()),
+        End::Failed(why) => ("FAILED", first_line(why)),
+        End::LeftOut => ("left out", "as --unprivileged asks".to_owned()),
+    };
+    vec![name.to_owned(), result.to_owned(), format!("{:.1} s", time.as_secs_f64()), note]
+}
+
+fn lint(root: &Path, arguments: &[&str], variable: Option<(&str, &str)>) -> Result<String> {
+    let mut command = cargo(root);
+    command.args(arguments).envs(variable);
+    let words = words(&command);
+    let status = command.status().with_context(|| format!("`{words}` did not start"))?;
+    ensure!(status.success(), "`{words}` failed, {status}");
+    Ok(String::new())
+}
+
+fn unit(root: &Path) -> Result<String> {
+    let mut command = cargo(root);
+    command.arg("test").env(UNPRIVILEGED, "1");
+    let count = test_count(command, &mut std::io::stdout())?;
+    Ok(format!(
+        "{count} tests; those that need privileges return at once here and belong to the levels below"
+    ))
+}
+
+fn loom(root: &Path) -> Result<String> {
+    let mut command = cargo(root);
+    command.args(["test", "--package", "lnet-user", "--lib", "--release", "xsk"]);
+    command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", root.join("target/loom"));
+    Ok(format!("{} tests", test_count(command, &mut std::io::stdout())?))
+}
+
+fn bpf_and_netns(root: &Path) -> Result<String> {
+    build_ebpf::build(root, &setup::ensure(root)?)?;
+    setup::ensure_test_tools()?;
+    privileged_tests(root, &["--package", "lnet-tests", "--features", "libbpf"])
+}
+
+fn run_command(root: &Path) -> Result<String> {
+    privileged_tests(root, &["--package", "xtask", "--test", "cleanup"])
+}
+
+fn privileged_tests(root: &Path, arguments: &[&str]) -> Result<String> {
+    let mut command = cargo(root);
+    command.arg("test").args(arguments).env_remove(UNPRIVILEGED);
+    Ok(format!("{} tests", test_count(command, &mut std::io::stdout())?))
+}
+
+fn short_run(root: &Path) -> Result<String> {
+    run::run(root, &run::Options::with_count(RUN_COUNT))?;
+    Ok(format!("{RUN_COUNT} Puts"))
+}
+
+/// Runs `cargo test`, copies what it prints and gives the number of tests that passed, at least 1.
+fn test_count(mut command: Command, copy: &mut impl Write) -> Result<u64> {
+    let words = words(&command);
+    let mut child =
+        command.stdout(Stdio::piped()).spawn().with_context(|| format!("`{words}` did not start"))?;
+    let mut count = 0;
+    if let Some(output) = child.stdout.take() {
+        for line in BufReader::new(output).lines() {
+            let line = line.with_context(|| words.clone())?;
+            writeln!(copy, "{line}").context("writing the output of the tests")?;
+            count += passed(&line).unwrap_or(0);
+        }
+    }
+    let status = child.wait().with_context(|| words.clone())?;
+    ensure!(status.success(), "`{words}` failed, {status}");
+    if count == 0 {
+        bail!("`{words}` ran no test at all");
+    }
+    Ok(count)
+}
+
+/// The number of tests that passed in a `test result:` line.
+fn passed(line: &str) -> Option<u64> {
+    let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
+    counts.split_once(" passed;")?.0.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn passed_tests_are_counted() {
+        let line = "test result: ok. 12 passed; 0 failed; 0 ignored; 0 measured; 3 filtered out";
+        assert_eq!(passed(line), Some(12));
+        assert_eq!(passed("test result: FAILED. 7 passed; 1 failed;"), Some(7));
+        assert_eq!(passed("test a ... ok"), None);
+        let two = format!("echo '{line}'; echo; echo '{line}'");
+        let mut copy = Vec::new();
+        assert_eq!(test_count(shell(&two), &mut copy).unwrap(), 24);
+        assert_eq!(String::from_utf8(copy).unwrap(), format!("{line}\n\n{line}\n"));
+    }
+
+    #[test]
+    fn failing_tests_and_no_tests_are_failures() {
+        let check = |script: &str, part: &str| {
+            let error = test_count(shell(script), &mut Vec::new()).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        };
+        check("echo 'test result: FAILED. 7 passed; 1 failed;'; exit 101", "exit status: 101");
+        check("echo 'test result: ok. 0 passed; 0 failed;'", "ran no test at all");
+    }
+
+    #[test]
+    fn a_level_left_out_or_failed_is_not_passed() {
+        let second = Duration::from_secs(1);
+        let check = |end: End, expected: [&str; 4]| assert_eq!(row("x", &end, second), expected);
+        check(End::Passed("3 tests".into()), ["x", "passed", "1.0 s", "3 tests"]);
+        check(End::Failed("why\nmore".into()), ["x", "FAILED", "1.0 s", "why"]);
+        check(End::LeftOut, ["x", "left out", "1.0 s", "as --unprivileged asks"]);
+    }
+
+    #[test]
+    fn every_level_that_needs_privileges_says_which() {
+        let named = |name: &str| LEVELS.iter().find(|level| level.name == name).unwrap();
+        for name in ["bpf, netns", "cargo xtask run", "run"] {
+            assert_eq!(named(name).needs, NETNS_NODES);
+        }
+        for name in ["format", "clippy", "documentation", "tidy", "unit", "loom"] {
+            assert!(named(name).needs.is_empty(), "{name}");
+        }
+    }
+}

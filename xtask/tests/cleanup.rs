@@ -1,0 +1,307 @@
+//! `cargo xtask run` with a stand-in for the load program: however a run ends, no namespace and no node
+//! is left, and the exit status says how it ended. Needs root.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests, too, end by panics")]
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use xtask::privilege;
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A node as a shell script. `BEHAVIOUR` is how it behaves: `<role>=<manner>`, or `good`.
+const LOAD_PROGRAM: &str = r#"#!/bin/sh
+role=$1
+echo $$ > "$DIRECTORY/$role.pid"
+case "$BEHAVIOUR" in
+    $role=no-start) exit 9 ;;
+esac
+echo '{"ready":{"nid":"'$role'","mode":"native","queues":2,"shards":2}}'
+touch "$DIRECTORY/$role.ready"
+case "$BEHAVIOUR" in
+    $role=fail) echo "words of the $role" >&2; exit 7 ;;
+    $role=hang) cat; exit 1 ;;
+    $role=stubborn) trap '' TERM INT HUP; while :; do sleep 0.1; done ;;
+esac
+misdirected=0
+[ "$BEHAVIOUR" = "$role=misdirect" ] && misdirected=3
+case "$role" in
+    put) puts='"sent":1000,"acked":1000' ;;
+    target) cat; puts='"received":1000,"verified":1000' ;;
+esac
+echo '{"report":{"nid":"'$role'","mode":"native","puts":{'$puts'},"seconds":0.5,"misdirected":'$misdirected',
+"slots":[{"queue":0,"shard":0,"frames":500},{"queue":1,"shard":1,"frames":500}]}}' | tr -d '\n'
+echo
+"#;
+
+/// A run of xtask in a directory of its own, which stands for the workspace.
+struct Run {
+    directory: PathBuf,
+    child: Option<Child>,
+    pid: u32,
+}
+
+impl Run {
+    fn start(behaviour: &str, arguments: &[&str]) -> Self {
+        static RUNS: AtomicU32 = AtomicU32::new(0);
+        let number = RUNS.fetch_add(1, Ordering::Relaxed);
+        let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("cleanup-{}-{number}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let load_program = directory.join("load");
+        fs::write(&load_program, LOAD_PROGRAM).unwrap();
+        fs::set_permissions(&load_program, fs::Permissions::from_mode(0o755)).unwrap();
+        let mut command = xtask(&directory);
+        command.args(["run", "--count", "1000", "--load-program"]).arg(&load_program).args(arguments);
+        command.env("DIRECTORY", &directory).env("BEHAVIOUR", behaviour);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let pid = child.id();
+        Self { directory, child: Some(child), pid }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.pid.cast_signed()).unwrap(), signal).unwrap();
+    }
+
+    fn wait_for_file(&self, name: &str) {
+        wait_until(&format!("{name} exists"), || self.directory.join(name).exists());
+    }
+
+    /// The exit status and what was said on standard output and standard error.
+    fn end(&mut self) -> (i32, String, String) {
+        let Output { status, stdout, stderr } = self.child.take().unwrap().wait_with_output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (status.code().unwrap_or(-1), text(stdout), text(stderr))
+    }
+
+    fn namespaces(&self) -> Vec<String> {
+        let prefix = format!("lnet-{}-", self.pid);
+        let Ok(entries) = fs::read_dir("/run/netns") else { return Vec::new() };
+        let names = entries.flatten().map(|entry| entry.file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with(&prefix)).collect()
+    }
+
+    fn node(&self, role: &str) -> Option<PathBuf> {
+        let pid = fs::read_to_string(self.directory.join(format!("{role}.pid"))).ok()?;
+        Some(Path::new("/proc").join(pid.trim()))
+    }
+
+    fn assert_nothing_is_left(&self) {
+        assert_eq!(self.namespaces(), [""; 0]);
+        for node in ["target", "put"].iter().filter_map(|role| self.node(role)) {
+            assert!(!node.exists(), "{} is still there", node.display());
+        }
+    }
+}
+
+impl Drop for Run {
+    /// After a failed test too, nothing may stay: ends the run as a user would, and removes its directory.
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = kill_process(Pid::from_child(&child), Signal::TERM);
+            let _ = child.wait();
+        }
+        let _ = xtask(&self.directory).arg("clean").output();
+        for name in self.namespaces() {
+            let _ = xtask::netns::remove(&name);
+        }
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn xtask(root: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    command.arg("--root").arg(root).stdin(Stdio::null());
+    command
+}
+
+fn wait_until(description: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < TIMEOUT, "waited in vain until {description}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Whether to run; see `lnet_tests::netns::require_privilege`.
+fn privileged() -> bool {
+    if privilege::left_out() {
+        eprintln!("left out, as {}=1 asks: cargo xtask run", privilege::UNPRIVILEGED);
+        return false;
+    }
+    privilege::require("cargo xtask run", &privilege::NETNS_NODES).unwrap();
+    true
+}
+
+/// Lets a run end by itself; `said` must be part of its standard error.
+fn check(behaviour: &str, arguments: &[&str], status: i32, said: &str) -> String {
+    let mut run = Run::start(behaviour, arguments);
+    let (found, stdout, stderr) = run.end();
+    assert_eq!(found, status, "{behaviour}: {stderr}");
+    assert!(stderr.contains(said), "{said:?} is not in {stderr}");
+    run.assert_nothing_is_left();
+    stdout
+}
+
+#[test]
+fn a_good_run_prints_tables_or_json() {
+    if !privileged() {
+        return;
+    }
+    let tables = check("good", &[], 0, "");
+    assert!(tables.contains("1000 of 1000 received") && tables.ends_with("The run holds.\n"), "{tables}");
+    let json: serde_json::Value = serde_json::from_str(&check("good", &["--json"], 0, "")).unwrap();
+    assert_eq!(json["initiator"]["puts"]["acked"], 1000);
+    assert_eq!(json["verdict"]["failures"], serde_json::json!([]));
+}
+
+#[test]
+fn a_run_that_does_not_hold_fails_and_says_why() {
+    if !privileged() {
+        return;
+    }
+    let tables = check("target=misdirect", &[], 1, "3 frames arrived at the wrong shard of the target");
+    assert!(tables.contains("misdirected          3"), "{tables}");
+    let json = check("put=misdirect", &["--json"], 1, "wrong shard of the initiator");
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["verdict"]["failures"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn a_node_that_fails_fails_the_run() {
+    if !privileged() {
+        return;
+    }
+    check("target=no-start", &[], 1, "the target ended before it was ready, exit status: 9");
+    check("put=no-start", &[], 1, "the initiator ended before it was ready, exit status: 9");
+    check("put=fail", &[], 1, "words of the put");
+    check("target=fail", &[], 1, "the target ended before");
+    check("put=hang", &["--timeout", "1"], 1, "waited in vain for the initiator until its report");
+}
+
+#[test]
+fn each_signal_that_asks_to_end_cleans_up() {
+    if !privileged() {
+        return;
+    }
+    for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+        let mut run = Run::start("put=hang", &[]);
+        run.wait_for_file("put.ready");
+        assert_eq!(run.namespaces().len(), 2);
+        run.signal(signal);
+        let (found, _, stderr) = run.end();
+        assert_eq!(found, status, "{stderr}");
+        run.assert_nothing_is_left();
+    }
+}
+
+#[test]
+fn a_second_ctrl_c_does_not_stop_the_cleanup_of_nodes_that_must_be_killed() {
+    if !privileged() {
+        return;
+    }
+    for behaviour in ["put=stubborn", "target=stubborn"] {
+        let mut run = Run::start(behaviour, &["--keep"]);
+        run.wait_for_file("put.ready");
+        run.signal(Signal::INT);
+        let mut said = Vec::new();
+        while !said.ends_with(b"namespaces\n") {
+            let mut byte = [0];
+            let stderr = run.child.as_mut().unwrap().stderr.as_mut().unwrap();
+            assert_eq!(stderr.read(&mut byte).unwrap(), 1, "{}", String::from_utf8_lossy(&said));
+            said.push(byte[0]);
+        }
+        run.signal(Signal::INT);
+        let (status, _, stderr) = run.end();
+        assert_eq!(status, 130, "{stderr}");
+        assert!(stderr.contains("already at it") && stderr.contains("killing it"), "{stderr}");
+        run.assert_nothing_is_left();
+    }
+}
+
+#[test]
+fn what_a_killed_run_leaves_ends_by_itself_or_with_the_next_run() {
+    if !privileged() {
+        return;
+    }
+    let mut killed = Run::start("put=hang", &[]);
+    killed.wait_for_file("put.ready");
+    killed.signal(Signal::KILL);
+    killed.end();
+    assert_eq!(killed.namespaces().len(), 2);
+    wait_until("the nodes ended with their standard input", || {
+        ["target", "put"].iter().all(|role| killed.node(role).is_some_and(|node| !node.exists()))
+    });
+    // Another program may do the same at this moment, so that nothing is said by this one.
+    check("good", &[], 0, "");
+    killed.assert_nothing_is_left();
+}
+
+#[test]
+fn a_kept_run_stays_until_clean() {
+    if !privileged() {
+        return;
+    }
+    let mut run = Run::start("good", &["--keep"]);
+    let log = run.directory.join(format!("target/xtask/run-{}.log", run.pid));
+    let (status, stdout, stderr) = run.end();
+    assert_eq!(status, 0, "{stderr}");
+    assert!(stdout.ends_with("The run holds.\n"), "{stdout}");
+    for part in ["ping -c 3 10.211.0.2", "tcpdump", "put --target 10.211.0.2@xdp", "cargo xtask clean"] {
+        assert!(stderr.contains(part), "{part:?} is not in {stderr}");
+    }
+    let node = run.node("target").unwrap();
+    assert!(run.namespaces().len() == 2 && node.exists() && log.exists());
+    // A run that follows does not take it for what a killed one left.
+    check("good", &[], 0, "");
+    assert!(run.namespaces().len() == 2 && node.exists());
+
+    let cleaned = xtask(&run.directory).arg("clean").output().unwrap();
+    let said = String::from_utf8_lossy(&cleaned.stderr);
+    assert!(cleaned.status.success() && said.contains("kept runs removed: 1"), "{said}");
+    wait_until("the kept node has ended", || !node.exists());
+    assert!(!log.exists() && !log.with_extension("json").exists());
+    run.assert_nothing_is_left();
+}
+
+#[test]
+fn a_failed_run_can_be_kept_without_a_node() {
+    if !privileged() {
+        return;
+    }
+    let mut run = Run::start("put=fail", &["--keep"]);
+    let (status, _, stderr) = run.end();
+    assert_eq!(status, 1, "{stderr}");
+    assert!(stderr.contains("No target node is up"), "{stderr}");
+    assert_eq!(run.namespaces().len(), 2);
+    let cleaned = xtask(&run.directory).arg("clean").status().unwrap();
+    assert!(cleaned.success());
+    run.assert_nothing_is_left();
+}
+
+#[test]
+fn without_capabilities_it_says_what_it_needs_before_it_builds_anything() {
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--inh-caps=-all", "--bounding-set=-all", env!("CARGO_BIN_EXE_xtask")]);
+        command.args(["--root", "/nonexistent"]).args(arguments);
+        command.output().unwrap()
+    };
+    if !privileged() {
+        return;
+    }
+    let output = run(&["run"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for part in ["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SYS_ADMIN", "CAP_BPF", "root"] {
+        assert!(said.contains(part), "{part:?} is not in {said}");
+    }
+}
