@@ -2,6 +2,7 @@
 
 mod build_ebpf;
 mod cargo;
+mod deny;
 mod levels;
 mod run;
 mod setup;
@@ -45,6 +46,12 @@ enum Verb {
     },
     /// Check the house rules
     Tidy,
+    /// Check the dependencies' licences, sources and duplicates with cargo-deny
+    Deny {
+        /// Check for security advisories as well; fetches their database by git
+        #[arg(long)]
+        advisories: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -79,6 +86,7 @@ fn dispatch(cli: Cli) -> Result<()> {
             say(format_args!("{files} files keep the house rules"));
             Ok(())
         }
+        Verb::Deny { advisories } => deny::deny(&root, advisories),
     }
 }
 
