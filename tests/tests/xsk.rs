@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use lnet_user::uring::{Token, Waiter};
 use lnet_user::xsk::{
     BindMode, CHUNK_BYTES, Census, Frame, HugePages, Kick, Queue, QueueConfig, ReclaimError, RingSizes,
     Socket, SocketError, TxDescriptor, Umem, UmemConfig, open_queue,
@@ -27,18 +28,21 @@ use rustix::thread::{CapabilitySet, LinkNameSpaceType, capabilities, move_into_l
 const ETHERTYPE: u16 = 0x88b5;
 const ETHERNET_HEADER_BYTES: usize = 14;
 
-/// Whether this process may make namespaces. Without that the test fails, unless it was told to leave the
-/// privileged tests out.
+/// Whether this process may make namespaces and open AF_XDP sockets. Without that the test fails, unless it
+/// was told to leave the privileged tests out.
 fn privileged() -> bool {
-    if rustix::process::geteuid().is_root() {
+    let needed = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW;
+    let missing = needed - capabilities(None).unwrap().effective;
+    if missing.is_empty() {
         return true;
     }
-    let capabilities = "CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW (root)";
+    let missing: Vec<String> = missing.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
+    let missing = missing.join(", ");
     if std::env::var_os("LNET_TESTS_UNPRIVILEGED").is_some_and(|value| value == "1") {
-        println!("left out: needs {capabilities}");
+        println!("left out: needs {missing}");
         return false;
     }
-    panic!("this test needs {capabilities}; LNET_TESTS_UNPRIVILEGED=1 leaves it out");
+    panic!("this test needs {missing} (root); LNET_TESTS_UNPRIVILEGED=1 leaves it out");
 }
 
 fn ip(arguments: &str) {
@@ -303,6 +307,35 @@ fn chunks_are_reclaimed_only_when_the_kernel_has_let_go() {
     queue.fill.fill(&mut stock);
     drop(queue);
     ip(&format!("-n {} link del veth-a", wire.names[0]));
+    assert_eq!(umem.reclaim(Duration::from_secs(5)).unwrap().len(), 8);
+}
+
+/// A watched descriptor is a duplicate of the socket's, so unwatching is part of closing.
+#[test]
+fn a_watched_socket_is_closed_by_unwatching() {
+    if !privileged() {
+        return;
+    }
+    let wire = Wire::new(1500);
+    let (umem, mut stock) = umem(8);
+    let config = QueueConfig::new(wire.interface_index(), 0);
+    let mut queue = open_queue(&umem, &config).unwrap();
+    let mut waiter = Waiter::new(4).unwrap();
+    let id = waiter.watch(&queue.sockets[0], Token(1)).unwrap();
+    let timeout = Some(Duration::from_millis(20));
+    assert_eq!(waiter.arm().wait(timeout, |_| {}), Ok(0), "nothing was received");
+    // Room to send again is no reason to wake up.
+    for seed in 0..8 {
+        push(&umem, &mut queue.sockets[0], &mut stock, &ethernet(60, seed), 4096, 0);
+    }
+    flush(&mut queue, 0, &mut stock);
+    drain_all(&umem, &mut queue, &mut stock);
+    assert_eq!(waiter.arm().wait(timeout, |_| {}), Ok(0), "nothing was received");
+    queue.fill.fill(&mut stock);
+    drop(queue);
+    let refused = umem.reclaim(Duration::from_millis(50)).unwrap_err();
+    assert!(matches!(refused, ReclaimError::StillBound { .. }), "{refused}");
+    waiter.unwatch(&id).unwrap();
     assert_eq!(umem.reclaim(Duration::from_secs(5)).unwrap().len(), 8);
 }
 

@@ -195,96 +195,110 @@ impl World {
 
     fn apply(&mut self, step: &Step) {
         match *step {
-            Step::Fill(count) => {
-                let mut some = self.stock.split_off(self.stock.len().saturating_sub(count));
-                let chunks: Vec<u32> = some.iter().rev().map(Frame::chunk_index).collect();
-                let room = self.user.fill.size() as usize - self.fill.len();
-                let filled = self.user.fill.fill(&mut some) as usize;
-                assert_eq!(filled, room.min(chunks.len()));
-                self.fill.extend(&chunks[..filled]);
-                self.stock.append(&mut some);
-            }
-            Step::Deliver(count) => {
-                for _ in 0..count {
-                    let Some(mut frame) = self.kernel.fill.take() else {
-                        assert_eq!(self.fill.len(), 0);
-                        break;
-                    };
-                    assert_eq!(self.fill.pop_front(), Some(frame.chunk_index()));
-                    self.serial += 1;
-                    Self::stamp(frame.bytes_mut(&self.umem), self.serial);
-                    let chunk = frame.chunk_index();
-                    let descriptor = KernelDescriptor { frame, offset: 256, length: 4, more: false };
-                    match self.kernel.rx.deliver(descriptor) {
-                        Ok(()) => self.rx.push_back((chunk, self.serial)),
-                        Err(full) => {
-                            assert_eq!(self.rx.len(), self.user.rx.size() as usize);
-                            // As a driver would: it recycles the frame as if it had been sent.
-                            self.held.push_back(full.frame);
-                        }
-                    }
+            Step::Fill(count) => self.fill(count),
+            Step::Deliver(count) => self.deliver(count),
+            Step::Receive(budget) => self.receive(budget),
+            Step::Send(count) => self.send(count),
+            Step::Transmit(count) => self.transmit(count),
+            Step::Complete(count) => self.complete(count),
+            Step::Drain(budget) => self.drain(budget),
+        }
+    }
+
+    fn fill(&mut self, count: usize) {
+        let mut some = self.stock.split_off(self.stock.len().saturating_sub(count));
+        let chunks: Vec<u32> = some.iter().rev().map(Frame::chunk_index).collect();
+        let room = self.user.fill.size() as usize - self.fill.len();
+        let filled = self.user.fill.fill(&mut some) as usize;
+        assert_eq!(filled, room.min(chunks.len()));
+        self.fill.extend(&chunks[..filled]);
+        self.stock.append(&mut some);
+    }
+
+    fn deliver(&mut self, count: u32) {
+        for _ in 0..count {
+            let Some(mut frame) = self.kernel.fill.take() else {
+                assert_eq!(self.fill.len(), 0);
+                break;
+            };
+            assert_eq!(self.fill.pop_front(), Some(frame.chunk_index()));
+            self.serial += 1;
+            Self::stamp(frame.bytes_mut(&self.umem), self.serial);
+            let chunk = frame.chunk_index();
+            let descriptor = KernelDescriptor { frame, offset: 256, length: 4, more: false };
+            match self.kernel.rx.deliver(descriptor) {
+                Ok(()) => self.rx.push_back((chunk, self.serial)),
+                Err(full) => {
+                    assert_eq!(self.rx.len(), self.user.rx.size() as usize);
+                    // As a driver would: it recycles the frame as if it had been sent.
+                    self.held.push_back(full.frame);
                 }
-            }
-            Step::Receive(budget) => {
-                let Self { rx, umem, stock, user, .. } = self;
-                let expected = rx.len().min(budget as usize);
-                let received = user.rx.receive(budget, |descriptor| {
-                    let serial = u32::from_ne_bytes(descriptor.bytes(umem).try_into().unwrap());
-                    assert_eq!(rx.pop_front(), Some((descriptor.frame.chunk_index(), serial)));
-                    stock.push(descriptor.frame);
-                });
-                assert_eq!(received as usize, expected);
-            }
-            Step::Send(count) => {
-                for _ in 0..count {
-                    let Some(mut frame) = self.stock.pop() else { break };
-                    self.serial += 1;
-                    Self::stamp(self.umem.bytes_mut(&mut frame), self.serial);
-                    let chunk = frame.chunk_index();
-                    match self.user.tx.push(send(frame, 256, 4)) {
-                        Ok(()) => self.tx.push_back((chunk, self.serial)),
-                        Err(full) => {
-                            assert_eq!(self.tx.len(), self.user.tx.size() as usize);
-                            self.stock.push(full.into_descriptor().frame);
-                        }
-                    }
-                }
-                self.user.tx.commit();
-            }
-            Step::Transmit(count) => {
-                for _ in 0..count {
-                    let Some(sent) = self.kernel.tx.take() else {
-                        assert_eq!(self.tx.len(), 0);
-                        break;
-                    };
-                    let serial = Self::read(sent.frame.bytes(&self.umem));
-                    assert_eq!(self.tx.pop_front(), Some((sent.frame.chunk_index(), serial)));
-                    self.held.push_back(sent.frame);
-                }
-            }
-            Step::Complete(count) => {
-                for _ in 0..count {
-                    let Some(frame) = self.held.pop_front() else { break };
-                    let chunk = frame.chunk_index();
-                    match self.kernel.completion.complete(frame) {
-                        Ok(()) => self.completion.push_back(chunk),
-                        Err(frame) => {
-                            assert_eq!(self.completion.len(), self.user.completion.size() as usize);
-                            self.held.push_front(frame);
-                        }
-                    }
-                }
-            }
-            Step::Drain(budget) => {
-                let Self { completion, stock, user, .. } = self;
-                let expected = completion.len().min(budget as usize);
-                let drained = user.completion.drain(budget, |frame| {
-                    assert_eq!(completion.pop_front(), Some(frame.chunk_index()));
-                    stock.push(frame);
-                });
-                assert_eq!(drained as usize, expected);
             }
         }
+    }
+
+    fn receive(&mut self, budget: u32) {
+        let Self { rx, umem, stock, user, .. } = self;
+        let expected = rx.len().min(budget as usize);
+        let received = user.rx.receive(budget, |descriptor| {
+            let serial = u32::from_ne_bytes(descriptor.bytes(umem).try_into().unwrap());
+            assert_eq!(rx.pop_front(), Some((descriptor.frame.chunk_index(), serial)));
+            stock.push(descriptor.frame);
+        });
+        assert_eq!(received as usize, expected);
+    }
+
+    fn send(&mut self, count: u32) {
+        for _ in 0..count {
+            let Some(mut frame) = self.stock.pop() else { break };
+            self.serial += 1;
+            Self::stamp(self.umem.bytes_mut(&mut frame), self.serial);
+            let chunk = frame.chunk_index();
+            match self.user.tx.push(send(frame, 256, 4)) {
+                Ok(()) => self.tx.push_back((chunk, self.serial)),
+                Err(full) => {
+                    assert_eq!(self.tx.len(), self.user.tx.size() as usize);
+                    self.stock.push(full.into_descriptor().frame);
+                }
+            }
+        }
+        self.user.tx.commit();
+    }
+
+    fn transmit(&mut self, count: u32) {
+        for _ in 0..count {
+            let Some(sent) = self.kernel.tx.take() else {
+                assert_eq!(self.tx.len(), 0);
+                break;
+            };
+            let serial = Self::read(sent.frame.bytes(&self.umem));
+            assert_eq!(self.tx.pop_front(), Some((sent.frame.chunk_index(), serial)));
+            self.held.push_back(sent.frame);
+        }
+    }
+
+    fn complete(&mut self, count: u32) {
+        for _ in 0..count {
+            let Some(frame) = self.held.pop_front() else { break };
+            let chunk = frame.chunk_index();
+            match self.kernel.completion.complete(frame) {
+                Ok(()) => self.completion.push_back(chunk),
+                Err(frame) => {
+                    assert_eq!(self.completion.len(), self.user.completion.size() as usize);
+                    self.held.push_front(frame);
+                }
+            }
+        }
+    }
+
+    fn drain(&mut self, budget: u32) {
+        let Self { completion, stock, user, .. } = self;
+        let expected = completion.len().min(budget as usize);
+        let drained = user.completion.drain(budget, |frame| {
+            assert_eq!(completion.pop_front(), Some(frame.chunk_index()));
+            stock.push(frame);
+        });
+        assert_eq!(drained as usize, expected);
     }
 
     fn check(&self) {
@@ -313,6 +327,33 @@ proptest! {
     }
 }
 
+/// Sends back, with the same serial number, each of the next `total` frames.
+fn echo(umem: &Umem, mut kernel: KernelRings, total: u32) {
+    fn wait_for<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
+        loop {
+            match attempt() {
+                Some(value) => return value,
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+    for _ in 0..total {
+        let sent = wait_for(|| kernel.tx.take());
+        let mut frame = wait_for(|| kernel.fill.take());
+        World::stamp(frame.bytes_mut(umem), World::read(sent.frame.bytes(umem)));
+        let mut descriptor = KernelDescriptor { frame, offset: 256, length: 4, more: false };
+        while let Err(full) = kernel.rx.deliver(descriptor) {
+            descriptor = full;
+            std::thread::yield_now();
+        }
+        let mut frame = sent.frame;
+        while let Err(full) = kernel.completion.complete(frame) {
+            frame = full;
+            std::thread::yield_now();
+        }
+    }
+}
+
 /// A stand-in on a thread of its own echoes what is sent; both sides take bursts of uneven length. The
 /// indices start shortly before they wrap.
 #[test]
@@ -320,37 +361,10 @@ fn frames_survive_a_kernel_on_another_thread() {
     let total: u32 = if cfg!(miri) { 300 } else { 2_000_000 };
     let (umem, mut stock) = Umem::plain(96).unwrap();
     let sizes = RingSizes { fill: 64, completion: 32, rx: 32, tx: 16 };
-    let (mut user, mut kernel) = rings(&umem, &sizes, u32::MAX - total / 2).unwrap();
+    let (mut user, kernel) = rings(&umem, &sizes, u32::MAX - total / 2).unwrap();
     let echo = std::thread::spawn({
         let umem = Arc::clone(&umem);
-        move || {
-            let mut echoed = 0;
-            while echoed < total {
-                let Some(sent) = kernel.tx.take() else {
-                    std::thread::yield_now();
-                    continue;
-                };
-                let mut frame = loop {
-                    match kernel.fill.take() {
-                        Some(frame) => break frame,
-                        None => std::thread::yield_now(),
-                    }
-                };
-                let serial = World::read(sent.frame.bytes(&umem));
-                World::stamp(frame.bytes_mut(&umem), serial);
-                let mut descriptor = KernelDescriptor { frame, offset: 256, length: 4, more: false };
-                while let Err(full) = kernel.rx.deliver(descriptor) {
-                    descriptor = full;
-                    std::thread::yield_now();
-                }
-                let mut frame = sent.frame;
-                while let Err(full) = kernel.completion.complete(frame) {
-                    frame = full;
-                    std::thread::yield_now();
-                }
-                echoed += 1;
-            }
-        }
+        move || echo(&umem, kernel, total)
     });
     // Half of the chunks to each direction, so that neither starves the other.
     let mut to_fill = stock.split_off(48);

@@ -422,5 +422,10 @@ mod tests {
             umem.bytes_mut(&mut frames[699])[4095] = 1;
             assert_eq!(umem.bytes(&frames[699])[4095], 1);
         }
+        let config = UmemConfig { huge_pages: HugePages::Require, ..UmemConfig::new(700) };
+        match Umem::new(&config) {
+            Ok((umem, _frames)) => assert_eq!(umem.pages(), Pages::Huge),
+            Err(error) => assert!(error.to_string().contains("no 2 huge pages"), "{error}"),
+        }
     }
 }

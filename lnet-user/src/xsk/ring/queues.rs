@@ -79,7 +79,10 @@ pub enum PushError {
     #[error("the transmit ring is full")]
     Full(TxDescriptor),
     /// The bytes do not lie in the chunk, or there are none; the kernel would keep the chunk for ever.
-    #[error("{} bytes at offset {} do not lie in a chunk of {CHUNK_BYTES} bytes, or are none", .0.length, .0.offset)]
+    #[error(
+        "{} bytes at offset {} do not lie in a chunk of {CHUNK_BYTES} bytes, or are none",
+        .0.length, .0.offset
+    )]
     Bounds(TxDescriptor),
     /// The frame would have more than [`FRAGMENTS_MAX`] descriptors; the kernel would keep its chunks for
     /// ever. The descriptors before this one are in the ring: end their frame with one that has no `more`.
