@@ -138,7 +138,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_as_a_deque(operations in proptest::collection::vec((0_u8..4, any::<prop::sample::Index>()), 0..200)) {
+        fn behaves_as_a_deque(
+            operations in proptest::collection::vec((0_u8..4, any::<prop::sample::Index>()), 0..200),
+        ) {
             let mut slab = Slab::new(16);
             let mut list = List::new();
             let mut model = VecDeque::new();

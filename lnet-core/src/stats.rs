@@ -44,7 +44,8 @@ pub enum DropReason {
     MdAttached,
     /// A REPLY longer than its descriptor, which may not truncate.
     ReplyTooLong,
-    /// The descriptor has no threshold and its reserved event slots are all in use.
+    /// The descriptor has no threshold and its reserved event slots are all in use. Delaying the message
+    /// instead needs a place to park it, as a lazy portal has; a plain portal drops.
     EventQueueFull,
     /// It wants a response, and every peer slot is busy with another peer.
     PeersFull,

@@ -1,6 +1,7 @@
 //! The node's view of its nets: an immutable snapshot that all shards share.
 
 use alloc::vec::Vec;
+use core::fmt;
 use core::time::Duration;
 
 use lnet_wire::{Net, Nid};
@@ -32,6 +33,14 @@ pub struct Topology {
 /// No local interface leads to the destination (`-EHOSTUNREACH`), or not the one asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unreachable;
+
+impl fmt::Display for Unreachable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no local interface leads to the destination")
+    }
+}
+
+impl core::error::Error for Unreachable {}
 
 impl Topology {
     /// A snapshot of these interfaces.
