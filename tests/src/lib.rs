@@ -2,3 +2,4 @@
 
 pub mod netns;
 pub mod fuzz_targets;
+pub mod bpf;

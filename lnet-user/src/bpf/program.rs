@@ -259,13 +259,14 @@ impl XdpProgram {
         })
     }
 
-    /// Empties a slot: its frames pass up from now on. Returns whether it held a socket.
+    /// Empties a slot, if it is not: its frames pass up from now on.
     ///
     /// # Errors
     /// [`BpfError::OutOfRange`]; [`BpfError::Map`].
-    pub fn clear_socket(&mut self, queue: u32, shard: u32) -> Result<bool, BpfError> {
+    pub fn clear_socket(&mut self, queue: u32, shard: u32) -> Result<(), BpfError> {
         let slot = checked_slot(queue, shard)?;
-        removed(self.sockets.unset(slot))
+        self.sockets
+            .unset(slot)
             .map_err(|error| BpfError::map("XSKS", format!("clear queue {queue}, shard {shard} in"), &error))
     }
 
