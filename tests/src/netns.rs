@@ -136,6 +136,7 @@ mod tests {
     use std::net::{IpAddr, SocketAddr, UdpSocket};
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::path::Path;
+    use std::process::{Command, Stdio};
 
     const NEEDED: [Capability; 2] = [NET_ADMIN, SYS_ADMIN];
     const TIMEOUT: Duration = Duration::from_secs(5);
@@ -225,6 +226,34 @@ mod tests {
         assert_eq!(panic.unwrap_err().downcast_ref::<&str>(), Some(&"on purpose"));
         assert_eq!(names.len(), 2);
         assert!(!names.iter().any(|name| exists(name)), "{names:?}");
+    }
+
+    #[test]
+    fn namespaces_of_the_dead_are_removed_unless_somebody_is_inside() {
+        if !require_privilege("a pair of network namespaces", &NEEDED) {
+            return;
+        }
+        // Above the largest pid that the kernel gives (PID_MAX_LIMIT), so that no process has it.
+        let dead = (1 << 22) + std::process::id();
+        let [empty, in_use] = [format!("lnet-{dead}-a"), format!("lnet-{dead}-b")];
+        for name in [&empty, &in_use] {
+            xtask::command::output("ip", ["netns", "add", name]).unwrap();
+        }
+        let mut inside = Command::new("ip");
+        inside.args(["netns", "exec", &in_use, "cat"]).stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut inside = inside.spawn().unwrap();
+        let pid = inside.id().cast_signed();
+        let entered = || xtask::netns::processes(&in_use).unwrap().contains(&pid);
+        wait_until("the process is inside", TIMEOUT, entered);
+
+        let stale = xtask::netns::remove_stale().unwrap();
+        assert!(!exists(&empty) && exists(&in_use));
+        assert!(stale.in_use.contains(&(in_use.clone(), vec![pid])), "{stale:?}");
+
+        drop(inside.stdin.take());
+        inside.wait().unwrap();
+        xtask::netns::remove_stale().unwrap();
+        assert!(!exists(&in_use));
     }
 
     #[test]

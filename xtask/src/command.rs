@@ -4,9 +4,10 @@ use std::ffi::OsStr;
 use std::fmt::Display;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 /// Runs `program` with `arguments` to its end and gives its standard output.
 ///
@@ -29,10 +30,22 @@ pub fn output<A: AsRef<OsStr>>(program: &str, arguments: impl IntoIterator<Item 
     Ok(stdout.into_owned())
 }
 
-/// The command line of `command`, as one would type it.
+/// Runs `command` to its end; what it prints goes where this process prints.
+///
+/// # Errors
+/// When the program is not found, or when it fails.
+pub fn succeed(command: &mut Command) -> Result<()> {
+    let words = words(command);
+    let status = command.status().with_context(|| format!("`{words}` did not start"))?;
+    ensure!(status.success(), "`{words}` failed, {status}");
+    Ok(())
+}
+
+/// The command line of `command` as one would type it, with the program's name for its path.
 #[must_use]
 pub fn words(command: &Command) -> String {
-    let mut words = command.get_program().to_string_lossy().into_owned();
+    let program = Path::new(command.get_program());
+    let mut words = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy().into_owned();
     for argument in command.get_args() {
         words.push(' ');
         words.push_str(&argument.to_string_lossy());
@@ -48,7 +61,7 @@ pub fn say(text: impl Display) {
 
 #[cfg(test)]
 mod tests {
-    use super::output;
+    use super::*;
 
     #[test]
     fn gives_the_output_of_a_program_that_succeeds() {
@@ -67,5 +80,18 @@ mod tests {
     fn a_missing_program_is_named() {
         let error = output("lnet-no-such-program", [""; 0]).unwrap_err();
         assert!(format!("{error:#}").contains("lnet-no-such-program"), "{error:#}");
+    }
+
+    #[test]
+    fn a_command_line_names_the_program_without_its_directory() {
+        let mut command = Command::new("/a/b/program");
+        assert_eq!(words(command.args(["-x", "/c/d"])), "program -x /c/d");
+    }
+
+    #[test]
+    fn a_command_must_succeed() {
+        succeed(Command::new("sh").args(["-c", "true"])).unwrap();
+        let error = succeed(Command::new("sh").args(["-c", "exit 5"])).unwrap_err().to_string();
+        assert_eq!(error, "`sh -c exit 5` failed, exit status: 5");
     }
 }

@@ -1,9 +1,10 @@
 //! `cargo xtask deny`: cargo-deny with the rules of `deny.toml`.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
-use xtask::command::{say, words};
+use anyhow::Result;
+use xtask::command::{say, succeed};
 
 use crate::cargo::cargo;
 
@@ -17,15 +18,20 @@ const VERSION: &str = "0.20.2";
 /// When the installation fails or a check finds something; cargo-deny's words are on standard error.
 pub(crate) fn deny(root: &Path, advisories: bool) -> Result<()> {
     let program = find_or_install(root)?;
-    let mut command = std::process::Command::new(program);
-    command.current_dir(root).args(["--workspace", "--all-features", "check", "bans", "licenses", "sources"]);
+    let mut command = Command::new(program);
+    command.current_dir(root).args([
+        "--workspace",
+        "--all-features",
+        "check",
+        "--hide-inclusion-graph",
+        "bans",
+        "licenses",
+        "sources",
+    ]);
     if advisories {
         command.arg("advisories");
     }
-    let words = words(&command);
-    let status = command.status().with_context(|| format!("`{words}` did not start"))?;
-    ensure!(status.success(), "`{words}` failed, {status}");
-    Ok(())
+    succeed(&mut command)
 }
 
 fn find_or_install(root: &Path) -> Result<PathBuf> {
@@ -37,8 +43,6 @@ fn find_or_install(root: &Path) -> Result<PathBuf> {
     say(format_args!("installing cargo-deny {VERSION} into {}; this takes some minutes", tools.display()));
     let mut command = cargo(root);
     command.args(["install", "--locked", "cargo-deny", "--version", VERSION, "--root"]).arg(&tools);
-    let words = words(&command);
-    let status = command.status().with_context(|| format!("`{words}` did not start"))?;
-    ensure!(status.success(), "`{words}` failed, {status}");
+    succeed(&mut command)?;
     Ok(program)
 }

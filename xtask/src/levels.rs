@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use xtask::command::{say, words};
+use xtask::command::{say, succeed, words};
 use xtask::privilege::{self, Capability, NETNS_NODES, UNPRIVILEGED};
 
 use crate::cargo::cargo;
@@ -109,10 +109,7 @@ fn row(name: &str, end: &End, time: Duration) -> Vec<String> {
 
 fn lint(root: &Path, arguments: &[&str], variable: Option<(&str, &str)>) -> Result<String> {
     let mut command = cargo(root);
-    command.args(arguments).envs(variable);
-    let words = words(&command);
-    let status = command.status().with_context(|| format!("`{words}` did not start"))?;
-    ensure!(status.success(), "`{words}` failed, {status}");
+    succeed(command.args(arguments).envs(variable))?;
     Ok(String::new())
 }
 
@@ -120,9 +117,7 @@ fn unit(root: &Path) -> Result<String> {
     let mut command = cargo(root);
     command.arg("test").env(UNPRIVILEGED, "1");
     let count = test_count(command, &mut std::io::stdout())?;
-    Ok(format!(
-        "{count} tests; those that need privileges return at once here and belong to the levels below"
-    ))
+    Ok(format!("{count} tests; privileged ones return at once here, and run below"))
 }
 
 fn loom(root: &Path) -> Result<String> {

@@ -2,20 +2,22 @@
 
 use std::fmt::Write;
 
-/// A table whose columns are as wide as they must be: the first to the left, the others to the right.
+/// A table whose columns are as wide as they must be; columns of figures stand to the right.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let head: Vec<String> = head.iter().map(|&cell| cell.to_owned()).collect();
     let lines: Vec<&Vec<String>> = std::iter::once(&head).chain(rows).collect();
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let is_figure = |cell: &String| cell.starts_with(|first: char| first.is_ascii_digit());
+    let of_figures = |column: usize| rows.iter().all(|row| is_figure(&row[column]));
     let mut text = String::new();
     for (number, line) in lines.iter().enumerate() {
-        let cell = |(column, cell): (usize, &String)| match column {
-            0 => format!("{cell:<width$}", width = widths[0]),
-            _ => format!("  {cell:>width$}", width = widths[column]),
+        let cell = |(column, cell): (usize, &String)| {
+            let width = widths[column];
+            if of_figures(column) { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
         };
-        let line: String = line.iter().enumerate().map(cell).collect();
-        let _ = writeln!(text, "{}", line.trim_end());
+        let cells: Vec<String> = line.iter().enumerate().map(cell).collect();
+        let _ = writeln!(text, "{}", cells.join("  ").trim_end());
         if number == 0 {
             let total = widths.iter().sum::<usize>() + 2 * (widths.len() - 1);
             let _ = writeln!(text, "{}", "-".repeat(total));
@@ -30,8 +32,15 @@ mod tests {
 
     #[test]
     fn tables_line_up() {
-        let rows = [vec!["a".into(), "1".into()], vec!["long one".into(), "12345".into()]];
-        let expected = "name       count\n----------------\na              1\nlong one   12345\n\n";
-        assert_eq!(table(&["name", " count"], &rows), expected);
+        let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
+        let rows = [row(["a", "1", "x"]), row(["long one", "12345", "1 y"])];
+        let expected = "\
+name      count  note
+---------------------
+a             1  x
+long one  12345  1 y
+
+";
+        assert_eq!(table(&["name", "count", "note"], &rows), expected);
     }
 }
