@@ -107,13 +107,15 @@ pub trait Lnd {
     ///
     /// # Errors
     /// [`Full`] gives the message back when the device has no room for it.
-    #[expect(clippy::result_large_err, reason = "the message comes back by value: no box on the data path")]
     fn submit(
         &mut self,
         now: Instant,
         transmit: Transmit,
         memory: &Self::Memory,
     ) -> Result<(), Full<Transmit>>;
+
+    /// Starts the device on what was submitted since the last call: several messages, one kick.
+    fn flush(&mut self);
 
     /// Moves at most `budget` frames per direction. Never blocks.
     fn drive(

@@ -312,6 +312,27 @@ impl Reason {
         Self::FaultCorrupted,
     ];
 
+    /// The reason in one word, as reports name it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NotIp => "not_ip",
+            Self::NotUdp => "not_udp",
+            Self::IpOptions => "ip_options",
+            Self::NotOurs => "not_ours",
+            Self::Truncated => "truncated",
+            Self::BadMagic => "bad_magic",
+            Self::BadVersion => "bad_version",
+            Self::BadType => "bad_type",
+            Self::BadPortal => "bad_portal",
+            Self::BadLength => "bad_length",
+            Self::NoShard => "no_shard",
+            Self::NoSocket => "no_socket",
+            Self::FaultDropped => "fault_dropped",
+            Self::FaultCorrupted => "fault_corrupted",
+        }
+    }
+
     /// Whether the frame was addressed to an NI and is not what it should be.
     #[inline(always)]
     #[must_use]

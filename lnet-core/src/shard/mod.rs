@@ -139,6 +139,12 @@ impl Shard {
         }
     }
 
+    /// Its number.
+    #[must_use]
+    pub const fn id(&self) -> ShardId {
+        self.id
+    }
+
     /// Makes an event queue for `slots` events, taken from those of the shard.
     ///
     /// # Errors
