@@ -57,6 +57,14 @@ pub(crate) fn lnet_xdp(context: XdpContext) -> u32 {
     }
 }
 
+/// The baseline of benches: every frame to the socket of shard 0 on its queue, unseen and uncounted.
+#[xdp(frags)]
+pub(crate) fn lnet_baseline(context: XdpContext) -> u32 {
+    let queue = context.rx_queue_index();
+    let redirected = queue < steer::QUEUES_MAX && maps::redirect(steer::slot_of(queue, 0));
+    if redirected { xdp_action::XDP_REDIRECT } else { xdp_action::XDP_PASS }
+}
+
 #[inline(always)]
 fn pass(context: &XdpContext, queue: u32, reason: Reason) -> u32 {
     maps::count_reason(queue, reason);

@@ -22,8 +22,9 @@ use super::interface::{Interface, interface};
 use super::log::LogPump;
 use super::run::{Action, TestFrame};
 
-/// Name of the program in its object.
-const PROGRAM: &str = "lnet_xdp";
+/// Names of the programs in their object.
+const STEERING: &str = "lnet_xdp";
+const BASELINE: &str = "lnet_baseline";
 /// The map of a logging object that aya-log reads.
 const LOG_MAP: &str = "AYA_LOGS";
 /// Entries of `CONFIG`; `lnet-ebpf` reads them.
@@ -67,6 +68,7 @@ pub struct XdpProgram {
     // Detached before the program and its maps go.
     attachment: Option<Attachment>,
     ebpf: Ebpf,
+    name: &'static str,
     can_log: bool,
     sockets: XskMap<MapData>,
     endpoints: HashMap<MapData, [u8; ENDPOINT_BYTES], u32>,
@@ -103,17 +105,31 @@ impl XdpProgram {
     /// [`BpfError::ObjectNotFound`], [`BpfError::ObjectInvalid`]; [`BpfError::Privilege`];
     /// [`BpfError::FragsUnsupported`]; [`BpfError::Verifier`].
     pub fn load(path: &Path) -> Result<Self, BpfError> {
+        Self::load_named(path, STEERING)
+    }
+
+    /// Loads the program that benches measure against: it looks at no packet and gives every one to the
+    /// socket of shard 0 on its queue, as if nothing had to be steered.
+    ///
+    /// # Errors
+    /// As [`XdpProgram::load`].
+    pub fn load_baseline(path: &Path) -> Result<Self, BpfError> {
+        Self::load_named(path, BASELINE)
+    }
+
+    fn load_named(path: &Path, name: &'static str) -> Result<Self, BpfError> {
         if !path.is_file() {
             return Err(BpfError::ObjectNotFound { searched: vec![path.to_owned()] });
         }
         let mut ebpf = Ebpf::load_file(path).map_err(|error| object_error(path, &error))?;
-        let program: Result<&mut Xdp, _> = match ebpf.program_mut(PROGRAM) {
+        let program: Result<&mut Xdp, _> = match ebpf.program_mut(name) {
             Some(program) => program.try_into(),
             None => Err(ProgramError::UnexpectedProgramType),
         };
         program.and_then(Xdp::load).map_err(|error| load_error(path, error))?;
         Ok(Self {
             attachment: None,
+            name,
             can_log: ebpf.map(LOG_MAP).is_some(),
             sockets: take(&mut ebpf, path, "XSKS")?,
             endpoints: take(&mut ebpf, path, "ENDPOINTS")?,
@@ -355,14 +371,14 @@ impl XdpProgram {
 
     // `load` has looked both up already.
     fn program(&self) -> &Xdp {
-        let program = self.ebpf.program(PROGRAM).map(TryInto::try_into);
-        let Some(Ok(program)) = program else { unreachable!("{PROGRAM} was loaded") };
+        let program = self.ebpf.program(self.name).map(TryInto::try_into);
+        let Some(Ok(program)) = program else { unreachable!("{} was loaded", self.name) };
         program
     }
 
     fn program_mut(&mut self) -> &mut Xdp {
-        let program = self.ebpf.program_mut(PROGRAM).map(TryInto::try_into);
-        let Some(Ok(program)) = program else { unreachable!("{PROGRAM} was loaded") };
+        let program = self.ebpf.program_mut(self.name).map(TryInto::try_into);
+        let Some(Ok(program)) = program else { unreachable!("{} was loaded", self.name) };
         program
     }
 }
