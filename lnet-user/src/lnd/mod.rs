@@ -1,0 +1,6 @@
+//! Network drivers: what carries LNet messages between nodes.
+//!
+//! Invariant: drivers never call each other and never reach up into the runtime; they know a shard only
+//! as a [`lnet_core::lnd::Uplink`].
+
+pub mod xdp;

@@ -1,0 +1,384 @@
+//! The `xdp` LND: LNet messages in UDP datagrams over `AF_XDP` rings.
+//!
+//! Each shard has one [`XdpLnd`]: a socket (a *lane*) on every receive queue of the node's interfaces, and
+//! the fill and completion rings of the queues that it owns. What a frame looks like and which shard it
+//! belongs to is `lnet-wire`'s to say ([`lnet_wire::frame`], [`lnet_wire::steer`]).
+//!
+//! Invariants: every frame has a home shard, given by its chunk index, and always returns there; a
+//! message that was submitted ends in exactly one `sent`; nothing on the data path allocates or blocks.
+//!
+//! A message travels in one frame, so its payload is bounded by the path MTU; there is no loss recovery
+//! at this level: a frame that the receiver had no room for is lost, and counted by its rings.
+
+mod exchange;
+mod path;
+mod receive;
+mod transmit;
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use lnet_core::handle::ShardId;
+use lnet_core::lnd::{Full, Lnd, NiId, Progress, Status, Transmit, TxId, Uplink};
+use lnet_core::time::Instant;
+use lnet_wire::Nid;
+use lnet_wire::frame::FRAME_HEADER_BYTES;
+use lnet_wire::header::LARGE_HEADER_BYTES;
+use lnet_wire::packet::ENDPOINT_BYTES;
+use lnet_wire::steer::{PORTALS, PolicyWord};
+
+use crate::memory::Memory;
+use crate::netlink::{Mac, Neighbours};
+use crate::uring::Waker;
+use crate::xsk::{CompletionRing, FillRing, Frame, RxDescriptor, Socket, Statistics, Umem};
+
+use exchange::{Exchange, Parcel};
+use path::Path;
+
+/// Bytes that a frame of ours spends on headers behind the UDP header.
+pub const OVERHEAD_BYTES: usize = FRAME_HEADER_BYTES + LARGE_HEADER_BYTES;
+
+/// Why the LND dropped a frame that XDP had steered to it, or a message that it was to send.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum XdpDrop {
+    /// Not a frame to one of this node's NIs, although it reached its ring.
+    NotOurs,
+    /// The checksum of the headers does not fit them.
+    BadChecksum,
+    /// The LNet header cannot be read.
+    BadHeader,
+    /// The LNet header contradicts the frame header.
+    HeaderMismatch,
+    /// A part of a message of several frames, which this version neither sends nor takes.
+    Fragment,
+}
+
+impl XdpDrop {
+    /// All reasons, in the order in which they are counted.
+    pub const ALL: [Self; 5] =
+        [Self::NotOurs, Self::BadChecksum, Self::BadHeader, Self::HeaderMismatch, Self::Fragment];
+
+    /// The reason as reports name it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NotOurs => "not_ours",
+            Self::BadChecksum => "bad_checksum",
+            Self::BadHeader => "bad_header",
+            Self::HeaderMismatch => "header_mismatch",
+            Self::Fragment => "fragment",
+        }
+    }
+}
+
+/// What an [`XdpLnd`] has counted since it was made.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct XdpCounters {
+    /// Frames handed to the device.
+    pub frames_sent: u64,
+    /// Frames that arrived on this shard's sockets, those that it handed over included.
+    pub frames_received: u64,
+    /// Frames that arrived here and belong to another shard; they were handed over.
+    pub frames_misdirected: u64,
+    /// Messages that were never sent: longer than a frame, or to nobody.
+    pub messages_refused: u64,
+    drops: [u64; XdpDrop::ALL.len()],
+}
+
+impl XdpCounters {
+    /// Frames dropped for this reason.
+    #[must_use]
+    pub fn dropped(&self, reason: XdpDrop) -> u64 {
+        self.drops[reason as usize]
+    }
+}
+
+/// An NI of the node, as its LND sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Port {
+    pub(crate) ni: NiId,
+    pub(crate) address: IpAddr,
+    pub(crate) udp_port: u16,
+    pub(crate) endpoint: [u8; ENDPOINT_BYTES],
+    pub(crate) interface_index: u32,
+    pub(crate) mac: Mac,
+    /// Bytes of an IP packet at most.
+    pub(crate) mtu_bytes: usize,
+}
+
+/// This shard's socket on one queue of one interface.
+pub(crate) struct Lane {
+    pub(crate) interface_index: u32,
+    pub(crate) queue: u32,
+    pub(crate) socket: Socket,
+    /// Descriptors of packets whose last one has not been seen.
+    arrived: VecDeque<RxDescriptor>,
+    /// Descriptors pushed that the kernel has not been told of.
+    unflushed: bool,
+}
+
+impl Lane {
+    pub(crate) fn new(interface_index: u32, queue: u32, socket: Socket) -> Self {
+        Self { interface_index, queue, socket, arrived: VecDeque::with_capacity(256), unflushed: false }
+    }
+}
+
+/// The rings of a queue that this shard owns.
+pub(crate) struct OwnedQueue {
+    /// The lane of this queue, which wakes the kernel for the fill ring.
+    pub(crate) lane_index: usize,
+    pub(crate) fill: FillRing,
+    pub(crate) completion: CompletionRing,
+}
+
+/// What the LNDs of all shards of a node have in common.
+#[derive(Clone)]
+pub(crate) struct Common {
+    pub(crate) umem: Arc<Umem>,
+    pub(crate) neighbours: Arc<Neighbours>,
+    pub(crate) ports: Vec<Port>,
+    pub(crate) policies: [PolicyWord; PORTALS],
+    pub(crate) shards: u32,
+    /// Hash of the node's primary NID.
+    pub(crate) initiator_hash: u32,
+    /// Chunks whose home one shard is.
+    pub(crate) frames_per_shard: u32,
+    /// Frames of a shard that are kept for sending.
+    pub(crate) transmit_reserve: usize,
+}
+
+/// The `xdp` LND of one shard.
+pub struct XdpLnd {
+    common: Common,
+    shard: ShardId,
+    lanes: Vec<Lane>,
+    owned: Vec<OwnedQueue>,
+    exchange: Exchange,
+    /// Frames at home that nobody uses.
+    stock: Vec<Frame>,
+    /// By chunk index, from this shard's first: the message that the chunk is the last frame of.
+    in_flight: Vec<Option<TxId>>,
+    in_flight_count: u32,
+    /// By NI: the lane that its frames leave by.
+    transmit_lanes: Vec<usize>,
+    paths: HashMap<(NiId, Nid), Path>,
+    paths_generation: u64,
+    /// Messages whose next hop is being looked up, with the time at which that is given up.
+    parked: VecDeque<(Instant, Transmit)>,
+    /// Whether the parked messages are to be tried again: a next hop has changed, or the device was full.
+    retry_parked: bool,
+    /// Messages that ended without reaching the device.
+    ended: VecDeque<(TxId, Status)>,
+    next_message_id: u64,
+    counters: XdpCounters,
+    /// Scratch of `drive`: empty between calls.
+    packet: Vec<RxDescriptor>,
+    returned: Vec<Frame>,
+}
+
+impl XdpLnd {
+    /// The LNDs of all shards of a node. `frames` are all frames of the UMEM; `lanes` and `owned` come by
+    /// shard, as do `wakers`.
+    pub(crate) fn for_shards(
+        common: &Common,
+        frames: Vec<Frame>,
+        lanes: Vec<(Vec<Lane>, Vec<OwnedQueue>)>,
+        wakers: &[Waker],
+    ) -> Vec<Self> {
+        let mut stocks: Vec<Vec<Frame>> = lanes.iter().map(|_| Vec::new()).collect();
+        let per_shard = common.frames_per_shard;
+        for frame in frames {
+            stocks[(frame.chunk_index() / per_shard) as usize].push(frame);
+        }
+        let ends = Exchange::mesh(per_shard as usize * stocks.len(), wakers);
+        lanes
+            .into_iter()
+            .zip(stocks)
+            .zip(ends)
+            .enumerate()
+            .map(|(shard, (((lanes, owned), stock), exchange))| {
+                Self::new(common.clone(), ShardId(shard as u8), lanes, owned, stock, exchange)
+            })
+            .collect()
+    }
+
+    fn new(
+        common: Common,
+        shard: ShardId,
+        lanes: Vec<Lane>,
+        owned: Vec<OwnedQueue>,
+        stock: Vec<Frame>,
+        exchange: Exchange,
+    ) -> Self {
+        let transmit_lanes = common
+            .ports
+            .iter()
+            .map(|port| {
+                let of_interface = |lane: &usize| lanes[*lane].interface_index == port.interface_index;
+                let own = owned.iter().map(|queue| queue.lane_index).find(of_interface);
+                let any = || {
+                    let all: Vec<usize> = (0..lanes.len()).filter(of_interface).collect();
+                    all[usize::from(shard.0) % all.len()]
+                };
+                own.unwrap_or_else(any)
+            })
+            .collect();
+        let mut lnd = Self {
+            in_flight: vec![None; common.frames_per_shard as usize],
+            in_flight_count: 0,
+            next_message_id: u64::from(shard.0) << 56 | 1,
+            common,
+            shard,
+            lanes,
+            owned,
+            exchange,
+            stock,
+            transmit_lanes,
+            paths: HashMap::new(),
+            paths_generation: 0,
+            parked: VecDeque::new(),
+            retry_parked: false,
+            ended: VecDeque::new(),
+            counters: XdpCounters::default(),
+            packet: Vec::with_capacity(32),
+            returned: Vec::with_capacity(1024),
+        };
+        lnd.refill();
+        lnd
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn counters(&self) -> &XdpCounters {
+        &self.counters
+    }
+
+    /// What the kernel counted on this shard's sockets.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn ring_statistics(&self) -> Result<Vec<Statistics>, crate::xsk::SocketError> {
+        self.lanes.iter().map(|lane| lane.socket.statistics()).collect()
+    }
+
+    /// Sockets to watch while the shard sleeps.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.lanes.iter().map(|lane| lane.socket.as_fd())
+    }
+
+    /// Frames with the device: their completion wakes nobody.
+    pub(crate) fn frames_in_flight(&self) -> u32 {
+        self.in_flight_count
+    }
+
+    /// Whether there is something to do that no socket would report.
+    pub(crate) fn has_work(&self) -> bool {
+        self.exchange.has_parcels()
+            || !self.ended.is_empty()
+            || self.lanes.iter().any(|lane| lane.unflushed)
+            || self.retry_parked
+            || (!self.parked.is_empty() && self.common.neighbours.generation() != self.paths_generation)
+    }
+
+    #[inline]
+    fn home_of(&self, frame: &Frame) -> usize {
+        (frame.chunk_index() / self.common.frames_per_shard) as usize
+    }
+
+    /// A frame that nobody uses any more goes home; at home it may end a message.
+    #[inline]
+    fn settle(&mut self, now: Instant, frame: Frame, up: &mut impl Uplink) {
+        let home = self.home_of(&frame);
+        if home != usize::from(self.shard.0) {
+            self.exchange.send_home(home, frame);
+            return;
+        }
+        let place = (frame.chunk_index() % self.common.frames_per_shard) as usize;
+        if let Some(tx) = self.in_flight[place].take() {
+            self.in_flight_count -= 1;
+            up.sent(now, tx, Status::Ok);
+        }
+        self.stock.push(frame);
+    }
+
+    fn take_parcels(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> u32 {
+        let mut taken = 0;
+        let mut misdirected = Vec::new();
+        while taken < budget || !misdirected.is_empty() {
+            let Some(parcel) = self.exchange.receive() else { break };
+            taken += 1;
+            match parcel {
+                Parcel::Home(frame) => self.settle(now, frame, up),
+                Parcel::Misdirected { lane_index, descriptor } => {
+                    let more = descriptor.more;
+                    misdirected.push(descriptor);
+                    if !more {
+                        self.packet.append(&mut misdirected);
+                        self.receive_packet(now, lane_index as usize, true, up, memory);
+                    }
+                }
+            }
+        }
+        assert!(misdirected.is_empty(), "a packet is handed over whole");
+        taken
+    }
+
+    /// Gives the kernel what frames the fill rings have room for, but for those kept for sending.
+    fn refill(&mut self) {
+        for queue in &mut self.owned {
+            let spare = self.stock.len().saturating_sub(self.common.transmit_reserve);
+            if spare == 0 {
+                break;
+            }
+            let mut kept = self.stock.split_off(spare);
+            queue.fill.fill(&mut self.stock);
+            self.stock.append(&mut kept);
+            if queue.fill.needs_wakeup()
+                && let Err(error) = self.lanes[queue.lane_index].socket.wake_fill()
+            {
+                tracing::warn!(%error, "the driver was not told of free frames");
+            }
+        }
+    }
+}
+
+impl Lnd for XdpLnd {
+    type Memory = Memory;
+
+    fn submit(&mut self, now: Instant, transmit: Transmit, memory: &Memory) -> Result<(), Full<Transmit>> {
+        self.transmit(now, transmit, memory)
+    }
+
+    fn flush(&mut self) {
+        for lane in &mut self.lanes {
+            if lane.unflushed {
+                lane.unflushed = !transmit::kick(&mut lane.socket);
+            }
+        }
+    }
+
+    fn drive(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> Progress {
+        let mut progress = Progress::default();
+        let parcels = self.take_parcels(now, budget, up, memory);
+        progress.completed = self.complete(now, budget, up);
+        for lane_index in 0..self.lanes.len() {
+            progress.received += self.receive(now, lane_index, budget, up, memory);
+        }
+        if progress != Progress::default() || parcels != 0 {
+            self.refill();
+        }
+        self.follow_neighbours(now, memory);
+        while let Some((tx, status)) = self.ended.pop_front() {
+            up.sent(now, tx, status);
+        }
+        progress.completed += parcels;
+        progress
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.parked.front().map(|(deadline, _)| *deadline)
+    }
+}

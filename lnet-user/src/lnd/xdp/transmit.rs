@@ -1,0 +1,237 @@
+//! The sending half of the `xdp` LND.
+
+use std::time::Duration;
+
+use lnet_core::lnd::{Cause, Full, Status, Transmit, Uplink};
+use lnet_core::time::Instant;
+use lnet_wire::frame::{CRC_OFFSET, FRAME_HEADER_BYTES, FrameHeader};
+use lnet_wire::header::{Header, LARGE_HEADER_BYTES};
+use lnet_wire::packet::ETHERNET_BYTES;
+use lnet_wire::steer::SteerKey;
+
+use super::path::{End, LANE_PORT_BASE, Path};
+use super::{OVERHEAD_BYTES, XdpLnd};
+use crate::memory::Memory;
+use crate::netlink::Resolution;
+use crate::xsk::{CHUNK_BYTES, Kick, Socket, TxDescriptor};
+
+/// How long a message waits for its next hop to be found: three probes of the kernel, one second apart.
+const RESOLVE_TIMEOUT: Duration = Duration::from_millis(3500);
+/// Paths that a shard remembers; past that it looks them all up anew, so that peers cannot bloat it.
+const PATHS_MAX: usize = 4096;
+/// A call of `sendto` moves a bounded number of descriptors; this many calls empty any ring of ours.
+const KICKS_MAX: u32 = 256;
+
+/// Tells the kernel of all that was pushed; whether it has taken everything.
+pub(super) fn kick(socket: &mut Socket) -> bool {
+    socket.tx.commit();
+    for _ in 0..KICKS_MAX {
+        match socket.kick() {
+            Ok(Kick::Done) => return true,
+            Ok(Kick::Again | Kick::Busy) => {}
+            Ok(Kick::NoBuffers) => return false,
+            Err(error) => {
+                tracing::warn!(%error, "the kernel refused to send");
+                return false;
+            }
+        }
+    }
+    false
+}
+
+/// Where a message's next hop stands.
+enum Hop {
+    Known,
+    Unknown,
+    Unreachable,
+}
+
+impl XdpLnd {
+    pub(super) fn transmit(
+        &mut self,
+        now: Instant,
+        transmit: Transmit,
+        memory: &Memory,
+    ) -> Result<(), Full<Transmit>> {
+        match self.find_path(&transmit) {
+            Hop::Known => self.send(transmit, memory),
+            Hop::Unknown => {
+                self.parked.push_back((now + RESOLVE_TIMEOUT, transmit));
+                Ok(())
+            }
+            Hop::Unreachable => {
+                self.refuse(&transmit, Cause::Unreachable);
+                Ok(())
+            }
+        }
+    }
+
+    fn refuse(&mut self, transmit: &Transmit, cause: Cause) {
+        self.counters.messages_refused += 1;
+        self.ended.push_back((transmit.tx, Status::NeverSent(cause)));
+    }
+
+    /// Forgets all paths when a next hop has changed, and tries again what was waiting for one; ends what
+    /// waited too long. Called once a turn and the only place that notices a change, so that a change
+    /// between two calls is never mistaken for one that was dealt with.
+    pub(super) fn follow_neighbours(&mut self, now: Instant, memory: &Memory) {
+        let generation = self.common.neighbours.generation();
+        if generation != self.paths_generation {
+            self.paths_generation = generation;
+            self.paths.clear();
+            self.retry_parked = true;
+        }
+        if std::mem::take(&mut self.retry_parked) {
+            for _ in 0..self.parked.len() {
+                let Some((deadline, transmit)) = self.parked.pop_front() else { break };
+                match self.find_path(&transmit) {
+                    Hop::Known => {
+                        if let Err(Full(transmit)) = self.send(transmit, memory) {
+                            self.parked.push_back((deadline, transmit));
+                            self.retry_parked = true;
+                        }
+                    }
+                    Hop::Unknown => self.parked.push_back((deadline, transmit)),
+                    Hop::Unreachable => self.refuse(&transmit, Cause::Unreachable),
+                }
+            }
+        }
+        while self.parked.front().is_some_and(|(deadline, _)| *deadline <= now) {
+            if let Some((_, transmit)) = self.parked.pop_front() {
+                self.refuse(&transmit, Cause::Unreachable);
+            }
+        }
+    }
+
+    /// Makes sure that `paths` has the message's destination, if its next hop is known.
+    #[inline]
+    fn find_path(&mut self, transmit: &Transmit) -> Hop {
+        let key = (transmit.ni, transmit.header.destination.nid);
+        if self.paths.contains_key(&key) { Hop::Known } else { self.make_path(transmit) }
+    }
+
+    fn make_path(&mut self, transmit: &Transmit) -> Hop {
+        let nid = transmit.header.destination.nid;
+        let port = &self.common.ports[usize::from(transmit.ni.0)];
+        let Some(address) = nid.ip() else { return Hop::Unreachable };
+        let mac = match self.common.neighbours.lookup(port.interface_index, address) {
+            Resolution::Mac(mac) => mac,
+            // Ask again all the same: the way may be back by the next message.
+            Resolution::Unreachable(_) => {
+                self.common.neighbours.request(port.interface_index, address);
+                return Hop::Unreachable;
+            }
+            Resolution::Unknown => {
+                self.common.neighbours.request(port.interface_index, address);
+                return Hop::Unknown;
+            }
+        };
+        let lane = &self.lanes[self.transmit_lanes[usize::from(transmit.ni.0)]];
+        let local = End { mac: port.mac, address: port.address, port: LANE_PORT_BASE + lane.queue as u16 };
+        let Some(path) = Path::new(&local, &End { mac, address, port: port.udp_port }) else {
+            return Hop::Unreachable;
+        };
+        if self.paths.len() >= PATHS_MAX {
+            self.paths.clear();
+        }
+        self.paths.insert((transmit.ni, nid), path);
+        Hop::Known
+    }
+
+    /// Writes the message's frame and pushes it on its lane; `find_path` has just said `Known`.
+    fn send(&mut self, transmit: Transmit, memory: &Memory) -> Result<(), Full<Transmit>> {
+        let ni = usize::from(transmit.ni.0);
+        let payload = transmit.payload.as_ref().map_or(&[][..], |span| memory.bytes(span));
+        let path = &self.paths[&(transmit.ni, transmit.header.destination.nid)];
+        let headers_bytes = path.length() + OVERHEAD_BYTES;
+        let frame_bytes = headers_bytes + payload.len();
+        if frame_bytes > self.common.ports[ni].mtu_bytes + ETHERNET_BYTES {
+            self.refuse(&transmit, Cause::TooLong);
+            return Ok(());
+        }
+        let chunk_bytes = CHUNK_BYTES as usize;
+        let chunks = frame_bytes.div_ceil(chunk_bytes);
+        let lane = &mut self.lanes[self.transmit_lanes[ni]];
+        if self.stock.len() < chunks || (lane.socket.tx.free_slots() as usize) < chunks {
+            return Err(Full(transmit));
+        }
+        let umem = &self.common.umem;
+        let message_id = self.next_message_id;
+        self.next_message_id += 1;
+        let first_payload_bytes = payload.len().min(chunk_bytes - headers_bytes);
+        let (first, rest) = payload.split_at(first_payload_bytes);
+        let mut frames = self.stock.drain(self.stock.len() - chunks..);
+        let Some(mut head) = frames.next() else { unreachable!("a frame has at least one chunk") };
+        let bytes = umem.bytes_mut(&mut head);
+        write_headers(bytes, path, &transmit.header, payload.len(), message_id, self.common.initiator_hash);
+        bytes[headers_bytes..headers_bytes + first.len()].copy_from_slice(first);
+        if path.needs_udp_checksum() {
+            let udp_payload = &bytes[path.length()..headers_bytes + first.len()];
+            let pieces = std::iter::once(udp_payload).chain(std::iter::once(rest));
+            let checksum = path.udp6_checksum(pieces).to_be_bytes();
+            bytes[path.length() - 2..path.length()].copy_from_slice(&checksum);
+        }
+        let mut last = TxDescriptor {
+            frame: head,
+            offset: 0,
+            length: (headers_bytes + first.len()) as u32,
+            more: false,
+        };
+        for (mut frame, part) in frames.zip(rest.chunks(chunk_bytes)) {
+            umem.bytes_mut(&mut frame)[..part.len()].copy_from_slice(part);
+            last.more = true;
+            let next = TxDescriptor { frame, offset: 0, length: part.len() as u32, more: false };
+            push(&mut lane.socket, std::mem::replace(&mut last, next));
+        }
+        let place = (last.frame.chunk_index() % self.common.frames_per_shard) as usize;
+        self.in_flight[place] = Some(transmit.tx);
+        self.in_flight_count += 1;
+        push(&mut lane.socket, last);
+        lane.unflushed = true;
+        self.counters.frames_sent += 1;
+        Ok(())
+    }
+
+    /// Takes frames whose sending is complete from the owned queues.
+    pub(super) fn complete(&mut self, now: Instant, budget: u32, up: &mut impl Uplink) -> u32 {
+        let mut returned = std::mem::take(&mut self.returned);
+        for queue in &mut self.owned {
+            queue.completion.drain(budget, |frame| returned.push(frame));
+        }
+        let count = returned.len() as u32;
+        for frame in returned.drain(..) {
+            self.settle(now, frame, up);
+        }
+        self.returned = returned;
+        count
+    }
+}
+
+fn push(socket: &mut Socket, descriptor: TxDescriptor) {
+    if socket.tx.push(descriptor).is_err() {
+        unreachable!("the ring had room for the whole frame, and its parts lie in their chunks");
+    }
+}
+
+/// All headers of a message's only frame, from Ethernet to LNet.
+fn write_headers(
+    bytes: &mut [u8],
+    path: &Path,
+    header: &Header,
+    payload_bytes: usize,
+    message_id: u64,
+    initiator_hash: u32,
+) {
+    path.write(bytes, OVERHEAD_BYTES + payload_bytes);
+    let (frame_header, rest) = bytes[path.length()..]
+        .split_first_chunk_mut::<FRAME_HEADER_BYTES>()
+        .expect("a chunk holds the headers");
+    let key =
+        SteerKey::of(header, message_id, initiator_hash).expect("a shard's messages have a steering key");
+    FrameHeader { key, fragment_offset: 0, total_length: payload_bytes as u32 }.encode(frame_header);
+    let lnet_header = rest.first_chunk_mut::<LARGE_HEADER_BYTES>().expect("a chunk holds the headers");
+    header.encode_large(lnet_header);
+    let covered = &mut bytes[path.length()..path.length() + OVERHEAD_BYTES];
+    let crc = crc_fast::crc32_iscsi(covered);
+    covered[CRC_OFFSET..FRAME_HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+}

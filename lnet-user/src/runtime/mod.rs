@@ -1,0 +1,16 @@
+//! The runtime: shards, who drives them, and how they sleep.
+//!
+//! Invariants: only this module owns a [`lnet_core::shard::Shard`]; the only blocking point of a shard is
+//! [`Worker::wait`].
+
+mod clock;
+mod cpu;
+mod steering;
+mod thread;
+mod worker;
+
+pub use clock::Clock;
+pub use cpu::{available_cpus, pin_to_cpu};
+pub use steering::{Home, Steering, SteeringError};
+pub use thread::{Idle, ShardGone, ShardThread};
+pub use worker::{Delivery, LendError, Refused, Worker};

@@ -1,0 +1,164 @@
+//! Which shard a match entry must be posted on, so that no message misses it.
+
+use lnet_wire::nid::ProcessId;
+use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, SteerKey};
+use lnet_wire::{MessageType, Nid};
+use thiserror::Error;
+
+/// The steering policies of a node.
+#[derive(Clone, Copy, Debug)]
+pub struct Steering {
+    policies: [PolicyWord; PORTALS],
+    shards: u32,
+}
+
+/// Where the messages that an entry can match arrive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Home {
+    /// All on this shard.
+    Shard(u32),
+    /// On any shard: such an entry is posted on each.
+    Any,
+}
+
+/// Why an entry cannot be posted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum SteeringError {
+    /// Its messages arrive on another shard.
+    #[error(
+        "match bits {match_bits:#x} of portal {portal} are steered to shard {home}, the entry was given to shard \
+         {shard}: post it on shard {home}"
+    )]
+    OtherShard {
+        /// The portal.
+        portal: u32,
+        /// The entry's match bits.
+        match_bits: u64,
+        /// Where it belongs.
+        home: u32,
+        /// Where it was to be posted.
+        shard: u32,
+    },
+    /// Its messages arrive on several shards, depending on bits that it ignores.
+    #[error(
+        "ignore bits {ignore_bits:#x} touch the bits {steering_bits:#x} that portal {portal} is steered by: clear \
+         them, or pin the portal to one shard"
+    )]
+    IgnoresSteeringBits {
+        /// The portal.
+        portal: u32,
+        /// The entry's ignore bits.
+        ignore_bits: u64,
+        /// The match bits that its portal's policy selects.
+        steering_bits: u64,
+    },
+    /// There is no such portal.
+    #[error("portal {0} does not exist: portals are 0 to 63")]
+    Portal(u32),
+}
+
+impl Steering {
+    /// The policies of a node with `shards` shards.
+    #[must_use]
+    pub fn new(policies: [PolicyWord; PORTALS], shards: u32) -> Self {
+        Self { policies, shards }
+    }
+
+    /// Where the messages arrive that an entry matches.
+    ///
+    /// # Errors
+    /// When they arrive on several shards by bits that the entry ignores, or the portal does not exist.
+    pub fn home(
+        &self,
+        portal: u32,
+        match_id: &ProcessId,
+        match_bits: u64,
+        ignore_bits: u64,
+    ) -> Result<Home, SteeringError> {
+        let word = *self.policies.get(portal as usize).ok_or(SteeringError::Portal(portal))?;
+        if self.shards == 1 {
+            return Ok(Home::Shard(0));
+        }
+        match word.unpack().unwrap_or(Policy::Pin(0)) {
+            Policy::Pin(_) => {}
+            Policy::MatchBits { shift, bits, .. } => {
+                let steering_bits = (u64::MAX >> (64 - u32::from(bits))) << shift;
+                if ignore_bits & steering_bits != 0 {
+                    return Err(SteeringError::IgnoresSteeringBits { portal, ignore_bits, steering_bits });
+                }
+            }
+            Policy::Initiator if match_id.nid != Nid::ANY => {}
+            Policy::Initiator | Policy::Rotor => return Ok(Home::Any),
+        }
+        let key = SteerKey {
+            message_type: MessageType::Put,
+            portal: portal as u8,
+            key: match_bits,
+            message_id: 0,
+            initiator_hash: steer::initiator_hash(&match_id.nid),
+        };
+        Ok(Home::Shard(steer::shard_of(&key, word, self.shards)))
+    }
+
+    /// Whether an entry may be posted on `shard`.
+    ///
+    /// # Errors
+    /// When its messages would arrive elsewhere.
+    pub fn check(
+        &self,
+        shard: u32,
+        portal: u32,
+        match_id: &ProcessId,
+        match_bits: u64,
+        ignore_bits: u64,
+    ) -> Result<(), SteeringError> {
+        match self.home(portal, match_id, match_bits, ignore_bits)? {
+            Home::Shard(home) if home != shard => {
+                Err(SteeringError::OtherShard { portal, match_bits, home, shard })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lnet_wire::steer::Spread;
+
+    const ANY: ProcessId = ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID };
+
+    fn steering(policy: Policy, shards: u32) -> Steering {
+        Steering::new([policy.pack().unwrap(); PORTALS], shards)
+    }
+
+    #[test]
+    fn pinned_entries_live_on_their_shard_whatever_they_ignore() {
+        let pinned = steering(Policy::Pin(1), 2);
+        assert_eq!(pinned.home(4, &ANY, 5, u64::MAX), Ok(Home::Shard(1)));
+        let error = pinned.check(0, 4, &ANY, 5, 0).unwrap_err();
+        assert_eq!(error, SteeringError::OtherShard { portal: 4, match_bits: 5, home: 1, shard: 0 });
+    }
+
+    #[test]
+    fn ignoring_bits_that_steer_is_refused() {
+        let table = Spread::Table([0, 1, 0, 1, 0, 1, 0, 1]);
+        let by_bits = steering(Policy::MatchBits { shift: 4, bits: 2, spread: table }, 2);
+        assert_eq!(by_bits.home(0, &ANY, 0x10, 0xF), Ok(Home::Shard(1)));
+        assert_eq!(
+            by_bits.home(0, &ANY, 0x10, 0x20),
+            Err(SteeringError::IgnoresSteeringBits { portal: 0, ignore_bits: 0x20, steering_bits: 0x30 })
+        );
+        assert_eq!(steering(Policy::Pin(0), 1).home(0, &ANY, 0, u64::MAX), Ok(Home::Shard(0)));
+    }
+
+    #[test]
+    fn rotor_and_unknown_initiators_arrive_anywhere() {
+        assert_eq!(steering(Policy::Rotor, 2).home(0, &ANY, 0, 0), Ok(Home::Any));
+        assert_eq!(steering(Policy::Initiator, 2).home(0, &ANY, 0, 0), Ok(Home::Any));
+        let known = ProcessId { nid: Nid::LO, pid: 12345 };
+        assert!(matches!(steering(Policy::Initiator, 2).home(0, &known, 0, 0), Ok(Home::Shard(_))));
+        assert_eq!(steering(Policy::Rotor, 2).home(64, &ANY, 0, 0), Err(SteeringError::Portal(64)));
+    }
+}

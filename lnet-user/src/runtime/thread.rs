@@ -1,0 +1,147 @@
+//! A shard on a pinned thread of its own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rtrb::{Producer, RingBuffer};
+use thiserror::Error;
+
+use super::cpu::pin_to_cpu;
+use super::worker::{Call, Worker};
+use crate::uring::Waker;
+
+/// Calls that may wait for a shard at once.
+const CALLS_MAX: usize = 256;
+
+/// The shard's thread has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("the shard's thread has ended")]
+pub struct ShardGone;
+
+/// What a shard's thread does when there is nothing to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Idle {
+    /// How long it polls before it sleeps. Zero where shards outnumber CPUs: two spinners on one CPU
+    /// only take time from each other.
+    pub spin: Duration,
+}
+
+/// A shard that a thread of its own drives. Dropping it stops the thread and waits for it.
+pub struct ShardThread<S> {
+    calls: Producer<Call>,
+    waker: Waker,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<(Worker, S)>>,
+}
+
+impl<S> std::fmt::Debug for ShardThread<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ShardThread").field("thread", &self.thread).finish_non_exhaustive()
+    }
+}
+
+impl<S: Send + 'static> ShardThread<S> {
+    /// Starts a thread that drives `worker`, on `cpu` if one is given. `turn` is called with `service`
+    /// after every turn of the shard, on the shard's thread: there it takes the shard's events, reads
+    /// their payload in place and starts what it likes; it must not block.
+    ///
+    /// # Errors
+    /// The kernel's refusal to make the thread, or to bind it to `cpu`.
+    pub fn spawn(
+        mut worker: Worker,
+        cpu: Option<usize>,
+        idle: Idle,
+        mut service: S,
+        mut turn: impl FnMut(&mut Worker, &mut S) + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let (calls, consumer) = RingBuffer::new(CALLS_MAX);
+        worker.take_calls_from(consumer);
+        let waker = worker.waker();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let (pinned, is_pinned) = mpsc::sync_channel(1);
+        let name = format!("lnet-shard-{}", worker.shard_id().0);
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            let result = cpu.map_or(Ok(()), pin_to_cpu);
+            let failed = result.is_err();
+            // The starter hears of a failure; if it is gone there is nobody to tell.
+            let _ = pinned.send(result);
+            if !failed {
+                drive(&mut worker, idle, &stopped, |worker| turn(worker, &mut service));
+            }
+            (worker, service)
+        })?;
+        is_pinned.recv().unwrap_or_else(|_| Err(std::io::Error::other("the shard's thread has ended")))?;
+        Ok(Self { calls, waker, stop, thread: Some(thread) })
+    }
+
+    /// Runs `call` on the shard's thread between two turns and waits for its result.
+    ///
+    /// # Errors
+    /// [`ShardGone`] if the thread has ended before it could.
+    pub fn call<R: Send + 'static>(
+        &mut self,
+        call: impl FnOnce(&mut Worker) -> R + Send + 'static,
+    ) -> Result<R, ShardGone> {
+        let (answer, result) = mpsc::sync_channel(1);
+        let mut call: Call = Box::new(move |worker| {
+            // A caller that is gone wants no answer.
+            let _ = answer.send(call(worker));
+        });
+        while let Err(rtrb::PushError::Full(back)) = self.calls.push(call) {
+            if self.calls.is_abandoned() {
+                return Err(ShardGone);
+            }
+            call = back;
+            std::thread::yield_now();
+        }
+        self.waker.wake();
+        result.recv().map_err(|_| ShardGone)
+    }
+
+    /// Stops the thread and gives the shard back, to be driven by whoever takes it.
+    ///
+    /// # Errors
+    /// [`ShardGone`] if the thread has panicked.
+    pub fn stop(mut self) -> Result<(Worker, S), ShardGone> {
+        self.end().ok_or(ShardGone)
+    }
+
+    fn end(&mut self) -> Option<(Worker, S)> {
+        self.stop.store(true, Ordering::Release);
+        self.waker.wake();
+        self.thread.take()?.join().ok()
+    }
+}
+
+impl<S> Drop for ShardThread<S> {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the shard's thread has been printed by then.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn drive(worker: &mut Worker, idle: Idle, stop: &AtomicBool, mut turn: impl FnMut(&mut Worker)) {
+    let mut idle_since = None;
+    while !stop.load(Ordering::Acquire) {
+        let busy = worker.progress();
+        turn(worker);
+        if busy || worker.has_work() {
+            idle_since = None;
+            continue;
+        }
+        let since = *idle_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < idle.spin {
+            std::hint::spin_loop();
+        } else if let Err(error) = worker.wait_unless(|| stop.load(Ordering::Acquire), None) {
+            tracing::error!(%error, "a shard cannot sleep; it goes on polling");
+        }
+    }
+}

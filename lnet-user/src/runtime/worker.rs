@@ -1,0 +1,323 @@
+//! One shard and all that it drives.
+
+use std::time::Duration;
+
+use rtrb::Consumer;
+
+use lnet_core::event::{EqError, Event};
+use lnet_core::handle::{EqHandle, MdHandle, MeHandle, ShardId};
+use lnet_core::lnd::{Lnd, NiId, Span};
+use lnet_core::md::{MdError, MdSpec, Unlinked};
+use lnet_core::portal::{EntryError, EntrySpec};
+use lnet_core::shard::{GetRequest, PutRequest, RequestError, Shard};
+use lnet_core::time::Instant;
+use thiserror::Error;
+
+use super::clock::Clock;
+use super::steering::{Steering, SteeringError};
+use crate::lnd::xdp::XdpLnd;
+use crate::memory::{Buffer, Memory};
+use crate::uring::{Token, WaitError, Waiter, Waker};
+
+/// Frames per direction and ring in one turn.
+const FRAME_BUDGET: u32 = 64;
+/// Messages handed to the LND in one turn.
+const TRANSMIT_BUDGET: u32 = 64;
+/// How long a shard sleeps at most while frames of its are with the device: their completion wakes
+/// nobody.
+const COMPLETION_POLL: Duration = Duration::from_micros(200);
+
+/// Something that another thread wants done between two turns.
+pub(super) type Call = Box<dyn FnOnce(&mut Worker) + Send>;
+
+/// An event, and with the last one of a descriptor the buffer that it had borrowed.
+#[derive(Debug)]
+pub struct Delivery {
+    /// What happened.
+    pub event: Event,
+    /// The descriptor's buffer, when the event is its last.
+    pub buffer: Option<Buffer>,
+}
+
+/// Why an entry or a descriptor is not made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum LendError {
+    /// The entry's messages arrive on another shard, or on several.
+    #[error(transparent)]
+    Steering(#[from] SteeringError),
+    /// The shard refuses the entry.
+    #[error(transparent)]
+    Entry(#[from] EntryError),
+    /// The shard refuses the descriptor.
+    #[error(transparent)]
+    Md(#[from] MdError),
+    /// The buffer is shorter than the descriptor.
+    #[error("a buffer of {buffer_bytes} bytes was lent to a descriptor of {length_bytes}")]
+    ShortBuffer {
+        /// Bytes of the buffer.
+        buffer_bytes: usize,
+        /// Length of the descriptor.
+        length_bytes: u64,
+    },
+}
+
+/// A refusal that hands the buffer back; nothing was made.
+#[derive(Debug, Error)]
+#[error("{error}")]
+pub struct Refused {
+    /// Why.
+    #[source]
+    pub error: LendError,
+    /// The buffer that was lent.
+    pub buffer: Buffer,
+}
+
+/// One shard of a node with its drivers. It does nothing by itself: either the application's thread calls
+/// [`Worker::progress`], or a [`super::ShardThread`] does.
+pub struct Worker {
+    shard: Shard,
+    lnd: XdpLnd,
+    memory: Memory,
+    clock: Clock,
+    waiter: Waiter,
+    steering: Steering,
+    interfaces: u16,
+    calls: Option<Consumer<Call>>,
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker").field("shard", &self.shard_id()).finish_non_exhaustive()
+    }
+}
+
+impl Worker {
+    pub(crate) fn new(
+        shard: Shard,
+        lnd: XdpLnd,
+        memory: Memory,
+        clock: Clock,
+        mut waiter: Waiter,
+        steering: Steering,
+        interfaces: u16,
+    ) -> Result<Self, WaitError> {
+        for (index, socket) in lnd.sockets().enumerate() {
+            waiter.watch(socket, Token(index as u64))?;
+        }
+        Ok(Self { shard, lnd, memory, clock, waiter, steering, interfaces, calls: None })
+    }
+
+    /// The number of this shard.
+    #[must_use]
+    pub fn shard_id(&self) -> ShardId {
+        self.shard.id()
+    }
+
+    /// The shard, to be read.
+    #[must_use]
+    pub fn shard(&self) -> &Shard {
+        &self.shard
+    }
+
+    /// The `xdp` LND, to be read.
+    #[must_use]
+    pub fn lnd(&self) -> &XdpLnd {
+        &self.lnd
+    }
+
+    /// The time that this shard goes by.
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Makes an event queue of `slots` places, which descriptors reserve.
+    ///
+    /// # Errors
+    /// When the shard has no room for one.
+    pub fn create_event_queue(&mut self, slots: u32) -> Result<EqHandle, EqError> {
+        self.shard.create_event_queue(slots)
+    }
+
+    /// Posts a match entry with a memory descriptor, which borrows `buffer` until its last event.
+    ///
+    /// # Errors
+    /// [`Refused`] says why and hands the buffer back.
+    pub fn attach(
+        &mut self,
+        entry: &EntrySpec,
+        md: &MdSpec,
+        buffer: Buffer,
+    ) -> Result<(MeHandle, MdHandle), Refused> {
+        self.lend(md, buffer, |worker| {
+            let shard = u32::from(worker.shard.id().0);
+            let EntrySpec { portal, source, match_bits, ignore_bits, .. } = entry;
+            worker.steering.check(shard, *portal, source, *match_bits, *ignore_bits)?;
+            let entry = worker.shard.attach_entry(entry)?;
+            Ok((entry, worker.shard.attach(entry, md)?))
+        })
+    }
+
+    /// Makes a free-floating descriptor, to put from or get into; it borrows `buffer` until its last event.
+    ///
+    /// # Errors
+    /// As [`Worker::attach`].
+    pub fn bind(&mut self, md: &MdSpec, buffer: Buffer) -> Result<MdHandle, Refused> {
+        Ok(self.lend(md, buffer, |worker| Ok(((), worker.shard.bind(md)?)))?.1)
+    }
+
+    fn lend<T>(
+        &mut self,
+        md: &MdSpec,
+        buffer: Buffer,
+        make: impl FnOnce(&mut Self) -> Result<(T, MdHandle), LendError>,
+    ) -> Result<(T, MdHandle), Refused> {
+        let (buffer_bytes, length_bytes) = (buffer.len(), md.length_bytes);
+        if (buffer_bytes as u64) < length_bytes {
+            return Err(Refused { error: LendError::ShortBuffer { buffer_bytes, length_bytes }, buffer });
+        }
+        match make(self) {
+            Ok((made, handle)) => {
+                self.memory.lend(handle, buffer, md.event_queue.is_some());
+                Ok((made, handle))
+            }
+            Err(error) => Err(Refused { error, buffer }),
+        }
+    }
+
+    /// Puts a bound descriptor's bytes to a remote portal. What comes of it arrives as events.
+    ///
+    /// # Errors
+    /// When the descriptor cannot be put from, or there is no room for another message.
+    pub fn put(&mut self, request: &PutRequest) -> Result<(), RequestError> {
+        self.shard.put(self.clock.now(), request)
+    }
+
+    /// Gets bytes from a remote portal into a bound descriptor. What comes of it arrives as events.
+    ///
+    /// # Errors
+    /// As [`Worker::put`].
+    pub fn get(&mut self, request: &GetRequest) -> Result<(), RequestError> {
+        self.shard.get(self.clock.now(), request)
+    }
+
+    /// Unlinks a descriptor: at once when idle, else with its last operation. Either way an event brings
+    /// its buffer home.
+    ///
+    /// # Errors
+    /// The handle, when it names no descriptor, or one that is unlinked already.
+    pub fn unlink(&mut self, md: MdHandle) -> Result<Unlinked, MdHandle> {
+        self.shard.unlink(md)
+    }
+
+    /// The next event of a queue.
+    #[inline]
+    pub fn poll_event(&mut self, eq: EqHandle) -> Option<Delivery> {
+        let event = self.shard.poll_event(eq)?;
+        let buffer = if event.unlinked { self.memory.give_back(event.md) } else { None };
+        Some(Delivery { event, buffer })
+    }
+
+    /// The bytes of a descriptor that an event told of; valid until the shard's next turn.
+    ///
+    /// # Panics
+    /// If the descriptor has given its buffer back, or the range leaves it.
+    #[must_use]
+    pub fn payload(&self, md: MdHandle, offset_bytes: u64, length_bytes: u32) -> &[u8] {
+        self.memory.bytes(&Span { md, offset_bytes, length_bytes })
+    }
+
+    /// One turn: what has arrived is taken in, what is due is done, what is ready is sent. Whether
+    /// there was anything to do. Never blocks.
+    pub fn progress(&mut self) -> bool {
+        let called = self.run_calls();
+        let now = self.clock.now();
+        let moved = self.lnd.drive(now, FRAME_BUDGET, &mut self.shard, &mut self.memory);
+        if self.shard.poll_timeout().is_some_and(|due| due <= now) {
+            self.shard.handle_timeout(now);
+        }
+        let submitted = self.transmit(now);
+        called || submitted || moved.received + moved.completed != 0
+    }
+
+    fn transmit(&mut self, now: Instant) -> bool {
+        let mut submitted = 0;
+        for ni in (0..self.interfaces).map(NiId) {
+            while submitted < TRANSMIT_BUDGET {
+                let Some(transmit) = self.shard.poll_transmit(ni) else { break };
+                if let Err(full) = self.lnd.submit(now, transmit, &self.memory) {
+                    self.shard.give_back(full);
+                    break;
+                }
+                submitted += 1;
+            }
+        }
+        self.lnd.flush();
+        submitted != 0
+    }
+
+    fn run_calls(&mut self) -> bool {
+        let Some(mut calls) = self.calls.take() else { return false };
+        let mut called = false;
+        while let Ok(call) = calls.pop() {
+            call(self);
+            called = true;
+        }
+        self.calls = Some(calls);
+        called
+    }
+
+    /// Sleeps until something arrives, a timer is due, another thread calls [`Waker::wake`], or
+    /// `timeout` is over. Returns at once if there is something to do; call it when [`Worker::progress`] has
+    /// found nothing. All calls must come from one thread.
+    ///
+    /// # Errors
+    /// The kernel's refusal to wait.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<(), WaitError> {
+        self.wait_unless(|| false, timeout)
+    }
+
+    /// As [`Worker::wait`], but not if `stop` says so once wake-ups are armed.
+    pub(super) fn wait_unless(
+        &mut self,
+        stop: impl Fn() -> bool,
+        timeout: Option<Duration>,
+    ) -> Result<(), WaitError> {
+        let now = self.clock.now();
+        let due = [self.shard.poll_timeout(), self.lnd.poll_timeout()].into_iter().flatten().min();
+        let sleep = [
+            timeout,
+            due.map(|due| due - now),
+            (self.lnd.frames_in_flight() != 0).then_some(COMPLETION_POLL),
+        ];
+        let armed = self.waiter.arm();
+        // What came before the arming woke nobody. Frames are no matter: their arrival wakes anyway.
+        let called = self.calls.as_ref().is_some_and(|calls| !calls.is_empty());
+        if stop() || called || has_work(&self.shard, &self.lnd) {
+            return Ok(());
+        }
+        armed.wait(sleep.into_iter().flatten().min(), |_| {}).map(drop)
+    }
+
+    /// Whether an event waits to be taken, or the next turn would find something to do that no frame
+    /// brought.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        has_work(&self.shard, &self.lnd)
+    }
+
+    /// Wakes this shard from another thread.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        self.waiter.waker()
+    }
+
+    pub(super) fn take_calls_from(&mut self, calls: Consumer<Call>) {
+        self.calls = Some(calls);
+    }
+}
+
+fn has_work(shard: &Shard, lnd: &XdpLnd) -> bool {
+    shard.usage().events != 0 || lnd.has_work()
+}
