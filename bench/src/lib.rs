@@ -1,1 +1,11 @@
-//! Benches.
+//! Benches and the load program of the project.
+//!
+//! Machine output goes to stdout as JSON lines, words and progress to stderr.
+
+pub mod load;
+pub mod machine;
+pub mod netns;
+pub mod output;
+pub mod put;
+pub mod raw;
+pub mod report;

@@ -1,5 +1,5 @@
 //! Integration tests.
 
-pub mod netns;
-pub mod fuzz_targets;
 pub mod bpf;
+pub mod fuzz_targets;
+pub mod netns;

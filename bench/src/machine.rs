@@ -1,0 +1,38 @@
+//! Where a figure was measured.
+
+use std::process::Command;
+
+use serde::Serialize;
+
+/// Machine, kernel and commit of a measurement.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    /// Model name of the CPUs.
+    pub cpu: String,
+    /// CPUs that this process may use.
+    pub cpus: usize,
+    /// Kernel release.
+    pub kernel: String,
+    /// Commit that was built, with `-dirty` if there were changes; "unknown" outside a checkout.
+    pub commit: String,
+}
+
+impl Machine {
+    /// This machine.
+    #[must_use]
+    pub fn this() -> Self {
+        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        let git = Command::new("git").args(["describe", "--always", "--dirty"]).output();
+        let commit = git.ok().filter(|output| output.status.success()).map(|output| output.stdout);
+        Self {
+            cpu: model.map_or_else(|| "unknown".to_owned(), |(_, name)| name.to_owned()),
+            cpus: lnet_user::runtime::available_cpus().len(),
+            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+            commit: commit.map_or_else(
+                || "unknown".to_owned(),
+                |bytes| String::from_utf8_lossy(&bytes).trim().to_owned(),
+            ),
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Tables, JSON, histograms and the plot of a measurement.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use hdrhistogram::Histogram;
+use plotters::prelude::*;
+use serde::Serialize;
+
+use crate::machine::Machine;
+use crate::report::Latency;
+
+/// What was measured of one way to send.
+#[derive(Debug)]
+pub struct Measured {
+    /// Its name.
+    pub name: String,
+    /// Half round trips, in nanoseconds.
+    pub half_ns: Histogram<u64>,
+    /// What one sender achieves.
+    pub rate: Rate,
+}
+
+/// Messages of one sender over some time.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+pub struct Rate {
+    sent: u64,
+    received: u64,
+    seconds: f64,
+}
+
+impl Rate {
+    /// Adds a turn.
+    pub fn add(&mut self, sent: u64, received: u64, time: Duration) {
+        self.sent += sent;
+        self.received += received;
+        self.seconds += time.as_secs_f64();
+    }
+
+    fn sent_per_second(&self) -> f64 {
+        self.sent as f64 / self.seconds
+    }
+
+    fn received_per_second(&self) -> f64 {
+        self.received as f64 / self.seconds
+    }
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    machine: &'a Machine,
+    size_bytes: usize,
+    measured: Vec<JsonRow<'a>>,
+    /// Half round trip p50 of a Put over that of raw; at most 1.5 is the aim.
+    latency_ratio: f64,
+    /// Puts received per second over raw frames received per second; at least 0.6 is the aim.
+    rate_ratio: f64,
+}
+
+#[derive(Serialize)]
+struct JsonRow<'a> {
+    name: &'a str,
+    half_round_trip_ns: Latency,
+    sent_per_second: f64,
+    received_per_second: f64,
+}
+
+/// Prints the tables (or JSON) and writes the files, if a folder for them is given.
+///
+/// # Errors
+/// When a file cannot be written.
+pub fn write(
+    machine: &Machine,
+    size_bytes: usize,
+    raw: &Measured,
+    puts: &Measured,
+    out: Option<&Path>,
+    json: bool,
+) -> anyhow::Result<()> {
+    let rows = [raw, puts];
+    let document = Json {
+        machine,
+        size_bytes,
+        measured: rows
+            .iter()
+            .map(|row| JsonRow {
+                name: &row.name,
+                half_round_trip_ns: (&row.half_ns).into(),
+                sent_per_second: row.rate.sent_per_second(),
+                received_per_second: row.rate.received_per_second(),
+            })
+            .collect(),
+        latency_ratio: puts.half_ns.value_at_quantile(0.5) as f64 / raw.half_ns.value_at_quantile(0.5) as f64,
+        rate_ratio: puts.rate.received_per_second() / raw.rate.received_per_second(),
+    };
+    let text = serde_json::to_string_pretty(&document)?;
+    println!("{}", if json { text.clone() } else { table(&document) });
+    let Some(out) = out else { return Ok(()) };
+    std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+    let save = |name: &str, content: &str| {
+        let path = out.join(name);
+        std::fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))
+    };
+    save("bench.json", &text)?;
+    save("raw.hgrm", &hgrm(&raw.half_ns))?;
+    save("put.hgrm", &hgrm(&puts.half_ns))?;
+    plot(&rows, &out.join("latency.svg"))?;
+    eprintln!("bench.json, raw.hgrm, put.hgrm and latency.svg are in {}", out.display());
+    Ok(())
+}
+
+fn table(document: &Json<'_>) -> String {
+    let machine = document.machine;
+    let mut text = format!(
+        "{} ({} CPUs), kernel {}, commit {}\n\n{} bytes, half round trip (us)\n",
+        machine.cpu, machine.cpus, machine.kernel, machine.commit, document.size_bytes
+    );
+    let mut line = |cells: [String; 8]| {
+        let _ = write!(text, "{:<12}", cells[0]);
+        for cell in &cells[1..] {
+            let _ = write!(text, "{cell:>10}");
+        }
+        text.push('\n');
+    };
+    line(["", "p50", "p90", "p99", "p99.9", "max", "sent/s", "received/s"].map(str::to_owned));
+    for row in &document.measured {
+        let us = |ns: u64| format!("{:.2}", ns as f64 / 1000.0);
+        let latency = &row.half_round_trip_ns;
+        line([
+            row.name.to_owned(),
+            us(latency.p50),
+            us(latency.p90),
+            us(latency.p99),
+            us(latency.p999),
+            us(latency.max),
+            format!("{:.0}", row.sent_per_second),
+            format!("{:.0}", row.received_per_second),
+        ]);
+    }
+    let _ = write!(
+        text,
+        "\nPut / raw: {:.2} x the p50 half round trip (aim: at most 1.5), {:.2} x the frames received per second \
+         (aim: at least 0.6)",
+        document.latency_ratio, document.rate_ratio
+    );
+    text
+}
+
+/// The percentile distribution in the text form that HdrHistogram's plotters read: value in microseconds,
+/// percentile, count up to it, 1 / (1 - percentile).
+fn hgrm(histogram: &Histogram<u64>) -> String {
+    let mut text = String::from("       Value     Percentile TotalCount 1/(1-Percentile)\n\n");
+    for step in histogram.iter_quantiles(5) {
+        let quantile = step.quantile_iterated_to();
+        let value_us = step.value_iterated_to() as f64 / 1000.0;
+        let count = histogram.count_between(0, step.value_iterated_to());
+        let _ = if quantile < 1.0 {
+            writeln!(text, "{value_us:12.3} {quantile:2.12} {count:10} {:14.2}", 1.0 / (1.0 - quantile))
+        } else {
+            writeln!(text, "{value_us:12.3} {quantile:2.12} {count:10}")
+        };
+    }
+    let _ = writeln!(
+        text,
+        "#[Mean    = {:12.3}, StdDeviation   = {:12.3}]\n#[Max     = {:12.3}, Total count    = {:12}]",
+        histogram.mean() / 1000.0,
+        histogram.stdev() / 1000.0,
+        histogram.max() as f64 / 1000.0,
+        histogram.len()
+    );
+    text
+}
+
+/// Latency over percentile, the percentile axis stretched towards 100 %: each tick is another nine.
+fn plot(rows: &[&Measured], path: &Path) -> anyhow::Result<()> {
+    const NINES: f64 = 4.0;
+    let failed = |error: String| anyhow::anyhow!("cannot plot {}: {error}", path.display());
+    let largest =
+        rows.iter().map(|row| row.half_ns.value_at_quantile(1.0 - 10f64.powf(-NINES))).max().unwrap_or(1);
+    let root = SVGBackend::new(path, (800, 480)).into_drawing_area();
+    root.fill(&WHITE).map_err(|error| failed(error.to_string()))?;
+    let mut chart = ChartBuilder::on(&root)
+        .margin(16)
+        .caption("Half round trip", ("sans-serif", 20))
+        .x_label_area_size(40)
+        .y_label_area_size(60)
+        .build_cartesian_2d(0.0..NINES, 0.0..largest as f64 / 1000.0 * 1.05)
+        .map_err(|error| failed(error.to_string()))?;
+    chart
+        .configure_mesh()
+        .x_desc("percentile")
+        .y_desc("us")
+        .x_labels(5)
+        .x_label_formatter(&|nines| {
+            format!("{:.*}", (*nines - 2.0).max(0.0) as usize, 100.0 * (1.0 - 10f64.powf(-nines)))
+        })
+        .draw()
+        .map_err(|error| failed(error.to_string()))?;
+    for (index, row) in rows.iter().enumerate() {
+        let style = Palette99::pick(index).stroke_width(2);
+        let points = (0..=400).map(|step| {
+            let nines = NINES * f64::from(step) / 400.0;
+            (nines, row.half_ns.value_at_quantile(1.0 - 10f64.powf(-nines)) as f64 / 1000.0)
+        });
+        chart
+            .draw_series(LineSeries::new(points, style))
+            .map_err(|error| failed(error.to_string()))?
+            .label(&row.name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], style));
+    }
+    chart
+        .configure_series_labels()
+        .background_style(WHITE)
+        .border_style(BLACK)
+        .position(SeriesLabelPosition::UpperLeft)
+        .draw()
+        .map_err(|error| failed(error.to_string()))?;
+    root.present().map_err(|error| failed(error.to_string()))
+}

@@ -1,0 +1,176 @@
+//! The baseline: `AF_XDP` without LNet. One socket on queue 0 of each end, an XDP program that redirects
+//! every packet, frames of a given size, nothing else.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use hdrhistogram::Histogram;
+use lnet_user::bpf::{self, AttachMode, ObjectKind, XdpProgram};
+use lnet_user::netlink::Interface;
+use lnet_user::xsk::{self, Frame, Queue, QueueConfig, TxDescriptor, Umem, UmemConfig};
+
+use crate::report;
+
+const FRAMES: u32 = 4096;
+const BURST: u32 = 64;
+/// Bytes of the Ethernet, IPv4 and UDP headers, which the raw frames have in size only.
+pub const HEADERS_BYTES: usize = 42;
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// One end of the raw link.
+#[derive(Debug)]
+pub struct End {
+    umem: Arc<Umem>,
+    stock: Vec<Frame>,
+    queue: Queue,
+    /// Redirects while it lives.
+    _program: XdpProgram,
+}
+
+impl End {
+    /// Opens queue 0 of an interface of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn open(interface_name: &str) -> anyhow::Result<Self> {
+        let interface = Interface::by_name(interface_name)?;
+        let (umem, stock) = Umem::new(&UmemConfig::new(FRAMES))?;
+        let queue = xsk::open_queue(&umem, &QueueConfig::new(interface.index, 0))?;
+        let mut program = XdpProgram::load_baseline(&bpf::find_object(ObjectKind::Default)?)?;
+        program.set_socket(0, 0, &queue.sockets[0])?;
+        program.attach(interface_name, AttachMode::Auto)?;
+        let mut end = Self { umem, stock, queue, _program: program };
+        end.refill();
+        Ok(end)
+    }
+
+    /// Half of the frames receive, the others send.
+    fn refill(&mut self) {
+        let reserve = (FRAMES / 2) as usize;
+        if self.stock.len() > reserve {
+            let mut kept = self.stock.split_off(self.stock.len() - reserve);
+            self.queue.fill.fill(&mut self.stock);
+            self.stock.append(&mut kept);
+        }
+    }
+
+    fn complete(&mut self) {
+        let stock = &mut self.stock;
+        self.queue.completion.drain(BURST, |frame| stock.push(frame));
+    }
+
+    /// Writes and pushes one frame; whether there was room.
+    fn push(&mut self, bytes: usize, marker: u64) -> bool {
+        let Some(mut frame) = self.stock.pop() else { return false };
+        let content = self.umem.bytes_mut(&mut frame);
+        content[..12].fill(2);
+        content[12..14].copy_from_slice(&0x88B5u16.to_be_bytes());
+        content[14..22].copy_from_slice(&marker.to_le_bytes());
+        let descriptor = TxDescriptor { frame, offset: 0, length: bytes as u32, more: false };
+        match self.queue.sockets[0].tx.push(descriptor) {
+            Ok(()) => true,
+            Err(refused) => {
+                self.stock.push(refused.into_descriptor().frame);
+                false
+            }
+        }
+    }
+
+    fn send(&mut self) -> anyhow::Result<()> {
+        let socket = &mut self.queue.sockets[0];
+        socket.tx.commit();
+        while !socket.kick()?.is_done() {}
+        Ok(())
+    }
+
+    /// Takes what has arrived and gives the marker of each frame to `each`.
+    fn receive(&mut self, mut each: impl FnMut(u64)) -> u32 {
+        let (umem, stock) = (&self.umem, &mut self.stock);
+        self.queue.sockets[0].rx.receive(BURST, |descriptor| {
+            let start = descriptor.offset as usize + 14;
+            let content = umem.bytes(&descriptor.frame);
+            each(content[start..].first_chunk().map_or(0, |marker| u64::from_le_bytes(*marker)));
+            stock.push(descriptor.frame);
+        })
+    }
+
+    /// Sends every frame back until told to stop.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn echo(&mut self, bytes: usize, stop: &AtomicBool) -> anyhow::Result<()> {
+        let mut markers = Vec::with_capacity(BURST as usize);
+        while !stop.load(Ordering::Relaxed) {
+            self.complete();
+            self.receive(|marker| markers.push(marker));
+            if markers.is_empty() {
+                std::hint::spin_loop();
+                continue;
+            }
+            for marker in markers.drain(..) {
+                ensure!(self.push(bytes, marker), "the echo has no frame to answer with");
+            }
+            self.send()?;
+            self.refill();
+        }
+        Ok(())
+    }
+
+    /// Half round trips of one frame after the other, in nanoseconds; the first `warm_up` do not count.
+    ///
+    /// # Errors
+    /// When a frame does not come back.
+    pub fn ping(&mut self, bytes: usize, count: u64, warm_up: u64) -> anyhow::Result<Histogram<u64>> {
+        let mut half_ns = report::histogram();
+        for round in 0..count + warm_up {
+            let begun = Instant::now();
+            ensure!(self.push(bytes, round), "no frame to send");
+            self.send()?;
+            let mut back = false;
+            while !back {
+                self.receive(|marker| back |= marker == round);
+                ensure!(begun.elapsed() < PROBE_TIMEOUT, "raw frame {round} did not come back");
+            }
+            let elapsed = begun.elapsed();
+            self.complete();
+            self.refill();
+            if round >= warm_up {
+                half_ns.record(elapsed.as_nanos() as u64 / 2).context("a round trip of over a minute")?;
+            }
+        }
+        Ok(half_ns)
+    }
+
+    /// Sends as fast as it can for `time`; frames sent.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn flood(&mut self, bytes: usize, time: Duration) -> anyhow::Result<u64> {
+        let (begun, mut sent) = (Instant::now(), 0);
+        while begun.elapsed() < time {
+            let mut burst = 0;
+            while burst < BURST && self.push(bytes, sent + u64::from(burst)) {
+                burst += 1;
+            }
+            self.send()?;
+            self.complete();
+            sent += u64::from(burst);
+        }
+        Ok(sent)
+    }
+
+    /// Takes frames until told to stop, and counts them.
+    pub fn sink(&mut self, stop: &AtomicBool, received: &AtomicU64) {
+        while !stop.load(Ordering::Relaxed) {
+            let count = self.receive(|_| {});
+            if count == 0 {
+                std::hint::spin_loop();
+            } else {
+                received.fetch_add(u64::from(count), Ordering::Relaxed);
+                self.refill();
+            }
+        }
+    }
+}
