@@ -169,7 +169,7 @@ pub enum NodeError {
         /// The addresses that it has.
         present: String,
     },
-    /// An interface that is down.
+    /// An interface that is switched off. One without a carrier will do: frames flow when it comes.
     #[error("interface {0} is down: `ip link set dev {0} up` brings it up")]
     Down(String),
     /// An interface with too few receive or transmit queues.
@@ -461,7 +461,7 @@ fn pack_policies(policies: &[(u8, Policy)]) -> Result<[PolicyWord; PORTALS], Nod
 
 fn usable_interface(name: &str, queues: Option<u32>) -> Result<Interface, NodeError> {
     let interface = Interface::by_name(name)?;
-    if !interface.up {
+    if !interface.enabled {
         return Err(NodeError::Down(interface.name));
     }
     let (rx_queues, tx_queues) = (interface.rx_queues, interface.tx_queues);

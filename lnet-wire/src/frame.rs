@@ -17,7 +17,7 @@
 //! | 28 | 4 | fragment offset: payload bytes of the message before this frame |
 //! | 32 | 4 | total length: payload bytes of the whole message, at most 1 MiB |
 //! | 36 | 24 | zero in version 1, where acknowledgements and grants will stand |
-//! | 60 | 4 | CRC32C over bytes 0..60 and, in the first fragment, the LNet header |
+//! | 60 | 4 | CRC32C over this header, with zero in this field, and in the first fragment the LNet header |
 
 #[cfg(test)]
 mod tests;
@@ -59,7 +59,7 @@ pub const FRAGMENT_OFFSET_OFFSET: usize = 28;
 pub const TOTAL_LENGTH_OFFSET: usize = 32;
 /// Offset of the bytes that are zero in version 1.
 pub const RESERVED_OFFSET: usize = 36;
-/// Offset of the CRC32C; the bytes before it are what it covers of the frame header.
+/// Offset of the CRC32C, which is computed with zero in its place.
 pub const CRC_OFFSET: usize = 60;
 
 const _: () = assert!(PORTAL_OFFSET + 1 == VERSION_OFFSET + 4, "version to portal are read as one field");

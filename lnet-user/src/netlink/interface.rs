@@ -22,7 +22,10 @@ pub struct Interface {
     pub mac: Mac,
     /// Bytes of the largest IP packet that it carries.
     pub mtu_bytes: u32,
-    /// Whether it is switched on and has a carrier (`IFF_UP` and `IFF_RUNNING`).
+    /// Whether it is switched on (`IFF_UP`).
+    pub enabled: bool,
+    /// Whether it is switched on and has a carrier (`IFF_UP` and `IFF_RUNNING`). That of a new interface
+    /// shows only some milliseconds after it was switched on.
     pub up: bool,
     /// Its addresses and the lengths of their prefixes in bits, in the kernel's order: the primary address
     /// of a subnet comes before its secondary ones.
@@ -77,6 +80,7 @@ async fn query(name: &str) -> Result<Interface, NetlinkError> {
         index,
         mac,
         mtu_bytes,
+        enabled: link.header.flags.contains(LinkFlags::Up),
         up: is_up(link.header.flags),
         addresses: addresses(&handle, index).await?,
         rx_queues,
