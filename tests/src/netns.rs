@@ -17,16 +17,13 @@
 //!   program that was killed are removed by the next one.
 //! - What fails panics, with the output of the command that failed: a harness has no errors to handle.
 
-use std::panic::Location;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use xtask::netns::Pair;
-pub use xtask::netns::{Interface, Namespace, Wiring};
-use xtask::privilege;
+pub use xtask::netns::{Inside, Interface, Namespace, Wiring};
 pub use xtask::privilege::{BPF, Capability, NET_ADMIN, NET_RAW, NETNS_NODES, SYS_ADMIN};
+pub use xtask::testing::{require_privilege, wait_until};
 
 /// Two network namespaces joined by veth rails, for one test; removed when dropped.
 #[derive(Debug)]
@@ -75,47 +72,28 @@ pub fn enter<R: Send>(namespace: &Namespace, body: impl FnOnce() -> R + Send) ->
     }
 }
 
-/// Waits until `condition` holds, looking again every millisecond.
+/// Moves the calling thread into `namespace` until the guard is dropped; see [`Namespace::enter_here`].
 ///
 /// # Panics
-/// At the caller's line when it does not hold within `timeout`.
-#[track_caller]
-pub fn wait_until(description: &str, timeout: Duration, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(
-            start.elapsed() < timeout,
-            "waited {timeout:?} in vain until {description} (at {})",
-            Location::caller()
-        );
-        thread::sleep(Duration::from_millis(1));
+/// When the namespace cannot be entered.
+#[must_use]
+pub fn enter_here(namespace: &Namespace) -> Inside {
+    match namespace.enter_here() {
+        Ok(inside) => inside,
+        Err(error) => panic!("entering the network namespace {}: {error}", namespace.name()),
     }
 }
 
-/// Whether a test that needs `capabilities` is to run: `false` where the user asked to leave such tests
-/// out ([`privilege::UNPRIVILEGED`]), in which case the test returns at once.
-///
-/// ```no_run
-/// use lnet_tests::netns::{NETNS_NODES, require_privilege};
-///
-/// if !require_privilege("nodes over veth", &NETNS_NODES) {
-///     return;
-/// }
-/// ```
+/// Runs `ip` on `namespace` with `arguments`, words separated by spaces, and gives its output.
 ///
 /// # Panics
-/// When this process lacks one of `capabilities` and nobody asked to leave the test out: a test that
-/// cannot run is no test that passed. The message names `what` and the missing capabilities.
-#[must_use]
-pub fn require_privilege(what: &str, capabilities: &[Capability]) -> bool {
-    if privilege::left_out() {
-        eprintln!("left out, as {}=1 asks: {what}", privilege::UNPRIVILEGED);
-        return false;
+/// When it fails; the message has what it said.
+#[track_caller]
+pub fn ip(namespace: &Namespace, arguments: &str) -> String {
+    match namespace.ip(arguments) {
+        Ok(output) => output,
+        Err(error) => panic!("{error:#}"),
     }
-    if let Err(error) = privilege::require(what, capabilities) {
-        panic!("{error} (or leave such tests out with {}=1)", privilege::UNPRIVILEGED);
-    }
-    true
 }
 
 /// Removes what test programs left that were killed, and leaves what `cargo xtask run --keep` kept.
@@ -137,6 +115,8 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::path::Path;
     use std::process::{Command, Stdio};
+    use std::thread;
+    use std::time::Duration;
 
     const NEEDED: [Capability; 2] = [NET_ADMIN, SYS_ADMIN];
     const TIMEOUT: Duration = Duration::from_secs(5);
@@ -266,18 +246,5 @@ mod tests {
         let panic = panic.unwrap_err();
         let message = panic.downcast_ref::<String>().unwrap();
         assert!(message.contains("link add veth-a") && message.contains("stderr: "), "{message}");
-    }
-
-    #[test]
-    fn wait_until_returns_when_the_condition_holds_and_panics_when_it_never_does() {
-        let mut looks = 0;
-        wait_until("the third look", TIMEOUT, || {
-            looks += 1;
-            looks == 3
-        });
-        assert_eq!(looks, 3);
-        let panic = catch_unwind(|| wait_until("never", Duration::from_millis(3), || false)).unwrap_err();
-        let message = panic.downcast_ref::<String>().unwrap();
-        assert!(message.contains("3ms") && message.contains("never"), "{message}");
     }
 }

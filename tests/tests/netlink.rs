@@ -1,8 +1,4 @@
 //! Interfaces, next hops and ports as the kernel tells them, in network namespaces of this test's own.
-//!
-//! ```text
-//!   near: v0 10.77.0.1/24 fd77::1/64 ---- veth ---- v1 10.77.0.2/24 fd77::2/64 :far
-//! ```
 
 #![expect(clippy::unwrap_used, reason = "helpers outside of test functions fail the test as well")]
 
@@ -15,66 +11,46 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lnet_tests::netns::{self, NET_ADMIN, Namespace, Netns, SYS_ADMIN, Wiring, enter, require_privilege};
 use lnet_user::netlink::{
     ENTRIES_MAX, Interface, Mac, Neighbours, NetlinkError, Resolution, Unreachable, reserve_port,
 };
-use rustix::thread::{CapabilitySet, LinkNameSpaceType, capabilities, set_capabilities};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
-/// Two namespaces and the veth pair between them; deleted on drop.
+/// A pair of namespaces and what these tests do with it.
 struct Lab {
-    near: String,
-    far: String,
+    netns: Netns,
 }
 
 impl Lab {
-    /// `None`, and a word about it, where this machine's user asked to leave privileged tests out.
-    fn new(queues: &str) -> Option<Self> {
-        let needed = CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN;
-        if !capabilities(None).unwrap().effective.contains(needed) {
-            if std::env::var_os("LNET_TESTS_UNPRIVILEGED").is_some_and(|value| value == "1") {
-                println!("left out: needs CAP_NET_ADMIN and CAP_SYS_ADMIN (network namespaces)");
-                return None;
-            }
-            panic!(
-                "needs CAP_NET_ADMIN and CAP_SYS_ADMIN to make network namespaces: run as root, or set \
-                 LNET_TESTS_UNPRIVILEGED=1 to leave this test out"
-            );
-        }
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("lnl{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let lab = Self { near: format!("{name}n"), far: format!("{name}f") };
-        for namespace in [&lab.near, &lab.far] {
-            run(&format!("ip netns add {namespace}"));
-            run(&format!("ip -n {namespace} link set dev lo up"));
-        }
-        let far = &lab.far;
-        lab.near(&format!("link add name v0 {queues} type veth peer name v1 {queues} netns {far}"));
-        for (namespace, device, host) in [(&lab.near, "v0", 1), (&lab.far, "v1", 2)] {
-            run(&format!("ip -n {namespace} addr add 10.77.0.{host}/24 dev {device}"));
-            run(&format!("ip -n {namespace} addr add fd77::{host}/64 dev {device} nodad"));
-            run(&format!("ip -n {namespace} link set dev {device} up"));
-        }
-        lab.inside(|| wait_until("v0 has a carrier", || Interface::by_name("v0").unwrap().up));
-        Some(lab)
+    /// `None` where this machine's user asked to leave privileged tests out.
+    fn new() -> Option<Self> {
+        let privileged = require_privilege("network namespaces", &[NET_ADMIN, SYS_ADMIN]);
+        privileged.then(|| Self { netns: Netns::new(Wiring { queues: 1, ..Wiring::default() }) })
     }
 
     /// `ip` in the near namespace.
     fn near(&self, arguments: &str) -> String {
-        run(&format!("ip -n {} {arguments}", self.near))
+        netns::ip(self.netns.a(), arguments)
     }
 
     /// `ip` in the far namespace.
     fn far(&self, arguments: &str) -> String {
-        run(&format!("ip -n {} {arguments}", self.far))
+        netns::ip(self.netns.b(), arguments)
     }
 
     /// Runs `body` on a thread in the near namespace.
     fn inside<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
-        inside(&self.near, body)
+        enter(self.netns.a(), body)
+    }
+
+    /// An interface of the near namespace.
+    fn interface(&self, name: &str) -> Result<Interface, NetlinkError> {
+        self.inside(|| Interface::by_name(name))
     }
 
     fn far_mac(&self) -> Mac {
-        inside(&self.far, || Interface::by_name("v1").unwrap().mac)
+        enter(self.netns.b(), || Interface::by_name("veth-b").unwrap().mac)
     }
 
     /// Makes the kernel give up on neighbours in tenths of seconds instead of half a minute.
@@ -82,7 +58,7 @@ impl Lab {
         self.inside(|| {
             for family in ["ipv4", "ipv6"] {
                 let set = |key: &str, value: &str| {
-                    let path = format!("/proc/sys/net/{family}/neigh/v0/{key}");
+                    let path = format!("/proc/sys/net/{family}/neigh/veth-a/{key}");
                     std::fs::write(&path, value).unwrap_or_else(|error| panic!("{path}: {error}"));
                 };
                 set("base_reachable_time_ms", "200");
@@ -92,58 +68,18 @@ impl Lab {
         });
     }
 
-    /// A resolver for v0, started in the near namespace, and the index of v0.
+    /// A resolver for veth-a, started in the near namespace, and the index of veth-a.
     fn neighbours(&self) -> (Arc<Neighbours>, u32) {
         self.inside(|| {
-            let index = Interface::by_name("v0").unwrap().index;
+            let index = Interface::by_name("veth-a").unwrap().index;
             (Neighbours::start(&[index]).unwrap(), index)
         })
     }
 }
 
-impl Drop for Lab {
-    fn drop(&mut self) {
-        for namespace in [&self.near, &self.far] {
-            // May be half made, when a command before failed.
-            drop(Command::new("ip").args(["netns", "delete", namespace]).output());
-        }
-    }
-}
-
-fn inside<T: Send>(namespace: &str, body: impl FnOnce() -> T + Send) -> T {
-    thread::scope(|scope| {
-        let worker = scope.spawn(|| {
-            let file = std::fs::File::open(Path::new("/run/netns").join(namespace)).unwrap();
-            let fd = std::os::fd::AsFd::as_fd(&file);
-            rustix::thread::move_into_link_name_space(fd, Some(LinkNameSpaceType::Network)).unwrap();
-            body()
-        });
-        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
-}
-
-/// Runs a command of words without spaces; gives its output.
-fn run(command: &str) -> String {
-    let mut words = command.split_whitespace();
-    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(
-        output.status.success(),
-        "{command}: {}\n{}{}",
-        output.status,
-        text(&output.stdout),
-        text(&output.stderr)
-    );
-    text(&output.stdout)
-}
-
 #[track_caller]
-fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(20), "not within 20 s: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
+fn wait_until(what: &str, condition: impl FnMut() -> bool) {
+    netns::wait_until(what, Duration::from_secs(20), condition);
 }
 
 fn ip(text: &str) -> IpAddr {
@@ -171,56 +107,62 @@ const fn unreachable(reason: Unreachable) -> Resolution {
 }
 
 #[test]
-fn an_interface_reports_its_addresses_and_queues() {
-    let Some(lab) = Lab::new("numrxqueues 4 numtxqueues 2") else { return };
-    lab.near("link set dev v0 mtu 9000 address 02:00:00:00:00:17");
-    let interface = lab.inside(|| Interface::by_name("v0")).unwrap();
-    let index = lab.near("-o link show dev v0").split(':').next().unwrap().parse::<u32>().unwrap();
-    assert_eq!(interface.name, "v0");
+fn an_interface_reports_its_addresses_and_state() {
+    let Some(lab) = Lab::new() else { return };
+    lab.near("link set dev veth-a mtu 9000 address 02:00:00:00:00:17");
+    let interface = lab.interface("veth-a").unwrap();
+    let index = lab.near("-o link show dev veth-a").split(':').next().unwrap().parse::<u32>().unwrap();
+    assert_eq!(interface.name, "veth-a");
     assert_eq!(interface.index, index);
     assert_eq!(interface.mac, [2, 0, 0, 0, 0, 0x17]);
     assert_eq!(interface.mtu_bytes, 9000);
+    assert_eq!(interface.xdp_program_id, None);
     assert!(interface.up);
-    assert_eq!((interface.rx_queues, interface.tx_queues), (4, 2));
-    lab.near("link add name w0 numrxqueues 2 numtxqueues 4 type veth peer name w1");
-    let other = lab.inside(|| Interface::by_name("w0")).unwrap();
-    assert_eq!((other.rx_queues, other.tx_queues), (2, 4));
-    assert!(interface.addresses.contains(&(ip("10.77.0.1"), 24)), "{interface:?}");
-    assert!(interface.addresses.contains(&(ip("fd77::1"), 64)), "{interface:?}");
+    assert!(interface.addresses.contains(&(ip("10.211.0.1"), 24)), "{interface:?}");
+    assert!(interface.addresses.contains(&(ip("fd00:211::1"), 64)), "{interface:?}");
     assert!(!interface.addresses.iter().any(|(address, _)| address.is_loopback()), "{interface:?}");
-    lab.far("link set dev v1 down");
-    lab.inside(|| wait_until("v0 has lost its carrier", || !Interface::by_name("v0").unwrap().up));
+    lab.far("link set dev veth-b down");
+    wait_until("veth-a has lost its carrier", || !lab.interface("veth-a").unwrap().up);
 }
 
 #[test]
 fn queues_are_those_in_use_not_those_allocated() {
+    let Some(lab) = Lab::new() else { return };
+    lab.near("link add name w0 numrxqueues 4 numtxqueues 2 type veth peer name w1 numrxqueues 2");
     // Without counts a veth allocates a queue per CPU and uses one (drivers/net/veth.c: veth_init_queues).
-    let Some(lab) = Lab::new("") else { return };
-    let veth = lab.inside(|| Interface::by_name("v0")).unwrap();
-    assert_eq!((veth.rx_queues, veth.tx_queues), (1, 1));
+    lab.near("link add name p0 type veth peer name p1");
     // A bridge has no channels to report: there the allocated ones count.
     lab.near("link add name b0 numrxqueues 3 numtxqueues 2 type bridge");
-    let bridge = lab.inside(|| Interface::by_name("b0")).unwrap();
-    assert_eq!((bridge.rx_queues, bridge.tx_queues), (3, 2));
-    assert!(!bridge.up);
+    for (name, expected) in [("w0", (4, 2)), ("p0", (1, 1)), ("b0", (3, 2)), ("veth-a", (1, 1))] {
+        let Interface { rx_queues, tx_queues, up, .. } = lab.interface(name).unwrap();
+        assert_eq!((rx_queues, tx_queues), expected, "{name}");
+        assert_eq!(up, name == "veth-a", "{name}");
+        // `ip netns exec` mounts the namespace's own sysfs, which lists the queues in use.
+        let queues = format!("/sys/class/net/{name}/queues");
+        let list = ["netns", "exec", lab.netns.a().name(), "ls", &queues];
+        let listed = Command::new("ip").args(list).output().unwrap();
+        let listed = String::from_utf8(listed.stdout).unwrap();
+        let count = |kind: &str| listed.lines().filter(|queue| queue.starts_with(kind)).count() as u32;
+        assert_eq!((count("rx-"), count("tx-")), expected, "{name}: {listed}");
+    }
 }
 
 #[test]
 fn an_unknown_interface_is_named_with_those_there_are() {
-    let Some(lab) = Lab::new("") else { return };
-    let refused = lab.inside(|| Interface::by_name("eth99")).unwrap_err();
+    let Some(lab) = Lab::new() else { return };
+    let refused = lab.interface("eth99").unwrap_err();
     let NetlinkError::NoSuchInterface { name, present } = &refused else { panic!("{refused}") };
     assert_eq!(name, "eth99");
-    assert_eq!(present.split(", ").collect::<HashSet<_>>(), HashSet::from(["lo", "v0"]));
+    assert_eq!(present.split(", ").collect::<HashSet<_>>(), HashSet::from(["lo", "veth-a"]));
     let refused = lab.inside(|| Neighbours::start(&[4_000_000])).unwrap_err();
     assert!(matches!(refused, NetlinkError::NoSuchIndex { index: 4_000_000 }), "{refused}");
 }
 
 #[test]
 fn peers_on_link_are_resolved_and_kept_managed() {
-    let Some(lab) = Lab::new("") else { return };
+    let Some(lab) = Lab::new() else { return };
     let (neighbours, index) = lab.neighbours();
-    for peer in ["10.77.0.2", "fd77::2"] {
+    for peer in ["10.211.0.2", "fd00:211::2"] {
         assert_eq!(neighbours.lookup(index, ip(peer)), Resolution::Unknown);
         expect(&neighbours, (index, ip(peer)), Resolution::Mac(lab.far_mac()));
         let entry = lab.near(&format!("-d neigh show {peer}"));
@@ -233,21 +175,21 @@ fn peers_on_link_are_resolved_and_kept_managed() {
 
 #[test]
 fn an_entry_made_by_hand_is_used_and_left_alone() {
-    let Some(lab) = Lab::new("") else { return };
-    lab.near("neigh add 10.77.0.50 lladdr 02:00:00:00:00:50 nud permanent dev v0");
+    let Some(lab) = Lab::new() else { return };
+    lab.near("neigh add 10.211.0.50 lladdr 02:00:00:00:00:50 nud permanent dev veth-a");
     let (neighbours, index) = lab.neighbours();
-    expect(&neighbours, (index, ip("10.77.0.50")), Resolution::Mac([2, 0, 0, 0, 0, 0x50]));
+    expect(&neighbours, (index, ip("10.211.0.50")), Resolution::Mac([2, 0, 0, 0, 0, 0x50]));
     drop(neighbours);
-    let entry = lab.near("-d neigh show 10.77.0.50");
+    let entry = lab.near("-d neigh show 10.211.0.50");
     assert!(entry.contains("PERMANENT") && !entry.contains("managed"), "{entry}");
 }
 
 #[test]
 fn the_way_leads_through_the_gateway_and_follows_the_route() {
-    let Some(lab) = Lab::new("") else { return };
-    lab.near("route add 10.88.0.0/16 via 10.77.0.2 dev v0");
-    lab.near("route add fd88::/64 via fd77::2 dev v0");
-    lab.near("route add 10.89.0.0/16 via inet6 fd77::2 dev v0");
+    let Some(lab) = Lab::new() else { return };
+    lab.near("route add 10.88.0.0/16 via 10.211.0.2 dev veth-a");
+    lab.near("route add fd88::/64 via fd00:211::2 dev veth-a");
+    lab.near("route add 10.89.0.0/16 via inet6 fd00:211::2 dev veth-a");
     let (neighbours, index) = lab.neighbours();
     for remote in ["10.88.3.4", "10.88.3.5", "fd88::1", "10.89.0.1"] {
         expect(&neighbours, (index, ip(remote)), Resolution::Mac(lab.far_mac()));
@@ -256,8 +198,8 @@ fn the_way_leads_through_the_gateway_and_follows_the_route() {
     assert_eq!(lab.near("-d neigh show").matches("managed").count(), 2);
 
     // A route that changes is followed without being asked.
-    lab.near("neigh add 10.77.0.60 lladdr 02:00:00:00:00:60 nud permanent dev v0");
-    lab.near("route replace 10.88.0.0/16 via 10.77.0.60 dev v0");
+    lab.near("neigh add 10.211.0.60 lladdr 02:00:00:00:00:60 nud permanent dev veth-a");
+    lab.near("route replace 10.88.0.0/16 via 10.211.0.60 dev veth-a");
     let moved = Resolution::Mac([2, 0, 0, 0, 0, 0x60]);
     wait_until("the new gateway", || neighbours.lookup(index, ip("10.88.3.4")) == moved);
     wait_until("nobody follows the old gateway", || {
@@ -270,7 +212,7 @@ fn the_way_leads_through_the_gateway_and_follows_the_route() {
 
 #[test]
 fn what_cannot_be_reached_is_said_with_the_reason() {
-    let Some(lab) = Lab::new("") else { return };
+    let Some(lab) = Lab::new() else { return };
     lab.hurry();
     lab.near("route add blackhole 198.51.100.0/24");
     lab.near("route add unreachable fd99::/64");
@@ -280,33 +222,33 @@ fn what_cannot_be_reached_is_said_with_the_reason() {
         ("198.51.100.1", Unreachable::NoRoute),
         ("2001:db8::1", Unreachable::NoRoute),
         ("fd99::1", Unreachable::NoRoute),
-        ("10.77.0.1", Unreachable::Local),
-        ("fd77::1", Unreachable::Local),
-        ("10.77.0.255", Unreachable::NotUnicast),
+        ("10.211.0.1", Unreachable::Local),
+        ("fd00:211::1", Unreachable::Local),
+        ("10.211.0.255", Unreachable::NotUnicast),
         ("239.1.1.1", Unreachable::NotUnicast),
         ("ff02::1", Unreachable::NotUnicast),
-        ("10.77.0.99", Unreachable::NoNeighbour),
-        ("fd77::99", Unreachable::NoNeighbour),
+        ("10.211.0.99", Unreachable::NoNeighbour),
+        ("fd00:211::99", Unreachable::NoNeighbour),
     ] {
         expect(&neighbours, (index, ip(address)), unreachable(reason));
     }
-    let foreign = neighbours.lookup(index + 1000, ip("10.77.0.2"));
+    let foreign = neighbours.lookup(index + 1000, ip("10.211.0.2"));
     assert_eq!(foreign, unreachable(Unreachable::NotFollowed));
 
     // Somebody turns up: the kernel goes on probing, and a request after the interval hurries it.
-    lab.far("addr add 10.77.0.99/24 dev v1");
-    expect(&neighbours, (index, ip("10.77.0.99")), Resolution::Mac(lab.far_mac()));
+    lab.far("addr add 10.211.0.99/24 dev veth-b");
+    expect(&neighbours, (index, ip("10.211.0.99")), Resolution::Mac(lab.far_mac()));
 }
 
 #[test]
 fn a_peer_that_changes_its_mac_is_followed() {
-    let Some(lab) = Lab::new("") else { return };
+    let Some(lab) = Lab::new() else { return };
     let (neighbours, index) = lab.neighbours();
-    let key = (index, ip("10.77.0.2"));
+    let key = (index, ip("10.211.0.2"));
     expect(&neighbours, key, Resolution::Mac(lab.far_mac()));
     let generation = neighbours.generation();
-    inside(&lab.far, || std::fs::write("/proc/sys/net/ipv4/conf/v1/arp_notify", "1").unwrap());
-    lab.far("link set dev v1 address 02:00:00:00:00:99");
+    enter(lab.netns.b(), || std::fs::write("/proc/sys/net/ipv4/conf/veth-b/arp_notify", "1").unwrap());
+    lab.far("link set dev veth-b address 02:00:00:00:00:99");
     let changed = Resolution::Mac([2, 0, 0, 0, 0, 0x99]);
     wait_until("the new address", || neighbours.lookup(key.0, key.1) == changed);
     assert_ne!(neighbours.generation(), generation);
@@ -314,13 +256,13 @@ fn a_peer_that_changes_its_mac_is_followed() {
 
 #[test]
 fn a_peer_that_loses_its_address_becomes_unreachable() {
-    let Some(lab) = Lab::new("") else { return };
+    let Some(lab) = Lab::new() else { return };
     lab.hurry();
     let (neighbours, index) = lab.neighbours();
-    for (peer, prefix) in [("10.77.0.2", 24), ("fd77::2", 64)] {
+    for (peer, prefix) in [("10.211.0.2", 24), ("fd00:211::2", 64)] {
         let key = (index, ip(peer));
         expect(&neighbours, key, Resolution::Mac(lab.far_mac()));
-        lab.far(&format!("addr del {peer}/{prefix} dev v1"));
+        lab.far(&format!("addr del {peer}/{prefix} dev veth-b"));
         let gone = unreachable(Unreachable::NoNeighbour);
         // Nothing is sent and nothing asked: the kernel's probes of the managed entry notice.
         wait_until("the probes fail", || neighbours.lookup(key.0, key.1) == gone);
@@ -329,33 +271,33 @@ fn a_peer_that_loses_its_address_becomes_unreachable() {
 
 #[test]
 fn a_link_that_goes_down_and_up_takes_the_answers_along() {
-    let Some(lab) = Lab::new("") else { return };
+    let Some(lab) = Lab::new() else { return };
     let (neighbours, index) = lab.neighbours();
-    let (peer, mac) = (ip("10.77.0.2"), Resolution::Mac(lab.far_mac()));
+    let (peer, mac) = (ip("10.211.0.2"), Resolution::Mac(lab.far_mac()));
     expect(&neighbours, (index, peer), mac);
-    lab.far("link set dev v1 down");
+    lab.far("link set dev veth-b down");
     let down = unreachable(Unreachable::InterfaceDown);
     wait_until("the carrier is lost", || neighbours.lookup(index, peer) == down);
-    lab.far("link set dev v1 up");
+    lab.far("link set dev veth-b up");
     wait_until("the peer is back", || neighbours.lookup(index, peer) == mac);
-    lab.near("link del dev v0");
+    lab.near("link del dev veth-a");
     wait_until("the interface is gone", || neighbours.lookup(index, peer) == down);
 }
 
 #[test]
 fn a_deleted_entry_is_made_again() {
-    let Some(lab) = Lab::new("") else { return };
+    let Some(lab) = Lab::new() else { return };
     let (neighbours, index) = lab.neighbours();
-    let (peer, mac) = (ip("10.77.0.2"), Resolution::Mac(lab.far_mac()));
+    let (peer, mac) = (ip("10.211.0.2"), Resolution::Mac(lab.far_mac()));
     expect(&neighbours, (index, peer), mac);
-    lab.near("neigh del 10.77.0.2 dev v0");
-    wait_until("a managed entry again", || lab.near("-d neigh show 10.77.0.2").contains("managed"));
+    lab.near("neigh del 10.211.0.2 dev veth-a");
+    wait_until("a managed entry again", || lab.near("-d neigh show 10.211.0.2").contains("managed"));
     wait_until("the answer", || neighbours.lookup(index, peer) == mac);
 }
 
 #[test]
 fn hooks_are_called_when_answers_change_and_not_otherwise() {
-    let Some(lab) = Lab::new("") else { return };
+    let Some(lab) = Lab::new() else { return };
     let (neighbours, index) = lab.neighbours();
     let calls = Arc::new(AtomicU32::new(0));
     let counter = Arc::clone(&calls);
@@ -363,13 +305,13 @@ fn hooks_are_called_when_answers_change_and_not_otherwise() {
         counter.fetch_add(1, Ordering::Relaxed);
     }));
     assert_eq!(neighbours.generation(), 0);
-    assert!(neighbours.request(index, ip("10.77.0.2")));
+    assert!(neighbours.request(index, ip("10.211.0.2")));
     wait_until("a wake-up", || calls.load(Ordering::Relaxed) > 0);
     let mac = Resolution::Mac(lab.far_mac());
-    wait_until("the answer", || neighbours.lookup(index, ip("10.77.0.2")) == mac);
+    wait_until("the answer", || neighbours.lookup(index, ip("10.211.0.2")) == mac);
     let generation = neighbours.generation();
     // A route that matters to nobody: the answers are looked through and stay what they are.
-    lab.near("route add 10.99.0.0/16 via 10.77.0.2 dev v0");
+    lab.near("route add 10.99.0.0/16 via 10.211.0.2 dev veth-a");
     thread::sleep(Duration::from_millis(1500));
     assert_eq!(neighbours.generation(), generation);
     wait_until("one call each", || u64::from(calls.load(Ordering::Relaxed)) == generation);
@@ -377,13 +319,15 @@ fn hooks_are_called_when_answers_change_and_not_otherwise() {
 
 #[test]
 fn lost_events_are_made_up_for() {
-    let Some(lab) = Lab::new("") else { return };
+    let Some(lab) = Lab::new() else { return };
     let (neighbours, index) = lab.neighbours();
     let replace = |host: u32, last_byte: u32| {
-        format!("neigh replace 10.77.0.{host} lladdr 02:00:00:00:00:{last_byte:02x} nud permanent dev v0\n")
+        format!(
+            "neigh replace 10.211.0.{host} lladdr 02:00:00:00:00:{last_byte:02x} nud permanent dev veth-a\n"
+        )
     };
     lab.near(replace(50, 1).trim_end());
-    let peer = ip("10.77.0.50");
+    let peer = ip("10.211.0.50");
     expect(&neighbours, (index, peer), Resolution::Mac([2, 0, 0, 0, 0, 1]));
 
     // The thread is held up in a hook while more events come than its socket can hold; the last one counts.
@@ -398,9 +342,9 @@ fn lost_events_are_made_up_for() {
     assert!(neighbours.request(index, ip("203.0.113.1")));
     waiting.recv_timeout(Duration::from_secs(20)).unwrap();
     let flood: String = (0..40_000).map(|count| replace(51, count % 2)).collect();
-    let file = std::env::temp_dir().join(format!("{}.batch", lab.near));
+    let file = std::env::temp_dir().join(format!("{}.batch", lab.netns.a().name()));
     std::fs::write(&file, flood + &replace(50, 2)).unwrap();
-    let ran = Command::new("ip").args(["-n", &lab.near, "-batch"]).arg(&file).status();
+    let ran = Command::new("ip").args(["-n", lab.netns.a().name(), "-batch"]).arg(&file).status();
     std::fs::remove_file(&file).unwrap();
     assert!(ran.unwrap().success());
     drop(release);
@@ -410,10 +354,10 @@ fn lost_events_are_made_up_for() {
 
 #[test]
 fn ten_thousand_addresses_do_not_grow_without_bound() {
-    let Some(lab) = Lab::new("") else { return };
-    lab.near("route add 10.64.0.0/16 dev v0");
+    let Some(lab) = Lab::new() else { return };
+    lab.near("route add 10.64.0.0/16 dev veth-a");
     let (neighbours, index) = lab.neighbours();
-    let (peer, mac) = (ip("10.77.0.2"), Resolution::Mac(lab.far_mac()));
+    let (peer, mac) = (ip("10.211.0.2"), Resolution::Mac(lab.far_mac()));
     expect(&neighbours, (index, peer), mac);
     for number in 0..10_000_u32 {
         let address = IpAddr::from((0x0a40_0000 + number).to_be_bytes());
@@ -434,8 +378,8 @@ fn ten_thousand_addresses_do_not_grow_without_bound() {
 }
 
 /// Threads of this process with this name, in this network namespace.
-fn threads_in(namespace: &str, name: &str) -> usize {
-    let netns = inside(namespace, || std::fs::read_link("/proc/thread-self/ns/net").unwrap());
+fn threads_in(namespace: &Namespace, name: &str) -> usize {
+    let netns = enter(namespace, || std::fs::read_link("/proc/thread-self/ns/net").unwrap());
     let is_one = |task: &Path| {
         let named = std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim_end() == name);
         named && std::fs::read_link(task.join("ns/net")).is_ok_and(|link| link == netns)
@@ -448,31 +392,31 @@ fn threads_in(namespace: &str, name: &str) -> usize {
 
 #[test]
 fn the_thread_lives_in_the_callers_namespace_until_the_last_drop() {
-    let Some(lab) = Lab::new("") else { return };
+    let Some(lab) = Lab::new() else { return };
     let (neighbours, _) = lab.neighbours();
     let shared = Arc::clone(&neighbours);
     let held = Arc::new(());
     let watch = Arc::downgrade(&held);
     neighbours.subscribe(Box::new(move || drop(Arc::clone(&held))));
-    assert_eq!(threads_in(&lab.near, "lnet-netlink"), 1);
+    assert_eq!(threads_in(lab.netns.a(), "lnet-netlink"), 1);
     drop(neighbours);
-    assert_eq!(threads_in(&lab.near, "lnet-netlink"), 1);
+    assert_eq!(threads_in(lab.netns.a(), "lnet-netlink"), 1);
     drop(shared);
     // Joined, so that nothing of it is left; the kernel may still list it for a moment.
     assert!(watch.upgrade().is_none());
-    wait_until("the thread is gone", || threads_in(&lab.near, "lnet-netlink") == 0);
+    wait_until("the thread is gone", || threads_in(lab.netns.a(), "lnet-netlink") == 0);
 }
 
 #[test]
 fn without_capabilities_the_missing_one_is_named() {
-    let Some(lab) = Lab::new("") else { return };
+    let Some(lab) = Lab::new() else { return };
     let (started, port) = lab.inside(|| {
-        let index = Interface::by_name("v0").unwrap().index;
+        let index = Interface::by_name("veth-a").unwrap().index;
         let mut sets = capabilities(None).unwrap();
         sets.effective = CapabilitySet::empty();
         set_capabilities(None, sets).unwrap();
-        assert_eq!(Interface::by_name("v0").unwrap().index, index, "reading needs no capability");
-        (Neighbours::start(&[index]), reserve_port(ip("10.77.0.1"), 988))
+        assert_eq!(Interface::by_name("veth-a").unwrap().index, index, "reading needs no capability");
+        (Neighbours::start(&[index]), reserve_port(ip("10.211.0.1"), 988))
     });
     let refused = started.unwrap_err();
     assert!(matches!(refused, NetlinkError::NoPermission { .. }), "{refused}");
@@ -483,9 +427,9 @@ fn without_capabilities_the_missing_one_is_named() {
 
 #[test]
 fn a_reserved_port_belongs_to_nobody_else() {
-    let Some(lab) = Lab::new("") else { return };
+    let Some(lab) = Lab::new() else { return };
     lab.inside(|| {
-        for address in ["10.77.0.1", "fd77::1"] {
+        for address in ["10.211.0.1", "fd00:211::1"] {
             let ours = reserve_port(ip(address), 988).unwrap();
             let refused = reserve_port(ip(address), 988).unwrap_err();
             assert!(matches!(refused, NetlinkError::PortInUse { port: 988, .. }), "{refused}");

@@ -8,13 +8,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test says what failed by panicking")]
 
-use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use lnet_tests::netns::{
+    Inside, NET_ADMIN, NET_RAW, Netns, SYS_ADMIN, Wiring, enter, enter_here, ip, require_privilege,
+};
+use lnet_user::netlink::Interface;
 use lnet_user::uring::{Token, Waiter};
 use lnet_user::xsk::{
     BindMode, CHUNK_BYTES, Census, Frame, HugePages, Kick, Queue, QueueConfig, ReclaimError, RingSizes,
@@ -22,98 +23,42 @@ use lnet_user::xsk::{
 };
 use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size_force, set_socket_timeout};
 use rustix::net::{AddressFamily, Protocol, RawProtocol, RecvFlags, SocketFlags, SocketType};
-use rustix::thread::{CapabilitySet, LinkNameSpaceType, capabilities, move_into_link_name_space};
+use rustix::thread::{CapabilitySet, capabilities};
 
 /// An EtherType for experiments (IEEE 802, local experimental 1).
 const ETHERTYPE: u16 = 0x88b5;
 const ETHERNET_HEADER_BYTES: usize = 14;
 
-/// Whether this process may make namespaces and open AF_XDP sockets. Without that the test fails, unless it
-/// was told to leave the privileged tests out.
-fn privileged() -> bool {
-    let needed = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW;
-    let missing = needed - capabilities(None).unwrap().effective;
-    if missing.is_empty() {
-        return true;
-    }
-    let missing: Vec<String> = missing.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
-    let missing = missing.join(", ");
-    if std::env::var_os("LNET_TESTS_UNPRIVILEGED").is_some_and(|value| value == "1") {
-        println!("left out: needs {missing}");
-        return false;
-    }
-    panic!("this test needs {missing} (root); LNET_TESTS_UNPRIVILEGED=1 leaves it out");
-}
-
-fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split_whitespace()).output().expect("ip(8) is installed");
-    assert!(
-        output.status.success(),
-        "ip {arguments}: {}\n{}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
 /// A veth pair between two namespaces; the thread is in the first one until this value is dropped.
 struct Wire {
-    names: [String; 2],
-    home: File,
+    _inside: Inside,
+    netns: Netns,
 }
 
 impl Wire {
-    fn new(mtu: u32) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let stem = format!("lnxsk{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let names = ["a", "b"].map(|side| format!("{stem}{side}"));
-        let home = File::open("/proc/thread-self/ns/net").unwrap();
-        let wire = Self { names, home };
-        let [a, b] = &wire.names;
-        ip(&format!("netns add {a}"));
-        ip(&format!("netns add {b}"));
-        let queues = "numtxqueues 2 numrxqueues 2";
-        ip(&format!(
-            "-n {a} link add veth-a mtu {mtu} {queues} type veth peer name veth-b mtu {mtu} {queues} netns {b}"
-        ));
-        ip(&format!("-n {a} link set veth-a up"));
-        ip(&format!("-n {b} link set veth-b up"));
-        wire.enter(0);
-        wire
-    }
-
-    fn enter(&self, side: usize) {
-        let namespace = File::open(format!("/run/netns/{}", self.names[side])).unwrap();
-        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+    /// `None` where this machine's user asked to leave privileged tests out.
+    fn new(mtu_bytes: u16) -> Option<Self> {
+        if !require_privilege("AF_XDP sockets", &[NET_ADMIN, NET_RAW, SYS_ADMIN]) {
+            return None;
+        }
+        let netns = Netns::new(Wiring { mtu_bytes, ..Wiring::default() });
+        Some(Self { _inside: enter_here(netns.a()), netns })
     }
 
     /// The index of the interface on our side.
     fn interface_index(&self) -> u32 {
-        let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
-        rustix::net::netdevice::name_to_index(socket, "veth-a").unwrap()
+        Interface::by_name(&self.netns.a().interface().name).unwrap().index
     }
 
     /// A packet socket on the far side, with room for `buffer_bytes`.
     fn listen(&self, buffer_bytes: usize) -> OwnedFd {
-        self.enter(1);
         let protocol = Protocol::from_raw(RawProtocol::new(u32::from(ETHERTYPE.to_be())).unwrap());
-        let flags = SocketFlags::CLOEXEC;
-        let socket =
-            rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, Some(protocol)).unwrap();
+        let (family, kind) = (AddressFamily::PACKET, SocketType::RAW);
+        let open = || rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, Some(protocol));
+        let socket = enter(self.netns.b(), open).unwrap();
         set_socket_recv_buffer_size_force(&socket, buffer_bytes).unwrap();
         set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_secs(5))).unwrap();
-        self.enter(0);
         socket
-    }
-}
-
-impl Drop for Wire {
-    fn drop(&mut self) {
-        // Best effort: a failed test has said more already.
-        let _ = move_into_link_name_space(self.home.as_fd(), Some(LinkNameSpaceType::Network));
-        for name in &self.names {
-            let _ = Command::new("ip").args(["netns", "del", name]).output();
-        }
     }
 }
 
@@ -172,10 +117,7 @@ fn drain_all(umem: &Umem, queue: &mut Queue, stock: &mut Vec<Frame>) {
 
 #[test]
 fn what_is_sent_arrives() {
-    if !privileged() {
-        return;
-    }
-    let wire = Wire::new(65_535);
+    let Some(wire) = Wire::new(65_535) else { return };
     let listener = wire.listen(8 << 20);
     let (umem, mut stock) = umem(64);
     let mut queue = open_queue(&umem, &QueueConfig::new(wire.interface_index(), 1)).unwrap();
@@ -214,10 +156,7 @@ fn what_is_sent_arrives() {
 /// Two queues, three sockets each, all on one UMEM: 100,000 frames go out, and each comes back.
 #[test]
 fn frames_are_conserved() {
-    if !privileged() {
-        return;
-    }
-    let wire = Wire::new(9000);
+    let Some(wire) = Wire::new(9000) else { return };
     let (umem, mut all) = umem(512);
     let rings = RingSizes { fill: 64, completion: 128, rx: 64, tx: 64 };
     let config = |queue_index| QueueConfig {
@@ -278,10 +217,7 @@ fn frames_are_conserved() {
 
 #[test]
 fn chunks_are_reclaimed_only_when_the_kernel_has_let_go() {
-    if !privileged() {
-        return;
-    }
-    let wire = Wire::new(1500);
+    let Some(wire) = Wire::new(1500) else { return };
     let (umem, mut stock) = umem(8);
     let config = QueueConfig::new(wire.interface_index(), 0);
     let Queue { mut fill, completion, mut sockets } = open_queue(&umem, &config).unwrap();
@@ -296,9 +232,8 @@ fn chunks_are_reclaimed_only_when_the_kernel_has_let_go() {
     let refused = umem.reclaim(patience).unwrap_err();
     assert!(matches!(refused, ReclaimError::StillBound { queue_index: 0, .. }), "{refused}");
     drop(duplicate);
-    wire.enter(1);
-    assert_eq!(umem.reclaim(patience), Err(ReclaimError::OtherNamespace));
-    wire.enter(0);
+    let from_there = enter(wire.netns.b(), || umem.reclaim(patience));
+    assert_eq!(from_there, Err(ReclaimError::OtherNamespace));
     assert_eq!(umem.census(), Census { user: 0, kernel: 8 });
     let mut stock = umem.reclaim(Duration::from_secs(5)).unwrap();
     assert_eq!(stock.len(), 8);
@@ -306,17 +241,14 @@ fn chunks_are_reclaimed_only_when_the_kernel_has_let_go() {
     let mut queue = open_queue(&umem, &config).unwrap();
     queue.fill.fill(&mut stock);
     drop(queue);
-    ip(&format!("-n {} link del veth-a", wire.names[0]));
+    ip(wire.netns.a(), "link del veth-a");
     assert_eq!(umem.reclaim(Duration::from_secs(5)).unwrap().len(), 8);
 }
 
 /// A watched descriptor is a duplicate of the socket's, so unwatching is part of closing.
 #[test]
 fn a_watched_socket_is_closed_by_unwatching() {
-    if !privileged() {
-        return;
-    }
-    let wire = Wire::new(1500);
+    let Some(wire) = Wire::new(1500) else { return };
     let (umem, mut stock) = umem(8);
     let config = QueueConfig::new(wire.interface_index(), 0);
     let mut queue = open_queue(&umem, &config).unwrap();
@@ -341,10 +273,7 @@ fn a_watched_socket_is_closed_by_unwatching() {
 
 #[test]
 fn refusals_say_why() {
-    if !privileged() {
-        return;
-    }
-    let wire = Wire::new(1500);
+    let Some(wire) = Wire::new(1500) else { return };
     let interface_index = wire.interface_index();
     let (first, _frames) = umem(16);
     let good = QueueConfig { patience: Duration::from_millis(20), ..QueueConfig::new(interface_index, 0) };
@@ -395,22 +324,18 @@ fn refusals_say_why() {
 
 #[test]
 fn an_interface_that_goes_is_noticed() {
-    if !privileged() {
-        return;
-    }
-    let wire = Wire::new(1500);
+    let Some(wire) = Wire::new(1500) else { return };
     let (umem, _stock) = umem(16);
     let queue = open_queue(&umem, &QueueConfig::new(wire.interface_index(), 0)).unwrap();
-    let name = &wire.names[0];
     assert_eq!(queue.sockets[0].kick().unwrap(), Kick::Done);
     queue.sockets[0].wake_fill().unwrap();
-    ip(&format!("-n {name} link set veth-a down"));
+    ip(wire.netns.a(), "link set veth-a down");
     let error = queue.sockets[0].kick().unwrap_err();
     assert!(matches!(error, SocketError::LinkDown { .. }), "{error}");
     assert!(matches!(queue.sockets[0].wake_fill(), Err(SocketError::LinkDown { .. })));
-    ip(&format!("-n {name} link set veth-a up"));
+    ip(wire.netns.a(), "link set veth-a up");
     assert_eq!(queue.sockets[0].kick().unwrap(), Kick::Done);
-    ip(&format!("-n {name} link del veth-a"));
+    ip(wire.netns.a(), "link del veth-a");
     let error = queue.sockets[0].kick().unwrap_err();
     assert!(matches!(error, SocketError::Detached { .. }), "{error}");
 }
@@ -418,10 +343,7 @@ fn an_interface_that_goes_is_noticed() {
 /// Capabilities belong to threads, so taking some from this test's does not concern the others.
 #[test]
 fn missing_privileges_are_named() {
-    if !privileged() {
-        return;
-    }
-    let wire = Wire::new(1500);
+    let Some(wire) = Wire::new(1500) else { return };
     let config = QueueConfig::new(wire.interface_index(), 0);
     let all = capabilities(None).unwrap();
     let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;

@@ -6,3 +6,4 @@
 pub mod command;
 pub mod netns;
 pub mod privilege;
+pub mod testing;

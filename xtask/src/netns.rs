@@ -19,6 +19,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
+use std::marker::PhantomData;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
@@ -121,19 +122,33 @@ impl Namespace {
     /// # Errors
     /// When the namespace is gone or the process may not enter it (CAP_SYS_ADMIN); `body` did not run.
     pub fn enter<R: Send>(&self, body: impl FnOnce() -> R + Send) -> io::Result<R> {
-        let link = File::open(Path::new(NAMES).join(&self.name))?;
         thread::scope(|scope| {
-            let inside = scope.spawn(move || {
-                move_into_link_name_space(link.as_fd(), Some(LinkNameSpaceType::Network))?;
+            let inside = scope.spawn(|| {
+                let _inside = self.enter_here()?;
                 Ok(body())
             });
             inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
 
-    fn ip(&self, arguments: &str) -> Result<()> {
-        let all = ["-n", &self.name].into_iter().chain(arguments.split_whitespace());
-        command::output("ip", all).map(drop)
+    /// Moves the calling thread inside until the guard is dropped. What [`Namespace::enter`] says of
+    /// threads, sockets and `/sys/class/net` holds here too.
+    ///
+    /// # Errors
+    /// As [`Namespace::enter`].
+    pub fn enter_here(&self) -> io::Result<Inside> {
+        let outside = File::open("/proc/thread-self/ns/net")?;
+        let inside = File::open(Path::new(NAMES).join(&self.name))?;
+        move_into_link_name_space(inside.as_fd(), Some(LinkNameSpaceType::Network))?;
+        Ok(Inside { outside, _of_this_thread: PhantomData })
+    }
+
+    /// Runs `ip` on the namespace with `arguments`, words separated by spaces, and gives its output.
+    ///
+    /// # Errors
+    /// When `ip` is missing or fails; the error has what it said.
+    pub fn ip(&self, arguments: &str) -> Result<String> {
+        command::output("ip", ["-n", &self.name].into_iter().chain(arguments.split_whitespace()))
     }
 
     fn configure(&self, mtu_bytes: u16) -> Result<()> {
@@ -158,6 +173,21 @@ impl Namespace {
         }
         let write = || fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0");
         self.enter(write).and_then(|written| written).context("net.ipv6.conf.default.accept_dad")
+    }
+}
+
+/// The calling thread's stay in a namespace ([`Namespace::enter_here`]); dropped, it moves the thread back.
+#[derive(Debug)]
+pub struct Inside {
+    outside: File,
+    /// Dropped by another thread, it would move that one.
+    _of_this_thread: PhantomData<*const ()>,
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        // Where this fails, the thread stays inside: no harm to others, and a panic here would hide another.
+        let _ = move_into_link_name_space(self.outside.as_fd(), Some(LinkNameSpaceType::Network));
     }
 }
 

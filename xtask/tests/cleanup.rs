@@ -9,11 +9,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use xtask::privilege;
+use xtask::privilege::NETNS_NODES;
+use xtask::testing::{require_privilege, wait_until};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -72,7 +72,7 @@ impl Run {
     }
 
     fn wait_for_file(&self, name: &str) {
-        wait_until(&format!("{name} exists"), || self.directory.join(name).exists());
+        wait_until(&format!("{name} exists"), TIMEOUT, || self.directory.join(name).exists());
     }
 
     /// The exit status and what was said on standard output and standard error.
@@ -123,22 +123,8 @@ fn xtask(root: &Path) -> Command {
     command
 }
 
-fn wait_until(description: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < TIMEOUT, "waited in vain until {description}");
-        thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// Whether to run; see `lnet_tests::netns::require_privilege`.
 fn privileged() -> bool {
-    if privilege::left_out() {
-        eprintln!("left out, as {}=1 asks: cargo xtask run", privilege::UNPRIVILEGED);
-        return false;
-    }
-    privilege::require("cargo xtask run", &privilege::NETNS_NODES).unwrap();
-    true
+    require_privilege("cargo xtask run", &NETNS_NODES)
 }
 
 /// Lets a run end by itself; `said` must be part of its standard error.
@@ -237,7 +223,7 @@ fn what_a_killed_run_leaves_ends_by_itself_or_with_the_next_run() {
     killed.signal(Signal::KILL);
     killed.end();
     assert_eq!(killed.namespaces().len(), 2);
-    wait_until("the nodes ended with their standard input", || {
+    wait_until("the nodes ended with their standard input", TIMEOUT, || {
         ["target", "put"].iter().all(|role| killed.node(role).is_some_and(|node| !node.exists()))
     });
     // Another program may do the same at this moment, so that nothing is said by this one.
@@ -267,7 +253,7 @@ fn a_kept_run_stays_until_clean() {
     let cleaned = xtask(&run.directory).arg("clean").output().unwrap();
     let said = String::from_utf8_lossy(&cleaned.stderr);
     assert!(cleaned.status.success() && said.contains("kept runs removed: 1"), "{said}");
-    wait_until("the kept node has ended", || !node.exists());
+    wait_until("the kept node has ended", TIMEOUT, || !node.exists());
     assert!(!log.exists() && !log.with_extension("json").exists());
     run.assert_nothing_is_left();
 }

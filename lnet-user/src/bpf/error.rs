@@ -10,6 +10,7 @@ use lnet_wire::steer::PolicyError;
 use rustix::io::Errno;
 
 use super::program::ActiveMode;
+use crate::netlink::NetlinkError;
 
 /// Why the XDP program cannot be loaded, attached or configured. Messages name the way out.
 #[derive(Debug, thiserror::Error)]
@@ -52,12 +53,9 @@ pub enum BpfError {
         /// The error of the system call.
         source: io::Error,
     },
-    /// No interface of this name in this network namespace.
-    #[error("no network interface {name:?} in this network namespace")]
-    UnknownInterface {
-        /// The name.
-        name: String,
-    },
+    /// The interface is not there, or none that frames come by.
+    #[error(transparent)]
+    Interface(#[from] NetlinkError),
     /// Another XDP program is attached.
     #[error(
         "{interface} has XDP program {} already; `ip link set dev {interface} xdp off` removes it \
@@ -77,14 +75,14 @@ pub enum BpfError {
         interface: String,
     },
     /// The driver or the kernel refused to attach.
-    #[error("{interface} (mtu {mtu}) refuses XDP in {mode} mode: {source}; {}", hint(*mode, source))]
+    #[error("{interface} (mtu {mtu_bytes}) refuses XDP in {mode} mode: {source}; {}", hint(*mode, source))]
     Refused {
         /// The interface.
         interface: String,
         /// The mode that was asked for.
         mode: ActiveMode,
-        /// Its MTU in bytes.
-        mtu: u32,
+        /// Its MTU.
+        mtu_bytes: u32,
         /// The error of the system call.
         source: io::Error,
     },
@@ -128,16 +126,6 @@ pub enum BpfError {
     /// The log is being pumped already.
     #[error("the log of this program is taken")]
     LogTaken,
-    /// Asking the kernel about an interface failed.
-    #[error("cannot ask the kernel for {query} of {interface}: {source}")]
-    Query {
-        /// What was asked.
-        query: &'static str,
-        /// Of which interface.
-        interface: String,
-        /// The error of the system call.
-        source: io::Error,
-    },
     /// The kernel's test facility refused a frame.
     #[error("the kernel's test facility refused {frame_bytes} bytes on queue {queue}: {source}")]
     TestRun {
@@ -231,7 +219,7 @@ mod tests {
         let refused = BpfError::Refused {
             interface: "eth7".into(),
             mode: ActiveMode::Native,
-            mtu: 9000,
+            mtu_bytes: 9000,
             source: Errno::OPNOTSUPP.into(),
         };
         let occupied = BpfError::Occupied { interface: "eth7".into(), program_id: Some(42) };

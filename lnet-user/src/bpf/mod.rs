@@ -13,7 +13,7 @@
 //! program.add_endpoint("10.0.0.1".parse().unwrap(), 988)?;
 //! program.set_policy(4, Policy::Initiator)?;
 //! let mode = program.attach("eth0", AttachMode::Auto)?;
-//! println!("attached in {mode} mode to {} queues", bpf::rx_queue_count("eth0")?);
+//! println!("attached in {mode} mode");
 //! # Ok::<(), lnet_user::bpf::BpfError>(())
 //! ```
 
@@ -21,15 +21,12 @@ use std::path::{Path, PathBuf};
 
 mod counters;
 mod error;
-mod interface;
 mod log;
-mod netlink;
 mod program;
 mod run;
 
 pub use counters::{Counters, ReasonCount, SlotCount};
 pub use error::BpfError;
-pub use interface::rx_queue_count;
 pub use log::LogPump;
 pub use program::{ActiveMode, AttachMode, XdpProgram};
 pub use run::{Action, TestFrame};

@@ -18,9 +18,9 @@ use rustix::io::Errno;
 
 use super::counters::Counters;
 use super::error::{BpfError, chain, errno_of};
-use super::interface::{Interface, interface};
 use super::log::LogPump;
 use super::run::{Action, TestFrame};
+use crate::netlink::{Interface, NetlinkError};
 
 /// Names of the programs in their object.
 const STEERING: &str = "lnet_xdp";
@@ -146,56 +146,52 @@ impl XdpProgram {
     /// which mode. It detaches when this value is dropped or its process ends.
     ///
     /// # Errors
-    /// [`BpfError::UnknownInterface`]; [`BpfError::AlreadyAttached`] when this program serves one;
+    /// [`BpfError::Interface`]; [`BpfError::AlreadyAttached`] when this program serves one;
     /// [`BpfError::Occupied`]; [`BpfError::Privilege`]; [`BpfError::Refused`] by the driver (in mode
     /// `Auto`: in generic mode as well).
     pub fn attach(&mut self, interface_name: &str, mode: AttachMode) -> Result<ActiveMode, BpfError> {
         if let Some(attachment) = &self.attachment {
             return Err(BpfError::AlreadyAttached { interface: attachment.interface.clone() });
         }
-        let interface = interface(interface_name)?;
-        if interface.xdp_program.is_some() {
-            return Err(occupied(interface_name, &interface));
+        let interface = Interface::by_name(interface_name)?;
+        if interface.xdp_program_id.is_some() {
+            return Err(occupied(&interface));
         }
         match mode {
-            AttachMode::Native => self.attach_as(interface_name, &interface, ActiveMode::Native),
-            AttachMode::Generic => self.attach_as(interface_name, &interface, ActiveMode::Generic),
-            AttachMode::Auto => match self.attach_as(interface_name, &interface, ActiveMode::Native) {
+            AttachMode::Native => self.attach_as(&interface, ActiveMode::Native),
+            AttachMode::Generic => self.attach_as(&interface, ActiveMode::Generic),
+            AttachMode::Auto => match self.attach_as(&interface, ActiveMode::Native) {
                 Err(error @ BpfError::Refused { .. }) => {
                     tracing::info!(%error, "trying generic mode");
-                    self.attach_as(interface_name, &interface, ActiveMode::Generic)
+                    self.attach_as(&interface, ActiveMode::Generic)
                 }
                 other => other,
             },
         }
     }
 
-    fn attach_as(
-        &mut self,
-        name: &str,
-        interface: &Interface,
-        mode: ActiveMode,
-    ) -> Result<ActiveMode, BpfError> {
+    fn attach_as(&mut self, interface: &Interface, mode: ActiveMode) -> Result<ActiveMode, BpfError> {
         let aya_mode = match mode {
             ActiveMode::Native => XdpMode::Driver,
             ActiveMode::Generic => XdpMode::Skb,
         };
+        let Interface { name, index, mtu_bytes, .. } = interface;
         let refused =
-            |source| BpfError::Refused { interface: name.to_owned(), mode, mtu: interface.mtu, source };
+            |source| BpfError::Refused { interface: name.clone(), mode, mtu_bytes: *mtu_bytes, source };
         let program = self.program_mut();
         let link = program
-            .attach_to_if_index(interface.index, aya_mode)
+            .attach_to_if_index(*index, aya_mode)
             .and_then(|id| program.take_link(id))
             .map_err(|error| match attach_errno(&error) {
                 Some(Errno::PERM) => BpfError::Privilege { action: format!("attach to {name}") },
-                Some(Errno::NODEV) => BpfError::UnknownInterface { name: name.to_owned() },
-                Some(Errno::BUSY | Errno::EXIST) => occupied(name, interface),
+                Some(Errno::NODEV) => NetlinkError::NoSuchIndex { index: *index }.into(),
+                Some(Errno::BUSY | Errno::EXIST) => occupied(interface),
                 Some(errno) => refused(errno.into()),
                 None => refused(std::io::Error::other(chain(&error))),
             })?;
         // Without a bpf_link aya attaches through netlink, and that would outlive a killed process.
         let link = FdLink::try_from(link).map_err(|_| refused(Errno::OPNOTSUPP.into()))?;
-        let attachment = Attachment { interface: name.to_owned(), index: interface.index, mode, _link: link };
+        let attachment = Attachment { interface: name.clone(), index: *index, mode, _link: link };
         self.attachment = Some(attachment);
         Ok(mode)
     }
@@ -436,10 +432,11 @@ fn attach_errno(error: &ProgramError) -> Option<Errno> {
     }
 }
 
-/// The id is looked up again: it may have come since.
-fn occupied(name: &str, interface: &Interface) -> BpfError {
-    let now = super::interface::interface(name).ok().and_then(|now| now.xdp_program);
-    BpfError::Occupied { interface: name.to_owned(), program_id: interface.xdp_program.or(now) }
+/// Where the program came since the interface was looked at, its id is looked up again.
+fn occupied(interface: &Interface) -> BpfError {
+    let now = || Interface::by_name(&interface.name).ok()?.xdp_program_id;
+    let program_id = interface.xdp_program_id.or_else(now);
+    BpfError::Occupied { interface: interface.name.clone(), program_id }
 }
 
 fn removed(result: Result<(), MapError>) -> Result<bool, MapError> {

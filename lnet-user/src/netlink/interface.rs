@@ -7,7 +7,7 @@ use ethtool::{EthtoolAttr, EthtoolChannelAttr};
 use futures_util::{StreamExt, TryStreamExt};
 use rtnetlink::Handle;
 use rtnetlink::packet_route::address::AddressAttribute;
-use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
+use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage, LinkXdp};
 
 use super::{Mac, NetlinkError, connect, runtime};
 
@@ -34,6 +34,9 @@ pub struct Interface {
     pub rx_queues: u32,
     /// Transmit queues in use.
     pub tx_queues: u32,
+    /// Id of the XDP program that is attached to it, as `ip link` shows it; one of them where several modes
+    /// have one each.
+    pub xdp_program_id: Option<u32>,
 }
 
 impl Interface {
@@ -58,13 +61,14 @@ async fn query(name: &str) -> Result<Interface, NetlinkError> {
     let handle = connect()?;
     let link = find(&handle, name).await?;
     let index = link.header.index;
-    let (mut mtu_bytes, mut queues, mut mac) = (0, (1, 1), None);
+    let (mut mtu_bytes, mut queues, mut mac, mut xdp_program_id) = (0, (1, 1), None, None);
     for attribute in &link.attributes {
         match attribute {
             LinkAttribute::Address(bytes) => mac = Mac::try_from(bytes.as_slice()).ok(),
             LinkAttribute::Mtu(bytes) => mtu_bytes = *bytes,
             LinkAttribute::NumRxQueues(count) => queues.0 = *count,
             LinkAttribute::NumTxQueues(count) => queues.1 = *count,
+            LinkAttribute::Xdp(facts) => xdp_program_id = facts.iter().find_map(program_id),
             _ => {}
         }
     }
@@ -85,7 +89,19 @@ async fn query(name: &str) -> Result<Interface, NetlinkError> {
         addresses: addresses(&handle, index).await?,
         rx_queues,
         tx_queues,
+        xdp_program_id,
     })
+}
+
+/// The kernel gives a common id, or one for each mode where these differ (net/core/rtnetlink.c:
+/// rtnl_xdp_fill).
+fn program_id(fact: &LinkXdp) -> Option<u32> {
+    match fact {
+        LinkXdp::ProgId(id) | LinkXdp::DrvProgId(id) | LinkXdp::SkbProgId(id) | LinkXdp::HwProgId(id) => {
+            Some(*id).filter(|id| *id != 0)
+        }
+        _ => None,
+    }
 }
 
 /// Whether a link with these flags carries frames.

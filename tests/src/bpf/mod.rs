@@ -1,9 +1,7 @@
-//! What the tests of the XDP program are made of: network namespaces, frames, and a model of the program
-//! that runs on the host.
+//! What the tests of the XDP program are made of: frames, and a model of the program that runs on the host.
 
 pub mod frames;
 pub mod model;
-pub mod netns;
 pub mod random;
 
 use std::path::PathBuf;
@@ -11,37 +9,19 @@ use std::path::PathBuf;
 use lnet_user::bpf::{OBJECT_VARIABLE, ObjectKind, XdpProgram};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketType};
-use rustix::thread::CapabilitySet;
 
-/// Leaves the privileged tests out when it is `1`.
-pub const UNPRIVILEGED_VARIABLE: &str = "LNET_TESTS_UNPRIVILEGED";
+use crate::netns::{Netns, Wiring, ip};
 
-/// Whether `test` may go on: it needs root's capabilities. Says so when they are missing and the tests were
-/// told to leave such tests out.
+/// Two namespaces, of which the first has an interface with `queues` queues where nothing arrives but what a
+/// test makes up: the other end is down.
 ///
 /// # Panics
-/// When a capability is missing otherwise, naming it.
+/// When `ip` fails.
 #[must_use]
-pub fn privileged(test: &str) -> bool {
-    let needed = [
-        ("CAP_BPF", CapabilitySet::BPF),
-        ("CAP_NET_ADMIN", CapabilitySet::NET_ADMIN),
-        ("CAP_NET_RAW", CapabilitySet::NET_RAW),
-        ("CAP_SYS_ADMIN", CapabilitySet::SYS_ADMIN),
-    ];
-    let held = rustix::thread::capabilities(None).expect("capabilities of this thread").effective;
-    let missing: Vec<_> =
-        needed.iter().filter(|(_, set)| !held.contains(*set)).map(|(name, _)| *name).collect();
-    if missing.is_empty() {
-        return true;
-    }
-    let missing = missing.join(", ");
-    assert!(
-        std::env::var(UNPRIVILEGED_VARIABLE).is_ok_and(|value| value == "1"),
-        "{test} needs {missing}: run as root, or leave such tests out with {UNPRIVILEGED_VARIABLE}=1"
-    );
-    println!("{test}: left out, it needs {missing}");
-    false
+pub fn quiet(queues: u16) -> Netns {
+    let netns = Netns::new(Wiring { queues, ..Wiring::default() });
+    ip(netns.b(), &format!("link set dev {} down", netns.b().interface().name));
+    netns
 }
 
 /// The XDP program's object: what `LNET_BPF_OBJECT` names (for the default kind), or the workspace's own.

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use lnet_tests::bpf::frames;
 use lnet_tests::bpf::model::{Linear, Model, any_policy};
-use lnet_tests::bpf::netns::{NEAR, Namespace};
 use lnet_tests::bpf::random::{Random, seed};
-use lnet_tests::bpf::{idle_socket, load, privileged};
+use lnet_tests::bpf::{idle_socket, load, quiet};
+use lnet_tests::netns::{NETNS_NODES, enter_here, require_privilege};
 use lnet_user::bpf::{Action, AttachMode, ObjectKind, TestFrame, XdpProgram};
 use lnet_wire::steer::{PORTALS, QUEUES_MAX, Reason, SHARDS_MAX};
 use rustix::fd::OwnedFd;
@@ -53,15 +53,14 @@ fn reconfigure(random: &mut Random, program: &mut XdpProgram, model: &mut Model,
 #[test]
 fn a_million_frames_meet_the_verdict_of_the_host() {
     const TEST: &str = "a_million_frames_meet_the_verdict_of_the_host";
-    if !privileged(TEST) {
+    if !require_privilege(TEST, &NETNS_NODES) {
         return;
     }
     let mut random = Random::new(seed(TEST));
-    let namespace = Namespace::new();
-    namespace.add_veth(QUEUES, None);
-    let _inside = namespace.enter();
+    let netns = quiet(QUEUES as u16);
+    let _inside = enter_here(netns.a());
     let mut program = load(ObjectKind::Default);
-    program.attach(NEAR, AttachMode::Native).unwrap();
+    program.attach(&netns.a().interface().name, AttachMode::Native).unwrap();
     let socket = idle_socket();
     let mut model = Model::default();
     for queue in 0..QUEUES_MAX {
@@ -100,7 +99,7 @@ fn a_million_frames_meet_the_verdict_of_the_host() {
 #[test]
 fn headers_beyond_the_linear_part_pass_up() {
     const TEST: &str = "headers_beyond_the_linear_part_pass_up";
-    if !privileged(TEST) {
+    if !require_privilege(TEST, &NETNS_NODES) {
         return;
     }
     let mut random = Random::new(seed(TEST));
@@ -141,7 +140,7 @@ fn before_6_18(kernel: &str) -> bool {
 
 #[test]
 fn the_program_stays_small() {
-    if !privileged("the_program_stays_small") {
+    if !require_privilege("the_program_stays_small", &NETNS_NODES) {
         return;
     }
     let walked = load(ObjectKind::Default).verified_instructions().unwrap();

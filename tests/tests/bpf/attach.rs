@@ -2,103 +2,83 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use lnet_tests::bpf::netns::{FAR, NEAR, Namespace};
-use lnet_tests::bpf::{idle_socket, load, object, privileged};
+use lnet_tests::bpf::{idle_socket, load, object, quiet};
+use lnet_tests::netns::{NETNS_NODES, enter_here, ip, require_privilege, wait_until};
 use lnet_user::bpf::{self, ActiveMode, AttachMode, BpfError, ObjectKind, TestFrame};
+use lnet_user::netlink::{Interface, NetlinkError};
 use rustix::thread::CapabilitySet;
 
+/// The interface that programs are attached to.
+const NEAR: &str = "veth-a";
 /// Set for the process that is killed; names the interface that it attaches to.
 const VICTIM_VARIABLE: &str = "LNET_TEST_BPF_VICTIM";
 
 #[test]
-fn veth_is_native_and_loopback_generic() {
-    if !privileged("veth_is_native_and_loopback_generic") {
+fn veth_is_native_and_a_bridge_generic() {
+    if !require_privilege("veth_is_native_and_a_bridge_generic", &NETNS_NODES) {
         return;
     }
-    let namespace = Namespace::new();
-    namespace.add_veth(8, None);
-    let _inside = namespace.enter();
+    let netns = quiet(8);
+    ip(netns.a(), "link add name bridge0 type bridge");
+    let _inside = enter_here(netns.a());
     for (interface, mode, expected) in [
         (NEAR, AttachMode::Native, ActiveMode::Native),
         (NEAR, AttachMode::Generic, ActiveMode::Generic),
         (NEAR, AttachMode::Auto, ActiveMode::Native),
-        ("lo", AttachMode::Auto, ActiveMode::Generic),
-        ("lo", AttachMode::Generic, ActiveMode::Generic),
+        ("bridge0", AttachMode::Auto, ActiveMode::Generic),
+        ("bridge0", AttachMode::Generic, ActiveMode::Generic),
     ] {
         let mut program = load(ObjectKind::Default);
         assert_eq!((program.interface(), program.mode()), (None, None));
         assert_eq!(program.attach(interface, mode).unwrap(), expected, "{interface} {mode:?}");
         assert_eq!((program.interface(), program.mode()), (Some(interface), Some(expected)));
-        // Dropping it here makes room for the next.
+        assert!(Interface::by_name(interface).unwrap().xdp_program_id.is_some(), "{interface} {mode:?}");
+        drop(program);
+        assert_eq!(Interface::by_name(interface).unwrap().xdp_program_id, None, "{interface} {mode:?}");
     }
     let mut program = load(ObjectKind::Default);
-    match program.attach("lo", AttachMode::Native).unwrap_err() {
+    match program.attach("bridge0", AttachMode::Native).unwrap_err() {
         error @ BpfError::Refused { mode: ActiveMode::Native, .. } => {
             assert!(error.to_string().contains("mode generic works"), "{error}");
         }
         other => panic!("{other}"),
     }
-    assert_eq!(program.attach("lo", AttachMode::Generic).unwrap(), ActiveMode::Generic);
+    assert_eq!(program.attach("bridge0", AttachMode::Generic).unwrap(), ActiveMode::Generic);
 }
 
 #[test]
 fn a_driver_that_lacks_channels_refuses_with_a_hint() {
-    if !privileged("a_driver_that_lacks_channels_refuses_with_a_hint") {
+    if !require_privilege("a_driver_that_lacks_channels_refuses_with_a_hint", &NETNS_NODES) {
         return;
     }
-    let namespace = Namespace::new();
-    let near = ["link", "add", "name", NEAR, "numrxqueues", "1", "numtxqueues", "1", "type", "veth"];
-    let far = ["peer", "name", FAR, "numrxqueues", "4", "numtxqueues", "4"];
-    namespace.ip(&[near.as_slice(), &far].concat());
-    namespace.ip(&["link", "set", "dev", NEAR, "up"]);
-    let _inside = namespace.enter();
+    let netns = quiet(1);
+    let [narrow, wide] = ["numrxqueues 1 numtxqueues 1", "numrxqueues 4 numtxqueues 4"];
+    ip(netns.a(), &format!("link add name narrow0 {narrow} type veth peer name wide0 {wide}"));
+    ip(netns.a(), "link set dev narrow0 up");
+    let _inside = enter_here(netns.a());
     let mut program = load(ObjectKind::Default);
-    let error = program.attach(NEAR, AttachMode::Native).unwrap_err();
-    assert!(matches!(error, BpfError::Refused { mtu: 1500, .. }), "{error}");
+    let error = program.attach("narrow0", AttachMode::Native).unwrap_err();
+    assert!(matches!(error, BpfError::Refused { mtu_bytes: 1500, .. }), "{error}");
     let text = error.to_string();
-    assert!(text.contains(NEAR) && text.contains("no fewer rx than the peer's tx queues"), "{text}");
-    assert_eq!(program.attach(NEAR, AttachMode::Auto).unwrap(), ActiveMode::Generic);
-}
-
-#[test]
-fn receive_queues_are_counted_in_the_threads_namespace() {
-    if !privileged("receive_queues_are_counted_in_the_threads_namespace") {
-        return;
-    }
-    let namespace = Namespace::new();
-    namespace.add_veth(8, None);
-    // The kernel allocates a queue per CPU for these, and uses one.
-    namespace.ip(&["link", "add", "name", "plain0", "type", "veth", "peer", "name", "plain1"]);
-    assert!(matches!(bpf::rx_queue_count(NEAR), Err(BpfError::UnknownInterface { .. })));
-    let _inside = namespace.enter();
-    assert_eq!(bpf::rx_queue_count(NEAR).unwrap(), 8);
-    assert_eq!(bpf::rx_queue_count("plain0").unwrap(), 1);
-    for interface in [NEAR, FAR, "plain1", "lo"] {
-        let queues = format!("/sys/class/net/{interface}/queues");
-        let command = ["netns", "exec", namespace.name(), "ls", &queues];
-        let listed = Command::new("ip").args(command).output().unwrap();
-        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-        let expected = listed.lines().filter(|queue| queue.starts_with("rx-")).count();
-        assert_eq!(bpf::rx_queue_count(interface).unwrap() as usize, expected, "{interface}: {listed}");
-    }
+    assert!(text.contains("narrow0") && text.contains("no fewer rx than the peer's tx queues"), "{text}");
+    assert_eq!(program.attach("narrow0", AttachMode::Auto).unwrap(), ActiveMode::Generic);
 }
 
 #[test]
 fn an_interface_takes_one_program() {
-    if !privileged("an_interface_takes_one_program") {
+    if !require_privilege("an_interface_takes_one_program", &NETNS_NODES) {
         return;
     }
-    let namespace = Namespace::new();
-    namespace.add_veth(1, None);
-    let _inside = namespace.enter();
+    let netns = quiet(1);
+    let _inside = enter_here(netns.a());
     let (mut first, mut second) = (load(ObjectKind::Default), load(ObjectKind::Default));
     first.attach(NEAR, AttachMode::Native).unwrap();
     for mode in [AttachMode::Native, AttachMode::Generic, AttachMode::Auto] {
         let error = second.attach(NEAR, mode).unwrap_err();
         assert!(matches!(error, BpfError::Occupied { program_id: Some(1..), .. }), "{error}");
-        assert!(error.to_string().contains("ip link set dev near0 xdp off"), "{error}");
+        assert!(error.to_string().contains("ip link set dev veth-a xdp off"), "{error}");
     }
     let error = first.attach("lo", AttachMode::Generic).unwrap_err();
     assert!(matches!(&error, BpfError::AlreadyAttached { interface } if interface == NEAR), "{error}");
@@ -106,8 +86,11 @@ fn an_interface_takes_one_program() {
     second.attach(NEAR, AttachMode::Native).unwrap();
     drop(second);
     first.attach(NEAR, AttachMode::Native).unwrap();
-    let error = load(ObjectKind::Default).attach("nosuch0", AttachMode::Auto).unwrap_err();
-    assert!(matches!(&error, BpfError::UnknownInterface { name } if name == "nosuch0"), "{error}");
+    let refused = |interface| load(ObjectKind::Default).attach(interface, AttachMode::Auto).unwrap_err();
+    let error = refused("nosuch0");
+    assert!(matches!(error, BpfError::Interface(NetlinkError::NoSuchInterface { .. })), "{error}");
+    let error = refused("lo");
+    assert!(matches!(error, BpfError::Interface(NetlinkError::NotEthernet { .. })), "{error}");
 }
 
 #[test]
@@ -119,12 +102,11 @@ fn a_killed_process_leaves_nothing_attached() {
         std::thread::sleep(Duration::from_secs(60));
         return;
     }
-    if !privileged("a_killed_process_leaves_nothing_attached") {
+    if !require_privilege("a_killed_process_leaves_nothing_attached", &NETNS_NODES) {
         return;
     }
-    let namespace = Namespace::new();
-    namespace.add_veth(1, None);
-    let _inside = namespace.enter();
+    let netns = quiet(1);
+    let _inside = enter_here(netns.a());
     let mut victim = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "attach::a_killed_process_leaves_nothing_attached", "--nocapture"])
         .env(VICTIM_VARIABLE, NEAR)
@@ -140,16 +122,14 @@ fn a_killed_process_leaves_nothing_attached() {
     assert!(attached, "the victim attached");
     assert!(matches!(occupied, Err(BpfError::Occupied { .. })), "{occupied:?}");
     // The kernel tears the link down behind the process's back.
-    let patience = Instant::now() + Duration::from_secs(10);
-    while let Err(error) = program.attach(NEAR, AttachMode::Native) {
-        assert!(Instant::now() < patience, "still: {error}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_until("the program is gone", Duration::from_secs(10), || {
+        program.attach(NEAR, AttachMode::Native).is_ok()
+    });
 }
 
 #[test]
 fn without_capabilities_loading_names_them() {
-    if !privileged("without_capabilities_loading_names_them") {
+    if !require_privilege("without_capabilities_loading_names_them", &NETNS_NODES) {
         return;
     }
     // Capabilities belong to a thread; this one gives its own up.
@@ -166,7 +146,7 @@ fn without_capabilities_loading_names_them() {
 
 #[test]
 fn slots_take_sockets_of_one_kind_only() {
-    if !privileged("slots_take_sockets_of_one_kind_only") {
+    if !require_privilege("slots_take_sockets_of_one_kind_only", &NETNS_NODES) {
         return;
     }
     let mut program = load(ObjectKind::Default);
@@ -182,7 +162,7 @@ fn slots_take_sockets_of_one_kind_only() {
 
 #[test]
 fn an_endpoint_map_that_is_full_says_so() {
-    if !privileged("an_endpoint_map_that_is_full_says_so") {
+    if !require_privilege("an_endpoint_map_that_is_full_says_so", &NETNS_NODES) {
         return;
     }
     let mut program = load(ObjectKind::Default);
@@ -198,7 +178,7 @@ fn an_endpoint_map_that_is_full_says_so() {
 
 #[test]
 fn another_object_is_refused_by_what_it_lacks() {
-    if !privileged("another_object_is_refused_by_what_it_lacks") {
+    if !require_privilege("another_object_is_refused_by_what_it_lacks", &NETNS_NODES) {
         return;
     }
     let mut bytes = std::fs::read(object(ObjectKind::Default)).unwrap();

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use lnet_tests::bpf::frames::Frame;
-use lnet_tests::bpf::{idle_socket, load, privileged};
+use lnet_tests::bpf::{idle_socket, load};
+use lnet_tests::netns::{NETNS_NODES, require_privilege};
 use lnet_user::bpf::{Action, ObjectKind, ReasonCount, SlotCount, TestFrame, XdpProgram};
 use lnet_wire::header::MessageType;
 use lnet_wire::steer::{Policy, Reason, SHARDS_MAX, Spread};
@@ -117,7 +118,7 @@ fn get_by_hand() -> Vec<u8> {
 
 #[test]
 fn policies_pick_the_shard_that_is_written_here() {
-    if !privileged("policies_pick_the_shard_that_is_written_here") {
+    if !require_privilege("policies_pick_the_shard_that_is_written_here", &NETNS_NODES) {
         return;
     }
     let with_key = |message_type, key| frame(message_type, |frame| frame.header.key.key = key);
@@ -163,7 +164,7 @@ fn policies_pick_the_shard_that_is_written_here() {
 
 #[test]
 fn frames_meet_the_verdict_that_is_written_here() {
-    if !privileged("frames_meet_the_verdict_that_is_written_here") {
+    if !require_privilege("frames_meet_the_verdict_that_is_written_here", &NETNS_NODES) {
         return;
     }
     let put_to = |address, port| Frame::new(address, port, MessageType::Put).bytes();
@@ -224,7 +225,7 @@ fn frames_meet_the_verdict_that_is_written_here() {
 
 #[test]
 fn without_shards_or_socket_frames_of_ours_pass_up() {
-    if !privileged("without_shards_or_socket_frames_of_ours_pass_up") {
+    if !require_privilege("without_shards_or_socket_frames_of_ours_pass_up", &NETNS_NODES) {
         return;
     }
     let (mut program, _socket) = program();

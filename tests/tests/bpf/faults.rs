@@ -4,7 +4,8 @@ use std::net::IpAddr;
 
 use lnet_tests::bpf::frames::{self, Frame};
 use lnet_tests::bpf::random::{Random, seed};
-use lnet_tests::bpf::{idle_socket, load, privileged};
+use lnet_tests::bpf::{idle_socket, load};
+use lnet_tests::netns::{NETNS_NODES, require_privilege};
 use lnet_user::bpf::{Action, BpfError, ObjectKind, TestFrame, XdpProgram};
 use lnet_wire::header::MessageType;
 use lnet_wire::steer::{Policy, Reason};
@@ -35,7 +36,7 @@ fn run(program: &XdpProgram, bytes: &[u8]) -> Action {
 
 #[test]
 fn no_rule_leaves_every_frame_alone() {
-    if !privileged("no_rule_leaves_every_frame_alone") {
+    if !require_privilege("no_rule_leaves_every_frame_alone", &NETNS_NODES) {
         return;
     }
     let (mut program, _socket) = program();
@@ -56,7 +57,7 @@ fn no_rule_leaves_every_frame_alone() {
 
 #[test]
 fn a_rule_for_all_drops_its_message_type_and_no_other() {
-    if !privileged("a_rule_for_all_drops_its_message_type_and_no_other") {
+    if !require_privilege("a_rule_for_all_drops_its_message_type_and_no_other", &NETNS_NODES) {
         return;
     }
     let (mut program, _socket) = program();
@@ -78,7 +79,7 @@ fn a_rule_for_all_drops_its_message_type_and_no_other() {
 
 #[test]
 fn fault_rules_leave_frames_of_others_alone() {
-    if !privileged("fault_rules_leave_frames_of_others_alone") {
+    if !require_privilege("fault_rules_leave_frames_of_others_alone", &NETNS_NODES) {
         return;
     }
     let (mut program, _socket) = program();
@@ -100,7 +101,7 @@ fn fault_rules_leave_frames_of_others_alone() {
 
 #[test]
 fn a_rule_for_a_tenth_strikes_about_a_tenth() {
-    if !privileged("a_rule_for_a_tenth_strikes_about_a_tenth") {
+    if !require_privilege("a_rule_for_a_tenth_strikes_about_a_tenth", &NETNS_NODES) {
         return;
     }
     const FRAMES: u64 = 40_000;
@@ -129,7 +130,7 @@ fn a_rule_for_a_tenth_strikes_about_a_tenth() {
 #[test]
 fn corruption_changes_one_byte_of_the_payload_and_not_the_shard() {
     const TEST: &str = "corruption_changes_one_byte_of_the_payload_and_not_the_shard";
-    if !privileged(TEST) {
+    if !require_privilege(TEST, &NETNS_NODES) {
         return;
     }
     let mut random = Random::new(seed(TEST));
@@ -164,7 +165,7 @@ fn corruption_changes_one_byte_of_the_payload_and_not_the_shard() {
 
 #[test]
 fn corruption_reaches_every_byte_of_the_payload() {
-    if !privileged("corruption_reaches_every_byte_of_the_payload") {
+    if !require_privilege("corruption_reaches_every_byte_of_the_payload", &NETNS_NODES) {
         return;
     }
     let (mut program, _socket) = program();
@@ -185,7 +186,7 @@ fn corruption_reaches_every_byte_of_the_payload() {
 
 #[test]
 fn rules_out_of_range_are_refused() {
-    if !privileged("rules_out_of_range_are_refused") {
+    if !require_privilege("rules_out_of_range_are_refused", &NETNS_NODES) {
         return;
     }
     let (mut program, _socket) = program();

@@ -7,7 +7,8 @@ use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput};
 use lnet_tests::bpf::frames;
 use lnet_tests::bpf::model::{Linear, Model, any_policy};
 use lnet_tests::bpf::random::{Random, seed};
-use lnet_tests::bpf::{idle_socket, load, object, privileged};
+use lnet_tests::bpf::{idle_socket, load, object};
+use lnet_tests::netns::{NETNS_NODES, require_privilege};
 use lnet_user::bpf::{Action, ObjectKind, TestFrame};
 use lnet_wire::packet::endpoint;
 use lnet_wire::steer::slot_of;
@@ -29,7 +30,7 @@ fn run(object: &Object, bytes: &[u8]) -> Action {
 #[test]
 fn the_default_object_answers_alike_in_libbpf_and_aya() {
     const TEST: &str = "the_default_object_answers_alike_in_libbpf_and_aya";
-    if !privileged(TEST) {
+    if !require_privilege(TEST, &NETNS_NODES) {
         return;
     }
     let mut random = Random::new(seed(TEST));
@@ -79,7 +80,7 @@ fn the_default_object_answers_alike_in_libbpf_and_aya() {
 
 #[test]
 fn maps_hold_integers_and_byte_arrays_under_their_names() {
-    if !privileged("maps_hold_integers_and_byte_arrays_under_their_names") {
+    if !require_privilege("maps_hold_integers_and_byte_arrays_under_their_names", &NETNS_NODES) {
         return;
     }
     let object = ObjectBuilder::default().open_file(object(ObjectKind::Default)).unwrap().load().unwrap();

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lnet_tests::bpf::frames::Frame;
-use lnet_tests::bpf::{load, privileged};
+use lnet_tests::bpf::load;
+use lnet_tests::netns::{NETNS_NODES, require_privilege};
 use lnet_user::bpf::{Action, BpfError, ObjectKind, TestFrame, XdpProgram};
 use lnet_wire::header::MessageType;
 use lnet_wire::steer::Reason;
@@ -94,7 +95,7 @@ fn assert_two_lines(lines: &[String]) {
 
 #[test]
 fn refusals_are_logged_while_logging_is_on() {
-    if !privileged("refusals_are_logged_while_logging_is_on") {
+    if !require_privilege("refusals_are_logged_while_logging_is_on", &NETNS_NODES) {
         return;
     }
     let mut program = program();
@@ -119,7 +120,7 @@ fn refusals_are_logged_while_logging_is_on() {
 
 #[test]
 fn a_runtime_pumps_the_log() {
-    if !privileged("a_runtime_pumps_the_log") {
+    if !require_privilege("a_runtime_pumps_the_log", &NETNS_NODES) {
         return;
     }
     let mut program = program();
@@ -142,7 +143,7 @@ fn a_runtime_pumps_the_log() {
 
 #[test]
 fn the_default_object_cannot_log() {
-    if !privileged("the_default_object_cannot_log") {
+    if !require_privilege("the_default_object_cannot_log", &NETNS_NODES) {
         return;
     }
     let mut program = load(ObjectKind::Default);

@@ -1,0 +1,70 @@
+//! What the tests of several crates share: whether they may run, and waiting.
+
+use std::panic::Location;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::privilege::{self, Capability, UNPRIVILEGED};
+
+/// Whether a test that needs `capabilities` is to run: `false` where the user asked to leave such tests
+/// out ([`UNPRIVILEGED`]), in which case the test returns at once.
+///
+/// ```no_run
+/// use xtask::privilege::NETNS_NODES;
+/// use xtask::testing::require_privilege;
+///
+/// if !require_privilege("nodes over veth", &NETNS_NODES) {
+///     return;
+/// }
+/// ```
+///
+/// # Panics
+/// When this process lacks one of `capabilities` and nobody asked to leave the test out: a test that
+/// cannot run is no test that passed. The message names `what` and the missing capabilities.
+#[must_use]
+pub fn require_privilege(what: &str, capabilities: &[Capability]) -> bool {
+    if privilege::left_out() {
+        eprintln!("left out, as {UNPRIVILEGED}=1 asks: {what}");
+        return false;
+    }
+    if let Err(error) = privilege::require(what, capabilities) {
+        panic!("{error} (or leave such tests out with {UNPRIVILEGED}=1)");
+    }
+    true
+}
+
+/// Waits until `condition` holds, looking again every millisecond.
+///
+/// # Panics
+/// At the caller's line when it does not hold within `timeout`.
+#[track_caller]
+pub fn wait_until(description: &str, timeout: Duration, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(
+            start.elapsed() < timeout,
+            "waited {timeout:?} in vain until {description} (at {})",
+            Location::caller()
+        );
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::catch_unwind;
+
+    #[test]
+    fn wait_until_returns_when_the_condition_holds_and_panics_when_it_never_does() {
+        let mut looks = 0;
+        wait_until("the third look", Duration::from_secs(5), || {
+            looks += 1;
+            looks == 3
+        });
+        assert_eq!(looks, 3);
+        let panic = catch_unwind(|| wait_until("never", Duration::from_millis(3), || false)).unwrap_err();
+        let message = panic.downcast_ref::<String>().unwrap();
+        assert!(message.contains("3ms") && message.contains("never"), "{message}");
+    }
+}
