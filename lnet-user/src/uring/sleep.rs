@@ -101,8 +101,9 @@ impl Waker {
     }
 }
 
-/// Run with `RUSTFLAGS="--cfg loom" cargo test -p lnet-user --lib --release uring::sleep`.
-#[cfg(all(test, loom))]
+/// `cargo test --package lnet-loom` runs it.
+#[cfg(test)]
+#[cfg(loom)]
 mod model {
     use loom::sync::Arc;
     use loom::sync::atomic::AtomicU32;

@@ -445,6 +445,5 @@ fn check_features(ring: &IoUring) -> Result<(), WaitError> {
 }
 
 #[cfg(test)]
-#[cfg(not(loom))]
 #[path = "waiter_tests.rs"]
 mod tests;

@@ -246,6 +246,5 @@ impl KernelCompletion {
 }
 
 #[cfg(test)]
-#[cfg(not(loom))]
 #[path = "plain_tests.rs"]
 mod tests;

@@ -353,7 +353,7 @@ fn map(length_bytes: usize, huge_pages: HugePages) -> Result<(Memory, Pages), Um
     Ok((memory, pages))
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -7,7 +7,10 @@
 //! Ordering (kernel, net/xdp/xsk_queue.h): each side stores its index with release after it has finished
 //! with the entries, and loads the other's with acquire before it touches any.
 
+#[cfg(not(loom))]
 use core::sync::atomic::{AtomicU32, Ordering};
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU32, Ordering};
 
 /// An index that both sides of a ring see.
 pub(crate) trait SharedIndex {
@@ -197,24 +200,15 @@ mod tests {
     }
 }
 
-/// Run with `RUSTFLAGS="--cfg loom" cargo test -p lnet-user --lib --release xsk::ring`.
-#[cfg(all(test, loom))]
+/// `cargo test --package lnet-loom` runs it.
+#[cfg(test)]
+#[cfg(loom)]
+#[allow(unsafe_code)]
 mod model {
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
-    use loom::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
-
-    impl SharedIndex for AtomicU32 {
-        fn load_acquire(&self) -> u32 {
-            self.load(Ordering::Acquire)
-        }
-
-        fn store_release(&self, value: u32) {
-            self.store(value, Ordering::Release);
-        }
-    }
 
     struct Ring {
         producer: AtomicU32,

@@ -1,0 +1,10 @@
+//! The lock-free parts of `lnet-user`, compiled once more with loom's atomics, so that their models run.
+//!
+//! The models stand beside the code that they are about, behind `cfg(loom)`. Here they need neither flags
+//! for all other crates nor a target directory of their own: `cargo test --package lnet-loom` runs them.
+#![allow(dead_code, unreachable_pub, reason = "parts of modules of another crate")]
+
+#[path = "../../../lnet-user/src/xsk/ring/cursor.rs"]
+mod cursor;
+#[path = "../../../lnet-user/src/uring/sleep.rs"]
+mod sleep;
