@@ -1,3 +1,4 @@
+//! A packet and the tables that steering looks up, of any bytes.
 #![no_main]
 
 #[path = "../../src/fuzz_targets.rs"]

@@ -1,3 +1,4 @@
+//! The LNet message header on any bytes.
 #![no_main]
 
 #[path = "../../src/fuzz_targets.rs"]

@@ -1,3 +1,4 @@
+//! NIDs as text, on any bytes.
 #![no_main]
 
 #[path = "../../src/fuzz_targets.rs"]

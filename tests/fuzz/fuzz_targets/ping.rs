@@ -1,3 +1,4 @@
+//! Ping information on any bytes.
 #![no_main]
 
 #[path = "../../src/fuzz_targets.rs"]

@@ -36,41 +36,42 @@ fn the_default_object_answers_alike_in_libbpf_and_aya() {
     let mut random = Random::new(seed(TEST));
     let endpoints = [(IpAddr::from([10, 0, 0, 1]), 988), (IpAddr::from([0xFD00, 0, 0, 0, 0, 0, 0, 1]), 988)];
     let socket = idle_socket();
-    let mut aya = load(ObjectKind::Default);
-    let mut libbpf = ObjectBuilder::default().open_file(object(ObjectKind::Default)).unwrap().load().unwrap();
+    let mut by_aya = load(ObjectKind::Default);
+    let mut by_libbpf =
+        ObjectBuilder::default().open_file(object(ObjectKind::Default)).unwrap().load().unwrap();
     let mut model = Model::default();
 
-    model.set_shards(&mut aya, SHARDS);
-    write(&mut libbpf, "CONFIG", &0_u32.to_ne_bytes(), &SHARDS.to_ne_bytes());
+    model.set_shards(&mut by_aya, SHARDS);
+    write(&mut by_libbpf, "CONFIG", &0_u32.to_ne_bytes(), &SHARDS.to_ne_bytes());
     for (address, port) in endpoints {
-        model.set_endpoint(&mut aya, (address, port), true);
-        write(&mut libbpf, "ENDPOINTS", &endpoint(address, port), &1_u32.to_ne_bytes());
+        model.set_endpoint(&mut by_aya, (address, port), true);
+        write(&mut by_libbpf, "ENDPOINTS", &endpoint(address, port), &1_u32.to_ne_bytes());
     }
     for portal in 0..64_u8 {
         let policy = any_policy(&mut random);
-        model.set_policy(&mut aya, portal, policy);
+        model.set_policy(&mut by_aya, portal, policy);
         let word = policy.pack().unwrap().0;
-        write(&mut libbpf, "POLICIES", &u32::from(portal).to_ne_bytes(), &word.to_ne_bytes());
+        write(&mut by_libbpf, "POLICIES", &u32::from(portal).to_ne_bytes(), &word.to_ne_bytes());
     }
     // Every other slot is empty.
     for shard in (0..SHARDS).step_by(2) {
-        model.set_socket(&mut aya, 0, shard, Some(&socket));
+        model.set_socket(&mut by_aya, 0, shard, Some(&socket));
         let descriptor = socket.as_fd().as_raw_fd();
-        write(&mut libbpf, "XSKS", &slot_of(0, shard).to_ne_bytes(), &descriptor.to_ne_bytes());
+        write(&mut by_libbpf, "XSKS", &slot_of(0, shard).to_ne_bytes(), &descriptor.to_ne_bytes());
     }
     let mut bytes = Vec::new();
     let mut redirected = 0;
     for _ in 0..FRAMES {
         frames::any(&mut random, &endpoints, &mut bytes);
         let expected = model.run(&Linear { frame: &bytes, linear_bytes: bytes.len() }, 0);
-        assert_eq!(aya.test_run(&TestFrame::new(&bytes, 0), None).unwrap(), expected, "aya: {bytes:02x?}");
-        assert_eq!(run(&libbpf, &bytes), expected, "libbpf: {bytes:02x?}");
+        assert_eq!(by_aya.test_run(&TestFrame::new(&bytes, 0), None).unwrap(), expected, "aya: {bytes:02x?}");
+        assert_eq!(run(&by_libbpf, &bytes), expected, "libbpf: {bytes:02x?}");
         redirected += usize::from(expected == Action::Redirect);
     }
     assert!((FRAMES / 10..FRAMES * 9 / 10).contains(&redirected), "{redirected} of {FRAMES} redirected");
-    model.assert_counters(&aya.counters().unwrap());
+    model.assert_counters(&by_aya.counters().unwrap());
     // Counters of the other loader: per CPU, summed over slots.
-    let slots = libbpf.maps().find(|map| map.name() == "SLOT_FRAMES").unwrap();
+    let slots = by_libbpf.maps().find(|map| map.name() == "SLOT_FRAMES").unwrap();
     let total: u64 = (0..slot_of(1, 0))
         .flat_map(|slot| slots.lookup_percpu(&slot.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap())
         .map(|value| u64::from_ne_bytes(value.try_into().unwrap()))
