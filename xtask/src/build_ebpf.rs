@@ -1,11 +1,12 @@
-//! `cargo xtask build-ebpf`: compiles the XDP program.
+//! `cargo xtask build-ebpf`: compiles the XDP program, or has clippy read it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
+use xtask::command::succeed;
 
-use crate::setup::{BPF_TARGET, BpfToolchain, Compiler, cargo, scrub};
+use crate::setup::{BPF_TARGET, BpfToolchain, Compiler, ensure_clippy};
 
 /// The XDP program's objects.
 #[derive(Debug)]
@@ -16,6 +17,22 @@ pub(crate) struct Objects {
     pub(crate) log: PathBuf,
 }
 
+/// A form of the program: a set of features, with a target directory of its own, so that cargo's notes on
+/// one form never make it rebuild the other.
+struct Form {
+    name: &'static str,
+    features: &'static [&'static str],
+}
+
+const DEFAULT: Form = Form { name: "default", features: &[] };
+const LOG: Form = Form { name: "log", features: &["--features", "log"] };
+
+impl Form {
+    fn target_directory(&self, root: &Path) -> PathBuf {
+        root.join("target/bpf-build").join(self.name)
+    }
+}
+
 /// Compiles both objects; quick when nothing changed.
 ///
 /// # Errors
@@ -24,35 +41,38 @@ pub(crate) fn build(root: &Path, toolchain: &BpfToolchain) -> anyhow::Result<Obj
     let directory = root.join("target/bpf");
     std::fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
     let objects = Objects { default: directory.join("lnet.bpf.o"), log: directory.join("lnet-log.bpf.o") };
-    build_one(root, toolchain, "default", &[], &objects.default)?;
-    build_one(root, toolchain, "log", &["--features", "log"], &objects.log)?;
+    for (form, object) in [(DEFAULT, &objects.default), (LOG, &objects.log)] {
+        succeed(prepare(&mut toolchain.compiler.cargo(), root, toolchain, "build", &form))?;
+        install(&form.target_directory(root).join(BPF_TARGET).join("release/lnet-ebpf"), object)?;
+    }
     Ok(objects)
 }
 
-/// Compiles the program with `features` and puts the object at `object`. Each set of features has a target
-/// directory `name` of its own, so that cargo's notes on one never make it rebuild the other.
-fn build_one(
+/// Runs clippy over the program in both forms.
+///
+/// # Errors
+/// When clippy is not there, or has something to say, which it has printed.
+pub(crate) fn clippy(root: &Path, toolchain: &BpfToolchain) -> anyhow::Result<()> {
+    for form in [DEFAULT, LOG] {
+        let mut command = ensure_clippy(&toolchain.compiler)?;
+        succeed(prepare(&mut command, root, toolchain, "clippy", &form).args(["--", "-D", "warnings"]))?;
+    }
+    Ok(())
+}
+
+/// Makes `command`, a cargo of some kind, do `verb` to one form of the program.
+fn prepare<'a>(
+    command: &'a mut Command,
     root: &Path,
     toolchain: &BpfToolchain,
-    name: &str,
-    features: &[&str],
-    object: &Path,
-) -> anyhow::Result<()> {
-    let target = root.join("target/bpf-build").join(name);
-    let mut command = match &toolchain.compiler {
-        Compiler::Distribution { .. } => Command::new(cargo()),
-        Compiler::Rustup { toolchain } => {
-            let mut command = Command::new("rustup");
-            command.args(["run", toolchain, "cargo"]);
-            command
-        }
-    };
-    scrub(&mut command);
+    verb: &str,
+    form: &Form,
+) -> &'a mut Command {
     command
         .current_dir(root)
-        .args(["build", "--quiet", "--release", "--package", "lnet-ebpf", "--target", BPF_TARGET])
-        .args(features)
-        .env("CARGO_TARGET_DIR", &target)
+        .args([verb, "--quiet", "--release", "--package", "lnet-ebpf", "--target", BPF_TARGET])
+        .args(form.features)
+        .env("CARGO_TARGET_DIR", form.target_directory(root))
         .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", &toolchain.linker)
         // BTF names and types the maps, and is made from the debug information.
         .env("RUSTFLAGS", "-C debuginfo=2 -C link-arg=--btf");
@@ -60,13 +80,7 @@ fn build_one(
         // The BPF target is a nightly feature of a compiler that is otherwise stable.
         Compiler::Distribution { rustc } => command.env("RUSTC", rustc).env("RUSTC_BOOTSTRAP", "1"),
         Compiler::Rustup { .. } => command.args(["-Z", "build-std=core"]),
-    };
-    let status =
-        command.status().with_context(|| format!("cannot run {}", command.get_program().display()))?;
-    if !status.success() {
-        bail!("building {} failed ({status})", object.display());
     }
-    install(&target.join(BPF_TARGET).join("release/lnet-ebpf"), object)
 }
 
 /// Copies `built` to `object` where they differ, in one step, so that a reader sees a whole object.

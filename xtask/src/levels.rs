@@ -18,6 +18,8 @@ use crate::cargo::cargo;
 use crate::table::table;
 use crate::{build_ebpf, run, setup, tidy};
 
+/// The feature that the tests with a second loader are behind.
+const LIBBPF: &str = "lnet-tests/libbpf";
 /// Puts of the run that comes last.
 const RUN_COUNT: u64 = 20_000;
 
@@ -44,7 +46,7 @@ const LEVELS: &[Level] = &[
     },
     Level { name: "tidy", needs: &[], run: |root| Ok(format!("{} files", tidy::tidy(root)?)) },
     Level { name: "unit", needs: &[], run: unit },
-    Level { name: "loom", needs: &[], run: loom },
+    Level { name: "XDP program", needs: &NETNS_NODES, run: xdp_program },
     Level { name: "bpf, netns", needs: &NETNS_NODES, run: bpf_and_netns },
     Level { name: "cargo xtask run", needs: &NETNS_NODES, run: run_command },
     Level { name: "run", needs: &NETNS_NODES, run: short_run },
@@ -120,17 +122,18 @@ fn unit(root: &Path) -> Result<String> {
     Ok(format!("{count} tests; privileged ones return at once here, and run below"))
 }
 
-fn loom(root: &Path) -> Result<String> {
-    let mut command = cargo(root);
-    command.args(["test", "--package", "lnet-user", "--lib", "--release", "xsk"]);
-    command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", root.join("target/loom"));
-    Ok(format!("{} tests", test_count(command, &mut std::io::stdout())?))
+/// What only a machine with the BPF toolchain can build, built and read by clippy.
+fn xdp_program(root: &Path) -> Result<String> {
+    let toolchain = setup::ensure(root)?;
+    build_ebpf::build(root, &toolchain)?;
+    build_ebpf::clippy(root, &toolchain)?;
+    setup::ensure_test_tools()?;
+    lint(root, &["clippy", "--all-targets", "--features", LIBBPF, "--", "-D", "warnings"], None)?;
+    Ok("built, and read by clippy as well as the tests behind the feature libbpf".to_owned())
 }
 
 fn bpf_and_netns(root: &Path) -> Result<String> {
-    build_ebpf::build(root, &setup::ensure(root)?)?;
-    setup::ensure_test_tools()?;
-    privileged_tests(root, &["--package", "lnet-tests", "--features", "libbpf"])
+    privileged_tests(root, &["--package", "lnet-tests", "--features", LIBBPF])
 }
 
 fn run_command(root: &Path) -> Result<String> {
@@ -219,10 +222,10 @@ mod tests {
     #[test]
     fn every_level_that_needs_privileges_says_which() {
         let named = |name: &str| LEVELS.iter().find(|level| level.name == name).unwrap();
-        for name in ["bpf, netns", "cargo xtask run", "run"] {
+        for name in ["XDP program", "bpf, netns", "cargo xtask run", "run"] {
             assert_eq!(named(name).needs, NETNS_NODES);
         }
-        for name in ["format", "clippy", "documentation", "tidy", "unit", "loom"] {
+        for name in ["format", "clippy", "documentation", "tidy", "unit"] {
             assert!(named(name).needs.is_empty(), "{name}");
         }
     }

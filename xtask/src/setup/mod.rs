@@ -11,12 +11,17 @@
 //! What is there already is used; nothing is looked up on the network then. `bpf-linker` goes into the
 //! workspace's `target/tools`, packages through the system's package manager; nothing else is touched.
 
-use std::ffi::OsStr;
+mod apt;
+mod programs;
+
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 use anyhow::{Context as _, bail};
+
+pub(crate) use programs::cargo;
+use programs::{answer, find_program, run, runs, scrub};
 
 /// The target that the XDP program compiles for.
 pub(crate) const BPF_TARGET: &str = "bpfel-unknown-none";
@@ -51,6 +56,21 @@ pub(crate) enum Compiler {
         /// Its name, for `rustup run`.
         toolchain: &'static str,
     },
+}
+
+impl Compiler {
+    /// The cargo to build with, in a clean environment.
+    pub(crate) fn cargo(&self) -> Command {
+        let mut command = match self {
+            Self::Distribution { .. } => Command::new(cargo()),
+            Self::Rustup { .. } => Command::new("rustup"),
+        };
+        if let Self::Rustup { toolchain } = self {
+            command.args(["run", toolchain, "cargo"]);
+        }
+        scrub(&mut command);
+        command
+    }
 }
 
 /// Version and LLVM major of a compiler.
@@ -118,13 +138,42 @@ pub(crate) fn ensure_test_tools() -> anyhow::Result<()> {
         }
     }
     if !missing.is_empty() {
-        apt_install(&missing, "libbpf-rs (second loader in the tests) and network namespaces").context(
+        apt::install(&missing, "libbpf-rs (second loader in the tests) and network namespaces").context(
             "the privileged tests need gcc, make, pkg-config, libelf and zlib with headers \
              (Fedora: elfutils-libelf-devel, zlib-devel), and iproute2",
         )?;
     }
     eprintln!("setup: test tools gcc, make, pkg-config, libelf, zlib, ip");
     Ok(())
+}
+
+/// Finds or installs clippy of the compiler's own version; gives the command that takes `clippy` as its verb.
+///
+/// # Errors
+/// Names what is missing, why it could not be installed, and the command that would do it.
+pub(crate) fn ensure_clippy(compiler: &Compiler) -> anyhow::Result<Command> {
+    match compiler {
+        Compiler::Distribution { rustc } => {
+            let linter = rustc.with_file_name("cargo-clippy");
+            if !runs(&linter) {
+                apt::install(&["rust-web-clippy"], "clippy for the XDP program")
+                    .with_context(|| format!("no clippy beside {}", rustc.display()))?;
+            }
+            let mut command = Command::new(linter);
+            scrub(&mut command);
+            // The cargo that it calls in turn.
+            command.env("CARGO", cargo());
+            Ok(command)
+        }
+        Compiler::Rustup { toolchain } => {
+            if answer(compiler.cargo().args(["clippy", "--version"])).is_none() {
+                let mut command = Command::new("rustup");
+                command.args(["component", "add", "clippy", "--toolchain", toolchain]);
+                run("clippy for the XDP program", &mut command)?;
+            }
+            Ok(compiler.cargo())
+        }
+    }
 }
 
 /// A Rust compiler of the distribution that comes with `core` for BPF.
@@ -164,14 +213,18 @@ fn install_distribution() -> anyhow::Result<(Compiler, CompilerVersion)> {
         "Debian, Ubuntu: packages {} (rustc {major}.{minor} or later with `core` for {BPF_TARGET})",
         PACKAGES.join(" ")
     );
-    // An older release may offer the packages in a version that cannot build this workspace.
-    if let Some(candidate) = apt_candidate(PACKAGES[0])? {
-        let version = parse_version(&candidate).unwrap_or_default();
-        if version < RUST_OLDEST {
-            bail!("{what}: this release offers {candidate}");
-        }
+    // An older release, or its lists of long ago, may offer the packages in a version that cannot build this.
+    let too_old = || {
+        let candidate = apt::candidate(PACKAGES[0])?;
+        (parse_version(&candidate).unwrap_or_default() < RUST_OLDEST).then_some(candidate)
+    };
+    if let Some(old) = too_old() {
+        apt::update(&format!("they offer {} {old}, {major}.{minor} is needed", PACKAGES[0]))?;
     }
-    apt_install(&PACKAGES, "a Rust compiler with `core` for BPF").context(what)?;
+    if let Some(old) = too_old() {
+        bail!("{what}: this release offers {old}");
+    }
+    apt::install(&PACKAGES, "a Rust compiler with `core` for BPF").context(what)?;
     find_distribution().with_context(|| {
         format!("the packages {} are installed but hold no `core` for {BPF_TARGET}", PACKAGES.join(" "))
     })
@@ -241,7 +294,7 @@ fn install_linker_from_source(tools: &Path, llvm: u32) -> anyhow::Result<()> {
         Some(prefix) if find_program("g++").is_some() => prefix,
         _ => {
             let package = format!("llvm-{llvm}-dev");
-            apt_install(&[&package, "g++"], "LLVM's libraries, which bpf-linker is built on")
+            apt::install(&[&package, "g++"], "LLVM's libraries, which bpf-linker is built on")
                 .with_context(|| format!("bpf-linker needs LLVM {llvm} with headers, and g++"))?;
             find_llvm(llvm).with_context(|| format!("{package} is installed but there is no llvm-config"))?
         }
@@ -275,146 +328,6 @@ fn find_llvm(major: u32) -> Option<PathBuf> {
     })
 }
 
-/// Installs packages with apt, without removing or upgrading any other.
-fn apt_install(packages: &[&str], why: &str) -> anyhow::Result<()> {
-    let list = packages.join(" ");
-    if find_program("apt-get").is_none() {
-        bail!("missing: {list} (Debian's names; there is no apt-get here to install them)");
-    }
-    if !rustix::process::geteuid().is_root() {
-        bail!(
-            "missing: {list}; run as root: apt-get update && apt-get install --no-install-recommends {list}"
-        );
-    }
-    for package in packages {
-        if apt_candidate(package)?.is_none() {
-            bail!("this release has no package {package}");
-        }
-    }
-    let mut command = apt_get();
-    command.args(["install", "-y", "--no-install-recommends", "--no-remove"]).args(packages);
-    run(why, &mut command)
-}
-
-/// The version of `package` that apt would install. Refreshes the package lists once when apt does not
-/// know it, as on a fresh machine.
-fn apt_candidate(package: &str) -> anyhow::Result<Option<String>> {
-    let known = || {
-        let policy = answer(Command::new("apt-cache").env("LC_ALL", "C").args(["policy", package]))?;
-        let candidate = policy.lines().find_map(|line| line.trim().strip_prefix("Candidate: "))?;
-        (candidate != "(none)").then(|| candidate.to_owned())
-    };
-    if find_program("apt-get").is_none() {
-        return Ok(None);
-    }
-    if let Some(candidate) = known() {
-        return Ok(Some(candidate));
-    }
-    if rustix::process::geteuid().is_root() {
-        run(&format!("package lists, since apt does not know {package}"), apt_get().arg("update"))?;
-    }
-    Ok(known())
-}
-
-fn apt_get() -> Command {
-    let mut command = Command::new("apt-get");
-    command.env("DEBIAN_FRONTEND", "noninteractive").args(["-o", "DPkg::Lock::Timeout=300"]);
-    command
-}
-
-/// The cargo that runs this program, or the one on PATH.
-pub(crate) fn cargo() -> PathBuf {
-    std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
-}
-
-/// Takes out of a command's environment what the cargo that runs this program put in, or a user set for
-/// other builds; what says how to reach registries stays.
-pub(crate) fn scrub(command: &mut Command) {
-    const KEPT: [&str; 5] =
-        ["CARGO_HOME", "CARGO_NET_", "CARGO_HTTP_", "CARGO_REGISTRIES_", "CARGO_REGISTRY_"];
-    const DROPPED: [&str; 8] = [
-        "CARGO",
-        "RUSTC",
-        "RUSTC_WRAPPER",
-        "RUSTC_WORKSPACE_WRAPPER",
-        "RUSTC_BOOTSTRAP",
-        "RUSTDOC",
-        "RUSTFLAGS",
-        "RUSTUP_TOOLCHAIN",
-    ];
-    for (name, _) in std::env::vars_os() {
-        let name = name.to_string_lossy();
-        let cargo_own = name.starts_with("CARGO_") && !KEPT.iter().any(|kept| name.starts_with(kept));
-        if cargo_own || DROPPED.contains(&name.as_ref()) {
-            command.env_remove(name.as_ref());
-        }
-    }
-    // cargo prepends its toolchain's libraries for the program that it runs; another rustc must not see them.
-    if let Some(paths) = std::env::var_os("LD_LIBRARY_PATH") {
-        let foreign = |path: &PathBuf| !path.iter().any(|part| part == "toolchains" || part == "target");
-        if let Ok(paths) = std::env::join_paths(std::env::split_paths(&paths).filter(foreign)) {
-            command.env("LD_LIBRARY_PATH", paths);
-        }
-    }
-}
-
-/// Says why, shows the command, runs it.
-///
-/// # Errors
-/// The command with the last lines of what it printed.
-pub(crate) fn run(why: &str, command: &mut Command) -> anyhow::Result<()> {
-    let line = command_line(command);
-    eprintln!("setup: {why}\n  $ {line}");
-    let output = command.output().with_context(|| format!("cannot run `{line}`"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    bail!("`{line}` failed ({}):\n{}", output.status, last_lines(&output))
-}
-
-fn last_lines(output: &Output) -> String {
-    const SHOWN: usize = 25;
-    let both = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
-    let text = String::from_utf8_lossy(&both);
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    lines[lines.len().saturating_sub(SHOWN)..].join("\n")
-}
-
-/// The command as one would type it.
-fn command_line(command: &Command) -> String {
-    let mut line = String::new();
-    for (name, value) in command.get_envs() {
-        if let Some(value) = value.filter(|_| name != "PATH" && name != "LD_LIBRARY_PATH") {
-            let _ = write!(line, "{}={} ", name.display(), quoted(value));
-        }
-    }
-    line.push_str(&quoted(command.get_program()));
-    for argument in command.get_args() {
-        let _ = write!(line, " {}", quoted(argument));
-    }
-    line
-}
-
-fn quoted(word: &OsStr) -> String {
-    let word = word.to_string_lossy();
-    if word.contains(' ') { format!("'{word}'") } else { word.into_owned() }
-}
-
-/// What a command prints, trimmed; `None` when it cannot be run or fails.
-fn answer(command: &mut Command) -> Option<String> {
-    let output = command.output().ok().filter(|output| output.status.success())?;
-    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
-fn runs(program: &Path) -> bool {
-    answer(Command::new(program).arg("--version")).is_some()
-}
-
-fn find_program(name: &str) -> Option<PathBuf> {
-    let paths = std::env::var_os("PATH")?;
-    std::env::split_paths(&paths).map(|directory| directory.join(name)).find(|path| path.is_file())
-}
-
 fn compiler_version(command: &mut Command) -> Option<CompilerVersion> {
     parse_compiler_version(&answer(command)?)
 }
@@ -446,20 +359,5 @@ mod tests {
     fn package_versions_are_read() {
         assert_eq!(parse_version("1.96.0+dfsg1-1~deb12u2"), Some((1, 96)));
         assert_eq!(parse_version("none"), None);
-    }
-
-    #[test]
-    fn commands_are_shown_as_typed() {
-        let mut command = Command::new("cargo");
-        command.args(["build", "-p", "a b"]).env("RUSTFLAGS", "-C x").env("PATH", "/bin");
-        assert_eq!(command_line(&command), "RUSTFLAGS='-C x' cargo build -p 'a b'");
-    }
-
-    #[test]
-    fn a_failing_command_says_what_it_printed() {
-        let error =
-            run("test", Command::new("sh").args(["-c", "echo out; echo err >&2; exit 3"])).unwrap_err();
-        let text = error.to_string();
-        assert!(text.contains("exit status: 3") && text.contains("out\nerr"), "{text}");
     }
 }
