@@ -78,6 +78,8 @@ pub struct Puts {
     pub sent: u64,
     /// Acknowledged to here.
     pub acked: u64,
+    /// Payload of those.
+    pub acked_bytes: u64,
     /// Never acknowledged.
     pub lost: u64,
     /// Arrived here.

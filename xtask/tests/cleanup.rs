@@ -155,7 +155,7 @@ fn a_run_that_does_not_hold_fails_and_says_why() {
         return;
     }
     let tables = check("target=misdirect", &[], 1, "3 frames arrived at the wrong shard of the target");
-    assert!(tables.contains("misdirected          3"), "{tables}");
+    assert!(tables.contains("misdirected frames   3"), "{tables}");
     let json = check("put=misdirect", &["--json"], 1, "wrong shard of the initiator");
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["verdict"]["failures"].as_array().unwrap().len(), 1);

@@ -186,6 +186,7 @@ fn run_put(args: &PutArgs) -> anyhow::Result<()> {
     for shard in &done {
         report.puts.sent += shard.puts.sent;
         report.puts.acked += shard.puts.acked;
+        report.puts.acked_bytes += shard.puts.acked_bytes;
         report.puts.lost += shard.puts.lost;
         latency_ns.add(&shard.latency_ns).context("cannot add histograms")?;
     }

@@ -64,7 +64,7 @@ pub struct Done {
 /// A place for one Put under way.
 enum Place {
     Free(Buffer),
-    Busy { md: MdHandle, put_at: Instant, acked: bool },
+    Busy { md: MdHandle, put_at: Instant, length_bytes: u32, acked: bool },
 }
 
 struct Driver<'a> {
@@ -173,7 +173,7 @@ impl Driver<'_> {
                 hdr_data: put.number,
             })
             .context("cannot put")?;
-        self.places[place] = Place::Busy { md, put_at: now, acked: false };
+        self.places[place] = Place::Busy { md, put_at: now, length_bytes, acked: false };
         self.busy += 1;
         self.done.puts.sent += 1;
         Ok(())
@@ -182,13 +182,14 @@ impl Driver<'_> {
     fn take(&mut self, delivery: Delivery) {
         let event = &delivery.event;
         let place = &mut self.places[event.user_ptr as usize];
-        let Place::Busy { put_at, acked, .. } = place else {
+        let Place::Busy { put_at, length_bytes, acked, .. } = place else {
             unreachable!("the event of a place that is free")
         };
         if event.kind == EventKind::Ack && event.status == Status::Ok {
             let latency = self.worker.clock().now() - *put_at;
             self.done.latency_ns.saturating_record(latency.as_nanos() as u64);
             *acked = true;
+            self.done.puts.acked_bytes += u64::from(*length_bytes);
         }
         if event.unlinked {
             self.done.puts.acked += u64::from(*acked);

@@ -68,7 +68,9 @@ impl Setup<'_> {
         let mut command = pair.a.command(&self.load_program);
         command.arg("put").args(["--target", &nid(&pair.b)]);
         command.args(["--count", &self.options.count.to_string()]);
-        command.args(["--size", &self.options.size.to_string()]);
+        if let Some(size) = self.options.size {
+            command.args(["--size", &size.to_string()]);
+        }
         self.node(&mut command, &pair.a);
         command
     }
@@ -77,6 +79,9 @@ impl Setup<'_> {
         command.args(["--interface", &namespace.interface().name, "--nid", &nid(namespace)]);
         command.args(["--shards", &SHARDS.to_string(), "--mode", self.options.mode.name()]);
         command.arg("--bpf-object").arg(&self.bpf_object);
+        if self.options.log {
+            command.arg("--log");
+        }
     }
 }
 

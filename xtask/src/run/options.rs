@@ -38,12 +38,12 @@ impl Mode {
 #[derive(Clone, Debug, Serialize, Args)]
 pub(crate) struct Options {
     /// Number of Puts
-    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     pub(crate) count: u64,
 
-    /// Payload of each Put; together with its headers it must fit into one frame
-    #[arg(long, value_name = "BYTES", default_value_t = 1024)]
-    pub(crate) size: u32,
+    /// Payload of each Put, which fits into one frame [default: every size from 0 to the largest]
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) size: Option<u32>,
 
     /// MTU of the veth pair
     #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = clap::value_parser!(u16).range(1280..))]
@@ -53,7 +53,7 @@ pub(crate) struct Options {
     #[arg(long, value_enum, default_value_t = Mode::Auto)]
     pub(crate) mode: Mode,
 
-    /// Use the XDP program that logs refusals
+    /// Log the frames that XDP refuses
     #[arg(long)]
     pub(crate) log: bool,
 
@@ -79,7 +79,7 @@ impl Options {
     pub(crate) fn with_count(count: u64) -> Self {
         Self {
             count,
-            size: 1024,
+            size: None,
             mtu: 1500,
             mode: Mode::Auto,
             log: false,
@@ -95,16 +95,20 @@ impl Options {
     /// # Errors
     /// Says which value is wrong and what it may be.
     pub(crate) fn check(&self) -> Result<()> {
-        let largest = u32::from(self.mtu) - OVERHEAD_BYTES;
-        ensure!(self.size >= 1, "--size 0: a payload without bytes cannot be verified");
+        let largest = self.largest();
+        let size = self.size.unwrap_or(largest);
         ensure!(
-            self.size <= largest,
-            "--size {}: at --mtu {} one frame holds at most {largest} bytes of payload (the mtu less IPv4 20, \
+            size <= largest,
+            "--size {size}: at --mtu {} one frame holds at most {largest} bytes of payload (the mtu less IPv4 20, \
              UDP 8, frame header 64, LNet header 96)",
-            self.size,
             self.mtu,
         );
         Ok(())
+    }
+
+    /// The largest payload of a frame, in bytes.
+    pub(crate) fn largest(&self) -> u32 {
+        u32::from(self.mtu) - OVERHEAD_BYTES
     }
 
     /// How long the Puts may take.
@@ -145,7 +149,9 @@ mod tests {
         check("--count 1 --size 1 --mtu 1280 --mode generic --log --keep --json --timeout 5", "");
         check("--count 0", "--count");
         check("--count many", "--count");
-        check("--size 0", "cannot be verified");
+        check("--count 4294967296", "");
+        check("--count 4294967297", "--count");
+        check("--size 0", "");
         check("--size 1312", "");
         check("--size 1313", "at most 1312 bytes");
         check("--mtu 65535 --size 65347", "");

@@ -52,12 +52,10 @@ pub(crate) struct Report {
     pub(crate) slots: Vec<Slot>,
     /// Frames that arrived at another shard than their key says.
     pub(crate) misdirected: u64,
-    /// Frames that the XDP program passed up, by reason.
+    /// Frames that the XDP program passed up or that a fault rule met, by reason.
     pub(crate) reasons: BTreeMap<String, u64>,
-    /// Frames and messages that the shards dropped, by reason.
+    /// Frames and messages that the LND and the shards dropped, by reason.
     pub(crate) drops: BTreeMap<String, u64>,
-    /// Frames that the node's fault rules dropped, by rule.
-    pub(crate) faults: BTreeMap<String, u64>,
     /// The kernel's counters of the rings (`struct xdp_statistics`), summed over the sockets.
     pub(crate) rings: BTreeMap<String, u64>,
 }
@@ -70,6 +68,8 @@ pub(crate) struct Puts {
     pub(crate) sent: u64,
     /// Acknowledged to the initiator.
     pub(crate) acked: u64,
+    /// Payload of those.
+    pub(crate) acked_bytes: u64,
     /// Never acknowledged before the deadline.
     pub(crate) lost: u64,
     /// Arrived at the target.
@@ -107,10 +107,44 @@ pub(crate) struct Slot {
     pub(crate) frames: u64,
 }
 
+/// What the load program calls frames that a fault rule dropped (`lnet_wire::steer::Reason`).
+const FAULT_DROPPED: &str = "fault_dropped";
+
+/// Ring counters that say a frame was lost. `rx_fill_ring_empty` is none: the kernel counts a frame that
+/// found no buffer in `rx_dropped` as well (net/xdp/xsk.c: `__xsk_rcv`); and it is the queue's, so that
+/// each socket of the queue reports it.
+const RING_LOSSES: [&str; 4] = ["rx_dropped", "rx_ring_full", "rx_invalid_descs", "tx_invalid_descs"];
+
 impl Report {
+    /// Frames and messages that anything of this node dropped, by reason: fault rules, the kernel's rings,
+    /// the LND, the shards.
+    pub(crate) fn dropped(&self) -> BTreeMap<String, u64> {
+        let faults = self.reasons.get(FAULT_DROPPED).map(|frames| ("fault rule".to_owned(), *frames));
+        let ring = |name: &&str| Some((format!("ring: {name}"), *self.rings.get(*name)?));
+        let rings = RING_LOSSES.iter().filter_map(ring);
+        let others = self.drops.iter().map(|(reason, count)| (reason.clone(), *count));
+        others.chain(faults).chain(rings).filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// Frames that the XDP program passed up, by reason.
+    pub(crate) fn passed_up(&self) -> BTreeMap<String, u64> {
+        let passed =
+            self.reasons.iter().filter(|(reason, count)| !reason.starts_with("fault_") && **count > 0);
+        passed.map(|(reason, count)| (reason.clone(), *count)).collect()
+    }
+
     /// Frames that shard `shard` took, from all queues.
     pub(crate) fn shard_frames(&self, shard: u16) -> u64 {
         self.slots.iter().filter(|slot| slot.shard == shard).map(|slot| slot.frames).sum()
+    }
+
+    /// Frames that shard `shard` took from `queue`.
+    pub(crate) fn slot_frames(&self, queue: u16, shard: u16) -> u64 {
+        self.slots
+            .iter()
+            .filter(|slot| (slot.queue, slot.shard) == (queue, shard))
+            .map(|slot| slot.frames)
+            .sum()
     }
 
     /// Frames that all shards took.
@@ -137,6 +171,30 @@ mod tests {
         assert_eq!((report.shard_frames(0), report.shard_frames(1), report.frames()), (0, 7, 7));
         assert_eq!((report.misdirected, report.reasons["not_ip"], report.rings["rx_dropped"]), (4, 7, 6));
         assert_eq!((report.latency_ns, report.seconds), (Latency::default(), 0.0));
+    }
+
+    #[test]
+    fn every_drop_counts_once_and_nothing_else_does() {
+        let counters = |counters: &[(&str, u64)]| {
+            counters.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect::<BTreeMap<_, _>>()
+        };
+        let report = Report {
+            reasons: counters(&[
+                ("not_ip", 1),
+                ("no_socket", 0),
+                ("fault_dropped", 2),
+                ("fault_corrupted", 3),
+            ]),
+            drops: counters(&[("crc", 4), ("no_match", 0)]),
+            rings: counters(&[("rx_dropped", 5), ("rx_ring_full", 0), ("rx_fill_ring_empty", 6)]),
+            ..Report::default()
+        };
+        assert_eq!(report.passed_up(), counters(&[("not_ip", 1)]));
+        assert_eq!(report.dropped(), counters(&[("crc", 4), ("fault rule", 2), ("ring: rx_dropped", 5)]));
+        for name in RING_LOSSES {
+            let report = Report { rings: counters(&[(name, 7)]), ..Report::default() };
+            assert_eq!(report.dropped().values().sum::<u64>(), 7, "{name}");
+        }
     }
 
     #[test]
