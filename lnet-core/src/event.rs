@@ -30,7 +30,8 @@ pub enum EventKind {
     /// Initiator: the LND has finished with the buffer. Says nothing about delivery, and may come after
     /// the ACK or REPLY.
     Send = 5,
-    /// An idle descriptor was unlinked explicitly.
+    /// An idle descriptor was unlinked: explicitly, or with a timeout as status because a response to one
+    /// of its requests did not come in time. (LNet's has no status.)
     Unlink = 6,
 }
 

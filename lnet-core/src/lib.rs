@@ -24,6 +24,8 @@ mod slab;
 pub mod stats;
 pub mod time;
 pub mod topology;
+mod track;
+pub mod tunables;
 
 #[cfg(test)]
 mod testing;

@@ -2,7 +2,7 @@
 //!
 //! The core knows a buffer by its length alone; the bytes are the driver's. Invariant: a descriptor lives
 //! until no operation is under way on it *and* it was unlinked (explicitly, with its entry, or because it
-//! was used up and asked for that), and exactly the event that reports its end is marked `unlinked`.
+//! was used up and asked for that, or because a response did not come in time), and exactly the event that reports its end is marked `unlinked`.
 
 use core::fmt;
 use core::ops::BitOr;
@@ -29,6 +29,12 @@ impl MdOptions {
     pub const TRUNCATE: Self = Self(0x0010);
     /// PUTs into it are never acknowledged.
     pub const ACK_DISABLE: Self = Self(0x0020);
+    /// The responses to its requests are watched for, whatever [`ResponseTracking`] the node has.
+    ///
+    /// [`ResponseTracking`]: crate::tunables::ResponseTracking
+    pub const TRACK_RESPONSE: Self = Self(0x0400);
+    /// They are not watched for, whatever else is said.
+    pub const NO_TRACK_RESPONSE: Self = Self(0x0800);
 
     /// Whether all of `other` are set.
     #[must_use]
@@ -181,10 +187,13 @@ pub(crate) struct MemoryDesc {
     pub(crate) event_slots: u32,
     /// Operations under way.
     pub(crate) operations: u32,
+    /// Who watches for the responses to its requests, or [`NONE`].
+    pub(crate) tracker: u32,
     pub(crate) auto_unlink: bool,
     /// To go when the last operation ends.
     pub(crate) unlinking: bool,
-    /// Unlinked by its owner with operations under way: nothing finds it any more.
+    /// Unlinked, by its owner or for want of a response, with operations under way: nothing finds it any
+    /// more.
     pub(crate) aborted: bool,
     pub(crate) user_ptr: u64,
 }
@@ -208,6 +217,7 @@ impl MemoryDesc {
             event_queue: NONE,
             event_slots: 0,
             operations: 0,
+            tracker: NONE,
             auto_unlink: spec.auto_unlink,
             unlinking: false,
             aborted: false,
@@ -269,6 +279,9 @@ impl MemoryDesc {
         self.auto_unlink && self.is_exhausted()
     }
 }
+
+// Every operation touches its descriptor: it is no larger than a cache line.
+const _: () = assert!(size_of::<MemoryDesc>() == 64);
 
 #[cfg(test)]
 mod tests {

@@ -106,6 +106,8 @@ pub struct Counters {
     pub received: Traffic,
     /// Messages that could not be sent, or whose fate the LND does not know.
     pub send_failures: u64,
+    /// Descriptors that were unlinked because a response did not come in time.
+    pub response_timeouts: u64,
     /// Messages whose payload did not arrive whole.
     pub receive_failures: u64,
     /// Most messages that were on their way out at once.

@@ -7,6 +7,7 @@ use core::time::Duration;
 use lnet_wire::{Net, Nid};
 
 use crate::lnd::NiId;
+use crate::tunables::Tunables;
 
 /// A local network interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,10 +25,12 @@ pub struct LocalNi {
     pub message_timeout: Duration,
 }
 
-/// The local interfaces, in order of configuration; their [`NiId`]s are their positions.
+/// The local interfaces, in order of configuration (their [`NiId`]s are their positions), and the node's
+/// tunables.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Topology {
     interfaces: Vec<LocalNi>,
+    tunables: Tunables,
 }
 
 /// No local interface leads to the destination (`-EHOSTUNREACH`), or not the one asked for.
@@ -43,10 +46,22 @@ impl fmt::Display for Unreachable {
 impl core::error::Error for Unreachable {}
 
 impl Topology {
-    /// A snapshot of these interfaces.
+    /// A snapshot of these interfaces, with the default tunables.
     #[must_use]
     pub const fn new(interfaces: Vec<LocalNi>) -> Self {
-        Self { interfaces }
+        Self { interfaces, tunables: Tunables::DEFAULT }
+    }
+
+    /// The same with these tunables.
+    #[must_use]
+    pub fn with_tunables(self, tunables: Tunables) -> Self {
+        Self { tunables, ..self }
+    }
+
+    /// The node's tunables.
+    #[must_use]
+    pub const fn tunables(&self) -> &Tunables {
+        &self.tunables
     }
 
     /// The local interfaces; [`NiId`] n is at position n.

@@ -91,7 +91,8 @@ fn round(shard: &mut Shard, queue: EqHandle, now: Instant) {
     }
     let mut refused = false;
     for number in 0..60 {
-        let Ok(md) = shard.bind(&descriptor(queue, MdOptions::NONE)) else { break };
+        let spec = MdSpec { threshold: Threshold::Count(3), ..descriptor(queue, MdOptions::NONE) };
+        let Ok(md) = shard.bind(&spec) else { break };
         let target = host(2 + number % 8);
         let put = PutRequest {
             md,
@@ -104,15 +105,22 @@ fn round(shard: &mut Shard, queue: EqHandle, now: Instant) {
             hdr_data: 0,
         };
         let get = GetRequest { md, self_nid: None, target, portal: 4, match_bits: 0, offset: 0 };
-        refused |= shard.put(now, &put) == Err(RequestError::PeersFull);
-        refused |= shard.get(now, &get) == Err(RequestError::PeersFull);
-        shard.unlink(md).unwrap();
+        let started = (shard.put(now, &put), shard.get(now, &get));
+        let full = Err(RequestError::PeersFull);
+        refused |= started == (full, full);
+        // The others end for want of a response.
+        if number % 4 == 0 || started == (full, full) {
+            shard.unlink(md).unwrap();
+        }
     }
     assert!(refused, "the peer table was never full");
     shard.handle_timeout(now + Duration::from_secs(60));
     while let Some(transmit) = shard.poll_transmit(NI) {
         shard.sent(now, transmit.tx, Status::Ok);
     }
+    let timeouts = shard.counters().response_timeouts;
+    shard.handle_timeout(now + Duration::from_secs(200));
+    assert!(shard.counters().response_timeouts > timeouts);
     for me in entries.into_iter().flatten() {
         // Some have gone with their descriptors.
         let _ = shard.unlink_entry(me);

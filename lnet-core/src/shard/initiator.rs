@@ -9,8 +9,11 @@ use super::memory::ANYONE;
 use crate::event::{Event, EventKind};
 use crate::handle::MdHandle;
 use crate::lnd::{Cause, Span, Status};
+use crate::md::MdOptions;
 use crate::message::{Budget, Record};
 use crate::time::Instant;
+use crate::track::Response;
+use crate::tunables::ResponseTracking;
 
 /// A PUT to be sent: the whole descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,10 +97,13 @@ struct Request {
     self_nid: Option<Nid>,
     target: ProcessId,
     message_type: MessageType,
+    /// What is to come back.
+    awaits: Option<Response>,
 }
 
 impl Shard {
-    /// Starts a PUT. Its descriptor's threshold counts it now, and the ACK when it comes.
+    /// Starts a PUT. Its descriptor's threshold counts it now, and the ACK when it comes; if that does not
+    /// come within the transaction timeout, the descriptor is unlinked ([`Shard::handle_timeout`]).
     ///
     /// # Errors
     /// [`RequestError`]; nothing has changed then.
@@ -107,6 +113,7 @@ impl Shard {
             self_nid: put.self_nid,
             target: put.target,
             message_type: MessageType::Put,
+            awaits: put.ack.then_some(Response::Ack),
         };
         let slot = self.initiator_slot(put.md)?;
         // `bind` took no more than a u32 holds.
@@ -130,7 +137,8 @@ impl Shard {
         self.request(now, slot, &request, body, event, length_bytes)
     }
 
-    /// Starts a GET. Its descriptor's threshold counts it now, and the REPLY when it comes.
+    /// Starts a GET. Its descriptor's threshold counts it now, and the REPLY when it comes; if that does
+    /// not come within the transaction timeout, the descriptor is unlinked ([`Shard::handle_timeout`]).
     ///
     /// # Errors
     /// [`RequestError`]; nothing has changed then.
@@ -140,6 +148,7 @@ impl Shard {
             self_nid: get.self_nid,
             target: get.target,
             message_type: MessageType::Get,
+            awaits: Some(Response::Reply),
         };
         let slot = self.initiator_slot(get.md)?;
         let event = Event {
@@ -198,7 +207,7 @@ impl Shard {
     ) -> Result<(), RequestError> {
         let target = &request.target.nid;
         let Ok(ni) = self.topology.select(target, request.self_nid.as_ref()) else {
-            self.start(slot);
+            self.begin(now, slot, request);
             self.complete(slot, event, Status::NeverSent(Cause::Unreachable));
             self.counters.send_failures += 1;
             return Ok(());
@@ -211,7 +220,7 @@ impl Shard {
             self.messages.unreserve(Budget::Request);
             return Err(RequestError::PeersFull);
         };
-        self.start(slot);
+        self.begin(now, slot, request);
         let local = &self.topology.interfaces()[usize::from(ni.0)];
         let header = Header {
             destination: request.target,
@@ -230,8 +239,34 @@ impl Shard {
         Ok(())
     }
 
+    /// Counts a request in on its descriptor, and awaits its response if that is wanted.
+    fn begin(&mut self, now: Instant, slot: u32, request: &Request) {
+        self.start(slot);
+        let Some(response) = request.awaits else { return };
+        let tunables = self.topology.tunables();
+        let md = &mut self.mds[slot];
+        if is_tracked(response, md.options, tunables.response_tracking) {
+            let deadline = now + tunables.transaction_timeout;
+            md.tracker = self.trackers.await_one(md.tracker, slot, response, deadline);
+        }
+    }
+
     /// How the responder is to name a descriptor.
     fn wire_handle(&self, md: MdHandle) -> WireHandle {
         WireHandle { interface_cookie: self.interface_cookie, object_cookie: md.0.0 }
     }
+}
+
+/// Whether a response is awaited (LNet `lib-move.c: lnet_response_tracking_enabled`).
+const fn is_tracked(response: Response, options: MdOptions, mode: ResponseTracking) -> bool {
+    if options.contains(MdOptions::NO_TRACK_RESPONSE) {
+        return false;
+    }
+    options.contains(MdOptions::TRACK_RESPONSE)
+        || match mode {
+            ResponseTracking::None => false,
+            ResponseTracking::Get => matches!(response, Response::Reply),
+            ResponseTracking::Put => matches!(response, Response::Ack),
+            ResponseTracking::Both => true,
+        }
 }

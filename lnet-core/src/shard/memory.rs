@@ -66,7 +66,7 @@ impl Shard {
 
     /// Unlinks a descriptor: at once if it is idle, else when its last operation ends. From now on nothing
     /// finds it, its messages that wait for credits are cancelled when their turn comes, and what ends well
-    /// is reported as a timeout (LNet `lib-md.c: LNetMDUnlink`).
+    /// is reported as a timeout (LNet `lib-md.c: LNetMDUnlink`). Its responses are awaited no longer.
     ///
     /// A descriptor that was used up and goes by itself can be unlinked until its last operation ends; that
     /// makes no second event.
@@ -75,7 +75,7 @@ impl Shard {
     /// The handle, if nothing is found by it (`-ENOENT`).
     pub fn unlink(&mut self, md: MdHandle) -> Result<Unlinked, MdHandle> {
         let slot = self.md_slot(md).ok_or(md)?;
-        Ok(self.unlink_slot(slot))
+        Ok(self.unlink_slot(slot, Status::Ok))
     }
 
     /// Removes a match entry, and unlinks its descriptor if it has one: then as [`Shard::unlink`].
@@ -90,7 +90,7 @@ impl Shard {
             return Ok(Unlinked::Done);
         }
         self.tables.entry_mut(slot).auto_unlink = true;
-        Ok(self.unlink_slot(md))
+        Ok(self.unlink_slot(md, Status::Ok))
     }
 
     fn make_attached(&mut self, spec: &MdSpec) -> Result<u32, MdError> {
@@ -124,15 +124,17 @@ impl Shard {
         self.mds.insert(md).map_err(|_| MdError::Full)
     }
 
-    fn unlink_slot(&mut self, slot: u32) -> Unlinked {
+    /// Unlinks a descriptor; `status` is that of its UNLINK event, should it get one.
+    pub(super) fn unlink_slot(&mut self, slot: u32, status: Status) -> Unlinked {
         self.detach(slot);
+        self.end_tracking(slot);
         let md = &mut self.mds[slot];
         md.unlinking = true;
         if md.operations > 0 {
             md.aborted = true;
             return Unlinked::Pending;
         }
-        let event = Event { unlinked: true, ..self.event_of(slot, EventKind::Unlink) };
+        let event = Event { status, unlinked: true, ..self.event_of(slot, EventKind::Unlink) };
         let md = &mut self.mds[slot];
         if md.event_queue != NONE {
             md.event_slots -= 1;
@@ -164,9 +166,25 @@ impl Shard {
         }
         if event.unlinked {
             self.detach(slot);
+            self.end_tracking(slot);
             self.forget(slot);
+        } else if md.tracker != NONE {
+            // One without a threshold is watched only while it is busy (LNet `lib-msg.c:
+            // lnet_msg_detach_md`): it outlives a lost response.
+            let rests = md.is_infinite() && md.operations == 0;
+            if self.trackers.note_end(md.tracker, event.kind) || rests {
+                self.end_tracking(slot);
+            }
         }
         event.status
+    }
+
+    /// Awaits no more responses for a descriptor.
+    fn end_tracking(&mut self, slot: u32) {
+        let tracker = core::mem::replace(&mut self.mds[slot].tracker, NONE);
+        if tracker != NONE {
+            self.trackers.end(tracker);
+        }
     }
 
     /// An event of a descriptor that says nothing but its kind.
@@ -205,7 +223,7 @@ impl Shard {
         }
     }
 
-    /// Frees a descriptor without entry and operations, and the event slots that it did not need.
+    /// Frees a descriptor without entry, tracker and operations, and the event slots that it did not need.
     fn forget(&mut self, slot: u32) {
         let md = self.mds.remove(slot);
         if md.event_queue != NONE {

@@ -43,6 +43,7 @@ use crate::slab::Slab;
 use crate::stats::Counters;
 use crate::time::Instant;
 use crate::topology::Topology;
+use crate::track::Trackers;
 
 use target::Inbound;
 
@@ -87,6 +88,7 @@ pub struct Shard {
     mds: Slab<MemoryDesc>,
     events: EventQueues,
     messages: Messages,
+    trackers: Trackers,
     peers: Peers,
     interfaces: Vec<Interface>,
     /// Messages that arrive, by [`RxId`](crate::lnd::RxId).
@@ -131,6 +133,7 @@ impl Shard {
             mds: Slab::new(limits.memory_descs),
             events: EventQueues::new(limits.event_queues, limits.events),
             messages: Messages::new(limits.requests, limits.responses),
+            trackers: Trackers::new(limits.memory_descs),
             peers: Peers::new(limits.peers, seed),
             interfaces,
             incoming: (0..limits.incoming).map(|_| None).collect(),
@@ -191,6 +194,7 @@ impl Shard {
             memory_descs: self.mds.used_count(),
             events: self.events.waiting_count(),
             messages: self.messages.count(),
+            trackers: self.trackers.count(),
             peers: self.peers.count(),
         }
     }
@@ -208,10 +212,11 @@ impl Shard {
     }
 
     /// When [`Shard::handle_timeout`] has something to do: the earliest deadline of a message that waits
-    /// for a credit.
+    /// for a credit, or of a response.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.interfaces.iter().filter_map(|interface| interface.timers.next(&self.messages)).min()
+        let credits = self.interfaces.iter().filter_map(|interface| interface.timers.next(&self.messages));
+        credits.chain(self.trackers.next()).min()
     }
 
     fn event_queue_slot(&self, queue: EqHandle) -> Option<u32> {
@@ -260,6 +265,8 @@ pub struct Usage {
     pub events: u32,
     /// Messages on their way out.
     pub messages: u32,
+    /// Descriptors for which responses are awaited.
+    pub trackers: u32,
     /// Peers that are remembered.
     pub peers: u32,
 }

@@ -30,7 +30,9 @@ impl Shard {
         self.interfaces[usize::from(transmit.ni.0)].ready.push_front(&mut self.messages, message);
     }
 
-    /// Ends the messages that have waited for credits until their deadline.
+    /// Ends the messages that have waited for credits until their deadline, and unlinks the descriptors for
+    /// which a response has not come in time: what ends well on them from now on reads as a timeout, and
+    /// so does the UNLINK event of an idle one.
     pub fn handle_timeout(&mut self, now: Instant) {
         for ni in (0..self.interfaces.len()).map(|index| NiId(index as u16)) {
             while let Some(expired) =
@@ -53,6 +55,10 @@ impl Shard {
                 self.ended.push(&mut self.messages, ended);
                 self.settle(now);
             }
+        }
+        while let Some(md) = self.trackers.expired(now) {
+            self.counters.response_timeouts += 1;
+            self.unlink_slot(md, Status::Unknown(Cause::Timeout));
         }
     }
 

@@ -8,7 +8,7 @@ use lnet_core::handle::{EqHandle, MdHandle, MeHandle, ShardId};
 use lnet_core::lnd::{NiId, RxId, Status, Transmit, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::{EntrySpec, Position};
-use lnet_core::shard::PutRequest;
+use lnet_core::shard::{GetRequest, PutRequest};
 use lnet_core::stats::DropReason;
 use lnet_core::time::Instant;
 use lnet_core::topology::{LocalNi, Topology};
@@ -185,4 +185,35 @@ pub(crate) fn put_request(md: MdHandle, to: u8) -> PutRequest {
         offset: 6,
         hdr_data: 7,
     }
+}
+
+/// A GET from portal 4 of host 2.
+pub(crate) fn get_request(md: MdHandle) -> GetRequest {
+    GetRequest { md, self_nid: None, target: host(2), portal: 4, match_bits: 5, offset: 6 }
+}
+
+/// How host 1 names a descriptor.
+pub(crate) fn handle_of(md: MdHandle) -> WireHandle {
+    WireHandle { interface_cookie: 0x1111, object_cookie: md.0.0 }
+}
+
+/// An ACK of host 2 for this descriptor.
+pub(crate) fn ack_header(md: MdHandle) -> Header {
+    ack_of(handle_of(md))
+}
+
+/// An ACK of host 2 for what this handle names.
+pub(crate) fn ack_of(md: WireHandle) -> Header {
+    let body = Body::Ack { md, match_bits: 5, manipulated_length: 77 };
+    Header { destination: host(1), source: host(2), payload_length: 0, body }
+}
+
+/// A REPLY of host 2 for this descriptor.
+pub(crate) fn reply_header(md: MdHandle, payload_length: u32) -> Header {
+    reply_of(handle_of(md), payload_length)
+}
+
+/// A REPLY of host 2 for what this handle names.
+pub(crate) fn reply_of(md: WireHandle, payload_length: u32) -> Header {
+    Header { destination: host(1), source: host(2), payload_length, body: Body::Reply { md } }
 }

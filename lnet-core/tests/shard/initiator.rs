@@ -7,30 +7,16 @@ use lnet_core::event::{Event, EventKind};
 use lnet_core::handle::MdHandle;
 use lnet_core::lnd::{Cause, Full, NiId, Span, Status, Transmit, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};
-use lnet_core::shard::{GetRequest, PutRequest, RequestError};
+use lnet_core::shard::{PutRequest, RequestError};
 use lnet_core::stats::{DropReason, Traffic};
 use lnet_core::topology::Topology;
 use lnet_core::{Limits, ShardConfig};
 use lnet_wire::{Body, Header, MessageType, ProcessId, WireHandle};
 
-use crate::common::{ANYONE, MESSAGE_TIMEOUT, NI, NOW, Node, PID, config, host, interface, nid, put_request};
-
-fn get_request(md: MdHandle) -> GetRequest {
-    GetRequest { md, self_nid: None, target: host(2), portal: 4, match_bits: 5, offset: 6 }
-}
-
-fn handle_of(md: MdHandle) -> WireHandle {
-    WireHandle { interface_cookie: 0x1111, object_cookie: md.0.0 }
-}
-
-fn ack(md: WireHandle) -> Header {
-    let body = Body::Ack { md, match_bits: 5, manipulated_length: 77 };
-    Header { destination: host(1), source: host(2), payload_length: 0, body }
-}
-
-fn reply(md: WireHandle, payload_length: u32) -> Header {
-    Header { destination: host(1), source: host(2), payload_length, body: Body::Reply { md } }
-}
+use crate::common::{
+    ANYONE, MESSAGE_TIMEOUT, NI, NOW, Node, PID, ack_header, ack_of, config, get_request, handle_of, host,
+    interface, nid, put_request, reply_of,
+};
 
 #[test]
 fn a_put_is_sent_whole_and_reported() {
@@ -95,7 +81,7 @@ fn an_acked_put_ends_with_its_ack_in_either_order() {
         if !ack_first {
             node.shard.sent(NOW, transmit.tx, Status::Ok);
         }
-        assert_ne!(node.arrive(&ack(ack_md)), Verdict::Drop);
+        assert_ne!(node.arrive(&ack_of(ack_md)), Verdict::Drop);
         if ack_first {
             node.shard.sent(NOW, transmit.tx, Status::Ok);
         }
@@ -107,7 +93,7 @@ fn an_acked_put_ends_with_its_ack_in_either_order() {
         assert_eq!((acked.match_bits, acked.manipulated_bytes, acked.requested_bytes), (5, 77, 0));
         assert_eq!((acked.initiator, acked.source, acked.target), (host(2), host(2), host(1)));
         assert_eq!(node.shard.counters().received, Traffic { messages: 1, bytes: 0 });
-        node.assert_drop(&ack(ack_md), DropReason::UnknownMd);
+        node.assert_drop(&ack_of(ack_md), DropReason::UnknownMd);
     }
 }
 
@@ -126,7 +112,7 @@ fn a_get_ends_with_its_reply() {
     assert!(!sent.unlinked);
 
     let span = Span { md, offset_bytes: 0, length_bytes: 60 };
-    assert_eq!(node.arrive(&reply(handle_of(md), 60)), Verdict::Deliver(span));
+    assert_eq!(node.arrive(&reply_of(handle_of(md), 60)), Verdict::Deliver(span));
     let replied = node.event();
     assert_eq!((replied.kind, replied.message_type), (EventKind::Reply, Some(MessageType::Reply)));
     assert_eq!((replied.requested_bytes, replied.manipulated_bytes, replied.offset_bytes), (60, 60, 0));
@@ -142,7 +128,7 @@ fn a_long_reply_is_cut_where_that_is_allowed() {
     let md = node.shard.bind(&spec).unwrap();
     node.shard.get(NOW, &get_request(md)).unwrap();
     let span = Span { md, offset_bytes: 0, length_bytes: 10 };
-    assert_eq!(node.arrive(&reply(handle_of(md), 11)), Verdict::Deliver(span));
+    assert_eq!(node.arrive(&reply_of(handle_of(md), 11)), Verdict::Deliver(span));
     let event = node.event();
     assert_eq!((event.requested_bytes, event.manipulated_bytes), (11, 10));
 }
@@ -153,8 +139,8 @@ fn responses_that_name_no_waiting_descriptor_are_dropped() {
     let spec = MdSpec { threshold: Threshold::Count(2), auto_unlink: false, ..node.md(10) };
     let md = node.shard.bind(&spec).unwrap();
     let handle = handle_of(md);
-    node.assert_drop(&reply(handle, 11), DropReason::ReplyTooLong);
-    for header in [ack, |md| reply(md, 3)] {
+    node.assert_drop(&reply_of(handle, 11), DropReason::ReplyTooLong);
+    for header in [ack_of, |md| reply_of(md, 3)] {
         let foreign = WireHandle { interface_cookie: 0x2222, ..handle };
         node.assert_drop(&header(foreign), DropReason::UnknownMd);
         node.assert_drop(&header(WireHandle::NONE), DropReason::UnknownMd);
@@ -163,18 +149,18 @@ fn responses_that_name_no_waiting_descriptor_are_dropped() {
             node.assert_drop(&header(WireHandle { object_cookie, ..handle }), DropReason::UnknownMd);
         }
     }
-    for header in [ack(handle), reply(handle, 3)] {
+    for header in [ack_of(handle), reply_of(handle, 3)] {
         assert_ne!(node.arrive(&header), Verdict::Drop, "unasked for, but LNet takes it");
     }
-    node.assert_drop(&ack(handle), DropReason::MdExhausted);
-    node.assert_drop(&reply(handle, 3), DropReason::MdExhausted);
+    node.assert_drop(&ack_of(handle), DropReason::MdExhausted);
+    node.assert_drop(&reply_of(handle, 3), DropReason::MdExhausted);
     node.shard.unlink(md).unwrap();
-    node.assert_drop(&ack(handle), DropReason::UnknownMd);
+    node.assert_drop(&ack_of(handle), DropReason::UnknownMd);
 
     let attached = MdSpec { options: MdOptions::PUT, ..spec };
     let (_, md) = node.post(1, &attached);
-    node.assert_drop(&ack(handle_of(md)), DropReason::MdAttached);
-    node.assert_drop(&reply(handle_of(md), 3), DropReason::MdAttached);
+    node.assert_drop(&ack_header(md), DropReason::MdAttached);
+    node.assert_drop(&reply_of(handle_of(md), 3), DropReason::MdAttached);
 }
 
 #[test]
@@ -270,7 +256,7 @@ fn without_a_threshold_the_event_slots_are_the_limit() {
     }
     let full = Err(RequestError::EventQueueFull(md));
     assert_eq!(node.shard.put(NOW, &put_request(md, 2)), full);
-    node.assert_drop(&ack(handle_of(md)), DropReason::EventQueueFull);
+    node.assert_drop(&ack_header(md), DropReason::EventQueueFull);
     let transmit = node.transmit().unwrap();
     node.shard.sent(NOW, transmit.tx, Status::Ok);
     assert_eq!(node.shard.put(NOW, &put_request(md, 2)), full, "the event has not been polled");

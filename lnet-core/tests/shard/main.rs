@@ -10,4 +10,6 @@ mod matching;
 mod model;
 mod pair;
 mod target;
+mod track;
+mod track_model;
 mod traffic;

@@ -192,7 +192,7 @@ impl Traffic {
             12 | 13 => self.received(side),
             14 => self.sent(side),
             15 if self.random.one_in(10) => {
-                self.pair.now = self.pair.now + Duration::from_secs(20);
+                self.pair.now = self.pair.now + Duration::from_secs(60);
                 self.pair.sides[side].node.shard.handle_timeout(self.pair.now);
             }
             _ => {}
@@ -226,7 +226,7 @@ impl Traffic {
             let node = &mut self.pair.sides[side].node;
             let usage = node.shard.usage();
             assert_eq!((usage.memory_descs, usage.match_entries), (0, 0));
-            assert_eq!((usage.messages, usage.events), (0, 0));
+            assert_eq!((usage.messages, usage.events, usage.trackers), (0, 0, 0));
             assert_eq!(node.shard.interface_credits(NI), Some(4));
             let peer = nid(1, if side == 0 { 2 } else { 1 });
             assert!(matches!(node.shard.peer_credits(&peer), None | Some(3)));
@@ -237,7 +237,9 @@ impl Traffic {
             let (unlinks, others): (Vec<&Event>, Vec<&Event>) =
                 all.partition(|event| event.kind == EventKind::Unlink);
             assert_eq!(others.len() as u64, ledger.operations, "one event for each operation");
-            assert_eq!(unlinks.len() as u64, ledger.idle_unlinks);
+            let late = unlinks.iter().filter(|event| event.status != Status::Ok).count() as u64;
+            assert_eq!(unlinks.len() as u64, ledger.idle_unlinks + late);
+            assert!(late <= node.shard.counters().response_timeouts);
             for (md, events) in &ledger.events {
                 let (last, before) = events.split_last().unwrap();
                 assert!(last.unlinked, "{md:?} ended without a mark");
@@ -288,4 +290,6 @@ fn traffic_is_varied() {
     ] {
         assert!(events.iter().any(|event| event.status == status), "no {status:?}");
     }
+    let late = |event: &&&Event| event.kind == EventKind::Unlink && event.status != Status::Ok;
+    assert_ne!(events.iter().filter(late).count(), 0, "no response was late");
 }

@@ -1,0 +1,112 @@
+//! Requests whose response is awaited, and until when (LNet `lib-move.c: lnet_attach_rsp_tracker`).
+//!
+//! Invariants: a descriptor has at most one tracker, for all its requests, and there are as many trackers as
+//! descriptors, so that one is always found; trackers stand in the order of their deadlines, so that the
+//! first is the next to expire. Whoever ends a descriptor ends its tracker: none ever names another one.
+
+use crate::event::EventKind;
+use crate::list::{Link, List, NONE, Node};
+use crate::slab::Slab;
+use crate::time::Instant;
+
+/// What answers a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Response {
+    Ack,
+    Reply,
+}
+
+impl Response {
+    /// The response that an event tells of.
+    const fn of(kind: EventKind) -> Option<Self> {
+        match kind {
+            EventKind::Ack => Some(Self::Ack),
+            EventKind::Reply => Some(Self::Reply),
+            EventKind::Get | EventKind::Put | EventKind::Send | EventKind::Unlink => None,
+        }
+    }
+}
+
+struct Tracker {
+    deadline: Instant,
+    /// Slot of its descriptor.
+    md: u32,
+    /// Responses that have not come, by [`Response`].
+    awaited: [u32; 2],
+    link: Link,
+}
+
+/// Marks the order of deadlines.
+struct Deadlines;
+
+impl Node<Deadlines> for Tracker {
+    fn link(&self) -> &Link {
+        &self.link
+    }
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.link
+    }
+}
+
+/// The trackers of a shard. Each is named by its slot, which its descriptor keeps; [`NONE`] is no tracker.
+pub(crate) struct Trackers {
+    trackers: Slab<Tracker>,
+    order: List<Deadlines>,
+}
+
+impl Trackers {
+    /// Trackers for this many descriptors.
+    pub(crate) fn new(capacity: u32) -> Self {
+        Self { trackers: Slab::new(capacity), order: List::new() }
+    }
+
+    /// Awaits one more response for the descriptor `md`, and all of them until `deadline`; returns its
+    /// tracker. Deadlines stay in order: one before the last (the timeout was lowered meanwhile) is put off
+    /// until then.
+    pub(crate) fn await_one(&mut self, tracker: u32, md: u32, response: Response, deadline: Instant) -> u32 {
+        let slot = if tracker == NONE {
+            let fresh = Tracker { deadline, md, awaited: [0; 2], link: Link::UNLINKED };
+            let Ok(slot) = self.trackers.insert(fresh) else { unreachable!("a descriptor has two trackers") };
+            slot
+        } else {
+            self.order.remove(&mut self.trackers, tracker);
+            tracker
+        };
+        let latest = self.trackers.get(self.order.last()).map_or(deadline, |last| last.deadline);
+        let tracker = &mut self.trackers[slot];
+        tracker.deadline = deadline.max(latest);
+        tracker.awaited[response as usize] += 1;
+        self.order.push_back(&mut self.trackers, slot);
+        slot
+    }
+
+    /// Takes note of an operation that has ended; says whether no response is awaited any more. One that
+    /// nobody asked for changes nothing.
+    pub(crate) fn note_end(&mut self, tracker: u32, kind: EventKind) -> bool {
+        let Some(response) = Response::of(kind) else { return false };
+        let awaited = &mut self.trackers[tracker].awaited;
+        awaited[response as usize] = awaited[response as usize].saturating_sub(1);
+        *awaited == [0; 2]
+    }
+
+    /// Ends a tracker.
+    pub(crate) fn end(&mut self, tracker: u32) {
+        self.order.remove(&mut self.trackers, tracker);
+        self.trackers.remove(tracker);
+    }
+
+    /// The earliest deadline.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.trackers.get(self.order.first()).map(|first| first.deadline)
+    }
+
+    /// The descriptor whose deadline is the earliest, if that has passed.
+    pub(crate) fn expired(&self, now: Instant) -> Option<u32> {
+        let first = self.trackers.get(self.order.first())?;
+        (now >= first.deadline).then_some(first.md)
+    }
+
+    pub(crate) const fn count(&self) -> u32 {
+        self.trackers.used_count()
+    }
+}
