@@ -10,6 +10,7 @@ extern crate alloc;
 
 mod credit;
 pub mod event;
+pub mod fault;
 pub mod handle;
 mod hash;
 pub mod limits;
@@ -19,6 +20,7 @@ pub mod md;
 mod message;
 mod peer;
 pub mod portal;
+mod random;
 pub mod shard;
 mod slab;
 pub mod stats;

@@ -51,11 +51,15 @@ pub enum DropReason {
     PeersFull,
     /// It wants a response, and no more responses may be under way.
     ResponsesFull,
+    /// A drop rule ([`crate::fault`]).
+    Fault,
+    /// Its sender seems to have failed ([`crate::fault`]).
+    PeerFailed,
 }
 
 impl DropReason {
     /// Every reason, in the order of their counters.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::Malformed,
         Self::NotLocal,
         Self::NoSource,
@@ -70,6 +74,8 @@ impl DropReason {
         Self::EventQueueFull,
         Self::PeersFull,
         Self::ResponsesFull,
+        Self::Fault,
+        Self::PeerFailed,
     ];
 }
 
@@ -92,6 +98,8 @@ impl fmt::Display for DropReason {
             Self::EventQueueFull => "event slots are used up",
             Self::PeersFull => "peer table is full",
             Self::ResponsesFull => "too many responses under way",
+            Self::Fault => "drop rule",
+            Self::PeerFailed => "simulated failure of the peer",
         })
     }
 }
@@ -148,6 +156,6 @@ mod tests {
             counters.count_drop(reason, position as u32);
             assert_eq!(counters.drops(reason), Traffic { messages: 1, bytes: position as u64 });
         }
-        assert_eq!(counters.dropped(), Traffic { messages: 14, bytes: 91 });
+        assert_eq!(counters.dropped(), Traffic { messages: 16, bytes: 120 });
     }
 }

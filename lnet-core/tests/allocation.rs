@@ -4,11 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lnet_core::fault::{DropRule, Filter, RULES_MAX};
 use lnet_core::handle::{EqHandle, ShardId};
 use lnet_core::lnd::{NiId, RxId, Status, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::{EntrySpec, Position};
 use lnet_core::shard::{GetRequest, PutRequest, RequestError};
+use lnet_core::stats::DropReason;
 use lnet_core::time::Instant;
 use lnet_core::topology::{LocalNi, Topology};
 use lnet_core::{Limits, Shard, ShardConfig};
@@ -60,6 +62,16 @@ fn descriptor(queue: EqHandle, options: MdOptions) -> MdSpec {
 
 /// Posts, sends and receives more of everything than there is room for, and lets it all end.
 fn round(shard: &mut Shard, queue: EqHandle, now: Instant) {
+    let interval = Duration::ZERO;
+    let rule = DropRule { filter: Filter::EVERYTHING, rate: 50, interval, random: false, drop_all: false };
+    let faults = shard.faults_mut();
+    for peer in 0..RULES_MAX as u64 {
+        faults.add_drop_rule(now, &rule, peer).unwrap();
+        faults.fail_peer(&host(200 + peer).nid, Threshold::Count(1)).unwrap();
+    }
+    faults.delete_drop_rules(&Nid::ANY, &Nid::ANY);
+    faults.restore_peer(&Nid::ANY);
+    faults.add_drop_rule(now, &rule, 1).unwrap();
     let mut entries = [None; 150];
     for number in 0..150 {
         let ignore_bits = number % 2;
@@ -118,6 +130,8 @@ fn round(shard: &mut Shard, queue: EqHandle, now: Instant) {
     while let Some(transmit) = shard.poll_transmit(NI) {
         shard.sent(now, transmit.tx, Status::Ok);
     }
+    assert!(shard.counters().drops(DropReason::Fault).messages > 0);
+    shard.faults_mut().delete_drop_rules(&Nid::ANY, &Nid::ANY);
     let timeouts = shard.counters().response_timeouts;
     shard.handle_timeout(now + Duration::from_secs(200));
     assert!(shard.counters().response_timeouts > timeouts);

@@ -53,7 +53,7 @@ pub struct GetRequest {
     pub offset: u32,
 }
 
-/// Why a PUT or GET does not start; nothing has changed. Whatever goes wrong later is told by the SEND
+/// Why a PUT or GET does not start; nothing has changed (but that a simulated failure is used up). Whatever goes wrong later is told by the SEND
 /// event's status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -70,6 +70,8 @@ pub enum RequestError {
     RequestsFull,
     /// Every peer slot is busy with another peer (`-ENOMEM`).
     PeersFull,
+    /// The target seems to have failed ([`crate::fault`], `-EIO`).
+    PeerFailed(Nid),
 }
 
 impl fmt::Display for RequestError {
@@ -85,6 +87,7 @@ impl fmt::Display for RequestError {
             }
             Self::RequestsFull => f.write_str("too many requests under way"),
             Self::PeersFull => f.write_str("every peer slot is busy"),
+            Self::PeerFailed(nid) => write!(f, "simulated failure of {nid}: restoring it ends that"),
         }
     }
 }
@@ -115,7 +118,7 @@ impl Shard {
             message_type: MessageType::Put,
             awaits: put.ack.then_some(Response::Ack),
         };
-        let slot = self.initiator_slot(put.md)?;
+        let slot = self.initiator_slot(put.md, &put.target.nid)?;
         // `bind` took no more than a u32 holds.
         let length_bytes = self.mds[slot].length_bytes as u32;
         let event = Event {
@@ -150,7 +153,7 @@ impl Shard {
             message_type: MessageType::Get,
             awaits: Some(Response::Reply),
         };
-        let slot = self.initiator_slot(get.md)?;
+        let slot = self.initiator_slot(get.md, &get.target.nid)?;
         let event = Event {
             portal: get.portal,
             match_bits: get.match_bits,
@@ -168,8 +171,11 @@ impl Shard {
         self.request(now, slot, &request, body, event, 0)
     }
 
-    /// The slot of a descriptor that can send.
-    fn initiator_slot(&self, handle: MdHandle) -> Result<u32, RequestError> {
+    /// The slot of a descriptor that can send to this target.
+    fn initiator_slot(&mut self, handle: MdHandle, target: &Nid) -> Result<u32, RequestError> {
+        if self.faults.is_active() && self.faults.peer_fails(target) {
+            return Err(RequestError::PeerFailed(*target));
+        }
         let slot = self.md_slot(handle).ok_or(RequestError::UnknownMd(handle))?;
         let md = &self.mds[slot];
         if md.unlinking {

@@ -30,6 +30,7 @@ pub use initiator::{GetRequest, PutRequest, RequestError};
 
 use crate::credit::{Credits, share};
 use crate::event::{EqError, Event, EventQueues};
+use crate::fault::Faults;
 use crate::handle::{Cookie, EqHandle, Kind, MdHandle, MeHandle, ShardId};
 use crate::hash::Seed;
 use crate::limits::Limits;
@@ -95,6 +96,7 @@ pub struct Shard {
     incoming: Box<[Option<Inbound>]>,
     /// Messages that have ended and whose end has not been dealt with; empty between calls.
     ended: Queue<Done>,
+    faults: Faults,
     counters: Counters,
 }
 
@@ -138,6 +140,7 @@ impl Shard {
             interfaces,
             incoming: (0..limits.incoming).map(|_| None).collect(),
             ended: Queue::new(),
+            faults: Faults::new(),
             counters: Counters::default(),
         }
     }
@@ -178,6 +181,17 @@ impl Shard {
             self.events.release(queue, 1);
         }
         Some(event)
+    }
+
+    /// The faults that it simulates.
+    #[must_use]
+    pub const fn faults(&self) -> &Faults {
+        &self.faults
+    }
+
+    /// The faults that it simulates, to change them.
+    pub const fn faults_mut(&mut self) -> &mut Faults {
+        &mut self.faults
     }
 
     /// What the shard has done so far.

@@ -37,10 +37,10 @@ pub(super) struct Promise {
 }
 
 impl Uplink for Shard {
-    fn header(&mut self, _now: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict {
+    fn header(&mut self, now: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict {
         let idle = self.incoming.get(rx.0 as usize).map(Option::is_none);
         assert_eq!(idle, Some(true), "the LND uses {rx:?} twice, or it is beyond the limits");
-        match self.admit(ni, header) {
+        match self.admit(now, ni, header) {
             Ok((inbound, span)) => {
                 self.incoming[rx.0 as usize] = Some(inbound);
                 Verdict::Deliver(span)
@@ -84,7 +84,7 @@ impl Uplink for Shard {
 
 impl Shard {
     /// Decides on a message that arrives.
-    fn admit(&mut self, ni: NiId, header: &Header) -> Result<(Inbound, Span), DropReason> {
+    fn admit(&mut self, now: Instant, ni: NiId, header: &Header) -> Result<(Inbound, Span), DropReason> {
         let length = header.payload_length;
         let well_formed = match header.body {
             Body::Put { .. } | Body::Reply { .. } => length <= PAYLOAD_MAX_BYTES,
@@ -95,11 +95,17 @@ impl Shard {
         if !well_formed {
             return Err(DropReason::Malformed);
         }
-        if header.destination.nid != self.topology.interfaces()[usize::from(ni.0)].nid {
+        let local = &self.topology.interfaces()[usize::from(ni.0)].nid;
+        if header.destination.nid != *local {
             return Err(DropReason::NotLocal);
         }
         if header.source.nid.is_any() {
             return Err(DropReason::NoSource);
+        }
+        if self.faults.is_active()
+            && let Some(reason) = self.faults.judge(now, local, header)
+        {
+            return Err(reason);
         }
         match header.body {
             Body::Put { .. } => self.admit_put(ni, header),

@@ -5,6 +5,8 @@ mod common;
 mod credits;
 mod descriptors;
 mod drops;
+mod faults;
+mod faults_model;
 mod initiator;
 mod matching;
 mod model;
