@@ -568,6 +568,7 @@ fn open_rings(
         initiator_hash: steer::initiator_hash(&config.nis[0].nid),
         frames_per_shard,
         transmit_reserve: transmit_reserve as usize,
+        transmits_max: config.limits.transmits(),
     };
     let mut rings: Vec<(Vec<Lane>, Vec<OwnedQueue>)> =
         (0..shards).map(|_| (Vec::new(), Vec::new())).collect();

@@ -210,6 +210,31 @@ impl Neighbours {
     }
 }
 
+/// Without a thread and a kernel: for tests of what is above.
+#[cfg(all(test, not(loom)))]
+impl Neighbours {
+    /// Nothing is known before [`Self::answer`] says it.
+    pub(crate) fn silent(interfaces: &[u32]) -> Arc<Self> {
+        let shared = Shared {
+            interfaces: interfaces.to_vec(),
+            table: ArcSwap::default(),
+            generation: AtomicU64::new(0),
+            age: AtomicU64::new(0),
+            hooks: Mutex::default(),
+        };
+        Arc::new(Self { shared: Arc::new(shared), questions: None, thread: None })
+    }
+
+    /// Publishes an answer; all others stand.
+    pub(crate) fn answer(&self, interface_index: u32, address: IpAddr, resolution: Resolution) {
+        let published = |resolution| Published { resolution, used: Arc::default() };
+        let table = self.shared.table.load();
+        let known = table.answers.iter().map(|(key, answer)| (*key, published(answer.resolution)));
+        let fresh = ((interface_index, address), published(resolution));
+        self.shared.publish(Table { answers: known.chain([fresh]).collect() }, true);
+    }
+}
+
 impl fmt::Debug for Neighbours {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Neighbours")

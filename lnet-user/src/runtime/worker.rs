@@ -191,7 +191,7 @@ impl Worker {
     /// # Errors
     /// When the descriptor cannot be put from, or there is no room for another message.
     pub fn put(&mut self, request: &PutRequest) -> Result<(), RequestError> {
-        self.shard.put(self.clock.now(), request)
+        self.shard.put(self.clock.coarse(), request)
     }
 
     /// Gets bytes from a remote portal into a bound descriptor. What comes of it arrives as events.
@@ -199,7 +199,7 @@ impl Worker {
     /// # Errors
     /// As [`Worker::put`].
     pub fn get(&mut self, request: &GetRequest) -> Result<(), RequestError> {
-        self.shard.get(self.clock.now(), request)
+        self.shard.get(self.clock.coarse(), request)
     }
 
     /// Unlinks a descriptor: at once when idle, else with its last operation. Either way an event brings
@@ -232,13 +232,20 @@ impl Worker {
     /// there was anything to do. Never blocks.
     pub fn progress(&mut self) -> bool {
         let called = self.run_calls();
-        let now = self.clock.now();
+        let now = self.clock.coarse();
+        // What the application has just started does not wait for what has arrived meanwhile.
+        let mut submitted = self.transmit(now);
         let moved = self.lnd.drive(now, FRAME_BUDGET, &mut self.shard, &mut self.memory);
-        if self.shard.poll_timeout().is_some_and(|due| due <= now) {
+        let moved = moved.received + moved.completed != 0;
+        let due = self.shard.poll_timeout().is_some_and(|due| due <= now);
+        if due {
             self.shard.handle_timeout(now);
         }
-        let submitted = self.transmit(now);
-        called || submitted || moved.received + moved.completed != 0
+        // Answers, and messages that got a credit.
+        if moved || due {
+            submitted |= self.transmit(now);
+        }
+        called || submitted || moved
     }
 
     fn transmit(&mut self, now: Instant) -> bool {
@@ -284,7 +291,7 @@ impl Worker {
         stop: impl Fn() -> bool,
         timeout: Option<Duration>,
     ) -> Result<(), WaitError> {
-        let now = self.clock.now();
+        let now = self.clock.coarse();
         let due = [self.shard.poll_timeout(), self.lnd.poll_timeout()].into_iter().flatten().min();
         let sleep = [
             timeout,

@@ -11,11 +11,17 @@
 //! at this level: a frame that the receiver had no room for is lost, and counted by its rings.
 
 mod exchange;
+mod lane;
 mod path;
+mod paths;
 mod receive;
 mod transmit;
 
-use std::collections::{HashMap, VecDeque};
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests;
+
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -23,7 +29,6 @@ use std::sync::Arc;
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::{Full, Lnd, NiId, Progress, Status, Transmit, TxId, Uplink};
 use lnet_core::time::Instant;
-use lnet_wire::Nid;
 use lnet_wire::frame::FRAME_HEADER_BYTES;
 use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::packet::ENDPOINT_BYTES;
@@ -32,11 +37,15 @@ use lnet_wire::steer::{PORTALS, PolicyWord};
 use crate::memory::Memory;
 use crate::netlink::{Mac, Neighbours};
 use crate::uring::Waker;
-use crate::xsk::{CompletionRing, FillRing, Frame, RxDescriptor, Socket, Statistics, Umem};
+use crate::xsk::{FRAGMENTS_MAX, Frame, RxDescriptor, Socket, Statistics, Umem};
 
-use exchange::{Exchange, Parcel};
-use path::Path;
+use exchange::{Arrival, Exchange};
+use paths::Paths;
 
+pub(crate) use lane::{Lane, OwnedQueue};
+
+/// Most frames that one turn takes off one ring.
+const BUDGET_MAX: u32 = 256;
 /// Bytes that a frame of ours spends on headers behind the UDP header.
 pub const OVERHEAD_BYTES: usize = FRAME_HEADER_BYTES + LARGE_HEADER_BYTES;
 
@@ -109,31 +118,6 @@ pub(crate) struct Port {
     pub(crate) mtu_bytes: usize,
 }
 
-/// This shard's socket on one queue of one interface.
-pub(crate) struct Lane {
-    pub(crate) interface_index: u32,
-    pub(crate) queue: u32,
-    pub(crate) socket: Socket,
-    /// Descriptors of packets whose last one has not been seen.
-    arrived: VecDeque<RxDescriptor>,
-    /// Descriptors pushed that the kernel has not been told of.
-    unflushed: bool,
-}
-
-impl Lane {
-    pub(crate) fn new(interface_index: u32, queue: u32, socket: Socket) -> Self {
-        Self { interface_index, queue, socket, arrived: VecDeque::with_capacity(256), unflushed: false }
-    }
-}
-
-/// The rings of a queue that this shard owns.
-pub(crate) struct OwnedQueue {
-    /// The lane of this queue, which wakes the kernel for the fill ring.
-    pub(crate) lane_index: usize,
-    pub(crate) fill: FillRing,
-    pub(crate) completion: CompletionRing,
-}
-
 /// What the LNDs of all shards of a node have in common.
 #[derive(Clone)]
 pub(crate) struct Common {
@@ -148,14 +132,20 @@ pub(crate) struct Common {
     pub(crate) frames_per_shard: u32,
     /// Frames of a shard that are kept for sending.
     pub(crate) transmit_reserve: usize,
+    /// Messages of a shard that can be with its LND.
+    pub(crate) transmits_max: u32,
 }
 
 /// The `xdp` LND of one shard.
 pub struct XdpLnd {
     common: Common,
     shard: ShardId,
+    /// Number of the first chunk whose home this shard is.
+    first_chunk: u32,
     lanes: Vec<Lane>,
     owned: Vec<OwnedQueue>,
+    /// Frames missing in a fill ring, or waiting for one, that make a refill worth its while.
+    refill_count: u32,
     exchange: Exchange,
     /// Frames at home that nobody uses.
     stock: Vec<Frame>,
@@ -164,7 +154,7 @@ pub struct XdpLnd {
     in_flight_count: u32,
     /// By NI: the lane that its frames leave by.
     transmit_lanes: Vec<usize>,
-    paths: HashMap<(NiId, Nid), Path>,
+    paths: Paths,
     paths_generation: u64,
     /// Messages whose next hop is being looked up, with the time at which that is given up.
     parked: VecDeque<(Instant, Transmit)>,
@@ -176,7 +166,7 @@ pub struct XdpLnd {
     counters: XdpCounters,
     /// Scratch of `drive`: empty between calls.
     packet: Vec<RxDescriptor>,
-    returned: Vec<Frame>,
+    moving: Vec<Frame>,
 }
 
 impl XdpLnd {
@@ -226,10 +216,15 @@ impl XdpLnd {
                 own.unwrap_or_else(any)
             })
             .collect();
+        let transmits_max = common.transmits_max as usize;
         let mut lnd = Self {
+            first_chunk: u32::from(shard.0) * common.frames_per_shard,
             in_flight: vec![None; common.frames_per_shard as usize],
             in_flight_count: 0,
             next_message_id: u64::from(shard.0) << 56 | 1,
+            refill_count: owned.iter().map(OwnedQueue::refill_count).min().unwrap_or(1),
+            packet: Vec::with_capacity(FRAGMENTS_MAX as usize),
+            moving: Vec::with_capacity(common.frames_per_shard as usize),
             common,
             shard,
             lanes,
@@ -237,16 +232,14 @@ impl XdpLnd {
             exchange,
             stock,
             transmit_lanes,
-            paths: HashMap::new(),
+            paths: Paths::new(),
             paths_generation: 0,
-            parked: VecDeque::new(),
+            parked: VecDeque::with_capacity(transmits_max),
             retry_parked: false,
-            ended: VecDeque::new(),
+            ended: VecDeque::with_capacity(transmits_max),
             counters: XdpCounters::default(),
-            packet: Vec::with_capacity(32),
-            returned: Vec::with_capacity(1024),
         };
-        lnd.refill();
+        lnd.refill(true);
         lnd
     }
 
@@ -261,12 +254,12 @@ impl XdpLnd {
     /// # Errors
     /// The kernel's refusal.
     pub fn ring_statistics(&self) -> Result<Vec<Statistics>, crate::xsk::SocketError> {
-        self.lanes.iter().map(|lane| lane.socket.statistics()).collect()
+        self.lanes.iter().filter_map(Lane::socket).map(Socket::statistics).collect()
     }
 
     /// Sockets to watch while the shard sleeps.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.lanes.iter().map(|lane| lane.socket.as_fd())
+        self.lanes.iter().filter_map(Lane::socket).map(AsFd::as_fd)
     }
 
     /// Frames with the device: their completion wakes nobody.
@@ -278,25 +271,26 @@ impl XdpLnd {
     pub(crate) fn has_work(&self) -> bool {
         self.exchange.has_parcels()
             || !self.ended.is_empty()
-            || self.lanes.iter().any(|lane| lane.unflushed)
+            || self.lanes.iter().any(Lane::is_unflushed)
             || self.retry_parked
             || (!self.parked.is_empty() && self.common.neighbours.generation() != self.paths_generation)
     }
 
+    /// The place of a chunk among those whose home this shard is.
     #[inline]
-    fn home_of(&self, frame: &Frame) -> usize {
-        (frame.chunk_index() / self.common.frames_per_shard) as usize
+    fn place_of(&self, frame: &Frame) -> Option<usize> {
+        let place = frame.chunk_index().wrapping_sub(self.first_chunk);
+        (place < self.common.frames_per_shard).then_some(place as usize)
     }
 
     /// A frame that nobody uses any more goes home; at home it may end a message.
     #[inline]
     fn settle(&mut self, now: Instant, frame: Frame, up: &mut impl Uplink) {
-        let home = self.home_of(&frame);
-        if home != usize::from(self.shard.0) {
-            self.exchange.send_home(home, frame);
+        let Some(place) = self.place_of(&frame) else {
+            let home = frame.chunk_index() / self.common.frames_per_shard;
+            self.exchange.send_home(home as usize, frame);
             return;
-        }
-        let place = (frame.chunk_index() % self.common.frames_per_shard) as usize;
+        };
         if let Some(tx) = self.in_flight[place].take() {
             self.in_flight_count -= 1;
             up.sent(now, tx, Status::Ok);
@@ -305,39 +299,42 @@ impl XdpLnd {
     }
 
     fn take_parcels(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> u32 {
-        let mut taken = 0;
-        let mut misdirected = Vec::new();
-        while taken < budget || !misdirected.is_empty() {
-            let Some(parcel) = self.exchange.receive() else { break };
-            taken += 1;
-            match parcel {
-                Parcel::Home(frame) => self.settle(now, frame, up),
-                Parcel::Misdirected { lane_index, descriptor } => {
-                    let more = descriptor.more;
-                    misdirected.push(descriptor);
-                    if !more {
-                        self.packet.append(&mut misdirected);
-                        self.receive_packet(now, lane_index as usize, true, up, memory);
-                    }
+        for taken in 0..budget {
+            match self.exchange.receive(&mut self.packet) {
+                Some(Arrival::Home(frame)) => self.settle(now, frame, up),
+                Some(Arrival::Packet { lane_index }) => {
+                    self.receive_packet(now, lane_index, true, up, memory);
                 }
+                None => return taken,
             }
         }
-        assert!(misdirected.is_empty(), "a packet is handed over whole");
-        taken
+        budget
     }
 
-    /// Gives the kernel what frames the fill rings have room for, but for those kept for sending.
-    fn refill(&mut self) {
+    /// Gives the kernel what frames the fill rings have room for, but for those kept for sending. Many at
+    /// a time: in a busy turn only once so many are waiting, in an idle one where so many are missing.
+    #[inline]
+    fn refill(&mut self, idle: bool) {
+        let spare = self.stock.len().saturating_sub(self.common.transmit_reserve);
+        if spare != 0 && (idle || spare >= self.refill_count as usize) {
+            self.fill_rings();
+        }
+    }
+
+    fn fill_rings(&mut self) {
         for queue in &mut self.owned {
             let spare = self.stock.len().saturating_sub(self.common.transmit_reserve);
-            if spare == 0 {
-                break;
+            let room = queue.fill.free_slots();
+            if spare == 0 || room < queue.refill_count() {
+                continue;
             }
-            let mut kept = self.stock.split_off(spare);
-            queue.fill.fill(&mut self.stock);
-            self.stock.append(&mut kept);
+            let kept = self.stock.len() - spare.min(room as usize);
+            self.moving.extend(self.stock.drain(kept..));
+            queue.fill.fill(&mut self.moving);
+            self.stock.append(&mut self.moving);
             if queue.fill.needs_wakeup()
-                && let Err(error) = self.lanes[queue.lane_index].socket.wake_fill()
+                && let Some(socket) = self.lanes[queue.lane_index].socket()
+                && let Err(error) = socket.wake_fill()
             {
                 tracing::warn!(%error, "the driver was not told of free frames");
             }
@@ -353,11 +350,7 @@ impl Lnd for XdpLnd {
     }
 
     fn flush(&mut self) {
-        for lane in &mut self.lanes {
-            if lane.unflushed {
-                lane.unflushed = !transmit::kick(&mut lane.socket);
-            }
-        }
+        self.lanes.iter_mut().for_each(Lane::flush);
     }
 
     fn drive(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> Progress {
@@ -367,9 +360,7 @@ impl Lnd for XdpLnd {
         for lane_index in 0..self.lanes.len() {
             progress.received += self.receive(now, lane_index, budget, up, memory);
         }
-        if progress != Progress::default() || parcels != 0 {
-            self.refill();
-        }
+        self.refill(progress == Progress::default() && parcels == 0);
         self.follow_neighbours(now, memory);
         while let Some((tx, status)) = self.ended.pop_front() {
             up.sent(now, tx, status);

@@ -51,9 +51,10 @@ impl XdpLnd {
         up: &mut impl Uplink,
         memory: &mut Memory,
     ) -> u32 {
-        let lane = &mut self.lanes[lane_index];
-        let (rx, arrived) = (&mut lane.socket.rx, &mut lane.arrived);
-        let count = rx.receive(budget, |descriptor| arrived.push_back(descriptor));
+        let count = self.lanes[lane_index].receive(budget);
+        if count == 0 {
+            return 0;
+        }
         while let Some(descriptor) = self.lanes[lane_index].arrived.pop_front() {
             let more = descriptor.more;
             self.packet.push(descriptor);
@@ -89,9 +90,7 @@ impl XdpLnd {
             }
             Outcome::Misdirected(shard) => {
                 self.counters.frames_misdirected += 1;
-                for descriptor in packet.drain(..) {
-                    self.exchange.hand_over(shard, lane_index as u32, descriptor);
-                }
+                self.exchange.hand_over(shard, lane_index, packet.drain(..));
             }
             Outcome::Dropped(reason) => self.counters.drops[reason as usize] += 1,
         }

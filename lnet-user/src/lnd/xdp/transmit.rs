@@ -10,38 +10,18 @@ use lnet_wire::packet::ETHERNET_BYTES;
 use lnet_wire::steer::SteerKey;
 
 use super::path::{End, LANE_PORT_BASE, Path};
+use super::paths::PathId;
 use super::{OVERHEAD_BYTES, XdpLnd};
 use crate::memory::Memory;
 use crate::netlink::Resolution;
-use crate::xsk::{CHUNK_BYTES, Kick, Socket, TxDescriptor};
+use crate::xsk::{CHUNK_BYTES, TxDescriptor};
 
 /// How long a message waits for its next hop to be found: three probes of the kernel, one second apart.
 const RESOLVE_TIMEOUT: Duration = Duration::from_millis(3500);
-/// Paths that a shard remembers; past that it looks them all up anew, so that peers cannot bloat it.
-const PATHS_MAX: usize = 4096;
-/// A call of `sendto` moves a bounded number of descriptors; this many calls empty any ring of ours.
-const KICKS_MAX: u32 = 256;
-
-/// Tells the kernel of all that was pushed; whether it has taken everything.
-pub(super) fn kick(socket: &mut Socket) -> bool {
-    socket.tx.commit();
-    for _ in 0..KICKS_MAX {
-        match socket.kick() {
-            Ok(Kick::Done) => return true,
-            Ok(Kick::Again | Kick::Busy) => {}
-            Ok(Kick::NoBuffers) => return false,
-            Err(error) => {
-                tracing::warn!(%error, "the kernel refused to send");
-                return false;
-            }
-        }
-    }
-    false
-}
-
 /// Where a message's next hop stands.
 enum Hop {
-    Known,
+    /// Frames take this path of `paths`.
+    Known(PathId),
     Unknown,
     Unreachable,
 }
@@ -54,7 +34,7 @@ impl XdpLnd {
         memory: &Memory,
     ) -> Result<(), Full<Transmit>> {
         match self.find_path(&transmit) {
-            Hop::Known => self.send(transmit, memory),
+            Hop::Known(path) => self.send(transmit, path, memory),
             Hop::Unknown => {
                 self.parked.push_back((now + RESOLVE_TIMEOUT, transmit));
                 Ok(())
@@ -85,8 +65,8 @@ impl XdpLnd {
             for _ in 0..self.parked.len() {
                 let Some((deadline, transmit)) = self.parked.pop_front() else { break };
                 match self.find_path(&transmit) {
-                    Hop::Known => {
-                        if let Err(Full(transmit)) = self.send(transmit, memory) {
+                    Hop::Known(path) => {
+                        if let Err(Full(transmit)) = self.send(transmit, path, memory) {
                             self.parked.push_back((deadline, transmit));
                             self.retry_parked = true;
                         }
@@ -103,11 +83,11 @@ impl XdpLnd {
         }
     }
 
-    /// Makes sure that `paths` has the message's destination, if its next hop is known.
+    /// The way to the message's destination, if its next hop is known.
     #[inline]
     fn find_path(&mut self, transmit: &Transmit) -> Hop {
         let key = (transmit.ni, transmit.header.destination.nid);
-        if self.paths.contains_key(&key) { Hop::Known } else { self.make_path(transmit) }
+        self.paths.find(&key).map_or_else(|| self.make_path(transmit), Hop::Known)
     }
 
     fn make_path(&mut self, transmit: &Transmit) -> Hop {
@@ -131,18 +111,14 @@ impl XdpLnd {
         let Some(path) = Path::new(&local, &End { mac, address, port: port.udp_port }) else {
             return Hop::Unreachable;
         };
-        if self.paths.len() >= PATHS_MAX {
-            self.paths.clear();
-        }
-        self.paths.insert((transmit.ni, nid), path);
-        Hop::Known
+        Hop::Known(self.paths.insert((transmit.ni, nid), path))
     }
 
     /// Writes the message's frame and pushes it on its lane; `find_path` has just said `Known`.
-    fn send(&mut self, transmit: Transmit, memory: &Memory) -> Result<(), Full<Transmit>> {
+    fn send(&mut self, transmit: Transmit, path: PathId, memory: &Memory) -> Result<(), Full<Transmit>> {
         let ni = usize::from(transmit.ni.0);
         let payload = transmit.payload.as_ref().map_or(&[][..], |span| memory.bytes(span));
-        let path = &self.paths[&(transmit.ni, transmit.header.destination.nid)];
+        let path = &self.paths[path];
         let headers_bytes = path.length() + OVERHEAD_BYTES;
         let frame_bytes = headers_bytes + payload.len();
         if frame_bytes > self.common.ports[ni].mtu_bytes + ETHERNET_BYTES {
@@ -152,7 +128,7 @@ impl XdpLnd {
         let chunk_bytes = CHUNK_BYTES as usize;
         let chunks = frame_bytes.div_ceil(chunk_bytes);
         let lane = &mut self.lanes[self.transmit_lanes[ni]];
-        if self.stock.len() < chunks || (lane.socket.tx.free_slots() as usize) < chunks {
+        if self.stock.len() < chunks || !lane.has_room(chunks) {
             return Err(Full(transmit));
         }
         let umem = &self.common.umem;
@@ -181,20 +157,20 @@ impl XdpLnd {
             umem.bytes_mut(&mut frame)[..part.len()].copy_from_slice(part);
             last.more = true;
             let next = TxDescriptor { frame, offset: 0, length: part.len() as u32, more: false };
-            push(&mut lane.socket, std::mem::replace(&mut last, next));
+            lane.push(std::mem::replace(&mut last, next));
         }
-        let place = (last.frame.chunk_index() % self.common.frames_per_shard) as usize;
+        // Frames are sent from the stock, and the stock is of frames that are at home.
+        let place = (last.frame.chunk_index() - self.first_chunk) as usize;
         self.in_flight[place] = Some(transmit.tx);
         self.in_flight_count += 1;
-        push(&mut lane.socket, last);
-        lane.unflushed = true;
+        lane.push(last);
         self.counters.frames_sent += 1;
         Ok(())
     }
 
     /// Takes frames whose sending is complete from the owned queues.
     pub(super) fn complete(&mut self, now: Instant, budget: u32, up: &mut impl Uplink) -> u32 {
-        let mut returned = std::mem::take(&mut self.returned);
+        let mut returned = std::mem::take(&mut self.moving);
         for queue in &mut self.owned {
             queue.completion.drain(budget, |frame| returned.push(frame));
         }
@@ -202,14 +178,8 @@ impl XdpLnd {
         for frame in returned.drain(..) {
             self.settle(now, frame, up);
         }
-        self.returned = returned;
+        self.moving = returned;
         count
-    }
-}
-
-fn push(socket: &mut Socket, descriptor: TxDescriptor) {
-    if socket.tx.push(descriptor).is_err() {
-        unreachable!("the ring had room for the whole frame, and its parts lie in their chunks");
     }
 }
 

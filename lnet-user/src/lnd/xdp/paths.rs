@@ -1,0 +1,128 @@
+//! The paths of a shard to the peers that it sends to.
+
+use std::collections::HashMap;
+use std::ops::Index;
+
+use lnet_core::lnd::NiId;
+use lnet_wire::Nid;
+
+use super::path::Path;
+
+/// Paths that a shard remembers; past that it looks them all up anew, so that peers cannot bloat it.
+const PATHS_MAX: usize = 4096;
+
+/// A path's place; good until paths are made or forgotten.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct PathId(usize);
+
+/// An NI, and a peer that is reached by it.
+type Key = (NiId, Nid);
+
+/// Paths by NI and peer. Allocates all that it will ever use.
+pub(super) struct Paths {
+    paths: Vec<Path>,
+    places: HashMap<Key, PathId>,
+    /// What was found last: messages to one peer come in runs.
+    last: Option<(Key, PathId)>,
+}
+
+impl Paths {
+    pub(super) fn new() -> Self {
+        Self { paths: Vec::with_capacity(PATHS_MAX), places: HashMap::with_capacity(PATHS_MAX), last: None }
+    }
+
+    /// The path to a peer.
+    #[inline]
+    pub(super) fn find(&mut self, key: &Key) -> Option<PathId> {
+        match &self.last {
+            Some((last, path)) if last == key => Some(*path),
+            _ => self.look_up(key),
+        }
+    }
+
+    fn look_up(&mut self, key: &Key) -> Option<PathId> {
+        let path = *self.places.get(key)?;
+        self.last = Some((*key, path));
+        Some(path)
+    }
+
+    /// Remembers the path to a peer that has none.
+    pub(super) fn insert(&mut self, key: Key, path: Path) -> PathId {
+        if self.paths.len() == PATHS_MAX {
+            self.clear();
+        }
+        let id = PathId(self.paths.len());
+        self.paths.push(path);
+        self.places.insert(key, id);
+        id
+    }
+
+    /// Forgets all paths.
+    pub(super) fn clear(&mut self) {
+        self.paths.clear();
+        self.places.clear();
+        self.last = None;
+    }
+}
+
+impl Index<PathId> for Paths {
+    type Output = Path;
+
+    #[inline]
+    fn index(&self, PathId(place): PathId) -> &Path {
+        &self.paths[place]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use lnet_wire::nid::Net;
+
+    use super::super::path::End;
+    use super::*;
+
+    fn nid(host: u32) -> Nid {
+        Nid::new_ip(Net::XDP, IpAddr::from(host.to_be_bytes())).unwrap()
+    }
+
+    fn path(mark: u8) -> Path {
+        let end = |port| End { mac: [mark; 6], address: IpAddr::from([10, 0, 0, mark]), port };
+        Path::new(&end(1), &end(2)).unwrap()
+    }
+
+    fn mark(path: &Path) -> u8 {
+        let mut out = [0; 64];
+        path.write(&mut out, 0);
+        out[0]
+    }
+
+    #[test]
+    fn the_path_found_last_is_not_taken_for_another_nor_kept_too_long() {
+        let mut paths = Paths::new();
+        assert_eq!(paths.find(&(NiId(0), nid(1))), None);
+        for host in 1..=3 {
+            paths.insert((NiId(0), nid(host)), path(host as u8));
+        }
+        for host in [1, 1, 2, 3, 3, 1] {
+            let found = paths.find(&(NiId(0), nid(host))).unwrap();
+            assert_eq!(u32::from(mark(&paths[found])), host);
+        }
+        assert_eq!(paths.find(&(NiId(1), nid(1))), None, "by another NI");
+        paths.clear();
+        assert_eq!(paths.find(&(NiId(0), nid(1))), None);
+    }
+
+    #[test]
+    fn too_many_peers_are_forgotten_not_stored() {
+        let mut paths = Paths::new();
+        let capacity = paths.paths.capacity();
+        for host in 0..=PATHS_MAX as u32 {
+            paths.insert((NiId(0), nid(host)), path(host as u8));
+        }
+        assert_eq!(paths.paths.capacity(), capacity);
+        assert_eq!(paths.find(&(NiId(0), nid(0))), None);
+        assert!(paths.find(&(NiId(0), nid(PATHS_MAX as u32))).is_some());
+    }
+}

@@ -1,0 +1,346 @@
+//! Nodes over rings without a kernel, and the kernel's side of them.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use lnet_core::handle::{Cookie, Kind, MdHandle, ShardId};
+use lnet_core::lnd::{Full, Lnd, NiId, Progress, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
+use lnet_core::time::Instant;
+use lnet_wire::header::{Body, WireHandle};
+use lnet_wire::nid::Net;
+use lnet_wire::packet::{ENDPOINT_BYTES, endpoint};
+use lnet_wire::steer::{self, Policy, PolicyWord, Spread, Tables};
+use lnet_wire::{Header, Nid, ProcessId};
+
+use super::super::lane::Device;
+use super::super::{Common, Lane, OwnedQueue, PORTALS, Port, XdpLnd};
+use crate::memory::{Buffer, Memory};
+use crate::netlink::{Neighbours, Resolution};
+use crate::uring::{Waiter, Waker};
+use crate::xsk::plain::{
+    KernelCompletion, KernelDescriptor, KernelFill, KernelFrame, KernelRx, KernelTx, rings,
+};
+use crate::xsk::{RECEIVE_BYTES, RingSizes, Umem};
+
+pub(super) const NOW: Instant = Instant(1_000_000);
+pub(super) const INTERFACE: u32 = 7;
+pub(super) const UDP_PORT: u16 = 988;
+pub(super) const PORTAL: u32 = 4;
+const BUDGET: u32 = 64;
+pub(super) const BUFFER_BYTES: usize = 1 << 16;
+/// Bytes that the kernel keeps free before a frame.
+const HEADROOM: u32 = 256;
+
+/// What a node is made of.
+#[derive(Clone, Copy)]
+pub(super) struct Plan {
+    pub(super) host: u8,
+    pub(super) ipv6: bool,
+    pub(super) shards: u32,
+    pub(super) queues: u32,
+    pub(super) rings: RingSizes,
+}
+
+impl Plan {
+    pub(super) fn new(host: u8) -> Self {
+        let rings = RingSizes { fill: 64, completion: 64, rx: 64, tx: 64 };
+        Self { host, ipv6: false, shards: 1, queues: 1, rings }
+    }
+
+    pub(super) fn address(&self) -> IpAddr {
+        if self.ipv6 {
+            IpAddr::from([0xFD00, 0, 0, 0, 0, 0, 0, u16::from(self.host)])
+        } else {
+            IpAddr::from([10, 0, 0, self.host])
+        }
+    }
+
+    pub(super) fn nid(&self) -> Nid {
+        Nid::new_ip(Net::XDP, self.address()).unwrap()
+    }
+}
+
+/// A shard as its LND sees it: one descriptor, which takes every message at its start.
+#[derive(Default)]
+pub(super) struct Recorder {
+    /// Match bits and payload length of the messages that arrived, in order.
+    pub(super) arrived: Vec<(u64, u32)>,
+    pub(super) received: u32,
+    pub(super) sent: Vec<(TxId, Status)>,
+}
+
+impl Uplink for Recorder {
+    fn header(&mut self, _now: Instant, ni: NiId, _rx: RxId, header: &Header) -> Verdict {
+        let Body::Put { match_bits, portal: PORTAL, .. } = header.body else { panic!("{header:?}") };
+        assert_eq!(ni, NiId(0));
+        self.arrived.push((match_bits, header.payload_length));
+        Verdict::Deliver(span(header.payload_length))
+    }
+
+    fn received(&mut self, _now: Instant, _rx: RxId, status: Status) {
+        assert_eq!(status, Status::Ok);
+        self.received += 1;
+    }
+
+    fn sent(&mut self, _now: Instant, tx: TxId, status: Status) {
+        self.sent.push((tx, status));
+    }
+}
+
+/// The first bytes of a shard's only buffer.
+pub(super) fn span(length_bytes: u32) -> Span {
+    let md = MdHandle(Cookie::new(Kind::MemoryDesc, ShardId(0), 0, 1));
+    Span { md, offset_bytes: 0, length_bytes }
+}
+
+/// One shard of a node.
+pub(super) struct Shard {
+    pub(super) lnd: XdpLnd,
+    pub(super) up: Recorder,
+    pub(super) memory: Memory,
+}
+
+impl Shard {
+    pub(super) fn drive(&mut self, now: Instant) -> Progress {
+        self.drive_at_most(now, BUDGET)
+    }
+
+    pub(super) fn drive_at_most(&mut self, now: Instant, budget: u32) -> Progress {
+        let progress = self.lnd.drive(now, budget, &mut self.up, &mut self.memory);
+        self.lnd.flush();
+        progress
+    }
+
+    pub(super) fn submit(&mut self, transmit: Transmit) -> Result<(), Full<Transmit>> {
+        let result = self.lnd.submit(NOW, transmit, &self.memory);
+        self.lnd.flush();
+        result
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.lnd.poll_timeout()
+    }
+
+    pub(super) fn buffer(&mut self) -> &mut [u8] {
+        self.memory.bytes_mut(&span(BUFFER_BYTES as u32))
+    }
+}
+
+/// The kernel's side of a queue: of its sockets by shard.
+struct KernelQueue {
+    fill: KernelFill,
+    /// Taken from the fill ring and not used yet.
+    free: Vec<KernelFrame>,
+    completion: KernelCompletion,
+    /// Sent, but the completion ring was full.
+    sent: VecDeque<KernelFrame>,
+    sockets: Vec<(KernelRx, KernelTx)>,
+}
+
+impl KernelQueue {
+    /// Completes what was sent as far as there is room.
+    fn complete(&mut self) {
+        while let Some(frame) = self.sent.pop_front() {
+            if let Err(frame) = self.completion.complete(frame) {
+                return self.sent.push_front(frame);
+            }
+        }
+    }
+}
+
+/// A node and its kernel.
+pub(super) struct Node {
+    pub(super) plan: Plan,
+    pub(super) umem: Arc<Umem>,
+    pub(super) neighbours: Arc<Neighbours>,
+    pub(super) shards: Vec<Shard>,
+    policies: [PolicyWord; PORTALS],
+    queues: Vec<KernelQueue>,
+}
+
+impl Node {
+    /// A node that does not know the way to anybody.
+    pub(super) fn new(plan: Plan) -> Self {
+        let owned_max = plan.queues.div_ceil(plan.shards);
+        let frames_per_shard = owned_max * plan.rings.fill + plan.rings.tx;
+        let (umem, frames) = Umem::plain(frames_per_shard * plan.shards).unwrap();
+        let neighbours = Neighbours::silent(&[INTERFACE]);
+        let spread = Policy::MatchBits { shift: 0, bits: 8, spread: Spread::Hash };
+        let mut policies = [PolicyWord::default(); PORTALS];
+        policies[PORTAL as usize] = spread.pack().unwrap();
+        let address = plan.address();
+        let port = Port {
+            ni: NiId(0),
+            address,
+            udp_port: UDP_PORT,
+            endpoint: endpoint(address, UDP_PORT),
+            interface_index: INTERFACE,
+            mac: [2, 0, 0, 0, 0, plan.host],
+            mtu_bytes: 65535,
+        };
+        let common = Common {
+            umem: Arc::clone(&umem),
+            neighbours: Arc::clone(&neighbours),
+            ports: vec![port],
+            policies,
+            shards: plan.shards,
+            initiator_hash: steer::initiator_hash(&plan.nid()),
+            frames_per_shard,
+            transmit_reserve: plan.rings.tx as usize,
+            transmits_max: 256,
+        };
+        let (lanes, queues) = wire_up(&plan, &umem);
+        let wakers: Vec<Waker> = (0..plan.shards).map(|_| Waiter::new(1).unwrap().waker()).collect();
+        let shards = XdpLnd::for_shards(&common, frames, lanes, &wakers).into_iter().map(|lnd| {
+            let mut memory = Memory::new(1);
+            memory.lend(span(0).md, Buffer::zeroed(BUFFER_BYTES), true);
+            Shard { lnd, up: Recorder::default(), memory }
+        });
+        let shards = shards.collect();
+        Self { plan, umem, neighbours, shards, policies, queues }
+    }
+
+    /// Two nodes that know the way to each other.
+    pub(super) fn pair(a: Plan, b: Plan) -> [Self; 2] {
+        let pair = [Self::new(a), Self::new(b)];
+        pair[0].learn(&b);
+        pair[1].learn(&a);
+        pair
+    }
+
+    /// Publishes the way to a peer.
+    pub(super) fn learn(&self, peer: &Plan) {
+        let mac = Resolution::Mac([2, 0, 0, 0, 0, peer.host]);
+        self.neighbours.answer(INTERFACE, peer.address(), mac);
+    }
+
+    /// A PUT of the first bytes of the sending shard's buffer.
+    pub(super) fn put(&self, tx: u32, to: &Plan, match_bits: u64, length_bytes: u32) -> Transmit {
+        let process = |nid| ProcessId { nid, pid: ProcessId::LUSTRE_PID };
+        let ack_md = WireHandle::NONE;
+        let header = Header {
+            destination: process(to.nid()),
+            source: process(self.plan.nid()),
+            payload_length: length_bytes,
+            body: Body::Put { ack_md, match_bits, hdr_data: 0, portal: PORTAL, offset: 0 },
+        };
+        let payload = (length_bytes != 0).then(|| span(length_bytes));
+        Transmit { tx: TxId(tx), ni: NiId(0), header, payload }
+    }
+
+    /// The kernel sends what is in the transmit rings of a queue: whole packets, whose frames complete.
+    pub(super) fn take_sent(&mut self, queue: usize) -> Vec<Vec<u8>> {
+        let queue = &mut self.queues[queue];
+        let mut packets = Vec::new();
+        for (_, tx) in &mut queue.sockets {
+            let mut packet = Vec::new();
+            while let Some(KernelDescriptor { frame, offset, length, more }) = tx.take() {
+                packet.extend(&frame.bytes(&self.umem)[offset as usize..][..length as usize]);
+                queue.sent.push_back(frame);
+                if !more {
+                    packets.push(std::mem::take(&mut packet));
+                }
+            }
+            assert!(packet.is_empty(), "a packet without an end was sent");
+        }
+        queue.complete();
+        packets
+    }
+
+    /// The kernel delivers a packet to the socket of a shard on a queue, `RECEIVE_BYTES` in each chunk;
+    /// false where it is lost for want of free frames.
+    pub(super) fn deliver(&mut self, queue: usize, shard: usize, packet: &[u8]) -> bool {
+        self.deliver_in(queue, shard, &packet.chunks(RECEIVE_BYTES as usize).collect::<Vec<_>>())
+    }
+
+    /// As [`Node::deliver`], each piece in a chunk of its own.
+    pub(super) fn deliver_in(&mut self, queue: usize, shard: usize, pieces: &[&[u8]]) -> bool {
+        let queue = &mut self.queues[queue];
+        while queue.free.len() < pieces.len() {
+            let Some(frame) = queue.fill.take() else { return false };
+            queue.free.push(frame);
+        }
+        let frames = queue.free.drain(..pieces.len());
+        for ((index, piece), mut frame) in pieces.iter().enumerate().zip(frames) {
+            frame.bytes_mut(&self.umem)[HEADROOM as usize..][..piece.len()].copy_from_slice(piece);
+            let more = index + 1 < pieces.len();
+            let descriptor = KernelDescriptor { frame, offset: HEADROOM, length: piece.len() as u32, more };
+            queue.sockets[shard].0.deliver(descriptor).unwrap();
+        }
+        true
+    }
+
+    /// The shard that XDP gives a packet to.
+    pub(super) fn owner_of(&self, packet: &[u8]) -> usize {
+        match steer::steer(packet, 0, self) {
+            steer::Verdict::Redirect { shard, .. } => shard as usize,
+            steer::Verdict::Pass(reason) => panic!("{} passes up", reason.name()),
+        }
+    }
+
+    /// Drives all shards until none finds anything to do.
+    pub(super) fn settle(&mut self) {
+        let mut moved = true;
+        while moved {
+            self.queues.iter_mut().for_each(KernelQueue::complete);
+            // All of them, not only those before the first that moved something.
+            let turns = self.shards.iter_mut().map(|shard| shard.drive(NOW) != Progress::default());
+            moved = turns.fold(false, |moved, turn| moved | turn);
+        }
+    }
+
+    /// Whether every frame is in a shard's stock or with the kernel, and each shard has its own ones.
+    pub(super) fn assert_frames_conserved(&self) {
+        let stocks = self.shards.iter().map(|shard| shard.lnd.stock.len()).sum::<usize>();
+        let census = self.umem.census();
+        assert_eq!(stocks, census.user as usize, "frames that nobody has: {census:?}");
+        for shard in &self.shards {
+            assert_eq!(shard.lnd.frames_in_flight(), 0);
+            assert!(shard.lnd.stock.iter().all(|frame| shard.lnd.place_of(frame).is_some()));
+        }
+    }
+}
+
+/// The configuration, as the XDP program looks it up.
+impl Tables for Node {
+    fn is_ours(&self, destination: &[u8; ENDPOINT_BYTES]) -> bool {
+        *destination == endpoint(self.plan.address(), UDP_PORT)
+    }
+
+    fn policy(&self, portal: u8) -> PolicyWord {
+        self.policies[usize::from(portal)]
+    }
+
+    fn shards(&self) -> u32 {
+        self.plan.shards
+    }
+}
+
+/// A shard's lanes and the queues that it owns.
+type ShardRings = (Vec<Lane>, Vec<OwnedQueue>);
+
+/// Rings for each (queue, shard). A queue's fill and completion ring are those of its owner, as on a node:
+/// the queues are dealt out to the shards in turn.
+fn wire_up(plan: &Plan, umem: &Arc<Umem>) -> (Vec<ShardRings>, Vec<KernelQueue>) {
+    let mut lanes: Vec<ShardRings> = (0..plan.shards).map(|_| (Vec::new(), Vec::new())).collect();
+    let mut queues = Vec::new();
+    for queue in 0..plan.queues {
+        let owner = (queue % plan.shards) as usize;
+        let (mut sockets, mut shared) = (Vec::new(), None);
+        for (shard, (lanes, owned)) in lanes.iter_mut().enumerate() {
+            let (user, kernel) = rings(umem, &plan.rings, u32::MAX - 3).unwrap();
+            if shard == owner {
+                let (fill, completion) = (user.fill, user.completion);
+                owned.push(OwnedQueue { lane_index: lanes.len(), fill, completion });
+                shared = Some((kernel.fill, kernel.completion));
+            }
+            let device = Device::Plain { rx: user.rx, tx: user.tx };
+            lanes.push(Lane::over(INTERFACE, queue, device));
+            sockets.push((kernel.rx, kernel.tx));
+        }
+        let (fill, completion) = shared.unwrap();
+        queues.push(KernelQueue { fill, free: Vec::new(), completion, sent: VecDeque::new(), sockets });
+    }
+    (lanes, queues)
+}

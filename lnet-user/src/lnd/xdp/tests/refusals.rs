@@ -1,0 +1,129 @@
+//! Frames that are dropped: each is counted under its reason, touches no buffer and gives its frames back.
+
+use lnet_wire::frame::{
+    CRC_OFFSET, FRAGMENT_OFFSET_OFFSET, FRAME_HEADER_BYTES, KEY_OFFSET, TOTAL_LENGTH_OFFSET,
+};
+
+use super::node::{Node, Plan};
+use crate::lnd::xdp::{OVERHEAD_BYTES, XdpDrop};
+
+/// Where the frame header begins over IPv4.
+const FRAME: usize = 42;
+const LNET: usize = FRAME + FRAME_HEADER_BYTES;
+
+/// A node, and a packet that it would take.
+fn target() -> (Node, Vec<u8>) {
+    let [mut a, b] = Node::pair(Plan::new(1), Plan::new(2));
+    let put = a.put(1, &b.plan, 9, 64);
+    a.shards[0].submit(put).unwrap();
+    let packet = a.take_sent(0).remove(0);
+    (b, packet)
+}
+
+/// Makes the checksum right again.
+fn seal(packet: &mut [u8]) {
+    let covered = &mut packet[FRAME..FRAME + OVERHEAD_BYTES];
+    covered[CRC_OFFSET..FRAME_HEADER_BYTES].fill(0);
+    let crc = crc_fast::crc32_iscsi(covered);
+    covered[CRC_OFFSET..FRAME_HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+}
+
+#[track_caller]
+fn assert_dropped(node: &mut Node, pieces: &[&[u8]], reason: XdpDrop) {
+    let before = XdpDrop::ALL.map(|reason| node.shards[0].lnd.counters().dropped(reason));
+    node.shards[0].buffer().fill(0xEE);
+    assert!(node.deliver_in(0, 0, pieces));
+    node.settle();
+    let after = XdpDrop::ALL.map(|reason| node.shards[0].lnd.counters().dropped(reason));
+    let counted: Vec<_> = XdpDrop::ALL
+        .into_iter()
+        .zip(before.iter().zip(after))
+        .filter(|(_, (was, is))| **was != *is)
+        .collect();
+    assert!(matches!(counted[..], [(one, (was, is))] if one == reason && *was + 1 == is), "{counted:?}");
+    let shard = &mut node.shards[0];
+    assert!(shard.up.arrived.is_empty() && shard.up.received == 0);
+    assert!(shard.buffer().iter().all(|byte| *byte == 0xEE), "a dropped frame wrote to the buffer");
+    node.assert_frames_conserved();
+}
+
+#[test]
+fn whole_frames_are_taken() {
+    let (mut node, packet) = target();
+    assert!(node.deliver(0, 0, &packet));
+    node.settle();
+    assert_eq!(node.shards[0].up.arrived, [(9, 64)]);
+    assert_eq!(XdpDrop::ALL.map(|reason| node.shards[0].lnd.counters().dropped(reason)), [0; 5]);
+}
+
+#[test]
+fn a_frame_to_somebody_else_is_not_ours() {
+    let (mut node, packet) = target();
+    let changed = |place: usize, value: u8| {
+        let mut packet = packet.clone();
+        packet[place] = value;
+        packet
+    };
+    // Another EtherType, a fragment of IP, another address, another port, another magic.
+    for (place, value) in [(13, 6), (20, 0x20), (33, 9), (37, 1), (FRAME, 0)] {
+        assert_dropped(&mut node, &[&changed(place, value)], XdpDrop::NotOurs);
+    }
+    // Every length that cuts its headers short, or what they promise.
+    for length in [1, 13, 14, 33, 41, 42, FRAME + 10, LNET, LNET + 95, packet.len() - 1] {
+        assert_dropped(&mut node, &[&packet[..length]], XdpDrop::NotOurs);
+    }
+}
+
+#[test]
+fn a_frame_whose_checksum_is_wrong_is_dropped() {
+    let (mut node, packet) = target();
+    // All covered bytes but those that say by themselves that the frame is none: magic to portal, lengths.
+    let lengths = FRAGMENT_OFFSET_OFFSET..TOTAL_LENGTH_OFFSET + 4;
+    for place in (KEY_OFFSET..OVERHEAD_BYTES).filter(|place| !lengths.contains(place)) {
+        let mut packet = packet.clone();
+        packet[FRAME + place] ^= 0x10;
+        assert_dropped(&mut node, &[&packet], XdpDrop::BadChecksum);
+    }
+}
+
+#[test]
+fn headers_that_do_not_lie_in_the_first_descriptor_are_bad() {
+    let (mut node, packet) = target();
+    for length in [LNET, LNET + 95] {
+        let (head, rest) = packet.split_at(length);
+        assert_dropped(&mut node, &[head, rest], XdpDrop::BadHeader);
+    }
+}
+
+#[test]
+fn an_lnet_header_that_cannot_be_read_is_bad() {
+    let (mut node, mut packet) = target();
+    packet[LNET + 48] = 9;
+    seal(&mut packet);
+    assert_dropped(&mut node, &[&packet], XdpDrop::BadHeader);
+}
+
+#[test]
+fn an_lnet_header_that_says_something_else_than_the_frame_is_a_mismatch() {
+    let (mut node, packet) = target();
+    // Its type (a REPLY has no match bits), payload length, match bits, portal.
+    for (place, value) in [(48, 3), (52, 63), (56 + 16, 8), (56 + 32, 5)] {
+        let mut packet = packet.clone();
+        packet[LNET + place] = value;
+        seal(&mut packet);
+        assert_dropped(&mut node, &[&packet], XdpDrop::HeaderMismatch);
+    }
+}
+
+#[test]
+fn a_part_of_a_message_is_a_fragment() {
+    let (mut node, packet) = target();
+    // A later part, and a first one that is not all.
+    for (place, value) in [(FRAGMENT_OFFSET_OFFSET, 8_u32), (TOTAL_LENGTH_OFFSET, 200)] {
+        let mut packet = packet.clone();
+        packet[FRAME + TOTAL_LENGTH_OFFSET..][..4].copy_from_slice(&300_u32.to_le_bytes());
+        packet[FRAME + place..][..4].copy_from_slice(&value.to_le_bytes());
+        seal(&mut packet);
+        assert_dropped(&mut node, &[&packet], XdpDrop::Fragment);
+    }
+}
