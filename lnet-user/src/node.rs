@@ -11,7 +11,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lnet_core::handle::ShardId;
 use lnet_core::limits::Limits;
@@ -37,6 +37,11 @@ pub const DEFAULT_PORT: u16 = 988;
 
 /// How long a message may wait for credits: the LND timeout that LNet derives from its defaults.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(49);
+
+/// How long an interface may take to run that was brought up just before the node: the kernel looks at
+/// carriers once a second.
+const CARRIER_PATIENCE: Duration = Duration::from_millis(1500);
+const CARRIER_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A local NI to be made.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -460,10 +465,7 @@ fn pack_policies(policies: &[(u8, Policy)]) -> Result<[PolicyWord; PORTALS], Nod
 }
 
 fn usable_interface(name: &str, queues: Option<u32>) -> Result<Interface, NodeError> {
-    let interface = Interface::by_name(name)?;
-    if !interface.enabled {
-        return Err(NodeError::Down(interface.name));
-    }
+    let interface = settled_interface(name)?;
     let (rx_queues, tx_queues) = (interface.rx_queues, interface.tx_queues);
     let wanted = queues.unwrap_or(1).max(1);
     if rx_queues < wanted || tx_queues < wanted {
@@ -473,6 +475,22 @@ fn usable_interface(name: &str, queues: Option<u32>) -> Result<Interface, NodeEr
         return Err(NodeError::TooManyQueues { interface: interface.name, rx_queues });
     }
     Ok(interface)
+}
+
+/// Waits a little for the carrier of an interface that was brought up just before: the kernel notices it a
+/// while later (`net/core/link_watch.c`). Without one the node starts all the same.
+fn settled_interface(name: &str) -> Result<Interface, NodeError> {
+    let begun = Instant::now();
+    loop {
+        let interface = Interface::by_name(name)?;
+        if !interface.enabled {
+            return Err(NodeError::Down(interface.name));
+        }
+        if interface.up || begun.elapsed() >= CARRIER_PATIENCE {
+            return Ok(interface);
+        }
+        std::thread::sleep(CARRIER_INTERVAL);
+    }
 }
 
 fn port(index: usize, ni: &NiConfig, interface: &Interface, udp_port: u16) -> Result<Port, NodeError> {

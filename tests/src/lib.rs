@@ -3,3 +3,4 @@
 pub mod bpf;
 pub mod fuzz_targets;
 pub mod netns;
+pub mod node;

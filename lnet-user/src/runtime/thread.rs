@@ -133,7 +133,8 @@ fn drive(worker: &mut Worker, idle: Idle, stop: &AtomicBool, mut turn: impl FnMu
     while !stop.load(Ordering::Acquire) {
         let busy = worker.progress();
         turn(worker);
-        if busy || worker.has_work() {
+        // The second look sends what the turn has started: sleeping would keep it here.
+        if busy || worker.progress() || worker.has_work() {
             idle_since = None;
             continue;
         }

@@ -1,0 +1,145 @@
+//! Nodes in the namespaces of a [`Netns`](crate::netns::Netns), and traffic between them that checks
+//! everything about itself.
+//!
+//! A [`Plan`] says which Puts and Gets there are; the [`Sink`]s of one node post an entry for each, the
+//! [`Source`]s of the other start them; [`Driven`] is a shard with its thread, of either kind.
+
+mod drive;
+mod plan;
+mod sink;
+mod source;
+
+use lnet_core::limits::Limits;
+use lnet_user::lnd::xdp::XdpDrop;
+use lnet_user::node::{NiConfig, Node, NodeConfig, NodeError};
+use lnet_user::runtime::Worker;
+use lnet_user::xsk::RingSizes;
+use lnet_wire::nid::{Net, NetType};
+use lnet_wire::steer::{Policy, Spread};
+use lnet_wire::{Nid, ProcessId};
+
+pub use drive::{By, Driven, settle, stop_all};
+pub use plan::{Kind, Operation, Plan, WINDOW};
+pub use sink::Sink;
+pub use source::Source;
+
+use crate::bpf::object;
+use crate::netns::{Interface, Namespace, enter};
+use lnet_user::bpf::ObjectKind;
+
+/// A portal of each policy that there is, with the policy; others are pinned to shard 0.
+#[must_use]
+pub fn policies(shards: u8) -> Vec<(u8, Policy)> {
+    let mut table = [0; 8];
+    for (index, shard) in table.iter_mut().enumerate() {
+        *shard = (index as u8 + 1) % shards;
+    }
+    vec![
+        (10, Policy::MatchBits { shift: 0, bits: 16, spread: Spread::Hash }),
+        (11, Policy::MatchBits { shift: 3, bits: 2, spread: Spread::Hash }),
+        (12, Policy::MatchBits { shift: 0, bits: 3, spread: Spread::Table(table) }),
+        (13, Policy::MatchBits { shift: 1, bits: 1, spread: Spread::Table(table) }),
+        (14, Policy::Pin(shards - 1)),
+        (15, Policy::Initiator),
+        (16, Policy::Rotor),
+    ]
+}
+
+/// What a shard of a test holds: enough for the plans here, and quick to make.
+pub const LIMITS: Limits = Limits {
+    match_entries: 1 << 11,
+    memory_descs: 1 << 12,
+    event_queues: 8,
+    events: 1 << 13,
+    unlimited_events: 1 << 9,
+    requests: 1 << 10,
+    responses: 1 << 10,
+    incoming: 1 << 10,
+    peers: 1 << 9,
+    interfaces: 4,
+};
+
+/// The NID of an interface's IPv4 address on net `xdp<number>`.
+///
+/// # Panics
+/// Never: an IPv4 address makes a NID.
+#[must_use]
+pub fn nid_v4(interface: &Interface, number: u16) -> Nid {
+    Nid::new_ip(Net::new(NetType::XDP, number), interface.ipv4.into()).expect("an address on an xdp net")
+}
+
+/// The NID of an interface's IPv6 address on net `xdp`.
+///
+/// # Panics
+/// Where the kernel has no IPv6.
+#[must_use]
+pub fn nid_v6(interface: &Interface) -> Nid {
+    let address = interface.ipv6.expect("these tests need a kernel with IPv6");
+    Nid::new_ip(Net::new(NetType::XDP, 0), address.into()).expect("an address on an xdp net")
+}
+
+/// The process of a node.
+#[must_use]
+pub fn process(nid: Nid) -> ProcessId {
+    ProcessId { nid, pid: ProcessId::LUSTRE_PID }
+}
+
+/// A node of two shards at `nid` of rail 0, with [`policies`] and small rings.
+#[must_use]
+pub fn config(namespace: &Namespace, nid: Nid) -> NodeConfig {
+    NodeConfig {
+        shards: 2,
+        policies: policies(2),
+        bpf_object: Some(object(ObjectKind::Default)),
+        rings: RingSizes { fill: 1024, completion: 1024, rx: 1024, tx: 1024 },
+        limits: LIMITS,
+        ..NodeConfig::new(vec![NiConfig::new(nid, &namespace.interface().name)])
+    }
+}
+
+/// Starts a node inside a namespace; its shards may be driven anywhere.
+///
+/// # Errors
+/// Those of [`Node::start`].
+pub fn try_start(namespace: &Namespace, config: &NodeConfig) -> Result<(Node, Vec<Worker>), NodeError> {
+    enter(namespace, || Node::start(config))
+}
+
+/// Starts a node inside a namespace and lets frames in.
+///
+/// # Panics
+/// With the node's error.
+#[must_use]
+pub fn start(namespace: &Namespace, config: &NodeConfig) -> (Node, Vec<Worker>) {
+    let (mut node, workers) = try_start(namespace, config).unwrap_or_else(|error| panic!("{error}"));
+    node.open().unwrap_or_else(|error| panic!("{error}"));
+    (node, workers)
+}
+
+/// Everything that the shards of a node, their drivers and their rings have counted as lost, by name.
+///
+/// # Panics
+/// When the kernel does not give its counters.
+#[must_use]
+pub fn losses(workers: &[Worker]) -> Vec<(String, u64)> {
+    let mut losses = Vec::new();
+    for worker in workers {
+        let counters = worker.lnd().counters();
+        losses.extend(XdpDrop::ALL.iter().map(|drop| (drop.name().to_owned(), counters.dropped(*drop))));
+        losses.push(("misdirected".to_owned(), counters.frames_misdirected));
+        losses.push(("refused".to_owned(), counters.messages_refused));
+        let counters = worker.shard().counters();
+        let drops = lnet_core::stats::DropReason::ALL.iter();
+        losses.extend(drops.map(|reason| (reason.to_string(), counters.drops(*reason).messages)));
+        losses.push(("not sent".to_owned(), counters.send_failures));
+        losses.push(("not received".to_owned(), counters.receive_failures));
+        for ring in worker.lnd().ring_statistics().expect("statistics of a socket") {
+            losses.push(("ring dropped".to_owned(), ring.rx_dropped));
+            losses.push(("ring full".to_owned(), ring.rx_ring_full));
+            losses.push(("bad fill descriptor".to_owned(), ring.rx_invalid_descs));
+            losses.push(("bad transmit descriptor".to_owned(), ring.tx_invalid_descs));
+        }
+    }
+    losses.retain(|(_, count)| *count != 0);
+    losses
+}

@@ -1,0 +1,147 @@
+//! What travels: Puts and Gets whose every byte and field follows from their number.
+
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use lnet_wire::ProcessId;
+
+use crate::bpf::random::Random;
+
+/// Operations that one [`super::Source`] has under way at most.
+pub const WINDOW: usize = 16;
+
+/// What an operation does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A PUT with an acknowledgement.
+    Put,
+    /// A PUT without one.
+    PutNoAck,
+    /// A GET.
+    Get,
+}
+
+/// A Put or Get with an entry of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Operation {
+    /// What it does.
+    pub kind: Kind,
+    /// Portal.
+    pub portal: u32,
+    /// Match bits; no other operation of the portal has the same.
+    pub match_bits: u64,
+    /// Bytes that the initiator puts, or has room for.
+    pub length_bytes: u32,
+    /// Bytes that the target has room for or gives, from `offset` on.
+    pub room_bytes: u32,
+    /// Offset that the initiator names; `None` leaves it to the target.
+    pub offset: Option<u32>,
+}
+
+impl Operation {
+    /// Bytes that travel and arrive.
+    #[must_use]
+    pub fn moved_bytes(&self) -> u32 {
+        self.length_bytes.min(self.room_bytes)
+    }
+
+    /// Bytes of the target's buffer.
+    #[must_use]
+    pub fn target_bytes(&self) -> usize {
+        self.offset.unwrap_or(0) as usize + self.room_bytes as usize
+    }
+}
+
+/// All operations between two nodes, and how far they are.
+#[derive(Debug)]
+pub struct Plan {
+    /// Who starts them.
+    pub source: ProcessId,
+    /// Whose entries they meet.
+    pub target: ProcessId,
+    /// The operations; an operation's number is its place here.
+    pub operations: Vec<Operation>,
+    /// How often each has arrived.
+    arrived: Vec<AtomicU32>,
+    arrived_count: AtomicUsize,
+    ended_count: AtomicUsize,
+}
+
+impl Plan {
+    /// A plan of these operations.
+    #[must_use]
+    pub fn new(source: ProcessId, target: ProcessId, operations: Vec<Operation>) -> Self {
+        let arrived = operations.iter().map(|_| AtomicU32::new(0)).collect();
+        let (arrived_count, ended_count) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { source, target, operations, arrived, arrived_count, ended_count }
+    }
+
+    /// Puts, Gets and Puts without ACK of each of `sizes` to each of `portals`, some cut, some at an offset.
+    #[must_use]
+    pub fn of_sizes(source: ProcessId, target: ProcessId, portals: &[u32], sizes: &[u32]) -> Self {
+        let mut operations = Vec::new();
+        let mut random = Random::new(sizes.len() as u64);
+        for (index, length_bytes) in sizes.iter().copied().enumerate() {
+            for portal in portals.iter().copied() {
+                let number = operations.len();
+                let kind = match number % 5 {
+                    0 => Kind::Get,
+                    1 => Kind::PutNoAck,
+                    _ => Kind::Put,
+                };
+                // Cut at the target now and then; the operation is as long as it is all the same.
+                let room_bytes = if number % 7 == 3 { length_bytes / 2 } else { length_bytes };
+                let offset = ((index + number) % 3 == 0).then(|| random.below(5000) as u32);
+                let match_bits = (number as u64) << 16 | random.bits() & 0xFFFF;
+                operations.push(Operation { kind, portal, match_bits, length_bytes, room_bytes, offset });
+            }
+        }
+        Self::new(source, target, operations)
+    }
+
+    /// The 64 bits that a Put brings along.
+    #[must_use]
+    pub fn hdr_data(number: usize) -> u64 {
+        Random::new(number as u64 ^ 0xD47A).bits()
+    }
+
+    /// Fills `bytes` with what operation `number` carries.
+    pub fn fill(number: usize, bytes: &mut [u8]) {
+        Random::new(number as u64).fill(bytes);
+    }
+
+    /// Whether `bytes` are the first ones that operation `number` carries.
+    #[must_use]
+    pub fn holds(number: usize, bytes: &[u8]) -> bool {
+        let mut random = Random::new(number as u64);
+        bytes.chunks(8).all(|chunk| *chunk == random.bits().to_le_bytes()[..chunk.len()])
+    }
+
+    /// Whether every operation has arrived and ended.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        let all = self.operations.len();
+        self.arrived() >= all && self.ended() >= all
+    }
+
+    /// Operations that have arrived.
+    #[must_use]
+    pub fn arrived(&self) -> usize {
+        self.arrived_count.load(Ordering::Acquire)
+    }
+
+    /// Operations that have ended at their initiator.
+    #[must_use]
+    pub fn ended(&self) -> usize {
+        self.ended_count.load(Ordering::Acquire)
+    }
+
+    pub(super) fn note_arrival(&self, number: usize) {
+        let before = self.arrived[number].fetch_add(1, Ordering::Relaxed);
+        assert_eq!(before, 0, "operation {number} arrived twice");
+        self.arrived_count.fetch_add(1, Ordering::Release);
+    }
+
+    pub(super) fn note_end(&self) {
+        self.ended_count.fetch_add(1, Ordering::Release);
+    }
+}

@@ -1,0 +1,141 @@
+//! The target's side of a plan: an entry for each operation that may arrive at a shard.
+
+use std::sync::Arc;
+
+use lnet_core::event::{Event, EventKind};
+use lnet_core::handle::{EqHandle, MdHandle};
+use lnet_core::lnd::Status;
+use lnet_core::md::{MdOptions, MdSpec, Threshold};
+use lnet_core::portal::{EntrySpec, Position};
+use lnet_user::memory::Buffer;
+use lnet_user::runtime::{Delivery, Home, Steering, Worker};
+use lnet_wire::{MessageType, Nid, ProcessId};
+
+use super::plan::{Kind, Operation, Plan};
+
+/// What the bytes of a buffer are before anything arrives.
+const GUARD: u8 = 0xEE;
+const ANYBODY: ProcessId = ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID };
+
+/// One shard of the target.
+#[derive(Debug)]
+pub struct Sink {
+    plan: Arc<Plan>,
+    event_queue: EqHandle,
+    /// Descriptors posted, by number of their operation; taken out by their last event.
+    posted: Vec<Option<MdHandle>>,
+}
+
+impl Sink {
+    /// Posts the entries of all operations that may arrive at this shard: each has one, and where a policy
+    /// leaves the shard open, one on every shard.
+    ///
+    /// # Panics
+    /// When the shard refuses one.
+    #[must_use]
+    pub fn post(plan: &Arc<Plan>, steering: &Steering, worker: &mut Worker) -> Self {
+        let event_queue = worker.create_event_queue(2 * plan.operations.len() as u32).expect("event queue");
+        let mut posted = vec![None; plan.operations.len()];
+        for (number, operation) in plan.operations.iter().enumerate() {
+            let home = steering.home(operation.portal, &ANYBODY, operation.match_bits, 0).expect("a home");
+            if matches!(home, Home::Shard(shard) if shard != u32::from(worker.shard_id().0)) {
+                continue;
+            }
+            posted[number] = Some(attach(number, operation, event_queue, worker));
+        }
+        Self { plan: Arc::clone(plan), event_queue, posted }
+    }
+
+    /// Takes the events of a turn and checks them.
+    ///
+    /// # Panics
+    /// When anything about one is not as planned.
+    pub fn turn(&mut self, worker: &mut Worker) {
+        while let Some(delivery) = worker.poll_event(self.event_queue) {
+            let number = delivery.event.user_ptr as usize;
+            self.check(number, &delivery);
+            let posted = self.posted[number].take();
+            assert_eq!(posted, Some(delivery.event.md), "operation {number}: one last event");
+            self.plan.note_arrival(number);
+        }
+    }
+
+    /// Unlinks what was posted and met nothing; each buffer comes home untouched.
+    ///
+    /// # Panics
+    /// When one does not.
+    pub fn unlink_rest(&mut self, worker: &mut Worker) {
+        for (number, md) in self.posted.iter_mut().enumerate().filter_map(|(n, md)| Some((n, md.take()?))) {
+            worker.unlink(md).expect("a descriptor that is posted");
+            let Delivery { event, buffer } = worker.poll_event(self.event_queue).expect("its last event");
+            assert_eq!((event.kind, event.unlinked, event.md), (EventKind::Unlink, true, md));
+            assert_eq!(event.user_ptr, number as u64);
+            let buffer = buffer.expect("the last event brings the buffer");
+            let is_get = self.plan.operations[number].kind == Kind::Get;
+            assert!(is_get || buffer.iter().all(|byte| *byte == GUARD), "operation {number}");
+        }
+    }
+
+    fn check(&self, number: usize, delivery: &Delivery) {
+        let operation = &self.plan.operations[number];
+        let is_get = operation.kind == Kind::Get;
+        let expected = Event {
+            kind: if is_get { EventKind::Get } else { EventKind::Put },
+            status: Status::Ok,
+            unlinked: true,
+            md: delivery.event.md,
+            user_ptr: number as u64,
+            options: options(operation),
+            message_type: Some(if is_get { MessageType::Get } else { MessageType::Put }),
+            target: self.plan.target,
+            initiator: self.plan.source,
+            source: self.plan.source,
+            sender: self.plan.source.nid,
+            portal: operation.portal,
+            match_bits: operation.match_bits,
+            hdr_data: if is_get { 0 } else { Plan::hdr_data(number) },
+            requested_bytes: if is_get { 0 } else { operation.length_bytes },
+            manipulated_bytes: operation.moved_bytes(),
+            offset_bytes: u64::from(operation.offset.unwrap_or(0)),
+        };
+        assert_eq!(delivery.event, expected, "operation {number}: {operation:?}");
+        let buffer = delivery.buffer.as_ref().expect("the last event brings the buffer");
+        let (before, rest) = buffer.split_at(operation.offset.unwrap_or(0) as usize);
+        assert!(before.iter().all(|byte| *byte == GUARD), "operation {number}: bytes before the offset");
+        assert!(Plan::holds(number, &rest[..operation.moved_bytes() as usize]), "operation {number}: bytes");
+    }
+}
+
+fn options(operation: &Operation) -> MdOptions {
+    let direction = if operation.kind == Kind::Get { MdOptions::GET } else { MdOptions::PUT };
+    let manage = if operation.offset.is_some() { MdOptions::MANAGE_REMOTE } else { MdOptions::NONE };
+    direction | manage | MdOptions::TRUNCATE
+}
+
+fn attach(number: usize, operation: &Operation, event_queue: EqHandle, worker: &mut Worker) -> MdHandle {
+    let mut bytes = vec![GUARD; operation.target_bytes()];
+    if operation.kind == Kind::Get {
+        Plan::fill(number, &mut bytes[operation.offset.unwrap_or(0) as usize..]);
+    }
+    let entry = EntrySpec {
+        portal: operation.portal,
+        source: ANYBODY,
+        match_bits: operation.match_bits,
+        ignore_bits: 0,
+        auto_unlink: true,
+        position: Position::After,
+    };
+    let md = MdSpec {
+        length_bytes: bytes.len() as u64,
+        max_size_bytes: None,
+        threshold: Threshold::Count(1),
+        options: options(operation),
+        auto_unlink: true,
+        event_queue: Some(event_queue),
+        user_ptr: number as u64,
+    };
+    match worker.attach(&entry, &md, Buffer::from(bytes)) {
+        Ok((_, md)) => md,
+        Err(refused) => panic!("operation {number}: {refused}"),
+    }
+}

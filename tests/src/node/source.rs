@@ -1,0 +1,166 @@
+//! The initiator's side of a plan: every shard starts its share and checks what comes of it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use lnet_core::event::{Event, EventKind};
+use lnet_core::handle::EqHandle;
+use lnet_core::lnd::Status;
+use lnet_core::md::{MdOptions, MdSpec, Threshold};
+use lnet_core::shard::{GetRequest, PutRequest};
+use lnet_user::memory::Buffer;
+use lnet_user::runtime::{Delivery, Worker};
+use lnet_wire::{MessageType, Nid, ProcessId};
+
+use super::plan::{Kind, Operation, Plan, WINDOW};
+
+/// One shard of the initiator.
+#[derive(Debug)]
+pub struct Source {
+    plan: Arc<Plan>,
+    event_queue: EqHandle,
+    waiting: VecDeque<usize>,
+    /// Events that are still to come, by number of the operation; 0 before its start and after its end.
+    pending: Vec<u8>,
+    under_way: usize,
+}
+
+impl Source {
+    /// The share of one of `shards` shards: every operation whose number is its own modulo `shards`.
+    ///
+    /// # Panics
+    /// When the shard has no room for an event queue.
+    #[must_use]
+    pub fn new(plan: &Arc<Plan>, shards: usize, worker: &mut Worker) -> Self {
+        let shard = usize::from(worker.shard_id().0);
+        let event_queue = worker.create_event_queue(4 * WINDOW as u32).expect("event queue");
+        let waiting = (0..plan.operations.len()).filter(|number| number % shards == shard).collect();
+        let pending = vec![0; plan.operations.len()];
+        Self { plan: Arc::clone(plan), event_queue, waiting, pending, under_way: 0 }
+    }
+
+    /// Takes the events of a turn, checks them and starts what there is room for.
+    ///
+    /// # Panics
+    /// When anything about an event is not as planned, or the shard refuses an operation.
+    pub fn turn(&mut self, worker: &mut Worker) {
+        while let Some(delivery) = worker.poll_event(self.event_queue) {
+            self.take(&delivery);
+        }
+        while self.under_way < WINDOW
+            && let Some(number) = self.waiting.pop_front()
+        {
+            self.start(number, worker);
+        }
+    }
+
+    fn start(&mut self, number: usize, worker: &mut Worker) {
+        let operation = self.plan.operations[number];
+        let mut bytes = vec![0; operation.length_bytes as usize];
+        if operation.kind != Kind::Get {
+            Plan::fill(number, &mut bytes);
+        }
+        let events = if operation.kind == Kind::PutNoAck { 1 } else { 2 };
+        let md = MdSpec {
+            length_bytes: u64::from(operation.length_bytes),
+            max_size_bytes: None,
+            threshold: Threshold::Count(events.into()),
+            options: MdOptions::NONE,
+            auto_unlink: true,
+            event_queue: Some(self.event_queue),
+            user_ptr: number as u64,
+        };
+        let md = worker.bind(&md, Buffer::from(bytes)).unwrap_or_else(|refused| panic!("{refused}"));
+        let Operation { portal, match_bits, .. } = operation;
+        let (target, offset) = (self.plan.target, operation.offset.unwrap_or(0));
+        let self_nid = Some(self.plan.source.nid);
+        let started = match operation.kind {
+            Kind::Get => worker.get(&GetRequest { md, self_nid, target, portal, match_bits, offset }),
+            kind => {
+                let (ack, hdr_data) = (kind == Kind::Put, Plan::hdr_data(number));
+                worker.put(&PutRequest { md, ack, self_nid, target, portal, match_bits, offset, hdr_data })
+            }
+        };
+        started.unwrap_or_else(|error| panic!("operation {number}: {error}"));
+        self.pending[number] = events;
+        self.under_way += 1;
+    }
+
+    fn take(&mut self, delivery: &Delivery) {
+        let event = &delivery.event;
+        let number = event.user_ptr as usize;
+        let operation = &self.plan.operations[number];
+        assert_ne!(self.pending[number], 0, "an event too many: {event:?}");
+        self.pending[number] -= 1;
+        let last = self.pending[number] == 0;
+        let expected = Event { unlinked: last, ..self.expected(number, event) };
+        assert_eq!(*event, expected, "operation {number}: {operation:?}");
+        assert_eq!(delivery.buffer.is_some(), last, "the last event brings the buffer");
+        if let Some(buffer) = &delivery.buffer {
+            let meant =
+                if operation.kind == Kind::Get { operation.moved_bytes() } else { operation.length_bytes };
+            let (meant, rest) = buffer.split_at(meant as usize);
+            assert!(Plan::holds(number, meant), "operation {number}: bytes");
+            assert!(rest.iter().all(|byte| *byte == 0), "operation {number}: bytes that nobody sent");
+            self.under_way -= 1;
+            self.plan.note_end();
+        }
+    }
+
+    /// The event of the same kind as `event`, as it must be.
+    fn expected(&self, number: usize, event: &Event) -> Event {
+        let operation = &self.plan.operations[number];
+        let is_get = operation.kind == Kind::Get;
+        let plan = &self.plan;
+        let common = Event {
+            kind: event.kind,
+            status: Status::Ok,
+            unlinked: false,
+            md: event.md,
+            user_ptr: number as u64,
+            options: MdOptions::NONE,
+            message_type: None,
+            target: plan.source,
+            initiator: plan.target,
+            source: plan.target,
+            sender: plan.target.nid,
+            portal: 0,
+            match_bits: 0,
+            hdr_data: 0,
+            requested_bytes: 0,
+            manipulated_bytes: 0,
+            offset_bytes: 0,
+        };
+        let own = ProcessId { nid: Nid::ANY, pid: plan.source.pid };
+        let length_bytes = if is_get { 0 } else { operation.length_bytes };
+        match event.kind {
+            EventKind::Send => Event {
+                message_type: Some(if is_get { MessageType::Get } else { MessageType::Put }),
+                target: plan.target,
+                initiator: own,
+                source: own,
+                sender: Nid::ANY,
+                portal: operation.portal,
+                match_bits: operation.match_bits,
+                hdr_data: if is_get { 0 } else { Plan::hdr_data(number) },
+                requested_bytes: length_bytes,
+                manipulated_bytes: length_bytes,
+                offset_bytes: u64::from(operation.offset.unwrap_or(0)),
+                ..common
+            },
+            EventKind::Ack => Event {
+                message_type: Some(MessageType::Ack),
+                match_bits: operation.match_bits,
+                manipulated_bytes: operation.moved_bytes(),
+                ..common
+            },
+            EventKind::Reply => Event {
+                message_type: Some(MessageType::Reply),
+                requested_bytes: operation.moved_bytes(),
+                manipulated_bytes: operation.moved_bytes(),
+                ..common
+            },
+            kind => panic!("operation {number}: an event of kind {kind:?} at the initiator"),
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! Nodes on real veth pairs and AF_XDP rings, in network namespaces. Needs root, and the objects that
+//! `cargo xtask build-ebpf` makes.
+#![allow(clippy::unwrap_used, reason = "what is allowed in tests serves their helpers too")]
+
+mod traffic;
+
+use lnet_tests::netns::{NETNS_NODES, require_privilege};
+
+/// Whether a test of nodes is to run; a panic says what is missing.
+fn privileged() -> bool {
+    require_privilege("nodes over veth", &NETNS_NODES)
+}

@@ -1,0 +1,191 @@
+//! Puts and Gets of every size, policy and family, each byte and event field checked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lnet_tests::netns::{Netns, Wiring};
+use lnet_tests::node::{
+    By, Driven, Plan, Sink, Source, config, losses, nid_v4, nid_v6, process, settle, start, stop_all,
+};
+use lnet_user::bpf::ActiveMode;
+use lnet_user::node::{Node, NodeConfig, XdpMode};
+use lnet_user::runtime::Worker;
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes of headers in front of the payload, IPv4 and IPv6.
+const HEADERS_BYTES: [u32; 2] = [14 + 20 + 8 + 160, 14 + 40 + 8 + 160];
+/// What a chunk takes when sending and when receiving.
+const CHUNKS_BYTES: [u32; 2] = [4096, 3840];
+
+/// A node and what its shards are driven with.
+pub(crate) struct Ended {
+    pub(crate) node: Node,
+    pub(crate) workers: Vec<Worker>,
+}
+
+/// Carries a plan out from a node to another one and checks that nothing is lost or left over. `by` says
+/// who drives each shard, of the initiator and then of the target, and is repeated.
+pub(crate) fn carry_out(
+    plan: Plan,
+    (source, mut source_workers): (Node, Vec<Worker>),
+    (target, target_workers): (Node, Vec<Worker>),
+    by: &[By],
+) -> (Ended, Ended) {
+    let plan = Arc::new(plan);
+    let shards = source_workers.len();
+    let mut by = by.iter().copied().cycle();
+    let sources: Vec<_> =
+        source_workers.iter_mut().map(|worker| Source::new(&plan, shards, worker)).collect();
+    let sinks: Vec<Driven<Sink>> = target_workers
+        .into_iter()
+        .map(|mut worker| {
+            let sink = Sink::post(&plan, target.steering(), &mut worker);
+            Driven::start(by.next().unwrap(), worker, sink, |worker, sink| sink.turn(worker))
+        })
+        .collect();
+    let sources: Vec<Driven<Source>> = source_workers
+        .into_iter()
+        .zip(sources)
+        .map(|(worker, source)| {
+            Driven::start(by.next().unwrap(), worker, source, |worker, source| source.turn(worker))
+        })
+        .collect();
+    let begun = std::time::Instant::now();
+    while !plan.is_done() && begun.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let (mut source_workers, _) = stop_all(sources);
+    let (mut target_workers, sinks) = stop_all(sinks);
+    settle(&mut source_workers, PATIENCE);
+    settle(&mut target_workers, PATIENCE);
+    let all = plan.operations.len();
+    let losses = (losses(&source_workers), losses(&target_workers));
+    let (arrived, ended) = (plan.arrived(), plan.ended());
+    assert!(plan.is_done(), "of {all} operations {arrived} arrived, {ended} ended; {losses:?}");
+    assert_eq!(losses, (vec![], vec![]));
+    for (worker, mut sink) in target_workers.iter_mut().zip(sinks) {
+        sink.unlink_rest(worker);
+    }
+    for worker in source_workers.iter().chain(&target_workers) {
+        let usage = worker.shard().usage();
+        let left = (usage.match_entries, usage.memory_descs, usage.events, usage.messages);
+        assert_eq!(left, (0, 0, 0, 0), "{:?} {usage:?}", worker.shard_id());
+    }
+    (Ended { node: source, workers: source_workers }, Ended { node: target, workers: target_workers })
+}
+
+/// Every payload length around a boundary between chunks, and the ends.
+pub(crate) fn sizes(max_bytes: u32) -> Vec<u32> {
+    let mut sizes = vec![0, 1, 2, 7, 64, 1000, max_bytes - 1, max_bytes];
+    for chunk_bytes in CHUNKS_BYTES {
+        for headers_bytes in HEADERS_BYTES {
+            for chunks in [1, 2, 3, 9, 16] {
+                let boundary = chunk_bytes * chunks - headers_bytes;
+                sizes.extend([boundary - 1, boundary, boundary + 1]);
+            }
+        }
+    }
+    sizes.extend([4095, 4096, 4097, 8192]);
+    sizes.retain(|size| *size <= max_bytes);
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes
+}
+
+const PORTALS: [u32; 8] = [9, 10, 11, 12, 13, 14, 15, 16];
+
+struct Case {
+    mtu_bytes: u16,
+    ipv6: bool,
+    /// Of the initiator and the target.
+    modes: [XdpMode; 2],
+    by: [By; 4],
+}
+
+impl Case {
+    const NATIVE: Self = Self {
+        mtu_bytes: 1500,
+        ipv6: false,
+        modes: [XdpMode::Native; 2],
+        by: [By::Application, By::ShardThread, By::ShardThread, By::Application],
+    };
+
+    fn check(self) {
+        if !crate::privileged() {
+            return;
+        }
+        let netns = Netns::new(Wiring { mtu_bytes: self.mtu_bytes, ..Wiring::default() });
+        let [a, b] = [netns.a(), netns.b()].map(|namespace| {
+            let interface = namespace.interface();
+            if self.ipv6 { nid_v6(interface) } else { nid_v4(interface, 0) }
+        });
+        let config = |namespace, nid, mode| NodeConfig { mode, ..config(namespace, nid) };
+        let source = start(netns.a(), &config(netns.a(), a, self.modes[0]));
+        let target = start(netns.b(), &config(netns.b(), b, self.modes[1]));
+        let max_bytes = source.0.payload_max_bytes();
+        let plan = Plan::of_sizes(process(a), process(b), &PORTALS, &sizes(max_bytes));
+        let (source, target) = carry_out(plan, source, target, &self.by);
+        for (ended, mode) in [(&source, self.modes[0]), (&target, self.modes[1])] {
+            let expected = if mode == XdpMode::Generic { ActiveMode::Generic } else { ActiveMode::Native };
+            assert_eq!(ended.node.mode(), expected);
+            let frames = ended.node.xdp_frames().unwrap();
+            for shard in 0..2 {
+                let of_shard = frames.slots.iter().filter(|slot| slot.shard == shard);
+                assert_ne!(of_shard.map(|slot| slot.frames).sum::<u64>(), 0, "shard {shard}: {frames:?}");
+            }
+            let received: u64 =
+                ended.workers.iter().map(|worker| worker.lnd().counters().frames_received).sum();
+            assert_eq!(received, frames.slots.iter().map(|slot| slot.frames).sum::<u64>());
+        }
+    }
+}
+
+#[test]
+fn native_ipv4() {
+    Case::NATIVE.check();
+}
+
+#[test]
+fn native_ipv6() {
+    Case { ipv6: true, by: [By::ShardThread; 4], ..Case::NATIVE }.check();
+}
+
+#[test]
+fn native_ipv4_of_several_buffers() {
+    Case { mtu_bytes: 9000, by: [By::Application; 4], ..Case::NATIVE }.check();
+}
+
+#[test]
+fn native_ipv6_of_several_buffers() {
+    Case { mtu_bytes: 9000, ipv6: true, ..Case::NATIVE }.check();
+}
+
+#[test]
+fn native_ipv4_of_the_largest_mtu() {
+    Case { mtu_bytes: 65535, ..Case::NATIVE }.check();
+}
+
+#[test]
+fn native_ipv6_of_the_largest_mtu() {
+    Case { mtu_bytes: 65535, ipv6: true, ..Case::NATIVE }.check();
+}
+
+#[test]
+fn generic_ipv4() {
+    Case { modes: [XdpMode::Generic; 2], ..Case::NATIVE }.check();
+}
+
+#[test]
+fn generic_ipv6_of_several_buffers() {
+    Case { mtu_bytes: 9000, ipv6: true, modes: [XdpMode::Generic; 2], ..Case::NATIVE }.check();
+}
+
+#[test]
+fn native_and_generic() {
+    Case { modes: [XdpMode::Native, XdpMode::Generic], ..Case::NATIVE }.check();
+}
+
+#[test]
+fn generic_and_native() {
+    Case { modes: [XdpMode::Generic, XdpMode::Native], mtu_bytes: 9000, ..Case::NATIVE }.check();
+}
