@@ -102,7 +102,8 @@ impl<S: Send + 'static> ShardThread<S> {
         result.recv().map_err(|_| ShardGone)
     }
 
-    /// Stops the thread and gives the shard back, to be driven by whoever takes it.
+    /// Stops the thread and gives the shard back, to be driven by whoever takes it. A shard that has slept
+    /// sleeps on no other thread: [`Worker::wait`] refuses it there, [`Worker::progress`] goes on.
     ///
     /// # Errors
     /// [`ShardGone`] if the thread has panicked.
@@ -130,6 +131,7 @@ impl<S> Drop for ShardThread<S> {
 
 fn drive(worker: &mut Worker, idle: Idle, stop: &AtomicBool, mut turn: impl FnMut(&mut Worker)) {
     let mut idle_since = None;
+    let mut can_sleep = true;
     while !stop.load(Ordering::Acquire) {
         let busy = worker.progress();
         turn(worker);
@@ -141,8 +143,11 @@ fn drive(worker: &mut Worker, idle: Idle, stop: &AtomicBool, mut turn: impl FnMu
         let since = *idle_since.get_or_insert_with(Instant::now);
         if since.elapsed() < idle.spin {
             std::hint::spin_loop();
+        } else if !can_sleep {
+            std::thread::yield_now();
         } else if let Err(error) = worker.wait_unless(|| stop.load(Ordering::Acquire), None) {
             tracing::error!(%error, "a shard cannot sleep; it goes on polling");
+            can_sleep = false;
         }
     }
 }

@@ -5,6 +5,7 @@
 //! [`Source`]s of the other start them; [`Driven`] is a shard with its thread, of either kind.
 
 mod drive;
+mod flood;
 mod plan;
 mod sink;
 mod source;
@@ -19,6 +20,7 @@ use lnet_wire::steer::{Policy, Spread};
 use lnet_wire::{Nid, ProcessId};
 
 pub use drive::{By, Driven, settle, stop_all};
+pub use flood::{FLOOD_PORTALS, Flood, Flooded, Flooder};
 pub use plan::{Kind, Operation, Plan, WINDOW};
 pub use sink::Sink;
 pub use source::Source;
@@ -50,8 +52,8 @@ pub const LIMITS: Limits = Limits {
     match_entries: 1 << 11,
     memory_descs: 1 << 12,
     event_queues: 8,
-    events: 1 << 13,
-    unlimited_events: 1 << 9,
+    events: 1 << 15,
+    unlimited_events: 1 << 7,
     requests: 1 << 10,
     responses: 1 << 10,
     incoming: 1 << 10,

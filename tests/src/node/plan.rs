@@ -54,10 +54,9 @@ impl Operation {
 /// All operations between two nodes, and how far they are.
 #[derive(Debug)]
 pub struct Plan {
-    /// Who starts them.
-    pub source: ProcessId,
-    /// Whose entries they meet.
-    pub target: ProcessId,
+    /// Who starts them and whose entries they meet: one pair for each rail, which the operations take in
+    /// turn.
+    pub rails: Vec<(ProcessId, ProcessId)>,
     /// The operations; an operation's number is its place here.
     pub operations: Vec<Operation>,
     /// How often each has arrived.
@@ -69,15 +68,15 @@ pub struct Plan {
 impl Plan {
     /// A plan of these operations.
     #[must_use]
-    pub fn new(source: ProcessId, target: ProcessId, operations: Vec<Operation>) -> Self {
+    pub fn new(rails: Vec<(ProcessId, ProcessId)>, operations: Vec<Operation>) -> Self {
         let arrived = operations.iter().map(|_| AtomicU32::new(0)).collect();
         let (arrived_count, ended_count) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { source, target, operations, arrived, arrived_count, ended_count }
+        Self { rails, operations, arrived, arrived_count, ended_count }
     }
 
     /// Puts, Gets and Puts without ACK of each of `sizes` to each of `portals`, some cut, some at an offset.
     #[must_use]
-    pub fn of_sizes(source: ProcessId, target: ProcessId, portals: &[u32], sizes: &[u32]) -> Self {
+    pub fn of_sizes(rails: Vec<(ProcessId, ProcessId)>, portals: &[u32], sizes: &[u32]) -> Self {
         let mut operations = Vec::new();
         let mut random = Random::new(sizes.len() as u64);
         for (index, length_bytes) in sizes.iter().copied().enumerate() {
@@ -95,7 +94,13 @@ impl Plan {
                 operations.push(Operation { kind, portal, match_bits, length_bytes, room_bytes, offset });
             }
         }
-        Self::new(source, target, operations)
+        Self::new(rails, operations)
+    }
+
+    /// Who starts operation `number`, and whose entry it meets.
+    #[must_use]
+    pub fn ends(&self, number: usize) -> (ProcessId, ProcessId) {
+        self.rails[number % self.rails.len()]
     }
 
     /// The 64 bits that a Put brings along.

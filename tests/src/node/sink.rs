@@ -79,6 +79,7 @@ impl Sink {
     fn check(&self, number: usize, delivery: &Delivery) {
         let operation = &self.plan.operations[number];
         let is_get = operation.kind == Kind::Get;
+        let (source, target) = self.plan.ends(number);
         let expected = Event {
             kind: if is_get { EventKind::Get } else { EventKind::Put },
             status: Status::Ok,
@@ -87,10 +88,10 @@ impl Sink {
             user_ptr: number as u64,
             options: options(operation),
             message_type: Some(if is_get { MessageType::Get } else { MessageType::Put }),
-            target: self.plan.target,
-            initiator: self.plan.source,
-            source: self.plan.source,
-            sender: self.plan.source.nid,
+            target,
+            initiator: source,
+            source,
+            sender: source.nid,
             portal: operation.portal,
             match_bits: operation.match_bits,
             hdr_data: if is_get { 0 } else { Plan::hdr_data(number) },

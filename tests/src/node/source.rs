@@ -72,8 +72,8 @@ impl Source {
         };
         let md = worker.bind(&md, Buffer::from(bytes)).unwrap_or_else(|refused| panic!("{refused}"));
         let Operation { portal, match_bits, .. } = operation;
-        let (target, offset) = (self.plan.target, operation.offset.unwrap_or(0));
-        let self_nid = Some(self.plan.source.nid);
+        let (source, target) = self.plan.ends(number);
+        let (self_nid, offset) = (Some(source.nid), operation.offset.unwrap_or(0));
         let started = match operation.kind {
             Kind::Get => worker.get(&GetRequest { md, self_nid, target, portal, match_bits, offset }),
             kind => {
@@ -111,7 +111,7 @@ impl Source {
     fn expected(&self, number: usize, event: &Event) -> Event {
         let operation = &self.plan.operations[number];
         let is_get = operation.kind == Kind::Get;
-        let plan = &self.plan;
+        let (source, target) = self.plan.ends(number);
         let common = Event {
             kind: event.kind,
             status: Status::Ok,
@@ -120,10 +120,10 @@ impl Source {
             user_ptr: number as u64,
             options: MdOptions::NONE,
             message_type: None,
-            target: plan.source,
-            initiator: plan.target,
-            source: plan.target,
-            sender: plan.target.nid,
+            target: source,
+            initiator: target,
+            source: target,
+            sender: target.nid,
             portal: 0,
             match_bits: 0,
             hdr_data: 0,
@@ -131,12 +131,12 @@ impl Source {
             manipulated_bytes: 0,
             offset_bytes: 0,
         };
-        let own = ProcessId { nid: Nid::ANY, pid: plan.source.pid };
+        let own = ProcessId { nid: Nid::ANY, pid: source.pid };
         let length_bytes = if is_get { 0 } else { operation.length_bytes };
         match event.kind {
             EventKind::Send => Event {
                 message_type: Some(if is_get { MessageType::Get } else { MessageType::Put }),
-                target: plan.target,
+                target,
                 initiator: own,
                 source: own,
                 sender: Nid::ANY,

@@ -2,6 +2,7 @@
 //! `cargo xtask build-ebpf` makes.
 #![allow(clippy::unwrap_used, reason = "what is allowed in tests serves their helpers too")]
 
+mod shapes;
 mod traffic;
 
 use lnet_tests::netns::{NETNS_NODES, require_privilege};

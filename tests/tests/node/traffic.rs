@@ -123,7 +123,7 @@ impl Case {
         let source = start(netns.a(), &config(netns.a(), a, self.modes[0]));
         let target = start(netns.b(), &config(netns.b(), b, self.modes[1]));
         let max_bytes = source.0.payload_max_bytes();
-        let plan = Plan::of_sizes(process(a), process(b), &PORTALS, &sizes(max_bytes));
+        let plan = Plan::of_sizes(vec![(process(a), process(b))], &PORTALS, &sizes(max_bytes));
         let (source, target) = carry_out(plan, source, target, &self.by);
         for (ended, mode) in [(&source, self.modes[0]), (&target, self.modes[1])] {
             let expected = if mode == XdpMode::Generic { ActiveMode::Generic } else { ActiveMode::Native };

@@ -1,0 +1,239 @@
+//! Many small Puts from all shards of one node to all shards of another.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use lnet_core::event::EventKind;
+use lnet_core::handle::{EqHandle, MdHandle};
+use lnet_core::lnd::Status;
+use lnet_core::md::{MdOptions, MdSpec, Threshold};
+use lnet_core::portal::{EntrySpec, Position};
+use lnet_core::shard::PutRequest;
+use lnet_user::memory::Buffer;
+use lnet_user::runtime::{Home, Steering, Worker};
+use lnet_wire::{Nid, ProcessId};
+
+/// Portals that the flood goes to, those of [`super::policies`].
+pub const FLOOD_PORTALS: std::ops::Range<u32> = 10..17;
+/// Match bits that each of them has an entry for.
+const MATCH_BITS: u64 = 32;
+/// Puts that one shard has under way at most.
+const WINDOW: u64 = 32;
+
+const ANYBODY: ProcessId = ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID };
+
+/// How far a flood is; all its shards share it.
+#[derive(Debug)]
+pub struct Flood {
+    /// Whom it goes to.
+    pub target: ProcessId,
+    /// Puts that are to be started.
+    pub count: u64,
+    /// Payload of each.
+    pub length_bytes: u32,
+    started: AtomicU64,
+    acked: AtomicU64,
+    failed: AtomicU64,
+    arrived: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Flood {
+    /// A flood that has not begun.
+    #[must_use]
+    pub fn new(target: ProcessId, count: u64, length_bytes: u32) -> Arc<Self> {
+        let zero = || AtomicU64::new(0);
+        let (started, acked, failed, arrived) = (zero(), zero(), zero(), zero());
+        let stop = AtomicBool::new(false);
+        Arc::new(Self { target, count, length_bytes, started, acked, failed, arrived, stop })
+    }
+
+    /// Puts that were started.
+    #[must_use]
+    pub fn started(&self) -> u64 {
+        self.started.load(Ordering::Acquire).min(self.count)
+    }
+
+    /// Puts that were acknowledged.
+    #[must_use]
+    pub fn acked(&self) -> u64 {
+        self.acked.load(Ordering::Acquire)
+    }
+
+    /// Puts that ended without an acknowledgement.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// Puts that arrived.
+    #[must_use]
+    pub fn arrived(&self) -> u64 {
+        self.arrived.load(Ordering::Acquire)
+    }
+
+    /// Starts no further Put.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+    }
+
+    fn next(&self) -> Option<u64> {
+        if self.stop.load(Ordering::Acquire) {
+            return None;
+        }
+        let number = self.started.fetch_add(1, Ordering::AcqRel);
+        (number < self.count).then_some(number)
+    }
+}
+
+/// A shard that floods.
+#[derive(Debug)]
+pub struct Flooder {
+    flood: Arc<Flood>,
+    event_queue: EqHandle,
+    free: Vec<Buffer>,
+    /// Descriptors under way: all that is unlinked when they are given up.
+    under_way: Vec<(MdHandle, bool)>,
+}
+
+impl Flooder {
+    /// One shard's part of a flood.
+    ///
+    /// # Panics
+    /// When the shard has no room for an event queue.
+    #[must_use]
+    pub fn new(flood: &Arc<Flood>, worker: &mut Worker) -> Self {
+        let event_queue = worker.create_event_queue(4 * WINDOW as u32).expect("event queue");
+        let free = (0..WINDOW).map(|_| Buffer::zeroed(flood.length_bytes as usize)).collect();
+        Self { flood: Arc::clone(flood), event_queue, free, under_way: Vec::new() }
+    }
+
+    /// Puts that have not ended.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        self.under_way.len()
+    }
+
+    /// Takes the events of a turn and starts what there is room for.
+    ///
+    /// # Panics
+    /// When an event is not as it must be.
+    pub fn turn(&mut self, worker: &mut Worker) {
+        while let Some(delivery) = worker.poll_event(self.event_queue) {
+            let event = &delivery.event;
+            let place = self.under_way.iter().position(|(md, _)| *md == event.md).expect("a Put under way");
+            self.under_way[place].1 |= event.kind == EventKind::Ack && event.status == Status::Ok;
+            if event.unlinked {
+                let (_, acked) = self.under_way.swap_remove(place);
+                let ended = if acked { &self.flood.acked } else { &self.flood.failed };
+                ended.fetch_add(1, Ordering::AcqRel);
+                self.free.push(delivery.buffer.expect("the last event brings the buffer"));
+            }
+        }
+        while let Some(buffer) = self.free.pop() {
+            let Some(number) = self.flood.next() else {
+                self.free.push(buffer);
+                return;
+            };
+            self.put(number, buffer, worker);
+        }
+    }
+
+    fn put(&mut self, number: u64, mut buffer: Buffer, worker: &mut Worker) {
+        if let Some(first) = buffer.first_chunk_mut() {
+            *first = number.to_le_bytes();
+        }
+        let md = MdSpec {
+            length_bytes: u64::from(self.flood.length_bytes),
+            max_size_bytes: None,
+            threshold: Threshold::Count(2),
+            options: MdOptions::NONE,
+            auto_unlink: true,
+            event_queue: Some(self.event_queue),
+            user_ptr: number,
+        };
+        let md = worker.bind(&md, buffer).unwrap_or_else(|refused| panic!("{refused}"));
+        let portals = u64::from(FLOOD_PORTALS.end - FLOOD_PORTALS.start);
+        let request = PutRequest {
+            md,
+            ack: true,
+            self_nid: None,
+            target: self.flood.target,
+            portal: FLOOD_PORTALS.start + (number % portals) as u32,
+            match_bits: number / portals % MATCH_BITS,
+            offset: 0,
+            hdr_data: number,
+        };
+        worker.put(&request).unwrap_or_else(|error| panic!("Put {number}: {error}"));
+        self.under_way.push((md, false));
+    }
+
+    /// Unlinks every Put that is under way: each still ends with an event that brings its buffer.
+    pub fn give_up(&mut self, worker: &mut Worker) {
+        for (md, _) in &self.under_way {
+            // One that is unlinked already is on its way home.
+            let _ = worker.unlink(*md);
+        }
+    }
+}
+
+/// A shard that is flooded.
+#[derive(Debug)]
+pub struct Flooded {
+    flood: Arc<Flood>,
+    event_queue: EqHandle,
+}
+
+impl Flooded {
+    /// Posts the entries that belong to this shard.
+    ///
+    /// # Panics
+    /// When the shard refuses one.
+    #[must_use]
+    pub fn post(flood: &Arc<Flood>, steering: &Steering, worker: &mut Worker) -> Self {
+        let portal_count = FLOOD_PORTALS.end - FLOOD_PORTALS.start;
+        let slots = portal_count * MATCH_BITS as u32 * super::LIMITS.unlimited_events;
+        let event_queue = worker.create_event_queue(slots).expect("event queue");
+        let portals = FLOOD_PORTALS.flat_map(|portal| (0..MATCH_BITS).map(move |bits| (portal, bits)));
+        for (portal, match_bits) in portals {
+            let home = steering.home(portal, &ANYBODY, match_bits, 0).expect("a home");
+            if matches!(home, Home::Shard(shard) if shard != u32::from(worker.shard_id().0)) {
+                continue;
+            }
+            let entry = EntrySpec {
+                portal,
+                source: ANYBODY,
+                match_bits,
+                ignore_bits: 0,
+                auto_unlink: true,
+                position: Position::After,
+            };
+            let md = MdSpec {
+                length_bytes: u64::from(flood.length_bytes),
+                max_size_bytes: None,
+                threshold: Threshold::Infinite,
+                options: MdOptions::PUT | MdOptions::MANAGE_REMOTE,
+                auto_unlink: false,
+                event_queue: Some(event_queue),
+                user_ptr: match_bits,
+            };
+            let buffer = Buffer::zeroed(flood.length_bytes as usize);
+            worker.attach(&entry, &md, buffer).unwrap_or_else(|refused| panic!("{refused}"));
+        }
+        Self { flood: Arc::clone(flood), event_queue }
+    }
+
+    /// Takes the events of a turn.
+    ///
+    /// # Panics
+    /// When one is not that of a Put of the flood.
+    pub fn turn(&mut self, worker: &mut Worker) {
+        while let Some(delivery) = worker.poll_event(self.event_queue) {
+            let event = delivery.event;
+            assert_eq!((event.kind, event.status, event.unlinked), (EventKind::Put, Status::Ok, false));
+            assert_eq!(event.manipulated_bytes, self.flood.length_bytes);
+            assert!(event.hdr_data < self.flood.count, "{event:?}");
+            self.flood.arrived.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
