@@ -5,43 +5,44 @@
 //! the caller to drive; [`Node::open`] lets frames in. Dropping the node detaches its programs; frames then
 //! pass up to the kernel.
 
+mod error;
+mod log;
+mod plan;
+
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{IpAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lnet_core::handle::ShardId;
 use lnet_core::limits::Limits;
-use lnet_core::lnd::NiId;
 use lnet_core::shard::{Shard, ShardConfig};
 use lnet_core::topology::{LocalNi, Topology};
-use lnet_wire::nid::NetType;
-use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES, endpoint};
-use lnet_wire::steer::{self, PORTALS, Policy, PolicyError, PolicyWord, QUEUES_MAX, SHARDS_MAX};
+use lnet_wire::steer::{self, Policy};
 use lnet_wire::{Nid, ProcessId};
 use thiserror::Error;
 
+pub use error::NodeError;
+
 use crate::bpf::{self, ActiveMode, AttachMode, BpfError, ObjectKind, SlotCount, XdpProgram};
-use crate::lnd::xdp::{Common, Lane, OVERHEAD_BYTES, OwnedQueue, Port, XdpLnd};
+use crate::lnd::xdp::{Common, Lane, OwnedQueue, XdpLnd};
 use crate::memory::Memory;
-use crate::netlink::{self, Interface, Neighbours, NetlinkError};
+use crate::netlink::{self, Neighbours};
 use crate::runtime::{Clock, Steering, Worker};
-use crate::uring::{WaitError, Waiter, Waker};
-use crate::xsk::{self, QueueConfig, RingSizes, SocketError, Umem, UmemConfig, UmemError};
+use crate::uring::{Waiter, Waker};
+use crate::xsk::{self, QueueConfig, RingSizes, Umem, UmemConfig};
+
+use log::LogThread;
+use plan::{Plan, payload_max_bytes};
 
 /// UDP port of an xdp net unless another is set: that of LNet's acceptor.
 pub const DEFAULT_PORT: u16 = 988;
 
 /// How long a message may wait for credits: the LND timeout that LNet derives from its defaults.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(49);
-
-/// How long an interface may take to run that was brought up just before the node: the kernel looks at
-/// carriers once a second.
-const CARRIER_PATIENCE: Duration = Duration::from_millis(1500);
-const CARRIER_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A local NI to be made.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -121,7 +122,7 @@ pub struct NodeConfig {
     pub policies: Vec<(u8, Policy)>,
     /// Object file of the XDP program; `None` looks in the usual places.
     pub bpf_object: Option<PathBuf>,
-    /// Log frames that XDP refuses.
+    /// Log frames that XDP refuses, as `tracing` events of target `lnet_xdp`; takes the logging object.
     pub log_refusals: bool,
     /// Entries of the rings of each queue and socket.
     pub rings: RingSizes,
@@ -148,101 +149,6 @@ impl NodeConfig {
     }
 }
 
-/// Why a node does not start.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum NodeError {
-    /// A node without NIs.
-    #[error("a node needs at least one NI")]
-    NoNi,
-    /// An unusable number of shards.
-    #[error("{0} shards: 1 to 64 are expected")]
-    Shards(u32),
-    /// A NID that is not on a net of type xdp.
-    #[error("NID {0} is on no xdp net: ADDRESS@xdp or ADDRESS@xdpN is expected")]
-    NotXdp(Nid),
-    /// A NID that the node has twice.
-    #[error("NID {0} is given twice")]
-    DuplicateNid(Nid),
-    /// A NID whose address the interface does not have.
-    #[error("interface {interface} does not have the address of {nid}; it has {present}")]
-    NoSuchAddress {
-        /// The NID.
-        nid: Nid,
-        /// The interface.
-        interface: String,
-        /// The addresses that it has.
-        present: String,
-    },
-    /// An interface that is switched off. One without a carrier will do: frames flow when it comes.
-    #[error("interface {0} is down: `ip link set dev {0} up` brings it up")]
-    Down(String),
-    /// An interface with too few receive or transmit queues.
-    #[error(
-        "interface {interface} has {rx_queues} receive and {tx_queues} transmit queues, {wanted} of each are \
-         needed: `ethtool -L {interface} ...` gives a device more, a veth is made with `numrxqueues {wanted} \
-         numtxqueues {wanted}`"
-    )]
-    TooFewQueues {
-        /// The interface.
-        interface: String,
-        /// Its receive queues.
-        rx_queues: u32,
-        /// Its transmit queues.
-        tx_queues: u32,
-        /// How many are needed.
-        wanted: u32,
-    },
-    /// An interface with more receive queues than steering reaches.
-    #[error(
-        "interface {interface} has {rx_queues} receive queues, steering reaches {max}: \
-         `ethtool -L {interface} ...` gives it fewer",
-        max = QUEUES_MAX
-    )]
-    TooManyQueues {
-        /// The interface.
-        interface: String,
-        /// Its receive queues.
-        rx_queues: u32,
-    },
-    /// An interface whose frames are too small for our headers.
-    #[error("interface {interface} has an MTU of {mtu_bytes} bytes: more than {needed_bytes} are needed")]
-    Mtu {
-        /// The interface.
-        interface: String,
-        /// Its MTU.
-        mtu_bytes: u32,
-        /// What headers alone take.
-        needed_bytes: usize,
-    },
-    /// A policy that cannot be.
-    #[error("policy of portal {portal}: {error:?}")]
-    Policy {
-        /// The portal.
-        portal: u8,
-        /// What is wrong.
-        error: PolicyError,
-    },
-    /// A portal that does not exist.
-    #[error("policy of portal {0}: portals are 0 to 63")]
-    Portal(u8),
-    /// The kernel's network tables.
-    #[error(transparent)]
-    Netlink(#[from] NetlinkError),
-    /// The XDP program.
-    #[error(transparent)]
-    Bpf(#[from] BpfError),
-    /// The memory of the frames.
-    #[error(transparent)]
-    Umem(#[from] UmemError),
-    /// The `AF_XDP` sockets.
-    #[error(transparent)]
-    Socket(#[from] SocketError),
-    /// The waiting of shards.
-    #[error(transparent)]
-    Wait(#[from] WaitError),
-}
-
 /// What the XDP programs of a node have counted.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct XdpFrames {
@@ -265,13 +171,8 @@ pub struct Node {
     shards: u32,
     /// Keep the UDP ports ours while the node lives.
     _ports: Vec<UdpSocket>,
-}
-
-/// What `start` has found out and checked before it builds anything.
-struct Plan {
-    interfaces: Vec<Interface>,
-    ports: Vec<Port>,
-    policies: [PolicyWord; PORTALS],
+    /// Outlives the programs, so that their last lines are printed too.
+    _log: Option<LogThread>,
 }
 
 impl Node {
@@ -328,6 +229,7 @@ impl Node {
                 )
             })
             .collect::<Result<_, _>>()?;
+        let log = if config.log_refusals { Some(LogThread::start(&mut programs)?) } else { None };
         let mode = attach(config, &plan, &mut programs)?;
         let node = Self {
             programs,
@@ -339,6 +241,7 @@ impl Node {
             limits: config.limits,
             shards: config.shards,
             _ports: reserved,
+            _log: log,
         };
         Ok((node, workers))
     }
@@ -424,113 +327,6 @@ impl fmt::Display for XdpMode {
             Self::Generic => "generic",
         })
     }
-}
-
-impl Plan {
-    fn new(config: &NodeConfig) -> Result<Self, NodeError> {
-        if config.nis.is_empty() {
-            return Err(NodeError::NoNi);
-        }
-        if config.shards == 0 || config.shards > SHARDS_MAX {
-            return Err(NodeError::Shards(config.shards));
-        }
-        let policies = pack_policies(&config.policies)?;
-        let mut interfaces: Vec<Interface> = Vec::new();
-        let mut ports = Vec::new();
-        for (index, ni) in config.nis.iter().enumerate() {
-            if config.nis[..index].iter().any(|other| other.nid == ni.nid) {
-                return Err(NodeError::DuplicateNid(ni.nid));
-            }
-            let known = interfaces.iter().position(|interface| interface.name == ni.interface);
-            let interface = match known {
-                Some(place) => &interfaces[place],
-                None => {
-                    interfaces.push(usable_interface(&ni.interface, config.queues)?);
-                    &interfaces[interfaces.len() - 1]
-                }
-            };
-            ports.push(port(index, ni, interface, config.udp_port)?);
-        }
-        Ok(Self { interfaces, ports, policies })
-    }
-}
-
-fn pack_policies(policies: &[(u8, Policy)]) -> Result<[PolicyWord; PORTALS], NodeError> {
-    let mut words = [PolicyWord::default(); PORTALS];
-    for (portal, policy) in policies {
-        let word = words.get_mut(usize::from(*portal)).ok_or(NodeError::Portal(*portal))?;
-        *word = policy.pack().map_err(|error| NodeError::Policy { portal: *portal, error })?;
-    }
-    Ok(words)
-}
-
-fn usable_interface(name: &str, queues: Option<u32>) -> Result<Interface, NodeError> {
-    let interface = settled_interface(name)?;
-    let (rx_queues, tx_queues) = (interface.rx_queues, interface.tx_queues);
-    let wanted = queues.unwrap_or(1).max(1);
-    if rx_queues < wanted || tx_queues < wanted {
-        return Err(NodeError::TooFewQueues { interface: interface.name, rx_queues, tx_queues, wanted });
-    }
-    if rx_queues > QUEUES_MAX {
-        return Err(NodeError::TooManyQueues { interface: interface.name, rx_queues });
-    }
-    Ok(interface)
-}
-
-/// Waits a little for the carrier of an interface that was brought up just before: the kernel notices it a
-/// while later (`net/core/link_watch.c`). Without one the node starts all the same.
-fn settled_interface(name: &str) -> Result<Interface, NodeError> {
-    let begun = Instant::now();
-    loop {
-        let interface = Interface::by_name(name)?;
-        if !interface.enabled {
-            return Err(NodeError::Down(interface.name));
-        }
-        if interface.up || begun.elapsed() >= CARRIER_PATIENCE {
-            return Ok(interface);
-        }
-        std::thread::sleep(CARRIER_INTERVAL);
-    }
-}
-
-fn port(index: usize, ni: &NiConfig, interface: &Interface, udp_port: u16) -> Result<Port, NodeError> {
-    let address =
-        ni.nid.ip().filter(|_| ni.nid.net().net_type() == NetType::XDP).ok_or(NodeError::NotXdp(ni.nid))?;
-    if !interface.addresses.iter().any(|(present, _)| *present == address) {
-        let present: Vec<String> =
-            interface.addresses.iter().map(|(address, _)| address.to_string()).collect();
-        return Err(NodeError::NoSuchAddress {
-            nid: ni.nid,
-            interface: interface.name.clone(),
-            present: if present.is_empty() { "none".to_owned() } else { present.join(", ") },
-        });
-    }
-    let port = Port {
-        ni: NiId(index as u16),
-        address,
-        udp_port,
-        endpoint: endpoint(address, udp_port),
-        interface_index: interface.index,
-        mac: interface.mac,
-        mtu_bytes: interface.mtu_bytes as usize,
-    };
-    let needed_bytes = headers_bytes(address);
-    if port.mtu_bytes <= needed_bytes {
-        let (interface, mtu_bytes) = (interface.name.clone(), interface.mtu_bytes);
-        return Err(NodeError::Mtu { interface, mtu_bytes, needed_bytes });
-    }
-    Ok(port)
-}
-
-/// Bytes of an IP packet of ours that are not payload.
-fn headers_bytes(address: IpAddr) -> usize {
-    let ip = if address.is_ipv4() { IPV4_BYTES } else { IPV6_BYTES };
-    ip + UDP_BYTES + OVERHEAD_BYTES
-}
-
-/// Largest payload of one frame by this port. An IP packet is never longer than 65535 bytes.
-fn payload_max_bytes(port: &Port) -> u32 {
-    (port.mtu_bytes.min(usize::from(u16::MAX)) - headers_bytes(port.address)) as u32
 }
 
 fn load_programs(config: &NodeConfig, plan: &Plan) -> Result<Vec<XdpProgram>, NodeError> {
@@ -638,6 +434,3 @@ fn topology(config: &NodeConfig) -> Topology {
 fn nanoseconds_since_1970() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |elapsed| elapsed.as_nanos() as u64)
 }
-
-// Keeps the arithmetic of frames honest: a frame's headers leave room in the smallest chunk.
-const _: () = assert!(ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES + OVERHEAD_BYTES < xsk::CHUNK_BYTES as usize);

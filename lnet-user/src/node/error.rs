@@ -1,0 +1,142 @@
+//! Why a node does not start; each message names the value and the way out.
+
+use lnet_core::handle::SLOT_BITS;
+use lnet_core::limits::Limits;
+use lnet_wire::Nid;
+use lnet_wire::steer::{PolicyError, QUEUES_MAX};
+use thiserror::Error;
+
+use crate::bpf::BpfError;
+use crate::netlink::NetlinkError;
+use crate::uring::WaitError;
+use crate::xsk::{SocketError, UmemError};
+
+/// Why a node does not start.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum NodeError {
+    /// A node without NIs.
+    #[error("a node needs at least one NI")]
+    NoNi,
+    /// An unusable number of shards.
+    #[error("{0} shards: 1 to 64 are expected")]
+    Shards(u32),
+    /// A NID that is not on a net of type xdp.
+    #[error("NID {0} is on no xdp net: ADDRESS@xdp or ADDRESS@xdpN is expected")]
+    NotXdp(Nid),
+    /// A NID that the node has twice.
+    #[error("NID {0} is given twice")]
+    DuplicateNid(Nid),
+    /// Two NIDs of one address: which of them a frame is for would be open.
+    #[error("NIDs {first} and {second} have the same address: each NI needs one of its own")]
+    DuplicateAddress {
+        /// The first NID.
+        first: Nid,
+        /// The other one.
+        second: Nid,
+    },
+    /// More NIs than the limits allow.
+    #[error("{nis} NIs: the limits allow {max}")]
+    TooManyNis {
+        /// NIs that were configured.
+        nis: usize,
+        /// `Limits::interfaces`.
+        max: u16,
+    },
+    /// Limits that no shard can be made of.
+    #[error("{0:?}: each number is at most 2^{bits}, requests and responses half that, unlimited_events at least 2", bits = SLOT_BITS)]
+    Limits(Limits),
+    /// A UDP port that means "any".
+    #[error("UDP port 0: the port that all nodes of the net share is expected, 1 to 65535 (default 988)")]
+    UdpPort,
+    /// A NID whose address the interface does not have.
+    #[error("interface {interface} does not have the address of {nid}; it has {present}")]
+    NoSuchAddress {
+        /// The NID.
+        nid: Nid,
+        /// The interface.
+        interface: String,
+        /// The addresses that it has.
+        present: String,
+    },
+    /// An interface that is switched off. One without a carrier will do: frames flow when it comes.
+    #[error("interface {0} is down: `ip link set dev {0} up` brings it up")]
+    Down(String),
+    /// An interface with too few receive or transmit queues.
+    #[error(
+        "interface {interface} has {rx_queues} receive and {tx_queues} transmit queues, {wanted} of each are \
+         needed: `ethtool -L {interface} ...` gives a device more, a veth is made with `numrxqueues {wanted} \
+         numtxqueues {wanted}`"
+    )]
+    TooFewQueues {
+        /// The interface.
+        interface: String,
+        /// Its receive queues.
+        rx_queues: u32,
+        /// Its transmit queues.
+        tx_queues: u32,
+        /// How many are needed.
+        wanted: u32,
+    },
+    /// An interface with more receive queues than steering reaches.
+    #[error(
+        "interface {interface} has {rx_queues} receive queues, steering reaches {max}: \
+         `ethtool -L {interface} ...` gives it fewer",
+        max = QUEUES_MAX
+    )]
+    TooManyQueues {
+        /// The interface.
+        interface: String,
+        /// Its receive queues.
+        rx_queues: u32,
+    },
+    /// An interface whose frames are too small for our headers.
+    #[error("interface {interface} has an MTU of {mtu_bytes} bytes: more than {needed_bytes} are needed")]
+    Mtu {
+        /// The interface.
+        interface: String,
+        /// Its MTU.
+        mtu_bytes: u32,
+        /// What headers alone take.
+        needed_bytes: usize,
+    },
+    /// A policy that cannot be.
+    #[error("policy of portal {portal}: {error}")]
+    Policy {
+        /// The portal.
+        portal: u8,
+        /// What is wrong.
+        error: PolicyError,
+    },
+    /// A policy that names a shard which the node does not have.
+    #[error("policy of portal {portal}: shard {shard} of a node with {shards}: 0 to {} are expected", shards - 1)]
+    PolicyShard {
+        /// The portal.
+        portal: u8,
+        /// The shard that it names.
+        shard: u8,
+        /// Shards of the node.
+        shards: u32,
+    },
+    /// A portal with two policies.
+    #[error("portal {0} has two policies: one is expected")]
+    DuplicatePolicy(u8),
+    /// A portal that does not exist.
+    #[error("policy of portal {0}: portals are 0 to 63")]
+    Portal(u8),
+    /// The kernel's network tables.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// The XDP program.
+    #[error(transparent)]
+    Bpf(#[from] BpfError),
+    /// The memory of the frames.
+    #[error(transparent)]
+    Umem(#[from] UmemError),
+    /// The `AF_XDP` sockets.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// The waiting of shards.
+    #[error(transparent)]
+    Wait(#[from] WaitError),
+}

@@ -1,0 +1,182 @@
+//! What a node is to be, checked before anything is built: first what the configuration says by itself,
+//! then what the kernel says of its interfaces.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use lnet_core::limits::Limits;
+use lnet_core::lnd::NiId;
+use lnet_wire::Nid;
+use lnet_wire::nid::NetType;
+use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES, endpoint};
+use lnet_wire::steer::{PORTALS, Policy, PolicyWord, QUEUES_MAX, SHARDS_MAX, Spread};
+
+use super::{NiConfig, NodeConfig, NodeError};
+use crate::lnd::xdp::{OVERHEAD_BYTES, Port};
+use crate::netlink::Interface;
+use crate::xsk::CHUNK_BYTES;
+
+/// How long an interface may take to run that was brought up just before the node: the kernel looks at
+/// carriers once a second.
+const CARRIER_PATIENCE: Duration = Duration::from_millis(1500);
+const CARRIER_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What `start` has found out and checked before it builds anything.
+pub(super) struct Plan {
+    pub(super) interfaces: Vec<Interface>,
+    pub(super) ports: Vec<Port>,
+    pub(super) policies: [PolicyWord; PORTALS],
+}
+
+impl Plan {
+    pub(super) fn new(config: &NodeConfig) -> Result<Self, NodeError> {
+        check_numbers(config)?;
+        let policies = pack_policies(&config.policies, config.shards)?;
+        check_nids(&config.nis)?;
+        let mut interfaces: Vec<Interface> = Vec::new();
+        let mut ports = Vec::new();
+        for (index, ni) in config.nis.iter().enumerate() {
+            let known = interfaces.iter().position(|interface| interface.name == ni.interface);
+            let interface = match known {
+                Some(place) => &interfaces[place],
+                None => {
+                    interfaces.push(usable_interface(&ni.interface, config.queues)?);
+                    &interfaces[interfaces.len() - 1]
+                }
+            };
+            ports.push(port(index, ni, interface, config.udp_port)?);
+        }
+        Ok(Self { interfaces, ports, policies })
+    }
+}
+
+fn check_numbers(config: &NodeConfig) -> Result<(), NodeError> {
+    if config.shards == 0 || config.shards > SHARDS_MAX {
+        return Err(NodeError::Shards(config.shards));
+    }
+    if config.udp_port == 0 {
+        return Err(NodeError::UdpPort);
+    }
+    let Limits { interfaces: max, .. } = config.limits;
+    if !config.limits.is_valid() {
+        return Err(NodeError::Limits(config.limits));
+    }
+    match config.nis.len() {
+        0 => return Err(NodeError::NoNi),
+        nis if nis > usize::from(max) => return Err(NodeError::TooManyNis { nis, max }),
+        _ => {}
+    }
+    Ok(config.rings.check()?)
+}
+
+fn pack_policies(policies: &[(u8, Policy)], shards: u32) -> Result<[PolicyWord; PORTALS], NodeError> {
+    let mut words = [PolicyWord::default(); PORTALS];
+    for (index, (portal, policy)) in policies.iter().enumerate() {
+        let portal = *portal;
+        let word = words.get_mut(usize::from(portal)).ok_or(NodeError::Portal(portal))?;
+        if policies[..index].iter().any(|(other, _)| *other == portal) {
+            return Err(NodeError::DuplicatePolicy(portal));
+        }
+        *word = policy.pack().map_err(|error| NodeError::Policy { portal, error })?;
+        let named = match policy {
+            Policy::Pin(shard) => std::slice::from_ref(shard),
+            // No more entries than the bits tell apart are ever looked up.
+            Policy::MatchBits { bits, spread: Spread::Table(table), .. } => &table[..1 << bits],
+            _ => &[],
+        };
+        if let Some(&shard) = named.iter().find(|shard| u32::from(**shard) >= shards) {
+            return Err(NodeError::PolicyShard { portal, shard, shards });
+        }
+    }
+    Ok(words)
+}
+
+fn check_nids(nis: &[NiConfig]) -> Result<(), NodeError> {
+    for (index, ni) in nis.iter().enumerate() {
+        let address = xdp_address(ni.nid)?;
+        for other in &nis[..index] {
+            if other.nid == ni.nid {
+                return Err(NodeError::DuplicateNid(ni.nid));
+            }
+            if other.nid.ip() == Some(address) {
+                return Err(NodeError::DuplicateAddress { first: other.nid, second: ni.nid });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn xdp_address(nid: Nid) -> Result<IpAddr, NodeError> {
+    nid.ip().filter(|_| nid.net().net_type() == NetType::XDP).ok_or(NodeError::NotXdp(nid))
+}
+
+fn usable_interface(name: &str, queues: Option<u32>) -> Result<Interface, NodeError> {
+    let interface = settled_interface(name)?;
+    let (rx_queues, tx_queues) = (interface.rx_queues, interface.tx_queues);
+    let wanted = queues.unwrap_or(1).max(1);
+    if rx_queues < wanted || tx_queues < wanted {
+        return Err(NodeError::TooFewQueues { interface: interface.name, rx_queues, tx_queues, wanted });
+    }
+    if rx_queues > QUEUES_MAX {
+        return Err(NodeError::TooManyQueues { interface: interface.name, rx_queues });
+    }
+    Ok(interface)
+}
+
+/// Waits a little for the carrier of an interface that was brought up just before: the kernel notices it a
+/// while later (`net/core/link_watch.c`). Without one the node starts all the same.
+fn settled_interface(name: &str) -> Result<Interface, NodeError> {
+    let begun = Instant::now();
+    loop {
+        let interface = Interface::by_name(name)?;
+        if !interface.enabled {
+            return Err(NodeError::Down(interface.name));
+        }
+        if interface.up || begun.elapsed() >= CARRIER_PATIENCE {
+            return Ok(interface);
+        }
+        std::thread::sleep(CARRIER_INTERVAL);
+    }
+}
+
+fn port(index: usize, ni: &NiConfig, interface: &Interface, udp_port: u16) -> Result<Port, NodeError> {
+    let address = xdp_address(ni.nid)?;
+    if !interface.addresses.iter().any(|(present, _)| *present == address) {
+        let present: Vec<String> =
+            interface.addresses.iter().map(|(address, _)| address.to_string()).collect();
+        return Err(NodeError::NoSuchAddress {
+            nid: ni.nid,
+            interface: interface.name.clone(),
+            present: if present.is_empty() { "none".to_owned() } else { present.join(", ") },
+        });
+    }
+    let port = Port {
+        ni: NiId(index as u16),
+        address,
+        udp_port,
+        endpoint: endpoint(address, udp_port),
+        interface_index: interface.index,
+        mac: interface.mac,
+        mtu_bytes: interface.mtu_bytes as usize,
+    };
+    let needed_bytes = headers_bytes(address);
+    if port.mtu_bytes <= needed_bytes {
+        let (interface, mtu_bytes) = (interface.name.clone(), interface.mtu_bytes);
+        return Err(NodeError::Mtu { interface, mtu_bytes, needed_bytes });
+    }
+    Ok(port)
+}
+
+/// Bytes of an IP packet of ours that are not payload.
+fn headers_bytes(address: IpAddr) -> usize {
+    let ip = if address.is_ipv4() { IPV4_BYTES } else { IPV6_BYTES };
+    ip + UDP_BYTES + OVERHEAD_BYTES
+}
+
+/// Largest payload of one frame by this port. An IP packet is never longer than 65535 bytes.
+pub(super) fn payload_max_bytes(port: &Port) -> u32 {
+    (port.mtu_bytes.min(usize::from(u16::MAX)) - headers_bytes(port.address)) as u32
+}
+
+// Keeps the arithmetic of frames honest: a frame's headers leave room in the smallest chunk.
+const _: () = assert!(ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES + OVERHEAD_BYTES < CHUNK_BYTES as usize);
