@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use lnet_core::event::EventKind;
 use lnet_core::handle::{EqHandle, MdHandle};
@@ -13,6 +14,8 @@ use lnet_user::memory::Buffer;
 use lnet_user::runtime::{Home, Steering, Worker};
 use lnet_wire::{Nid, ProcessId};
 
+use super::message::HOSTILE_BIT;
+
 /// Portals that the flood goes to, those of [`super::policies`].
 pub const FLOOD_PORTALS: std::ops::Range<u32> = 10..17;
 /// Match bits that each of them has an entry for.
@@ -20,6 +23,8 @@ const MATCH_BITS: u64 = 32;
 /// Puts that one shard has under way at most.
 const WINDOW: u64 = 32;
 
+/// A Put without its acknowledgement for so long is lost.
+const LOST_AFTER: Duration = Duration::from_millis(700);
 const ANYBODY: ProcessId = ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID };
 
 /// How far a flood is; all its shards share it.
@@ -92,8 +97,14 @@ pub struct Flooder {
     flood: Arc<Flood>,
     event_queue: EqHandle,
     free: Vec<Buffer>,
-    /// Descriptors under way: all that is unlinked when they are given up.
-    under_way: Vec<(MdHandle, bool)>,
+    under_way: Vec<UnderWay>,
+}
+
+#[derive(Debug)]
+struct UnderWay {
+    md: MdHandle,
+    acked: bool,
+    put_at: Instant,
 }
 
 impl Flooder {
@@ -121,14 +132,18 @@ impl Flooder {
     pub fn turn(&mut self, worker: &mut Worker) {
         while let Some(delivery) = worker.poll_event(self.event_queue) {
             let event = &delivery.event;
-            let place = self.under_way.iter().position(|(md, _)| *md == event.md).expect("a Put under way");
-            self.under_way[place].1 |= event.kind == EventKind::Ack && event.status == Status::Ok;
+            let place = self.under_way.iter().position(|put| put.md == event.md).expect("a Put under way");
+            self.under_way[place].acked |= event.kind == EventKind::Ack && event.status == Status::Ok;
             if event.unlinked {
-                let (_, acked) = self.under_way.swap_remove(place);
+                let UnderWay { acked, .. } = self.under_way.swap_remove(place);
                 let ended = if acked { &self.flood.acked } else { &self.flood.failed };
                 ended.fetch_add(1, Ordering::AcqRel);
                 self.free.push(delivery.buffer.expect("the last event brings the buffer"));
             }
+        }
+        if let Some(oldest) = self.under_way.iter().find(|put| put.put_at.elapsed() > LOST_AFTER) {
+            // One that is unlinked already is on its way home.
+            let _ = worker.unlink(oldest.md);
         }
         while let Some(buffer) = self.free.pop() {
             let Some(number) = self.flood.next() else {
@@ -165,14 +180,14 @@ impl Flooder {
             hdr_data: number,
         };
         worker.put(&request).unwrap_or_else(|error| panic!("Put {number}: {error}"));
-        self.under_way.push((md, false));
+        self.under_way.push(UnderWay { md, acked: false, put_at: Instant::now() });
     }
 
     /// Unlinks every Put that is under way: each still ends with an event that brings its buffer.
     pub fn give_up(&mut self, worker: &mut Worker) {
-        for (md, _) in &self.under_way {
+        for put in &self.under_way {
             // One that is unlinked already is on its way home.
-            let _ = worker.unlink(*md);
+            let _ = worker.unlink(put.md);
         }
     }
 }
@@ -223,13 +238,16 @@ impl Flooded {
         Self { flood: Arc::clone(flood), event_queue }
     }
 
-    /// Takes the events of a turn.
+    /// Takes the events of a turn. Those of hostile Puts ([`HOSTILE_BIT`]) are none of the flood's.
     ///
     /// # Panics
-    /// When one is not that of a Put of the flood.
+    /// When another one is not that of a Put of the flood.
     pub fn turn(&mut self, worker: &mut Worker) {
         while let Some(delivery) = worker.poll_event(self.event_queue) {
             let event = delivery.event;
+            if event.hdr_data & HOSTILE_BIT != 0 {
+                continue;
+            }
             assert_eq!((event.kind, event.status, event.unlinked), (EventKind::Put, Status::Ok, false));
             assert_eq!(event.manipulated_bytes, self.flood.length_bytes);
             assert!(event.hdr_data < self.flood.count, "{event:?}");

@@ -4,8 +4,10 @@
 //! A [`Plan`] says which Puts and Gets there are; the [`Sink`]s of one node post an entry for each, the
 //! [`Source`]s of the other start them; [`Driven`] is a shard with its thread, of either kind.
 
+mod account;
 mod drive;
 mod flood;
+pub mod message;
 mod plan;
 mod sink;
 mod source;
@@ -19,6 +21,7 @@ use lnet_wire::nid::{Net, NetType};
 use lnet_wire::steer::{Policy, Spread};
 use lnet_wire::{Nid, ProcessId};
 
+pub use account::Account;
 pub use drive::{By, Driven, settle, stop_all};
 pub use flood::{FLOOD_PORTALS, Flood, Flooded, Flooder};
 pub use plan::{Kind, Operation, Plan, WINDOW};

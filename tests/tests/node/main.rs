@@ -2,9 +2,12 @@
 //! `cargo xtask build-ebpf` makes.
 #![allow(clippy::unwrap_used, reason = "what is allowed in tests serves their helpers too")]
 
+mod hostile;
+mod others;
 mod refusals;
 mod shapes;
 mod traffic;
+mod vanish;
 
 use lnet_tests::netns::{NETNS_NODES, require_privilege};
 

@@ -1,0 +1,95 @@
+//! What became of the frames that arrived at a node: every one is counted somewhere.
+
+use std::collections::BTreeMap;
+
+use lnet_core::stats::DropReason;
+use lnet_user::lnd::xdp::XdpDrop;
+use lnet_user::node::Node;
+use lnet_user::runtime::Worker;
+use lnet_wire::steer::Reason;
+
+/// Frames and messages of a node by what became of them.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Account {
+    /// Frames that XDP gave to a ring.
+    pub steered: u64,
+    /// Frames that XDP did not, by reason.
+    pub reasons: BTreeMap<&'static str, u64>,
+    /// Frames that a ring had no room for.
+    pub ring_losses: u64,
+    /// Frames that the LNDs took off the rings.
+    pub received: u64,
+    /// Messages that the shards took.
+    pub taken: u64,
+    /// Frames and messages that LNDs and shards dropped, by reason.
+    pub drops: BTreeMap<String, u64>,
+}
+
+impl Account {
+    /// What a node has counted so far.
+    ///
+    /// # Panics
+    /// When the kernel does not give its counters.
+    #[must_use]
+    pub fn of(node: &Node, workers: &[Worker]) -> Self {
+        let frames = node.xdp_frames().expect("counters of XDP");
+        let mut account = Self { reasons: frames.reasons, ..Self::default() };
+        account.steered = frames.slots.iter().map(|slot| slot.frames).sum();
+        for worker in workers {
+            account.add(worker);
+        }
+        account
+    }
+
+    fn add(&mut self, worker: &Worker) {
+        let counters = worker.lnd().counters();
+        self.received += counters.frames_received;
+        for drop in XdpDrop::ALL {
+            *self.drops.entry(drop.name().to_owned()).or_default() += counters.dropped(drop);
+        }
+        for ring in worker.lnd().ring_statistics().expect("statistics of a socket") {
+            self.ring_losses += ring.rx_dropped + ring.rx_ring_full;
+        }
+        let counters = worker.shard().counters();
+        self.taken += counters.received.messages + counters.receive_failures;
+        for reason in DropReason::ALL {
+            *self.drops.entry(reason.to_string()).or_default() += counters.drops(reason).messages;
+        }
+    }
+
+    /// Frames that XDP has seen. A fault rule's corruption counts a frame that is steered as well.
+    #[must_use]
+    pub fn seen(&self) -> u64 {
+        let corrupted = self.reasons.get(Reason::FaultCorrupted.name()).copied().unwrap_or(0);
+        self.steered + self.reasons.values().sum::<u64>() - corrupted
+    }
+
+    /// Checks that what was steered arrived or was lost to a ring, and that what arrived was taken or
+    /// dropped.
+    ///
+    /// # Panics
+    /// When a frame is missing, or one too many.
+    pub fn check(&self) {
+        assert_eq!(self.steered, self.received + self.ring_losses, "{self:?}");
+        assert_eq!(self.received, self.taken + self.drops.values().sum::<u64>(), "{self:?}");
+    }
+
+    /// What has been counted since `before`, by name, without what others send besides: ARP, ICMP and
+    /// multicast reports.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> BTreeMap<String, u64> {
+        let noise = [Reason::NotIp, Reason::NotUdp, Reason::IpOptions].map(Reason::name);
+        let reasons = self.reasons.iter().filter(|(reason, _)| !noise.contains(reason));
+        let mut changes = BTreeMap::new();
+        for (reason, count) in reasons {
+            changes.insert((*reason).to_owned(), count - before.reasons.get(reason).unwrap_or(&0));
+        }
+        for (reason, count) in &self.drops {
+            changes.insert(reason.clone(), count - before.drops.get(reason).unwrap_or(&0));
+        }
+        changes.insert("taken".to_owned(), self.taken - before.taken);
+        changes.insert("lost to a ring".to_owned(), self.ring_losses - before.ring_losses);
+        changes.retain(|_, count| *count != 0);
+        changes
+    }
+}

@@ -1,0 +1,98 @@
+//! Datagrams as a peer would send them, and as no peer should.
+
+use lnet_wire::frame::{CRC_OFFSET, FRAME_HEADER_BYTES, FrameHeader};
+use lnet_wire::header::LARGE_HEADER_BYTES;
+use lnet_wire::steer::{self, SteerKey};
+use lnet_wire::{Body, Header, Nid, WireHandle};
+
+use super::process;
+
+/// Bytes in front of the payload.
+pub const OVERHEAD_BYTES: usize = FRAME_HEADER_BYTES + LARGE_HEADER_BYTES;
+/// Header data with this bit are no Put of a [`super::Flood`].
+pub const HOSTILE_BIT: u64 = 1 << 63;
+
+/// A message of one frame: its two headers may be made to contradict each other.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// The frame header.
+    pub frame: FrameHeader,
+    /// The LNet header.
+    pub header: Header,
+    /// The payload.
+    pub payload: Vec<u8>,
+}
+
+impl Message {
+    /// A message with this body and payload, as its sender makes it.
+    ///
+    /// # Panics
+    /// For a body that no frame carries.
+    #[must_use]
+    pub fn new(source: Nid, target: Nid, body: Body, payload: Vec<u8>) -> Self {
+        let payload_length = payload.len() as u32;
+        let header = Header { destination: process(target), source: process(source), payload_length, body };
+        let key = SteerKey::of(&header, 1, steer::initiator_hash(&source)).expect("a body that frames carry");
+        let frame = FrameHeader { key, fragment_offset: 0, total_length: payload_length };
+        Self { frame, header, payload }
+    }
+
+    /// A PUT of `length_bytes`, without an acknowledgement.
+    #[must_use]
+    pub fn put(source: Nid, target: Nid, portal: u32, match_bits: u64, length_bytes: usize) -> Self {
+        let (ack_md, hdr_data, offset) = (WireHandle::NONE, HOSTILE_BIT, 0);
+        let body = Body::Put { ack_md, match_bits, hdr_data, portal, offset };
+        Self::new(source, target, body, vec![0xA5; length_bytes])
+    }
+
+    /// The UDP payload, with its checksum.
+    #[must_use]
+    pub fn datagram(&self) -> Vec<u8> {
+        let mut frame = [0; FRAME_HEADER_BYTES];
+        self.frame.encode(&mut frame);
+        let mut header = [0; LARGE_HEADER_BYTES];
+        self.header.encode_large(&mut header);
+        let mut bytes = [&frame[..], &header, &self.payload].concat();
+        seal(&mut bytes);
+        bytes
+    }
+}
+
+/// Writes the checksum that belongs to the headers as they are; of a datagram too short for them none.
+pub fn seal(datagram: &mut [u8]) {
+    let Some(covered) = datagram.get_mut(..OVERHEAD_BYTES) else { return };
+    covered[CRC_OFFSET..FRAME_HEADER_BYTES].fill(0);
+    let crc = crc32c(covered).to_le_bytes();
+    covered[CRC_OFFSET..FRAME_HEADER_BYTES].copy_from_slice(&crc);
+}
+
+/// CRC32C (Castagnoli; RFC 3720 section 12.1), a byte at a time.
+fn crc32c(bytes: &[u8]) -> u32 {
+    const TABLE: [u32; 256] = {
+        let mut table = [0; 256];
+        let mut index = 0;
+        while index < 256 {
+            let mut value = index as u32;
+            let mut bit = 0;
+            while bit < 8 {
+                value = if value & 1 == 1 { value >> 1 ^ 0x82F6_3B78 } else { value >> 1 };
+                bit += 1;
+            }
+            table[index] = value;
+            index += 1;
+        }
+        table
+    };
+    !bytes.iter().fold(!0, |crc, byte| TABLE[(crc as u8 ^ byte) as usize] ^ crc >> 8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The check value of CRC-32/ISCSI.
+    #[test]
+    fn the_checksum_is_castagnolis() {
+        assert_eq!(crc32c(b"123456789"), 0xE306_9283);
+    }
+}

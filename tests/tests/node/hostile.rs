@@ -1,0 +1,432 @@
+//! Broken and hostile frames: each is counted under its reason, none leaks a frame or stops the traffic of a
+//! good peer.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use lnet_core::stats::DropReason;
+use lnet_tests::bpf::frames;
+use lnet_tests::bpf::random::{Random, seed};
+use lnet_tests::netns::{Namespace, Netns, Wiring, enter};
+use lnet_tests::node::message::{HOSTILE_BIT, Message, OVERHEAD_BYTES, seal};
+use lnet_tests::node::{
+    Account, By, Driven, FLOOD_PORTALS, Flood, Flooded, Flooder, config, nid_v4, nid_v6, process, settle,
+    start, stop_all,
+};
+use lnet_user::lnd::xdp::XdpDrop;
+use lnet_user::node::{NiConfig, Node, NodeConfig};
+use lnet_user::runtime::Worker;
+use lnet_user::xsk::{self, Kick, QueueConfig, TxDescriptor, Umem, UmemConfig};
+use lnet_wire::frame;
+use lnet_wire::nid::{Net, NetType};
+use lnet_wire::steer::Reason;
+use lnet_wire::{Body, MessageType, Nid, WireHandle};
+
+use crate::privileged;
+use crate::traffic::PATIENCE;
+
+/// Payload of the flood that is posted for; other Puts are too long.
+const ROOM_BYTES: u32 = 64;
+/// What a veth holds of a sender's frames before it drops: a pause comes before.
+const BURST: usize = 100;
+
+/// Where the LNet header begins, and fields in it (its large form).
+const HEADER: usize = frame::FRAME_HEADER_BYTES;
+const HEADER_SOURCE: usize = HEADER + 20;
+const HEADER_TYPE: usize = HEADER + 48;
+const HEADER_LENGTH: usize = HEADER + 52;
+const HEADER_MATCH_BITS: usize = HEADER + 56 + 16;
+const HEADER_PORTAL: usize = HEADER + 56 + 32;
+
+struct Victim {
+    netns: Netns,
+    node: Node,
+    workers: Vec<Worker>,
+    nid: Nid,
+    peer: Nid,
+}
+
+impl Victim {
+    fn new() -> Self {
+        let netns = Netns::new(Wiring::default());
+        let [nid, peer] = [netns.a(), netns.b()].map(|namespace| nid_v4(namespace.interface(), 0));
+        let interface = &netns.a().interface().name;
+        let nis =
+            vec![NiConfig::new(nid, interface), NiConfig::new(nid_v6(netns.a().interface()), interface)];
+        let config = NodeConfig { nis, ..config(netns.a(), nid) };
+        let (node, workers) = start(netns.a(), &config);
+        Self { netns, node, workers, nid, peer }
+    }
+
+    fn put(&self, portal: u32, match_bits: u64, length_bytes: usize) -> Message {
+        Message::put(self.peer, self.nid, portal, match_bits, length_bytes)
+    }
+
+    /// A socket of the peer's namespace, connected to the node's port.
+    fn socket(&self) -> UdpSocket {
+        let interface = self.netns.b().interface();
+        let socket = enter(self.netns.b(), || UdpSocket::bind((interface.ipv4, 0)).unwrap());
+        socket.connect(SocketAddr::new(self.nid.ip().unwrap(), 988)).unwrap();
+        socket
+    }
+}
+
+/// Packets that an interface has sent.
+fn sent_packets(namespace: &Namespace) -> u64 {
+    let file = format!("/sys/class/net/{}/statistics/tx_packets", namespace.interface().name);
+    let output = Command::new("ip").args(["netns", "exec", namespace.name(), "cat", &file]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
+}
+
+fn with_byte(datagram: &[u8], offset: usize, value: u8) -> Vec<u8> {
+    let mut bytes = datagram.to_vec();
+    bytes[offset] = value;
+    seal(&mut bytes);
+    bytes
+}
+
+/// Every way of being broken that there is a counter for, with its name.
+fn broken(victim: &Victim) -> Vec<(String, Vec<u8>)> {
+    let mut cases = Vec::new();
+    let good = victim.put(10, 3, 20).datagram();
+    let mut add = |name: &str, bytes: Vec<u8>| cases.push((name.to_owned(), bytes));
+    add("taken", good.clone());
+    for length in 0..OVERHEAD_BYTES + 1 {
+        add(Reason::BadLength.name(), good[..length].to_vec());
+    }
+    for length in OVERHEAD_BYTES + 1..good.len() {
+        add(XdpDrop::Fragment.name(), good[..length].to_vec());
+    }
+    for offset in 0..4 {
+        add(Reason::BadMagic.name(), with_byte(&good, offset, 0));
+    }
+    for value in [0, 2, 255] {
+        add(Reason::BadVersion.name(), with_byte(&good, frame::VERSION_OFFSET, value));
+        add(Reason::BadVersion.name(), with_byte(&good, frame::KIND_OFFSET, value));
+    }
+    for value in [4, 5, 255] {
+        add(Reason::BadType.name(), with_byte(&good, frame::TYPE_OFFSET, value));
+    }
+    for value in [64, 255] {
+        add(Reason::BadPortal.name(), with_byte(&good, frame::PORTAL_OFFSET, value));
+    }
+    // Lengths: beyond the most that there is, less than there is, an offset beyond the end.
+    add(Reason::BadLength.name(), with_byte(&good, frame::TOTAL_LENGTH_OFFSET + 3, 0xFF));
+    add(Reason::BadLength.name(), with_byte(&good, frame::TOTAL_LENGTH_OFFSET, 19));
+    add(Reason::BadLength.name(), with_byte(&good, frame::FRAGMENT_OFFSET_OFFSET + 3, 0xFF));
+    add(XdpDrop::Fragment.name(), with_byte(&good, frame::TOTAL_LENGTH_OFFSET, 21));
+    let mut later = good.clone();
+    later[frame::FRAGMENT_OFFSET_OFFSET] = 1;
+    later[frame::TOTAL_LENGTH_OFFSET + 2] = 1;
+    seal(&mut later);
+    add(XdpDrop::Fragment.name(), later);
+    // A bit of each byte that the checksum covers but those that decide something before.
+    for offset in
+        (frame::KEY_OFFSET..frame::FRAGMENT_OFFSET_OFFSET).chain(frame::RESERVED_OFFSET..OVERHEAD_BYTES)
+    {
+        let mut bytes = good.clone();
+        bytes[offset] ^= 0x10;
+        add(XdpDrop::BadChecksum.name(), bytes);
+    }
+    add("taken", with_byte(&good, OVERHEAD_BYTES + 5, 1));
+    for (offset, value) in
+        [(HEADER_LENGTH, 19), (HEADER_MATCH_BITS, 4), (HEADER_PORTAL, 11), (HEADER_TYPE, 2)]
+    {
+        add(XdpDrop::HeaderMismatch.name(), with_byte(&good, offset, value));
+    }
+    add(XdpDrop::HeaderMismatch.name(), with_byte(&good, HEADER_TYPE, 4));
+    add(XdpDrop::BadHeader.name(), with_byte(&good, HEADER_TYPE, 5));
+    add(XdpDrop::BadHeader.name(), with_byte(&good, HEADER_TYPE + 3, 1));
+    cases.extend(refused(victim));
+    cases
+}
+
+/// Frames that are what they should be, with messages that a shard refuses.
+fn refused(victim: &Victim) -> Vec<(String, Vec<u8>)> {
+    let &Victim { nid, peer, .. } = victim;
+    let mut cases = Vec::new();
+    let mut add = |name: DropReason, message: Message| cases.push((name.to_string(), message.datagram()));
+    add(DropReason::NoMatch, victim.put(9, 3, 20));
+    add(DropReason::NoMatch, victim.put(10, 1 << 40, 20));
+    add(DropReason::TooLong, victim.put(10, 3, ROOM_BYTES as usize + 1));
+    let mut far = victim.put(10, 3, 20);
+    let Body::Put { offset, .. } = &mut far.header.body else { panic!("a PUT") };
+    *offset = u32::MAX;
+    add(DropReason::TooLong, far);
+    let mut elsewhere = victim.put(10, 3, 20);
+    elsewhere.header.destination.nid = peer;
+    add(DropReason::NotLocal, elsewhere);
+    let mut from_nobody = victim.put(10, 3, 20);
+    from_nobody.header.source.nid = Nid::ANY;
+    add(DropReason::NoSource, from_nobody);
+    // Another net than the interface's: there is no way back for the ACK.
+    let mut from_afar = victim.put(10, 3, 20);
+    from_afar.header.source.nid = Nid::new_ip(Net::new(NetType::TCP, 9), [1, 2, 3, 4].into()).unwrap();
+    let Body::Put { ack_md, .. } = &mut from_afar.header.body else { panic!("a PUT") };
+    *ack_md = WireHandle { interface_cookie: 1, object_cookie: 2 };
+    add(DropReason::NoRoute, from_afar);
+    let get = |sink_length| {
+        let return_md = WireHandle { interface_cookie: 1, object_cookie: 2 };
+        let body = Body::Get { return_md, match_bits: 3, portal: 10, offset: 0, sink_length };
+        Message::new(peer, nid, body, vec![])
+    };
+    add(DropReason::NoMatch, get(0));
+    add(DropReason::Malformed, get((1 << 20) + 1));
+    add(DropReason::Malformed, get(u32::MAX));
+    // Handles that were never given, of any kind, slot and shard.
+    for object_cookie in [0, 1, 2, 3, 4, 7, 0x104, u64::MAX, u64::MAX << 1, 1 << 63, 0xFC] {
+        for interface_cookie in [0, 1, u64::MAX] {
+            let md = WireHandle { interface_cookie, object_cookie };
+            let ack = Body::Ack { md, match_bits: 0, manipulated_length: u32::MAX };
+            add(DropReason::UnknownMd, Message::new(peer, nid, ack, vec![]));
+            add(DropReason::UnknownMd, Message::new(peer, nid, Body::Reply { md }, vec![1; 100]));
+        }
+    }
+    cases
+}
+
+#[test]
+fn each_broken_frame_is_counted_under_its_reason() {
+    if !privileged() {
+        return;
+    }
+    let mut victim = Victim::new();
+    let flood = Flood::new(process(victim.nid), 1, ROOM_BYTES);
+    let mut flooded: Vec<_> = victim
+        .workers
+        .iter_mut()
+        .map(|worker| Flooded::post(&flood, victim.node.steering(), worker))
+        .collect();
+    let socket = victim.socket();
+    let cases = broken(&victim);
+    let mut before = Account::of(&victim.node, &victim.workers);
+    for (name, bytes) in &cases {
+        socket.send(bytes).unwrap();
+        let begun = Instant::now();
+        let (after, changes) = loop {
+            for (worker, flooded) in victim.workers.iter_mut().zip(&mut flooded) {
+                worker.progress();
+                flooded.turn(worker);
+            }
+            let after = Account::of(&victim.node, &victim.workers);
+            let changes = after.since(&before);
+            if !changes.is_empty() && after.steered == after.received + after.ring_losses {
+                break (after, changes);
+            }
+            assert!(begun.elapsed() < PATIENCE, "{} bytes that are {name} are not counted", bytes.len());
+        };
+        let expected = std::iter::once((name.clone(), 1)).collect();
+        assert_eq!(changes, expected, "{} bytes: {bytes:02x?}", bytes.len());
+        before = after;
+    }
+    before.check();
+    assert!(cases.len() > 350, "{}", cases.len());
+}
+
+/// Changes a good datagram; with a fitting checksum in most cases, so that what is behind it is met too.
+fn damage(random: &mut Random, bytes: &mut Vec<u8>) {
+    for _ in 0..=random.below(4) {
+        let reach = bytes.len().min(OVERHEAD_BYTES + 8);
+        let (index, noise) = (random.below(reach), random.bits() as u8);
+        bytes[index] = random.pick(&[0, 1, 0x7F, 0x80, 0xFF, bytes[index] ^ 1, noise]);
+    }
+    if random.once_in(10) {
+        bytes.truncate(random.below(bytes.len()));
+    }
+    if !random.once_in(4) {
+        seal(bytes);
+    }
+}
+
+fn hostile(random: &mut Random, victim: &Victim) -> Vec<u8> {
+    if random.once_in(50) {
+        let mut noise = vec![0; random.below(400)];
+        random.fill(&mut noise);
+        return noise;
+    }
+    let &Victim { nid, peer, .. } = victim;
+    let handle = WireHandle { interface_cookie: random.bits(), object_cookie: random.bits() };
+    let portal = random.pick(&[9, 63]).min(FLOOD_PORTALS.start + random.below(8) as u32);
+    let match_bits = random.below(40) as u64;
+    let mut message = match random.below(5) {
+        0 => Message::new(
+            peer,
+            nid,
+            Body::Ack { md: handle, match_bits, manipulated_length: random.bits() as u32 },
+            vec![],
+        ),
+        1 => Message::new(peer, nid, Body::Reply { md: handle }, vec![1; random.below(100)]),
+        2 => {
+            let (offset, sink_length) = (random.bits() as u32, random.bits() as u32 >> random.below(32));
+            let body = Body::Get { return_md: handle, match_bits, portal, offset, sink_length };
+            Message::new(peer, nid, body, vec![])
+        }
+        _ => Message::put(peer, nid, portal, match_bits, random.below(100)),
+    };
+    if let Body::Put { ack_md, hdr_data, offset, .. } = &mut message.header.body {
+        *hdr_data = HOSTILE_BIT | random.bits();
+        *offset = random.bits() as u32 >> random.below(32);
+        // An acknowledgement to the good peer, which did not ask for it.
+        if random.once_in(4) {
+            *ack_md = handle;
+        }
+    }
+    let mut bytes = message.datagram();
+    if !random.once_in(4) {
+        damage(random, &mut bytes);
+        // Header data stay hostile, so that nobody takes the Put for one of the flood.
+        if let Some(byte) = bytes.get_mut(HEADER + 56 + 31) {
+            let fits = *byte & 0x80 != 0;
+            *byte |= 0x80;
+            if !fits {
+                seal(&mut bytes);
+            }
+        }
+    }
+    bytes
+}
+
+#[test]
+fn a_good_peer_goes_on_among_hostile_datagrams() {
+    const TEST: &str = "a_good_peer_goes_on_among_hostile_datagrams";
+    const DATAGRAMS: usize = 100_000;
+    if !privileged() {
+        return;
+    }
+    let mut random = Random::new(seed(TEST));
+    let victim = Victim::new();
+    let flood = Flood::new(process(victim.nid), 1 << 40, ROOM_BYTES);
+    let (peer_node, peer_workers) = start(victim.netns.b(), &config(victim.netns.b(), victim.peer));
+    let socket = victim.socket();
+    let mut victim = victim;
+    let flooded: Vec<_> = std::mem::take(&mut victim.workers)
+        .into_iter()
+        .map(|mut worker| {
+            let flooded = Flooded::post(&flood, victim.node.steering(), &mut worker);
+            Driven::start(By::ShardThread, worker, flooded, |worker, flooded: &mut Flooded| {
+                flooded.turn(worker)
+            })
+        })
+        .collect();
+    let flooders: Vec<_> = peer_workers
+        .into_iter()
+        .map(|mut worker| {
+            let flooder = Flooder::new(&flood, &mut worker);
+            Driven::start(By::Application, worker, flooder, |worker, flooder: &mut Flooder| {
+                flooder.turn(worker)
+            })
+        })
+        .collect();
+    let seen = |victim: &Victim| {
+        let counters = victim.node.xdp_frames().unwrap();
+        counters.slots.iter().map(|slot| slot.frames).sum::<u64>() + counters.reasons.values().sum::<u64>()
+    };
+    let (mut acked, mut stalls) = (0, 0);
+    for burst in 0..DATAGRAMS / BURST {
+        for _ in 0..BURST {
+            socket.send(&hostile(&mut random, &victim)).unwrap();
+        }
+        if burst % 10 == 9 {
+            // Reading the counters is the pause.
+            assert_ne!(seen(&victim), 0);
+            stalls += u32::from(flood.acked() == acked);
+            acked = flood.acked();
+        }
+    }
+    flood.stop();
+    let begun = Instant::now();
+    while flood.acked() + flood.failed() < flood.started() && begun.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let (mut peer_workers, mut flooders) = stop_all(flooders);
+    for (worker, flooder) in peer_workers.iter_mut().zip(&mut flooders) {
+        flooder.give_up(worker);
+    }
+    let (mut workers, _) = stop_all(flooded);
+    settle(&mut peer_workers, PATIENCE);
+    settle(&mut workers, PATIENCE);
+    let account = Account::of(&victim.node, &workers);
+    account.check();
+    assert_eq!(account.seen(), sent_packets(victim.netns.b()), "{account:?}");
+    Account::of(&peer_node, &peer_workers).check();
+    let (acked, started) = (flood.acked(), flood.started());
+    assert!(acked > 1000 && stalls < 10, "{acked} good Puts of {started}, {stalls} stalls; {account:?}");
+    for reason in ["bad_magic", "bad_length", "bad_type", "bad_portal"] {
+        assert!(account.reasons[reason] > 100, "{reason}: {account:?}");
+    }
+    let drops = [XdpDrop::BadChecksum, XdpDrop::HeaderMismatch, XdpDrop::Fragment].map(XdpDrop::name);
+    for reason in drops.into_iter().map(str::to_owned).chain([DropReason::NoMatch.to_string()]) {
+        assert!(account.drops[&reason] > 100, "{reason}: {account:?}");
+    }
+}
+
+/// Frames of any kind straight from a ring of the peer's interface: broken Ethernet, IP and UDP headers too.
+#[test]
+fn raw_noise_is_counted_to_the_last_frame() {
+    const TEST: &str = "raw_noise_is_counted_to_the_last_frame";
+    const FRAMES: usize = 60_000;
+    if !privileged() {
+        return;
+    }
+    let mut random = Random::new(seed(TEST));
+    let mut victim = Victim::new();
+    let endpoints = victim.node_endpoints();
+    let before = (sent_packets(victim.netns.b()), Account::of(&victim.node, &victim.workers).seen());
+    let (umem, mut free) = Umem::new(&UmemConfig::new(256)).unwrap();
+    let mut queue = enter(victim.netns.b(), || {
+        let index = lnet_user::netlink::Interface::by_name(&victim.netns.b().interface().name).unwrap().index;
+        let config = QueueConfig { mode: xsk::BindMode::Copy, ..QueueConfig::new(index, 0) };
+        xsk::open_queue(&umem, &config).unwrap()
+    });
+    let (mut sent, mut bytes) = (0, Vec::new());
+    while sent < FRAMES {
+        for _ in 0..BURST {
+            frames::any(&mut random, &endpoints, &mut bytes);
+            // What is longer than the MTU never leaves.
+            bytes.truncate(1500);
+            let mut frame = free.pop().unwrap();
+            umem.bytes_mut(&mut frame)[..bytes.len()].copy_from_slice(&bytes);
+            let length = bytes.len() as u32;
+            queue.sockets[0].tx.push(TxDescriptor { frame, offset: 0, length, more: false }).unwrap();
+            sent += 1;
+        }
+        queue.sockets[0].tx.commit();
+        while free.len() < 256 {
+            assert_ne!(queue.sockets[0].kick().unwrap(), Kick::NoBuffers);
+            queue.completion.drain(256, |frame| free.push(frame));
+        }
+        for worker in &mut victim.workers {
+            while worker.progress() {}
+        }
+    }
+    settle(&mut victim.workers, PATIENCE);
+    let account = Account::of(&victim.node, &victim.workers);
+    account.check();
+    let after = sent_packets(victim.netns.b());
+    assert!(after - before.0 >= FRAMES as u64);
+    assert_eq!(account.seen() - before.1, after - before.0, "{account:?}");
+    assert_eq!(account.ring_losses, 0, "{account:?}");
+    for reason in Reason::ALL {
+        let never = [Reason::NoShard, Reason::NoSocket, Reason::FaultDropped, Reason::FaultCorrupted];
+        let count = account.reasons[reason.name()];
+        assert_eq!(count == 0, never.contains(&reason), "{reason:?}: {account:?}");
+    }
+}
+
+impl Victim {
+    fn node_endpoints(&self) -> Vec<(std::net::IpAddr, u16)> {
+        let interface = self.netns.a().interface();
+        vec![(interface.ipv4.into(), 988), (interface.ipv6.unwrap().into(), 988)]
+    }
+}
+
+/// Bytes on the wire that say a message type: the tests above count on them.
+#[test]
+fn the_offsets_of_the_header_are_right() {
+    let nid = Nid::new_ip(Net::new(NetType::XDP, 0), [1, 2, 3, 4].into()).unwrap();
+    let bytes = Message::put(nid, nid, 7, 9, 5).datagram();
+    assert_eq!(bytes[HEADER_TYPE], MessageType::Put as u8);
+    assert_eq!((bytes[HEADER_LENGTH], bytes[HEADER_MATCH_BITS], bytes[HEADER_PORTAL]), (5, 9, 7));
+    assert_eq!(bytes[HEADER_SOURCE..HEADER_TYPE - 8], nid.to_bytes());
+}
