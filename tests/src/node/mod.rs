@@ -89,14 +89,15 @@ pub fn process(nid: Nid) -> ProcessId {
     ProcessId { nid, pid: ProcessId::LUSTRE_PID }
 }
 
-/// A node of two shards at `nid` of rail 0, with [`policies`] and small rings.
+/// A node of two shards at `nid` of rail 0, with [`policies`]. Its fill rings are large, so that a shard which is not scheduled for a while loses
+/// nothing.
 #[must_use]
 pub fn config(namespace: &Namespace, nid: Nid) -> NodeConfig {
     NodeConfig {
         shards: 2,
         policies: policies(2),
         bpf_object: Some(object(ObjectKind::Default)),
-        rings: RingSizes { fill: 1024, completion: 1024, rx: 1024, tx: 1024 },
+        rings: RingSizes { fill: 4096, completion: 2048, rx: 2048, tx: 1024 },
         limits: LIMITS,
         ..NodeConfig::new(vec![NiConfig::new(nid, &namespace.interface().name)])
     }

@@ -1,18 +1,22 @@
 //! Peers and links that go away, and frames that get lost on the way.
 
+use std::net::UdpSocket;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lnet_tests::netns::{Netns, Wiring, wait_until};
+use lnet_tests::netns::{Namespace, Netns, Wiring, enter, wait_until};
+use lnet_tests::node::message::Message;
 use lnet_tests::node::{
-    Account, By, Driven, Flood, Flooded, Flooder, config, losses, nid_v4, process, settle, start, stop_all,
+    Account, By, Driven, Flood, Flooded, Flooder, Plan, config, losses, nid_v4, process, settle, start,
+    stop_all,
 };
 use lnet_user::node::Node;
 use lnet_user::runtime::Worker;
-use lnet_wire::{MessageType, Nid};
+use lnet_wire::{Body, MessageType, Nid, WireHandle};
 
 use crate::privileged;
-use crate::traffic::PATIENCE;
+use crate::traffic::{PATIENCE, carry_out};
 
 fn flooded(node: &Node, workers: Vec<Worker>, flood: &Arc<Flood>) -> Vec<Driven<Flooded>> {
     let start = |mut worker: Worker| {
@@ -109,4 +113,130 @@ fn lost_puts_equal_the_frames_that_were_dropped() {
     assert_eq!((flood.arrived(), flood.failed()), (COUNT - puts, puts + acks));
     // About 200 of each; six standard deviations are 85.
     assert!((115..285).contains(&puts) && (110..285).contains(&acks), "{puts} Puts, {acks} ACKs");
+}
+
+fn ip(namespace: &Namespace, arguments: &str) {
+    let arguments = ["-n", namespace.name()].into_iter().chain(arguments.split_whitespace());
+    let output = Command::new("ip").args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A flood from one node to another whose link is about to suffer.
+struct Suffering {
+    netns: Netns,
+    nodes: [Node; 2],
+    flood: Arc<Flood>,
+    targets: Vec<Driven<Flooded>>,
+    sources: Vec<Driven<Flooder>>,
+}
+
+impl Suffering {
+    fn start() -> Self {
+        let netns = Netns::new(Wiring::default());
+        let [a, b] = nids(&netns);
+        let (source, source_workers) = start(netns.a(), &config(netns.a(), a));
+        let (target, target_workers) = start(netns.b(), &config(netns.b(), b));
+        let flood = Flood::new(process(b), 1 << 40, 64);
+        let targets = flooded(&target, target_workers, &flood);
+        let sources = flooders(source_workers, &flood);
+        wait_until("the flood runs", PATIENCE, || flood.acked() > 1000);
+        Self { netns, nodes: [source, target], flood, targets, sources }
+    }
+
+    /// Ends the flood: every Put ends with an event that brings its buffer, every message ends.
+    fn end(self) -> Netns {
+        self.flood.stop();
+        all_ended(&self.flood);
+        let (mut sources, _) = stop_all(self.sources);
+        let (mut targets, _) = stop_all(self.targets);
+        settle(&mut sources, PATIENCE);
+        settle(&mut targets, PATIENCE);
+        for worker in &sources {
+            let usage = worker.shard().usage();
+            assert_eq!((usage.memory_descs, usage.events, usage.messages), (0, 0, 0), "{usage:?}");
+        }
+        drop(self.nodes);
+        self.netns
+    }
+}
+
+#[test]
+fn a_link_that_goes_down_and_comes_up() {
+    if !privileged() {
+        return;
+    }
+    for down_at_source in [true, false] {
+        let suffering = Suffering::start();
+        let (netns, flood) = (&suffering.netns, &suffering.flood);
+        let side = if down_at_source { netns.a() } else { netns.b() };
+        let name = &side.interface().name;
+        ip(side, &format!("link set dev {name} down"));
+        wait_until("Puts end without an ACK", PATIENCE, || flood.failed() > 0);
+        ip(side, &format!("link set dev {name} up"));
+        let acked = flood.acked();
+        wait_until("the flood goes on", PATIENCE, || flood.acked() > acked + 1000);
+        suffering.end();
+    }
+}
+
+#[test]
+fn a_link_that_is_deleted() {
+    if !privileged() {
+        return;
+    }
+    let suffering = Suffering::start();
+    ip(suffering.netns.a(), "link delete dev veth-a");
+    let flood = &suffering.flood;
+    wait_until("Puts end without an ACK", PATIENCE, || flood.failed() > 64);
+    // The counters of a program without an interface are still there to be read.
+    assert_ne!(suffering.nodes[1].xdp_frames().unwrap().slots.len(), 0);
+    let netns = suffering.end();
+
+    // Nodes on a new link of the same name.
+    ip(
+        netns.a(),
+        &format!(
+            "link add veth-a numrxqueues 2 numtxqueues 2 type veth peer name veth-b numrxqueues 2 \
+        numtxqueues 2 netns {}",
+            netns.b().name()
+        ),
+    );
+    for namespace in [netns.a(), netns.b()] {
+        let interface = namespace.interface();
+        ip(namespace, &format!("address add {}/24 dev {}", interface.ipv4, interface.name));
+        ip(namespace, &format!("link set dev {} up", interface.name));
+    }
+    let [a, b] = nids(&netns);
+    let source = start(netns.a(), &config(netns.a(), a));
+    let target = start(netns.b(), &config(netns.b(), b));
+    let plan = Plan::of_sizes(vec![(process(a), process(b))], &[10, 14, 16], &[0, 100, 1000]);
+    carry_out(plan, source, target, &[By::Application]);
+}
+
+/// Puts that ask for ACKs in the name of hosts that do not exist: the good peer waits for a while, since the
+/// ACKs hold credits until their next hop is given up, and goes on afterwards.
+#[test]
+fn acks_to_nobody_do_not_stay() {
+    if !privileged() {
+        return;
+    }
+    let suffering = Suffering::start();
+    let [source, target] = nids(&suffering.netns);
+    let socket = enter(suffering.netns.a(), || UdpSocket::bind((source.ip().unwrap(), 0)).unwrap());
+    socket.connect((target.ip().unwrap(), 988)).unwrap();
+    for number in 0..5_000_u32 {
+        let host = 3 + (number % 250) as u8;
+        let nobody = Nid::new_ip(target.net(), [10, 211, 0, host].into()).unwrap();
+        let mut put = Message::put(nobody, target, 10 + number % 7, u64::from(number / 7 % 32), 64);
+        let Body::Put { ack_md, .. } = &mut put.header.body else { panic!("a PUT") };
+        *ack_md = WireHandle { interface_cookie: 1, object_cookie: 1 };
+        socket.send(&put.datagram()).unwrap();
+        if number % 100 == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    let flood = &suffering.flood;
+    let acked = flood.acked();
+    wait_until("the flood goes on", PATIENCE, || flood.acked() > acked + 5000);
+    suffering.end();
 }
