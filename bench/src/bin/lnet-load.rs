@@ -1,7 +1,8 @@
 //! One node of a load: `lnet-load target` takes Puts and checks every byte, `lnet-load put` sends them.
 
-use std::net::IpAddr;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -14,14 +15,18 @@ use lnet_bench::report::{self, Line, Ready, Report};
 use lnet_user::node::{NiConfig, Node, NodeConfig, XdpMode};
 use lnet_user::runtime::{Idle, Worker};
 use lnet_wire::{Nid, ProcessId};
+use rustix::fs::FileType;
+
+const EXAMPLES: &str = "Examples (each in its own network namespace, joined by a veth pair):
+  lnet-load target --interface veth-b --nid 10.211.0.2@xdp
+  lnet-load put --interface veth-a --nid 10.211.0.1@xdp --target 10.211.0.2@xdp --count 100000
+  lnet-load put --interface veth-a --nid 10.211.0.1@xdp --target 10.211.0.2@xdp --size 64 --spin-us 50";
 
 /// One node of a load over the xdp LND.
 ///
 /// Both nodes print JSON lines to stdout: `ready` when they are up, `report` at their end.
 #[derive(Debug, Parser)]
-#[command(after_help = "Examples (each in its own network namespace, joined by a veth pair):
-  lnet-load target --interface veth-b --nid 10.211.0.2@xdp
-  lnet-load put --interface veth-a --nid 10.211.0.1@xdp --target 10.211.0.2@xdp --count 100000")]
+#[command(after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     role: Role,
@@ -29,9 +34,12 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Role {
-    /// Take Puts and check every byte, until standard input is closed or SIGINT or SIGTERM arrives.
+    /// Take Puts and check every byte, until SIGINT or SIGTERM arrives, or standard input ends (of a terminal or
+    /// a pipe).
+    #[command(after_help = EXAMPLES)]
     Target(NodeArgs),
     /// Put to a target.
+    #[command(after_help = EXAMPLES)]
     Put(PutArgs),
 }
 
@@ -46,14 +54,14 @@ struct NodeArgs {
     /// Shards of this node.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     shards: u32,
-    /// Receive queues that the interface must have.
-    #[arg(long)]
+    /// Receive queues that the interface must have at least.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
     queues: Option<u32>,
     /// How the XDP program is attached: auto, native or generic.
     #[arg(long, default_value = "auto")]
     mode: XdpMode,
     /// UDP port of the net.
-    #[arg(long, default_value_t = 988)]
+    #[arg(long, default_value_t = 988, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
     /// Object file of the XDP program; by default it is looked for where it is built and installed.
     #[arg(long)]
@@ -74,23 +82,31 @@ struct PutArgs {
     #[arg(long)]
     target: Nid,
     /// Puts.
-    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=plan::NUMBERS_MAX))]
     count: u64,
     /// Payload bytes of every Put; by default any number that fits a frame.
     #[arg(long)]
     size: Option<u32>,
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()),
         )
         .init();
-    match Cli::parse().role {
+    let outcome = match Cli::parse().role {
         Role::Target(args) => run_target(&args),
         Role::Put(args) => run_put(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Never a backtrace: what went wrong is what the user asked for, not where.
+            let _ = writeln!(std::io::stderr(), "error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }
 
@@ -120,11 +136,16 @@ fn ready(node: &Node, args: &NodeArgs) -> Line {
     })
 }
 
-/// Set when standard input ends or a signal asks to stop.
+/// Set when a signal asks to stop, or standard input ends: of a terminal, or of a pipe, behind which somebody
+/// holds the other end. What `/dev/null` or a file has to say is no wish to stop.
 fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    let stdin = rustix::fs::fstat(std::io::stdin()).map(|stat| FileType::from_raw_mode(stat.st_mode));
+    if !matches!(stdin, Ok(FileType::Fifo | FileType::Socket)) && !std::io::stdin().is_terminal() {
+        return Ok(stop);
     }
     let at_end = Arc::clone(&stop);
     std::thread::spawn(move || {
@@ -149,7 +170,35 @@ fn run_target(args: &NodeArgs) -> anyhow::Result<()> {
     Line::Report(Box::new(report)).print()
 }
 
+/// What can be said of the options without a node.
+fn check_put(args: &PutArgs) -> anyhow::Result<()> {
+    let (nid, target) = (args.node.nid, args.target);
+    ensure!(
+        args.node.shards <= initiator_shards_max(),
+        "--shards {}: the load runs on at most {} shards",
+        args.node.shards,
+        initiator_shards_max()
+    );
+    ensure!(target != nid, "--target {target} is this node's own NID: the NID of another node is expected");
+    ensure!(
+        target.net() == nid.net(),
+        "--target {target} is on another net than {nid}: a NID on net {} is expected",
+        nid.net()
+    );
+    let is_ipv4 = |nid: Nid| nid.ip().map(|address| address.is_ipv4());
+    ensure!(
+        target.ip().is_some() && is_ipv4(target) == is_ipv4(nid),
+        "--target {target}: an address of the same family as {nid} is expected"
+    );
+    Ok(())
+}
+
+const fn initiator_shards_max() -> u32 {
+    plan::INITIATOR_SHARDS_MAX as u32
+}
+
 fn run_put(args: &PutArgs) -> anyhow::Result<()> {
+    check_put(args)?;
     let stop = stop_flag()?;
     let (mut node, mut workers, max_bytes) = start(&args.node)?;
     if let Some(size) = args.size {
@@ -159,12 +208,6 @@ fn run_put(args: &PutArgs) -> anyhow::Result<()> {
             args.node.interface
         );
     }
-    let remote = args.target.ip();
-    ensure!(
-        remote.is_some_and(|address: IpAddr| Some(address) != args.node.nid.ip()),
-        "--target {}: the NID of another node is expected",
-        args.target
-    );
     node.open()?;
     ready(&node, &args.node).print()?;
     let load = initiator::Load {
@@ -176,6 +219,7 @@ fn run_put(args: &PutArgs) -> anyhow::Result<()> {
         ended: AtomicU64::new(0),
         stop: AtomicBool::new(false),
         running: AtomicUsize::new(workers.len()),
+        answered: AtomicBool::new(false),
     };
     let begun = Instant::now();
     let done = drive(&load, &mut workers, &stop)?;
@@ -208,7 +252,7 @@ fn drive(
             workers.iter_mut().map(|worker| scope.spawn(move || initiator::run(load, worker))).collect();
         while !threads.iter().all(std::thread::ScopedJoinHandle::is_finished) {
             bar.set_position(load.ended.load(Ordering::Relaxed));
-            load.stop.store(stop.load(Ordering::Relaxed), Ordering::Relaxed);
+            load.stop.fetch_or(stop.load(Ordering::Relaxed), Ordering::Relaxed);
             std::thread::sleep(Duration::from_millis(20));
         }
         threads

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use hdrhistogram::Histogram;
 use lnet_core::event::EventKind;
 use lnet_core::handle::{EqHandle, MdHandle};
@@ -43,12 +43,24 @@ pub struct Load {
     pub stop: AtomicBool,
     /// Shards whose Puts have not all ended.
     pub running: AtomicUsize,
+    /// Whether any Put has been acknowledged.
+    pub answered: AtomicBool,
 }
 
 impl Load {
     /// Whether no further Put is to be started.
     fn is_started(&self) -> bool {
         self.stop.load(Ordering::Relaxed) || self.next.load(Ordering::Relaxed) >= self.count
+    }
+}
+
+/// A shard whose Puts have not all ended: counted out however that comes, also by a panic, so that no sibling
+/// waits for it for ever.
+struct Running<'a>(&'a Load);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -79,8 +91,9 @@ struct Driver<'a> {
 /// Puts until the load is done, driving the shard on the calling thread.
 ///
 /// # Errors
-/// When the shard refuses what the load needs, or the kernel refuses to wait.
+/// When the shard refuses what the load needs, the kernel refuses to wait, or nobody answers.
 pub fn run(load: &Load, worker: &mut Worker) -> anyhow::Result<Done> {
+    let running = Running(load);
     let shard = usize::from(worker.shard_id().0);
     anyhow::ensure!(
         shard < INITIATOR_SHARDS_MAX,
@@ -91,9 +104,12 @@ pub fn run(load: &Load, worker: &mut Worker) -> anyhow::Result<Done> {
     let places = (0..WINDOW).map(|_| Place::Free(Buffer::zeroed(load.max_bytes as usize))).collect();
     let done = Done { puts: Puts::default(), latency_ns: report::histogram() };
     let mut driver = Driver { load, worker, event_queue, places, busy: 0, done };
-    let outcome = driver.put_all();
-    load.running.fetch_sub(1, Ordering::Relaxed);
-    outcome?;
+    if let Err(error) = driver.put_all() {
+        // The siblings' Puts are of no use without this shard's.
+        load.stop.store(true, Ordering::Relaxed);
+        return Err(error);
+    }
+    drop(running);
     // Siblings count on this shard for the frames of the queues that it owns.
     while load.running.load(Ordering::Relaxed) != 0 {
         if !driver.worker.progress() {
@@ -110,7 +126,7 @@ impl Driver<'_> {
             let progress = self.worker.progress();
             let mut events = false;
             while let Some(delivery) = self.worker.poll_event(self.event_queue) {
-                self.take(delivery);
+                self.take(delivery)?;
                 events = true;
             }
             if self.busy == 0 && self.load.is_started() {
@@ -179,15 +195,20 @@ impl Driver<'_> {
         Ok(())
     }
 
-    fn take(&mut self, delivery: Delivery) {
+    fn take(&mut self, delivery: Delivery) -> anyhow::Result<()> {
         let event = &delivery.event;
         let place = &mut self.places[event.user_ptr as usize];
-        let Place::Busy { put_at, length_bytes, acked, .. } = place else {
+        let Place::Busy { md, put_at, length_bytes, acked } = place else {
             unreachable!("the event of a place that is free")
         };
+        if event.kind == EventKind::Send && event.status != Status::Ok && !event.unlinked {
+            // No ACK comes of it. Unlinked already means that its last event is on the way.
+            let _ = self.worker.unlink(*md);
+        }
         if event.kind == EventKind::Ack && event.status == Status::Ok {
             let latency = self.worker.clock().now() - *put_at;
             self.done.latency_ns.saturating_record(latency.as_nanos() as u64);
+            self.load.answered.store(true, Ordering::Relaxed);
             *acked = true;
             self.done.puts.acked_bytes += u64::from(*length_bytes);
         }
@@ -199,6 +220,14 @@ impl Driver<'_> {
             let Some(buffer) = delivery.buffer else { unreachable!("the last event brings the buffer") };
             *place = Place::Free(buffer);
         }
+        // A whole window without a single answer: more of the same would be of no use.
+        if self.done.puts.lost >= WINDOW as u64 && !self.load.answered.load(Ordering::Relaxed) {
+            bail!(
+                "{} does not answer: is a target running there, in this network, on the same UDP port?",
+                self.load.target.nid
+            );
+        }
+        Ok(())
     }
 
     /// Unlinks what has waited too long for its ACK; the unlink event frees its place.

@@ -12,6 +12,9 @@ pub const INITIATOR_SHARDS_MAX: usize = 4;
 /// Places for Puts under way in each of the target's buffers.
 pub const PLACES: usize = WINDOW * INITIATOR_SHARDS_MAX;
 
+/// Numbers that a Put may have: the target keeps a bit for each, 32 MiB a shard at most.
+pub const NUMBERS_MAX: u64 = 1 << 28;
+
 /// The portals of the load and their policies: each policy there is, on two portals.
 #[must_use]
 pub fn policies(shards: u32) -> Vec<(u8, Policy)> {

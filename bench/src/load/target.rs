@@ -13,7 +13,7 @@ use lnet_user::node::Node;
 use lnet_user::runtime::{Home, Idle, ShardThread, Worker, available_cpus};
 use lnet_wire::{Nid, ProcessId};
 
-use super::plan::{FIRST_PORTAL, MATCH_BITS, PLACES, PORTALS, Put};
+use super::plan::{FIRST_PORTAL, MATCH_BITS, NUMBERS_MAX, PLACES, PORTALS, Put};
 use crate::report::Report;
 
 const ANYBODY: ProcessId = ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID };
@@ -81,7 +81,9 @@ impl Seen {
     fn check(&mut self, worker: &Worker, event: &Event) {
         let put = Put::new(event.hdr_data);
         let payload = payload_of(worker, event.md, event);
+        // Header data may be anything: nothing is kept of a Put that no load sends.
         let as_sent = event.status == Status::Ok
+            && put.number < NUMBERS_MAX
             && put.portal == event.portal
             && put.match_bits == event.match_bits
             && event.user_ptr == event.match_bits
@@ -93,13 +95,8 @@ impl Seen {
         }
     }
 
-    /// Whether this number has not arrived on this shard before. A number too large to be a Put's of any
-    /// load counts as seen.
+    /// Whether this number, below [`NUMBERS_MAX`], has not arrived on this shard before.
     fn is_first(&mut self, number: u64) -> bool {
-        const NUMBERS_MAX: u64 = 1 << 32;
-        if number >= NUMBERS_MAX {
-            return false;
-        }
         let (word, bit) = ((number / 64) as usize, number % 64);
         if word >= self.arrived.len() {
             self.arrived.resize(word + 1, 0);
