@@ -7,6 +7,9 @@
 //! - An entry without ignore bits is in one hash chain: of (portal, match bits) on a wildcard portal, of
 //!   (portal, match bits, NID, pid) on a unique one. An entry with ignore bits is in its portal's list.
 //!   So finding an exact entry takes the same time however many there are.
+//! - A chain repeats the descriptor of its first entry, so that entry and descriptor come from memory at the
+//!   same time and not one after the other; there are two chains for each entry, so that the first is
+//!   mostly the right one.
 //! - A portal has a kind exactly while it has entries. LNet keeps the kind for the life of the stack
 //!   (`lib-ptl.c: lnet_ptl_match_type`); here the last entry that goes takes it along.
 
@@ -115,6 +118,13 @@ impl Node<Stamps> for MatchEntry {
     }
 }
 
+/// Exact entries with the same hash.
+struct Chain {
+    list: List<Stamps>,
+    /// The descriptor of the first entry, or [`NONE`].
+    first_md: u32,
+}
+
 struct Portal {
     kind: Option<Kind>,
     entry_count: u32,
@@ -157,17 +167,17 @@ pub(crate) enum Found {
 /// The match entries of a shard.
 pub(crate) struct MatchTables {
     entries: Slab<MatchEntry>,
-    chains: Box<[List<Stamps>]>,
+    chains: Box<[Chain]>,
     portals: [Portal; PORTALS],
     seed: Seed,
 }
 
 impl MatchTables {
     pub(crate) fn new(capacity: u32, seed: Seed) -> Self {
-        let chains = capacity.next_power_of_two().max(1);
+        let chains = 2 * capacity.next_power_of_two();
         Self {
             entries: Slab::new(capacity),
-            chains: (0..chains).map(|_| List::new()).collect(),
+            chains: (0..chains).map(|_| Chain { list: List::new(), first_md: NONE }).collect(),
             portals: core::array::from_fn(|_| Portal {
                 kind: None,
                 entry_count: 0,
@@ -210,11 +220,14 @@ impl MatchTables {
         let slot = self.entries.insert(entry).map_err(|_| EntryError::Full)?;
         portal.kind = Some(kind);
         portal.entry_count += 1;
-        let list = if exact { &mut self.chains[chain as usize] } else { &mut portal.ranges };
+        let list = if exact { &mut self.chains[chain as usize].list } else { &mut portal.ranges };
         match spec.position {
             Position::Before => {
                 portal.lowest -= 1;
                 list.push_front(&mut self.entries, slot);
+                if exact {
+                    self.chains[chain as usize].first_md = NONE;
+                }
             }
             Position::After => {
                 portal.next += 1;
@@ -231,7 +244,9 @@ impl MatchTables {
         if chain == NONE {
             portal.ranges.remove(&mut self.entries, slot);
         } else {
-            self.chains[chain as usize].remove(&mut self.entries, slot);
+            let chain = &mut self.chains[chain as usize];
+            chain.list.remove(&mut self.entries, slot);
+            chain.first_md = self.entries.get(chain.list.first()).map_or(NONE, |first| first.md);
         }
         portal.entry_count -= 1;
         if portal.entry_count == 0 {
@@ -241,8 +256,19 @@ impl MatchTables {
         self.entries.remove(slot)
     }
 
-    pub(crate) fn entry_mut(&mut self, slot: u32) -> &mut MatchEntry {
-        &mut self.entries[slot]
+    /// Gives an entry a descriptor, or with [`NONE`] takes it away.
+    pub(crate) fn set_md(&mut self, slot: u32, md: u32) {
+        let entry = &mut self.entries[slot];
+        entry.md = md;
+        let chain = entry.chain;
+        if chain != NONE && self.chains[chain as usize].list.first() == slot {
+            self.chains[chain as usize].first_md = md;
+        }
+    }
+
+    /// Makes an entry go with its descriptor.
+    pub(crate) fn set_auto_unlink(&mut self, slot: u32) {
+        self.entries[slot].auto_unlink = true;
     }
 
     pub(crate) fn entry(&self, slot: u32) -> &MatchEntry {
@@ -267,11 +293,17 @@ impl MatchTables {
         let portal = &self.portals[message.portal as usize];
         let Some(kind) = portal.kind else { return Found::Nothing };
         let chain = self.chain(kind, message.portal, message.match_bits, &message.source);
-        let exact = self.first_match(mds, message, self.chains[chain as usize].first(), i64::MAX);
-        let bound = exact.map_or(i64::MAX, |slot| self.entries[slot].stamp);
-        let ranged = self.first_match(mds, message, portal.ranges.first(), bound);
-        let Some(slot) = ranged.or(exact) else { return Found::Nothing };
-        let md = self.entries[slot].md;
+        let chain = &self.chains[chain as usize];
+        let exact = self.first_match(mds, message, chain.list.first(), chain.first_md, i64::MAX);
+        let first_range = portal.ranges.first();
+        let found = if first_range == NONE {
+            exact
+        } else {
+            let bound = exact.map_or(i64::MAX, |(slot, _)| self.entries[slot].stamp);
+            let md = self.entries[first_range].md;
+            self.first_match(mds, message, first_range, md, bound).or(exact)
+        };
+        let Some((_, md)) = found else { return Found::Nothing };
         Self::room(md, &mds[md], message)
     }
 
@@ -282,21 +314,23 @@ impl MatchTables {
         mds: &Slab<MemoryDesc>,
         message: &Arriving,
         mut slot: u32,
+        mut md: u32,
         bound: i64,
-    ) -> Option<u32> {
+    ) -> Option<(u32, u32)> {
         while slot != NONE {
             let entry = &self.entries[slot];
             // Stamps of several portals meet in one chain, but a chain is looked through without a bound.
             if entry.stamp >= bound {
                 return None;
             }
-            if entry.md != NONE && entry.accepts(message) {
-                let md = &mds[entry.md];
-                if !md.is_exhausted() && md.options.contains(message.operation) {
-                    return Some(slot);
+            if md != NONE && entry.accepts(message) {
+                let descriptor = &mds[md];
+                if !descriptor.is_exhausted() && descriptor.options.contains(message.operation) {
+                    return Some((slot, md));
                 }
             }
             slot = List::next(&self.entries, slot);
+            md = self.entries.get(slot).map_or(NONE, |next| next.md);
         }
         None
     }

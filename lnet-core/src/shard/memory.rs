@@ -37,7 +37,7 @@ impl Shard {
         }
         match self.make_attached(spec) {
             Ok(slot) => {
-                self.tables.entry_mut(entry_slot).md = slot;
+                self.tables.set_md(entry_slot, slot);
                 self.mds[slot].entry = entry_slot;
                 Ok(self.md_handle(slot))
             }
@@ -89,7 +89,7 @@ impl Shard {
             self.tables.remove(slot);
             return Ok(Unlinked::Done);
         }
-        self.tables.entry_mut(slot).auto_unlink = true;
+        self.tables.set_auto_unlink(slot);
         Ok(self.unlink_slot(md, Status::Ok))
     }
 
@@ -217,7 +217,7 @@ impl Shard {
         if entry == NONE {
             return;
         }
-        self.tables.entry_mut(entry).md = NONE;
+        self.tables.set_md(entry, NONE);
         if self.tables.entry(entry).auto_unlink {
             self.tables.remove(entry);
         }
