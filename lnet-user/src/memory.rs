@@ -89,11 +89,6 @@ impl Memory {
         Some(loan.or_else(ended)?.buffer)
     }
 
-    fn loan(&self, span: &Span) -> &Loan {
-        let loan = self.loans[span.md.0.slot() as usize].as_ref();
-        loan.filter(|loan| loan.md == span.md).expect("a span names a descriptor that holds a buffer")
-    }
-
     /// The bytes of a span.
     ///
     /// # Panics
@@ -102,7 +97,10 @@ impl Memory {
     #[inline]
     #[must_use]
     pub fn bytes(&self, span: &Span) -> &[u8] {
-        &self.loan(span).buffer[range(span)]
+        let current = self.loans[span.md.0.slot() as usize].as_ref();
+        let loan = current.filter(|loan| loan.md == span.md);
+        let ended = || self.ended.iter().find(|loan| loan.md == span.md);
+        &loan.or_else(ended).expect(NO_LOAN).buffer[range(span)]
     }
 
     /// The bytes of a span, to be written.
@@ -112,11 +110,15 @@ impl Memory {
     #[inline]
     #[must_use]
     pub fn bytes_mut(&mut self, span: &Span) -> &mut [u8] {
-        let loan = self.loans[span.md.0.slot() as usize].as_mut();
-        let loan = loan.filter(|loan| loan.md == span.md);
-        &mut loan.expect("a span names a descriptor that holds a buffer").buffer[range(span)]
+        // Only a descriptor that still lives is written to, and that one has its slot.
+        let current = self.loans[span.md.0.slot() as usize].as_mut();
+        let loan = current.filter(|loan| loan.md == span.md);
+        &mut loan.expect(NO_LOAN).buffer[range(span)]
     }
 }
+
+/// A shard's span for a descriptor that has no buffer is a programming error.
+const NO_LOAN: &str = "a span names a descriptor that holds a buffer";
 
 /// A buffer lies in memory, so an offset into it fits a `usize`.
 #[inline]
@@ -144,6 +146,8 @@ mod tests {
         memory.lend(md(1, 1), buffer(1), true);
         memory.lend(md(1, 2), buffer(2), true);
         assert_eq!(memory.bytes(&Span { md: md(1, 2), offset_bytes: 1, length_bytes: 2 }), [2, 2]);
+        // An event of the former descriptor is being looked at while its last one waits.
+        assert_eq!(memory.bytes(&Span { md: md(1, 1), offset_bytes: 0, length_bytes: 3 }), [1, 1, 1]);
         assert_eq!(memory.give_back(md(1, 1)), Some(buffer(1)));
         assert_eq!(memory.give_back(md(1, 1)), None);
         assert_eq!(memory.give_back(md(1, 2)), Some(buffer(2)));
