@@ -17,7 +17,7 @@ use core::marker::PhantomData;
 use lnet_wire::Header;
 
 use crate::event::Event;
-use crate::list::{Link, List, Node};
+use crate::list::{Link, List, NONE, Node};
 use crate::lnd::{NiId, Span, Status, Transmit, TxId};
 use crate::slab::Slab;
 use crate::time::Instant;
@@ -167,6 +167,10 @@ pub(crate) struct Queue<S> {
 impl<S> Queue<S> {
     pub(crate) const fn new() -> Self {
         Self { list: List::new(), state: PhantomData }
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.list.first() == NONE
     }
 
     pub(crate) fn push(&mut self, messages: &mut Messages, message: Message<S>) {

@@ -233,6 +233,12 @@ impl Shard {
         credits.chain(self.trackers.next()).min()
     }
 
+    /// Whether [`Shard::poll_transmit`] has a message of any interface.
+    #[must_use]
+    pub fn has_transmit(&self) -> bool {
+        self.interfaces.iter().any(|interface| !interface.ready.is_empty())
+    }
+
     fn event_queue_slot(&self, queue: EqHandle) -> Option<u32> {
         let EqHandle(cookie) = queue;
         (self.made(cookie, Kind::EventQueue) && self.events.holds(cookie.slot(), cookie.generation()))

@@ -12,5 +12,5 @@ mod worker;
 pub use clock::Clock;
 pub use cpu::{available_cpus, pin_to_cpu};
 pub use steering::{Home, Steering, SteeringError};
-pub use thread::{Idle, ShardGone, ShardThread};
+pub use thread::{Idle, NotSpawned, ShardGone, ShardThread};
 pub use worker::{Delivery, LendError, Refused, Worker};

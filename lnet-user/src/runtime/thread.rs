@@ -21,6 +21,19 @@ const CALLS_MAX: usize = 256;
 #[error("the shard's thread has ended")]
 pub struct ShardGone;
 
+/// A shard got no thread.
+#[derive(Debug, Error)]
+#[error("shard {} got no thread: {error}", worker.shard_id().0)]
+pub struct NotSpawned<S> {
+    /// Why.
+    #[source]
+    pub error: std::io::Error,
+    /// The shard.
+    pub worker: Worker,
+    /// Its service.
+    pub service: S,
+}
+
 /// What a shard's thread does when there is nothing to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Idle {
@@ -34,7 +47,7 @@ pub struct ShardThread<S> {
     calls: Producer<Call>,
     waker: Waker,
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<(Worker, S)>>,
+    thread: Option<JoinHandle<Option<(Worker, S)>>>,
 }
 
 impl<S> std::fmt::Debug for ShardThread<S> {
@@ -49,32 +62,44 @@ impl<S: Send + 'static> ShardThread<S> {
     /// their payload in place and starts what it likes; it must not block.
     ///
     /// # Errors
-    /// The kernel's refusal to make the thread, or to bind it to `cpu`.
+    /// [`NotSpawned`] with the kernel's refusal to make the thread or to bind it to `cpu`, and with what was
+    /// to be run.
     pub fn spawn(
         mut worker: Worker,
         cpu: Option<usize>,
         idle: Idle,
-        mut service: S,
+        service: S,
         mut turn: impl FnMut(&mut Worker, &mut S) + Send + 'static,
-    ) -> std::io::Result<Self> {
+    ) -> Result<Self, Box<NotSpawned<S>>> {
+        let (pinned, is_pinned) = mpsc::sync_channel(1);
+        let (start, started) = mpsc::sync_channel::<(Worker, S)>(1);
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let name = format!("lnet-shard-{}", worker.shard_id().0);
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            // The starter hears of a failure; if it is gone there is nobody to tell.
+            let _ = pinned.send(cpu.map_or(Ok(()), pin_to_cpu));
+            let (mut worker, mut service) = started.recv().ok()?;
+            drive(&mut worker, idle, &stopped, |worker| turn(worker, &mut service));
+            Some((worker, service))
+        });
+        let thread = match thread {
+            Ok(thread) => thread,
+            Err(error) => return Err(Box::new(NotSpawned { error, worker, service })),
+        };
+        let ended = || Err(std::io::Error::other("the shard's thread has ended"));
+        let released = worker.release().map_err(std::io::Error::other);
+        if let Err(error) = is_pinned.recv().unwrap_or_else(|_| ended()).and(released) {
+            return Err(Box::new(NotSpawned { error, worker, service }));
+        }
         let (calls, consumer) = RingBuffer::new(CALLS_MAX);
         worker.take_calls_from(consumer);
         let waker = worker.waker();
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let (pinned, is_pinned) = mpsc::sync_channel(1);
-        let name = format!("lnet-shard-{}", worker.shard_id().0);
-        let thread = std::thread::Builder::new().name(name).spawn(move || {
-            let result = cpu.map_or(Ok(()), pin_to_cpu);
-            let failed = result.is_err();
-            // The starter hears of a failure; if it is gone there is nobody to tell.
-            let _ = pinned.send(result);
-            if !failed {
-                drive(&mut worker, idle, &stopped, |worker| turn(worker, &mut service));
-            }
-            (worker, service)
-        })?;
-        is_pinned.recv().unwrap_or_else(|_| Err(std::io::Error::other("the shard's thread has ended")))?;
+        // The thread waits for it and does nothing else meanwhile.
+        if let Err(mpsc::SendError((worker, service))) = start.send((worker, service)) {
+            let error = std::io::Error::other("the shard's thread has ended");
+            return Err(Box::new(NotSpawned { error, worker, service }));
+        }
         Ok(Self { calls, waker, stop, thread: Some(thread) })
     }
 
@@ -86,35 +111,47 @@ impl<S: Send + 'static> ShardThread<S> {
         &mut self,
         call: impl FnOnce(&mut Worker) -> R + Send + 'static,
     ) -> Result<R, ShardGone> {
+        const PATIENCE: Duration = Duration::from_millis(100);
         let (answer, result) = mpsc::sync_channel(1);
         let mut call: Call = Box::new(move |worker| {
             // A caller that is gone wants no answer.
             let _ = answer.send(call(worker));
         });
         while let Err(rtrb::PushError::Full(back)) = self.calls.push(call) {
-            if self.calls.is_abandoned() {
+            if self.is_gone() {
                 return Err(ShardGone);
             }
             call = back;
             std::thread::yield_now();
         }
         self.waker.wake();
-        result.recv().map_err(|_| ShardGone)
+        // A call that nobody took any more stays in the ring, and its answer with it.
+        loop {
+            match result.recv_timeout(PATIENCE) {
+                Ok(result) => return Ok(result),
+                Err(mpsc::RecvTimeoutError::Timeout) if !self.is_gone() => {}
+                Err(_) => return result.try_recv().map_err(|_| ShardGone),
+            }
+        }
     }
 
-    /// Stops the thread and gives the shard back, to be driven by whoever takes it. A shard that has slept
-    /// sleeps on no other thread: [`Worker::wait`] refuses it there, [`Worker::progress`] goes on.
+    fn is_gone(&self) -> bool {
+        self.calls.is_abandoned() || self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Stops the thread and gives the shard back, to be driven by whoever takes it.
     ///
     /// # Errors
     /// [`ShardGone`] if the thread has panicked.
     pub fn stop(mut self) -> Result<(Worker, S), ShardGone> {
-        self.end().ok_or(ShardGone)
-    }
-
-    fn end(&mut self) -> Option<(Worker, S)> {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();
-        self.thread.take()?.join().ok()
+        let ended = self.thread.take().and_then(|thread| thread.join().ok()).flatten();
+        let (mut worker, service) = ended.ok_or(ShardGone)?;
+        if let Err(error) = worker.release() {
+            tracing::error!(%error, "the shard that was stopped cannot sleep on another thread");
+        }
+        Ok((worker, service))
     }
 }
 
@@ -134,9 +171,10 @@ fn drive(worker: &mut Worker, idle: Idle, stop: &AtomicBool, mut turn: impl FnMu
     let mut can_sleep = true;
     while !stop.load(Ordering::Acquire) {
         let busy = worker.progress();
+        let events = worker.waiting_events();
         turn(worker);
-        // The second look sends what the turn has started: sleeping would keep it here.
-        if busy || worker.progress() || worker.has_work() {
+        // Events that the turn leaves are for somebody else to take, and no reason to stay awake.
+        if busy || worker.waiting_events() != events {
             idle_since = None;
             continue;
         }

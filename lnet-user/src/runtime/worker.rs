@@ -83,6 +83,10 @@ pub struct Worker {
     waiter: Waiter,
     steering: Steering,
     interfaces: u16,
+    /// Where the next turn begins to look for messages.
+    first_ni: u16,
+    /// Whether the last turn left messages because a device had no room.
+    device_full: bool,
     calls: Option<Consumer<Call>>,
 }
 
@@ -105,7 +109,18 @@ impl Worker {
         for (index, socket) in lnd.sockets().enumerate() {
             waiter.watch(socket, Token(index as u64))?;
         }
-        Ok(Self { shard, lnd, memory, clock, waiter, steering, interfaces, calls: None })
+        Ok(Self {
+            shard,
+            lnd,
+            memory,
+            clock,
+            waiter,
+            steering,
+            interfaces,
+            first_ni: 0,
+            device_full: false,
+            calls: None,
+        })
     }
 
     /// The number of this shard.
@@ -250,16 +265,21 @@ impl Worker {
 
     fn transmit(&mut self, now: Instant) -> bool {
         let mut submitted = 0;
-        for ni in (0..self.interfaces).map(NiId) {
+        self.device_full = false;
+        for step in 0..self.interfaces {
+            let ni = NiId((self.first_ni + step) % self.interfaces);
             while submitted < TRANSMIT_BUDGET {
                 let Some(transmit) = self.shard.poll_transmit(ni) else { break };
                 if let Err(full) = self.lnd.submit(now, transmit, &self.memory) {
                     self.shard.give_back(full);
+                    self.device_full = true;
                     break;
                 }
                 submitted += 1;
             }
         }
+        // Each NI is first in its turn, so that none uses up the budget for ever.
+        self.first_ni = (self.first_ni + 1) % self.interfaces;
         self.lnd.flush();
         submitted != 0
     }
@@ -277,41 +297,46 @@ impl Worker {
 
     /// Sleeps until something arrives, a timer is due, another thread calls [`Waker::wake`], or
     /// `timeout` is over. Returns at once if there is something to do; call it when [`Worker::progress`] has
-    /// found nothing. All calls must come from one thread.
+    /// found nothing. All calls come from one thread, unless [`Worker::release`] was called in between.
     ///
     /// # Errors
     /// The kernel's refusal to wait.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<(), WaitError> {
-        self.wait_unless(|| false, timeout)
+        if self.waiting_events() != 0 { Ok(()) } else { self.wait_unless(|| false, timeout) }
     }
 
-    /// As [`Worker::wait`], but not if `stop` says so once wake-ups are armed.
+    /// Lets another thread wait from now on.
+    ///
+    /// # Errors
+    /// The kernel's refusal of what a new waiter needs.
+    pub fn release(&mut self) -> Result<(), WaitError> {
+        self.waiter.release()
+    }
+
+    /// As [`Worker::wait`], whether events wait or not, but not if `stop` says so once wake-ups are armed.
     pub(super) fn wait_unless(
         &mut self,
         stop: impl Fn() -> bool,
         timeout: Option<Duration>,
     ) -> Result<(), WaitError> {
-        let now = self.clock.coarse();
-        let due = [self.shard.poll_timeout(), self.lnd.poll_timeout()].into_iter().flatten().min();
-        let sleep = [
-            timeout,
-            due.map(|due| due - now),
-            (self.lnd.frames_in_flight() != 0).then_some(COMPLETION_POLL),
-        ];
         let armed = self.waiter.arm();
         // What came before the arming woke nobody. Frames are no matter: their arrival wakes anyway.
         let called = self.calls.as_ref().is_some_and(|calls| !calls.is_empty());
-        if stop() || called || has_work(&self.shard, &self.lnd) {
+        let has_messages = self.shard.has_transmit() && !self.device_full;
+        if stop() || called || has_messages || self.lnd.has_work() {
             return Ok(());
         }
+        let now = self.clock.coarse();
+        let due = [self.shard.poll_timeout(), self.lnd.poll_timeout()].into_iter().flatten().min();
+        let sleep =
+            [timeout, due.map(|due| due - now), self.lnd.awaits_completions().then_some(COMPLETION_POLL)];
         armed.wait(sleep.into_iter().flatten().min(), |_| {}).map(drop)
     }
 
-    /// Whether an event waits to be taken, or the next turn would find something to do that no frame
-    /// brought.
+    /// Events that wait to be taken, in all queues.
     #[must_use]
-    pub fn has_work(&self) -> bool {
-        has_work(&self.shard, &self.lnd)
+    pub fn waiting_events(&self) -> u32 {
+        self.shard.usage().events
     }
 
     /// Wakes this shard from another thread.
@@ -323,8 +348,4 @@ impl Worker {
     pub(super) fn take_calls_from(&mut self, calls: Consumer<Call>) {
         self.calls = Some(calls);
     }
-}
-
-fn has_work(shard: &Shard, lnd: &XdpLnd) -> bool {
-    shard.usage().events != 0 || lnd.has_work()
 }

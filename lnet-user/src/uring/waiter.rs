@@ -132,6 +132,7 @@ pub struct Waiter {
     idle: u32,
     waker: Waker,
     started: bool,
+    flavour: Flavour,
 }
 
 impl fmt::Debug for Waiter {
@@ -161,6 +162,17 @@ impl Waiter {
         if watches_max == 0 || watches_max > WATCHES_MAX {
             return Err(WaitError::TooManyWatches { watches_max: WATCHES_MAX });
         }
+        let ring = Self::ring(watches_max, flavour)?;
+        let waker = Waker::new().map_err(|source| WaitError::System { operation: "eventfd", source })?;
+        let started = flavour == Flavour::Plain;
+        let watches = Vec::with_capacity(watches_max as usize + 1);
+        let mut waiter = Self { ring, watches, watches_max, idle: 0, waker, started, flavour };
+        let fd = waiter.waker.fd().try_clone_to_owned().map_err(|error| system("dup", &error))?;
+        waiter.insert(fd, None);
+        Ok(waiter)
+    }
+
+    fn ring(watches_max: u32, flavour: Flavour) -> Result<IoUring, WaitError> {
         // One more for the waker; each may have a poll and a removal in flight.
         let operations = (watches_max + 1) * 2;
         let mut builder = IoUring::builder();
@@ -171,13 +183,30 @@ impl Waiter {
         }
         let ring = builder.build(operations.next_power_of_two()).map_err(|error| refused(&error))?;
         check_features(&ring)?;
-        let waker = Waker::new().map_err(|source| WaitError::System { operation: "eventfd", source })?;
-        let started = flavour == Flavour::Plain;
-        let watches = Vec::with_capacity(watches_max as usize + 1);
-        let mut waiter = Self { ring, watches, watches_max, idle: 0, waker, started };
-        let fd = waiter.waker.fd().try_clone_to_owned().map_err(|error| system("dup", &error))?;
-        waiter.insert(fd, None);
-        Ok(waiter)
+        Ok(ring)
+    }
+
+    /// Lets the next thread that waits have the waiter, with all that it watches and its wakers.
+    ///
+    /// # Errors
+    /// What the kernel refuses to a new ring; this thread goes on having the waiter then.
+    pub fn release(&mut self) -> Result<(), WaitError> {
+        if !self.started || self.flavour == Flavour::Plain {
+            return Ok(());
+        }
+        // The ring was made for one thread, for good. What was in flight ends with it.
+        self.ring = Self::ring(self.watches_max, self.flavour)?;
+        self.started = false;
+        self.idle = 0;
+        for watch in &mut self.watches {
+            if watch.state == State::Ending {
+                watch.fd = None;
+            }
+            watch.state = State::Idle;
+            watch.failed = None;
+            self.idle += u32::from(watch.fd.is_some());
+        }
+        Ok(())
     }
 
     /// Wakes this waiter.
