@@ -395,11 +395,16 @@ fn open_rings(
             let opened = xsk::open_queue(&umem, &queue_config)?;
             let owner = owners.next().unwrap_or(0);
             let lane_index = rings[owner].0.len();
-            rings[owner].1.push(OwnedQueue { lane_index, fill: opened.fill, completion: opened.completion });
+            let owned = OwnedQueue::new(lane_index, opened.fill, opened.completion);
             for (shard, socket) in opened.sockets.into_iter().enumerate() {
                 program.set_socket(queue, shard as u32, &socket)?;
-                rings[shard].0.push(Lane::new(interface.index, queue, socket));
+                let mut lane = Lane::new(interface.index, queue, socket, queue < interface.tx_queues);
+                if shard != owner {
+                    owned.lend_to(&mut lane, owner);
+                }
+                rings[shard].0.push(lane);
             }
+            rings[owner].1.push(owned);
         }
     }
     let lnds = XdpLnd::for_shards(&common, frames, rings, wakers);

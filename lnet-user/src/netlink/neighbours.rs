@@ -195,7 +195,7 @@ impl Neighbours {
             Some(published) => !matches!(published.resolution, Resolution::Unreachable(_)),
             None => !self.shared.interfaces.contains(&interface_index),
         };
-        pending || self.questions.as_ref().is_some_and(|questions| questions.try_send(key).is_ok())
+        pending || self.questions.as_ref().is_none_or(|questions| questions.try_send(key).is_ok())
     }
 
     /// Has `hook` called, by the netlink thread, after each change of the generation, as long as this lives.

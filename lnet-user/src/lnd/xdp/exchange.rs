@@ -2,7 +2,8 @@
 //!
 //! Sockets of one receive queue share its fill and completion ring, which one shard owns; frames that
 //! another shard received from that queue travel home here, and so do packets that steering brought to the
-//! wrong shard. Each parcel holds a frame and there are as many places as frames, so a push never fails.
+//! wrong shard. Each parcel holds a frame, and there is always a place for every frame of the addressee's
+//! on its way home; packets that are handed over have a bounded number of further places.
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
@@ -25,9 +26,18 @@ pub(super) enum Arrival {
     Packet { lane_index: usize },
 }
 
-/// A parcel of frames that queues up wakes a sleeping addressee once it is this long: frames that go
-/// home are wanted only when the fill ring runs low.
-const HOME_WAKE_COUNT: usize = 64;
+/// Places for descriptors that are handed over, from one shard to another.
+const HANDED_OVER_MAX: usize = 1024;
+
+/// Sizes of an exchange.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    /// Frames whose home one shard is.
+    pub(super) frames_per_shard: usize,
+    /// Frames that wait for a sleeping shard before it is woken for them: they are wanted only when its
+    /// fill rings run low.
+    pub(super) home_wake_count: usize,
+}
 
 struct Addressee {
     parcels: Producer<Parcel>,
@@ -45,20 +55,22 @@ pub(super) struct Exchange {
     /// By shard; `None` at this shard's own place.
     to: Vec<Option<Addressee>>,
     from: Vec<Sender>,
+    sizes: Sizes,
 }
 
 impl Exchange {
-    /// The ends of all shards, for at most `frames` frames; `wakers` are the shards' own.
-    pub(super) fn mesh(frames: usize, wakers: &[Waker]) -> Vec<Self> {
+    /// The ends of all shards; `wakers` are the shards' own.
+    pub(super) fn mesh(sizes: Sizes, wakers: &[Waker]) -> Vec<Self> {
         let shards = wakers.len();
-        let mut ends: Vec<Self> = (0..shards).map(|_| Self { to: Vec::new(), from: Vec::new() }).collect();
+        let mut ends: Vec<Self> =
+            (0..shards).map(|_| Self { to: Vec::new(), from: Vec::new(), sizes }).collect();
         for sender in 0..shards {
             for (receiver, waker) in wakers.iter().enumerate() {
                 if sender == receiver {
                     ends[sender].to.push(None);
                     continue;
                 }
-                let (producer, consumer) = RingBuffer::new(frames);
+                let (producer, consumer) = RingBuffer::new(sizes.frames_per_shard + HANDED_OVER_MAX);
                 ends[sender].to.push(Some(Addressee { parcels: producer, waker: waker.clone() }));
                 let packet = Vec::with_capacity(FRAGMENTS_MAX as usize);
                 ends[receiver].from.push(Sender { parcels: consumer, packet });
@@ -70,26 +82,40 @@ impl Exchange {
     /// Sends a frame home to `shard`.
     #[inline]
     pub(super) fn send_home(&mut self, shard: usize, frame: Frame) {
+        let wake_count = self.sizes.home_wake_count;
         let addressee = self.addressee(shard);
         push(&mut addressee.parcels, Parcel::Home(frame));
-        if addressee.parcels.buffer().capacity() - addressee.parcels.slots() >= HOME_WAKE_COUNT {
+        if addressee.parcels.buffer().capacity() - addressee.parcels.slots() >= wake_count {
             addressee.waker.wake();
         }
     }
 
-    /// Hands a packet over to `shard`, whose it is: all of its descriptors, in order.
+    /// Hands the descriptors of a packet over to `shard`, whose it is, and empties `packet`; leaves it as it
+    /// is and returns false when too many wait there already.
     pub(super) fn hand_over(
         &mut self,
         shard: usize,
         lane_index: usize,
-        packet: impl Iterator<Item = RxDescriptor>,
-    ) {
+        packet: &mut Vec<RxDescriptor>,
+    ) -> bool {
+        let kept_for_home = self.sizes.frames_per_shard;
         let addressee = self.addressee(shard);
-        for descriptor in packet {
+        if addressee.parcels.slots() < kept_for_home + packet.len() {
+            return false;
+        }
+        for descriptor in packet.drain(..) {
             let parcel = Parcel::Misdirected { lane_index: lane_index as u32, descriptor };
             push(&mut addressee.parcels, parcel);
         }
         addressee.waker.wake();
+        true
+    }
+
+    /// Wakes `shard`, another one.
+    pub(super) fn wake(&self, shard: usize) {
+        if let Some(addressee) = &self.to[shard] {
+            addressee.waker.wake();
+        }
     }
 
     /// What has arrived next; the descriptors of a packet are appended to `packet`, which is never given a
@@ -125,6 +151,6 @@ impl Exchange {
 
 fn push(parcels: &mut Producer<Parcel>, parcel: Parcel) {
     if parcels.push(parcel).is_err() {
-        unreachable!("there are as many places as frames, and each parcel holds one");
+        unreachable!("a place is kept for every frame of the addressee's, and others ask first");
     }
 }

@@ -1,14 +1,21 @@
 //! A shard's rings: its sockets, one on each queue, and the rings of the queues that it owns.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use lnet_core::time::Instant;
 
 use super::BUDGET_MAX;
 #[cfg(all(test, not(loom)))]
 use crate::xsk::RxRing;
 use crate::xsk::{CompletionRing, FRAGMENTS_MAX, FillRing, Kick, RxDescriptor, Socket, TxDescriptor, TxRing};
 
-/// A call of `sendto` moves a bounded number of descriptors; this many calls empty any ring of ours.
-const KICKS_MAX: u32 = 256;
+/// How often a device is tried again that refuses to send.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+/// How long a device may refuse to send before its messages end without it.
+const REFUSAL_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A socket's rings, and how the device is told of them.
 pub(crate) enum Device {
@@ -19,25 +26,58 @@ pub(crate) enum Device {
     Plain { rx: RxRing, tx: TxRing },
 }
 
+/// Frames with the device on a queue that were sent by shards that do not own it: the owner looks for their
+/// completion in their stead.
+pub(super) type Borrowed = Arc<AtomicU32>;
+
 /// This shard's socket on one queue of one interface.
 pub(crate) struct Lane {
     pub(crate) interface_index: u32,
     pub(crate) queue: u32,
     device: Device,
+    /// Whether the interface has a transmit queue of this number.
+    pub(super) sends: bool,
+    /// The shard that owns the queue, if that is another one.
+    pub(super) lender: Option<(usize, Borrowed)>,
     /// Received descriptors: those of a packet whose last one has not been seen wait here.
     pub(super) arrived: VecDeque<RxDescriptor>,
     /// Descriptors pushed that the kernel has not been told of.
     unflushed: bool,
+    refusal: Refusal,
+}
+
+/// Whether the device refuses to send: the interface is down, or gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Refusal {
+    None,
+    /// It has just refused.
+    Fresh,
+    /// It goes on refusing.
+    Lasting {
+        since: Instant,
+        retry_at: Instant,
+        given_up: bool,
+    },
 }
 
 impl Lane {
-    pub(crate) fn new(interface_index: u32, queue: u32, socket: Socket) -> Self {
-        Self::over(interface_index, queue, Device::Socket(socket))
+    /// `sends`: whether the interface has a transmit queue of this number.
+    pub(crate) fn new(interface_index: u32, queue: u32, socket: Socket, sends: bool) -> Self {
+        Self { sends, ..Self::over(interface_index, queue, Device::Socket(socket)) }
     }
 
     pub(super) fn over(interface_index: u32, queue: u32, device: Device) -> Self {
         let arrived = VecDeque::with_capacity((BUDGET_MAX + FRAGMENTS_MAX) as usize);
-        Self { interface_index, queue, device, arrived, unflushed: false }
+        Self {
+            interface_index,
+            queue,
+            device,
+            sends: true,
+            lender: None,
+            arrived,
+            unflushed: false,
+            refusal: Refusal::None,
+        }
     }
 
     /// The socket; stand-ins have none.
@@ -87,35 +127,93 @@ impl Lane {
         self.unflushed = true;
     }
 
-    /// Whether the kernel is still to be told of something.
-    pub(super) fn is_unflushed(&self) -> bool {
-        self.unflushed
-    }
-
-    /// Tells the kernel of all that was pushed. What it has no memory for is tried again with the next call.
+    /// Counts `count` descriptors that were pushed towards the owner of the queue.
     #[inline]
-    pub(super) fn flush(&mut self) {
-        if self.unflushed {
-            self.tx().commit();
-            self.unflushed = !self.socket().is_none_or(kick);
+    pub(super) fn borrow(&self, count: usize) {
+        if let Some((_, borrowed)) = &self.lender {
+            borrowed.fetch_add(count as u32, Ordering::Release);
         }
     }
-}
 
-/// Has the kernel send; whether it has taken everything.
-fn kick(socket: &Socket) -> bool {
-    for _ in 0..KICKS_MAX {
-        match socket.kick() {
-            Ok(Kick::Done) => return true,
-            Ok(Kick::Again | Kick::Busy) => {}
-            Ok(Kick::NoBuffers) => return false,
-            Err(error) => {
-                tracing::warn!(%error, "the kernel refused to send");
-                return false;
+    /// Whether the kernel is still to be told of something, and might listen.
+    pub(super) fn is_unflushed(&self) -> bool {
+        self.unflushed && self.refusal == Refusal::None
+    }
+
+    /// Whether the device has refused to send for so long that nothing more is given to it.
+    #[inline]
+    pub(super) fn is_given_up(&self) -> bool {
+        matches!(self.refusal, Refusal::Lasting { given_up: true, .. })
+    }
+
+    /// When a device that refuses is to be tried again.
+    pub(super) fn retry_at(&self) -> Option<Instant> {
+        match self.refusal {
+            Refusal::None => None,
+            Refusal::Fresh => Some(Instant(0)),
+            Refusal::Lasting { retry_at, .. } => Some(retry_at),
+        }
+    }
+
+    /// Tells the kernel of all that was pushed. Whether there was anything to tell.
+    #[inline]
+    pub(super) fn flush(&mut self) -> bool {
+        if !self.is_unflushed() {
+            return false;
+        }
+        self.tx().commit();
+        self.kick();
+        true
+    }
+
+    /// Has the kernel send, until it has taken everything or stops moving; what it leaves is tried again with
+    /// the next flush, once completions have been taken.
+    fn kick(&mut self) {
+        loop {
+            let before = self.tx().free_slots();
+            let outcome = self.socket().map_or(Ok(Kick::Done), Socket::kick);
+            match outcome {
+                Ok(Kick::Done) => {
+                    self.unflushed = false;
+                    self.refusal = Refusal::None;
+                    return;
+                }
+                Ok(Kick::Again | Kick::Busy) if self.tx().free_slots() != before => {}
+                Ok(_) => {
+                    self.refusal = Refusal::None;
+                    return;
+                }
+                Err(error) => {
+                    if self.refusal == Refusal::None {
+                        tracing::warn!(%error, "the kernel refuses to send; it is tried again");
+                        self.refusal = Refusal::Fresh;
+                    }
+                    return;
+                }
             }
         }
     }
-    false
+
+    /// Tries a device again that refuses; whether it is to be given up from now on.
+    pub(super) fn follow_refusal(&mut self, now: Instant) -> bool {
+        let (since, given_up) = match self.refusal {
+            Refusal::None => return false,
+            Refusal::Fresh => (now, false),
+            Refusal::Lasting { retry_at, .. } if now < retry_at => return false,
+            Refusal::Lasting { since, given_up, .. } => {
+                self.kick();
+                if self.refusal == Refusal::None {
+                    tracing::info!(queue = self.queue, "the kernel sends again");
+                    return false;
+                }
+                (since, given_up)
+            }
+        };
+        let gives_up = now - since >= REFUSAL_PATIENCE;
+        let retry_at = now + RETRY_INTERVAL;
+        self.refusal = Refusal::Lasting { since, retry_at, given_up: gives_up };
+        gives_up && !given_up
+    }
 }
 
 /// The rings of a queue that this shard owns.
@@ -124,9 +222,20 @@ pub(crate) struct OwnedQueue {
     pub(crate) lane_index: usize,
     pub(crate) fill: FillRing,
     pub(crate) completion: CompletionRing,
+    /// Frames of other shards on this queue.
+    pub(super) borrowed: Borrowed,
 }
 
 impl OwnedQueue {
+    pub(crate) fn new(lane_index: usize, fill: FillRing, completion: CompletionRing) -> Self {
+        Self { lane_index, fill, completion, borrowed: Borrowed::default() }
+    }
+
+    /// Makes `lane`, another shard's on this queue, count its frames here. `owner` is this queue's shard.
+    pub(crate) fn lend_to(&self, lane: &mut Lane, owner: usize) {
+        lane.lender = Some((owner, Arc::clone(&self.borrowed)));
+    }
+
     /// Free entries of its fill ring that make a refill worth its while: seldom, and many at once.
     pub(super) fn refill_count(&self) -> u32 {
         (self.fill.size() / 4).max(1)

@@ -25,6 +25,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::{Full, Lnd, NiId, Progress, Status, Transmit, TxId, Uplink};
@@ -39,7 +40,7 @@ use crate::netlink::{Mac, Neighbours};
 use crate::uring::Waker;
 use crate::xsk::{FRAGMENTS_MAX, Frame, RxDescriptor, Socket, Statistics, Umem};
 
-use exchange::{Arrival, Exchange};
+use exchange::{Arrival, Exchange, Sizes};
 use paths::Paths;
 
 pub(crate) use lane::{Lane, OwnedQueue};
@@ -63,12 +64,20 @@ pub enum XdpDrop {
     HeaderMismatch,
     /// A part of a message of several frames, which this version neither sends nor takes.
     Fragment,
+    /// It belongs to a sibling shard that has too many handed-over packets to deal with already.
+    SiblingBusy,
 }
 
 impl XdpDrop {
     /// All reasons, in the order in which they are counted.
-    pub const ALL: [Self; 5] =
-        [Self::NotOurs, Self::BadChecksum, Self::BadHeader, Self::HeaderMismatch, Self::Fragment];
+    pub const ALL: [Self; 6] = [
+        Self::NotOurs,
+        Self::BadChecksum,
+        Self::BadHeader,
+        Self::HeaderMismatch,
+        Self::Fragment,
+        Self::SiblingBusy,
+    ];
 
     /// The reason as reports name it.
     #[must_use]
@@ -79,6 +88,7 @@ impl XdpDrop {
             Self::BadHeader => "bad_header",
             Self::HeaderMismatch => "header_mismatch",
             Self::Fragment => "fragment",
+            Self::SiblingBusy => "sibling_busy",
         }
     }
 }
@@ -136,6 +146,13 @@ pub(crate) struct Common {
     pub(crate) transmits_max: u32,
 }
 
+/// A message whose last frame is with the device.
+#[derive(Clone, Copy, Debug)]
+struct InFlight {
+    tx: TxId,
+    lane_index: u32,
+}
+
 /// The `xdp` LND of one shard.
 pub struct XdpLnd {
     common: Common,
@@ -150,7 +167,7 @@ pub struct XdpLnd {
     /// Frames at home that nobody uses.
     stock: Vec<Frame>,
     /// By chunk index, from this shard's first: the message that the chunk is the last frame of.
-    in_flight: Vec<Option<TxId>>,
+    in_flight: Vec<Option<InFlight>>,
     in_flight_count: u32,
     /// By NI: the lane that its frames leave by.
     transmit_lanes: Vec<usize>,
@@ -160,6 +177,8 @@ pub struct XdpLnd {
     parked: VecDeque<(Instant, Transmit)>,
     /// Whether the parked messages are to be tried again: a next hop has changed, or the device was full.
     retry_parked: bool,
+    /// When to ask again for next hops, because the question found no room.
+    ask_again_at: Option<Instant>,
     /// Messages that ended without reaching the device.
     ended: VecDeque<(TxId, Status)>,
     next_message_id: u64,
@@ -183,7 +202,13 @@ impl XdpLnd {
         for frame in frames {
             stocks[(frame.chunk_index() / per_shard) as usize].push(frame);
         }
-        let ends = Exchange::mesh(per_shard as usize * stocks.len(), wakers);
+        let smallest_fill = lanes.iter().flat_map(|(_, owned)| owned).map(|queue| queue.fill.size()).min();
+        let sizes = Sizes {
+            frames_per_shard: per_shard as usize,
+            // All siblings together keep back at most a quarter of a fill ring.
+            home_wake_count: (smallest_fill.unwrap_or(1) as usize / (4 * stocks.len())).max(1),
+        };
+        let ends = Exchange::mesh(sizes, wakers);
         lanes
             .into_iter()
             .zip(stocks)
@@ -207,7 +232,8 @@ impl XdpLnd {
             .ports
             .iter()
             .map(|port| {
-                let of_interface = |lane: &usize| lanes[*lane].interface_index == port.interface_index;
+                let of_interface =
+                    |lane: &usize| lanes[*lane].interface_index == port.interface_index && lanes[*lane].sends;
                 let own = owned.iter().map(|queue| queue.lane_index).find(of_interface);
                 let any = || {
                     let all: Vec<usize> = (0..lanes.len()).filter(of_interface).collect();
@@ -236,6 +262,7 @@ impl XdpLnd {
             paths_generation: 0,
             parked: VecDeque::with_capacity(transmits_max),
             retry_parked: false,
+            ask_again_at: None,
             ended: VecDeque::with_capacity(transmits_max),
             counters: XdpCounters::default(),
         };
@@ -262,9 +289,10 @@ impl XdpLnd {
         self.lanes.iter().filter_map(Lane::socket).map(AsFd::as_fd)
     }
 
-    /// Frames with the device: their completion wakes nobody.
-    pub(crate) fn frames_in_flight(&self) -> u32 {
-        self.in_flight_count
+    /// Whether frames are with a device whose completion this shard waits or looks for: it wakes nobody.
+    pub(crate) fn awaits_completions(&self) -> bool {
+        self.in_flight_count != 0
+            || self.owned.iter().any(|queue| queue.borrowed.load(Ordering::Acquire) != 0)
     }
 
     /// Whether there is something to do that no socket would report.
@@ -291,9 +319,9 @@ impl XdpLnd {
             self.exchange.send_home(home as usize, frame);
             return;
         };
-        if let Some(tx) = self.in_flight[place].take() {
+        if let Some(message) = self.in_flight[place].take() {
             self.in_flight_count -= 1;
-            up.sent(now, tx, Status::Ok);
+            up.sent(now, message.tx, Status::Ok);
         }
         self.stock.push(frame);
     }
@@ -350,7 +378,13 @@ impl Lnd for XdpLnd {
     }
 
     fn flush(&mut self) {
-        self.lanes.iter_mut().for_each(Lane::flush);
+        for lane in &mut self.lanes {
+            if lane.flush()
+                && let Some((owner, _)) = &lane.lender
+            {
+                self.exchange.wake(*owner);
+            }
+        }
     }
 
     fn drive(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> Progress {
@@ -362,6 +396,7 @@ impl Lnd for XdpLnd {
         }
         self.refill(progress == Progress::default() && parcels == 0);
         self.follow_neighbours(now, memory);
+        self.follow_devices(now);
         while let Some((tx, status)) = self.ended.pop_front() {
             up.sent(now, tx, status);
         }
@@ -370,6 +405,8 @@ impl Lnd for XdpLnd {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        self.parked.front().map(|(deadline, _)| *deadline)
+        let parked = self.parked.front().map(|(deadline, _)| *deadline);
+        let devices = self.lanes.iter().filter_map(Lane::retry_at);
+        devices.chain(parked).chain(self.ask_again_at).min()
     }
 }

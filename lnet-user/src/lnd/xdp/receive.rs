@@ -90,7 +90,9 @@ impl XdpLnd {
             }
             Outcome::Misdirected(shard) => {
                 self.counters.frames_misdirected += 1;
-                self.exchange.hand_over(shard, lane_index, packet.drain(..));
+                if !self.exchange.hand_over(shard, lane_index, &mut packet) {
+                    self.counters.drops[XdpDrop::SiblingBusy as usize] += 1;
+                }
             }
             Outcome::Dropped(reason) => self.counters.drops[reason as usize] += 1,
         }

@@ -1,5 +1,6 @@
 //! The sending half of the `xdp` LND.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lnet_core::lnd::{Cause, Full, Status, Transmit, Uplink};
@@ -11,13 +12,16 @@ use lnet_wire::steer::SteerKey;
 
 use super::path::{End, LANE_PORT_BASE, Path};
 use super::paths::PathId;
-use super::{OVERHEAD_BYTES, XdpLnd};
+use super::{InFlight, OVERHEAD_BYTES, XdpLnd};
 use crate::memory::Memory;
 use crate::netlink::Resolution;
 use crate::xsk::{CHUNK_BYTES, TxDescriptor};
 
 /// How long a message waits for its next hop to be found: three probes of the kernel, one second apart.
 const RESOLVE_TIMEOUT: Duration = Duration::from_millis(3500);
+/// How long a question waits that found no room.
+const ASK_INTERVAL: Duration = Duration::from_millis(100);
+
 /// Where a message's next hop stands.
 enum Hop {
     /// Frames take this path of `paths`.
@@ -33,7 +37,7 @@ impl XdpLnd {
         transmit: Transmit,
         memory: &Memory,
     ) -> Result<(), Full<Transmit>> {
-        match self.find_path(&transmit) {
+        match self.find_path(now, &transmit) {
             Hop::Known(path) => self.send(transmit, path, memory),
             Hop::Unknown => {
                 self.parked.push_back((now + RESOLVE_TIMEOUT, transmit));
@@ -61,10 +65,14 @@ impl XdpLnd {
             self.paths.clear();
             self.retry_parked = true;
         }
+        if self.ask_again_at.is_some_and(|at| at <= now) {
+            self.ask_again_at = None;
+            self.retry_parked = true;
+        }
         if std::mem::take(&mut self.retry_parked) {
             for _ in 0..self.parked.len() {
                 let Some((deadline, transmit)) = self.parked.pop_front() else { break };
-                match self.find_path(&transmit) {
+                match self.find_path(now, &transmit) {
                     Hop::Known(path) => {
                         if let Err(Full(transmit)) = self.send(transmit, path, memory) {
                             self.parked.push_back((deadline, transmit));
@@ -85,12 +93,12 @@ impl XdpLnd {
 
     /// The way to the message's destination, if its next hop is known.
     #[inline]
-    fn find_path(&mut self, transmit: &Transmit) -> Hop {
+    fn find_path(&mut self, now: Instant, transmit: &Transmit) -> Hop {
         let key = (transmit.ni, transmit.header.destination.nid);
-        self.paths.find(&key).map_or_else(|| self.make_path(transmit), Hop::Known)
+        self.paths.find(&key).map_or_else(|| self.make_path(now, transmit), Hop::Known)
     }
 
-    fn make_path(&mut self, transmit: &Transmit) -> Hop {
+    fn make_path(&mut self, now: Instant, transmit: &Transmit) -> Hop {
         let nid = transmit.header.destination.nid;
         let port = &self.common.ports[usize::from(transmit.ni.0)];
         let Some(address) = nid.ip() else { return Hop::Unreachable };
@@ -102,7 +110,9 @@ impl XdpLnd {
                 return Hop::Unreachable;
             }
             Resolution::Unknown => {
-                self.common.neighbours.request(port.interface_index, address);
+                if !self.common.neighbours.request(port.interface_index, address) {
+                    self.ask_again_at = Some(now + ASK_INTERVAL);
+                }
                 return Hop::Unknown;
             }
         };
@@ -127,7 +137,12 @@ impl XdpLnd {
         }
         let chunk_bytes = CHUNK_BYTES as usize;
         let chunks = frame_bytes.div_ceil(chunk_bytes);
-        let lane = &mut self.lanes[self.transmit_lanes[ni]];
+        let lane_index = self.transmit_lanes[ni];
+        let lane = &mut self.lanes[lane_index];
+        if lane.is_given_up() {
+            self.refuse(&transmit, Cause::Device);
+            return Ok(());
+        }
         if self.stock.len() < chunks || !lane.has_room(chunks) {
             return Err(Full(transmit));
         }
@@ -161,18 +176,45 @@ impl XdpLnd {
         }
         // Frames are sent from the stock, and the stock is of frames that are at home.
         let place = (last.frame.chunk_index() - self.first_chunk) as usize;
-        self.in_flight[place] = Some(transmit.tx);
+        self.in_flight[place] = Some(InFlight { tx: transmit.tx, lane_index: lane_index as u32 });
         self.in_flight_count += 1;
         lane.push(last);
+        lane.borrow(chunks);
         self.counters.frames_sent += 1;
         Ok(())
+    }
+
+    /// Tries devices again that refuse to send; ends the messages of one that has refused for too long. Their
+    /// frames are still with it.
+    pub(super) fn follow_devices(&mut self, now: Instant) {
+        for lane_index in 0..self.lanes.len() {
+            if !self.lanes[lane_index].follow_refusal(now) {
+                continue;
+            }
+            for message in &mut self.in_flight {
+                if let Some(InFlight { tx, .. }) =
+                    message.take_if(|message| message.lane_index as usize == lane_index)
+                {
+                    self.in_flight_count -= 1;
+                    self.ended.push_back((tx, Status::Unknown(Cause::Device)));
+                }
+            }
+        }
     }
 
     /// Takes frames whose sending is complete from the owned queues.
     pub(super) fn complete(&mut self, now: Instant, budget: u32, up: &mut impl Uplink) -> u32 {
         let mut returned = std::mem::take(&mut self.moving);
         for queue in &mut self.owned {
-            queue.completion.drain(budget, |frame| returned.push(frame));
+            let own = self.first_chunk..self.first_chunk + self.common.frames_per_shard;
+            let mut borrowed = 0;
+            queue.completion.drain(budget, |frame| {
+                borrowed += u32::from(!own.contains(&frame.chunk_index()));
+                returned.push(frame);
+            });
+            if borrowed != 0 {
+                queue.borrowed.fetch_sub(borrowed, Ordering::Release);
+            }
         }
         let count = returned.len() as u32;
         for frame in returned.drain(..) {

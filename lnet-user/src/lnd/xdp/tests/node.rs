@@ -296,7 +296,7 @@ impl Node {
         let census = self.umem.census();
         assert_eq!(stocks, census.user as usize, "frames that nobody has: {census:?}");
         for shard in &self.shards {
-            assert_eq!(shard.lnd.frames_in_flight(), 0);
+            assert!(!shard.lnd.awaits_completions());
             assert!(shard.lnd.stock.iter().all(|frame| shard.lnd.place_of(frame).is_some()));
         }
     }
@@ -332,12 +332,16 @@ fn wire_up(plan: &Plan, umem: &Arc<Umem>) -> (Vec<ShardRings>, Vec<KernelQueue>)
             let (user, kernel) = rings(umem, &plan.rings, u32::MAX - 3).unwrap();
             if shard == owner {
                 let (fill, completion) = (user.fill, user.completion);
-                owned.push(OwnedQueue { lane_index: lanes.len(), fill, completion });
+                owned.push(OwnedQueue::new(lanes.len(), fill, completion));
                 shared = Some((kernel.fill, kernel.completion));
             }
             let device = Device::Plain { rx: user.rx, tx: user.tx };
             lanes.push(Lane::over(INTERFACE, queue, device));
             sockets.push((kernel.rx, kernel.tx));
+        }
+        for shard in (0..lanes.len()).filter(|shard| *shard != owner) {
+            let [(lent, _), (_, owned)] = lanes.get_disjoint_mut([shard, owner]).unwrap();
+            owned.last().unwrap().lend_to(lent.last_mut().unwrap(), owner);
         }
         let (fill, completion) = shared.unwrap();
         queues.push(KernelQueue { fill, free: Vec::new(), completion, sent: VecDeque::new(), sockets });

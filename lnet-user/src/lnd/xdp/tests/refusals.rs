@@ -53,7 +53,7 @@ fn whole_frames_are_taken() {
     assert!(node.deliver(0, 0, &packet));
     node.settle();
     assert_eq!(node.shards[0].up.arrived, [(9, 64)]);
-    assert_eq!(XdpDrop::ALL.map(|reason| node.shards[0].lnd.counters().dropped(reason)), [0; 5]);
+    assert_eq!(XdpDrop::ALL.map(|reason| node.shards[0].lnd.counters().dropped(reason)), [0; 6]);
 }
 
 #[test]

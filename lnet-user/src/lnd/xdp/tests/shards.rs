@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use lnet_core::lnd::{Status, TxId};
 use proptest::prelude::*;
 
-use super::super::exchange::{Arrival, Exchange};
+use super::super::exchange::{Arrival, Exchange, Sizes};
 use super::node::{NOW, Node, Plan};
 use super::pattern;
 use crate::uring::{Waiter, Waker};
@@ -72,28 +72,70 @@ fn a_frame_received_on_a_siblings_queue_goes_home() {
 fn packets_of_two_senders_are_not_mixed_up_while_their_parts_arrive() {
     let (_umem, mut frames) = Umem::plain(8).unwrap();
     let wakers: Vec<Waker> = (0..3).map(|_| Waiter::new(1).unwrap().waker()).collect();
-    let mut ends = Exchange::mesh(8, &wakers);
+    let mut ends = Exchange::mesh(Sizes { frames_per_shard: 4, home_wake_count: 1 }, &wakers);
     let mut part = |mark: u32, more: bool| {
         let frame = frames.pop().unwrap();
-        [RxDescriptor { frame, offset: 0, length: mark, more }].into_iter()
+        vec![RxDescriptor { frame, offset: 0, length: mark, more }]
     };
     let mut packet = Vec::new();
-    ends[1].hand_over(0, 5, part(10, true));
+    assert!(ends[1].hand_over(0, 5, &mut part(10, true)));
     assert!(ends[0].receive(&mut packet).is_none(), "half a packet");
-    ends[2].hand_over(0, 6, part(20, true));
-    ends[1].hand_over(0, 5, part(11, true));
+    assert!(ends[2].hand_over(0, 6, &mut part(20, true)));
+    assert!(ends[1].hand_over(0, 5, &mut part(11, true)));
     assert!(ends[0].receive(&mut packet).is_none(), "halves of two");
-    ends[2].hand_over(0, 6, part(21, false));
+    assert!(ends[2].hand_over(0, 6, &mut part(21, false)));
     let mut lengths = |packet: &mut Vec<RxDescriptor>| {
         let Some(Arrival::Packet { lane_index }) = ends[0].receive(packet) else { panic!("no packet") };
         let lengths: Vec<u32> = packet.drain(..).map(|part| part.length).collect();
         (lane_index, lengths)
     };
     assert_eq!(lengths(&mut packet), (6, vec![20, 21]));
-    ends[1].hand_over(0, 5, part(12, false));
+    assert!(ends[1].hand_over(0, 5, &mut part(12, false)));
     let Some(Arrival::Packet { lane_index: 5 }) = ends[0].receive(&mut packet) else { panic!("no packet") };
     assert_eq!(packet.iter().map(|part| part.length).collect::<Vec<_>>(), [10, 11, 12]);
     assert!(!ends[0].has_parcels());
+}
+
+/// A sibling that takes nothing cannot be given more packets than there are places; frames of its own find
+/// their way home all the same.
+#[test]
+fn packets_for_a_busy_sibling_are_refused_and_leave_room_for_frames() {
+    let (_umem, mut frames) = Umem::plain(2048).unwrap();
+    let wakers: Vec<Waker> = (0..2).map(|_| Waiter::new(1).unwrap().waker()).collect();
+    let mut ends = Exchange::mesh(Sizes { frames_per_shard: 8, home_wake_count: 1 }, &wakers);
+    let mut given = 0;
+    loop {
+        let mut packet =
+            vec![RxDescriptor { frame: frames.pop().unwrap(), offset: 0, length: 1, more: false }];
+        if !ends[1].hand_over(0, 0, &mut packet) {
+            assert_eq!(packet.len(), 1, "a refused packet stays whole");
+            break;
+        }
+        given += 1;
+    }
+    assert_eq!(given, 1024);
+    for _ in 0..8 {
+        ends[1].send_home(0, frames.pop().unwrap());
+    }
+}
+
+/// A shard that sends on a sibling's queue: the owner looks for completions as long as there are some to come.
+#[test]
+fn the_owner_of_a_queue_awaits_what_its_siblings_send_there() {
+    let one_queue = |host| Plan { shards: 2, queues: 1, ..Plan::new(host) };
+    let [mut a, b] = Node::pair(one_queue(1), one_queue(2));
+    assert!(!a.shards[0].lnd.awaits_completions());
+    let put = a.put(1, &b.plan, 7, 5000);
+    a.shards[1].submit(put).unwrap();
+    assert!(a.shards[1].lnd.awaits_completions());
+    assert!(a.shards[0].lnd.awaits_completions(), "the owner looks in the sender's stead");
+    assert_eq!(a.take_sent(0).len(), 1);
+    a.shards[0].drive(NOW);
+    assert!(!a.shards[0].lnd.awaits_completions());
+    a.shards[1].drive(NOW);
+    assert!(!a.shards[1].lnd.awaits_completions());
+    a.settle();
+    a.assert_frames_conserved();
 }
 
 #[derive(Clone, Copy, Debug)]
