@@ -105,16 +105,19 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let wiring = Wiring { rails: 1, queues: SHARDS, mtu_bytes: options.mtu };
     let pair = Pair::create("", wiring)?;
     let measured = measure(&setup, &pair, &events);
+    let nodes_work = measured.is_ok();
     let interrupted = measured.as_ref().is_err_and(|error| error.is::<Interrupted>());
-    if options.keep && !interrupted {
-        kept::keep(root, &setup, pair, measured.is_ok())?;
-    } else {
-        drop(pair);
+    // Dropped here, and so removed, unless it is kept.
+    let kept = (options.keep && !interrupted).then_some(pair);
+    // The result comes first, so that what the user can do next is the last that is said.
+    let concluded = measured.and_then(|(initiator, target)| {
+        let verdict = judge(options.count, SHARDS, &initiator, &target);
+        conclude(&Outcome { options, initiator, target, verdict })
+    });
+    if let Some(pair) = kept {
+        kept::keep(root, &setup, pair, nodes_work)?;
     }
-    let (initiator, target) = measured?;
-
-    let verdict = judge(options.count, SHARDS, &initiator, &target);
-    conclude(&Outcome { options, initiator, target, verdict })
+    concluded
 }
 
 fn build<'a>(root: &Path, options: &'a Options) -> Result<Setup<'a>> {
