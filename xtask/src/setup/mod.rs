@@ -263,8 +263,8 @@ fn ensure_linker(root: &Path, llvm: u32) -> anyhow::Result<PathBuf> {
         }
         Err(error) => {
             return Err(error.context(format!(
-                "no bpf-linker; besides installing the LLVM {llvm} development files, \
-                 `cargo binstall bpf-linker` or a release of github.com/aya-rs/bpf-linker on PATH helps"
+                "bpf-linker for LLVM {llvm} is missing and could not be built (one on PATH does as well: \
+                 `cargo binstall bpf-linker`, or a release of github.com/aya-rs/bpf-linker)"
             )));
         }
     }
