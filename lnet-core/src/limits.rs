@@ -52,8 +52,8 @@ impl Limits {
         self.requests + self.responses
     }
 
-    /// Whether a shard can be made of these numbers: every kind fits a cookie's slot number, and a
-    /// descriptor without a threshold has room for one event besides its last.
+    /// Whether a shard can be made of these numbers: every kind fits a cookie's slot number, a
+    /// message can arrive, and a descriptor without a threshold has room for one event besides its last.
     #[must_use]
     pub const fn is_valid(&self) -> bool {
         const MAX: u32 = 1 << SLOT_BITS;
@@ -63,6 +63,7 @@ impl Limits {
             && self.events <= MAX
             && self.requests <= MAX / 2
             && self.responses <= MAX / 2
+            && self.incoming >= 1
             && self.incoming <= MAX
             && self.peers <= MAX
             && self.unlimited_events >= 2
@@ -90,5 +91,6 @@ mod tests {
         assert!(!Limits { memory_descs: (1 << SLOT_BITS) + 1, ..Limits::DEFAULT }.is_valid());
         assert!(!Limits { requests: 1 << SLOT_BITS, ..Limits::DEFAULT }.is_valid());
         assert!(!Limits { unlimited_events: 1, ..Limits::DEFAULT }.is_valid());
+        assert!(!Limits { incoming: 0, ..Limits::DEFAULT }.is_valid());
     }
 }

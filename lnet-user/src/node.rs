@@ -23,6 +23,8 @@ use lnet_core::shard::{Shard, ShardConfig};
 use lnet_core::topology::{LocalNi, Topology};
 use lnet_wire::steer::{self, Policy};
 use lnet_wire::{Nid, ProcessId};
+use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
 use thiserror::Error;
 
 pub use error::NodeError;
@@ -41,8 +43,9 @@ use plan::{Plan, payload_max_bytes};
 /// UDP port of an xdp net unless another is set: that of LNet's acceptor.
 pub const DEFAULT_PORT: u16 = 988;
 
-/// How long a message may wait for credits: the LND timeout that LNet derives from its defaults.
-const MESSAGE_TIMEOUT: Duration = Duration::from_secs(49);
+/// How long a message may wait for credits, with LNet's defaults: its LND timeout of 49 s for each of three
+/// tries, and a second (LNet `lib-msg.c`, `lnet_msg_commit`).
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(49 * 3 + 1);
 
 /// A local NI to be made.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -216,19 +219,12 @@ impl Node {
                     pid: ProcessId::LUSTRE_PID,
                     limits: config.limits,
                     topology: Arc::clone(&topology),
-                    hash_seed: interface_cookie.rotate_left(32) ^ u64::from(std::process::id()),
+                    hash_seed: random_seed()?,
                 });
-                Worker::new(
-                    shard,
-                    lnd,
-                    Memory::new(config.limits.memory_descs),
-                    clock,
-                    waiter,
-                    steering,
-                    interfaces,
-                )
+                let memory = Memory::new(config.limits.memory_descs);
+                Ok(Worker::new(shard, lnd, memory, clock, waiter, steering, interfaces)?)
             })
-            .collect::<Result<_, _>>()?;
+            .collect::<Result<_, NodeError>>()?;
         let log = if config.log_refusals { Some(LogThread::start(&mut programs)?) } else { None };
         let mode = attach(config, &plan, &mut programs)?;
         let node = Self {
@@ -433,6 +429,16 @@ fn topology(config: &NodeConfig) -> Topology {
         })
         .collect(),
     )
+}
+
+/// A seed that no peer can guess: the cookie that they see tells nothing about it.
+fn random_seed() -> Result<u64, NodeError> {
+    let mut seed = [0; 8];
+    match getrandom(&mut seed, GetRandomFlags::empty()) {
+        Ok(8) => Ok(u64::from_ne_bytes(seed)),
+        Ok(_) => Err(NodeError::Random(Errno::AGAIN)),
+        Err(errno) => Err(NodeError::Random(errno)),
+    }
 }
 
 /// What kernel nodes make their interface cookie of, so that handles of a former life never match.

@@ -128,7 +128,8 @@ pub fn serve(
     for (index, mut worker) in workers.into_iter().enumerate() {
         let seen = post_entries(node, &mut worker, stride_bytes)?;
         let cpu = cpus.get(index % cpus.len()).copied();
-        threads.push(ShardThread::spawn(worker, cpu, idle, seen, |worker, seen| seen.take_events(worker))?);
+        let thread = ShardThread::spawn(worker, cpu, idle, seen, |worker, seen| seen.take_events(worker));
+        threads.push(thread.map_err(|failed| failed.error).context("a shard got no thread")?);
     }
     node.open()?;
     started(node)?;

@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use lnet_wire::steer::PORTALS;
 use lnet_wire::{Body, Header, MessageType, Nid, ProcessId, WireHandle};
 
 use super::Shard;
@@ -58,6 +59,8 @@ pub struct GetRequest {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum RequestError {
+    /// The portal index is 64 or more: no node has it (`-EINVAL`).
+    Portal(u32),
     /// No descriptor is found by this handle (`-ENOENT`).
     UnknownMd(MdHandle),
     /// Its threshold is used up (`-ENOENT`).
@@ -77,6 +80,7 @@ pub enum RequestError {
 impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Portal(portal) => write!(f, "portal {portal}: below {PORTALS} is expected"),
             Self::UnknownMd(md) => write!(f, "no memory descriptor {:#x}", md.0.0),
             Self::MdExhausted(md) => write!(f, "memory descriptor {:#x} is used up", md.0.0),
             Self::MdAttached(md) => {
@@ -118,7 +122,7 @@ impl Shard {
             message_type: MessageType::Put,
             awaits: put.ack.then_some(Response::Ack),
         };
-        let slot = self.initiator_slot(put.md, &put.target.nid)?;
+        let slot = self.initiator_slot(put.md, &put.target.nid, put.portal)?;
         // `bind` took no more than a u32 holds.
         let length_bytes = self.mds[slot].length_bytes as u32;
         let event = Event {
@@ -153,7 +157,7 @@ impl Shard {
             message_type: MessageType::Get,
             awaits: Some(Response::Reply),
         };
-        let slot = self.initiator_slot(get.md, &get.target.nid)?;
+        let slot = self.initiator_slot(get.md, &get.target.nid, get.portal)?;
         let event = Event {
             portal: get.portal,
             match_bits: get.match_bits,
@@ -171,8 +175,11 @@ impl Shard {
         self.request(now, slot, &request, body, event, 0)
     }
 
-    /// The slot of a descriptor that can send to this target.
-    fn initiator_slot(&mut self, handle: MdHandle, target: &Nid) -> Result<u32, RequestError> {
+    /// The slot of a descriptor that can send to this portal of this target.
+    fn initiator_slot(&mut self, handle: MdHandle, target: &Nid, portal: u32) -> Result<u32, RequestError> {
+        if portal as usize >= PORTALS {
+            return Err(RequestError::Portal(portal));
+        }
         if self.faults.is_active() && self.faults.peer_fails(target) {
             return Err(RequestError::PeerFailed(*target));
         }

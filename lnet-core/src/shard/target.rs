@@ -10,7 +10,7 @@ use lnet_wire::{Body, Header, MessageType, Nid, ProcessId, WireHandle};
 
 use super::Shard;
 use crate::event::{Event, EventKind};
-use crate::lnd::{NiId, RxId, Span, Status, TxId, Uplink, Verdict};
+use crate::lnd::{Cause, NiId, RxId, Span, Status, TxId, Uplink, Verdict};
 use crate::md::MdOptions;
 use crate::message::{Budget, Record};
 use crate::portal::{Arriving, Found};
@@ -236,8 +236,15 @@ impl Shard {
         self.respond(now, put, promise, body, None, None);
     }
 
-    /// Answers a GET. Its event comes when the REPLY has been sent.
+    /// Answers a GET. Its event comes when the REPLY has been sent. A descriptor that was unlinked meanwhile
+    /// sends nothing any more.
     fn reply(&mut self, now: Instant, md: u32, get: Event, promise: Promise) {
+        if self.mds[md].aborted {
+            self.break_promise(promise);
+            self.complete(md, get, Status::NeverSent(Cause::Cancelled));
+            self.counters.send_failures += 1;
+            return;
+        }
         let payload = (get.manipulated_bytes > 0).then_some(Span {
             md: get.md,
             offset_bytes: get.offset_bytes,

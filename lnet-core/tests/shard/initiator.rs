@@ -7,7 +7,7 @@ use lnet_core::event::{Event, EventKind};
 use lnet_core::handle::MdHandle;
 use lnet_core::lnd::{Cause, Full, NiId, Span, Status, Transmit, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};
-use lnet_core::shard::{PutRequest, RequestError};
+use lnet_core::shard::{GetRequest, PutRequest, RequestError};
 use lnet_core::stats::{DropReason, Traffic};
 use lnet_core::topology::Topology;
 use lnet_core::{Limits, ShardConfig};
@@ -182,6 +182,22 @@ fn what_is_wrong_with_a_descriptor_is_said_at_once() {
     check(&mut node, used_up, RequestError::MdExhausted(used_up));
     node.shard.unlink(used_up).unwrap();
     check(&mut node, used_up, RequestError::UnknownMd(used_up));
+}
+
+#[test]
+fn a_portal_that_no_node_has_is_refused() {
+    let mut node = Node::new(config());
+    let spec = node.md(1);
+    let md = node.shard.bind(&spec).unwrap();
+    for portal in [64, u32::MAX] {
+        let put = PutRequest { portal, ..put_request(md, 2) };
+        assert_eq!(node.shard.put(NOW, &put), Err(RequestError::Portal(portal)));
+        let get = GetRequest { portal, ..get_request(md) };
+        assert_eq!(node.shard.get(NOW, &get), Err(RequestError::Portal(portal)));
+    }
+    assert!(node.transmit().is_none());
+    node.shard.put(NOW, &PutRequest { portal: 63, ..put_request(md, 2) }).unwrap();
+    assert!(node.transmit().is_some());
 }
 
 #[test]

@@ -101,6 +101,20 @@ fn an_unlinked_descriptor_reports_a_timeout_and_acknowledges_nothing() {
 }
 
 #[test]
+fn a_get_whose_descriptor_is_unlinked_before_the_answer_gets_none() {
+    let mut node = Node::new(config());
+    let spec = MdSpec { options: MdOptions::GET, ..node.md(100) };
+    let (_, md) = node.post(1, &spec);
+    assert!(matches!(node.shard.header(NOW, NI, RxId(0), &get_header(1, 30)), Verdict::Deliver(_)));
+    assert_eq!(node.shard.unlink(md), Ok(Unlinked::Pending));
+    node.shard.received(NOW, RxId(0), Status::Ok);
+    assert!(node.transmit().is_none(), "its bytes are its owner's again");
+    let event = node.event();
+    assert_eq!((event.status, event.unlinked), (Status::NeverSent(Cause::Cancelled), true));
+    assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(4));
+}
+
+#[test]
 fn a_get_is_answered_and_reported_when_the_reply_is_out() {
     let mut node = Node::new(config());
     let spec = MdSpec { options: MdOptions::GET, threshold: Threshold::Count(2), ..node.md(100) };

@@ -124,6 +124,20 @@ pub enum NodeError {
     /// A portal that does not exist.
     #[error("policy of portal {0}: portals are 0 to 63")]
     Portal(u8),
+    /// Transmit rings that cannot hold one frame.
+    #[error(
+        "transmit rings of {entries} entries: a frame on {interface}, whose MTU is {mtu_bytes}, needs {needed}"
+    )]
+    TransmitRing {
+        /// The interface.
+        interface: String,
+        /// Its MTU.
+        mtu_bytes: u32,
+        /// Entries asked for.
+        entries: u32,
+        /// Entries that one frame takes.
+        needed: u32,
+    },
     /// The kernel's network tables.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
@@ -139,4 +153,7 @@ pub enum NodeError {
     /// The waiting of shards.
     #[error(transparent)]
     Wait(#[from] WaitError),
+    /// The kernel has no random numbers.
+    #[error("the kernel gives no random numbers: {0}")]
+    Random(rustix::io::Errno),
 }

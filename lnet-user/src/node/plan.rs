@@ -44,7 +44,9 @@ impl Plan {
                     &interfaces[interfaces.len() - 1]
                 }
             };
-            ports.push(port(index, ni, interface, config.udp_port)?);
+            let port = port(index, ni, interface, config.udp_port)?;
+            check_transmit_ring(&port, interface, config.rings.tx)?;
+            ports.push(port);
         }
         Ok(Self { interfaces, ports, policies })
     }
@@ -165,6 +167,16 @@ fn port(index: usize, ni: &NiConfig, interface: &Interface, udp_port: u16) -> Re
         return Err(NodeError::Mtu { interface, mtu_bytes, needed_bytes });
     }
     Ok(port)
+}
+
+/// A frame that the transmit ring can never hold would wait for ever.
+fn check_transmit_ring(port: &Port, interface: &Interface, entries: u32) -> Result<(), NodeError> {
+    let needed = (port.mtu_bytes + ETHERNET_BYTES).div_ceil(CHUNK_BYTES as usize) as u32;
+    if entries < needed {
+        let (interface, mtu_bytes) = (interface.name.clone(), interface.mtu_bytes);
+        return Err(NodeError::TransmitRing { interface, mtu_bytes, entries, needed });
+    }
+    Ok(())
 }
 
 /// Bytes of an IP packet of ours that are not payload.

@@ -22,7 +22,7 @@ const CALLS_MAX: usize = 256;
 pub struct ShardGone;
 
 /// A shard got no thread.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[error("shard {} got no thread: {error}", worker.shard_id().0)]
 pub struct NotSpawned<S> {
     /// Why.
@@ -32,6 +32,12 @@ pub struct NotSpawned<S> {
     pub worker: Worker,
     /// Its service.
     pub service: S,
+}
+
+impl<S> std::fmt::Debug for NotSpawned<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NotSpawned").field("error", &self.error).finish_non_exhaustive()
+    }
 }
 
 /// What a shard's thread does when there is nothing to do.

@@ -110,6 +110,10 @@ impl XdpLnd {
         let Some(port) = self.common.ports.iter().find(|port| port.endpoint == located.destination) else {
             return Outcome::Dropped(XdpDrop::NotOurs);
         };
+        // An interface in promiscuous mode, or a flooding switch, brings what is meant for others.
+        if head[..port.mac.len()] != port.mac {
+            return Outcome::Dropped(XdpDrop::NotOurs);
+        }
         let Ok(frame) = packet::frame_header(&received, &located) else {
             return Outcome::Dropped(XdpDrop::NotOurs);
         };
