@@ -65,7 +65,8 @@ impl Steering {
         Self { policies, shards }
     }
 
-    /// Where the messages arrive that an entry matches.
+    /// Where the messages arrive that an entry matches. A NID that the entry names is taken as its peer's
+    /// primary one: that is what the peer's frames carry the hash of.
     ///
     /// # Errors
     /// When they arrive on several shards by bits that the entry ignores, or the portal does not exist.
