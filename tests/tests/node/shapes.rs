@@ -9,8 +9,8 @@ use lnet_core::portal::{EntrySpec, Position};
 use lnet_core::shard::PutRequest;
 use lnet_tests::netns::{Netns, Wiring, wait_until};
 use lnet_tests::node::{
-    By, Driven, Flood, Flooded, Flooder, Plan, Sink, Source, config, losses, nid_v4, policies, process,
-    settle, start, stop_all,
+    Account, By, Driven, Flood, Flooded, Flooder, Plan, Sink, Source, config, losses, nid_v4, policies,
+    process, settle, start, stop_all,
 };
 use lnet_user::memory::Buffer;
 use lnet_user::node::{NiConfig, NodeConfig};
@@ -42,7 +42,7 @@ fn flood(queues: u16, source_shards: u8, target_shards: u8, count: u64) {
         .into_iter()
         .map(|mut worker| {
             let flooded = Flooded::post(&flood, target.steering(), &mut worker);
-            Driven::start(By::ShardThread, worker, flooded, |worker, flooded: &mut Flooded| {
+            Driven::start(By::Application, worker, flooded, |worker, flooded: &mut Flooded| {
                 flooded.turn(worker)
             })
         })
@@ -138,7 +138,7 @@ fn misdirected_frames_are_handed_over() {
         .into_iter()
         .map(|mut worker| {
             let sink = Sink::post(&plan, target.steering(), &mut worker);
-            Driven::start(By::ShardThread, worker, sink, |worker, sink: &mut Sink| sink.turn(worker))
+            Driven::start(By::Application, worker, sink, |worker, sink: &mut Sink| sink.turn(worker))
         })
         .collect();
     let sources: Vec<_> = source_workers
@@ -158,7 +158,8 @@ fn misdirected_frames_are_handed_over() {
     settle(&mut target_workers, PATIENCE);
     let lost = losses(&target_workers);
     let (arrived, ended) = (plan.arrived(), plan.ended());
-    assert!(plan.is_done(), "of {count} operations {arrived} arrived, {ended} ended; {lost:?}");
+    let account = Account::of(&target, &target_workers);
+    assert!(plan.is_done(), "of {count} operations {arrived} arrived, {ended} ended; {lost:?}, {account:?}");
     assert!(lost.iter().all(|(name, _)| name == "misdirected"), "{lost:?}");
     let misdirected: u64 = lost.iter().map(|(_, count)| count).sum();
     assert!(misdirected as usize > count / 2 && misdirected as usize <= count, "{misdirected} of {count}");
