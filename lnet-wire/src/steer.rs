@@ -228,8 +228,8 @@ pub fn shard_of(key: &SteerKey, policy: PolicyWord, shards: u32) -> u32 {
 pub fn initiator_hash(primary: &Nid) -> u32 {
     let bytes = primary.to_bytes();
     let mut hash = 0;
-    for word in bytes.chunks_exact(4) {
-        hash = mix(hash ^ u64::from(u32::from_le_bytes([word[0], word[1], word[2], word[3]])));
+    for word in bytes.as_chunks::<4>().0 {
+        hash = mix(hash ^ u64::from(u32::from_le_bytes(*word)));
     }
     (hash >> 32) as u32
 }

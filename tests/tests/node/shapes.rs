@@ -42,7 +42,7 @@ fn flood(queues: u16, source_shards: u8, target_shards: u8, count: u64) {
         .into_iter()
         .map(|mut worker| {
             let flooded = Flooded::post(&flood, target.steering(), &mut worker);
-            Driven::start(By::Application, worker, flooded, |worker, flooded: &mut Flooded| {
+            Driven::start(By::ShardThread, worker, flooded, |worker, flooded: &mut Flooded| {
                 flooded.turn(worker)
             })
         })
@@ -138,7 +138,7 @@ fn misdirected_frames_are_handed_over() {
         .into_iter()
         .map(|mut worker| {
             let sink = Sink::post(&plan, target.steering(), &mut worker);
-            Driven::start(By::Application, worker, sink, |worker, sink: &mut Sink| sink.turn(worker))
+            Driven::start(By::ShardThread, worker, sink, |worker, sink: &mut Sink| sink.turn(worker))
         })
         .collect();
     let sources: Vec<_> = source_workers
@@ -173,6 +173,12 @@ fn thread_cpu_time(thread: &mut ShardThread<u32>) -> Duration {
 #[test]
 fn a_sleeping_shard_takes_no_cpu_and_wakes_for_a_put() {
     sleep_and_put(2, 0);
+}
+
+/// The shard that puts owns no queue: what it has sent comes back by a shard that sleeps.
+#[test]
+fn a_shard_without_a_queue_ends_its_put_while_the_others_sleep() {
+    sleep_and_put(1, 1);
 }
 
 fn sleep_and_put(queues: u16, shard: usize) {

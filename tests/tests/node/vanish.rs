@@ -143,17 +143,6 @@ impl Suffering {
         Self { netns, nodes: [source, target], flood, targets, sources }
     }
 
-    /// Ends the nodes with whatever is under way: their threads stop, nobody waits for ever.
-    fn abandon(self) -> Netns {
-        self.flood.stop();
-        let (_, flooders) = stop_all(self.sources);
-        drop(stop_all(self.targets));
-        drop(self.nodes);
-        // What was in a transmit ring when the link went is the kernel's for good: two windows at most.
-        assert!(flooders.iter().map(|flooder| flooder.under_way()).sum::<usize>() <= 64);
-        self.netns
-    }
-
     /// Ends the flood: every Put ends with an event that brings its buffer, every message ends.
     fn end(self) -> Netns {
         self.flood.stop();
@@ -201,7 +190,7 @@ fn a_link_that_is_deleted() {
     wait_until("Puts end without an ACK", PATIENCE, || flood.failed() > 64);
     // The counters of a program without an interface are still there to be read.
     assert_ne!(suffering.nodes[1].xdp_frames().unwrap().slots.len(), 0);
-    let netns = suffering.abandon();
+    let netns = suffering.end();
 
     // Nodes on a new link of the same name.
     ip(
@@ -248,6 +237,6 @@ fn acks_to_nobody_do_not_stay() {
     }
     let flood = &suffering.flood;
     let acked = flood.acked();
-    wait_until("the flood goes on", PATIENCE, || flood.acked() > acked + 5000);
+    wait_until("the flood goes on", Duration::from_secs(1), || flood.acked() > acked + 1000);
     suffering.end();
 }

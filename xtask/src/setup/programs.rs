@@ -17,7 +17,9 @@ pub(crate) fn cargo() -> PathBuf {
 pub(super) fn scrub(command: &mut Command) {
     const KEPT: [&str; 5] =
         ["CARGO_HOME", "CARGO_NET_", "CARGO_HTTP_", "CARGO_REGISTRIES_", "CARGO_REGISTRY_"];
-    const DROPPED: [&str; 8] = [
+    // RUSTUP_TOOLCHAIN stays: without it rustup obeys the `rust-toolchain.toml` of each crate that cargo
+    // compiles in its own folder, and changes the user's toolchains for it.
+    const DROPPED: [&str; 7] = [
         "CARGO",
         "RUSTC",
         "RUSTC_WRAPPER",
@@ -25,7 +27,6 @@ pub(super) fn scrub(command: &mut Command) {
         "RUSTC_BOOTSTRAP",
         "RUSTDOC",
         "RUSTFLAGS",
-        "RUSTUP_TOOLCHAIN",
     ];
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();

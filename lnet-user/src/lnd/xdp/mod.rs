@@ -175,6 +175,8 @@ pub struct XdpLnd {
     paths_generation: u64,
     /// Messages whose next hop is being looked up, with the time at which that is given up.
     parked: VecDeque<(Instant, Transmit)>,
+    /// How many of them are ACKs and REPLYs.
+    parked_responses: u32,
     /// Whether the parked messages are to be tried again: a next hop has changed, or the device was full.
     retry_parked: bool,
     /// When to ask again for next hops, because the question found no room.
@@ -261,6 +263,7 @@ impl XdpLnd {
             paths: Paths::new(),
             paths_generation: 0,
             parked: VecDeque::with_capacity(transmits_max),
+            parked_responses: 0,
             retry_parked: false,
             ask_again_at: None,
             ended: VecDeque::with_capacity(transmits_max),

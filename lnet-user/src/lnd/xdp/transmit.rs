@@ -6,7 +6,7 @@ use std::time::Duration;
 use lnet_core::lnd::{Cause, Full, Status, Transmit, Uplink};
 use lnet_core::time::Instant;
 use lnet_wire::frame::{CRC_OFFSET, FRAME_HEADER_BYTES, FrameHeader};
-use lnet_wire::header::{Header, LARGE_HEADER_BYTES};
+use lnet_wire::header::{Body, Header, LARGE_HEADER_BYTES};
 use lnet_wire::packet::ETHERNET_BYTES;
 use lnet_wire::steer::SteerKey;
 
@@ -19,6 +19,9 @@ use crate::xsk::{CHUNK_BYTES, TxDescriptor};
 
 /// How long a message waits for its next hop to be found: three probes of the kernel, one second apart.
 const RESOLVE_TIMEOUT: Duration = Duration::from_millis(3500);
+/// ACKs and REPLYs that may wait for a next hop. They hold credits meanwhile, and whoever sends requests
+/// under made-up addresses could otherwise have all of them.
+const PARKED_RESPONSES_MAX: u32 = 64;
 /// How long a question waits that found no room.
 const ASK_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -39,15 +42,26 @@ impl XdpLnd {
     ) -> Result<(), Full<Transmit>> {
         match self.find_path(now, &transmit) {
             Hop::Known(path) => self.send(transmit, path, memory),
-            Hop::Unknown => {
-                self.parked.push_back((now + RESOLVE_TIMEOUT, transmit));
+            Hop::Unknown if self.parked_responses < PARKED_RESPONSES_MAX || !is_response(&transmit) => {
+                self.park(now + RESOLVE_TIMEOUT, transmit);
                 Ok(())
             }
-            Hop::Unreachable => {
+            Hop::Unknown | Hop::Unreachable => {
                 self.refuse(&transmit, Cause::Unreachable);
                 Ok(())
             }
         }
+    }
+
+    fn park(&mut self, deadline: Instant, transmit: Transmit) {
+        self.parked_responses += u32::from(is_response(&transmit));
+        self.parked.push_back((deadline, transmit));
+    }
+
+    fn unpark(&mut self) -> Option<(Instant, Transmit)> {
+        let (deadline, transmit) = self.parked.pop_front()?;
+        self.parked_responses -= u32::from(is_response(&transmit));
+        Some((deadline, transmit))
     }
 
     fn refuse(&mut self, transmit: &Transmit, cause: Cause) {
@@ -71,21 +85,21 @@ impl XdpLnd {
         }
         if std::mem::take(&mut self.retry_parked) {
             for _ in 0..self.parked.len() {
-                let Some((deadline, transmit)) = self.parked.pop_front() else { break };
+                let Some((deadline, transmit)) = self.unpark() else { break };
                 match self.find_path(now, &transmit) {
                     Hop::Known(path) => {
                         if let Err(Full(transmit)) = self.send(transmit, path, memory) {
-                            self.parked.push_back((deadline, transmit));
+                            self.park(deadline, transmit);
                             self.retry_parked = true;
                         }
                     }
-                    Hop::Unknown => self.parked.push_back((deadline, transmit)),
+                    Hop::Unknown => self.park(deadline, transmit),
                     Hop::Unreachable => self.refuse(&transmit, Cause::Unreachable),
                 }
             }
         }
         while self.parked.front().is_some_and(|(deadline, _)| *deadline <= now) {
-            if let Some((_, transmit)) = self.parked.pop_front() {
+            if let Some((_, transmit)) = self.unpark() {
                 self.refuse(&transmit, Cause::Unreachable);
             }
         }
@@ -223,6 +237,10 @@ impl XdpLnd {
         self.moving = returned;
         count
     }
+}
+
+fn is_response(transmit: &Transmit) -> bool {
+    matches!(transmit.header.body, Body::Ack { .. } | Body::Reply { .. })
 }
 
 /// All headers of a message's only frame, from Ethernet to LNet.
