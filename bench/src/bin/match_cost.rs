@@ -190,7 +190,7 @@ impl Batches {
     }
 
     fn time(&mut self, bits: &[u64], mut batch: impl FnMut(&[u64])) {
-        for bits in bits.chunks_exact(BATCH) {
+        for bits in bits.as_chunks::<BATCH>().0 {
             let begun = Clock::now();
             batch(bits);
             self.0.saturating_record(begun.elapsed().as_nanos() as u64);
@@ -232,7 +232,7 @@ fn measure(
     let (mut matches, mut lookups) = (Batches::new()?, Batches::new()?);
     for turn in bits.chunks(messages / TURNS) {
         // Warms what fits a cache; what does not is as cold as ever.
-        turn.chunks_exact(BATCH).take(turn.len() / BATCH / 10).for_each(|bits| target.batch(bits));
+        turn.as_chunks::<BATCH>().0.iter().take(turn.len() / BATCH / 10).for_each(|bits| target.batch(bits));
         matches.time(turn, |bits| target.batch(bits));
         lookups.time(turn, |bits| {
             for key in bits {

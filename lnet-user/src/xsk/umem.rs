@@ -161,7 +161,7 @@ impl Umem {
     fn over(memory: Memory, pages: Pages, config: &UmemConfig) -> Result<(Arc<Self>, Vec<Frame>), UmemError> {
         // Zero after a wrap: ids are never given twice, so that a frame cannot pass for another UMEM's.
         let id = NEXT_ID
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |id| (id != 0).then(|| id.wrapping_add(1)))
+            .try_update(Ordering::Relaxed, Ordering::Relaxed, |id| (id != 0).then(|| id.wrapping_add(1)))
             .ok()
             .and_then(NonZeroU32::new)
             .ok_or(UmemError::IdsExhausted)?;

@@ -96,11 +96,11 @@ fn swapped(bytes: &[u8], small_count: usize) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let (words, _) = bytes.as_chunks_mut::<4>();
     words[..4].iter_mut().for_each(|word| word.reverse());
-    for entry in words[4..4 + 4 * small_count].chunks_exact_mut(4) {
+    for entry in words[4..4 + 4 * small_count].as_chunks_mut::<4>().0 {
         entry.iter_mut().for_each(|word| word.reverse());
         entry.swap(0, 1);
     }
-    words[4 + 4 * small_count..].chunks_exact_mut(6).for_each(|entry| entry[0].reverse());
+    words[4 + 4 * small_count..].as_chunks_mut::<6>().0.iter_mut().for_each(|entry| entry[0].reverse());
     bytes
 }
 

@@ -120,7 +120,7 @@ fn fill_rings_are_topped_up_in_batches_and_never_run_dry() {
         assert!(spare < 16, "round {round}: {spare} frames wait for a quarter of 64 to be missing");
     }
     // Emptied at a blow while no frame is at home, then in an idle turn.
-    let kept: Vec<_> = b.shards[0].lnd.stock.drain(..).collect();
+    let kept = std::mem::take(&mut b.shards[0].lnd.stock);
     let put = a.put(0, &b.plan, 9, 64);
     a.shards[0].submit(put).unwrap();
     let packet = a.take_sent(0).remove(0);
