@@ -44,6 +44,20 @@ pub(crate) struct Lane {
     /// Descriptors pushed that the kernel has not been told of.
     unflushed: bool,
     refusal: Refusal,
+    /// Descriptors that a device which was given up has not taken: the owner of the queue does not look for
+    /// their completion.
+    left_behind: u32,
+}
+
+/// What has become of a device that refused to send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Followed {
+    /// Nothing new.
+    Same,
+    /// It sends again.
+    Recovered,
+    /// It is given up from now on.
+    GivenUp,
 }
 
 /// Whether the device refuses to send: the interface is down, or gone.
@@ -77,6 +91,7 @@ impl Lane {
             arrived,
             unflushed: false,
             refusal: Refusal::None,
+            left_behind: 0,
         }
     }
 
@@ -161,14 +176,15 @@ impl Lane {
         if !self.is_unflushed() {
             return false;
         }
-        self.tx().commit();
         self.kick();
         true
     }
 
-    /// Has the kernel send, until it has taken everything or stops moving; what it leaves is tried again with
+    /// Has the kernel send what was pushed, until it has taken everything or stops moving; what it leaves is tried again with
     /// the next flush, once completions have been taken.
     fn kick(&mut self) {
+        // Descriptors were pushed while the device refused, too.
+        self.tx().commit();
         loop {
             let before = self.tx().free_slots();
             let outcome = self.socket().map_or(Ok(Kick::Done), Socket::kick);
@@ -194,17 +210,19 @@ impl Lane {
         }
     }
 
-    /// Tries a device again that refuses; whether it is to be given up from now on.
-    pub(super) fn follow_refusal(&mut self, now: Instant) -> bool {
+    /// Tries a device again that refuses.
+    pub(super) fn follow_refusal(&mut self, now: Instant) -> Followed {
         let (since, given_up) = match self.refusal {
-            Refusal::None => return false,
+            Refusal::None => return Followed::Same,
             Refusal::Fresh => (now, false),
-            Refusal::Lasting { retry_at, .. } if now < retry_at => return false,
+            Refusal::Lasting { retry_at, .. } if now < retry_at => return Followed::Same,
             Refusal::Lasting { since, given_up, .. } => {
+                // Before completions can come.
+                self.leave_behind(0);
                 self.kick();
                 if self.refusal == Refusal::None {
                     tracing::info!(queue = self.queue, "the kernel sends again");
-                    return false;
+                    return Followed::Recovered;
                 }
                 (since, given_up)
             }
@@ -212,7 +230,20 @@ impl Lane {
         let gives_up = now - since >= REFUSAL_PATIENCE;
         let retry_at = now + RETRY_INTERVAL;
         self.refusal = Refusal::Lasting { since, retry_at, given_up: gives_up };
-        gives_up && !given_up
+        if gives_up {
+            let waiting = self.tx().size() - self.tx().free_slots();
+            self.leave_behind(waiting);
+        }
+        if gives_up && !given_up { Followed::GivenUp } else { Followed::Same }
+    }
+
+    /// Counts all but `count` descriptors towards the owner of the queue.
+    fn leave_behind(&mut self, count: u32) {
+        if let Some((_, borrowed)) = &self.lender {
+            borrowed.fetch_add(self.left_behind, Ordering::Release);
+            borrowed.fetch_sub(count, Ordering::Release);
+            self.left_behind = count;
+        }
     }
 }
 

@@ -303,7 +303,8 @@ impl XdpLnd {
         self.exchange.has_parcels()
             || !self.ended.is_empty()
             || self.lanes.iter().any(Lane::is_unflushed)
-            || self.retry_parked
+            // The device was full: its completions are awaited, if there are any.
+            || (self.retry_parked && !self.awaits_completions())
             || (!self.parked.is_empty() && self.common.neighbours.generation() != self.paths_generation)
     }
 

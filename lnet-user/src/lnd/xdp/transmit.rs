@@ -10,6 +10,7 @@ use lnet_wire::header::{Body, Header, LARGE_HEADER_BYTES};
 use lnet_wire::packet::ETHERNET_BYTES;
 use lnet_wire::steer::SteerKey;
 
+use super::lane::Followed;
 use super::path::{End, LANE_PORT_BASE, Path};
 use super::paths::PathId;
 use super::{InFlight, OVERHEAD_BYTES, XdpLnd};
@@ -202,8 +203,15 @@ impl XdpLnd {
     /// frames are still with it.
     pub(super) fn follow_devices(&mut self, now: Instant) {
         for lane_index in 0..self.lanes.len() {
-            if !self.lanes[lane_index].follow_refusal(now) {
-                continue;
+            match self.lanes[lane_index].follow_refusal(now) {
+                Followed::Same => continue,
+                Followed::Recovered => {
+                    if let Some((owner, _)) = &self.lanes[lane_index].lender {
+                        self.exchange.wake(*owner);
+                    }
+                    continue;
+                }
+                Followed::GivenUp => {}
             }
             for message in &mut self.in_flight {
                 if let Some(InFlight { tx, .. }) =
