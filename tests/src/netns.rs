@@ -59,6 +59,26 @@ impl Netns {
     pub fn b(&self) -> &Namespace {
         &self.pair.b
     }
+
+    /// Replaces rail 0 by a veth pair whose ends have these receive and transmit queues.
+    ///
+    /// # Panics
+    /// When a command fails; the message has what it said.
+    pub fn replace_rail(&self, [a_rx, a_tx]: [u16; 2], [b_rx, b_tx]: [u16; 2]) {
+        let [near, far] = [self.a(), self.b()].map(|namespace| &namespace.interface().name);
+        ip(self.a(), &format!("link delete dev {near}"));
+        let (near_queues, far_queues) = (
+            format!("numrxqueues {a_rx} numtxqueues {a_tx}"),
+            format!("numrxqueues {b_rx} numtxqueues {b_tx}"),
+        );
+        let far_end = format!("peer name {far} {far_queues} netns {}", self.b().name());
+        ip(self.a(), &format!("link add {near} {near_queues} type veth {far_end}"));
+        for namespace in [self.a(), self.b()] {
+            let Interface { name, ipv4, .. } = namespace.interface();
+            ip(namespace, &format!("address add {ipv4}/24 dev {name}"));
+            ip(namespace, &format!("link set dev {name} up"));
+        }
+    }
 }
 
 /// Runs `body` on a fresh thread inside `namespace` and gives its result; see [`Namespace::enter`].

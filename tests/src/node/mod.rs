@@ -9,6 +9,7 @@ mod drive;
 mod flood;
 pub mod message;
 mod plan;
+mod puts;
 mod sink;
 mod source;
 
@@ -25,6 +26,7 @@ pub use account::Account;
 pub use drive::{By, Driven, settle, stop_all};
 pub use flood::{FLOOD_PORTALS, Flood, Flooded, Flooder};
 pub use plan::{Kind, Operation, Plan, WINDOW};
+pub use puts::{PINNED_PORTALS, PUT_BYTES, Putter, Receiver, descriptor, entry};
 pub use sink::Sink;
 pub use source::Source;
 

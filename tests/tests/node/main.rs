@@ -5,9 +5,11 @@
 mod hostile;
 mod others;
 mod refusals;
+mod refusing;
 mod shapes;
 mod traffic;
 mod vanish;
+mod wakeups;
 
 use lnet_tests::netns::{NETNS_NODES, require_privilege};
 
