@@ -258,6 +258,32 @@ fn few_receive_frames_for_several_shards() {
     assert_eq!(joined.end(), 20_000);
 }
 
+/// The target's shard 1 receives and sends nothing, and every frame belongs into a fill ring that its sleeping
+/// sibling owns: the sibling is woken for them before the ring is empty.
+#[test]
+fn frames_of_a_sleeping_owner_come_home_in_time() {
+    if !privileged() {
+        return;
+    }
+    const BATCH: u32 = 8;
+    let rings = RingSizes { fill: 64, completion: 64, rx: 64, tx: 64 };
+    let netns = Netns::new(Wiring { queues: 1, ..Wiring::default() });
+    let mut joined = Joined::over(netns, Some(rings));
+    let mut worker = joined.sources.remove(0);
+    let Driven::ShardThread(receiver) = &mut joined.receivers[1] else { panic!("a thread of its own") };
+    let mut arrived = || receiver.call(|worker| worker.lnd().counters().frames_received).unwrap();
+    let before = arrived();
+    let mut putter = Putter::new(joined.target, &mut worker);
+    for batch in 1..=50 {
+        for _ in 0..BATCH {
+            putter.put(&mut worker, PINNED_PORTALS[1], false);
+        }
+        assert!(putter.drive_to_end(&mut worker, PROMPT), "{putter:?}");
+        wait_until("the Puts have arrived", PROMPT, || arrived() - before == batch * u64::from(BATCH));
+    }
+    assert_eq!(joined.end(), 50 * BATCH);
+}
+
 #[test]
 fn transmit_rings_that_hold_no_frame() {
     if !privileged() {
