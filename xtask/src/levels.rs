@@ -160,7 +160,7 @@ fn xdp_program(root: &Path) -> Result<String> {
 }
 
 fn bpf_and_netns(root: &Path) -> Result<String> {
-    privileged_tests(root, &["--package", "lnet-tests", "--features", LIBBPF])
+    privileged_tests(root, &["--package", "lnet-tests", "--package", "lnet-bench", "--features", LIBBPF])
 }
 
 fn run_command(root: &Path) -> Result<String> {

@@ -1,5 +1,6 @@
 //! Project automation: `cargo xtask <verb>`.
 
+mod bench;
 mod build_ebpf;
 mod cargo;
 mod deny;
@@ -36,6 +37,8 @@ enum Verb {
     BuildEbpf,
     /// Run two nodes over veth in two network namespaces, measure and judge (needs root)
     Run(run::Options),
+    /// Measure Puts beside raw AF_XDP over veth between two network namespaces (needs root)
+    Bench(bench::Options),
     /// Remove what `run --keep` kept and what killed runs left (needs root)
     Clean,
     /// Check format, lints, documentation and house rules, and run all tests that this machine can
@@ -79,6 +82,7 @@ fn dispatch(cli: Cli) -> Result<()> {
             Ok(())
         }
         Verb::Run(options) => run::run(&root, &options),
+        Verb::Bench(options) => bench::bench(&root, &options),
         Verb::Clean => run::clean(&root),
         Verb::Test { unprivileged } => levels::test(&root, unprivileged),
         Verb::Tidy => {

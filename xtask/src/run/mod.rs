@@ -167,7 +167,7 @@ fn records(root: &Path) -> PathBuf {
 }
 
 /// Removes what killed runs left and says so; gives the namespaces that were kept on purpose.
-fn remove_and_say_stale() -> Result<Vec<String>> {
+pub(crate) fn remove_and_say_stale() -> Result<Vec<String>> {
     let stale = remove_stale()?;
     for name in stale.removed {
         say(format_args!("removed the network namespace {name}, left by a run that was killed"));

@@ -1,0 +1,95 @@
+//! `cargo xtask bench`: what a Put costs beside raw `AF_XDP`, over veth between two network namespaces.
+//!
+//! The namespaces go when the bench ends, however it ends; the bench itself ends with a signal that asks this
+//! process to.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use xtask::command::words;
+use xtask::netns::{Namespace, Pair, Wiring};
+use xtask::privilege;
+
+use crate::run::Interrupted;
+use crate::{build_ebpf, cargo, run, setup};
+
+/// How often it is looked whether the bench has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What to measure.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  cargo xtask bench
+  cargo xtask bench --quick --size 1024
+  cargo xtask bench --json > result.json")]
+pub(crate) struct Options {
+    /// A tenth of the rounds and of the time
+    #[arg(long)]
+    quick: bool,
+    /// Payload bytes of each Put
+    #[arg(long, default_value_t = 64, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(0..=1284))]
+    size: u32,
+    /// Print one JSON object instead of the tables
+    #[arg(long)]
+    json: bool,
+    /// Where bench.json, the histograms (.hgrm) and the plot (.svg) go [default: target/bench]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+/// Builds, measures, cleans up.
+///
+/// # Errors
+/// When a capability or `ip` is missing, a build or the bench fails, or a signal asks to end.
+pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
+    let needs = "`cargo xtask bench` makes network namespaces and loads XDP programs; it";
+    privilege::require(needs, &privilege::NETNS_NODES)?;
+    let objects = build_ebpf::build(root, &setup::ensure(root)?)?;
+    let program = cargo::build_binary(root, "lnet-bench", "xdp")?;
+    let signal = Arc::new(AtomicUsize::new(0));
+    for number in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register_usize(number, Arc::clone(&signal), number as usize)
+            .context("signal handlers")?;
+    }
+    run::remove_and_say_stale()?;
+    let pair = Pair::create("", Wiring { rails: 1, queues: 2, mtu_bytes: 1500 })?;
+    let mut command = Command::new(program);
+    for (end, namespace) in [("a", &pair.a), ("b", &pair.b)] {
+        command.arg(format!("--netns-{end}")).arg(Path::new("/run/netns").join(namespace.name()));
+        command.args([&format!("--interface-{end}"), &namespace.interface().name]);
+        command.args([&format!("--nid-{end}"), &nid(namespace)]);
+    }
+    command.args(["--size", &options.size.to_string()]).arg("--out");
+    command.arg(options.out.clone().unwrap_or_else(|| root.join("target/bench")));
+    command.args(options.quick.then_some("--quick")).args(options.json.then_some("--json"));
+    command.env("LNET_BPF_OBJECT", &objects.default);
+    let words = words(&command);
+    let child = command.spawn().with_context(|| format!("`{words}` did not start"))?;
+    wait(child, &words, &signal)
+}
+
+/// Waits for the bench, and ends it when a signal has come. The namespaces outlive it in any case.
+fn wait(mut child: Child, words: &str, signal: &AtomicUsize) -> Result<()> {
+    loop {
+        if let Some(status) = child.try_wait().with_context(|| format!("waiting for `{words}`"))? {
+            ensure!(status.success(), "`{words}` failed, {status}");
+            return Ok(());
+        }
+        match signal.load(Ordering::Relaxed) {
+            0 => std::thread::sleep(POLL_INTERVAL),
+            number => {
+                child.kill().and_then(|()| child.wait()).with_context(|| format!("ending `{words}`"))?;
+                return Err(Interrupted { signal: number as i32 }.into());
+            }
+        }
+    }
+}
+
+fn nid(namespace: &Namespace) -> String {
+    format!("{}@xdp", namespace.interface().ipv4)
+}
