@@ -118,6 +118,9 @@ impl<S: Send + 'static> ShardThread<S> {
         call: impl FnOnce(&mut Worker) -> R + Send + 'static,
     ) -> Result<R, ShardGone> {
         const PATIENCE: Duration = Duration::from_millis(100);
+        if self.is_gone() {
+            return Err(ShardGone);
+        }
         let (answer, result) = mpsc::sync_channel(1);
         let mut call: Call = Box::new(move |worker| {
             // A caller that is gone wants no answer.
@@ -177,10 +180,11 @@ fn drive(worker: &mut Worker, idle: Idle, stop: &AtomicBool, mut turn: impl FnMu
     let mut can_sleep = true;
     while !stop.load(Ordering::Acquire) {
         let busy = worker.progress();
-        let events = worker.waiting_events();
+        let events = worker.event_counts();
         turn(worker);
-        // Events that the turn leaves are for somebody else to take, and no reason to stay awake.
-        if busy || worker.waiting_events() != events {
+        // Events that the turn leaves are for somebody else to take, and no reason to stay awake. But where it
+        // took one, another may have taken its place that the turn would take too.
+        if busy || worker.event_counts() != events {
             idle_since = None;
             continue;
         }

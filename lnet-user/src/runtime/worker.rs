@@ -87,6 +87,8 @@ pub struct Worker {
     first_ni: u16,
     /// Whether the last turn left messages because a device had no room.
     device_full: bool,
+    /// Events that were taken, ever.
+    taken_events: u64,
     calls: Option<Consumer<Call>>,
 }
 
@@ -119,6 +121,7 @@ impl Worker {
             interfaces,
             first_ni: 0,
             device_full: false,
+            taken_events: 0,
             calls: None,
         })
     }
@@ -230,6 +233,7 @@ impl Worker {
     #[inline]
     pub fn poll_event(&mut self, eq: EqHandle) -> Option<Delivery> {
         let event = self.shard.poll_event(eq)?;
+        self.taken_events += 1;
         let buffer = if event.unlinked { self.memory.give_back(event.md) } else { None };
         Some(Delivery { event, buffer })
     }
@@ -337,6 +341,11 @@ impl Worker {
     #[must_use]
     pub fn waiting_events(&self) -> u32 {
         self.shard.usage().events
+    }
+
+    /// What changes with every event that comes or is taken: how many wait and how many were taken.
+    pub(super) fn event_counts(&self) -> (u32, u64) {
+        (self.waiting_events(), self.taken_events)
     }
 
     /// Wakes this shard from another thread.
