@@ -120,7 +120,7 @@ fn table(document: &Json<'_>) -> String {
     let mut line = |cells: [String; 8]| {
         let _ = write!(text, "{:<12}", cells[0]);
         for cell in &cells[1..] {
-            let _ = write!(text, "{cell:>10}");
+            let _ = write!(text, "{cell:>12}");
         }
         text.push('\n');
     };
