@@ -132,6 +132,10 @@ impl Node<Arrival> for Pending {
     }
 }
 
+/// The place of an event that is in no queue any more.
+#[must_use = "a place that is not given up is lost"]
+pub(crate) struct Popped(u32);
+
 struct EventQueue {
     capacity: u32,
     reserved: u32,
@@ -200,6 +204,7 @@ impl EventQueues {
     }
 
     /// Puts an event into a slot that was reserved for it.
+    #[inline]
     pub(crate) fn push(&mut self, queue: u32, event: Event, recurring: bool) {
         let Ok(slot) = self.pending.insert(Pending { event, recurring, link: Link::UNLINKED }) else {
             unreachable!("an event came without a reserved slot")
@@ -207,12 +212,25 @@ impl EventQueues {
         self.queues[queue].arrivals.push_back(&mut self.pending, slot);
     }
 
-    /// Takes the oldest event out. Its slot goes to the caller, who passes it on to the descriptor if it is
-    /// recurring, and else must [`release`](Self::release) it.
-    pub(crate) fn pop(&mut self, queue: u32) -> Option<(Event, bool)> {
-        let slot = self.queues[queue].arrivals.pop_front(&mut self.pending)?;
-        let pending = self.pending.remove(slot);
-        Some((pending.event, pending.recurring))
+    /// Takes the oldest event off its queue; it can be read until [`forget`](Self::forget), and its slot goes
+    /// to the caller, who passes it on to the descriptor if it is recurring, and else must
+    /// [`release`](Self::release) it.
+    #[inline]
+    pub(crate) fn pop(&mut self, queue: u32) -> Option<Popped> {
+        self.queues[queue].arrivals.pop_front(&mut self.pending).map(Popped)
+    }
+
+    /// An event that was taken off its queue, and whether its slot is recurring.
+    #[inline]
+    pub(crate) fn read(&self, Popped(slot): &Popped) -> (&Event, bool) {
+        let pending = &self.pending[*slot];
+        (&pending.event, pending.recurring)
+    }
+
+    /// Gives up the place of an event that was taken off its queue.
+    #[inline]
+    pub(crate) fn forget(&mut self, Popped(slot): Popped) {
+        self.pending.vacate(slot);
     }
 
     /// Events that wait in all queues.

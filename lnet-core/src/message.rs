@@ -282,6 +282,7 @@ impl Messages {
     }
 
     /// Stores a message for which room was reserved.
+    #[inline]
     pub(crate) fn insert(&mut self, record: Record) -> Message<Queued> {
         let Ok(slot) = self.records.insert(record) else {
             unreachable!("a message was built without reserved room")
@@ -309,6 +310,7 @@ impl Messages {
     }
 
     /// Makes a message over to its LND, until [`claim`](Self::claim).
+    #[inline]
     pub(crate) fn submit(&mut self, message: Message<Credited>) -> Transmit {
         let message: Message<Submitted> = self.step(message);
         let record = &self.records[message.slot];
@@ -334,10 +336,10 @@ impl Messages {
     }
 
     /// Forgets a message that has ended.
-    pub(crate) fn remove(&mut self, message: Message<Done>) -> Record {
-        let record = self.records.remove(message.slot);
-        self.unreserve(record.budget);
-        record
+    #[inline]
+    pub(crate) fn forget(&mut self, message: Message<Done>) {
+        self.unreserve(self.records[message.slot].budget);
+        self.records.vacate(message.slot);
     }
 
     /// Messages on their way out.

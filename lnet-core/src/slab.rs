@@ -49,6 +49,7 @@ impl<T> Slab<T> {
     }
 
     /// Stores a value and says in which slot.
+    #[inline]
     pub(crate) fn insert(&mut self, value: T) -> Result<u32, Full<T>> {
         let slot = self.free;
         let Some(vacant) = self.slots.get_mut(slot as usize) else { return Err(Full(value)) };
@@ -63,14 +64,27 @@ impl<T> Slab<T> {
 
     /// Vacates a slot that is in use.
     pub(crate) fn remove(&mut self, slot: u32) -> T {
+        let content = core::mem::replace(&mut self.slots[slot as usize].content, Content::Free(self.free));
+        let Content::Used(value) = content else { unreachable!("slot {slot} is vacated twice") };
+        self.vacated(slot);
+        value
+    }
+
+    /// Drops the value in a slot that is in use: the way to vacate it without moving what may be large.
+    #[inline]
+    pub(crate) fn vacate(&mut self, slot: u32) {
         let entry = &mut self.slots[slot as usize];
-        let Content::Used(value) = core::mem::replace(&mut entry.content, Content::Free(self.free)) else {
-            unreachable!("slot {slot} is vacated twice")
-        };
+        assert!(matches!(entry.content, Content::Used(_)), "slot {slot} is vacated twice");
+        entry.content = Content::Free(self.free);
+        self.vacated(slot);
+    }
+
+    #[inline]
+    fn vacated(&mut self, slot: u32) {
+        let entry = &mut self.slots[slot as usize];
         entry.generation = entry.generation.wrapping_add(1).max(1);
         self.free = slot;
         self.used_count -= 1;
-        value
     }
 
     /// Generation of the value in a slot.
@@ -156,5 +170,28 @@ mod tests {
         let slot = slab.insert(()).unwrap();
         slab.remove(slot);
         assert_eq!(slab.generation(slot), 1);
+    }
+
+    #[test]
+    fn vacating_is_removing() {
+        let (mut one, mut other) = (Slab::new(2), Slab::new(2));
+        for slab in [&mut one, &mut other] {
+            slab.insert(7).unwrap();
+            slab.insert(8).unwrap();
+        }
+        one.remove(1);
+        other.vacate(1);
+        let state = |slab: &Slab<i32>| (slab.used_count(), slab.generation(1), slab.get(1).copied());
+        assert_eq!(state(&one), state(&other));
+        assert_eq!((one.insert(9), other.insert(9)), (Ok(1), Ok(1)));
+    }
+
+    #[test]
+    #[should_panic(expected = "vacated twice")]
+    fn a_slot_is_vacated_once() {
+        let mut slab = Slab::new(1);
+        slab.insert(7).unwrap();
+        slab.vacate(0);
+        slab.vacate(0);
     }
 }

@@ -221,7 +221,7 @@ impl Shard {
         let target = &request.target.nid;
         let Ok(ni) = self.topology.select(target, request.self_nid.as_ref()) else {
             self.begin(now, slot, request);
-            self.complete(slot, event, Status::NeverSent(Cause::Unreachable));
+            self.complete(slot, &event, Status::NeverSent(Cause::Unreachable));
             self.counters.send_failures += 1;
             return Ok(());
         };

@@ -155,16 +155,16 @@ impl Shard {
 
     /// Ends an operation on a descriptor: reports it, as the last one if it is. Returns the status as
     /// reported.
-    pub(super) fn complete(&mut self, slot: u32, mut event: Event, status: Status) -> Status {
+    pub(super) fn complete(&mut self, slot: u32, event: &Event, status: Status) -> Status {
         let md = &mut self.mds[slot];
         md.operations -= 1;
         let aborted = md.aborted && status == Status::Ok;
-        event.status = if aborted { Status::Unknown(Cause::Timeout) } else { status };
-        event.unlinked = md.operations == 0 && md.ends_when_idle();
+        let status = if aborted { Status::Unknown(Cause::Timeout) } else { status };
+        let unlinked = md.operations == 0 && md.ends_when_idle();
         if md.event_queue != NONE {
-            self.events.push(md.event_queue, event, md.is_infinite());
+            self.events.push(md.event_queue, Event { status, unlinked, ..*event }, md.is_infinite());
         }
-        if event.unlinked {
+        if unlinked {
             self.detach(slot);
             self.end_tracking(slot);
             self.forget(slot);
@@ -176,7 +176,7 @@ impl Shard {
                 self.end_tracking(slot);
             }
         }
-        event.status
+        status
     }
 
     /// Awaits no more responses for a descriptor.

@@ -171,16 +171,20 @@ impl Shard {
     }
 
     /// Takes the oldest event out of a queue; `None` when there is none, or no such queue.
+    #[inline]
     pub fn poll_event(&mut self, queue: EqHandle) -> Option<Event> {
         let queue = self.event_queue_slot(queue)?;
-        let (event, recurring) = self.events.pop(queue)?;
-        let slot = event.md.0.slot();
-        if recurring && self.mds.holds(slot, event.md.0.generation()) {
-            self.mds[slot].event_slots += 1;
+        let popped = self.events.pop(queue)?;
+        let (event, recurring) = self.events.read(&popped);
+        let MdHandle(md) = event.md;
+        let event = Some(*event);
+        self.events.forget(popped);
+        if recurring && self.mds.holds(md.slot(), md.generation()) {
+            self.mds[md.slot()].event_slots += 1;
         } else {
             self.events.release(queue, 1);
         }
-        Some(event)
+        event
     }
 
     /// The faults that it simulates.

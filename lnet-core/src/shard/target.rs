@@ -53,10 +53,11 @@ impl Uplink for Shard {
     }
 
     fn received(&mut self, now: Instant, rx: RxId, status: Status) {
-        let Some(inbound) = self.incoming.get_mut(rx.0 as usize).and_then(Option::take) else {
+        let Some(Inbound { md, event, response }) =
+            self.incoming.get_mut(rx.0 as usize).and_then(Option::take)
+        else {
             panic!("no message arrives as {rx:?}")
         };
-        let Inbound { md, event, response } = inbound;
         match status {
             Status::Ok => {
                 let carries_payload = matches!(event.kind, EventKind::Put | EventKind::Reply);
@@ -67,7 +68,7 @@ impl Uplink for Shard {
         if let (EventKind::Get, Status::Ok, Some(promise)) = (event.kind, status, response) {
             return self.reply(now, md, event, promise);
         }
-        let reported = self.complete(md, event, status);
+        let reported = self.complete(md, &event, status);
         if let Some(promise) = response {
             if event.kind == EventKind::Put && reported == Status::Ok {
                 self.acknowledge(now, &event, promise);
@@ -241,7 +242,7 @@ impl Shard {
     fn reply(&mut self, now: Instant, md: u32, get: Event, promise: Promise) {
         if self.mds[md].aborted {
             self.break_promise(promise);
-            self.complete(md, get, Status::NeverSent(Cause::Cancelled));
+            self.complete(md, &get, Status::NeverSent(Cause::Cancelled));
             self.counters.send_failures += 1;
             return;
         }

@@ -13,6 +13,7 @@ use crate::time::Instant;
 impl Shard {
     /// The next message for the LND of an interface; `None` when there is none, or no such interface.
     /// The LND owns it until it says [`Uplink::sent`](crate::lnd::Uplink::sent).
+    #[inline]
     pub fn poll_transmit(&mut self, ni: NiId) -> Option<Transmit> {
         let interface = self.interfaces.get_mut(usize::from(ni.0))?;
         let message = interface.ready.pop(&mut self.messages)?;
@@ -63,6 +64,7 @@ impl Shard {
     }
 
     /// Sets a new message on its way.
+    #[inline]
     pub(super) fn launch(&mut self, record: Record) {
         let (ni, peer) = (record.ni, record.peer);
         let message = self.messages.insert(record);
@@ -99,22 +101,24 @@ impl Shard {
     /// Deals with the ends of messages, those included that come of it.
     fn settle(&mut self, now: Instant) {
         while let Some(message) = self.ended.pop(&mut self.messages) {
-            let record = self.messages.remove(message);
-            match record.status {
+            let record = self.messages.record(&message);
+            let Record { status, ni, peer, operation, .. } = *record;
+            let (peer_held, interface_held) = record.held();
+            match status {
                 Status::Ok => self.counters.sent.add(record.header.payload_length),
                 Status::NeverSent(_) | Status::Unknown(_) => self.counters.send_failures += 1,
             }
-            let (peer_held, interface_held) = record.held();
-            if let Some((md, event)) = record.operation {
-                self.complete(md, event, record.status);
+            self.messages.forget(message);
+            if let Some((md, event)) = operation {
+                self.complete(md, &event, status);
             }
             if interface_held {
-                self.return_interface_credit(now, record.ni);
+                self.return_interface_credit(now, ni);
             }
             if peer_held {
-                self.return_peer_credit(now, record.peer);
+                self.return_peer_credit(now, peer);
             }
-            self.peers.release(record.peer);
+            self.peers.release(peer);
         }
     }
 
