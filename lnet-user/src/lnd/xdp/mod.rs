@@ -164,8 +164,10 @@ pub struct XdpLnd {
     /// Frames missing in a fill ring, or waiting for one, that make a refill worth its while.
     refill_count: u32,
     exchange: Exchange,
-    /// Frames at home that nobody uses.
-    stock: Vec<Frame>,
+    /// Frames at home that nobody uses: those that were sent at the back, from where they are sent again
+    /// while this CPU's cache has them; those that another CPU's kernel wrote to at the front, from where
+    /// they are given back to it.
+    stock: VecDeque<Frame>,
     /// By chunk index, from this shard's first: the message that the chunk is the last frame of.
     in_flight: Vec<Option<InFlight>>,
     in_flight_count: u32,
@@ -199,10 +201,10 @@ impl XdpLnd {
         lanes: Vec<(Vec<Lane>, Vec<OwnedQueue>)>,
         wakers: &[Waker],
     ) -> Vec<Self> {
-        let mut stocks: Vec<Vec<Frame>> = lanes.iter().map(|_| Vec::new()).collect();
         let per_shard = common.frames_per_shard;
+        let mut stocks: Vec<_> = lanes.iter().map(|_| VecDeque::with_capacity(per_shard as usize)).collect();
         for frame in frames {
-            stocks[(frame.chunk_index() / per_shard) as usize].push(frame);
+            stocks[(frame.chunk_index() / per_shard) as usize].push_back(frame);
         }
         let smallest_fill = lanes.iter().flat_map(|(_, owned)| owned).map(|queue| queue.fill.size()).min();
         let sizes = Sizes {
@@ -227,7 +229,7 @@ impl XdpLnd {
         shard: ShardId,
         lanes: Vec<Lane>,
         owned: Vec<OwnedQueue>,
-        stock: Vec<Frame>,
+        stock: VecDeque<Frame>,
         exchange: Exchange,
     ) -> Self {
         let transmit_lanes = common
@@ -325,9 +327,11 @@ impl XdpLnd {
         };
         if let Some(message) = self.in_flight[place].take() {
             self.in_flight_count -= 1;
+            self.stock.push_back(frame);
             up.sent(now, message.tx, Status::Ok);
+        } else {
+            self.stock.push_front(frame);
         }
-        self.stock.push(frame);
     }
 
     fn take_parcels(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> u32 {
@@ -360,10 +364,9 @@ impl XdpLnd {
             if spare == 0 || room < queue.refill_count() {
                 continue;
             }
-            let kept = self.stock.len() - spare.min(room as usize);
-            self.moving.extend(self.stock.drain(kept..));
+            self.moving.extend(self.stock.drain(..spare.min(room as usize)));
             queue.fill.fill(&mut self.moving);
-            self.stock.append(&mut self.moving);
+            self.stock.extend(self.moving.drain(..));
             if queue.fill.needs_wakeup()
                 && let Some(socket) = self.lanes[queue.lane_index].socket()
                 && let Err(error) = socket.wake_fill()

@@ -35,6 +35,7 @@ enum Hop {
 }
 
 impl XdpLnd {
+    #[inline]
     pub(super) fn transmit(
         &mut self,
         now: Instant,
@@ -42,7 +43,8 @@ impl XdpLnd {
         memory: &Memory,
     ) -> Result<(), Full<Transmit>> {
         match self.find_path(now, &transmit) {
-            Hop::Known(path) => self.send(transmit, path, memory),
+            Hop::Known(path) if self.send(&transmit, path, memory) => Ok(()),
+            Hop::Known(_) => Err(Full(transmit)),
             Hop::Unknown if self.parked_responses < PARKED_RESPONSES_MAX || !is_response(&transmit) => {
                 self.park(now + RESOLVE_TIMEOUT, transmit);
                 Ok(())
@@ -89,7 +91,7 @@ impl XdpLnd {
                 let Some((deadline, transmit)) = self.unpark() else { break };
                 match self.find_path(now, &transmit) {
                     Hop::Known(path) => {
-                        if let Err(Full(transmit)) = self.send(transmit, path, memory) {
+                        if !self.send(&transmit, path, memory) {
                             self.park(deadline, transmit);
                             self.retry_parked = true;
                         }
@@ -139,35 +141,35 @@ impl XdpLnd {
         Hop::Known(self.paths.insert((transmit.ni, nid), path))
     }
 
-    /// Writes the message's frame and pushes it on its lane; `find_path` has just said `Known`.
-    fn send(&mut self, transmit: Transmit, path: PathId, memory: &Memory) -> Result<(), Full<Transmit>> {
+    /// Writes the message's frame and pushes it on its lane; false if there is no room for it.
+    fn send(&mut self, transmit: &Transmit, path: PathId, memory: &Memory) -> bool {
         let ni = usize::from(transmit.ni.0);
         let payload = transmit.payload.as_ref().map_or(&[][..], |span| memory.bytes(span));
         let path = &self.paths[path];
         let headers_bytes = path.length() + OVERHEAD_BYTES;
         let frame_bytes = headers_bytes + payload.len();
         if frame_bytes > self.common.ports[ni].mtu_bytes + ETHERNET_BYTES {
-            self.refuse(&transmit, Cause::TooLong);
-            return Ok(());
+            self.refuse(transmit, Cause::TooLong);
+            return true;
         }
         let chunk_bytes = CHUNK_BYTES as usize;
         let chunks = frame_bytes.div_ceil(chunk_bytes);
         let lane_index = self.transmit_lanes[ni];
         let lane = &mut self.lanes[lane_index];
         if lane.is_given_up() {
-            self.refuse(&transmit, Cause::Device);
-            return Ok(());
+            self.refuse(transmit, Cause::Device);
+            return true;
         }
         if self.stock.len() < chunks || !lane.has_room(chunks) {
-            return Err(Full(transmit));
+            return false;
         }
         let umem = &self.common.umem;
         let message_id = self.next_message_id;
         self.next_message_id += 1;
         let first_payload_bytes = payload.len().min(chunk_bytes - headers_bytes);
         let (first, rest) = payload.split_at(first_payload_bytes);
-        let mut frames = self.stock.drain(self.stock.len() - chunks..);
-        let Some(mut head) = frames.next() else { unreachable!("a frame has at least one chunk") };
+        let mut frames = std::iter::from_fn(|| self.stock.pop_back());
+        let Some(mut head) = frames.next() else { unreachable!("the stock was long enough") };
         let bytes = umem.bytes_mut(&mut head);
         write_headers(bytes, path, &transmit.header, payload.len(), message_id, self.common.initiator_hash);
         bytes[headers_bytes..headers_bytes + first.len()].copy_from_slice(first);
@@ -183,7 +185,8 @@ impl XdpLnd {
             length: (headers_bytes + first.len()) as u32,
             more: false,
         };
-        for (mut frame, part) in frames.zip(rest.chunks(chunk_bytes)) {
+        // In this order: a frame that found no part would be lost.
+        for (part, mut frame) in rest.chunks(chunk_bytes).zip(frames) {
             umem.bytes_mut(&mut frame)[..part.len()].copy_from_slice(part);
             last.more = true;
             let next = TxDescriptor { frame, offset: 0, length: part.len() as u32, more: false };
@@ -196,7 +199,7 @@ impl XdpLnd {
         lane.push(last);
         lane.borrow(chunks);
         self.counters.frames_sent += 1;
-        Ok(())
+        true
     }
 
     /// Tries devices again that refuse to send; ends the messages of one that has refused for too long. Their
