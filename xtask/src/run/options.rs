@@ -38,7 +38,7 @@ impl Mode {
 #[derive(Clone, Debug, Serialize, Args)]
 pub(crate) struct Options {
     /// Number of Puts
-    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1 << 28))]
     pub(crate) count: u64,
 
     /// Payload of each Put, which fits into one frame [default: every size from 0 to the largest]
@@ -149,8 +149,8 @@ mod tests {
         check("--count 1 --size 1 --mtu 1280 --mode generic --log --keep --json --timeout 5", "");
         check("--count 0", "--count");
         check("--count many", "--count");
-        check("--count 4294967296", "");
-        check("--count 4294967297", "--count");
+        check("--count 268435456", "");
+        check("--count 268435457", "--count");
         check("--size 0", "");
         check("--size 1312", "");
         check("--size 1313", "at most 1312 bytes");
