@@ -173,12 +173,16 @@ fn hgrm(histogram: &Histogram<u64>) -> String {
     text
 }
 
-/// Latency over percentile, the percentile axis stretched towards 100 %: each tick is another nine.
+/// Latency over percentile. The percentile axis is stretched towards 100 %, each tick is another nine; the
+/// latency axis is logarithmic, so that the tail does not flatten the rest.
 fn plot(rows: &[&Measured], path: &Path) -> anyhow::Result<()> {
     const NINES: f64 = 4.0;
     let failed = |error: String| anyhow::anyhow!("cannot plot {}: {error}", path.display());
-    let largest =
-        rows.iter().map(|row| row.half_ns.value_at_quantile(1.0 - 10f64.powf(-NINES))).max().unwrap_or(1);
+    let at = |row: &Measured, nines: f64| {
+        row.half_ns.value_at_quantile(1.0 - 10f64.powf(-nines)).max(1) as f64 / 1000.0
+    };
+    let smallest = rows.iter().map(|row| at(row, 0.0)).fold(f64::INFINITY, f64::min);
+    let largest = rows.iter().map(|row| at(row, NINES)).fold(smallest, f64::max);
     let root = SVGBackend::new(path, (800, 480)).into_drawing_area();
     root.fill(&WHITE).map_err(|error| failed(error.to_string()))?;
     let mut chart = ChartBuilder::on(&root)
@@ -186,7 +190,7 @@ fn plot(rows: &[&Measured], path: &Path) -> anyhow::Result<()> {
         .caption("Half round trip", ("sans-serif", 20))
         .x_label_area_size(40)
         .y_label_area_size(60)
-        .build_cartesian_2d(0.0..NINES, 0.0..largest as f64 / 1000.0 * 1.05)
+        .build_cartesian_2d(0.0..NINES, (smallest * 0.8..largest * 1.25).log_scale())
         .map_err(|error| failed(error.to_string()))?;
     chart
         .configure_mesh()
@@ -202,7 +206,7 @@ fn plot(rows: &[&Measured], path: &Path) -> anyhow::Result<()> {
         let style = Palette99::pick(index).stroke_width(2);
         let points = (0..=400).map(|step| {
             let nines = NINES * f64::from(step) / 400.0;
-            (nines, row.half_ns.value_at_quantile(1.0 - 10f64.powf(-nines)) as f64 / 1000.0)
+            (nines, at(row, nines))
         });
         chart
             .draw_series(LineSeries::new(points, style))
