@@ -365,7 +365,8 @@ fn open_rings(
     let queues: u32 = plan.interfaces.iter().map(|interface| interface.rx_queues).sum();
     let owned_max = queues.div_ceil(config.shards);
     // What a shard's queues may hold for receiving, what its receive rings may hold back, and its sends.
-    let transmit_reserve = config.rings.tx;
+    // Each interface's rings may be full of frames to send, also of one that sends nothing any more.
+    let transmit_reserve = config.rings.tx * plan.interfaces.len() as u32;
     let frames_per_shard = owned_max * config.rings.fill + transmit_reserve;
     let umem_config = UmemConfig::new(frames_per_shard * config.shards);
     let (umem, frames) = Umem::new(&umem_config)?;
@@ -379,6 +380,7 @@ fn open_rings(
         frames_per_shard,
         transmit_reserve: transmit_reserve as usize,
         transmits_max: config.limits.transmits(),
+        parked_responses_max: parked_responses_max(config),
     };
     let mut rings: Vec<(Vec<Lane>, Vec<OwnedQueue>)> =
         (0..shards).map(|_| (Vec::new(), Vec::new())).collect();
@@ -405,6 +407,12 @@ fn open_rings(
     }
     let lnds = XdpLnd::for_shards(&common, frames, rings, wakers);
     Ok((common, lnds))
+}
+
+/// Half of an NI's credits on a shard, or all that one peer may have of them.
+fn parked_responses_max(config: &NodeConfig) -> u32 {
+    let share = |credits: u32| credits.div_ceil(config.shards);
+    config.nis.iter().map(|ni| (share(ni.credits) / 2).max(share(ni.peer_credits))).min().unwrap_or(0)
 }
 
 fn attach(config: &NodeConfig, plan: &Plan, programs: &mut [XdpProgram]) -> Result<ActiveMode, NodeError> {

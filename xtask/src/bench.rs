@@ -76,14 +76,18 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
 /// Waits for the bench, and ends it when a signal has come. The namespaces outlive it in any case.
 fn wait(mut child: Child, words: &str, signal: &AtomicUsize) -> Result<()> {
     loop {
-        if let Some(status) = child.try_wait().with_context(|| format!("waiting for `{words}`"))? {
-            ensure!(status.success(), "`{words}` failed, {status}");
-            return Ok(());
-        }
-        match signal.load(Ordering::Relaxed) {
-            0 => std::thread::sleep(POLL_INTERVAL),
-            number => {
-                child.kill().and_then(|()| child.wait()).with_context(|| format!("ending `{words}`"))?;
+        let ended = child.try_wait().with_context(|| format!("waiting for `{words}`"))?;
+        // The terminal signals the bench as well: that it ended by it is no failure of its own.
+        match (signal.load(Ordering::Relaxed), ended) {
+            (0, Some(status)) => {
+                ensure!(status.success(), "`{words}` failed, {status}");
+                return Ok(());
+            }
+            (0, None) => std::thread::sleep(POLL_INTERVAL),
+            (number, ended) => {
+                if ended.is_none() {
+                    child.kill().and_then(|()| child.wait()).with_context(|| format!("ending `{words}`"))?;
+                }
                 return Err(Interrupted { signal: number as i32 }.into());
             }
         }

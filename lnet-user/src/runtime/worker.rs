@@ -332,8 +332,11 @@ impl Worker {
         }
         let now = self.clock.coarse();
         let due = [self.shard.poll_timeout(), self.lnd.poll_timeout()].into_iter().flatten().min();
-        let sleep =
-            [timeout, due.map(|due| due - now), self.lnd.awaits_completions().then_some(COMPLETION_POLL)];
+        let sleep = [
+            timeout,
+            due.map(|due| due - now),
+            (self.device_full || self.lnd.awaits_completions()).then_some(COMPLETION_POLL),
+        ];
         armed.wait(sleep.into_iter().flatten().min(), |_| {}).map(drop)
     }
 

@@ -180,8 +180,8 @@ impl Lane {
         true
     }
 
-    /// Has the kernel send what was pushed, until it has taken everything or stops moving; what it leaves is tried again with
-    /// the next flush, once completions have been taken.
+    /// Has the kernel send what was pushed, until it has taken everything or stops moving; what it leaves is
+    /// tried again with the next flush, once completions have been taken.
     fn kick(&mut self) {
         // Descriptors were pushed while the device refused, too.
         self.tx().commit();

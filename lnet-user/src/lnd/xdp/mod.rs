@@ -102,7 +102,8 @@ pub struct XdpCounters {
     pub frames_received: u64,
     /// Frames that arrived here and belong to another shard; they were handed over.
     pub frames_misdirected: u64,
-    /// Messages that were never sent: longer than a frame, or to nobody.
+    /// Messages that were never sent: longer than a frame, to nobody, by a device that refuses, or answers beyond
+    /// those that may wait for a next hop.
     pub messages_refused: u64,
     drops: [u64; XdpDrop::ALL.len()],
 }
@@ -144,6 +145,9 @@ pub(crate) struct Common {
     pub(crate) transmit_reserve: usize,
     /// Messages of a shard that can be with its LND.
     pub(crate) transmits_max: u32,
+    /// ACKs and REPLYs of a shard that may wait for a next hop at once, others are refused: they hold credits,
+    /// and whoever sends requests under made-up addresses could otherwise have all of them.
+    pub(crate) parked_responses_max: u32,
 }
 
 /// A message whose last frame is with the device.
@@ -164,7 +168,7 @@ pub struct XdpLnd {
     /// Frames missing in a fill ring, or waiting for one, that make a refill worth its while.
     refill_count: u32,
     exchange: Exchange,
-    /// Frames at home that nobody uses: those that were sent at the back, from where they are sent again
+    /// Frames at home that nobody uses: those that ended a message at the back, from where they are sent again
     /// while this CPU's cache has them; those that another CPU's kernel wrote to at the front, from where
     /// they are given back to it.
     stock: VecDeque<Frame>,
@@ -179,8 +183,10 @@ pub struct XdpLnd {
     parked: VecDeque<(Instant, Transmit)>,
     /// How many of them are ACKs and REPLYs.
     parked_responses: u32,
-    /// Whether the parked messages are to be tried again: a next hop has changed, or the device was full.
+    /// Whether a next hop has changed since the parked messages were tried.
     retry_parked: bool,
+    /// Whether a parked message knows its next hop and the device had no room for it.
+    parked_full: bool,
     /// When to ask again for next hops, because the question found no room.
     ask_again_at: Option<Instant>,
     /// Messages that ended without reaching the device.
@@ -267,6 +273,7 @@ impl XdpLnd {
             parked: VecDeque::with_capacity(transmits_max),
             parked_responses: 0,
             retry_parked: false,
+            parked_full: false,
             ask_again_at: None,
             ended: VecDeque::with_capacity(transmits_max),
             counters: XdpCounters::default(),
@@ -294,9 +301,11 @@ impl XdpLnd {
         self.lanes.iter().filter_map(Lane::socket).map(AsFd::as_fd)
     }
 
-    /// Whether frames are with a device whose completion this shard waits or looks for: it wakes nobody.
+    /// Whether frames are with a device whose completion this shard waits or looks for, which wakes nobody:
+    /// its own, its siblings' on queues that it owns, or those that make room for a parked message.
     pub(crate) fn awaits_completions(&self) -> bool {
         self.in_flight_count != 0
+            || self.parked_full
             || self.owned.iter().any(|queue| queue.borrowed.load(Ordering::Acquire) != 0)
     }
 
@@ -305,9 +314,8 @@ impl XdpLnd {
         self.exchange.has_parcels()
             || !self.ended.is_empty()
             || self.lanes.iter().any(Lane::is_unflushed)
-            // The device was full: its completions are awaited, if there are any.
-            || (self.retry_parked && !self.awaits_completions())
-            || (!self.parked.is_empty() && self.common.neighbours.generation() != self.paths_generation)
+            || (!self.parked.is_empty()
+                && (self.retry_parked || self.common.neighbours.generation() != self.paths_generation))
     }
 
     /// The place of a chunk among those whose home this shard is.
@@ -404,10 +412,10 @@ impl Lnd for XdpLnd {
         self.refill(progress == Progress::default() && parcels == 0);
         self.follow_neighbours(now, memory);
         self.follow_devices(now);
+        progress.completed += parcels + self.ended.len() as u32;
         while let Some((tx, status)) = self.ended.pop_front() {
             up.sent(now, tx, status);
         }
-        progress.completed += parcels;
         progress
     }
 

@@ -20,9 +20,6 @@ use crate::xsk::{CHUNK_BYTES, TxDescriptor};
 
 /// How long a message waits for its next hop to be found: three probes of the kernel, one second apart.
 const RESOLVE_TIMEOUT: Duration = Duration::from_millis(3500);
-/// ACKs and REPLYs that may wait for a next hop. They hold credits meanwhile, and whoever sends requests
-/// under made-up addresses could otherwise have all of them.
-const PARKED_RESPONSES_MAX: u32 = 64;
 /// How long a question waits that found no room.
 const ASK_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -45,7 +42,9 @@ impl XdpLnd {
         match self.find_path(now, &transmit) {
             Hop::Known(path) if self.send(&transmit, path, memory) => Ok(()),
             Hop::Known(_) => Err(Full(transmit)),
-            Hop::Unknown if self.parked_responses < PARKED_RESPONSES_MAX || !is_response(&transmit) => {
+            Hop::Unknown
+                if !is_response(&transmit) || self.parked_responses < self.common.parked_responses_max =>
+            {
                 self.park(now + RESOLVE_TIMEOUT, transmit);
                 Ok(())
             }
@@ -72,28 +71,22 @@ impl XdpLnd {
         self.ended.push_back((transmit.tx, Status::NeverSent(cause)));
     }
 
-    /// Forgets all paths when a next hop has changed, and tries again what was waiting for one; ends what
-    /// waited too long. Called once a turn and the only place that notices a change, so that a change
-    /// between two calls is never mistaken for one that was dealt with.
+    /// Tries again what was waiting for a next hop when one has changed; ends what waited too long. Called
+    /// once a turn.
     pub(super) fn follow_neighbours(&mut self, now: Instant, memory: &Memory) {
-        let generation = self.common.neighbours.generation();
-        if generation != self.paths_generation {
-            self.paths_generation = generation;
-            self.paths.clear();
-            self.retry_parked = true;
-        }
+        self.refresh_paths();
         if self.ask_again_at.is_some_and(|at| at <= now) {
             self.ask_again_at = None;
             self.retry_parked = true;
         }
-        if std::mem::take(&mut self.retry_parked) {
+        if std::mem::take(&mut self.retry_parked) | std::mem::take(&mut self.parked_full) {
             for _ in 0..self.parked.len() {
                 let Some((deadline, transmit)) = self.unpark() else { break };
                 match self.find_path(now, &transmit) {
                     Hop::Known(path) => {
                         if !self.send(&transmit, path, memory) {
                             self.park(deadline, transmit);
-                            self.retry_parked = true;
+                            self.parked_full = true;
                         }
                     }
                     Hop::Unknown => self.park(deadline, transmit),
@@ -108,9 +101,21 @@ impl XdpLnd {
         }
     }
 
+    /// Forgets all paths when a next hop has changed; what is parked is tried again then.
+    #[inline]
+    fn refresh_paths(&mut self) {
+        let generation = self.common.neighbours.generation();
+        if generation != self.paths_generation {
+            self.paths_generation = generation;
+            self.paths.clear();
+            self.retry_parked = true;
+        }
+    }
+
     /// The way to the message's destination, if its next hop is known.
     #[inline]
     fn find_path(&mut self, now: Instant, transmit: &Transmit) -> Hop {
+        self.refresh_paths();
         let key = (transmit.ni, transmit.header.destination.nid);
         self.paths.find(&key).map_or_else(|| self.make_path(now, transmit), Hop::Known)
     }

@@ -6,6 +6,7 @@ mod shards;
 
 use lnet_core::lnd::{Cause, Full, Progress, Status, TxId};
 use lnet_core::time::Instant;
+use lnet_wire::{Body, WireHandle};
 
 use self::node::{INTERFACE, NOW, Node, Plan};
 use crate::netlink::{Resolution, Unreachable};
@@ -179,6 +180,46 @@ fn a_message_without_a_way_ends_at_once() {
     a.shards[0].submit(put).unwrap();
     a.settle();
     assert_eq!(a.shards[0].up.sent, [(TxId(1), Status::NeverSent(Cause::Unreachable))]);
+}
+
+/// The new address counts from the next message on, not only from the next turn.
+#[test]
+fn a_message_takes_the_way_that_its_peer_has_now() {
+    let [mut a, b] = Node::pair(Plan::new(1), Plan::new(2));
+    let put = a.put(1, &b.plan, 9, 64);
+    a.shards[0].submit(put).unwrap();
+    assert_eq!(a.take_sent(0)[0][..6], [2, 0, 0, 0, 0, 2]);
+    a.neighbours.answer(INTERFACE, b.plan.address(), Resolution::Mac([2, 0, 0, 0, 0, 77]));
+    let put = a.put(2, &b.plan, 9, 64);
+    a.shards[0].submit(put).unwrap();
+    assert_eq!(a.take_sent(0)[0][..6], [2, 0, 0, 0, 0, 77]);
+    a.settle();
+    a.assert_frames_conserved();
+}
+
+/// Requests under made-up addresses: their answers wait for next hops that never come, and may not hold all
+/// credits meanwhile. The node's own requests wait as ever.
+#[test]
+fn a_bounded_number_of_answers_waits_for_next_hops() {
+    let (mut a, peer) = (Node::new(Plan::new(1)), Plan::new(2));
+    for tx in 1..=6 {
+        let mut ack = a.put(tx, &peer, 9, 0);
+        ack.header.body = Body::Ack { md: WireHandle::NONE, match_bits: 9, manipulated_length: 0 };
+        a.shards[0].submit(ack).unwrap();
+    }
+    let put = a.put(7, &peer, 9, 64);
+    a.shards[0].submit(put).unwrap();
+    a.shards[0].drive(NOW);
+    let refused = Status::NeverSent(Cause::Unreachable);
+    assert_eq!(a.shards[0].up.sent, [(TxId(5), refused), (TxId(6), refused)], "four may wait");
+    a.learn(&peer);
+    a.settle();
+    assert_eq!(a.take_sent(0).len(), 5);
+    let ack = Body::Ack { md: WireHandle::NONE, match_bits: 9, manipulated_length: 0 };
+    let mut again = a.put(8, &peer, 9, 0);
+    again.header.body = ack;
+    a.shards[0].submit(again).unwrap();
+    assert_eq!(a.take_sent(0).len(), 1, "those that left make room");
 }
 
 #[test]

@@ -189,6 +189,7 @@ impl Node {
             frames_per_shard,
             transmit_reserve: plan.rings.tx as usize,
             transmits_max: 256,
+            parked_responses_max: 4,
         };
         let (lanes, queues) = wire_up(&plan, &umem);
         let wakers: Vec<Waker> = (0..plan.shards).map(|_| Waiter::new(1).unwrap().waker()).collect();
