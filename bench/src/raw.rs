@@ -15,6 +15,8 @@ use crate::report;
 
 const FRAMES: u32 = 4096;
 const BURST: u32 = 64;
+/// Received frames that are worth giving back: a quarter of those to receive into.
+const REFILL: usize = FRAMES as usize / 8;
 /// Bytes of the Ethernet, IPv4 and UDP headers, which the raw frames have in size only.
 pub const HEADERS_BYTES: usize = 42;
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -23,7 +25,10 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct End {
     umem: Arc<Umem>,
+    /// Frames to send, the one that was sent last at the end.
     stock: Vec<Frame>,
+    /// Frames to give to the kernel.
+    spare: Vec<Frame>,
     queue: Queue,
     /// Redirects while it lives.
     _program: XdpProgram,
@@ -36,23 +41,22 @@ impl End {
     /// What the kernel refused.
     pub fn open(interface_name: &str) -> anyhow::Result<Self> {
         let interface = Interface::by_name(interface_name)?;
-        let (umem, stock) = Umem::new(&UmemConfig::new(FRAMES))?;
+        let (umem, mut stock) = Umem::new(&UmemConfig::new(FRAMES))?;
         let queue = xsk::open_queue(&umem, &QueueConfig::new(interface.index, 0))?;
         let mut program = XdpProgram::load_baseline(&bpf::find_object(ObjectKind::Default)?)?;
         program.set_socket(0, 0, &queue.sockets[0])?;
         program.attach(interface_name, AttachMode::Auto)?;
-        let mut end = Self { umem, stock, queue, _program: program };
+        // Half of the frames receive, the others send.
+        let spare = stock.split_off((FRAMES / 2) as usize);
+        let mut end = Self { umem, stock, spare, queue, _program: program };
         end.refill();
         Ok(end)
     }
 
-    /// Half of the frames receive, the others send.
+    /// Gives received frames back to the kernel, seldom and many at a time, as the xdp LND does.
     fn refill(&mut self) {
-        let reserve = (FRAMES / 2) as usize;
-        if self.stock.len() > reserve {
-            let mut kept = self.stock.split_off(self.stock.len() - reserve);
-            self.queue.fill.fill(&mut self.stock);
-            self.stock.append(&mut kept);
+        if self.spare.len() >= REFILL {
+            self.queue.fill.fill(&mut self.spare);
         }
     }
 
@@ -87,12 +91,12 @@ impl End {
 
     /// Takes what has arrived and gives the marker of each frame to `each`.
     fn receive(&mut self, mut each: impl FnMut(u64)) -> u32 {
-        let (umem, stock) = (&self.umem, &mut self.stock);
+        let (umem, spare) = (&self.umem, &mut self.spare);
         self.queue.sockets[0].rx.receive(BURST, |descriptor| {
             let start = descriptor.offset as usize + 14;
             let content = umem.bytes(&descriptor.frame);
             each(content[start..].first_chunk().map_or(0, |marker| u64::from_le_bytes(*marker)));
-            stock.push(descriptor.frame);
+            spare.push(descriptor.frame);
         })
     }
 
