@@ -54,8 +54,8 @@ pub struct GetRequest {
     pub offset: u32,
 }
 
-/// Why a PUT or GET does not start; nothing has changed (but that a simulated failure is used up). Whatever goes wrong later is told by the SEND
-/// event's status.
+/// Why a PUT or GET does not start; nothing has changed, but that a simulated failure is used up. Whatever
+/// goes wrong later is told by the SEND event's status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum RequestError {
@@ -113,7 +113,7 @@ impl Shard {
     /// come within the transaction timeout, the descriptor is unlinked ([`Shard::handle_timeout`]).
     ///
     /// # Errors
-    /// [`RequestError`]; nothing has changed then.
+    /// [`RequestError`]; nothing has started then.
     pub fn put(&mut self, now: Instant, put: &PutRequest) -> Result<(), RequestError> {
         let request = Request {
             md: put.md,
@@ -148,7 +148,7 @@ impl Shard {
     /// not come within the transaction timeout, the descriptor is unlinked ([`Shard::handle_timeout`]).
     ///
     /// # Errors
-    /// [`RequestError`]; nothing has changed then.
+    /// [`RequestError`]; nothing has started then.
     pub fn get(&mut self, now: Instant, get: &GetRequest) -> Result<(), RequestError> {
         let request = Request {
             md: get.md,

@@ -13,9 +13,6 @@ use super::cpu::pin_to_cpu;
 use super::worker::{Call, Worker};
 use crate::uring::Waker;
 
-/// Calls that may wait for a shard at once.
-const CALLS_MAX: usize = 256;
-
 /// The shard's thread has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("the shard's thread has ended")]
@@ -98,7 +95,8 @@ impl<S: Send + 'static> ShardThread<S> {
         if let Err(error) = is_pinned.recv().unwrap_or_else(|_| ended()).and(released) {
             return Err(Box::new(NotSpawned { error, worker, service }));
         }
-        let (calls, consumer) = RingBuffer::new(CALLS_MAX);
+        // Whoever calls waits for the answer, so there is one call at a time.
+        let (calls, consumer) = RingBuffer::new(1);
         worker.take_calls_from(consumer);
         let waker = worker.waker();
         // The thread waits for it and does nothing else meanwhile.
@@ -122,17 +120,12 @@ impl<S: Send + 'static> ShardThread<S> {
             return Err(ShardGone);
         }
         let (answer, result) = mpsc::sync_channel(1);
-        let mut call: Call = Box::new(move |worker| {
+        let call: Call = Box::new(move |worker| {
             // A caller that is gone wants no answer.
             let _ = answer.send(call(worker));
         });
-        while let Err(rtrb::PushError::Full(back)) = self.calls.push(call) {
-            if self.is_gone() {
-                return Err(ShardGone);
-            }
-            call = back;
-            std::thread::yield_now();
-        }
+        // The last call is still there only if the thread ended before it took it.
+        self.calls.push(call).map_err(|_| ShardGone)?;
         self.waker.wake();
         // A call that nobody took any more stays in the ring, and its answer with it.
         loop {

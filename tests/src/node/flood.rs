@@ -14,6 +14,7 @@ use lnet_user::memory::Buffer;
 use lnet_user::runtime::{Home, Steering, Worker};
 use lnet_wire::{Nid, ProcessId};
 
+use super::drive::{By, Driven};
 use super::message::HOSTILE_BIT;
 
 /// Portals that the flood goes to, those of [`super::policies`].
@@ -108,6 +109,15 @@ struct UnderWay {
 }
 
 impl Flooder {
+    /// Drives every worker of a node as a source of the flood.
+    pub fn start_all(flood: &Arc<Flood>, by: By, workers: Vec<Worker>) -> Vec<Driven<Self>> {
+        let start = |mut worker| {
+            let flooder = Self::new(flood, &mut worker);
+            Driven::start(by, worker, flooder, |worker, flooder: &mut Self| flooder.turn(worker))
+        };
+        workers.into_iter().map(start).collect()
+    }
+
     /// One shard's part of a flood.
     ///
     /// # Panics
@@ -200,6 +210,15 @@ pub struct Flooded {
 }
 
 impl Flooded {
+    /// Posts the entries of every worker of a node and drives it on a thread of its own.
+    pub fn start_all(flood: &Arc<Flood>, steering: &Steering, workers: Vec<Worker>) -> Vec<Driven<Self>> {
+        let start = |mut worker| {
+            let flooded = Self::post(flood, steering, &mut worker);
+            Driven::start(By::ShardThread, worker, flooded, |worker, flooded: &mut Self| flooded.turn(worker))
+        };
+        workers.into_iter().map(start).collect()
+    }
+
     /// Posts the entries that belong to this shard.
     ///
     /// # Panics

@@ -11,8 +11,8 @@ use lnet_tests::bpf::random::{Random, seed};
 use lnet_tests::netns::{Namespace, Netns, Wiring, enter, wait_until};
 use lnet_tests::node::message::{HOSTILE_BIT, Message, OVERHEAD_BYTES, seal};
 use lnet_tests::node::{
-    Account, By, Driven, FLOOD_PORTALS, Flood, Flooded, Flooder, config, nid_v4, nid_v6, process, settle,
-    start, stop_all,
+    Account, By, FLOOD_PORTALS, Flood, Flooded, Flooder, config, nid_v4, nid_v6, process, settle, start,
+    stop_all,
 };
 use lnet_user::lnd::xdp::XdpDrop;
 use lnet_user::node::{NiConfig, Node, NodeConfig};
@@ -323,24 +323,8 @@ fn a_good_peer_goes_on_among_hostile_datagrams() {
     let socket = victim.socket();
     let unseen = unseen(victim.netns.b(), &victim.node, &victim.workers);
     let mut victim = victim;
-    let flooded: Vec<_> = std::mem::take(&mut victim.workers)
-        .into_iter()
-        .map(|mut worker| {
-            let flooded = Flooded::post(&flood, victim.node.steering(), &mut worker);
-            Driven::start(By::ShardThread, worker, flooded, |worker, flooded: &mut Flooded| {
-                flooded.turn(worker)
-            })
-        })
-        .collect();
-    let flooders: Vec<_> = peer_workers
-        .into_iter()
-        .map(|mut worker| {
-            let flooder = Flooder::new(&flood, &mut worker);
-            Driven::start(By::Application, worker, flooder, |worker, flooder: &mut Flooder| {
-                flooder.turn(worker)
-            })
-        })
-        .collect();
+    let flooded = Flooded::start_all(&flood, victim.node.steering(), std::mem::take(&mut victim.workers));
+    let flooders = Flooder::start_all(&flood, By::Application, peer_workers);
     let seen = |victim: &Victim| {
         let counters = victim.node.xdp_frames().unwrap();
         counters.slots.iter().map(|slot| slot.frames).sum::<u64>() + counters.reasons.values().sum::<u64>()

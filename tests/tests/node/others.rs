@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lnet_tests::netns::{Namespace, Netns, Wiring, enter};
 use lnet_tests::node::{
-    By, Driven, Flood, Flooded, Flooder, config, losses, nid_v4, process, settle, start, stop_all,
+    By, Flood, Flooded, Flooder, config, losses, nid_v4, process, settle, start, stop_all,
 };
 use lnet_user::node::{NodeConfig, XdpMode};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, sockopt};
@@ -95,24 +95,8 @@ fn others_go_on(mode: XdpMode) {
     let (_source, source_workers) = start(netns.a(), &with_mode(netns.a(), a));
     let (target, target_workers) = start(netns.b(), &with_mode(netns.b(), b));
     let flood = Flood::new(process(b), 1 << 40, 64);
-    let flooded: Vec<_> = target_workers
-        .into_iter()
-        .map(|mut worker| {
-            let flooded = Flooded::post(&flood, target.steering(), &mut worker);
-            Driven::start(By::ShardThread, worker, flooded, |worker, flooded: &mut Flooded| {
-                flooded.turn(worker)
-            })
-        })
-        .collect();
-    let flooders: Vec<_> = source_workers
-        .into_iter()
-        .map(|mut worker| {
-            let flooder = Flooder::new(&flood, &mut worker);
-            Driven::start(By::ShardThread, worker, flooder, |worker, flooder: &mut Flooder| {
-                flooder.turn(worker)
-            })
-        })
-        .collect();
+    let flooded = Flooded::start_all(&flood, target.steering(), target_workers);
+    let flooders = Flooder::start_all(&flood, By::ShardThread, source_workers);
     let mut acked = 0;
     for (near, far) in [(netns.a(), netns.b()), (netns.b(), netns.a())] {
         ping(near, far);

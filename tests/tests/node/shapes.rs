@@ -38,24 +38,8 @@ fn flood(queues: u16, source_shards: u8, target_shards: u8, count: u64) {
     let (_source, source_workers) = start(netns.a(), &of_shards(netns.a(), a, source_shards));
     let (target, target_workers) = start(netns.b(), &of_shards(netns.b(), b, target_shards));
     let flood = Flood::new(process(b), count, 64);
-    let flooded: Vec<_> = target_workers
-        .into_iter()
-        .map(|mut worker| {
-            let flooded = Flooded::post(&flood, target.steering(), &mut worker);
-            Driven::start(By::ShardThread, worker, flooded, |worker, flooded: &mut Flooded| {
-                flooded.turn(worker)
-            })
-        })
-        .collect();
-    let flooders: Vec<_> = source_workers
-        .into_iter()
-        .map(|mut worker| {
-            let flooder = Flooder::new(&flood, &mut worker);
-            Driven::start(By::Application, worker, flooder, |worker, flooder: &mut Flooder| {
-                flooder.turn(worker)
-            })
-        })
-        .collect();
+    let flooded = Flooded::start_all(&flood, target.steering(), target_workers);
+    let flooders = Flooder::start_all(&flood, By::Application, source_workers);
     let begun = Instant::now();
     while flood.acked() + flood.failed() < count && begun.elapsed() < 2 * PATIENCE {
         std::thread::sleep(Duration::from_millis(2));
