@@ -2,8 +2,8 @@
 //!
 //! A shard hands out a [`Transmit`] that holds its credits; the LND reports its end exactly once through
 //! [`Uplink::sent`]. For each message that arrives the LND calls [`Uplink::header`] once and, if that
-//! answered [`Verdict::Deliver`], [`Uplink::received`] once. An LND delivers a message at most once; order
-//! between messages is not promised.
+//! answered [`Verdict::Deliver`], [`Uplink::received`] once; a delayed one gets its verdict by
+//! [`Lnd::resume`]. An LND delivers a message at most once; order between messages is not promised.
 
 use lnet_wire::Header;
 
@@ -77,6 +77,8 @@ pub enum Cause {
     TooLong,
     /// The device or the kernel refused it (`-EIO`).
     Device,
+    /// The peer has begun a new life and knows nothing of it (`-ECONNRESET`).
+    Reset,
 }
 
 /// What a shard wants done with a message that arrives.
@@ -85,6 +87,9 @@ pub enum Verdict {
     /// Put the first `length_bytes` of the payload there, skip the rest, then call [`Uplink::received`].
     /// What has no payload (an ACK, a GET) is delivered too, to an empty span.
     Deliver(Span),
+    /// Keep the message or have its sender keep it, until the shard says what becomes of it
+    /// ([`Lnd::resume`]); or give it up by [`Uplink::received`] with a failure.
+    Delay,
     /// Skip it. The shard has counted it.
     Drop,
 }
@@ -126,16 +131,22 @@ pub trait Lnd {
         memory: &mut Self::Memory,
     ) -> Progress;
 
+    /// Goes on with a message that [`Uplink::header`] answered with [`Verdict::Delay`]; `verdict` is one of
+    /// the others. A message that the LND has given up meanwhile is no longer resumed.
+    fn resume(&mut self, now: Instant, rx: RxId, verdict: Verdict, up: &mut impl Uplink);
+
     /// When [`Lnd::drive`] wants to be called again even if nothing arrives.
     fn poll_timeout(&self) -> Option<Instant>;
 }
 
 /// What a shard does for its network drivers.
 pub trait Uplink {
-    /// A message has arrived by `ni`; its payload has not been looked at.
+    /// A message has arrived by `ni`; its payload has not been looked at. After [`Verdict::Delay`] the LND
+    /// keeps `rx` for it.
     fn header(&mut self, now: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict;
 
-    /// The payload of a delivered message is in place, or will never be.
+    /// The payload of a delivered message is in place, or will never be; of a delayed one, that it will never
+    /// be.
     fn received(&mut self, now: Instant, rx: RxId, status: Status);
 
     /// The LND has finished with a message and its buffer. Credits return here.

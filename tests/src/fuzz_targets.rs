@@ -103,8 +103,9 @@ fn by_steps(packet: &[u8], queue: u32, tables: &InputTables) -> Verdict {
             return Verdict::Pass(reason);
         }
     };
-    let payload_bytes = datagram.len() - FRAME_HEADER_BYTES - frame.lnet_header_bytes();
-    assert!(u64::from(frame.fragment_offset) + payload_bytes as u64 <= u64::from(frame.total_length));
+    let payload_bytes = datagram.len() - frame.covered_bytes();
+    let end = u64::from(frame.fragment_offset) + payload_bytes as u64;
+    assert!(frame.bundled || end <= u64::from(frame.total_length));
     let mut bytes = [0xAA; FRAME_HEADER_BYTES];
     frame.encode(&mut bytes);
     assert_eq!(FrameHeader::decode(&bytes, datagram.len()), Ok(frame));

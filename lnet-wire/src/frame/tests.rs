@@ -7,18 +7,17 @@ use super::*;
 use crate::testing::{fragments, steer_keys};
 
 fn put_frame(fragment_offset: u32, total_length: u32) -> FrameHeader {
-    FrameHeader {
-        key: SteerKey {
-            message_type: MessageType::Put,
-            portal: 50,
-            key: 0x1122_3344_5566_7788,
-            message_id: 0x0300_0000_0000_0009,
-            initiator_hash: 0xAABB_CCDD,
-        },
-        fragment_offset,
-        total_length,
-    }
+    let key = SteerKey {
+        message_type: MessageType::Put,
+        portal: 50,
+        key: 0x1122_3344_5566_7788,
+        message_id: 0x0300_0000_0000_0009,
+        initiator_hash: 0xAABB_CCDD,
+    };
+    FrameHeader::data(key, fragment_offset, total_length)
 }
+
+const DATAGRAM: usize = FRAME_HEADER_BYTES + LARGE_HEADER_BYTES;
 
 fn encoded(frame: &FrameHeader) -> [u8; FRAME_HEADER_BYTES] {
     let mut bytes = [0x55; FRAME_HEADER_BYTES];
@@ -37,27 +36,38 @@ fn layout() {
     expected.extend([0xDD, 0xCC, 0xBB, 0xAA]);
     expected.extend([0x00, 0x02, 0, 0]);
     expected.extend([0x00, 0x10, 0, 0]);
-    expected.extend([0; 28]);
+    expected.extend([0; 52]);
     let frame = put_frame(512, 4096);
     assert_eq!(encoded(&frame)[..], expected);
-    assert_eq!(FrameHeader::decode(&encoded(&frame), 64 + 1000), Ok(frame));
-    assert_eq!(RESERVED_OFFSET + 24, CRC_OFFSET);
+    assert_eq!(FrameHeader::decode(&encoded(&frame), FRAME_HEADER_BYTES + 1000), Ok(frame));
+
+    let pull = FrameHeader::other(Kind::Pull, 5, 0x0300_0000_0000_0009);
+    let mut expected = vec![];
+    expected.extend(*b"LNDX");
+    expected.extend([1, 7, 0, 0]);
+    expected.extend([5 << 2, 0, 0, 0, 0, 0, 0, 0]);
+    expected.extend([9, 0, 0, 0, 0, 0, 0, 3]);
+    expected.extend([0; 64]);
+    assert_eq!(encoded(&pull)[..], expected);
+    assert_eq!(FrameHeader::decode(&encoded(&pull), FRAME_HEADER_BYTES), Ok(pull));
 }
 
 #[test]
 fn each_field_is_checked() {
     let good = encoded(&put_frame(0, 0));
-    assert!(FrameHeader::decode(&good, 160).is_ok());
+    assert!(FrameHeader::decode(&good, DATAGRAM).is_ok());
     let check = |offset: usize, byte: u8, error| {
         let mut bytes = good;
         bytes[offset] = byte;
-        assert_eq!(FrameHeader::decode(&bytes, 160), Err(error));
+        assert_eq!(FrameHeader::decode(&bytes, DATAGRAM), Err(error));
     };
     check(3, b'Y', FrameError::Magic(u32::from_le_bytes(*b"LNDY")));
     check(VERSION_OFFSET, 0, FrameError::Version(0));
     check(VERSION_OFFSET, 2, FrameError::Version(2));
     check(KIND_OFFSET, 0, FrameError::Kind(0));
-    check(KIND_OFFSET, 2, FrameError::Kind(2));
+    check(KIND_OFFSET, 10, FrameError::Kind(10));
+    // Only data has a type.
+    check(KIND_OFFSET, 2, FrameError::MessageType(1));
     check(TYPE_OFFSET, 4, FrameError::MessageType(4));
     check(TYPE_OFFSET, 255, FrameError::MessageType(255));
     check(PORTAL_OFFSET, 64, FrameError::Portal(64));
@@ -106,12 +116,47 @@ fn lengths() {
 }
 
 #[test]
+fn lengths_of_bundles_and_other_kinds() {
+    const FIRST: usize = DATAGRAM + 10;
+    let check = |frame: &FrameHeader, datagram_bytes: usize, expected: Result<(), FrameError>| {
+        let result = FrameHeader::decode(&encoded(frame), datagram_bytes);
+        assert_eq!(result, expected.map(|()| *frame), "{frame:?} in {datagram_bytes} bytes");
+    };
+    let bundle = FrameHeader { bundled: true, ..put_frame(0, 10) };
+    check(&bundle, FIRST + RECORD_BYTES, Ok(()));
+    check(&bundle, FIRST + 1000, Ok(()));
+    check(&bundle, FIRST + RECORD_BYTES - 1, Err(FrameError::Length));
+    check(&FrameHeader { fragment_offset: 1, ..bundle }, FIRST + RECORD_BYTES, Err(FrameError::Length));
+    for (kind, body) in [
+        (Kind::Ack, 0),
+        (Kind::Hello, HANDSHAKE_BYTES),
+        (Kind::Welcome, HANDSHAKE_BYTES),
+        (Kind::Reset, 0),
+        (Kind::Parked, 0),
+        (Kind::Pull, 0),
+        (Kind::Discard, 0),
+        (Kind::Ping, 0),
+    ] {
+        let frame = FrameHeader::other(kind, 1, 7);
+        check(&frame, FRAME_HEADER_BYTES + body, Ok(()));
+        check(&frame, FRAME_HEADER_BYTES + body + 1, Err(FrameError::Length));
+        check(&frame, FRAME_HEADER_BYTES + body - 1, Err(FrameError::Truncated));
+        check(
+            &FrameHeader { total_length: 1, ..frame },
+            FRAME_HEADER_BYTES + body + 1,
+            Err(FrameError::Length),
+        );
+        check(&FrameHeader { bundled: true, ..frame }, FRAME_HEADER_BYTES + 1000, Err(FrameError::Length));
+    }
+}
+
+#[test]
 fn errors_name_the_values() {
     for (error, part) in [
         (FrameError::Truncated, "within its headers"),
         (FrameError::Magic(7), "0x00000007, expected 0x58444e4c"),
         (FrameError::Version(7), "version 7, expected 1"),
-        (FrameError::Kind(7), "kind 7, expected 1"),
+        (FrameError::Kind(7), "kind 7, expected 1 to 9"),
         (FrameError::MessageType(7), "type 7, expected 0 to 3"),
         (FrameError::Portal(77), "portal 77, expected one below 64"),
         (FrameError::Length, "1048576"),
@@ -123,7 +168,7 @@ fn errors_name_the_values() {
 proptest! {
     #[test]
     fn round_trips(mut key in steer_keys(), (total_length, fragment_offset, length) in fragments()) {
-        let frame = FrameHeader { key, fragment_offset, total_length };
+        let frame = FrameHeader::data(key, fragment_offset, total_length);
         let datagram_bytes = FRAME_HEADER_BYTES + frame.lnet_header_bytes() + length as usize;
         let decoded = FrameHeader::decode(&encoded(&frame), datagram_bytes);
         if key.message_type.carries_payload() {
@@ -132,8 +177,8 @@ proptest! {
             prop_assert_eq!(decoded, Err(FrameError::Length));
         }
         key.initiator_hash ^= 1;
-        let empty = FrameHeader { key, fragment_offset: 0, total_length: 0 };
-        prop_assert_eq!(FrameHeader::decode(&encoded(&empty), 160), Ok(empty));
+        let empty = FrameHeader::data(key, 0, 0);
+        prop_assert_eq!(FrameHeader::decode(&encoded(&empty), DATAGRAM), Ok(empty));
     }
 
     #[test]

@@ -216,7 +216,7 @@ impl Packet for Linear<'_> {
 #[test]
 fn only_the_headers_need_to_be_readable() {
     let mut payload = [0; 3000];
-    let frame = FrameHeader { key: key(), fragment_offset: 0, total_length: 2840 };
+    let frame = FrameHeader::data(key(), 0, 2840);
     frame.encode(payload.first_chunk_mut().unwrap());
     let build = Build::new(false, &payload);
     let packet = build.bytes();
@@ -238,7 +238,7 @@ fn key() -> crate::steer::SteerKey {
 fn frame_errors_become_reasons() {
     use crate::frame::{KIND_OFFSET, PORTAL_OFFSET, TYPE_OFFSET, VERSION_OFFSET};
     let mut good = [0; FRAME_HEADER_BYTES + LARGE_HEADER_BYTES];
-    let frame = FrameHeader { key: key(), fragment_offset: 0, total_length: 0 };
+    let frame = FrameHeader::data(key(), 0, 0);
     frame.encode(good.first_chunk_mut().unwrap());
     let result = |payload: &[u8]| {
         let packet = Build::new(true, payload).bytes();
@@ -248,7 +248,7 @@ fn frame_errors_become_reasons() {
     for (offset, byte, reason) in [
         (0, 0, Reason::BadMagic),
         (VERSION_OFFSET, 9, Reason::BadVersion),
-        (KIND_OFFSET, 9, Reason::BadVersion),
+        (KIND_OFFSET, 10, Reason::BadVersion),
         (TYPE_OFFSET, 4, Reason::BadType),
         (PORTAL_OFFSET, 64, Reason::BadPortal),
         (crate::frame::TOTAL_LENGTH_OFFSET, 1, Reason::BadLength),
@@ -273,7 +273,7 @@ proptest! {
         key in steer_keys(),
     ) {
         let mut payload = [0; 200];
-        FrameHeader { key, fragment_offset: 0, total_length: 40 }.encode(payload.first_chunk_mut().unwrap());
+        FrameHeader::data(key, 0, 40).encode(payload.first_chunk_mut().unwrap());
         let mut packet = Build { vlan_tags, ..Build::new(is_ipv6, &payload) }.bytes();
         for (offset, byte) in flips {
             packet[offset] = byte;

@@ -342,7 +342,7 @@ fn packet_of(key: SteerKey) -> Vec<u8> {
     packet[30..34].copy_from_slice(&[10, 0, 0, 2]);
     packet[36..38].copy_from_slice(&988_u16.to_be_bytes());
     packet[38..40].copy_from_slice(&(UDP_LENGTH as u16).to_be_bytes());
-    let frame = FrameHeader { key, fragment_offset: 0, total_length: 0 };
+    let frame = FrameHeader::data(key, 0, 0);
     frame.encode(packet[42..].first_chunk_mut().unwrap());
     packet
 }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use lnet_wire::frame::{FRAME_HEADER_BYTES, FrameHeader};
-use lnet_wire::header::MessageType;
+use lnet_wire::header::{LARGE_HEADER_BYTES, MessageType};
 use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES, VLAN_BYTES};
 use lnet_wire::steer::{PORTALS, SteerKey};
 
@@ -12,7 +12,7 @@ use super::random::Random;
 /// Shortest frame that the kernel's test facility takes.
 pub const FRAME_BYTES_MIN: usize = 14;
 /// Bytes of headers that mutations aim at.
-const HEADERS_BYTES: usize = 160;
+const HEADERS_BYTES: usize = FRAME_HEADER_BYTES + LARGE_HEADER_BYTES;
 
 /// A frame, in meaning.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ impl Frame {
             IpAddr::V6(_) => IpAddr::from([0xFD00, 0, 0, 0, 9, 8, 7, 6]),
         };
         let key = SteerKey { message_type, portal: 0, key: 0, message_id: 1, initiator_hash: 0 };
-        let header = FrameHeader { key, fragment_offset: 0, total_length: 0 };
+        let header = FrameHeader::data(key, 0, 0);
         Self { vlan: None, source, destination, port, header, payload_bytes: 0, padding_bytes: 0 }
     }
 

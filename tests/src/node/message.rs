@@ -33,7 +33,7 @@ impl Message {
         let payload_length = payload.len() as u32;
         let header = Header { destination: process(target), source: process(source), payload_length, body };
         let key = SteerKey::of(&header, 1, steer::initiator_hash(&source)).expect("a body that frames carry");
-        let frame = FrameHeader { key, fragment_offset: 0, total_length: payload_length };
+        let frame = FrameHeader::data(key, 0, payload_length);
         Self { frame, header, payload }
     }
 

@@ -104,15 +104,15 @@ fn check(program: &XdpProgram, name: &str, bytes: &[u8], expected: &Expected) {
 fn get_by_hand() -> Vec<u8> {
     let mut bytes = vec![
         0x02, 0, 0, 0, 0, 1, 0x02, 0, 0, 0, 0, 2, 0x08, 0x00, //
-        0x45, 0, 0, 188, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 9, 10, 0, 0, 1, //
-        0xC3, 0x50, 0x03, 0xDC, 0, 168, 0, 0, //
+        0x45, 0, 0, 212, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 9, 10, 0, 0, 1, //
+        0xC3, 0x50, 0x03, 0xDC, 0, 192, 0, 0, //
         b'L', b'N', b'D', b'X', 1, 1, 2, 4, //
         0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, // key
         1, 0, 0, 0, 0, 0, 0, 0, // message id
         0xEE, 0xFF, 0xC0, 0, // initiator
         0, 0, 0, 0, 0, 0, 0, 0, // fragment offset, total length
     ];
-    bytes.resize(14 + 20 + 8 + 64 + 96, 0);
+    bytes.resize(14 + 20 + 8 + 88 + 96, 0);
     bytes
 }
 
@@ -201,14 +201,14 @@ fn frames_meet_the_verdict_that_is_written_here() {
         ("Ethernet header only", cut(14), Up(Reason::Truncated)),
         ("IP header cut", cut(33), Up(Reason::Truncated)),
         ("UDP header cut", cut(41), Up(Reason::Truncated)),
-        ("payload cut", cut(201), Up(Reason::Truncated)),
-        ("UDP length beyond IP's", put_with(&[(39, 169)]), Up(Reason::Truncated)),
+        ("payload cut", cut(225), Up(Reason::Truncated)),
+        ("UDP length beyond IP's", put_with(&[(39, 193)]), Up(Reason::Truncated)),
         ("UDP length below its header", put_with(&[(38, 0), (39, 7)]), Up(Reason::Truncated)),
-        ("UDP payload shorter than our header", put_with(&[(39, 71)]), Up(Reason::BadLength)),
-        ("no room for the LNet header", put_with(&[(39, 167)]), Up(Reason::BadLength)),
+        ("UDP payload shorter than our header", put_with(&[(39, 95)]), Up(Reason::BadLength)),
+        ("no room for the LNet header", put_with(&[(39, 191)]), Up(Reason::BadLength)),
         ("magic", put_with(&[(42, b'M')]), Up(Reason::BadMagic)),
         ("version", put_with(&[(46, 2)]), Up(Reason::BadVersion)),
-        ("kind", put_with(&[(47, 2)]), Up(Reason::BadVersion)),
+        ("kind", put_with(&[(47, 10)]), Up(Reason::BadVersion)),
         ("type HELLO", put_with(&[(48, 4)]), Up(Reason::BadType)),
         ("portal 64", put_with(&[(49, 64)]), Up(Reason::BadPortal)),
         ("ACK with a portal", put_with(&[(48, 0)]), Up(Reason::BadPortal)),

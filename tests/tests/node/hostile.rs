@@ -123,7 +123,7 @@ fn broken(victim: &Victim) -> Vec<(String, Vec<u8>)> {
     for offset in 0..4 {
         add(Reason::BadMagic.name(), with_byte(&good, offset, 0));
     }
-    for value in [0, 2, 255] {
+    for value in [0, 10, 255] {
         add(Reason::BadVersion.name(), with_byte(&good, frame::VERSION_OFFSET, value));
         add(Reason::BadVersion.name(), with_byte(&good, frame::KIND_OFFSET, value));
     }
@@ -145,7 +145,7 @@ fn broken(victim: &Victim) -> Vec<(String, Vec<u8>)> {
     add(XdpDrop::Fragment.name(), later);
     // A bit of each byte that the checksum covers but those that decide something before.
     for offset in
-        (frame::KEY_OFFSET..frame::FRAGMENT_OFFSET_OFFSET).chain(frame::RESERVED_OFFSET..OVERHEAD_BYTES)
+        (frame::KEY_OFFSET..frame::FRAGMENT_OFFSET_OFFSET).chain(frame::FRAME_NUMBER_OFFSET..OVERHEAD_BYTES)
     {
         let mut bytes = good.clone();
         bytes[offset] ^= 0x10;

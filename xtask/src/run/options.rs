@@ -9,7 +9,7 @@ use serde::Serialize;
 
 /// Bytes of a frame on an interface with IPv4 that are not payload: IPv4, UDP, our frame header, and the
 /// LNet header that the first fragment carries.
-const OVERHEAD_BYTES: u32 = 20 + 8 + 64 + 96;
+const OVERHEAD_BYTES: u32 = 20 + 8 + 88 + 96;
 
 /// How the XDP program is attached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ValueEnum)]

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use lnet_core::handle::ShardId;
-use lnet_core::lnd::{Full, Lnd, NiId, Progress, Status, Transmit, TxId, Uplink};
+use lnet_core::lnd::{Full, Lnd, NiId, Progress, RxId, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
 use lnet_wire::frame::FRAME_HEADER_BYTES;
 use lnet_wire::header::LARGE_HEADER_BYTES;
@@ -417,6 +417,10 @@ impl Lnd for XdpLnd {
             up.sent(now, tx, status);
         }
         progress
+    }
+
+    fn resume(&mut self, _: Instant, rx: RxId, _: Verdict, _: &mut impl Uplink) {
+        unreachable!("{rx:?} is resumed, and delayed messages are given up at once")
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

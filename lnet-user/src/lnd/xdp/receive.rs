@@ -1,8 +1,8 @@
 //! The receiving half of the `xdp` LND.
 
-use lnet_core::lnd::{NiId, RxId, Status, Uplink, Verdict};
+use lnet_core::lnd::{Cause, NiId, RxId, Status, Uplink, Verdict};
 use lnet_core::time::Instant;
-use lnet_wire::frame::{CRC_OFFSET, FRAME_HEADER_BYTES};
+use lnet_wire::frame::{CRC_OFFSET, FRAME_HEADER_BYTES, Kind};
 use lnet_wire::header::{Header, LARGE_HEADER_BYTES};
 use lnet_wire::packet::{self, Packet};
 use lnet_wire::steer::{self, SteerKey};
@@ -82,10 +82,15 @@ impl XdpLnd {
         self.counters.frames_received += u64::from(!handed_over);
         match self.examine(&packet) {
             Outcome::Message { ni, header, offset_bytes } => {
-                if let Verdict::Deliver(span) = up.header(now, ni, RX, &header) {
-                    let to = memory.bytes_mut(&span);
-                    copy_payload(&self.common.umem, &packet, offset_bytes, to);
-                    up.received(now, RX, Status::Ok);
+                match up.header(now, ni, RX, &header) {
+                    Verdict::Deliver(span) => {
+                        let to = memory.bytes_mut(&span);
+                        copy_payload(&self.common.umem, &packet, offset_bytes, to);
+                        up.received(now, RX, Status::Ok);
+                    }
+                    // No place to keep it.
+                    Verdict::Delay => up.received(now, RX, Status::Unknown(Cause::Cancelled)),
+                    Verdict::Drop => {}
                 }
             }
             Outcome::Misdirected(shard) => {
@@ -117,7 +122,7 @@ impl XdpLnd {
         let Ok(frame) = packet::frame_header(&received, &located) else {
             return Outcome::Dropped(XdpDrop::NotOurs);
         };
-        if frame.fragment_offset != 0 {
+        if frame.fragment_offset != 0 || frame.bundled || frame.kind != Kind::Data {
             return Outcome::Dropped(XdpDrop::Fragment);
         }
         let Some(covered) = received.load::<OVERHEAD_BYTES>(located.payload_offset) else {

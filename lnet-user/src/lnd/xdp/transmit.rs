@@ -274,7 +274,7 @@ fn write_headers(
         .expect("a chunk holds the headers");
     let key =
         SteerKey::of(header, message_id, initiator_hash).expect("a shard's messages have a steering key");
-    FrameHeader { key, fragment_offset: 0, total_length: payload_bytes as u32 }.encode(frame_header);
+    FrameHeader::data(key, 0, payload_bytes as u32).encode(frame_header);
     let lnet_header = rest.first_chunk_mut::<LARGE_HEADER_BYTES>().expect("a chunk holds the headers");
     header.encode_large(lnet_header);
     let covered = &mut bytes[path.length()..path.length() + OVERHEAD_BYTES];

@@ -8,6 +8,8 @@ use lnet_core::lnd::{Cause, Full, Progress, Status, TxId};
 use lnet_core::time::Instant;
 use lnet_wire::{Body, WireHandle};
 
+use super::OVERHEAD_BYTES;
+
 use self::node::{INTERFACE, NOW, Node, Plan};
 use crate::netlink::{Resolution, Unreachable};
 use crate::xsk::RingSizes;
@@ -44,7 +46,7 @@ fn a_message_goes_out_and_in() {
     for ipv6 in [false, true] {
         let [mut a, mut b] = Node::pair(Plan { ipv6, ..Plan::new(1) }, Plan { ipv6, ..Plan::new(2) });
         // Empty, small, up to the end of one chunk to send and to receive, beyond it, and the largest.
-        let largest = 65535 - 40 - 8 - 160;
+        let largest = 65535 - 40 - 8 - OVERHEAD_BYTES as u32;
         for length_bytes in
             [0, 1, 64, 1400, 3617, 3618, 3637, 3638, 3639, 3873, 3874, 3894, 3895, 8191, 20_000, largest]
         {
@@ -78,7 +80,7 @@ fn a_packet_that_arrives_in_parts_waits_for_its_end() {
 #[test]
 fn a_message_longer_than_a_frame_is_refused() {
     let [mut a, b] = Node::pair(Plan::new(1), Plan::new(2));
-    let put = a.put(1, &b.plan, 9, 65535 - 20 - 8 - 160 + 1);
+    let put = a.put(1, &b.plan, 9, 65535 - 20 - 8 - OVERHEAD_BYTES as u32 + 1);
     a.shards[0].submit(put).unwrap();
     a.settle();
     assert_eq!(a.shards[0].up.sent, [(TxId(1), Status::NeverSent(Cause::TooLong))]);

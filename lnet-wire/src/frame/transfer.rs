@@ -1,0 +1,272 @@
+//! The part of a frame header that loss recovery is made of, and what stands behind the header besides LNet
+//! headers and payload.
+
+use super::{
+    ACK_BITS_OFFSET, ACK_OFFSET, FLAG_ACK, FLAG_ACK_NOW, FLAG_BUNDLE, FLAG_PAYLOAD_CRC, FLAG_PULLED,
+    FLAGS_KNOWN, FLAGS_OFFSET, FRAME_HEADER_BYTES, FRAME_NUMBER_OFFSET, GRANT_OFFSET, INCARNATION_OFFSET,
+    OLDEST_OFFSET, PAYLOAD_CRC_OFFSET, SESSION_OFFSET, SHARD_OFFSET, TICKET_OFFSET,
+};
+use crate::bytes::{get, get_u32, get_u64, put, put_u32, put_u64};
+use crate::header::{LARGE_HEADER_BYTES, PAYLOAD_MAX_BYTES};
+use crate::steer::{PORTALS, PolicyWord, SHARDS_MAX};
+
+/// Which frames have arrived, of those that the addressee has sent to the acknowledging shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ack {
+    /// The highest frame number.
+    pub highest: u32,
+    /// Bit n: the frame n + 1 below the highest.
+    pub below: u64,
+    /// Bytes of frames that the addressee may have in flight to this shard, each frame counted in whole
+    /// chunks of 4096.
+    pub grant_bytes: u32,
+}
+
+/// What a frame says to loss recovery.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Transfer {
+    /// Counts the frames from one shard to another that are to be acknowledged, modulo 2^32.
+    pub number: u32,
+    /// Incarnation of the sending node.
+    pub incarnation: u64,
+    /// The token that the addressee gave out for this incarnation. In [`Ack`](super::Kind::Ack) the one that
+    /// the sender gave out, in [`Reset`](super::Kind::Reset) the one that is not known.
+    pub session: u64,
+    /// The message's id less the oldest one that its sender has not finished with.
+    pub oldest: u16,
+    /// Shard that sends it.
+    pub shard: u8,
+    /// Whether an acknowledgement is waited for.
+    pub ack_now: bool,
+    /// What has arrived from the addressee.
+    pub ack: Option<Ack>,
+    /// CRC32C of the payload, records excepted.
+    pub payload_crc: Option<u32>,
+    /// Ticket that a pulled message is sent for, or that a frame about a parked one names.
+    pub ticket: Option<u32>,
+}
+
+impl Transfer {
+    /// Writes the fields into a header that [`FrameHeader::encode`](super::FrameHeader::encode) has made.
+    #[inline]
+    pub fn encode(&self, bytes: &mut [u8; FRAME_HEADER_BYTES]) {
+        let [bundled] = get::<FLAGS_OFFSET, _, _>(bytes);
+        let mut flags = bundled & FLAG_BUNDLE;
+        put_u32::<FRAME_NUMBER_OFFSET, _>(bytes, self.number);
+        put_u64::<INCARNATION_OFFSET, _>(bytes, self.incarnation);
+        put_u64::<SESSION_OFFSET, _>(bytes, self.session);
+        put::<OLDEST_OFFSET, _, _>(bytes, self.oldest.to_le_bytes());
+        put::<SHARD_OFFSET, _, _>(bytes, [self.shard]);
+        if let Some(ack) = &self.ack {
+            flags |= FLAG_ACK;
+            put_u32::<ACK_OFFSET, _>(bytes, ack.highest);
+            put_u32::<GRANT_OFFSET, _>(bytes, ack.grant_bytes);
+            put_u64::<ACK_BITS_OFFSET, _>(bytes, ack.below);
+        }
+        if let Some(crc) = self.payload_crc {
+            flags |= FLAG_PAYLOAD_CRC;
+            put_u32::<PAYLOAD_CRC_OFFSET, _>(bytes, crc);
+        }
+        if let Some(ticket) = self.ticket {
+            flags |= FLAG_PULLED;
+            put_u32::<TICKET_OFFSET, _>(bytes, ticket);
+        }
+        if self.ack_now {
+            flags |= FLAG_ACK_NOW;
+        }
+        put::<FLAGS_OFFSET, _, _>(bytes, [flags]);
+    }
+
+    /// Reads the fields; `None` if the frame comes from a shard or has a flag that cannot be.
+    #[inline]
+    #[must_use]
+    pub fn decode(bytes: &[u8; FRAME_HEADER_BYTES]) -> Option<Self> {
+        let [shard, flags] = get::<SHARD_OFFSET, _, _>(bytes);
+        if u32::from(shard) >= SHARDS_MAX || flags & !FLAGS_KNOWN != 0 {
+            return None;
+        }
+        let has = |flag: u8| flags & flag != 0;
+        Some(Self {
+            number: get_u32::<FRAME_NUMBER_OFFSET, _>(bytes),
+            incarnation: get_u64::<INCARNATION_OFFSET, _>(bytes),
+            session: get_u64::<SESSION_OFFSET, _>(bytes),
+            oldest: u16::from_le_bytes(get::<OLDEST_OFFSET, _, _>(bytes)),
+            shard,
+            ack_now: has(FLAG_ACK_NOW),
+            ack: has(FLAG_ACK).then(|| Ack {
+                highest: get_u32::<ACK_OFFSET, _>(bytes),
+                below: get_u64::<ACK_BITS_OFFSET, _>(bytes),
+                grant_bytes: get_u32::<GRANT_OFFSET, _>(bytes),
+            }),
+            payload_crc: has(FLAG_PAYLOAD_CRC).then(|| get_u32::<PAYLOAD_CRC_OFFSET, _>(bytes)),
+            ticket: has(FLAG_PULLED).then(|| get_u32::<TICKET_OFFSET, _>(bytes)),
+        })
+    }
+}
+
+/// Bytes behind the header of a HELLO (all zero) and a WELCOME (a [`Handshake`]).
+pub const HANDSHAKE_BYTES: usize = 8 + 8 * PORTALS;
+
+/// What a node tells of itself with a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Handshake {
+    /// Its shards, 1 to [`SHARDS_MAX`].
+    pub shards: u8,
+    /// Longest UDP payload that it takes by the interface that was asked.
+    pub datagram_max_bytes: u32,
+    /// The policies of its portals.
+    pub policies: [PolicyWord; PORTALS],
+}
+
+impl Handshake {
+    /// Writes it.
+    pub fn encode(&self, bytes: &mut [u8; HANDSHAKE_BYTES]) {
+        *bytes = [0; HANDSHAKE_BYTES];
+        put::<0, _, _>(bytes, [self.shards]);
+        put_u32::<4, _>(bytes, self.datagram_max_bytes);
+        for (word, place) in self.policies.iter().zip(bytes[8..].as_chunks_mut::<8>().0) {
+            *place = word.0.to_le_bytes();
+        }
+    }
+
+    /// Reads it; `None` if it names no shard or too many, or takes no payload at all.
+    #[must_use]
+    pub fn decode(bytes: &[u8; HANDSHAKE_BYTES]) -> Option<Self> {
+        let [shards] = get::<0, _, _>(bytes);
+        let datagram_max_bytes = get_u32::<4, _>(bytes);
+        let mut policies = [PolicyWord::default(); PORTALS];
+        for (word, place) in policies.iter_mut().zip(bytes[8..].as_chunks::<8>().0) {
+            *word = PolicyWord(u64::from_le_bytes(*place));
+        }
+        let least = FRAME_HEADER_BYTES + LARGE_HEADER_BYTES + super::FRAGMENT_UNIT_BYTES as usize;
+        ((1..=SHARDS_MAX).contains(&u32::from(shards)) && datagram_max_bytes as usize >= least)
+            .then_some(Self { shards, datagram_max_bytes, policies })
+    }
+}
+
+/// Bytes of the head of a further message in a frame: its LNet header follows, then its payload.
+pub const RECORD_BYTES: usize = 16;
+
+/// The head of a further whole message in a frame.
+///
+/// | offset | size | field |
+/// |---|---|---|
+/// | 0 | 2 | message id less that of the frame header |
+/// | 2 | 2 | zero |
+/// | 4 | 4 | payload bytes |
+/// | 8 | 4 | CRC32C over this head, with zero in this field, and the LNet header |
+/// | 12 | 4 | CRC32C of the payload, if the frame's flag says so, else zero |
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// Its message id less that of the frame header.
+    pub id_delta: u16,
+    /// Bytes of payload, at most [`PAYLOAD_MAX_BYTES`].
+    pub length: u32,
+    /// CRC32C of the payload.
+    pub payload_crc: u32,
+}
+
+/// Offset of a record's checksum in it.
+pub const RECORD_CRC_OFFSET: usize = 8;
+
+impl Record {
+    /// Writes it with a checksum of zero.
+    pub fn encode(&self, bytes: &mut [u8; RECORD_BYTES]) {
+        *bytes = [0; RECORD_BYTES];
+        put::<0, _, _>(bytes, self.id_delta.to_le_bytes());
+        put_u32::<4, _>(bytes, self.length);
+        put_u32::<12, _>(bytes, self.payload_crc);
+    }
+
+    /// Reads it; `None` if its message is longer than any.
+    #[must_use]
+    pub fn decode(bytes: &[u8; RECORD_BYTES]) -> Option<Self> {
+        let length = get_u32::<4, _>(bytes);
+        (length <= PAYLOAD_MAX_BYTES).then(|| Self {
+            id_delta: u16::from_le_bytes(get::<0, _, _>(bytes)),
+            length,
+            payload_crc: get_u32::<12, _>(bytes),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::FrameHeader;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn transfers() -> impl Strategy<Value = Transfer> {
+        let ack = (any::<u32>(), any::<u64>(), any::<u32>()).prop_map(|(highest, below, grant_bytes)| Ack {
+            highest,
+            below,
+            grant_bytes,
+        });
+        let ids = (any::<u32>(), any::<u64>(), any::<u64>(), any::<u16>(), 0..64_u8, any::<bool>());
+        (ids, proptest::option::of(ack), any::<Option<u32>>(), any::<Option<u32>>()).prop_map(
+            |((number, incarnation, session, oldest, shard, ack_now), ack, payload_crc, ticket)| Transfer {
+                number,
+                incarnation,
+                session,
+                oldest,
+                shard,
+                ack_now,
+                ack,
+                payload_crc,
+                ticket,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn transfer_fields_round_trip(transfer in transfers(), bundled in any::<bool>()) {
+            let mut bytes = [0x55; FRAME_HEADER_BYTES];
+            let header = FrameHeader { bundled, ..FrameHeader::other(super::super::Kind::Ping, 3, 9) };
+            header.encode(&mut bytes);
+            transfer.encode(&mut bytes);
+            prop_assert_eq!(Transfer::decode(&bytes), Some(transfer));
+            prop_assert_eq!(bytes[FLAGS_OFFSET] & FLAG_BUNDLE != 0, bundled);
+        }
+
+        #[test]
+        fn handshakes_round_trip(shards in 1..=64_u8, datagram_max_bytes in 248..=u32::MAX, word in any::<u64>()) {
+            let handshake =
+                Handshake { shards, datagram_max_bytes, policies: core::array::from_fn(|n| PolicyWord(word ^ n as u64)) };
+            let mut bytes = [0; HANDSHAKE_BYTES];
+            handshake.encode(&mut bytes);
+            prop_assert_eq!(Handshake::decode(&bytes), Some(handshake));
+        }
+
+        #[test]
+        fn records_round_trip(id_delta in any::<u16>(), length in 0..=PAYLOAD_MAX_BYTES, payload_crc in any::<u32>()) {
+            let record = Record { id_delta, length, payload_crc };
+            let mut bytes = [0x55; RECORD_BYTES];
+            record.encode(&mut bytes);
+            prop_assert_eq!(Record::decode(&bytes), Some(record));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let mut bytes = [0; FRAME_HEADER_BYTES];
+        assert!(Transfer::decode(&bytes).is_some());
+        bytes[SHARD_OFFSET] = 64;
+        assert_eq!(Transfer::decode(&bytes), None);
+        bytes[SHARD_OFFSET] = 0;
+        bytes[FLAGS_OFFSET] = 0x20;
+        assert_eq!(Transfer::decode(&bytes), None);
+        let mut handshake = [0; HANDSHAKE_BYTES];
+        handshake[4..8].copy_from_slice(&1500_u32.to_le_bytes());
+        for (shards, fits) in [(0, false), (1, true), (64, true), (65, false)] {
+            handshake[0] = shards;
+            assert_eq!(Handshake::decode(&handshake).is_some(), fits, "{shards} shards");
+        }
+        handshake[0] = 1;
+        handshake[4..8].copy_from_slice(&247_u32.to_le_bytes());
+        assert_eq!(Handshake::decode(&handshake), None, "too little room for a message");
+        let mut record = [0; RECORD_BYTES];
+        record[4..8].copy_from_slice(&(PAYLOAD_MAX_BYTES + 1).to_le_bytes());
+        assert_eq!(Record::decode(&record), None);
+    }
+}
