@@ -28,6 +28,7 @@ pub mod time;
 pub mod topology;
 mod track;
 pub mod tunables;
+pub mod xfer;
 
 #[cfg(test)]
 mod testing;

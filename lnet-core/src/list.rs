@@ -46,6 +46,10 @@ impl<L> List<L> {
         self.head
     }
 
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.head == NONE
+    }
+
     /// Last slot, or [`NONE`].
     pub(crate) const fn last(&self) -> u32 {
         self.tail

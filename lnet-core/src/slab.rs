@@ -44,6 +44,16 @@ impl<T> Slab<T> {
         self.used_count
     }
 
+    /// The slot that the next value gets.
+    pub(crate) fn first_free(&self) -> Option<u32> {
+        (self.free != NONE).then_some(self.free)
+    }
+
+    /// Values that it has room for.
+    pub(crate) const fn capacity(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
     pub(crate) const fn is_full(&self) -> bool {
         self.free == NONE
     }

@@ -131,8 +131,10 @@ pub enum Kind {
     Pull = 7,
     /// The receiver wants a parked message no longer.
     Discard = 8,
-    /// Asks for an acknowledgement.
+    /// The sender asks whether a parked message is still wanted.
     Ping = 9,
+    /// The sender has a parked message no longer.
+    Gone = 10,
 }
 
 impl Kind {
@@ -147,6 +149,7 @@ impl Kind {
             7 => Self::Pull,
             8 => Self::Discard,
             9 => Self::Ping,
+            10 => Self::Gone,
             _ => return None,
         })
     }
@@ -203,7 +206,7 @@ impl fmt::Display for FrameError {
             Self::Truncated => formatter.write_str("ends within its headers"),
             Self::Magic(magic) => write!(formatter, "frame magic 0x{magic:08x}, expected 0x{MAGIC:08x}"),
             Self::Version(version) => write!(formatter, "frame version {version}, expected {VERSION}"),
-            Self::Kind(kind) => write!(formatter, "frame kind {kind}, expected 1 to {}", Kind::Ping as u8),
+            Self::Kind(kind) => write!(formatter, "frame kind {kind}, expected 1 to {}", Kind::Gone as u8),
             Self::MessageType(value) => write!(formatter, "message type {value}, expected 0 to 3"),
             Self::Portal(portal) => {
                 write!(formatter, "portal {portal}, expected one below {PORTALS}, or 0 in an ACK or REPLY")

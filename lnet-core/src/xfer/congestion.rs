@@ -1,0 +1,224 @@
+//! How much a sender has in flight, and how long it waits.
+//!
+//! Round trips are measured as in RFC 6298; frames count as lost by the order of acknowledgements, by time,
+//! and by probes, as in RFC 9002. A single loss says nothing on a wire that loses by chance: the window
+//! narrows when more than a sixteenth of the frames of a round trip were lost, and never below a few frames.
+
+use core::time::Duration;
+
+use crate::time::Instant;
+
+/// Frames that must have overtaken one before it counts as lost (RFC 9002, 6.1.1).
+pub(super) const OVERTAKEN_FRAMES: u64 = 3;
+/// What a frame takes of its receiver at least: a chunk of its UMEM.
+pub(super) const CHUNK_BYTES: u32 = 4096;
+/// What a sender may have in flight before its receiver has granted anything, and what it always may.
+pub(super) const UNSOLICITED_BYTES: u32 = 16 * CHUNK_BYTES;
+/// Narrowest window.
+const WINDOW_MIN_BYTES: u32 = 16 * CHUNK_BYTES;
+const WINDOW_FIRST_BYTES: u32 = 64 * CHUNK_BYTES;
+const WINDOW_MAX_BYTES: u32 = 1 << 24;
+/// Round trip before one was measured.
+const RTT_FIRST: Duration = Duration::from_millis(1);
+/// Longest interval between two probes.
+const PROBE_MAX: Duration = Duration::from_secs(1);
+
+/// The bytes that a frame of this length takes of its receiver.
+#[inline]
+pub(super) const fn frame_cost(datagram_bytes: u32) -> u32 {
+    (datagram_bytes + HEADERS_BYTES).next_multiple_of(CHUNK_BYTES)
+}
+
+/// Ethernet, IPv6 and UDP headers, roughly.
+const HEADERS_BYTES: u32 = 64;
+
+/// What one flow knows of its way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Congestion {
+    smoothed: Duration,
+    variation: Duration,
+    measured: bool,
+    window_bytes: u32,
+    /// The window grows by what is acknowledged below this, and slowly above.
+    threshold_bytes: u32,
+    grant_bytes: u32,
+    /// The first frame of the round trip whose losses are being counted.
+    round_ends_at: u64,
+    round_acked: u32,
+    round_lost: u32,
+    /// Probes since something was acknowledged.
+    probes: u32,
+}
+
+impl Congestion {
+    pub(super) const fn new() -> Self {
+        Self {
+            smoothed: RTT_FIRST,
+            variation: Duration::from_micros(500),
+            measured: false,
+            window_bytes: WINDOW_FIRST_BYTES,
+            threshold_bytes: WINDOW_MAX_BYTES,
+            grant_bytes: UNSOLICITED_BYTES,
+            round_ends_at: 0,
+            round_acked: 0,
+            round_lost: 0,
+            probes: 0,
+        }
+    }
+
+    /// Takes in a measured round trip.
+    pub(super) fn measure(&mut self, rtt: Duration) {
+        if !self.measured {
+            (self.smoothed, self.variation, self.measured) = (rtt, rtt / 2, true);
+            return;
+        }
+        let difference = self.smoothed.abs_diff(rtt);
+        self.variation = (self.variation * 3 + difference) / 4;
+        self.smoothed = (self.smoothed * 7 + rtt) / 8;
+    }
+
+    /// The receiver says how much it can take. It cannot grant less than what it is always sent.
+    pub(super) fn granted(&mut self, bytes: u32) {
+        self.grant_bytes = bytes.max(UNSOLICITED_BYTES);
+    }
+
+    /// Bytes of frames that may be in flight.
+    pub(super) fn window_bytes(&self) -> u32 {
+        self.window_bytes.min(self.grant_bytes)
+    }
+
+    /// Takes in one acknowledgement: what it acknowledged and what it showed to be lost. `next_number` is that
+    /// of the next frame. Says whether the window was narrowed.
+    pub(super) fn acknowledged(
+        &mut self,
+        highest: u64,
+        next_number: u64,
+        acked: (u32, u32),
+        lost_frames: u32,
+    ) -> bool {
+        let (acked_frames, acked_bytes) = acked;
+        if acked_frames != 0 {
+            self.probes = 0;
+        }
+        self.round_acked += acked_frames;
+        self.round_lost += lost_frames;
+        let narrows = self.round_lost >= 2 && self.round_lost * 16 > self.round_acked + self.round_lost;
+        if highest >= self.round_ends_at {
+            self.round_ends_at = next_number;
+            (self.round_acked, self.round_lost) = (0, 0);
+            if narrows {
+                self.window_bytes = (self.window_bytes / 10 * 7).max(WINDOW_MIN_BYTES);
+                self.threshold_bytes = self.window_bytes;
+                return true;
+            }
+        }
+        let growth = if self.window_bytes < self.threshold_bytes {
+            acked_bytes
+        } else {
+            // A chunk or so for each window's worth.
+            (u64::from(acked_bytes) * u64::from(2 * CHUNK_BYTES) / u64::from(self.window_bytes)) as u32
+        };
+        self.window_bytes = self.window_bytes.saturating_add(growth).min(WINDOW_MAX_BYTES);
+        false
+    }
+
+    /// How long a frame may be behind one sent later that was acknowledged (RFC 9002, 6.1.2).
+    pub(super) fn reordering(&self) -> Duration {
+        (self.smoothed + self.smoothed / 8).max(Duration::from_micros(100))
+    }
+
+    /// How long to wait for any acknowledgement before a probe (RFC 9002, 6.2).
+    pub(super) fn probe_interval(&self, probe_min: Duration, ack_delay: Duration) -> Duration {
+        let interval = (self.smoothed + self.variation * 4 + ack_delay).max(probe_min);
+        interval.saturating_mul(1 << self.probes.min(16)).min(PROBE_MAX)
+    }
+
+    /// A probe was sent.
+    pub(super) fn probed(&mut self) {
+        self.probes += 1;
+    }
+
+    /// Probes since something was acknowledged.
+    pub(super) const fn probes(&self) -> u32 {
+        self.probes
+    }
+}
+
+/// The earlier of two moments, where there are any.
+pub(super) fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(congestion: &mut Congestion, rounds: u64, acked: u32, lost: u32) {
+        let mut number = congestion.round_ends_at;
+        for _ in 0..rounds {
+            number += u64::from(acked + lost);
+            congestion.acknowledged(number, number + 1, (acked, acked * CHUNK_BYTES), lost);
+        }
+    }
+
+    #[test]
+    fn chance_losses_leave_the_window_alone_and_many_narrow_it() {
+        let mut congestion = Congestion::new();
+        congestion.granted(u32::MAX);
+        let first = congestion.window_bytes();
+        run(&mut congestion, 10, 50, 1);
+        let grown = congestion.window_bytes();
+        assert!(grown > first, "{grown}");
+        run(&mut congestion, 1, 50, 10);
+        let narrowed = congestion.window_bytes();
+        assert!(narrowed < grown / 4 * 3, "{narrowed} of {grown}");
+        run(&mut congestion, 100, 0, 50);
+        assert_eq!(congestion.window_bytes(), WINDOW_MIN_BYTES, "never collapses");
+        run(&mut congestion, 100, 16, 0);
+        assert!(congestion.window_bytes() > WINDOW_MIN_BYTES, "and grows again");
+    }
+
+    #[test]
+    fn grants_bound_the_window_but_not_below_what_is_always_allowed() {
+        let mut congestion = Congestion::new();
+        congestion.granted(0);
+        assert_eq!(congestion.window_bytes(), UNSOLICITED_BYTES);
+        congestion.granted(20 * CHUNK_BYTES);
+        assert_eq!(congestion.window_bytes(), 20 * CHUNK_BYTES);
+        congestion.granted(u32::MAX);
+        run(&mut congestion, 10_000, 1 << 12, 0);
+        assert_eq!(congestion.window_bytes(), WINDOW_MAX_BYTES);
+    }
+
+    #[test]
+    fn probes_wait_longer_each_time_and_acknowledgements_end_that() {
+        let mut congestion = Congestion::new();
+        for _ in 0..20 {
+            congestion.measure(Duration::from_micros(40));
+        }
+        let (min, delay) = (Duration::from_millis(2), Duration::from_micros(50));
+        assert_eq!(congestion.probe_interval(min, delay), min);
+        congestion.probed();
+        congestion.probed();
+        assert_eq!(congestion.probe_interval(min, delay), min * 4);
+        for _ in 0..40 {
+            congestion.probed();
+        }
+        assert_eq!(congestion.probe_interval(min, delay), PROBE_MAX);
+        congestion.acknowledged(1, 2, (1, CHUNK_BYTES), 0);
+        assert_eq!(congestion.probe_interval(min, delay), min);
+        congestion.measure(Duration::from_millis(80));
+        assert!(congestion.probe_interval(min, delay) > Duration::from_millis(40), "one slow round trip");
+    }
+
+    #[test]
+    fn frames_cost_whole_chunks() {
+        assert_eq!(
+            [frame_cost(88), frame_cost(4000), frame_cost(4096), frame_cost(8900)],
+            [4096, 4096, 8192, 12288]
+        );
+    }
+}

@@ -1,0 +1,79 @@
+//! Flows: what this shard sends to one shard of a peer.
+
+use super::congestion::Congestion;
+use super::message::Queued;
+use super::peer::node;
+use super::record::InFlow;
+use crate::list::{Link, List, NONE, Node};
+use crate::time::Instant;
+
+pub(super) struct Flow {
+    pub(super) peer: u32,
+    /// The peer's shard.
+    pub(super) shard: u8,
+    pub(super) next_number: u64,
+    /// The highest number that was acknowledged, once one was.
+    pub(super) highest_acked: Option<u64>,
+    /// Sent, in the order of frame numbers.
+    pub(super) outstanding: List<InFlow>,
+    /// To be sent again, or notices to be sent.
+    pub(super) pending: List<InFlow>,
+    /// Messages of which parts were never sent.
+    pub(super) queue: List<Queued>,
+    pub(super) in_flight_bytes: u32,
+    pub(super) congestion: Congestion,
+    /// When something was acknowledged last, if ever.
+    pub(super) acked_at: Option<Instant>,
+    /// From when on the wait for an acknowledgement counts.
+    pub(super) waits_since: Instant,
+    /// Frames that may be sent although the window is full.
+    pub(super) probes_due: u32,
+    /// Whether it is in the list of those with something to send.
+    pub(super) is_ready: bool,
+    pub(super) ready: Link,
+    /// Whether it is in the list of those that wait for acknowledgements.
+    pub(super) is_busy: bool,
+    pub(super) busy: Link,
+}
+
+/// Marks flows that may have something to send.
+pub(super) struct Ready;
+/// Marks flows, or inflows, that have timers.
+pub(super) struct Busy;
+
+node!(Flow, Ready, ready);
+node!(Flow, Busy, busy);
+
+impl Flow {
+    pub(super) fn new(peer: u32, shard: u8, first_number: u64, now: Instant) -> Self {
+        Self {
+            peer,
+            shard,
+            next_number: first_number,
+            highest_acked: None,
+            outstanding: List::new(),
+            pending: List::new(),
+            queue: List::new(),
+            in_flight_bytes: 0,
+            congestion: Congestion::new(),
+            acked_at: None,
+            waits_since: now,
+            probes_due: 0,
+            is_ready: false,
+            ready: Link::UNLINKED,
+            is_busy: false,
+            busy: Link::UNLINKED,
+        }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.outstanding.first() == NONE && self.pending.first() == NONE && self.queue.first() == NONE
+    }
+
+    /// The number that an acknowledgement means, of those that were used; `None` if it was not.
+    pub(super) fn number_of(&self, wire: u32) -> Option<u64> {
+        let last = self.next_number.checked_sub(1)?;
+        let distance = (last as u32).wrapping_sub(wire);
+        last.checked_sub(u64::from(distance))
+    }
+}

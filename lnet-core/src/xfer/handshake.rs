@@ -1,0 +1,164 @@
+//! Sessions: asked for, given, refused.
+//!
+//! ```text
+//! sender    HELLO (incarnation, nonce) -->                       keeps the nonce
+//! receiver                             <-- WELCOME (nonce, token, incarnation, shards, policies)
+//!                                                                keeps nothing
+//! sender    data (incarnation, token) -->                        the receiver makes state
+//! receiver                             <-- RESET (token)         if it does not know the session
+//! ```
+
+use super::inflow::AckDue;
+use super::message::Stage;
+use super::outgoing::Reply;
+use super::peer::Session;
+use super::state::Xfer;
+use super::stats::XferDrop;
+use super::{Action, Arrived};
+use crate::list::NONE;
+use crate::lnd::{Cause, Status, Uplink};
+use crate::time::Instant;
+
+impl Xfer {
+    /// Someone asks for a session. Whether the address is really its own shows when it has the token.
+    pub(super) fn hello(&mut self, now: Instant, frame: &Arrived<'_>) -> Result<Action, XferDrop> {
+        let shard = frame.transfer.shard;
+        let token = self.tokens.make(now, frame.transfer.incarnation, shard);
+        let nonce = frame.header.key.message_id;
+        self.reply(Reply::Welcome { ni: frame.ni, nid: frame.from, nonce, shard, token });
+        Ok(Action::Done)
+    }
+
+    /// A question is answered.
+    pub(super) fn welcome(
+        &mut self,
+        now: Instant,
+        frame: &Arrived<'_>,
+        up: &mut impl Uplink,
+    ) -> Result<Action, XferDrop> {
+        let contact = self.contacts.find(frame.ni, &frame.from).ok_or(XferDrop::Unasked)?;
+        let asking = self.contacts.slab[contact].asking.ok_or(XferDrop::Unasked)?;
+        if asking.nonce != frame.header.key.message_id {
+            return Err(XferDrop::Unasked);
+        }
+        let handshake = frame.handshake.ok_or(XferDrop::Malformed)?;
+        let address = (frame.ni, frame.from);
+        let peer = match self.peers.find(frame.transfer.incarnation) {
+            Some(peer) => peer,
+            None => self.new_peer(now, frame.transfer.incarnation, address).ok_or(XferDrop::PeersFull)?,
+        };
+        let former = core::mem::replace(&mut self.contacts.slab[contact].peer, peer);
+        self.contacts.answered(contact);
+        let entry = &mut self.peers.slab[peer];
+        entry.session = Some(Session {
+            token: frame.transfer.session,
+            since: now,
+            shards: u32::from(handshake.shards),
+            datagram_max_bytes: handshake.datagram_max_bytes,
+            policies: handshake.policies,
+        });
+        (entry.renewing, entry.heard_at, entry.address) = (false, now, address);
+        // A question that was repeated may have been answered twice.
+        if asking.interval_ns == self.times.hello.as_nanos() as u64 {
+            entry.rtt = Some(now - asking.asked_at);
+        }
+        if former != NONE && former != peer && !self.contacts.lead_to(former) {
+            self.end_peer(now, former, up);
+        }
+        for shard in 0..self.peers.slab[peer].flows.len() {
+            let flow = self.peers.slab[peer].flows[shard];
+            if flow != NONE {
+                self.go_on(flow);
+            }
+        }
+        self.dispatch_waiting(now, contact);
+        Ok(Action::Done)
+    }
+
+    /// Sends what waits for a session, as far as it can be.
+    pub(super) fn dispatch_waiting(&mut self, now: Instant, contact: u32) {
+        let mut waiting =
+            core::mem::replace(&mut self.contacts.slab[contact].waiting, crate::list::List::new());
+        while let Some(message) = waiting.pop_front(&mut self.messages) {
+            self.dispatch(now, message);
+        }
+    }
+
+    /// A peer does not know the session that it was shown.
+    pub(super) fn reset(
+        &mut self,
+        now: Instant,
+        frame: &Arrived<'_>,
+        up: &mut impl Uplink,
+    ) -> Result<Action, XferDrop> {
+        let peer = self.peers.with_token(frame.transfer.session).ok_or(XferDrop::UnknownSession)?;
+        if self.peers.slab[peer].incarnation != frame.transfer.incarnation {
+            self.end_peer(now, peer, up);
+            return Ok(Action::Done);
+        }
+        if self.peers.slab[peer].renewing {
+            return Ok(Action::Done);
+        }
+        // It lives, and has forgotten this shard: what is under way was not taken.
+        let contact = self.contacts.acquire(frame.ni, &frame.from).ok_or(XferDrop::PeersFull)?;
+        self.contacts.slab[contact].peer = peer;
+        self.renew(now, peer, contact);
+        self.contacts.release(contact);
+        for shard in 0..self.peers.slab[peer].flows.len() {
+            let flow = self.peers.slab[peer].flows[shard];
+            while flow != NONE && !self.flows[flow].outstanding.is_empty() {
+                let first = self.flows[flow].outstanding.first();
+                self.lose(flow, first);
+            }
+        }
+        Ok(Action::Done)
+    }
+
+    /// A peer has begun a new life: what it was sent in the former one ends, what was never sent waits for
+    /// the new one.
+    pub(super) fn end_peer(&mut self, now: Instant, peer: u32, up: &mut impl Uplink) {
+        self.counters.peers_restarted += 1;
+        self.contacts.forget_peer(peer);
+        for slot in 0..self.messages.capacity() {
+            let Some(message) = self.messages.get(slot) else { continue };
+            if message.stage == Stage::Waiting || message.peer != peer {
+                continue;
+            }
+            if message.polled {
+                self.finish(now, slot, Status::Unknown(Cause::Reset), up);
+            } else {
+                self.detach(slot);
+                let message = &mut self.messages[slot];
+                (message.peer, message.flow, message.next_offset, message.begun) = (NONE, NONE, 0, false);
+                self.dispatch(now, slot);
+            }
+        }
+        for shard in 0..self.peers.slab[peer].inflows.len() {
+            let inflow = self.peers.slab[peer].inflows[shard];
+            if inflow != NONE {
+                self.end_inflow(now, inflow, Cause::Reset, up);
+            }
+        }
+        self.forget_peer(peer);
+    }
+
+    /// Forgets what came from a shard of a peer.
+    pub(super) fn end_inflow(&mut self, now: Instant, slot: u32, cause: Cause, up: &mut impl Uplink) {
+        while !self.inflows[slot].arriving.is_empty() {
+            let first = self.inflows[slot].arriving.first();
+            self.abandon(now, first, cause, up);
+        }
+        self.holds.forget_inflow(slot);
+        if self.inflows[slot].ack == AckDue::Now {
+            self.acks.remove(&mut self.inflows, slot);
+        }
+        if self.inflows[slot].is_busy {
+            self.busy_inflows.remove(&mut self.inflows, slot);
+            self.busy_inflow_count -= 1;
+        }
+        self.recent.remove(&mut self.inflows, slot);
+        let (peer, shard) = (self.inflows[slot].peer, self.inflows[slot].shard);
+        self.inflows.vacate(slot);
+        self.peers.slab[peer].inflows[usize::from(shard)] = NONE;
+    }
+}

@@ -1,0 +1,151 @@
+//! The transfer protocol of the `xdp` LND: brings each message over a wire that loses, doubles and reorders
+//! frames, at most once, and says when it has arrived.
+//!
+//! Like the shard it is a state machine without I/O: one [`Xfer`] for each shard, below it a driver that
+//! turns [`Outgoing`] into frames and frames into [`Arrived`]. The driver calls, in any order:
+//!
+//! - [`Xfer::submit`] with what its shard wants sent, [`Xfer::resume`] with what becomes of delayed messages;
+//! - [`Xfer::receive`] with each frame (and [`Xfer::receive_record`], [`Xfer::end_bundle`] for the further
+//!   messages in it), and [`Xfer::written`] when it has copied what that told it to copy;
+//! - [`Xfer::handle_timeout`] at the time that [`Xfer::poll_timeout`] says;
+//! - after any of these [`Xfer::poll_replay`] until it returns `None`, then [`Xfer::poll_transmit`] as long
+//!   as it has room for one more frame of the largest size.
+//!
+//! A frame that was polled and could not be sent is simply let go: that is a loss like any other.
+//!
+//! Invariants:
+//! - Each message has an id, which counts the messages of its shard to one peer's incarnation. The receiver
+//!   remembers, in a window that the sender's oldest unfinished id moves, which ids it has had: so a message
+//!   is delivered at most once, over whichever rails its frames come.
+//! - Each frame that is to be acknowledged has a number, a new one whenever its content is sent again. An
+//!   acknowledgement tells which numbers have arrived, so it is never ambiguous, and repeating it is harmless.
+//! - A frame is acknowledged only when its payload is in place, or will never be wanted.
+//! - No state is made for a frame without a session, and a session is given only to whoever has received a
+//!   token under the address that it claims. Sessions end with the incarnation of either node.
+//! - All tables are bounded; what finds no room is not acknowledged, counted, and sent again by its sender.
+
+mod acknowledge;
+mod config;
+mod congestion;
+mod flow;
+mod handshake;
+mod inflow;
+mod message;
+mod outgoing;
+mod park;
+mod peer;
+mod receive;
+mod record;
+mod session;
+mod state;
+mod stats;
+mod timeout;
+mod window;
+
+#[cfg(test)]
+mod tests;
+
+use lnet_wire::frame::{FrameHeader, Handshake, Transfer};
+use lnet_wire::{Header, Nid};
+
+pub use config::{Sabotage, XferConfig, XferLimits, XferTimes};
+pub use state::Xfer;
+pub use stats::{XferCounters, XferDrop, XferUsage};
+
+use crate::lnd::{NiId, Span};
+
+/// Most messages that travel in one frame.
+pub const BUNDLE_MAX: usize = 16;
+
+/// A frame that has arrived whole: its headers' checksum and, if it has one, its payload's were right.
+#[derive(Clone, Debug)]
+pub struct Arrived<'a> {
+    /// The interface it came by.
+    pub ni: NiId,
+    /// The address that it came from, as a NID of that interface's net.
+    pub from: Nid,
+    /// The steering part of its header, which says that the frame is this shard's.
+    pub header: FrameHeader,
+    /// The rest of its header.
+    pub transfer: Transfer,
+    /// The LNet header of a first fragment; it agrees with `header`.
+    pub lnet: Option<&'a Header>,
+    /// Bytes of payload of the message that `header` describes; records are not counted.
+    pub payload_bytes: u32,
+    /// What stands behind the header of a WELCOME.
+    pub handshake: Option<&'a Handshake>,
+}
+
+/// What the driver is to do with a frame, or with a message in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Action {
+    /// Copy as many bytes of its payload there, from the payload's beginning, then call [`Xfer::written`].
+    Write(Span),
+    /// It is dealt with.
+    Done,
+    /// Keep the frame; [`Xfer::poll_replay`] says what becomes of it.
+    Hold(HoldId),
+    /// Forget it. It was counted.
+    Drop(XferDrop),
+}
+
+/// A frame that the driver keeps for an [`Xfer`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct HoldId(pub u32);
+
+/// What becomes of a frame that the driver has kept. Its id may be given to another frame at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Replay {
+    /// Hand it to [`Xfer::receive`] again.
+    Again(HoldId),
+    /// Forget it.
+    Forget(HoldId),
+}
+
+/// A frame to be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outgoing {
+    /// The interface to send it by.
+    pub ni: NiId,
+    /// Where it goes.
+    pub destination: Nid,
+    /// The steering part of its header.
+    pub header: FrameHeader,
+    /// The rest of its header; whether a payload has a checksum is for the driver to add.
+    pub transfer: Transfer,
+    /// What stands behind the header.
+    pub content: Content,
+}
+
+/// What stands behind a frame header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Content {
+    /// Nothing.
+    Nothing,
+    /// What a HELLO has: zeros.
+    Padding,
+    /// What a WELCOME tells: [`Xfer::handshake`] of this interface.
+    Handshake,
+    /// (A fragment of) a message; behind it as many further messages, [`Xfer::bundled`].
+    Message {
+        /// The LNet header, in a first fragment.
+        lnet: Option<Header>,
+        /// The payload of this frame.
+        payload: Option<Span>,
+        /// Further messages, below [`BUNDLE_MAX`].
+        bundled: u8,
+    },
+}
+
+/// A further message of the frame that [`Xfer::poll_transmit`] has just returned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bundled {
+    /// Its id less that of the frame.
+    pub id_delta: u16,
+    /// Its LNet header.
+    pub lnet: Header,
+    /// Its payload.
+    pub payload: Option<Span>,
+}

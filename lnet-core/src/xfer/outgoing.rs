@@ -1,0 +1,533 @@
+//! The sending side: messages become frames.
+
+use lnet_wire::Nid;
+use lnet_wire::frame::{FRAGMENT_UNIT_BYTES, FRAME_HEADER_BYTES, FrameHeader, Kind, RECORD_BYTES, Transfer};
+use lnet_wire::header::LARGE_HEADER_BYTES;
+use lnet_wire::steer::{self, SteerKey};
+
+use super::congestion::frame_cost;
+use super::flow::Flow;
+use super::inflow::AckDue;
+use super::message::{Outbound, Stage};
+use super::peer::Asking;
+use super::record::{Cargo, Record};
+use super::session::RENEWAL_NS;
+use super::state::{REPLIES_MAX, Xfer};
+use super::window::WINDOW_IDS;
+use super::{BUNDLE_MAX, Content, Outgoing};
+use crate::list::{Link, NONE};
+use crate::lnd::{Full, NiId, Span, Transmit};
+use crate::time::Instant;
+
+/// Payload of a message that may share a frame with others.
+const BUNDLED_BYTES_MAX: u32 = 1024;
+/// Fragments of one message before it is the next one's turn.
+const TURN_FRAGMENTS: u32 = 8;
+
+/// A frame of the handshake that waits to be polled.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Reply {
+    Hello { ni: NiId, nid: Nid, nonce: u64 },
+    Welcome { ni: NiId, nid: Nid, nonce: u64, shard: u8, token: u64 },
+    Reset { ni: NiId, nid: Nid, shard: u8, session: u64 },
+}
+
+impl Xfer {
+    /// Takes a message to be sent. Its payload is read again whenever a frame of it is, until it ends.
+    ///
+    /// # Errors
+    /// [`Full`] when it holds as many messages, or knows as many addresses, as it may.
+    pub fn submit(&mut self, now: Instant, transmit: Transmit) -> Result<(), Full<Transmit>> {
+        if self.messages.is_full() {
+            return Err(Full(transmit));
+        }
+        let Some(contact) = self.contacts.acquire(transmit.ni, &transmit.header.destination.nid) else {
+            return Err(Full(transmit));
+        };
+        let deadline = now + self.times.message;
+        let message = Outbound {
+            transmit,
+            contact,
+            peer: NONE,
+            flow: NONE,
+            shard: 0,
+            id: 0,
+            stage: Stage::Waiting,
+            next_offset: 0,
+            begun: false,
+            polled: false,
+            open_frames: 0,
+            ticket: None,
+            deadline,
+            queue: Link::UNLINKED,
+            ids: Link::UNLINKED,
+            deadlines: Link::UNLINKED,
+        };
+        let Ok(slot) = self.messages.insert(message) else { unreachable!("there was room") };
+        self.deadlines.push_back(&mut self.messages, slot);
+        self.set_timer(deadline);
+        self.dispatch(now, slot);
+        Ok(())
+    }
+
+    /// Gives a message that is in no list its id and its flow; where its contact has no session, it waits.
+    pub(super) fn dispatch(&mut self, now: Instant, slot: u32) {
+        let contact = self.messages[slot].contact;
+        let peer_slot = self.contacts.slab[contact].peer;
+        let ready =
+            self.peers.slab.get(peer_slot).is_some_and(|peer| peer.session.is_some() && !peer.renewing);
+        if !ready {
+            self.ask(now, contact);
+            return self.wait(slot);
+        }
+        let peer = &self.peers.slab[peer_slot];
+        let id = peer.next_id;
+        if id - peer.oldest_id(&self.messages) >= WINDOW_IDS {
+            self.starve(now);
+            return self.wait(slot);
+        }
+        let Some(session) = &peer.session else { unreachable!("a ready peer has a session") };
+        let header = &self.messages[slot].transmit.header;
+        let Some(key) = SteerKey::of(header, id, self.initiator_hash) else {
+            panic!("a shard's messages have a steering key, this one is {header:?}")
+        };
+        let shard = steer::shard_of(&key, session.policies[usize::from(key.portal)], session.shards) as u8;
+        let aged = now.0.saturating_sub(session.since.0) > RENEWAL_NS;
+        let Some(flow) = self.flow_to(now, peer_slot, shard) else {
+            self.starve(now);
+            return self.wait(slot);
+        };
+        let opened = |flow: &Flow| flow.acked_at.is_some_and(|at| now - at < self.times.message);
+        if aged && !opened(&self.flows[flow]) {
+            // Its receiver may have forgotten this sender, and would not begin anew with an old token.
+            self.renew(now, peer_slot, contact);
+            return self.wait(slot);
+        }
+        let message = &mut self.messages[slot];
+        (message.peer, message.flow, message.shard) = (peer_slot, flow, shard);
+        (message.id, message.stage) = (id, Stage::Queued);
+        let peer = &mut self.peers.slab[peer_slot];
+        peer.next_id += 1;
+        peer.unfinished.push_back(&mut self.messages, slot);
+        self.flows[flow].queue.push_back(&mut self.messages, slot);
+        self.make_ready(flow);
+    }
+
+    fn wait(&mut self, slot: u32) {
+        self.messages[slot].stage = Stage::Waiting;
+        let contact = self.messages[slot].contact;
+        self.contacts.slab[contact].waiting.push_back(&mut self.messages, slot);
+    }
+
+    /// Messages wait for room in a table: they are tried again soon.
+    fn starve(&mut self, now: Instant) {
+        self.starved = true;
+        self.set_timer(now + self.times.hold);
+    }
+
+    /// Asks an address for a session, unless a question is open.
+    pub(super) fn ask(&mut self, now: Instant, contact: u32) {
+        let nonce = self.random.below(u64::MAX);
+        let next_at = now + self.times.hello;
+        let asking = Asking { nonce, asked_at: now, next_at, interval_ns: (next_at - now).as_nanos() as u64 };
+        if self.contacts.ask(contact, asking) {
+            let contact = &self.contacts.slab[contact];
+            let (ni, nid) = (contact.ni, contact.nid);
+            self.reply(Reply::Hello { ni, nid, nonce });
+            self.set_timer(next_at);
+        }
+    }
+
+    /// Asks a peer for another session; nothing is sent to it meanwhile.
+    pub(super) fn renew(&mut self, now: Instant, peer: u32, contact: u32) {
+        self.peers.slab[peer].renewing = true;
+        self.ask(now, contact);
+    }
+
+    /// Queues a reply, if there is room; says whether there was.
+    pub(super) fn reply(&mut self, reply: Reply) -> bool {
+        let fits = self.replies.len() < REPLIES_MAX;
+        if fits {
+            self.replies.push_back(reply);
+        }
+        fits
+    }
+
+    /// Finds or makes the flow to a shard of a peer; `None` when all are in use.
+    pub(super) fn flow_to(&mut self, now: Instant, peer: u32, shard: u8) -> Option<u32> {
+        let known = self.peers.slab[peer].flows[usize::from(shard)];
+        if known != NONE {
+            return Some(known);
+        }
+        if self.flows.is_full() {
+            let idle =
+                (0..self.flows.capacity()).find(|slot| self.flows.get(*slot).is_some_and(Flow::is_idle))?;
+            self.free_flow(idle);
+        }
+        let mut flow = Flow::new(peer, shard, self.number_floor, now);
+        if let Some(rtt) = self.peers.slab[peer].rtt {
+            flow.congestion.measure(rtt);
+        }
+        let slot = self.flows.insert(flow).ok()?;
+        self.peers.slab[peer].flows[usize::from(shard)] = slot;
+        Some(slot)
+    }
+
+    /// Forgets an idle flow.
+    pub(super) fn free_flow(&mut self, slot: u32) {
+        if self.flows[slot].is_ready {
+            self.ready.remove(&mut self.flows, slot);
+        }
+        if self.flows[slot].is_busy {
+            self.busy_flows.remove(&mut self.flows, slot);
+        }
+        let flow = self.flows.remove(slot);
+        self.number_floor = self.number_floor.max(flow.next_number);
+        self.peers.slab[flow.peer].flows[usize::from(flow.shard)] = NONE;
+    }
+
+    #[inline]
+    pub(super) fn make_ready(&mut self, flow: u32) {
+        if !self.flows[flow].is_ready {
+            self.flows[flow].is_ready = true;
+            self.ready.push_back(&mut self.flows, flow);
+        }
+    }
+
+    /// The next frame to be sent; the driver has room for one of the largest size.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing> {
+        if let Some(reply) = self.replies.pop_front() {
+            return Some(self.handshake_frame(reply));
+        }
+        while let Some(flow) = self.ready.pop_front(&mut self.flows) {
+            self.flows[flow].is_ready = false;
+            if let Some(frame) = self.next_frame(now, flow) {
+                let rest = &self.flows[flow];
+                if rest.pending.first() != NONE || rest.queue.first() != NONE {
+                    self.make_ready(flow);
+                }
+                return Some(frame);
+            }
+        }
+        let inflow = self.acks.first();
+        (inflow != NONE).then(|| self.ack_frame(inflow))
+    }
+
+    fn handshake_frame(&mut self, reply: Reply) -> Outgoing {
+        let (ni, destination, to_shard, kind, id, session, content) = match reply {
+            Reply::Hello { ni, nid, nonce } => {
+                self.counters.hellos_sent += 1;
+                (ni, nid, self.shard, Kind::Hello, nonce, 0, Content::Padding)
+            }
+            Reply::Welcome { ni, nid, nonce, shard, token } => {
+                self.counters.welcomes_sent += 1;
+                (ni, nid, shard, Kind::Welcome, nonce, token, Content::Handshake)
+            }
+            Reply::Reset { ni, nid, shard, session } => {
+                self.counters.resets_sent += 1;
+                (ni, nid, shard, Kind::Reset, 0, session, Content::Nothing)
+            }
+        };
+        let transfer = self.transfer(0, session);
+        Outgoing { ni, destination, header: FrameHeader::other(kind, to_shard, id), transfer, content }
+    }
+
+    fn ack_frame(&mut self, slot: u32) -> Outgoing {
+        let inflow = &self.inflows[slot];
+        let ((ni, destination), shard, token) = (inflow.address, inflow.shard, inflow.token);
+        let ack = self.acknowledgement(slot);
+        self.counters.acks_sent += 1;
+        let transfer = Transfer { ack, ..self.transfer(0, token) };
+        Outgoing {
+            ni,
+            destination,
+            header: FrameHeader::other(Kind::Ack, shard, 0),
+            transfer,
+            content: Content::Nothing,
+        }
+    }
+
+    /// The fields that are the same in every frame of this shard.
+    #[inline]
+    fn transfer(&self, number: u64, session: u64) -> Transfer {
+        Transfer {
+            number: number as u32,
+            incarnation: self.incarnation,
+            session,
+            oldest: 0,
+            shard: self.shard,
+            ack_now: false,
+            ack: None,
+            payload_crc: None,
+            ticket: None,
+        }
+    }
+
+    /// What is to be acknowledged of an inflow, which thereby is.
+    #[inline]
+    fn acknowledgement(&mut self, slot: u32) -> Option<lnet_wire::frame::Ack> {
+        let grant_bytes = self.grant_bytes();
+        let inflow = &mut self.inflows[slot];
+        if core::mem::replace(&mut inflow.ack, AckDue::No) == AckDue::Now {
+            self.acks.remove(&mut self.inflows, slot);
+        }
+        let inflow = &mut self.inflows[slot];
+        inflow.unacknowledged = 0;
+        let frames = inflow.frames?;
+        Some(lnet_wire::frame::Ack { highest: frames.highest(), below: frames.below(), grant_bytes })
+    }
+
+    /// What each sender may have in flight: an equal share of what this shard can take.
+    fn grant_bytes(&self) -> u32 {
+        self.receive_bytes / self.busy_inflow_count.max(1)
+    }
+
+    /// The next frame of a flow, if it has one that may be sent now.
+    fn next_frame(&mut self, now: Instant, flow_slot: u32) -> Option<Outgoing> {
+        let flow = &self.flows[flow_slot];
+        let peer = &self.peers.slab[flow.peer];
+        let session = peer.session.as_ref().filter(|_| !peer.renewing)?;
+        let token = session.token;
+        let (pending, message) = (flow.pending.first(), flow.queue.first());
+        if pending != NONE {
+            let Cargo::Fragment { message, offset, length } = self.records[pending].cargo else {
+                return self.notice_frame(now, flow_slot, pending, token);
+            };
+            let room = self.room_bytes(flow_slot, message, offset, length)?;
+            if room < length && !self.split(flow_slot, pending, room) {
+                return None;
+            }
+            return self.message_frame(now, flow_slot, pending, token);
+        }
+        if message == NONE || self.records.used_count() + self.records_kept >= self.records.capacity() {
+            return None;
+        }
+        let offset = self.messages[message].next_offset;
+        let rest = self.messages[message].total_bytes() - offset;
+        let length = self.room_bytes(flow_slot, message, offset, rest)?;
+        let record = self.cut(message, offset, length);
+        self.flows[flow_slot].pending.push_front(&mut self.records, record);
+        self.message_frame(now, flow_slot, record, token)
+    }
+
+    /// How much of `length` bytes at `offset` of a message one frame takes; `None` if the window is full.
+    fn room_bytes(&self, flow: u32, message: u32, offset: u32, length: u32) -> Option<u32> {
+        let flow = &self.flows[flow];
+        let headers = FRAME_HEADER_BYTES + if offset == 0 { LARGE_HEADER_BYTES } else { 0 };
+        let headers = headers as u32;
+        let room = self.datagram_max(flow.peer, self.messages[message].transmit.ni) - headers;
+        let taken = if room >= length { length } else { room / FRAGMENT_UNIT_BYTES * FRAGMENT_UNIT_BYTES };
+        let cost = frame_cost(headers + taken);
+        let fits = flow.in_flight_bytes + cost <= flow.congestion.window_bytes();
+        (fits || flow.in_flight_bytes == 0 || flow.probes_due != 0).then_some(taken)
+    }
+
+    fn datagram_max(&self, peer: u32, ni: NiId) -> u32 {
+        let own = self.datagram_max_bytes[usize::from(ni.0)];
+        let theirs = self.peers.slab[peer].session.as_ref().map_or(own, |session| session.datagram_max_bytes);
+        own.min(theirs)
+    }
+
+    /// Takes the next fragment of a message that is the first of its flow's queue.
+    fn cut(&mut self, slot: u32, offset: u32, length: u32) -> u32 {
+        let cargo = Cargo::Fragment { message: slot, offset, length };
+        let record = self.new_record(cargo).unwrap_or_else(|| unreachable!("there was room"));
+        let message = &mut self.messages[slot];
+        message.next_offset += length;
+        message.begun = true;
+        message.open_frames += 1;
+        let flow = message.flow;
+        let turn_over = (offset / length.max(1)) % TURN_FRAGMENTS == TURN_FRAGMENTS - 1;
+        let cut = message.is_cut();
+        if cut || turn_over {
+            self.flows[flow].queue.remove(&mut self.messages, slot);
+            if cut {
+                self.messages[slot].stage = Stage::Sent;
+            } else {
+                self.flows[flow].queue.push_back(&mut self.messages, slot);
+            }
+        }
+        record
+    }
+
+    pub(super) fn new_record(&mut self, cargo: Cargo) -> Option<u32> {
+        let record = Record {
+            cargo,
+            number: 0,
+            sent_at: Instant(0),
+            cost_bytes: 0,
+            resent: false,
+            link: Link::UNLINKED,
+        };
+        self.records.insert(record).ok()
+    }
+
+    /// Leaves the first `room` bytes of a pending fragment in it; the rest becomes another one.
+    fn split(&mut self, flow: u32, record: u32, room: u32) -> bool {
+        let Cargo::Fragment { message, offset, length } = self.records[record].cargo else {
+            unreachable!("only fragments are split")
+        };
+        let cargo = Cargo::Fragment { message, offset: offset + room, length: length - room };
+        let Some(rest) = self.new_record(cargo) else { return false };
+        self.records[rest].resent = self.records[record].resent;
+        self.records[record].cargo = Cargo::Fragment { message, offset, length: room };
+        self.messages[message].open_frames += 1;
+        let pending = &mut self.flows[flow].pending;
+        pending.remove(&mut self.records, record);
+        pending.push_front(&mut self.records, rest);
+        pending.push_front(&mut self.records, record);
+        true
+    }
+
+    /// The frame of the first pending record, which becomes an outstanding one.
+    fn message_frame(&mut self, now: Instant, flow: u32, record: u32, token: u64) -> Option<Outgoing> {
+        let Cargo::Fragment { message: slot, offset, length } = self.records[record].cargo else {
+            unreachable!("notices have frames of their own")
+        };
+        self.bundle.clear();
+        self.bundle.push(slot);
+        let mut datagram_bytes = FRAME_HEADER_BYTES as u32 + length;
+        if offset == 0 {
+            datagram_bytes += LARGE_HEADER_BYTES as u32;
+        }
+        let whole = length == self.messages[slot].total_bytes();
+        let resent = self.records[record].resent;
+        let number = self.launch(now, flow, record);
+        if whole && !resent && length <= BUNDLED_BYTES_MAX && self.messages[slot].ticket.is_none() {
+            datagram_bytes = self.bundle_more(now, flow, number, datagram_bytes);
+        }
+        let (transfer, header, lnet, payload) = {
+            let message = &mut self.messages[slot];
+            message.polled = true;
+            let header = &message.transmit.header;
+            let key = SteerKey::of(header, message.id, self.initiator_hash)?;
+            let payload = (length != 0).then(|| sub_span(message.transmit.payload, offset, length)).flatten();
+            let total = message.total_bytes();
+            let bundled = self.bundle.len() > 1;
+            let header = FrameHeader { bundled, ..FrameHeader::data(key, offset, total) };
+            let lnet = (offset == 0).then_some(message.transmit.header);
+            let (id, ticket, peer) = (message.id, message.ticket, message.peer);
+            let oldest = (id - self.peers.slab[peer].oldest_id(&self.messages)) as u16;
+            (Transfer { oldest, ticket, ..self.transfer(number, token) }, header, lnet, payload)
+        };
+        let (ni, destination) = self.path(flow, slot);
+        let transfer = self.charge(now, flow, record, datagram_bytes, transfer);
+        let bundled = (self.bundle.len() - 1) as u8;
+        Some(Outgoing {
+            ni,
+            destination,
+            header,
+            transfer,
+            content: Content::Message { lnet, payload, bundled },
+        })
+    }
+
+    /// Puts further small messages that are ready into a frame; returns its length.
+    fn bundle_more(&mut self, now: Instant, flow: u32, number: u64, mut datagram_bytes: u32) -> u32 {
+        let first = self.bundle[0];
+        let limit = self.datagram_max(self.flows[flow].peer, self.messages[first].transmit.ni);
+        while self.bundle.len() < BUNDLE_MAX {
+            let slot = self.flows[flow].queue.first();
+            let Some(message) = self.messages.get(slot) else { break };
+            let length = message.total_bytes();
+            let bytes = (RECORD_BYTES + LARGE_HEADER_BYTES) as u32 + length;
+            let fits = !message.begun
+                && message.ticket.is_none()
+                && length <= BUNDLED_BYTES_MAX
+                && message.contact == self.messages[first].contact
+                && message.id - self.messages[first].id <= u64::from(u16::MAX)
+                && datagram_bytes + bytes <= limit
+                && self.records.used_count() + self.records_kept < self.records.capacity();
+            if !fits {
+                break;
+            }
+            let record = self.cut(slot, 0, length);
+            self.flows[flow].outstanding.push_back(&mut self.records, record);
+            let record = &mut self.records[record];
+            (record.number, record.sent_at, record.resent) = (number, now, true);
+            self.messages[slot].polled = true;
+            self.bundle.push(slot);
+            self.counters.messages_bundled += 1;
+            datagram_bytes += bytes;
+        }
+        datagram_bytes
+    }
+
+    fn notice_frame(&mut self, now: Instant, flow: u32, record: u32, token: u64) -> Option<Outgoing> {
+        let Cargo::Notice { kind, id, ticket } = self.records[record].cargo else {
+            unreachable!("fragments have frames of their own")
+        };
+        let number = self.launch(now, flow, record);
+        let transfer = Transfer { ticket: Some(ticket), ..self.transfer(number, token) };
+        let transfer = self.charge(now, flow, record, FRAME_HEADER_BYTES as u32, transfer);
+        let (ni, destination) = self.peers.slab[self.flows[flow].peer].address;
+        let header = FrameHeader::other(kind, self.flows[flow].shard, id);
+        Some(Outgoing { ni, destination, header, transfer, content: Content::Nothing })
+    }
+
+    /// Moves the first pending record to the outstanding ones, under a new number.
+    fn launch(&mut self, now: Instant, flow: u32, record: u32) -> u64 {
+        let flow = &mut self.flows[flow];
+        flow.pending.remove(&mut self.records, record);
+        if flow.outstanding.is_empty() {
+            flow.waits_since = now;
+        }
+        let number = flow.next_number;
+        flow.next_number += 1;
+        flow.outstanding.push_back(&mut self.records, record);
+        let record = &mut self.records[record];
+        self.counters.frames_sent += 1;
+        self.counters.frames_resent += u64::from(record.resent);
+        (record.number, record.sent_at, record.resent) = (number, now, true);
+        number
+    }
+
+    /// Counts a frame as in flight, and completes what it says of the flow.
+    #[inline]
+    fn charge(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        record: u32,
+        datagram_bytes: u32,
+        transfer: Transfer,
+    ) -> Transfer {
+        let cost_bytes = frame_cost(datagram_bytes);
+        self.records[record].cost_bytes = cost_bytes;
+        let flow = &mut self.flows[slot];
+        flow.in_flight_bytes += cost_bytes;
+        let is_probe = flow.probes_due != 0;
+        flow.probes_due = flow.probes_due.saturating_sub(1);
+        let ack_now = is_probe || flow.in_flight_bytes >= flow.congestion.window_bytes() / 4 * 3;
+        let timeout =
+            flow.waits_since + flow.congestion.probe_interval(self.times.probe_min, self.times.ack_delay);
+        if !flow.is_busy {
+            flow.is_busy = true;
+            self.busy_flows.push_back(&mut self.flows, slot);
+        }
+        self.set_timer(timeout.max(now));
+        let flow = &self.flows[slot];
+        let inflow = self.peers.slab[flow.peer].inflows[usize::from(flow.shard)];
+        let ack = if inflow == NONE { None } else { self.acknowledgement(inflow) };
+        Transfer { ack_now, ack, ..transfer }
+    }
+
+    /// Where a frame of a message goes: by its own way, or, when that does not answer, in turn with the one
+    /// that the peer was heard by last.
+    #[inline]
+    fn path(&self, flow: u32, message: u32) -> (NiId, Nid) {
+        let flow = &self.flows[flow];
+        let probes = flow.congestion.probes();
+        if probes >= 2 && probes.is_multiple_of(2) {
+            return self.peers.slab[flow.peer].address;
+        }
+        let transmit = &self.messages[message].transmit;
+        (transmit.ni, transmit.header.destination.nid)
+    }
+}
+
+/// A part of a payload.
+fn sub_span(payload: Option<Span>, offset: u32, length: u32) -> Option<Span> {
+    let span = payload?;
+    Some(Span { offset_bytes: span.offset_bytes + u64::from(offset), length_bytes: length, ..span })
+}

@@ -1,0 +1,333 @@
+//! Messages that find no place: frames that the driver keeps for a moment, and messages of which the
+//! receiver keeps the header and the sender the payload.
+//!
+//! ```text
+//! receiver   Delayed --hold over--> Parked --resume--> Pulled --first fragment--> Receiving
+//! sender     Queued, Sent --PARKED--> Parked --PULL--> Queued, under a new id, with the ticket
+//! ```
+//!
+//! Frames of a parked message are not acknowledged: its sender withdraws them when it learns of the parking.
+
+use alloc::collections::VecDeque;
+
+use lnet_wire::frame::Kind;
+
+use super::inflow::Phase;
+use super::message::Stage;
+use super::record::Cargo;
+use super::state::Xfer;
+use super::{HoldId, Replay};
+use crate::list::{Link, List, NONE, Node};
+use crate::lnd::{Cause, RxId, Status, Uplink, Verdict};
+use crate::slab::Slab;
+use crate::time::Instant;
+
+struct Hold {
+    inflow: u32,
+    id: u64,
+    until: Instant,
+    link: Link,
+}
+
+/// Marks the order in which holds end.
+struct Order;
+
+super::peer::node!(Hold, Order, link);
+
+/// The frames that the driver keeps.
+pub(super) struct Holds {
+    slab: Slab<Hold>,
+    order: List<Order>,
+    ended: VecDeque<Replay>,
+}
+
+impl Holds {
+    pub(super) fn new(capacity: u32) -> Self {
+        Self {
+            slab: Slab::new(capacity),
+            order: List::new(),
+            ended: VecDeque::with_capacity(capacity as usize),
+        }
+    }
+
+    pub(super) const fn count(&self) -> u32 {
+        self.slab.used_count()
+    }
+
+    /// Keeps a frame of a message until then; all are kept for the same time.
+    fn keep(&mut self, inflow: u32, id: u64, until: Instant) -> Option<HoldId> {
+        let slot = self.slab.insert(Hold { inflow, id, until, link: Link::UNLINKED }).ok()?;
+        self.order.push_back(&mut self.slab, slot);
+        Some(HoldId(slot))
+    }
+
+    /// Ends the keeping of all frames of a message.
+    fn end(&mut self, inflow: u32, id: u64, how: fn(HoldId) -> Replay) {
+        self.end_where(|hold| hold.inflow == inflow && hold.id == id, how);
+    }
+
+    /// Forgets all frames of an inflow.
+    pub(super) fn forget_inflow(&mut self, inflow: u32) {
+        self.end_where(|hold| hold.inflow == inflow, Replay::Forget);
+    }
+
+    fn end_where(&mut self, matches: impl Fn(&Hold) -> bool, how: fn(HoldId) -> Replay) {
+        let mut at = self.order.first();
+        while at != NONE {
+            let next = List::<Order>::next(&self.slab, at);
+            if matches(&self.slab[at]) {
+                self.order.remove(&mut self.slab, at);
+                self.ended.push_back(how(HoldId(at)));
+            }
+            at = next;
+        }
+    }
+
+    /// The message of the frame that has been kept for longest, and until when it is.
+    pub(super) fn first(&self) -> Option<(u32, u64, Instant)> {
+        self.slab.get(self.order.first()).map(|hold| (hold.inflow, hold.id, hold.until))
+    }
+}
+
+impl Xfer {
+    /// What becomes of a frame that the driver keeps.
+    pub fn poll_replay(&mut self) -> Option<Replay> {
+        let replay = self.holds.ended.pop_front()?;
+        let (Replay::Again(HoldId(slot)) | Replay::Forget(HoldId(slot))) = replay;
+        self.holds.slab.vacate(slot);
+        Some(replay)
+    }
+
+    /// Has the driver keep a frame of a message that cannot go on; `None` if it keeps too many.
+    pub(super) fn hold(&mut self, now: Instant, inflow: u32, id: u64) -> Option<HoldId> {
+        let until = now + self.times.hold;
+        let hold = self.holds.keep(inflow, id, until)?;
+        self.counters.frames_held += 1;
+        self.set_timer(until);
+        Some(hold)
+    }
+
+    /// The frames of a message are received again.
+    pub(super) fn replay(&mut self, inflow: u32, id: u64) {
+        self.holds.end(inflow, id, Replay::Again);
+    }
+
+    /// The frames of a message are forgotten.
+    pub(super) fn holds_forget(&mut self, inflow: u32, id: u64) {
+        self.holds.end(inflow, id, Replay::Forget);
+    }
+
+    /// Frames that were kept for long enough are forgotten; delayed messages of theirs are parked.
+    pub(super) fn end_holds(&mut self, now: Instant) {
+        while let Some((inflow, id, until)) = self.holds.first()
+            && until <= now
+        {
+            self.holds_forget(inflow, id);
+            if let Some(slot) = self.arrivals.find(inflow, id)
+                && self.arrivals.slab[slot].phase == Phase::Delayed
+            {
+                self.park(now, slot);
+            }
+        }
+    }
+
+    /// Has the sender of a delayed message keep it. If that cannot be said now, its frames come again.
+    pub(super) fn park(&mut self, now: Instant, slot: u32) {
+        let arriving = &self.arrivals.slab[slot];
+        let (inflow, id) = (arriving.inflow, arriving.id);
+        if self.notify(now, inflow, Kind::Parked, id, self.ticket(slot)) {
+            self.arrivals.slab[slot].phase = Phase::Parked;
+            self.inflows[inflow].window.mark(id);
+            self.counters.messages_parked += 1;
+        }
+    }
+
+    /// What the sender is to name a parked message by.
+    fn ticket(&self, slot: u32) -> u32 {
+        slot | self.arrivals.slab.generation(slot) << crate::handle::SLOT_BITS
+    }
+
+    /// The message of a sender that a ticket names.
+    pub(super) fn ticket_holder(&self, inflow: u32, ticket: u32) -> Option<u32> {
+        let slot = ticket & ((1 << crate::handle::SLOT_BITS) - 1);
+        let arriving = self.arrivals.slab.get(slot)?;
+        (arriving.inflow == inflow && self.ticket(slot) == ticket).then_some(slot)
+    }
+
+    /// Tells the sender of an inflow something about a message; says whether that is on its way.
+    pub(super) fn notify(&mut self, now: Instant, inflow: u32, kind: Kind, id: u64, ticket: u32) -> bool {
+        let (peer, shard, (ni, nid)) = {
+            let inflow = &self.inflows[inflow];
+            (inflow.peer, inflow.shard, inflow.address)
+        };
+        let Some(flow) = self.flow_to(now, peer, shard) else { return false };
+        if self.peers.slab[peer].session.is_none() {
+            let Some(contact) = self.contacts.acquire(ni, &nid) else { return false };
+            self.ask(now, contact);
+            self.contacts.release(contact);
+        }
+        let Some(record) = self.new_record(Cargo::Notice { kind, id, ticket }) else { return false };
+        self.flows[flow].pending.push_back(&mut self.records, record);
+        self.make_ready(flow);
+        true
+    }
+
+    /// Goes on with a message that the shard has delayed.
+    ///
+    /// # Panics
+    /// If it was not delayed, or `verdict` is to delay it again.
+    pub fn resume(&mut self, now: Instant, rx: RxId, verdict: Verdict, up: &mut impl Uplink) {
+        let RxId(slot) = rx;
+        let arriving = self.arrivals.slab.get(slot).unwrap_or_else(|| panic!("{rx:?} is no message"));
+        let (inflow, id, total_bytes) = (arriving.inflow, arriving.id, arriving.total_bytes);
+        match (arriving.phase, verdict) {
+            (Phase::Delayed, Verdict::Deliver(span)) => {
+                self.arrivals.slab[slot].phase = Phase::Receiving(span);
+                self.replay(inflow, id);
+            }
+            (Phase::Delayed, Verdict::Drop) => {
+                self.inflows[inflow].window.mark(id);
+                self.remove_arriving(slot);
+                self.replay(inflow, id);
+            }
+            (Phase::Parked, Verdict::Deliver(_)) if total_bytes == 0 => {
+                self.dismiss(now, slot);
+                up.received(now, rx, Status::Ok);
+            }
+            (Phase::Parked, Verdict::Deliver(span)) => {
+                self.arrivals.slab[slot].phase = Phase::Pulled(span);
+                self.arrivals.slab[slot].touched_at = now;
+                self.notify(now, inflow, Kind::Pull, id, self.ticket(slot));
+                self.counters.messages_pulled += 1;
+            }
+            (Phase::Parked, Verdict::Drop) => self.dismiss(now, slot),
+            (phase, verdict) => panic!("{rx:?} is {phase:?}, and {verdict:?} comes"),
+        }
+    }
+
+    /// Lets go of a parked message, and tells its sender.
+    fn dismiss(&mut self, now: Instant, slot: u32) {
+        let (inflow, id) = (self.arrivals.slab[slot].inflow, self.arrivals.slab[slot].id);
+        // A sender that does not hear of it asks, and is told then.
+        self.notify(now, inflow, Kind::Discard, id, self.ticket(slot));
+        self.remove_arriving(slot);
+    }
+
+    /// Takes in what the receiver of a message says of it.
+    pub(super) fn noticed(
+        &mut self,
+        now: Instant,
+        inflow: u32,
+        kind: Kind,
+        id: u64,
+        ticket: u32,
+        up: &mut impl Uplink,
+    ) {
+        let peer = self.inflows[inflow].peer;
+        let in_list = |xfer: &Self, mut at: u32, wanted: fn(u64, Option<u32>, u64, u32) -> bool| {
+            while at != NONE {
+                let message = &xfer.messages[at];
+                if wanted(message.id, message.ticket, id, ticket) {
+                    return Some(at);
+                }
+                at = if message.stage == Stage::Parked {
+                    List::<super::message::Queued>::next(&xfer.messages, at)
+                } else {
+                    List::<super::message::Unfinished>::next(&xfer.messages, at)
+                };
+            }
+            None
+        };
+        let by_ticket = |_: u64, its: Option<u32>, _: u64, ticket: u32| its == Some(ticket);
+        let by_id = |its: u64, _: Option<u32>, id: u64, _: u32| its == id;
+        let first_unfinished = self.peers.slab[peer].unfinished.first();
+        let first_parked = self.peers.slab[peer].parked.first();
+        let parked = in_list(self, first_parked, by_ticket);
+        match kind {
+            Kind::Parked => {
+                if let Some(message) = in_list(self, first_unfinished, by_id) {
+                    self.set_aside(now, message, ticket);
+                } else if parked.is_none() && in_list(self, first_unfinished, by_ticket).is_none() {
+                    self.notify(now, inflow, Kind::Gone, id, ticket);
+                }
+            }
+            Kind::Pull => {
+                // It may overtake the word that the message was parked.
+                let unaware = parked.is_none().then(|| in_list(self, first_unfinished, by_id)).flatten();
+                if let Some(message) = unaware {
+                    self.set_aside(now, message, ticket);
+                }
+                if let Some(message) = parked.or(unaware) {
+                    self.send_again(now, message);
+                } else if in_list(self, first_unfinished, by_ticket).is_none() {
+                    self.notify(now, inflow, Kind::Gone, id, ticket);
+                }
+            }
+            Kind::Discard => {
+                if let Some(message) = parked.or_else(|| in_list(self, first_unfinished, by_id)) {
+                    self.finish(now, message, Status::Ok, up);
+                }
+            }
+            Kind::Gone => {
+                if let Some(slot) = self.ticket_holder(inflow, ticket)
+                    && matches!(self.arrivals.slab[slot].phase, Phase::Parked | Phase::Pulled(_))
+                {
+                    self.abandon(now, slot, Cause::Timeout, up);
+                }
+            }
+            Kind::Ping => {
+                if self.ticket_holder(inflow, ticket).is_none() {
+                    self.notify(now, inflow, Kind::Discard, id, ticket);
+                }
+            }
+            kind => unreachable!("{kind:?} is no notice"),
+        }
+    }
+
+    /// Keeps a message that its receiver has parked.
+    fn set_aside(&mut self, now: Instant, slot: u32, ticket: u32) {
+        self.detach(slot);
+        self.deadlines.remove(&mut self.messages, slot);
+        let message = &mut self.messages[slot];
+        (message.stage, message.ticket) = (Stage::Parked, Some(ticket));
+        (message.next_offset, message.begun) = (0, false);
+        let (peer, flow) = (message.peer, message.flow);
+        if self.peers.slab[peer].parked.is_empty() {
+            self.peers.slab[peer].ping_at = now + self.times.message / 4;
+            self.set_timer(now + self.times.message / 4);
+        }
+        self.peers.slab[peer].parked.push_back(&mut self.messages, slot);
+        self.go_on(flow);
+    }
+
+    /// Sends a parked message under a new id.
+    fn send_again(&mut self, now: Instant, slot: u32) {
+        self.detach(slot);
+        let deadline = now + self.times.message;
+        self.messages[slot].deadline = deadline;
+        self.deadlines.push_back(&mut self.messages, slot);
+        self.set_timer(deadline);
+        self.dispatch(now, slot);
+    }
+
+    /// Asks after the parked message of a peer that was asked after longest ago.
+    pub(super) fn ask_after_parked(&mut self, now: Instant, peer: u32) {
+        let slot = self.peers.slab[peer].parked.first();
+        if slot == NONE || self.peers.slab[peer].ping_at > now {
+            return;
+        }
+        let next = now + self.times.message / 4;
+        self.peers.slab[peer].ping_at = next;
+        self.set_timer(next);
+        self.peers.slab[peer].parked.remove(&mut self.messages, slot);
+        self.peers.slab[peer].parked.push_back(&mut self.messages, slot);
+        let message = &self.messages[slot];
+        let (id, ticket, shard) = (message.id, message.ticket.unwrap_or_default(), message.shard);
+        if let Some(flow) = self.flow_to(now, peer, shard)
+            && let Some(record) = self.new_record(Cargo::Notice { kind: Kind::Ping, id, ticket })
+        {
+            self.flows[flow].pending.push_back(&mut self.records, record);
+            self.make_ready(flow);
+        }
+    }
+}

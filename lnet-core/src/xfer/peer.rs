@@ -1,0 +1,320 @@
+//! Peers: the addresses that this shard sends to, and the incarnations behind them.
+//!
+//! Invariants: a contact stays while messages refer to it or a question of its is open; a peer stays while it
+//! has messages, flows in use or is received from. Forgetting a peer loses nothing: its next ids and frame
+//! numbers begin above all that were used.
+
+use alloc::boxed::Box;
+use core::time::Duration;
+
+use lnet_wire::Nid;
+use lnet_wire::steer::{PORTALS, PolicyWord, SHARDS_MAX};
+
+use super::message::{Outbound, Queued, Unfinished};
+use crate::hash::{Seed, nid_words};
+use crate::list::{Link, List, NONE, Node};
+use crate::lnd::NiId;
+use crate::slab::Slab;
+use crate::time::Instant;
+
+/// An open question for a session.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asking {
+    /// What the answer must repeat.
+    pub(super) nonce: u64,
+    /// When the last HELLO was sent.
+    pub(super) asked_at: Instant,
+    pub(super) next_at: Instant,
+    pub(super) interval_ns: u64,
+}
+
+/// An address that messages are sent to, or answers.
+pub(super) struct Contact {
+    pub(super) nid: Nid,
+    pub(super) ni: NiId,
+    /// The incarnation that has answered under it, or [`NONE`].
+    pub(super) peer: u32,
+    pub(super) asking: Option<Asking>,
+    /// Messages that wait for the answer.
+    pub(super) waiting: List<Queued>,
+    /// Messages that go there.
+    pub(super) references: u32,
+    bucket: u32,
+    chain: Link,
+    idle: Link,
+    asked: Link,
+}
+
+/// Marks contacts whose NIDs have the same hash, or peers whose incarnations have.
+pub(super) struct Chain;
+/// Marks contacts that nothing refers to.
+pub(super) struct Idle;
+/// Marks contacts with an open question.
+pub(super) struct Asked;
+
+macro_rules! node {
+    ($value:ty, $list:ty, $field:ident) => {
+        impl Node<$list> for $value {
+            fn link(&self) -> &Link {
+                &self.$field
+            }
+            fn link_mut(&mut self) -> &mut Link {
+                &mut self.$field
+            }
+        }
+    };
+}
+pub(super) use node;
+
+node!(Contact, Chain, chain);
+node!(Contact, Idle, idle);
+node!(Contact, Asked, asked);
+node!(Peer, Chain, chain);
+
+/// The addresses that are known.
+pub(super) struct Contacts {
+    pub(super) slab: Slab<Contact>,
+    buckets: Box<[List<Chain>]>,
+    idle: List<Idle>,
+    pub(super) asked: List<Asked>,
+    seed: Seed,
+}
+
+impl Contacts {
+    pub(super) fn new(capacity: u32, seed: Seed) -> Self {
+        Self {
+            slab: Slab::new(capacity),
+            buckets: (0..capacity.next_power_of_two()).map(|_| List::new()).collect(),
+            idle: List::new(),
+            asked: List::new(),
+            seed,
+        }
+    }
+
+    #[inline]
+    fn bucket(&self, nid: &Nid) -> u32 {
+        (self.seed.hash(nid_words(nid)) & (self.buckets.len() as u64 - 1)) as u32
+    }
+
+    #[inline]
+    fn find_in(&self, bucket: u32, ni: NiId, nid: &Nid) -> Option<u32> {
+        let mut slot = self.buckets[bucket as usize].first();
+        while slot != NONE && (self.slab[slot].nid != *nid || self.slab[slot].ni != ni) {
+            slot = List::<Chain>::next(&self.slab, slot);
+        }
+        (slot != NONE).then_some(slot)
+    }
+
+    /// The contact for an address.
+    pub(super) fn find(&self, ni: NiId, nid: &Nid) -> Option<u32> {
+        self.find_in(self.bucket(nid), ni, nid)
+    }
+
+    /// Finds or makes the contact for an address, and takes a reference on it; `None` if all are in use.
+    #[inline]
+    pub(super) fn acquire(&mut self, ni: NiId, nid: &Nid) -> Option<u32> {
+        let bucket = self.bucket(nid);
+        if let Some(slot) = self.find_in(bucket, ni, nid) {
+            if self.slab[slot].references == 0 {
+                self.idle.remove(&mut self.slab, slot);
+            }
+            self.slab[slot].references += 1;
+            return Some(slot);
+        }
+        if self.slab.is_full() {
+            let oldest = self.idle.pop_front(&mut self.slab)?;
+            let bucket = self.slab[oldest].bucket;
+            self.buckets[bucket as usize].remove(&mut self.slab, oldest);
+            self.slab.vacate(oldest);
+        }
+        let contact = Contact {
+            nid: *nid,
+            ni,
+            peer: NONE,
+            asking: None,
+            waiting: List::new(),
+            references: 1,
+            bucket,
+            chain: Link::UNLINKED,
+            idle: Link::UNLINKED,
+            asked: Link::UNLINKED,
+        };
+        let slot = self.slab.insert(contact).ok()?;
+        self.buckets[bucket as usize].push_front(&mut self.slab, slot);
+        Some(slot)
+    }
+
+    /// Gives a reference back.
+    pub(super) fn release(&mut self, slot: u32) {
+        self.slab[slot].references -= 1;
+        if self.slab[slot].references == 0 {
+            self.idle.push_back(&mut self.slab, slot);
+        }
+    }
+
+    /// Opens a question; it holds a reference. Nothing if one is open.
+    pub(super) fn ask(&mut self, slot: u32, asking: Asking) -> bool {
+        if self.slab[slot].asking.is_some() {
+            return false;
+        }
+        if self.slab[slot].references == 0 {
+            self.idle.remove(&mut self.slab, slot);
+        }
+        self.slab[slot].references += 1;
+        self.slab[slot].asking = Some(asking);
+        self.asked.push_back(&mut self.slab, slot);
+        true
+    }
+
+    /// Closes the question.
+    pub(super) fn answered(&mut self, slot: u32) {
+        if self.slab[slot].asking.take().is_some() {
+            self.asked.remove(&mut self.slab, slot);
+            self.release(slot);
+        }
+    }
+
+    /// Makes every contact of a peer one of nobody.
+    pub(super) fn forget_peer(&mut self, peer: u32) {
+        for slot in 0..self.slab.capacity() {
+            if self.slab.get(slot).is_some_and(|contact| contact.peer == peer) {
+                self.slab[slot].peer = NONE;
+            }
+        }
+    }
+
+    /// Whether an address leads to this peer.
+    pub(super) fn lead_to(&self, peer: u32) -> bool {
+        (0..self.slab.capacity()).any(|slot| self.slab.get(slot).is_some_and(|contact| contact.peer == peer))
+    }
+}
+
+/// What a peer has told of itself with a session.
+pub(super) struct Session {
+    pub(super) token: u64,
+    pub(super) since: Instant,
+    pub(super) shards: u32,
+    pub(super) datagram_max_bytes: u32,
+    pub(super) policies: [PolicyWord; PORTALS],
+}
+
+/// One life of a peer node.
+pub(super) struct Peer {
+    pub(super) incarnation: u64,
+    /// What it gave; nothing while it was only received from.
+    pub(super) session: Option<Session>,
+    /// Whether the session is being renewed: nothing is sent meanwhile.
+    pub(super) renewing: bool,
+    pub(super) next_id: u64,
+    /// Messages with an id that are neither finished nor parked, in the order of their ids.
+    pub(super) unfinished: List<Unfinished>,
+    /// Messages that it keeps the headers of.
+    pub(super) parked: List<Queued>,
+    /// By its shard: what is sent there, or [`NONE`].
+    pub(super) flows: [u32; SHARDS_MAX as usize],
+    /// By its shard: what comes from there, or [`NONE`].
+    pub(super) inflows: [u32; SHARDS_MAX as usize],
+    /// Where it was heard from last, and when.
+    pub(super) address: (NiId, Nid),
+    pub(super) heard_at: Instant,
+    /// When its parked messages are to be asked for.
+    pub(super) ping_at: Instant,
+    /// A round trip to it, if one was measured.
+    pub(super) rtt: Option<Duration>,
+    bucket: u32,
+    chain: Link,
+}
+
+impl Peer {
+    /// Whether it may be forgotten.
+    pub(super) fn is_idle(&self) -> bool {
+        self.unfinished.first() == NONE
+            && self.parked.first() == NONE
+            && self.inflows.iter().all(|slot| *slot == NONE)
+    }
+
+    /// The oldest id that is not finished.
+    #[inline]
+    pub(super) fn oldest_id(&self, messages: &Slab<Outbound>) -> u64 {
+        messages.get(self.unfinished.first()).map_or(self.next_id, |message| message.id)
+    }
+}
+
+/// The incarnations that are known.
+pub(super) struct Peers {
+    pub(super) slab: Slab<Peer>,
+    buckets: Box<[List<Chain>]>,
+    seed: Seed,
+}
+
+impl Peers {
+    pub(super) fn new(capacity: u32, seed: Seed) -> Self {
+        Self {
+            slab: Slab::new(capacity),
+            buckets: (0..capacity.next_power_of_two()).map(|_| List::new()).collect(),
+            seed,
+        }
+    }
+
+    #[inline]
+    pub(super) fn find(&self, incarnation: u64) -> Option<u32> {
+        let mut slot = self.buckets[self.bucket(incarnation) as usize].first();
+        while slot != NONE && self.slab[slot].incarnation != incarnation {
+            slot = List::<Chain>::next(&self.slab, slot);
+        }
+        (slot != NONE).then_some(slot)
+    }
+
+    /// Makes a peer; there is room for it.
+    pub(super) fn insert(
+        &mut self,
+        now: Instant,
+        incarnation: u64,
+        next_id: u64,
+        address: (NiId, Nid),
+    ) -> Option<u32> {
+        let bucket = self.bucket(incarnation);
+        let peer = Peer {
+            incarnation,
+            session: None,
+            renewing: false,
+            next_id,
+            unfinished: List::new(),
+            parked: List::new(),
+            flows: [NONE; SHARDS_MAX as usize],
+            inflows: [NONE; SHARDS_MAX as usize],
+            address,
+            heard_at: now,
+            ping_at: now,
+            rtt: None,
+            bucket,
+            chain: Link::UNLINKED,
+        };
+        let slot = self.slab.insert(peer).ok()?;
+        self.buckets[bucket as usize].push_front(&mut self.slab, slot);
+        Some(slot)
+    }
+
+    pub(super) fn remove(&mut self, slot: u32) -> Peer {
+        let bucket = self.slab[slot].bucket;
+        self.buckets[bucket as usize].remove(&mut self.slab, slot);
+        self.slab.remove(slot)
+    }
+
+    /// The peer that has been silent for longest among those that may be forgotten.
+    pub(super) fn oldest_idle(&self) -> Option<u32> {
+        let idle = (0..self.slab.capacity()).filter(|slot| self.slab.get(*slot).is_some_and(Peer::is_idle));
+        idle.min_by_key(|slot| self.slab[*slot].heard_at)
+    }
+
+    /// The peer that gave this token.
+    pub(super) fn with_token(&self, token: u64) -> Option<u32> {
+        let gave = |peer: &Peer| peer.session.as_ref().is_some_and(|session| session.token == token);
+        (0..self.slab.capacity()).find(|slot| self.slab.get(*slot).is_some_and(gave))
+    }
+
+    #[inline]
+    fn bucket(&self, incarnation: u64) -> u32 {
+        (self.seed.hash([incarnation]) & (self.buckets.len() as u64 - 1)) as u32
+    }
+}

@@ -1,0 +1,88 @@
+//! Session tokens: what a node gives to whoever asks for a session, and recognises without having kept it.
+//!
+//! A token says when it was made and for whom, authenticated by a key of this life of the node. So one from
+//! a former life is worth nothing, and one that was never given cannot be guessed.
+
+use core::hash::Hasher;
+
+use siphasher::sip::SipHasher13;
+
+use crate::time::Instant;
+
+/// Tokens count time in units of 2^30 ns.
+const UNIT_SHIFT: u32 = 30;
+const TIME_BITS: u32 = 20;
+const MAC_BITS: u32 = 64 - TIME_BITS;
+/// Units in which a token can make a receiver remember its sender. Afterwards it is good only where the
+/// sender is remembered still, so a frame that was long under way never finds an empty window.
+const FRESH_UNITS: u64 = 4;
+/// A sender asks for a new one in time.
+pub(super) const RENEWAL_NS: u64 = 2 << UNIT_SHIFT;
+
+/// What a token is worth.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Worth {
+    /// Nothing.
+    Invalid,
+    /// It was given to this sender, too long ago to begin with it.
+    Aged,
+    Fresh,
+}
+
+/// Makes and recognises the tokens of this life of the node.
+pub(super) struct Tokens {
+    key: SipHasher13,
+}
+
+impl Tokens {
+    pub(super) fn new([low, high]: [u64; 2]) -> Self {
+        Self { key: SipHasher13::new_with_keys(low, high) }
+    }
+
+    /// A token for a shard of a node.
+    pub(super) fn make(&self, now: Instant, incarnation: u64, shard: u8) -> u64 {
+        self.token(now.0 >> UNIT_SHIFT, incarnation, shard)
+    }
+
+    /// What a token is worth that a shard of a node shows.
+    pub(super) fn worth(&self, now: Instant, incarnation: u64, shard: u8, token: u64) -> Worth {
+        let time = token >> MAC_BITS;
+        if self.token(time, incarnation, shard) != token {
+            return Worth::Invalid;
+        }
+        let age = (now.0 >> UNIT_SHIFT).wrapping_sub(time) & ((1 << TIME_BITS) - 1);
+        if age <= FRESH_UNITS { Worth::Fresh } else { Worth::Aged }
+    }
+
+    fn token(&self, time: u64, incarnation: u64, shard: u8) -> u64 {
+        let time = time & ((1 << TIME_BITS) - 1);
+        let mut hasher = self.key;
+        hasher.write_u64(incarnation);
+        hasher.write_u64(time << 8 | u64::from(shard));
+        time << MAC_BITS | hasher.finish() >> TIME_BITS
+    }
+}
+
+const _: () = assert!(RENEWAL_NS < FRESH_UNITS << UNIT_SHIFT);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_for_one_sender_one_life_and_some_time() {
+        let tokens = Tokens::new([1, 2]);
+        let made_at = Instant(5_000_000_000_000);
+        let token = tokens.make(made_at, 77, 3);
+        let worth = |now, incarnation, shard| tokens.worth(now, incarnation, shard, token);
+        assert_eq!(worth(made_at, 77, 3), Worth::Fresh);
+        assert_eq!(worth(Instant(made_at.0 + RENEWAL_NS), 77, 3), Worth::Fresh);
+        assert_eq!(worth(Instant(made_at.0 + 6_000_000_000), 77, 3), Worth::Aged);
+        assert_eq!(worth(made_at, 78, 3), Worth::Invalid);
+        assert_eq!(worth(made_at, 77, 4), Worth::Invalid);
+        assert_eq!(Tokens::new([1, 3]).worth(made_at, 77, 3, token), Worth::Invalid);
+        for bit in 0..64 {
+            assert_eq!(tokens.worth(made_at, 77, 3, token ^ 1 << bit), Worth::Invalid, "bit {bit}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The tables of an [`Xfer`], and what only reads or sets them.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use lnet_wire::frame::Handshake;
+use lnet_wire::steer::{PORTALS, PolicyWord};
+
+use super::config::{XferConfig, XferTimes};
+use super::flow::{Busy, Flow, Ready};
+use super::inflow::{Acks, Arrivals, Inflow, Recent, UnitMaps};
+use super::message::{Deadlines, Outbound};
+use super::outgoing::Reply;
+use super::park::Holds;
+use super::peer::{Contacts, Peers};
+use super::receive::Writing;
+use super::record::Record;
+use super::session::Tokens;
+use super::stats::{XferCounters, XferUsage};
+use super::{BUNDLE_MAX, Bundled};
+use crate::hash::Seed;
+use crate::list::List;
+use crate::lnd::NiId;
+use crate::random::Random;
+use crate::slab::Slab;
+use crate::time::Instant;
+
+/// Replies that wait for room for a frame; further ones are not given.
+pub(super) const REPLIES_MAX: usize = 64;
+
+/// The transfer protocol of one shard. See the [module](super) for the order of calls.
+pub struct Xfer {
+    pub(super) shard: u8,
+    pub(super) shards: u8,
+    pub(super) incarnation: u64,
+    pub(super) tokens: Tokens,
+    pub(super) random: Random,
+    pub(super) initiator_hash: u32,
+    pub(super) policies: [PolicyWord; PORTALS],
+    pub(super) datagram_max_bytes: Vec<u32>,
+    pub(super) receive_bytes: u32,
+    pub(super) times: XferTimes,
+    #[cfg(feature = "sabotage")]
+    pub(super) sabotage: super::Sabotage,
+
+    pub(super) contacts: Contacts,
+    pub(super) peers: Peers,
+    pub(super) messages: Slab<Outbound>,
+    pub(super) deadlines: List<Deadlines>,
+    pub(super) records: Slab<Record>,
+    /// Records that are kept for notices.
+    pub(super) records_kept: u32,
+    pub(super) flows: Slab<Flow>,
+    pub(super) ready: List<Ready>,
+    pub(super) busy_flows: List<Busy>,
+    /// Whether messages wait in a contact that has a session, for an id or a flow.
+    pub(super) starved: bool,
+
+    pub(super) inflows: Slab<Inflow>,
+    pub(super) acks: List<Acks>,
+    pub(super) busy_inflows: List<Busy>,
+    pub(super) busy_inflow_count: u32,
+    pub(super) recent: List<Recent>,
+    pub(super) arrivals: Arrivals,
+    pub(super) maps: UnitMaps,
+    pub(super) holds: Holds,
+    /// What [`Xfer::written`] will conclude.
+    pub(super) writing: Option<Writing>,
+    /// Whether a message of the frame at hand was not taken.
+    pub(super) bundle_spoiled: bool,
+    /// The messages behind the first one of the frame that was polled last.
+    pub(super) bundle: Vec<u32>,
+    pub(super) replies: VecDeque<Reply>,
+
+    /// Ids, and frame numbers, of peers that were forgotten lie below.
+    pub(super) id_floor: u64,
+    pub(super) number_floor: u64,
+    /// Nothing is due before.
+    pub(super) timer: Option<Instant>,
+    pub(super) sweep_at: Instant,
+    pub(super) counters: XferCounters,
+}
+
+impl Xfer {
+    /// Allocates all that it will ever use.
+    #[must_use]
+    pub fn new(config: XferConfig) -> Self {
+        let limits = config.limits;
+        let seed = Seed::new(config.seed);
+        Self {
+            shard: config.shard.0,
+            shards: config.shard_count,
+            incarnation: config.incarnation,
+            tokens: Tokens::new(config.secret),
+            random: Random::new(seed.hash([config.incarnation])),
+            initiator_hash: config.initiator_hash,
+            policies: config.policies,
+            datagram_max_bytes: config.datagram_max_bytes,
+            receive_bytes: config.receive_bytes,
+            times: config.times,
+            #[cfg(feature = "sabotage")]
+            sabotage: config.sabotage,
+            contacts: Contacts::new(limits.peers, seed),
+            peers: Peers::new(limits.peers, seed),
+            messages: Slab::new(limits.messages),
+            deadlines: List::new(),
+            records: Slab::new(limits.frames),
+            records_kept: limits.incoming.min(limits.frames / 2),
+            flows: Slab::new(limits.flows),
+            ready: List::new(),
+            busy_flows: List::new(),
+            starved: false,
+            inflows: Slab::new(limits.flows),
+            acks: List::new(),
+            busy_inflows: List::new(),
+            busy_inflow_count: 0,
+            recent: List::new(),
+            arrivals: Arrivals::new(limits.incoming, seed),
+            maps: UnitMaps::new(limits.partials),
+            holds: Holds::new(limits.held),
+            writing: None,
+            bundle_spoiled: false,
+            bundle: Vec::with_capacity(BUNDLE_MAX),
+            replies: VecDeque::with_capacity(REPLIES_MAX),
+            id_floor: u64::from(config.shard.0) << 56 | 1,
+            number_floor: 1,
+            timer: None,
+            sweep_at: Instant(0),
+            counters: XferCounters::default(),
+        }
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub const fn counters(&self) -> &XferCounters {
+        &self.counters
+    }
+
+    /// What is in use at this moment.
+    #[must_use]
+    pub fn usage(&self) -> XferUsage {
+        XferUsage {
+            messages: self.messages.used_count(),
+            incoming: self.arrivals.slab.used_count(),
+            partials: self.maps.used_count(),
+            frames: self.records.used_count(),
+            held: self.holds.count(),
+            peers: self.peers.slab.used_count(),
+            flows: self.flows.used_count(),
+            inflows: self.inflows.used_count(),
+        }
+    }
+
+    /// What a WELCOME tells of this node, if it is sent by `ni`.
+    #[must_use]
+    pub fn handshake(&self, ni: NiId) -> Handshake {
+        Handshake {
+            shards: self.shards,
+            datagram_max_bytes: self.datagram_max_bytes[usize::from(ni.0)],
+            policies: self.policies,
+        }
+    }
+
+    /// The longest UDP payload that an interface can send and take has changed. Peers learn it with their
+    /// next session; frames that were cut before are cut again when they are sent again.
+    pub fn set_datagram_max(&mut self, ni: NiId, bytes: u32) {
+        self.datagram_max_bytes[usize::from(ni.0)] = bytes;
+    }
+
+    /// Message `index` behind the first one of the frame that [`Xfer::poll_transmit`] has returned last.
+    ///
+    /// # Panics
+    /// If that frame has fewer.
+    #[must_use]
+    pub fn bundled(&self, index: u8) -> Bundled {
+        let first = self.messages[self.bundle[0]].id;
+        let message = &self.messages[self.bundle[1 + usize::from(index)]];
+        Bundled {
+            id_delta: (message.id - first) as u16,
+            lnet: message.transmit.header,
+            payload: message.transmit.payload,
+        }
+    }
+
+    /// Whether [`Xfer::poll_transmit`] may have a frame.
+    #[must_use]
+    pub fn has_transmit(&self) -> bool {
+        !self.replies.is_empty() || !self.ready.is_empty() || !self.acks.is_empty()
+    }
+
+    /// When [`Xfer::handle_timeout`] may have something to do.
+    #[must_use]
+    pub const fn poll_timeout(&self) -> Option<Instant> {
+        self.timer
+    }
+
+    /// Something is due at this time.
+    #[inline]
+    pub(super) fn set_timer(&mut self, at: Instant) {
+        if self.timer.is_none_or(|timer| at < timer) {
+            self.timer = Some(at);
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Two transfer machines over a wire in memory.

@@ -1,0 +1,223 @@
+//! Timers: acknowledgements, losses, probes, questions, deadlines, and what was forgotten.
+
+use core::time::Duration;
+
+use super::congestion::earlier;
+use super::flow::Busy;
+use super::inflow::{AckDue, Phase};
+use super::outgoing::Reply;
+use super::peer::Asked;
+use super::state::Xfer;
+use crate::list::{List, NONE};
+use crate::lnd::{Cause, NiId, Status, Uplink};
+use crate::time::Instant;
+
+/// How often senders that have gone silent are looked for.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
+/// A receiver remembers a sender for so long at least, so that no token outlives what is remembered.
+const MEMORY_MIN: Duration = Duration::from_secs(10);
+/// Longest interval between two HELLOs.
+const HELLO_MAX: Duration = Duration::from_secs(1);
+
+impl Xfer {
+    /// Does what is due.
+    #[inline]
+    pub fn handle_timeout(&mut self, now: Instant, up: &mut impl Uplink) {
+        if self.timer.is_some_and(|timer| timer <= now) {
+            self.run_timers(now, up);
+        }
+    }
+
+    fn run_timers(&mut self, now: Instant, up: &mut impl Uplink) {
+        self.timer = None;
+        self.end_holds(now);
+        self.end_messages(now, up);
+        self.repeat_questions(now);
+        if core::mem::take(&mut self.starved) {
+            for contact in 0..self.contacts.slab.capacity() {
+                if self.contacts.slab.get(contact).is_some_and(|contact| contact.asking.is_none()) {
+                    self.dispatch_waiting(now, contact);
+                }
+            }
+        }
+        let mut next = self.follow_flows(now);
+        next = earlier(next, self.follow_inflows(now));
+        if self.sweep_at <= now {
+            self.sweep(now, up);
+        }
+        let sweeps = self.inflows.used_count() != 0 || self.messages.used_count() != 0;
+        next = earlier(next, sweeps.then_some(self.sweep_at));
+        next = earlier(next, self.messages.get(self.deadlines.first()).map(|message| message.deadline));
+        next = earlier(next, self.holds.first().map(|(_, _, until)| until));
+        if let Some(next) = next {
+            self.set_timer(next);
+        }
+    }
+
+    pub(super) fn schedule_sweep(&mut self, now: Instant) {
+        if self.sweep_at <= now {
+            self.sweep_at = now + SWEEP_INTERVAL;
+        }
+        self.set_timer(self.sweep_at);
+    }
+
+    /// Ends messages whose time is over.
+    fn end_messages(&mut self, now: Instant, up: &mut impl Uplink) {
+        while let Some(message) = self.messages.get(self.deadlines.first())
+            && message.deadline <= now
+        {
+            let status = unfinished(message.polled, Cause::Timeout);
+            self.finish(now, self.deadlines.first(), status, up);
+        }
+    }
+
+    /// Asks again where no answer has come; nobody is asked for nothing.
+    fn repeat_questions(&mut self, now: Instant) {
+        let mut at = self.contacts.asked.first();
+        while at != NONE {
+            let next = List::<Asked>::next(&self.contacts.slab, at);
+            let contact = &mut self.contacts.slab[at];
+            let (ni, nid, peer) = (contact.ni, contact.nid, contact.peer);
+            let wanted =
+                contact.references > 1 || self.peers.slab.get(peer).is_some_and(|peer| !peer.is_idle());
+            if let Some(asking) = contact.asking.as_mut().filter(|_| wanted) {
+                if asking.next_at <= now {
+                    asking.interval_ns = (asking.interval_ns * 2).min(HELLO_MAX.as_nanos() as u64);
+                    asking.next_at = now + Duration::from_nanos(asking.interval_ns);
+                    let nonce = asking.nonce;
+                    self.reply(Reply::Hello { ni, nid, nonce });
+                }
+                if let Some(asking) = self.contacts.slab[at].asking {
+                    self.set_timer(asking.next_at);
+                }
+            } else {
+                self.contacts.answered(at);
+            }
+            at = next;
+        }
+    }
+
+    /// Losses by time, and probes. When the next flow is due.
+    fn follow_flows(&mut self, now: Instant) -> Option<Instant> {
+        let mut due = None;
+        let mut at = self.busy_flows.first();
+        while at != NONE {
+            let next = List::<Busy>::next(&self.flows, at);
+            while self.loss_time(at).is_some_and(|lost| lost <= now) {
+                let first = self.flows[at].outstanding.first();
+                self.lose(at, first);
+            }
+            let flow = &self.flows[at];
+            if flow.outstanding.is_empty() {
+                self.busy_flows.remove(&mut self.flows, at);
+                self.flows[at].is_busy = false;
+            } else {
+                let interval = flow.congestion.probe_interval(self.times.probe_min, self.times.ack_delay);
+                let probe_at = flow.waits_since + interval;
+                if probe_at <= now {
+                    self.probe(now, at);
+                }
+                let flow = &self.flows[at];
+                let interval = flow.congestion.probe_interval(self.times.probe_min, self.times.ack_delay);
+                due = earlier(due, Some(flow.waits_since + interval));
+                due = earlier(due, self.loss_time(at));
+            }
+            self.go_on(at);
+            at = next;
+        }
+        due
+    }
+
+    /// Sends the oldest frame again, to learn what has become of it and of those after it.
+    fn probe(&mut self, now: Instant, slot: u32) {
+        let first = self.flows[slot].outstanding.first();
+        self.lose(slot, first);
+        let flow = &mut self.flows[slot];
+        flow.pending.remove(&mut self.records, first);
+        flow.pending.push_front(&mut self.records, first);
+        flow.probes_due = 1;
+        flow.waits_since = now;
+        flow.congestion.probed();
+        self.counters.probes += 1;
+    }
+
+    /// Acknowledgements that have waited for long enough. When the next one is due.
+    fn follow_inflows(&mut self, now: Instant) -> Option<Instant> {
+        let mut due = None;
+        let mut at = self.busy_inflows.first();
+        while at != NONE {
+            match self.inflows[at].ack {
+                AckDue::At(when) if when <= now => self.ack_soon(now, at, true),
+                AckDue::At(when) => due = earlier(due, Some(when)),
+                AckDue::No | AckDue::Now => {}
+            }
+            at = Self::next_busy(&self.inflows, at);
+        }
+        due
+    }
+
+    /// Looks for what nobody has touched for long.
+    fn sweep(&mut self, now: Instant, up: &mut impl Uplink) {
+        self.sweep_at = now + SWEEP_INTERVAL;
+        let mut at = self.busy_inflows.first();
+        while at != NONE {
+            let next = Self::next_busy(&self.inflows, at);
+            if now - self.inflows[at].seen_at > SWEEP_INTERVAL && self.inflows[at].ack == AckDue::No {
+                self.busy_inflows.remove(&mut self.inflows, at);
+                self.inflows[at].is_busy = false;
+                self.busy_inflow_count -= 1;
+            }
+            at = next;
+        }
+        let memory = (self.times.message * 2).max(MEMORY_MIN);
+        while let Some(inflow) = self.inflows.get(self.recent.first())
+            && now - inflow.seen_at > memory
+        {
+            self.end_inflow(now, self.recent.first(), Cause::Timeout, up);
+        }
+        if self.arrivals.slab.used_count() != 0 {
+            for slot in 0..self.arrivals.slab.capacity() {
+                let Some(arriving) = self.arrivals.slab.get(slot) else { continue };
+                let moves = matches!(arriving.phase, Phase::Receiving(_) | Phase::Pulled(_));
+                if moves && now - arriving.touched_at > self.times.message {
+                    self.abandon(now, slot, Cause::Timeout, up);
+                }
+            }
+        }
+        if self.messages.used_count() != 0 {
+            for peer in 0..self.peers.slab.capacity() {
+                self.follow_parked(now, peer, up);
+            }
+        }
+    }
+
+    /// Asks after the parked messages of a peer; ends those of one that is silent.
+    fn follow_parked(&mut self, now: Instant, peer: u32, up: &mut impl Uplink) {
+        let Some(entry) = self.peers.slab.get(peer).filter(|peer| !peer.parked.is_empty()) else { return };
+        if now - entry.heard_at <= self.times.message {
+            return self.ask_after_parked(now, peer);
+        }
+        while !self.peers.slab[peer].parked.is_empty() {
+            let first = self.peers.slab[peer].parked.first();
+            self.finish(now, first, Status::Unknown(Cause::Timeout), up);
+        }
+    }
+
+    /// An interface does not send any more: messages that only it carried end.
+    pub fn fail_interface(&mut self, now: Instant, ni: NiId, cause: Cause, up: &mut impl Uplink) {
+        for slot in 0..self.messages.capacity() {
+            let Some(message) = self.messages.get(slot).filter(|message| message.transmit.ni == ni) else {
+                continue;
+            };
+            let elsewhere = self.peers.slab.get(message.peer).is_some_and(|peer| peer.address.0 != ni);
+            if !elsewhere {
+                self.finish(now, slot, unfinished(message.polled, cause), up);
+            }
+        }
+    }
+}
+
+/// How a message ends that was not acknowledged.
+const fn unfinished(polled: bool, cause: Cause) -> Status {
+    if polled { Status::Unknown(cause) } else { Status::NeverSent(cause) }
+}
