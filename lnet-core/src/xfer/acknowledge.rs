@@ -82,8 +82,7 @@ impl Xfer {
 
     /// Lets a flow send, if it has something.
     pub(super) fn go_on(&mut self, slot: u32) {
-        let flow = &self.flows[slot];
-        if !flow.pending.is_empty() || !flow.queue.is_empty() {
+        if self.flows[slot].has_more() {
             self.make_ready(slot);
         }
     }
@@ -146,17 +145,28 @@ impl Xfer {
     /// deadline.
     pub(super) fn detach(&mut self, slot: u32) {
         let message = &self.messages[slot];
-        let (stage, contact, peer, flow) = (message.stage, message.contact, message.peer, message.flow);
+        let (stage, contact, peer) = (message.stage, message.contact, message.peer);
         match stage {
             Stage::Waiting => self.contacts.slab[contact].waiting.remove(&mut self.messages, slot),
             Stage::Parked => self.peers.slab[peer].parked.remove(&mut self.messages, slot),
             Stage::Queued | Stage::Sent => {
                 if stage == Stage::Queued {
-                    self.flows[flow].queue.remove(&mut self.messages, slot);
+                    self.unqueue(slot);
                 }
                 self.withdraw_frames(slot);
                 self.peers.slab[peer].unfinished.remove(&mut self.messages, slot);
             }
+        }
+    }
+
+    /// Takes a message of which parts were never sent out of its flow's lists.
+    pub(super) fn unqueue(&mut self, slot: u32) {
+        let flow = &mut self.flows[self.messages[slot].flow];
+        if self.messages[slot].begun {
+            flow.begun.remove(&mut self.messages, slot);
+            flow.begun_count -= 1;
+        } else {
+            flow.queue.remove(&mut self.messages, slot);
         }
     }
 

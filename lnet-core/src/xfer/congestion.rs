@@ -133,6 +133,12 @@ impl Congestion {
         interval.saturating_mul(1 << self.probes.min(16)).min(PROBE_MAX)
     }
 
+    /// Nothing that was in flight has been answered: the window begins anew.
+    pub(super) fn collapse(&mut self) {
+        self.threshold_bytes = (self.window_bytes / 2).max(WINDOW_MIN_BYTES);
+        self.window_bytes = WINDOW_MIN_BYTES;
+    }
+
     /// A probe was sent.
     pub(super) fn probed(&mut self) {
         self.probes += 1;

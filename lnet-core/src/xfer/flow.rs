@@ -4,7 +4,7 @@ use super::congestion::Congestion;
 use super::message::Queued;
 use super::peer::node;
 use super::record::InFlow;
-use crate::list::{Link, List, NONE, Node};
+use crate::list::{Link, List, Node};
 use crate::time::Instant;
 
 pub(super) struct Flow {
@@ -18,8 +18,14 @@ pub(super) struct Flow {
     pub(super) outstanding: List<InFlow>,
     /// To be sent again, or notices to be sent.
     pub(super) pending: List<InFlow>,
-    /// Messages of which parts were never sent.
+    /// Messages of which nothing was sent.
     pub(super) queue: List<Queued>,
+    /// Messages of which parts were sent, and others never; a few at a time, since each takes room of its
+    /// receiver until it is whole.
+    pub(super) begun: List<Queued>,
+    pub(super) begun_count: u32,
+    /// Fragments since a message of the queue had its turn.
+    pub(super) turn: u32,
     pub(super) in_flight_bytes: u32,
     pub(super) congestion: Congestion,
     /// When something was acknowledged last, if ever.
@@ -28,6 +34,8 @@ pub(super) struct Flow {
     pub(super) waits_since: Instant,
     /// Frames that may be sent although the window is full.
     pub(super) probes_due: u32,
+    /// Until when frames go the way by which the peer was heard last, because their own does not answer.
+    pub(super) detour_until: Option<Instant>,
     /// Whether it is in the list of those with something to send.
     pub(super) is_ready: bool,
     pub(super) ready: Link,
@@ -54,11 +62,15 @@ impl Flow {
             outstanding: List::new(),
             pending: List::new(),
             queue: List::new(),
+            begun: List::new(),
+            begun_count: 0,
+            turn: 0,
             in_flight_bytes: 0,
             congestion: Congestion::new(),
             acked_at: None,
             waits_since: now,
             probes_due: 0,
+            detour_until: None,
             is_ready: false,
             ready: Link::UNLINKED,
             is_busy: false,
@@ -67,7 +79,13 @@ impl Flow {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.outstanding.first() == NONE && self.pending.first() == NONE && self.queue.first() == NONE
+        self.outstanding.is_empty() && !self.has_more()
+    }
+
+    /// Whether there is something to send.
+    #[inline]
+    pub(super) fn has_more(&self) -> bool {
+        !self.pending.is_empty() || !self.queue.is_empty() || !self.begun.is_empty()
     }
 
     /// The number that an acknowledgement means, of those that were used; `None` if it was not.

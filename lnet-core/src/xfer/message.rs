@@ -10,7 +10,7 @@ use crate::time::Instant;
 pub(super) enum Stage {
     /// In its contact's list, until that has a session.
     Waiting,
-    /// In its flow's queue: parts of it were never sent.
+    /// In its flow's queue, or among those begun: parts of it were never sent.
     Queued,
     /// All of it was sent; frames are not acknowledged.
     Sent,

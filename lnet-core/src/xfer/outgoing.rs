@@ -1,7 +1,9 @@
 //! The sending side: messages become frames.
 
 use lnet_wire::Nid;
-use lnet_wire::frame::{FRAGMENT_UNIT_BYTES, FRAME_HEADER_BYTES, FrameHeader, Kind, RECORD_BYTES, Transfer};
+use lnet_wire::frame::{
+    Ack, FRAGMENT_UNIT_BYTES, FRAME_HEADER_BYTES, FrameHeader, Kind, RECORD_BYTES, Transfer,
+};
 use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::steer::{self, SteerKey};
 
@@ -21,15 +23,43 @@ use crate::time::Instant;
 
 /// Payload of a message that may share a frame with others.
 const BUNDLED_BYTES_MAX: u32 = 1024;
-/// Fragments of one message before it is the next one's turn.
-const TURN_FRAGMENTS: u32 = 8;
+/// Fragments of messages that were begun before the queue has its turn.
+const TURN_FRAGMENTS: u32 = 4;
+/// Messages of several frames that are begun at once.
+const BEGUN_MAX: u32 = 4;
 
-/// A frame of the handshake that waits to be polled.
+/// Bytes before the payload of a first fragment.
+const HEADERS_BYTES: u32 = (FRAME_HEADER_BYTES + LARGE_HEADER_BYTES) as u32;
+
+/// A frame that waits to be polled, and that nobody waits for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Reply {
-    Hello { ni: NiId, nid: Nid, nonce: u64 },
-    Welcome { ni: NiId, nid: Nid, nonce: u64, shard: u8, token: u64 },
-    Reset { ni: NiId, nid: Nid, shard: u8, session: u64 },
+    Hello {
+        ni: NiId,
+        nid: Nid,
+        nonce: u64,
+    },
+    Welcome {
+        ni: NiId,
+        nid: Nid,
+        nonce: u64,
+        shard: u8,
+        token: u64,
+    },
+    Reset {
+        ni: NiId,
+        nid: Nid,
+        shard: u8,
+        session: u64,
+    },
+    /// An acknowledgement that cannot wait: a later one would not tell of the oldest frames any more.
+    Ack {
+        ni: NiId,
+        nid: Nid,
+        shard: u8,
+        token: u64,
+        ack: Ack,
+    },
 }
 
 impl Xfer {
@@ -197,15 +227,12 @@ impl Xfer {
     /// The next frame to be sent; the driver has room for one of the largest size.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing> {
         if let Some(reply) = self.replies.pop_front() {
-            return Some(self.handshake_frame(reply));
+            return Some(self.reply_frame(reply));
         }
         while let Some(flow) = self.ready.pop_front(&mut self.flows) {
             self.flows[flow].is_ready = false;
             if let Some(frame) = self.next_frame(now, flow) {
-                let rest = &self.flows[flow];
-                if rest.pending.first() != NONE || rest.queue.first() != NONE {
-                    self.make_ready(flow);
-                }
+                self.go_on(flow);
                 return Some(frame);
             }
         }
@@ -213,7 +240,8 @@ impl Xfer {
         (inflow != NONE).then(|| self.ack_frame(inflow))
     }
 
-    fn handshake_frame(&mut self, reply: Reply) -> Outgoing {
+    fn reply_frame(&mut self, reply: Reply) -> Outgoing {
+        let mut carried = None;
         let (ni, destination, to_shard, kind, id, session, content) = match reply {
             Reply::Hello { ni, nid, nonce } => {
                 self.counters.hellos_sent += 1;
@@ -227,8 +255,13 @@ impl Xfer {
                 self.counters.resets_sent += 1;
                 (ni, nid, shard, Kind::Reset, 0, session, Content::Nothing)
             }
+            Reply::Ack { ni, nid, shard, token, ack } => {
+                self.counters.acks_sent += 1;
+                carried = Some(ack);
+                (ni, nid, shard, Kind::Ack, 0, token, Content::Nothing)
+            }
         };
-        let transfer = self.transfer(0, session);
+        let transfer = Transfer { ack: carried, ..self.transfer(0, session) };
         Outgoing { ni, destination, header: FrameHeader::other(kind, to_shard, id), transfer, content }
     }
 
@@ -265,7 +298,7 @@ impl Xfer {
 
     /// What is to be acknowledged of an inflow, which thereby is.
     #[inline]
-    fn acknowledgement(&mut self, slot: u32) -> Option<lnet_wire::frame::Ack> {
+    pub(super) fn acknowledgement(&mut self, slot: u32) -> Option<Ack> {
         let grant_bytes = self.grant_bytes();
         let inflow = &mut self.inflows[slot];
         if core::mem::replace(&mut inflow.ack, AckDue::No) == AckDue::Now {
@@ -274,7 +307,7 @@ impl Xfer {
         let inflow = &mut self.inflows[slot];
         inflow.unacknowledged = 0;
         let frames = inflow.frames?;
-        Some(lnet_wire::frame::Ack { highest: frames.highest(), below: frames.below(), grant_bytes })
+        Some(Ack { highest: frames.highest(), below: frames.below(), grant_bytes })
     }
 
     /// What each sender may have in flight: an equal share of what this shard can take.
@@ -288,7 +321,7 @@ impl Xfer {
         let peer = &self.peers.slab[flow.peer];
         let session = peer.session.as_ref().filter(|_| !peer.renewing)?;
         let token = session.token;
-        let (pending, message) = (flow.pending.first(), flow.queue.first());
+        let pending = flow.pending.first();
         if pending != NONE {
             let Cargo::Fragment { message, offset, length } = self.records[pending].cargo else {
                 return self.notice_frame(now, flow_slot, pending, token);
@@ -299,9 +332,10 @@ impl Xfer {
             }
             return self.message_frame(now, flow_slot, pending, token);
         }
-        if message == NONE || self.records.used_count() + self.records_kept >= self.records.capacity() {
+        if self.records.used_count() + self.records_kept >= self.records.capacity() {
             return None;
         }
+        let message = self.next_message(flow_slot)?;
         let offset = self.messages[message].next_offset;
         let rest = self.messages[message].total_bytes() - offset;
         let length = self.room_bytes(flow_slot, message, offset, rest)?;
@@ -310,11 +344,21 @@ impl Xfer {
         self.message_frame(now, flow_slot, record, token)
     }
 
+    /// The message whose turn it is: of those begun, several fragments for each of the queue.
+    fn next_message(&self, slot: u32) -> Option<u32> {
+        let flow = &self.flows[slot];
+        let (begun, queued) = (flow.begun.first(), flow.queue.first());
+        let Some(message) = self.messages.get(queued) else { return (begun != NONE).then_some(begun) };
+        let room = self.datagram_max(flow.peer, message.transmit.ni) - HEADERS_BYTES;
+        let may_begin = flow.begun_count < BEGUN_MAX || message.total_bytes() <= room;
+        let queue_first = begun == NONE || (may_begin && flow.turn >= TURN_FRAGMENTS);
+        Some(if queue_first { queued } else { begun })
+    }
+
     /// How much of `length` bytes at `offset` of a message one frame takes; `None` if the window is full.
     fn room_bytes(&self, flow: u32, message: u32, offset: u32, length: u32) -> Option<u32> {
         let flow = &self.flows[flow];
-        let headers = FRAME_HEADER_BYTES + if offset == 0 { LARGE_HEADER_BYTES } else { 0 };
-        let headers = headers as u32;
+        let headers = if offset == 0 { HEADERS_BYTES } else { FRAME_HEADER_BYTES as u32 };
         let room = self.datagram_max(flow.peer, self.messages[message].transmit.ni) - headers;
         let taken = if room >= length { length } else { room / FRAGMENT_UNIT_BYTES * FRAGMENT_UNIT_BYTES };
         let cost = frame_cost(headers + taken);
@@ -328,24 +372,22 @@ impl Xfer {
         own.min(theirs)
     }
 
-    /// Takes the next fragment of a message that is the first of its flow's queue.
+    /// Takes the next fragment of a message.
     fn cut(&mut self, slot: u32, offset: u32, length: u32) -> u32 {
         let cargo = Cargo::Fragment { message: slot, offset, length };
         let record = self.new_record(cargo).unwrap_or_else(|| unreachable!("there was room"));
+        self.unqueue(slot);
         let message = &mut self.messages[slot];
+        let flow = &mut self.flows[message.flow];
+        flow.turn = if message.begun { flow.turn + 1 } else { 0 };
         message.next_offset += length;
         message.begun = true;
         message.open_frames += 1;
-        let flow = message.flow;
-        let turn_over = (offset / length.max(1)) % TURN_FRAGMENTS == TURN_FRAGMENTS - 1;
-        let cut = message.is_cut();
-        if cut || turn_over {
-            self.flows[flow].queue.remove(&mut self.messages, slot);
-            if cut {
-                self.messages[slot].stage = Stage::Sent;
-            } else {
-                self.flows[flow].queue.push_back(&mut self.messages, slot);
-            }
+        if message.is_cut() {
+            message.stage = Stage::Sent;
+        } else {
+            flow.begun.push_back(&mut self.messages, slot);
+            flow.begun_count += 1;
         }
         record
     }
@@ -410,7 +452,7 @@ impl Xfer {
             let oldest = (id - self.peers.slab[peer].oldest_id(&self.messages)) as u16;
             (Transfer { oldest, ticket, ..self.transfer(number, token) }, header, lnet, payload)
         };
-        let (ni, destination) = self.path(flow, slot);
+        let (ni, destination) = self.path(now, flow, slot);
         let transfer = self.charge(now, flow, record, datagram_bytes, transfer);
         let bundled = (self.bundle.len() - 1) as u8;
         Some(Outgoing {
@@ -512,13 +554,12 @@ impl Xfer {
         Transfer { ack_now, ack, ..transfer }
     }
 
-    /// Where a frame of a message goes: by its own way, or, when that does not answer, in turn with the one
-    /// that the peer was heard by last.
+    /// Where a frame of a message goes: by its own way, or, when that has not answered, by the one that the
+    /// peer was heard by last.
     #[inline]
-    fn path(&self, flow: u32, message: u32) -> (NiId, Nid) {
+    fn path(&self, now: Instant, flow: u32, message: u32) -> (NiId, Nid) {
         let flow = &self.flows[flow];
-        let probes = flow.congestion.probes();
-        if probes >= 2 && probes.is_multiple_of(2) {
+        if flow.detour_until.is_some_and(|until| now < until) {
             return self.peers.slab[flow.peer].address;
         }
         let transmit = &self.messages[message].transmit;

@@ -163,6 +163,8 @@ impl Xfer {
         let Some(flow) = self.flow_to(now, peer, shard) else { return false };
         if self.peers.slab[peer].session.is_none() {
             let Some(contact) = self.contacts.acquire(ni, &nid) else { return false };
+            let known = &mut self.contacts.slab[contact].peer;
+            *known = if *known == NONE { peer } else { *known };
             self.ask(now, contact);
             self.contacts.release(contact);
         }

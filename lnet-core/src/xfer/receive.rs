@@ -7,6 +7,7 @@ use super::flow::Busy;
 use super::inflow::{AckDue, Inflow, OfInflow, Phase};
 use super::outgoing::Reply;
 use super::peer::Peer;
+use super::record::Cargo;
 use super::session::Worth;
 use super::state::Xfer;
 use super::stats::XferDrop;
@@ -19,6 +20,8 @@ use crate::time::Instant;
 
 /// Frames after which an acknowledgement does not wait any longer.
 const ACK_FRAMES: u32 = 16;
+/// Frames that are received at most between two acknowledgements, which tell of 65.
+const ACK_FRAMES_MAX: u32 = 56;
 
 /// What [`Xfer::written`] concludes.
 #[derive(Clone, Copy, Debug)]
@@ -176,7 +179,7 @@ impl Xfer {
             number: (!frame.header.bundled).then_some(transfer.number),
         };
         if transfer.ack_now {
-            self.inflows[inflow].unacknowledged = ACK_FRAMES;
+            self.hurry_ack(inflow);
         }
         #[cfg(feature = "sabotage")]
         if self.sabotage.early_ack {
@@ -278,16 +281,17 @@ impl Xfer {
         self.id_floor = self.id_floor.max(next_id);
     }
 
-    /// Forgets what a flow still had to tell.
-    fn drop_notices(&mut self, flow: u32) {
+    /// Forgets what a flow still has to tell about messages.
+    pub(super) fn drop_notices(&mut self, flow: u32) {
         for outstanding in [true, false] {
-            loop {
-                let lists = &self.flows[flow];
-                let first = if outstanding { lists.outstanding.first() } else { lists.pending.first() };
-                if first == NONE {
-                    break;
+            let lists = &self.flows[flow];
+            let mut at = if outstanding { lists.outstanding.first() } else { lists.pending.first() };
+            while at != NONE {
+                let next = List::next(&self.records, at);
+                if matches!(self.records[at].cargo, Cargo::Notice { .. }) {
+                    self.withdraw(flow, at, outstanding);
                 }
-                self.withdraw(flow, first, outstanding);
+                at = next;
             }
         }
     }
@@ -532,7 +536,7 @@ impl Xfer {
             self.inflows[inflow].window.mark(id);
             self.remove_arriving(rx.0);
             // The sender waits for nothing else.
-            self.inflows[inflow].unacknowledged = ACK_FRAMES;
+            self.hurry_ack(inflow);
             up.received(now, rx, Status::Ok);
         }
     }
@@ -574,7 +578,24 @@ impl Xfer {
         };
         inflow.unacknowledged += 1;
         let urgent = urgent || gap || inflow.unacknowledged > ACK_FRAMES;
+        if inflow.unacknowledged >= ACK_FRAMES_MAX {
+            return self.ack_at_once(slot);
+        }
         self.ack_soon(now, slot, urgent);
+    }
+
+    /// The next acknowledgement of this inflow is not to wait.
+    fn hurry_ack(&mut self, slot: u32) {
+        let inflow = &mut self.inflows[slot];
+        inflow.unacknowledged = inflow.unacknowledged.max(ACK_FRAMES);
+    }
+
+    /// Many frames came in one go: what is to be said of them is noted.
+    fn ack_at_once(&mut self, slot: u32) {
+        let Some(ack) = self.acknowledgement(slot) else { return };
+        let inflow = &self.inflows[slot];
+        let ((ni, nid), shard, token) = (inflow.address, inflow.shard, inflow.token);
+        self.reply(Reply::Ack { ni, nid, shard, token, ack });
     }
 
     /// An inflow has something to acknowledge.

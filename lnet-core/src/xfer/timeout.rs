@@ -18,6 +18,9 @@ const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 const MEMORY_MIN: Duration = Duration::from_secs(10);
 /// Longest interval between two HELLOs.
 const HELLO_MAX: Duration = Duration::from_secs(1);
+/// Probes without an answer after which another way is tried, and how long it is gone if it answers.
+const DETOUR_PROBES: u32 = 2;
+const DETOUR: Duration = Duration::from_secs(1);
 
 impl Xfer {
     /// Does what is due.
@@ -108,6 +111,10 @@ impl Xfer {
                 self.lose(at, first);
             }
             let flow = &self.flows[at];
+            if now - self.peers.slab[flow.peer].heard_at > self.times.message {
+                self.drop_notices(at);
+            }
+            let flow = &self.flows[at];
             if flow.outstanding.is_empty() {
                 self.busy_flows.remove(&mut self.flows, at);
                 self.flows[at].is_busy = false;
@@ -128,16 +135,32 @@ impl Xfer {
         due
     }
 
-    /// Sends the oldest frame again, to learn what has become of it and of those after it.
+    /// Sends the oldest frame again, to learn what has become of it and of those after it. Where that brings
+    /// no answer, all count as lost, and follow those that have waited: a receiver that has no room for some
+    /// may be waiting for others.
     fn probe(&mut self, now: Instant, slot: u32) {
         let first = self.flows[slot].outstanding.first();
         self.lose(slot, first);
         let flow = &mut self.flows[slot];
-        flow.pending.remove(&mut self.records, first);
-        flow.pending.push_front(&mut self.records, first);
+        if flow.congestion.probes() == 0 {
+            flow.pending.remove(&mut self.records, first);
+            flow.pending.push_front(&mut self.records, first);
+        } else {
+            while !self.flows[slot].outstanding.is_empty() {
+                let first = self.flows[slot].outstanding.first();
+                self.lose(slot, first);
+            }
+            self.flows[slot].congestion.collapse();
+        }
+        let flow = &mut self.flows[slot];
         flow.probes_due = 1;
         flow.waits_since = now;
         flow.congestion.probed();
+        if flow.congestion.probes().is_multiple_of(DETOUR_PROBES) {
+            let until = now + DETOUR;
+            flow.detour_until =
+                if flow.detour_until.is_some_and(|until| now < until) { None } else { Some(until) };
+        }
         self.counters.probes += 1;
     }
 

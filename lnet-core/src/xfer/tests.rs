@@ -1,1 +1,0 @@
-//! Two transfer machines over a wire in memory.

@@ -1,0 +1,205 @@
+use alloc::vec;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use lnet_wire::frame::{Ack, FrameHeader, Kind};
+
+use super::super::{Action, XferDrop};
+use super::wire::{Frame, Network, Node, put_key};
+use crate::lnd::Status;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Two nodes that have exchanged a message, and its frames.
+fn met() -> (Network, Vec<Frame>) {
+    let mut network = Network::new(vec![Node::new(1, 1, 1), Node::new(2, 1, 1)], 1);
+    let to = network.nodes[1].nids[0];
+    let now = network.now;
+    network.nodes[0].put(now, &to, 0, 4, 0, 100);
+    network.run(SECOND / 100);
+    let log = core::mem::take(&mut network.log);
+    (network, log)
+}
+
+fn find(log: &[Frame], kind: Kind) -> Frame {
+    log.iter().find(|frame| frame.header.kind == kind).unwrap().clone()
+}
+
+fn expect(network: &mut Network, node: usize, frame: &Frame, reason: XferDrop) {
+    let now = network.now;
+    assert_eq!(network.nodes[node].receive(now, frame), Some(Action::Drop(reason)), "{frame:?}");
+}
+
+#[test]
+fn fields_that_lie_are_dropped() {
+    let (mut network, log) = met();
+    let data = find(&log, Kind::Data);
+    let change = |what: &dyn Fn(&mut Frame)| {
+        let mut frame = data.clone();
+        frame.transfer.number += 5;
+        frame.header.key.message_id += 5;
+        frame.transfer.oldest = 5;
+        what(&mut frame);
+        frame
+    };
+    let cases: Vec<(Frame, XferDrop)> = vec![
+        (change(&|frame| frame.transfer.session ^= 1), XferDrop::UnknownSession),
+        (change(&|frame| frame.transfer.incarnation ^= 1), XferDrop::UnknownSession),
+        (change(&|frame| frame.transfer.shard = 1), XferDrop::UnknownSession),
+        (change(&|frame| frame.header.key.message_id ^= 1 << 56), XferDrop::Malformed),
+        (
+            change(&|frame| {
+                frame.header.key.message_id &= u64::MAX << 56;
+                frame.transfer.oldest = 1;
+            }),
+            XferDrop::Malformed,
+        ),
+        (
+            change(&|frame| {
+                frame.header.key.message_id += 5000;
+                frame.transfer.oldest = 5000;
+            }),
+            XferDrop::BeyondWindow,
+        ),
+        (change(&|frame| frame.header.key.message_id -= 5), XferDrop::Malformed),
+        (change(&|frame| frame.header.fragment_offset = 1), XferDrop::Malformed),
+        (
+            change(&|frame| {
+                frame.header.total_length = 5000;
+                frame.payload.truncate(99);
+            }),
+            XferDrop::Malformed,
+        ),
+    ];
+    let arrived = network.nodes[1].arrived();
+    for (frame, reason) in &cases {
+        expect(&mut network, 1, frame, *reason);
+    }
+    assert_eq!(network.nodes[1].arrived(), arrived);
+    expect(&mut network, 1, &data, XferDrop::Duplicate);
+    // The same message in a frame of another number.
+    expect(
+        &mut network,
+        1,
+        &change(&|frame| {
+            frame.header.key.message_id -= 5;
+            frame.transfer.oldest = 0;
+        }),
+        XferDrop::Duplicate,
+    );
+    assert_eq!(network.nodes[1].arrived(), arrived);
+}
+
+#[test]
+fn acknowledgements_of_what_was_never_sent_do_nothing() {
+    let (mut network, log) = met();
+    let ack = find(&log, Kind::Ack);
+    let now = network.now;
+    let to = network.nodes[1].nids[0];
+    network.nodes[0].put(now, &to, 0, 4, 1, 100);
+    network.dead = vec![0];
+    network.run(SECOND / 1000);
+    for distance in [2, 1000, 1 << 31, u32::MAX - 1] {
+        let mut forged = ack.clone();
+        let highest = forged.transfer.ack.unwrap().highest.wrapping_add(distance);
+        forged.transfer.ack = Some(Ack { highest, below: u64::MAX, grant_bytes: 0 });
+        network.nodes[0].receive(network.now, &forged);
+    }
+    assert!(network.nodes[0].counters()[0].dropped(XferDrop::BadAck) >= 2);
+    let mut spoofed = ack.clone();
+    spoofed.transfer.session ^= 1;
+    spoofed.transfer.ack = spoofed.transfer.ack.map(|ack| Ack { highest: ack.highest + 1, ..ack });
+    expect(&mut network, 0, &spoofed, XferDrop::BadAck);
+    assert_eq!(network.nodes[0].sent(), [(0, Status::Ok)], "the second message goes on");
+    network.dead.clear();
+    network.run(SECOND);
+    network.assert_all_arrived(0, 1, 2);
+}
+
+#[test]
+fn words_about_messages_that_do_not_exist_are_answered_and_change_nothing() {
+    let (mut network, log) = met();
+    // So that both have a session.
+    let (now, back) = (network.now, network.nodes[0].nids[0]);
+    network.nodes[1].put(now, &back, 0, 4, 0, 10);
+    network.run(SECOND / 100);
+    let data = network.log.iter().find(|frame| frame.header.kind == Kind::Data).unwrap().clone();
+    drop(log);
+    for (step, kind) in
+        [Kind::Parked, Kind::Pull, Kind::Discard, Kind::Ping, Kind::Gone].into_iter().enumerate()
+    {
+        let mut forged = data.clone();
+        forged.header = FrameHeader::other(kind, 0, 12345);
+        forged.transfer.number += 1 + step as u32;
+        forged.transfer.ticket = Some(77);
+        forged.lnet = None;
+        forged.payload.clear();
+        assert_eq!(network.nodes[0].receive(network.now, &forged), Some(Action::Done), "{kind:?}");
+        forged.transfer.ticket = None;
+        forged.transfer.number += 50;
+        expect(&mut network, 0, &forged, XferDrop::Malformed);
+    }
+    network.run(SECOND);
+    network.nodes.iter().for_each(Node::assert_idle);
+}
+
+#[test]
+fn answers_to_nothing_are_dropped() {
+    let (mut network, log) = met();
+    let (hello, welcome) = (find(&log, Kind::Hello), find(&log, Kind::Welcome));
+    expect(&mut network, 0, &welcome, XferDrop::Unasked);
+    let mut elsewhere = welcome.clone();
+    elsewhere.from = hello.to;
+    elsewhere.header.key.message_id ^= 1;
+    expect(&mut network, 0, &elsewhere, XferDrop::Unasked);
+    let mut reset = welcome;
+    reset.header = FrameHeader::other(Kind::Reset, 0, 0);
+    reset.transfer.session ^= 1;
+    expect(&mut network, 0, &reset, XferDrop::UnknownSession);
+    let now = network.now;
+    let to = network.nodes[1].nids[0];
+    network.nodes[0].put(now, &to, 0, 4, 1, 10);
+    network.run(SECOND);
+    network.assert_all_arrived(0, 1, 2);
+}
+
+#[test]
+fn a_flood_of_beginnings_is_bounded_and_the_others_go_on() {
+    let (mut network, log) = met();
+    let data = find(&log, Kind::Data);
+    let base = data.header.key.message_id;
+    for step in 1..3000_u32 {
+        let mut begun = data.clone();
+        begun.header = FrameHeader::data(put_key(4, base + u64::from(step)), 0, 1 << 20);
+        begun.transfer.number += step;
+        begun.transfer.oldest = step as u16;
+        let mut lnet = begun.lnet.unwrap();
+        lnet.payload_length = 1 << 20;
+        if let lnet_wire::Body::Put { hdr_data, .. } = &mut lnet.body {
+            *hdr_data = u64::from(step);
+        }
+        begun.lnet = Some(lnet);
+        begun.payload.truncate(64);
+        network.nodes[1].receive(network.now, &begun);
+        let mut early = begun.clone();
+        early.header.fragment_offset = 64;
+        early.header.key.message_id += 1000;
+        early.transfer.oldest += 1000;
+        early.transfer.number += 4000;
+        early.lnet = None;
+        network.nodes[1].receive(network.now, &early);
+    }
+    let usage = network.nodes[1].shards[0].xfer.usage();
+    assert!(usage.partials <= 8 && usage.incoming <= 64 && usage.held <= 8, "{usage:?}");
+    let counters = network.nodes[1].counters()[0];
+    assert!(counters.dropped(XferDrop::IncomingFull) > 1000);
+    assert!(counters.dropped(XferDrop::TooEarly) > 1000);
+    // Another node's small messages are taken meanwhile.
+    network.nodes.push(Node::new(3, 1, 1));
+    let (now, to) = (network.now, network.nodes[1].nids[0]);
+    network.nodes[2].put(now, &to, 0, 4, 9999, 100);
+    network.run(SECOND / 10);
+    assert_eq!(network.nodes[2].sent(), [(0, Status::Ok)]);
+    network.run(SECOND * 20);
+    network.nodes[1].assert_idle();
+}

@@ -1,0 +1,159 @@
+use alloc::vec;
+use core::time::Duration;
+
+use lnet_wire::frame::Kind;
+
+use super::wire::{Faults, Network, Node, ROTOR};
+use crate::lnd::{Cause, Status};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn pair(seed: u64, shards: (u8, u8)) -> Network {
+    Network::new(vec![Node::new(1, 1, shards.0), Node::new(2, 1, shards.1)], seed)
+}
+
+fn put_many(network: &mut Network, count: u64, lengths: &[u32]) {
+    let to = network.nodes[1].nids[0];
+    for number in 0..count {
+        let length = lengths[number as usize % lengths.len()];
+        let now = network.now;
+        let portal = if number % 3 == 0 { ROTOR } else { 4 };
+        network.nodes[0].put(now, &to, 0, portal, number, length);
+    }
+}
+
+#[test]
+fn one_message_takes_one_frame_each_way_once_a_session_is_there() {
+    let mut network = pair(1, (1, 1));
+    put_many(&mut network, 1, &[100]);
+    network.run(SECOND);
+    network.assert_all_arrived(0, 1, 1);
+    let count = |kind| network.frames(kind);
+    assert_eq!([count(Kind::Hello), count(Kind::Welcome), count(Kind::Data), count(Kind::Ack)], [1; 4]);
+    let to = network.nodes[1].nids[0];
+    let now = network.now;
+    network.nodes[0].put(now, &to, 0, 4, 1, 0);
+    network.run(SECOND);
+    network.assert_all_arrived(0, 1, 2);
+    assert_eq!(
+        [network.frames(Kind::Hello), network.frames(Kind::Data), network.frames(Kind::Ack)],
+        [1, 2, 2]
+    );
+}
+
+#[test]
+fn small_messages_that_are_ready_together_share_frames() {
+    let mut network = pair(1, (1, 1));
+    let to = network.nodes[1].nids[0];
+    for number in 0..40 {
+        let now = network.now;
+        network.nodes[0].put(now, &to, 0, 4, number, 8);
+    }
+    network.run(SECOND);
+    network.assert_all_arrived(0, 1, 40);
+    // Twelve of 120 bytes fit a datagram of 1472.
+    assert_eq!(network.frames(Kind::Data), 4);
+    assert_eq!(network.nodes[0].counters()[0].messages_bundled, 36);
+}
+
+#[test]
+fn long_messages_arrive_whole() {
+    let mut network = pair(1, (1, 1));
+    put_many(&mut network, 6, &[1 << 20, 1289, 1288, 64 << 10, 0, 1000]);
+    network.run(SECOND);
+    network.assert_all_arrived(0, 1, 6);
+    let counters = (network.nodes[0].counters(), network.nodes[1].counters());
+    assert_eq!(counters.0[0].frames_resent, 0, "{counters:?}");
+}
+
+#[test]
+fn nothing_is_lost_or_doubled_on_a_bad_wire() {
+    for seed in 0..60 {
+        let mut network = pair(seed, (1 + seed as u8 % 3, 1 + seed as u8 / 3 % 3));
+        network.faults = Faults {
+            lost: [0, 10, 100, 300][seed as usize % 4],
+            doubled: [0, 200][seed as usize % 2],
+            late: [0, 300][seed as usize / 2 % 2],
+        };
+        put_many(&mut network, 80, &[0, 64, 1, 5000, 100, 40_000, 3, 200_000]);
+        network.run(SECOND * 30);
+        network.assert_all_arrived(0, 1, 80);
+    }
+}
+
+#[test]
+fn both_ways_at_once() {
+    for seed in 0..20 {
+        let mut network = pair(seed, (2, 2));
+        network.faults = Faults { lost: 100, doubled: 100, late: 100 };
+        let (a, b) = (network.nodes[0].nids[0], network.nodes[1].nids[0]);
+        let now = network.now;
+        for number in 0..40 {
+            let length = [0, 700, 20_000][number as usize % 3];
+            network.nodes[0].put(now, &b, 0, 4, number, length);
+            network.nodes[1].put(now, &a, 0, ROTOR, number, length);
+        }
+        network.run(SECOND * 30);
+        network.assert_all_arrived(0, 1, 40);
+        network.assert_all_arrived(1, 0, 40);
+    }
+}
+
+#[test]
+fn a_peer_that_is_not_there_is_given_up() {
+    let mut network = pair(1, (1, 1));
+    network.dead = vec![0];
+    put_many(&mut network, 2, &[10]);
+    network.run(SECOND * 3);
+    let never = Status::NeverSent(Cause::Timeout);
+    assert_eq!(network.nodes[0].sent(), [(0, never), (1, never)]);
+    network.run(SECOND * 10);
+    network.nodes[0].assert_idle();
+    assert!(network.frames(Kind::Hello) < 12, "{}", network.frames(Kind::Hello));
+}
+
+#[test]
+fn a_peer_that_vanishes_leaves_messages_of_unknown_fate() {
+    let mut network = pair(1, (1, 1));
+    put_many(&mut network, 1, &[10]);
+    network.run(SECOND);
+    network.dead = vec![0];
+    let (to, now) = (network.nodes[1].nids[0], network.now);
+    network.nodes[0].put(now, &to, 0, 4, 1, 100_000);
+    network.run(SECOND * 3);
+    assert_eq!(network.nodes[0].sent(), [(0, Status::Ok), (1, Status::Unknown(Cause::Timeout))]);
+    network.nodes[0].assert_idle();
+}
+
+#[test]
+fn a_dead_rail_is_gone_around() {
+    let mut network = pair(1, (1, 1));
+    let nids = network.nodes[1].nids.clone();
+    for number in 0..2 {
+        let now = network.now;
+        network.nodes[0].put(now, &nids[number as usize], number, 4, u64::from(number), 10);
+    }
+    network.run(SECOND);
+    network.assert_all_arrived(0, 1, 2);
+    network.dead = vec![0];
+    let now = network.now;
+    // The peer was heard from last by the other rail.
+    network.nodes[0].put(now, &nids[1], 1, 4, 2, 10);
+    network.nodes[0].put(now, &nids[0], 0, 4, 3, 300_000);
+    network.run(SECOND * 3);
+    network.assert_all_arrived(0, 1, 4);
+}
+
+#[test]
+fn a_message_that_is_half_there_when_its_sender_gives_up_ends_at_its_receiver() {
+    let mut network = pair(1, (1, 1));
+    put_many(&mut network, 1, &[200_000]);
+    while network.nodes[1].shards[0].xfer.usage().partials == 0 {
+        assert!(network.step(network.now + SECOND));
+    }
+    network.dead = vec![0];
+    network.run(SECOND * 3);
+    assert_eq!(network.nodes[0].sent(), [(0, Status::Unknown(Cause::Timeout))]);
+    assert_eq!(network.nodes[1].arrived(), [(0, Status::Unknown(Cause::Timeout))]);
+    network.nodes[1].assert_idle();
+}

@@ -1,0 +1,7 @@
+//! Transfer machines over a wire in memory.
+
+mod hostile;
+mod lossy;
+mod parking;
+mod sessions;
+mod wire;

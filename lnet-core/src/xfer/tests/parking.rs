@@ -1,0 +1,116 @@
+use alloc::vec;
+use core::time::Duration;
+
+use lnet_wire::frame::Kind;
+
+use super::wire::{Faults, Network, Node, Up};
+use crate::lnd::{Cause, RxId, Status, Verdict};
+
+const SECOND: Duration = Duration::from_secs(1);
+const LAZY: u32 = 7;
+
+fn network(seed: u64) -> Network {
+    let mut network = Network::new(vec![Node::new(1, 1, 1), Node::new(2, 1, 1)], seed);
+    network.nodes[1].shards[0].up.delays = vec![LAZY];
+    network
+}
+
+fn put(network: &mut Network, number: u64, length: u32) {
+    let (now, to) = (network.now, network.nodes[1].nids[0]);
+    network.nodes[0].put(now, &to, 0, LAZY, number, length);
+}
+
+/// Gives every delayed message its verdict.
+fn resume(network: &mut Network, verdict: impl Fn(&lnet_wire::Header) -> Verdict) {
+    let now = network.now;
+    let shard = &mut network.nodes[1].shards[0];
+    for (rx, header) in core::mem::take(&mut shard.up.delayed) {
+        shard.xfer.resume(now, RxId(rx), verdict(&header), &mut shard.up);
+    }
+    shard.replay(now);
+}
+
+fn deliver(header: &lnet_wire::Header) -> Verdict {
+    Verdict::Deliver(Up::span(header))
+}
+
+#[test]
+fn a_message_that_is_wanted_soon_is_kept_and_not_sent_again() {
+    let mut network = network(1);
+    put(&mut network, 0, 5000);
+    while network.nodes[1].shards[0].up.delayed.is_empty() {
+        assert!(network.step(network.now + SECOND));
+    }
+    resume(&mut network, deliver);
+    network.run(SECOND);
+    network.assert_all_arrived(0, 1, 1);
+    assert_eq!(network.frames(Kind::Parked), 0);
+    assert_eq!(network.nodes[0].counters()[0].frames_resent, 0);
+}
+
+#[test]
+fn a_message_that_waits_is_kept_by_its_sender_and_pulled() {
+    for seed in 0..40 {
+        let mut network = network(seed);
+        if seed != 0 {
+            network.faults = Faults { lost: 150, doubled: 150, late: 150 };
+        }
+        for number in 0..6 {
+            put(&mut network, number, [5000, 0, 100_000, 40, 1 << 20, 1000][number as usize]);
+        }
+        network.run(SECOND * 5);
+        // Longer than any message may take, and none has ended.
+        assert_eq!(network.nodes[0].sent(), [], "seed {seed}");
+        assert_eq!(network.nodes[1].counters()[0].messages_parked, 6);
+        assert_eq!(network.nodes[1].shards[0].xfer.usage().held, 0);
+        let resent = network.nodes[0].counters()[0].frames_sent;
+        network.run(SECOND * 5);
+        assert!(network.nodes[0].counters()[0].frames_sent < resent + 200, "only words about it");
+        resume(&mut network, deliver);
+        network.run(SECOND * 10);
+        network.assert_all_arrived(0, 1, 6);
+    }
+}
+
+#[test]
+fn one_that_is_not_wanted_any_more_is_let_go() {
+    for seed in 0..20 {
+        let mut network = network(seed);
+        network.faults = Faults { lost: 200, doubled: 0, late: 100 };
+        put(&mut network, 0, 5000);
+        network.run(SECOND * 3);
+        resume(&mut network, |_| Verdict::Drop);
+        network.run(SECOND * 8);
+        assert_eq!(network.nodes[0].sent(), [(0, Status::Ok)]);
+        assert_eq!(network.nodes[1].arrived(), []);
+        let usage = network.nodes[1].shards[0].xfer.usage();
+        assert_eq!([usage.incoming, usage.frames], [0, 0]);
+        network.nodes[0].assert_idle();
+    }
+}
+
+#[test]
+fn parked_messages_end_with_their_peer() {
+    let mut network = network(1);
+    put(&mut network, 0, 5000);
+    network.run(SECOND);
+    network.dead = vec![0];
+    network.run(SECOND * 5);
+    assert_eq!(network.nodes[0].sent(), [(0, Status::Unknown(Cause::Timeout))]);
+    network.run(SECOND * 10);
+    // And at the receiver, when it forgets the silent sender.
+    assert_eq!(network.nodes[1].arrived(), [(0, Status::Unknown(Cause::Timeout))]);
+    network.nodes.iter().for_each(Node::assert_idle);
+}
+
+#[test]
+fn a_dropped_message_is_not_sent_again() {
+    let mut network = network(1);
+    network.nodes[1].shards[0].up.drops = vec![3];
+    let (now, to) = (network.now, network.nodes[1].nids[0]);
+    network.nodes[0].put(now, &to, 0, 3, 0, 100_000);
+    network.run(SECOND);
+    assert_eq!(network.nodes[0].sent(), [(0, Status::Ok)]);
+    assert_eq!(network.nodes[1].arrived(), []);
+    network.nodes.iter().for_each(Node::assert_idle);
+}

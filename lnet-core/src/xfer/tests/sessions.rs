@@ -1,0 +1,126 @@
+use alloc::vec;
+use core::time::Duration;
+
+use lnet_wire::frame::Kind;
+
+use super::super::XferDrop;
+use super::wire::{Network, Node};
+use crate::lnd::{Cause, Status};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn network() -> Network {
+    Network::new(vec![Node::new(1, 1, 1), Node::new(2, 1, 1)], 1)
+}
+
+fn put(network: &mut Network, number: u64, length: u32) {
+    let (now, to) = (network.now, network.nodes[1].nids[0]);
+    network.nodes[0].put(now, &to, 0, 4, number, length);
+}
+
+#[test]
+fn a_restarted_receiver_ends_what_the_former_one_was_sent() {
+    let mut network = network();
+    put(&mut network, 0, 10);
+    network.run(SECOND);
+    network.dead = vec![0];
+    put(&mut network, 1, 10);
+    network.run(SECOND / 10);
+    let frames = network.log.clone();
+    network.nodes[1] = Node::new(2, 2, 1);
+    network.dead.clear();
+    network.run(SECOND);
+    assert_eq!(network.nodes[0].sent(), [(0, Status::Ok), (1, Status::Unknown(Cause::Reset))]);
+    assert_eq!(network.nodes[1].arrived(), []);
+    put(&mut network, 2, 10);
+    network.run(SECOND);
+    assert_eq!(network.nodes[1].arrived(), [(2, Status::Ok)]);
+    // Frames to its former life.
+    for frame in frames {
+        network.nodes[1].receive(network.now, &frame);
+    }
+    assert_eq!(network.nodes[1].arrived(), [(2, Status::Ok)]);
+    network.run(SECOND);
+    network.nodes.iter().for_each(Node::assert_idle);
+}
+
+#[test]
+fn a_restarted_sender_is_another_one() {
+    let mut network = network();
+    for number in 0..3 {
+        put(&mut network, number, 10);
+    }
+    network.run(SECOND);
+    let frames = network.log.clone();
+    network.nodes[0] = Node::new(1, 2, 1);
+    for number in 3..6 {
+        put(&mut network, number, 10);
+    }
+    network.run(SECOND);
+    for frame in frames.iter().filter(|frame| frame.header.kind == Kind::Data) {
+        network.nodes[1].receive(network.now, frame);
+    }
+    assert_eq!(network.nodes[1].arrived().len(), 6, "late duplicates of both lives");
+}
+
+#[test]
+fn a_receiver_that_has_forgotten_a_silent_sender_takes_it_again_but_none_of_its_old_frames() {
+    let mut network = network();
+    put(&mut network, 0, 10);
+    network.run(SECOND);
+    let frames = network.log.clone();
+    network.run(SECOND * 40);
+    assert_eq!(network.nodes[1].shards[0].xfer.usage().inflows, 0);
+    for frame in frames.iter().filter(|frame| frame.header.kind == Kind::Data) {
+        network.nodes[1].receive(network.now, frame);
+    }
+    assert_eq!(network.nodes[1].counters()[0].dropped(XferDrop::UnknownSession), 1);
+    put(&mut network, 1, 10);
+    network.run(SECOND);
+    network.assert_all_arrived(0, 1, 2);
+    for frame in frames.iter().filter(|frame| frame.header.kind == Kind::Data) {
+        network.nodes[1].receive(network.now, frame);
+    }
+    network.assert_all_arrived(0, 1, 2);
+    assert!(network.frames(Kind::Hello) <= 3);
+}
+
+#[test]
+fn more_peers_than_there_is_room_for_take_turns() {
+    let mut nodes = vec![Node::new(1, 1, 1)];
+    nodes.extend((2..22).map(|host| Node::new(host, 1, 1)));
+    let mut network = Network::new(nodes, 1);
+    for round in 0..2 {
+        for host in 1..21_usize {
+            let (now, to) = (network.now, network.nodes[host].nids[0]);
+            network.nodes[0].put(now, &to, 0, 4, round * 20 + host as u64, 3000);
+            network.run(SECOND / 100);
+        }
+    }
+    network.run(SECOND);
+    assert_eq!(network.nodes[0].sent().len(), 40);
+    assert!(network.nodes[0].sent().iter().all(|(_, status)| *status == Status::Ok));
+    for host in 1..21 {
+        assert_eq!(network.nodes[host].arrived().len(), 2, "node {host}");
+    }
+    assert_eq!(network.nodes[0].shards[0].xfer.usage().peers, 8);
+}
+
+#[test]
+fn a_spoofed_hello_makes_no_state() {
+    let mut network = network();
+    put(&mut network, 0, 10);
+    network.run(SECOND);
+    let hello = network.log.iter().find(|frame| frame.header.kind == Kind::Hello).unwrap().clone();
+    let before = network.nodes[1].shards[0].xfer.usage();
+    for incarnation in 0..1000 {
+        let mut spoofed = hello.clone();
+        spoofed.transfer.incarnation = incarnation;
+        network.nodes[1].receive(network.now, &spoofed);
+        // Answers that have no room are not given.
+        if incarnation % 100 == 0 {
+            assert!(network.nodes[1].poll(network.now).len() <= 64);
+        }
+    }
+    assert_eq!(network.nodes[1].shards[0].xfer.usage(), before);
+}
