@@ -10,8 +10,8 @@
 
 use super::inflow::AckDue;
 use super::message::Stage;
-use super::outgoing::Reply;
-use super::peer::Session;
+use super::peer::{Asking, Session};
+use super::reply::Reply;
 use super::state::Xfer;
 use super::stats::XferDrop;
 use super::{Action, Arrived};
@@ -20,6 +20,25 @@ use crate::lnd::{Cause, Status, Uplink};
 use crate::time::Instant;
 
 impl Xfer {
+    /// Asks an address for a session, unless a question is open.
+    pub(super) fn ask(&mut self, now: Instant, contact: u32) {
+        let nonce = self.random.below(u64::MAX);
+        let next_at = now + self.times.hello;
+        let asking = Asking { nonce, asked_at: now, next_at, interval_ns: (next_at - now).as_nanos() as u64 };
+        if self.contacts.ask(contact, asking) {
+            let contact = &self.contacts.slab[contact];
+            let (ni, nid) = (contact.ni, contact.nid);
+            self.reply(Reply::Hello { ni, nid, nonce });
+            self.set_timer(next_at);
+        }
+    }
+
+    /// Asks a peer for another session; nothing is sent to it meanwhile.
+    pub(super) fn renew(&mut self, now: Instant, peer: u32, contact: u32) {
+        self.peers.slab[peer].renewing = true;
+        self.ask(now, contact);
+    }
+
     /// Someone asks for a session. Whether the address is really its own shows when it has the token.
     pub(super) fn hello(&mut self, now: Instant, frame: &Arrived<'_>) -> Result<Action, XferDrop> {
         let shard = frame.transfer.shard;

@@ -25,6 +25,7 @@
 //! - All tables are bounded; what finds no room is not acknowledged, counted, and sent again by its sender.
 
 mod acknowledge;
+mod admit;
 mod config;
 mod congestion;
 mod flow;
@@ -33,9 +34,11 @@ mod inflow;
 mod message;
 mod outgoing;
 mod park;
+mod parts;
 mod peer;
 mod receive;
 mod record;
+mod reply;
 mod session;
 mod state;
 mod stats;

@@ -1,20 +1,16 @@
 //! The sending side: messages become frames.
 
 use lnet_wire::Nid;
-use lnet_wire::frame::{
-    Ack, FRAGMENT_UNIT_BYTES, FRAME_HEADER_BYTES, FrameHeader, Kind, RECORD_BYTES, Transfer,
-};
+use lnet_wire::frame::{FRAGMENT_UNIT_BYTES, FRAME_HEADER_BYTES, FrameHeader, RECORD_BYTES, Transfer};
 use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::steer::{self, SteerKey};
 
 use super::congestion::frame_cost;
 use super::flow::Flow;
-use super::inflow::AckDue;
 use super::message::{Outbound, Stage};
-use super::peer::Asking;
 use super::record::{Cargo, Record};
 use super::session::RENEWAL_NS;
-use super::state::{REPLIES_MAX, Xfer};
+use super::state::Xfer;
 use super::window::WINDOW_IDS;
 use super::{BUNDLE_MAX, Content, Outgoing};
 use crate::list::{Link, NONE};
@@ -30,37 +26,6 @@ const BEGUN_MAX: u32 = 4;
 
 /// Bytes before the payload of a first fragment.
 const HEADERS_BYTES: u32 = (FRAME_HEADER_BYTES + LARGE_HEADER_BYTES) as u32;
-
-/// A frame that waits to be polled, and that nobody waits for.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Reply {
-    Hello {
-        ni: NiId,
-        nid: Nid,
-        nonce: u64,
-    },
-    Welcome {
-        ni: NiId,
-        nid: Nid,
-        nonce: u64,
-        shard: u8,
-        token: u64,
-    },
-    Reset {
-        ni: NiId,
-        nid: Nid,
-        shard: u8,
-        session: u64,
-    },
-    /// An acknowledgement that cannot wait: a later one would not tell of the oldest frames any more.
-    Ack {
-        ni: NiId,
-        nid: Nid,
-        shard: u8,
-        token: u64,
-        ack: Ack,
-    },
-}
 
 impl Xfer {
     /// Takes a message to be sent. Its payload is read again whenever a frame of it is, until it ends.
@@ -155,34 +120,6 @@ impl Xfer {
         self.set_timer(now + self.times.hold);
     }
 
-    /// Asks an address for a session, unless a question is open.
-    pub(super) fn ask(&mut self, now: Instant, contact: u32) {
-        let nonce = self.random.below(u64::MAX);
-        let next_at = now + self.times.hello;
-        let asking = Asking { nonce, asked_at: now, next_at, interval_ns: (next_at - now).as_nanos() as u64 };
-        if self.contacts.ask(contact, asking) {
-            let contact = &self.contacts.slab[contact];
-            let (ni, nid) = (contact.ni, contact.nid);
-            self.reply(Reply::Hello { ni, nid, nonce });
-            self.set_timer(next_at);
-        }
-    }
-
-    /// Asks a peer for another session; nothing is sent to it meanwhile.
-    pub(super) fn renew(&mut self, now: Instant, peer: u32, contact: u32) {
-        self.peers.slab[peer].renewing = true;
-        self.ask(now, contact);
-    }
-
-    /// Queues a reply, if there is room; says whether there was.
-    pub(super) fn reply(&mut self, reply: Reply) -> bool {
-        let fits = self.replies.len() < REPLIES_MAX;
-        if fits {
-            self.replies.push_back(reply);
-        }
-        fits
-    }
-
     /// Finds or makes the flow to a shard of a peer; `None` when all are in use.
     pub(super) fn flow_to(&mut self, now: Instant, peer: u32, shard: u8) -> Option<u32> {
         let known = self.peers.slab[peer].flows[usize::from(shard)];
@@ -240,49 +177,9 @@ impl Xfer {
         (inflow != NONE).then(|| self.ack_frame(inflow))
     }
 
-    fn reply_frame(&mut self, reply: Reply) -> Outgoing {
-        let mut carried = None;
-        let (ni, destination, to_shard, kind, id, session, content) = match reply {
-            Reply::Hello { ni, nid, nonce } => {
-                self.counters.hellos_sent += 1;
-                (ni, nid, self.shard, Kind::Hello, nonce, 0, Content::Padding)
-            }
-            Reply::Welcome { ni, nid, nonce, shard, token } => {
-                self.counters.welcomes_sent += 1;
-                (ni, nid, shard, Kind::Welcome, nonce, token, Content::Handshake)
-            }
-            Reply::Reset { ni, nid, shard, session } => {
-                self.counters.resets_sent += 1;
-                (ni, nid, shard, Kind::Reset, 0, session, Content::Nothing)
-            }
-            Reply::Ack { ni, nid, shard, token, ack } => {
-                self.counters.acks_sent += 1;
-                carried = Some(ack);
-                (ni, nid, shard, Kind::Ack, 0, token, Content::Nothing)
-            }
-        };
-        let transfer = Transfer { ack: carried, ..self.transfer(0, session) };
-        Outgoing { ni, destination, header: FrameHeader::other(kind, to_shard, id), transfer, content }
-    }
-
-    fn ack_frame(&mut self, slot: u32) -> Outgoing {
-        let inflow = &self.inflows[slot];
-        let ((ni, destination), shard, token) = (inflow.address, inflow.shard, inflow.token);
-        let ack = self.acknowledgement(slot);
-        self.counters.acks_sent += 1;
-        let transfer = Transfer { ack, ..self.transfer(0, token) };
-        Outgoing {
-            ni,
-            destination,
-            header: FrameHeader::other(Kind::Ack, shard, 0),
-            transfer,
-            content: Content::Nothing,
-        }
-    }
-
     /// The fields that are the same in every frame of this shard.
     #[inline]
-    fn transfer(&self, number: u64, session: u64) -> Transfer {
+    pub(super) fn transfer(&self, number: u64, session: u64) -> Transfer {
         Transfer {
             number: number as u32,
             incarnation: self.incarnation,
@@ -294,25 +191,6 @@ impl Xfer {
             payload_crc: None,
             ticket: None,
         }
-    }
-
-    /// What is to be acknowledged of an inflow, which thereby is.
-    #[inline]
-    pub(super) fn acknowledgement(&mut self, slot: u32) -> Option<Ack> {
-        let grant_bytes = self.grant_bytes();
-        let inflow = &mut self.inflows[slot];
-        if core::mem::replace(&mut inflow.ack, AckDue::No) == AckDue::Now {
-            self.acks.remove(&mut self.inflows, slot);
-        }
-        let inflow = &mut self.inflows[slot];
-        inflow.unacknowledged = 0;
-        let frames = inflow.frames?;
-        Some(Ack { highest: frames.highest(), below: frames.below(), grant_bytes })
-    }
-
-    /// What each sender may have in flight: an equal share of what this shard can take.
-    fn grant_bytes(&self) -> u32 {
-        self.receive_bytes / self.busy_inflow_count.max(1)
     }
 
     /// The next frame of a flow, if it has one that may be sent now.

@@ -4,17 +4,17 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use lnet_wire::frame::Handshake;
-use lnet_wire::steer::{PORTALS, PolicyWord};
+use lnet_wire::steer::{PORTALS, PolicyWord, SHARDS_MAX};
 
 use super::config::{XferConfig, XferTimes};
 use super::flow::{Busy, Flow, Ready};
 use super::inflow::{Acks, Arrivals, Inflow, Recent, UnitMaps};
 use super::message::{Deadlines, Outbound};
-use super::outgoing::Reply;
 use super::park::Holds;
 use super::peer::{Contacts, Peers};
 use super::receive::Writing;
 use super::record::Record;
+use super::reply::Reply;
 use super::session::Tokens;
 use super::stats::{XferCounters, XferUsage};
 use super::{BUNDLE_MAX, Bundled};
@@ -57,6 +57,8 @@ pub struct Xfer {
     pub(super) starved: bool,
 
     pub(super) inflows: Slab<Inflow>,
+    /// How many of them one address may have: whatever it pretends to be, others find room.
+    pub(super) inflows_per_address: u32,
     pub(super) acks: List<Acks>,
     pub(super) busy_inflows: List<Busy>,
     pub(super) busy_inflow_count: u32,
@@ -87,6 +89,7 @@ impl Xfer {
     pub fn new(config: XferConfig) -> Self {
         let limits = config.limits;
         let seed = Seed::new(config.seed);
+        let room = limits.flows.min(limits.peers);
         Self {
             shard: config.shard.0,
             shards: config.shard_count,
@@ -111,6 +114,7 @@ impl Xfer {
             busy_flows: List::new(),
             starved: false,
             inflows: Slab::new(limits.flows),
+            inflows_per_address: (room / 8).max(SHARDS_MAX).min(room / 2),
             acks: List::new(),
             busy_inflows: List::new(),
             busy_inflow_count: 0,

@@ -1,3 +1,5 @@
+//! Frames that lie.
+
 use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;

@@ -1,3 +1,5 @@
+//! Wires that lose, double and reorder, and peers that vanish.
+
 use alloc::vec;
 use core::time::Duration;
 

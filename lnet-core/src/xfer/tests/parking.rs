@@ -1,3 +1,5 @@
+//! Messages that wait at their receiver.
+
 use alloc::vec;
 use core::time::Duration;
 

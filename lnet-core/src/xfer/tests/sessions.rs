@@ -1,3 +1,5 @@
+//! Lives of nodes, and who is remembered.
+
 use alloc::vec;
 use core::time::Duration;
 
@@ -123,4 +125,32 @@ fn a_spoofed_hello_makes_no_state() {
         }
     }
     assert_eq!(network.nodes[1].shards[0].xfer.usage(), before);
+}
+
+#[test]
+fn one_address_cannot_take_the_room_of_all() {
+    let mut network = network();
+    put(&mut network, 0, 10);
+    network.run(SECOND / 100);
+    let data = network.log.iter().find(|frame| frame.header.kind == Kind::Data).unwrap().clone();
+    let hello = network.log.iter().find(|frame| frame.header.kind == Kind::Hello).unwrap().clone();
+    let inflows = |network: &Network| network.nodes[1].shards[0].xfer.usage().inflows;
+    // It shows good tokens of many lives.
+    for life in 0..100 {
+        let mut again = hello.clone();
+        again.transfer.incarnation = 1000 + life;
+        network.nodes[1].receive(network.now, &again);
+        let now = network.now;
+        let welcome = network.nodes[1].poll(now).into_iter().find(|frame| frame.header.kind == Kind::Welcome);
+        let mut begun = data.clone();
+        begun.transfer.incarnation = 1000 + life;
+        begun.transfer.session = welcome.unwrap().transfer.session;
+        network.nodes[1].receive(network.now, &begun);
+    }
+    assert_eq!(inflows(&network), 4, "half of the room");
+    network.nodes.push(Node::new(3, 1, 1));
+    let (now, to) = (network.now, network.nodes[1].nids[0]);
+    network.nodes[2].put(now, &to, 0, 4, 9, 100);
+    network.run(SECOND / 100);
+    assert_eq!(network.nodes[2].sent(), [(0, Status::Ok)]);
 }

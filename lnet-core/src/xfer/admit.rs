@@ -1,0 +1,119 @@
+//! The receiving side: who may be heard.
+
+use lnet_wire::Nid;
+
+use super::Arrived;
+use super::inflow::Inflow;
+use super::peer::Peer;
+use super::record::Cargo;
+use super::reply::Reply;
+use super::session::Worth;
+use super::state::Xfer;
+use super::stats::XferDrop;
+use crate::list::{List, NONE};
+use crate::time::Instant;
+
+impl Xfer {
+    /// The inflow that a frame belongs to; made for whoever shows a fresh token.
+    #[inline]
+    pub(super) fn admit(&mut self, now: Instant, frame: &Arrived<'_>) -> Result<u32, XferDrop> {
+        let transfer = &frame.transfer;
+        let peer = self.sender(frame);
+        let known = peer.map_or(NONE, |peer| self.peers.slab[peer].inflows[usize::from(transfer.shard)]);
+        let address = (frame.ni, frame.from);
+        if known == NONE || self.inflows[known].token != transfer.session {
+            let worth = self.tokens.worth(now, transfer.incarnation, transfer.shard, transfer.session);
+            let good = worth == Worth::Fresh || (worth == Worth::Aged && known != NONE);
+            if !good {
+                let (ni, nid) = address;
+                self.reply(Reply::Reset { ni, nid, shard: transfer.shard, session: transfer.session });
+                return Err(XferDrop::UnknownSession);
+            }
+            if known != NONE {
+                self.inflows[known].token = transfer.session;
+            }
+        }
+        let slot = if known == NONE { self.new_inflow(now, frame)? } else { known };
+        let inflow = &mut self.inflows[slot];
+        (inflow.address, inflow.seen_at) = (address, now);
+        let was_busy = core::mem::replace(&mut inflow.is_busy, true);
+        let peer = &mut self.peers.slab[inflow.peer];
+        (peer.address, peer.heard_at) = (address, now);
+        if self.recent.last() != slot {
+            self.recent.remove(&mut self.inflows, slot);
+            self.recent.push_back(&mut self.inflows, slot);
+        }
+        if !was_busy {
+            self.busy_inflows.push_back(&mut self.inflows, slot);
+            self.busy_inflow_count += 1;
+            self.schedule_sweep(now);
+        }
+        Ok(slot)
+    }
+
+    fn new_inflow(&mut self, now: Instant, frame: &Arrived<'_>) -> Result<u32, XferDrop> {
+        let transfer = &frame.transfer;
+        let address = (frame.ni, frame.from);
+        if self.inflows.is_full() || self.opened_from(&frame.from) >= self.inflows_per_address {
+            return Err(XferDrop::PeersFull);
+        }
+        let peer = match self.sender(frame) {
+            Some(peer) => peer,
+            None => self.new_peer(now, transfer.incarnation, address).ok_or(XferDrop::PeersFull)?,
+        };
+        let inflow = Inflow::new(peer, transfer.shard, transfer.session, address, now);
+        let Ok(slot) = self.inflows.insert(inflow) else { unreachable!("there was room") };
+        self.peers.slab[peer].inflows[usize::from(transfer.shard)] = slot;
+        self.recent.push_back(&mut self.inflows, slot);
+        Ok(slot)
+    }
+
+    /// Inflows whose sender was last heard under this address.
+    fn opened_from(&self, from: &Nid) -> u32 {
+        let its = |slot: &u32| self.inflows.get(*slot).is_some_and(|inflow| inflow.address.1 == *from);
+        (0..self.inflows.capacity()).filter(its).count() as u32
+    }
+
+    /// Makes a peer; one that is idle makes room.
+    pub(super) fn new_peer(
+        &mut self,
+        now: Instant,
+        incarnation: u64,
+        address: (crate::lnd::NiId, lnet_wire::Nid),
+    ) -> Option<u32> {
+        if self.peers.slab.is_full() {
+            let oldest = self.peers.oldest_idle()?;
+            self.forget_peer(oldest);
+        }
+        self.peers.insert(now, incarnation, self.id_floor, address)
+    }
+
+    /// Forgets a peer that is idle.
+    pub(super) fn forget_peer(&mut self, slot: u32) {
+        for shard in 0..self.peers.slab[slot].flows.len() {
+            let flow = self.peers.slab[slot].flows[shard];
+            if flow != NONE {
+                self.drop_notices(flow);
+                self.free_flow(flow);
+            }
+        }
+        self.contacts.forget_peer(slot);
+        let Peer { next_id, .. } = self.peers.remove(slot);
+        self.id_floor = self.id_floor.max(next_id);
+    }
+
+    /// Forgets what a flow still has to tell about messages.
+    pub(super) fn drop_notices(&mut self, flow: u32) {
+        for outstanding in [true, false] {
+            let lists = &self.flows[flow];
+            let mut at = if outstanding { lists.outstanding.first() } else { lists.pending.first() };
+            while at != NONE {
+                let next = List::next(&self.records, at);
+                if matches!(self.records[at].cargo, Cargo::Notice { .. }) {
+                    self.withdraw(flow, at, outstanding);
+                }
+                at = next;
+            }
+        }
+    }
+}
