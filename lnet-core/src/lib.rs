@@ -13,6 +13,7 @@ pub mod event;
 pub mod fault;
 pub mod handle;
 mod hash;
+pub mod health;
 pub mod limits;
 mod list;
 pub mod lnd;

@@ -25,6 +25,10 @@ pub struct Limits {
     pub responses: u32,
     /// Messages arriving at once: each [`RxId`](crate::lnd::RxId) is below this.
     pub incoming: u32,
+    /// Messages that arrived here and wait: for an entry of a lazy portal, for a descriptor, for a sibling
+    /// shard, for a delay rule. What would be one more is dropped. The same in all shards of a node, since
+    /// from it follows how many a shard holds for its siblings: about as many again, over all of them.
+    pub delayed: u32,
     /// Peer interfaces that are remembered.
     pub peers: u32,
     /// Local interfaces.
@@ -42,6 +46,7 @@ impl Limits {
         requests: 1 << 12,
         responses: 1 << 12,
         incoming: 1 << 12,
+        delayed: 1 << 10,
         peers: 1 << 12,
         interfaces: 16,
     };
@@ -50,6 +55,13 @@ impl Limits {
     #[must_use]
     pub const fn transmits(&self) -> u32 {
         self.requests + self.responses
+    }
+
+    /// Messages that a shard of so many asks one sibling about at once: what it waits for, split evenly.
+    #[must_use]
+    pub(crate) const fn asks(&self, shard_count: u8) -> u32 {
+        let share = self.delayed / if shard_count == 0 { 1 } else { shard_count as u32 };
+        if share == 0 { 1 } else { share }
     }
 
     /// Whether a shard can be made of these numbers: every kind fits a cookie's slot number, a
@@ -65,6 +77,7 @@ impl Limits {
             && self.responses <= MAX / 2
             && self.incoming >= 1
             && self.incoming <= MAX
+            && self.delayed <= MAX / 4
             && self.peers <= MAX
             && self.unlimited_events >= 2
     }
@@ -91,6 +104,7 @@ mod tests {
         assert!(!Limits { memory_descs: (1 << SLOT_BITS) + 1, ..Limits::DEFAULT }.is_valid());
         assert!(!Limits { requests: 1 << SLOT_BITS, ..Limits::DEFAULT }.is_valid());
         assert!(!Limits { unlimited_events: 1, ..Limits::DEFAULT }.is_valid());
+        assert!(!Limits { delayed: 1 << SLOT_BITS, ..Limits::DEFAULT }.is_valid());
         assert!(!Limits { incoming: 0, ..Limits::DEFAULT }.is_valid());
     }
 }

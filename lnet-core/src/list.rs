@@ -81,6 +81,32 @@ impl<L> List<L> {
         self.head = slot;
     }
 
+    /// Puts a value behind the last one whose key is not greater; looks from the back, where it mostly
+    /// belongs. The list is in the order of the keys before and after.
+    pub(crate) fn insert_by_key<T: Node<L>, K: Ord>(
+        &mut self,
+        slab: &mut Slab<T>,
+        slot: u32,
+        key: impl Fn(&T) -> K,
+    ) {
+        let own = key(&slab[slot]);
+        let mut prev = self.tail;
+        while prev != NONE && key(&slab[prev]) > own {
+            prev = slab[prev].link().prev;
+        }
+        if prev == NONE {
+            self.push_front(slab, slot);
+            return;
+        }
+        let next = core::mem::replace(&mut slab[prev].link_mut().next, slot);
+        *slab[slot].link_mut() = Link { prev, next };
+        if next == NONE {
+            self.tail = slot;
+        } else {
+            slab[next].link_mut().prev = slot;
+        }
+    }
+
     /// Takes out a value that is in this list.
     pub(crate) fn remove<T: Node<L>>(&mut self, slab: &mut Slab<T>, slot: u32) {
         let Link { prev, next } = core::mem::replace(slab[slot].link_mut(), Link::UNLINKED);
@@ -119,6 +145,7 @@ mod tests {
 
     struct Item {
         link: Link,
+        key: u8,
     }
 
     impl Node<()> for Item {
@@ -151,7 +178,7 @@ mod tests {
             for (operation, index) in operations {
                 match operation {
                     0 | 1 => {
-                        let Ok(slot) = slab.insert(Item { link: Link::UNLINKED }) else { continue };
+                        let Ok(slot) = slab.insert(Item { link: Link::UNLINKED, key: 0 }) else { continue };
                         if operation == 0 {
                             list.push_back(&mut slab, slot);
                             model.push_back(slot);
@@ -176,6 +203,29 @@ mod tests {
                 }
                 prop_assert_eq!(slots(&list, &slab), model.iter().copied().collect::<Vec<_>>());
                 prop_assert_eq!(list.last(), model.back().copied().unwrap_or(NONE));
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn keeps_the_order_of_keys(keys in proptest::collection::vec(0_u8..8, 0..50)) {
+            let mut slab = Slab::new(64);
+            let mut list = List::new();
+            let mut model = Vec::new();
+            for key in keys {
+                let Ok(slot) = slab.insert(Item { link: Link::UNLINKED, key }) else { unreachable!() };
+                list.insert_by_key(&mut slab, slot, |item| item.key);
+                let at = model.iter().position(|&(other, _)| other > key).unwrap_or(model.len());
+                model.insert(at, (key, slot));
+                let expected: Vec<_> = model.iter().map(|&(_, slot)| slot).collect();
+                prop_assert_eq!(slots(&list, &slab), expected);
+                prop_assert_eq!(Some(list.last()), model.last().map(|&(_, slot)| slot));
+            }
+            // The way back is whole too.
+            while let Some((_, last)) = model.pop() {
+                prop_assert_eq!(list.last(), last);
+                list.remove(&mut slab, last);
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::list::NONE;
 ///
 /// `LNET_MD_MAX_SIZE` is not among them: [`MdSpec::max_size_bytes`] says it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct MdOptions(u32);
+pub struct MdOptions(u16);
 
 impl MdOptions {
     /// None of them.
@@ -51,7 +51,7 @@ impl MdOptions {
     /// The options as LNet's bits.
     #[must_use]
     pub const fn bits(self) -> u32 {
-        self.0
+        self.0 as u32
     }
 }
 
@@ -195,6 +195,12 @@ pub(crate) struct MemoryDesc {
     /// Unlinked, by its owner or for want of a response, with operations under way: nothing finds it any
     /// more.
     pub(crate) aborted: bool,
+    /// A sibling shard writes into it, so that nobody else may.
+    pub(crate) lent: bool,
+    /// A message of a sibling shard waits until it is idle: nothing else starts before that.
+    pub(crate) claimed: bool,
+    /// Messages wait until it takes them, or goes.
+    pub(crate) awaited: bool,
     pub(crate) user_ptr: u64,
 }
 
@@ -221,6 +227,9 @@ impl MemoryDesc {
             auto_unlink: spec.auto_unlink,
             unlinking: false,
             aborted: false,
+            lent: false,
+            claimed: false,
+            awaited: false,
             user_ptr: spec.user_ptr,
         }
     }
@@ -258,6 +267,19 @@ impl MemoryDesc {
     #[inline]
     pub(crate) const fn has_event_slot(&self) -> bool {
         self.event_queue == NONE || self.event_slots > 1
+    }
+
+    /// Whether messages that arrive for it may be given spans with bytes in common: where the sender says the
+    /// offset, and where REPLYs go, each of which begins at the start.
+    #[inline]
+    pub(crate) const fn shares_spans(&self) -> bool {
+        self.options.contains(MdOptions::MANAGE_REMOTE) || self.is_bound()
+    }
+
+    /// Whether it is kept for a sibling shard.
+    #[inline]
+    pub(crate) const fn is_withheld(&self) -> bool {
+        self.lent || self.claimed
     }
 
     /// Whether the end of its last operation is its own end (LNet `lib-lnet.h: lnet_md_unlinkable`).

@@ -90,6 +90,8 @@ pub(crate) struct Record {
     /// Slot of the descriptor whose operation it is, and the event of its end; none for an ACK.
     pub(crate) operation: Option<(u32, Event)>,
     pub(crate) deadline: Instant,
+    /// If a delay rule holds it up: until when, and which.
+    pub(crate) release: (Instant, u64),
     /// How it ended.
     pub(crate) status: Status,
     budget: Budget,
@@ -116,6 +118,7 @@ impl Record {
             peer,
             operation,
             deadline,
+            release: (Instant(0), 0),
             status: Status::Ok,
             budget,
             stage: Stage::Queued,
@@ -183,6 +186,41 @@ impl<S> Queue<S> {
 
     pub(crate) fn pop(&mut self, messages: &mut Messages) -> Option<Message<S>> {
         self.list.pop_front(&mut messages.records).map(Message::at)
+    }
+}
+
+impl Queue<Credited> {
+    /// Puts a message in the order of release.
+    pub(crate) fn hold(
+        &mut self,
+        messages: &mut Messages,
+        message: Message<Credited>,
+        release: (Instant, u64),
+    ) {
+        messages.records[message.slot].release = release;
+        self.list.insert_by_key(&mut messages.records, message.slot, |record| record.release.0);
+    }
+
+    /// When the first message is released.
+    pub(crate) fn first_release(&self, messages: &Messages) -> Option<Instant> {
+        messages.records.get(self.list.first()).map(|record| record.release.0)
+    }
+
+    /// Takes out the first message whose release is `due`.
+    pub(crate) fn pop_released(
+        &mut self,
+        messages: &mut Messages,
+        mut due: impl FnMut((Instant, u64)) -> bool,
+    ) -> Option<Message<Credited>> {
+        let mut slot = self.list.first();
+        while slot != NONE && !due(messages.records[slot].release) {
+            slot = List::<Waiting>::next(&messages.records, slot);
+        }
+        if slot == NONE {
+            return None;
+        }
+        self.list.remove(&mut messages.records, slot);
+        Some(Message::at(slot))
     }
 }
 

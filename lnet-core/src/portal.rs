@@ -137,7 +137,7 @@ struct Portal {
 
 /// A PUT or GET that looks for an entry.
 #[derive(Clone, Copy)]
-pub(crate) struct Arriving {
+pub(crate) struct Request {
     /// Below [`PORTALS`].
     pub(crate) portal: u32,
     pub(crate) source: ProcessId,
@@ -289,7 +289,7 @@ impl MatchTables {
 
     /// The first entry, in the order of the stamps, that takes the message, and how much of it (LNet
     /// `lib-ptl.c: lnet_try_match_md`). Changes nothing.
-    pub(crate) fn find(&self, mds: &Slab<MemoryDesc>, message: &Arriving) -> Found {
+    pub(crate) fn find(&self, mds: &Slab<MemoryDesc>, message: &Request) -> Found {
         let portal = &self.portals[message.portal as usize];
         let Some(kind) = portal.kind else { return Found::Nothing };
         let chain = self.chain(kind, message.portal, message.match_bits, &message.source);
@@ -312,7 +312,7 @@ impl MatchTables {
     fn first_match(
         &self,
         mds: &Slab<MemoryDesc>,
-        message: &Arriving,
+        message: &Request,
         mut slot: u32,
         mut md: u32,
         bound: i64,
@@ -336,7 +336,7 @@ impl MatchTables {
     }
 
     /// The last test, whose failure ends the search: whether there is room.
-    fn room(slot: u32, md: &MemoryDesc, message: &Arriving) -> Found {
+    fn room(slot: u32, md: &MemoryDesc, message: &Request) -> Found {
         let offset_bytes = if md.options.contains(MdOptions::MANAGE_REMOTE) {
             // Beyond the end nothing is allowed, as at the end; a span stays inside its buffer.
             u64::from(message.remote_offset_bytes).min(md.length_bytes)
@@ -371,8 +371,12 @@ impl MatchTables {
 }
 
 impl MatchEntry {
+    pub(crate) const fn portal(&self) -> u8 {
+        self.portal
+    }
+
     #[inline]
-    fn accepts(&self, message: &Arriving) -> bool {
+    fn accepts(&self, message: &Request) -> bool {
         (self.match_bits ^ message.match_bits) & !self.ignore_bits == 0
             && u32::from(self.portal) == message.portal
             && (self.source.pid == ProcessId::ANY_PID || self.source.pid == message.source.pid)

@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use crate::lnd::Status;
+
 /// Messages and their payload.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Traffic {
@@ -44,8 +46,8 @@ pub enum DropReason {
     MdAttached,
     /// A REPLY longer than its descriptor, which may not truncate.
     ReplyTooLong,
-    /// The descriptor has no threshold and its reserved event slots are all in use. Delaying the message
-    /// instead needs a place to park it, as a lazy portal has; a plain portal drops.
+    /// The descriptor has no threshold, its reserved event slots are all in use, and as many messages are
+    /// delayed as may be.
     EventQueueFull,
     /// It wants a response, and every peer slot is busy with another peer.
     PeersFull,
@@ -55,11 +57,15 @@ pub enum DropReason {
     Fault,
     /// Its sender seems to have failed ([`crate::fault`]).
     PeerFailed,
+    /// It would have to wait, and as many messages are delayed as may be ([`crate::Limits::delayed`]).
+    DelayedFull,
+    /// It waited on a portal that is lazy no more.
+    NotLazy,
 }
 
 impl DropReason {
     /// Every reason, in the order of their counters.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::Malformed,
         Self::NotLocal,
         Self::NoSource,
@@ -76,6 +82,8 @@ impl DropReason {
         Self::ResponsesFull,
         Self::Fault,
         Self::PeerFailed,
+        Self::DelayedFull,
+        Self::NotLazy,
     ];
 }
 
@@ -100,6 +108,43 @@ impl fmt::Display for DropReason {
             Self::ResponsesFull => "too many responses under way",
             Self::Fault => "drop rule",
             Self::PeerFailed => "simulated failure of the peer",
+            Self::DelayedFull => "too many messages are delayed",
+            Self::NotLazy => "portal is lazy no more",
+        })
+    }
+}
+
+/// Why a message that arrived was delayed. One may be delayed several times, for several reasons.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum DelayReason {
+    /// Its portal is lazy, and no entry takes it yet.
+    Lazy,
+    /// Its descriptor has no threshold, and its reserved event slots are all in use.
+    EventSlots,
+    /// A sibling shard writes into its descriptor, or waits for that.
+    Lent,
+    /// A sibling shard is asked whether it takes it.
+    Sibling,
+    /// A delay rule ([`crate::fault`]).
+    Fault,
+}
+
+impl DelayReason {
+    /// Every reason, in the order of their counters.
+    pub const ALL: [Self; 5] = [Self::Lazy, Self::EventSlots, Self::Lent, Self::Sibling, Self::Fault];
+}
+
+const _: () = assert!(DelayReason::ALL[DelayReason::ALL.len() - 1] as usize == DelayReason::ALL.len() - 1);
+
+impl fmt::Display for DelayReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Lazy => "no entry of the lazy portal yet",
+            Self::EventSlots => "event slots are used up",
+            Self::Lent => "descriptor is lent to a sibling",
+            Self::Sibling => "sibling is asked",
+            Self::Fault => "delay rule",
         })
     }
 }
@@ -110,7 +155,7 @@ impl fmt::Display for DropReason {
 pub struct Counters {
     /// Messages sent; bytes of PUT and REPLY payload.
     pub sent: Traffic,
-    /// Messages received; bytes of PUT and REPLY payload that were taken.
+    /// Messages received by the LNDs of this shard; bytes of PUT and REPLY payload that were taken.
     pub received: Traffic,
     /// Messages that could not be sent, or whose fate the LND does not know.
     pub send_failures: u64,
@@ -120,7 +165,10 @@ pub struct Counters {
     pub receive_failures: u64,
     /// Most messages that were on their way out at once.
     pub messages_max: u32,
+    /// Messages that a sibling shard received into descriptors of this one; that one counts them as received.
+    pub lent: u64,
     drops: [Traffic; DropReason::ALL.len()],
+    delays: [u64; DelayReason::ALL.len()],
 }
 
 impl Counters {
@@ -130,6 +178,12 @@ impl Counters {
         self.drops[reason as usize]
     }
 
+    /// How often a message was delayed for `reason`.
+    #[must_use]
+    pub const fn delays(&self, reason: DelayReason) -> u64 {
+        self.delays[reason as usize]
+    }
+
     /// Messages dropped for any reason.
     #[must_use]
     pub fn dropped(&self) -> Traffic {
@@ -137,6 +191,18 @@ impl Counters {
             messages: sum.messages + drop.messages,
             bytes: sum.bytes + drop.bytes,
         })
+    }
+
+    /// Counts a message that an LND has finished with, and the payload that was taken.
+    pub(crate) const fn count_received(&mut self, status: Status, bytes: u32) {
+        match status {
+            Status::Ok => self.received.add(bytes),
+            Status::NeverSent(_) | Status::Unknown(_) => self.receive_failures += 1,
+        }
+    }
+
+    pub(crate) const fn count_delay(&mut self, reason: DelayReason) {
+        self.delays[reason as usize] += 1;
     }
 
     pub(crate) const fn count_drop(&mut self, reason: DropReason, bytes: u32) {
@@ -156,6 +222,20 @@ mod tests {
             counters.count_drop(reason, position as u32);
             assert_eq!(counters.drops(reason), Traffic { messages: 1, bytes: position as u64 });
         }
-        assert_eq!(counters.dropped(), Traffic { messages: 16, bytes: 120 });
+        assert_eq!(counters.dropped(), Traffic { messages: 18, bytes: 153 });
+    }
+
+    #[test]
+    fn each_delay_has_its_own_counter() {
+        let mut counters = Counters::default();
+        for (position, reason) in DelayReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, position);
+            counters.count_delay(reason);
+            assert_eq!(
+                DelayReason::ALL.iter().map(|other| counters.delays(*other)).sum::<u64>(),
+                position as u64 + 1
+            );
+            assert_eq!(counters.delays(reason), 1);
+        }
     }
 }

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
 
+use lnet_wire::steer::{PORTALS, Policy, PolicyWord};
 use lnet_wire::{Net, Nid};
 
 use crate::lnd::NiId;
@@ -25,12 +26,25 @@ pub struct LocalNi {
     pub message_timeout: Duration,
 }
 
-/// The local interfaces, in order of configuration (their [`NiId`]s are their positions), and the node's
-/// tunables.
+/// Where headers belong, among the shards of the node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Steering {
+    /// Shards of the node.
+    pub shard_count: u8,
+    /// The policy of each portal.
+    pub policies: [PolicyWord; PORTALS],
+}
+
+/// The local interfaces, in order of configuration (their [`NiId`]s are their positions), the node's
+/// tunables, and where headers belong.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Topology {
     interfaces: Vec<LocalNi>,
     tunables: Tunables,
+    steering: Option<Steering>,
+    /// Portals whose policy is `Rotor`, and `Initiator`, a bit each.
+    rotors: u64,
+    initiators: u64,
 }
 
 /// No local interface leads to the destination (`-EHOSTUNREACH`), or not the one asked for.
@@ -49,13 +63,41 @@ impl Topology {
     /// A snapshot of these interfaces, with the default tunables.
     #[must_use]
     pub const fn new(interfaces: Vec<LocalNi>) -> Self {
-        Self { interfaces, tunables: Tunables::DEFAULT }
+        Self { interfaces, tunables: Tunables::DEFAULT, steering: None, rotors: 0, initiators: 0 }
     }
 
     /// The same with these tunables.
     #[must_use]
     pub fn with_tunables(self, tunables: Tunables) -> Self {
         Self { tunables, ..self }
+    }
+
+    /// The same with shards that hand headers to each other ([`crate::shard::mesh`]). Without, each shard
+    /// takes what its LNDs bring for its own.
+    #[must_use]
+    pub fn with_steering(self, steering: Steering) -> Self {
+        let portals = |policy: Policy| {
+            let policies = steering.policies.iter().enumerate();
+            policies.fold(0, |bits, (portal, word)| bits | u64::from(word.unpack() == Some(policy)) << portal)
+        };
+        let (rotors, initiators) = (portals(Policy::Rotor), portals(Policy::Initiator));
+        Self { steering: Some(steering), rotors, initiators, ..self }
+    }
+
+    /// Where headers belong, if shards hand them to each other.
+    #[must_use]
+    pub const fn steering(&self) -> Option<&Steering> {
+        self.steering.as_ref()
+    }
+
+    /// Whether a portal below [`PORTALS`] is served by all shards.
+    pub(crate) const fn is_rotor(&self, portal: u32) -> bool {
+        self.rotors >> portal & 1 != 0
+    }
+
+    /// Whether the messages of a portal below [`PORTALS`] are steered by their initiator.
+    pub(crate) const fn is_by_initiator(&self, portal: u32) -> bool {
+        self.initiators >> portal & 1 != 0
     }
 
     /// The node's tunables.

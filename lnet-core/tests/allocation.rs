@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lnet_core::fault::{DropRule, Filter, RULES_MAX};
+use lnet_core::fault::{DropRule, Filter, HealthMask, RULES_MAX};
 use lnet_core::handle::{EqHandle, ShardId};
 use lnet_core::lnd::{NiId, RxId, Status, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
@@ -63,7 +63,14 @@ fn descriptor(queue: EqHandle, options: MdOptions) -> MdSpec {
 /// Posts, sends and receives more of everything than there is room for, and lets it all end.
 fn round(shard: &mut Shard, queue: EqHandle, now: Instant) {
     let interval = Duration::ZERO;
-    let rule = DropRule { filter: Filter::EVERYTHING, rate: 50, interval, random: false, drop_all: false };
+    let rule = DropRule {
+        filter: Filter::EVERYTHING,
+        rate: 50,
+        interval,
+        random: false,
+        drop_all: false,
+        health: HealthMask::NONE,
+    };
     let faults = shard.faults_mut();
     for peer in 0..RULES_MAX as u64 {
         faults.add_drop_rule(now, &rule, peer).unwrap();

@@ -223,6 +223,7 @@ impl Shard {
             self.begin(now, slot, request);
             self.complete(slot, &event, Status::NeverSent(Cause::Unreachable));
             self.counters.send_failures += 1;
+            self.wake();
             return Ok(());
         };
         if !self.messages.reserve(Budget::Request) {
@@ -248,7 +249,8 @@ impl Shard {
             length_bytes: payload_length,
         });
         let operation = Some((slot, event));
-        self.launch(Record::new(Budget::Request, (ni, peer), header, payload, operation, deadline));
+        self.launch(now, Record::new(Budget::Request, (ni, peer), header, payload, operation, deadline));
+        self.wake();
         Ok(())
     }
 

@@ -27,6 +27,9 @@ impl Shard {
     /// Makes a descriptor and gives it to a match entry. It needs [`MdOptions::PUT`] or [`MdOptions::GET`]
     /// or both, and reserves the event slots of all operations that it takes, and one.
     ///
+    /// Messages that wait for an entry on its portal are tried at once, in the order of their arrival, until
+    /// the descriptor takes no more: it may be used up, and even gone but for its operations, on return.
+    ///
     /// # Errors
     /// [`MdError`]. The entry is then gone too (LNet `lib-md.c: LNetMDAttach`), unless it has a descriptor
     /// already.
@@ -39,7 +42,12 @@ impl Shard {
             Ok(slot) => {
                 self.tables.set_md(entry_slot, slot);
                 self.mds[slot].entry = entry_slot;
-                Ok(self.md_handle(slot))
+                let handle = self.md_handle(slot);
+                let portal = self.tables.entry(entry_slot).portal();
+                self.offer(portal, slot);
+                self.tell_of_entry(portal);
+                self.wake();
+                Ok(handle)
             }
             Err(error) => {
                 self.tables.remove(entry_slot);
@@ -75,7 +83,9 @@ impl Shard {
     /// The handle, if nothing is found by it (`-ENOENT`).
     pub fn unlink(&mut self, md: MdHandle) -> Result<Unlinked, MdHandle> {
         let slot = self.md_slot(md).ok_or(md)?;
-        Ok(self.unlink_slot(slot, Status::Ok))
+        let unlinked = self.unlink_slot(slot, Status::Ok);
+        self.wake();
+        Ok(unlinked)
     }
 
     /// Removes a match entry, and unlinks its descriptor if it has one: then as [`Shard::unlink`].
@@ -90,7 +100,9 @@ impl Shard {
             return Ok(Unlinked::Done);
         }
         self.tables.set_auto_unlink(slot);
-        Ok(self.unlink_slot(md, Status::Ok))
+        let unlinked = self.unlink_slot(md, Status::Ok);
+        self.wake();
+        Ok(unlinked)
     }
 
     fn make_attached(&mut self, spec: &MdSpec) -> Result<u32, MdError> {
@@ -126,6 +138,7 @@ impl Shard {
 
     /// Unlinks a descriptor; `status` is that of its UNLINK event, should it get one.
     pub(super) fn unlink_slot(&mut self, slot: u32, status: Status) -> Unlinked {
+        self.rouse(slot);
         self.detach(slot);
         self.end_tracking(slot);
         let md = &mut self.mds[slot];
@@ -147,7 +160,11 @@ impl Shard {
     /// Counts an operation in on a descriptor (one that is neither used up nor out of event slots). One
     /// that is used up thereby, and goes by itself, leaves its entry now and itself with its last operation.
     pub(super) fn start(&mut self, slot: u32) {
-        if self.mds[slot].start() {
+        let ends = self.mds[slot].start();
+        if self.mds[slot].is_exhausted() {
+            self.rouse(slot);
+        }
+        if ends {
             self.mds[slot].unlinking = true;
             self.detach(slot);
         }
@@ -158,6 +175,11 @@ impl Shard {
     pub(super) fn complete(&mut self, slot: u32, event: &Event, status: Status) -> Status {
         let md = &mut self.mds[slot];
         md.operations -= 1;
+        if md.operations == 0 && md.claimed {
+            md.claimed = false;
+            self.rouse(slot);
+        }
+        let md = &mut self.mds[slot];
         let aborted = md.aborted && status == Status::Ok;
         let status = if aborted { Status::Unknown(Cause::Timeout) } else { status };
         let unlinked = md.operations == 0 && md.ends_when_idle();

@@ -7,14 +7,19 @@
 //!   [`Shard::get`] for the application;
 //! - the [`Uplink`](crate::lnd::Uplink) methods for its LNDs;
 //! - [`Shard::handle_timeout`] at the time that [`Shard::poll_timeout`] says;
-//! - after any of these [`Shard::poll_transmit`] and [`Shard::poll_event`] until they return `None`.
+//! - [`Shard::handle_mesh`] for its siblings;
+//! - after any of these [`Shard::poll_transmit`], [`Shard::poll_event`], [`Shard::poll_resume`] and
+//!   [`Shard::poll_mesh`] until they return `None`.
 //!
 //! Invariants: nothing allocates after [`Shard::new`]; what a peer sends never trips an assertion, what an
 //! LND does against its contract always does; a message ends exactly once, and with it its operation on a
 //! descriptor, its credits and its reference on a peer.
 
+mod delay;
 mod initiator;
+mod kept;
 mod memory;
+pub mod mesh;
 mod response;
 mod target;
 mod transmit;
@@ -24,7 +29,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use lnet_wire::Nid;
-use lnet_wire::steer::SHARDS_MAX;
+use lnet_wire::steer::{PORTALS, SHARDS_MAX};
 
 pub use initiator::{GetRequest, PutRequest, RequestError};
 
@@ -46,7 +51,9 @@ use crate::time::Instant;
 use crate::topology::Topology;
 use crate::track::Trackers;
 
-use target::Inbound;
+use kept::KeptMessages;
+use mesh::Mesh;
+use target::Arriving;
 
 /// What a shard is made of.
 #[derive(Clone, Debug)]
@@ -93,9 +100,18 @@ pub struct Shard {
     peers: Peers,
     interfaces: Vec<Interface>,
     /// Messages that arrive, by [`RxId`](crate::lnd::RxId).
-    incoming: Box<[Option<Inbound>]>,
+    incoming: Box<[Arriving]>,
+    /// Those that wait.
+    kept: KeptMessages,
+    /// Lazy portals, a bit each.
+    lazy: u64,
+    /// Lists of parked messages in which one is to be tried again, a bit each; 0 between calls.
+    roused: u128,
+    mesh: Mesh,
     /// Messages that have ended and whose end has not been dealt with; empty between calls.
     ended: Queue<Done>,
+    /// Messages that hold their credits and that a delay rule holds up, in the order of their time.
+    held: Queue<Credited>,
     faults: Faults,
     counters: Counters,
 }
@@ -117,6 +133,10 @@ impl Shard {
             "{} interfaces exceed the limits",
             local.len()
         );
+        if let Some(steering) = topology.steering() {
+            let steered = steering.shard_count;
+            assert_eq!(steered, shard_count, "headers are steered to {steered} shards, not {shard_count}");
+        }
         let seed = Seed::new(hash_seed);
         let mut interfaces = Vec::with_capacity(usize::from(limits.interfaces));
         interfaces.extend(local.iter().map(|ni| Interface {
@@ -138,8 +158,13 @@ impl Shard {
             trackers: Trackers::new(limits.memory_descs),
             peers: Peers::new(limits.peers, seed),
             interfaces,
-            incoming: (0..limits.incoming).map(|_| None).collect(),
+            incoming: (0..limits.incoming).map(|_| Arriving::Idle).collect(),
+            kept: KeptMessages::new(limits.delayed, limits.asks(shard_count), shard_count),
+            lazy: 0,
+            roused: 0,
+            mesh: Mesh::new(),
             ended: Queue::new(),
+            held: Queue::new(),
             faults: Faults::new(),
             counters: Counters::default(),
         }
@@ -181,6 +206,8 @@ impl Shard {
         self.events.forget(popped);
         if recurring && self.mds.holds(md.slot(), md.generation()) {
             self.mds[md.slot()].event_slots += 1;
+            self.rouse(md.slot());
+            self.wake();
         } else {
             self.events.release(queue, 1);
         }
@@ -193,7 +220,8 @@ impl Shard {
         &self.faults
     }
 
-    /// The faults that it simulates, to change them.
+    /// The faults that it simulates, to change them; delay rules are deleted by
+    /// [`Shard::delete_delay_rules`].
     pub const fn faults_mut(&mut self) -> &mut Faults {
         &mut self.faults
     }
@@ -212,6 +240,7 @@ impl Shard {
             memory_descs: self.mds.used_count(),
             events: self.events.waiting_count(),
             messages: self.messages.count(),
+            delayed: self.kept.count(),
             trackers: self.trackers.count(),
             peers: self.peers.count(),
         }
@@ -230,11 +259,12 @@ impl Shard {
     }
 
     /// When [`Shard::handle_timeout`] has something to do: the earliest deadline of a message that waits
-    /// for a credit, or of a response.
+    /// for a credit, or of a response, or the time of one that a delay rule holds up.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let credits = self.interfaces.iter().filter_map(|interface| interface.timers.next(&self.messages));
-        credits.chain(self.trackers.next()).min()
+        let rules = [self.held.first_release(&self.messages), self.kept.next_timed()];
+        credits.chain(self.trackers.next()).chain(rules.into_iter().flatten()).min()
     }
 
     /// Whether [`Shard::poll_transmit`] has a message of any interface.
@@ -289,11 +319,15 @@ pub struct Usage {
     pub events: u32,
     /// Messages on their way out.
     pub messages: u32,
+    /// Messages that arrived and wait, or that a sibling shard puts in place, or has here.
+    pub delayed: u32,
     /// Descriptors for which responses are awaited.
     pub trackers: u32,
     /// Peers that are remembered.
     pub peers: u32,
 }
 
+// A bit for each portal's list of parked messages, and one for that of responses.
+const _: () = assert!(PORTALS < u128::BITS as usize && PORTALS <= u64::BITS as usize);
 const _: () = assert!(SHARDS_MAX <= 1 << lnet_wire::steer::COOKIE_SHARD_BITS);
 const _: () = assert!(NONE as u64 > 1 << crate::handle::SLOT_BITS);

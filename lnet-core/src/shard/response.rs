@@ -3,12 +3,12 @@
 use lnet_wire::{Header, MessageType, WireHandle};
 
 use super::Shard;
-use super::target::Inbound;
+use super::target::{Inbound, Refusal};
 use crate::event::{Event, EventKind};
 use crate::handle::{Cookie, MdHandle};
 use crate::lnd::Span;
 use crate::md::MdOptions;
-use crate::stats::DropReason;
+use crate::stats::{DelayReason, DropReason};
 
 impl Shard {
     pub(super) fn admit_ack(
@@ -17,8 +17,11 @@ impl Shard {
         handle: &WireHandle,
         match_bits: u64,
         manipulated_bytes: u32,
-    ) -> Result<(Inbound, Span), DropReason> {
+    ) -> Result<(Inbound, Span), Refusal> {
         let md = self.respondent(handle)?;
+        if !self.mds[md].has_event_slot() {
+            return Err(Refusal::Busy { md, reason: DelayReason::EventSlots });
+        }
         let event = Event {
             message_type: Some(MessageType::Ack),
             match_bits,
@@ -32,15 +35,17 @@ impl Shard {
         &mut self,
         header: &Header,
         handle: &WireHandle,
-    ) -> Result<(Inbound, Span), DropReason> {
+        lends: bool,
+    ) -> Result<(Inbound, Span), Refusal> {
         let md = self.respondent(handle)?;
         let descriptor = &self.mds[md];
         // A bound descriptor is no longer than a message.
         let room_bytes = descriptor.length_bytes as u32;
         if header.payload_length > room_bytes && !descriptor.options.contains(MdOptions::TRUNCATE) {
-            return Err(DropReason::ReplyTooLong);
+            return Err(DropReason::ReplyTooLong.into());
         }
         let length_bytes = header.payload_length.min(room_bytes);
+        self.may_start(md, lends)?;
         let event = Event {
             message_type: Some(MessageType::Reply),
             requested_bytes: header.payload_length,
@@ -61,8 +66,6 @@ impl Shard {
             Err(DropReason::MdAttached)
         } else if md.is_used_up() {
             Err(DropReason::MdExhausted)
-        } else if !md.has_event_slot() {
-            Err(DropReason::EventQueueFull)
         } else {
             Ok(slot)
         }

@@ -9,12 +9,13 @@ use lnet_wire::steer::PORTALS;
 use lnet_wire::{Body, Header, MessageType, Nid, ProcessId, WireHandle};
 
 use super::Shard;
+use super::kept::Ask;
 use crate::event::{Event, EventKind};
 use crate::lnd::{Cause, NiId, RxId, Span, Status, TxId, Uplink, Verdict};
 use crate::md::MdOptions;
 use crate::message::{Budget, Record};
-use crate::portal::{Arriving, Found};
-use crate::stats::DropReason;
+use crate::portal::{Found, Request};
+use crate::stats::{DelayReason, DropReason};
 use crate::time::Instant;
 
 /// A message whose payload an LND is putting in place.
@@ -36,56 +37,121 @@ pub(super) struct Promise {
     handle: WireHandle,
 }
 
+/// What a shard knows of a message that an LND names.
+pub(super) enum Arriving {
+    Idle,
+    /// Its LND puts it in place.
+    Delivered(Inbound),
+    /// It is delayed, or goes to a sibling: the record of it.
+    Kept(u32),
+}
+
+/// What is to become of a message.
+pub(super) enum Decision {
+    Take(Inbound, Span),
+    Wait(Wait),
+    Drop(DropReason),
+}
+
+/// What a message waits for.
+#[derive(Clone, Copy)]
+pub(super) enum Wait {
+    /// An entry that takes it.
+    Entry,
+    /// This descriptor.
+    Md { md: u32, reason: DelayReason },
+    /// The answer of a sibling.
+    Sibling(Ask),
+    /// A delay rule.
+    Time { until: Instant, rule: u64 },
+}
+
+impl Wait {
+    pub(super) const fn reason(self) -> DelayReason {
+        match self {
+            Self::Entry => DelayReason::Lazy,
+            Self::Md { reason, .. } => reason,
+            Self::Sibling(_) => DelayReason::Sibling,
+            Self::Time { .. } => DelayReason::Fault,
+        }
+    }
+}
+
+/// Why a message is not taken.
+pub(super) enum Refusal {
+    Drop(DropReason),
+    /// It has to wait for this descriptor.
+    Busy {
+        md: u32,
+        reason: DelayReason,
+    },
+}
+
+impl From<DropReason> for Refusal {
+    fn from(reason: DropReason) -> Self {
+        Self::Drop(reason)
+    }
+}
+
+/// Whose message it is, and so what there is to try.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// One of this shard's LNDs has it.
+    Arrived,
+    /// The same, and its siblings have been asked.
+    Asked,
+    /// A sibling asks, about just anyone's or about one that belongs here.
+    Visitor { steal: bool },
+}
+
 impl Uplink for Shard {
     fn header(&mut self, now: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict {
-        let idle = self.incoming.get(rx.0 as usize).map(Option::is_none);
+        let idle = self.incoming.get(rx.0 as usize).map(|arriving| matches!(arriving, Arriving::Idle));
         assert_eq!(idle, Some(true), "the LND uses {rx:?} twice, or it is beyond the limits");
-        match self.admit(now, ni, header) {
-            Ok((inbound, span)) => {
-                self.incoming[rx.0 as usize] = Some(inbound);
-                Verdict::Deliver(span)
+        let decision = match self.check(now, ni, header) {
+            Ok(None) => self.decide(ni, header, Scope::Arrived),
+            Ok(Some(wait)) => Decision::Wait(wait),
+            Err(reason) => Decision::Drop(reason),
+        };
+        let dropped = match decision {
+            Decision::Take(inbound, span) => {
+                self.incoming[rx.0 as usize] = Arriving::Delivered(inbound);
+                self.wake();
+                return Verdict::Deliver(span);
             }
-            Err(reason) => {
-                self.counters.count_drop(reason, header.payload_length);
-                Verdict::Drop
-            }
-        }
+            Decision::Wait(wait) => self.keep(rx, ni, header, wait).err(),
+            Decision::Drop(reason) => Some(reason),
+        };
+        let Some(reason) = dropped else { return Verdict::Delay };
+        self.counters.count_drop(reason, header.payload_length);
+        Verdict::Drop
     }
 
     fn received(&mut self, now: Instant, rx: RxId, status: Status) {
-        let Some(Inbound { md, event, response }) =
-            self.incoming.get_mut(rx.0 as usize).and_then(Option::take)
-        else {
-            panic!("no message arrives as {rx:?}")
-        };
-        match status {
-            Status::Ok => {
-                let carries_payload = matches!(event.kind, EventKind::Put | EventKind::Reply);
-                self.counters.received.add(if carries_payload { event.manipulated_bytes } else { 0 });
+        let arriving = self.incoming.get_mut(rx.0 as usize);
+        match arriving.map_or(Arriving::Idle, |arriving| core::mem::replace(arriving, Arriving::Idle)) {
+            Arriving::Idle => panic!("no message arrives as {rx:?}"),
+            Arriving::Delivered(inbound) => {
+                let carries_payload = matches!(inbound.event.kind, EventKind::Put | EventKind::Reply);
+                let bytes = if carries_payload { inbound.event.manipulated_bytes } else { 0 };
+                self.counters.count_received(status, bytes);
+                self.end_arrival(now, inbound, status);
             }
-            Status::NeverSent(_) | Status::Unknown(_) => self.counters.receive_failures += 1,
+            Arriving::Kept(slot) => self.received_kept(now, slot, status),
         }
-        if let (EventKind::Get, Status::Ok, Some(promise)) = (event.kind, status, response) {
-            return self.reply(now, md, event, promise);
-        }
-        let reported = self.complete(md, &event, status);
-        if let Some(promise) = response {
-            if event.kind == EventKind::Put && reported == Status::Ok {
-                self.acknowledge(now, &event, promise);
-            } else {
-                self.break_promise(promise);
-            }
-        }
+        self.wake();
     }
 
     fn sent(&mut self, now: Instant, tx: TxId, status: Status) {
         self.finish(now, tx, status);
+        self.wake();
     }
 }
 
 impl Shard {
-    /// Decides on a message that arrives.
-    fn admit(&mut self, now: Instant, ni: NiId, header: &Header) -> Result<(Inbound, Span), DropReason> {
+    /// Looks at a message without regard to what is posted: whether it is acceptable, and whether a delay
+    /// rule holds it up.
+    fn check(&mut self, now: Instant, ni: NiId, header: &Header) -> Result<Option<Wait>, DropReason> {
         let length = header.payload_length;
         let well_formed = match header.body {
             Body::Put { .. } | Body::Reply { .. } => length <= PAYLOAD_MAX_BYTES,
@@ -103,27 +169,81 @@ impl Shard {
         if header.source.nid.is_any() {
             return Err(DropReason::NoSource);
         }
-        if self.faults.is_active()
-            && let Some(reason) = self.faults.judge(now, local, header)
-        {
-            return Err(reason);
+        if !self.faults.is_active() {
+            return Ok(None);
         }
+        match self.faults.judge(now, local, header) {
+            Some(reason) => Err(reason),
+            None => Ok(self.faults.delay(now, header).map(|(until, rule)| Wait::Time { until, rule })),
+        }
+    }
+
+    /// Decides on a message that was found acceptable.
+    #[inline]
+    pub(super) fn decide(&mut self, ni: NiId, header: &Header, scope: Scope) -> Decision {
+        if scope == Scope::Arrived
+            && let Some(owner) = self.owner(header)
+        {
+            return Decision::Wait(Wait::Sibling(owner));
+        }
+        let lends = matches!(scope, Scope::Visitor { .. });
+        match self.admit(ni, header, lends) {
+            Ok((inbound, span)) => Decision::Take(inbound, span),
+            Err(Refusal::Drop(DropReason::NoMatch)) => self.unmatched(header, scope),
+            Err(Refusal::Drop(reason)) => Decision::Drop(reason),
+            Err(Refusal::Busy { md, reason }) => Decision::Wait(Wait::Md { md, reason }),
+        }
+    }
+
+    /// Decides on a message that no entry takes.
+    #[cold]
+    fn unmatched(&mut self, header: &Header, scope: Scope) -> Decision {
+        if scope == Scope::Arrived
+            && let Some(ask) = self.first_ask(header)
+        {
+            return Decision::Wait(Wait::Sibling(ask));
+        }
+        if scope != (Scope::Visitor { steal: true }) && self.is_lazy(header) {
+            return Decision::Wait(Wait::Entry);
+        }
+        Decision::Drop(DropReason::NoMatch)
+    }
+
+    /// Gives a message a place. With `lends` it is a sibling that will fill it.
+    fn admit(&mut self, ni: NiId, header: &Header, lends: bool) -> Result<(Inbound, Span), Refusal> {
         match header.body {
-            Body::Put { .. } => self.admit_put(ni, header),
+            Body::Put { .. } => self.admit_put(ni, header, lends),
             Body::Get { .. } => self.admit_get(ni, header),
             Body::Ack { md, match_bits, manipulated_length } => {
                 self.admit_ack(header, &md, match_bits, manipulated_length)
             }
-            Body::Reply { md } => self.admit_reply(header, &md),
-            Body::Hello { .. } => Err(DropReason::Malformed),
+            Body::Reply { md } => self.admit_reply(header, &md, lends),
+            Body::Hello { .. } => Err(DropReason::Malformed.into()),
         }
     }
 
-    fn admit_put(&mut self, ni: NiId, header: &Header) -> Result<(Inbound, Span), DropReason> {
+    /// Ends the operation of a message whose payload is in place, or will never be; that of a GET goes on
+    /// with the REPLY.
+    pub(super) fn end_arrival(&mut self, now: Instant, inbound: Inbound, status: Status) {
+        let Inbound { md, event, response } = inbound;
+        if let (EventKind::Get, Status::Ok, Some(promise)) = (event.kind, status, response) {
+            return self.reply(now, md, event, promise);
+        }
+        let reported = self.complete(md, &event, status);
+        if let Some(promise) = response {
+            if event.kind == EventKind::Put && reported == Status::Ok {
+                self.acknowledge(now, &event, promise);
+            } else {
+                self.break_promise(promise);
+            }
+        }
+    }
+
+    fn admit_put(&mut self, ni: NiId, header: &Header, lends: bool) -> Result<(Inbound, Span), Refusal> {
         let Body::Put { ack_md, match_bits, hdr_data, portal, offset } = header.body else {
             unreachable!("not a PUT")
         };
-        let found = self.find(&Arriving {
+        let found = self.find(&Request {
             portal,
             source: header.source,
             match_bits,
@@ -131,6 +251,7 @@ impl Shard {
             requested_bytes: header.payload_length,
             remote_offset_bytes: offset,
         })?;
+        self.may_start(found.md, lends)?;
         let acknowledges =
             ack_md != WireHandle::NONE && !self.mds[found.md].options.contains(MdOptions::ACK_DISABLE);
         let response = if acknowledges { Some(self.promise(ni, &header.source.nid, ack_md)?) } else { None };
@@ -147,11 +268,11 @@ impl Shard {
         Ok(self.take(found, event, response))
     }
 
-    fn admit_get(&mut self, ni: NiId, header: &Header) -> Result<(Inbound, Span), DropReason> {
+    fn admit_get(&mut self, ni: NiId, header: &Header) -> Result<(Inbound, Span), Refusal> {
         let Body::Get { return_md, match_bits, portal, offset, sink_length } = header.body else {
             unreachable!("not a GET")
         };
-        let found = self.find(&Arriving {
+        let found = self.find(&Request {
             portal,
             source: header.source,
             match_bits,
@@ -159,6 +280,8 @@ impl Shard {
             requested_bytes: sink_length,
             remote_offset_bytes: offset,
         })?;
+        // What it reads must not change, but nothing is written into it.
+        self.may_start(found.md, false)?;
         let response = Some(self.promise(ni, &header.source.nid, return_md)?);
         let event = Event {
             message_type: Some(MessageType::Get),
@@ -174,16 +297,34 @@ impl Shard {
     }
 
     /// The descriptor that takes a message, and how much; nothing is consumed yet.
-    fn find(&self, message: &Arriving) -> Result<Room, DropReason> {
+    fn find(&self, message: &Request) -> Result<Room, DropReason> {
         if message.portal as usize >= PORTALS {
             return Err(DropReason::Portal);
         }
         match self.tables.find(&self.mds, message) {
-            Found::Match { md, .. } if !self.mds[md].has_event_slot() => Err(DropReason::EventQueueFull),
             Found::Match { md, offset_bytes, length_bytes } => Ok(Room { md, offset_bytes, length_bytes }),
             Found::TooLong => Err(DropReason::TooLong),
             Found::Nothing => Err(DropReason::NoMatch),
         }
+    }
+
+    /// Whether a descriptor is ready for one more operation: it has an event slot, and nobody else writes
+    /// where this message may. With `lends` a sibling is going to write, so it must be idle; until it is,
+    /// nothing else starts, or the sibling might wait for ever.
+    #[inline]
+    pub(super) fn may_start(&mut self, md: u32, lends: bool) -> Result<(), Refusal> {
+        let descriptor = &mut self.mds[md];
+        if !descriptor.has_event_slot() {
+            return Err(Refusal::Busy { md, reason: DelayReason::EventSlots });
+        }
+        if descriptor.is_withheld() {
+            return Err(Refusal::Busy { md, reason: DelayReason::Lent });
+        }
+        if lends && descriptor.shares_spans() && descriptor.operations > 0 {
+            descriptor.claimed = true;
+            return Err(Refusal::Busy { md, reason: DelayReason::Lent });
+        }
+        Ok(())
     }
 
     /// Consumes what was found.
@@ -273,7 +414,7 @@ impl Shard {
         };
         let deadline = now + local.message_timeout;
         let path = (promise.ni, promise.peer);
-        self.launch(Record::new(Budget::Response, path, header, payload, operation, deadline));
+        self.launch(now, Record::new(Budget::Response, path, header, payload, operation, deadline));
     }
 }
 

@@ -5,9 +5,12 @@
 //! `lnet_return_tx_credits_locked`). Ends that cause further ends go through the `ended` queue, so nothing
 //! here recurses however many messages wait.
 
+use lnet_wire::Nid;
+
 use super::Shard;
+use crate::fault::Faults;
 use crate::lnd::{Cause, Full, NiId, Status, Transmit, TxId};
-use crate::message::{Message, PeerCredited, Record, Stage};
+use crate::message::{Credited, Message, PeerCredited, Record, Stage};
 use crate::time::Instant;
 
 impl Shard {
@@ -33,7 +36,7 @@ impl Shard {
 
     /// Ends the messages that have waited for credits until their deadline, and unlinks the descriptors for
     /// which a response has not come in time: what ends well on them from now on reads as a timeout, and
-    /// so does the UNLINK event of an idle one.
+    /// so does the UNLINK event of an idle one. Lets go on what delay rules have held up for long enough.
     pub fn handle_timeout(&mut self, now: Instant) {
         for ni in (0..self.interfaces.len()).map(|index| NiId(index as u16)) {
             while let Some(expired) =
@@ -61,17 +64,42 @@ impl Shard {
             self.counters.response_timeouts += 1;
             self.unlink_slot(md, Status::Unknown(Cause::Timeout));
         }
+        self.release_held(now, |_, (until, _)| until <= now);
+        self.release_timed(|shard| shard.kept.expired(now));
+        self.wake();
+    }
+
+    /// Deletes the delay rules with exactly this source and destination, of which each may be the wildcard,
+    /// and then stands for any. What they hold up goes on at once. Returns how many rules.
+    pub fn delete_delay_rules(&mut self, now: Instant, source: &Nid, destination: &Nid) -> usize {
+        let deleted = self.faults.delete_delay_rules(source, destination);
+        self.release_held(now, |faults, (_, rule)| !faults.has_delay_rule(rule));
+        self.release_timed(|shard| shard.kept.first_timed(|rule| !shard.faults.has_delay_rule(rule)));
+        self.wake();
+        deleted
+    }
+
+    /// Sends the messages on their way of which `due` says that no delay rule holds them up any more.
+    fn release_held(&mut self, now: Instant, due: impl Fn(&Faults, (Instant, u64)) -> bool) {
+        while let Some(message) =
+            self.held.pop_released(&mut self.messages, |release| due(&self.faults, release))
+        {
+            let ni = self.messages.record(&message).ni;
+            self.make_ready(now, ni, message);
+        }
+        self.settle(now);
     }
 
     /// Sets a new message on its way.
     #[inline]
-    pub(super) fn launch(&mut self, record: Record) {
+    pub(super) fn launch(&mut self, now: Instant, record: Record) {
         let (ni, peer) = (record.ni, record.peer);
         let message = self.messages.insert(record);
         self.counters.messages_max = self.counters.messages_max.max(self.messages.count());
         if self.peers.get_mut(peer).credits.try_take() {
             let message = self.messages.peer_credited(message);
-            self.take_interface_credit(ni, message);
+            self.take_interface_credit(now, ni, message);
+            self.settle(now);
         } else {
             self.interfaces[usize::from(ni.0)].timers.watch(&mut self.messages, &message);
             self.peers.get_mut(peer).credits.wait(&mut self.messages, message);
@@ -86,15 +114,39 @@ impl Shard {
         self.settle(now);
     }
 
-    fn take_interface_credit(&mut self, ni: NiId, message: Message<PeerCredited>) {
+    fn take_interface_credit(&mut self, now: Instant, ni: NiId, message: Message<PeerCredited>) {
         let interface = &mut self.interfaces[usize::from(ni.0)];
         if interface.credits.try_take() {
             interface.timers.forget(&mut self.messages, &message);
             let message = self.messages.credited(message);
-            interface.ready.push(&mut self.messages, message);
+            self.credited(now, ni, message);
         } else {
             interface.timers.watch(&mut self.messages, &message);
             interface.credits.wait(&mut self.messages, message);
+        }
+    }
+
+    /// A message has got its credits.
+    #[inline]
+    fn credited(&mut self, now: Instant, ni: NiId, message: Message<Credited>) {
+        if self.faults.is_active()
+            && let Some(release) = self.faults.delay(now, &self.messages.record(&message).header)
+        {
+            self.held.hold(&mut self.messages, message, release);
+        } else {
+            self.make_ready(now, ni, message);
+        }
+    }
+
+    /// Makes a message ready for its LND, unless a fault rule fails it.
+    fn make_ready(&mut self, now: Instant, ni: NiId, message: Message<Credited>) {
+        if self.faults.is_active()
+            && let Some(status) = self.faults.fail_send(now, &self.messages.record(&message).header)
+        {
+            let ended = self.messages.end(message, status);
+            self.ended.push(&mut self.messages, ended);
+        } else {
+            self.interfaces[usize::from(ni.0)].ready.push(&mut self.messages, message);
         }
     }
 
@@ -131,7 +183,7 @@ impl Shard {
         interface.timers.forget(&mut self.messages, &message);
         let message = self.messages.credited(message);
         match cause {
-            None => interface.ready.push(&mut self.messages, message),
+            None => self.credited(now, ni, message),
             Some(cause) => {
                 let ended = self.messages.end(message, Status::NeverSent(cause));
                 self.ended.push(&mut self.messages, ended);
@@ -146,7 +198,7 @@ impl Shard {
         let cause = self.overdue(now, record);
         let message: Message<PeerCredited> = self.messages.peer_credited(message);
         match cause {
-            None => self.take_interface_credit(ni, message),
+            None => self.take_interface_credit(now, ni, message),
             Some(cause) => {
                 self.interfaces[usize::from(ni.0)].timers.forget(&mut self.messages, &message);
                 let ended = self.messages.end(message, Status::NeverSent(cause));

@@ -56,6 +56,7 @@ pub(crate) fn config() -> ShardConfig {
             requests: 32,
             responses: 32,
             incoming: 16,
+            delayed: 8,
             peers: 8,
             interfaces: 2,
         },
@@ -107,6 +108,12 @@ impl Node {
         let events = self.events();
         assert_eq!(events.len(), 1, "{events:?}");
         events[0]
+    }
+
+    /// The oldest event.
+    #[track_caller]
+    pub(crate) fn event_once(&mut self) -> Event {
+        self.shard.poll_event(self.queue).unwrap()
     }
 
     pub(crate) fn transmit(&mut self) -> Option<Transmit> {

@@ -102,8 +102,9 @@ fn nothing_was_ever_attached() {
 }
 
 #[test]
-fn the_event_slots_of_a_descriptor_without_threshold_are_used_up() {
-    let mut node = Node::new(config());
+fn the_event_slots_of_a_descriptor_without_threshold_are_used_up_and_none_may_wait() {
+    let limits = Limits { delayed: 0, ..config().limits };
+    let mut node = Node::new(ShardConfig { limits, ..config() });
     let spec = MdSpec { options: MdOptions::PUT, threshold: Threshold::Infinite, ..node.md(100) };
     node.post(1, &spec);
     for _ in 0..3 {

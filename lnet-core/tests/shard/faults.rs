@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use lnet_core::ShardConfig;
 use lnet_core::fault::{
-    DropRule, FAILED_PEERS_MAX, FailedPeer, FaultError, Filter, MessageTypes, RULES_MAX, RuleCounters,
+    DropRule, FAILED_PEERS_MAX, FailedPeer, FaultError, Filter, HealthMask, MessageTypes, RULES_MAX,
+    RuleCounters,
 };
 use lnet_core::handle::MdHandle;
 use lnet_core::lnd::{NiId, RxId, Status, Uplink, Verdict};
@@ -28,6 +29,7 @@ pub(crate) const ALL: DropRule = DropRule {
     interval: Duration::ZERO,
     random: false,
     drop_all: false,
+    health: HealthMask::NONE,
 };
 
 /// A node that takes any number of PUTs and GETs with match bits 1, responses for `md` too.
@@ -150,7 +152,7 @@ fn message_types_and_portals() {
         let [acks, puts, gets, replies] = expected.map(u64::from);
         let matched = acks + puts + gets + replies;
         assert_eq!(*counters, RuleCounters { matched, puts, acks, gets, replies });
-        assert_eq!(counters.dropped(), matched);
+        assert_eq!(counters.fired(), matched);
         node.shard.faults_mut().delete_drop_rules(&Nid::ANY, &Nid::ANY);
     }
     let every_portal = filtered(Filter { portals: u64::MAX, ..Filter::EVERYTHING });
@@ -267,7 +269,7 @@ fn all_and_random_go_before_rate_and_interval() {
         node.shard.faults_mut().add_drop_rule(NOW, &rule, 3).unwrap();
         let dropped = (0..1000).filter(|_| is_dropped(&mut node, NOW, &put_header(1, 0))).count();
         let counters = *node.shard.faults().drop_rules().next().unwrap().1;
-        assert_eq!((counters.matched, counters.dropped()), (1000, dropped as u64));
+        assert_eq!((counters.matched, counters.fired()), (1000, dropped as u64));
         node.shard.faults_mut().delete_drop_rules(&Nid::ANY, &Nid::ANY);
         dropped
     };

@@ -123,7 +123,7 @@ fn run(node: &mut Node, model: &mut Vec<ModelRule>, operation: &Operation) {
         .shard
         .faults()
         .drop_rules()
-        .map(|(rule, counters)| (rule.filter.source, counters.matched, counters.dropped()))
+        .map(|(rule, counters)| (rule.filter.source, counters.matched, counters.fired()))
         .collect();
     let expected: Vec<_> =
         model.iter().rev().map(|rule| (rule.filter.source, rule.matched, rule.dropped)).collect();

@@ -3,6 +3,7 @@
 
 mod common;
 mod credits;
+mod delayed;
 mod descriptors;
 mod drops;
 mod faults;

@@ -1,18 +1,23 @@
-//! Random traffic between two shards: whatever happens, nothing is lost and nothing happens twice.
+//! Random traffic between two nodes, of one shard and of several, with lazy portals and delay rules: whatever
+//! happens, nothing is lost and nothing happens twice.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lnet_core::event::{Event, EventKind};
+use lnet_core::fault::{DelayRule, Filter};
 use lnet_core::handle::MdHandle;
 use lnet_core::lnd::{Cause, Status};
 use lnet_core::md::{MdError, MdOptions, MdSpec, Threshold, Unlinked};
 use lnet_core::portal::EntrySpec;
-use lnet_core::shard::{GetRequest, PutRequest};
+use lnet_core::shard::{GetRequest, PutRequest, Usage};
+use lnet_core::stats::{Counters, DelayReason, DropReason};
+use lnet_wire::steer::{PORTALS, Policy, Spread, SteerKey, initiator_hash, shard_of};
+use lnet_wire::{Body, Header, Nid};
 use proptest::prelude::*;
 
-use crate::common::{NI, entry, host, nid};
-use crate::pair::Pair;
+use crate::common::{FOREIGN, NI, entry, host, nid};
+use crate::pair::{Pair, Reached};
 
 /// A small generator: the same numbers for the same seed, for ever.
 struct Random(u64);
@@ -35,6 +40,8 @@ impl Random {
 struct Ledger {
     /// Operations begun on descriptors: requests, and headers taken.
     operations: u64,
+    /// Delayed messages that were given up; a descriptor may have taken them already.
+    given_up: u64,
     /// Descriptors that were idle when they were unlinked.
     idle_unlinks: u64,
     /// Events by descriptor.
@@ -64,8 +71,12 @@ impl Traffic {
             options,
             threshold,
             auto_unlink: !self.random.one_in(4),
-            ..self.pair.sides[side].node.md(self.random.below(64) as u64)
+            ..self.pair.sides[side].nodes[0].md(self.random.below(64) as u64)
         }
+    }
+
+    fn shard(&mut self) -> usize {
+        self.random.below(self.pair.sides[0].nodes.len())
     }
 
     fn post(&mut self, side: usize) {
@@ -77,11 +88,15 @@ impl Traffic {
             }
         }
         let spec = self.spec(side, options);
+        let portal = 4 + self.random.below(4) as u32;
         let ignore_bits = if self.random.one_in(3) { 1 } else { 0 };
-        let entry = EntrySpec { ignore_bits, ..entry(self.random.below(4) as u64) };
+        let entry = EntrySpec { portal, ignore_bits, ..entry(self.random.below(4) as u64) };
+        let shard = self.home(side, &entry);
+        let event_queue = Some(self.pair.sides[side].nodes[shard].queue);
+        let spec = MdSpec { event_queue, length_bytes: 4 * spec.length_bytes, ..spec };
         let side_ref = &mut self.pair.sides[side];
-        let Ok(me) = side_ref.node.shard.attach_entry(&entry) else { return };
-        match side_ref.node.shard.attach(me, &spec) {
+        let Ok(me) = side_ref.nodes[shard].shard.attach_entry(&entry) else { return };
+        match side_ref.nodes[shard].shard.attach(me, &spec) {
             Ok(md) => {
                 side_ref.memory.insert(md, vec![0; spec.length_bytes as usize]);
                 self.ledgers[side].attached.push(md);
@@ -90,11 +105,32 @@ impl Traffic {
         }
     }
 
+    /// A shard that the messages for this entry come to.
+    fn home(&mut self, side: usize, entry: &EntrySpec) -> usize {
+        let policy = policies()[entry.portal as usize];
+        if policy == Policy::Rotor {
+            return self.shard();
+        }
+        let source = host(if side == 0 { 2 } else { 1 });
+        let body = Body::Get {
+            return_md: FOREIGN,
+            match_bits: entry.match_bits,
+            portal: entry.portal,
+            offset: 0,
+            sink_length: 0,
+        };
+        let header = Header { destination: source, source, payload_length: 0, body };
+        let key = SteerKey::of(&header, 0, initiator_hash(&source.nid)).unwrap();
+        shard_of(&key, policy.pack().unwrap(), self.pair.sides[side].nodes.len() as u32) as usize
+    }
+
     fn bind(&mut self, side: usize) {
         let options = if self.random.one_in(2) { MdOptions::TRUNCATE } else { MdOptions::NONE };
-        let spec = self.spec(side, options);
+        let shard = self.shard();
+        let event_queue = Some(self.pair.sides[side].nodes[shard].queue);
+        let spec = MdSpec { event_queue, ..self.spec(side, options) };
         let side_ref = &mut self.pair.sides[side];
-        match side_ref.node.shard.bind(&spec) {
+        match side_ref.nodes[shard].shard.bind(&spec) {
             Ok(md) => {
                 side_ref.memory.insert(md, vec![7; spec.length_bytes as usize]);
                 self.ledgers[side].bound.push(md);
@@ -113,15 +149,16 @@ impl Traffic {
         if self.random.one_in(20) {
             target.nid = nid(9, 9);
         }
-        let match_bits = self.random.below(5) as u64;
+        let match_bits = self.random.below(4) as u64;
         let offset = self.random.below(80) as u32;
         let (now, ack) = (self.pair.now, self.random.one_in(2));
-        let shard = &mut self.pair.sides[side].node.shard;
+        let portal = 4 + self.random.below(4) as u32;
+        let shard = &mut self.pair.sides[side].nodes[shard_of_md(md)].shard;
         let started = if self.random.one_in(3) {
-            shard.get(now, &GetRequest { md, self_nid: None, target, portal: 4, match_bits, offset })
+            shard.get(now, &GetRequest { md, self_nid: None, target, portal, match_bits, offset })
         } else {
             let hdr_data = 0;
-            let put = PutRequest { md, ack, self_nid: None, target, portal: 4, match_bits, offset, hdr_data };
+            let put = PutRequest { md, ack, self_nid: None, target, portal, match_bits, offset, hdr_data };
             shard.put(now, &put)
         };
         self.ledgers[side].operations += u64::from(started.is_ok());
@@ -134,14 +171,14 @@ impl Traffic {
             return;
         }
         let md = list.swap_remove(self.random.below(list.len()));
-        if self.pair.sides[side].node.shard.unlink(md) == Ok(Unlinked::Done) {
+        if self.pair.sides[side].nodes[shard_of_md(md)].shard.unlink(md) == Ok(Unlinked::Done) {
             ledger.idle_unlinks += 1;
         }
     }
 
-    /// Takes the events of a side into its ledger.
-    fn listen(&mut self, side: usize) {
-        for event in self.pair.events(side) {
+    /// Takes the events of a shard into its ledger.
+    fn listen(&mut self, side: usize, shard: usize) {
+        for event in self.pair.events(side, shard) {
             self.ledgers[side].events.entry(event.md).or_default().push(event);
         }
     }
@@ -149,11 +186,57 @@ impl Traffic {
     fn header(&mut self, side: usize) {
         let waiting = self.pair.sides[side].wire.len();
         if waiting > 0 {
-            let which = self.random.below(waiting);
-            if let Some(taken) = self.pair.header(side, which) {
+            let (which, shard) = (self.random.below(waiting), self.shard());
+            if let Some(reached) = self.pair.header(side, shard, which) {
                 self.presented[side] += 1;
-                self.ledgers[side].operations += u64::from(taken);
+                self.ledgers[side].operations += u64::from(reached == Reached::Taken);
             }
+        }
+    }
+
+    fn resume(&mut self, side: usize) {
+        let shard = self.shard();
+        let reached = self.pair.resume(side, shard);
+        self.ledgers[side].operations += u64::from(reached == Some(Reached::Taken));
+    }
+
+    fn give_up(&mut self, side: usize) {
+        let delayed = self.pair.sides[side].delayed.len();
+        if delayed > 0 {
+            let which = self.random.below(delayed);
+            self.pair.give_up(side, which);
+            self.ledgers[side].given_up += 1;
+        }
+    }
+
+    fn mesh(&mut self, side: usize) {
+        let (from, to) = (self.shard(), self.shard());
+        if self.random.one_in(2) {
+            self.pair.say(side, from);
+        } else {
+            self.pair.hear(side, from, to);
+        }
+    }
+
+    /// Makes portals lazy or not, and adds or deletes delay rules.
+    fn change(&mut self, side: usize) {
+        let (shard, now) = (self.shard(), self.pair.now);
+        let portal = 4 + self.random.below(4) as u32;
+        let seed = self.random.below(1000) as u64;
+        let choice = self.random.below(8);
+        let shard = &mut self.pair.sides[side].nodes[shard].shard;
+        match choice {
+            0 => shard.clear_lazy(portal).unwrap(),
+            1 => {
+                let (rate, latency) = (5, Duration::from_secs(20));
+                let rule = DelayRule { filter: Filter::EVERYTHING, rate, interval: Duration::ZERO, latency };
+                // At some time there are enough.
+                let _ = shard.faults_mut().add_delay_rule(now, &rule, seed);
+            }
+            2 => {
+                shard.delete_delay_rules(now, &Nid::ANY, &Nid::ANY);
+            }
+            _ => shard.set_lazy(portal).unwrap(),
         }
     }
 
@@ -177,86 +260,150 @@ impl Traffic {
     }
 
     fn step(&mut self) {
-        let side = self.random.below(2);
-        match self.random.below(16) {
+        let (side, shard) = (self.random.below(2), self.shard());
+        match self.random.below(24) {
             0 => self.post(side),
             1 => self.bind(side),
             2..=4 => self.request(side),
             5 if self.random.one_in(3) => self.unlink(side),
-            6 => self.listen(side),
+            6 if self.random.one_in(2) => self.listen(side, shard),
             7..=9 => {
                 let full = self.random.one_in(5);
-                self.pair.transmit(side, full);
+                self.pair.transmit(side, shard, full);
             }
             10 | 11 => self.header(side),
             12 | 13 => self.received(side),
             14 => self.sent(side),
             15 if self.random.one_in(10) => {
                 self.pair.now = self.pair.now + Duration::from_secs(60);
-                self.pair.sides[side].node.shard.handle_timeout(self.pair.now);
+                self.tick(side, shard);
             }
+            16 | 17 => self.resume(side),
+            18 if self.random.one_in(10) => self.give_up(side),
+            19..=22 => self.mesh(side),
+            23 if self.random.one_in(4) => self.change(side),
             _ => {}
         }
     }
 
+    /// Time passes, if the shard has anything to do then.
+    fn tick(&mut self, side: usize, shard: usize) {
+        let now = self.pair.now;
+        let shard = &mut self.pair.sides[side].nodes[shard].shard;
+        if shard.poll_timeout().is_some_and(|due| due <= now) {
+            shard.handle_timeout(now);
+        }
+    }
+
+    /// Whether anything is under way.
+    fn is_busy(&self) -> bool {
+        self.pair.sides.iter().any(|side| {
+            let busy = |usage: Usage| usage.messages > 0 || usage.delayed > 0;
+            side.nodes.iter().any(|node| busy(node.shard.usage()))
+                || !(side.wire.is_empty() && side.arriving.is_empty() && side.delayed.is_empty())
+                || side.mesh.values().any(|queue| !queue.is_empty())
+        })
+    }
+
     /// Lets everything end: messages, then descriptors.
     fn drain(&mut self) {
-        while self.pair.sides.iter().any(|side| side.node.shard.usage().messages > 0 || !side.wire.is_empty())
-            || self.pair.sides.iter().any(|side| !side.arriving.is_empty())
-        {
+        let shards = self.pair.sides[0].nodes.len();
+        for (side, shard) in (0..2 * shards).map(|index| (index % 2, index / 2)) {
+            let shard = &mut self.pair.sides[side].nodes[shard].shard;
+            (4..8).for_each(|portal| shard.clear_lazy(portal).unwrap());
+            shard.delete_delay_rules(self.pair.now, &Nid::ANY, &Nid::ANY);
+        }
+        for turn in 0.. {
+            if !self.is_busy() {
+                break;
+            }
+            assert!(turn < 20_000, "it does not end");
             for side in 0..2 {
-                self.pair.transmit(side, false);
+                for shard in 0..shards {
+                    self.pair.transmit(side, shard, false);
+                    self.listen(side, shard);
+                }
                 self.header(side);
                 self.received(side);
                 self.sent(side);
+                self.resume(side);
+                self.pair.mesh(side);
             }
         }
         for side in 0..2 {
-            self.listen(side);
+            let listen = |traffic: &mut Self| (0..shards).for_each(|shard| traffic.listen(side, shard));
+            listen(self);
             while !self.ledgers[side].bound.is_empty() || !self.ledgers[side].attached.is_empty() {
                 self.unlink(side);
             }
-            self.listen(side);
+            listen(self);
+            // Siblings may have to hear of entries yet.
+            self.pair.mesh(side);
         }
     }
 
     fn check(&mut self) {
         for side in 0..2 {
             let ledger = &self.ledgers[side];
-            let node = &mut self.pair.sides[side].node;
-            let usage = node.shard.usage();
-            assert_eq!((usage.memory_descs, usage.match_entries), (0, 0));
-            assert_eq!((usage.messages, usage.events, usage.trackers), (0, 0, 0));
-            assert_eq!(node.shard.interface_credits(NI), Some(4));
-            let peer = nid(1, if side == 0 { 2 } else { 1 });
-            assert!(matches!(node.shard.peer_credits(&peer), None | Some(3)));
-            assert_eq!(node.shard.free_event_queue(node.queue), Ok(()), "event slots are lost");
+            for node in &mut self.pair.sides[side].nodes {
+                let usage = node.shard.usage();
+                assert_eq!((usage.memory_descs, usage.match_entries), (0, 0));
+                assert_eq!((usage.messages, usage.events, usage.trackers, usage.delayed), (0, 0, 0, 0));
+                assert_eq!(node.shard.interface_credits(NI), Some(4));
+                let peer = nid(1, if side == 0 { 2 } else { 1 });
+                assert!(matches!(node.shard.peer_credits(&peer), None | Some(3)));
+                assert_eq!(node.shard.free_event_queue(node.queue), Ok(()), "event slots are lost");
+                assert_eq!((node.shard.poll_resume(), node.shard.poll_mesh()), (None, None));
+            }
             assert!(self.pair.sides[side].memory.is_empty(), "a buffer was never given back");
 
             let all = ledger.events.values().flatten();
             let (unlinks, others): (Vec<&Event>, Vec<&Event>) =
                 all.partition(|event| event.kind == EventKind::Unlink);
-            assert_eq!(others.len() as u64, ledger.operations, "one event for each operation");
+            let ended = others.len() as u64;
+            let most = ledger.operations + ledger.given_up;
+            assert!((ledger.operations..=most).contains(&ended), "one event for each operation: {ended}");
             let late = unlinks.iter().filter(|event| event.status != Status::Ok).count() as u64;
             assert_eq!(unlinks.len() as u64, ledger.idle_unlinks + late);
-            assert!(late <= node.shard.counters().response_timeouts);
+            let sum = |count: fn(&Counters) -> u64| -> u64 {
+                self.pair.sides[side].nodes.iter().map(|node| count(node.shard.counters())).sum()
+            };
+            assert!(late <= sum(|counters| counters.response_timeouts));
             for (md, events) in &ledger.events {
                 let (last, before) = events.split_last().unwrap();
                 assert!(last.unlinked, "{md:?} ended without a mark");
                 assert!(before.iter().all(|event| !event.unlinked), "{md:?} ended twice");
             }
-            let counters = self.pair.sides[side].node.shard.counters();
-            let received = counters.received.messages + counters.receive_failures;
-            assert_eq!(received + counters.dropped().messages, self.presented[side]);
-            assert_eq!(counters.sent.messages, ledger.sent);
+            let received = sum(|counters| counters.received.messages + counters.receive_failures);
+            assert_eq!(received + sum(|counters| counters.dropped().messages), self.presented[side]);
+            assert_eq!(sum(|counters| counters.sent.messages), ledger.sent);
         }
+    }
+
+    fn sum(&self, count: impl Fn(&Counters) -> u64) -> u64 {
+        self.pair.sides.iter().flat_map(|side| &side.nodes).map(|node| count(node.shard.counters())).sum()
     }
 }
 
-fn run(seed: u64) -> Traffic {
-    let mut traffic =
-        Traffic { pair: Pair::new(), random: Random(seed), ledgers: Default::default(), presented: [0; 2] };
-    for _ in 0..1500 {
+/// The portals in use each have another policy.
+fn policies() -> [Policy; PORTALS] {
+    let mut policies = [Policy::Pin(0); PORTALS];
+    policies[4] = Policy::Rotor;
+    // Not the bit that entries ignore.
+    policies[5] = Policy::MatchBits { shift: 1, bits: 63, spread: Spread::Hash };
+    policies[6] = Policy::Initiator;
+    policies[7] = Policy::Pin(1);
+    policies
+}
+
+fn shard_of_md(md: MdHandle) -> usize {
+    md.0.shard().0.into()
+}
+
+fn run(seed: u64, shards: u8) -> Traffic {
+    let pair = Pair::with_shards(shards, policies());
+    let mut traffic = Traffic { pair, random: Random(seed), ledgers: Default::default(), presented: [0; 2] };
+    for _ in 0..3000 * usize::from(shards) {
         traffic.step();
     }
     traffic.drain();
@@ -267,16 +414,28 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn everything_comes_home(seed: u64) {
-        run(seed).check();
+    fn everything_comes_home(seed: u64, shards in 1_u8..=4) {
+        run(seed, shards).check();
     }
 }
 
 /// Guards the test above: its traffic really has all kinds of events and ends.
 #[test]
 fn traffic_is_varied() {
-    let traffic = run(1);
-    let events: Vec<_> = traffic.ledgers.iter().flat_map(|ledger| ledger.events.values().flatten()).collect();
+    let runs: Vec<_> = (0..20).map(|seed| run(seed, 3)).collect();
+    let sum = |count: &dyn Fn(&Counters) -> u64| runs.iter().map(|traffic| traffic.sum(count)).sum::<u64>();
+    for reason in DelayReason::ALL {
+        assert_ne!(sum(&|counters| counters.delays(reason)), 0, "nothing was delayed for: {reason}");
+    }
+    for reason in [DropReason::NotLazy, DropReason::NoMatch, DropReason::TooLong, DropReason::DelayedFull] {
+        assert_ne!(sum(&|counters| counters.drops(reason).messages), 0, "nothing was dropped for: {reason}");
+    }
+    assert!(
+        sum(&|counters| counters.lent) > sum(&|counters| counters.received.messages) / 10,
+        "little was lent"
+    );
+    let ledgers = runs.iter().flat_map(|traffic| &traffic.ledgers);
+    let events: Vec<_> = ledgers.flat_map(|ledger| ledger.events.values().flatten()).collect();
     for kind in
         [EventKind::Get, EventKind::Put, EventKind::Reply, EventKind::Ack, EventKind::Send, EventKind::Unlink]
     {

@@ -62,6 +62,7 @@ pub const LIMITS: Limits = Limits {
     requests: 1 << 10,
     responses: 1 << 10,
     incoming: 1 << 10,
+    delayed: 1 << 8,
     peers: 1 << 9,
     interfaces: 4,
 };

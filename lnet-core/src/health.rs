@@ -1,0 +1,89 @@
+//! Health statuses: how an LND judges the way that a message ended (LNet `lib-types.h: enum
+//! lnet_msg_hstatus`), names and numbers.
+
+use core::fmt;
+
+/// How a message ended badly, in the terms of health.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum HealthStatus {
+    /// The local interface was interrupted.
+    LocalInterrupt = 1,
+    /// The local interface dropped it.
+    LocalDropped = 2,
+    /// The local interface aborted it.
+    LocalAborted = 3,
+    /// The local interface has no route to the peer.
+    LocalNoRoute = 4,
+    /// The local interface failed.
+    LocalError = 5,
+    /// It timed out before it left.
+    LocalTimeout = 6,
+    /// The peer interface failed.
+    RemoteError = 7,
+    /// The peer interface dropped it.
+    RemoteDropped = 8,
+    /// The peer interface did not answer in time.
+    RemoteTimeout = 9,
+    /// It timed out, and nobody knows where.
+    NetworkTimeout = 10,
+}
+
+impl HealthStatus {
+    /// All of them, in the order of their numbers, which begin with 1.
+    pub const ALL: [Self; 10] = [
+        Self::LocalInterrupt,
+        Self::LocalDropped,
+        Self::LocalAborted,
+        Self::LocalNoRoute,
+        Self::LocalError,
+        Self::LocalTimeout,
+        Self::RemoteError,
+        Self::RemoteDropped,
+        Self::RemoteTimeout,
+        Self::NetworkTimeout,
+    ];
+
+    /// The name by which tools know it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::LocalInterrupt => "local_interrupt",
+            Self::LocalDropped => "local_dropped",
+            Self::LocalAborted => "local_aborted",
+            Self::LocalNoRoute => "local_no_route",
+            Self::LocalError => "local_error",
+            Self::LocalTimeout => "local_timeout",
+            Self::RemoteError => "remote_error",
+            Self::RemoteDropped => "remote_dropped",
+            Self::RemoteTimeout => "remote_timeout",
+            Self::NetworkTimeout => "network_timeout",
+        }
+    }
+
+    /// The status of this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.name() == name)
+    }
+}
+
+impl fmt::Display for HealthStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_count_from_one_and_names_lead_back() {
+        for (position, status) in HealthStatus::ALL.into_iter().enumerate() {
+            assert_eq!(status as usize, position + 1);
+            assert_eq!(HealthStatus::from_name(status.name()), Some(status));
+        }
+        assert_eq!(HealthStatus::from_name("ok"), None);
+    }
+}

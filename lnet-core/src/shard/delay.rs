@@ -1,0 +1,275 @@
+//! Messages that wait, and what becomes of them.
+//!
+//! A PUT without an entry waits on a lazy portal until one takes it (LNet `lib-ptl.c:
+//! lnet_ptl_attach_md`); a message for a descriptor without a threshold waits for its event slots; one for a
+//! descriptor that a sibling writes into waits for that; one that a delay rule is about waits its time.
+//! Those of one portal wait in the order in which they came and are tried in that order, so none overtakes
+//! another that is after the same.
+//!
+//! A message that is given a place late promises its response then. If there is no room for that it is
+//! dropped and counted, as one that has just arrived is: it has taken nothing yet, its sender must reckon
+//! with a drop at any time, and to wait for room would let what arrives later, when there is room again,
+//! pass it by. [`Limits`](crate::Limits) by default have room for the responses to all that may be delayed.
+
+use lnet_wire::steer::PORTALS;
+use lnet_wire::{Header, MessageType};
+
+use super::Shard;
+use super::kept::{Ask, Kept, Origin, Resumption, State, list_for, list_of};
+use super::target::{Arriving, Decision, Scope, Wait};
+use crate::list::NONE;
+use crate::lnd::{NiId, RxId, Status, Verdict};
+use crate::portal::EntryError;
+use crate::stats::{DelayReason, DropReason};
+use crate::time::Instant;
+
+impl Shard {
+    /// Makes a portal lazy: a PUT that no entry takes waits for one (LNet `lib-ptl.c: LNetSetLazyPortal`).
+    /// GETs never wait. Each shard has to be told.
+    ///
+    /// # Errors
+    /// [`EntryError::Portal`] if the index is 64 or more.
+    pub fn set_lazy(&mut self, portal: u32) -> Result<(), EntryError> {
+        self.lazy |= lazy_bit(portal)?;
+        Ok(())
+    }
+
+    /// Makes a portal an ordinary one again (LNet `lib-ptl.c: LNetClearLazyPortal`): the PUTs that wait for
+    /// an entry are dropped for [`DropReason::NotLazy`].
+    ///
+    /// # Errors
+    /// [`EntryError::Portal`] if the index is 64 or more.
+    pub fn clear_lazy(&mut self, portal: u32) -> Result<(), EntryError> {
+        self.lazy &= !lazy_bit(portal)?;
+        let mut slot = self.kept.first_parked(portal as usize);
+        while slot != NONE {
+            let next = self.kept.next(slot);
+            if self.kept.records[slot].state == (State::Parked { md: NONE }) {
+                self.settle_kept(slot, Decision::Drop(DropReason::NotLazy));
+            }
+            slot = next;
+        }
+        Ok(())
+    }
+
+    /// The next message that was delayed and is delayed no more, for the LND that holds it
+    /// ([`Lnd::resume`](crate::lnd::Lnd::resume)).
+    pub fn poll_resume(&mut self) -> Option<(NiId, RxId, Verdict)> {
+        let slot = self.kept.resumed.first();
+        let record = self.kept.records.get(slot)?;
+        let (Origin::Rx(rx), State::Resumed(resumption)) = (record.origin, record.state) else {
+            unreachable!("a message without an LND is resumed")
+        };
+        let (ni, span) = (record.ni, record.span);
+        let verdict = span.map_or(Verdict::Drop, Verdict::Deliver);
+        if let Resumption::Borrow { lender, lease } = resumption {
+            self.kept.set_state(slot, State::Borrowed { lender, lease });
+            return Some((ni, rx, verdict));
+        }
+        let inbound = self.kept.records[slot].inbound.take();
+        self.incoming[rx.0 as usize] = inbound.map_or(Arriving::Idle, Arriving::Delivered);
+        self.kept.unlink(slot);
+        self.kept.remove(slot);
+        Some((ni, rx, verdict))
+    }
+
+    /// Keeps a message that has just arrived.
+    ///
+    /// # Errors
+    /// Why it is dropped instead, when as many are kept as may be.
+    pub(super) fn keep(&mut self, rx: RxId, ni: NiId, header: &Header, wait: Wait) -> Result<(), DropReason> {
+        if self.kept.is_full() {
+            return Err(match wait {
+                Wait::Md { reason: DelayReason::EventSlots, .. } => DropReason::EventQueueFull,
+                _ => DropReason::DelayedFull,
+            });
+        }
+        let state = self.wait_for(wait);
+        let slot = self.kept.insert(Origin::Rx(rx), ni, header, state);
+        self.incoming[rx.0 as usize] = Arriving::Kept(slot);
+        Ok(())
+    }
+
+    /// The state of a message that waits for this, which is noted where it comes from.
+    pub(super) fn wait_for(&mut self, wait: Wait) -> State {
+        self.counters.count_delay(wait.reason());
+        match wait {
+            Wait::Entry => State::Parked { md: NONE },
+            Wait::Md { md, .. } => {
+                self.mds[md].awaited = true;
+                State::Parked { md }
+            }
+            Wait::Sibling(ask) => {
+                self.talks_to(ask.shard);
+                State::Asking(ask)
+            }
+            Wait::Time { until, rule } => State::Timed { until, rule },
+        }
+    }
+
+    /// Decides anew on a message that is kept here.
+    pub(super) fn decide_kept(&mut self, slot: u32, scope: Scope) -> Decision {
+        let Kept { ni, header, .. } = self.kept.records[slot];
+        self.decide(ni, &header, scope)
+    }
+
+    /// Does with a kept message what was decided.
+    pub(super) fn settle_kept(&mut self, slot: u32, decision: Decision) {
+        let origin = self.kept.records[slot].origin;
+        if let Origin::Sibling { shard, .. } = origin {
+            return self.settle_visitor(slot, shard, decision);
+        }
+        match decision {
+            Decision::Take(inbound, span) => {
+                let record = &mut self.kept.records[slot];
+                (record.inbound, record.span) = (Some(inbound), Some(span));
+                self.kept.set_state(slot, State::Resumed(Resumption::Take));
+            }
+            Decision::Drop(reason) => {
+                let record = &self.kept.records[slot];
+                self.counters.count_drop(reason, record.header.payload_length);
+                self.kept.set_state(slot, State::Resumed(Resumption::Drop));
+            }
+            Decision::Wait(wait) => {
+                let state = self.wait_for(wait);
+                self.kept.set_state(slot, state);
+            }
+        }
+    }
+
+    /// An LND has finished with a message that is kept here, or gives it up.
+    pub(super) fn received_kept(&mut self, now: Instant, slot: u32, status: Status) {
+        let record = &mut self.kept.records[slot];
+        let state = record.state;
+        let taken_bytes = record.span.map_or(0, |span| span.length_bytes);
+        let borrowed = matches!(state, State::Borrowed { .. });
+        assert!(borrowed || status != Status::Ok, "a message that is {state:?} cannot be received");
+        if state != State::Resumed(Resumption::Drop) {
+            self.counters.count_received(status, taken_bytes);
+        }
+        match state {
+            State::Borrowed { lender, lease } | State::Resumed(Resumption::Borrow { lender, lease }) => {
+                record.origin = Origin::Gone;
+                self.kept.set_state(slot, State::Returning { lender, lease, status });
+                self.talks_to(lender);
+            }
+            State::Asked(ask) => {
+                record.origin = Origin::Gone;
+                self.kept.set_state(slot, State::Withdrawing(ask));
+                self.talks_to(ask.shard);
+            }
+            _ => {
+                let inbound = record.inbound.take();
+                self.kept.unlink(slot);
+                self.kept.remove(slot);
+                if let Some(inbound) = inbound {
+                    self.end_arrival(now, inbound, status);
+                }
+            }
+        }
+    }
+
+    /// Lets the messages go on whose delay rule is through, or for which `is_gone` says that it is no more.
+    pub(super) fn release_timed(&mut self, mut due: impl FnMut(&Self) -> Option<u32>) {
+        while let Some(slot) = due(self) {
+            let decision = self.decide_kept(slot, Scope::Arrived);
+            self.settle_kept(slot, decision);
+        }
+    }
+
+    /// Tries the messages of a portal, which has just been given this descriptor, until it takes no more.
+    pub(super) fn offer(&mut self, portal: u8, md: u32) {
+        let generation = self.mds.generation(md);
+        let mut slot = self.kept.first_parked(usize::from(portal));
+        while slot != NONE && self.mds.holds(md, generation) && !self.mds[md].is_exhausted() {
+            slot = self.retry(slot);
+        }
+    }
+
+    /// Notes that messages which wait for this descriptor are to be tried again.
+    pub(super) fn rouse(&mut self, md: u32) {
+        if core::mem::take(&mut self.mds[md].awaited) {
+            let entry = self.mds[md].entry;
+            let portal = (entry != NONE).then(|| self.tables.entry(entry).portal());
+            self.roused |= 1 << list_for(portal);
+        }
+    }
+
+    /// Tries the messages again whose descriptors have changed. To be called at the end of whatever may end
+    /// an operation, free an event slot or unlink a descriptor.
+    #[inline]
+    pub(super) fn wake(&mut self) {
+        while self.roused != 0 {
+            let list = self.roused.trailing_zeros() as usize;
+            self.roused &= self.roused - 1;
+            self.wake_list(list);
+        }
+    }
+
+    #[cold]
+    fn wake_list(&mut self, list: usize) {
+        let mut slot = self.kept.first_parked(list);
+        while slot != NONE {
+            let State::Parked { md } = self.kept.records[slot].state else {
+                unreachable!("a message that is not parked is in a list of such")
+            };
+            let still_waits = md == NONE
+                || self.mds.get(md).is_some_and(|md| {
+                    !md.unlinking && !md.is_exhausted() && (!md.has_event_slot() || md.is_withheld())
+                });
+            if still_waits {
+                if md != NONE {
+                    self.mds[md].awaited = true;
+                }
+                slot = self.kept.next(slot);
+            } else {
+                slot = self.retry(slot);
+            }
+        }
+    }
+
+    /// Tries a parked message again and returns the one after it. Where it still has to wait for an entry or
+    /// a descriptor, it keeps its place.
+    fn retry(&mut self, slot: u32) -> u32 {
+        let next = self.kept.next(slot);
+        let record = &self.kept.records[slot];
+        let scope = match (record.origin, record.state) {
+            (Origin::Sibling { steal, .. }, _) => Scope::Visitor { steal },
+            // Its siblings have been asked, and tell of new entries.
+            (_, State::Parked { md: NONE }) => Scope::Asked,
+            _ => Scope::Arrived,
+        };
+        match self.decide_kept(slot, scope) {
+            Decision::Wait(Wait::Entry) => self.kept.records[slot].state = State::Parked { md: NONE },
+            Decision::Wait(Wait::Md { md, .. }) => {
+                self.mds[md].awaited = true;
+                self.kept.records[slot].state = State::Parked { md };
+            }
+            decision => self.settle_kept(slot, decision),
+        }
+        next
+    }
+
+    /// Asks a sibling that has a new entry about the messages of a portal that wait for one.
+    pub(super) fn ask_again(&mut self, portal: u8, ask: Ask) {
+        let mut slot = self.kept.first_parked(usize::from(portal));
+        while slot != NONE {
+            let next = self.kept.next(slot);
+            let record = &self.kept.records[slot];
+            if record.state == (State::Parked { md: NONE }) && matches!(record.origin, Origin::Rx(_)) {
+                self.settle_kept(slot, Decision::Wait(Wait::Sibling(ask)));
+            }
+            slot = next;
+        }
+    }
+
+    /// Whether a message without an entry waits for one.
+    pub(super) const fn is_lazy(&self, header: &Header) -> bool {
+        let list = list_of(header);
+        matches!(header.message_type(), MessageType::Put) && list < PORTALS && self.lazy >> list & 1 != 0
+    }
+}
+
+fn lazy_bit(portal: u32) -> Result<u64, EntryError> {
+    if (portal as usize) < PORTALS { Ok(1 << portal) } else { Err(EntryError::Portal(portal)) }
+}

@@ -1,0 +1,341 @@
+//! Messages that arrived and have not been given a place: the shard keeps their header, whoever holds the
+//! payload keeps that.
+//!
+//! Invariants: a record is in exactly the list that its state names, so what happens next finds it without
+//! a search and nothing allocates. A message that an LND holds here is named by its [`RxId`] until the LND
+//! has finished with it; the record outlives that while a sibling has still to be told. Those of this shard
+//! are at most [`Limits::delayed`](crate::Limits::delayed); those that siblings ask about have room of their
+//! own, a fixed share for each sibling, which never asks about more at once: so asking finds room always.
+
+use alloc::boxed::Box;
+
+use lnet_wire::steer::PORTALS;
+use lnet_wire::{Body, Header};
+
+use super::mesh::{AskId, LeaseId};
+use super::target::Inbound;
+use crate::handle::ShardId;
+use crate::list::{Link, List, NONE, Node};
+use crate::lnd::{NiId, RxId, Span, Status};
+use crate::slab::Slab;
+use crate::stats::DropReason;
+use crate::time::Instant;
+
+/// Who holds the payload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Origin {
+    /// An LND of this shard.
+    Rx(RxId),
+    /// A sibling shard, which names it so. With `steal` it is just anyone's, and goes on to the next sibling
+    /// where nothing matches.
+    Sibling { shard: ShardId, ask: AskId, steal: bool },
+    /// Nobody any more; a sibling has still to answer, or to be told.
+    Gone,
+}
+
+/// What a message waits for; each state says which list its record is in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum State {
+    /// A delay rule: `timed`.
+    Timed { until: Instant, rule: u64 },
+    /// An entry, if `md` is [`NONE`], else this descriptor: `parked`.
+    Parked { md: u32 },
+    /// To ask a sibling: its `asks`.
+    Asking(Ask),
+    /// The sibling's answer: none.
+    Asked(Ask),
+    /// To tell the sibling that the message is lost; then [`State::Asked`]: its `outbox`.
+    Withdrawing(Ask),
+    /// To be resumed: `resumed`.
+    Resumed(Resumption),
+    /// Its LND, which puts it into a span of the lender's: none.
+    Borrowed { lender: ShardId, lease: LeaseId },
+    /// To give the span back: the lender's `outbox`.
+    Returning { lender: ShardId, lease: LeaseId, status: Status },
+    /// To tell the sibling that it may have the span: its `outbox`.
+    Lending,
+    /// To tell the sibling that it may not: its `outbox`.
+    Refusing(DropReason),
+    /// The sibling, which puts it into the span: none.
+    Lent,
+}
+
+/// A question to a sibling.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Ask {
+    pub(super) shard: ShardId,
+    /// Whether any shard may take it, and then how many siblings are to be asked after this one; else this
+    /// one is where it belongs.
+    pub(super) steal: Option<u8>,
+    /// What was known of new entries of the siblings when the first was asked.
+    pub(super) news: u32,
+}
+
+/// What a delayed message is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Resumption {
+    /// To go into a descriptor of this shard.
+    Take,
+    /// To go into one of a sibling.
+    Borrow { lender: ShardId, lease: LeaseId },
+    /// To be skipped.
+    Drop,
+}
+
+pub(super) struct Kept {
+    pub(super) origin: Origin,
+    pub(super) ni: NiId,
+    pub(super) header: Header,
+    pub(super) state: State,
+    /// The operation that it has become, here.
+    pub(super) inbound: Option<Inbound>,
+    /// Where it goes, here or at a sibling.
+    pub(super) span: Option<Span>,
+    /// The order of arrival.
+    stamp: u64,
+    link: Link,
+}
+
+/// Marks the one list that a record is in.
+pub(super) struct Place;
+
+impl Node<Place> for Kept {
+    fn link(&self) -> &Link {
+        &self.link
+    }
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.link
+    }
+}
+
+/// The list of ACKs and REPLYs, behind those of the portals.
+const RESPONSES: usize = PORTALS;
+
+/// The list that a message is parked in: of its portal, or of responses.
+pub(super) const fn list_of(header: &Header) -> usize {
+    match header.body {
+        Body::Put { portal, .. } | Body::Get { portal, .. } => portal as usize,
+        Body::Ack { .. } | Body::Reply { .. } | Body::Hello { .. } => RESPONSES,
+    }
+}
+
+/// The list of messages for a descriptor of this portal, or of a bound one.
+pub(super) const fn list_for(portal: Option<u8>) -> usize {
+    match portal {
+        Some(portal) => portal as usize,
+        None => RESPONSES,
+    }
+}
+
+/// What a shard has to do with one sibling.
+pub(super) struct Sibling {
+    /// Questions that may still be asked.
+    pub(super) asks_left: u32,
+    /// Messages to ask about.
+    pub(super) asks: List<Place>,
+    /// Everything else to tell.
+    pub(super) outbox: List<Place>,
+    /// Messages of the sibling's that are kept here, and of them those that are parked.
+    pub(super) visitors: u32,
+    pub(super) parked: u32,
+}
+
+/// The messages that a shard keeps.
+pub(super) struct KeptMessages {
+    pub(super) records: Slab<Kept>,
+    pub(super) parked: [List<Place>; PORTALS + 1],
+    /// In the order of their time.
+    pub(super) timed: List<Place>,
+    pub(super) resumed: List<Place>,
+    pub(super) siblings: Box<[Sibling]>,
+    /// Messages of this shard, and the most of them.
+    own_count: u32,
+    own_max: u32,
+    /// The most of each sibling.
+    pub(super) visitors_max: u32,
+    arrivals: u64,
+}
+
+impl KeptMessages {
+    /// For so many messages of this shard, and of each of its siblings.
+    pub(super) fn new(own_max: u32, visitors_max: u32, shard_count: u8) -> Self {
+        let visitors = visitors_max * u32::from(shard_count).saturating_sub(1);
+        let sibling = |_| Sibling {
+            asks_left: visitors_max,
+            asks: List::new(),
+            outbox: List::new(),
+            visitors: 0,
+            parked: 0,
+        };
+        Self {
+            records: Slab::new(own_max + visitors),
+            parked: [const { List::new() }; PORTALS + 1],
+            timed: List::new(),
+            resumed: List::new(),
+            siblings: (0..shard_count).map(sibling).collect(),
+            own_count: 0,
+            own_max,
+            visitors_max,
+            arrivals: 0,
+        }
+    }
+
+    pub(super) const fn count(&self) -> u32 {
+        self.records.used_count()
+    }
+
+    pub(super) const fn is_full(&self) -> bool {
+        self.own_count == self.own_max
+    }
+
+    pub(super) fn sibling(&mut self, shard: ShardId) -> &mut Sibling {
+        &mut self.siblings[usize::from(shard.0)]
+    }
+
+    /// Makes a record, in the list of its state. There must be room.
+    pub(super) fn insert(&mut self, origin: Origin, ni: NiId, header: &Header, state: State) -> u32 {
+        match origin {
+            Origin::Rx(_) => {
+                assert!(!self.is_full(), "a message is kept without room");
+                self.own_count += 1;
+            }
+            Origin::Sibling { shard, .. } => {
+                let most = self.visitors_max;
+                let sibling = self.sibling(shard);
+                assert!(sibling.visitors < most, "{shard:?} asks about more messages than it may");
+                sibling.visitors += 1;
+            }
+            Origin::Gone => unreachable!("a message is kept for nobody"),
+        }
+        let stamp = self.arrivals;
+        self.arrivals += 1;
+        let record = Kept {
+            origin,
+            ni,
+            header: *header,
+            state,
+            inbound: None,
+            span: None,
+            stamp,
+            link: Link::UNLINKED,
+        };
+        let Ok(slot) = self.records.insert(record) else { unreachable!("the shares exceed the room") };
+        self.link(slot);
+        slot
+    }
+
+    /// Frees a record that is in no list.
+    pub(super) fn remove(&mut self, slot: u32) {
+        match self.records[slot].origin {
+            Origin::Sibling { shard, .. } => self.sibling(shard).visitors -= 1,
+            Origin::Rx(_) | Origin::Gone => self.own_count -= 1,
+        }
+        self.records.vacate(slot);
+    }
+
+    /// Takes a record out of the list of its old state and puts it into that of its new one.
+    pub(super) fn set_state(&mut self, slot: u32, state: State) {
+        self.unlink(slot);
+        self.records[slot].state = state;
+        self.link(slot);
+    }
+
+    /// Puts a record into the list of its state.
+    fn link(&mut self, slot: u32) {
+        let record = &self.records[slot];
+        match record.state {
+            State::Timed { .. } => {
+                self.timed.insert_by_key(&mut self.records, slot, |kept| match kept.state {
+                    State::Timed { until, .. } => until,
+                    state => unreachable!("{state:?} waits for no time"),
+                })
+            }
+            State::Parked { .. } => {
+                if let Origin::Sibling { shard, .. } = record.origin {
+                    self.siblings[usize::from(shard.0)].parked += 1;
+                }
+                let list = list_of(&self.records[slot].header);
+                self.parked[list].insert_by_key(&mut self.records, slot, |kept| kept.stamp);
+            }
+            State::Asking(Ask { shard, .. }) => {
+                self.siblings[usize::from(shard.0)].asks.push_back(&mut self.records, slot);
+            }
+            State::Resumed(_) => self.resumed.push_back(&mut self.records, slot),
+            State::Withdrawing(_) | State::Returning { .. } | State::Lending | State::Refusing(_) => {
+                let to = usize::from(self.correspondent(slot).0);
+                self.siblings[to].outbox.push_back(&mut self.records, slot);
+            }
+            State::Asked(_) | State::Borrowed { .. } | State::Lent => {}
+        }
+    }
+
+    /// Takes a record out of the list of its state.
+    pub(super) fn unlink(&mut self, slot: u32) {
+        let record = &self.records[slot];
+        match record.state {
+            State::Timed { .. } => self.timed.remove(&mut self.records, slot),
+            State::Parked { .. } => {
+                if let Origin::Sibling { shard, .. } = record.origin {
+                    self.siblings[usize::from(shard.0)].parked -= 1;
+                }
+                let list = list_of(&self.records[slot].header);
+                self.parked[list].remove(&mut self.records, slot);
+            }
+            State::Asking(Ask { shard, .. }) => {
+                self.siblings[usize::from(shard.0)].asks.remove(&mut self.records, slot);
+            }
+            State::Resumed(_) => self.resumed.remove(&mut self.records, slot),
+            State::Withdrawing(_) | State::Returning { .. } | State::Lending | State::Refusing(_) => {
+                let to = usize::from(self.correspondent(slot).0);
+                self.siblings[to].outbox.remove(&mut self.records, slot);
+            }
+            State::Asked(_) | State::Borrowed { .. } | State::Lent => {}
+        }
+    }
+
+    /// The sibling that a record has something to tell.
+    fn correspondent(&self, slot: u32) -> ShardId {
+        let record = &self.records[slot];
+        match (record.state, record.origin) {
+            (State::Returning { lender, .. }, _) => lender,
+            (State::Withdrawing(ask), _) => ask.shard,
+            (_, Origin::Sibling { shard, .. }) => shard,
+            (state, origin) => unreachable!("{origin:?} is {state:?} and has nobody to tell"),
+        }
+    }
+
+    /// The first record of a list of parked messages, or [`NONE`].
+    pub(super) const fn first_parked(&self, list: usize) -> u32 {
+        self.parked[list].first()
+    }
+
+    /// The record after this one in its list, or [`NONE`].
+    pub(super) fn next(&self, slot: u32) -> u32 {
+        List::<Place>::next(&self.records, slot)
+    }
+
+    /// When the first delay rule is through.
+    pub(super) fn next_timed(&self) -> Option<Instant> {
+        match self.records.get(self.timed.first())?.state {
+            State::Timed { until, .. } => Some(until),
+            state => unreachable!("{state:?} waits for no time"),
+        }
+    }
+
+    /// The first message whose delay rule is through.
+    pub(super) fn expired(&self, now: Instant) -> Option<u32> {
+        self.next_timed().filter(|until| *until <= now).map(|_| self.timed.first())
+    }
+
+    /// A message that waits for a delay rule that does not exist any more.
+    pub(super) fn first_timed(&self, mut is_gone: impl FnMut(u64) -> bool) -> Option<u32> {
+        let mut slot = self.timed.first();
+        while slot != NONE {
+            match self.records[slot].state {
+                State::Timed { rule, .. } if is_gone(rule) => return Some(slot),
+                _ => slot = self.next(slot),
+            }
+        }
+        None
+    }
+}

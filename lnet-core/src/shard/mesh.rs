@@ -1,0 +1,424 @@
+//! What the shards of a node say to each other: "route the header, lend the span".
+//!
+//! A message may arrive on another shard than that of its descriptor: its LND cannot steer, or its portal
+//! is served by all shards and only a sibling has an entry. Then its header goes to the sibling, the span
+//! comes back, and the shard with the payload puts it there:
+//!
+//! ```text
+//! arriving shard                         sibling
+//!   Verdict::Delay    -- Route -->       matches, consumes threshold and offset
+//!   resumes its LND   <-- Lend --        (or Refuse; or the header is parked there first)
+//!   received          -- Returned -->    event, ACK or REPLY from its own credits
+//! ```
+//!
+//! A header that belongs to a sibling by the portal's policy, or by its descriptor's cookie, goes there and
+//! nowhere else. On a portal whose policy is `Rotor` a shard without a match asks its siblings one after
+//! the other, in ascending order from its own number, before it delays or drops the message (LNet
+//! `lib-ptl.c: lnet_ptl_match_delay`, "stealing"). A sibling that refuses remembers who asked, and says so
+//! when it has a new entry on that portal; the message is then asked about again. So none misses an entry,
+//! wherever it is posted.
+//!
+//! Invariants: each `Route` is answered once; each `Lend` is followed by one `Returned`. A shard has at most a
+//! fixed number of messages with each sibling, which has room for just so many, so nothing is ever refused
+//! for want of room in between; what has to be said is in the records of the messages, so no queue grows
+//! here, however rarely [`Shard::poll_mesh`] is called. A descriptor whose spans may overlap
+//! (`MANAGE_REMOTE`, and what REPLYs go to) lends one span at a time, and only while nothing else is under
+//! way on it. A descriptor with a lent span lives until that is returned.
+//!
+//! What an arriving shard counts: messages received, failed, dropped. What the lending one does: events,
+//! responses, [`Counters::lent`](crate::stats::Counters::lent).
+
+use lnet_wire::steer::{PORTALS, PolicyWord, SteerKey, initiator_hash, shard_of};
+use lnet_wire::{Body, Header};
+
+use super::Shard;
+use super::kept::{Ask, Origin, Resumption, State};
+use super::target::{Decision, Scope, Wait};
+use crate::handle::ShardId;
+use crate::list::NONE;
+use crate::lnd::{Cause, NiId, Span, Status};
+use crate::stats::{DelayReason, DropReason};
+use crate::time::Instant;
+
+/// A question to a sibling, as the shard that asks names it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct AskId(u32);
+
+/// A lent span, as the shard that lends it names it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct LeaseId(u32);
+
+/// What a shard says to a sibling. A driver carries each to its shard once, those of one shard to another in
+/// their order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MeshMessage {
+    /// A message has arrived by this interface: who takes it? Answered by `Lend` or `Refuse`, perhaps late.
+    Route {
+        /// Names the question.
+        ask: AskId,
+        /// The interface that it arrived by; responses leave by it.
+        ni: NiId,
+        /// Its header.
+        header: Header,
+        /// Whether it belongs to no shard in particular.
+        steal: bool,
+    },
+    /// The message that was asked about is not to be had any more. `Route` is answered all the same.
+    Withdraw {
+        /// The question.
+        ask: AskId,
+    },
+    /// The payload goes into this span, which nobody else touches until it is returned.
+    Lend {
+        /// The question.
+        ask: AskId,
+        /// Names the lease.
+        lease: LeaseId,
+        /// The span; its descriptor is the lender's.
+        span: Span,
+    },
+    /// The message is not taken.
+    Refuse {
+        /// The question.
+        ask: AskId,
+        /// Why.
+        reason: DropReason,
+    },
+    /// The payload is in the span, or will never be.
+    Returned {
+        /// The lease.
+        lease: LeaseId,
+        /// How it went.
+        status: Status,
+    },
+    /// A portal has an entry that it had not when a message of the shard that hears this was refused.
+    Attached {
+        /// The portal.
+        portal: u8,
+    },
+}
+
+/// What a shard knows of its siblings, but for the messages.
+pub(super) struct Mesh {
+    /// Siblings that something may have to be said to, a bit each.
+    talks: u64,
+    /// By portal: siblings whose messages were refused since the last entry.
+    interested: [u64; PORTALS],
+    /// By portal: siblings that are to hear of an entry; and the portals with such.
+    news: [u64; PORTALS],
+    news_portals: u64,
+    /// By portal: how often a sibling told of an entry.
+    heard: [u32; PORTALS],
+}
+
+impl Mesh {
+    pub(super) const fn new() -> Self {
+        Self { talks: 0, interested: [0; PORTALS], news: [0; PORTALS], news_portals: 0, heard: [0; PORTALS] }
+    }
+
+    /// The portal of which a sibling is to hear next.
+    fn next_news(&mut self, to: ShardId) -> Option<u8> {
+        let mut portals = self.news_portals;
+        while portals != 0 {
+            let portal = portals.trailing_zeros() as usize;
+            portals &= portals - 1;
+            if self.news[portal] >> to.0 & 1 != 0 {
+                self.news[portal] &= !(1 << to.0);
+                if self.news[portal] == 0 {
+                    self.news_portals &= !(1 << portal);
+                }
+                return Some(portal as u8);
+            }
+        }
+        None
+    }
+}
+
+impl Shard {
+    /// What this shard has to say next, and to which sibling. A driver that cannot carry it to that one now
+    /// asks [`Shard::poll_mesh_to`] for the others.
+    #[inline]
+    pub fn poll_mesh(&mut self) -> Option<(ShardId, MeshMessage)> {
+        while self.mesh.talks != 0 {
+            let to = ShardId(self.mesh.talks.trailing_zeros() as u8);
+            if let Some(message) = self.poll_mesh_to(to) {
+                return Some((to, message));
+            }
+        }
+        None
+    }
+
+    /// What this shard has to say next to one sibling.
+    pub fn poll_mesh_to(&mut self, to: ShardId) -> Option<MeshMessage> {
+        if self.mesh.talks.checked_shr(to.0.into()).unwrap_or(0) & 1 == 0 {
+            return None;
+        }
+        let sibling = self.kept.sibling(to);
+        let told = sibling.outbox.first();
+        if told != NONE {
+            return Some(self.say(told, to));
+        }
+        let asked = sibling.asks.first();
+        if asked != NONE && sibling.asks_left > 0 {
+            return Some(self.say(asked, to));
+        }
+        let news = self.mesh.next_news(to);
+        if news.is_none() {
+            self.mesh.talks &= !(1 << to.0);
+        }
+        news.map(|portal| MeshMessage::Attached { portal })
+    }
+
+    /// A sibling has said something.
+    ///
+    /// # Panics
+    /// If the driver carries a message to the wrong shard, or twice.
+    pub fn handle_mesh(&mut self, now: Instant, from: ShardId, message: MeshMessage) {
+        let is_sibling = from != self.id && usize::from(from.0) < self.kept.siblings.len();
+        assert!(is_sibling, "{from:?} is no sibling of {:?}", self.id);
+        match message {
+            MeshMessage::Route { ask, ni, header, steal } => {
+                let origin = Origin::Sibling { shard: from, ask, steal };
+                let slot = self.kept.insert(origin, ni, &header, State::Lent);
+                let decision = self.decide_kept(slot, Scope::Visitor { steal });
+                self.settle_visitor(slot, from, decision);
+            }
+            MeshMessage::Withdraw { ask } => self.withdrawn(from, ask),
+            MeshMessage::Lend { ask: AskId(slot), lease, span } => self.lent(slot, from, lease, span),
+            MeshMessage::Refuse { ask: AskId(slot), reason } => self.refused(slot, from, reason),
+            MeshMessage::Returned { lease: LeaseId(slot), status } => self.returned(now, slot, status),
+            MeshMessage::Attached { portal } => {
+                let heard = &mut self.mesh.heard[usize::from(portal)];
+                *heard = heard.wrapping_add(1);
+                let ask = Ask { shard: from, steal: Some(0), news: *heard };
+                self.ask_again(portal, ask);
+            }
+        }
+        self.wake();
+    }
+
+    /// Something may have to be said to a sibling.
+    pub(super) const fn talks_to(&mut self, sibling: ShardId) {
+        self.mesh.talks |= 1 << sibling.0;
+    }
+
+    /// Where a header belongs, if not here.
+    #[inline]
+    pub(super) fn owner(&self, header: &Header) -> Option<Ask> {
+        let steering = self.topology.steering()?;
+        let (policy, initiator) = match header.body {
+            Body::Put { portal, .. } | Body::Get { portal, .. } => {
+                let policy = *steering.policies.get(portal as usize)?;
+                if self.topology.is_rotor(portal) {
+                    return None;
+                }
+                let by_initiator = self.topology.is_by_initiator(portal);
+                (policy, if by_initiator { initiator_hash(&header.source.nid) } else { 0 })
+            }
+            // A handle of another life names nothing here or elsewhere.
+            Body::Ack { md, .. } | Body::Reply { md } if md.interface_cookie == self.interface_cookie => {
+                (PolicyWord::default(), 0)
+            }
+            Body::Ack { .. } | Body::Reply { .. } | Body::Hello { .. } => return None,
+        };
+        // The message id decides on `Rotor` portals alone, whose messages are nobody's in particular.
+        let key = SteerKey::of(header, 0, initiator)?;
+        let shard = ShardId(shard_of(&key, policy, steering.shard_count.into()) as u8);
+        (shard != self.id).then_some(Ask { shard, steal: None, news: 0 })
+    }
+
+    /// The sibling that is asked first about a message that nobody takes here, if any is.
+    pub(super) fn first_ask(&self, header: &Header) -> Option<Ask> {
+        let portal = portal_of(header)?;
+        let siblings = self.kept.siblings.len() as u8 - 1;
+        let news = self.mesh.heard[usize::from(portal)];
+        (siblings > 0 && self.topology.is_rotor(portal.into())).then(|| Ask {
+            shard: self.after(self.id),
+            steal: Some(siblings - 1),
+            news,
+        })
+    }
+
+    /// Notes that a portal has a new entry, for the siblings that have missed one.
+    pub(super) const fn tell_of_entry(&mut self, portal: u8) {
+        let interested = core::mem::replace(&mut self.mesh.interested[portal as usize], 0);
+        if interested != 0 {
+            self.mesh.news[portal as usize] |= interested;
+            self.mesh.news_portals |= 1 << portal;
+            self.mesh.talks |= interested;
+        }
+    }
+
+    /// Does with a sibling's message what was decided.
+    pub(super) fn settle_visitor(&mut self, slot: u32, from: ShardId, decision: Decision) {
+        self.talks_to(from);
+        let header = &self.kept.records[slot].header;
+        match decision {
+            Decision::Take(inbound, span) => {
+                let md = &mut self.mds[inbound.md];
+                md.lent = header.message_type().carries_payload() && md.shares_spans();
+                let record = &mut self.kept.records[slot];
+                (record.inbound, record.span) = (Some(inbound), Some(span));
+                self.kept.set_state(slot, State::Lending);
+            }
+            Decision::Drop(reason) => {
+                if let (DropReason::NoMatch, Some(portal)) = (reason, portal_of(header)) {
+                    self.mesh.interested[usize::from(portal)] |= 1 << from.0;
+                }
+                self.kept.set_state(slot, State::Refusing(reason));
+            }
+            Decision::Wait(wait) => {
+                // Half of its room stays for messages that need not wait.
+                let parked_max = self.kept.visitors_max.div_ceil(2);
+                let state = if self.kept.sibling(from).parked < parked_max {
+                    self.wait_for(wait)
+                } else {
+                    State::Refusing(match wait {
+                        Wait::Md { reason: DelayReason::EventSlots, .. } => DropReason::EventQueueFull,
+                        _ => DropReason::DelayedFull,
+                    })
+                };
+                self.kept.set_state(slot, state);
+            }
+        }
+    }
+
+    /// Takes a record's message for a sibling.
+    fn say(&mut self, slot: u32, to: ShardId) -> MeshMessage {
+        let record = &self.kept.records[slot];
+        match (record.state, record.origin) {
+            (State::Asking(ask), _) => {
+                let (ni, header, steal) = (record.ni, record.header, ask.steal.is_some());
+                self.kept.set_state(slot, State::Asked(ask));
+                self.kept.sibling(to).asks_left -= 1;
+                MeshMessage::Route { ask: AskId(slot), ni, header, steal }
+            }
+            (State::Withdrawing(ask), _) => {
+                self.kept.set_state(slot, State::Asked(ask));
+                MeshMessage::Withdraw { ask: AskId(slot) }
+            }
+            (State::Returning { lease, status, .. }, _) => {
+                self.kept.unlink(slot);
+                self.kept.remove(slot);
+                self.kept.sibling(to).asks_left += 1;
+                MeshMessage::Returned { lease, status }
+            }
+            (State::Lending, Origin::Sibling { ask, .. }) => {
+                let Some(span) = record.span else { unreachable!("nothing is lent") };
+                self.kept.set_state(slot, State::Lent);
+                MeshMessage::Lend { ask, lease: LeaseId(slot), span }
+            }
+            (State::Refusing(reason), Origin::Sibling { ask, .. }) => {
+                self.kept.unlink(slot);
+                self.kept.remove(slot);
+                MeshMessage::Refuse { ask, reason }
+            }
+            (state, origin) => unreachable!("{origin:?} is {state:?} and says nothing"),
+        }
+    }
+
+    /// A sibling lends a span for a message.
+    fn lent(&mut self, slot: u32, lender: ShardId, lease: LeaseId, span: Span) {
+        self.asked(slot, lender);
+        let record = &mut self.kept.records[slot];
+        if record.origin == Origin::Gone {
+            let status = Status::Unknown(Cause::Cancelled);
+            self.kept.set_state(slot, State::Returning { lender, lease, status });
+            self.talks_to(lender);
+        } else {
+            record.span = Some(span);
+            self.kept.set_state(slot, State::Resumed(Resumption::Borrow { lender, lease }));
+        }
+    }
+
+    /// A sibling does not take a message.
+    fn refused(&mut self, slot: u32, by: ShardId, reason: DropReason) {
+        let ask = self.asked(slot, by);
+        self.kept.sibling(by).asks_left += 1;
+        self.talks_to(by);
+        let record = &self.kept.records[slot];
+        if record.origin == Origin::Gone {
+            self.kept.unlink(slot);
+            self.kept.remove(slot);
+            return;
+        }
+        match ask.steal {
+            Some(0) if reason == DropReason::NoMatch => self.all_refused(slot, ask),
+            Some(left) if reason == DropReason::NoMatch => {
+                let ask = Ask { shard: self.after(by), steal: Some(left - 1), news: ask.news };
+                self.kept.set_state(slot, State::Asking(ask));
+                self.talks_to(ask.shard);
+            }
+            _ => self.settle_kept(slot, Decision::Drop(reason)),
+        }
+    }
+
+    /// All siblings have refused a message. What has changed here meanwhile is looked at, and what has
+    /// changed there is asked about again.
+    fn all_refused(&mut self, slot: u32, ask: Ask) {
+        let mut decision = self.decide_kept(slot, Scope::Asked);
+        let unmatched = matches!(decision, Decision::Wait(Wait::Entry) | Decision::Drop(DropReason::NoMatch));
+        let again = self.first_ask(&self.kept.records[slot].header);
+        if let (true, Some(again)) = (unmatched, again)
+            && again.news != ask.news
+        {
+            decision = Decision::Wait(Wait::Sibling(again));
+        }
+        self.settle_kept(slot, decision);
+    }
+
+    /// The question that a sibling answers.
+    fn asked(&self, slot: u32, sibling: ShardId) -> Ask {
+        match self.kept.records.get(slot).map(|record| record.state) {
+            Some(State::Asked(ask) | State::Withdrawing(ask)) if ask.shard == sibling => ask,
+            state => panic!("{sibling:?} answers a question that is {state:?}"),
+        }
+    }
+
+    /// A sibling has lost the message that it asked about: it is refused if it is still parked, and else the
+    /// answer is on its way.
+    fn withdrawn(&mut self, from: ShardId, withdrawn: AskId) {
+        for list in 0..self.kept.parked.len() {
+            let mut slot = self.kept.first_parked(list);
+            while slot != NONE {
+                let is_it = matches!(self.kept.records[slot].origin,
+                    Origin::Sibling { shard, ask, .. } if shard == from && ask == withdrawn);
+                if is_it {
+                    self.kept.set_state(slot, State::Refusing(DropReason::NotLazy));
+                    self.talks_to(from);
+                    return;
+                }
+                slot = self.kept.next(slot);
+            }
+        }
+    }
+
+    /// A sibling returns a span.
+    fn returned(&mut self, now: Instant, slot: u32, status: Status) {
+        let record = self.kept.records.get(slot).map(|record| record.state);
+        assert_eq!(record, Some(State::Lent), "a span is returned that is not lent");
+        let Some(inbound) = self.kept.records[slot].inbound.take() else {
+            unreachable!("a lent span has no operation")
+        };
+        self.kept.remove(slot);
+        self.mds[inbound.md].lent = false;
+        self.rouse(inbound.md);
+        self.counters.lent += u64::from(status == Status::Ok);
+        self.end_arrival(now, inbound, status);
+    }
+
+    /// The shard after this one.
+    const fn after(&self, shard: ShardId) -> ShardId {
+        ShardId((shard.0 + 1) % self.kept.siblings.len() as u8)
+    }
+}
+
+/// The portal of a PUT or GET.
+const fn portal_of(header: &Header) -> Option<u8> {
+    match header.body {
+        Body::Put { portal, .. } | Body::Get { portal, .. } if (portal as usize) < PORTALS => {
+            Some(portal as u8)
+        }
+        _ => None,
+    }
+}
