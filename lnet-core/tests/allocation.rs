@@ -4,16 +4,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lnet_core::fault::{DropRule, Filter, HealthMask, RULES_MAX};
+use lnet_core::fault::{DelayRule, DropRule, Filter, HealthMask, RULES_MAX};
 use lnet_core::handle::{EqHandle, ShardId};
-use lnet_core::lnd::{NiId, RxId, Status, Uplink, Verdict};
+use lnet_core::lnd::{Cause, NiId, RxId, Status, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::{EntrySpec, Position};
 use lnet_core::shard::{GetRequest, PutRequest, RequestError};
-use lnet_core::stats::DropReason;
+use lnet_core::stats::{DelayReason, DropReason};
 use lnet_core::time::Instant;
-use lnet_core::topology::{LocalNi, Topology};
+use lnet_core::topology::{LocalNi, Steering, Topology};
 use lnet_core::{Limits, Shard, ShardConfig};
+use lnet_wire::steer::{PORTALS, Policy, PolicyWord};
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
 const NI: NiId = NiId(0);
@@ -152,6 +153,119 @@ fn round(shard: &mut Shard, queue: EqHandle, now: Instant) {
     }
     assert!(ended > 100, "{ended} descriptors ended");
     assert_eq!((shard.usage().memory_descs, shard.usage().messages), (0, 0));
+}
+
+/// Two shards of a node, both of which serve the lazy portal 4.
+fn shards() -> [Shard; 2] {
+    let mut policies = [PolicyWord::default(); PORTALS];
+    policies[4] = Policy::Rotor.pack().unwrap();
+    let nid = host(1).nid;
+    let message_timeout = Duration::from_secs(50);
+    let ni = LocalNi { nid, net: nid.net(), credits: 64, peer_credits: 64, message_timeout };
+    let topology = Arc::new(Topology::new(vec![ni]).with_steering(Steering { shard_count: 2, policies }));
+    [0, 1].map(|shard| {
+        let mut shard = Shard::new(ShardConfig {
+            shard: ShardId(shard),
+            shard_count: 2,
+            interface_cookie: 1,
+            pid: ProcessId::LUSTRE_PID,
+            limits: Limits { incoming: 64, delayed: 40, ..Limits::DEFAULT },
+            topology: Arc::clone(&topology),
+            hash_seed: 1,
+        });
+        shard.set_lazy(4).unwrap();
+        shard
+    })
+}
+
+/// Carries what the shards say, and ends what they resume; how many messages were taken.
+fn settle(shards: &mut [Shard; 2], now: Instant) -> u32 {
+    let mut taken = 0;
+    let mut moved = true;
+    while moved {
+        moved = false;
+        for from in 0..2 {
+            while let Some((ShardId(to), message)) = shards[from].poll_mesh() {
+                shards[usize::from(to)].handle_mesh(now, ShardId(from as u8), message);
+                moved = true;
+            }
+            while let Some((_, rx, verdict)) = shards[from].poll_resume() {
+                if verdict != Verdict::Drop {
+                    shards[from].received(now, rx, Status::Ok);
+                    taken += 1;
+                }
+                moved = true;
+            }
+            while let Some(transmit) = shards[from].poll_transmit(NI) {
+                shards[from].sent(now, transmit.tx, Status::Ok);
+            }
+        }
+    }
+    taken
+}
+
+/// More messages wait than may, for a delay rule, an entry and a sibling; some are given up.
+fn wait(shards: &mut [Shard; 2], now: Instant) {
+    let latency = Duration::from_secs(1);
+    let rule = DelayRule { filter: Filter::EVERYTHING, rate: 3, interval: Duration::ZERO, latency };
+    shards[0].faults_mut().add_delay_rule(now, &rule, 1).unwrap();
+    let ack_md = WireHandle { interface_cookie: 5, object_cookie: 5 };
+    for number in 0..50 {
+        let body = Body::Put { ack_md, match_bits: number % 20, hdr_data: 0, portal: 4, offset: 0 };
+        let header = Header { destination: host(1), source: host(2), payload_length: 10, body };
+        let verdict = shards[0].header(now, NI, RxId(number as u32), &header);
+        assert_eq!(verdict == Verdict::Delay, number < 40, "message {number}");
+    }
+    settle(shards, now);
+    shards[0].delete_delay_rules(now, &Nid::ANY, &Nid::ANY);
+    settle(shards, now);
+    (0..4).for_each(|rx| shards[0].received(now, RxId(rx), Status::Unknown(Cause::Reset)));
+    let mut taken = 0;
+    for match_bits in 0..10 {
+        for shard in 0..2 {
+            let spec = EntrySpec {
+                portal: 4,
+                source: ANYONE,
+                match_bits,
+                ignore_bits: 0,
+                auto_unlink: true,
+                position: Position::After,
+            };
+            let me = shards[shard].attach_entry(&spec).unwrap();
+            let md = MdSpec { threshold: Threshold::Count(1), ..without_events() };
+            shards[shard].attach(me, &md).unwrap();
+            taken += settle(shards, now);
+        }
+    }
+    // Of the 20 for these entries 4 were given up; of the others the entries of the sibling took the second.
+    assert_eq!(taken, 16);
+    assert_eq!([shards[0].counters().lent, shards[1].counters().lent], [0, 6]);
+    for shard in &mut *shards {
+        shard.clear_lazy(4).unwrap();
+        shard.set_lazy(4).unwrap();
+    }
+    settle(shards, now);
+    assert_eq!(shards[0].usage().delayed + shards[1].usage().delayed, 0);
+}
+
+fn without_events() -> MdSpec {
+    MdSpec {
+        length_bytes: 100,
+        max_size_bytes: None,
+        threshold: Threshold::Infinite,
+        options: MdOptions::PUT,
+        auto_unlink: true,
+        event_queue: None,
+        user_ptr: 0,
+    }
+}
+
+#[test]
+fn nothing_is_allocated_while_messages_wait() {
+    let mut shards = shards();
+    let measured = allocation_counter::measure(|| wait(&mut shards, Instant(0)));
+    assert_eq!(measured.count_total, 0, "{measured:?}");
+    assert_ne!(shards[0].counters().delays(DelayReason::Fault), 0);
 }
 
 #[test]

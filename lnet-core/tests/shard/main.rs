@@ -3,6 +3,7 @@
 
 mod common;
 mod credits;
+mod delay_rules;
 mod delayed;
 mod descriptors;
 mod drops;
@@ -10,6 +11,7 @@ mod faults;
 mod faults_model;
 mod initiator;
 mod matching;
+mod mesh;
 mod model;
 mod pair;
 mod target;

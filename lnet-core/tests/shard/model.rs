@@ -1,9 +1,10 @@
-//! The match tables against a list per portal that is searched from its head.
+//! The match tables against a list per portal that is searched from its head, and lazy portals against a list of
+//! what waits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lnet_core::handle::{MdHandle, MeHandle};
-use lnet_core::lnd::{Span, Status, Uplink, Verdict};
+use lnet_core::lnd::{Cause, RxId, Span, Status, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};
 use lnet_core::portal::{EntryError, EntrySpec, Position};
 use lnet_core::stats::DropReason;
@@ -11,7 +12,7 @@ use lnet_wire::{Body, Header, ProcessId, WireHandle};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use crate::common::{ANYONE, FOREIGN, NOW, Node, config, host};
+use crate::common::{ANYONE, FOREIGN, NI, NOW, Node, config, host};
 
 #[derive(Clone, Debug)]
 enum Operation {
@@ -22,6 +23,9 @@ enum Operation {
     Unlink(Index),
     UnlinkEntry(Index),
     Arrive(Arriving),
+    SetLazy(u32),
+    ClearLazy(u32),
+    GiveUp(Index),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -57,9 +61,14 @@ enum Expected {
     Nothing,
 }
 
-/// Entries of each portal, in their order.
 #[derive(Default)]
-struct Model(BTreeMap<u32, Vec<ModelEntry>>);
+struct Model {
+    /// Entries of each portal, in their order.
+    entries: BTreeMap<u32, Vec<ModelEntry>>,
+    lazy: BTreeSet<u32>,
+    /// Messages that wait, in the order in which they came.
+    delayed: Vec<(RxId, Arriving)>,
+}
 
 impl ModelMd {
     fn exhausted(&self) -> bool {
@@ -75,7 +84,7 @@ fn is_unique(spec: &EntrySpec) -> bool {
 impl Model {
     fn refusal(&self, spec: &EntrySpec, capacity: usize) -> Option<EntryError> {
         let portal = spec.portal;
-        let others = self.0.get(&portal).map_or(&[][..], Vec::as_slice);
+        let others = self.entries.get(&portal).map_or(&[][..], Vec::as_slice);
         if others.iter().any(|other| is_unique(&other.spec) != is_unique(spec)) {
             return Some(EntryError::Kind { portal });
         }
@@ -86,26 +95,33 @@ impl Model {
     }
 
     fn entries(&self) -> impl Iterator<Item = &ModelEntry> {
-        self.0.values().flatten()
+        self.entries.values().flatten()
     }
 
     fn insert(&mut self, entry: ModelEntry) {
-        let list = self.0.entry(entry.spec.portal).or_default();
+        let list = self.entries.entry(entry.spec.portal).or_default();
         let at = if entry.spec.position == Position::Before { 0 } else { list.len() };
         list.insert(at, entry);
     }
 
     fn remove(&mut self, handle: MeHandle) {
-        self.0.values_mut().for_each(|list| list.retain(|entry| entry.handle != handle));
+        self.entries.values_mut().for_each(|list| list.retain(|entry| entry.handle != handle));
     }
 
     fn entry_mut(&mut self, handle: MeHandle) -> &mut ModelEntry {
-        self.0.values_mut().flatten().find(|entry| entry.handle == handle).unwrap()
+        self.entries.values_mut().flatten().find(|entry| entry.handle == handle).unwrap()
+    }
+
+    /// Whether a descriptor is posted and takes more.
+    fn is_open(&self, md: MdHandle) -> bool {
+        self.entries()
+            .filter_map(|entry| entry.md.as_ref())
+            .any(|other| other.handle == md && !other.exhausted())
     }
 
     /// The tests of LNet `lib-ptl.c: lnet_try_match_md`, one by one.
     fn arrive(&mut self, message: &Arriving) -> Expected {
-        let list = self.0.entry(message.portal).or_default();
+        let list = self.entries.entry(message.portal).or_default();
         for at in 0..list.len() {
             let ModelEntry { spec, md, .. } = &mut list[at];
             let Some(md) = md else { continue };
@@ -171,7 +187,34 @@ impl Pair {
             Threshold::Count(count) => Some(count),
             Threshold::Infinite => None,
         };
-        self.model.entry_mut(entry).md = Some(ModelMd { handle, spec, offset: 0, left });
+        let modelled = self.model.entry_mut(entry);
+        modelled.md = Some(ModelMd { handle, spec, offset: 0, left });
+        let portal = modelled.spec.portal;
+        self.model.delayed.clone().into_iter().filter(|(_, message)| message.portal == portal).for_each(
+            |(rx, message)| {
+                if self.model.is_open(handle) {
+                    self.retry(rx, &message);
+                }
+            },
+        );
+        assert_eq!(self.node.shard.poll_resume(), None);
+    }
+
+    /// A message that waits is tried again.
+    fn retry(&mut self, rx: RxId, message: &Arriving) {
+        let expected = match self.model.arrive(message) {
+            Expected::Nothing => return,
+            Expected::TooLong => Verdict::Drop,
+            Expected::Take { md, offset, length } => {
+                let length_bytes = u32::try_from(length).unwrap();
+                Verdict::Deliver(Span { md, offset_bytes: offset, length_bytes })
+            }
+        };
+        self.model.delayed.retain(|(other, _)| *other != rx);
+        assert_eq!(self.node.shard.poll_resume(), Some((NI, rx, expected)), "{message:?}");
+        if expected != Verdict::Drop {
+            self.node.shard.received(NOW, rx, Status::Ok);
+        }
     }
 
     fn unlink(&mut self, entry: MeHandle) {
@@ -193,6 +236,7 @@ impl Pair {
         let payload_length = if put { length } else { 0 };
         let header = Header { destination: host(1), source, payload_length, body };
         match self.model.arrive(message) {
+            Expected::Nothing if put && self.model.lazy.contains(&portal) => self.delay(&header, message),
             Expected::Nothing => self.node.assert_drop(&header, DropReason::NoMatch),
             Expected::TooLong => self.node.assert_drop(&header, DropReason::TooLong),
             Expected::Take { md, offset, length } => {
@@ -210,12 +254,47 @@ impl Pair {
         }
     }
 
+    fn delay(&mut self, header: &Header, message: &Arriving) {
+        if self.model.delayed.len() == 8 {
+            return self.node.assert_drop(header, DropReason::DelayedFull);
+        }
+        let used = |rx: &RxId| self.model.delayed.iter().any(|(other, _)| other == rx);
+        // 0 is for those that do not wait.
+        let rx = (1..).map(RxId).find(|rx| !used(rx)).unwrap();
+        assert_eq!(self.node.shard.header(NOW, NI, rx, header), Verdict::Delay);
+        self.model.delayed.push((rx, *message));
+    }
+
+    fn clear_lazy(&mut self, portal: u32) {
+        self.node.shard.clear_lazy(portal).unwrap();
+        self.model.lazy.remove(&portal);
+        let (gone, kept) = self.model.delayed.iter().partition(|(_, message)| message.portal == portal);
+        self.model.delayed = kept;
+        let gone: Vec<(RxId, Arriving)> = gone;
+        for (rx, _) in gone {
+            assert_eq!(self.node.shard.poll_resume(), Some((NI, rx, Verdict::Drop)));
+        }
+    }
+
+    fn give_up(&mut self, index: Index) {
+        if !self.model.delayed.is_empty() {
+            let (rx, _) = self.model.delayed.remove(index.index(self.model.delayed.len()));
+            self.node.shard.received(NOW, rx, Status::Unknown(Cause::Reset));
+        }
+    }
+
     fn run(&mut self, operation: Operation) {
         let handles: Vec<_> = self.model.entries().map(|entry| entry.handle).collect();
         let pick = |index: Index| handles[index.index(handles.len())];
         match operation {
             Operation::Post(spec, md) => self.post(&spec, md),
             Operation::Arrive(message) => self.arrive(&message),
+            Operation::SetLazy(portal) => {
+                self.node.shard.set_lazy(portal).unwrap();
+                self.model.lazy.insert(portal);
+            }
+            Operation::ClearLazy(portal) => self.clear_lazy(portal),
+            Operation::GiveUp(index) => self.give_up(index),
             _ if handles.is_empty() => {}
             Operation::Attach(index, md) => {
                 if self.model.entry_mut(pick(index)).md.is_none() {
@@ -229,6 +308,8 @@ impl Pair {
             }
         }
         let usage = self.node.shard.usage();
+        assert_eq!(self.node.shard.poll_resume(), None);
+        assert_eq!(usage.delayed as usize, self.model.delayed.len());
         assert_eq!(usage.match_entries as usize, self.model.entries().count());
         assert_eq!(
             usage.memory_descs as usize,
@@ -297,6 +378,12 @@ fn operations() -> impl Strategy<Value = Operation> {
         1 => any::<Index>().prop_map(Operation::Unlink),
         1 => any::<Index>().prop_map(Operation::UnlinkEntry),
         10 => arrivals().prop_map(Operation::Arrive),
+        1 => (0_u32..2).prop_map(Operation::SetLazy),
+        1 => any::<Index>().prop_map(Operation::GiveUp),
+        1 => (0_u32..4).prop_map(|draw| match draw {
+            0 | 1 => Operation::ClearLazy(draw),
+            _ => Operation::SetLazy(draw - 2),
+        }),
     ]
 }
 
