@@ -21,6 +21,17 @@ pub enum UmemError {
         /// As configured.
         headroom_bytes: u32,
     },
+    /// More registered memory than there may be chunks for.
+    #[error(
+        "{registered_bytes} bytes of registered memory besides {chunk_count} chunks; expected no more than \
+         {CHUNK_COUNT_MAX} chunks of 4096 bytes together"
+    )]
+    Registered {
+        /// As configured.
+        registered_bytes: u64,
+        /// As configured.
+        chunk_count: u32,
+    },
     /// The system's pool of huge pages does not suffice.
     #[error(
         "no {page_count} huge pages of 2 MiB ({source}); raise vm.nr_hugepages, or let the UMEM lie on \

@@ -9,6 +9,8 @@
 //! - For a chunk that is with the user there is at most one `Frame`; for one that is with the kernel none.
 //! - A frame is made only when its UMEM is, or from an address that the kernel returned and that is with
 //!   the kernel; any other address is counted in [`Umem::bad_descriptors`] and otherwise ignored.
+//! - Registered memory ([`Registered`]) lies in the same UMEM and is sent from, never received into: no frame
+//!   stands for it, and a completion of its is counted and goes nowhere.
 //! - Rings keep their socket open and their UMEM mapped, so no order of dropping leaves the kernel with
 //!   memory that is gone.
 
@@ -20,14 +22,17 @@ mod error;
 mod memory;
 pub mod plain;
 mod reclaim;
+mod registered;
 pub mod ring;
 mod socket;
 mod umem;
 
 pub use config::{BindMode, QueueConfig, RING_ENTRIES_MAX, RingSizes};
 pub use error::{ReclaimError, SocketError, UmemError};
+pub use registered::{Registered, RegisteredRun, RegisteredRuns};
 pub use ring::{
-    CompletionRing, FRAGMENTS_MAX, FillRing, PushError, RxDescriptor, RxRing, TxDescriptor, TxRing,
+    CompletionRing, FRAGMENTS_MAX, FillRing, PushError, RegisteredPushError, RxDescriptor, RxRing,
+    TxDescriptor, TxRing,
 };
 pub use socket::{Kick, Queue, Socket, Statistics, open_queue};
 pub use umem::{

@@ -115,6 +115,26 @@ pub struct KernelDescriptor {
     pub more: bool,
 }
 
+/// A run of registered memory that the user sends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KernelRegistered {
+    /// First byte, from the start of the UMEM; what [`KernelCompletion::complete_raw`] gives back.
+    pub address: u64,
+    /// Number of bytes.
+    pub length: u32,
+    /// Whether the frame on the wire goes on in the next descriptor.
+    pub more: bool,
+}
+
+/// What the user sends.
+#[derive(PartialEq, Eq, Debug)]
+pub enum KernelSent {
+    /// Out of a frame.
+    Frame(KernelDescriptor),
+    /// Out of registered memory.
+    Registered(KernelRegistered),
+}
+
 /// Takes what the user fills in.
 #[derive(Debug)]
 pub struct KernelFill {
@@ -187,20 +207,30 @@ pub struct KernelTx {
 }
 
 impl KernelTx {
-    /// The next descriptor to send.
+    /// The next descriptor to send, of a user that sends out of frames only.
+    ///
+    /// # Panics
+    /// If it is of registered memory.
     pub fn take(&mut self) -> Option<KernelDescriptor> {
+        match self.take_sent()? {
+            KernelSent::Frame(descriptor) => Some(descriptor),
+            KernelSent::Registered(run) => panic!("registered memory was sent: {run:?}"),
+        }
+    }
+
+    /// The next descriptor to send.
+    pub fn take_sent(&mut self) -> Option<KernelSent> {
         while self.half.available(1) > 0 {
-            let raw = self.half.read()?;
+            let RawDescriptor { address, length, options } = self.half.read()?;
             self.half.publish();
-            if let Some(frame) = self.umem.take_as_kernel(raw.address) {
-                let offset = (raw.address % u64::from(CHUNK_BYTES)) as u32;
-                let more = raw.options & OPTION_CONTINUED != 0;
-                return Some(KernelDescriptor {
-                    frame: KernelFrame(frame),
-                    offset,
-                    length: raw.length,
-                    more,
-                });
+            let more = options & OPTION_CONTINUED != 0;
+            if self.umem.area().contains(address) {
+                return Some(KernelSent::Registered(KernelRegistered { address, length, more }));
+            }
+            if let Some(frame) = self.umem.take_as_kernel(address) {
+                let offset = (address % u64::from(CHUNK_BYTES)) as u32;
+                let frame = KernelFrame(frame);
+                return Some(KernelSent::Frame(KernelDescriptor { frame, offset, length, more }));
             }
         }
         None

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::error::UmemError;
 use super::memory::{Memory, PageKind};
+use super::registered::Area;
 use super::socket::Attachment;
 
 /// Bytes of a chunk; the most that AF_XDP takes in aligned mode on pages of 4 KiB.
@@ -64,13 +65,21 @@ pub struct UmemConfig {
     pub headroom_bytes: u32,
     /// Which pages to use.
     pub huge_pages: HugePages,
+    /// Bytes of registered memory ([`Umem::register`]), beyond the chunks; rounded up to whole ones, which
+    /// count towards [`CHUNK_COUNT_MAX`].
+    pub registered_bytes: u64,
 }
 
 impl UmemConfig {
-    /// `chunk_count` chunks, no headroom, huge pages when there are any.
+    /// `chunk_count` chunks, no headroom, no registered memory, huge pages when there are any.
     #[must_use]
     pub const fn new(chunk_count: u32) -> Self {
-        Self { chunk_count, headroom_bytes: 0, huge_pages: HugePages::Prefer }
+        Self { chunk_count, headroom_bytes: 0, huge_pages: HugePages::Prefer, registered_bytes: 0 }
+    }
+
+    /// Whole chunks of registered memory.
+    fn registered_chunks(&self) -> u64 {
+        self.registered_bytes.div_ceil(u64::from(CHUNK_BYTES))
     }
 }
 
@@ -125,6 +134,8 @@ pub struct Umem {
     memory: Memory,
     /// Who holds each chunk: `USER`, `KERNEL` or `STAND_IN`.
     holders: Box<[AtomicU8]>,
+    /// The memory behind the chunks that `holders` are about.
+    area: Area,
     bad_descriptors: AtomicU64,
     id: NonZeroU32,
     headroom_bytes: u32,
@@ -151,11 +162,18 @@ impl Umem {
     /// # Errors
     /// [`UmemError`] when `chunk_count` is out of range or there is no memory.
     pub fn plain(chunk_count: u32) -> Result<(Arc<Self>, Vec<Frame>), UmemError> {
-        let config = UmemConfig::new(chunk_count);
-        let length_bytes = checked_length(&config)?;
+        Self::plain_with(&UmemConfig::new(chunk_count))
+    }
+
+    /// As [`Umem::plain`], with a headroom and registered memory, but without a choice of pages.
+    ///
+    /// # Errors
+    /// As [`Umem::new`].
+    pub fn plain_with(config: &UmemConfig) -> Result<(Arc<Self>, Vec<Frame>), UmemError> {
+        let length_bytes = checked_length(config)?;
         let memory = Memory::heap(length_bytes, CHUNK_BYTES as usize)
             .map_err(|source| UmemError::Map { length_bytes, source })?;
-        Self::over(memory, Pages::Heap, &config)
+        Self::over(memory, Pages::Heap, config)
     }
 
     fn over(memory: Memory, pages: Pages, config: &UmemConfig) -> Result<(Arc<Self>, Vec<Frame>), UmemError> {
@@ -169,6 +187,8 @@ impl Umem {
         let umem = Self {
             memory,
             holders,
+            // `checked_length` bounds it.
+            area: Area::new(config.chunk_count, config.registered_chunks() as u32),
             bad_descriptors: AtomicU64::new(0),
             id,
             headroom_bytes: config.headroom_bytes,
@@ -179,7 +199,7 @@ impl Umem {
         Ok((Arc::new(umem), frames))
     }
 
-    /// Number of chunks.
+    /// Number of chunks that frames stand for.
     #[must_use]
     pub fn chunk_count(&self) -> u32 {
         // `checked_length` bounds it.
@@ -233,9 +253,28 @@ impl Umem {
     #[inline]
     fn chunk_start(&self, frame: &Frame) -> NonNull<u8> {
         self.assert_own(frame);
-        let offset = frame.chunk_index as usize * CHUNK_BYTES as usize;
-        // SAFETY: frames are made only for chunk numbers below the count that the mapping was sized for.
+        self.address_of(frame.chunk_index)
+    }
+
+    /// The first byte of a chunk, be it a frame's or registered.
+    #[inline]
+    pub(super) fn address_of(&self, chunk_index: u32) -> NonNull<u8> {
+        let offset = chunk_index as usize * CHUNK_BYTES as usize;
+        debug_assert!(offset < self.memory.length_bytes());
+        // SAFETY: frames and registered memory are made only of chunks that the mapping was sized for.
         unsafe { self.memory.base().add(offset) }
+    }
+
+    /// The registered memory.
+    #[inline]
+    pub(super) fn area(&self) -> &Area {
+        &self.area
+    }
+
+    /// What tells this UMEM from others of this process.
+    #[inline]
+    pub(super) fn id(&self) -> NonZeroU32 {
+        self.id
     }
 
     #[inline]
@@ -303,6 +342,7 @@ impl Umem {
 
     /// Takes back every chunk that the kernel holds. The caller has made sure that it uses none of them.
     pub(super) fn take_all(&self) -> Vec<Frame> {
+        self.area.take_all();
         (0..self.chunk_count())
             .filter_map(|chunk_index| self.take(u64::from(chunk_index) * u64::from(CHUNK_BYTES)))
             .collect()
@@ -310,7 +350,8 @@ impl Umem {
 
     /// The memory, as the kernel is told of it: address of the first byte and length in bytes.
     pub(super) fn extent(&self) -> (u64, u64) {
-        let length_bytes = u64::from(self.chunk_count()) * u64::from(CHUNK_BYTES);
+        let chunks = u64::from(self.chunk_count()) + u64::from(self.area.chunk_count());
+        let length_bytes = chunks * u64::from(CHUNK_BYTES);
         debug_assert!(length_bytes <= self.memory.length_bytes() as u64);
         (self.memory.base().as_ptr().expose_provenance() as u64, length_bytes)
     }
@@ -329,7 +370,12 @@ fn checked_length(config: &UmemConfig) -> Result<usize, UmemError> {
     if config.headroom_bytes > HEADROOM_MAX_BYTES {
         return Err(UmemError::Headroom { headroom_bytes: config.headroom_bytes });
     }
-    Ok(config.chunk_count as usize * CHUNK_BYTES as usize)
+    let registered_chunks = config.registered_chunks();
+    if registered_chunks > u64::from(CHUNK_COUNT_MAX - config.chunk_count) {
+        let UmemConfig { chunk_count, registered_bytes, .. } = *config;
+        return Err(UmemError::Registered { registered_bytes, chunk_count });
+    }
+    Ok((config.chunk_count as usize + registered_chunks as usize) * CHUNK_BYTES as usize)
 }
 
 fn map(length_bytes: usize, huge_pages: HugePages) -> Result<(Memory, Pages), UmemError> {
@@ -405,6 +451,12 @@ mod tests {
         );
         let config = UmemConfig { headroom_bytes: HEADROOM_MAX_BYTES + 1, ..UmemConfig::new(1) };
         assert!(matches!(Umem::new(&config), Err(UmemError::Headroom { headroom_bytes: 3840 })));
+        let left_bytes = u64::from(CHUNK_COUNT_MAX - 1) * u64::from(CHUNK_BYTES);
+        for registered_bytes in [left_bytes + 1, u64::MAX] {
+            let config = UmemConfig { registered_bytes, ..UmemConfig::new(1) };
+            let expected = UmemError::Registered { registered_bytes, chunk_count: 1 };
+            assert_eq!(Umem::new(&config).unwrap_err(), expected);
+        }
     }
 
     // Miri maps no memory.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rustix::net::xdp::XdpDesc;
 
 use super::half::{Entry, Half};
+use crate::xsk::registered::RegisteredRun;
 use crate::xsk::umem::{CHUNK_BYTES, Frame, Umem};
 
 /// The most descriptors of one frame on the wire: the first one and 17 fragments, what a kernel with the
@@ -105,6 +106,24 @@ impl PushError {
     }
 }
 
+/// Why bytes of registered memory were not taken.
+#[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum RegisteredPushError {
+    /// The transmit ring has no room.
+    #[error("the transmit ring is full")]
+    Full,
+    /// The frame would have more than [`FRAGMENTS_MAX`] descriptors: see [`PushError::Fragments`].
+    #[error("a frame of more than {FRAGMENTS_MAX} descriptors")]
+    Fragments,
+}
+
+/// What keeps a ring from taking a descriptor.
+enum Refusal {
+    Fragments,
+    Full,
+}
+
 /// Frames on their way to the kernel, to be received into. One per queue, shared by its sockets.
 #[derive(Debug)]
 pub struct FillRing {
@@ -162,14 +181,17 @@ impl FillRing {
 pub struct CompletionRing {
     half: Half<u64>,
     umem: Arc<Umem>,
+    /// Descriptors of registered memory that have come back, ever.
+    registered: u64,
 }
 
 impl CompletionRing {
     pub(in crate::xsk) fn new(half: Half<u64>, umem: Arc<Umem>) -> Self {
-        Self { half, umem }
+        Self { half, umem, registered: 0 }
     }
 
-    /// Hands at most `budget` frames that the kernel has finished with to `take`; returns how many.
+    /// Hands at most `budget` frames that the kernel has finished with to `take`; returns how many. What was sent from
+    /// registered memory counts towards the budget and is handed to nobody.
     #[inline]
     pub fn drain(&mut self, budget: u32, mut take: impl FnMut(Frame)) -> u32 {
         let count = self.half.available(budget);
@@ -181,6 +203,7 @@ impl CompletionRing {
                     taken += 1;
                     take(frame);
                 }
+                None if self.umem.area().take_back(address) => self.registered += 1,
                 None => self.umem.count_bad_descriptor(),
             }
         }
@@ -188,6 +211,13 @@ impl CompletionRing {
             self.half.publish();
         }
         taken
+    }
+
+    /// Descriptors of registered memory that the kernel has finished with and [`Self::drain`] has seen, since
+    /// the ring was made.
+    #[must_use]
+    pub fn registered(&self) -> u64 {
+        self.registered
     }
 
     /// Frames that could be drained now: what to look at again before sleeping.
@@ -295,19 +325,51 @@ impl TxRing {
         if offset >= CHUNK_BYTES || length == 0 || length > CHUNK_BYTES - offset {
             return Err(PushError::Bounds(descriptor));
         }
-        let fragments = self.fragments + 1;
-        if more && fragments >= FRAGMENTS_MAX {
-            return Err(PushError::Fragments(descriptor));
-        }
-        if self.half.available(1) == 0 {
-            return Err(PushError::Full(descriptor));
+        match self.refusal(more) {
+            None => {}
+            Some(Refusal::Fragments) => return Err(PushError::Fragments(descriptor)),
+            Some(Refusal::Full) => return Err(PushError::Full(descriptor)),
         }
         let address = self.umem.give(descriptor.frame) + u64::from(offset);
+        self.write(address, length, more);
+        Ok(())
+    }
+
+    /// As [`Self::push`], for bytes of registered memory: no frame goes, and none comes back. The bytes must
+    /// not be written before the kernel has finished with them.
+    ///
+    /// # Errors
+    /// [`RegisteredPushError`]; the run can be pushed again.
+    ///
+    /// # Panics
+    /// If the run is another UMEM's.
+    #[inline]
+    pub fn push_registered(&mut self, run: RegisteredRun<'_>, more: bool) -> Result<(), RegisteredPushError> {
+        assert!(run.umem() == self.umem.id(), "registered memory of another UMEM was sent");
+        match self.refusal(more) {
+            None => {}
+            Some(Refusal::Fragments) => return Err(RegisteredPushError::Fragments),
+            Some(Refusal::Full) => return Err(RegisteredPushError::Full),
+        }
+        self.umem.area().give(run.address());
+        self.write(run.address(), run.length_bytes(), more);
+        Ok(())
+    }
+
+    #[inline]
+    fn refusal(&mut self, more: bool) -> Option<Refusal> {
+        if more && self.fragments + 1 >= FRAGMENTS_MAX {
+            return Some(Refusal::Fragments);
+        }
+        (self.half.available(1) == 0).then_some(Refusal::Full)
+    }
+
+    #[inline]
+    fn write(&mut self, address: u64, length: u32, more: bool) {
         let options = if more { OPTION_CONTINUED } else { 0 };
         let written = self.half.write(RawDescriptor { address, length, options });
         debug_assert!(written, "the ring has room for an entry");
-        self.fragments = if more { fragments } else { 0 };
-        Ok(())
+        self.fragments = if more { self.fragments + 1 } else { 0 };
     }
 
     /// Makes what was pushed visible to the kernel. It sends it when it is kicked
