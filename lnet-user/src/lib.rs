@@ -5,13 +5,14 @@
 //! ([`runtime::ShardThread`]).
 //!
 //! Invariants: `runtime` knows `lnd`, `lnd` knows `xsk` and `netlink`, never back up; only `runtime` owns a
-//! shard; only `bpf` knows aya; unsafe code is in `xsk` and `uring` alone.
+//! shard; only `bpf` knows aya; unsafe code is in `xsk`, `uring` and `region` alone.
 
 pub mod bpf;
 pub mod lnd;
 pub mod memory;
 pub mod netlink;
 pub mod node;
+pub mod region;
 pub mod runtime;
 pub mod uring;
 pub mod xsk;

@@ -1,124 +1,401 @@
 //! Buffers of memory descriptors: where a shard's payload bytes are.
 //!
 //! A [`Buffer`] is lent by value when a descriptor is attached or bound, and comes home with the event
-//! that carries the descriptor's unlinked mark. In between only the shard's drivers write to it.
+//! that carries the descriptor's unlinked mark, or once the last lease on it is back, if that is later. In
+//! between only the shard's drivers write to it, and those to whom they lend a part.
+//!
+//! Leases (`region`) are of two kinds. A message that arrives on another shard than its descriptor's is
+//! received there: the descriptor's shard lends the span ([`Memory::lend_write`]), the other one adopts the lease
+//! ([`Memory::adopt`]) and from then on finds the span's bytes as if they were its own, until it releases
+//! them ([`Memory::release`]). And an event's payload is read on other threads by a read lease
+//! ([`Memory::read_lease`]).
 
 use std::ops::{Deref, DerefMut, Range};
 
-use lnet_core::handle::MdHandle;
+use lnet_core::handle::{MdHandle, ShardId};
 use lnet_core::lnd::Span;
+use lnet_core::md::{MdOptions, MdSpec};
 
-/// An owned run of payload bytes.
-#[derive(PartialEq, Eq, Default)]
-pub struct Buffer(Box<[u8]>);
+use crate::region::{LeaseError, ReadLease, Region, WriteLease};
+use crate::xsk::{Registered, RegisteredRuns};
+
+/// An owned run of payload bytes: ordinary memory, or registered with a UMEM ([`crate::xsk::Umem::register`]).
+pub struct Buffer(Region);
 
 impl Buffer {
     /// A buffer of `length_bytes` zero bytes.
     #[must_use]
     pub fn zeroed(length_bytes: usize) -> Self {
-        Self(vec![0; length_bytes].into_boxed_slice())
+        Self::from(vec![0; length_bytes])
+    }
+}
+
+impl Default for Buffer {
+    fn default() -> Self {
+        Self::zeroed(0)
     }
 }
 
 impl From<Vec<u8>> for Buffer {
     fn from(bytes: Vec<u8>) -> Self {
-        Self(bytes.into_boxed_slice())
+        Self(Region::from(bytes.into_boxed_slice()))
+    }
+}
+
+impl From<Registered> for Buffer {
+    fn from(bytes: Registered) -> Self {
+        Self(Region::from(bytes))
     }
 }
 
 impl Deref for Buffer {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
-        &self.0
+        // One that is lent to a descriptor cannot be got at, and none comes home before its leases are back.
+        granted(self.0.bytes(0..self.0.length_bytes()))
     }
 }
 
 impl DerefMut for Buffer {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.0
+        let length_bytes = self.0.length_bytes();
+        granted(self.0.bytes_mut(0..length_bytes))
     }
 }
+
+impl PartialEq for Buffer {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Buffer {}
 
 impl std::fmt::Debug for Buffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Buffer({} bytes)", self.0.len())
+        write!(f, "Buffer({} bytes)", self.0.length_bytes())
     }
 }
 
-/// What a descriptor has lent, or had: the event that brings it home may wait in its queue while the slot
-/// has a new descriptor.
+/// Where the bytes of a span lie, for whoever sends them.
+#[derive(Debug)]
+pub enum Placement<'a> {
+    /// In memory that has to be copied into frames.
+    Ordinary(&'a [u8]),
+    /// In the UMEM: these runs can go into a transmit ring as they are
+    /// ([`crate::xsk::TxRing::push_registered`]). The message has been sent only when
+    /// [`Memory::is_in_flight`] says no.
+    Registered(RegisteredRuns<'a>),
+}
+
+/// How a descriptor borrows its buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Terms {
+    /// Whether an event will bring it home. Without an event queue it is freed when the slot is reused.
+    pub(crate) comes_home: bool,
+    /// Whether peers choose which bytes they write, so that a span may be written again.
+    pub(crate) peers_choose: bool,
+}
+
+impl Terms {
+    /// Those of a descriptor that is made like this.
+    pub(crate) fn of(md: &MdSpec) -> Self {
+        Self {
+            comes_home: md.event_queue.is_some(),
+            peers_choose: md.options.contains(MdOptions::MANAGE_REMOTE),
+        }
+    }
+}
+
+/// What a descriptor has lent. Small, for there are many and each message looks one up.
 #[derive(Debug)]
 struct Loan {
     md: MdHandle,
     buffer: Buffer,
-    /// Whether an event will bring it home. Without an event queue it is freed when the slot is reused.
-    comes_home: bool,
 }
 
-/// The buffers that a shard's memory descriptors hold, by slot of their handle.
+const _: () = assert!(size_of::<Option<Loan>>() == 32);
+
+/// The loan of a descriptor that is gone while its buffer is still here: its slot was reused before its last
+/// event was taken, or that event was taken while a lease was out.
+#[derive(Debug)]
+struct Ended {
+    loan: Loan,
+    terms: Terms,
+    /// Whether the last event has been taken, and only leases keep the buffer from coming home.
+    is_due: bool,
+}
+
+/// A run of a sibling shard's buffer that is this shard's to write.
+#[derive(Debug)]
+struct Adopted {
+    md: MdHandle,
+    offset_bytes: u64,
+    lease: WriteLease,
+}
+
+impl Adopted {
+    /// Where the bytes of `span` are in the lease, if they are there.
+    fn range(&self, span: &Span) -> Option<Range<usize>> {
+        let start = usize::try_from(span.offset_bytes.checked_sub(self.offset_bytes)?).ok()?;
+        let range = start..start.checked_add(span.length_bytes as usize)?;
+        (self.md == span.md && range.end <= self.lease.len()).then_some(range)
+    }
+}
+
+/// The buffers that a shard's memory descriptors hold, by slot of their handle, and the spans of its siblings'
+/// that it has been lent.
 #[derive(Debug)]
 pub struct Memory {
+    shard: ShardId,
     loans: Vec<Option<Loan>>,
-    /// Loans of descriptors whose slot was reused before their last event was taken; no more than there
-    /// are events.
-    ended: Vec<Loan>,
+    /// Those of the loan in the same place.
+    terms: Vec<Terms>,
+    /// No more than there are events and leases.
+    ended: Vec<Ended>,
+    /// In the order of descriptor and offset. The lenders see to it that none overlap.
+    adopted: Vec<Adopted>,
+    adopted_max: usize,
 }
 
 impl Memory {
-    /// Room for the buffers of `descriptors` memory descriptors.
+    /// The memory of `shard`, with room for the buffers of `descriptors` memory descriptors and for
+    /// `adopted_max` leases of siblings: as many as messages may arrive at once.
     #[must_use]
-    pub fn new(descriptors: u32) -> Self {
-        Self { loans: (0..descriptors).map(|_| None).collect(), ended: Vec::new() }
+    pub fn new(shard: ShardId, descriptors: u32, adopted_max: u32) -> Self {
+        Self {
+            shard,
+            loans: (0..descriptors).map(|_| None).collect(),
+            terms: vec![Terms::default(); descriptors as usize],
+            ended: Vec::new(),
+            adopted: Vec::with_capacity(adopted_max as usize),
+            adopted_max: adopted_max as usize,
+        }
     }
 
-    /// Takes the buffer of a descriptor that was just made; `comes_home` if it has an event queue.
-    pub(crate) fn lend(&mut self, md: MdHandle, buffer: Buffer, comes_home: bool) {
-        let loan = Loan { md, buffer, comes_home };
-        let former = self.loans[md.0.slot() as usize].replace(loan);
-        self.ended.extend(former.filter(|loan| loan.comes_home));
+    /// Takes the buffer of a descriptor that was just made.
+    pub(crate) fn lend(&mut self, md: MdHandle, buffer: Buffer, terms: Terms) {
+        let slot = md.0.slot() as usize;
+        let former = self.loans[slot].replace(Loan { md, buffer });
+        let terms = std::mem::replace(&mut self.terms[slot], terms);
+        let waits = former.filter(|_| terms.comes_home);
+        self.ended.extend(waits.map(|loan| Ended { loan, terms, is_due: false }));
     }
 
-    /// Gives the buffer of a descriptor back whose last event has been taken.
+    /// Gives the buffer of a descriptor back whose last event has been taken. While a lease on it is out it
+    /// stays, and [`Memory::poll_home`] gives it back.
     pub(crate) fn give_back(&mut self, md: MdHandle) -> Option<Buffer> {
-        let loan = self.loans[md.0.slot() as usize].take_if(|loan| loan.md == md);
+        let slot = md.0.slot() as usize;
+        let current = self.loans[slot].take_if(|loan| loan.md == md);
+        let current = current.map(|loan| Ended { loan, terms: self.terms[slot], is_due: false });
         let ended = || {
-            let place = self.ended.iter().position(|loan| loan.md == md)?;
+            let place = self.ended.iter().position(|ended| ended.loan.md == md && !ended.is_due)?;
             Some(self.ended.swap_remove(place))
         };
-        Some(loan.or_else(ended)?.buffer)
+        let mut ended = current.or_else(ended)?;
+        if ended.loan.buffer.0.is_whole() {
+            return Some(ended.loan.buffer);
+        }
+        self.ended.push(Ended { is_due: true, ..ended });
+        None
     }
 
-    /// The bytes of a span.
+    /// A buffer that could not come home with its descriptor's last event, and can now that its leases are
+    /// back. Until then, and until it is taken here, its spans can be read and lent as before.
+    pub(crate) fn poll_home(&mut self) -> Option<(MdHandle, Buffer)> {
+        let is_ready = |ended: &mut Ended| ended.is_due && ended.loan.buffer.0.is_whole();
+        let place = self.ended.iter_mut().position(is_ready)?;
+        let Loan { md, buffer } = self.ended.swap_remove(place).loan;
+        Some((md, buffer))
+    }
+
+    /// The bytes of a span: of a descriptor of this shard's, or of a sibling's that was adopted, or of a part
+    /// of one.
     ///
     /// # Panics
     /// If the descriptor has no buffer or the span leaves it: spans come from the shard, which checked
-    /// them against the descriptor's length.
+    /// them against the descriptor's length. If a write lease on some of the bytes is out.
     #[inline]
     #[must_use]
     pub fn bytes(&self, span: &Span) -> &[u8] {
-        let current = self.loans[span.md.0.slot() as usize].as_ref();
-        let loan = current.filter(|loan| loan.md == span.md);
-        let ended = || self.ended.iter().find(|loan| loan.md == span.md);
-        &loan.or_else(ended).expect(NO_LOAN).buffer[range(span)]
+        match self.current(span) {
+            Some(loan) => granted(loan.buffer.0.bytes(range(span))),
+            None => self.bytes_elsewhere(span),
+        }
     }
 
-    /// The bytes of a span, to be written.
+    /// The bytes of a span, to be written; otherwise as [`Memory::bytes`].
+    ///
+    /// # Panics
+    /// As [`Memory::bytes`], and if a read lease on some of the bytes is out.
+    #[inline]
+    #[must_use]
+    pub fn bytes_mut(&mut self, span: &Span) -> &mut [u8] {
+        // Only a descriptor that still lives is written to, and that one has its slot.
+        match self.loans.get_mut(span.md.0.slot() as usize) {
+            Some(Some(loan)) if loan.md == span.md => granted(loan.buffer.0.bytes_mut(range(span))),
+            _ => adopted_bytes_mut(&mut self.adopted, self.shard, span),
+        }
+    }
+
+    /// Where the bytes of a span lie that is to be sent.
     ///
     /// # Panics
     /// As [`Memory::bytes`].
     #[inline]
     #[must_use]
-    pub fn bytes_mut(&mut self, span: &Span) -> &mut [u8] {
-        // Only a descriptor that still lives is written to, and that one has its slot.
-        let current = self.loans[span.md.0.slot() as usize].as_mut();
-        let loan = current.filter(|loan| loan.md == span.md);
-        &mut loan.expect(NO_LOAN).buffer[range(span)]
+    pub fn placement(&self, span: &Span) -> Placement<'_> {
+        let bytes = self.bytes(span);
+        match self.current(span).and_then(|loan| loan.buffer.0.registered()) {
+            Some(registered) => Placement::Registered(registered.runs(range(span))),
+            None => Placement::Ordinary(bytes),
+        }
+    }
+
+    /// Whether the kernel has descriptors of registered chunks that the span lies in, for whatever message.
+    ///
+    /// # Panics
+    /// If the span's descriptor is none of this shard's, or the span leaves it.
+    #[must_use]
+    pub fn is_in_flight(&self, span: &Span) -> bool {
+        let loan = self.current(span).expect(NO_LOAN);
+        loan.buffer.0.registered().is_some_and(|registered| registered.is_in_flight(range(span)))
+    }
+
+    /// Whether a lease on some of the span's bytes is out. To be asked before [`Memory::bytes_mut`] of a
+    /// descriptor in which peers choose the spans (`LNET_MD_MANAGE_REMOTE`): others overlap nothing.
+    ///
+    /// # Panics
+    /// As [`Memory::is_in_flight`].
+    #[must_use]
+    pub fn is_lent(&self, span: &Span) -> bool {
+        self.current(span).expect(NO_LOAN).buffer.0.is_lent(range(span))
+    }
+
+    /// Lends a span of this shard's to a sibling, which receives into it. This shard leaves it alone until the
+    /// lease has been dropped.
+    ///
+    /// # Errors
+    /// [`LeaseError`] when some of the bytes are lent already.
+    ///
+    /// # Panics
+    /// If the descriptor has no buffer, or the span leaves it.
+    pub fn lend_write(&mut self, span: &Span) -> Result<WriteLease, LeaseError> {
+        let current = self.loans.get_mut(span.md.0.slot() as usize).and_then(Option::as_mut);
+        current.filter(|loan| loan.md == span.md).expect(NO_LOAN).buffer.0.lend_write(range(span))
+    }
+
+    /// Lends the payload of an event to other threads to be read. The buffer comes home after the last event
+    /// and the last lease.
+    ///
+    /// # Errors
+    /// [`LeaseError`] when some of the bytes are lent to be written, or peers might write them meanwhile.
+    ///
+    /// # Panics
+    /// If the descriptor has given its buffer back, or the span leaves it.
+    pub fn read_lease(&mut self, span: &Span) -> Result<ReadLease, LeaseError> {
+        let slot = span.md.0.slot() as usize;
+        let (loan, terms) = match self.loans.get_mut(slot) {
+            Some(Some(loan)) if loan.md == span.md => (loan, self.terms[slot]),
+            _ => {
+                let ended = self.ended.iter_mut().find(|ended| ended.loan.md == span.md).expect(NO_LOAN);
+                (&mut ended.loan, ended.terms)
+            }
+        };
+        if terms.peers_choose {
+            return Err(LeaseError::PeersChoose);
+        }
+        loan.buffer.0.lend_read(range(span))
+    }
+
+    /// Takes a lease that a sibling has given on a span of its own: [`Memory::bytes_mut`] finds it until
+    /// [`Memory::release`].
+    ///
+    /// # Panics
+    /// If the span is this shard's or not as long as the lease, or more leases are adopted than there is room
+    /// for: each belongs to a message that arrives.
+    pub fn adopt(&mut self, lease: WriteLease, span: &Span) {
+        assert!(span.md.0.shard() != self.shard, "a shard adopted a span of its own");
+        assert!(span.length_bytes as usize == lease.len(), "a lease is as long as its span");
+        // Nothing to find: there is no need to, either.
+        if lease.is_empty() {
+            return;
+        }
+        assert!(self.adopted.len() < self.adopted_max, "more leases were adopted than messages may arrive");
+        let place = place_of(&self.adopted, span);
+        self.adopted.insert(place, Adopted { md: span.md, offset_bytes: span.offset_bytes, lease });
+    }
+
+    /// Returns the lease on an adopted span to the sibling that gave it. Before the sibling is told of it: what
+    /// was written is there then.
+    ///
+    /// # Panics
+    /// If the span was not adopted.
+    pub fn release(&mut self, span: &Span) {
+        if span.length_bytes == 0 {
+            return;
+        }
+        let place = place_of(&self.adopted, span).checked_sub(1).expect(NO_LOAN);
+        let Adopted { md, offset_bytes, ref lease } = self.adopted[place];
+        let is_whole =
+            (md, offset_bytes, lease.len()) == (span.md, span.offset_bytes, span.length_bytes as usize);
+        assert!(is_whole, "a span is released as it was adopted");
+        self.adopted.remove(place);
+    }
+
+    /// The loan of the descriptor that has its slot.
+    #[inline]
+    fn current(&self, span: &Span) -> Option<&Loan> {
+        self.loans.get(span.md.0.slot() as usize)?.as_ref().filter(|loan| loan.md == span.md)
+    }
+
+    #[cold]
+    fn bytes_elsewhere(&self, span: &Span) -> &[u8] {
+        if span.md.0.shard() == self.shard {
+            let ended = self.ended.iter().find(|ended| ended.loan.md == span.md).expect(NO_LOAN);
+            return granted(ended.loan.buffer.0.bytes(range(span)));
+        }
+        if span.length_bytes == 0 {
+            return &[];
+        }
+        let place = place_of(&self.adopted, span).checked_sub(1).expect(NO_LOAN);
+        let adopted = &self.adopted[place];
+        &adopted.lease[adopted.range(span).expect(NO_LOAN)]
     }
 }
 
+/// The place behind all adopted spans of the same descriptor that begin where `span` does, or before.
+fn place_of(adopted: &[Adopted], span: &Span) -> usize {
+    adopted.partition_point(|one| (one.md, one.offset_bytes) <= (span.md, span.offset_bytes))
+}
+
+#[cold]
+fn adopted_bytes_mut<'a>(adopted: &'a mut [Adopted], shard: ShardId, span: &Span) -> &'a mut [u8] {
+    assert!(span.md.0.shard() != shard, "{NO_LOAN}");
+    if span.length_bytes == 0 {
+        return &mut [];
+    }
+    let place = place_of(adopted, span).checked_sub(1).expect(NO_LOAN);
+    let adopted = &mut adopted[place];
+    let range = adopted.range(span).expect(NO_LOAN);
+    &mut adopted.lease[range]
+}
+
 /// A shard's span for a descriptor that has no buffer is a programming error.
-const NO_LOAN: &str = "a span names a descriptor that holds a buffer";
+const NO_LOAN: &str = "a span names a descriptor that holds a buffer, or an adopted one";
+
+/// Bytes that nobody else has been lent. Asking for others is a programming error: the shard knows what it
+/// has lent.
+#[inline]
+fn granted<T>(bytes: Result<T, LeaseError>) -> T {
+    match bytes {
+        Ok(bytes) => bytes,
+        Err(error) => panic!("bytes are used that are lent: {error}"),
+    }
+}
 
 /// A buffer lies in memory, so an offset into it fits a `usize`.
 #[inline]
@@ -128,45 +405,5 @@ fn range(span: &Span) -> Range<usize> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use lnet_core::handle::{Cookie, Kind, ShardId};
-
-    fn md(slot: u32, generation: u32) -> MdHandle {
-        MdHandle(Cookie::new(Kind::MemoryDesc, ShardId(0), slot, generation))
-    }
-
-    fn buffer(byte: u8) -> Buffer {
-        Buffer::from(vec![byte; 4])
-    }
-
-    #[test]
-    fn a_buffer_whose_event_waits_survives_the_reuse_of_its_slot() {
-        let mut memory = Memory::new(2);
-        memory.lend(md(1, 1), buffer(1), true);
-        memory.lend(md(1, 2), buffer(2), true);
-        assert_eq!(memory.bytes(&Span { md: md(1, 2), offset_bytes: 1, length_bytes: 2 }), [2, 2]);
-        // An event of the former descriptor is being looked at while its last one waits.
-        assert_eq!(memory.bytes(&Span { md: md(1, 1), offset_bytes: 0, length_bytes: 3 }), [1, 1, 1]);
-        assert_eq!(memory.give_back(md(1, 1)), Some(buffer(1)));
-        assert_eq!(memory.give_back(md(1, 1)), None);
-        assert_eq!(memory.give_back(md(1, 2)), Some(buffer(2)));
-    }
-
-    #[test]
-    fn a_buffer_without_events_is_freed_with_its_slot() {
-        let mut memory = Memory::new(1);
-        memory.lend(md(0, 1), buffer(1), false);
-        memory.lend(md(0, 2), buffer(2), true);
-        assert_eq!(memory.give_back(md(0, 1)), None);
-        assert!(memory.ended.is_empty());
-    }
-
-    #[test]
-    #[should_panic(expected = "holds a buffer")]
-    fn a_stale_span_is_a_programming_error() {
-        let mut memory = Memory::new(1);
-        memory.lend(md(0, 2), buffer(2), true);
-        let _ = memory.bytes(&Span { md: md(0, 1), offset_bytes: 0, length_bytes: 1 });
-    }
-}
+#[path = "memory_tests.rs"]
+mod tests;

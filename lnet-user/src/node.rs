@@ -221,7 +221,8 @@ impl Node {
                     topology: Arc::clone(&topology),
                     hash_seed: random_seed()?,
                 });
-                let memory = Memory::new(config.limits.memory_descs);
+                let Limits { memory_descs, incoming, .. } = config.limits;
+                let memory = Memory::new(shard.id(), memory_descs, incoming);
                 Ok(Worker::new(shard, lnd, memory, clock, waiter, steering, interfaces)?)
             })
             .collect::<Result<_, NodeError>>()?;

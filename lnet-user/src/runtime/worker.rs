@@ -16,7 +16,8 @@ use thiserror::Error;
 use super::clock::Clock;
 use super::steering::{Steering, SteeringError};
 use crate::lnd::xdp::XdpLnd;
-use crate::memory::{Buffer, Memory};
+use crate::memory::{Buffer, Memory, Terms};
+use crate::region::{LeaseError, ReadLease};
 use crate::uring::{Token, WaitError, Waiter, Waker};
 
 /// Frames per direction and ring in one turn.
@@ -35,7 +36,8 @@ pub(super) type Call = Box<dyn FnOnce(&mut Worker) + Send>;
 pub struct Delivery {
     /// What happened.
     pub event: Event,
-    /// The descriptor's buffer, when the event is its last.
+    /// The descriptor's buffer, when the event is its last; while read leases on it are out it comes with
+    /// [`Worker::poll_buffer`] instead.
     pub buffer: Option<Buffer>,
 }
 
@@ -197,7 +199,7 @@ impl Worker {
         }
         match make(self) {
             Ok((made, handle)) => {
-                self.memory.lend(handle, buffer, md.event_queue.is_some());
+                self.memory.lend(handle, buffer, Terms::of(md));
                 Ok((made, handle))
             }
             Err(error) => Err(Refused { error, buffer }),
@@ -245,6 +247,29 @@ impl Worker {
     #[must_use]
     pub fn payload(&self, md: MdHandle, offset_bytes: u64, length_bytes: u32) -> &[u8] {
         self.memory.bytes(&Span { md, offset_bytes, length_bytes })
+    }
+
+    /// Lends the bytes of a descriptor that an event told of to other threads, to be read. The descriptor's
+    /// buffer comes home after the last event and the last lease.
+    ///
+    /// # Errors
+    /// [`LeaseError`] when peers might write the bytes meanwhile.
+    ///
+    /// # Panics
+    /// As [`Worker::payload`].
+    pub fn read_lease(
+        &mut self,
+        md: MdHandle,
+        offset_bytes: u64,
+        length_bytes: u32,
+    ) -> Result<ReadLease, LeaseError> {
+        self.memory.read_lease(&Span { md, offset_bytes, length_bytes })
+    }
+
+    /// The buffer of a descriptor whose last event was taken while read leases on it were out, now that they
+    /// are back. Returning a lease wakes nobody: whoever waits for a buffer is told by the lessee.
+    pub fn poll_buffer(&mut self) -> Option<(MdHandle, Buffer)> {
+        self.memory.poll_home()
     }
 
     /// One turn: what has arrived is taken in, what is due is done, what is ready is sent. Whether

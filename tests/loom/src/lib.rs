@@ -2,9 +2,11 @@
 //!
 //! The models stand beside the code that they are about, behind `cfg(loom)`. Here they need neither flags
 //! for all other crates nor a target directory of their own: `cargo test --package lnet-loom` runs them.
-#![allow(dead_code, unreachable_pub, reason = "parts of modules of another crate")]
+#![allow(dead_code, unused_imports, unreachable_pub, reason = "parts of modules of another crate")]
 
 #[path = "../../../lnet-user/src/xsk/ring/cursor.rs"]
 mod cursor;
+#[path = "../../../lnet-user/src/region/mod.rs"]
+mod region;
 #[path = "../../../lnet-user/src/uring/sleep.rs"]
 mod sleep;

@@ -15,7 +15,7 @@ use lnet_wire::{Header, Nid, ProcessId};
 
 use super::super::lane::Device;
 use super::super::{Common, Lane, OwnedQueue, PORTALS, Port, XdpLnd};
-use crate::memory::{Buffer, Memory};
+use crate::memory::{Buffer, Memory, Terms};
 use crate::netlink::{Neighbours, Resolution};
 use crate::uring::{Waiter, Waker};
 use crate::xsk::plain::{
@@ -194,8 +194,9 @@ impl Node {
         let (lanes, queues) = wire_up(&plan, &umem);
         let wakers: Vec<Waker> = (0..plan.shards).map(|_| Waiter::new(1).unwrap().waker()).collect();
         let shards = XdpLnd::for_shards(&common, frames, lanes, &wakers).into_iter().map(|lnd| {
-            let mut memory = Memory::new(1);
-            memory.lend(span(0).md, Buffer::zeroed(BUFFER_BYTES), true);
+            let mut memory = Memory::new(ShardId(0), 1, 1);
+            let terms = Terms { comes_home: true, peers_choose: false };
+            memory.lend(span(0).md, Buffer::zeroed(BUFFER_BYTES), terms);
             Shard { lnd, up: Recorder::default(), memory }
         });
         let shards = shards.collect();

@@ -1,0 +1,309 @@
+use std::collections::BTreeMap;
+
+use lnet_core::handle::{Cookie, Kind};
+use lnet_core::md::Threshold;
+use proptest::prelude::*;
+
+use super::*;
+use crate::xsk::{CHUNK_BYTES, Umem, UmemConfig};
+
+const TERMS: Terms = Terms { comes_home: true, peers_choose: false };
+
+fn md_of(shard: u8, slot: u32, generation: u32) -> MdHandle {
+    MdHandle(Cookie::new(Kind::MemoryDesc, ShardId(shard), slot, generation))
+}
+
+fn md(slot: u32, generation: u32) -> MdHandle {
+    md_of(0, slot, generation)
+}
+
+fn span(md: MdHandle, offset_bytes: u64, length_bytes: u32) -> Span {
+    Span { md, offset_bytes, length_bytes }
+}
+
+fn buffer(byte: u8) -> Buffer {
+    Buffer::from(vec![byte; 4])
+}
+
+fn memory(descriptors: u32) -> Memory {
+    Memory::new(ShardId(0), descriptors, 4)
+}
+
+#[test]
+fn a_buffer_whose_event_waits_survives_the_reuse_of_its_slot() {
+    let mut memory = memory(2);
+    memory.lend(md(1, 1), buffer(1), TERMS);
+    memory.lend(md(1, 2), buffer(2), TERMS);
+    assert_eq!(memory.bytes(&span(md(1, 2), 1, 2)), [2, 2]);
+    // An event of the former descriptor is being looked at while its last one waits.
+    assert_eq!(memory.bytes(&span(md(1, 1), 0, 3)), [1, 1, 1]);
+    assert_eq!(memory.give_back(md(1, 1)), Some(buffer(1)));
+    assert_eq!(memory.give_back(md(1, 1)), None);
+    assert_eq!(memory.give_back(md(1, 2)), Some(buffer(2)));
+}
+
+#[test]
+fn a_buffer_without_events_is_freed_with_its_slot() {
+    let mut memory = memory(1);
+    memory.lend(md(0, 1), buffer(1), Terms { comes_home: false, ..TERMS });
+    memory.lend(md(0, 2), buffer(2), TERMS);
+    assert_eq!(memory.give_back(md(0, 1)), None);
+    assert!(memory.ended.is_empty());
+}
+
+#[test]
+fn terms_are_those_of_the_descriptor() {
+    let mut md = MdSpec {
+        length_bytes: 1,
+        max_size_bytes: None,
+        threshold: Threshold::Infinite,
+        options: MdOptions::PUT,
+        auto_unlink: false,
+        event_queue: None,
+        user_ptr: 0,
+    };
+    assert_eq!(Terms::of(&md), Terms { comes_home: false, peers_choose: false });
+    md.event_queue = Some(lnet_core::handle::EqHandle(Cookie::new(Kind::EventQueue, ShardId(0), 0, 1)));
+    assert_eq!(Terms::of(&md), TERMS);
+    md.options = md.options | MdOptions::MANAGE_REMOTE;
+    assert_eq!(Terms::of(&md), Terms { comes_home: true, peers_choose: true });
+}
+
+fn stale(use_it: impl FnOnce(&mut Memory, &Span)) {
+    let mut memory = memory(1);
+    memory.lend(md(0, 2), buffer(2), TERMS);
+    use_it(&mut memory, &span(md(0, 1), 0, 0));
+}
+
+#[test]
+#[should_panic(expected = "holds a buffer")]
+fn reading_a_stale_span_is_a_programming_error() {
+    stale(|memory, span| assert!(memory.bytes(span).is_empty()));
+}
+
+#[test]
+#[should_panic(expected = "holds a buffer")]
+fn writing_a_stale_span_is_a_programming_error() {
+    stale(|memory, span| assert!(memory.bytes_mut(span).is_empty()));
+}
+
+#[test]
+#[should_panic(expected = "holds a buffer")]
+fn lending_a_stale_span_is_a_programming_error() {
+    stale(|memory, span| drop(memory.lend_write(span)));
+}
+
+#[test]
+fn a_sibling_receives_into_a_span() {
+    let (mut lender, mut sibling) = (memory(2), Memory::new(ShardId(1), 2, 2));
+    lender.lend(md(1, 1), Buffer::zeroed(8), TERMS);
+    // The slot is in use on the sibling as well.
+    sibling.lend(md_of(1, 1, 1), buffer(9), TERMS);
+    let whole = span(md(1, 1), 2, 4);
+    let lease = lender.lend_write(&whole).unwrap();
+    assert!(lender.is_lent(&span(md(1, 1), 5, 3)) && !lender.is_lent(&span(md(1, 1), 6, 2)));
+    assert!(lender.lend_write(&span(md(1, 1), 5, 1)).is_err());
+    sibling.adopt(lease, &whole);
+    sibling.bytes_mut(&whole).copy_from_slice(&[1, 2, 3, 4]);
+    // A fragment.
+    sibling.bytes_mut(&span(md(1, 1), 3, 2)).fill(7);
+    assert_eq!(sibling.bytes(&whole), [1, 7, 7, 4]);
+    assert_eq!(sibling.bytes(&span(md(1, 1), 5, 1)), [4]);
+    assert_eq!(sibling.bytes(&span(md_of(1, 1, 1), 0, 4)), [9; 4]);
+    sibling.release(&whole);
+    assert!(!lender.is_lent(&whole));
+    assert_eq!(lender.bytes(&span(md(1, 1), 0, 8)), [0, 0, 1, 7, 7, 4, 0, 0]);
+    assert_eq!(lender.give_back(md(1, 1)), Some(Buffer::from(vec![0, 0, 1, 7, 7, 4, 0, 0])));
+}
+
+#[test]
+fn a_span_without_bytes_needs_no_place() {
+    let (mut lender, mut sibling) = (memory(1), Memory::new(ShardId(1), 1, 0));
+    lender.lend(md(0, 1), buffer(1), TERMS);
+    let empty = span(md(0, 1), 2, 0);
+    sibling.adopt(lender.lend_write(&empty).unwrap(), &empty);
+    assert!(sibling.bytes(&empty).is_empty() && sibling.bytes_mut(&empty).is_empty());
+    sibling.release(&empty);
+}
+
+fn adopting(use_it: impl FnOnce(&mut Memory)) {
+    let (mut lender, mut sibling) = (memory(1), Memory::new(ShardId(1), 1, 1));
+    lender.lend(md(0, 1), buffer(1), TERMS);
+    let whole = span(md(0, 1), 1, 2);
+    sibling.adopt(lender.lend_write(&whole).unwrap(), &whole);
+    use_it(&mut sibling);
+}
+
+#[test]
+#[should_panic(expected = "or an adopted one")]
+fn an_adopted_span_has_an_end() {
+    adopting(|memory| assert!(memory.bytes_mut(&span(md(0, 1), 1, 3)).is_empty()));
+}
+
+#[test]
+#[should_panic(expected = "or an adopted one")]
+fn an_adopted_span_has_a_beginning() {
+    adopting(|memory| assert!(memory.bytes(&span(md(0, 1), 0, 2)).is_empty()));
+}
+
+#[test]
+#[should_panic(expected = "released as it was adopted")]
+fn a_span_is_released_whole() {
+    adopting(|memory| memory.release(&span(md(0, 1), 1, 1)));
+}
+
+#[test]
+#[should_panic(expected = "than messages may arrive")]
+fn adoptions_have_a_bound() {
+    adopting(|memory| {
+        let mut other = super::tests::memory(1);
+        other.lend(md(0, 2), buffer(1), TERMS);
+        let whole = span(md(0, 2), 0, 1);
+        memory.adopt(other.lend_write(&whole).unwrap(), &whole);
+    });
+}
+
+#[test]
+#[should_panic(expected = "lent to be written")]
+fn a_lent_span_is_not_touched() {
+    let mut memory = memory(1);
+    memory.lend(md(0, 1), buffer(1), TERMS);
+    let _lease = memory.lend_write(&span(md(0, 1), 0, 4)).unwrap();
+    let _ = memory.bytes(&span(md(0, 1), 3, 1));
+}
+
+#[test]
+#[should_panic(expected = "lent to be read")]
+fn a_span_that_is_read_elsewhere_is_not_written() {
+    let mut memory = memory(1);
+    memory.lend(md(0, 1), buffer(1), TERMS);
+    let _lease = memory.read_lease(&span(md(0, 1), 0, 4)).unwrap();
+    let _ = memory.bytes_mut(&span(md(0, 1), 3, 1));
+}
+
+#[test]
+fn a_buffer_comes_home_after_its_last_event_and_its_last_lease() {
+    let mut memory = memory(1);
+    memory.lend(md(0, 1), buffer(1), TERMS);
+    let lease = memory.read_lease(&span(md(0, 1), 1, 2)).unwrap();
+    assert_eq!(memory.give_back(md(0, 1)), None);
+    // The slot's next descriptor, and a lease on the payload of the last event.
+    memory.lend(md(0, 2), buffer(2), TERMS);
+    let last = memory.read_lease(&span(md(0, 1), 0, 1)).unwrap();
+    assert_eq!((&*lease, &*last), (&[1, 1][..], &[1][..]));
+    assert_eq!(memory.bytes(&span(md(0, 1), 0, 4)), [1; 4]);
+    drop(lease);
+    assert_eq!(memory.poll_home(), None);
+    assert_eq!(memory.give_back(md(0, 1)), None, "it has had its last event");
+    std::thread::spawn(move || drop(last)).join().unwrap();
+    assert_eq!(memory.poll_home(), Some((md(0, 1), buffer(1))));
+    assert_eq!(memory.poll_home(), None);
+    assert_eq!(memory.give_back(md(0, 2)), Some(buffer(2)));
+}
+
+#[test]
+fn a_lease_outlives_the_memory() {
+    let mut memory = memory(1);
+    memory.lend(md(0, 1), buffer(1), Terms { comes_home: false, ..TERMS });
+    let lease = memory.read_lease(&span(md(0, 1), 0, 4)).unwrap();
+    memory.lend(md(0, 2), buffer(2), TERMS);
+    drop(memory);
+    assert_eq!(*lease, [1; 4]);
+}
+
+#[test]
+fn where_peers_choose_nothing_is_lent_to_readers() {
+    let mut memory = memory(1);
+    memory.lend(md(0, 1), buffer(1), Terms { peers_choose: true, ..TERMS });
+    assert_eq!(memory.read_lease(&span(md(0, 1), 0, 1)).unwrap_err(), LeaseError::PeersChoose);
+    assert!(memory.lend_write(&span(md(0, 1), 0, 1)).is_ok());
+}
+
+#[test]
+fn registered_buffers_are_placed_in_the_umem() {
+    let config = UmemConfig { registered_bytes: 4 * u64::from(CHUNK_BYTES), ..UmemConfig::new(2) };
+    let (umem, _frames) = Umem::plain_with(&config).unwrap();
+    let chunk = CHUNK_BYTES as usize;
+    let mut memory = memory(2);
+    memory.lend(md(0, 1), Buffer::from(umem.register(2 * chunk).unwrap()), TERMS);
+    memory.lend(md(1, 1), buffer(1), TERMS);
+    assert!(matches!(memory.placement(&span(md(1, 1), 1, 2)), Placement::Ordinary([1, 1])));
+    let here = span(md(0, 1), 10, CHUNK_BYTES);
+    memory.bytes_mut(&here).fill(5);
+    let Placement::Registered(runs) = memory.placement(&here) else { panic!("the buffer is registered") };
+    let runs: Vec<_> = runs.map(|run| (run.address() as usize, run.length_bytes() as usize)).collect();
+    assert_eq!(runs, [(2 * chunk + 10, chunk - 10), (3 * chunk, 10)]);
+    assert!(!memory.is_in_flight(&here) && !memory.is_in_flight(&span(md(1, 1), 0, 4)));
+    let home = memory.give_back(md(0, 1)).unwrap();
+    assert!(home[10..10 + chunk].iter().all(|byte| *byte == 5) && home[10 + chunk] == 0);
+    assert!(umem.register(3 * chunk).is_none());
+    drop(home);
+    assert!(umem.register(4 * chunk).is_some());
+}
+
+#[test]
+fn receiving_for_a_sibling_allocates_nothing() {
+    let (mut lender, mut sibling) = (memory(1), Memory::new(ShardId(1), 1, 8));
+    lender.lend(md(0, 1), Buffer::zeroed(64), TERMS);
+    let mut turn = || {
+        let spans: [_; 8] = core::array::from_fn(|index| span(md(0, 1), index as u64 * 8, 8));
+        for one in &spans {
+            sibling.adopt(lender.lend_write(one).unwrap(), one);
+        }
+        for one in &spans {
+            sibling.bytes_mut(one).fill(1);
+            sibling.release(one);
+        }
+    };
+    turn();
+    assert_eq!(allocation_counter::measure(|| (0..10).for_each(|_| turn())).count_total, 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 300 }))]
+    /// A sibling's adopted spans against a map of what is in them.
+    #[test]
+    fn adopted_spans_equal_a_map(
+        steps in prop::collection::vec((0u8..3, 0u32..3, 0u64..16, 1u32..6, any::<u8>()), 0..80),
+    ) {
+        const BYTES: u64 = 20;
+        let (mut lender, mut sibling) = (memory(3), Memory::new(ShardId(1), 3, 60));
+        let mut bytes: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
+        for slot in 0..3 {
+            lender.lend(md(slot, 1), Buffer::zeroed(BYTES as usize), TERMS);
+            bytes.insert(slot, vec![0; BYTES as usize]);
+        }
+        let mut adopted: Vec<Span> = Vec::new();
+        for (kind, slot, offset, length, value) in steps {
+            let wanted = span(md(slot, 1), offset, length.min((BYTES - offset) as u32));
+            let overlaps = |other: &Span| {
+                let end = |span: &Span| span.offset_bytes + u64::from(span.length_bytes);
+                other.md == wanted.md && other.offset_bytes.max(offset) < end(other).min(end(&wanted))
+            };
+            match kind {
+                0 => match lender.lend_write(&wanted) {
+                    Ok(lease) => {
+                        prop_assert!(!adopted.iter().any(overlaps));
+                        sibling.adopt(lease, &wanted);
+                        adopted.push(wanted);
+                    }
+                    Err(_) => prop_assert!(adopted.iter().any(overlaps)),
+                },
+                1 if !adopted.is_empty() => {
+                    let one = adopted[value as usize % adopted.len()];
+                    sibling.bytes_mut(&one).fill(value);
+                    let at = one.offset_bytes as usize;
+                    bytes.get_mut(&one.md.0.slot()).unwrap()[at..at + one.length_bytes as usize].fill(value);
+                }
+                2 if !adopted.is_empty() => {
+                    sibling.release(&adopted.swap_remove(value as usize % adopted.len()));
+                }
+                _ => {}
+            }
+        }
+        adopted.iter().for_each(|one| sibling.release(one));
+        for (slot, bytes) in &bytes {
+            prop_assert_eq!(lender.bytes(&span(md(*slot, 1), 0, BYTES as u32)), &bytes[..]);
+        }
+    }
+}

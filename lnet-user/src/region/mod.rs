@@ -1,0 +1,29 @@
+//! Owned bytes of which parts can be lent to other threads.
+//!
+//! A `Region` is what a buffer of a memory descriptor is made of. Its owner, a shard, reads and writes it
+//! in place, and may give out a [`WriteLease`] on a run of bytes (a sibling shard receives into it) or a
+//! [`ReadLease`] (the application's thread reads an event's payload). Dropping a lease returns it.
+//!
+//! Invariants:
+//! - While a write lease is out nobody else reads or writes its bytes; while a read lease is out nobody
+//!   writes them. Whoever asks for such bytes is refused ([`LeaseError`]).
+//! - What a lessee did to the bytes is visible to whoever gets them next: a lease's last act is a release
+//!   store of its flag, and the owner loads it with acquire before it believes that the bytes are back.
+//! - The allocation lives until its region and all of its leases are gone, in whatever order.
+//! - The owner alone keeps the books, so there is no lock; while a region has never lent anything, looking at
+//!   its bytes costs one comparison more. Lending allocates until there are as many seats as leases are out
+//!   at once, and no more.
+//!
+//! `lease` is model-checked (`cargo test --package lnet-loom`) over a stand-in for `storage` that tells the
+//! checker of each access, and of the end of the bytes.
+
+// Bytes that several threads share by agreement: that is what unsafe code is for here.
+#![allow(unsafe_code)]
+
+mod lease;
+#[cfg_attr(loom, path = "storage_model.rs")]
+mod storage;
+
+pub use lease::{LeaseError, ReadLease, WriteLease};
+
+pub(crate) use lease::Region;

@@ -1,0 +1,128 @@
+//! Where the bytes of a region are, and who frees them.
+//!
+//! Invariant: a [`View`] is of the bytes of one [`Storage`], which do not move and live as long as it does.
+
+use core::ops::Range;
+use core::ptr::NonNull;
+
+use crate::xsk::Registered;
+
+/// Address and length of a storage's bytes, without any right to them.
+#[derive(Clone, Debug)]
+pub(super) struct View {
+    base: NonNull<u8>,
+    length_bytes: usize,
+}
+
+// SAFETY: the value only names memory; who may touch the bytes is the business of `lease`.
+unsafe impl Send for View {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for View {}
+
+impl View {
+    /// The bytes of a box, which [`Storage::boxed`] frees.
+    pub(super) fn leak(bytes: Box<[u8]>) -> Self {
+        let length_bytes = bytes.len();
+        Self { base: NonNull::from(Box::leak(bytes)).cast(), length_bytes }
+    }
+
+    /// Bytes from the first to the last.
+    #[inline]
+    pub(super) fn length_bytes(&self) -> usize {
+        self.length_bytes
+    }
+
+    /// The same bytes from `range.start` to `range.end`.
+    ///
+    /// # Panics
+    /// If the range leaves the view.
+    #[inline]
+    pub(super) fn part(&self, range: Range<usize>) -> Self {
+        if range.start > range.end || range.end > self.length_bytes {
+            outside(range.start, range.end, self.length_bytes);
+        }
+        // SAFETY: the sum lies in the same allocation, as was checked.
+        let base = unsafe { self.base.add(range.start) };
+        Self { base, length_bytes: range.end - range.start }
+    }
+
+    /// The bytes.
+    ///
+    /// # Safety
+    /// The storage must live and nobody write the bytes for as long as the slice does.
+    #[inline]
+    pub(super) unsafe fn bytes<'a>(&self) -> &'a [u8] {
+        // SAFETY: base and length are those of a part of an allocation of bytes; the caller vouches for the rest.
+        unsafe { core::slice::from_raw_parts(self.base.as_ptr(), self.length_bytes) }
+    }
+
+    /// The bytes, to write.
+    ///
+    /// # Safety
+    /// The storage must live and nobody else read or write the bytes for as long as the slice does.
+    #[inline]
+    pub(super) unsafe fn bytes_mut<'a>(&self) -> &'a mut [u8] {
+        // SAFETY: as for `bytes`.
+        unsafe { core::slice::from_raw_parts_mut(self.base.as_ptr(), self.length_bytes) }
+    }
+}
+
+// Numbers by value, so that their owner need not keep them in memory.
+#[cold]
+fn outside(start: usize, end: usize, length_bytes: usize) -> ! {
+    panic!("bytes {start}..{end} of a buffer of {length_bytes}")
+}
+
+/// An allocation, freed when this value goes.
+#[derive(Debug)]
+pub(super) struct Storage(Origin);
+
+#[derive(Debug)]
+enum Origin {
+    /// A box, taken apart so that moving this value does not claim its bytes.
+    Boxed(View),
+    /// A run of chunks of a UMEM.
+    Registered(Registered),
+}
+
+impl Storage {
+    /// Takes over the bytes of a leaked box.
+    ///
+    /// # Safety
+    /// The view is that of [`View::leak`], whole, and no other value is made of it.
+    pub(super) unsafe fn boxed(view: View) -> Self {
+        Self(Origin::Boxed(view))
+    }
+
+    /// The bytes, all of them.
+    pub(super) fn view(&self) -> View {
+        match &self.0 {
+            Origin::Boxed(view) => view.clone(),
+            Origin::Registered(run) => View { base: run.base(), length_bytes: run.length_bytes() },
+        }
+    }
+
+    /// The run of the UMEM that the bytes lie in, if they do.
+    pub(super) fn registered(&self) -> Option<&Registered> {
+        match &self.0 {
+            Origin::Boxed(_) => None,
+            Origin::Registered(run) => Some(run),
+        }
+    }
+}
+
+impl From<Registered> for Storage {
+    fn from(run: Registered) -> Self {
+        Self(Origin::Registered(run))
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        if let Origin::Boxed(View { base, length_bytes }) = self.0 {
+            let bytes = NonNull::slice_from_raw_parts(base, length_bytes);
+            // SAFETY: the pointer and length are those of a box that was leaked for this value alone.
+            drop(unsafe { Box::from_raw(bytes.as_ptr()) });
+        }
+    }
+}
