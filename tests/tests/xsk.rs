@@ -153,6 +153,51 @@ fn what_is_sent_arrives() {
     assert_eq!(umem.bad_descriptors(), 0);
 }
 
+#[test]
+fn registered_memory_is_sent_from_where_it_lies() {
+    let Some(wire) = Wire::new(65_535) else { return };
+    let listener = wire.listen(8 << 20);
+    let config = UmemConfig { registered_bytes: 1 << 20, ..UmemConfig::new(8) };
+    let (umem, mut stock) = Umem::new(&config).unwrap();
+    let mut queue = open_queue(&umem, &QueueConfig::new(wire.interface_index(), 0)).unwrap();
+    let mut payload = umem.register(200_000).unwrap();
+    payload.copy_from_slice(&ethernet(200_000, 1));
+    let header = ethernet(ETHERNET_HEADER_BYTES, 0);
+    let mut buffer = vec![0; 1 << 17];
+    let mut registered = 0;
+    for range in [0..46, 100..1500, 4095..4097, 1..65_536, 69_632..69_632 + 65_535, 199_000..200_000] {
+        let mut head = stock.pop().unwrap();
+        umem.bytes_mut(&mut head)[..header.len()].copy_from_slice(&header);
+        let head = TxDescriptor { frame: head, offset: 0, length: header.len() as u32, more: true };
+        let tx = &mut queue.sockets[0].tx;
+        tx.push(head).unwrap();
+        let mut runs = payload.runs(range.clone());
+        registered += runs.len() as u64;
+        while let Some(run) = runs.next() {
+            tx.push_registered(run, runs.len() != 0).unwrap();
+        }
+        tx.commit();
+        assert!(payload.is_in_flight(range.clone()));
+        assert_eq!(queue.sockets[0].kick().unwrap(), Kick::Done);
+        let (count, _) = rustix::net::recv(&listener, &mut buffer[..], RecvFlags::empty()).unwrap();
+        let (arrived_header, arrived) = buffer[..count].split_at(header.len());
+        assert!(arrived_header == header && arrived == &payload[range.clone()], "{range:?}: {count} bytes");
+        drain_all(&umem, &mut queue, &mut stock);
+        // They complete with the frame that they belong to.
+        assert!(!payload.is_in_flight(range));
+        assert_eq!(queue.completion.registered(), registered);
+    }
+    assert_eq!(queue.sockets[0].statistics().unwrap().tx_invalid_descs, 0);
+    assert_eq!((umem.bad_descriptors(), umem.census()), (0, Census { user: 8, kernel: 0 }));
+
+    // What the kernel had when its sockets were closed is nobody's until it has let go.
+    queue.sockets[0].tx.push_registered(payload.runs(0..60).next().unwrap(), false).unwrap();
+    drop((payload, queue));
+    assert!(umem.register(1 << 20).is_none());
+    umem.reclaim(Duration::from_secs(5)).unwrap();
+    assert!(umem.register(1 << 20).is_some());
+}
+
 /// Two queues, three sockets each, all on one UMEM: 100,000 frames go out, and each comes back.
 #[test]
 fn frames_are_conserved() {
