@@ -5,9 +5,9 @@
 //! between only the shard's drivers write to it, and those to whom they lend a part.
 //!
 //! Leases (`region`) are of two kinds. A message that arrives on another shard than its descriptor's is
-//! received there: the descriptor's shard lends the span ([`Memory::lend_write`]), the other one adopts the lease
-//! ([`Memory::adopt`]) and from then on finds the span's bytes as if they were its own, until it releases
-//! them ([`Memory::release`]). And an event's payload is read on other threads by a read lease
+//! received there: the descriptor's shard lends the span ([`Memory::lend_write`]), the other one adopts the
+//! lease ([`Memory::adopt`]) and from then on finds the span's bytes as if they were its own, until it
+//! releases them ([`Memory::release`]). And an event's payload is read on other threads by a read lease
 //! ([`Memory::read_lease`]).
 
 use std::ops::{Deref, DerefMut, Range};
@@ -19,7 +19,8 @@ use lnet_core::md::{MdOptions, MdSpec};
 use crate::region::{LeaseError, ReadLease, Region, WriteLease};
 use crate::xsk::{Registered, RegisteredRuns};
 
-/// An owned run of payload bytes: ordinary memory, or registered with a UMEM ([`crate::xsk::Umem::register`]).
+/// An owned run of payload bytes: ordinary memory, or registered with a UMEM
+/// ([`crate::xsk::Umem::register`]).
 pub struct Buffer(Region);
 
 impl Buffer {
@@ -146,8 +147,8 @@ impl Adopted {
     }
 }
 
-/// The buffers that a shard's memory descriptors hold, by slot of their handle, and the spans of its siblings'
-/// that it has been lent.
+/// The buffers that a shard's memory descriptors hold, by slot of their handle, and the spans of its
+/// siblings' that it has been lent.
 #[derive(Debug)]
 pub struct Memory {
     shard: ShardId,
@@ -275,8 +276,8 @@ impl Memory {
         self.current(span).expect(NO_LOAN).buffer.0.is_lent(range(span))
     }
 
-    /// Lends a span of this shard's to a sibling, which receives into it. This shard leaves it alone until the
-    /// lease has been dropped.
+    /// Lends a span of this shard's to a sibling, which receives into it. This shard leaves it alone until
+    /// the lease has been dropped.
     ///
     /// # Errors
     /// [`LeaseError`] when some of the bytes are lent already.
@@ -329,8 +330,8 @@ impl Memory {
         self.adopted.insert(place, Adopted { md: span.md, offset_bytes: span.offset_bytes, lease });
     }
 
-    /// Returns the lease on an adopted span to the sibling that gave it. Before the sibling is told of it: what
-    /// was written is there then.
+    /// Returns the lease on an adopted span to the sibling that gave it. Before the sibling is told of it:
+    /// what was written is there then.
     ///
     /// # Panics
     /// If the span was not adopted.

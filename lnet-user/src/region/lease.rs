@@ -110,8 +110,8 @@ impl Books {
 
     /// Makes room for one more lease.
     fn make_room(&mut self) {
-        // Only when the books are full, so that leases which stay out long are not looked at with each new one;
-        // and they grow where that does not leave half of them free.
+        // Only when the books are full, so that leases which stay out long are not looked at with each new
+        // one; and they grow where that does not leave half of them free.
         if self.lent.len() < self.lent.capacity() {
             return;
         }
@@ -186,8 +186,8 @@ impl Region {
     #[inline]
     pub(crate) fn bytes_mut(&mut self, range: Range<usize>) -> Result<&mut [u8], LeaseError> {
         self.check(&range, Access::Write)?;
-        // SAFETY: the storage lives while `self` does. No lease is out, and `self` is borrowed exclusively: no
-        // lease can be given and nobody else read by way of the region.
+        // SAFETY: the storage lives while `self` does. No lease is out, and `self` is borrowed exclusively:
+        // no lease can be given and nobody else read by way of the region.
         Ok(unsafe { self.view.part(range).bytes_mut() })
     }
 
@@ -296,8 +296,8 @@ impl Deref for WriteLease {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the seat keeps the storage. While the lease is out, the region lends these bytes to nobody and
-        // leaves them alone, and the lease writes only when borrowed exclusively.
+        // SAFETY: the seat keeps the storage. While the lease is out, the region lends these bytes to
+        // nobody and leaves them alone, and the lease writes only when borrowed exclusively.
         unsafe { self.0.view.bytes() }
     }
 }
@@ -321,8 +321,8 @@ impl Deref for ReadLease {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the seat keeps the storage. While the lease is out the region lends these bytes to no writer
-        // and does not write them.
+        // SAFETY: the seat keeps the storage. While the lease is out the region lends these bytes to no
+        // writer and does not write them.
         unsafe { self.0.view.bytes() }
     }
 }

@@ -173,9 +173,12 @@ proptest! {
                 4 if !held.is_empty() => drop(held.swap_remove(one % held.len())),
                 _ => prop_assert_eq!(region.is_whole(), held.is_empty()),
             }
-            for (range, lease) in &held {
-                let (Held::Write(WriteLease(Lease { view, .. })) | Held::Read(ReadLease(Lease { view, .. }))) = lease;
-                prop_assert_eq!(view.length_bytes(), range.len());
+            for (range, held) in &held {
+                let length_bytes = match held {
+                    Held::Write(lease) => lease.len(),
+                    Held::Read(lease) => lease.len(),
+                };
+                prop_assert_eq!(length_bytes, range.len());
             }
         }
         drop(held);

@@ -52,7 +52,8 @@ impl View {
     /// The storage must live and nobody write the bytes for as long as the slice does.
     #[inline]
     pub(super) unsafe fn bytes<'a>(&self) -> &'a [u8] {
-        // SAFETY: base and length are those of a part of an allocation of bytes; the caller vouches for the rest.
+        // SAFETY: base and length are those of a part of an allocation of bytes; the caller vouches for the
+        // rest.
         unsafe { core::slice::from_raw_parts(self.base.as_ptr(), self.length_bytes) }
     }
 

@@ -7,6 +7,7 @@
 //!   both are so nobody else is given it, so the kernel never sends what another buffer has become.
 //! - The kernel reads registered memory and never writes it: no frame stands for it, so it cannot be filled
 //!   in.
+//! - Taking and dropping a run takes a lock: it is for whoever makes buffers, not for whoever sends messages.
 
 use core::marker::PhantomData;
 use core::num::NonZeroU32;
@@ -157,8 +158,8 @@ impl Area {
     }
 }
 
-/// An owned run of registered memory, zeroed when it is made. Its chunks are free again once it is dropped, on
-/// any thread.
+/// An owned run of registered memory, zeroed when it is made. Its chunks are free again once it is dropped,
+/// on any thread.
 #[derive(Debug)]
 pub struct Registered {
     umem: Arc<Umem>,
@@ -173,8 +174,8 @@ impl Umem {
         u64::from(self.area().chunk_count()) * u64::from(CHUNK_BYTES)
     }
 
-    /// Takes `length_bytes` zeroed bytes of registered memory, which begin at a chunk; what is left of the last
-    /// chunk stays unused. `None` for no bytes, and if no free run is long enough.
+    /// Takes `length_bytes` zeroed bytes of registered memory, which begin at a chunk; what is left of the
+    /// last chunk stays unused. `None` for no bytes, and if no free run is long enough.
     #[must_use]
     pub fn register(self: &Arc<Self>, length_bytes: usize) -> Option<Registered> {
         let count = u32::try_from(length_bytes.div_ceil(CHUNK_BYTES as usize)).ok()?;
@@ -240,8 +241,8 @@ impl Deref for Registered {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the chunks are mapped while the UMEM lives, and are this value's alone; the kernel only reads
-        // them. The area was sized for the chunks and they for the length.
+        // SAFETY: the chunks are mapped while the UMEM lives, and are this value's alone; the kernel only
+        // reads them. The area was sized for the chunks and they for the length.
         unsafe { core::slice::from_raw_parts(self.base().as_ptr(), self.length_bytes) }
     }
 }

@@ -190,8 +190,8 @@ impl CompletionRing {
         Self { half, umem, registered: 0 }
     }
 
-    /// Hands at most `budget` frames that the kernel has finished with to `take`; returns how many. What was sent from
-    /// registered memory counts towards the budget and is handed to nobody.
+    /// Hands at most `budget` frames that the kernel has finished with to `take`; returns how many. What
+    /// was sent from registered memory counts towards the budget and is handed to nobody.
     #[inline]
     pub fn drain(&mut self, budget: u32, mut take: impl FnMut(Frame)) -> u32 {
         let count = self.half.available(budget);
