@@ -11,8 +11,8 @@
 //!   store of its flag, and the owner loads it with acquire before it believes that the bytes are back.
 //! - The allocation lives until its region and all of its leases are gone, in whatever order.
 //! - The owner alone keeps the books, so there is no lock; while a region has never lent anything, looking at
-//!   its bytes costs one comparison more. Lending allocates until there are as many seats as leases are out
-//!   at once, and no more.
+//!   its bytes costs one comparison more, and otherwise a walk over the leases that are out on it. Lending
+//!   allocates until there are as many seats as leases are out at once, and no more.
 //!
 //! `lease` is model-checked (`cargo test --package lnet-loom`) over a stand-in for `storage` that tells the
 //! checker of each access, and of the end of the bytes.

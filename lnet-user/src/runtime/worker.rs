@@ -252,6 +252,10 @@ impl Worker {
     /// Lends the bytes of a descriptor that an event told of to other threads, to be read. The descriptor's
     /// buffer comes home after the last event and the last lease.
     ///
+    /// Nothing may arrive for these bytes before the lease is back: lease none that no event told of yet, and
+    /// get into none that are leased. A message that arrives for leased bytes all the same is a programming
+    /// error, and panics.
+    ///
     /// # Errors
     /// [`LeaseError`] when peers might write the bytes meanwhile.
     ///
