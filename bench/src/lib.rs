@@ -2,6 +2,8 @@
 //!
 //! Machine output goes to stdout as JSON lines, words and progress to stderr.
 
+pub mod bulk;
+pub mod link;
 pub mod load;
 pub mod machine;
 pub mod netns;

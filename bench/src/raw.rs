@@ -9,7 +9,7 @@ use anyhow::{Context, ensure};
 use hdrhistogram::Histogram;
 use lnet_user::bpf::{self, AttachMode, ObjectKind, XdpProgram};
 use lnet_user::netlink::Interface;
-use lnet_user::xsk::{self, Frame, Queue, QueueConfig, TxDescriptor, Umem, UmemConfig};
+use lnet_user::xsk::{self, CHUNK_BYTES, Frame, Queue, QueueConfig, TxDescriptor, Umem, UmemConfig};
 
 use crate::report;
 
@@ -30,6 +30,12 @@ pub struct End {
     /// Frames to give to the kernel.
     spare: Vec<Frame>,
     queue: Queue,
+    /// What long frames are filled with, and where their content goes: one copy a side, as any use of the
+    /// ring takes.
+    source: Vec<u8>,
+    sink: Vec<u8>,
+    /// Whether the next descriptor belongs to the packet of the last one.
+    goes_on: bool,
     /// Redirects while it lives.
     _program: XdpProgram,
 }
@@ -48,7 +54,8 @@ impl End {
         program.attach(interface_name, AttachMode::Auto)?;
         // Half of the frames receive, the others send.
         let spare = stock.split_off((FRAMES / 2) as usize);
-        let mut end = Self { umem, stock, spare, queue, _program: program };
+        let (source, sink) = (vec![7; CHUNK_BYTES as usize], vec![0; CHUNK_BYTES as usize]);
+        let mut end = Self { umem, stock, spare, queue, source, sink, goes_on: false, _program: program };
         end.refill();
         Ok(end)
     }
@@ -65,21 +72,34 @@ impl End {
         self.queue.completion.drain(BURST, |frame| stock.push(frame));
     }
 
-    /// Writes and pushes one frame; whether there was room.
+    /// Writes and pushes one frame, of as many chunks as it takes; whether there was room.
     fn push(&mut self, bytes: usize, marker: u64) -> bool {
-        let Some(mut frame) = self.stock.pop() else { return false };
-        let content = self.umem.bytes_mut(&mut frame);
-        content[..12].fill(2);
-        content[12..14].copy_from_slice(&0x88B5u16.to_be_bytes());
-        content[14..22].copy_from_slice(&marker.to_le_bytes());
-        let descriptor = TxDescriptor { frame, offset: 0, length: bytes as u32, more: false };
-        match self.queue.sockets[0].tx.push(descriptor) {
-            Ok(()) => true,
-            Err(refused) => {
-                self.stock.push(refused.into_descriptor().frame);
-                false
+        let chunks = bytes.div_ceil(CHUNK_BYTES as usize);
+        let socket = &mut self.queue.sockets[0];
+        if self.stock.len() < chunks || (socket.tx.free_slots() as usize) < chunks {
+            return false;
+        }
+        for part in 0..chunks {
+            let Some(mut frame) = self.stock.pop() else { unreachable!("the stock was long enough") };
+            let length = (bytes - part * CHUNK_BYTES as usize).min(CHUNK_BYTES as usize);
+            let content = &mut self.umem.bytes_mut(&mut frame)[..length];
+            if part == 0 {
+                content[..12].fill(2);
+                content[12..14].copy_from_slice(&0x88B5u16.to_be_bytes());
+                content[14..22].copy_from_slice(&marker.to_le_bytes());
+            }
+            if chunks > 1 {
+                // What is sent in bulk comes from somewhere.
+                let from = self.source.len().min(length.saturating_sub(22));
+                content[length - from..].copy_from_slice(&self.source[..from]);
+            }
+            let more = part + 1 < chunks;
+            let descriptor = TxDescriptor { frame, offset: 0, length: length as u32, more };
+            if socket.tx.push(descriptor).is_err() {
+                unreachable!("the ring had room for the whole frame");
             }
         }
+        true
     }
 
     fn send(&mut self) -> anyhow::Result<()> {
@@ -89,15 +109,25 @@ impl End {
         Ok(())
     }
 
-    /// Takes what has arrived and gives the marker of each frame to `each`.
+    /// Takes what has arrived and gives the marker of each packet to `each`. The content of packets of several
+    /// chunks is copied out.
     fn receive(&mut self, mut each: impl FnMut(u64)) -> u32 {
-        let (umem, spare) = (&self.umem, &mut self.spare);
+        let (umem, spare, sink, goes_on) = (&self.umem, &mut self.spare, &mut self.sink, &mut self.goes_on);
+        let mut packets = 0;
         self.queue.sockets[0].rx.receive(BURST, |descriptor| {
-            let start = descriptor.offset as usize + 14;
-            let content = umem.bytes(&descriptor.frame);
-            each(content[start..].first_chunk().map_or(0, |marker| u64::from_le_bytes(*marker)));
+            let start = descriptor.offset as usize;
+            let content = &umem.bytes(&descriptor.frame)[start..start + descriptor.length as usize];
+            if !*goes_on {
+                each(content.get(14..22).map_or(0, |marker| marker.try_into().map_or(0, u64::from_le_bytes)));
+            }
+            if *goes_on || descriptor.more {
+                sink[..content.len()].copy_from_slice(content);
+            }
+            *goes_on = descriptor.more;
+            packets += u32::from(!descriptor.more);
             spare.push(descriptor.frame);
-        })
+        });
+        packets
     }
 
     /// Sends every frame back until told to stop.

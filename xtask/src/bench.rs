@@ -26,14 +26,21 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 #[command(after_help = "Examples:
   cargo xtask bench
   cargo xtask bench --quick --size 1024
+  cargo xtask bench --bulk --mtu 1500
   cargo xtask bench --json > result.json")]
 pub(crate) struct Options {
     /// A tenth of the rounds and of the time
     #[arg(long)]
     quick: bool,
-    /// Payload bytes of each Put
-    #[arg(long, default_value_t = 64, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(0..=1284))]
-    size: u32,
+    /// Throughput of long Puts and Gets, with and without loss, instead of latency and message rate
+    #[arg(long)]
+    bulk: bool,
+    /// Payload bytes of each message [default: 64, with --bulk 1048576]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
+    size: Option<u32>,
+    /// Largest IP packet of the link [default: 1500, with --bulk 9000]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1500..))]
+    mtu: Option<u16>,
     /// Print one JSON object instead of the tables
     #[arg(long)]
     json: bool,
@@ -50,21 +57,25 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
     let needs = "`cargo xtask bench` makes network namespaces and loads XDP programs; it";
     privilege::require(needs, &privilege::NETNS_NODES)?;
     let objects = build_ebpf::build(root, &setup::ensure(root)?)?;
-    let program = cargo::build_binary(root, "lnet-bench", "xdp")?;
+    let (program, size, mtu_bytes) =
+        if options.bulk { ("bulk", 1 << 20, 9000_u16) } else { ("xdp", 64, 1500) };
+    let (size, mtu_bytes) = (options.size.unwrap_or(size), options.mtu.unwrap_or(mtu_bytes));
+    let program = cargo::build_binary(root, "lnet-bench", program)?;
     let signal = Arc::new(AtomicUsize::new(0));
     for number in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register_usize(number, Arc::clone(&signal), number as usize)
             .context("signal handlers")?;
     }
     run::remove_and_say_stale()?;
-    let pair = Pair::create("", Wiring { rails: 1, queues: 2, mtu_bytes: 1500 })?;
+    let pair = Pair::create("", Wiring { rails: 1, queues: 2, mtu_bytes })?;
     let mut command = Command::new(program);
     for (end, namespace) in [("a", &pair.a), ("b", &pair.b)] {
         command.arg(format!("--netns-{end}")).arg(Path::new("/run/netns").join(namespace.name()));
         command.args([&format!("--interface-{end}"), &namespace.interface().name]);
         command.args([&format!("--nid-{end}"), &nid(namespace)]);
     }
-    command.args(["--size", &options.size.to_string()]).arg("--out");
+    command.args(options.bulk.then(|| format!("--mtu={mtu_bytes}")));
+    command.args(["--size", &size.to_string()]).arg("--out");
     command.arg(options.out.clone().unwrap_or_else(|| root.join("target/bench")));
     command.args(options.quick.then_some("--quick")).args(options.json.then_some("--json"));
     command.env("LNET_BPF_OBJECT", &objects.default);

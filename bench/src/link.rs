@@ -1,0 +1,73 @@
+//! The veth pair that a bench measures over, one end in each of two network namespaces.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use lnet_user::runtime::{available_cpus, pin_to_cpu};
+use lnet_wire::Nid;
+
+use crate::netns;
+
+/// Both ends of the pair, as `cargo xtask bench` names them.
+#[derive(Debug, Args)]
+pub struct Link {
+    /// Network namespace of the sending end.
+    #[arg(long)]
+    pub netns_a: PathBuf,
+    /// Network namespace of the answering end.
+    #[arg(long)]
+    pub netns_b: PathBuf,
+    /// Interface of the sending end.
+    #[arg(long)]
+    pub interface_a: String,
+    /// Interface of the answering end.
+    #[arg(long)]
+    pub interface_b: String,
+    /// NID of the sending end.
+    #[arg(long)]
+    pub nid_a: Nid,
+    /// NID of the answering end.
+    #[arg(long)]
+    pub nid_b: Nid,
+}
+
+impl Link {
+    /// Runs `far` in namespace b and, once it says that it is ready, `near` in namespace a, each on a CPU of
+    /// its own; then tells `far` to stop.
+    ///
+    /// # Errors
+    /// What either end fails with.
+    pub fn pair<R: Send>(
+        &self,
+        far: impl FnOnce(&dyn Fn(), &AtomicBool) -> anyhow::Result<()> + Send,
+        near: impl FnOnce() -> anyhow::Result<R> + Send,
+    ) -> anyhow::Result<R> {
+        let cpus = available_cpus();
+        let stop = AtomicBool::new(false);
+        let (ready, is_ready) = mpsc::channel();
+        let panicked = |_| anyhow!("an end of the link panicked");
+        std::thread::scope(|scope| {
+            let (cpus, stop) = (&cpus, &stop);
+            let far = scope.spawn(move || {
+                pin_to_cpu(cpus[1 % cpus.len()]).context("cannot pin the answering end")?;
+                netns::enter(&self.netns_b)?;
+                // Without a listener there is nobody to be told.
+                far(&|| ready.send(()).unwrap_or_default(), stop)
+            });
+            let near = scope.spawn(move || {
+                pin_to_cpu(cpus[0]).context("cannot pin the sending end")?;
+                netns::enter(&self.netns_a)?;
+                // An error means that the far end has failed; its own error tells more.
+                let _ = is_ready.recv();
+                near()
+            });
+            let result = near.join().unwrap_or_else(|cause| Err(panicked(cause)));
+            stop.store(true, Ordering::Relaxed);
+            far.join().unwrap_or_else(|cause| Err(panicked(cause)))?;
+            result
+        })
+    }
+}
