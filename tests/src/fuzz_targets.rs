@@ -1,7 +1,10 @@
 //! Bodies of the fuzz targets: what must hold of any bytes. The fuzzer (`tests/fuzz`) includes this file
 //! and searches for bytes of which it does not hold; the replay test runs it over the corpus.
 //!
-//! It uses `lnet-wire` alone, so that the fuzzer has little to instrument.
+//! They use `lnet-wire`, and one of them `lnet-core`, alone, so that the fuzzer has little to instrument.
+
+#[path = "fuzz_transfer.rs"]
+mod fuzz_transfer;
 
 use std::str::FromStr;
 
@@ -12,12 +15,14 @@ use lnet_wire::ping::{self, PingError};
 use lnet_wire::steer::{self, PolicyWord, QUEUES_MAX, Reason, SHARDS_MAX, Tables, shard_of};
 use lnet_wire::{FrameHeader, Header, HeaderError, MessageType, Net, Nid, PingInfo, ProcessId, Verdict};
 
+pub use fuzz_transfer::{STEP_BYTES, transfer};
+
 /// A fuzz target: panics if something does not hold of these bytes.
 pub type Target = fn(&[u8]);
 
 /// All targets with their names, which are those of the corpus directories.
-pub const TARGETS: [(&str, Target); 4] =
-    [("frame", frame), ("header", header), ("nid_text", nid_text), ("ping", ping)];
+pub const TARGETS: [(&str, Target); 5] =
+    [("frame", frame), ("header", header), ("nid_text", nid_text), ("ping", ping), ("transfer", transfer)];
 
 /// Bytes of a `frame` input in front of the packet: queue, shards, flags, readable bytes (2), and the word
 /// that the policies of all portals are made of (8).

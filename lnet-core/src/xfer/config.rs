@@ -101,12 +101,10 @@ pub struct XferConfig {
     pub limits: XferLimits,
     /// How long things take.
     pub times: XferTimes,
-    /// Bugs to be found by tests.
-    #[cfg(feature = "sabotage")]
-    pub sabotage: Sabotage,
 }
 
 /// Bugs that a test switches on, to see whether it would find them.
+#[cfg(feature = "sabotage")]
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Sabotage {
     /// Every id counts as new.

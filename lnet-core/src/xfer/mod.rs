@@ -51,7 +51,9 @@ mod tests;
 use lnet_wire::frame::{FrameHeader, Handshake, Transfer};
 use lnet_wire::{Header, Nid};
 
-pub use config::{Sabotage, XferConfig, XferLimits, XferTimes};
+#[cfg(feature = "sabotage")]
+pub use config::Sabotage;
+pub use config::{XferConfig, XferLimits, XferTimes};
 pub use state::Xfer;
 pub use stats::{XferCounters, XferDrop, XferUsage};
 

@@ -38,7 +38,7 @@ impl Xfer {
         let ends = part.offset.checked_add(part.length).ok_or(XferDrop::Malformed)?;
         let aligned = part.offset.is_multiple_of(FRAGMENT_UNIT_BYTES)
             && (ends == part.total || part.length.is_multiple_of(FRAGMENT_UNIT_BYTES));
-        if !aligned || ends > part.total {
+        if !aligned || ends > part.total || (part.length == 0 && part.total != 0) {
             return Err(XferDrop::Malformed);
         }
         if let Some(slot) = self.arrivals.find(inflow, part.id) {

@@ -102,7 +102,7 @@ impl Xfer {
             receive_bytes: config.receive_bytes,
             times: config.times,
             #[cfg(feature = "sabotage")]
-            sabotage: config.sabotage,
+            sabotage: super::Sabotage::default(),
             contacts: Contacts::new(limits.peers, seed),
             peers: Peers::new(limits.peers, seed),
             messages: Slab::new(limits.messages),
@@ -132,6 +132,12 @@ impl Xfer {
             sweep_at: Instant(0),
             counters: XferCounters::default(),
         }
+    }
+
+    /// Switches bugs on.
+    #[cfg(feature = "sabotage")]
+    pub const fn sabotage(&mut self, sabotage: super::Sabotage) {
+        self.sabotage = sabotage;
     }
 
     /// What was counted.

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::congestion::earlier;
-use super::flow::Busy;
+use super::flow::{Busy, Flow};
 use super::inflow::{AckDue, Phase};
 use super::peer::Asked;
 use super::reply::Reply;
@@ -48,7 +48,8 @@ impl Xfer {
         if self.sweep_at <= now {
             self.sweep(now, up);
         }
-        let sweeps = self.inflows.used_count() != 0 || self.messages.used_count() != 0;
+        let kept = [self.inflows.used_count(), self.messages.used_count(), self.records.used_count()];
+        let sweeps = kept != [0; 3];
         next = earlier(next, sweeps.then_some(self.sweep_at));
         next = earlier(next, self.messages.get(self.deadlines.first()).map(|message| message.deadline));
         next = earlier(next, self.holds.first().map(|(_, _, until)| until));
@@ -109,10 +110,6 @@ impl Xfer {
             while self.loss_time(at).is_some_and(|lost| lost <= now) {
                 let first = self.flows[at].outstanding.first();
                 self.lose(at, first);
-            }
-            let flow = &self.flows[at];
-            if now - self.peers.slab[flow.peer].heard_at > self.times.message {
-                self.drop_notices(at);
             }
             let flow = &self.flows[at];
             if flow.outstanding.is_empty() {
@@ -204,6 +201,14 @@ impl Xfer {
                 let moves = matches!(arriving.phase, Phase::Receiving(_) | Phase::Pulled(_));
                 if moves && now - arriving.touched_at > self.times.message {
                     self.abandon(now, slot, Cause::Timeout, up);
+                }
+            }
+        }
+        if self.records.used_count() != 0 {
+            for flow in 0..self.flows.capacity() {
+                let Some(Flow { peer, .. }) = self.flows.get(flow) else { continue };
+                if now - self.peers.slab[*peer].heard_at > self.times.message {
+                    self.drop_notices(flow);
                 }
             }
         }

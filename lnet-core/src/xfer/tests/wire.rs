@@ -137,8 +137,6 @@ impl Node {
             receive_bytes: 1 << 20,
             limits: limits(),
             times: XferTimes { message: Duration::from_secs(2), ..XferTimes::DEFAULT },
-            #[cfg(feature = "sabotage")]
-            sabotage: Sabotage::default(),
         };
         let shards = (0..shards).map(|shard| Shard {
             xfer: Xfer::new(XferConfig {
