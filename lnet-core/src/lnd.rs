@@ -5,7 +5,7 @@
 //! answered [`Verdict::Deliver`], [`Uplink::received`] once; a delayed one gets its verdict by
 //! [`Lnd::resume`]. An LND delivers a message at most once; order between messages is not promised.
 
-use lnet_wire::Header;
+use lnet_wire::{Header, ProcessId};
 
 use crate::handle::MdHandle;
 use crate::time::Instant;
@@ -139,8 +139,24 @@ pub trait Lnd {
     fn poll_timeout(&self) -> Option<Instant>;
 }
 
+/// What an LND knows of a PUT or GET that it is about to hand over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Announced {
+    /// Its portal index.
+    pub portal: u32,
+    /// Its match bits.
+    pub match_bits: u64,
+    /// Who sent it.
+    pub source: ProcessId,
+}
+
 /// What a shard does for its network drivers.
 pub trait Uplink {
+    /// Messages that [`Uplink::header`] is about to be called for, one after the other, as a receive loop has
+    /// them that takes a batch off a ring. It changes nothing and promises nothing: whoever matches them
+    /// may fetch what that will read, for all of them at once, instead of waiting for memory each time.
+    fn announce(&self, _arrivals: &[Announced]) {}
+
     /// A message has arrived by `ni`; its payload has not been looked at. After [`Verdict::Delay`] the LND
     /// keeps `rx` for it.
     fn header(&mut self, now: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict;

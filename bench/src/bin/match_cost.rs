@@ -4,7 +4,8 @@
 //! A match is `Uplink::header` and `Uplink::received` of a PUT without payload: header checks, search,
 //! accounting, the end of the operation. No entry is used up, so nothing else happens. Messages come in
 //! batches, as they do from a ring: a figure is the mean over one batch, so that reading the clock costs
-//! next to nothing, and a percentile is one over batches.
+//! next to nothing, and a percentile is one over batches. Once with `Uplink::announce` of the batch, as an LND
+//! with a ring calls it, and once without, as messages come that nobody knew of before.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -17,7 +18,7 @@ use clap::Parser;
 use hdrhistogram::Histogram;
 use lnet_bench::machine::Machine;
 use lnet_core::handle::ShardId;
-use lnet_core::lnd::{NiId, RxId, Status, Uplink, Verdict};
+use lnet_core::lnd::{Announced, NiId, RxId, Status, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::{EntrySpec, Position};
 use lnet_core::time::Instant;
@@ -165,6 +166,17 @@ impl Target {
         Ok(Self { shard, header })
     }
 
+    /// Matches messages with these bits, announced before.
+    fn announced_batch(&mut self, bits: &[u64]) {
+        let blank = Announced { portal: PORTAL, match_bits: 0, source: self.header.source };
+        let mut arrivals = [blank; BATCH];
+        for (arrival, &match_bits) in arrivals.iter_mut().zip(bits) {
+            arrival.match_bits = match_bits;
+        }
+        self.shard.announce(black_box(&arrivals));
+        self.batch(bits);
+    }
+
     /// Matches messages with these bits.
     fn batch(&mut self, bits: &[u64]) {
         let (now, rx) = (Instant(0), RxId(0));
@@ -218,6 +230,8 @@ struct Row {
     p90: f64,
     p99: f64,
     max: f64,
+    announced_p50: f64,
+    announced_p99: f64,
     hash_map_p50: f64,
 }
 
@@ -229,11 +243,12 @@ fn measure(
     messages: usize,
 ) -> anyhow::Result<Row> {
     let bits = order.bits(entries, messages);
-    let (mut matches, mut lookups) = (Batches::new()?, Batches::new()?);
+    let (mut matches, mut announced, mut lookups) = (Batches::new()?, Batches::new()?, Batches::new()?);
     for turn in bits.chunks(messages / TURNS) {
         // Warms what fits a cache; what does not is as cold as ever.
         turn.as_chunks::<BATCH>().0.iter().take(turn.len() / BATCH / 10).for_each(|bits| target.batch(bits));
         matches.time(turn, |bits| target.batch(bits));
+        announced.time(turn, |bits| target.announced_batch(bits));
         lookups.time(turn, |bits| {
             for key in bits {
                 black_box(map.get(black_box(key)).map(|value| value[0]));
@@ -247,6 +262,8 @@ fn measure(
         p90: matches.ns(0.9),
         p99: matches.ns(0.99),
         max: matches.ns(1.0),
+        announced_p50: announced.ns(0.5),
+        announced_p99: announced.ns(0.99),
         hash_map_p50: lookups.ns(0.5),
     })
 }
@@ -256,15 +273,17 @@ fn table(machine: &Machine, rows: &[Row]) -> String {
         "{} ({} CPUs), kernel {}, commit {}\nnanoseconds a message, means of batches of {BATCH}\n\n",
         machine.cpu, machine.cpus, machine.kernel, machine.commit
     );
-    let head = ["p50", "p90", "p99", "max", "HashMap p50"];
+    let head = ["p50", "p90", "p99", "max", "announced p50", "p99", "HashMap p50"];
     let _ = write!(text, "{:>10}  {:<9}", "entries", "order");
     head.iter().for_each(|cell| {
-        let _ = write!(text, "{cell:>13}");
+        let _ = write!(text, "{cell:>14}");
     });
     for row in rows {
         let _ = write!(text, "\n{:>10}  {:<9}", row.entries, row.order.name());
-        for ns in [row.p50, row.p90, row.p99, row.max, row.hash_map_p50] {
-            let _ = write!(text, "{ns:>13.1}");
+        let announced = [row.announced_p50, row.announced_p99];
+        for ns in [row.p50, row.p90, row.p99, row.max].into_iter().chain(announced).chain([row.hash_map_p50])
+        {
+            let _ = write!(text, "{ns:>14.1}");
         }
     }
     text

@@ -32,8 +32,9 @@ use lnet_wire::steer::{PORTALS, PolicyWord, SteerKey, initiator_hash, shard_of};
 use lnet_wire::{Body, Header};
 
 use super::Shard;
-use super::kept::{Ask, Origin, Resumption, State};
-use super::target::{Decision, Scope, Wait};
+use super::kept::{Ask, Kept, Origin, Resumption, State};
+use super::target::{Decision, Inbound, Scope, Wait};
+use crate::event::EventKind;
 use crate::handle::ShardId;
 use crate::list::NONE;
 use crate::lnd::{Cause, NiId, Span, Status};
@@ -252,17 +253,19 @@ impl Shard {
     /// Does with a sibling's message what was decided.
     pub(super) fn settle_visitor(&mut self, slot: u32, from: ShardId, decision: Decision) {
         self.talks_to(from);
-        let header = &self.kept.records[slot].header;
         match decision {
             Decision::Take(inbound, span) => {
-                let md = &mut self.mds[inbound.md];
-                md.lent = header.message_type().carries_payload() && md.shares_spans();
+                let exclusive = self.is_exclusive(&inbound);
+                self.mds[inbound.md].lent |= exclusive;
                 let record = &mut self.kept.records[slot];
                 (record.inbound, record.span) = (Some(inbound), Some(span));
                 self.kept.set_state(slot, State::Lending);
             }
             Decision::Drop(reason) => {
-                if let (DropReason::NoMatch, Some(portal)) = (reason, portal_of(header)) {
+                let Kept { header, origin, .. } = &self.kept.records[slot];
+                if let (DropReason::NoMatch, Origin::Sibling { steal: true, .. }, Some(portal)) =
+                    (reason, origin, portal_of(header))
+                {
                     self.mesh.interested[usize::from(portal)] |= 1 << from.0;
                 }
                 self.kept.set_state(slot, State::Refusing(reason));
@@ -401,10 +404,17 @@ impl Shard {
             unreachable!("a lent span has no operation")
         };
         self.kept.remove(slot);
-        self.mds[inbound.md].lent = false;
-        self.rouse(inbound.md);
+        if self.is_exclusive(&inbound) {
+            self.mds[inbound.md].lent = false;
+            self.rouse(inbound.md);
+        }
         self.counters.lent += u64::from(status == Status::Ok);
         self.end_arrival(now, inbound, status);
+    }
+
+    /// Whether a sibling that has this operation's span writes where others might.
+    fn is_exclusive(&self, inbound: &Inbound) -> bool {
+        matches!(inbound.event.kind, EventKind::Put | EventKind::Reply) && self.mds[inbound.md].shares_spans()
     }
 
     /// The shard after this one.

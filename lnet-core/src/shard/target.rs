@@ -11,7 +11,7 @@ use lnet_wire::{Body, Header, MessageType, Nid, ProcessId, WireHandle};
 use super::Shard;
 use super::kept::Ask;
 use crate::event::{Event, EventKind};
-use crate::lnd::{Cause, NiId, RxId, Span, Status, TxId, Uplink, Verdict};
+use crate::lnd::{Announced, Cause, NiId, RxId, Span, Status, TxId, Uplink, Verdict};
 use crate::md::MdOptions;
 use crate::message::{Budget, Record};
 use crate::portal::{Found, Request};
@@ -105,6 +105,10 @@ pub(super) enum Scope {
 }
 
 impl Uplink for Shard {
+    fn announce(&self, arrivals: &[Announced]) {
+        self.tables.fetch(&self.mds, arrivals);
+    }
+
     fn header(&mut self, now: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict {
         let idle = self.incoming.get(rx.0 as usize).map(|arriving| matches!(arriving, Arriving::Idle));
         assert_eq!(idle, Some(true), "the LND uses {rx:?} twice, or it is beyond the limits");

@@ -1,6 +1,6 @@
 //! Portals and the match test, case by case.
 
-use lnet_core::lnd::{Span, Verdict};
+use lnet_core::lnd::{Announced, Span, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};
 use lnet_core::portal::{EntryError, EntrySpec, Position};
 use lnet_core::stats::DropReason;
@@ -302,4 +302,22 @@ fn an_ack_handle_is_none_only_if_both_words_are() {
         node.arrive(&Header { body, ..put_header(1, 0) });
         assert_eq!(node.transmit().is_some(), acked);
     }
+}
+
+#[test]
+fn announcing_messages_changes_nothing() {
+    let mut node = Node::new(config());
+    let spec = MdSpec { options: MdOptions::PUT, ..node.md(8) };
+    let (_, md) = node.post(1, &spec);
+    node.shard.attach_entry(&entry(2)).unwrap();
+    let (usage, counters) = (node.shard.usage(), *node.shard.counters());
+    // More than are looked at together; of portals that have entries, have none and do not exist.
+    let announced =
+        |number: u32| Announced { portal: number % 70, match_bits: (number % 3).into(), source: host(2) };
+    let arrivals: Vec<_> = (0..200).map(announced).collect();
+    node.shard.announce(&arrivals);
+    node.shard.announce(&[]);
+    assert_eq!((node.shard.usage(), *node.shard.counters()), (usage, counters));
+    let taken = Span { md, offset_bytes: 0, length_bytes: 8 };
+    assert_eq!(node.arrive(&put_header(1, 8)), Verdict::Deliver(taken));
 }

@@ -121,6 +121,7 @@ fn a_header_goes_to_the_shard_where_it_belongs() {
     assert_eq!(shards.resume(1), Some((0, Verdict::Drop)));
     assert_eq!(shards.0[1].shard.counters().drops(DropReason::NoMatch).bytes, 4);
     assert_eq!(shards.0[2].shard.counters().dropped().messages, 0);
+    shards.post(2, 9, &spec);
     shards.assert_quiet();
 }
 
@@ -399,6 +400,26 @@ fn spans_that_may_overlap_are_lent_one_at_a_time() {
     shards.received(0, 0, Status::Ok);
     shards.carry(0, 1);
     assert_eq!(shards.resume(1).unwrap().0, 2);
+}
+
+#[test]
+fn a_lent_span_stays_lent_whatever_else_is_returned() {
+    let mut shards = Shards::new(2, Policy::Rotor);
+    let spec = MdSpec { threshold: Threshold::Count(9), ..shards.0[1].md(8) };
+    let md = shards.0[1].shard.bind(&spec).unwrap();
+    for (rx, header) in [reply_header(md, 8), ack_header(md)].into_iter().enumerate() {
+        assert_eq!(shards.header(0, rx as u32, &header), Verdict::Delay);
+        shards.lent(1, 0);
+        shards.resume(0).unwrap();
+    }
+    assert_eq!(shards.header(1, 0, &reply_header(md, 8)), Verdict::Delay, "a sibling writes");
+    shards.received(0, 1, Status::Ok);
+    shards.carry(0, 1);
+    assert_eq!(shards.0[1].event().kind, EventKind::Ack);
+    assert_eq!(shards.resume(1), None, "it still writes");
+    shards.received(0, 0, Status::Ok);
+    shards.carry(0, 1);
+    assert_eq!(shards.resume(1).unwrap().0, 0);
 }
 
 #[test]
