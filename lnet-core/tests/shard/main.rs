@@ -14,6 +14,7 @@ mod matching;
 mod mesh;
 mod model;
 mod pair;
+mod stealing;
 mod target;
 mod track;
 mod track_model;

@@ -21,10 +21,10 @@ use crate::common::{
 use crate::pair::Pair;
 
 /// The shards of host 1; portal 4 has this policy.
-struct Shards(Vec<Node>);
+pub(crate) struct Shards(pub(crate) Vec<Node>);
 
 impl Shards {
-    fn new(count: u8, policy: Policy) -> Self {
+    pub(crate) fn new(count: u8, policy: Policy) -> Self {
         Self::with_limits(count, policy, config().limits)
     }
 
@@ -40,17 +40,17 @@ impl Shards {
         Self((0..count).map(node).collect())
     }
 
-    fn header(&mut self, shard: usize, rx: u32, header: &Header) -> Verdict {
+    pub(crate) fn header(&mut self, shard: usize, rx: u32, header: &Header) -> Verdict {
         self.0[shard].shard.header(NOW, NI, RxId(rx), header)
     }
 
-    fn received(&mut self, shard: usize, rx: u32, status: Status) {
+    pub(crate) fn received(&mut self, shard: usize, rx: u32, status: Status) {
         self.0[shard].shard.received(NOW, RxId(rx), status);
     }
 
     /// A shard says something to this sibling, which hears it.
     #[track_caller]
-    fn carry(&mut self, from: u8, to: u8) -> MeshMessage {
+    pub(crate) fn carry(&mut self, from: u8, to: u8) -> MeshMessage {
         let message = self.0[usize::from(from)].shard.poll_mesh_to(ShardId(to));
         let message = message.expect("nothing is said");
         self.0[usize::from(to)].shard.handle_mesh(NOW, ShardId(from), message);
@@ -59,20 +59,20 @@ impl Shards {
 
     /// A question goes this way and an answer comes back.
     #[track_caller]
-    fn refused(&mut self, by: u8, from: u8) -> DropReason {
+    pub(crate) fn refused(&mut self, by: u8, from: u8) -> DropReason {
         assert!(matches!(self.carry(from, by), MeshMessage::Route { .. }));
         let MeshMessage::Refuse { reason, .. } = self.carry(by, from) else { panic!("not refused") };
         reason
     }
 
     #[track_caller]
-    fn lent(&mut self, by: u8, from: u8) -> Span {
+    pub(crate) fn lent(&mut self, by: u8, from: u8) -> Span {
         assert!(matches!(self.carry(from, by), MeshMessage::Route { .. }));
         let MeshMessage::Lend { span, .. } = self.carry(by, from) else { panic!("not lent") };
         span
     }
 
-    fn resume(&mut self, shard: usize) -> Option<(u32, Verdict)> {
+    pub(crate) fn resume(&mut self, shard: usize) -> Option<(u32, Verdict)> {
         self.0[shard].shard.poll_resume().map(|(_, RxId(rx), verdict)| (rx, verdict))
     }
 
@@ -85,11 +85,18 @@ impl Shards {
         }
     }
 
-    fn post(&mut self, shard: usize, match_bits: u64, spec: &MdSpec) -> MdHandle {
+    /// So many messages wait on shard 0, and nothing is left to say.
+    #[track_caller]
+    pub(crate) fn assert_parked(&mut self, count: u32) {
+        assert_eq!(self.0[0].shard.usage().delayed, count);
+        self.0.iter_mut().for_each(|node| assert_eq!(node.shard.poll_mesh(), None));
+    }
+
+    pub(crate) fn post(&mut self, shard: usize, match_bits: u64, spec: &MdSpec) -> MdHandle {
         self.0[shard].post(match_bits, spec).1
     }
 
-    fn spec(&self, shard: usize, options: MdOptions) -> MdSpec {
+    pub(crate) fn spec(&self, shard: usize, options: MdOptions) -> MdSpec {
         MdSpec { options, ..self.0[shard].md(100) }
     }
 }
@@ -161,115 +168,6 @@ fn responses_go_to_the_shard_in_the_handle() {
     md.interface_cookie += 1;
     assert_eq!(shards.header(0, 0, &foreign), Verdict::Drop, "of another life: nobody is asked");
     shards.assert_quiet();
-}
-
-#[test]
-fn siblings_are_asked_in_their_order() {
-    let mut shards = Shards::new(4, Policy::Rotor);
-    let spec = shards.spec(1, MdOptions::PUT);
-    let md = shards.post(1, 1, &spec);
-    assert_eq!(shards.header(2, 3, &put_header(1, 4)), Verdict::Delay);
-    assert_eq!([shards.refused(3, 2), shards.refused(0, 2)], [DropReason::NoMatch; 2]);
-    let span = shards.lent(1, 2);
-    assert_eq!(span.md, md);
-    assert_eq!(shards.resume(2), Some((3, Verdict::Deliver(span))));
-    shards.received(2, 3, Status::Ok);
-    shards.carry(2, 1);
-    // Nobody has another.
-    assert_eq!(shards.header(0, 3, &put_header(1, 4)), Verdict::Delay);
-    (1..4).for_each(|shard| assert_eq!(shards.refused(shard, 0), DropReason::NoMatch));
-    assert_eq!(shards.resume(0), Some((3, Verdict::Drop)));
-    // One that is too long ends the search.
-    let spec = MdSpec { length_bytes: 3, ..spec };
-    shards.post(1, 1, &spec);
-    assert_eq!(shards.header(0, 3, &put_header(1, 4)), Verdict::Delay);
-    assert_eq!(shards.refused(1, 0), DropReason::TooLong);
-    assert_eq!(shards.resume(0), Some((3, Verdict::Drop)));
-    assert_eq!(shards.0[0].shard.counters().drops(DropReason::TooLong).messages, 1);
-}
-
-#[test]
-fn an_own_entry_goes_first_and_needs_no_sibling() {
-    let mut shards = Shards::new(2, Policy::Rotor);
-    for shard in 0..2 {
-        let spec = shards.spec(shard, MdOptions::PUT);
-        shards.post(shard, 1, &spec);
-    }
-    let Verdict::Deliver(span) = shards.header(0, 0, &put_header(1, 4)) else { panic!("not delivered") };
-    assert_eq!(span.md.0.shard(), ShardId(0));
-    assert_eq!(shards.0[0].shard.poll_mesh(), None);
-}
-
-/// A PUT waits on the lazy portal 4 of shard 0, all siblings asked.
-fn waiting(shards: &mut Shards, rx: u32, match_bits: u64) {
-    shards.0.iter_mut().for_each(|node| node.shard.set_lazy(4).unwrap());
-    assert_eq!(shards.header(0, rx, &put_header(match_bits, 4)), Verdict::Delay);
-    for shard in 1..shards.0.len() {
-        shards.refused(shard as u8, 0);
-    }
-    assert_eq!(shards.resume(0), None);
-}
-
-#[test]
-fn what_waits_hears_of_an_entry_on_any_shard() {
-    for home in 0..3 {
-        let mut shards = Shards::new(3, Policy::Rotor);
-        waiting(&mut shards, 7, 1);
-        let spec = shards.spec(home, MdOptions::PUT);
-        let md = shards.post(home, 1, &spec);
-        if home > 0 {
-            assert_eq!(shards.carry(home as u8, 0), MeshMessage::Attached { portal: 4 });
-            shards.lent(home as u8, 0);
-        }
-        let taken = Span { md, offset_bytes: 0, length_bytes: 4 };
-        assert_eq!(shards.resume(0), Some((7, Verdict::Deliver(taken))));
-        shards.received(0, 7, Status::Ok);
-        if home > 0 {
-            shards.carry(0, home as u8);
-        }
-        assert_eq!(shards.0[home].event().kind, EventKind::Put);
-    }
-}
-
-#[test]
-fn what_is_refused_again_keeps_its_place_and_hears_of_the_next_entry() {
-    let mut shards = Shards::new(2, Policy::Rotor);
-    waiting(&mut shards, 7, 1);
-    waiting(&mut shards, 8, 1);
-    let spec = shards.spec(1, MdOptions::PUT);
-    shards.post(1, 2, &spec);
-    shards.carry(1, 0);
-    shards.post(1, 3, &spec);
-    assert_eq!(shards.0[1].shard.poll_mesh(), None, "once told is enough, until it is asked again");
-    assert_eq!([shards.refused(1, 0), shards.refused(1, 0)], [DropReason::NoMatch; 2]);
-    shards.post(1, 1, &spec);
-    shards.carry(1, 0);
-    shards.lent(1, 0);
-    assert_eq!(shards.resume(0).unwrap().0, 7, "the first to come");
-    assert_eq!(shards.refused(1, 0), DropReason::NoMatch);
-    assert_eq!(shards.0[0].shard.usage().delayed, 2);
-}
-
-#[test]
-fn an_entry_that_comes_while_others_are_asked_is_not_missed() {
-    // At a sibling that has refused; the message is dropped if nobody takes it.
-    let mut shards = Shards::new(3, Policy::Rotor);
-    assert_eq!(shards.header(0, 7, &put_header(1, 4)), Verdict::Delay);
-    shards.refused(1, 0);
-    let spec = shards.spec(1, MdOptions::PUT);
-    let md = shards.post(1, 1, &spec);
-    shards.carry(1, 0);
-    shards.refused(2, 0);
-    assert_eq!(shards.lent(1, 0).md, md, "it is asked again");
-    // At home.
-    let mut shards = Shards::new(3, Policy::Rotor);
-    assert_eq!(shards.header(0, 7, &put_header(1, 4)), Verdict::Delay);
-    let spec = shards.spec(0, MdOptions::PUT);
-    let md = shards.post(0, 1, &spec);
-    shards.refused(1, 0);
-    shards.refused(2, 0);
-    let taken = Span { md, offset_bytes: 0, length_bytes: 4 };
-    assert_eq!(shards.resume(0), Some((7, Verdict::Deliver(taken))));
 }
 
 #[test]
