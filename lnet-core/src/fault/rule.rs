@@ -105,9 +105,9 @@ impl DropRule {
 pub struct DelayRule {
     /// Which messages.
     pub filter: Filter,
-    /// Holds up one of so many, as [`DropRule::rate`] drops it.
+    /// Holds up one of so many, as the rate of a [`DropRule`] drops it.
     pub rate: u32,
-    /// Holds up one message in each such time, as [`DropRule::interval`] drops it.
+    /// Holds up one message in each such time, as the interval of a [`DropRule`] drops it.
     pub interval: Duration,
     /// For so long; not zero.
     pub latency: Duration,
