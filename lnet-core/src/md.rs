@@ -9,6 +9,7 @@ use core::ops::BitOr;
 
 use crate::handle::{EqHandle, MeHandle};
 use crate::list::NONE;
+use crate::slab::slot_bytes;
 
 /// What may be done with a descriptor, and how: LNet's `LNET_MD_*` with their values.
 ///
@@ -170,7 +171,8 @@ pub enum Unlinked {
 /// Threshold of a descriptor without one.
 const INFINITE: u32 = u32::MAX;
 
-/// A descriptor as a shard holds it: what matching reads first.
+/// A descriptor as a shard holds it: a cache line, which every operation touches.
+#[repr(align(64))]
 pub(crate) struct MemoryDesc {
     pub(crate) length_bytes: u64,
     /// Where the next locally managed operation starts.
@@ -203,8 +205,6 @@ pub(crate) struct MemoryDesc {
     pub(crate) awaited: bool,
     pub(crate) user_ptr: u64,
 }
-
-const _: () = assert!(core::mem::size_of::<MemoryDesc>() <= 64, "a descriptor fits a cache line");
 
 impl MemoryDesc {
     /// A descriptor with no entry and no event slots yet.
@@ -302,8 +302,7 @@ impl MemoryDesc {
     }
 }
 
-// Every operation touches its descriptor: it is no larger than a cache line.
-const _: () = assert!(size_of::<MemoryDesc>() == 64);
+const _: () = assert!(slot_bytes::<MemoryDesc>() == 64, "a descriptor exceeds a cache line");
 
 #[cfg(test)]
 mod tests {

@@ -23,7 +23,7 @@ use crate::hash::{Seed, nid_words};
 use crate::list::{Link, List, NONE, Node};
 use crate::lnd::Announced;
 use crate::md::{MdOptions, MemoryDesc};
-use crate::slab::Slab;
+use crate::slab::{Slab, slot_bytes};
 
 /// Where a new entry stands among those of its portal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,6 +96,8 @@ enum Kind {
 /// Marks the order of stamps: a hash chain or the list of a portal.
 struct Stamps;
 
+/// A match entry as a shard holds it: a cache line, which every message that finds it touches.
+#[repr(align(64))]
 pub(crate) struct MatchEntry {
     match_bits: u64,
     ignore_bits: u64,
@@ -103,8 +105,6 @@ pub(crate) struct MatchEntry {
     link: Link,
     /// Its descriptor, or [`NONE`].
     pub(crate) md: u32,
-    /// Its hash chain, or [`NONE`] when it is in the portal's list.
-    chain: u32,
     source: ProcessId,
     portal: u8,
     pub(crate) auto_unlink: bool,
@@ -216,7 +216,6 @@ impl MatchTables {
             stamp: if spec.position == Position::Before { portal.lowest - 1 } else { portal.next },
             link: Link::UNLINKED,
             md: NONE,
-            chain,
             source: spec.source,
             portal: portal_index as u8,
             auto_unlink: spec.auto_unlink,
@@ -243,8 +242,8 @@ impl MatchTables {
 
     /// Takes an entry out, in constant time.
     pub(crate) fn remove(&mut self, slot: u32) -> MatchEntry {
-        let (chain, portal) = (self.entries[slot].chain, self.entries[slot].portal);
-        let portal = &mut self.portals[usize::from(portal)];
+        let chain = self.chain_of(slot);
+        let portal = &mut self.portals[usize::from(self.entries[slot].portal)];
         if chain == NONE {
             portal.ranges.remove(&mut self.entries, slot);
         } else {
@@ -262,9 +261,8 @@ impl MatchTables {
 
     /// Gives an entry a descriptor, or with [`NONE`] takes it away.
     pub(crate) fn set_md(&mut self, slot: u32, md: u32) {
-        let entry = &mut self.entries[slot];
-        entry.md = md;
-        let chain = entry.chain;
+        self.entries[slot].md = md;
+        let chain = self.chain_of(slot);
         if chain != NONE && self.chains[chain as usize].list.first() == slot {
             self.chains[chain as usize].first_md = md;
         }
@@ -327,10 +325,10 @@ impl MatchTables {
             let mut sum = 0_u64;
             for (entry, md) in firsts {
                 if let Some(entry) = self.entries.get(entry) {
-                    sum ^= entry.match_bits ^ u64::from(entry.portal) ^ u64::from(entry.source.pid);
+                    sum ^= entry.match_bits;
                 }
-                if let Some(md) = mds.get(md) {
-                    sum ^= md.length_bytes ^ u64::from(md.is_exhausted()) ^ md.user_ptr;
+                if let Some(descriptor) = mds.get(md) {
+                    sum ^= descriptor.length_bytes ^ u64::from(mds.generation(md));
                 }
             }
             // The reading is the point: the optimiser must take the sum for wanted.
@@ -385,6 +383,16 @@ impl MatchTables {
         Found::TooLong
     }
 
+    /// The hash chain of an entry, or [`NONE`] if it is in its portal's list. Computed, since it would not fit
+    /// the entry's cache line.
+    fn chain_of(&self, slot: u32) -> u32 {
+        let MatchEntry { ignore_bits, match_bits, portal, source, .. } = &self.entries[slot];
+        match self.portals[usize::from(*portal)].kind {
+            Some(kind) if *ignore_bits == 0 => self.chain(kind, (*portal).into(), *match_bits, source),
+            _ => NONE,
+        }
+    }
+
     /// The hash chain of exact entries that such a message looks through.
     #[inline]
     fn chain(&self, kind: Kind, portal: u32, match_bits: u64, source: &ProcessId) -> u32 {
@@ -400,6 +408,8 @@ impl MatchTables {
         (hash & (self.chains.len() as u64 - 1)) as u32
     }
 }
+
+const _: () = assert!(slot_bytes::<MatchEntry>() == 64, "an entry exceeds a cache line");
 
 impl MatchEntry {
     pub(crate) const fn portal(&self) -> u8 {

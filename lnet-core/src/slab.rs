@@ -16,13 +16,10 @@ enum Content<T> {
     Used(T),
 }
 
-struct Slot<T> {
-    generation: u32,
-    content: Content<T>,
-}
-
 pub(crate) struct Slab<T> {
-    slots: Box<[Slot<T>]>,
+    /// Apart from the generations, so that a value of a cache line is in one.
+    slots: Box<[Content<T>]>,
+    generations: Box<[u32]>,
     free: u32,
     used_count: u32,
 }
@@ -34,10 +31,11 @@ impl<T> Slab<T> {
         let slots = (1..=capacity)
             .map(|next| {
                 let next = if next == capacity { NONE } else { next };
-                Slot { generation: 1, content: Content::Free(next) }
+                Content::Free(next)
             })
             .collect();
-        Self { slots, free: if capacity == 0 { NONE } else { 0 }, used_count: 0 }
+        let generations = (0..capacity).map(|_| 1).collect();
+        Self { slots, generations, free: if capacity == 0 { NONE } else { 0 }, used_count: 0 }
     }
 
     pub(crate) const fn used_count(&self) -> u32 {
@@ -63,10 +61,8 @@ impl<T> Slab<T> {
     pub(crate) fn insert(&mut self, value: T) -> Result<u32, Full<T>> {
         let slot = self.free;
         let Some(vacant) = self.slots.get_mut(slot as usize) else { return Err(Full(value)) };
-        let Content::Free(next) = vacant.content else {
-            unreachable!("slot {slot} of the free list is in use")
-        };
-        vacant.content = Content::Used(value);
+        let Content::Free(next) = *vacant else { unreachable!("slot {slot} of the free list is in use") };
+        *vacant = Content::Used(value);
         self.free = next;
         self.used_count += 1;
         Ok(slot)
@@ -74,7 +70,7 @@ impl<T> Slab<T> {
 
     /// Vacates a slot that is in use.
     pub(crate) fn remove(&mut self, slot: u32) -> T {
-        let content = core::mem::replace(&mut self.slots[slot as usize].content, Content::Free(self.free));
+        let content = core::mem::replace(&mut self.slots[slot as usize], Content::Free(self.free));
         let Content::Used(value) = content else { unreachable!("slot {slot} is vacated twice") };
         self.vacated(slot);
         value
@@ -83,36 +79,35 @@ impl<T> Slab<T> {
     /// Drops the value in a slot that is in use: the way to vacate it without moving what may be large.
     #[inline]
     pub(crate) fn vacate(&mut self, slot: u32) {
-        let entry = &mut self.slots[slot as usize];
-        assert!(matches!(entry.content, Content::Used(_)), "slot {slot} is vacated twice");
-        entry.content = Content::Free(self.free);
+        let content = &mut self.slots[slot as usize];
+        assert!(matches!(content, Content::Used(_)), "slot {slot} is vacated twice");
+        *content = Content::Free(self.free);
         self.vacated(slot);
     }
 
     #[inline]
     fn vacated(&mut self, slot: u32) {
-        let entry = &mut self.slots[slot as usize];
-        entry.generation = entry.generation.wrapping_add(1).max(1);
+        let generation = &mut self.generations[slot as usize];
+        *generation = generation.wrapping_add(1).max(1);
         self.free = slot;
         self.used_count -= 1;
     }
 
     /// Generation of the value in a slot.
     pub(crate) fn generation(&self, slot: u32) -> u32 {
-        self.slots[slot as usize].generation
+        self.generations[slot as usize]
     }
 
     /// Whether this name still has a value.
     #[inline]
     pub(crate) fn holds(&self, slot: u32, generation: u32) -> bool {
-        self.slots
-            .get(slot as usize)
-            .is_some_and(|entry| entry.generation == generation && matches!(entry.content, Content::Used(_)))
+        self.generations.get(slot as usize) == Some(&generation)
+            && matches!(self.slots[slot as usize], Content::Used(_))
     }
 
     /// The value in a slot, if the slot exists and is in use.
     pub(crate) fn get(&self, slot: u32) -> Option<&T> {
-        match &self.slots.get(slot as usize)?.content {
+        match self.slots.get(slot as usize)? {
             Content::Used(value) => Some(value),
             Content::Free(_) => None,
         }
@@ -124,7 +119,7 @@ impl<T> Index<u32> for Slab<T> {
 
     #[inline]
     fn index(&self, slot: u32) -> &T {
-        match &self.slots[slot as usize].content {
+        match &self.slots[slot as usize] {
             Content::Used(value) => value,
             Content::Free(_) => panic!("slot {slot} is vacant"),
         }
@@ -134,11 +129,16 @@ impl<T> Index<u32> for Slab<T> {
 impl<T> IndexMut<u32> for Slab<T> {
     #[inline]
     fn index_mut(&mut self, slot: u32) -> &mut T {
-        match &mut self.slots[slot as usize].content {
+        match &mut self.slots[slot as usize] {
             Content::Used(value) => value,
             Content::Free(_) => panic!("slot {slot} is vacant"),
         }
     }
+}
+
+/// Bytes that a slot for such a value takes.
+pub(crate) const fn slot_bytes<T>() -> usize {
+    size_of::<Content<T>>()
 }
 
 #[cfg(test)]
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn generation_zero_is_skipped() {
         let mut slab = Slab::new(1);
-        slab.slots[0].generation = u32::MAX;
+        slab.generations[0] = u32::MAX;
         let slot = slab.insert(()).unwrap();
         slab.remove(slot);
         assert_eq!(slab.generation(slot), 1);
