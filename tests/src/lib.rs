@@ -4,3 +4,4 @@ pub mod bpf;
 pub mod fuzz_targets;
 pub mod netns;
 pub mod node;
+pub mod sim;

@@ -1,0 +1,144 @@
+//! Runs the simulator over many seeds; `cargo xtask sim` calls it.
+//!
+//! Exit status: 0 if no checker found anything (with `--bugs`: if each bug was found), 1 otherwise.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use lnet_tests::sim::{self, Bug, Counts, Options, Tracing, Violation};
+
+/// Lines of a failed run that are shown.
+const LINES: usize = 80;
+/// Runs in which a bug must be found.
+const BUG_RUNS: u64 = 1000;
+
+/// Whole nodes over a fabric that loses, doubles, delays and damages frames.
+#[derive(Debug, Parser)]
+#[command(name = "lnet-sim")]
+struct Arguments {
+    /// The first seed; each run takes the next one
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Runs
+    #[arg(long, default_value_t = 1000)]
+    runs: u64,
+    /// Nodes, instead of as many as the seed says
+    #[arg(long, value_parser = clap::value_parser!(u8).range(2..=4))]
+    nodes: Option<u8>,
+    /// Switch on a bug that a checker is to find
+    #[arg(long, value_parser = bug)]
+    bug: Option<Bug>,
+    /// Switch on each bug in turn, and show which seed finds it
+    #[arg(long, conflicts_with = "bug")]
+    bugs: bool,
+    /// Print all that happens in the run of the first seed
+    #[arg(long)]
+    trace: bool,
+}
+
+fn bug(name: &str) -> Result<Bug, String> {
+    let names = Bug::ALL.map(Bug::name).join(", ");
+    Bug::named(name).ok_or_else(|| format!("one of {names} is expected"))
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    // A panic is reported as what a checker found.
+    std::panic::set_hook(Box::new(|_| {}));
+    let options = Options {
+        nodes: arguments.nodes.map(usize::from),
+        bug: arguments.bug,
+        tracing: if arguments.trace { Tracing::Print } else { Tracing::Off },
+    };
+    let passed = if arguments.trace {
+        let outcome = sim::run(arguments.seed, &options);
+        println!("{}", outcome.counts);
+        outcome.violation.inspect(|violation| tell(arguments.seed, &options, violation)).is_none()
+    } else if arguments.bugs {
+        find_bugs(arguments.seed, &options)
+    } else {
+        run_all(arguments.seed, arguments.runs, &options)
+    };
+    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn run_all(seed: u64, runs: u64, options: &Options) -> bool {
+    let start = Instant::now();
+    let (counts, found) = run_seeds(seed, runs, options, true);
+    if let Some((seed, violation)) = &found {
+        let kept = Options { tracing: Tracing::Last(LINES), ..*options };
+        sim::run(*seed, &kept).lines.iter().for_each(|line| println!("{line}"));
+        tell(*seed, options, violation);
+    }
+    println!("\n{counts}");
+    println!("{} runs in {:.1} s", counts.runs, start.elapsed().as_secs_f64());
+    found.is_none()
+}
+
+/// Whether each bug is found.
+fn find_bugs(seed: u64, options: &Options) -> bool {
+    let find = |bug: Bug| {
+        let options = Options { bug: Some(bug), ..*options };
+        match run_seeds(seed, BUG_RUNS, &options, false).1 {
+            Some((seed, violation)) => {
+                println!("{:<22} seed {seed:>4}: {}", bug.name(), violation.checker);
+                true
+            }
+            None => {
+                println!("{:<22} NOT FOUND in {BUG_RUNS} runs", bug.name());
+                false
+            }
+        }
+    };
+    Bug::ALL.map(find).into_iter().all(|found| found)
+}
+
+/// Runs seeds on all CPUs; the first one that fails ends that.
+fn run_seeds(seed: u64, runs: u64, options: &Options, progress: bool) -> (Counts, Option<(u64, Violation)>) {
+    let next = AtomicU64::new(0);
+    let failed = AtomicBool::new(false);
+    let sums = Mutex::new((Counts::default(), None::<(u64, Violation)>));
+    let work = || {
+        while !failed.load(Ordering::Relaxed) {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= runs {
+                break;
+            }
+            let outcome = sim::run(seed.wrapping_add(index), options);
+            let Ok(mut sums) = sums.lock() else { break };
+            sums.0 += &outcome.counts;
+            if let Some(violation) = outcome.violation {
+                failed.store(true, Ordering::Relaxed);
+                // Of several that fail at once the first one is told.
+                if sums.1.as_ref().is_none_or(|(former, _)| *former > seed.wrapping_add(index)) {
+                    sums.1 = Some((seed.wrapping_add(index), violation));
+                }
+            }
+        }
+    };
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        let mut told_at = Instant::now();
+        while progress && !handles.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            std::thread::sleep(Duration::from_millis(20));
+            if told_at.elapsed() > Duration::from_secs(2) {
+                told_at = Instant::now();
+                let _ =
+                    writeln!(std::io::stderr(), "{} of {runs} runs", next.load(Ordering::Relaxed).min(runs));
+            }
+        }
+    });
+    sums.into_inner().unwrap_or_default()
+}
+
+fn tell(seed: u64, options: &Options, violation: &Violation) {
+    println!("\nseed {seed} fails: {}\n  {}", violation.checker, violation.found);
+    let nodes = options.nodes.map_or(String::new(), |nodes| format!(" --nodes {nodes}"));
+    let bug = options.bug.map_or(String::new(), |bug| format!(" --bug {}", bug.name()));
+    println!("again, with all that happens: cargo xtask sim --seed {seed}{nodes}{bug} --trace");
+}

@@ -1,0 +1,459 @@
+//! The application of all nodes: posts entries, starts PUTs and GETs, looks at events, unlinks.
+//!
+//! Invariant: an event belongs to a descriptor that has not had its last one.
+
+use lnet_core::event::{Event, EventKind};
+use lnet_core::handle::{MdHandle, MeHandle};
+use lnet_core::lnd::Status;
+use lnet_core::md::{MdOptions, MdSpec, Threshold};
+use lnet_core::portal::{EntrySpec, Position};
+use lnet_core::shard::{GetRequest, PutRequest};
+use lnet_core::time::Instant;
+use lnet_wire::steer::{self, SteerKey, initiator_hash};
+use lnet_wire::{MessageType, Nid, ProcessId};
+
+use super::ledger::{Flight, Operation};
+use super::memory::{Region, differs};
+use super::node::{INITIATOR, PORTALS_USED, ROTOR, nid};
+use super::plan::{MS, happens};
+use super::report::Fault;
+use super::world::{Happening, World};
+
+/// `user_ptr` of a descriptor that is not of one operation.
+const NO_OPERATION: u64 = u64::MAX;
+/// The bits of a request that say which operation it is.
+const OPERATION_BITS: u64 = !0 << 32;
+/// Values of the bits that entries go by.
+const KEYS: usize = 8;
+
+/// An entry with its descriptor.
+pub(super) struct Posted {
+    pub(super) node: usize,
+    shard: usize,
+    entry: MeHandle,
+    md: MdHandle,
+}
+
+/// An entry to be made, on these shards.
+#[derive(Clone)]
+pub(super) struct Late {
+    node: usize,
+    life: u32,
+    shards: Vec<usize>,
+    entry: EntrySpec,
+    md: MdSpec,
+    seed: Option<u64>,
+}
+
+/// A PUT or GET to be started.
+struct Wish {
+    node: usize,
+    shard: usize,
+    target: usize,
+    portal: u32,
+    match_bits: u64,
+    length: u32,
+    get: bool,
+}
+
+impl World {
+    /// Entries for many operations, of which each node has some on each portal.
+    pub(super) fn post_buckets(&mut self, node: usize) {
+        for portal in 0..PORTALS_USED as u32 {
+            for _ in 0..2 {
+                let key = self.random.below(KEYS) as u64;
+                let get = self.random.once_in(3);
+                let remote = self.random.once_in(3);
+                let length_bytes = self.random.pick(&[4096, 32 << 10, 64 << 10]);
+                let mut options = if get { MdOptions::GET } else { MdOptions::PUT };
+                if remote {
+                    options = options | MdOptions::MANAGE_REMOTE;
+                }
+                if self.random.once_in(2) {
+                    options = options | MdOptions::TRUNCATE;
+                }
+                let threshold =
+                    if self.random.once_in(2) { Threshold::Infinite } else { Threshold::Count(12) };
+                let max_size_bytes = self.random.once_in(2).then_some(2048);
+                let shards = match portal {
+                    ROTOR | INITIATOR => (0..self.nodes[node].lanes.len()).collect(),
+                    _ => vec![self.home(node, portal, key, 0)],
+                };
+                let seed = get.then(|| self.random.bits());
+                let queue = usize::from(self.random.once_in(3));
+                let md = MdSpec {
+                    length_bytes,
+                    max_size_bytes,
+                    threshold,
+                    options,
+                    auto_unlink: true,
+                    event_queue: None,
+                    user_ptr: queue as u64,
+                };
+                let entry = self.entry(portal, key, OPERATION_BITS);
+                let life = self.nodes[node].life;
+                self.post(&Late { node, life, shards, entry, md, seed });
+            }
+        }
+    }
+
+    fn entry(&mut self, portal: u32, match_bits: u64, ignore_bits: u64) -> EntrySpec {
+        EntrySpec {
+            portal,
+            source: ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID },
+            match_bits,
+            ignore_bits,
+            auto_unlink: true,
+            position: if self.random.once_in(4) { Position::Before } else { Position::After },
+        }
+    }
+
+    /// The shard that requests with these match bits of an initiator go to.
+    fn home(&self, node: usize, portal: u32, match_bits: u64, initiator: usize) -> usize {
+        let key = SteerKey {
+            message_type: MessageType::Put,
+            portal: portal as u8,
+            key: match_bits,
+            message_id: 0,
+            initiator_hash: initiator_hash(&nid(&self.plan, initiator, 0)),
+        };
+        let node = &self.nodes[node];
+        steer::shard_of(&key, node.policies[portal as usize], node.lanes.len() as u32) as usize
+    }
+
+    fn post(&mut self, late: &Late) {
+        let Late { node, life, shards, entry, md, seed } = late;
+        if self.nodes[*node].life != *life {
+            return;
+        }
+        for &shard in shards {
+            let lane = &mut self.nodes[*node].lanes[shard];
+            let Ok(me) = lane.shard.attach_entry(entry) else {
+                self.counts.add(Fault::Refused);
+                continue;
+            };
+            let queue = lane.queues[md.user_ptr as usize];
+            let spec = MdSpec { event_queue: Some(queue), user_ptr: NO_OPERATION, ..*md };
+            let Ok(md) = lane.shard.attach(me, &spec) else {
+                self.counts.add(Fault::Refused);
+                continue;
+            };
+            let region = seed.map_or_else(
+                || Region::Sink {
+                    bytes: vec![0; spec.length_bytes as usize],
+                    overlaps: spec.options.contains(MdOptions::MANAGE_REMOTE),
+                },
+                Region::Source,
+            );
+            self.trace.say(|| format!("node {node}/{shard} posts {entry:?} {spec:?}"));
+            self.nodes[*node].memory.lend(md, region);
+            self.posted.push(Posted { node: *node, shard, entry: me, md });
+            self.request_turn(*node, shard, self.now + 1);
+        }
+    }
+
+    pub(super) fn post_late(&mut self, late: u32) {
+        let late = self.late[late as usize].clone();
+        self.post(&late);
+    }
+
+    /// The application does something.
+    pub(super) fn act(&mut self) {
+        if happens(&mut self.random, self.plan.unlinks) {
+            return self.unlink_any();
+        }
+        let count = if self.random.once_in(4) { 1 + self.random.below(12) } else { 1 };
+        let node = self.random.below(self.nodes.len());
+        let shard = self.random.below(self.nodes[node].lanes.len());
+        let target = (node + 1 + self.random.below(self.nodes.len() - 1)) % self.nodes.len();
+        for _ in 0..count {
+            let number = self.ledger.operations.len() as u64;
+            let key = self.random.below(KEYS) as u64;
+            let wish = Wish {
+                node,
+                shard,
+                target,
+                portal: self.random.below(PORTALS_USED) as u32,
+                match_bits: number << 32 | key,
+                length: self.length(),
+                get: self.random.once_in(3),
+            };
+            if !self.random.once_in(3) {
+                self.post_for(&wish);
+            }
+            self.start(&wish);
+        }
+        self.request_turn(node, shard, self.now + 1);
+    }
+
+    fn length(&mut self) -> u32 {
+        let long = happens(&mut self.random, self.plan.long);
+        let most = if long { self.plan.length_max } else { self.random.pick(&[0, 8, 100, 1024, 1500, 6000]) };
+        self.random.below(most as usize + 1) as u32
+    }
+
+    /// Posts the very entry that an operation wants, mostly in time.
+    fn post_for(&mut self, wish: &Wish) {
+        let Wish { target, portal, match_bits, length, get, node, .. } = *wish;
+        let mut options = if get { MdOptions::GET } else { MdOptions::PUT };
+        let mut length_bytes = u64::from(length);
+        if self.random.once_in(10) {
+            length_bytes /= 2;
+            if !self.random.once_in(4) {
+                options = options | MdOptions::TRUNCATE;
+            }
+        }
+        if self.random.once_in(20) {
+            options = options | MdOptions::ACK_DISABLE;
+        }
+        let shards = match portal {
+            ROTOR => (0..self.nodes[target].lanes.len()).collect(),
+            _ => vec![self.home(target, portal, match_bits, node)],
+        };
+        let stays = self.random.once_in(8);
+        let md = MdSpec {
+            length_bytes,
+            max_size_bytes: None,
+            threshold: Threshold::Count(if stays { 2 } else { 1 }),
+            options,
+            auto_unlink: !stays,
+            event_queue: None,
+            user_ptr: u64::from(self.random.once_in(3)),
+        };
+        let entry = self.entry(portal, match_bits, 0);
+        let seed = get.then(|| self.random.bits());
+        let late = Late { node: target, life: self.nodes[target].life, shards, entry, md, seed };
+        if self.random.once_in(6) {
+            let at = self.now + self.random.bits() % (2 * MS);
+            self.late.push(late);
+            self.at(at, Happening::Post(self.late.len() as u32 - 1));
+        } else {
+            self.post(&late);
+        }
+    }
+
+    /// Starts a PUT or GET with a descriptor of its own, or a PUT with the one that its shard has for many.
+    fn start(&mut self, wish: &Wish) {
+        let Wish { node, shard, get, length, .. } = *wish;
+        let number = self.ledger.operations.len() as u32;
+        let ack = self.random.once_in(2);
+        let shares = !get && self.random.once_in(8);
+        let life = self.nodes[node].life;
+        let seed = self.random.bits();
+        let found = if shares {
+            self.shared_md(node, shard)
+        } else {
+            let spec = MdSpec {
+                length_bytes: u64::from(length),
+                max_size_bytes: None,
+                threshold: Threshold::Count(if get || ack { 2 } else { 1 }),
+                options: if get { MdOptions::TRUNCATE } else { MdOptions::NONE },
+                auto_unlink: true,
+                event_queue: Some(self.nodes[node].lanes[shard].queues[0]),
+                user_ptr: u64::from(number),
+            };
+            self.bind(node, shard, &spec, (!get).then_some(seed)).map(|md| (md, seed))
+        };
+        let Some((md, seed)) = found else { return };
+        self.ledger.operations.push(Operation {
+            node,
+            life,
+            seed,
+            source: None,
+            request: Flight::default(),
+            response: Flight::default(),
+            send_events: 0,
+            target_events: 0,
+            answer_events: 0,
+            started: false,
+            taken: None,
+        });
+        if !shares {
+            self.open.insert(number);
+        }
+        if get {
+            let cookie = u64::from(life) << 32 | node as u64;
+            self.ledger.await_reply(cookie, md.0.0, number);
+        }
+        let started = self.request(wish, md, ack, number);
+        self.ledger.operations[number as usize].started = started;
+        if started {
+            self.unsent.insert(number);
+        } else {
+            self.counts.add(Fault::Refused);
+            if !shares {
+                let _ = self.nodes[node].lanes[shard].shard.unlink(md);
+            }
+        }
+    }
+
+    fn request(&mut self, wish: &Wish, md: MdHandle, ack: bool, number: u32) -> bool {
+        let Wish { node, shard, target, portal, match_bits, get, .. } = *wish;
+        let rail = self.random.below(usize::from(self.plan.rails)) as u8;
+        let own_rail = self.random.below(usize::from(self.plan.rails)) as u8;
+        let self_nid =
+            (self.plan.same_net && self.random.once_in(2)).then(|| nid(&self.plan, node, own_rail));
+        let process = ProcessId::lustre(nid(&self.plan, target, rail));
+        let offset = self.random.below(2048) as u32;
+        let now = Instant(self.now);
+        self.trace.say(|| format!("node {node}/{shard} starts {number}: GET {get} to {target} by {rail} bits {match_bits:x} portal {portal} {md:?}"));
+        let lane = &mut self.nodes[node].lanes[shard].shard;
+        let outcome = if get {
+            lane.get(now, &GetRequest { md, self_nid, target: process, portal, match_bits, offset })
+        } else {
+            let hdr_data = u64::from(number);
+            lane.put(
+                now,
+                &PutRequest { md, ack, self_nid, target: process, portal, match_bits, offset, hdr_data },
+            )
+        };
+        outcome.is_ok()
+    }
+
+    fn bind(&mut self, node: usize, shard: usize, spec: &MdSpec, seed: Option<u64>) -> Option<MdHandle> {
+        let Ok(md) = self.nodes[node].lanes[shard].shard.bind(spec) else {
+            self.counts.add(Fault::Refused);
+            return None;
+        };
+        let region = seed.map_or_else(
+            || Region::Sink { bytes: vec![0; spec.length_bytes as usize], overlaps: false },
+            Region::Source,
+        );
+        self.nodes[node].memory.lend(md, region);
+        Some(md)
+    }
+
+    /// The descriptor for many PUTs of a shard, and its seed.
+    fn shared_md(&mut self, node: usize, shard: usize) -> Option<(MdHandle, u64)> {
+        let life = self.nodes[node].life;
+        let mut all = self.shared.iter();
+        if let Some(found) = all.find(|shared| (shared.0, shared.1, shared.2) == (node, life, shard)) {
+            return Some((found.3, found.4));
+        }
+        let seed = self.random.bits();
+        let spec = MdSpec {
+            length_bytes: 512,
+            max_size_bytes: None,
+            threshold: Threshold::Infinite,
+            options: MdOptions::NONE,
+            auto_unlink: false,
+            event_queue: Some(self.nodes[node].lanes[shard].queues[1]),
+            user_ptr: NO_OPERATION,
+        };
+        let md = self.bind(node, shard, &spec, Some(seed))?;
+        self.shared.push((node, life, shard, md, seed));
+        Some((md, seed))
+    }
+
+    fn unlink_any(&mut self) {
+        self.counts.add(Fault::Unlinked);
+        let node = self.random.below(self.nodes.len());
+        if self.random.once_in(2) && !self.posted.is_empty() {
+            let at = self.random.below(self.posted.len());
+            let Posted { node, shard, entry, md } = self.posted.swap_remove(at);
+            let shard = &mut self.nodes[node].lanes[shard].shard;
+            if shard.unlink_entry(entry).is_err() {
+                let _ = shard.unlink(md);
+            }
+            return;
+        }
+        let count = self.nodes[node].memory.living().count();
+        if count != 0 {
+            let at = self.random.below(count);
+            let md = self.nodes[node].memory.living().nth(at);
+            self.unlink(node, md);
+        }
+    }
+
+    fn unlink(&mut self, node: usize, md: Option<MdHandle>) {
+        let Some(md) = md else { return };
+        let shard = usize::from(md.0.shard().0);
+        self.trace.say(|| format!("node {node}/{shard} unlinks {md:?}"));
+        let _ = self.nodes[node].lanes[shard].shard.unlink(md);
+        self.shared.retain(|shared| shared.3 != md || shared.0 != node);
+        self.request_turn(node, shard, self.now + 1);
+    }
+
+    /// Unlinks everything that is left.
+    pub(super) fn unlink_all(&mut self) {
+        for Posted { node, shard, entry, .. } in std::mem::take(&mut self.posted) {
+            let _ = self.nodes[node].lanes[shard].shard.unlink_entry(entry);
+            self.request_turn(node, shard, self.now + 1);
+        }
+        for node in 0..self.nodes.len() {
+            let living: Vec<_> = self.nodes[node].memory.living().collect();
+            living.into_iter().for_each(|md| self.unlink(node, Some(md)));
+        }
+    }
+
+    /// Looks at the events of a shard.
+    pub(super) fn poll_events(&mut self, node: usize, shard: usize) {
+        let Some(lane) = self.nodes[node].lanes.get_mut(shard) else { return };
+        lane.is_polled = false;
+        for queue in lane.queues {
+            while let Some(event) = self.nodes[node].lanes[shard].shard.poll_event(queue) {
+                self.trace.say(|| {
+                    format!("node {node}/{shard} event {:?} {:?} {:?}", event.kind, event.md, event.status)
+                });
+                self.event(node, &event);
+            }
+        }
+        self.request_turn(node, shard, self.now + 1);
+    }
+
+    fn event(&mut self, node: usize, event: &Event) {
+        let operation = match event.kind {
+            EventKind::Send | EventKind::Get | EventKind::Ack => Some((event.match_bits >> 32) as u32),
+            EventKind::Put => Some(event.hdr_data as u32),
+            EventKind::Reply => Some(event.user_ptr as u32),
+            EventKind::Unlink => None,
+        };
+        if let Some(number) = operation {
+            let gentle = self.plan.gentle;
+            let Some(operation) = self.ledger.operations.get_mut(number as usize) else {
+                return self.ledger.fail("events are of operations", || format!("{event:?}"));
+            };
+            let count = match event.kind {
+                EventKind::Send => &mut operation.send_events,
+                EventKind::Put | EventKind::Get => &mut operation.target_events,
+                _ => &mut operation.answer_events,
+            };
+            *count += 1;
+            let once = *count == 1;
+            self.ledger.expect(once, "each event comes once", || format!("operation {number}: {event:?}"));
+            if event.kind == EventKind::Send {
+                self.unsent.remove(&number);
+                let fine = !gentle || event.status == Status::Ok;
+                self.ledger
+                    .expect(fine, "what can arrive does arrive", || format!("operation {number}: {event:?}"));
+            }
+        }
+        self.check_event(node, event, operation);
+        if event.unlinked {
+            self.nodes[node].memory.end(event.md);
+            if event.user_ptr != NO_OPERATION {
+                self.open.remove(&(event.user_ptr as u32));
+            }
+        }
+    }
+
+    fn check_event(&mut self, node: usize, event: &Event, operation: Option<u32>) {
+        let Some(region) = self.nodes[node].memory.get(event.md) else {
+            return self.ledger.fail("the unlinked mark is last", || format!("{event:?}"));
+        };
+        let Region::Sink { bytes, overlaps: false } = region else { return };
+        let Some(operation) = operation.filter(|_| event.status == Status::Ok) else { return };
+        let operation = &self.ledger.operations[operation as usize];
+        let pattern = match event.kind {
+            EventKind::Put => Some((operation.seed, 0)),
+            EventKind::Reply => operation.source,
+            _ => None,
+        };
+        let Some((seed, offset)) = pattern else { return };
+        let start = event.offset_bytes as usize;
+        let found = &bytes[start..start + event.manipulated_bytes as usize];
+        if let Some(at) = differs(seed, offset, found) {
+            self.ledger.fail("payload stays as it arrived", || format!("differs at byte {at}: {event:?}"));
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The wire between the nodes: frames under way, and what befalls them.
+
+use lnet_core::lnd::NiId;
+use lnet_wire::Nid;
+
+use super::plan::{Plan, happens};
+use super::report::{Counts, Fault};
+use crate::bpf::random::Random;
+
+/// A frame under way: its bytes stay in its sender's buffer until it arrives.
+pub(super) struct Packet {
+    /// The sender's pool, and the buffer in it.
+    pub(super) pool: usize,
+    pub(super) frame: u32,
+    /// The receiving node and its interface.
+    pub(super) node: usize,
+    pub(super) ni: NiId,
+    pub(super) from: Nid,
+    /// Lives of its sender and its receiver when it was sent.
+    pub(super) lives: (u32, u32),
+    /// The sending node.
+    pub(super) sender: usize,
+    /// Bits to be turned over, as parts of the frame's length.
+    pub(super) flips: [Option<u64>; 2],
+    /// Where it arrives, if not where it should.
+    pub(super) astray: Option<u64>,
+}
+
+/// All frames under way.
+#[derive(Default)]
+pub(super) struct Fabric {
+    packets: Vec<Option<Packet>>,
+    free: Vec<u32>,
+    /// Rails that are down, by node.
+    pub(super) down: Vec<[bool; 2]>,
+    /// Whether frames are lost, doubled and so on.
+    pub(super) is_faulty: bool,
+}
+
+/// What befalls a frame: how late each copy is.
+pub(super) struct Fate {
+    pub(super) delays_ns: [Option<u64>; 2],
+}
+
+impl Fabric {
+    pub(super) fn new(nodes: usize) -> Self {
+        Self { down: vec![[false; 2]; nodes], is_faulty: true, ..Self::default() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.free.len() == self.packets.len()
+    }
+
+    pub(super) fn insert(&mut self, packet: Packet) -> u32 {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.packets.push(None);
+            self.packets.len() as u32 - 1
+        });
+        self.packets[slot as usize] = Some(packet);
+        slot
+    }
+
+    pub(super) fn remove(&mut self, slot: u32) -> Option<Packet> {
+        let packet = self.packets.get_mut(slot as usize)?.take()?;
+        self.free.push(slot);
+        Some(packet)
+    }
+
+    /// Whether a rail of a node carries frames.
+    pub(super) fn carries(&self, node: usize, ni: NiId) -> bool {
+        !self.down[node][usize::from(ni.0)]
+    }
+
+    /// Decides on a frame.
+    pub(super) fn fate(&self, plan: &Plan, random: &mut Random, counts: &mut Counts) -> Fate {
+        let mut delay = || plan.latency_ns + random.bits() % (plan.jitter_ns + 1);
+        let mut delays_ns = [Some(delay()), None];
+        if !self.is_faulty {
+            return Fate { delays_ns };
+        }
+        if happens(random, plan.loss) {
+            counts.add(Fault::Lost);
+            return Fate { delays_ns: [None; 2] };
+        }
+        if happens(random, plan.reordering) {
+            counts.add(Fault::Late);
+            delays_ns[0] = delays_ns[0].map(|delay| delay + random.bits() % plan.late_ns);
+        }
+        if happens(random, plan.duplication) {
+            counts.add(Fault::Doubled);
+            delays_ns[1] = Some(plan.latency_ns + random.bits() % plan.late_ns);
+        }
+        Fate { delays_ns }
+    }
+
+    /// Bits of a frame that are turned over.
+    pub(super) fn flips(&self, plan: &Plan, random: &mut Random, counts: &mut Counts) -> [Option<u64>; 2] {
+        if !self.is_faulty || !happens(random, plan.corruption) {
+            return [None; 2];
+        }
+        counts.add(Fault::Corrupted);
+        [Some(random.bits()), random.once_in(2).then(|| random.bits())]
+    }
+}
+
+impl Packet {
+    /// The frame as it arrives.
+    pub(super) fn copy(&self, sent: &[u8], bytes: &mut Vec<u8>) {
+        bytes.clear();
+        bytes.extend_from_slice(sent);
+        for flip in self.flips.into_iter().flatten() {
+            let bit = (flip % (bytes.len() as u64 * 8)) as usize;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+}

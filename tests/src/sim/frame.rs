@@ -1,0 +1,151 @@
+//! Frames as bytes: what a driver writes for an [`Outgoing`], and what it reads again.
+//!
+//! Invariant: a frame whose headers or (with its checksum) payload were changed on the way is not decoded.
+
+use std::ops::Range;
+
+use lnet_core::lnd::Span;
+use lnet_core::xfer::{Content, Outgoing, Xfer};
+use lnet_wire::frame::{
+    CRC_OFFSET, FRAME_HEADER_BYTES, HANDSHAKE_BYTES, Handshake, Kind, RECORD_BYTES, RECORD_CRC_OFFSET,
+    Record, Transfer,
+};
+use lnet_wire::header::LARGE_HEADER_BYTES;
+use lnet_wire::steer::SteerKey;
+use lnet_wire::{FrameHeader, Header};
+
+/// A frame, read.
+pub(super) struct Decoded {
+    pub(super) header: FrameHeader,
+    pub(super) transfer: Transfer,
+    pub(super) lnet: Option<Header>,
+    /// Where the payload of the message that `header` describes is.
+    pub(super) payload: Range<usize>,
+    pub(super) handshake: Option<Handshake>,
+    /// Further messages: id less that of the frame, header, payload.
+    pub(super) records: Vec<(u16, Header, Range<usize>)>,
+}
+
+/// Writes a frame; `payload_of` appends the bytes of a span.
+pub(super) fn encode(
+    outgoing: &Outgoing,
+    xfer: &Xfer,
+    payload_crc: bool,
+    bytes: &mut Vec<u8>,
+    mut payload_of: impl FnMut(&Span, &mut Vec<u8>),
+) {
+    bytes.clear();
+    bytes.resize(FRAME_HEADER_BYTES, 0);
+    let mut transfer = outgoing.transfer;
+    match outgoing.content {
+        Content::Nothing => {}
+        Content::Padding => bytes.resize(FRAME_HEADER_BYTES + HANDSHAKE_BYTES, 0),
+        Content::Handshake => {
+            let mut body = [0; HANDSHAKE_BYTES];
+            xfer.handshake(outgoing.ni).encode(&mut body);
+            bytes.extend_from_slice(&body);
+        }
+        Content::Message { lnet, payload, bundled } => {
+            if let Some(lnet) = lnet {
+                append_header(&lnet, bytes);
+            }
+            let start = bytes.len();
+            if let Some(span) = payload {
+                payload_of(&span, bytes);
+            }
+            if payload_crc {
+                transfer.payload_crc = Some(crc_fast::crc32_iscsi(&bytes[start..]));
+            }
+            for index in 0..bundled {
+                let further = xfer.bundled(index);
+                let head = bytes.len();
+                bytes.resize(head + RECORD_BYTES, 0);
+                append_header(&further.lnet, bytes);
+                let start = bytes.len();
+                if let Some(span) = further.payload {
+                    payload_of(&span, bytes);
+                }
+                let length = (bytes.len() - start) as u32;
+                let payload_crc = if payload_crc { crc_fast::crc32_iscsi(&bytes[start..]) } else { 0 };
+                let record = Record { id_delta: further.id_delta, length, payload_crc };
+                record.encode(bytes[head..].first_chunk_mut().expect("made above"));
+                let crc = crc_fast::crc32_iscsi(&bytes[head..start]);
+                put_crc(&mut bytes[head..], RECORD_CRC_OFFSET, crc);
+            }
+        }
+    }
+    let header = bytes.first_chunk_mut::<FRAME_HEADER_BYTES>().expect("made above");
+    outgoing.header.encode(header);
+    transfer.encode(header);
+    let crc = crc_fast::crc32_iscsi(&bytes[..outgoing.header.covered_bytes()]);
+    put_crc(bytes, CRC_OFFSET, crc);
+}
+
+fn append_header(header: &Header, bytes: &mut Vec<u8>) {
+    let mut large = [0; LARGE_HEADER_BYTES];
+    header.encode_large(&mut large);
+    bytes.extend_from_slice(&large);
+}
+
+fn put_crc(bytes: &mut [u8], offset: usize, crc: u32) {
+    bytes[offset..offset + 4].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Whether the four bytes at `offset` are the checksum of the rest.
+fn crc_fits(bytes: &[u8], offset: usize) -> bool {
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+    digest.update(&bytes[..offset]);
+    digest.update(&[0; 4]);
+    digest.update(&bytes[offset + 4..]);
+    let found = bytes[offset..].first_chunk().map(|crc| u32::from_le_bytes(*crc));
+    found == Some(digest.finalize() as u32)
+}
+
+/// Reads a frame; `None` if it is not as it was written.
+pub(super) fn decode(bytes: &[u8]) -> Option<Decoded> {
+    let head = bytes.first_chunk::<FRAME_HEADER_BYTES>()?;
+    let header = FrameHeader::decode(head, bytes.len()).ok()?;
+    if !crc_fits(&bytes[..header.covered_bytes()], CRC_OFFSET) {
+        return None;
+    }
+    let transfer = Transfer::decode(head)?;
+    let start = header.covered_bytes();
+    let lnet = match header.lnet_header_bytes() {
+        0 => None,
+        _ => {
+            let lnet = Header::split_large(&bytes[FRAME_HEADER_BYTES..]).ok()?.0;
+            let key = SteerKey::of(&lnet, header.key.message_id, header.key.initiator_hash)?;
+            if key != header.key || lnet.payload_length != header.total_length {
+                return None;
+            }
+            Some(lnet)
+        }
+    };
+    let handshake = match header.kind {
+        Kind::Welcome => Some(Handshake::decode(bytes[FRAME_HEADER_BYTES..].first_chunk()?)?),
+        _ => None,
+    };
+    let end = if header.bundled { start + header.total_length as usize } else { bytes.len() };
+    let payload_fits = |range: Range<usize>, crc| crc_fast::crc32_iscsi(&bytes[range]) == crc;
+    if transfer.payload_crc.is_some_and(|crc| !payload_fits(start..end, crc)) {
+        return None;
+    }
+    let mut records = Vec::new();
+    let mut at = end;
+    while at < bytes.len() {
+        let body = at + RECORD_BYTES + LARGE_HEADER_BYTES;
+        let covered = bytes.get(at..body).filter(|covered| crc_fits(covered, RECORD_CRC_OFFSET))?;
+        let record = Record::decode(covered.first_chunk()?)?;
+        let lnet = Header::split_large(&covered[RECORD_BYTES..]).ok()?.0;
+        let payload = body..body + record.length as usize;
+        if payload.end > bytes.len() || lnet.payload_length != record.length {
+            return None;
+        }
+        if transfer.payload_crc.is_some() && !payload_fits(payload.clone(), record.payload_crc) {
+            return None;
+        }
+        at = payload.end;
+        records.push((record.id_delta, lnet, payload));
+    }
+    Some(Decoded { header, transfer, lnet, payload: start..end, handshake, records })
+}

@@ -1,0 +1,515 @@
+//! A shard with its transfer machine, and the driver between them and the frames.
+//!
+//! The driver does what that of the `xdp` LND does: it turns what is to be sent into frames, as long as it
+//! has buffers; checks the frames that arrive; hands those of a sibling shard over; copies payload.
+
+use std::collections::VecDeque;
+
+use lnet_core::Shard;
+use lnet_core::handle::EqHandle;
+use lnet_core::lnd::{NiId, RxId, Span, Status, TxId, Uplink, Verdict};
+use lnet_core::time::Instant;
+use lnet_core::xfer::{Action, Arrived, HoldId, Outgoing, Replay, Xfer};
+use lnet_wire::frame::Kind;
+use lnet_wire::steer::{self, PORTALS, PolicyWord, SteerKey};
+use lnet_wire::{Header, Nid};
+
+use super::frame::{self, Decoded};
+use super::ledger::{Ledger, Leg};
+use super::memory::{Memory, Region, differs};
+use super::plan::{Plan, happens};
+use super::pool::Pool;
+use super::report::{Counts, Fault};
+use super::trace::Trace;
+use super::{Bug, Bugs};
+use crate::bpf::random::Random;
+
+/// A frame that has arrived, in a buffer of its node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    pub(super) frame: u32,
+    pub(super) ni: NiId,
+    pub(super) from: Nid,
+}
+
+/// A frame that is to leave, in a buffer of its node.
+pub(super) struct Departure {
+    pub(super) frame: u32,
+    pub(super) ni: NiId,
+    pub(super) to: Nid,
+}
+
+/// A message that arrives.
+struct Receiving {
+    message: (u32, Leg),
+    header: Header,
+    span: Option<Span>,
+}
+
+/// A message whose verdict is delayed.
+struct Delayed {
+    rx: RxId,
+    ni: NiId,
+    header: Header,
+    message: (u32, Leg),
+    until: u64,
+}
+
+/// What a driver knows of the messages of its shard.
+pub(super) struct Desk {
+    receiving: Vec<Option<Receiving>>,
+    sending: Vec<Option<(u32, Leg)>>,
+    delayed: Vec<Delayed>,
+    /// Whether verdicts are still delayed.
+    pub(super) delays: bool,
+    /// The node and its life.
+    life: (usize, u32),
+    policies: [PolicyWord; PORTALS],
+    shards: u32,
+    initiator_hashes: std::rc::Rc<Vec<(Nid, u32)>>,
+}
+
+/// What a lane works with besides what is its own.
+pub(super) struct Surroundings<'a> {
+    pub(super) memory: &'a mut Memory,
+    pub(super) send_pool: &'a mut Pool,
+    pub(super) receive_pool: &'a mut Pool,
+    pub(super) ledger: &'a mut Ledger,
+    pub(super) random: &'a mut Random,
+    pub(super) counts: &'a mut Counts,
+    pub(super) trace: &'a mut Trace,
+    pub(super) plan: &'a Plan,
+    pub(super) bugs: &'a mut Bugs,
+    /// Frames to be sent.
+    pub(super) departures: &'a mut Vec<Departure>,
+    /// Frames of sibling shards.
+    pub(super) handed_over: &'a mut Vec<(u8, Arrival)>,
+}
+
+/// A shard, its transfer machine and its driver.
+pub(super) struct Lane {
+    pub(super) shard: Shard,
+    pub(super) xfer: Xfer,
+    pub(super) queues: [EqHandle; 2],
+    pub(super) desk: Desk,
+    pub(super) arrived: VecDeque<Arrival>,
+    held: Vec<Option<Arrival>>,
+    /// When its next turn is.
+    pub(super) turn_at: Option<u64>,
+    /// Whether its events will be looked at.
+    pub(super) is_polled: bool,
+    name: String,
+}
+
+/// The shard as its transfer machine sees it, watched.
+struct Up<'a, 'b> {
+    shard: &'a mut Shard,
+    desk: &'a mut Desk,
+    around: &'a mut Surroundings<'b>,
+    name: &'a str,
+}
+
+impl Up<'_, '_> {
+    /// What the shard says to a message.
+    fn decide(&mut self, now: Instant, ni: NiId, rx: RxId, header: &Header, message: (u32, Leg)) -> Verdict {
+        let verdict = self.shard.header(now, ni, rx, header);
+        self.conclude(rx, header, message, verdict);
+        verdict
+    }
+
+    /// Notes what was said to a message.
+    fn conclude(&mut self, rx: RxId, header: &Header, message: (u32, Leg), verdict: Verdict) {
+        let name = self.name;
+        self.around.trace.say(|| format!("{name} {message:?} {rx:?}: {verdict:?}"));
+        let span = match verdict {
+            Verdict::Drop => {
+                self.desk.receiving[rx.0 as usize] = None;
+                return self.around.ledger.ended(message);
+            }
+            Verdict::Delay => None,
+            Verdict::Deliver(span) => Some(span),
+        };
+        if message.1 == Leg::Request && span.is_some() {
+            self.around.ledger.operations[message.0 as usize].taken = Some(self.desk.life);
+        }
+        if let (Some(span), lnet_wire::Body::Get { .. }) = (span, header.body)
+            && let Some(Region::Source(seed)) = self.around.memory.get(span.md)
+        {
+            self.around.ledger.operations[message.0 as usize].source = Some((*seed, span.offset_bytes));
+        }
+        self.desk.receiving[rx.0 as usize] = Some(Receiving { message, header: *header, span });
+    }
+
+    fn check_payload(&mut self, receiving: &Receiving) {
+        let Receiving { message, header, span: Some(span) } = receiving else { return };
+        if span.length_bytes == 0 {
+            return;
+        }
+        let operation = &self.around.ledger.operations[message.0 as usize];
+        let pattern = if message.1 == Leg::Request { Some((operation.seed, 0)) } else { operation.source };
+        let Some((seed, offset)) = pattern else { return };
+        let found = match self.around.memory.bytes(span) {
+            None => Some("descriptor has ended".to_owned()),
+            Some(bytes) => {
+                differs(seed, offset, bytes).map(|at| format!("differs at byte {at} of {}", bytes.len()))
+            }
+        };
+        if let Some(found) = found {
+            self.around
+                .ledger
+                .fail("payload arrives as it was sent", || format!("{message:?} {header:?}: {found}"));
+        }
+    }
+}
+
+impl Uplink for Up<'_, '_> {
+    fn header(&mut self, now: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict {
+        let Some(message) = self.around.ledger.identify(header) else {
+            self.around.ledger.fail("what arrives was sent", || format!("{header:?}"));
+            return Verdict::Drop;
+        };
+        self.around.ledger.seen(message);
+        let own = self.desk.owner(header).is_none_or(|owner| owner == u32::from(self.shard.id().0));
+        let name = self.name;
+        self.around.ledger.expect(own, "a message reaches the shard that it is for", || {
+            format!("{name} is given {message:?} {header:?}")
+        });
+        let is_put = matches!(header.body, lnet_wire::Body::Put { .. });
+        if is_put && self.desk.delays && happens(self.around.random, self.around.plan.delays) {
+            let until = now.0 + self.around.random.bits() % self.around.plan.delay_ns;
+            self.around.counts.add(Fault::Delayed);
+            self.around.trace.say(|| format!("{name} {message:?} {rx:?}: delayed until {until}"));
+            self.desk.delayed.push(Delayed { rx, ni, header: *header, message, until });
+            return Verdict::Delay;
+        }
+        self.decide(now, ni, rx, header, message)
+    }
+
+    fn received(&mut self, now: Instant, rx: RxId, status: Status) {
+        let name = self.name;
+        self.around.trace.say(|| format!("{name} received {rx:?} {status:?}"));
+        if let Some(at) = self.desk.delayed.iter().position(|delayed| delayed.rx == rx) {
+            // The shard has not heard of it.
+            let delayed = self.desk.delayed.swap_remove(at);
+            return self.around.ledger.ended(delayed.message);
+        }
+        let Some(receiving) = self.desk.receiving[rx.0 as usize].take() else {
+            return self
+                .around
+                .ledger
+                .fail("a message ends once at its receiver", || format!("{name} has no {rx:?}"));
+        };
+        if status == Status::Ok {
+            self.check_payload(&receiving);
+        }
+        self.around.ledger.ended(receiving.message);
+        self.shard.received(now, rx, status);
+    }
+
+    fn sent(&mut self, now: Instant, tx: TxId, status: Status) {
+        let Some(message) = self.desk.sending[tx.0 as usize].take() else {
+            return self
+                .around
+                .ledger
+                .fail("a message ends once at its sender", || format!("{tx:?} is not being sent"));
+        };
+        let name = self.name;
+        self.around.trace.say(|| format!("{name} sent {message:?} {status:?}"));
+        if self.around.bugs.strike(Bug::CreditLost, self.around.random) {
+            return;
+        }
+        self.around.ledger.sent(message, status);
+        self.shard.sent(now, tx, status);
+    }
+}
+
+impl Desk {
+    pub(super) fn new(
+        life: (usize, u32),
+        policies: [PolicyWord; PORTALS],
+        shards: u8,
+        initiator_hashes: std::rc::Rc<Vec<(Nid, u32)>>,
+        incoming: u32,
+        transmits: u32,
+    ) -> Self {
+        Self {
+            receiving: (0..incoming).map(|_| None).collect(),
+            sending: vec![None; transmits as usize],
+            delayed: Vec::new(),
+            delays: true,
+            life,
+            policies,
+            shards: u32::from(shards),
+            initiator_hashes,
+        }
+    }
+
+    /// The shard that a header is for, unless its message's id decides that.
+    fn owner(&self, header: &Header) -> Option<u32> {
+        let (_, hash) = self.initiator_hashes.iter().find(|(nid, _)| *nid == header.source.nid)?;
+        let key = SteerKey::of(header, 0, *hash)?;
+        let policy = self.policies[usize::from(key.portal)];
+        let by_id = policy.unpack() == Some(steer::Policy::Rotor)
+            && matches!(header.body, lnet_wire::Body::Put { .. } | lnet_wire::Body::Get { .. });
+        (!by_id).then(|| steer::shard_of(&key, policy, self.shards))
+    }
+
+    fn shard_of(&self, key: &SteerKey) -> u32 {
+        steer::shard_of(key, self.policies[usize::from(key.portal)], self.shards)
+    }
+}
+
+impl Lane {
+    pub(super) fn new(
+        shard: Shard,
+        xfer: Xfer,
+        queues: [EqHandle; 2],
+        desk: Desk,
+        held: u32,
+        name: String,
+    ) -> Self {
+        let held = (0..held).map(|_| None).collect();
+        Self {
+            shard,
+            xfer,
+            queues,
+            desk,
+            arrived: VecDeque::new(),
+            held,
+            turn_at: None,
+            is_polled: false,
+            name,
+        }
+    }
+
+    /// Lets go of all delays.
+    pub(super) fn end_delays(&mut self) {
+        self.desk.delays = false;
+        self.desk.delayed.iter_mut().for_each(|delayed| delayed.until = 0);
+    }
+
+    /// One round of the driver's loop.
+    pub(super) fn turn(&mut self, now: Instant, around: &mut Surroundings<'_>) {
+        self.shard.handle_timeout(now);
+        let Self { shard, xfer, desk, name, .. } = self;
+        xfer.handle_timeout(now, &mut Up { shard, desk, around, name });
+        self.replay(now, around);
+        for _ in 0..around.plan.budget {
+            let Some(arrival) = self.arrived.pop_front() else { break };
+            self.take_in(now, arrival, around);
+            self.replay(now, around);
+        }
+        self.resume(now, around);
+        self.replay(now, around);
+        self.submit(now, around);
+        self.transmit(now, around);
+    }
+
+    /// When the next turn is to be, if nothing arrives.
+    pub(super) fn next_turn(&self, now: u64, has_frames: bool) -> Option<u64> {
+        if !self.arrived.is_empty() || (has_frames && self.xfer.has_transmit()) {
+            return Some(now + 1000);
+        }
+        let blocked = self.xfer.has_transmit().then_some(now + 20_000);
+        let timers = [self.shard.poll_timeout(), self.xfer.poll_timeout()].into_iter().flatten();
+        let delays = self.desk.delayed.iter().map(|delayed| delayed.until);
+        timers.map(|at| at.0).chain(delays).chain(blocked).min().map(|at| at.max(now + 1))
+    }
+
+    /// Whether nothing is on its way in or out.
+    pub(super) fn is_at_rest(&self) -> bool {
+        let usage = self.xfer.usage();
+        let moving = usage.messages + usage.incoming + usage.partials + usage.frames + usage.held;
+        moving == 0 && self.arrived.is_empty() && self.held.iter().all(Option::is_none)
+    }
+
+    fn replay(&mut self, now: Instant, around: &mut Surroundings<'_>) {
+        while let Some(replay) = self.xfer.poll_replay() {
+            let (Replay::Again(HoldId(slot)) | Replay::Forget(HoldId(slot))) = replay;
+            let name = &self.name;
+            around.trace.say(|| format!("{name} {replay:?}"));
+            let Some(arrival) = self.held[slot as usize].take() else {
+                return around.ledger.fail("frames are conserved", || format!("{replay:?} of no frame"));
+            };
+            match replay {
+                Replay::Again(_) => self.take_in(now, arrival, around),
+                Replay::Forget(_) => around.receive_pool.free(arrival.frame),
+            }
+        }
+    }
+
+    fn resume(&mut self, now: Instant, around: &mut Surroundings<'_>) {
+        while let Some(at) = self.desk.delayed.iter().position(|delayed| delayed.until <= now.0) {
+            let Delayed { rx, ni, header, message, .. } = self.desk.delayed.swap_remove(at);
+            let Self { shard, xfer, desk, name, .. } = self;
+            let mut up = Up { shard, desk, around, name };
+            let verdict = up.decide(now, ni, rx, &header, message);
+            if verdict != Verdict::Delay {
+                xfer.resume(now, rx, verdict, &mut up);
+            }
+        }
+    }
+
+    /// What the shard wants sent goes to the transfer machine.
+    fn submit(&mut self, now: Instant, around: &mut Surroundings<'_>) {
+        for ni in 0..u16::from(around.plan.rails) {
+            while let Some(transmit) = self.shard.poll_transmit(NiId(ni)) {
+                let Some(message) = around.ledger.identify(&transmit.header) else {
+                    return around
+                        .ledger
+                        .fail("what is sent was asked for", || format!("{:?}", transmit.header));
+                };
+                if let Err(full) = self.xfer.submit(now, transmit) {
+                    self.shard.give_back(full);
+                    break;
+                }
+                let name = &self.name;
+                around.trace.say(|| format!("{name} submits {message:?} {:?}", transmit.header.destination));
+                self.desk.sending[transmit.tx.0 as usize] = Some(message);
+            }
+        }
+    }
+
+    fn transmit(&mut self, now: Instant, around: &mut Surroundings<'_>) {
+        while around.send_pool.has_free() {
+            let Some(outgoing) = self.xfer.poll_transmit(now) else { break };
+            let Some(frame) = around.send_pool.take() else { break };
+            let name = &self.name;
+            around.trace.say(|| format!("{name} -> {}", describe(&outgoing)));
+            let bytes = around.send_pool.bytes_mut(frame);
+            let (memory, ledger) = (&*around.memory, &mut *around.ledger);
+            frame::encode(&outgoing, &self.xfer, around.plan.payload_crc, bytes, |span, bytes| {
+                let there = memory.read(span, bytes);
+                ledger
+                    .expect(there, "a descriptor lives as long as its spans", || format!("{span:?} is read"));
+            });
+            around.counts.frames += 1;
+            around.departures.push(Departure { frame, ni: outgoing.ni, to: outgoing.destination });
+        }
+    }
+
+    /// Takes a frame in, or hands it over; its buffer goes home unless it is kept.
+    fn take_in(&mut self, now: Instant, arrival: Arrival, around: &mut Surroundings<'_>) {
+        let bytes = std::mem::take(around.receive_pool.bytes_mut(arrival.frame));
+        let keep = match frame::decode(&bytes) {
+            Some(decoded) => self.take_decoded(now, arrival, &decoded, &bytes, around),
+            None => {
+                around.counts.refused += 1;
+                false
+            }
+        };
+        *around.receive_pool.bytes_mut(arrival.frame) = bytes;
+        if !keep {
+            around.receive_pool.free(arrival.frame);
+        }
+    }
+
+    /// Says whether the frame's buffer is still needed.
+    fn take_decoded(
+        &mut self,
+        now: Instant,
+        arrival: Arrival,
+        frame: &Decoded,
+        bytes: &[u8],
+        around: &mut Surroundings<'_>,
+    ) -> bool {
+        let own = u32::from(self.shard.id().0);
+        let name = &self.name;
+        around.trace.say(|| {
+            let (kind, key) = (frame.header.kind, frame.header.key);
+            let Decoded { header, transfer, records, .. } = frame;
+            format!(
+                "{name} <- {kind:?} number {} of {:x}/{} id {:x} oldest {} offset {} of {} ack {:?} ticket {:?}, {} more",
+                transfer.number, transfer.incarnation, transfer.shard, key.message_id, transfer.oldest,
+                header.fragment_offset, header.total_length, transfer.ack, transfer.ticket, records.len(),
+            )
+        });
+        let owner = self.desk.shard_of(&frame.header.key);
+        if owner != own && !around.bugs.has(Bug::MisdirectedKept) {
+            around.handed_over.push((owner as u8, arrival));
+            return true;
+        }
+        let key = &frame.header.key;
+        let steered_here = frame.records.iter().all(|(delta, lnet, _)| {
+            let id = key.message_id.wrapping_add(u64::from(*delta));
+            SteerKey::of(lnet, id, key.initiator_hash).is_some_and(|key| self.desk.shard_of(&key) == owner)
+        });
+        if !steered_here {
+            around.ledger.fail("a bundle is of one shard", || format!("{:?}", frame.header));
+            return false;
+        }
+        let arrived = Arrived {
+            ni: arrival.ni,
+            from: arrival.from,
+            header: frame.header,
+            transfer: frame.transfer,
+            lnet: frame.lnet.as_ref(),
+            payload_bytes: frame.payload.len() as u32,
+            handshake: frame.handshake.as_ref(),
+        };
+        let Self { shard, xfer, desk, name, .. } = self;
+        let mut up = Up { shard, desk, around, name };
+        let action = xfer.receive(now, &arrived, &mut up);
+        match act(xfer, now, action, &bytes[frame.payload.clone()], &mut up) {
+            Some(HoldId(slot)) => {
+                let place = &mut self.held[slot as usize];
+                let in_use = place.replace(arrival).is_some();
+                around.ledger.expect(!in_use, "frames are conserved", || format!("hold {slot} is in use"));
+                return true;
+            }
+            None if !frame.header.bundled || matches!(action, Action::Drop(_)) => return false,
+            None => {}
+        }
+        for (delta, lnet, payload) in &frame.records {
+            let action = xfer.receive_record(now, &arrived, *delta, lnet, &mut up);
+            if act(xfer, now, action, &bytes[payload.clone()], &mut up).is_some() {
+                up.around.ledger.fail("no bundle is held", || format!("{action:?}"));
+            }
+        }
+        xfer.end_bundle(now, &arrived);
+        false
+    }
+}
+
+/// Does what the transfer machine says; the place of a frame that is to be kept.
+fn act(xfer: &mut Xfer, now: Instant, action: Action, payload: &[u8], up: &mut Up<'_, '_>) -> Option<HoldId> {
+    let name = up.name;
+    up.around.trace.say(|| format!("{name}    {action:?}"));
+    match action {
+        Action::Write(span) => {
+            match up.around.memory.bytes_mut(&span) {
+                Some(to) => to.copy_from_slice(&payload[..span.length_bytes as usize]),
+                None => up
+                    .around
+                    .ledger
+                    .fail("a descriptor lives as long as its spans", || format!("{span:?} is written")),
+            }
+            xfer.written(now, up);
+            None
+        }
+        Action::Hold(hold) => Some(hold),
+        Action::Done | Action::Drop(_) => None,
+    }
+}
+
+fn describe(outgoing: &Outgoing) -> String {
+    let Outgoing { ni, destination, header, transfer, content } = outgoing;
+    let what = match content {
+        lnet_core::xfer::Content::Message { payload, bundled, .. } => {
+            format!("{} bytes, {bundled} more", payload.map_or(0, |span| span.length_bytes))
+        }
+        _ => String::new(),
+    };
+    let steer = if header.kind == Kind::Data { 0 } else { header.key.key >> 2 };
+    format!(
+        "{destination} by {} {:?} to {steer} number {} id {:x} offset {} of {} ack {:?} ticket {:?} {what}",
+        ni.0,
+        header.kind,
+        transfer.number,
+        header.key.message_id,
+        header.fragment_offset,
+        header.total_length,
+        transfer.ack,
+        transfer.ticket,
+    )
+}

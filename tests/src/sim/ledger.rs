@@ -1,0 +1,167 @@
+//! What was asked for, and what has become of it: the checkers that know all nodes.
+//!
+//! Each PUT and GET is an operation with a number, which its messages carry: a PUT in its header data, a GET
+//! and an ACK in the upper half of their match bits, a REPLY by the descriptor that it is for.
+
+use std::collections::HashMap;
+
+use lnet_core::lnd::Status;
+use lnet_wire::{Body, Header, WireHandle};
+
+/// Which message of an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Leg {
+    /// The PUT or GET.
+    Request,
+    /// The ACK or REPLY.
+    Response,
+}
+
+/// What is known of one message.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Flight {
+    /// Times that a receiver was shown its header.
+    pub(super) seen: u32,
+    /// Whether its receiver is done with it.
+    pub(super) ended: bool,
+    /// How it ended at its sender.
+    pub(super) sent: Option<Status>,
+}
+
+/// A PUT or GET.
+#[derive(Clone, Debug)]
+pub(super) struct Operation {
+    pub(super) node: usize,
+    /// Life of its initiator.
+    pub(super) life: u32,
+    /// Payload of a PUT.
+    pub(super) seed: u64,
+    /// What the REPLY is made of: seed and offset.
+    pub(super) source: Option<(u64, u64)>,
+    pub(super) request: Flight,
+    pub(super) response: Flight,
+    /// Times that its SEND event was seen.
+    pub(super) send_events: u32,
+    /// Times that its PUT or GET event was seen.
+    pub(super) target_events: u32,
+    /// Times that its ACK or REPLY event was seen.
+    pub(super) answer_events: u32,
+    /// Whether its shard took it.
+    pub(super) started: bool,
+    /// The node that took its request, and its life.
+    pub(super) taken: Option<(usize, u32)>,
+}
+
+/// What went wrong first.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Violation {
+    /// The checker that found it.
+    pub checker: &'static str,
+    /// What it found.
+    pub found: String,
+}
+
+/// All operations.
+#[derive(Default)]
+pub(super) struct Ledger {
+    pub(super) operations: Vec<Operation>,
+    /// Operations by the handle that their REPLY names.
+    replies: HashMap<(u64, u64), u32>,
+    pub(super) violation: Option<Violation>,
+    /// Whether nothing happens that may make a message fail.
+    pub(super) gentle: bool,
+    /// Messages whose receiver had them.
+    pub(super) delivered: u64,
+}
+
+impl Ledger {
+    pub(super) fn new(gentle: bool) -> Self {
+        Self { gentle, ..Self::default() }
+    }
+
+    /// Notes what went wrong, unless something has already.
+    pub(super) fn fail(&mut self, checker: &'static str, found: impl FnOnce() -> String) {
+        if self.violation.is_none() {
+            self.violation = Some(Violation { checker, found: found() });
+        }
+    }
+
+    /// Fails unless `holds`.
+    pub(super) fn expect(&mut self, holds: bool, checker: &'static str, found: impl FnOnce() -> String) {
+        if !holds {
+            self.fail(checker, found);
+        }
+    }
+
+    /// The REPLY to a GET will name this handle.
+    pub(super) fn await_reply(&mut self, interface_cookie: u64, object_cookie: u64, number: u32) {
+        self.replies.insert((interface_cookie, object_cookie), number);
+    }
+
+    /// The message that a header is of.
+    pub(super) fn identify(&mut self, header: &Header) -> Option<(u32, Leg)> {
+        let (number, leg) = match header.body {
+            Body::Put { hdr_data, .. } => (hdr_data as u32, Leg::Request),
+            Body::Get { match_bits, .. } => ((match_bits >> 32) as u32, Leg::Request),
+            Body::Ack { match_bits, .. } => ((match_bits >> 32) as u32, Leg::Response),
+            Body::Reply { md: WireHandle { interface_cookie, object_cookie } } => {
+                (*self.replies.get(&(interface_cookie, object_cookie))?, Leg::Response)
+            }
+            Body::Hello { .. } => return None,
+        };
+        ((number as usize) < self.operations.len()).then_some((number, leg))
+    }
+
+    pub(super) fn flight(&mut self, (number, leg): (u32, Leg)) -> &mut Flight {
+        let operation = &mut self.operations[number as usize];
+        match leg {
+            Leg::Request => &mut operation.request,
+            Leg::Response => &mut operation.response,
+        }
+    }
+
+    /// A receiver is shown the header of a message.
+    pub(super) fn seen(&mut self, message: (u32, Leg)) {
+        let flight = self.flight(message);
+        flight.seen += 1;
+        let flight = *flight;
+        self.expect(flight.seen == 1, "each message arrives at most once", || {
+            format!("{message:?} arrives for the {}. time", flight.seen)
+        });
+        let never = matches!(flight.sent, Some(Status::NeverSent(_)));
+        self.expect(!never, "what was never sent never arrives", || format!("{message:?} was {flight:?}"));
+    }
+
+    /// A receiver is done with a message.
+    pub(super) fn ended(&mut self, message: (u32, Leg)) {
+        let flight = self.flight(message);
+        let twice = core::mem::replace(&mut flight.ended, true);
+        self.delivered += u64::from(!twice);
+        self.expect(!twice, "a message ends once at its receiver", || format!("{message:?} ends again"));
+    }
+
+    /// A sender is told how a message ended.
+    pub(super) fn sent(&mut self, message: (u32, Leg), status: Status) {
+        let gentle = self.gentle;
+        let flight = self.flight(message);
+        let former = flight.sent.replace(status);
+        let flight = *flight;
+        self.expect(former.is_none(), "a message ends once at its sender", || {
+            format!("{message:?} ended as {former:?}, and as {status:?}")
+        });
+        match status {
+            Status::Ok => self.expect(flight.ended, "what counts as sent has arrived", || {
+                format!("{message:?} was sent, its receiver has {flight:?}")
+            }),
+            Status::NeverSent(_) => {
+                self.expect(flight.seen == 0, "what was never sent never arrives", || {
+                    format!("{message:?} ended as {status:?} and arrived")
+                })
+            }
+            Status::Unknown(_) => {}
+        }
+        self.expect(!gentle || status == Status::Ok, "what can arrive does arrive", || {
+            format!("{message:?} ended as {status:?}")
+        });
+    }
+}

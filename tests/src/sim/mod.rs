@@ -1,0 +1,133 @@
+//! The simulator: whole nodes, with the real shards and the real transfer protocol, over a clock and a fabric
+//! that it makes up.
+//!
+//! Invariants: a run follows from its seed alone; nothing depends on addresses, hashing or the machine's
+//! clock. All checks hold at each step, the ones about rest when faults have stopped and time has passed.
+
+mod app;
+mod fabric;
+mod frame;
+mod lane;
+mod ledger;
+mod memory;
+mod node;
+mod plan;
+mod pool;
+mod report;
+mod trace;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+pub use ledger::Violation;
+pub use report::{Counts, Fault};
+pub use trace::Tracing;
+
+use crate::bpf::random::Random;
+
+/// Bugs that can be switched on, to see whether the checkers find them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bug {
+    /// The receiver forgets which messages it has had.
+    NoDuplicateWindow,
+    /// A frame is acknowledged before its payload is in place.
+    AckBeforeData,
+    /// The driver does not tell the shard that a message has ended.
+    CreditLost,
+    /// The driver reuses a frame buffer before the fabric has read it.
+    FrameFreedEarly,
+    /// The driver does not hand over the frames of a sibling shard.
+    MisdirectedKept,
+    /// A node that starts anew takes its former incarnation, and counts its messages from the start.
+    IdReused,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::NoDuplicateWindow,
+        Self::AckBeforeData,
+        Self::CreditLost,
+        Self::FrameFreedEarly,
+        Self::MisdirectedKept,
+        Self::IdReused,
+    ];
+
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NoDuplicateWindow => "no-duplicate-window",
+            Self::AckBeforeData => "ack-before-data",
+            Self::CreditLost => "credit-lost",
+            Self::FrameFreedEarly => "frame-freed-early",
+            Self::MisdirectedKept => "misdirected-kept",
+            Self::IdReused => "id-reused",
+        }
+    }
+
+    /// The bug of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|bug| bug.name() == name)
+    }
+}
+
+/// The bug of a run, if it has one.
+#[derive(Clone, Copy, Debug)]
+struct Bugs(Option<Bug>);
+
+impl Bugs {
+    fn has(self, bug: Bug) -> bool {
+        self.0 == Some(bug)
+    }
+
+    /// Whether a bug that does not always strike does so now.
+    fn strike(self, bug: Bug, random: &mut Random) -> bool {
+        self.has(bug) && random.once_in(8)
+    }
+}
+
+/// What to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Nodes, 2 to 4; as the seed says if there is no number.
+    pub nodes: Option<usize>,
+    /// The bug that the run has.
+    pub bug: Option<Bug>,
+    /// Where its lines go.
+    pub tracing: Tracing,
+}
+
+impl Options {
+    /// As the seed says, without a bug.
+    pub const DEFAULT: Self = Self { nodes: None, bug: None, tracing: Tracing::Off };
+}
+
+/// What a run has come to.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What it counted.
+    pub counts: Counts,
+    /// What a checker found.
+    pub violation: Option<Violation>,
+    /// Its last lines, if they were kept.
+    pub lines: Vec<String>,
+}
+
+/// Runs one seed. A panic of the code under test is a violation.
+#[must_use]
+pub fn run(seed: u64, options: &Options) -> Outcome {
+    let mut world = world::World::new(seed, options);
+    let panicked = catch_unwind(AssertUnwindSafe(|| world.run())).err();
+    let mut outcome = world.into_outcome();
+    if let Some(panic) = panicked {
+        let found = panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+            .unwrap_or_default();
+        outcome.violation = Some(Violation { checker: "nothing panics", found });
+    }
+    outcome
+}

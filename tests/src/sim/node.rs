@@ -1,0 +1,182 @@
+//! A node in one of its lives: its shards, its descriptors' memory, its frame buffers.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lnet_core::handle::ShardId;
+use lnet_core::topology::{LocalNi, Topology};
+use lnet_core::tunables::{ResponseTracking, Tunables};
+use lnet_core::xfer::{Sabotage, Xfer, XferConfig, XferLimits, XferTimes};
+use lnet_core::{Limits, Shard, ShardConfig};
+use lnet_wire::steer::{PORTALS, Policy, PolicyWord, Spread, initiator_hash};
+use lnet_wire::{Net, NetType, Nid, ProcessId};
+
+use super::lane::{Desk, Lane};
+use super::memory::Memory;
+use super::plan::{MESSAGE_NS, Plan, TRANSACTION_NS};
+use super::pool::Pool;
+use super::{Bug, Bugs};
+use crate::bpf::random::Random;
+
+/// Credits of an interface, and what a peer gets of them.
+pub(super) const CREDITS: (u32, u32) = (32, 16);
+/// Portals that are used; each has another policy.
+pub(super) const PORTALS_USED: usize = 5;
+/// The portal whose messages go to any shard.
+pub(super) const ROTOR: u32 = 4;
+/// The portal whose messages go by their initiator.
+pub(super) const INITIATOR: u32 = 3;
+
+const LIMITS: Limits = Limits {
+    match_entries: 128,
+    memory_descs: 256,
+    event_queues: 2,
+    events: 700,
+    unlimited_events: 6,
+    requests: 64,
+    responses: 64,
+    incoming: 48,
+    peers: 12,
+    interfaces: 2,
+};
+
+/// Slots of a lane's two event queues.
+pub(super) const EVENT_SLOTS: [u32; 2] = [600, 100];
+
+/// The NID of an interface.
+pub(super) fn nid(plan: &Plan, node: usize, rail: u8) -> Nid {
+    let net = Net::new(NetType::XDP, if plan.same_net { 0 } else { u16::from(rail) });
+    let address = std::net::Ipv4Addr::new(10, rail, 0, node as u8 + 1);
+    Nid::new_ip(net, address.into()).expect("an xdp net takes an IPv4 address")
+}
+
+/// The NIDs of all interfaces with the initiator hash of their nodes.
+pub(super) fn initiator_hashes(plan: &Plan) -> Rc<Vec<(Nid, u32)>> {
+    let of_node = |node| {
+        let hash = initiator_hash(&nid(plan, node, 0));
+        (0..plan.rails).map(move |rail| (nid(plan, node, rail), hash))
+    };
+    Rc::new((0..plan.shards.len()).flat_map(of_node).collect())
+}
+
+/// A node.
+pub(super) struct Node {
+    /// How often it was started before.
+    pub(super) life: u32,
+    pub(super) incarnation: u64,
+    pub(super) lanes: Vec<Lane>,
+    pub(super) memory: Memory,
+    pub(super) policies: [PolicyWord; PORTALS],
+    pub(super) receive_pool: Pool,
+    /// The number of its pool of frames to be sent, which outlives it.
+    pub(super) send_pool: usize,
+}
+
+/// What stays over the lives of a node.
+pub(super) struct Identity {
+    pub(super) number: usize,
+    pub(super) policies: [PolicyWord; PORTALS],
+    pub(super) initiator_hashes: Rc<Vec<(Nid, u32)>>,
+}
+
+/// Policies of a node's portals.
+pub(super) fn policies(random: &mut Random, shards: u8) -> [PolicyWord; PORTALS] {
+    let mut shard = || random.below(usize::from(shards)) as u8;
+    let used: [Policy; PORTALS_USED] = [
+        Policy::Pin(shard()),
+        Policy::MatchBits { shift: 0, bits: 8, spread: Spread::Hash },
+        Policy::MatchBits { shift: 0, bits: 3, spread: Spread::Table(std::array::from_fn(|_| shard())) },
+        Policy::Initiator,
+        Policy::Rotor,
+    ];
+    std::array::from_fn(|portal| {
+        used.get(portal).map_or(PolicyWord::default(), |policy| policy.pack().expect("a valid policy"))
+    })
+}
+
+impl Node {
+    pub(super) fn new(
+        plan: &Plan,
+        identity: &Identity,
+        (life, incarnation): (u32, u64),
+        send_pool: usize,
+        random: &mut Random,
+        bugs: &Bugs,
+    ) -> Self {
+        let Identity { number, policies, ref initiator_hashes } = *identity;
+        let shards = plan.shards[number];
+        let interfaces = (0..plan.rails).map(|rail| {
+            let nid = nid(plan, number, rail);
+            let message_timeout = Duration::from_nanos(MESSAGE_NS);
+            LocalNi { nid, net: nid.net(), credits: CREDITS.0, peer_credits: CREDITS.1, message_timeout }
+        });
+        let tunables = Tunables {
+            transaction_timeout: Duration::from_nanos(TRANSACTION_NS),
+            response_tracking: ResponseTracking::Both,
+        };
+        let topology = Arc::new(Topology::new(interfaces.collect()).with_tunables(tunables));
+        let secret = [random.bits(), random.bits()];
+        let lane = |shard: u8| {
+            let mut new = Shard::new(ShardConfig {
+                shard: ShardId(shard),
+                shard_count: shards,
+                interface_cookie: u64::from(life) << 32 | number as u64,
+                pid: ProcessId::LUSTRE_PID,
+                limits: LIMITS,
+                topology: Arc::clone(&topology),
+                hash_seed: random.bits(),
+            });
+            let queues =
+                EVENT_SLOTS.map(|slots| new.create_event_queue(slots).expect("slots for two queues"));
+            let limits = XferLimits {
+                messages: 96,
+                partials: 12,
+                peers: 16,
+                flows: 24,
+                frames: 256,
+                held: 24,
+                ..XferLimits::for_shard(&LIMITS)
+            };
+            let mut xfer = Xfer::new(XferConfig {
+                shard: ShardId(shard),
+                shard_count: shards,
+                incarnation,
+                secret,
+                seed: random.bits(),
+                initiator_hash: initiator_hash(&nid(plan, number, 0)),
+                policies,
+                datagram_max_bytes: vec![plan.datagram_max_bytes[number]; usize::from(plan.rails)],
+                receive_bytes: plan.receive_frames * 4096 / u32::from(shards),
+                limits,
+                times: XferTimes {
+                    message: Duration::from_nanos(MESSAGE_NS),
+                    hold: Duration::from_micros(500),
+                    ..XferTimes::DEFAULT
+                },
+            });
+            xfer.sabotage(Sabotage {
+                no_duplicate_window: bugs.has(Bug::NoDuplicateWindow),
+                early_ack: bugs.has(Bug::AckBeforeData),
+            });
+            let desk = Desk::new(
+                (number, life),
+                policies,
+                shards,
+                Rc::clone(initiator_hashes),
+                LIMITS.incoming,
+                LIMITS.transmits(),
+            );
+            Lane::new(new, xfer, queues, desk, limits.held, format!("{number}.{life}/{shard}"))
+        };
+        Self {
+            life,
+            incarnation,
+            lanes: (0..shards).map(lane).collect(),
+            memory: Memory::default(),
+            policies,
+            receive_pool: Pool::new(plan.receive_frames),
+            send_pool,
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What a seed makes of a run: how many nodes, how bad a wire, how hasty an application.
+
+use crate::bpf::random::Random;
+
+/// One in this many: the unit of the rates of a [`Plan`].
+pub(super) const CERTAIN: u32 = 10_000;
+
+/// A millisecond, in the simulator's nanoseconds.
+pub(super) const MS: u64 = 1_000_000;
+/// A microsecond.
+pub(super) const US: u64 = 1000;
+
+/// How long a message may take in the transfer protocol, and wait for credits.
+pub(super) const MESSAGE_NS: u64 = 1000 * MS;
+/// How long a response may take.
+pub(super) const TRANSACTION_NS: u64 = 3000 * MS;
+
+/// What happens in a run. All probabilities are of [`CERTAIN`].
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    /// Shards of each node.
+    pub(super) shards: Vec<u8>,
+    /// Interfaces of each node.
+    pub(super) rails: u8,
+    /// Whether all interfaces are on one net.
+    pub(super) same_net: bool,
+    /// Longest datagram of each node.
+    pub(super) datagram_max_bytes: Vec<u32>,
+    pub(super) loss: u32,
+    pub(super) duplication: u32,
+    pub(super) reordering: u32,
+    pub(super) corruption: u32,
+    /// A frame arrives at another shard than its own.
+    pub(super) misdirection: u32,
+    pub(super) latency_ns: u64,
+    pub(super) jitter_ns: u64,
+    /// How late a reordered or doubled frame is, at most.
+    pub(super) late_ns: u64,
+    /// Times that a node starts anew.
+    pub(super) restarts: u32,
+    /// Times that a rail goes down.
+    pub(super) outages: u32,
+    /// PUTs and GETs.
+    pub(super) operations: u32,
+    /// How long the application and the faults go on.
+    pub(super) active_ns: u64,
+    /// A PUT or GET is longer than a few KiB.
+    pub(super) long: u32,
+    /// The longest.
+    pub(super) length_max: u32,
+    /// The application looks at its events so often.
+    pub(super) poll_ns: u64,
+    /// The application unlinks something instead of starting an operation.
+    pub(super) unlinks: u32,
+    /// A message's verdict is delayed.
+    pub(super) delays: u32,
+    /// For so long at most.
+    pub(super) delay_ns: u64,
+    /// Frame buffers of each node, for sending and for receiving.
+    pub(super) send_frames: u32,
+    pub(super) receive_frames: u32,
+    pub(super) payload_crc: bool,
+    /// A shard works off so many frames in one turn.
+    pub(super) budget: usize,
+    /// Nothing happens that may make a message fail.
+    pub(super) gentle: bool,
+}
+
+impl Plan {
+    /// The plan of a seed; with a number of nodes, or one that follows from the seed too.
+    pub(super) fn new(random: &mut Random, nodes: Option<usize>) -> Self {
+        let nodes = nodes.unwrap_or_else(|| 2 + random.below(3));
+        let gentle = random.once_in(3);
+        let calm = random.once_in(6);
+        let mut rate =
+            |most: usize| if calm || random.once_in(3) { 0 } else { random.below(most + 1) as u32 };
+        let (loss, duplication, reordering) = (rate(if gentle { 500 } else { 2000 }), rate(1500), rate(2000));
+        let (corruption, misdirection) = (rate(500), rate(3000));
+        let (restarts, outages) =
+            if gentle { (0, 0) } else { (rate(3).saturating_sub(1), rate(3).saturating_sub(1)) };
+        let (unlinks, delays) = (if gentle { 0 } else { rate(2000) }, rate(2000));
+        let slow = random.once_in(8);
+        let active_ns = if slow { 20_000 * MS } else { random.pick(&[2, 20, 20, 200]) * MS };
+        let delay_most = if gentle { 20 * MS } else { random.pick(&[3 * MS, 20 * MS, 3000 * MS]) };
+        let large = random.once_in(4);
+        Self {
+            shards: (0..nodes).map(|_| random.pick(&[1, 1, 2, 3])).collect(),
+            rails: random.pick(&[1, 1, 2]),
+            same_net: random.once_in(2),
+            datagram_max_bytes: (0..nodes).map(|_| random.pick(&[1472, 1472, 3500, 8972, 65_507])).collect(),
+            loss,
+            duplication,
+            reordering,
+            corruption,
+            misdirection,
+            latency_ns: random.pick(&[5, 20, 20, 200]) * US,
+            jitter_ns: random.pick(&[0, 1, 10, 100]) * US,
+            late_ns: random.pick(&[50 * US, MS, 20 * MS, if gentle { MS } else { 4000 * MS }]),
+            restarts,
+            outages,
+            operations: 10 + random.below(if gentle { 60 } else { 150 }) as u32,
+            active_ns,
+            long: if large { 500 } else { 50 },
+            length_max: random.pick(&[64 << 10, 256 << 10, 1 << 20]),
+            poll_ns: random.pick(&[5 * US, 100 * US, 2 * MS, 20 * MS]),
+            unlinks,
+            delays,
+            delay_ns: delay_most,
+            send_frames: random.pick(&[8, 32, 64]),
+            receive_frames: if gentle { 256 } else { random.pick(&[24, 64, 256]) },
+            payload_crc: corruption != 0 || random.once_in(2),
+            budget: random.pick(&[1, 8, 32]),
+            gentle,
+        }
+    }
+}
+
+/// Whether something of this probability happens.
+pub(super) fn happens(random: &mut Random, rate: u32) -> bool {
+    rate != 0 && (random.below(CERTAIN as usize) as u32) < rate
+}

@@ -1,0 +1,174 @@
+//! What runs have counted: faults that were injected, and what the code under test did about them.
+
+use std::fmt;
+use std::ops::AddAssign;
+
+use lnet_core::xfer::{XferCounters, XferDrop};
+
+/// What the simulator does to the nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum Fault {
+    /// A frame is lost.
+    Lost,
+    /// A frame arrives twice.
+    Doubled,
+    /// A frame arrives later than those after it.
+    Late,
+    /// Bits of a frame are turned over.
+    Corrupted,
+    /// A frame arrives at another shard than its own.
+    Misdirected,
+    /// A rail goes down.
+    Outage,
+    /// A frame is lost because a rail is down.
+    Unplugged,
+    /// A node starts anew.
+    Restart,
+    /// A frame of a former life of its sender, or to one of its receiver, arrives.
+    Stale,
+    /// A frame finds no buffer at its receiver.
+    NoBuffer,
+    /// A verdict is delayed.
+    Delayed,
+    /// The application unlinks something.
+    Unlinked,
+    /// An operation finds no event slot or other room.
+    Refused,
+    /// An event waited for its poll for longer than a millisecond.
+    SlowPoll,
+}
+
+impl Fault {
+    const NAMES: [&'static str; 14] = [
+        "frames lost",
+        "frames doubled",
+        "frames late",
+        "frames corrupted",
+        "frames misdirected",
+        "rails down",
+        "frames on a rail that is down",
+        "nodes restarted",
+        "frames of or to a former life",
+        "frames without a buffer",
+        "verdicts delayed",
+        "descriptors unlinked",
+        "requests refused",
+        "slow polls of events",
+    ];
+}
+
+/// What one run, or several, have counted.
+#[derive(Clone, Default, Debug)]
+pub struct Counts {
+    faults: [u64; Fault::NAMES.len()],
+    /// Runs.
+    pub runs: u64,
+    /// PUTs and GETs that were started.
+    pub operations: u64,
+    /// Messages that their receiver has had: PUTs, GETs, ACKs, REPLYs.
+    pub messages: u64,
+    /// Frames that were sent.
+    pub frames: u64,
+    /// Frames that were not as they were sent, found by their receiver.
+    pub refused: u64,
+    resent: u64,
+    probes: u64,
+    bundled: u64,
+    parked: u64,
+    pulled: u64,
+    held: u64,
+    hellos: u64,
+    resets: u64,
+    peers_restarted: u64,
+    backoffs: u64,
+    drops: [u64; XferDrop::ALL.len()],
+}
+
+impl Counts {
+    pub(super) fn of_one_run() -> Self {
+        Self { runs: 1, ..Self::default() }
+    }
+
+    pub(super) const fn add(&mut self, fault: Fault) {
+        self.faults[fault as usize] += 1;
+    }
+
+    /// How often a fault was injected.
+    #[must_use]
+    pub const fn injected(&self, fault: Fault) -> u64 {
+        self.faults[fault as usize]
+    }
+
+    /// Takes in what a transfer machine has counted.
+    pub(super) fn add_xfer(&mut self, xfer: &XferCounters) {
+        self.resent += xfer.frames_resent;
+        self.probes += xfer.probes;
+        self.bundled += xfer.messages_bundled;
+        self.parked += xfer.messages_parked;
+        self.pulled += xfer.messages_pulled;
+        self.held += xfer.frames_held;
+        self.hellos += xfer.hellos_sent;
+        self.resets += xfer.resets_sent;
+        self.peers_restarted += xfer.peers_restarted;
+        self.backoffs += xfer.backoffs;
+        for (sum, reason) in self.drops.iter_mut().zip(XferDrop::ALL) {
+            *sum += xfer.dropped(reason);
+        }
+    }
+
+    fn rows(&self) -> Vec<(String, u64)> {
+        let mut rows = Vec::new();
+        let mut row = |name: &str, count: u64| rows.push((name.to_owned(), count));
+        row("runs", self.runs);
+        row("operations", self.operations);
+        row("messages", self.messages);
+        row("frames", self.frames);
+        for (name, count) in Fault::NAMES.iter().zip(self.faults) {
+            row(&format!("injected: {name}"), count);
+        }
+        row("frames refused by their checksum", self.refused);
+        row("frames resent", self.resent);
+        row("probes", self.probes);
+        row("messages bundled", self.bundled);
+        row("messages parked", self.parked);
+        row("messages pulled", self.pulled);
+        row("frames held", self.held);
+        row("hellos", self.hellos);
+        row("resets", self.resets);
+        row("restarts noticed", self.peers_restarted);
+        row("windows narrowed", self.backoffs);
+        for (reason, count) in XferDrop::ALL.iter().zip(self.drops) {
+            row(&format!("dropped: {}", reason.name().replace('_', " ")), count);
+        }
+        rows
+    }
+}
+
+impl AddAssign<&Self> for Counts {
+    fn add_assign(&mut self, other: &Self) {
+        let sums = self.faults.iter_mut().zip(other.faults).chain(self.drops.iter_mut().zip(other.drops));
+        sums.for_each(|(sum, count)| *sum += count);
+        self.runs += other.runs;
+        self.operations += other.operations;
+        self.messages += other.messages;
+        self.frames += other.frames;
+        self.refused += other.refused;
+        self.resent += other.resent;
+        self.probes += other.probes;
+        self.bundled += other.bundled;
+        self.parked += other.parked;
+        self.pulled += other.pulled;
+        self.held += other.held;
+        self.hellos += other.hellos;
+        self.resets += other.resets;
+        self.peers_restarted += other.peers_restarted;
+        self.backoffs += other.backoffs;
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.rows().iter().try_for_each(|(name, count)| writeln!(f, "{name:<42} {count:>12}"))
+    }
+}
