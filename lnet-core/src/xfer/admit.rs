@@ -54,6 +54,9 @@ impl Xfer {
     fn new_inflow(&mut self, now: Instant, frame: &Arrived<'_>) -> Result<u32, XferDrop> {
         let transfer = &frame.transfer;
         let address = (frame.ni, frame.from);
+        if self.is_over(now, transfer.incarnation) {
+            return Err(XferDrop::UnknownSession);
+        }
         if self.inflows.is_full() || self.opened_from(&frame.from) >= self.inflows_per_address {
             return Err(XferDrop::PeersFull);
         }

@@ -12,6 +12,7 @@ use super::inflow::AckDue;
 use super::message::Stage;
 use super::peer::{Asking, Session};
 use super::reply::Reply;
+use super::session::FRESH_NS;
 use super::state::Xfer;
 use super::stats::XferDrop;
 use super::{Action, Arrived};
@@ -57,7 +58,7 @@ impl Xfer {
     ) -> Result<Action, XferDrop> {
         let contact = self.contacts.find(frame.ni, &frame.from).ok_or(XferDrop::Unasked)?;
         let asking = self.contacts.slab[contact].asking.ok_or(XferDrop::Unasked)?;
-        if asking.nonce != frame.header.key.message_id {
+        if asking.nonce != frame.header.key.message_id || self.is_over(now, frame.transfer.incarnation) {
             return Err(XferDrop::Unasked);
         }
         let handshake = frame.handshake.ok_or(XferDrop::Malformed)?;
@@ -158,7 +159,24 @@ impl Xfer {
                 self.end_inflow(now, inflow, Cause::Reset, up);
             }
         }
+        self.remember_over(now, self.peers.slab[peer].incarnation);
         self.forget_peer(peer);
+    }
+
+    /// Remembers that an incarnation is over, so that its late frames are not taken for new ones although
+    /// its windows are forgotten. Of more than there is room for the oldest goes.
+    fn remember_over(&mut self, now: Instant, incarnation: u64) {
+        if self.over.len() == self.over.capacity() {
+            self.over.pop_front();
+        }
+        self.over.push_back((incarnation, now));
+    }
+
+    /// Whether an incarnation is over whose tokens may still be fresh.
+    pub(super) fn is_over(&self, now: Instant, incarnation: u64) -> bool {
+        let mut recent =
+            self.over.iter().rev().take_while(|(_, at)| (now - *at).as_nanos() <= FRESH_NS.into());
+        recent.any(|(over, _)| *over == incarnation)
     }
 
     /// Forgets what came from a shard of a peer.

@@ -16,6 +16,8 @@ const MAC_BITS: u32 = 64 - TIME_BITS;
 /// Units in which a token can make a receiver remember its sender. Afterwards it is good only where the
 /// sender is remembered still, so a frame that was long under way never finds an empty window.
 const FRESH_UNITS: u64 = 4;
+/// A token is fresh for less than this time.
+pub(super) const FRESH_NS: u64 = (FRESH_UNITS + 1) << UNIT_SHIFT;
 /// A sender asks for a new one in time.
 pub(super) const RENEWAL_NS: u64 = 2 << UNIT_SHIFT;
 

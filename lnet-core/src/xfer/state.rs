@@ -74,6 +74,8 @@ pub struct Xfer {
     pub(super) bundle: Vec<u32>,
     pub(super) replies: VecDeque<Reply>,
 
+    /// Incarnations that have ended of late, and when that was noticed: their tokens may still be fresh.
+    pub(super) over: VecDeque<(u64, Instant)>,
     /// Ids, and frame numbers, of peers that were forgotten lie below.
     pub(super) id_floor: u64,
     pub(super) number_floor: u64,
@@ -126,6 +128,7 @@ impl Xfer {
             bundle_spoiled: false,
             bundle: Vec::with_capacity(BUNDLE_MAX),
             replies: VecDeque::with_capacity(REPLIES_MAX),
+            over: VecDeque::with_capacity(limits.peers as usize),
             id_floor: u64::from(config.shard.0) << 56 | 1,
             number_floor: 1,
             timer: None,

@@ -66,6 +66,30 @@ fn a_restarted_sender_is_another_one() {
 }
 
 #[test]
+fn late_frames_of_a_life_that_is_known_to_be_over_are_not_taken_for_new() {
+    let mut network = network();
+    let answer = |network: &mut Network, number| {
+        let (now, to) = (network.now, network.nodes[0].nids[0]);
+        network.nodes[1].put(now, &to, 0, 4, number, 10);
+    };
+    put(&mut network, 0, 10);
+    answer(&mut network, 1);
+    network.run(SECOND / 10);
+    let frames = network.log.clone();
+    network.nodes[0] = Node::new(1, 2, 1);
+    answer(&mut network, 2);
+    network.run(SECOND / 10);
+    assert_eq!(network.nodes[1].counters()[0].peers_restarted, 1);
+    for frame in frames.iter().filter(|frame| frame.header.kind == Kind::Data) {
+        network.nodes[1].receive(network.now, frame);
+    }
+    assert_eq!(network.nodes[1].arrived(), [(0, Status::Ok)]);
+    put(&mut network, 3, 10);
+    network.run(SECOND / 10);
+    assert_eq!(network.nodes[1].arrived(), [(0, Status::Ok), (3, Status::Ok)]);
+}
+
+#[test]
 fn a_receiver_that_has_forgotten_a_silent_sender_takes_it_again_but_none_of_its_old_frames() {
     let mut network = network();
     put(&mut network, 0, 10);
