@@ -37,6 +37,7 @@ const LIMITS: Limits = Limits {
     requests: 64,
     responses: 64,
     incoming: 48,
+    delayed: 24,
     peers: 12,
     interfaces: 2,
 };
