@@ -119,8 +119,8 @@ pub trait Lnd {
         memory: &Self::Memory,
     ) -> Result<(), Full<Transmit>>;
 
-    /// Starts the device on what was submitted since the last call: several messages, one kick.
-    fn flush(&mut self);
+    /// Sends what there is to be sent, as far as the device has room: several messages, one kick.
+    fn flush(&mut self, now: Instant, memory: &Self::Memory);
 
     /// Moves at most `budget` frames per direction. Never blocks.
     fn drive(

@@ -21,6 +21,8 @@ use lnet_core::handle::ShardId;
 use lnet_core::limits::Limits;
 use lnet_core::shard::{Shard, ShardConfig};
 use lnet_core::topology::{LocalNi, Topology};
+use lnet_core::xfer::{XferConfig, XferLimits, XferTimes};
+use lnet_wire::header::PAYLOAD_MAX_BYTES;
 use lnet_wire::steer::{self, Policy};
 use lnet_wire::{Nid, ProcessId};
 use rustix::io::Errno;
@@ -30,22 +32,21 @@ use thiserror::Error;
 pub use error::NodeError;
 
 use crate::bpf::{self, ActiveMode, AttachMode, BpfError, ObjectKind, SlotCount, XdpProgram};
-use crate::lnd::xdp::{Common, Lane, OwnedQueue, XdpLnd};
+use crate::lnd::xdp::{self, Common, Lane, OwnedQueue, SendFault, XdpLnd};
 use crate::memory::Memory;
 use crate::netlink::{self, Neighbours};
 use crate::runtime::{Clock, Steering, Worker};
 use crate::uring::{Waiter, Waker};
-use crate::xsk::{self, QueueConfig, RingSizes, Umem, UmemConfig};
+use crate::xsk::{self, FRAGMENTS_MAX, QueueConfig, RingSizes, Umem, UmemConfig};
 
 use log::LogThread;
-use plan::{Plan, payload_max_bytes};
+use plan::Plan;
 
 /// UDP port of an xdp net unless another is set: that of LNet's acceptor.
 pub const DEFAULT_PORT: u16 = 988;
 
-/// How long a message may wait for credits, with LNet's defaults: its LND timeout of 49 s for each of three
-/// tries, and a second (LNet `lib-msg.c`, `lnet_msg_commit`).
-const MESSAGE_TIMEOUT: Duration = Duration::from_secs(49 * 3 + 1);
+/// How often LNet sends a message at most: the first time, and its default of retries.
+const TRIES: u32 = 3;
 
 /// A local NI to be made.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -131,6 +132,14 @@ pub struct NodeConfig {
     pub rings: RingSizes,
     /// Objects that each shard may have.
     pub limits: Limits,
+    /// How long a message may be under way: one that its peer has not acknowledged by then ends with an error.
+    /// The same on all nodes of a net.
+    pub lnd_timeout: Duration,
+    /// Whether payloads are sent with a checksum. One that has a checksum is verified wherever it arrives;
+    /// headers always have one.
+    pub payload_checksum: bool,
+    /// What goes wrong on purpose when frames are sent: for tests.
+    pub send_fault: SendFault,
 }
 
 impl NodeConfig {
@@ -148,6 +157,9 @@ impl NodeConfig {
             log_refusals: false,
             rings: RingSizes::default(),
             limits: Limits::default(),
+            lnd_timeout: XferTimes::DEFAULT.message,
+            payload_checksum: false,
+            send_fault: SendFault::default(),
         }
     }
 }
@@ -168,7 +180,6 @@ pub struct Node {
     nid: Nid,
     mode: ActiveMode,
     queues: u32,
-    payload_max_bytes: u32,
     steering: Steering,
     limits: Limits,
     shards: u32,
@@ -201,7 +212,7 @@ impl Node {
             }
         }));
 
-        let (common, lnds) = open_rings(config, &plan, &mut programs, neighbours, &wakers)?;
+        let lnds = open_rings(config, &plan, &mut programs, neighbours, &wakers)?;
         let steering = Steering::new(plan.policies, config.shards);
         let clock = Clock::start();
         let topology = Arc::new(topology(config));
@@ -233,7 +244,6 @@ impl Node {
             nid,
             mode,
             queues: lanes,
-            payload_max_bytes: common.ports.iter().map(payload_max_bytes).min().unwrap_or(0),
             steering,
             limits: config.limits,
             shards: config.shards,
@@ -270,10 +280,10 @@ impl Node {
         self.queues
     }
 
-    /// Largest payload of a message that goes by any of the interfaces.
+    /// Largest payload of a message: LNet's, in as many frames as it takes.
     #[must_use]
     pub fn payload_max_bytes(&self) -> u32 {
-        self.payload_max_bytes
+        PAYLOAD_MAX_BYTES
     }
 
     /// Where entries of each portal are to be posted.
@@ -361,27 +371,30 @@ fn open_rings(
     programs: &mut [XdpProgram],
     neighbours: Arc<Neighbours>,
     wakers: &[Waker],
-) -> Result<(Common, Vec<XdpLnd>), NodeError> {
+) -> Result<Vec<XdpLnd>, NodeError> {
     let shards = config.shards as usize;
     let queues: u32 = plan.interfaces.iter().map(|interface| interface.rx_queues).sum();
     let owned_max = queues.div_ceil(config.shards);
     // What a shard's queues may hold for receiving, what its receive rings may hold back, and its sends.
     // Each interface's rings may be full of frames to send, also of one that sends nothing any more.
     let transmit_reserve = config.rings.tx * plan.interfaces.len() as u32;
-    let frames_per_shard = owned_max * config.rings.fill + transmit_reserve;
+    let held_chunks_max = (config.rings.fill / 4).max(FRAGMENTS_MAX);
+    let frames_per_shard = owned_max * config.rings.fill + transmit_reserve + held_chunks_max;
     let umem_config = UmemConfig::new(frames_per_shard * config.shards);
     let (umem, frames) = Umem::new(&umem_config)?;
     let common = Common {
         umem: Arc::clone(&umem),
         neighbours,
         ports: plan.ports.clone(),
-        policies: plan.policies,
         shards: config.shards,
-        initiator_hash: steer::initiator_hash(&config.nis[0].nid),
         frames_per_shard,
         transmit_reserve: transmit_reserve as usize,
-        transmits_max: config.limits.transmits(),
+        held_chunks_max: held_chunks_max as usize,
+        frame_max_bytes: xdp::frame_max_bytes(&config.rings),
         parked_responses_max: parked_responses_max(config),
+        payload_checksum: config.payload_checksum,
+        send_fault: config.send_fault,
+        xfer: xfer_config(config, plan)?,
     };
     let mut rings: Vec<(Vec<Lane>, Vec<OwnedQueue>)> =
         (0..shards).map(|_| (Vec::new(), Vec::new())).collect();
@@ -406,8 +419,24 @@ fn open_rings(
             rings[owner].1.push(owned);
         }
     }
-    let lnds = XdpLnd::for_shards(&common, frames, rings, wakers);
-    Ok((common, lnds))
+    Ok(XdpLnd::for_shards(&common, frames, rings, wakers))
+}
+
+/// The transfer protocol of each shard. Its incarnation, secret and seed are drawn anew in each life of the node.
+fn xfer_config(config: &NodeConfig, plan: &Plan) -> Result<XferConfig, NodeError> {
+    let frame_max_bytes = xdp::frame_max_bytes(&config.rings);
+    Ok(XferConfig {
+        shard_count: config.shards as u8,
+        incarnation: random_seed()?,
+        secret: [random_seed()?, random_seed()?],
+        seed: random_seed()?,
+        initiator_hash: steer::initiator_hash(&config.nis[0].nid),
+        policies: plan.policies,
+        datagram_max_bytes: plan.ports.iter().map(|port| port.datagram_max_bytes(frame_max_bytes)).collect(),
+        receive_bytes: xdp::receive_bytes(&config.rings, config.shards),
+        times: XferTimes { message: config.lnd_timeout, ..XferTimes::DEFAULT },
+        ..XferConfig::new(XferLimits::for_shard(&config.limits))
+    })
 }
 
 /// Half of an NI's credits on a shard, or all that one peer may have of them.
@@ -434,13 +463,14 @@ fn topology(config: &NodeConfig) -> Topology {
             net: ni.nid.net(),
             credits: ni.credits,
             peer_credits: ni.peer_credits,
-            message_timeout: MESSAGE_TIMEOUT,
+            // How long a message may wait for credits (LNet `lib-msg.c`, `lnet_msg_commit`).
+            message_timeout: config.lnd_timeout * TRIES + Duration::from_secs(1),
         })
         .collect(),
     )
 }
 
-/// A seed that no peer can guess: the cookie that they see tells nothing about it.
+/// A number that no peer can guess: the cookie that they see tells nothing about it.
 fn random_seed() -> Result<u64, NodeError> {
     let mut seed = [0; 8];
     match getrandom(&mut seed, GetRandomFlags::empty()) {

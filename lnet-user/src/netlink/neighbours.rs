@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
@@ -94,6 +94,8 @@ impl Table {
 /// What the thread and the callers share.
 pub(super) struct Shared {
     pub(super) interfaces: Vec<u32>,
+    /// The MTU of each, 0 while it is not known.
+    mtus: Vec<AtomicU32>,
     pub(super) table: ArcSwap<Table>,
     generation: AtomicU64,
     /// Counts addresses taken in: the clock by which lookups are old or recent.
@@ -102,6 +104,23 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    fn new(interfaces: &[u32]) -> Self {
+        Self {
+            interfaces: interfaces.to_vec(),
+            mtus: interfaces.iter().map(|_| AtomicU32::new(0)).collect(),
+            table: ArcSwap::default(),
+            generation: AtomicU64::new(0),
+            age: AtomicU64::new(0),
+            hooks: Mutex::default(),
+        }
+    }
+
+    /// Takes in an interface's MTU; whether it is another one.
+    pub(super) fn set_mtu(&self, interface_index: u32, mtu_bytes: u32) -> bool {
+        let place = self.interfaces.iter().position(|index| *index == interface_index);
+        place.is_some_and(|place| self.mtus[place].swap(mtu_bytes, Ordering::Relaxed) != mtu_bytes)
+    }
+
     /// Puts a table in place; if `changed`, raises the generation and wakes those who subscribed.
     pub(super) fn publish(&self, table: Table, changed: bool) {
         self.table.store(Arc::new(table));
@@ -133,13 +152,7 @@ impl Neighbours {
     /// # Errors
     /// [`NetlinkError::NoSuchIndex`], [`NetlinkError::NoPermission`], or what the kernel refused.
     pub fn start(interfaces: &[u32]) -> Result<Arc<Self>, NetlinkError> {
-        let shared = Arc::new(Shared {
-            interfaces: interfaces.to_vec(),
-            table: ArcSwap::default(),
-            generation: AtomicU64::new(0),
-            age: AtomicU64::new(0),
-            hooks: Mutex::default(),
-        });
+        let shared = Arc::new(Shared::new(interfaces));
         let (questions, queue) = mpsc::channel(QUEUE_MAX);
         let (ready, started) = std::sync::mpsc::sync_channel(1);
         let theirs = Arc::clone(&shared);
@@ -175,6 +188,14 @@ impl Neighbours {
             published.used.store(age, Ordering::Relaxed);
         }
         published.resolution
+    }
+
+    /// Bytes of the largest IP packet that an interface carries now; `None` while that is not known, or when it
+    /// is not followed. The generation changes with it.
+    #[must_use]
+    pub fn mtu_bytes(&self, interface_index: u32) -> Option<u32> {
+        let place = self.shared.interfaces.iter().position(|index| *index == interface_index)?;
+        Some(self.shared.mtus[place].load(Ordering::Relaxed)).filter(|bytes| *bytes != 0)
     }
 
     /// Changes whenever an answer of [`Self::lookup`] does. To cache an answer, read this before looking it
@@ -215,14 +236,17 @@ impl Neighbours {
 impl Neighbours {
     /// Nothing is known before [`Self::answer`] says it.
     pub(crate) fn silent(interfaces: &[u32]) -> Arc<Self> {
-        let shared = Shared {
-            interfaces: interfaces.to_vec(),
-            table: ArcSwap::default(),
-            generation: AtomicU64::new(0),
-            age: AtomicU64::new(0),
-            hooks: Mutex::default(),
-        };
+        let shared = Shared::new(interfaces);
         Arc::new(Self { shared: Arc::new(shared), questions: None, thread: None })
+    }
+
+    /// Publishes the MTU of an interface.
+    pub(crate) fn answer_mtu(&self, interface_index: u32, mtu_bytes: u32) {
+        self.shared.set_mtu(interface_index, mtu_bytes);
+        let published = |resolution| Published { resolution, used: Arc::default() };
+        let table = self.shared.table.load();
+        let known = table.answers.iter().map(|(key, answer)| (*key, published(answer.resolution)));
+        self.shared.publish(Table { answers: known.collect() }, true);
     }
 
     /// Publishes an answer; all others stand.

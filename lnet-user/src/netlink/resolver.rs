@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use futures_util::{FutureExt, Stream, StreamExt};
 use rtnetlink::packet_core::{NLM_F_ACK, NLM_F_CREATE, NetlinkMessage, NetlinkPayload};
-use rtnetlink::packet_route::link::LinkMessage;
+use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
 use rtnetlink::packet_route::neighbour::{NeighbourMessage, NeighbourState};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::sys::{AsyncSocket, SocketAddr};
@@ -94,6 +94,8 @@ struct Resolver {
     refreshed: Instant,
     /// Whether an answer may differ from the published one.
     dirty: bool,
+    /// Whether an interface has another MTU.
+    mtu_changed: bool,
 }
 
 /// Answers questions until their senders are gone. `ready` is told once whether it could start.
@@ -167,6 +169,7 @@ impl Resolver {
                 return Err(NetlinkError::NoSuchIndex { index });
             };
             up.insert(index, is_up(link.header.flags));
+            follow_mtu(&shared, &link);
         }
         // Deleting nothing is refused for another reason to those who may delete something.
         let nothing = RouteNetlinkMessage::DelNeighbour(NeighbourMessage::default());
@@ -177,8 +180,9 @@ impl Resolver {
             }
         }
         let (destinations, hops, refreshed) = (HashMap::new(), HashMap::new(), Instant::now());
+        let (refresh_at, dirty, mtu_changed) = (None, false, false);
         let resolver =
-            Self { handle, shared, up, destinations, hops, refresh_at: None, refreshed, dirty: false };
+            Self { handle, shared, up, destinations, hops, refresh_at, refreshed, dirty, mtu_changed };
         Ok((resolver, events))
     }
 
@@ -386,6 +390,7 @@ impl Resolver {
         if message.header.interface_family != AddressFamily::Unspec {
             return;
         }
+        self.mtu_changed |= follow_mtu(&self.shared, message);
         if let Some(known) = self.up.get_mut(&message.header.index)
             && *known != up
         {
@@ -410,7 +415,8 @@ impl Resolver {
 
     /// Publishes what is known now; nobody is woken unless an answer differs.
     fn publish(&mut self) {
-        if !std::mem::take(&mut self.dirty) {
+        let mtu_changed = std::mem::take(&mut self.mtu_changed);
+        if !std::mem::take(&mut self.dirty) && !mtu_changed {
             return;
         }
         let before = self.shared.table.load();
@@ -424,7 +430,16 @@ impl Resolver {
             .collect();
         let table = Table { answers };
         let same = |key: &Key| before.resolution(key) == table.resolution(key);
-        let changed = !table.answers.keys().all(same) || !before.answers.keys().all(same);
+        let changed = mtu_changed || !table.answers.keys().all(same) || !before.answers.keys().all(same);
         self.shared.publish(table, changed);
     }
+}
+
+/// Takes in the MTU of a link; whether it is another one.
+fn follow_mtu(shared: &Shared, link: &LinkMessage) -> bool {
+    let mtu = link.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::Mtu(bytes) => Some(*bytes),
+        _ => None,
+    });
+    mtu.is_some_and(|bytes| shared.set_mtu(link.header.index, bytes))
 }

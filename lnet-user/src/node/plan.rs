@@ -12,7 +12,7 @@ use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES, endpo
 use lnet_wire::steer::{PORTALS, Policy, PolicyWord, QUEUES_MAX, SHARDS_MAX, Spread};
 
 use super::{NiConfig, NodeConfig, NodeError};
-use crate::lnd::xdp::{OVERHEAD_BYTES, Port};
+use crate::lnd::xdp::{DATAGRAM_MIN_BYTES, Port};
 use crate::netlink::Interface;
 use crate::xsk::CHUNK_BYTES;
 
@@ -154,6 +154,7 @@ fn port(index: usize, ni: &NiConfig, interface: &Interface, udp_port: u16) -> Re
     }
     let port = Port {
         ni: NiId(index as u16),
+        nid: ni.nid,
         address,
         udp_port,
         endpoint: endpoint(address, udp_port),
@@ -161,8 +162,8 @@ fn port(index: usize, ni: &NiConfig, interface: &Interface, udp_port: u16) -> Re
         mac: interface.mac,
         mtu_bytes: interface.mtu_bytes as usize,
     };
-    let needed_bytes = headers_bytes(address);
-    if port.mtu_bytes <= needed_bytes {
+    let needed_bytes = packet_min_bytes(address);
+    if port.mtu_bytes < needed_bytes {
         let (interface, mtu_bytes) = (interface.name.clone(), interface.mtu_bytes);
         return Err(NodeError::Mtu { interface, mtu_bytes, needed_bytes });
     }
@@ -179,16 +180,11 @@ fn check_transmit_ring(port: &Port, interface: &Interface, entries: u32) -> Resu
     Ok(())
 }
 
-/// Bytes of an IP packet of ours that are not payload.
-fn headers_bytes(address: IpAddr) -> usize {
+/// Bytes of the shortest IP packet that must pass: one of a handshake.
+fn packet_min_bytes(address: IpAddr) -> usize {
     let ip = if address.is_ipv4() { IPV4_BYTES } else { IPV6_BYTES };
-    ip + UDP_BYTES + OVERHEAD_BYTES
-}
-
-/// Largest payload of one frame by this port. An IP packet is never longer than 65535 bytes.
-pub(super) fn payload_max_bytes(port: &Port) -> u32 {
-    (port.mtu_bytes.min(usize::from(u16::MAX)) - headers_bytes(port.address)) as u32
+    ip + UDP_BYTES + DATAGRAM_MIN_BYTES
 }
 
 // Keeps the arithmetic of frames honest: a frame's headers leave room in the smallest chunk.
-const _: () = assert!(ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES + OVERHEAD_BYTES < CHUNK_BYTES as usize);
+const _: () = assert!(ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES + DATAGRAM_MIN_BYTES < CHUNK_BYTES as usize);

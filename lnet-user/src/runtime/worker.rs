@@ -24,7 +24,7 @@ use crate::uring::{Token, WaitError, Waiter, Waker};
 const FRAME_BUDGET: u32 = 64;
 /// Messages handed to the LND in one turn.
 const TRANSMIT_BUDGET: u32 = 64;
-/// How long a shard sleeps at most while frames of its are with the device: their completion wakes
+/// How long a shard sleeps at most while it waits for the device to be done with frames, which wakes
 /// nobody.
 const COMPLETION_POLL: Duration = Duration::from_micros(200);
 
@@ -280,23 +280,28 @@ impl Worker {
     /// there was anything to do. Never blocks.
     pub fn progress(&mut self) -> bool {
         let called = self.run_calls();
-        let now = self.clock.coarse();
+        let now = self.clock.now();
         // What the application has just started does not wait for what has arrived meanwhile.
-        let mut submitted = self.transmit(now);
+        let mut submitted = self.submit(now);
+        if submitted {
+            self.lnd.flush(now, &self.memory);
+        }
         let moved = self.lnd.drive(now, FRAME_BUDGET, &mut self.shard, &mut self.memory);
         let moved = moved.received + moved.completed != 0;
         let due = self.shard.poll_timeout().is_some_and(|due| due <= now);
         if due {
             self.shard.handle_timeout(now);
         }
-        // Answers, and messages that got a credit.
+        // Answers, and messages that got a credit; then what is to be sent for any reason.
         if moved || due {
-            submitted |= self.transmit(now);
+            submitted |= self.submit(now);
         }
+        self.lnd.flush(now, &self.memory);
         called || submitted || moved
     }
 
-    fn transmit(&mut self, now: Instant) -> bool {
+    /// Hands messages to the LND; whether there were any.
+    fn submit(&mut self, now: Instant) -> bool {
         let mut submitted = 0;
         self.device_full = false;
         for step in 0..self.interfaces {
@@ -313,7 +318,6 @@ impl Worker {
         }
         // Each NI is first in its turn, so that none uses up the budget for ever.
         self.first_ni = (self.first_ni + 1) % self.interfaces;
-        self.lnd.flush();
         submitted != 0
     }
 

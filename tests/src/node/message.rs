@@ -61,9 +61,9 @@ impl Message {
 /// Writes the checksum that belongs to the headers as they are; of a datagram too short for them none.
 pub fn seal(datagram: &mut [u8]) {
     let Some(covered) = datagram.get_mut(..OVERHEAD_BYTES) else { return };
-    covered[CRC_OFFSET..FRAME_HEADER_BYTES].fill(0);
+    covered[CRC_OFFSET..CRC_OFFSET + 4].fill(0);
     let crc = crc32c(covered).to_le_bytes();
-    covered[CRC_OFFSET..FRAME_HEADER_BYTES].copy_from_slice(&crc);
+    covered[CRC_OFFSET..CRC_OFFSET + 4].copy_from_slice(&crc);
 }
 
 /// CRC32C (Castagnoli; RFC 3720 section 12.1), a byte at a time.

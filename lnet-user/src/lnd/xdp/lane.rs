@@ -155,6 +155,12 @@ impl Lane {
         self.unflushed && self.refusal == Refusal::None
     }
 
+    /// Whether the device refuses to send at present: frames for it are let go.
+    #[inline]
+    pub(super) fn refuses(&self) -> bool {
+        self.refusal != Refusal::None
+    }
+
     /// Whether the device has refused to send for so long that nothing more is given to it.
     #[inline]
     pub(super) fn is_given_up(&self) -> bool {

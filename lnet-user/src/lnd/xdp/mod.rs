@@ -4,18 +4,24 @@
 //! the fill and completion rings of the queues that it owns. What a frame looks like and which shard it
 //! belongs to is `lnet-wire`'s to say ([`lnet_wire::frame`], [`lnet_wire::steer`]).
 //!
-//! Invariants: every frame has a home shard, given by its chunk index, and always returns there; a
-//! message that was submitted ends in exactly one `sent`; nothing on the data path allocates or blocks.
+//! What travels in which frame, and again when it is lost, is [`lnet_core::xfer`]'s: the LND turns what that
+//! wants sent into descriptors, and packets into what that takes in.
 //!
-//! A message travels in one frame, so its payload is bounded by the path MTU; there is no loss recovery
-//! at this level: a frame that the receiver had no room for is lost, and counted by its rings.
+//! Invariants: every frame has a home shard, given by its chunk index, and always returns there; a
+//! message that was submitted ends in exactly one `sent`; nothing on the data path allocates or blocks; a
+//! frame is polled only while there is room for the largest one, and what cannot be sent then is a loss.
 
+mod counters;
 mod exchange;
+mod fault;
+mod held;
 mod lane;
+mod parked;
 mod path;
 mod paths;
 mod receive;
 mod transmit;
+mod write;
 
 #[cfg(test)]
 #[cfg(not(loom))]
@@ -30,96 +36,43 @@ use std::sync::atomic::Ordering;
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::{Full, Lnd, NiId, Progress, RxId, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
-use lnet_wire::frame::FRAME_HEADER_BYTES;
+use lnet_core::xfer::{BUNDLE_MAX, Xfer, XferConfig, XferCounters, XferUsage};
+use lnet_wire::Nid;
+use lnet_wire::frame::{FRAME_HEADER_BYTES, HANDSHAKE_BYTES};
 use lnet_wire::header::LARGE_HEADER_BYTES;
-use lnet_wire::packet::ENDPOINT_BYTES;
-use lnet_wire::steer::{PORTALS, PolicyWord};
+use lnet_wire::packet::{ENDPOINT_BYTES, ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES};
 
 use crate::memory::Memory;
 use crate::netlink::{Mac, Neighbours};
 use crate::uring::Waker;
-use crate::xsk::{FRAGMENTS_MAX, Frame, RxDescriptor, Socket, Statistics, Umem};
+use crate::xsk::{
+    CHUNK_BYTES, FRAGMENTS_MAX, Frame, RECEIVE_BYTES, RingSizes, RxDescriptor, Socket, Statistics,
+    TxDescriptor, Umem,
+};
 
 use exchange::{Arrival, Exchange, Sizes};
+use fault::Faults;
+use held::Held;
+use parked::Parked;
 use paths::Paths;
+use receive::{Further, Origin};
 
+pub use counters::{XdpCounters, XdpDrop};
+pub use fault::SendFault;
 pub(crate) use lane::{Lane, OwnedQueue};
 
 /// Most frames that one turn takes off one ring.
 const BUDGET_MAX: u32 = 256;
-/// Bytes that a frame of ours spends on headers behind the UDP header.
+/// Bytes that the first frame of a message spends on headers behind the UDP header.
 pub const OVERHEAD_BYTES: usize = FRAME_HEADER_BYTES + LARGE_HEADER_BYTES;
-
-/// Why the LND dropped a frame that XDP had steered to it, or a message that it was to send.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-pub enum XdpDrop {
-    /// Not a frame to one of this node's NIs, although it reached its ring.
-    NotOurs,
-    /// The checksum of the headers does not fit them.
-    BadChecksum,
-    /// The LNet header cannot be read.
-    BadHeader,
-    /// The LNet header contradicts the frame header.
-    HeaderMismatch,
-    /// A part of a message of several frames, which this version neither sends nor takes.
-    Fragment,
-    /// It belongs to a sibling shard that has too many handed-over packets to deal with already.
-    SiblingBusy,
-}
-
-impl XdpDrop {
-    /// All reasons, in the order in which they are counted.
-    pub const ALL: [Self; 6] = [
-        Self::NotOurs,
-        Self::BadChecksum,
-        Self::BadHeader,
-        Self::HeaderMismatch,
-        Self::Fragment,
-        Self::SiblingBusy,
-    ];
-
-    /// The reason as reports name it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::NotOurs => "not_ours",
-            Self::BadChecksum => "bad_checksum",
-            Self::BadHeader => "bad_header",
-            Self::HeaderMismatch => "header_mismatch",
-            Self::Fragment => "fragment",
-            Self::SiblingBusy => "sibling_busy",
-        }
-    }
-}
-
-/// What an [`XdpLnd`] has counted since it was made.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct XdpCounters {
-    /// Frames handed to the device.
-    pub frames_sent: u64,
-    /// Frames that arrived on this shard's sockets, those that it handed over included.
-    pub frames_received: u64,
-    /// Frames that arrived here and belong to another shard; they were handed over.
-    pub frames_misdirected: u64,
-    /// Messages that were never sent: longer than a frame, to nobody, by a device that refuses, or answers beyond
-    /// those that may wait for a next hop.
-    pub messages_refused: u64,
-    drops: [u64; XdpDrop::ALL.len()],
-}
-
-impl XdpCounters {
-    /// Frames dropped for this reason.
-    #[must_use]
-    pub fn dropped(&self, reason: XdpDrop) -> u64 {
-        self.drops[reason as usize]
-    }
-}
+/// The shortest UDP payload that an interface must be able to carry: a handshake.
+pub(crate) const DATAGRAM_MIN_BYTES: usize = FRAME_HEADER_BYTES + HANDSHAKE_BYTES;
 
 /// An NI of the node, as its LND sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Port {
     pub(crate) ni: NiId,
+    pub(crate) nid: Nid,
     pub(crate) address: IpAddr,
     pub(crate) udp_port: u16,
     pub(crate) endpoint: [u8; ENDPOINT_BYTES],
@@ -129,38 +82,73 @@ pub(crate) struct Port {
     pub(crate) mtu_bytes: usize,
 }
 
+impl Port {
+    /// Bytes of an IP packet of ours before the UDP payload.
+    fn headers_bytes(&self) -> usize {
+        UDP_BYTES + if self.address.is_ipv4() { IPV4_BYTES } else { IPV6_BYTES }
+    }
+
+    /// The longest UDP payload that it can carry, in frames of at most `frame_max_bytes`. An IP packet is never
+    /// longer than 65535 bytes.
+    pub(crate) fn datagram_max_bytes(&self, frame_max_bytes: usize) -> u32 {
+        let packet_bytes = self.mtu_bytes.min(usize::from(u16::MAX)).min(frame_max_bytes - ETHERNET_BYTES);
+        // An interface whose MTU was made smaller than that later carries nothing.
+        packet_bytes.saturating_sub(self.headers_bytes()).max(DATAGRAM_MIN_BYTES) as u32
+    }
+}
+
+/// Bytes of the longest frame that rings of these sizes can hold, to send and to receive.
+pub(crate) fn frame_max_bytes(rings: &RingSizes) -> usize {
+    let bytes = |chunks: u32, chunk_bytes: u32| chunks.min(FRAGMENTS_MAX) as usize * chunk_bytes as usize;
+    bytes(rings.tx, CHUNK_BYTES).min(bytes(rings.rx.min(rings.fill), RECEIVE_BYTES))
+}
+
+/// Bytes of frames that one of `shards` shards can take at once by rings of these sizes, in whole chunks: its
+/// share of one fill ring, less what may be missing there, as far as its receive ring holds it.
+pub(crate) fn receive_bytes(rings: &RingSizes, shards: u32) -> u32 {
+    rings.rx.min(rings.fill / 4 * 3 / shards).max(1) * (RECEIVE_BYTES / 256 * 256)
+}
+
 /// What the LNDs of all shards of a node have in common.
 #[derive(Clone)]
 pub(crate) struct Common {
     pub(crate) umem: Arc<Umem>,
     pub(crate) neighbours: Arc<Neighbours>,
     pub(crate) ports: Vec<Port>,
-    pub(crate) policies: [PolicyWord; PORTALS],
     pub(crate) shards: u32,
-    /// Hash of the node's primary NID.
-    pub(crate) initiator_hash: u32,
     /// Chunks whose home one shard is.
     pub(crate) frames_per_shard: u32,
     /// Frames of a shard that are kept for sending.
     pub(crate) transmit_reserve: usize,
-    /// Messages of a shard that can be with its LND.
-    pub(crate) transmits_max: u32,
-    /// ACKs and REPLYs of a shard that may wait for a next hop at once, others are refused: they hold credits,
-    /// and whoever sends requests under made-up addresses could otherwise have all of them.
+    /// Chunks of packets that a shard keeps for the transfer protocol at most.
+    pub(crate) held_chunks_max: usize,
+    /// Bytes of a frame that the rings can hold.
+    pub(crate) frame_max_bytes: usize,
+    /// ACKs and REPLYs of a shard that may wait for a next hop at once, others are refused.
     pub(crate) parked_responses_max: u32,
+    /// Whether payloads that are sent get a checksum.
+    pub(crate) payload_checksum: bool,
+    /// What goes wrong on purpose.
+    pub(crate) send_fault: SendFault,
+    /// The transfer protocol of each shard, but for the shard's number and seed.
+    pub(crate) xfer: XferConfig,
 }
 
-/// A message whose last frame is with the device.
-#[derive(Clone, Copy, Debug)]
-struct InFlight {
-    tx: TxId,
-    lane_index: u32,
+impl Common {
+    /// Chunks of the longest frame.
+    fn chunks_max(&self) -> usize {
+        let bytes = |port: &Port| {
+            ETHERNET_BYTES + port.headers_bytes() + port.datagram_max_bytes(self.frame_max_bytes) as usize
+        };
+        self.ports.iter().map(bytes).max().unwrap_or(1).div_ceil(CHUNK_BYTES as usize)
+    }
 }
 
 /// The `xdp` LND of one shard.
 pub struct XdpLnd {
     common: Common,
     shard: ShardId,
+    xfer: Xfer,
     /// Number of the first chunk whose home this shard is.
     first_chunk: u32,
     lanes: Vec<Lane>,
@@ -168,33 +156,39 @@ pub struct XdpLnd {
     /// Frames missing in a fill ring, or waiting for one, that make a refill worth its while.
     refill_count: u32,
     exchange: Exchange,
-    /// Frames at home that nobody uses: those that ended a message at the back, from where they are sent again
+    /// Frames at home that nobody uses: those that were sent at the back, from where they are sent again
     /// while this CPU's cache has them; those that another CPU's kernel wrote to at the front, from where
     /// they are given back to it.
     stock: VecDeque<Frame>,
-    /// By chunk index, from this shard's first: the message that the chunk is the last frame of.
-    in_flight: Vec<Option<InFlight>>,
-    in_flight_count: u32,
     /// By NI: the lane that its frames leave by.
     transmit_lanes: Vec<usize>,
+    /// Chunks of the longest frame.
+    chunks_max: usize,
+    /// Whether there was something to send and no room for it.
+    wants_room: bool,
     paths: Paths,
     paths_generation: u64,
     /// Messages whose next hop is being looked up, with the time at which that is given up.
-    parked: VecDeque<(Instant, Transmit)>,
-    /// How many of them are ACKs and REPLYs.
-    parked_responses: u32,
+    parked: Parked,
     /// Whether a next hop has changed since the parked messages were tried.
     retry_parked: bool,
-    /// Whether a parked message knows its next hop and the device had no room for it.
+    /// Whether a parked message knows its next hop and the transfer protocol had no room for it.
     parked_full: bool,
     /// When to ask again for next hops, because the question found no room.
     ask_again_at: Option<Instant>,
-    /// Messages that ended without reaching the device.
+    /// By NI: since when its interface is known to be down, and the peer that could not be reached.
+    down_since: Vec<Option<(Instant, IpAddr)>>,
+    /// Messages that ended before the transfer protocol had them.
     ended: VecDeque<(TxId, Status)>,
-    next_message_id: u64,
+    held: Held,
+    /// Whether the transfer protocol may want packets that were kept.
+    replay_due: bool,
+    faults: Faults,
     counters: XdpCounters,
-    /// Scratch of `drive`: empty between calls.
+    /// Scratch: empty between calls.
     packet: Vec<RxDescriptor>,
+    further: Vec<Further>,
+    sending: Vec<TxDescriptor>,
     moving: Vec<Frame>,
 }
 
@@ -252,14 +246,22 @@ impl XdpLnd {
                 own.unwrap_or_else(any)
             })
             .collect();
-        let transmits_max = common.transmits_max as usize;
+        let limits = common.xfer.limits;
+        let seed = common.xfer.seed.wrapping_add(u64::from(shard.0));
         let mut lnd = Self {
+            xfer: Xfer::new(XferConfig { shard, seed, ..common.xfer.clone() }),
             first_chunk: u32::from(shard.0) * common.frames_per_shard,
-            in_flight: vec![None; common.frames_per_shard as usize],
-            in_flight_count: 0,
-            next_message_id: u64::from(shard.0) << 56 | 1,
             refill_count: owned.iter().map(OwnedQueue::refill_count).min().unwrap_or(1),
+            chunks_max: common.chunks_max(),
+            wants_room: false,
+            parked: Parked::new(limits.messages, common.parked_responses_max),
+            down_since: vec![None; common.ports.len()],
+            ended: VecDeque::with_capacity(limits.messages as usize),
+            held: Held::new(limits.held, common.held_chunks_max),
+            faults: Faults::new(common.send_fault),
             packet: Vec::with_capacity(FRAGMENTS_MAX as usize),
+            further: Vec::with_capacity(BUNDLE_MAX),
+            sending: Vec::with_capacity(FRAGMENTS_MAX as usize),
             moving: Vec::with_capacity(common.frames_per_shard as usize),
             common,
             shard,
@@ -270,12 +272,10 @@ impl XdpLnd {
             transmit_lanes,
             paths: Paths::new(),
             paths_generation: 0,
-            parked: VecDeque::with_capacity(transmits_max),
-            parked_responses: 0,
             retry_parked: false,
             parked_full: false,
             ask_again_at: None,
-            ended: VecDeque::with_capacity(transmits_max),
+            replay_due: false,
             counters: XdpCounters::default(),
         };
         lnd.refill(true);
@@ -286,6 +286,18 @@ impl XdpLnd {
     #[must_use]
     pub fn counters(&self) -> &XdpCounters {
         &self.counters
+    }
+
+    /// What the transfer protocol has counted.
+    #[must_use]
+    pub fn transfer_counters(&self) -> &XferCounters {
+        self.xfer.counters()
+    }
+
+    /// What the transfer protocol holds at this moment.
+    #[must_use]
+    pub fn transfer_usage(&self) -> XferUsage {
+        self.xfer.usage()
     }
 
     /// What the kernel counted on this shard's sockets.
@@ -301,10 +313,10 @@ impl XdpLnd {
         self.lanes.iter().filter_map(Lane::socket).map(AsFd::as_fd)
     }
 
-    /// Whether frames are with a device whose completion this shard waits or looks for, which wakes nobody:
-    /// its own, its siblings' on queues that it owns, or those that make room for a parked message.
+    /// Whether frames are with a device whose completion is waited for, which wakes nobody: those that make
+    /// room for a frame to be sent, and those of siblings on queues that this shard owns.
     pub(crate) fn awaits_completions(&self) -> bool {
-        self.in_flight_count != 0
+        (self.wants_room && self.xfer.has_transmit())
             || self.parked_full
             || self.owned.iter().any(|queue| queue.borrowed.load(Ordering::Acquire) != 0)
     }
@@ -313,41 +325,30 @@ impl XdpLnd {
     pub(crate) fn has_work(&self) -> bool {
         self.exchange.has_parcels()
             || !self.ended.is_empty()
+            || self.replay_due
+            || (self.xfer.has_transmit() && !self.wants_room)
             || self.lanes.iter().any(Lane::is_unflushed)
             || (!self.parked.is_empty()
                 && (self.retry_parked || self.common.neighbours.generation() != self.paths_generation))
     }
 
-    /// The place of a chunk among those whose home this shard is.
+    /// A frame that was received into, and that nobody uses any more, goes home.
     #[inline]
-    fn place_of(&self, frame: &Frame) -> Option<usize> {
-        let place = frame.chunk_index().wrapping_sub(self.first_chunk);
-        (place < self.common.frames_per_shard).then_some(place as usize)
-    }
-
-    /// A frame that nobody uses any more goes home; at home it may end a message.
-    #[inline]
-    fn settle(&mut self, now: Instant, frame: Frame, up: &mut impl Uplink) {
-        let Some(place) = self.place_of(&frame) else {
+    fn settle(&mut self, frame: Frame) {
+        if frame.chunk_index().wrapping_sub(self.first_chunk) < self.common.frames_per_shard {
+            self.stock.push_front(frame);
+        } else {
             let home = frame.chunk_index() / self.common.frames_per_shard;
             self.exchange.send_home(home as usize, frame);
-            return;
-        };
-        if let Some(message) = self.in_flight[place].take() {
-            self.in_flight_count -= 1;
-            self.stock.push_back(frame);
-            up.sent(now, message.tx, Status::Ok);
-        } else {
-            self.stock.push_front(frame);
         }
     }
 
     fn take_parcels(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> u32 {
         for taken in 0..budget {
             match self.exchange.receive(&mut self.packet) {
-                Some(Arrival::Home(frame)) => self.settle(now, frame, up),
+                Some(Arrival::Home(frame)) => self.settle(frame),
                 Some(Arrival::Packet { lane_index }) => {
-                    self.receive_packet(now, lane_index, true, up, memory);
+                    self.receive_packet(now, Origin::Sibling { lane_index }, up, memory);
                 }
                 None => return taken,
             }
@@ -388,44 +389,42 @@ impl XdpLnd {
 impl Lnd for XdpLnd {
     type Memory = Memory;
 
-    fn submit(&mut self, now: Instant, transmit: Transmit, memory: &Memory) -> Result<(), Full<Transmit>> {
-        self.transmit(now, transmit, memory)
+    fn submit(&mut self, now: Instant, transmit: Transmit, _: &Memory) -> Result<(), Full<Transmit>> {
+        self.take_message(now, transmit)
     }
 
-    fn flush(&mut self) {
-        for lane in &mut self.lanes {
-            if lane.flush()
-                && let Some((owner, _)) = &lane.lender
-            {
-                self.exchange.wake(*owner);
-            }
-        }
+    fn flush(&mut self, now: Instant, memory: &Memory) {
+        self.send_ready(now, memory);
+        self.flush_lanes();
     }
 
     fn drive(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> Progress {
         let mut progress = Progress::default();
         let parcels = self.take_parcels(now, budget, up, memory);
-        progress.completed = self.complete(now, budget, up);
+        progress.completed = self.take_completions(budget);
         for lane_index in 0..self.lanes.len() {
             progress.received += self.receive(now, lane_index, budget, up, memory);
         }
         self.refill(progress == Progress::default() && parcels == 0);
-        self.follow_neighbours(now, memory);
-        self.follow_devices(now);
-        progress.completed += parcels + self.ended.len() as u32;
+        self.xfer.handle_timeout(now, up);
+        self.follow_neighbours(now);
+        self.follow_devices(now, up);
+        let replayed = self.replay(now, up, memory);
+        progress.completed += parcels + replayed + self.ended.len() as u32;
         while let Some((tx, status)) = self.ended.pop_front() {
             up.sent(now, tx, status);
         }
         progress
     }
 
-    fn resume(&mut self, _: Instant, rx: RxId, _: Verdict, _: &mut impl Uplink) {
-        unreachable!("{rx:?} is resumed, and delayed messages are given up at once")
+    fn resume(&mut self, now: Instant, rx: RxId, verdict: Verdict, up: &mut impl Uplink) {
+        self.xfer.resume(now, rx, verdict, up);
+        self.replay_due = true;
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let parked = self.parked.front().map(|(deadline, _)| *deadline);
         let devices = self.lanes.iter().filter_map(Lane::retry_at);
-        devices.chain(parked).chain(self.ask_again_at).min()
+        let others = [self.xfer.poll_timeout(), self.parked.deadline(), self.ask_again_at, self.down_until()];
+        devices.chain(others.into_iter().flatten()).min()
     }
 }

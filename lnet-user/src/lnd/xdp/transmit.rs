@@ -3,27 +3,32 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lnet_core::lnd::{Cause, Full, Status, Transmit, Uplink};
+use lnet_core::lnd::{Cause, Full, NiId, Status, Transmit, Uplink};
 use lnet_core::time::Instant;
-use lnet_wire::frame::{CRC_OFFSET, FRAME_HEADER_BYTES, FrameHeader};
-use lnet_wire::header::{Body, Header, LARGE_HEADER_BYTES};
-use lnet_wire::packet::ETHERNET_BYTES;
-use lnet_wire::steer::SteerKey;
+use lnet_core::xfer::Outgoing;
+use lnet_wire::Nid;
 
+use super::XdpLnd;
+use super::fault::Fate;
 use super::lane::Followed;
 use super::path::{End, LANE_PORT_BASE, Path};
 use super::paths::PathId;
-use super::{InFlight, OVERHEAD_BYTES, XdpLnd};
+use super::write::{Source, write_frame};
 use crate::memory::Memory;
-use crate::netlink::Resolution;
-use crate::xsk::{CHUNK_BYTES, TxDescriptor};
+use crate::netlink::{Resolution, Unreachable};
 
 /// How long a message waits for its next hop to be found: three probes of the kernel, one second apart.
 const RESOLVE_TIMEOUT: Duration = Duration::from_millis(3500);
 /// How long a question waits that found no room.
 const ASK_INTERVAL: Duration = Duration::from_millis(100);
+/// How long an interface may be down before its messages end without it; as a device that refuses.
+const DOWN_PATIENCE: Duration = Duration::from_secs(1);
+/// Frames that are sent before something else is looked at.
+const FLUSH_BUDGET: u32 = 64;
 
-/// Where a message's next hop stands.
+const INTERFACE_DOWN: Resolution = Resolution::Unreachable(Unreachable::InterfaceDown);
+
+/// Where a peer's next hop stands.
 enum Hop {
     /// Frames take this path of `paths`.
     Known(PathId),
@@ -33,37 +38,24 @@ enum Hop {
 
 impl XdpLnd {
     #[inline]
-    pub(super) fn transmit(
-        &mut self,
-        now: Instant,
-        transmit: Transmit,
-        memory: &Memory,
-    ) -> Result<(), Full<Transmit>> {
-        match self.find_path(now, &transmit) {
-            Hop::Known(path) if self.send(&transmit, path, memory) => Ok(()),
-            Hop::Known(_) => Err(Full(transmit)),
-            Hop::Unknown
-                if !is_response(&transmit) || self.parked_responses < self.common.parked_responses_max =>
-            {
-                self.park(now + RESOLVE_TIMEOUT, transmit);
-                Ok(())
-            }
-            Hop::Unknown | Hop::Unreachable => {
-                self.refuse(&transmit, Cause::Unreachable);
-                Ok(())
-            }
+    pub(super) fn take_message(&mut self, now: Instant, transmit: Transmit) -> Result<(), Full<Transmit>> {
+        match self.find_path(now, transmit.ni, transmit.header.destination.nid) {
+            Hop::Known(_) => return self.transfer(now, transmit),
+            Hop::Unknown if self.parked.takes(&transmit) => self.parked.push(now + RESOLVE_TIMEOUT, transmit),
+            Hop::Unknown | Hop::Unreachable => self.refuse(&transmit, Cause::Unreachable),
         }
+        Ok(())
     }
 
-    fn park(&mut self, deadline: Instant, transmit: Transmit) {
-        self.parked_responses += u32::from(is_response(&transmit));
-        self.parked.push_back((deadline, transmit));
-    }
-
-    fn unpark(&mut self) -> Option<(Instant, Transmit)> {
-        let (deadline, transmit) = self.parked.pop_front()?;
-        self.parked_responses -= u32::from(is_response(&transmit));
-        Some((deadline, transmit))
+    /// Hands a message whose next hop is known to the transfer protocol.
+    #[inline]
+    fn transfer(&mut self, now: Instant, transmit: Transmit) -> Result<(), Full<Transmit>> {
+        let lane_index = self.transmit_lanes[usize::from(transmit.ni.0)];
+        if self.lanes[lane_index].is_given_up() {
+            self.refuse(&transmit, Cause::Device);
+            return Ok(());
+        }
+        self.xfer.submit(now, transmit)
     }
 
     fn refuse(&mut self, transmit: &Transmit, cause: Cause) {
@@ -73,35 +65,35 @@ impl XdpLnd {
 
     /// Tries again what was waiting for a next hop when one has changed; ends what waited too long. Called
     /// once a turn.
-    pub(super) fn follow_neighbours(&mut self, now: Instant, memory: &Memory) {
+    pub(super) fn follow_neighbours(&mut self, now: Instant) {
         self.refresh_paths();
         if self.ask_again_at.is_some_and(|at| at <= now) {
             self.ask_again_at = None;
             self.retry_parked = true;
         }
         if std::mem::take(&mut self.retry_parked) | std::mem::take(&mut self.parked_full) {
-            for _ in 0..self.parked.len() {
-                let Some((deadline, transmit)) = self.unpark() else { break };
-                match self.find_path(now, &transmit) {
-                    Hop::Known(path) => {
-                        if !self.send(&transmit, path, memory) {
-                            self.park(deadline, transmit);
+            for _ in 0..self.parked.count() {
+                let Some((deadline, transmit)) = self.parked.pop() else { break };
+                match self.find_path(now, transmit.ni, transmit.header.destination.nid) {
+                    Hop::Known(_) => {
+                        if let Err(Full(transmit)) = self.transfer(now, transmit) {
+                            self.parked.push(deadline, transmit);
                             self.parked_full = true;
                         }
                     }
-                    Hop::Unknown => self.park(deadline, transmit),
+                    Hop::Unknown => self.parked.push(deadline, transmit),
                     Hop::Unreachable => self.refuse(&transmit, Cause::Unreachable),
                 }
             }
         }
-        while self.parked.front().is_some_and(|(deadline, _)| *deadline <= now) {
-            if let Some((_, transmit)) = self.unpark() {
+        while self.parked.deadline().is_some_and(|deadline| deadline <= now) {
+            if let Some((_, transmit)) = self.parked.pop() {
                 self.refuse(&transmit, Cause::Unreachable);
             }
         }
     }
 
-    /// Forgets all paths when a next hop has changed; what is parked is tried again then.
+    /// Forgets all paths when a next hop or an interface has changed; what is parked is tried again then.
     #[inline]
     fn refresh_paths(&mut self) {
         let generation = self.common.neighbours.generation();
@@ -109,22 +101,37 @@ impl XdpLnd {
             self.paths_generation = generation;
             self.paths.clear();
             self.retry_parked = true;
+            self.follow_mtus();
         }
     }
 
-    /// The way to the message's destination, if its next hop is known.
-    #[inline]
-    fn find_path(&mut self, now: Instant, transmit: &Transmit) -> Hop {
-        self.refresh_paths();
-        let key = (transmit.ni, transmit.header.destination.nid);
-        self.paths.find(&key).map_or_else(|| self.make_path(now, transmit), Hop::Known)
+    /// Tells the transfer protocol how long datagrams may be now.
+    fn follow_mtus(&mut self) {
+        for port in &mut self.common.ports {
+            let mtu = self.common.neighbours.mtu_bytes(port.interface_index);
+            if let Some(mtu_bytes) = mtu.filter(|bytes| *bytes as usize != port.mtu_bytes) {
+                port.mtu_bytes = mtu_bytes as usize;
+                self.xfer.set_datagram_max(port.ni, port.datagram_max_bytes(self.common.frame_max_bytes));
+            }
+        }
+        self.chunks_max = self.common.chunks_max();
     }
 
-    fn make_path(&mut self, now: Instant, transmit: &Transmit) -> Hop {
-        let nid = transmit.header.destination.nid;
-        let port = &self.common.ports[usize::from(transmit.ni.0)];
+    /// The way to a peer, if its next hop is known.
+    #[inline]
+    fn find_path(&mut self, now: Instant, ni: NiId, nid: Nid) -> Hop {
+        self.refresh_paths();
+        self.paths.find(&(ni, nid)).map_or_else(|| self.make_path(now, ni, nid), Hop::Known)
+    }
+
+    fn make_path(&mut self, now: Instant, ni: NiId, nid: Nid) -> Hop {
+        let index = usize::from(ni.0);
+        let port = &self.common.ports[index];
         let Some(address) = nid.ip() else { return Hop::Unreachable };
-        let mac = match self.common.neighbours.lookup(port.interface_index, address) {
+        let resolution = self.common.neighbours.lookup(port.interface_index, address);
+        let down = resolution == INTERFACE_DOWN;
+        self.down_since[index] = down.then(|| self.down_since[index].unwrap_or((now, address)));
+        let mac = match resolution {
             Resolution::Mac(mac) => mac,
             // Ask again all the same: the way may be back by the next message.
             Resolution::Unreachable(_) => {
@@ -138,78 +145,126 @@ impl XdpLnd {
                 return Hop::Unknown;
             }
         };
-        let lane = &self.lanes[self.transmit_lanes[usize::from(transmit.ni.0)]];
+        let lane = &self.lanes[self.transmit_lanes[index]];
         let local = End { mac: port.mac, address: port.address, port: LANE_PORT_BASE + lane.queue as u16 };
         let Some(path) = Path::new(&local, &End { mac, address, port: port.udp_port }) else {
             return Hop::Unreachable;
         };
-        Hop::Known(self.paths.insert((transmit.ni, nid), path))
+        Hop::Known(self.paths.insert((ni, nid), path))
     }
 
-    /// Writes the message's frame and pushes it on its lane; false if there is no room for it.
-    fn send(&mut self, transmit: &Transmit, path: PathId, memory: &Memory) -> bool {
-        let ni = usize::from(transmit.ni.0);
-        let payload = transmit.payload.as_ref().map_or(&[][..], |span| memory.bytes(span));
-        let path = &self.paths[path];
-        let headers_bytes = path.length() + OVERHEAD_BYTES;
-        let frame_bytes = headers_bytes + payload.len();
-        if frame_bytes > self.common.ports[ni].mtu_bytes + ETHERNET_BYTES {
-            self.refuse(transmit, Cause::TooLong);
-            return true;
+    /// Sends what the transfer protocol has, while there is room and at most the budget.
+    #[inline]
+    pub(super) fn send_ready(&mut self, now: Instant, memory: &Memory) {
+        self.wants_room = false;
+        for _ in 0..FLUSH_BUDGET {
+            if !self.xfer.has_transmit() {
+                return;
+            }
+            if !self.has_room() {
+                // What was pushed may have been sent by now.
+                self.flush_lanes();
+                self.take_completions(FLUSH_BUDGET);
+                if !self.has_room() {
+                    self.wants_room = true;
+                    return;
+                }
+            }
+            let Some(outgoing) = self.xfer.poll_transmit(now) else { return };
+            self.send(now, &outgoing, memory);
         }
-        let chunk_bytes = CHUNK_BYTES as usize;
-        let chunks = frame_bytes.div_ceil(chunk_bytes);
-        let lane_index = self.transmit_lanes[ni];
-        let lane = &mut self.lanes[lane_index];
-        if lane.is_given_up() {
-            self.refuse(transmit, Cause::Device);
-            return true;
-        }
-        if self.stock.len() < chunks || !lane.has_room(chunks) {
-            return false;
-        }
-        let umem = &self.common.umem;
-        let message_id = self.next_message_id;
-        self.next_message_id += 1;
-        let first_payload_bytes = payload.len().min(chunk_bytes - headers_bytes);
-        let (first, rest) = payload.split_at(first_payload_bytes);
-        let mut frames = std::iter::from_fn(|| self.stock.pop_back());
-        let Some(mut head) = frames.next() else { unreachable!("the stock was long enough") };
-        let bytes = umem.bytes_mut(&mut head);
-        write_headers(bytes, path, &transmit.header, payload.len(), message_id, self.common.initiator_hash);
-        bytes[headers_bytes..headers_bytes + first.len()].copy_from_slice(first);
-        if path.needs_udp_checksum() {
-            let udp_payload = &bytes[path.length()..headers_bytes + first.len()];
-            let pieces = std::iter::once(udp_payload).chain(std::iter::once(rest));
-            let checksum = path.udp6_checksum(pieces).to_be_bytes();
-            bytes[path.length() - 2..path.length()].copy_from_slice(&checksum);
-        }
-        let mut last = TxDescriptor {
-            frame: head,
-            offset: 0,
-            length: (headers_bytes + first.len()) as u32,
-            more: false,
+    }
+
+    /// Whether there is room for one more frame, whichever it is and wherever it goes.
+    #[inline]
+    fn has_room(&mut self) -> bool {
+        let chunks = self.chunks_max;
+        let lanes = &mut self.lanes;
+        self.stock.len() >= chunks
+            && self.transmit_lanes.iter().all(|lane| lanes[*lane].refuses() || lanes[*lane].has_room(chunks))
+    }
+
+    /// Writes a frame and pushes it on its lane, which has room; lets it go where it cannot be sent.
+    fn send(&mut self, now: Instant, outgoing: &Outgoing, memory: &Memory) {
+        let lane_index = self.transmit_lanes[usize::from(outgoing.ni.0)];
+        let path = match self.find_path(now, outgoing.ni, outgoing.destination) {
+            Hop::Known(path) if !self.lanes[lane_index].refuses() => path,
+            _ => {
+                self.counters.frames_let_go += 1;
+                return;
+            }
         };
-        // In this order: a frame that found no part would be lost.
-        for (part, mut frame) in rest.chunks(chunk_bytes).zip(frames) {
-            umem.bytes_mut(&mut frame)[..part.len()].copy_from_slice(part);
-            last.more = true;
-            let next = TxDescriptor { frame, offset: 0, length: part.len() as u32, more: false };
-            lane.push(std::mem::replace(&mut last, next));
+        match self.faults.next() {
+            Fate::Sent => self.write(outgoing, path, memory),
+            Fate::Doubled => {
+                self.write(outgoing, path, memory);
+                self.push(lane_index);
+                if !self.has_room() {
+                    return;
+                }
+                self.write(outgoing, path, memory);
+            }
+            Fate::Delayed => {
+                self.write(outgoing, path, memory);
+                self.faults.delay(lane_index, &mut self.sending);
+                return;
+            }
         }
-        // Frames are sent from the stock, and the stock is of frames that are at home.
-        let place = (last.frame.chunk_index() - self.first_chunk) as usize;
-        self.in_flight[place] = Some(InFlight { tx: transmit.tx, lane_index: lane_index as u32 });
-        self.in_flight_count += 1;
-        lane.push(last);
-        lane.borrow(chunks);
-        self.counters.frames_sent += 1;
-        true
+        self.push(lane_index);
+        self.send_overdue();
     }
 
-    /// Tries devices again that refuse to send; ends the messages of one that has refused for too long. Their
-    /// frames are still with it.
-    pub(super) fn follow_devices(&mut self, now: Instant) {
+    /// Sends what a test fault has kept back for long enough.
+    #[inline]
+    fn send_overdue(&mut self) {
+        if let Some(lane_index) = self.faults.overdue(&mut self.sending) {
+            if self.lanes[lane_index].has_room(self.sending.len()) {
+                self.push(lane_index);
+            } else {
+                self.stock.extend(self.sending.drain(..).map(|part| part.frame));
+            }
+        }
+    }
+
+    #[inline]
+    fn write(&mut self, outgoing: &Outgoing, path: PathId, memory: &Memory) {
+        let source = Source {
+            umem: &self.common.umem,
+            xfer: &self.xfer,
+            memory,
+            payload_checksum: self.common.payload_checksum,
+        };
+        write_frame(outgoing, &self.paths[path], &source, &mut self.stock, &mut self.sending);
+    }
+
+    /// Pushes the frame that was written on a lane with room for it.
+    #[inline]
+    fn push(&mut self, lane_index: usize) {
+        let lane = &mut self.lanes[lane_index];
+        lane.borrow(self.sending.len());
+        for part in self.sending.drain(..) {
+            lane.push(part);
+        }
+        self.counters.frames_sent += 1;
+    }
+
+    /// Has the kernel send what was pushed. The owner of a queue is woken to take completions off it only when
+    /// they are wanted: to be able to go on.
+    pub(super) fn flush_lanes(&mut self) {
+        let short = self.stock.len() < self.common.transmit_reserve / 2;
+        for lane in &mut self.lanes {
+            if lane.flush()
+                && (short || lane.is_unflushed())
+                && let Some((owner, _)) = &lane.lender
+            {
+                self.exchange.wake(*owner);
+            }
+        }
+    }
+
+    /// Tries devices again that refuse to send; ends the messages of one that has refused for too long, or of
+    /// an interface that has been down for so long.
+    pub(super) fn follow_devices(&mut self, now: Instant, up: &mut impl Uplink) {
         for lane_index in 0..self.lanes.len() {
             match self.lanes[lane_index].follow_refusal(now) {
                 Followed::Same => continue,
@@ -221,63 +276,48 @@ impl XdpLnd {
                 }
                 Followed::GivenUp => {}
             }
-            for message in &mut self.in_flight {
-                if let Some(InFlight { tx, .. }) =
-                    message.take_if(|message| message.lane_index as usize == lane_index)
-                {
-                    self.in_flight_count -= 1;
-                    self.ended.push_back((tx, Status::Unknown(Cause::Device)));
+            for port in &self.common.ports {
+                if self.transmit_lanes[usize::from(port.ni.0)] == lane_index {
+                    self.xfer.fail_interface(now, port.ni, Cause::Device, up);
                 }
+            }
+        }
+        for (port, down_since) in self.common.ports.iter().zip(&mut self.down_since) {
+            let Some((_, address)) = down_since.take_if(|(since, _)| now - *since >= DOWN_PATIENCE) else {
+                continue;
+            };
+            // It may be up again with nothing sent since.
+            if self.common.neighbours.lookup(port.interface_index, address) == INTERFACE_DOWN {
+                self.xfer.fail_interface(now, port.ni, Cause::Device, up);
             }
         }
     }
 
+    /// When an interface has been down for too long.
+    pub(super) fn down_until(&self) -> Option<Instant> {
+        self.down_since.iter().flatten().map(|(since, _)| *since + DOWN_PATIENCE).min()
+    }
+
     /// Takes frames whose sending is complete from the owned queues.
-    pub(super) fn complete(&mut self, now: Instant, budget: u32, up: &mut impl Uplink) -> u32 {
-        let mut returned = std::mem::take(&mut self.moving);
+    #[inline]
+    pub(super) fn take_completions(&mut self, budget: u32) -> u32 {
+        let mut count = 0;
+        let own = self.first_chunk..self.first_chunk + self.common.frames_per_shard;
         for queue in &mut self.owned {
-            let own = self.first_chunk..self.first_chunk + self.common.frames_per_shard;
             let mut borrowed = 0;
-            queue.completion.drain(budget, |frame| {
-                borrowed += u32::from(!own.contains(&frame.chunk_index()));
-                returned.push(frame);
+            let (stock, exchange) = (&mut self.stock, &mut self.exchange);
+            count += queue.completion.drain(budget, |frame| {
+                if own.contains(&frame.chunk_index()) {
+                    stock.push_back(frame);
+                } else {
+                    borrowed += 1;
+                    exchange.send_home((frame.chunk_index() / self.common.frames_per_shard) as usize, frame);
+                }
             });
             if borrowed != 0 {
                 queue.borrowed.fetch_sub(borrowed, Ordering::Release);
             }
         }
-        let count = returned.len() as u32;
-        for frame in returned.drain(..) {
-            self.settle(now, frame, up);
-        }
-        self.moving = returned;
         count
     }
-}
-
-fn is_response(transmit: &Transmit) -> bool {
-    matches!(transmit.header.body, Body::Ack { .. } | Body::Reply { .. })
-}
-
-/// All headers of a message's only frame, from Ethernet to LNet.
-fn write_headers(
-    bytes: &mut [u8],
-    path: &Path,
-    header: &Header,
-    payload_bytes: usize,
-    message_id: u64,
-    initiator_hash: u32,
-) {
-    path.write(bytes, OVERHEAD_BYTES + payload_bytes);
-    let (frame_header, rest) = bytes[path.length()..]
-        .split_first_chunk_mut::<FRAME_HEADER_BYTES>()
-        .expect("a chunk holds the headers");
-    let key =
-        SteerKey::of(header, message_id, initiator_hash).expect("a shard's messages have a steering key");
-    FrameHeader::data(key, 0, payload_bytes as u32).encode(frame_header);
-    let lnet_header = rest.first_chunk_mut::<LARGE_HEADER_BYTES>().expect("a chunk holds the headers");
-    header.encode_large(lnet_header);
-    let covered = &mut bytes[path.length()..path.length() + OVERHEAD_BYTES];
-    let crc = crc_fast::crc32_iscsi(covered);
-    covered[CRC_OFFSET..FRAME_HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
 }

@@ -5,30 +5,33 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use lnet_core::handle::{Cookie, Kind, MdHandle, ShardId};
+use lnet_core::limits::Limits;
 use lnet_core::lnd::{Full, Lnd, NiId, Progress, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
+use lnet_core::xfer::{XferConfig, XferLimits};
 use lnet_wire::header::{Body, WireHandle};
 use lnet_wire::nid::Net;
 use lnet_wire::packet::{ENDPOINT_BYTES, endpoint};
-use lnet_wire::steer::{self, Policy, PolicyWord, Spread, Tables};
+use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, Spread, Tables};
 use lnet_wire::{Header, Nid, ProcessId};
 
 use super::super::lane::Device;
-use super::super::{Common, Lane, OwnedQueue, PORTALS, Port, XdpLnd};
+use super::super::{Common, Lane, OwnedQueue, Port, SendFault, XdpLnd, frame_max_bytes, receive_bytes};
 use crate::memory::{Buffer, Memory, Terms};
 use crate::netlink::{Neighbours, Resolution};
 use crate::uring::{Waiter, Waker};
 use crate::xsk::plain::{
     KernelCompletion, KernelDescriptor, KernelFill, KernelFrame, KernelRx, KernelTx, rings,
 };
-use crate::xsk::{RECEIVE_BYTES, RingSizes, Umem};
+use crate::xsk::{FRAGMENTS_MAX, RECEIVE_BYTES, RingSizes, Umem};
 
 pub(super) const NOW: Instant = Instant(1_000_000);
 pub(super) const INTERFACE: u32 = 7;
 pub(super) const UDP_PORT: u16 = 988;
 pub(super) const PORTAL: u32 = 4;
 const BUDGET: u32 = 64;
-pub(super) const BUFFER_BYTES: usize = 1 << 16;
+/// Room for a message of the largest size behind another one.
+pub(super) const BUFFER_BYTES: usize = 3 << 20;
 /// Bytes that the kernel keeps free before a frame.
 const HEADROOM: u32 = 256;
 
@@ -40,12 +43,24 @@ pub(super) struct Plan {
     pub(super) shards: u32,
     pub(super) queues: u32,
     pub(super) rings: RingSizes,
+    pub(super) mtu_bytes: usize,
+    pub(super) payload_checksum: bool,
+    pub(super) send_fault: SendFault,
 }
 
 impl Plan {
     pub(super) fn new(host: u8) -> Self {
         let rings = RingSizes { fill: 64, completion: 64, rx: 64, tx: 64 };
-        Self { host, ipv6: false, shards: 1, queues: 1, rings }
+        Self {
+            host,
+            ipv6: false,
+            shards: 1,
+            queues: 1,
+            rings,
+            mtu_bytes: 65535,
+            payload_checksum: false,
+            send_fault: SendFault::default(),
+        }
     }
 
     pub(super) fn address(&self) -> IpAddr {
@@ -61,21 +76,29 @@ impl Plan {
     }
 }
 
-/// A shard as its LND sees it: one descriptor, which takes every message at its start.
+/// A shard as its LND sees it: one descriptor, which takes every message at the offset that it asks for.
 #[derive(Default)]
 pub(super) struct Recorder {
     /// Match bits and payload length of the messages that arrived, in order.
     pub(super) arrived: Vec<(u64, u32)>,
     pub(super) received: u32,
     pub(super) sent: Vec<(TxId, Status)>,
+    /// Match bits of messages that are delayed.
+    pub(super) lazy: Option<u64>,
+    pub(super) delayed: Vec<(RxId, Span)>,
 }
 
 impl Uplink for Recorder {
-    fn header(&mut self, _now: Instant, ni: NiId, _rx: RxId, header: &Header) -> Verdict {
-        let Body::Put { match_bits, portal: PORTAL, .. } = header.body else { panic!("{header:?}") };
+    fn header(&mut self, _now: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict {
+        let Body::Put { match_bits, portal: PORTAL, offset, .. } = header.body else { panic!("{header:?}") };
         assert_eq!(ni, NiId(0));
         self.arrived.push((match_bits, header.payload_length));
-        Verdict::Deliver(span(header.payload_length))
+        let span = Span { offset_bytes: offset.into(), ..span(header.payload_length) };
+        if self.lazy == Some(match_bits) {
+            self.delayed.push((rx, span));
+            return Verdict::Delay;
+        }
+        Verdict::Deliver(span)
     }
 
     fn received(&mut self, _now: Instant, _rx: RxId, status: Status) {
@@ -108,14 +131,25 @@ impl Shard {
 
     pub(super) fn drive_at_most(&mut self, now: Instant, budget: u32) -> Progress {
         let progress = self.lnd.drive(now, budget, &mut self.up, &mut self.memory);
-        self.lnd.flush();
+        self.lnd.flush(now, &self.memory);
         progress
     }
 
     pub(super) fn submit(&mut self, transmit: Transmit) -> Result<(), Full<Transmit>> {
-        let result = self.lnd.submit(NOW, transmit, &self.memory);
-        self.lnd.flush();
+        self.submit_at(NOW, transmit)
+    }
+
+    pub(super) fn submit_at(&mut self, now: Instant, transmit: Transmit) -> Result<(), Full<Transmit>> {
+        let result = self.lnd.submit(now, transmit, &self.memory);
+        self.lnd.flush(now, &self.memory);
         result
+    }
+
+    /// Says what becomes of the messages that were delayed.
+    pub(super) fn resume(&mut self, now: Instant) {
+        for (rx, span) in std::mem::take(&mut self.up.delayed) {
+            self.lnd.resume(now, rx, Verdict::Deliver(span), &mut self.up);
+        }
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
@@ -163,7 +197,8 @@ impl Node {
     /// A node that does not know the way to anybody.
     pub(super) fn new(plan: Plan) -> Self {
         let owned_max = plan.queues.div_ceil(plan.shards);
-        let frames_per_shard = owned_max * plan.rings.fill + plan.rings.tx;
+        let held_chunks_max = 2 * FRAGMENTS_MAX;
+        let frames_per_shard = owned_max * plan.rings.fill + plan.rings.tx + held_chunks_max;
         let (umem, frames) = Umem::plain(frames_per_shard * plan.shards).unwrap();
         let neighbours = Neighbours::silent(&[INTERFACE]);
         let spread = Policy::MatchBits { shift: 0, bits: 8, spread: Spread::Hash };
@@ -172,24 +207,41 @@ impl Node {
         let address = plan.address();
         let port = Port {
             ni: NiId(0),
+            nid: plan.nid(),
             address,
             udp_port: UDP_PORT,
             endpoint: endpoint(address, UDP_PORT),
             interface_index: INTERFACE,
             mac: [2, 0, 0, 0, 0, plan.host],
-            mtu_bytes: 65535,
+            mtu_bytes: plan.mtu_bytes,
+        };
+        let frame_max_bytes = frame_max_bytes(&plan.rings);
+        let limits = Limits { requests: 128, responses: 128, incoming: 128, ..Limits::DEFAULT };
+        let limits = XferLimits { peers: 8, flows: 16, ..XferLimits::for_shard(&limits) };
+        let xfer = XferConfig {
+            shard_count: plan.shards as u8,
+            incarnation: plan.host.into(),
+            secret: [plan.host.into(), 1],
+            seed: plan.host.into(),
+            initiator_hash: steer::initiator_hash(&plan.nid()),
+            policies,
+            datagram_max_bytes: vec![port.datagram_max_bytes(frame_max_bytes)],
+            receive_bytes: receive_bytes(&plan.rings, plan.shards),
+            ..XferConfig::new(limits)
         };
         let common = Common {
             umem: Arc::clone(&umem),
             neighbours: Arc::clone(&neighbours),
             ports: vec![port],
-            policies,
             shards: plan.shards,
-            initiator_hash: steer::initiator_hash(&plan.nid()),
             frames_per_shard,
             transmit_reserve: plan.rings.tx as usize,
-            transmits_max: 256,
+            held_chunks_max: held_chunks_max as usize,
+            frame_max_bytes,
             parked_responses_max: 4,
+            payload_checksum: plan.payload_checksum,
+            send_fault: plan.send_fault,
+            xfer,
         };
         let (lanes, queues) = wire_up(&plan, &umem);
         let wakers: Vec<Waker> = (0..plan.shards).map(|_| Waiter::new(1).unwrap().waker()).collect();
@@ -219,15 +271,27 @@ impl Node {
 
     /// A PUT of the first bytes of the sending shard's buffer.
     pub(super) fn put(&self, tx: u32, to: &Plan, match_bits: u64, length_bytes: u32) -> Transmit {
+        self.put_at(tx, to, match_bits, 0, length_bytes)
+    }
+
+    /// A PUT of bytes of the sending shard's buffer to the same place in that of the receiving one.
+    pub(super) fn put_at(
+        &self,
+        tx: u32,
+        to: &Plan,
+        match_bits: u64,
+        offset: u32,
+        length_bytes: u32,
+    ) -> Transmit {
         let process = |nid| ProcessId { nid, pid: ProcessId::LUSTRE_PID };
         let ack_md = WireHandle::NONE;
         let header = Header {
             destination: process(to.nid()),
             source: process(self.plan.nid()),
             payload_length: length_bytes,
-            body: Body::Put { ack_md, match_bits, hdr_data: 0, portal: PORTAL, offset: 0 },
+            body: Body::Put { ack_md, match_bits, hdr_data: 0, portal: PORTAL, offset },
         };
-        let payload = (length_bytes != 0).then(|| span(length_bytes));
+        let payload = (length_bytes != 0).then(|| Span { offset_bytes: offset.into(), ..span(length_bytes) });
         Transmit { tx: TxId(tx), ni: NiId(0), header, payload }
     }
 
@@ -283,23 +347,40 @@ impl Node {
 
     /// Drives all shards until none finds anything to do.
     pub(super) fn settle(&mut self) {
+        self.settle_at(NOW);
+    }
+
+    /// As [`Node::settle`], at another time.
+    pub(super) fn settle_at(&mut self, now: Instant) {
         let mut moved = true;
         while moved {
             self.queues.iter_mut().for_each(KernelQueue::complete);
             // All of them, not only those before the first that moved something.
-            let turns = self.shards.iter_mut().map(|shard| shard.drive(NOW) != Progress::default());
+            let turns = self.shards.iter_mut().map(|shard| shard.drive(now) != Progress::default());
             moved = turns.fold(false, |moved, turn| moved | turn);
         }
     }
 
-    /// Whether every frame is in a shard's stock or with the kernel, and each shard has its own ones.
+    /// Messages that were submitted and have not ended.
+    pub(super) fn under_way(&self) -> u32 {
+        self.shards.iter().map(|shard| shard.lnd.transfer_usage().messages).sum()
+    }
+
+    /// When something is due.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.shards.iter().filter_map(Shard::poll_timeout).min()
+    }
+
+    /// Whether every frame is in a shard's stock, kept or with the kernel, and each shard has its own ones.
     pub(super) fn assert_frames_conserved(&self) {
-        let stocks = self.shards.iter().map(|shard| shard.lnd.stock.len()).sum::<usize>();
+        let at_home =
+            |Shard { lnd, .. }: &Shard| lnd.stock.len() + lnd.held.chunks_count() + lnd.faults.chunks_count();
         let census = self.umem.census();
-        assert_eq!(stocks, census.user as usize, "frames that nobody has: {census:?}");
+        let known = self.shards.iter().map(at_home).sum::<usize>();
+        assert_eq!(known, census.user as usize, "frames that nobody has: {census:?}");
         for shard in &self.shards {
-            assert!(!shard.lnd.awaits_completions());
-            assert!(shard.lnd.stock.iter().all(|frame| shard.lnd.place_of(frame).is_some()));
+            let own = shard.lnd.first_chunk..shard.lnd.first_chunk + shard.lnd.common.frames_per_shard;
+            assert!(shard.lnd.stock.iter().all(|frame| own.contains(&frame.chunk_index())));
         }
     }
 }

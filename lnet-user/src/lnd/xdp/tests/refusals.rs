@@ -1,9 +1,13 @@
 //! Frames that are dropped: each is counted under its reason, touches no buffer and gives its frames back.
 
+use lnet_core::lnd::Lnd;
 use lnet_wire::frame::{
-    CRC_OFFSET, FRAGMENT_OFFSET_OFFSET, FRAME_HEADER_BYTES, KEY_OFFSET, TOTAL_LENGTH_OFFSET,
+    CRC_OFFSET, FRAGMENT_OFFSET_OFFSET, FRAME_HEADER_BYTES, KEY_OFFSET, RECORD_BYTES, RECORD_CRC_OFFSET,
+    TOTAL_LENGTH_OFFSET,
 };
+use lnet_wire::header::LARGE_HEADER_BYTES;
 
+use super::acquainted;
 use super::node::{Node, Plan};
 use crate::lnd::xdp::{OVERHEAD_BYTES, XdpDrop};
 
@@ -13,19 +17,22 @@ const LNET: usize = FRAME + FRAME_HEADER_BYTES;
 
 /// A node, and a packet that it would take.
 fn target() -> (Node, Vec<u8>) {
-    let [mut a, b] = Node::pair(Plan::new(1), Plan::new(2));
+    let mut wire = acquainted(Plan::new(1), Plan::new(2));
+    let now = wire.now;
+    let [a, b] = &mut wire.nodes;
     let put = a.put(1, &b.plan, 9, 64);
-    a.shards[0].submit(put).unwrap();
+    a.shards[0].submit_at(now, put).unwrap();
     let packet = a.take_sent(0).remove(0);
+    let [_, b] = wire.nodes;
     (b, packet)
 }
 
 /// Makes the checksum right again.
 fn seal(packet: &mut [u8]) {
     let covered = &mut packet[FRAME..FRAME + OVERHEAD_BYTES];
-    covered[CRC_OFFSET..FRAME_HEADER_BYTES].fill(0);
+    covered[CRC_OFFSET..CRC_OFFSET + 4].fill(0);
     let crc = crc_fast::crc32_iscsi(covered);
-    covered[CRC_OFFSET..FRAME_HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+    covered[CRC_OFFSET..CRC_OFFSET + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
 #[track_caller]
@@ -115,15 +122,55 @@ fn an_lnet_header_that_says_something_else_than_the_frame_is_a_mismatch() {
     }
 }
 
+/// A packet with three messages, the third of which is spoiled: none of them is taken.
 #[test]
-fn a_part_of_a_message_is_a_fragment() {
-    let (mut node, packet) = target();
-    // A later part, and a first one that is not all.
-    for (place, value) in [(FRAGMENT_OFFSET_OFFSET, 8_u32), (TOTAL_LENGTH_OFFSET, 200)] {
-        let mut packet = packet.clone();
-        packet[FRAME + TOTAL_LENGTH_OFFSET..][..4].copy_from_slice(&300_u32.to_le_bytes());
-        packet[FRAME + place..][..4].copy_from_slice(&value.to_le_bytes());
-        seal(&mut packet);
-        assert_dropped(&mut node, &[&packet], XdpDrop::Fragment);
+fn a_packet_is_looked_at_whole_before_any_of_it_is_taken() {
+    for payload_checksum in [false, true] {
+        let plan = |host| Plan { payload_checksum, ..Plan::new(host) };
+        let mut wire = acquainted(plan(1), plan(2));
+        let now = wire.now;
+        let [a, b] = &mut wire.nodes;
+        for tx in 0..3 {
+            let put = a.put_at(tx, &b.plan, 9, tx * 64, 40);
+            let shard = &mut a.shards[0];
+            Lnd::submit(&mut shard.lnd, now, put, &shard.memory).unwrap();
+        }
+        let shard = &mut a.shards[0];
+        shard.lnd.flush(now, &shard.memory);
+        let packets = a.take_sent(0);
+        let [packet] = &packets[..] else { panic!("{} packets", packets.len()) };
+        let third = LNET + LARGE_HEADER_BYTES + 40 + (RECORD_BYTES + LARGE_HEADER_BYTES + 40);
+        let changed = |place: usize, value: u8| {
+            let mut packet = packet.clone();
+            packet[place] ^= value;
+            packet
+        };
+        let resealed = |place: usize, value: u8| {
+            let mut packet = changed(place, value);
+            let head = &mut packet[third..third + RECORD_BYTES + LARGE_HEADER_BYTES];
+            head[RECORD_CRC_OFFSET..][..4].fill(0);
+            let crc = crc_fast::crc32_iscsi(head);
+            head[RECORD_CRC_OFFSET..][..4].copy_from_slice(&crc.to_le_bytes());
+            packet
+        };
+        let lnet = third + RECORD_BYTES;
+        assert_dropped(&mut wire.nodes[1], &[&changed(third, 1)], XdpDrop::BadChecksum);
+        assert_dropped(&mut wire.nodes[1], &[&changed(lnet + 5, 1)], XdpDrop::BadChecksum);
+        // Its length: longer than what is left, shorter than what its LNet header says, longer than any.
+        assert_dropped(&mut wire.nodes[1], &[&resealed(third + 4, 1)], XdpDrop::BadHeader);
+        assert_dropped(&mut wire.nodes[1], &[&resealed(third + 4, 8)], XdpDrop::HeaderMismatch);
+        assert_dropped(&mut wire.nodes[1], &[&resealed(third + 7, 1)], XdpDrop::BadHeader);
+        // A type that there is not, a REPLY, whose portal and match bits are none.
+        assert_dropped(&mut wire.nodes[1], &[&resealed(lnet + 48, 8)], XdpDrop::BadHeader);
+        if payload_checksum {
+            assert_dropped(&mut wire.nodes[1], &[&changed(packet.len() - 1, 1)], XdpDrop::BadPayload);
+            let first = LNET + LARGE_HEADER_BYTES;
+            assert_dropped(&mut wire.nodes[1], &[&changed(first, 1)], XdpDrop::BadPayload);
+        }
+        let b = &mut wire.nodes[1];
+        assert!(b.deliver(0, 0, packet));
+        b.settle_at(now);
+        assert_eq!(b.shards[0].up.arrived, [(9, 40); 3]);
+        assert_eq!(b.shards[0].up.received, 3);
     }
 }

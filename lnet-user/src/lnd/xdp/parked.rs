@@ -1,0 +1,56 @@
+//! Messages that wait for their next hop to be found.
+
+use std::collections::VecDeque;
+
+use lnet_core::lnd::Transmit;
+use lnet_core::time::Instant;
+use lnet_wire::header::Body;
+
+/// Messages in the order in which their time is up. Allocates all that it will ever use.
+pub(super) struct Parked {
+    messages: VecDeque<(Instant, Transmit)>,
+    /// How many of them are ACKs and REPLYs.
+    responses: u32,
+    /// How many of those there may be: they hold credits, and whoever sends requests under made-up addresses
+    /// could otherwise have all of them.
+    responses_max: u32,
+}
+
+impl Parked {
+    pub(super) fn new(messages: u32, responses_max: u32) -> Self {
+        Self { messages: VecDeque::with_capacity(messages as usize), responses: 0, responses_max }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Whether this message may wait.
+    pub(super) fn takes(&self, transmit: &Transmit) -> bool {
+        !is_response(transmit) || self.responses < self.responses_max
+    }
+
+    pub(super) fn push(&mut self, deadline: Instant, transmit: Transmit) {
+        self.responses += u32::from(is_response(&transmit));
+        self.messages.push_back((deadline, transmit));
+    }
+
+    pub(super) fn pop(&mut self) -> Option<(Instant, Transmit)> {
+        let (deadline, transmit) = self.messages.pop_front()?;
+        self.responses -= u32::from(is_response(&transmit));
+        Some((deadline, transmit))
+    }
+
+    /// When the first one's time is up.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.messages.front().map(|(deadline, _)| *deadline)
+    }
+}
+
+fn is_response(transmit: &Transmit) -> bool {
+    matches!(transmit.header.body, Body::Ack { .. } | Body::Reply { .. })
+}
