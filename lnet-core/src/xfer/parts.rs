@@ -70,6 +70,7 @@ impl Xfer {
             Verdict::Deliver(span) if whole => Ok(self.whole(now, inflow, rx, part, span, up)),
             Verdict::Deliver(span) => {
                 self.remember(now, inflow, part, Phase::Receiving(span));
+                self.replay(inflow, part.id);
                 self.fragment(now, inflow, slot, span, part, up)
             }
             Verdict::Delay => {
@@ -79,6 +80,7 @@ impl Xfer {
             Verdict::Drop => {
                 self.inflows[inflow].window.mark(part.id);
                 self.note_part(now, inflow, part, false);
+                self.replay(inflow, part.id);
                 Ok(Action::Done)
             }
         }
@@ -180,6 +182,7 @@ impl Xfer {
         };
         self.arrivals.rename(slot, part.id);
         self.arrivals.slab[slot].phase = Phase::Receiving(span);
+        self.replay(inflow, part.id);
         self.fragment(now, inflow, slot, span, part, up)
     }
 

@@ -159,3 +159,30 @@ fn a_message_that_is_half_there_when_its_sender_gives_up_ends_at_its_receiver() 
     assert_eq!(network.nodes[1].arrived(), [(0, Status::Unknown(Cause::Timeout))]);
     network.nodes[1].assert_idle();
 }
+
+/// Frames that overtake the first one of their message are kept and received once that is there: nothing of it
+/// is sent again, also where the shard drops the message.
+#[test]
+fn frames_that_overtake_the_first_one_are_not_sent_again() {
+    for drops in [vec![], vec![4]] {
+        let mut network = pair(1, (1, 1));
+        put_many(&mut network, 1, &[0]);
+        network.run(SECOND);
+        network.nodes[1].shards[0].up.drops = drops.clone();
+        let (now, to) = (network.now, network.nodes[1].nids[0]);
+        network.nodes[0].put(now, &to, 0, 4, 1, 5000);
+        let mut frames = network.nodes[0].poll(now);
+        assert_eq!(frames.len(), 4);
+        frames.rotate_left(1);
+        for frame in frames {
+            network.nodes[1].receive(now, &frame);
+        }
+        network.run(SECOND);
+        assert_eq!(network.nodes[1].counters()[0].frames_held, 3);
+        assert_eq!(network.nodes[0].counters()[0].frames_resent, 0);
+        if drops.is_empty() {
+            network.assert_all_arrived(0, 1, 2);
+        }
+        network.nodes.iter().for_each(Node::assert_idle);
+    }
+}
