@@ -120,8 +120,6 @@ impl XferConfig {
             receive_bytes: 0,
             limits,
             times: XferTimes::DEFAULT,
-            #[cfg(feature = "sabotage")]
-            sabotage: Sabotage { no_duplicate_window: false, early_ack: false },
         }
     }
 }
