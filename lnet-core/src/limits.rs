@@ -86,6 +86,8 @@ impl Limits {
 const _: () = assert!(Limits::DEFAULT.is_valid());
 // An arriving message may promise one response, so fewer responses would leave receive slots idle.
 const _: () = assert!(Limits::DEFAULT.responses >= Limits::DEFAULT.incoming);
+// What is delayed here or for siblings may all be given a place at once, and promises responses then.
+const _: () = assert!(Limits::DEFAULT.responses >= 2 * Limits::DEFAULT.delayed);
 // Each entry wants a descriptor, and initiators want some too.
 const _: () = assert!(Limits::DEFAULT.memory_descs > Limits::DEFAULT.match_entries);
 

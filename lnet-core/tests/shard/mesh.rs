@@ -378,7 +378,7 @@ fn a_span_is_returned_once() {
 fn payload_goes_straight_into_a_siblings_buffer() {
     let mut policies = [Policy::Pin(0); PORTALS];
     policies[4] = Policy::Rotor;
-    let mut pair = Pair::with_shards(3, policies);
+    let mut pair = Pair::with_shards(3, policies, 8);
     let spec = MdSpec { options: MdOptions::PUT, auto_unlink: false, ..pair.sides[1].nodes[1].md(8) };
     let target = pair.post(1, 1, &entry(5), &spec);
     let spec = MdSpec { threshold: Threshold::Count(2), ..pair.sides[0].nodes[0].md(3) };

@@ -6,7 +6,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use lnet_core::ShardConfig;
 use lnet_core::event::{Event, EventKind};
 use lnet_core::handle::{MdHandle, ShardId};
 use lnet_core::lnd::{Cause, Full, RxId, Span, Status, Transmit, Uplink, Verdict};
@@ -16,6 +15,7 @@ use lnet_core::shard::mesh::MeshMessage;
 use lnet_core::shard::{GetRequest, PutRequest};
 use lnet_core::time::Instant;
 use lnet_core::topology::{Steering, Topology};
+use lnet_core::{Limits, ShardConfig};
 use lnet_wire::Header;
 use lnet_wire::steer::{PORTALS, Policy};
 
@@ -55,11 +55,12 @@ pub(crate) struct Pair {
 impl Pair {
     /// Hosts 1 and 2.
     pub(crate) fn new() -> Self {
-        Self::with_shards(1, [Policy::Pin(0); PORTALS])
+        Self::with_shards(1, [Policy::Pin(0); PORTALS], 8)
     }
 
-    /// Hosts 1 and 2 with so many shards each.
-    pub(crate) fn with_shards(count: u8, policies: [Policy; PORTALS]) -> Self {
+    /// Hosts 1 and 2 with so many shards each, on each of which so many messages may wait.
+    pub(crate) fn with_shards(count: u8, policies: [Policy; PORTALS], delayed: u32) -> Self {
+        let limits = Limits { delayed, ..config().limits };
         let steering =
             Steering { shard_count: count, policies: policies.map(|policy| policy.pack().unwrap()) };
         let side = |last| {
@@ -70,7 +71,7 @@ impl Pair {
             let node = |shard| {
                 let topology = Arc::clone(&topology);
                 let (shard, shard_count) = (ShardId(shard), count);
-                Node::new(ShardConfig { topology, interface_cookie, shard, shard_count, ..config() })
+                Node::new(ShardConfig { topology, interface_cookie, shard, shard_count, limits, ..config() })
             };
             let names = || (0..config().limits.incoming).rev().map(RxId).collect();
             Side {

@@ -400,8 +400,8 @@ fn shard_of_md(md: MdHandle) -> usize {
     md.0.shard().0.into()
 }
 
-fn run(seed: u64, shards: u8) -> Traffic {
-    let pair = Pair::with_shards(shards, policies());
+fn run(seed: u64, shards: u8, delayed: u32) -> Traffic {
+    let pair = Pair::with_shards(shards, policies(), delayed);
     let mut traffic = Traffic { pair, random: Random(seed), ledgers: Default::default(), presented: [0; 2] };
     for _ in 0..3000 * usize::from(shards) {
         traffic.step();
@@ -414,15 +414,15 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn everything_comes_home(seed: u64, shards in 1_u8..=4) {
-        run(seed, shards).check();
+    fn everything_comes_home(seed: u64, shards in 1_u8..=4, delayed in 0_u32..=16) {
+        run(seed, shards, delayed).check();
     }
 }
 
 /// Guards the test above: its traffic really has all kinds of events and ends.
 #[test]
 fn traffic_is_varied() {
-    let runs: Vec<_> = (0..20).map(|seed| run(seed, 3)).collect();
+    let runs: Vec<_> = (0..20).map(|seed| run(seed, 3, 8)).collect();
     let sum = |count: &dyn Fn(&Counters) -> u64| runs.iter().map(|traffic| traffic.sum(count)).sum::<u64>();
     for reason in DelayReason::ALL {
         assert_ne!(sum(&|counters| counters.delays(reason)), 0, "nothing was delayed for: {reason}");
