@@ -48,55 +48,69 @@ impl Rate {
     }
 }
 
-#[derive(Serialize)]
-struct Json<'a> {
-    machine: &'a Machine,
+/// A measurement, as its JSON file says it.
+#[derive(Debug, Serialize)]
+pub struct Document {
+    machine: Machine,
     size_bytes: usize,
-    measured: Vec<JsonRow<'a>>,
+    measured: Vec<Row>,
     /// Half round trip p50 of a Put over that of raw; at most 1.5 is the aim.
     latency_ratio: f64,
     /// Puts received per second over raw frames received per second; at least 0.6 is the aim.
     rate_ratio: f64,
+    /// What a turn of a shard costs that finds nothing to do.
+    idle_turn_ns: f64,
 }
 
-#[derive(Serialize)]
-struct JsonRow<'a> {
-    name: &'a str,
+#[derive(Debug, Serialize)]
+struct Row {
+    name: String,
     half_round_trip_ns: Latency,
     sent_per_second: f64,
     received_per_second: f64,
 }
 
-/// Prints the tables (or JSON) and writes the files, if a folder for them is given.
+impl Document {
+    /// Puts beside the baseline.
+    #[must_use]
+    pub fn new(
+        machine: Machine,
+        size_bytes: usize,
+        raw: &Measured,
+        puts: &Measured,
+        idle_turn_ns: f64,
+    ) -> Self {
+        let row = |of: &Measured| Row {
+            name: of.name.clone(),
+            half_round_trip_ns: (&of.half_ns).into(),
+            sent_per_second: of.rate.sent_per_second(),
+            received_per_second: of.rate.received_per_second(),
+        };
+        let p50 = |of: &Measured| of.half_ns.value_at_quantile(0.5) as f64;
+        Self {
+            machine,
+            size_bytes,
+            measured: vec![row(raw), row(puts)],
+            latency_ratio: p50(puts) / p50(raw),
+            rate_ratio: puts.rate.received_per_second() / raw.rate.received_per_second(),
+            idle_turn_ns,
+        }
+    }
+}
+
+/// Prints the tables (or JSON) and writes the files, if a folder for them is given. `measured` are the baseline
+/// and the Puts.
 ///
 /// # Errors
 /// When a file cannot be written.
 pub fn write(
-    machine: &Machine,
-    size_bytes: usize,
-    raw: &Measured,
-    puts: &Measured,
+    document: &Document,
+    measured: &[&Measured; 2],
     out: Option<&Path>,
     json: bool,
 ) -> anyhow::Result<()> {
-    let rows = [raw, puts];
-    let document = Json {
-        machine,
-        size_bytes,
-        measured: rows
-            .iter()
-            .map(|row| JsonRow {
-                name: &row.name,
-                half_round_trip_ns: (&row.half_ns).into(),
-                sent_per_second: row.rate.sent_per_second(),
-                received_per_second: row.rate.received_per_second(),
-            })
-            .collect(),
-        latency_ratio: puts.half_ns.value_at_quantile(0.5) as f64 / raw.half_ns.value_at_quantile(0.5) as f64,
-        rate_ratio: puts.rate.received_per_second() / raw.rate.received_per_second(),
-    };
-    let text = serde_json::to_string_pretty(&document)?;
-    println!("{}", if json { text.clone() } else { table(&document) });
+    let text = serde_json::to_string_pretty(document)?;
+    println!("{}", if json { text.clone() } else { table(document) });
     let Some(out) = out else { return Ok(()) };
     std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
     let save = |name: &str, content: &str| {
@@ -104,15 +118,15 @@ pub fn write(
         std::fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))
     };
     save("bench.json", &text)?;
-    save("raw.hgrm", &hgrm(&raw.half_ns))?;
-    save("put.hgrm", &hgrm(&puts.half_ns))?;
-    plot(&rows, &out.join("latency.svg"))?;
+    save("raw.hgrm", &hgrm(&measured[0].half_ns))?;
+    save("put.hgrm", &hgrm(&measured[1].half_ns))?;
+    plot(measured, &out.join("latency.svg"))?;
     eprintln!("bench.json, raw.hgrm, put.hgrm and latency.svg are in {}", out.display());
     Ok(())
 }
 
-fn table(document: &Json<'_>) -> String {
-    let machine = document.machine;
+fn table(document: &Document) -> String {
+    let machine = &document.machine;
     let mut text = format!(
         "{} ({} CPUs), kernel {}, commit {}\n\n{} bytes, half round trip (us)\n",
         machine.cpu, machine.cpus, machine.kernel, machine.commit, document.size_bytes
@@ -142,8 +156,8 @@ fn table(document: &Json<'_>) -> String {
     let _ = write!(
         text,
         "\nPut / raw: {:.2} x the p50 half round trip (aim: at most 1.5), {:.2} x the frames received per second \
-         (aim: at least 0.6)",
-        document.latency_ratio, document.rate_ratio
+         (aim: at least 0.6)\na turn of a shard that finds nothing to do: {:.0} ns",
+        document.latency_ratio, document.rate_ratio, document.idle_turn_ns
     );
     text
 }

@@ -109,6 +109,20 @@ impl End {
         taken
     }
 
+    /// What a turn costs in which there is nothing to do, in nanoseconds: the least of many rounds.
+    pub fn idle_turn_ns(&mut self) -> f64 {
+        const ROUNDS: u32 = 200;
+        const TURNS: u32 = 1000;
+        let rounds = (0..ROUNDS).map(|_| {
+            let begun = Instant::now();
+            for _ in 0..TURNS {
+                self.worker.progress();
+            }
+            begun.elapsed()
+        });
+        rounds.min().unwrap_or_default().as_nanos() as f64 / f64::from(TURNS)
+    }
+
     /// Answers every Put with one until told to stop.
     ///
     /// # Errors

@@ -45,12 +45,14 @@ fn main() -> anyhow::Result<()> {
         if cli.quick { (2_000, Duration::from_millis(200)) } else { (40_000, Duration::from_secs(2)) };
     let mut raw = Measured { name: "raw AF_XDP".into(), half_ns: report::histogram(), rate: Rate::default() };
     let mut puts = Measured { name: "LNet Put".into(), half_ns: report::histogram(), rate: Rate::default() };
+    let mut idle_turn_ns = f64::INFINITY;
     for turn in 1..=TURNS {
         eprintln!("turn {turn} of {TURNS}");
         measure_raw(&cli, pings, flood_time, &mut raw)?;
-        measure_puts(&cli, pings, flood_time, &mut puts)?;
+        measure_puts(&cli, pings, flood_time, &mut puts, &mut idle_turn_ns)?;
     }
-    output::write(&Machine::this(), cli.size, &raw, &puts, cli.out.as_deref(), cli.json)
+    let document = output::Document::new(Machine::this(), cli.size, &raw, &puts, idle_turn_ns);
+    output::write(&document, &[&raw, &puts], cli.out.as_deref(), cli.json)
 }
 
 fn record(measured: &mut Measured, half_ns: &Histogram<u64>) -> anyhow::Result<()> {
@@ -87,7 +89,13 @@ fn measure_raw(cli: &Cli, pings: u64, flood_time: Duration, raw: &mut Measured) 
     Ok(())
 }
 
-fn measure_puts(cli: &Cli, pings: u64, flood_time: Duration, puts: &mut Measured) -> anyhow::Result<()> {
+fn measure_puts(
+    cli: &Cli,
+    pings: u64,
+    flood_time: Duration,
+    puts: &mut Measured,
+    idle_turn_ns: &mut f64,
+) -> anyhow::Result<()> {
     let far = || put::End::open(&cli.link.interface_b, cli.link.nid_b, cli.link.nid_a, cli.size);
     let near = || put::End::open(&cli.link.interface_a, cli.link.nid_a, cli.link.nid_b, cli.size);
     let half_ns = cli.link.pair(
@@ -96,7 +104,12 @@ fn measure_puts(cli: &Cli, pings: u64, flood_time: Duration, puts: &mut Measured
             ready();
             end.echo(stop)
         },
-        || near()?.ping(pings, pings / 10),
+        || {
+            let mut end = near()?;
+            let half_ns = end.ping(pings, pings / 10)?;
+            *idle_turn_ns = idle_turn_ns.min(end.idle_turn_ns());
+            Ok(half_ns)
+        },
     )?;
     record(puts, &half_ns)?;
     let received = AtomicU64::new(0);
