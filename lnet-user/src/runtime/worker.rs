@@ -281,6 +281,7 @@ impl Worker {
     pub fn progress(&mut self) -> bool {
         let called = self.run_calls();
         let now = self.clock.now();
+        let mut resumed = self.resume(now);
         // What the application has just started does not wait for what has arrived meanwhile.
         let mut submitted = self.submit(now);
         if submitted {
@@ -292,12 +293,23 @@ impl Worker {
         if due {
             self.shard.handle_timeout(now);
         }
+        resumed |= self.resume(now);
         // Answers, and messages that got a credit; then what is to be sent for any reason.
-        if moved || due {
+        if moved || due || resumed {
             submitted |= self.submit(now);
         }
         self.lnd.flush(now, &self.memory);
-        called || submitted || moved
+        called || submitted || moved || resumed
+    }
+
+    /// Tells the LND what becomes of messages that were delayed; whether there were any.
+    fn resume(&mut self, now: Instant) -> bool {
+        let mut resumed = false;
+        while let Some((_, rx, verdict)) = self.shard.poll_resume() {
+            self.lnd.resume(now, rx, verdict, &mut self.shard);
+            resumed = true;
+        }
+        resumed
     }
 
     /// Hands messages to the LND; whether there were any.

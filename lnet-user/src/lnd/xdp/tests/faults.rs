@@ -228,7 +228,7 @@ fn a_changed_payload_is_noticed_if_it_has_a_checksum() {
     let mut count = 0;
     wire.run_with(&mut |sender, mut packet| {
         count += 1;
-        if sender == 0 && count % 3 == 1 {
+        if sender == 0 && count < 20 && count % 3 == 1 {
             let last = packet.len() - 1;
             packet[last] ^= 0x80;
         }
