@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use lnet_core::stats::DropReason;
+use lnet_core::xfer::XferDrop;
 use lnet_user::lnd::xdp::XdpDrop;
 use lnet_user::node::Node;
 use lnet_user::runtime::Worker;
@@ -19,9 +20,11 @@ pub struct Account {
     pub ring_losses: u64,
     /// Frames that the LNDs took off the rings.
     pub received: u64,
+    /// What became of those: taken, refused or forgotten by loss recovery, or dropped before.
+    pub handled: u64,
     /// Messages that the shards took.
     pub taken: u64,
-    /// Frames and messages that LNDs and shards dropped, by reason.
+    /// Frames and messages that LNDs, loss recovery and shards dropped, by reason.
     pub drops: BTreeMap<String, u64>,
 }
 
@@ -44,7 +47,13 @@ impl Account {
     fn add(&mut self, worker: &Worker) {
         let counters = worker.lnd().counters();
         self.received += counters.frames_received;
+        self.handled += counters.frames_taken + counters.frames_refused + counters.frames_forgotten;
+        for drop in XferDrop::ALL {
+            *self.drops.entry(drop.name().to_owned()).or_default() +=
+                worker.lnd().transfer_counters().dropped(drop);
+        }
         for drop in XdpDrop::ALL {
+            self.handled += counters.dropped(drop);
             *self.drops.entry(drop.name().to_owned()).or_default() += counters.dropped(drop);
         }
         for ring in worker.lnd().ring_statistics().expect("statistics of a socket") {
@@ -64,14 +73,13 @@ impl Account {
         self.steered + self.reasons.values().sum::<u64>() - corrupted
     }
 
-    /// Checks that what was steered arrived or was lost to a ring, and that what arrived was taken or
-    /// dropped.
+    /// Checks that what was steered arrived or was lost to a ring, and that what arrived was handled.
     ///
     /// # Panics
     /// When a frame is missing, or one too many.
     pub fn check(&self) {
         assert_eq!(self.steered, self.received + self.ring_losses, "{self:?}");
-        assert_eq!(self.received, self.taken + self.drops.values().sum::<u64>(), "{self:?}");
+        assert_eq!(self.received, self.handled, "{self:?}");
     }
 
     /// What has been counted since `before`, by name, without what others send besides: ARP, ICMP and

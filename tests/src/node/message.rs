@@ -1,6 +1,9 @@
 //! Datagrams as a peer would send them, and as no peer should.
 
-use lnet_wire::frame::{CRC_OFFSET, FRAME_HEADER_BYTES, FrameHeader};
+use lnet_wire::frame::{
+    CRC_OFFSET, FRAGMENT_OFFSET_OFFSET, FRAME_HEADER_BYTES, FrameHeader, HANDSHAKE_BYTES, KIND_OFFSET, Kind,
+    Transfer,
+};
 use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::steer::{self, SteerKey};
 use lnet_wire::{Body, Header, Nid, WireHandle};
@@ -12,11 +15,26 @@ pub const OVERHEAD_BYTES: usize = FRAME_HEADER_BYTES + LARGE_HEADER_BYTES;
 /// Header data with this bit are no Put of a [`super::Flood`].
 pub const HOSTILE_BIT: u64 = 1 << 63;
 
+/// What a frame without a session says to loss recovery.
+pub const NO_TRANSFER: Transfer = Transfer {
+    number: 0,
+    incarnation: 0,
+    session: 0,
+    oldest: 0,
+    shard: 0,
+    ack_now: false,
+    ack: None,
+    payload_crc: None,
+    ticket: None,
+};
+
 /// A message of one frame: its two headers may be made to contradict each other.
 #[derive(Clone, Debug)]
 pub struct Message {
     /// The frame header.
     pub frame: FrameHeader,
+    /// The rest of the frame header.
+    pub transfer: Transfer,
     /// The LNet header.
     pub header: Header,
     /// The payload.
@@ -24,7 +42,8 @@ pub struct Message {
 }
 
 impl Message {
-    /// A message with this body and payload, as its sender makes it.
+    /// A message with this body and payload, as its sender makes it, but for a session: see
+    /// [`super::Stranger::sign`].
     ///
     /// # Panics
     /// For a body that no frame carries.
@@ -34,7 +53,7 @@ impl Message {
         let header = Header { destination: process(target), source: process(source), payload_length, body };
         let key = SteerKey::of(&header, 1, steer::initiator_hash(&source)).expect("a body that frames carry");
         let frame = FrameHeader::data(key, 0, payload_length);
-        Self { frame, header, payload }
+        Self { frame, transfer: NO_TRANSFER, header, payload }
     }
 
     /// A PUT of `length_bytes`, without an acknowledgement.
@@ -50,6 +69,7 @@ impl Message {
     pub fn datagram(&self) -> Vec<u8> {
         let mut frame = [0; FRAME_HEADER_BYTES];
         self.frame.encode(&mut frame);
+        self.transfer.encode(&mut frame);
         let mut header = [0; LARGE_HEADER_BYTES];
         self.header.encode_large(&mut header);
         let mut bytes = [&frame[..], &header, &self.payload].concat();
@@ -60,7 +80,16 @@ impl Message {
 
 /// Writes the checksum that belongs to the headers as they are; of a datagram too short for them none.
 pub fn seal(datagram: &mut [u8]) {
-    let Some(covered) = datagram.get_mut(..OVERHEAD_BYTES) else { return };
+    let Some(head) = datagram.first_chunk::<FRAME_HEADER_BYTES>() else { return };
+    let is_first = head[FRAGMENT_OFFSET_OFFSET..FRAGMENT_OFFSET_OFFSET + 4] == [0; 4];
+    let covered_bytes = match head[KIND_OFFSET] {
+        kind if kind == Kind::Data as u8 && is_first => OVERHEAD_BYTES,
+        kind if kind == Kind::Hello as u8 || kind == Kind::Welcome as u8 => {
+            FRAME_HEADER_BYTES + HANDSHAKE_BYTES
+        }
+        _ => FRAME_HEADER_BYTES,
+    };
+    let Some(covered) = datagram.get_mut(..covered_bytes) else { return };
     covered[CRC_OFFSET..CRC_OFFSET + 4].fill(0);
     let crc = crc32c(covered).to_le_bytes();
     covered[CRC_OFFSET..CRC_OFFSET + 4].copy_from_slice(&crc);

@@ -12,6 +12,9 @@ mod plan;
 mod puts;
 mod sink;
 mod source;
+mod stranger;
+
+use std::time::Duration;
 
 use lnet_core::limits::Limits;
 use lnet_user::lnd::xdp::XdpDrop;
@@ -29,6 +32,7 @@ pub use plan::{Kind, Operation, Plan, WINDOW};
 pub use puts::{PINNED_PORTALS, PUT_BYTES, Putter, Receiver, descriptor, entry};
 pub use sink::Sink;
 pub use source::Source;
+pub use stranger::Stranger;
 
 use crate::bpf::object;
 use crate::netns::{Interface, Namespace, enter};
@@ -67,6 +71,9 @@ pub const LIMITS: Limits = Limits {
     interfaces: 4,
 };
 
+/// How long a message of a test may be under way.
+pub const LND_TIMEOUT: Duration = Duration::from_secs(4);
+
 /// The NID of an interface's IPv4 address on net `xdp<number>`.
 ///
 /// # Panics
@@ -102,6 +109,7 @@ pub fn config(namespace: &Namespace, nid: Nid) -> NodeConfig {
         bpf_object: Some(object(ObjectKind::Default)),
         rings: RingSizes { fill: 4096, completion: 2048, rx: 2048, tx: 1024 },
         limits: LIMITS,
+        lnd_timeout: LND_TIMEOUT,
         ..NodeConfig::new(vec![NiConfig::new(nid, &namespace.interface().name)])
     }
 }

@@ -1,24 +1,24 @@
 //! Broken and hostile frames: each is counted under its reason, none leaks a frame or stops the traffic of a
 //! good peer.
 
-use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use lnet_core::stats::DropReason;
+use lnet_core::xfer::XferDrop;
 use lnet_tests::bpf::frames;
 use lnet_tests::bpf::random::{Random, seed};
-use lnet_tests::netns::{Namespace, Netns, Wiring, enter, wait_until};
+use lnet_tests::netns::{Namespace, Netns, Wiring, enter, ip, wait_until};
 use lnet_tests::node::message::{HOSTILE_BIT, Message, OVERHEAD_BYTES, seal};
 use lnet_tests::node::{
-    Account, By, FLOOD_PORTALS, Flood, Flooded, Flooder, config, nid_v4, nid_v6, process, settle, start,
-    stop_all,
+    Account, By, FLOOD_PORTALS, Flood, Flooded, Flooder, Stranger, config, nid_v4, nid_v6, process, settle,
+    start, stop_all,
 };
 use lnet_user::lnd::xdp::XdpDrop;
 use lnet_user::node::{NiConfig, Node, NodeConfig};
 use lnet_user::runtime::Worker;
 use lnet_user::xsk::{self, Kick, QueueConfig, TxDescriptor, Umem, UmemConfig};
-use lnet_wire::frame;
+use lnet_wire::frame::{self, Kind};
 use lnet_wire::nid::{Net, NetType};
 use lnet_wire::steer::Reason;
 use lnet_wire::{Body, MessageType, Nid, WireHandle};
@@ -62,14 +62,6 @@ impl Victim {
     fn put(&self, portal: u32, match_bits: u64, length_bytes: usize) -> Message {
         Message::put(self.peer, self.nid, portal, match_bits, length_bytes)
     }
-
-    /// A socket of the peer's namespace, connected to the node's port.
-    fn socket(&self) -> UdpSocket {
-        let interface = self.netns.b().interface();
-        let socket = enter(self.netns.b(), || UdpSocket::bind((interface.ipv4, 0)).unwrap());
-        socket.connect(SocketAddr::new(self.nid.ip().unwrap(), 988)).unwrap();
-        socket
-    }
 }
 
 /// Packets that an interface has sent.
@@ -109,16 +101,25 @@ fn with_byte(datagram: &[u8], offset: usize, value: u8) -> Vec<u8> {
 }
 
 /// Every way of being broken that there is a counter for, with its name.
-fn broken(victim: &Victim) -> Vec<(String, Vec<u8>)> {
+fn broken(victim: &Victim, stranger: &mut Stranger) -> Vec<(String, Vec<u8>)> {
     let mut cases = Vec::new();
-    let good = victim.put(10, 3, 20).datagram();
+    // To shard 1, which must hear of a session while that is young; the others go to shard 0 for a while.
+    let md = WireHandle { interface_cookie: 1, object_cookie: 4 };
+    let ack = Body::Ack { md, match_bits: 0, manipulated_length: 0 };
+    let ack = stranger.sign(Message::new(victim.peer, victim.nid, ack, vec![])).datagram();
+    cases.push((DropReason::UnknownMd.to_string(), ack));
+    let mut fresh = || stranger.sign(victim.put(10, 3, 20)).datagram();
+    let first = fresh();
+    let good = fresh();
     let mut add = |name: &str, bytes: Vec<u8>| cases.push((name.to_owned(), bytes));
-    add("taken", good.clone());
+    add("taken", first.clone());
+    add(XferDrop::Duplicate.name(), first);
     for length in 0..OVERHEAD_BYTES + 1 {
         add(Reason::BadLength.name(), good[..length].to_vec());
     }
+    // A fragment that does not end where fragments end.
     for length in OVERHEAD_BYTES + 1..good.len() {
-        add(XdpDrop::Fragment.name(), good[..length].to_vec());
+        add(XferDrop::Malformed.name(), good[..length].to_vec());
     }
     for offset in 0..4 {
         add(Reason::BadMagic.name(), with_byte(&good, offset, 0));
@@ -137,12 +138,12 @@ fn broken(victim: &Victim) -> Vec<(String, Vec<u8>)> {
     add(Reason::BadLength.name(), with_byte(&good, frame::TOTAL_LENGTH_OFFSET + 3, 0xFF));
     add(Reason::BadLength.name(), with_byte(&good, frame::TOTAL_LENGTH_OFFSET, 19));
     add(Reason::BadLength.name(), with_byte(&good, frame::FRAGMENT_OFFSET_OFFSET + 3, 0xFF));
-    add(XdpDrop::Fragment.name(), with_byte(&good, frame::TOTAL_LENGTH_OFFSET, 21));
+    add(XdpDrop::HeaderMismatch.name(), with_byte(&good, frame::TOTAL_LENGTH_OFFSET, 21));
     let mut later = good.clone();
     later[frame::FRAGMENT_OFFSET_OFFSET] = 1;
     later[frame::TOTAL_LENGTH_OFFSET + 2] = 1;
     seal(&mut later);
-    add(XdpDrop::Fragment.name(), later);
+    add(XferDrop::Malformed.name(), later);
     // A bit of each byte that the checksum covers but those that decide something before.
     for offset in
         (frame::KEY_OFFSET..frame::FRAGMENT_OFFSET_OFFSET).chain(frame::FRAME_NUMBER_OFFSET..OVERHEAD_BYTES)
@@ -151,7 +152,18 @@ fn broken(victim: &Victim) -> Vec<(String, Vec<u8>)> {
         bytes[offset] ^= 0x10;
         add(XdpDrop::BadChecksum.name(), bytes);
     }
-    add("taken", with_byte(&good, OVERHEAD_BYTES + 5, 1));
+    // A flag and a shard that there are not.
+    add(XdpDrop::BadHeader.name(), with_byte(&good, frame::FLAGS_OFFSET, 0x80));
+    add(XdpDrop::BadHeader.name(), with_byte(&good, frame::SHARD_OFFSET, 64));
+    for offset in [frame::INCARNATION_OFFSET, frame::SESSION_OFFSET] {
+        add(XferDrop::UnknownSession.name(), with_byte(&good, offset, good[offset] ^ 1));
+    }
+    // The id of another shard than the one that sends, and one far older than there can be.
+    add(XferDrop::Malformed.name(), with_byte(&good, frame::MESSAGE_ID_OFFSET + 7, 1));
+    add(XferDrop::Malformed.name(), with_byte(&good, frame::OLDEST_OFFSET, 200));
+    // A payload whose checksum is wrong.
+    add(XdpDrop::BadPayload.name(), with_byte(&good, frame::FLAGS_OFFSET, frame::FLAG_PAYLOAD_CRC));
+    add("taken", with_byte(&fresh(), OVERHEAD_BYTES + 5, 1));
     for (offset, value) in
         [(HEADER_LENGTH, 19), (HEADER_MATCH_BITS, 4), (HEADER_PORTAL, 11), (HEADER_TYPE, 2)]
     {
@@ -160,15 +172,51 @@ fn broken(victim: &Victim) -> Vec<(String, Vec<u8>)> {
     add(XdpDrop::HeaderMismatch.name(), with_byte(&good, HEADER_TYPE, 4));
     add(XdpDrop::BadHeader.name(), with_byte(&good, HEADER_TYPE, 5));
     add(XdpDrop::BadHeader.name(), with_byte(&good, HEADER_TYPE + 3, 1));
-    cases.extend(refused(victim));
+    // Answers to what nobody asked.
+    let welcome = with_byte(&stranger.other(Kind::Hello), frame::KIND_OFFSET, Kind::Welcome as u8);
+    for (kind, bytes) in [
+        (XferDrop::Unasked, welcome),
+        (XferDrop::BadAck, stranger.other(Kind::Ack)),
+        (XferDrop::UnknownSession, stranger.other(Kind::Reset)),
+        (XferDrop::Malformed, stranger.other(Kind::Parked)),
+        (XferDrop::Malformed, stranger.other(Kind::Pull)),
+    ] {
+        add(kind.name(), bytes);
+    }
+    cases.extend(further(victim, stranger));
+    cases.extend(refused(victim, stranger));
+    cases
+}
+
+/// Frames with a second message that is broken; the first one is never taken.
+fn further(victim: &Victim, stranger: &mut Stranger) -> Vec<(String, Vec<u8>)> {
+    const RECORD_BYTES: usize = frame::RECORD_BYTES + 96;
+    let mut cases = Vec::new();
+    let mut bundle = stranger.sign(victim.put(10, 3, 20));
+    bundle.frame.bundled = true;
+    let mut add = |name: &str, record: &[u8]| {
+        let bytes = [&bundle.datagram()[..], record].concat();
+        cases.push((name.to_owned(), bytes));
+    };
+    for length in 0..frame::RECORD_BYTES {
+        add(Reason::BadLength.name(), &vec![1; length]);
+    }
+    for length in frame::RECORD_BYTES..RECORD_BYTES {
+        add(XdpDrop::BadHeader.name(), &vec![1; length]);
+    }
+    for length in [RECORD_BYTES, RECORD_BYTES + 1, 1000] {
+        add(XdpDrop::BadChecksum.name(), &vec![1; length]);
+    }
     cases
 }
 
 /// Frames that are what they should be, with messages that a shard refuses.
-fn refused(victim: &Victim) -> Vec<(String, Vec<u8>)> {
+fn refused(victim: &Victim, stranger: &mut Stranger) -> Vec<(String, Vec<u8>)> {
     let &Victim { nid, peer, .. } = victim;
     let mut cases = Vec::new();
-    let mut add = |name: DropReason, message: Message| cases.push((name.to_string(), message.datagram()));
+    let mut add = |name: DropReason, message: Message| {
+        cases.push((name.to_string(), stranger.sign(message).datagram()));
+    };
     add(DropReason::NoMatch, victim.put(9, 3, 20));
     add(DropReason::NoMatch, victim.put(10, 1 << 40, 20));
     add(DropReason::TooLong, victim.put(10, 3, ROOM_BYTES as usize + 1));
@@ -220,11 +268,16 @@ fn each_broken_frame_is_counted_under_its_reason() {
         .iter_mut()
         .map(|worker| Flooded::post(&flood, victim.node.steering(), worker))
         .collect();
-    let socket = victim.socket();
-    let cases = broken(&victim);
+    let mut stranger = Stranger::new(victim.netns.b(), victim.peer, victim.nid);
+    stranger.greet(|| {
+        for worker in &mut victim.workers {
+            worker.progress();
+        }
+    });
+    let cases = broken(&victim, &mut stranger);
     let mut before = Account::of(&victim.node, &victim.workers);
     for (name, bytes) in &cases {
-        socket.send(bytes).unwrap();
+        stranger.send(bytes);
         let begun = Instant::now();
         let (after, changes) = loop {
             for (worker, flooded) in victim.workers.iter_mut().zip(&mut flooded) {
@@ -261,7 +314,7 @@ fn damage(random: &mut Random, bytes: &mut Vec<u8>) {
     }
 }
 
-fn hostile(random: &mut Random, victim: &Victim) -> Vec<u8> {
+fn hostile(random: &mut Random, victim: &Victim, stranger: &mut Stranger) -> Vec<u8> {
     if random.once_in(50) {
         let mut noise = vec![0; random.below(400)];
         random.fill(&mut noise);
@@ -294,7 +347,7 @@ fn hostile(random: &mut Random, victim: &Victim) -> Vec<u8> {
             *ack_md = handle;
         }
     }
-    let mut bytes = message.datagram();
+    let mut bytes = stranger.sign(message).datagram();
     if !random.once_in(4) {
         damage(random, &mut bytes);
         // Header data stay hostile, so that nobody takes the Put for one of the flood.
@@ -320,7 +373,10 @@ fn a_good_peer_goes_on_among_hostile_datagrams() {
     let victim = Victim::new();
     let flood = Flood::new(process(victim.nid), 1 << 40, ROOM_BYTES);
     let (peer_node, peer_workers) = start(victim.netns.b(), &config(victim.netns.b(), victim.peer));
-    let socket = victim.socket();
+    // The stranger has an address of its own, the node that of the interface.
+    let other = Nid::new_ip(victim.peer.net(), [10, 211, 0, 77].into()).unwrap();
+    ip(victim.netns.b(), &format!("address add 10.211.0.77/24 dev {}", victim.netns.b().interface().name));
+    let mut stranger = Stranger::new(victim.netns.b(), other, victim.nid);
     let unseen = unseen(victim.netns.b(), &victim.node, &victim.workers);
     let mut victim = victim;
     let flooded = Flooded::start_all(&flood, victim.node.steering(), std::mem::take(&mut victim.workers));
@@ -331,8 +387,13 @@ fn a_good_peer_goes_on_among_hostile_datagrams() {
     };
     let (mut acked, mut stalls) = (0, 0);
     for burst in 0..DATAGRAMS / BURST {
+        if burst % 10 == 0 {
+            // Whatever the last life has told the victim of its ids.
+            stranger.greet(|| {});
+        }
         for _ in 0..BURST {
-            socket.send(&hostile(&mut random, &victim)).unwrap();
+            let datagram = hostile(&mut random, &victim, &mut stranger);
+            stranger.send(&datagram);
         }
         if burst % 10 == 9 {
             // Reading the counters is the pause.
@@ -362,8 +423,11 @@ fn a_good_peer_goes_on_among_hostile_datagrams() {
     for reason in ["bad_magic", "bad_length", "bad_type", "bad_portal"] {
         assert!(account.reasons[reason] > 100, "{reason}: {account:?}");
     }
-    let drops = [XdpDrop::BadChecksum, XdpDrop::HeaderMismatch, XdpDrop::Fragment].map(XdpDrop::name);
-    for reason in drops.into_iter().map(str::to_owned).chain([DropReason::NoMatch.to_string()]) {
+    let drops = [XdpDrop::BadChecksum, XdpDrop::HeaderMismatch].map(XdpDrop::name);
+    let refusals = [XferDrop::Malformed, XferDrop::UnknownSession].map(XferDrop::name);
+    for reason in
+        drops.into_iter().chain(refusals).map(str::to_owned).chain([DropReason::NoMatch.to_string()])
+    {
         assert!(account.drops[&reason] > 100, "{reason}: {account:?}");
     }
 }

@@ -89,7 +89,7 @@ fn two_rails_carry_what_their_nids_are_asked_for() {
     let [(a, source), (b, target)] = nodes;
     assert_eq!((source.0.nid(), source.0.queues()), (a[0], 4));
     let rails = a.iter().zip(b).map(|(a, b)| (process(*a), process(b))).collect();
-    let sizes = [0, 1, 3000, 3900, 8000, source.0.payload_max_bytes()];
+    let sizes = [0, 1, 3000, 3900, 8000, 100_000];
     let plan = Plan::of_sizes(rails, &[10, 12, 15, 16], &sizes.repeat(5));
     let (_, mut target) = carry_out(plan, source, target, &[By::ShardThread, By::Application]);
     for (index, program) in target.node.programs_mut().iter_mut().enumerate() {
@@ -113,7 +113,7 @@ fn misdirected_frames_are_handed_over() {
     for portal in 10..17 {
         target.programs_mut()[0].set_policy(portal, Policy::Pin(1)).unwrap();
     }
-    let sizes: Vec<u32> = (0..12).flat_map(|_| sizes(target.payload_max_bytes())).collect();
+    let sizes: Vec<u32> = (0..12).flat_map(|_| sizes(8700)).collect();
     let plan = Plan::of_sizes(vec![(process(a), process(b))], &[10, 12, 14, 16], &sizes);
     let count = plan.operations.len();
     let plan = std::sync::Arc::new(plan);

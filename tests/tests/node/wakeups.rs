@@ -271,7 +271,7 @@ fn frames_of_a_sleeping_owner_come_home_in_time() {
     let mut joined = Joined::over(netns, Some(rings));
     let mut worker = joined.sources.remove(0);
     let Driven::ShardThread(receiver) = &mut joined.receivers[1] else { panic!("a thread of its own") };
-    let mut arrived = || receiver.call(|worker| worker.lnd().counters().frames_received).unwrap();
+    let mut arrived = || receiver.call(|worker| worker.shard().counters().received.messages).unwrap();
     let before = arrived();
     let mut putter = Putter::new(joined.target, &mut worker);
     for batch in 1..=50 {

@@ -30,7 +30,7 @@ struct Trouble {
 impl Trouble {
     fn happens(&mut self, once_in: u32) -> bool {
         self.state = self.state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
-        once_in != 0 && (self.state >> 33) % u64::from(once_in) == 0
+        once_in != 0 && (self.state >> 33).is_multiple_of(u64::from(once_in))
     }
 
     fn pass(&mut self, mut packet: Vec<u8>) -> Vec<Vec<u8>> {

@@ -1,0 +1,104 @@
+//! A peer that is no node: it has a session with one, and says what it likes.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use lnet_user::node::DEFAULT_PORT;
+use lnet_wire::Nid;
+use lnet_wire::frame::{
+    FRAME_HEADER_BYTES, FrameHeader, HANDSHAKE_BYTES, KIND_OFFSET, Kind, SESSION_OFFSET, Transfer,
+};
+
+use super::message::{Message, NO_TRANSFER, seal};
+use crate::netns::{Namespace, enter};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A UDP socket under an address of a namespace, and what loss recovery wants to see of it.
+#[derive(Debug)]
+pub struct Stranger {
+    socket: UdpSocket,
+    target: SocketAddr,
+    /// The node's token, for this incarnation.
+    session: u64,
+    incarnation: u64,
+    /// Counts messages, and frames.
+    next: u32,
+}
+
+impl Stranger {
+    /// A stranger without a session.
+    ///
+    /// # Panics
+    /// When the address is not there, or its port is taken.
+    #[must_use]
+    pub fn new(namespace: &Namespace, nid: Nid, target: Nid) -> Self {
+        let [own, target] =
+            [nid, target].map(|nid| SocketAddr::new(nid.ip().expect("an IP address"), DEFAULT_PORT));
+        let socket = enter(namespace, || UdpSocket::bind(own).expect("an address with a free port"));
+        socket.set_read_timeout(Some(Duration::from_millis(1))).expect("a timeout");
+        Self { socket, target, session: 0, incarnation: 0, next: 1 }
+    }
+
+    /// Asks for a session in another life than before; `progress` is called until there is one.
+    ///
+    /// # Panics
+    /// When nobody answers.
+    pub fn greet(&mut self, mut progress: impl FnMut()) {
+        self.incarnation += 1;
+        (self.session, self.next) = (0, 1);
+        let begun = Instant::now();
+        while self.session == 0 {
+            self.send(&self.other(Kind::Hello));
+            for _ in 0..20 {
+                progress();
+                self.take_answers();
+            }
+            assert!(begun.elapsed() < PATIENCE, "{} gives no session", self.target);
+        }
+    }
+
+    fn take_answers(&mut self) {
+        let mut bytes = [0; 2000];
+        while let Ok(length) = self.socket.recv(&mut bytes) {
+            if length > FRAME_HEADER_BYTES && bytes[KIND_OFFSET] == Kind::Welcome as u8 {
+                let token = bytes[SESSION_OFFSET..].first_chunk().expect("a whole header");
+                self.session = u64::from_le_bytes(*token);
+            }
+        }
+    }
+
+    /// Gives a message the next id and frame number of the session.
+    #[must_use]
+    pub fn sign(&mut self, mut message: Message) -> Message {
+        message.frame.key.message_id = self.next.into();
+        message.transfer = self.transfer();
+        self.next += 1;
+        message
+    }
+
+    /// A datagram of another kind than data, to shard 0.
+    #[must_use]
+    pub fn other(&self, kind: Kind) -> Vec<u8> {
+        let mut frame = [0; FRAME_HEADER_BYTES];
+        FrameHeader::other(kind, 0, 77).encode(&mut frame);
+        self.transfer().encode(&mut frame);
+        let body = if kind == Kind::Hello { HANDSHAKE_BYTES } else { 0 };
+        let mut bytes = frame.to_vec();
+        bytes.resize(FRAME_HEADER_BYTES + body, 0);
+        seal(&mut bytes);
+        bytes
+    }
+
+    fn transfer(&self) -> Transfer {
+        Transfer { number: self.next, incarnation: self.incarnation, session: self.session, ..NO_TRANSFER }
+    }
+
+    /// Sends a datagram to the node.
+    ///
+    /// # Panics
+    /// When the kernel refuses it.
+    pub fn send(&self, datagram: &[u8]) {
+        self.socket.send_to(datagram, self.target).expect("a datagram that can be sent");
+    }
+}
