@@ -50,6 +50,8 @@ pub(crate) struct Peers {
     peers: Slab<Peer>,
     buckets: Box<[List<Chain>]>,
     idle: List<Idle>,
+    /// The one that was acquired last.
+    last: u32,
     seed: Seed,
 }
 
@@ -60,19 +62,36 @@ impl Peers {
             peers: Slab::new(capacity),
             buckets: (0..buckets).map(|_| List::new()).collect(),
             idle: List::new(),
+            last: NONE,
             seed,
         }
     }
 
     /// Finds or makes the peer with this NID and takes a reference; `None` when every slot is busy with
     /// another peer. A new one gets this many credits.
+    #[inline]
     pub(crate) fn acquire(&mut self, nid: &Nid, credits: u32) -> Option<u32> {
+        let last = self.last;
+        if self.peers.get(last).is_some_and(|peer| peer.nid == *nid) {
+            self.refer(last);
+            return Some(last);
+        }
+        self.last = self.find_or_make(nid, credits)?;
+        Some(self.last)
+    }
+
+    #[inline]
+    fn refer(&mut self, slot: u32) {
+        if self.peers[slot].references == 0 {
+            self.idle.remove(&mut self.peers, slot);
+        }
+        self.peers[slot].references += 1;
+    }
+
+    fn find_or_make(&mut self, nid: &Nid, credits: u32) -> Option<u32> {
         let bucket = self.bucket(nid);
         if let Some(slot) = self.find(nid, bucket) {
-            if self.peers[slot].references == 0 {
-                self.idle.remove(&mut self.peers, slot);
-            }
-            self.peers[slot].references += 1;
+            self.refer(slot);
             return Some(slot);
         }
         if self.peers.is_full() {

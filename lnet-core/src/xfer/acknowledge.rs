@@ -11,7 +11,24 @@ use crate::list::{List, NONE};
 use crate::lnd::{Status, Uplink};
 use crate::time::Instant;
 
+/// An acknowledgement that is still to be taken in.
+pub(super) struct Unread {
+    /// When it came.
+    pub(super) at: Instant,
+    pub(super) peer: u32,
+    pub(super) shard: u8,
+    pub(super) ack: Ack,
+}
+
 impl Xfer {
+    /// Takes in the acknowledgement that came with the last data.
+    #[inline]
+    pub(super) fn catch_up(&mut self, up: &mut impl Uplink) {
+        if let Some(Unread { at, peer, shard, ack }) = self.unread.take() {
+            self.acknowledged(at, peer, shard, &ack, up);
+        }
+    }
+
     /// Takes in what a shard of a peer has received from this one.
     pub(super) fn acknowledged(
         &mut self,

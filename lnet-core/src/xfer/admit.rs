@@ -93,6 +93,7 @@ impl Xfer {
 
     /// Forgets a peer that is idle.
     pub(super) fn forget_peer(&mut self, slot: u32) {
+        self.unread.take_if(|unread| unread.peer == slot);
         for shard in 0..self.peers.slab[slot].flows.len() {
             let flow = self.peers.slab[slot].flows[shard];
             if flow != NONE {

@@ -11,6 +11,10 @@
 //! - after any of these [`Xfer::poll_replay`] until it returns `None`, then [`Xfer::poll_transmit`] as long
 //!   as it has room for one more frame of the largest size.
 //!
+//! An acknowledgement that comes with data waits until the next call of [`Xfer::receive`] or
+//! [`Xfer::handle_timeout`], which [`Xfer::poll_timeout`] then asks for at once: a driver that handles timeouts
+//! before it receives lets the application have the data first.
+//!
 //! A frame that was polled and could not be sent is simply let go: that is a loss like any other.
 //!
 //! Invariants:

@@ -5,6 +5,7 @@
 //! numbers begin above all that were used.
 
 use alloc::boxed::Box;
+use core::cell::Cell;
 use core::time::Duration;
 
 use lnet_wire::Nid;
@@ -77,6 +78,8 @@ pub(super) struct Contacts {
     buckets: Box<[List<Chain>]>,
     idle: List<Idle>,
     pub(super) asked: List<Asked>,
+    /// The one that was acquired last.
+    last: u32,
     seed: Seed,
 }
 
@@ -87,6 +90,7 @@ impl Contacts {
             buckets: (0..capacity.next_power_of_two()).map(|_| List::new()).collect(),
             idle: List::new(),
             asked: List::new(),
+            last: NONE,
             seed,
         }
     }
@@ -113,12 +117,19 @@ impl Contacts {
     /// Finds or makes the contact for an address, and takes a reference on it; `None` if all are in use.
     #[inline]
     pub(super) fn acquire(&mut self, ni: NiId, nid: &Nid) -> Option<u32> {
+        let last = self.last;
+        if self.slab.get(last).is_some_and(|contact| contact.nid == *nid && contact.ni == ni) {
+            self.refer(last);
+            return Some(last);
+        }
+        self.last = self.find_or_make(ni, nid)?;
+        Some(self.last)
+    }
+
+    fn find_or_make(&mut self, ni: NiId, nid: &Nid) -> Option<u32> {
         let bucket = self.bucket(nid);
         if let Some(slot) = self.find_in(bucket, ni, nid) {
-            if self.slab[slot].references == 0 {
-                self.idle.remove(&mut self.slab, slot);
-            }
-            self.slab[slot].references += 1;
+            self.refer(slot);
             return Some(slot);
         }
         if self.slab.is_full() {
@@ -144,6 +155,14 @@ impl Contacts {
         Some(slot)
     }
 
+    #[inline]
+    fn refer(&mut self, slot: u32) {
+        if self.slab[slot].references == 0 {
+            self.idle.remove(&mut self.slab, slot);
+        }
+        self.slab[slot].references += 1;
+    }
+
     /// Gives a reference back.
     pub(super) fn release(&mut self, slot: u32) {
         self.slab[slot].references -= 1;
@@ -157,10 +176,7 @@ impl Contacts {
         if self.slab[slot].asking.is_some() {
             return false;
         }
-        if self.slab[slot].references == 0 {
-            self.idle.remove(&mut self.slab, slot);
-        }
-        self.slab[slot].references += 1;
+        self.refer(slot);
         self.slab[slot].asking = Some(asking);
         self.asked.push_back(&mut self.slab, slot);
         true
@@ -243,6 +259,8 @@ impl Peer {
 /// The incarnations that are known.
 pub(super) struct Peers {
     pub(super) slab: Slab<Peer>,
+    /// The one that was found last.
+    last: Cell<u32>,
     buckets: Box<[List<Chain>]>,
     seed: Seed,
 }
@@ -251,6 +269,7 @@ impl Peers {
     pub(super) fn new(capacity: u32, seed: Seed) -> Self {
         Self {
             slab: Slab::new(capacity),
+            last: Cell::new(NONE),
             buckets: (0..capacity.next_power_of_two()).map(|_| List::new()).collect(),
             seed,
         }
@@ -258,10 +277,15 @@ impl Peers {
 
     #[inline]
     pub(super) fn find(&self, incarnation: u64) -> Option<u32> {
+        let last = self.last.get();
+        if self.slab.get(last).is_some_and(|peer| peer.incarnation == incarnation) {
+            return Some(last);
+        }
         let mut slot = self.buckets[self.bucket(incarnation) as usize].first();
         while slot != NONE && self.slab[slot].incarnation != incarnation {
             slot = List::<Chain>::next(&self.slab, slot);
         }
+        self.last.set(slot);
         (slot != NONE).then_some(slot)
     }
 

@@ -3,6 +3,7 @@
 use lnet_wire::Header;
 use lnet_wire::frame::Kind;
 
+use super::acknowledge::Unread;
 use super::flow::Busy;
 use super::inflow::{Inflow, OfInflow, Phase};
 use super::parts::Part;
@@ -36,6 +37,7 @@ impl Xfer {
     /// Takes in a frame, which is this shard's. What it brings to an end goes to `up`.
     pub fn receive(&mut self, now: Instant, frame: &Arrived<'_>, up: &mut impl Uplink) -> Action {
         assert!(self.writing.is_none(), "the driver has not said that it has written");
+        self.catch_up(up);
         let outcome = match frame.header.kind {
             Kind::Hello => self.hello(now, frame),
             Kind::Welcome => self.welcome(now, frame, up),
@@ -131,8 +133,8 @@ impl Xfer {
         let transfer = &frame.transfer;
         let inflow = self.admit(now, frame)?;
         let peer = self.inflows[inflow].peer;
-        if let Some(ack) = &transfer.ack {
-            self.acknowledged(now, peer, transfer.shard, ack, up);
+        if let Some(ack) = transfer.ack {
+            self.unread = Some(Unread { at: now, peer, shard: transfer.shard, ack });
         }
         if self.inflows[inflow].frames.is_some_and(|frames| frames.contains(transfer.number)) {
             self.ack_soon(now, inflow, true);

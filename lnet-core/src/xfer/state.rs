@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use lnet_wire::frame::Handshake;
 use lnet_wire::steer::{PORTALS, PolicyWord, SHARDS_MAX};
 
+use super::acknowledge::Unread;
 use super::config::{XferConfig, XferTimes};
 use super::flow::{Busy, Flow, Ready};
 use super::inflow::{Acks, Arrivals, Inflow, Recent, UnitMaps};
@@ -66,6 +67,8 @@ pub struct Xfer {
     pub(super) arrivals: Arrivals,
     pub(super) maps: UnitMaps,
     pub(super) holds: Holds,
+    /// An acknowledgement that came with data: that is dealt with first, since somebody waits for it.
+    pub(super) unread: Option<Unread>,
     /// What [`Xfer::written`] will conclude.
     pub(super) writing: Option<Writing>,
     /// Whether a message of the frame at hand was not taken.
@@ -124,6 +127,7 @@ impl Xfer {
             arrivals: Arrivals::new(limits.incoming, seed),
             maps: UnitMaps::new(limits.partials),
             holds: Holds::new(limits.held),
+            unread: None,
             writing: None,
             bundle_spoiled: false,
             bundle: Vec::with_capacity(BUNDLE_MAX),
@@ -204,7 +208,7 @@ impl Xfer {
     /// When [`Xfer::handle_timeout`] may have something to do.
     #[must_use]
     pub const fn poll_timeout(&self) -> Option<Instant> {
-        self.timer
+        if self.unread.is_some() { Some(Instant(0)) } else { self.timer }
     }
 
     /// Something is due at this time.

@@ -26,6 +26,7 @@ impl Xfer {
     /// Does what is due.
     #[inline]
     pub fn handle_timeout(&mut self, now: Instant, up: &mut impl Uplink) {
+        self.catch_up(up);
         if self.timer.is_some_and(|timer| timer <= now) {
             self.run_timers(now, up);
         }
@@ -233,6 +234,7 @@ impl Xfer {
 
     /// An interface does not send any more: messages that only it carried end.
     pub fn fail_interface(&mut self, now: Instant, ni: NiId, cause: Cause, up: &mut impl Uplink) {
+        self.catch_up(up);
         for slot in 0..self.messages.capacity() {
             let Some(message) = self.messages.get(slot).filter(|message| message.transmit.ni == ni) else {
                 continue;
