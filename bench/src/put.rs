@@ -130,7 +130,9 @@ impl End {
     pub fn echo(&mut self, stop: &AtomicBool) -> anyhow::Result<()> {
         let mut numbers = Vec::with_capacity(EVENT_SLOTS as usize);
         while !stop.load(Ordering::Relaxed) {
-            self.worker.progress();
+            if !self.worker.progress() {
+                std::hint::spin_loop();
+            }
             self.take_arrivals(|number| numbers.push(number));
             if numbers.is_empty() {
                 self.take_sends()?;
@@ -154,7 +156,9 @@ impl End {
             self.put(round)?;
             let mut back = false;
             while !back {
-                self.worker.progress();
+                if !self.worker.progress() {
+                    std::hint::spin_loop();
+                }
                 self.take_arrivals(|number| back |= number == round);
                 ensure!(begun.elapsed() < PUT_TIMEOUT, "Put {round} was not answered");
             }
