@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 use lnet_core::stats::DropReason;
+use lnet_core::xfer::XferDrop;
 use lnet_user::lnd::xdp::XdpDrop;
 use lnet_user::node::Node;
 use lnet_user::runtime::Worker;
@@ -65,6 +66,10 @@ pub struct Report {
     pub misdirected: u64,
     /// Frames that XDP did not steer, or that a fault rule met, by reason.
     pub reasons: BTreeMap<String, u64>,
+    /// Frames that arrived at the LNDs, by what became of them.
+    pub handled: BTreeMap<String, u64>,
+    /// What loss recovery has done, and dropped because it came again or led nowhere.
+    pub recovery: BTreeMap<String, u64>,
     /// Messages and frames that shards and LNDs dropped, by reason.
     pub drops: BTreeMap<String, u64>,
     /// What the kernel counted on the sockets.
@@ -179,6 +184,7 @@ impl Report {
     fn add(&mut self, worker: &Worker) -> anyhow::Result<()> {
         let lnd = worker.lnd();
         self.misdirected += lnd.counters().frames_misdirected;
+        self.add_frames(worker);
         let refused = ("refused".to_string(), lnd.counters().messages_refused);
         let frames =
             XdpDrop::ALL.iter().map(|reason| (reason.name().to_string(), lnd.counters().dropped(*reason)));
@@ -196,5 +202,32 @@ impl Report {
             self.rings.tx_invalid_descs += rings.tx_invalid_descs;
         }
         Ok(())
+    }
+
+    fn add_frames(&mut self, worker: &Worker) {
+        let (frames, recovery) = (worker.lnd().counters(), worker.lnd().transfer_counters());
+        let dropped = XdpDrop::ALL.iter().map(|reason| frames.dropped(*reason)).sum();
+        for (name, count) in [
+            ("taken", frames.frames_taken),
+            ("refused", frames.frames_refused),
+            ("forgotten", frames.frames_forgotten),
+            ("dropped", dropped),
+        ] {
+            *self.handled.entry(name.to_string()).or_default() += count;
+        }
+        let dropped = XferDrop::ALL.iter().map(|reason| (reason.name(), recovery.dropped(*reason)));
+        for (name, count) in dropped.chain([
+            ("frames resent", recovery.frames_resent),
+            ("probes", recovery.probes),
+            ("messages bundled", recovery.messages_bundled),
+            ("acks alone", recovery.acks_sent),
+            ("hellos", recovery.hellos_sent),
+            ("resets", recovery.resets_sent),
+            ("frames held", recovery.frames_held),
+            ("backoffs", recovery.backoffs),
+            ("frames let go", frames.frames_let_go),
+        ]) {
+            *self.recovery.entry(name.to_string()).or_default() += count;
+        }
     }
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use lnet_bench::load::plan;
 use lnet_tests::netns::{NETNS_NODES, Namespace, Netns, Wiring, enter, require_privilege};
+use lnet_tests::node::Stranger;
 use lnet_tests::node::message::Message;
 use lnet_wire::{Body, Nid};
 use serde_json::Value;
@@ -100,7 +101,7 @@ fn wrong_options_are_answered_in_a_line() {
     let netns = Netns::new(Wiring::default());
     let put = |more: &str| format!("put --interface veth-a --nid {A} {more}");
     for (arguments, parts) in [
-        (put(&format!("--target {B} --size 2000")), ["--size 2000", "at most 1312 bytes"]),
+        (put(&format!("--target {B} --size 20000")), ["--size 20000", "at most 16384 bytes"]),
         (put(&format!("--target {B} --count 0")), ["0", "1..=268435456"]),
         (put(&format!("--target {B} --count 268435457")), ["268435457", "1..=268435456"]),
         (put(&format!("--target {B} --shards 5")), ["--shards 5", "at most 4 shards"]),
@@ -169,7 +170,7 @@ fn a_run_prints_what_was_counted() {
         (&puts["received"], &puts["verified"], &puts["corrupt"]),
         (&3000.into(), &3000.into(), &0.into())
     );
-    for key in ["nid", "mode", "slots", "misdirected", "reasons", "drops", "rings"] {
+    for key in ["nid", "mode", "slots", "misdirected", "reasons", "handled", "recovery", "drops", "rings"] {
         assert!(!report[key].is_null(), "{key}: {report}");
     }
     let shards: Vec<u64> = (0..2)
@@ -178,7 +179,10 @@ fn a_run_prints_what_was_counted() {
             slots.map(|slot| slot["frames"].as_u64().unwrap()).sum()
         })
         .collect();
-    assert!(shards[0] + shards[1] == 3000 && shards.iter().all(|frames| *frames > 300), "{shards:?}");
+    let handled: u64 =
+        report["handled"].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum();
+    assert_eq!(shards[0] + shards[1], handled, "each frame is accounted for");
+    assert!(shards.iter().all(|frames| *frames > 300), "{shards:?}");
 }
 
 /// Puts that no load sends are counted as corrupt; the target goes on, and its memory does not grow.
@@ -190,8 +194,8 @@ fn a_target_survives_hostile_puts() {
     let netns = Netns::new(Wiring::default());
     let (target, _) = Target::start(netns.b(), "");
     let [source, nid]: [Nid; 2] = [A, B].map(|nid| nid.parse().unwrap());
-    let socket = enter(netns.a(), || UdpSocket::bind((source.ip().unwrap(), 0)).unwrap());
-    socket.connect((nid.ip().unwrap(), 988)).unwrap();
+    let mut stranger = Stranger::new(netns.a(), source, nid);
+    stranger.greet(|| {});
     let before = target.memory_peak_bytes();
     let mut sent = 0;
     for number in (0..64).map(|bit| u64::MAX << bit).chain((0..64).map(|bit| 1 << bit)).chain([0, 7]) {
@@ -199,8 +203,9 @@ fn a_target_survives_hostile_puts() {
             let mut put = Message::put(source, nid, 10 + (number % 8) as u32, match_bits, 100);
             let Body::Put { hdr_data, offset: at, .. } = &mut put.header.body else { panic!("a PUT") };
             (*hdr_data, *at) = (number, offset);
-            socket.send(&put.datagram()).unwrap();
-            socket.send(&put.datagram()[..150]).unwrap();
+            let signed = stranger.sign(put.clone()).datagram();
+            stranger.send(&signed);
+            stranger.send(&put.datagram()[..150]);
             sent += 1;
             if sent % 10 == 0 {
                 std::thread::sleep(Duration::from_millis(1));
@@ -213,8 +218,11 @@ fn a_target_survives_hostile_puts() {
         let mut put = Message::put(source, nid, portal, match_bits, 0);
         let Body::Put { hdr_data, .. } = &mut put.header.body else { panic!("a PUT") };
         *hdr_data = number;
-        socket.send(&put.datagram()).unwrap();
+        let signed = stranger.sign(put).datagram();
+        stranger.send(&signed);
     }
+    // Its port is the next node's.
+    drop(stranger);
     let output = run(netns.a(), &format!("put --interface veth-a --nid {A} --target {B} --count 2000"));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(target.memory_peak_bytes() < before + (8 << 20), "{before} {}", target.memory_peak_bytes());

@@ -84,7 +84,7 @@ struct PutArgs {
     /// Puts.
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=plan::NUMBERS_MAX))]
     count: u64,
-    /// Payload bytes of every Put; by default any number that fits a frame.
+    /// Payload bytes of every Put, at most 16384; by default any number up to that.
     #[arg(long)]
     size: Option<u32>,
 }
@@ -110,7 +110,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn start(args: &NodeArgs) -> anyhow::Result<(Node, Vec<Worker>, u32)> {
+fn start(args: &NodeArgs) -> anyhow::Result<(Node, Vec<Worker>)> {
     let config = NodeConfig {
         shards: args.shards,
         queues: args.queues,
@@ -120,11 +120,10 @@ fn start(args: &NodeArgs) -> anyhow::Result<(Node, Vec<Worker>, u32)> {
         bpf_object: args.bpf_object.clone(),
         log_refusals: args.log,
         limits: plan::limits(),
+        lnd_timeout: plan::LND_TIMEOUT,
         ..NodeConfig::new(vec![NiConfig::new(args.nid, &args.interface)])
     };
-    let (node, workers) = Node::start(&config)?;
-    let max_bytes = node.payload_max_bytes();
-    Ok((node, workers, max_bytes))
+    Ok(Node::start(&config)?)
 }
 
 fn ready(node: &Node, args: &NodeArgs) -> Line {
@@ -158,21 +157,24 @@ fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
 
 fn run_target(args: &NodeArgs) -> anyhow::Result<()> {
     let stop = stop_flag()?;
-    let (mut node, workers, max_bytes) = start(args)?;
+    let (mut node, workers) = start(args)?;
     let idle = Idle { spin: Duration::from_micros(args.spin_us) };
     let stopped = || {
         while !stop.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(20));
         }
     };
-    let report =
-        target::serve(&mut node, workers, max_bytes, idle, |node| ready(node, args).print(), stopped)?;
+    let report = target::serve(&mut node, workers, idle, |node| ready(node, args).print(), stopped)?;
     Line::Report(Box::new(report)).print()
 }
 
 /// What can be said of the options without a node.
 fn check_put(args: &PutArgs) -> anyhow::Result<()> {
     let (nid, target) = (args.node.nid, args.target);
+    if let Some(size) = args.size {
+        let max = plan::PUT_MAX_BYTES;
+        ensure!(size <= max, "--size {size}: a Put of the load carries at most {max} bytes of payload");
+    }
     ensure!(
         args.node.shards <= initiator_shards_max(),
         "--shards {}: the load runs on at most {} shards",
@@ -200,21 +202,13 @@ const fn initiator_shards_max() -> u32 {
 fn run_put(args: &PutArgs) -> anyhow::Result<()> {
     check_put(args)?;
     let stop = stop_flag()?;
-    let (mut node, mut workers, max_bytes) = start(&args.node)?;
-    if let Some(size) = args.size {
-        ensure!(
-            size <= max_bytes,
-            "--size {size}: a frame on {} carries at most {max_bytes} bytes of payload",
-            args.node.interface
-        );
-    }
+    let (mut node, mut workers) = start(&args.node)?;
     node.open()?;
     ready(&node, &args.node).print()?;
     let load = initiator::Load {
         target: ProcessId { nid: args.target, pid: ProcessId::LUSTRE_PID },
         count: args.count,
         fixed_bytes: args.size,
-        max_bytes,
         next: AtomicU64::new(0),
         ended: AtomicU64::new(0),
         stop: AtomicBool::new(false),

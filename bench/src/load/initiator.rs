@@ -15,11 +15,11 @@ use lnet_user::memory::Buffer;
 use lnet_user::runtime::{Delivery, Worker};
 use lnet_wire::ProcessId;
 
-use super::plan::{INITIATOR_SHARDS_MAX, PLACES, Put, WINDOW};
+use super::plan::{INITIATOR_SHARDS_MAX, LND_TIMEOUT, PLACES, PUT_MAX_BYTES, Put, WINDOW};
 use crate::report::{self, Puts};
 
 /// A Put without an ACK for so long is lost.
-const LOST_AFTER: Duration = Duration::from_secs(2);
+const LOST_AFTER: Duration = LND_TIMEOUT;
 
 /// How long a shard sleeps at most, so that it sees what is lost and when to stop.
 const IDLE_WAIT: Duration = Duration::from_millis(20);
@@ -31,10 +31,8 @@ pub struct Load {
     pub target: ProcessId,
     /// Puts of all shards together.
     pub count: u64,
-    /// Payload length of every Put; any up to `max_bytes` if none is given.
+    /// Payload length of every Put; any up to [`PUT_MAX_BYTES`] if none is given.
     pub fixed_bytes: Option<u32>,
-    /// Largest payload of one frame, which is also how far apart the target's places are.
-    pub max_bytes: u32,
     /// Number of the next Put to start.
     pub next: AtomicU64,
     /// Puts that have ended, for the progress bar.
@@ -101,7 +99,7 @@ pub fn run(load: &Load, worker: &mut Worker) -> anyhow::Result<Done> {
     );
     // Threshold 2 and the unlink event, for each place.
     let event_queue = worker.create_event_queue(3 * WINDOW as u32).context("cannot make an event queue")?;
-    let places = (0..WINDOW).map(|_| Place::Free(Buffer::zeroed(load.max_bytes as usize))).collect();
+    let places = (0..WINDOW).map(|_| Place::Free(Buffer::zeroed(PUT_MAX_BYTES as usize))).collect();
     let done = Done { puts: Puts::default(), latency_ns: report::histogram() };
     let mut driver = Driver { load, worker, event_queue, places, busy: 0, done };
     if let Err(error) = driver.put_all() {
@@ -160,7 +158,7 @@ impl Driver<'_> {
     }
 
     fn start(&mut self, place: usize, put: &Put) -> anyhow::Result<()> {
-        let length_bytes = put.length_bytes(self.load.fixed_bytes, self.load.max_bytes);
+        let length_bytes = put.length_bytes(self.load.fixed_bytes, PUT_MAX_BYTES);
         let now = self.worker.clock().now();
         let Place::Free(buffer) = &mut self.places[place] else { unreachable!("the place is free") };
         let mut buffer = std::mem::take(buffer);
@@ -185,7 +183,7 @@ impl Driver<'_> {
                 target: self.load.target,
                 portal: put.portal,
                 match_bits: put.match_bits,
-                offset: slot as u32 * self.load.max_bytes,
+                offset: slot as u32 * PUT_MAX_BYTES,
                 hdr_data: put.number,
             })
             .context("cannot put")?;

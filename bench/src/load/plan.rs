@@ -1,5 +1,7 @@
 //! Which Put is which: both ends derive everything about a Put from its number.
 
+use std::time::Duration;
+
 use lnet_core::limits::Limits;
 use lnet_wire::steer::{Policy, Spread};
 
@@ -11,6 +13,11 @@ pub const WINDOW: usize = 16;
 pub const INITIATOR_SHARDS_MAX: usize = 4;
 /// Places for Puts under way in each of the target's buffers.
 pub const PLACES: usize = WINDOW * INITIATOR_SHARDS_MAX;
+
+/// Largest payload of a Put, and how far apart the places are: several frames at the MTU of Ethernet.
+pub const PUT_MAX_BYTES: u32 = 1 << 14;
+/// How long a message may be under way.
+pub const LND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Numbers that a Put may have: the target keeps a bit for each, 32 MiB a shard at most.
 pub const NUMBERS_MAX: u64 = 1 << 28;

@@ -13,7 +13,7 @@ use lnet_user::node::Node;
 use lnet_user::runtime::{Home, Idle, ShardThread, Worker, available_cpus};
 use lnet_wire::{Nid, ProcessId};
 
-use super::plan::{FIRST_PORTAL, MATCH_BITS, NUMBERS_MAX, PLACES, PORTALS, Put};
+use super::plan::{FIRST_PORTAL, MATCH_BITS, NUMBERS_MAX, PLACES, PORTALS, PUT_MAX_BYTES, Put};
 use crate::report::Report;
 
 const ANYBODY: ProcessId = ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID };
@@ -32,7 +32,7 @@ pub struct Seen {
 ///
 /// # Errors
 /// When the shard refuses one.
-pub fn post_entries(node: &Node, worker: &mut Worker, stride_bytes: u32) -> anyhow::Result<Seen> {
+pub fn post_entries(node: &Node, worker: &mut Worker) -> anyhow::Result<Seen> {
     let slots = node.limits().events;
     let event_queue = worker.create_event_queue(slots).context("cannot make an event queue")?;
     for portal in u32::from(FIRST_PORTAL)..u32::from(FIRST_PORTAL) + PORTALS as u32 {
@@ -41,7 +41,7 @@ pub fn post_entries(node: &Node, worker: &mut Worker, stride_bytes: u32) -> anyh
             if matches!(home, Home::Shard(shard) if shard != u32::from(worker.shard_id().0)) {
                 continue;
             }
-            let length_bytes = u64::from(stride_bytes) * PLACES as u64;
+            let length_bytes = u64::from(PUT_MAX_BYTES) * PLACES as u64;
             let entry = EntrySpec {
                 portal,
                 source: ANYBODY,
@@ -118,7 +118,6 @@ fn payload_of<'a>(worker: &'a Worker, md: MdHandle, event: &Event) -> &'a [u8] {
 pub fn serve(
     node: &mut Node,
     workers: Vec<Worker>,
-    stride_bytes: u32,
     idle: Idle,
     started: impl FnOnce(&Node) -> anyhow::Result<()>,
     stopped: impl FnOnce(),
@@ -126,7 +125,7 @@ pub fn serve(
     let cpus = available_cpus();
     let mut threads = Vec::new();
     for (index, mut worker) in workers.into_iter().enumerate() {
-        let seen = post_entries(node, &mut worker, stride_bytes)?;
+        let seen = post_entries(node, &mut worker)?;
         let cpu = cpus.get(index % cpus.len()).copied();
         let thread = ShardThread::spawn(worker, cpu, idle, seen, |worker, seen| seen.take_events(worker));
         threads.push(thread.map_err(|failed| failed.error).context("a shard got no thread")?);

@@ -24,6 +24,7 @@ pub(crate) fn judge(count: u64, shards: u16, initiator: &Report, target: &Report
     judge_payloads(target, &mut failures);
     judge_losses(initiator, explained_losses, &mut failures);
     judge_steering(shards, initiator, target, &mut failures);
+    judge_frames(target, &mut failures);
     Verdict { failures, explained_losses }
 }
 
@@ -85,6 +86,14 @@ fn judge_steering(shards: u16, initiator: &Report, target: &Report, failures: &m
     }
 }
 
+/// Nothing is under way to the target when it ends.
+fn judge_frames(target: &Report, failures: &mut Vec<String>) {
+    let (steered, accounted) = (target.frames(), target.accounted());
+    if steered != accounted {
+        failures.push(format!("of {steered} frames steered at the target, {accounted} are accounted for"));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,6 +109,7 @@ mod tests {
         let target = Report {
             puts: Puts { received: COUNT, verified: COUNT, ..Puts::default() },
             slots: vec![slot(0, 0, 600), slot(0, 1, 0), slot(1, 0, 0), slot(1, 1, 400)],
+            handled: [("taken".to_owned(), COUNT)].into(),
             ..Report::default()
         };
         (initiator, target)
@@ -130,13 +140,34 @@ mod tests {
 
     #[test]
     fn each_shard_of_the_target_must_take_its_share() {
-        check(|_, target| target.slots[3].frames = 67, &[]);
-        check(|_, target| target.slots[3].frames = 66, &["shard 1 of the target took 66 of 666 frames"]);
-        check(|_, target| target.slots[0].frames = 0, &["shard 0 of the target took 0 of 400 frames"]);
-        check(|_, target| target.slots.truncate(2), &["shard 1 of the target took 0 of 600"]);
-        check(|_, target| target.slots.clear(), &["no frame reached"]);
+        let check = |change: fn(&mut Report), expected: &[&str]| {
+            let and_account = |_: &mut Report, target: &mut Report| {
+                change(target);
+                target.handled = [("taken".to_owned(), target.frames())].into();
+            };
+            check(and_account, expected);
+        };
+        check(|target| target.slots[3].frames = 67, &[]);
+        check(|target| target.slots[3].frames = 66, &["shard 1 of the target took 66 of 666 frames"]);
+        check(|target| target.slots[0].frames = 0, &["shard 0 of the target took 0 of 400 frames"]);
+        check(|target| target.slots.truncate(2), &["shard 1 of the target took 0 of 600"]);
+        check(|target| target.slots.clear(), &["no frame reached"]);
         // The share is a shard's, not a socket's.
-        check(|_, target| target.slots[3] = Slot { queue: 0, shard: 1, frames: 400 }, &[]);
+        check(|target| target.slots[3] = Slot { queue: 0, shard: 1, frames: 400 }, &[]);
+    }
+
+    #[test]
+    fn each_frame_must_be_accounted_for() {
+        let handle = |target: &mut Report, name: &str, count| {
+            target.handled.insert(name.to_owned(), count);
+        };
+        check(|_, target| handle(target, "taken", COUNT - 1), &["of 1000 frames steered at the target, 999"]);
+        check(|_, target| handle(target, "refused", 1), &["of 1000 frames steered at the target, 1001"]);
+        let lost = |_: &mut Report, target: &mut Report| {
+            handle(target, "taken", COUNT - 2);
+            target.rings = [("rx_dropped".to_owned(), 1), ("rx_ring_full".to_owned(), 1)].into();
+        };
+        check(lost, &[]);
     }
 
     #[test]

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use super::Outcome;
+use super::options::PUT_MAX_BYTES;
 use super::report::Report;
 use crate::table::table;
 
 /// The whole result, ending with the verdict.
 pub(super) fn render(outcome: &Outcome) -> String {
     let Outcome { options, initiator, target, verdict } = outcome;
-    let size = options.size.map_or_else(|| format!("0 to {}", options.largest()), |size| size.to_string());
+    let size = options.size.map_or_else(|| format!("0 to {PUT_MAX_BYTES}"), |size| size.to_string());
     let mut text = format!(
         "{} -> {}: {} Puts of {size} bytes, mtu {}, XDP mode {} -> {}\n\n",
         initiator.nid, target.nid, options.count, options.mtu, initiator.mode, target.mode
@@ -32,6 +33,7 @@ pub(super) fn render(outcome: &Outcome) -> String {
     text.push('\n');
     text += &frames(initiator, target);
     text += &reasons("passed up by XDP", &initiator.passed_up(), &target.passed_up());
+    text += &reasons("loss recovery", &initiator.recovered(), &target.recovered());
     text += &reasons("dropped", &initiator.dropped(), &target.dropped());
     if verdict.failures.is_empty() {
         text += "The run holds.\n";

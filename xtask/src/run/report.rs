@@ -54,6 +54,10 @@ pub(crate) struct Report {
     pub(crate) misdirected: u64,
     /// Frames that the XDP program passed up or that a fault rule met, by reason.
     pub(crate) reasons: BTreeMap<String, u64>,
+    /// Frames that arrived at the LND, by what became of them.
+    pub(crate) handled: BTreeMap<String, u64>,
+    /// What loss recovery has done and dropped.
+    pub(crate) recovery: BTreeMap<String, u64>,
     /// Frames and messages that the LND and the shards dropped, by reason.
     pub(crate) drops: BTreeMap<String, u64>,
     /// The kernel's counters of the rings (`struct xdp_statistics`), summed over the sockets.
@@ -131,6 +135,18 @@ impl Report {
         let passed =
             self.reasons.iter().filter(|(reason, count)| !reason.starts_with("fault_") && **count > 0);
         passed.map(|(reason, count)| (reason.clone(), *count)).collect()
+    }
+
+    /// What loss recovery has done and dropped, without what it has not.
+    pub(crate) fn recovered(&self) -> BTreeMap<String, u64> {
+        let done = self.recovery.iter().filter(|(_, count)| **count > 0);
+        done.map(|(name, count)| (name.clone(), *count)).collect()
+    }
+
+    /// Frames that arrived at the LND or that a ring had no room for: all that were steered.
+    pub(crate) fn accounted(&self) -> u64 {
+        let ring = |name: &str| self.rings.get(name).copied().unwrap_or(0);
+        self.handled.values().sum::<u64>() + ring("rx_dropped") + ring("rx_ring_full")
     }
 
     /// Frames that shard `shard` took, from all queues.
