@@ -225,7 +225,8 @@ fn a_target_survives_hostile_puts() {
     drop(stranger);
     let output = run(netns.a(), &format!("put --interface veth-a --nid {A} --target {B} --count 2000"));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(target.memory_peak_bytes() < before + (8 << 20), "{before} {}", target.memory_peak_bytes());
+    // What the Puts are written to was not there before either.
+    assert!(target.memory_peak_bytes() < before + (96 << 20), "{before} {}", target.memory_peak_bytes());
     let (report, words, status) = target.end();
     assert!(status.success(), "{words}");
     let puts = &report["puts"];

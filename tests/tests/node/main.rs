@@ -4,6 +4,7 @@
 
 mod hostile;
 mod leases;
+mod losses;
 mod others;
 mod refusals;
 mod refusing;

@@ -94,7 +94,7 @@ fn others_go_on(mode: XdpMode) {
     let with_mode = |namespace, nid| NodeConfig { mode, ..config(namespace, nid) };
     let (_source, source_workers) = start(netns.a(), &with_mode(netns.a(), a));
     let (target, target_workers) = start(netns.b(), &with_mode(netns.b(), b));
-    let flood = Flood::new(process(b), 1 << 40, 64);
+    let flood = Flood::new(process(b), 1 << 40, 5000);
     let flooded = Flooded::start_all(&flood, target.steering(), target_workers);
     let flooders = Flooder::start_all(&flood, By::ShardThread, source_workers);
     let mut acked = 0;

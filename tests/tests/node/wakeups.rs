@@ -34,7 +34,7 @@ pub(crate) struct Joined {
     pub(crate) sources: Vec<Worker>,
     receivers: Vec<Driven<Receiver>>,
     pub(crate) target: ProcessId,
-    _nodes: [Node; 2],
+    pub(crate) nodes: [Node; 2],
     netns: Netns,
 }
 
@@ -62,7 +62,7 @@ impl Joined {
         exchange(&mut sources, process(b), FIRST_PUTS / 2, 2);
         settle(&mut sources, PATIENCE);
         std::thread::sleep(Duration::from_millis(50));
-        Self { sources, receivers, target: process(b), _nodes: [source, target], netns }
+        Self { sources, receivers, target: process(b), nodes: [source, target], netns }
     }
 
     pub(crate) fn link(&self, state: &str) {

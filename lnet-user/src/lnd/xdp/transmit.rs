@@ -21,8 +21,9 @@ use crate::netlink::{Resolution, Unreachable};
 const RESOLVE_TIMEOUT: Duration = Duration::from_millis(3500);
 /// How long a question waits that found no room.
 const ASK_INTERVAL: Duration = Duration::from_millis(100);
-/// How long an interface may be down before its messages end without it; as a device that refuses.
-const DOWN_PATIENCE: Duration = Duration::from_secs(1);
+/// How long an interface may be down before its messages end without it: as long as a device may refuse, and
+/// the second that the news of its coming up may take (`netlink`).
+const DOWN_PATIENCE: Duration = Duration::from_secs(2);
 /// Frames that are sent before something else is looked at.
 const FLUSH_BUDGET: u32 = 64;
 

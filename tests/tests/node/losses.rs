@@ -1,0 +1,292 @@
+//! Networks that lose, double, reorder and change frames, and interfaces that change under the traffic: nothing
+//! is lost or doubled above.
+
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use lnet_core::xfer::XferDrop;
+use lnet_tests::bpf::object;
+use lnet_tests::netns::{Netns, Wiring, ip, wait_until};
+use lnet_tests::node::{
+    Account, By, Flood, Flooded, Flooder, LIMITS, LND_TIMEOUT, PINNED_PORTALS, Plan, Putter, config, nid_v4,
+    policies, process, settle, start, stop_all,
+};
+use lnet_user::bpf::ObjectKind;
+use lnet_user::lnd::xdp::{SendFault, XdpDrop};
+use lnet_user::node::{NiConfig, Node, NodeConfig};
+use lnet_user::runtime::Worker;
+use lnet_wire::{MessageType, Nid};
+
+use crate::privileged;
+use crate::traffic::{Ended, PATIENCE, carry_out_over};
+use crate::wakeups::Joined;
+
+const TYPES: [MessageType; 4] = [MessageType::Put, MessageType::Get, MessageType::Ack, MessageType::Reply];
+const PORTALS: [u32; 6] = [9, 10, 12, 14, 15, 16];
+const BY: [By; 3] = [By::Application, By::ShardThread, By::ShardThread];
+
+/// What goes wrong between two nodes.
+#[derive(Clone, Copy, Default)]
+struct Trouble {
+    mtu_bytes: u16,
+    dropped_ppm: u32,
+    corrupted_ppm: u32,
+    send_fault: SendFault,
+}
+
+fn set_faults(node: &mut Node, dropped_ppm: u32, corrupted_ppm: u32) {
+    for message_type in TYPES {
+        node.programs_mut()[0].set_fault(message_type, dropped_ppm, corrupted_ppm).unwrap();
+    }
+}
+
+/// Carries out a plan of these sizes, whatever goes wrong.
+fn suffer(trouble: Trouble, sizes: &[u32], meanwhile: impl FnOnce(&Netns) + Send) -> [Ended; 2] {
+    let netns = Netns::new(Wiring { mtu_bytes: trouble.mtu_bytes, ..Wiring::default() });
+    let nids = [netns.a(), netns.b()].map(|namespace| nid_v4(namespace.interface(), 0));
+    let [source, target] = [(netns.a(), nids[0]), (netns.b(), nids[1])].map(|(namespace, nid)| {
+        let config = NodeConfig {
+            payload_checksum: trouble.corrupted_ppm != 0,
+            send_fault: trouble.send_fault,
+            lnd_timeout: 5 * LND_TIMEOUT,
+            ..config(namespace, nid)
+        };
+        let (mut node, workers) = start(namespace, &config);
+        set_faults(&mut node, trouble.dropped_ppm, trouble.corrupted_ppm);
+        (node, workers)
+    });
+    let plan = Plan::of_sizes(vec![(process(nids[0]), process(nids[1]))], &PORTALS, sizes);
+    let (source, target) = std::thread::scope(|scope| {
+        scope.spawn(|| meanwhile(&netns));
+        carry_out_over(&CHANGED[..if trouble.corrupted_ppm == 0 { 0 } else { 5 }], plan, source, target, &BY)
+    });
+    [source, target]
+}
+
+fn sum(ended: &[Ended; 2], count: impl Fn(&Worker) -> u64) -> u64 {
+    ended.iter().flat_map(|ended| &ended.workers).map(count).sum()
+}
+
+fn resent(ended: &[Ended; 2]) -> u64 {
+    sum(ended, |worker| worker.lnd().transfer_counters().frames_resent)
+}
+
+fn reason(ended: &[Ended; 2], name: &str) -> u64 {
+    ended.iter().map(|ended| Account::of(&ended.node, &ended.workers).reasons[name]).sum()
+}
+
+/// What changed frames are counted as.
+const CHANGED: [&str; 5] = ["not_ours", "bad_checksum", "bad_header", "header_mismatch", "bad_payload"];
+const SIZES: [u32; 12] = [0, 1, 64, 64, 1000, 1300, 4000, 9000, 20_000, 66_000, 66_001, 300_000];
+
+#[test]
+fn frames_of_all_types_are_lost() {
+    if !privileged() {
+        return;
+    }
+    for (mtu_bytes, dropped_ppm) in [(1500, 10_000), (1500, 100_000), (9000, 100_000), (65535, 100_000)] {
+        let trouble = Trouble { mtu_bytes, dropped_ppm, ..Trouble::default() };
+        let ended = suffer(trouble, &SIZES, |_| ());
+        let dropped = reason(&ended, "fault_dropped");
+        assert!(dropped != 0 && resent(&ended) != 0, "{dropped} dropped, {} sent again", resent(&ended));
+    }
+}
+
+#[test]
+fn the_largest_messages_are_lost_in_part() {
+    if !privileged() {
+        return;
+    }
+    for mtu_bytes in [1500, 9000, 65535] {
+        let trouble = Trouble { mtu_bytes, dropped_ppm: 20_000, ..Trouble::default() };
+        let ended = suffer(trouble, &[1 << 20, (1 << 20) - 1], |_| ());
+        assert_ne!(resent(&ended), 0);
+    }
+}
+
+#[test]
+fn frames_are_doubled_and_late() {
+    if !privileged() {
+        return;
+    }
+    let send_fault = SendFault { double_every: 5, delay_every: 7, delay_frames: 4 };
+    for mtu_bytes in [1500, 9000] {
+        let trouble = Trouble { mtu_bytes, send_fault, ..Trouble::default() };
+        let ended = suffer(trouble, &SIZES, |_| ());
+        let duplicates = sum(&ended, |worker| worker.lnd().transfer_counters().dropped(XferDrop::Duplicate));
+        assert_ne!(duplicates, 0);
+    }
+}
+
+#[test]
+fn frames_are_changed() {
+    if !privileged() {
+        return;
+    }
+    for mtu_bytes in [1500, 65535] {
+        let trouble = Trouble { mtu_bytes, corrupted_ppm: 50_000, ..Trouble::default() };
+        let ended = suffer(trouble, &SIZES, |_| ());
+        let corrupted = reason(&ended, "fault_corrupted");
+        let noticed = [XdpDrop::BadPayload, XdpDrop::BadChecksum]
+            .map(|reason| sum(&ended, |worker| worker.lnd().counters().dropped(reason)));
+        assert!(corrupted != 0 && noticed.iter().sum::<u64>() != 0, "{corrupted}, {noticed:?}");
+    }
+}
+
+#[test]
+fn everything_goes_wrong_at_once() {
+    if !privileged() {
+        return;
+    }
+    let send_fault = SendFault { double_every: 9, delay_every: 11, delay_frames: 6 };
+    let trouble = Trouble { mtu_bytes: 1500, dropped_ppm: 30_000, corrupted_ppm: 30_000, send_fault };
+    suffer(trouble, &SIZES, |_| ());
+}
+
+/// The MTU of both ends changes while messages of several frames are under way.
+#[test]
+fn the_mtu_changes() {
+    if !privileged() {
+        return;
+    }
+    let done = Arc::new(AtomicBool::new(false));
+    let change = |netns: &Netns| {
+        for mtu in [1500, 9000, 2000, 6000].into_iter().cycle() {
+            for namespace in [netns.a(), netns.b()] {
+                ip(namespace, &format!("link set dev {} mtu {mtu}", namespace.interface().name));
+            }
+            std::thread::sleep(Duration::from_millis(40));
+            if done.swap(mtu == 6000, Ordering::Relaxed) {
+                return;
+            }
+        }
+    };
+    let sizes: Vec<u32> = SIZES.iter().copied().cycle().take(80).collect();
+    let trouble = Trouble { mtu_bytes: 9000, ..Trouble::default() };
+    let ended = suffer(trouble, &sizes, change);
+    assert_ne!(resent(&ended), 0, "frames that were too long are sent again");
+}
+
+/// A link that is down for less than a second: what was under way arrives.
+#[test]
+fn a_link_is_down_for_a_while() {
+    if !privileged() {
+        return;
+    }
+    const COUNT: u32 = 40;
+    let mut joined = Joined::new(2);
+    let mut worker = joined.sources.remove(0);
+    let mut putter = Putter::new(joined.target, &mut worker);
+    for _ in 0..3 {
+        let acked = putter.acked;
+        for number in 0..COUNT {
+            putter.put(&mut worker, PINNED_PORTALS[number as usize % 2], true);
+        }
+        // They are on their way, and none gets there.
+        set_faults(&mut joined.nodes[1], 1_000_000, 0);
+        worker.progress();
+        joined.link("down");
+        set_faults(&mut joined.nodes[1], 0, 0);
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(400) {
+            worker.progress();
+            putter.turn(&mut worker);
+            worker.wait(Some(Duration::from_millis(10))).unwrap();
+        }
+        joined.link("up");
+        assert!(putter.drive_to_end(&mut worker, PATIENCE), "{putter:?}");
+        assert_eq!((putter.acked - acked, putter.failed), (COUNT, 0), "{putter:?}");
+        // Neighbours are learnt anew.
+        std::thread::sleep(Duration::from_millis(1500));
+    }
+}
+
+/// Tells the child of [`a_target_is_killed`] its NID.
+const CHILD: &str = "LNET_TEST_TARGET_NID";
+
+/// The node that is killed, in a process of its own.
+#[test]
+#[ignore = "the child of a_target_is_killed"]
+fn target_that_is_killed() {
+    let Ok(nid) = std::env::var(CHILD) else { return };
+    let nid: Nid = nid.parse().unwrap();
+    let config = NodeConfig {
+        shards: 2,
+        policies: policies(2),
+        bpf_object: Some(object(ObjectKind::Default)),
+        limits: LIMITS,
+        lnd_timeout: LND_TIMEOUT,
+        ..NodeConfig::new(vec![NiConfig::new(nid, "veth-b")])
+    };
+    let (mut node, workers) = Node::start(&config).unwrap_or_else(|error| panic!("{error}"));
+    let flood = Flood::new(process(nid), 1 << 40, 3000);
+    let _driven = Flooded::start_all(&flood, node.steering(), workers);
+    node.open().unwrap();
+    loop {
+        std::thread::sleep(Duration::from_secs(60));
+    }
+}
+
+/// A child that does not outlive the test.
+struct Target(Child);
+
+impl Target {
+    fn start(netns: &Netns, nid: Nid) -> Self {
+        let mut command: Command = netns.b().command(&std::env::current_exe().unwrap());
+        command.args(["--exact", "losses::target_that_is_killed", "--ignored", "--nocapture"]);
+        command.env(CHILD, nid.to_string()).stdin(Stdio::null()).stdout(Stdio::null());
+        Self(command.spawn().unwrap())
+    }
+
+    /// By SIGKILL.
+    fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        // Both fail when it has ended already, as it should.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Puts to the life before end, those to the next one arrive.
+#[test]
+fn a_target_is_killed() {
+    const LIVES: u32 = 20;
+    if !privileged() {
+        return;
+    }
+    let netns = Netns::new(Wiring::default());
+    let [a, b] = [netns.a(), netns.b()].map(|namespace| nid_v4(namespace.interface(), 0));
+    let (_source, source_workers) = start(netns.a(), &config(netns.a(), a));
+    let flood = Flood::new(process(b), 1 << 40, 3000);
+    let sources = Flooder::start_all(&flood, By::Application, source_workers);
+    for life in 0..LIVES {
+        let target = Target::start(&netns, b);
+        let acked = flood.acked();
+        wait_until(&format!("life {life} takes Puts"), PATIENCE, || flood.acked() > acked + 500);
+        target.kill();
+    }
+    let _target = Target::start(&netns, b);
+    let acked = flood.acked();
+    wait_until("the last life takes Puts", PATIENCE, || flood.acked() > acked + 500);
+    flood.stop();
+    wait_until("every Put has ended", PATIENCE, || flood.acked() + flood.failed() == flood.started());
+    let (mut workers, _) = stop_all(sources);
+    settle(&mut workers, PATIENCE);
+    for worker in &workers {
+        let usage = worker.shard().usage();
+        assert_eq!((usage.memory_descs, usage.events, usage.messages), (0, 0, 0), "{usage:?}");
+        let usage = worker.lnd().transfer_usage();
+        assert_eq!((usage.messages, usage.frames, usage.incoming), (0, 0, 0), "{usage:?}");
+    }
+    let restarts: u64 = workers.iter().map(|worker| worker.lnd().transfer_counters().peers_restarted).sum();
+    assert!(restarts >= u64::from(LIVES), "{restarts} restarts of {LIVES} were noticed");
+    assert!(flood.failed() > 0, "a Put was under way when its target was killed");
+}
