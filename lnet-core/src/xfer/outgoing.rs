@@ -24,6 +24,9 @@ const TURN_FRAGMENTS: u32 = 4;
 /// Messages of several frames that are begun at once.
 const BEGUN_MAX: u32 = 4;
 
+/// Ids that are looked at for one that leads to a shard: enough for any number of shards.
+const IDS_LEFT_OUT_MAX: u64 = 1024;
+
 /// Bytes before the payload of a first fragment.
 const HEADERS_BYTES: u32 = (FRAME_HEADER_BYTES + LARGE_HEADER_BYTES) as u32;
 
@@ -75,18 +78,13 @@ impl Xfer {
             self.ask(now, contact);
             return self.wait(slot);
         }
+        let (id, shard) = self.next_id(peer_slot, slot);
         let peer = &self.peers.slab[peer_slot];
-        let id = peer.next_id;
         if id - peer.oldest_id(&self.messages) >= WINDOW_IDS {
             self.starve(now);
             return self.wait(slot);
         }
         let Some(session) = &peer.session else { unreachable!("a ready peer has a session") };
-        let header = &self.messages[slot].transmit.header;
-        let Some(key) = SteerKey::of(header, id, self.initiator_hash) else {
-            panic!("a shard's messages have a steering key, this one is {header:?}")
-        };
-        let shard = steer::shard_of(&key, session.policies[usize::from(key.portal)], session.shards) as u8;
         let aged = now.0.saturating_sub(session.since.0) > RENEWAL_NS;
         let Some(flow) = self.flow_to(now, peer_slot, shard) else {
             self.starve(now);
@@ -102,10 +100,33 @@ impl Xfer {
         (message.peer, message.flow, message.shard) = (peer_slot, flow, shard);
         (message.id, message.stage) = (id, Stage::Queued);
         let peer = &mut self.peers.slab[peer_slot];
-        peer.next_id += 1;
+        peer.next_id = id + 1;
         peer.unfinished.push_back(&mut self.messages, slot);
         self.flows[flow].queue.push_back(&mut self.messages, slot);
         self.make_ready(flow);
+    }
+
+    /// The id that a message gets next, and the shard of its peer that it goes to thereby. A message that was
+    /// pulled goes to the shard that has its ticket, although ids may decide about shards: others are left out.
+    fn next_id(&self, peer: u32, slot: u32) -> (u64, u8) {
+        let peer = &self.peers.slab[peer];
+        let message = &self.messages[slot];
+        let Some(session) = &peer.session else { unreachable!("a ready peer has a session") };
+        let header = &message.transmit.header;
+        let Some(mut key) = SteerKey::of(header, peer.next_id, self.initiator_hash) else {
+            panic!("a shard's messages have a steering key, this one is {header:?}")
+        };
+        let policy = session.policies[usize::from(key.portal)];
+        let first = (peer.next_id, steer::shard_of(&key, policy, session.shards) as u8);
+        if message.ticket.is_none() || first.1 == message.shard {
+            return first;
+        }
+        let others = (first.0 + 1..first.0 + IDS_LEFT_OUT_MAX).map(|id| {
+            key.message_id = id;
+            (id, steer::shard_of(&key, policy, session.shards) as u8)
+        });
+        // Without one the policy has changed meanwhile.
+        others.into_iter().find(|(_, shard)| *shard == message.shard).unwrap_or(first)
     }
 
     fn wait(&mut self, slot: u32) {

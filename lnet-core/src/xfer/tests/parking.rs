@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use lnet_wire::frame::Kind;
 
-use super::wire::{Faults, Network, Node, Up};
+use super::wire::{Faults, Network, Node, ROTOR, Up};
 use crate::lnd::{Cause, RxId, Status, Verdict};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -72,6 +72,27 @@ fn a_message_that_waits_is_kept_by_its_sender_and_pulled() {
         network.run(SECOND * 10);
         network.assert_all_arrived(0, 1, 6);
     }
+}
+
+#[test]
+fn a_pulled_message_goes_to_the_shard_that_pulls_it_although_ids_decide_about_shards() {
+    let mut network = Network::new(vec![Node::new(1, 1, 1), Node::new(2, 1, 3)], 1);
+    for shard in &mut network.nodes[1].shards {
+        shard.up.delays = vec![ROTOR];
+    }
+    for number in 0..20 {
+        let (now, to) = (network.now, network.nodes[1].nids[0]);
+        network.nodes[0].put(now, &to, 0, ROTOR, number, 100);
+    }
+    network.run(SECOND);
+    for shard in &mut network.nodes[1].shards {
+        assert!(shard.xfer.counters().messages_parked > 1);
+        for (rx, header) in core::mem::take(&mut shard.up.delayed) {
+            shard.xfer.resume(network.now, RxId(rx), deliver(&header), &mut shard.up);
+        }
+    }
+    network.run(SECOND);
+    network.assert_all_arrived(0, 1, 20);
 }
 
 #[test]
