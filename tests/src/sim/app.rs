@@ -121,21 +121,25 @@ impl World {
         steer::shard_of(&key, node.policies[portal as usize], node.lanes.len() as u32) as usize
     }
 
-    fn post(&mut self, late: &Late) {
+    /// Makes an entry; says whether there was room.
+    fn post(&mut self, late: &Late) -> bool {
         let Late { node, life, shards, entry, md, seed } = late;
         if self.nodes[*node].life != *life {
-            return;
+            return false;
         }
+        let mut posted = true;
         for &shard in shards {
             let lane = &mut self.nodes[*node].lanes[shard];
             let Ok(me) = lane.shard.attach_entry(entry) else {
                 self.counts.add(Fault::Refused);
+                posted = false;
                 continue;
             };
             let queue = lane.queues[md.user_ptr as usize];
             let spec = MdSpec { event_queue: Some(queue), user_ptr: NO_OPERATION, ..*md };
             let Ok(md) = lane.shard.attach(me, &spec) else {
                 self.counts.add(Fault::Refused);
+                posted = false;
                 continue;
             };
             let region = seed.map_or_else(
@@ -150,6 +154,7 @@ impl World {
             self.posted.push(Posted { node: *node, shard, entry: me, md });
             self.request_turn(*node, shard, self.now + 1);
         }
+        posted
     }
 
     pub(super) fn post_late(&mut self, late: u32) {
@@ -178,10 +183,8 @@ impl World {
                 length: self.length(),
                 get: self.random.once_in(3),
             };
-            if !self.random.once_in(3) {
-                self.post_for(&wish);
-            }
-            self.start(&wish);
+            let has_entry = !self.random.once_in(3) && self.post_for(&wish);
+            self.start(&wish, has_entry);
         }
         self.request_turn(node, shard, self.now + 1);
     }
@@ -193,7 +196,8 @@ impl World {
     }
 
     /// Posts the very entry that an operation wants, mostly in time.
-    fn post_for(&mut self, wish: &Wish) {
+    /// Says whether it is there and stays.
+    fn post_for(&mut self, wish: &Wish) -> bool {
         let Wish { target, portal, match_bits, length, get, node, .. } = *wish;
         let mut options = if get { MdOptions::GET } else { MdOptions::PUT };
         let mut length_bytes = u64::from(length);
@@ -207,6 +211,8 @@ impl World {
             options = options | MdOptions::ACK_DISABLE;
         }
         let shards = match portal {
+            // Shards that lend each other spans find it wherever it is.
+            ROTOR if self.plan.mesh => vec![self.random.below(self.nodes[target].lanes.len())],
             ROTOR => (0..self.nodes[target].lanes.len()).collect(),
             _ => vec![self.home(target, portal, match_bits, node)],
         };
@@ -227,13 +233,13 @@ impl World {
             let at = self.now + self.random.bits() % (2 * MS);
             self.late.push(late);
             self.at(at, Happening::Post(self.late.len() as u32 - 1));
-        } else {
-            self.post(&late);
+            return false;
         }
+        self.post(&late) && self.plan.unlinks == 0
     }
 
     /// Starts a PUT or GET with a descriptor of its own, or a PUT with the one that its shard has for many.
-    fn start(&mut self, wish: &Wish) {
+    fn start(&mut self, wish: &Wish, has_entry: bool) {
         let Wish { node, shard, get, length, .. } = *wish;
         let number = self.ledger.operations.len() as u32;
         let ack = self.random.once_in(2);
@@ -266,6 +272,7 @@ impl World {
             target_events: 0,
             answer_events: 0,
             started: false,
+            entry: has_entry.then(|| (wish.target, self.nodes[wish.target].life)),
             taken: None,
         });
         if !shares {

@@ -6,8 +6,10 @@
 use std::collections::VecDeque;
 
 use lnet_core::Shard;
-use lnet_core::handle::EqHandle;
+use lnet_core::handle::{EqHandle, ShardId};
 use lnet_core::lnd::{NiId, RxId, Span, Status, TxId, Uplink, Verdict};
+use lnet_core::shard::mesh::MeshMessage;
+use lnet_core::stats::DropReason;
 use lnet_core::time::Instant;
 use lnet_core::xfer::{Action, Arrived, HoldId, Outgoing, Replay, Xfer};
 use lnet_wire::frame::Kind;
@@ -17,12 +19,15 @@ use lnet_wire::{Header, Nid};
 use super::frame::{self, Decoded};
 use super::ledger::{Ledger, Leg};
 use super::memory::{Memory, Region, differs};
-use super::plan::{Plan, happens};
+use super::plan::{MS, Plan, happens};
 use super::pool::Pool;
 use super::report::{Counts, Fault};
 use super::trace::Trace;
 use super::{Bug, Bugs};
 use crate::bpf::random::Random;
+
+/// When a driver with a bug writes a span of a sibling again.
+const LEASE_NS: u64 = 5 * MS;
 
 /// A frame that has arrived, in a buffer of its node.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +65,8 @@ pub(super) struct Desk {
     receiving: Vec<Option<Receiving>>,
     sending: Vec<Option<(u32, Leg)>>,
     delayed: Vec<Delayed>,
+    /// Spans of siblings that were written, and what with: a driver with a bug writes them once more.
+    leased: VecDeque<(u64, Span, Vec<u8>)>,
     /// Whether verdicts are still delayed.
     pub(super) delays: bool,
     /// The node and its life.
@@ -84,6 +91,9 @@ pub(super) struct Surroundings<'a> {
     pub(super) departures: &'a mut Vec<Departure>,
     /// Frames of sibling shards.
     pub(super) handed_over: &'a mut Vec<(u8, Arrival)>,
+    /// How much each sibling can be said now, and what is.
+    pub(super) mesh_room: &'a mut [usize],
+    pub(super) said: &'a mut Vec<(u8, MeshMessage)>,
 }
 
 /// A shard, its transfer machine and its driver.
@@ -93,6 +103,8 @@ pub(super) struct Lane {
     pub(super) queues: [EqHandle; 2],
     pub(super) desk: Desk,
     pub(super) arrived: VecDeque<Arrival>,
+    /// What siblings have said.
+    pub(super) heard: VecDeque<(ShardId, MeshMessage)>,
     held: Vec<Option<Arrival>>,
     /// When its next turn is.
     pub(super) turn_at: Option<u64>,
@@ -112,7 +124,13 @@ struct Up<'a, 'b> {
 impl Up<'_, '_> {
     /// What the shard says to a message.
     fn decide(&mut self, now: Instant, ni: NiId, rx: RxId, header: &Header, message: (u32, Leg)) -> Verdict {
+        let unmatched = |shard: &Shard| shard.counters().drops(DropReason::NoMatch).messages;
+        let before = unmatched(self.shard);
         let verdict = self.shard.header(now, ni, rx, header);
+        let wanted = message.1 == Leg::Request
+            && self.around.ledger.operations[message.0 as usize].entry == Some(self.desk.life);
+        let missed = wanted && unmatched(self.shard) != before;
+        self.around.ledger.expect(!missed, "what has an entry is matched", || format!("{message:?}"));
         self.conclude(rx, header, message, verdict);
         verdict
     }
@@ -236,6 +254,7 @@ impl Desk {
             receiving: (0..incoming).map(|_| None).collect(),
             sending: vec![None; transmits as usize],
             delayed: Vec::new(),
+            leased: VecDeque::new(),
             delays: true,
             life,
             policies,
@@ -275,6 +294,7 @@ impl Lane {
             queues,
             desk,
             arrived: VecDeque::new(),
+            heard: VecDeque::new(),
             held,
             turn_at: None,
             is_polled: false,
@@ -291,6 +311,12 @@ impl Lane {
     /// One round of the driver's loop.
     pub(super) fn turn(&mut self, now: Instant, around: &mut Surroundings<'_>) {
         self.shard.handle_timeout(now);
+        while let Some((from, message)) = self.heard.pop_front() {
+            let name = &self.name;
+            around.trace.say(|| format!("{name} hears of {} {message:?}", from.0));
+            self.shard.handle_mesh(now, from, message);
+        }
+        self.write_late(now, around);
         let Self { shard, xfer, desk, name, .. } = self;
         xfer.handle_timeout(now, &mut Up { shard, desk, around, name });
         self.replay(now, around);
@@ -303,16 +329,43 @@ impl Lane {
         self.replay(now, around);
         self.submit(now, around);
         self.transmit(now, around);
+        self.talk(around);
+    }
+
+    /// What the shard has to say goes to its siblings, as far as they have room.
+    fn talk(&mut self, around: &mut Surroundings<'_>) {
+        for to in 0..around.mesh_room.len() {
+            while around.mesh_room[to] != 0
+                && let Some(message) = self.shard.poll_mesh_to(ShardId(to as u8))
+            {
+                around.mesh_room[to] -= 1;
+                around.counts.mesh += 1;
+                around.said.push((to as u8, message));
+            }
+        }
+    }
+
+    /// A driver with a bug writes into spans of siblings that it has returned.
+    fn write_late(&mut self, now: Instant, around: &mut Surroundings<'_>) {
+        while let Some((_, span, bytes)) = self.desk.leased.pop_front_if(|(until, ..)| *until <= now.0) {
+            match around.memory.bytes_mut(&span) {
+                Some(to) => to.copy_from_slice(&bytes),
+                None => around
+                    .ledger
+                    .fail("a descriptor lives as long as its spans", || format!("{span:?} is written")),
+            }
+        }
     }
 
     /// When the next turn is to be, if nothing arrives.
     pub(super) fn next_turn(&self, now: u64, has_frames: bool) -> Option<u64> {
-        if !self.arrived.is_empty() || (has_frames && self.xfer.has_transmit()) {
+        if !self.arrived.is_empty() || !self.heard.is_empty() || (has_frames && self.xfer.has_transmit()) {
             return Some(now + 1000);
         }
         let blocked = self.xfer.has_transmit().then_some(now + 20_000);
         let timers = [self.shard.poll_timeout(), self.xfer.poll_timeout()].into_iter().flatten();
-        let delays = self.desk.delayed.iter().map(|delayed| delayed.until);
+        let late = self.desk.leased.front().map(|(until, ..)| *until);
+        let delays = self.desk.delayed.iter().map(|delayed| delayed.until).chain(late);
         timers.map(|at| at.0).chain(delays).chain(blocked).min().map(|at| at.max(now + 1))
     }
 
@@ -320,7 +373,8 @@ impl Lane {
     pub(super) fn is_at_rest(&self) -> bool {
         let usage = self.xfer.usage();
         let moving = usage.messages + usage.incoming + usage.partials + usage.frames + usage.held;
-        moving == 0 && self.arrived.is_empty() && self.held.iter().all(Option::is_none)
+        let waits = !self.arrived.is_empty() || !self.heard.is_empty() || self.shard.usage().delayed != 0;
+        moving == 0 && !waits && self.held.iter().all(Option::is_none)
     }
 
     fn replay(&mut self, now: Instant, around: &mut Surroundings<'_>) {
@@ -347,6 +401,16 @@ impl Lane {
             if verdict != Verdict::Delay {
                 xfer.resume(now, rx, verdict, &mut up);
             }
+        }
+        while let Some((_, rx, verdict)) = self.shard.poll_resume() {
+            let Self { shard, xfer, desk, name, .. } = self;
+            let Some(Receiving { message, header, .. }) = desk.receiving[rx.0 as usize].take() else {
+                return around.ledger.fail("what is resumed was delayed", || format!("{name}: {rx:?}"));
+            };
+            around.counts.resumed += 1;
+            let mut up = Up { shard, desk, around, name };
+            up.conclude(rx, &header, message, verdict);
+            xfer.resume(now, rx, verdict, &mut up);
         }
     }
 
@@ -477,8 +541,15 @@ fn act(xfer: &mut Xfer, now: Instant, action: Action, payload: &[u8], up: &mut U
     up.around.trace.say(|| format!("{name}    {action:?}"));
     match action {
         Action::Write(span) => {
+            let payload = &payload[..span.length_bytes as usize];
+            if span.md.0.shard() != up.shard.id() {
+                up.around.counts.lent += 1;
+                if up.around.bugs.has(Bug::LeaseOutlivesMd) {
+                    up.desk.leased.push_back((now.0 + LEASE_NS, span, payload.to_vec()));
+                }
+            }
             match up.around.memory.bytes_mut(&span) {
-                Some(to) => to.copy_from_slice(&payload[..span.length_bytes as usize]),
+                Some(to) => to.copy_from_slice(payload),
                 None => up
                     .around
                     .ledger

@@ -48,6 +48,8 @@ pub(super) struct Operation {
     pub(super) answer_events: u32,
     /// Whether its shard took it.
     pub(super) started: bool,
+    /// The node, and its life, on which there is an entry for it and nothing else.
+    pub(super) entry: Option<(usize, u32)>,
     /// The node that took its request, and its life.
     pub(super) taken: Option<(usize, u32)>,
 }

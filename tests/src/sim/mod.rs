@@ -40,17 +40,20 @@ pub enum Bug {
     MisdirectedKept,
     /// A node that starts anew takes its former incarnation, and counts its messages from the start.
     IdReused,
+    /// The driver writes into a sibling's descriptor after it has returned the span.
+    LeaseOutlivesMd,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::NoDuplicateWindow,
         Self::AckBeforeData,
         Self::CreditLost,
         Self::FrameFreedEarly,
         Self::MisdirectedKept,
         Self::IdReused,
+        Self::LeaseOutlivesMd,
     ];
 
     /// Its name on the command line.
@@ -63,6 +66,7 @@ impl Bug {
             Self::FrameFreedEarly => "frame-freed-early",
             Self::MisdirectedKept => "misdirected-kept",
             Self::IdReused => "id-reused",
+            Self::LeaseOutlivesMd => "lease-outlives-md",
         }
     }
 

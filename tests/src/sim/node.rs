@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_core::handle::ShardId;
-use lnet_core::topology::{LocalNi, Topology};
+use lnet_core::topology::{LocalNi, Steering, Topology};
 use lnet_core::tunables::{ResponseTracking, Tunables};
 use lnet_core::xfer::{Sabotage, Xfer, XferConfig, XferLimits, XferTimes};
 use lnet_core::{Limits, Shard, ShardConfig};
@@ -116,7 +116,9 @@ impl Node {
             transaction_timeout: Duration::from_nanos(TRANSACTION_NS),
             response_tracking: ResponseTracking::Both,
         };
-        let topology = Arc::new(Topology::new(interfaces.collect()).with_tunables(tunables));
+        let topology = Topology::new(interfaces.collect()).with_tunables(tunables);
+        let steering = Steering { shard_count: shards, policies };
+        let topology = Arc::new(if plan.mesh { topology.with_steering(steering) } else { topology });
         let secret = [random.bits(), random.bits()];
         let lane = |shard: u8| {
             let mut new = Shard::new(ShardConfig {
@@ -130,6 +132,9 @@ impl Node {
             });
             let queues =
                 EVENT_SLOTS.map(|slots| new.create_event_queue(slots).expect("slots for two queues"));
+            for portal in (0..PORTALS_USED as u32).filter(|portal| plan.lazy >> portal & 1 != 0) {
+                new.set_lazy(portal).expect("a portal that exists");
+            }
             let limits = XferLimits {
                 messages: 96,
                 partials: 12,

@@ -62,6 +62,10 @@ pub(super) struct Plan {
     pub(super) payload_crc: bool,
     /// A shard works off so many frames in one turn.
     pub(super) budget: usize,
+    /// Whether the shards of a node hand headers to each other, and lend spans.
+    pub(super) mesh: bool,
+    /// Portals on which PUTs wait for an entry, a bit each.
+    pub(super) lazy: u64,
     /// Nothing happens that may make a message fail.
     pub(super) gentle: bool,
 }
@@ -110,6 +114,9 @@ impl Plan {
             receive_frames: if gentle { 256 } else { random.pick(&[24, 64, 256]) },
             payload_crc: corruption != 0 || random.once_in(2),
             budget: random.pick(&[1, 8, 32]),
+            mesh: !random.once_in(3),
+            // PUTs that wait hold credits, so others may time out.
+            lazy: if gentle && active_ns > MESSAGE_NS / 2 { 0 } else { random.bits() & random.bits() },
             gentle,
         }
     }

@@ -72,6 +72,12 @@ pub struct Counts {
     pub frames: u64,
     /// Frames that were not as they were sent, found by their receiver.
     pub refused: u64,
+    /// Messages that the shards of a node have exchanged.
+    pub mesh: u64,
+    /// Fragments that were written into a descriptor of a sibling shard.
+    pub lent: u64,
+    /// Messages that a shard delayed and decided on later.
+    pub resumed: u64,
     resent: u64,
     probes: u64,
     bundled: u64,
@@ -128,6 +134,9 @@ impl Counts {
             row(&format!("injected: {name}"), count);
         }
         row("frames refused by their checksum", self.refused);
+        row("messages between shards of a node", self.mesh);
+        row("fragments into lent spans", self.lent);
+        row("messages that waited at their shard", self.resumed);
         row("frames resent", self.resent);
         row("probes", self.probes);
         row("messages bundled", self.bundled);
@@ -154,6 +163,9 @@ impl AddAssign<&Self> for Counts {
         self.messages += other.messages;
         self.frames += other.frames;
         self.refused += other.refused;
+        self.mesh += other.mesh;
+        self.lent += other.lent;
+        self.resumed += other.resumed;
         self.resent += other.resent;
         self.probes += other.probes;
         self.bundled += other.bundled;

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::rc::Rc;
 
+use lnet_core::handle::ShardId;
 use lnet_core::lnd::NiId;
 use lnet_core::stats::DropReason;
 use lnet_core::time::Instant;
@@ -12,9 +13,9 @@ use lnet_wire::{FrameHeader, Nid, steer};
 
 use super::app::Posted;
 use super::fabric::{Fabric, Packet};
-use super::lane::{Arrival, Departure, Surroundings};
+use super::lane::{Arrival, Departure, Lane, Surroundings};
 use super::ledger::Ledger;
-use super::node::{self, CREDITS, Identity, Node};
+use super::node::{self, CREDITS, Identity, Node, PORTALS_USED};
 use super::plan::{MESSAGE_NS, MS, Plan, TRANSACTION_NS, happens};
 use super::pool::Pool;
 use super::report::{Counts, Fault};
@@ -26,6 +27,8 @@ use crate::bpf::random::Random;
 const BOUND_NS: u64 = 2 * (TRANSACTION_NS + 2 * MESSAGE_NS) + 4000 * MS;
 /// Steps of a run that never comes to rest.
 const STEPS_MAX: u64 = 5_000_000;
+/// Messages between shards of a node that wait, at most.
+const MESH_ROOM: usize = 4;
 /// How often it is looked whether a phase is over.
 const CHECK_NS: u64 = 10 * MS;
 
@@ -231,7 +234,10 @@ impl World {
             return;
         };
         lane.turn_at = None;
-        let (mut departures, mut handed_over) = (Vec::new(), Vec::new());
+        let (mut departures, mut handed_over, mut said) = (Vec::new(), Vec::new(), Vec::new());
+        let room = |lane: &Lane| MESH_ROOM.saturating_sub(lane.heard.len());
+        let mut mesh_room: Vec<_> = self.nodes[node].lanes.iter().map(room).collect();
+        mesh_room[shard] = 0;
         let Node { lanes, memory, receive_pool, send_pool, .. } = &mut self.nodes[node];
         let pool = *send_pool;
         let mut around = Surroundings {
@@ -246,6 +252,8 @@ impl World {
             bugs: &mut self.bugs,
             departures: &mut departures,
             handed_over: &mut handed_over,
+            mesh_room: &mut mesh_room,
+            said: &mut said,
         };
         let lane = &mut lanes[shard];
         lane.turn(Instant(now), &mut around);
@@ -254,6 +262,16 @@ impl World {
         for (to, arrival) in handed_over {
             self.nodes[node].lanes[usize::from(to)].arrived.push_back(arrival);
             self.request_turn(node, usize::from(to), now + 500);
+        }
+        for (to, message) in said {
+            self.nodes[node].lanes[usize::from(to)].heard.push_back((ShardId(shard as u8), message));
+            self.request_turn(node, usize::from(to), now + 500);
+        }
+        // What finds no room is said when there is some.
+        for (sibling, room) in mesh_room.into_iter().enumerate() {
+            if room == 0 && sibling != shard {
+                self.request_turn(node, shard, now + 1500);
+            }
         }
         for departure in departures {
             self.depart(node, &departure);
@@ -399,7 +417,11 @@ impl World {
                 self.fabric.down.fill([false; 2]);
                 for node in 0..self.nodes.len() {
                     for shard in 0..self.nodes[node].lanes.len() {
-                        self.nodes[node].lanes[shard].end_delays();
+                        let lane = &mut self.nodes[node].lanes[shard];
+                        lane.end_delays();
+                        for portal in 0..PORTALS_USED as u32 {
+                            lane.shard.clear_lazy(portal).expect("a portal that exists");
+                        }
                         self.request_turn(node, shard, now + 1);
                     }
                 }
@@ -427,9 +449,8 @@ impl World {
     }
 
     fn is_at_rest(&self) -> bool {
-        let at_rest = |node: &Node| {
-            node.memory.living().next().is_none() && node.lanes.iter().all(super::lane::Lane::is_at_rest)
-        };
+        let at_rest =
+            |node: &Node| node.memory.living().next().is_none() && node.lanes.iter().all(Lane::is_at_rest);
         self.fabric.is_empty() && self.nodes.iter().all(at_rest)
     }
 
@@ -454,9 +475,15 @@ impl World {
             let home = [CREDITS.0, CREDITS.1].map(|credits| i64::from(credits.div_ceil(shards).max(1)));
             for lane in &node.lanes {
                 let usage = lane.shard.usage();
-                let left =
-                    [usage.match_entries, usage.memory_descs, usage.events, usage.messages, usage.trackers];
-                self.ledger.expect(left == [0; 5], "nothing is left", || format!("node {number}: {usage:?}"));
+                let left = [
+                    usage.match_entries,
+                    usage.memory_descs,
+                    usage.delayed,
+                    usage.events,
+                    usage.messages,
+                    usage.trackers,
+                ];
+                self.ledger.expect(left == [0; 6], "nothing is left", || format!("node {number}: {usage:?}"));
                 let interfaces =
                     (0..u16::from(self.plan.rails)).map(|ni| lane.shard.interface_credits(NiId(ni)));
                 for credits in interfaces {
