@@ -432,6 +432,7 @@ fn xfer_config(config: &NodeConfig, plan: &Plan) -> Result<XferConfig, NodeError
         seed: random_seed()?,
         initiator_hash: steer::initiator_hash(&config.nis[0].nid),
         policies: plan.policies,
+        nids: config.nis.iter().map(|ni| ni.nid).collect(),
         datagram_max_bytes: plan.ports.iter().map(|port| port.datagram_max_bytes(frame_max_bytes)).collect(),
         receive_bytes: xdp::receive_bytes(&config.rings, config.shards),
         times: XferTimes { message: config.lnd_timeout, ..XferTimes::DEFAULT },

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use lnet_wire::Nid;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
 use crate::handle::ShardId;
@@ -93,6 +94,9 @@ pub struct XferConfig {
     pub initiator_hash: u32,
     /// The policies of the node's portals.
     pub policies: [PolicyWord; PORTALS],
+    /// The interfaces' NIDs, in their order: a message that took another way than its own counts as arrived by
+    /// the interface that its header names.
+    pub nids: Vec<Nid>,
     /// The longest UDP payload that each interface can send and take.
     pub datagram_max_bytes: Vec<u32>,
     /// Bytes of frames that the shard can take at once, in whole chunks of 4096: what it grants its peers.
@@ -116,6 +120,7 @@ impl XferConfig {
             seed: 0,
             initiator_hash: 0,
             policies: [PolicyWord(0); PORTALS],
+            nids: Vec::new(),
             datagram_max_bytes: Vec::new(),
             receive_bytes: 0,
             limits,

@@ -66,7 +66,10 @@ impl Xfer {
             return Err(XferDrop::IncomingFull);
         }
         let rx = RxId(slot);
-        match up.header(now, part.ni, rx, lnet) {
+        // It may have gone around a rail that does not answer.
+        let addressed = self.nids.iter().position(|nid| *nid == lnet.destination.nid);
+        let ni = addressed.map_or(part.ni, |index| NiId(index as u16));
+        match up.header(now, ni, rx, lnet) {
             Verdict::Deliver(span) if whole => Ok(self.whole(now, inflow, rx, part, span, up)),
             Verdict::Deliver(span) => {
                 self.remember(now, inflow, part, Phase::Receiving(span));

@@ -3,6 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use lnet_wire::Nid;
 use lnet_wire::frame::Handshake;
 use lnet_wire::steer::{PORTALS, PolicyWord, SHARDS_MAX};
 
@@ -38,6 +39,7 @@ pub struct Xfer {
     pub(super) random: Random,
     pub(super) initiator_hash: u32,
     pub(super) policies: [PolicyWord; PORTALS],
+    pub(super) nids: Vec<Nid>,
     pub(super) datagram_max_bytes: Vec<u32>,
     pub(super) receive_bytes: u32,
     pub(super) times: XferTimes,
@@ -103,6 +105,7 @@ impl Xfer {
             random: Random::new(seed.hash([config.incarnation])),
             initiator_hash: config.initiator_hash,
             policies: config.policies,
+            nids: config.nids,
             datagram_max_bytes: config.datagram_max_bytes,
             receive_bytes: config.receive_bytes,
             times: config.times,

@@ -152,6 +152,7 @@ impl Node {
                 seed: random.bits(),
                 initiator_hash: initiator_hash(&nid(plan, number, 0)),
                 policies,
+                nids: (0..plan.rails).map(|rail| nid(plan, number, rail)).collect(),
                 datagram_max_bytes: vec![plan.datagram_max_bytes[number]; usize::from(plan.rails)],
                 receive_bytes: plan.receive_frames * 4096 / u32::from(shards),
                 limits,

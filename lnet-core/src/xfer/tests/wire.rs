@@ -70,7 +70,9 @@ impl Up {
 }
 
 impl Uplink for Up {
-    fn header(&mut self, _: Instant, _: NiId, rx: RxId, header: &Header) -> Verdict {
+    fn header(&mut self, _: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict {
+        let net = nid(ni.0 + 1, 1).net();
+        assert_eq!(header.destination.nid.net(), net, "the interface is the one that was addressed");
         let Body::Put { portal, .. } = header.body else { return Verdict::Drop };
         if self.drops.contains(&portal) {
             return Verdict::Drop;
@@ -133,6 +135,7 @@ impl Node {
             seed: u64::from(host) * 1000 + life,
             initiator_hash: u32::from(host),
             policies: policies(),
+            nids: vec![nid(1, host), nid(2, host)],
             datagram_max_bytes: vec![DATAGRAM; 2],
             receive_bytes: 1 << 20,
             limits: limits(),
