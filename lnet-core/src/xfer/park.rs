@@ -12,7 +12,7 @@ use alloc::collections::VecDeque;
 
 use lnet_wire::frame::Kind;
 
-use super::inflow::Phase;
+use super::inflow::{Inflow, Phase};
 use super::message::Stage;
 use super::record::Cargo;
 use super::state::Xfer;
@@ -225,11 +225,12 @@ impl Xfer {
         ticket: u32,
         up: &mut impl Uplink,
     ) {
-        let peer = self.inflows[inflow].peer;
+        let Inflow { peer, shard, .. } = self.inflows[inflow];
         let in_list = |xfer: &Self, mut at: u32, wanted: fn(u64, Option<u32>, u64, u32) -> bool| {
             while at != NONE {
                 let message = &xfer.messages[at];
-                if wanted(message.id, message.ticket, id, ticket) {
+                // Other shards of the peer may have given the same ticket.
+                if message.shard == shard && wanted(message.id, message.ticket, id, ticket) {
                     return Some(at);
                 }
                 at = if message.stage == Stage::Parked {
