@@ -166,6 +166,9 @@ impl Up<'_, '_> {
         let operation = &self.around.ledger.operations[message.0 as usize];
         let pattern = if message.1 == Leg::Request { Some((operation.seed, 0)) } else { operation.source };
         let Some((seed, offset)) = pattern else { return };
+        if matches!(self.around.memory.get(span.md), Some(Region::Sink { overlaps: true, .. })) {
+            return;
+        }
         let found = match self.around.memory.bytes(span) {
             None => Some("descriptor has ended".to_owned()),
             Some(bytes) => {
