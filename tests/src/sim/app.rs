@@ -383,6 +383,8 @@ impl World {
 
     /// Unlinks everything that is left.
     pub(super) fn unlink_all(&mut self) {
+        // Late frames find their entry no more.
+        self.ledger.operations.iter_mut().for_each(|operation| operation.entry = None);
         for Posted { node, shard, entry, .. } in std::mem::take(&mut self.posted) {
             let _ = self.nodes[node].lanes[shard].shard.unlink_entry(entry);
             self.request_turn(node, shard, self.now + 1);
