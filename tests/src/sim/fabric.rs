@@ -1,5 +1,7 @@
 //! The wire between the nodes: frames under way, and what befalls them.
 
+use std::rc::Rc;
+
 use lnet_core::lnd::NiId;
 use lnet_wire::Nid;
 
@@ -7,29 +9,47 @@ use super::plan::{Plan, happens};
 use super::report::{Counts, Fault};
 use crate::bpf::random::Random;
 
-/// A frame under way: its bytes stay in its sender's buffer until it arrives.
-pub(super) struct Packet {
-    /// The sender's pool, and the buffer in it.
+/// A frame that its sender's device has and has not read.
+pub(super) struct Departure {
+    /// The sending node, the life that it has, its pool and the buffer in it.
+    pub(super) sender: usize,
+    pub(super) life: u32,
     pub(super) pool: usize,
     pub(super) frame: u32,
     /// The receiving node and its interface.
     pub(super) node: usize,
     pub(super) ni: NiId,
     pub(super) from: Nid,
-    /// Lives of its sender and its receiver when it was sent.
-    pub(super) lives: (u32, u32),
+    pub(super) fate: Fate,
+}
+
+/// A frame under way.
+pub(super) struct Packet {
+    pub(super) bytes: Rc<Vec<u8>>,
+    /// The receiving node and its interface.
+    pub(super) node: usize,
+    pub(super) ni: NiId,
+    pub(super) from: Nid,
     /// The sending node.
     pub(super) sender: usize,
-    /// Bits to be turned over, as parts of the frame's length.
+    /// Lives of its sender and its receiver when it was sent.
+    pub(super) lives: (u32, u32),
+    /// Bits to be turned over.
     pub(super) flips: [Option<u64>; 2],
     /// Where it arrives, if not where it should.
     pub(super) astray: Option<u64>,
 }
 
+/// What is on the wire.
+pub(super) enum Passage {
+    Departure(Departure),
+    Packet(Packet),
+}
+
 /// All frames under way.
 #[derive(Default)]
 pub(super) struct Fabric {
-    packets: Vec<Option<Packet>>,
+    passages: Vec<Option<Passage>>,
     free: Vec<u32>,
     /// Rails that are down, by node.
     pub(super) down: Vec<[bool; 2]>,
@@ -42,28 +62,33 @@ pub(super) struct Fate {
     pub(super) delays_ns: [Option<u64>; 2],
 }
 
+impl Fate {
+    /// It is lost.
+    pub(super) const LOST: Self = Self { delays_ns: [None; 2] };
+}
+
 impl Fabric {
     pub(super) fn new(nodes: usize) -> Self {
         Self { down: vec![[false; 2]; nodes], is_faulty: true, ..Self::default() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.free.len() == self.packets.len()
+        self.free.len() == self.passages.len()
     }
 
-    pub(super) fn insert(&mut self, packet: Packet) -> u32 {
+    pub(super) fn insert(&mut self, passage: Passage) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.packets.push(None);
-            self.packets.len() as u32 - 1
+            self.passages.push(None);
+            self.passages.len() as u32 - 1
         });
-        self.packets[slot as usize] = Some(packet);
+        self.passages[slot as usize] = Some(passage);
         slot
     }
 
-    pub(super) fn remove(&mut self, slot: u32) -> Option<Packet> {
-        let packet = self.packets.get_mut(slot as usize)?.take()?;
+    pub(super) fn remove(&mut self, slot: u32) -> Option<Passage> {
+        let passage = self.passages.get_mut(slot as usize)?.take()?;
         self.free.push(slot);
-        Some(packet)
+        Some(passage)
     }
 
     /// Whether a rail of a node carries frames.
@@ -80,7 +105,7 @@ impl Fabric {
         }
         if happens(random, plan.loss) {
             counts.add(Fault::Lost);
-            return Fate { delays_ns: [None; 2] };
+            return Fate::LOST;
         }
         if happens(random, plan.reordering) {
             counts.add(Fault::Late);
@@ -105,9 +130,9 @@ impl Fabric {
 
 impl Packet {
     /// The frame as it arrives.
-    pub(super) fn copy(&self, sent: &[u8], bytes: &mut Vec<u8>) {
+    pub(super) fn copy_to(&self, bytes: &mut Vec<u8>) {
         bytes.clear();
-        bytes.extend_from_slice(sent);
+        bytes.extend_from_slice(&self.bytes);
         for flip in self.flips.into_iter().flatten() {
             let bit = (flip % (bytes.len() as u64 * 8)) as usize;
             bytes[bit / 8] ^= 1 << (bit % 8);

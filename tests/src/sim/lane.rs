@@ -38,7 +38,7 @@ pub(super) struct Arrival {
 }
 
 /// A frame that is to leave, in a buffer of its node.
-pub(super) struct Departure {
+pub(super) struct Leaving {
     pub(super) frame: u32,
     pub(super) ni: NiId,
     pub(super) to: Nid,
@@ -88,7 +88,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) plan: &'a Plan,
     pub(super) bugs: &'a mut Bugs,
     /// Frames to be sent.
-    pub(super) departures: &'a mut Vec<Departure>,
+    pub(super) leaving: &'a mut Vec<Leaving>,
     /// Frames of sibling shards.
     pub(super) handed_over: &'a mut Vec<(u8, Arrival)>,
     /// How much each sibling can be said now, and what is.
@@ -365,11 +365,10 @@ impl Lane {
         if !self.arrived.is_empty() || !self.heard.is_empty() || (has_frames && self.xfer.has_transmit()) {
             return Some(now + 1000);
         }
-        let blocked = self.xfer.has_transmit().then_some(now + 20_000);
         let timers = [self.shard.poll_timeout(), self.xfer.poll_timeout()].into_iter().flatten();
         let late = self.desk.leased.front().map(|(until, ..)| *until);
         let delays = self.desk.delayed.iter().map(|delayed| delayed.until).chain(late);
-        timers.map(|at| at.0).chain(delays).chain(blocked).min().map(|at| at.max(now + 1))
+        timers.map(|at| at.0).chain(delays).min().map(|at| at.max(now + 1))
     }
 
     /// Whether nothing is on its way in or out.
@@ -451,7 +450,7 @@ impl Lane {
                     .expect(there, "a descriptor lives as long as its spans", || format!("{span:?} is read"));
             });
             around.counts.frames += 1;
-            around.departures.push(Departure { frame, ni: outgoing.ni, to: outgoing.destination });
+            around.leaving.push(Leaving { frame, ni: outgoing.ni, to: outgoing.destination });
         }
     }
 

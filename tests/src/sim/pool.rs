@@ -1,4 +1,4 @@
-//! Frame buffers of a node: a fixed number, each free, with its driver, or read by the fabric.
+//! Frame buffers of a node: a fixed number, each free, with its driver, or with the device.
 //!
 //! Invariant: every change of hands is checked, so a buffer that is used twice or never comes home is found.
 
@@ -7,8 +7,8 @@
 enum Holder {
     Nobody,
     Driver,
-    /// The fabric will read it so many times more.
-    Fabric(u32),
+    /// The device has not read it.
+    Device,
 }
 
 /// A fixed number of buffers.
@@ -56,26 +56,19 @@ impl Pool {
         self.change(frame, Holder::Driver, Holder::Nobody);
     }
 
-    /// The driver gives a buffer to the fabric, which reads it so many times.
-    pub(super) fn send(&mut self, frame: u32, times: u32) {
-        let to = if times == 0 { Holder::Nobody } else { Holder::Fabric(times) };
-        self.change(frame, Holder::Driver, to);
+    /// The driver gives a buffer to the device.
+    pub(super) fn send(&mut self, frame: u32) {
+        self.change(frame, Holder::Driver, Holder::Device);
     }
 
-    /// The fabric has read a buffer.
+    /// The device has read a buffer.
     pub(super) fn read(&mut self, frame: u32) {
-        let Holder::Fabric(times) = self.frames[frame as usize].0 else {
-            self.change(frame, Holder::Fabric(1), Holder::Nobody);
-            return;
-        };
-        let to = if times == 1 { Holder::Nobody } else { Holder::Fabric(times - 1) };
-        self.change(frame, Holder::Fabric(times), to);
+        self.change(frame, Holder::Device, Holder::Nobody);
     }
 
-    /// A driver with a bug takes a buffer back that the fabric has.
+    /// A driver with a bug takes a buffer back that the device has.
     pub(super) fn steal(&mut self, frame: u32) {
-        self.frames[frame as usize].0 = Holder::Nobody;
-        self.free.push(frame);
+        self.change(frame, Holder::Device, Holder::Nobody);
     }
 
     pub(super) fn bytes(&self, frame: u32) -> &[u8] {
@@ -95,12 +88,11 @@ mod tests {
     fn a_buffer_that_is_used_twice_is_found() {
         let mut pool = Pool::new(2);
         let frame = pool.take().unwrap();
-        pool.send(frame, 2);
-        pool.read(frame);
+        pool.send(frame);
         pool.read(frame);
         assert!(pool.is_home() && pool.wrong.is_none());
         let frame = pool.take().unwrap();
-        pool.send(frame, 1);
+        pool.send(frame);
         pool.steal(frame);
         pool.read(frame);
         assert!(pool.wrong.is_some());

@@ -12,8 +12,8 @@ use lnet_wire::frame::FRAME_HEADER_BYTES;
 use lnet_wire::{FrameHeader, Nid, steer};
 
 use super::app::Posted;
-use super::fabric::{Fabric, Packet};
-use super::lane::{Arrival, Departure, Lane, Surroundings};
+use super::fabric::{Departure, Fabric, Fate, Packet, Passage};
+use super::lane::{Arrival, Lane, Leaving, Surroundings};
 use super::ledger::Ledger;
 use super::node::{self, CREDITS, Identity, Node, PORTALS_USED};
 use super::plan::{MESSAGE_NS, MS, Plan, TRANSACTION_NS, happens};
@@ -40,8 +40,8 @@ pub(super) enum Happening {
         node: usize,
         shard: usize,
     },
-    /// A frame arrives.
-    Arrive(u32),
+    /// A device reads a frame, or a frame arrives.
+    Pass(u32),
     /// The application starts something.
     Act,
     /// The application posts what an operation should have found.
@@ -205,7 +205,7 @@ impl World {
     fn step(&mut self, happening: Happening) {
         match happening {
             Happening::Turn { node, shard } => self.turn(node, shard),
-            Happening::Arrive(slot) => self.arrive(slot),
+            Happening::Pass(slot) => self.pass(slot),
             Happening::Act => self.act(),
             Happening::Post(late) => self.post_late(late),
             Happening::Poll { node, shard, since } => {
@@ -234,7 +234,7 @@ impl World {
             return;
         };
         lane.turn_at = None;
-        let (mut departures, mut handed_over, mut said) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut leaving, mut handed_over, mut said) = (Vec::new(), Vec::new(), Vec::new());
         let room = |lane: &Lane| MESH_ROOM.saturating_sub(lane.heard.len());
         let mut mesh_room: Vec<_> = self.nodes[node].lanes.iter().map(room).collect();
         mesh_room[shard] = 0;
@@ -250,7 +250,7 @@ impl World {
             trace: &mut self.trace,
             plan: &self.plan,
             bugs: &mut self.bugs,
-            departures: &mut departures,
+            leaving: &mut leaving,
             handed_over: &mut handed_over,
             mesh_room: &mut mesh_room,
             said: &mut said,
@@ -273,8 +273,8 @@ impl World {
                 self.request_turn(node, shard, now + 1500);
             }
         }
-        for departure in departures {
-            self.depart(node, &departure);
+        for frame in leaving {
+            self.depart(node, &frame);
         }
         if let Some(next) = next {
             self.request_turn(node, shard, next);
@@ -285,31 +285,66 @@ impl World {
         }
     }
 
-    /// A frame leaves a node.
-    fn depart(&mut self, sender: usize, departure: &Departure) {
-        let Departure { frame, ni, to } = *departure;
+    /// A driver gives a frame to its device.
+    fn depart(&mut self, sender: usize, leaving: &Leaving) {
+        let Leaving { frame, ni, to } = *leaving;
         let pool = self.nodes[sender].send_pool;
         let found = self.locate(&to);
         self.ledger.expect(found.is_some(), "frames go to nodes", || format!("{to}"));
         let Some((node, to_ni)) = found else { return };
-        if !self.fabric.carries(sender, ni) {
-            self.counts.add(Fault::Unplugged);
-            return self.pools[pool].send(frame, 0);
-        }
-        let from = node::nid(&self.plan, sender, ni.0 as u8);
-        let lives = (self.nodes[sender].life, self.nodes[node].life);
-        let fate = self.fabric.fate(&self.plan, &mut self.random, &mut self.counts);
-        self.pools[pool].send(frame, fate.delays_ns.iter().flatten().count() as u32);
-        if self.bugs.strike(Bug::FrameFreedEarly, &mut self.random) && fate.delays_ns[0].is_some() {
+        self.pools[pool].send(frame);
+        if self.bugs.strike(Bug::FrameFreedEarly, &mut self.random) {
             self.pools[pool].steal(frame);
         }
+        let fate = if self.fabric.carries(sender, ni) {
+            self.fabric.fate(&self.plan, &mut self.random, &mut self.counts)
+        } else {
+            self.counts.add(Fault::Unplugged);
+            Fate::LOST
+        };
+        let from = node::nid(&self.plan, sender, ni.0 as u8);
+        let life = self.nodes[sender].life;
+        let departure = Departure { sender, life, pool, frame, node, ni: to_ni, from, fate };
+        let slot = self.fabric.insert(Passage::Departure(departure));
+        let at = self.now + 200 + self.random.bits() % 2000;
+        self.at(at, Happening::Pass(slot));
+    }
+
+    /// A device reads a frame, or a frame arrives.
+    fn pass(&mut self, slot: u32) {
+        match self.fabric.remove(slot) {
+            Some(Passage::Departure(departure)) => self.leave(&departure),
+            Some(Passage::Packet(packet)) => self.arrive(&packet),
+            None => {}
+        }
+    }
+
+    /// The device reads a frame, which is the driver's again.
+    fn leave(&mut self, departure: &Departure) {
+        let Departure { sender, life, pool, frame, node, ni, from, ref fate } = *departure;
+        let blocked = !self.pools[pool].has_free();
+        let bytes = Rc::new(self.pools[pool].bytes(frame).to_vec());
+        self.pools[pool].read(frame);
+        self.check_pool(pool);
         for delay in fate.delays_ns.into_iter().flatten() {
             let flips = self.fabric.flips(&self.plan, &mut self.random, &mut self.counts);
             let astray = (self.fabric.is_faulty && happens(&mut self.random, self.plan.misdirection))
                 .then(|| self.random.bits());
-            let packet = Packet { pool, frame, node, ni: to_ni, from, lives, sender, flips, astray };
-            let slot = self.fabric.insert(packet);
-            self.at(self.now + delay, Happening::Arrive(slot));
+            let lives = (life, self.nodes[node].life);
+            let packet = Packet { bytes: Rc::clone(&bytes), node, ni, from, sender, lives, flips, astray };
+            let slot = self.fabric.insert(Passage::Packet(packet));
+            self.at(self.now + delay, Happening::Pass(slot));
+        }
+        if blocked && self.nodes[sender].send_pool == pool {
+            for shard in 0..self.nodes[sender].lanes.len() {
+                self.request_turn(sender, shard, self.now + 100);
+            }
+        }
+    }
+
+    fn check_pool(&mut self, pool: usize) {
+        if let Some(wrong) = self.pools[pool].wrong.take() {
+            self.ledger.fail("frames are conserved", || wrong);
         }
     }
 
@@ -321,46 +356,33 @@ impl World {
     }
 
     /// A frame arrives at a node.
-    fn arrive(&mut self, slot: u32) {
-        let Some(packet) = self.fabric.remove(slot) else { return };
+    fn arrive(&mut self, packet: &Packet) {
         if packet.lives != (self.nodes[packet.sender].life, self.nodes[packet.node].life) {
             self.counts.add(Fault::Stale);
         }
-        let pool = &mut self.pools[packet.pool];
-        let node = &mut self.nodes[packet.node];
-        let carried = self.fabric.carries(packet.node, packet.ni);
-        let buffer = if carried { node.receive_pool.take() } else { None };
-        if let Some(buffer) = buffer {
-            let mut bytes = std::mem::take(node.receive_pool.bytes_mut(buffer));
-            packet.copy(pool.bytes(packet.frame), &mut bytes);
-            let shard = steered(&bytes, node).map(|own| {
-                packet.astray.map_or(own, |astray| {
-                    let shard = (astray % node.lanes.len() as u64) as usize;
-                    if shard != own {
-                        self.counts.add(Fault::Misdirected);
-                    }
-                    shard
-                })
-            });
-            *node.receive_pool.bytes_mut(buffer) = bytes;
-            match shard {
-                Some(shard) => {
-                    let arrival = Arrival { frame: buffer, ni: packet.ni, from: packet.from };
-                    node.lanes[shard].arrived.push_back(arrival);
-                    self.request_turn(packet.node, shard, self.now + 500);
-                }
-                None => {
-                    self.counts.refused += 1;
-                    node.receive_pool.free(buffer);
-                }
-            }
-        } else {
-            self.counts.add(if carried { Fault::NoBuffer } else { Fault::Unplugged });
+        if !self.fabric.carries(packet.node, packet.ni) {
+            return self.counts.add(Fault::Unplugged);
         }
-        let pool = &mut self.pools[packet.pool];
-        pool.read(packet.frame);
-        let wrong = pool.wrong.take().or_else(|| self.nodes[packet.node].receive_pool.wrong.take());
-        if let Some(wrong) = wrong {
+        let node = &mut self.nodes[packet.node];
+        let Some(buffer) = node.receive_pool.take() else {
+            return self.counts.add(Fault::NoBuffer);
+        };
+        let mut bytes = std::mem::take(node.receive_pool.bytes_mut(buffer));
+        packet.copy_to(&mut bytes);
+        let own = steered(&bytes, node);
+        *node.receive_pool.bytes_mut(buffer) = bytes;
+        let Some(own) = own else {
+            self.counts.refused += 1;
+            return node.receive_pool.free(buffer);
+        };
+        let shard = packet.astray.map_or(own, |astray| (astray % node.lanes.len() as u64) as usize);
+        if shard != own {
+            self.counts.add(Fault::Misdirected);
+        }
+        let arrival = Arrival { frame: buffer, ni: packet.ni, from: packet.from };
+        node.lanes[shard].arrived.push_back(arrival);
+        self.request_turn(packet.node, shard, self.now + 500);
+        if let Some(wrong) = self.nodes[packet.node].receive_pool.wrong.take() {
             self.ledger.fail("frames are conserved", || wrong);
         }
     }
