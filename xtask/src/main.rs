@@ -7,6 +7,7 @@ mod deny;
 mod levels;
 mod run;
 mod setup;
+mod sim;
 mod table;
 mod tidy;
 
@@ -39,6 +40,8 @@ enum Verb {
     Run(run::Options),
     /// Measure Puts beside raw AF_XDP over veth between two network namespaces (needs root)
     Bench(bench::Options),
+    /// Simulate whole nodes over a fabric that loses, doubles, delays and damages frames
+    Sim(sim::Options),
     /// Remove what `run --keep` kept and what killed runs left (needs root)
     Clean,
     /// Check format, lints, documentation and house rules, and run all tests that this machine can
@@ -83,6 +86,7 @@ fn dispatch(cli: Cli) -> Result<()> {
         }
         Verb::Run(options) => run::run(&root, &options),
         Verb::Bench(options) => bench::bench(&root, &options),
+        Verb::Sim(options) => sim::sim(&root, &options),
         Verb::Clean => run::clean(&root),
         Verb::Test { unprivileged } => levels::test(&root, unprivileged),
         Verb::Tidy => {

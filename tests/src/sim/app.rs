@@ -34,6 +34,14 @@ pub(super) struct Posted {
     md: MdHandle,
 }
 
+/// A descriptor for many PUTs.
+pub(super) struct Shared {
+    pub(super) node: usize,
+    shard: usize,
+    md: MdHandle,
+    seed: u64,
+}
+
 /// An entry to be made, on these shards.
 #[derive(Clone)]
 pub(super) struct Late {
@@ -332,10 +340,9 @@ impl World {
 
     /// The descriptor for many PUTs of a shard, and its seed.
     fn shared_md(&mut self, node: usize, shard: usize) -> Option<(MdHandle, u64)> {
-        let life = self.nodes[node].life;
         let mut all = self.shared.iter();
-        if let Some(found) = all.find(|shared| (shared.0, shared.1, shared.2) == (node, life, shard)) {
-            return Some((found.3, found.4));
+        if let Some(found) = all.find(|shared| (shared.node, shared.shard) == (node, shard)) {
+            return Some((found.md, found.seed));
         }
         let seed = self.random.bits();
         let spec = MdSpec {
@@ -348,7 +355,7 @@ impl World {
             user_ptr: NO_OPERATION,
         };
         let md = self.bind(node, shard, &spec, Some(seed))?;
-        self.shared.push((node, life, shard, md, seed));
+        self.shared.push(Shared { node, shard, md, seed });
         Some((md, seed))
     }
 
@@ -377,7 +384,7 @@ impl World {
         let shard = usize::from(md.0.shard().0);
         self.trace.say(|| format!("node {node}/{shard} unlinks {md:?}"));
         let _ = self.nodes[node].lanes[shard].shard.unlink(md);
-        self.shared.retain(|shared| shared.3 != md || shared.0 != node);
+        self.shared.retain(|shared| shared.md != md || shared.node != node);
         self.request_turn(node, shard, self.now + 1);
     }
 

@@ -14,7 +14,10 @@ mod node;
 mod plan;
 mod pool;
 mod report;
+mod rest;
 mod trace;
+mod uplink;
+mod wire;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

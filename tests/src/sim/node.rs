@@ -12,10 +12,11 @@ use lnet_core::{Limits, Shard, ShardConfig};
 use lnet_wire::steer::{PORTALS, Policy, PolicyWord, Spread, initiator_hash};
 use lnet_wire::{Net, NetType, Nid, ProcessId};
 
-use super::lane::{Desk, Lane};
+use super::lane::Lane;
 use super::memory::Memory;
 use super::plan::{MESSAGE_NS, Plan, TRANSACTION_NS};
 use super::pool::Pool;
+use super::uplink::Desk;
 use super::{Bug, Bugs};
 use crate::bpf::random::Random;
 

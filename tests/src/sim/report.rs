@@ -40,6 +40,24 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// All of them, in the order of their counters.
+    pub const ALL: [Self; Self::NAMES.len()] = [
+        Self::Lost,
+        Self::Doubled,
+        Self::Late,
+        Self::Corrupted,
+        Self::Misdirected,
+        Self::Outage,
+        Self::Unplugged,
+        Self::Restart,
+        Self::Stale,
+        Self::NoBuffer,
+        Self::Delayed,
+        Self::Unlinked,
+        Self::Refused,
+        Self::SlowPoll,
+    ];
+
     const NAMES: [&'static str; 14] = [
         "frames lost",
         "frames doubled",

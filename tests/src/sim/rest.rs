@@ -1,0 +1,148 @@
+//! The phases of a run, and what must hold when nothing happens any more.
+
+use lnet_core::lnd::NiId;
+use lnet_core::stats::DropReason;
+
+use super::lane::Lane;
+use super::node::{self, CREDITS, Node, PORTALS_USED};
+use super::pool::Pool;
+use super::world::{BOUND_NS, CHECK_NS, Happening, Phase, World};
+
+impl World {
+    /// Adds what a node has counted to what the run has.
+    pub(super) fn count_node(&mut self, number: usize) {
+        for lane in &self.nodes[number].lanes {
+            self.counts.add_xfer(lane.xfer.counters());
+            for reason in [
+                DropReason::Malformed,
+                DropReason::NotLocal,
+                DropReason::NoSource,
+                DropReason::NoRoute,
+                DropReason::Portal,
+            ] {
+                let dropped = lane.shard.counters().drops(reason).messages;
+                self.ledger.expect(dropped == 0, "no message is dropped without cause", || {
+                    format!("node {number} has dropped {dropped}: {reason}")
+                });
+            }
+        }
+    }
+
+    pub(super) fn check_phase(&mut self) {
+        let now = self.now;
+        match self.phase {
+            Phase::Active => {
+                self.trace.say(|| "faults stop".to_owned());
+                self.phase = Phase::Settling(now + BOUND_NS);
+                self.fabric.is_faulty = false;
+                self.fabric.down.fill([false; 2]);
+                for node in 0..self.nodes.len() {
+                    for shard in 0..self.nodes[node].lanes.len() {
+                        let lane = &mut self.nodes[node].lanes[shard];
+                        lane.end_delays();
+                        for portal in 0..PORTALS_USED as u32 {
+                            lane.shard.clear_lazy(portal).expect("a portal that exists");
+                        }
+                        self.request_turn(node, shard, now + 1);
+                    }
+                }
+            }
+            Phase::Settling(_) if self.open.is_empty() && self.unsent.is_empty() => {
+                self.phase = Phase::Draining(now + BOUND_NS);
+                self.trace.say(|| "all is unlinked".to_owned());
+                self.unlink_all();
+            }
+            Phase::Settling(until) => self.ledger.expect(now < until, "every operation ends", || {
+                format!("without SEND event: {:?}; not unlinked: {:?}", self.unsent, self.open)
+            }),
+            Phase::Draining(_) if self.is_at_rest() => {
+                self.phase = Phase::Over;
+                self.check_rest();
+            }
+            Phase::Draining(until) => {
+                let rest = now < until || self.ledger.violation.is_some();
+                let found = if rest { String::new() } else { self.describe_unrest() };
+                self.ledger.expect(rest, "all comes to rest", || found);
+            }
+            Phase::Over => {}
+        }
+        self.at(now + CHECK_NS, Happening::Check);
+    }
+
+    fn is_at_rest(&self) -> bool {
+        let at_rest =
+            |node: &Node| node.memory.living().next().is_none() && node.lanes.iter().all(Lane::is_at_rest);
+        self.fabric.is_empty() && self.nodes.iter().all(at_rest)
+    }
+
+    fn describe_unrest(&self) -> String {
+        let mut text = format!("fabric empty: {}", self.fabric.is_empty());
+        for (number, node) in self.nodes.iter().enumerate() {
+            let mds: Vec<_> = node.memory.living().collect();
+            text += &format!("\nnode {number}: descriptors {mds:?}");
+            for lane in &node.lanes {
+                text += &format!("\n  {:?} {:?}", lane.xfer.usage(), lane.shard.usage());
+            }
+        }
+        text
+    }
+
+    /// What must hold when nothing happens any more.
+    fn check_rest(&mut self) {
+        for number in 0..self.nodes.len() {
+            self.count_node(number);
+            let node = &self.nodes[number];
+            let shards = node.lanes.len() as u32;
+            let home = [CREDITS.0, CREDITS.1].map(|credits| i64::from(credits.div_ceil(shards).max(1)));
+            for lane in &node.lanes {
+                let usage = lane.shard.usage();
+                let left = [
+                    usage.match_entries,
+                    usage.memory_descs,
+                    usage.delayed,
+                    usage.events,
+                    usage.messages,
+                    usage.trackers,
+                ];
+                self.ledger.expect(left == [0; 6], "nothing is left", || format!("node {number}: {usage:?}"));
+                let interfaces =
+                    (0..u16::from(self.plan.rails)).map(|ni| lane.shard.interface_credits(NiId(ni)));
+                for credits in interfaces {
+                    self.ledger.expect(credits == Some(home[0]), "credits are conserved", || {
+                        format!("node {number}: {credits:?} of {home:?}")
+                    });
+                }
+                let nids =
+                    (0..self.nodes.len()).flat_map(|node| (0..self.plan.rails).map(move |rail| (node, rail)));
+                for (peer, rail) in nids {
+                    let credits = lane.shard.peer_credits(&node::nid(&self.plan, peer, rail));
+                    self.ledger.expect(
+                        credits.is_none_or(|credits| credits == home[1]),
+                        "credits are conserved",
+                        || format!("node {number} to {peer}: {credits:?} of {home:?}"),
+                    );
+                }
+            }
+            let frames = node.receive_pool.is_home();
+            self.ledger
+                .expect(frames, "frames are conserved", || format!("node {number}: frames are not home"));
+        }
+        let frames = self.pools.iter().all(Pool::is_home);
+        self.ledger.expect(frames, "frames are conserved", || "sent frames are not home".to_owned());
+        self.check_operations();
+    }
+
+    fn check_operations(&mut self) {
+        for number in 0..self.ledger.operations.len() {
+            let operation = self.ledger.operations[number].clone();
+            let lives = self.nodes[operation.node].life == operation.life;
+            let holds = !lives || !operation.started || operation.send_events == 1;
+            self.ledger
+                .expect(holds, "events are never lost", || format!("operation {number}: {operation:?}"));
+            let taken = operation.taken.is_some_and(|(node, life)| self.nodes[node].life == life);
+            let holds = !taken || operation.target_events == 1;
+            self.ledger
+                .expect(holds, "events are never lost", || format!("operation {number}: {operation:?}"));
+        }
+    }
+}

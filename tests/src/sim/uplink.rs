@@ -1,0 +1,225 @@
+//! A shard as its transfer machine sees it, watched: what it is given and told goes to the ledger first.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use lnet_core::Shard;
+use lnet_core::lnd::{NiId, RxId, Span, Status, TxId, Uplink, Verdict};
+use lnet_core::stats::DropReason;
+use lnet_core::time::Instant;
+use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, SteerKey};
+use lnet_wire::{Body, Header, Nid};
+
+use super::Bug;
+use super::lane::Surroundings;
+use super::ledger::Leg;
+use super::memory::{Region, differs};
+use super::plan::happens;
+use super::report::Fault;
+
+/// A message that arrives.
+pub(super) struct Receiving {
+    pub(super) message: (u32, Leg),
+    pub(super) header: Header,
+    pub(super) span: Option<Span>,
+}
+
+/// A message whose verdict is delayed.
+pub(super) struct Delayed {
+    pub(super) rx: RxId,
+    pub(super) ni: NiId,
+    pub(super) header: Header,
+    pub(super) message: (u32, Leg),
+    pub(super) until: u64,
+}
+
+/// What a driver knows of the messages of its shard.
+pub(super) struct Desk {
+    pub(super) receiving: Vec<Option<Receiving>>,
+    pub(super) sending: Vec<Option<(u32, Leg)>>,
+    pub(super) delayed: Vec<Delayed>,
+    /// Spans of siblings that were written, and what with: a driver with a bug writes them once more.
+    pub(super) leased: VecDeque<(u64, Span, Vec<u8>)>,
+    /// Whether verdicts are still delayed.
+    pub(super) delays: bool,
+    /// The node and its life.
+    pub(super) life: (usize, u32),
+    pub(super) policies: [PolicyWord; PORTALS],
+    pub(super) shards: u32,
+    pub(super) initiator_hashes: Rc<Vec<(Nid, u32)>>,
+}
+
+/// The shard as its transfer machine sees it, watched.
+pub(super) struct Up<'a, 'b> {
+    pub(super) shard: &'a mut Shard,
+    pub(super) desk: &'a mut Desk,
+    pub(super) around: &'a mut Surroundings<'b>,
+    pub(super) name: &'a str,
+}
+
+impl Up<'_, '_> {
+    /// What the shard says to a message.
+    pub(super) fn decide(
+        &mut self,
+        now: Instant,
+        ni: NiId,
+        rx: RxId,
+        header: &Header,
+        message: (u32, Leg),
+    ) -> Verdict {
+        let unmatched = |shard: &Shard| shard.counters().drops(DropReason::NoMatch).messages;
+        let before = unmatched(self.shard);
+        let verdict = self.shard.header(now, ni, rx, header);
+        let wanted = message.1 == Leg::Request
+            && self.around.ledger.operations[message.0 as usize].entry == Some(self.desk.life);
+        let missed = wanted && unmatched(self.shard) != before;
+        self.around.ledger.expect(!missed, "what has an entry is matched", || format!("{message:?}"));
+        self.conclude(rx, header, message, verdict);
+        verdict
+    }
+
+    /// Notes what was said to a message.
+    pub(super) fn conclude(&mut self, rx: RxId, header: &Header, message: (u32, Leg), verdict: Verdict) {
+        let name = self.name;
+        self.around.trace.say(|| format!("{name} {message:?} {rx:?}: {verdict:?}"));
+        let span = match verdict {
+            Verdict::Drop => {
+                self.desk.receiving[rx.0 as usize] = None;
+                return self.around.ledger.ended(message);
+            }
+            Verdict::Delay => None,
+            Verdict::Deliver(span) => Some(span),
+        };
+        if message.1 == Leg::Request && span.is_some() {
+            self.around.ledger.operations[message.0 as usize].taken = Some(self.desk.life);
+        }
+        if let (Some(span), Body::Get { .. }) = (span, header.body)
+            && let Some(Region::Source(seed)) = self.around.memory.get(span.md)
+        {
+            self.around.ledger.operations[message.0 as usize].source = Some((*seed, span.offset_bytes));
+        }
+        self.desk.receiving[rx.0 as usize] = Some(Receiving { message, header: *header, span });
+    }
+
+    fn check_payload(&mut self, receiving: &Receiving) {
+        let Receiving { message, header, span: Some(span) } = receiving else { return };
+        if span.length_bytes == 0 {
+            return;
+        }
+        let operation = &self.around.ledger.operations[message.0 as usize];
+        let pattern = if message.1 == Leg::Request { Some((operation.seed, 0)) } else { operation.source };
+        let Some((seed, offset)) = pattern else { return };
+        if matches!(self.around.memory.get(span.md), Some(Region::Sink { overlaps: true, .. })) {
+            return;
+        }
+        let found = match self.around.memory.bytes(span) {
+            None => Some("descriptor has ended".to_owned()),
+            Some(bytes) => {
+                differs(seed, offset, bytes).map(|at| format!("differs at byte {at} of {}", bytes.len()))
+            }
+        };
+        if let Some(found) = found {
+            self.around
+                .ledger
+                .fail("payload arrives as it was sent", || format!("{message:?} {header:?}: {found}"));
+        }
+    }
+}
+
+impl Uplink for Up<'_, '_> {
+    fn header(&mut self, now: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict {
+        let Some(message) = self.around.ledger.identify(header) else {
+            self.around.ledger.fail("what arrives was sent", || format!("{header:?}"));
+            return Verdict::Drop;
+        };
+        self.around.ledger.seen(message);
+        let own = self.desk.owner(header).is_none_or(|owner| owner == u32::from(self.shard.id().0));
+        let name = self.name;
+        self.around.ledger.expect(own, "a message reaches the shard that it is for", || {
+            format!("{name} is given {message:?} {header:?}")
+        });
+        let is_put = matches!(header.body, Body::Put { .. });
+        if is_put && self.desk.delays && happens(self.around.random, self.around.plan.delays) {
+            let until = now.0 + self.around.random.bits() % self.around.plan.delay_ns;
+            self.around.counts.add(Fault::Delayed);
+            self.around.trace.say(|| format!("{name} {message:?} {rx:?}: delayed until {until}"));
+            self.desk.delayed.push(Delayed { rx, ni, header: *header, message, until });
+            return Verdict::Delay;
+        }
+        self.decide(now, ni, rx, header, message)
+    }
+
+    fn received(&mut self, now: Instant, rx: RxId, status: Status) {
+        let name = self.name;
+        self.around.trace.say(|| format!("{name} received {rx:?} {status:?}"));
+        if let Some(at) = self.desk.delayed.iter().position(|delayed| delayed.rx == rx) {
+            // The shard has not heard of it.
+            let delayed = self.desk.delayed.swap_remove(at);
+            return self.around.ledger.ended(delayed.message);
+        }
+        let Some(receiving) = self.desk.receiving[rx.0 as usize].take() else {
+            return self
+                .around
+                .ledger
+                .fail("a message ends once at its receiver", || format!("{name} has no {rx:?}"));
+        };
+        if status == Status::Ok {
+            self.check_payload(&receiving);
+        }
+        self.around.ledger.ended(receiving.message);
+        self.shard.received(now, rx, status);
+    }
+
+    fn sent(&mut self, now: Instant, tx: TxId, status: Status) {
+        let Some(message) = self.desk.sending[tx.0 as usize].take() else {
+            return self
+                .around
+                .ledger
+                .fail("a message ends once at its sender", || format!("{tx:?} is not being sent"));
+        };
+        let name = self.name;
+        self.around.trace.say(|| format!("{name} sent {message:?} {status:?}"));
+        if self.around.bugs.strike(Bug::CreditLost, self.around.random) {
+            return;
+        }
+        self.around.ledger.sent(message, status);
+        self.shard.sent(now, tx, status);
+    }
+}
+
+impl Desk {
+    pub(super) fn new(
+        life: (usize, u32),
+        policies: [PolicyWord; PORTALS],
+        shards: u8,
+        initiator_hashes: Rc<Vec<(Nid, u32)>>,
+        incoming: u32,
+        transmits: u32,
+    ) -> Self {
+        Self {
+            receiving: (0..incoming).map(|_| None).collect(),
+            sending: vec![None; transmits as usize],
+            delayed: Vec::new(),
+            leased: VecDeque::new(),
+            delays: true,
+            life,
+            policies,
+            shards: u32::from(shards),
+            initiator_hashes,
+        }
+    }
+
+    /// The shard that a header is for, unless its message's id decides that.
+    fn owner(&self, header: &Header) -> Option<u32> {
+        let (_, hash) = self.initiator_hashes.iter().find(|(nid, _)| *nid == header.source.nid)?;
+        let key = SteerKey::of(header, 0, *hash)?;
+        let policy = self.policies[usize::from(key.portal)];
+        let by_id = policy.unpack() == Some(Policy::Rotor)
+            && matches!(header.body, Body::Put { .. } | Body::Get { .. });
+        (!by_id).then(|| steer::shard_of(&key, policy, self.shards))
+    }
+
+    pub(super) fn shard_of(&self, key: &SteerKey) -> u32 {
+        steer::shard_of(key, self.policies[usize::from(key.portal)], self.shards)
+    }
+}

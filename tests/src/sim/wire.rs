@@ -1,0 +1,127 @@
+//! Frames from the devices of their senders to the drivers of their receivers.
+
+use std::rc::Rc;
+
+use lnet_core::lnd::NiId;
+use lnet_wire::frame::FRAME_HEADER_BYTES;
+use lnet_wire::{FrameHeader, Nid, steer};
+
+use super::Bug;
+use super::fabric::{Departure, Fate, Packet, Passage};
+use super::lane::{Arrival, Leaving};
+use super::node::{self, Node};
+use super::plan::happens;
+use super::report::Fault;
+use super::world::{Happening, World};
+
+impl World {
+    /// A driver gives a frame to its device.
+    pub(super) fn depart(&mut self, sender: usize, leaving: &Leaving) {
+        let Leaving { frame, ni, to } = *leaving;
+        let pool = self.nodes[sender].send_pool;
+        let found = self.locate(&to);
+        self.ledger.expect(found.is_some(), "frames go to nodes", || format!("{to}"));
+        let Some((node, to_ni)) = found else { return };
+        self.pools[pool].send(frame);
+        if self.bugs.strike(Bug::FrameFreedEarly, &mut self.random) {
+            self.pools[pool].steal(frame);
+        }
+        let fate = if self.fabric.carries(sender, ni) {
+            self.fabric.fate(&self.plan, &mut self.random, &mut self.counts)
+        } else {
+            self.counts.add(Fault::Unplugged);
+            Fate::LOST
+        };
+        let from = node::nid(&self.plan, sender, ni.0 as u8);
+        let life = self.nodes[sender].life;
+        let departure = Departure { sender, life, pool, frame, node, ni: to_ni, from, fate };
+        let slot = self.fabric.insert(Passage::Departure(departure));
+        let at = self.now + 200 + self.random.bits() % 2000;
+        self.at(at, Happening::Pass(slot));
+    }
+
+    /// A device reads a frame, or a frame arrives.
+    pub(super) fn pass(&mut self, slot: u32) {
+        match self.fabric.remove(slot) {
+            Some(Passage::Departure(departure)) => self.leave(&departure),
+            Some(Passage::Packet(packet)) => self.arrive(&packet),
+            None => {}
+        }
+    }
+
+    /// The device reads a frame, which is the driver's again.
+    fn leave(&mut self, departure: &Departure) {
+        let Departure { sender, life, pool, frame, node, ni, from, ref fate } = *departure;
+        let blocked = !self.pools[pool].has_free();
+        let bytes = Rc::new(self.pools[pool].bytes(frame).to_vec());
+        self.pools[pool].read(frame);
+        self.check_pool(pool);
+        for delay in fate.delays_ns.into_iter().flatten() {
+            let flips = self.fabric.flips(&self.plan, &mut self.random, &mut self.counts);
+            let astray = (self.fabric.is_faulty && happens(&mut self.random, self.plan.misdirection))
+                .then(|| self.random.bits());
+            let lives = (life, self.nodes[node].life);
+            let packet = Packet { bytes: Rc::clone(&bytes), node, ni, from, sender, lives, flips, astray };
+            let slot = self.fabric.insert(Passage::Packet(packet));
+            self.at(self.now + delay, Happening::Pass(slot));
+        }
+        if blocked && self.nodes[sender].send_pool == pool {
+            for shard in 0..self.nodes[sender].lanes.len() {
+                self.request_turn(sender, shard, self.now + 100);
+            }
+        }
+    }
+
+    fn check_pool(&mut self, pool: usize) {
+        if let Some(wrong) = self.pools[pool].wrong.take() {
+            self.ledger.fail("frames are conserved", || wrong);
+        }
+    }
+
+    fn locate(&self, nid: &Nid) -> Option<(usize, NiId)> {
+        let rails = 0..self.plan.rails;
+        let mut all = (0..self.nodes.len()).flat_map(|node| rails.clone().map(move |rail| (node, rail)));
+        let (node, rail) = all.find(|(node, rail)| node::nid(&self.plan, *node, *rail) == *nid)?;
+        Some((node, NiId(u16::from(rail))))
+    }
+
+    /// A frame arrives at a node.
+    fn arrive(&mut self, packet: &Packet) {
+        if packet.lives != (self.nodes[packet.sender].life, self.nodes[packet.node].life) {
+            self.counts.add(Fault::Stale);
+        }
+        if !self.fabric.carries(packet.node, packet.ni) {
+            return self.counts.add(Fault::Unplugged);
+        }
+        let node = &mut self.nodes[packet.node];
+        let Some(buffer) = node.receive_pool.take() else {
+            return self.counts.add(Fault::NoBuffer);
+        };
+        let mut bytes = std::mem::take(node.receive_pool.bytes_mut(buffer));
+        packet.copy_to(&mut bytes);
+        let own = steered(&bytes, node);
+        *node.receive_pool.bytes_mut(buffer) = bytes;
+        let Some(own) = own else {
+            self.counts.refused += 1;
+            return node.receive_pool.free(buffer);
+        };
+        let shard = packet.astray.map_or(own, |astray| (astray % node.lanes.len() as u64) as usize);
+        if shard != own {
+            self.counts.add(Fault::Misdirected);
+        }
+        let arrival = Arrival { frame: buffer, ni: packet.ni, from: packet.from };
+        node.lanes[shard].arrived.push_back(arrival);
+        self.request_turn(packet.node, shard, self.now + 500);
+        if let Some(wrong) = self.nodes[packet.node].receive_pool.wrong.take() {
+            self.ledger.fail("frames are conserved", || wrong);
+        }
+    }
+}
+
+/// The shard that a frame is steered to; `None` if it is none of ours.
+fn steered(bytes: &[u8], node: &Node) -> Option<usize> {
+    let head = bytes.first_chunk::<FRAME_HEADER_BYTES>()?;
+    let key = FrameHeader::decode(head, bytes.len()).ok()?.key;
+    let policy = node.policies[usize::from(key.portal)];
+    Some(steer::shard_of(&key, policy, node.lanes.len() as u32) as usize)
+}

@@ -1,0 +1,62 @@
+//! The simulator: some hundred seeds without a violation, and a seed for each bug that finds it.
+//!
+//! `cargo xtask sim` runs more of them, and faster.
+
+use std::sync::Mutex;
+
+use lnet_tests::sim::{self, Bug, Counts, Fault, Options, Tracing};
+
+const RUNS: u64 = 300;
+
+#[test]
+fn no_checker_finds_anything_and_every_fault_is_injected() {
+    let sums = Mutex::new(Counts::default());
+    std::thread::scope(|scope| {
+        for worker in 0..2 {
+            let sums = &sums;
+            scope.spawn(move || {
+                for seed in (1..=RUNS).filter(|seed| seed % 2 == worker) {
+                    let outcome = sim::run(seed, &Options::DEFAULT);
+                    let violation = outcome.violation;
+                    assert!(violation.is_none(), "{violation:?}; `cargo xtask sim --seed {seed} --trace`");
+                    *sums.lock().unwrap() += &outcome.counts;
+                }
+            });
+        }
+    });
+    let counts = sums.into_inner().unwrap();
+    assert_eq!(counts.runs, RUNS);
+    for fault in Fault::ALL {
+        assert!(counts.injected(fault) > 0, "{fault:?} did not happen:\n{counts}");
+    }
+    assert!(counts.lent > 0 && counts.resumed > 0 && counts.refused > 0, "{counts}");
+}
+
+#[test]
+fn each_bug_is_found() {
+    // A seed that finds it; `cargo xtask sim --bugs` shows the first ones.
+    for (bug, seed) in [
+        (Bug::NoDuplicateWindow, 1),
+        (Bug::AckBeforeData, 1),
+        (Bug::CreditLost, 1),
+        (Bug::FrameFreedEarly, 1),
+        (Bug::MisdirectedKept, 2),
+        (Bug::IdReused, 2),
+        (Bug::LeaseOutlivesMd, 2),
+    ] {
+        let options = Options { bug: Some(bug), ..Options::DEFAULT };
+        let found = (seed..seed + 20).any(|seed| sim::run(seed, &options).violation.is_some());
+        assert!(found, "{} is not found by seed {seed} or those after it", bug.name());
+    }
+    assert_eq!(Bug::ALL.len(), 7);
+}
+
+#[test]
+fn a_seed_says_all() {
+    let lines = |seed| sim::run(seed, &Options { tracing: Tracing::Last(1000), ..Options::DEFAULT }).lines;
+    for seed in 5..8 {
+        let first = lines(seed);
+        assert!(!first.is_empty());
+        assert!(first == lines(seed), "two runs of seed {seed} differ");
+    }
+}
