@@ -175,7 +175,7 @@ impl World {
         if happens(&mut self.random, self.plan.unlinks) {
             return self.unlink_any();
         }
-        let count = if self.random.once_in(4) { 1 + self.random.below(12) } else { 1 };
+        let count = if self.random.once_in(4) { 1 + self.random.below(self.plan.burst) } else { 1 };
         let node = self.random.below(self.nodes.len());
         let shard = self.random.below(self.nodes[node].lanes.len());
         let target = (node + 1 + self.random.below(self.nodes.len() - 1)) % self.nodes.len();

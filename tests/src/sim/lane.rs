@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use lnet_core::Shard;
 use lnet_core::handle::{EqHandle, ShardId};
-use lnet_core::lnd::{NiId, Verdict};
+use lnet_core::lnd::{Cause, NiId, Verdict};
 use lnet_core::shard::mesh::MeshMessage;
 use lnet_core::time::Instant;
 use lnet_core::xfer::{Action, Arrived, HoldId, Outgoing, Replay, Xfer};
@@ -158,6 +158,18 @@ impl Lane {
                     .fail("a descriptor lives as long as its spans", || format!("{span:?} is written")),
             }
         }
+    }
+
+    /// The driver gives up a device.
+    pub(super) fn fail_interface(
+        &mut self,
+        now: Instant,
+        ni: NiId,
+        cause: Cause,
+        around: &mut Surroundings<'_>,
+    ) {
+        let Self { shard, xfer, desk, name, .. } = self;
+        xfer.fail_interface(now, ni, cause, &mut Up { shard, desk, around, name });
     }
 
     /// When the next turn is to be, if nothing arrives.

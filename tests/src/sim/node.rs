@@ -43,8 +43,32 @@ const LIMITS: Limits = Limits {
     interfaces: 2,
 };
 
+/// The same, with little more than is needed for anything to go on.
+const LIMITS_TIGHT: Limits =
+    Limits { requests: 10, responses: 6, incoming: 5, delayed: 4, peers: 6, unlimited_events: 2, ..LIMITS };
+
+const XFER_LIMITS: XferLimits = XferLimits {
+    messages: 96,
+    incoming: LIMITS.incoming,
+    partials: 12,
+    peers: 16,
+    flows: 24,
+    frames: 256,
+    held: 24,
+};
+
+const XFER_LIMITS_TIGHT: XferLimits = XferLimits {
+    messages: 10,
+    incoming: LIMITS_TIGHT.incoming,
+    partials: 2,
+    peers: 6,
+    flows: 9,
+    frames: 40,
+    held: 2,
+};
+
 /// Slots of a lane's two event queues.
-pub(super) const EVENT_SLOTS: [u32; 2] = [600, 100];
+const EVENT_SLOTS: [u32; 2] = [600, 100];
 
 /// The NID of an interface.
 pub(super) fn nid(plan: &Plan, node: usize, rail: u8) -> Nid {
@@ -102,6 +126,7 @@ impl Node {
         plan: &Plan,
         identity: &Identity,
         (life, incarnation): (u32, u64),
+        datagram_max_bytes: u32,
         send_pool: usize,
         random: &mut Random,
         bugs: &Bugs,
@@ -120,6 +145,8 @@ impl Node {
         let topology = Topology::new(interfaces.collect()).with_tunables(tunables);
         let steering = Steering { shard_count: shards, policies };
         let topology = Arc::new(if plan.mesh { topology.with_steering(steering) } else { topology });
+        let (limits, xfer_limits) =
+            if plan.tight { (LIMITS_TIGHT, XFER_LIMITS_TIGHT) } else { (LIMITS, XFER_LIMITS) };
         let secret = [random.bits(), random.bits()];
         let lane = |shard: u8| {
             let mut new = Shard::new(ShardConfig {
@@ -127,7 +154,7 @@ impl Node {
                 shard_count: shards,
                 interface_cookie: u64::from(life) << 32 | number as u64,
                 pid: ProcessId::LUSTRE_PID,
-                limits: LIMITS,
+                limits,
                 topology: Arc::clone(&topology),
                 hash_seed: random.bits(),
             });
@@ -136,15 +163,6 @@ impl Node {
             for portal in (0..PORTALS_USED as u32).filter(|portal| plan.lazy >> portal & 1 != 0) {
                 new.set_lazy(portal).expect("a portal that exists");
             }
-            let limits = XferLimits {
-                messages: 96,
-                partials: 12,
-                peers: 16,
-                flows: 24,
-                frames: 256,
-                held: 24,
-                ..XferLimits::for_shard(&LIMITS)
-            };
             let mut xfer = Xfer::new(XferConfig {
                 shard: ShardId(shard),
                 shard_count: shards,
@@ -154,9 +172,9 @@ impl Node {
                 initiator_hash: initiator_hash(&nid(plan, number, 0)),
                 policies,
                 nids: (0..plan.rails).map(|rail| nid(plan, number, rail)).collect(),
-                datagram_max_bytes: vec![plan.datagram_max_bytes[number]; usize::from(plan.rails)],
+                datagram_max_bytes: vec![datagram_max_bytes; usize::from(plan.rails)],
                 receive_bytes: plan.receive_frames * 4096 / u32::from(shards),
-                limits,
+                limits: xfer_limits,
                 times: XferTimes {
                     message: Duration::from_nanos(MESSAGE_NS),
                     hold: Duration::from_micros(500),
@@ -172,10 +190,10 @@ impl Node {
                 policies,
                 shards,
                 Rc::clone(initiator_hashes),
-                LIMITS.incoming,
-                LIMITS.transmits(),
+                limits.incoming,
+                limits.transmits(),
             );
-            Lane::new(new, xfer, queues, desk, limits.held, format!("{number}.{life}/{shard}"))
+            Lane::new(new, xfer, queues, desk, xfer_limits.held, format!("{number}.{life}/{shard}"))
         };
         Self {
             life,

@@ -66,6 +66,20 @@ pub(super) struct Plan {
     pub(super) mesh: bool,
     /// Portals on which PUTs wait for an entry, a bit each.
     pub(super) lazy: u64,
+    /// A shard's driver does not go round for a while.
+    pub(super) stalls: u32,
+    /// For so long at most.
+    pub(super) stall_ns: u64,
+    /// Times that the MTU of the whole fabric changes.
+    pub(super) mtu_changes: u32,
+    /// Times that a driver gives up a device.
+    pub(super) failures: u32,
+    /// Times that portals become lazy, or cease to be.
+    pub(super) lazy_changes: u32,
+    /// Whether all tables are small.
+    pub(super) tight: bool,
+    /// Operations that begin at once, at most.
+    pub(super) burst: usize,
     /// Nothing happens that may make a message fail.
     pub(super) gentle: bool,
 }
@@ -76,9 +90,10 @@ impl Plan {
         let nodes = nodes.unwrap_or_else(|| 2 + random.below(3));
         let gentle = random.once_in(3);
         let calm = random.once_in(6);
+        let most = if gentle { 500 } else { random.pick(&[2000, 2000, 2000, 5000]) };
         let mut rate =
             |most: usize| if calm || random.once_in(3) { 0 } else { random.below(most + 1) as u32 };
-        let (loss, duplication, reordering) = (rate(if gentle { 500 } else { 2000 }), rate(1500), rate(2000));
+        let (loss, duplication, reordering) = (rate(most), rate(1500), rate(2000));
         let (corruption, misdirection) = (rate(500), rate(3000));
         let (restarts, outages) =
             if gentle { (0, 0) } else { (rate(3).saturating_sub(1), rate(3).saturating_sub(1)) };
@@ -87,6 +102,15 @@ impl Plan {
         let active_ns = if slow { 20_000 * MS } else { random.pick(&[2, 20, 20, 200]) * MS };
         let delay_most = if gentle { 20 * MS } else { random.pick(&[3 * MS, 20 * MS, 3000 * MS]) };
         let large = random.once_in(4);
+        let late_most = match (gentle, slow) {
+            (true, _) => MS,
+            (false, false) => 4000 * MS,
+            (false, true) => 15_000 * MS,
+        };
+        let tight = !gentle && random.once_in(4);
+        let rarely = |random: &mut Random, most: usize| {
+            if calm || !random.once_in(3) { 0 } else { random.below(most + 1) as u32 }
+        };
         Self {
             shards: (0..nodes).map(|_| random.pick(&[1, 1, 2, 3])).collect(),
             rails: random.pick(&[1, 1, 2]),
@@ -99,7 +123,7 @@ impl Plan {
             misdirection,
             latency_ns: random.pick(&[5, 20, 20, 200]) * US,
             jitter_ns: random.pick(&[0, 1, 10, 100]) * US,
-            late_ns: random.pick(&[50 * US, MS, 20 * MS, if gentle { MS } else { 4000 * MS }]),
+            late_ns: random.pick(&[50 * US, MS, 20 * MS, late_most]),
             restarts,
             outages,
             operations: 10 + random.below(if gentle { 60 } else { 150 }) as u32,
@@ -114,6 +138,13 @@ impl Plan {
             receive_frames: if gentle { 256 } else { random.pick(&[24, 64, 256]) },
             payload_crc: corruption != 0 || random.once_in(2),
             budget: random.pick(&[1, 8, 32]),
+            stalls: rarely(random, 500),
+            stall_ns: if gentle { 5 * MS } else { random.pick(&[MS, 20 * MS, 500 * MS]) },
+            mtu_changes: rarely(random, 3),
+            failures: if gentle { 0 } else { rarely(random, 3) },
+            lazy_changes: if gentle { 0 } else { rarely(random, 6) },
+            tight,
+            burst: if gentle { 8 } else { random.pick(&[1, 8, 8, 50]) },
             mesh: !random.once_in(3),
             // PUTs that wait hold credits, so others may time out.
             lazy: if gentle && active_ns > MESSAGE_NS / 2 { 0 } else { random.bits() & random.bits() },

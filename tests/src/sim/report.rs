@@ -35,6 +35,16 @@ pub enum Fault {
     Unlinked,
     /// An operation finds no event slot or other room.
     Refused,
+    /// A driver does not go round for a while.
+    Stalled,
+    /// The MTU of the fabric changes.
+    MtuChanged,
+    /// A frame is lost because it is longer than the MTU.
+    TooLong,
+    /// A driver gives up a device.
+    DeviceGivenUp,
+    /// A portal becomes lazy, or ceases to be.
+    LazyChanged,
     /// An event waited for its poll for longer than a millisecond.
     SlowPoll,
 }
@@ -55,10 +65,15 @@ impl Fault {
         Self::Delayed,
         Self::Unlinked,
         Self::Refused,
+        Self::Stalled,
+        Self::MtuChanged,
+        Self::TooLong,
+        Self::DeviceGivenUp,
+        Self::LazyChanged,
         Self::SlowPoll,
     ];
 
-    const NAMES: [&'static str; 14] = [
+    const NAMES: [&'static str; 19] = [
         "frames lost",
         "frames doubled",
         "frames late",
@@ -72,6 +87,11 @@ impl Fault {
         "verdicts delayed",
         "descriptors unlinked",
         "requests refused",
+        "drivers stalled",
+        "changes of the mtu",
+        "frames longer than the mtu",
+        "devices given up",
+        "portals made lazy or not",
         "slow polls of events",
     ];
 }

@@ -93,6 +93,10 @@ impl World {
         if !self.fabric.carries(packet.node, packet.ni) {
             return self.counts.add(Fault::Unplugged);
         }
+        let length = packet.bytes.len() as u32;
+        if length > self.datagram_max_bytes[packet.node] || length > self.datagram_max_bytes[packet.sender] {
+            return self.counts.add(Fault::TooLong);
+        }
         let node = &mut self.nodes[packet.node];
         let Some(buffer) = node.receive_pool.take() else {
             return self.counts.add(Fault::NoBuffer);

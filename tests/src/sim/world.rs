@@ -5,14 +5,15 @@ use std::collections::{BTreeSet, BinaryHeap};
 use std::rc::Rc;
 
 use lnet_core::handle::ShardId;
+use lnet_core::lnd::{Cause, NiId};
 use lnet_core::time::Instant;
 
 use super::app::{Late, Posted, Shared};
 use super::fabric::Fabric;
 use super::lane::{Lane, Surroundings};
 use super::ledger::Ledger;
-use super::node::{self, Identity, Node};
-use super::plan::{MESSAGE_NS, MS, Plan, TRANSACTION_NS};
+use super::node::{self, Identity, Node, PORTALS_USED};
+use super::plan::{MESSAGE_NS, MS, Plan, TRANSACTION_NS, happens};
 use super::pool::Pool;
 use super::report::{Counts, Fault};
 use super::trace::Trace;
@@ -20,7 +21,7 @@ use super::{Bug, Bugs, Options, Outcome};
 use crate::bpf::random::Random;
 
 /// Once faults have stopped, all operations end within this time.
-pub(super) const BOUND_NS: u64 = 2 * (TRANSACTION_NS + 2 * MESSAGE_NS) + 4000 * MS;
+pub(super) const BOUND_NS: u64 = 2 * (TRANSACTION_NS + 2 * MESSAGE_NS) + 16_000 * MS;
 /// Steps of a run that never comes to rest.
 const STEPS_MAX: u64 = 5_000_000;
 /// Messages between shards of a node that wait, at most.
@@ -49,6 +50,18 @@ pub(super) enum Happening {
         since: u64,
     },
     Restart(usize),
+    /// The MTU of the whole fabric changes.
+    Mtu,
+    /// The drivers of a node give up one of its devices.
+    Fail {
+        node: usize,
+        rail: u16,
+    },
+    /// A portal of a node becomes lazy, or ceases to be.
+    Lazy {
+        node: usize,
+        portal: u32,
+    },
     Rail {
         node: usize,
         rail: usize,
@@ -85,6 +98,8 @@ pub(super) struct World {
     pub(super) trace: Trace,
     pub(super) bugs: Bugs,
     pub(super) phase: Phase,
+    /// What each node can send and take.
+    pub(super) datagram_max_bytes: Vec<u32>,
     /// Entries that were made.
     pub(super) posted: Vec<Posted>,
     /// Entries to be made later.
@@ -122,6 +137,7 @@ impl World {
             trace: Trace::new(options.tracing),
             bugs,
             phase: Phase::Active,
+            datagram_max_bytes: plan.datagram_max_bytes.clone(),
             posted: Vec::new(),
             late: Vec::new(),
             open: BTreeSet::new(),
@@ -143,7 +159,8 @@ impl World {
         self.pools.push(Pool::new(self.plan.send_frames));
         let pool = self.pools.len() - 1;
         let identity = &self.identities[number];
-        Node::new(&self.plan, identity, (life, incarnation), pool, &mut self.random, &self.bugs)
+        let bytes = self.datagram_max_bytes[number];
+        Node::new(&self.plan, identity, (life, incarnation), bytes, pool, &mut self.random, &self.bugs)
     }
 
     /// Has something happen.
@@ -173,19 +190,7 @@ impl World {
             let at = start + self.random.bits() % plan.active_ns;
             self.at(at, Happening::Act);
         }
-        for _ in 0..plan.restarts {
-            let at = start + self.random.bits() % plan.active_ns;
-            let node = self.random.below(self.nodes.len());
-            self.at(at, Happening::Restart(node));
-        }
-        for _ in 0..plan.outages {
-            let from = start + self.random.bits() % plan.active_ns;
-            let length = self.random.bits() % plan.active_ns;
-            let (node, rail) =
-                (self.random.below(self.nodes.len()), self.random.below(usize::from(plan.rails)));
-            self.at(from, Happening::Rail { node, rail, down: true });
-            self.at(from + length, Happening::Rail { node, rail, down: false });
-        }
+        self.plan_faults(&plan);
         self.at(start + plan.active_ns, Happening::Check);
         let mut steps = 0;
         while self.phase != Phase::Over && self.ledger.violation.is_none() {
@@ -211,6 +216,9 @@ impl World {
                 self.poll_events(node, shard);
             }
             Happening::Restart(node) => self.restart(node),
+            Happening::Mtu => self.change_mtu(),
+            Happening::Fail { node, rail } => self.fail_device(node, NiId(rail)),
+            Happening::Lazy { node, portal } => self.change_lazy(node, portal),
             Happening::Rail { node, rail, down } => {
                 self.trace.say(|| format!("node {node} rail {rail} down: {down}"));
                 let down = down && self.phase == Phase::Active;
@@ -223,6 +231,39 @@ impl World {
         }
     }
 
+    fn plan_faults(&mut self, plan: &Plan) {
+        let start = self.now;
+        for _ in 0..plan.restarts {
+            let at = start + self.random.bits() % plan.active_ns;
+            let node = self.random.below(self.nodes.len());
+            self.at(at, Happening::Restart(node));
+        }
+        for _ in 0..plan.outages {
+            let from = start + self.random.bits() % plan.active_ns;
+            let length = self.random.bits() % plan.active_ns;
+            let (node, rail) =
+                (self.random.below(self.nodes.len()), self.random.below(usize::from(plan.rails)));
+            self.at(from, Happening::Rail { node, rail, down: true });
+            self.at(from + length, Happening::Rail { node, rail, down: false });
+        }
+        for _ in 0..plan.mtu_changes {
+            let at = start + self.random.bits() % plan.active_ns;
+            self.at(at, Happening::Mtu);
+        }
+        for _ in 0..plan.failures {
+            let at = start + self.random.bits() % plan.active_ns;
+            let node = self.random.below(self.nodes.len());
+            let rail = self.random.below(usize::from(plan.rails)) as u16;
+            self.at(at, Happening::Fail { node, rail });
+        }
+        for _ in 0..plan.lazy_changes {
+            let at = start + self.random.bits() % plan.active_ns;
+            let node = self.random.below(self.nodes.len());
+            let portal = self.random.below(PORTALS_USED) as u32;
+            self.at(at, Happening::Lazy { node, portal });
+        }
+    }
+
     fn turn(&mut self, node: usize, shard: usize) {
         let now = self.now;
         let Some(lane) = self.nodes[node].lanes.get_mut(shard).filter(|lane| lane.turn_at == Some(now))
@@ -230,15 +271,35 @@ impl World {
             return;
         };
         lane.turn_at = None;
+        if self.phase == Phase::Active && happens(&mut self.random, self.plan.stalls) {
+            self.counts.add(Fault::Stalled);
+            let at = now + 1 + self.random.bits() % self.plan.stall_ns;
+            return self.request_turn(node, shard, at);
+        }
+        self.with_lane(node, shard, |lane, around| lane.turn(Instant(now), around));
+        let has_free = self.pools[self.nodes[node].send_pool].has_free();
+        let lane = &mut self.nodes[node].lanes[shard];
+        let polls = lane.shard.usage().events != 0 && !std::mem::replace(&mut lane.is_polled, true);
+        if let Some(next) = lane.next_turn(now, has_free) {
+            self.request_turn(node, shard, next);
+        }
+        if polls {
+            let at = now + 1 + self.random.bits() % self.plan.poll_ns;
+            self.at(at, Happening::Poll { node, shard, since: now });
+        }
+    }
+
+    /// Does something with a lane, and carries on what comes of it.
+    fn with_lane(&mut self, node: usize, shard: usize, act: impl FnOnce(&mut Lane, &mut Surroundings<'_>)) {
+        let now = self.now;
         let (mut leaving, mut handed_over, mut said) = (Vec::new(), Vec::new(), Vec::new());
         let room = |lane: &Lane| MESH_ROOM.saturating_sub(lane.heard.len());
         let mut mesh_room: Vec<_> = self.nodes[node].lanes.iter().map(room).collect();
         mesh_room[shard] = 0;
         let Node { lanes, memory, receive_pool, send_pool, .. } = &mut self.nodes[node];
-        let pool = *send_pool;
         let mut around = Surroundings {
             memory,
-            send_pool: &mut self.pools[pool],
+            send_pool: &mut self.pools[*send_pool],
             receive_pool,
             ledger: &mut self.ledger,
             random: &mut self.random,
@@ -251,10 +312,7 @@ impl World {
             mesh_room: &mut mesh_room,
             said: &mut said,
         };
-        let lane = &mut lanes[shard];
-        lane.turn(Instant(now), &mut around);
-        let next = lane.next_turn(now, self.pools[pool].has_free());
-        let polls = lane.shard.usage().events != 0 && !std::mem::replace(&mut lane.is_polled, true);
+        act(&mut lanes[shard], &mut around);
         for (to, arrival) in handed_over {
             self.nodes[node].lanes[usize::from(to)].arrived.push_back(arrival);
             self.request_turn(node, usize::from(to), now + 500);
@@ -272,12 +330,52 @@ impl World {
         for frame in leaving {
             self.depart(node, &frame);
         }
-        if let Some(next) = next {
-            self.request_turn(node, shard, next);
+    }
+
+    /// All nodes hear of it at once.
+    fn change_mtu(&mut self) {
+        if self.phase != Phase::Active {
+            return;
         }
-        if polls {
-            let at = now + 1 + self.random.bits() % self.plan.poll_ns;
-            self.at(at, Happening::Poll { node, shard, since: now });
+        self.counts.add(Fault::MtuChanged);
+        let bytes = self.random.pick(&[1472, 2000, 8972]);
+        self.trace.say(|| format!("datagrams are at most {bytes} bytes long"));
+        self.datagram_max_bytes.fill(bytes);
+        for node in 0..self.nodes.len() {
+            for shard in 0..self.nodes[node].lanes.len() {
+                for ni in 0..u16::from(self.plan.rails) {
+                    self.nodes[node].lanes[shard].xfer.set_datagram_max(NiId(ni), bytes);
+                }
+                self.request_turn(node, shard, self.now + 1);
+            }
+        }
+    }
+
+    fn fail_device(&mut self, node: usize, ni: NiId) {
+        if self.phase != Phase::Active {
+            return;
+        }
+        self.counts.add(Fault::DeviceGivenUp);
+        self.trace.say(|| format!("node {node} gives up {ni:?}"));
+        let now = Instant(self.now);
+        for shard in 0..self.nodes[node].lanes.len() {
+            self.with_lane(node, shard, |lane, around| lane.fail_interface(now, ni, Cause::Device, around));
+            self.request_turn(node, shard, now.0 + 1);
+        }
+    }
+
+    fn change_lazy(&mut self, node: usize, portal: u32) {
+        if self.phase != Phase::Active {
+            return;
+        }
+        let lazy = self.random.once_in(2);
+        self.counts.add(Fault::LazyChanged);
+        self.trace.say(|| format!("node {node} portal {portal} is lazy: {lazy}"));
+        for shard in 0..self.nodes[node].lanes.len() {
+            let lane = &mut self.nodes[node].lanes[shard].shard;
+            let changed = if lazy { lane.set_lazy(portal) } else { lane.clear_lazy(portal) };
+            changed.expect("a portal that exists");
+            self.request_turn(node, shard, self.now + 1);
         }
     }
 
