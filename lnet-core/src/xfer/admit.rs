@@ -7,7 +7,7 @@ use super::inflow::Inflow;
 use super::peer::Peer;
 use super::record::Cargo;
 use super::reply::Reply;
-use super::session::Worth;
+use super::session::{self, Worth};
 use super::state::Xfer;
 use super::stats::XferDrop;
 use crate::list::{List, NONE};
@@ -23,13 +23,14 @@ impl Xfer {
         let address = (frame.ni, frame.from);
         if known == NONE || self.inflows[known].token != transfer.session {
             let worth = self.tokens.worth(now, transfer.incarnation, transfer.shard, transfer.session);
-            let good = worth == Worth::Fresh || (worth == Worth::Aged && known != NONE);
-            if !good {
+            // An aged one may be of frames that came before its sender was forgotten: it begins nothing.
+            let begun = self.inflows.get(known).is_some_and(|inflow| inflow.window_begun);
+            if worth != Worth::Fresh && !(worth == Worth::Aged && begun) {
                 let (ni, nid) = address;
                 self.reply(Reply::Reset { ni, nid, shard: transfer.shard, session: transfer.session });
                 return Err(XferDrop::UnknownSession);
             }
-            if known != NONE {
+            if known != NONE && session::is_newer(transfer.session, self.inflows[known].token) {
                 self.inflows[known].token = transfer.session;
             }
         }

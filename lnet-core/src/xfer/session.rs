@@ -65,11 +65,28 @@ impl Tokens {
     }
 }
 
+/// Whether a token was made after another one.
+pub(super) const fn is_newer(token: u64, than: u64) -> bool {
+    // The time is at the top, and wraps.
+    (token >> MAC_BITS).wrapping_sub(than >> MAC_BITS) << MAC_BITS >> 63 == 0 && token != than
+}
+
 const _: () = assert!(RENEWAL_NS < FRESH_UNITS << UNIT_SHIFT);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_two_tokens_one_is_newer() {
+        let tokens = Tokens::new([1, 2]);
+        let at = |units: u64| tokens.make(Instant(units << UNIT_SHIFT), 77, 3);
+        let last = (1 << TIME_BITS) - 1;
+        for (old, new) in [(5, 6), (5, 1000), (last, last + 1), (last - 3, last + 3)] {
+            assert!(is_newer(at(new), at(old)) && !is_newer(at(old), at(new)), "{old} {new}");
+        }
+        assert!(!is_newer(at(5), at(5)));
+    }
 
     #[test]
     fn tokens_are_for_one_sender_one_life_and_some_time() {

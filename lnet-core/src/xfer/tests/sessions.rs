@@ -112,6 +112,26 @@ fn a_receiver_that_has_forgotten_a_silent_sender_takes_it_again_but_none_of_its_
 }
 
 #[test]
+fn an_old_frame_does_not_begin_the_window_of_a_sender_that_was_forgotten_and_speaks_again() {
+    let mut network = network();
+    put(&mut network, 0, 10);
+    network.run(SECOND);
+    let frames = network.log.clone();
+    network.run(SECOND * 40);
+    assert_eq!(network.nodes[1].shards[0].xfer.usage().inflows, 0);
+    // What it says first is no message, but a word about one.
+    network.nodes[0].shards[0].up.delays = vec![7];
+    let (now, to) = (network.now, network.nodes[0].nids[0]);
+    network.nodes[1].put(now, &to, 0, 7, 1, 10);
+    network.run(SECOND);
+    assert_eq!(network.nodes[1].shards[0].xfer.usage().inflows, 1);
+    for frame in frames.iter().filter(|frame| frame.header.kind == Kind::Data) {
+        network.nodes[1].receive(network.now, frame);
+    }
+    assert_eq!(network.nodes[1].arrived(), [(0, Status::Ok)]);
+}
+
+#[test]
 fn more_peers_than_there_is_room_for_take_turns() {
     let mut nodes = vec![Node::new(1, 1, 1)];
     nodes.extend((2..22).map(|host| Node::new(host, 1, 1)));
