@@ -12,7 +12,7 @@ use super::inflow::AckDue;
 use super::message::Stage;
 use super::peer::{Asking, Session};
 use super::reply::Reply;
-use super::session::FRESH_NS;
+use super::session::{self, FRESH_NS};
 use super::state::Xfer;
 use super::stats::XferDrop;
 use super::{Action, Arrived};
@@ -70,8 +70,11 @@ impl Xfer {
         let former = core::mem::replace(&mut self.contacts.slab[contact].peer, peer);
         self.contacts.answered(contact);
         let entry = &mut self.peers.slab[peer];
+        // Answers to questions by several ways may overtake each other.
+        let former_token = entry.session.as_ref().map(|session| session.token);
+        let token = frame.transfer.session;
         entry.session = Some(Session {
-            token: frame.transfer.session,
+            token: former_token.filter(|former| !session::is_newer(token, *former)).unwrap_or(token),
             since: now,
             shards: u32::from(handshake.shards),
             datagram_max_bytes: handshake.datagram_max_bytes,

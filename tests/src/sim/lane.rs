@@ -243,7 +243,7 @@ impl Lane {
                 }
                 let name = &self.name;
                 around.trace.say(|| format!("{name} submits {message:?} {:?}", transmit.header.destination));
-                self.desk.sending[transmit.tx.0 as usize] = Some(message);
+                self.desk.sending[transmit.tx.0 as usize] = Some((message, now.0));
             }
         }
     }

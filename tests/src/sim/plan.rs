@@ -147,7 +147,11 @@ impl Plan {
             burst: if gentle { 8 } else { random.pick(&[1, 8, 8, 50]) },
             mesh: !random.once_in(3),
             // PUTs that wait hold credits, so others may time out.
-            lazy: if gentle && active_ns > MESSAGE_NS / 2 { 0 } else { random.bits() & random.bits() },
+            lazy: if gentle && (active_ns > MESSAGE_NS / 2 || random.once_in(2)) {
+                0
+            } else {
+                random.bits() & random.bits()
+            },
             gentle,
         }
     }

@@ -110,6 +110,8 @@ pub struct Counts {
     pub frames: u64,
     /// Frames that were not as they were sent, found by their receiver.
     pub refused: u64,
+    /// The longest time that a message took where nothing happened that may make it fail.
+    pub longest_ns: u64,
     /// Messages that the shards of a node have exchanged.
     pub mesh: u64,
     /// Fragments that were written into a descriptor of a sibling shard.
@@ -172,6 +174,7 @@ impl Counts {
             row(&format!("injected: {name}"), count);
         }
         row("frames refused by their checksum", self.refused);
+        row("longest message of gentle runs, us", self.longest_ns / 1000);
         row("messages between shards of a node", self.mesh);
         row("fragments into lent spans", self.lent);
         row("messages that waited at their shard", self.resumed);
@@ -201,6 +204,7 @@ impl AddAssign<&Self> for Counts {
         self.messages += other.messages;
         self.frames += other.frames;
         self.refused += other.refused;
+        self.longest_ns = self.longest_ns.max(other.longest_ns);
         self.mesh += other.mesh;
         self.lent += other.lent;
         self.resumed += other.resumed;

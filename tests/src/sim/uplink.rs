@@ -36,7 +36,7 @@ pub(super) struct Delayed {
 /// What a driver knows of the messages of its shard.
 pub(super) struct Desk {
     pub(super) receiving: Vec<Option<Receiving>>,
-    pub(super) sending: Vec<Option<(u32, Leg)>>,
+    pub(super) sending: Vec<Option<((u32, Leg), u64)>>,
     pub(super) delayed: Vec<Delayed>,
     /// Spans of siblings that were written, and what with: a driver with a bug writes them once more.
     pub(super) leased: VecDeque<(u64, Span, Vec<u8>)>,
@@ -171,7 +171,7 @@ impl Uplink for Up<'_, '_> {
     }
 
     fn sent(&mut self, now: Instant, tx: TxId, status: Status) {
-        let Some(message) = self.desk.sending[tx.0 as usize].take() else {
+        let Some((message, since)) = self.desk.sending[tx.0 as usize].take() else {
             return self
                 .around
                 .ledger
@@ -183,6 +183,11 @@ impl Uplink for Up<'_, '_> {
             return;
         }
         self.around.ledger.sent(message, status);
+        let plan = self.around.plan;
+        if plan.gentle && plan.lazy == 0 && plan.delays == 0 && plan.stalls == 0 {
+            let longest = &mut self.around.counts.longest_ns;
+            *longest = (*longest).max(now.0 - since);
+        }
         self.shard.sent(now, tx, status);
     }
 }

@@ -8,6 +8,7 @@ use lnet_wire::frame::Kind;
 use super::super::XferDrop;
 use super::wire::{Network, Node};
 use crate::lnd::{Cause, Status};
+use crate::time::Instant;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -129,6 +130,26 @@ fn an_old_frame_does_not_begin_the_window_of_a_sender_that_was_forgotten_and_spe
         network.nodes[1].receive(network.now, frame);
     }
     assert_eq!(network.nodes[1].arrived(), [(0, Status::Ok)]);
+}
+
+#[test]
+fn a_session_does_not_go_back_to_an_older_token() {
+    let mut network = network();
+    let nids = network.nodes[1].nids.clone();
+    // Tokens tell the time in units of 2^30 ns: the late answer brings one of the unit before.
+    network.now = Instant((2 << 30) - 1000);
+    network.nodes[0].put(network.now, &nids[1], 1, 4, 0, 10);
+    let hello = network.nodes[0].poll(network.now);
+    network.nodes[1].receive(network.now, &hello[0]);
+    let late = network.nodes[1].poll(network.now);
+    network.now = Instant((2 << 30) + 1000);
+    network.nodes[0].put(network.now, &nids[0], 0, 4, 1, 10);
+    network.run(SECOND / 1000);
+    assert_eq!(network.nodes[1].arrived(), [(1, Status::Ok)]);
+    network.nodes[0].receive(network.now, &late[0]);
+    network.run(SECOND);
+    network.assert_all_arrived(0, 1, 2);
+    assert_eq!(network.nodes[0].counters()[0].dropped(XferDrop::BadAck), 0);
 }
 
 #[test]
