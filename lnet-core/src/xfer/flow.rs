@@ -82,6 +82,12 @@ impl Flow {
         self.outstanding.is_empty() && !self.has_more()
     }
 
+    /// Whether frames go the way by which the peer was heard last.
+    #[inline]
+    pub(super) fn takes_detour(&self, now: Instant) -> bool {
+        self.detour_until.is_some_and(|until| now < until)
+    }
+
     /// Whether there is something to send.
     #[inline]
     pub(super) fn has_more(&self) -> bool {

@@ -68,6 +68,7 @@ impl Xfer {
             None => self.new_peer(now, frame.transfer.incarnation, address).ok_or(XferDrop::PeersFull)?,
         };
         let former = core::mem::replace(&mut self.contacts.slab[contact].peer, peer);
+        self.contacts.slab[contact].datagram_max_bytes = Some(handshake.datagram_max_bytes);
         self.contacts.answered(contact);
         let entry = &mut self.peers.slab[peer];
         // Answers to questions by several ways may overtake each other.

@@ -225,7 +225,7 @@ impl Xfer {
             let Cargo::Fragment { message, offset, length } = self.records[pending].cargo else {
                 return self.notice_frame(now, flow_slot, pending, token);
             };
-            let room = self.room_bytes(flow_slot, message, offset, length)?;
+            let room = self.room_bytes(now, flow_slot, message, offset, length)?;
             if room < length && !self.split(flow_slot, pending, room) {
                 return None;
             }
@@ -234,41 +234,51 @@ impl Xfer {
         if self.records.used_count() + self.records_kept >= self.records.capacity() {
             return None;
         }
-        let message = self.next_message(flow_slot)?;
+        let message = self.next_message(now, flow_slot)?;
         let offset = self.messages[message].next_offset;
         let rest = self.messages[message].total_bytes() - offset;
-        let length = self.room_bytes(flow_slot, message, offset, rest)?;
+        let length = self.room_bytes(now, flow_slot, message, offset, rest)?;
         let record = self.cut(message, offset, length);
         self.flows[flow_slot].pending.push_front(&mut self.records, record);
         self.message_frame(now, flow_slot, record, token)
     }
 
     /// The message whose turn it is: of those begun, several fragments for each of the queue.
-    fn next_message(&self, slot: u32) -> Option<u32> {
+    fn next_message(&self, now: Instant, slot: u32) -> Option<u32> {
         let flow = &self.flows[slot];
         let (begun, queued) = (flow.begun.first(), flow.queue.first());
         let Some(message) = self.messages.get(queued) else { return (begun != NONE).then_some(begun) };
-        let room = self.datagram_max(flow.peer, message.transmit.ni) - HEADERS_BYTES;
+        let room = self.datagram_max(now, slot, queued) - HEADERS_BYTES;
         let may_begin = flow.begun_count < BEGUN_MAX || message.total_bytes() <= room;
         let queue_first = begun == NONE || (may_begin && flow.turn >= TURN_FRAGMENTS);
         Some(if queue_first { queued } else { begun })
     }
 
     /// How much of `length` bytes at `offset` of a message one frame takes; `None` if the window is full.
-    fn room_bytes(&self, flow: u32, message: u32, offset: u32, length: u32) -> Option<u32> {
-        let flow = &self.flows[flow];
+    fn room_bytes(&self, now: Instant, flow: u32, message: u32, offset: u32, length: u32) -> Option<u32> {
         let headers = if offset == 0 { HEADERS_BYTES } else { FRAME_HEADER_BYTES as u32 };
-        let room = self.datagram_max(flow.peer, self.messages[message].transmit.ni) - headers;
+        let room = self.datagram_max(now, flow, message) - headers;
+        let flow = &self.flows[flow];
         let taken = if room >= length { length } else { room / FRAGMENT_UNIT_BYTES * FRAGMENT_UNIT_BYTES };
         let cost = frame_cost(headers + taken);
         let fits = flow.in_flight_bytes + cost <= flow.congestion.window_bytes();
         (fits || flow.in_flight_bytes == 0 || flow.probes_due != 0).then_some(taken)
     }
 
-    fn datagram_max(&self, peer: u32, ni: NiId) -> u32 {
+    /// The longest datagram that goes the way of a message's frames.
+    fn datagram_max(&self, now: Instant, flow: u32, message: u32) -> u32 {
+        let message = &self.messages[message];
+        let (ni, contact) = if self.flows[flow].takes_detour(now) {
+            let (ni, nid) = self.peers.slab[self.flows[flow].peer].address;
+            (ni, self.contacts.find(ni, &nid))
+        } else {
+            (message.transmit.ni, Some(message.contact))
+        };
         let own = self.datagram_max_bytes[usize::from(ni.0)];
-        let theirs = self.peers.slab[peer].session.as_ref().map_or(own, |session| session.datagram_max_bytes);
-        own.min(theirs)
+        let told = contact.and_then(|contact| self.contacts.slab[contact].datagram_max_bytes);
+        let peer = &self.peers.slab[self.flows[flow].peer];
+        let theirs = told.or(peer.session.as_ref().map(|session| session.datagram_max_bytes));
+        theirs.map_or(own, |theirs| own.min(theirs))
     }
 
     /// Takes the next fragment of a message.
@@ -366,7 +376,7 @@ impl Xfer {
     /// Puts further small messages that are ready into a frame; returns its length.
     fn bundle_more(&mut self, now: Instant, flow: u32, number: u64, mut datagram_bytes: u32) -> u32 {
         let first = self.bundle[0];
-        let limit = self.datagram_max(self.flows[flow].peer, self.messages[first].transmit.ni);
+        let limit = self.datagram_max(now, flow, first);
         while self.bundle.len() < BUNDLE_MAX {
             let slot = self.flows[flow].queue.first();
             let Some(message) = self.messages.get(slot) else { break };
@@ -458,7 +468,7 @@ impl Xfer {
     #[inline]
     fn path(&self, now: Instant, flow: u32, message: u32) -> (NiId, Nid) {
         let flow = &self.flows[flow];
-        if flow.detour_until.is_some_and(|until| now < until) {
+        if flow.takes_detour(now) {
             return self.peers.slab[flow.peer].address;
         }
         let transmit = &self.messages[message].transmit;

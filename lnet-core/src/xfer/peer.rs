@@ -36,6 +36,8 @@ pub(super) struct Contact {
     /// The incarnation that has answered under it, or [`NONE`].
     pub(super) peer: u32,
     pub(super) asking: Option<Asking>,
+    /// The longest datagram that it takes, once it has said so.
+    pub(super) datagram_max_bytes: Option<u32>,
     /// Messages that wait for the answer.
     pub(super) waiting: List<Queued>,
     /// Messages that go there.
@@ -143,6 +145,7 @@ impl Contacts {
             ni,
             peer: NONE,
             asking: None,
+            datagram_max_bytes: None,
             waiting: List::new(),
             references: 1,
             bucket,
@@ -210,6 +213,7 @@ pub(super) struct Session {
     pub(super) token: u64,
     pub(super) since: Instant,
     pub(super) shards: u32,
+    /// The longest datagram that it takes by the interface that was asked last.
     pub(super) datagram_max_bytes: u32,
     pub(super) policies: [PolicyWord; PORTALS],
 }

@@ -156,8 +156,7 @@ impl Xfer {
         flow.congestion.probed();
         if flow.congestion.probes().is_multiple_of(DETOUR_PROBES) {
             let until = now + DETOUR;
-            flow.detour_until =
-                if flow.detour_until.is_some_and(|until| now < until) { None } else { Some(until) };
+            flow.detour_until = if flow.takes_detour(now) { None } else { Some(until) };
         }
         self.counters.probes += 1;
     }

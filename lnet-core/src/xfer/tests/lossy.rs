@@ -5,8 +5,8 @@ use core::time::Duration;
 
 use lnet_wire::frame::Kind;
 
-use super::wire::{Faults, Network, Node, ROTOR};
-use crate::lnd::{Cause, Status};
+use super::wire::{Faults, Frame, Network, Node, ROTOR};
+use crate::lnd::{Cause, NiId, Status};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -144,6 +144,32 @@ fn a_dead_rail_is_gone_around() {
     network.nodes[0].put(now, &nids[0], 0, 4, 3, 300_000);
     network.run(SECOND * 3);
     network.assert_all_arrived(0, 1, 4);
+}
+
+#[test]
+fn frames_of_a_detour_fit_the_rail_that_they_take() {
+    const SHORT: u32 = 1000;
+    let mut network = pair(1, (1, 1));
+    let nids = network.nodes[1].nids.clone();
+    for node in &mut network.nodes {
+        node.shards[0].xfer.set_datagram_max(NiId(1), SHORT);
+    }
+    for number in [1, 0, 1] {
+        let (now, count) = (network.now, network.nodes[0].sent().len() as u64);
+        network.nodes[0].put(now, &nids[number as usize], number, 4, count, 10);
+        network.run(SECOND / 10);
+    }
+    network.dead = vec![0];
+    for number in 3..13 {
+        let now = network.now;
+        let length = if number == 3 { 100_000 } else { 400 };
+        network.nodes[0].put(now, &nids[0], 0, 4, number, length);
+    }
+    network.run(SECOND * 3);
+    network.assert_all_arrived(0, 1, 13);
+    let by_short = network.log.iter().filter(|frame| frame.ni.0 == 1);
+    let longest = by_short.map(Frame::length).max();
+    assert!(longest.is_some_and(|length| length > SHORT / 2 && length <= SHORT), "{longest:?}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use lnet_wire::frame::{FRAGMENT_UNIT_BYTES, Handshake, Kind};
+use lnet_wire::frame::{FRAGMENT_UNIT_BYTES, HANDSHAKE_BYTES, Handshake, Kind};
 use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, SteerKey};
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
@@ -28,6 +28,18 @@ pub(super) struct Frame {
     pub(super) payload: Vec<u8>,
     pub(super) records: Vec<(u16, Header, Vec<u8>)>,
     pub(super) handshake: Option<Handshake>,
+}
+
+impl Frame {
+    /// Bytes of its datagram.
+    pub(super) fn length(&self) -> u32 {
+        let body = match self.header.kind {
+            Kind::Hello | Kind::Welcome => HANDSHAKE_BYTES,
+            _ => self.lnet.map_or(0, |_| 96) + self.payload.len(),
+        };
+        let records: usize = self.records.iter().map(|(_, _, payload)| 112 + payload.len()).sum();
+        (88 + body + records) as u32
+    }
 }
 
 /// What a shard would do.
@@ -286,11 +298,7 @@ impl Shard {
             Content::Handshake => frame.handshake = Some(self.xfer.handshake(out.ni)),
             Content::Nothing | Content::Padding => {}
         }
-        let length = 88
-            + frame.lnet.map_or(0, |_| 96)
-            + frame.payload.len()
-            + frame.records.iter().map(|(_, _, payload)| 112 + payload.len()).sum::<usize>();
-        assert!(length <= DATAGRAM as usize, "{length} bytes");
+        assert!(frame.length() <= DATAGRAM, "{} bytes", frame.length());
         frame
     }
 
