@@ -126,7 +126,7 @@ impl Node {
         plan: &Plan,
         identity: &Identity,
         (life, incarnation): (u32, u64),
-        datagram_max_bytes: u32,
+        datagram_max_bytes: [u32; 2],
         send_pool: usize,
         random: &mut Random,
         bugs: &Bugs,
@@ -172,7 +172,7 @@ impl Node {
                 initiator_hash: initiator_hash(&nid(plan, number, 0)),
                 policies,
                 nids: (0..plan.rails).map(|rail| nid(plan, number, rail)).collect(),
-                datagram_max_bytes: vec![datagram_max_bytes; usize::from(plan.rails)],
+                datagram_max_bytes: datagram_max_bytes[..usize::from(plan.rails)].to_vec(),
                 receive_bytes: plan.receive_frames * 4096 / u32::from(shards),
                 limits: xfer_limits,
                 times: XferTimes {

@@ -24,8 +24,8 @@ pub(super) struct Plan {
     pub(super) rails: u8,
     /// Whether all interfaces are on one net.
     pub(super) same_net: bool,
-    /// Longest datagram of each node.
-    pub(super) datagram_max_bytes: Vec<u32>,
+    /// Longest datagram of each node by each of its rails.
+    pub(super) datagram_max_bytes: Vec<[u32; 2]>,
     pub(super) loss: u32,
     pub(super) duplication: u32,
     pub(super) reordering: u32,
@@ -115,7 +115,11 @@ impl Plan {
             shards: (0..nodes).map(|_| random.pick(&[1, 1, 2, 3])).collect(),
             rails: random.pick(&[1, 1, 2]),
             same_net: random.once_in(2),
-            datagram_max_bytes: (0..nodes).map(|_| random.pick(&[1472, 1472, 3500, 8972, 65_507])).collect(),
+            datagram_max_bytes: {
+                let rails = [65_507, if random.once_in(3) { 1472 } else { 65_507 }];
+                let node = |_| random.pick(&[1472, 1472, 3500, 8972, 65_507]);
+                (0..nodes).map(node).map(|bytes| rails.map(|rail: u32| rail.min(bytes))).collect()
+            },
             loss,
             duplication,
             reordering,

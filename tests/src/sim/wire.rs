@@ -22,6 +22,11 @@ impl World {
         let found = self.locate(&to);
         self.ledger.expect(found.is_some(), "frames go to nodes", || format!("{to}"));
         let Some((node, to_ni)) = found else { return };
+        let length = self.pools[pool].bytes(frame).len();
+        let longest = self.datagram_max_bytes[sender][usize::from(ni.0)];
+        self.ledger.expect(length <= longest as usize, "frames fit their interface", || {
+            format!("{length} bytes by an interface that takes {longest}")
+        });
         self.pools[pool].send(frame);
         if self.bugs.strike(Bug::FrameFreedEarly, &mut self.random) {
             self.pools[pool].steal(frame);
@@ -94,7 +99,7 @@ impl World {
             return self.counts.add(Fault::Unplugged);
         }
         let length = packet.bytes.len() as u32;
-        if length > self.datagram_max_bytes[packet.node] || length > self.datagram_max_bytes[packet.sender] {
+        if length > self.datagram_max_bytes[packet.node][usize::from(packet.ni.0)] {
             return self.counts.add(Fault::TooLong);
         }
         let node = &mut self.nodes[packet.node];

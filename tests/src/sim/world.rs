@@ -98,8 +98,8 @@ pub(super) struct World {
     pub(super) trace: Trace,
     pub(super) bugs: Bugs,
     pub(super) phase: Phase,
-    /// What each node can send and take.
-    pub(super) datagram_max_bytes: Vec<u32>,
+    /// What each node can send and take, by rail.
+    pub(super) datagram_max_bytes: Vec<[u32; 2]>,
     /// Entries that were made.
     pub(super) posted: Vec<Posted>,
     /// Entries to be made later.
@@ -340,7 +340,7 @@ impl World {
         self.counts.add(Fault::MtuChanged);
         let bytes = self.random.pick(&[1472, 2000, 8972]);
         self.trace.say(|| format!("datagrams are at most {bytes} bytes long"));
-        self.datagram_max_bytes.fill(bytes);
+        self.datagram_max_bytes.fill([bytes; 2]);
         for node in 0..self.nodes.len() {
             for shard in 0..self.nodes[node].lanes.len() {
                 for ni in 0..u16::from(self.plan.rails) {
