@@ -1,4 +1,6 @@
-//! The only blocking point of a shard: an `io_uring` that watches descriptors.
+//! What shards use `io_uring` for: to wait, and to exchange datagrams ([`udp`]).
+//!
+//! A shard's only blocking point is a ring that watches descriptors.
 //!
 //! A shard that has nothing to do arms its [`Waiter`], looks once more into everything that others may have
 //! filled meanwhile, and blocks. Whoever gives it work afterwards calls [`Waker::wake`], which costs a
@@ -12,6 +14,7 @@
 #![allow(unsafe_code)]
 
 mod sleep;
+pub mod udp;
 mod waiter;
 
 pub use sleep::Waker;

@@ -433,7 +433,7 @@ fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd, WaitError> {
 }
 
 /// Time was up, a signal arrived, or completions must be taken first.
-fn is_passing(error: &std::io::Error) -> bool {
+pub(super) fn is_passing(error: &std::io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN))
 }
 
@@ -442,7 +442,7 @@ fn is_cancelled(result: i32) -> bool {
     result == -Errno::CANCELED.raw_os_error()
 }
 
-fn refused(error: &std::io::Error) -> WaitError {
+pub(super) fn refused(error: &std::io::Error) -> WaitError {
     match Errno::from_io_error(error) {
         Some(Errno::PERM | Errno::ACCESS) => {
             let sysctl = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled");

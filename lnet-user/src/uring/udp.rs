@@ -1,0 +1,522 @@
+//! Datagrams over one `io_uring`: several UDP sockets that one shard drives.
+//!
+//! Every socket has one receive under way that goes on by itself (multishot `recvmsg`); the kernel takes the
+//! buffers for it from a ring of them. Datagrams are sent from a pool of buffers, many in one system call.
+//!
+//! Invariants:
+//! - The kernel uses no memory that an [`Endpoint`] has freed: before it does that it ends what is under way,
+//!   and where it cannot, it gives the memory up.
+//! - There is a completion for each buffer, each send and each socket at most, and room for all of them: no
+//!   completion is ever lost.
+//! - What is under way belongs to the thread that started it, so a thread that finds another's ends that first.
+//!
+//! Nothing is allocated after [`Endpoint::new`].
+
+mod buffers;
+mod error;
+mod memory;
+mod send;
+mod socket;
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests;
+
+use core::fmt;
+use core::mem::size_of;
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::thread::ThreadId;
+
+use io_uring::types::{CancelBuilder, Fd, RecvMsgOut, SubmitArgs, Timespec};
+use io_uring::{IoUring, cqueue, opcode, squeue};
+use rustix::io::Errno;
+
+use super::waiter::{is_passing, refused};
+use buffers::{Buffer, Buffers, GROUP};
+use send::Sends;
+
+pub use error::UdpError;
+pub use socket::{Instruction, UdpSocket};
+
+/// Bytes in front of a datagram in its buffer (`struct io_uring_recvmsg_out`), with the address behind them.
+const HEAD_BYTES: usize = 16 + size_of::<libc::sockaddr_in6>();
+/// How long the kernel may take to end what is under way.
+const END_PATIENCE: Duration = Duration::from_secs(2);
+const END_INTERVAL: Duration = Duration::from_millis(10);
+/// Tells a receive's user data from a send's.
+const RECEIVE: u64 = 1 << 32;
+
+/// Sizes of an [`Endpoint`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EndpointConfig {
+    /// Datagrams that have arrived and were not given back; a power of two, at most 32768.
+    pub receive_buffers: u16,
+    /// Datagrams that are being sent, at most 32768.
+    pub send_buffers: u16,
+    /// Bytes of the longest datagram, at most 65535: longer ones are not sent, and dropped when they arrive.
+    pub datagram_max_bytes: u32,
+}
+
+/// A datagram that has arrived. It holds a buffer of its endpoint: give it back with [`Endpoint::give_back`].
+#[derive(PartialEq, Eq, Debug)]
+#[must_use = "its buffer is to be given back"]
+pub struct Received {
+    /// Number of the socket that it came to.
+    pub socket: u16,
+    /// Where it came from.
+    pub from: IpAddr,
+    buffer: Buffer,
+    start: u32,
+    length: u32,
+}
+
+/// A datagram that the kernel refused to send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// Number of the socket that it was to leave by.
+    pub socket: u16,
+    /// Where it was to go.
+    pub to: SocketAddr,
+    /// Why not.
+    pub errno: Errno,
+}
+
+/// What an [`Endpoint`] has counted.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct EndpointCounters {
+    /// Datagrams that the kernel took to be sent.
+    pub sent: u64,
+    /// Datagrams that it refused.
+    pub refused: u64,
+    /// Datagrams that arrived whole.
+    pub received: u64,
+    /// Datagrams that arrived and were longer than a buffer.
+    pub too_long: u64,
+    /// Receives that ended with an error.
+    pub receive_failures: u64,
+}
+
+/// Where the receive of a socket stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Receiving {
+    /// It is to be started.
+    Idle,
+    UnderWay,
+    /// It has ended with an error, and is started again by [`Endpoint::retry_failed`].
+    Failed,
+}
+
+/// A completed receive.
+struct Filled {
+    socket: u16,
+    buffer: Buffer,
+    length: u32,
+}
+
+/// The UDP sockets of one shard, over one ring. May be moved between threads; it is best driven by one.
+pub struct Endpoint {
+    ring: IoUring,
+    sockets: Vec<UdpSocket>,
+    receiving: Vec<Receiving>,
+    /// Whether a receive is to be started, as far as there are buffers for it.
+    has_idle: bool,
+    /// What every receive is told; never moves.
+    request: Box<libc::msghdr>,
+    /// What the kernel uses; `None` only while it is dropped.
+    shared: Option<Shared>,
+    filled: VecDeque<Filled>,
+    refusals: VecDeque<Refusal>,
+    unsubmitted: u32,
+    driver: Option<ThreadId>,
+    counters: EndpointCounters,
+}
+
+struct Shared {
+    buffers: Buffers,
+    sends: Sends,
+}
+
+// SAFETY: `request` holds no pointers but null, and the rest may be sent.
+unsafe impl Send for Endpoint {}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint").field("sockets", &self.sockets).finish_non_exhaustive()
+    }
+}
+
+impl Endpoint {
+    /// An endpoint over these sockets, which are known by their places from now on.
+    ///
+    /// # Errors
+    /// [`UdpError`] when io_uring is not permitted or lacks what is needed, or there is no memory.
+    pub fn new(sockets: Vec<UdpSocket>, config: &EndpointConfig) -> Result<Self, UdpError> {
+        let EndpointConfig { receive_buffers, send_buffers, datagram_max_bytes } = *config;
+        let fits = receive_buffers.is_power_of_two()
+            && (1..=1 << 15).contains(&send_buffers)
+            && (1..=u32::from(u16::MAX)).contains(&datagram_max_bytes)
+            && (1..=1024).contains(&sockets.len());
+        if !fits {
+            let sockets = sockets.len();
+            return Err(UdpError::Sizes { receive_buffers, send_buffers, datagram_max_bytes, sockets });
+        }
+        let ring = make_ring(usize::from(receive_buffers), usize::from(send_buffers), sockets.len())?;
+        let memory = |source| UdpError::System { operation: "mmap", source };
+        let slot_bytes = (HEAD_BYTES + datagram_max_bytes as usize).next_multiple_of(64);
+        let buffers = Buffers::new(receive_buffers, slot_bytes).map_err(memory)?;
+        let sends = Sends::new(send_buffers, datagram_max_bytes as usize).map_err(memory)?;
+        // SAFETY: all zeros is a message without anything.
+        let mut request: Box<libc::msghdr> = Box::new(unsafe { core::mem::zeroed() });
+        request.msg_namelen = size_of::<libc::sockaddr_in6>() as u32;
+        // SAFETY: the endpoint frees the buffers only when nothing is under way.
+        unsafe { buffers.register(&ring) }.map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::INVAL) => UdpError::Unsupported { feature: "rings of buffers" },
+            source => UdpError::System {
+                operation: "IORING_REGISTER_PBUF_RING",
+                source: source.unwrap_or(Errno::IO),
+            },
+        })?;
+        let mut endpoint = Self {
+            receiving: vec![Receiving::Idle; sockets.len()],
+            has_idle: true,
+            filled: VecDeque::with_capacity(usize::from(receive_buffers)),
+            refusals: VecDeque::with_capacity(usize::from(send_buffers)),
+            ring,
+            sockets,
+            request,
+            shared: Some(Shared { buffers, sends }),
+            unsubmitted: 0,
+            driver: None,
+            counters: EndpointCounters::default(),
+        };
+        endpoint.try_receive()?;
+        Ok(endpoint)
+    }
+
+    /// Starts and ends a receive: nothing else tells whether the kernel can.
+    fn try_receive(&mut self) -> Result<(), UdpError> {
+        self.attend();
+        self.enter()?;
+        self.reap();
+        if self.counters.receive_failures != 0 {
+            return Err(UdpError::Unsupported { feature: "multishot recvmsg" });
+        }
+        if !self.end_all() {
+            return Err(UdpError::Unsupported { feature: "synchronous cancellation" });
+        }
+        self.driver = None;
+        Ok(())
+    }
+
+    /// The sockets, by their numbers.
+    #[must_use]
+    pub fn sockets(&self) -> &[UdpSocket] {
+        &self.sockets
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn counters(&self) -> &EndpointCounters {
+        &self.counters
+    }
+
+    /// Becomes readable when something has arrived or ended.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring is open as long as `self` lives.
+        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
+    }
+
+    /// Whether [`Endpoint::turn`] would find something, or a receive is to be started.
+    #[must_use]
+    pub fn has_work(&mut self) -> bool {
+        let waits = self.unsubmitted != 0 || !self.filled.is_empty() || !self.refusals.is_empty();
+        waits || self.driver.is_none() || self.needs_start() || self.ring.submission().taskrun() || {
+            !self.ring.completion().is_empty()
+        }
+    }
+
+    fn needs_start(&mut self) -> bool {
+        self.has_idle && self.shared().buffers.is_stocked()
+    }
+
+    /// Takes in what the kernel has to say, and starts receives. Call it once a turn, before
+    /// [`Endpoint::poll_received`] and [`Endpoint::poll_refusal`].
+    ///
+    /// # Errors
+    /// The kernel's refusal to go on.
+    pub fn turn(&mut self) -> Result<(), UdpError> {
+        self.attend();
+        if self.unsubmitted != 0 || self.ring.submission().taskrun() {
+            self.enter()?;
+        }
+        self.reap();
+        Ok(())
+    }
+
+    /// Starts the receives again that ended with an error.
+    pub fn retry_failed(&mut self) {
+        for receiving in &mut self.receiving {
+            if *receiving == Receiving::Failed {
+                *receiving = Receiving::Idle;
+                self.has_idle = true;
+            }
+        }
+    }
+
+    /// Whether a receive has ended with an error and was not started again.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.receiving.contains(&Receiving::Failed)
+    }
+
+    /// The datagram that arrived next.
+    #[inline]
+    pub fn poll_received(&mut self) -> Option<Received> {
+        while let Some(Filled { socket, mut buffer, length }) = self.filled.pop_front() {
+            let bytes = self.shared.as_mut().expect(LIVES).buffers.bytes_mut(&mut buffer);
+            // The kernel says no more than it has written.
+            let written = &bytes[..length as usize];
+            if let Ok(out) = RecvMsgOut::parse(written, &self.request)
+                && !out.is_payload_truncated()
+                && let Some(from) = read_address(out.name_data())
+            {
+                let length = out.payload_data().len() as u32;
+                self.counters.received += 1;
+                return Some(Received { socket, from, buffer, start: HEAD_BYTES as u32, length });
+            }
+            self.counters.too_long += 1;
+            self.shared().buffers.give_back(buffer);
+        }
+        None
+    }
+
+    /// The bytes of a datagram.
+    #[inline]
+    pub fn bytes_mut(&mut self, received: &mut Received) -> &mut [u8] {
+        let (start, length) = (received.start as usize, received.length as usize);
+        &mut self.shared().buffers.bytes_mut(&mut received.buffer)[start..start + length]
+    }
+
+    /// Lets the kernel use a datagram's buffer again.
+    #[inline]
+    pub fn give_back(&mut self, received: Received) {
+        self.shared().buffers.give_back(received.buffer);
+    }
+
+    /// What the kernel refused to send next.
+    pub fn poll_refusal(&mut self) -> Option<Refusal> {
+        self.refusals.pop_front()
+    }
+
+    /// Whether there is a buffer to send from.
+    #[must_use]
+    #[inline]
+    pub fn has_room(&mut self) -> bool {
+        self.shared().sends.has_room()
+    }
+
+    /// Has `write` fill a buffer, of which it says how many bytes it has written; they go to `to` with the next
+    /// [`Endpoint::flush`] or [`Endpoint::turn`].
+    ///
+    /// # Panics
+    /// If there is no buffer, no such socket, or more bytes were written than there are.
+    #[inline]
+    pub fn send(&mut self, socket: u16, to: SocketAddr, write: impl FnOnce(&mut [u8]) -> usize) {
+        let fd = self.sockets[usize::from(socket)].raw_fd();
+        let (slot, entry) = self.shared().sends.begin((socket, fd), to, write);
+        self.push(&entry.user_data(u64::from(slot)));
+    }
+
+    /// Hands the kernel all datagrams at once that were filled.
+    ///
+    /// # Errors
+    /// The kernel's refusal to go on.
+    #[inline]
+    pub fn flush(&mut self) -> Result<(), UdpError> {
+        if self.unsubmitted == 0 {
+            return Ok(());
+        }
+        self.attend();
+        self.enter()?;
+        self.reap();
+        Ok(())
+    }
+
+    /// Sees to it that this thread is the one whose receives are under way.
+    #[inline]
+    fn attend(&mut self) {
+        let thread = std::thread::current().id();
+        if self.driver != Some(thread) {
+            self.take_over(thread);
+        }
+        if self.needs_start() {
+            self.start_receives();
+        }
+    }
+
+    #[cold]
+    fn take_over(&mut self, thread: ThreadId) {
+        if self.driver.is_some() && !self.end_all() {
+            tracing::error!("receives of another thread do not end; datagrams may be late");
+        }
+        self.driver = Some(thread);
+    }
+
+    fn start_receives(&mut self) {
+        self.has_idle = false;
+        for socket in 0..self.sockets.len() {
+            if self.receiving[socket] != Receiving::Idle {
+                continue;
+            }
+            let fd = Fd(self.sockets[socket].raw_fd());
+            let entry = opcode::RecvMsgMulti::new(fd, &raw const *self.request, GROUP).build();
+            self.push(&entry.user_data(RECEIVE | socket as u64));
+            self.receiving[socket] = Receiving::UnderWay;
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, entry: &squeue::Entry) {
+        // SAFETY: what the entry points to belongs to `self`, does not move, and is freed only when nothing is
+        // under way.
+        let pushed = unsafe { self.ring.submission().push(entry) };
+        assert!(pushed.is_ok(), "the ring has room for each send and each receive");
+        self.unsubmitted += 1;
+    }
+
+    /// Hands the kernel what was pushed, and lets it do what it has put off.
+    #[inline]
+    fn enter(&mut self) -> Result<(), UdpError> {
+        match self.ring.submitter().submit() {
+            Ok(_) => {}
+            Err(error) if is_passing(&error) => {}
+            Err(error) => return Err(system("io_uring_enter", &error)),
+        }
+        self.unsubmitted = self.ring.submission().len() as u32;
+        Ok(())
+    }
+
+    /// Notes what has completed.
+    #[inline]
+    fn reap(&mut self) {
+        let Self { ring, receiving, has_idle, shared, filled, refusals, counters, .. } = self;
+        let Shared { buffers, sends } = shared.as_mut().expect(LIVES);
+        for completion in ring.completion() {
+            let (user_data, result) = (completion.user_data(), completion.result());
+            if user_data & RECEIVE == 0 {
+                let sent = sends.end(user_data as u16);
+                if result >= 0 {
+                    counters.sent += 1;
+                } else {
+                    counters.refused += 1;
+                    let errno = Errno::from_raw_os_error(-result);
+                    refusals.push_back(Refusal { socket: sent.socket, to: sent.to, errno });
+                }
+                continue;
+            }
+            let socket = user_data as u16;
+            if let Some(index) = cqueue::buffer_select(completion.flags()) {
+                let buffer = buffers.take(index);
+                let length = u32::try_from(result).unwrap_or(0);
+                filled.push_back(Filled { socket, buffer, length });
+            } else if result < 0 && !is_pause(result) {
+                counters.receive_failures += 1;
+                receiving[usize::from(socket)] = Receiving::Failed;
+                continue;
+            }
+            if !cqueue::more(completion.flags()) {
+                receiving[usize::from(socket)] = Receiving::Idle;
+                *has_idle = true;
+            }
+        }
+    }
+
+    /// Ends all that is under way; false if the kernel does not do it in time. What has arrived meanwhile is
+    /// kept.
+    fn end_all(&mut self) -> bool {
+        let begun = std::time::Instant::now();
+        loop {
+            if self.enter().is_err() {
+                return false;
+            }
+            self.reap();
+            let is_under_way = |receiving: &Receiving| *receiving == Receiving::UnderWay;
+            if !self.receiving.iter().any(is_under_way) && self.shared().sends.under_way() == 0 {
+                return true;
+            }
+            if begun.elapsed() > END_PATIENCE {
+                return false;
+            }
+            let interval = Timespec::from(END_INTERVAL);
+            let submitter = self.ring.submitter();
+            // There may be nothing left to end, only completions to wait for.
+            match submitter.register_sync_cancel(Some(interval), CancelBuilder::any()) {
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => return false,
+                _ => {}
+            }
+            self.reap();
+            let args = SubmitArgs::new().timespec(&interval);
+            if self.receiving.iter().any(is_under_way) || self.shared().sends.under_way() != 0 {
+                let waited = self.ring.submitter().submit_with_args(1, &args);
+                if waited.is_err_and(|error| !is_passing(&error)) {
+                    return false;
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn shared(&mut self) -> &mut Shared {
+        self.shared.as_mut().expect(LIVES)
+    }
+}
+
+const LIVES: &str = "an endpoint has its buffers until it is dropped";
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        if !self.end_all() {
+            tracing::error!("what is under way on UDP sockets does not end; its memory is given up");
+            core::mem::forget(self.shared.take());
+        }
+    }
+}
+
+fn make_ring(receive_buffers: usize, send_buffers: usize, sockets: usize) -> Result<IoUring, UdpError> {
+    let operations = send_buffers + sockets;
+    // A receive that has ended is started again while its last completion may not have been taken.
+    let completions = (receive_buffers + send_buffers + 2 * sockets).next_power_of_two();
+    let mut builder = IoUring::builder();
+    // The kernel interrupts nobody, and says when it wants to be entered.
+    builder.dontfork().setup_coop_taskrun().setup_taskrun_flag().setup_cqsize(completions as u32);
+    builder.build(operations.next_power_of_two() as u32).map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::INVAL) => UdpError::Unsupported { feature: "cooperative completions" },
+        _ => refused(&error).into(),
+    })
+}
+
+/// The kernel ended a receive that is simply to be started again: there was no buffer for it, or its thread has
+/// ended.
+fn is_pause(result: i32) -> bool {
+    let errno = Errno::from_raw_os_error(-result);
+    matches!(errno, Errno::NOBUFS | Errno::CANCELED | Errno::INTR | Errno::AGAIN)
+}
+
+fn system(operation: &'static str, error: &std::io::Error) -> UdpError {
+    UdpError::System { operation, source: Errno::from_io_error(error).unwrap_or(Errno::IO) }
+}
+
+/// The address in what the kernel has written of a `struct sockaddr_in` or `sockaddr_in6`.
+#[inline]
+fn read_address(name: &[u8]) -> Option<IpAddr> {
+    let family = u16::from_ne_bytes(*name.first_chunk()?);
+    match i32::from(family) {
+        libc::AF_INET => Some(IpAddr::from(*name.get(4..)?.first_chunk::<4>()?)),
+        libc::AF_INET6 => Some(IpAddr::from(*name.get(8..)?.first_chunk::<16>()?)),
+        _ => None,
+    }
+}

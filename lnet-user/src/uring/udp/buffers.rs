@@ -1,0 +1,99 @@
+//! Buffers that the kernel receives into: it takes them from a ring that both sides map.
+//!
+//! Invariant: a buffer is in the ring, in a completion that was not taken yet, or in a [`Buffer`].
+
+use core::mem::size_of;
+use core::sync::atomic::{AtomicU16, Ordering};
+
+use io_uring::types::BufRingEntry;
+use io_uring::{IoUring, Submitter};
+use rustix::io;
+
+use super::memory::Slots;
+
+/// The group that all receives of a ring take their buffers from.
+pub(super) const GROUP: u16 = 0;
+
+/// A buffer that the kernel has filled. Nobody can copy it; give it back, or it is never used again.
+#[derive(PartialEq, Eq, Debug)]
+#[must_use = "it is to be given back"]
+pub(super) struct Buffer(u16);
+
+/// The buffers and their ring.
+pub(super) struct Buffers {
+    /// The ring; its entry 0 holds the tail where others have reserved bytes (`struct io_uring_buf_ring`).
+    ring: Slots,
+    slots: Slots,
+    count: u16,
+    tail: u16,
+    /// Buffers that are in the ring, or in a completion.
+    with_kernel: u16,
+}
+
+impl Buffers {
+    /// `count` buffers of `bytes`, a power of two, all of them in the ring.
+    pub(super) fn new(count: u16, bytes: usize) -> io::Result<Self> {
+        let ring = Slots::new(1, usize::from(count) * size_of::<BufRingEntry>())?;
+        let slots = Slots::new(usize::from(count), bytes)?;
+        let mut buffers = Self { ring, slots, count, tail: 0, with_kernel: 0 };
+        for index in 0..count {
+            buffers.give_back(Buffer(index));
+        }
+        Ok(buffers)
+    }
+
+    /// Lets receives of `ring` take them.
+    ///
+    /// # Safety
+    /// The buffers outlive the ring's operations.
+    pub(super) unsafe fn register(&self, ring: &IoUring) -> std::io::Result<()> {
+        let submitter: Submitter<'_> = ring.submitter();
+        // SAFETY: the ring of buffers is mapped and has as many entries; it outlives the operations.
+        unsafe { submitter.register_buf_ring_with_flags(self.ring.address(0) as u64, self.count, GROUP, 0) }
+    }
+
+    /// What the kernel says that it has filled.
+    ///
+    /// # Panics
+    /// If there is no such buffer: the kernel names its own.
+    #[inline]
+    pub(super) fn take(&mut self, index: u16) -> Buffer {
+        assert!(index < self.count, "the kernel has filled buffer {index} of {}", self.count);
+        self.with_kernel -= 1;
+        Buffer(index)
+    }
+
+    /// The bytes of a filled buffer.
+    #[inline]
+    pub(super) fn bytes_mut(&mut self, buffer: &mut Buffer) -> &mut [u8] {
+        // SAFETY: the kernel has given the buffer away with its completion, and the token is borrowed.
+        unsafe { self.slots.bytes_mut(usize::from(buffer.0)) }
+    }
+
+    /// Whether the kernel has a buffer to receive into.
+    pub(super) fn is_stocked(&self) -> bool {
+        self.with_kernel != 0
+    }
+
+    /// Puts a buffer into the ring.
+    #[inline]
+    pub(super) fn give_back(&mut self, Buffer(index): Buffer) {
+        let entries = self.ring.address(0).cast::<BufRingEntry>();
+        let place = usize::from(self.tail & (self.count - 1));
+        // SAFETY: the place lies within the ring, whose memory is a page of its own.
+        let entry = unsafe { entries.add(place) };
+        // SAFETY: the kernel reads entries only below the tail; this one is above it, and no other reference
+        // to it exists. What stands in the tail's place is left alone by the setters.
+        let entry = unsafe { &mut *entry };
+        entry.set_addr(self.slots.address(usize::from(index)) as u64);
+        entry.set_len(self.slots.slot_bytes() as u32);
+        entry.set_bid(index);
+        self.tail = self.tail.wrapping_add(1);
+        // SAFETY: the address is that of the first entry of the ring.
+        let tail = unsafe { BufRingEntry::tail(entries) };
+        // SAFETY: the tail is an aligned `u16` in the mapping, which both sides use as an atomic.
+        let tail = unsafe { AtomicU16::from_ptr(tail.cast_mut()) };
+        tail.store(self.tail, Ordering::Release);
+        self.with_kernel += 1;
+    }
+}

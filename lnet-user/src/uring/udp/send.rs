@@ -1,0 +1,140 @@
+//! Buffers that datagrams are sent from.
+//!
+//! Invariant: the kernel may read a buffer, and what describes it, while its send is under way: from
+//! [`Sends::begin`] until [`Sends::end`].
+
+use core::mem::{size_of, zeroed};
+use std::net::SocketAddr;
+
+use io_uring::types::Fd;
+use io_uring::{opcode, squeue};
+use rustix::io;
+
+use super::memory::Slots;
+
+/// What the kernel is told of one datagram.
+struct Slot {
+    message: libc::msghdr,
+    piece: libc::iovec,
+    address: libc::sockaddr_in6,
+    to: SocketAddr,
+    socket: u16,
+    under_way: bool,
+}
+
+/// A datagram on its way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Sent {
+    pub(super) socket: u16,
+    pub(super) to: SocketAddr,
+}
+
+/// The buffers, those that were sent from last first.
+pub(super) struct Sends {
+    slots: Slots,
+    /// Never moves: the kernel has pointers into it.
+    table: Box<[Slot]>,
+    free: Vec<u16>,
+}
+
+// SAFETY: the pointers lead into memory that belongs to this value alone, and mean the same on every thread.
+unsafe impl Send for Sends {}
+
+impl Sends {
+    /// `count` buffers of `bytes`.
+    pub(super) fn new(count: u16, bytes: usize) -> io::Result<Self> {
+        let slots = Slots::new(usize::from(count), bytes)?;
+        let slot = |_| Slot {
+            // SAFETY: all zeros is a message without anything.
+            message: unsafe { zeroed() },
+            piece: libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 },
+            // SAFETY: all zeros is an address of no family.
+            address: unsafe { zeroed() },
+            to: SocketAddr::from(([0; 4], 0)),
+            socket: 0,
+            under_way: false,
+        };
+        Ok(Self { slots, table: (0..count).map(slot).collect(), free: (0..count).rev().collect() })
+    }
+
+    /// Whether a buffer is free.
+    #[inline]
+    pub(super) fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// How many sends are under way.
+    pub(super) fn under_way(&self) -> usize {
+        self.table.len() - self.free.len()
+    }
+
+    /// Has `write` fill a free buffer and returns its slot, with the operation that sends as many bytes as that
+    /// says.
+    ///
+    /// # Panics
+    /// If no buffer is free, or more bytes were written than there are.
+    #[inline]
+    pub(super) fn begin(
+        &mut self,
+        (socket, fd): (u16, i32),
+        to: SocketAddr,
+        write: impl FnOnce(&mut [u8]) -> usize,
+    ) -> (u16, squeue::Entry) {
+        let index = *self.free.last().expect("a buffer to send from is free");
+        // SAFETY: no send of a free slot is under way.
+        let bytes = unsafe { self.slots.bytes_mut(usize::from(index)) };
+        let length = write(bytes);
+        assert!(length <= bytes.len(), "{length} bytes in a buffer of {}", bytes.len());
+        self.free.pop();
+        let slot = &mut self.table[usize::from(index)];
+        (slot.socket, slot.to, slot.under_way) = (socket, to, true);
+        slot.piece = libc::iovec { iov_base: self.slots.address(usize::from(index)).cast(), iov_len: length };
+        slot.message.msg_namelen = write_address(&mut slot.address, to);
+        slot.message.msg_name = (&raw mut slot.address).cast();
+        slot.message.msg_iov = &raw mut slot.piece;
+        slot.message.msg_iovlen = 1;
+        (index, opcode::SendMsg::new(Fd(fd), &raw const slot.message).build())
+    }
+
+    /// A send has ended; what it was.
+    ///
+    /// # Panics
+    /// If it was not under way.
+    #[inline]
+    pub(super) fn end(&mut self, index: u16) -> Sent {
+        let slot = &mut self.table[usize::from(index)];
+        assert!(core::mem::take(&mut slot.under_way), "send {index} has ended twice");
+        self.free.push(index);
+        Sent { socket: slot.socket, to: slot.to }
+    }
+}
+
+/// Writes an address as the kernel reads it; its length.
+#[inline]
+fn write_address(out: &mut libc::sockaddr_in6, address: SocketAddr) -> u32 {
+    match address {
+        SocketAddr::V4(v4) => {
+            let name = libc::sockaddr_in {
+                sin_family: libc::AF_INET as u16,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: the longer address has room for the shorter one, and is aligned as strictly.
+            unsafe { (&raw mut *out).cast::<libc::sockaddr_in>().write(name) };
+            size_of::<libc::sockaddr_in>() as u32
+        }
+        SocketAddr::V6(v6) => {
+            *out = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as u16,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: v6.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                sin6_scope_id: v6.scope_id(),
+            };
+            size_of::<libc::sockaddr_in6>() as u32
+        }
+    }
+}
+
+const _: () = assert!(size_of::<libc::sockaddr_in>() <= size_of::<libc::sockaddr_in6>());

@@ -1,0 +1,318 @@
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket as Plain};
+use std::time::Instant;
+
+use super::super::{Token, Waiter};
+use super::*;
+
+const CONFIG: EndpointConfig =
+    EndpointConfig { receive_buffers: 16, send_buffers: 8, datagram_max_bytes: 2000 };
+const PATIENCE: Duration = Duration::from_secs(10);
+const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+
+fn socket(ip: IpAddr) -> UdpSocket {
+    UdpSocket::bind(SocketAddr::new(ip, 0), None).unwrap()
+}
+
+fn endpoint(ip: IpAddr, config: &EndpointConfig) -> (Endpoint, SocketAddr) {
+    let socket = socket(ip);
+    let address = socket.address();
+    (Endpoint::new(vec![socket], config).unwrap(), address)
+}
+
+fn plain(ip: IpAddr) -> Plain {
+    let plain = Plain::bind(SocketAddr::new(ip, 0)).unwrap();
+    plain.set_read_timeout(Some(PATIENCE)).unwrap();
+    plain
+}
+
+fn send(endpoint: &mut Endpoint, to: SocketAddr, bytes: &[u8]) {
+    endpoint.send(0, to, |out| {
+        out[..bytes.len()].copy_from_slice(bytes);
+        bytes.len()
+    });
+}
+
+/// The next datagram, which has to come; its buffer stays with the caller.
+fn await_received(endpoint: &mut Endpoint) -> Received {
+    let begun = Instant::now();
+    loop {
+        endpoint.turn().unwrap();
+        if let Some(received) = endpoint.poll_received() {
+            return received;
+        }
+        assert!(begun.elapsed() < PATIENCE, "nothing arrived; {:?}", endpoint.counters());
+        std::thread::yield_now();
+    }
+}
+
+fn receive(endpoint: &mut Endpoint) -> (u16, IpAddr, Vec<u8>) {
+    let mut received = await_received(endpoint);
+    let bytes = endpoint.bytes_mut(&mut received).to_vec();
+    let (socket, from) = (received.socket, received.from);
+    endpoint.give_back(received);
+    (socket, from, bytes)
+}
+
+fn await_refusal(endpoint: &mut Endpoint) -> Refusal {
+    let begun = Instant::now();
+    loop {
+        endpoint.turn().unwrap();
+        if let Some(refusal) = endpoint.poll_refusal() {
+            return refusal;
+        }
+        assert!(begun.elapsed() < PATIENCE);
+    }
+}
+
+#[test]
+fn datagrams_arrive_as_they_were_sent() {
+    for ip in [V4, V6] {
+        let (mut near, near_address) = endpoint(ip, &CONFIG);
+        let (mut far, far_address) = endpoint(ip, &CONFIG);
+        for length in [0, 1, 7, 64, 1472, 1999, 2000] {
+            let bytes: Vec<u8> = (0..length).map(|index| (index * 7 + length) as u8).collect();
+            send(&mut near, far_address, &bytes);
+            near.flush().unwrap();
+            assert_eq!(receive(&mut far), (0, ip, bytes.clone()));
+            send(&mut far, near_address, &bytes);
+            far.flush().unwrap();
+            assert_eq!(receive(&mut near), (0, ip, bytes));
+        }
+        assert_eq!((near.counters().sent, near.counters().received), (7, 7));
+    }
+}
+
+#[test]
+fn many_leave_in_one_call_and_each_knows_its_socket() {
+    let (mut near, _) = endpoint(V4, &CONFIG);
+    let sockets = vec![socket(V4), socket(V4)];
+    let addresses = [sockets[0].address(), sockets[1].address()];
+    let mut far = Endpoint::new(sockets, &CONFIG).unwrap();
+    for round in 0..100_u8 {
+        for number in 0..8_u8 {
+            assert!(near.has_room());
+            send(&mut near, addresses[usize::from(number) % 2], &[round, number]);
+        }
+        assert!(!near.has_room());
+        near.flush().unwrap();
+        let mut got: Vec<_> = (0..8).map(|_| receive(&mut far)).collect();
+        got.sort_unstable();
+        let mut expected: Vec<_> =
+            (0..8).map(|number: u8| (u16::from(number) % 2, V4, vec![round, number])).collect();
+        expected.sort_unstable();
+        assert_eq!(got, expected);
+    }
+}
+
+#[test]
+fn what_finds_no_buffer_waits_in_the_socket() {
+    let (mut near, near_address) = endpoint(V4, &CONFIG);
+    let other = plain(V4);
+    let kept: Vec<_> = (0..16_u8)
+        .map(|number| {
+            other.send_to(&[number], near_address).unwrap();
+            await_received(&mut near)
+        })
+        .collect();
+    for number in 16..48 {
+        other.send_to(&[number], near_address).unwrap();
+    }
+    for _ in 0..3 {
+        near.turn().unwrap();
+        assert_eq!(near.poll_received(), None);
+    }
+    for (mut received, number) in kept.into_iter().zip(0..) {
+        assert_eq!(near.bytes_mut(&mut received), [number], "a buffer that was not given back");
+        near.give_back(received);
+    }
+    for number in 16..48 {
+        assert_eq!(receive(&mut near), (0, V4, vec![number]));
+    }
+    assert_eq!(near.counters().receive_failures, 0);
+}
+
+#[test]
+fn what_is_longer_than_a_buffer_is_dropped_and_counted() {
+    let (mut near, near_address) = endpoint(V4, &CONFIG);
+    let other = plain(V4);
+    // More than there are buffers, so that each must have come back.
+    for _ in 0..40 {
+        other.send_to(&[1; 2100], near_address).unwrap();
+        other.send_to(&[2; 3], near_address).unwrap();
+        assert_eq!(receive(&mut near), (0, V4, vec![2; 3]));
+    }
+    assert_eq!(near.counters().too_long, 40);
+}
+
+#[test]
+fn refusals_name_the_datagram_and_end_nothing() {
+    let largest = EndpointConfig { datagram_max_bytes: 65535, ..CONFIG };
+    let (mut near, near_address) = endpoint(V4, &largest);
+    let other = plain(V4);
+    let far = other.local_addr().unwrap();
+    let everybody = SocketAddr::from((Ipv4Addr::BROADCAST, 9));
+    let nobody = plain(V4).local_addr().unwrap();
+    for _ in 0..20 {
+        near.send(0, far, |_| 65_520);
+        near.flush().unwrap();
+        assert_eq!(await_refusal(&mut near), Refusal { socket: 0, to: far, errno: Errno::MSGSIZE });
+        send(&mut near, everybody, b"?");
+        assert_eq!(await_refusal(&mut near).to, everybody);
+        // An ICMP error comes back.
+        send(&mut near, nobody, b"?");
+        send(&mut near, far, b"still here");
+        near.flush().unwrap();
+        let mut bytes = [0; 20];
+        assert_eq!(other.recv_from(&mut bytes).unwrap(), (10, near_address));
+        other.send_to(b"and here", near_address).unwrap();
+        assert_eq!(receive(&mut near).2, b"and here");
+    }
+    assert_eq!(near.counters().refused, 40);
+    assert_eq!(near.counters().receive_failures, 0);
+    assert!(near.sockets()[0].path_mtu_bytes(far).unwrap() >= 1500);
+}
+
+/// The kernel runs what it has put off on the thread that asked for it, so another one has to ask anew.
+#[test]
+fn another_thread_may_go_on() {
+    let (mut near, near_address) = endpoint(V4, &CONFIG);
+    let other = plain(V4);
+    let send_and_receive = |mut near: Endpoint, number: u8| {
+        other.send_to(&[number], near_address).unwrap();
+        assert_eq!(receive(&mut near).2, [number]);
+        // This one arrives while nobody looks.
+        other.send_to(&[number, number], near_address).unwrap();
+        near
+    };
+    near = send_and_receive(near, 1);
+    // The thread before lives on, and then it does not.
+    for number in 2..6 {
+        near = std::thread::scope(|scope| {
+            let test = || {
+                let mut near = near;
+                assert_eq!(receive(&mut near).2, [number - 1; 2]);
+                send_and_receive(near, number)
+            };
+            scope.spawn(test).join().unwrap()
+        });
+    }
+    assert_eq!(receive(&mut near).2, [5; 2]);
+    assert_eq!(near.counters().receive_failures, 0);
+}
+
+#[test]
+fn a_sleeping_thread_wakes_when_something_arrives() {
+    let (mut near, near_address) = endpoint(V4, &CONFIG);
+    let other = plain(V4);
+    let mut waiter = Waiter::new(1).unwrap();
+    waiter.watch(near.fd(), Token(7)).unwrap();
+    near.turn().unwrap();
+    assert!(!near.has_work());
+    let sender = std::thread::spawn(move || {
+        for number in 0..50_u8 {
+            std::thread::sleep(Duration::from_millis(if number % 10 == 0 { 20 } else { 0 }));
+            other.send_to(&[number], near_address).unwrap();
+        }
+    });
+    let begun = Instant::now();
+    let mut next = 0;
+    while next < 50 {
+        near.turn().unwrap();
+        while let Some(mut received) = near.poll_received() {
+            assert_eq!(near.bytes_mut(&mut received), [next]);
+            near.give_back(received);
+            next += 1;
+        }
+        let armed = waiter.arm();
+        if next < 50 && !near.has_work() {
+            armed.wait(Some(PATIENCE), |_| {}).unwrap();
+        }
+        assert!(begun.elapsed() < PATIENCE, "slept through the arrival of {next}");
+    }
+    sender.join().unwrap();
+}
+
+#[test]
+fn a_dropped_endpoint_frees_its_port_at_once() {
+    for _ in 0..20 {
+        let (mut near, near_address) = endpoint(V4, &CONFIG);
+        let other = plain(V4);
+        other.send_to(b"one", near_address).unwrap();
+        let _ = receive(&mut near);
+        drop(near);
+        // Without SO_REUSEPORT.
+        drop(Plain::bind(near_address).unwrap());
+    }
+}
+
+#[test]
+fn sockets_of_one_port_are_chosen_by_the_program() {
+    let first = socket(V4);
+    let address = first.address();
+    let second = UdpSocket::bind(address, None).unwrap();
+    // ldb [0]; ret a
+    let instruction = |code, operand| Instruction { code, jump_true: 0, jump_false: 0, operand };
+    first.choose_by(&[instruction(0x30, 0), instruction(0x16, 0)]).unwrap();
+    let mut endpoint = Endpoint::new(vec![first, second], &CONFIG).unwrap();
+    let other = plain(V4);
+    for number in [0, 1, 1, 0, 0, 1, 1, 1, 0] {
+        other.send_to(&[number, 9], address).unwrap();
+        assert_eq!(receive(&mut endpoint).0, u16::from(number));
+    }
+    assert!(endpoint.sockets()[0].choose_by(&[]).is_err());
+}
+
+/// The rings of a peer that does without checksums on IPv6 (RFC 6935) are heard too.
+#[test]
+fn ipv6_datagrams_without_a_checksum_arrive() {
+    const UDP_NO_CHECK6_TX: i32 = 101;
+    let (mut near, near_address) = endpoint(V6, &CONFIG);
+    let other = plain(V6);
+    let on: i32 = 1;
+    // SAFETY: the value is a readable `int`, as this option takes it.
+    let outcome = unsafe {
+        libc::setsockopt(other.as_raw_fd(), libc::SOL_UDP, UDP_NO_CHECK6_TX, (&raw const on).cast(), 4)
+    };
+    assert_eq!(outcome, 0);
+    other.send_to(b"none", near_address).unwrap();
+    assert_eq!(receive(&mut near), (0, V6, b"none".to_vec()));
+}
+
+#[test]
+fn datagrams_allocate_nothing() {
+    let (mut near, _) = endpoint(V4, &CONFIG);
+    let (mut far, far_address) = endpoint(V4, &CONFIG);
+    let mut round = || {
+        for _ in 0..8 {
+            send(&mut near, far_address, &[3; 100]);
+        }
+        near.flush().unwrap();
+        for _ in 0..8 {
+            let received = await_received(&mut far);
+            far.give_back(received);
+        }
+    };
+    round();
+    let counted = allocation_counter::measure(|| (0..50).for_each(|_| round()));
+    assert_eq!(counted.count_total, 0);
+}
+
+#[test]
+fn sizes_that_cannot_be_are_refused() {
+    let refused = |config: EndpointConfig| Endpoint::new(vec![socket(V4)], &config).unwrap_err();
+    for config in [
+        EndpointConfig { receive_buffers: 0, ..CONFIG },
+        EndpointConfig { receive_buffers: 12, ..CONFIG },
+        EndpointConfig { send_buffers: 0, ..CONFIG },
+        EndpointConfig { datagram_max_bytes: 0, ..CONFIG },
+        EndpointConfig { datagram_max_bytes: 65536, ..CONFIG },
+    ] {
+        assert!(matches!(refused(config), UdpError::Sizes { .. }), "{config:?}");
+    }
+    let none = Endpoint::new(Vec::new(), &CONFIG).unwrap_err();
+    assert!(none.to_string().contains("0 sockets") || none.to_string().contains("for 0"), "{none}");
+    // TEST-NET-1 (RFC 5737) is assigned to nobody.
+    let foreign = UdpSocket::bind(SocketAddr::from(([192, 0, 2, 1], 7000)), None).unwrap_err();
+    assert!(matches!(foreign, UdpError::Socket { operation: "bind", .. }), "{foreign}");
+}
