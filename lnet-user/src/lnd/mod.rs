@@ -3,4 +3,6 @@
 //! Invariant: drivers never call each other and never reach up into the runtime; they know a shard only
 //! as a [`lnet_core::lnd::Uplink`].
 
+mod counters;
+mod frames;
 pub mod xdp;

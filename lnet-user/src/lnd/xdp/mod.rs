@@ -11,7 +11,6 @@
 //! message that was submitted ends in exactly one `sent`; nothing on the data path allocates or blocks; a
 //! frame is polled only while there is room for the largest one, and what cannot be sent then is a loss.
 
-mod counters;
 mod exchange;
 mod fault;
 mod held;
@@ -50,14 +49,15 @@ use crate::xsk::{
     TxDescriptor, Umem,
 };
 
+use super::frames::Further;
 use exchange::{Arrival, Exchange, Sizes};
 use fault::Faults;
 use held::Held;
 use parked::Parked;
 use paths::Paths;
-use receive::{Further, Origin};
+use receive::Origin;
 
-pub use counters::{XdpCounters, XdpDrop};
+pub use super::counters::{XdpCounters, XdpDrop};
 pub use fault::SendFault;
 pub(crate) use lane::{Lane, OwnedQueue};
 

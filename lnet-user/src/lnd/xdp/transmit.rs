@@ -8,12 +8,13 @@ use lnet_core::time::Instant;
 use lnet_core::xfer::Outgoing;
 use lnet_wire::Nid;
 
+use super::super::frames::Source;
 use super::XdpLnd;
 use super::fault::Fate;
 use super::lane::Followed;
 use super::path::{End, LANE_PORT_BASE, Path};
 use super::paths::PathId;
-use super::write::{Source, write_frame};
+use super::write::write_frame;
 use crate::memory::Memory;
 use crate::netlink::{Resolution, Unreachable};
 
@@ -229,13 +230,14 @@ impl XdpLnd {
 
     #[inline]
     fn write(&mut self, outgoing: &Outgoing, path: PathId, memory: &Memory) {
-        let source = Source {
-            umem: &self.common.umem,
-            xfer: &self.xfer,
-            memory,
-            payload_checksum: self.common.payload_checksum,
-        };
-        write_frame(outgoing, &self.paths[path], &source, &mut self.stock, &mut self.sending);
+        let source = Source { xfer: &self.xfer, memory, payload_checksum: self.common.payload_checksum };
+        write_frame(
+            outgoing,
+            &self.paths[path],
+            (&self.common.umem, &source),
+            &mut self.stock,
+            &mut self.sending,
+        );
     }
 
     /// Pushes the frame that was written on a lane with room for it.

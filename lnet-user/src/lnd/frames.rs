@@ -1,0 +1,338 @@
+//! Frames of the transfer protocol as bytes, whatever carries them.
+//!
+//! A driver that sends has [`Source::write_head`] write what a frame's checksum covers, and puts the payload and
+//! the [records](Source::record) behind it. One that receives checks a frame with [`Owner::examine`] and
+//! [`Owner::examine_rest`] before any of it is believed, and hands it over with [`take`].
+//!
+//! Invariants: a frame is taken whole or not at all; no byte of a peer's trips an assertion.
+
+use lnet_core::lnd::{NiId, Span, Uplink};
+use lnet_core::time::Instant;
+use lnet_core::xfer::{Action, Arrived, BUNDLE_MAX, Content, HoldId, Outgoing, Xfer};
+use lnet_wire::Nid;
+use lnet_wire::frame::{
+    CRC_OFFSET, FRAME_HEADER_BYTES, FrameHeader, HANDSHAKE_BYTES, Handshake, Kind, RECORD_BYTES,
+    RECORD_CRC_OFFSET, Record, Transfer,
+};
+use lnet_wire::header::{Header, LARGE_HEADER_BYTES};
+use lnet_wire::steer::{self, PORTALS, PolicyWord, SteerKey};
+
+use super::counters::XdpDrop;
+use crate::memory::Memory;
+
+/// Bytes of a record before its payload.
+const RECORD_HEAD_BYTES: usize = RECORD_BYTES + LARGE_HEADER_BYTES;
+
+/// What frames that are sent are made of.
+pub(super) struct Source<'a> {
+    pub(super) xfer: &'a Xfer,
+    pub(super) memory: &'a Memory,
+    /// Whether payloads get a checksum.
+    pub(super) payload_checksum: bool,
+}
+
+impl<'a> Source<'a> {
+    /// Writes what the checksum of a frame covers, which is as long as `covered`. Returns the payload that
+    /// follows it, and how many records behind that.
+    #[inline]
+    pub(super) fn write_head(&self, outgoing: &Outgoing, covered: &mut [u8]) -> (&'a [u8], u8) {
+        let (head, body) =
+            covered.split_first_chunk_mut::<FRAME_HEADER_BYTES>().expect("the header is covered");
+        outgoing.header.encode(head);
+        let mut payload_crc = None;
+        let mut payload: &[u8] = &[];
+        let mut records = 0;
+        match &outgoing.content {
+            Content::Nothing => {}
+            Content::Padding => body.fill(0),
+            Content::Handshake => {
+                let body = body.first_chunk_mut::<HANDSHAKE_BYTES>().expect("the handshake is covered");
+                self.xfer.handshake(outgoing.ni).encode(body);
+            }
+            Content::Message { lnet, payload: span, bundled } => {
+                if let Some(lnet) = lnet {
+                    let body =
+                        body.first_chunk_mut::<LARGE_HEADER_BYTES>().expect("the LNet header is covered");
+                    lnet.encode_large(body);
+                }
+                payload = self.payload(span.as_ref());
+                payload_crc = self.payload_checksum.then(|| crc_fast::crc32_iscsi(payload));
+                records = *bundled;
+            }
+        }
+        if payload_crc.is_some() {
+            Transfer { payload_crc, ..outgoing.transfer }.encode(head);
+        } else {
+            outgoing.transfer.encode(head);
+        }
+        let crc = crc_fast::crc32_iscsi(covered);
+        covered[CRC_OFFSET..FRAME_HEADER_BYTES][..4].copy_from_slice(&crc.to_le_bytes());
+        (payload, records)
+    }
+
+    /// The head of a further message of the frame, and its payload.
+    pub(super) fn record(&self, index: u8) -> ([u8; RECORD_HEAD_BYTES], &'a [u8]) {
+        let record = self.xfer.bundled(index);
+        let payload = self.payload(record.payload.as_ref());
+        let payload_crc = if self.payload_checksum { crc_fast::crc32_iscsi(payload) } else { 0 };
+        let mut bytes = [0; RECORD_HEAD_BYTES];
+        let (head, rest) = bytes.split_first_chunk_mut::<RECORD_BYTES>().expect("a record has a head");
+        Record { id_delta: record.id_delta, length: record.lnet.payload_length, payload_crc }.encode(head);
+        record.lnet.encode_large(rest.first_chunk_mut().expect("a record has an LNet header"));
+        let crc = crc_fast::crc32_iscsi(&bytes);
+        bytes[RECORD_CRC_OFFSET..RECORD_CRC_OFFSET + 4].copy_from_slice(&crc.to_le_bytes());
+        (bytes, payload)
+    }
+
+    fn payload(&self, span: Option<&Span>) -> &'a [u8] {
+        span.map_or(&[], |span| self.memory.bytes(span))
+    }
+}
+
+/// A frame that has arrived, and what a driver has around it. Offsets are from its beginning.
+pub(super) trait Datagram {
+    /// Copies the bytes from `offset` on until `to` is full; there are as many.
+    fn copy_out(&self, offset: usize, to: &mut [u8]);
+
+    /// CRC32C of `length` bytes from `offset` on.
+    fn checksum(&self, offset: usize, length: usize) -> u32;
+}
+
+impl Datagram for [u8] {
+    #[inline]
+    fn copy_out(&self, offset: usize, to: &mut [u8]) {
+        to.copy_from_slice(&self[offset..offset + to.len()]);
+    }
+
+    fn checksum(&self, offset: usize, length: usize) -> u32 {
+        crc_fast::crc32_iscsi(&self[offset..offset + length])
+    }
+}
+
+/// What is to become of a frame that is not for the transfer protocol.
+pub(super) enum Aside {
+    /// It belongs to another shard.
+    Misdirected(usize),
+    /// It is dropped and counted.
+    Dropped(XdpDrop),
+}
+
+/// A frame for the transfer protocol of this shard.
+pub(super) struct Parsed {
+    header: FrameHeader,
+    transfer: Transfer,
+    lnet: Option<Header>,
+    /// The payload of the message that the header describes: where in the datagram, and how long.
+    payload_offset: usize,
+    payload_bytes: u32,
+    /// Where the frame ends.
+    end: usize,
+}
+
+/// A further message of a frame.
+pub(super) struct Further {
+    id_delta: u16,
+    lnet: Header,
+    payload_offset: usize,
+}
+
+/// The shard that frames are for.
+#[derive(Clone, Copy)]
+pub(super) struct Owner<'a> {
+    pub(super) policies: &'a [PolicyWord; PORTALS],
+    pub(super) shards: u32,
+    pub(super) shard: u32,
+}
+
+impl Owner<'_> {
+    /// Checks the headers of a frame of `frame_bytes` bytes, whose header is decoded already. The frame begins at
+    /// `start`, and `head` holds as much of what is around it as lies in one piece.
+    #[inline]
+    pub(super) fn examine(
+        &self,
+        header: FrameHeader,
+        head: &mut [u8],
+        start: usize,
+        frame_bytes: usize,
+    ) -> Result<Parsed, Aside> {
+        let bad_header = Aside::Dropped(XdpDrop::BadHeader);
+        let covered_bytes = header.covered_bytes();
+        let Some(covered) = head.get_mut(start..start + covered_bytes) else { return Err(bad_header) };
+        if !has_right_checksum(covered, CRC_OFFSET) {
+            return Err(Aside::Dropped(XdpDrop::BadChecksum));
+        }
+        let shard = self.shard_of(&header.key);
+        if shard != self.shard {
+            return Err(Aside::Misdirected(shard as usize));
+        }
+        let (frame_header, rest) =
+            covered.split_first_chunk::<FRAME_HEADER_BYTES>().expect("the frame header is covered");
+        let Some(transfer) = Transfer::decode(frame_header) else { return Err(bad_header) };
+        let lnet = if header.lnet_header_bytes() == 0 {
+            None
+        } else {
+            let bytes = rest.first_chunk::<LARGE_HEADER_BYTES>().expect("the LNet header is covered");
+            let Ok(lnet) = Header::decode_large(bytes) else { return Err(bad_header) };
+            if !agrees(&lnet, &header.key, header.total_length) {
+                return Err(Aside::Dropped(XdpDrop::HeaderMismatch));
+            }
+            Some(lnet)
+        };
+        let payload_offset = start + covered_bytes;
+        let behind = frame_bytes - covered_bytes;
+        let payload_bytes = if header.bundled { header.total_length } else { behind as u32 };
+        Ok(Parsed { header, transfer, lnet, payload_offset, payload_bytes, end: payload_offset + behind })
+    }
+
+    /// Checks what stands behind the headers, and lists the further messages.
+    #[inline]
+    pub(super) fn examine_rest(
+        &self,
+        parsed: &Parsed,
+        datagram: &(impl Datagram + ?Sized),
+        further: &mut Vec<Further>,
+    ) -> Result<(), Aside> {
+        if let Some(crc) = parsed.transfer.payload_crc
+            && datagram.checksum(parsed.payload_offset, parsed.payload_bytes as usize) != crc
+        {
+            return Err(Aside::Dropped(XdpDrop::BadPayload));
+        }
+        if parsed.header.bundled {
+            further.clear();
+            self.examine_further(parsed, datagram, further).map_err(Aside::Dropped)?;
+        }
+        Ok(())
+    }
+
+    /// Checks all further messages of a frame before any of its messages is taken.
+    fn examine_further(
+        &self,
+        parsed: &Parsed,
+        datagram: &(impl Datagram + ?Sized),
+        further: &mut Vec<Further>,
+    ) -> Result<(), XdpDrop> {
+        let (key, end) = (&parsed.header.key, parsed.end);
+        let mut at = parsed.payload_offset + parsed.payload_bytes as usize;
+        while at < end {
+            if further.len() == BUNDLE_MAX - 1 || end - at < RECORD_HEAD_BYTES {
+                return Err(XdpDrop::BadHeader);
+            }
+            let mut head = [0; RECORD_HEAD_BYTES];
+            datagram.copy_out(at, &mut head);
+            if !has_right_checksum(&mut head, RECORD_CRC_OFFSET) {
+                return Err(XdpDrop::BadChecksum);
+            }
+            let (record, lnet) = head.split_first_chunk::<RECORD_BYTES>().expect("a record has a head");
+            let lnet = lnet.first_chunk::<LARGE_HEADER_BYTES>().expect("a record has an LNet header");
+            let Record { id_delta, length, payload_crc } =
+                Record::decode(record).ok_or(XdpDrop::BadHeader)?;
+            let lnet = Header::decode_large(lnet).map_err(|_| XdpDrop::BadHeader)?;
+            let payload_offset = at + RECORD_HEAD_BYTES;
+            if length as usize > end - payload_offset {
+                return Err(XdpDrop::BadHeader);
+            }
+            let message_id = key.message_id.wrapping_add(u64::from(id_delta));
+            let its_key = SteerKey::of(&lnet, message_id, key.initiator_hash);
+            let is_ours = its_key.is_some_and(|key| self.shard_of(&key) == self.shard);
+            let carries = length == 0 || lnet.message_type().carries_payload();
+            if lnet.payload_length != length || !is_ours || !carries {
+                return Err(XdpDrop::HeaderMismatch);
+            }
+            if parsed.transfer.payload_crc.is_some()
+                && datagram.checksum(payload_offset, length as usize) != payload_crc
+            {
+                return Err(XdpDrop::BadPayload);
+            }
+            further.push(Further { id_delta, lnet, payload_offset });
+            at = payload_offset + length as usize;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn shard_of(&self, key: &SteerKey) -> u32 {
+        steer::shard_of(key, self.policies[usize::from(key.portal)], self.shards)
+    }
+}
+
+/// What the transfer protocol has made of a frame.
+pub(super) enum Taken {
+    /// It has taken it.
+    Whole,
+    /// It has refused and counted it.
+    Refused,
+    /// It is to be kept.
+    Hold(HoldId),
+}
+
+/// Hands a frame that was examined to the transfer protocol, and copies its payloads to where they belong. Empties
+/// `further`.
+#[inline]
+pub(super) fn take(
+    (xfer, memory, up): (&mut Xfer, &mut Memory, &mut impl Uplink),
+    now: Instant,
+    (ni, from): (NiId, Nid),
+    parsed: &Parsed,
+    datagram: &(impl Datagram + ?Sized),
+    further: &mut Vec<Further>,
+) -> Taken {
+    let handshake = if parsed.header.kind == Kind::Welcome { handshake(parsed, datagram) } else { None };
+    let arrived = Arrived {
+        ni,
+        from,
+        header: parsed.header,
+        transfer: parsed.transfer,
+        lnet: parsed.lnet.as_ref(),
+        payload_bytes: parsed.payload_bytes,
+        handshake: handshake.as_ref(),
+    };
+    match xfer.receive(now, &arrived, up) {
+        Action::Write(span) => {
+            datagram.copy_out(parsed.payload_offset, memory.bytes_mut(&span));
+            xfer.written(now, up);
+        }
+        Action::Done => {}
+        Action::Hold(hold) => return Taken::Hold(hold),
+        Action::Drop(_) => return Taken::Refused,
+    }
+    if parsed.header.bundled {
+        for Further { id_delta, lnet, payload_offset } in further.drain(..) {
+            match xfer.receive_record(now, &arrived, id_delta, &lnet, up) {
+                Action::Write(span) => {
+                    datagram.copy_out(payload_offset, memory.bytes_mut(&span));
+                    xfer.written(now, up);
+                }
+                Action::Done | Action::Drop(_) => {}
+                Action::Hold(hold) => unreachable!("a message of several in a frame is kept as {hold:?}"),
+            }
+        }
+        xfer.end_bundle(now, &arrived);
+    }
+    Taken::Whole
+}
+
+fn handshake(parsed: &Parsed, datagram: &(impl Datagram + ?Sized)) -> Option<Handshake> {
+    let mut body = [0; HANDSHAKE_BYTES];
+    datagram.copy_out(parsed.payload_offset - HANDSHAKE_BYTES, &mut body);
+    Handshake::decode(&body)
+}
+
+/// Whether the CRC32C at an offset is that of the bytes with zero in its place. They are left as they were.
+#[inline]
+fn has_right_checksum(bytes: &mut [u8], offset: usize) -> bool {
+    let field = offset..offset + 4;
+    let Some(stored) = bytes.get(field.clone()).and_then(|field| field.first_chunk::<4>().copied()) else {
+        return false;
+    };
+    bytes[field.clone()].fill(0);
+    let crc = crc_fast::crc32_iscsi(bytes);
+    bytes[field].copy_from_slice(&stored);
+    u32::from_le_bytes(stored) == crc
+}
+
+/// Whether a frame was steered by what its LNet header says, and is as long as that says.
+#[inline]
+fn agrees(header: &Header, key: &SteerKey, total_length: u32) -> bool {
+    header.payload_length == total_length
+        && SteerKey::of(header, key.message_id, key.initiator_hash).is_some_and(|expected| expected == *key)
+}
