@@ -1,19 +1,21 @@
-//! A node: its interfaces, its XDP programs, its shards.
+//! A node: its interfaces, its drivers, its shards.
 //!
-//! [`Node::start`] checks the whole configuration, then builds: sockets and rings first, the XDP program
-//! last, so that no frame is steered to a shard that is not there. The shards come back as [`Worker`]s for
+//! [`Node::start`] checks the whole configuration, then builds the drivers: over `AF_XDP` rings, with an XDP
+//! program on each interface, or over UDP sockets. The shards come back as [`Worker`]s for
 //! the caller to drive; [`Node::open`] lets frames in. Dropping the node detaches its programs; frames then
 //! pass up to the kernel.
 
+mod drivers;
 mod error;
 mod log;
+mod mode;
 mod plan;
+mod rings;
+mod sockets;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::UdpSocket;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -27,18 +29,17 @@ use lnet_wire::steer::{self, Policy};
 use lnet_wire::{Nid, ProcessId};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
-use thiserror::Error;
 
 pub use error::NodeError;
+pub use mode::{NodeMode, UnknownMode, XdpMode};
 
-use crate::bpf::{self, ActiveMode, AttachMode, BpfError, ObjectKind, SlotCount, XdpProgram};
-use crate::lnd::xdp::{self, Common, Lane, OwnedQueue, SendFault, XdpLnd};
+use crate::bpf::{BpfError, SlotCount, XdpProgram};
+use crate::lnd::xdp::SendFault;
 use crate::memory::Memory;
-use crate::netlink::{self, Neighbours};
 use crate::runtime::{Clock, Steering, Worker};
-use crate::uring::{Waiter, Waker};
-use crate::xsk::{self, FRAGMENTS_MAX, QueueConfig, RingSizes, Umem, UmemConfig};
+use crate::xsk::RingSizes;
 
+use drivers::{Drivers, Opened, wake_all};
 use log::LogThread;
 use plan::Plan;
 
@@ -69,46 +70,6 @@ impl NiConfig {
     }
 }
 
-/// How the XDP program of a node is attached.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum XdpMode {
-    /// The first of the others that works.
-    #[default]
-    Auto,
-    /// In the driver.
-    Native,
-    /// In the kernel's network stack (SKB mode).
-    Generic,
-}
-
-/// A word that is no [`XdpMode`].
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("mode {0:?}: auto, native or generic is expected")]
-pub struct UnknownMode(String);
-
-impl FromStr for XdpMode {
-    type Err = UnknownMode;
-
-    fn from_str(text: &str) -> Result<Self, UnknownMode> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "native" => Ok(Self::Native),
-            "generic" => Ok(Self::Generic),
-            other => Err(UnknownMode(other.to_owned())),
-        }
-    }
-}
-
-impl From<XdpMode> for AttachMode {
-    fn from(mode: XdpMode) -> Self {
-        match mode {
-            XdpMode::Auto => Self::Auto,
-            XdpMode::Native => Self::Native,
-            XdpMode::Generic => Self::Generic,
-        }
-    }
-}
-
 /// What a node is to be.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
@@ -120,7 +81,7 @@ pub struct NodeConfig {
     pub queues: Option<u32>,
     /// UDP port of the node and its peers.
     pub udp_port: u16,
-    /// How the XDP programs are attached.
+    /// How frames reach the shards.
     pub mode: XdpMode,
     /// Steering policies of portals; others are pinned to shard 0.
     pub policies: Vec<(u8, Policy)>,
@@ -178,11 +139,13 @@ pub struct XdpFrames {
 pub struct Node {
     programs: Vec<XdpProgram>,
     nid: Nid,
-    mode: ActiveMode,
+    mode: NodeMode,
     queues: u32,
     steering: Steering,
     limits: Limits,
     shards: u32,
+    /// What sockets are opened by.
+    opened: Option<Opened>,
     /// Keep the UDP ports ours while the node lives.
     _ports: Vec<UdpSocket>,
     /// Outlives the programs, so that their last lines are printed too.
@@ -196,23 +159,7 @@ impl Node {
     /// [`NodeError`] names the value that is wrong, or what the kernel refused, and the way out.
     pub fn start(config: &NodeConfig) -> Result<(Self, Vec<Worker>), NodeError> {
         let plan = Plan::new(config)?;
-        let mut programs = load_programs(config, &plan)?;
-        let nid = config.nis[0].nid;
-        let indices: Vec<u32> = plan.interfaces.iter().map(|interface| interface.index).collect();
-        let neighbours = Neighbours::start(&indices)?;
-        let reserved = reserve_ports(&plan, config.udp_port)?;
-        let lanes = plan.interfaces.iter().map(|interface| interface.rx_queues).sum();
-        let waiters: Vec<Waiter> =
-            (0..config.shards).map(|_| Waiter::new(lanes)).collect::<Result<_, _>>()?;
-        let wakers: Vec<Waker> = waiters.iter().map(Waiter::waker).collect();
-        let to_wake = wakers.clone();
-        neighbours.subscribe(Box::new(move || {
-            for waker in &to_wake {
-                waker.wake();
-            }
-        }));
-
-        let lnds = open_rings(config, &plan, &mut programs, neighbours, &wakers)?;
+        let Drivers { lnds, mode, queues, programs, reserved, log, opened } = Drivers::make(config, &plan)?;
         let steering = Steering::new(plan.policies, config.shards);
         let clock = Clock::start();
         let topology = Arc::new(topology(config));
@@ -220,7 +167,6 @@ impl Node {
         let interface_cookie = nanoseconds_since_1970();
         let workers = lnds
             .into_iter()
-            .zip(waiters)
             .enumerate()
             .map(|(shard, (lnd, waiter))| {
                 let shard = Shard::new(ShardConfig {
@@ -237,28 +183,30 @@ impl Node {
                 Ok(Worker::new(shard, lnd, memory, clock, waiter, steering, interfaces)?)
             })
             .collect::<Result<_, NodeError>>()?;
-        let log = if config.log_refusals { Some(LogThread::start(&mut programs)?) } else { None };
-        let mode = attach(config, &plan, &mut programs)?;
         let node = Self {
             programs,
-            nid,
+            nid: config.nis[0].nid,
             mode,
-            queues: lanes,
+            queues,
             steering,
             limits: config.limits,
             shards: config.shards,
+            opened,
             _ports: reserved,
             _log: log,
         };
         Ok((node, workers))
     }
 
-    /// Lets frames in: from now on XDP steers them to the shards. Call it when the entries are posted
+    /// Lets frames in: from now on they reach the shards. Call it when the entries are posted
     /// that peers count on.
     ///
     /// # Errors
     /// The kernel's refusal.
     pub fn open(&mut self) -> Result<(), BpfError> {
+        if let Some(opened) = &self.opened {
+            opened.open();
+        }
         self.programs.iter_mut().try_for_each(|program| program.set_shards(self.shards))
     }
 
@@ -268,9 +216,9 @@ impl Node {
         self.nid
     }
 
-    /// How the XDP programs are attached; generic if one of them is.
+    /// How frames reach the shards.
     #[must_use]
-    pub fn mode(&self) -> ActiveMode {
+    pub fn mode(&self) -> NodeMode {
         self.mode
     }
 
@@ -299,7 +247,7 @@ impl Node {
     }
 
     /// The XDP programs of the node's interfaces, in the order of their first NI: for fault rules and
-    /// per-interface counters.
+    /// per-interface counters. A node with sockets has none.
     pub fn programs_mut(&mut self) -> &mut [XdpProgram] {
         &mut self.programs
     }
@@ -326,105 +274,8 @@ impl Node {
     }
 }
 
-impl fmt::Display for XdpMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Native => "native",
-            Self::Generic => "generic",
-        })
-    }
-}
-
-fn load_programs(config: &NodeConfig, plan: &Plan) -> Result<Vec<XdpProgram>, NodeError> {
-    let kind = if config.log_refusals { ObjectKind::Logging } else { ObjectKind::Default };
-    let object = match &config.bpf_object {
-        Some(path) => path.clone(),
-        None => bpf::find_object(kind)?,
-    };
-    let mut programs = Vec::new();
-    for interface in &plan.interfaces {
-        let mut program = XdpProgram::load(&object)?;
-        for port in plan.ports.iter().filter(|port| port.interface_index == interface.index) {
-            program.add_endpoint(port.address, port.udp_port)?;
-        }
-        for (portal, policy) in &config.policies {
-            program.set_policy(*portal, *policy)?;
-        }
-        if config.log_refusals {
-            program.set_logging(true)?;
-        }
-        programs.push(program);
-    }
-    Ok(programs)
-}
-
-fn reserve_ports(plan: &Plan, udp_port: u16) -> Result<Vec<UdpSocket>, NodeError> {
-    plan.ports.iter().map(|port| Ok(netlink::reserve_port(port.address, udp_port)?)).collect()
-}
-
-/// Opens a socket per (queue, shard) on one UMEM, puts them into the programs' maps and hands each shard
-/// its own. The queues are dealt out to the shards in turn, each to be owned by one.
-fn open_rings(
-    config: &NodeConfig,
-    plan: &Plan,
-    programs: &mut [XdpProgram],
-    neighbours: Arc<Neighbours>,
-    wakers: &[Waker],
-) -> Result<Vec<XdpLnd>, NodeError> {
-    let shards = config.shards as usize;
-    let queues: u32 = plan.interfaces.iter().map(|interface| interface.rx_queues).sum();
-    let owned_max = queues.div_ceil(config.shards);
-    // What a shard's queues may hold for receiving, what its receive rings may hold back, and its sends.
-    // Each interface's rings may be full of frames to send, also of one that sends nothing any more.
-    let transmit_reserve = config.rings.tx * plan.interfaces.len() as u32;
-    let held_chunks_max = (config.rings.fill / 4).max(FRAGMENTS_MAX);
-    let frames_per_shard = owned_max * config.rings.fill + transmit_reserve + held_chunks_max;
-    let umem_config = UmemConfig::new(frames_per_shard * config.shards);
-    let (umem, frames) = Umem::new(&umem_config)?;
-    let common = Common {
-        umem: Arc::clone(&umem),
-        neighbours,
-        ports: plan.ports.clone(),
-        shards: config.shards,
-        frames_per_shard,
-        transmit_reserve: transmit_reserve as usize,
-        held_chunks_max: held_chunks_max as usize,
-        frame_max_bytes: xdp::frame_max_bytes(&config.rings),
-        parked_responses_max: parked_responses_max(config),
-        payload_checksum: config.payload_checksum,
-        send_fault: config.send_fault,
-        xfer: xfer_config(config, plan)?,
-    };
-    let mut rings: Vec<(Vec<Lane>, Vec<OwnedQueue>)> =
-        (0..shards).map(|_| (Vec::new(), Vec::new())).collect();
-    let mut owners = (0..shards).cycle();
-    for (interface, program) in plan.interfaces.iter().zip(programs) {
-        for queue in 0..interface.rx_queues {
-            let mut queue_config = QueueConfig::new(interface.index, queue);
-            queue_config.socket_count = config.shards;
-            queue_config.rings = config.rings;
-            let opened = xsk::open_queue(&umem, &queue_config)?;
-            let owner = owners.next().unwrap_or(0);
-            let lane_index = rings[owner].0.len();
-            let owned = OwnedQueue::new(lane_index, opened.fill, opened.completion);
-            for (shard, socket) in opened.sockets.into_iter().enumerate() {
-                program.set_socket(queue, shard as u32, &socket)?;
-                let mut lane = Lane::new(interface.index, queue, socket, queue < interface.tx_queues);
-                if shard != owner {
-                    owned.lend_to(&mut lane, owner);
-                }
-                rings[shard].0.push(lane);
-            }
-            rings[owner].1.push(owned);
-        }
-    }
-    Ok(XdpLnd::for_shards(&common, frames, rings, wakers))
-}
-
-/// The transfer protocol of each shard. Its incarnation, secret and seed are drawn anew in each life of the node.
+/// The transfer protocol of each shard, but for what the interfaces and the drivers can take. Its incarnation, secret and seed are drawn anew in each life of the node.
 fn xfer_config(config: &NodeConfig, plan: &Plan) -> Result<XferConfig, NodeError> {
-    let frame_max_bytes = xdp::frame_max_bytes(&config.rings);
     Ok(XferConfig {
         shard_count: config.shards as u8,
         incarnation: random_seed()?,
@@ -433,27 +284,9 @@ fn xfer_config(config: &NodeConfig, plan: &Plan) -> Result<XferConfig, NodeError
         initiator_hash: steer::initiator_hash(&config.nis[0].nid),
         policies: plan.policies,
         nids: config.nis.iter().map(|ni| ni.nid).collect(),
-        datagram_max_bytes: plan.ports.iter().map(|port| port.datagram_max_bytes(frame_max_bytes)).collect(),
-        receive_bytes: xdp::receive_bytes(&config.rings, config.shards),
         times: XferTimes { message: config.lnd_timeout, ..XferTimes::DEFAULT },
         ..XferConfig::new(XferLimits::for_shard(&config.limits))
     })
-}
-
-/// Half of an NI's credits on a shard, or all that one peer may have of them.
-fn parked_responses_max(config: &NodeConfig) -> u32 {
-    let share = |credits: u32| credits.div_ceil(config.shards);
-    config.nis.iter().map(|ni| (share(ni.credits) / 2).max(share(ni.peer_credits))).min().unwrap_or(0)
-}
-
-fn attach(config: &NodeConfig, plan: &Plan, programs: &mut [XdpProgram]) -> Result<ActiveMode, NodeError> {
-    let mut mode = ActiveMode::Native;
-    for (interface, program) in plan.interfaces.iter().zip(programs) {
-        if program.attach(&interface.name, config.mode.into())? == ActiveMode::Generic {
-            mode = ActiveMode::Generic;
-        }
-    }
-    Ok(mode)
 }
 
 fn topology(config: &NodeConfig) -> Topology {

@@ -20,6 +20,8 @@ use lnet_wire::steer::{self, PORTALS, PolicyWord, SteerKey};
 use super::counters::XdpDrop;
 use crate::memory::Memory;
 
+/// The shortest UDP payload that an interface must be able to carry: a handshake.
+pub(crate) const DATAGRAM_MIN_BYTES: usize = FRAME_HEADER_BYTES + HANDSHAKE_BYTES;
 /// Bytes of a record before its payload.
 const RECORD_HEAD_BYTES: usize = RECORD_BYTES + LARGE_HEADER_BYTES;
 

@@ -3,6 +3,10 @@
 //! Invariant: drivers never call each other and never reach up into the runtime; they know a shard only
 //! as a [`lnet_core::lnd::Uplink`].
 
+mod any;
 mod counters;
 mod frames;
+pub mod socket;
 pub mod xdp;
+
+pub use any::AnyLnd;

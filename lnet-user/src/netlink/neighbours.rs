@@ -152,6 +152,19 @@ impl Neighbours {
     /// # Errors
     /// [`NetlinkError::NoSuchIndex`], [`NetlinkError::NoPermission`], or what the kernel refused.
     pub fn start(interfaces: &[u32]) -> Result<Arc<Self>, NetlinkError> {
+        Self::spawn(interfaces, true)
+    }
+
+    /// As [`Neighbours::start`], but only follows the interfaces ([`Neighbours::mtu_bytes`]), for which it needs
+    /// no privilege: it is not to be asked for next hops.
+    ///
+    /// # Errors
+    /// [`NetlinkError::NoSuchIndex`], or what the kernel refused.
+    pub fn follow_interfaces(interfaces: &[u32]) -> Result<Arc<Self>, NetlinkError> {
+        Self::spawn(interfaces, false)
+    }
+
+    fn spawn(interfaces: &[u32], resolves: bool) -> Result<Arc<Self>, NetlinkError> {
         let shared = Arc::new(Shared::new(interfaces));
         let (questions, queue) = mpsc::channel(QUEUE_MAX);
         let (ready, started) = std::sync::mpsc::sync_channel(1);
@@ -159,7 +172,7 @@ impl Neighbours {
         let thread = thread::Builder::new()
             .name("lnet-netlink".into())
             .spawn(move || match runtime() {
-                Ok(runtime) => runtime.block_on(resolver::run(theirs, queue, ready)),
+                Ok(runtime) => runtime.block_on(resolver::run((theirs, resolves), queue, ready)),
                 Err(error) => drop(ready.send(Err(error))),
             })
             .map_err(|source| NetlinkError::Kernel { what: "start a thread", source })?;

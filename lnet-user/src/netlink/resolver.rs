@@ -18,6 +18,7 @@ use rtnetlink::packet_route::neighbour::{NeighbourMessage, NeighbourState};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::sys::{AsyncSocket, SocketAddr};
 use rtnetlink::{Handle, MulticastGroup};
+use rustix::io::Errno;
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -98,14 +99,14 @@ struct Resolver {
     mtu_changed: bool,
 }
 
-/// Answers questions until their senders are gone. `ready` is told once whether it could start.
+/// Answers questions until their senders are gone, unless it only follows the interfaces. `ready` is told once whether it could start.
 pub(super) async fn run(
-    shared: Arc<Shared>,
+    (shared, resolves): (Arc<Shared>, bool),
     mut questions: mpsc::Receiver<Key>,
     ready: SyncSender<Result<(), NetlinkError>>,
 ) {
     // The receiver waits for exactly one word; if it is gone, so are the questions.
-    let (mut resolver, mut events) = match Resolver::new(shared).await {
+    let (mut resolver, mut events) = match Resolver::new(shared, resolves).await {
         Ok(started) => started,
         Err(error) => return drop(ready.send(Err(error))),
     };
@@ -150,13 +151,17 @@ fn subscribe() -> Result<Events, NetlinkError> {
     let failed = |source| NetlinkError::from_io("subscribe to netlink events", source);
     let (mut connection, _, events) = rtnetlink::new_multicast_connection(&GROUPS).map_err(failed)?;
     let socket = connection.socket_mut().socket_ref();
-    set_socket_recv_buffer_size_force(socket, EVENT_BUFFER_BYTES).map_err(|errno| failed(errno.into()))?;
+    // Those who may not do so have what everybody has: who loses events asks again.
+    match set_socket_recv_buffer_size_force(socket, EVENT_BUFFER_BYTES) {
+        Ok(()) | Err(Errno::PERM) => {}
+        Err(errno) => return Err(failed(errno.into())),
+    }
     tokio::spawn(connection);
     Ok(Box::pin(events))
 }
 
 impl Resolver {
-    async fn new(shared: Arc<Shared>) -> Result<(Self, Events), NetlinkError> {
+    async fn new(shared: Arc<Shared>, resolves: bool) -> Result<(Self, Events), NetlinkError> {
         // Before anything is asked, so that no change falls in between.
         let events = subscribe()?;
         let mut handle = connect()?;
@@ -173,7 +178,7 @@ impl Resolver {
         }
         // Deleting nothing is refused for another reason to those who may delete something.
         let nothing = RouteNetlinkMessage::DelNeighbour(NeighbourMessage::default());
-        if let Err(error) = request(&mut handle, nothing, NLM_F_ACK).await {
+        if resolves && let Err(error) = request(&mut handle, nothing, NLM_F_ACK).await {
             let error = NetlinkError::from_request("follow neighbours", error);
             if matches!(error, NetlinkError::NoPermission { .. }) {
                 return Err(error);

@@ -9,6 +9,7 @@ use thiserror::Error;
 use crate::bpf::BpfError;
 use crate::netlink::NetlinkError;
 use crate::uring::WaitError;
+use crate::uring::udp::UdpError;
 use crate::xsk::{SocketError, UmemError};
 
 /// Why a node does not start.
@@ -150,10 +151,50 @@ pub enum NodeError {
     /// The `AF_XDP` sockets.
     #[error(transparent)]
     Socket(#[from] SocketError),
+    /// The UDP sockets.
+    #[error(transparent)]
+    Udp(#[from] UdpError),
+    /// An option that UDP sockets cannot serve.
+    #[error("{option} is for AF_XDP rings: mode native or generic is expected with it")]
+    OnlyRings {
+        /// The option.
+        option: &'static str,
+    },
+    /// Neither rings nor sockets can be had.
+    #[error("no mode works; with rings: {rings}; with sockets: {sockets}")]
+    NoMode {
+        /// Why not by rings.
+        rings: Box<NodeError>,
+        /// Why not by sockets.
+        sockets: Box<NodeError>,
+    },
     /// The waiting of shards.
     #[error(transparent)]
     Wait(#[from] WaitError),
     /// The kernel has no random numbers.
     #[error("the kernel gives no random numbers: {0}")]
     Random(rustix::io::Errno),
+}
+
+impl NodeError {
+    /// Whether rings cannot be had here, as opposed to a mistake that is to be told: privileges, the program's
+    /// object, or support by the kernel or the driver is lacking.
+    pub(super) fn is_lack(&self) -> bool {
+        match self {
+            Self::Bpf(error) => matches!(
+                error,
+                BpfError::ObjectNotFound { .. }
+                    | BpfError::Privilege { .. }
+                    | BpfError::FragsUnsupported { .. }
+                    | BpfError::Refused { .. }
+            ),
+            Self::Netlink(error) => matches!(error, NetlinkError::NoPermission { .. }),
+            Self::Umem(error) => matches!(error, UmemError::Map { .. }),
+            Self::Socket(error) => {
+                error.is_not_permitted()
+                    || matches!(error, SocketError::NoXdpSockets { .. } | SocketError::NoMultiBuffer { .. })
+            }
+            _ => false,
+        }
+    }
 }

@@ -11,7 +11,7 @@ use lnet_wire::nid::NetType;
 use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES, endpoint};
 use lnet_wire::steer::{PORTALS, Policy, PolicyWord, QUEUES_MAX, SHARDS_MAX, Spread};
 
-use super::{NiConfig, NodeConfig, NodeError};
+use super::{NiConfig, NodeConfig, NodeError, XdpMode};
 use crate::lnd::xdp::{DATAGRAM_MIN_BYTES, Port};
 use crate::netlink::Interface;
 use crate::xsk::CHUNK_BYTES;
@@ -45,10 +45,18 @@ impl Plan {
                 }
             };
             let port = port(index, ni, interface, config.udp_port)?;
-            check_transmit_ring(&port, interface, config.rings.tx)?;
+            if config.mode != XdpMode::Socket {
+                check_queues(interface)?;
+                check_transmit_ring(&port, interface, config.rings.tx)?;
+            }
             ports.push(port);
         }
         Ok(Self { interfaces, ports, policies })
+    }
+
+    /// The kernel's indices of the interfaces.
+    pub(super) fn interface_indices(&self) -> Vec<u32> {
+        self.interfaces.iter().map(|interface| interface.index).collect()
     }
 }
 
@@ -119,10 +127,16 @@ fn usable_interface(name: &str, queues: Option<u32>) -> Result<Interface, NodeEr
     if rx_queues < wanted || tx_queues < wanted {
         return Err(NodeError::TooFewQueues { interface: interface.name, rx_queues, tx_queues, wanted });
     }
-    if rx_queues > QUEUES_MAX {
-        return Err(NodeError::TooManyQueues { interface: interface.name, rx_queues });
-    }
     Ok(interface)
+}
+
+/// Frames of further queues would pass up.
+fn check_queues(interface: &Interface) -> Result<(), NodeError> {
+    let rx_queues = interface.rx_queues;
+    if rx_queues > QUEUES_MAX {
+        return Err(NodeError::TooManyQueues { interface: interface.name.clone(), rx_queues });
+    }
+    Ok(())
 }
 
 /// Waits a little for the carrier of an interface that was brought up just before: the kernel notices it a

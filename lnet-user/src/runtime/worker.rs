@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use super::clock::Clock;
 use super::steering::{Steering, SteeringError};
-use crate::lnd::xdp::XdpLnd;
+use crate::lnd::AnyLnd;
 use crate::memory::{Buffer, Memory, Terms};
 use crate::region::{LeaseError, ReadLease};
 use crate::uring::{Token, WaitError, Waiter, Waker};
@@ -79,7 +79,7 @@ pub struct Refused {
 /// [`Worker::progress`], or a [`super::ShardThread`] does.
 pub struct Worker {
     shard: Shard,
-    lnd: XdpLnd,
+    lnd: AnyLnd,
     memory: Memory,
     clock: Clock,
     waiter: Waiter,
@@ -103,14 +103,14 @@ impl std::fmt::Debug for Worker {
 impl Worker {
     pub(crate) fn new(
         shard: Shard,
-        lnd: XdpLnd,
+        lnd: AnyLnd,
         memory: Memory,
         clock: Clock,
         mut waiter: Waiter,
         steering: Steering,
         interfaces: u16,
     ) -> Result<Self, WaitError> {
-        for (index, socket) in lnd.sockets().enumerate() {
+        for (index, socket) in lnd.watched().into_iter().enumerate() {
             waiter.watch(socket, Token(index as u64))?;
         }
         Ok(Self {
@@ -142,7 +142,7 @@ impl Worker {
 
     /// The `xdp` LND, to be read.
     #[must_use]
-    pub fn lnd(&self) -> &XdpLnd {
+    pub fn lnd(&self) -> &AnyLnd {
         &self.lnd
     }
 

@@ -131,7 +131,11 @@ pub struct Endpoint {
     refusals: VecDeque<Refusal>,
     unsubmitted: u32,
     driver: Option<ThreadId>,
+    /// Whether receives are wanted.
+    receives: bool,
     counters: EndpointCounters,
+    /// Datagrams that the kernel took, by socket.
+    sent: Vec<u64>,
 }
 
 struct Shared {
@@ -181,6 +185,7 @@ impl Endpoint {
         })?;
         let mut endpoint = Self {
             receiving: vec![Receiving::Idle; sockets.len()],
+            sent: vec![0; sockets.len()],
             has_idle: true,
             filled: VecDeque::with_capacity(usize::from(receive_buffers)),
             refusals: VecDeque::with_capacity(usize::from(send_buffers)),
@@ -190,6 +195,7 @@ impl Endpoint {
             shared: Some(Shared { buffers, sends }),
             unsubmitted: 0,
             driver: None,
+            receives: true,
             counters: EndpointCounters::default(),
         };
         endpoint.try_receive()?;
@@ -207,8 +213,19 @@ impl Endpoint {
         if !self.end_all() {
             return Err(UdpError::Unsupported { feature: "synchronous cancellation" });
         }
-        self.driver = None;
+        (self.driver, self.receives) = (None, false);
         Ok(())
+    }
+
+    /// Receives from now on; before, what arrives waits in the sockets.
+    pub fn start_receiving(&mut self) {
+        self.receives = true;
+    }
+
+    /// Whether [`Endpoint::start_receiving`] was called.
+    #[must_use]
+    pub fn is_receiving(&self) -> bool {
+        self.receives
     }
 
     /// The sockets, by their numbers.
@@ -223,6 +240,12 @@ impl Endpoint {
         &self.counters
     }
 
+    /// Datagrams that the kernel took to be sent by a socket.
+    #[must_use]
+    pub fn sent_by(&self, socket: u16) -> u64 {
+        self.sent[usize::from(socket)]
+    }
+
     /// Becomes readable when something has arrived or ended.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -234,13 +257,13 @@ impl Endpoint {
     #[must_use]
     pub fn has_work(&mut self) -> bool {
         let waits = self.unsubmitted != 0 || !self.filled.is_empty() || !self.refusals.is_empty();
-        waits || self.driver.is_none() || self.needs_start() || self.ring.submission().taskrun() || {
+        waits || self.needs_start() || self.ring.submission().taskrun() || {
             !self.ring.completion().is_empty()
         }
     }
 
     fn needs_start(&mut self) -> bool {
-        self.has_idle && self.shared().buffers.is_stocked()
+        self.receives && self.has_idle && self.shared().buffers.is_stocked()
     }
 
     /// Takes in what the kernel has to say, and starts receives. Call it once a turn, before
@@ -403,7 +426,7 @@ impl Endpoint {
     /// Notes what has completed.
     #[inline]
     fn reap(&mut self) {
-        let Self { ring, receiving, has_idle, shared, filled, refusals, counters, .. } = self;
+        let Self { ring, receiving, has_idle, shared, filled, refusals, counters, sent: sent_by, .. } = self;
         let Shared { buffers, sends } = shared.as_mut().expect(LIVES);
         for completion in ring.completion() {
             let (user_data, result) = (completion.user_data(), completion.result());
@@ -411,6 +434,7 @@ impl Endpoint {
                 let sent = sends.end(user_data as u16);
                 if result >= 0 {
                     counters.sent += 1;
+                    sent_by[usize::from(sent.socket)] += 1;
                 } else {
                     counters.refused += 1;
                     let errno = Errno::from_raw_os_error(-result);

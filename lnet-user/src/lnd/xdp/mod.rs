@@ -37,7 +37,7 @@ use lnet_core::lnd::{Full, Lnd, NiId, Progress, RxId, Status, Transmit, TxId, Up
 use lnet_core::time::Instant;
 use lnet_core::xfer::{BUNDLE_MAX, Xfer, XferConfig, XferCounters, XferUsage};
 use lnet_wire::Nid;
-use lnet_wire::frame::{FRAME_HEADER_BYTES, HANDSHAKE_BYTES};
+use lnet_wire::frame::FRAME_HEADER_BYTES;
 use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::packet::{ENDPOINT_BYTES, ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES};
 
@@ -58,6 +58,7 @@ use paths::Paths;
 use receive::Origin;
 
 pub use super::counters::{XdpCounters, XdpDrop};
+pub(crate) use super::frames::DATAGRAM_MIN_BYTES;
 pub use fault::SendFault;
 pub(crate) use lane::{Lane, OwnedQueue};
 
@@ -65,8 +66,6 @@ pub(crate) use lane::{Lane, OwnedQueue};
 const BUDGET_MAX: u32 = 256;
 /// Bytes that the first frame of a message spends on headers behind the UDP header.
 pub const OVERHEAD_BYTES: usize = FRAME_HEADER_BYTES + LARGE_HEADER_BYTES;
-/// The shortest UDP payload that an interface must be able to carry: a handshake.
-pub(crate) const DATAGRAM_MIN_BYTES: usize = FRAME_HEADER_BYTES + HANDSHAKE_BYTES;
 
 /// An NI of the node, as its LND sees it.
 #[derive(Clone, Copy, Debug)]

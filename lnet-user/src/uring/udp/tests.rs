@@ -17,7 +17,13 @@ fn socket(ip: IpAddr) -> UdpSocket {
 fn endpoint(ip: IpAddr, config: &EndpointConfig) -> (Endpoint, SocketAddr) {
     let socket = socket(ip);
     let address = socket.address();
-    (Endpoint::new(vec![socket], config).unwrap(), address)
+    (over(vec![socket], config), address)
+}
+
+fn over(sockets: Vec<UdpSocket>, config: &EndpointConfig) -> Endpoint {
+    let mut endpoint = Endpoint::new(sockets, config).unwrap();
+    endpoint.start_receiving();
+    endpoint
 }
 
 fn plain(ip: IpAddr) -> Plain {
@@ -88,7 +94,7 @@ fn many_leave_in_one_call_and_each_knows_its_socket() {
     let (mut near, _) = endpoint(V4, &CONFIG);
     let sockets = vec![socket(V4), socket(V4)];
     let addresses = [sockets[0].address(), sockets[1].address()];
-    let mut far = Endpoint::new(sockets, &CONFIG).unwrap();
+    let mut far = over(sockets, &CONFIG);
     for round in 0..100_u8 {
         for number in 0..8_u8 {
             assert!(near.has_room());
@@ -254,7 +260,7 @@ fn sockets_of_one_port_are_chosen_by_the_program() {
     // ldb [0]; ret a
     let instruction = |code, operand| Instruction { code, jump_true: 0, jump_false: 0, operand };
     first.choose_by(&[instruction(0x30, 0), instruction(0x16, 0)]).unwrap();
-    let mut endpoint = Endpoint::new(vec![first, second], &CONFIG).unwrap();
+    let mut endpoint = over(vec![first, second], &CONFIG);
     let other = plain(V4);
     for number in [0, 1, 1, 0, 0, 1, 1, 1, 0] {
         other.send_to(&[number, 9], address).unwrap();

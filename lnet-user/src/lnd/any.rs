@@ -1,0 +1,110 @@
+//! The driver of a node's `xdp` nets, whichever it is.
+
+use std::os::fd::BorrowedFd;
+
+use lnet_core::lnd::{Full, Lnd, Progress, RxId, Transmit, Uplink, Verdict};
+use lnet_core::time::Instant;
+use lnet_core::xfer::{XferCounters, XferUsage};
+
+use super::counters::XdpCounters;
+use super::socket::SocketLnd;
+use super::xdp::XdpLnd;
+use crate::memory::Memory;
+use crate::xsk::{SocketError, Statistics};
+
+/// One of the drivers: a closed choice, so that no call goes by a table.
+pub enum AnyLnd {
+    /// Over `AF_XDP` rings.
+    Xdp(Box<XdpLnd>),
+    /// Over UDP sockets.
+    Socket(Box<SocketLnd>),
+}
+
+macro_rules! either {
+    ($any:expr, $lnd:ident => $body:expr) => {
+        match $any {
+            AnyLnd::Xdp($lnd) => $body,
+            AnyLnd::Socket($lnd) => $body,
+        }
+    };
+}
+
+impl AnyLnd {
+    /// What was counted.
+    #[must_use]
+    pub fn counters(&self) -> &XdpCounters {
+        either!(self, lnd => lnd.counters())
+    }
+
+    /// What the transfer protocol has counted.
+    #[must_use]
+    pub fn transfer_counters(&self) -> &XferCounters {
+        either!(self, lnd => lnd.transfer_counters())
+    }
+
+    /// What the transfer protocol holds at this moment.
+    #[must_use]
+    pub fn transfer_usage(&self) -> XferUsage {
+        either!(self, lnd => lnd.transfer_usage())
+    }
+
+    /// What the kernel counted on this shard's rings; UDP sockets have none.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn ring_statistics(&self) -> Result<Vec<Statistics>, SocketError> {
+        match self {
+            Self::Xdp(lnd) => lnd.ring_statistics(),
+            Self::Socket(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// What to watch while the shard sleeps.
+    pub(crate) fn watched(&self) -> Vec<BorrowedFd<'_>> {
+        match self {
+            Self::Xdp(lnd) => lnd.sockets().collect(),
+            Self::Socket(lnd) => vec![lnd.fd()],
+        }
+    }
+
+    /// Whether something is waited for that wakes nobody.
+    pub(crate) fn awaits_completions(&self) -> bool {
+        match self {
+            Self::Xdp(lnd) => lnd.awaits_completions(),
+            Self::Socket(_) => false,
+        }
+    }
+
+    /// Whether there is something to do that nothing watched would report.
+    pub(crate) fn has_work(&mut self) -> bool {
+        either!(self, lnd => lnd.has_work())
+    }
+}
+
+impl Lnd for AnyLnd {
+    type Memory = Memory;
+
+    #[inline]
+    fn submit(&mut self, now: Instant, transmit: Transmit, memory: &Memory) -> Result<(), Full<Transmit>> {
+        either!(self, lnd => lnd.submit(now, transmit, memory))
+    }
+
+    #[inline]
+    fn flush(&mut self, now: Instant, memory: &Memory) {
+        either!(self, lnd => lnd.flush(now, memory));
+    }
+
+    #[inline]
+    fn drive(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> Progress {
+        either!(self, lnd => lnd.drive(now, budget, up, memory))
+    }
+
+    fn resume(&mut self, now: Instant, rx: RxId, verdict: Verdict, up: &mut impl Uplink) {
+        either!(self, lnd => lnd.resume(now, rx, verdict, up));
+    }
+
+    #[inline]
+    fn poll_timeout(&self) -> Option<Instant> {
+        either!(self, lnd => lnd.poll_timeout())
+    }
+}

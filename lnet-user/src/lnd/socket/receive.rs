@@ -1,0 +1,139 @@
+//! The receiving half.
+
+use lnet_core::lnd::Uplink;
+use lnet_core::time::Instant;
+use lnet_core::xfer::{Replay, Xfer};
+use lnet_wire::Nid;
+use lnet_wire::frame::FrameHeader;
+
+use super::super::counters::{XdpCounters, XdpDrop};
+use super::super::frames::{self, Aside, Further, Owner, Taken};
+use super::exchange::Exchange;
+use super::held::Held;
+use super::{Common, SocketLnd};
+use crate::memory::Memory;
+
+/// Where a frame came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Origin {
+    Socket,
+    Sibling,
+    Held,
+}
+
+/// What frames are taken in by, apart from where their bytes are.
+pub(super) struct Intake {
+    pub(super) common: Common,
+    pub(super) shard: u32,
+    pub(super) xfer: Xfer,
+    pub(super) exchange: Exchange,
+    pub(super) held: Held,
+    pub(super) counters: XdpCounters,
+    /// Scratch: empty between calls.
+    pub(super) further: Vec<Further>,
+}
+
+impl Intake {
+    #[inline]
+    fn take(
+        &mut self,
+        now: Instant,
+        origin: Origin,
+        (port_index, from): (usize, Nid),
+        bytes: &mut [u8],
+        (up, memory): (&mut impl Uplink, &mut Memory),
+    ) {
+        self.counters.frames_received += u64::from(origin == Origin::Socket);
+        let header = bytes.first_chunk().map(|header| FrameHeader::decode(header, bytes.len()));
+        let Some(Ok(header)) = header else { return self.counters.count_drop(XdpDrop::NotOurs) };
+        let owner =
+            Owner { policies: &self.common.xfer.policies, shards: self.common.shards(), shard: self.shard };
+        let length = bytes.len();
+        let parsed = owner.examine(header, bytes, 0, length).and_then(|parsed| {
+            owner.examine_rest(&parsed, &*bytes, &mut self.further)?;
+            Ok(parsed)
+        });
+        let parsed = match parsed {
+            Ok(parsed) => parsed,
+            Err(Aside::Dropped(reason)) => return self.counters.count_drop(reason),
+            Err(Aside::Misdirected(shard)) => {
+                self.counters.frames_misdirected += 1;
+                if !self.exchange.hand_over(shard, port_index, from, bytes) {
+                    self.counters.count_drop(XdpDrop::SiblingBusy);
+                }
+                return;
+            }
+        };
+        let ni = self.common.ports[port_index].ni;
+        let to = (&mut self.xfer, memory, up);
+        match frames::take(to, now, (ni, from), &parsed, &*bytes, &mut self.further) {
+            Taken::Whole => self.counters.frames_taken += 1,
+            Taken::Refused => self.counters.frames_refused += 1,
+            Taken::Hold(hold) => self.held.keep(hold, port_index, from, bytes),
+        }
+    }
+}
+
+impl SocketLnd {
+    /// Takes in at most `budget` datagrams of the sockets; how many.
+    #[inline]
+    pub(super) fn receive(
+        &mut self,
+        now: Instant,
+        budget: u32,
+        up: &mut impl Uplink,
+        memory: &mut Memory,
+    ) -> u32 {
+        for count in 0..budget {
+            let Some(mut received) = self.endpoint.poll_received() else { return count };
+            let port_index = usize::from(received.socket);
+            let net = self.intake.common.ports[port_index].nid.net();
+            if let Ok(from) = Nid::new_ip(net, received.from) {
+                let bytes = self.endpoint.bytes_mut(&mut received);
+                self.intake.take(now, Origin::Socket, (port_index, from), bytes, (up, memory));
+            }
+            self.endpoint.give_back(received);
+            // What was kept may be what comes next.
+            self.replay(now, up, memory);
+        }
+        budget
+    }
+
+    /// Takes in at most `budget` datagrams that siblings have handed over; how many.
+    pub(super) fn take_parcels(
+        &mut self,
+        now: Instant,
+        budget: u32,
+        up: &mut impl Uplink,
+        memory: &mut Memory,
+    ) -> u32 {
+        for count in 0..budget {
+            let Some(mut parcel) = self.intake.exchange.receive() else { return count };
+            let origin = (parcel.port_index, parcel.from);
+            self.intake.take(now, Origin::Sibling, origin, parcel.bytes_mut(), (up, memory));
+            self.intake.exchange.give_back(parcel);
+            self.replay(now, up, memory);
+        }
+        budget
+    }
+
+    /// Handles frames that were kept, as the transfer protocol says; how many.
+    #[inline]
+    pub(super) fn replay(&mut self, now: Instant, up: &mut impl Uplink, memory: &mut Memory) -> u32 {
+        self.replay_due = false;
+        let mut count = 0;
+        while let Some(replay) = self.intake.xfer.poll_replay() {
+            count += 1;
+            match replay {
+                Replay::Forget(_) => self.intake.counters.frames_forgotten += 1,
+                Replay::Again(hold) => {
+                    let mut kept = self.intake.held.take(hold);
+                    let origin = (kept.port_index, kept.from);
+                    self.intake.take(now, Origin::Held, origin, kept.bytes_mut(), (up, memory));
+                    self.intake.held.give_back(kept);
+                }
+            }
+        }
+        count
+    }
+}

@@ -1,0 +1,169 @@
+//! The sending half.
+
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::time::Duration;
+
+use lnet_core::lnd::{Cause, Uplink};
+use lnet_core::time::Instant;
+use lnet_core::xfer::Outgoing;
+use rustix::io::Errno;
+
+use super::super::frames::Source;
+use super::SocketLnd;
+use crate::memory::Memory;
+use crate::uring::udp::Refusal;
+
+/// Frames that are sent before something else is looked at.
+const FLUSH_BUDGET: u32 = 64;
+/// Bytes that are written before the kernel is given them: they are still in this CPU's cache then.
+const FLUSH_BYTES: usize = 128 << 10;
+/// How long an interface may refuse everything before its messages end without it.
+const REFUSAL_PATIENCE: Duration = Duration::from_secs(1);
+
+/// An interface that refuses to send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Refusing {
+    since: Instant,
+    /// Datagrams that it had sent by then.
+    sent: u64,
+}
+
+impl SocketLnd {
+    /// Sends what the transfer protocol has, while there is room and at most the budget.
+    #[inline]
+    pub(super) fn send_ready(&mut self, now: Instant, memory: &Memory) {
+        let mut written_bytes = 0;
+        for _ in 0..FLUSH_BUDGET {
+            if !self.intake.xfer.has_transmit() {
+                break;
+            }
+            if !self.endpoint.has_room() || written_bytes >= FLUSH_BYTES {
+                // What the kernel takes at once is done with.
+                self.flush_endpoint();
+                written_bytes = 0;
+                if !self.endpoint.has_room() {
+                    return;
+                }
+            }
+            let Some(outgoing) = self.intake.xfer.poll_transmit(now) else { break };
+            written_bytes += self.send(&outgoing, memory);
+        }
+        self.flush_endpoint();
+    }
+
+    /// Writes a frame to be sent; its bytes.
+    #[inline]
+    fn send(&mut self, outgoing: &Outgoing, memory: &Memory) -> usize {
+        let port_index = usize::from(outgoing.ni.0);
+        let port = &self.intake.common.ports[port_index];
+        let Some(to) = outgoing.destination.ip().map(|address| port.to(address)) else {
+            self.intake.counters.frames_let_go += 1;
+            return 0;
+        };
+        let source =
+            Source { xfer: &self.intake.xfer, memory, payload_checksum: self.intake.common.payload_checksum };
+        let mut frame_bytes = 0;
+        self.endpoint.send(port_index as u16, to, |out| {
+            frame_bytes = write_frame(outgoing, &source, out);
+            frame_bytes
+        });
+        self.intake.counters.frames_sent += 1;
+        frame_bytes
+    }
+
+    /// Looks at what the kernel has refused: each is a loss, and some say more than that.
+    pub(super) fn follow_refusals(&mut self, now: Instant, up: &mut impl Uplink) {
+        while let Some(refusal) = self.endpoint.poll_refusal() {
+            self.intake.counters.frames_sent -= 1;
+            self.intake.counters.frames_let_go += 1;
+            let port_index = usize::from(refusal.socket);
+            match refusal.errno {
+                Errno::MSGSIZE => self.shorten(port_index, &refusal),
+                Errno::NETDOWN | Errno::NETUNREACH | Errno::NODEV | Errno::NXIO | Errno::ADDRNOTAVAIL => {
+                    let sent = self.endpoint.sent_by(refusal.socket);
+                    let fresh = Refusing { since: now, sent };
+                    let refusing = self.refusing[port_index].filter(|refusing| refusing.sent == sent);
+                    self.refusing[port_index] = Some(refusing.unwrap_or(fresh));
+                }
+                _ => {}
+            }
+        }
+        for port_index in 0..self.refusing.len() {
+            let Some(Refusing { since, sent }) = self.refusing[port_index] else { continue };
+            if self.endpoint.sent_by(port_index as u16) != sent {
+                self.refusing[port_index] = None;
+            } else if now - since >= REFUSAL_PATIENCE {
+                self.refusing[port_index] = None;
+                let ni = self.intake.common.ports[port_index].ni;
+                self.intake.xfer.fail_interface(now, ni, Cause::Device, up);
+            }
+        }
+    }
+
+    /// When an interface has refused for too long.
+    pub(super) fn refusing_until(&self) -> Option<Instant> {
+        self.refusing.iter().flatten().map(|refusing| refusing.since + REFUSAL_PATIENCE).min()
+    }
+
+    /// A datagram was longer than the way to a peer: no longer ones are sent by this interface until its MTU
+    /// changes.
+    fn shorten(&mut self, port_index: usize, refusal: &Refusal) {
+        let Ok(mtu_bytes) = self.endpoint.sockets()[port_index].path_mtu_bytes(refusal.to) else { return };
+        let common = &mut self.intake.common;
+        let port = &mut common.ports[port_index];
+        if (mtu_bytes as usize) < port.mtu_bytes {
+            tracing::info!(mtu_bytes, to = %refusal.to, "the way to a peer is narrower than the interface");
+            port.mtu_bytes = mtu_bytes as usize;
+            self.intake.xfer.set_datagram_max(port.ni, port.datagram_max_bytes(common.datagram_max_bytes));
+        }
+    }
+
+    /// Tells the transfer protocol how long datagrams may be once an interface has changed.
+    #[inline]
+    pub(super) fn follow_interfaces(&mut self) {
+        let generation = self.intake.common.neighbours.generation();
+        if generation == self.interfaces_generation {
+            return;
+        }
+        self.interfaces_generation = generation;
+        let common = &mut self.intake.common;
+        for (port, known_bytes) in common.ports.iter_mut().zip(&mut self.interface_mtus) {
+            let mtu = common.neighbours.mtu_bytes(port.interface_index);
+            if let Some(mtu_bytes) = mtu.filter(|mtu_bytes| mtu_bytes != known_bytes) {
+                (*known_bytes, port.mtu_bytes) = (mtu_bytes, mtu_bytes as usize);
+                self.intake
+                    .xfer
+                    .set_datagram_max(port.ni, port.datagram_max_bytes(common.datagram_max_bytes));
+            }
+        }
+    }
+}
+
+/// Where a peer listens; a link-local address is one of the interface's link.
+#[inline]
+pub(super) fn peer_address(address: IpAddr, udp_port: u16, interface_index: u32) -> SocketAddr {
+    match address {
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+            SocketAddr::V6(SocketAddrV6::new(v6, udp_port, 0, interface_index))
+        }
+        _ => SocketAddr::new(address, udp_port),
+    }
+}
+
+/// Writes a frame to the beginning of `out`, which is long enough; its bytes.
+#[inline]
+fn write_frame(outgoing: &Outgoing, source: &Source<'_>, out: &mut [u8]) -> usize {
+    let mut at = outgoing.header.covered_bytes();
+    let (payload, records) = source.write_head(outgoing, &mut out[..at]);
+    let mut write = |bytes: &[u8]| {
+        out[at..at + bytes.len()].copy_from_slice(bytes);
+        at += bytes.len();
+    };
+    write(payload);
+    for index in 0..records {
+        let (head, payload) = source.record(index);
+        write(&head);
+        write(payload);
+    }
+    at
+}
