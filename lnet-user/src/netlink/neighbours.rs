@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
@@ -96,6 +96,8 @@ pub(super) struct Shared {
     pub(super) interfaces: Vec<u32>,
     /// The MTU of each, 0 while it is not known.
     mtus: Vec<AtomicU32>,
+    /// Whether each is known to carry nothing.
+    downs: Vec<AtomicBool>,
     pub(super) table: ArcSwap<Table>,
     generation: AtomicU64,
     /// Counts addresses taken in: the clock by which lookups are old or recent.
@@ -108,6 +110,7 @@ impl Shared {
         Self {
             interfaces: interfaces.to_vec(),
             mtus: interfaces.iter().map(|_| AtomicU32::new(0)).collect(),
+            downs: interfaces.iter().map(|_| AtomicBool::new(false)).collect(),
             table: ArcSwap::default(),
             generation: AtomicU64::new(0),
             age: AtomicU64::new(0),
@@ -119,6 +122,12 @@ impl Shared {
     pub(super) fn set_mtu(&self, interface_index: u32, mtu_bytes: u32) -> bool {
         let place = self.interfaces.iter().position(|index| *index == interface_index);
         place.is_some_and(|place| self.mtus[place].swap(mtu_bytes, Ordering::Relaxed) != mtu_bytes)
+    }
+
+    /// Takes in whether an interface carries frames; whether that is new.
+    pub(super) fn set_up(&self, interface_index: u32, up: bool) -> bool {
+        let place = self.interfaces.iter().position(|index| *index == interface_index);
+        place.is_some_and(|place| self.downs[place].swap(!up, Ordering::Relaxed) == up)
     }
 
     /// Puts a table in place; if `changed`, raises the generation and wakes those who subscribed.
@@ -209,6 +218,13 @@ impl Neighbours {
     pub fn mtu_bytes(&self, interface_index: u32) -> Option<u32> {
         let place = self.shared.interfaces.iter().position(|index| *index == interface_index)?;
         Some(self.shared.mtus[place].load(Ordering::Relaxed)).filter(|bytes| *bytes != 0)
+    }
+
+    /// Whether an interface that is followed carries frames. The generation changes with it.
+    #[must_use]
+    pub fn is_up(&self, interface_index: u32) -> bool {
+        let place = self.shared.interfaces.iter().position(|index| *index == interface_index);
+        place.is_none_or(|place| !self.shared.downs[place].load(Ordering::Relaxed))
     }
 
     /// Changes whenever an answer of [`Self::lookup`] does. To cache an answer, read this before looking it

@@ -95,11 +95,12 @@ struct Resolver {
     refreshed: Instant,
     /// Whether an answer may differ from the published one.
     dirty: bool,
-    /// Whether an interface has another MTU.
-    mtu_changed: bool,
+    /// Whether an interface has another MTU, or carries frames again or no longer.
+    interface_changed: bool,
 }
 
-/// Answers questions until their senders are gone, unless it only follows the interfaces. `ready` is told once whether it could start.
+/// Answers questions until their senders are gone, unless it only follows the interfaces. `ready` is told once
+/// whether it could start.
 pub(super) async fn run(
     (shared, resolves): (Arc<Shared>, bool),
     mut questions: mpsc::Receiver<Key>,
@@ -173,8 +174,9 @@ impl Resolver {
             let Ok(Some(RouteNetlinkMessage::NewLink(link))) = answer else {
                 return Err(NetlinkError::NoSuchIndex { index });
             };
-            up.insert(index, is_up(link.header.flags));
-            follow_mtu(&shared, &link);
+            let link_up = is_up(link.header.flags);
+            up.insert(index, link_up);
+            follow_link(&shared, &link, link_up);
         }
         // Deleting nothing is refused for another reason to those who may delete something.
         let nothing = RouteNetlinkMessage::DelNeighbour(NeighbourMessage::default());
@@ -185,9 +187,9 @@ impl Resolver {
             }
         }
         let (destinations, hops, refreshed) = (HashMap::new(), HashMap::new(), Instant::now());
-        let (refresh_at, dirty, mtu_changed) = (None, false, false);
+        let (refresh_at, dirty, interface_changed) = (None, false, false);
         let resolver =
-            Self { handle, shared, up, destinations, hops, refresh_at, refreshed, dirty, mtu_changed };
+            Self { handle, shared, up, destinations, hops, refresh_at, refreshed, dirty, interface_changed };
         Ok((resolver, events))
     }
 
@@ -395,7 +397,7 @@ impl Resolver {
         if message.header.interface_family != AddressFamily::Unspec {
             return;
         }
-        self.mtu_changed |= follow_mtu(&self.shared, message);
+        self.interface_changed |= follow_link(&self.shared, message, up);
         if let Some(known) = self.up.get_mut(&message.header.index)
             && *known != up
         {
@@ -420,8 +422,8 @@ impl Resolver {
 
     /// Publishes what is known now; nobody is woken unless an answer differs.
     fn publish(&mut self) {
-        let mtu_changed = std::mem::take(&mut self.mtu_changed);
-        if !std::mem::take(&mut self.dirty) && !mtu_changed {
+        let interface_changed = std::mem::take(&mut self.interface_changed);
+        if !std::mem::take(&mut self.dirty) && !interface_changed {
             return;
         }
         let before = self.shared.table.load();
@@ -435,16 +437,18 @@ impl Resolver {
             .collect();
         let table = Table { answers };
         let same = |key: &Key| before.resolution(key) == table.resolution(key);
-        let changed = mtu_changed || !table.answers.keys().all(same) || !before.answers.keys().all(same);
+        let changed =
+            interface_changed || !table.answers.keys().all(same) || !before.answers.keys().all(same);
         self.shared.publish(table, changed);
     }
 }
 
-/// Takes in the MTU of a link; whether it is another one.
-fn follow_mtu(shared: &Shared, link: &LinkMessage) -> bool {
+/// Takes in the MTU of a link and whether it carries frames; whether something of that is new.
+fn follow_link(shared: &Shared, link: &LinkMessage, up: bool) -> bool {
     let mtu = link.attributes.iter().find_map(|attribute| match attribute {
         LinkAttribute::Mtu(bytes) => Some(*bytes),
         _ => None,
     });
-    mtu.is_some_and(|bytes| shared.set_mtu(link.header.index, bytes))
+    let index = link.header.index;
+    mtu.is_some_and(|bytes| shared.set_mtu(index, bytes)) | shared.set_up(index, up)
 }

@@ -21,8 +21,9 @@ use crate::uring::{Waiter, Waker};
 const RECEIVE_BUFFERS_MAX: u32 = 512;
 /// Most datagrams that a shard has with the kernel to be sent: what is sent is done with at once, as a rule.
 const SEND_BUFFERS_MAX: u32 = 256;
-/// Most bytes of datagrams that a shard says it can take at once.
-const RECEIVE_BYTES_MAX: usize = 8 << 20;
+/// Most bytes of frames that a shard says it can take at once: 512 of up to 4096 bytes, which is what siblings can
+/// hand over to it.
+const RECEIVE_BYTES_MAX: usize = 2 << 20;
 /// How long the port of a process may stay taken that was killed just before: the kernel ends what that had under
 /// way a little later.
 const PORT_PATIENCE: Duration = Duration::from_secs(1);

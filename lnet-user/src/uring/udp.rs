@@ -134,8 +134,6 @@ pub struct Endpoint {
     /// Whether receives are wanted.
     receives: bool,
     counters: EndpointCounters,
-    /// Datagrams that the kernel took, by socket.
-    sent: Vec<u64>,
 }
 
 struct Shared {
@@ -185,7 +183,6 @@ impl Endpoint {
         })?;
         let mut endpoint = Self {
             receiving: vec![Receiving::Idle; sockets.len()],
-            sent: vec![0; sockets.len()],
             has_idle: true,
             filled: VecDeque::with_capacity(usize::from(receive_buffers)),
             refusals: VecDeque::with_capacity(usize::from(send_buffers)),
@@ -238,12 +235,6 @@ impl Endpoint {
     #[must_use]
     pub fn counters(&self) -> &EndpointCounters {
         &self.counters
-    }
-
-    /// Datagrams that the kernel took to be sent by a socket.
-    #[must_use]
-    pub fn sent_by(&self, socket: u16) -> u64 {
-        self.sent[usize::from(socket)]
     }
 
     /// Becomes readable when something has arrived or ended.
@@ -426,7 +417,7 @@ impl Endpoint {
     /// Notes what has completed.
     #[inline]
     fn reap(&mut self) {
-        let Self { ring, receiving, has_idle, shared, filled, refusals, counters, sent: sent_by, .. } = self;
+        let Self { ring, receiving, has_idle, shared, filled, refusals, counters, .. } = self;
         let Shared { buffers, sends } = shared.as_mut().expect(LIVES);
         for completion in ring.completion() {
             let (user_data, result) = (completion.user_data(), completion.result());
@@ -434,7 +425,6 @@ impl Endpoint {
                 let sent = sends.end(user_data as u16);
                 if result >= 0 {
                     counters.sent += 1;
-                    sent_by[usize::from(sent.socket)] += 1;
                 } else {
                     counters.refused += 1;
                     let errno = Errno::from_raw_os_error(-result);

@@ -5,6 +5,7 @@
 mod hostile;
 mod leases;
 mod losses;
+mod modes;
 mod others;
 mod refusals;
 mod refusing;

@@ -202,7 +202,8 @@ fn missing_capabilities_are_named() {
         return;
     }
     let netns = Netns::new(Wiring::default());
-    let config = config(netns.a(), nid_v4(netns.a().interface(), 0));
+    let mode = XdpMode::Native;
+    let config = NodeConfig { mode, ..config(netns.a(), nid_v4(netns.a().interface(), 0)) };
     let without = |lost: CapabilitySet| {
         enter(netns.a(), || {
             let mut sets = rustix::thread::capabilities(None).unwrap();

@@ -7,8 +7,7 @@ use lnet_tests::netns::{Netns, Wiring};
 use lnet_tests::node::{
     By, Driven, Plan, Sink, Source, config, losses, nid_v4, nid_v6, process, settle, start, stop_all,
 };
-use lnet_user::bpf::ActiveMode;
-use lnet_user::node::{Node, NodeConfig, XdpMode};
+use lnet_user::node::{Node, NodeConfig, NodeMode, XdpMode};
 use lnet_user::runtime::Worker;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -141,7 +140,7 @@ impl Case {
         let plan = Plan::of_sizes(vec![(process(a), process(b))], &PORTALS, &sizes(max_bytes));
         let (source, target) = carry_out(plan, source, target, &self.by);
         for (ended, mode) in [(&source, self.modes[0]), (&target, self.modes[1])] {
-            let expected = if mode == XdpMode::Generic { ActiveMode::Generic } else { ActiveMode::Native };
+            let expected = if mode == XdpMode::Generic { NodeMode::Generic } else { NodeMode::Native };
             assert_eq!(ended.node.mode(), expected);
             let frames = ended.node.xdp_frames().unwrap();
             for shard in 0..2 {

@@ -9,10 +9,12 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use crate::uring::Waker;
 
 /// Buffers that one shard may have with all its siblings, shared out among them.
-const BUFFERS_PER_SHARD: usize = 256;
-/// Fewest and most buffers that a shard has for one sibling.
+const BUFFERS_PER_SHARD: usize = 1024;
+/// Fewest and most buffers that a shard has for one sibling: as many frames as that says it can take at once.
 const BUFFERS_MIN: usize = 4;
-const BUFFERS_MAX: usize = 64;
+const BUFFERS_MAX: usize = 512;
+/// Most bytes of them.
+const BUFFERS_BYTES: usize = 4 << 20;
 
 /// A datagram that was handed over. Give it back with [`Exchange::give_back`].
 pub(super) struct Parcel {
@@ -57,7 +59,8 @@ impl Exchange {
     /// The ends of all shards, for datagrams of at most `datagram_max_bytes`; `wakers` are the shards' own.
     pub(super) fn mesh(datagram_max_bytes: usize, wakers: &[Waker]) -> Vec<Self> {
         let shards = wakers.len();
-        let count = (BUFFERS_PER_SHARD / shards.saturating_sub(1).max(1)).clamp(BUFFERS_MIN, BUFFERS_MAX);
+        let share = BUFFERS_PER_SHARD / shards.saturating_sub(1).max(1);
+        let count = share.min(BUFFERS_BYTES / datagram_max_bytes).clamp(BUFFERS_MIN, BUFFERS_MAX);
         let none = |shard| Self { shard, to: Vec::new(), from: Vec::new() };
         let mut ends: Vec<Self> = (0..shards).map(none).collect();
         for sender in 0..shards {
@@ -124,16 +127,16 @@ mod tests {
         let mut ends = Exchange::mesh(100, &wakers);
         let from = Nid::new_ip(Net::XDP, [10, 0, 0, 1].into()).unwrap();
         for round in 0..3_u8 {
-            for number in 0..64 {
-                assert!(ends[0].hand_over(2, 1, from, &[round, number]), "{number}");
+            for number in 0..BUFFERS_MAX {
+                assert!(ends[0].hand_over(2, 1, from, &[round, number as u8]), "{number}");
             }
             assert!(!ends[0].hand_over(2, 1, from, &[9; 100]), "one more than there are buffers");
             assert!(ends[1].hand_over(2, 0, from, &[]), "another sender has its own");
             assert!(!ends[1].has_parcels() && ends[2].has_parcels());
-            for number in 0..64 {
+            for number in 0..BUFFERS_MAX {
                 let mut parcel = ends[2].receive().unwrap();
                 assert_eq!((parcel.port_index, parcel.from, parcel.sender), (1, from, 0));
-                assert_eq!(parcel.bytes_mut(), [round, number]);
+                assert_eq!(parcel.bytes_mut(), [round, number as u8]);
                 ends[2].give_back(parcel);
             }
             let mut last = ends[2].receive().unwrap();

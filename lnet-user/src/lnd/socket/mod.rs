@@ -37,7 +37,7 @@ use crate::uring::udp::{Endpoint, UdpError};
 use exchange::Exchange;
 use held::Held;
 use receive::Intake;
-use transmit::{Refusing, peer_address};
+use transmit::peer_address;
 
 /// How long a socket rests whose receive has ended with an error.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
@@ -68,6 +68,20 @@ impl Port {
     }
 }
 
+/// What is known of an NI's interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct InterfaceState {
+    mtu_bytes: u32,
+    /// Since when it is known to be down, or its messages were ended for that.
+    down_since: Option<Instant>,
+}
+
+impl InterfaceState {
+    fn of(port: &Port) -> Self {
+        Self { mtu_bytes: port.mtu_bytes as u32, down_since: None }
+    }
+}
+
 /// What the LNDs of all shards of a node have in common.
 #[derive(Clone)]
 pub(crate) struct Common {
@@ -94,10 +108,8 @@ impl Common {
 pub struct SocketLnd {
     endpoint: Endpoint,
     intake: Intake,
-    /// By NI: whether it refuses to send.
-    refusing: Vec<Option<Refusing>>,
-    /// By NI: the MTU of its interface.
-    interface_mtus: Vec<u32>,
+    /// By NI.
+    interfaces: Vec<InterfaceState>,
     interfaces_generation: u64,
     /// When sockets are tried again whose receive has ended with an error.
     retry_at: Option<Instant>,
@@ -129,8 +141,7 @@ impl SocketLnd {
             Self {
                 endpoint,
                 intake,
-                refusing: vec![None; common.ports.len()],
-                interface_mtus: common.ports.iter().map(|port| port.mtu_bytes as u32).collect(),
+                interfaces: common.ports.iter().map(InterfaceState::of).collect(),
                 interfaces_generation: 0,
                 retry_at: None,
                 replay_due: false,
@@ -231,12 +242,13 @@ impl Lnd for SocketLnd {
 
     fn drive(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> Progress {
         let mut progress = Progress::default();
-        self.follow_interfaces();
+        self.follow_interfaces(now);
         self.turn_endpoint(now);
         let parcels = self.take_parcels(now, budget, up, memory);
         progress.received = self.receive(now, budget, up, memory);
         self.intake.xfer.handle_timeout(now, up);
-        self.follow_refusals(now, up);
+        self.follow_refusals();
+        self.follow_downs(now, up);
         progress.completed = parcels + self.replay(now, up, memory);
         progress
     }
@@ -247,7 +259,7 @@ impl Lnd for SocketLnd {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let others = [self.intake.xfer.poll_timeout(), self.retry_at, self.refusing_until()];
+        let others = [self.intake.xfer.poll_timeout(), self.retry_at, self.down_until()];
         others.into_iter().flatten().min()
     }
 }

@@ -17,16 +17,8 @@ use crate::uring::udp::Refusal;
 const FLUSH_BUDGET: u32 = 64;
 /// Bytes that are written before the kernel is given them: they are still in this CPU's cache then.
 const FLUSH_BYTES: usize = 128 << 10;
-/// How long an interface may refuse everything before its messages end without it.
-const REFUSAL_PATIENCE: Duration = Duration::from_secs(1);
-
-/// An interface that refuses to send.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Refusing {
-    since: Instant,
-    /// Datagrams that it had sent by then.
-    sent: u64,
-}
+/// How long an interface may be down before its messages end without it.
+const DOWN_PATIENCE: Duration = Duration::from_secs(1);
 
 impl SocketLnd {
     /// Sends what the transfer protocol has, while there is room and at most the budget.
@@ -71,43 +63,39 @@ impl SocketLnd {
         frame_bytes
     }
 
-    /// Looks at what the kernel has refused: each is a loss, and some say more than that.
-    pub(super) fn follow_refusals(&mut self, now: Instant, up: &mut impl Uplink) {
+    /// Looks at what the kernel has refused: each is a loss, and one says more than that.
+    pub(super) fn follow_refusals(&mut self) {
         while let Some(refusal) = self.endpoint.poll_refusal() {
             self.intake.counters.frames_sent -= 1;
             self.intake.counters.frames_let_go += 1;
-            let port_index = usize::from(refusal.socket);
-            match refusal.errno {
-                Errno::MSGSIZE => self.shorten(port_index, &refusal),
-                Errno::NETDOWN | Errno::NETUNREACH | Errno::NODEV | Errno::NXIO | Errno::ADDRNOTAVAIL => {
-                    let sent = self.endpoint.sent_by(refusal.socket);
-                    let fresh = Refusing { since: now, sent };
-                    let refusing = self.refusing[port_index].filter(|refusing| refusing.sent == sent);
-                    self.refusing[port_index] = Some(refusing.unwrap_or(fresh));
-                }
-                _ => {}
-            }
-        }
-        for port_index in 0..self.refusing.len() {
-            let Some(Refusing { since, sent }) = self.refusing[port_index] else { continue };
-            if self.endpoint.sent_by(port_index as u16) != sent {
-                self.refusing[port_index] = None;
-            } else if now - since >= REFUSAL_PATIENCE {
-                self.refusing[port_index] = None;
-                let ni = self.intake.common.ports[port_index].ni;
-                self.intake.xfer.fail_interface(now, ni, Cause::Device, up);
+            if refusal.errno == Errno::MSGSIZE {
+                self.shorten(&refusal);
             }
         }
     }
 
-    /// When an interface has refused for too long.
-    pub(super) fn refusing_until(&self) -> Option<Instant> {
-        self.refusing.iter().flatten().map(|refusing| refusing.since + REFUSAL_PATIENCE).min()
+    /// Ends the messages of an interface that has been down for too long.
+    pub(super) fn follow_downs(&mut self, now: Instant, up: &mut impl Uplink) {
+        for (port, state) in self.intake.common.ports.iter().zip(&mut self.interfaces) {
+            if state.down_since.is_some_and(|since| now - since >= DOWN_PATIENCE) {
+                // And those that come later, at the latest then.
+                state.down_since = Some(now);
+                self.intake.xfer.fail_interface(now, port.ni, Cause::Device, up);
+            }
+        }
+    }
+
+    /// When an interface has been down for too long, if there are messages.
+    pub(super) fn down_until(&self) -> Option<Instant> {
+        let downs = self.interfaces.iter().filter_map(|state| state.down_since);
+        let first = downs.min().map(|since| since + DOWN_PATIENCE)?;
+        (self.intake.xfer.usage().messages != 0).then_some(first)
     }
 
     /// A datagram was longer than the way to a peer: no longer ones are sent by this interface until its MTU
     /// changes.
-    fn shorten(&mut self, port_index: usize, refusal: &Refusal) {
+    fn shorten(&mut self, refusal: &Refusal) {
+        let port_index = usize::from(refusal.socket);
         let Ok(mtu_bytes) = self.endpoint.sockets()[port_index].path_mtu_bytes(refusal.to) else { return };
         let common = &mut self.intake.common;
         let port = &mut common.ports[port_index];
@@ -118,19 +106,21 @@ impl SocketLnd {
         }
     }
 
-    /// Tells the transfer protocol how long datagrams may be once an interface has changed.
+    /// Takes in what has changed about the interfaces.
     #[inline]
-    pub(super) fn follow_interfaces(&mut self) {
+    pub(super) fn follow_interfaces(&mut self, now: Instant) {
         let generation = self.intake.common.neighbours.generation();
         if generation == self.interfaces_generation {
             return;
         }
         self.interfaces_generation = generation;
         let common = &mut self.intake.common;
-        for (port, known_bytes) in common.ports.iter_mut().zip(&mut self.interface_mtus) {
+        for (port, state) in common.ports.iter_mut().zip(&mut self.interfaces) {
+            let is_up = common.neighbours.is_up(port.interface_index);
+            state.down_since = if is_up { None } else { state.down_since.or(Some(now)) };
             let mtu = common.neighbours.mtu_bytes(port.interface_index);
-            if let Some(mtu_bytes) = mtu.filter(|mtu_bytes| mtu_bytes != known_bytes) {
-                (*known_bytes, port.mtu_bytes) = (mtu_bytes, mtu_bytes as usize);
+            if let Some(mtu_bytes) = mtu.filter(|mtu_bytes| *mtu_bytes != state.mtu_bytes) {
+                (state.mtu_bytes, port.mtu_bytes) = (mtu_bytes, mtu_bytes as usize);
                 self.intake
                     .xfer
                     .set_datagram_max(port.ni, port.datagram_max_bytes(common.datagram_max_bytes));

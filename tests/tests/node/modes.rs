@@ -1,0 +1,397 @@
+//! Nodes over UDP sockets, and those that they talk to: any mode, either way, with losses and without privileges.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lnet_core::limits::Limits;
+use lnet_tests::netns::{Namespace, Netns, Wiring, enter, ip, wait_until};
+use lnet_tests::node::{
+    By, Driven, Flood, Flooded, Flooder, LIMITS, Plan, Putter, Receiver, Sink, Source, config, losses,
+    nid_v4, nid_v6, process, settle, start, stop_all, try_start,
+};
+use lnet_user::node::{Node, NodeConfig, NodeMode, XdpMode};
+use lnet_user::runtime::Worker;
+use lnet_wire::{MessageType, Nid};
+use rustix::thread::CapabilitySet;
+
+use crate::privileged;
+use crate::traffic::{PATIENCE, sizes};
+
+const PORTALS: [u32; 8] = [9, 10, 11, 12, 13, 14, 15, 16];
+/// A port that everybody may have.
+const FREE_PORT: u16 = 4988;
+const MIXED: [By; 4] = [By::Application, By::ShardThread, By::ShardThread, By::Application];
+
+type Started = (Node, Vec<Worker>);
+
+/// Carries a plan out from a node to another one. Nothing may be lost or left over; what the kernel brought to the
+/// wrong shard was handed over.
+fn carry_out(plan: Plan, source: Started, target: Started, by: &[By]) -> (Started, Started) {
+    let plan = Arc::new(plan);
+    let (source, mut source_workers) = source;
+    let (target, target_workers) = target;
+    let shards = source_workers.len();
+    let mut by = by.iter().copied().cycle();
+    let sources: Vec<_> =
+        source_workers.iter_mut().map(|worker| Source::new(&plan, shards, worker)).collect();
+    let sinks: Vec<Driven<Sink>> = target_workers
+        .into_iter()
+        .map(|mut worker| {
+            let sink = Sink::post(&plan, target.steering(), &mut worker);
+            Driven::start(by.next().unwrap(), worker, sink, |worker, sink| sink.turn(worker))
+        })
+        .collect();
+    let sources: Vec<Driven<Source>> = source_workers
+        .into_iter()
+        .zip(sources)
+        .map(|(worker, source)| {
+            Driven::start(by.next().unwrap(), worker, source, |worker, source| source.turn(worker))
+        })
+        .collect();
+    let begun = Instant::now();
+    while !plan.is_done() && begun.elapsed() < 2 * PATIENCE {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let (mut workers, _) = stop_all(sources);
+    let (target_workers, sinks) = stop_all(sinks);
+    workers.extend(target_workers);
+    settle(&mut workers, PATIENCE);
+    let mut losses = losses(&workers);
+    // Frames for a sibling that has too many already come again.
+    losses.retain(|(name, _)| name != "misdirected" && name != "sibling_busy");
+    let (all, arrived, ended) = (plan.operations.len(), plan.arrived(), plan.ended());
+    assert!(plan.is_done(), "of {all} operations {arrived} arrived, {ended} ended; {losses:?}");
+    assert_eq!(losses, []);
+    for worker in &mut workers {
+        worker.release().unwrap();
+    }
+    let mut target_workers = workers.split_off(shards);
+    for (worker, mut sink) in target_workers.iter_mut().zip(sinks) {
+        sink.unlink_rest(worker);
+    }
+    for worker in workers.iter().chain(&target_workers) {
+        let usage = worker.shard().usage();
+        let left = (usage.match_entries, usage.memory_descs, usage.events, usage.messages);
+        assert_eq!(left, (0, 0, 0, 0), "{:?} {usage:?}", worker.shard_id());
+    }
+    ((source, workers), (target, target_workers))
+}
+
+fn nids(netns: &Netns) -> [Nid; 2] {
+    [netns.a(), netns.b()].map(|namespace| nid_v4(namespace.interface(), 0))
+}
+
+/// With enough event queues for plans one after the other.
+fn config_as(mode: XdpMode, namespace: &Namespace, nid: Nid) -> NodeConfig {
+    let limits = Limits { event_queues: 64, ..LIMITS };
+    NodeConfig { mode, limits, ..config(namespace, nid) }
+}
+
+fn start_as(mode: XdpMode, namespace: &Namespace, nid: Nid) -> Started {
+    start(namespace, &config_as(mode, namespace, nid))
+}
+
+fn mode_of(mode: XdpMode) -> NodeMode {
+    match mode {
+        XdpMode::Generic => NodeMode::Generic,
+        XdpMode::Socket => NodeMode::Socket,
+        _ => NodeMode::Native,
+    }
+}
+
+fn received(workers: &[Worker]) -> Vec<u64> {
+    workers.iter().map(|worker| worker.lnd().counters().frames_received).collect()
+}
+
+/// Puts and Gets of every size and policy, there and back.
+fn there_and_back(mtu_bytes: u16, ipv6: bool, modes: [XdpMode; 2], by: &[By]) {
+    if !privileged() {
+        return;
+    }
+    let netns = Netns::new(Wiring { mtu_bytes, ..Wiring::default() });
+    let [a, b] = [netns.a(), netns.b()].map(|namespace| {
+        let interface = namespace.interface();
+        if ipv6 { nid_v6(interface) } else { nid_v4(interface, 0) }
+    });
+    let near = start_as(modes[0], netns.a(), a);
+    let far = start_as(modes[1], netns.b(), b);
+    for ((node, _), mode) in [&near, &far].into_iter().zip(modes) {
+        assert_eq!(node.mode(), mode_of(mode));
+    }
+    let sizes = sizes(near.0.payload_max_bytes());
+    let plan = |from, to| Plan::of_sizes(vec![(process(from), process(to))], &PORTALS, &sizes);
+    let (near, far) = carry_out(plan(a, b), near, far, by);
+    let (far, near) = carry_out(plan(b, a), far, near, by);
+    for (_, workers) in [&near, &far] {
+        let received = received(workers);
+        assert!(received.iter().all(|frames| *frames != 0), "{received:?}");
+    }
+}
+
+#[test]
+fn socket_and_native() {
+    there_and_back(1500, false, [XdpMode::Socket, XdpMode::Native], &MIXED);
+}
+
+#[test]
+fn socket_and_native_of_several_buffers_on_ipv6() {
+    there_and_back(9000, true, [XdpMode::Socket, XdpMode::Native], &MIXED);
+}
+
+#[test]
+fn socket_and_generic() {
+    there_and_back(1500, true, [XdpMode::Socket, XdpMode::Generic], &MIXED);
+}
+
+#[test]
+fn socket_and_generic_of_several_buffers() {
+    there_and_back(9000, false, [XdpMode::Socket, XdpMode::Generic], &[By::ShardThread]);
+}
+
+#[test]
+fn socket_and_socket() {
+    there_and_back(1500, false, [XdpMode::Socket; 2], &[By::Application]);
+}
+
+#[test]
+fn socket_and_socket_on_ipv6_of_the_largest_mtu() {
+    there_and_back(65535, true, [XdpMode::Socket; 2], &MIXED);
+}
+
+#[test]
+fn socket_and_native_of_the_largest_mtu() {
+    there_and_back(65535, false, [XdpMode::Socket, XdpMode::Native], &MIXED);
+}
+
+fn flooded(node: &Node, workers: Vec<Worker>, flood: &Arc<Flood>) -> Vec<Driven<Flooded>> {
+    let start = |mut worker: Worker| {
+        let flooded = Flooded::post(flood, node.steering(), &mut worker);
+        Driven::start(By::ShardThread, worker, flooded, |worker, flooded: &mut Flooded| flooded.turn(worker))
+    };
+    workers.into_iter().map(start).collect()
+}
+
+fn flooders(workers: Vec<Worker>, flood: &Arc<Flood>) -> Vec<Driven<Flooder>> {
+    let start = |mut worker: Worker| {
+        let flooder = Flooder::new(flood, &mut worker);
+        Driven::start(By::Application, worker, flooder, |worker, flooder: &mut Flooder| flooder.turn(worker))
+    };
+    workers.into_iter().map(start).collect()
+}
+
+/// The node with rings drops what arrives there; the sockets' end must repeat it, and be repeated to.
+#[test]
+fn what_is_lost_on_the_way_comes_again() {
+    const ONE_PERCENT: u32 = 10_000;
+    if !privileged() {
+        return;
+    }
+    let netns = Netns::new(Wiring::default());
+    let [a, b] = nids(&netns);
+    let near = start_as(XdpMode::Socket, netns.a(), a);
+    let mut far = start_as(XdpMode::Native, netns.b(), b);
+    for message_type in [MessageType::Put, MessageType::Get, MessageType::Ack, MessageType::Reply] {
+        far.0.programs_mut()[0].set_fault(message_type, ONE_PERCENT, 0).unwrap();
+    }
+    let sizes = [0, 64, 1000, 5000, 65_536, 1 << 20];
+    let plan = |from, to| Plan::of_sizes(vec![(process(from), process(to))], &PORTALS, &sizes);
+    let (near, far) = carry_out(plan(a, b), near, far, &MIXED);
+    let (far, near) = carry_out(plan(b, a), far, near, &MIXED);
+    let dropped = far.0.xdp_frames().unwrap().reasons["fault_dropped"];
+    assert!(dropped > 20, "{dropped} frames were dropped");
+    let resent: u64 = near.1.iter().map(|worker| worker.lnd().transfer_counters().frames_resent).sum();
+    assert_ne!(resent, 0);
+}
+
+#[test]
+fn a_node_with_sockets_goes_and_comes_back() {
+    if !privileged() {
+        return;
+    }
+    let netns = Netns::new(Wiring::default());
+    let [a, b] = nids(&netns);
+    let (_source, source_workers) = start_as(XdpMode::Native, netns.a(), a);
+    let (target, target_workers) = start_as(XdpMode::Socket, netns.b(), b);
+    let flood = Flood::new(process(b), 1 << 40, 64);
+    let mut target = (flooded(&target, target_workers, &flood), target);
+    let sources = flooders(source_workers, &flood);
+    wait_until("the flood runs", PATIENCE, || flood.acked() > 1000);
+    for _ in 0..5 {
+        let (driven, node) = target;
+        drop(node);
+        drop(stop_all(driven));
+        let acked = flood.acked();
+        let (node, workers) = start_as(XdpMode::Socket, netns.b(), b);
+        target = (flooded(&node, workers, &flood), node);
+        wait_until("the flood goes on", PATIENCE, || flood.acked() > acked + 1000);
+    }
+    flood.stop();
+    wait_until("every Put has ended", PATIENCE, || flood.acked() + flood.failed() == flood.started());
+    let (mut workers, _) = stop_all(sources);
+    workers.extend(stop_all(target.0).0);
+    settle(&mut workers, PATIENCE);
+}
+
+/// Runs `body` on a thread inside a namespace that is nobody's and may do nothing; so are those that it starts.
+fn unprivileged<R: Send>(namespace: &Namespace, body: impl FnOnce() -> R + Send) -> R {
+    enter(namespace, || {
+        rustix::thread::set_no_new_privs(true).unwrap();
+        rustix::thread::set_thread_groups(&[]).unwrap();
+        let nobody = rustix::thread::Gid::from_raw(65534);
+        rustix::thread::set_thread_res_gid(nobody, nobody, nobody).unwrap();
+        rustix::thread::set_thread_uid(rustix::thread::Uid::from_raw(65534)).unwrap();
+        let sets = rustix::thread::capabilities(None).unwrap();
+        assert_eq!(sets.effective | sets.permitted, CapabilitySet::empty());
+        body()
+    })
+}
+
+#[test]
+fn nobody_may_run_a_node_with_sockets() {
+    if !privileged() {
+        return;
+    }
+    let netns = Netns::new(Wiring::default());
+    let [a, b] = nids(&netns);
+    let on = |namespace, nid, mode| NodeConfig { udp_port: FREE_PORT, ..config_as(mode, namespace, nid) };
+    let far = start(netns.b(), &on(netns.b(), b, XdpMode::Native));
+    let near_config = on(netns.a(), a, XdpMode::Socket);
+    unprivileged(netns.a(), || {
+        let (mut node, workers) = Node::start(&near_config).unwrap_or_else(|error| panic!("{error}"));
+        node.open().unwrap();
+        assert_eq!(node.mode(), NodeMode::Socket);
+        let sizes = sizes(node.payload_max_bytes());
+        let plan = |from, to| Plan::of_sizes(vec![(process(from), process(to))], &PORTALS, &sizes);
+        let (near, far) = carry_out(plan(a, b), (node, workers), far, &MIXED);
+        carry_out(plan(b, a), far, near, &MIXED);
+    });
+}
+
+#[test]
+fn auto_takes_the_first_that_works_and_says_which() {
+    if !privileged() {
+        return;
+    }
+    let netns = Netns::new(Wiring::default());
+    let [a, _] = nids(&netns);
+    let auto = NodeConfig { udp_port: FREE_PORT, ..config(netns.a(), a) };
+    assert_eq!(auto.mode, XdpMode::Auto);
+    assert_eq!(start(netns.a(), &auto).0.mode(), NodeMode::Native);
+    // Without the program.
+    let error = |config: &NodeConfig| {
+        unprivileged(netns.a(), || {
+            Node::start(config).map(|(node, _)| node.mode()).map_err(|e| e.to_string())
+        })
+    };
+    assert_eq!(error(&auto), Ok(NodeMode::Socket));
+    // Nothing works: both reasons are told.
+    let told = error(&NodeConfig { udp_port: 988, ..auto.clone() }).unwrap_err();
+    for part in ["no mode works", "CAP_BPF and CAP_NET_ADMIN", "udp port 988", "CAP_NET_BIND_SERVICE"] {
+        assert!(told.contains(part), "{part:?} is not in {told:?}");
+    }
+    // What is asked for is had, or refused.
+    let native = NodeConfig { mode: XdpMode::Native, ..auto.clone() };
+    assert!(error(&native).unwrap_err().contains("CAP_BPF"));
+    assert_eq!(error(&NodeConfig { mode: XdpMode::Socket, ..auto }), Ok(NodeMode::Socket));
+}
+
+fn refused(namespace: &Namespace, config: &NodeConfig, parts: &[&str]) {
+    let error = try_start(namespace, config).map(drop).unwrap_err().to_string();
+    for part in parts {
+        assert!(error.contains(part), "{part:?} is not in {error:?}");
+    }
+}
+
+#[test]
+fn a_port_has_one_node() {
+    if !privileged() {
+        return;
+    }
+    let netns = Netns::new(Wiring::default());
+    let [a, _] = nids(&netns);
+    let socket = NodeConfig { mode: XdpMode::Socket, ..config(netns.a(), a) };
+    let running = start(netns.a(), &socket);
+    refused(netns.a(), &socket, &["udp port 988 of 10.211.0.1 is in use"]);
+    let native = NodeConfig { mode: XdpMode::Native, ..socket.clone() };
+    refused(netns.a(), &native, &["udp port 988 of 10.211.0.1 is in use"]);
+    // Another one is free.
+    drop(start(netns.a(), &NodeConfig { udp_port: FREE_PORT, ..socket.clone() }));
+    drop(running);
+    let running = start(netns.a(), &native);
+    refused(netns.a(), &socket, &["udp port 988 of 10.211.0.1 is in use"]);
+    drop(running);
+    refused(netns.a(), &NodeConfig { log_refusals: true, ..socket }, &["log_refusals", "native or generic"]);
+}
+
+/// Traffic goes on while the MTUs of both ends change, and after the link was down.
+#[test]
+fn interfaces_may_change() {
+    if !privileged() {
+        return;
+    }
+    let netns = Netns::new(Wiring { mtu_bytes: 9000, ..Wiring::default() });
+    let [a, b] = nids(&netns);
+    let mut near = start_as(XdpMode::Socket, netns.a(), a);
+    let mut far = start_as(XdpMode::Socket, netns.b(), b);
+    let sizes = [0, 64, 8000, 100_000];
+    let plan = |from, to| Plan::of_sizes(vec![(process(from), process(to))], &PORTALS, &sizes);
+    for mtu_bytes in [9000, 1500, 9000, 1280] {
+        for namespace in [netns.a(), netns.b()] {
+            ip(namespace, &format!("link set dev {} mtu {mtu_bytes}", namespace.interface().name));
+        }
+        (near, far) = carry_out(plan(a, b), near, far, &MIXED);
+        (far, near) = carry_out(plan(b, a), far, near, &MIXED);
+    }
+    ip(netns.a(), &format!("link set dev {} down", netns.a().interface().name));
+    let mut lost = Putter::new(process(b), &mut near.1[0]);
+    lost.put(&mut near.1[0], 9, true);
+    assert!(lost.drive_to_end(&mut near.1[0], PATIENCE), "a Put by a dead interface ends");
+    assert_eq!((lost.acked, lost.failed != 0), (0, true));
+    ip(netns.a(), &format!("link set dev {} up", netns.a().interface().name));
+    carry_out(plan(a, b), near, far, &MIXED);
+}
+
+/// The kernel refuses datagrams to where there is no way: Puts there end, and others go on.
+#[test]
+fn what_the_kernel_refuses_is_a_loss() {
+    if !privileged() {
+        return;
+    }
+    let netns = Netns::new(Wiring::default());
+    let [a, b] = [netns.a(), netns.b()].map(|namespace| nid_v6(namespace.interface()));
+    let patient =
+        NodeConfig { lnd_timeout: Duration::from_secs(2), ..config_as(XdpMode::Socket, netns.a(), a) };
+    let (_near, mut near) = start(netns.a(), &patient);
+    ip(netns.a(), "route add unreachable 2001:db8::/32");
+    let at = |address: &str| process(Nid::new_ip(a.net(), address.parse().unwrap()).unwrap());
+    let let_go = |near: &[Worker]| near[0].lnd().counters().frames_let_go;
+    // A way that is closed, a neighbour that does not answer, and a host without a node, which answers with an
+    // ICMP error.
+    for (target, is_refused) in
+        [(at("2001:db8::1"), true), (at("fd00:211:0::77"), false), (process(b), false)]
+    {
+        let before = let_go(&near);
+        let mut lost = Putter::new(target, &mut near[0]);
+        lost.put(&mut near[0], 9, false);
+        assert!(lost.drive_to_end(&mut near[0], PATIENCE), "a Put to nobody ends");
+        assert_eq!((lost.sent, lost.failed), (0, 1));
+        assert_eq!(let_go(&near) != before, is_refused, "{target:?}");
+    }
+    let (node, workers) = start_as(XdpMode::Socket, netns.b(), b);
+    let targets: Vec<_> = workers
+        .into_iter()
+        .map(|mut worker| {
+            let receiver = (worker.shard_id().0 == 0).then(|| Receiver::post(&mut worker, 9));
+            Driven::start(By::ShardThread, worker, receiver, |worker, receiver| {
+                if let Some(receiver) = receiver {
+                    receiver.turn(worker);
+                }
+            })
+        })
+        .collect();
+    let mut putter = Putter::new(process(b), &mut near[0]);
+    putter.put(&mut near[0], 9, true);
+    assert!(putter.drive_to_end(&mut near[0], PATIENCE));
+    assert_eq!((putter.sent, putter.acked, putter.failed), (1, 1, 0));
+    drop((stop_all(targets), node));
+}
