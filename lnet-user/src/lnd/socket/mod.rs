@@ -14,6 +14,10 @@ mod receive;
 pub(crate) mod reuseport;
 mod transmit;
 
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests;
+
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;

@@ -94,7 +94,7 @@ impl SocketLnd {
 
     /// A datagram was longer than the way to a peer: no longer ones are sent by this interface until its MTU
     /// changes.
-    fn shorten(&mut self, refusal: &Refusal) {
+    pub(super) fn shorten(&mut self, refusal: &Refusal) {
         let port_index = usize::from(refusal.socket);
         let Ok(mtu_bytes) = self.endpoint.sockets()[port_index].path_mtu_bytes(refusal.to) else { return };
         let common = &mut self.intake.common;

@@ -1,0 +1,300 @@
+//! The LND over sockets of the loopback interface.
+
+use std::net::UdpSocket as Plain;
+
+use lnet_core::handle::{Cookie, Kind, MdHandle};
+use lnet_core::limits::Limits;
+use lnet_core::lnd::{Span, Status, TxId};
+use lnet_core::xfer::XferLimits;
+use lnet_wire::header::{Body, PAYLOAD_MAX_BYTES, WireHandle};
+use lnet_wire::nid::Net;
+use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, Spread};
+use lnet_wire::{Header, ProcessId};
+
+use super::super::counters::XdpDrop;
+use super::*;
+use crate::memory::{Buffer, Terms};
+use crate::uring::Waiter;
+use crate::uring::udp::{EndpointConfig, UdpSocket};
+
+const SHARDS: u32 = 2;
+const PORTAL: u32 = 4;
+const MTU_BYTES: usize = 9000;
+const DATAGRAM_MAX_BYTES: u32 = (MTU_BYTES - UDP_BYTES - IPV4_BYTES) as u32;
+const BUFFER_BYTES: usize = PAYLOAD_MAX_BYTES as usize;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A shard as its LND sees it: one descriptor, which takes every message.
+#[derive(Default)]
+struct Recorder {
+    received: u32,
+    ok: u32,
+    failed: u32,
+}
+
+impl Uplink for Recorder {
+    fn header(&mut self, _: Instant, _: NiId, _: RxId, header: &Header) -> Verdict {
+        Verdict::Deliver(span(header.payload_length))
+    }
+
+    fn received(&mut self, _: Instant, _: RxId, status: Status) {
+        assert_eq!(status, Status::Ok);
+        self.received += 1;
+    }
+
+    fn sent(&mut self, _: Instant, _: TxId, status: Status) {
+        *if status == Status::Ok { &mut self.ok } else { &mut self.failed } += 1;
+    }
+}
+
+fn span(length_bytes: u32) -> Span {
+    let md = MdHandle(Cookie::new(Kind::MemoryDesc, ShardId(0), 0, 1));
+    Span { md, offset_bytes: 0, length_bytes }
+}
+
+struct Shard {
+    lnd: SocketLnd,
+    up: Recorder,
+    memory: Memory,
+}
+
+struct Node {
+    nid: Nid,
+    udp_port: u16,
+    shards: Vec<Shard>,
+}
+
+impl Node {
+    /// A node at 127.0.0.`host` that lets frames in.
+    fn new(host: u8, udp_port: u16, payload_checksum: bool) -> Self {
+        let address = IpAddr::from([127, 0, 0, host]);
+        let nid = Nid::new_ip(Net::XDP, address).unwrap();
+        let spread = Policy::MatchBits { shift: 0, bits: 8, spread: Spread::Hash };
+        let mut policies = [PolicyWord::default(); PORTALS];
+        policies[PORTAL as usize] = spread.pack().unwrap();
+        let limits = Limits { requests: 128, responses: 128, incoming: 128, ..Limits::DEFAULT };
+        let limits = XferLimits { peers: 8, flows: 16, ..XferLimits::for_shard(&limits) };
+        let first = UdpSocket::bind(SocketAddr::new(address, udp_port), None).unwrap();
+        let udp_port = first.address().port();
+        first.choose_by(&reuseport::program(&policies, SHARDS)).unwrap();
+        let second = UdpSocket::bind(first.address(), None).unwrap();
+        let port = Port { ni: NiId(0), nid, udp_port, interface_index: 1, mtu_bytes: MTU_BYTES };
+        assert_eq!(port.datagram_max_bytes(u32::MAX), DATAGRAM_MAX_BYTES);
+        let common = Common {
+            neighbours: Neighbours::silent(&[1]),
+            ports: vec![port],
+            datagram_max_bytes: DATAGRAM_MAX_BYTES,
+            payload_checksum,
+            opened: Arc::new(AtomicBool::new(true)),
+            xfer: XferConfig {
+                shard_count: SHARDS as u8,
+                incarnation: host.into(),
+                secret: [host.into(), 1],
+                seed: host.into(),
+                initiator_hash: steer::initiator_hash(&nid),
+                policies,
+                datagram_max_bytes: vec![DATAGRAM_MAX_BYTES],
+                receive_bytes: 1 << 20,
+                ..XferConfig::new(limits)
+            },
+        };
+        let sizes =
+            EndpointConfig { receive_buffers: 64, send_buffers: 16, datagram_max_bytes: DATAGRAM_MAX_BYTES };
+        let endpoints = [first, second].map(|socket| Endpoint::new(vec![socket], &sizes).unwrap());
+        let wakers: Vec<Waker> = (0..SHARDS).map(|_| Waiter::new(1).unwrap().waker()).collect();
+        let shards = SocketLnd::for_shards(&common, endpoints.into(), &wakers).into_iter().map(|lnd| {
+            let mut memory = Memory::new(ShardId(0), 1, 1);
+            let terms = Terms { comes_home: true, peers_choose: false };
+            memory.lend(span(0).md, Buffer::zeroed(BUFFER_BYTES), terms);
+            Shard { lnd, up: Recorder::default(), memory }
+        });
+        Self { nid, udp_port, shards: shards.collect() }
+    }
+
+    /// Submits a PUT of the first bytes of a shard's buffer.
+    fn put(&mut self, now: Instant, shard: usize, to: Nid, match_bits: u64, length_bytes: u32) {
+        let process = |nid| ProcessId { nid, pid: ProcessId::LUSTRE_PID };
+        let ack_md = WireHandle::NONE;
+        let header = Header {
+            destination: process(to),
+            source: process(self.nid),
+            payload_length: length_bytes,
+            body: Body::Put { ack_md, match_bits, hdr_data: 0, portal: PORTAL, offset: 0 },
+        };
+        let payload = (length_bytes != 0).then(|| span(length_bytes));
+        let Shard { lnd, memory, .. } = &mut self.shards[shard];
+        lnd.submit(now, Transmit { tx: TxId(1), ni: NiId(0), header, payload }, memory).unwrap();
+    }
+
+    fn drive(&mut self, now: Instant) {
+        for Shard { lnd, up, memory } in &mut self.shards {
+            lnd.drive(now, 64, up, memory);
+            lnd.flush(now, memory);
+        }
+    }
+
+    fn count(&self, what: impl Fn(&Recorder) -> u32) -> u32 {
+        self.shards.iter().map(|shard| what(&shard.up)).sum()
+    }
+
+    fn counted(&self, what: impl Fn(&XdpCounters) -> u64) -> u64 {
+        self.shards.iter().map(|shard| what(shard.lnd.counters())).sum()
+    }
+
+    fn buffer(&mut self, shard: usize) -> &mut [u8] {
+        self.shards[shard].memory.bytes_mut(&span(BUFFER_BYTES as u32))
+    }
+}
+
+struct Pair {
+    begun: std::time::Instant,
+    near: Node,
+    far: Node,
+}
+
+impl Pair {
+    fn new(payload_checksum: bool) -> Self {
+        let near = Node::new(2, 0, payload_checksum);
+        let far = Node::new(3, near.udp_port, payload_checksum);
+        Self { begun: std::time::Instant::now(), near, far }
+    }
+
+    fn now(&self) -> Instant {
+        Instant(self.begun.elapsed().as_nanos() as u64)
+    }
+
+    fn put(&mut self, shard: usize, match_bits: u64, length_bytes: u32) {
+        let (now, to) = (self.now(), self.far.nid);
+        self.near.put(now, shard, to, match_bits, length_bytes);
+    }
+
+    /// Drives both nodes until this many messages have ended well.
+    fn run_until_sent(&mut self, ok: u32) {
+        let begun = std::time::Instant::now();
+        while self.near.count(|up| up.ok) < ok {
+            let now = self.now();
+            self.near.drive(now);
+            self.far.drive(now);
+            assert!(begun.elapsed() < PATIENCE, "{} of {ok}", self.near.count(|up| up.ok));
+        }
+    }
+}
+
+/// The shard that takes PUTs of these match bits.
+fn shard_of(match_bits: u64) -> usize {
+    let spread = Policy::MatchBits { shift: 0, bits: 8, spread: Spread::Hash }.pack().unwrap();
+    let key = steer::SteerKey {
+        message_type: lnet_wire::MessageType::Put,
+        portal: PORTAL as u8,
+        key: match_bits,
+        message_id: 0,
+        initiator_hash: 0,
+    };
+    steer::shard_of(&key, spread, SHARDS) as usize
+}
+
+#[test]
+fn messages_of_every_size_arrive_at_the_right_shard() {
+    for payload_checksum in [false, true] {
+        let mut pair = Pair::new(payload_checksum);
+        let mut ok = 0;
+        for length_bytes in [0, 1, 64, 8700, 8812, 8813, 20_000, 100_001, PAYLOAD_MAX_BYTES] {
+            for match_bits in 0..4 {
+                let mark = (u64::from(length_bytes) + match_bits) as u8;
+                for (index, byte) in pair.near.buffer(0).iter_mut().enumerate() {
+                    *byte = mark ^ index as u8 ^ (index >> 8) as u8;
+                }
+                let shard = shard_of(match_bits);
+                pair.far.buffer(shard).fill(0);
+                let received = pair.far.shards[shard].up.received;
+                pair.put(0, match_bits, length_bytes);
+                ok += 1;
+                pair.run_until_sent(ok);
+                assert_eq!(pair.far.shards[shard].up.received, received + 1, "{length_bytes} bytes");
+                let length = length_bytes as usize;
+                assert!(pair.near.buffer(0)[..length] == pair.far.buffer(shard)[..length]);
+                assert!(pair.far.buffer(shard)[length..].iter().all(|byte| *byte == 0));
+            }
+        }
+        assert_eq!((pair.near.count(|up| up.failed), pair.far.count(|up| up.received)), (0, ok));
+        // All data of one peer comes to one shard, which is the wrong one for about half of it.
+        assert_ne!(pair.far.counted(|counters| counters.frames_misdirected), 0);
+        assert_eq!(
+            pair.near.counted(|counters| counters.frames_misdirected),
+            0,
+            "what has cookies is steered"
+        );
+    }
+}
+
+#[test]
+fn what_is_no_frame_is_counted_and_harms_nobody() {
+    let mut pair = Pair::new(false);
+    pair.put(0, 0, 64);
+    pair.run_until_sent(1);
+    let stranger = Plain::bind("127.0.0.4:0").unwrap();
+    let far = SocketAddr::new(pair.far.nid.ip().unwrap(), pair.far.udp_port);
+    let before = pair.far.counted(|counters| counters.frames_received);
+    // Every length, with and without what a frame begins with.
+    let mut frame = [0; 700];
+    lnet_wire::frame::FrameHeader::other(lnet_wire::frame::Kind::Hello, 1, 0)
+        .encode(frame.first_chunk_mut().unwrap());
+    let mut count = 0;
+    for bytes in [[0x5A; 700], frame] {
+        for length in (0..=700).step_by(8) {
+            stranger.send_to(&bytes[..length], far).unwrap();
+            count += 1;
+            let now = pair.now();
+            pair.far.drive(now);
+        }
+    }
+    let begun = std::time::Instant::now();
+    while pair.far.counted(|counters| counters.frames_received) < before + count {
+        let now = pair.now();
+        pair.far.drive(now);
+        assert!(begun.elapsed() < PATIENCE);
+    }
+    let dropped = |reason| pair.far.counted(|counters| counters.dropped(reason));
+    assert_eq!(dropped(XdpDrop::NotOurs) + dropped(XdpDrop::BadChecksum), count);
+    assert_ne!(dropped(XdpDrop::BadChecksum), 0);
+    for shard in 0..2 {
+        pair.put(shard, 1, 5000);
+    }
+    pair.run_until_sent(3);
+}
+
+/// What the kernel refuses because it is too long makes the next ones shorter.
+#[test]
+fn a_way_that_is_too_narrow_makes_frames_shorter() {
+    let mut pair = Pair::new(false);
+    pair.put(0, 0, 64);
+    pair.run_until_sent(1);
+    let to = SocketAddr::new(pair.far.nid.ip().unwrap(), pair.far.udp_port);
+    let endpoint = &mut pair.near.shards[0].lnd.endpoint;
+    let mtu_bytes = endpoint.sockets()[0].path_mtu_bytes(to).unwrap() as usize;
+    assert!(mtu_bytes > MTU_BYTES, "of the loopback interface");
+    // As if the interface had been wider.
+    let Shard { lnd, .. } = &mut pair.near.shards[0];
+    lnd.intake.common.ports[0].mtu_bytes = mtu_bytes + 1;
+    lnd.shorten(&crate::uring::udp::Refusal { socket: 0, to, errno: rustix::io::Errno::MSGSIZE });
+    assert_eq!(lnd.intake.common.ports[0].mtu_bytes, mtu_bytes);
+    pair.put(0, 0, 50_000);
+    pair.run_until_sent(2);
+}
+
+#[test]
+fn messages_allocate_nothing() {
+    let mut pair = Pair::new(true);
+    let mut ok = 0;
+    let mut round = || {
+        for match_bits in 0..8 {
+            pair.put(0, match_bits, 64);
+            pair.put(1, match_bits, 20_000);
+            ok += 2;
+        }
+        pair.run_until_sent(ok);
+    };
+    round();
+    let counted = allocation_counter::measure(|| (0..20).for_each(|_| round()));
+    assert_eq!(counted.count_total, 0);
+}
