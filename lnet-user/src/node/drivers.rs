@@ -31,7 +31,7 @@ impl Drivers {
     pub(super) fn make(config: &NodeConfig, plan: &Plan) -> Result<Self, NodeError> {
         let Some(attach) = config.mode.attach() else { return sockets::drivers(config, plan) };
         match rings::drivers(config, plan, attach) {
-            Err(rings) if config.mode == XdpMode::Auto && rings.is_lack() => {
+            Err(rings) if config.mode == XdpMode::Auto && rings.is_lack(config) => {
                 tracing::info!(error = %rings, "no rings: UDP sockets are used");
                 sockets::drivers(config, plan).map_err(|sockets| NodeError::NoMode {
                     rings: Box::new(rings),

@@ -6,6 +6,7 @@ use lnet_wire::Nid;
 use lnet_wire::steer::{PolicyError, QUEUES_MAX};
 use thiserror::Error;
 
+use super::NodeConfig;
 use crate::bpf::BpfError;
 use crate::netlink::NetlinkError;
 use crate::uring::WaitError;
@@ -179,14 +180,13 @@ pub enum NodeError {
 impl NodeError {
     /// Whether rings cannot be had here, as opposed to a mistake that is to be told: privileges, the program's
     /// object, or support by the kernel or the driver is lacking.
-    pub(super) fn is_lack(&self) -> bool {
+    pub(super) fn is_lack(&self, config: &NodeConfig) -> bool {
         match self {
+            // One that was named is to be there.
+            Self::Bpf(BpfError::ObjectNotFound { .. }) => config.bpf_object.is_none(),
             Self::Bpf(error) => matches!(
                 error,
-                BpfError::ObjectNotFound { .. }
-                    | BpfError::Privilege { .. }
-                    | BpfError::FragsUnsupported { .. }
-                    | BpfError::Refused { .. }
+                BpfError::Privilege { .. } | BpfError::FragsUnsupported { .. } | BpfError::Refused { .. }
             ),
             Self::Netlink(error) => matches!(error, NetlinkError::NoPermission { .. }),
             Self::Umem(error) => matches!(error, UmemError::Map { .. }),
