@@ -14,9 +14,11 @@
 
 mod buffers;
 mod error;
+mod kernel;
 mod memory;
 mod send;
 mod socket;
+mod types;
 
 #[cfg(test)]
 #[cfg(not(loom))]
@@ -34,12 +36,14 @@ use io_uring::types::{CancelBuilder, Fd, RecvMsgOut, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::io::Errno;
 
-use super::waiter::{is_passing, refused};
+use super::waiter::is_passing;
 use buffers::{Buffer, Buffers, GROUP};
+use kernel::{is_pause, make_ring, read_address, system};
 use send::Sends;
 
 pub use error::UdpError;
 pub use socket::{Instruction, UdpSocket};
+pub use types::{EndpointConfig, EndpointCounters, Refusal};
 
 /// Bytes in front of a datagram in its buffer (`struct io_uring_recvmsg_out`), with the address behind them.
 const HEAD_BYTES: usize = 16 + size_of::<libc::sockaddr_in6>();
@@ -48,17 +52,6 @@ const END_PATIENCE: Duration = Duration::from_secs(2);
 const END_INTERVAL: Duration = Duration::from_millis(10);
 /// Tells a receive's user data from a send's.
 const RECEIVE: u64 = 1 << 32;
-
-/// Sizes of an [`Endpoint`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct EndpointConfig {
-    /// Datagrams that have arrived and were not given back; a power of two, at most 32768.
-    pub receive_buffers: u16,
-    /// Datagrams that are being sent, at most 32768.
-    pub send_buffers: u16,
-    /// Bytes of the longest datagram, at most 65535: longer ones are not sent, and dropped when they arrive.
-    pub datagram_max_bytes: u32,
-}
 
 /// A datagram that has arrived. It holds a buffer of its endpoint: give it back with [`Endpoint::give_back`].
 #[derive(PartialEq, Eq, Debug)]
@@ -71,32 +64,6 @@ pub struct Received {
     buffer: Buffer,
     start: u32,
     length: u32,
-}
-
-/// A datagram that the kernel refused to send.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Refusal {
-    /// Number of the socket that it was to leave by.
-    pub socket: u16,
-    /// Where it was to go.
-    pub to: SocketAddr,
-    /// Why not.
-    pub errno: Errno,
-}
-
-/// What an [`Endpoint`] has counted.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct EndpointCounters {
-    /// Datagrams that the kernel took to be sent.
-    pub sent: u64,
-    /// Datagrams that it refused.
-    pub refused: u64,
-    /// Datagrams that arrived whole.
-    pub received: u64,
-    /// Datagrams that arrived and were longer than a buffer.
-    pub too_long: u64,
-    /// Receives that ended with an error.
-    pub receive_failures: u64,
 }
 
 /// Where the receive of a socket stands.
@@ -497,40 +464,5 @@ impl Drop for Endpoint {
             tracing::error!("what is under way on UDP sockets does not end; its memory is given up");
             core::mem::forget(self.shared.take());
         }
-    }
-}
-
-fn make_ring(receive_buffers: usize, send_buffers: usize, sockets: usize) -> Result<IoUring, UdpError> {
-    let operations = send_buffers + sockets;
-    // A receive that has ended is started again while its last completion may not have been taken.
-    let completions = (receive_buffers + send_buffers + 2 * sockets).next_power_of_two();
-    let mut builder = IoUring::builder();
-    // The kernel interrupts nobody, and says when it wants to be entered.
-    builder.dontfork().setup_coop_taskrun().setup_taskrun_flag().setup_cqsize(completions as u32);
-    builder.build(operations.next_power_of_two() as u32).map_err(|error| match Errno::from_io_error(&error) {
-        Some(Errno::INVAL) => UdpError::Unsupported { feature: "cooperative completions" },
-        _ => refused(&error).into(),
-    })
-}
-
-/// The kernel ended a receive that is simply to be started again: there was no buffer for it, or its thread has
-/// ended.
-fn is_pause(result: i32) -> bool {
-    let errno = Errno::from_raw_os_error(-result);
-    matches!(errno, Errno::NOBUFS | Errno::CANCELED | Errno::INTR | Errno::AGAIN)
-}
-
-fn system(operation: &'static str, error: &std::io::Error) -> UdpError {
-    UdpError::System { operation, source: Errno::from_io_error(error).unwrap_or(Errno::IO) }
-}
-
-/// The address in what the kernel has written of a `struct sockaddr_in` or `sockaddr_in6`.
-#[inline]
-fn read_address(name: &[u8]) -> Option<IpAddr> {
-    let family = u16::from_ne_bytes(*name.first_chunk()?);
-    match i32::from(family) {
-        libc::AF_INET => Some(IpAddr::from(*name.get(4..)?.first_chunk::<4>()?)),
-        libc::AF_INET6 => Some(IpAddr::from(*name.get(8..)?.first_chunk::<16>()?)),
-        _ => None,
     }
 }

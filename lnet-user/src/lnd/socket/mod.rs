@@ -2,7 +2,7 @@
 //!
 //! Each shard has one [`SocketLnd`]: a socket for each NI on one `io_uring` ([`crate::uring::udp`]). The sockets
 //! of all shards share the NI's address and port; the kernel chooses among them as far as it can steer
-//! ([`reuseport`]), and a frame that it gave to the wrong shard is handed over. Frames are those of the rings
+//! (`reuseport`), and a frame that it gave to the wrong shard is handed over. Frames are those of the rings
 //! ([`crate::lnd::xdp`]), so nodes of either kind talk to each other. The kernel finds next hops.
 //!
 //! Invariants: a message that was submitted ends in exactly one `sent`; nothing on the data path allocates or

@@ -1,0 +1,49 @@
+//! What the kernel is asked for, and how it answers.
+
+use std::net::IpAddr;
+
+use io_uring::IoUring;
+use rustix::io::Errno;
+
+use super::super::waiter::refused;
+use super::UdpError;
+
+/// A ring with room for all operations and completions that there can be at once.
+pub(super) fn make_ring(
+    receive_buffers: usize,
+    send_buffers: usize,
+    sockets: usize,
+) -> Result<IoUring, UdpError> {
+    let operations = send_buffers + sockets;
+    // A receive that has ended is started again while its last completion may not have been taken.
+    let completions = (receive_buffers + send_buffers + 2 * sockets).next_power_of_two();
+    let mut builder = IoUring::builder();
+    // The kernel interrupts nobody, and says when it wants to be entered.
+    builder.dontfork().setup_coop_taskrun().setup_taskrun_flag().setup_cqsize(completions as u32);
+    builder.build(operations.next_power_of_two() as u32).map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::INVAL) => UdpError::Unsupported { feature: "cooperative completions" },
+        _ => refused(&error).into(),
+    })
+}
+
+/// The kernel ended a receive that is simply to be started again: there was no buffer for it, or its thread has
+/// ended.
+pub(super) fn is_pause(result: i32) -> bool {
+    let errno = Errno::from_raw_os_error(-result);
+    matches!(errno, Errno::NOBUFS | Errno::CANCELED | Errno::INTR | Errno::AGAIN)
+}
+
+pub(super) fn system(operation: &'static str, error: &std::io::Error) -> UdpError {
+    UdpError::System { operation, source: Errno::from_io_error(error).unwrap_or(Errno::IO) }
+}
+
+/// The address in what the kernel has written of a `struct sockaddr_in` or `sockaddr_in6`.
+#[inline]
+pub(super) fn read_address(name: &[u8]) -> Option<IpAddr> {
+    let family = u16::from_ne_bytes(*name.first_chunk()?);
+    match i32::from(family) {
+        libc::AF_INET => Some(IpAddr::from(*name.get(4..)?.first_chunk::<4>()?)),
+        libc::AF_INET6 => Some(IpAddr::from(*name.get(8..)?.first_chunk::<16>()?)),
+        _ => None,
+    }
+}

@@ -1,0 +1,42 @@
+//! What an [`Endpoint`](super::Endpoint) is told, and tells.
+
+use std::net::SocketAddr;
+
+use rustix::io::Errno;
+
+/// Sizes of an [`Endpoint`](super::Endpoint).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EndpointConfig {
+    /// Datagrams that have arrived and were not given back; a power of two, at most 32768.
+    pub receive_buffers: u16,
+    /// Datagrams that are being sent, at most 32768.
+    pub send_buffers: u16,
+    /// Bytes of the longest datagram, at most 65535: longer ones are not sent, and dropped when they arrive.
+    pub datagram_max_bytes: u32,
+}
+
+/// A datagram that the kernel refused to send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// Number of the socket that it was to leave by.
+    pub socket: u16,
+    /// Where it was to go.
+    pub to: SocketAddr,
+    /// Why not.
+    pub errno: Errno,
+}
+
+/// What an [`Endpoint`](super::Endpoint) has counted.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct EndpointCounters {
+    /// Datagrams that the kernel took to be sent.
+    pub sent: u64,
+    /// Datagrams that it refused.
+    pub refused: u64,
+    /// Datagrams that arrived whole.
+    pub received: u64,
+    /// Datagrams that arrived and were longer than a buffer.
+    pub too_long: u64,
+    /// Receives that ended with an error.
+    pub receive_failures: u64,
+}
