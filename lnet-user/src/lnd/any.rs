@@ -48,14 +48,18 @@ impl AnyLnd {
         either!(self, lnd => lnd.transfer_usage())
     }
 
-    /// What the kernel counted on this shard's rings; UDP sockets have none.
+    /// What the kernel counted on this shard's sockets; of UDP sockets, what they had no room for.
     ///
     /// # Errors
     /// The kernel's refusal.
     pub fn ring_statistics(&self) -> Result<Vec<Statistics>, SocketError> {
         match self {
             Self::Xdp(lnd) => lnd.ring_statistics(),
-            Self::Socket(_) => Ok(Vec::new()),
+            Self::Socket(lnd) => {
+                let statistics =
+                    |dropped: u32| Statistics { rx_dropped: dropped.into(), ..Statistics::default() };
+                Ok(lnd.endpoint().sockets().iter().map(|socket| statistics(socket.dropped())).collect())
+            }
         }
     }
 

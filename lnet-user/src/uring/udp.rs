@@ -90,8 +90,6 @@ pub struct Endpoint {
     receiving: Vec<Receiving>,
     /// Whether a receive is to be started, as far as there are buffers for it.
     has_idle: bool,
-    /// What every receive is told; never moves.
-    request: Box<libc::msghdr>,
     /// What the kernel uses; `None` only while it is dropped.
     shared: Option<Shared>,
     filled: VecDeque<Filled>,
@@ -106,9 +104,11 @@ pub struct Endpoint {
 struct Shared {
     buffers: Buffers,
     sends: Sends,
+    /// What every receive is told; never moves.
+    request: Box<libc::msghdr>,
 }
 
-// SAFETY: `request` holds no pointers but null, and the rest may be sent.
+// SAFETY: the request for receives holds no pointers but null, and the rest may be sent.
 unsafe impl Send for Endpoint {}
 
 impl fmt::Debug for Endpoint {
@@ -155,8 +155,7 @@ impl Endpoint {
             refusals: VecDeque::with_capacity(usize::from(send_buffers)),
             ring,
             sockets,
-            request,
-            shared: Some(Shared { buffers, sends }),
+            shared: Some(Shared { buffers, sends, request }),
             unsubmitted: 0,
             driver: None,
             receives: true,
@@ -258,10 +257,11 @@ impl Endpoint {
     #[inline]
     pub fn poll_received(&mut self) -> Option<Received> {
         while let Some(Filled { socket, mut buffer, length }) = self.filled.pop_front() {
-            let bytes = self.shared.as_mut().expect(LIVES).buffers.bytes_mut(&mut buffer);
+            let Shared { buffers, request, .. } = self.shared.as_mut().expect(LIVES);
+            let bytes = buffers.bytes_mut(&mut buffer);
             // The kernel says no more than it has written.
             let written = &bytes[..length as usize];
-            if let Ok(out) = RecvMsgOut::parse(written, &self.request)
+            if let Ok(out) = RecvMsgOut::parse(written, request)
                 && !out.is_payload_truncated()
                 && let Some(from) = read_address(out.name_data())
             {
@@ -354,7 +354,7 @@ impl Endpoint {
                 continue;
             }
             let fd = Fd(self.sockets[socket].raw_fd());
-            let entry = opcode::RecvMsgMulti::new(fd, &raw const *self.request, GROUP).build();
+            let entry = opcode::RecvMsgMulti::new(fd, &raw const *self.shared().request, GROUP).build();
             self.push(&entry.user_data(RECEIVE | socket as u64));
             self.receiving[socket] = Receiving::UnderWay;
         }
@@ -385,7 +385,7 @@ impl Endpoint {
     #[inline]
     fn reap(&mut self) {
         let Self { ring, receiving, has_idle, shared, filled, refusals, counters, .. } = self;
-        let Shared { buffers, sends } = shared.as_mut().expect(LIVES);
+        let Shared { buffers, sends, .. } = shared.as_mut().expect(LIVES);
         for completion in ring.completion() {
             let (user_data, result) = (completion.user_data(), completion.result());
             if user_data & RECEIVE == 0 {

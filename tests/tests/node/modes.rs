@@ -68,8 +68,9 @@ fn carry_out_after(
     workers.extend(target_workers);
     settle(&mut workers, PATIENCE);
     let mut losses = losses(&workers);
-    // Frames for a sibling that has too many already come again.
-    losses.retain(|(name, _)| name != "misdirected" && name != "sibling_busy");
+    // What finds no room, in a socket or with a sibling, comes again.
+    let recovered = ["misdirected", "sibling_busy", "ring dropped"];
+    losses.retain(|(name, _)| !recovered.contains(&name.as_str()));
     let (all, arrived, ended) = (plan.operations.len(), plan.arrived(), plan.ended());
     assert!(plan.is_done(), "of {all} operations {arrived} arrived, {ended} ended; {losses:?}");
     let losses: Vec<_> = losses.iter().map(|(name, count)| (name.as_str(), *count)).collect();

@@ -24,6 +24,9 @@ const SEND_BYTES: usize = 4 << 20;
 const SO_NO_CHECK: c_int = 11;
 const SO_ATTACH_REUSEPORT_CBPF: c_int = 51;
 const SO_BINDTOIFINDEX: c_int = 62;
+const SO_MEMINFO: c_int = 55;
+/// Up to `SK_MEMINFO_DROPS` (include/uapi/linux/sock_diag.h).
+const MEMORY_FACTS: usize = 9;
 
 /// An instruction of classic BPF (`struct sock_filter`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -128,6 +131,18 @@ impl UdpSocket {
     #[must_use]
     pub fn receive_buffer_bytes(&self) -> usize {
         sockopt::socket_recv_buffer_size(&self.fd).unwrap_or(0)
+    }
+
+    /// Datagrams that the kernel dropped because the socket had no room for them, modulo 2^32.
+    #[must_use]
+    pub fn dropped(&self) -> u32 {
+        let mut facts = [0_u32; MEMORY_FACTS];
+        let mut length = size_of_val(&facts) as u32;
+        let (fd, place) = (self.fd.as_raw_fd(), facts.as_mut_ptr().cast::<c_void>());
+        // SAFETY: the place is writable and of that length.
+        let outcome = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, SO_MEMINFO, place, &raw mut length) };
+        debug_assert_eq!(outcome, 0, "SO_MEMINFO");
+        facts[MEMORY_FACTS - 1]
     }
 
     /// The address and port that it is bound to.

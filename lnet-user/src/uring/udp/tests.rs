@@ -139,6 +139,17 @@ fn what_finds_no_buffer_waits_in_the_socket() {
 }
 
 #[test]
+fn what_finds_no_room_in_the_socket_is_counted() {
+    let (near, near_address) = endpoint(V4, &CONFIG);
+    let other = plain(V4);
+    let fits = near.sockets()[0].receive_buffer_bytes() / 60_000;
+    for _ in 0..fits + 10 {
+        other.send_to(&[0; 60_000], near_address).unwrap();
+    }
+    assert!((10..=fits as u32 + 10).contains(&near.sockets()[0].dropped()));
+}
+
+#[test]
 fn what_is_longer_than_a_buffer_is_dropped_and_counted() {
     let (mut near, near_address) = endpoint(V4, &CONFIG);
     let other = plain(V4);
