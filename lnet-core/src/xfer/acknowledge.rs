@@ -54,7 +54,7 @@ impl Xfer {
             }
             let next = List::next(&self.records, at);
             let distance = highest - number;
-            if distance == 0 || (distance <= 64 && ack.below >> (distance - 1) & 1 != 0) {
+            if arrived(distance, ack.below) {
                 if distance == 0 && cost != 0 {
                     self.flows[slot].congestion.measure(now - sent_at);
                 }
@@ -67,6 +67,7 @@ impl Xfer {
             }
             at = next;
         }
+        frames += self.land_late(now, slot, highest, ack.below, up);
         let flow = &mut self.flows[slot];
         flow.highest_acked = flow.highest_acked.max(Some(highest));
         flow.congestion.granted(ack.grant_bytes);
@@ -80,6 +81,30 @@ impl Xfer {
         }
         self.watch_losses(slot);
         self.go_on(slot);
+    }
+
+    /// Records that counted as lost, and wait to be sent again, may have arrived after all. How many frames.
+    fn land_late(&mut self, now: Instant, slot: u32, highest: u64, below: u64, up: &mut impl Uplink) -> u32 {
+        let mut landed = 0;
+        let mut at = self.flows[slot].pending.first();
+        while let Some(record) = self.records.get(at) {
+            let next = List::next(&self.records, at);
+            if record.resent {
+                let Some(distance) = highest.checked_sub(record.number) else { break };
+                if arrived(distance, below) {
+                    let flow = &mut self.flows[slot];
+                    flow.pending.remove(&mut self.records, at);
+                    flow.outstanding.push_front(&mut self.records, at);
+                    self.land(now, slot, at, up);
+                    landed += 1;
+                }
+            }
+            at = next;
+        }
+        if landed != 0 {
+            self.flows[slot].congestion.restore();
+        }
+        landed
     }
 
     /// Frames that were overtaken count as lost after a while.
@@ -198,4 +223,10 @@ impl Xfer {
         self.contacts.release(message.contact);
         up.sent(now, message.transmit.tx, status);
     }
+}
+
+/// Whether an acknowledgement tells of the frame that is so far below its highest one.
+#[inline]
+const fn arrived(distance: u64, below: u64) -> bool {
+    distance == 0 || (distance <= 64 && below >> (distance - 1) & 1 != 0)
 }

@@ -48,6 +48,8 @@ pub(super) struct Congestion {
     round_lost: u32,
     /// Probes since something was acknowledged.
     probes: u32,
+    /// When the window began anew: the next frame then, and the window and threshold until then.
+    before: Option<(u64, u32, u32)>,
 }
 
 impl Congestion {
@@ -63,6 +65,7 @@ impl Congestion {
             round_acked: 0,
             round_lost: 0,
             probes: 0,
+            before: None,
         }
     }
 
@@ -100,6 +103,8 @@ impl Congestion {
         if acked_frames != 0 {
             self.probes = 0;
         }
+        // Frames that were sent since are acknowledged: the others were lost indeed.
+        self.before.take_if(|(next, ..)| highest >= *next);
         self.round_acked += acked_frames;
         self.round_lost += lost_frames;
         let narrows = self.round_lost >= 2 && self.round_lost * 16 > self.round_acked + self.round_lost;
@@ -134,9 +139,18 @@ impl Congestion {
     }
 
     /// Nothing that was in flight has been answered: the window begins anew.
-    pub(super) fn collapse(&mut self) {
+    pub(super) fn collapse(&mut self, next_number: u64) {
+        self.before.get_or_insert((next_number, self.window_bytes, self.threshold_bytes));
         self.threshold_bytes = (self.window_bytes / 2).max(WINDOW_MIN_BYTES);
         self.window_bytes = WINDOW_MIN_BYTES;
+    }
+
+    /// What counted as lost when the window began anew had arrived: its receiver was only slow.
+    pub(super) fn restore(&mut self) {
+        if let Some((_, window_bytes, threshold_bytes)) = self.before.take() {
+            self.window_bytes = self.window_bytes.max(window_bytes);
+            self.threshold_bytes = threshold_bytes;
+        }
     }
 
     /// A probe was sent.

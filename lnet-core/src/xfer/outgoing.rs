@@ -449,7 +449,8 @@ impl Xfer {
         flow.in_flight_bytes += cost_bytes;
         let is_probe = flow.probes_due != 0;
         flow.probes_due = flow.probes_due.saturating_sub(1);
-        let ack_now = is_probe || flow.in_flight_bytes >= flow.congestion.window_bytes() / 4 * 3;
+        // Where another one would not fit, all that is left to do is to wait for it.
+        let ack_now = is_probe || flow.in_flight_bytes + cost_bytes > flow.congestion.window_bytes();
         let timeout =
             flow.waits_since + flow.congestion.probe_interval(self.times.probe_min, self.times.ack_delay);
         if !flow.is_busy {

@@ -148,7 +148,8 @@ impl Xfer {
                 let first = self.flows[slot].outstanding.first();
                 self.lose(slot, first);
             }
-            self.flows[slot].congestion.collapse();
+            let flow = &mut self.flows[slot];
+            flow.congestion.collapse(flow.next_number);
         }
         let flow = &mut self.flows[slot];
         flow.probes_due = 1;

@@ -212,3 +212,19 @@ fn frames_that_overtake_the_first_one_are_not_sent_again() {
         network.nodes.iter().for_each(Node::assert_idle);
     }
 }
+
+#[test]
+fn a_receiver_that_was_only_slow_is_not_sent_everything_again() {
+    let mut network = pair(1, (1, 1));
+    put_many(&mut network, 4, &[1 << 20]);
+    network.run(SECOND / 10_000);
+    // It hears nothing for some probes, and then everything.
+    network.stalled = Some(1);
+    network.run(SECOND / 50);
+    assert!(network.nodes[0].counters()[0].probes >= 2);
+    network.stalled = None;
+    network.run(SECOND);
+    network.assert_all_arrived(0, 1, 4);
+    let resent = network.nodes[0].counters()[0].frames_resent;
+    assert!(resent < 40, "{resent} frames");
+}

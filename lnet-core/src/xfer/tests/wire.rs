@@ -374,6 +374,8 @@ pub(super) struct Network {
     pub(super) random: Random,
     /// Nets that carry nothing.
     pub(super) dead: Vec<u16>,
+    /// A node that does nothing; what comes for it waits.
+    pub(super) stalled: Option<usize>,
     under_way: VecDeque<(Instant, Frame)>,
     /// Frames that were put on the wire.
     pub(super) log: Vec<Frame>,
@@ -387,6 +389,7 @@ impl Network {
             faults: Faults::default(),
             random: Random::new(seed),
             dead: Vec::new(),
+            stalled: None,
             under_way: VecDeque::new(),
             log: Vec::new(),
         }
@@ -407,20 +410,26 @@ impl Network {
 
     /// One step: what is due happens. False when nothing is left to happen before `end`.
     pub(super) fn step(&mut self, end: Instant) -> bool {
-        for node in 0..self.nodes.len() {
+        let asleep = self.stalled;
+        for node in (0..self.nodes.len()).filter(|node| asleep != Some(*node)) {
             for frame in self.nodes[node].poll(self.now) {
                 self.launch(frame);
             }
         }
-        let wire = self.under_way.iter().map(|(at, _)| *at).min();
-        let timers = self.nodes.iter().filter_map(Node::timeout).min();
+        let stalled = self.stalled.map(|node| self.nodes[node].nids.clone()).unwrap_or_default();
+        let comes = |frame: &Frame| !stalled.contains(&frame.to);
+        let wire = self.under_way.iter().filter(|(_, frame)| comes(frame)).map(|(at, _)| *at).min();
+        let awake = self.nodes.iter().enumerate().filter(|(node, _)| asleep != Some(*node));
+        let timers = awake.filter_map(|(_, node)| node.timeout()).min();
         let Some(next) = wire.into_iter().chain(timers).min().filter(|next| *next <= end) else {
             self.now = end;
             return false;
         };
         self.now = self.now.max(next);
+        let now = self.now;
         let due: Vec<Frame> = {
-            let (due, rest) = self.under_way.drain(..).partition::<VecDeque<_>, _>(|(at, _)| *at <= self.now);
+            let due = |(at, frame): &(Instant, Frame)| *at <= now && comes(frame);
+            let (due, rest) = self.under_way.drain(..).partition::<VecDeque<_>, _>(due);
             self.under_way = rest;
             due.into_iter().map(|(_, frame)| frame).collect()
         };
