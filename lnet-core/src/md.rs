@@ -95,6 +95,28 @@ pub struct MdSpec {
     pub user_ptr: u64,
 }
 
+impl MdSpec {
+    /// A descriptor that takes so many operations, tells `event_queue` of them, and goes when they are used
+    /// up.
+    #[must_use]
+    pub const fn new(
+        length_bytes: u64,
+        threshold: Threshold,
+        options: MdOptions,
+        event_queue: EqHandle,
+    ) -> Self {
+        Self {
+            length_bytes,
+            max_size_bytes: None,
+            threshold,
+            options,
+            auto_unlink: true,
+            event_queue: Some(event_queue),
+            user_ptr: 0,
+        }
+    }
+}
+
 /// Why a descriptor is not made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]

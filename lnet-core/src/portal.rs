@@ -16,8 +16,8 @@
 use alloc::boxed::Box;
 use core::fmt;
 
-use lnet_wire::ProcessId;
 use lnet_wire::steer::PORTALS;
+use lnet_wire::{Nid, ProcessId};
 
 use crate::hash::{Seed, nid_words};
 use crate::list::{Link, List, NONE, Node};
@@ -49,6 +49,22 @@ pub struct EntrySpec {
     pub auto_unlink: bool,
     /// Where it stands.
     pub position: Position,
+}
+
+impl EntrySpec {
+    /// An entry for exactly these match bits of whoever it is, behind those that are there; it goes with its
+    /// descriptor.
+    #[must_use]
+    pub const fn new(portal: u32, match_bits: u64) -> Self {
+        Self {
+            portal,
+            source: ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID },
+            match_bits,
+            ignore_bits: 0,
+            auto_unlink: true,
+            position: Position::After,
+        }
+    }
 }
 
 /// Why a match entry is not made.

@@ -40,6 +40,7 @@ pub struct Steering {
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Topology {
     interfaces: Vec<LocalNi>,
+    loopback: Option<NiId>,
     tunables: Tunables,
     steering: Option<Steering>,
     /// Portals whose policy is `Rotor`, and `Initiator`, a bit each.
@@ -59,11 +60,23 @@ impl fmt::Display for Unreachable {
 
 impl core::error::Error for Unreachable {}
 
-impl Topology {
-    /// A snapshot of these interfaces, with the default tunables.
+impl LocalNi {
+    /// The interface by which a node reaches itself (LNet's `lo`, `lo.c`), NID `0@lo`. Its credits never run
+    /// out: a message that leaves nothing waits for none.
     #[must_use]
-    pub const fn new(interfaces: Vec<LocalNi>) -> Self {
-        Self { interfaces, tunables: Tunables::DEFAULT, steering: None, rotors: 0, initiators: 0 }
+    pub const fn loopback(message_timeout: Duration) -> Self {
+        Self { nid: Nid::LO, net: Net::LO, credits: u32::MAX, peer_credits: u32::MAX, message_timeout }
+    }
+}
+
+impl Topology {
+    /// A snapshot of these interfaces, with the default tunables. If one of them is
+    /// [`LocalNi::loopback`], what is for any of them goes by that one.
+    #[must_use]
+    pub fn new(interfaces: Vec<LocalNi>) -> Self {
+        let loopback = interfaces.iter().position(|ni| ni.nid.is_loopback());
+        let loopback = loopback.map(|position| NiId(position as u16));
+        Self { interfaces, loopback, tunables: Tunables::DEFAULT, steering: None, rotors: 0, initiators: 0 }
     }
 
     /// The same with these tunables.
@@ -112,8 +125,21 @@ impl Topology {
         &self.interfaces
     }
 
-    /// The interface that a message to `destination` leaves by: with `self_nid` exactly the interface with
-    /// that NID, else the first one on the destination's net.
+    /// Whether a NID is that of a local interface.
+    #[must_use]
+    pub fn is_local(&self, nid: &Nid) -> bool {
+        self.interfaces.iter().any(|ni| ni.nid == *nid)
+    }
+
+    /// The loopback interface, if there is one and `destination` is this node.
+    pub(crate) fn loopback_to(&self, destination: &Nid) -> Option<NiId> {
+        self.loopback.filter(|_| self.is_local(destination))
+    }
+
+    /// The interface whose NID a message to `destination` comes from, and which it leaves by unless that is
+    /// this node ([`LocalNi::loopback`]): with `self_nid` exactly the interface with that NID, else the first
+    /// one on the destination's net. To `0@lo` everything comes from there (LNet `lib-move.c:
+    /// lnet_handle_lo_send`).
     ///
     /// # Errors
     /// [`Unreachable`] when that interface does not exist or is on another net.
@@ -121,7 +147,9 @@ impl Topology {
         let net = destination.net();
         self.interfaces
             .iter()
-            .position(|ni| ni.net == net && self_nid.is_none_or(|nid| ni.nid == *nid))
+            .position(|ni| {
+                ni.net == net && (ni.nid.is_loopback() || self_nid.is_none_or(|nid| ni.nid == *nid))
+            })
             .map(|position| NiId(position as u16))
             .ok_or(Unreachable)
     }
@@ -148,5 +176,20 @@ mod tests {
         assert_eq!(topology.select(&nid(2, 99), Some(&nid(1, 11))), Err(Unreachable), "another net");
         assert_eq!(topology.select(&nid(1, 99), Some(&nid(1, 12))), Err(Unreachable), "no such interface");
         assert_eq!(topology.select(&nid(3, 99), None), Err(Unreachable));
+        assert_eq!(topology.select(&Nid::LO, None), Err(Unreachable), "no such interface either");
+        assert_eq!(topology.loopback_to(&nid(1, 10)), None);
+    }
+
+    #[test]
+    fn what_is_for_this_node_goes_by_the_loopback_interface() {
+        let loopback = LocalNi::loopback(Duration::from_secs(50));
+        let topology = Topology::new(vec![interface(nid(1, 10)), interface(nid(1, 11)), loopback]);
+        let lo = Some(NiId(2));
+        assert_eq!(topology.select(&Nid::LO, None), Ok(NiId(2)));
+        assert_eq!(topology.select(&Nid::LO, Some(&nid(1, 10))), Ok(NiId(2)), "whoever is to send it");
+        assert_eq!(topology.select(&nid(1, 11), None), Ok(NiId(0)), "the NID that it comes from");
+        assert_eq!(topology.select(&nid(1, 10), Some(&nid(1, 11))), Ok(NiId(1)));
+        assert_eq!([Nid::LO, nid(1, 10), nid(1, 11)].map(|nid| topology.loopback_to(&nid)), [lo; 3]);
+        assert_eq!(topology.loopback_to(&nid(1, 12)), None);
     }
 }

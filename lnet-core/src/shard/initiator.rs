@@ -69,6 +69,8 @@ pub enum RequestError {
     MdAttached(MdHandle),
     /// It has no threshold, and the events that it may have are still to be polled or to come (`-ENOMEM`).
     EventQueueFull(MdHandle),
+    /// A REPLY is being written into it by a sibling shard (`-EBUSY`).
+    MdLent(MdHandle),
     /// As many requests as the shard holds are on their way (`-ENOMEM`).
     RequestsFull,
     /// Every peer slot is busy with another peer (`-ENOMEM`).
@@ -88,6 +90,13 @@ impl fmt::Display for RequestError {
             }
             Self::EventQueueFull(md) => {
                 write!(f, "memory descriptor {:#x} has no event slot left until events are polled", md.0.0)
+            }
+            Self::MdLent(md) => {
+                write!(
+                    f,
+                    "memory descriptor {:#x} is being written into: put from it after the REPLY",
+                    md.0.0
+                )
             }
             Self::RequestsFull => f.write_str("too many requests under way"),
             Self::PeersFull => f.write_str("every peer slot is busy"),
@@ -123,6 +132,9 @@ impl Shard {
             awaits: put.ack.then_some(Response::Ack),
         };
         let slot = self.initiator_slot(put.md, &put.target.nid, put.portal)?;
+        if self.mds[slot].lent {
+            return Err(RequestError::MdLent(put.md));
+        }
         // `bind` took no more than a u32 holds.
         let length_bytes = self.mds[slot].length_bytes as u32;
         let event = Event {
@@ -229,20 +241,16 @@ impl Shard {
         if !self.messages.reserve(Budget::Request) {
             return Err(RequestError::RequestsFull);
         }
+        let from = &self.topology.interfaces()[usize::from(ni.0)];
+        let (source, deadline) = (ProcessId { nid: from.nid, pid: self.pid }, now + from.message_timeout);
+        let ni = self.topology.loopback_to(target).unwrap_or(ni);
         let credits = self.interface(ni).peer_share;
         let Some(peer) = self.peers.acquire(target, credits) else {
             self.messages.unreserve(Budget::Request);
             return Err(RequestError::PeersFull);
         };
         self.begin(now, slot, request);
-        let local = &self.topology.interfaces()[usize::from(ni.0)];
-        let header = Header {
-            destination: request.target,
-            source: ProcessId { nid: local.nid, pid: self.pid },
-            payload_length,
-            body,
-        };
-        let deadline = now + local.message_timeout;
+        let header = Header { destination: request.target, source, payload_length, body };
         let payload = (payload_length > 0).then_some(Span {
             md: request.md,
             offset_bytes: 0,

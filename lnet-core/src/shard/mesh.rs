@@ -89,6 +89,8 @@ pub enum MeshMessage {
     Returned {
         /// The lease.
         lease: LeaseId,
+        /// The span, for the driver to hand it back with the message.
+        span: Span,
         /// How it went.
         status: Status,
     },
@@ -187,7 +189,7 @@ impl Shard {
             MeshMessage::Withdraw { ask } => self.withdrawn(from, ask),
             MeshMessage::Lend { ask: AskId(slot), lease, span } => self.lent(slot, from, lease, span),
             MeshMessage::Refuse { ask: AskId(slot), reason } => self.refused(slot, from, reason),
-            MeshMessage::Returned { lease: LeaseId(slot), status } => self.returned(now, slot, status),
+            MeshMessage::Returned { lease: LeaseId(slot), status, .. } => self.returned(now, slot, status),
             MeshMessage::Attached { portal } => {
                 let heard = &mut self.mesh.heard[usize::from(portal)];
                 *heard = heard.wrapping_add(1);
@@ -301,10 +303,11 @@ impl Shard {
                 MeshMessage::Withdraw { ask: AskId(slot) }
             }
             (State::Returning { lease, status, .. }, _) => {
+                let Some(span) = record.span else { unreachable!("nothing was lent") };
                 self.kept.unlink(slot);
                 self.kept.remove(slot);
                 self.kept.sibling(to).asks_left += 1;
-                MeshMessage::Returned { lease, status }
+                MeshMessage::Returned { lease, span, status }
             }
             (State::Lending, Origin::Sibling { ask, .. }) => {
                 let Some(span) = record.span else { unreachable!("nothing is lent") };
@@ -324,12 +327,12 @@ impl Shard {
     fn lent(&mut self, slot: u32, lender: ShardId, lease: LeaseId, span: Span) {
         self.asked(slot, lender);
         let record = &mut self.kept.records[slot];
+        record.span = Some(span);
         if record.origin == Origin::Gone {
             let status = Status::Unknown(Cause::Cancelled);
             self.kept.set_state(slot, State::Returning { lender, lease, status });
             self.talks_to(lender);
         } else {
-            record.span = Some(span);
             self.kept.set_state(slot, State::Resumed(Resumption::Borrow { lender, lease }));
         }
     }

@@ -145,6 +145,12 @@ impl Shard {
             ready: Queue::new(),
             timers: Timers::new(),
         }));
+        let mut peers = Peers::new(limits.peers, seed);
+        for ni in local.iter().filter(|ni| topology.loopback_to(&ni.nid).is_some()) {
+            // This node always knows itself, however many peers are busy: they are never given back.
+            let known = peers.acquire(&ni.nid, share(u32::MAX, shard_count));
+            assert!(known.is_some(), "no room for the node itself among {} peers", limits.peers);
+        }
         Self {
             id: shard,
             interface_cookie,
@@ -156,7 +162,7 @@ impl Shard {
             events: EventQueues::new(limits.event_queues, limits.events),
             messages: Messages::new(limits.requests, limits.responses),
             trackers: Trackers::new(limits.memory_descs),
-            peers: Peers::new(limits.peers, seed),
+            peers,
             interfaces,
             incoming: (0..limits.incoming).map(|_| Arriving::Idle).collect(),
             kept: KeptMessages::new(limits.delayed, limits.asks(shard_count), shard_count),

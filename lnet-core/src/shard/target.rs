@@ -167,10 +167,14 @@ impl Shard {
             return Err(DropReason::Malformed);
         }
         let local = &self.topology.interfaces()[usize::from(ni.0)].nid;
-        if header.destination.nid != *local {
+        let is_loopback = local.is_loopback();
+        if header.destination.nid != *local
+            && !(is_loopback && self.topology.is_local(&header.destination.nid))
+        {
             return Err(DropReason::NotLocal);
         }
-        if header.source.nid.is_any() {
+        // Nobody else is this node.
+        if header.source.nid.is_any() || header.source.nid.is_loopback() && !is_loopback {
             return Err(DropReason::NoSource);
         }
         if !self.faults.is_active() {
@@ -352,7 +356,8 @@ impl Shard {
 
     /// Makes sure that a response can be sent.
     fn promise(&mut self, ni: NiId, source: &Nid, handle: WireHandle) -> Result<Promise, DropReason> {
-        if self.topology.interfaces()[usize::from(ni.0)].net != source.net() {
+        let local = &self.topology.interfaces()[usize::from(ni.0)];
+        if local.net != source.net() && !local.nid.is_loopback() {
             return Err(DropReason::NoRoute);
         }
         if !self.messages.reserve(Budget::Response) {
@@ -399,7 +404,7 @@ impl Shard {
         self.respond(now, &get, promise, Body::Reply { md: promise.handle }, payload, Some((md, get)));
     }
 
-    /// Sends a response from the interface that was asked to the process that asked.
+    /// Sends a response from the NID that was asked to the process that asked.
     fn respond(
         &mut self,
         now: Instant,
@@ -412,7 +417,7 @@ impl Shard {
         let local = &self.topology.interfaces()[usize::from(promise.ni.0)];
         let header = Header {
             destination: request.source,
-            source: ProcessId { nid: local.nid, pid: self.pid },
+            source: ProcessId { nid: request.target.nid, pid: self.pid },
             payload_length: payload.map_or(0, |span| span.length_bytes),
             body,
         };

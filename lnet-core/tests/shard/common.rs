@@ -7,7 +7,7 @@ use lnet_core::event::Event;
 use lnet_core::handle::{EqHandle, MdHandle, MeHandle, ShardId};
 use lnet_core::lnd::{NiId, RxId, Status, Transmit, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
-use lnet_core::portal::{EntrySpec, Position};
+use lnet_core::portal::EntrySpec;
 use lnet_core::shard::{GetRequest, PutRequest};
 use lnet_core::stats::DropReason;
 use lnet_core::time::Instant;
@@ -80,15 +80,7 @@ impl Node {
 
     /// A descriptor with this node's queue that takes one operation.
     pub(crate) fn md(&self, length_bytes: u64) -> MdSpec {
-        MdSpec {
-            length_bytes,
-            max_size_bytes: None,
-            threshold: Threshold::Count(1),
-            options: MdOptions::NONE,
-            auto_unlink: true,
-            event_queue: Some(self.queue),
-            user_ptr: 0,
-        }
+        MdSpec::new(length_bytes, Threshold::Count(1), MdOptions::NONE, self.queue)
     }
 
     /// Posts a descriptor behind all entries of portal 4, for anyone who sends these bits.
@@ -149,14 +141,7 @@ impl Node {
 
 /// An entry of portal 4 for anyone.
 pub(crate) fn entry(match_bits: u64) -> EntrySpec {
-    EntrySpec {
-        portal: 4,
-        source: ANYONE,
-        match_bits,
-        ignore_bits: 0,
-        auto_unlink: true,
-        position: Position::After,
-    }
+    EntrySpec::new(4, match_bits)
 }
 
 /// The handle that host 2 gives out.

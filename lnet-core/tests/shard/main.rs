@@ -10,6 +10,7 @@ mod drops;
 mod faults;
 mod faults_model;
 mod initiator;
+mod loopback;
 mod matching;
 mod mesh;
 mod model;
