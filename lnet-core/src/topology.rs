@@ -43,9 +43,8 @@ pub struct Topology {
     loopback: Option<NiId>,
     tunables: Tunables,
     steering: Option<Steering>,
-    /// Portals whose policy is `Rotor`, and `Initiator`, a bit each.
-    rotors: u64,
-    initiators: u64,
+    /// Portals whose messages are no shard's in particular, a bit each.
+    open: u64,
 }
 
 /// No local interface leads to the destination (`-EHOSTUNREACH`), or not the one asked for.
@@ -76,7 +75,7 @@ impl Topology {
     pub fn new(interfaces: Vec<LocalNi>) -> Self {
         let loopback = interfaces.iter().position(|ni| ni.nid.is_loopback());
         let loopback = loopback.map(|position| NiId(position as u16));
-        Self { interfaces, loopback, tunables: Tunables::DEFAULT, steering: None, rotors: 0, initiators: 0 }
+        Self { interfaces, loopback, tunables: Tunables::DEFAULT, steering: None, open: 0 }
     }
 
     /// The same with these tunables.
@@ -93,8 +92,8 @@ impl Topology {
             let policies = steering.policies.iter().enumerate();
             policies.fold(0, |bits, (portal, word)| bits | u64::from(word.unpack() == Some(policy)) << portal)
         };
-        let (rotors, initiators) = (portals(Policy::Rotor), portals(Policy::Initiator));
-        Self { steering: Some(steering), rotors, initiators, ..self }
+        let open = portals(Policy::Rotor) | portals(Policy::Initiator);
+        Self { steering: Some(steering), open, ..self }
     }
 
     /// Where headers belong, if shards hand them to each other.
@@ -103,14 +102,10 @@ impl Topology {
         self.steering.as_ref()
     }
 
-    /// Whether a portal below [`PORTALS`] is served by all shards.
-    pub(crate) const fn is_rotor(&self, portal: u32) -> bool {
-        self.rotors >> portal & 1 != 0
-    }
-
-    /// Whether the messages of a portal below [`PORTALS`] are steered by their initiator.
-    pub(crate) const fn is_by_initiator(&self, portal: u32) -> bool {
-        self.initiators >> portal & 1 != 0
+    /// Whether the messages of a portal below [`PORTALS`] are no shard's in particular, as far as their headers
+    /// tell: `Rotor` goes by the message's id, `Initiator` by the primary NID of a node that may have others.
+    pub(crate) const fn is_open(&self, portal: u32) -> bool {
+        self.open >> portal & 1 != 0
     }
 
     /// The node's tunables.

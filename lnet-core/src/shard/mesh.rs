@@ -12,7 +12,8 @@
 //! ```
 //!
 //! A header that belongs to a sibling by the portal's policy, or by its descriptor's cookie, goes there and
-//! nowhere else. On a portal whose policy is `Rotor` a shard without a match asks its siblings one after
+//! nowhere else. On a portal whose policy is `Rotor`, or `Initiator` (a header does not tell the initiator's primary
+//! NID, by which its frames are steered), a shard without a match asks its siblings one after
 //! the other, in ascending order from its own number, before it delays or drops the message (LNet
 //! `lib-ptl.c: lnet_ptl_match_delay`, "stealing"). A sibling that refuses remembers who asked, and says so
 //! when it has a new entry on that portal; the message is then asked about again. So none misses an entry,
@@ -28,7 +29,7 @@
 //! What an arriving shard counts: messages received, failed, dropped. What the lending one does: events,
 //! responses, [`Counters::lent`](crate::stats::Counters::lent).
 
-use lnet_wire::steer::{PORTALS, PolicyWord, SteerKey, initiator_hash, shard_of};
+use lnet_wire::steer::{PORTALS, PolicyWord, SteerKey, shard_of};
 use lnet_wire::{Body, Header};
 
 use super::Shard;
@@ -209,23 +210,22 @@ impl Shard {
     #[inline]
     pub(super) fn owner(&self, header: &Header) -> Option<Ask> {
         let steering = self.topology.steering()?;
-        let (policy, initiator) = match header.body {
+        let policy = match header.body {
             Body::Put { portal, .. } | Body::Get { portal, .. } => {
                 let policy = *steering.policies.get(portal as usize)?;
-                if self.topology.is_rotor(portal) {
+                if self.topology.is_open(portal) {
                     return None;
                 }
-                let by_initiator = self.topology.is_by_initiator(portal);
-                (policy, if by_initiator { initiator_hash(&header.source.nid) } else { 0 })
+                policy
             }
             // A handle of another life names nothing here or elsewhere.
             Body::Ack { md, .. } | Body::Reply { md } if md.interface_cookie == self.interface_cookie => {
-                (PolicyWord::default(), 0)
+                PolicyWord::default()
             }
             Body::Ack { .. } | Body::Reply { .. } | Body::Hello { .. } => return None,
         };
-        // The message id decides on `Rotor` portals alone, whose messages are nobody's in particular.
-        let key = SteerKey::of(header, 0, initiator)?;
+        // The message's id and its initiator decide on open portals alone.
+        let key = SteerKey::of(header, 0, 0)?;
         let shard = ShardId(shard_of(&key, policy, steering.shard_count.into()) as u8);
         (shard != self.id).then_some(Ask { shard, steal: None, news: 0 })
     }
@@ -235,7 +235,7 @@ impl Shard {
         let portal = portal_of(header)?;
         let siblings = self.kept.siblings.len() as u8 - 1;
         let news = self.mesh.heard[usize::from(portal)];
-        (siblings > 0 && self.topology.is_rotor(portal.into())).then(|| Ask {
+        (siblings > 0 && self.topology.is_open(portal.into())).then(|| Ask {
             shard: self.after(self.id),
             steal: Some(siblings - 1),
             news,

@@ -48,6 +48,18 @@ fn an_own_entry_goes_first_and_needs_no_sibling() {
     assert_eq!(shards.0[0].shard.poll_mesh(), None);
 }
 
+#[test]
+fn a_message_by_another_rail_of_its_initiator_finds_the_entry_where_it_was_steered() {
+    for home in 0..4 {
+        // Its frames were steered by its node's primary NID, which its header does not tell.
+        let mut shards = Shards::new(4, Policy::Initiator);
+        let spec = shards.spec(home, MdOptions::PUT);
+        let md = shards.post(home, 1, &spec);
+        let delivered = Verdict::Deliver(Span { md, offset_bytes: 0, length_bytes: 4 });
+        assert_eq!(shards.header(home, 3, &put_header(1, 4)), delivered);
+    }
+}
+
 /// A PUT waits on the lazy portal 4 of shard 0, all siblings asked.
 fn waiting(shards: &mut Shards, rx: u32, match_bits: u64) {
     shards.0.iter_mut().for_each(|node| node.shard.set_lazy(4).unwrap());
