@@ -89,15 +89,12 @@ impl Xfer {
         let mut at = self.flows[slot].pending.first();
         while let Some(record) = self.records.get(at) {
             let next = List::next(&self.records, at);
-            if record.resent {
-                let Some(distance) = highest.checked_sub(record.number) else { break };
-                if arrived(distance, below) {
-                    let flow = &mut self.flows[slot];
-                    flow.pending.remove(&mut self.records, at);
-                    flow.outstanding.push_front(&mut self.records, at);
-                    self.land(now, slot, at, up);
-                    landed += 1;
-                }
+            if record.resent && highest.checked_sub(record.number).is_some_and(|far| arrived(far, below)) {
+                let flow = &mut self.flows[slot];
+                flow.pending.remove(&mut self.records, at);
+                flow.outstanding.push_front(&mut self.records, at);
+                self.land(now, slot, at, up);
+                landed += 1;
             }
             at = next;
         }

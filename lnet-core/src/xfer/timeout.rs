@@ -6,6 +6,7 @@ use super::congestion::earlier;
 use super::flow::{Busy, Flow};
 use super::inflow::{AckDue, Phase};
 use super::peer::Asked;
+use super::record::Cargo;
 use super::reply::Reply;
 use super::state::Xfer;
 use crate::list::{List, NONE};
@@ -150,6 +151,7 @@ impl Xfer {
             }
             let flow = &mut self.flows[slot];
             flow.congestion.collapse(flow.next_number);
+            self.send_beginning_first(slot);
         }
         let flow = &mut self.flows[slot];
         flow.probes_due = 1;
@@ -160,6 +162,22 @@ impl Xfer {
             flow.detour_until = if flow.takes_detour(now) { None } else { Some(until) };
         }
         self.counters.probes += 1;
+    }
+
+    /// Fragments mean nothing to a receiver that has not had the first one of their message: where the next to be
+    /// sent waits for it, too, that goes before. The others keep their turns.
+    fn send_beginning_first(&mut self, slot: u32) {
+        let flow = &mut self.flows[slot];
+        let next = self.records.get(flow.pending.first()).map(|record| record.cargo);
+        let Some(Cargo::Fragment { message, offset: 1.., .. }) = next else { return };
+        let mut at = flow.pending.first();
+        while let Some(record) = self.records.get(at) {
+            if matches!(record.cargo, Cargo::Fragment { message: of, offset: 0, .. } if of == message) {
+                flow.pending.remove(&mut self.records, at);
+                return flow.pending.push_front(&mut self.records, at);
+            }
+            at = List::next(&self.records, at);
+        }
     }
 
     /// Acknowledgements that have waited for long enough. When the next one is due.

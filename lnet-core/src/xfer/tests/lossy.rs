@@ -147,6 +147,27 @@ fn a_dead_rail_is_gone_around() {
 }
 
 #[test]
+fn after_a_break_the_first_fragment_comes_first() {
+    let mut network = pair(1, (1, 1));
+    put_many(&mut network, 1, &[10]);
+    network.run(SECOND / 10);
+    let (now, to) = (network.now, network.nodes[1].nids[0]);
+    network.nodes[0].put(now, &to, 0, 4, 1, 1 << 20);
+    network.dead = vec![0];
+    network.run(SECOND / 20);
+    let lost = network.log.len();
+    network.dead = vec![];
+    while network.nodes[1].shards[0].xfer.usage().partials == 0 {
+        assert!(network.step(network.now + SECOND));
+    }
+    let needed = network.log.len() - lost;
+    // It is in the first window.
+    assert!(needed <= 16, "{needed} frames until the receiver knows what they are of");
+    network.run(SECOND / 4);
+    network.assert_all_arrived(0, 1, 2);
+}
+
+#[test]
 fn frames_of_a_detour_fit_the_rail_that_they_take() {
     const SHORT: u32 = 1000;
     let mut network = pair(1, (1, 1));
