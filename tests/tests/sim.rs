@@ -40,9 +40,9 @@ fn each_bug_is_found() {
         (Bug::AckBeforeData, 1),
         (Bug::CreditLost, 1),
         (Bug::FrameFreedEarly, 1),
-        (Bug::MisdirectedKept, 2),
+        (Bug::MisdirectedKept, 1),
         (Bug::IdReused, 2),
-        (Bug::LeaseOutlivesMd, 2),
+        (Bug::LeaseOutlivesMd, 4),
     ] {
         let options = Options { bug: Some(bug), ..Options::DEFAULT };
         let found = (seed..seed + 20).any(|seed| sim::run(seed, &options).violation.is_some());
