@@ -22,7 +22,7 @@ use super::plan::{MS, Plan};
 use super::pool::Pool;
 use super::report::Counts;
 use super::trace::Trace;
-use super::uplink::{Delayed, Desk, Receiving, Up};
+use super::uplink::{Delayed, Desk, Receiving, Up, unmatched};
 use super::{Bug, Bugs};
 use crate::bpf::random::Random;
 
@@ -117,7 +117,10 @@ impl Lane {
         while let Some((from, message)) = self.heard.pop_front() {
             let name = &self.name;
             around.trace.say(|| format!("{name} hears of {} {message:?}", from.0));
+            let before = unmatched(&self.shard);
             self.shard.handle_mesh(now, from, message);
+            let missed = unmatched(&self.shard) != before;
+            self.resume_kept(now, missed, around);
         }
         self.write_late(now, around);
         let Self { shard, xfer, desk, name, .. } = self;
@@ -216,12 +219,20 @@ impl Lane {
                 xfer.resume(now, rx, verdict, &mut up);
             }
         }
+        self.resume_kept(now, false, around);
+    }
+
+    /// What the shard has delayed and decided on; `missed`: it has just found no entry for something.
+    fn resume_kept(&mut self, now: Instant, missed: bool, around: &mut Surroundings<'_>) {
         while let Some((_, rx, verdict)) = self.shard.poll_resume() {
             let Self { shard, xfer, desk, name, .. } = self;
             let Some(Receiving { message, header, .. }) = desk.receiving[rx.0 as usize].take() else {
                 return around.ledger.fail("what is resumed was delayed", || format!("{name}: {rx:?}"));
             };
             around.counts.resumed += 1;
+            if missed && verdict == Verdict::Drop {
+                around.ledger.expect_no_entry(message, desk.life);
+            }
             let mut up = Up { shard, desk, around, name };
             up.conclude(rx, &header, message, verdict);
             xfer.resume(now, rx, verdict, &mut up);

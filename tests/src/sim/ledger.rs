@@ -134,6 +134,14 @@ impl Ledger {
         self.expect(!never, "what was never sent never arrives", || format!("{message:?} was {flight:?}"));
     }
 
+    /// A node, in its life, has found no entry for a message.
+    pub(super) fn expect_no_entry(&mut self, message: (u32, Leg), life: (usize, u32)) {
+        let there = self.operations[message.0 as usize].entry == Some(life);
+        self.expect(message.1 == Leg::Response || !there, "what has an entry is matched", || {
+            format!("{message:?}")
+        });
+    }
+
     /// A receiver is done with a message.
     pub(super) fn ended(&mut self, message: (u32, Leg)) {
         let flight = self.flight(message);

@@ -17,6 +17,11 @@ use super::memory::{Region, differs};
 use super::plan::happens;
 use super::report::Fault;
 
+/// Messages for which a shard has found no entry.
+pub(super) fn unmatched(shard: &Shard) -> u64 {
+    shard.counters().drops(DropReason::NoMatch).messages
+}
+
 /// A message that arrives.
 pub(super) struct Receiving {
     pub(super) message: (u32, Leg),
@@ -67,13 +72,11 @@ impl Up<'_, '_> {
         header: &Header,
         message: (u32, Leg),
     ) -> Verdict {
-        let unmatched = |shard: &Shard| shard.counters().drops(DropReason::NoMatch).messages;
         let before = unmatched(self.shard);
         let verdict = self.shard.header(now, ni, rx, header);
-        let wanted = message.1 == Leg::Request
-            && self.around.ledger.operations[message.0 as usize].entry == Some(self.desk.life);
-        let missed = wanted && unmatched(self.shard) != before;
-        self.around.ledger.expect(!missed, "what has an entry is matched", || format!("{message:?}"));
+        if unmatched(self.shard) != before {
+            self.around.ledger.expect_no_entry(message, self.desk.life);
+        }
         self.conclude(rx, header, message, verdict);
         verdict
     }
