@@ -42,7 +42,7 @@ fn each_bug_is_found() {
         (Bug::FrameFreedEarly, 1),
         (Bug::MisdirectedKept, 1),
         (Bug::IdReused, 2),
-        (Bug::LeaseOutlivesMd, 4),
+        (Bug::LeaseOutlivesMd, 3),
     ] {
         let options = Options { bug: Some(bug), ..Options::DEFAULT };
         let found = (seed..seed + 20).any(|seed| sim::run(seed, &options).violation.is_some());

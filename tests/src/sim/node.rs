@@ -86,6 +86,22 @@ pub(super) fn initiator_hashes(plan: &Plan) -> Rc<Vec<(Nid, u32)>> {
     Rc::new((0..plan.shards.len()).flat_map(of_node).collect())
 }
 
+/// What all shards of a node know of its nets.
+fn topology(plan: &Plan, number: usize, policies: [PolicyWord; PORTALS]) -> Topology {
+    let interfaces = (0..plan.rails).map(|rail| {
+        let nid = nid(plan, number, rail);
+        let message_timeout = Duration::from_nanos(MESSAGE_NS);
+        LocalNi { nid, net: nid.net(), credits: CREDITS.0, peer_credits: CREDITS.1, message_timeout }
+    });
+    let tunables = Tunables {
+        transaction_timeout: Duration::from_nanos(TRANSACTION_NS),
+        response_tracking: ResponseTracking::Both,
+    };
+    let topology = Topology::new(interfaces.collect()).with_tunables(tunables);
+    let steering = Steering { shard_count: plan.shards[number], policies };
+    if plan.mesh { topology.with_steering(steering) } else { topology }
+}
+
 /// A node.
 pub(super) struct Node {
     /// How often it was started before.
@@ -133,18 +149,7 @@ impl Node {
     ) -> Self {
         let Identity { number, policies, ref initiator_hashes } = *identity;
         let shards = plan.shards[number];
-        let interfaces = (0..plan.rails).map(|rail| {
-            let nid = nid(plan, number, rail);
-            let message_timeout = Duration::from_nanos(MESSAGE_NS);
-            LocalNi { nid, net: nid.net(), credits: CREDITS.0, peer_credits: CREDITS.1, message_timeout }
-        });
-        let tunables = Tunables {
-            transaction_timeout: Duration::from_nanos(TRANSACTION_NS),
-            response_tracking: ResponseTracking::Both,
-        };
-        let topology = Topology::new(interfaces.collect()).with_tunables(tunables);
-        let steering = Steering { shard_count: shards, policies };
-        let topology = Arc::new(if plan.mesh { topology.with_steering(steering) } else { topology });
+        let topology = Arc::new(topology(plan, number, policies));
         let (limits, xfer_limits) =
             if plan.tight { (LIMITS_TIGHT, XFER_LIMITS_TIGHT) } else { (LIMITS, XFER_LIMITS) };
         let secret = [random.bits(), random.bits()];

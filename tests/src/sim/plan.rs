@@ -115,11 +115,7 @@ impl Plan {
             shards: (0..nodes).map(|_| random.pick(&[1, 1, 2, 3])).collect(),
             rails: random.pick(&[1, 1, 2]),
             same_net: random.once_in(2),
-            datagram_max_bytes: {
-                let rails = [65_507, if random.once_in(3) { 1472 } else { 65_507 }];
-                let node = |_| random.pick(&[1472, 1472, 3500, 8972, 65_507]);
-                (0..nodes).map(node).map(|bytes| rails.map(|rail: u32| rail.min(bytes))).collect()
-            },
+            datagram_max_bytes: datagrams(random, nodes),
             loss,
             duplication,
             reordering,
@@ -159,6 +155,13 @@ impl Plan {
             gentle,
         }
     }
+}
+
+/// The longest datagrams of nodes, by rail.
+fn datagrams(random: &mut Random, nodes: usize) -> Vec<[u32; 2]> {
+    let rails = [65_507, if random.once_in(3) { 1472 } else { 65_507 }];
+    let node = |_| random.pick(&[1472, 1472, 3500, 8972, 65_507]);
+    (0..nodes).map(node).map(|bytes| rails.map(|rail: u32| rail.min(bytes))).collect()
 }
 
 /// Whether something of this probability happens.
