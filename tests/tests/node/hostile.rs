@@ -54,7 +54,8 @@ impl Victim {
         let interface = &netns.a().interface().name;
         let nis =
             vec![NiConfig::new(nid, interface), NiConfig::new(nid_v6(netns.a().interface()), interface)];
-        let config = NodeConfig { nis, ..config(netns.a(), nid) };
+        // Strangers are remembered for the whole of a test.
+        let config = NodeConfig { nis, lnd_timeout: 4 * PATIENCE, ..config(netns.a(), nid) };
         let (node, workers) = start(netns.a(), &config);
         Self { netns, node, workers, nid, peer }
     }
@@ -164,6 +165,10 @@ fn broken(victim: &Victim, stranger: &mut Stranger) -> Vec<(String, Vec<u8>)> {
     // A payload whose checksum is wrong.
     add(XdpDrop::BadPayload.name(), with_byte(&good, frame::FLAGS_OFFSET, frame::FLAG_PAYLOAD_CRC));
     add("taken", with_byte(&fresh(), OVERHEAD_BYTES + 5, 1));
+    // For another NI of the node than it arrives by, as when a rail does not answer.
+    let mut by_another = victim.put(10, 3, 20);
+    by_another.header.destination.nid = nid_v6(victim.netns.a().interface());
+    add("taken", stranger.sign(by_another).datagram());
     for (offset, value) in
         [(HEADER_LENGTH, 19), (HEADER_MATCH_BITS, 4), (HEADER_PORTAL, 11), (HEADER_TYPE, 2)]
     {

@@ -356,8 +356,11 @@ fn a_worker_that_changes_hands() {
         assert!(putter.drive_to_end(&mut worker, PROMPT), "{putter:?}");
         let begun = Instant::now();
         worker.wait(Some(Duration::from_millis(50))).unwrap();
+        // The last acknowledgements of frames go to and fro.
+        let mut busy = 0;
         while begun.elapsed() < Duration::from_millis(50) {
-            assert!(!worker.progress());
+            busy += u32::from(worker.progress());
+            assert!(busy <= 5, "{busy} busy turns");
             worker.wait(Some(Duration::from_millis(50))).unwrap();
         }
         assert_eq!((putter.acked, putter.failed), (3 * round, 0));
