@@ -242,6 +242,36 @@ impl Memory {
         }
     }
 
+    /// Copies the first bytes of a span of this shard's into another descriptor's span, of this shard's or an
+    /// adopted one: as many as that has. Of the same descriptor as well, where the spans may overlap.
+    ///
+    /// # Panics
+    /// As [`Memory::bytes`] and [`Memory::bytes_mut`], and if `from` is shorter or is not this shard's.
+    pub fn copy(&mut self, from: &Span, to: &Span) {
+        assert!(from.length_bytes >= to.length_bytes, "{to:?} is longer than {from:?}");
+        let from = Span { length_bytes: to.length_bytes, ..*from };
+        if from.md == to.md {
+            let start = from.offset_bytes.min(to.offset_bytes);
+            let length_bytes = from.offset_bytes.abs_diff(to.offset_bytes) as u32 + to.length_bytes;
+            let both = Span { offset_bytes: start, length_bytes, ..from };
+            let relative = |span: &Span| Span { offset_bytes: span.offset_bytes - start, ..*span };
+            let (from, to) = (range(&relative(&from)), range(&relative(to)).start);
+            return self.bytes_mut(&both).copy_within(from, to);
+        }
+        let slots = [from.md, to.md].map(|md| md.0.slot() as usize);
+        if to.md.0.shard() == self.shard {
+            let loans = self.loans.get_disjoint_mut(slots).expect(NO_LOAN);
+            let [Some(source), Some(target)] = loans else { panic!("{NO_LOAN}") };
+            assert!((source.md, target.md) == (from.md, to.md), "{NO_LOAN}");
+            let source = granted(source.buffer.0.bytes(range(&from)));
+            granted(target.buffer.0.bytes_mut(range(to))).copy_from_slice(source);
+        } else {
+            let source = self.loans[slots[0]].as_ref().filter(|loan| loan.md == from.md).expect(NO_LOAN);
+            let source = granted(source.buffer.0.bytes(range(&from)));
+            adopted_bytes_mut(&mut self.adopted, self.shard, to).copy_from_slice(source);
+        }
+    }
+
     /// Where the bytes of a span lie that is to be sent.
     ///
     /// # Panics

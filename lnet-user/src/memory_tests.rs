@@ -307,3 +307,44 @@ proptest! {
         }
     }
 }
+
+proptest! {
+    /// Against two vectors; the spans of one descriptor may overlap.
+    #[test]
+    fn copies_are_those_of_vectors(
+        from in 0..2_u32,
+        to in 0..2_u32,
+        from_offset in 0..20_u64,
+        to_offset in 0..20_u64,
+        length in 0..13_u32,
+        longer in 0..4_u32,
+    ) {
+        let bytes = |first: u8| (0..36).map(|byte| first + byte).collect::<Vec<u8>>();
+        let mut model = [bytes(0), bytes(100)];
+        let mut memory = memory(2);
+        for (slot, bytes) in (0..).zip(&model) {
+            memory.lend(md(slot, 1), Buffer::from(bytes.clone()), TERMS);
+        }
+        memory.copy(&span(md(from, 1), from_offset, length + longer), &span(md(to, 1), to_offset, length));
+        let (start, length) = (from_offset as usize, length as usize);
+        let copied = model[from as usize][start..start + length].to_vec();
+        model[to as usize][to_offset as usize..][..length].copy_from_slice(&copied);
+        for (slot, bytes) in (0..).zip(&model) {
+            prop_assert_eq!(memory.bytes(&span(md(slot, 1), 0, 36)), bytes.as_slice());
+        }
+    }
+}
+
+#[test]
+fn a_copy_goes_into_an_adopted_span() {
+    let mut memory = memory(1);
+    let mut sibling = Memory::new(ShardId(1), 1, 4);
+    memory.lend(md(0, 1), buffer(7), TERMS);
+    let theirs = md_of(1, 0, 1);
+    sibling.lend(theirs, buffer(0), TERMS);
+    let lent = span(theirs, 1, 2);
+    memory.adopt(sibling.lend_write(&lent).unwrap(), &lent);
+    memory.copy(&span(md(0, 1), 0, 4), &lent);
+    memory.release(&lent);
+    assert_eq!(sibling.bytes(&span(theirs, 0, 4)), [0, 7, 7, 0]);
+}

@@ -1,4 +1,5 @@
-//! A node: its interfaces, its drivers, its shards.
+//! A node: its interfaces, its drivers, its shards. Each node also has the interface `lo`, by which it
+//! reaches itself.
 //!
 //! [`Node::start`] checks the whole configuration, then builds the drivers: over `AF_XDP` rings, with an XDP
 //! program on each interface, or over UDP sockets. The shards come back as [`Worker`]s for
@@ -11,43 +12,35 @@ mod log;
 mod mode;
 mod plan;
 mod rings;
+mod shards;
 mod sockets;
 
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use lnet_core::handle::ShardId;
 use lnet_core::limits::Limits;
-use lnet_core::shard::{Shard, ShardConfig};
-use lnet_core::topology::{LocalNi, Topology};
 use lnet_core::xfer::{XferConfig, XferLimits, XferTimes};
+use lnet_wire::Nid;
 use lnet_wire::header::PAYLOAD_MAX_BYTES;
 use lnet_wire::steer::{self, Policy};
-use lnet_wire::{Nid, ProcessId};
-use rustix::io::Errno;
-use rustix::rand::{GetRandomFlags, getrandom};
 
 pub use error::NodeError;
 pub use mode::{NodeMode, UnknownMode, XdpMode};
 
 use crate::bpf::{BpfError, SlotCount, XdpProgram};
 use crate::lnd::xdp::SendFault;
-use crate::memory::Memory;
-use crate::runtime::{Clock, Steering, Worker};
+use crate::runtime::{Steering, Worker};
 use crate::xsk::RingSizes;
 
 use drivers::{Drivers, Opened, wake_all};
 use log::LogThread;
 use plan::Plan;
+use shards::{make_workers, random_number, shard_limits};
 
 /// UDP port of an xdp net unless another is set: that of LNet's acceptor.
 pub const DEFAULT_PORT: u16 = 988;
-
-/// How often LNet sends a message at most: the first time, and its default of retries.
-const TRIES: u32 = 3;
 
 /// A local NI to be made.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -73,7 +66,8 @@ impl NiConfig {
 /// What a node is to be.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
-    /// Its NIs; the first one's NID is the node's primary NID.
+    /// Its NIs but `lo`, which every node has; the first one's NID is the node's primary NID. A node without
+    /// any reaches nobody but itself, and needs no privileges.
     pub nis: Vec<NiConfig>,
     /// Shards, 1 to 64; one per CPU that the node shall use.
     pub shards: u32,
@@ -104,6 +98,12 @@ pub struct NodeConfig {
 }
 
 impl NodeConfig {
+    /// A node that nobody reaches but itself, by `0@lo`.
+    #[must_use]
+    pub fn loopback() -> Self {
+        Self::new(Vec::new())
+    }
+
     /// A node with these NIs and the defaults: one shard, port 988, automatic mode.
     #[must_use]
     pub fn new(nis: Vec<NiConfig>) -> Self {
@@ -160,35 +160,13 @@ impl Node {
     pub fn start(config: &NodeConfig) -> Result<(Self, Vec<Worker>), NodeError> {
         let plan = Plan::new(config)?;
         let Drivers { lnds, mode, queues, programs, reserved, log, opened } = Drivers::make(config, &plan)?;
-        let steering = Steering::new(plan.policies, config.shards);
-        let clock = Clock::start();
-        let topology = Arc::new(topology(config));
-        let interfaces = config.nis.len() as u16;
-        let interface_cookie = nanoseconds_since_1970();
-        let workers = lnds
-            .into_iter()
-            .enumerate()
-            .map(|(shard, (lnd, waiter))| {
-                let shard = Shard::new(ShardConfig {
-                    shard: ShardId(shard as u8),
-                    shard_count: config.shards as u8,
-                    interface_cookie,
-                    pid: ProcessId::LUSTRE_PID,
-                    limits: config.limits,
-                    topology: Arc::clone(&topology),
-                    hash_seed: random_seed()?,
-                });
-                let Limits { memory_descs, incoming, .. } = config.limits;
-                let memory = Memory::new(shard.id(), memory_descs, incoming);
-                Ok(Worker::new(shard, lnd, memory, clock, waiter, steering, interfaces)?)
-            })
-            .collect::<Result<_, NodeError>>()?;
+        let workers = make_workers(config, &plan, lnds)?;
         let node = Self {
             programs,
-            nid: config.nis[0].nid,
+            nid: primary_nid(config),
             mode,
             queues,
-            steering,
+            steering: Steering::new(plan.policies, config.shards),
             limits: config.limits,
             shards: config.shards,
             opened,
@@ -216,7 +194,7 @@ impl Node {
         self.nid
     }
 
-    /// How frames reach the shards.
+    /// How frames reach the shards. It means nothing where there are no interfaces.
     #[must_use]
     pub fn mode(&self) -> NodeMode {
         self.mode
@@ -274,47 +252,22 @@ impl Node {
     }
 }
 
+/// The first NI's NID; of a node without any that of `lo`.
+fn primary_nid(config: &NodeConfig) -> Nid {
+    config.nis.first().map_or(Nid::LO, |ni| ni.nid)
+}
+
 /// The transfer protocol of each shard, but for what the interfaces and the drivers can take. Its incarnation, secret and seed are drawn anew in each life of the node.
 fn xfer_config(config: &NodeConfig, plan: &Plan) -> Result<XferConfig, NodeError> {
     Ok(XferConfig {
         shard_count: config.shards as u8,
-        incarnation: random_seed()?,
-        secret: [random_seed()?, random_seed()?],
-        seed: random_seed()?,
-        initiator_hash: steer::initiator_hash(&config.nis[0].nid),
+        incarnation: random_number()?,
+        secret: [random_number()?, random_number()?],
+        seed: random_number()?,
+        initiator_hash: steer::initiator_hash(&primary_nid(config)),
         policies: plan.policies,
         nids: config.nis.iter().map(|ni| ni.nid).collect(),
         times: XferTimes { message: config.lnd_timeout, ..XferTimes::DEFAULT },
         ..XferConfig::new(XferLimits::for_shard(&config.limits))
     })
-}
-
-fn topology(config: &NodeConfig) -> Topology {
-    let nis = config.nis.iter();
-    Topology::new(
-        nis.map(|ni| LocalNi {
-            nid: ni.nid,
-            net: ni.nid.net(),
-            credits: ni.credits,
-            peer_credits: ni.peer_credits,
-            // How long a message may wait for credits (LNet `lib-msg.c`, `lnet_msg_commit`).
-            message_timeout: config.lnd_timeout * TRIES + Duration::from_secs(1),
-        })
-        .collect(),
-    )
-}
-
-/// A number that no peer can guess: the cookie that they see tells nothing about it.
-fn random_seed() -> Result<u64, NodeError> {
-    let mut seed = [0; 8];
-    match getrandom(&mut seed, GetRandomFlags::empty()) {
-        Ok(8) => Ok(u64::from_ne_bytes(seed)),
-        Ok(_) => Err(NodeError::Random(Errno::AGAIN)),
-        Err(errno) => Err(NodeError::Random(errno)),
-    }
-}
-
-/// What kernel nodes make their interface cookie of, so that handles of a former life never match.
-fn nanoseconds_since_1970() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |elapsed| elapsed.as_nanos() as u64)
 }

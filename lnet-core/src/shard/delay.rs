@@ -73,6 +73,13 @@ impl Shard {
         Some((ni, rx, verdict))
     }
 
+    /// Whether [`Shard::poll_resume`] has a message.
+    #[inline]
+    #[must_use]
+    pub const fn has_resumed(&self) -> bool {
+        self.kept.resumed.first() != NONE
+    }
+
     /// Keeps a message that has just arrived.
     ///
     /// # Errors

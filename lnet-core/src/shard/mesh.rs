@@ -152,6 +152,14 @@ impl Shard {
         None
     }
 
+    /// Whether there may be something to say to a sibling. After [`Shard::poll_mesh`] has returned `None`
+    /// there is nothing.
+    #[inline]
+    #[must_use]
+    pub const fn has_mesh(&self) -> bool {
+        self.mesh.talks != 0
+    }
+
     /// What this shard has to say next to one sibling.
     pub fn poll_mesh_to(&mut self, to: ShardId) -> Option<MeshMessage> {
         if self.mesh.talks.checked_shr(to.0.into()).unwrap_or(0) & 1 == 0 {

@@ -6,7 +6,10 @@
 mod any;
 mod counters;
 mod frames;
+mod lnds;
+pub mod lo;
 pub mod socket;
 pub mod xdp;
 
 pub use any::AnyLnd;
+pub(crate) use lnds::Lnds;

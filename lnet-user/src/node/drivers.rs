@@ -14,7 +14,8 @@ use crate::uring::{Waiter, Waker};
 /// The drivers of a node, and what has to live as long as they.
 pub(super) struct Drivers {
     /// By shard, with what it waits in.
-    pub(super) lnds: Vec<(AnyLnd, Waiter)>,
+    /// A node without interfaces has none.
+    pub(super) lnds: Vec<(Option<AnyLnd>, Waiter)>,
     pub(super) mode: NodeMode,
     /// Receive queues of all interfaces.
     pub(super) queues: u32,
@@ -29,6 +30,9 @@ pub(super) struct Drivers {
 impl Drivers {
     /// The drivers of the mode that is asked for.
     pub(super) fn make(config: &NodeConfig, plan: &Plan) -> Result<Self, NodeError> {
+        if plan.interfaces.is_empty() {
+            return Self::none(config);
+        }
         let Some(attach) = config.mode.attach() else { return sockets::drivers(config, plan) };
         match rings::drivers(config, plan, attach) {
             Err(rings) if config.mode == XdpMode::Auto && rings.is_lack(config) => {
@@ -40,6 +44,20 @@ impl Drivers {
             }
             made => made,
         }
+    }
+
+    /// Those of a node that reaches nobody but itself.
+    fn none(config: &NodeConfig) -> Result<Self, NodeError> {
+        let waiters = (0..config.shards).map(|_| Ok((None, Waiter::new(1)?)));
+        Ok(Self {
+            lnds: waiters.collect::<Result<_, NodeError>>()?,
+            mode: NodeMode::Socket,
+            queues: 0,
+            programs: Vec::new(),
+            reserved: Vec::new(),
+            log: None,
+            opened: None,
+        })
     }
 }
 

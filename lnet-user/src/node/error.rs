@@ -17,9 +17,6 @@ use crate::xsk::{SocketError, UmemError};
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NodeError {
-    /// A node without NIs.
-    #[error("a node needs at least one NI")]
-    NoNi,
     /// An unusable number of shards.
     #[error("{0} shards: 1 to 64 are expected")]
     Shards(u32),

@@ -68,13 +68,12 @@ fn check_numbers(config: &NodeConfig) -> Result<(), NodeError> {
         return Err(NodeError::UdpPort);
     }
     let Limits { interfaces: max, .. } = config.limits;
-    if !config.limits.is_valid() {
+    if !config.limits.is_valid() || !super::shard_limits(config).is_valid() {
         return Err(NodeError::Limits(config.limits));
     }
-    match config.nis.len() {
-        0 => return Err(NodeError::NoNi),
-        nis if nis > usize::from(max) => return Err(NodeError::TooManyNis { nis, max }),
-        _ => {}
+    let nis = config.nis.len();
+    if nis > usize::from(max) {
+        return Err(NodeError::TooManyNis { nis, max });
     }
     Ok(config.rings.check()?)
 }

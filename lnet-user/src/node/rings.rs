@@ -28,7 +28,7 @@ pub(super) fn drivers(config: &NodeConfig, plan: &Plan, mode: AttachMode) -> Res
     let lnds = open_rings(config, plan, &mut programs, neighbours, &wakers)?;
     let log = if config.log_refusals { Some(LogThread::start(&mut programs)?) } else { None };
     let mode = attach(plan, mode, &mut programs)?.into();
-    let lnds = lnds.into_iter().map(|lnd| AnyLnd::Xdp(Box::new(lnd))).zip(waiters).collect();
+    let lnds = lnds.into_iter().map(|lnd| Some(AnyLnd::Xdp(Box::new(lnd)))).zip(waiters).collect();
     Ok(Drivers { lnds, mode, queues, programs, reserved, log, opened: None })
 }
 

@@ -78,7 +78,7 @@ pub(super) fn drivers(config: &NodeConfig, plan: &Plan) -> Result<Drivers, NodeE
         sockets.into_iter().map(|sockets| Endpoint::new(sockets, &sizes)).collect::<Result<_, _>>()?;
     let lnds = SocketLnd::for_shards(&common, endpoints, &wakers);
     Ok(Drivers {
-        lnds: lnds.into_iter().map(|lnd| AnyLnd::Socket(Box::new(lnd))).zip(waiters).collect(),
+        lnds: lnds.into_iter().map(|lnd| Some(AnyLnd::Socket(Box::new(lnd)))).zip(waiters).collect(),
         mode: NodeMode::Socket,
         queues: plan.interfaces.iter().map(|interface| interface.rx_queues).sum(),
         programs: Vec::new(),

@@ -5,12 +5,14 @@
 
 mod clock;
 mod cpu;
+mod mesh;
 mod steering;
 mod thread;
 mod worker;
 
 pub use clock::Clock;
 pub use cpu::{available_cpus, pin_to_cpu};
+pub(crate) use mesh::MeshEnd;
 pub use steering::{Home, Steering, SteeringError};
 pub use thread::{Idle, NotSpawned, ShardGone, ShardThread};
 pub use worker::{Delivery, LendError, Refused, Worker};

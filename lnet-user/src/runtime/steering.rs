@@ -1,4 +1,8 @@
 //! Which shard a match entry must be posted on, so that no message misses it.
+//!
+//! Shards hand each other the headers that arrived on the wrong one, but each header belongs to one shard by
+//! its portal's policy, and only there it is looked for an entry. Under `Rotor` it belongs to none: a shard
+//! without a match asks the others, so one of them having the entry is enough.
 
 use lnet_wire::nid::ProcessId;
 use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, SteerKey};
@@ -12,12 +16,15 @@ pub struct Steering {
     shards: u32,
 }
 
-/// Where the messages that an entry can match arrive.
+/// Where the messages that an entry can match belong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Home {
     /// All on this shard.
     Shard(u32),
-    /// On any shard: such an entry is posted on each.
+    /// On a shard that the sender's NID decides: such an entry is posted on each.
+    Each,
+    /// On any shard, and those that have no match ask the others: one of them is enough, whichever. Posted
+    /// on each, it spares them the asking.
     Any,
 }
 
@@ -65,11 +72,11 @@ impl Steering {
         Self { policies, shards }
     }
 
-    /// Where the messages arrive that an entry matches. A NID that the entry names is taken as its peer's
+    /// Where the messages belong that an entry matches. A NID that the entry names is taken as its peer's
     /// primary one: that is what the peer's frames carry the hash of.
     ///
     /// # Errors
-    /// When they arrive on several shards by bits that the entry ignores, or the portal does not exist.
+    /// When they belong to several shards by bits that the entry ignores, or the portal does not exist.
     pub fn home(
         &self,
         portal: u32,
@@ -90,7 +97,8 @@ impl Steering {
                 }
             }
             Policy::Initiator if match_id.nid != Nid::ANY => {}
-            Policy::Initiator | Policy::Rotor => return Ok(Home::Any),
+            Policy::Initiator => return Ok(Home::Each),
+            Policy::Rotor => return Ok(Home::Any),
         }
         let key = SteerKey {
             message_type: MessageType::Put,
@@ -105,7 +113,7 @@ impl Steering {
     /// Whether an entry may be posted on `shard`.
     ///
     /// # Errors
-    /// When its messages would arrive elsewhere.
+    /// When its messages belong elsewhere.
     pub fn check(
         &self,
         shard: u32,
@@ -155,9 +163,11 @@ mod tests {
     }
 
     #[test]
-    fn rotor_and_unknown_initiators_arrive_anywhere() {
+    fn one_shard_is_enough_for_a_rotor_and_each_is_needed_for_unknown_initiators() {
         assert_eq!(steering(Policy::Rotor, 2).home(0, &ANY, 0, 0), Ok(Home::Any));
-        assert_eq!(steering(Policy::Initiator, 2).home(0, &ANY, 0, 0), Ok(Home::Any));
+        assert_eq!(steering(Policy::Initiator, 2).home(0, &ANY, 0, 0), Ok(Home::Each));
+        assert_eq!(steering(Policy::Initiator, 2).check(1, 0, &ANY, 0, 0), Ok(()));
+        assert_eq!(steering(Policy::Rotor, 2).check(1, 0, &ANY, 0, 0), Ok(()));
         let known = ProcessId { nid: Nid::LO, pid: 12345 };
         assert!(matches!(steering(Policy::Initiator, 2).home(0, &known, 0, 0), Ok(Home::Shard(_))));
         assert_eq!(steering(Policy::Rotor, 2).home(64, &ANY, 0, 0), Err(SteeringError::Portal(64)));

@@ -14,8 +14,10 @@ use lnet_core::time::Instant;
 use thiserror::Error;
 
 use super::clock::Clock;
+use super::mesh::MeshEnd;
 use super::steering::{Steering, SteeringError};
-use crate::lnd::AnyLnd;
+use crate::lnd::lo::LoLnd;
+use crate::lnd::{AnyLnd, Lnds};
 use crate::memory::{Buffer, Memory, Terms};
 use crate::region::{LeaseError, ReadLease};
 use crate::uring::{Token, WaitError, Waiter, Waker};
@@ -79,11 +81,13 @@ pub struct Refused {
 /// [`Worker::progress`], or a [`super::ShardThread`] does.
 pub struct Worker {
     shard: Shard,
-    lnd: AnyLnd,
+    lnd: Lnds,
+    mesh: MeshEnd,
     memory: Memory,
     clock: Clock,
     waiter: Waiter,
     steering: Steering,
+    /// All NIs, that of `lo` included.
     interfaces: u16,
     /// Where the next turn begins to look for messages.
     first_ni: u16,
@@ -103,24 +107,26 @@ impl std::fmt::Debug for Worker {
 impl Worker {
     pub(crate) fn new(
         shard: Shard,
-        lnd: AnyLnd,
+        lnd: Lnds,
+        mesh: MeshEnd,
         memory: Memory,
         clock: Clock,
         mut waiter: Waiter,
         steering: Steering,
-        interfaces: u16,
     ) -> Result<Self, WaitError> {
-        for (index, socket) in lnd.watched().into_iter().enumerate() {
+        for (index, socket) in lnd.network.iter().flat_map(AnyLnd::watched).enumerate() {
             waiter.watch(socket, Token(index as u64))?;
         }
         Ok(Self {
+            // `lo` is the last NI.
+            interfaces: lnd.lo.ni().0 + 1,
             shard,
             lnd,
+            mesh,
             memory,
             clock,
             waiter,
             steering,
-            interfaces,
             first_ni: 0,
             device_full: false,
             taken_events: 0,
@@ -141,9 +147,18 @@ impl Worker {
     }
 
     /// The `xdp` LND, to be read.
+    ///
+    /// # Panics
+    /// If the node has no interfaces but `lo`.
     #[must_use]
     pub fn lnd(&self) -> &AnyLnd {
-        &self.lnd
+        self.lnd.network.as_ref().expect("a node with an interface has a network LND")
+    }
+
+    /// The `lo` LND, to be read.
+    #[must_use]
+    pub fn lo(&self) -> &LoLnd {
+        &self.lnd.lo
     }
 
     /// The time that this shard goes by.
@@ -206,6 +221,23 @@ impl Worker {
         }
     }
 
+    /// Makes a portal lazy on this shard: PUTs that no entry takes wait for one. Each shard of the node has to
+    /// be told.
+    ///
+    /// # Errors
+    /// When there is no such portal.
+    pub fn set_lazy(&mut self, portal: u32) -> Result<(), EntryError> {
+        self.shard.set_lazy(portal)
+    }
+
+    /// Makes a portal an ordinary one again on this shard: PUTs that wait for an entry are dropped.
+    ///
+    /// # Errors
+    /// When there is no such portal.
+    pub fn clear_lazy(&mut self, portal: u32) -> Result<(), EntryError> {
+        self.shard.clear_lazy(portal)
+    }
+
     /// Puts a bound descriptor's bytes to a remote portal. What comes of it arrives as events.
     ///
     /// # Errors
@@ -229,6 +261,14 @@ impl Worker {
     /// The handle, when it names no descriptor, or one that is unlinked already.
     pub fn unlink(&mut self, md: MdHandle) -> Result<Unlinked, MdHandle> {
         self.shard.unlink(md)
+    }
+
+    /// Removes a match entry and unlinks its descriptor, as [`Worker::unlink`] does.
+    ///
+    /// # Errors
+    /// The handle, when it names no entry.
+    pub fn unlink_entry(&mut self, entry: MeHandle) -> Result<Unlinked, MeHandle> {
+        self.shard.unlink_entry(entry)
     }
 
     /// The next event of a queue.
@@ -281,6 +321,7 @@ impl Worker {
     pub fn progress(&mut self) -> bool {
         let called = self.run_calls();
         let now = self.clock.now();
+        let heard = self.mesh.hear(now, &mut self.shard, &mut self.memory);
         let mut resumed = self.resume(now);
         // What the application has just started does not wait for what has arrived meanwhile.
         let mut submitted = self.submit(now);
@@ -295,14 +336,15 @@ impl Worker {
         }
         resumed |= self.resume(now);
         // Answers, and messages that got a credit; then what is to be sent for any reason.
-        if moved || due || resumed {
+        if moved || due || heard || resumed {
             submitted |= self.submit(now);
         }
+        let said = self.mesh.say(&mut self.shard, &mut self.memory);
         self.lnd.flush(now, &self.memory);
-        called || submitted || moved || resumed
+        called || submitted || moved || heard || resumed || said
     }
 
-    /// Tells the LND what becomes of messages that were delayed; whether there were any.
+    /// Tells the LNDs of messages that wait no more; whether there were any.
     fn resume(&mut self, now: Instant) -> bool {
         let mut resumed = false;
         while let Some((_, rx, verdict)) = self.shard.poll_resume() {
@@ -372,7 +414,9 @@ impl Worker {
         // What came before the arming woke nobody. Frames are no matter: their arrival wakes anyway.
         let called = self.calls.as_ref().is_some_and(|calls| !calls.is_empty());
         let has_messages = self.shard.has_transmit() && !self.device_full;
-        if stop() || called || has_messages || self.lnd.has_work() {
+        let has_mesh = self.mesh.has_parcels() || self.shard.has_mesh() && !self.mesh.is_blocked();
+        let has_work = has_messages || has_mesh || self.shard.has_resumed() || self.lnd.has_work();
+        if stop() || called || has_work {
             return Ok(());
         }
         let now = self.clock.coarse();
@@ -380,7 +424,8 @@ impl Worker {
         let sleep = [
             timeout,
             due.map(|due| due - now),
-            (self.device_full || self.lnd.awaits_completions()).then_some(COMPLETION_POLL),
+            (self.device_full || self.mesh.is_blocked() || self.lnd.awaits_completions())
+                .then_some(COMPLETION_POLL),
         ];
         armed.wait(sleep.into_iter().flatten().min(), |_| {}).map(drop)
     }
