@@ -97,7 +97,7 @@ pub enum Placement<'a> {
 pub(crate) struct Terms {
     /// Whether an event will bring it home. Without an event queue it is freed when the slot is reused.
     pub(crate) comes_home: bool,
-    /// Whether peers choose which bytes they write, so that a span may be written again.
+    /// Whether a span may be written again: peers choose it, or REPLYs go there.
     pub(crate) peers_choose: bool,
 }
 
@@ -106,7 +106,8 @@ impl Terms {
     pub(crate) fn of(md: &MdSpec) -> Self {
         Self {
             comes_home: md.event_queue.is_some(),
-            peers_choose: md.options.contains(MdOptions::MANAGE_REMOTE),
+            peers_choose: md.options.contains(MdOptions::MANAGE_REMOTE)
+                || !md.options.intersects(MdOptions::PUT | MdOptions::GET),
         }
     }
 }
@@ -228,6 +229,18 @@ impl Memory {
         }
     }
 
+    /// The bytes of a span of this shard's, for the application.
+    ///
+    /// # Errors
+    /// [`LeaseError::BeingWritten`] when a write lease on some of them is out.
+    ///
+    /// # Panics
+    /// If the descriptor has no buffer, or the span leaves it.
+    pub(crate) fn read(&self, span: &Span) -> Result<&[u8], LeaseError> {
+        let ended = || self.ended.iter().map(|ended| &ended.loan).find(|loan| loan.md == span.md);
+        self.current(span).or_else(ended).expect(NO_LOAN).buffer.0.bytes(range(span))
+    }
+
     /// The bytes of a span, to be written; otherwise as [`Memory::bytes`].
     ///
     /// # Panics
@@ -320,19 +333,21 @@ impl Memory {
     }
 
     /// Lends the payload of an event to other threads to be read. The buffer comes home after the last event
-    /// and the last lease.
+    /// and the last lease. Nothing may be written to it any more: the event has been told.
     ///
     /// # Errors
-    /// [`LeaseError`] when some of the bytes are lent to be written, or peers might write them meanwhile.
+    /// [`LeaseError`] when messages might be written to the bytes meanwhile, or their buffer has been given
+    /// back.
     ///
     /// # Panics
-    /// If the descriptor has given its buffer back, or the span leaves it.
-    pub fn read_lease(&mut self, span: &Span) -> Result<ReadLease, LeaseError> {
+    /// If the span leaves the descriptor.
+    pub(crate) fn read_lease(&mut self, span: &Span) -> Result<ReadLease, LeaseError> {
         let slot = span.md.0.slot() as usize;
         let (loan, terms) = match self.loans.get_mut(slot) {
             Some(Some(loan)) if loan.md == span.md => (loan, self.terms[slot]),
             _ => {
-                let ended = self.ended.iter_mut().find(|ended| ended.loan.md == span.md).expect(NO_LOAN);
+                let ended = self.ended.iter_mut().find(|ended| ended.loan.md == span.md);
+                let ended = ended.ok_or(LeaseError::Home)?;
                 (&mut ended.loan, ended.terms)
             }
         };

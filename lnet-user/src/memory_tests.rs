@@ -67,6 +67,16 @@ fn terms_are_those_of_the_descriptor() {
     assert_eq!(Terms::of(&md), TERMS);
     md.options = md.options | MdOptions::MANAGE_REMOTE;
     assert_eq!(Terms::of(&md), Terms { comes_home: true, peers_choose: true });
+    md.options = MdOptions::NONE;
+    assert_eq!(Terms::of(&md), Terms { comes_home: true, peers_choose: true }, "REPLYs go there");
+}
+
+#[test]
+fn what_has_come_home_is_lent_to_nobody() {
+    let mut memory = memory(1);
+    memory.lend(md(0, 1), buffer(1), TERMS);
+    assert!(memory.give_back(md(0, 1)).is_some());
+    assert_eq!(memory.read_lease(&span(md(0, 1), 0, 1)).unwrap_err(), LeaseError::Home);
 }
 
 fn stale(use_it: impl FnOnce(&mut Memory, &Span)) {

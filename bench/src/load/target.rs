@@ -108,7 +108,9 @@ impl Seen {
 }
 
 fn payload_of<'a>(worker: &'a Worker, md: MdHandle, event: &Event) -> &'a [u8] {
-    worker.payload(md, event.offset_bytes, event.manipulated_bytes)
+    worker
+        .payload(md, event.offset_bytes, event.manipulated_bytes)
+        .expect("nobody writes to what has arrived in a locally managed descriptor")
 }
 
 /// Serves on pinned threads until `stopped` returns, and reports.

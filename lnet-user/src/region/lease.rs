@@ -40,10 +40,16 @@ pub enum LeaseError {
         /// The byte behind its last.
         end: usize,
     },
-    /// Peers choose which bytes of the descriptor they write (`LNET_MD_MANAGE_REMOTE`), and one could choose
-    /// these: they can be read elsewhere once the descriptor has given its buffer back.
+    /// A message may be written to these bytes again: peers choose the bytes (`LNET_MD_MANAGE_REMOTE`), or
+    /// REPLYs go there. They can be read elsewhere once the descriptor has given its buffer back.
     #[error("peers may write these bytes again at any time; take the buffer when it comes home")]
     PeersChoose,
+    /// The event tells of no payload that has arrived.
+    #[error("the event tells of no payload: a PUT or a REPLY that went well is expected")]
+    NoPayload,
+    /// The descriptor has given its buffer back: its last event was taken, which brought it.
+    #[error("the buffer has come home already: read it there")]
+    Home,
 }
 
 /// What a lease shares with its region. The region uses it again for another lease once this one is back.

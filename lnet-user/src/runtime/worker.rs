@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use rtrb::Consumer;
 
-use lnet_core::event::{EqError, Event};
+use lnet_core::event::{EqError, Event, EventKind};
 use lnet_core::handle::{EqHandle, MdHandle, MeHandle, ShardId};
-use lnet_core::lnd::{Lnd, NiId, Span};
+use lnet_core::lnd::{Lnd, NiId, Span, Status};
 use lnet_core::md::{MdError, MdSpec, Unlinked};
 use lnet_core::portal::{EntryError, EntrySpec};
 use lnet_core::shard::{GetRequest, PutRequest, RequestError, Shard};
@@ -35,12 +35,15 @@ pub(super) type Call = Box<dyn FnOnce(&mut Worker) + Send>;
 
 /// An event, and with the last one of a descriptor the buffer that it had borrowed.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Delivery {
     /// What happened.
     pub event: Event,
     /// The descriptor's buffer, when the event is its last; while read leases on it are out it comes with
     /// [`Worker::poll_buffer`] instead.
     pub buffer: Option<Buffer>,
+    /// Where the payload lies of a message that arrived. Nobody can say anything else afterwards.
+    payload: Option<Span>,
 }
 
 /// Why an entry or a descriptor is not made.
@@ -277,37 +280,35 @@ impl Worker {
         let event = self.shard.poll_event(eq)?;
         self.taken_events += 1;
         let buffer = if event.unlinked { self.memory.give_back(event.md) } else { None };
-        Some(Delivery { event, buffer })
+        let Event { kind, status, md, offset_bytes, manipulated_bytes: length_bytes, .. } = event;
+        let arrived = matches!(kind, EventKind::Put | EventKind::Reply) && status == Status::Ok;
+        Some(Delivery { event, buffer, payload: arrived.then_some(Span { md, offset_bytes, length_bytes }) })
     }
 
     /// The bytes of a descriptor that an event told of; valid until the shard's next turn.
     ///
+    /// # Errors
+    /// [`LeaseError::BeingWritten`] while a sibling shard writes some of them: where peers choose the bytes
+    /// (`MANAGE_REMOTE`), and where REPLYs go.
+    ///
     /// # Panics
     /// If the descriptor has given its buffer back, or the range leaves it.
-    #[must_use]
-    pub fn payload(&self, md: MdHandle, offset_bytes: u64, length_bytes: u32) -> &[u8] {
-        self.memory.bytes(&Span { md, offset_bytes, length_bytes })
+    pub fn payload(&self, md: MdHandle, offset_bytes: u64, length_bytes: u32) -> Result<&[u8], LeaseError> {
+        self.memory.read(&Span { md, offset_bytes, length_bytes })
     }
 
-    /// Lends the bytes of a descriptor that an event told of to other threads, to be read. The descriptor's
-    /// buffer comes home after the last event and the last lease.
+    /// Lends the payload that an event told of to other threads, to be read. The descriptor's buffer comes
+    /// home after the last event and the last lease.
     ///
-    /// Nothing may arrive for these bytes before the lease is back: lease none that no event told of yet, and
-    /// get into none that are leased. A message that arrives for leased bytes all the same is a programming
-    /// error, and panics.
+    /// Only what no message can be written to any more is lent: what was PUT into an attached descriptor
+    /// behind what came before. Where peers choose the bytes (`MANAGE_REMOTE`), and where REPLYs go (each
+    /// begins at the start), the payload is in the buffer that comes home with the last event.
     ///
     /// # Errors
-    /// [`LeaseError`] when peers might write the bytes meanwhile.
-    ///
-    /// # Panics
-    /// As [`Worker::payload`].
-    pub fn read_lease(
-        &mut self,
-        md: MdHandle,
-        offset_bytes: u64,
-        length_bytes: u32,
-    ) -> Result<ReadLease, LeaseError> {
-        self.memory.read_lease(&Span { md, offset_bytes, length_bytes })
+    /// [`LeaseError::PeersChoose`] where it might be written to, [`LeaseError::NoPayload`] if the event told
+    /// of none, [`LeaseError::Home`] if the buffer has come home.
+    pub fn read_lease(&mut self, delivery: &Delivery) -> Result<ReadLease, LeaseError> {
+        self.memory.read_lease(&delivery.payload.ok_or(LeaseError::NoPayload)?)
     }
 
     /// The buffer of a descriptor whose last event was taken while read leases on it were out, now that they

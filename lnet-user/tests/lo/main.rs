@@ -3,6 +3,7 @@
 
 mod allocation;
 mod common;
+mod leases;
 mod messages;
 mod random;
 mod shards;

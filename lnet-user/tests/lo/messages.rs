@@ -121,7 +121,7 @@ fn senders_choose_the_offset() {
         }
         // Their spans overlap, and the sibling lends one at a time.
         shards.settle();
-        assert_eq!(shards.workers[target].payload(md, 0, 64), expected);
+        assert_eq!(shards.workers[target].payload(md, 0, 64).unwrap(), expected);
         shards.workers[target].unlink(md).unwrap();
         for shard in [0, 1] {
             shards.events(shard);

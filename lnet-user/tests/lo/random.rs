@@ -59,7 +59,7 @@ struct Running {
 impl Running {
     fn turn(&mut self, shard: usize) {
         self.shards.workers[shard].progress();
-        while let Some(Delivery { event, buffer }) =
+        while let Some(Delivery { event, buffer, .. }) =
             self.shards.workers[shard].poll_event(self.shards.queues[shard])
         {
             let (operation, before) = &self.owners[&event.md];

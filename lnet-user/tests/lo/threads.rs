@@ -113,7 +113,7 @@ fn a_put_wakes_the_shard_that_takes_it() {
     sleeper.attach(&EntrySpec::new(ROTOR, 1), &spec, Buffer::zeroed(LENGTH)).unwrap();
     let thread = ShardThread::spawn(sleeper, None, Idle { spin: Duration::ZERO }, (), move |worker, ()| {
         while let Some(delivery) = worker.poll_event(queue) {
-            assert_eq!(worker.payload(delivery.event.md, 0, LENGTH as u32), pattern(1, LENGTH));
+            assert_eq!(worker.payload(delivery.event.md, 0, LENGTH as u32).unwrap(), pattern(1, LENGTH));
             arrives.fetch_add(1, Ordering::Release);
         }
     })

@@ -67,7 +67,7 @@ impl Sink {
     pub fn unlink_rest(&mut self, worker: &mut Worker) {
         for (number, md) in self.posted.iter_mut().enumerate().filter_map(|(n, md)| Some((n, md.take()?))) {
             worker.unlink(md).expect("a descriptor that is posted");
-            let Delivery { event, buffer } = worker.poll_event(self.event_queue).expect("its last event");
+            let Delivery { event, buffer, .. } = worker.poll_event(self.event_queue).expect("its last event");
             assert_eq!((event.kind, event.unlinked, event.md), (EventKind::Unlink, true, md));
             assert_eq!(event.user_ptr, number as u64);
             let buffer = buffer.expect("the last event brings the buffer");

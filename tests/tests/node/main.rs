@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "what is allowed in tests serves their helpers too")]
 
 mod hostile;
-mod leases;
 mod losses;
 mod modes;
 mod others;

@@ -415,9 +415,9 @@ fn events_that_outlive_the_place_of_their_descriptor() {
         let meant = [event.hdr_data as u8; PUT_BYTES as usize];
         match delivery.buffer {
             Some(buffer) => assert_eq!(buffer[start..], meant),
-            None => assert_eq!(target.payload(event.md, event.offset_bytes, PUT_BYTES), meant),
+            None => assert_eq!(target.payload(event.md, event.offset_bytes, PUT_BYTES).unwrap(), meant),
         }
-        assert_eq!(target.payload(next, 0, PUT_BYTES), [0xEE; PUT_BYTES as usize]);
+        assert_eq!(target.payload(next, 0, PUT_BYTES).unwrap(), [0xEE; PUT_BYTES as usize]);
     }
 }
 
