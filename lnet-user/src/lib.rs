@@ -1,12 +1,52 @@
-//! Linux drivers and runtime of LNet nodes.
+//! LNet in userspace: nodes, their network drivers, and what an application needs to use them.
 //!
-//! [`node::Node::start`] makes a node of a configuration and hands out its shards as
-//! [`runtime::Worker`]s; who drives them is the caller's choice: its own threads, or pinned ones
-//! ([`runtime::ShardThread`]).
+//! LNet is the network of Lustre: nodes put bytes into, and get bytes from, buffers that other nodes have
+//! posted under a portal and match bits, and events tell what happened. A node of this crate carries its messages
+//! as UDP datagrams over `AF_XDP` rings, past the kernel's network stack; its shards, one for each CPU, share
+//! nothing. A node also reaches itself, by the NID `0@lo`, and without other interfaces needs no
+//! privileges:
 //!
+//! ```
+//! use lnet_user::{Ack, Buffer, EntrySpec, EventKind, Lnet, MdOptions, MdSpec, Nid, NodeConfig, Target, Threshold};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let lnet = Lnet::start(&NodeConfig::loopback())?;
+//! let shard = lnet.shard(0)?;
+//! let mut queue = shard.create_event_queue(16)?;
+//!
+//! // What others find under portal 4 and match bits 7: ten bytes, to be read once.
+//! let posted = MdSpec::new(10, Threshold::Count(1), MdOptions::GET, queue.handle());
+//! shard.attach(&EntrySpec::new(4, 7), &posted, Buffer::from(b"0123456789".to_vec()))?.leave();
+//!
+//! // A buffer to get them into: one GET, one REPLY.
+//! let sink = MdSpec::new(10, Threshold::Count(2), MdOptions::NONE, queue.handle());
+//! let sink = shard.bind(&sink, Buffer::zeroed(10))?;
+//! sink.get(&Target::new(Nid::LO, 4, 7))?;
+//! loop {
+//!     let notice = queue.next_blocking(None)?.expect("no timeout was given");
+//!     if notice.event.kind == EventKind::Reply {
+//!         assert_eq!(notice.payload(), Some(&b"0123456789"[..]));
+//!         break;
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Where to go next
+//! - `examples/put_get.rs`: a Put and a Get, on one node or between two.
+//! - [`api`]: shards on threads of their own, handles for any thread; blocking, polling or async.
+//! - [`Node::start`](node::Node::start) and [`Worker`](runtime::Worker): the application's own thread drives a shard; no
+//!   hand-over, least latency.
+//! - [`NodeConfig`]: interfaces, shards, and [`Policy`], which says where messages belong.
+//! - [`memory::Buffer`] and [`xsk::Umem::register`]: buffers, and those that are sent without a copy.
+//!
+//! # Inside
 //! Invariants: `runtime` knows `lnd`, `lnd` knows `xsk` and `netlink`, never back up; only `runtime` owns a
-//! shard; only `bpf` knows aya; unsafe code is in `xsk`, `uring` and `region` alone.
+//! shard; only `bpf` knows aya; unsafe code is in `xsk`, `uring` and `region` alone; `api` knows nothing that
+//! another application could not use but for the moment at which a shard may sleep.
 
+pub mod api;
 pub mod bpf;
 pub mod lnd;
 pub mod memory;
@@ -16,3 +56,20 @@ pub mod region;
 pub mod runtime;
 pub mod uring;
 pub mod xsk;
+
+pub use lnet_core::event::{Event, EventKind};
+pub use lnet_core::handle::{EqHandle, MdHandle, MeHandle, ShardId};
+pub use lnet_core::limits::Limits;
+pub use lnet_core::lnd::{Cause, Status};
+pub use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};
+pub use lnet_core::portal::{EntrySpec, Position};
+pub use lnet_core::shard::{GetRequest, PutRequest, RequestError, Usage};
+pub use lnet_core::stats::{Counters, DropReason};
+pub use lnet_wire::nid::{Net, NetType};
+pub use lnet_wire::steer::{Policy, Spread};
+pub use lnet_wire::{Nid, ProcessId};
+
+pub use api::{Ack, Descriptor, Entry, EventQueue, Lnet, LnetError, NotLent, Notice, ShardHandle, Target};
+pub use memory::Buffer;
+pub use node::{NiConfig, Node, NodeConfig, XdpMode};
+pub use runtime::Worker;

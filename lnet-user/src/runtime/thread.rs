@@ -68,10 +68,26 @@ impl<S: Send + 'static> ShardThread<S> {
     /// [`NotSpawned`] with the kernel's refusal to make the thread or to bind it to `cpu`, and with what was
     /// to be run.
     pub fn spawn(
+        worker: Worker,
+        cpu: Option<usize>,
+        idle: Idle,
+        service: S,
+        turn: impl FnMut(&mut Worker, &mut S) + Send + 'static,
+    ) -> Result<Self, Box<NotSpawned<S>>> {
+        Self::spawn_with(worker, cpu, idle, service, |_| false, turn)
+    }
+
+    /// As [`ShardThread::spawn`]; the thread does not sleep if `has_work` says so once wake-ups are armed: then
+    /// there is something for another turn, of which the [`Waker`] was told when the shard was still awake.
+    ///
+    /// # Errors
+    /// As [`ShardThread::spawn`].
+    pub fn spawn_with(
         mut worker: Worker,
         cpu: Option<usize>,
         idle: Idle,
         service: S,
+        has_work: impl Fn(&S) -> bool + Send + 'static,
         mut turn: impl FnMut(&mut Worker, &mut S) + Send + 'static,
     ) -> Result<Self, Box<NotSpawned<S>>> {
         let (pinned, is_pinned) = mpsc::sync_channel(1);
@@ -83,7 +99,7 @@ impl<S: Send + 'static> ShardThread<S> {
             // The starter hears of a failure; if it is gone there is nobody to tell.
             let _ = pinned.send(cpu.map_or(Ok(()), pin_to_cpu));
             let (mut worker, mut service) = started.recv().ok()?;
-            drive(&mut worker, idle, &stopped, |worker| turn(worker, &mut service));
+            drive(&mut worker, idle, &stopped, &mut service, &has_work, &mut turn);
             Some((worker, service))
         });
         let thread = match thread {
@@ -168,13 +184,20 @@ impl<S> Drop for ShardThread<S> {
     }
 }
 
-fn drive(worker: &mut Worker, idle: Idle, stop: &AtomicBool, mut turn: impl FnMut(&mut Worker)) {
+fn drive<S>(
+    worker: &mut Worker,
+    idle: Idle,
+    stop: &AtomicBool,
+    service: &mut S,
+    has_work: &impl Fn(&S) -> bool,
+    turn: &mut impl FnMut(&mut Worker, &mut S),
+) {
     let mut idle_since = None;
     let mut can_sleep = true;
     while !stop.load(Ordering::Acquire) {
         let busy = worker.progress();
         let events = worker.event_counts();
-        turn(worker);
+        turn(worker, service);
         // Events that the turn leaves are for somebody else to take, and no reason to stay awake. But where it
         // took one, another may have taken its place that the turn would take too.
         if busy || worker.event_counts() != events {
@@ -182,11 +205,12 @@ fn drive(worker: &mut Worker, idle: Idle, stop: &AtomicBool, mut turn: impl FnMu
             continue;
         }
         let since = *idle_since.get_or_insert_with(Instant::now);
+        let must_not_sleep = || stop.load(Ordering::Acquire) || has_work(service);
         if since.elapsed() < idle.spin {
             std::hint::spin_loop();
         } else if !can_sleep {
             std::thread::yield_now();
-        } else if let Err(error) = worker.wait_unless(|| stop.load(Ordering::Acquire), None) {
+        } else if let Err(error) = worker.wait_unless(must_not_sleep, None) {
             tracing::error!(%error, "a shard cannot sleep; it goes on polling");
             can_sleep = false;
         }

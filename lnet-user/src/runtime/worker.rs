@@ -178,6 +178,14 @@ impl Worker {
         self.shard.create_event_queue(slots)
     }
 
+    /// Frees an event queue.
+    ///
+    /// # Errors
+    /// [`EqError::Busy`] while descriptors have places in it or events wait in it.
+    pub fn free_event_queue(&mut self, queue: EqHandle) -> Result<(), EqError> {
+        self.shard.free_event_queue(queue)
+    }
+
     /// Posts a match entry with a memory descriptor, which borrows `buffer` until its last event.
     ///
     /// # Errors

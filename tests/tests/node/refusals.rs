@@ -74,7 +74,6 @@ fn configurations_that_cannot_be() {
     check(NodeConfig { shards: 0, ..good() }, &["0 shards: 1 to 64"]);
     check(NodeConfig { shards: 65, ..good() }, &["65 shards: 1 to 64"]);
     check(NodeConfig { udp_port: 0, ..good() }, &["UDP port 0", "988"]);
-    check(with_nis(&[]), &["at least one NI"]);
     check(with_nis(&[nid, nid]), &["10.211.0.1@xdp is given twice"]);
     let other_net = nid_v4(namespace.interface(), 3);
     check(with_nis(&[nid, other_net]), &["10.211.0.1@xdp and 10.211.0.1@xdp3", "same address"]);

@@ -1,0 +1,212 @@
+//! What application threads want of a shard.
+//!
+//! Invariants: at most [`CALLS_MAX`] calls wait at one shard, and whoever has one more waits for room. Each
+//! call is answered, or its caller learns that the shard has ended. A shard that sleeps is woken for a call, and
+//! looks for one after it has said that it is about to sleep. A PUT or GET allocates nothing (after a thread's
+//! first); what makes and unmakes things may.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use lnet_core::handle::{MdHandle, MeHandle, ShardId};
+use lnet_core::shard::{GetRequest, PutRequest, RequestError};
+
+use super::error::LnetError;
+use super::service::Queues;
+use crate::runtime::Worker;
+use crate::uring::Waker;
+
+/// Calls that wait at one shard.
+const CALLS_MAX: usize = 256;
+
+type Run = Box<dyn FnOnce(&mut Worker, &mut Queues) + Send>;
+
+/// Something to be done on a shard's thread.
+pub(super) enum Call {
+    Put(PutRequest, Reply),
+    Get(GetRequest, Reply),
+    /// A handle was dropped.
+    Unlink(MdHandle),
+    UnlinkEntry(MeHandle, MdHandle),
+    Run(Run),
+}
+
+/// What wakes a shard, and what it looks at before it sleeps.
+#[derive(Debug)]
+pub(super) struct Signals {
+    waker: Waker,
+    /// Calls that wait, or are about to.
+    calls: AtomicUsize,
+    /// Leases that were returned, ever.
+    returned: AtomicUsize,
+}
+
+impl Signals {
+    /// Those of a shard that this wakes.
+    pub(super) fn new(waker: Waker) -> Arc<Self> {
+        Arc::new(Self { waker, calls: AtomicUsize::new(0), returned: AtomicUsize::new(0) })
+    }
+
+    /// Makes sure that the shard looks at its queues.
+    pub(super) fn wake(&self) {
+        self.waker.wake();
+    }
+
+    /// A lease is back.
+    pub(super) fn lease_returned(&self) {
+        self.returned.fetch_add(1, Ordering::Release);
+        self.waker.wake();
+    }
+
+    pub(super) fn has_calls(&self) -> bool {
+        self.calls.load(Ordering::Acquire) != 0
+    }
+
+    pub(super) fn returned_count(&self) -> usize {
+        self.returned.load(Ordering::Acquire)
+    }
+}
+
+/// An application's end of the calls to one shard.
+pub(super) struct Caller {
+    shard: ShardId,
+    calls: SyncSender<Call>,
+    signals: Arc<Signals>,
+}
+
+/// The shard's end.
+pub(super) struct Calls {
+    calls: Receiver<Call>,
+    signals: Arc<Signals>,
+}
+
+/// Both ends of the calls to a shard.
+pub(super) fn channel(shard: ShardId, signals: &Arc<Signals>) -> (Caller, Calls) {
+    let (sender, receiver) = mpsc::sync_channel(CALLS_MAX);
+    let caller = Caller { shard, calls: sender, signals: Arc::clone(signals) };
+    (caller, Calls { calls: receiver, signals: Arc::clone(signals) })
+}
+
+impl Calls {
+    pub(super) fn pop(&self) -> Option<Call> {
+        let call = self.calls.try_recv().ok()?;
+        self.signals.calls.fetch_sub(1, Ordering::Relaxed);
+        Some(call)
+    }
+}
+
+impl Caller {
+    pub(super) fn shard(&self) -> ShardId {
+        self.shard
+    }
+
+    pub(super) fn signals(&self) -> &Arc<Signals> {
+        &self.signals
+    }
+
+    /// Leaves a call; waits while there are too many.
+    pub(super) fn leave(&self, call: Call) -> Result<(), LnetError> {
+        self.signals.calls.fetch_add(1, Ordering::Release);
+        let left = match self.calls.try_send(call) {
+            Ok(()) => true,
+            Err(TrySendError::Full(call)) => {
+                self.signals.wake();
+                self.calls.send(call).is_ok()
+            }
+            Err(TrySendError::Disconnected(_)) => false,
+        };
+        self.signals.wake();
+        if left { Ok(()) } else { Err(LnetError::Stopped(self.shard)) }
+    }
+
+    /// Has a PUT or GET started, and waits until it is.
+    pub(super) fn request(&self, call: impl FnOnce(Reply) -> Call) -> Result<(), LnetError> {
+        let slot = ReplySlot::of_this_thread();
+        let left = self.leave(call(Reply::to(&slot)));
+        // Also of a call that was not left: dropping it has answered.
+        let answer = slot.wait();
+        slot.keep_for_this_thread();
+        left?;
+        Ok(answer.ok_or(LnetError::Stopped(self.shard))??)
+    }
+
+    /// Runs something on the shard's thread and waits for its result. It must not own what ends the shard.
+    pub(super) fn run<R: Send + 'static>(
+        &self,
+        run: impl FnOnce(&mut Worker, &mut Queues) -> R + Send + 'static,
+    ) -> Result<R, LnetError> {
+        let (answer, result) = mpsc::sync_channel(1);
+        let run = move |worker: &mut Worker, queues: &mut Queues| {
+            // A caller waits for the answer, unless its thread has ended.
+            let _ = answer.send(run(worker, queues));
+        };
+        self.leave(Call::Run(Box::new(run)))?;
+        result.recv().map_err(|_| LnetError::Stopped(self.shard))
+    }
+}
+
+/// How a request went: `None` if the shard has ended.
+type Answer = Option<Result<(), RequestError>>;
+
+/// Where an answer is left for the thread that waits for it.
+#[derive(Default)]
+pub(super) struct ReplySlot {
+    answer: Mutex<Option<Answer>>,
+    answered: Condvar,
+}
+
+thread_local! {
+    /// A thread has one request at a time, so it can use its slot again.
+    static SLOT: Cell<Option<Arc<ReplySlot>>> = const { Cell::new(None) };
+}
+
+impl ReplySlot {
+    fn of_this_thread() -> Arc<Self> {
+        SLOT.try_with(Cell::take).ok().flatten().unwrap_or_default()
+    }
+
+    fn keep_for_this_thread(self: Arc<Self>) {
+        // A thread that is about to end has no use for it.
+        let _ = SLOT.try_with(|slot| slot.set(Some(self)));
+    }
+
+    fn put(&self, answer: Answer) {
+        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+        self.answered.notify_one();
+    }
+
+    /// Waits for the answer and takes it.
+    fn wait(&self) -> Answer {
+        let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match answer.take() {
+                Some(answer) => return answer,
+                None => answer = self.answered.wait(answer).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+}
+
+/// The duty to answer a request. Dropped without an answer, it says that the shard has ended.
+pub(super) struct Reply {
+    slot: Arc<ReplySlot>,
+    answer: Answer,
+}
+
+impl Reply {
+    pub(super) fn to(slot: &Arc<ReplySlot>) -> Self {
+        Self { slot: Arc::clone(slot), answer: None }
+    }
+
+    pub(super) fn send(mut self, result: Result<(), RequestError>) {
+        self.answer = Some(result);
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        self.slot.put(self.answer.take());
+    }
+}

@@ -1,0 +1,77 @@
+//! What can go wrong for a user of [`Lnet`](super::Lnet).
+
+use lnet_core::event::EqError;
+use lnet_core::handle::ShardId;
+use lnet_core::portal::EntryError;
+use lnet_core::shard::RequestError;
+use thiserror::Error;
+
+use crate::bpf::BpfError;
+use crate::memory::Buffer;
+use crate::node::NodeError;
+use crate::runtime::LendError;
+
+/// What goes wrong at once. What goes wrong later comes as the status of an event.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LnetError {
+    /// The node does not start.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// A shard got no thread.
+    #[error("shard {} got no thread: {error}", .shard.0)]
+    Thread {
+        /// Which one.
+        shard: ShardId,
+        /// Why.
+        #[source]
+        error: std::io::Error,
+    },
+    /// Frames cannot be let in.
+    #[error(transparent)]
+    Bpf(#[from] BpfError),
+    /// There is no such shard.
+    #[error("the node has {shards} shards, numbered from 0: there is no shard {shard}")]
+    NoShard {
+        /// What was asked for.
+        shard: usize,
+        /// How many there are.
+        shards: usize,
+    },
+    /// The shard's thread has ended: it has panicked, and what it said is on standard error. Its buffers are
+    /// gone with it; start another node.
+    #[error("the thread of shard {} has ended: start the node anew", .0.0)]
+    Stopped(ShardId),
+    /// An entry or a descriptor is not made.
+    #[error(transparent)]
+    Lend(#[from] LendError),
+    /// A PUT or GET does not start.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// An event queue is not made.
+    #[error("{0}: see Limits")]
+    Queue(#[from] EqError),
+    /// A portal cannot be changed.
+    #[error(transparent)]
+    Portal(#[from] EntryError),
+}
+
+impl LnetError {
+    /// Whether it may go well later, when events were taken or messages have ended.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        use RequestError::{EventQueueFull, MdLent, PeersFull, RequestsFull};
+        matches!(self, Self::Request(EventQueueFull(_) | MdLent(_) | PeersFull | RequestsFull))
+    }
+}
+
+/// A refusal that hands the buffer back.
+#[derive(Debug, Error)]
+#[error("{error}")]
+pub struct NotLent {
+    /// Why.
+    #[source]
+    pub error: LnetError,
+    /// The buffer; `None` if the shard has ended with it ([`LnetError::Stopped`]).
+    pub buffer: Option<Buffer>,
+}

@@ -1,0 +1,311 @@
+//! A node for an application: shards on threads of their own, and handles that any thread may use.
+//!
+//! ```text
+//!  application threads                          a shard's thread
+//!  Descriptor::put, ShardHandle::attach  ---->  calls, one after the other, between two turns
+//!  EventQueue::next                      <----  events, with payload or buffer
+//! ```
+//!
+//! [`Lnet::start`] starts the node; [`ShardHandle`]s make event queues, match entries and descriptors;
+//! [`Descriptor::put`] and [`Descriptor::get`] start messages; an [`EventQueue`] tells what came of them. Buffers
+//! are lent by value and come home with the last event of their descriptor. An application that would rather
+//! drive the shards itself, without any hand-over between threads, uses [`Node::start`](crate::node::Node::start)
+//! and [`Worker`](crate::runtime::Worker) instead.
+//!
+//! Invariants: everything is bounded: calls that wait at a shard (then callers wait), events (their places are
+//! reserved when a descriptor is made, or else that is refused). Dropping a handle unlinks what it stands
+//! for, and the last one of a node stops its threads. A PUT or GET allocates nothing.
+//!
+//! ```
+//! use lnet_user::api::{Ack, Lnet, Target};
+//! use lnet_user::{Buffer, EntrySpec, MdOptions, MdSpec, Nid, NodeConfig, Threshold};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let lnet = Lnet::start(&NodeConfig::loopback())?;
+//! let shard = lnet.shard(0)?;
+//! let mut queue = shard.create_event_queue(16)?;
+//! let target = MdSpec::new(5, Threshold::Count(1), MdOptions::PUT, queue.handle());
+//! shard.attach(&EntrySpec::new(4, 7), &target, Buffer::zeroed(5))?.leave();
+//!
+//! let source = MdSpec::new(5, Threshold::Count(1), MdOptions::NONE, queue.handle());
+//! let source = shard.bind(&source, Buffer::from(b"hello".to_vec()))?;
+//! source.put(&Target::new(Nid::LO, 4, 7), Ack::NotWanted, 0)?;
+//!
+//! let put = queue.next_blocking(None)?.expect("no timeout was given");
+//! assert_eq!(put.payload(), Some(&b"hello"[..]));
+//! # Ok(())
+//! # }
+//! ```
+
+mod calls;
+mod descriptor;
+mod error;
+mod queue;
+mod service;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use lnet_core::handle::ShardId;
+use lnet_core::md::MdSpec;
+use lnet_core::portal::EntrySpec;
+use lnet_core::shard::Usage;
+use lnet_core::stats::Counters;
+use lnet_wire::Nid;
+
+use crate::memory::Buffer;
+use crate::node::{Node, NodeConfig, XdpFrames};
+use crate::runtime::{Idle, Refused, ShardThread, Steering, Worker, available_cpus};
+
+use calls::{Caller, Signals, channel};
+use service::{Queues, Service};
+
+pub use descriptor::{Ack, Descriptor, Entry, Target};
+pub use error::{LnetError, NotLent};
+pub use queue::{EventQueue, Notice};
+
+/// Where the shards run, and what they do when there is nothing to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Threads {
+    /// The CPU of each shard's thread, by shard; those without one run anywhere.
+    pub cpus: Vec<usize>,
+    /// What a thread does that has nothing to do.
+    pub idle: Idle,
+}
+
+impl Threads {
+    /// A CPU each where there are enough, and a little spinning where one is left over.
+    #[must_use]
+    pub fn for_shards(shards: u32) -> Self {
+        let mut cpus = available_cpus();
+        let spin = if cpus.len() > shards as usize { Duration::from_micros(50) } else { Duration::ZERO };
+        cpus.truncate(if cpus.len() >= shards as usize { shards as usize } else { 0 });
+        Self { cpus, idle: Idle { spin } }
+    }
+}
+
+/// What all handles of a node have in common. The threads stop with the last of them.
+struct Inner {
+    // Before the node: no frame is steered to a shard that is not there.
+    node: Mutex<Node>,
+    shards: Vec<ShardEnd>,
+    nid: Nid,
+    steering: Steering,
+}
+
+struct ShardEnd {
+    caller: Caller,
+    /// Stops with this. What it offers by itself is for one caller only.
+    _thread: Mutex<ShardThread<Service>>,
+}
+
+/// A running node. Cheap to clone, and may be used on any thread.
+#[derive(Clone)]
+pub struct Lnet {
+    inner: Arc<Inner>,
+}
+
+impl std::fmt::Debug for Lnet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lnet").field("nid", &self.inner.nid).finish_non_exhaustive()
+    }
+}
+
+impl Lnet {
+    /// Starts a node, its shards on threads as [`Threads::for_shards`] says. No frame reaches them before
+    /// [`Lnet::open`].
+    ///
+    /// # Errors
+    /// [`LnetError::Node`] or [`LnetError::Thread`].
+    pub fn start(config: &NodeConfig) -> Result<Self, LnetError> {
+        Self::start_on(config, &Threads::for_shards(config.shards))
+    }
+
+    /// As [`Lnet::start`], on these threads.
+    ///
+    /// # Errors
+    /// As [`Lnet::start`].
+    pub fn start_on(config: &NodeConfig, threads: &Threads) -> Result<Self, LnetError> {
+        let (node, workers) = Node::start(config)?;
+        let shards = workers.into_iter().map(|worker| {
+            let cpu = threads.cpus.get(usize::from(worker.shard_id().0)).copied();
+            ShardEnd::spawn(worker, cpu, threads.idle)
+        });
+        let shards = shards.collect::<Result<_, _>>()?;
+        let (nid, steering) = (node.nid(), *node.steering());
+        Ok(Self { inner: Arc::new(Inner { node: Mutex::new(node), shards, nid, steering }) })
+    }
+
+    /// Lets frames in. Call it when the entries are posted that peers count on.
+    ///
+    /// # Errors
+    /// [`LnetError::Bpf`], the kernel's refusal.
+    pub fn open(&self) -> Result<(), LnetError> {
+        Ok(self.node().open()?)
+    }
+
+    /// The node's primary NID.
+    #[must_use]
+    pub fn nid(&self) -> Nid {
+        self.inner.nid
+    }
+
+    /// On which shards entries are to be posted.
+    #[must_use]
+    pub fn steering(&self) -> &Steering {
+        &self.inner.steering
+    }
+
+    /// Number of shards.
+    #[must_use]
+    pub fn shard_count(&self) -> usize {
+        self.inner.shards.len()
+    }
+
+    /// One of the shards.
+    ///
+    /// # Errors
+    /// [`LnetError::NoShard`] if there are fewer.
+    pub fn shard(&self, shard: usize) -> Result<ShardHandle, LnetError> {
+        let shards = self.shard_count();
+        if shard >= shards {
+            return Err(LnetError::NoShard { shard, shards });
+        }
+        Ok(ShardHandle { inner: Arc::clone(&self.inner), shard })
+    }
+
+    /// Makes a portal lazy on all shards, or an ordinary one again: PUTs that no entry takes wait for one.
+    ///
+    /// # Errors
+    /// [`LnetError::Portal`] if there is no such portal.
+    pub fn set_lazy(&self, portal: u32, is_lazy: bool) -> Result<(), LnetError> {
+        for ShardEnd { caller, .. } in &self.inner.shards {
+            caller.run(
+                move |worker, _| {
+                    if is_lazy { worker.set_lazy(portal) } else { worker.clear_lazy(portal) }
+                },
+            )??;
+        }
+        Ok(())
+    }
+
+    /// What the XDP programs have counted since the start.
+    ///
+    /// # Errors
+    /// [`LnetError::Bpf`], the kernel's refusal.
+    pub fn xdp_frames(&self) -> Result<XdpFrames, LnetError> {
+        Ok(self.node().xdp_frames()?)
+    }
+
+    fn node(&self) -> std::sync::MutexGuard<'_, Node> {
+        self.inner.node.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ShardEnd {
+    fn spawn(worker: Worker, cpu: Option<usize>, idle: Idle) -> Result<Self, LnetError> {
+        let shard = worker.shard_id();
+        let signals = Signals::new(worker.waker());
+        let (caller, calls) = channel(shard, &signals);
+        let service = Service::new(calls, signals);
+        let turn = |worker: &mut Worker, service: &mut Service| service.turn(worker);
+        let thread = ShardThread::spawn_with(worker, cpu, idle, service, Service::has_work, turn);
+        match thread {
+            Ok(thread) => Ok(Self { caller, _thread: Mutex::new(thread) }),
+            Err(not_spawned) => Err(LnetError::Thread { shard, error: not_spawned.error }),
+        }
+    }
+}
+
+/// One shard of a node. Cheap to clone, and may be used on any thread; a call waits until the shard's thread
+/// has carried it out between two turns.
+#[derive(Clone)]
+pub struct ShardHandle {
+    inner: Arc<Inner>,
+    shard: usize,
+}
+
+impl std::fmt::Debug for ShardHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("ShardHandle").field(&self.id()).finish()
+    }
+}
+
+impl ShardHandle {
+    fn caller(&self) -> &Caller {
+        &self.inner.shards[self.shard].caller
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> ShardId {
+        self.caller().shard()
+    }
+
+    /// The node that it is a part of.
+    #[must_use]
+    pub fn lnet(&self) -> Lnet {
+        Lnet { inner: Arc::clone(&self.inner) }
+    }
+
+    /// Makes an event queue of `slots` places, which descriptors reserve: one for each operation of their
+    /// threshold, and one.
+    ///
+    /// # Errors
+    /// [`LnetError::Queue`] when the shard has no room for it.
+    pub fn create_event_queue(&self, slots: u32) -> Result<EventQueue, LnetError> {
+        EventQueue::create(self, slots)
+    }
+
+    /// Posts a match entry with a memory descriptor, which borrows `buffer` until its last event.
+    ///
+    /// # Errors
+    /// [`NotLent`] says why, and hands the buffer back.
+    pub fn attach(&self, entry: &EntrySpec, md: &MdSpec, buffer: Buffer) -> Result<Entry, NotLent> {
+        let (entry, md) = (*entry, *md);
+        let (entry, md) = self.lend(move |worker, queues| queues.attach(worker, &entry, &md, buffer))?;
+        Ok(Entry::new(entry, md, self.clone()))
+    }
+
+    /// Makes a descriptor to put from or get into; it borrows `buffer` until its last event.
+    ///
+    /// # Errors
+    /// [`NotLent`] says why, and hands the buffer back.
+    pub fn bind(&self, md: &MdSpec, buffer: Buffer) -> Result<Descriptor, NotLent> {
+        let md = *md;
+        let handle = self.lend(move |worker, queues| queues.bind(worker, &md, buffer))?;
+        Ok(Descriptor::new(handle, self.clone()))
+    }
+
+    fn lend<T: Send + 'static>(
+        &self,
+        lend: impl FnOnce(&mut Worker, &mut Queues) -> Result<T, Refused> + Send + 'static,
+    ) -> Result<T, NotLent> {
+        match self.caller().run(lend) {
+            Ok(Ok(made)) => Ok(made),
+            Ok(Err(Refused { error, buffer })) => {
+                Err(NotLent { error: LnetError::Lend(error), buffer: Some(buffer) })
+            }
+            Err(error) => Err(NotLent { error, buffer: None }),
+        }
+    }
+
+    /// What it has done so far.
+    ///
+    /// # Errors
+    /// [`LnetError::Stopped`] when it has ended.
+    pub fn counters(&self) -> Result<Counters, LnetError> {
+        self.caller().run(|worker, _| *worker.shard().counters())
+    }
+
+    /// What it has in use.
+    ///
+    /// # Errors
+    /// [`LnetError::Stopped`] when it has ended.
+    pub fn usage(&self) -> Result<Usage, LnetError> {
+        self.caller().run(|worker, _| worker.shard().usage())
+    }
+}
+
+#[cfg(test)]
+mod tests;

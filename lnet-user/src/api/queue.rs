@@ -1,0 +1,279 @@
+//! The application's end of an event queue.
+//!
+//! Invariants: one producer, a shard's thread, and one consumer, whoever has the [`EventQueue`]; between them a
+//! bounded ring without a lock. What is left in the ring when the shard ends can still be taken. Whoever waits
+//! is woken after what was waited for is there, and looks again after it has said that it waits.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use futures_util::task::AtomicWaker;
+use rtrb::{Consumer, Producer, RingBuffer};
+
+use lnet_core::event::{Event, EventKind};
+use lnet_core::handle::EqHandle;
+use lnet_core::lnd::Status;
+
+use super::ShardHandle;
+use super::calls::Signals;
+use super::error::LnetError;
+use crate::memory::Buffer;
+use crate::region::ReadLease;
+
+/// Places of the ring; events that find none stay with the shard.
+const RING_SLOTS: u32 = 1024;
+
+/// A lease whose shard learns when it is dropped.
+#[derive(Debug)]
+pub(super) struct SharedLease {
+    pub(super) lease: Option<ReadLease>,
+    pub(super) signals: Arc<Signals>,
+}
+
+impl Drop for SharedLease {
+    fn drop(&mut self) {
+        drop(self.lease.take());
+        self.signals.lease_returned();
+    }
+}
+
+/// What comes with an event.
+#[derive(Debug)]
+pub(super) enum Payload {
+    None,
+    Lease(SharedLease),
+    Buffer(Buffer),
+}
+
+/// An event, with the payload that it tells of or the buffer that it brings.
+#[derive(Debug)]
+pub struct Notice {
+    /// What happened.
+    pub event: Event,
+    pub(super) payload: Payload,
+}
+
+impl Notice {
+    /// The payload of a PUT or REPLY that has arrived, to be read on any thread for as long as the notice
+    /// lives. `None` for other events, and where messages may be written to the same bytes again
+    /// (`MANAGE_REMOTE`, REPLYs) before the last event brings the buffer.
+    #[must_use]
+    pub fn payload(&self) -> Option<&[u8]> {
+        let Event { kind, status, offset_bytes, manipulated_bytes, .. } = self.event;
+        match &self.payload {
+            Payload::None => None,
+            Payload::Lease(lease) => lease.lease.as_deref(),
+            Payload::Buffer(buffer) => {
+                let arrived = matches!(kind, EventKind::Put | EventKind::Reply) && status == Status::Ok;
+                let start = usize::try_from(offset_bytes).ok().filter(|_| arrived)?;
+                buffer.get(start..start + manipulated_bytes as usize)
+            }
+        }
+    }
+
+    /// The descriptor's buffer, if this is its last event ([`Event::unlinked`]).
+    #[must_use]
+    pub fn into_buffer(self) -> Option<Buffer> {
+        match self.payload {
+            Payload::Buffer(buffer) => Some(buffer),
+            Payload::None | Payload::Lease(_) => None,
+        }
+    }
+}
+
+/// The shard's end.
+pub(super) struct QueueEnd {
+    /// There until the end.
+    ring: Option<Producer<Notice>>,
+    /// Last events whose buffers came home when there was no room: as many as leases were out.
+    overflow: VecDeque<Notice>,
+    waiting: Arc<AtomicWaker>,
+}
+
+impl QueueEnd {
+    /// Both ends of the ring of a queue of so many slots.
+    pub(super) fn new(slots: u32) -> (Self, Consumer<Notice>) {
+        let (producer, ring) = RingBuffer::new(slots.clamp(1, RING_SLOTS) as usize);
+        let (overflow, waiting) = (VecDeque::new(), Arc::new(AtomicWaker::new()));
+        (Self { ring: Some(producer), overflow, waiting }, ring)
+    }
+
+    fn ring(&self) -> &Producer<Notice> {
+        self.ring.as_ref().expect("a queue has its ring until it is dropped")
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.overflow.is_empty() && !self.ring().is_full()
+    }
+
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.ring().is_abandoned()
+    }
+
+    /// Leaves a notice, for which there is room, or nobody to take it.
+    pub(super) fn push(&mut self, notice: Notice) {
+        // What a full ring without a consumer refuses is dropped: nobody wants it any more.
+        let _ = self.ring.as_mut().map(|ring| ring.push(notice));
+    }
+
+    /// Leaves a notice when there is room.
+    pub(super) fn push_home(&mut self, notice: Notice) {
+        self.overflow.push_back(notice);
+    }
+
+    /// Moves what had no room; whether there was anything.
+    pub(super) fn flush(&mut self) -> bool {
+        let mut moved = false;
+        while !self.overflow.is_empty() && (!self.ring().is_full() || self.is_abandoned()) {
+            let Some(notice) = self.overflow.pop_front() else { break };
+            self.push(notice);
+            moved = true;
+        }
+        moved
+    }
+
+    /// Wakes whoever waits.
+    pub(super) fn tell(&self) {
+        self.waiting.wake();
+    }
+}
+
+impl Drop for QueueEnd {
+    fn drop(&mut self) {
+        drop(self.ring.take());
+        self.waiting.wake();
+    }
+}
+
+/// The events of descriptors that were made with its [handle](EventQueue::handle), in the order in which they
+/// happened; the last one of a descriptor comes when no notice of an earlier one is left whose payload lies in
+/// the same buffer, and brings that.
+///
+/// Dropping it unlinks those descriptors.
+pub struct EventQueue {
+    handle: EqHandle,
+    ring: Consumer<Notice>,
+    waiting: Arc<AtomicWaker>,
+    shard: ShardHandle,
+}
+
+impl std::fmt::Debug for EventQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EventQueue").field("handle", &self.handle).finish_non_exhaustive()
+    }
+}
+
+impl EventQueue {
+    /// Makes a queue of so many slots on a shard.
+    pub(super) fn create(shard: &ShardHandle, slots: u32) -> Result<Self, LnetError> {
+        let (end, ring) = QueueEnd::new(slots);
+        let waiting = Arc::clone(&end.waiting);
+        let handle = shard.caller().run(move |worker, queues| queues.create(worker, slots, end))??;
+        Ok(Self { handle, ring, waiting, shard: shard.clone() })
+    }
+
+    /// What descriptors name it by: [`MdSpec::event_queue`](lnet_core::md::MdSpec::event_queue).
+    #[must_use]
+    pub fn handle(&self) -> EqHandle {
+        self.handle
+    }
+
+    /// The next event, if there is one. Never blocks.
+    ///
+    /// # Errors
+    /// [`LnetError::Stopped`] when the shard has ended and all events were taken.
+    pub fn try_next(&mut self) -> Result<Option<Notice>, LnetError> {
+        // Looked at first: what was left before the end is found after it.
+        let is_over = self.ring.is_abandoned();
+        match self.ring.pop() {
+            Ok(notice) => {
+                // The shard may have waited for room.
+                self.shard.caller().signals().wake();
+                Ok(Some(notice))
+            }
+            Err(_) if is_over => Err(LnetError::Stopped(self.shard.id())),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// The next event. Blocks until there is one, or until `timeout` is over: then `None`.
+    ///
+    /// # Errors
+    /// As [`EventQueue::try_next`].
+    pub fn next_blocking(&mut self, timeout: Option<Duration>) -> Result<Option<Notice>, LnetError> {
+        if let Some(notice) = self.try_next()? {
+            return Ok(Some(notice));
+        }
+        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let waker = this_thread();
+        let mut context = Context::from_waker(&waker);
+        loop {
+            if let Poll::Ready(next) = self.poll_next(&mut context) {
+                return next.map(Some);
+            }
+            match until.map(|until| until.saturating_duration_since(Instant::now())) {
+                Some(Duration::ZERO) => return Ok(None),
+                Some(left) => std::thread::park_timeout(left),
+                None => std::thread::park(),
+            }
+        }
+    }
+
+    /// The next event, in whatever runtime. Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// As [`EventQueue::try_next`].
+    pub async fn next(&mut self) -> Result<Notice, LnetError> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// The next event, or a promise to wake the context's task when there is one.
+    ///
+    /// # Errors
+    /// As [`EventQueue::try_next`].
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Notice, LnetError>> {
+        if let Some(next) = self.try_next().transpose() {
+            return Poll::Ready(next);
+        }
+        self.waiting.register(context.waker());
+        // One that came before the promise has woken nobody.
+        self.try_next().transpose().map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// The shard that it is on.
+    #[must_use]
+    pub fn shard(&self) -> &ShardHandle {
+        &self.shard
+    }
+}
+
+impl Drop for EventQueue {
+    fn drop(&mut self) {
+        let (_, nobody) = RingBuffer::new(1);
+        drop(std::mem::replace(&mut self.ring, nobody));
+        self.shard.caller().signals().wake();
+    }
+}
+
+/// A waker of the thread that calls; made once for each.
+fn this_thread() -> Waker {
+    struct Unpark(Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+        fn wake_by_ref(self: &Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    thread_local! {
+        static WAKER: Waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    }
+    WAKER.with(Waker::clone)
+}

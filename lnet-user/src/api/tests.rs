@@ -1,0 +1,91 @@
+//! What cannot be seen from outside: a shard's thread that panics, and what a turn allocates.
+
+use std::time::Duration;
+
+use lnet_core::md::{MdOptions, MdSpec, Threshold};
+use lnet_core::shard::PutRequest;
+use lnet_wire::ProcessId;
+
+use super::calls::{Call, Reply, ReplySlot};
+use super::queue::QueueEnd;
+use super::*;
+
+const PORTAL: u32 = 4;
+
+fn put(md: lnet_core::handle::MdHandle) -> PutRequest {
+    let target = ProcessId { nid: Nid::LO, pid: ProcessId::LUSTRE_PID };
+    let (match_bits, offset, hdr_data) = (1, 0, 0);
+    PutRequest { md, ack: true, self_nid: None, target, portal: PORTAL, match_bits, offset, hdr_data }
+}
+
+#[test]
+fn a_shard_that_ends_tells_everybody() {
+    let lnet = Lnet::start(&NodeConfig::loopback()).unwrap();
+    let shard = lnet.shard(0).unwrap();
+    let mut queue = shard.create_event_queue(16).unwrap();
+    let spec = MdSpec::new(4, Threshold::Count(2), MdOptions::NONE, queue.handle());
+    let md = shard.bind(&spec, Buffer::zeroed(4)).unwrap();
+    md.put(&Target::new(Nid::LO, PORTAL, 1), Ack::NotWanted, 0).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    let waiting = std::thread::spawn(move || {
+        let mut seen = 0;
+        loop {
+            match queue.next_blocking(Some(Duration::from_secs(20))) {
+                Ok(notice) => seen += u32::from(notice.is_some()),
+                Err(error) => return (seen, error),
+            }
+        }
+    });
+    let gone = |result: Result<(), LnetError>| assert!(matches!(result, Err(LnetError::Stopped(ShardId(0)))));
+    gone(shard.caller().run(|_, _| panic!("on purpose")));
+    let (seen, error) = waiting.join().unwrap();
+    assert_eq!(seen, 1, "the SEND that came before");
+    gone(Err(error));
+    gone(md.put(&Target::new(Nid::LO, PORTAL, 1), Ack::NotWanted, 0));
+    gone(shard.counters().map(drop));
+    let refused = shard.bind(&spec, Buffer::zeroed(4)).unwrap_err();
+    assert!(refused.buffer.is_none());
+    gone(Err(refused.error));
+}
+
+/// As [`ShardEnd::spawn`], for the test to drive.
+fn driven() -> (Node, Worker, Caller, Service) {
+    let (node, mut workers) = Node::start(&NodeConfig::loopback()).unwrap();
+    let worker = workers.remove(0);
+    let signals = Signals::new(worker.waker());
+    let (caller, calls) = channel(worker.shard_id(), &signals);
+    (node, worker, caller, Service::new(calls, signals))
+}
+
+#[test]
+fn turns_allocate_nothing() {
+    const PUTS: u32 = 4;
+    let (_node, mut worker, caller, mut service) = driven();
+    let (end, mut ring) = QueueEnd::new(64);
+    let queue = service.queues().create(&mut worker, 3000, end).unwrap();
+    let sink = MdSpec::new(1 << 16, Threshold::Count(1000), MdOptions::PUT, queue);
+    let entry = EntrySpec::new(PORTAL, 1);
+    service.queues().attach(&mut worker, &entry, &sink, Buffer::zeroed(1 << 16)).unwrap();
+    let source = MdSpec::new(16, Threshold::Infinite, MdOptions::NONE, queue);
+    let md = service.queues().bind(&mut worker, &source, Buffer::zeroed(16)).unwrap();
+    let slot = std::sync::Arc::<ReplySlot>::default();
+    let mut notices = 0;
+    let mut round = || {
+        for _ in 0..PUTS {
+            caller.leave(Call::Put(put(md), Reply::to(&slot))).unwrap();
+        }
+        while service.has_work() || worker.progress() {
+            service.turn(&mut worker);
+        }
+        service.turn(&mut worker);
+        while let Ok(notice) = ring.pop() {
+            notices += u32::from(
+                notice.event.kind != lnet_core::event::EventKind::Put || notice.payload().is_some(),
+            );
+        }
+    };
+    (0..10).for_each(|_| round());
+    let allocations = allocation_counter::measure(|| (0..20).for_each(|_| round()));
+    assert_eq!(notices, 30 * PUTS * 3, "PUT, SEND, ACK");
+    assert_eq!(allocations.count_total, 0, "{allocations:?}");
+}

@@ -1,0 +1,106 @@
+//! Handles that are dropped, and shards that end.
+
+use std::time::Duration;
+
+use lnet_user::{Ack, Buffer, EntrySpec, EventKind, LnetError, MdOptions, MdSpec, Threshold};
+
+use crate::common::{LAZY, PATIENCE, PINNED, ROTOR, await_idle, next, post, spec, start, to_self};
+
+#[test]
+fn a_dropped_handle_unlinks() {
+    let lnet = start(1);
+    let shard = lnet.shard(0).unwrap();
+    let mut queue = shard.create_event_queue(32).unwrap();
+    let md = shard.bind(&spec(&queue, 4, 9, MdOptions::NONE), Buffer::from(vec![1; 4])).unwrap();
+    let entry = shard
+        .attach(&EntrySpec::new(PINNED[0], 1), &spec(&queue, 4, 9, MdOptions::PUT), Buffer::zeroed(4))
+        .unwrap();
+    let handles = [md.handle(), entry.handle()];
+    drop((md, entry));
+    for handle in handles {
+        let notice = next(&mut queue);
+        assert_eq!((notice.event.kind, notice.event.md), (EventKind::Unlink, handle));
+        assert_eq!(notice.into_buffer().unwrap().len(), 4);
+    }
+    await_idle(&shard);
+}
+
+#[test]
+fn a_dropped_queue_takes_its_descriptors_along() {
+    let lnet = start(2);
+    let shard = lnet.shard(0).unwrap();
+    for round in 0..50 {
+        let mut queue = shard.create_event_queue(1 << 10).unwrap();
+        // One idle, one that waits for an entry, one that has events in the ring, one that is being read.
+        let idle = MdSpec::new(4, Threshold::Infinite, MdOptions::PUT, queue.handle());
+        let idle = shard.attach(&EntrySpec::new(ROTOR, 1), &idle, Buffer::zeroed(4)).unwrap();
+        let md = spec(&queue, 4, 9, MdOptions::NONE);
+        let waits = shard.bind(&md, Buffer::zeroed(4)).unwrap();
+        waits.put(&to_self(LAZY, 99), Ack::Wanted, 0).unwrap();
+        let busy = shard.bind(&md, Buffer::zeroed(4)).unwrap();
+        shard
+            .attach(&EntrySpec::new(PINNED[0], 5), &spec(&queue, 8, 3, MdOptions::PUT), Buffer::zeroed(8))
+            .unwrap()
+            .leave();
+        busy.put(&to_self(PINNED[0], 5), Ack::Wanted, 0).unwrap();
+        let read = loop {
+            let notice = next(&mut queue);
+            if notice.event.kind == EventKind::Put {
+                break notice;
+            }
+        };
+        if round % 2 == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if round % 3 == 0 {
+            drop((idle, waits, busy));
+            drop(queue);
+        } else {
+            drop(queue);
+            drop((idle, waits, busy));
+        }
+        assert_eq!(read.payload(), Some(&[0; 4][..]));
+        drop(read);
+        // The one that waits for an entry does so however its descriptor fares, and may be asked about just now.
+        lnet.set_lazy(LAZY, false).unwrap();
+        await_idle(&shard);
+        lnet.set_lazy(LAZY, true).unwrap();
+    }
+    // Sixteen queues there may be: those of before are gone.
+    let queues: Vec<_> = (0..8).map(|_| shard.create_event_queue(4).unwrap()).collect();
+    assert_eq!(queues.len(), 8);
+}
+
+/// The node goes with its last handle; notices outlive it.
+#[test]
+fn the_last_handle_stops_the_node() {
+    let lnet = start(2);
+    let shard = lnet.shard(0).unwrap();
+    let mut queue = shard.create_event_queue(16).unwrap();
+    let md = spec(&queue, 8, 2, MdOptions::PUT);
+    shard.attach(&EntrySpec::new(PINNED[0], 1), &md, Buffer::zeroed(8)).unwrap().leave();
+    let source = shard.bind(&spec(&queue, 4, 2, MdOptions::NONE), Buffer::from(vec![6; 4])).unwrap();
+    source.put(&to_self(PINNED[0], 1), Ack::NotWanted, 0).unwrap();
+    let notice = next(&mut queue);
+    drop(lnet);
+    drop(shard);
+    source.put(&to_self(PINNED[0], 1), Ack::NotWanted, 0).unwrap();
+    drop(source);
+    drop(queue);
+    assert_eq!(notice.payload(), Some(&[6; 4][..]));
+}
+
+#[test]
+fn a_node_that_is_started_again() {
+    for _ in 0..3 {
+        let lnet = start(1);
+        let shard = lnet.shard(0).unwrap();
+        let mut queue = shard.create_event_queue(16).unwrap();
+        post(&shard, &queue, PINNED[0], 1, 4);
+        let source = shard.bind(&spec(&queue, 4, 1, MdOptions::NONE), Buffer::from(vec![6; 4])).unwrap();
+        source.put(&to_self(PINNED[0], 1), Ack::NotWanted, 0).unwrap();
+        assert_eq!(next(&mut queue).event.kind, EventKind::Put);
+        let result: Result<_, LnetError> = queue.next_blocking(Some(PATIENCE));
+        assert_eq!(result.unwrap().unwrap().event.kind, EventKind::Send);
+    }
+}

@@ -1,0 +1,196 @@
+//! Events: polled, waited for, awaited; with payload that is read for as long as one likes.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use lnet_user::{Ack, Buffer, EntrySpec, EventKind, EventQueue, MdOptions, Notice};
+
+use crate::common::{LAZY, PATIENCE, PINNED, await_idle, next, post, spec, start, to_self};
+
+/// Ping-pong of events: each PUT is started when the last one's event came, by a thread that sleeps until
+/// then, on a shard that does.
+fn ping_pong(rounds: u32, mut wait: impl FnMut(&mut EventQueue) -> Notice) {
+    let lnet = start(2);
+    let shard = lnet.shard(0).unwrap();
+    let mut queue = shard.create_event_queue(16).unwrap();
+    let other = lnet.shard(1).unwrap();
+    let sink_queue = other.create_event_queue(rounds + 1).unwrap();
+    let md = spec(&sink_queue, 16, rounds, MdOptions::PUT | MdOptions::MANAGE_REMOTE);
+    let sink = other.attach(&EntrySpec::new(PINNED[1], 1), &md, Buffer::zeroed(16)).unwrap();
+    for round in 0..rounds {
+        let md = shard.bind(&spec(&queue, 16, 2, MdOptions::NONE), Buffer::from(vec![1; 16])).unwrap();
+        md.put(&to_self(PINNED[1], 1), Ack::Wanted, round.into()).unwrap();
+        md.leave();
+        while !wait(&mut queue).event.unlinked {}
+    }
+    drop(sink);
+    drop(sink_queue);
+    await_idle(&shard);
+    await_idle(&other);
+}
+
+#[test]
+fn polled() {
+    ping_pong(300, |queue| {
+        let begun = Instant::now();
+        loop {
+            if let Some(notice) = queue.try_next().unwrap() {
+                return notice;
+            }
+            assert!(begun.elapsed() < PATIENCE);
+            std::hint::spin_loop();
+        }
+    });
+}
+
+#[test]
+fn waited_for() {
+    ping_pong(2000, next);
+}
+
+struct Flag(std::thread::Thread, AtomicU32);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.1.fetch_add(1, Ordering::Release);
+        self.0.unpark();
+    }
+}
+
+/// The smallest of runtimes.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let flag = Arc::new(Flag(std::thread::current(), AtomicU32::new(0)));
+    let waker = Waker::from(Arc::clone(&flag));
+    let mut future = pin!(future);
+    loop {
+        let woken = flag.1.load(Ordering::Acquire);
+        if let Poll::Ready(result) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return result;
+        }
+        let begun = Instant::now();
+        while flag.1.load(Ordering::Acquire) == woken {
+            std::thread::park_timeout(PATIENCE);
+            assert!(begun.elapsed() < PATIENCE, "nobody woke the task");
+        }
+    }
+}
+
+#[test]
+fn awaited() {
+    ping_pong(2000, |queue| block_on(queue.next()).unwrap());
+}
+
+#[test]
+fn a_timeout_is_kept() {
+    let lnet = start(1);
+    let mut queue = lnet.shard(0).unwrap().create_event_queue(4).unwrap();
+    let begun = Instant::now();
+    assert!(queue.next_blocking(Some(Duration::from_millis(30))).unwrap().is_none());
+    assert!(begun.elapsed() >= Duration::from_millis(30));
+    assert!(queue.next_blocking(Some(Duration::ZERO)).unwrap().is_none());
+}
+
+/// The last event, with the buffer, waits for the notices of those before it.
+#[test]
+fn a_buffer_comes_home_when_nobody_reads_it() {
+    let lnet = start(2);
+    let shard = lnet.shard(1).unwrap();
+    let mut queue = shard.create_event_queue(16).unwrap();
+    let md = spec(&queue, 300, 3, MdOptions::PUT);
+    shard.attach(&EntrySpec::new(PINNED[1], 1), &md, Buffer::zeroed(300)).unwrap().leave();
+    let source = lnet.shard(0).unwrap();
+    let own = source.create_event_queue(16).unwrap();
+    let mut notices = Vec::new();
+    for number in 0..3_u8 {
+        let md = source.bind(&spec(&own, 100, 1, MdOptions::NONE), Buffer::from(vec![number; 100])).unwrap();
+        md.put(&to_self(PINNED[1], 1), Ack::NotWanted, 0).unwrap();
+        md.leave();
+        if number < 2 {
+            notices.push(next(&mut queue));
+        }
+    }
+    assert!(queue.next_blocking(Some(Duration::from_millis(20))).unwrap().is_none(), "it is being read");
+    let reader = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(5));
+        for (number, notice) in notices.iter().enumerate() {
+            assert_eq!(notice.payload(), Some(&[number as u8; 100][..]));
+        }
+    });
+    let last = next(&mut queue);
+    reader.join().unwrap();
+    assert_eq!((last.event.kind, last.event.unlinked), (EventKind::Put, true));
+    assert_eq!(last.payload(), Some(&[2; 100][..]));
+    assert_eq!(last.into_buffer().unwrap()[..200], [[0; 100], [1; 100]].concat());
+}
+
+/// What may be written again comes without payload, until the buffer does.
+#[test]
+fn nothing_is_read_while_it_may_be_written() {
+    let lnet = start(1);
+    let shard = lnet.shard(0).unwrap();
+    let mut queue = shard.create_event_queue(32).unwrap();
+    let md = spec(&queue, 8, 3, MdOptions::GET | MdOptions::MANAGE_REMOTE);
+    shard.attach(&EntrySpec::new(PINNED[0], 1), &md, Buffer::from(vec![9; 8])).unwrap().leave();
+    let sink = shard.bind(&spec(&queue, 8, 6, MdOptions::NONE), Buffer::zeroed(8)).unwrap();
+    let mut kept = Vec::new();
+    let mut replies = 0;
+    for _ in 0..3 {
+        sink.get(&to_self(PINNED[0], 1)).unwrap();
+        let target = kept.len() + 3;
+        while kept.len() < target {
+            let notice = next(&mut queue);
+            if notice.event.kind == EventKind::Reply {
+                replies += 1;
+                let payload = (replies == 3).then_some(&[9; 8][..]);
+                assert_eq!(notice.payload(), payload, "the last event has the buffer");
+            }
+            kept.push(notice);
+        }
+    }
+    assert_eq!(replies, 3);
+    await_idle(&shard);
+}
+
+/// Events that nobody takes stay where their places are, and nothing is lost, however small the ring.
+#[test]
+fn more_events_than_the_ring_holds() {
+    const COUNT: u32 = 3000;
+    let lnet = start(1);
+    let shard = lnet.shard(0).unwrap();
+    let mut queue = shard.create_event_queue(COUNT + 10).unwrap();
+    let other = shard.create_event_queue(COUNT + 10).unwrap();
+    let sink = spec(&queue, COUNT as usize, COUNT, MdOptions::PUT);
+    shard.attach(&EntrySpec::new(PINNED[0], 1), &sink, Buffer::zeroed(COUNT as usize)).unwrap().leave();
+    let source = shard.bind(&spec(&other, 1, COUNT, MdOptions::NONE), Buffer::from(vec![5; 1])).unwrap();
+    for number in 0..COUNT {
+        while let Err(error) = source.put(&to_self(PINNED[0], 1), Ack::NotWanted, number.into()) {
+            assert!(error.is_busy(), "{error}");
+        }
+    }
+    for number in 0..COUNT {
+        let notice = next(&mut queue);
+        assert_eq!((notice.event.hdr_data, notice.payload()), (number.into(), Some(&[5][..])));
+        if let Some(buffer) = notice.into_buffer() {
+            assert_eq!((number, &*buffer), (COUNT - 1, &[5; COUNT as usize][..]));
+        }
+    }
+}
+
+#[test]
+fn a_put_waits_for_its_entry() {
+    let lnet = start(2);
+    let [first, second] = [0, 1].map(|shard| lnet.shard(shard).unwrap());
+    let mut queue = first.create_event_queue(8).unwrap();
+    let md = first.bind(&spec(&queue, 4, 2, MdOptions::NONE), Buffer::from(vec![4; 4])).unwrap();
+    md.put(&to_self(LAZY, 1), Ack::Wanted, 0).unwrap();
+    assert!(queue.next_blocking(Some(Duration::from_millis(10))).unwrap().is_none());
+    let mut posted = second.create_event_queue(8).unwrap();
+    post(&second, &posted, LAZY, 1, 4);
+    assert_eq!(next(&mut posted).payload(), Some(&[4; 4][..]));
+    let kinds = [(); 2].map(|()| next(&mut queue).event.kind);
+    assert_eq!(kinds, [EventKind::Send, EventKind::Ack]);
+}

@@ -1,0 +1,19 @@
+//! The interface for applications, over nodes that talk to themselves.
+#![allow(clippy::unwrap_used, reason = "where a test cannot unwrap, it has failed")]
+
+mod allocation;
+mod calls;
+mod common;
+mod ends;
+mod events;
+
+#[path = "../../examples/put_get.rs"]
+#[allow(dead_code, unreachable_pub, reason = "an example is a program of its own")]
+mod put_get;
+
+#[test]
+fn the_example_runs() {
+    put_get::run(&[]).unwrap_or_else(|error| panic!("{error}"));
+    let error = put_get::run(&["veth0".to_owned()]).unwrap_err().to_string();
+    assert!(error.contains("INTERFACE NID"), "{error}");
+}
