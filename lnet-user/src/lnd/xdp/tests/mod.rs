@@ -5,6 +5,7 @@ mod node;
 mod refusals;
 mod shards;
 mod wire;
+mod workers;
 
 use lnet_core::lnd::{Cause, Full, Progress, Status, TxId};
 use lnet_core::time::Instant;

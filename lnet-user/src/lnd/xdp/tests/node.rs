@@ -29,6 +29,9 @@ pub(super) const NOW: Instant = Instant(1_000_000);
 pub(super) const INTERFACE: u32 = 7;
 pub(super) const UDP_PORT: u16 = 988;
 pub(super) const PORTAL: u32 = 4;
+/// Portals that all shards serve.
+pub(super) const ROTOR: u32 = 5;
+pub(super) const LAZY_ROTOR: u32 = 6;
 const BUDGET: u32 = 64;
 /// Room for a message of the largest size behind another one.
 pub(super) const BUFFER_BYTES: usize = 3 << 20;
@@ -204,6 +207,9 @@ impl Node {
         let spread = Policy::MatchBits { shift: 0, bits: 8, spread: Spread::Hash };
         let mut policies = [PolicyWord::default(); PORTALS];
         policies[PORTAL as usize] = spread.pack().unwrap();
+        for portal in [ROTOR, LAZY_ROTOR] {
+            policies[portal as usize] = Policy::Rotor.pack().unwrap();
+        }
         let address = plan.address();
         let port = Port {
             ni: NiId(0),
@@ -335,6 +341,10 @@ impl Node {
             queue.sockets[shard].0.deliver(descriptor).unwrap();
         }
         true
+    }
+
+    pub(super) fn policies(&self) -> &[PolicyWord; PORTALS] {
+        &self.policies
     }
 
     /// The shard that XDP gives a packet to.
