@@ -16,3 +16,7 @@ pub(crate) use mesh::MeshEnd;
 pub use steering::{Home, Steering, SteeringError};
 pub use thread::{Idle, NotSpawned, ShardGone, ShardThread};
 pub use worker::{Delivery, LendError, Refused, Worker};
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod ring_tests;

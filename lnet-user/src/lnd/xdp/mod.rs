@@ -24,7 +24,7 @@ mod write;
 
 #[cfg(test)]
 #[cfg(not(loom))]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;

@@ -1,11 +1,10 @@
 //! The LND over rings without a kernel.
 
 mod faults;
-mod node;
+pub(crate) mod node;
 mod refusals;
 mod shards;
 mod wire;
-mod workers;
 
 use lnet_core::lnd::{Cause, Full, Progress, Status, TxId};
 use lnet_core::time::Instant;

@@ -25,34 +25,34 @@ use crate::xsk::plain::{
 };
 use crate::xsk::{FRAGMENTS_MAX, RECEIVE_BYTES, RingSizes, Umem};
 
-pub(super) const NOW: Instant = Instant(1_000_000);
-pub(super) const INTERFACE: u32 = 7;
-pub(super) const UDP_PORT: u16 = 988;
-pub(super) const PORTAL: u32 = 4;
+pub(crate) const NOW: Instant = Instant(1_000_000);
+pub(crate) const INTERFACE: u32 = 7;
+pub(crate) const UDP_PORT: u16 = 988;
+pub(crate) const PORTAL: u32 = 4;
 /// Portals that all shards serve.
-pub(super) const ROTOR: u32 = 5;
-pub(super) const LAZY_ROTOR: u32 = 6;
+pub(crate) const ROTOR: u32 = 5;
+pub(crate) const LAZY_ROTOR: u32 = 6;
 const BUDGET: u32 = 64;
 /// Room for a message of the largest size behind another one.
-pub(super) const BUFFER_BYTES: usize = 3 << 20;
+pub(crate) const BUFFER_BYTES: usize = 3 << 20;
 /// Bytes that the kernel keeps free before a frame.
 const HEADROOM: u32 = 256;
 
 /// What a node is made of.
 #[derive(Clone, Copy)]
-pub(super) struct Plan {
-    pub(super) host: u8,
-    pub(super) ipv6: bool,
-    pub(super) shards: u32,
-    pub(super) queues: u32,
-    pub(super) rings: RingSizes,
-    pub(super) mtu_bytes: usize,
-    pub(super) payload_checksum: bool,
-    pub(super) send_fault: SendFault,
+pub(crate) struct Plan {
+    pub(crate) host: u8,
+    pub(crate) ipv6: bool,
+    pub(crate) shards: u32,
+    pub(crate) queues: u32,
+    pub(crate) rings: RingSizes,
+    pub(crate) mtu_bytes: usize,
+    pub(crate) payload_checksum: bool,
+    pub(crate) send_fault: SendFault,
 }
 
 impl Plan {
-    pub(super) fn new(host: u8) -> Self {
+    pub(crate) fn new(host: u8) -> Self {
         let rings = RingSizes { fill: 64, completion: 64, rx: 64, tx: 64 };
         Self {
             host,
@@ -66,7 +66,7 @@ impl Plan {
         }
     }
 
-    pub(super) fn address(&self) -> IpAddr {
+    pub(crate) fn address(&self) -> IpAddr {
         if self.ipv6 {
             IpAddr::from([0xFD00, 0, 0, 0, 0, 0, 0, u16::from(self.host)])
         } else {
@@ -74,21 +74,21 @@ impl Plan {
         }
     }
 
-    pub(super) fn nid(&self) -> Nid {
+    pub(crate) fn nid(&self) -> Nid {
         Nid::new_ip(Net::XDP, self.address()).unwrap()
     }
 }
 
 /// A shard as its LND sees it: one descriptor, which takes every message at the offset that it asks for.
 #[derive(Default)]
-pub(super) struct Recorder {
+pub(crate) struct Recorder {
     /// Match bits and payload length of the messages that arrived, in order.
-    pub(super) arrived: Vec<(u64, u32)>,
-    pub(super) received: u32,
-    pub(super) sent: Vec<(TxId, Status)>,
+    pub(crate) arrived: Vec<(u64, u32)>,
+    pub(crate) received: u32,
+    pub(crate) sent: Vec<(TxId, Status)>,
     /// Match bits of messages that are delayed.
-    pub(super) lazy: Option<u64>,
-    pub(super) delayed: Vec<(RxId, Span)>,
+    pub(crate) lazy: Option<u64>,
+    pub(crate) delayed: Vec<(RxId, Span)>,
 }
 
 impl Uplink for Recorder {
@@ -115,51 +115,51 @@ impl Uplink for Recorder {
 }
 
 /// The first bytes of a shard's only buffer.
-pub(super) fn span(length_bytes: u32) -> Span {
+pub(crate) fn span(length_bytes: u32) -> Span {
     let md = MdHandle(Cookie::new(Kind::MemoryDesc, ShardId(0), 0, 1));
     Span { md, offset_bytes: 0, length_bytes }
 }
 
 /// One shard of a node.
-pub(super) struct Shard {
-    pub(super) lnd: XdpLnd,
-    pub(super) up: Recorder,
-    pub(super) memory: Memory,
+pub(crate) struct Shard {
+    pub(crate) lnd: XdpLnd,
+    pub(crate) up: Recorder,
+    pub(crate) memory: Memory,
 }
 
 impl Shard {
-    pub(super) fn drive(&mut self, now: Instant) -> Progress {
+    pub(crate) fn drive(&mut self, now: Instant) -> Progress {
         self.drive_at_most(now, BUDGET)
     }
 
-    pub(super) fn drive_at_most(&mut self, now: Instant, budget: u32) -> Progress {
+    pub(crate) fn drive_at_most(&mut self, now: Instant, budget: u32) -> Progress {
         let progress = self.lnd.drive(now, budget, &mut self.up, &mut self.memory);
         self.lnd.flush(now, &self.memory);
         progress
     }
 
-    pub(super) fn submit(&mut self, transmit: Transmit) -> Result<(), Full<Transmit>> {
+    pub(crate) fn submit(&mut self, transmit: Transmit) -> Result<(), Full<Transmit>> {
         self.submit_at(NOW, transmit)
     }
 
-    pub(super) fn submit_at(&mut self, now: Instant, transmit: Transmit) -> Result<(), Full<Transmit>> {
+    pub(crate) fn submit_at(&mut self, now: Instant, transmit: Transmit) -> Result<(), Full<Transmit>> {
         let result = self.lnd.submit(now, transmit, &self.memory);
         self.lnd.flush(now, &self.memory);
         result
     }
 
     /// Says what becomes of the messages that were delayed.
-    pub(super) fn resume(&mut self, now: Instant) {
+    pub(crate) fn resume(&mut self, now: Instant) {
         for (rx, span) in std::mem::take(&mut self.up.delayed) {
             self.lnd.resume(now, rx, Verdict::Deliver(span), &mut self.up);
         }
     }
 
-    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.lnd.poll_timeout()
     }
 
-    pub(super) fn buffer(&mut self) -> &mut [u8] {
+    pub(crate) fn buffer(&mut self) -> &mut [u8] {
         self.memory.bytes_mut(&span(BUFFER_BYTES as u32))
     }
 }
@@ -187,18 +187,18 @@ impl KernelQueue {
 }
 
 /// A node and its kernel.
-pub(super) struct Node {
-    pub(super) plan: Plan,
-    pub(super) umem: Arc<Umem>,
-    pub(super) neighbours: Arc<Neighbours>,
-    pub(super) shards: Vec<Shard>,
+pub(crate) struct Node {
+    pub(crate) plan: Plan,
+    pub(crate) umem: Arc<Umem>,
+    pub(crate) neighbours: Arc<Neighbours>,
+    pub(crate) shards: Vec<Shard>,
     policies: [PolicyWord; PORTALS],
     queues: Vec<KernelQueue>,
 }
 
 impl Node {
     /// A node that does not know the way to anybody.
-    pub(super) fn new(plan: Plan) -> Self {
+    pub(crate) fn new(plan: Plan) -> Self {
         let owned_max = plan.queues.div_ceil(plan.shards);
         let held_chunks_max = 2 * FRAGMENTS_MAX;
         let frames_per_shard = owned_max * plan.rings.fill + plan.rings.tx + held_chunks_max;
@@ -262,7 +262,7 @@ impl Node {
     }
 
     /// Two nodes that know the way to each other.
-    pub(super) fn pair(a: Plan, b: Plan) -> [Self; 2] {
+    pub(crate) fn pair(a: Plan, b: Plan) -> [Self; 2] {
         let pair = [Self::new(a), Self::new(b)];
         pair[0].learn(&b);
         pair[1].learn(&a);
@@ -270,18 +270,18 @@ impl Node {
     }
 
     /// Publishes the way to a peer.
-    pub(super) fn learn(&self, peer: &Plan) {
+    pub(crate) fn learn(&self, peer: &Plan) {
         let mac = Resolution::Mac([2, 0, 0, 0, 0, peer.host]);
         self.neighbours.answer(INTERFACE, peer.address(), mac);
     }
 
     /// A PUT of the first bytes of the sending shard's buffer.
-    pub(super) fn put(&self, tx: u32, to: &Plan, match_bits: u64, length_bytes: u32) -> Transmit {
+    pub(crate) fn put(&self, tx: u32, to: &Plan, match_bits: u64, length_bytes: u32) -> Transmit {
         self.put_at(tx, to, match_bits, 0, length_bytes)
     }
 
     /// A PUT of bytes of the sending shard's buffer to the same place in that of the receiving one.
-    pub(super) fn put_at(
+    pub(crate) fn put_at(
         &self,
         tx: u32,
         to: &Plan,
@@ -302,7 +302,7 @@ impl Node {
     }
 
     /// The kernel sends what is in the transmit rings of a queue: whole packets, whose frames complete.
-    pub(super) fn take_sent(&mut self, queue: usize) -> Vec<Vec<u8>> {
+    pub(crate) fn take_sent(&mut self, queue: usize) -> Vec<Vec<u8>> {
         let queue = &mut self.queues[queue];
         let mut packets = Vec::new();
         for (_, tx) in &mut queue.sockets {
@@ -322,12 +322,12 @@ impl Node {
 
     /// The kernel delivers a packet to the socket of a shard on a queue, `RECEIVE_BYTES` in each chunk;
     /// false where it is lost for want of free frames.
-    pub(super) fn deliver(&mut self, queue: usize, shard: usize, packet: &[u8]) -> bool {
+    pub(crate) fn deliver(&mut self, queue: usize, shard: usize, packet: &[u8]) -> bool {
         self.deliver_in(queue, shard, &packet.chunks(RECEIVE_BYTES as usize).collect::<Vec<_>>())
     }
 
     /// As [`Node::deliver`], each piece in a chunk of its own.
-    pub(super) fn deliver_in(&mut self, queue: usize, shard: usize, pieces: &[&[u8]]) -> bool {
+    pub(crate) fn deliver_in(&mut self, queue: usize, shard: usize, pieces: &[&[u8]]) -> bool {
         let queue = &mut self.queues[queue];
         while queue.free.len() < pieces.len() {
             let Some(frame) = queue.fill.take() else { return false };
@@ -343,12 +343,12 @@ impl Node {
         true
     }
 
-    pub(super) fn policies(&self) -> &[PolicyWord; PORTALS] {
+    pub(crate) fn policies(&self) -> &[PolicyWord; PORTALS] {
         &self.policies
     }
 
     /// The shard that XDP gives a packet to.
-    pub(super) fn owner_of(&self, packet: &[u8]) -> usize {
+    pub(crate) fn owner_of(&self, packet: &[u8]) -> usize {
         match steer::steer(packet, 0, self) {
             steer::Verdict::Redirect { shard, .. } => shard as usize,
             steer::Verdict::Pass(reason) => panic!("{} passes up", reason.name()),
@@ -356,12 +356,12 @@ impl Node {
     }
 
     /// Drives all shards until none finds anything to do.
-    pub(super) fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         self.settle_at(NOW);
     }
 
     /// As [`Node::settle`], at another time.
-    pub(super) fn settle_at(&mut self, now: Instant) {
+    pub(crate) fn settle_at(&mut self, now: Instant) {
         let mut moved = true;
         while moved {
             self.queues.iter_mut().for_each(KernelQueue::complete);
@@ -372,17 +372,17 @@ impl Node {
     }
 
     /// Messages that were submitted and have not ended.
-    pub(super) fn under_way(&self) -> u32 {
+    pub(crate) fn under_way(&self) -> u32 {
         self.shards.iter().map(|shard| shard.lnd.transfer_usage().messages).sum()
     }
 
     /// When something is due.
-    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.shards.iter().filter_map(Shard::poll_timeout).min()
     }
 
     /// Whether every frame is in a shard's stock, kept or with the kernel, and each shard has its own ones.
-    pub(super) fn assert_frames_conserved(&self) {
+    pub(crate) fn assert_frames_conserved(&self) {
         let at_home =
             |Shard { lnd, .. }: &Shard| lnd.stock.len() + lnd.held.chunks_count() + lnd.faults.chunks_count();
         let census = self.umem.census();

@@ -13,11 +13,11 @@ use lnet_core::shard::{GetRequest, PutRequest, ShardConfig};
 use lnet_core::topology::{self, LocalNi, Topology};
 use lnet_wire::ProcessId;
 
-use super::node::{LAZY_ROTOR, Node, Plan, ROTOR};
+use super::{Clock, Delivery, MeshEnd, Steering, Worker};
 use crate::lnd::lo::LoLnd;
+use crate::lnd::xdp::tests::node::{LAZY_ROTOR, Node, Plan, ROTOR};
 use crate::lnd::{AnyLnd, Lnds};
 use crate::memory::{Buffer, Memory};
-use crate::runtime::{Clock, Delivery, MeshEnd, Steering, Worker};
 use crate::uring::{Waiter, Waker};
 
 const LIMITS: Limits = Limits {
@@ -158,8 +158,8 @@ impl Pair {
         while [0, 1].map(|side: usize| ends(&events[side])) != counts {
             assert!(begun.elapsed() < PATIENCE, "{events:?}; {:?}", self.losses());
             self.turn();
-            for side in 0..2 {
-                events[side].extend(self.0[side].events());
+            for (side, events) in self.0.iter_mut().zip(&mut events) {
+                events.extend(side.events());
             }
         }
         events
