@@ -89,7 +89,8 @@ impl Xfer {
         let mut at = self.flows[slot].pending.first();
         while let Some(record) = self.records.get(at) {
             let next = List::next(&self.records, at);
-            if record.resent && highest.checked_sub(record.number).is_some_and(|far| arrived(far, below)) {
+            if record.sends != 0 && highest.checked_sub(record.number).is_some_and(|far| arrived(far, below))
+            {
                 let flow = &mut self.flows[slot];
                 flow.pending.remove(&mut self.records, at);
                 flow.outstanding.push_front(&mut self.records, at);

@@ -1,5 +1,7 @@
 //! Flows: what this shard sends to one shard of a peer.
 
+use core::time::Duration;
+
 use super::congestion::Congestion;
 use super::message::Queued;
 use super::peer::node;
@@ -43,6 +45,9 @@ pub(super) struct Flow {
     pub(super) is_busy: bool,
     pub(super) busy: Link,
 }
+
+/// How long another way is gone when the own one does not answer.
+pub(super) const DETOUR: Duration = Duration::from_secs(1);
 
 /// Marks flows that may have something to send.
 pub(super) struct Ready;

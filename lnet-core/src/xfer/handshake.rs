@@ -95,7 +95,12 @@ impl Xfer {
                 self.go_on(flow);
             }
         }
-        self.dispatch_waiting(now, contact);
+        // What goes to it by other ways waits for the same session.
+        for other in 0..self.contacts.slab.capacity() {
+            if self.contacts.slab.get(other).is_some_and(|other| other.peer == peer) {
+                self.dispatch_waiting(now, other);
+            }
+        }
         Ok(Action::Done)
     }
 

@@ -6,7 +6,7 @@ use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::steer::{self, SteerKey};
 
 use super::congestion::frame_cost;
-use super::flow::Flow;
+use super::flow::{DETOUR, Flow};
 use super::message::{Outbound, Stage};
 use super::record::{Cargo, Record};
 use super::session::RENEWAL_NS;
@@ -21,6 +21,8 @@ use crate::time::Instant;
 const BUNDLED_BYTES_MAX: u32 = 1024;
 /// Fragments of messages that were begun before the queue has its turn.
 const TURN_FRAGMENTS: u32 = 4;
+/// How often a frame is sent by its own way before the one is taken that the peer was heard by last.
+const SENDS_BY_OWN_WAY: u8 = 3;
 /// Messages of several frames that are begun at once.
 const BEGUN_MAX: u32 = 4;
 
@@ -302,14 +304,8 @@ impl Xfer {
     }
 
     pub(super) fn new_record(&mut self, cargo: Cargo) -> Option<u32> {
-        let record = Record {
-            cargo,
-            number: 0,
-            sent_at: Instant(0),
-            cost_bytes: 0,
-            resent: false,
-            link: Link::UNLINKED,
-        };
+        let record =
+            Record { cargo, number: 0, sent_at: Instant(0), cost_bytes: 0, sends: 0, link: Link::UNLINKED };
         self.records.insert(record).ok()
     }
 
@@ -320,7 +316,7 @@ impl Xfer {
         };
         let cargo = Cargo::Fragment { message, offset: offset + room, length: length - room };
         let Some(rest) = self.new_record(cargo) else { return false };
-        self.records[rest].resent = self.records[record].resent;
+        self.records[rest].sends = self.records[record].sends;
         self.records[record].cargo = Cargo::Fragment { message, offset, length: room };
         self.messages[message].open_frames += 1;
         let pending = &mut self.flows[flow].pending;
@@ -342,7 +338,7 @@ impl Xfer {
             datagram_bytes += LARGE_HEADER_BYTES as u32;
         }
         let whole = length == self.messages[slot].total_bytes();
-        let resent = self.records[record].resent;
+        let resent = self.records[record].sends != 0;
         let number = self.launch(now, flow, record);
         if whole && !resent && length <= BUNDLED_BYTES_MAX && self.messages[slot].ticket.is_none() {
             datagram_bytes = self.bundle_more(now, flow, number, datagram_bytes);
@@ -395,7 +391,7 @@ impl Xfer {
             let record = self.cut(slot, 0, length);
             self.flows[flow].outstanding.push_back(&mut self.records, record);
             let record = &mut self.records[record];
-            (record.number, record.sent_at, record.resent) = (number, now, true);
+            (record.number, record.sent_at, record.sends) = (number, now, 1);
             self.messages[slot].polled = true;
             self.bundle.push(slot);
             self.counters.messages_bundled += 1;
@@ -428,8 +424,11 @@ impl Xfer {
         flow.outstanding.push_back(&mut self.records, record);
         let record = &mut self.records[record];
         self.counters.frames_sent += 1;
-        self.counters.frames_resent += u64::from(record.resent);
-        (record.number, record.sent_at, record.resent) = (number, now, true);
+        self.counters.frames_resent += u64::from(record.sends != 0);
+        (record.number, record.sent_at, record.sends) = (number, now, record.sends.saturating_add(1));
+        if record.sends > SENDS_BY_OWN_WAY && !flow.takes_detour(now) {
+            flow.detour_until = Some(now + DETOUR);
+        }
         number
     }
 

@@ -26,8 +26,8 @@ pub(super) struct Record {
     pub(super) sent_at: Instant,
     /// What the frame takes of its receiver; 0 but in its first record.
     pub(super) cost_bytes: u32,
-    /// Whether it was sent before.
-    pub(super) resent: bool,
+    /// How often it was sent.
+    pub(super) sends: u8,
     pub(super) link: Link,
 }
 

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::congestion::earlier;
-use super::flow::{Busy, Flow};
+use super::flow::{Busy, DETOUR, Flow};
 use super::inflow::{AckDue, Phase};
 use super::peer::Asked;
 use super::record::Cargo;
@@ -19,9 +19,8 @@ const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 const MEMORY_MIN: Duration = Duration::from_secs(10);
 /// Longest interval between two HELLOs.
 const HELLO_MAX: Duration = Duration::from_secs(1);
-/// Probes without an answer after which another way is tried, and how long it is gone if it answers.
+/// Probes without an answer after which another way is tried.
 const DETOUR_PROBES: u32 = 2;
-const DETOUR: Duration = Duration::from_secs(1);
 
 impl Xfer {
     /// Does what is due.
@@ -92,6 +91,7 @@ impl Xfer {
                     asking.next_at = now + Duration::from_nanos(asking.interval_ns);
                     let nonce = asking.nonce;
                     self.reply(Reply::Hello { ni, nid, nonce });
+                    self.ask_elsewhere(now, at);
                 }
                 if let Some(asking) = self.contacts.slab[at].asking {
                     self.set_timer(asking.next_at);
@@ -101,6 +101,17 @@ impl Xfer {
             }
             at = next;
         }
+    }
+
+    /// Asks a peer whose address does not answer under the one that it was heard by last.
+    fn ask_elsewhere(&mut self, now: Instant, contact: u32) {
+        let slot = self.contacts.slab[contact].peer;
+        let Some((ni, nid)) = self.peers.slab.get(slot).map(|peer| peer.address) else { return };
+        let Some(other) = self.contacts.acquire(ni, &nid) else { return };
+        if other != contact && self.contacts.slab[other].peer == slot {
+            self.ask(now, other);
+        }
+        self.contacts.release(other);
     }
 
     /// Losses by time, and probes. When the next flow is due.

@@ -249,3 +249,50 @@ fn a_receiver_that_was_only_slow_is_not_sent_everything_again() {
     let resent = network.nodes[0].counters()[0].frames_resent;
     assert!(resent < 40, "{resent} frames");
 }
+
+#[test]
+fn a_session_is_renewed_around_a_dead_rail() {
+    let mut network = pair(1, (1, 1));
+    let nids = network.nodes[1].nids.clone();
+    let put = |network: &mut Network, rail: u16, number: u64, length: u32| {
+        let now = network.now;
+        network.nodes[0].put(now, &nids[usize::from(rail)], rail, 4, number, length);
+    };
+    put(&mut network, 0, 0, 10);
+    put(&mut network, 1, 1, 10);
+    network.run(SECOND);
+    // Long enough for the flow to count as closed, and the token as old.
+    network.dead = vec![0];
+    network.run(SECOND * 3);
+    put(&mut network, 1, 2, 10);
+    network.run(SECOND / 10);
+    network.run(SECOND * 3);
+    put(&mut network, 0, 3, 50_000);
+    network.run(SECOND * 2);
+    network.assert_all_arrived(0, 1, 4);
+}
+
+#[test]
+fn bulk_goes_around_a_rail_that_dies_under_it() {
+    let mut network = pair(1, (1, 1));
+    let nids = network.nodes[1].nids.clone();
+    for number in 0..2 {
+        let now = network.now;
+        network.nodes[0].put(now, &nids[number as usize], number, 4, u64::from(number), 10);
+    }
+    network.run(SECOND / 10);
+    for number in 2..22 {
+        let now = network.now;
+        let rail = number as u16 % 2;
+        network.nodes[0].put(now, &nids[usize::from(rail)], rail, 4, number, 1 << 19);
+    }
+    network.run(SECOND / 100_000 * 3);
+    assert!(network.nodes[1].arrived().len() < 20);
+    network.dead = vec![0];
+    let begun = network.now;
+    while network.nodes[0].sent().len() < 22 {
+        assert!(network.step(begun + SECOND), "{} messages have ended", network.nodes[0].sent().len());
+    }
+    network.run(SECOND);
+    network.assert_all_arrived(0, 1, 22);
+}
