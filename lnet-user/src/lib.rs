@@ -36,7 +36,7 @@
 //! # Where to go next
 //! - `examples/put_get.rs`: a Put and a Get, on one node or between two.
 //! - [`api`]: shards on threads of their own, handles for any thread; blocking, polling or async.
-//! - [`Node::start`](node::Node::start) and [`Worker`](runtime::Worker): the application's own thread drives a shard; no
+//! - [`Node::start`](node::Node::start) and [`Worker`]: the application's own thread drives a shard; no
 //!   hand-over, least latency.
 //! - [`NodeConfig`]: interfaces, shards, and [`Policy`], which says where messages belong.
 //! - [`memory::Buffer`] and [`xsk::Umem::register`]: buffers, and those that are sent without a copy.

@@ -10,7 +10,7 @@
 //! [`Descriptor::put`] and [`Descriptor::get`] start messages; an [`EventQueue`] tells what came of them. Buffers
 //! are lent by value and come home with the last event of their descriptor. An application that would rather
 //! drive the shards itself, without any hand-over between threads, uses [`Node::start`](crate::node::Node::start)
-//! and [`Worker`](crate::runtime::Worker) instead.
+//! and [`Worker`] instead.
 //!
 //! Invariants: everything is bounded: calls that wait at a shard (then callers wait), events (their places are
 //! reserved when a descriptor is made, or else that is refused). Dropping a handle unlinks what it stands
