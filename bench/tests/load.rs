@@ -108,7 +108,7 @@ fn wrong_options_are_answered_in_a_line() {
         (put(&format!("--target {B} --shards 65")), ["65", "1..=64"]),
         (put(&format!("--target {B} --queues 3")), ["veth-a has 2 receive", "3 of each"]),
         (put(&format!("--target {B} --queues 0")), ["0", "1..=64"]),
-        (put(&format!("--target {B} --mode fast")), ["\"fast\"", "auto, native or generic"]),
+        (put(&format!("--target {B} --mode fast")), ["\"fast\"", "auto, native, generic or socket"]),
         (put(&format!("--target {B} --port 0")), ["0", "1..=65535"]),
         (put(&format!("--target {A}")), [A, "own NID"]),
         (put("--target 10.211.0.2@xdp1"), ["10.211.0.2@xdp1", "another net"]),

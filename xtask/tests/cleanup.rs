@@ -38,7 +38,8 @@ case "$role" in
     target) cat; puts='"received":1000,"verified":1000' ;;
 esac
 echo '{"report":{"nid":"'$role'","mode":"native","puts":{'$puts'},"seconds":0.5,"misdirected":'$misdirected',
-"slots":[{"queue":0,"shard":0,"frames":500},{"queue":1,"shard":1,"frames":500}]}}' | tr -d '\n'
+"slots":[{"queue":0,"shard":0,"frames":500},{"queue":1,"shard":1,"frames":500}],
+"handled":{"taken":1000}}}' | tr -d '\n'
 echo
 "#;
 

@@ -227,6 +227,10 @@ impl Xfer {
             let Cargo::Fragment { message, offset, length } = self.records[pending].cargo else {
                 return self.notice_frame(now, flow_slot, pending, token);
             };
+            let flow = &mut self.flows[flow_slot];
+            if self.records[pending].sends >= SENDS_BY_OWN_WAY && !flow.takes_detour(now) {
+                flow.detour_until = Some(now + DETOUR);
+            }
             let room = self.room_bytes(now, flow_slot, message, offset, length)?;
             if room < length && !self.split(flow_slot, pending, room) {
                 return None;
@@ -426,9 +430,6 @@ impl Xfer {
         self.counters.frames_sent += 1;
         self.counters.frames_resent += u64::from(record.sends != 0);
         (record.number, record.sent_at, record.sends) = (number, now, record.sends.saturating_add(1));
-        if record.sends > SENDS_BY_OWN_WAY && !flow.takes_detour(now) {
-            flow.detour_until = Some(now + DETOUR);
-        }
         number
     }
 
