@@ -116,3 +116,24 @@ pub fn settle(workers: &mut [Worker], patience: Duration) {
         assert!(begun.elapsed() < patience, "{under_way} messages are under way after {patience:?}");
     }
 }
+
+/// Drives the shards of two nodes until no message is under way and nothing has come for a while: the last
+/// acknowledgements included.
+///
+/// # Panics
+/// When that does not happen within `patience`.
+pub fn settle_both(a: &mut [Worker], b: &mut [Worker], patience: Duration) {
+    const QUIET: Duration = Duration::from_millis(100);
+    let begun = Instant::now();
+    let mut quiet_since = begun;
+    while quiet_since.elapsed() < QUIET {
+        let workers = a.iter_mut().chain(b.iter_mut());
+        let (busy, under_way) = workers.fold((false, 0), |(busy, under_way), worker| {
+            (worker.progress() | busy, under_way + worker.shard().usage().messages)
+        });
+        if busy || under_way != 0 {
+            quiet_since = Instant::now();
+        }
+        assert!(begun.elapsed() < patience, "{under_way} messages are under way after {patience:?}");
+    }
+}

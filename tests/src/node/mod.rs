@@ -26,7 +26,7 @@ use lnet_wire::steer::{Policy, Spread};
 use lnet_wire::{Nid, ProcessId};
 
 pub use account::Account;
-pub use drive::{By, Driven, settle, stop_all};
+pub use drive::{By, Driven, settle, settle_both, stop_all};
 pub use flood::{FLOOD_PORTALS, Flood, Flooded, Flooder};
 pub use plan::{Kind, Operation, Plan, WINDOW};
 pub use puts::{PINNED_PORTALS, PUT_BYTES, Putter, Receiver, descriptor, entry};

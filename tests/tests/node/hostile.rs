@@ -12,7 +12,7 @@ use lnet_tests::netns::{Namespace, Netns, Wiring, enter, ip, wait_until};
 use lnet_tests::node::message::{HOSTILE_BIT, Message, OVERHEAD_BYTES, seal};
 use lnet_tests::node::{
     Account, By, FLOOD_PORTALS, Flood, Flooded, Flooder, Stranger, config, nid_v4, nid_v6, process, settle,
-    start, stop_all,
+    settle_both, start, stop_all,
 };
 use lnet_user::lnd::xdp::XdpDrop;
 use lnet_user::node::{NiConfig, Node, NodeConfig};
@@ -54,8 +54,8 @@ impl Victim {
         let interface = &netns.a().interface().name;
         let nis =
             vec![NiConfig::new(nid, interface), NiConfig::new(nid_v6(netns.a().interface()), interface)];
-        // Strangers are remembered for the whole of a test.
-        let config = NodeConfig { nis, lnd_timeout: 4 * PATIENCE, ..config(netns.a(), nid) };
+        // Strangers are remembered for the whole of a test, and what they do not acknowledge ends in time.
+        let config = NodeConfig { nis, lnd_timeout: PATIENCE / 3 * 2, ..config(netns.a(), nid) };
         let (node, workers) = start(netns.a(), &config);
         Self { netns, node, workers, nid, peer }
     }
@@ -417,8 +417,7 @@ fn a_good_peer_goes_on_among_hostile_datagrams() {
         flooder.give_up(worker);
     }
     let (mut workers, _) = stop_all(flooded);
-    settle(&mut peer_workers, PATIENCE);
-    settle(&mut workers, PATIENCE);
+    settle_both(&mut peer_workers, &mut workers, PATIENCE);
     let account = Account::of(&victim.node, &workers);
     account.check();
     wait_until_seen(victim.netns.b(), unseen, &victim.node, &workers);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lnet_tests::netns::{Namespace, Netns, Wiring, enter};
 use lnet_tests::node::{
-    By, Flood, Flooded, Flooder, config, losses, nid_v4, process, settle, start, stop_all,
+    By, Flood, Flooded, Flooder, config, losses, nid_v4, process, settle_both, start, stop_all,
 };
 use lnet_user::node::{NodeConfig, XdpMode};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, sockopt};
@@ -123,8 +123,7 @@ fn others_go_on(mode: XdpMode) {
     }
     let (mut source_workers, _) = stop_all(flooders);
     let (mut target_workers, _) = stop_all(flooded);
-    settle(&mut source_workers, PATIENCE);
-    settle(&mut target_workers, PATIENCE);
+    settle_both(&mut source_workers, &mut target_workers, PATIENCE);
     assert_eq!((losses(&source_workers), losses(&target_workers)), (vec![], vec![]));
     let reasons = target.xdp_frames().unwrap().reasons;
     assert!(reasons["not_udp"] > 20 && reasons["not_ours"] >= 7 && reasons["not_ip"] > 0, "{reasons:?}");

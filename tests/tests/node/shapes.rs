@@ -10,7 +10,7 @@ use lnet_core::shard::PutRequest;
 use lnet_tests::netns::{Netns, Wiring, wait_until};
 use lnet_tests::node::{
     Account, By, Driven, Flood, Flooded, Flooder, Plan, Sink, Source, config, losses, nid_v4, policies,
-    process, settle, start, stop_all,
+    process, settle_both, start, stop_all,
 };
 use lnet_user::memory::Buffer;
 use lnet_user::node::{NiConfig, NodeConfig};
@@ -46,8 +46,7 @@ fn flood(queues: u16, source_shards: u8, target_shards: u8, count: u64) {
     }
     let (mut source_workers, _) = stop_all(flooders);
     let (mut target_workers, _) = stop_all(flooded);
-    settle(&mut source_workers, PATIENCE);
-    settle(&mut target_workers, PATIENCE);
+    settle_both(&mut source_workers, &mut target_workers, PATIENCE);
     assert_eq!((losses(&source_workers), losses(&target_workers)), (vec![], vec![]));
     assert_eq!((flood.acked(), flood.arrived()), (count, count));
     let frames = target.xdp_frames().unwrap();
@@ -138,8 +137,7 @@ fn misdirected_frames_are_handed_over() {
     }
     let (mut source_workers, _) = stop_all(sources);
     let (mut target_workers, _) = stop_all(sinks);
-    settle(&mut source_workers, PATIENCE);
-    settle(&mut target_workers, PATIENCE);
+    settle_both(&mut source_workers, &mut target_workers, PATIENCE);
     let lost = losses(&target_workers);
     let (arrived, ended) = (plan.arrived(), plan.ended());
     let account = Account::of(&target, &target_workers);

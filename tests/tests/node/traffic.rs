@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lnet_tests::netns::{Netns, Wiring};
 use lnet_tests::node::{
-    By, Driven, Plan, Sink, Source, config, losses, nid_v4, nid_v6, process, settle, start, stop_all,
+    By, Driven, Plan, Sink, Source, config, losses, nid_v4, nid_v6, process, settle_both, start, stop_all,
 };
 use lnet_user::node::{Node, NodeConfig, NodeMode, XdpMode};
 use lnet_user::runtime::Worker;
@@ -66,8 +66,7 @@ pub(crate) fn carry_out_over(
     }
     let (mut source_workers, _) = stop_all(sources);
     let (mut target_workers, sinks) = stop_all(sinks);
-    settle(&mut source_workers, PATIENCE);
-    settle(&mut target_workers, PATIENCE);
+    settle_both(&mut source_workers, &mut target_workers, PATIENCE);
     let all = plan.operations.len();
     let losses = [&source_workers, &target_workers].map(|workers| {
         let mut losses = losses(workers);

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use lnet_tests::netns::{Netns, Wiring, ip, wait_until};
 use lnet_tests::node::message::Message;
 use lnet_tests::node::{
-    Account, By, Driven, Flood, Flooded, Flooder, Plan, Stranger, config, losses, nid_v4, process, settle,
-    start, stop_all,
+    Account, By, Driven, Flood, Flooded, Flooder, Plan, Stranger, config, losses, nid_v4, process,
+    settle_both, start, stop_all,
 };
 use lnet_user::node::Node;
 use lnet_user::runtime::Worker;
@@ -77,8 +77,7 @@ fn a_target_that_vanishes_and_comes_back() {
     all_ended(&flood);
     let (mut source_workers, _) = stop_all(sources);
     let (mut target_workers, _) = stop_all(second);
-    settle(&mut source_workers, PATIENCE);
-    settle(&mut target_workers, PATIENCE);
+    settle_both(&mut source_workers, &mut target_workers, PATIENCE);
     let usage = source_workers.iter().map(|worker| worker.shard().usage());
     assert!(usage.clone().all(|usage| (usage.memory_descs, usage.messages) == (0, 0)), "{usage:?}");
 }
@@ -103,8 +102,7 @@ fn frames_that_are_dropped_come_again() {
     wait_until("every Put has ended", 2 * PATIENCE, || flood.acked() + flood.failed() == COUNT);
     let (mut source_workers, _) = stop_all(sources);
     let (mut target_workers, _) = stop_all(targets);
-    settle(&mut source_workers, PATIENCE);
-    settle(&mut target_workers, PATIENCE);
+    settle_both(&mut source_workers, &mut target_workers, PATIENCE);
     assert_eq!((losses(&source_workers), losses(&target_workers)), (vec![], vec![]));
     assert_eq!((flood.acked(), flood.arrived(), flood.failed()), (COUNT, COUNT, 0));
     let accounts = [Account::of(&source, &source_workers), Account::of(&target, &target_workers)];
@@ -146,8 +144,7 @@ impl Suffering {
         all_ended(&self.flood);
         let (mut sources, _) = stop_all(self.sources);
         let (mut targets, _) = stop_all(self.targets);
-        settle(&mut sources, PATIENCE);
-        settle(&mut targets, PATIENCE);
+        settle_both(&mut sources, &mut targets, PATIENCE);
         for worker in &sources {
             let usage = worker.shard().usage();
             assert_eq!((usage.memory_descs, usage.events, usage.messages), (0, 0, 0), "{usage:?}");

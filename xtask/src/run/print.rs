@@ -133,9 +133,10 @@ mod tests {
         let mut outcome = outcome(&options);
         outcome.target.drops = [("crc".to_owned(), 1)].into();
         outcome.target.rings = [("rx_dropped".to_owned(), 2), ("rx_fill_ring_empty".to_owned(), 9)].into();
+        outcome.target.recovery = [("frames resent".to_owned(), 5), ("probes".to_owned(), 0)].into();
         outcome.verdict.failures.clear();
         let expected = "\
-10.211.0.1@xdp -> 10.211.0.2@xdp: 4000 Puts of 0 to 1312 bytes, mtu 1500, XDP mode native -> generic
+10.211.0.1@xdp -> 10.211.0.2@xdp: 4000 Puts of 0 to 16384 bytes, mtu 1500, XDP mode native -> generic
 
 latency         p50  p90  p99  p99.9     max
 --------------------------------------------
@@ -160,6 +161,11 @@ ip_options                0       4
 not_ip                    3       5
 total                     3       9
 
+loss recovery  initiator  target
+--------------------------------
+frames resent          0       5
+total                  0       5
+
 dropped           initiator  target
 -----------------------------------
 crc                       0       1
@@ -179,7 +185,10 @@ The run holds.
         outcome.target.reasons.clear();
         let text = render(&outcome);
         assert!(text.contains("4000 Puts of 0 bytes"), "{text}");
-        assert!(text.contains("\n\npassed up by XDP: none\n\ndropped: none\n"), "{text}");
+        assert!(
+            text.contains("\n\npassed up by XDP: none\n\nloss recovery: none\n\ndropped: none\n"),
+            "{text}"
+        );
         // One Put is lost, and nothing explains it.
         assert!(!text.contains("holds"), "{text}");
     }
