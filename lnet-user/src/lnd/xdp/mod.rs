@@ -182,6 +182,8 @@ pub struct XdpLnd {
     held: Held,
     /// Whether the transfer protocol may want packets that were kept.
     replay_due: bool,
+    /// Whether the last turn found nothing to do.
+    was_idle: bool,
     faults: Faults,
     counters: XdpCounters,
     /// Scratch: empty between calls.
@@ -275,6 +277,7 @@ impl XdpLnd {
             parked_full: false,
             ask_again_at: None,
             replay_due: false,
+            was_idle: true,
             counters: XdpCounters::default(),
         };
         lnd.refill(true);
@@ -401,10 +404,8 @@ impl Lnd for XdpLnd {
         let mut progress = Progress::default();
         let parcels = self.take_parcels(now, budget, up, memory);
         progress.completed = self.take_completions(budget);
-        for lane_index in 0..self.lanes.len() {
-            progress.received += self.receive(now, lane_index, budget, up, memory);
-        }
-        self.refill(progress == Progress::default() && parcels == 0);
+        let idle = self.was_idle;
+        self.refill(idle);
         self.xfer.handle_timeout(now, up);
         self.follow_neighbours(now);
         self.follow_devices(now, up);
@@ -413,6 +414,11 @@ impl Lnd for XdpLnd {
         while let Some((tx, status)) = self.ended.pop_front() {
             up.sent(now, tx, status);
         }
+        // Last, so that nothing stands between what has arrived and the application.
+        for lane_index in 0..self.lanes.len() {
+            progress.received += self.receive(now, lane_index, budget, up, memory);
+        }
+        self.was_idle = progress == Progress::default();
         progress
     }
 
