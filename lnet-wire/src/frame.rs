@@ -135,6 +135,8 @@ pub enum Kind {
     Ping = 9,
     /// The sender has a parked message no longer.
     Gone = 10,
+    /// The receiver knows nothing of a parked message.
+    Lost = 11,
 }
 
 impl Kind {
@@ -150,6 +152,7 @@ impl Kind {
             8 => Self::Discard,
             9 => Self::Ping,
             10 => Self::Gone,
+            11 => Self::Lost,
             _ => return None,
         })
     }
@@ -206,7 +209,7 @@ impl fmt::Display for FrameError {
             Self::Truncated => formatter.write_str("ends within its headers"),
             Self::Magic(magic) => write!(formatter, "frame magic 0x{magic:08x}, expected 0x{MAGIC:08x}"),
             Self::Version(version) => write!(formatter, "frame version {version}, expected {VERSION}"),
-            Self::Kind(kind) => write!(formatter, "frame kind {kind}, expected 1 to {}", Kind::Gone as u8),
+            Self::Kind(kind) => write!(formatter, "frame kind {kind}, expected 1 to {}", Kind::Lost as u8),
             Self::MessageType(value) => write!(formatter, "message type {value}, expected 0 to 3"),
             Self::Portal(portal) => {
                 write!(formatter, "portal {portal}, expected one below {PORTALS}, or 0 in an ACK or REPLY")

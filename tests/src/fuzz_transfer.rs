@@ -340,6 +340,7 @@ impl Scene {
             Kind::Discard,
             Kind::Ping,
             Kind::Gone,
+            Kind::Lost,
         ];
         let kind = kinds[usize::from(bytes[1]) % kinds.len()];
         let wild = |bit: u8| bytes[2] >> bit & 1 != 0;

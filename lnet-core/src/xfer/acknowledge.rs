@@ -81,6 +81,7 @@ impl Xfer {
         }
         self.watch_losses(slot);
         self.go_on(slot);
+        self.go_on_with_records();
     }
 
     /// Records that counted as lost, and wait to be sent again, may have arrived after all. How many frames.
@@ -124,6 +125,22 @@ impl Xfer {
     pub(super) fn go_on(&mut self, slot: u32) {
         if self.flows[slot].has_more() {
             self.make_ready(slot);
+        }
+    }
+
+    /// Lets all flows go on when one had stopped for want of a record, and some are free again.
+    #[inline]
+    fn go_on_with_records(&mut self) {
+        let few = (self.records.capacity() - self.records_kept) / 8;
+        if self.short_of_records
+            && self.records.used_count() + self.records_kept + few < self.records.capacity()
+        {
+            self.short_of_records = false;
+            for flow in 0..self.flows.capacity() {
+                if self.flows.get(flow).is_some() {
+                    self.go_on(flow);
+                }
+            }
         }
     }
 
@@ -219,6 +236,7 @@ impl Xfer {
         }
         let message = self.messages.remove(slot);
         self.contacts.release(message.contact);
+        self.go_on_with_records();
         up.sent(now, message.transmit.tx, status);
     }
 }

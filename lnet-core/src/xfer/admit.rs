@@ -30,8 +30,13 @@ impl Xfer {
                 self.reply(Reply::Reset { ni, nid, shard: transfer.shard, session: transfer.session });
                 return Err(XferDrop::UnknownSession);
             }
-            if known != NONE && session::is_newer(transfer.session, self.inflows[known].token) {
-                self.inflows[known].token = transfer.session;
+            if let Some(former) = self.inflows.get(known).map(|inflow| inflow.token) {
+                // Of two that are fresh the newer; else the fresh one, however far the counts of time are apart.
+                let aged =
+                    self.tokens.worth(now, transfer.incarnation, transfer.shard, former) != Worth::Fresh;
+                if session::is_newer(transfer.session, former) || (aged && worth == Worth::Fresh) {
+                    self.inflows[known].token = transfer.session;
+                }
             }
         }
         let slot = if known == NONE { self.new_inflow(now, frame)? } else { known };

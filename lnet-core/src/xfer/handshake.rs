@@ -72,7 +72,8 @@ impl Xfer {
         self.contacts.answered(contact);
         let entry = &mut self.peers.slab[peer];
         // Answers to questions by several ways may overtake each other.
-        let former_token = entry.session.as_ref().map(|session| session.token);
+        let later = entry.session.as_ref().filter(|session| session.since > asking.asked_at);
+        let former_token = later.map(|session| session.token);
         let token = frame.transfer.session;
         entry.session = Some(Session {
             token: former_token.filter(|former| !session::is_newer(token, *former)).unwrap_or(token),

@@ -105,6 +105,8 @@ pub(super) struct Arriving {
     /// Its map of what has arrived, or [`NONE`] while it has arrived in one piece or not at all.
     pub(super) map: u32,
     pub(super) missing_bytes: u32,
+    /// Whether its sender is still to be asked for it.
+    pub(super) pull_owed: bool,
     /// When something of it came last.
     pub(super) touched_at: Instant,
     pub(super) by_inflow: Link,
@@ -158,6 +160,7 @@ impl Arrivals {
             phase: Phase::Delayed,
             map: NONE,
             missing_bytes: total_bytes,
+            pull_owed: false,
             touched_at: now,
             by_inflow: Link::UNLINKED,
             bucket,

@@ -233,11 +233,13 @@ impl Xfer {
             }
             let room = self.room_bytes(now, flow_slot, message, offset, length)?;
             if room < length && !self.split(flow_slot, pending, room) {
+                self.short_of_records = true;
                 return None;
             }
             return self.message_frame(now, flow_slot, pending, token);
         }
         if self.records.used_count() + self.records_kept >= self.records.capacity() {
+            self.short_of_records = true;
             return None;
         }
         let message = self.next_message(now, flow_slot)?;

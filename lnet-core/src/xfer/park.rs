@@ -13,7 +13,7 @@ use alloc::collections::VecDeque;
 use lnet_wire::frame::Kind;
 
 use super::inflow::{Inflow, Phase};
-use super::message::Stage;
+use super::message::{Outbound, Stage};
 use super::record::Cargo;
 use super::state::Xfer;
 use super::{HoldId, Replay};
@@ -161,7 +161,7 @@ impl Xfer {
             (inflow.peer, inflow.shard, inflow.address)
         };
         let Some(flow) = self.flow_to(now, peer, shard) else { return false };
-        if self.peers.slab[peer].session.is_none() {
+        if self.peers.slab[peer].session.is_none() || self.peers.slab[peer].renewing {
             let Some(contact) = self.contacts.acquire(ni, &nid) else { return false };
             let known = &mut self.contacts.slab[contact].peer;
             *known = if *known == NONE { peer } else { *known };
@@ -199,12 +199,19 @@ impl Xfer {
             (Phase::Parked, Verdict::Deliver(span)) => {
                 self.arrivals.slab[slot].phase = Phase::Pulled(span);
                 self.arrivals.slab[slot].touched_at = now;
-                self.notify(now, inflow, Kind::Pull, id, self.ticket(slot));
                 self.counters.messages_pulled += 1;
+                self.pull(now, slot);
             }
             (Phase::Parked, Verdict::Drop) => self.dismiss(now, slot),
             (phase, verdict) => panic!("{rx:?} is {phase:?}, and {verdict:?} comes"),
         }
+    }
+
+    /// Has the sender of a parked message send it. What cannot be said now is said later.
+    pub(super) fn pull(&mut self, now: Instant, slot: u32) {
+        let (inflow, id) = (self.arrivals.slab[slot].inflow, self.arrivals.slab[slot].id);
+        let said = self.notify(now, inflow, Kind::Pull, id, self.ticket(slot));
+        self.arrivals.slab[slot].pull_owed = !said;
     }
 
     /// Lets go of a parked message, and tells its sender.
@@ -226,65 +233,102 @@ impl Xfer {
         up: &mut impl Uplink,
     ) {
         let Inflow { peer, shard, .. } = self.inflows[inflow];
-        let in_list = |xfer: &Self, mut at: u32, wanted: fn(u64, Option<u32>, u64, u32) -> bool| {
-            while at != NONE {
-                let message = &xfer.messages[at];
-                // Other shards of the peer may have given the same ticket.
-                if message.shard == shard && wanted(message.id, message.ticket, id, ticket) {
-                    return Some(at);
-                }
-                at = if message.stage == Stage::Parked {
-                    List::<super::message::Queued>::next(&xfer.messages, at)
-                } else {
-                    List::<super::message::Unfinished>::next(&xfer.messages, at)
-                };
-            }
-            None
-        };
-        let by_ticket = |_: u64, its: Option<u32>, _: u64, ticket: u32| its == Some(ticket);
-        let by_id = |its: u64, _: Option<u32>, id: u64, _: u32| its == id;
-        let first_unfinished = self.peers.slab[peer].unfinished.first();
-        let first_parked = self.peers.slab[peer].parked.first();
-        let parked = in_list(self, first_parked, by_ticket);
+        let parked = self.parked_message(peer, shard, id, ticket);
         match kind {
             Kind::Parked => {
-                if let Some(message) = in_list(self, first_unfinished, by_id) {
+                if let Some(message) = self.unfinished_message(peer, shard, |its| its.id == id) {
                     self.set_aside(now, message, ticket);
-                } else if parked.is_none() && in_list(self, first_unfinished, by_ticket).is_none() {
+                } else if parked.is_none() && self.pulled_message(peer, shard, ticket).is_none() {
                     self.notify(now, inflow, Kind::Gone, id, ticket);
                 }
             }
             Kind::Pull => {
                 // It may overtake the word that the message was parked.
-                let unaware = parked.is_none().then(|| in_list(self, first_unfinished, by_id)).flatten();
+                let unaware = self.unfinished_message(peer, shard, |its| its.id == id);
+                let unaware = unaware.filter(|_| parked.is_none());
                 if let Some(message) = unaware {
                     self.set_aside(now, message, ticket);
                 }
                 if let Some(message) = parked.or(unaware) {
                     self.send_again(now, message);
-                } else if in_list(self, first_unfinished, by_ticket).is_none() {
+                } else if self.pulled_message(peer, shard, ticket).is_none() {
                     self.notify(now, inflow, Kind::Gone, id, ticket);
                 }
             }
             Kind::Discard => {
-                if let Some(message) = parked.or_else(|| in_list(self, first_unfinished, by_id)) {
+                let unaware = || self.unfinished_message(peer, shard, |its| its.id == id);
+                if let Some(message) = parked.or_else(unaware) {
                     self.finish(now, message, Status::Ok, up);
                 }
             }
             Kind::Gone => {
                 if let Some(slot) = self.ticket_holder(inflow, ticket)
+                    && self.arrivals.slab[slot].id == id
                     && matches!(self.arrivals.slab[slot].phase, Phase::Parked | Phase::Pulled(_))
                 {
                     self.abandon(now, slot, Cause::Timeout, up);
                 }
             }
             Kind::Ping => {
-                if self.ticket_holder(inflow, ticket).is_none() {
-                    self.notify(now, inflow, Kind::Discard, id, ticket);
+                if self.ticket_holder(inflow, ticket).is_none() && !self.is_telling(peer, shard, ticket) {
+                    self.notify(now, inflow, Kind::Lost, id, ticket);
+                }
+            }
+            Kind::Lost => {
+                // The answer to a question that was overtaken has the id from before the message was pulled.
+                let its = |message: &Outbound| message.ticket == Some(ticket) && message.id == id;
+                let pulled = || self.unfinished_message(peer, shard, its);
+                if let Some(message) = parked.or_else(pulled) {
+                    self.finish(now, message, Status::Unknown(Cause::Timeout), up);
                 }
             }
             kind => unreachable!("{kind:?} is no notice"),
         }
+    }
+
+    /// Whether a shard of a peer may not have heard yet what became of a message that it asks after.
+    fn is_telling(&self, peer: u32, shard: u8, asked: u32) -> bool {
+        let Some(flow) = self.flows.get(self.peers.slab[peer].flows[usize::from(shard)]) else {
+            return false;
+        };
+        [flow.outstanding.first(), flow.pending.first()].into_iter().any(|mut at| {
+            while let Some(record) = self.records.get(at) {
+                if matches!(record.cargo, Cargo::Notice { kind: Kind::Discard, ticket, .. } if ticket == asked) {
+                    return true;
+                }
+                at = List::next(&self.records, at);
+            }
+            false
+        })
+    }
+
+    /// The message that a shard of a peer has parked under this id and ticket.
+    fn parked_message(&self, peer: u32, shard: u8, id: u64, ticket: u32) -> Option<u32> {
+        let mut at = self.peers.slab[peer].parked.first();
+        while let Some(message) = self.messages.get(at) {
+            // Other shards of the peer may have given the same ticket.
+            if message.ticket == Some(ticket) && message.id == id && message.shard == shard {
+                return Some(at);
+            }
+            at = List::<super::message::Queued>::next(&self.messages, at);
+        }
+        None
+    }
+
+    /// The message that goes to a shard of a peer again for its ticket.
+    fn pulled_message(&self, peer: u32, shard: u8, ticket: u32) -> Option<u32> {
+        self.unfinished_message(peer, shard, |message| message.ticket == Some(ticket))
+    }
+
+    fn unfinished_message(&self, peer: u32, shard: u8, wanted: impl Fn(&Outbound) -> bool) -> Option<u32> {
+        let mut at = self.peers.slab[peer].unfinished.first();
+        while let Some(message) = self.messages.get(at) {
+            if message.shard == shard && wanted(message) {
+                return Some(at);
+            }
+            at = List::<super::message::Unfinished>::next(&self.messages, at);
+        }
+        None
     }
 
     /// Keeps a message that its receiver has parked.

@@ -1,7 +1,7 @@
 //! The receiving side: (parts of) messages and where they go.
 
 use lnet_wire::Header;
-use lnet_wire::frame::FRAGMENT_UNIT_BYTES;
+use lnet_wire::frame::{FRAGMENT_UNIT_BYTES, Kind};
 
 use super::Action;
 use super::inflow::Phase;
@@ -179,8 +179,9 @@ impl Xfer {
         });
         let Some((slot, span)) = pulled else {
             // What was to take it is gone.
-            self.inflows[inflow].window.mark(part.id);
-            self.note_part(now, inflow, part, true);
+            if part.offset == 0 {
+                self.notify(now, inflow, Kind::Lost, part.id, ticket);
+            }
             return Err(XferDrop::UnknownTicket);
         };
         self.arrivals.rename(slot, part.id);

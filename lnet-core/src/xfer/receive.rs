@@ -43,7 +43,7 @@ impl Xfer {
             Kind::Welcome => self.welcome(now, frame, up),
             Kind::Reset => self.reset(now, frame, up),
             Kind::Ack => self.lone_ack(now, frame, up),
-            Kind::Data | Kind::Parked | Kind::Pull | Kind::Discard | Kind::Ping | Kind::Gone => {
+            Kind::Data | Kind::Parked | Kind::Pull | Kind::Discard | Kind::Ping | Kind::Gone | Kind::Lost => {
                 self.numbered(now, frame, up)
             }
         };
@@ -142,6 +142,10 @@ impl Xfer {
         }
         let id = frame.header.key.message_id;
         if frame.header.kind != Kind::Data {
+            if self.inflows[inflow].frames.is_some_and(|frames| frames.has_forgotten(transfer.number)) {
+                // It may have been here, and no window remembers words.
+                return Err(XferDrop::Duplicate);
+            }
             let ticket = transfer.ticket.ok_or(XferDrop::Malformed)?;
             self.noticed(now, inflow, frame.header.kind, id, ticket, up);
             self.note_frame(now, inflow, transfer.number, transfer.ack_now);

@@ -56,6 +56,8 @@ pub struct Xfer {
     pub(super) flows: Slab<Flow>,
     pub(super) ready: List<Ready>,
     pub(super) busy_flows: List<Busy>,
+    /// Whether a flow has stopped because no record was free.
+    pub(super) short_of_records: bool,
     /// Whether messages wait in a contact that has a session, for an id or a flow.
     pub(super) starved: bool,
 
@@ -120,6 +122,7 @@ impl Xfer {
             flows: Slab::new(limits.flows),
             ready: List::new(),
             busy_flows: List::new(),
+            short_of_records: false,
             starved: false,
             inflows: Slab::new(limits.flows),
             inflows_per_address: (room / 8).max(SHARDS_MAX).min(room / 2),

@@ -97,6 +97,10 @@ impl Xfer {
                     self.set_timer(asking.next_at);
                 }
             } else {
+                // Whoever needs a session asks again.
+                if self.peers.slab.get(peer).is_some() {
+                    self.peers.slab[peer].renewing = false;
+                }
                 self.contacts.answered(at);
             }
             at = next;
@@ -228,6 +232,10 @@ impl Xfer {
         if self.arrivals.slab.used_count() != 0 {
             for slot in 0..self.arrivals.slab.capacity() {
                 let Some(arriving) = self.arrivals.slab.get(slot) else { continue };
+                if arriving.pull_owed {
+                    self.pull(now, slot);
+                }
+                let arriving = &self.arrivals.slab[slot];
                 let moves = matches!(arriving.phase, Phase::Receiving(_) | Phase::Pulled(_));
                 if moves && now - arriving.touched_at > self.times.message {
                     self.abandon(now, slot, Cause::Timeout, up);

@@ -117,6 +117,12 @@ impl FramesSeen {
         }
     }
 
+    /// Whether a frame is so old that nothing is known of it.
+    pub(super) const fn has_forgotten(&self, number: u32) -> bool {
+        let distance = self.highest.wrapping_sub(number);
+        distance > 64 && distance < 1 << 31
+    }
+
     /// Remembers a frame, if it is not too far below the highest; says whether some before it is missing.
     #[inline]
     pub(super) const fn insert(&mut self, number: u32) -> bool {

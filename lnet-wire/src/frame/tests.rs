@@ -65,7 +65,7 @@ fn each_field_is_checked() {
     check(VERSION_OFFSET, 0, FrameError::Version(0));
     check(VERSION_OFFSET, 2, FrameError::Version(2));
     check(KIND_OFFSET, 0, FrameError::Kind(0));
-    check(KIND_OFFSET, 11, FrameError::Kind(11));
+    check(KIND_OFFSET, 12, FrameError::Kind(12));
     // Only data has a type.
     check(KIND_OFFSET, 2, FrameError::MessageType(1));
     check(TYPE_OFFSET, 4, FrameError::MessageType(4));
@@ -137,6 +137,7 @@ fn lengths_of_bundles_and_other_kinds() {
         (Kind::Discard, 0),
         (Kind::Ping, 0),
         (Kind::Gone, 0),
+        (Kind::Lost, 0),
     ] {
         let frame = FrameHeader::other(kind, 1, 7);
         check(&frame, FRAME_HEADER_BYTES + body, Ok(()));
@@ -157,7 +158,7 @@ fn errors_name_the_values() {
         (FrameError::Truncated, "within its headers"),
         (FrameError::Magic(7), "0x00000007, expected 0x58444e4c"),
         (FrameError::Version(7), "version 7, expected 1"),
-        (FrameError::Kind(7), "kind 7, expected 1 to 10"),
+        (FrameError::Kind(7), "kind 7, expected 1 to 11"),
         (FrameError::MessageType(7), "type 7, expected 0 to 3"),
         (FrameError::Portal(77), "portal 77, expected one below 64"),
         (FrameError::Length, "1048576"),

@@ -248,7 +248,7 @@ fn frame_errors_become_reasons() {
     for (offset, byte, reason) in [
         (0, 0, Reason::BadMagic),
         (VERSION_OFFSET, 9, Reason::BadVersion),
-        (KIND_OFFSET, 11, Reason::BadVersion),
+        (KIND_OFFSET, 12, Reason::BadVersion),
         (TYPE_OFFSET, 4, Reason::BadType),
         (PORTAL_OFFSET, 64, Reason::BadPortal),
         (crate::frame::TOTAL_LENGTH_OFFSET, 1, Reason::BadLength),

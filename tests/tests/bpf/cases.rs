@@ -208,7 +208,7 @@ fn frames_meet_the_verdict_that_is_written_here() {
         ("no room for the LNet header", put_with(&[(39, 191)]), Up(Reason::BadLength)),
         ("magic", put_with(&[(42, b'M')]), Up(Reason::BadMagic)),
         ("version", put_with(&[(46, 2)]), Up(Reason::BadVersion)),
-        ("kind", put_with(&[(47, 11)]), Up(Reason::BadVersion)),
+        ("kind", put_with(&[(47, 12)]), Up(Reason::BadVersion)),
         ("type HELLO", put_with(&[(48, 4)]), Up(Reason::BadType)),
         ("portal 64", put_with(&[(49, 64)]), Up(Reason::BadPortal)),
         ("ACK with a portal", put_with(&[(48, 0)]), Up(Reason::BadPortal)),

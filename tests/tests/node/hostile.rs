@@ -125,7 +125,7 @@ fn broken(victim: &Victim, stranger: &mut Stranger) -> Vec<(String, Vec<u8>)> {
     for offset in 0..4 {
         add(Reason::BadMagic.name(), with_byte(&good, offset, 0));
     }
-    for value in [0, 11, 255] {
+    for value in [0, 12, 255] {
         add(Reason::BadVersion.name(), with_byte(&good, frame::VERSION_OFFSET, value));
         add(Reason::BadVersion.name(), with_byte(&good, frame::KIND_OFFSET, value));
     }

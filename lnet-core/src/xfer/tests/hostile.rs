@@ -128,7 +128,7 @@ fn words_about_messages_that_do_not_exist_are_answered_and_change_nothing() {
     let data = network.log.iter().find(|frame| frame.header.kind == Kind::Data).unwrap().clone();
     drop(log);
     for (step, kind) in
-        [Kind::Parked, Kind::Pull, Kind::Discard, Kind::Ping, Kind::Gone].into_iter().enumerate()
+        [Kind::Parked, Kind::Pull, Kind::Discard, Kind::Ping, Kind::Gone, Kind::Lost].into_iter().enumerate()
     {
         let mut forged = data.clone();
         forged.header = FrameHeader::other(kind, 0, 12345);

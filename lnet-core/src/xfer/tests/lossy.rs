@@ -296,3 +296,21 @@ fn bulk_goes_around_a_rail_that_dies_under_it() {
     network.run(SECOND);
     network.assert_all_arrived(0, 1, 22);
 }
+
+#[test]
+fn a_flow_that_found_no_record_goes_on_when_others_end() {
+    let mut network = pair(1, (1, 2));
+    let to = network.nodes[1].nids[0];
+    // Of two flows the first takes all records there are, while nothing of it is acknowledged.
+    put_many(&mut network, 1, &[10]);
+    network.run(SECOND / 10);
+    network.stalled = Some(1);
+    let now = network.now;
+    for number in 1..200 {
+        network.nodes[0].put(now, &to, 0, ROTOR, number, 1 << 16);
+    }
+    network.run(SECOND / 1000);
+    network.stalled = None;
+    network.run(SECOND);
+    network.assert_all_arrived(0, 1, 200);
+}

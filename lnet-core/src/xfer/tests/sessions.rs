@@ -219,3 +219,18 @@ fn one_address_cannot_take_the_room_of_all() {
     network.run(SECOND / 100);
     assert_eq!(network.nodes[2].sent(), [(0, Status::Ok)]);
 }
+
+/// The count of time in tokens goes round in thirteen days.
+#[test]
+fn a_session_of_a_week_is_renewed_like_any_other() {
+    let mut network = network();
+    put(&mut network, 0, 10);
+    network.run(SECOND / 10);
+    for number in 1..6 {
+        network.now = crate::time::Instant(network.now.0 + 3_u64 * 24 * 3600 * 1_000_000_000);
+        network.run(SECOND);
+        put(&mut network, number, 10);
+        network.run(SECOND);
+        network.assert_all_arrived(0, 1, number + 1);
+    }
+}
