@@ -70,7 +70,8 @@ impl Xfer {
             Some(peer) => peer,
             None => self.new_peer(now, transfer.incarnation, address).ok_or(XferDrop::PeersFull)?,
         };
-        let inflow = Inflow::new(peer, transfer.shard, transfer.session, address, now);
+        let Some(window) = self.windows.pop() else { unreachable!("there is one for each inflow") };
+        let inflow = Inflow::new((peer, transfer.shard), transfer.session, window, address, now);
         let Ok(slot) = self.inflows.insert(inflow) else { unreachable!("there was room") };
         self.peers.slab[peer].inflows[usize::from(transfer.shard)] = slot;
         self.recent.push_back(&mut self.inflows, slot);

@@ -205,7 +205,8 @@ impl Xfer {
         }
         self.recent.remove(&mut self.inflows, slot);
         let (peer, shard) = (self.inflows[slot].peer, self.inflows[slot].shard);
-        self.inflows.vacate(slot);
+        let inflow = self.inflows.remove(slot);
+        self.windows.push(inflow.window);
         self.peers.slab[peer].inflows[usize::from(shard)] = NONE;
     }
 }

@@ -44,6 +44,9 @@ pub(super) struct Inflow {
     pub(super) address: (NiId, Nid),
     pub(super) seen_at: Instant,
     pub(super) arriving: List<OfInflow>,
+    /// How many these are, and how many of them have a map.
+    pub(super) arriving_count: u32,
+    pub(super) partial_count: u32,
     /// Whether it is in the list of those that have received of late.
     pub(super) is_busy: bool,
     pub(super) busy: Link,
@@ -62,12 +65,18 @@ node!(Inflow, Acks, acks);
 node!(Inflow, Recent, recent);
 
 impl Inflow {
-    pub(super) fn new(peer: u32, shard: u8, token: u64, address: (NiId, Nid), now: Instant) -> Self {
+    pub(super) fn new(
+        (peer, shard): (u32, u8),
+        token: u64,
+        window: Window,
+        address: (NiId, Nid),
+        now: Instant,
+    ) -> Self {
         Self {
             peer,
             shard,
             token,
-            window: Window::new(),
+            window,
             window_begun: false,
             frames: None,
             ack: AckDue::No,
@@ -75,6 +84,8 @@ impl Inflow {
             address,
             seen_at: now,
             arriving: List::new(),
+            arriving_count: 0,
+            partial_count: 0,
             is_busy: false,
             busy: Link::UNLINKED,
             acks: Link::UNLINKED,
@@ -213,6 +224,10 @@ impl UnitMaps {
 
     pub(super) fn used_count(&self) -> u32 {
         (self.maps.len() - self.free.len()) as u32
+    }
+
+    pub(super) const fn capacity(&self) -> u32 {
+        self.maps.len() as u32
     }
 
     pub(super) fn is_full(&self) -> bool {

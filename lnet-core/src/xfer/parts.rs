@@ -62,7 +62,7 @@ impl Xfer {
         };
         let whole = part.length == part.total;
         let slot = self.arrivals.slab.first_free().ok_or(XferDrop::IncomingFull)?;
-        if !whole && self.maps.is_full() {
+        if (!whole && self.maps.is_full()) || self.has_its_share(inflow, whole) {
             return Err(XferDrop::IncomingFull);
         }
         let rx = RxId(slot);
@@ -111,12 +111,31 @@ impl Xfer {
         Action::Done
     }
 
+    /// Whether the address of an inflow has all the room for messages that arrive that one may have: three
+    /// quarters, so that there is some for others.
+    fn has_its_share(&self, inflow: u32, whole: bool) -> bool {
+        let (slots, maps) = (self.arrivals.slab.capacity(), self.maps.capacity());
+        let slots_scarce = self.arrivals.slab.used_count() >= slots / 2;
+        let maps_scarce = !whole && self.maps.used_count() >= maps / 2;
+        if !slots_scarce && !maps_scarce {
+            return false;
+        }
+        let address = &self.inflows[inflow].address.1;
+        let its = (0..self.inflows.capacity()).filter_map(|slot| self.inflows.get(slot));
+        let its = its.filter(|inflow| inflow.address.1 == *address);
+        let (arriving, partial) = its.fold((0, 0), |(arriving, partial), inflow| {
+            (arriving + inflow.arriving_count, partial + inflow.partial_count)
+        });
+        (slots_scarce && arriving >= slots / 4 * 3) || (maps_scarce && partial >= maps / 4 * 3)
+    }
+
     /// Gives a message the slot that was promised to it.
     fn remember(&mut self, now: Instant, inflow: u32, part: &Part<'_>, phase: Phase) {
         let slot = self.arrivals.insert(now, inflow, part.id, part.total);
         let Some(slot) = slot else { unreachable!("a slot was free") };
         self.arrivals.slab[slot].phase = phase;
         self.inflows[inflow].arriving.push_back(&mut self.arrivals.slab, slot);
+        self.inflows[inflow].arriving_count += 1;
         self.schedule_sweep(now);
     }
 
@@ -203,6 +222,7 @@ impl Xfer {
         let &Part { offset, length, total, .. } = part;
         if length != total && self.arrivals.slab[slot].map == NONE {
             self.arrivals.slab[slot].map = self.maps.take().ok_or(XferDrop::IncomingFull)?;
+            self.inflows[inflow].partial_count += 1;
         }
         let map = self.arrivals.slab[slot].map;
         self.arrivals.slab[slot].touched_at = now;
@@ -258,6 +278,8 @@ impl Xfer {
         let inflow = self.arrivals.slab[slot].inflow;
         self.inflows[inflow].arriving.remove(&mut self.arrivals.slab, slot);
         let arriving = self.arrivals.remove(slot);
+        self.inflows[inflow].arriving_count -= 1;
+        self.inflows[inflow].partial_count -= u32::from(arriving.map != NONE);
         self.maps.give_back(arriving.map);
     }
 

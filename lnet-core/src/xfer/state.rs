@@ -19,6 +19,7 @@ use super::record::Record;
 use super::reply::Reply;
 use super::session::Tokens;
 use super::stats::{XferCounters, XferUsage};
+use super::window::Window;
 use super::{BUNDLE_MAX, Bundled};
 use crate::hash::Seed;
 use crate::list::List;
@@ -62,6 +63,8 @@ pub struct Xfer {
     pub(super) starved: bool,
 
     pub(super) inflows: Slab<Inflow>,
+    /// The windows of those that there may be besides.
+    pub(super) windows: Vec<Window>,
     /// How many of them one address may have: whatever it pretends to be, others find room.
     pub(super) inflows_per_address: u32,
     pub(super) acks: List<Acks>,
@@ -125,6 +128,7 @@ impl Xfer {
             short_of_records: false,
             starved: false,
             inflows: Slab::new(limits.flows),
+            windows: (0..limits.flows).map(|_| Window::new()).collect(),
             inflows_per_address: (room / 8).max(SHARDS_MAX).min(room / 2),
             acks: List::new(),
             busy_inflows: List::new(),

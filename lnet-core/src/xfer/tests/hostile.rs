@@ -192,14 +192,14 @@ fn a_flood_of_beginnings_is_bounded_and_the_others_go_on() {
         network.nodes[1].receive(network.now, &early);
     }
     let usage = network.nodes[1].shards[0].xfer.usage();
-    assert!(usage.partials <= 8 && usage.incoming <= 64 && usage.held <= 8, "{usage:?}");
+    assert!(usage.partials <= 12 && usage.incoming <= 64 && usage.held <= 8, "{usage:?}");
     let counters = network.nodes[1].counters()[0];
     assert!(counters.dropped(XferDrop::IncomingFull) > 1000);
     assert!(counters.dropped(XferDrop::TooEarly) > 1000);
-    // Another node's small messages are taken meanwhile.
+    // Another node's messages are taken meanwhile, those in several frames too.
     network.nodes.push(Node::new(3, 1, 1));
     let (now, to) = (network.now, network.nodes[1].nids[0]);
-    network.nodes[2].put(now, &to, 0, 4, 9999, 100);
+    network.nodes[2].put(now, &to, 0, 4, 9999, 100_000);
     network.run(SECOND / 10);
     assert_eq!(network.nodes[2].sent(), [(0, Status::Ok)]);
     network.run(SECOND * 20);

@@ -127,7 +127,7 @@ pub(super) const ROTOR: u32 = 9;
 pub(super) const DATAGRAM: u32 = 1500 - 28;
 
 pub(super) fn limits() -> XferLimits {
-    XferLimits { messages: 256, incoming: 64, partials: 8, peers: 8, flows: 16, frames: 1024, held: 8 }
+    XferLimits { messages: 256, incoming: 64, partials: 16, peers: 8, flows: 16, frames: 1024, held: 8 }
 }
 
 fn policies() -> [PolicyWord; PORTALS] {
