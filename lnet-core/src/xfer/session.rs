@@ -52,8 +52,9 @@ impl Tokens {
         if self.token(time, incarnation, shard) != token {
             return Worth::Invalid;
         }
-        let age = (now.0 >> UNIT_SHIFT).wrapping_sub(time) & ((1 << TIME_BITS) - 1);
-        if age <= FRESH_UNITS { Worth::Fresh } else { Worth::Aged }
+        // Another shard that made it may have looked at the clock a little later.
+        let age = ((now.0 >> UNIT_SHIFT) + 1).wrapping_sub(time) & ((1 << TIME_BITS) - 1);
+        if age <= FRESH_UNITS + 1 { Worth::Fresh } else { Worth::Aged }
     }
 
     fn token(&self, time: u64, incarnation: u64, shard: u8) -> u64 {
@@ -96,6 +97,12 @@ mod tests {
         let worth = |now, incarnation, shard| tokens.worth(now, incarnation, shard, token);
         assert_eq!(worth(made_at, 77, 3), Worth::Fresh);
         assert_eq!(worth(Instant(made_at.0 + RENEWAL_NS), 77, 3), Worth::Fresh);
+        assert_eq!(
+            worth(Instant(made_at.0 - (1 << UNIT_SHIFT)), 77, 3),
+            Worth::Fresh,
+            "made by a shard ahead"
+        );
+        assert_eq!(worth(Instant(made_at.0 - (3 << UNIT_SHIFT)), 77, 3), Worth::Aged);
         assert_eq!(worth(Instant(made_at.0 + 6_000_000_000), 77, 3), Worth::Aged);
         assert_eq!(worth(made_at, 78, 3), Worth::Invalid);
         assert_eq!(worth(made_at, 77, 4), Worth::Invalid);
