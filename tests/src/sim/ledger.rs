@@ -24,6 +24,8 @@ pub(super) struct Flight {
     pub(super) seen: u32,
     /// Whether its receiver is done with it.
     pub(super) ended: bool,
+    /// Whether that was with all of it, or because nothing wants it.
+    pub(super) well: bool,
     /// How it ended at its sender.
     pub(super) sent: Option<Status>,
 }
@@ -142,9 +144,10 @@ impl Ledger {
         });
     }
 
-    /// A receiver is done with a message.
-    pub(super) fn ended(&mut self, message: (u32, Leg)) {
+    /// A receiver is done with a message: `well` if it has all of it, or wants nothing of it.
+    pub(super) fn ended(&mut self, message: (u32, Leg), well: bool) {
         let flight = self.flight(message);
+        flight.well = well;
         let twice = core::mem::replace(&mut flight.ended, true);
         self.delivered += u64::from(!twice);
         self.expect(!twice, "a message ends once at its receiver", || format!("{message:?} ends again"));
@@ -160,7 +163,7 @@ impl Ledger {
             format!("{message:?} ended as {former:?}, and as {status:?}")
         });
         match status {
-            Status::Ok => self.expect(flight.ended, "what counts as sent has arrived", || {
+            Status::Ok => self.expect(flight.ended && flight.well, "what counts as sent has arrived", || {
                 format!("{message:?} was sent, its receiver has {flight:?}")
             }),
             Status::NeverSent(_) => {

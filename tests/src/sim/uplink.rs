@@ -88,7 +88,7 @@ impl Up<'_, '_> {
         let span = match verdict {
             Verdict::Drop => {
                 self.desk.receiving[rx.0 as usize] = None;
-                return self.around.ledger.ended(message);
+                return self.around.ledger.ended(message, true);
             }
             Verdict::Delay => None,
             Verdict::Deliver(span) => Some(span),
@@ -158,7 +158,7 @@ impl Uplink for Up<'_, '_> {
         if let Some(at) = self.desk.delayed.iter().position(|delayed| delayed.rx == rx) {
             // The shard has not heard of it.
             let delayed = self.desk.delayed.swap_remove(at);
-            return self.around.ledger.ended(delayed.message);
+            return self.around.ledger.ended(delayed.message, false);
         }
         let Some(receiving) = self.desk.receiving[rx.0 as usize].take() else {
             return self
@@ -169,7 +169,7 @@ impl Uplink for Up<'_, '_> {
         if status == Status::Ok {
             self.check_payload(&receiving);
         }
-        self.around.ledger.ended(receiving.message);
+        self.around.ledger.ended(receiving.message, status == Status::Ok);
         self.shard.received(now, rx, status);
     }
 
