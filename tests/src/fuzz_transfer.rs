@@ -407,7 +407,7 @@ impl Scene {
             ticket: (kind != Kind::Data || bytes[3] & 128 != 0)
                 .then(|| if wild(7) { word(20) } else { self.last.ticket.unwrap_or_else(|| word(20) % 32) }),
         };
-        let from = nid(if bytes[23] % 16 == 0 { bytes[22] } else { HOSTILE });
+        let from = nid(if bytes[23].is_multiple_of(16) { bytes[22] } else { HOSTILE });
         let first = kind == Kind::Data && offset == 0;
         let payload_bytes = if kind == Kind::Data { length } else { 0 };
         self.nodes[0].receive(
