@@ -9,7 +9,7 @@ use lnet_core::handle::{EqHandle, MdHandle};
 use lnet_core::limits::Limits;
 use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
-use lnet_core::portal::{EntrySpec, Position};
+use lnet_core::portal::EntrySpec;
 use lnet_core::shard::{GetRequest, PutRequest};
 use lnet_user::memory::Buffer;
 use lnet_user::node::{NiConfig, Node, NodeConfig};
@@ -71,23 +71,11 @@ impl End {
         let mut worker = workers.pop().context("a node of one shard has one")?;
         let arrivals = worker.create_event_queue(EVENT_SLOTS)?;
         let ends = worker.create_event_queue(WINDOW as u32 * EVENT_SLOTS)?;
-        let md = |options, event_queue| MdSpec {
-            length_bytes: bytes as u64,
-            max_size_bytes: None,
-            threshold: Threshold::Infinite,
-            options,
+        let md = |options, queue| MdSpec {
             auto_unlink: false,
-            event_queue: Some(event_queue),
-            user_ptr: 0,
+            ..MdSpec::new(bytes as u64, Threshold::Infinite, options, queue)
         };
-        let entry = EntrySpec {
-            portal: PORTAL,
-            source: ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID },
-            match_bits: MATCH_BITS,
-            ignore_bits: 0,
-            auto_unlink: true,
-            position: Position::After,
-        };
+        let entry = EntrySpec::new(PORTAL, MATCH_BITS);
         let both = MdOptions::PUT | MdOptions::GET | MdOptions::MANAGE_REMOTE;
         worker.attach(&entry, &md(both, arrivals), Buffer::zeroed(bytes))?;
         let sources = (0..WINDOW).map(|_| worker.bind(&md(MdOptions::NONE, ends), Buffer::zeroed(bytes)));

@@ -20,6 +20,7 @@ use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use lnet_core::handle::ShardId;
 use lnet_core::limits::Limits;
 use lnet_core::xfer::{XferConfig, XferLimits, XferTimes};
 use lnet_wire::Nid;
@@ -257,7 +258,8 @@ fn primary_nid(config: &NodeConfig) -> Nid {
     config.nis.first().map_or(Nid::LO, |ni| ni.nid)
 }
 
-/// The transfer protocol of each shard, but for what the interfaces and the drivers can take. Its incarnation, secret and seed are drawn anew in each life of the node.
+/// The transfer protocol of each shard, but for what the interfaces and the drivers can take. Its incarnation,
+/// secret and seed are drawn anew in each life of the node.
 fn xfer_config(config: &NodeConfig, plan: &Plan) -> Result<XferConfig, NodeError> {
     Ok(XferConfig {
         shard_count: config.shards as u8,
@@ -267,7 +269,11 @@ fn xfer_config(config: &NodeConfig, plan: &Plan) -> Result<XferConfig, NodeError
         initiator_hash: steer::initiator_hash(&primary_nid(config)),
         policies: plan.policies,
         nids: config.nis.iter().map(|ni| ni.nid).collect(),
+        // The drivers say what they can take, and each shard which it is.
+        shard: ShardId(0),
+        datagram_max_bytes: Vec::new(),
+        receive_bytes: 0,
+        limits: XferLimits::for_shard(&config.limits),
         times: XferTimes { message: config.lnd_timeout, ..XferTimes::DEFAULT },
-        ..XferConfig::new(XferLimits::for_shard(&config.limits))
     })
 }

@@ -107,28 +107,6 @@ pub struct XferConfig {
     pub times: XferTimes,
 }
 
-impl XferConfig {
-    /// The only shard of a node without interfaces, to be changed: `limits` and the usual times, and what must be
-    /// drawn at random is zero.
-    #[must_use]
-    pub const fn new(limits: XferLimits) -> Self {
-        Self {
-            shard: ShardId(0),
-            shard_count: 1,
-            incarnation: 0,
-            secret: [0; 2],
-            seed: 0,
-            initiator_hash: 0,
-            policies: [PolicyWord(0); PORTALS],
-            nids: Vec::new(),
-            datagram_max_bytes: Vec::new(),
-            receive_bytes: 0,
-            limits,
-            times: XferTimes::DEFAULT,
-        }
-    }
-}
-
 /// Bugs that a test switches on, to see whether it would find them.
 #[cfg(feature = "sabotage")]
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

@@ -268,7 +268,7 @@ pub(super) enum Taken {
 }
 
 /// Hands a frame that was examined to the transfer protocol, and copies its payloads to where they belong. Empties
-/// `further`.
+/// `further`, unless the frame's first message is refused, which spares the others.
 #[inline]
 pub(super) fn take(
     (xfer, memory, up): (&mut Xfer, &mut Memory, &mut impl Uplink),

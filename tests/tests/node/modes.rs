@@ -1,13 +1,12 @@
 //! Nodes over UDP sockets, and those that they talk to: any mode, either way, with losses and without privileges.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lnet_core::limits::Limits;
 use lnet_tests::netns::{Namespace, Netns, Wiring, enter, ip, wait_until};
 use lnet_tests::node::{
-    By, Driven, Flood, Flooded, Flooder, LIMITS, Plan, Putter, Receiver, Sink, Source, config, losses,
-    nid_v4, nid_v6, process, settle, start, stop_all, try_start,
+    By, Driven, Flood, Flooded, Flooder, LIMITS, Plan, Putter, Receiver, config, nid_v4, nid_v6, process,
+    settle, start, stop_all, try_start,
 };
 use lnet_user::node::{Node, NodeConfig, NodeMode, XdpMode};
 use lnet_user::runtime::Worker;
@@ -15,7 +14,7 @@ use lnet_wire::{MessageType, Nid};
 use rustix::thread::CapabilitySet;
 
 use crate::privileged;
-use crate::traffic::{PATIENCE, sizes};
+use crate::traffic::{PATIENCE, carry_out_with_losses, sizes};
 
 const PORTALS: [u32; 8] = [9, 10, 11, 12, 13, 14, 15, 16];
 /// A port that everybody may have.
@@ -38,56 +37,13 @@ fn carry_out_after(
     target: Started,
     by: &[By],
 ) -> (Started, Started) {
-    let plan = Arc::new(plan);
-    let (source, mut source_workers) = source;
-    let (target, target_workers) = target;
-    let shards = source_workers.len();
-    let mut by = by.iter().copied().cycle();
-    let sources: Vec<_> =
-        source_workers.iter_mut().map(|worker| Source::new(&plan, shards, worker)).collect();
-    let sinks: Vec<Driven<Sink>> = target_workers
-        .into_iter()
-        .map(|mut worker| {
-            let sink = Sink::post(&plan, target.steering(), &mut worker);
-            Driven::start(by.next().unwrap(), worker, sink, |worker, sink| sink.turn(worker))
-        })
-        .collect();
-    let sources: Vec<Driven<Source>> = source_workers
-        .into_iter()
-        .zip(sources)
-        .map(|(worker, source)| {
-            Driven::start(by.next().unwrap(), worker, source, |worker, source| source.turn(worker))
-        })
-        .collect();
-    let begun = Instant::now();
-    while !plan.is_done() && begun.elapsed() < 2 * PATIENCE {
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    let (mut workers, _) = stop_all(sources);
-    let (target_workers, sinks) = stop_all(sinks);
-    workers.extend(target_workers);
-    settle(&mut workers, PATIENCE);
-    let mut losses = losses(&workers);
+    let ((source, target), mut losses) = carry_out_with_losses(plan, source, target, by);
     // What finds no room, in a socket or with a sibling, comes again.
     let recovered = ["misdirected", "sibling_busy", "ring dropped"];
     losses.retain(|(name, _)| !recovered.contains(&name.as_str()));
-    let (all, arrived, ended) = (plan.operations.len(), plan.arrived(), plan.ended());
-    assert!(plan.is_done(), "of {all} operations {arrived} arrived, {ended} ended; {losses:?}");
     let losses: Vec<_> = losses.iter().map(|(name, count)| (name.as_str(), *count)).collect();
     assert_eq!(losses, lost);
-    for worker in &mut workers {
-        worker.release().unwrap();
-    }
-    let mut target_workers = workers.split_off(shards);
-    for (worker, mut sink) in target_workers.iter_mut().zip(sinks) {
-        sink.unlink_rest(worker);
-    }
-    for worker in workers.iter().chain(&target_workers) {
-        let usage = worker.shard().usage();
-        let left = (usage.match_entries, usage.memory_descs, usage.events, usage.messages);
-        assert_eq!(left, (0, 0, 0, 0), "{:?} {usage:?}", worker.shard_id());
-    }
-    ((source, workers), (target, target_workers))
+    ((source.node, source.workers), (target.node, target.workers))
 }
 
 fn nids(netns: &Netns) -> [Nid; 2] {
@@ -176,22 +132,6 @@ fn socket_and_native_of_the_largest_mtu() {
     there_and_back(65535, false, [XdpMode::Socket, XdpMode::Native], &MIXED);
 }
 
-fn flooded(node: &Node, workers: Vec<Worker>, flood: &Arc<Flood>) -> Vec<Driven<Flooded>> {
-    let start = |mut worker: Worker| {
-        let flooded = Flooded::post(flood, node.steering(), &mut worker);
-        Driven::start(By::ShardThread, worker, flooded, |worker, flooded: &mut Flooded| flooded.turn(worker))
-    };
-    workers.into_iter().map(start).collect()
-}
-
-fn flooders(workers: Vec<Worker>, flood: &Arc<Flood>) -> Vec<Driven<Flooder>> {
-    let start = |mut worker: Worker| {
-        let flooder = Flooder::new(flood, &mut worker);
-        Driven::start(By::Application, worker, flooder, |worker, flooder: &mut Flooder| flooder.turn(worker))
-    };
-    workers.into_iter().map(start).collect()
-}
-
 /// The node with rings drops what arrives there; the sockets' end must repeat it, and be repeated to.
 #[test]
 fn what_is_lost_on_the_way_comes_again() {
@@ -226,8 +166,8 @@ fn a_node_with_sockets_goes_and_comes_back() {
     let (_source, source_workers) = start_as(XdpMode::Native, netns.a(), a);
     let (target, target_workers) = start_as(XdpMode::Socket, netns.b(), b);
     let flood = Flood::new(process(b), 1 << 40, 64);
-    let mut target = (flooded(&target, target_workers, &flood), target);
-    let sources = flooders(source_workers, &flood);
+    let mut target = (Flooded::start_all(&flood, target.steering(), target_workers), target);
+    let sources = Flooder::start_all(&flood, By::Application, source_workers);
     wait_until("the flood runs", PATIENCE, || flood.acked() > 1000);
     for _ in 0..5 {
         let (driven, node) = target;
@@ -235,7 +175,7 @@ fn a_node_with_sockets_goes_and_comes_back() {
         drop(stop_all(driven));
         let acked = flood.acked();
         let (node, workers) = start_as(XdpMode::Socket, netns.b(), b);
-        target = (flooded(&node, workers, &flood), node);
+        target = (Flooded::start_all(&flood, node.steering(), workers), node);
         wait_until("the flood goes on", PATIENCE, || flood.acked() > acked + 1000);
     }
     flood.stop();

@@ -37,10 +37,23 @@ pub(crate) fn carry_out(
 pub(crate) fn carry_out_over(
     forgiven: &[&str],
     plan: Plan,
+    source: (Node, Vec<Worker>),
+    target: (Node, Vec<Worker>),
+    by: &[By],
+) -> (Ended, Ended) {
+    let (ended, mut losses) = carry_out_with_losses(plan, source, target, by);
+    losses.retain(|(name, _)| !forgiven.contains(&name.as_str()));
+    assert_eq!(losses, []);
+    ended
+}
+
+/// As [`carry_out`]; what either node has counted as lost is for the caller to judge.
+pub(crate) fn carry_out_with_losses(
+    plan: Plan,
     (source, mut source_workers): (Node, Vec<Worker>),
     (target, target_workers): (Node, Vec<Worker>),
     by: &[By],
-) -> (Ended, Ended) {
+) -> ((Ended, Ended), Vec<(String, u64)>) {
     let plan = Arc::new(plan);
     let shards = source_workers.len();
     let mut by = by.iter().copied().cycle();
@@ -68,14 +81,12 @@ pub(crate) fn carry_out_over(
     let (mut target_workers, sinks) = stop_all(sinks);
     settle_both(&mut source_workers, &mut target_workers, PATIENCE);
     let all = plan.operations.len();
-    let losses = [&source_workers, &target_workers].map(|workers| {
-        let mut losses = losses(workers);
-        losses.retain(|(name, _)| !forgiven.contains(&name.as_str()));
-        losses
-    });
+    let losses = [losses(&source_workers), losses(&target_workers)].concat();
     let (arrived, ended) = (plan.arrived(), plan.ended());
     assert!(plan.is_done(), "of {all} operations {arrived} arrived, {ended} ended; {losses:?}");
-    assert_eq!(losses, [vec![], vec![]]);
+    for worker in source_workers.iter_mut().chain(&mut target_workers) {
+        worker.release().unwrap();
+    }
     for (worker, mut sink) in target_workers.iter_mut().zip(sinks) {
         sink.unlink_rest(worker);
     }
@@ -84,7 +95,8 @@ pub(crate) fn carry_out_over(
         let left = (usage.match_entries, usage.memory_descs, usage.events, usage.messages);
         assert_eq!(left, (0, 0, 0, 0), "{:?} {usage:?}", worker.shard_id());
     }
-    (Ended { node: source, workers: source_workers }, Ended { node: target, workers: target_workers })
+    let source = Ended { node: source, workers: source_workers };
+    ((source, Ended { node: target, workers: target_workers }), losses)
 }
 
 /// Every payload length around a boundary between chunks, and the ends.

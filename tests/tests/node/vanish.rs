@@ -16,22 +16,6 @@ use lnet_wire::{Body, MessageType, Nid, WireHandle};
 use crate::privileged;
 use crate::traffic::{PATIENCE, carry_out};
 
-fn flooded(node: &Node, workers: Vec<Worker>, flood: &Arc<Flood>) -> Vec<Driven<Flooded>> {
-    let start = |mut worker: Worker| {
-        let flooded = Flooded::post(flood, node.steering(), &mut worker);
-        Driven::start(By::ShardThread, worker, flooded, |worker, flooded: &mut Flooded| flooded.turn(worker))
-    };
-    workers.into_iter().map(start).collect()
-}
-
-fn flooders(workers: Vec<Worker>, flood: &Arc<Flood>) -> Vec<Driven<Flooder>> {
-    let start = |mut worker: Worker| {
-        let flooder = Flooder::new(flood, &mut worker);
-        Driven::start(By::Application, worker, flooder, |worker, flooder: &mut Flooder| flooder.turn(worker))
-    };
-    workers.into_iter().map(start).collect()
-}
-
 /// Waits until every Put that was started has ended.
 fn all_ended(flood: &Flood) {
     let begun = Instant::now();
@@ -56,8 +40,8 @@ fn a_target_that_vanishes_and_comes_back() {
     let (_source, source_workers) = start(netns.a(), &config(netns.a(), a));
     let (target, target_workers) = start(netns.b(), &target_config);
     let flood = Flood::new(process(b), 1 << 40, 64);
-    let first = flooded(&target, target_workers, &flood);
-    let sources = flooders(source_workers, &flood);
+    let first = Flooded::start_all(&flood, target.steering(), target_workers);
+    let sources = Flooder::start_all(&flood, By::Application, source_workers);
     wait_until("the flood runs", PATIENCE, || flood.acked() > 1000);
 
     // Everything of the target goes at once: its program, its rings, its threads.
@@ -71,7 +55,7 @@ fn a_target_that_vanishes_and_comes_back() {
         drop(start(netns.b(), &target_config));
     }
     let (target, target_workers) = start(netns.b(), &target_config);
-    let second = flooded(&target, target_workers, &flood);
+    let second = Flooded::start_all(&flood, target.steering(), target_workers);
     wait_until("the flood goes on", PATIENCE, || flood.acked() > acked + 1000);
     flood.stop();
     all_ended(&flood);
@@ -97,8 +81,8 @@ fn frames_that_are_dropped_come_again() {
     target.programs_mut()[0].set_fault(MessageType::Put, ONE_PERCENT, 0).unwrap();
     source.programs_mut()[0].set_fault(MessageType::Ack, ONE_PERCENT, 0).unwrap();
     let flood = Flood::new(process(b), COUNT, 64);
-    let targets = flooded(&target, target_workers, &flood);
-    let sources = flooders(source_workers, &flood);
+    let targets = Flooded::start_all(&flood, target.steering(), target_workers);
+    let sources = Flooder::start_all(&flood, By::Application, source_workers);
     wait_until("every Put has ended", 2 * PATIENCE, || flood.acked() + flood.failed() == COUNT);
     let (mut source_workers, _) = stop_all(sources);
     let (mut target_workers, _) = stop_all(targets);
@@ -132,8 +116,8 @@ impl Suffering {
         let (source, source_workers) = start(netns.a(), &config(netns.a(), a));
         let (target, target_workers) = start(netns.b(), &config(netns.b(), b));
         let flood = Flood::new(process(b), 1 << 40, 64);
-        let targets = flooded(&target, target_workers, &flood);
-        let sources = flooders(source_workers, &flood);
+        let targets = Flooded::start_all(&flood, target.steering(), target_workers);
+        let sources = Flooder::start_all(&flood, By::Application, source_workers);
         wait_until("the flood runs", PATIENCE, || flood.acked() > 1000);
         Self { netns, nodes: [source, target], flood, targets, sources }
     }

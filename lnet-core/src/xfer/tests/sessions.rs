@@ -6,7 +6,7 @@ use core::time::Duration;
 use lnet_wire::frame::Kind;
 
 use super::super::XferDrop;
-use super::wire::{Network, Node};
+use super::wire::{Frame, Network, Node};
 use crate::lnd::{Cause, Status};
 use crate::time::Instant;
 
@@ -14,6 +14,13 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn network() -> Network {
     Network::new(vec![Node::new(1, 1, 1), Node::new(2, 1, 1)], 1)
+}
+
+/// The second node receives the data among old frames again.
+fn receive_late(network: &mut Network, frames: &[Frame]) {
+    for frame in frames.iter().filter(|frame| frame.header.kind == Kind::Data) {
+        network.nodes[1].receive(network.now, frame);
+    }
 }
 
 fn put(network: &mut Network, number: u64, length: u32) {
@@ -60,9 +67,7 @@ fn a_restarted_sender_is_another_one() {
         put(&mut network, number, 10);
     }
     network.run(SECOND);
-    for frame in frames.iter().filter(|frame| frame.header.kind == Kind::Data) {
-        network.nodes[1].receive(network.now, frame);
-    }
+    receive_late(&mut network, &frames);
     assert_eq!(network.nodes[1].arrived().len(), 6, "late duplicates of both lives");
 }
 
@@ -81,9 +86,7 @@ fn late_frames_of_a_life_that_is_known_to_be_over_are_not_taken_for_new() {
     answer(&mut network, 2);
     network.run(SECOND / 10);
     assert_eq!(network.nodes[1].counters()[0].peers_restarted, 1);
-    for frame in frames.iter().filter(|frame| frame.header.kind == Kind::Data) {
-        network.nodes[1].receive(network.now, frame);
-    }
+    receive_late(&mut network, &frames);
     assert_eq!(network.nodes[1].arrived(), [(0, Status::Ok)]);
     put(&mut network, 3, 10);
     network.run(SECOND / 10);
@@ -98,16 +101,12 @@ fn a_receiver_that_has_forgotten_a_silent_sender_takes_it_again_but_none_of_its_
     let frames = network.log.clone();
     network.run(SECOND * 40);
     assert_eq!(network.nodes[1].shards[0].xfer.usage().inflows, 0);
-    for frame in frames.iter().filter(|frame| frame.header.kind == Kind::Data) {
-        network.nodes[1].receive(network.now, frame);
-    }
+    receive_late(&mut network, &frames);
     assert_eq!(network.nodes[1].counters()[0].dropped(XferDrop::UnknownSession), 1);
     put(&mut network, 1, 10);
     network.run(SECOND);
     network.assert_all_arrived(0, 1, 2);
-    for frame in frames.iter().filter(|frame| frame.header.kind == Kind::Data) {
-        network.nodes[1].receive(network.now, frame);
-    }
+    receive_late(&mut network, &frames);
     network.assert_all_arrived(0, 1, 2);
     assert!(network.frames(Kind::Hello) <= 3);
 }
@@ -126,9 +125,7 @@ fn an_old_frame_does_not_begin_the_window_of_a_sender_that_was_forgotten_and_spe
     network.nodes[1].put(now, &to, 0, 7, 1, 10);
     network.run(SECOND);
     assert_eq!(network.nodes[1].shards[0].xfer.usage().inflows, 1);
-    for frame in frames.iter().filter(|frame| frame.header.kind == Kind::Data) {
-        network.nodes[1].receive(network.now, frame);
-    }
+    receive_late(&mut network, &frames);
     assert_eq!(network.nodes[1].arrived(), [(0, Status::Ok)]);
 }
 

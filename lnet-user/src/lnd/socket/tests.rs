@@ -5,7 +5,7 @@ use std::net::UdpSocket as Plain;
 use lnet_core::handle::{Cookie, Kind, MdHandle};
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{Span, Status, TxId};
-use lnet_core::xfer::XferLimits;
+use lnet_core::xfer::{XferLimits, XferTimes};
 use lnet_wire::header::{Body, PAYLOAD_MAX_BYTES, WireHandle};
 use lnet_wire::nid::Net;
 use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, Spread};
@@ -95,7 +95,10 @@ impl Node {
                 policies,
                 datagram_max_bytes: vec![DATAGRAM_MAX_BYTES],
                 receive_bytes: 1 << 20,
-                ..XferConfig::new(limits)
+                shard: ShardId(0),
+                nids: vec![nid],
+                limits,
+                times: XferTimes::DEFAULT,
             },
         };
         let sizes =

@@ -8,7 +8,7 @@ use lnet_core::handle::{Cookie, Kind, MdHandle, ShardId};
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{Full, Lnd, NiId, Progress, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
-use lnet_core::xfer::{XferConfig, XferLimits};
+use lnet_core::xfer::{XferConfig, XferLimits, XferTimes};
 use lnet_wire::header::{Body, WireHandle};
 use lnet_wire::nid::Net;
 use lnet_wire::packet::{ENDPOINT_BYTES, endpoint};
@@ -233,7 +233,10 @@ impl Node {
             policies,
             datagram_max_bytes: vec![port.datagram_max_bytes(frame_max_bytes)],
             receive_bytes: receive_bytes(&plan.rings, plan.shards),
-            ..XferConfig::new(limits)
+            shard: ShardId(0),
+            nids: vec![plan.nid()],
+            limits,
+            times: XferTimes::DEFAULT,
         };
         let common = Common {
             umem: Arc::clone(&umem),
