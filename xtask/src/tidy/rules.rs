@@ -38,8 +38,8 @@ const LAYERS: [(&str, &[&str]); 8] = [
 const UNFINISHED: [&str; 5] = [
     concat!("to", "do!("),
     concat!("unimplemen", "ted!("),
-    "#[ignore",
-    "#[ ignore",
+    concat!("#[ign", "ore"),
+    concat!("#[ ign", "ore"),
     concat!("cfg(an", "y())"),
 ];
 
@@ -196,7 +196,7 @@ fn forbids(source: &Source, line: usize) -> bool {
     ["forbid", "deny"].iter().any(|word| has_word(line, word))
 }
 
-/// The machine's directory in `line`, if there is one: `/home/` and a name, but no `a/home/b`.
+/// The machine's directory in `line`, if there is one: at the beginning of a path, with a name behind it.
 fn machine_path(line: &str) -> Option<&str> {
     for directory in MACHINE_DIRECTORIES {
         for (start, _) in line.match_indices(directory) {
@@ -264,15 +264,17 @@ mod tests {
 
     #[test]
     fn unsafe_stays_in_its_fence() {
+        // In two pieces, so that no search takes it for the real thing.
+        const BLOCK: &str = concat!("fn f() { uns", "afe { g() } }");
         for path in
             ["lnet-core/src/md.rs", "lnet-user/src/lnd/xdp.rs", "tests/src/netns.rs", "xtask/src/main.rs"]
         {
-            rust(path, "fn f() { unsafe { g() } }", &[(2, "unsafe")]);
+            rust(path, BLOCK, &[(2, "unsafe")]);
             rust(path, "#![allow(unsafe_code)]", &[(2, "unsafe")]);
             rust(path, "#![forbid(unsafe_code)]\n// unsafe\nlet x = \"unsafe\";", &[]);
         }
         for path in ["lnet-user/src/xsk/umem.rs", "lnet-user/src/region/lease.rs", "lnet-ebpf/src/main.rs"] {
-            rust(path, "#![allow(unsafe_code)]\nfn f() { unsafe { g() } }", &[]);
+            rust(path, &format!("#![allow(unsafe_code)]\n{BLOCK}"), &[]);
         }
     }
 
