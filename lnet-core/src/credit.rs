@@ -19,13 +19,15 @@ pub(crate) const fn share(credits: u32, shard_count: u8) -> u32 {
 pub(crate) struct Credits<S> {
     total: u32,
     free: u32,
+    /// Credits that are taken and that there are no more: they go when they return.
+    excess: u32,
     waiting_count: u32,
     waiters: Queue<S>,
 }
 
 impl<S: State> Credits<S> {
     pub(crate) const fn new(total: u32) -> Self {
-        Self { total, free: total, waiting_count: 0, waiters: Queue::new() }
+        Self { total, free: total, excess: 0, waiting_count: 0, waiters: Queue::new() }
     }
 
     /// Takes a credit if one is free.
@@ -46,6 +48,10 @@ impl<S: State> Credits<S> {
 
     /// Returns a credit; the message that now holds it, if one was waiting.
     pub(crate) fn give_back(&mut self, messages: &mut Messages) -> Option<Message<S>> {
+        if self.excess > 0 {
+            self.excess -= 1;
+            return None;
+        }
         let next = self.waiters.pop(messages);
         if next.is_some() {
             self.waiting_count -= 1;
@@ -56,6 +62,29 @@ impl<S: State> Credits<S> {
         next
     }
 
+    /// Changes how many there are. Those that come are free: [`grant`](Self::grant) them to who waits.
+    pub(crate) fn set_total(&mut self, total: u32) {
+        let taken = u64::from(self.total - self.free) + u64::from(self.excess);
+        self.free = u64::from(total).saturating_sub(taken) as u32;
+        self.excess = taken.saturating_sub(u64::from(total)) as u32;
+        self.total = total;
+    }
+
+    /// The next message that waits though a credit is free; it holds one then.
+    pub(crate) fn grant(&mut self, messages: &mut Messages) -> Option<Message<S>> {
+        if self.waiting_count == 0 || !self.try_take() {
+            return None;
+        }
+        self.waiting_count -= 1;
+        self.waiters.pop(messages)
+    }
+
+    /// All messages that wait; whoever takes them has each [wait](Self::wait) again or do something else.
+    pub(crate) const fn take_waiters(&mut self) -> Queue<S> {
+        self.waiting_count = 0;
+        self.waiters.take()
+    }
+
     /// Takes a message out of the queue that will not wait any longer.
     pub(crate) fn withdraw(&mut self, messages: &mut Messages, expired: Expired) -> Message<S> {
         self.waiting_count -= 1;
@@ -64,12 +93,12 @@ impl<S: State> Credits<S> {
 
     /// Free credits less waiting messages: what LNet shows as "tx credits".
     pub(crate) fn available(&self) -> i64 {
-        i64::from(self.free) - i64::from(self.waiting_count)
+        i64::from(self.free) - i64::from(self.excess) - i64::from(self.waiting_count)
     }
 
     /// Whether all credits are home and nobody waits.
     pub(crate) const fn is_idle(&self) -> bool {
-        self.free == self.total
+        self.free == self.total && self.excess == 0
     }
 }
 

@@ -94,6 +94,8 @@ pub(crate) struct Record {
     pub(crate) release: (Instant, u64),
     /// How it ended.
     pub(crate) status: Status,
+    /// Whether it is to leave by its interface and no other: it names it, or what it answers came by it.
+    pub(crate) is_bound: bool,
     budget: Budget,
     stage: Stage,
     /// Whether it is in its interface's list of deadlines.
@@ -120,12 +122,18 @@ impl Record {
             deadline,
             release: (Instant(0), 0),
             status: Status::Ok,
+            is_bound: matches!(budget, Budget::Response),
             budget,
             stage: Stage::Queued,
             timed: false,
             waiting: Link::UNLINKED,
             timer: Link::UNLINKED,
         }
+    }
+
+    /// Whether it answers something.
+    pub(crate) const fn is_response(&self) -> bool {
+        matches!(self.budget, Budget::Response)
     }
 
     /// What it held when it ended: a credit of its peer, and one of its interface.
@@ -174,6 +182,11 @@ impl<S> Queue<S> {
 
     pub(crate) const fn is_empty(&self) -> bool {
         self.list.first() == NONE
+    }
+
+    /// All of them.
+    pub(crate) const fn take(&mut self) -> Self {
+        core::mem::replace(self, Self::new())
     }
 
     pub(crate) fn push(&mut self, messages: &mut Messages, message: Message<S>) {
@@ -238,7 +251,7 @@ pub(crate) struct Timers {
     list: List<Deadlines>,
 }
 
-/// A message that waits for a credit and whose deadline has passed.
+/// A message that waits for a credit and is in no list of deadlines any more, mostly because its own has passed.
 pub(crate) struct Expired {
     slot: u32,
     /// What it waits for: [`Stage::Queued`] or [`Stage::PeerCredited`].
@@ -250,6 +263,11 @@ pub(crate) struct Expired {
 impl Timers {
     pub(crate) const fn new() -> Self {
         Self { list: List::new() }
+    }
+
+    /// All of them.
+    pub(crate) const fn take(&mut self) -> Self {
+        core::mem::replace(self, Self::new())
     }
 
     /// Watches the deadline of a message that has to wait. Deadlines stay in order: one before that of the
@@ -274,6 +292,20 @@ impl Timers {
         }
     }
 
+    /// Takes the first message off the list.
+    pub(crate) fn pop(&mut self, messages: &mut Messages) -> Option<Expired> {
+        let slot = self.list.first();
+        let record = messages.records.get(slot)?;
+        let (stage, peer) = (record.stage, record.peer);
+        self.forget(messages, &Message::<()>::at(slot));
+        Some(Expired { slot, stage, peer })
+    }
+
+    /// Watches a message that was taken off a list and goes on waiting.
+    pub(crate) fn watch_again(&mut self, messages: &mut Messages, waiting: &Expired) {
+        self.watch(messages, &Message::<()>::at(waiting.slot));
+    }
+
     /// The earliest deadline.
     pub(crate) fn next(&self, messages: &Messages) -> Option<Instant> {
         messages.records.get(self.list.first()).map(|record| record.deadline)
@@ -281,14 +313,7 @@ impl Timers {
 
     /// Takes the first message whose deadline has come off the list.
     pub(crate) fn pop_expired(&mut self, messages: &mut Messages, now: Instant) -> Option<Expired> {
-        let slot = self.list.first();
-        let record = messages.records.get(slot)?;
-        if now < record.deadline {
-            return None;
-        }
-        let (stage, peer) = (record.stage, record.peer);
-        self.forget(messages, &Message::<()>::at(slot));
-        Some(Expired { slot, stage, peer })
+        if self.next(messages)? > now { None } else { self.pop(messages) }
     }
 }
 
@@ -332,6 +357,20 @@ impl Messages {
         &self.records[message.slot]
     }
 
+    pub(crate) fn record_mut<S>(&mut self, message: &Message<S>) -> &mut Record {
+        &mut self.records[message.slot]
+    }
+
+    /// The record of a message that waits for a credit.
+    pub(crate) fn waiting(&self, waiting: &Expired) -> &Record {
+        &self.records[waiting.slot]
+    }
+
+    /// The same, to change it.
+    pub(crate) fn waiting_mut(&mut self, waiting: &Expired) -> &mut Record {
+        &mut self.records[waiting.slot]
+    }
+
     fn step<S, T: State>(&mut self, message: Message<S>) -> Message<T> {
         self.records[message.slot].stage = T::STAGE;
         Message::at(message.slot)
@@ -344,6 +383,11 @@ impl Messages {
 
     /// A message got its interface's credit.
     pub(crate) fn credited(&mut self, message: Message<PeerCredited>) -> Message<Credited> {
+        self.step(message)
+    }
+
+    /// A message gave its interface's credit back before it was sent.
+    pub(crate) fn uncredited(&mut self, message: Message<Credited>) -> Message<PeerCredited> {
         self.step(message)
     }
 

@@ -1,7 +1,7 @@
 //! Peer interfaces, found by traffic, and their credits.
 //!
-//! Invariants: there are at most as many as the limits say, whoever sends here; one that is referred to by
-//! a message stays; of the others the one that has been idle longest makes room for a newcomer. A peer
+//! Invariants: traffic makes at most as many as the limits say, whoever sends here; the node's own interfaces find
+//! room besides, and stay; one that is referred to by a message stays; of the others the one that has been idle longest makes room for a newcomer. A peer
 //! without references has all its credits at home and nobody waiting, so forgetting it loses nothing.
 
 use alloc::boxed::Box;
@@ -18,6 +18,8 @@ pub(crate) struct Peer {
     nid: Nid,
     pub(crate) credits: Credits<Queued>,
     references: u32,
+    /// Whether it is this node itself, which is referred to once for that.
+    is_own: bool,
     bucket: u32,
     chain: Link,
     idle: Link,
@@ -52,17 +54,22 @@ pub(crate) struct Peers {
     idle: List<Idle>,
     /// The one that was acquired last.
     last: u32,
+    /// How many traffic makes at most.
+    limit: u32,
     seed: Seed,
 }
 
 impl Peers {
-    pub(crate) fn new(capacity: u32, seed: Seed) -> Self {
+    /// Room for `limit`, and for as many of this node's own interfaces.
+    pub(crate) fn new(limit: u32, own_max: u16, seed: Seed) -> Self {
+        let capacity = limit + u32::from(own_max);
         let buckets = capacity.next_power_of_two().max(1);
         Self {
             peers: Slab::new(capacity),
             buckets: (0..buckets).map(|_| List::new()).collect(),
             idle: List::new(),
             last: NONE,
+            limit,
             seed,
         }
     }
@@ -94,17 +101,28 @@ impl Peers {
             self.refer(slot);
             return Some(slot);
         }
-        if self.peers.is_full() {
-            let oldest = self.idle.pop_front(&mut self.peers)?;
-            let bucket = self.peers[oldest].bucket;
-            self.buckets[bucket as usize].remove(&mut self.peers, oldest);
-            let peer = self.peers.remove(oldest);
-            assert!(peer.credits.is_idle(), "an idle peer has credits under way");
+        if self.peers.used_count() >= self.limit && !self.forget_oldest() {
+            return None;
         }
+        self.make(nid, bucket, credits)
+    }
+
+    /// Makes room by forgetting the peer that has been idle longest; says whether there is one.
+    fn forget_oldest(&mut self) -> bool {
+        let Some(oldest) = self.idle.pop_front(&mut self.peers) else { return false };
+        let bucket = self.peers[oldest].bucket;
+        self.buckets[bucket as usize].remove(&mut self.peers, oldest);
+        let peer = self.peers.remove(oldest);
+        assert!(peer.credits.is_idle(), "an idle peer has credits under way");
+        true
+    }
+
+    fn make(&mut self, nid: &Nid, bucket: u32, credits: u32) -> Option<u32> {
         let peer = Peer {
             nid: *nid,
             credits: Credits::new(credits),
             references: 1,
+            is_own: false,
             bucket,
             chain: Link::UNLINKED,
             idle: Link::UNLINKED,
@@ -112,6 +130,43 @@ impl Peers {
         let slot = self.peers.insert(peer).ok()?;
         self.buckets[bucket as usize].push_front(&mut self.peers, slot);
         Some(slot)
+    }
+
+    /// Notes that a NID is this node's own: it stays, whoever else is busy.
+    pub(crate) fn set_own(&mut self, nid: &Nid, credits: u32) {
+        let bucket = self.bucket(nid);
+        let slot = match self.find(nid, bucket) {
+            Some(slot) if self.peers[slot].is_own => return,
+            Some(slot) => {
+                self.refer(slot);
+                Some(slot)
+            }
+            // One that was own and is busy still may have its room: this one is an ordinary peer then.
+            None if self.peers.is_full() && !self.forget_oldest() => None,
+            None => self.make(nid, bucket, credits),
+        };
+        if let Some(slot) = slot {
+            self.peers[slot].is_own = true;
+        }
+    }
+
+    /// Notes that a NID is this node's own no more.
+    pub(crate) fn clear_own(&mut self, nid: &Nid) {
+        let slot = self.find(nid, self.bucket(nid));
+        if let Some(slot) = slot.filter(|&slot| self.peers[slot].is_own) {
+            self.peers[slot].is_own = false;
+            self.release(slot);
+        }
+    }
+
+    /// The NID of a slot that is in use, and whether it is this node's own.
+    pub(crate) fn nid(&self, slot: u32) -> Option<(Nid, bool)> {
+        self.peers.get(slot).map(|peer| (peer.nid, peer.is_own))
+    }
+
+    /// Slots that there may be.
+    pub(crate) const fn capacity(&self) -> u32 {
+        self.peers.capacity()
     }
 
     /// Gives a reference back.
@@ -157,7 +212,7 @@ mod tests {
 
     #[test]
     fn the_longest_idle_peer_makes_room() {
-        let mut peers = Peers::new(2, Seed::new(3));
+        let mut peers = Peers::new(2, 0, Seed::new(3));
         let first = peers.acquire(&nid(1, 1), 8).unwrap();
         let second = peers.acquire(&nid(1, 2), 8).unwrap();
         assert_eq!(peers.acquire(&nid(1, 3), 8), None, "both are busy");
@@ -177,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_used_idle_peer_goes_to_the_back() {
-        let mut peers = Peers::new(2, Seed::new(3));
+        let mut peers = Peers::new(2, 0, Seed::new(3));
         for host in [1, 2, 1] {
             let slot = peers.acquire(&nid(1, host), 8).unwrap();
             peers.release(slot);

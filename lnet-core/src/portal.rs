@@ -84,6 +84,11 @@ pub enum EntryError {
         /// Portal index.
         portal: u32,
     },
+    /// The portal's policy is about to change (`-EBUSY`): try again.
+    Frozen {
+        /// Portal index.
+        portal: u32,
+    },
     /// Every entry of the shard is in use (`-ENOMEM`).
     Full,
 }
@@ -95,6 +100,9 @@ impl fmt::Display for EntryError {
             Self::Kind { portal } => write!(f, "portal {portal} has entries of the other kind"),
             Self::Position { portal } => {
                 write!(f, "portal {portal} is unique: an entry after the others is expected")
+            }
+            Self::Frozen { portal } => {
+                write!(f, "the policy of portal {portal} is about to change: try again")
             }
             Self::Full => f.write_str("every match entry is in use"),
         }
@@ -207,6 +215,12 @@ impl MatchTables {
             }),
             seed,
         }
+    }
+
+    /// Portals that have entries, a bit each.
+    pub(crate) fn portals_in_use(&self) -> u64 {
+        let portals = self.portals.iter().enumerate();
+        portals.fold(0, |bits, (portal, state)| bits | u64::from(state.entry_count > 0) << portal)
     }
 
     /// Makes an entry, without a descriptor, and returns its slot.

@@ -105,6 +105,15 @@ impl<T> Slab<T> {
             && matches!(self.slots[slot as usize], Content::Used(_))
     }
 
+    /// The slots that are in use, in their order.
+    pub(crate) fn used(&self) -> impl Iterator<Item = (u32, &T)> {
+        let slots = self.slots.iter().enumerate();
+        slots.filter_map(|(slot, content)| match content {
+            Content::Used(value) => Some((slot as u32, value)),
+            Content::Free(_) => None,
+        })
+    }
+
     /// The value in a slot, if the slot exists and is in use.
     pub(crate) fn get(&self, slot: u32) -> Option<&T> {
         match self.slots.get(slot as usize)? {
@@ -155,6 +164,8 @@ mod tests {
         assert_eq!(slab.remove(0), 'a');
         assert_eq!(slab.insert('d'), Ok(0));
         assert_eq!((slab[0], slab[1], slab.used_count()), ('d', 'b', 2));
+        slab.remove(0);
+        assert!(slab.used().eq([(1, &'b')]));
         assert_eq!(Slab::new(0).insert('e'), Err(Full('e')));
     }
 

@@ -61,11 +61,13 @@ pub enum DropReason {
     DelayedFull,
     /// It waited on a portal that is lazy no more.
     NotLazy,
+    /// The interface that it arrived by is closed ([`NiStatus::Closed`](crate::topology::NiStatus::Closed)).
+    NiClosed,
 }
 
 impl DropReason {
     /// Every reason, in the order of their counters.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Malformed,
         Self::NotLocal,
         Self::NoSource,
@@ -84,6 +86,7 @@ impl DropReason {
         Self::PeerFailed,
         Self::DelayedFull,
         Self::NotLazy,
+        Self::NiClosed,
     ];
 }
 
@@ -110,6 +113,7 @@ impl fmt::Display for DropReason {
             Self::PeerFailed => "simulated failure of the peer",
             Self::DelayedFull => "too many messages are delayed",
             Self::NotLazy => "portal is lazy no more",
+            Self::NiClosed => "receiving interface is closed",
         })
     }
 }
@@ -222,7 +226,7 @@ mod tests {
             counters.count_drop(reason, position as u32);
             assert_eq!(counters.drops(reason), Traffic { messages: 1, bytes: position as u64 });
         }
-        assert_eq!(counters.dropped(), Traffic { messages: 18, bytes: 153 });
+        assert_eq!(counters.dropped(), Traffic { messages: 19, bytes: 171 });
     }
 
     #[test]

@@ -10,6 +10,26 @@ use lnet_wire::{Net, Nid};
 use crate::lnd::NiId;
 use crate::tunables::Tunables;
 
+/// Whether an interface serves.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub enum NiStatus {
+    /// It serves.
+    #[default]
+    Up,
+    /// No new request leaves by it. Responses to what arrives by it do: their way is fixed.
+    Down,
+    /// It is about to go: the same, until nothing is under way any more.
+    Leaving,
+    /// Nothing begins on it any more, in neither direction, and what waits for it ends. Its driver ends what it
+    /// still has ([`Uplink::sent`], [`Uplink::received`]); once [`Shard::is_quiet`] says so it stays quiet, and the
+    /// driver may go.
+    ///
+    /// [`Uplink::sent`]: crate::lnd::Uplink::sent
+    /// [`Uplink::received`]: crate::lnd::Uplink::received
+    /// [`Shard::is_quiet`]: crate::shard::Shard::is_quiet
+    Closed,
+}
+
 /// A local network interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LocalNi {
@@ -24,6 +44,8 @@ pub struct LocalNi {
     pub peer_credits: u32,
     /// How long a message may wait for its credits.
     pub message_timeout: Duration,
+    /// Whether it serves.
+    pub status: NiStatus,
 }
 
 /// Where headers belong, among the shards of the node.
@@ -35,16 +57,24 @@ pub struct Steering {
     pub policies: [PolicyWord; PORTALS],
 }
 
-/// The local interfaces, in order of configuration (their [`NiId`]s are their positions), the node's
+/// The local interfaces, each in a slot of its own (their [`NiId`]s are the numbers of the slots), the node's
 /// tunables, and where headers belong.
+///
+/// It never changes; a newer one, with a higher generation, takes its place ([`Shard::update`]). An interface
+/// keeps its slot as long as it lives; the slots of those that went are empty until others come.
+///
+/// [`Shard::update`]: crate::shard::Shard::update
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Topology {
-    interfaces: Vec<LocalNi>,
+    generation: u64,
+    interfaces: Vec<Option<LocalNi>>,
     loopback: Option<NiId>,
     tunables: Tunables,
     steering: Option<Steering>,
     /// Portals whose messages are no shard's in particular, a bit each.
     open: u64,
+    /// Portals that get no entries now, a bit each.
+    frozen: u64,
 }
 
 /// No local interface leads to the destination (`-EHOSTUNREACH`), or not the one asked for.
@@ -60,22 +90,53 @@ impl fmt::Display for Unreachable {
 impl core::error::Error for Unreachable {}
 
 impl LocalNi {
+    /// An interface that serves.
+    #[must_use]
+    pub const fn new(nid: Nid, credits: u32, peer_credits: u32, message_timeout: Duration) -> Self {
+        Self { nid, net: nid.net(), credits, peer_credits, message_timeout, status: NiStatus::Up }
+    }
+
     /// The interface by which a node reaches itself (LNet's `lo`, `lo.c`), NID `0@lo`. Its credits never run
     /// out: a message that leaves nothing waits for none.
     #[must_use]
     pub const fn loopback(message_timeout: Duration) -> Self {
-        Self { nid: Nid::LO, net: Net::LO, credits: u32::MAX, peer_credits: u32::MAX, message_timeout }
+        Self::new(Nid::LO, u32::MAX, u32::MAX, message_timeout)
+    }
+
+    /// Whether new requests may leave by it.
+    const fn serves(&self) -> bool {
+        matches!(self.status, NiStatus::Up)
     }
 }
 
 impl Topology {
-    /// A snapshot of these interfaces, with the default tunables. If one of them is
-    /// [`LocalNi::loopback`], what is for any of them goes by that one.
+    /// A snapshot of these interfaces in slots 0, 1, 2 ..., with the default tunables and generation 0. If one of
+    /// them is [`LocalNi::loopback`], what is for any of them goes by that one.
     #[must_use]
     pub fn new(interfaces: Vec<LocalNi>) -> Self {
-        let loopback = interfaces.iter().position(|ni| ni.nid.is_loopback());
+        Self::with_slots(interfaces.into_iter().map(Some).collect())
+    }
+
+    /// The same with the interfaces in these slots.
+    #[must_use]
+    pub fn with_slots(interfaces: Vec<Option<LocalNi>>) -> Self {
+        let is_loopback = |slot: &Option<LocalNi>| slot.is_some_and(|ni| ni.nid.is_loopback());
+        let loopback = interfaces.iter().position(is_loopback);
         let loopback = loopback.map(|position| NiId(position as u16));
-        Self { interfaces, loopback, tunables: Tunables::DEFAULT, steering: None, open: 0 }
+        Self { interfaces, loopback, ..Self::default() }
+    }
+
+    /// The same with this generation: the higher one is the newer snapshot.
+    #[must_use]
+    pub fn with_generation(self, generation: u64) -> Self {
+        Self { generation, ..self }
+    }
+
+    /// The same with portals, a bit each, that get no entries now: their policies are about to change. Nothing
+    /// waits on them either, as if they were not lazy.
+    #[must_use]
+    pub fn with_frozen(self, frozen: u64) -> Self {
+        Self { frozen, ..self }
     }
 
     /// The same with these tunables.
@@ -108,22 +169,60 @@ impl Topology {
         self.open >> portal & 1 != 0
     }
 
+    /// Whether a shard keeps the messages of a portal below [`PORTALS`] that it has: it is open, or frozen.
+    pub(crate) const fn is_anyones(&self, portal: u32) -> bool {
+        (self.open | self.frozen) >> portal & 1 != 0
+    }
+
     /// The node's tunables.
     #[must_use]
     pub const fn tunables(&self) -> &Tunables {
         &self.tunables
     }
 
-    /// The local interfaces; [`NiId`] n is at position n.
+    /// The slots of the local interfaces; [`NiId`] n is slot n.
     #[must_use]
-    pub fn interfaces(&self) -> &[LocalNi] {
+    pub fn interfaces(&self) -> &[Option<LocalNi>] {
         &self.interfaces
+    }
+
+    /// The local interfaces with their slots.
+    pub fn local_nis(&self) -> impl DoubleEndedIterator<Item = (NiId, &LocalNi)> {
+        let slots = self.interfaces.iter().enumerate();
+        slots.filter_map(|(slot, ni)| ni.as_ref().map(|ni| (NiId(slot as u16), ni)))
+    }
+
+    /// The interface in a slot.
+    #[must_use]
+    pub fn ni(&self, ni: NiId) -> Option<&LocalNi> {
+        self.interfaces.get(usize::from(ni.0))?.as_ref()
+    }
+
+    /// The interface in a slot of which the shard knows that it is in use.
+    #[inline]
+    pub(crate) fn known_ni(&self, ni: NiId) -> &LocalNi {
+        match self.ni(ni) {
+            Some(local) => local,
+            None => panic!("there is no interface {ni:?}"),
+        }
+    }
+
+    /// Which snapshot this is.
+    #[must_use]
+    pub const fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Whether a portal below [`PORTALS`] gets no entries now.
+    #[must_use]
+    pub const fn is_frozen(&self, portal: u32) -> bool {
+        self.frozen >> portal & 1 != 0
     }
 
     /// Whether a NID is that of a local interface.
     #[must_use]
     pub fn is_local(&self, nid: &Nid) -> bool {
-        self.interfaces.iter().any(|ni| ni.nid == *nid)
+        self.interfaces.iter().flatten().any(|ni| ni.nid == *nid)
     }
 
     /// The loopback interface, if there is one and `destination` is this node.
@@ -133,20 +232,19 @@ impl Topology {
 
     /// The interface whose NID a message to `destination` comes from, and which it leaves by unless that is
     /// this node ([`LocalNi::loopback`]): with `self_nid` exactly the interface with that NID, else the first
-    /// one on the destination's net. To `0@lo` everything comes from there (LNet `lib-move.c:
+    /// one on the destination's net that is up. To `0@lo` everything comes from there (LNet `lib-move.c:
     /// lnet_handle_lo_send`).
     ///
     /// # Errors
-    /// [`Unreachable`] when that interface does not exist or is on another net.
+    /// [`Unreachable`] when that interface does not exist, is not up or is on another net.
     pub fn select(&self, destination: &Nid, self_nid: Option<&Nid>) -> Result<NiId, Unreachable> {
         let net = destination.net();
-        self.interfaces
-            .iter()
-            .position(|ni| {
-                ni.net == net && (ni.nid.is_loopback() || self_nid.is_none_or(|nid| ni.nid == *nid))
-            })
-            .map(|position| NiId(position as u16))
-            .ok_or(Unreachable)
+        let fits = |ni: &LocalNi| {
+            let is_asked_for = ni.nid.is_loopback() || self_nid.is_none_or(|nid| ni.nid == *nid);
+            ni.net == net && is_asked_for && ni.serves()
+        };
+        let position = self.interfaces.iter().position(|slot| slot.as_ref().is_some_and(fits));
+        position.map(|position| NiId(position as u16)).ok_or(Unreachable)
     }
 }
 
@@ -158,7 +256,7 @@ mod tests {
     use crate::testing::nid;
 
     fn interface(nid: Nid) -> LocalNi {
-        LocalNi { nid, net: nid.net(), credits: 8, peer_credits: 4, message_timeout: Duration::from_secs(50) }
+        LocalNi::new(nid, 8, 4, Duration::from_secs(50))
     }
 
     #[test]
@@ -186,5 +284,23 @@ mod tests {
         assert_eq!(topology.select(&nid(1, 10), Some(&nid(1, 11))), Ok(NiId(1)));
         assert_eq!([Nid::LO, nid(1, 10), nid(1, 11)].map(|nid| topology.loopback_to(&nid)), [lo; 3]);
         assert_eq!(topology.loopback_to(&nid(1, 12)), None);
+    }
+
+    #[test]
+    fn only_what_is_up_is_selected_and_holes_shift_nothing() {
+        let with = |host, status| Some(LocalNi { status, ..interface(nid(1, host)) });
+        for status in [NiStatus::Down, NiStatus::Leaving, NiStatus::Closed] {
+            let topology = Topology::with_slots(vec![
+                with(10, status),
+                None,
+                with(11, NiStatus::Up),
+                Some(LocalNi::loopback(Duration::from_secs(50))),
+            ]);
+            assert_eq!(topology.select(&nid(1, 99), None), Ok(NiId(2)), "{status:?}");
+            assert_eq!(topology.select(&nid(1, 99), Some(&nid(1, 10))), Err(Unreachable), "{status:?}");
+            assert_eq!(topology.loopback_to(&nid(1, 10)), Some(NiId(3)), "{status:?}");
+            assert_eq!(topology.local_nis().map(|(ni, _)| ni.0).collect::<Vec<_>>(), [0, 2, 3]);
+            assert_eq!(topology.ni(NiId(1)), None);
+        }
     }
 }

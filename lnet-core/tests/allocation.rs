@@ -27,7 +27,7 @@ fn host(last: u64) -> ProcessId {
 fn shard() -> Shard {
     let nid = host(1).nid;
     let message_timeout = Duration::from_secs(50);
-    let ni = LocalNi { nid, net: nid.net(), credits: 16, peer_credits: 4, message_timeout };
+    let ni = LocalNi::new(nid, 16, 4, message_timeout);
     let limits = Limits {
         match_entries: 100,
         memory_descs: 200,
@@ -161,7 +161,7 @@ fn shards() -> [Shard; 2] {
     policies[4] = Policy::Rotor.pack().unwrap();
     let nid = host(1).nid;
     let message_timeout = Duration::from_secs(50);
-    let ni = LocalNi { nid, net: nid.net(), credits: 64, peer_credits: 64, message_timeout };
+    let ni = LocalNi::new(nid, 64, 64, message_timeout);
     let topology = Arc::new(Topology::new(vec![ni]).with_steering(Steering { shard_count: 2, policies }));
     [0, 1].map(|shard| {
         let mut shard = Shard::new(ShardConfig {

@@ -121,13 +121,7 @@ impl Target {
     fn new(entries: u32, capacity: u32) -> anyhow::Result<Self> {
         let nid = |last: u8| Nid::new_ip(Net::TCP, [10, 0, 0, last].into());
         let (own, peer) = (nid(1)?, nid(2)?);
-        let ni = LocalNi {
-            nid: own,
-            net: own.net(),
-            credits: 8,
-            peer_credits: 8,
-            message_timeout: Duration::from_secs(50),
-        };
+        let ni = LocalNi::new(own, 8, 8, Duration::from_secs(50));
         let mut shard = Shard::new(ShardConfig {
             shard: ShardId(0),
             shard_count: 1,

@@ -22,6 +22,7 @@ use crate::lnd::{NiId, RxId, Status, Verdict};
 use crate::portal::EntryError;
 use crate::stats::{DelayReason, DropReason};
 use crate::time::Instant;
+use crate::topology::NiStatus;
 
 impl Shard {
     /// Makes a portal lazy: a PUT that no entry takes waits for one (LNet `lib-ptl.c: LNetSetLazyPortal`).
@@ -66,8 +67,10 @@ impl Shard {
             self.kept.set_state(slot, State::Borrowed { lender, lease });
             return Some((ni, rx, verdict));
         }
-        let inbound = self.kept.records[slot].inbound.take();
-        self.incoming[rx.0 as usize] = inbound.map_or(Arriving::Idle, Arriving::Delivered);
+        match self.kept.records[slot].inbound.take() {
+            Some(inbound) => self.deliver(ni, rx, inbound),
+            None => self.incoming[rx.0 as usize] = Arriving::Idle,
+        }
         self.kept.unlink(slot);
         self.kept.remove(slot);
         Some((ni, rx, verdict))
@@ -117,6 +120,9 @@ impl Shard {
     /// Decides anew on a message that is kept here.
     pub(super) fn decide_kept(&mut self, slot: u32, scope: Scope) -> Decision {
         let Kept { ni, header, .. } = self.kept.records[slot];
+        if self.topology.known_ni(ni).status == NiStatus::Closed {
+            return Decision::Drop(DropReason::NiClosed);
+        }
         self.decide(ni, &header, scope)
     }
 

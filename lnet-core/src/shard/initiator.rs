@@ -241,7 +241,7 @@ impl Shard {
         if !self.messages.reserve(Budget::Request) {
             return Err(RequestError::RequestsFull);
         }
-        let from = &self.topology.interfaces()[usize::from(ni.0)];
+        let from = self.topology.known_ni(ni);
         let (source, deadline) = (ProcessId { nid: from.nid, pid: self.pid }, now + from.message_timeout);
         let ni = self.topology.loopback_to(target).unwrap_or(ni);
         let credits = self.interface(ni).peer_share;
@@ -257,7 +257,9 @@ impl Shard {
             length_bytes: payload_length,
         });
         let operation = Some((slot, event));
-        self.launch(now, Record::new(Budget::Request, (ni, peer), header, payload, operation, deadline));
+        let mut record = Record::new(Budget::Request, (ni, peer), header, payload, operation, deadline);
+        record.is_bound = request.self_nid.is_some();
+        self.launch(now, record);
         self.wake();
         Ok(())
     }

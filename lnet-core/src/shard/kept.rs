@@ -151,6 +151,8 @@ pub(super) struct KeptMessages {
     /// Messages of this shard, and the most of them.
     own_count: u32,
     own_max: u32,
+    /// Messages by the interface that they came by, here or at a sibling.
+    by_ni: Box<[u32]>,
     /// The most of each sibling.
     pub(super) visitors_max: u32,
     arrivals: u64,
@@ -158,7 +160,7 @@ pub(super) struct KeptMessages {
 
 impl KeptMessages {
     /// For so many messages of this shard, and of each of its siblings.
-    pub(super) fn new(own_max: u32, visitors_max: u32, shard_count: u8) -> Self {
+    pub(super) fn new(own_max: u32, visitors_max: u32, shard_count: u8, interfaces: u16) -> Self {
         let visitors = visitors_max * u32::from(shard_count).saturating_sub(1);
         let sibling = |_| Sibling {
             asks_left: visitors_max,
@@ -175,6 +177,7 @@ impl KeptMessages {
             siblings: (0..shard_count).map(sibling).collect(),
             own_count: 0,
             own_max,
+            by_ni: (0..interfaces).map(|_| 0).collect(),
             visitors_max,
             arrivals: 0,
         }
@@ -182,6 +185,16 @@ impl KeptMessages {
 
     pub(super) const fn count(&self) -> u32 {
         self.records.used_count()
+    }
+
+    /// Slots of interfaces that there may be.
+    pub(super) const fn slots(&self) -> usize {
+        self.by_ni.len()
+    }
+
+    /// Messages that came by this interface.
+    pub(super) fn count_of(&self, ni: NiId) -> u32 {
+        self.by_ni[usize::from(ni.0)]
     }
 
     pub(super) const fn is_full(&self) -> bool {
@@ -207,6 +220,7 @@ impl KeptMessages {
             }
             Origin::Gone => unreachable!("a message is kept for nobody"),
         }
+        self.by_ni[usize::from(ni.0)] += 1;
         let stamp = self.arrivals;
         self.arrivals += 1;
         let record = Kept {
@@ -226,6 +240,7 @@ impl KeptMessages {
 
     /// Frees a record that is in no list.
     pub(super) fn remove(&mut self, slot: u32) {
+        self.by_ni[usize::from(self.records[slot].ni.0)] -= 1;
         match self.records[slot].origin {
             Origin::Sibling { shard, .. } => self.sibling(shard).visitors -= 1,
             Origin::Rx(_) | Origin::Gone => self.own_count -= 1,

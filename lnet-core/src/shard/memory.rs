@@ -1,6 +1,7 @@
 //! Match entries and memory descriptors: made, given operations, ended.
 
 use lnet_wire::header::PAYLOAD_MAX_BYTES;
+use lnet_wire::steer::PORTALS;
 use lnet_wire::{Nid, ProcessId};
 
 use super::Shard;
@@ -20,6 +21,9 @@ impl Shard {
     /// # Errors
     /// [`EntryError`] says what is wrong with the portal, or that the shard is full.
     pub fn attach_entry(&mut self, spec: &EntrySpec) -> Result<MeHandle, EntryError> {
+        if (spec.portal as usize) < PORTALS && self.topology.is_frozen(spec.portal) {
+            return Err(EntryError::Frozen { portal: spec.portal });
+        }
         let slot = self.tables.insert(spec)?;
         Ok(MeHandle(Cookie::new(Kind::MatchEntry, self.id, slot, self.tables.generation(slot))))
     }

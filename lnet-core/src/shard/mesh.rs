@@ -221,7 +221,7 @@ impl Shard {
         let policy = match header.body {
             Body::Put { portal, .. } | Body::Get { portal, .. } => {
                 let policy = *steering.policies.get(portal as usize)?;
-                if self.topology.is_open(portal) {
+                if self.topology.is_anyones(portal) {
                     return None;
                 }
                 policy

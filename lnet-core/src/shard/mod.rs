@@ -23,6 +23,7 @@ pub mod mesh;
 mod response;
 mod target;
 mod transmit;
+mod update;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -32,8 +33,9 @@ use lnet_wire::Nid;
 use lnet_wire::steer::{PORTALS, SHARDS_MAX};
 
 pub use initiator::{GetRequest, PutRequest, RequestError};
+pub use update::Confirmation;
 
-use crate::credit::{Credits, share};
+use crate::credit::Credits;
 use crate::event::{EqError, Event, EventQueues};
 use crate::fault::Faults;
 use crate::handle::{Cookie, EqHandle, Kind, MdHandle, MeHandle, ShardId};
@@ -74,14 +76,30 @@ pub struct ShardConfig {
     pub hash_seed: u64,
 }
 
-/// What a shard keeps for a local interface.
+/// What a shard keeps for a slot of the local interfaces.
 struct Interface {
     credits: Credits<PeerCredited>,
+    /// Messages on their way out by it.
+    outgoing_count: u32,
+    /// Messages that LNDs of this shard put in place, which came by it.
+    arriving_count: u32,
     /// Credits that a peer on its net gets.
     peer_share: u32,
     /// Messages that hold their credits, to be polled.
     ready: Queue<Credited>,
     timers: Timers,
+}
+
+impl Interface {
+    /// Of an empty slot.
+    const VACANT: Self = Self {
+        credits: Credits::new(0),
+        outgoing_count: 0,
+        arriving_count: 0,
+        peer_share: 0,
+        ready: Queue::new(),
+        timers: Timers::new(),
+    };
 }
 
 /// The data path of one CPU. See the [module](self) for the order of calls.
@@ -127,45 +145,22 @@ impl Shard {
         assert!(limits.is_valid(), "{limits:?} are no valid limits");
         assert!(u32::from(shard_count) <= SHARDS_MAX, "{shard_count} shards, at most {SHARDS_MAX} expected");
         assert!(shard.0 < shard_count, "{shard:?} of {shard_count} shards");
-        let local = topology.interfaces();
-        assert!(
-            local.len() <= usize::from(limits.interfaces),
-            "{} interfaces exceed the limits",
-            local.len()
-        );
-        if let Some(steering) = topology.steering() {
-            let steered = steering.shard_count;
-            assert_eq!(steered, shard_count, "headers are steered to {steered} shards, not {shard_count}");
-        }
         let seed = Seed::new(hash_seed);
-        let mut interfaces = Vec::with_capacity(usize::from(limits.interfaces));
-        interfaces.extend(local.iter().map(|ni| Interface {
-            credits: Credits::new(share(ni.credits, shard_count)),
-            peer_share: share(ni.peer_credits.min(ni.credits), shard_count),
-            ready: Queue::new(),
-            timers: Timers::new(),
-        }));
-        let mut peers = Peers::new(limits.peers, seed);
-        for ni in local.iter().filter(|ni| topology.loopback_to(&ni.nid).is_some()) {
-            // This node always knows itself, however many peers are busy: they are never given back.
-            let known = peers.acquire(&ni.nid, share(u32::MAX, shard_count));
-            assert!(known.is_some(), "no room for the node itself among {} peers", limits.peers);
-        }
-        Self {
+        let mut shard = Self {
             id: shard,
             interface_cookie,
             pid,
             unlimited_events: limits.unlimited_events,
-            topology,
+            topology: Arc::default(),
             tables: MatchTables::new(limits.match_entries, seed),
             mds: Slab::new(limits.memory_descs),
             events: EventQueues::new(limits.event_queues, limits.events),
             messages: Messages::new(limits.requests, limits.responses),
             trackers: Trackers::new(limits.memory_descs),
-            peers,
-            interfaces,
+            peers: Peers::new(limits.peers, limits.interfaces, seed),
+            interfaces: Vec::with_capacity(usize::from(limits.interfaces)),
             incoming: (0..limits.incoming).map(|_| Arriving::Idle).collect(),
-            kept: KeptMessages::new(limits.delayed, limits.asks(shard_count), shard_count),
+            kept: KeptMessages::new(limits.delayed, limits.asks(shard_count), shard_count, limits.interfaces),
             lazy: 0,
             roused: 0,
             mesh: Mesh::new(),
@@ -173,7 +168,9 @@ impl Shard {
             held: Queue::new(),
             faults: Faults::new(),
             counters: Counters::default(),
-        }
+        };
+        shard.install(Instant::default(), topology);
+        shard
     }
 
     /// Its number.

@@ -9,7 +9,7 @@ use lnet_wire::steer::PORTALS;
 use lnet_wire::{Body, Header, MessageType, Nid, ProcessId, WireHandle};
 
 use super::Shard;
-use super::kept::Ask;
+use super::kept::{Ask, list_of};
 use crate::event::{Event, EventKind};
 use crate::lnd::{Announced, Cause, NiId, RxId, Span, Status, TxId, Uplink, Verdict};
 use crate::md::MdOptions;
@@ -17,6 +17,7 @@ use crate::message::{Budget, Record};
 use crate::portal::{Found, Request};
 use crate::stats::{DelayReason, DropReason};
 use crate::time::Instant;
+use crate::topology::{LocalNi, NiStatus};
 
 /// A message whose payload an LND is putting in place.
 pub(super) struct Inbound {
@@ -40,8 +41,8 @@ pub(super) struct Promise {
 /// What a shard knows of a message that an LND names.
 pub(super) enum Arriving {
     Idle,
-    /// Its LND puts it in place.
-    Delivered(Inbound),
+    /// Its LND puts it in place. It came by this interface.
+    Delivered(NiId, Inbound),
     /// It is delayed, or goes to a sibling: the record of it.
     Kept(u32),
 }
@@ -119,7 +120,7 @@ impl Uplink for Shard {
         };
         let dropped = match decision {
             Decision::Take(inbound, span) => {
-                self.incoming[rx.0 as usize] = Arriving::Delivered(inbound);
+                self.deliver(ni, rx, inbound);
                 self.wake();
                 return Verdict::Deliver(span);
             }
@@ -135,7 +136,8 @@ impl Uplink for Shard {
         let arriving = self.incoming.get_mut(rx.0 as usize);
         match arriving.map_or(Arriving::Idle, |arriving| core::mem::replace(arriving, Arriving::Idle)) {
             Arriving::Idle => panic!("no message arrives as {rx:?}"),
-            Arriving::Delivered(inbound) => {
+            Arriving::Delivered(ni, inbound) => {
+                self.interface(ni).arriving_count -= 1;
                 let carries_payload = matches!(inbound.event.kind, EventKind::Put | EventKind::Reply);
                 let bytes = if carries_payload { inbound.event.manipulated_bytes } else { 0 };
                 self.counters.count_received(status, bytes);
@@ -153,6 +155,13 @@ impl Uplink for Shard {
 }
 
 impl Shard {
+    /// A message is being put in place by its LND.
+    #[inline]
+    pub(super) fn deliver(&mut self, ni: NiId, rx: RxId, inbound: Inbound) {
+        self.interface(ni).arriving_count += 1;
+        self.incoming[rx.0 as usize] = Arriving::Delivered(ni, inbound);
+    }
+
     /// Looks at a message without regard to what is posted: whether it is acceptable, and whether a delay
     /// rule holds it up.
     fn check(&mut self, now: Instant, ni: NiId, header: &Header) -> Result<Option<Wait>, DropReason> {
@@ -166,7 +175,10 @@ impl Shard {
         if !well_formed {
             return Err(DropReason::Malformed);
         }
-        let local = &self.topology.interfaces()[usize::from(ni.0)].nid;
+        let LocalNi { nid: local, status, .. } = self.topology.known_ni(ni);
+        if *status == NiStatus::Closed {
+            return Err(DropReason::NiClosed);
+        }
         let is_loopback = local.is_loopback();
         if header.destination.nid != *local
             && !(is_loopback && self.topology.is_local(&header.destination.nid))
@@ -206,6 +218,9 @@ impl Shard {
     /// Decides on a message that no entry takes.
     #[cold]
     fn unmatched(&mut self, header: &Header, scope: Scope) -> Decision {
+        if list_of(header) < PORTALS && self.topology.is_frozen(list_of(header) as u32) {
+            return Decision::Drop(DropReason::NoMatch);
+        }
         if scope == Scope::Arrived
             && let Some(ask) = self.first_ask(header)
         {
@@ -356,7 +371,7 @@ impl Shard {
 
     /// Makes sure that a response can be sent.
     fn promise(&mut self, ni: NiId, source: &Nid, handle: WireHandle) -> Result<Promise, DropReason> {
-        let local = &self.topology.interfaces()[usize::from(ni.0)];
+        let local = self.topology.known_ni(ni);
         if local.net != source.net() && !local.nid.is_loopback() {
             return Err(DropReason::NoRoute);
         }
@@ -414,7 +429,15 @@ impl Shard {
         payload: Option<Span>,
         operation: Option<(u32, Event)>,
     ) {
-        let local = &self.topology.interfaces()[usize::from(promise.ni.0)];
+        let local = self.topology.known_ni(promise.ni);
+        if local.status == NiStatus::Closed {
+            self.break_promise(promise);
+            self.counters.send_failures += 1;
+            if let Some((md, event)) = operation {
+                self.complete(md, &event, Status::NeverSent(Cause::Unreachable));
+            }
+            return;
+        }
         let header = Header {
             destination: request.source,
             source: ProcessId { nid: request.target.nid, pid: self.pid },

@@ -10,7 +10,7 @@ use lnet_wire::Nid;
 use super::Shard;
 use crate::fault::Faults;
 use crate::lnd::{Cause, Full, NiId, Status, Transmit, TxId};
-use crate::message::{Credited, Message, PeerCredited, Record, Stage};
+use crate::message::{Credited, Message, PeerCredited, Queued, Record, Stage};
 use crate::time::Instant;
 
 impl Shard {
@@ -94,6 +94,7 @@ impl Shard {
     #[inline]
     pub(super) fn launch(&mut self, now: Instant, record: Record) {
         let (ni, peer) = (record.ni, record.peer);
+        self.interface(ni).outgoing_count += 1;
         let message = self.messages.insert(record);
         self.counters.messages_max = self.counters.messages_max.max(self.messages.count());
         if self.peers.get_mut(peer).credits.try_take() {
@@ -114,7 +115,7 @@ impl Shard {
         self.settle(now);
     }
 
-    fn take_interface_credit(&mut self, now: Instant, ni: NiId, message: Message<PeerCredited>) {
+    pub(super) fn take_interface_credit(&mut self, now: Instant, ni: NiId, message: Message<PeerCredited>) {
         let interface = &mut self.interfaces[usize::from(ni.0)];
         if interface.credits.try_take() {
             interface.timers.forget(&mut self.messages, &message);
@@ -151,7 +152,7 @@ impl Shard {
     }
 
     /// Deals with the ends of messages, those included that come of it.
-    fn settle(&mut self, now: Instant) {
+    pub(super) fn settle(&mut self, now: Instant) {
         while let Some(message) = self.ended.pop(&mut self.messages) {
             let record = self.messages.record(&message);
             let Record { status, ni, peer, operation, .. } = *record;
@@ -161,6 +162,7 @@ impl Shard {
                 Status::NeverSent(_) | Status::Unknown(_) => self.counters.send_failures += 1,
             }
             self.messages.forget(message);
+            self.interface(ni).outgoing_count -= 1;
             if let Some((md, event)) = operation {
                 self.complete(md, &event, status);
             }
@@ -174,10 +176,14 @@ impl Shard {
         }
     }
 
-    fn return_interface_credit(&mut self, now: Instant, ni: NiId) {
-        let Some(message) = self.interfaces[usize::from(ni.0)].credits.give_back(&mut self.messages) else {
-            return;
-        };
+    pub(super) fn return_interface_credit(&mut self, now: Instant, ni: NiId) {
+        if let Some(message) = self.interfaces[usize::from(ni.0)].credits.give_back(&mut self.messages) {
+            self.interface_credited(now, ni, message);
+        }
+    }
+
+    /// A message that waited has got its interface's credit.
+    pub(super) fn interface_credited(&mut self, now: Instant, ni: NiId, message: Message<PeerCredited>) {
         let cause = self.overdue(now, self.messages.record(&message));
         let interface = &mut self.interfaces[usize::from(ni.0)];
         interface.timers.forget(&mut self.messages, &message);
@@ -192,7 +198,13 @@ impl Shard {
     }
 
     fn return_peer_credit(&mut self, now: Instant, peer: u32) {
-        let Some(message) = self.peers.get_mut(peer).credits.give_back(&mut self.messages) else { return };
+        if let Some(message) = self.peers.get_mut(peer).credits.give_back(&mut self.messages) {
+            self.peer_credited(now, message);
+        }
+    }
+
+    /// A message that waited has got its peer's credit.
+    pub(super) fn peer_credited(&mut self, now: Instant, message: Message<Queued>) {
         let record = self.messages.record(&message);
         let ni = record.ni;
         let cause = self.overdue(now, record);

@@ -37,7 +37,7 @@ pub(crate) fn host(host: u8) -> ProcessId {
 }
 
 pub(crate) fn interface(nid: Nid, credits: u32, peer_credits: u32) -> LocalNi {
-    LocalNi { nid, net: nid.net(), credits, peer_credits, message_timeout: MESSAGE_TIMEOUT }
+    LocalNi::new(nid, credits, peer_credits, MESSAGE_TIMEOUT)
 }
 
 /// Host 1, one shard, one interface on `tcp1` with 8 credits and 4 for each peer.

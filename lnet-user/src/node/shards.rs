@@ -70,13 +70,7 @@ pub(super) fn shard_limits(config: &NodeConfig) -> Limits {
 fn topology(config: &NodeConfig, plan: &Plan) -> Topology {
     // How long a message may wait for credits (LNet `lib-msg.c`, `lnet_msg_commit`).
     let message_timeout = config.lnd_timeout * TRIES + Duration::from_secs(1);
-    let nis = config.nis.iter().map(|ni| LocalNi {
-        nid: ni.nid,
-        net: ni.nid.net(),
-        credits: ni.credits,
-        peer_credits: ni.peer_credits,
-        message_timeout,
-    });
+    let nis = config.nis.iter().map(|ni| LocalNi::new(ni.nid, ni.credits, ni.peer_credits, message_timeout));
     let nis = nis.chain([LocalNi::loopback(message_timeout)]).collect();
     Topology::new(nis)
         .with_steering(topology::Steering { shard_count: config.shards as u8, policies: plan.policies })

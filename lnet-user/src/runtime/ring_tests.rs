@@ -46,13 +46,7 @@ impl Side {
     fn new(mut kernel: Node) -> Self {
         let plan = kernel.plan;
         let timeout = Duration::from_secs(30);
-        let xdp = LocalNi {
-            nid: plan.nid(),
-            net: plan.nid().net(),
-            credits: 64 * plan.shards,
-            peer_credits: 64 * plan.shards,
-            message_timeout: timeout,
-        };
+        let xdp = LocalNi::new(plan.nid(), 64 * plan.shards, 64 * plan.shards, timeout);
         let steering = topology::Steering { shard_count: plan.shards as u8, policies: *kernel.policies() };
         let topology = Topology::new(vec![xdp, LocalNi::loopback(timeout)]).with_steering(steering);
         let topology = Arc::new(topology);

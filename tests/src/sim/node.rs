@@ -91,7 +91,7 @@ fn topology(plan: &Plan, number: usize, policies: [PolicyWord; PORTALS]) -> Topo
     let interfaces = (0..plan.rails).map(|rail| {
         let nid = nid(plan, number, rail);
         let message_timeout = Duration::from_nanos(MESSAGE_NS);
-        LocalNi { nid, net: nid.net(), credits: CREDITS.0, peer_credits: CREDITS.1, message_timeout }
+        LocalNi::new(nid, CREDITS.0, CREDITS.1, message_timeout)
     });
     let tunables = Tunables {
         transaction_timeout: Duration::from_nanos(TRANSACTION_NS),

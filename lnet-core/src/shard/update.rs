@@ -1,0 +1,310 @@
+//! Newer snapshots of the topology, between two turns.
+//!
+//! What waits for an interface that serves no more is selected anew, if it may leave by another one, or ends
+//! unsent. What was selected under an older snapshot is found in the queues of its interface, so nothing
+//! looks at generations on the data path. What an LND has is its own to end.
+//!
+//! Invariants: no credit is lost or made up, whatever their number becomes; an interface goes only when nothing
+//! of this shard's is about it; a portal's policy changes only when nothing here goes by it.
+
+use alloc::sync::Arc;
+
+use super::kept::{Kept, State, list_of};
+use super::target::Decision;
+use super::{Interface, Shard};
+use crate::credit::share;
+use crate::handle::ShardId;
+use crate::lnd::{Cause, NiId, Status};
+use crate::message::{Message, Messages, PeerCredited, Queue, Record, Stage};
+use crate::stats::DropReason;
+use crate::time::Instant;
+use crate::topology::{NiStatus, Topology};
+
+/// What a shard says of the snapshot that it has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Confirmation {
+    /// The shard.
+    pub shard: ShardId,
+    /// The generation of its snapshot.
+    pub generation: u64,
+    /// Whether all interfaces that are leaving or closed are quiet ([`Shard::is_quiet`]).
+    pub is_quiet: bool,
+    /// Portals by whose policy something goes here, a bit each: that have entries, or messages that wait.
+    pub portals_in_use: u64,
+}
+
+impl Shard {
+    /// Takes a newer snapshot; one that is not newer changes nothing.
+    ///
+    /// What waits for credits, for a delay rule or for its LND at an interface that is not [up](NiStatus::Up) any
+    /// more leaves by another interface of its net, from whose NID it then comes, or ends as
+    /// [`Cause::Unreachable`]. Responses, and what names its interface, leave by no other: responses go on unless
+    /// the interface is closed, the rest ends. What arrived by a closed interface and waits is dropped.
+    ///
+    /// # Panics
+    /// If the snapshot has more slots than the limits; if an interface has gone, or another one has its slot,
+    /// which was not [closed and quiet](Shard::is_quiet); if the policy of a portal that is
+    /// [in use](Confirmation::portals_in_use) has changed, or the number of shards.
+    pub fn update(&mut self, now: Instant, topology: Arc<Topology>) {
+        if topology.generation() > self.topology.generation() {
+            self.install(now, topology);
+        }
+    }
+
+    /// Whether nothing of this shard is about an interface: no message on its way out by it, none that came by it
+    /// and is being put in place, waits, or is a sibling's; what its LND has not told is not known. Responses
+    /// that are still awaited do not count. An interface that is [closed](NiStatus::Closed) and quiet stays so.
+    #[must_use]
+    pub fn is_quiet(&self, ni: NiId) -> bool {
+        let idle = |slot: &Interface| slot.outgoing_count == 0 && slot.arriving_count == 0;
+        self.interfaces.get(usize::from(ni.0)).is_none_or(|slot| idle(slot) && self.kept.count_of(ni) == 0)
+    }
+
+    /// What it says of its snapshot at this moment.
+    #[must_use]
+    pub fn confirmation(&self) -> Confirmation {
+        let goes = |status| matches!(status, NiStatus::Leaving | NiStatus::Closed);
+        let mut nis = self.topology.local_nis();
+        Confirmation {
+            shard: self.id,
+            generation: self.topology.generation(),
+            is_quiet: nis.all(|(ni, local)| !goes(local.status) || self.is_quiet(ni)),
+            portals_in_use: self.portals_in_use(),
+        }
+    }
+
+    /// Its snapshot.
+    #[must_use]
+    pub const fn topology(&self) -> &Arc<Topology> {
+        &self.topology
+    }
+
+    pub(super) fn install(&mut self, now: Instant, topology: Arc<Topology>) {
+        self.accept(&topology);
+        let former = core::mem::replace(&mut self.topology, topology);
+        if former.interfaces() != self.topology.interfaces() {
+            self.install_interfaces(now, &former);
+            self.install_peers(now, &former);
+        }
+        self.settle(now);
+        self.wake();
+    }
+
+    /// Panics if a snapshot cannot follow the present one.
+    fn accept(&self, topology: &Topology) {
+        let (slots, most) = (topology.interfaces().len(), self.kept.slots());
+        assert!(slots <= most, "{slots} interfaces exceed the limits, {most}");
+        if let Some(steering) = topology.steering() {
+            let (steered, shards) = (steering.shard_count, self.shard_count());
+            assert_eq!(steered, shards, "headers are steered to {steered} shards, not {shards}");
+        }
+        for (ni, local) in self.topology.local_nis() {
+            let stays = topology.ni(ni).is_some_and(|next| next.nid == local.nid);
+            assert!(stays || self.is_quiet(ni), "{ni:?} goes before it is quiet");
+        }
+        if let (Some(former), Some(next)) = (self.topology.steering(), topology.steering()) {
+            let policies = former.policies.iter().zip(&next.policies).enumerate();
+            let changed = policies.filter(|(_, (former, next))| former != next);
+            let changed = changed.fold(0_u64, |bits, (portal, _)| bits | 1 << portal);
+            let in_use = changed & self.portals_in_use();
+            assert_eq!(in_use, 0, "the policies of portals in use change, a bit each");
+        }
+    }
+
+    fn portals_in_use(&self) -> u64 {
+        let lists = self.kept.records.used().map(|(_, record)| list_of(&record.header));
+        // The list behind those of the portals is that of responses.
+        let kept = lists.fold(0_u64, |bits, list| bits | 1_u64.checked_shl(list as u32).unwrap_or(0));
+        self.tables.portals_in_use() | kept
+    }
+
+    fn shard_count(&self) -> u8 {
+        self.kept.siblings.len() as u8
+    }
+
+    fn install_interfaces(&mut self, now: Instant, former: &Topology) {
+        let topology = Arc::clone(&self.topology);
+        let shards = self.shard_count();
+        self.interfaces.resize_with(topology.interfaces().len(), || Interface::VACANT);
+        let slots = self.interfaces.iter_mut().zip(topology.interfaces());
+        for ((slot, local), ni) in slots.zip((0..).map(NiId)) {
+            if former.ni(ni).map(|before| before.nid) != local.map(|local| local.nid) {
+                *slot = Interface::VACANT;
+            }
+            if let Some(local) = local {
+                slot.peer_share = share(local.peer_credits.min(local.credits), shards);
+                slot.credits.set_total(share(local.credits, shards));
+            }
+        }
+        for (ni, local) in topology.local_nis() {
+            while let Some(message) = self.interfaces[usize::from(ni.0)].credits.grant(&mut self.messages) {
+                self.interface_credited(now, ni, message);
+            }
+            let before = former.ni(ni).map(|before| before.status);
+            if local.status != NiStatus::Up && before != Some(local.status) {
+                self.leave(now, ni);
+            }
+        }
+    }
+
+    /// Peers get the credits that are due on their nets now.
+    fn install_peers(&mut self, now: Instant, former: &Topology) {
+        let topology = Arc::clone(&self.topology);
+        let endless = share(u32::MAX, self.shard_count());
+        let is_own = |topology: &Topology, nid| topology.loopback_to(nid).is_some();
+        for (_, local) in former.local_nis().filter(|(_, local)| !is_own(&topology, &local.nid)) {
+            self.peers.clear_own(&local.nid);
+        }
+        for (_, local) in topology.local_nis().filter(|(_, local)| is_own(&topology, &local.nid)) {
+            self.peers.set_own(&local.nid, endless);
+        }
+        for slot in 0..self.peers.capacity() {
+            let Some((nid, is_own)) = self.peers.nid(slot) else { continue };
+            let net = nid.net();
+            let on_net = topology.local_nis().find(|(_, local)| local.net == net);
+            let due = on_net.map(|(ni, _)| self.interfaces[usize::from(ni.0)].peer_share);
+            let Some(due) = due.filter(|_| !is_own).or(is_own.then_some(endless)) else { continue };
+            self.peers.get_mut(slot).credits.set_total(due);
+            while let Some(message) = self.peers.get_mut(slot).credits.grant(&mut self.messages) {
+                self.peer_credited(now, message);
+            }
+        }
+    }
+
+    /// An interface serves no more.
+    fn leave(&mut self, now: Instant, ni: NiId) {
+        self.redirect_queued(ni);
+        let mut moving = self.redirect_credited(now, ni);
+        while let Some(message) = moving.pop(&mut self.messages) {
+            if let Way::By(to) = self.way(self.messages.record(&message)) {
+                self.readdress(to, |messages| messages.record_mut(&message));
+                self.take_interface_credit(now, to, message);
+            } else {
+                let ended = self.messages.end(message, UNREACHABLE);
+                self.ended.push(&mut self.messages, ended);
+            }
+        }
+        if self.topology.known_ni(ni).status == NiStatus::Closed {
+            self.drop_kept(ni);
+        }
+    }
+
+    /// Sees to the messages that wait for a credit of their peer. Takes all out of the interface's deadlines; those
+    /// that wait for its own credits are not put back.
+    fn redirect_queued(&mut self, ni: NiId) {
+        let mut timers = self.interface(ni).timers.take();
+        while let Some(message) = timers.pop(&mut self.messages) {
+            if message.stage != Stage::Queued {
+                continue;
+            }
+            let to = match self.way(self.messages.waiting(&message)) {
+                Way::Stay => ni,
+                Way::By(to) => to,
+                Way::Nowhere => {
+                    let credits = &mut self.peers.get_mut(message.peer).credits;
+                    let message = credits.withdraw(&mut self.messages, message);
+                    let ended = self.messages.end(message, UNREACHABLE);
+                    self.ended.push(&mut self.messages, ended);
+                    continue;
+                }
+            };
+            self.readdress(to, |messages| messages.waiting_mut(&message));
+            self.interfaces[usize::from(to.0)].timers.watch_again(&mut self.messages, &message);
+        }
+    }
+
+    /// Takes the messages that have a credit of their peer, and perhaps one of the interface, away from it; that
+    /// credit goes to who stays.
+    fn redirect_credited(&mut self, now: Instant, ni: NiId) -> Queue<PeerCredited> {
+        let mut moving = Queue::new();
+        let mut returned_count = 0;
+        let slot = usize::from(ni.0);
+        let mut waiting = self.interfaces[slot].credits.take_waiters();
+        let mut ready = self.interfaces[slot].ready.take();
+        while let Some(message) = ready.pop(&mut self.messages) {
+            if self.stays(&message) {
+                self.interfaces[slot].ready.push(&mut self.messages, message);
+            } else {
+                returned_count += 1;
+                let message = self.messages.uncredited(message);
+                moving.push(&mut self.messages, message);
+            }
+        }
+        let mut held = self.held.take();
+        while let Some(message) = held.pop(&mut self.messages) {
+            let Record { ni: by, release, .. } = *self.messages.record(&message);
+            if by != ni || self.stays(&message) {
+                self.held.hold(&mut self.messages, message, release);
+            } else {
+                returned_count += 1;
+                let message = self.messages.uncredited(message);
+                moving.push(&mut self.messages, message);
+            }
+        }
+        while let Some(message) = waiting.pop(&mut self.messages) {
+            if self.stays(&message) {
+                let interface = &mut self.interfaces[slot];
+                interface.timers.watch(&mut self.messages, &message);
+                interface.credits.wait(&mut self.messages, message);
+            } else {
+                moving.push(&mut self.messages, message);
+            }
+        }
+        for _ in 0..returned_count {
+            self.return_interface_credit(now, ni);
+        }
+        moving
+    }
+
+    /// Drops what came by an interface and waits here; what a sibling is asked about is dropped when it answers.
+    fn drop_kept(&mut self, ni: NiId) {
+        let waits = |record: &Kept| {
+            record.ni == ni
+                && matches!(record.state, State::Timed { .. } | State::Parked { .. } | State::Asking(_))
+        };
+        for slot in 0..self.kept.records.capacity() {
+            if self.kept.records.get(slot).is_some_and(waits) {
+                self.settle_kept(slot, Decision::Drop(DropReason::NiClosed));
+            }
+        }
+    }
+
+    /// How a message goes on whose interface serves no more.
+    fn way(&self, record: &Record) -> Way {
+        if record.is_response() {
+            let is_closed = self.topology.known_ni(record.ni).status == NiStatus::Closed;
+            return if is_closed { Way::Nowhere } else { Way::Stay };
+        }
+        let other = self.topology.select(&record.header.destination.nid, None);
+        other.ok().filter(|_| !record.is_bound).map_or(Way::Nowhere, Way::By)
+    }
+
+    fn stays<S>(&self, message: &Message<S>) -> bool {
+        matches!(self.way(self.messages.record(message)), Way::Stay)
+    }
+
+    /// Has a message leave by another interface, from whose NID it comes then.
+    fn readdress(&mut self, to: NiId, record: impl FnOnce(&mut Messages) -> &mut Record) {
+        let nid = self.topology.known_ni(to).nid;
+        let record = record(&mut self.messages);
+        let from = core::mem::replace(&mut record.ni, to);
+        if from != to {
+            record.header.source.nid = nid;
+            self.interface(from).outgoing_count -= 1;
+            self.interface(to).outgoing_count += 1;
+        }
+    }
+}
+
+/// How a message goes on.
+enum Way {
+    /// As it would have.
+    Stay,
+    /// By another interface.
+    By(NiId),
+    /// It ends.
+    Nowhere,
+}
+
+/// How a message ends that no interface leads away.
+const UNREACHABLE: Status = Status::NeverSent(Cause::Unreachable);
