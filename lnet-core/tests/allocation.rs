@@ -12,7 +12,7 @@ use lnet_core::portal::{EntrySpec, Position};
 use lnet_core::shard::{GetRequest, PutRequest, RequestError};
 use lnet_core::stats::{DelayReason, DropReason};
 use lnet_core::time::Instant;
-use lnet_core::topology::{LocalNi, Steering, Topology};
+use lnet_core::topology::{LocalNi, NiStatus, Steering, Topology};
 use lnet_core::{Limits, Shard, ShardConfig};
 use lnet_wire::steer::{PORTALS, Policy, PolicyWord};
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
@@ -280,4 +280,40 @@ fn nothing_is_allocated_after_the_start() {
     });
     assert_eq!(measured.count_total, 0, "{measured:?}");
     assert!(allocation_counter::measure(|| drop(std::hint::black_box(Box::new(1)))).count_total > 0);
+}
+
+#[test]
+fn nothing_is_allocated_when_a_snapshot_comes() {
+    let mut shard = shard();
+    let queue = shard.create_event_queue(900).unwrap();
+    let ni = |last, credits| Some(LocalNi::new(host(last).nid, credits, 4, Duration::from_secs(50)));
+    let leaving = |slot: Option<LocalNi>| slot.map(|ni| LocalNi { status: NiStatus::Leaving, ..ni });
+    let states = [
+        vec![ni(1, 16), None, ni(90, 2)],
+        vec![leaving(ni(1, 16)), ni(91, 4), ni(90, 2)],
+        vec![ni(1, 2), ni(91, 1), ni(90, 9)],
+        vec![None, None, leaving(ni(90, 9))],
+    ];
+    let snapshots: Vec<_> = (1..)
+        .zip(states)
+        .map(|(generation, state)| Arc::new(Topology::with_slots(state).with_generation(generation)))
+        .collect();
+    let measured = allocation_counter::measure(|| {
+        for snapshot in &snapshots {
+            for peer in 0..8 {
+                let md = shard.bind(&descriptor(queue, MdOptions::NONE)).unwrap();
+                let target = host(2 + peer % 3);
+                let get = GetRequest { md, self_nid: None, target, portal: 4, match_bits: 0, offset: 0 };
+                shard.get(Instant(0), &get).unwrap();
+            }
+            if snapshot.interfaces()[0].is_none() {
+                while let Some(transmit) = (0..3).find_map(|ni| shard.poll_transmit(NiId(ni))) {
+                    shard.sent(Instant(0), transmit.tx, Status::Ok);
+                }
+            }
+            shard.update(Instant(0), Arc::clone(snapshot));
+        }
+    });
+    assert_eq!(measured.count_total, 0, "{measured:?}");
+    assert_eq!(shard.topology().generation(), 4);
 }

@@ -20,3 +20,5 @@ mod target;
 mod track;
 mod track_model;
 mod traffic;
+mod update;
+mod update_model;
