@@ -22,12 +22,14 @@ pub(crate) struct Credits<S> {
     /// Credits that are taken and that there are no more: they go when they return.
     excess: u32,
     waiting_count: u32,
+    /// The least that was [available](Self::available) so far.
+    lowest: i64,
     waiters: Queue<S>,
 }
 
 impl<S: State> Credits<S> {
     pub(crate) const fn new(total: u32) -> Self {
-        Self { total, free: total, excess: 0, waiting_count: 0, waiters: Queue::new() }
+        Self { total, free: total, excess: 0, waiting_count: 0, lowest: total as i64, waiters: Queue::new() }
     }
 
     /// Takes a credit if one is free.
@@ -36,6 +38,9 @@ impl<S: State> Credits<S> {
             return false;
         }
         self.free -= 1;
+        if (self.free as i64) < self.lowest {
+            self.lowest = self.free as i64;
+        }
         true
     }
 
@@ -43,6 +48,7 @@ impl<S: State> Credits<S> {
     pub(crate) fn wait(&mut self, messages: &mut Messages, message: Message<S>) {
         assert_eq!(self.free, 0, "a message waits though a credit is free");
         self.waiting_count += 1;
+        self.lowest = self.lowest.min(self.available());
         self.waiters.push(messages, message);
     }
 
@@ -64,10 +70,14 @@ impl<S: State> Credits<S> {
 
     /// Changes how many there are. Those that come are free: [`grant`](Self::grant) them to who waits.
     pub(crate) fn set_total(&mut self, total: u32) {
+        if total == self.total {
+            return;
+        }
         let taken = u64::from(self.total - self.free) + u64::from(self.excess);
         self.free = u64::from(total).saturating_sub(taken) as u32;
         self.excess = taken.saturating_sub(u64::from(total)) as u32;
         self.total = total;
+        self.lowest = self.available();
     }
 
     /// The next message that waits though a credit is free; it holds one then.
@@ -94,6 +104,11 @@ impl<S: State> Credits<S> {
     /// Free credits less waiting messages: what LNet shows as "tx credits".
     pub(crate) fn available(&self) -> i64 {
         i64::from(self.free) - i64::from(self.excess) - i64::from(self.waiting_count)
+    }
+
+    /// How many there are, and the least that was [available](Self::available) since there are so many.
+    pub(crate) const fn bounds(&self) -> (u32, i64) {
+        (self.total, self.lowest)
     }
 
     /// Whether all credits are home and nobody waits.

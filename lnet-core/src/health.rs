@@ -3,6 +3,8 @@
 
 use core::fmt;
 
+use crate::lnd::{Cause, Status};
+
 /// How a message ended badly, in the terms of health.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
@@ -61,6 +63,23 @@ impl HealthStatus {
         }
     }
 
+    /// How health judges the end of a message (LNet `lib-move.c`, `socklnd_cb.c: ksocknal_txlist_done`); `None`
+    /// for a good one, and for one that this node did not want any more.
+    #[must_use]
+    pub const fn of(status: Status) -> Option<Self> {
+        Some(match status {
+            Status::Ok | Status::NeverSent(Cause::Cancelled) | Status::Unknown(Cause::Cancelled) => {
+                return None;
+            }
+            Status::NeverSent(Cause::Timeout) => Self::LocalTimeout,
+            Status::NeverSent(Cause::Unreachable) => Self::LocalNoRoute,
+            Status::NeverSent(_) => Self::LocalError,
+            Status::Unknown(Cause::Timeout) => Self::NetworkTimeout,
+            Status::Unknown(Cause::Device) => Self::RemoteDropped,
+            Status::Unknown(_) => Self::RemoteError,
+        })
+    }
+
     /// The status of this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
@@ -77,6 +96,16 @@ impl fmt::Display for HealthStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ends_are_judged() {
+        assert_eq!(HealthStatus::of(Status::Ok), None);
+        assert_eq!(HealthStatus::of(Status::NeverSent(Cause::Cancelled)), None);
+        assert_eq!(HealthStatus::of(Status::NeverSent(Cause::Unreachable)), Some(HealthStatus::LocalNoRoute));
+        assert_eq!(HealthStatus::of(Status::NeverSent(Cause::TooLong)), Some(HealthStatus::LocalError));
+        assert_eq!(HealthStatus::of(Status::Unknown(Cause::Timeout)), Some(HealthStatus::NetworkTimeout));
+        assert_eq!(HealthStatus::of(Status::Unknown(Cause::Reset)), Some(HealthStatus::RemoteError));
+    }
 
     #[test]
     fn numbers_count_from_one_and_names_lead_back() {

@@ -89,6 +89,8 @@ pub(crate) struct Record {
     pub(crate) peer: u32,
     /// Slot of the descriptor whose operation it is, and the event of its end; none for an ACK.
     pub(crate) operation: Option<(u32, Event)>,
+    /// When its request started; of a response nothing is said.
+    pub(crate) started: Instant,
     pub(crate) deadline: Instant,
     /// If a delay rule holds it up: until when, and which.
     pub(crate) release: (Instant, u64),
@@ -119,6 +121,7 @@ impl Record {
             ni,
             peer,
             operation,
+            started: Instant(0),
             deadline,
             release: (Instant(0), 0),
             status: Status::Ok,

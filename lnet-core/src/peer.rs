@@ -1,4 +1,4 @@
-//! Peer interfaces, found by traffic, and their credits.
+//! Peer interfaces, found by traffic, their credits and their counters.
 //!
 //! Invariants: traffic makes at most as many as the limits say, whoever sends here; the node's own interfaces find
 //! room besides, and stay; one that is referred to by a message stays; of the others the one that has been idle longest makes room for a newcomer. A peer
@@ -13,11 +13,15 @@ use crate::hash::{Seed, nid_words};
 use crate::list::{Link, List, NONE, Node};
 use crate::message::Queued;
 use crate::slab::Slab;
+use crate::stats::NiCounters;
 
 pub(crate) struct Peer {
     nid: Nid,
     pub(crate) credits: Credits<Queued>,
     references: u32,
+    /// Bytes of the messages to it that have not ended, headers included.
+    pub(crate) queued_bytes: u64,
+    pub(crate) counters: NiCounters,
     /// Whether it is this node itself, which is referred to once for that.
     is_own: bool,
     bucket: u32,
@@ -48,12 +52,38 @@ impl Node<Idle> for Peer {
     }
 }
 
+/// Peers that are found again without hashing.
+const RECENT: usize = 64;
+
+/// What a shard knows of a peer's interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerRecord {
+    /// Its NID.
+    pub nid: Nid,
+    /// Whether it is this node's own.
+    pub is_own: bool,
+    /// Messages to it that this shard may have in flight.
+    pub credits_max: u32,
+    /// Those of them that are free, less the messages that wait for one.
+    pub credits: i64,
+    /// The least that `credits` was.
+    pub credits_min: i64,
+    /// Bytes of the messages to it that have not ended, 72 for each header.
+    pub queued_bytes: u64,
+    /// Messages and promised responses that refer to it.
+    pub reference_count: u32,
+    /// What has been counted.
+    pub counters: NiCounters,
+}
+
 pub(crate) struct Peers {
     peers: Slab<Peer>,
     buckets: Box<[List<Chain>]>,
     idle: List<Idle>,
     /// The one that was acquired last.
     last: u32,
+    /// Those that messages came from, by a few bits of their NIDs.
+    recent: [u32; RECENT],
     /// How many traffic makes at most.
     limit: u32,
     seed: Seed,
@@ -69,6 +99,7 @@ impl Peers {
             buckets: (0..buckets).map(|_| List::new()).collect(),
             idle: List::new(),
             last: NONE,
+            recent: [NONE; RECENT],
             limit,
             seed,
         }
@@ -122,6 +153,8 @@ impl Peers {
             nid: *nid,
             credits: Credits::new(credits),
             references: 1,
+            queued_bytes: 0,
+            counters: NiCounters::default(),
             is_own: false,
             bucket,
             chain: Link::UNLINKED,
@@ -157,6 +190,53 @@ impl Peers {
             self.peers[slot].is_own = false;
             self.release(slot);
         }
+    }
+
+    /// The peer that a message came from, made if it is not known, and there is room or one that is idle. A new one
+    /// gets this many credits.
+    #[inline]
+    pub(crate) fn sender(&mut self, nid: &Nid, credits: u32) -> Option<&mut Peer> {
+        let bytes = nid.to_bytes();
+        // The last bytes of an IPv4 and of an IPv6 address.
+        let recent = usize::from(bytes[7] ^ bytes[19]) % RECENT;
+        let slot = self.recent[recent];
+        if self.peers.get(slot).is_none_or(|peer| peer.nid != *nid) {
+            self.recent[recent] = self.find_or_make(nid, credits)?;
+            self.release(self.recent[recent]);
+        }
+        Some(&mut self.peers[self.recent[recent]])
+    }
+
+    /// The peer with this NID, if it is known.
+    pub(crate) fn find_mut(&mut self, nid: &Nid) -> Option<&mut Peer> {
+        let slot = self.find(nid, self.bucket(nid))?;
+        Some(&mut self.peers[slot])
+    }
+
+    /// Sets the counters of all to 0.
+    pub(crate) fn reset_counters(&mut self) {
+        for slot in 0..self.peers.capacity() {
+            if self.peers.get(slot).is_some() {
+                self.peers[slot].counters = NiCounters::default();
+            }
+        }
+    }
+
+    /// Those that are known, in no order that means anything.
+    pub(crate) fn records(&self) -> impl Iterator<Item = PeerRecord> {
+        self.peers.used().map(|(_, peer)| {
+            let (credits_max, credits_min) = peer.credits.bounds();
+            PeerRecord {
+                nid: peer.nid,
+                is_own: peer.is_own,
+                credits_max,
+                credits: peer.credits.available(),
+                credits_min,
+                queued_bytes: peer.queued_bytes,
+                reference_count: peer.references,
+                counters: peer.counters,
+            }
+        })
     }
 
     /// The NID of a slot that is in use, and whether it is this node's own.

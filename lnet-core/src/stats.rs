@@ -1,8 +1,16 @@
-//! Counters of a shard. They run freely and are never reset by the core.
+//! Counters of a shard. They run freely until somebody resets them all.
+
+mod interface;
+mod summary;
 
 use core::fmt;
+use core::ops::AddAssign;
 
+use crate::health::HealthStatus;
 use crate::lnd::Status;
+
+pub use interface::{HealthCounts, Latency, NiCounters, TypeCounts};
+pub use summary::Statistics;
 
 /// Messages and their payload.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -17,6 +25,13 @@ impl Traffic {
     pub(crate) const fn add(&mut self, bytes: u32) {
         self.messages += 1;
         self.bytes += bytes as u64;
+    }
+}
+
+impl AddAssign for Traffic {
+    fn add_assign(&mut self, other: Self) {
+        self.messages += other.messages;
+        self.bytes += other.bytes;
     }
 }
 
@@ -163,6 +178,8 @@ pub struct Counters {
     pub received: Traffic,
     /// Messages that could not be sent, or whose fate the LND does not know.
     pub send_failures: u64,
+    /// The same by how they ended, but for those that were unlinked before.
+    pub failed: HealthCounts,
     /// Descriptors that were unlinked because a response did not come in time.
     pub response_timeouts: u64,
     /// Messages whose payload did not arrive whole.
@@ -191,10 +208,18 @@ impl Counters {
     /// Messages dropped for any reason.
     #[must_use]
     pub fn dropped(&self) -> Traffic {
-        self.drops.iter().fold(Traffic::default(), |sum, drop| Traffic {
-            messages: sum.messages + drop.messages,
-            bytes: sum.bytes + drop.bytes,
-        })
+        let mut sum = Traffic::default();
+        self.drops.iter().for_each(|drop| sum += *drop);
+        sum
+    }
+
+    /// Counts a message that was not sent.
+    #[cold]
+    pub(crate) fn count_failure(&mut self, status: Status) {
+        self.send_failures += 1;
+        if let Some(health) = HealthStatus::of(status) {
+            self.failed.add(health);
+        }
     }
 
     /// Counts a message that an LND has finished with, and the payload that was taken.

@@ -29,6 +29,8 @@ impl Response {
 
 struct Tracker {
     deadline: Instant,
+    /// When the last request started.
+    asked: Instant,
     /// Slot of its descriptor.
     md: u32,
     /// Responses that have not come, by [`Response`].
@@ -60,12 +62,18 @@ impl Trackers {
         Self { trackers: Slab::new(capacity), order: List::new() }
     }
 
-    /// Awaits one more response for the descriptor `md`, and all of them until `deadline`; returns its
-    /// tracker. Deadlines stay in order: one before the last (the timeout was lowered meanwhile) is put off
+    /// Awaits one more response for the descriptor `md`, to a request that starts now, and all of them until
+    /// `deadline`; returns its tracker. Deadlines stay in order: one before the last (the timeout was lowered meanwhile) is put off
     /// until then.
-    pub(crate) fn await_one(&mut self, tracker: u32, md: u32, response: Response, deadline: Instant) -> u32 {
+    pub(crate) fn await_one(
+        &mut self,
+        tracker: u32,
+        md: u32,
+        response: Response,
+        (now, deadline): (Instant, Instant),
+    ) -> u32 {
         let slot = if tracker == NONE {
-            let fresh = Tracker { deadline, md, awaited: [0; 2], link: Link::UNLINKED };
+            let fresh = Tracker { deadline, asked: now, md, awaited: [0; 2], link: Link::UNLINKED };
             let Ok(slot) = self.trackers.insert(fresh) else { unreachable!("a descriptor has two trackers") };
             slot
         } else {
@@ -75,6 +83,7 @@ impl Trackers {
         let latest = self.trackers.get(self.order.last()).map_or(deadline, |last| last.deadline);
         let tracker = &mut self.trackers[slot];
         tracker.deadline = deadline.max(latest);
+        tracker.asked = now;
         tracker.awaited[response as usize] += 1;
         self.order.push_back(&mut self.trackers, slot);
         slot
@@ -87,6 +96,11 @@ impl Trackers {
         let awaited = &mut self.trackers[tracker].awaited;
         awaited[response as usize] = awaited[response as usize].saturating_sub(1);
         *awaited == [0; 2]
+    }
+
+    /// When the last request started whose response is awaited; `None` for no tracker.
+    pub(crate) fn asked(&self, tracker: u32) -> Option<Instant> {
+        self.trackers.get(tracker).map(|tracker| tracker.asked)
     }
 
     /// Ends a tracker.

@@ -139,8 +139,8 @@ impl Shard {
                 self.kept.set_state(slot, State::Resumed(Resumption::Take));
             }
             Decision::Drop(reason) => {
-                let record = &self.kept.records[slot];
-                self.counters.count_drop(reason, record.header.payload_length);
+                let Kept { ni, header, .. } = self.kept.records[slot];
+                self.count_drop(ni, &header, reason);
                 self.kept.set_state(slot, State::Resumed(Resumption::Drop));
             }
             Decision::Wait(wait) => {
@@ -154,12 +154,14 @@ impl Shard {
     pub(super) fn received_kept(&mut self, now: Instant, slot: u32, status: Status) {
         let record = &mut self.kept.records[slot];
         let state = record.state;
+        let (ni, source, message_type) = (record.ni, record.header.source.nid, record.header.message_type());
         let taken_bytes = record.span.map_or(0, |span| span.length_bytes);
         let borrowed = matches!(state, State::Borrowed { .. });
         assert!(borrowed || status != Status::Ok, "a message that is {state:?} cannot be received");
         if state != State::Resumed(Resumption::Drop) {
-            self.counters.count_received(status, taken_bytes);
+            self.count_received(now, (ni, &source, message_type), status, taken_bytes, None);
         }
+        let record = &mut self.kept.records[slot];
         match state {
             State::Borrowed { lender, lease } | State::Resumed(Resumption::Borrow { lender, lease }) => {
                 record.origin = Origin::Gone;

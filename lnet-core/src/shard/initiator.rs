@@ -233,8 +233,9 @@ impl Shard {
         let target = &request.target.nid;
         let Ok(ni) = self.topology.select(target, request.self_nid.as_ref()) else {
             self.begin(now, slot, request);
-            self.complete(slot, &event, Status::NeverSent(Cause::Unreachable));
-            self.counters.send_failures += 1;
+            let status = Status::NeverSent(Cause::Unreachable);
+            self.complete(slot, &event, status);
+            self.counters.count_failure(status);
             self.wake();
             return Ok(());
         };
@@ -258,6 +259,7 @@ impl Shard {
         });
         let operation = Some((slot, event));
         let mut record = Record::new(Budget::Request, (ni, peer), header, payload, operation, deadline);
+        record.started = now;
         record.is_bound = request.self_nid.is_some();
         self.launch(now, record);
         self.wake();
@@ -272,7 +274,7 @@ impl Shard {
         let md = &mut self.mds[slot];
         if is_tracked(response, md.options, tunables.response_tracking) {
             let deadline = now + tunables.transaction_timeout;
-            md.tracker = self.trackers.await_one(md.tracker, slot, response, deadline);
+            md.tracker = self.trackers.await_one(md.tracker, slot, response, (now, deadline));
         }
     }
 

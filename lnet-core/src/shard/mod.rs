@@ -17,6 +17,7 @@
 
 mod delay;
 mod initiator;
+mod inspect;
 mod kept;
 mod memory;
 pub mod mesh;
@@ -29,10 +30,11 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use lnet_wire::Nid;
 use lnet_wire::steer::{PORTALS, SHARDS_MAX};
 
+pub use crate::peer::PeerRecord;
 pub use initiator::{GetRequest, PutRequest, RequestError};
+pub use inspect::{NiRecord, Usage};
 pub use update::Confirmation;
 
 use crate::credit::Credits;
@@ -48,7 +50,7 @@ use crate::message::{Credited, Done, Messages, PeerCredited, Queue, Timers};
 use crate::peer::Peers;
 use crate::portal::MatchTables;
 use crate::slab::Slab;
-use crate::stats::Counters;
+use crate::stats::{Counters, NiCounters};
 use crate::time::Instant;
 use crate::topology::Topology;
 use crate::track::Trackers;
@@ -79,6 +81,7 @@ pub struct ShardConfig {
 /// What a shard keeps for a slot of the local interfaces.
 struct Interface {
     credits: Credits<PeerCredited>,
+    counters: NiCounters,
     /// Messages on their way out by it.
     outgoing_count: u32,
     /// Messages that LNDs of this shard put in place, which came by it.
@@ -94,6 +97,7 @@ impl Interface {
     /// Of an empty slot.
     const VACANT: Self = Self {
         credits: Credits::new(0),
+        counters: NiCounters::ZERO,
         outgoing_count: 0,
         arriving_count: 0,
         peer_share: 0,
@@ -229,38 +233,6 @@ impl Shard {
         &mut self.faults
     }
 
-    /// What the shard has done so far.
-    #[must_use]
-    pub const fn counters(&self) -> &Counters {
-        &self.counters
-    }
-
-    /// What is in use at this moment.
-    #[must_use]
-    pub fn usage(&self) -> Usage {
-        Usage {
-            match_entries: self.tables.entry_count(),
-            memory_descs: self.mds.used_count(),
-            events: self.events.waiting_count(),
-            messages: self.messages.count(),
-            delayed: self.kept.count(),
-            trackers: self.trackers.count(),
-            peers: self.peers.count(),
-        }
-    }
-
-    /// Free credits of an interface, less the messages that wait for one (LNet's "tx credits").
-    #[must_use]
-    pub fn interface_credits(&self, ni: NiId) -> Option<i64> {
-        self.interfaces.get(usize::from(ni.0)).map(|interface| interface.credits.available())
-    }
-
-    /// Free credits of a peer, less the messages that wait for one; `None` if it is not remembered.
-    #[must_use]
-    pub fn peer_credits(&self, peer: &Nid) -> Option<i64> {
-        self.peers.available(peer)
-    }
-
     /// When [`Shard::handle_timeout`] has something to do: the earliest deadline of a message that waits
     /// for a credit, or of a response, or the time of one that a delay rule holds up.
     #[must_use]
@@ -309,25 +281,6 @@ impl Shard {
     fn interface(&mut self, ni: NiId) -> &mut Interface {
         &mut self.interfaces[usize::from(ni.0)]
     }
-}
-
-/// What a shard holds at one moment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Usage {
-    /// Match entries.
-    pub match_entries: u32,
-    /// Memory descriptors, those that wait for their last operation included.
-    pub memory_descs: u32,
-    /// Events that were not polled yet.
-    pub events: u32,
-    /// Messages on their way out.
-    pub messages: u32,
-    /// Messages that arrived and wait, or that a sibling shard puts in place, or has here.
-    pub delayed: u32,
-    /// Descriptors for which responses are awaited.
-    pub trackers: u32,
-    /// Peers that are remembered.
-    pub peers: u32,
 }
 
 // A bit for each portal's list of parked messages, and one for that of responses.

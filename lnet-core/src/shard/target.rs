@@ -128,7 +128,7 @@ impl Uplink for Shard {
             Decision::Drop(reason) => Some(reason),
         };
         let Some(reason) = dropped else { return Verdict::Delay };
-        self.counters.count_drop(reason, header.payload_length);
+        self.count_drop(ni, header, reason);
         Verdict::Drop
     }
 
@@ -138,9 +138,7 @@ impl Uplink for Shard {
             Arriving::Idle => panic!("no message arrives as {rx:?}"),
             Arriving::Delivered(ni, inbound) => {
                 self.interface(ni).arriving_count -= 1;
-                let carries_payload = matches!(inbound.event.kind, EventKind::Put | EventKind::Reply);
-                let bytes = if carries_payload { inbound.event.manipulated_bytes } else { 0 };
-                self.counters.count_received(status, bytes);
+                self.count_delivered(now, ni, &inbound, status);
                 self.end_arrival(now, inbound, status);
             }
             Arriving::Kept(slot) => self.received_kept(now, slot, status),
@@ -432,7 +430,7 @@ impl Shard {
         let local = self.topology.known_ni(promise.ni);
         if local.status == NiStatus::Closed {
             self.break_promise(promise);
-            self.counters.send_failures += 1;
+            self.counters.count_failure(Status::NeverSent(Cause::Unreachable));
             if let Some((md, event)) = operation {
                 self.complete(md, &event, Status::NeverSent(Cause::Unreachable));
             }

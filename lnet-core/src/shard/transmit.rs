@@ -5,10 +5,12 @@
 //! `lnet_return_tx_credits_locked`). Ends that cause further ends go through the `ended` queue, so nothing
 //! here recurses however many messages wait.
 
-use lnet_wire::Nid;
+use lnet_wire::header::SMALL_HEADER_BYTES;
+use lnet_wire::{MessageType, Nid};
 
 use super::Shard;
 use crate::fault::Faults;
+use crate::health::HealthStatus;
 use crate::lnd::{Cause, Full, NiId, Status, Transmit, TxId};
 use crate::message::{Credited, Message, PeerCredited, Queued, Record, Stage};
 use crate::time::Instant;
@@ -95,9 +97,12 @@ impl Shard {
     pub(super) fn launch(&mut self, now: Instant, record: Record) {
         let (ni, peer) = (record.ni, record.peer);
         self.interface(ni).outgoing_count += 1;
+        let payload_bytes = record.header.payload_length;
         let message = self.messages.insert(record);
         self.counters.messages_max = self.counters.messages_max.max(self.messages.count());
-        if self.peers.get_mut(peer).credits.try_take() {
+        let to = self.peers.get_mut(peer);
+        to.queued_bytes += queued_bytes(payload_bytes);
+        if to.credits.try_take() {
             let message = self.messages.peer_credited(message);
             self.take_interface_credit(now, ni, message);
             self.settle(now);
@@ -157,12 +162,10 @@ impl Shard {
             let record = self.messages.record(&message);
             let Record { status, ni, peer, operation, .. } = *record;
             let (peer_held, interface_held) = record.held();
-            match status {
-                Status::Ok => self.counters.sent.add(record.header.payload_length),
-                Status::NeverSent(_) | Status::Unknown(_) => self.counters.send_failures += 1,
-            }
+            let sent = (record.header.message_type(), record.header.payload_length, record.started);
             self.messages.forget(message);
             self.interface(ni).outgoing_count -= 1;
+            self.count_end(now, (ni, peer), sent, status);
             if let Some((md, event)) = operation {
                 self.complete(md, &event, status);
             }
@@ -193,6 +196,36 @@ impl Shard {
             Some(cause) => {
                 let ended = self.messages.end(message, Status::NeverSent(cause));
                 self.ended.push(&mut self.messages, ended);
+            }
+        }
+    }
+
+    /// Counts a message that has ended.
+    #[inline]
+    fn count_end(
+        &mut self,
+        now: Instant,
+        (ni, peer): (NiId, u32),
+        (message_type, payload_bytes, started): (MessageType, u32, Instant),
+        status: Status,
+    ) {
+        let peer = self.peers.get_mut(peer);
+        peer.queued_bytes -= queued_bytes(payload_bytes);
+        let interface = &mut self.interfaces[usize::from(ni.0)].counters;
+        if status != Status::Ok {
+            self.counters.count_failure(status);
+        } else {
+            self.counters.sent.add(payload_bytes);
+        }
+        for counters in [interface, &mut peer.counters] {
+            match (HealthStatus::of(status), message_type) {
+                (Some(health), _) => counters.failed.add(health),
+                (None, _) if status != Status::Ok => {}
+                (None, MessageType::Put) => {
+                    counters.sent.add(message_type);
+                    counters.put_egress.note(started, now);
+                }
+                (None, _) => counters.sent.add(message_type),
             }
         }
     }
@@ -229,4 +262,9 @@ impl Shard {
             None
         }
     }
+}
+
+/// What a message counts for in its peer's queued bytes (LNet `lib-move.c: lnet_post_send_locked`).
+const fn queued_bytes(payload_bytes: u32) -> u64 {
+    payload_bytes as u64 + SMALL_HEADER_BYTES as u64
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "where a test cannot unwrap, it has failed")]
 
 mod common;
+mod counters;
 mod credits;
 mod delay_rules;
 mod delayed;

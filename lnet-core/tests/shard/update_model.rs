@@ -133,7 +133,7 @@ impl Run {
     }
 
     fn update(&mut self, slot: usize, ni: Option<LocalNi>) {
-        self.slots[slot] = ni;
+        let is_changed = std::mem::replace(&mut self.slots[slot], ni) != ni;
         self.generation += 1;
         let topology = Topology::with_slots(self.slots.clone()).with_generation(self.generation);
         self.node.shard.update(NOW, Arc::new(topology));
@@ -144,7 +144,8 @@ impl Run {
             .map(|(number, _)| *number)
             .collect();
         lost.into_iter().for_each(|number| self.end(number, UNREACHABLE));
-        for (peer, credits) in &mut self.peer_credits {
+        // Peers get what is due on their net now, which may be more than what the interface gave that met them first.
+        for (peer, credits) in self.peer_credits.iter_mut().filter(|_| is_changed) {
             if let Some(ni) = self.slots.iter().flatten().find(|ni| ni.net == peer.net()) {
                 *credits = peer_share(ni);
             }

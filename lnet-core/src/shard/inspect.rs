@@ -1,0 +1,159 @@
+//! What a shard tells of itself: counters, what is in use, interfaces, peers.
+
+use lnet_wire::{Header, MessageType, Nid};
+
+use super::Shard;
+use super::target::Inbound;
+use crate::event::EventKind;
+use crate::list::NONE;
+use crate::lnd::{NiId, Status};
+use crate::peer::PeerRecord;
+use crate::stats::{Counters, DropReason, NiCounters};
+use crate::time::Instant;
+
+/// What a shard holds at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Usage {
+    /// Match entries.
+    pub match_entries: u32,
+    /// Memory descriptors, those that wait for their last operation included.
+    pub memory_descs: u32,
+    /// Events that were not polled yet.
+    pub events: u32,
+    /// Messages on their way out.
+    pub messages: u32,
+    /// Messages that arrived and wait, or that a sibling shard puts in place, or has here.
+    pub delayed: u32,
+    /// Descriptors for which responses are awaited.
+    pub trackers: u32,
+    /// Peers that are remembered.
+    pub peers: u32,
+}
+
+/// What a shard knows of a local interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NiRecord {
+    /// Messages that this shard may have in flight by it.
+    pub credits_max: u32,
+    /// Those of them that are free, less the messages that wait for one.
+    pub credits: i64,
+    /// The least that `credits` was.
+    pub credits_min: i64,
+    /// What has been counted.
+    pub counters: NiCounters,
+}
+
+impl Shard {
+    /// What the shard has done so far.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// What is in use at this moment.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        Usage {
+            match_entries: self.tables.entry_count(),
+            memory_descs: self.mds.used_count(),
+            events: self.events.waiting_count(),
+            messages: self.messages.count(),
+            delayed: self.kept.count(),
+            trackers: self.trackers.count(),
+            peers: self.peers.count(),
+        }
+    }
+
+    /// What it knows of a local interface; `None` if the slot is empty.
+    #[must_use]
+    pub fn interface_record(&self, ni: NiId) -> Option<NiRecord> {
+        self.topology.ni(ni)?;
+        let interface = self.interfaces.get(usize::from(ni.0))?;
+        let (credits_max, credits_min) = interface.credits.bounds();
+        let (credits, counters) = (interface.credits.available(), interface.counters);
+        Some(NiRecord { credits_max, credits, credits_min, counters })
+    }
+
+    /// What it has counted of a local interface; `None` if there is no such slot.
+    #[must_use]
+    pub fn interface_counters(&self, ni: NiId) -> Option<&NiCounters> {
+        self.interfaces.get(usize::from(ni.0)).map(|interface| &interface.counters)
+    }
+
+    /// The interfaces of peers that it knows, in no order that means anything.
+    pub fn peers(&self) -> impl Iterator<Item = PeerRecord> {
+        self.peers.records()
+    }
+
+    /// Sets all counters to 0, those of interfaces and peers too (`lnetctl stats reset`); what is in use and the
+    /// least of credits stay.
+    pub fn reset_counters(&mut self) {
+        self.counters = Counters::default();
+        self.interfaces.iter_mut().for_each(|interface| interface.counters = NiCounters::default());
+        self.peers.reset_counters();
+    }
+
+    /// Free credits of an interface, less the messages that wait for one (LNet's "tx credits").
+    #[must_use]
+    pub fn interface_credits(&self, ni: NiId) -> Option<i64> {
+        self.interfaces.get(usize::from(ni.0)).map(|interface| interface.credits.available())
+    }
+
+    /// Free credits of a peer, less the messages that wait for one; `None` if it is not remembered.
+    #[must_use]
+    pub fn peer_credits(&self, peer: &Nid) -> Option<i64> {
+        self.peers.available(peer)
+    }
+
+    /// Counts a message that has been put in place, or will never be.
+    #[inline]
+    pub(super) fn count_delivered(&mut self, now: Instant, ni: NiId, inbound: &Inbound, status: Status) {
+        let Inbound { md, event, .. } = inbound;
+        let carries_payload = matches!(event.kind, EventKind::Put | EventKind::Reply);
+        let bytes = if carries_payload { event.manipulated_bytes } else { 0 };
+        let Some(message_type) = event.message_type else { unreachable!("a message of no type") };
+        let tracker = match message_type {
+            MessageType::Ack | MessageType::Reply => self.mds[*md].tracker,
+            _ => NONE,
+        };
+        let asked = self.trackers.asked(tracker);
+        self.count_received(now, (ni, &event.source.nid, message_type), status, bytes, asked);
+    }
+
+    /// The same, with when its request started if it answers one.
+    pub(super) fn count_received(
+        &mut self,
+        now: Instant,
+        (ni, source, message_type): (NiId, &Nid, MessageType),
+        status: Status,
+        bytes: u32,
+        asked: Option<Instant>,
+    ) {
+        self.counters.count_received(status, bytes);
+        if status != Status::Ok {
+            return;
+        }
+        let interface = &mut self.interfaces[usize::from(ni.0)];
+        let sender = self.peers.sender(source, interface.peer_share);
+        let peer = sender.map(|peer| &mut peer.counters);
+        for counters in [Some(&mut interface.counters), peer].into_iter().flatten() {
+            counters.received.add(message_type);
+            match (asked, message_type) {
+                (Some(asked), MessageType::Reply) => counters.get_rtt.note(asked, now),
+                (Some(asked), MessageType::Ack) => counters.put_ack.note(asked, now),
+                _ => {}
+            }
+        }
+    }
+
+    /// Counts a message that arrived and is dropped.
+    #[cold]
+    pub(super) fn count_drop(&mut self, ni: NiId, header: &Header, reason: DropReason) {
+        self.counters.count_drop(reason, header.payload_length);
+        let message_type = header.message_type();
+        self.interfaces[usize::from(ni.0)].counters.dropped.add(message_type);
+        if let Some(peer) = self.peers.find_mut(&header.source.nid) {
+            peer.counters.dropped.add(message_type);
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! What `lnetctl stats show` prints of a node.
+
+use super::{Counters, HealthCounts, Traffic};
+use crate::shard::Usage;
+
+/// The counters of a node's shards together.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Statistics {
+    /// Messages on their way out at this moment.
+    pub messages: u64,
+    /// The sum of the most that each shard had at once.
+    pub messages_max: u64,
+    /// Descriptors for which responses are awaited at this moment.
+    pub trackers: u64,
+    /// Messages sent; bytes of PUT and REPLY payload.
+    pub sent: Traffic,
+    /// Messages received; bytes of PUT and REPLY payload that were taken.
+    pub received: Traffic,
+    /// Messages dropped, with the payload they announced.
+    pub dropped: Traffic,
+    /// Descriptors that were unlinked because a response did not come in time.
+    pub response_timeouts: u64,
+    /// Messages that were not sent, by how they ended.
+    pub failed: HealthCounts,
+}
+
+impl Statistics {
+    /// Adds what a shard has.
+    pub fn add(&mut self, counters: &Counters, usage: &Usage) {
+        self.messages += u64::from(usage.messages);
+        self.messages_max += u64::from(counters.messages_max);
+        self.trackers += u64::from(usage.trackers);
+        self.sent += counters.sent;
+        self.received += counters.received;
+        self.dropped += counters.dropped();
+        self.response_timeouts += counters.response_timeouts;
+        self.failed += &counters.failed;
+    }
+}

@@ -1,0 +1,161 @@
+//! What is counted of interfaces and peers, as `net show` and `peer show` print it.
+
+use std::sync::Arc;
+
+use lnet_core::ShardConfig;
+use lnet_core::health::HealthStatus;
+use lnet_core::lnd::{Cause, NiId, RxId, Status, Uplink, Verdict};
+use lnet_core::md::{MdOptions, MdSpec, Threshold};
+use lnet_core::shard::{PeerRecord, PutRequest};
+use lnet_core::stats::{Latency, NiCounters, Statistics};
+use lnet_core::time::Instant;
+use lnet_core::topology::Topology;
+use lnet_wire::{Header, MessageType};
+
+use crate::common::{
+    NI, Node, ack_header, acked_put_header, config, get_header, get_request, host, interface, nid,
+    put_header, put_request, reply_header,
+};
+
+const MICROSECOND: u64 = 1000;
+
+fn at(microseconds: u64) -> Instant {
+    Instant(microseconds * MICROSECOND)
+}
+
+fn node() -> Node {
+    let topology = Topology::new(vec![interface(nid(1, 1), 8, 4), interface(nid(2, 1), 8, 4)]);
+    Node::new(ShardConfig { topology: Arc::new(topology), ..config() })
+}
+
+fn peer(node: &Node, host: u8) -> Option<PeerRecord> {
+    node.shard.peers().find(|peer| peer.nid == nid(1, host))
+}
+
+fn local(node: &Node, ni: u16) -> NiCounters {
+    *node.shard.interface_counters(NiId(ni)).unwrap()
+}
+
+fn sent(node: &mut Node, microseconds: u64, status: Status) {
+    let transmit = node.transmit().unwrap();
+    node.shard.sent(at(microseconds), transmit.tx, status);
+}
+
+fn once(microseconds: u64) -> Latency {
+    let ns = microseconds * MICROSECOND;
+    Latency { samples: 1, min_ns: ns, max_ns: ns, total_ns: ns }
+}
+
+fn arrive(node: &mut Node, microseconds: u64, header: &Header) {
+    assert_ne!(node.shard.header(at(microseconds), NI, RxId(0), header), Verdict::Drop);
+    node.shard.received(at(microseconds), RxId(0), Status::Ok);
+}
+
+#[test]
+fn requests_count_for_their_interface_and_their_peer() {
+    let mut node = node();
+    let spec = MdSpec { threshold: Threshold::Count(2), ..node.md(10) };
+    let md = node.shard.bind(&spec).unwrap();
+    node.shard.put(at(5), &PutRequest { ack: true, ..put_request(md, 2) }).unwrap();
+    assert_eq!(
+        peer(&node, 2).map(|peer| (peer.queued_bytes, peer.credits, peer.reference_count)),
+        Some((82, 3, 1))
+    );
+    sent(&mut node, 25, Status::Ok);
+    arrive(&mut node, 105, &ack_header(md));
+    let md = node.shard.bind(&spec).unwrap();
+    node.shard.get(at(200), &get_request(md)).unwrap();
+    sent(&mut node, 210, Status::Ok);
+    arrive(&mut node, 500, &reply_header(md, 10));
+
+    let counters = local(&node, 0);
+    let of = |message_type| (counters.sent.of(message_type), counters.received.of(message_type));
+    let types = [MessageType::Put, MessageType::Get, MessageType::Reply, MessageType::Ack];
+    assert_eq!(types.map(of), [(1, 0), (1, 0), (0, 1), (0, 1)]);
+    assert_eq!(counters.put_egress, once(20));
+    assert_eq!(counters.put_ack, once(100));
+    assert_eq!(counters.get_rtt, once(300));
+    let peer = peer(&node, 2).unwrap();
+    assert_eq!(peer.counters, counters, "there is but one peer");
+    assert_eq!((peer.credits_max, peer.credits, peer.credits_min), (4, 4, 3));
+    assert_eq!((peer.queued_bytes, peer.reference_count, peer.is_own), (0, 0, false));
+    assert_eq!(local(&node, 1), NiCounters::ZERO);
+    let ni = node.shard.interface_record(NI).unwrap();
+    assert_eq!((ni.credits_max, ni.credits, ni.credits_min, ni.counters), (8, 8, 7, counters));
+    assert_eq!(node.shard.interface_record(NiId(2)), None);
+}
+
+#[test]
+fn a_request_that_is_not_tracked_has_no_round_trip() {
+    let mut node = node();
+    let options = MdOptions::NO_TRACK_RESPONSE;
+    let spec = MdSpec { threshold: Threshold::Count(2), options, ..node.md(10) };
+    let md = node.shard.bind(&spec).unwrap();
+    node.shard.get(at(0), &get_request(md)).unwrap();
+    sent(&mut node, 10, Status::Ok);
+    arrive(&mut node, 20, &reply_header(md, 10));
+    assert_eq!(local(&node, 0).get_rtt.samples, 0);
+    assert_eq!(local(&node, 0).received.of(MessageType::Reply), 1);
+}
+
+#[test]
+fn who_sends_here_becomes_known() {
+    let mut node = node();
+    let options = MdOptions::PUT | MdOptions::GET | MdOptions::MANAGE_REMOTE;
+    let spec = MdSpec { threshold: Threshold::Infinite, options, event_queue: None, ..node.md(10) };
+    node.post(1, &spec);
+    let from = |header: Header, last| Header { source: host(last), ..header };
+    // Hosts 2 and 66 look alike to what finds peers without hashing.
+    for last in [2, 66, 2, 66] {
+        arrive(&mut node, 1, &from(put_header(1, 4), last));
+    }
+    arrive(&mut node, 1, &from(acked_put_header(1, 4), 2));
+    arrive(&mut node, 1, &from(get_header(1, 4), 66));
+    sent(&mut node, 2, Status::Ok);
+    sent(&mut node, 2, Status::Ok);
+    for (last, expected) in [(2, (3, 0, 1, 0)), (66, (2, 1, 0, 1))] {
+        let NiCounters { received, sent, .. } = peer(&node, last).unwrap().counters;
+        let counted = (
+            received.of(MessageType::Put),
+            received.of(MessageType::Get),
+            sent.of(MessageType::Ack),
+            sent.of(MessageType::Reply),
+        );
+        assert_eq!(counted, expected, "host {last}");
+    }
+    assert_eq!(node.shard.usage().peers, 2);
+}
+
+#[test]
+fn drops_and_failures_count_too() {
+    let mut node = node();
+    assert_eq!(node.shard.header(at(0), NI, RxId(0), &put_header(1, 4)), Verdict::Drop);
+    assert_eq!(local(&node, 0).dropped.of(MessageType::Put), 1);
+    assert_eq!(peer(&node, 2), None, "rubbish makes nobody known");
+    for (status, health) in [
+        (Status::NeverSent(Cause::Device), HealthStatus::LocalError),
+        (Status::Unknown(Cause::Timeout), HealthStatus::NetworkTimeout),
+    ] {
+        let md = node.shard.bind(&node.md(10)).unwrap();
+        node.shard.put(at(0), &put_request(md, 2)).unwrap();
+        sent(&mut node, 1, status);
+        assert_eq!(local(&node, 0).failed.of(health), 1);
+        assert_eq!(peer(&node, 2).unwrap().counters.failed.of(health), 1);
+        assert_eq!(node.shard.counters().failed.of(health), 1);
+    }
+    assert_eq!(local(&node, 0).sent.total(), 0);
+    assert_eq!(node.shard.header(at(0), NI, RxId(0), &put_header(1, 4)), Verdict::Drop);
+    assert_eq!(peer(&node, 2).unwrap().counters.dropped.of(MessageType::Put), 1);
+
+    let mut statistics = Statistics::default();
+    statistics.add(node.shard.counters(), &node.shard.usage());
+    statistics.add(node.shard.counters(), &node.shard.usage());
+    assert_eq!((statistics.dropped.messages, statistics.dropped.bytes), (4, 16));
+    assert_eq!((statistics.sent.messages, statistics.messages, statistics.messages_max), (0, 0, 2));
+    assert_eq!(statistics.failed.of(HealthStatus::LocalError), 2);
+
+    node.shard.reset_counters();
+    assert_eq!(local(&node, 0), NiCounters::ZERO);
+    assert_eq!(peer(&node, 2).unwrap().counters, NiCounters::ZERO);
+    assert_eq!(node.shard.counters().dropped().messages, 0);
+}
