@@ -19,6 +19,7 @@ mod list;
 pub mod lnd;
 pub mod md;
 mod message;
+pub mod node;
 mod peer;
 pub mod portal;
 mod random;

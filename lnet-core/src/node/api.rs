@@ -1,0 +1,197 @@
+//! What a node is told and asked, and what it wants done.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use lnet_wire::ping::Features;
+use lnet_wire::steer::{PORTALS, PolicyWord};
+use lnet_wire::{Net, NetType, Nid};
+
+use super::change::Change;
+use super::error::{DriverError, RequestError};
+use super::nets::{NetTunables, NiConfig, NiSpec};
+use super::pings::{PingId, Pinged};
+use crate::lnd::NiId;
+use crate::shard::Confirmation;
+
+/// What a node is made of.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// Shards that confirm its snapshots, at least 1.
+    pub shard_count: u8,
+    /// Slots for local interfaces, `lo` included: those of the shards' limits.
+    pub interfaces_max: u16,
+    /// Types of nets that it has LNDs for.
+    pub net_types: Vec<NetType>,
+    /// Peers that it remembers.
+    pub peers_max: usize,
+    /// Requests that may wait or be under way.
+    pub requests_max: usize,
+    /// How long what is under way by an interface that goes may take.
+    pub drain_timeout: Duration,
+    /// How long a ping takes at most, and one that says nothing of it.
+    pub ping_timeout_max: Duration,
+    /// The node's pid.
+    pub pid: u32,
+    /// What its answer to pings says that it can do.
+    pub features: Features,
+    /// Policies of its portals at the start.
+    pub policies: [PolicyWord; PORTALS],
+}
+
+impl NodeConfig {
+    /// For so many shards and slots, with nets of these types.
+    #[must_use]
+    pub fn new(shard_count: u8, interfaces_max: u16, net_types: &[NetType]) -> Self {
+        Self {
+            shard_count,
+            interfaces_max,
+            net_types: net_types.to_vec(),
+            peers_max: 1 << 12,
+            requests_max: 1 << 10,
+            drain_timeout: Duration::from_secs(2),
+            ping_timeout_max: Duration::from_secs(180),
+            pid: lnet_wire::ProcessId::LUSTRE_PID,
+            features: Features::NI_STATUS.with(Features::ROUTING_DISABLED),
+            policies: [PolicyWord::default(); PORTALS],
+        }
+    }
+}
+
+/// Names a request.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RequestId(pub u64);
+
+/// Something that is asked of a node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Request<O> {
+    /// All of these changes in their order, or none.
+    Batch(Vec<Change<O>>),
+    /// A ping.
+    Ping {
+        /// Who is asked.
+        nid: Nid,
+        /// The local NID that it comes from.
+        source: Option<Nid>,
+        /// How long the answer may take; the longest time if there is no number, or it is 0 or longer.
+        timeout: Option<Duration>,
+    },
+}
+
+/// How a request ended well.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// All changes are made, and all shards know.
+    Changed,
+    /// The ping was answered.
+    Pinged(Pinged),
+}
+
+/// What the runner is to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action<O> {
+    /// Open an interface on all shards, and report [`Report::Opened`]. Shards do not know it yet.
+    Open {
+        /// Its slot.
+        ni: NiId,
+        /// What it is.
+        spec: NiSpec<O>,
+        /// The tunables of its net.
+        tunables: NetTunables,
+    },
+    /// Close an interface, and report [`Report::Closed`]. No shard has anything of it.
+    Close {
+        /// Its slot.
+        ni: NiId,
+    },
+    /// Send a GET of [`PORTAL`](super::PORTAL) with [`MATCH_BITS`](super::MATCH_BITS), and report [`Report::Answered`] or
+    /// [`Report::Unanswered`], if that comes before [`Action::Forget`].
+    Ping {
+        /// Names it.
+        ping: PingId,
+        /// Who is asked.
+        nid: Nid,
+        /// The local NID that it comes from.
+        source: Option<Nid>,
+        /// Room for the answer.
+        length_bytes: usize,
+    },
+    /// An answer is of no interest any more.
+    Forget {
+        /// The ping.
+        ping: PingId,
+    },
+    /// This is the answer to pings from now on.
+    Publish(Arc<[u8]>),
+    /// A portal's policy has changed; shards hear of it by a snapshot, this is for what steers in front of them.
+    Steer {
+        /// The portal.
+        portal: u32,
+        /// The policy.
+        policy: PolicyWord,
+    },
+    /// A request has ended.
+    Done {
+        /// The request.
+        request: RequestId,
+        /// How.
+        result: Result<Outcome, RequestError>,
+    },
+}
+
+/// What the runner has to tell.
+#[derive(Clone, Debug)]
+pub enum Report<'a> {
+    /// An interface was opened, or not.
+    Opened {
+        /// Its slot.
+        ni: NiId,
+        /// Whether.
+        result: Result<(), DriverError>,
+    },
+    /// An interface is closed.
+    Closed {
+        /// Its slot.
+        ni: NiId,
+    },
+    /// What a shard says of its snapshot.
+    Confirmed(Confirmation),
+    /// A ping was answered.
+    Answered {
+        /// The ping.
+        ping: PingId,
+        /// The payload of the REPLY, at most as long as was asked for.
+        bytes: &'a [u8],
+    },
+    /// A ping was not sent, or its answer is lost.
+    Unanswered {
+        /// The ping.
+        ping: PingId,
+        /// Why.
+        error: DriverError,
+    },
+    /// An interface can send, or cannot.
+    Link {
+        /// Its slot. What has gone meanwhile is of no interest.
+        ni: NiId,
+        /// Whether it can.
+        is_up: bool,
+    },
+    /// Traffic with a peer.
+    Heard {
+        /// Its NID.
+        nid: Nid,
+    },
+}
+
+/// A net with its interfaces.
+#[derive(Clone, Debug)]
+pub struct NetRecord<'a, O> {
+    /// The net.
+    pub net: Net,
+    /// Its tunables; all 0 for `lo`.
+    pub tunables: NetTunables,
+    /// Its interfaces in the order in which they were added; none for `lo`, whose one is always there.
+    pub nis: Vec<&'a NiConfig<O>>,
+}

@@ -1,0 +1,292 @@
+//! Changes of the configuration, validated as a whole before the first is carried out.
+//!
+//! Invariant: what passed here fails only where the world outside says no: a driver, or a portal in use.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use lnet_wire::steer::{PORTALS, Policy, PolicyWord, Spread};
+use lnet_wire::{Net, Nid, ping};
+
+use super::Node;
+use super::error::{ChangeError, RequestError};
+use super::nets::{LOOPBACK, NetTunables, NiSpec};
+use super::settings::{Setting, Settings};
+use crate::lnd::NiId;
+
+/// One change of the configuration.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change<O> {
+    /// A local interface comes; its net too if it is the first.
+    AddNi(NiSpec<O>),
+    /// A local interface goes; its net too if it is the last.
+    DeleteNi {
+        /// Its NID.
+        nid: Nid,
+    },
+    /// The same, by the name of the interface.
+    DeleteInterface {
+        /// The net.
+        net: Net,
+        /// The interface.
+        interface: String,
+    },
+    /// A net goes with all its interfaces.
+    DeleteNet {
+        /// The net.
+        net: Net,
+    },
+    /// The health of a local interface is set, or that of all; 0 takes them down, 1000 up.
+    SetHealth {
+        /// Its NID; all without one.
+        nid: Option<Nid>,
+        /// 0 to 1000.
+        value: u32,
+    },
+    /// How messages of a portal find their shard.
+    SetPolicy {
+        /// The portal, 0 to 63.
+        portal: u32,
+        /// The policy.
+        policy: Policy,
+    },
+    /// A global tunable.
+    Set {
+        /// Which.
+        setting: Setting,
+        /// Its value.
+        value: i64,
+    },
+}
+
+/// An interface that is to come.
+#[derive(Clone, Debug)]
+pub(super) struct Addition<O> {
+    /// The place of its change in the batch.
+    pub(super) index: usize,
+    pub(super) spec: NiSpec<O>,
+    pub(super) tunables: NetTunables,
+    pub(super) health: u32,
+    pub(super) is_set_down: bool,
+}
+
+/// What a batch comes to.
+#[derive(Clone, Debug)]
+pub(super) struct Plan<O> {
+    pub(super) delete: Vec<NiId>,
+    pub(super) add: Vec<Addition<O>>,
+    /// Health of interfaces that stay.
+    pub(super) health: Vec<(NiId, u32)>,
+    /// The places of the changes in the batch, the portals and their policies.
+    pub(super) policies: Vec<(usize, u32, PolicyWord)>,
+    pub(super) settings: Settings,
+}
+
+/// An interface as it will be.
+enum Future<O> {
+    Stays { ni: NiId, nid: Nid, interface: String, tunables: NetTunables },
+    Comes(Addition<O>),
+}
+
+impl<O> Future<O> {
+    fn nid(&self) -> Nid {
+        match self {
+            Self::Stays { nid, .. } => *nid,
+            Self::Comes(addition) => addition.spec.nid,
+        }
+    }
+
+    fn interface(&self) -> &str {
+        match self {
+            Self::Stays { interface, .. } => interface,
+            Self::Comes(addition) => &addition.spec.interface,
+        }
+    }
+
+    fn tunables(&self) -> NetTunables {
+        match self {
+            Self::Stays { tunables, .. } => *tunables,
+            Self::Comes(addition) => addition.tunables,
+        }
+    }
+}
+
+/// The state after some of the changes of a batch.
+struct Draft<'a, O> {
+    node: &'a Node<O>,
+    nis: Vec<Future<O>>,
+    plan: Plan<O>,
+}
+
+impl<O: Clone> Node<O> {
+    /// Looks at a batch of changes: whether all of them can be made, one after the other.
+    ///
+    /// # Errors
+    /// What is wrong with the first that cannot.
+    pub fn validate(&self, changes: &[Change<O>]) -> Result<(), RequestError> {
+        self.plan(changes).map(|_| ())
+    }
+
+    pub(super) fn plan(&self, changes: &[Change<O>]) -> Result<Plan<O>, RequestError> {
+        let stays = self.nis.0.iter().map(|config| Future::Stays {
+            ni: config.ni,
+            nid: config.spec.nid,
+            interface: config.spec.interface.clone(),
+            tunables: config.tunables,
+        });
+        let plan = Plan {
+            delete: Vec::new(),
+            add: Vec::new(),
+            health: Vec::new(),
+            policies: Vec::new(),
+            settings: self.settings,
+        };
+        let mut draft = Draft { node: self, nis: stays.collect(), plan };
+        for (index, change) in changes.iter().enumerate() {
+            draft.apply(index, change).map_err(|error| RequestError::Change { index, error })?;
+        }
+        let Draft { nis, mut plan, .. } = draft;
+        plan.add.extend(nis.into_iter().filter_map(|future| match future {
+            Future::Comes(addition) => Some(addition),
+            Future::Stays { .. } => None,
+        }));
+        plan.health.retain(|(ni, _)| !plan.delete.contains(ni));
+        Ok(plan)
+    }
+}
+
+impl<O: Clone> Draft<'_, O> {
+    fn apply(&mut self, index: usize, change: &Change<O>) -> Result<(), ChangeError> {
+        match change {
+            Change::AddNi(spec) => self.add(index, spec),
+            Change::DeleteNi { nid } if nid.is_loopback() => Err(ChangeError::Loopback),
+            Change::DeleteNi { nid } => {
+                self.delete(|ni| ni.nid() == *nid).ok_or(ChangeError::UnknownNid(*nid))
+            }
+            Change::DeleteInterface { net, .. } | Change::DeleteNet { net } if *net == Net::LO => {
+                Err(ChangeError::Loopback)
+            }
+            Change::DeleteInterface { net, interface } => {
+                let found = self.delete(|ni| ni.nid().net() == *net && ni.interface() == interface);
+                found.ok_or_else(|| ChangeError::UnknownInterface { net: *net, interface: interface.clone() })
+            }
+            Change::DeleteNet { net } => {
+                self.delete(|ni| ni.nid().net() == *net).ok_or(ChangeError::UnknownNet(*net))
+            }
+            Change::SetHealth { nid, value } => self.set_health(*nid, *value),
+            Change::SetPolicy { portal, policy } => self.set_policy(index, *portal, policy),
+            Change::Set { setting, value } => {
+                let changed = self.plan.settings.with(*setting, *value);
+                let error = ChangeError::Setting { setting: *setting, value: *value };
+                self.plan.settings = changed.ok_or(error)?;
+                Ok(())
+            }
+        }
+    }
+
+    fn add(&mut self, index: usize, spec: &NiSpec<O>) -> Result<(), ChangeError> {
+        let NiSpec { nid, ref interface, options, .. } = *spec;
+        let net = nid.net();
+        if net == Net::LO {
+            return Err(ChangeError::Loopback);
+        }
+        // What cannot be told to those who ping is no interface's.
+        if ping::encoded_bytes([ping::Interface { nid, status: ping::NiStatus::UP }]).is_err() {
+            return Err(ChangeError::Wildcard(nid));
+        }
+        if !self.node.config.net_types.contains(&net.net_type()) {
+            return Err(ChangeError::NetType(net));
+        }
+        let on_net = || self.nis.iter().filter(|ni| ni.nid().net() == net);
+        if self.nis.iter().any(|ni| ni.nid() == nid) {
+            return Err(ChangeError::NidExists(nid));
+        }
+        if on_net().any(|ni| ni.interface() == interface) {
+            return Err(ChangeError::InterfaceExists { net, interface: interface.clone() });
+        }
+        let max = self.plan.settings.get(Setting::MaxInterfaces).min(self.node.config.interfaces_max.into());
+        if self.nis.len() + usize::from(LOOPBACK.0) + 1 >= max as usize {
+            return Err(ChangeError::TooMany { max });
+        }
+        let tunables = on_net().next().map_or_else(|| options.tunables(net.net_type()), Future::tunables);
+        if tunables.peer_credits == 0 {
+            return Err(ChangeError::NoCredits(nid));
+        }
+        let spec = spec.clone();
+        self.nis.push(Future::Comes(Addition {
+            index,
+            spec,
+            tunables,
+            health: HEALTH_MAX,
+            is_set_down: false,
+        }));
+        Ok(())
+    }
+
+    /// Deletes all that fit; `None` if none does.
+    fn delete(&mut self, fits: impl Fn(&Future<O>) -> bool) -> Option<()> {
+        let before = self.nis.len();
+        let delete = &mut self.plan.delete;
+        self.nis.retain(|ni| {
+            let goes = fits(ni);
+            if let (true, Future::Stays { ni, .. }) = (goes, ni) {
+                delete.push(*ni);
+            }
+            !goes
+        });
+        (self.nis.len() < before).then_some(())
+    }
+
+    fn set_health(&mut self, nid: Option<Nid>, value: u32) -> Result<(), ChangeError> {
+        if value > HEALTH_MAX {
+            return Err(ChangeError::Health(value));
+        }
+        if let Some(nid) = nid.filter(|nid| !self.nis.iter().any(|ni| ni.nid() == *nid)) {
+            return Err(if nid.is_loopback() { ChangeError::Loopback } else { ChangeError::UnknownNid(nid) });
+        }
+        for future in self.nis.iter_mut().filter(|ni| nid.is_none_or(|nid| ni.nid() == nid)) {
+            match future {
+                Future::Stays { ni, .. } => self.plan.health.push((*ni, value)),
+                Future::Comes(addition) => {
+                    addition.health = value;
+                    addition.is_set_down = is_set_down(addition.is_set_down, value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn set_policy(&mut self, index: usize, portal: u32, policy: &Policy) -> Result<(), ChangeError> {
+        if portal as usize >= PORTALS {
+            return Err(ChangeError::Portal(portal));
+        }
+        let word = policy.pack().map_err(ChangeError::Policy)?;
+        let shards = self.node.config.shard_count;
+        let mut named = match policy {
+            Policy::Pin(shard) => core::slice::from_ref(shard),
+            Policy::MatchBits { bits, spread: Spread::Table(table), .. } => &table[..1 << *bits],
+            Policy::MatchBits { .. } | Policy::Initiator | Policy::Rotor => &[],
+        }
+        .iter();
+        if let Some(&shard) = named.find(|shard| **shard >= shards) {
+            return Err(ChangeError::PolicyShard { shard, shards });
+        }
+        self.plan.policies.retain(|(_, other, _)| *other != portal);
+        if self.node.policies[portal as usize] != word {
+            self.plan.policies.push((index, portal, word));
+        }
+        Ok(())
+    }
+}
+
+/// Full health.
+pub(super) const HEALTH_MAX: u32 = 1000;
+
+/// Whether an interface is down by its health after that was set to `value`.
+pub(super) const fn is_set_down(was: bool, value: u32) -> bool {
+    match value {
+        0 => true,
+        HEALTH_MAX => false,
+        _ => was,
+    }
+}

@@ -1,0 +1,392 @@
+//! A node's control state machine: the one owner of its topology, without I/O and without a clock.
+//!
+//! Its runner calls [`Node::handle_request`], [`Node::handle_report`] and, at the time that
+//! [`Node::poll_timeout`] says, [`Node::handle_timeout`]; and after any of these
+//! - [`Node::poll_snapshot`], giving what it returns to every shard ([`Shard::update`]), whose
+//!   [`Confirmation`]s it reports as soon as they have it, and again whenever one changes while interfaces or
+//!   policies are about to;
+//! - [`Node::poll_action`] until that returns `None`, doing what it says.
+//!
+//! The rest are getters, which answer whatever is under way. Batches of changes are carried out one after the
+//! other, each as a whole or not at all; pings go on beside them.
+//!
+//! Invariants: each request that was accepted ends in one [`Action::Done`]; generations grow; a slot is an
+//! interface's until no shard and no driver has anything of it; what peers say is bounded, and never panics.
+//!
+//! [`Shard::update`]: crate::shard::Shard::update
+
+mod api;
+mod change;
+mod error;
+mod nets;
+mod peers;
+mod pings;
+mod settings;
+mod task;
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use lnet_wire::ping::{self, BUFFER_MIN_BYTES, Interface};
+use lnet_wire::steer::{PORTALS, PolicyWord};
+use lnet_wire::{Net, Nid};
+
+pub use api::{Action, NetRecord, NodeConfig, Outcome, Report, Request, RequestId};
+pub use change::Change;
+pub use error::{ChangeError, DriverError, RequestError};
+pub use nets::{LOOPBACK, NetOptions, NetTunables, NiConfig, NiSpec};
+pub use peers::{Peer, TOLD_MAX};
+pub use pings::{MATCH_BITS, PORTAL, PingId, Pinged};
+pub use settings::{Setting, Settings};
+
+use crate::shard::Confirmation;
+use crate::time::Instant;
+use crate::topology::{NiStatus, Steering, Topology};
+
+use nets::Nis;
+use peers::PeerTable;
+use pings::{Answer, Ping};
+use task::{Step, Task};
+
+/// The control state machine of a node. `O` is what an LND wants to know of an interface and the node does not
+/// understand.
+#[derive(Debug)]
+pub struct Node<O> {
+    config: NodeConfig,
+    settings: Settings,
+    policies: [PolicyWord; PORTALS],
+    /// Portals that get no entries now.
+    frozen: u64,
+    nis: Nis<O>,
+    /// Interfaces that there have been.
+    added: u64,
+    peers: PeerTable,
+    generation: u64,
+    /// A snapshot that nobody has taken.
+    snapshot: Option<Arc<Topology>>,
+    confirmations: Box<[Option<Confirmation>]>,
+    /// The batch that is carried out, and those that wait.
+    task: Option<Task<O>>,
+    waiting: VecDeque<(RequestId, Vec<Change<O>>)>,
+    pings: BTreeMap<RequestId, Ping>,
+    requests: u64,
+    actions: VecDeque<Action<O>>,
+    /// What others hear of the interfaces, and the sequence number of that.
+    told: Vec<Interface>,
+    sequence: u32,
+}
+
+impl<O: Clone> Node<O> {
+    /// A node with nothing but `lo`, and its first snapshot, which is for [`Shard::new`](crate::shard::Shard::new)
+    /// too.
+    ///
+    /// # Panics
+    /// If it has no shards, or no slot for `lo`.
+    #[must_use]
+    pub fn new(config: NodeConfig) -> Self {
+        assert!(config.shard_count > 0 && config.interfaces_max > 0, "a node without shards or slots");
+        let mut node = Self {
+            settings: Settings::default(),
+            policies: config.policies,
+            frozen: 0,
+            nis: Nis(Vec::new()),
+            added: 0,
+            peers: PeerTable::new(config.peers_max),
+            generation: 0,
+            snapshot: None,
+            confirmations: (0..config.shard_count).map(|_| None).collect(),
+            task: None,
+            waiting: VecDeque::new(),
+            pings: BTreeMap::new(),
+            requests: 0,
+            actions: VecDeque::new(),
+            told: Vec::new(),
+            sequence: 0,
+            config,
+        };
+        node.publish();
+        node.tell();
+        node
+    }
+
+    /// Something is asked for. It ends by an [`Action::Done`], whatever becomes of it.
+    ///
+    /// # Errors
+    /// [`RequestError::TooManyRequests`]; there is no such action then.
+    pub fn handle_request(&mut self, now: Instant, request: Request<O>) -> Result<RequestId, RequestError> {
+        let (max, under_way) = (self.config.requests_max, self.request_count());
+        if under_way >= max {
+            return Err(RequestError::TooManyRequests { max });
+        }
+        self.requests += 1;
+        let id = RequestId(self.requests);
+        match request {
+            Request::Batch(changes) => {
+                self.waiting.push_back((id, changes));
+                if self.task.is_none() {
+                    self.start_next(now);
+                }
+            }
+            Request::Ping { nid, source, timeout } => {
+                if let Err(error) = self.ping(now, id, nid, source, timeout) {
+                    self.actions.push_back(Action::Done { request: id, result: Err(error) });
+                }
+            }
+        }
+        Ok(id)
+    }
+
+    /// Gives a request up: a ping, or a batch whose turn has not come.
+    ///
+    /// # Errors
+    /// [`RequestError::UnknownRequest`] if it has ended, or is being carried out.
+    pub fn cancel(&mut self, request: RequestId) -> Result<(), RequestError> {
+        let waiting = self.waiting.iter().position(|(id, _)| *id == request);
+        if let Some(at) = waiting {
+            self.waiting.remove(at);
+        } else if let Some(ping) = self.pings.remove(&request) {
+            self.actions.push_back(Action::Forget { ping: ping.id });
+        } else {
+            return Err(RequestError::UnknownRequest(request.0));
+        }
+        self.actions.push_back(Action::Done { request, result: Err(RequestError::Cancelled) });
+        Ok(())
+    }
+
+    /// The runner has something to tell.
+    ///
+    /// # Panics
+    /// If it has opened or closed what it was not asked to, or tells of a shard that there is not.
+    pub fn handle_report(&mut self, now: Instant, report: Report<'_>) {
+        match report {
+            Report::Opened { ni, result } => self.opened(now, ni, result),
+            Report::Closed { ni } => self.closed(now, ni),
+            Report::Confirmed(confirmation) => {
+                let shard = usize::from(confirmation.shard.0);
+                assert!(shard < self.confirmations.len(), "there is no shard {shard}");
+                self.confirmations[shard] = Some(confirmation);
+                self.advance(now);
+            }
+            Report::Answered { ping, bytes } => self.answered(ping, bytes),
+            Report::Unanswered { ping, error } => {
+                if let Some(Ping { nid, .. }) = self.take_ping(ping) {
+                    self.end_ping(ping, Err(RequestError::Ping { nid, error }));
+                }
+            }
+            Report::Link { ni, is_up } => {
+                if let Some(config) = self.nis.get_mut(ni)
+                    && core::mem::replace(&mut config.has_link, is_up) != is_up
+                {
+                    self.publish();
+                    self.tell();
+                }
+            }
+            Report::Heard { nid } => {
+                if !nid.is_any() && !nid.is_loopback() && !self.is_local(&nid) {
+                    self.peers.hear(&nid);
+                }
+            }
+        }
+    }
+
+    /// When [`Node::handle_timeout`] has something to do.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let drained = self.task.as_ref().and_then(|task| match task.step {
+            Step::Draining(deadline) => Some(deadline),
+            _ => None,
+        });
+        self.pings.values().map(|ping| ping.deadline).chain(drained).min()
+    }
+
+    /// Ends the pings whose time is over, and goes on with what has waited for long enough.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let over: Vec<Ping> = self.pings.values().filter(|ping| ping.deadline <= now).copied().collect();
+        for Ping { id, nid, timeout, .. } in over {
+            self.pings.remove(&id.request);
+            self.actions.push_back(Action::Forget { ping: id });
+            self.end_ping(id, Err(RequestError::PingTimeout { nid, timeout }));
+        }
+        self.advance(now);
+    }
+
+    /// The newest snapshot, once.
+    pub fn poll_snapshot(&mut self) -> Option<Arc<Topology>> {
+        self.snapshot.take()
+    }
+
+    /// What is to be done next.
+    pub fn poll_action(&mut self) -> Option<Action<O>> {
+        self.actions.pop_front()
+    }
+
+    /// The nets in the order in which they were made, `lo` first.
+    pub fn nets(&self) -> Vec<NetRecord<'_, O>> {
+        let lo = NetRecord { net: Net::LO, tunables: NetTunables::default(), nis: Vec::new() };
+        let record = |net| {
+            let nis: Vec<_> = self.nis.0.iter().filter(|config| config.spec.nid.net() == net).collect();
+            let tunables = self.nis.tunables(net).unwrap_or_default();
+            NetRecord { net, tunables, nis }
+        };
+        core::iter::once(lo).chain(self.nis.nets().into_iter().map(record)).collect()
+    }
+
+    /// The local interface with a NID; not `lo`.
+    #[must_use]
+    pub fn ni(&self, nid: &Nid) -> Option<&NiConfig<O>> {
+        self.nis.0.iter().find(|config| config.spec.nid == *nid)
+    }
+
+    /// The peers, in the order of their primary NIDs.
+    pub fn peers(&self) -> impl Iterator<Item = &Peer> {
+        self.peers.iter()
+    }
+
+    /// The peer that has a NID.
+    #[must_use]
+    pub fn peer(&self, nid: &Nid) -> Option<&Peer> {
+        self.peers.get(nid)
+    }
+
+    /// The global tunables.
+    #[must_use]
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The policies of the portals.
+    #[must_use]
+    pub const fn policies(&self) -> &[PolicyWord; PORTALS] {
+        &self.policies
+    }
+
+    /// The generation of the newest snapshot.
+    #[must_use]
+    pub const fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Requests that wait or are under way.
+    #[must_use]
+    pub fn request_count(&self) -> usize {
+        self.waiting.len() + self.pings.len() + usize::from(self.task.is_some())
+    }
+
+    fn is_local(&self, nid: &Nid) -> bool {
+        nid.is_loopback() || self.ni(nid).is_some()
+    }
+
+    /// Begins with the next batch that can be carried out.
+    fn start_next(&mut self, now: Instant) {
+        while let Some((request, changes)) = self.waiting.pop_front() {
+            match self.plan(&changes) {
+                Ok(plan) => return self.begin(now, request, plan),
+                Err(error) => self.actions.push_back(Action::Done { request, result: Err(error) }),
+            }
+        }
+    }
+
+    /// Makes a snapshot of what there is now.
+    fn publish(&mut self) {
+        self.generation += 1;
+        let steering = Steering { shard_count: self.config.shard_count, policies: self.policies };
+        let topology = Topology::with_slots(self.nis.slots(&self.settings))
+            .with_tunables(self.settings.tunables())
+            .with_steering(steering)
+            .with_frozen(self.frozen)
+            .with_generation(self.generation);
+        self.snapshot = Some(Arc::new(topology));
+    }
+
+    /// Tells those who ping, if there is anything new (LNet `api-ni.c: lnet_ping_target_update`).
+    fn tell(&mut self) {
+        let stays = self.nis.0.iter().filter(|config| config.going.is_none());
+        let told: Vec<_> = stays
+            .map(|config| {
+                let is_up = config.status() == NiStatus::Up;
+                let status = if is_up { ping::NiStatus::UP } else { ping::NiStatus::DOWN };
+                Interface { nid: config.spec.nid, status }
+            })
+            .collect();
+        if self.sequence != 0 && told == self.told {
+            return;
+        }
+        self.told = told;
+        self.sequence = self.sequence.wrapping_add(1).max(1);
+        let interfaces = self.told.iter().copied();
+        let mut bytes = alloc::vec![0; ping::encoded_bytes(interfaces.clone()).unwrap_or(0)];
+        let NodeConfig { features, pid, .. } = self.config;
+        let written = ping::write(&mut bytes, features, pid, self.sequence, interfaces);
+        assert!(written.is_ok(), "what was validated cannot be told: {written:?}");
+        self.actions.push_back(Action::Publish(bytes.into()));
+    }
+
+    fn ping(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        nid: Nid,
+        source: Option<Nid>,
+        timeout: Option<Duration>,
+    ) -> Result<(), RequestError> {
+        if nid.is_any() {
+            return Err(RequestError::PingWildcard(nid));
+        }
+        let is_up = |nid: &Nid| self.ni(nid).is_some_and(|config| config.status() == NiStatus::Up);
+        if let Some(source) = source.filter(|source| !is_up(source) && !source.is_loopback()) {
+            return Err(RequestError::PingSource(source));
+        }
+        let mut nis = self.nis.0.iter().filter(|config| config.status() == NiStatus::Up);
+        let leads = nis.any(|config| {
+            let own = config.spec.nid;
+            own.net() == nid.net() && source.is_none_or(|source| source == own)
+        });
+        if !leads && !nid.is_loopback() {
+            return Err(RequestError::PingUnreachable(nid));
+        }
+        let max = self.config.ping_timeout_max;
+        let timeout = timeout.filter(|timeout| !timeout.is_zero()).map_or(max, |timeout| timeout.min(max));
+        let id = PingId { request, is_second: false };
+        self.pings.insert(request, Ping { id, nid, source, timeout, deadline: now + timeout });
+        self.actions.push_back(Action::Ping { ping: id, nid, source, length_bytes: BUFFER_MIN_BYTES });
+        Ok(())
+    }
+
+    fn answered(&mut self, id: PingId, bytes: &[u8]) {
+        let Some(ping) = self.take_ping(id) else { return };
+        match ping.read(bytes) {
+            Answer::Again(length_bytes) => {
+                let id = PingId { is_second: true, ..id };
+                let Ping { nid, source, .. } = ping;
+                self.pings.insert(id.request, Ping { id, ..ping });
+                self.actions.push_back(Action::Ping { ping: id, nid, source, length_bytes });
+            }
+            Answer::Done(Ok(nids)) => {
+                if !self.is_local(&ping.nid) {
+                    self.peers.tell(&ping.nid, &nids);
+                }
+                let peer = self.peers.get(&ping.nid);
+                let (primary, is_multi_rail) =
+                    peer.map_or((ping.nid, false), |peer| (peer.primary, peer.is_multi_rail));
+                let pinged = Pinged { nid: ping.nid, primary, is_multi_rail, nids };
+                self.end_ping(id, Ok(Outcome::Pinged(pinged)));
+            }
+            Answer::Done(Err(error)) => self.end_ping(id, Err(error)),
+        }
+    }
+
+    /// A ping of which something is told; `None` if it has ended.
+    fn take_ping(&mut self, id: PingId) -> Option<Ping> {
+        if self.pings.get(&id.request)?.id != id {
+            return None;
+        }
+        self.pings.remove(&id.request)
+    }
+
+    fn end_ping(&mut self, id: PingId, result: Result<Outcome, RequestError>) {
+        self.actions.push_back(Action::Done { request: id.request, result });
+    }
+}

@@ -1,0 +1,167 @@
+//! Nets and local interfaces: what is configured.
+//!
+//! Invariants: a net exists as long as it has an interface; its tunables are those of its first one; an
+//! interface keeps its slot as long as it lives, and `lo` is always in slot 0.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use lnet_wire::{Net, NetType, Nid};
+
+use super::settings::{Setting, Settings};
+use crate::lnd::NiId;
+use crate::topology::{LocalNi, NiStatus};
+
+/// The slot of `lo`.
+pub const LOOPBACK: NiId = NiId(0);
+
+/// Tunables of a net.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct NetTunables {
+    /// Seconds without a sign of life after which a peer is taken for dead; 0 is never.
+    pub peer_timeout_s: u32,
+    /// Messages that may be in flight to a peer.
+    pub peer_credits: u32,
+    /// Messages of a peer that may be forwarded at once; 0 is as many as `peer_credits`.
+    pub peer_buffer_credits: u32,
+    /// Messages that an interface may have in flight.
+    pub credits: u32,
+}
+
+/// Tunables that are asked for; the others are the defaults of the net's type, or what its net has.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct NetOptions {
+    /// As in [`NetTunables`].
+    pub peer_timeout_s: Option<u32>,
+    /// As in [`NetTunables`]; what exceeds `credits` becomes that.
+    pub peer_credits: Option<u32>,
+    /// As in [`NetTunables`].
+    pub peer_buffer_credits: Option<u32>,
+    /// As in [`NetTunables`].
+    pub credits: Option<u32>,
+    /// Seconds that the LND may take for a message; 50 if there is no number, 0 follows the global tunables.
+    pub lnd_timeout_s: Option<u32>,
+}
+
+impl NetOptions {
+    /// The tunables of a new net of this type.
+    #[must_use]
+    pub fn tunables(&self, net_type: NetType) -> NetTunables {
+        let (credits, peer_credits) = if net_type == NetType::XDP { (1024, 128) } else { (256, 8) };
+        let credits = self.credits.unwrap_or(credits);
+        NetTunables {
+            peer_timeout_s: self.peer_timeout_s.unwrap_or(180),
+            peer_credits: self.peer_credits.unwrap_or(peer_credits).min(credits),
+            peer_buffer_credits: self.peer_buffer_credits.unwrap_or(0),
+            credits,
+        }
+    }
+}
+
+/// A local interface to be made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NiSpec<O> {
+    /// Its NID.
+    pub nid: Nid,
+    /// The name of the system's interface.
+    pub interface: String,
+    /// What is asked of its net.
+    pub options: NetOptions,
+    /// What only its driver understands.
+    pub lnd: O,
+}
+
+/// A local interface that exists.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NiConfig<O> {
+    /// Its slot.
+    pub ni: NiId,
+    /// As it was asked for.
+    pub spec: NiSpec<O>,
+    /// The tunables of its net.
+    pub tunables: NetTunables,
+    /// 0 to 1000.
+    pub health: u32,
+    /// Whether its driver says that it can send.
+    pub has_link: bool,
+    /// Whether its health was set to 0, and not to 1000 since.
+    pub is_set_down: bool,
+    pub(super) going: Option<NiStatus>,
+    /// Its place among those that were ever added.
+    pub(super) added: u64,
+}
+
+impl<O> NiConfig<O> {
+    /// Whether it serves, is down or goes.
+    #[must_use]
+    pub fn status(&self) -> NiStatus {
+        let own = if self.has_link && !self.is_set_down { NiStatus::Up } else { NiStatus::Down };
+        self.going.unwrap_or(own)
+    }
+
+    /// Seconds that its LND may take for a message.
+    #[must_use]
+    pub fn lnd_timeout_s(&self, settings: &Settings) -> u32 {
+        match self.spec.options.lnd_timeout_s {
+            None => LND_TIMEOUT_S,
+            Some(0) => settings.lnd_timeout_s(),
+            Some(seconds) => seconds,
+        }
+    }
+
+    /// As the shards know it. A message waits for credits as long as all its tries may take (LNet `lib-msg.c:
+    /// lnet_msg_commit`).
+    pub(super) fn local(&self, settings: &Settings) -> LocalNi {
+        let tries = settings.get(Setting::RetryCount).saturating_add(1);
+        let seconds = u64::from(self.lnd_timeout_s(settings)) * u64::from(tries) + 1;
+        let NetTunables { credits, peer_credits, .. } = self.tunables;
+        let local = LocalNi::new(self.spec.nid, credits, peer_credits, Duration::from_secs(seconds));
+        LocalNi { status: self.status(), ..local }
+    }
+}
+
+/// socklnd's own (`sock_timeout`).
+const LND_TIMEOUT_S: u32 = 50;
+
+/// The local interfaces but `lo`, in the order in which they were added.
+#[derive(Clone, Debug)]
+pub(super) struct Nis<O>(pub(super) Vec<NiConfig<O>>);
+
+impl<O> Nis<O> {
+    pub(super) fn get(&self, ni: NiId) -> Option<&NiConfig<O>> {
+        self.0.iter().find(|config| config.ni == ni)
+    }
+
+    pub(super) fn get_mut(&mut self, ni: NiId) -> Option<&mut NiConfig<O>> {
+        self.0.iter_mut().find(|config| config.ni == ni)
+    }
+
+    /// The tunables of a net that exists.
+    pub(super) fn tunables(&self, net: Net) -> Option<NetTunables> {
+        self.0.iter().find(|config| config.spec.nid.net() == net).map(|config| config.tunables)
+    }
+
+    /// The nets, in the order in which they were made; without `lo`.
+    pub(super) fn nets(&self) -> Vec<Net> {
+        let mut nets = Vec::new();
+        for net in self.0.iter().map(|config| config.spec.nid.net()) {
+            if !nets.contains(&net) {
+                nets.push(net);
+            }
+        }
+        nets
+    }
+
+    /// The slots as the shards know them.
+    pub(super) fn slots(&self, settings: &Settings) -> Vec<Option<LocalNi>> {
+        let timeout = Duration::from_secs(settings.get(Setting::TransactionTimeout).into());
+        let last = self.0.iter().map(|config| config.ni.0).max().unwrap_or(LOOPBACK.0);
+        let mut slots: Vec<_> = (0..=last).map(|_| None).collect();
+        slots[usize::from(LOOPBACK.0)] = Some(LocalNi::loopback(timeout));
+        for config in &self.0 {
+            slots[usize::from(config.ni.0)] = Some(config.local(settings));
+        }
+        slots
+    }
+}

@@ -1,0 +1,117 @@
+//! Peers: nodes that this one knows of, found by traffic and by pings.
+//!
+//! Invariants: a NID belongs to one peer; there are at most as many peers as the configuration says, of which
+//! the one that was heard of longest ago makes room, and a peer has told at most [`TOLD_MAX`] NIDs. What a
+//! peer tells about itself when it is pinged is kept, and makes no peer (LNet: only discovery does).
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use lnet_wire::Nid;
+
+/// Most NIDs of a peer's own account that are kept.
+pub const TOLD_MAX: usize = 64;
+
+/// A node that this one knows of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Peer {
+    /// The NID that it goes by here.
+    pub primary: Nid,
+    /// Its interfaces, the primary first.
+    pub nids: Vec<Nid>,
+    /// Whether it takes messages by any of its interfaces.
+    pub is_multi_rail: bool,
+    /// The state in LNet's bits (`lnetctl peer show -v 3`); 0 for one found by traffic.
+    pub state: u32,
+    /// What it said its NIDs were when it was last pinged, in its order.
+    pub told: Vec<Nid>,
+    /// When it was last heard of, as a number that grows.
+    heard: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct PeerTable {
+    /// By primary NID.
+    peers: BTreeMap<Nid, Peer>,
+    /// By when they were heard of.
+    order: BTreeMap<u64, Nid>,
+    heard: u64,
+    max: usize,
+}
+
+impl PeerTable {
+    pub(super) const fn new(max: usize) -> Self {
+        Self { peers: BTreeMap::new(), order: BTreeMap::new(), heard: 0, max }
+    }
+
+    /// A NID was heard of.
+    pub(super) fn hear(&mut self, nid: &Nid) {
+        if self.max == 0 {
+            return;
+        }
+        if self.peers.len() == self.max
+            && !self.peers.contains_key(nid)
+            && let Some((_, oldest)) = self.order.pop_first()
+        {
+            self.peers.remove(&oldest);
+        }
+        self.heard += 1;
+        let heard = self.heard;
+        let peer = self.peers.entry(*nid).or_insert_with(|| Peer {
+            primary: *nid,
+            nids: alloc::vec![*nid],
+            is_multi_rail: false,
+            state: 0,
+            told: Vec::new(),
+            heard: 0,
+        });
+        self.order.remove(&core::mem::replace(&mut peer.heard, heard));
+        self.order.insert(heard, *nid);
+    }
+
+    /// A peer has told its NIDs.
+    pub(super) fn tell(&mut self, nid: &Nid, told: &[Nid]) {
+        self.hear(nid);
+        if let Some(peer) = self.peers.get_mut(nid) {
+            peer.told = told.iter().take(TOLD_MAX).copied().collect();
+        }
+    }
+
+    pub(super) fn get(&self, nid: &Nid) -> Option<&Peer> {
+        self.peers.get(nid)
+    }
+
+    /// In the order of their primary NIDs.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Peer> {
+        self.peers.values()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::nid;
+
+    #[test]
+    fn the_one_heard_of_longest_ago_makes_room() {
+        let mut peers = PeerTable::new(2);
+        for host in [1, 2, 1, 3] {
+            peers.hear(&nid(1, host));
+        }
+        let primaries: Vec<_> = peers.iter().map(|peer| peer.primary).collect();
+        assert_eq!(primaries, [nid(1, 1), nid(1, 3)]);
+        assert_eq!(peers.order.len(), 2);
+        let mut none = PeerTable::new(0);
+        none.hear(&nid(1, 1));
+        assert_eq!(none.iter().count(), 0);
+    }
+
+    #[test]
+    fn what_a_peer_tells_is_kept_within_a_bound() {
+        let mut peers = PeerTable::new(2);
+        let told: Vec<_> = (0..200).map(|host| nid(2, host)).collect();
+        peers.tell(&nid(1, 1), &told);
+        assert_eq!(peers.get(&nid(1, 1)).map(|peer| &*peer.told), Some(&told[..TOLD_MAX]));
+        assert_eq!(peers.get(&nid(2, 1)), None, "they are no peers for that");
+    }
+}

@@ -1,0 +1,104 @@
+//! Pings: what this node answers, and what it asks others (LNet `api-ni.c: lnet_ping`).
+//!
+//! A ping is a GET of portal [`PORTAL`] with match bits [`MATCH_BITS`]. Invariants: each ends once, by answer,
+//! failure, deadline or cancellation, whatever comes first; what comes later is ignored; what an answer
+//! says is bounded before anything is kept of it.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use lnet_wire::Nid;
+use lnet_wire::ping::{BUFFER_MAX_BYTES, BUFFER_MIN_BYTES, PingInfo};
+
+use super::RequestId;
+use super::error::RequestError;
+use crate::time::Instant;
+
+/// Portal of pings.
+pub const PORTAL: u32 = 0;
+/// Match bits of pings.
+pub const MATCH_BITS: u64 = 1 << 63;
+
+/// One GET of a ping: of a request, and which of its tries.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PingId {
+    /// The request.
+    pub request: RequestId,
+    /// The second is for what had no room in the first.
+    pub(super) is_second: bool,
+}
+
+/// What a ping has found out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pinged {
+    /// Who was asked.
+    pub nid: Nid,
+    /// The NID that it goes by here.
+    pub primary: Nid,
+    /// Whether it is known to take messages by any of its interfaces.
+    pub is_multi_rail: bool,
+    /// Its NIDs by its own account, in its order, without `lo`; none twice.
+    pub nids: Vec<Nid>,
+}
+
+/// A ping that is under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ping {
+    pub(super) id: PingId,
+    pub(super) nid: Nid,
+    pub(super) source: Option<Nid>,
+    pub(super) timeout: Duration,
+    pub(super) deadline: Instant,
+}
+
+/// What is to become of a ping that was answered.
+pub(super) enum Answer {
+    /// It has to be asked again, with room for so many bytes.
+    Again(usize),
+    /// These are the NIDs, or the answer is none.
+    Done(Result<Vec<Nid>, RequestError>),
+}
+
+impl Ping {
+    /// Reads an answer.
+    pub(super) fn read(&self, bytes: &[u8]) -> Answer {
+        let info = match PingInfo::parse(bytes) {
+            Ok(info) => info,
+            Err(error) => return Answer::Done(Err(RequestError::PingAnswer { nid: self.nid, error })),
+        };
+        if info.is_truncated() && !self.id.is_second {
+            return Answer::Again(info.full_bytes().clamp(BUFFER_MIN_BYTES, BUFFER_MAX_BYTES));
+        }
+        let mut nids: Vec<_> =
+            info.interfaces().map(|interface| interface.nid).filter(|nid| !nid.is_loopback()).collect();
+        keep_first(&mut nids);
+        Answer::Done(Ok(nids))
+    }
+}
+
+/// Leaves of each NID the first.
+fn keep_first(nids: &mut Vec<Nid>) {
+    let mut order: Vec<usize> = (0..nids.len()).collect();
+    order.sort_by_key(|&at| (nids[at], at));
+    let mut repeated: Vec<bool> = nids.iter().map(|_| false).collect();
+    for pair in order.windows(2) {
+        if let [first, second] = *pair {
+            repeated[second] = nids[first] == nids[second];
+        }
+    }
+    let mut repeated = repeated.into_iter();
+    nids.retain(|_| !repeated.next().unwrap_or(false));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::nid;
+
+    #[test]
+    fn repetitions_go_and_the_order_stays() {
+        let mut nids = [3, 1, 3, 2, 1, 3].map(|host| nid(1, host)).to_vec();
+        keep_first(&mut nids);
+        assert_eq!(nids, [3, 1, 2].map(|host| nid(1, host)));
+    }
+}

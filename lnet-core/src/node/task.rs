@@ -1,0 +1,287 @@
+//! Carrying a batch out: from validation to the last confirmation.
+//!
+//! ```text
+//! Freezing -> Draining -> Closing -> Opening ------------> Settling -> done
+//!     |                                 |                      ^
+//!     +-- portal in use: undone         +-- Undoing, Reopening-+
+//! ```
+//!
+//! Steps with nothing to do are passed at once. Invariants: one batch at a time; shards hear of an interface
+//! when all of the batch are open, and an interface is closed when no shard has anything of it; so what
+//! fails on the way leaves the shards as they were, but for interfaces that cannot be opened again.
+
+use alloc::vec::Vec;
+
+use lnet_wire::Nid;
+
+use super::change::{Addition, HEALTH_MAX, Plan, is_set_down};
+use super::error::{DriverError, RequestError};
+use super::nets::{LOOPBACK, NiConfig};
+use super::{Action, Node, Outcome, RequestId};
+use crate::lnd::NiId;
+use crate::time::Instant;
+use crate::topology::NiStatus;
+
+/// How far a batch is.
+#[derive(Clone, Debug)]
+pub(super) enum Step {
+    /// Portals get no entries; all shards say whether they have any.
+    Freezing,
+    /// What is under way by the interfaces that go may end, until then.
+    Draining(Instant),
+    /// Nothing begins on them any more; all shards have to be quiet.
+    Quieting,
+    /// Their drivers close them.
+    Closing(Vec<NiId>),
+    /// One interface after the other is opened.
+    Opening(NiId),
+    /// What was opened is closed again.
+    Undoing(Vec<NiId>),
+    /// What was deleted is opened again.
+    Reopening(NiId),
+    /// All shards take the last snapshot.
+    Settling,
+}
+
+/// The batch that is being carried out.
+#[derive(Clone, Debug)]
+pub(super) struct Task<O> {
+    pub(super) request: RequestId,
+    plan: Plan<O>,
+    pub(super) step: Step,
+    /// The generation that all shards have to have for the next step.
+    generation: u64,
+    opened: Vec<NiConfig<O>>,
+    deleted: Vec<NiConfig<O>>,
+    failure: Option<RequestError>,
+}
+
+impl<O: Clone> Node<O> {
+    /// Begins with a batch.
+    pub(super) fn begin(&mut self, now: Instant, request: RequestId, plan: Plan<O>) {
+        let frozen = plan.policies.iter().fold(0_u64, |bits, (_, portal, _)| bits | 1 << portal);
+        self.frozen = frozen;
+        if frozen != 0 {
+            self.publish();
+        }
+        let (opened, deleted) = (Vec::new(), Vec::new());
+        let generation = self.generation;
+        let step = Step::Freezing;
+        self.task = Some(Task { request, plan, step, generation, opened, deleted, failure: None });
+        self.advance(now);
+    }
+
+    /// Takes all steps that can be taken.
+    pub(super) fn advance(&mut self, now: Instant) {
+        while let Some(task) = self.task.take() {
+            let (task, goes_on) = self.step(now, task);
+            self.task = task;
+            if !goes_on {
+                return;
+            }
+        }
+    }
+
+    /// Takes a step if it can be taken; says whether another one may follow.
+    fn step(&mut self, now: Instant, mut task: Task<O>) -> (Option<Task<O>>, bool) {
+        match &task.step {
+            Step::Freezing if self.frozen != 0 && !self.all_have(task.generation) => {
+                return (Some(task), false);
+            }
+            Step::Freezing => self.freeze_or_fail(now, &mut task),
+            Step::Draining(deadline) => {
+                if now < *deadline && !self.are_quiet(task.generation) {
+                    return (Some(task), false);
+                }
+                self.mark(&mut task, NiStatus::Closed);
+                task.step = Step::Quieting;
+            }
+            Step::Quieting if !self.are_quiet(task.generation) => return (Some(task), false),
+            Step::Quieting => {
+                let nis = task.plan.delete.clone();
+                self.actions.extend(nis.iter().map(|ni| Action::Close { ni: *ni }));
+                task.step = Step::Closing(nis);
+            }
+            Step::Closing(left) | Step::Undoing(left) if !left.is_empty() => return (Some(task), false),
+            Step::Closing(_) => {
+                for ni in &task.plan.delete {
+                    let at = self.nis.0.iter().position(|config| config.ni == *ni);
+                    task.deleted.extend(at.map(|at| self.nis.0.remove(at)));
+                }
+                // Their slots may be given to others from now on.
+                self.publish();
+                self.open_next(&mut task);
+            }
+            Step::Undoing(_) => {
+                task.opened.clear();
+                self.reopen_next(&mut task);
+            }
+            Step::Opening(_) | Step::Reopening(_) => return (Some(task), false),
+            Step::Settling if !self.all_have(task.generation) => return (Some(task), false),
+            Step::Settling => {
+                let result = task.failure.map_or(Ok(Outcome::Changed), Err);
+                self.actions.push_back(Action::Done { request: task.request, result });
+                self.start_next(now);
+                return (self.task.take(), false);
+            }
+        }
+        (Some(task), true)
+    }
+
+    fn freeze_or_fail(&mut self, now: Instant, task: &mut Task<O>) {
+        let in_use = self.confirmations.iter().flatten().fold(0, |bits, shard| bits | shard.portals_in_use);
+        let busy = task.plan.policies.iter().find(|(_, portal, _)| in_use >> portal & 1 != 0);
+        if let Some(&(index, portal, _)) = busy {
+            task.failure = Some(RequestError::PortalBusy { portal, index });
+            return self.settle(task);
+        }
+        if task.plan.delete.is_empty() {
+            return self.open_next(task);
+        }
+        self.mark(task, NiStatus::Leaving);
+        task.step = Step::Draining(now + self.config.drain_timeout);
+    }
+
+    /// Tells the shards how far the interfaces are that go.
+    fn mark(&mut self, task: &mut Task<O>, status: NiStatus) {
+        for ni in &task.plan.delete {
+            if let Some(config) = self.nis.get_mut(*ni) {
+                config.going = Some(status);
+            }
+        }
+        self.publish();
+        self.tell();
+        task.generation = self.generation;
+    }
+
+    /// A driver has closed an interface.
+    pub(super) fn closed(&mut self, now: Instant, ni: NiId) {
+        let left = self.task.as_mut().and_then(|task| match &mut task.step {
+            Step::Closing(left) | Step::Undoing(left) => Some(left),
+            _ => None,
+        });
+        let at = left.as_ref().and_then(|left| left.iter().position(|other| *other == ni));
+        let (Some(left), Some(at)) = (left, at) else { panic!("{ni:?} is closed, but was not to be") };
+        left.remove(at);
+        self.advance(now);
+    }
+
+    /// A driver has opened an interface, or not.
+    pub(super) fn opened(&mut self, now: Instant, ni: NiId, result: Result<(), DriverError>) {
+        let Some(mut task) = self.task.take() else { panic!("{ni:?} is opened, but was not to be") };
+        match task.step {
+            Step::Opening(expected) if expected == ni => {
+                let addition = task.plan.add.remove(0);
+                match result {
+                    Ok(()) => {
+                        task.opened.push(config(ni, addition));
+                        self.open_next(&mut task);
+                    }
+                    Err(error) => {
+                        let (index, nid) = (addition.index, addition.spec.nid);
+                        let lost = Vec::new();
+                        task.failure = Some(RequestError::Open { index, nid, error, lost });
+                        let undone: Vec<_> = task.opened.iter().map(|config| config.ni).collect();
+                        self.actions.extend(undone.iter().map(|ni| Action::Close { ni: *ni }));
+                        task.step = Step::Undoing(undone);
+                    }
+                }
+            }
+            Step::Reopening(expected) if expected == ni => {
+                let former = task.deleted.remove(0);
+                let nid = former.spec.nid;
+                match (result, &mut task.failure) {
+                    (Ok(()), _) => self.restore(NiConfig { ni, going: None, has_link: true, ..former }),
+                    (Err(_), Some(RequestError::Open { lost, .. })) => lost.push(nid),
+                    (Err(_), _) => {}
+                }
+                self.reopen_next(&mut task);
+            }
+            _ => panic!("{ni:?} is opened, but was not to be"),
+        }
+        self.task = Some(task);
+        self.advance(now);
+    }
+
+    fn open_next(&mut self, task: &mut Task<O>) {
+        let Some(addition) = task.plan.add.first() else { return self.finish(task) };
+        let ni = self.free_slot(&task.opened);
+        self.actions.push_back(Action::Open { ni, spec: addition.spec.clone(), tunables: addition.tunables });
+        task.step = Step::Opening(ni);
+    }
+
+    fn reopen_next(&mut self, task: &mut Task<O>) {
+        let Some(former) = task.deleted.first() else { return self.settle(task) };
+        let ni = self.free_slot(&[]);
+        self.actions.push_back(Action::Open { ni, spec: former.spec.clone(), tunables: former.tunables });
+        task.step = Step::Reopening(ni);
+    }
+
+    /// Puts an interface that was deleted back where it was among the others.
+    fn restore(&mut self, config: NiConfig<O>) {
+        let at = self.nis.0.iter().position(|other| other.added > config.added);
+        self.nis.0.insert(at.unwrap_or(self.nis.0.len()), config);
+    }
+
+    /// The lowest slot that nobody has.
+    fn free_slot(&self, opened: &[NiConfig<O>]) -> NiId {
+        let is_taken = |ni: &NiId| {
+            *ni == LOOPBACK || self.nis.get(*ni).is_some() || opened.iter().any(|config| config.ni == *ni)
+        };
+        let mut slots = (0..=u16::MAX).map(NiId);
+        slots.find(|ni| !is_taken(ni)).unwrap_or(NiId(u16::MAX))
+    }
+
+    /// All drivers have done what they were asked for: the rest cannot fail.
+    fn finish(&mut self, task: &mut Task<O>) {
+        for mut config in task.opened.drain(..) {
+            self.added += 1;
+            config.added = self.added;
+            self.nis.0.push(config);
+        }
+        for &(ni, value) in &task.plan.health {
+            if let Some(config) = self.nis.get_mut(ni) {
+                config.health = value;
+                config.is_set_down = is_set_down(config.is_set_down, value);
+            }
+        }
+        for &(_, portal, word) in &task.plan.policies {
+            self.policies[portal as usize] = word;
+            self.actions.push_back(Action::Steer { portal, policy: word });
+        }
+        self.settings = task.plan.settings;
+        self.settle(task);
+    }
+
+    fn settle(&mut self, task: &mut Task<O>) {
+        self.frozen = 0;
+        self.publish();
+        self.tell();
+        task.generation = self.generation;
+        task.step = Step::Settling;
+    }
+
+    fn all_have(&self, generation: u64) -> bool {
+        self.confirmations.iter().all(|shard| shard.is_some_and(|shard| shard.generation >= generation))
+    }
+
+    fn are_quiet(&self, generation: u64) -> bool {
+        self.all_have(generation) && self.confirmations.iter().flatten().all(|shard| shard.is_quiet)
+    }
+
+    /// The NIDs of the interfaces that come and go with the batch that is carried out.
+    #[must_use]
+    pub fn changing(&self) -> Vec<Nid> {
+        let Some(task) = &self.task else { return Vec::new() };
+        let going = self.nis.0.iter().filter(|config| config.going.is_some());
+        let coming = task.plan.add.iter().map(|addition| addition.spec.nid);
+        let back = task.opened.iter().chain(&task.deleted).chain(going);
+        back.map(|config| config.spec.nid).chain(coming).collect()
+    }
+}
+
+fn config<O>(ni: NiId, addition: Addition<O>) -> NiConfig<O> {
+    let Addition { spec, tunables, health, is_set_down, .. } = addition;
+    debug_assert!(health <= HEALTH_MAX);
+    NiConfig { ni, spec, tunables, health, has_link: true, is_set_down, going: None, added: 0 }
+}

@@ -1,0 +1,141 @@
+//! A runner whose drivers and shards do what a test says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lnet_core::handle::ShardId;
+use lnet_core::lnd::NiId;
+use lnet_core::node::{
+    Action, Change, DriverError, NetOptions, NiSpec, Node, NodeConfig, Outcome, Report, Request,
+    RequestError, RequestId,
+};
+use lnet_core::shard::Confirmation;
+use lnet_core::time::Instant;
+use lnet_core::topology::{NiStatus, Topology};
+use lnet_wire::{NetType, Nid};
+
+/// What an LND wants to know, here.
+pub(crate) type Lnd = u32;
+
+/// The NID of host `10.0.0.host` on net `tcp<net>`.
+pub(crate) fn nid(net: u16, host: u8) -> Nid {
+    Nid::from_small(2 << 48 | u64::from(net) << 32 | 10 << 24 | u64::from(host)).unwrap()
+}
+
+pub(crate) fn config(shards: u8) -> NodeConfig {
+    NodeConfig::new(shards, 6, &[NetType::TCP, NetType::XDP])
+}
+
+/// An interface `eth<host>`.
+pub(crate) fn spec(net: u16, host: u8) -> NiSpec<Lnd> {
+    let interface = format!("eth{host}");
+    NiSpec { nid: nid(net, host), interface, options: NetOptions::default(), lnd: host.into() }
+}
+
+pub(crate) fn refused() -> DriverError {
+    DriverError { errno: 100, message: "no such device".into() }
+}
+
+/// A node with shards that take every snapshot at once and are quiet, unless a test says otherwise, and drivers that
+/// open and close.
+pub(crate) struct Runner {
+    pub(crate) node: Node<Lnd>,
+    pub(crate) now: Instant,
+    pub(crate) topology: Arc<Topology>,
+    pub(crate) is_quiet: bool,
+    pub(crate) portals_in_use: u64,
+    /// NIDs that do not open.
+    pub(crate) broken: Vec<Nid>,
+    /// What was done, but for opening and closing.
+    pub(crate) done: Vec<Action<Lnd>>,
+    /// Slots opened and closed.
+    pub(crate) opened: Vec<(NiId, bool)>,
+}
+
+impl Runner {
+    pub(crate) fn new(shards: u8) -> Self {
+        let mut node = Node::new(config(shards));
+        let topology = node.poll_snapshot().unwrap();
+        Self {
+            node,
+            now: Instant(0),
+            topology,
+            is_quiet: true,
+            portals_in_use: 0,
+            broken: Vec::new(),
+            done: Vec::new(),
+            opened: Vec::new(),
+        }
+    }
+
+    pub(crate) fn confirm(&mut self) {
+        let shards = self.topology.steering().unwrap().shard_count;
+        for shard in (0..shards).map(ShardId) {
+            let (generation, is_quiet) = (self.topology.generation(), self.is_quiet);
+            let goes = |status| matches!(status, NiStatus::Leaving | NiStatus::Closed);
+            let is_quiet = is_quiet || !self.topology.local_nis().any(|(_, ni)| goes(ni.status));
+            let portals_in_use = self.portals_in_use;
+            let confirmation = Confirmation { shard, generation, is_quiet, portals_in_use };
+            self.node.handle_report(self.now, Report::Confirmed(confirmation));
+        }
+    }
+
+    /// Goes on as long as anything happens.
+    pub(crate) fn run(&mut self) {
+        loop {
+            if let Some(snapshot) = self.node.poll_snapshot() {
+                assert!(snapshot.generation() > self.topology.generation());
+                self.topology = snapshot;
+                self.confirm();
+            }
+            let Some(action) = self.node.poll_action() else { return };
+            match action {
+                Action::Open { ni, spec, .. } => {
+                    let result = if self.broken.contains(&spec.nid) { Err(refused()) } else { Ok(()) };
+                    if result.is_ok() {
+                        self.opened.push((ni, true));
+                    }
+                    self.node.handle_report(self.now, Report::Opened { ni, result });
+                }
+                Action::Close { ni } => {
+                    self.opened.push((ni, false));
+                    self.node.handle_report(self.now, Report::Closed { ni });
+                }
+                action => self.done.push(action),
+            }
+        }
+    }
+
+    pub(crate) fn start(&mut self, request: Request<Lnd>) -> RequestId {
+        let id = self.node.handle_request(self.now, request).unwrap();
+        self.run();
+        id
+    }
+
+    /// How a request ended, once.
+    pub(crate) fn result(&mut self, id: RequestId) -> Option<Result<Outcome, RequestError>> {
+        let at = self
+            .done
+            .iter()
+            .position(|action| matches!(action, Action::Done { request, .. } if *request == id))?;
+        let Action::Done { result, .. } = self.done.remove(at) else { unreachable!() };
+        Some(result)
+    }
+
+    pub(crate) fn batch(&mut self, changes: &[Change<Lnd>]) -> Result<Outcome, RequestError> {
+        let id = self.start(Request::Batch(changes.to_vec()));
+        self.result(id).expect("the batch has not ended")
+    }
+
+    /// The local NIDs with their slots, as the shards know them; without `lo`.
+    pub(crate) fn nids(&self) -> Vec<(u16, Nid)> {
+        let nis = self.topology.local_nis().map(|(ni, local)| (ni.0, local.nid));
+        nis.filter(|(_, nid)| !nid.is_loopback()).collect()
+    }
+
+    pub(crate) fn advance(&mut self, time: Duration) {
+        self.now = self.now + time;
+        self.node.handle_timeout(self.now);
+        self.run();
+    }
+}

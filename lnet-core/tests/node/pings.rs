@@ -1,0 +1,186 @@
+//! Pings: asked, answered, and not.
+
+use std::time::Duration;
+
+use lnet_core::node::{Action, Change, Outcome, PingId, Pinged, Report, Request, RequestError, TOLD_MAX};
+use lnet_wire::Nid;
+use lnet_wire::ping::{self, BUFFER_MIN_BYTES, Features, Interface, NiStatus, PingError};
+use proptest::prelude::*;
+
+use crate::common::{Runner, nid, refused, spec};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn runner() -> Runner {
+    let mut runner = Runner::new(1);
+    let add = [Change::AddNi(spec(1, 1)), Change::AddNi(spec(1, 2))];
+    assert_eq!(runner.batch(&add), Ok(Outcome::Changed));
+    runner
+}
+
+fn request(nid: Nid) -> Request<u32> {
+    Request::Ping { nid, source: None, timeout: Some(SECOND) }
+}
+
+/// The GETs that are to be sent, with the room for their answers.
+fn asked(runner: &mut Runner) -> Vec<(PingId, Nid, usize)> {
+    let mut asked = Vec::new();
+    runner.done.retain(|action| match action {
+        Action::Ping { ping, nid, length_bytes, .. } => {
+            asked.push((*ping, *nid, *length_bytes));
+            false
+        }
+        _ => true,
+    });
+    asked
+}
+
+fn answer(runner: &mut Runner, ping: PingId, bytes: &[u8]) {
+    runner.node.handle_report(runner.now, Report::Answered { ping, bytes });
+    runner.run();
+}
+
+fn info(nids: &[Nid]) -> Vec<u8> {
+    let interfaces = nids.iter().map(|nid| Interface { nid: *nid, status: NiStatus::UP });
+    let mut bytes = vec![0; ping::encoded_bytes(interfaces.clone()).unwrap()];
+    ping::write(&mut bytes, Features::NI_STATUS, 12345, 1, interfaces).unwrap();
+    bytes
+}
+
+#[test]
+fn an_answer_has_the_nids_in_their_order() {
+    let mut runner = runner();
+    let id = runner.start(request(nid(1, 9)));
+    let [(ping, to, room)] = asked(&mut runner)[..] else { panic!("one GET") };
+    assert_eq!((to, room), (nid(1, 9), BUFFER_MIN_BYTES));
+    assert_eq!(runner.result(id), None);
+    let nids = [nid(2, 9), nid(1, 9), nid(2, 9)];
+    answer(&mut runner, ping, &info(&nids));
+    let expected =
+        Pinged { nid: nid(1, 9), primary: nid(1, 9), is_multi_rail: false, nids: nids[..2].to_vec() };
+    assert_eq!(runner.result(id), Some(Ok(Outcome::Pinged(expected))));
+    let peer = runner.node.peer(&nid(1, 9)).unwrap();
+    assert_eq!((&peer.nids[..], &peer.told[..]), (&[nid(1, 9)][..], &nids[..2]));
+    assert_eq!(runner.node.peers().count(), 1);
+    answer(&mut runner, ping, &info(&nids));
+    assert_eq!(runner.result(id), None, "it has ended");
+}
+
+#[test]
+fn a_long_answer_is_asked_for_again() {
+    let mut runner = runner();
+    let id = runner.start(request(nid(1, 9)));
+    let nids: Vec<_> = (0..100).map(|host| nid(3, host)).collect();
+    let bytes = info(&nids);
+    let (first, _, room) = asked(&mut runner)[0];
+    answer(&mut runner, first, &bytes[..room]);
+    let (second, _, room) = asked(&mut runner)[0];
+    assert_eq!(room, bytes.len());
+    answer(&mut runner, first, &bytes);
+    assert_eq!(runner.result(id), None, "that was the first");
+    answer(&mut runner, second, &bytes);
+    let Some(Ok(Outcome::Pinged(pinged))) = runner.result(id) else { panic!("not answered") };
+    assert_eq!(pinged.nids, nids);
+    assert_eq!(runner.node.peer(&nid(1, 9)).unwrap().told.len(), TOLD_MAX);
+}
+
+#[test]
+fn pings_end_without_an_answer() {
+    let mut runner = runner();
+    let late = runner.start(request(nid(1, 9)));
+    let given_up = runner.start(request(nid(1, 9)));
+    let failed = runner.start(request(nid(1, 9)));
+    let rubbish = runner.start(request(nid(1, 9)));
+    let pings: Vec<_> = asked(&mut runner).iter().map(|(ping, ..)| *ping).collect();
+    assert_eq!(runner.node.cancel(given_up), Ok(()));
+    runner.node.handle_report(runner.now, Report::Unanswered { ping: pings[2], error: refused() });
+    answer(&mut runner, pings[3], &[7; 40]);
+    assert_eq!(runner.result(given_up), Some(Err(RequestError::Cancelled)));
+    assert_eq!(runner.result(failed), Some(Err(RequestError::Ping { nid: nid(1, 9), error: refused() })));
+    let error = PingError::Magic(0x0707_0707);
+    assert_eq!(runner.result(rubbish), Some(Err(RequestError::PingAnswer { nid: nid(1, 9), error })));
+    assert_eq!(runner.result(late), None);
+    assert_eq!(runner.node.poll_timeout(), Some(runner.now + SECOND));
+    runner.advance(SECOND);
+    let timeout = RequestError::PingTimeout { nid: nid(1, 9), timeout: SECOND };
+    assert_eq!((timeout.errno(), runner.result(late)), (110, Some(Err(timeout))));
+    let forgotten: Vec<_> =
+        runner.done.iter().filter(|action| matches!(action, Action::Forget { .. })).collect();
+    assert_eq!(forgotten, [&Action::Forget { ping: pings[1] }, &Action::Forget { ping: pings[0] }]);
+    assert_eq!(runner.node.peers().count(), 0, "nobody was heard of");
+    assert_eq!(runner.node.poll_timeout(), None);
+}
+
+#[test]
+fn pings_need_a_way() {
+    let mut runner = runner();
+    let mut refusal = |nid, source| {
+        let id = runner.start(Request::Ping { nid, source, timeout: None });
+        asked(&mut runner);
+        runner.result(id).map(|result| result.map_err(|error| (error.errno(), error)))
+    };
+    assert_eq!(refusal(Nid::ANY, None), Some(Err((22, RequestError::PingWildcard(Nid::ANY)))));
+    assert_eq!(refusal(nid(1, 9), Some(nid(1, 8))), Some(Err((22, RequestError::PingSource(nid(1, 8))))));
+    assert_eq!(refusal(nid(2, 9), None), Some(Err((113, RequestError::PingUnreachable(nid(2, 9))))));
+    assert_eq!(
+        refusal(nid(2, 9), Some(nid(1, 1))),
+        Some(Err((113, RequestError::PingUnreachable(nid(2, 9)))))
+    );
+    assert_eq!(refusal(nid(1, 9), Some(nid(1, 2))), None);
+    assert_eq!(refusal(Nid::LO, None), None);
+    assert_eq!(refusal(nid(1, 1), Some(nid(1, 1))), None, "oneself");
+    runner.batch(&[Change::SetHealth { nid: None, value: 0 }]).unwrap();
+    let id = runner.start(request(nid(1, 9)));
+    assert_eq!(runner.result(id), Some(Err(RequestError::PingUnreachable(nid(1, 9)))));
+}
+
+#[test]
+fn peers_are_found_by_traffic() {
+    let mut runner = runner();
+    for heard in [nid(1, 7), nid(1, 1), Nid::LO, Nid::ANY, nid(1, 7), nid(2, 7)] {
+        runner.node.handle_report(runner.now, Report::Heard { nid: heard });
+    }
+    let peers: Vec<_> = runner.node.peers().map(|peer| peer.primary).collect();
+    assert_eq!(peers, [nid(1, 7), nid(2, 7)], "this node is none");
+}
+
+proptest! {
+    #[test]
+    fn hostile_answers_end_pings_and_no_more(
+        hosts in proptest::collection::vec(any::<u8>(), 0..80),
+        changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 0..20),
+        cut in any::<proptest::sample::Index>(),
+        is_cut in any::<bool>(),
+    ) {
+        let mut runner = runner();
+        let nids: Vec<_> = hosts.into_iter().map(|host| nid(3, host)).collect();
+        let mut bytes = info(&nids);
+        for (at, byte) in changes {
+            // The header, for the most part.
+            let at = at.index(2 * bytes.len()).checked_sub(bytes.len()).unwrap_or(at.index(32));
+            bytes[at] = byte;
+        }
+        if is_cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        let id = runner.start(request(nid(1, 9)));
+        let mut asked_count = 0;
+        while let Some((ping, _, room)) = asked(&mut runner).pop() {
+            asked_count += 1;
+            prop_assert!(room <= ping::BUFFER_MAX_BYTES);
+            answer(&mut runner, ping, &bytes[..room.min(bytes.len())]);
+        }
+        prop_assert!((1..=2).contains(&asked_count));
+        let result = runner.result(id);
+        prop_assert!(result.is_some());
+        if let Some(Ok(Outcome::Pinged(pinged))) = result {
+            prop_assert!(pinged.nids.iter().all(|nid| !nid.is_any() && !nid.is_loopback()));
+            let mut sorted = pinged.nids.clone();
+            sorted.sort();
+            sorted.dedup();
+            prop_assert_eq!(sorted.len(), pinged.nids.len());
+        }
+        prop_assert!(runner.node.peers().count() <= 1);
+        prop_assert_eq!(runner.node.request_count(), 0);
+    }
+}
