@@ -4,12 +4,14 @@
 //! has buffers; checks the frames that arrive; hands those of a sibling shard over; copies payload.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use lnet_core::Shard;
 use lnet_core::handle::{EqHandle, ShardId};
-use lnet_core::lnd::{Cause, NiId, Verdict};
+use lnet_core::lnd::{Cause, Full, NiId, Transmit, Verdict};
 use lnet_core::shard::mesh::MeshMessage;
 use lnet_core::time::Instant;
+use lnet_core::topology::{NiStatus, Topology};
 use lnet_core::xfer::{Action, Arrived, HoldId, Outgoing, Replay, Xfer};
 use lnet_wire::Nid;
 use lnet_wire::frame::Kind;
@@ -20,7 +22,7 @@ use super::ledger::Ledger;
 use super::memory::Memory;
 use super::plan::{MS, Plan};
 use super::pool::Pool;
-use super::report::Counts;
+use super::report::{Counts, Fault};
 use super::trace::Trace;
 use super::uplink::{Delayed, Desk, Receiving, Up, unmatched};
 use super::{Bug, Bugs};
@@ -55,6 +57,8 @@ pub(super) struct Surroundings<'a> {
     pub(super) trace: &'a mut Trace,
     pub(super) plan: &'a Plan,
     pub(super) bugs: &'a mut Bugs,
+    /// Rails that are open.
+    pub(super) open: [bool; 2],
     /// Frames to be sent.
     pub(super) leaving: &'a mut Vec<Leaving>,
     /// Frames of sibling shards.
@@ -85,11 +89,12 @@ impl Lane {
     pub(super) fn new(
         shard: Shard,
         xfer: Xfer,
-        queues: [EqHandle; 2],
-        desk: Desk,
+        (queues, rails): ([EqHandle; 2], &[Nid]),
+        mut desk: Desk,
         held: u32,
         name: String,
     ) -> Self {
+        desk.set_slots(&shard, rails);
         let held = (0..held).map(|_| None).collect();
         Self {
             shard,
@@ -175,6 +180,28 @@ impl Lane {
         xfer.fail_interface(now, ni, cause, &mut Up { shard, desk, around, name });
     }
 
+    /// A newer snapshot has come. What the transfer machine has for an interface that is closed ends, if no other
+    /// carries it.
+    pub(super) fn install(
+        &mut self,
+        now: Instant,
+        snapshot: &Arc<Topology>,
+        rails: &[Nid],
+        around: &mut Surroundings<'_>,
+    ) {
+        let before = Arc::clone(self.shard.topology());
+        self.shard.update(now, Arc::clone(snapshot));
+        self.desk.set_slots(&self.shard, rails);
+        for (rail, nid) in rails.iter().enumerate() {
+            let is_closed = |topology: &Topology| {
+                topology.local_nis().any(|(_, ni)| ni.nid == *nid && ni.status == NiStatus::Closed)
+            };
+            if is_closed(snapshot) && !is_closed(&before) {
+                self.fail_interface(now, NiId(rail as u16), Cause::Device, around);
+            }
+        }
+    }
+
     /// When the next turn is to be, if nothing arrives.
     pub(super) fn next_turn(&self, now: u64, has_frames: bool) -> Option<u64> {
         if !self.arrived.is_empty() || !self.heard.is_empty() || (has_frames && self.xfer.has_transmit()) {
@@ -241,15 +268,17 @@ impl Lane {
 
     /// What the shard wants sent goes to the transfer machine.
     fn submit(&mut self, now: Instant, around: &mut Surroundings<'_>) {
-        for ni in 0..u16::from(around.plan.rails) {
-            while let Some(transmit) = self.shard.poll_transmit(NiId(ni)) {
+        for rail in 0..u16::from(around.plan.rails) {
+            let Some(slot) = self.desk.slots[usize::from(rail)] else { continue };
+            while let Some(mut transmit) = self.shard.poll_transmit(slot) {
+                transmit.ni = NiId(rail);
                 let Some(message) = around.ledger.identify(&transmit.header) else {
                     return around
                         .ledger
                         .fail("what is sent was asked for", || format!("{:?}", transmit.header));
                 };
-                if let Err(full) = self.xfer.submit(now, transmit) {
-                    self.shard.give_back(full);
+                if let Err(Full(transmit)) = self.xfer.submit(now, transmit) {
+                    self.shard.give_back(Full(Transmit { ni: slot, ..transmit }));
                     break;
                 }
                 let name = &self.name;
@@ -279,6 +308,10 @@ impl Lane {
 
     /// Takes a frame in, or hands it over; its buffer goes home unless it is kept.
     fn take_in(&mut self, now: Instant, arrival: Arrival, around: &mut Surroundings<'_>) {
+        if !around.open[usize::from(arrival.ni.0)] {
+            around.counts.add(Fault::NoInterface);
+            return around.receive_pool.free(arrival.frame);
+        }
         let bytes = std::mem::take(around.receive_pool.bytes_mut(arrival.frame));
         let keep = match frame::decode(&bytes) {
             Some(decoded) => self.take_decoded(now, arrival, &decoded, &bytes, around),

@@ -5,6 +5,7 @@
 //! clock. All checks hold at each step, the ones about rest when faults have stopped and time has passed.
 
 mod app;
+mod control;
 mod fabric;
 mod frame;
 mod lane;

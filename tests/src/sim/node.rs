@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_core::handle::ShardId;
-use lnet_core::topology::{LocalNi, Steering, Topology};
+use lnet_core::lnd::NiId;
+use lnet_core::topology::{LocalNi, Topology};
 use lnet_core::tunables::{ResponseTracking, Tunables};
 use lnet_core::xfer::{Sabotage, Xfer, XferConfig, XferLimits, XferTimes};
 use lnet_core::{Limits, Shard, ShardConfig};
 use lnet_wire::steer::{PORTALS, Policy, PolicyWord, Spread, initiator_hash};
 use lnet_wire::{Net, NetType, Nid, ProcessId};
 
+use super::control::Control;
 use super::lane::Lane;
 use super::memory::Memory;
 use super::plan::{MESSAGE_NS, Plan, TRANSACTION_NS};
@@ -40,7 +42,7 @@ const LIMITS: Limits = Limits {
     incoming: 48,
     delayed: 24,
     peers: 12,
-    interfaces: 2,
+    interfaces: 3,
 };
 
 /// The same, with little more than is needed for anything to go on.
@@ -86,8 +88,9 @@ pub(super) fn initiator_hashes(plan: &Plan) -> Rc<Vec<(Nid, u32)>> {
     Rc::new((0..plan.shards.len()).flat_map(of_node).collect())
 }
 
-/// What all shards of a node know of its nets.
-fn topology(plan: &Plan, number: usize, policies: [PolicyWord; PORTALS]) -> Topology {
+/// What all shards of a node know of its nets, where they do not hand headers to each other: then there is no
+/// control.
+fn topology(plan: &Plan, number: usize) -> Topology {
     let interfaces = (0..plan.rails).map(|rail| {
         let nid = nid(plan, number, rail);
         let message_timeout = Duration::from_nanos(MESSAGE_NS);
@@ -97,9 +100,7 @@ fn topology(plan: &Plan, number: usize, policies: [PolicyWord; PORTALS]) -> Topo
         transaction_timeout: Duration::from_nanos(TRANSACTION_NS),
         response_tracking: ResponseTracking::Both,
     };
-    let topology = Topology::new(interfaces.collect()).with_tunables(tunables);
-    let steering = Steering { shard_count: plan.shards[number], policies };
-    if plan.mesh { topology.with_steering(steering) } else { topology }
+    Topology::new(interfaces.collect()).with_tunables(tunables)
 }
 
 /// A node.
@@ -107,6 +108,8 @@ pub(super) struct Node {
     /// How often it was started before.
     pub(super) life: u32,
     pub(super) incarnation: u64,
+    /// None where there is no mesh.
+    pub(super) control: Option<Control>,
     pub(super) lanes: Vec<Lane>,
     pub(super) memory: Memory,
     pub(super) policies: [PolicyWord; PORTALS],
@@ -149,7 +152,11 @@ impl Node {
     ) -> Self {
         let Identity { number, policies, ref initiator_hashes } = *identity;
         let shards = plan.shards[number];
-        let topology = Arc::new(topology(plan, number, policies));
+        let control = plan.mesh.then(|| Control::new(plan, number, policies));
+        let topology = control
+            .as_ref()
+            .map_or_else(|| Arc::new(topology(plan, number)), |control| Arc::clone(&control.snapshot));
+        let rails: Vec<_> = (0..plan.rails).map(|rail| nid(plan, number, rail)).collect();
         let (limits, xfer_limits) =
             if plan.tight { (LIMITS_TIGHT, XFER_LIMITS_TIGHT) } else { (LIMITS, XFER_LIMITS) };
         let secret = [random.bits(), random.bits()];
@@ -198,16 +205,23 @@ impl Node {
                 limits.incoming,
                 limits.transmits(),
             );
-            Lane::new(new, xfer, queues, desk, xfer_limits.held, format!("{number}.{life}/{shard}"))
+            let name = format!("{number}.{life}/{shard}");
+            Lane::new(new, xfer, (queues, &rails), desk, xfer_limits.held, name)
         };
         Self {
             life,
             incarnation,
+            control,
             lanes: (0..shards).map(lane).collect(),
             memory: Memory::default(),
             policies,
             receive_pool: Pool::new(plan.receive_frames),
             send_pool,
         }
+    }
+
+    /// Whether a rail is open.
+    pub(super) fn has_rail(&self, rail: NiId) -> bool {
+        self.control.as_ref().is_none_or(|control| control.open[usize::from(rail.0)])
     }
 }

@@ -76,6 +76,8 @@ pub(super) struct Plan {
     pub(super) failures: u32,
     /// Times that portals become lazy, or cease to be.
     pub(super) lazy_changes: u32,
+    /// Times that an interface is deleted and added again.
+    pub(super) deletions: u32,
     /// Whether all tables are small.
     pub(super) tight: bool,
     /// Operations that begin at once, at most.
@@ -143,6 +145,7 @@ impl Plan {
             mtu_changes: rarely(random, 3),
             failures: if gentle { 0 } else { rarely(random, 3) },
             lazy_changes: if gentle { 0 } else { rarely(random, 6) },
+            deletions: if gentle { 0 } else { rarely(random, 4) },
             tight,
             burst: if gentle { 8 } else { random.pick(&[1, 8, 8, 50]) },
             mesh: !random.once_in(3),

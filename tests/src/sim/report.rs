@@ -45,6 +45,12 @@ pub enum Fault {
     DeviceGivenUp,
     /// A portal becomes lazy, or ceases to be.
     LazyChanged,
+    /// An interface is deleted, and added again later.
+    InterfaceDeleted,
+    /// An interface does not open.
+    OpenFailed,
+    /// A frame comes by an interface that is deleted, or would leave by it.
+    NoInterface,
     /// An event waited for its poll for longer than a millisecond.
     SlowPoll,
 }
@@ -70,10 +76,13 @@ impl Fault {
         Self::TooLong,
         Self::DeviceGivenUp,
         Self::LazyChanged,
+        Self::InterfaceDeleted,
+        Self::OpenFailed,
+        Self::NoInterface,
         Self::SlowPoll,
     ];
 
-    const NAMES: [&'static str; 19] = [
+    const NAMES: [&'static str; 22] = [
         "frames lost",
         "frames doubled",
         "frames late",
@@ -92,6 +101,9 @@ impl Fault {
         "frames longer than the mtu",
         "devices given up",
         "portals made lazy or not",
+        "interfaces deleted",
+        "interfaces that did not open",
+        "frames on an interface that is deleted",
         "slow polls of events",
     ];
 }

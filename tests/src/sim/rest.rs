@@ -1,8 +1,8 @@
 //! The phases of a run, and what must hold when nothing happens any more.
 
-use lnet_core::lnd::NiId;
 use lnet_core::stats::DropReason;
 
+use super::control::Control;
 use super::lane::Lane;
 use super::node::{self, CREDITS, Node, PORTALS_USED};
 use super::pool::Pool;
@@ -36,6 +36,7 @@ impl World {
                 self.phase = Phase::Settling(now + BOUND_NS);
                 self.fabric.is_faulty = false;
                 self.fabric.down.fill([false; 2]);
+                self.add_all_rails();
                 for node in 0..self.nodes.len() {
                     for shard in 0..self.nodes[node].lanes.len() {
                         let lane = &mut self.nodes[node].lanes[shard];
@@ -72,7 +73,8 @@ impl World {
     fn is_at_rest(&self) -> bool {
         let at_rest =
             |node: &Node| node.memory.living().next().is_none() && node.lanes.iter().all(Lane::is_at_rest);
-        self.fabric.is_empty() && self.nodes.iter().all(at_rest)
+        let unchanged = |node: &Node| node.control.as_ref().is_none_or(Control::is_at_rest);
+        self.fabric.is_empty() && self.nodes.iter().all(|node| at_rest(node) && unchanged(node))
     }
 
     fn describe_unrest(&self) -> String {
@@ -105,8 +107,8 @@ impl World {
                     usage.trackers,
                 ];
                 self.ledger.expect(left == [0; 6], "nothing is left", || format!("node {number}: {usage:?}"));
-                let interfaces =
-                    (0..u16::from(self.plan.rails)).map(|ni| lane.shard.interface_credits(NiId(ni)));
+                let interfaces = (0..usize::from(self.plan.rails))
+                    .map(|rail| lane.desk.slots[rail].and_then(|ni| lane.shard.interface_credits(ni)));
                 for credits in interfaces {
                     self.ledger.expect(credits == Some(home[0]), "credits are conserved", || {
                         format!("node {number}: {credits:?} of {home:?}")
@@ -114,7 +116,8 @@ impl World {
                 }
                 let nids =
                     (0..self.nodes.len()).flat_map(|node| (0..self.plan.rails).map(move |rail| (node, rail)));
-                for (peer, rail) in nids {
+                // Messages to itself go by `lo`, where there is one.
+                for (peer, rail) in nids.filter(|(peer, _)| *peer != number || node.control.is_none()) {
                     let credits = lane.shard.peer_credits(&node::nid(&self.plan, peer, rail));
                     self.ledger.expect(
                         credits.is_none_or(|credits| credits == home[1]),

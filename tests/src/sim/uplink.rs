@@ -47,6 +47,8 @@ pub(super) struct Desk {
     pub(super) leased: VecDeque<(u64, Span, Vec<u8>)>,
     /// Whether verdicts are still delayed.
     pub(super) delays: bool,
+    /// The interfaces of the rails, as the shard knows them.
+    pub(super) slots: [Option<NiId>; 2],
     /// The node and its life.
     pub(super) life: (usize, u32),
     pub(super) policies: [PolicyWord; PORTALS],
@@ -72,8 +74,13 @@ impl Up<'_, '_> {
         header: &Header,
         message: (u32, Leg),
     ) -> Verdict {
+        let Some(slot) = self.desk.slots[usize::from(ni.0)] else {
+            // The interface went while its driver had the message; no shard has heard of that.
+            self.conclude(rx, header, message, Verdict::Drop);
+            return Verdict::Drop;
+        };
         let before = unmatched(self.shard);
-        let verdict = self.shard.header(now, ni, rx, header);
+        let verdict = self.shard.header(now, slot, rx, header);
         if unmatched(self.shard) != before {
             self.around.ledger.expect_no_entry(message, self.desk.life);
         }
@@ -210,10 +217,18 @@ impl Desk {
             delayed: Vec::new(),
             leased: VecDeque::new(),
             delays: true,
+            slots: [None; 2],
             life,
             policies,
             shards: u32::from(shards),
             initiator_hashes,
+        }
+    }
+
+    /// Looks up the interfaces of the rails with these NIDs.
+    pub(super) fn set_slots(&mut self, shard: &Shard, rails: &[Nid]) {
+        for (slot, nid) in self.slots.iter_mut().zip(rails) {
+            *slot = shard.topology().local_nis().find(|(_, ni)| ni.nid == *nid).map(|(ni, _)| ni);
         }
     }
 

@@ -31,7 +31,10 @@ impl World {
         if self.bugs.strike(Bug::FrameFreedEarly, &mut self.random) {
             self.pools[pool].steal(frame);
         }
-        let fate = if self.fabric.carries(sender, ni) {
+        let fate = if !self.nodes[sender].has_rail(ni) {
+            self.counts.add(Fault::NoInterface);
+            Fate::LOST
+        } else if self.fabric.carries(sender, ni) {
             self.fabric.fate(&self.plan, &mut self.random, &mut self.counts)
         } else {
             self.counts.add(Fault::Unplugged);
@@ -94,6 +97,9 @@ impl World {
     fn arrive(&mut self, packet: &Packet) {
         if packet.lives != (self.nodes[packet.sender].life, self.nodes[packet.node].life) {
             self.counts.add(Fault::Stale);
+        }
+        if !self.nodes[packet.node].has_rail(packet.ni) {
+            return self.counts.add(Fault::NoInterface);
         }
         if !self.fabric.carries(packet.node, packet.ni) {
             return self.counts.add(Fault::Unplugged);

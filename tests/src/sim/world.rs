@@ -67,6 +67,40 @@ pub(super) enum Happening {
         rail: usize,
         down: bool,
     },
+    /// An interface is deleted, or added again.
+    DeleteRail {
+        node: usize,
+        rail: u8,
+    },
+    AddRail {
+        node: usize,
+        rail: u8,
+        life: u32,
+    },
+    /// A driver has opened an interface, or not, or closed it.
+    Opened {
+        node: usize,
+        ni: u16,
+        rail: u8,
+        life: u32,
+    },
+    Closed {
+        node: usize,
+        ni: u16,
+        rail: Option<u8>,
+        life: u32,
+    },
+    /// The newest snapshot reaches a shard.
+    Snapshot {
+        node: usize,
+        shard: usize,
+        life: u32,
+    },
+    /// A time of a node's control is over.
+    Control {
+        node: usize,
+        life: u32,
+    },
     /// It is looked whether the phase is over.
     Check,
 }
@@ -227,6 +261,12 @@ impl World {
                     self.counts.add(Fault::Outage);
                 }
             }
+            Happening::DeleteRail { node, rail } => self.delete_rail(node, rail),
+            Happening::AddRail { node, rail, life } => self.add_rail(node, rail, life),
+            Happening::Opened { node, ni, rail, life } => self.opened(node, NiId(ni), rail, life),
+            Happening::Closed { node, ni, rail, life } => self.closed(node, NiId(ni), rail, life),
+            Happening::Snapshot { node, shard, life } => self.take_snapshot(node, shard, life),
+            Happening::Control { node, life } => self.time_out_control(node, life),
             Happening::Check => self.check_phase(),
         }
     }
@@ -256,6 +296,12 @@ impl World {
             let rail = self.random.below(usize::from(plan.rails)) as u16;
             self.at(at, Happening::Fail { node, rail });
         }
+        for _ in 0..plan.deletions {
+            let at = start + self.random.bits() % plan.active_ns;
+            let node = self.random.below(self.nodes.len());
+            let rail = self.random.below(usize::from(plan.rails)) as u8;
+            self.at(at, Happening::DeleteRail { node, rail });
+        }
         for _ in 0..plan.lazy_changes {
             let at = start + self.random.bits() % plan.active_ns;
             let node = self.random.below(self.nodes.len());
@@ -277,6 +323,7 @@ impl World {
             return self.request_turn(node, shard, at);
         }
         self.with_lane(node, shard, |lane, around| lane.turn(Instant(now), around));
+        self.confirm(node, shard);
         let has_free = self.pools[self.nodes[node].send_pool].has_free();
         let lane = &mut self.nodes[node].lanes[shard];
         let polls = lane.shard.usage().events != 0 && !std::mem::replace(&mut lane.is_polled, true);
@@ -290,12 +337,18 @@ impl World {
     }
 
     /// Does something with a lane, and carries on what comes of it.
-    fn with_lane(&mut self, node: usize, shard: usize, act: impl FnOnce(&mut Lane, &mut Surroundings<'_>)) {
+    pub(super) fn with_lane(
+        &mut self,
+        node: usize,
+        shard: usize,
+        act: impl FnOnce(&mut Lane, &mut Surroundings<'_>),
+    ) {
         let now = self.now;
         let (mut leaving, mut handed_over, mut said) = (Vec::new(), Vec::new(), Vec::new());
         let room = |lane: &Lane| MESH_ROOM.saturating_sub(lane.heard.len());
         let mut mesh_room: Vec<_> = self.nodes[node].lanes.iter().map(room).collect();
         mesh_room[shard] = 0;
+        let open = self.nodes[node].control.as_ref().map_or([true; 2], |control| control.open);
         let Node { lanes, memory, receive_pool, send_pool, .. } = &mut self.nodes[node];
         let mut around = Surroundings {
             memory,
@@ -307,6 +360,7 @@ impl World {
             trace: &mut self.trace,
             plan: &self.plan,
             bugs: &mut self.bugs,
+            open,
             leaving: &mut leaving,
             handed_over: &mut handed_over,
             mesh_room: &mut mesh_room,
