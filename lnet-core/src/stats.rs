@@ -76,7 +76,8 @@ pub enum DropReason {
     DelayedFull,
     /// It waited on a portal that is lazy no more.
     NotLazy,
-    /// The interface that it arrived by is closed ([`NiStatus::Closed`](crate::topology::NiStatus::Closed)).
+    /// The interface that it arrived by is closed ([`NiStatus::Closed`](crate::topology::NiStatus::Closed)), or so
+    /// new that the shard which it is for has not heard of it.
     NiClosed,
 }
 

@@ -120,7 +120,8 @@ impl Shard {
     /// Decides anew on a message that is kept here.
     pub(super) fn decide_kept(&mut self, slot: u32, scope: Scope) -> Decision {
         let Kept { ni, header, .. } = self.kept.records[slot];
-        if self.topology.known_ni(ni).status == NiStatus::Closed {
+        // A sibling may have heard of an interface that this shard is still to hear of.
+        if self.topology.ni(ni).is_none_or(|local| local.status == NiStatus::Closed) {
             return Decision::Drop(DropReason::NiClosed);
         }
         self.decide(ni, &header, scope)

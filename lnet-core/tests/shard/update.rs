@@ -416,3 +416,26 @@ fn a_lent_span_is_filled_but_not_answered() {
     assert_eq!(shards[0].shard.usage().messages, 0);
     assert!(shards.iter().all(|node| node.shard.is_quiet(FIRST)));
 }
+
+#[test]
+fn a_sibling_may_hear_of_an_interface_later() {
+    let mut shards = pair_of_shards(Policy::Pin(0));
+    let spec = MdSpec { options: MdOptions::PUT, ..shards[0].md(10) };
+    shards[0].post(1, &spec);
+    let with_another = |generation| {
+        let slots = vec![Some(interface(nid(1, 1), 8, 8)), Some(interface(nid(1, 3), 8, 8))];
+        let policies = [Policy::Pin(0).pack().unwrap(); PORTALS];
+        let topology = Topology::with_slots(slots).with_steering(Steering { shard_count: 2, policies });
+        Arc::new(topology.with_generation(generation))
+    };
+    let header = Header { destination: host(3), ..put_header(1, 4) };
+    shards[1].shard.update(NOW, with_another(2));
+    assert_eq!(shards[1].shard.header(NOW, SECOND, RxId(0), &header), Verdict::Delay);
+    carry(&mut shards);
+    assert_eq!(shards[1].shard.poll_resume(), Some((SECOND, RxId(0), Verdict::Drop)));
+    assert_eq!(shards[1].shard.counters().drops(DropReason::NiClosed).messages, 1);
+    shards[0].shard.update(NOW, with_another(2));
+    assert_eq!(shards[1].shard.header(NOW, SECOND, RxId(0), &header), Verdict::Delay);
+    carry(&mut shards);
+    assert!(matches!(shards[1].shard.poll_resume(), Some((SECOND, RxId(0), Verdict::Deliver(_)))));
+}
