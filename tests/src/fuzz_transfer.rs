@@ -93,7 +93,7 @@ impl Node {
             seed: u64::from(host),
             initiator_hash: u32::from(host),
             policies: [PolicyWord::default(); PORTALS],
-            nids: Vec::new(),
+            nids: vec![nid(host)],
             datagram_max_bytes: vec![DATAGRAM_BYTES],
             receive_bytes: 1 << 18,
             limits: LIMITS,

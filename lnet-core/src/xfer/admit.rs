@@ -43,8 +43,7 @@ impl Xfer {
         let inflow = &mut self.inflows[slot];
         (inflow.address, inflow.seen_at) = (address, now);
         let was_busy = core::mem::replace(&mut inflow.is_busy, true);
-        let peer = &mut self.peers.slab[inflow.peer];
-        (peer.address, peer.heard_at) = (address, now);
+        self.peers.slab[inflow.peer].heard(now, address);
         if self.recent.last() != slot {
             self.recent.remove(&mut self.inflows, slot);
             self.recent.push_back(&mut self.inflows, slot);

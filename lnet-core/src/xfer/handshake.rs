@@ -82,7 +82,8 @@ impl Xfer {
             datagram_max_bytes: handshake.datagram_max_bytes,
             policies: handshake.policies,
         });
-        (entry.renewing, entry.heard_at, entry.address) = (false, now, address);
+        entry.renewing = false;
+        entry.heard(now, address);
         // A question that was repeated may have been answered twice.
         if asking.interval_ns == self.times.hello.as_nanos() as u64 {
             entry.rtt = Some(now - asking.asked_at);

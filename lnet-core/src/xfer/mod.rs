@@ -35,6 +35,7 @@ mod congestion;
 mod flow;
 mod handshake;
 mod inflow;
+mod interfaces;
 mod message;
 mod outgoing;
 mod park;

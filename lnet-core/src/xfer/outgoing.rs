@@ -280,9 +280,9 @@ impl Xfer {
             let (ni, nid) = self.peers.slab[self.flows[flow].peer].address;
             (ni, self.contacts.find(ni, &nid))
         } else {
-            (message.transmit.ni, Some(message.contact))
+            (self.contacts.slab[message.contact].ni, Some(message.contact))
         };
-        let own = self.datagram_max_bytes[usize::from(ni.0)];
+        let own = self.own_datagram_max(ni);
         let told = contact.and_then(|contact| self.contacts.slab[contact].datagram_max_bytes);
         let peer = &self.peers.slab[self.flows[flow].peer];
         let theirs = told.or(peer.session.as_ref().map(|session| session.datagram_max_bytes));
@@ -474,8 +474,8 @@ impl Xfer {
         if flow.takes_detour(now) {
             return self.peers.slab[flow.peer].address;
         }
-        let transmit = &self.messages[message].transmit;
-        (transmit.ni, transmit.header.destination.nid)
+        let contact = &self.contacts.slab[self.messages[message].contact];
+        (contact.ni, contact.nid)
     }
 }
 

@@ -67,8 +67,7 @@ impl Xfer {
         }
         let rx = RxId(slot);
         // It may have gone around a rail that does not answer.
-        let addressed = self.nids.iter().position(|nid| *nid == lnet.destination.nid);
-        let ni = addressed.map_or(part.ni, |index| NiId(index as u16));
+        let ni = self.interface_of(&lnet.destination.nid).unwrap_or(part.ni);
         match up.header(now, ni, rx, lnet) {
             Verdict::Deliver(span) if whole => Ok(self.whole(now, inflow, rx, part, span, up)),
             Verdict::Deliver(span) => {

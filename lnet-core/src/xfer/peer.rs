@@ -18,6 +18,9 @@ use crate::lnd::NiId;
 use crate::slab::Slab;
 use crate::time::Instant;
 
+/// Where a peer is: by which interface, under which NID.
+pub(super) type Address = (NiId, Nid);
+
 /// An open question for a session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asking {
@@ -174,6 +177,22 @@ impl Contacts {
         }
     }
 
+    /// Forgets a contact that nothing refers to.
+    pub(super) fn remove(&mut self, slot: u32) {
+        assert_eq!(self.slab[slot].references, 0, "a contact is in use");
+        self.idle.remove(&mut self.slab, slot);
+        let bucket = self.slab[slot].bucket;
+        self.buckets[bucket as usize].remove(&mut self.slab, slot);
+        self.slab.vacate(slot);
+    }
+
+    /// An address that leads to a peer by another interface than this one.
+    pub(super) fn way_to(&self, peer: u32, except: NiId) -> Option<Address> {
+        let contacts = (0..self.slab.capacity()).filter_map(|slot| self.slab.get(slot));
+        let mut ways = contacts.filter(|contact| contact.peer == peer && contact.ni != except);
+        ways.next().map(|contact| (contact.ni, contact.nid))
+    }
+
     /// Opens a question; it holds a reference. Nothing if one is open.
     pub(super) fn ask(&mut self, slot: u32, asking: Asking) -> bool {
         if self.slab[slot].asking.is_some() {
@@ -235,7 +254,9 @@ pub(super) struct Peer {
     /// By its shard: what comes from there, or [`NONE`].
     pub(super) inflows: [u32; SHARDS_MAX as usize],
     /// Where it was heard from last, and when.
-    pub(super) address: (NiId, Nid),
+    pub(super) address: Address,
+    /// Where it was heard from before by another interface.
+    pub(super) other_address: Option<Address>,
     pub(super) heard_at: Instant,
     /// When its parked messages are to be asked for.
     pub(super) ping_at: Instant,
@@ -246,6 +267,15 @@ pub(super) struct Peer {
 }
 
 impl Peer {
+    /// Something came from there.
+    #[inline]
+    pub(super) fn heard(&mut self, now: Instant, address: Address) {
+        if self.address.0 != address.0 {
+            self.other_address = Some(self.address);
+        }
+        (self.address, self.heard_at) = (address, now);
+    }
+
     /// Whether it may be forgotten.
     pub(super) fn is_idle(&self) -> bool {
         self.unfinished.first() == NONE
@@ -299,7 +329,7 @@ impl Peers {
         now: Instant,
         incarnation: u64,
         next_id: u64,
-        address: (NiId, Nid),
+        address: Address,
     ) -> Option<u32> {
         let bucket = self.bucket(incarnation);
         let peer = Peer {
@@ -312,6 +342,7 @@ impl Peers {
             flows: [NONE; SHARDS_MAX as usize],
             inflows: [NONE; SHARDS_MAX as usize],
             address,
+            other_address: None,
             heard_at: now,
             ping_at: now,
             rtt: None,

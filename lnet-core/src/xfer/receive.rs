@@ -226,8 +226,7 @@ impl Xfer {
         let session = self.peers.slab[peer].session.as_ref();
         let ours = session.is_some_and(|session| session.token == frame.transfer.session);
         let ack = frame.transfer.ack.as_ref().filter(|_| ours).ok_or(XferDrop::BadAck)?;
-        let peer_entry = &mut self.peers.slab[peer];
-        (peer_entry.heard_at, peer_entry.address) = (now, (frame.ni, frame.from));
+        self.peers.slab[peer].heard(now, (frame.ni, frame.from));
         self.acknowledged(now, peer, frame.transfer.shard, ack, up);
         Ok(Action::Done)
     }

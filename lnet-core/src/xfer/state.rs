@@ -3,7 +3,6 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use lnet_wire::Nid;
 use lnet_wire::frame::Handshake;
 use lnet_wire::steer::{PORTALS, PolicyWord, SHARDS_MAX};
 
@@ -11,6 +10,7 @@ use super::acknowledge::Unread;
 use super::config::{XferConfig, XferTimes};
 use super::flow::{Busy, Flow, Ready};
 use super::inflow::{Acks, Arrivals, Inflow, Recent, UnitMaps};
+use super::interfaces::Interface;
 use super::message::{Deadlines, Outbound};
 use super::park::Holds;
 use super::peer::{Contacts, Peers};
@@ -40,8 +40,8 @@ pub struct Xfer {
     pub(super) random: Random,
     pub(super) initiator_hash: u32,
     pub(super) policies: [PolicyWord; PORTALS],
-    pub(super) nids: Vec<Nid>,
-    pub(super) datagram_max_bytes: Vec<u32>,
+    /// By number; those that are gone leave holes.
+    pub(super) interfaces: Vec<Option<Interface>>,
     pub(super) receive_bytes: u32,
     pub(super) times: XferTimes,
     #[cfg(feature = "sabotage")]
@@ -102,6 +102,7 @@ impl Xfer {
         let limits = config.limits;
         let seed = Seed::new(config.seed);
         let room = limits.flows.min(limits.peers);
+        let interfaces = config.nids.into_iter().zip(config.datagram_max_bytes);
         Self {
             shard: config.shard.0,
             shards: config.shard_count,
@@ -110,8 +111,7 @@ impl Xfer {
             random: Random::new(seed.hash([config.incarnation])),
             initiator_hash: config.initiator_hash,
             policies: config.policies,
-            nids: config.nids,
-            datagram_max_bytes: config.datagram_max_bytes,
+            interfaces: interfaces.map(|(nid, bytes)| Some(Interface::new(nid, bytes))).collect(),
             receive_bytes: config.receive_bytes,
             times: config.times,
             #[cfg(feature = "sabotage")]
@@ -183,15 +183,9 @@ impl Xfer {
     pub fn handshake(&self, ni: NiId) -> Handshake {
         Handshake {
             shards: self.shards,
-            datagram_max_bytes: self.datagram_max_bytes[usize::from(ni.0)],
+            datagram_max_bytes: self.own_datagram_max(ni),
             policies: self.policies,
         }
-    }
-
-    /// The longest UDP payload that an interface can send and take has changed. Peers learn it with their
-    /// next session; frames that were cut before are cut again when they are sent again.
-    pub fn set_datagram_max(&mut self, ni: NiId, bytes: u32) {
-        self.datagram_max_bytes[usize::from(ni.0)] = bytes;
     }
 
     /// Message `index` behind the first one of the frame that [`Xfer::poll_transmit`] has returned last.

@@ -5,7 +5,8 @@ use core::time::Duration;
 use super::congestion::earlier;
 use super::flow::{Busy, DETOUR, Flow};
 use super::inflow::{AckDue, Phase};
-use super::peer::Asked;
+use super::interfaces::NOWHERE;
+use super::peer::{Asked, Contact};
 use super::record::Cargo;
 use super::reply::Reply;
 use super::state::Xfer;
@@ -97,20 +98,29 @@ impl Xfer {
                     self.set_timer(asking.next_at);
                 }
             } else {
-                // Whoever needs a session asks again.
-                if self.peers.slab.get(peer).is_some() {
-                    self.peers.slab[peer].renewing = false;
-                }
-                self.contacts.answered(at);
+                self.stop_asking(at);
             }
             at = next;
         }
+    }
+
+    /// Closes a contact's question, if one is open, without an answer.
+    pub(super) fn stop_asking(&mut self, contact: u32) {
+        let Contact { asking, peer, .. } = self.contacts.slab[contact];
+        // Whoever needs a session asks again.
+        if asking.is_some() && self.peers.slab.get(peer).is_some() {
+            self.peers.slab[peer].renewing = false;
+        }
+        self.contacts.answered(contact);
     }
 
     /// Asks a peer whose address does not answer under the one that it was heard by last.
     fn ask_elsewhere(&mut self, now: Instant, contact: u32) {
         let slot = self.contacts.slab[contact].peer;
         let Some((ni, nid)) = self.peers.slab.get(slot).map(|peer| peer.address) else { return };
+        if ni == NOWHERE {
+            return;
+        }
         let Some(other) = self.contacts.acquire(ni, &nid) else { return };
         if other != contact && self.contacts.slab[other].peer == slot {
             self.ask(now, other);
@@ -273,9 +283,10 @@ impl Xfer {
     pub fn fail_interface(&mut self, now: Instant, ni: NiId, cause: Cause, up: &mut impl Uplink) {
         self.catch_up(up);
         for slot in 0..self.messages.capacity() {
-            let Some(message) = self.messages.get(slot).filter(|message| message.transmit.ni == ni) else {
+            let Some(message) = self.messages.get(slot) else { continue };
+            if self.contacts.slab[message.contact].ni != ni {
                 continue;
-            };
+            }
             let elsewhere = self.peers.slab.get(message.peer).is_some_and(|peer| peer.address.0 != ni);
             if !elsewhere {
                 self.finish(now, slot, unfinished(message.polled, cause), up);
@@ -285,6 +296,6 @@ impl Xfer {
 }
 
 /// How a message ends that was not acknowledged.
-const fn unfinished(polled: bool, cause: Cause) -> Status {
+pub(super) const fn unfinished(polled: bool, cause: Cause) -> Status {
     if polled { Status::Unknown(cause) } else { Status::NeverSent(cause) }
 }

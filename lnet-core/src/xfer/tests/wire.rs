@@ -45,6 +45,8 @@ impl Frame {
 /// What a shard would do.
 #[derive(Default)]
 pub(super) struct Up {
+    /// Whether interfaces were taken away, or others have their numbers.
+    is_incomplete: bool,
     pub(super) sent: Vec<(u32, Status)>,
     /// Messages that have arrived, by what their header carries, with their bytes.
     pub(super) arrived: Vec<(u64, Status)>,
@@ -83,8 +85,8 @@ impl Up {
 
 impl Uplink for Up {
     fn header(&mut self, _: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict {
-        let net = nid(ni.0 + 1, 1).net();
-        assert_eq!(header.destination.nid.net(), net, "the interface is the one that was addressed");
+        let is_addressed = header.destination.nid.net() == nid(ni.0 + 1, 1).net();
+        assert!(is_addressed || self.is_incomplete, "the interface is the one that was addressed");
         let Body::Put { portal, .. } = header.body else { return Verdict::Drop };
         if self.drops.contains(&portal) {
             return Verdict::Drop;
@@ -198,6 +200,21 @@ impl Node {
         tx
     }
 
+    /// Takes an interface away; frames for its NID are lost from now on.
+    pub(super) fn remove_interface(&mut self, now: Instant, ni: u16) {
+        self.nids[usize::from(ni)] = Nid::ANY;
+        for Shard { xfer, up, .. } in &mut self.shards {
+            xfer.remove_interface(now, NiId(ni), up);
+            up.is_incomplete = true;
+        }
+    }
+
+    /// Adds an interface in the place of one that was taken away.
+    pub(super) fn add_interface(&mut self, ni: u16, nid: Nid) {
+        self.nids[usize::from(ni)] = nid;
+        self.shards.iter_mut().for_each(|shard| shard.xfer.add_interface(NiId(ni), nid, DATAGRAM));
+    }
+
     pub(super) fn arrived(&self) -> Vec<(u64, Status)> {
         let mut all: Vec<_> = self.shards.iter().flat_map(|shard| shard.up.arrived.clone()).collect();
         all.sort_by_key(|(number, _)| *number);
@@ -221,6 +238,10 @@ impl Node {
             shard.xfer.handle_timeout(now, &mut shard.up);
             shard.replay(now);
             while let Some(out) = shard.xfer.poll_transmit(now) {
+                // What goes by an interface that is gone is let go.
+                if self.nids.get(usize::from(out.ni.0)).is_none_or(|nid| *nid == Nid::ANY) {
+                    continue;
+                }
                 frames.push(shard.frame(&out, self.nids[usize::from(out.ni.0)]));
             }
         }
