@@ -160,6 +160,12 @@ pub enum SocketError {
         /// As configured, from 0.
         queue_index: u32,
     },
+    /// More queues than one UMEM serves.
+    #[error("one UMEM serves at most {max} queues")]
+    TooManyQueues {
+        /// How many it serves.
+        max: usize,
+    },
     /// The interface is down.
     #[error("interface {interface} is down")]
     LinkDown {

@@ -10,7 +10,7 @@ use super::config::RingSizes;
 use super::error::SocketError;
 use super::ring::{CompletionRing, FillRing, Half, OPTION_CONTINUED, RawDescriptor, RxRing, TxRing, pair};
 use super::socket::Attachment;
-use super::umem::{CHUNK_BYTES, Frame, Umem};
+use super::umem::{CHUNK_BYTES, Frame, RingsId, Umem};
 
 /// The user's side: what [`super::Queue`] holds for one socket.
 #[derive(Debug)]
@@ -57,10 +57,10 @@ pub fn rings(
     let (tx, kernel_tx) = pair::<RawDescriptor>(sizes.tx, start, &attachment).map_err(fault)?;
     let own = || Arc::clone(umem);
     let user = UserRings {
-        fill: FillRing::new(fill, own()),
-        completion: CompletionRing::new(completion, own()),
-        rx: RxRing::new(rx, own()),
-        tx: TxRing::new(tx, own()),
+        fill: FillRing::new(fill, own(), RingsId::PLAIN),
+        completion: CompletionRing::new(completion, own(), RingsId::PLAIN),
+        rx: RxRing::new(rx, own(), RingsId::PLAIN),
+        tx: TxRing::new(tx, own(), RingsId::PLAIN),
     };
     let kernel = KernelRings {
         fill: KernelFill { half: kernel_fill, umem: own() },
@@ -182,7 +182,7 @@ impl KernelRx {
             return Err(descriptor);
         }
         let KernelDescriptor { frame, offset, length, more } = descriptor;
-        let address = self.umem.give(frame.0) + u64::from(offset);
+        let address = self.umem.give(frame.0, RingsId::PLAIN) + u64::from(offset);
         let options = if more { OPTION_CONTINUED } else { 0 };
         let written = self.half.write(RawDescriptor { address, length, options });
         debug_assert!(written, "the ring has room for an entry");
@@ -261,7 +261,7 @@ impl KernelCompletion {
         if self.half.available(1) == 0 {
             return Err(frame);
         }
-        let written = self.half.write(self.umem.give(frame.0));
+        let written = self.half.write(self.umem.give(frame.0, RingsId::PLAIN));
         debug_assert!(written, "the ring has room for an entry");
         self.half.publish();
         Ok(())

@@ -9,8 +9,8 @@ use rustix::net::xdp::SocketAddrXdpFlags;
 
 use super::error::{ReclaimError, SocketError};
 use super::memory::{Memory, PageKind};
-use super::socket::{self, Opening, Place};
-use super::umem::{CHUNK_BYTES, Frame, Umem};
+use super::socket::{self, Attachment, Opening, Place};
+use super::umem::{CHUNK_BYTES, Frame, RingsId, Umem};
 
 impl Umem {
     /// Gives the frames of the chunks that the kernel held when its sockets were closed.
@@ -28,16 +28,54 @@ impl Umem {
         if count > 0 {
             return Err(ReclaimError::InUse { count });
         }
-        while let Some(&place) = registry.bound.last() {
-            if Place::here(place.interface_index, place.queue_index) != place {
-                return Err(ReclaimError::OtherNamespace);
+        while let Some(&bound) = registry.bound.last() {
+            if let Some(place) = bound {
+                see_unbound(place, patience)?;
             }
-            probe(place, patience)?;
             registry.bound.pop();
         }
         // The registry stays locked, so no socket is opened meanwhile.
         Ok(self.take_all())
     }
+
+    /// As [`Umem::reclaim`], of one queue: gives the frames that the kernel held by its rings when its sockets were
+    /// closed. Those of other queues stay in use. None if no socket of this UMEM was bound there.
+    ///
+    /// # Errors
+    /// As [`Umem::reclaim`].
+    pub fn reclaim_queue(
+        &self,
+        interface_index: u32,
+        queue_index: u32,
+        patience: Duration,
+    ) -> Result<Vec<Frame>, ReclaimError> {
+        let mut registry = self.registry();
+        let is_it =
+            |place: &Place| (place.interface_index, place.queue_index) == (interface_index, queue_index);
+        let open = registry.alive().filter(|attachment| match &**attachment {
+            Attachment::Socket { place, .. } => is_it(place),
+            Attachment::Plain => false,
+        });
+        let count = open.count();
+        if count > 0 {
+            return Err(ReclaimError::InUse { count });
+        }
+        let number = registry.bound.iter().position(|bound| bound.as_ref().is_some_and(is_it));
+        let Some(number) = number else { return Ok(Vec::new()) };
+        if let Some(place) = registry.bound[number] {
+            see_unbound(place, patience)?;
+        }
+        registry.bound[number] = None;
+        Ok(self.take_all_of(RingsId::of_queue(number)))
+    }
+}
+
+/// Makes sure that no AF_XDP socket is bound to a queue of the caller's network namespace.
+fn see_unbound(place: Place, patience: Duration) -> Result<(), ReclaimError> {
+    if Place::here(place.interface_index, place.queue_index) != place {
+        return Err(ReclaimError::OtherNamespace);
+    }
+    probe(place, patience)
 }
 
 /// Makes sure that no AF_XDP socket is bound to `place`.

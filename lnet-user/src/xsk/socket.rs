@@ -17,7 +17,7 @@ use super::config::{BindMode, QueueConfig};
 use super::error::SocketError;
 use super::memory::Memory;
 use super::ring::{CompletionRing, Entry, FillRing, Half, Layout, RawDescriptor, RxRing, Side, TxRing};
-use super::umem::{CHUNK_BYTES, Pages, Umem};
+use super::umem::{CHUNK_BYTES, Pages, RingsId, Umem};
 
 /// A queue of an interface of a network namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -234,35 +234,35 @@ pub fn open_queue(umem: &Arc<Umem>, config: &QueueConfig) -> Result<Queue, Socke
         }
     }
 
+    let number = registry.number_of(place)?;
+    let id = RingsId::of_queue(number);
     let first = Arc::new(Attachment::Socket { fd: open()?, place });
     let opening = Opening::of(&first);
     if root.is_none() {
         opening.register(umem)?;
     }
     let (fill, completion, offsets) = opening.shared_rings(config, &first)?;
-    let socket = opening.socket(config, &offsets, umem, &first)?;
+    let socket = opening.socket(config, &offsets, (umem, id), &first)?;
     match &root {
         None => opening.bind_first(config)?,
         Some(root) => opening.bind_shared(Opening::of(root).fd, config)?,
     }
     // Bound from here on: remembered before anything can fail, for `Umem::reclaim`.
-    if !registry.bound.contains(&place) {
-        registry.bound.push(place);
-    }
+    registry.bound[number] = Some(place);
     registry.attached.push(Arc::downgrade(&first));
 
     let mut sockets = vec![socket];
     for _ in 1..config.socket_count {
         let attachment = Arc::new(Attachment::Socket { fd: open()?, place });
         let further = Opening::of(&attachment);
-        let socket = further.socket(config, &offsets, umem, &attachment)?;
+        let socket = further.socket(config, &offsets, (umem, id), &attachment)?;
         further.bind_shared(opening.fd, config)?;
         registry.attached.push(Arc::downgrade(&attachment));
         sockets.push(socket);
     }
     Ok(Queue {
-        fill: FillRing::new(fill, Arc::clone(umem)),
-        completion: CompletionRing::new(completion, Arc::clone(umem)),
+        fill: FillRing::new(fill, Arc::clone(umem), id),
+        completion: CompletionRing::new(completion, Arc::clone(umem), id),
         sockets,
     })
 }
@@ -356,7 +356,7 @@ impl<'a> Opening<'a> {
         &self,
         config: &QueueConfig,
         offsets: &XdpMmapOffsets,
-        umem: &Arc<Umem>,
+        (umem, id): (&Arc<Umem>, RingsId),
         attachment: &Arc<Attachment>,
     ) -> Result<Socket, SocketError> {
         let rings = &config.rings;
@@ -368,8 +368,8 @@ impl<'a> Opening<'a> {
         let tx = self.ring::<RawDescriptor>(&tx, Side::Producer, attachment)?;
         Ok(Socket {
             attachment: Arc::clone(attachment),
-            rx: RxRing::new(rx, Arc::clone(umem)),
-            tx: TxRing::new(tx, Arc::clone(umem)),
+            rx: RxRing::new(rx, Arc::clone(umem), id),
+            tx: TxRing::new(tx, Arc::clone(umem), id),
         })
     }
 

@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::error::UmemError;
+use super::error::{SocketError, UmemError};
 use super::memory::{Memory, PageKind};
 use super::registered::Area;
 use super::socket::Attachment;
@@ -24,9 +24,26 @@ pub const CHUNK_COUNT_MAX: u32 = 1 << 24;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 const USER: u8 = 0;
-const KERNEL: u8 = 1;
-/// With the kernel, and held by a stand-in for it (`plain`).
-const STAND_IN: u8 = 2;
+/// Held by a stand-in for the kernel (`plain`).
+const STAND_IN: u8 = 1;
+/// From here on: with the kernel, by the rings of a queue ([`RingsId`]).
+const KERNEL: u8 = 2;
+
+/// The rings of one queue of a UMEM, by which the kernel got a chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct RingsId(u8);
+
+impl RingsId {
+    /// Those of all rings without a kernel.
+    pub(super) const PLAIN: Self = Self(KERNEL);
+    /// Queues that one UMEM tells apart.
+    pub(super) const QUEUES_MAX: usize = (u8::MAX - KERNEL) as usize;
+
+    /// Those of the queue with this number, below [`RingsId::QUEUES_MAX`].
+    pub(super) const fn of_queue(number: usize) -> Self {
+        Self(KERNEL + 1 + number as u8)
+    }
+}
 
 /// Which pages a UMEM may lie on.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -116,8 +133,9 @@ pub struct Census {
 pub(super) struct Registry {
     /// Everything that was attached and may still be there.
     pub(super) attached: Vec<Weak<Attachment>>,
-    /// Queues that were bound since the UMEM was last seen unused by the kernel.
-    pub(super) bound: Vec<super::socket::Place>,
+    /// Queues that were bound since the kernel was last seen to use nothing of theirs; each is told apart by its
+    /// position ([`RingsId::of_queue`]).
+    pub(super) bound: Vec<Option<super::socket::Place>>,
 }
 
 impl Registry {
@@ -125,6 +143,20 @@ impl Registry {
     pub(super) fn alive(&mut self) -> impl Iterator<Item = Arc<Attachment>> + '_ {
         self.attached.retain(|attachment| attachment.strong_count() > 0);
         self.attached.iter().filter_map(Weak::upgrade)
+    }
+
+    /// The number by which a queue is told apart, its former one if it still has that; others are free.
+    pub(super) fn number_of(&mut self, place: super::socket::Place) -> Result<usize, SocketError> {
+        let known = self.bound.iter().position(|bound| *bound == Some(place));
+        let free = || self.bound.iter().position(Option::is_none);
+        let number = known.or_else(free).unwrap_or(self.bound.len());
+        if number >= RingsId::QUEUES_MAX {
+            return Err(SocketError::TooManyQueues { max: RingsId::QUEUES_MAX });
+        }
+        if number == self.bound.len() {
+            self.bound.push(None);
+        }
+        Ok(number)
     }
 }
 
@@ -313,26 +345,26 @@ impl Umem {
     /// # Panics
     /// If the frame is another UMEM's.
     #[inline]
-    pub(super) fn give(&self, frame: Frame) -> u64 {
+    pub(super) fn give(&self, frame: Frame, rings: RingsId) -> u64 {
         self.assert_own(&frame);
         // Relaxed: the ring's release and acquire order this before whatever the kernel does next.
-        self.holders[frame.chunk_index as usize].store(KERNEL, Ordering::Relaxed);
+        self.holders[frame.chunk_index as usize].store(rings.0, Ordering::Relaxed);
         u64::from(frame.chunk_index) * u64::from(CHUNK_BYTES)
     }
 
-    /// Takes back the chunk that `address` lies in, if the kernel holds it.
+    /// Takes back the chunk that `address` lies in, if the kernel got it by these rings and holds it still.
     #[inline]
-    pub(super) fn take(&self, address: u64) -> Option<Frame> {
-        self.pass(address, KERNEL, USER)
+    pub(super) fn take(&self, address: u64, rings: RingsId) -> Option<Frame> {
+        self.pass(address, rings, USER)
     }
 
     /// Takes a chunk from the kernel for a stand-in of it.
     pub(super) fn take_as_kernel(&self, address: u64) -> Option<Frame> {
-        self.pass(address, KERNEL, STAND_IN)
+        self.pass(address, RingsId::PLAIN, STAND_IN)
     }
 
     #[inline]
-    fn pass(&self, address: u64, from: u8, to: u8) -> Option<Frame> {
+    fn pass(&self, address: u64, RingsId(from): RingsId, to: u8) -> Option<Frame> {
         let chunk_index = u32::try_from(address / u64::from(CHUNK_BYTES)).ok()?;
         let holder = self.holders.get(chunk_index as usize)?;
         // Compare and exchange, for two rings could be given the same address at once: one of them wins.
@@ -343,9 +375,22 @@ impl Umem {
     /// Takes back every chunk that the kernel holds. The caller has made sure that it uses none of them.
     pub(super) fn take_all(&self) -> Vec<Frame> {
         self.area.take_all();
-        (0..self.chunk_count())
-            .filter_map(|chunk_index| self.take(u64::from(chunk_index) * u64::from(CHUNK_BYTES)))
-            .collect()
+        self.take_where(|holder| holder >= KERNEL)
+    }
+
+    /// Takes back every chunk that the kernel got by these rings. The caller has made sure that it uses none of
+    /// them.
+    pub(super) fn take_all_of(&self, RingsId(rings): RingsId) -> Vec<Frame> {
+        self.take_where(|holder| holder == rings)
+    }
+
+    fn take_where(&self, is_wanted: impl Fn(u8) -> bool) -> Vec<Frame> {
+        let held = self.holders.iter().zip(0..).filter_map(|(holder, chunk_index)| {
+            let holder = holder.load(Ordering::Relaxed);
+            is_wanted(holder).then_some((chunk_index, holder))
+        });
+        let address = |chunk_index: u32| u64::from(chunk_index) * u64::from(CHUNK_BYTES);
+        held.filter_map(|(chunk_index, holder)| self.take(address(chunk_index), RingsId(holder))).collect()
     }
 
     /// The memory, as the kernel is told of it: address of the first byte and length in bytes.
@@ -427,18 +472,34 @@ mod tests {
     #[test]
     fn a_chunk_is_taken_back_once() {
         let (umem, mut frames) = Umem::plain(2).unwrap();
-        let address = umem.give(frames.pop().unwrap());
+        let rings = RingsId::of_queue(3);
+        let address = umem.give(frames.pop().unwrap(), rings);
         assert_eq!(address, u64::from(CHUNK_BYTES));
         assert_eq!(umem.census(), Census { user: 1, kernel: 1 });
-        assert_eq!(umem.take(address + 300).unwrap().chunk_index(), 1);
-        assert_eq!(umem.take(address), None);
+        assert_eq!(umem.take(address, RingsId::PLAIN), None, "by other rings");
+        assert_eq!(umem.take(address + 300, rings).unwrap().chunk_index(), 1);
+        assert_eq!(umem.take(address, rings), None);
+    }
+
+    #[test]
+    fn chunks_of_one_queue_are_taken_back_alone() {
+        let (umem, frames) = Umem::plain(6).unwrap();
+        let queues = [RingsId::of_queue(0), RingsId::of_queue(RingsId::QUEUES_MAX - 1)];
+        let mut frames = frames.into_iter();
+        for (number, frame) in frames.by_ref().take(5).enumerate() {
+            umem.give(frame, queues[number % 2]);
+        }
+        let indices = |frames: Vec<Frame>| frames.iter().map(Frame::chunk_index).collect::<Vec<_>>();
+        assert_eq!(indices(umem.take_all_of(queues[0])), [0, 2, 4]);
+        assert_eq!(umem.census(), Census { user: 4, kernel: 2 });
+        assert_eq!(indices(umem.take_all()), [1, 3]);
     }
 
     #[test]
     fn foreign_addresses_are_not_believed() {
         let (umem, _frames) = Umem::plain(2).unwrap();
         for address in [0, 4095, 4096, 8191, 8192, 1 << 20, u64::from(u32::MAX) << 12, 1 << 44, u64::MAX] {
-            assert_eq!(umem.take(address), None, "address {address:#x}");
+            assert_eq!(umem.take(address, RingsId::PLAIN), None, "address {address:#x}");
         }
     }
 

@@ -7,7 +7,7 @@ use rustix::net::xdp::XdpDesc;
 
 use super::half::{Entry, Half};
 use crate::xsk::registered::RegisteredRun;
-use crate::xsk::umem::{CHUNK_BYTES, Frame, Umem};
+use crate::xsk::umem::{CHUNK_BYTES, Frame, RingsId, Umem};
 
 /// The most descriptors of one frame on the wire: the first one and 17 fragments, what a kernel with the
 /// default `CONFIG_MAX_SKB_FRAGS` takes in copy mode (net/xdp/xsk.c: `xsk_build_skb`). It drops a longer
@@ -129,11 +129,12 @@ enum Refusal {
 pub struct FillRing {
     half: Half<u64>,
     umem: Arc<Umem>,
+    id: RingsId,
 }
 
 impl FillRing {
-    pub(in crate::xsk) fn new(half: Half<u64>, umem: Arc<Umem>) -> Self {
-        Self { half, umem }
+    pub(in crate::xsk) fn new(half: Half<u64>, umem: Arc<Umem>, id: RingsId) -> Self {
+        Self { half, umem, id }
     }
 
     /// Moves as many frames as fit from the end of `stock` to the kernel; returns how many.
@@ -146,7 +147,7 @@ impl FillRing {
         let count = self.half.available(wanted);
         for _ in 0..count {
             let Some(frame) = stock.pop() else { break };
-            let written = self.half.write(self.umem.give(frame));
+            let written = self.half.write(self.umem.give(frame, self.id));
             debug_assert!(written, "the ring has room for `count` entries");
         }
         if count > 0 {
@@ -181,13 +182,14 @@ impl FillRing {
 pub struct CompletionRing {
     half: Half<u64>,
     umem: Arc<Umem>,
+    id: RingsId,
     /// Descriptors of registered memory that have come back, ever.
     registered: u64,
 }
 
 impl CompletionRing {
-    pub(in crate::xsk) fn new(half: Half<u64>, umem: Arc<Umem>) -> Self {
-        Self { half, umem, registered: 0 }
+    pub(in crate::xsk) fn new(half: Half<u64>, umem: Arc<Umem>, id: RingsId) -> Self {
+        Self { half, umem, id, registered: 0 }
     }
 
     /// Hands at most `budget` frames that the kernel has finished with to `take`; returns how many. What
@@ -198,7 +200,7 @@ impl CompletionRing {
         let mut taken = 0;
         for _ in 0..count {
             let Some(address) = self.half.read() else { break };
-            match self.umem.take(address) {
+            match self.umem.take(address, self.id) {
                 Some(frame) => {
                     taken += 1;
                     take(frame);
@@ -238,11 +240,12 @@ impl CompletionRing {
 pub struct RxRing {
     half: Half<RawDescriptor>,
     umem: Arc<Umem>,
+    id: RingsId,
 }
 
 impl RxRing {
-    pub(in crate::xsk) fn new(half: Half<RawDescriptor>, umem: Arc<Umem>) -> Self {
-        Self { half, umem }
+    pub(in crate::xsk) fn new(half: Half<RawDescriptor>, umem: Arc<Umem>, id: RingsId) -> Self {
+        Self { half, umem, id }
     }
 
     /// Hands at most `budget` descriptors to `take`, in the order of arrival; returns how many. A frame of
@@ -273,7 +276,7 @@ impl RxRing {
         if raw.length > CHUNK_BYTES - offset {
             return None;
         }
-        let frame = self.umem.take(raw.address)?;
+        let frame = self.umem.take(raw.address, self.id)?;
         let more = raw.options & OPTION_CONTINUED != 0;
         Some(RxDescriptor { frame, offset, length: raw.length, more })
     }
@@ -296,13 +299,14 @@ impl RxRing {
 pub struct TxRing {
     half: Half<RawDescriptor>,
     umem: Arc<Umem>,
+    id: RingsId,
     /// Descriptors of the frame that is not complete yet.
     fragments: u32,
 }
 
 impl TxRing {
-    pub(in crate::xsk) fn new(half: Half<RawDescriptor>, umem: Arc<Umem>) -> Self {
-        Self { half, umem, fragments: 0 }
+    pub(in crate::xsk) fn new(half: Half<RawDescriptor>, umem: Arc<Umem>, id: RingsId) -> Self {
+        Self { half, umem, id, fragments: 0 }
     }
 
     /// Descriptors that can be pushed now. Before a frame of several descriptors, make sure of as many.
@@ -330,7 +334,7 @@ impl TxRing {
             Some(Refusal::Fragments) => return Err(PushError::Fragments(descriptor)),
             Some(Refusal::Full) => return Err(PushError::Full(descriptor)),
         }
-        let address = self.umem.give(descriptor.frame) + u64::from(offset);
+        let address = self.umem.give(descriptor.frame, self.id) + u64::from(offset);
         self.write(address, length, more);
         Ok(())
     }
