@@ -75,6 +75,7 @@ impl Xfer {
         let later = entry.session.as_ref().filter(|session| session.since > asking.asked_at);
         let former_token = later.map(|session| session.token);
         let token = frame.transfer.session;
+        let resteered = entry.session.as_ref().is_some_and(|former| former.policies != handshake.policies);
         entry.session = Some(Session {
             token: former_token.filter(|former| !session::is_newer(token, *former)).unwrap_or(token),
             since: now,
@@ -90,6 +91,9 @@ impl Xfer {
         }
         if former != NONE && former != peer && !self.contacts.lead_to(former) {
             self.end_peer(now, former, up);
+        }
+        if resteered {
+            self.steer_again(now, peer, up);
         }
         for shard in 0..self.peers.slab[peer].flows.len() {
             let flow = self.peers.slab[peer].flows[shard];

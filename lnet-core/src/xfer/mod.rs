@@ -41,6 +41,7 @@ mod outgoing;
 mod park;
 mod parts;
 mod peer;
+mod policies;
 mod receive;
 mod record;
 mod reply;

@@ -5,6 +5,7 @@
 
 use core::hash::Hasher;
 
+use lnet_wire::steer::{PORTALS, PolicyWord};
 use siphasher::sip::SipHasher13;
 
 use crate::time::Instant;
@@ -37,8 +38,13 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    pub(super) fn new([low, high]: [u64; 2]) -> Self {
-        Self { key: SipHasher13::new_with_keys(low, high) }
+    /// Keyed by what nobody else knows, and by the policies that go with the sessions.
+    pub(super) fn new([low, high]: [u64; 2], policies: &[PolicyWord; PORTALS]) -> Self {
+        let mut hasher = SipHasher13::new_with_keys(low, high);
+        policies.iter().for_each(|word| hasher.write_u64(word.0));
+        let low = hasher.finish();
+        hasher.write_u64(low);
+        Self { key: SipHasher13::new_with_keys(low, hasher.finish()) }
     }
 
     /// A token for a shard of a node.
@@ -78,9 +84,11 @@ const _: () = assert!(RENEWAL_NS < FRESH_UNITS << UNIT_SHIFT);
 mod tests {
     use super::*;
 
+    const POLICIES: [PolicyWord; PORTALS] = [PolicyWord(0); PORTALS];
+
     #[test]
     fn of_two_tokens_one_is_newer() {
-        let tokens = Tokens::new([1, 2]);
+        let tokens = Tokens::new([1, 2], &POLICIES);
         let at = |units: u64| tokens.make(Instant(units << UNIT_SHIFT), 77, 3);
         let last = (1 << TIME_BITS) - 1;
         for (old, new) in [(5, 6), (5, 1000), (last, last + 1), (last - 3, last + 3)] {
@@ -91,7 +99,7 @@ mod tests {
 
     #[test]
     fn tokens_are_for_one_sender_one_life_and_some_time() {
-        let tokens = Tokens::new([1, 2]);
+        let tokens = Tokens::new([1, 2], &POLICIES);
         let made_at = Instant(5_000_000_000_000);
         let token = tokens.make(made_at, 77, 3);
         let worth = |now, incarnation, shard| tokens.worth(now, incarnation, shard, token);
@@ -106,7 +114,9 @@ mod tests {
         assert_eq!(worth(Instant(made_at.0 + 6_000_000_000), 77, 3), Worth::Aged);
         assert_eq!(worth(made_at, 78, 3), Worth::Invalid);
         assert_eq!(worth(made_at, 77, 4), Worth::Invalid);
-        assert_eq!(Tokens::new([1, 3]).worth(made_at, 77, 3, token), Worth::Invalid);
+        assert_eq!(Tokens::new([1, 3], &POLICIES).worth(made_at, 77, 3, token), Worth::Invalid);
+        let others = [PolicyWord(1); PORTALS];
+        assert_eq!(Tokens::new([1, 2], &others).worth(made_at, 77, 3, token), Worth::Invalid);
         for bit in 0..64 {
             assert_eq!(tokens.worth(made_at, 77, 3, token ^ 1 << bit), Worth::Invalid, "bit {bit}");
         }

@@ -4,5 +4,6 @@ mod hostile;
 mod interfaces;
 mod lossy;
 mod parking;
+mod policies;
 mod sessions;
 mod wire;

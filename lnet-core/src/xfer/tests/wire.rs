@@ -116,12 +116,13 @@ pub(super) struct Shard {
     /// Payloads by message number.
     pub(super) payloads: BTreeMap<u64, Vec<u8>>,
     held: BTreeMap<HoldId, Frame>,
+    policies: [PolicyWord; PORTALS],
 }
 
 pub(super) struct Node {
     pub(super) nids: Vec<Nid>,
     pub(super) shards: Vec<Shard>,
-
+    policies: [PolicyWord; PORTALS],
     next_tx: u32,
 }
 
@@ -164,8 +165,14 @@ impl Node {
             up: Up::default(),
             payloads: BTreeMap::new(),
             held: BTreeMap::new(),
+            policies: policies(),
         });
-        Self { nids: vec![nid(1, host), nid(2, host)], shards: shards.collect(), next_tx: 0 }
+        Self {
+            nids: vec![nid(1, host), nid(2, host)],
+            shards: shards.collect(),
+            policies: policies(),
+            next_tx: 0,
+        }
     }
 
     /// Puts `length` bytes to a portal by an interface; `number` names the message.
@@ -198,6 +205,16 @@ impl Node {
         let transmit = Transmit { tx: TxId(tx), ni: NiId(ni), header, payload };
         self.shards[shard].xfer.submit(now, transmit).unwrap();
         tx
+    }
+
+    /// Changes the policy of a portal on some of the shards.
+    pub(super) fn set_policy(&mut self, portal: u32, policy: Policy, shards: core::ops::Range<usize>) {
+        self.policies[portal as usize] = policy.pack().unwrap();
+        let policies = self.policies;
+        for shard in &mut self.shards[shards] {
+            shard.policies = policies;
+            shard.xfer.set_policies(&policies);
+        }
     }
 
     /// Takes an interface away; frames for its NID are lost from now on.
@@ -253,8 +270,15 @@ impl Node {
             return None;
         }
         let key = &frame.header.key;
-        let policy = policies()[usize::from(key.portal)];
-        let shard = steer::shard_of(key, policy, self.shards.len() as u32) as usize;
+        let place = usize::from(key.portal);
+        let shard_by = |policies: &[PolicyWord; PORTALS]| {
+            steer::shard_of(key, policies[place], self.shards.len() as u32) as usize
+        };
+        let shard = shard_by(&self.policies);
+        if shard_by(&self.shards[shard].policies) != shard {
+            // A shard that knows other policies hands it over, to and fro, until both know the same.
+            return None;
+        }
         let action = self.shards[shard].receive(now, frame);
         self.shards[shard].replay(now);
         Some(action)
