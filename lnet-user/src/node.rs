@@ -1,13 +1,17 @@
-//! A node: its interfaces, its drivers, its shards. Each node also has the interface `lo`, by which it
+//! A node: its interfaces, its drivers, its shards. Each node also has the interface `lo` ([`LO`]), by which it
 //! reaches itself.
 //!
-//! [`Node::start`] checks the whole configuration, then builds the drivers: over `AF_XDP` rings, with an XDP
-//! program on each interface, or over UDP sockets. The shards come back as [`Worker`]s for
-//! the caller to drive; [`Node::open`] lets frames in. Dropping the node detaches its programs; frames then
-//! pass up to the kernel.
+//! [`Node::start`] checks the whole configuration, then opens its NIs: over `AF_XDP` rings, with an XDP
+//! program on each interface, or over UDP sockets; both kinds may stand beside each other. The shards come back as
+//! [`Worker`]s for the caller to drive; [`Node::open`] lets frames in. NIs come and go while the shards run:
+//! [`Node::open_ni`] gives each shard its part, [`Node::close_ni`] takes the parts back. Dropping the node detaches its
+//! programs; frames then pass up to the kernel.
+//!
+//! Invariants: what is refused leaves the node as it was; memory for NIs over rings is bounded from the start
+//! ([`NodeConfig::frames`]), and taken with the first of them.
 
-mod drivers;
 mod error;
+mod link;
 mod log;
 mod mode;
 mod plan;
@@ -18,28 +22,35 @@ mod sockets;
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lnet_core::handle::ShardId;
 use lnet_core::limits::Limits;
+use lnet_core::lnd::NiId;
 use lnet_core::xfer::{XferConfig, XferLimits, XferTimes};
 use lnet_wire::Nid;
 use lnet_wire::header::PAYLOAD_MAX_BYTES;
-use lnet_wire::steer::{self, Policy};
+use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord};
 
 pub use error::NodeError;
 pub use mode::{NodeMode, UnknownMode, XdpMode};
 
 use crate::bpf::{BpfError, SlotCount, XdpProgram};
-use crate::lnd::xdp::SendFault;
+use crate::lnd::ShardPort;
+use crate::lnd::xdp::{Port, SendFault};
+use crate::netlink::Neighbours;
 use crate::runtime::{Steering, Worker};
+use crate::uring::Waker;
 use crate::xsk::RingSizes;
-
-use drivers::{Drivers, Opened, wake_all};
-use log::LogThread;
-use plan::Plan;
+use plan::NiPlan;
+use rings::{RingNet, frames_per_shard};
 use shards::{make_workers, random_number, shard_limits};
+use sockets::SocketNet;
 
+/// The number of the interface `lo`, on every node. Other NIs have numbers from 1 to [`Limits::interfaces`].
+pub const LO: NiId = NiId(0);
 /// UDP port of an xdp net unless another is set: that of LNet's acceptor.
 pub const DEFAULT_PORT: u16 = 988;
 
@@ -54,21 +65,35 @@ pub struct NiConfig {
     pub credits: u32,
     /// Messages that the NI may have in flight to one peer NI.
     pub peer_credits: u32,
+    /// How its frames are to reach the shards; `None` for the node's mode.
+    pub mode: Option<XdpMode>,
+    /// UDP port of the NI and its peers; `None` for the node's.
+    pub udp_port: Option<u16>,
+    /// Receive queues that the interface must have at least, all of which are used; `None` for what the node says.
+    pub queues: Option<u32>,
 }
 
 impl NiConfig {
     /// An NI with the default credits: 1024, and 128 for each peer.
     #[must_use]
     pub fn new(nid: Nid, interface: &str) -> Self {
-        Self { nid, interface: interface.to_owned(), credits: 1024, peer_credits: 128 }
+        Self {
+            nid,
+            interface: interface.to_owned(),
+            credits: 1024,
+            peer_credits: 128,
+            mode: None,
+            udp_port: None,
+            queues: None,
+        }
     }
 }
 
 /// What a node is to be.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
-    /// Its NIs but `lo`, which every node has; the first one's NID is the node's primary NID. A node without
-    /// any reaches nobody but itself, and needs no privileges.
+    /// Its NIs at first but `lo`, which every node has; the first one's NID is the node's primary NID. They get the
+    /// numbers 1, 2, 3 ... A node without any reaches nobody but itself, and needs no privileges.
     pub nis: Vec<NiConfig>,
     /// Shards, 1 to 64; one per CPU that the node shall use.
     pub shards: u32,
@@ -80,6 +105,12 @@ pub struct NodeConfig {
     pub mode: XdpMode,
     /// Steering policies of portals; others are pinned to shard 0.
     pub policies: Vec<(u8, Policy)>,
+    /// Frames of 4 KiB for NIs over rings, of all shards together; they are made with the first such NI, and later
+    /// ones have to do with them. `None`: as many as the NIs take that there are at first, or one interface with
+    /// one queue.
+    pub frames: Option<u32>,
+    /// Receive queues of NIs over rings, and NIs over sockets, that the node may ever have at once.
+    pub queues_max: u32,
     /// Object file of the XDP program; `None` looks in the usual places.
     pub bpf_object: Option<PathBuf>,
     /// Log frames that XDP refuses, as `tracing` events of target `lnet_xdp`; takes the logging object.
@@ -115,6 +146,8 @@ impl NodeConfig {
             udp_port: DEFAULT_PORT,
             mode: XdpMode::Auto,
             policies: Vec::new(),
+            frames: None,
+            queues_max: 256,
             bpf_object: None,
             log_refusals: false,
             rings: RingSizes::default(),
@@ -123,6 +156,13 @@ impl NodeConfig {
             payload_checksum: false,
             send_fault: SendFault::default(),
         }
+    }
+
+    /// Frames that a node of this configuration needs for so many interfaces over rings with so many receive queues
+    /// in all: a value for [`NodeConfig::frames`].
+    #[must_use]
+    pub fn frames_for(&self, interfaces: u32, queues: u32) -> u32 {
+        frames_per_shard(self, interfaces, queues.div_ceil(self.shards.max(1))) * self.shards
     }
 }
 
@@ -135,22 +175,65 @@ pub struct XdpFrames {
     pub reasons: BTreeMap<&'static str, u64>,
 }
 
+/// An NI of a running node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NiState {
+    /// Its number.
+    pub ni: NiId,
+    /// What it was opened with.
+    pub config: NiConfig,
+    /// How its frames reach the shards.
+    pub mode: NodeMode,
+    /// Its UDP port.
+    pub udp_port: u16,
+    /// Receive queues of its interface.
+    pub queues: u32,
+    /// Bytes of the largest IP packet that its interface carries.
+    pub mtu_bytes: u32,
+    /// Whether its interface carries frames: it is there, up, and has a carrier.
+    pub is_up: bool,
+}
+
 /// A running node.
 #[derive(Debug)]
 pub struct Node {
-    programs: Vec<XdpProgram>,
+    rings: Option<RingNet>,
+    sockets: Option<SocketNet>,
+    nis: BTreeMap<u16, OpenNi>,
     nid: Nid,
+    /// But for its NIs.
+    config: NodeConfig,
+    policies: [PolicyWord; PORTALS],
+    steering: Steering,
+    wakers: Vec<Waker>,
+    /// Chunks whose home one shard is, once there are any.
+    frames_per_shard: u32,
+    /// The largest MTU of the interfaces at first.
+    widest_mtu_bytes: usize,
+    is_open: bool,
+    /// What sockets are opened by.
+    opened: Arc<AtomicBool>,
+}
+
+/// An NI that is open.
+#[derive(Debug)]
+struct OpenNi {
+    config: NiConfig,
+    port: Port,
     mode: NodeMode,
     queues: u32,
-    steering: Steering,
-    limits: Limits,
-    shards: u32,
-    /// What sockets are opened by.
-    opened: Option<Opened>,
-    /// Keep the UDP ports ours while the node lives.
-    _ports: Vec<UdpSocket>,
-    /// Outlives the programs, so that their last lines are printed too.
-    _log: Option<LogThread>,
+    neighbours: Arc<Neighbours>,
+    /// Keeps the UDP port ours.
+    _reserved: Option<UdpSocket>,
+}
+
+/// What opening an NI has made.
+struct Made {
+    /// By shard.
+    parts: Vec<ShardPort>,
+    mode: NodeMode,
+    reserved: Option<UdpSocket>,
+    neighbours: Arc<Neighbours>,
 }
 
 impl Node {
@@ -159,22 +242,140 @@ impl Node {
     /// # Errors
     /// [`NodeError`] names the value that is wrong, or what the kernel refused, and the way out.
     pub fn start(config: &NodeConfig) -> Result<(Self, Vec<Worker>), NodeError> {
-        let plan = Plan::new(config)?;
-        let Drivers { lnds, mode, queues, programs, reserved, log, opened } = Drivers::make(config, &plan)?;
-        let workers = make_workers(config, &plan, lnds)?;
-        let node = Self {
-            programs,
-            nid: primary_nid(config),
-            mode,
-            queues,
-            steering: Steering::new(plan.policies, config.shards),
-            limits: config.limits,
-            shards: config.shards,
-            opened,
-            _ports: reserved,
-            _log: log,
+        let policies = plan::check(config)?;
+        let numbered = (LO.0 + 1..).map(NiId).zip(&config.nis);
+        let plans: Vec<NiPlan> =
+            numbered.map(|(id, ni)| NiPlan::new(config, id, ni)).collect::<Result<_, _>>()?;
+        let mut workers = make_workers(config, policies, config.queues_max)?;
+        let mut node = Self {
+            rings: None,
+            sockets: None,
+            nis: BTreeMap::new(),
+            nid: config.nis.first().map_or(Nid::LO, |ni| ni.nid),
+            config: NodeConfig { nis: Vec::new(), ..config.clone() },
+            policies,
+            steering: Steering::new(policies, config.shards),
+            wakers: workers.iter().map(Worker::waker).collect(),
+            frames_per_shard: first_frames_per_shard(config, &plans),
+            widest_mtu_bytes: plans.iter().map(|plan| plan.port.mtu_bytes).max().unwrap_or(0),
+            is_open: false,
+            opened: Arc::default(),
         };
+        for plan in plans {
+            for (worker, part) in workers.iter_mut().zip(node.open_planned(plan)?) {
+                worker.add_port(part).map_err(|refused| refused.error)?;
+            }
+        }
         Ok((node, workers))
+    }
+
+    /// Opens an NI: its sockets, rings and XDP program as its mode wants them. Each shard gets its part by
+    /// [`Worker::add_port`]; a snapshot of the topology that has the NI follows ([`Worker::update`]). The calling
+    /// thread is in the node's network namespace, here and in [`Node::close_ni`].
+    ///
+    /// # Errors
+    /// [`NodeError`] names the value that is wrong, or what the kernel refused, and the way out; the node is as
+    /// before.
+    pub fn open_ni(&mut self, ni: NiId, config: &NiConfig) -> Result<Vec<ShardPort>, NodeError> {
+        if ni == LO || ni.0 > self.config.limits.interfaces || self.nis.contains_key(&ni.0) {
+            return Err(NodeError::NiTaken(ni.0));
+        }
+        plan::check_nid(config.nid, self.nis.values().map(|open| open.config.nid))?;
+        let plan = NiPlan::new(&self.config, ni, config)?;
+        let former = self.nid;
+        if self.nis.is_empty() {
+            self.nid = config.nid;
+        }
+        self.open_planned(plan).inspect_err(|_| self.nid = former)
+    }
+
+    fn open_planned(&mut self, plan: NiPlan) -> Result<Vec<ShardPort>, NodeError> {
+        self.check_watches(&plan)?;
+        let made = match plan.mode.attach() {
+            None => self.open_sockets(&plan),
+            Some(attach) => match self.open_rings(&plan, attach) {
+                Err(rings) if plan.mode == XdpMode::Auto && rings.is_lack(&self.config) => {
+                    tracing::info!(error = %rings, "no rings: UDP sockets are used");
+                    self.open_sockets(&plan).map_err(|sockets| NodeError::NoMode {
+                        rings: Box::new(rings),
+                        sockets: Box::new(sockets),
+                    })
+                }
+                made => made,
+            },
+        };
+        let Made { parts, mode, reserved, neighbours } = made?;
+        let open = OpenNi {
+            config: plan.config,
+            port: plan.port,
+            mode,
+            queues: plan.interface.rx_queues,
+            neighbours,
+            _reserved: reserved,
+        };
+        self.nis.insert(plan.port.ni.0, open);
+        Ok(parts)
+    }
+
+    /// Whether each shard can watch one more NI.
+    fn check_watches(&self, plan: &NiPlan) -> Result<(), NodeError> {
+        let shares = |open: &OpenNi| {
+            open.mode != NodeMode::Socket && open.port.interface_index == plan.port.interface_index
+        };
+        let more = match plan.mode {
+            XdpMode::Socket => 1,
+            _ if self.nis.values().any(shares) => 0,
+            _ => plan.interface.rx_queues,
+        };
+        let queues = self.ring_queues() + self.sockets.map_or(0, |net| net.nis) + more;
+        let max = self.config.queues_max;
+        if queues > max { Err(NodeError::TooManyWatches { nid: plan.port.nid, queues, max }) } else { Ok(()) }
+    }
+
+    /// Closes an NI, with the parts of all shards ([`Worker::remove_port`], or those that were never added). The last
+    /// one of an interface detaches its XDP program; the frames that the kernel has of it go home to the shards,
+    /// which takes a moment.
+    ///
+    /// # Errors
+    /// [`NodeError::NoNi`].
+    ///
+    /// # Panics
+    /// If a part is of another NI.
+    pub fn close_ni(&mut self, ni: NiId, parts: Vec<ShardPort>) -> Result<(), NodeError> {
+        let open = self.nis.remove(&ni.0).ok_or(NodeError::NoNi(ni.0))?;
+        assert!(parts.iter().all(|part| part.ni() == ni), "a part of another NI");
+        match open.mode {
+            NodeMode::Socket => self.close_sockets(parts),
+            NodeMode::Native | NodeMode::Generic => self.close_rings(&open.port, parts),
+        }
+        Ok(())
+    }
+
+    /// Changes the policy of a portal: the XDP programs steer by it at once, the shards when they get a snapshot of the
+    /// topology with [`Node::policies`] ([`Worker::update`]), and peers hear of it from them. No shard has entries in the
+    /// portal meanwhile ([`lnet_core::topology::Topology::with_frozen`]).
+    ///
+    /// # Errors
+    /// [`NodeError::Portal`], [`NodeError::Policy`], [`NodeError::PolicyShard`]; [`NodeError::Bpf`], the kernel's
+    /// refusal.
+    pub fn set_policy(&mut self, portal: u8, policy: Policy) -> Result<(), NodeError> {
+        let mut policies = self.config.policies.clone();
+        policies.retain(|(other, _)| *other != portal);
+        policies.push((portal, policy));
+        let words = plan::pack_policies(&policies, self.config.shards)?;
+        for program in self.programs_mut() {
+            program.set_policy(portal, policy)?;
+        }
+        self.policies = words;
+        self.steering = Steering::new(words, self.config.shards);
+        self.config.policies = policies;
+        Ok(())
+    }
+
+    /// The policy of each portal, as a snapshot of the topology has them.
+    #[must_use]
+    pub fn policies(&self) -> &[PolicyWord; PORTALS] {
+        &self.policies
     }
 
     /// Lets frames in: from now on they reach the shards. Call it when the entries are posted
@@ -183,28 +384,50 @@ impl Node {
     /// # Errors
     /// The kernel's refusal.
     pub fn open(&mut self) -> Result<(), BpfError> {
-        if let Some(opened) = &self.opened {
-            opened.open();
+        self.is_open = true;
+        self.opened.store(true, Ordering::Release);
+        for waker in &self.wakers {
+            waker.wake();
         }
-        self.programs.iter_mut().try_for_each(|program| program.set_shards(self.shards))
+        let shards = self.config.shards;
+        self.programs_mut().iter_mut().try_for_each(|program| program.set_shards(shards))
     }
 
-    /// The node's primary NID.
+    /// The node's primary NID: that of the NI that it had first.
     #[must_use]
     pub fn nid(&self) -> Nid {
         self.nid
     }
 
-    /// How frames reach the shards. It means nothing where there are no interfaces.
+    /// The NIs but `lo`, in the order of their numbers.
+    pub fn nis(&self) -> impl Iterator<Item = NiState> + '_ {
+        self.nis.iter().map(|(number, open)| {
+            let index = open.port.interface_index;
+            NiState {
+                ni: NiId(*number),
+                config: open.config.clone(),
+                mode: open.mode,
+                udp_port: open.port.udp_port,
+                queues: open.queues,
+                mtu_bytes: open.neighbours.mtu_bytes(index).unwrap_or(open.port.mtu_bytes as u32),
+                is_up: open.neighbours.is_up(index),
+            }
+        })
+    }
+
+    /// How frames reach the shards: [`NodeMode::Socket`] if all NIs have sockets, [`NodeMode::Generic`] if one has its
+    /// XDP program in the kernel's network stack. It means nothing where there are no NIs.
     #[must_use]
     pub fn mode(&self) -> NodeMode {
-        self.mode
+        let is = |mode| self.nis.values().any(|open| open.mode == mode);
+        [NodeMode::Generic, NodeMode::Native].into_iter().find(|mode| is(*mode)).unwrap_or(NodeMode::Socket)
     }
 
     /// Receive queues of all interfaces.
     #[must_use]
     pub fn queues(&self) -> u32 {
-        self.queues
+        let interfaces = self.nis.values().map(|open| (open.port.interface_index, open.queues));
+        interfaces.collect::<BTreeMap<_, _>>().into_values().sum()
     }
 
     /// Largest payload of a message: LNet's, in as many frames as it takes.
@@ -222,13 +445,25 @@ impl Node {
     /// Objects that each shard may have.
     #[must_use]
     pub fn limits(&self) -> &Limits {
-        &self.limits
+        &self.config.limits
+    }
+
+    /// What the node was started with, but for its NIs.
+    #[must_use]
+    pub fn config(&self) -> &NodeConfig {
+        &self.config
+    }
+
+    /// How long a message may wait for credits: what snapshots of the topology say of each NI.
+    #[must_use]
+    pub fn message_timeout(&self) -> Duration {
+        shards::message_timeout(&self.config)
     }
 
     /// The XDP programs of the node's interfaces, in the order of their first NI: for fault rules and
-    /// per-interface counters. A node with sockets has none.
+    /// per-interface counters. NIs over sockets have none.
     pub fn programs_mut(&mut self) -> &mut [XdpProgram] {
-        &mut self.programs
+        self.rings.as_mut().map_or(&mut [], |net| &mut net.programs)
     }
 
     /// What the XDP programs have counted since the start.
@@ -238,7 +473,7 @@ impl Node {
     pub fn xdp_frames(&self) -> Result<XdpFrames, BpfError> {
         let mut frames = XdpFrames::default();
         let mut slots = BTreeMap::new();
-        for program in &self.programs {
+        for program in self.rings.iter().flat_map(|net| &net.programs) {
             let counters = program.counters()?;
             for slot in &counters.slots {
                 *slots.entry((slot.queue, slot.shard)).or_default() += slot.frames;
@@ -251,29 +486,42 @@ impl Node {
             slots.into_iter().map(|((queue, shard), frames)| SlotCount { queue, shard, frames }).collect();
         Ok(frames)
     }
+
+    /// The transfer protocol of the shards of one LND. Its incarnation, secret and seed are drawn anew in each life.
+    fn xfer_config(&self, receive_bytes: u32) -> Result<XferConfig, NodeError> {
+        Ok(XferConfig {
+            shard_count: self.config.shards as u8,
+            incarnation: random_number()?,
+            secret: [random_number()?, random_number()?],
+            seed: random_number()?,
+            initiator_hash: steer::initiator_hash(&self.nid),
+            policies: self.policies,
+            // Each shard knows which it is, and NIs come with their ports.
+            shard: ShardId(0),
+            nids: Vec::new(),
+            datagram_max_bytes: Vec::new(),
+            receive_bytes,
+            limits: XferLimits::for_shard(&self.config.limits),
+            times: XferTimes { message: self.config.lnd_timeout, ..XferTimes::DEFAULT },
+        })
+    }
+
+    /// ACKs and REPLYs of a shard that may wait for a next hop by an NI: half of its credits on a shard, or all that
+    /// one peer may have of them.
+    fn parked_responses_max(&self, config: &NiConfig) -> u32 {
+        let share = |credits: u32| credits.div_ceil(self.config.shards);
+        (share(config.credits) / 2).max(share(config.peer_credits))
+    }
 }
 
-/// The first NI's NID; of a node without any that of `lo`.
-fn primary_nid(config: &NodeConfig) -> Nid {
-    config.nis.first().map_or(Nid::LO, |ni| ni.nid)
-}
-
-/// The transfer protocol of each shard, but for what the interfaces and the drivers can take. Its incarnation,
-/// secret and seed are drawn anew in each life of the node.
-fn xfer_config(config: &NodeConfig, plan: &Plan) -> Result<XferConfig, NodeError> {
-    Ok(XferConfig {
-        shard_count: config.shards as u8,
-        incarnation: random_number()?,
-        secret: [random_number()?, random_number()?],
-        seed: random_number()?,
-        initiator_hash: steer::initiator_hash(&primary_nid(config)),
-        policies: plan.policies,
-        nids: config.nis.iter().map(|ni| ni.nid).collect(),
-        // The drivers say what they can take, and each shard which it is.
-        shard: ShardId(0),
-        datagram_max_bytes: Vec::new(),
-        receive_bytes: 0,
-        limits: XferLimits::for_shard(&config.limits),
-        times: XferTimes { message: config.lnd_timeout, ..XferTimes::DEFAULT },
-    })
+/// Chunks of each shard: what was asked for, or what the NIs need that there are at first.
+fn first_frames_per_shard(config: &NodeConfig, plans: &[NiPlan]) -> u32 {
+    if let Some(frames) = config.frames {
+        return frames / config.shards;
+    }
+    let with_rings = plans.iter().filter(|plan| plan.mode != XdpMode::Socket);
+    let queues: BTreeMap<u32, u32> =
+        with_rings.map(|plan| (plan.interface.index, plan.interface.rx_queues)).collect();
+    let (interfaces, queues) = (queues.len().max(1) as u32, queues.into_values().sum::<u32>().max(1));
+    frames_per_shard(config, interfaces, queues.div_ceil(config.shards))
 }

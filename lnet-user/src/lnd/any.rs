@@ -1,7 +1,5 @@
 //! The driver of a node's `xdp` nets, whichever it is.
 
-use std::os::fd::BorrowedFd;
-
 use lnet_core::lnd::{Full, Lnd, Progress, RxId, Transmit, Uplink, Verdict};
 use lnet_core::time::Instant;
 use lnet_core::xfer::{XferCounters, XferUsage};
@@ -58,16 +56,8 @@ impl AnyLnd {
             Self::Socket(lnd) => {
                 let statistics =
                     |dropped: u32| Statistics { rx_dropped: dropped.into(), ..Statistics::default() };
-                Ok(lnd.endpoint().sockets().iter().map(|socket| statistics(socket.dropped())).collect())
+                Ok(lnd.sockets().map(|socket| statistics(socket.dropped())).collect())
             }
-        }
-    }
-
-    /// What to watch while the shard sleeps.
-    pub(crate) fn watched(&self) -> Vec<BorrowedFd<'_>> {
-        match self {
-            Self::Xdp(lnd) => lnd.sockets().collect(),
-            Self::Socket(lnd) => vec![lnd.fd()],
         }
     }
 

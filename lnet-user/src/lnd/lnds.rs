@@ -1,31 +1,144 @@
 //! The LNDs of one shard, seen as one.
 //!
 //! Invariants: a message goes to the LND of its interface; the names that the LNDs have for messages that
-//! arrive do not overlap, so that each is resumed by the LND that has it.
+//! arrive do not overlap, so that each is resumed by the LND that has it: those of the rings come first, then
+//! those of the sockets, then those of `lo`.
 
-use lnet_core::lnd::{Full, Lnd, Progress, RxId, Transmit, Uplink, Verdict};
+use lnet_core::lnd::{Announced, Full, Lnd, NiId, Progress, RxId, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
+use lnet_wire::Header;
 
-use super::AnyLnd;
 use super::lo::LoLnd;
+use super::port::Part;
+use super::{AnyLnd, ShardPort};
 use crate::memory::Memory;
 
 /// A shard's LNDs.
 pub(crate) struct Lnds {
-    /// What carries messages to other nodes; a node without interfaces has none.
-    pub(crate) network: Option<AnyLnd>,
+    /// What carries messages to other nodes over rings, while there is an NI of that kind.
+    rings: Option<AnyLnd>,
+    /// The same over sockets.
+    sockets: Option<AnyLnd>,
     pub(crate) lo: LoLnd,
+    /// By number: which of them an NI has.
+    routes: Vec<Route>,
+    /// Messages that may arrive at once, by either of them.
+    incoming_max: u32,
+}
+
+/// Which LND an NI has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Route {
+    None,
+    Rings,
+    Sockets,
 }
 
 impl Lnds {
+    /// Networks that may have names for messages at once: so many times as many names there are.
+    pub(crate) const NETWORKS: u32 = 2;
+
+    /// Those of a shard that has no NI but `lo` yet. Either network has at most `incoming_max` messages that arrive.
+    pub(crate) fn new(lo: LoLnd, incoming_max: u32) -> Self {
+        Self { rings: None, sockets: None, lo, routes: Vec::new(), incoming_max }
+    }
+
+    /// The LNDs that carry messages to other nodes.
+    pub(crate) fn networks(&self) -> impl Iterator<Item = &AnyLnd> {
+        self.rings.iter().chain(&self.sockets)
+    }
+
+    fn networks_mut(&mut self) -> impl Iterator<Item = &mut AnyLnd> {
+        self.rings.iter_mut().chain(&mut self.sockets)
+    }
+
+    /// Takes part in an NI from now on.
+    pub(crate) fn add_port(&mut self, port: ShardPort) {
+        let ni = port.ni();
+        let ShardPort { lnd, part } = port;
+        let (network, route) = match &part {
+            Part::Rings(_) => (&mut self.rings, Route::Rings),
+            Part::Socket(_) => (&mut self.sockets, Route::Sockets),
+        };
+        if lnd.is_some() {
+            assert!(network.is_none(), "an LND came for a second time");
+            *network = lnd;
+        }
+        let place = usize::from(ni.0);
+        if place >= self.routes.len() {
+            self.routes.resize(place + 1, Route::None);
+        }
+        self.routes[place] = route;
+        match (network, part) {
+            (Some(AnyLnd::Xdp(lnd)), Part::Rings(part)) => lnd.add_port(part),
+            (Some(AnyLnd::Socket(lnd)), Part::Socket(part)) => lnd.add_port(part),
+            _ => panic!("the first NI of a kind brings its LND"),
+        }
+    }
+
+    /// Ends all that is under way by an NI, as far as it can go no other way; nothing begins any more.
+    pub(crate) fn close_port(&mut self, now: Instant, ni: NiId, up: &mut impl Uplink, memory: &Memory) {
+        let first_rx = self.incoming_max;
+        match self.route(ni) {
+            Route::Rings => {
+                if let Some(AnyLnd::Xdp(lnd)) = &mut self.rings {
+                    lnd.close_port(now, ni, up, memory);
+                }
+            }
+            Route::Sockets => {
+                if let Some(AnyLnd::Socket(lnd)) = &mut self.sockets {
+                    lnd.close_port(now, ni, &mut Renamed { up, first_rx }, memory);
+                }
+            }
+            Route::None => {}
+        }
+    }
+
+    /// Gives up an NI that was closed; with the last one of a kind its LND as well.
+    ///
+    /// # Panics
+    /// If it has not closed one of this number.
+    pub(crate) fn remove_port(&mut self, ni: NiId) -> ShardPort {
+        let network = match self.route(ni) {
+            Route::Rings => &mut self.rings,
+            Route::Sockets => &mut self.sockets,
+            Route::None => panic!("there is no NI {}", ni.0),
+        };
+        self.routes[usize::from(ni.0)] = Route::None;
+        let (part, is_empty) = match network {
+            Some(AnyLnd::Xdp(lnd)) => (Part::Rings(lnd.remove_port(ni)), lnd.is_empty()),
+            Some(AnyLnd::Socket(lnd)) => (Part::Socket(lnd.remove_port(ni)), lnd.is_empty()),
+            None => unreachable!("an NI has an LND"),
+        };
+        ShardPort { lnd: network.take_if(|_| is_empty), part }
+    }
+
+    /// Steers by other policies from now on.
+    pub(crate) fn set_policies(
+        &mut self,
+        policies: &[lnet_wire::steer::PolicyWord; lnet_wire::steer::PORTALS],
+    ) {
+        for network in self.networks_mut() {
+            match network {
+                AnyLnd::Xdp(lnd) => lnd.set_policies(policies),
+                AnyLnd::Socket(lnd) => lnd.set_policies(policies),
+            }
+        }
+    }
+
     /// Whether there is something to do that no watched descriptor would report.
     pub(crate) fn has_work(&mut self) -> bool {
-        self.lo.has_work() || self.network.as_mut().is_some_and(AnyLnd::has_work)
+        self.lo.has_work() || self.networks_mut().any(AnyLnd::has_work)
     }
 
     /// Whether the network is waited for in a way that wakes nobody.
     pub(crate) fn awaits_completions(&self) -> bool {
-        self.network.as_ref().is_some_and(AnyLnd::awaits_completions)
+        self.networks().any(AnyLnd::awaits_completions)
+    }
+
+    #[inline]
+    fn route(&self, ni: NiId) -> Route {
+        self.routes.get(usize::from(ni.0)).copied().unwrap_or(Route::None)
     }
 }
 
@@ -34,15 +147,23 @@ impl Lnd for Lnds {
 
     #[inline]
     fn submit(&mut self, now: Instant, transmit: Transmit, memory: &Memory) -> Result<(), Full<Transmit>> {
-        match &mut self.network {
-            Some(network) if transmit.ni != self.lo.ni() => network.submit(now, transmit, memory),
-            _ => self.lo.submit(now, transmit, memory),
+        let network = match self.route(transmit.ni) {
+            Route::Rings => &mut self.rings,
+            Route::Sockets => &mut self.sockets,
+            Route::None => {
+                assert!(transmit.ni == self.lo.ni(), "there is no NI {}", transmit.ni.0);
+                return self.lo.submit(now, transmit, memory);
+            }
+        };
+        match network {
+            Some(network) => network.submit(now, transmit, memory),
+            None => unreachable!("an NI has an LND"),
         }
     }
 
     #[inline]
     fn flush(&mut self, now: Instant, memory: &Memory) {
-        if let Some(network) = &mut self.network {
+        for network in self.networks_mut() {
             network.flush(now, memory);
         }
     }
@@ -50,23 +171,61 @@ impl Lnd for Lnds {
     #[inline]
     fn drive(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> Progress {
         let mut progress = self.lo.drive(now, budget, up, memory);
-        if let Some(network) = &mut self.network {
-            let Progress { received, completed } = network.drive(now, budget, up, memory);
+        let mut add = |Progress { received, completed }| {
             progress.received += received;
             progress.completed += completed;
+        };
+        if let Some(network) = &mut self.rings {
+            add(network.drive(now, budget, up, memory));
+        }
+        if let Some(network) = &mut self.sockets {
+            let mut up = Renamed { up, first_rx: self.incoming_max };
+            add(network.drive(now, budget, &mut up, memory));
         }
         progress
     }
 
     fn resume(&mut self, now: Instant, rx: RxId, verdict: Verdict, up: &mut impl Uplink) {
-        match &mut self.network {
-            Some(network) if !self.lo.has_named(rx) => network.resume(now, rx, verdict, up),
-            _ => self.lo.resume(now, rx, verdict, up),
+        let first_rx = self.incoming_max;
+        if self.lo.has_named(rx) {
+            self.lo.resume(now, rx, verdict, up);
+        } else if let Some(own) = rx.0.checked_sub(first_rx) {
+            let Some(network) = &mut self.sockets else { return };
+            network.resume(now, RxId(own), verdict, &mut Renamed { up, first_rx });
+        } else if let Some(network) = &mut self.rings {
+            network.resume(now, rx, verdict, up);
         }
     }
 
     #[inline]
     fn poll_timeout(&self) -> Option<Instant> {
-        self.network.as_ref().and_then(AnyLnd::poll_timeout)
+        self.networks().filter_map(AnyLnd::poll_timeout).min()
+    }
+}
+
+/// An uplink to which the names of messages that arrive begin elsewhere.
+struct Renamed<'a, U> {
+    up: &'a mut U,
+    first_rx: u32,
+}
+
+impl<U: Uplink> Uplink for Renamed<'_, U> {
+    fn announce(&self, arrivals: &[Announced]) {
+        self.up.announce(arrivals);
+    }
+
+    #[inline]
+    fn header(&mut self, now: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict {
+        self.up.header(now, ni, RxId(rx.0 + self.first_rx), header)
+    }
+
+    #[inline]
+    fn received(&mut self, now: Instant, rx: RxId, status: Status) {
+        self.up.received(now, RxId(rx.0 + self.first_rx), status);
+    }
+
+    #[inline]
+    fn sent(&mut self, now: Instant, tx: TxId, status: Status) {
+        self.up.sent(now, tx, status);
     }
 }

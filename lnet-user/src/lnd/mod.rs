@@ -8,8 +8,11 @@ mod counters;
 mod frames;
 mod lnds;
 pub mod lo;
+mod port;
 pub mod socket;
 pub mod xdp;
 
 pub use any::AnyLnd;
 pub(crate) use lnds::Lnds;
+pub use port::ShardPort;
+pub(crate) use port::{Part, Watched};

@@ -1,4 +1,4 @@
-//! Why a node does not start; each message names the value and the way out.
+//! Why a node does not start, or an NI is not opened; each message names the value and the way out.
 
 use lnet_core::handle::SLOT_BITS;
 use lnet_core::limits::Limits;
@@ -7,13 +7,13 @@ use lnet_wire::steer::{PolicyError, QUEUES_MAX};
 use thiserror::Error;
 
 use super::NodeConfig;
-use crate::bpf::BpfError;
+use crate::bpf::{ActiveMode, BpfError};
 use crate::netlink::NetlinkError;
-use crate::uring::WaitError;
 use crate::uring::udp::UdpError;
+use crate::uring::{WATCHES_MAX, WaitError};
 use crate::xsk::{SocketError, UmemError};
 
-/// Why a node does not start.
+/// Why a node does not start, or an NI is not opened: the node is as before then.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NodeError {
@@ -45,6 +45,54 @@ pub enum NodeError {
     /// Limits that no shard can be made of.
     #[error("{0:?}: each number is at most 2^{bits}, requests and responses half that, unlimited_events at least 2", bits = SLOT_BITS)]
     Limits(Limits),
+    /// An unusable number of queues.
+    #[error("queues_max {0}: 1 to {WATCHES_MAX} are expected")]
+    QueuesMax(u32),
+    /// More queues than the node was made for.
+    #[error(
+        "{nid} would make {queues} receive queues and sockets: the node was started for at most {max} \
+         (NodeConfig::queues_max)"
+    )]
+    TooManyWatches {
+        /// The NI that is one too many.
+        nid: Nid,
+        /// Receive queues of NIs over rings, and NIs over sockets.
+        queues: u32,
+        /// `NodeConfig::queues_max`.
+        max: u32,
+    },
+    /// Too few frames for one more interface.
+    #[error(
+        "interface {interface} with {queues} receive queues: {wanted} frames are wanted, the node has {present} \
+         since its start (NodeConfig::frames)"
+    )]
+    Frames {
+        /// The interface.
+        interface: String,
+        /// Its receive queues.
+        queues: u32,
+        /// Frames that the node would need.
+        wanted: u32,
+        /// Frames that it has.
+        present: u32,
+    },
+    /// An NI of a number that is taken, or is none.
+    #[error("there is an NI {0} already, or it is no number of an NI: 1 to Limits::interfaces are expected")]
+    NiTaken(u16),
+    /// An NI that is not there.
+    #[error("there is no NI {0}")]
+    NoNi(u16),
+    /// An interface whose program is attached otherwise.
+    #[error(
+        "interface {interface} has the XDP program of another NI in {active} mode: NIs of one interface share it, \
+         so mode {active} or auto is expected"
+    )]
+    OtherMode {
+        /// The interface.
+        interface: String,
+        /// How the program is attached.
+        active: ActiveMode,
+    },
     /// A UDP port that means "any".
     #[error("UDP port 0: the port that all nodes of the net share is expected, 1 to 65535 (default 988)")]
     UdpPort,

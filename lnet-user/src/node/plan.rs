@@ -1,4 +1,4 @@
-//! What a node is to be, checked before anything is built: first what the configuration says by itself,
+//! What a node or an NI is to be, checked before anything is built: first what the configuration says by itself,
 //! then what the kernel says of its interfaces.
 
 use std::net::IpAddr;
@@ -14,6 +14,7 @@ use lnet_wire::steer::{PORTALS, Policy, PolicyWord, QUEUES_MAX, SHARDS_MAX, Spre
 use super::{NiConfig, NodeConfig, NodeError, XdpMode};
 use crate::lnd::xdp::{DATAGRAM_MIN_BYTES, Port};
 use crate::netlink::Interface;
+use crate::uring::WATCHES_MAX;
 use crate::xsk::CHUNK_BYTES;
 
 /// How long an interface may take to run that was brought up just before the node: the kernel looks at
@@ -21,43 +22,40 @@ use crate::xsk::CHUNK_BYTES;
 const CARRIER_PATIENCE: Duration = Duration::from_millis(1500);
 const CARRIER_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What `start` has found out and checked before it builds anything.
-pub(super) struct Plan {
-    pub(super) interfaces: Vec<Interface>,
-    pub(super) ports: Vec<Port>,
-    pub(super) policies: [PolicyWord; PORTALS],
+/// An NI as it is to be opened: what was found out and checked before anything is built.
+pub(super) struct NiPlan {
+    pub(super) interface: Interface,
+    pub(super) port: Port,
+    pub(super) mode: XdpMode,
+    pub(super) config: NiConfig,
 }
 
-impl Plan {
-    pub(super) fn new(config: &NodeConfig) -> Result<Self, NodeError> {
-        check_numbers(config)?;
-        let policies = pack_policies(&config.policies, config.shards)?;
-        check_nids(&config.nis)?;
-        let mut interfaces: Vec<Interface> = Vec::new();
-        let mut ports = Vec::new();
-        for (index, ni) in config.nis.iter().enumerate() {
-            let known = interfaces.iter().position(|interface| interface.name == ni.interface);
-            let interface = match known {
-                Some(place) => &interfaces[place],
-                None => {
-                    interfaces.push(usable_interface(&ni.interface, config.queues)?);
-                    &interfaces[interfaces.len() - 1]
-                }
-            };
-            let port = port(index, ni, interface, config.udp_port)?;
-            if config.mode != XdpMode::Socket {
-                check_queues(interface)?;
-                check_transmit_ring(&port, interface, config.rings.tx)?;
-            }
-            ports.push(port);
+impl NiPlan {
+    /// Looks at the interface of `ni`, whose own settings go before those of the node.
+    pub(super) fn new(config: &NodeConfig, id: NiId, ni: &NiConfig) -> Result<Self, NodeError> {
+        let mode = ni.mode.unwrap_or(config.mode);
+        let udp_port = ni.udp_port.unwrap_or(config.udp_port);
+        if udp_port == 0 {
+            return Err(NodeError::UdpPort);
         }
-        Ok(Self { interfaces, ports, policies })
+        let interface = usable_interface(&ni.interface, ni.queues.or(config.queues))?;
+        let port = port(id, ni, &interface, udp_port)?;
+        if mode != XdpMode::Socket {
+            check_queues(&interface)?;
+            check_transmit_ring(&port, &interface, config.rings.tx)?;
+        }
+        Ok(Self { interface, port, mode, config: ni.clone() })
     }
+}
 
-    /// The kernel's indices of the interfaces.
-    pub(super) fn interface_indices(&self) -> Vec<u32> {
-        self.interfaces.iter().map(|interface| interface.index).collect()
+/// Checks what a configuration says by itself; the words of its policies.
+pub(super) fn check(config: &NodeConfig) -> Result<[PolicyWord; PORTALS], NodeError> {
+    check_numbers(config)?;
+    let policies = pack_policies(&config.policies, config.shards)?;
+    for (index, ni) in config.nis.iter().enumerate() {
+        check_nid(ni.nid, config.nis[..index].iter().map(|other| other.nid))?;
     }
+    Ok(policies)
 }
 
 fn check_numbers(config: &NodeConfig) -> Result<(), NodeError> {
@@ -75,10 +73,16 @@ fn check_numbers(config: &NodeConfig) -> Result<(), NodeError> {
     if nis > usize::from(max) {
         return Err(NodeError::TooManyNis { nis, max });
     }
+    if config.queues_max == 0 || config.queues_max > WATCHES_MAX {
+        return Err(NodeError::QueuesMax(config.queues_max));
+    }
     Ok(config.rings.check()?)
 }
 
-fn pack_policies(policies: &[(u8, Policy)], shards: u32) -> Result<[PolicyWord; PORTALS], NodeError> {
+pub(super) fn pack_policies(
+    policies: &[(u8, Policy)],
+    shards: u32,
+) -> Result<[PolicyWord; PORTALS], NodeError> {
     let mut words = [PolicyWord::default(); PORTALS];
     for (index, (portal, policy)) in policies.iter().enumerate() {
         let portal = *portal;
@@ -100,19 +104,14 @@ fn pack_policies(policies: &[(u8, Policy)], shards: u32) -> Result<[PolicyWord; 
     Ok(words)
 }
 
-fn check_nids(nis: &[NiConfig]) -> Result<(), NodeError> {
-    for (index, ni) in nis.iter().enumerate() {
-        let address = xdp_address(ni.nid)?;
-        for other in &nis[..index] {
-            if other.nid == ni.nid {
-                return Err(NodeError::DuplicateNid(ni.nid));
-            }
-            if other.nid.ip() == Some(address) {
-                return Err(NodeError::DuplicateAddress { first: other.nid, second: ni.nid });
-            }
-        }
+/// Checks a NID that is to stand beside others.
+pub(super) fn check_nid(nid: Nid, mut others: impl Iterator<Item = Nid>) -> Result<(), NodeError> {
+    let address = xdp_address(nid)?;
+    match others.find(|other| other.ip() == Some(address)) {
+        None => Ok(()),
+        Some(other) if other == nid => Err(NodeError::DuplicateNid(nid)),
+        Some(first) => Err(NodeError::DuplicateAddress { first, second: nid }),
     }
-    Ok(())
 }
 
 fn xdp_address(nid: Nid) -> Result<IpAddr, NodeError> {
@@ -154,7 +153,7 @@ fn settled_interface(name: &str) -> Result<Interface, NodeError> {
     }
 }
 
-fn port(index: usize, ni: &NiConfig, interface: &Interface, udp_port: u16) -> Result<Port, NodeError> {
+fn port(id: NiId, ni: &NiConfig, interface: &Interface, udp_port: u16) -> Result<Port, NodeError> {
     let address = xdp_address(ni.nid)?;
     if !interface.addresses.iter().any(|(present, _)| *present == address) {
         let present: Vec<String> =
@@ -166,7 +165,7 @@ fn port(index: usize, ni: &NiConfig, interface: &Interface, udp_port: u16) -> Re
         });
     }
     let port = Port {
-        ni: NiId(index as u16),
+        ni: id,
         nid: ni.nid,
         address,
         udp_port,

@@ -1,144 +1,298 @@
-//! A node's shards over `AF_XDP` rings.
+//! A node's NIs over `AF_XDP` rings.
+//!
+//! Invariants: the frames of all interfaces lie in one UMEM, whose size was fixed at the start, and an interface is
+//! refused for which there are too few; NIs of one interface share its program and its rings; when the last of
+//! them is closed, the frames that the kernel has of it go home to their shards.
 
-use std::net::UdpSocket;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use lnet_core::xfer::XferConfig;
-
+use super::link;
 use super::log::LogThread;
-use super::plan::Plan;
-use super::{Drivers, NodeConfig, NodeError, wake_all, xfer_config};
+use super::plan::NiPlan;
+use super::{Made, Node, NodeConfig, NodeError};
 use crate::bpf::{self, ActiveMode, AttachMode, ObjectKind, XdpProgram};
-use crate::lnd::AnyLnd;
-use crate::lnd::xdp::{self, Common, Lane, OwnedQueue, XdpLnd};
-use crate::netlink::{self, Neighbours};
-use crate::uring::{Waiter, Waker};
+use crate::lnd::xdp::{self, Common, Lane, OwnedQueue, Port, Rings, WaysHome, XdpLnd};
+use crate::lnd::{AnyLnd, Part, ShardPort};
+use crate::netlink::{Interface, Neighbours};
 use crate::xsk::{self, FRAGMENTS_MAX, QueueConfig, Umem, UmemConfig};
 
-/// Makes the drivers: sockets and rings first, the XDP program last, so that no frame is steered to a shard that
-/// is not there.
-pub(super) fn drivers(config: &NodeConfig, plan: &Plan, mode: AttachMode) -> Result<Drivers, NodeError> {
-    let mut programs = load_programs(config, plan)?;
-    let neighbours = Neighbours::start(&plan.interface_indices())?;
-    let reserved = reserve_ports(plan, config.udp_port)?;
-    let queues = plan.interfaces.iter().map(|interface| interface.rx_queues).sum();
-    let waiters: Vec<Waiter> = (0..config.shards).map(|_| Waiter::new(queues)).collect::<Result<_, _>>()?;
-    let wakers: Vec<Waker> = waiters.iter().map(Waiter::waker).collect();
-    neighbours.subscribe(wake_all(&wakers));
-    let lnds = open_rings(config, plan, &mut programs, neighbours, &wakers)?;
-    let log = if config.log_refusals { Some(LogThread::start(&mut programs)?) } else { None };
-    let mode = attach(plan, mode, &mut programs)?.into();
-    let lnds = lnds.into_iter().map(|lnd| Some(AnyLnd::Xdp(Box::new(lnd)))).zip(waiters).collect();
-    Ok(Drivers { lnds, mode, queues, programs, reserved, log, opened: None })
+/// How long the kernel may take to let go of a queue whose sockets were closed.
+const RECLAIM_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What NIs over rings have in common, while there are any.
+#[derive(Debug)]
+pub(super) struct RingNet {
+    umem: Arc<Umem>,
+    ways_home: WaysHome,
+    links: Vec<RingLink>,
+    /// Of each link, in the same order.
+    pub(super) programs: Vec<XdpProgram>,
+    /// Queues that were closed and that the kernel has not let go of: interface and queue.
+    left: Vec<(u32, u32)>,
 }
 
-fn load_programs(config: &NodeConfig, plan: &Plan) -> Result<Vec<XdpProgram>, NodeError> {
-    let kind = if config.log_refusals { ObjectKind::Logging } else { ObjectKind::Default };
-    let object = match &config.bpf_object {
-        Some(path) => path.clone(),
-        None => bpf::find_object(kind)?,
-    };
-    let mut programs = Vec::new();
-    for interface in &plan.interfaces {
-        let mut program = XdpProgram::load(&object)?;
-        for port in plan.ports.iter().filter(|port| port.interface_index == interface.index) {
-            program.add_endpoint(port.address, port.udp_port)?;
+/// An interface with rings.
+#[derive(Debug)]
+struct RingLink {
+    interface: Interface,
+    mode: ActiveMode,
+    neighbours: Arc<Neighbours>,
+    /// The shard that owns each queue.
+    owners: Vec<usize>,
+    nis: u32,
+    /// Outlives the program, so that its last lines are printed too.
+    _log: Option<LogThread>,
+}
+
+/// Chunks that each shard needs so that it can keep so many queues of its own full, and send by all interfaces.
+pub(super) fn frames_per_shard(config: &NodeConfig, interfaces: u32, owned_queues: u32) -> u32 {
+    // Each interface's rings may be full of frames to send, also of one that sends nothing any more.
+    owned_queues * config.rings.fill + config.rings.tx * interfaces + held_chunks_max(config)
+}
+
+/// Chunks of packets that a shard keeps for the transfer protocol at most.
+fn held_chunks_max(config: &NodeConfig) -> u32 {
+    (config.rings.fill / 4).max(FRAGMENTS_MAX)
+}
+
+impl Node {
+    /// Opens an NI over rings: sockets and rings first, the XDP program last, so that no frame is steered to a shard
+    /// that is not there.
+    pub(super) fn open_rings(&mut self, plan: &NiPlan, attach: AttachMode) -> Result<Made, NodeError> {
+        let index = plan.interface.index;
+        let known = self
+            .rings
+            .as_ref()
+            .and_then(|net| net.links.iter().position(|link| link.interface.index == index));
+        match known {
+            Some(place) => self.share_link(place, plan, attach),
+            None => self.open_link(plan, attach),
         }
+    }
+
+    /// One more NI on an interface that has rings.
+    fn share_link(&mut self, place: usize, plan: &NiPlan, attach: AttachMode) -> Result<Made, NodeError> {
+        let Some(net) = &mut self.rings else { unreachable!("the link was found") };
+        let link = &mut net.links[place];
+        let wanted = match attach {
+            AttachMode::Auto => link.mode,
+            AttachMode::Native => ActiveMode::Native,
+            AttachMode::Generic => ActiveMode::Generic,
+        };
+        if wanted != link.mode {
+            return Err(NodeError::OtherMode { interface: plan.interface.name.clone(), active: link.mode });
+        }
+        let reserved = crate::netlink::reserve_port(plan.port.address, plan.port.udp_port)?;
+        net.programs[place].add_endpoint(plan.port.address, plan.port.udp_port)?;
+        link.nis += 1;
+        let neighbours = Arc::clone(&link.neighbours);
+        let mode = link.mode.into();
+        let rings = (0..self.config.shards).map(|_| None);
+        let parts = self.ring_parts(plan, rings).into_iter().map(|part| ShardPort { lnd: None, part });
+        Ok(Made { parts: parts.collect(), mode, reserved: Some(reserved), neighbours })
+    }
+
+    fn open_link(&mut self, plan: &NiPlan, attach: AttachMode) -> Result<Made, NodeError> {
+        let owners = self.owners_of(&plan.interface)?;
+        let mut program = self.load_program(plan.port)?;
+        let neighbours = link::follow(&plan.interface, true, &self.wakers)?;
+        let reserved = crate::netlink::reserve_port(plan.port.address, plan.port.udp_port)?;
+        let (fresh, lnds) = match self.rings {
+            Some(_) => (None, None),
+            None => {
+                let (net, lnds) = self.make_ring_net()?;
+                (Some(net), Some(lnds))
+            }
+        };
+        let Some(net) = fresh.as_ref().or(self.rings.as_ref()) else { unreachable!("one was made") };
+        let rings =
+            open_queues(&self.config, &net.umem, &plan.interface, (&neighbours, &owners), &mut program)?;
+        let programs = std::slice::from_mut(&mut program);
+        let log = if self.config.log_refusals { Some(LogThread::start(programs)?) } else { None };
+        let mode = program.attach(&plan.interface.name, attach)?;
+        if self.is_open {
+            program.set_shards(self.config.shards)?;
+        }
+        let interface = plan.interface.clone();
+        let link =
+            RingLink { interface, mode, neighbours: Arc::clone(&neighbours), owners, nis: 1, _log: log };
+        let net = match fresh {
+            Some(net) => self.rings.insert(net),
+            None => self.rings.as_mut().unwrap_or_else(|| unreachable!("one was there")),
+        };
+        net.links.push(link);
+        net.programs.push(program);
+        let mut lnds = lnds.into_iter().flatten();
+        let parts = self.ring_parts(plan, rings.into_iter().map(Some)).into_iter();
+        let parts = parts.map(|part| ShardPort { lnd: lnds.next(), part }).collect();
+        Ok(Made { parts, mode: mode.into(), reserved: Some(reserved), neighbours })
+    }
+
+    fn ring_parts(&self, plan: &NiPlan, rings: impl Iterator<Item = Option<Rings>>) -> Vec<Part> {
+        let (port, parked_responses_max) = (plan.port, self.parked_responses_max(&plan.config));
+        rings.map(|rings| Part::Rings(xdp::ShardPort { port, parked_responses_max, rings })).collect()
+    }
+
+    /// Deals the queues of an interface out to the shards, to those first that own fewest; refuses it where frames
+    /// are too few.
+    fn owners_of(&mut self, interface: &Interface) -> Result<Vec<usize>, NodeError> {
+        self.reclaim_left();
+        let links = self.rings.iter().flat_map(|net| &net.links);
+        let mut owned = vec![0; self.config.shards as usize];
+        let mut count = 1;
+        for link in links {
+            count += 1;
+            link.owners.iter().for_each(|owner| owned[*owner] += 1);
+        }
+        let owners = (0..interface.rx_queues).map(|_| {
+            let least = (0..owned.len()).min_by_key(|shard| owned[*shard]).unwrap_or(0);
+            owned[least] += 1;
+            least
+        });
+        let owners = owners.collect();
+        let most = owned.into_iter().max().unwrap_or(0);
+        let wanted = frames_per_shard(&self.config, count, most);
+        let out = self.rings.as_ref().map_or(0, |net| net.left.len() as u32 * self.config.rings.fill);
+        if wanted.saturating_add(out) > self.frames_per_shard {
+            return Err(NodeError::Frames {
+                interface: interface.name.clone(),
+                queues: interface.rx_queues,
+                wanted: (wanted + out) * self.config.shards,
+                present: self.frames_per_shard * self.config.shards,
+            });
+        }
+        Ok(owners)
+    }
+
+    fn load_program(&self, port: Port) -> Result<XdpProgram, NodeError> {
+        let config = &self.config;
+        let kind = if config.log_refusals { ObjectKind::Logging } else { ObjectKind::Default };
+        let object: PathBuf = match &config.bpf_object {
+            Some(path) => path.clone(),
+            None => bpf::find_object(kind)?,
+        };
+        let mut program = XdpProgram::load(&object)?;
+        program.add_endpoint(port.address, port.udp_port)?;
         for (portal, policy) in &config.policies {
             program.set_policy(*portal, *policy)?;
         }
         if config.log_refusals {
             program.set_logging(true)?;
         }
-        programs.push(program);
+        Ok(program)
     }
-    Ok(programs)
-}
 
-fn reserve_ports(plan: &Plan, udp_port: u16) -> Result<Vec<UdpSocket>, NodeError> {
-    plan.ports.iter().map(|port| Ok(netlink::reserve_port(port.address, udp_port)?)).collect()
-}
+    /// The memory of the frames, and the LNDs of all shards.
+    fn make_ring_net(&self) -> Result<(RingNet, Vec<AnyLnd>), NodeError> {
+        let config = &self.config;
+        let (umem, frames) = Umem::new(&UmemConfig::new(self.frames_per_shard * config.shards))?;
+        let common = Common {
+            umem: Arc::clone(&umem),
+            shards: config.shards,
+            frames_per_shard: self.frames_per_shard,
+            rings: config.rings,
+            held_chunks_max: held_chunks_max(config) as usize,
+            frame_max_bytes: xdp::frame_max_bytes(&config.rings),
+            payload_checksum: config.payload_checksum,
+            send_fault: config.send_fault,
+            xfer: self.xfer_config(xdp::receive_bytes(&config.rings, config.shards))?,
+        };
+        let (lnds, ways_home) = XdpLnd::for_shards(&common, frames, &self.wakers);
+        let lnds = lnds.into_iter().map(|lnd| AnyLnd::Xdp(Box::new(lnd))).collect();
+        Ok((RingNet { umem, ways_home, links: Vec::new(), programs: Vec::new(), left: Vec::new() }, lnds))
+    }
 
-/// Opens a socket per (queue, shard) on one UMEM, puts them into the programs' maps and hands each shard
-/// its own. The queues are dealt out to the shards in turn, each to be owned by one.
-fn open_rings(
-    config: &NodeConfig,
-    plan: &Plan,
-    programs: &mut [XdpProgram],
-    neighbours: Arc<Neighbours>,
-    wakers: &[Waker],
-) -> Result<Vec<XdpLnd>, NodeError> {
-    let shards = config.shards as usize;
-    let queues: u32 = plan.interfaces.iter().map(|interface| interface.rx_queues).sum();
-    let owned_max = queues.div_ceil(config.shards);
-    // What a shard's queues may hold for receiving, what its receive rings may hold back, and its sends.
-    // Each interface's rings may be full of frames to send, also of one that sends nothing any more.
-    let transmit_reserve = config.rings.tx * plan.interfaces.len() as u32;
-    let held_chunks_max = (config.rings.fill / 4).max(FRAGMENTS_MAX);
-    let frames_per_shard = owned_max * config.rings.fill + transmit_reserve + held_chunks_max;
-    let umem_config = UmemConfig::new(frames_per_shard * config.shards);
-    let (umem, frames) = Umem::new(&umem_config)?;
-    let frame_max_bytes = xdp::frame_max_bytes(&config.rings);
-    let common = Common {
-        umem: Arc::clone(&umem),
-        neighbours,
-        ports: plan.ports.clone(),
-        shards: config.shards,
-        frames_per_shard,
-        transmit_reserve: transmit_reserve as usize,
-        held_chunks_max: held_chunks_max as usize,
-        frame_max_bytes,
-        parked_responses_max: parked_responses_max(config),
-        payload_checksum: config.payload_checksum,
-        send_fault: config.send_fault,
-        xfer: XferConfig {
-            datagram_max_bytes: plan
-                .ports
-                .iter()
-                .map(|port| port.datagram_max_bytes(frame_max_bytes))
-                .collect(),
-            receive_bytes: xdp::receive_bytes(&config.rings, config.shards),
-            ..xfer_config(config, plan)?
-        },
-    };
-    let mut rings: Vec<(Vec<Lane>, Vec<OwnedQueue>)> =
-        (0..shards).map(|_| (Vec::new(), Vec::new())).collect();
-    let mut owners = (0..shards).cycle();
-    for (interface, program) in plan.interfaces.iter().zip(programs) {
-        for queue in 0..interface.rx_queues {
-            let mut queue_config = QueueConfig::new(interface.index, queue);
-            queue_config.socket_count = config.shards;
-            queue_config.rings = config.rings;
-            let opened = xsk::open_queue(&umem, &queue_config)?;
-            let owner = owners.next().unwrap_or(0);
-            let lane_index = rings[owner].0.len();
-            let owned = OwnedQueue::new(lane_index, opened.fill, opened.completion);
-            for (shard, socket) in opened.sockets.into_iter().enumerate() {
-                program.set_socket(queue, shard as u32, &socket)?;
-                let mut lane = Lane::new(interface.index, queue, socket, queue < interface.tx_queues);
-                if shard != owner {
-                    owned.lend_to(&mut lane, owner);
-                }
-                rings[shard].0.push(lane);
+    /// Closes an NI over rings.
+    pub(super) fn close_rings(&mut self, port: &Port, parts: Vec<ShardPort>) {
+        let Some(net) = &mut self.rings else { return };
+        let Some(place) = net.links.iter().position(|link| link.interface.index == port.interface_index)
+        else {
+            return;
+        };
+        if let Err(error) = net.programs[place].remove_endpoint(port.address, port.udp_port) {
+            tracing::warn!(%error, "frames of an NI that is closed go on being steered");
+        }
+        net.links[place].nis -= 1;
+        if net.links[place].nis != 0 {
+            return;
+        }
+        let link = net.links.remove(place);
+        let mut program = net.programs.remove(place);
+        let queues = 0..link.owners.len() as u32;
+        program.detach();
+        for (queue, shard) in
+            queues.clone().flat_map(|queue| (0..self.config.shards).map(move |shard| (queue, shard)))
+        {
+            // A map that is about to go holds no sockets either.
+            let _ = program.clear_socket(queue, shard);
+        }
+        drop(program);
+        drop(parts);
+        if net.links.is_empty() {
+            // The shards have given up their LNDs: their frames go with the memory.
+            self.rings = None;
+        } else {
+            net.left.extend(queues.map(|queue| (link.interface.index, queue)));
+            self.reclaim_left();
+        }
+    }
+
+    /// Sends the frames home that the kernel has let go of.
+    fn reclaim_left(&mut self) {
+        let Some(net) = &mut self.rings else { return };
+        let RingNet { umem, ways_home, left, .. } = net;
+        left.retain(|(interface_index, queue)| match umem.reclaim_queue(*interface_index, *queue, RECLAIM_PATIENCE) {
+            Ok(frames) => {
+                ways_home.send(frames);
+                false
             }
-            rings[owner].1.push(owned);
-        }
+            Err(error) => {
+                tracing::warn!(%error, interface_index, queue, "frames of a closed queue are missing for now");
+                true
+            }
+        });
     }
-    Ok(XdpLnd::for_shards(&common, frames, rings, wakers))
+
+    /// Receive queues of interfaces with rings.
+    pub(super) fn ring_queues(&self) -> u32 {
+        self.rings.iter().flat_map(|net| &net.links).map(|link| link.owners.len() as u32).sum()
+    }
 }
 
-/// Half of an NI's credits on a shard, or all that one peer may have of them.
-fn parked_responses_max(config: &NodeConfig) -> u32 {
-    let share = |credits: u32| credits.div_ceil(config.shards);
-    config.nis.iter().map(|ni| (share(ni.credits) / 2).max(share(ni.peer_credits))).min().unwrap_or(0)
-}
-
-fn attach(plan: &Plan, attach: AttachMode, programs: &mut [XdpProgram]) -> Result<ActiveMode, NodeError> {
-    let mut mode = ActiveMode::Native;
-    for (interface, program) in plan.interfaces.iter().zip(programs) {
-        if program.attach(&interface.name, attach)? == ActiveMode::Generic {
-            mode = ActiveMode::Generic;
+/// Opens a socket per (queue, shard), puts them into the program's map and hands each shard its own. Each queue is
+/// owned by one.
+fn open_queues(
+    config: &NodeConfig,
+    umem: &Arc<Umem>,
+    interface: &Interface,
+    (neighbours, owners): (&Arc<Neighbours>, &[usize]),
+    program: &mut XdpProgram,
+) -> Result<Vec<Rings>, NodeError> {
+    let none = || Rings {
+        interface_index: interface.index,
+        neighbours: Arc::clone(neighbours),
+        lanes: Vec::new(),
+        owned: Vec::new(),
+    };
+    let mut rings: Vec<Rings> = (0..config.shards).map(|_| none()).collect();
+    for (queue, &owner) in (0..).zip(owners) {
+        let mut queue_config = QueueConfig::new(interface.index, queue);
+        queue_config.socket_count = config.shards;
+        queue_config.rings = config.rings;
+        let opened = xsk::open_queue(umem, &queue_config)?;
+        let lane_index = rings[owner].lanes.len();
+        let owned = OwnedQueue::new(lane_index, opened.fill, opened.completion);
+        for (shard, socket) in opened.sockets.into_iter().enumerate() {
+            program.set_socket(queue, shard as u32, &socket)?;
+            let mut lane = Lane::new(interface.index, queue, socket, queue < interface.tx_queues);
+            if shard != owner {
+                owned.lend_to(&mut lane, owner);
+            }
+            rings[shard].lanes.push(lane);
         }
+        rings[owner].owned.push(owned);
     }
-    Ok(mode)
+    Ok(rings)
 }

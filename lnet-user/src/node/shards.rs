@@ -5,17 +5,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lnet_core::handle::ShardId;
 use lnet_core::limits::Limits;
-use lnet_core::lnd::NiId;
 use lnet_core::shard::{Shard, ShardConfig};
 use lnet_core::topology::{self, LocalNi, Topology};
 use lnet_wire::ProcessId;
+use lnet_wire::steer::{PORTALS, PolicyWord};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::plan::Plan;
-use super::{NodeConfig, NodeError};
+use super::{LO, NodeConfig, NodeError};
+use crate::lnd::Lnds;
 use crate::lnd::lo::LoLnd;
-use crate::lnd::{AnyLnd, Lnds};
 use crate::memory::Memory;
 use crate::runtime::{Clock, MeshEnd, Steering, Worker};
 use crate::uring::{Waiter, Waker};
@@ -23,21 +22,21 @@ use crate::uring::{Waiter, Waker};
 /// How often LNet sends a message at most: the first time, and its default of retries.
 const TRIES: u32 = 3;
 
-/// The shards with all that they drive. `lo` is the last of their NIs, and names the messages that arrive
-/// by numbers that the network LND has not.
+/// The shards, which have no NI but `lo` yet.
 pub(super) fn make_workers(
     config: &NodeConfig,
-    plan: &Plan,
-    lnds: Vec<(Option<AnyLnd>, Waiter)>,
+    policies: [PolicyWord; PORTALS],
+    watches_max: u32,
 ) -> Result<Vec<Worker>, NodeError> {
-    let wakers: Vec<Waker> = lnds.iter().map(|(_, waiter)| waiter.waker()).collect();
+    let waiters: Vec<Waiter> =
+        (0..config.shards).map(|_| Waiter::new(watches_max)).collect::<Result<_, _>>()?;
+    let wakers: Vec<Waker> = waiters.iter().map(Waiter::waker).collect();
     let clock = Clock::start();
-    let topology = Arc::new(topology(config, plan));
-    let lo = NiId(config.nis.len() as u16);
+    let topology = Arc::new(first_topology(config, policies));
     let interface_cookie = nanoseconds_since_1970();
     let limits = shard_limits(config);
-    let ends = lnds.into_iter().zip(MeshEnd::mesh(&wakers));
-    let workers = ends.enumerate().map(|(shard, ((network, waiter), mesh))| {
+    let ends = waiters.into_iter().zip(MeshEnd::mesh(&wakers));
+    let workers = ends.enumerate().map(|(shard, (waiter, mesh))| {
         let shard = Shard::new(ShardConfig {
             shard: ShardId(shard as u8),
             shard_count: config.shards as u8,
@@ -48,32 +47,36 @@ pub(super) fn make_workers(
             hash_seed: random_number()?,
         });
         let memory = Memory::new(shard.id(), limits.memory_descs, limits.incoming);
-        let lo = LoLnd::new(lo, config.limits.incoming, &limits);
-        let steering = Steering::new(plan.policies, config.shards);
-        Ok(Worker::new(shard, Lnds { network, lo }, mesh, memory, clock, waiter, steering)?)
+        let incoming = config.limits.incoming;
+        let lnds = Lnds::new(LoLnd::new(LO, Lnds::NETWORKS * incoming, &limits), incoming);
+        let steering = Steering::new(policies, config.shards);
+        Ok(Worker::new(shard, lnds, mesh, memory, clock, waiter, steering))
     });
     workers.collect()
 }
 
-/// What a shard holds: what was asked for, and what `lo` takes.
+/// What a shard holds: what was asked for, by each network that there may be, and what `lo` takes.
 pub(super) fn shard_limits(config: &NodeConfig) -> Limits {
-    let own_count = config.nis.len() as u32 + 1;
     let Limits { incoming, peers, interfaces, .. } = config.limits;
     Limits {
-        incoming: incoming.saturating_add(LoLnd::names_max(&config.limits)),
-        peers: peers.saturating_add(own_count),
+        incoming: incoming.saturating_mul(Lnds::NETWORKS).saturating_add(LoLnd::names_max(&config.limits)),
+        peers: peers.saturating_add(u32::from(interfaces) + 1),
         interfaces: interfaces.saturating_add(1),
         ..config.limits
     }
 }
 
-fn topology(config: &NodeConfig, plan: &Plan) -> Topology {
-    // How long a message may wait for credits (LNet `lib-msg.c`, `lnet_msg_commit`).
-    let message_timeout = config.lnd_timeout * TRIES + Duration::from_secs(1);
+/// How long a message may wait for credits (LNet `lib-msg.c`, `lnet_msg_commit`).
+pub(super) fn message_timeout(config: &NodeConfig) -> Duration {
+    config.lnd_timeout * TRIES + Duration::from_secs(1)
+}
+
+/// The snapshot that the shards begin with: `lo`, then the NIs of the configuration.
+fn first_topology(config: &NodeConfig, policies: [PolicyWord; PORTALS]) -> Topology {
+    let message_timeout = message_timeout(config);
     let nis = config.nis.iter().map(|ni| LocalNi::new(ni.nid, ni.credits, ni.peer_credits, message_timeout));
-    let nis = nis.chain([LocalNi::loopback(message_timeout)]).collect();
-    Topology::new(nis)
-        .with_steering(topology::Steering { shard_count: config.shards as u8, policies: plan.policies })
+    Topology::new([LocalNi::loopback(message_timeout)].into_iter().chain(nis).collect())
+        .with_steering(topology::Steering { shard_count: config.shards as u8, policies })
 }
 
 /// A number that no peer can guess: the cookie that they see tells nothing about it.

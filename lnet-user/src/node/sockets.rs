@@ -1,21 +1,16 @@
-//! A node's shards over UDP sockets.
+//! A node's NIs over UDP sockets.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use lnet_core::xfer::XferConfig;
-
-use super::drivers::{Drivers, Opened, wake_all};
-use super::plan::Plan;
-use super::{NodeConfig, NodeError, NodeMode, xfer_config};
-use crate::lnd::AnyLnd;
-use crate::lnd::socket::{Common, Port, SocketLnd, reuseport};
+use super::plan::NiPlan;
+use super::{Made, Node, NodeConfig, NodeError, NodeMode, link};
+use crate::lnd::socket::{Common, Port, ShardPort as SocketPort, SocketLnd, reuseport};
 use crate::lnd::xdp::SendFault;
-use crate::netlink::{self, Neighbours, NetlinkError};
+use crate::lnd::{AnyLnd, Part, ShardPort};
+use crate::netlink::{self, NetlinkError};
 use crate::uring::udp::{Endpoint, EndpointConfig, UdpSocket};
-use crate::uring::{Waiter, Waker};
 
 /// Most buffers that a shard receives into: more would only spread over its cache.
 const RECEIVE_BUFFERS_MAX: u32 = 512;
@@ -24,85 +19,102 @@ const SEND_BUFFERS_MAX: u32 = 256;
 /// Most bytes of frames that a shard says it can take at once: 512 of up to 4096 bytes, which is what siblings can
 /// hand over to it.
 const RECEIVE_BYTES_MAX: usize = 2 << 20;
+/// The least MTU whose datagrams the shards can keep and hand over: that of jumbo frames, whatever the interfaces at
+/// first have.
+const MTU_MIN_BYTES: usize = 9000;
 /// How long the port of a process may stay taken that was killed just before: the kernel ends what that had under
 /// way a little later.
 const PORT_PATIENCE: Duration = Duration::from_secs(1);
 const PORT_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Makes the drivers; what arrives waits in the sockets until the node is opened.
-pub(super) fn drivers(config: &NodeConfig, plan: &Plan) -> Result<Drivers, NodeError> {
-    if config.log_refusals {
-        return Err(NodeError::OnlyRings { option: "log_refusals" });
-    }
-    if config.send_fault != SendFault::default() {
-        return Err(NodeError::OnlyRings { option: "send_fault" });
-    }
-    let neighbours = Neighbours::follow_interfaces(&plan.interface_indices())?;
-    let waiters: Vec<Waiter> = (0..config.shards).map(|_| Waiter::new(1)).collect::<Result<_, _>>()?;
-    let wakers: Vec<Waker> = waiters.iter().map(Waiter::waker).collect();
-    neighbours.subscribe(wake_all(&wakers));
-    let mtu_bytes = plan.ports.iter().map(|port| port.mtu_bytes).max().unwrap_or(0);
-    let ports: Vec<Port> = plan
-        .ports
-        .iter()
-        .map(|port| Port {
-            ni: port.ni,
-            nid: port.nid,
-            udp_port: port.udp_port,
-            interface_index: port.interface_index,
-            mtu_bytes: port.mtu_bytes,
-        })
-        .collect();
-    let longest = |port: &Port| Port { mtu_bytes, ..*port }.datagram_max_bytes(u32::MAX);
-    let datagram_max_bytes = ports.iter().map(longest).max().unwrap_or(0);
-    let sockets = open_sockets(config, plan)?;
-    let receive_bytes = receive_bytes(&sockets, datagram_max_bytes);
-    let opened = Arc::new(AtomicBool::new(false));
-    let common = Common {
-        neighbours,
-        datagram_max_bytes,
-        payload_checksum: config.payload_checksum,
-        opened: Arc::clone(&opened),
-        xfer: XferConfig {
-            datagram_max_bytes: ports
-                .iter()
-                .map(|port| port.datagram_max_bytes(datagram_max_bytes))
-                .collect(),
-            receive_bytes,
-            ..xfer_config(config, plan)?
-        },
-        ports,
-    };
-    let sizes = endpoint_config(config, datagram_max_bytes);
-    let endpoints =
-        sockets.into_iter().map(|sockets| Endpoint::new(sockets, &sizes)).collect::<Result<_, _>>()?;
-    let lnds = SocketLnd::for_shards(&common, endpoints, &wakers);
-    Ok(Drivers {
-        lnds: lnds.into_iter().map(|lnd| Some(AnyLnd::Socket(Box::new(lnd)))).zip(waiters).collect(),
-        mode: NodeMode::Socket,
-        queues: plan.interfaces.iter().map(|interface| interface.rx_queues).sum(),
-        programs: Vec::new(),
-        reserved: Vec::new(),
-        log: None,
-        opened: Some(Opened::new(opened, wakers)),
-    })
+/// What NIs over sockets have in common, while there are any.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SocketNet {
+    /// Bytes of the longest datagram that the shards can keep and hand over.
+    datagram_max_bytes: u32,
+    pub(super) nis: u32,
 }
 
-/// The sockets of each shard: one for each port.
-fn open_sockets(config: &NodeConfig, plan: &Plan) -> Result<Vec<Vec<UdpSocket>>, NodeError> {
-    let mut sockets: Vec<Vec<UdpSocket>> = (0..config.shards).map(|_| Vec::new()).collect();
-    let program = reuseport::program(&plan.policies, config.shards);
-    for port in &plan.ports {
-        await_port(SocketAddr::new(port.address, port.udp_port))?;
-        for of_shard in &mut sockets {
-            let address = SocketAddr::new(port.address, port.udp_port);
-            of_shard.push(UdpSocket::bind(address, Some(port.interface_index))?);
+impl Node {
+    /// Opens an NI over sockets; what arrives waits in them until the node is opened.
+    pub(super) fn open_sockets(&mut self, plan: &NiPlan) -> Result<Made, NodeError> {
+        if self.config.log_refusals {
+            return Err(NodeError::OnlyRings { option: "log_refusals" });
         }
-        if let Some(first) = sockets[0].last() {
-            first.choose_by(&program)?;
+        if self.config.send_fault != SendFault::default() {
+            return Err(NodeError::OnlyRings { option: "send_fault" });
         }
+        let neighbours = link::follow(&plan.interface, false, &self.wakers)?;
+        let port = Port {
+            ni: plan.port.ni,
+            nid: plan.port.nid,
+            udp_port: plan.port.udp_port,
+            interface_index: plan.port.interface_index,
+            mtu_bytes: plan.port.mtu_bytes,
+        };
+        let sockets = self.bind_sockets(&plan.port)?;
+        let mtu_bytes = self.widest_mtu_bytes.max(port.mtu_bytes).max(MTU_MIN_BYTES);
+        let net = self.sockets.unwrap_or(SocketNet {
+            datagram_max_bytes: Port { mtu_bytes, ..port }.datagram_max_bytes(u32::MAX),
+            nis: 0,
+        });
+        let longest = port.datagram_max_bytes(net.datagram_max_bytes);
+        let sizes = endpoint_config(&self.config, longest);
+        let mut lnds =
+            if net.nis == 0 { self.make_socket_lnds(&sockets, &net, longest)? } else { Vec::new() }
+                .into_iter();
+        let endpoints: Vec<Endpoint> = sockets
+            .into_iter()
+            .map(|socket| Endpoint::new(vec![socket], &sizes))
+            .collect::<Result<_, _>>()?;
+        self.sockets = Some(SocketNet { nis: net.nis + 1, ..net });
+        let parts = endpoints.into_iter().map(|endpoint| {
+            let part = Part::Socket(SocketPort { port, endpoint, neighbours: Arc::clone(&neighbours) });
+            ShardPort { lnd: lnds.next(), part }
+        });
+        Ok(Made {
+            parts: parts.collect(),
+            mode: NodeMode::Socket,
+            reserved: None,
+            neighbours: Arc::clone(&neighbours),
+        })
     }
-    Ok(sockets)
+
+    fn make_socket_lnds(
+        &self,
+        sockets: &[UdpSocket],
+        net: &SocketNet,
+        longest: u32,
+    ) -> Result<Vec<AnyLnd>, NodeError> {
+        let common = Common {
+            datagram_max_bytes: net.datagram_max_bytes,
+            payload_checksum: self.config.payload_checksum,
+            opened: Arc::clone(&self.opened),
+            xfer: self.xfer_config(receive_bytes(sockets, longest))?,
+        };
+        let lnds = SocketLnd::for_shards(&common, &self.wakers).into_iter();
+        Ok(lnds.map(|lnd| AnyLnd::Socket(Box::new(lnd))).collect())
+    }
+
+    /// A socket for each shard, on one address and port.
+    fn bind_sockets(&self, port: &crate::lnd::xdp::Port) -> Result<Vec<UdpSocket>, NodeError> {
+        let address = SocketAddr::new(port.address, port.udp_port);
+        await_port(address)?;
+        let bind = |_| UdpSocket::bind(address, Some(port.interface_index));
+        let sockets: Vec<UdpSocket> = (0..self.config.shards).map(bind).collect::<Result<_, _>>()?;
+        sockets[0].choose_by(&reuseport::program(&self.policies, self.config.shards))?;
+        Ok(sockets)
+    }
+
+    /// Closes an NI over sockets.
+    pub(super) fn close_sockets(&mut self, parts: Vec<ShardPort>) {
+        drop(parts);
+        if let Some(net) = &mut self.sockets {
+            net.nis -= 1;
+        }
+        // With the last one the shards have given up their LNDs.
+        self.sockets.take_if(|net| net.nis == 0);
+    }
 }
 
 /// Sees to it that nobody else has the port: sockets that share it would let another node of this user in, and the
@@ -120,8 +132,8 @@ fn await_port(address: SocketAddr) -> Result<(), NetlinkError> {
 }
 
 /// Bytes of frames that a shard can take at once: what the kernel keeps for it while it is not scheduled.
-fn receive_bytes(sockets: &[Vec<UdpSocket>], datagram_max_bytes: u32) -> u32 {
-    let kept = sockets.iter().flatten().map(UdpSocket::receive_buffer_bytes).min().unwrap_or(0);
+fn receive_bytes(sockets: &[UdpSocket], datagram_max_bytes: u32) -> u32 {
+    let kept = sockets.iter().map(UdpSocket::receive_buffer_bytes).min().unwrap_or(0);
     let least = 2 * datagram_max_bytes.next_multiple_of(4096) + 4096;
     (kept.min(RECEIVE_BYTES_MAX) as u32 / 4096 * 4096).max(least)
 }

@@ -6,6 +6,7 @@
 mod clock;
 mod cpu;
 mod mesh;
+mod ports;
 mod steering;
 mod thread;
 mod worker;
@@ -13,6 +14,7 @@ mod worker;
 pub use clock::Clock;
 pub use cpu::{available_cpus, pin_to_cpu};
 pub(crate) use mesh::MeshEnd;
+pub use ports::PortRefused;
 pub use steering::{Home, Steering, SteeringError};
 pub use thread::{Idle, NotSpawned, ShardGone, ShardThread};
 pub use worker::{Delivery, LendError, Refused, Worker};

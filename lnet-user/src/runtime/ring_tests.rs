@@ -14,9 +14,9 @@ use lnet_core::topology::{self, LocalNi, Topology};
 use lnet_wire::ProcessId;
 
 use super::{Clock, Delivery, MeshEnd, Steering, Worker};
+use crate::lnd::Lnds;
 use crate::lnd::lo::LoLnd;
 use crate::lnd::xdp::tests::node::{LAZY_ROTOR, Node, Plan, ROTOR};
-use crate::lnd::{AnyLnd, Lnds};
 use crate::memory::{Buffer, Memory};
 use crate::uring::{Waiter, Waker};
 
@@ -52,7 +52,8 @@ impl Side {
         let topology = Arc::new(topology);
         let waiters: Vec<Waiter> = (0..plan.shards).map(|_| Waiter::new(1).unwrap()).collect();
         let wakers: Vec<Waker> = waiters.iter().map(Waiter::waker).collect();
-        let limits = Limits { incoming: LIMITS.incoming + LoLnd::names_max(&LIMITS), ..LIMITS };
+        let incoming = Lnds::NETWORKS * LIMITS.incoming;
+        let limits = Limits { incoming: incoming + LoLnd::names_max(&LIMITS), ..LIMITS };
         let shards = std::mem::take(&mut kernel.shards).into_iter().zip(waiters).zip(MeshEnd::mesh(&wakers));
         let mut workers: Vec<Worker> = (0..)
             .zip(shards)
@@ -67,12 +68,11 @@ impl Side {
                     hash_seed: 7,
                 });
                 let memory = Memory::new(shard.id(), limits.memory_descs, limits.incoming);
-                let lnd = Lnds {
-                    network: Some(AnyLnd::Xdp(Box::new(rings.lnd))),
-                    lo: LoLnd::new(NiId(1), LIMITS.incoming, &limits),
-                };
+                let lnd = Lnds::new(LoLnd::new(NiId(1), incoming, &limits), LIMITS.incoming);
                 let steering = Steering::new(*kernel.policies(), plan.shards);
-                Worker::new(shard, lnd, mesh, memory, Clock::start(), waiter, steering).unwrap()
+                let mut worker = Worker::new(shard, lnd, mesh, memory, Clock::start(), waiter, steering);
+                worker.add_port(rings.into_port()).unwrap();
+                worker
             })
             .collect();
         let queues = workers

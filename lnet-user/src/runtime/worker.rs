@@ -17,10 +17,10 @@ use super::clock::Clock;
 use super::mesh::MeshEnd;
 use super::steering::{Steering, SteeringError};
 use crate::lnd::lo::LoLnd;
-use crate::lnd::{AnyLnd, Lnds};
+use crate::lnd::{AnyLnd, Lnds, Watched};
 use crate::memory::{Buffer, Memory, Terms};
 use crate::region::{LeaseError, ReadLease};
-use crate::uring::{Token, WaitError, Waiter, Waker};
+use crate::uring::{WaitError, Waiter, Waker, WatchId};
 
 /// Frames per direction and ring in one turn.
 const FRAME_BUDGET: u32 = 64;
@@ -83,17 +83,18 @@ pub struct Refused {
 /// One shard of a node with its drivers. It does nothing by itself: either the application's thread calls
 /// [`Worker::progress`], or a [`super::ShardThread`] does.
 pub struct Worker {
-    shard: Shard,
-    lnd: Lnds,
+    pub(super) shard: Shard,
+    pub(super) lnd: Lnds,
     mesh: MeshEnd,
-    memory: Memory,
-    clock: Clock,
-    waiter: Waiter,
-    steering: Steering,
-    /// All NIs, that of `lo` included.
-    interfaces: u16,
+    pub(super) memory: Memory,
+    pub(super) clock: Clock,
+    pub(super) waiter: Waiter,
+    pub(super) steering: Steering,
+    /// The NIs that the LNDs have, that of `lo` included.
+    pub(super) nis: Vec<NiId>,
     /// Where the next turn begins to look for messages.
-    first_ni: u16,
+    pub(super) first_ni: usize,
+    pub(super) watches: Vec<(Watched, Vec<WatchId>)>,
     /// Whether the last turn left messages because a device had no room.
     device_full: bool,
     /// Events that were taken, ever.
@@ -114,15 +115,12 @@ impl Worker {
         mesh: MeshEnd,
         memory: Memory,
         clock: Clock,
-        mut waiter: Waiter,
+        waiter: Waiter,
         steering: Steering,
-    ) -> Result<Self, WaitError> {
-        for (index, socket) in lnd.network.iter().flat_map(AnyLnd::watched).enumerate() {
-            waiter.watch(socket, Token(index as u64))?;
-        }
-        Ok(Self {
-            // `lo` is the last NI.
-            interfaces: lnd.lo.ni().0 + 1,
+    ) -> Self {
+        Self {
+            nis: vec![lnd.lo.ni()],
+            watches: Vec::new(),
             shard,
             lnd,
             mesh,
@@ -134,7 +132,7 @@ impl Worker {
             device_full: false,
             taken_events: 0,
             calls: None,
-        })
+        }
     }
 
     /// The number of this shard.
@@ -149,13 +147,18 @@ impl Worker {
         &self.shard
     }
 
-    /// The `xdp` LND, to be read.
+    /// The `xdp` LND, to be read: that over rings, where there are both.
     ///
     /// # Panics
     /// If the node has no interfaces but `lo`.
     #[must_use]
     pub fn lnd(&self) -> &AnyLnd {
-        self.lnd.network.as_ref().expect("a node with an interface has a network LND")
+        self.lnds().next().expect("a node with an interface has a network LND")
+    }
+
+    /// The `xdp` LNDs, to be read: over rings and over sockets, as there are NIs of that kind.
+    pub fn lnds(&self) -> impl Iterator<Item = &AnyLnd> {
+        self.lnd.networks()
     }
 
     /// The `lo` LND, to be read.
@@ -367,8 +370,9 @@ impl Worker {
     fn submit(&mut self, now: Instant) -> bool {
         let mut submitted = 0;
         self.device_full = false;
-        for step in 0..self.interfaces {
-            let ni = NiId((self.first_ni + step) % self.interfaces);
+        let count = self.nis.len();
+        for step in 0..count {
+            let ni = self.nis[(self.first_ni + step) % count];
             while submitted < TRANSMIT_BUDGET {
                 let Some(transmit) = self.shard.poll_transmit(ni) else { break };
                 if let Err(full) = self.lnd.submit(now, transmit, &self.memory) {
@@ -380,7 +384,7 @@ impl Worker {
             }
         }
         // Each NI is first in its turn, so that none uses up the budget for ever.
-        self.first_ni = (self.first_ni + 1) % self.interfaces;
+        self.first_ni = (self.first_ni + 1) % count;
         submitted != 0
     }
 

@@ -3,6 +3,7 @@
 //! A datagram is copied into a buffer that its addressee gives back when it has read it, so that nothing is
 //! allocated. Each pair of shards has a bounded number of them; a datagram beyond these is lost.
 
+use lnet_core::lnd::NiId;
 use lnet_wire::Nid;
 use rtrb::{Consumer, Producer, RingBuffer};
 
@@ -18,8 +19,8 @@ const BUFFERS_BYTES: usize = 4 << 20;
 
 /// A datagram that was handed over. Give it back with [`Exchange::give_back`].
 pub(super) struct Parcel {
-    /// Place of the port that it came to.
-    pub(super) port_index: usize,
+    /// The NI that it came to.
+    pub(super) ni: NiId,
     /// Where it came from.
     pub(super) from: Nid,
     /// The shard that received it.
@@ -85,11 +86,11 @@ impl Exchange {
     }
 
     /// Hands a datagram over to `shard`, another one; false if too many are with it.
-    pub(super) fn hand_over(&mut self, shard: usize, port_index: usize, from: Nid, datagram: &[u8]) -> bool {
+    pub(super) fn hand_over(&mut self, shard: usize, ni: NiId, from: Nid, datagram: &[u8]) -> bool {
         let addressee = self.to[shard].as_mut().expect("a shard hands nothing over to itself");
         let Ok(mut bytes) = addressee.empty.pop() else { return false };
         bytes[..datagram.len()].copy_from_slice(datagram);
-        let parcel = Parcel { port_index, from, sender: self.shard, bytes, length: datagram.len() };
+        let parcel = Parcel { ni, from, sender: self.shard, bytes, length: datagram.len() };
         assert!(addressee.parcels.push(parcel).is_ok(), "there is a place for each buffer");
         addressee.waker.wake();
         true
@@ -128,14 +129,14 @@ mod tests {
         let from = Nid::new_ip(Net::XDP, [10, 0, 0, 1].into()).unwrap();
         for round in 0..3_u8 {
             for number in 0..BUFFERS_MAX {
-                assert!(ends[0].hand_over(2, 1, from, &[round, number as u8]), "{number}");
+                assert!(ends[0].hand_over(2, NiId(1), from, &[round, number as u8]), "{number}");
             }
-            assert!(!ends[0].hand_over(2, 1, from, &[9; 100]), "one more than there are buffers");
-            assert!(ends[1].hand_over(2, 0, from, &[]), "another sender has its own");
+            assert!(!ends[0].hand_over(2, NiId(1), from, &[9; 100]), "one more than there are buffers");
+            assert!(ends[1].hand_over(2, NiId(0), from, &[]), "another sender has its own");
             assert!(!ends[1].has_parcels() && ends[2].has_parcels());
             for number in 0..BUFFERS_MAX {
                 let mut parcel = ends[2].receive().unwrap();
-                assert_eq!((parcel.port_index, parcel.from, parcel.sender), (1, from, 0));
+                assert_eq!((parcel.ni, parcel.from, parcel.sender), (NiId(1), from, 0));
                 assert_eq!(parcel.bytes_mut(), [round, number as u8]);
                 ends[2].give_back(parcel);
             }

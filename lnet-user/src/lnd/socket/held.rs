@@ -1,12 +1,13 @@
 //! Frames that are kept for the transfer protocol until it wants them again, or not at all.
 
+use lnet_core::lnd::NiId;
 use lnet_core::xfer::HoldId;
 use lnet_wire::Nid;
 
 /// A frame that was kept. Give it back with [`Held::give_back`].
 pub(super) struct Kept {
-    /// Place of the port that it came to.
-    pub(super) port_index: usize,
+    /// The NI that it came to.
+    pub(super) ni: NiId,
     /// Where it came from.
     pub(super) from: Nid,
     length: usize,
@@ -31,7 +32,7 @@ impl Held {
     /// Room for `frames` frames of at most `frame_max_bytes`.
     pub(super) fn new(frames: u32, frame_max_bytes: usize) -> Self {
         let place = || Kept {
-            port_index: 0,
+            ni: NiId(0),
             from: Nid::ANY,
             length: 0,
             // Pages that are never touched take no memory.
@@ -41,9 +42,9 @@ impl Held {
     }
 
     /// Keeps a frame.
-    pub(super) fn keep(&mut self, HoldId(id): HoldId, port_index: usize, from: Nid, frame: &[u8]) {
+    pub(super) fn keep(&mut self, HoldId(id): HoldId, ni: NiId, from: Nid, frame: &[u8]) {
         let place = &mut self.places[id as usize];
-        (place.port_index, place.from, place.length) = (port_index, from, frame.len());
+        (place.ni, place.from, place.length) = (ni, from, frame.len());
         place.bytes[..frame.len()].copy_from_slice(frame);
     }
 
@@ -69,15 +70,15 @@ mod tests {
     #[test]
     fn a_number_is_free_while_its_frame_is_read() {
         let mut held = Held::new(2, 10);
-        held.keep(HoldId(0), 1, Nid::ANY, b"first");
-        held.keep(HoldId(1), 2, Nid::ANY, b"second");
+        held.keep(HoldId(0), NiId(1), Nid::ANY, b"first");
+        held.keep(HoldId(1), NiId(2), Nid::ANY, b"second");
         let mut first = held.take(HoldId(0));
-        held.keep(HoldId(0), 3, Nid::ANY, b"third");
-        assert_eq!((first.port_index, &*first.bytes_mut()), (1, &b"first"[..]));
+        held.keep(HoldId(0), NiId(3), Nid::ANY, b"third");
+        assert_eq!((first.ni, &*first.bytes_mut()), (NiId(1), &b"first"[..]));
         held.give_back(first);
-        for (id, port_index, bytes) in [(0, 3, &b"third"[..]), (1, 2, b"second")] {
+        for (id, ni, bytes) in [(0, 3, &b"third"[..]), (1, 2, b"second")] {
             let mut kept = held.take(HoldId(id));
-            assert_eq!((kept.port_index, &*kept.bytes_mut()), (port_index, bytes));
+            assert_eq!((kept.ni, &*kept.bytes_mut()), (NiId(ni), bytes));
             held.give_back(kept);
         }
     }

@@ -1,6 +1,6 @@
 //! The receiving half.
 
-use lnet_core::lnd::Uplink;
+use lnet_core::lnd::{NiId, Uplink};
 use lnet_core::time::Instant;
 use lnet_core::xfer::{Replay, Xfer};
 use lnet_wire::Nid;
@@ -10,7 +10,7 @@ use super::super::counters::{XdpCounters, XdpDrop};
 use super::super::frames::{self, Aside, Further, Owner, Taken};
 use super::exchange::Exchange;
 use super::held::Held;
-use super::{Common, SocketLnd};
+use super::{Common, Port, SocketLnd};
 use crate::memory::Memory;
 
 /// Where a frame came from.
@@ -39,7 +39,7 @@ impl Intake {
         &mut self,
         now: Instant,
         origin: Origin,
-        (port_index, from): (usize, Nid),
+        (ni, from): (NiId, Nid),
         bytes: &mut [u8],
         (up, memory): (&mut impl Uplink, &mut Memory),
     ) {
@@ -58,24 +58,23 @@ impl Intake {
             Err(Aside::Dropped(reason)) => return self.counters.count_drop(reason),
             Err(Aside::Misdirected(shard)) => {
                 self.counters.frames_misdirected += 1;
-                if !self.exchange.hand_over(shard, port_index, from, bytes) {
+                if !self.exchange.hand_over(shard, ni, from, bytes) {
                     self.counters.count_drop(XdpDrop::SiblingBusy);
                 }
                 return;
             }
         };
-        let ni = self.common.ports[port_index].ni;
         let to = (&mut self.xfer, memory, up);
         match frames::take(to, now, (ni, from), &parsed, &*bytes, &mut self.further) {
             Taken::Whole => self.counters.frames_taken += 1,
             Taken::Refused => self.counters.frames_refused += 1,
-            Taken::Hold(hold) => self.held.keep(hold, port_index, from, bytes),
+            Taken::Hold(hold) => self.held.keep(hold, ni, from, bytes),
         }
     }
 }
 
 impl SocketLnd {
-    /// Takes in at most `budget` datagrams of the sockets; how many.
+    /// Takes in at most `budget` datagrams of each socket; how many.
     #[inline]
     pub(super) fn receive(
         &mut self,
@@ -84,19 +83,23 @@ impl SocketLnd {
         up: &mut impl Uplink,
         memory: &mut Memory,
     ) -> u32 {
-        for count in 0..budget {
-            let Some(mut received) = self.endpoint.poll_received() else { return count };
-            let port_index = usize::from(received.socket);
-            let net = self.intake.common.ports[port_index].nid.net();
-            if let Ok(from) = Nid::new_ip(net, received.from) {
-                let bytes = self.endpoint.bytes_mut(&mut received);
-                self.intake.take(now, Origin::Socket, (port_index, from), bytes, (up, memory));
+        let mut count = 0;
+        for place in 0..self.ports.len() {
+            let Port { ni, nid, .. } = self.ports[place].port;
+            for _ in 0..budget {
+                let Some(mut received) = self.ports[place].endpoint.poll_received() else { break };
+                count += 1;
+                let endpoint = &mut self.ports[place].endpoint;
+                if let Ok(from) = Nid::new_ip(nid.net(), received.from) {
+                    let bytes = endpoint.bytes_mut(&mut received);
+                    self.intake.take(now, Origin::Socket, (ni, from), bytes, (up, memory));
+                }
+                endpoint.give_back(received);
+                // What was kept may be what comes next.
+                self.replay(now, up, memory);
             }
-            self.endpoint.give_back(received);
-            // What was kept may be what comes next.
-            self.replay(now, up, memory);
         }
-        budget
+        count
     }
 
     /// Takes in at most `budget` datagrams that siblings have handed over; how many.
@@ -109,8 +112,8 @@ impl SocketLnd {
     ) -> u32 {
         for count in 0..budget {
             let Some(mut parcel) = self.intake.exchange.receive() else { return count };
-            let origin = (parcel.port_index, parcel.from);
-            self.intake.take(now, Origin::Sibling, origin, parcel.bytes_mut(), (up, memory));
+            let origin = (parcel.ni, parcel.from);
+            self.take_copy(now, Origin::Sibling, origin, parcel.bytes_mut(), (up, memory));
             self.intake.exchange.give_back(parcel);
             self.replay(now, up, memory);
         }
@@ -128,12 +131,28 @@ impl SocketLnd {
                 Replay::Forget(_) => self.intake.counters.frames_forgotten += 1,
                 Replay::Again(hold) => {
                     let mut kept = self.intake.held.take(hold);
-                    let origin = (kept.port_index, kept.from);
-                    self.intake.take(now, Origin::Held, origin, kept.bytes_mut(), (up, memory));
+                    let origin = (kept.ni, kept.from);
+                    self.take_copy(now, Origin::Held, origin, kept.bytes_mut(), (up, memory));
                     self.intake.held.give_back(kept);
                 }
             }
         }
         count
+    }
+
+    /// Takes in a copy of a datagram, unless its NI has gone meanwhile.
+    fn take_copy(
+        &mut self,
+        now: Instant,
+        origin: Origin,
+        from: (NiId, Nid),
+        bytes: &mut [u8],
+        to: (&mut impl Uplink, &mut Memory),
+    ) {
+        if self.ports.iter().any(|open| open.port.ni == from.0) {
+            self.intake.take(now, origin, from, bytes, to);
+        } else {
+            self.intake.counters.count_drop(XdpDrop::NotOurs);
+        }
     }
 }

@@ -1,21 +1,23 @@
 //! The LND over sockets of the loopback interface.
 
-use std::net::UdpSocket as Plain;
+use std::net::{IpAddr, SocketAddr, UdpSocket as Plain};
 
 use lnet_core::handle::{Cookie, Kind, MdHandle};
 use lnet_core::limits::Limits;
-use lnet_core::lnd::{Span, Status, TxId};
+use lnet_core::lnd::{NiId, Span, Status, TxId};
 use lnet_core::xfer::{XferLimits, XferTimes};
 use lnet_wire::header::{Body, PAYLOAD_MAX_BYTES, WireHandle};
 use lnet_wire::nid::Net;
+use lnet_wire::packet::{IPV4_BYTES, UDP_BYTES};
 use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, Spread};
-use lnet_wire::{Header, ProcessId};
+use lnet_wire::{Header, Nid, ProcessId};
 
 use super::super::counters::XdpDrop;
 use super::*;
 use crate::memory::{Buffer, Terms};
+use crate::netlink::Neighbours;
 use crate::uring::Waiter;
-use crate::uring::udp::{EndpointConfig, UdpSocket};
+use crate::uring::udp::{Endpoint, EndpointConfig, UdpSocket};
 
 const SHARDS: u32 = 2;
 const PORTAL: u32 = 4;
@@ -81,8 +83,6 @@ impl Node {
         let port = Port { ni: NiId(0), nid, udp_port, interface_index: 1, mtu_bytes: MTU_BYTES };
         assert_eq!(port.datagram_max_bytes(u32::MAX), DATAGRAM_MAX_BYTES);
         let common = Common {
-            neighbours: Neighbours::silent(&[1]),
-            ports: vec![port],
             datagram_max_bytes: DATAGRAM_MAX_BYTES,
             payload_checksum,
             opened: Arc::new(AtomicBool::new(true)),
@@ -93,10 +93,10 @@ impl Node {
                 seed: host.into(),
                 initiator_hash: steer::initiator_hash(&nid),
                 policies,
-                datagram_max_bytes: vec![DATAGRAM_MAX_BYTES],
+                datagram_max_bytes: Vec::new(),
                 receive_bytes: 1 << 20,
                 shard: ShardId(0),
-                nids: vec![nid],
+                nids: Vec::new(),
                 limits,
                 times: XferTimes::DEFAULT,
             },
@@ -105,7 +105,10 @@ impl Node {
             EndpointConfig { receive_buffers: 64, send_buffers: 16, datagram_max_bytes: DATAGRAM_MAX_BYTES };
         let endpoints = [first, second].map(|socket| Endpoint::new(vec![socket], &sizes).unwrap());
         let wakers: Vec<Waker> = (0..SHARDS).map(|_| Waiter::new(1).unwrap().waker()).collect();
-        let shards = SocketLnd::for_shards(&common, endpoints.into(), &wakers).into_iter().map(|lnd| {
+        let neighbours = Neighbours::silent(&[1]);
+        let lnds = SocketLnd::for_shards(&common, &wakers).into_iter().zip(endpoints);
+        let shards = lnds.map(|(mut lnd, endpoint)| {
+            lnd.add_port(ShardPort { port, endpoint, neighbours: Arc::clone(&neighbours) });
             let mut memory = Memory::new(ShardId(0), 1, 1);
             let terms = Terms { comes_home: true, peers_choose: false };
             memory.lend(span(0).md, Buffer::zeroed(BUFFER_BYTES), terms);
@@ -273,14 +276,14 @@ fn a_way_that_is_too_narrow_makes_frames_shorter() {
     pair.put(0, 0, 64);
     pair.run_until_sent(1);
     let to = SocketAddr::new(pair.far.nid.ip().unwrap(), pair.far.udp_port);
-    let endpoint = &mut pair.near.shards[0].lnd.endpoint;
+    let endpoint = &mut pair.near.shards[0].lnd.ports[0].endpoint;
     let mtu_bytes = endpoint.sockets()[0].path_mtu_bytes(to).unwrap() as usize;
     assert!(mtu_bytes > MTU_BYTES, "of the loopback interface");
     // As if the interface had been wider.
     let Shard { lnd, .. } = &mut pair.near.shards[0];
-    lnd.intake.common.ports[0].mtu_bytes = mtu_bytes + 1;
-    lnd.shorten(&crate::uring::udp::Refusal { socket: 0, to, errno: rustix::io::Errno::MSGSIZE });
-    assert_eq!(lnd.intake.common.ports[0].mtu_bytes, mtu_bytes);
+    lnd.ports[0].port.mtu_bytes = mtu_bytes + 1;
+    lnd.shorten(0, &crate::uring::udp::Refusal { socket: 0, to, errno: rustix::io::Errno::MSGSIZE });
+    assert_eq!(lnd.ports[0].port.mtu_bytes, mtu_bytes);
     pair.put(0, 0, 50_000);
     pair.run_until_sent(2);
 }

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use super::super::frames::Source;
 use super::SocketLnd;
+use super::ports::OpenPort;
 use crate::memory::Memory;
 use crate::uring::udp::Refusal;
 
@@ -29,33 +30,33 @@ impl SocketLnd {
             if !self.intake.xfer.has_transmit() {
                 break;
             }
-            if !self.endpoint.has_room() || written_bytes >= FLUSH_BYTES {
+            if !self.has_room() || written_bytes >= FLUSH_BYTES {
                 // What the kernel takes at once is done with.
-                self.flush_endpoint();
+                self.flush_endpoints();
                 written_bytes = 0;
-                if !self.endpoint.has_room() {
+                if !self.has_room() {
                     return;
                 }
             }
             let Some(outgoing) = self.intake.xfer.poll_transmit(now) else { break };
             written_bytes += self.send(&outgoing, memory);
         }
-        self.flush_endpoint();
+        self.flush_endpoints();
     }
 
     /// Writes a frame to be sent; its bytes.
     #[inline]
     fn send(&mut self, outgoing: &Outgoing, memory: &Memory) -> usize {
-        let port_index = usize::from(outgoing.ni.0);
-        let port = &self.intake.common.ports[port_index];
-        let Some(to) = outgoing.destination.ip().map(|address| port.to(address)) else {
+        let open = self.ports.iter_mut().find(|open| open.port.ni == outgoing.ni);
+        let (Some(open), Some(address)) = (open, outgoing.destination.ip()) else {
             self.intake.counters.frames_let_go += 1;
             return 0;
         };
+        let to = open.port.to(address);
         let source =
             Source { xfer: &self.intake.xfer, memory, payload_checksum: self.intake.common.payload_checksum };
         let mut frame_bytes = 0;
-        self.endpoint.send(port_index as u16, to, |out| {
+        open.endpoint.send(0, to, |out| {
             frame_bytes = write_frame(outgoing, &source, out);
             frame_bytes
         });
@@ -65,21 +66,23 @@ impl SocketLnd {
 
     /// Looks at what the kernel has refused: each is a loss, and one says more than that.
     pub(super) fn follow_refusals(&mut self) {
-        while let Some(refusal) = self.endpoint.poll_refusal() {
-            self.intake.counters.frames_sent -= 1;
-            self.intake.counters.frames_let_go += 1;
-            if refusal.errno == Errno::MSGSIZE {
-                self.shorten(&refusal);
+        for place in 0..self.ports.len() {
+            while let Some(refusal) = self.ports[place].endpoint.poll_refusal() {
+                self.intake.counters.frames_sent -= 1;
+                self.intake.counters.frames_let_go += 1;
+                if refusal.errno == Errno::MSGSIZE {
+                    self.shorten(place, &refusal);
+                }
             }
         }
     }
 
     /// Ends the messages of an interface that has been down for too long.
     pub(super) fn follow_downs(&mut self, now: Instant, up: &mut impl Uplink) {
-        for (port, state) in self.intake.common.ports.iter().zip(&mut self.interfaces) {
-            if state.down_since.is_some_and(|since| now - since >= DOWN_PATIENCE) {
+        for OpenPort { port, down_since, .. } in &mut self.ports {
+            if down_since.is_some_and(|since| now - since >= DOWN_PATIENCE) {
                 // And those that come later, at the latest then.
-                state.down_since = Some(now);
+                *down_since = Some(now);
                 self.intake.xfer.fail_interface(now, port.ni, Cause::Device, up);
             }
         }
@@ -87,43 +90,41 @@ impl SocketLnd {
 
     /// When an interface has been down for too long, if there are messages.
     pub(super) fn down_until(&self) -> Option<Instant> {
-        let downs = self.interfaces.iter().filter_map(|state| state.down_since);
+        let downs = self.ports.iter().filter_map(|open| open.down_since);
         let first = downs.min().map(|since| since + DOWN_PATIENCE)?;
         (self.intake.xfer.usage().messages != 0).then_some(first)
     }
 
-    /// A datagram was longer than the way to a peer: no longer ones are sent by this interface until its MTU
+    /// A datagram was longer than the way to a peer: no longer ones are sent by this NI until its interface's MTU
     /// changes.
-    pub(super) fn shorten(&mut self, refusal: &Refusal) {
-        let port_index = usize::from(refusal.socket);
-        let Ok(mtu_bytes) = self.endpoint.sockets()[port_index].path_mtu_bytes(refusal.to) else { return };
-        let common = &mut self.intake.common;
-        let port = &mut common.ports[port_index];
+    pub(super) fn shorten(&mut self, place: usize, refusal: &Refusal) {
+        let OpenPort { port, endpoint, .. } = &mut self.ports[place];
+        let Ok(mtu_bytes) = endpoint.sockets()[0].path_mtu_bytes(refusal.to) else { return };
         if (mtu_bytes as usize) < port.mtu_bytes {
             tracing::info!(mtu_bytes, to = %refusal.to, "the way to a peer is narrower than the interface");
             port.mtu_bytes = mtu_bytes as usize;
-            self.intake.xfer.set_datagram_max(port.ni, port.datagram_max_bytes(common.datagram_max_bytes));
+            let bytes = port.datagram_max_bytes(self.intake.common.datagram_max_bytes);
+            self.intake.xfer.set_datagram_max(port.ni, bytes);
         }
     }
 
     /// Takes in what has changed about the interfaces.
     #[inline]
     pub(super) fn follow_interfaces(&mut self, now: Instant) {
-        let generation = self.intake.common.neighbours.generation();
-        if generation == self.interfaces_generation {
-            return;
-        }
-        self.interfaces_generation = generation;
-        let common = &mut self.intake.common;
-        for (port, state) in common.ports.iter_mut().zip(&mut self.interfaces) {
-            let is_up = common.neighbours.is_up(port.interface_index);
-            state.down_since = if is_up { None } else { state.down_since.or(Some(now)) };
-            let mtu = common.neighbours.mtu_bytes(port.interface_index);
-            if let Some(mtu_bytes) = mtu.filter(|mtu_bytes| *mtu_bytes != state.mtu_bytes) {
-                (state.mtu_bytes, port.mtu_bytes) = (mtu_bytes, mtu_bytes as usize);
-                self.intake
-                    .xfer
-                    .set_datagram_max(port.ni, port.datagram_max_bytes(common.datagram_max_bytes));
+        for open in &mut self.ports {
+            let generation = open.neighbours.generation();
+            if generation == open.generation {
+                continue;
+            }
+            open.generation = generation;
+            let port = &mut open.port;
+            let is_up = open.neighbours.is_up(port.interface_index);
+            open.down_since = if is_up { None } else { open.down_since.or(Some(now)) };
+            let mtu = open.neighbours.mtu_bytes(port.interface_index);
+            if let Some(mtu_bytes) = mtu.filter(|mtu_bytes| *mtu_bytes != open.interface_mtu_bytes) {
+                (open.interface_mtu_bytes, port.mtu_bytes) = (mtu_bytes, mtu_bytes as usize);
+                let bytes = port.datagram_max_bytes(self.intake.common.datagram_max_bytes);
+                self.intake.xfer.set_datagram_max(port.ni, bytes);
             }
         }
     }

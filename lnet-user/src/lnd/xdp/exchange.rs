@@ -14,16 +14,16 @@ use crate::xsk::{FRAGMENTS_MAX, Frame, RxDescriptor};
 enum Parcel {
     /// A frame that its home shard may use again.
     Home(Frame),
-    /// (A part of) a packet that belongs to the addressee; it arrived on this lane's queue.
-    Misdirected { lane_index: u32, descriptor: RxDescriptor },
+    /// (A part of) a packet that belongs to the addressee.
+    Misdirected(RxDescriptor),
 }
 
 /// What has arrived from another shard.
 pub(super) enum Arrival {
     /// A frame that this shard, its home, may use again.
     Home(Frame),
-    /// A packet of this shard's, which another one received on the queue of this lane.
-    Packet { lane_index: usize },
+    /// A packet of this shard's, which another one received.
+    Packet,
 }
 
 /// Places for descriptors that are handed over, from one shard to another.
@@ -44,6 +44,32 @@ struct Addressee {
     waker: Waker,
 }
 
+/// The way home for frames of queues that were closed, which no shard has: from whoever has taken them back from the
+/// kernel.
+pub(crate) struct WaysHome {
+    by_shard: Vec<Addressee>,
+    frames_per_shard: u32,
+}
+
+impl WaysHome {
+    /// Sends frames home.
+    pub(crate) fn send(&mut self, frames: Vec<Frame>) {
+        for frame in frames {
+            let home = frame.chunk_index() / self.frames_per_shard;
+            push(&mut self.by_shard[home as usize].parcels, Parcel::Home(frame));
+        }
+        for shard in &self.by_shard {
+            shard.waker.wake();
+        }
+    }
+}
+
+impl std::fmt::Debug for WaysHome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WaysHome").field("shards", &self.by_shard.len()).finish_non_exhaustive()
+    }
+}
+
 struct Sender {
     parcels: Consumer<Parcel>,
     /// The packet that this sender is about to hand over: its other descriptors may still be on the way.
@@ -59,8 +85,8 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// The ends of all shards; `wakers` are the shards' own.
-    pub(super) fn mesh(sizes: Sizes, wakers: &[Waker]) -> Vec<Self> {
+    /// The ends of all shards, and of whoever closes queues; `wakers` are the shards' own.
+    pub(super) fn mesh(sizes: Sizes, wakers: &[Waker]) -> (Vec<Self>, WaysHome) {
         let shards = wakers.len();
         let mut ends: Vec<Self> =
             (0..shards).map(|_| Self { to: Vec::new(), from: Vec::new(), sizes }).collect();
@@ -76,7 +102,13 @@ impl Exchange {
                 ends[receiver].from.push(Sender { parcels: consumer, packet });
             }
         }
-        ends
+        let way_home = |(end, waker): (&mut Self, &Waker)| {
+            let (producer, consumer) = RingBuffer::new(sizes.frames_per_shard);
+            end.from.push(Sender { parcels: consumer, packet: Vec::new() });
+            Addressee { parcels: producer, waker: waker.clone() }
+        };
+        let by_shard = ends.iter_mut().zip(wakers).map(way_home).collect();
+        (ends, WaysHome { by_shard, frames_per_shard: sizes.frames_per_shard as u32 })
     }
 
     /// Sends a frame home to `shard`.
@@ -92,20 +124,14 @@ impl Exchange {
 
     /// Hands the descriptors of a packet over to `shard`, whose it is, and empties `packet`; leaves it as it
     /// is and returns false when too many wait there already.
-    pub(super) fn hand_over(
-        &mut self,
-        shard: usize,
-        lane_index: usize,
-        packet: &mut Vec<RxDescriptor>,
-    ) -> bool {
+    pub(super) fn hand_over(&mut self, shard: usize, packet: &mut Vec<RxDescriptor>) -> bool {
         let kept_for_home = self.sizes.frames_per_shard;
         let addressee = self.addressee(shard);
         if addressee.parcels.slots() < kept_for_home + packet.len() {
             return false;
         }
         for descriptor in packet.drain(..) {
-            let parcel = Parcel::Misdirected { lane_index: lane_index as u32, descriptor };
-            push(&mut addressee.parcels, parcel);
+            push(&mut addressee.parcels, Parcel::Misdirected(descriptor));
         }
         addressee.waker.wake();
         true
@@ -126,12 +152,12 @@ impl Exchange {
             loop {
                 match sender.parcels.pop().ok()? {
                     Parcel::Home(frame) => return Some(Arrival::Home(frame)),
-                    Parcel::Misdirected { lane_index, descriptor } => {
+                    Parcel::Misdirected(descriptor) => {
                         let complete = !descriptor.more;
                         sender.packet.push(descriptor);
                         if complete {
                             packet.append(&mut sender.packet);
-                            return Some(Arrival::Packet { lane_index: lane_index as usize });
+                            return Some(Arrival::Packet);
                         }
                     }
                 }

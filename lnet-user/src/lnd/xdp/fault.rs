@@ -72,6 +72,11 @@ impl Faults {
         Some(self.lane_index)
     }
 
+    /// Gives up the frame that is late, if one is: its lane may go.
+    pub(super) fn give_up(&mut self) -> Option<impl Iterator<Item = TxDescriptor>> {
+        (!self.late.is_empty()).then(|| self.late.drain(..))
+    }
+
     /// Chunks of the frame that is late.
     #[cfg(all(test, not(loom)))]
     pub(super) fn chunks_count(&self) -> usize {

@@ -1,7 +1,7 @@
 //! The `xdp` LND: LNet messages in UDP datagrams over `AF_XDP` rings.
 //!
 //! Each shard has one [`XdpLnd`]: a socket (a *lane*) on every receive queue of the node's interfaces, and
-//! the fill and completion rings of the queues that it owns. What a frame looks like and which shard it
+//! the fill and completion rings of the queues that it owns; NIs and interfaces come and go (`ports`). What a frame looks like and which shard it
 //! belongs to is `lnet-wire`'s to say ([`lnet_wire::frame`], [`lnet_wire::steer`]).
 //!
 //! What travels in which frame, and again when it is lost, is [`lnet_core::xfer`]'s: the LND turns what that
@@ -18,6 +18,7 @@ mod lane;
 mod parked;
 mod path;
 mod paths;
+mod ports;
 mod receive;
 mod transmit;
 mod write;
@@ -28,7 +29,6 @@ pub(crate) mod tests;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -42,7 +42,7 @@ use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::packet::{ENDPOINT_BYTES, ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES};
 
 use crate::memory::Memory;
-use crate::netlink::{Mac, Neighbours};
+use crate::netlink::Mac;
 use crate::uring::Waker;
 use crate::xsk::{
     CHUNK_BYTES, FRAGMENTS_MAX, Frame, RECEIVE_BYTES, RingSizes, RxDescriptor, Socket, Statistics,
@@ -55,12 +55,15 @@ use fault::Faults;
 use held::Held;
 use parked::Parked;
 use paths::Paths;
+use ports::{Link, OpenPort};
 use receive::Origin;
 
 pub use super::counters::{XdpCounters, XdpDrop};
 pub(crate) use super::frames::DATAGRAM_MIN_BYTES;
+pub(crate) use exchange::WaysHome;
 pub use fault::SendFault;
 pub(crate) use lane::{Lane, OwnedQueue};
+pub(crate) use ports::{Rings, ShardPort};
 
 /// Most frames that one turn takes off one ring.
 const BUDGET_MAX: u32 = 256;
@@ -85,6 +88,11 @@ impl Port {
     /// Bytes of an IP packet of ours before the UDP payload.
     fn headers_bytes(&self) -> usize {
         UDP_BYTES + if self.address.is_ipv4() { IPV4_BYTES } else { IPV6_BYTES }
+    }
+
+    /// The longest frame that it carries, in rings that hold at most `frame_max_bytes`.
+    fn frame_max_bytes(&self, frame_max_bytes: usize) -> usize {
+        ETHERNET_BYTES + self.headers_bytes() + self.datagram_max_bytes(frame_max_bytes) as usize
     }
 
     /// The longest UDP payload that it can carry, in frames of at most `frame_max_bytes`. An IP packet is never
@@ -112,35 +120,21 @@ pub(crate) fn receive_bytes(rings: &RingSizes, shards: u32) -> u32 {
 #[derive(Clone)]
 pub(crate) struct Common {
     pub(crate) umem: Arc<Umem>,
-    pub(crate) neighbours: Arc<Neighbours>,
-    pub(crate) ports: Vec<Port>,
     pub(crate) shards: u32,
     /// Chunks whose home one shard is.
     pub(crate) frames_per_shard: u32,
-    /// Frames of a shard that are kept for sending.
-    pub(crate) transmit_reserve: usize,
+    /// Sizes of the rings of each queue and socket.
+    pub(crate) rings: RingSizes,
     /// Chunks of packets that a shard keeps for the transfer protocol at most.
     pub(crate) held_chunks_max: usize,
     /// Bytes of a frame that the rings can hold.
     pub(crate) frame_max_bytes: usize,
-    /// ACKs and REPLYs of a shard that may wait for a next hop at once, others are refused.
-    pub(crate) parked_responses_max: u32,
     /// Whether payloads that are sent get a checksum.
     pub(crate) payload_checksum: bool,
     /// What goes wrong on purpose.
     pub(crate) send_fault: SendFault,
-    /// The transfer protocol of each shard, but for the shard's number and seed.
+    /// The transfer protocol of each shard, but for the shard's number and seed, and the interfaces.
     pub(crate) xfer: XferConfig,
-}
-
-impl Common {
-    /// Chunks of the longest frame.
-    fn chunks_max(&self) -> usize {
-        let bytes = |port: &Port| {
-            ETHERNET_BYTES + port.headers_bytes() + port.datagram_max_bytes(self.frame_max_bytes) as usize
-        };
-        self.ports.iter().map(bytes).max().unwrap_or(1).div_ceil(CHUNK_BYTES as usize)
-    }
 }
 
 /// The `xdp` LND of one shard.
@@ -159,14 +153,20 @@ pub struct XdpLnd {
     /// while this CPU's cache has them; those that another CPU's kernel wrote to at the front, from where
     /// they are given back to it.
     stock: VecDeque<Frame>,
-    /// By NI: the lane that its frames leave by.
-    transmit_lanes: Vec<usize>,
+    /// The NIs that are open.
+    ports: Vec<OpenPort>,
+    /// By number: the place of an NI among them.
+    by_ni: Vec<Option<usize>>,
+    /// Those that were closed and are to be removed.
+    closed: Vec<OpenPort>,
+    links: Vec<Link>,
+    /// Frames that are kept for sending.
+    transmit_reserve: usize,
     /// Chunks of the longest frame.
     chunks_max: usize,
     /// Whether there was something to send and no room for it.
     wants_room: bool,
     paths: Paths,
-    paths_generation: u64,
     /// Messages whose next hop is being looked up, with the time at which that is given up.
     parked: Parked,
     /// Whether a next hop has changed since the parked messages were tried.
@@ -175,8 +175,6 @@ pub struct XdpLnd {
     parked_full: bool,
     /// When to ask again for next hops, because the question found no room.
     ask_again_at: Option<Instant>,
-    /// By NI: since when its interface is known to be down, and the peer that could not be reached.
-    down_since: Vec<Option<(Instant, IpAddr)>>,
     /// Messages that ended before the transfer protocol had them.
     ended: VecDeque<(TxId, Status)>,
     held: Held,
@@ -194,69 +192,36 @@ pub struct XdpLnd {
 }
 
 impl XdpLnd {
-    /// The LNDs of all shards of a node. `frames` are all frames of the UMEM; `lanes` and `owned` come by
-    /// shard, as do `wakers`.
-    pub(crate) fn for_shards(
-        common: &Common,
-        frames: Vec<Frame>,
-        lanes: Vec<(Vec<Lane>, Vec<OwnedQueue>)>,
-        wakers: &[Waker],
-    ) -> Vec<Self> {
+    /// The LNDs of all shards of a node, without any NI yet, and the way home for frames of queues that are closed.
+    /// `frames` are all frames of the UMEM; `wakers` are the shards' own.
+    pub(crate) fn for_shards(common: &Common, frames: Vec<Frame>, wakers: &[Waker]) -> (Vec<Self>, WaysHome) {
         let per_shard = common.frames_per_shard;
-        let mut stocks: Vec<_> = lanes.iter().map(|_| VecDeque::with_capacity(per_shard as usize)).collect();
+        let mut stocks: Vec<_> = wakers.iter().map(|_| VecDeque::with_capacity(per_shard as usize)).collect();
         for frame in frames {
             stocks[(frame.chunk_index() / per_shard) as usize].push_back(frame);
         }
-        let smallest_fill = lanes.iter().flat_map(|(_, owned)| owned).map(|queue| queue.fill.size()).min();
         let sizes = Sizes {
             frames_per_shard: per_shard as usize,
             // All siblings together keep back at most a quarter of a fill ring.
-            home_wake_count: (smallest_fill.unwrap_or(1) as usize / (4 * stocks.len())).max(1),
+            home_wake_count: (common.rings.fill as usize / (4 * stocks.len())).max(1),
         };
-        let ends = Exchange::mesh(sizes, wakers);
-        lanes
-            .into_iter()
-            .zip(stocks)
-            .zip(ends)
-            .enumerate()
-            .map(|(shard, (((lanes, owned), stock), exchange))| {
-                Self::new(common.clone(), ShardId(shard as u8), lanes, owned, stock, exchange)
-            })
-            .collect()
+        let (ends, ways_home) = Exchange::mesh(sizes, wakers);
+        let lnds = stocks.into_iter().zip(ends).enumerate().map(|(shard, (stock, exchange))| {
+            Self::new(common.clone(), ShardId(shard as u8), stock, exchange)
+        });
+        (lnds.collect(), ways_home)
     }
 
-    fn new(
-        common: Common,
-        shard: ShardId,
-        lanes: Vec<Lane>,
-        owned: Vec<OwnedQueue>,
-        stock: VecDeque<Frame>,
-        exchange: Exchange,
-    ) -> Self {
-        let transmit_lanes = common
-            .ports
-            .iter()
-            .map(|port| {
-                let of_interface =
-                    |lane: &usize| lanes[*lane].interface_index == port.interface_index && lanes[*lane].sends;
-                let own = owned.iter().map(|queue| queue.lane_index).find(of_interface);
-                let any = || {
-                    let all: Vec<usize> = (0..lanes.len()).filter(of_interface).collect();
-                    all[usize::from(shard.0) % all.len()]
-                };
-                own.unwrap_or_else(any)
-            })
-            .collect();
+    fn new(common: Common, shard: ShardId, stock: VecDeque<Frame>, exchange: Exchange) -> Self {
         let limits = common.xfer.limits;
         let seed = common.xfer.seed.wrapping_add(u64::from(shard.0));
-        let mut lnd = Self {
+        Self {
             xfer: Xfer::new(XferConfig { shard, seed, ..common.xfer.clone() }),
             first_chunk: u32::from(shard.0) * common.frames_per_shard,
-            refill_count: owned.iter().map(OwnedQueue::refill_count).min().unwrap_or(1),
-            chunks_max: common.chunks_max(),
+            refill_count: 1,
+            chunks_max: 1,
             wants_room: false,
-            parked: Parked::new(limits.messages, common.parked_responses_max),
-            down_since: vec![None; common.ports.len()],
+            parked: Parked::new(limits.messages),
             ended: VecDeque::with_capacity(limits.messages as usize),
             held: Held::new(limits.held, common.held_chunks_max),
             faults: Faults::new(common.send_fault),
@@ -266,22 +231,23 @@ impl XdpLnd {
             moving: Vec::with_capacity(common.frames_per_shard as usize),
             common,
             shard,
-            lanes,
-            owned,
+            lanes: Vec::new(),
+            owned: Vec::new(),
             exchange,
             stock,
-            transmit_lanes,
+            ports: Vec::new(),
+            by_ni: Vec::new(),
+            closed: Vec::new(),
+            links: Vec::new(),
+            transmit_reserve: 0,
             paths: Paths::new(),
-            paths_generation: 0,
             retry_parked: false,
             parked_full: false,
             ask_again_at: None,
             replay_due: false,
             was_idle: true,
             counters: XdpCounters::default(),
-        };
-        lnd.refill(true);
-        lnd
+        }
     }
 
     /// What was counted.
@@ -310,11 +276,6 @@ impl XdpLnd {
         self.lanes.iter().filter_map(Lane::socket).map(Socket::statistics).collect()
     }
 
-    /// Sockets to watch while the shard sleeps.
-    pub(crate) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.lanes.iter().filter_map(Lane::socket).map(AsFd::as_fd)
-    }
-
     /// Whether frames are with a device whose completion is waited for, which wakes nobody: those that make
     /// room for a frame to be sent, and those of siblings on queues that this shard owns.
     pub(crate) fn awaits_completions(&self) -> bool {
@@ -330,8 +291,7 @@ impl XdpLnd {
             || self.replay_due
             || (self.xfer.has_transmit() && !self.wants_room)
             || self.lanes.iter().any(Lane::is_unflushed)
-            || (!self.parked.is_empty()
-                && (self.retry_parked || self.common.neighbours.generation() != self.paths_generation))
+            || (!self.parked.is_empty() && (self.retry_parked || self.links_have_changed()))
     }
 
     /// A frame that was received into, and that nobody uses any more, goes home.
@@ -349,9 +309,7 @@ impl XdpLnd {
         for taken in 0..budget {
             match self.exchange.receive(&mut self.packet) {
                 Some(Arrival::Home(frame)) => self.settle(frame),
-                Some(Arrival::Packet { lane_index }) => {
-                    self.receive_packet(now, Origin::Sibling { lane_index }, up, memory);
-                }
+                Some(Arrival::Packet) => self.receive_packet(now, Origin::Sibling, up, memory),
                 None => return taken,
             }
         }
@@ -362,7 +320,7 @@ impl XdpLnd {
     /// a time: in a busy turn only once so many are waiting, in an idle one where so many are missing.
     #[inline]
     fn refill(&mut self, idle: bool) {
-        let spare = self.stock.len().saturating_sub(self.common.transmit_reserve);
+        let spare = self.stock.len().saturating_sub(self.transmit_reserve);
         if spare != 0 && (idle || spare >= self.refill_count as usize) {
             self.fill_rings();
         }
@@ -370,7 +328,7 @@ impl XdpLnd {
 
     fn fill_rings(&mut self) {
         for queue in &mut self.owned {
-            let spare = self.stock.len().saturating_sub(self.common.transmit_reserve);
+            let spare = self.stock.len().saturating_sub(self.transmit_reserve);
             let room = queue.fill.free_slots();
             if spare == 0 || room < queue.refill_count() {
                 continue;

@@ -17,8 +17,12 @@ pub(super) struct Parked {
 }
 
 impl Parked {
-    pub(super) fn new(messages: u32, responses_max: u32) -> Self {
-        Self { messages: VecDeque::with_capacity(messages as usize), responses: 0, responses_max }
+    pub(super) fn new(messages: u32) -> Self {
+        Self { messages: VecDeque::with_capacity(messages as usize), responses: 0, responses_max: 0 }
+    }
+
+    pub(super) fn set_responses_max(&mut self, responses_max: u32) {
+        self.responses_max = responses_max;
     }
 
     pub(super) fn is_empty(&self) -> bool {

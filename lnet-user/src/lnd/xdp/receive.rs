@@ -9,6 +9,7 @@ use lnet_wire::Nid;
 use lnet_wire::packet::{self, IPV4_BYTES, IPV6_BYTES, Packet, UDP_BYTES};
 
 use super::super::frames::{self, Aside, Datagram, Owner, Parsed, Taken};
+use super::ports::OpenPort;
 use super::{Port, XdpDrop, XdpLnd};
 use crate::memory::Memory;
 use crate::xsk::{RxDescriptor, Umem};
@@ -37,9 +38,9 @@ impl Packet for Received<'_> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Origin {
     /// A ring of this shard's.
-    Ring { lane_index: usize },
-    /// A sibling shard received it on this lane.
-    Sibling { lane_index: usize },
+    Ring,
+    /// A sibling shard received it.
+    Sibling,
     /// It was kept.
     Held,
 }
@@ -106,7 +107,7 @@ impl XdpLnd {
             let more = descriptor.more;
             self.packet.push(descriptor);
             if !more {
-                self.receive_packet(now, Origin::Ring { lane_index }, up, memory);
+                self.receive_packet(now, Origin::Ring, up, memory);
                 // What was kept may be what comes next.
                 if !self.held.is_empty() {
                     self.replay(now, up, memory);
@@ -129,16 +130,13 @@ impl XdpLnd {
         memory: &mut Memory,
     ) {
         let mut packet = std::mem::take(&mut self.packet);
-        self.counters.frames_received += u64::from(matches!(origin, Origin::Ring { .. }));
+        self.counters.frames_received += u64::from(origin == Origin::Ring);
         match self.examine(&mut packet) {
             Ok(parsed) => self.take_frame(now, parsed, &mut packet, up, memory),
             Err(Aside::Dropped(reason)) => self.counters.count_drop(reason),
             Err(Aside::Misdirected(shard)) => {
-                let (Origin::Ring { lane_index } | Origin::Sibling { lane_index }) = origin else {
-                    unreachable!("a packet that was kept is this shard's")
-                };
                 self.counters.frames_misdirected += 1;
-                if !self.exchange.hand_over(shard, lane_index, &mut packet) {
+                if !self.exchange.hand_over(shard, &mut packet) {
                     self.counters.count_drop(XdpDrop::SiblingBusy);
                 }
             }
@@ -205,8 +203,8 @@ impl XdpLnd {
         let head = &mut chunk[*offset as usize..*offset as usize + *first as usize];
         let received = Received { head, length };
         let Ok(located) = packet::locate(&received) else { return Err(not_ours) };
-        let ours = |port: &&Port| port.endpoint == located.destination;
-        let Some(port) = self.common.ports.iter().find(ours) else { return Err(not_ours) };
+        let ours = |open: &&OpenPort| open.port.endpoint == located.destination;
+        let Some(OpenPort { port, .. }) = self.ports.iter().find(ours) else { return Err(not_ours) };
         // An interface in promiscuous mode, or a flooding switch, brings what is meant for others.
         if received.head[..port.mac.len()] != port.mac {
             return Err(not_ours);

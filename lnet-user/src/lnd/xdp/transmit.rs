@@ -9,12 +9,13 @@ use lnet_core::xfer::Outgoing;
 use lnet_wire::Nid;
 
 use super::super::frames::Source;
-use super::XdpLnd;
 use super::fault::Fate;
 use super::lane::Followed;
 use super::path::{End, LANE_PORT_BASE, Path};
 use super::paths::PathId;
+use super::ports::OpenPort;
 use super::write::write_frame;
+use super::{CHUNK_BYTES, XdpLnd};
 use crate::memory::Memory;
 use crate::netlink::{Resolution, Unreachable};
 
@@ -52,8 +53,8 @@ impl XdpLnd {
     /// Hands a message whose next hop is known to the transfer protocol.
     #[inline]
     fn transfer(&mut self, now: Instant, transmit: Transmit) -> Result<(), Full<Transmit>> {
-        let lane_index = self.transmit_lanes[usize::from(transmit.ni.0)];
-        if self.lanes[lane_index].is_given_up() {
+        let given_up = |place: usize| self.lanes[self.ports[place].lane_index].is_given_up();
+        if self.place_of(transmit.ni).is_none_or(given_up) {
             self.refuse(&transmit, Cause::Device);
             return Ok(());
         }
@@ -98,25 +99,33 @@ impl XdpLnd {
     /// Forgets all paths when a next hop or an interface has changed; what is parked is tried again then.
     #[inline]
     fn refresh_paths(&mut self) {
-        let generation = self.common.neighbours.generation();
-        if generation != self.paths_generation {
-            self.paths_generation = generation;
+        if self.links_have_changed() {
+            // Before anything is looked up.
+            self.links.iter_mut().for_each(|link| link.generation = link.neighbours.generation());
             self.paths.clear();
             self.retry_parked = true;
             self.follow_mtus();
         }
     }
 
+    /// Whether a next hop or an interface has changed since paths were last forgotten.
+    #[inline]
+    pub(super) fn links_have_changed(&self) -> bool {
+        self.links.iter().any(|link| link.generation != link.neighbours.generation())
+    }
+
     /// Tells the transfer protocol how long datagrams may be now.
-    fn follow_mtus(&mut self) {
-        for port in &mut self.common.ports {
-            let mtu = self.common.neighbours.mtu_bytes(port.interface_index);
+    pub(super) fn follow_mtus(&mut self) {
+        let frame_max_bytes = self.common.frame_max_bytes;
+        for OpenPort { port, link_index, .. } in &mut self.ports {
+            let mtu = self.links[*link_index].neighbours.mtu_bytes(port.interface_index);
             if let Some(mtu_bytes) = mtu.filter(|bytes| *bytes as usize != port.mtu_bytes) {
                 port.mtu_bytes = mtu_bytes as usize;
-                self.xfer.set_datagram_max(port.ni, port.datagram_max_bytes(self.common.frame_max_bytes));
+                self.xfer.set_datagram_max(port.ni, port.datagram_max_bytes(frame_max_bytes));
             }
         }
-        self.chunks_max = self.common.chunks_max();
+        let frames_bytes = self.ports.iter().map(|open| open.port.frame_max_bytes(frame_max_bytes));
+        self.chunks_max = frames_bytes.max().unwrap_or(1).div_ceil(CHUNK_BYTES as usize);
     }
 
     /// The way to a peer, if its next hop is known.
@@ -127,27 +136,27 @@ impl XdpLnd {
     }
 
     fn make_path(&mut self, now: Instant, ni: NiId, nid: Nid) -> Hop {
-        let index = usize::from(ni.0);
-        let port = &self.common.ports[index];
-        let Some(address) = nid.ip() else { return Hop::Unreachable };
-        let resolution = self.common.neighbours.lookup(port.interface_index, address);
+        let (Some(place), Some(address)) = (self.place_of(ni), nid.ip()) else { return Hop::Unreachable };
+        let OpenPort { port, link_index, lane_index, down_since, .. } = &mut self.ports[place];
+        let neighbours = &self.links[*link_index].neighbours;
+        let resolution = neighbours.lookup(port.interface_index, address);
         let down = resolution == INTERFACE_DOWN;
-        self.down_since[index] = down.then(|| self.down_since[index].unwrap_or((now, address)));
+        *down_since = down.then(|| down_since.unwrap_or((now, address)));
         let mac = match resolution {
             Resolution::Mac(mac) => mac,
             // Ask again all the same: the way may be back by the next message.
             Resolution::Unreachable(_) => {
-                self.common.neighbours.request(port.interface_index, address);
+                neighbours.request(port.interface_index, address);
                 return Hop::Unreachable;
             }
             Resolution::Unknown => {
-                if !self.common.neighbours.request(port.interface_index, address) {
+                if !neighbours.request(port.interface_index, address) {
                     self.ask_again_at = Some(now + ASK_INTERVAL);
                 }
                 return Hop::Unknown;
             }
         };
-        let lane = &self.lanes[self.transmit_lanes[index]];
+        let lane = &self.lanes[*lane_index];
         let local = End { mac: port.mac, address: port.address, port: LANE_PORT_BASE + lane.queue as u16 };
         let Some(path) = Path::new(&local, &End { mac, address, port: port.udp_port }) else {
             return Hop::Unreachable;
@@ -183,18 +192,21 @@ impl XdpLnd {
         let chunks = self.chunks_max;
         let lanes = &mut self.lanes;
         self.stock.len() >= chunks
-            && self.transmit_lanes.iter().all(|lane| lanes[*lane].refuses() || lanes[*lane].has_room(chunks))
+            && self.ports.iter().all(|OpenPort { lane_index, .. }| {
+                let lane = &mut lanes[*lane_index];
+                lane.refuses() || lane.has_room(chunks)
+            })
     }
 
     /// Writes a frame and pushes it on its lane, which has room; lets it go where it cannot be sent.
     fn send(&mut self, now: Instant, outgoing: &Outgoing, memory: &Memory) {
-        let lane_index = self.transmit_lanes[usize::from(outgoing.ni.0)];
-        let path = match self.find_path(now, outgoing.ni, outgoing.destination) {
-            Hop::Known(path) if !self.lanes[lane_index].refuses() => path,
-            _ => {
-                self.counters.frames_let_go += 1;
-                return;
-            }
+        let lane_index = self.place_of(outgoing.ni).map(|place| self.ports[place].lane_index);
+        let lane_index = lane_index.filter(|lane| !self.lanes[*lane].refuses());
+        let (Some(lane_index), Hop::Known(path)) =
+            (lane_index, self.find_path(now, outgoing.ni, outgoing.destination))
+        else {
+            self.counters.frames_let_go += 1;
+            return;
         };
         match self.faults.next() {
             Fate::Sent => self.write(outgoing, path, memory),
@@ -254,7 +266,7 @@ impl XdpLnd {
     /// Has the kernel send what was pushed. The owner of a queue is woken to take completions off it only when
     /// they are wanted: to be able to go on.
     pub(super) fn flush_lanes(&mut self) {
-        let short = self.stock.len() < self.common.transmit_reserve / 2;
+        let short = self.stock.len() < self.transmit_reserve / 2;
         for lane in &mut self.lanes {
             if lane.flush()
                 && (short || lane.is_unflushed())
@@ -279,18 +291,18 @@ impl XdpLnd {
                 }
                 Followed::GivenUp => {}
             }
-            for port in &self.common.ports {
-                if self.transmit_lanes[usize::from(port.ni.0)] == lane_index {
+            for OpenPort { port, lane_index: its_lane, .. } in &self.ports {
+                if *its_lane == lane_index {
                     self.xfer.fail_interface(now, port.ni, Cause::Device, up);
                 }
             }
         }
-        for (port, down_since) in self.common.ports.iter().zip(&mut self.down_since) {
+        for OpenPort { port, link_index, down_since, .. } in &mut self.ports {
             let Some((_, address)) = down_since.take_if(|(since, _)| now - *since >= DOWN_PATIENCE) else {
                 continue;
             };
             // It may be up again with nothing sent since.
-            if self.common.neighbours.lookup(port.interface_index, address) == INTERFACE_DOWN {
+            if self.links[*link_index].neighbours.lookup(port.interface_index, address) == INTERFACE_DOWN {
                 self.xfer.fail_interface(now, port.ni, Cause::Device, up);
             }
         }
@@ -298,7 +310,8 @@ impl XdpLnd {
 
     /// When an interface has been down for too long.
     pub(super) fn down_until(&self) -> Option<Instant> {
-        self.down_since.iter().flatten().map(|(since, _)| *since + DOWN_PATIENCE).min()
+        let downs = self.ports.iter().filter_map(|open| open.down_since);
+        downs.map(|(since, _)| since + DOWN_PATIENCE).min()
     }
 
     /// Takes frames whose sending is complete from the owned queues.

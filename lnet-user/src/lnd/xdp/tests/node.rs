@@ -16,7 +16,10 @@ use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, Spread, Tables};
 use lnet_wire::{Header, Nid, ProcessId};
 
 use super::super::lane::Device;
-use super::super::{Common, Lane, OwnedQueue, Port, SendFault, XdpLnd, frame_max_bytes, receive_bytes};
+use super::super::{
+    Common, Lane, OwnedQueue, Port, Rings, SendFault, ShardPort, WaysHome, XdpLnd, frame_max_bytes,
+    receive_bytes,
+};
 use crate::memory::{Buffer, Memory, Terms};
 use crate::netlink::{Neighbours, Resolution};
 use crate::uring::{Waiter, Waker};
@@ -159,6 +162,13 @@ impl Shard {
         self.lnd.poll_timeout()
     }
 
+    /// The shard's part of the node's only NI, with its LND.
+    pub(crate) fn into_port(mut self) -> crate::lnd::ShardPort {
+        self.lnd.close_port(NOW, NiId(0), &mut self.up, &self.memory);
+        let part = crate::lnd::Part::Rings(self.lnd.remove_port(NiId(0)));
+        crate::lnd::ShardPort { lnd: Some(crate::lnd::AnyLnd::Xdp(Box::new(self.lnd))), part }
+    }
+
     pub(crate) fn buffer(&mut self) -> &mut [u8] {
         self.memory.bytes_mut(&span(BUFFER_BYTES as u32))
     }
@@ -192,6 +202,7 @@ pub(crate) struct Node {
     pub(crate) umem: Arc<Umem>,
     pub(crate) neighbours: Arc<Neighbours>,
     pub(crate) shards: Vec<Shard>,
+    pub(crate) ways_home: WaysHome,
     policies: [PolicyWord; PORTALS],
     queues: Vec<KernelQueue>,
 }
@@ -231,37 +242,38 @@ impl Node {
             seed: plan.host.into(),
             initiator_hash: steer::initiator_hash(&plan.nid()),
             policies,
-            datagram_max_bytes: vec![port.datagram_max_bytes(frame_max_bytes)],
+            datagram_max_bytes: Vec::new(),
             receive_bytes: receive_bytes(&plan.rings, plan.shards),
             shard: ShardId(0),
-            nids: vec![plan.nid()],
+            nids: Vec::new(),
             limits,
             times: XferTimes::DEFAULT,
         };
         let common = Common {
             umem: Arc::clone(&umem),
-            neighbours: Arc::clone(&neighbours),
-            ports: vec![port],
             shards: plan.shards,
             frames_per_shard,
-            transmit_reserve: plan.rings.tx as usize,
+            rings: plan.rings,
             held_chunks_max: held_chunks_max as usize,
             frame_max_bytes,
-            parked_responses_max: 4,
             payload_checksum: plan.payload_checksum,
             send_fault: plan.send_fault,
             xfer,
         };
         let (lanes, queues) = wire_up(&plan, &umem);
         let wakers: Vec<Waker> = (0..plan.shards).map(|_| Waiter::new(1).unwrap().waker()).collect();
-        let shards = XdpLnd::for_shards(&common, frames, lanes, &wakers).into_iter().map(|lnd| {
+        let (lnds, ways_home) = XdpLnd::for_shards(&common, frames, &wakers);
+        let shards = lnds.into_iter().zip(lanes).map(|(mut lnd, (lanes, owned))| {
+            let neighbours = Arc::clone(&neighbours);
+            let rings = Some(Rings { interface_index: INTERFACE, neighbours, lanes, owned });
+            lnd.add_port(ShardPort { port, parked_responses_max: 4, rings });
             let mut memory = Memory::new(ShardId(0), 1, 1);
             let terms = Terms { comes_home: true, peers_choose: false };
             memory.lend(span(0).md, Buffer::zeroed(BUFFER_BYTES), terms);
             Shard { lnd, up: Recorder::default(), memory }
         });
         let shards = shards.collect();
-        Self { plan, umem, neighbours, shards, policies, queues }
+        Self { plan, umem, neighbours, shards, ways_home, policies, queues }
     }
 
     /// Two nodes that know the way to each other.

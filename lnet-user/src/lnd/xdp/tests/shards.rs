@@ -78,26 +78,25 @@ fn a_frame_received_on_a_siblings_queue_goes_home() {
 fn packets_of_two_senders_are_not_mixed_up_while_their_parts_arrive() {
     let (_umem, mut frames) = Umem::plain(8).unwrap();
     let wakers: Vec<Waker> = (0..3).map(|_| Waiter::new(1).unwrap().waker()).collect();
-    let mut ends = Exchange::mesh(Sizes { frames_per_shard: 4, home_wake_count: 1 }, &wakers);
+    let (mut ends, _ways_home) = Exchange::mesh(Sizes { frames_per_shard: 4, home_wake_count: 1 }, &wakers);
     let mut part = |mark: u32, more: bool| {
         let frame = frames.pop().unwrap();
         vec![RxDescriptor { frame, offset: 0, length: mark, more }]
     };
     let mut packet = Vec::new();
-    assert!(ends[1].hand_over(0, 5, &mut part(10, true)));
+    assert!(ends[1].hand_over(0, &mut part(10, true)));
     assert!(ends[0].receive(&mut packet).is_none(), "half a packet");
-    assert!(ends[2].hand_over(0, 6, &mut part(20, true)));
-    assert!(ends[1].hand_over(0, 5, &mut part(11, true)));
+    assert!(ends[2].hand_over(0, &mut part(20, true)));
+    assert!(ends[1].hand_over(0, &mut part(11, true)));
     assert!(ends[0].receive(&mut packet).is_none(), "halves of two");
-    assert!(ends[2].hand_over(0, 6, &mut part(21, false)));
+    assert!(ends[2].hand_over(0, &mut part(21, false)));
     let mut lengths = |packet: &mut Vec<RxDescriptor>| {
-        let Some(Arrival::Packet { lane_index }) = ends[0].receive(packet) else { panic!("no packet") };
-        let lengths: Vec<u32> = packet.drain(..).map(|part| part.length).collect();
-        (lane_index, lengths)
+        let Some(Arrival::Packet) = ends[0].receive(packet) else { panic!("no packet") };
+        packet.drain(..).map(|part| part.length).collect::<Vec<u32>>()
     };
-    assert_eq!(lengths(&mut packet), (6, vec![20, 21]));
-    assert!(ends[1].hand_over(0, 5, &mut part(12, false)));
-    let Some(Arrival::Packet { lane_index: 5 }) = ends[0].receive(&mut packet) else { panic!("no packet") };
+    assert_eq!(lengths(&mut packet), [20, 21]);
+    assert!(ends[1].hand_over(0, &mut part(12, false)));
+    let Some(Arrival::Packet) = ends[0].receive(&mut packet) else { panic!("no packet") };
     assert_eq!(packet.iter().map(|part| part.length).collect::<Vec<_>>(), [10, 11, 12]);
     assert!(!ends[0].has_parcels());
 }
@@ -108,12 +107,12 @@ fn packets_of_two_senders_are_not_mixed_up_while_their_parts_arrive() {
 fn packets_for_a_busy_sibling_are_refused_and_leave_room_for_frames() {
     let (_umem, mut frames) = Umem::plain(2048).unwrap();
     let wakers: Vec<Waker> = (0..2).map(|_| Waiter::new(1).unwrap().waker()).collect();
-    let mut ends = Exchange::mesh(Sizes { frames_per_shard: 8, home_wake_count: 1 }, &wakers);
+    let (mut ends, _ways_home) = Exchange::mesh(Sizes { frames_per_shard: 8, home_wake_count: 1 }, &wakers);
     let mut given = 0;
     loop {
         let mut packet =
             vec![RxDescriptor { frame: frames.pop().unwrap(), offset: 0, length: 1, more: false }];
-        if !ends[1].hand_over(0, 0, &mut packet) {
+        if !ends[1].hand_over(0, &mut packet) {
             assert_eq!(packet.len(), 1, "a refused packet stays whole");
             break;
         }

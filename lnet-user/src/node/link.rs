@@ -1,0 +1,39 @@
+//! Interfaces of NIs that come up, go down and vanish.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::NodeError;
+use crate::netlink::{Interface, Neighbours};
+use crate::uring::Waker;
+
+/// Follows an interface: the shards are woken when something changes about it or a way by it, and the log says when
+/// it comes and goes. `resolves`: whether it is to be asked for next hops.
+pub(super) fn follow(
+    interface: &Interface,
+    resolves: bool,
+    wakers: &[Waker],
+) -> Result<Arc<Neighbours>, NodeError> {
+    let indices = [interface.index];
+    let neighbours =
+        if resolves { Neighbours::start(&indices) } else { Neighbours::follow_interfaces(&indices) }?;
+    let wakers = wakers.to_vec();
+    let (name, index, was_up) = (interface.name.clone(), interface.index, AtomicBool::new(interface.up));
+    // It is called by what it looks at.
+    let followed = Arc::downgrade(&neighbours);
+    neighbours.subscribe(Box::new(move || {
+        for waker in &wakers {
+            waker.wake();
+        }
+        let Some(followed) = followed.upgrade() else { return };
+        let is_up = followed.is_up(index);
+        if was_up.swap(is_up, Ordering::Relaxed) != is_up {
+            if is_up {
+                tracing::info!(interface = name, "the interface is up: its NIs carry messages");
+            } else {
+                tracing::warn!(interface = name, "the interface is down or gone: its NIs carry nothing");
+            }
+        }
+    }));
+    Ok(neighbours)
+}

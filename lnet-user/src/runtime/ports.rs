@@ -1,0 +1,129 @@
+//! NIs of a shard that come and go, and snapshots of the topology that it takes.
+//!
+//! An NI that goes: a snapshot says that it is leaving, then that it is closed; then its LND ends what it still has,
+//! and once the shard is quiet about it it can be removed.
+
+use std::sync::Arc;
+
+use lnet_core::lnd::NiId;
+use lnet_core::shard::Confirmation;
+use lnet_core::topology::{NiStatus, Topology};
+use thiserror::Error;
+
+use super::Steering;
+use super::worker::Worker;
+use crate::lnd::ShardPort;
+use crate::uring::{Token, WaitError};
+
+/// A shard cannot have an NI; nothing has changed.
+#[derive(Debug, Error)]
+#[error("{error}")]
+pub struct PortRefused {
+    /// Why.
+    #[source]
+    pub error: WaitError,
+    /// What was to be added.
+    pub port: Box<ShardPort>,
+}
+
+impl Worker {
+    /// Takes part in an NI from now on: frames that have come meanwhile are taken in with the next turn. Messages
+    /// leave by it once the shard's topology has it ([`Worker::update`]).
+    ///
+    /// # Errors
+    /// [`PortRefused`] when the process has no descriptors left, or the shard watches as many as it can.
+    ///
+    /// # Panics
+    /// If the shard has an NI of this number.
+    pub fn add_port(&mut self, port: ShardPort) -> Result<(), PortRefused> {
+        let ni = port.ni();
+        assert!(!self.nis.contains(&ni), "the shard has an NI {}", ni.0);
+        let mut ids = Vec::new();
+        let mut outcome = Ok(());
+        let watched = port.watched().map(|(watched, fds)| {
+            outcome = fds.into_iter().try_for_each(|fd| {
+                ids.push(self.waiter.watch(fd, Token(ni.0.into()))?);
+                Ok(())
+            });
+            watched
+        });
+        if let Err(error) = outcome {
+            self.unwatch(&ids);
+            return Err(PortRefused { error, port: Box::new(port) });
+        }
+        self.watches.extend(watched.map(|watched| (watched, ids)));
+        self.lnd.add_port(port);
+        self.nis.push(ni);
+        Ok(())
+    }
+
+    /// Gives up an NI. What its LND still has of it goes by another NI to the same peer, or ends; see
+    /// [`Worker::is_quiet`] for when there is nothing left. Call it on the thread that waits in this worker, if one
+    /// does.
+    ///
+    /// # Panics
+    /// If the shard has no NI of this number.
+    pub fn remove_port(&mut self, ni: NiId) -> ShardPort {
+        self.close_port(ni);
+        let port = self.lnd.remove_port(ni);
+        self.nis.retain(|other| *other != ni);
+        self.first_ni = 0;
+        if let Some((watched, _)) = port.watched()
+            && let Some(place) = self.watches.iter().position(|(other, _)| *other == watched)
+        {
+            let (_, ids) = self.watches.swap_remove(place);
+            self.unwatch(&ids);
+        }
+        port
+    }
+
+    fn unwatch(&mut self, ids: &[crate::uring::WatchId]) {
+        for id in ids {
+            if let Err(error) = self.waiter.unwatch(id) {
+                tracing::error!(%error, "a descriptor stays open that is not needed any more");
+            }
+        }
+    }
+
+    fn close_port(&mut self, ni: NiId) {
+        let now = self.clock.now();
+        self.lnd.close_port(now, ni, &mut self.shard, &self.memory);
+    }
+
+    /// The NIs that the shard takes part in, that of `lo` among them.
+    #[must_use]
+    pub fn nis(&self) -> &[NiId] {
+        &self.nis
+    }
+
+    /// Whether nothing of this shard is about an NI ([`lnet_core::shard::Shard::is_quiet`]).
+    #[must_use]
+    pub fn is_quiet(&self, ni: NiId) -> bool {
+        self.shard.is_quiet(ni)
+    }
+
+    /// What the shard says of the snapshot that it has.
+    #[must_use]
+    pub fn confirmation(&self) -> Confirmation {
+        self.shard.confirmation()
+    }
+
+    /// Takes a newer snapshot of the topology ([`lnet_core::shard::Shard::update`]). NIs that are closed in it are
+    /// ended by their LND, and its policies hold from now on; the LND has all NIs that are up in it.
+    ///
+    /// # Panics
+    /// As [`lnet_core::shard::Shard::update`].
+    pub fn update(&mut self, topology: Arc<Topology>) {
+        self.shard.update(self.clock.now(), topology);
+        let topology = Arc::clone(self.shard.topology());
+        for (ni, local) in topology.local_nis() {
+            if local.status == NiStatus::Closed && ni != self.lnd.lo.ni() {
+                self.close_port(ni);
+            }
+        }
+        if let Some(steering) = topology.steering() {
+            self.lnd.set_policies(&steering.policies);
+            self.steering = Steering::new(steering.policies, steering.shard_count.into());
+        }
+    }
+}
