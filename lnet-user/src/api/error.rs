@@ -10,6 +10,7 @@ use crate::bpf::BpfError;
 use crate::memory::Buffer;
 use crate::node::NodeError;
 use crate::runtime::LendError;
+use crate::uring::WaitError;
 
 /// What goes wrong at once. What goes wrong later comes as the status of an event.
 #[derive(Debug, Error)]
@@ -51,6 +52,12 @@ pub enum LnetError {
     /// An event queue is not made.
     #[error("{0}: see Limits")]
     Queue(#[from] EqError),
+    /// A shard cannot watch one more NI.
+    #[error(transparent)]
+    Watch(WaitError),
+    /// The policy of a portal cannot change now.
+    #[error("portal {0} has entries, or messages that wait for one: unlink its entries first")]
+    PortalInUse(u8),
     /// A portal cannot be changed.
     #[error(transparent)]
     Portal(#[from] EntryError),

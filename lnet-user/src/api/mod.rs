@@ -40,18 +40,22 @@
 mod calls;
 mod descriptor;
 mod error;
+mod ports;
 mod queue;
 mod service;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use lnet_core::handle::ShardId;
 use lnet_core::md::MdSpec;
 use lnet_core::portal::EntrySpec;
 use lnet_core::shard::Usage;
 use lnet_core::stats::Counters;
+use lnet_core::topology::Topology;
 use lnet_wire::Nid;
+use lnet_wire::steer::{PORTALS, PolicyWord};
 
 use crate::memory::Buffer;
 use crate::node::{Node, NodeConfig, XdpFrames};
@@ -89,8 +93,11 @@ struct Inner {
     // Before the node: no frame is steered to a shard that is not there.
     node: Mutex<Node>,
     shards: Vec<ShardEnd>,
-    nid: Nid,
-    steering: Steering,
+    nid: Mutex<Nid>,
+    /// The snapshot that was published last.
+    topology: ArcSwap<Topology>,
+    /// Whoever changes NIs or policies has it.
+    changing: Mutex<()>,
 }
 
 struct ShardEnd {
@@ -107,7 +114,7 @@ pub struct Lnet {
 
 impl std::fmt::Debug for Lnet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lnet").field("nid", &self.inner.nid).finish_non_exhaustive()
+        f.debug_struct("Lnet").field("nid", &self.nid()).finish_non_exhaustive()
     }
 }
 
@@ -127,13 +134,21 @@ impl Lnet {
     /// As [`Lnet::start`].
     pub fn start_on(config: &NodeConfig, threads: &Threads) -> Result<Self, LnetError> {
         let (node, workers) = Node::start(config)?;
+        let topology =
+            workers.first().map(|worker| Arc::clone(worker.shard().topology())).unwrap_or_default();
         let shards = workers.into_iter().map(|worker| {
             let cpu = threads.cpus.get(usize::from(worker.shard_id().0)).copied();
             ShardEnd::spawn(worker, cpu, threads.idle)
         });
         let shards = shards.collect::<Result<_, _>>()?;
-        let (nid, steering) = (node.nid(), *node.steering());
-        Ok(Self { inner: Arc::new(Inner { node: Mutex::new(node), shards, nid, steering }) })
+        let inner = Inner {
+            nid: Mutex::new(node.nid()),
+            node: Mutex::new(node),
+            shards,
+            topology: ArcSwap::new(topology),
+            changing: Mutex::new(()),
+        };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// Lets frames in. Call it when the entries are posted that peers count on.
@@ -147,13 +162,16 @@ impl Lnet {
     /// The node's primary NID.
     #[must_use]
     pub fn nid(&self) -> Nid {
-        self.inner.nid
+        *self.inner.nid.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// On which shards entries are to be posted.
+    /// On which shards entries are to be posted, by the policies of this moment.
     #[must_use]
-    pub fn steering(&self) -> &Steering {
-        &self.inner.steering
+    pub fn steering(&self) -> Steering {
+        let topology = self.topology();
+        let policies =
+            topology.steering().map_or([PolicyWord::default(); PORTALS], |steering| steering.policies);
+        Steering::new(policies, self.shard_count() as u32)
     }
 
     /// Number of shards.
@@ -288,6 +306,18 @@ impl ShardHandle {
             }
             Err(error) => Err(NotLent { error, buffer: None }),
         }
+    }
+
+    /// Runs something on the shard's thread between two turns and waits for its result: to read what the shard and its
+    /// LNDs have counted, or to set its drop rules. It must not own a handle of the node.
+    ///
+    /// # Errors
+    /// [`LnetError::Stopped`] when it has ended.
+    pub fn run<R: Send + 'static>(
+        &self,
+        run: impl FnOnce(&mut Worker) -> R + Send + 'static,
+    ) -> Result<R, LnetError> {
+        self.caller().run(move |worker, _| run(worker))
     }
 
     /// What it has done so far.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use rtrb::Consumer;
 
 use lnet_core::event::{EqError, Event, EventKind};
+use lnet_core::fault::Faults;
 use lnet_core::handle::{EqHandle, MdHandle, MeHandle, ShardId};
 use lnet_core::lnd::{Lnd, NiId, Span, Status};
 use lnet_core::md::{MdError, MdSpec, Unlinked};
@@ -145,6 +146,11 @@ impl Worker {
     #[must_use]
     pub fn shard(&self) -> &Shard {
         &self.shard
+    }
+
+    /// Rules by which the shard drops or delays messages, to be set.
+    pub fn faults_mut(&mut self) -> &mut Faults {
+        self.shard.faults_mut()
     }
 
     /// The `xdp` LND, to be read: that over rings, where there are both.
