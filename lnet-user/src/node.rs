@@ -43,7 +43,7 @@ use crate::lnd::xdp::{Port, SendFault};
 use crate::netlink::Neighbours;
 use crate::runtime::{Steering, Worker};
 use crate::uring::Waker;
-use crate::xsk::RingSizes;
+use crate::xsk::{Census, RingSizes};
 use plan::NiPlan;
 use rings::{RingNet, frames_per_shard};
 use shards::{make_workers, random_number, shard_limits};
@@ -464,6 +464,12 @@ impl Node {
     /// per-interface counters. NIs over sockets have none.
     pub fn programs_mut(&mut self) -> &mut [XdpProgram] {
         self.rings.as_mut().map_or(&mut [], |net| &mut net.programs)
+    }
+
+    /// Who holds the frames of the NIs over rings, while there are any.
+    #[must_use]
+    pub fn frames(&self) -> Option<Census> {
+        self.rings.as_ref().map(RingNet::census)
     }
 
     /// What the XDP programs have counted since the start.

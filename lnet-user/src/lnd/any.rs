@@ -46,6 +46,15 @@ impl AnyLnd {
         either!(self, lnd => lnd.transfer_usage())
     }
 
+    /// Frames of the node's UMEM that this shard has at this moment; sockets have none.
+    #[must_use]
+    pub fn frames_count(&self) -> usize {
+        match self {
+            Self::Xdp(lnd) => lnd.frames_count(),
+            Self::Socket(_) => 0,
+        }
+    }
+
     /// What the kernel counted on this shard's sockets; of UDP sockets, what they had no room for.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use crate::bpf::{self, ActiveMode, AttachMode, ObjectKind, XdpProgram};
 use crate::lnd::xdp::{self, Common, Lane, OwnedQueue, Port, Rings, WaysHome, XdpLnd};
 use crate::lnd::{AnyLnd, Part, ShardPort};
 use crate::netlink::{Interface, Neighbours};
-use crate::xsk::{self, FRAGMENTS_MAX, QueueConfig, Umem, UmemConfig};
+use crate::xsk::{self, Census, FRAGMENTS_MAX, QueueConfig, Umem, UmemConfig};
 
 /// How long the kernel may take to let go of a queue whose sockets were closed.
 const RECLAIM_PATIENCE: Duration = Duration::from_secs(2);
@@ -55,6 +55,13 @@ pub(super) fn frames_per_shard(config: &NodeConfig, interfaces: u32, owned_queue
 /// Chunks of packets that a shard keeps for the transfer protocol at most.
 fn held_chunks_max(config: &NodeConfig) -> u32 {
     (config.rings.fill / 4).max(FRAGMENTS_MAX)
+}
+
+impl RingNet {
+    /// Who holds the frames.
+    pub(super) fn census(&self) -> Census {
+        self.umem.census()
+    }
 }
 
 impl Node {

@@ -12,6 +12,7 @@ mod plan;
 mod puts;
 mod sink;
 mod source;
+mod steady;
 mod stranger;
 
 use std::time::Duration;
@@ -32,6 +33,7 @@ pub use plan::{Kind, Operation, Plan, WINDOW};
 pub use puts::{PINNED_PORTALS, PUT_BYTES, Putter, Receiver, descriptor, entry};
 pub use sink::Sink;
 pub use source::Source;
+pub use steady::{Outcome, Serving, Steady};
 pub use stranger::Stranger;
 
 use crate::bpf::object;

@@ -7,6 +7,7 @@ mod hostile;
 mod losses;
 mod modes;
 mod others;
+mod ports;
 mod refusals;
 mod refusing;
 mod shapes;

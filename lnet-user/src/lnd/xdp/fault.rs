@@ -78,7 +78,6 @@ impl Faults {
     }
 
     /// Chunks of the frame that is late.
-    #[cfg(all(test, not(loom)))]
     pub(super) fn chunks_count(&self) -> usize {
         self.late.len()
     }

@@ -45,7 +45,6 @@ impl Held {
     }
 
     /// Chunks of the packets that are kept.
-    #[cfg(all(test, not(loom)))]
     pub(super) fn chunks_count(&self) -> usize {
         self.chunks_count
     }

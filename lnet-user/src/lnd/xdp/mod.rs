@@ -268,6 +268,13 @@ impl XdpLnd {
         self.xfer.usage()
     }
 
+    /// Frames that this shard has: neither the kernel nor another shard, nor on their way between shards.
+    #[must_use]
+    pub fn frames_count(&self) -> usize {
+        let arrived: usize = self.lanes.iter().map(|lane| lane.arrived.len()).sum();
+        self.stock.len() + self.held.chunks_count() + self.faults.chunks_count() + arrived
+    }
+
     /// What the kernel counted on this shard's sockets.
     ///
     /// # Errors

@@ -398,8 +398,7 @@ impl Node {
 
     /// Whether every frame is in a shard's stock, kept or with the kernel, and each shard has its own ones.
     pub(crate) fn assert_frames_conserved(&self) {
-        let at_home =
-            |Shard { lnd, .. }: &Shard| lnd.stock.len() + lnd.held.chunks_count() + lnd.faults.chunks_count();
+        let at_home = |shard: &Shard| shard.lnd.frames_count();
         let census = self.umem.census();
         let known = self.shards.iter().map(at_home).sum::<usize>();
         assert_eq!(known, census.user as usize, "frames that nobody has: {census:?}");
