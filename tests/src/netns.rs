@@ -64,9 +64,17 @@ impl Netns {
     ///
     /// # Panics
     /// When a command fails; the message has what it said.
-    pub fn replace_rail(&self, [a_rx, a_tx]: [u16; 2], [b_rx, b_tx]: [u16; 2]) {
+    pub fn replace_rail(&self, a_queues: [u16; 2], b_queues: [u16; 2]) {
+        ip(self.a(), &format!("link delete dev {}", self.a().interface().name));
+        self.restore_rail(a_queues, b_queues);
+    }
+
+    /// Makes rail 0 anew, which was deleted, with these receive and transmit queues.
+    ///
+    /// # Panics
+    /// When a command fails; the message has what it said.
+    pub fn restore_rail(&self, [a_rx, a_tx]: [u16; 2], [b_rx, b_tx]: [u16; 2]) {
         let [near, far] = [self.a(), self.b()].map(|namespace| &namespace.interface().name);
-        ip(self.a(), &format!("link delete dev {near}"));
         let (near_queues, far_queues) = (
             format!("numrxqueues {a_rx} numtxqueues {a_tx}"),
             format!("numrxqueues {b_rx} numtxqueues {b_tx}"),

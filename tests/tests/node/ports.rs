@@ -14,9 +14,9 @@ use crate::privileged;
 use crate::traffic::PATIENCE;
 
 /// How long a message of these tests may be under way.
-const LND_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a message may take before its initiator gives it up.
-const GIVEN_UP_AFTER: Duration = Duration::from_secs(3);
+const LND_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a message of each rail may take before its initiator gives it up.
+const GIVEN_UP_AFTER: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(15)];
 const ROUNDS: u32 = 50;
 
 /// Two nodes on two rails, a net each, with a load by both.
@@ -53,8 +53,9 @@ impl Rails {
         let serving = Serving::start(&far, 2);
         near.open().unwrap();
         far.open().unwrap();
-        let load =
-            |(rail, interface)| Steady::start(&near, rail, nid_v4(interface, rail as u16), GIVEN_UP_AFTER);
+        let load = |(rail, interface)| {
+            Steady::start(&near, rail, nid_v4(interface, rail as u16), GIVEN_UP_AFTER[rail])
+        };
         let loads: Vec<Steady> = netns.b().interfaces().iter().enumerate().map(load).collect();
         for load in &loads {
             wait_until("the load runs", PATIENCE, || load.ok() > 100);
@@ -91,7 +92,7 @@ fn assert_frames_conserved(lnet: &Lnet) {
     wait_until("all frames are home", PATIENCE, || missing() == 0);
 }
 
-fn add_and_remove(modes: [XdpMode; 2], at_near: bool) {
+fn add_and_remove(modes: [XdpMode; 2], at_near: bool, rounds: u32) {
     if !privileged() {
         return;
     }
@@ -101,7 +102,7 @@ fn add_and_remove(modes: [XdpMode; 2], at_near: bool) {
     let config = ni(namespace.interface(), 0, modes[0]);
     let mut number = NiId(1);
     let begun = Instant::now();
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         let patience = Duration::from_millis([0, 20, 2][round as usize % 3]);
         enter(namespace, || lnet.remove_ni(number, patience)).unwrap();
         assert_eq!(lnet.nis().len(), 1);
@@ -111,7 +112,7 @@ fn add_and_remove(modes: [XdpMode; 2], at_near: bool) {
             wait_until("the load goes on", PATIENCE, || load.ok() > before + 5);
         }
     }
-    eprintln!("{ROUNDS} rounds in {:?}", begun.elapsed());
+    eprintln!("{rounds} rounds in {:?}", begun.elapsed());
     let (_netns, [near, far], _) = rails.end();
     for lnet in [&near, &far] {
         assert_frames_conserved(lnet);
@@ -120,10 +121,193 @@ fn add_and_remove(modes: [XdpMode; 2], at_near: bool) {
 
 #[test]
 fn rings_beside_rings_come_and_go_at_the_initiator() {
-    add_and_remove([XdpMode::Native; 2], true);
+    add_and_remove([XdpMode::Native; 2], true, ROUNDS);
 }
 
 #[test]
 fn rings_beside_rings_come_and_go_at_the_target() {
-    add_and_remove([XdpMode::Native; 2], false);
+    add_and_remove([XdpMode::Native; 2], false, ROUNDS);
+}
+
+#[test]
+fn rings_come_and_go_beside_sockets() {
+    add_and_remove([XdpMode::Native, XdpMode::Socket], true, 6);
+}
+
+#[test]
+fn sockets_come_and_go_beside_rings() {
+    add_and_remove([XdpMode::Socket, XdpMode::Generic], false, 6);
+}
+
+#[test]
+fn sockets_come_and_go_beside_sockets() {
+    add_and_remove([XdpMode::Socket; 2], true, 6);
+}
+
+/// The processor time of the threads of this process so far, of which the name begins so.
+fn processor_time(name: &str) -> Duration {
+    let tick = Duration::from_millis(10);
+    let ticks = std::fs::read_dir("/proc/self/task").unwrap().filter_map(|task| {
+        let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).ok()?;
+        let (head, tail) = stat.rsplit_once(')')?;
+        let fields: Vec<&str> = tail.split_whitespace().collect();
+        head.contains(name).then(|| fields[11].parse::<u32>().unwrap() + fields[12].parse::<u32>().unwrap())
+    });
+    tick * ticks.sum::<u32>()
+}
+
+/// An interface that vanishes under load: the node lives on, and its NI can be removed and added again.
+#[test]
+fn an_interface_that_vanishes() {
+    if !privileged() {
+        return;
+    }
+    for modes in [[XdpMode::Native; 2], [XdpMode::Socket, XdpMode::Native]] {
+        let rails = Rails::start(modes);
+        ip(rails.netns.a(), "link delete dev veth-a");
+        let is_up = |lnet: &Lnet| lnet.nis()[0].is_up;
+        wait_until("the nodes notice", PATIENCE, || !is_up(&rails.near) && !is_up(&rails.far));
+        let ok = rails.loads[1].ok();
+        wait_until("the other rail goes on", PATIENCE, || rails.loads[1].ok() > ok + 100);
+        rails.netns.restore_rail([2; 2], [2; 2]);
+        for (lnet, namespace) in [(&rails.near, rails.netns.a()), (&rails.far, rails.netns.b())] {
+            let config = ni(namespace.interface(), 0, modes[0]);
+            let refused = enter(namespace, || lnet.add_ni(&config)).unwrap_err().to_string();
+            assert!(refused.contains("given twice"), "{refused}");
+            enter(namespace, || lnet.remove_ni(NiId(1), Duration::ZERO)).unwrap();
+            enter(namespace, || lnet.add_ni(&config)).unwrap();
+            assert!(is_up(lnet));
+        }
+        let ok = rails.loads[0].ok();
+        wait_until("the rail carries again", PATIENCE, || rails.loads[0].ok() > ok + 100);
+        let (_netns, [near, far], _) = rails.end();
+        assert_frames_conserved(&near);
+        assert_frames_conserved(&far);
+    }
+}
+
+/// A node without anything to do sleeps, also when an interface of its has vanished.
+#[test]
+fn what_is_idle_sleeps() {
+    if !privileged() {
+        return;
+    }
+    let netns = Netns::new(Wiring { rails: 2, ..Wiring::default() });
+    let nis = netns.a().interfaces().iter().zip(0..).zip([XdpMode::Native, XdpMode::Socket]);
+    let nis = nis.map(|((interface, rail), mode)| ni(interface, rail, mode)).collect();
+    let lnet = enter(netns.a(), || Lnet::start(&config_of(netns.a(), nis)).unwrap());
+    lnet.open().unwrap();
+    for name in ["veth-a", "veth-a1"] {
+        std::thread::sleep(Duration::from_millis(300));
+        let before = processor_time("lnet-shard");
+        std::thread::sleep(Duration::from_secs(2));
+        let used = processor_time("lnet-shard").saturating_sub(before);
+        assert!(used <= Duration::from_millis(50), "{used:?} in 2 s before {name} vanishes");
+        ip(netns.a(), &format!("link delete dev {name}"));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let before = processor_time("lnet-shard");
+    std::thread::sleep(Duration::from_secs(2));
+    let used = processor_time("lnet-shard").saturating_sub(before);
+    assert!(used <= Duration::from_millis(50), "{used:?} in 2 s without any interface");
+}
+
+/// What is refused leaves the node as it was.
+#[test]
+fn refused_nis_change_nothing() {
+    if !privileged() {
+        return;
+    }
+    let rails = Rails::start([XdpMode::Native, XdpMode::Socket]);
+    let (near, namespace) = (&rails.near, rails.netns.a());
+    let interfaces = namespace.interfaces();
+    let before = (near.nis(), near.topology());
+    let refused = |config: &NiConfig, parts: &[&str]| {
+        let error = enter(namespace, || near.add_ni(config)).unwrap_err().to_string();
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        assert_eq!((near.nis(), near.topology()), before);
+    };
+    let other = Interface { ipv4: "10.211.0.77".parse().unwrap(), ..interfaces[0].clone() };
+    let third = ni(&other, 2, XdpMode::Native);
+    refused(&third, &["does not have the address", "10.211.0.77"]);
+    refused(&ni(&interfaces[0], 0, XdpMode::Native), &["given twice"]);
+    refused(&ni(&interfaces[0], 5, XdpMode::Native), &["the same address"]);
+    refused(&NiConfig { interface: "absent0".to_owned(), ..third.clone() }, &["absent0"]);
+    ip(namespace, &format!("address add 10.211.0.77/24 dev {}", other.name));
+    let held = enter(namespace, || std::net::UdpSocket::bind("10.211.0.77:988").unwrap());
+    for mode in [XdpMode::Native, XdpMode::Socket] {
+        refused(&NiConfig { mode: Some(mode), ..third.clone() }, &["988"]);
+    }
+    drop(held);
+    refused(&NiConfig { udp_port: Some(0), ..third.clone() }, &["UDP port 0"]);
+    refused(&NiConfig { queues: Some(4), ..third.clone() }, &["2 receive", "4 of each"]);
+    refused(&NiConfig { mode: Some(XdpMode::Generic), ..third.clone() }, &["native mode", "expected"]);
+    // What was refused may come after all: on a port of its own, sharing the program of its interface.
+    let fine = NiConfig { udp_port: Some(4000), ..third };
+    let number = enter(namespace, || near.add_ni(&fine)).unwrap();
+    assert_eq!((number, near.nis().len()), (NiId(3), 3));
+    assert_eq!(near.with_node(|node| node.programs_mut().len()), 1);
+    let ok = rails.loads[0].ok();
+    enter(namespace, || near.remove_ni(number, Duration::ZERO)).unwrap();
+    assert_eq!(near.nis(), before.0);
+    wait_until("the load goes on", PATIENCE, || rails.loads[0].ok() > ok + 100);
+    let (_netns, [near, far], changing) = rails.end();
+    assert_eq!(changing.failed, 0);
+    assert_frames_conserved(&near);
+    assert_frames_conserved(&far);
+}
+
+/// An interface for which there are too few frames, and more than the node was made for.
+#[test]
+fn the_memory_for_nis_is_bounded_from_the_start() {
+    if !privileged() {
+        return;
+    }
+    let netns = Netns::new(Wiring { rails: 2, ..Wiring::default() });
+    let namespace = netns.a();
+    let [first, second] = [0, 1].map(|rail| ni(&namespace.interfaces()[rail], rail as u16, XdpMode::Native));
+    let config = config_of(namespace, Vec::new());
+    let frames = Some(config.frames_for(1, 2));
+    let start = |config| enter(namespace, || Lnet::start(&config).unwrap());
+    let lnet = start(NodeConfig { frames, ..config.clone() });
+    let add = |lnet: &Lnet, config| enter(namespace, || lnet.add_ni(config));
+    let first_ni = add(&lnet, &first).unwrap();
+    let refused = add(&lnet, &second).unwrap_err().to_string();
+    assert!(refused.contains("frames are wanted, the node has"), "{refused}");
+    // There is room for either, one after the other, and for sockets anyway.
+    let socket = NiConfig { mode: Some(XdpMode::Socket), ..second.clone() };
+    let socket_ni = add(&lnet, &socket).unwrap();
+    enter(namespace, || lnet.remove_ni(socket_ni, Duration::ZERO)).unwrap();
+    enter(namespace, || lnet.remove_ni(first_ni, Duration::ZERO)).unwrap();
+    assert_eq!(lnet.with_node(|node| node.frames()), None, "the memory goes with the last NI over rings");
+    add(&lnet, &second).unwrap();
+    drop(lnet);
+    let lnet = start(NodeConfig { queues_max: 3, ..config });
+    add(&lnet, &first).unwrap();
+    let refused = add(&lnet, &second).unwrap_err().to_string();
+    assert!(refused.contains("4 receive queues and sockets") && refused.contains("at most 3"), "{refused}");
+}
+
+/// The policy of a portal without entries changes under load on others.
+#[test]
+fn policies_change_under_load() {
+    use lnet_wire::steer::Policy;
+    if !privileged() {
+        return;
+    }
+    let rails = Rails::start([XdpMode::Native, XdpMode::Socket]);
+    for round in 0..10_u8 {
+        let policy = if round % 2 == 0 { Policy::Initiator } else { Policy::Pin(1) };
+        rails.far.set_policy(20, policy).unwrap();
+        let ok = rails.loads.iter().map(Steady::ok).collect::<Vec<_>>();
+        for (load, ok) in rails.loads.iter().zip(ok) {
+            wait_until("the load goes on", PATIENCE, || load.ok() > ok + 20);
+        }
+    }
+    let refused = rails.far.set_policy(16, Policy::Pin(0)).unwrap_err().to_string();
+    assert!(refused.contains("portal 16 has entries"), "{refused}");
+    let refused = rails.far.set_policy(20, Policy::Pin(9)).unwrap_err().to_string();
+    assert!(refused.contains("shard 9 of a node with 2"), "{refused}");
+    let (_netns, _, changing) = rails.end();
+    assert_eq!(changing.failed, 0);
 }
