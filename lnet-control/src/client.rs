@@ -1,0 +1,267 @@
+//! The tool's end of the control socket: blocking, without a runtime.
+//!
+//! Invariants: one request at a time; a reply that is not of the request's kind is an error, and the connection
+//! is not used again after one; closing the connection cancels what is under way, except changes, which the node
+//! carries to their end.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::errno::{Errno, Refusal};
+use crate::protocol::{self, HEADER_BYTES, ProtocolError, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
+use crate::records::{
+    CaptureRecord, DropRuleRecord, Globals, NetRecord, PeerRecord, Statistics, SteeringRecord,
+};
+use crate::request::{Batch, CaptureSpec, Outcome, PingReply, PingRequest, Reply, Request};
+
+/// How long a node may take for anything but a ping.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long a ping takes that no timeout is given for, at most.
+pub const PING_TIMEOUT: Duration = Duration::from_secs(180);
+/// What a node may take longer than a ping's timeout.
+const PING_SLACK: Duration = Duration::from_secs(1);
+
+/// Why a request was not answered.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// The socket cannot be connected to.
+    #[error("cannot reach the daemon at {path}: {reason}", path = path.display())]
+    Connect {
+        /// The socket.
+        path: PathBuf,
+        /// The kernel's answer, in words that help.
+        reason: String,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// The connection broke.
+    #[error("the connection to the daemon broke: {0}")]
+    Broken(#[from] io::Error),
+    /// The daemon did not answer in time.
+    #[error("the daemon did not answer within {0:?}")]
+    Timeout(Duration),
+    /// What came is no answer.
+    #[error(transparent)]
+    Protocol(#[from] ProtocolError),
+    /// What came is the answer to something else.
+    #[error("the daemon answered something else than it was asked")]
+    Unexpected,
+    /// The node does not do it.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+impl ClientError {
+    /// The error number that tools print for it.
+    #[must_use]
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::Connect { errno, .. } => *errno,
+            Self::Broken(_) | Self::Protocol(_) | Self::Unexpected => Errno::IO,
+            Self::Timeout(_) => Errno::TIMEDOUT,
+            Self::Refused(refusal) => refusal.errno,
+        }
+    }
+}
+
+/// A connection to a node.
+#[derive(Debug)]
+pub struct Client {
+    stream: UnixStream,
+}
+
+impl Client {
+    /// Connects to the socket at `path`.
+    ///
+    /// # Errors
+    /// [`ClientError::Connect`].
+    pub fn connect(path: &Path) -> Result<Self, ClientError> {
+        let stream = UnixStream::connect(path).map_err(|error| connect_error(path, &error))?;
+        stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
+        Ok(Self { stream })
+    }
+
+    /// Its nets, `lo` first.
+    ///
+    /// # Errors
+    /// [`ClientError`], as all of these calls.
+    pub fn nets(&mut self) -> Result<Vec<NetRecord>, ClientError> {
+        self.ask(&Request::Nets, |reply| match reply {
+            Reply::Nets(nets) => Some(nets),
+            _ => None,
+        })
+    }
+
+    /// Its peers.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn peers(&mut self) -> Result<Vec<PeerRecord>, ClientError> {
+        self.ask(&Request::Peers, |reply| match reply {
+            Reply::Peers(peers) => Some(peers),
+            _ => None,
+        })
+    }
+
+    /// Its global tunables.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn globals(&mut self) -> Result<Globals, ClientError> {
+        self.ask(&Request::Globals, |reply| match reply {
+            Reply::Globals(globals) => Some(globals),
+            _ => None,
+        })
+    }
+
+    /// Its counters.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn statistics(&mut self) -> Result<Statistics, ClientError> {
+        self.ask(&Request::Statistics, |reply| match reply {
+            Reply::Statistics(statistics) => Some(statistics),
+            _ => None,
+        })
+    }
+
+    /// Its drop rules, newest first.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn drop_rules(&mut self) -> Result<Vec<DropRuleRecord>, ClientError> {
+        self.ask(&Request::DropRules, |reply| match reply {
+            Reply::DropRules(rules) => Some(rules),
+            _ => None,
+        })
+    }
+
+    /// Its steering.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn steering(&mut self) -> Result<SteeringRecord, ClientError> {
+        self.ask(&Request::Steering, |reply| match reply {
+            Reply::Steering(steering) => Some(steering),
+            _ => None,
+        })
+    }
+
+    /// Its captures.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn captures(&mut self) -> Result<Vec<CaptureRecord>, ClientError> {
+        self.ask(&Request::Captures, captures)
+    }
+
+    /// Begins a capture.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn start_capture(&mut self, spec: CaptureSpec) -> Result<(), ClientError> {
+        self.ask(&Request::StartCapture(spec), |reply| matches!(reply, Reply::Done).then_some(()))
+    }
+
+    /// Ends a capture, and says what it became.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn stop_capture(&mut self, path: &Path) -> Result<Vec<CaptureRecord>, ClientError> {
+        self.ask(&Request::StopCapture(path.to_owned()), captures)
+    }
+
+    /// Makes changes, all or none, and says what each did.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn apply(&mut self, batch: Batch) -> Result<Vec<Outcome>, ClientError> {
+        let change_count = batch.changes.len();
+        let outcomes = self.ask(&Request::Apply(batch), |reply| match reply {
+            Reply::Applied(outcomes) => Some(outcomes),
+            _ => None,
+        })?;
+        if outcomes.len() == change_count { Ok(outcomes) } else { Err(ClientError::Unexpected) }
+    }
+
+    /// Pings NIDs; `answered` gets what becomes of each as soon as it is known, in their order.
+    ///
+    /// # Errors
+    /// [`ClientError`]. A NID that does not answer is none.
+    pub fn ping(
+        &mut self,
+        request: PingRequest,
+        mut answered: impl FnMut(PingReply),
+    ) -> Result<(), ClientError> {
+        let timeout = request.timeout_ms.map_or(PING_TIMEOUT, Duration::from_millis) + PING_SLACK;
+        self.send(&Request::Ping(request))?;
+        loop {
+            match self.receive(timeout)? {
+                Reply::Ping(reply) => answered(reply),
+                Reply::Done => return Ok(()),
+                Reply::Refused(refusal) => return Err(refusal.into()),
+                _ => return Err(ClientError::Unexpected),
+            }
+        }
+    }
+
+    fn ask<T>(
+        &mut self,
+        request: &Request,
+        expected: impl FnOnce(Reply) -> Option<T>,
+    ) -> Result<T, ClientError> {
+        self.send(request)?;
+        match self.receive(REPLY_TIMEOUT)? {
+            Reply::Refused(refusal) => Err(refusal.into()),
+            reply => expected(reply).ok_or(ClientError::Unexpected),
+        }
+    }
+
+    fn send(&mut self, request: &Request) -> Result<(), ClientError> {
+        let message = protocol::encode(request, REQUEST_BYTES_MAX)?;
+        // A daemon that refuses the connection says why before it closes: that is worth more than the
+        // broken pipe.
+        match self.stream.write_all(&message) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    fn receive(&mut self, timeout: Duration) -> Result<Reply, ClientError> {
+        self.stream.set_read_timeout(Some(timeout))?;
+        let late = |error: io::Error| match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ClientError::Timeout(timeout),
+            _ => error.into(),
+        };
+        let mut header = [0; HEADER_BYTES];
+        self.stream.read_exact(&mut header).map_err(late)?;
+        let mut json = vec![0; protocol::read_header(&header, REPLY_BYTES_MAX)?];
+        self.stream.read_exact(&mut json).map_err(late)?;
+        Ok(protocol::decode(&json)?)
+    }
+}
+
+fn captures(reply: Reply) -> Option<Vec<CaptureRecord>> {
+    match reply {
+        Reply::Captures(captures) => Some(captures),
+        _ => None,
+    }
+}
+
+fn connect_error(path: &Path, error: &io::Error) -> ClientError {
+    let reason = match error.kind() {
+        io::ErrorKind::NotFound => "nothing is there; is lnetd running?".to_owned(),
+        io::ErrorKind::ConnectionRefused => "nobody listens there; the daemon has died".to_owned(),
+        io::ErrorKind::PermissionDenied => {
+            "permission denied: root and the socket's owner and group may use it".to_owned()
+        }
+        _ => error.to_string(),
+    };
+    let errno = error.raw_os_error().and_then(|number| u8::try_from(number).ok()).map_or(Errno::IO, Errno);
+    ClientError::Connect { path: path.to_owned(), reason, errno }
+}

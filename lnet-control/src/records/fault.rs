@@ -1,0 +1,106 @@
+//! Drop rules.
+
+use std::fmt;
+
+use lnet_wire::Nid;
+use serde::{Deserialize, Serialize};
+
+use crate::text;
+
+/// Names and mask bits of the message types that a rule can be about.
+pub const MESSAGE_TYPES: [(&str, u32); 4] = [("ACK", 1), ("PUT", 2), ("GET", 4), ("REPLY", 8)];
+
+/// How a send can be made to end.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "LNet's names, which say all there is to say")]
+pub enum HealthError {
+    LocalInterrupt,
+    LocalDropped,
+    LocalAborted,
+    LocalNoRoute,
+    LocalError,
+    LocalTimeout,
+    RemoteError,
+    RemoteDropped,
+    RemoteTimeout,
+    NetworkTimeout,
+    Random,
+}
+
+/// All of them with their names.
+pub const HEALTH_ERRORS: [(&str, HealthError); 11] = [
+    ("local_interrupt", HealthError::LocalInterrupt),
+    ("local_dropped", HealthError::LocalDropped),
+    ("local_aborted", HealthError::LocalAborted),
+    ("local_no_route", HealthError::LocalNoRoute),
+    ("local_error", HealthError::LocalError),
+    ("local_timeout", HealthError::LocalTimeout),
+    ("remote_error", HealthError::RemoteError),
+    ("remote_dropped", HealthError::RemoteDropped),
+    ("remote_timeout", HealthError::RemoteTimeout),
+    ("network_timeout", HealthError::NetworkTimeout),
+    ("random", HealthError::Random),
+];
+
+impl fmt::Display for HealthError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = HEALTH_ERRORS.iter().find(|(_, error)| error == self).map_or("", |(name, _)| name);
+        f.write_str(name)
+    }
+}
+
+/// A rule by which messages are dropped, or fail with a health error.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DropRule {
+    /// Final source: a NID, `255.255.255.255` of a net for all of the net, or [`Nid::ANY`].
+    #[serde(with = "text")]
+    pub source: Nid,
+    /// Final destination, likewise.
+    #[serde(with = "text")]
+    pub destination: Nid,
+    /// The NI that a message arrives by; [`Nid::ANY`] for each.
+    #[serde(with = "text")]
+    pub local_nid: Nid,
+    /// Bit n is portal n; 0 is all.
+    pub portals: u64,
+    /// Bits of [`MESSAGE_TYPES`]; 15 is all.
+    pub messages: u32,
+    /// One of so many is hit; 0 if `interval_s` decides.
+    pub rate: u32,
+    /// One is hit in so many seconds; 0 if `rate` decides.
+    pub interval_s: u32,
+    /// Messages are hit by chance; needs `interval_s`.
+    pub random: bool,
+    /// Each message is hit.
+    pub drop_all: bool,
+    /// If not empty: the send ends with one of these instead of vanishing.
+    pub health_errors: Vec<HealthError>,
+}
+
+counters! {
+    /// What a rule has seen and hit since it was made or reset.
+    RuleCounters {
+        /// Messages that passed its filter.
+        count: u64 = "fs_count",
+        /// PUTs hit.
+        put: u64 = "fs_put",
+        /// ACKs hit.
+        ack: u64 = "fs_ack",
+        /// GETs hit.
+        get: u64 = "fs_get",
+        /// REPLYs hit.
+        reply: u64 = "fs_reply",
+    }
+}
+
+/// A rule and its counters.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DropRuleRecord {
+    /// The rule.
+    pub rule: DropRule,
+    /// Messages that it dropped.
+    pub dropped: u64,
+    /// What it has seen.
+    pub counters: RuleCounters,
+}

@@ -1,0 +1,41 @@
+//! What a node tells about itself, in full detail.
+//!
+//! Invariants: keys that tools print stand beside the field they belong to, in the order in which they are
+//! printed; numbers are as LNet's tools show them. Source: spec of `lnetctl`, sections 3.2 to 3.9.
+
+/// Defines a record of counters: named fields, each with the key that tools print.
+macro_rules! counters {
+    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $field:ident: $type:ty = $key:literal,)+ }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, serde::Serialize, serde::Deserialize)]
+        pub struct $name {
+            $($(#[$doc])* pub $field: $type,)+
+        }
+
+        impl $name {
+            /// Keys and values, in the order in which tools print them.
+            pub fn entries(&self) -> impl Iterator<Item = (&'static str, i128)> + use<> {
+                [$(($key, i128::from(self.$field)),)+].into_iter()
+            }
+        }
+    };
+}
+
+mod capture;
+mod fault;
+mod global;
+mod net;
+mod peer;
+mod statistics;
+mod steering;
+
+pub use capture::CaptureRecord;
+pub use fault::{DropRule, DropRuleRecord, HEALTH_ERRORS, HealthError, MESSAGE_TYPES, RuleCounters};
+pub use global::{Global, Globals};
+pub use net::{
+    ActiveMode, Lnd, LndTunables, Mode, NetRecord, NetTunables, NiHealth, NiRecord, NiStatus, UdspInfo,
+    XdpTunables,
+};
+pub use peer::{PeerCredits, PeerHealth, PeerNiRecord, PeerNiState, PeerRecord};
+pub use statistics::{Latency, MessageCounts, Statistics, Traffic};
+pub use steering::{PortalPolicy, SteeringPolicy, SteeringRecord};

@@ -1,0 +1,117 @@
+//! Peers.
+
+use std::fmt;
+
+use lnet_wire::Nid;
+use serde::{Deserialize, Serialize};
+
+use super::{MessageCounts, Traffic, UdspInfo};
+use crate::text;
+
+/// A peer with its NIDs.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PeerRecord {
+    /// The NID that it goes by.
+    #[serde(with = "text")]
+    pub primary_nid: Nid,
+    /// Whether it is known to be a Multi-Rail node.
+    pub multi_rail: bool,
+    /// State bits: [`PeerRecord::CONFIGURED`] and others of LNet (`lib-types.h`, `LNET_PEER_*`).
+    pub state: u32,
+    /// Its NIs: the primary NID's net first and the primary first in it, others in order of appearance.
+    pub nis: Vec<PeerNiRecord>,
+}
+
+impl PeerRecord {
+    /// State bit: it is a Multi-Rail node.
+    pub const MULTI_RAIL: u32 = 1;
+    /// State bit: a user made it; otherwise it was found by traffic.
+    pub const CONFIGURED: u32 = 8;
+}
+
+/// An NI of a peer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PeerNiRecord {
+    /// Its NID.
+    #[serde(with = "text")]
+    pub nid: Nid,
+    /// What selection policies give it.
+    pub udsp: UdspInfo,
+    /// Whether it lives, where that is watched.
+    pub state: PeerNiState,
+    /// Credits and references.
+    pub credits: PeerCredits,
+    /// Traffic.
+    pub statistics: Traffic,
+    /// Messages sent, by type.
+    pub sent: MessageCounts,
+    /// Messages received, by type.
+    pub received: MessageCounts,
+    /// Messages dropped, by type.
+    pub dropped: MessageCounts,
+    /// Health.
+    pub health: PeerHealth,
+}
+
+/// Whether a peer NI lives.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PeerNiState {
+    /// Nobody watches that.
+    #[default]
+    NotTracked,
+    /// It does.
+    Up,
+    /// It does not.
+    Down,
+}
+
+impl fmt::Display for PeerNiState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotTracked => "NA",
+            Self::Up => "up",
+            Self::Down => "down",
+        })
+    }
+}
+
+counters! {
+    /// Credits of a peer NI. The smallest ones may be below zero: so many messages waited.
+    PeerCredits {
+        /// All of them.
+        max_ni_tx_credits: i64 = "max_ni_tx_credits",
+        /// Those not in use.
+        available_tx_credits: i64 = "available_tx_credits",
+        /// Fewest that were not in use.
+        min_tx_credits: i64 = "min_tx_credits",
+        /// Bytes of messages that wait for credits.
+        tx_queue_bytes: u64 = "tx_q_num_of_buf",
+        /// Router credits not in use.
+        available_rtr_credits: i64 = "available_rtr_credits",
+        /// Fewest of them.
+        min_rtr_credits: i64 = "min_rtr_credits",
+        /// What refers to it.
+        refcount: u64 = "refcount",
+    }
+}
+
+counters! {
+    /// Health of a peer NI.
+    PeerHealth {
+        /// 0 to 1000.
+        health_value: u32 = "health value",
+        /// Sends that ended so.
+        dropped: u64 = "dropped",
+        /// Sends that ended so.
+        timeout: u64 = "timeout",
+        /// Sends that ended so.
+        error: u64 = "error",
+        /// Sends that ended so.
+        network_timeout: u64 = "network timeout",
+        /// Recovery pings since it was healthy.
+        ping_count: u64 = "ping_count",
+        /// When the next one is due, monotonic seconds.
+        next_ping_s: u64 = "next_ping",
+    }
+}

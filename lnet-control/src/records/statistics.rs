@@ -1,0 +1,107 @@
+//! Counters of a node, of a local NI, of a peer NI.
+
+use serde::{Deserialize, Serialize};
+
+counters! {
+    /// Counters of a whole node (`stats show`). Lengths are bytes.
+    Statistics {
+        /// Messages in existence.
+        msgs_alloc: u64 = "msgs_alloc",
+        /// Most messages that there were at once.
+        msgs_max: u64 = "msgs_max",
+        /// Responses waited for.
+        rst_alloc: u64 = "rst_alloc",
+        /// Errors that have no counter of their own.
+        errors: u64 = "errors",
+        /// Messages sent.
+        send_count: u64 = "send_count",
+        /// Messages sent again.
+        resend_count: u64 = "resend_count",
+        /// Responses that did not come in time.
+        response_timeout_count: u64 = "response_timeout_count",
+        /// Sends that ended so.
+        local_interrupt_count: u64 = "local_interrupt_count",
+        /// Sends that ended so.
+        local_dropped_count: u64 = "local_dropped_count",
+        /// Sends that ended so.
+        local_aborted_count: u64 = "local_aborted_count",
+        /// Sends that ended so.
+        local_no_route_count: u64 = "local_no_route_count",
+        /// Sends that ended so.
+        local_timeout_count: u64 = "local_timeout_count",
+        /// Sends that ended so.
+        local_error_count: u64 = "local_error_count",
+        /// Sends that ended so.
+        remote_dropped_count: u64 = "remote_dropped_count",
+        /// Sends that ended so.
+        remote_error_count: u64 = "remote_error_count",
+        /// Sends that ended so.
+        remote_timeout_count: u64 = "remote_timeout_count",
+        /// Sends that ended so.
+        network_timeout_count: u64 = "network_timeout_count",
+        /// Messages given up after they were sent again.
+        failed_resends: u64 = "failed_resends",
+        /// Messages that got through because they were sent again.
+        successful_resends: u64 = "successful_resends",
+        /// Messages received.
+        recv_count: u64 = "recv_count",
+        /// Messages forwarded.
+        route_count: u64 = "route_count",
+        /// Messages dropped.
+        drop_count: u64 = "drop_count",
+        /// Payload sent.
+        send_length: u64 = "send_length",
+        /// Payload received.
+        recv_length: u64 = "recv_length",
+        /// Payload forwarded.
+        route_length: u64 = "route_length",
+        /// Payload dropped.
+        drop_length: u64 = "drop_length",
+    }
+}
+
+counters! {
+    /// Messages by type.
+    MessageCounts {
+        /// PUTs.
+        put: u64 = "put",
+        /// GETs.
+        get: u64 = "get",
+        /// REPLYs.
+        reply: u64 = "reply",
+        /// ACKs.
+        ack: u64 = "ack",
+        /// HELLOs.
+        hello: u64 = "hello",
+    }
+}
+
+/// Times of one kind; all zero while there are no samples.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Latency {
+    /// How many were taken.
+    pub samples: u64,
+    /// The shortest.
+    pub min_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// Their mean.
+    pub average_ns: u64,
+}
+
+/// The block `statistics` of a local NI or peer NI.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Messages sent.
+    pub send_count: u64,
+    /// Messages received.
+    pub recv_count: u64,
+    /// Messages dropped.
+    pub drop_count: u64,
+    /// From the call until a PUT has left.
+    pub put_egress: Latency,
+    /// From a GET to its REPLY.
+    pub get_rtt: Latency,
+    /// From a PUT to its ACK.
+    pub put_ack: Latency,
+}

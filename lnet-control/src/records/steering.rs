@@ -1,0 +1,151 @@
+//! Which shard serves the messages of a portal.
+
+use lnet_wire::steer::{PORTALS, Policy, PolicyError, SHARDS_MAX, Spread, TABLE_BITS_MAX};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// How the PUTs and GETs of a portal find their shard.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "policy", rename_all = "snake_case")]
+pub enum SteeringPolicy {
+    /// All to one shard.
+    Pin {
+        /// The shard.
+        shard: u8,
+    },
+    /// By bits of the match bits.
+    MatchBits {
+        /// Lowest bit that counts.
+        shift: u8,
+        /// How many count.
+        bits: u8,
+        /// Shard of each value, 2 to the power of `bits` of them; `None` hashes over all shards.
+        table: Option<Vec<u8>>,
+    },
+    /// By the initiator's primary NID.
+    Initiator,
+    /// To any shard.
+    Rotor,
+}
+
+/// Why a policy makes no sense.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum SteeringError {
+    /// Shard or bits out of range.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// A portal that does not exist.
+    #[error("portal {0}: 0 to {max} is expected", max = PORTALS - 1)]
+    Portal(u8),
+    /// A table that does not say a shard for each value.
+    #[error("a table of {found} shards for {bits} match bits: {expected} are expected")]
+    Table {
+        /// Shards in the table.
+        found: usize,
+        /// Bits that count.
+        bits: u8,
+        /// Values of so many bits.
+        expected: usize,
+    },
+}
+
+impl SteeringPolicy {
+    /// The policy of a portal that nobody has set.
+    pub const DEFAULT: Self = Self::Pin { shard: 0 };
+
+    /// Its name in documents and on the command line.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Pin { .. } => "pin",
+            Self::MatchBits { .. } => "match_bits",
+            Self::Initiator => "initiator",
+            Self::Rotor => "rotor",
+        }
+    }
+
+    /// The policy as steering itself knows it.
+    ///
+    /// # Errors
+    /// Values out of range.
+    pub fn to_wire(&self) -> Result<Policy, SteeringError> {
+        let policy = match self {
+            Self::Pin { shard } => Policy::Pin(*shard),
+            Self::Initiator => Policy::Initiator,
+            Self::Rotor => Policy::Rotor,
+            Self::MatchBits { shift, bits, table: None } => {
+                Policy::MatchBits { shift: *shift, bits: *bits, spread: Spread::Hash }
+            }
+            Self::MatchBits { shift, bits, table: Some(table) } => {
+                if *bits == 0 || *bits > TABLE_BITS_MAX {
+                    return Err(PolicyError::TableBits(*bits).into());
+                }
+                let expected = 1_usize << bits;
+                if table.len() != expected {
+                    return Err(SteeringError::Table { found: table.len(), bits: *bits, expected });
+                }
+                let mut shards = [0; 1 << TABLE_BITS_MAX];
+                for (to, from) in shards.iter_mut().zip(table) {
+                    *to = *from;
+                }
+                Policy::MatchBits { shift: *shift, bits: *bits, spread: Spread::Table(shards) }
+            }
+        };
+        policy.pack()?;
+        Ok(policy)
+    }
+
+    /// The same of a policy that steering has.
+    #[must_use]
+    pub fn from_wire(policy: &Policy) -> Self {
+        match policy {
+            Policy::Pin(shard) => Self::Pin { shard: *shard },
+            Policy::Initiator => Self::Initiator,
+            Policy::Rotor => Self::Rotor,
+            Policy::MatchBits { shift, bits, spread } => {
+                let table = match spread {
+                    Spread::Hash => None,
+                    Spread::Table(shards) => {
+                        let values = 1_usize << (*bits).min(TABLE_BITS_MAX);
+                        Some(shards.iter().take(values).copied().collect())
+                    }
+                };
+                Self::MatchBits { shift: *shift, bits: *bits, table }
+            }
+        }
+    }
+}
+
+/// The policy of one portal.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PortalPolicy {
+    /// The portal, below 64.
+    pub portal: u8,
+    /// Its policy.
+    pub policy: SteeringPolicy,
+}
+
+impl PortalPolicy {
+    /// Whether portal and policy are within their ranges.
+    ///
+    /// # Errors
+    /// The value that is not.
+    pub fn check(&self) -> Result<(), SteeringError> {
+        if usize::from(self.portal) >= PORTALS {
+            return Err(SteeringError::Portal(self.portal));
+        }
+        self.policy.to_wire().map(|_| ())
+    }
+}
+
+/// What a node's steering is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SteeringRecord {
+    /// Shards of the node, at most 64.
+    pub shard_count: u32,
+    /// The portals whose policy is not [`SteeringPolicy::DEFAULT`], in order.
+    pub portals: Vec<PortalPolicy>,
+}
+
+const _: () = assert!(SHARDS_MAX <= u8::MAX as u32);

@@ -1,0 +1,311 @@
+//! What a node can be asked.
+//!
+//! Invariants: a batch is carried out whole or not at all; a change names one object; what a change leaves open
+//! (`None`) is the node's to choose.
+
+use std::path::PathBuf;
+
+use lnet_wire::{Net, Nid};
+use serde::{Deserialize, Serialize};
+
+use crate::errno::Refusal;
+use crate::records::{
+    CaptureRecord, DropRule, DropRuleRecord, Global, Globals, Lnd, Mode, NetRecord, PeerRecord, PortalPolicy,
+    Statistics, SteeringRecord,
+};
+use crate::text;
+
+/// Something that a node is asked.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// Its nets; answered by [`Reply::Nets`].
+    Nets,
+    /// Its peers; answered by [`Reply::Peers`].
+    Peers,
+    /// Its global tunables; answered by [`Reply::Globals`].
+    Globals,
+    /// Its counters; answered by [`Reply::Statistics`].
+    Statistics,
+    /// Its drop rules; answered by [`Reply::DropRules`].
+    DropRules,
+    /// Its steering; answered by [`Reply::Steering`].
+    Steering,
+    /// Its captures; answered by [`Reply::Captures`].
+    Captures,
+    /// To change; answered by [`Reply::Applied`].
+    Apply(Batch),
+    /// To ping; answered by a [`Reply::Ping`] for each NID, in their order, and [`Reply::Done`]. It ends
+    /// when the client goes.
+    Ping(PingRequest),
+    /// To write its frames to a file; answered by [`Reply::Done`].
+    StartCapture(CaptureSpec),
+    /// To end a capture; answered by [`Reply::Captures`] with what it became.
+    StopCapture(PathBuf),
+}
+
+impl Request {
+    /// Whether only root and the node's owner may ask for it.
+    #[must_use]
+    pub const fn is_privileged(&self) -> bool {
+        match self {
+            Self::Nets
+            | Self::Peers
+            | Self::Globals
+            | Self::Statistics
+            | Self::DropRules
+            | Self::Steering
+            | Self::Captures
+            | Self::Ping(_) => false,
+            Self::Apply(_) | Self::StartCapture(_) | Self::StopCapture(_) => true,
+        }
+    }
+}
+
+/// A node's answer, or a part of it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    /// To [`Request::Nets`]: `lo` first, then in order of creation.
+    Nets(Vec<NetRecord>),
+    /// To [`Request::Peers`].
+    Peers(Vec<PeerRecord>),
+    /// To [`Request::Globals`].
+    Globals(Globals),
+    /// To [`Request::Statistics`].
+    Statistics(Statistics),
+    /// To [`Request::DropRules`]: newest first.
+    DropRules(Vec<DropRuleRecord>),
+    /// To [`Request::Steering`].
+    Steering(SteeringRecord),
+    /// To [`Request::Captures`] and [`Request::StopCapture`].
+    Captures(Vec<CaptureRecord>),
+    /// To [`Request::Apply`]: what each change did, in order.
+    Applied(Vec<Outcome>),
+    /// To [`Request::Ping`].
+    Ping(PingReply),
+    /// It is done, and nothing more to be said.
+    Done,
+    /// It is not done; nothing has changed.
+    Refused(Refusal),
+}
+
+/// Changes that are made together or not at all.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Batch {
+    /// The changes, in order: each is judged by the state that those before it leave.
+    pub changes: Vec<Change>,
+    /// Only find out whether they could be made.
+    pub dry_run: bool,
+}
+
+/// What a change did, or would do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// The node is not as before.
+    Changed,
+    /// The node was so already.
+    Unchanged,
+}
+
+/// A change of one object.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// Bring the node up, with `lo`.
+    Configure {
+        /// Also carry out the daemon's start-up file.
+        all: bool,
+        /// Where an interface has addresses of both families, prefer IPv6.
+        large: bool,
+    },
+    /// Take down nets, peers, rules; global tunables stay.
+    Unconfigure,
+    /// Make a local NI, and its net if that is not there.
+    AddNi(NiSpec),
+    /// Take down a local NI, and its net if it was the last one.
+    DeleteNi(NiName),
+    /// Take down a net with all its NIs.
+    DeleteNet(#[serde(with = "text")] Net),
+    /// Set the health of one local NI or all.
+    SetHealth {
+        /// Which one; all if there is none.
+        #[serde(with = "text::option")]
+        nid: Option<Nid>,
+        /// 0 to 1000.
+        value: u32,
+    },
+    /// Set the connections per peer of one local NI or all.
+    SetConnsPerPeer {
+        /// Which one; all if there is none.
+        #[serde(with = "text::option")]
+        nid: Option<Nid>,
+        /// 1 to 127, or 0 for the LND's choice.
+        value: u32,
+    },
+    /// Set the transmit timeout of the LND that nets of this type have.
+    SetLndTimeout {
+        /// Any net of the type.
+        #[serde(with = "text")]
+        net: Net,
+        /// Seconds; 0 follows the global one.
+        timeout_s: u32,
+    },
+    /// Set a global tunable.
+    SetGlobal {
+        /// Which.
+        global: Global,
+        /// Its value, within [`Global::range`].
+        value: u32,
+    },
+    /// Set all counters to zero.
+    ResetStatistics,
+    /// Make a drop rule, in front of the others.
+    AddDropRule(DropRule),
+    /// Delete the drop rules with this source and this destination.
+    DeleteDropRules {
+        /// As it was given.
+        #[serde(with = "text")]
+        source: Nid,
+        /// As it was given.
+        #[serde(with = "text")]
+        destination: Nid,
+    },
+    /// Delete all drop rules.
+    DeleteAllDropRules,
+    /// Set the counters of all drop rules to zero.
+    ResetDropRules,
+    /// Set the steering policy of a portal.
+    SetSteering(PortalPolicy),
+}
+
+/// A local NI to be made.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NiSpec {
+    /// Its net.
+    #[serde(with = "text")]
+    pub net: Net,
+    /// The network interface, by name.
+    pub interface: Option<String>,
+    /// Its NID: an address of the interface, or, without `interface`, of the interface to take. With neither the
+    /// node takes the first interface that is up, is not the loopback device and has an address.
+    #[serde(with = "text::option")]
+    pub nid: Option<Nid>,
+    /// Tunables of the net.
+    pub tunables: NetTunablesSpec,
+    /// Tunables of the LND.
+    pub lnd: LndSpec,
+    /// CPTs (shards) that may serve it; none means all.
+    pub cpts: Vec<u32>,
+}
+
+impl NiSpec {
+    /// An NI on this net of which all else is the node's choice.
+    #[must_use]
+    pub fn new(net: Net) -> Self {
+        Self {
+            net,
+            interface: None,
+            nid: None,
+            tunables: NetTunablesSpec::default(),
+            lnd: LndSpec::default(),
+            cpts: Vec::new(),
+        }
+    }
+}
+
+/// Tunables of a net that is to be made; `None` is the LND's default.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct NetTunablesSpec {
+    /// Seconds; 0 is never.
+    pub peer_timeout_s: Option<u32>,
+    /// More than 0.
+    pub peer_credits: Option<u32>,
+    /// More than 0.
+    pub peer_buffer_credits: Option<u32>,
+    /// More than 0.
+    pub credits: Option<u32>,
+}
+
+/// What an NI is to have from its LND; `None` is the LND's default.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct LndSpec {
+    /// Which LND; `None` is that of the net's type.
+    pub lnd: Option<Lnd>,
+    /// Of the xdp LND.
+    pub mode: Option<Mode>,
+    /// Of the xdp LND: its UDP port.
+    pub port: Option<u16>,
+    /// Of the xdp LND: receive queues that the interface must have; 0 takes it as it is.
+    pub queues: Option<u32>,
+    /// Of socklnd: 1 to 127, or 0 for its choice.
+    pub conns_per_peer: Option<u32>,
+    /// Of socklnd: -1 to 255.
+    pub tos: Option<i32>,
+}
+
+/// A local NI that is there.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NiName {
+    /// By its net and the name of its interface.
+    Interface {
+        /// The net.
+        #[serde(with = "text")]
+        net: Net,
+        /// The interface.
+        interface: String,
+    },
+    /// By its NID.
+    Nid(#[serde(with = "text")] Nid),
+}
+
+/// NIDs to ping, one after the other or together.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PingRequest {
+    /// The NIDs.
+    #[serde(with = "text::list")]
+    pub nids: Vec<Nid>,
+    /// The local NI to ping from.
+    #[serde(with = "text::option")]
+    pub source: Option<Nid>,
+    /// How long each may take; `None` is the node's choice.
+    pub timeout_ms: Option<u64>,
+}
+
+/// What became of the ping of one NID.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PingReply {
+    /// The NID that was pinged.
+    #[serde(with = "text")]
+    pub nid: Nid,
+    /// What it answered, or why it did not.
+    pub result: Result<PingRecord, Refusal>,
+}
+
+/// What a peer answered to a ping.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PingRecord {
+    /// The primary NID of the peer, or the pinged one if nothing is known about it.
+    #[serde(with = "text")]
+    pub primary_nid: Nid,
+    /// Whether it is known to be a Multi-Rail node.
+    pub multi_rail: bool,
+    /// Its NIDs as it told them, without `0@lo`.
+    #[serde(with = "text::list")]
+    pub nids: Vec<Nid>,
+}
+
+/// A capture to be made.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CaptureSpec {
+    /// The pcapng file to be made; absolute, and nothing may be there.
+    pub path: PathBuf,
+    /// Size of the file at which the capture ends, bytes.
+    pub limit_bytes: u64,
+    /// Bytes of each frame that are kept; `None` keeps all.
+    pub frame_bytes: Option<u32>,
+    /// The interfaces whose frames are written; none means all.
+    pub interfaces: Vec<String>,
+}

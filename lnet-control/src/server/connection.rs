@@ -1,0 +1,263 @@
+//! One client: its requests, one after the other.
+
+use std::future::pending;
+use std::io;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use thiserror::Error;
+use tokio::net::UnixStream;
+use tokio::sync::watch;
+use tokio::time::{error::Elapsed, timeout};
+use tracing::{debug, info};
+
+use super::{Handler, Shared};
+use crate::errno::{Errno, Refusal};
+use crate::protocol::{self, HEADER_BYTES, MAGIC, ProtocolError, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
+use crate::request::{PingReply, PingRequest, Reply, Request};
+
+/// Bytes that are read at once.
+const CHUNK_BYTES: usize = 8192;
+/// What a client may send ahead while its last request is under way.
+const AHEAD_BYTES_MAX: usize = 64 << 10;
+/// NIDs of one ping request.
+const PING_NIDS_MAX: usize = 4096;
+/// What a handler's ping may take longer than its timeout.
+const PING_SLACK: Duration = Duration::from_millis(500);
+
+/// Who a client is, by the kernel's word.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Caller {
+    pub(super) uid: u32,
+    pub(super) pid: Option<i32>,
+    /// Whether it is root or the owner.
+    pub(super) may_change: bool,
+}
+
+/// Why a connection ends.
+#[derive(Debug, Error)]
+enum Ended {
+    #[error("the client went")]
+    Gone,
+    #[error("the daemon stops")]
+    Closing,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("the client was too slow")]
+    Slow(#[from] Elapsed),
+    #[error(transparent)]
+    Protocol(#[from] ProtocolError),
+}
+
+pub(super) struct Connection<'a, H> {
+    client: Client,
+    caller: Caller,
+    shared: &'a Shared<'a, H>,
+    closing: watch::Receiver<bool>,
+}
+
+/// The client's stream, and what it has sent ahead.
+struct Client {
+    stream: UnixStream,
+    buffer: Vec<u8>,
+    reply_time: Duration,
+}
+
+impl<'a, H: Handler> Connection<'a, H> {
+    pub(super) fn new(
+        stream: UnixStream,
+        caller: Caller,
+        shared: &'a Shared<'a, H>,
+        closing: watch::Receiver<bool>,
+    ) -> Self {
+        let client = Client { stream, buffer: Vec::new(), reply_time: shared.limits.reply_time };
+        Self { client, caller, shared, closing }
+    }
+
+    /// Serves the client until it goes; returns its user.
+    pub(super) async fn run(mut self) -> u32 {
+        let Caller { uid, pid, .. } = self.caller;
+        let ended = loop {
+            if let Err(ended) = self.serve_one().await {
+                break ended;
+            }
+        };
+        if let Ended::Protocol(error) = &ended {
+            let refusal = Refusal::new(Errno::INVAL, error.to_string());
+            let _ = self.client.write(&Reply::Refused(refusal)).await;
+        }
+        debug!(uid, pid, %ended, "control socket: connection ends");
+        uid
+    }
+
+    async fn serve_one(&mut self) -> Result<(), Ended> {
+        let request_time = self.shared.limits.request_time;
+        let request = tokio::select! {
+            request = self.client.read(request_time) => request?,
+            () = closed(&mut self.closing) => return Err(Ended::Closing),
+        };
+        if request.is_privileged() && !self.caller.may_change {
+            let refusal = Refusal::new(Errno::PERM, "only root and the owner of the daemon may change it");
+            return self.client.write(&Reply::Refused(refusal)).await;
+        }
+        match request {
+            request if request.is_privileged() => self.change(request).await,
+            Request::Ping(request) => self.ping(request).await,
+            other => {
+                let answered = tokio::select! {
+                    reply = answer(self.shared.handler, other) => reply,
+                    () = self.client.gone() => return Err(Ended::Gone),
+                    () = closed(&mut self.closing) => return Err(Ended::Closing),
+                };
+                self.client.write(&answered).await
+            }
+        }
+    }
+
+    /// Changes the node: alone, and to the end whatever becomes of the client.
+    async fn change(&mut self, request: Request) -> Result<(), Ended> {
+        let Caller { uid, pid, .. } = self.caller;
+        let changing = self.shared.changing.lock().await;
+        info!(uid, pid, ?request, "control socket: change");
+        let answered = answer(self.shared.handler, request).await;
+        drop(changing);
+        self.client.write(&answered).await
+    }
+
+    async fn ping(&mut self, request: PingRequest) -> Result<(), Ended> {
+        let PingRequest { nids, source, timeout_ms } = request;
+        if nids.len() > PING_NIDS_MAX {
+            let text = format!("{} nids to ping, expected at most {PING_NIDS_MAX}", nids.len());
+            return self.client.write(&Reply::Refused(Refusal::new(Errno::TOOBIG, text))).await;
+        }
+        let limits = self.shared.limits;
+        let time = timeout_ms.map_or(limits.ping_time, Duration::from_millis).min(limits.ping_time);
+        let handler = self.shared.handler;
+        let pings = nids.into_iter().map(async |nid| {
+            let result = timeout(time + PING_SLACK, handler.ping(nid, source, time)).await;
+            let late = |_| Err(Refusal::new(Errno::TIMEDOUT, format!("no answer within {time:?}")));
+            PingReply { nid, result: result.unwrap_or_else(late) }
+        });
+        let mut pings = stream::iter(pings).buffered(limits.pings);
+        loop {
+            let next = tokio::select! {
+                next = pings.next() => next,
+                () = self.client.gone() => return Err(Ended::Gone),
+                () = closed(&mut self.closing) => return Err(Ended::Closing),
+            };
+            match next {
+                Some(reply) => self.client.write(&Reply::Ping(reply)).await?,
+                None => return self.client.write(&Reply::Done).await,
+            }
+        }
+    }
+}
+
+/// Ready when the server stops, which it also does by going away.
+async fn closed(closing: &mut watch::Receiver<bool>) {
+    let _ = closing.wait_for(|closed| *closed).await;
+}
+
+/// The answer to a request that has one.
+async fn answer<H: Handler>(handler: &H, request: Request) -> Reply {
+    match request {
+        Request::Nets => reply(handler.nets().await, Reply::Nets),
+        Request::Peers => reply(handler.peers().await, Reply::Peers),
+        Request::Globals => reply(handler.globals().await, Reply::Globals),
+        Request::Statistics => reply(handler.statistics().await, Reply::Statistics),
+        Request::DropRules => reply(handler.drop_rules().await, Reply::DropRules),
+        Request::Steering => reply(handler.steering().await, Reply::Steering),
+        Request::Captures => reply(handler.captures().await, Reply::Captures),
+        Request::StartCapture(spec) => reply(handler.start_capture(spec).await, |()| Reply::Done),
+        Request::StopCapture(path) => {
+            reply(handler.stop_capture(&path).await, |capture| Reply::Captures(vec![capture]))
+        }
+        Request::Apply(batch) => reply(handler.apply(batch).await, Reply::Applied),
+        // Answered part by part.
+        Request::Ping(_) => Reply::Done,
+    }
+}
+
+fn reply<T>(result: Result<T, Refusal>, good: impl FnOnce(T) -> Reply) -> Reply {
+    result.map_or_else(Reply::Refused, good)
+}
+
+impl Client {
+    /// The next request. A client may take its time to begin one, and `time` to complete it.
+    async fn read(&mut self, time: Duration) -> Result<Request, Ended> {
+        if self.buffer.is_empty() {
+            self.fill().await?;
+        }
+        timeout(time, self.read_rest()).await?
+    }
+
+    async fn read_rest(&mut self) -> Result<Request, Ended> {
+        loop {
+            // Rubbish is not waited for to become a header.
+            if self.buffer.iter().zip(MAGIC).any(|(found, expected)| *found != expected) {
+                let mut magic = [0; MAGIC.len()];
+                magic.iter_mut().zip(&self.buffer).for_each(|(to, from)| *to = *from);
+                return Err(ProtocolError::Magic(magic).into());
+            }
+            if let Some(header) = self.buffer.first_chunk::<HEADER_BYTES>() {
+                let end = HEADER_BYTES + protocol::read_header(header, REQUEST_BYTES_MAX)?;
+                if let Some(json) = self.buffer.get(HEADER_BYTES..end) {
+                    let request = protocol::decode(json)?;
+                    self.buffer.drain(..end);
+                    return Ok(request);
+                }
+            }
+            self.fill().await?;
+        }
+    }
+
+    /// Takes in what the client sends next. An `await` of it may be dropped without loss.
+    async fn fill(&mut self) -> Result<(), Ended> {
+        let mut chunk = [0; CHUNK_BYTES];
+        loop {
+            self.stream.readable().await?;
+            match self.stream.try_read(&mut chunk) {
+                Ok(0) => return Err(Ended::Gone),
+                Ok(length) => {
+                    self.buffer.extend_from_slice(chunk.get(..length).unwrap_or_default());
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Ready when the client is gone. What it sends ahead meanwhile is kept, within a bound.
+    async fn gone(&mut self) {
+        while self.buffer.len() < AHEAD_BYTES_MAX {
+            if self.fill().await.is_err() {
+                return;
+            }
+        }
+        pending().await
+    }
+
+    async fn write(&mut self, reply: &Reply) -> Result<(), Ended> {
+        let message = match protocol::encode(reply, REPLY_BYTES_MAX) {
+            Ok(message) => message,
+            Err(error) => {
+                let refusal = Refusal::new(Errno::NOSPC, format!("the answer cannot be sent: {error}"));
+                protocol::encode(&Reply::Refused(refusal), REPLY_BYTES_MAX)?
+            }
+        };
+        timeout(self.reply_time, self.write_all(&message)).await?
+    }
+
+    async fn write_all(&mut self, mut message: &[u8]) -> Result<(), Ended> {
+        while !message.is_empty() {
+            self.stream.writable().await?;
+            match self.stream.try_write(message) {
+                Ok(length) => message = message.get(length..).unwrap_or_default(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
