@@ -8,8 +8,10 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod document;
 pub mod errno;
 pub mod path;
+pub mod pattern;
 pub mod protocol;
 pub mod records;
 pub mod request;

@@ -104,3 +104,26 @@ pub struct DropRuleRecord {
     /// What it has seen.
     pub counters: RuleCounters,
 }
+
+impl DropRule {
+    /// Whether the rule makes sense.
+    ///
+    /// # Errors
+    /// What does not, in words.
+    pub fn check(&self) -> Result<(), String> {
+        let Self { rate, interval_s, .. } = self;
+        if (*rate == 0) == (*interval_s == 0) {
+            return Err(format!(
+                "rate {rate} and interval {interval_s}: exactly one other than zero is expected"
+            ));
+        }
+        if self.random && *interval_s == 0 {
+            return Err("a random rule has an interval, not a rate".to_owned());
+        }
+        // PUT and GET alone have portals.
+        if self.portals != 0 && self.messages != 0 && self.messages & 6 == 0 {
+            return Err("portals go with PUT or GET, not with ACK and REPLY alone".to_owned());
+        }
+        Ok(())
+    }
+}

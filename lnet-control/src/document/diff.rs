@@ -1,0 +1,98 @@
+//! What changes would do to a node, line by line.
+
+use std::fmt::Write;
+
+use super::show::NodeState;
+use crate::pattern::{cpts_text, fault_nid_text};
+use crate::records::{PortalPolicy, SteeringPolicy};
+use crate::request::{Change, LndSpec, NetTunablesSpec, NiName, NiSpec, Outcome};
+
+/// Lines that say what changes do to a node in this state: `+` what comes, `-` what goes, `~` what becomes something
+/// else. Changes that leave the node as it is have none.
+#[must_use]
+pub fn diff(state: &NodeState, changes: &[Change], outcomes: &[Outcome]) -> Vec<String> {
+    let changed = changes.iter().zip(outcomes).filter(|(_, outcome)| **outcome == Outcome::Changed);
+    changed.map(|(change, _)| line(state, change)).collect()
+}
+
+fn line(state: &NodeState, change: &Change) -> String {
+    match change {
+        Change::Configure { .. } => "+ node".to_owned(),
+        Change::Unconfigure => "- node: all nets, peers and rules".to_owned(),
+        Change::AddNi(spec) => format!("+ net {}: {}", spec.net, ni_text(spec)),
+        Change::DeleteNi(NiName::Interface { net, interface }) => format!("- net {net}: ni on {interface}"),
+        Change::DeleteNi(NiName::Nid(nid)) => format!("- net {}: ni {nid}", nid.net()),
+        Change::DeleteNet(net) => {
+            let nis = state.nets.iter().find(|one| one.net == *net).map_or(0, |net| net.nis.len());
+            format!("- net {net}: all of it ({nis} ni)")
+        }
+        Change::SetHealth { nid, value } => format!("~ {}: health {value}", target(nid.as_ref())),
+        Change::SetConnsPerPeer { nid, value } => {
+            format!("~ {}: conns_per_peer {value}", target(nid.as_ref()))
+        }
+        Change::SetLndTimeout { net, timeout_s } => format!("~ nets like {net}: lnd timeout {timeout_s}"),
+        Change::SetGlobal { global, value } => {
+            format!("~ global {global}: {} -> {value}", state.globals.get(*global))
+        }
+        Change::ResetStatistics => "~ statistics: all zero".to_owned(),
+        Change::AddDropRule(rule) => {
+            format!("+ drop rule: {} -> {}", fault_nid_text(&rule.source), fault_nid_text(&rule.destination))
+        }
+        Change::DeleteDropRules { source, destination } => {
+            format!("- drop rules: {} -> {}", fault_nid_text(source), fault_nid_text(destination))
+        }
+        Change::DeleteAllDropRules => "- drop rules: all".to_owned(),
+        Change::ResetDropRules => "~ drop rules: counters zero".to_owned(),
+        Change::SetSteering(PortalPolicy { portal, policy }) => {
+            let known = state.steering.portals.iter().find(|known| known.portal == *portal);
+            let known = known.map_or(SteeringPolicy::DEFAULT, |known| known.policy.clone());
+            format!("~ steering of portal {portal}: {} -> {}", policy_text(&known), policy_text(policy))
+        }
+    }
+}
+
+fn target(nid: Option<&lnet_wire::Nid>) -> String {
+    nid.map_or_else(|| "all nis".to_owned(), |nid| format!("ni {nid}"))
+}
+
+fn ni_text(spec: &NiSpec) -> String {
+    let NiSpec { interface, nid, tunables, lnd, cpts, .. } = spec;
+    let mut text = match (interface, nid) {
+        (Some(interface), Some(nid)) => format!("ni {nid} on {interface}"),
+        (Some(interface), None) => format!("ni on {interface}"),
+        (None, Some(nid)) => format!("ni {nid}"),
+        (None, None) => "ni on the first interface that is up".to_owned(),
+    };
+    let NetTunablesSpec { peer_timeout_s, peer_credits, peer_buffer_credits, credits } = tunables;
+    let LndSpec { lnd, mode, port, queues, conns_per_peer, tos } = lnd;
+    let cpts = (!cpts.is_empty()).then(|| cpts_text(cpts));
+    let mut add = |key: &str, value: Option<String>| {
+        if let Some(value) = value {
+            let _ = write!(text, ", {key} {value}");
+        }
+    };
+    add("peer_timeout", peer_timeout_s.map(|value| value.to_string()));
+    add("peer_credits", peer_credits.map(|value| value.to_string()));
+    add("peer_buffer_credits", peer_buffer_credits.map(|value| value.to_string()));
+    add("credits", credits.map(|value| value.to_string()));
+    add("lnd", lnd.map(|value| value.to_string()));
+    add("mode", mode.map(|value| value.to_string()));
+    add("port", port.map(|value| value.to_string()));
+    add("queues", queues.map(|value| value.to_string()));
+    add("conns_per_peer", conns_per_peer.map(|value| value.to_string()));
+    add("tos", tos.map(|value| value.to_string()));
+    add("CPT", cpts);
+    text
+}
+
+/// A policy in a few words.
+fn policy_text(policy: &SteeringPolicy) -> String {
+    match policy {
+        SteeringPolicy::Pin { shard } => format!("pin {shard}"),
+        SteeringPolicy::MatchBits { shift, bits, table: None } => format!("match_bits {bits} from {shift}"),
+        SteeringPolicy::MatchBits { shift, bits, table: Some(table) } => {
+            format!("match_bits {bits} from {shift} table {table:?}")
+        }
+        SteeringPolicy::Initiator | SteeringPolicy::Rotor => policy.name().to_owned(),
+    }
+}

@@ -1,0 +1,115 @@
+//! What is left to be done for a document on a node that is in some state.
+
+use super::show::NodeState;
+use super::{Action, Document, DocumentError, Item, Mode, PeerItem};
+use crate::errno::Errno;
+use crate::records::{DropRule, LndTunables, NetTunables, NiRecord, PeerRecord};
+use crate::request::{Change, LndSpec, NetTunablesSpec, NiSpec};
+
+impl Document {
+    /// The changes that make the node what the document says, each with the item that it comes from. What is so
+    /// already is left out.
+    ///
+    /// # Errors
+    /// What this node cannot do.
+    pub fn plan(&self, mode: Mode, state: &NodeState) -> Result<Vec<(&Item, Change)>, Vec<DocumentError>> {
+        let mut changes = Vec::new();
+        let mut errors = Vec::new();
+        let mut rules: Vec<_> = state.drop_rules.iter().map(|record| &record.rule).collect();
+        for item in &self.items {
+            match &item.action {
+                Action::Peer(peer) => errors.extend(check_peer(item, peer, mode, state)),
+                Action::Change(change) => {
+                    if !is_so(change, state, &mut rules) {
+                        changes.push((item, change.clone()));
+                    }
+                }
+                Action::Ping(_) => {}
+            }
+        }
+        if errors.is_empty() { Ok(changes) } else { Err(errors) }
+    }
+}
+
+/// Peers are found by traffic: a document may tell of them.
+fn check_peer(item: &Item, peer: &PeerItem, mode: Mode, state: &NodeState) -> Option<DocumentError> {
+    let is_known = |known: &PeerRecord| {
+        let has = |nid| known.nis.iter().any(|ni| ni.nid == nid);
+        known.primary_nid == peer.primary_nid
+            && known.multi_rail == peer.multi_rail
+            && peer.nids.iter().all(|nid| has(*nid))
+    };
+    let exists = state.peers.iter().any(is_known);
+    if peer.found_by_traffic || exists == (mode == Mode::Add) {
+        return None;
+    }
+    let what = if mode == Mode::Add { "making" } else { "deleting" };
+    let message = format!(
+        "peer {}: peers are found by traffic, {what} them by hand is not supported yet",
+        peer.primary_nid
+    );
+    Some(DocumentError { place: item.place, message, errno: Errno::OPNOTSUPP, seq_no: item.seq_no })
+}
+
+/// Whether there is nothing to be done for a change. A rule of the node stands for one of the document.
+fn is_so(change: &Change, state: &NodeState, rules: &mut Vec<&DropRule>) -> bool {
+    match change {
+        Change::AddNi(spec) => {
+            let net = state.nets.iter().find(|net| net.net == spec.net);
+            net.is_some_and(|net| net.nis.iter().any(|ni| is_like(ni, spec)))
+        }
+        Change::AddDropRule(rule) => {
+            let same = rules.iter().position(|known| *known == rule);
+            same.map(|position| rules.remove(position)).is_some()
+        }
+        _ => false,
+    }
+}
+
+/// Whether an NI is what is asked for. What is left open is as it may be.
+fn is_like(ni: &NiRecord, spec: &NiSpec) -> bool {
+    let interface = spec.interface.as_ref().is_some_and(|name| ni.interface.as_ref() == Some(name));
+    let nid = spec.nid == Some(ni.nid);
+    // One of them is named and fits, and the other does not contradict.
+    let is_named = match (&spec.interface, spec.nid) {
+        (Some(_), None) => interface && !ni.is_chosen_by_nid,
+        (None, Some(_)) => nid,
+        (Some(_), Some(_)) => interface && nid,
+        (None, None) => false,
+    };
+    let cpts = spec.cpts.is_empty() || spec.cpts == ni.cpts;
+    is_named && cpts && fits_net(&spec.tunables, &ni.tunables) && fits_lnd(&spec.lnd, ni.lnd.as_ref())
+}
+
+fn fits<T: PartialEq>(asked: Option<T>, found: T) -> bool {
+    asked.is_none_or(|asked| asked == found)
+}
+
+fn fits_net(asked: &NetTunablesSpec, found: &NetTunables) -> bool {
+    let timeout =
+        asked.peer_timeout_s.is_none_or(|timeout| i64::from(timeout) == i64::from(found.peer_timeout_s));
+    timeout
+        && fits(asked.peer_credits, found.peer_credits)
+        && fits(asked.peer_buffer_credits, found.peer_buffer_credits)
+        && fits(asked.credits, found.credits)
+}
+
+fn fits_lnd(asked: &LndSpec, found: Option<&LndTunables>) -> bool {
+    use crate::records::Lnd;
+    match found {
+        None => *asked == LndSpec::default(),
+        Some(LndTunables::Tcp { conns_per_peer, tos, .. }) => {
+            fits(asked.lnd, Lnd::Tcp)
+                && (asked.mode, asked.port, asked.queues) == (None, None, None)
+                && fits(asked.conns_per_peer.filter(|count| *count > 0), *conns_per_peer)
+                && fits(asked.tos, *tos)
+        }
+        Some(LndTunables::Xdp(xdp)) => {
+            fits(asked.lnd, Lnd::Xdp)
+                && (asked.conns_per_peer, asked.tos) == (None, None)
+                && fits(asked.mode, xdp.mode)
+                && fits(asked.port, xdp.port)
+                && fits(asked.queues, xdp.queues)
+        }
+    }
+}

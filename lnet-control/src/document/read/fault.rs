@@ -1,0 +1,125 @@
+//! The block `fault`: drop rules, in the form in which they are shown.
+
+use lnet_wire::Nid;
+
+use super::Reader;
+use super::values::get;
+use crate::document::Mode;
+use crate::document::tree::{Entry, Marked, Place};
+use crate::errno::Errno;
+use crate::pattern::{PatternError, fault_nid, integer};
+use crate::records::{DropRule, HEALTH_ERRORS, HealthError};
+use crate::request::Change;
+
+/// Keys of a rule; from `ds_dropped` they only tell.
+const KEYS: [&str; 18] = [
+    "rule_type",
+    "fa_src",
+    "fa_dst",
+    "fa_ptl_mask",
+    "fa_msg_mask",
+    "da_rate",
+    "da_interval",
+    "fa_local_nid",
+    "da_random",
+    "da_drop_all",
+    "da_health_error",
+    "seq_no",
+    "ds_dropped",
+    "fs_count",
+    "fs_put",
+    "fs_ack",
+    "fs_get",
+    "fs_reply",
+];
+
+impl Reader {
+    pub(super) fn fault_block(&mut self, block: &Marked) {
+        let mut rules = Vec::new();
+        for (item, entries) in self.maps(block, "fault") {
+            self.begin_item(entries);
+            rules.extend(self.drop_rule(item.place, entries).map(|rule| (item.place, self.seq_no, rule)));
+        }
+        // The newest stands first, in documents and on a node: it is made last.
+        for (place, seq_no, rule) in rules.into_iter().rev() {
+            self.seq_no = seq_no;
+            let change = match self.mode {
+                Mode::Delete => {
+                    Change::DeleteDropRules { source: rule.source, destination: rule.destination }
+                }
+                _ => Change::AddDropRule(rule),
+            };
+            self.change(place, "fault", change);
+        }
+    }
+
+    fn drop_rule(&mut self, place: Place, entries: &[Entry]) -> Option<DropRule> {
+        if let Some(value) = get(entries, "rule_type") {
+            match self.word(value, "rule_type", &["drop", "delay"])? {
+                "drop" => {}
+                _ => {
+                    self.unsupported(
+                        value.place,
+                        "'delay': rules that delay are not supported yet".to_owned(),
+                    );
+                    return None;
+                }
+            }
+        }
+        self.known_keys(entries, "fault", &KEYS);
+        let mut nid = |key: &str, default: Option<Nid>| match get(entries, key) {
+            Some(value) => self.pattern(value, key, "a nid, *@net or *", fault_nid),
+            None => {
+                if default.is_none() {
+                    self.error(place, format!("a rule without '{key}'"));
+                }
+                default
+            }
+        };
+        let [source, destination] = ["fa_src", "fa_dst"].map(|key| nid(key, None));
+        let local_nid = nid("fa_local_nid", Some(Nid::ANY));
+        let portals = get(entries, "fa_ptl_mask").and_then(|value| self.portals(value));
+        let mut flag =
+            |key: &str| get(entries, key).and_then(|value| self.boolean(value, key)).unwrap_or_default();
+        let [random, drop_all] = ["da_random", "da_drop_all"].map(&mut flag);
+        let rule = DropRule {
+            source: source?,
+            destination: destination?,
+            local_nid: local_nid?,
+            portals: portals.unwrap_or_default(),
+            messages: self.integer_of(entries, "fa_msg_mask", 0..=15).unwrap_or(15),
+            rate: self.integer_of(entries, "da_rate", 0..=i64::from(u32::MAX)).unwrap_or_default(),
+            interval_s: self.integer_of(entries, "da_interval", 0..=i64::from(u32::MAX)).unwrap_or_default(),
+            random,
+            drop_all,
+            health_errors: self.health_errors(entries),
+        };
+        if let Err(refusal) = rule.check() {
+            self.error(place, refusal);
+            return None;
+        }
+        Some(rule)
+    }
+
+    /// A mask of 64 bits, which has no place among the numbers of other keys.
+    fn portals(&mut self, value: &Marked) -> Option<u64> {
+        self.pattern(value, "fa_ptl_mask", "a mask of portals", |text| {
+            let mask = text.parse().ok().or_else(|| integer(text).and_then(|mask| u64::try_from(mask).ok()));
+            mask.ok_or_else(|| PatternError {
+                errno: Errno::INVAL,
+                message: format!("{}: a mask of 64 bits is expected", crate::pattern::quoted(text)),
+            })
+        })
+    }
+
+    fn health_errors(&mut self, entries: &[Entry]) -> Vec<HealthError> {
+        let Some(value) = get(entries, "da_health_error") else { return Vec::new() };
+        let names = HEALTH_ERRORS.map(|(name, _)| name);
+        let mut errors = Vec::new();
+        for item in self.sequence(value, "da_health_error") {
+            let Some(word) = self.word(item, "da_health_error", &names) else { continue };
+            errors.extend(HEALTH_ERRORS.iter().find(|(name, _)| *name == word).map(|(_, error)| *error));
+        }
+        errors
+    }
+}

@@ -1,0 +1,201 @@
+//! From documents to changes.
+//!
+//! Invariants: reading goes on behind a mistake, so that all are reported at once; each key is known, known to be
+//! passed over because it only tells, known and not supported, or an error.
+
+mod fault;
+mod net;
+mod peer;
+mod ping;
+mod steering;
+mod values;
+
+use super::tree::{self, Entry, Marked, Place, Value};
+use super::{Action, Document, DocumentError, Item, Mode};
+use crate::errno::Errno;
+use crate::records::Global;
+use crate::request::Change;
+
+use values::suggestion;
+
+/// Most mistakes that are reported.
+const ERRORS_MAX: usize = 100;
+
+/// Blocks that are read.
+const BLOCKS: [&str; 8] = ["net", "peer", "global", "numa", "statistics", "fault", "steering", "ping"];
+
+/// Blocks that LNet's tools read and this node cannot carry out, and what they are about.
+const UNSUPPORTED: [(&str, &str); 8] = [
+    ("route", "routes are"),
+    ("routing", "routing between nets is"),
+    ("buffers", "routing between nets is"),
+    ("ip2nets", "choosing nets by address is"),
+    ("udsp", "selection policies are"),
+    ("discover", "discovery of peers is"),
+    ("peers", "making peers by hand is"),
+    ("selection", "selection policies are"),
+];
+
+/// What the document says, if nothing is wrong with it.
+///
+/// # Errors
+/// Everything that is wrong, in the order in which it stands, up to a hundred mistakes.
+pub fn parse(text: &str, mode: Mode) -> Result<Document, Vec<DocumentError>> {
+    let root = match tree::load(text) {
+        Ok(Some(root)) => root,
+        Ok(None) => return Ok(Document::default()),
+        Err(error) => return Err(vec![error]),
+    };
+    let mut reader = Reader { mode, items: Vec::new(), errors: Vec::new(), seq_no: None };
+    reader.document(&root);
+    let Reader { items, mut errors, .. } = reader;
+    if errors.is_empty() {
+        return Ok(Document { items });
+    }
+    errors.sort_by_key(|error| error.place);
+    Err(errors)
+}
+
+/// What has been read.
+struct Reader {
+    mode: Mode,
+    items: Vec<Item>,
+    errors: Vec<DocumentError>,
+    /// Of the item that is being read.
+    seq_no: Option<u64>,
+}
+
+impl Reader {
+    fn document(&mut self, root: &Marked) {
+        let Value::Map(blocks) = &root.value else {
+            let message =
+                format!("{} as a document: a map with keys such as net: is expected", root.describe());
+            return self.error(root.place, message);
+        };
+        for block in blocks {
+            self.seq_no = None;
+            self.block(block);
+        }
+    }
+
+    fn block(&mut self, block: &Entry) {
+        let Entry { place, key, value } = block;
+        let executes = matches!(key.as_str(), "ping" | "discover");
+        let is_known = BLOCKS.contains(&key.as_str()) || UNSUPPORTED.iter().any(|(name, _)| name == key);
+        if is_known && executes != (self.mode == Mode::Execute) {
+            return;
+        }
+        match key.as_str() {
+            "net" => self.net_block(value),
+            "peer" => self.peer_block(value),
+            "global" => self.global_block(value),
+            "numa" => self.numa_block(value),
+            // It only tells.
+            "statistics" => {}
+            "fault" => self.fault_block(value),
+            "steering" => self.steering_block(value),
+            "ping" => self.ping_block(value),
+            other => match UNSUPPORTED.iter().find(|(name, _)| *name == other) {
+                Some((name, what)) => self.unsupported(*place, format!("'{name}': {what} not supported yet")),
+                None => {
+                    let known = BLOCKS.into_iter().chain(UNSUPPORTED.map(|(name, _)| name));
+                    self.error(*place, format!("invalid key '{other}'{}", suggestion(other, known)));
+                }
+            },
+        }
+    }
+
+    fn global_block(&mut self, block: &Marked) {
+        let Some(entries) = self.map(block, "global") else { return };
+        if self.mode == Mode::Delete {
+            return self.reset_globals(entries);
+        }
+        for Entry { place, key, value } in entries {
+            let Ok(global) = key.parse::<Global>() else {
+                let known = Global::ALL.map(Global::name).into_iter();
+                self.error(*place, format!("invalid key '{key}' in 'global'{}", suggestion(key, known)));
+                continue;
+            };
+            if let Some(value) = self.global_value(global, key, value)
+                && global.is_settable()
+            {
+                self.change(*place, "global", Change::SetGlobal { global, value });
+            }
+        }
+    }
+
+    fn global_value(&mut self, global: Global, key: &str, value: &Marked) -> Option<u32> {
+        let (low, high) = global.range();
+        if value.is_null() {
+            self.error(value.place, format!("no value specified for key '{key}'"));
+            return None;
+        }
+        let number = match &value.value {
+            Value::Scalar { text, .. } => crate::pattern::integer(text),
+            _ => None,
+        };
+        let number = number.and_then(|number| u32::try_from(number).ok());
+        let found = number.filter(|number| (low..=high).contains(number));
+        if found.is_none() {
+            let text = match &value.value {
+                Value::Scalar { text, .. } => text.clone(),
+                _ => value.describe(),
+            };
+            let message = format!("invalid value '{text}' for key '{key}': {low} to {high} is expected");
+            self.error(value.place, message);
+        }
+        found
+    }
+
+    /// What LNet's tools reset when a document with globals is deleted; others stay.
+    fn reset_globals(&mut self, entries: &[Entry]) {
+        let reset = [Global::MaxInterfaces, Global::NumaRange, Global::Discovery, Global::DropAsymRoute];
+        for Entry { place, key, .. } in entries {
+            let Ok(global) = key.parse::<Global>() else {
+                let known = Global::ALL.map(Global::name).into_iter();
+                self.error(*place, format!("invalid key '{key}' in 'global'{}", suggestion(key, known)));
+                continue;
+            };
+            if reset.contains(&global) {
+                let value = global.default_value();
+                self.change(*place, "global", Change::SetGlobal { global, value });
+            }
+        }
+    }
+
+    fn numa_block(&mut self, block: &Marked) {
+        let Some(entries) = self.map(block, "numa") else { return };
+        self.known_keys(entries, "numa", &["range"]);
+        let Some(range) = entries.iter().find(|entry| entry.key == "range") else { return };
+        let global = Global::NumaRange;
+        let value = match self.mode {
+            Mode::Delete => Some(0),
+            _ => self.global_value(global, "range", &range.value),
+        };
+        if let Some(value) = value {
+            self.change(range.place, "numa", Change::SetGlobal { global, value });
+        }
+    }
+
+    fn change(&mut self, place: Place, entity: &'static str, change: Change) {
+        self.push(place, entity, Action::Change(change));
+    }
+
+    fn push(&mut self, place: Place, entity: &'static str, action: Action) {
+        self.items.push(Item { place, entity, seq_no: self.seq_no, action });
+    }
+
+    fn error(&mut self, place: Place, message: String) {
+        self.error_of(place, Errno::INVAL, message);
+    }
+
+    fn unsupported(&mut self, place: Place, message: String) {
+        self.error_of(place, Errno::OPNOTSUPP, message);
+    }
+
+    fn error_of(&mut self, place: Place, errno: Errno, message: String) {
+        if self.errors.len() < ERRORS_MAX {
+            self.errors.push(DocumentError { place, message, errno, seq_no: self.seq_no });
+        }
+    }
+}

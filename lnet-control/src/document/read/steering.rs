@@ -1,0 +1,92 @@
+//! The block `steering`.
+
+use super::Reader;
+use super::values::get;
+use crate::document::Mode;
+use crate::document::tree::{Entry, Marked, Place, Value};
+use crate::pattern::{self, PatternError};
+use crate::records::{PortalPolicy, SteeringPolicy};
+use crate::request::Change;
+
+/// Keys of every policy, and those of some.
+const KEYS: [&str; 7] = ["portal", "policy", "seq_no", "shard", "shift", "bits", "table"];
+const POLICIES: [&str; 4] = ["pin", "match_bits", "initiator", "rotor"];
+
+impl Reader {
+    pub(super) fn steering_block(&mut self, block: &Marked) {
+        for (item, entries) in self.maps(block, "steering") {
+            self.begin_item(entries);
+            if let Some(policy) = self.portal_policy(item.place, entries) {
+                self.change(item.place, "steering", Change::SetSteering(policy));
+            }
+        }
+    }
+
+    fn portal_policy(&mut self, place: Place, entries: &[Entry]) -> Option<PortalPolicy> {
+        self.known_keys(entries, "steering", &KEYS);
+        for key in ["portal", "policy"] {
+            if get(entries, key).is_none() {
+                self.error(place, format!("a steering policy without '{key}'"));
+                return None;
+            }
+        }
+        let portal = self.integer_of(entries, "portal", 0..=63);
+        let name = self.word(get(entries, "policy")?, "policy", &POLICIES)?;
+        let policy = match name {
+            "pin" => SteeringPolicy::Pin { shard: self.needed(place, entries, "shard", 63)? },
+            "initiator" => SteeringPolicy::Initiator,
+            "rotor" => SteeringPolicy::Rotor,
+            _ => SteeringPolicy::MatchBits {
+                shift: self.integer_of(entries, "shift", 0..=63).unwrap_or_default(),
+                bits: self.needed(place, entries, "bits", 64)?,
+                table: match get(entries, "table") {
+                    Some(value) => Some(self.table(value)?),
+                    None => None,
+                },
+            },
+        };
+        self.check_keys(entries, name);
+        let policy = PortalPolicy { portal: portal?, policy };
+        if let Err(error) = policy.check() {
+            self.error(place, error.to_string());
+            return None;
+        }
+        match self.mode {
+            Mode::Delete => Some(PortalPolicy { policy: SteeringPolicy::DEFAULT, ..policy }),
+            _ => Some(policy),
+        }
+    }
+
+    fn needed(&mut self, place: Place, entries: &[Entry], key: &str, max: i64) -> Option<u8> {
+        if get(entries, key).is_none() {
+            self.error(place, format!("this policy needs '{key}'"));
+        }
+        self.integer_of(entries, key, 0..=max)
+    }
+
+    /// Shards in the order of their values: unlike CPTs they repeat.
+    fn table(&mut self, value: &Marked) -> Option<Vec<u8>> {
+        let expected = "shards such as [0,1,0,1]";
+        if let Value::Sequence(items) = &value.value {
+            let shards = items.iter().map(|item| self.integer(item, "table", 0..=63));
+            return shards.map(|shard| u8::try_from(shard?).ok()).collect();
+        }
+        self.pattern(value, "table", expected, |text| {
+            pattern::shards(text).ok_or_else(|| PatternError::invalid(text, expected))
+        })
+    }
+
+    /// Reports keys of other policies.
+    fn check_keys(&mut self, entries: &[Entry], policy: &str) {
+        for Entry { place, key, .. } in entries {
+            let of = match key.as_str() {
+                "shard" => "pin",
+                "shift" | "bits" | "table" => "match_bits",
+                _ => continue,
+            };
+            if policy != of {
+                self.error(*place, format!("'{key}' is for the policy '{of}', not for '{policy}'"));
+            }
+        }
+    }
+}

@@ -1,0 +1,356 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::records::Global;
+use crate::request::{NiName, NiSpec};
+
+/// The errors of a document, as they are printed.
+fn errors(text: &str, mode: Mode) -> Vec<String> {
+    parse(text, mode).map_or_else(|errors| errors.iter().map(ToString::to_string).collect(), |_| Vec::new())
+}
+
+/// A document to be added must be refused with exactly these errors.
+fn refused(text: &str, expected: &[&str]) {
+    assert_eq!(errors(text, Mode::Add), expected, "{text}");
+}
+
+fn changes(text: &str, mode: Mode) -> Vec<Change> {
+    let document = parse(text, mode).unwrap_or_else(|errors| panic!("{errors:?}\n{text}"));
+    let change = |item: Item| match item.action {
+        Action::Change(change) => change,
+        other => panic!("{other:?}"),
+    };
+    document.items.into_iter().map(change).collect()
+}
+
+#[test]
+fn mistakes_are_named_with_their_place() {
+    refused("foobar:\n", &["line 1, column 1: invalid key 'foobar'"]);
+    refused("nett: []\n", &["line 1, column 1: invalid key 'nett'; did you mean 'net'?"]);
+    refused("global:\n  retry_count:\n", &["line 2, column 14: no value specified for key 'retry_count'"]);
+    refused(
+        "global:\n    discovery: foo\n    retry_cuont: 2\n",
+        &[
+            "line 2, column 16: invalid value 'foo' for key 'discovery': 0 to 1 is expected",
+            "line 3, column 5: invalid key 'retry_cuont' in 'global'; did you mean 'retry_count'?",
+        ],
+    );
+    refused("net:\n  - local NI(s):\n", &["line 2, column 5: a net without 'net type'"]);
+    refused(
+        "net:\n- net type: foo\n",
+        &[
+            "line 2, column 13: 'net type': \"foo\": expected a net whose name is one of lo, tcp, o2ib, gni, gip, ptlf, \
+         kfi, efa, bxi3f, xdp",
+        ],
+    );
+    refused(
+        "net:\n- net type: xdp\n  local NI(s):\n  - interfaces:\n      0: eth0[1-0]\n    tunables:\n      \
+         peer_credts: 3\n      credits: many\n    lnd tunables:\n      mode: natve\n      port: 70000\n",
+        &[
+            "line 5, column 10: 'interfaces': \"[1-0]\": expected a list of CPTs such as [0,2-4]",
+            "line 7, column 7: unknown key 'peer_credts' in 'tunables'; did you mean 'peer_credits'?",
+            "line 8, column 16: \"many\" for 'credits': a number from -1 to 2147483647 is expected",
+            "line 10, column 13: \"natve\" for 'mode': one of auto, native, generic, socket is expected; did you mean \
+             'native'?",
+            "line 11, column 13: \"70000\" for 'port': a number from 1 to 65535 is expected",
+        ],
+    );
+    refused("net: 3\n", &["line 1, column 6: \"3\" for 'net': a list is expected"]);
+    refused("- net\n", &["line 1, column 1: a list as a document: a map with keys such as net: is expected"]);
+    refused(
+        "peer:\n- primary nid: 10.0.0.1@tcp\n  Multi-Rail: Foobar\n",
+        &["line 3, column 15: \"Foobar\" for 'Multi-Rail': true or false is expected"],
+    );
+    refused(
+        "fault:\n- fa_src: '*'\n  fa_dst: nobody\n  da_rate: 2\n",
+        &["line 3, column 11: 'fa_dst': \"nobody\": expected a nid, *@net or *"],
+    );
+    refused(
+        "steering:\n- portal: 64\n  policy: pin\n  shard: 0\n- portal: 4\n  policy: rotor\n  shard: 1\n",
+        &[
+            "line 2, column 11: \"64\" for 'portal': a number from 0 to 63 is expected",
+            "line 7, column 3: 'shard' is for the policy 'pin', not for 'rotor'",
+        ],
+    );
+}
+
+#[test]
+fn what_is_not_there_yet_is_named() {
+    for (text, what) in [
+        ("route:\n- net: tcp9\n", "'route': routes are not supported yet"),
+        ("routing:\n  enable: 1\n", "'routing': routing between nets is not supported yet"),
+        ("udsp: []\n", "'udsp': selection policies are not supported yet"),
+        ("ip2nets: []\n", "'ip2nets': choosing nets by address is not supported yet"),
+    ] {
+        let errors = parse(text, Mode::Add).unwrap_err();
+        assert_eq!(errors.len(), 1);
+        assert_eq!(errors[0].to_string(), format!("line 1, column 1: {what}"));
+        assert_eq!(errors[0].errno, Errno::OPNOTSUPP);
+    }
+    let text = "discover:\n  nids:\n    0: 10.0.0.1@tcp\n";
+    assert_eq!(
+        errors(text, Mode::Execute),
+        ["line 1, column 1: 'discover': discovery of peers is not supported yet"]
+    );
+    assert_eq!(errors(text, Mode::Add), [""; 0]);
+    let text = "fault:\n- rule_type: delay\n  fa_src: '*'\n  fa_dst: '*'\n  la_latency: 3\n";
+    assert_eq!(
+        errors(text, Mode::Add),
+        ["line 2, column 14: 'delay': rules that delay are not supported yet"]
+    );
+}
+
+#[test]
+fn what_is_no_yaml_is_told_where() {
+    let place = |text: &str, line: usize| {
+        let errors = parse(text, Mode::Add).unwrap_err();
+        assert_eq!((errors.len(), errors[0].place.line), (1, line), "{errors:?}");
+        errors[0].message.clone()
+    };
+    assert!(place("net:\n  - net type: tcp\n - x\n", 3).starts_with("not YAML"));
+    assert!(place("net: [\n", 2).starts_with("not YAML"));
+    assert!(place("global:\n  discovery: 1\nglobal:\n", 3).contains("stands already in line 1"));
+    assert!(place("a: &x 1\nb: *x\n", 2).contains("alias"));
+    assert!(place("? [a]\n: b\n", 1).contains("as a key"));
+    assert!(place("global:\n---\nglobal:\n", 2).contains("another document"));
+    assert!(place(&"- ".repeat(50), 1).contains("nested too deeply"));
+    assert!(place(&format!("net: {}", "[".repeat(100)), 1).contains("nested too deeply"));
+    place(&format!("net: {}", "[".repeat(100_000)), 1);
+    assert!(place(&" ".repeat(DOCUMENT_BYTES_MAX + 1), 1).contains("expected at most"));
+}
+
+#[test]
+fn an_empty_document_says_nothing() {
+    for text in ["", "\n", "# nothing\n", "---\n", "---\n...\n", "net:\npeer: []\nglobal:\n", "~\n"] {
+        assert_eq!(changes(text, Mode::Add), []);
+    }
+}
+
+fn ni(net: &str, interface: &str) -> NiSpec {
+    NiSpec { interface: Some(interface.to_owned()), ..NiSpec::new(net.parse().unwrap()) }
+}
+
+#[test]
+fn tunables_come_from_the_ni_or_from_its_net() {
+    let text = "\
+net:
+    - net type: tcp
+      local NI(s):
+        - interfaces:
+              0: veth0
+              1: veth1[1]
+          tunables:
+              peer_timeout: 60
+              peer_credits: 16
+              peer_buffer_credits: 0
+          lnd tunables:
+              conns_per_peer: 4
+              tos: 104
+          CPT: \"[0-1]\"
+        - interfaces:
+              0: veth2
+          CPT: [1, 2-3]
+      tunables:
+          peer_timeout: -1
+          credits: 0x10
+      seq_no: 7
+";
+    let tunables = NetTunablesSpecs::of(Some(60), Some(16), None);
+    let mut first = NiSpec { tunables, cpts: vec![0, 1], ..ni("tcp", "veth0") };
+    first.lnd.conns_per_peer = Some(4);
+    first.lnd.tos = Some(104);
+    let second = NiSpec { interface: Some("veth1".into()), cpts: vec![1], ..first.clone() };
+    let tunables = NetTunablesSpecs::of(None, None, Some(16));
+    let third = NiSpec { tunables, cpts: vec![1, 2, 3], ..ni("tcp", "veth2") };
+    assert_eq!(changes(text, Mode::Add), [first, second, third].map(Change::AddNi));
+    let names = ["veth0", "veth1", "veth2"].map(|interface| {
+        let net = "tcp".parse().unwrap();
+        Change::DeleteNi(NiName::Interface { net, interface: interface.to_owned() })
+    });
+    assert_eq!(changes(text, Mode::Delete), names);
+    let document = parse(text, Mode::Add).unwrap();
+    assert!(document.items.iter().all(|item| item.seq_no == Some(7)));
+    let places: Vec<_> = document.items.iter().map(|item| item.place.line).collect();
+    assert_eq!(places, [5, 6, 16]);
+}
+
+/// Shorthand for tunables.
+struct NetTunablesSpecs;
+
+impl NetTunablesSpecs {
+    fn of(timeout: Option<u32>, peer: Option<u32>, all: Option<u32>) -> crate::request::NetTunablesSpec {
+        crate::request::NetTunablesSpec {
+            peer_timeout_s: timeout,
+            peer_credits: peer,
+            peer_buffer_credits: None,
+            credits: all,
+        }
+    }
+}
+
+#[test]
+fn nets_may_be_written_in_other_ways() {
+    let direct = "net:\n- net: tcp\n  interfaces:\n    0: a\n";
+    let older = "net:\n- net type: tcp\n  interfaces:\n  - intf: a\n  - intf: b\n    CPT: 0,1\n";
+    let expected = [ni("tcp", "a"), NiSpec { cpts: vec![0, 1], ..ni("tcp", "b") }];
+    assert_eq!(changes(direct, Mode::Add), [Change::AddNi(ni("tcp", "a"))]);
+    assert_eq!(changes(older, Mode::Add), expected.map(Change::AddNi));
+    let bare = "net:\n- net type: xdp\n";
+    let xdp = "xdp".parse().unwrap();
+    assert_eq!(changes(bare, Mode::Add), [Change::AddNi(NiSpec::new(xdp))]);
+    assert_eq!(changes(bare, Mode::Delete), [Change::DeleteNet(xdp)]);
+    let by_nid = "net:\n- net type: tcp\n  local NI(s):\n  - nid: 10.0.0.1@tcp\n";
+    let nid = "10.0.0.1@tcp".parse().unwrap();
+    let spec = NiSpec { nid: Some(nid), ..NiSpec::new(nid.net()) };
+    assert_eq!(changes(by_nid, Mode::Add), [Change::AddNi(spec)]);
+    assert_eq!(changes(by_nid, Mode::Delete), [Change::DeleteNi(NiName::Nid(nid))]);
+    // Exports have it.
+    assert_eq!(
+        changes("net:\n- net type: lo\n  local NI(s):\n  - nid: 0@lo\n    status: up\n", Mode::Add),
+        []
+    );
+}
+
+#[test]
+fn tunables_go_with_their_lnd() {
+    let text = |net: &str, tunables: &str| {
+        format!("net:\n- net type: {net}\n  interfaces: {{0: a}}\n  lnd tunables:\n    {tunables}\n")
+    };
+    refused(
+        &text("tcp", "mode: native"),
+        &["line 5, column 5: 'mode' is a tunable of the xdp LND: it goes with 'lnd: xdp'"],
+    );
+    refused(
+        &text("xdp", "tos: 3"),
+        &["line 5, column 5: 'tos' is a tunable of the tcp LND: it goes with 'lnd: tcp'"],
+    );
+    assert_eq!(changes(&text("xdp", "tos: -1"), Mode::Add), [Change::AddNi(ni("xdp", "a"))]);
+    assert_eq!(changes(&text("tcp", "{lnd: xdp, mode: socket, port: 1988}"), Mode::Add).len(), 1);
+    refused(
+        &text("o2ib", "map_on_demand: 1"),
+        &["line 5, column 5: 'map_on_demand': it belongs to an LND that is not supported yet"],
+    );
+    refused(
+        &text("tcp", "conns_per_peer: 200"),
+        &["line 5, column 21: \"200\" for 'conns_per_peer': a number from -1 to 127 is expected"],
+    );
+}
+
+#[test]
+fn pings_are_carried_out_in_their_own_mode() {
+    let text = "ping:\n  nids:\n    0: 10.0.0.[1-2]@tcp\n  source: 10.0.0.9@tcp\n  timeout: 5000\nnet: []\n";
+    assert_eq!(changes(text, Mode::Add), []);
+    let items = parse(text, Mode::Execute).unwrap().items;
+    let [Item { action: Action::Ping(ping), .. }] = items.as_slice() else { panic!("{items:?}") };
+    assert_eq!((ping.nids.len(), ping.timeout_ms), (2, Some(5000)));
+    assert_eq!(ping.source, Some("10.0.0.9@tcp".parse().unwrap()));
+    let older = "ping:\n- primary nid: 10.0.0.1@tcp\n  timeout: 0\n- primary nid: 10.0.0.2@tcp\n";
+    assert_eq!(parse(older, Mode::Execute).unwrap().items.len(), 2);
+}
+
+#[test]
+fn globals_are_set_and_reset() {
+    let text = "global:\n  max_intf: 64\n  lnd_timeout: 14\n  recovery_interval: 1\nnuma:\n  range: 3\n";
+    let set = |global, value| Change::SetGlobal { global, value };
+    assert_eq!(changes(text, Mode::Add), [set(Global::MaxInterfaces, 64), set(Global::NumaRange, 3)]);
+    assert_eq!(changes(text, Mode::Delete), [set(Global::MaxInterfaces, 4096), set(Global::NumaRange, 0)]);
+}
+
+/// A document with something of everything.
+const EVERYTHING: &str = "\
+net:
+-     net type: xdp
+      local NI(s):
+      -     nid: 10.0.0.1@xdp
+            status: up
+            interfaces:
+                  0: veth0[0]
+            tunables:
+                  peer_timeout: 180
+            lnd tunables:
+                  lnd: xdp
+                  mode: auto
+            dev cpt: -1
+            CPT: \"[0,1]\"
+peer:
+-     primary nid: 10.0.0.2@xdp
+      Multi-Rail: False
+      peer state: 0
+      peer ni:
+      -     nid: 10.0.0.2@xdp
+            state: NA
+global:
+      discovery: 0
+steering:
+-     portal: 4
+      policy: match_bits
+      shift: 0
+      bits: 1
+      table: \"[0,1]\"
+fault:
+-     rule_type: drop
+      fa_src: <?>
+      fa_dst: 255.255.255.255@tcp
+      fa_ptl_mask: 18446744073709551615
+      da_rate: 3
+      da_health_error:
+      -     random
+statistics:
+      send_count: 3
+";
+
+#[test]
+fn everything_is_understood() {
+    assert_eq!(parse(EVERYTHING, Mode::Add).unwrap().items.len(), 5);
+    assert_eq!(parse(EVERYTHING, Mode::Delete).unwrap().items.len(), 5);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn no_document_makes_it_panic(
+        edits in prop::collection::vec((any::<prop::sample::Index>(), 0_u8..4, "[-\\[\\]{}:,&*#!|>'\"%@`? \t\n0-9a-f~é]{0,3}"), 1..12)
+    ) {
+        let mut text: Vec<char> = EVERYTHING.chars().collect();
+        for (index, kind, new) in edits {
+            let at = index.index(text.len());
+            match kind {
+                0 => {
+                    text.remove(at);
+                }
+                1 => {
+                    let end = (at + 30).min(text.len());
+                    text.drain(at..end);
+                }
+                _ => {
+                    text.splice(at..at, new.chars());
+                }
+            }
+            if text.is_empty() {
+                break;
+            }
+        }
+        let text: String = text.into_iter().collect();
+        for mode in [Mode::Add, Mode::Delete, Mode::Execute] {
+            if let Err(errors) = parse(&text, mode) {
+                let lines = text.lines().count();
+                for error in errors {
+                    prop_assert!(error.place.line >= 1 && error.place.line <= lines + 1, "{}", error);
+                    prop_assert!(error.place.column >= 1);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn texts_come_back_as_they_were_written(key in "[a-z]{1,8}", text in "\\PC{0,20}", rest in any::<String>()) {
+        for text in [text, rest] {
+            let document = Map::new().text(key.clone(), &text).to_string();
+            let read = super::tree::load(&document).unwrap().unwrap();
+            let super::tree::Value::Map(entries) = read.value else { panic!("{document}") };
+            let super::tree::Value::Scalar { text: found, .. } = &entries[0].value.value else { panic!("{document}") };
+            prop_assert_eq!(found, &text);
+        }
+    }
+}

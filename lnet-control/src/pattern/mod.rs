@@ -1,0 +1,90 @@
+//! Short texts for many things: numbers, ranges, lists of NIDs, interfaces and CPTs.
+//!
+//! Invariants: a list is taken whole or refused; it is counted before it is enumerated, so that no text takes more
+//! memory than its limit allows. Source: the grammars of LNet's tools, `libcfs/libcfs/util/string.c`,
+//! `lnet/utils/lnetconfig/liblnetconfig.c`.
+
+mod cpt;
+mod expression;
+mod interface;
+mod nid;
+
+#[cfg(test)]
+mod tests;
+
+use thiserror::Error;
+
+use crate::errno::Errno;
+
+pub use cpt::{cpts, cpts_text, shards};
+pub use interface::{InterfaceName, interfaces};
+pub use nid::{NIDS_MAX, fault_nid, fault_nid_text, nid, nids, nids_resolved};
+
+/// Why a text is no such list.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("{message}")]
+pub struct PatternError {
+    /// The error number that goes with it.
+    pub errno: Errno,
+    /// The text, and what was expected.
+    pub message: String,
+}
+
+impl PatternError {
+    pub(crate) fn invalid(text: &str, expected: &str) -> Self {
+        Self { errno: Errno::INVAL, message: format!("{}: expected {expected}", quoted(text)) }
+    }
+}
+
+/// A text as an error shows it, shortened where it is long.
+pub(crate) fn quoted(text: &str) -> String {
+    const SHOWN: usize = 64;
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{:?}...", text.get(..end).unwrap_or_default()),
+        None => format!("{text:?}"),
+    }
+}
+
+/// A number as C reads it with base 0: decimal, `0x` and hexadecimal, `0` and octal; with a sign if it has one.
+#[must_use]
+pub fn integer(text: &str) -> Option<i64> {
+    let (negative, digits) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let hexadecimal = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"));
+    let (digits, radix) = match (hexadecimal, digits.strip_prefix('0')) {
+        (Some(rest), _) => (rest, 16),
+        (None, Some(rest)) if !rest.is_empty() => (rest, 8),
+        _ => (digits, 10),
+    };
+    // The library's own parser takes a sign here as well.
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        return None;
+    }
+    let value = i128::from(u64::from_str_radix(digits, radix).ok()?);
+    i64::try_from(if negative { -value } else { value }).ok()
+}
+
+/// The parts of `text` between commas that are in no brackets, without blanks around them; `None` if brackets do
+/// not pair or nest, or if a part is empty.
+fn split_list(text: &str) -> Option<Vec<&str>> {
+    let mut parts = Vec::new();
+    let mut start = 0;
+    let mut inside = false;
+    for (position, one) in text.char_indices() {
+        match one {
+            '[' if inside => return None,
+            '[' => inside = true,
+            ']' if !inside => return None,
+            ']' => inside = false,
+            ',' if !inside => {
+                parts.push(text.get(start..position)?.trim());
+                start = position + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(text.get(start..)?.trim());
+    (!inside && parts.iter().all(|part| !part.is_empty())).then_some(parts)
+}

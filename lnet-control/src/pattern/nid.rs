@@ -1,0 +1,177 @@
+//! NIDs, lists of NIDs, NIDs of fault rules.
+
+use std::net::{IpAddr, ToSocketAddrs};
+
+use lnet_wire::{Net, Nid};
+
+use super::expression::Expression;
+use super::{PatternError, quoted, split_list};
+use crate::errno::Errno;
+
+/// Most NIDs of one list.
+pub const NIDS_MAX: usize = 128;
+
+/// What turns a host's name into an address of the kind wanted.
+pub(super) type Resolve<'a> = &'a dyn Fn(&str, Net) -> Option<IpAddr>;
+
+/// One NID; without `@` it is on net `tcp`.
+///
+/// # Errors
+/// [`PatternError`]: what is no NID, and the wildcard.
+pub fn nid(text: &str) -> Result<Nid, PatternError> {
+    let whole = if text.contains('@') { text.to_owned() } else { format!("{text}@tcp") };
+    let invalid = |message| PatternError { errno: Errno::INVAL, message };
+    let nid: Nid = whole.parse().map_err(|error: lnet_wire::nid::ParseError| invalid(error.to_string()))?;
+    if nid.is_any() {
+        return Err(PatternError::invalid(text, "one nid, not a wildcard"));
+    }
+    Ok(nid)
+}
+
+/// The NIDs of a list such as `10.0.[1-2].1@tcp,10.0.0.9@tcp1`: every combination, the last part varying fastest.
+/// Names of hosts are not looked up.
+///
+/// # Errors
+/// [`PatternError`]: what is no such list, what enumerates more than [`NIDS_MAX`] NIDs.
+pub fn nids(text: &str) -> Result<Vec<Nid>, PatternError> {
+    parse(text, &|_, _| None)
+}
+
+/// The same; names of hosts are looked up, IPv4 first.
+///
+/// # Errors
+/// As [`nids`].
+pub fn nids_resolved(text: &str) -> Result<Vec<Nid>, PatternError> {
+    parse(text, &|host, _| {
+        let addresses: Vec<IpAddr> = (host, 0).to_socket_addrs().ok()?.map(|address| address.ip()).collect();
+        addresses.iter().find(|address| address.is_ipv4()).or(addresses.first()).copied()
+    })
+}
+
+pub(super) fn parse(text: &str, resolve: Resolve<'_>) -> Result<Vec<Nid>, PatternError> {
+    let expected = "nids such as 10.0.0.1@tcp or 10.0.[1-2].[5,7]@tcp, separated by commas";
+    let parts = split_list(text).ok_or_else(|| PatternError::invalid(text, expected))?;
+    let mut nids = Vec::new();
+    for part in parts {
+        let found = spec(part, NIDS_MAX - nids.len(), resolve)?;
+        nids.extend(found);
+    }
+    Ok(nids)
+}
+
+/// A part of an address: a text, or numbers of which each is to stand there.
+enum Part<'a> {
+    Text(&'a str),
+    Numbers(Expression),
+}
+
+/// The NIDs of one member of a list, if they are at most `room`.
+fn spec(text: &str, room: usize, resolve: Resolve<'_>) -> Result<Vec<Nid>, PatternError> {
+    let Some((address, net)) = text.rsplit_once('@') else {
+        return Err(PatternError::invalid(text, "an address, @ and a net"));
+    };
+    if text.contains('*') || text.contains("<?>") {
+        return Err(PatternError::invalid(text, "nids that can be counted, not a wildcard"));
+    }
+    let net: Net = net.parse().map_err(|error: lnet_wire::nid::ParseError| PatternError {
+        errno: Errno::INVAL,
+        message: format!("{}: {error}", quoted(text)),
+    })?;
+    let is_ipv6 = address.contains(':');
+    let parts = parts(address, is_ipv6).ok_or_else(|| {
+        PatternError::invalid(text, "a range such as [1-4], [1-9/2] or [1,3] as a whole part")
+    })?;
+    let count = parts.iter().fold(1_u64, |count, part| match part {
+        Part::Text(_) => count,
+        Part::Numbers(numbers) => count.saturating_mul(numbers.count()),
+    });
+    if count > room as u64 {
+        let message = format!("{}: expected at most {NIDS_MAX} nids in all", quoted(text));
+        return Err(PatternError { errno: Errno::TOOBIG, message });
+    }
+    let mut addresses = vec![String::new()];
+    for part in parts {
+        addresses = match part {
+            Part::Text(text) => addresses.into_iter().map(|address| address + text).collect(),
+            Part::Numbers(numbers) => {
+                let with = |address: &String, number| {
+                    if is_ipv6 { format!("{address}{number:x}") } else { format!("{address}{number}") }
+                };
+                let extended = addresses
+                    .iter()
+                    .flat_map(|address| numbers.values().map(move |number| with(address, number)));
+                extended.collect()
+            }
+        };
+    }
+    addresses.iter().map(|address| one(address, net, resolve)).collect()
+}
+
+/// The NID of one address or host.
+fn one(address: &str, net: Net, resolve: Resolve<'_>) -> Result<Nid, PatternError> {
+    let parsed = format!("{address}@{net}").parse::<Nid>();
+    let nid = parsed.or_else(|error| {
+        let resolved = is_host(address).then(|| resolve(address, net)).flatten();
+        let nid = resolved.and_then(|ip| Nid::new_ip(net, ip).ok());
+        nid.ok_or_else(|| PatternError { errno: Errno::INVAL, message: error.to_string() })
+    })?;
+    Ok(nid)
+}
+
+/// Whether it can be the name of a host: an address is not looked up for a mistake in it.
+fn is_host(text: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+    text.bytes().all(fits) && text.bytes().any(|byte| byte.is_ascii_alphabetic())
+}
+
+fn parts(address: &str, is_ipv6: bool) -> Option<Vec<Part<'_>>> {
+    let (max, radix) = match (is_ipv6, address.contains('.')) {
+        (true, _) => (0xFFFF, 16),
+        (false, true) => (255, 10),
+        (false, false) => (u32::MAX, 10),
+    };
+    let mut parts = Vec::new();
+    let mut rest = address;
+    while let Some((before, tail)) = rest.split_once('[') {
+        let (inside, after) = tail.split_once(']')?;
+        // A range is a whole number, not some of its digits.
+        let begins = before.is_empty() && parts.is_empty() || before.ends_with(['.', ':']);
+        let ends = after.is_empty() || after.starts_with(['.', ':']);
+        if !begins || !ends {
+            return None;
+        }
+        parts.push(Part::Text(before));
+        parts.push(Part::Numbers(Expression::parse(inside, max, radix)?));
+        rest = after;
+    }
+    parts.push(Part::Text(rest));
+    Some(parts)
+}
+
+/// The NID of a fault rule: a NID, `*@net` for all of a net, or `*`; also in the forms in which rules are printed.
+///
+/// # Errors
+/// [`PatternError`]: what is none of these.
+pub fn fault_nid(text: &str) -> Result<Nid, PatternError> {
+    if text == "*" || text == "<?>" {
+        return Ok(Nid::ANY);
+    }
+    match text.strip_prefix("*@") {
+        Some(net) => nid(&format!("255.255.255.255@{net}")),
+        None if text.contains('@') => nid(text),
+        None => Err(PatternError::invalid(text, "a nid, *@net or *")),
+    }
+}
+
+/// The text of a fault rule's NID, as it would be given.
+#[must_use]
+pub fn fault_nid_text(nid: &Nid) -> String {
+    if nid.is_any() {
+        return "*".to_owned();
+    }
+    let text = nid.to_string();
+    match text.strip_prefix("255.255.255.255@") {
+        Some(net) => format!("*@{net}"),
+        None => text,
+    }
+}
