@@ -1,0 +1,80 @@
+//! Words of the command line before clap sees them.
+//!
+//! Invariants: `_` and `-` are the same in the names of long options; nothing behind `--` is touched.
+
+use std::ffi::{OsStr, OsString};
+
+/// The words as clap is to see them.
+pub(crate) fn normalized(words: &[OsString]) -> Vec<OsString> {
+    let mut options = true;
+    let mut normalize = |word: &OsString| {
+        options &= word != "--";
+        let text = word.to_str().filter(|text| options && text.starts_with("--"));
+        text.map_or_else(|| word.clone(), |text| dashed(text).into())
+    };
+    words.iter().map(&mut normalize).collect()
+}
+
+/// The option's name with dashes; its value as it is.
+fn dashed(option: &str) -> String {
+    let (name, value) = option.find('=').map_or((option, ""), |at| option.split_at(at));
+    name.replace('_', "-") + value
+}
+
+/// A word that means the same in place of every subcommand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum GlobalWord {
+    Version,
+    ListCommands,
+    Quit,
+    IgnoreErrors,
+}
+
+/// The global word among these words, if there is one where a subcommand may stand: behind nothing but words.
+pub(crate) fn global_word(words: &[OsString]) -> Option<GlobalWord> {
+    let of = |word: &OsStr| match word.to_str()? {
+        "version" | "--version" => Some(GlobalWord::Version),
+        "list-commands" | "--list-commands" => Some(GlobalWord::ListCommands),
+        "quit" | "exit" => Some(GlobalWord::Quit),
+        "ignore_errors" | "--ignore_errors" | "--ignore-errors" => Some(GlobalWord::IgnoreErrors),
+        _ => None,
+    };
+    // A container of containers has its subcommands in the third place.
+    let last = words.last().filter(|_| words.len() <= 3)?;
+    let before = words.get(..words.len() - 1)?;
+    let containers = ["lnet", "net", "peer", "stats", "global", "fault", "drop", "steering", "capture"];
+    before.iter().all(|word| containers.iter().any(|name| word == name)).then(|| of(last)).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<OsString> {
+        text.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn underscores_are_dashes_in_names_of_options() {
+        let check = |text, expected| assert_eq!(normalized(&words(text)), words(expected));
+        check(
+            "fault drop add --drop_all --health_error=local_error a_b",
+            "fault drop add --drop-all \
+              --health-error=local_error a_b",
+        );
+        check("-a_b --x=a_b -- --a_b", "-a_b --x=a_b -- --a_b");
+    }
+
+    #[test]
+    fn global_words_stand_where_subcommands_do() {
+        let check = |text, expected| assert_eq!(global_word(&words(text)), expected, "{text}");
+        check("version", Some(GlobalWord::Version));
+        check("net --version", Some(GlobalWord::Version));
+        check("fault drop --list-commands", Some(GlobalWord::ListCommands));
+        check("exit", Some(GlobalWord::Quit));
+        check("ignore_errors", Some(GlobalWord::IgnoreErrors));
+        check("import version", None);
+        check("net show", None);
+        check("net show version", None);
+    }
+}

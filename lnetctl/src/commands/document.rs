@@ -1,0 +1,145 @@
+//! Whole documents: export and import.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
+
+use lnet_control::Errno;
+use lnet_control::client::ClientError;
+use lnet_control::document::{
+    self, Action, DOCUMENT_BYTES_MAX, Document, DocumentError, Failure, Item, Mode, NodeState,
+};
+use lnet_control::request::{Batch, Change};
+
+use super::Result;
+use super::peer;
+use crate::cli::{ExportArgs, ImportArgs};
+use crate::failure::{CommandError, Task};
+use crate::session::{Daemon, print_text};
+
+pub(super) fn export(daemon: &mut Daemon<'_>, args: &ExportArgs) -> Result<()> {
+    let task = Task::new("show", "export");
+    let document = document::export(&state(daemon, task)?, args.backup);
+    match &args.file {
+        Some(file) if file != Path::new("-") => fs::write(file, document.to_string()).map_err(|error| {
+            task.error(Errno::IO, format!("cannot write {}: {error}", file.display())).failed()
+        }),
+        _ => {
+            print_text(&document);
+            Ok(())
+        }
+    }
+}
+
+/// All that documents are made of.
+fn state(daemon: &mut Daemon<'_>, task: Task) -> Result<NodeState> {
+    let client = daemon.client(task)?;
+    let mut ask = || {
+        Ok(NodeState {
+            nets: client.nets()?,
+            peers: client.peers()?,
+            globals: client.globals()?,
+            drop_rules: client.drop_rules()?,
+            steering: client.steering()?,
+        })
+    };
+    ask().map_err(task.refused())
+}
+
+pub(super) fn import(daemon: &mut Daemon<'_>, args: &ImportArgs) -> Result<()> {
+    let (mode, operation) = match (args.del, args.exec) {
+        (true, _) => (Mode::Delete, "del"),
+        (_, true) => (Mode::Execute, "exec"),
+        _ => (Mode::Add, "add"),
+    };
+    let task = Task::new(operation, "import");
+    let text = read(task, args.file.as_deref().filter(|file| *file != Path::new("-")))?;
+    let document = document::parse(&text, mode).map_err(|errors| document_errors(operation, &errors))?;
+    if document.items.is_empty() {
+        return Ok(());
+    }
+    match mode {
+        Mode::Execute => execute(daemon, document),
+        _ => change(daemon, task, mode, &document, args.dry_run),
+    }
+}
+
+/// The text of a file, or of standard input.
+fn read(task: Task, file: Option<&Path>) -> Result<String> {
+    let (name, reader): (_, Box<dyn Read>) = match file {
+        Some(path) => {
+            let opened = File::open(path);
+            let name = path.display().to_string();
+            let file = opened.map_err(|error| {
+                let errno = error.raw_os_error().and_then(|number| u8::try_from(number).ok());
+                let message = format!("cannot open {name}: {error}");
+                task.error(errno.map_or(Errno::IO, Errno), message).failed()
+            })?;
+            (name, Box::new(file))
+        }
+        None => ("standard input".to_owned(), Box::new(io::stdin())),
+    };
+    let mut bytes = Vec::new();
+    reader
+        .take(DOCUMENT_BYTES_MAX as u64 + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| task.error(Errno::IO, format!("cannot read {name}: {error}")).failed())?;
+    String::from_utf8(bytes).map_err(|error| {
+        let line = error
+            .as_bytes()
+            .iter()
+            .take(error.utf8_error().valid_up_to())
+            .filter(|byte| **byte == b'\n')
+            .count();
+        task.invalid(format!("line {}: {name} is not text in UTF-8", line + 1))
+    })
+}
+
+fn change(daemon: &mut Daemon<'_>, task: Task, mode: Mode, document: &Document, dry_run: bool) -> Result<()> {
+    let state = state(daemon, task)?;
+    let planned = document.plan(mode, &state).map_err(|errors| document_errors(task.operation, &errors))?;
+    let (items, changes): (Vec<&Item>, Vec<Change>) = planned.into_iter().unzip();
+    let batch = Batch { changes: changes.clone(), dry_run };
+    let outcomes = daemon.client(task)?.apply(batch).map_err(|error| refused(task, &items, &error))?;
+    if dry_run {
+        for line in document::diff(&state, &changes, &outcomes) {
+            print_text(&format_args!("{line}\n"));
+        }
+    }
+    Ok(())
+}
+
+/// The daemon's refusal, with the place of the item that it is about.
+fn refused(task: Task, items: &[&Item], error: &ClientError) -> CommandError {
+    let ClientError::Refused(refusal) = error else {
+        return CommandError::client(task.operation, task.entity, error);
+    };
+    let item = refusal.change.and_then(|position| items.get(position));
+    let message = match item {
+        Some(item) => format!("{}: {}: {}", item.place, item.entity, refusal.message),
+        None => refusal.message.clone(),
+    };
+    let seq_no = item.and_then(|item| item.seq_no);
+    let failure = Failure { entity: "import", seq_no, errno: refusal.errno, message };
+    CommandError::several(task.operation, vec![failure])
+}
+
+fn execute(daemon: &mut Daemon<'_>, document: Document) -> Result<()> {
+    let mut result = Ok(());
+    for item in document.items {
+        if let Action::Ping(request) = item.action {
+            result = peer::send(daemon, request).and(result);
+        }
+    }
+    result
+}
+
+fn document_errors(operation: &'static str, errors: &[DocumentError]) -> CommandError {
+    let failure = |error: &DocumentError| Failure {
+        entity: "import",
+        seq_no: error.seq_no,
+        errno: error.errno,
+        message: error.to_string(),
+    };
+    CommandError::several(operation, errors.iter().map(failure).collect())
+}

@@ -1,0 +1,207 @@
+//! Nets and local NIs.
+
+use std::str::FromStr;
+
+use lnet_control::Errno;
+use lnet_control::document::{self, Detail};
+use lnet_control::pattern;
+use lnet_control::records::{Lnd, Mode};
+use lnet_control::request::{Change, LndSpec, NetTunablesSpec, NiName, NiSpec};
+use lnet_wire::{Net, Nid};
+
+use super::{Result, apply};
+use crate::cli::NetAddArgs;
+use crate::failure::Task;
+use crate::session::{Daemon, print_text};
+
+const POSITIVE: std::ops::RangeInclusive<i64> = i64::MIN..=i32::MAX as i64;
+
+/// A net that a user may change.
+fn own_net(task: Task, text: &str) -> Result<Net> {
+    let net =
+        Net::from_str(text).map_err(|error| task.error(Errno::NOENT, format!("cannot parse net {error}")))?;
+    if net == Net::LO || net.is_any() {
+        return Err(task.error(Errno::NODEV, format!("net {net} is not allowed here: it is always as it is")));
+    }
+    Ok(net)
+}
+
+/// The NIDs of a list, all of one net and none of them `lo`.
+fn own_nids(task: Task, text: &str) -> Result<Vec<Nid>> {
+    let nids = pattern::nids(text).map_err(task.pattern())?;
+    let mut nets = nids.iter().map(Nid::net);
+    let first = nets.next();
+    if nets.any(|net| Some(net) != first) {
+        return Err(task.invalid(format!("{text:?}: nids of one net are expected")));
+    }
+    if first == Some(Net::LO) {
+        return Err(task.error(Errno::NODEV, "net lo is not allowed here: it is always as it is"));
+    }
+    Ok(nids)
+}
+
+pub(super) fn add(daemon: &mut Daemon<'_>, args: &NetAddArgs) -> Result<()> {
+    let task = Task::new("add", "net");
+    if args.ip2net.is_some() {
+        return Err(task.unsupported("--ip2net: choosing nets by address is"));
+    }
+    if args.auth_key.is_some() || args.traffic_class.is_some() {
+        return Err(task.unsupported("--auth-key and --traffic-class: the LND that they belong to is"));
+    }
+    let tunables = net_tunables(task, args)?;
+    let lnd = lnd_tunables(task, args)?;
+    let cpts =
+        args.cpt.as_deref().map(pattern::cpts).transpose().map_err(task.pattern())?.unwrap_or_default();
+    let spec = |net| NiSpec { tunables, lnd, cpts: cpts.clone(), ..NiSpec::new(net) };
+    let specs: Vec<_> = match (&args.net, &args.nid, &args.interfaces) {
+        (Some(_), Some(_), _) => return Err(task.invalid("--net goes not with --nid: the nid names the net")),
+        (None, Some(nids), None) => {
+            let nids = own_nids(task, nids)?.into_iter();
+            nids.map(|nid| NiSpec { nid: Some(nid), ..spec(nid.net()) }).collect()
+        }
+        (None, Some(nids), Some(interface)) => {
+            // An address of an interface that has several.
+            let [nid] = own_nids(task, nids)?[..] else {
+                return Err(task.invalid("--nid with --if: one nid is expected"));
+            };
+            vec![NiSpec { nid: Some(nid), interface: Some(interface.clone()), ..spec(nid.net()) }]
+        }
+        (None, None, _) => return Err(task.invalid("missing mandatory parameter: --net, or --nid")),
+        (Some(net), None, None) => {
+            let net = own_net(task, net)?;
+            return Err(task.invalid(format!("an NI on {net} needs at least one interface: --if")));
+        }
+        (Some(net), None, Some(interfaces)) => {
+            let net = own_net(task, net)?;
+            let interfaces = pattern::interfaces(interfaces).map_err(task.pattern())?.into_iter();
+            let spec = |one: pattern::InterfaceName| {
+                let cpts = if one.cpts.is_empty() { cpts.clone() } else { one.cpts };
+                NiSpec { interface: Some(one.name), cpts, ..spec(net) }
+            };
+            interfaces.map(spec).collect()
+        }
+    };
+    apply(daemon, task, specs.into_iter().map(Change::AddNi).collect()).map(drop)
+}
+
+fn net_tunables(task: Task, args: &NetAddArgs) -> Result<NetTunablesSpec> {
+    // Zero and less mean the default, except of the timeout, of which zero is a value.
+    let from = |least: i64, name: &str, text: &Option<String>| {
+        let number = task.optional(name, text.as_ref(), POSITIVE)?;
+        Ok(number.filter(|number| *number >= least).and_then(|number| u32::try_from(number).ok()))
+    };
+    Ok(NetTunablesSpec {
+        peer_timeout_s: from(0, "peer-timeout", &args.peer_timeout)?,
+        peer_credits: from(1, "peer-credits", &args.peer_credits)?,
+        peer_buffer_credits: from(1, "peer-buffer-credits", &args.peer_buffer_credits)?,
+        credits: from(1, "credits", &args.credits)?,
+    })
+}
+
+fn lnd_tunables(task: Task, args: &NetAddArgs) -> Result<LndSpec> {
+    let conns = task.optional("conns-per-peer", args.conns_per_peer.as_ref(), i64::MIN..=127)?;
+    let tos = task.optional("tos", args.tos.as_ref(), -1..=255)?;
+    let port = task.optional("port", args.port.as_ref(), 1..=65_535)?;
+    let queues = task.optional("queues", args.queues.as_ref(), 0..=64)?;
+    let spec = LndSpec {
+        lnd: args.lnd.as_deref().map(Lnd::from_str).transpose().map_err(|error| task.invalid(error))?,
+        mode: args.mode.as_deref().map(Mode::from_str).transpose().map_err(|error| task.invalid(error))?,
+        port: port.and_then(|port| u16::try_from(port).ok()),
+        queues: queues.and_then(|queues| u32::try_from(queues).ok()),
+        conns_per_peer: conns.and_then(|conns| u32::try_from(conns).ok()),
+        tos: tos.filter(|tos| *tos >= 0).and_then(|tos| i32::try_from(tos).ok()),
+    };
+    Ok(spec)
+}
+
+pub(super) fn delete(
+    daemon: &mut Daemon<'_>,
+    net: Option<&str>,
+    interfaces: Option<&str>,
+    nids: Option<&str>,
+) -> Result<()> {
+    let task = Task::new("del", "net");
+    let changes = match (net, nids) {
+        (Some(_), Some(_)) => return Err(task.invalid("--net goes not with --nid: the nid names the net")),
+        (None, None) => return Err(task.invalid("missing mandatory parameter: --net, or --nid")),
+        (None, Some(nids)) => {
+            let nids = own_nids(task, nids)?.into_iter();
+            nids.map(|nid| Change::DeleteNi(NiName::Nid(nid))).collect()
+        }
+        (Some(net), None) => {
+            let net = own_net(task, net)?;
+            match interfaces {
+                None => vec![Change::DeleteNet(net)],
+                Some(interfaces) => {
+                    let interfaces = pattern::interfaces(interfaces).map_err(task.pattern())?.into_iter();
+                    let name = |interface: pattern::InterfaceName| NiName::Interface {
+                        net,
+                        interface: interface.name,
+                    };
+                    interfaces.map(|interface| Change::DeleteNi(name(interface))).collect()
+                }
+            }
+        }
+    };
+    apply(daemon, task, changes).map(drop)
+}
+
+pub(super) fn show(daemon: &mut Daemon<'_>, net: Option<&str>, level: u8) -> Result<()> {
+    let task = Task::new("show", "net");
+    let net = net.map(Net::from_str).transpose();
+    let net = net.map_err(|error| task.error(Errno::NOENT, format!("no such net: {error}")))?;
+    let mut nets = daemon.client(task)?.nets().map_err(task.refused())?;
+    if let Some(net) = net {
+        nets.retain(|one| one.net == net);
+        if nets.is_empty() {
+            return Err(task.error(Errno::SRCH, format!("net {net} is not configured")));
+        }
+    }
+    print_text(&document::nets(&nets, Detail::Level(level)));
+    Ok(())
+}
+
+/// What `net set` is given.
+pub(super) struct Settings {
+    pub(super) nid: Option<String>,
+    pub(super) all: bool,
+    pub(super) health: Option<String>,
+    pub(super) conns_per_peer: Option<String>,
+    pub(super) net: Option<String>,
+    pub(super) lnd_timeout: Option<String>,
+}
+
+pub(super) fn set(daemon: &mut Daemon<'_>, what: &Settings) -> Result<()> {
+    let task = Task::new("set", "net");
+    if what.nid.is_some() && what.all {
+        return Err(task.invalid("--nid goes not with --all"));
+    }
+    let nid = match &what.nid {
+        Some(nid) if !nid.contains('@') => {
+            return Err(task.invalid(format!("{nid:?}: a nid with @ is expected")));
+        }
+        nid => nid.as_deref().map(pattern::nid).transpose().map_err(task.pattern())?,
+    };
+    let mut changes = Vec::new();
+    if let Some(value) = task.optional("health", what.health.as_ref(), 0..=1000)? {
+        changes.push(Change::SetHealth { nid, value: value as u32 });
+    }
+    let conns = task.optional("conns-per-peer", what.conns_per_peer.as_ref(), i64::MIN..=127)?;
+    // A negative number is passed over, as LNet has it.
+    if let Some(value) = conns.and_then(|conns| u32::try_from(conns).ok()) {
+        changes.push(Change::SetConnsPerPeer { nid, value });
+    }
+    match (&what.net, task.optional("lnd-timeout", what.lnd_timeout.as_ref(), 0..=i64::from(i32::MAX))?) {
+        (None, None) => {}
+        (Some(net), Some(timeout)) => {
+            let net = Net::from_str(net).map_err(|error| task.invalid(error.to_string()))?;
+            changes.push(Change::SetLndTimeout { net, timeout_s: timeout as u32 });
+        }
+        (None, Some(_)) => return Err(task.invalid("--lnd-timeout without --net")),
+        (Some(_), None) => return Err(task.invalid("--net without --lnd-timeout")),
+    }
+    if changes.is_empty() && conns.is_none() {
+        return Err(task.invalid("nothing to set: --health, --conns-per-peer or --lnd-timeout is expected"));
+    }
+    apply(daemon, task, changes).map(drop)
+}

@@ -1,0 +1,71 @@
+//! Peers, and pings.
+
+use lnet_control::Errno;
+use lnet_control::document::{self, Detail, Failure};
+use lnet_control::pattern;
+use lnet_control::request::PingRequest;
+use lnet_wire::Nid;
+
+use super::Result;
+use crate::cli::PingArgs;
+use crate::failure::{CommandError, Task};
+use crate::session::{Daemon, print_text};
+
+/// Seconds from which on a timeout is the node's own.
+const TIMEOUT_MAX_S: i64 = 180;
+
+pub(super) fn show(daemon: &mut Daemon<'_>, nid: Option<&str>, level: u8) -> Result<()> {
+    let task = Task::new("show", "peer");
+    let nid = nid.map(pattern::nid).transpose().map_err(task.pattern())?;
+    let mut peers = daemon.client(task)?.peers().map_err(task.refused())?;
+    if let Some(nid) = nid {
+        peers.retain(|peer| peer.primary_nid == nid || peer.nis.iter().any(|ni| ni.nid == nid));
+        if peers.is_empty() {
+            return Err(task.error(Errno::NOENT, format!("no peer has the nid {nid}")));
+        }
+    }
+    print_text(&document::peers(&peers, Detail::Level(level)));
+    Ok(())
+}
+
+pub(super) fn list(daemon: &mut Daemon<'_>) -> Result<()> {
+    let task = Task::new("show", "peer");
+    let peers = daemon.client(task)?.peers().map_err(task.refused())?;
+    print_text(&document::peer_list(&peers));
+    Ok(())
+}
+
+pub(super) fn ping(daemon: &mut Daemon<'_>, args: &PingArgs) -> Result<()> {
+    let task = Task::new("manage", "ping");
+    let mut nids: Vec<Nid> = Vec::new();
+    for list in &args.nids {
+        nids.extend(pattern::nids_resolved(list).map_err(task.pattern())?);
+    }
+    let source = args.source.as_deref().map(pattern::nid).transpose().map_err(task.pattern())?;
+    let timeout = task.optional("timeout", args.timeout.as_ref(), i64::MIN..=i64::MAX)?;
+    let timeout = timeout.filter(|seconds| (1..TIMEOUT_MAX_S).contains(seconds));
+    let timeout_ms = timeout.and_then(|seconds| u64::try_from(seconds * 1000).ok());
+    send(daemon, PingRequest { nids, source, timeout_ms })
+}
+
+/// Pings, prints who answers as soon as it does, and then who did not.
+pub(super) fn send(daemon: &mut Daemon<'_>, request: PingRequest) -> Result<()> {
+    let task = Task::new("manage", "ping");
+    let mut failed = Vec::new();
+    let mut is_first = true;
+    let answered = daemon.client(task)?.ping(request, |reply| {
+        if reply.result.is_err() {
+            return failed.push(reply);
+        }
+        let text = document::pings(&[reply]).to_string();
+        // The key stands once, over all of them.
+        let item = if is_first { Some(text.as_str()) } else { text.strip_prefix("ping:\n") };
+        print_text(&item.unwrap_or_default());
+        is_first = false;
+    });
+    print_text(&document::pings(&failed));
+    answered.map_err(task.refused())?;
+    // The document about them stands on stdout already.
+    let none: Vec<Failure> = Vec::new();
+    if failed.is_empty() { Ok(()) } else { Err(CommandError::several("manage", none).failed()) }
+}

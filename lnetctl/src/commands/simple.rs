@@ -1,0 +1,135 @@
+//! Commands that are a request each: the node as a whole, counters, tunables, captures.
+
+use std::path::{Path, absolute};
+
+use lnet_control::Errno;
+use lnet_control::document;
+use lnet_control::pattern;
+use lnet_control::records::Global;
+use lnet_control::request::{CaptureSpec, Change};
+
+use super::{Result, apply};
+use crate::cli::SetArgs;
+use crate::failure::{CommandError, Task};
+use crate::session::{Daemon, print_text, unknown_command};
+
+/// Least size of a capture's file.
+const CAPTURE_BYTES_MIN: u64 = 4096;
+
+pub(super) fn configure(daemon: &mut Daemon<'_>, all: bool, large: bool) -> Result<()> {
+    apply(daemon, Task::new("configure", "lnet"), vec![Change::Configure { all, large }]).map(drop)
+}
+
+pub(super) fn unconfigure(daemon: &mut Daemon<'_>) -> Result<()> {
+    apply(daemon, Task::new("configure", "lnet"), vec![Change::Unconfigure]).map(drop)
+}
+
+pub(super) fn statistics(daemon: &mut Daemon<'_>) -> Result<()> {
+    let task = Task::new("show", "statistics");
+    let statistics = daemon.client(task)?.statistics().map_err(task.refused())?;
+    print_text(&document::statistics(&statistics));
+    Ok(())
+}
+
+pub(super) fn reset_statistics(daemon: &mut Daemon<'_>) -> Result<()> {
+    apply(daemon, Task::new("set", "statistics"), vec![Change::ResetStatistics]).map(drop)
+}
+
+pub(super) fn globals(daemon: &mut Daemon<'_>) -> Result<()> {
+    let task = Task::new("show", "global");
+    let globals = daemon.client(task)?.globals().map_err(task.refused())?;
+    print_text(&document::globals(&globals));
+    Ok(())
+}
+
+pub(super) fn set(daemon: &mut Daemon<'_>, args: &SetArgs) -> Result<()> {
+    let name = args.name.replace('-', "_");
+    if matches!(name.as_str(), "routing" | "tiny_buffers" | "small_buffers" | "large_buffers") {
+        return Err(Task::new("parser", "set").unsupported("routing between nets is").failed());
+    }
+    let parser = |message| CommandError::new("parser", "set", Errno::PERM, message).failed();
+    let Some(global) = name.parse::<Global>().ok().filter(|global| *global != Global::LndTimeout) else {
+        return Err(parser(unknown_command(&args.name).trim_end().to_owned()));
+    };
+    let task = Task::new("add", global.name());
+    let Some(text) = &args.value else { return Err(task.invalid(format!("no value for {global}"))) };
+    let value =
+        pattern::integer(text).ok_or_else(|| parser(format!("cannot parse {global} value {text:?}")))?;
+    let (low, high) = global.range();
+    let value = match (global, u32::try_from(value)) {
+        // As LNet has it: any number but zero is one.
+        (Global::Discovery | Global::DropAsymRoute, _) => Some(u32::from(value != 0)),
+        (Global::MaxInterfaces, Ok(value)) if value < low => Some(global.default_value()),
+        // Obsolete, and taken for the sake of scripts.
+        (Global::RecoveryInterval, _) => return daemon.client(task).map(drop),
+        (_, value) => value.ok().filter(|value| (low..=high).contains(value)),
+    };
+    let Some(value) = value else {
+        return Err(task.invalid(format!("cannot set {global} to {text}: {low} to {high} is expected")));
+    };
+    apply(daemon, task, vec![Change::SetGlobal { global, value }]).map(drop)
+}
+
+pub(super) fn captures(daemon: &mut Daemon<'_>) -> Result<()> {
+    let task = Task::new("show", "capture");
+    let captures = daemon.client(task)?.captures().map_err(task.refused())?;
+    print_text(&document::captures(&captures));
+    Ok(())
+}
+
+pub(super) fn start_capture(
+    daemon: &mut Daemon<'_>,
+    file: &Path,
+    limit: &str,
+    frame_bytes: Option<&String>,
+    interfaces: Option<&str>,
+) -> Result<()> {
+    let task = Task::new("add", "capture");
+    let path = absolute(file).map_err(|error| task.invalid(format!("{}: {error}", file.display())))?;
+    let limit_bytes = size(limit).filter(|size| *size >= CAPTURE_BYTES_MIN).ok_or_else(|| {
+        let expected = format!("a size from {CAPTURE_BYTES_MIN} bytes, such as 500K, 64M or 1G");
+        task.invalid(format!("--limit {limit:?}: {expected} is expected"))
+    })?;
+    let frame_bytes = task.optional("frame-bytes", frame_bytes, 64..=65_536)?.map(|bytes| bytes as u32);
+    let interfaces = interfaces.map(pattern::interfaces).transpose().map_err(task.pattern())?;
+    let interfaces = interfaces.unwrap_or_default().into_iter().map(|interface| interface.name).collect();
+    let spec = CaptureSpec { path, limit_bytes, frame_bytes, interfaces };
+    daemon.client(task)?.start_capture(spec).map_err(task.refused())
+}
+
+pub(super) fn stop_capture(daemon: &mut Daemon<'_>, file: &Path) -> Result<()> {
+    let task = Task::new("del", "capture");
+    let path = absolute(file).map_err(|error| task.invalid(format!("{}: {error}", file.display())))?;
+    let captures = daemon.client(task)?.stop_capture(&path).map_err(task.refused())?;
+    print_text(&document::captures(&captures));
+    Ok(())
+}
+
+/// A number of bytes, with K, M or G for powers of 1024.
+fn size(text: &str) -> Option<u64> {
+    let (digits, shift) = match text.chars().last()? {
+        'k' | 'K' => (text.get(..text.len() - 1)?, 10),
+        'm' | 'M' => (text.get(..text.len() - 1)?, 20),
+        'g' | 'G' => (text.get(..text.len() - 1)?, 30),
+        _ => (text, 0),
+    };
+    let size = u64::try_from(pattern::integer(digits)?).ok()?;
+    size.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        let check = |text, expected| assert_eq!(size(text), expected, "{text}");
+        check("4096", Some(4096));
+        check("0x10k", Some(16 << 10));
+        check("64M", Some(64 << 20));
+        check("1G", Some(1 << 30));
+        for bad in ["", "M", "-1", "1T", "1 M", "17179869184G"] {
+            check(bad, None);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Steering policies.
+
+use lnet_control::document;
+use lnet_control::pattern;
+use lnet_control::records::{PortalPolicy, SteeringPolicy};
+use lnet_control::request::Change;
+
+use super::{Result, apply};
+use crate::failure::Task;
+use crate::session::{Daemon, print_text};
+
+/// A policy as it is given.
+pub(super) struct Words {
+    pub(super) policy: String,
+    pub(super) shard: Option<String>,
+    pub(super) shift: Option<String>,
+    pub(super) bits: Option<String>,
+    pub(super) table: Option<String>,
+}
+
+pub(super) fn show(daemon: &mut Daemon<'_>) -> Result<()> {
+    let task = Task::new("show", "steering");
+    let steering = daemon.client(task)?.steering().map_err(task.refused())?;
+    print_text(&document::steering(&steering));
+    Ok(())
+}
+
+pub(super) fn set(daemon: &mut Daemon<'_>, portals: &str, words: &Words) -> Result<()> {
+    let task = Task::new("set", "steering");
+    let policy = policy(task, words)?;
+    let portals = pattern::cpts(portals).ok().filter(|portals| portals.iter().all(|portal| *portal < 64));
+    let portals = portals
+        .ok_or_else(|| task.invalid("--portal: portals from 0 to 63 such as 4 or 8-15 are expected"))?;
+    let mut changes = Vec::new();
+    for portal in portals {
+        let policy = PortalPolicy { portal: portal as u8, policy: policy.clone() };
+        policy.check().map_err(|error| task.invalid(error.to_string()))?;
+        changes.push(Change::SetSteering(policy));
+    }
+    apply(daemon, task, changes).map(drop)
+}
+
+fn policy(task: Task, words: &Words) -> Result<SteeringPolicy> {
+    let Words { policy, shard, shift, bits, table } = words;
+    let number = |name, text: &Option<String>, max| {
+        let number = task.optional(name, text.as_ref(), 0..=max);
+        number.map(|number| number.map(|number| number as u8))
+    };
+    let needed = |name: &str, value: Option<u8>| {
+        value.ok_or_else(|| task.invalid(format!("the policy {policy} needs --{name}")))
+    };
+    let name = policy.replace('-', "_");
+    let of_bits = shift.is_some() || bits.is_some() || table.is_some();
+    let extra = match name.as_str() {
+        "pin" => of_bits,
+        "match_bits" => shard.is_some(),
+        _ => of_bits || shard.is_some(),
+    };
+    if extra {
+        let message = "--shard is for pin, --shift, --bits and --table are for match_bits";
+        return Err(task.invalid(message));
+    }
+    match name.as_str() {
+        "pin" => Ok(SteeringPolicy::Pin { shard: needed("shard", number("shard", shard, 63)?)? }),
+        "initiator" => Ok(SteeringPolicy::Initiator),
+        "rotor" => Ok(SteeringPolicy::Rotor),
+        "match_bits" => Ok(SteeringPolicy::MatchBits {
+            shift: number("shift", shift, 63)?.unwrap_or_default(),
+            bits: needed("bits", number("bits", bits, 64)?)?,
+            table: match table {
+                Some(text) => Some(pattern::shards(text).ok_or_else(|| {
+                    task.invalid(format!("--table {text:?}: shards such as 0,1,0,1 are expected"))
+                })?),
+                None => None,
+            },
+        }),
+        _ => {
+            let expected = "pin, match_bits, initiator or rotor";
+            Err(task.invalid(format!("--policy {policy:?}: {expected} is expected")))
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What a command did not do, and the status that says so.
+
+use lnet_control::client::ClientError;
+use lnet_control::document::{self, Failure};
+use lnet_control::{Errno, Refusal};
+
+/// Status of a request that was refused: the low byte of -EINVAL.
+pub(crate) const REFUSED: u8 = 234;
+/// Status of a failure of the tool, or of something it was asked to reach: the low byte of -1.
+pub(crate) const FAILED: u8 = 255;
+/// Status of a usage error.
+pub(crate) const USAGE: u8 = 2;
+
+/// Why a command failed, as it is printed.
+#[derive(Debug)]
+pub(crate) struct CommandError {
+    /// The operation: `add`, `show`, ...
+    operation: &'static str,
+    failures: Vec<Failure>,
+    status: u8,
+}
+
+impl CommandError {
+    /// Something that the tool itself refuses.
+    pub(crate) fn new(
+        operation: &'static str,
+        entity: &'static str,
+        errno: Errno,
+        message: impl Into<String>,
+    ) -> Self {
+        let failure = Failure { entity, seq_no: None, errno, message: message.into() };
+        Self { operation, failures: vec![failure], status: REFUSED }
+    }
+
+    /// What came of asking the daemon.
+    pub(crate) fn client(operation: &'static str, entity: &'static str, error: &ClientError) -> Self {
+        let status = if matches!(error, ClientError::Refused(_)) { REFUSED } else { FAILED };
+        let refusal = Refusal::new(error.errno(), error.to_string());
+        Self { operation, failures: vec![Failure::refused(entity, &refusal)], status }
+    }
+
+    /// Several failures of one operation.
+    pub(crate) fn several(operation: &'static str, failures: Vec<Failure>) -> Self {
+        Self { operation, failures, status: REFUSED }
+    }
+
+    /// The same, as a failure of the tool.
+    pub(crate) fn failed(mut self) -> Self {
+        self.status = FAILED;
+        self
+    }
+
+    pub(crate) fn status(&self) -> u8 {
+        self.status
+    }
+
+    /// The error document.
+    pub(crate) fn document(&self) -> String {
+        document::failures(self.operation, &self.failures).to_string()
+    }
+}
+
+/// What a command works for: an operation on a kind of object. It makes the errors of both.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Task {
+    pub(crate) operation: &'static str,
+    pub(crate) entity: &'static str,
+}
+
+impl Task {
+    pub(crate) const fn new(operation: &'static str, entity: &'static str) -> Self {
+        Self { operation, entity }
+    }
+
+    /// A value that makes no sense.
+    pub(crate) fn invalid(self, message: impl Into<String>) -> CommandError {
+        self.error(Errno::INVAL, message)
+    }
+
+    pub(crate) fn error(self, errno: Errno, message: impl Into<String>) -> CommandError {
+        CommandError::new(self.operation, self.entity, errno, message)
+    }
+
+    /// What LNet's tools can do and this node cannot.
+    pub(crate) fn unsupported(self, what: &str) -> CommandError {
+        self.error(Errno::OPNOTSUPP, format!("{what} not supported yet"))
+    }
+
+    /// For `map_err` of what the daemon is asked.
+    pub(crate) fn refused(self) -> impl Fn(ClientError) -> CommandError {
+        move |error| CommandError::client(self.operation, self.entity, &error)
+    }
+
+    /// For `map_err` of lists.
+    pub(crate) fn pattern(self) -> impl Fn(lnet_control::pattern::PatternError) -> CommandError {
+        move |error| self.error(error.errno, error.message)
+    }
+
+    /// A number within a range.
+    pub(crate) fn number(
+        self,
+        name: &str,
+        text: &str,
+        range: std::ops::RangeInclusive<i64>,
+    ) -> Result<i64, CommandError> {
+        let (low, high) = (range.start(), range.end());
+        let number = lnet_control::pattern::integer(text);
+        number.filter(|number| range.contains(number)).ok_or_else(|| {
+            let errno = if number.is_some() { Errno::RANGE } else { Errno::INVAL };
+            let expected = match *high {
+                i64::MAX => format!("a number from {low}"),
+                high => format!("a number from {low} to {high}"),
+            };
+            self.error(errno, format!("--{name} {text:?}: {expected} is expected"))
+        })
+    }
+
+    /// A number within a range, if it is given.
+    pub(crate) fn optional(
+        self,
+        name: &str,
+        text: Option<&String>,
+        range: std::ops::RangeInclusive<i64>,
+    ) -> Result<Option<i64>, CommandError> {
+        text.map(|text| self.number(name, text, range)).transpose()
+    }
+}

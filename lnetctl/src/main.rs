@@ -1,0 +1,23 @@
+//! The command line of an LNet node. It parses words and documents, asks the node's daemon, and prints.
+//!
+//! Invariants: what is shown goes to stdout, what failed to stderr, each as a YAML document; the status is 0 if
+//! everything was done that was asked, 234 if the node refused, 255 if the tool itself failed, 2 for a usage error.
+
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod cli;
+mod commands;
+mod failure;
+mod interactive;
+mod session;
+
+use std::env;
+use std::process::ExitCode;
+
+use session::Session;
+
+fn main() -> ExitCode {
+    let words: Vec<_> = env::args_os().skip(1).collect();
+    ExitCode::from(Session::new().run(&words))
+}

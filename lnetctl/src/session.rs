@@ -1,0 +1,143 @@
+//! A run of the tool: where its daemon is, the connection to it, and its commands.
+
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, FromArgMatches};
+use lnet_control::client::Client;
+use lnet_control::path;
+
+use crate::arguments::{self, GlobalWord};
+use crate::cli::{Cli, UNSUPPORTED};
+use crate::commands;
+use crate::failure::{CommandError, FAILED, REFUSED, Task, USAGE};
+use crate::interactive;
+
+/// A run of the tool.
+pub(crate) struct Session {
+    /// Chosen by the words before interactive mode.
+    socket: Option<PathBuf>,
+    node: Option<String>,
+    client: Option<(PathBuf, Client)>,
+    /// Whether interactive mode goes on behind a failure.
+    pub(crate) ignores_errors: bool,
+    /// Whether interactive mode is to end.
+    pub(crate) quits: bool,
+}
+
+impl Session {
+    pub(crate) fn new() -> Self {
+        Self { socket: None, node: None, client: None, ignores_errors: false, quits: false }
+    }
+
+    /// Carries out one command; returns the status.
+    pub(crate) fn run(&mut self, words: &[OsString]) -> u8 {
+        let words = arguments::normalized(words);
+        if let Some(word) = arguments::global_word(&words) {
+            return self.global(word);
+        }
+        let program = [OsString::from("lnetctl")];
+        let parsed = Cli::command()
+            .try_get_matches_from(program.into_iter().chain(words))
+            .and_then(|matches| Cli::from_arg_matches(&matches));
+        let cli = match parsed {
+            Ok(cli) => cli,
+            Err(error) => return usage(&error),
+        };
+        let Some(command) = cli.command else {
+            self.socket = cli.socket;
+            self.node = cli.node;
+            return interactive::run(self);
+        };
+        let socket = cli.socket.or_else(|| self.socket.clone());
+        let node = cli.node.or_else(|| self.node.clone());
+        let mut daemon = Daemon { session: self, socket, node };
+        match commands::run(&mut daemon, command) {
+            Ok(()) => 0,
+            Err(error) => {
+                eprint_text(&error.document());
+                // A connection is good for further requests only if nothing went wrong with it.
+                self.client = None;
+                error.status()
+            }
+        }
+    }
+
+    fn global(&mut self, word: GlobalWord) -> u8 {
+        match word {
+            GlobalWord::Version => print_text(&format!("lnetctl {}\n", env!("CARGO_PKG_VERSION"))),
+            GlobalWord::ListCommands => print_text(&commands::list()),
+            GlobalWord::Quit => self.quits = true,
+            GlobalWord::IgnoreErrors => self.ignores_errors = true,
+        }
+        0
+    }
+}
+
+/// The daemon that a command talks to, connected to when it is first asked.
+pub(crate) struct Daemon<'a> {
+    session: &'a mut Session,
+    socket: Option<PathBuf>,
+    node: Option<String>,
+}
+
+impl Daemon<'_> {
+    /// The connection; `task` is what it is for.
+    pub(crate) fn client(&mut self, task: Task) -> Result<&mut Client, CommandError> {
+        let path = path::find(self.socket.clone(), self.node.as_deref())
+            .map_err(|error| task.invalid(error.to_string()).failed())?;
+        let client = match self.session.client.take() {
+            Some((known, client)) if known == path => client,
+            _ => Client::connect(&path).map_err(task.refused())?,
+        };
+        Ok(&mut self.session.client.insert((path, client)).1)
+    }
+}
+
+/// Says what is wrong with the words, or helps where help was asked for.
+fn usage(error: &clap::Error) -> u8 {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            print_text(&error.render());
+            0
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+            print_text(&error.render());
+            REFUSED
+        }
+        ErrorKind::InvalidSubcommand => {
+            let name = match error.get(ContextKind::InvalidSubcommand) {
+                Some(ContextValue::String(name)) => name.clone(),
+                _ => String::new(),
+            };
+            eprint_text(&unknown_command(&name));
+            FAILED
+        }
+        _ => {
+            eprint_text(&error.render());
+            USAGE
+        }
+    }
+}
+
+/// The line about a word that is no command.
+pub(crate) fn unknown_command(name: &str) -> String {
+    match UNSUPPORTED.iter().find(|(known, _)| *known == name) {
+        Some((_, what)) => format!("lnetctl: '{name}': {what} not supported yet\n"),
+        None => format!("lnetctl: '{name}' is not a valid command. See 'lnetctl --list-commands'.\n"),
+    }
+}
+
+/// Prints to stdout. Whoever closed it does not want the rest.
+pub(crate) fn print_text(text: &impl Display) {
+    let mut stdout = io::stdout().lock();
+    let _ = write!(stdout, "{text}").and_then(|()| stdout.flush());
+}
+
+/// Prints to stderr.
+pub(crate) fn eprint_text(text: &impl Display) {
+    let _ = write!(io::stderr().lock(), "{text}");
+}

@@ -1,0 +1,267 @@
+//! Import and export: all or nothing, and back to where one was.
+
+use lnet_control::document::{self, Mode};
+use lnet_control::records::{DropRule, HealthError, Lnd, Mode as XdpMode, PortalPolicy, SteeringPolicy};
+use lnet_control::request::{Change, LndSpec, NetTunablesSpec, NiSpec};
+use lnet_wire::{Net, NetType, Nid};
+use proptest::prelude::*;
+
+use crate::model::{Model, peer};
+use crate::run::Node;
+
+const DOCUMENT: &str = "\
+net:
+    - net type: xdp
+      local NI(s):
+        - interfaces:
+              0: eth0
+          tunables:
+              peer_timeout: 100
+              peer_credits: 16
+              credits: 128
+          lnd tunables:
+              mode: socket
+              port: 1988
+        - interfaces:
+              0: eth1
+          CPT: \"[1]\"
+global:
+    retry_count: 3
+    transaction_timeout: 60
+steering:
+    - portal: 4
+      policy: rotor
+fault:
+    - rule_type: drop
+      fa_src: '*'
+      fa_dst: '*@xdp'
+      da_interval: 2
+";
+
+#[test]
+fn a_document_is_carried_out_and_taken_back() {
+    let node = Node::start(Model::configured(2));
+    let before = node.good("export --backup");
+    let planned = node.good_with("import --dry-run", DOCUMENT);
+    let expected = "\
++ net xdp: ni on eth0, peer_timeout 100, peer_credits 16, credits 128, mode socket, port 1988
++ net xdp: ni on eth1, CPT [1]
+~ global retry_count: 2 -> 3
+~ global transaction_timeout: 150 -> 60
+~ steering of portal 4: pin 0 -> rotor
++ drop rule: * -> *@xdp
+";
+    assert_eq!(planned, expected);
+    assert_eq!(node.good("export --backup"), before);
+
+    let file = node.file("node.yaml", DOCUMENT);
+    assert_eq!(node.good(&format!("import {}", file.display())), "");
+    let backup = node.good("export -b");
+    assert_eq!(node.good_with("import --dry-run --add", &backup), "", "what is so already is left alone");
+    let saved = node.directory.join("backup.yaml");
+    assert_eq!(node.good(&format!("export --backup {}", saved.display())), "");
+    assert_eq!(std::fs::read_to_string(&saved).unwrap(), backup);
+
+    assert_eq!(node.good_with("import --del", DOCUMENT), "");
+    assert_eq!(node.good("net show").lines().count(), 5);
+    assert_eq!(node.good("fault drop show") + &node.good("steering show"), "");
+
+    node.good("lnet unconfigure");
+    node.good("lnet configure");
+    node.good(&format!("import {}", saved.display()));
+    assert_eq!(node.good("export --backup"), backup);
+}
+
+#[test]
+fn half_a_document_that_is_wrong_leaves_no_trace() {
+    let mut model = Model::configured(2);
+    model.peers.push(peer(&["10.77.0.12@tcp"], 273));
+    let node = Node::start(model);
+    let before = node.good("export");
+    let check = |document: &str, expected: &[&str]| {
+        node.bad_with("import", document, 234, expected);
+        assert_eq!(node.good("export"), before);
+    };
+    // The daemon's refusal has the place of the item, and its number.
+    check(
+        &DOCUMENT.replace("eth1", "eth9"),
+        &[
+            "add:\n-     import:\n            errno: -100\n",
+            "line 14, column 18: net: cannot add an NI on eth9",
+        ],
+    );
+    check(
+        "net:\n- net type: tcp\n  interfaces: {0: down0}\n  seq_no: 5\n",
+        &["seq_no: 5\n            errno: -100"],
+    );
+    // What is wrong is all reported.
+    let wrong = DOCUMENT
+        .replace("retry_count", "retry_cuont")
+        .replace("rotor", "rotr")
+        .replace("credits: 128", "credits: x");
+    check(&wrong, &["did you mean 'retry_count'", "did you mean 'rotor'", "line 9, column 24"]);
+    check(
+        &format!("{DOCUMENT}route:\n    - net: tcp7\n      gateway: 10.77.0.12@tcp\n"),
+        &["errno: -95", "line 27, column 1: 'route': routes are not supported yet"],
+    );
+    check("global:\n  discovery:\n", &["no value"]);
+    check("foobar:\n", &["invalid key 'foobar'"]);
+    check("net: [\n", &["line 2, column 1: not YAML"]);
+    check("peer:\n- primary nid: 10.77.0.90@tcp\n", &["line 2, column 3: ", "peers are found by traffic"]);
+    node.bad_with("import /nonexistent.yaml", "", 255, &["/nonexistent.yaml", "errno: -2"]);
+    let file = node.file("binary.yaml", "");
+    std::fs::write(&file, b"net:\n  \xff\n").unwrap();
+    node.bad(&format!("import {}", file.display()), 234, &["line 2"]);
+    assert_eq!(node.good_with("import", ""), "");
+}
+
+#[test]
+fn peers_that_are_known_may_stand_in_a_document() {
+    let mut model = Model::configured(1);
+    model.peers.push(peer(&["10.77.0.12@tcp", "10.78.0.12@tcp"], 273));
+    let node = Node::start(model);
+    let full = node.good("export");
+    assert!(full.contains("peer:"));
+    node.good_with("import", &full);
+    assert!(!node.good("export --backup").contains("peer:"), "it is found again by traffic");
+    node.good_with("import", "peer:\n- primary nid: 10.77.0.12@tcp\n  peer ni:\n  - nid: 10.78.0.12@tcp\n");
+}
+
+#[test]
+fn a_document_of_pings_is_carried_out() {
+    let mut model = Model::configured(1);
+    model.peers.push(peer(&["10.77.0.12@tcp"], 0));
+    let node = Node::start(model);
+    let text = "ping:\n  nids:\n    0: 10.77.0.12@tcp\nnet:\n- net type: frob\n";
+    assert_eq!(node.good_with("import --exec", text).lines().next(), Some("ping:"));
+    node.bad_with("import", text, 234, &["frob"]);
+}
+
+#[test]
+fn an_export_of_a_node_that_is_down_says_so_on_stderr() {
+    let node = Node::start(Model::new(1));
+    node.bad("export", 234, &["errno: -100"]);
+}
+
+fn spec() -> impl Strategy<Value = NiSpec> {
+    let number = |max: u32| prop::option::of(0..max);
+    let tunables =
+        (number(300), prop::option::of(1_u32..600), prop::option::of(1_u32..9), prop::option::of(1_u32..600));
+    let lnd = (
+        any::<bool>(),
+        0..4_usize,
+        prop::option::of(1_u16..),
+        number(64),
+        number(128),
+        prop::option::of(0..256),
+    );
+    let place = (any::<bool>(), 0_u16..3, 0..4_usize, any::<bool>(), prop::collection::vec(0_u32..2, 0..3));
+    (tunables, lnd, place).prop_map(|(tunables, lnd, place)| {
+        let (peer_timeout_s, peer_credits, peer_buffer_credits, credits) = tunables;
+        let (xdp, mode, port, queues, conns_per_peer, tos) = lnd;
+        let (is_tcp, number, interface, by_nid, mut cpts) = place;
+        cpts.dedup();
+        let net = Net::new(if is_tcp { NetType::TCP } else { NetType::XDP }, number);
+        let xdp = xdp || !is_tcp;
+        let lnd = if xdp {
+            let mode = XdpMode::ALL.get(mode).copied();
+            LndSpec { lnd: Some(Lnd::Xdp), mode, port, queues, ..LndSpec::default() }
+        } else {
+            LndSpec { conns_per_peer, tos, ..LndSpec::default() }
+        };
+        let interface = ["eth0", "eth1", "eth2", "down0"][interface];
+        let nid = (by_nid && interface == "eth0").then(|| format!("10.77.0.113@{net}").parse().unwrap());
+        let tunables = NetTunablesSpec { peer_timeout_s, peer_credits, peer_buffer_credits, credits };
+        NiSpec { net, interface: Some(interface.to_owned()), nid, tunables, lnd, cpts }
+    })
+}
+
+fn rule() -> impl Strategy<Value = DropRule> {
+    let nid = prop::sample::select(vec!["<?>", "255.255.255.255@tcp", "10.0.0.1@xdp2", "2001:db8::1@tcp"]);
+    let nid = nid.prop_map(|text| text.parse::<Nid>().unwrap());
+    let errors =
+        prop::collection::vec(prop::sample::select(vec![HealthError::Random, HealthError::LocalError]), 0..3);
+    (nid.clone(), nid.clone(), nid, any::<u64>(), 0_u32..16, 1_u32.., any::<[bool; 3]>(), errors).prop_map(
+        |(
+            source,
+            destination,
+            local_nid,
+            portals,
+            messages,
+            time,
+            [by_rate, random, drop_all],
+            health_errors,
+        )| {
+            let (rate, interval_s) = if by_rate { (time, 0) } else { (0, time) };
+            let random = random && !by_rate;
+            DropRule {
+                source,
+                destination,
+                local_nid,
+                portals,
+                messages,
+                rate,
+                interval_s,
+                random,
+                drop_all,
+                health_errors,
+            }
+        },
+    )
+}
+
+fn policy() -> impl Strategy<Value = PortalPolicy> {
+    let policy = prop_oneof![
+        (0_u8..64).prop_map(|shard| SteeringPolicy::Pin { shard }),
+        Just(SteeringPolicy::Initiator),
+        Just(SteeringPolicy::Rotor),
+        (0_u8..64, 1_u8..65).prop_map(|(shift, bits)| SteeringPolicy::MatchBits { shift, bits, table: None }),
+        (0_u8..60, prop::collection::vec(0_u8..64, 4))
+            .prop_map(|(shift, table)| { SteeringPolicy::MatchBits { shift, bits: 2, table: Some(table) } }),
+    ];
+    (0_u8..64, policy).prop_map(|(portal, policy)| PortalPolicy { portal, policy })
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    use lnet_control::records::Global;
+    prop_oneof![
+        4 => spec().prop_map(Change::AddNi),
+        1 => (0..Global::ALL.len(), 0_u32..200).prop_map(|(global, value)| {
+            let global = Global::ALL[global];
+            let (low, high) = global.range();
+            Change::SetGlobal { global, value: value.clamp(low, high) }
+        }),
+        1 => rule().prop_map(Change::AddDropRule),
+        1 => policy().prop_map(Change::SetSteering),
+    ]
+}
+
+proptest! {
+    /// Whatever a node has come to be, its export makes a new node so.
+    #[test]
+    fn export_and_import_come_back_to_the_same(changes in prop::collection::vec(change(), 0..20)) {
+        let mut first = Model::configured(2);
+        for change in changes {
+            // What cannot be set is no part of what an export makes anew.
+            let settable = |change: &Change| !matches!(change, Change::SetGlobal { global, .. } if !global.is_settable());
+            if settable(&change) {
+                let _ = first.apply(&[change]);
+            }
+        }
+        for backup in [true, false] {
+            let text = document::export(&first.state(), backup).to_string();
+            let read = document::parse(&text, Mode::Add)
+                .map_err(|errors| TestCaseError::fail(format!("{errors:?}\n{text}")))?;
+            let mut second = Model::configured(2);
+            let planned = read.plan(Mode::Add, &second.state()).unwrap();
+            let changes: Vec<_> = planned.into_iter().map(|(_, change)| change).collect();
+            second.apply(&changes).map_err(|refusal| TestCaseError::fail(format!("{refusal:?}\n{text}")))?;
+            prop_assert_eq!(document::export(&second.state(), backup).to_string(), text.clone());
+            // On the node that it came from there is nothing to be done.
+            let again = read.plan(Mode::Add, &first.state()).unwrap();
+            let changes: Vec<_> = again.into_iter().map(|(_, change)| change).collect();
+            let outcomes = first.clone().apply(&changes).unwrap();
+            prop_assert!(document::diff(&first.state(), &changes, &outcomes).is_empty(), "{}", text);
+        }
+    }
+}

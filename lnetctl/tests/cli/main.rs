@@ -1,0 +1,8 @@
+//! The command line, as its users meet it: the real program against a node in memory.
+#![allow(clippy::unwrap_used, reason = "helpers outside of test functions fail the test as well")]
+
+mod commands;
+mod documents;
+mod model;
+mod reference;
+mod run;

@@ -1,0 +1,450 @@
+//! A node in memory: it does what it is asked, as far as that can be seen from outside, and nothing else.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::time::Duration;
+
+use lnet_control::document::NodeState;
+use lnet_control::records::{
+    ActiveMode, CaptureRecord, DropRuleRecord, Global, Globals, Lnd, LndTunables, NetRecord, NetTunables,
+    NiHealth, NiRecord, NiStatus, PeerCredits, PeerHealth, PeerNiRecord, PeerNiState, PeerRecord,
+    RuleCounters, Statistics, SteeringPolicy, SteeringRecord, UdspInfo, XdpTunables,
+};
+use lnet_control::request::{Batch, CaptureSpec, Change, NiName, NiSpec, Outcome, PingRecord};
+use lnet_control::server::Handler;
+use lnet_control::{Errno, Refusal};
+use lnet_wire::{Net, NetType, Nid};
+
+/// Its interfaces: name, addresses, whether it is up.
+pub(crate) const INTERFACES: [(&str, &[&str], bool); 4] = [
+    ("eth0", &["10.77.0.11", "10.77.0.113"], true),
+    ("eth1", &["10.78.0.11"], true),
+    ("eth2", &["10.79.0.11"], true),
+    ("down0", &["10.80.0.11"], false),
+];
+
+/// The node.
+#[derive(Clone)]
+pub(crate) struct Model {
+    pub(crate) shards: u32,
+    /// Nets, or nothing while it is not configured.
+    pub(crate) nets: Option<Vec<NetRecord>>,
+    pub(crate) peers: Vec<PeerRecord>,
+    pub(crate) globals: Globals,
+    pub(crate) statistics: Statistics,
+    pub(crate) rules: Vec<DropRuleRecord>,
+    pub(crate) steering: SteeringRecord,
+    pub(crate) captures: Vec<CaptureRecord>,
+}
+
+type Result<T> = std::result::Result<T, Refusal>;
+
+fn refuse<T>(errno: Errno, message: impl Into<String>) -> Result<T> {
+    Err(Refusal::new(errno, message))
+}
+
+impl Model {
+    pub(crate) fn new(shards: u32) -> Self {
+        Self {
+            shards,
+            nets: None,
+            peers: Vec::new(),
+            globals: Globals::default(),
+            statistics: Statistics::default(),
+            rules: Vec::new(),
+            steering: SteeringRecord { shard_count: shards, portals: Vec::new() },
+            captures: Vec::new(),
+        }
+    }
+
+    pub(crate) fn configured(shards: u32) -> Self {
+        let mut model = Self::new(shards);
+        model.apply(&[Change::Configure { all: false, large: false }]).unwrap();
+        model
+    }
+
+    /// What documents are made of.
+    pub(crate) fn state(&self) -> NodeState {
+        NodeState {
+            nets: self.nets.clone().unwrap_or_default(),
+            peers: self.peers.clone(),
+            globals: self.globals,
+            drop_rules: self.rules.clone(),
+            steering: self.steering.clone(),
+        }
+    }
+
+    /// All changes or none.
+    pub(crate) fn apply(&mut self, changes: &[Change]) -> Result<Vec<Outcome>> {
+        let mut next = self.clone();
+        let mut outcomes = Vec::new();
+        for (position, change) in changes.iter().enumerate() {
+            outcomes.push(next.change(change).map_err(|refusal| refusal.of_change(position))?);
+        }
+        *self = next;
+        Ok(outcomes)
+    }
+
+    fn change(&mut self, change: &Change) -> Result<Outcome> {
+        match change {
+            Change::Configure { .. } if self.nets.is_some() => return Ok(Outcome::Unchanged),
+            Change::Configure { .. } => self.nets = Some(vec![lo(self.shards)]),
+            Change::Unconfigure => {
+                let globals = self.globals;
+                *self = Self { globals, ..Self::new(self.shards) };
+            }
+            Change::SetGlobal { global, value } => {
+                if self.globals.get(*global) == *value {
+                    return Ok(Outcome::Unchanged);
+                }
+                self.set_global(*global, *value)?;
+            }
+            Change::AddNi(spec) => self.add_ni(spec)?,
+            _ if self.nets.is_none() => return refuse(Errno::NETDOWN, "the node is not configured"),
+            Change::DeleteNi(name) => self.delete_ni(name)?,
+            Change::DeleteNet(net) => {
+                let nets = self.nets.as_mut().unwrap();
+                let before = nets.len();
+                nets.retain(|one| one.net != *net);
+                if nets.len() == before {
+                    return refuse(Errno::INVAL, format!("cannot delete net {net}: it is not configured"));
+                }
+            }
+            Change::SetHealth { nid, value } => self.each_ni(*nid, |ni| {
+                ni.health.health_value = *value;
+                match *value {
+                    0 => ni.status = NiStatus::Down,
+                    1000 => ni.status = NiStatus::Up,
+                    _ => {}
+                }
+            })?,
+            Change::SetConnsPerPeer { nid, value } => self.each_ni(*nid, |ni| {
+                if let Some(LndTunables::Tcp { conns_per_peer, .. }) = &mut ni.lnd {
+                    *conns_per_peer = *value;
+                }
+            })?,
+            Change::SetLndTimeout { net, timeout_s } => {
+                let fallback = self.globals.get(Global::LndTimeout);
+                let shown = if *timeout_s == 0 { fallback } else { *timeout_s };
+                let nets = self.nets.as_mut().unwrap().iter_mut();
+                for net in nets.filter(|one| one.net.net_type() == net.net_type()) {
+                    net.nis.iter_mut().for_each(|ni| match &mut ni.lnd {
+                        Some(LndTunables::Tcp { timeout_s, .. }) => *timeout_s = shown,
+                        Some(LndTunables::Xdp(xdp)) => xdp.timeout_s = shown,
+                        None => {}
+                    });
+                }
+            }
+            Change::ResetStatistics => self.statistics = Statistics::default(),
+            Change::AddDropRule(rule) => {
+                rule.check().or_else(|message| refuse(Errno::INVAL, message))?;
+                let counters = RuleCounters::default();
+                self.rules.insert(0, DropRuleRecord { rule: rule.clone(), dropped: 0, counters });
+            }
+            Change::DeleteDropRules { source, destination } => {
+                let before = self.rules.len();
+                self.rules.retain(|one| (one.rule.source, one.rule.destination) != (*source, *destination));
+                if self.rules.len() == before {
+                    return refuse(Errno::NOENT, format!("no rule from {source} to {destination}"));
+                }
+            }
+            Change::DeleteAllDropRules => self.rules.clear(),
+            Change::ResetDropRules => {
+                self.rules.iter_mut().for_each(|record| record.counters = RuleCounters::default());
+            }
+            Change::SetSteering(policy) => {
+                policy.check().or_else(|error| refuse(Errno::INVAL, error.to_string()))?;
+                let known = self.steering.portals.iter().position(|one| one.portal == policy.portal);
+                let known = known.map(|position| self.steering.portals.remove(position));
+                let default = policy.policy == SteeringPolicy::DEFAULT;
+                if !default {
+                    self.steering.portals.push(policy.clone());
+                    self.steering.portals.sort_by_key(|one| one.portal);
+                }
+                if known.as_ref() == Some(policy) || known.is_none() && default {
+                    return Ok(Outcome::Unchanged);
+                }
+            }
+        }
+        Ok(Outcome::Changed)
+    }
+
+    fn set_global(&mut self, global: Global, value: u32) -> Result<()> {
+        let (retries, timeout) = match global {
+            Global::RetryCount => (value, self.globals.get(Global::TransactionTimeout)),
+            Global::TransactionTimeout => (self.globals.get(Global::RetryCount), value),
+            _ => (self.globals.get(Global::RetryCount), self.globals.get(Global::TransactionTimeout)),
+        };
+        if retries >= timeout {
+            let message =
+                format!("retry_count {retries} and transaction_timeout {timeout}: less is expected");
+            return refuse(Errno::INVAL, message);
+        }
+        self.globals.set(global, value);
+        self.globals.set(Global::LndTimeout, (timeout - 1) / (retries + 1));
+        Ok(())
+    }
+
+    fn each_ni(&mut self, nid: Option<Nid>, mut set: impl FnMut(&mut NiRecord)) -> Result<()> {
+        let nis = self.nets.as_mut().unwrap().iter_mut().flat_map(|net| &mut net.nis);
+        let mut found = nid.is_none();
+        for ni in nis.filter(|ni| !ni.nid.is_loopback() && nid.is_none_or(|nid| nid == ni.nid)) {
+            found = true;
+            set(ni);
+        }
+        if found { Ok(()) } else { refuse(Errno::NOENT, "no such local nid") }
+    }
+
+    fn add_ni(&mut self, spec: &NiSpec) -> Result<()> {
+        let shards = self.shards;
+        let Some(nets) = &mut self.nets else { return refuse(Errno::SHUTDOWN, "the node is not configured") };
+        let (interface, address, by_nid) = resolve(spec)?;
+        let nid: Nid = format!("{address}@{}", spec.net).parse().unwrap();
+        if let Some(cpt) = spec.cpts.iter().find(|cpt| **cpt >= shards) {
+            return refuse(Errno::RANGE, format!("invalid CPT value {cpt}: there are {shards}"));
+        }
+        let lnd = lnd_of(spec)?;
+        let position = nets.iter().position(|net| net.net == spec.net).unwrap_or_else(|| {
+            nets.push(NetRecord { net: spec.net, nis: Vec::new() });
+            nets.len() - 1
+        });
+        let net = &mut nets[position];
+        if net.nis.iter().any(|ni| ni.nid == nid) {
+            return refuse(Errno::EXIST, format!("cannot add: {nid} is there already"));
+        }
+        // The first NI fixes what the net has.
+        let tunables = net.nis.first().map_or_else(|| tunables_of(spec), |first| first.tunables);
+        let cpts = if spec.cpts.is_empty() { (0..shards).collect() } else { spec.cpts.clone() };
+        net.nis.push(ni_record(nid, Some(interface), by_nid, tunables, Some(lnd), cpts));
+        Ok(())
+    }
+
+    fn delete_ni(&mut self, name: &NiName) -> Result<()> {
+        let nets = self.nets.as_mut().unwrap();
+        let named = |net: &NetRecord, ni: &NiRecord| match name {
+            NiName::Nid(nid) => ni.nid == *nid,
+            NiName::Interface { net: of, interface } => {
+                net.net == *of && ni.interface.as_ref() == Some(interface)
+            }
+        };
+        for position in 0..nets.len() {
+            let found = nets[position].nis.iter().position(|ni| named(&nets[position], ni));
+            if let Some(ni) = found {
+                nets[position].nis.remove(ni);
+                if nets[position].nis.is_empty() {
+                    nets.remove(position);
+                }
+                return Ok(());
+            }
+        }
+        match name {
+            NiName::Nid(nid) => refuse(Errno::NOENT, format!("cannot delete {nid}: it is not local")),
+            NiName::Interface { net, interface } => {
+                refuse(Errno::NODEV, format!("cannot delete the NI on {interface}: it is not on net {net}"))
+            }
+        }
+    }
+}
+
+/// Interface and address that an NI gets, and whether the address was chosen for itself.
+fn resolve(spec: &NiSpec) -> Result<(String, String, bool)> {
+    let address = spec.nid.map(|nid| nid.to_string().split_once('@').unwrap().0.to_owned());
+    let fits = |(name, addresses, _): &&(&str, &[&str], bool)| {
+        spec.interface.as_ref().is_none_or(|wanted| wanted == name)
+            && address.as_ref().is_none_or(|wanted| addresses.contains(&wanted.as_str()))
+    };
+    match INTERFACES.iter().find(fits) {
+        Some((name, addresses, true)) => {
+            let address = address.unwrap_or_else(|| addresses[0].to_owned());
+            let by_nid = address != addresses[0];
+            Ok(((*name).to_owned(), address, by_nid))
+        }
+        _ => {
+            let what = spec.interface.clone().or(address).unwrap_or_default();
+            refuse(Errno::NETDOWN, format!("cannot add an NI on {what}: no such interface is up"))
+        }
+    }
+}
+
+fn lnd_of(spec: &NiSpec) -> Result<LndTunables> {
+    let lnd = spec.lnd.lnd.or(match spec.net.net_type() {
+        NetType::TCP => Some(Lnd::Tcp),
+        NetType::XDP => Some(Lnd::Xdp),
+        _ => None,
+    });
+    match lnd {
+        Some(Lnd::Tcp) => {
+            let conns_per_peer = spec.lnd.conns_per_peer.filter(|conns| *conns > 0).unwrap_or(1);
+            Ok(LndTunables::Tcp { conns_per_peer, timeout_s: 50, tos: spec.lnd.tos.unwrap_or(-1) })
+        }
+        Some(Lnd::Xdp) => {
+            let mode = spec.lnd.mode.unwrap_or_default();
+            let port = spec.lnd.port.unwrap_or(988);
+            let queues = spec.lnd.queues.unwrap_or(0);
+            let active_mode = ActiveMode::Socket;
+            Ok(LndTunables::Xdp(XdpTunables {
+                timeout_s: 50,
+                mode,
+                active_mode,
+                port,
+                queues,
+                active_queues: 0,
+            }))
+        }
+        None => refuse(Errno::INVAL, format!("net {}: LND type not supported", spec.net)),
+    }
+}
+
+fn tunables_of(spec: &NiSpec) -> NetTunables {
+    let credits = spec.tunables.credits.unwrap_or(256);
+    NetTunables {
+        peer_timeout_s: spec.tunables.peer_timeout_s.unwrap_or(180) as i32,
+        peer_credits: spec.tunables.peer_credits.unwrap_or(8).min(credits),
+        peer_buffer_credits: spec.tunables.peer_buffer_credits.unwrap_or(0),
+        credits,
+    }
+}
+
+fn ni_record(
+    nid: Nid,
+    interface: Option<String>,
+    is_chosen_by_nid: bool,
+    tunables: NetTunables,
+    lnd: Option<LndTunables>,
+    cpts: Vec<u32>,
+) -> NiRecord {
+    let health_value = if nid.is_loopback() { 0 } else { 1000 };
+    NiRecord {
+        nid,
+        status: NiStatus::Up,
+        interface,
+        is_chosen_by_nid,
+        statistics: Default::default(),
+        udsp: UdspInfo::default(),
+        sent: Default::default(),
+        received: Default::default(),
+        dropped: Default::default(),
+        health: NiHealth { health_value, ..NiHealth::default() },
+        tunables,
+        lnd,
+        device_cpt: -1,
+        cpts,
+    }
+}
+
+fn lo(shards: u32) -> NetRecord {
+    let ni = ni_record(Nid::LO, None, false, NetTunables::default(), None, (0..shards).collect());
+    NetRecord { net: Net::LO, nis: vec![ni] }
+}
+
+/// A peer with these NIDs, the first of them primary.
+pub(crate) fn peer(nids: &[&str], state: u32) -> PeerRecord {
+    let ni = |nid: &&str| PeerNiRecord {
+        nid: nid.parse().unwrap(),
+        udsp: UdspInfo::default(),
+        state: PeerNiState::NotTracked,
+        credits: PeerCredits {
+            max_ni_tx_credits: 8,
+            min_tx_credits: -2,
+            refcount: 1,
+            ..PeerCredits::default()
+        },
+        statistics: Default::default(),
+        sent: Default::default(),
+        received: Default::default(),
+        dropped: Default::default(),
+        health: PeerHealth { health_value: 1000, ..PeerHealth::default() },
+    };
+    PeerRecord {
+        primary_nid: nids[0].parse().unwrap(),
+        multi_rail: state & PeerRecord::MULTI_RAIL != 0,
+        state,
+        nis: nids.iter().map(ni).collect(),
+    }
+}
+
+/// The model behind a server of one thread.
+pub(crate) struct Served(pub(crate) RefCell<Model>);
+
+impl Served {
+    /// What a node tells only while it is configured.
+    fn told<T>(&self, tell: impl FnOnce(&Model) -> T) -> Result<T> {
+        let model = self.0.borrow();
+        if model.nets.is_none() {
+            return refuse(Errno::NETDOWN, "the node is not configured: lnetctl lnet configure");
+        }
+        Ok(tell(&model))
+    }
+}
+
+impl Handler for Served {
+    async fn nets(&self) -> Result<Vec<NetRecord>> {
+        self.told(|model| model.state().nets)
+    }
+
+    async fn peers(&self) -> Result<Vec<PeerRecord>> {
+        self.told(|model| model.peers.clone())
+    }
+
+    async fn globals(&self) -> Result<Globals> {
+        self.told(|model| model.globals)
+    }
+
+    async fn statistics(&self) -> Result<Statistics> {
+        self.told(|model| model.statistics)
+    }
+
+    async fn drop_rules(&self) -> Result<Vec<DropRuleRecord>> {
+        self.told(|model| model.rules.clone())
+    }
+
+    async fn steering(&self) -> Result<SteeringRecord> {
+        self.told(|model| model.steering.clone())
+    }
+
+    async fn apply(&self, batch: Batch) -> Result<Vec<Outcome>> {
+        let mut model = self.0.borrow_mut();
+        if batch.dry_run { model.clone().apply(&batch.changes) } else { model.apply(&batch.changes) }
+    }
+
+    /// The peers that it knows answer; one whose last number is 66 takes longer than anybody waits.
+    async fn ping(&self, nid: Nid, source: Option<Nid>, _: Duration) -> Result<PingRecord> {
+        if nid.to_string().contains(".66@") {
+            std::future::pending::<()>().await;
+        }
+        let model = self.0.borrow();
+        let nets = model.nets.iter().flatten();
+        let local = nets.flat_map(|net| &net.nis).any(|ni| Some(ni.nid) == source);
+        if source.is_some() && !local {
+            return refuse(Errno::INVAL, "the source is not local");
+        }
+        let peer = model.peers.iter().find(|peer| peer.nis.iter().any(|ni| ni.nid == nid));
+        let Some(peer) = peer else { return refuse(Errno::HOSTUNREACH, "No route to host") };
+        let nids = peer.nis.iter().map(|ni| ni.nid).collect();
+        Ok(PingRecord { primary_nid: peer.primary_nid, multi_rail: peer.multi_rail, nids })
+    }
+
+    async fn captures(&self) -> Result<Vec<CaptureRecord>> {
+        Ok(self.0.borrow().captures.clone())
+    }
+
+    async fn start_capture(&self, spec: CaptureSpec) -> Result<()> {
+        let CaptureSpec { path, limit_bytes, .. } = spec;
+        if path.exists() {
+            return refuse(Errno::EXIST, format!("{} is there already", path.display()));
+        }
+        let (is_running, written_bytes, frame_count, missed_count) = (true, 0, 0, 0);
+        let record =
+            CaptureRecord { path, is_running, limit_bytes, written_bytes, frame_count, missed_count };
+        self.0.borrow_mut().captures.push(record);
+        Ok(())
+    }
+
+    async fn stop_capture(&self, path: &Path) -> Result<CaptureRecord> {
+        let mut model = self.0.borrow_mut();
+        match model.captures.iter().position(|capture| capture.path == path) {
+            Some(position) => Ok(CaptureRecord { is_running: false, ..model.captures.remove(position) }),
+            None => refuse(Errno::NOENT, format!("no capture to {}", path.display())),
+        }
+    }
+}

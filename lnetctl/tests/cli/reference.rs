@@ -1,0 +1,84 @@
+//! What LNet's own `lnetctl` prints is what this one prints: the same keys, in the same order, at the same depth.
+
+use crate::model::{Model, peer};
+use crate::run::{Node, data, paths};
+
+/// State bits of a peer that discovery knows: Multi-Rail, discovered, up to date.
+const DISCOVERED: u32 = 273;
+
+fn keys(document: &str) -> Vec<String> {
+    paths(document).into_iter().map(|(path, _)| path).collect()
+}
+
+/// The output of the command must have the keys of the captured one.
+fn same_keys(node: &Node, command: &str, capture: &str) {
+    let (found, expected) = (node.good(command), data(capture));
+    assert_eq!(keys(&found), keys(&expected), "lnetctl {command}:\n{found}");
+}
+
+/// The output must be the captured one to the letter, but for counters and times.
+fn same_text(node: &Node, command: &str, capture: &str, differing: &[&str]) {
+    let differs = |path: &str| differing.iter().any(|key| path.rsplit('/').next() == Some(key));
+    let plain = |document: &str| {
+        let mut entries = paths(document);
+        entries.iter_mut().filter(|(path, _)| differs(path)).for_each(|(_, value)| value.clear());
+        entries
+    };
+    let (found, expected) = (node.good(command), data(capture));
+    assert_eq!(plain(&found), plain(&expected), "lnetctl {command}:\n{found}");
+}
+
+fn single() -> Node {
+    let mut model = Model::configured(1);
+    model.peers.push(peer(&["10.77.0.12@tcp"], DISCOVERED));
+    let node = Node::start(model);
+    node.good("net add --net tcp --if eth0");
+    node
+}
+
+#[test]
+fn a_node_with_one_ni() {
+    let node = single();
+    same_text(&node, "net show", "net_show.yaml", &[]);
+    same_keys(&node, "net show -v 4", "net_show_4.yaml");
+    same_keys(&node, "peer show -v 4", "peer_show_4.yaml");
+    same_keys(&node, "stats show", "stats_show.yaml");
+    same_text(&node, "global show", "global_show.yaml", &[]);
+    same_text(&node, "peer list", "peer_list.yaml", &[]);
+    same_keys(&node, "export", "export.yaml");
+    same_text(&node, "ping 10.77.0.12@tcp", "ping.yaml", &["Multi-Rail"]);
+}
+
+#[test]
+fn a_backup() {
+    // A peer that a user made: others are not in our backups.
+    let mut model = Model::configured(1);
+    model.peers.push(peer(&["10.77.0.12@tcp"], DISCOVERED | 8));
+    let node = Node::start(model);
+    node.good("net add --net tcp --if eth0");
+    same_text(&node, "export --backup", "export_backup.yaml", &[]);
+}
+
+#[test]
+fn a_node_with_two_nis_at_each_level() {
+    let mut model = Model::configured(1);
+    model.peers.push(peer(&["10.77.0.13@tcp", "10.78.0.13@tcp"], DISCOVERED));
+    let node = Node::start(model);
+    node.good("net add --net tcp --if eth0,eth1");
+    same_text(&node, "net show -v 0 --net tcp", "net_show_two_0.yaml", &[]);
+    for level in 1..=4 {
+        same_keys(&node, &format!("net show -v {level} --net tcp"), &format!("net_show_two_{level}.yaml"));
+    }
+    for level in 0..=4 {
+        let capture = format!("peer_show_two_{level}.yaml");
+        same_keys(&node, &format!("peer show -v {level} --nid 10.77.0.13@tcp"), &capture);
+    }
+    same_keys(&node, "net show -v 5 --net tcp", "net_show_two_4.yaml");
+    same_keys(&node, "peer show -v 5 --nid 10.78.0.13@tcp", "peer_show_two_4.yaml");
+}
+
+#[test]
+fn the_layout_of_nets_is_theirs_to_the_letter() {
+    let node = single();
+    assert_eq!(node.good("net show"), data("net_show.yaml").trim_end().to_owned() + "\n");
+}
