@@ -124,7 +124,7 @@ pub(crate) enum NetCommand {
   lnetctl net add --net xdp --if eth0
   lnetctl net add --net xdp1 --if eth0,eth1[0] --mode socket --port 1988
   lnetctl net add --nid 10.0.0.1@xdp --credits 512")]
-    Add(NetAddArgs),
+    Add(Box<NetAddArgs>),
     /// Delete a net, or some of its NIs
     #[command(
         after_help = "Examples:\n  lnetctl net del --net xdp\n  lnetctl net del --net xdp --if eth0,eth1"

@@ -3,7 +3,7 @@
 use super::show::NodeState;
 use super::{Action, Document, DocumentError, Item, Mode, PeerItem};
 use crate::errno::Errno;
-use crate::records::{DropRule, LndTunables, NetTunables, NiRecord, PeerRecord};
+use crate::records::{DropRule, Global, Globals, LndTunables, NetTunables, NiRecord, PeerRecord};
 use crate::request::{Change, LndSpec, NetTunablesSpec, NiSpec};
 
 impl Document {
@@ -27,7 +27,32 @@ impl Document {
                 Action::Ping(_) => {}
             }
         }
+        order_globals(&mut changes, &state.globals);
         if errors.is_empty() { Ok(changes) } else { Err(errors) }
+    }
+}
+
+/// Brings tunables that limit each other into an order in which each step is allowed, if the end is: LNet wants fewer
+/// retries than seconds of a transaction, and none without health.
+fn order_globals(changes: &mut [(&Item, Change)], now: &Globals) {
+    let global_of = |change: &Change| match change {
+        Change::SetGlobal { global, value } => Some((*global, *value)),
+        _ => None,
+    };
+    let mut globals = changes.iter().rev().filter_map(|(_, change)| global_of(change));
+    let timeout = globals.find(|(global, _)| *global == Global::TransactionTimeout);
+    let timeout_first = timeout.is_none_or(|(_, value)| value > now.get(Global::RetryCount));
+    let rank = |change: &Change| match global_of(change)?.0 {
+        Global::HealthSensitivity => Some(0),
+        Global::TransactionTimeout => Some(if timeout_first { 1 } else { 3 }),
+        Global::RetryCount => Some(2),
+        _ => None,
+    };
+    let places: Vec<_> = (0..changes.len()).filter(|place| rank(&changes[*place].1).is_some()).collect();
+    let mut ranked: Vec<_> = places.iter().map(|place| changes[*place].clone()).collect();
+    ranked.sort_by_key(|(_, change)| rank(change));
+    for (place, change) in places.into_iter().zip(ranked) {
+        changes[place] = change;
     }
 }
 

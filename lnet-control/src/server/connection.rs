@@ -118,7 +118,13 @@ impl<'a, H: Handler> Connection<'a, H> {
     async fn change(&mut self, request: Request) -> Result<(), Ended> {
         let Caller { uid, pid, .. } = self.caller;
         let changing = self.shared.changing.lock().await;
-        info!(uid, pid, ?request, "control socket: change");
+        match &request {
+            Request::Apply(batch) if batch.dry_run => {}
+            Request::Apply(batch) => {
+                batch.changes.iter().for_each(|change| info!(uid, pid, ?change, "control socket"));
+            }
+            request => info!(uid, pid, ?request, "control socket"),
+        }
         let answered = answer(self.shared.handler, request).await;
         drop(changing);
         self.client.write(&answered).await

@@ -37,6 +37,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct ServerLimits {
     /// Connections at once.
     pub connections: usize,
+    /// Connections of root and the owner beside these: others cannot lock them out.
+    pub owner_connections: usize,
     /// Connections at once of one user, other than root and the owner.
     pub user_connections: usize,
     /// How long a request may take to arrive, once it has begun.
@@ -53,6 +55,7 @@ impl Default for ServerLimits {
     fn default() -> Self {
         Self {
             connections: 128,
+            owner_connections: 8,
             user_connections: 32,
             request_time: Duration::from_secs(10),
             reply_time: Duration::from_secs(10),
@@ -131,8 +134,10 @@ fn admit(
         }
     };
     let own = users.get(&caller.uid).copied().unwrap_or_default();
-    let is_full =
-        connection_count >= limits.connections || !caller.may_change && own >= limits.user_connections;
+    let is_full = match caller.may_change {
+        true => connection_count >= limits.connections + limits.owner_connections,
+        false => connection_count >= limits.connections || own >= limits.user_connections,
+    };
     if is_full {
         debug!(?caller, connection_count, "control socket: no room for another client");
         refuse(&stream);

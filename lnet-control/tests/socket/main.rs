@@ -246,7 +246,8 @@ fn an_answer_that_is_too_long_is_refused() {
 
 #[test]
 fn there_is_an_end_to_clients() {
-    let server = Server::with_limits(ServerLimits { connections: 3, ..ServerLimits::default() });
+    let server =
+        Server::with_limits(ServerLimits { connections: 2, owner_connections: 1, ..ServerLimits::default() });
     let mut clients: Vec<_> = (0..3).map(|_| server.client()).collect();
     clients.iter_mut().for_each(|client| {
         client.globals().unwrap();

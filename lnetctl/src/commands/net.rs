@@ -64,7 +64,12 @@ pub(super) fn add(daemon: &mut Daemon<'_>, args: &NetAddArgs) -> Result<()> {
             let [nid] = own_nids(task, nids)?[..] else {
                 return Err(task.invalid("--nid with --if: one nid is expected"));
             };
-            vec![NiSpec { nid: Some(nid), interface: Some(interface.clone()), ..spec(nid.net()) }]
+            let interfaces = pattern::interfaces(interface).map_err(task.pattern())?;
+            let [interface] = interfaces.as_slice() else {
+                return Err(task.invalid("--nid with --if: one interface is expected"));
+            };
+            let cpts = if interface.cpts.is_empty() { cpts.clone() } else { interface.cpts.clone() };
+            vec![NiSpec { nid: Some(nid), interface: Some(interface.name.clone()), cpts, ..spec(nid.net()) }]
         }
         (None, None, _) => return Err(task.invalid("missing mandatory parameter: --net, or --nid")),
         (Some(net), None, None) => {

@@ -46,8 +46,8 @@ fn a_document_is_carried_out_and_taken_back() {
     let expected = "\
 + net xdp: ni on eth0, peer_timeout 100, peer_credits 16, credits 128, mode socket, port 1988
 + net xdp: ni on eth1, CPT [1]
-~ global retry_count: 2 -> 3
 ~ global transaction_timeout: 150 -> 60
+~ global retry_count: 2 -> 3
 ~ steering of portal 4: pin 0 -> rotor
 + drop rule: * -> *@xdp
 ";
@@ -113,6 +113,20 @@ fn half_a_document_that_is_wrong_leaves_no_trace() {
     std::fs::write(&file, b"net:\n  \xff\n").unwrap();
     node.bad(&format!("import {}", file.display()), 234, &["line 2"]);
     assert_eq!(node.good_with("import", ""), "");
+}
+
+#[test]
+fn tunables_that_limit_each_other_are_set_in_the_order_that_works() {
+    let node = Node::start(Model::configured(1));
+    for (retries, timeout) in [(160, 200), (5, 10), (100, 150), (99, 100), (140, 160), (0, 1)] {
+        let text = format!("global:\n  retry_count: {retries}\n  transaction_timeout: {timeout}\n");
+        node.good_with("import", &text);
+        let shown = node.good("global show");
+        assert!(shown.contains(&format!("retry_count: {retries}\n")), "{shown}");
+        assert!(shown.contains(&format!("transaction_timeout: {timeout}\n")), "{shown}");
+    }
+    let text = "global:\n  retry_count: 7\n  transaction_timeout: 7\n";
+    node.bad_with("import", text, 234, &["less is expected"]);
 }
 
 #[test]

@@ -6,3 +6,4 @@ mod documents;
 mod model;
 mod reference;
 mod run;
+mod session;

@@ -11,13 +11,15 @@ const UNSAFE_FENCE: [&str; 4] =
     ["lnet-user/src/xsk/", "lnet-user/src/uring/", "lnet-user/src/region/", "lnet-ebpf/src/"];
 
 /// Crates that speak through their return values and through tracing.
-const LIBRARIES: [&str; 3] = ["lnet-wire/src/", "lnet-core/src/", "lnet-user/src/"];
+const LIBRARIES: [&str; 4] = ["lnet-wire/src/", "lnet-core/src/", "lnet-user/src/", "lnet-control/src/"];
 
 /// What a crate's code may depend on. Dev-dependencies are free, but for xtask's.
-const BOUNDARIES: [(&str, Allowed); 4] = [
+const BOUNDARIES: [(&str, Allowed); 6] = [
     ("lnet-wire/Cargo.toml", Allowed::Only(&[])),
     ("lnet-core/Cargo.toml", Allowed::Only(&["lnet-wire", "siphasher"])),
     ("lnet-ebpf/Cargo.toml", Allowed::Only(&["lnet-wire", "aya-ebpf", "aya-log-ebpf"])),
+    ("lnet-control/Cargo.toml", Allowed::OfOurs(&["lnet-wire"])),
+    ("lnetctl/Cargo.toml", Allowed::OfOurs(&["lnet-wire", "lnet-control"])),
     ("xtask/Cargo.toml", Allowed::NoneOfOurs),
 ];
 
@@ -52,6 +54,8 @@ const MACHINE_DIRECTORIES: [&str; 5] = ["home", "root", "Users", "work", "farm"]
 
 enum Allowed {
     Only(&'static [&'static str]),
+    /// These of ours, and any of others.
+    OfOurs(&'static [&'static str]),
     NoneOfOurs,
 }
 
@@ -232,6 +236,7 @@ fn foreign_modules(source: &Source, layer: &str, below: &[&str]) -> Vec<Finding>
 fn foreign_dependencies(source: &Source, allowed: &Allowed) -> Vec<Finding> {
     let is_allowed = |package: &str, dev: bool| match allowed {
         Allowed::Only(packages) => dev || packages.contains(&package),
+        Allowed::OfOurs(ours) => dev || !package.starts_with("lnet") || ours.contains(&package),
         Allowed::NoneOfOurs => !package.starts_with("lnet"),
     };
     dependencies(&source.text)
@@ -355,6 +360,8 @@ mod tests {
         manifest("lnet-ebpf/Cargo.toml", "[dependencies]\naya-ebpf = \"1\"\naya = \"1\"", &[(5, "boundary")]);
         manifest("xtask/Cargo.toml", "[dependencies]\nclap = \"1\"", &[]);
         manifest("xtask/Cargo.toml", "[dev-dependencies]\nlnet-wire = \"1\"", &[(4, "boundary")]);
+        manifest("lnetctl/Cargo.toml", "[dependencies]\nclap = \"4\"\nlnet-user = \"1\"", &[(5, "boundary")]);
+        manifest("lnet-control/Cargo.toml", "[dependencies]\nlnet-wire = \"1\"", &[]);
         manifest("lnet-user/Cargo.toml", "[dependencies]\naya = \"1\"", &[]);
     }
 
