@@ -48,7 +48,35 @@ pub(crate) fn global_word(words: &[OsString]) -> Option<GlobalWord> {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::cli::Cli;
+
+    #[test]
+    fn the_command_tree_makes_sense() {
+        Cli::command().debug_assert();
+    }
+
+    proptest! {
+        #[test]
+        fn no_words_make_it_panic(
+            known in prop::collection::vec(prop::sample::select(vec![
+                "net", "add", "show", "set", "fault", "drop", "del", "ping", "import", "--net", "-v", "--", "-", "-x",
+                "--health_error", "steering", "--portal", "capture", "start", "help", "version", "-vvv", "--verbose=",
+            ]), 0..6),
+            other in ".{0,12}",
+            place in any::<prop::sample::Index>(),
+        ) {
+            let mut words: Vec<_> = known.into_iter().map(OsString::from).collect();
+            let place = place.index(words.len() + 1);
+            words.insert(place, other.into());
+            let words = normalized(&words);
+            let _ = global_word(&words);
+            let _ = Cli::command().try_get_matches_from([OsString::from("lnetctl")].into_iter().chain(words));
+        }
+    }
 
     fn words(text: &str) -> Vec<OsString> {
         text.split(' ').map(OsString::from).collect()

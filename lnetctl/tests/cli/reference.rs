@@ -77,6 +77,61 @@ fn a_node_with_two_nis_at_each_level() {
     same_keys(&node, "peer show -v 5 --nid 10.78.0.13@tcp", "peer_show_two_4.yaml");
 }
 
+/// What LNet's tool refuses in a document, this one refuses in the same words, and with the place.
+#[test]
+fn documents_that_it_refuses() {
+    let node = single();
+    let before = node.good("export");
+    for (document, words) in [
+        ("foobar:\n    x: 1\n", "line 1, column 1: invalid key 'foobar'"),
+        ("global:\n    discovery:\n", "line 2, column 14: no value specified for key 'discovery'"),
+        ("global:\n    discovery: foo\n", "line 2, column 16: invalid value 'foo' for key 'discovery'"),
+        ("global:\n    nosuch: 1\n", "line 2, column 5: invalid key 'nosuch'"),
+        ("net: [\n  - a: b\n", "line 2, column 3: not YAML"),
+    ] {
+        node.bad_with("import", document, 234, &["add:\n-     import:\n            errno: -22\n", words]);
+    }
+    let net = |rest: &str| {
+        format!("net:\n    - net type: tcp7\n      local NI(s):\n        - interfaces:\n              {rest}")
+    };
+    for (rest, words) in [
+        ("0: eth9\n", "line 5, column 18: net: cannot add an NI on eth9"),
+        ("0: eth1\n          lnd tunables:\n              conns_per_peer: 200\n", "line 7, column 31"),
+        ("0: eth1\n          CPT: \"[1-0]\"\n", "line 6, column 16: 'CPT'"),
+    ] {
+        node.bad_with("import", &net(rest), 234, &["add:\n-     import:\n", words]);
+    }
+    assert_eq!(node.good("export"), before);
+}
+
+/// The document of its import test, of which routes and policies are not there yet.
+#[test]
+fn a_document_with_more_than_there_is() {
+    let node = Node::start(Model::configured(1));
+    let document = data("import.yaml");
+    node.bad_with(
+        "import",
+        &document,
+        234,
+        &["'route': routes are not supported yet", "'udsp': selection policies"],
+    );
+    assert_eq!(node.good("net show").lines().count(), 5);
+    // Without them, and without a peer that it would have to make, it is carried out.
+    let mut block = "";
+    let lines = document.lines().filter(|line| {
+        if !line.starts_with(' ') {
+            block = line;
+        }
+        !matches!(block, "route:" | "udsp:" | "peer:")
+    });
+    let rest: Vec<_> = lines.collect();
+    node.good_with("import", &(rest.join("\n") + "\n"));
+    let shown = node.good("net show -v --net tcp");
+    assert_eq!(shown.matches("credits: 128").count(), 2, "{shown}");
+    assert!(node.good("global show").contains("transaction_timeout: 60\n      health_sensitivity: 100"));
+    assert!(node.good("global show").contains("lnd_timeout: 14\n"));
+}
+
 #[test]
 fn the_layout_of_nets_is_theirs_to_the_letter() {
     let node = single();
