@@ -4,6 +4,8 @@
 
 use std::ffi::{OsStr, OsString};
 
+use clap::{Arg, Command};
+
 /// The words as clap is to see them.
 pub(crate) fn normalized(words: &[OsString]) -> Vec<OsString> {
     let mut options = true;
@@ -13,6 +15,31 @@ pub(crate) fn normalized(words: &[OsString]) -> Vec<OsString> {
         text.map_or_else(|| word.clone(), |text| dashed(text).into())
     };
     words.iter().map(&mut normalize).collect()
+}
+
+/// The words with shortened long options written out, where they fit one option of the command itself: the options that
+/// all commands have must not make ambiguous what scripts have always written.
+pub(crate) fn completed(words: Vec<OsString>, tool: &Command) -> Vec<OsString> {
+    let mut command = tool;
+    let mut takes_value = false;
+    let mut complete = |word: OsString| {
+        let Some(text) = word.to_str() else { return word };
+        if std::mem::take(&mut takes_value) {
+            return word;
+        }
+        let Some(option) = text.strip_prefix("--") else {
+            command = command.find_subcommand(text).unwrap_or(command);
+            return word;
+        };
+        takes_value = matches!(option, "socket" | "node");
+        let (name, value) = option.find('=').map_or((option, ""), |at| option.split_at(at));
+        let fitting = command.get_arguments().filter_map(Arg::get_long).filter(|long| long.starts_with(name));
+        match fitting.collect::<Vec<_>>()[..] {
+            [long] if !name.is_empty() => format!("--{long}{value}").into(),
+            _ => word,
+        }
+    };
+    words.into_iter().map(&mut complete).collect()
 }
 
 /// The option's name with dashes; its value as it is.
@@ -91,6 +118,17 @@ mod tests {
               --health-error=local_error a_b",
         );
         check("-a_b --x=a_b -- --a_b", "-a_b --x=a_b -- --a_b");
+    }
+
+    #[test]
+    fn shortened_options_are_those_of_the_command() {
+        let check = |text, expected| assert_eq!(completed(words(text), &Cli::command()), words(expected));
+        check("ping --so 1 --s=2 --t 3", "ping --source 1 --source=2 --timeout 3");
+        check("peer show --n 1", "peer show --nid 1");
+        check("net show --n 1", "net show --net 1");
+        check("--socket net peer show --n 1", "--socket net peer show --nid 1");
+        check("net add --n 1 --no 2 --nod", "net add --n 1 --no 2 --nod");
+        check("fault drop add --s 1 --", "fault drop add --source 1 --");
     }
 
     #[test]

@@ -40,7 +40,9 @@ impl Session {
             return self.global(word);
         }
         let program = [OsString::from("lnetctl")];
-        let parsed = Cli::command()
+        let tool = Cli::command();
+        let words = arguments::completed(words, &tool);
+        let parsed = tool
             .try_get_matches_from(program.into_iter().chain(words))
             .and_then(|matches| Cli::from_arg_matches(&matches));
         let cli = match parsed {

@@ -83,6 +83,7 @@ fn is_so(change: &Change, state: &NodeState, rules: &mut Vec<&DropRule>) -> bool
             let net = state.nets.iter().find(|net| net.net == spec.net);
             net.is_some_and(|net| net.nis.iter().any(|ni| is_like(ni, spec)))
         }
+        Change::SetGlobal { global, value } => state.globals.get(*global) == *value,
         Change::AddDropRule(rule) => {
             let same = rules.iter().position(|known| *known == rule);
             same.map(|position| rules.remove(position)).is_some()

@@ -332,12 +332,30 @@ proptest! {
             }
         }
         let text: String = text.into_iter().collect();
+        let state = NodeState {
+            nets: Vec::new(),
+            peers: Vec::new(),
+            globals: crate::records::Globals::default(),
+            drop_rules: Vec::new(),
+            steering: crate::records::SteeringRecord { shard_count: 1, portals: Vec::new() },
+        };
         for mode in [Mode::Add, Mode::Delete, Mode::Execute] {
-            if let Err(errors) = parse(&text, mode) {
-                let lines = text.lines().count();
-                for error in errors {
-                    prop_assert!(error.place.line >= 1 && error.place.line <= lines + 1, "{}", error);
-                    prop_assert!(error.place.column >= 1);
+            let planned = parse(&text, mode).and_then(|document| {
+                let planned = document.plan(mode, &state)?;
+                Ok(planned.into_iter().map(|(_, change)| change).collect::<Vec<_>>())
+            });
+            match planned {
+                Ok(changes) => {
+                    let outcomes = vec![crate::request::Outcome::Changed; changes.len()];
+                    prop_assert_eq!(diff(&state, &changes, &outcomes).len(), changes.len());
+                }
+                Err(errors) => {
+                    let lines = text.lines().count();
+                    prop_assert!(!errors.is_empty());
+                    for error in errors {
+                        prop_assert!(error.place.line >= 1 && error.place.line <= lines + 1, "{}", error);
+                        prop_assert!(error.place.column >= 1);
+                    }
                 }
             }
         }

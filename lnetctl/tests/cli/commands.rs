@@ -220,7 +220,7 @@ fn pings_tell_who_answered_and_who_did_not() {
     model.peers.push(peer(&["10.77.0.12@tcp", "10.78.0.12@tcp"], 273));
     let node = Node::start(model);
     node.good("net add --net tcp --if eth0");
-    let ran = node.run("ping 10.77.0.[11-12]@tcp,10.78.0.12@tcp --source 10.77.0.11");
+    let ran = node.run("ping 10.77.0.[11-12]@tcp,10.78.0.12@tcp --so 10.77.0.11");
     let item = "-     primary nid: 10.77.0.12@tcp
       Multi-Rail: true
       peer_ni:
