@@ -7,12 +7,15 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-/// Words of LNet's tool that this one knows and cannot carry out, and what they are about.
-pub(crate) const UNSUPPORTED: [(&str, &str); 9] = [
+/// Commands of LNet's tool that this one knows and cannot carry out, and what they are about.
+pub(crate) const UNSUPPORTED: [(&str, &str); 12] = [
     ("route", "routes are"),
     ("routing", "routing between nets is"),
     ("discover", "discovery of peers is"),
     ("udsp", "selection policies are"),
+    ("peer add", "making peers by hand is"),
+    ("peer del", "deleting peers by hand is"),
+    ("peer set", "setting the health of peers is"),
     ("debug", "looking into the node is"),
     ("cpt-of-nid", "asking for the CPT of a nid is"),
     ("service-id", "RDMA is"),

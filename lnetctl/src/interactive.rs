@@ -75,7 +75,7 @@ fn completed(word: &str) -> Result<String, String> {
     }
     let fitting: Vec<_> = names.into_iter().filter(|name| name.starts_with(&lower)).collect();
     match fitting.as_slice() {
-        [] => Err(unknown_command(word)),
+        [] => Err(unknown_command(&lower, word)),
         [one] => Ok((*one).to_owned()),
         several => Err(format!("lnetctl: '{word}' may be {}\n", several.join(", "))),
     }

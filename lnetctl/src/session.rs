@@ -42,12 +42,13 @@ impl Session {
         let program = [OsString::from("lnetctl")];
         let tool = Cli::command();
         let words = arguments::completed(words, &tool);
+        let line = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
         let parsed = tool
             .try_get_matches_from(program.into_iter().chain(words))
             .and_then(|matches| Cli::from_arg_matches(&matches));
         let cli = match parsed {
             Ok(cli) => cli,
-            Err(error) => return usage(&error),
+            Err(error) => return usage(&line, &error),
         };
         let Some(command) = cli.command else {
             self.socket = cli.socket;
@@ -100,7 +101,7 @@ impl Daemon<'_> {
 }
 
 /// Says what is wrong with the words, or helps where help was asked for.
-fn usage(error: &clap::Error) -> u8 {
+fn usage(line: &str, error: &clap::Error) -> u8 {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             print_text(&error.render());
@@ -115,7 +116,7 @@ fn usage(error: &clap::Error) -> u8 {
                 Some(ContextValue::String(name)) => name.clone(),
                 _ => String::new(),
             };
-            eprint_text(&unknown_command(&name));
+            eprint_text(&unknown_command(line, &name));
             FAILED
         }
         _ => {
@@ -125,11 +126,13 @@ fn usage(error: &clap::Error) -> u8 {
     }
 }
 
-/// The line about a word that is no command.
-pub(crate) fn unknown_command(name: &str) -> String {
-    match UNSUPPORTED.iter().find(|(known, _)| *known == name) {
-        Some((_, what)) => format!("lnetctl: '{name}': {what} not supported yet\n"),
-        None => format!("lnetctl: '{name}' is not a valid command. See 'lnetctl --list-commands'.\n"),
+/// The line about a word that is no command, in a line of words.
+pub(crate) fn unknown_command(line: &str, word: &str) -> String {
+    let is_it =
+        |path: &str| line.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
+    match UNSUPPORTED.iter().find(|(path, _)| is_it(path)) {
+        Some((path, what)) => format!("lnetctl: '{path}': {what} not supported yet\n"),
+        None => format!("lnetctl: '{word}' is not a valid command. See 'lnetctl --list-commands'.\n"),
     }
 }
 

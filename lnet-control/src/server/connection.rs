@@ -104,7 +104,9 @@ impl<'a, H: Handler> Connection<'a, H> {
             request if request.is_privileged() => self.change(request).await,
             Request::Ping(request) => self.ping(request).await,
             other => {
+                // An answer that is ready goes even to a client that has closed its own side.
                 let answered = tokio::select! {
+                    biased;
                     reply = answer(self.shared.handler, other) => reply,
                     () = self.client.gone() => return Err(Ended::Gone),
                     () = closed(&mut self.closing) => return Err(Ended::Closing),
@@ -147,6 +149,7 @@ impl<'a, H: Handler> Connection<'a, H> {
         let mut pings = stream::iter(pings).buffered(limits.pings);
         loop {
             let next = tokio::select! {
+                biased;
                 next = pings.next() => next,
                 () = self.client.gone() => return Err(Ended::Gone),
                 () = closed(&mut self.closing) => return Err(Ended::Closing),

@@ -5,6 +5,7 @@ mod harness;
 
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -174,6 +175,51 @@ fn rubbish_is_told_what_it_is_and_hurts_nobody() {
     check(&[header(1, bad_nid.len() as u32), bad_nid.to_vec()].concat(), "expected an ipv4");
     let deep = "[".repeat(100_000);
     check(&[header(1, deep.len() as u32), deep.into_bytes()].concat(), "cannot be read");
+}
+
+#[test]
+fn spoilt_requests_hurt_nobody() {
+    let limits = ServerLimits { request_time: Duration::from_millis(20), ..ServerLimits::default() };
+    let server = Server::with_limits(limits);
+    let good: Vec<_> =
+        [Request::Globals, Request::Ping(ping(&[9])), Request::Apply(set(Global::RetryCount, 1))]
+            .iter()
+            .map(|request| protocol::encode(request, REQUEST_BYTES_MAX).unwrap())
+            .collect();
+    // A generator whose every number follows from the one before.
+    let mut state = 1_u64;
+    let mut random = move |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    for _ in 0..400 {
+        let mut bytes = good[random(good.len())].clone();
+        for _ in 0..=random(3) {
+            let at = random(bytes.len());
+            match random(3) {
+                0 => bytes[at] ^= 1 << random(8),
+                1 => bytes.truncate(at + 1),
+                _ => bytes.insert(at, random(256) as u8),
+            }
+        }
+        let mut stream = server.stream();
+        stream.write_all(&bytes).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut answer = Vec::new();
+        // The connection ends, be it with an answer.
+        let _ = stream.read_to_end(&mut answer);
+        assert!(answer.is_empty() || answer.starts_with(b"LNCT"), "{bytes:?}");
+    }
+    assert_eq!(server.client().peers().unwrap(), []);
+}
+
+#[test]
+fn a_client_that_has_said_all_is_answered() {
+    let server = Server::start();
+    let mut stream = server.stream();
+    stream.write_all(&protocol::encode(&Request::Globals, REQUEST_BYTES_MAX).unwrap()).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(last_words(&mut stream), Reply::Globals(Globals::default()));
 }
 
 #[test]

@@ -49,7 +49,7 @@ pub(super) fn set(daemon: &mut Daemon<'_>, args: &SetArgs) -> Result<()> {
     }
     let parser = |message| CommandError::new("parser", "set", Errno::PERM, message).failed();
     let Some(global) = name.parse::<Global>().ok().filter(|global| *global != Global::LndTimeout) else {
-        return Err(parser(unknown_command(&args.name).trim_end().to_owned()));
+        return Err(parser(unknown_command(&args.name, &args.name).trim_end().to_owned()));
     };
     let task = Task::new("add", global.name());
     let Some(text) = &args.value else { return Err(task.invalid(format!("no value for {global}"))) };

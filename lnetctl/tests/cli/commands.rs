@@ -248,6 +248,39 @@ fn pings_tell_who_answered_and_who_did_not() {
 }
 
 #[test]
+fn peers_are_found_by_any_of_their_nids() {
+    let mut model = Model::configured(1);
+    model.peers.push(peer(&["10.77.0.12@tcp", "10.78.0.12@tcp"], 273));
+    model.peers.push(peer(&["0@lo"], 0));
+    model.peers.push(peer(&["10.77.0.13@tcp", "0@lo"], 0));
+    let node = Node::start(model);
+    assert_eq!(node.good("peer list"), "peer list:\n-     nid: 10.77.0.12@tcp\n-     nid: 10.77.0.13@tcp\n");
+    let shown = node.good("peer show --nid 10.78.0.12@tcp");
+    assert!(shown.contains("primary nid: 10.77.0.12@tcp") && !shown.contains("10.77.0.13"), "{shown}");
+    assert!(!node.good("peer show -v 4").contains("0@lo"));
+    assert!(node.good("peer show -v 1").contains("min_tx_credits: -2\n"));
+    node.bad("peer show --nid 10.99.0.1@tcp", 234, &["show:\n-     peer:\n            errno: -2"]);
+    node.bad("peer show --nid foo", 234, &["errno: -22"]);
+    node.bad("peer show --nid 10.77.0.50@foo", 234, &["errno: -22"]);
+    node.bad(
+        "peer add --prim_nid 10.77.0.50@tcp",
+        255,
+        &["'peer add': making peers by hand is not supported yet"],
+    );
+    node.bad("peer frob", 255, &["'frob' is not a valid command"]);
+}
+
+#[test]
+fn counters_are_reset() {
+    let mut model = Model::configured(1);
+    model.statistics.send_count = u64::MAX;
+    let node = Node::start(model);
+    assert_eq!(value(&node.good("stats show"), "send_count").unwrap(), u64::MAX.to_string());
+    assert_eq!(node.good("stats reset"), "");
+    assert_eq!(value(&node.good("stats show"), "send_count").unwrap(), "0");
+}
+
+#[test]
 fn drop_rules_come_and_go() {
     let node = configured();
     let bad = [
