@@ -145,7 +145,7 @@ impl Plan {
             mtu_changes: rarely(random, 3),
             failures: if gentle { 0 } else { rarely(random, 3) },
             lazy_changes: if gentle { 0 } else { rarely(random, 6) },
-            deletions: if gentle { 0 } else { rarely(random, 4) },
+            deletions: if gentle { 0 } else { rarely(random, 8) },
             tight,
             burst: if gentle { 8 } else { random.pick(&[1, 8, 8, 50]) },
             mesh: !random.once_in(3),
