@@ -19,7 +19,7 @@ use crate::netlink::{Interface, Neighbours};
 use crate::xsk::{self, Census, FRAGMENTS_MAX, QueueConfig, Umem, UmemConfig};
 
 /// How long the kernel may take to let go of a queue whose sockets were closed.
-const RECLAIM_PATIENCE: Duration = Duration::from_secs(2);
+const RECLAIM_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What NIs over rings have in common, while there are any.
 #[derive(Debug)]
@@ -288,6 +288,7 @@ fn open_queues(
         let mut queue_config = QueueConfig::new(interface.index, queue);
         queue_config.socket_count = config.shards;
         queue_config.rings = config.rings;
+        queue_config.patience = RECLAIM_PATIENCE;
         let opened = xsk::open_queue(umem, &queue_config)?;
         let lane_index = rings[owner].lanes.len();
         let owned = OwnedQueue::new(lane_index, opened.fill, opened.completion);

@@ -1,0 +1,110 @@
+//! What a node costs that has nothing to do: one test, in a process of its own. Needs root, and the objects that
+//! `cargo xtask build-ebpf` makes.
+#![allow(clippy::unwrap_used, reason = "where a test cannot unwrap, it has failed")]
+
+use std::time::{Duration, Instant};
+
+use lnet_core::event::EventKind;
+use lnet_core::limits::Limits;
+use lnet_core::md::{MdOptions, MdSpec, Threshold};
+use lnet_core::portal::EntrySpec;
+use lnet_tests::netns::{NETNS_NODES, Namespace, Netns, Wiring, enter, require_privilege};
+use lnet_tests::node::{config, nid_v4};
+use lnet_user::api::{Ack, Lnet, Target, Threads};
+use lnet_user::memory::Buffer;
+use lnet_user::node::{NiConfig, NodeConfig, XdpMode};
+use lnet_user::runtime::Idle;
+use lnet_user::xsk::{CHUNK_BYTES, RingSizes};
+
+const PORTAL: u32 = 9;
+
+/// Kibibytes that this process has in memory.
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Processor time of this process.
+fn processor_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    Duration::from_millis(10) * (fields[11].parse::<u32>().unwrap() + fields[12].parse::<u32>().unwrap())
+}
+
+/// A node with the default limits: two shards that sleep as soon as there is nothing to do, an NI over rings and one
+/// over sockets.
+fn start(namespace: &Namespace) -> Lnet {
+    let modes = [XdpMode::Native, XdpMode::Socket];
+    let nis = namespace.interfaces().iter().zip(0..).zip(modes).map(|((interface, rail), mode)| NiConfig {
+        mode: Some(mode),
+        ..NiConfig::new(nid_v4(interface, rail), &interface.name)
+    });
+    let base = config(namespace, nid_v4(namespace.interface(), 0));
+    let config =
+        NodeConfig { limits: Limits::default(), rings: RingSizes::default(), nis: nis.collect(), ..base };
+    let threads = Threads { idle: Idle { spin: Duration::ZERO }, ..Threads::for_shards(config.shards) };
+    let lnet = enter(namespace, || Lnet::start_on(&config, &threads).unwrap());
+    lnet.open().unwrap();
+    lnet
+}
+
+/// The times of single Puts after a rest, from the call to the acknowledgement, in order.
+fn after_rests(near: &Lnet, far: &Lnet, rail: u16, namespace: &Namespace) -> Vec<Duration> {
+    let (source, sink) = (near.shard(0).unwrap(), far.shard(0).unwrap());
+    let mut events = source.create_event_queue(16).unwrap();
+    let arrivals = sink.create_event_queue(256).unwrap();
+    let to = nid_v4(&namespace.interfaces()[usize::from(rail)], rail);
+    let options = MdOptions::PUT | MdOptions::MANAGE_REMOTE;
+    let target = MdSpec::new(64, Threshold::Count(200), options, arrivals.handle());
+    let entry = EntrySpec::new(PORTAL, rail.into());
+    sink.attach(&entry, &target, Buffer::zeroed(64)).unwrap().leave();
+    let mut times: Vec<Duration> = (0..41)
+        .map(|_| {
+            let md = MdSpec::new(64, Threshold::Count(2), MdOptions::NONE, events.handle());
+            let md = source.bind(&md, Buffer::zeroed(64)).unwrap();
+            std::thread::sleep(Duration::from_millis(25));
+            let begun = Instant::now();
+            md.put(&Target::new(to, PORTAL, rail.into()), Ack::Wanted, 0).unwrap();
+            while events.next_blocking(None).unwrap().unwrap().event.kind != EventKind::Ack {}
+            begun.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    times
+}
+
+#[test]
+fn a_node_that_is_idle_costs_little() {
+    const MOST_KIB: u64 = 32 << 10;
+    if !require_privilege("nodes over veth", &NETNS_NODES) {
+        return;
+    }
+    let netns = Netns::new(Wiring { rails: 2, ..Wiring::default() });
+    let before_kib = resident_kib();
+    let near = start(netns.a());
+    std::thread::sleep(Duration::from_millis(300));
+    let begun = (Instant::now(), processor_time());
+    std::thread::sleep(Duration::from_secs(3));
+    let used = processor_time() - begun.1;
+    let share = used.as_secs_f64() / begun.0.elapsed().as_secs_f64();
+    let census = near.with_node(|node| node.frames()).unwrap();
+    let umem_kib = u64::from(census.user + census.kernel) * u64::from(CHUNK_BYTES) / 1024;
+    let resident_kib = resident_kib();
+    let besides_kib = resident_kib.saturating_sub(umem_kib);
+    println!(
+        "resident: {before_kib} KiB before, {resident_kib} KiB with the node, {umem_kib} KiB of these its UMEM"
+    );
+    println!("idle: {:.2} % of a CPU", share * 100.0);
+    assert!(share < 0.01, "{used:?} of processor time in 3 s");
+    assert!(besides_kib < MOST_KIB, "{besides_kib} KiB besides the UMEM");
+
+    let far = start(netns.b());
+    for rail in [0, 1] {
+        let times = after_rests(&near, &far, rail, netns.b());
+        let (p50, most) = (times[times.len() / 2], times[times.len() - 1]);
+        println!("after a rest, with acknowledgement, by rail {rail}: p50 {p50:?}, most {most:?}");
+        // There and back, in a build that is not optimised, on a machine that others use.
+        assert!(p50 < Duration::from_millis(5), "{times:?}");
+    }
+}
