@@ -72,6 +72,9 @@ pub struct XdpProgram {
     can_log: bool,
     sockets: XskMap<MapData>,
     endpoints: HashMap<MapData, [u8; ENDPOINT_BYTES], u32>,
+    /// The one of them that the program looks at first.
+    first_endpoint: Array<MapData, [u8; ENDPOINT_BYTES + 2]>,
+    first: Option<[u8; ENDPOINT_BYTES]>,
     policies: Array<MapData, u64>,
     config: Array<MapData, u32>,
     faults: Array<MapData, u64>,
@@ -133,6 +136,8 @@ impl XdpProgram {
             can_log: ebpf.map(LOG_MAP).is_some(),
             sockets: take(&mut ebpf, path, "XSKS")?,
             endpoints: take(&mut ebpf, path, "ENDPOINTS")?,
+            first_endpoint: take(&mut ebpf, path, "FIRST_ENDPOINT")?,
+            first: None,
             policies: take(&mut ebpf, path, "POLICIES")?,
             config: take(&mut ebpf, path, "CONFIG")?,
             faults: take(&mut ebpf, path, "FAULTS")?,
@@ -228,9 +233,11 @@ impl XdpProgram {
     /// # Errors
     /// [`BpfError::Map`] when there are too many.
     pub fn add_endpoint(&mut self, address: IpAddr, port: u16) -> Result<(), BpfError> {
+        let added = endpoint(address, port);
         self.endpoints
-            .insert(endpoint(address, port), 1, 0)
-            .map_err(|error| BpfError::map("ENDPOINTS", format!("add {address} port {port} to"), &error))
+            .insert(added, 1, 0)
+            .map_err(|error| BpfError::map("ENDPOINTS", format!("add {address} port {port} to"), &error))?;
+        if self.first.is_none() { self.set_first_endpoint(Some(added)) } else { Ok(()) }
     }
 
     /// Passes frames to this address and UDP port up again. Returns whether they were ours.
@@ -238,8 +245,27 @@ impl XdpProgram {
     /// # Errors
     /// [`BpfError::Map`].
     pub fn remove_endpoint(&mut self, address: IpAddr, port: u16) -> Result<bool, BpfError> {
-        removed(self.endpoints.remove(&endpoint(address, port)))
+        let gone = endpoint(address, port);
+        if self.first == Some(gone) {
+            let others = self.endpoints.keys().filter_map(Result::ok);
+            let next = others.into_iter().find(|other| *other != gone);
+            self.set_first_endpoint(next)?;
+        }
+        removed(self.endpoints.remove(&gone))
             .map_err(|error| BpfError::map("ENDPOINTS", format!("remove {address} port {port} from"), &error))
+    }
+
+    fn set_first_endpoint(&mut self, first: Option<[u8; ENDPOINT_BYTES]>) -> Result<(), BpfError> {
+        let mut entry = [0; ENDPOINT_BYTES + 2];
+        if let Some(first) = first {
+            entry[..ENDPOINT_BYTES].copy_from_slice(&first);
+            entry[ENDPOINT_BYTES] = 1;
+        }
+        self.first_endpoint
+            .set(0, entry, 0)
+            .map_err(|error| BpfError::map("FIRST_ENDPOINT", "write", &error))?;
+        self.first = first;
+        Ok(())
     }
 
     /// Sets how PUTs and GETs to `portal` find their shard. After loading that is `Pin(0)`.

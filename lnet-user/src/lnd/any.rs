@@ -78,6 +78,15 @@ impl AnyLnd {
         }
     }
 
+    /// Whether something has arrived, as far as that can be seen at a glance.
+    #[inline]
+    pub(crate) fn may_have_arrivals(&mut self) -> bool {
+        match self {
+            Self::Xdp(lnd) => lnd.has_arrivals(),
+            Self::Socket(_) => true,
+        }
+    }
+
     /// Whether there is something to do that nothing watched would report.
     pub(crate) fn has_work(&mut self) -> bool {
         either!(self, lnd => lnd.has_work())

@@ -52,6 +52,12 @@ impl Lnds {
         self.rings.iter_mut().chain(&mut self.sockets)
     }
 
+    /// Whether something has come from other nodes, as far as that can be seen at a glance.
+    #[inline]
+    pub(crate) fn may_have_arrivals(&mut self) -> bool {
+        self.networks_mut().any(AnyLnd::may_have_arrivals)
+    }
+
     /// Takes part in an NI from now on.
     pub(crate) fn add_port(&mut self, port: ShardPort) {
         let ni = port.ni();

@@ -27,6 +27,8 @@ use crate::uring::{WaitError, Waiter, Waker, WatchId};
 const FRAME_BUDGET: u32 = 64;
 /// Messages handed to the LND in one turn.
 const TRANSMIT_BUDGET: u32 = 64;
+/// How often it is looked whether something has come before a whole turn is taken again, which looks at the timers.
+const GLANCES: u32 = 16;
 /// How long a shard sleeps at most while it waits for the device to be done with frames, which wakes
 /// nobody.
 const COMPLETION_POLL: Duration = Duration::from_micros(200);
@@ -96,6 +98,8 @@ pub struct Worker {
     /// Where the next turn begins to look for messages.
     pub(super) first_ni: usize,
     pub(super) watches: Vec<(Watched, Vec<WatchId>)>,
+    /// Glances in place of whole turns.
+    glances_left: u32,
     /// Whether the last turn left messages because a device had no room.
     device_full: bool,
     /// Events that were taken, ever.
@@ -130,6 +134,7 @@ impl Worker {
             waiter,
             steering,
             first_ni: 0,
+            glances_left: 0,
             device_full: false,
             taken_events: 0,
             calls: None,
@@ -335,8 +340,30 @@ impl Worker {
     }
 
     /// One turn: what has arrived is taken in, what is due is done, what is ready is sent. Whether
-    /// there was anything to do. Never blocks.
+    /// there was anything to do. Never blocks. After a turn that found nothing, a few only glance at where something
+    /// may have come, timers apart: that spares the clock.
     pub fn progress(&mut self) -> bool {
+        if self.glances_left != 0 && !self.has_news() {
+            self.glances_left -= 1;
+            return false;
+        }
+        let progressed = self.turn();
+        self.glances_left = if progressed { 0 } else { GLANCES };
+        progressed
+    }
+
+    /// Whether something has come since a turn that found nothing to do, timers apart.
+    #[inline]
+    fn has_news(&mut self) -> bool {
+        self.shard.has_transmit()
+            || self.lnd.may_have_arrivals()
+            || self.calls.as_ref().is_some_and(|calls| !calls.is_empty())
+            || self.mesh.has_parcels()
+            || self.shard.has_mesh()
+            || self.shard.has_resumed()
+    }
+
+    fn turn(&mut self) -> bool {
         let called = self.run_calls();
         let now = self.clock.now();
         let heard = self.mesh.hear(now, &mut self.shard, &mut self.memory);
@@ -374,8 +401,11 @@ impl Worker {
 
     /// Hands messages to the LND; whether there were any.
     fn submit(&mut self, now: Instant) -> bool {
-        let mut submitted = 0;
         self.device_full = false;
+        if !self.shard.has_transmit() {
+            return false;
+        }
+        let mut submitted = 0;
         let count = self.nis.len();
         for step in 0..count {
             let ni = self.nis[(self.first_ni + step) % count];
@@ -429,6 +459,8 @@ impl Worker {
         stop: impl Fn() -> bool,
         timeout: Option<Duration>,
     ) -> Result<(), WaitError> {
+        // Whoever has slept has something to do, be it for a timer.
+        self.glances_left = 0;
         let armed = self.waiter.arm();
         // What came before the arming woke nobody. Frames are no matter: their arrival wakes anyway.
         let called = self.calls.as_ref().is_some_and(|calls| !calls.is_empty());

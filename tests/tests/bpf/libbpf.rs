@@ -98,6 +98,7 @@ fn maps_hold_integers_and_byte_arrays_under_their_names() {
         ("CONFIG", 4, 4, 8),
         ("ENDPOINTS", 18, 4, 1024),
         ("FAULTS", 4, 8, 8),
+        ("FIRST_ENDPOINT", 4, 20, 1),
         ("POLICIES", 4, 8, 64),
         ("REASON_FRAMES", 4, 8, 65 * 32),
         ("SLOT_FRAMES", 4, 8, 4096),

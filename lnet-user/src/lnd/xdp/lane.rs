@@ -126,6 +126,16 @@ impl Lane {
         rx.receive(budget.min(BUDGET_MAX), |descriptor| arrived.push_back(descriptor))
     }
 
+    /// Whether something waits in the receive ring.
+    #[inline]
+    pub(super) fn has_arrivals(&mut self) -> bool {
+        match &mut self.device {
+            Device::Socket(socket) => socket.rx.waiting() != 0,
+            #[cfg(all(test, not(loom)))]
+            Device::Plain { rx, .. } => rx.waiting() != 0,
+        }
+    }
+
     /// Whether the transmit ring has room for `count` descriptors.
     #[inline]
     pub(super) fn has_room(&mut self, count: usize) -> bool {
@@ -193,6 +203,7 @@ impl Lane {
         self.tx().commit();
         loop {
             let before = self.tx().free_slots();
+
             let outcome = self.socket().map_or(Ok(Kick::Done), Socket::kick);
             match outcome {
                 Ok(Kick::Done) => {

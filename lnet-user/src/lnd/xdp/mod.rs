@@ -67,6 +67,8 @@ pub(crate) use ports::{Rings, ShardPort};
 
 /// Most frames that one turn takes off one ring.
 const BUDGET_MAX: u32 = 256;
+/// Turns in a row that do nothing but receive.
+const TURNS_UNKEPT_MAX: u32 = 4;
 /// Bytes that the first frame of a message spends on headers behind the UDP header.
 pub const OVERHEAD_BYTES: usize = FRAME_HEADER_BYTES + LARGE_HEADER_BYTES;
 
@@ -182,6 +184,10 @@ pub struct XdpLnd {
     replay_due: bool,
     /// Whether the last turn found nothing to do.
     was_idle: bool,
+    /// Turns since the last one that kept up.
+    turns_unkept: u32,
+    /// Frames received since then.
+    frames_unkept: u32,
     faults: Faults,
     counters: XdpCounters,
     /// Scratch: empty between calls.
@@ -246,6 +252,8 @@ impl XdpLnd {
             ask_again_at: None,
             replay_due: false,
             was_idle: true,
+            turns_unkept: 0,
+            frames_unkept: 0,
             counters: XdpCounters::default(),
         }
     }
@@ -291,6 +299,12 @@ impl XdpLnd {
             || self.owned.iter().any(|queue| queue.borrowed.load(Ordering::Acquire) != 0)
     }
 
+    /// Whether something has arrived that the next turn takes in.
+    #[inline]
+    pub(crate) fn has_arrivals(&mut self) -> bool {
+        self.exchange.has_parcels() || self.lanes.iter_mut().any(Lane::has_arrivals)
+    }
+
     /// Whether there is something to do that no socket would report.
     pub(crate) fn has_work(&self) -> bool {
         self.exchange.has_parcels()
@@ -321,6 +335,33 @@ impl XdpLnd {
             }
         }
         budget
+    }
+
+    /// Whether it must not wait any longer: the fill rings might run dry, frames to send are missed, a message
+    /// waits for its end, or it was put off often enough.
+    fn must_keep_up(&self) -> bool {
+        self.turns_unkept >= TURNS_UNKEPT_MAX
+            || self.frames_unkept >= self.refill_count
+            || self.wants_room
+            || !self.ended.is_empty()
+            || self.stock.len() < self.transmit_reserve / 2
+    }
+
+    /// Does all that can wait for a turn or a few: takes frames back that were sent, gives frames to receive into,
+    /// runs the timers, follows the interfaces.
+    fn keep_up(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> u32 {
+        let completed = self.take_completions(budget);
+        let idle = self.was_idle;
+        self.refill(idle);
+        self.xfer.handle_timeout(now, up);
+        self.follow_neighbours(now);
+        self.follow_devices(now, up);
+        let replayed = self.replay(now, up, memory);
+        let ended = self.ended.len() as u32;
+        while let Some((tx, status)) = self.ended.pop_front() {
+            up.sent(now, tx, status);
+        }
+        completed + replayed + ended
     }
 
     /// Gives the kernel what frames the fill rings have room for, but for those kept for sending. Many at
@@ -366,22 +407,17 @@ impl Lnd for XdpLnd {
     }
 
     fn drive(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> Progress {
-        let mut progress = Progress::default();
-        let parcels = self.take_parcels(now, budget, up, memory);
-        progress.completed = self.take_completions(budget);
-        let idle = self.was_idle;
-        self.refill(idle);
-        self.xfer.handle_timeout(now, up);
-        self.follow_neighbours(now);
-        self.follow_devices(now, up);
-        let replayed = self.replay(now, up, memory);
-        progress.completed += parcels + replayed + self.ended.len() as u32;
-        while let Some((tx, status)) = self.ended.pop_front() {
-            up.sent(now, tx, status);
-        }
-        // Last, so that nothing stands between what has arrived and the application.
+        let mut progress =
+            Progress { completed: self.take_parcels(now, budget, up, memory), ..Progress::default() };
+        // First, and alone as a rule: nothing stands between what has arrived and the application.
         for lane_index in 0..self.lanes.len() {
             progress.received += self.receive(now, lane_index, budget, up, memory);
+        }
+        self.turns_unkept += 1;
+        self.frames_unkept += progress.received;
+        if progress.received == 0 || self.must_keep_up() {
+            (self.turns_unkept, self.frames_unkept) = (0, 0);
+            progress.completed += self.keep_up(now, budget, up, memory);
         }
         self.was_idle = progress == Progress::default();
         progress
