@@ -54,6 +54,24 @@ pub const LO: NiId = NiId(0);
 /// UDP port of an xdp net unless another is set: that of LNet's acceptor.
 pub const DEFAULT_PORT: u16 = 988;
 
+/// Objects of each shard of a node that serves and measures rather than stores: with two shards it takes less than
+/// 32 MiB, besides the frames of its NIs over rings, where [`Limits::default`] takes three times as much.
+pub const DAEMON_LIMITS: Limits = Limits {
+    match_entries: 1 << 11,
+    memory_descs: 1 << 12,
+    event_queues: 64,
+    events: 1 << 13,
+    unlimited_events: 1 << 8,
+    requests: 1 << 10,
+    responses: 1 << 10,
+    incoming: 1 << 10,
+    delayed: 1 << 8,
+    peers: 1 << 10,
+    interfaces: 16,
+};
+
+const _: () = assert!(DAEMON_LIMITS.is_valid());
+
 /// A local NI to be made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NiConfig {

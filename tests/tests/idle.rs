@@ -5,14 +5,13 @@
 use std::time::{Duration, Instant};
 
 use lnet_core::event::EventKind;
-use lnet_core::limits::Limits;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
 use lnet_tests::netns::{NETNS_NODES, Namespace, Netns, Wiring, enter, require_privilege};
 use lnet_tests::node::{config, nid_v4};
 use lnet_user::api::{Ack, Lnet, Target, Threads};
 use lnet_user::memory::Buffer;
-use lnet_user::node::{NiConfig, NodeConfig, XdpMode};
+use lnet_user::node::{DAEMON_LIMITS, NiConfig, NodeConfig, XdpMode};
 use lnet_user::runtime::Idle;
 use lnet_user::xsk::{CHUNK_BYTES, RingSizes};
 
@@ -32,7 +31,7 @@ fn processor_time() -> Duration {
     Duration::from_millis(10) * (fields[11].parse::<u32>().unwrap() + fields[12].parse::<u32>().unwrap())
 }
 
-/// A node with the default limits: two shards that sleep as soon as there is nothing to do, an NI over rings and one
+/// A node with the limits of a daemon: two shards that sleep as soon as there is nothing to do, an NI over rings and one
 /// over sockets.
 fn start(namespace: &Namespace) -> Lnet {
     let modes = [XdpMode::Native, XdpMode::Socket];
@@ -42,7 +41,7 @@ fn start(namespace: &Namespace) -> Lnet {
     });
     let base = config(namespace, nid_v4(namespace.interface(), 0));
     let config =
-        NodeConfig { limits: Limits::default(), rings: RingSizes::default(), nis: nis.collect(), ..base };
+        NodeConfig { limits: DAEMON_LIMITS, rings: RingSizes::default(), nis: nis.collect(), ..base };
     let threads = Threads { idle: Idle { spin: Duration::ZERO }, ..Threads::for_shards(config.shards) };
     let lnet = enter(namespace, || Lnet::start_on(&config, &threads).unwrap());
     lnet.open().unwrap();

@@ -66,7 +66,7 @@ impl Lnet {
 
     /// The parts of the shards that have an NI, which give them up. Those of shards that have ended are gone.
     fn take_ports(&self, ni: NiId) -> Vec<ShardPort> {
-        let take = move |worker: &mut Worker| worker.nis().contains(&ni).then(|| worker.remove_port(ni));
+        let take = move |worker: &mut Worker| worker.has_port(ni).then(|| worker.remove_port(ni));
         let ends = self.inner.shards.iter();
         ends.filter_map(|end| end.caller.run(move |worker, _| take(worker)).ok().flatten()).collect()
     }
@@ -169,8 +169,13 @@ impl Lnet {
     pub fn set_policy(&self, portal: u8, policy: Policy) -> Result<(), LnetError> {
         let _changing = self.inner.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let bit = 1_u64.checked_shl(portal.into()).unwrap_or(0);
-        let confirmations = self.publish_all(|next| next.frozen |= bit)?;
-        let is_used = confirmations.iter().any(|shard| shard.portals_in_use & bit != 0);
+        let is_in_use =
+            |shards: Vec<Confirmation>| shards.iter().any(|shard| shard.portals_in_use & bit != 0);
+        if is_in_use(self.confirmations()?) {
+            return Err(LnetError::PortalInUse(portal));
+        }
+        // From now on it gets no entries.
+        let is_used = is_in_use(self.publish_all(|next| next.frozen |= bit)?);
         let changed = if is_used {
             Err(LnetError::PortalInUse(portal))
         } else {

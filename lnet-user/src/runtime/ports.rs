@@ -27,8 +27,8 @@ pub struct PortRefused {
 }
 
 impl Worker {
-    /// Takes part in an NI from now on: frames that have come meanwhile are taken in with the next turn. Messages
-    /// leave by it once the shard's topology has it ([`Worker::update`]).
+    /// Gets its part of an NI, and takes part once its topology has the NI ([`Worker::update`]), or at once if it has:
+    /// frames that have come meanwhile are taken in then.
     ///
     /// # Errors
     /// [`PortRefused`] when the process has no descriptors left, or the shard watches as many as it can.
@@ -37,7 +37,7 @@ impl Worker {
     /// If the shard has an NI of this number.
     pub fn add_port(&mut self, port: ShardPort) -> Result<(), PortRefused> {
         let ni = port.ni();
-        assert!(!self.nis.contains(&ni), "the shard has an NI {}", ni.0);
+        assert!(!self.has_port(ni), "the shard has an NI {}", ni.0);
         let mut ids = Vec::new();
         let mut outcome = Ok(());
         let watched = port.watched().map(|(watched, fds)| {
@@ -52,9 +52,24 @@ impl Worker {
             return Err(PortRefused { error, port: Box::new(port) });
         }
         self.watches.extend(watched.map(|watched| (watched, ids)));
-        self.lnd.add_port(port);
-        self.nis.push(ni);
+        self.early.push(port);
+        self.take_early();
         Ok(())
+    }
+
+    /// Takes part in NIs that the topology has.
+    fn take_early(&mut self) {
+        let topology = self.shard.topology();
+        for port in self.early.extract_if(.., |port| topology.ni(port.ni()).is_some()) {
+            self.nis.push(port.ni());
+            self.lnd.add_port(port);
+        }
+    }
+
+    /// Whether the shard has its part of an NI.
+    #[must_use]
+    pub fn has_port(&self, ni: NiId) -> bool {
+        self.nis.contains(&ni) || self.early.iter().any(|port| port.ni() == ni)
     }
 
     /// Gives up an NI. What its LND still has of it goes by another NI to the same peer, or ends; see
@@ -64,10 +79,15 @@ impl Worker {
     /// # Panics
     /// If the shard has no NI of this number.
     pub fn remove_port(&mut self, ni: NiId) -> ShardPort {
-        self.close_port(ni);
-        let port = self.lnd.remove_port(ni);
-        self.nis.retain(|other| *other != ni);
-        self.first_ni = 0;
+        let port = match self.early.iter().position(|port| port.ni() == ni) {
+            Some(place) => self.early.swap_remove(place),
+            None => {
+                self.close_port(ni);
+                self.nis.retain(|other| *other != ni);
+                self.first_ni = 0;
+                self.lnd.remove_port(ni)
+            }
+        };
         if let Some((watched, _)) = port.watched()
             && let Some(place) = self.watches.iter().position(|(other, _)| *other == watched)
         {
@@ -109,12 +129,13 @@ impl Worker {
     }
 
     /// Takes a newer snapshot of the topology ([`lnet_core::shard::Shard::update`]). NIs that are closed in it are
-    /// ended by their LND, and its policies hold from now on; the LND has all NIs that are up in it.
+    /// ended by their LND, and its policies hold from now on. Messages for NIs of which the shard has no part wait.
     ///
     /// # Panics
     /// As [`lnet_core::shard::Shard::update`].
     pub fn update(&mut self, topology: Arc<Topology>) {
         self.shard.update(self.clock.now(), topology);
+        self.take_early();
         let topology = Arc::clone(self.shard.topology());
         for (ni, local) in topology.local_nis() {
             if local.status == NiStatus::Closed && ni != self.lnd.lo.ni() {

@@ -18,7 +18,7 @@ use super::clock::Clock;
 use super::mesh::MeshEnd;
 use super::steering::{Steering, SteeringError};
 use crate::lnd::lo::LoLnd;
-use crate::lnd::{AnyLnd, Lnds, Watched};
+use crate::lnd::{AnyLnd, Lnds, ShardPort, Watched};
 use crate::memory::{Buffer, Memory, Terms};
 use crate::region::{LeaseError, ReadLease};
 use crate::uring::{WaitError, Waiter, Waker, WatchId};
@@ -95,6 +95,8 @@ pub struct Worker {
     pub(super) steering: Steering,
     /// The NIs that the LNDs have, that of `lo` included.
     pub(super) nis: Vec<NiId>,
+    /// Parts of NIs that the topology does not have yet.
+    pub(super) early: Vec<ShardPort>,
     /// Where the next turn begins to look for messages.
     pub(super) first_ni: usize,
     pub(super) watches: Vec<(Watched, Vec<WatchId>)>,
@@ -125,6 +127,7 @@ impl Worker {
     ) -> Self {
         Self {
             nis: vec![lnd.lo.ni()],
+            early: Vec::new(),
             watches: Vec::new(),
             shard,
             lnd,

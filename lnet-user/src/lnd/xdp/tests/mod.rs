@@ -2,6 +2,7 @@
 
 mod faults;
 pub(crate) mod node;
+mod ports;
 mod refusals;
 mod shards;
 mod wire;
