@@ -60,13 +60,13 @@ pub const DAEMON_LIMITS: Limits = Limits {
     match_entries: 1 << 11,
     memory_descs: 1 << 12,
     event_queues: 64,
-    events: 1 << 13,
+    events: 1 << 12,
     unlimited_events: 1 << 8,
     requests: 1 << 10,
     responses: 1 << 10,
-    incoming: 1 << 10,
+    incoming: 1 << 9,
     delayed: 1 << 8,
-    peers: 1 << 10,
+    peers: 1 << 8,
     interfaces: 16,
 };
 

@@ -17,10 +17,10 @@ use lnet_user::xsk::{CHUNK_BYTES, RingSizes};
 
 const PORTAL: u32 = 9;
 
-/// Kibibytes that this process has in memory.
+/// Kibibytes that this process has in memory, but for what lies in its file.
 fn resident_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 

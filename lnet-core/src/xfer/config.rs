@@ -32,12 +32,14 @@ impl XferLimits {
     /// What suits a shard with these limits.
     #[must_use]
     pub const fn for_shard(limits: &Limits) -> Self {
+        // Whoever remembers few peers has few at once; idle ones make room.
+        let peers = if limits.peers < 1024 { limits.peers } else { 1024 };
         Self {
             messages: limits.transmits(),
             incoming: limits.incoming,
             partials: 256,
-            peers: 1024,
-            flows: 1024,
+            peers,
+            flows: peers,
             frames: 2 * limits.transmits() + limits.incoming,
             held: 128,
         }
