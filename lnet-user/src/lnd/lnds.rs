@@ -77,7 +77,7 @@ impl Lnds {
         self.routes[place] = route;
         match (network, part) {
             (Some(AnyLnd::Xdp(lnd)), Part::Rings(part)) => lnd.add_port(part),
-            (Some(AnyLnd::Socket(lnd)), Part::Socket(part)) => lnd.add_port(part),
+            (Some(AnyLnd::Socket(lnd)), Part::Socket(part)) => lnd.add_port(*part),
             _ => panic!("the first NI of a kind brings its LND"),
         }
     }
@@ -113,7 +113,7 @@ impl Lnds {
         self.routes[usize::from(ni.0)] = Route::None;
         let (part, is_empty) = match network {
             Some(AnyLnd::Xdp(lnd)) => (Part::Rings(lnd.remove_port(ni)), lnd.is_empty()),
-            Some(AnyLnd::Socket(lnd)) => (Part::Socket(lnd.remove_port(ni)), lnd.is_empty()),
+            Some(AnyLnd::Socket(lnd)) => (Part::Socket(Box::new(lnd.remove_port(ni))), lnd.is_empty()),
             None => unreachable!("an NI has an LND"),
         };
         ShardPort { lnd: network.take_if(|_| is_empty), part }

@@ -18,7 +18,7 @@ pub struct ShardPort {
 /// What carries the NI.
 pub(crate) enum Part {
     Rings(xdp::ShardPort),
-    Socket(socket::ShardPort),
+    Socket(Box<socket::ShardPort>),
 }
 
 /// What a shard watches for an NI or its interface.

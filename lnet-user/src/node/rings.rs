@@ -256,7 +256,7 @@ impl Node {
                 false
             }
             Err(error) => {
-                tracing::warn!(%error, interface_index, queue, "frames of a closed queue are missing for now");
+                tracing::warn!(%error, interface_index, queue, "frames of a closed queue are missing until the kernel lets go of it");
                 true
             }
         });

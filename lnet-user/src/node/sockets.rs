@@ -69,7 +69,8 @@ impl Node {
             .collect::<Result<_, _>>()?;
         self.sockets = Some(SocketNet { nis: net.nis + 1, ..net });
         let parts = endpoints.into_iter().map(|endpoint| {
-            let part = Part::Socket(SocketPort { port, endpoint, neighbours: Arc::clone(&neighbours) });
+            let part =
+                Part::Socket(Box::new(SocketPort { port, endpoint, neighbours: Arc::clone(&neighbours) }));
             ShardPort { lnd: lnds.next(), part }
         });
         Ok(Made {

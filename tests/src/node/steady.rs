@@ -210,7 +210,7 @@ struct Source {
 impl Source {
     fn begin(&mut self) {
         self.number += 1;
-        let is_get = self.number % 5 == 0;
+        let is_get = self.number.is_multiple_of(5);
         let number = hdr_data(self.rail, self.number);
         let mut bytes = vec![0; if is_get { GET_BYTES } else { length(number) }];
         if !is_get {
