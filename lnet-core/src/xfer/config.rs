@@ -80,8 +80,6 @@ impl Default for XferTimes {
 }
 
 /// What an [`Xfer`](super::Xfer) is made of.
-///
-/// [`Xfer::add_interface`]: super::Xfer::add_interface
 #[derive(Clone, Debug)]
 pub struct XferConfig {
     /// Its shard.
@@ -98,7 +96,7 @@ pub struct XferConfig {
     pub initiator_hash: u32,
     /// The policies of the node's portals.
     pub policies: [PolicyWord; PORTALS],
-    /// The NIDs of the interfaces that there are at first, in their order ([`Xfer::add_interface`] adds others): a message that took another way than its own counts as arrived by
+    /// The NIDs of the interfaces that there are at first, in their order (others are added later): a message that took another way than its own counts as arrived by
     /// the interface that its header names.
     pub nids: Vec<Nid>,
     /// The longest UDP payload that each interface can send and take.
