@@ -96,8 +96,8 @@ pub struct XferConfig {
     pub initiator_hash: u32,
     /// The policies of the node's portals.
     pub policies: [PolicyWord; PORTALS],
-    /// The NIDs of the interfaces that there are at first, in their order (others are added later): a message that took another way than its own counts as arrived by
-    /// the interface that its header names.
+    /// The NIDs of the interfaces that there are at first, in their order (others are added later): a message that
+    /// took another way than its own counts as arrived by the interface that its header names.
     pub nids: Vec<Nid>,
     /// The longest UDP payload that each interface can send and take.
     pub datagram_max_bytes: Vec<u32>,
