@@ -131,6 +131,13 @@ struct Ended {
     is_due: bool,
 }
 
+impl Ended {
+    /// Whether its buffer can go home.
+    fn is_ready(&mut self) -> bool {
+        self.is_due && self.loan.buffer.0.is_whole()
+    }
+}
+
 /// A run of a sibling shard's buffer that is this shard's to write.
 #[derive(Debug)]
 struct Adopted {
@@ -208,10 +215,14 @@ impl Memory {
     /// A buffer that could not come home with its descriptor's last event, and can now that its leases are
     /// back. Until then, and until it is taken here, its spans can be read and lent as before.
     pub(crate) fn poll_home(&mut self) -> Option<(MdHandle, Buffer)> {
-        let is_ready = |ended: &mut Ended| ended.is_due && ended.loan.buffer.0.is_whole();
-        let place = self.ended.iter_mut().position(is_ready)?;
+        let place = self.ended.iter_mut().position(Ended::is_ready)?;
         let Loan { md, buffer } = self.ended.swap_remove(place).loan;
         Some((md, buffer))
+    }
+
+    /// Whether [`Memory::poll_home`] has one.
+    pub(crate) fn has_home(&mut self) -> bool {
+        self.ended.iter_mut().any(Ended::is_ready)
     }
 
     /// The bytes of a span: of a descriptor of this shard's, or of a sibling's that was adopted, or of a part

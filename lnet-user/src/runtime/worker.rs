@@ -438,14 +438,14 @@ impl Worker {
         called
     }
 
-    /// Sleeps until something arrives, a timer is due, another thread calls [`Waker::wake`], or
+    /// Sleeps until something arrives, a timer is due, a buffer comes home, another thread calls [`Waker::wake`], or
     /// `timeout` is over. Returns at once if there is something to do; call it when [`Worker::progress`] has
     /// found nothing. All calls come from one thread, unless [`Worker::release`] was called in between.
     ///
     /// # Errors
     /// The kernel's refusal to wait.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<(), WaitError> {
-        if self.waiting_events() != 0 { Ok(()) } else { self.wait_unless(|| false, timeout) }
+        if self.waiting_events() != 0 { Ok(()) } else { self.sleep_unless(|| false, true, timeout) }
     }
 
     /// Lets another thread wait from now on.
@@ -462,6 +462,16 @@ impl Worker {
         stop: impl Fn() -> bool,
         timeout: Option<Duration>,
     ) -> Result<(), WaitError> {
+        self.sleep_unless(stop, false, timeout)
+    }
+
+    /// `takes_buffers`: whether the caller takes what [`Worker::poll_buffer`] has.
+    fn sleep_unless(
+        &mut self,
+        stop: impl Fn() -> bool,
+        takes_buffers: bool,
+        timeout: Option<Duration>,
+    ) -> Result<(), WaitError> {
         // Whoever has slept has something to do, be it for a timer.
         self.glances_left = 0;
         let armed = self.waiter.arm();
@@ -470,7 +480,8 @@ impl Worker {
         let has_messages = self.shard.has_transmit() && !self.device_full;
         let has_mesh = self.mesh.has_parcels() || self.shard.has_mesh() && !self.mesh.is_blocked();
         let has_work = has_messages || has_mesh || self.shard.has_resumed() || self.lnd.has_work();
-        if stop() || called || has_work {
+        let has_buffer = takes_buffers && self.memory.has_home();
+        if stop() || called || has_work || has_buffer {
             return Ok(());
         }
         let now = self.clock.coarse();

@@ -77,3 +77,20 @@ fn what_may_be_written_again_is_read_by_nobody_else() {
     let refused = shards.workers[0].read_lease(&events[0]).unwrap_err();
     assert_eq!(refused, LeaseError::Home);
 }
+
+/// The lessee may return the lease, and wake the shard, before that sleeps: it does not sleep then.
+#[test]
+fn a_buffer_that_is_home_lets_nobody_sleep() {
+    let mut shards = Shards::new(1);
+    shards.post(0, &EntrySpec::new(PINNED[0], 1), 200, 2, MdOptions::PUT);
+    let md = shards.bind(0, pattern(1, 100), 2);
+    shards.put(0, md, PINNED[0], 1, false);
+    let first = shards.events(0).into_iter().find(|delivery| delivery.event.kind == Put).unwrap();
+    let lease = shards.workers[0].read_lease(&first).unwrap();
+    shards.put(0, md, PINNED[0], 1, false);
+    assert!(shards.events(0).iter().all(|delivery| delivery.event.kind != Put || delivery.buffer.is_none()));
+    drop(lease);
+    shards.workers[0].wait(None).unwrap();
+    assert!(shards.workers[0].poll_buffer().is_some());
+    shards.assert_idle();
+}
