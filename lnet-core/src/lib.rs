@@ -8,6 +8,7 @@
 
 extern crate alloc;
 
+mod bucket;
 mod credit;
 pub mod event;
 pub mod fault;

@@ -3,22 +3,19 @@
 //! Invariants:
 //! - Each entry has a stamp. One put before the others gets the lowest of its portal so far, one put after
 //!   them the highest; so every list is in the order of the stamps, and the lowest stamp that matches wins,
-//!   whether it stands in a hash chain or in its portal's list.
-//! - An entry without ignore bits is in one hash chain: of (portal, match bits) on a wildcard portal, of
+//!   whether it stands in a hash bucket or in its portal's list.
+//! - An entry without ignore bits is in one hash bucket: of (portal, match bits) on a wildcard portal, of
 //!   (portal, match bits, NID, pid) on a unique one. An entry with ignore bits is in its portal's list.
-//!   So finding an exact entry takes the same time however many there are.
-//! - A chain repeats the descriptor of its first entry, so that entry and descriptor come from memory at the
-//!   same time and not one after the other; there are two chains for each entry, so that the first is
-//!   mostly the right one.
+//!   So finding an exact entry takes the same steps however many there are.
 //! - A portal has a kind exactly while it has entries. LNet keeps the kind for the life of the stack
 //!   (`lib-ptl.c: lnet_ptl_match_type`); here the last entry that goes takes it along.
 
-use alloc::boxed::Box;
 use core::fmt;
 
 use lnet_wire::steer::PORTALS;
 use lnet_wire::{Nid, ProcessId};
 
+use crate::bucket::Buckets;
 use crate::hash::{Seed, nid_words};
 use crate::list::{Link, List, NONE, Node};
 use crate::lnd::Announced;
@@ -117,10 +114,10 @@ enum Kind {
     Wildcard,
 }
 
-/// Marks the order of stamps: a hash chain or the list of a portal.
-struct Stamps;
+/// Marks the order of stamps: entries beyond a hash bucket, or the list of a portal.
+pub(crate) struct Stamps;
 
-/// A match entry as a shard holds it: a cache line, which every message that finds it touches.
+/// A match entry as a shard holds it: a cache line.
 #[repr(align(64))]
 pub(crate) struct MatchEntry {
     match_bits: u64,
@@ -141,13 +138,6 @@ impl Node<Stamps> for MatchEntry {
     fn link_mut(&mut self) -> &mut Link {
         &mut self.link
     }
-}
-
-/// Exact entries with the same hash.
-struct Chain {
-    list: List<Stamps>,
-    /// The descriptor of the first entry, or [`NONE`].
-    first_md: u32,
 }
 
 struct Portal {
@@ -189,23 +179,22 @@ pub(crate) enum Found {
     Nothing,
 }
 
-/// Messages whose chains are read before their entries; as many loads as a core has under way.
+/// Messages whose buckets are read before their entries; as many loads as a core has under way.
 const FETCH_MAX: usize = 64;
 
 /// The match entries of a shard.
 pub(crate) struct MatchTables {
     entries: Slab<MatchEntry>,
-    chains: Box<[Chain]>,
+    buckets: Buckets,
     portals: [Portal; PORTALS],
     seed: Seed,
 }
 
 impl MatchTables {
     pub(crate) fn new(capacity: u32, seed: Seed) -> Self {
-        let chains = 2 * capacity.next_power_of_two();
         Self {
             entries: Slab::new(capacity),
-            chains: (0..chains).map(|_| Chain { list: List::new(), first_md: NONE }).collect(),
+            buckets: Buckets::new(capacity),
             portals: core::array::from_fn(|_| Portal {
                 kind: None,
                 entry_count: 0,
@@ -238,7 +227,8 @@ impl MatchTables {
         if kind == Kind::Unique && spec.position == Position::Before {
             return Err(EntryError::Position { portal: portal_index });
         }
-        let chain = if exact { self.chain(kind, portal_index, spec.match_bits, &spec.source) } else { NONE };
+        let bucket =
+            if exact { self.bucket(kind, portal_index, spec.match_bits, &spec.source) } else { NONE };
         let portal = &mut self.portals[portal_index as usize];
         let entry = MatchEntry {
             match_bits: spec.match_bits,
@@ -253,48 +243,51 @@ impl MatchTables {
         let slot = self.entries.insert(entry).map_err(|_| EntryError::Full)?;
         portal.kind = Some(kind);
         portal.entry_count += 1;
-        let list = if exact { &mut self.chains[chain as usize].list } else { &mut portal.ranges };
+        let entries = &mut self.entries;
         match spec.position {
             Position::Before => {
                 portal.lowest -= 1;
-                list.push_front(&mut self.entries, slot);
                 if exact {
-                    self.chains[chain as usize].first_md = NONE;
+                    self.buckets.push_front(entries, bucket, slot);
+                } else {
+                    portal.ranges.push_front(entries, slot);
                 }
             }
             Position::After => {
                 portal.next += 1;
-                list.push_back(&mut self.entries, slot);
+                if exact {
+                    self.buckets.push_back(entries, bucket, slot);
+                } else {
+                    portal.ranges.push_back(entries, slot);
+                }
             }
         }
         Ok(slot)
     }
 
     /// Takes an entry out, in constant time.
-    pub(crate) fn remove(&mut self, slot: u32) -> MatchEntry {
-        let chain = self.chain_of(slot);
+    pub(crate) fn remove(&mut self, slot: u32) {
+        let bucket = self.bucket_of(slot);
         let portal = &mut self.portals[usize::from(self.entries[slot].portal)];
-        if chain == NONE {
+        if bucket == NONE {
             portal.ranges.remove(&mut self.entries, slot);
         } else {
-            let chain = &mut self.chains[chain as usize];
-            chain.list.remove(&mut self.entries, slot);
-            chain.first_md = self.entries.get(chain.list.first()).map_or(NONE, |first| first.md);
+            self.buckets.remove(&mut self.entries, bucket, slot);
         }
         portal.entry_count -= 1;
         if portal.entry_count == 0 {
             portal.kind = None;
             (portal.lowest, portal.next) = (0, 0);
         }
-        self.entries.remove(slot)
+        self.entries.vacate(slot);
     }
 
     /// Gives an entry a descriptor, or with [`NONE`] takes it away.
     pub(crate) fn set_md(&mut self, slot: u32, md: u32) {
         self.entries[slot].md = md;
-        let chain = self.chain_of(slot);
-        if chain != NONE && self.chains[chain as usize].list.first() == slot {
-            self.chains[chain as usize].first_md = md;
+        let bucket = self.bucket_of(slot);
+        if bucket != NONE {
+            self.buckets.set_md(bucket, slot, md);
         }
     }
 
@@ -324,36 +317,34 @@ impl MatchTables {
     pub(crate) fn find(&self, mds: &Slab<MemoryDesc>, message: &Request) -> Found {
         let portal = &self.portals[message.portal as usize];
         let Some(kind) = portal.kind else { return Found::Nothing };
-        let chain = self.chain(kind, message.portal, message.match_bits, &message.source);
-        let chain = &self.chains[chain as usize];
-        let exact = self.first_match(mds, message, chain.list.first(), chain.first_md, i64::MAX);
+        let bucket = self.bucket(kind, message.portal, message.match_bits, &message.source);
+        let exact = self.buckets.find(&self.entries, mds, bucket, message);
         let first_range = portal.ranges.first();
         let found = if first_range == NONE {
             exact
         } else {
             let bound = exact.map_or(i64::MAX, |(slot, _)| self.entries[slot].stamp);
-            let md = self.entries[first_range].md;
-            self.first_match(mds, message, first_range, md, bound).or(exact)
+            self.first_range(mds, message, first_range, bound).or(exact)
         };
         let Some((_, md)) = found else { return Found::Nothing };
         Self::room(md, &mds[md], message)
     }
 
-    /// Reads what [`find`](Self::find) will read for these messages if their entries are exact, so that it
-    /// finds it in the cache: first all chains, then all entries and descriptors, so that memory is waited for
-    /// twice and not three times a message.
+    /// Reads what [`find`](Self::find) will read for these messages if their entries are exact, and what their
+    /// end will, so that it finds it in the cache: first all buckets, then all entries and descriptors, so
+    /// that memory is waited for twice a batch and not twice a message.
     pub(crate) fn fetch(&self, mds: &Slab<MemoryDesc>, arrivals: &[Announced]) {
         for batch in arrivals.chunks(FETCH_MAX) {
-            let mut firsts = [(NONE, NONE); FETCH_MAX];
-            for (first, announced) in firsts.iter_mut().zip(batch) {
-                let kind = self.portals.get(announced.portal as usize).and_then(|portal| portal.kind);
+            let mut guesses = [(NONE, NONE); FETCH_MAX];
+            for (guess, announced) in guesses.iter_mut().zip(batch) {
+                let Announced { portal, match_bits, source } = announced;
+                let kind = self.portals.get(*portal as usize).and_then(|portal| portal.kind);
                 let Some(kind) = kind else { continue };
-                let chain = self.chain(kind, announced.portal, announced.match_bits, &announced.source);
-                let chain = &self.chains[chain as usize];
-                *first = (chain.list.first(), chain.first_md);
+                *guess =
+                    self.buckets.guess(self.bucket(kind, *portal, *match_bits, source), *portal, *match_bits);
             }
             let mut sum = 0_u64;
-            for (entry, md) in firsts {
+            for (entry, md) in guesses {
                 if let Some(entry) = self.entries.get(entry) {
                     sum ^= entry.match_bits;
                 }
@@ -366,30 +357,24 @@ impl MatchTables {
         }
     }
 
-    /// The first entry from `slot` onwards with a stamp below `bound` that passes all tests but the one of
-    /// the length.
-    fn first_match(
+    /// The first entry with ignore bits from `slot` onwards, with a stamp below `bound`, that passes all tests
+    /// but the one of the length.
+    fn first_range(
         &self,
         mds: &Slab<MemoryDesc>,
         message: &Request,
         mut slot: u32,
-        mut md: u32,
         bound: i64,
     ) -> Option<(u32, u32)> {
         while slot != NONE {
             let entry = &self.entries[slot];
-            // Stamps of several portals meet in one chain, but a chain is looked through without a bound.
             if entry.stamp >= bound {
                 return None;
             }
-            if md != NONE && entry.accepts(message) {
-                let descriptor = &mds[md];
-                if !descriptor.is_exhausted() && descriptor.options.contains(message.operation) {
-                    return Some((slot, md));
-                }
+            if entry.accepts(message) && takes(mds, entry.md, message) {
+                return Some((slot, entry.md));
             }
             slot = List::next(&self.entries, slot);
-            md = self.entries.get(slot).map_or(NONE, |next| next.md);
         }
         None
     }
@@ -413,29 +398,36 @@ impl MatchTables {
         Found::TooLong
     }
 
-    /// The hash chain of an entry, or [`NONE`] if it is in its portal's list. Computed, since it would not fit
-    /// the entry's cache line.
-    fn chain_of(&self, slot: u32) -> u32 {
+    /// The hash bucket of an entry, or [`NONE`] if it is in its portal's list. Computed, since it would not
+    /// fit the entry's cache line.
+    fn bucket_of(&self, slot: u32) -> u32 {
         let MatchEntry { ignore_bits, match_bits, portal, source, .. } = &self.entries[slot];
         match self.portals[usize::from(*portal)].kind {
-            Some(kind) if *ignore_bits == 0 => self.chain(kind, (*portal).into(), *match_bits, source),
+            Some(kind) if *ignore_bits == 0 => self.bucket(kind, (*portal).into(), *match_bits, source),
             _ => NONE,
         }
     }
 
-    /// The hash chain of exact entries that such a message looks through.
+    /// The hash bucket of exact entries that such a message looks through.
     #[inline]
-    fn chain(&self, kind: Kind, portal: u32, match_bits: u64, source: &ProcessId) -> u32 {
+    fn bucket(&self, kind: Kind, portal: u32, match_bits: u64, source: &ProcessId) -> u32 {
         let portal = u64::from(portal);
-        let hash = match kind {
+        self.buckets.of(match kind {
             Kind::Wildcard => self.seed.hash([match_bits, portal]),
             Kind::Unique => {
                 let [a, b, c] = nid_words(&source.nid);
                 self.seed.hash([match_bits, portal | u64::from(source.pid) << 32, a, b, c])
             }
-        };
-        // `new` made a power of two of chains.
-        (hash & (self.chains.len() as u64 - 1)) as u32
+        })
+    }
+}
+
+/// Whether a descriptor, if it is one, takes such an operation now.
+#[inline]
+pub(crate) fn takes(mds: &Slab<MemoryDesc>, md: u32, message: &Request) -> bool {
+    md != NONE && {
+        let md = &mds[md];
+        !md.is_exhausted() && md.options.contains(message.operation)
     }
 }
 
@@ -446,8 +438,17 @@ impl MatchEntry {
         self.portal
     }
 
+    pub(crate) const fn match_bits(&self) -> u64 {
+        self.match_bits
+    }
+
+    /// Whether it takes messages of everybody.
+    pub(crate) const fn is_for_anyone(&self) -> bool {
+        self.source.nid.is_any() && self.source.pid == ProcessId::ANY_PID
+    }
+
     #[inline]
-    fn accepts(&self, message: &Request) -> bool {
+    pub(crate) fn accepts(&self, message: &Request) -> bool {
         (self.match_bits ^ message.match_bits) & !self.ignore_bits == 0
             && u32::from(self.portal) == message.portal
             && (self.source.pid == ProcessId::ANY_PID || self.source.pid == message.source.pid)

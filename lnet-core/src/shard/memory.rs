@@ -243,9 +243,10 @@ impl Shard {
         if entry == NONE {
             return;
         }
-        self.tables.set_md(entry, NONE);
         if self.tables.entry(entry).auto_unlink {
             self.tables.remove(entry);
+        } else {
+            self.tables.set_md(entry, NONE);
         }
     }
 

@@ -1,0 +1,188 @@
+//! Where exact entries are found: a hash table whose buckets are cache lines.
+//!
+//! Invariants:
+//! - A bucket has the entries of one hash, in the order of their stamps: the first ones in its places, those
+//!   that found none in a list behind it. While a place is free that list is empty.
+//! - A place repeats what decides on most messages: match bits, portal, whether anyone may send, and the
+//!   descriptor. So a message that finds its entry reads the bucket and the descriptor, and the entry itself
+//!   only where it matters who sent it.
+
+use alloc::boxed::Box;
+
+use crate::handle::SLOT_BITS;
+use crate::list::{List, NONE};
+use crate::md::MemoryDesc;
+use crate::portal::{MatchEntry, Request, Stamps, takes};
+use crate::slab::Slab;
+
+/// What a bucket has room for: a cache line of places.
+const PLACES: usize = 4;
+/// Entries for each bucket when all are in use, at most: of a hundred, four stand in a list then.
+const LOAD: u32 = 2;
+
+/// What a bucket says of an entry.
+#[derive(Clone, Copy)]
+struct Place {
+    match_bits: u64,
+    /// Slot of the entry, its portal above that, and [`ANYONE`]; or [`NONE`], which sets all bits, so none
+    /// of an entry's: bit 31 is clear there.
+    name: u32,
+    /// Slot of its descriptor, or [`NONE`].
+    md: u32,
+}
+
+const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
+/// In a name: its entry takes messages of everybody.
+const ANYONE: u32 = 1 << 30;
+
+impl Place {
+    const EMPTY: Self = Self { match_bits: 0, name: NONE, md: NONE };
+
+    fn new(slot: u32, entry: &MatchEntry) -> Self {
+        let anyone = if entry.is_for_anyone() { ANYONE } else { 0 };
+        let name = slot | u32::from(entry.portal()) << SLOT_BITS | anyone;
+        Self { match_bits: entry.match_bits(), name, md: entry.md }
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.name == NONE
+    }
+
+    const fn entry(&self) -> u32 {
+        self.name & SLOT_MASK
+    }
+
+    /// Whether the message is for this entry as far as the place knows; the sender is looked at apart.
+    #[inline]
+    const fn fits(&self, portal: u32, match_bits: u64) -> bool {
+        self.match_bits == match_bits && (self.name & !ANYONE) >> SLOT_BITS == portal
+    }
+}
+
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Bucket {
+    places: [Place; PLACES],
+}
+
+const _: () = assert!(size_of::<Bucket>() == 64, "a bucket exceeds a cache line");
+// A portal stands between the slot and the flag.
+const _: () = assert!(lnet_wire::steer::PORTALS <= 1 << (30 - SLOT_BITS));
+
+impl Bucket {
+    fn is_full(&self) -> bool {
+        !self.places[PLACES - 1].is_empty()
+    }
+}
+
+/// The exact entries of a shard, by the hash of what a message asks for.
+pub(crate) struct Buckets {
+    buckets: Box<[Bucket]>,
+    /// Entries that found no place, of each bucket.
+    lists: Box<[List<Stamps>]>,
+}
+
+impl Buckets {
+    /// Buckets for so many entries.
+    pub(crate) fn new(capacity: u32) -> Self {
+        let count = capacity.div_ceil(LOAD).next_power_of_two();
+        Self {
+            buckets: (0..count).map(|_| Bucket { places: [Place::EMPTY; PLACES] }).collect(),
+            lists: (0..count).map(|_| List::new()).collect(),
+        }
+    }
+
+    /// The bucket of a hash.
+    #[inline]
+    pub(crate) const fn of(&self, hash: u64) -> u32 {
+        // `new` made a power of two of them.
+        (hash & (self.buckets.len() as u64 - 1)) as u32
+    }
+
+    /// Puts an entry behind those of its bucket.
+    pub(crate) fn push_back(&mut self, entries: &mut Slab<MatchEntry>, bucket: u32, slot: u32) {
+        let at = bucket as usize;
+        match self.buckets[at].places.iter_mut().find(|place| place.is_empty()) {
+            Some(place) => *place = Place::new(slot, &entries[slot]),
+            None => self.lists[at].push_back(entries, slot),
+        }
+    }
+
+    /// Puts an entry before those of its bucket.
+    pub(crate) fn push_front(&mut self, entries: &mut Slab<MatchEntry>, bucket: u32, slot: u32) {
+        let at = bucket as usize;
+        let places = &mut self.buckets[at].places;
+        let last = places[PLACES - 1];
+        places.copy_within(..PLACES - 1, 1);
+        places[0] = Place::new(slot, &entries[slot]);
+        if !last.is_empty() {
+            self.lists[at].push_front(entries, last.entry());
+        }
+    }
+
+    /// Takes an entry out of its bucket.
+    pub(crate) fn remove(&mut self, entries: &mut Slab<MatchEntry>, bucket: u32, slot: u32) {
+        let at = bucket as usize;
+        let full = self.buckets[at].is_full();
+        let Some(index) = self.place_of(bucket, slot) else {
+            return self.lists[at].remove(entries, slot);
+        };
+        let places = &mut self.buckets[at].places;
+        places.copy_within(index + 1.., index);
+        let next = if full { self.lists[at].pop_front(entries) } else { None };
+        places[PLACES - 1] = next.map_or(Place::EMPTY, |next| Place::new(next, &entries[next]));
+    }
+
+    /// Says what descriptor an entry has now.
+    pub(crate) fn set_md(&mut self, bucket: u32, slot: u32, md: u32) {
+        if let Some(index) = self.place_of(bucket, slot) {
+            self.buckets[bucket as usize].places[index].md = md;
+        }
+    }
+
+    fn place_of(&self, bucket: u32, slot: u32) -> Option<usize> {
+        let places = &self.buckets[bucket as usize].places;
+        places.iter().position(|place| !place.is_empty() && place.entry() == slot)
+    }
+
+    /// The first entry of a bucket that takes the message, and its descriptor; the length is not looked at.
+    #[inline]
+    pub(crate) fn find(
+        &self,
+        entries: &Slab<MatchEntry>,
+        mds: &Slab<MemoryDesc>,
+        bucket: u32,
+        message: &Request,
+    ) -> Option<(u32, u32)> {
+        let held = &self.buckets[bucket as usize];
+        for place in &held.places {
+            if place.fits(message.portal, message.match_bits)
+                && takes(mds, place.md, message)
+                && (place.name & ANYONE != 0 || entries[place.entry()].accepts(message))
+            {
+                return Some((place.entry(), place.md));
+            }
+        }
+        if !held.is_full() {
+            return None;
+        }
+        let mut slot = self.lists[bucket as usize].first();
+        while slot != NONE {
+            let entry = &entries[slot];
+            if entry.accepts(message) && takes(mds, entry.md, message) {
+                return Some((slot, entry.md));
+            }
+            slot = List::next(entries, slot);
+        }
+        None
+    }
+
+    /// The entry and the descriptor that [`find`](Self::find) will most likely look at for such a message,
+    /// each or [`NONE`]; reads nothing but the bucket.
+    #[inline]
+    pub(crate) fn guess(&self, bucket: u32, portal: u32, match_bits: u64) -> (u32, u32) {
+        let places = &self.buckets[bucket as usize].places;
+        let place = places.iter().find(|place| place.fits(portal, match_bits));
+        place.map_or((NONE, NONE), |place| (place.entry(), place.md))
+    }
+}
