@@ -70,6 +70,7 @@ const _: () = assert!(size_of::<Bucket>() == 64, "a bucket exceeds a cache line"
 const _: () = assert!(lnet_wire::steer::PORTALS <= 1 << (30 - SLOT_BITS));
 
 impl Bucket {
+    #[inline]
     fn is_full(&self) -> bool {
         !self.places[PLACES - 1].is_empty()
     }
@@ -175,6 +176,12 @@ impl Buckets {
             slot = List::next(entries, slot);
         }
         None
+    }
+
+    /// Something out of a bucket, if it is one, to have it in the cache.
+    #[inline]
+    pub(crate) fn touch(&self, bucket: u32) -> u32 {
+        self.buckets.get(bucket as usize).map_or(0, |bucket| bucket.places[0].md)
     }
 
     /// The entry and the descriptor that [`find`](Self::find) will most likely look at for such a message,

@@ -278,6 +278,12 @@ impl MemoryDesc {
                 && self.offset_bytes.saturating_add(self.max_size_bytes) > self.length_bytes
     }
 
+    /// Whether the next operation uses it up and takes its entry along.
+    #[inline]
+    pub(crate) const fn ends_with_next(&self) -> bool {
+        self.auto_unlink && self.threshold == 1
+    }
+
     /// Most bytes that an operation at this offset may move.
     #[inline]
     pub(crate) fn allowed_bytes(&self, offset_bytes: u64) -> u64 {

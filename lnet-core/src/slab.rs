@@ -114,6 +114,13 @@ impl<T> Slab<T> {
         })
     }
 
+    /// Something out of a slot, if it exists, and its generation, to have them in the cache.
+    #[inline]
+    pub(crate) fn touch(&self, slot: u32) -> u32 {
+        let generation = self.generations.get(slot as usize).copied().unwrap_or(0);
+        generation ^ u32::from(matches!(self.slots.get(slot as usize), Some(Content::Used(_))))
+    }
+
     /// The value in a slot, if the slot exists and is in use.
     pub(crate) fn get(&self, slot: u32) -> Option<&T> {
         match self.slots.get(slot as usize)? {

@@ -6,6 +6,14 @@
 //! batches, as they do from a ring: a figure is the mean over one batch, so that reading the clock costs
 //! next to nothing, and a percentile is one over batches. Once with `Uplink::announce` of the batch, as an LND
 //! with a ring calls it, and once without, as messages come that nobody knew of before.
+//!
+//! A life is all that happens to an entry of one use: posted, with an event queue; matched; used up and
+//! unlinked; its event polled. Another one is posted for each that goes.
+//!
+//! What a match costs more with many entries than with few is waiting for memory. How long that takes once is
+//! measured beside it, in the same run: a load is one of a chain of loads, each of which says where the next
+//! one is, at random over as many bytes as the tables have. The last columns say how many of these a match
+//! and a life cost more than they do with the fewest entries.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -17,10 +25,10 @@ use anyhow::{Context, ensure};
 use clap::Parser;
 use hdrhistogram::Histogram;
 use lnet_bench::machine::Machine;
-use lnet_core::handle::ShardId;
+use lnet_core::handle::{EqHandle, ShardId};
 use lnet_core::lnd::{Announced, NiId, RxId, Status, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
-use lnet_core::portal::{EntrySpec, Position};
+use lnet_core::portal::EntrySpec;
 use lnet_core::time::Instant;
 use lnet_core::topology::{LocalNi, Topology};
 use lnet_core::{Limits, Shard, ShardConfig};
@@ -64,12 +72,17 @@ fn main() -> anyhow::Result<()> {
         let capacity = cli.capacity.unwrap_or(entries);
         ensure!(capacity >= entries, "room for {capacity} entries: at least {entries} is expected");
         eprintln!("{entries} entries");
-        let mut target = Target::new(entries, capacity)?;
-        let map: HashMap<u64, [u64; 8]> = (0..u64::from(entries)).map(|bits| (bits, [bits; 8])).collect();
+        let mut subjects = Subjects {
+            matched: Target::new(entries, capacity, Use::Forever)?,
+            used_up: Target::new(entries, capacity, Use::Once)?,
+            map: (0..u64::from(entries)).map(|bits| (bits, [bits; 8])).collect(),
+            chase: Chase::new(entries),
+        };
         for order in [Order::InOrder, Order::Random] {
-            rows.push(measure(&mut target, &map, entries, order, messages)?);
+            rows.push(subjects.measure(entries, order, messages)?);
         }
     }
+    rows.sort_by_key(|row| row.entries);
     let machine = Machine::this();
     if cli.json {
         println!("{}", serde_json::to_string_pretty(&Json { machine, rows })?);
@@ -91,15 +104,10 @@ impl Order {
     /// The match bits of so many messages for so many entries.
     fn bits(self, entries: u32, messages: usize) -> Vec<u64> {
         let entries = u64::from(entries);
-        let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-        let message = |position: u64| match self {
-            Self::InOrder => position % entries,
-            Self::Random => {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                ((state >> 32) * entries) >> 32
-            }
-        };
-        (0..messages as u64).map(message).collect()
+        match self {
+            Self::InOrder => (0..messages as u64).map(|position| position % entries).collect(),
+            Self::Random => Random::new().take(messages).map(|random| random.below(entries)).collect(),
+        }
     }
 
     fn name(self) -> &'static str {
@@ -110,15 +118,52 @@ impl Order {
     }
 }
 
+/// Numbers without an order, the same in each run.
+struct Random(u64);
+
+/// One of them: 32 bits.
+struct Drawn(u64);
+
+impl Random {
+    const fn new() -> Self {
+        Self(0x9E37_79B9_7F4A_7C15)
+    }
+}
+
+impl Iterator for Random {
+    type Item = Drawn;
+
+    fn next(&mut self) -> Option<Drawn> {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        Some(Drawn(self.0 >> 32))
+    }
+}
+
+impl Drawn {
+    /// Scaled to less than a bound.
+    const fn below(&self, bound: u64) -> u64 {
+        (self.0 * bound) >> 32
+    }
+}
+
 /// A shard with its entries.
 struct Target {
     shard: Shard,
     header: Header,
+    md: MdSpec,
+    events: EqHandle,
+}
+
+/// How often an entry is used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Forever,
+    Once,
 }
 
 impl Target {
     /// Posts entries with match bits 0, 1, 2 ... for anyone.
-    fn new(entries: u32, capacity: u32) -> anyhow::Result<Self> {
+    fn new(entries: u32, capacity: u32, used: Use) -> anyhow::Result<Self> {
         let nid = |last: u8| Nid::new_ip(Net::TCP, [10, 0, 0, last].into());
         let (own, peer) = (nid(1)?, nid(2)?);
         let ni = LocalNi::new(own, 8, 8, Duration::from_secs(50));
@@ -127,48 +172,51 @@ impl Target {
             shard_count: 1,
             interface_cookie: 1,
             pid: ProcessId::LUSTRE_PID,
-            limits: Limits { match_entries: capacity, memory_descs: capacity, ..Limits::DEFAULT },
+            limits: Limits {
+                match_entries: capacity,
+                memory_descs: capacity,
+                // One for the message and one for the end, of each descriptor.
+                events: if used == Use::Once { 2 * capacity } else { 2 },
+                ..Limits::DEFAULT
+            },
             topology: Arc::new(Topology::new(vec![ni])),
             hash_seed: 7,
         });
+        let events = shard.create_event_queue(if used == Use::Once { 2 * capacity } else { 2 })?;
         let md = MdSpec {
             length_bytes: 4096,
             max_size_bytes: None,
-            threshold: Threshold::Infinite,
+            threshold: if used == Use::Once { Threshold::Count(1) } else { Threshold::Infinite },
             options: MdOptions::PUT | MdOptions::MANAGE_REMOTE,
             auto_unlink: true,
-            event_queue: None,
+            event_queue: (used == Use::Once).then_some(events),
             user_ptr: 0,
         };
-        for match_bits in 0..u64::from(entries) {
-            let entry = shard.attach_entry(&EntrySpec {
-                portal: PORTAL,
-                source: ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID },
-                match_bits,
-                ignore_bits: 0,
-                auto_unlink: true,
-                position: Position::After,
-            })?;
-            shard.attach(entry, &md)?;
-        }
         let header = Header {
             destination: ProcessId::lustre(own),
             source: ProcessId::lustre(peer),
             payload_length: 0,
             body: put(0),
         };
-        Ok(Self { shard, header })
+        let mut target = Self { shard, header, md, events };
+        (0..u64::from(entries)).try_for_each(|match_bits| target.post(match_bits))?;
+        Ok(target)
     }
 
-    /// Matches messages with these bits, announced before.
-    fn announced_batch(&mut self, bits: &[u64]) {
+    fn post(&mut self, match_bits: u64) -> anyhow::Result<()> {
+        let entry = self.shard.attach_entry(&EntrySpec::new(PORTAL, match_bits))?;
+        self.shard.attach(entry, &self.md)?;
+        Ok(())
+    }
+
+    /// Announces messages with these bits.
+    fn announce(&mut self, bits: &[u64]) {
         let blank = Announced { portal: PORTAL, match_bits: 0, source: self.header.source };
         let mut arrivals = [blank; BATCH];
         for (arrival, &match_bits) in arrivals.iter_mut().zip(bits) {
             arrival.match_bits = match_bits;
         }
         self.shard.announce(black_box(&arrivals));
-        self.batch(bits);
     }
 
     /// Matches messages with these bits.
@@ -181,13 +229,51 @@ impl Target {
             self.shard.received(now, rx, Status::Ok);
         }
     }
+
+    /// Uses entries with these bits up, and posts them again.
+    fn lives(&mut self, bits: &[u64]) {
+        for match_bits in bits {
+            self.batch(std::slice::from_ref(match_bits));
+            let event = self.shard.poll_event(self.events);
+            assert!(event.is_some_and(|event| event.unlinked), "match bits {match_bits:#x} are not used up");
+            assert!(self.post(*match_bits).is_ok(), "match bits {match_bits:#x} cannot be posted again");
+        }
+    }
 }
 
 fn put(match_bits: u64) -> Body {
     Body::Put { ack_md: WireHandle::NONE, match_bits, hdr_data: 0, portal: PORTAL, offset: 0 }
 }
 
+/// Cache lines, each of which names the one to read next: one random cycle through all of them.
+struct Chase(Vec<Line>);
+
+#[derive(Clone)]
+#[repr(align(64))]
+struct Line(u32);
+
+/// Bytes of the tables that one entry takes: half a bucket, the entry, its descriptor, two generations.
+const ENTRY_BYTES: u32 = 32 + 64 + 64 + 8;
+
+impl Chase {
+    fn new(entries: u32) -> Self {
+        let count = (u64::from(entries) * u64::from(ENTRY_BYTES)).div_ceil(64) as u32;
+        let mut lines: Vec<Line> = (0..count).map(Line).collect();
+        // Sattolo's shuffle makes one cycle.
+        for (last, random) in (1..count as usize).rev().zip(Random::new()) {
+            lines.swap(last, random.below(last as u64) as usize);
+        }
+        Self(lines)
+    }
+
+    /// Follows so many links from a line on, and returns the line that it arrives at.
+    fn follow(&self, from: u32, count: usize) -> u32 {
+        (0..count).fold(from, |at, _| self.0[at as usize].0)
+    }
+}
+
 /// Batches that were timed, in nanoseconds a batch.
+#[derive(Clone)]
 struct Batches(Histogram<u64>);
 
 impl Batches {
@@ -221,63 +307,91 @@ struct Row {
     entries: u32,
     order: Order,
     p50: f64,
-    p90: f64,
     p99: f64,
-    max: f64,
     announced_p50: f64,
     announced_p99: f64,
+    life_p50: f64,
+    announced_life_p50: f64,
     hash_map_p50: f64,
+    load_p50: f64,
 }
 
-fn measure(
-    target: &mut Target,
-    map: &HashMap<u64, [u64; 8]>,
-    entries: u32,
-    order: Order,
-    messages: usize,
-) -> anyhow::Result<Row> {
-    let bits = order.bits(entries, messages);
-    let (mut matches, mut announced, mut lookups) = (Batches::new()?, Batches::new()?, Batches::new()?);
-    for turn in bits.chunks(messages / TURNS) {
-        // Warms what fits a cache; what does not is as cold as ever.
-        turn.as_chunks::<BATCH>().0.iter().take(turn.len() / BATCH / 10).for_each(|bits| target.batch(bits));
-        matches.time(turn, |bits| target.batch(bits));
-        announced.time(turn, |bits| target.announced_batch(bits));
-        lookups.time(turn, |bits| {
-            for key in bits {
-                black_box(map.get(black_box(key)).map(|value| value[0]));
-            }
-        });
+/// What is measured beside each other.
+struct Subjects {
+    matched: Target,
+    used_up: Target,
+    map: HashMap<u64, [u64; 8]>,
+    chase: Chase,
+}
+
+impl Subjects {
+    fn measure(&mut self, entries: u32, order: Order, messages: usize) -> anyhow::Result<Row> {
+        let Self { matched, used_up, map, chase } = self;
+        let bits = order.bits(entries, messages);
+        let timer = Batches::new()?;
+        let mut timed: [Batches; 6] = std::array::from_fn(|_| timer.clone());
+        let [matches, announced, lives, announced_lives, lookups, loads] = &mut timed;
+        let mut line = 0;
+        for turn in bits.chunks(messages / TURNS) {
+            // Warms what fits a cache; what does not is as cold as ever.
+            turn.as_chunks::<BATCH>()
+                .0
+                .iter()
+                .take(turn.len() / BATCH / 10)
+                .for_each(|bits| matched.batch(bits));
+            matches.time(turn, |bits| matched.batch(bits));
+            announced.time(turn, |bits| {
+                matched.announce(bits);
+                matched.batch(bits);
+            });
+            lives.time(turn, |bits| used_up.lives(bits));
+            announced_lives.time(turn, |bits| {
+                used_up.announce(bits);
+                used_up.lives(bits);
+            });
+            lookups.time(turn, |bits| {
+                for key in bits {
+                    black_box(map.get(black_box(key)).map(|value| value[0]));
+                }
+            });
+            loads.time(turn, |bits| line = black_box(chase.follow(line, bits.len())));
+        }
+        let p50 = timed.each_ref().map(|batches| batches.ns(0.5));
+        Ok(Row {
+            entries,
+            order,
+            p50: p50[0],
+            p99: timed[0].ns(0.99),
+            announced_p50: p50[1],
+            announced_p99: timed[1].ns(0.99),
+            life_p50: p50[2],
+            announced_life_p50: p50[3],
+            hash_map_p50: p50[4],
+            load_p50: p50[5],
+        })
     }
-    Ok(Row {
-        entries,
-        order,
-        p50: matches.ns(0.5),
-        p90: matches.ns(0.9),
-        p99: matches.ns(0.99),
-        max: matches.ns(1.0),
-        announced_p50: announced.ns(0.5),
-        announced_p99: announced.ns(0.99),
-        hash_map_p50: lookups.ns(0.5),
-    })
 }
 
 fn table(machine: &Machine, rows: &[Row]) -> String {
     let mut text = format!(
-        "{} ({} CPUs), kernel {}, commit {}\nnanoseconds a message, means of batches of {BATCH}\n\n",
+        "{} ({} CPUs), kernel {}, commit {}\nnanoseconds a message, means of batches of {BATCH}; p50 where \
+         nothing is said\n\n",
         machine.cpu, machine.cpus, machine.kernel, machine.commit
     );
-    let head = ["p50", "p90", "p99", "max", "announced p50", "p99", "HashMap p50"];
+    let head = ["match", "p99", "announced", "p99", "life", "announced", "HashMap", "load"];
     let _ = write!(text, "{:>10}  {:<9}", "entries", "order");
-    head.iter().for_each(|cell| {
-        let _ = write!(text, "{cell:>14}");
-    });
+    for cell in head.into_iter().chain(["match/loads", "life/loads"]) {
+        let _ = write!(text, "{cell:>12}");
+    }
     for row in rows {
         let _ = write!(text, "\n{:>10}  {:<9}", row.entries, row.order.name());
-        let announced = [row.announced_p50, row.announced_p99];
-        for ns in [row.p50, row.p90, row.p99, row.max].into_iter().chain(announced).chain([row.hash_map_p50])
-        {
-            let _ = write!(text, "{ns:>14.1}");
+        let announced = [row.announced_p50, row.announced_p99, row.life_p50, row.announced_life_p50];
+        for ns in [row.p50, row.p99].into_iter().chain(announced).chain([row.hash_map_p50, row.load_p50]) {
+            let _ = write!(text, "{ns:>12.1}");
+        }
+        let Some(base) = rows.iter().find(|base| base.order == row.order) else { continue };
+        for more in [row.p50 - base.p50, row.life_p50 - base.life_p50] {
+            let _ = write!(text, "{:>12.1}", more / row.load_p50);
         }
     }
     text
