@@ -152,6 +152,12 @@ pub struct Announced {
 
 /// What a shard does for its network drivers.
 pub trait Uplink {
+    /// Whether [`Uplink::announce`] saves more than it costs: whether so much is posted that matching waits for
+    /// memory.
+    fn gains_by_announcing(&self) -> bool {
+        false
+    }
+
     /// Messages that [`Uplink::header`] is about to be called for, one after the other, as a receive loop has
     /// them that takes a batch off a ring. It changes nothing and promises nothing: whoever matches them
     /// may fetch what that will read, for all of them at once, instead of waiting for memory each time.

@@ -19,6 +19,9 @@ use crate::stats::{DelayReason, DropReason};
 use crate::time::Instant;
 use crate::topology::{LocalNi, NiStatus};
 
+/// With fewer entries than these the caches of a core hold them, and their descriptors: some 200 bytes each.
+const ANNOUNCED_ENTRIES_MIN: u32 = 1 << 12;
+
 /// A message whose payload an LND is putting in place.
 pub(super) struct Inbound {
     /// The descriptor, an operation of which this is.
@@ -106,6 +109,10 @@ pub(super) enum Scope {
 }
 
 impl Uplink for Shard {
+    fn gains_by_announcing(&self) -> bool {
+        self.tables.entry_count() >= ANNOUNCED_ENTRIES_MIN
+    }
+
     fn announce(&self, arrivals: &[Announced]) {
         self.tables.fetch(&self.mds, arrivals);
     }

@@ -1,10 +1,13 @@
 //! Portals and the match test, case by case.
 
+use std::collections::VecDeque;
+
 use lnet_core::lnd::{Announced, Span, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};
 use lnet_core::portal::{EntryError, EntrySpec, Position};
 use lnet_core::stats::DropReason;
 use lnet_wire::{Body, Header, ProcessId, WireHandle};
+use proptest::prelude::*;
 
 use crate::common::{ANYONE, Node, PID, acked_put_header, config, entry, get_header, host, nid, put_header};
 
@@ -15,6 +18,31 @@ fn deliver(md: lnet_core::handle::MdHandle, offset_bytes: u64, length_bytes: u32
 fn with_offset(header: Header, new: u32) -> Header {
     let Body::Put { ack_md, match_bits, hdr_data, portal, .. } = header.body else { panic!("no PUT") };
     Header { body: Body::Put { ack_md, match_bits, hdr_data, portal, offset: new }, ..header }
+}
+
+proptest! {
+    /// Entries for the same bits take messages in their order, however many of them there are.
+    #[test]
+    fn equal_entries_are_taken_in_their_order(
+        before in proptest::collection::vec(any::<bool>(), 1..24),
+        unlinked in any::<proptest::sample::Index>(),
+    ) {
+        let mut node = Node::new(config());
+        let mut order = VecDeque::new();
+        for before in before {
+            let position = if before { Position::Before } else { Position::After };
+            let me = node.shard.attach_entry(&EntrySpec { position, ..entry(1) }).unwrap();
+            let spec = MdSpec { options: MdOptions::PUT, event_queue: None, ..node.md(8) };
+            let md = node.shard.attach(me, &spec).unwrap();
+            if before { order.push_front((me, md)) } else { order.push_back((me, md)) }
+        }
+        let (me, _) = order.remove(unlinked.index(order.len())).unwrap();
+        prop_assert_eq!(node.shard.unlink_entry(me), Ok(Unlinked::Done));
+        for (_, md) in order {
+            prop_assert_eq!(node.arrive(&put_header(1, 3)), deliver(md, 0, 3));
+        }
+        node.assert_drop(&put_header(1, 3), DropReason::NoMatch);
+    }
 }
 
 #[test]

@@ -17,6 +17,7 @@ use lnet_wire::frame::{
 use lnet_wire::header::{Header, LARGE_HEADER_BYTES};
 use lnet_wire::steer::{self, PORTALS, PolicyWord, SteerKey};
 
+use super::announce::Batch;
 use super::counters::XdpDrop;
 use crate::memory::Memory;
 
@@ -288,6 +289,9 @@ pub(super) fn take(
         payload_bytes: parsed.payload_bytes,
         handshake: handshake.as_ref(),
     };
+    if parsed.header.bundled && up.gains_by_announcing() {
+        announce_bundle(parsed, further, up);
+    }
     match xfer.receive(now, &arrived, up) {
         Action::Write(span) => {
             datagram.copy_out(parsed.payload_offset, memory.bytes_mut(&span));
@@ -311,6 +315,13 @@ pub(super) fn take(
         xfer.end_bundle(now, &arrived);
     }
     Taken::Whole
+}
+
+/// Announces the messages that share a frame.
+fn announce_bundle(parsed: &Parsed, further: &[Further], up: &impl Uplink) {
+    let mut batch = Batch::<BUNDLE_MAX>::new();
+    parsed.lnet.iter().chain(further.iter().map(|one| &one.lnet)).for_each(|lnet| batch.add(lnet));
+    batch.tell(up);
 }
 
 fn handshake(parsed: &Parsed, datagram: &(impl Datagram + ?Sized)) -> Option<Handshake> {

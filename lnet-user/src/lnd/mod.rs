@@ -3,6 +3,7 @@
 //! Invariant: drivers never call each other and never reach up into the runtime; they know a shard only
 //! as a [`lnet_core::lnd::Uplink`].
 
+mod announce;
 mod any;
 mod counters;
 mod frames;

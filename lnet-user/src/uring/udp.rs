@@ -275,6 +275,22 @@ impl Endpoint {
         None
     }
 
+    /// Datagrams that have arrived and that [`Self::poll_received`] has not taken.
+    #[must_use]
+    pub fn waiting_count(&self) -> usize {
+        self.filled.len()
+    }
+
+    /// Shows the first `count` of the datagrams that wait, as far as the kernel has written them.
+    pub fn peek(&mut self, count: usize, mut look: impl FnMut(&[u8])) {
+        let buffers = &mut self.shared.as_mut().expect(LIVES).buffers;
+        for Filled { buffer, length, .. } in self.filled.iter_mut().take(count) {
+            if let Some(datagram) = buffers.bytes_mut(buffer).get(HEAD_BYTES..*length as usize) {
+                look(datagram);
+            }
+        }
+    }
+
     /// The bytes of a datagram.
     #[inline]
     pub fn bytes_mut(&mut self, received: &mut Received) -> &mut [u8] {

@@ -6,11 +6,12 @@ use lnet_core::xfer::{Replay, Xfer};
 use lnet_wire::Nid;
 use lnet_wire::frame::FrameHeader;
 
+use super::super::announce::{Batch, FRAMES_MAX};
 use super::super::counters::{XdpCounters, XdpDrop};
 use super::super::frames::{self, Aside, Further, Owner, Taken};
 use super::exchange::Exchange;
 use super::held::Held;
-use super::{Common, Port, SocketLnd};
+use super::{Common, OpenPort, Port, SocketLnd};
 use crate::memory::Memory;
 
 /// Where a frame came from.
@@ -73,6 +74,17 @@ impl Intake {
     }
 }
 
+impl OpenPort {
+    /// Announces the messages that begin in the datagrams that are next.
+    fn announce(&mut self, up: &impl Uplink) {
+        if self.endpoint.waiting_count() > 1 {
+            let mut batch = Batch::<FRAMES_MAX>::new();
+            self.endpoint.peek(FRAMES_MAX, |datagram| batch.add_frame(datagram, datagram.len()));
+            batch.tell(up);
+        }
+    }
+}
+
 impl SocketLnd {
     /// Takes in at most `budget` datagrams of each socket; how many.
     #[inline]
@@ -86,7 +98,10 @@ impl SocketLnd {
         let mut count = 0;
         for place in 0..self.ports.len() {
             let Port { ni, nid, .. } = self.ports[place].port;
-            for _ in 0..budget {
+            for taken in 0..budget {
+                if taken as usize % FRAMES_MAX == 0 && up.gains_by_announcing() {
+                    self.ports[place].announce(up);
+                }
                 let Some(mut received) = self.ports[place].endpoint.poll_received() else { break };
                 count += 1;
                 let endpoint = &mut self.ports[place].endpoint;

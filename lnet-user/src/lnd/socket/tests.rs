@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket as Plain};
 
 use lnet_core::handle::{Cookie, Kind, MdHandle};
 use lnet_core::limits::Limits;
-use lnet_core::lnd::{NiId, Span, Status, TxId};
+use lnet_core::lnd::{Announced, NiId, Span, Status, TxId};
 use lnet_core::xfer::{XferLimits, XferTimes};
 use lnet_wire::header::{Body, PAYLOAD_MAX_BYTES, WireHandle};
 use lnet_wire::nid::Net;
@@ -32,9 +32,19 @@ struct Recorder {
     received: u32,
     ok: u32,
     failed: u32,
+    announced: std::cell::Cell<usize>,
 }
 
 impl Uplink for Recorder {
+    fn gains_by_announcing(&self) -> bool {
+        true
+    }
+
+    fn announce(&self, arrivals: &[Announced]) {
+        assert!(arrivals.len() > 1 && arrivals.iter().all(|announced| announced.portal == PORTAL));
+        self.announced.update(|count| count + arrivals.len());
+    }
+
     fn header(&mut self, _: Instant, _: NiId, _: RxId, header: &Header) -> Verdict {
         Verdict::Deliver(span(header.payload_length))
     }
@@ -303,4 +313,6 @@ fn messages_allocate_nothing() {
     round();
     let counted = allocation_counter::measure(|| (0..20).for_each(|_| round()));
     assert_eq!(counted.count_total, 0);
+    let announced = |shard: &Shard| shard.up.announced.get();
+    assert_ne!(pair.far.shards.iter().map(announced).sum::<usize>(), 0, "no two datagrams came together");
 }

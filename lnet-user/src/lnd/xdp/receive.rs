@@ -8,6 +8,7 @@ use lnet_core::xfer::Replay;
 use lnet_wire::Nid;
 use lnet_wire::packet::{self, IPV4_BYTES, IPV6_BYTES, Packet, UDP_BYTES};
 
+use super::super::announce::{Batch, FRAMES_MAX};
 use super::super::frames::{self, Aside, Datagram, Owner, Parsed, Taken};
 use super::ports::OpenPort;
 use super::{Port, XdpDrop, XdpLnd};
@@ -103,6 +104,9 @@ impl XdpLnd {
         if count == 0 {
             return 0;
         }
+        if count > 1 && up.gains_by_announcing() {
+            self.announce(lane_index, up);
+        }
         while let Some(descriptor) = self.lanes[lane_index].arrived.pop_front() {
             let more = descriptor.more;
             self.packet.push(descriptor);
@@ -119,6 +123,22 @@ impl XdpLnd {
             self.lanes[lane_index].arrived.push_front(descriptor);
         }
         count
+    }
+
+    /// Announces the messages that begin in packets of a lane that have just arrived.
+    fn announce(&self, lane_index: usize, up: &impl Uplink) {
+        let mut batch = Batch::<FRAMES_MAX>::new();
+        let mut begins = true;
+        for descriptor in &self.lanes[lane_index].arrived {
+            if std::mem::replace(&mut begins, !descriptor.more) {
+                let head = bytes_of(&self.common.umem, descriptor);
+                // How long the packet is does not matter here; its headers are in its first descriptor.
+                if let Ok(located) = packet::locate(&Received { head, length: usize::MAX }) {
+                    batch.add_frame(&head[located.payload_offset..], located.payload_length);
+                }
+            }
+        }
+        batch.tell(up);
     }
 
     /// Handles the packet in `self.packet` and empties it.

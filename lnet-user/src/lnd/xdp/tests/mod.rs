@@ -118,6 +118,39 @@ fn small_messages_travel_together() {
     }
 }
 
+/// What a batch is about is said before its first message, if the shard gains by it; of a lone message nothing.
+#[test]
+fn batches_are_announced() {
+    for wants_announcements in [true, false] {
+        let mut wire = acquainted(Plan::new(1), Plan::new(2));
+        wire.nodes[1].shards[0].up.wants_announcements = wants_announcements;
+        let mut send = |messages: &[(u64, u32)], kick_each: bool| {
+            let [a, b] = &mut wire.nodes;
+            for (tx, &(match_bits, length_bytes)) in messages.iter().enumerate() {
+                let put = a.put(tx as u32, &b.plan, match_bits, length_bytes);
+                let shard = &mut a.shards[0];
+                lnet_core::lnd::Lnd::submit(&mut shard.lnd, wire.now, put, &shard.memory).unwrap();
+                if kick_each {
+                    lnet_core::lnd::Lnd::flush(&mut shard.lnd, wire.now, &shard.memory);
+                }
+            }
+            wire.run();
+            let up = &mut wire.nodes[1].shards[0].up;
+            up.arrived.clear();
+            std::mem::take(&mut *up.announced.borrow_mut())
+        };
+        let expected =
+            |announced: Vec<(usize, Vec<u64>)>| if wants_announcements { announced } else { vec![] };
+        // In frames of their own, one of them cut into several descriptors.
+        let large = send(&[(1, 2000), (2, 9000), (3, 2000)], true);
+        assert_eq!(large, expected(vec![(0, vec![1, 2, 3])]));
+        // In one frame.
+        let small = send(&[(4, 8), (5, 8), (6, 0)], false);
+        assert_eq!(small, expected(vec![(0, vec![4, 5, 6])]));
+        assert_eq!(send(&[(7, 2000)], true), []);
+    }
+}
+
 #[test]
 fn a_packet_that_arrives_in_parts_waits_for_its_end() {
     let mut wire = acquainted(Plan::new(1), Plan::new(2));

@@ -1,12 +1,15 @@
 //! Nodes over rings without a kernel, and the kernel's side of them.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use lnet_core::handle::{Cookie, Kind, MdHandle, ShardId};
 use lnet_core::limits::Limits;
-use lnet_core::lnd::{Full, Lnd, NiId, Progress, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
+use lnet_core::lnd::{
+    Announced, Full, Lnd, NiId, Progress, RxId, Span, Status, Transmit, TxId, Uplink, Verdict,
+};
 use lnet_core::time::Instant;
 use lnet_core::xfer::{XferConfig, XferLimits, XferTimes};
 use lnet_wire::header::{Body, WireHandle};
@@ -92,9 +95,25 @@ pub(crate) struct Recorder {
     /// Match bits of messages that are delayed.
     pub(crate) lazy: Option<u64>,
     pub(crate) delayed: Vec<(RxId, Span)>,
+    /// Whether announcements are wanted; match bits of the messages that were announced, and how many had
+    /// arrived before.
+    pub(crate) wants_announcements: bool,
+    pub(crate) announced: RefCell<Vec<(usize, Vec<u64>)>>,
 }
 
 impl Uplink for Recorder {
+    fn gains_by_announcing(&self) -> bool {
+        self.wants_announcements
+    }
+
+    fn announce(&self, arrivals: &[Announced]) {
+        assert!(
+            arrivals.iter().all(|announced| announced.portal == PORTAL && !announced.source.nid.is_any())
+        );
+        let bits = arrivals.iter().map(|announced| announced.match_bits).collect();
+        self.announced.borrow_mut().push((self.arrived.len(), bits));
+    }
+
     fn header(&mut self, _now: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict {
         let Body::Put { match_bits, portal: PORTAL, offset, .. } = header.body else { panic!("{header:?}") };
         assert_eq!(ni, NiId(0));

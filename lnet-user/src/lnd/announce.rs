@@ -1,0 +1,62 @@
+//! What a batch that has just arrived is about, told to the shard before its first message: it fetches then, for
+//! all of them at once, what it would wait for once a message.
+//!
+//! Nothing that is told is checked, and nothing comes of it: a frame that turns out to be none costs a look at
+//! an entry that nobody asks for.
+
+use lnet_core::lnd::{Announced, Uplink};
+use lnet_wire::frame::{FRAME_HEADER_BYTES, FrameHeader};
+use lnet_wire::header::LARGE_HEADER_BYTES;
+use lnet_wire::{Body, Header, Nid, ProcessId};
+
+const BLANK: Announced =
+    Announced { portal: 0, match_bits: 0, source: ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID } };
+
+/// Messages that are announced at once, of those that arrive in frames of their own.
+pub(super) const FRAMES_MAX: usize = 64;
+
+/// PUTs and GETs that have arrived, `N` at most.
+pub(super) struct Batch<const N: usize> {
+    arrivals: [Announced; N],
+    count: usize,
+}
+
+impl<const N: usize> Batch<N> {
+    pub(super) const fn new() -> Self {
+        Self { arrivals: [BLANK; N], count: 0 }
+    }
+
+    /// Adds the message that a frame begins, if it begins one; `datagram` holds its headers, and is
+    /// `length_bytes` long altogether.
+    #[inline]
+    pub(super) fn add_frame(&mut self, datagram: &[u8], length_bytes: usize) {
+        let Some((head, rest)) = datagram.split_first_chunk::<FRAME_HEADER_BYTES>() else { return };
+        let Ok(header) = FrameHeader::decode(head, length_bytes) else { return };
+        if header.lnet_header_bytes() == 0 {
+            return;
+        }
+        if let Some(Ok(lnet)) = rest.first_chunk::<LARGE_HEADER_BYTES>().map(Header::decode_large) {
+            self.add(&lnet);
+        }
+    }
+
+    /// Adds a message, if it is one that is matched and there is room.
+    #[inline]
+    pub(super) fn add(&mut self, lnet: &Header) {
+        let (Body::Put { portal, match_bits, .. } | Body::Get { portal, match_bits, .. }) = lnet.body else {
+            return;
+        };
+        if let Some(arrival) = self.arrivals.get_mut(self.count) {
+            *arrival = Announced { portal, match_bits, source: lnet.source };
+            self.count += 1;
+        }
+    }
+
+    /// Tells of them. A single one would be waited for all the same.
+    #[inline]
+    pub(super) fn tell(&self, up: &impl Uplink) {
+        if self.count > 1 {
+            up.announce(&self.arrivals[..self.count]);
+        }
+    }
+}
