@@ -27,6 +27,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
   cargo xtask bench
   cargo xtask bench --quick --size 1024
   cargo xtask bench --bulk --mtu 1500
+  cargo xtask bench --posted 1000000
   cargo xtask bench --json > result.json")]
 pub(crate) struct Options {
     /// A tenth of the rounds and of the time
@@ -35,6 +36,10 @@ pub(crate) struct Options {
     /// Throughput of long Puts and Gets, with and without loss, instead of latency and message rate
     #[arg(long)]
     bulk: bool,
+    /// Rate of small Puts with 1 and with so many exact match entries posted
+    #[arg(long, value_name = "ENTRIES", conflicts_with_all = ["bulk", "out"],
+          value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    posted: Option<u32>,
     /// Payload bytes of each message [default: 64, with --bulk 1048576]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     size: Option<u32>,
@@ -57,8 +62,11 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
     let needs = "`cargo xtask bench` makes network namespaces and loads XDP programs; it";
     privilege::require(needs, &privilege::NETNS_NODES)?;
     let objects = build_ebpf::build(root, &setup::ensure(root)?)?;
-    let (program, size, mtu_bytes) =
-        if options.bulk { ("bulk", 1 << 20, 9000_u16) } else { ("xdp", 64, 1500) };
+    let (program, size, mtu_bytes) = match options {
+        Options { posted: Some(_), .. } => ("posted", 64, 1500_u16),
+        Options { bulk: true, .. } => ("bulk", 1 << 20, 9000),
+        _ => ("xdp", 64, 1500),
+    };
     let (size, mtu_bytes) = (options.size.unwrap_or(size), options.mtu.unwrap_or(mtu_bytes));
     let program = cargo::build_binary(root, "lnet-bench", program)?;
     let signal = Arc::new(AtomicUsize::new(0));
@@ -75,8 +83,11 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
         command.args([&format!("--nid-{end}"), &nid(namespace)]);
     }
     command.args(options.bulk.then(|| format!("--mtu={mtu_bytes}")));
-    command.args(["--size", &size.to_string()]).arg("--out");
-    command.arg(options.out.clone().unwrap_or_else(|| root.join("target/bench")));
+    command.args(["--size", &size.to_string()]);
+    match options.posted {
+        Some(entries) => command.args(["--posted", &entries.to_string()]),
+        None => command.arg("--out").arg(options.out.clone().unwrap_or_else(|| root.join("target/bench"))),
+    };
     command.args(options.quick.then_some("--quick")).args(options.json.then_some("--json"));
     command.env("LNET_BPF_OBJECT", &objects.default);
     let words = words(&command);
