@@ -40,6 +40,7 @@ pub use mode::{NodeMode, UnknownMode, XdpMode};
 use crate::bpf::{BpfError, SlotCount, XdpProgram};
 use crate::lnd::ShardPort;
 use crate::lnd::xdp::{Port, SendFault};
+use crate::memory::Buffer;
 use crate::netlink::Neighbours;
 use crate::runtime::{Steering, Worker};
 use crate::uring::Waker;
@@ -133,6 +134,9 @@ pub struct NodeConfig {
     pub bpf_object: Option<PathBuf>,
     /// Log frames that XDP refuses, as `tracing` events of target `lnet_xdp`; takes the logging object.
     pub log_refusals: bool,
+    /// Bytes of memory that rings send from without a copy ([`Node::register`]), over all shards. They are there
+    /// and pinned while the node has NIs over rings, and as long as buffers in them.
+    pub registered_bytes: u64,
     /// Entries of the rings of each queue and socket.
     pub rings: RingSizes,
     /// Objects that each shard may have.
@@ -168,6 +172,7 @@ impl NodeConfig {
             queues_max: 256,
             bpf_object: None,
             log_refusals: false,
+            registered_bytes: 0,
             rings: RingSizes::default(),
             limits: Limits::default(),
             lnd_timeout: XferTimes::DEFAULT.message,
@@ -476,6 +481,18 @@ impl Node {
     #[must_use]
     pub fn message_timeout(&self) -> Duration {
         shards::message_timeout(&self.config)
+    }
+
+    /// A zeroed buffer of `length_bytes` in the node's registered memory ([`NodeConfig::registered_bytes`]): long
+    /// payloads of messages that begin in it are sent by rings without a copy. Each takes whole chunks of 4096
+    /// bytes, which are free again when it is dropped. `None` when there is no free run of them that is long
+    /// enough, for no bytes, and while no NI of the node is over rings: ordinary memory does as well there.
+    ///
+    /// A message that is sent from it ends when the kernel has let go of it, too: where its interface goes down
+    /// in between, that may take until it is up again or the NI is removed.
+    #[must_use]
+    pub fn register(&self, length_bytes: usize) -> Option<Buffer> {
+        self.rings.as_ref()?.register(length_bytes)
     }
 
     /// The XDP programs of the node's interfaces, in the order of their first NI: for fault rules and

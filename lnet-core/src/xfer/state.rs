@@ -23,7 +23,7 @@ use super::window::Window;
 use super::{BUNDLE_MAX, Bundled};
 use crate::hash::Seed;
 use crate::list::List;
-use crate::lnd::NiId;
+use crate::lnd::{NiId, Transmit};
 use crate::random::Random;
 use crate::slab::Slab;
 use crate::time::Instant;
@@ -188,6 +188,15 @@ impl Xfer {
             datagram_max_bytes: self.own_datagram_max(ni),
             policies: self.policies,
         }
+    }
+
+    /// The message that the frame begins with which [`Xfer::poll_transmit`] has returned last.
+    ///
+    /// # Panics
+    /// If that frame has none.
+    #[must_use]
+    pub fn polled(&self) -> &Transmit {
+        &self.messages[self.bundle[0]].transmit
     }
 
     /// Message `index` behind the first one of the frame that [`Xfer::poll_transmit`] has returned last.

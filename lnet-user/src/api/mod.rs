@@ -159,6 +159,12 @@ impl Lnet {
         Ok(self.node().open()?)
     }
 
+    /// A buffer whose long payloads are sent without a copy, as [`Node::register`] says.
+    #[must_use]
+    pub fn register(&self, length_bytes: usize) -> Option<Buffer> {
+        self.node().register(length_bytes)
+    }
+
     /// The node's primary NID.
     #[must_use]
     pub fn nid(&self) -> Nid {

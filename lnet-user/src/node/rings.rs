@@ -15,6 +15,7 @@ use super::{Made, Node, NodeConfig, NodeError};
 use crate::bpf::{self, ActiveMode, AttachMode, ObjectKind, XdpProgram};
 use crate::lnd::xdp::{self, Common, Lane, OwnedQueue, Port, Rings, WaysHome, XdpLnd};
 use crate::lnd::{AnyLnd, Part, ShardPort};
+use crate::memory::Buffer;
 use crate::netlink::{Interface, Neighbours};
 use crate::xsk::{self, Census, FRAGMENTS_MAX, QueueConfig, Umem, UmemConfig};
 
@@ -61,6 +62,11 @@ impl RingNet {
     /// Who holds the frames.
     pub(super) fn census(&self) -> Census {
         self.umem.census()
+    }
+
+    /// A buffer in the memory that the rings send from.
+    pub(super) fn register(&self, length_bytes: usize) -> Option<Buffer> {
+        self.umem.register(length_bytes).map(Buffer::from)
     }
 }
 
@@ -194,7 +200,10 @@ impl Node {
     /// The memory of the frames, and the LNDs of all shards.
     fn make_ring_net(&self) -> Result<(RingNet, Vec<AnyLnd>), NodeError> {
         let config = &self.config;
-        let (umem, frames) = Umem::new(&UmemConfig::new(self.frames_per_shard * config.shards))?;
+        let (umem, frames) = Umem::new(&UmemConfig {
+            registered_bytes: config.registered_bytes,
+            ..UmemConfig::new(self.frames_per_shard * config.shards)
+        })?;
         let common = Common {
             umem: Arc::clone(&umem),
             shards: config.shards,

@@ -14,17 +14,18 @@ use core::num::NonZeroU32;
 use core::ops::{Deref, DerefMut, Range};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::umem::{CHUNK_BYTES, Umem};
+use super::umem::{CHUNK_BYTES, RingsId, Umem};
 
 /// The registered part of a UMEM.
 #[derive(Debug)]
 pub(super) struct Area {
     /// Number of its first chunk in the UMEM.
     first_chunk: u32,
-    /// Descriptors with the kernel, by chunk of this area.
-    in_flight: Box<[AtomicU32]>,
+    chunk_count: u32,
+    /// Descriptors with the kernel: of each queue's rings, made when they are, by chunk of this area.
+    in_flight: Box<[OnceLock<Box<[AtomicU32]>>]>,
     runs: Mutex<Runs>,
 }
 
@@ -86,14 +87,28 @@ impl Area {
         let whole = (chunk_count != 0).then_some(Chunks { first: 0, count: chunk_count });
         Self {
             first_chunk,
-            in_flight: (0..chunk_count).map(|_| AtomicU32::new(0)).collect(),
+            chunk_count,
+            in_flight: (0..RingsId::COUNT).map(|_| OnceLock::new()).collect(),
             runs: Mutex::new(Runs { free: whole.into_iter().collect(), dropped: Vec::new() }),
         }
     }
 
     /// Number of chunks.
     pub(super) fn chunk_count(&self) -> u32 {
-        self.in_flight.len() as u32
+        self.chunk_count
+    }
+
+    /// Makes room to count what goes out by these rings.
+    pub(super) fn open(&self, rings: RingsId) {
+        if self.chunk_count != 0 {
+            self.in_flight[rings.index()]
+                .get_or_init(|| (0..self.chunk_count).map(|_| AtomicU32::new(0)).collect());
+        }
+    }
+
+    /// The counts of all rings.
+    fn counts(&self) -> impl Iterator<Item = &[AtomicU32]> {
+        self.in_flight.iter().filter_map(OnceLock::get).map(|counts| &**counts)
     }
 
     fn runs(&self) -> MutexGuard<'_, Runs> {
@@ -103,9 +118,9 @@ impl Area {
 
     /// Whether the kernel may still read one of these chunks.
     fn is_in_flight(&self, run: Chunks) -> bool {
-        let counts = &self.in_flight[run.first as usize..run.end() as usize];
         // Acquire: the kernel has read the bytes before they are written again.
-        counts.iter().any(|count| count.load(Ordering::Acquire) != 0)
+        let is_any = |counts: &[AtomicU32]| counts.iter().any(|count| count.load(Ordering::Acquire) != 0);
+        self.counts().any(|counts| is_any(&counts[run.first as usize..run.end() as usize]))
     }
 
     fn take(&self, count: u32) -> Option<Chunks> {
@@ -125,9 +140,15 @@ impl Area {
     }
 
     #[inline]
-    fn chunk_of(&self, address: u64) -> Option<&AtomicU32> {
+    fn chunk_of(&self, address: u64) -> Option<u32> {
         let chunk_index = u32::try_from(address / u64::from(CHUNK_BYTES)).ok()?;
-        self.in_flight.get(chunk_index.checked_sub(self.first_chunk)? as usize)
+        chunk_index.checked_sub(self.first_chunk).filter(|chunk| *chunk < self.chunk_count)
+    }
+
+    /// The count of these rings for a chunk.
+    #[inline]
+    fn count_of(&self, address: u64, rings: RingsId) -> Option<&AtomicU32> {
+        self.in_flight[rings.index()].get()?.get(self.chunk_of(address)? as usize)
     }
 
     /// Whether `address`, as the kernel counts, lies in this area.
@@ -135,18 +156,18 @@ impl Area {
         self.chunk_of(address).is_some()
     }
 
-    /// Counts a descriptor that goes to the kernel.
+    /// Counts a descriptor that goes to the kernel by these rings.
     #[inline]
-    pub(super) fn give(&self, address: u64) {
-        if let Some(count) = self.chunk_of(address) {
+    pub(super) fn give(&self, address: u64, rings: RingsId) {
+        if let Some(count) = self.count_of(address, rings) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Counts a descriptor that has come back from the kernel; false if the kernel had none there.
+    /// Counts a descriptor that has come back from the kernel by these rings; false if it had none there.
     #[inline]
-    pub(super) fn take_back(&self, address: u64) -> bool {
-        let Some(count) = self.chunk_of(address) else { return false };
+    pub(super) fn take_back(&self, address: u64, rings: RingsId) -> bool {
+        let Some(count) = self.count_of(address, rings) else { return false };
         let less = |count: u32| count.checked_sub(1);
         // Release: the kernel's last look at the bytes, before its completion was seen, comes before.
         count.try_update(Ordering::Release, Ordering::Relaxed, less).is_ok()
@@ -154,7 +175,13 @@ impl Area {
 
     /// Takes everything back from the kernel. The caller has made sure that it uses nothing.
     pub(super) fn take_all(&self) {
-        self.in_flight.iter().for_each(|count| count.store(0, Ordering::Release));
+        self.counts().flatten().for_each(|count| count.store(0, Ordering::Release));
+    }
+
+    /// Takes back what went out by these rings. The caller has made sure that the kernel uses nothing of it.
+    pub(super) fn take_all_of(&self, rings: RingsId) {
+        let counts = self.in_flight[rings.index()].get().into_iter().flatten();
+        counts.for_each(|count| count.store(0, Ordering::Release));
     }
 }
 
@@ -229,11 +256,9 @@ impl Registered {
     /// If the range leaves the buffer.
     #[must_use]
     pub fn is_in_flight(&self, range: Range<usize>) -> bool {
-        let of_chunk = |run: RegisteredRun<'_>| {
-            let count = self.umem.area().chunk_of(run.address);
-            count.is_some_and(|count| count.load(Ordering::Acquire) != 0)
-        };
-        self.runs(range).any(of_chunk)
+        let runs = self.runs(range);
+        let (first, count) = (self.umem.area().chunk_of(runs.address), runs.len() as u32);
+        first.is_some_and(|first| count != 0 && self.umem.area().is_in_flight(Chunks { first, count }))
     }
 }
 
@@ -296,6 +321,15 @@ pub struct RegisteredRuns<'a> {
     address: u64,
     left_bytes: usize,
     of: PhantomData<&'a Registered>,
+}
+
+impl RegisteredRuns<'_> {
+    /// Whether they lie in this UMEM.
+    #[inline]
+    #[must_use]
+    pub fn are_of(&self, umem: &Umem) -> bool {
+        self.umem == umem.id()
+    }
 }
 
 impl<'a> Iterator for RegisteredRuns<'a> {

@@ -39,6 +39,15 @@ impl RingsId {
     /// Queues that one UMEM tells apart.
     pub(super) const QUEUES_MAX: usize = (u8::MAX - KERNEL) as usize;
 
+    /// Numbers of rings that there are.
+    pub(super) const COUNT: usize = Self::QUEUES_MAX + 1;
+
+    /// Its place among all of them.
+    #[inline]
+    pub(super) const fn index(self) -> usize {
+        (self.0 - KERNEL) as usize
+    }
+
     /// Those of the queue with this number, below [`RingsId::QUEUES_MAX`].
     pub(super) const fn of_queue(number: usize) -> Self {
         Self(KERNEL + 1 + number as u8)
@@ -380,7 +389,9 @@ impl Umem {
 
     /// Takes back every chunk that the kernel got by these rings. The caller has made sure that it uses none of
     /// them.
-    pub(super) fn take_all_of(&self, RingsId(rings): RingsId) -> Vec<Frame> {
+    pub(super) fn take_all_of(&self, id: RingsId) -> Vec<Frame> {
+        self.area.take_all_of(id);
+        let RingsId(rings) = id;
         self.take_where(|holder| holder == rings)
     }
 

@@ -10,7 +10,9 @@ use lnet_core::time::Instant;
 use super::BUDGET_MAX;
 #[cfg(all(test, not(loom)))]
 use crate::xsk::RxRing;
-use crate::xsk::{CompletionRing, FRAGMENTS_MAX, FillRing, Kick, RxDescriptor, Socket, TxDescriptor, TxRing};
+use crate::xsk::{
+    CompletionRing, FRAGMENTS_MAX, FillRing, Kick, RegisteredRuns, RxDescriptor, Socket, TxDescriptor, TxRing,
+};
 
 /// How often a device is tried again that refuses to send.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
@@ -27,7 +29,7 @@ pub(crate) enum Device {
 }
 
 /// Frames with the device on a queue that were sent by shards that do not own it: the owner looks for their
-/// completion in their stead.
+/// completion in their stead. And descriptors of registered memory, whoever sent them.
 pub(super) type Borrowed = Arc<AtomicU32>;
 
 /// This shard's socket on one queue of one interface.
@@ -39,6 +41,9 @@ pub(crate) struct Lane {
     pub(super) sends: bool,
     /// The shard that owns the queue, if that is another one.
     pub(super) lender: Option<(usize, Borrowed)>,
+    /// Where descriptors of registered memory are counted, if this shard owns the queue: nobody is given anything
+    /// when they come back.
+    pub(super) own: Option<Borrowed>,
     /// Received descriptors: those of a packet whose last one has not been seen wait here.
     pub(super) arrived: VecDeque<RxDescriptor>,
     /// Descriptors pushed that the kernel has not been told of.
@@ -88,6 +93,7 @@ impl Lane {
             device,
             sends: true,
             lender: None,
+            own: None,
             arrived,
             unflushed: false,
             refusal: Refusal::None,
@@ -148,6 +154,24 @@ impl Lane {
     pub(super) fn push(&mut self, descriptor: TxDescriptor) {
         if self.tx().push(descriptor).is_err() {
             unreachable!("the ring had room for the whole frame, and its parts lie in their chunks");
+        }
+        self.unflushed = true;
+    }
+
+    /// As [`Lane::push`], for all bytes that follow in the frame and are sent where they lie; their completion is
+    /// looked for by the owner of the queue, be it this shard or another one.
+    #[inline]
+    pub(super) fn push_registered(&mut self, runs: RegisteredRuns<'_>) {
+        let mut left = runs.len();
+        let counted = self.lender.as_ref().map(|(_, borrowed)| borrowed).or(self.own.as_ref());
+        if let Some(counted) = counted {
+            counted.fetch_add(left as u32, Ordering::Release);
+        }
+        for run in runs {
+            left -= 1;
+            if self.tx().push_registered(run, left != 0).is_err() {
+                unreachable!("the ring had room for the whole frame");
+            }
         }
         self.unflushed = true;
     }

@@ -15,6 +15,7 @@ mod exchange;
 mod fault;
 mod held;
 mod lane;
+mod lingering;
 mod parked;
 mod path;
 mod paths;
@@ -53,6 +54,7 @@ use super::frames::Further;
 use exchange::{Arrival, Exchange, Sizes};
 use fault::Faults;
 use held::Held;
+use lingering::{Behind, Lingering};
 use parked::Parked;
 use paths::Paths;
 use ports::{Link, OpenPort};
@@ -180,6 +182,8 @@ pub struct XdpLnd {
     /// Messages that ended before the transfer protocol had them.
     ended: VecDeque<(TxId, Status)>,
     held: Held,
+    /// What is sent in place; nothing is where no memory is registered.
+    lingering: Option<Box<Lingering>>,
     /// Whether the transfer protocol may want packets that were kept.
     replay_due: bool,
     /// Whether the last turn found nothing to do.
@@ -230,6 +234,8 @@ impl XdpLnd {
             parked: Parked::new(limits.messages),
             ended: VecDeque::with_capacity(limits.messages as usize),
             held: Held::new(limits.held, common.held_chunks_max),
+            lingering: (common.umem.registered_bytes() != 0)
+                .then(|| Box::new(Lingering::new(limits.messages))),
             faults: Faults::new(common.send_fault),
             packet: Vec::with_capacity(FRAGMENTS_MAX as usize),
             further: Vec::with_capacity(BUNDLE_MAX),
@@ -296,6 +302,7 @@ impl XdpLnd {
     pub(crate) fn awaits_completions(&self) -> bool {
         (self.wants_room && self.xfer.has_transmit())
             || self.parked_full
+            || self.lingering.as_ref().is_some_and(|lingering| !lingering.is_empty())
             || self.owned.iter().any(|queue| queue.borrowed.load(Ordering::Acquire) != 0)
     }
 
@@ -407,6 +414,32 @@ impl Lnd for XdpLnd {
     }
 
     fn drive(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> Progress {
+        let mut lingering = self.lingering.take();
+        let behind = &mut Behind { up, lingering: lingering.as_deref_mut() };
+        let mut progress = self.turn(now, budget, behind, memory);
+        if let Some(lingering) = &mut lingering {
+            progress.completed += lingering.report(now, memory, up, |ni| self.is_given_up(ni));
+        }
+        self.lingering = lingering;
+        progress
+    }
+
+    fn resume(&mut self, now: Instant, rx: RxId, verdict: Verdict, up: &mut impl Uplink) {
+        let behind = &mut Behind { up, lingering: self.lingering.as_deref_mut() };
+        self.xfer.resume(now, rx, verdict, behind);
+        self.replay_due = true;
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let devices = self.lanes.iter().filter_map(Lane::retry_at);
+        let others = [self.xfer.poll_timeout(), self.parked.deadline(), self.ask_again_at, self.down_until()];
+        devices.chain(others.into_iter().flatten()).min()
+    }
+}
+
+impl XdpLnd {
+    /// What there is to do, but for reports that wait.
+    fn turn(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> Progress {
         let mut progress =
             Progress { completed: self.take_parcels(now, budget, up, memory), ..Progress::default() };
         // First, and alone as a rule: nothing stands between what has arrived and the application.
@@ -421,16 +454,5 @@ impl Lnd for XdpLnd {
         }
         self.was_idle = progress == Progress::default();
         progress
-    }
-
-    fn resume(&mut self, now: Instant, rx: RxId, verdict: Verdict, up: &mut impl Uplink) {
-        self.xfer.resume(now, rx, verdict, up);
-        self.replay_due = true;
-    }
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        let devices = self.lanes.iter().filter_map(Lane::retry_at);
-        let others = [self.xfer.poll_timeout(), self.parked.deadline(), self.ask_again_at, self.down_until()];
-        devices.chain(others.into_iter().flatten()).min()
     }
 }

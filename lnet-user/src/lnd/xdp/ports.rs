@@ -12,7 +12,7 @@ use lnet_core::lnd::{Cause, NiId, Status, Uplink};
 use lnet_core::time::Instant;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
-use super::{Lane, OwnedQueue, Port, XdpLnd};
+use super::{Behind, Lane, OwnedQueue, Port, XdpLnd};
 use crate::memory::Memory;
 use crate::netlink::Neighbours;
 use crate::xsk::Socket;
@@ -97,6 +97,9 @@ impl XdpLnd {
 
     fn add_rings(&mut self, rings: Rings) {
         let Rings { interface_index, neighbours, mut lanes, mut owned } = rings;
+        for queue in &owned {
+            lanes[queue.lane_index].own = Some(Arc::clone(&queue.borrowed));
+        }
         let first_lane = self.lanes.len();
         owned.iter_mut().for_each(|queue| queue.lane_index += first_lane);
         self.lanes.append(&mut lanes);
@@ -109,6 +112,8 @@ impl XdpLnd {
     /// Ends all that is under way by an NI, as far as it can go no other way; nothing begins any more.
     pub(crate) fn close_port(&mut self, now: Instant, ni: NiId, up: &mut impl Uplink, memory: &Memory) {
         let Some(place) = self.place_of(ni) else { return };
+        let mut lingering = self.lingering.take();
+        let up = &mut Behind { up, lingering: lingering.as_deref_mut() };
         // Peers need not wonder what has arrived.
         self.xfer.acknowledge_now(now);
         self.send_ready(now, memory);
@@ -123,10 +128,21 @@ impl XdpLnd {
             }
         }
         self.xfer.remove_interface(now, ni, up);
+        self.lingering = lingering;
         let port = self.ports.swap_remove(place);
         self.closed.push(port);
         self.follow_ports();
         self.replay_due = true;
+    }
+
+    /// Whether an NI was closed whose device refuses to send: what it has not sent by now it never will, for its
+    /// sockets are about to be closed.
+    pub(super) fn is_given_up(&self, ni: NiId) -> bool {
+        let closed = self.closed.iter().find(|closed| closed.port.ni == ni);
+        closed.is_some_and(|OpenPort { port, .. }| {
+            let mut its = self.lanes.iter().filter(|lane| lane.interface_index == port.interface_index);
+            its.any(Lane::refuses)
+        })
     }
 
     /// Gives up an NI, after it was closed; with the last one of an interface its rings as well.

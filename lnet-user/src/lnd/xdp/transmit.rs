@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lnet_core::lnd::{Cause, Full, NiId, Status, Transmit, Uplink};
 use lnet_core::time::Instant;
-use lnet_core::xfer::Outgoing;
+use lnet_core::xfer::{Content, Outgoing};
 use lnet_wire::Nid;
 
 use super::super::frames::Source;
@@ -14,10 +14,11 @@ use super::lane::Followed;
 use super::path::{End, LANE_PORT_BASE, Path};
 use super::paths::PathId;
 use super::ports::OpenPort;
-use super::write::write_frame;
+use super::write::{write_frame, write_headers};
 use super::{CHUNK_BYTES, XdpLnd};
-use crate::memory::Memory;
+use crate::memory::{Memory, Placement};
 use crate::netlink::{Resolution, Unreachable};
+use crate::xsk::{FRAGMENTS_MAX, RegisteredRuns};
 
 /// How long a message waits for its next hop to be found: three probes of the kernel, one second apart.
 const RESOLVE_TIMEOUT: Duration = Duration::from_millis(3500);
@@ -26,6 +27,9 @@ const ASK_INTERVAL: Duration = Duration::from_millis(100);
 /// How long an interface may be down before its messages end without it: as long as a device may refuse, and
 /// the second that the news of its coming up may take (`netlink`).
 const DOWN_PATIENCE: Duration = Duration::from_secs(2);
+/// Bytes of a frame's payload from which on it is sent out of registered memory where it lies: fewer are copied
+/// in less time than the kernel takes for one more descriptor (docs/performance.md).
+const IN_PLACE_BYTES_MIN: u32 = CHUNK_BYTES;
 /// Frames that are sent before something else is looked at.
 const FLUSH_BUDGET: u32 = 64;
 
@@ -209,14 +213,13 @@ impl XdpLnd {
             return;
         };
         match self.faults.next() {
-            Fate::Sent => self.write(outgoing, path, memory),
+            Fate::Sent => self.emit(outgoing, path, lane_index, memory),
             Fate::Doubled => {
-                self.write(outgoing, path, memory);
-                self.push(lane_index);
+                self.emit(outgoing, path, lane_index, memory);
                 if !self.has_room() {
                     return;
                 }
-                self.write(outgoing, path, memory);
+                self.emit(outgoing, path, lane_index, memory);
             }
             Fate::Delayed => {
                 self.write(outgoing, path, memory);
@@ -224,8 +227,67 @@ impl XdpLnd {
                 return;
             }
         }
-        self.push(lane_index);
         self.send_overdue();
+    }
+
+    /// Writes a frame and pushes it on a lane with room for it.
+    #[inline]
+    fn emit(&mut self, outgoing: &Outgoing, path: PathId, lane_index: usize, memory: &Memory) {
+        match self.in_place(outgoing, path, lane_index, memory) {
+            Some(runs) => self.emit_in_place(outgoing, path, lane_index, memory, runs),
+            None => {
+                self.write(outgoing, path, memory);
+                self.push(lane_index);
+            }
+        }
+    }
+
+    /// The payload of a frame as descriptors can name it, if it is to be sent where it lies: it is long enough
+    /// for that to pay, and nobody needs to look at all of it for a checksum of UDP's.
+    #[inline]
+    fn in_place<'a>(
+        &mut self,
+        outgoing: &Outgoing,
+        path: PathId,
+        lane_index: usize,
+        memory: &'a Memory,
+    ) -> Option<RegisteredRuns<'a>> {
+        let Content::Message { payload: Some(span), bundled: 0, .. } = &outgoing.content else { return None };
+        if self.lingering.is_none()
+            || span.length_bytes < IN_PLACE_BYTES_MIN
+            || self.paths[path].needs_udp_checksum()
+        {
+            return None;
+        }
+        let Placement::Registered(runs) = memory.placement(span) else { return None };
+        // A buffer may be of rings that are gone.
+        if !runs.are_of(&self.common.umem) {
+            return None;
+        }
+        let descriptors = 1 + runs.len();
+        let fits = descriptors <= FRAGMENTS_MAX as usize && self.lanes[lane_index].has_room(descriptors);
+        fits.then_some(runs)
+    }
+
+    /// Pushes a frame whose headers are written into a chunk, and whose payload lies in `runs`.
+    fn emit_in_place(
+        &mut self,
+        outgoing: &Outgoing,
+        path: PathId,
+        lane_index: usize,
+        memory: &Memory,
+        runs: RegisteredRuns<'_>,
+    ) {
+        if let Some(lingering) = &mut self.lingering {
+            lingering.note(self.xfer.polled());
+        }
+        let source = Source { xfer: &self.xfer, memory, payload_checksum: self.common.payload_checksum };
+        let (umem, path) = (&self.common.umem, &self.paths[path]);
+        let headers = write_headers(outgoing, path, (umem, &source), &mut self.stock);
+        self.sending.push(headers);
+        self.push(lane_index);
+        self.lanes[lane_index].push_registered(runs);
+        self.counters.frames_sent_in_place += 1;
     }
 
     /// Sends what a test fault has kept back for long enough.
@@ -322,6 +384,7 @@ impl XdpLnd {
         for queue in &mut self.owned {
             let mut borrowed = 0;
             let (stock, exchange) = (&mut self.stock, &mut self.exchange);
+            let registered = queue.completion.registered();
             count += queue.completion.drain(budget, |frame| {
                 if own.contains(&frame.chunk_index()) {
                     stock.push_back(frame);
@@ -330,6 +393,9 @@ impl XdpLnd {
                     exchange.send_home((frame.chunk_index() / self.common.frames_per_shard) as usize, frame);
                 }
             });
+            let registered = (queue.completion.registered() - registered) as u32;
+            count += registered;
+            borrowed += registered;
             if borrowed != 0 {
                 queue.borrowed.fetch_sub(borrowed, Ordering::Release);
             }

@@ -75,6 +75,23 @@ pub(super) fn write_frame(
     finish(path, umem, full);
 }
 
+/// Writes the headers of a frame whose payload follows in descriptors of its own, into a chunk of the stock.
+#[inline]
+pub(super) fn write_headers(
+    outgoing: &Outgoing,
+    path: &Path,
+    (umem, source): (&Umem, &Source<'_>),
+    stock: &mut VecDeque<Frame>,
+) -> TxDescriptor {
+    let covered_bytes = outgoing.header.covered_bytes();
+    let start = path.length();
+    let mut headers = next_chunk(stock, (start + covered_bytes) as u32);
+    let bytes = umem.bytes_mut(&mut headers.frame);
+    let (payload, _) = source.write_head(outgoing, &mut bytes[start..start + covered_bytes]);
+    path.write(bytes, covered_bytes + payload.len());
+    TxDescriptor { more: true, ..headers }
+}
+
 /// Writes the headers below ours, now that the length is known.
 #[inline]
 fn finish(path: &Path, umem: &Umem, frame: &mut [TxDescriptor]) {

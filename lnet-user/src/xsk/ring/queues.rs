@@ -205,7 +205,7 @@ impl CompletionRing {
                     taken += 1;
                     take(frame);
                 }
-                None if self.umem.area().take_back(address) => self.registered += 1,
+                None if self.umem.area().take_back(address, self.id) => self.registered += 1,
                 None => self.umem.count_bad_descriptor(),
             }
         }
@@ -306,6 +306,7 @@ pub struct TxRing {
 
 impl TxRing {
     pub(in crate::xsk) fn new(half: Half<RawDescriptor>, umem: Arc<Umem>, id: RingsId) -> Self {
+        umem.area().open(id);
         Self { half, umem, id, fragments: 0 }
     }
 
@@ -355,7 +356,7 @@ impl TxRing {
             Some(Refusal::Fragments) => return Err(RegisteredPushError::Fragments),
             Some(Refusal::Full) => return Err(RegisteredPushError::Full),
         }
-        self.umem.area().give(run.address());
+        self.umem.area().give(run.address(), self.id);
         self.write(run.address(), run.length_bytes(), more);
         Ok(())
     }

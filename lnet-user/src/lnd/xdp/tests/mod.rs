@@ -4,6 +4,7 @@ mod faults;
 pub(crate) mod node;
 mod ports;
 mod refusals;
+mod registered;
 mod shards;
 mod wire;
 

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use lnet_core::handle::{Cookie, Kind, MdHandle, ShardId};
 use lnet_core::limits::Limits;
@@ -27,9 +28,10 @@ use crate::memory::{Buffer, Memory, Terms};
 use crate::netlink::{Neighbours, Resolution};
 use crate::uring::{Waiter, Waker};
 use crate::xsk::plain::{
-    KernelCompletion, KernelDescriptor, KernelFill, KernelFrame, KernelRx, KernelTx, rings,
+    KernelCompletion, KernelDescriptor, KernelFill, KernelFrame, KernelRegistered, KernelRx, KernelSent,
+    KernelTx, rings,
 };
-use crate::xsk::{FRAGMENTS_MAX, RECEIVE_BYTES, RingSizes, Umem};
+use crate::xsk::{CHUNK_BYTES, FRAGMENTS_MAX, RECEIVE_BYTES, RingSizes, Umem, UmemConfig};
 
 pub(crate) const NOW: Instant = Instant(1_000_000);
 pub(crate) const INTERFACE: u32 = 7;
@@ -55,6 +57,8 @@ pub(crate) struct Plan {
     pub(crate) mtu_bytes: usize,
     pub(crate) payload_checksum: bool,
     pub(crate) send_fault: SendFault,
+    /// Whether the shards' buffers are registered.
+    pub(crate) registered: bool,
 }
 
 impl Plan {
@@ -69,6 +73,7 @@ impl Plan {
             mtu_bytes: 65535,
             payload_checksum: false,
             send_fault: SendFault::default(),
+            registered: false,
         }
     }
 
@@ -193,23 +198,39 @@ impl Shard {
     }
 }
 
+/// What the kernel has sent, to be given back.
+enum Sent {
+    Frame(KernelFrame),
+    /// Registered memory, by its address.
+    Registered(u64),
+}
+
 /// The kernel's side of a queue: of its sockets by shard.
 struct KernelQueue {
     fill: KernelFill,
     /// Taken from the fill ring and not used yet.
     free: Vec<KernelFrame>,
     completion: KernelCompletion,
-    /// Sent, but the completion ring was full.
-    sent: VecDeque<KernelFrame>,
+    /// Sent, but the completion ring was full, or completions are kept back.
+    sent: VecDeque<Sent>,
+    keeps_back: bool,
     sockets: Vec<(KernelRx, KernelTx)>,
 }
 
 impl KernelQueue {
     /// Completes what was sent as far as there is room.
     fn complete(&mut self) {
-        while let Some(frame) = self.sent.pop_front() {
-            if let Err(frame) = self.completion.complete(frame) {
-                return self.sent.push_front(frame);
+        while !self.keeps_back
+            && let Some(sent) = self.sent.pop_front()
+        {
+            let left = match sent {
+                Sent::Frame(frame) => self.completion.complete(frame).err().map(Sent::Frame),
+                Sent::Registered(address) => {
+                    (!self.completion.complete_raw(address)).then_some(Sent::Registered(address))
+                }
+            };
+            if let Some(left) = left {
+                return self.sent.push_front(left);
             }
         }
     }
@@ -232,7 +253,12 @@ impl Node {
         let owned_max = plan.queues.div_ceil(plan.shards);
         let held_chunks_max = 2 * FRAGMENTS_MAX;
         let frames_per_shard = owned_max * plan.rings.fill + plan.rings.tx + held_chunks_max;
-        let (umem, frames) = Umem::plain(frames_per_shard * plan.shards).unwrap();
+        let registered = if plan.registered { plan.shards as usize * BUFFER_BYTES } else { 0 };
+        let umem_config = UmemConfig {
+            registered_bytes: registered as u64,
+            ..UmemConfig::new(frames_per_shard * plan.shards)
+        };
+        let (umem, frames) = Umem::plain_with(&umem_config).unwrap();
         let neighbours = Neighbours::silent(&[INTERFACE]);
         let spread = Policy::MatchBits { shift: 0, bits: 8, spread: Spread::Hash };
         let mut policies = [PolicyWord::default(); PORTALS];
@@ -288,7 +314,12 @@ impl Node {
             lnd.add_port(ShardPort { port, parked_responses_max: 4, rings });
             let mut memory = Memory::new(ShardId(0), 1, 1);
             let terms = Terms { comes_home: true, peers_choose: false };
-            memory.lend(span(0).md, Buffer::zeroed(BUFFER_BYTES), terms);
+            let buffer = if plan.registered {
+                Buffer::from(umem.register(BUFFER_BYTES).unwrap())
+            } else {
+                Buffer::zeroed(BUFFER_BYTES)
+            };
+            memory.lend(span(0).md, buffer, terms);
             Shard { lnd, up: Recorder::default(), memory }
         });
         let shards = shards.collect();
@@ -341,9 +372,21 @@ impl Node {
         let mut packets = Vec::new();
         for (_, tx) in &mut queue.sockets {
             let mut packet = Vec::new();
-            while let Some(KernelDescriptor { frame, offset, length, more }) = tx.take() {
-                packet.extend(&frame.bytes(&self.umem)[offset as usize..][..length as usize]);
-                queue.sent.push_back(frame);
+            while let Some(sent) = tx.take_sent() {
+                let more = match sent {
+                    KernelSent::Frame(KernelDescriptor { frame, offset, length, more }) => {
+                        packet.extend(&frame.bytes(&self.umem)[offset as usize..][..length as usize]);
+                        queue.sent.push_back(Sent::Frame(frame));
+                        more
+                    }
+                    KernelSent::Registered(KernelRegistered { address, length, more }) => {
+                        let at = address as usize - self.umem.chunk_count() as usize * CHUNK_BYTES as usize;
+                        let buffer = self.shards[at / BUFFER_BYTES].memory.bytes(&span(BUFFER_BYTES as u32));
+                        packet.extend(&buffer[at % BUFFER_BYTES..][..length as usize]);
+                        queue.sent.push_back(Sent::Registered(address));
+                        more
+                    }
+                };
                 if !more {
                     packets.push(std::mem::take(&mut packet));
                 }
@@ -352,6 +395,14 @@ impl Node {
         }
         queue.complete();
         packets
+    }
+
+    /// Has the kernel keep back what it has sent, or give all of it back.
+    pub(crate) fn keep_back(&mut self, keeps_back: bool) {
+        for queue in &mut self.queues {
+            queue.keeps_back = keeps_back;
+            queue.complete();
+        }
     }
 
     /// The kernel delivers a packet to the socket of a shard on a queue, `RECEIVE_BYTES` in each chunk;
@@ -424,6 +475,8 @@ impl Node {
         for shard in &self.shards {
             let own = shard.lnd.first_chunk..shard.lnd.first_chunk + shard.lnd.common.frames_per_shard;
             assert!(shard.lnd.stock.iter().all(|frame| own.contains(&frame.chunk_index())));
+            assert!(!shard.memory.is_in_flight(&span(BUFFER_BYTES as u32)), "registered memory is in flight");
+            assert!(shard.lnd.owned.iter().all(|queue| queue.borrowed.load(Ordering::Relaxed) == 0));
         }
     }
 }
@@ -470,7 +523,14 @@ fn wire_up(plan: &Plan, umem: &Arc<Umem>) -> (Vec<ShardRings>, Vec<KernelQueue>)
             owned.last().unwrap().lend_to(lent.last_mut().unwrap(), owner);
         }
         let (fill, completion) = shared.unwrap();
-        queues.push(KernelQueue { fill, free: Vec::new(), completion, sent: VecDeque::new(), sockets });
+        queues.push(KernelQueue {
+            fill,
+            free: Vec::new(),
+            completion,
+            sent: VecDeque::new(),
+            keeps_back: false,
+            sockets,
+        });
     }
     (lanes, queues)
 }

@@ -1,0 +1,101 @@
+//! Payloads that are sent where they lie, and messages that have ended while the kernel may still read theirs.
+//!
+//! Invariants: a message is reported as sent, and with that the loan of its buffer may end, only when none of its
+//! descriptors is with the kernel, those of frames that were sent again included, or when their rings are about to
+//! go; and it is reported once. Nothing of a message that has ended is sent any more: the transfer protocol
+//! forgets its frames with it.
+
+use std::collections::VecDeque;
+
+use lnet_core::lnd::{Announced, NiId, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
+use lnet_core::time::Instant;
+use lnet_wire::Header;
+
+use crate::memory::Memory;
+
+/// What is known of payloads in registered memory. Allocates all that it will ever use.
+pub(super) struct Lingering {
+    /// By message: the payload of one of which a frame was sent in place.
+    in_place: Box<[Option<(NiId, Span)>]>,
+    /// Messages that have ended, and were not reported when they did.
+    ended: VecDeque<(TxId, Status, NiId, Span)>,
+}
+
+impl Lingering {
+    /// For messages with numbers below `messages`.
+    pub(super) fn new(messages: u32) -> Self {
+        let messages = messages as usize;
+        Self { in_place: vec![None; messages].into(), ended: VecDeque::with_capacity(messages) }
+    }
+
+    /// Remembers that a frame of this message is sent in place.
+    #[inline]
+    pub(super) fn note(&mut self, transmit: &Transmit) {
+        self.in_place[transmit.tx.0 as usize] = transmit.payload.map(|span| (transmit.ni, span));
+    }
+
+    /// Whether no message waits to be reported.
+    pub(super) fn is_empty(&self) -> bool {
+        self.ended.is_empty()
+    }
+
+    /// Reports messages whose payloads the kernel has done with, and those of NIs that are given up; how many.
+    #[inline]
+    pub(super) fn report(
+        &mut self,
+        now: Instant,
+        memory: &Memory,
+        up: &mut impl Uplink,
+        is_given_up: impl Fn(NiId) -> bool,
+    ) -> u32 {
+        let count = self.ended.len();
+        for _ in 0..count {
+            let Some((tx, status, ni, span)) = self.ended.pop_front() else { break };
+            if memory.is_in_flight(&span) && !is_given_up(ni) {
+                self.ended.push_back((tx, status, ni, span));
+            } else {
+                up.sent(now, tx, status);
+            }
+        }
+        (count - self.ended.len()) as u32
+    }
+}
+
+/// A shard as the transfer protocol sees it: it is not told yet of messages whose payloads were sent in place.
+pub(super) struct Behind<'a, U> {
+    pub(super) up: &'a mut U,
+    pub(super) lingering: Option<&'a mut Lingering>,
+}
+
+impl<U: Uplink> Uplink for Behind<'_, U> {
+    #[inline]
+    fn gains_by_announcing(&self) -> bool {
+        self.up.gains_by_announcing()
+    }
+
+    #[inline]
+    fn announce(&self, arrivals: &[Announced]) {
+        self.up.announce(arrivals);
+    }
+
+    #[inline]
+    fn header(&mut self, now: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict {
+        self.up.header(now, ni, rx, header)
+    }
+
+    #[inline]
+    fn received(&mut self, now: Instant, rx: RxId, status: Status) {
+        self.up.received(now, rx, status);
+    }
+
+    #[inline]
+    fn sent(&mut self, now: Instant, tx: TxId, status: Status) {
+        if let Some(lingering) = &mut self.lingering
+            && let Some((ni, span)) = lingering.in_place[tx.0 as usize].take()
+        {
+            lingering.ended.push_back((tx, status, ni, span));
+        } else {
+            self.up.sent(now, tx, status);
+        }
+    }
+}
