@@ -368,11 +368,18 @@ impl Node {
 
     /// The kernel sends what is in the transmit rings of a queue: whole packets, whose frames complete.
     pub(crate) fn take_sent(&mut self, queue: usize) -> Vec<Vec<u8>> {
+        self.take_sent_at_most(queue, usize::MAX)
+    }
+
+    /// As [`Node::take_sent`], of each ring at most so many packets.
+    pub(crate) fn take_sent_at_most(&mut self, queue: usize, packets_max: usize) -> Vec<Vec<u8>> {
         let queue = &mut self.queues[queue];
         let mut packets = Vec::new();
         for (_, tx) in &mut queue.sockets {
-            let mut packet = Vec::new();
-            while let Some(sent) = tx.take_sent() {
+            let (mut packet, mut left) = (Vec::new(), packets_max);
+            while left != 0
+                && let Some(sent) = tx.take_sent()
+            {
                 let more = match sent {
                     KernelSent::Frame(KernelDescriptor { frame, offset, length, more }) => {
                         packet.extend(&frame.bytes(&self.umem)[offset as usize..][..length as usize]);
@@ -389,6 +396,7 @@ impl Node {
                 };
                 if !more {
                     packets.push(std::mem::take(&mut packet));
+                    left -= 1;
                 }
             }
             assert!(packet.is_empty(), "a packet without an end was sent");
