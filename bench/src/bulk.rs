@@ -14,6 +14,7 @@ use lnet_core::shard::{GetRequest, PutRequest};
 use lnet_user::memory::Buffer;
 use lnet_user::node::{NiConfig, Node, NodeConfig};
 use lnet_user::runtime::Worker;
+use lnet_user::xsk::CHUNK_BYTES;
 use lnet_wire::{MessageType, Nid, ProcessId};
 
 const PORTAL: u32 = 21;
@@ -49,8 +50,8 @@ pub struct End {
 }
 
 impl End {
-    /// Starts the node on an interface of the calling thread's network namespace. `loss_per_million` of the
-    /// frames that it receives are dropped by its XDP program.
+    /// Starts the node on an interface of the calling thread's network namespace, its buffers registered or not.
+    /// `loss_per_million` of the frames that it receives are dropped by its XDP program.
     ///
     /// # Errors
     /// What the node refused.
@@ -60,8 +61,13 @@ impl End {
         peer: Nid,
         bytes: usize,
         loss_per_million: u32,
+        registered: bool,
     ) -> anyhow::Result<Self> {
-        let config = NodeConfig::new(vec![NiConfig::new(nid, interface)]);
+        let buffers = WINDOW as u64 + 1;
+        let chunk_bytes = u64::from(CHUNK_BYTES);
+        let registered_bytes =
+            if registered { buffers * (bytes as u64).next_multiple_of(chunk_bytes) } else { 0 };
+        let config = NodeConfig { registered_bytes, ..NodeConfig::new(vec![NiConfig::new(nid, interface)]) };
         let (mut node, mut workers) = Node::start(&config)?;
         for program in node.programs_mut() {
             for message_type in TYPES {
@@ -75,11 +81,17 @@ impl End {
             auto_unlink: false,
             ..MdSpec::new(bytes as u64, Threshold::Infinite, options, queue)
         };
+        let buffer = || {
+            if !registered {
+                return Ok(Buffer::zeroed(bytes));
+            }
+            node.register(bytes).context("the node has registered memory for all buffers")
+        };
         let entry = EntrySpec::new(PORTAL, MATCH_BITS);
         let both = MdOptions::PUT | MdOptions::GET | MdOptions::MANAGE_REMOTE;
-        worker.attach(&entry, &md(both, arrivals), Buffer::zeroed(bytes))?;
-        let sources = (0..WINDOW).map(|_| worker.bind(&md(MdOptions::NONE, ends), Buffer::zeroed(bytes)));
-        let sources = sources.collect::<Result<_, _>>()?;
+        worker.attach(&entry, &md(both, arrivals), buffer()?)?;
+        let sources = (0..WINDOW).map(|_| Ok(worker.bind(&md(MdOptions::NONE, ends), buffer()?)?));
+        let sources = sources.collect::<anyhow::Result<_>>()?;
         node.open()?;
         let peer = ProcessId { nid: peer, pid: ProcessId::LUSTRE_PID };
         Ok(Self { worker, _node: node, arrivals, ends, sources, peer })
