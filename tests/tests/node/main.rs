@@ -10,6 +10,7 @@ mod others;
 mod ports;
 mod refusals;
 mod refusing;
+mod registered;
 mod shapes;
 mod traffic;
 mod vanish;
