@@ -56,6 +56,24 @@ fn a_buffer_outlives_the_last_handle_of_its_umem() {
 }
 
 #[test]
+fn what_rings_had_that_are_gone_is_free() {
+    let (umem, _frames) = umem(1, 2);
+    let buffer = umem.register(2 * CHUNK).unwrap();
+    let queues = [RingsId::of_queue(0), RingsId::of_queue(RingsId::QUEUES_MAX - 1)];
+    for queue in queues {
+        umem.area().open(queue);
+        buffer.runs(5..CHUNK + 5).for_each(|run| umem.area().give(run.address(), queue));
+    }
+    assert!(!umem.area().take_back(CHUNK as u64, RingsId::PLAIN), "it went by other rings");
+    umem.take_all_of(queues[0]);
+    assert!(buffer.is_in_flight(0..1) && buffer.is_in_flight(2 * CHUNK - 1..2 * CHUNK));
+    assert!(umem.area().take_back(CHUNK as u64, queues[1]));
+    assert!(!buffer.is_in_flight(0..1) && buffer.is_in_flight(CHUNK..CHUNK + 1));
+    umem.take_all_of(queues[1]);
+    assert!(!buffer.is_in_flight(0..2 * CHUNK));
+}
+
+#[test]
 fn runs_end_with_their_chunks() {
     let (umem, _frames) = umem(3, 4);
     let _before = umem.register(CHUNK).unwrap();

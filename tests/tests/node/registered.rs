@@ -117,7 +117,9 @@ fn registered_buffers_arrive_and_come_home() {
             }
         }
         let counters = ends.each_ref().map(|end| *end.worker.lnd().counters());
-        assert!(counters.iter().all(|counters| counters.frames_sent_in_place != 0), "{counters:?}");
+        let in_place = counters.iter().all(|counters| counters.frames_sent_in_place != 0);
+        // Short frames are copied.
+        assert_eq!(in_place, mtu_bytes > 1500, "{counters:?}");
         let resent = ends.iter().map(|end| end.worker.lnd().transfer_counters().frames_resent);
         assert_ne!(resent.sum::<u64>(), 0, "nothing was lost");
         assert!(ends[0].node.register(REGISTERED_BYTES as usize).is_some(), "all of it is free again");

@@ -4,7 +4,7 @@ use lnet_core::lnd::{Cause, Status, TxId};
 use lnet_wire::header::PAYLOAD_MAX_BYTES;
 
 use super::super::{Behind, Faults, SendFault};
-use super::node::{Plan, span};
+use super::node::{Plan, Shard, span};
 use super::wire::Wire;
 use super::{acquainted, carry, pattern};
 
@@ -16,8 +16,8 @@ fn in_place(wire: &Wire) -> u64 {
     wire.nodes[0].shards.iter().map(|shard| shard.lnd.counters().frames_sent_in_place).sum()
 }
 
-/// Every byte arrives, at whatever offset in its chunk a payload begins, and long ones are not copied. IPv6 wants a
-/// checksum of all bytes, so there they are.
+/// Every byte arrives, at whatever offset in its chunk a payload begins, and long frames are not copied. IPv6 wants
+/// a checksum of all bytes, so there they are, as short ones are.
 #[test]
 fn what_is_registered_is_not_copied() {
     for mtu_bytes in [1500, 9000, 65535] {
@@ -40,7 +40,7 @@ fn what_is_registered_is_not_copied() {
                 a.shards[0].up.sent.clear();
             }
             wire.assert_frames_conserved();
-            assert_eq!(in_place(&wire) != 0, !ipv6);
+            assert_eq!(in_place(&wire) != 0, !ipv6 && mtu_bytes > 1500);
         }
     }
 }
@@ -79,6 +79,23 @@ fn a_message_ends_when_the_kernel_has_done_with_it() {
         wire.assert_frames_conserved();
         assert!(!wire.nodes[0].shards[0].lnd.awaits_completions());
     }
+}
+
+/// What an NI has not sent that is closed and whose device refuses is not waited for: its rings go.
+#[test]
+fn nothing_waits_for_a_device_that_is_given_up() {
+    let mut wire = acquainted(plan(1), plan(2));
+    wire.nodes[0].keep_back(true);
+    let [a, b] = &mut wire.nodes;
+    let put = a.put(1, &b.plan, 9, 100_000);
+    wire.submit(0, 0, put);
+    wire.run();
+    let Shard { lnd, up, memory } = &mut wire.nodes[0].shards[0];
+    let mut lingering = lnd.lingering.take().unwrap();
+    assert_eq!(lingering.report(wire.now, memory, up, |_| false), 0);
+    assert_eq!(lingering.report(wire.now, memory, up, |ni| ni == put.ni), 1);
+    assert!(up.sent == [(TxId(1), Status::Ok)] && lingering.is_empty());
+    assert!(memory.is_in_flight(&span(100_000)), "the kernel has it still, so nobody else is given it");
 }
 
 /// A frame goes out twice, and the acknowledgement of the first one comes while the kernel has yet to look at the
