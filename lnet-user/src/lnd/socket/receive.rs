@@ -99,7 +99,7 @@ impl SocketLnd {
         for place in 0..self.ports.len() {
             let Port { ni, nid, .. } = self.ports[place].port;
             for taken in 0..budget {
-                if taken as usize % FRAMES_MAX == 0 && up.gains_by_announcing() {
+                if (taken as usize).is_multiple_of(FRAMES_MAX) && up.gains_by_announcing() {
                     self.ports[place].announce(up);
                 }
                 let Some(mut received) = self.ports[place].endpoint.poll_received() else { break };
