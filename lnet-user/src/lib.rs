@@ -38,6 +38,7 @@
 //! - [`api`]: shards on threads of their own, handles for any thread; blocking, polling or async.
 //! - [`Node::start`](node::Node::start) and [`Worker`]: the application's own thread drives a shard; no
 //!   hand-over, least latency.
+//! - [`load`]: messages by the thousand, each byte of which is checked.
 //! - [`NodeConfig`]: interfaces, shards, and [`Policy`], which says where messages belong.
 //! - [`memory::Buffer`] and [`xsk::Umem::register`]: buffers, and those that are sent without a copy.
 //!
@@ -49,6 +50,7 @@
 pub mod api;
 pub mod bpf;
 pub mod lnd;
+pub mod load;
 pub mod memory;
 pub mod netlink;
 pub mod node;

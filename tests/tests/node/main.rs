@@ -4,6 +4,7 @@
 
 mod helping;
 mod hostile;
+mod load;
 mod losses;
 mod modes;
 mod others;

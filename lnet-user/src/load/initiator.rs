@@ -1,0 +1,348 @@
+//! The node that puts and gets.
+//!
+//! Invariants: a thread for each shard takes the next number that is free and sends that message from a place of its
+//! own part of the window; every number is taken once, and ends once, well or as a fault. When all places
+//! together have failed, one message after the other, there is no more to be tried.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::LoadError;
+use super::latency::Latency;
+use super::place::{Ended, Place, Started};
+use super::plan::{Kind, Plan};
+use super::report::{ClassReport, Fault, FaultKind, InitiatorReport, Progress, Tally};
+use crate::api::{EventQueue, Lnet};
+
+/// How often a thread without events looks at the time and whether it is to stop.
+const TICK: Duration = Duration::from_millis(20);
+/// How long it waits when its node is busy with others.
+const BUSY_TICK: Duration = Duration::from_millis(1);
+/// How long messages that were given up may take to end.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+/// Events of a message: SEND, ACK or REPLY, and the end of its descriptor.
+const EVENTS: u32 = 3;
+
+/// A [`Plan`] that is being carried out. Dropping it cancels it.
+#[derive(Debug)]
+pub struct Initiator {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<InitiatorReport>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    plan: Plan,
+    begun: Instant,
+    /// When the last thread was done, in nanoseconds after the beginning.
+    over: OnceLock<u64>,
+    running: AtomicU64,
+    next: AtomicU64,
+    ended: AtomicU64,
+    failed: AtomicU64,
+    bytes: AtomicU64,
+    /// Failures since something went well.
+    failed_since: AtomicU64,
+    cancel: AtomicBool,
+    give_up: AtomicBool,
+}
+
+impl Initiator {
+    /// Begins: on all shards of the node at once, on threads of its own.
+    ///
+    /// # Errors
+    /// [`LoadError`]; nothing is sent then.
+    pub fn start(lnet: &Lnet, plan: &Plan) -> Result<Self, LoadError> {
+        plan.validate()?;
+        let shards = lnet.shard_count();
+        let places = (plan.window as usize).div_ceil(shards).max(1);
+        let queues = (0..shards).map(|shard| lnet.shard(shard)?.create_event_queue(places as u32 * EVENTS));
+        let queues: Vec<EventQueue> = queues.collect::<Result<_, _>>()?;
+        let shared = Arc::new(Shared {
+            plan: plan.clone(),
+            begun: Instant::now(),
+            over: OnceLock::new(),
+            running: AtomicU64::new(shards as u64),
+            next: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            failed_since: AtomicU64::new(0),
+            cancel: AtomicBool::new(false),
+            give_up: AtomicBool::new(false),
+        });
+        // If a thread is not made, dropping this cancels the others.
+        let mut initiator = Self { shared, threads: Vec::new() };
+        for (shard, queue) in queues.into_iter().enumerate() {
+            let sender = Sender::new(Arc::clone(&initiator.shared), queue, places, shard, shards);
+            let thread = std::thread::Builder::new().name(format!("load-initiator-{shard}"));
+            initiator.threads.push(thread.spawn(move || sender.run())?);
+        }
+        Ok(initiator)
+    }
+
+    /// How far it is.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        let shared = &*self.shared;
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Progress {
+            messages: shared.plan.messages,
+            ended: count(&shared.ended),
+            failed: count(&shared.failed),
+            bytes: count(&shared.bytes),
+            elapsed_ns: shared.elapsed_ns(),
+            is_over: shared.over.get().is_some(),
+        }
+    }
+
+    /// Starts no more messages, and gives up those that are under way.
+    pub fn cancel(&self) {
+        self.shared.cancel.store(true, Ordering::Release);
+    }
+
+    /// Waits until it is over, and says what came of it.
+    #[must_use]
+    pub fn wait(mut self) -> InitiatorReport {
+        let mut sum = self.join();
+        sum.elapsed_ns = self.shared.elapsed_ns();
+        sum.has_given_up = self.shared.give_up.load(Ordering::Acquire);
+        sum.is_cancelled = self.shared.cancel.load(Ordering::Acquire);
+        sum
+    }
+
+    fn join(&mut self) -> InitiatorReport {
+        let mut sum = InitiatorReport::default();
+        for thread in self.threads.drain(..) {
+            // One that has panicked has said so on standard error.
+            if let Ok(report) = thread.join() {
+                sum.merge(&report);
+            }
+        }
+        sum
+    }
+}
+
+impl Drop for Initiator {
+    fn drop(&mut self) {
+        self.cancel();
+        self.join();
+    }
+}
+
+impl Shared {
+    fn elapsed_ns(&self) -> u64 {
+        let since = || u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.over.get().copied().unwrap_or_else(since)
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.cancel.load(Ordering::Acquire) || self.give_up.load(Ordering::Acquire)
+    }
+
+    /// Takes the next number, if there is one.
+    fn take_number(&self) -> Option<u64> {
+        let number = (!self.is_at_end()).then(|| self.next.fetch_add(1, Ordering::Relaxed));
+        // Another thread may have taken the last one.
+        number.filter(|number| *number < self.plan.messages)
+    }
+
+    fn is_at_end(&self) -> bool {
+        self.next.load(Ordering::Relaxed) >= self.plan.messages
+    }
+
+    /// Counts a message as ended.
+    fn count(&self, ended: &Ended) {
+        self.ended.fetch_add(1, Ordering::Relaxed);
+        if ended.outcome.is_ok() {
+            self.bytes.fetch_add(ended.message.length_bytes.into(), Ordering::Relaxed);
+            self.failed_since.store(0, Ordering::Relaxed);
+            return;
+        }
+        self.failed.fetch_add(1, Ordering::Relaxed);
+        let failed = self.failed_since.fetch_add(1, Ordering::Relaxed) + 1;
+        if failed >= u64::from(self.plan.window) && !self.is_stopping() {
+            self.give_up.store(true, Ordering::Release);
+        }
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        let shared = &self.shared;
+        if shared.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // The last one: nobody else sets it.
+            let _ = shared.over.set(shared.elapsed_ns());
+        }
+    }
+}
+
+/// Sends from one shard.
+struct Sender {
+    shared: Arc<Shared>,
+    queue: EventQueue,
+    places: Vec<Place>,
+    /// Places that are free.
+    free: Vec<usize>,
+    /// A number that was taken when the node was busy.
+    waiting: Option<u64>,
+    report: InitiatorReport,
+    shard: usize,
+}
+
+impl Sender {
+    fn new(shared: Arc<Shared>, queue: EventQueue, places: usize, shard: usize, shards: usize) -> Self {
+        let scheme = &shared.plan.scheme;
+        let max_bytes = scheme.max_bytes();
+        let classes = scheme.sizes.iter().flat_map(|class| {
+            [Kind::Put, Kind::Get].map(|kind| {
+                let (tally, latency) = (Tally::default(), Latency::default());
+                ClassReport { class: *class, kind, tally, latency }
+            })
+        });
+        let report = InitiatorReport {
+            classes: classes.collect(),
+            by_shard: vec![0; shards],
+            ..InitiatorReport::default()
+        };
+        Self {
+            queue,
+            places: (0..places).map(|_| Place::new(max_bytes)).collect(),
+            free: (0..places).collect(),
+            waiting: None,
+            report,
+            shard,
+            shared,
+        }
+    }
+
+    fn run(mut self) -> InitiatorReport {
+        let (mut looked, mut stopping) = (Instant::now(), None);
+        loop {
+            if !self.turn(&mut looked) {
+                self.shared.give_up.store(true, Ordering::Release);
+                break self.lose_all();
+            }
+            if self.shared.is_stopping()
+                && stopping.get_or_insert_with(Instant::now).elapsed() > STOP_PATIENCE
+            {
+                break self.lose_all();
+            }
+            let is_quiet = self.places.iter().all(|place| !place.is_lent());
+            let is_last = self.shared.is_stopping() || self.waiting.is_none() && self.shared.is_at_end();
+            if is_quiet && is_last {
+                break;
+            }
+        }
+        let mut report = std::mem::take(&mut self.report);
+        report.classes.retain(|class| class.tally.messages > 0);
+        report
+    }
+
+    /// Starts what can be started, and takes what has happened; whether the shard lives.
+    fn turn(&mut self, looked: &mut Instant) -> bool {
+        let is_busy = !self.shared.is_stopping() && self.fill();
+        let tick = if is_busy { BUSY_TICK } else { TICK };
+        let wait = if self.places.iter().any(Place::is_lent) { tick } else { BUSY_TICK };
+        match self.queue.next_blocking(Some(wait)) {
+            Ok(Some(notice)) => self.take(notice),
+            Ok(None) => {}
+            Err(_) => return false,
+        }
+        if !self.take_ready() {
+            return false;
+        }
+        if self.shared.is_stopping() {
+            self.places.iter_mut().for_each(|place| place.give_up(Duration::ZERO, FaultKind::Cancelled));
+        } else if looked.elapsed() >= TICK {
+            *looked = Instant::now();
+            let timeout = self.shared.plan.timeout();
+            self.places.iter_mut().for_each(|place| place.give_up(timeout, FaultKind::Timeout));
+        }
+        true
+    }
+
+    /// Fills the free places; whether the node was busy.
+    fn fill(&mut self) -> bool {
+        while let Some(index) = self.free.pop() {
+            let Some(number) = self.waiting.take().or_else(|| self.shared.take_number()) else {
+                self.free.push(index);
+                return false;
+            };
+            let plan = &self.shared.plan;
+            let message = plan.scheme.message(number);
+            let peer = plan.targets[(number % plan.targets.len() as u64) as usize];
+            let started = self.places[index].start(index, message, peer, plan.ack, &self.queue);
+            if self.places[index].is_free() {
+                self.free.push(index);
+            }
+            match started {
+                Started::Yes => self.report.by_shard[self.shard] += 1,
+                Started::No(ended) => {
+                    self.note(&ended);
+                    return true;
+                }
+                Started::Later => {
+                    self.waiting = Some(number);
+                    return true;
+                }
+            }
+            if !self.take_ready() || self.shared.is_stopping() {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// Takes the events that are there; whether the shard lives.
+    fn take_ready(&mut self) -> bool {
+        loop {
+            match self.queue.try_next() {
+                Ok(Some(notice)) => self.take(notice),
+                Ok(None) => return true,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    fn take(&mut self, notice: crate::api::Notice) {
+        let index = notice.event.user_ptr as usize;
+        let is_last = notice.event.unlinked;
+        let ended = self.places[index].take(notice);
+        if is_last && self.places[index].is_free() {
+            self.free.push(index);
+        }
+        if let Some(ended) = ended {
+            self.note(&ended);
+        }
+    }
+
+    fn note(&mut self, ended: &Ended) {
+        let Ended { message, peer, outcome } = *ended;
+        self.shared.count(ended);
+        match outcome {
+            Ok(latency) => {
+                let class =
+                    &mut self.report.classes[message.class * 2 + usize::from(message.kind == Kind::Get)];
+                class.tally.count(message.length_bytes);
+                class.latency.record(latency);
+            }
+            Err((fault, difference)) => {
+                let super::plan::Message { kind, number, portal, match_bits, length_bytes, .. } = message;
+                let faults = &mut self.report.faults;
+                faults.add(Fault { fault, kind, number, peer, portal, match_bits, length_bytes, difference });
+            }
+        }
+    }
+
+    /// Waits for nothing more. What is still lent goes with the queue, now or when its shard is done with it.
+    fn lose_all(&mut self) {
+        for index in 0..self.places.len() {
+            if let Some(ended) = self.places[index].lose() {
+                self.note(&ended);
+            }
+        }
+    }
+}

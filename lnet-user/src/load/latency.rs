@@ -1,0 +1,111 @@
+//! How long messages took.
+//!
+//! Invariant: a histogram has its full size from the start, so that recording allocates nothing. It travels as the
+//! buckets that are not empty, and what is merged from those is what was recorded, to the histogram's precision.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Longest time that is told apart, in nanoseconds: ten minutes.
+const MAX_NS: u64 = 600_000_000_000;
+/// Decimal digits that are kept.
+const DIGITS: u8 = 2;
+
+/// Times from a request to its last event, to within one percent.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Latency(Histogram<u64>);
+
+impl Default for Latency {
+    fn default() -> Self {
+        Self(
+            Histogram::new_with_bounds(1, MAX_NS, DIGITS).expect("the bounds are constants that go together"),
+        )
+    }
+}
+
+impl Latency {
+    /// Counts one in. Beyond ten minutes counts as ten.
+    pub fn record(&mut self, latency: Duration) {
+        self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(MAX_NS));
+    }
+
+    /// How many were recorded.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// What that share of all, 0 to 1, did not exceed, in nanoseconds; 0 if there are none.
+    #[must_use]
+    pub fn quantile_ns(&self, share: f64) -> u64 {
+        if self.0.is_empty() { 0 } else { self.0.value_at_quantile(share) }
+    }
+
+    /// The longest, in nanoseconds; 0 if there are none.
+    #[must_use]
+    pub fn max_ns(&self) -> u64 {
+        self.0.max()
+    }
+
+    /// Adds what another one has recorded.
+    pub fn merge(&mut self, other: &Self) {
+        for bucket in other.0.iter_recorded() {
+            self.0.saturating_record_n(bucket.value_iterated_to(), bucket.count_at_value());
+        }
+    }
+}
+
+impl Serialize for Latency {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let buckets = self.0.iter_recorded();
+        serializer.collect_seq(buckets.map(|bucket| (bucket.value_iterated_to(), bucket.count_at_value())))
+    }
+}
+
+impl<'de> Deserialize<'de> for Latency {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut latency = Self::default();
+        let mut total = 0_u64;
+        for (value_ns, count) in Vec::<(u64, u64)>::deserialize(deserializer)? {
+            total = total
+                .checked_add(count)
+                .ok_or_else(|| D::Error::custom("more latencies than can be counted"))?;
+            latency.0.saturating_record_n(value_ns, count);
+        }
+        Ok(latency)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_travelled_is_as_before_and_merges() {
+        let mut latency = Latency::default();
+        for us in 1..=1000 {
+            latency.record(Duration::from_micros(us));
+        }
+        latency.record(Duration::from_secs(1 << 20));
+        let json = serde_json::to_string(&latency).unwrap();
+        let mut again: Latency = serde_json::from_str(&json).unwrap();
+        assert_eq!(again.count(), 1001);
+        for share in [0.0, 0.5, 0.9, 0.99, 1.0] {
+            assert_eq!(again.quantile_ns(share), latency.quantile_ns(share));
+        }
+        assert!((495_000..=505_000).contains(&again.quantile_ns(0.5)), "{}", again.quantile_ns(0.5));
+        again.merge(&latency);
+        assert_eq!((again.count(), again.quantile_ns(0.5)), (2002, latency.quantile_ns(0.5)));
+        assert_eq!(Latency::default().quantile_ns(0.5), 0);
+    }
+
+    #[test]
+    fn rubbish_is_refused() {
+        for text in ["[[1,18446744073709551615],[2,2]]", "[[1]]", "[[-1,1]]", "{}"] {
+            assert!(serde_json::from_str::<Latency>(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! What came of a load.
+//!
+//! Invariant: everything is bounded: of faults the first [`FAULTS_MAX`] are told, all are counted.
+
+use std::collections::BTreeMap;
+
+use lnet_wire::Nid;
+use serde::{Deserialize, Serialize};
+
+use super::latency::Latency;
+use super::plan::{Kind, SizeClass, nid_text};
+
+/// Faults that a report tells in detail.
+pub const FAULTS_MAX: usize = 16;
+
+/// Messages and their payload.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Tally {
+    /// Messages.
+    pub messages: u64,
+    /// Payload bytes of those.
+    pub bytes: u64,
+}
+
+impl Tally {
+    /// Counts a message in.
+    pub(super) fn count(&mut self, bytes: u32) {
+        self.messages += 1;
+        self.bytes += u64::from(bytes);
+    }
+
+    /// Adds another one.
+    pub fn merge(&mut self, other: &Self) {
+        self.messages += other.messages;
+        self.bytes += other.bytes;
+    }
+}
+
+/// What was wrong with a message.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum FaultKind {
+    /// The number is not that of a Put of this scheme.
+    Number,
+    /// It has another portal than its number says.
+    Portal,
+    /// It has other match bits.
+    MatchBits,
+    /// It has another length.
+    Length,
+    /// A byte differs.
+    Byte,
+    /// It was not started: the node refused.
+    NotStarted,
+    /// No way to the target.
+    Unreachable,
+    /// Not in time.
+    Timeout,
+    /// The load was cancelled before it ended.
+    Cancelled,
+    /// Larger than the network driver carries.
+    TooLong,
+    /// The device or the kernel refused it.
+    Device,
+    /// The peer has begun a new life.
+    Reset,
+    /// It ended badly in a way that has no name here.
+    Other,
+}
+
+/// What was found where something else was expected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Difference {
+    /// Offset of the byte in the payload; 0 where no byte is meant.
+    pub offset_bytes: u64,
+    /// What it should be.
+    pub expected: u64,
+    /// What it is.
+    pub found: u64,
+}
+
+/// A message that went wrong.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Fault {
+    /// How.
+    pub fault: FaultKind,
+    /// Put or Get.
+    pub kind: Kind,
+    /// Its number; of a Get that a target tells of 0.
+    pub number: u64,
+    /// The node at the other end.
+    #[serde(with = "nid_text")]
+    pub peer: Nid,
+    /// Portal.
+    pub portal: u32,
+    /// Match bits.
+    pub match_bits: u64,
+    /// Length of its payload.
+    pub length_bytes: u32,
+    /// What differs, if that is a number.
+    pub difference: Option<Difference>,
+}
+
+/// Messages that went wrong.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Faults {
+    /// All of them.
+    pub count: u64,
+    /// How many went wrong in which way.
+    pub by_kind: BTreeMap<FaultKind, u64>,
+    /// The first ones, at most [`FAULTS_MAX`].
+    pub first: Vec<Fault>,
+}
+
+impl Faults {
+    pub(super) fn add(&mut self, fault: Fault) {
+        self.count += 1;
+        *self.by_kind.entry(fault.fault).or_default() += 1;
+        if self.first.len() < FAULTS_MAX {
+            self.first.push(fault);
+        }
+    }
+
+    /// How many went wrong in this way.
+    #[must_use]
+    pub fn of(&self, kind: FaultKind) -> u64 {
+        self.by_kind.get(&kind).copied().unwrap_or(0)
+    }
+
+    /// Adds others.
+    pub fn merge(&mut self, other: &Self) {
+        self.count += other.count;
+        for (kind, count) in &other.by_kind {
+            *self.by_kind.entry(*kind).or_default() += count;
+        }
+        let room = FAULTS_MAX.saturating_sub(self.first.len());
+        self.first.extend(other.first.iter().take(room).cloned());
+    }
+}
+
+/// What a target has seen.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct TargetReport {
+    /// Puts of which every byte and field was as it should be.
+    pub puts: Tally,
+    /// Gets that were served.
+    pub gets: Tally,
+    /// What was wrong with others.
+    pub faults: Faults,
+    /// Messages that the target's stop cut off.
+    pub interrupted: u64,
+    /// Messages by the shard that had their entry.
+    pub by_shard: Vec<u64>,
+    /// Buffers that were filled up and posted again.
+    pub reposted: u64,
+    /// Entries that could not be posted again, or had not come back when the target stopped.
+    pub lost_entries: u64,
+}
+
+impl TargetReport {
+    /// Adds that of another target, or of another shard.
+    pub fn merge(&mut self, other: &Self) {
+        self.puts.merge(&other.puts);
+        self.gets.merge(&other.gets);
+        self.faults.merge(&other.faults);
+        let shards = self.by_shard.len().max(other.by_shard.len());
+        self.by_shard.resize(shards, 0);
+        self.by_shard.iter_mut().zip(&other.by_shard).for_each(|(sum, more)| *sum += more);
+        self.interrupted += other.interrupted;
+        self.reposted += other.reposted;
+        self.lost_entries += other.lost_entries;
+    }
+}
+
+/// What came of the messages of a size and kind that went well.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ClassReport {
+    /// The sizes.
+    pub class: SizeClass,
+    /// Put or Get.
+    pub kind: Kind,
+    /// How many.
+    pub tally: Tally,
+    /// How long they took: from the request to the ACK (if one was wanted; else SEND) or REPLY, as the
+    /// application sees them.
+    pub latency: Latency,
+}
+
+/// What an initiator has done.
+#[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
+pub struct InitiatorReport {
+    /// By size and kind; those of which there were none are missing.
+    pub classes: Vec<ClassReport>,
+    /// Messages that went wrong.
+    pub faults: Faults,
+    /// Messages that were started, by shard of the initiator.
+    pub by_shard: Vec<u64>,
+    /// From the first request to the last event.
+    pub elapsed_ns: u64,
+    /// Whether somebody stopped it before its end.
+    pub is_cancelled: bool,
+    /// Whether it gave up, because as many messages as its window holds, one after the other, went wrong.
+    pub has_given_up: bool,
+}
+
+impl InitiatorReport {
+    /// Puts that went well.
+    #[must_use]
+    pub fn puts(&self) -> Tally {
+        self.tally(Kind::Put)
+    }
+
+    /// Gets that went well, with every byte as it should be.
+    #[must_use]
+    pub fn gets(&self) -> Tally {
+        self.tally(Kind::Get)
+    }
+
+    fn tally(&self, kind: Kind) -> Tally {
+        let mut sum = Tally::default();
+        self.classes.iter().filter(|class| class.kind == kind).for_each(|class| sum.merge(&class.tally));
+        sum
+    }
+
+    /// Messages that went well in a second.
+    #[must_use]
+    pub fn messages_per_second(&self) -> f64 {
+        self.per_second(self.puts().messages + self.gets().messages)
+    }
+
+    /// Their payload bytes in a second.
+    #[must_use]
+    pub fn bytes_per_second(&self) -> f64 {
+        self.per_second(self.puts().bytes + self.gets().bytes)
+    }
+
+    fn per_second(&self, count: u64) -> f64 {
+        if self.elapsed_ns == 0 { 0.0 } else { count as f64 * 1e9 / self.elapsed_ns as f64 }
+    }
+
+    /// Adds that of another initiator that ran at the same time, or of another shard.
+    pub fn merge(&mut self, other: &Self) {
+        for more in &other.classes {
+            match self.classes.iter_mut().find(|sum| sum.class == more.class && sum.kind == more.kind) {
+                Some(sum) => {
+                    sum.tally.merge(&more.tally);
+                    sum.latency.merge(&more.latency);
+                }
+                None => self.classes.push(more.clone()),
+            }
+        }
+        self.classes.sort_by_key(|class| (class.class, class.kind));
+        self.faults.merge(&other.faults);
+        let shards = self.by_shard.len().max(other.by_shard.len());
+        self.by_shard.resize(shards, 0);
+        self.by_shard.iter_mut().zip(&other.by_shard).for_each(|(sum, more)| *sum += more);
+        self.elapsed_ns = self.elapsed_ns.max(other.elapsed_ns);
+        self.is_cancelled |= other.is_cancelled;
+        self.has_given_up |= other.has_given_up;
+    }
+}
+
+/// How far an initiator is.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Progress {
+    /// Messages of the plan.
+    pub messages: u64,
+    /// Those that have ended, well or badly.
+    pub ended: u64,
+    /// Those that have ended badly.
+    pub failed: u64,
+    /// Payload bytes of those that went well.
+    pub bytes: u64,
+    /// Since the first request.
+    pub elapsed_ns: u64,
+    /// Whether it is over.
+    pub is_over: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(fault: FaultKind) -> Fault {
+        let difference = Some(Difference { offset_bytes: 3, expected: 1, found: 2 });
+        Fault {
+            fault,
+            kind: Kind::Put,
+            number: u64::MAX,
+            peer: Nid::LO,
+            portal: 9,
+            match_bits: 1,
+            length_bytes: 5,
+            difference,
+        }
+    }
+
+    #[test]
+    fn faults_are_all_counted_and_the_first_told() {
+        let mut faults = Faults::default();
+        (0..100).for_each(|_| faults.add(fault(FaultKind::Byte)));
+        let mut more = Faults::default();
+        more.add(fault(FaultKind::Length));
+        more.merge(&faults);
+        assert_eq!((more.count, more.of(FaultKind::Byte), more.of(FaultKind::Length)), (101, 100, 1));
+        assert_eq!((more.first.len(), more.first[0].fault), (FAULTS_MAX, FaultKind::Length));
+        let json = serde_json::to_string(&more).unwrap();
+        assert!(json.contains("\"peer\":\"0@lo\"") && json.contains("\"byte\":100"), "{json}");
+        assert_eq!(serde_json::from_str::<Faults>(&json).unwrap(), more);
+    }
+
+    #[test]
+    fn reports_merge_by_class() {
+        let class = SizeClass { min_bytes: 1, max_bytes: 64, weight: 1 };
+        let tally = Tally { messages: 2, bytes: 20 };
+        let of = |kind| ClassReport { class, kind, tally, latency: Latency::default() };
+        let one = InitiatorReport {
+            classes: vec![of(Kind::Put)],
+            by_shard: vec![1],
+            elapsed_ns: 1_000_000_000,
+            ..InitiatorReport::default()
+        };
+        let mut sum = InitiatorReport {
+            classes: vec![of(Kind::Get), of(Kind::Put)],
+            by_shard: vec![1, 2],
+            elapsed_ns: 2_000_000_000,
+            ..InitiatorReport::default()
+        };
+        sum.merge(&one);
+        assert_eq!((sum.puts().messages, sum.gets().messages), (4, 2));
+        assert_eq!((sum.classes.len(), &sum.by_shard[..]), (2, &[2, 2][..]));
+        assert!((sum.messages_per_second() - 3.0).abs() < 1e-9);
+        assert!((sum.bytes_per_second() - 30.0).abs() < 1e-9);
+        let json = serde_json::to_string(&sum).unwrap();
+        assert_eq!(serde_json::from_str::<InitiatorReport>(&json).unwrap(), sum);
+    }
+}
