@@ -84,28 +84,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_travelled_is_as_before_and_merges() {
+    fn latencies_merge() {
         let mut latency = Latency::default();
         for us in 1..=1000 {
             latency.record(Duration::from_micros(us));
         }
         latency.record(Duration::from_secs(1 << 20));
-        let json = serde_json::to_string(&latency).unwrap();
-        let mut again: Latency = serde_json::from_str(&json).unwrap();
-        assert_eq!(again.count(), 1001);
-        for share in [0.0, 0.5, 0.9, 0.99, 1.0] {
-            assert_eq!(again.quantile_ns(share), latency.quantile_ns(share));
-        }
-        assert!((495_000..=505_000).contains(&again.quantile_ns(0.5)), "{}", again.quantile_ns(0.5));
-        again.merge(&latency);
-        assert_eq!((again.count(), again.quantile_ns(0.5)), (2002, latency.quantile_ns(0.5)));
+        let mut sum = latency.clone();
+        assert!((495_000..=505_000).contains(&sum.quantile_ns(0.5)), "{}", sum.quantile_ns(0.5));
+        sum.merge(&latency);
+        assert_eq!((sum.count(), sum.quantile_ns(0.5)), (2002, latency.quantile_ns(0.5)));
+        assert_eq!(sum.max_ns(), latency.max_ns());
         assert_eq!(Latency::default().quantile_ns(0.5), 0);
-    }
-
-    #[test]
-    fn rubbish_is_refused() {
-        for text in ["[[1,18446744073709551615],[2,2]]", "[[1]]", "[[-1,1]]", "{}"] {
-            assert!(serde_json::from_str::<Latency>(text).is_err(), "{text}");
-        }
     }
 }

@@ -77,20 +77,3 @@ fn what_makes_no_sense_is_refused() {
     plan.scheme.layout.large_match_bits = 256;
     assert!(matches!(plan.validate(), Err(PlanError::Memory(_))));
 }
-
-#[test]
-fn a_plan_travels_as_json() {
-    let targets = vec!["10.0.0.1@xdp".parse().unwrap(), Nid::LO];
-    let plan = Plan::new(Scheme { seed: u64::MAX, ..Scheme::default() }, targets);
-    let json = serde_json::to_string(&plan).unwrap();
-    assert!(json.contains("\"targets\":[\"10.0.0.1@xdp\",\"0@lo\"]"), "{json}");
-    assert_eq!(serde_json::from_str::<Plan>(&json).unwrap(), plan);
-    assert_eq!(
-        serde_json::from_str::<Scheme>("{\"seed\":3}").unwrap(),
-        Scheme { seed: 3, ..Scheme::default() }
-    );
-    for wrong in ["{\"sead\":3}", "{\"seed\":-3}", "{\"sizes\":7}"] {
-        assert!(serde_json::from_str::<Scheme>(wrong).is_err(), "{wrong}");
-    }
-    assert!(serde_json::from_str::<Plan>(&json.replace("0@lo", "nobody")).is_err());
-}

@@ -305,9 +305,6 @@ mod tests {
         more.merge(&faults);
         assert_eq!((more.count, more.of(FaultKind::Byte), more.of(FaultKind::Length)), (101, 100, 1));
         assert_eq!((more.first.len(), more.first[0].fault), (FAULTS_MAX, FaultKind::Length));
-        let json = serde_json::to_string(&more).unwrap();
-        assert!(json.contains("\"peer\":\"0@lo\"") && json.contains("\"byte\":100"), "{json}");
-        assert_eq!(serde_json::from_str::<Faults>(&json).unwrap(), more);
     }
 
     #[test]
@@ -332,7 +329,5 @@ mod tests {
         assert_eq!((sum.classes.len(), &sum.by_shard[..]), (2, &[2, 2][..]));
         assert!((sum.messages_per_second() - 3.0).abs() < 1e-9);
         assert!((sum.bytes_per_second() - 30.0).abs() < 1e-9);
-        let json = serde_json::to_string(&sum).unwrap();
-        assert_eq!(serde_json::from_str::<InitiatorReport>(&json).unwrap(), sum);
     }
 }

@@ -1,6 +1,8 @@
 //! The load service, on a node that talks to itself.
 #![allow(clippy::unwrap_used, reason = "where a test cannot unwrap, it has failed")]
 
+mod json;
+
 use std::time::{Duration, Instant};
 
 use lnet_user::api::Threads;
