@@ -371,7 +371,7 @@ impl Scheme {
             Kind::Put => (0, layout.small_match_bits),
         };
         let portal = u32::from(layout.first_portal) + (place % u64::from(layout.portals)) as u32;
-        let match_bits = flag | (place >> 8) % u64::from(count);
+        let match_bits = flag | ((place >> 8) % u64::from(count));
         let (offset_bytes, pattern) = match kind {
             Kind::Put => (0, Pattern::of(self.seed, number, PUT_SALT)),
             Kind::Get => ((mix(shape ^ 5) % GET_OFFSET_MAX) as u32, self.source(portal, match_bits)),

@@ -189,7 +189,7 @@ impl Server {
         };
         let md = MdSpec {
             length_bytes: posting.room_bytes,
-            max_size_bytes: Some(posting.max_bytes).filter(|_| posting.kind == Kind::Put),
+            max_size_bytes: (posting.kind == Kind::Put).then_some(posting.max_bytes),
             threshold: posting.count.map_or(Threshold::Infinite, Threshold::Count),
             options,
             auto_unlink: true,
