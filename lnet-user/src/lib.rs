@@ -49,6 +49,7 @@
 
 pub mod api;
 pub mod bpf;
+pub mod capture;
 pub mod lnd;
 pub mod load;
 pub mod memory;
@@ -72,6 +73,7 @@ pub use lnet_wire::steer::{Policy, Spread};
 pub use lnet_wire::{Nid, ProcessId};
 
 pub use api::{Ack, Descriptor, Entry, EventQueue, Lnet, LnetError, NotLent, Notice, ShardHandle, Target};
+pub use capture::{CaptureError, CaptureSpec, CaptureState};
 pub use memory::Buffer;
 pub use node::{NiConfig, Node, NodeConfig, XdpMode};
 pub use runtime::Worker;

@@ -205,6 +205,8 @@ pub struct NiState {
     pub ni: NiId,
     /// What it was opened with.
     pub config: NiConfig,
+    /// Index of its interface.
+    pub interface_index: u32,
     /// How its frames reach the shards.
     pub mode: NodeMode,
     /// Its UDP port.
@@ -429,6 +431,7 @@ impl Node {
             NiState {
                 ni: NiId(*number),
                 config: open.config.clone(),
+                interface_index: index,
                 mode: open.mode,
                 udp_port: open.port.udp_port,
                 queues: open.queues,

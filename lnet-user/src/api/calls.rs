@@ -70,6 +70,7 @@ impl Signals {
 }
 
 /// An application's end of the calls to one shard.
+#[derive(Clone)]
 pub(super) struct Caller {
     shard: ShardId,
     calls: SyncSender<Call>,

@@ -7,6 +7,7 @@ use lnet_core::shard::RequestError;
 use thiserror::Error;
 
 use crate::bpf::BpfError;
+use crate::capture::CaptureError;
 use crate::memory::Buffer;
 use crate::node::NodeError;
 use crate::runtime::LendError;
@@ -58,6 +59,9 @@ pub enum LnetError {
     /// The policy of a portal cannot change now.
     #[error("portal {0} has entries, or messages that wait for one: unlink its entries first")]
     PortalInUse(u8),
+    /// A capture is not made, or not found.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
     /// A portal cannot be changed.
     #[error(transparent)]
     Portal(#[from] EntryError),

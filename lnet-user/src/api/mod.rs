@@ -38,6 +38,7 @@
 //! ```
 
 mod calls;
+mod captures;
 mod descriptor;
 mod error;
 mod ports;
@@ -57,6 +58,7 @@ use lnet_core::topology::Topology;
 use lnet_wire::Nid;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
+use crate::capture::Captures;
 use crate::memory::Buffer;
 use crate::node::{Node, NodeConfig, XdpFrames};
 use crate::runtime::{Idle, Refused, ShardThread, Steering, Worker, available_cpus};
@@ -90,6 +92,8 @@ impl Threads {
 
 /// What all handles of a node have in common. The threads stop with the last of them.
 struct Inner {
+    /// First: while the shards run that have their taps. Locked after the node, if that is locked too.
+    captures: Mutex<Captures>,
     // Before the node: no frame is steered to a shard that is not there.
     node: Mutex<Node>,
     shards: Vec<ShardEnd>,
@@ -142,6 +146,7 @@ impl Lnet {
         });
         let shards = shards.collect::<Result<_, _>>()?;
         let inner = Inner {
+            captures: Mutex::default(),
             nid: Mutex::new(node.nid()),
             node: Mutex::new(node),
             shards,

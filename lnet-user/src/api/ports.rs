@@ -29,6 +29,7 @@ impl Lnet {
     pub fn open_ni(&self, ni: NiId, config: &NiConfig) -> Result<(), LnetError> {
         let mut node = self.node();
         let parts = node.open_ni(ni, config)?;
+        self.show_captures(&node, ni);
         let mut refused = Vec::new();
         let mut outcome = Ok(());
         for (ShardEnd { caller, .. }, part) in self.inner.shards.iter().zip(parts) {

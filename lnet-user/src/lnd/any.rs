@@ -7,6 +7,7 @@ use lnet_core::xfer::{XferCounters, XferUsage};
 use super::counters::XdpCounters;
 use super::socket::SocketLnd;
 use super::xdp::XdpLnd;
+use crate::capture::Tap;
 use crate::memory::Memory;
 use crate::xsk::{SocketError, Statistics};
 
@@ -28,6 +29,11 @@ macro_rules! either {
 }
 
 impl AnyLnd {
+    /// Where its frames are shown to captures.
+    pub(crate) fn tap_mut(&mut self) -> &mut Tap {
+        either!(self, lnd => &mut lnd.tap)
+    }
+
     /// What was counted.
     #[must_use]
     pub fn counters(&self) -> &XdpCounters {

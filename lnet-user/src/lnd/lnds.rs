@@ -11,6 +11,7 @@ use lnet_wire::Header;
 use super::lo::LoLnd;
 use super::port::Part;
 use super::{AnyLnd, ShardPort};
+use crate::capture::Tap;
 use crate::memory::Memory;
 
 /// A shard's LNDs.
@@ -24,6 +25,8 @@ pub(crate) struct Lnds {
     routes: Vec<Route>,
     /// Messages that may arrive at once, by either of them.
     incoming_max: u32,
+    /// What captures want of the rings and of the sockets, while there is no LND of that kind.
+    taps: [Tap; 2],
 }
 
 /// Which LND an NI has.
@@ -40,7 +43,7 @@ impl Lnds {
 
     /// Those of a shard that has no NI but `lo` yet. Either network has at most `incoming_max` messages that arrive.
     pub(crate) fn new(lo: LoLnd, incoming_max: u32) -> Self {
-        Self { rings: None, sockets: None, lo, routes: Vec::new(), incoming_max }
+        Self { rings: None, sockets: None, lo, routes: Vec::new(), incoming_max, taps: Default::default() }
     }
 
     /// The LNDs that carry messages to other nodes.
@@ -62,13 +65,15 @@ impl Lnds {
     pub(crate) fn add_port(&mut self, port: ShardPort) {
         let ni = port.ni();
         let ShardPort { lnd, part } = port;
-        let (network, route) = match &part {
-            Part::Rings(_) => (&mut self.rings, Route::Rings),
-            Part::Socket(_) => (&mut self.sockets, Route::Sockets),
+        let [rings_tap, sockets_tap] = &mut self.taps;
+        let (network, route, tap) = match &part {
+            Part::Rings(_) => (&mut self.rings, Route::Rings, rings_tap),
+            Part::Socket(_) => (&mut self.sockets, Route::Sockets, sockets_tap),
         };
-        if lnd.is_some() {
+        if let Some(mut lnd) = lnd {
             assert!(network.is_none(), "an LND came for a second time");
-            *network = lnd;
+            *lnd.tap_mut() = std::mem::take(tap);
+            *network = Some(lnd);
         }
         let place = usize::from(ni.0);
         if place >= self.routes.len() {
@@ -105,9 +110,11 @@ impl Lnds {
     /// # Panics
     /// If it has not closed one of this number.
     pub(crate) fn remove_port(&mut self, ni: NiId) -> ShardPort {
-        let network = match self.route(ni) {
-            Route::Rings => &mut self.rings,
-            Route::Sockets => &mut self.sockets,
+        let route = self.route(ni);
+        let [rings_tap, sockets_tap] = &mut self.taps;
+        let (network, tap) = match route {
+            Route::Rings => (&mut self.rings, rings_tap),
+            Route::Sockets => (&mut self.sockets, sockets_tap),
             Route::None => panic!("there is no NI {}", ni.0),
         };
         self.routes[usize::from(ni.0)] = Route::None;
@@ -116,7 +123,20 @@ impl Lnds {
             Some(AnyLnd::Socket(lnd)) => (Part::Socket(Box::new(lnd.remove_port(ni))), lnd.is_empty()),
             None => unreachable!("an NI has an LND"),
         };
-        ShardPort { lnd: network.take_if(|_| is_empty), part }
+        let mut lnd = network.take_if(|_| is_empty);
+        if let Some(lnd) = &mut lnd {
+            *tap = std::mem::take(lnd.tap_mut());
+        }
+        ShardPort { lnd, part }
+    }
+
+    /// Where frames are shown to captures, over rings and over sockets.
+    pub(crate) fn taps_mut(&mut self) -> [&mut Tap; 2] {
+        let [rings, sockets] = &mut self.taps;
+        [
+            self.rings.as_mut().map_or(rings, AnyLnd::tap_mut),
+            self.sockets.as_mut().map_or(sockets, AnyLnd::tap_mut),
+        ]
     }
 
     /// Steers by other policies from now on.

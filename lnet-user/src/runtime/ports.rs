@@ -12,6 +12,7 @@ use thiserror::Error;
 
 use super::Steering;
 use super::worker::Worker;
+use crate::capture::{TapEnd, TapEnds};
 use crate::lnd::ShardPort;
 use crate::uring::{Token, WaitError};
 
@@ -120,6 +121,18 @@ impl Worker {
     #[must_use]
     pub fn is_quiet(&self, ni: NiId) -> bool {
         self.shard.is_quiet(ni)
+    }
+
+    /// Copies frames for one more capture from now on.
+    pub(crate) fn tap(&mut self, ends: TapEnds) {
+        for (tap, end) in self.lnd.taps_mut().into_iter().zip(ends) {
+            tap.add(end);
+        }
+    }
+
+    /// Copies frames for a capture no longer. Its taps are to be dropped on another thread: that may free memory.
+    pub(crate) fn untap(&mut self, id: u64) -> [Option<TapEnd>; 2] {
+        self.lnd.taps_mut().map(|tap| tap.remove(id))
     }
 
     /// What the shard says of the snapshot that it has.

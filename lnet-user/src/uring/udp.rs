@@ -61,6 +61,8 @@ pub struct Received {
     pub socket: u16,
     /// Where it came from.
     pub from: IpAddr,
+    /// The UDP port there.
+    pub from_port: u16,
     buffer: Buffer,
     start: u32,
     length: u32,
@@ -263,11 +265,11 @@ impl Endpoint {
             let written = &bytes[..length as usize];
             if let Ok(out) = RecvMsgOut::parse(written, request)
                 && !out.is_payload_truncated()
-                && let Some(from) = read_address(out.name_data())
+                && let Some((from, from_port)) = read_address(out.name_data())
             {
                 let length = out.payload_data().len() as u32;
                 self.counters.received += 1;
-                return Some(Received { socket, from, buffer, start: HEAD_BYTES as u32, length });
+                return Some(Received { socket, from, from_port, buffer, start: HEAD_BYTES as u32, length });
             }
             self.counters.too_long += 1;
             self.shared().buffers.give_back(buffer);

@@ -30,6 +30,7 @@ use lnet_core::time::Instant;
 use lnet_core::xfer::{BUNDLE_MAX, Xfer, XferConfig, XferCounters, XferUsage};
 
 use super::counters::XdpCounters;
+use crate::capture::Tap;
 use crate::memory::Memory;
 use crate::uring::Waker;
 use crate::uring::udp::{UdpError, UdpSocket};
@@ -74,6 +75,7 @@ pub struct SocketLnd {
     replay_due: bool,
     /// Whether the kernel's refusal to go on was logged.
     told_of_failure: bool,
+    pub(crate) tap: Tap,
 }
 
 impl SocketLnd {
@@ -94,7 +96,14 @@ impl SocketLnd {
                 further: Vec::with_capacity(BUNDLE_MAX),
                 common: common.clone(),
             };
-            Self { ports: Vec::new(), closed: Vec::new(), intake, replay_due: false, told_of_failure: false }
+            Self {
+                ports: Vec::new(),
+                closed: Vec::new(),
+                intake,
+                replay_due: false,
+                told_of_failure: false,
+                tap: Tap::default(),
+            }
         };
         exchanges.into_iter().enumerate().map(lnd).collect()
     }

@@ -13,6 +13,7 @@ use lnet_wire::steer::{PORTALS, PolicyWord};
 use super::super::frames::DATAGRAM_MIN_BYTES;
 use super::transmit::peer_address;
 use super::{SocketLnd, reuseport};
+use crate::capture::{Direction, Headers, Link, Tap};
 use crate::memory::Memory;
 use crate::netlink::Neighbours;
 use crate::uring::udp::Endpoint;
@@ -36,6 +37,11 @@ impl Port {
         let bytes = self.mtu_bytes.min(usize::from(u16::MAX)).saturating_sub(headers_bytes);
         // An interface whose MTU was made smaller than that later carries nothing.
         (bytes.max(DATAGRAM_MIN_BYTES) as u32).min(buffer_bytes)
+    }
+
+    /// Where it listens.
+    pub(super) fn local(&self) -> Option<SocketAddr> {
+        Some(SocketAddr::new(self.nid.ip()?, self.udp_port))
     }
 
     pub(super) fn to(&self, address: IpAddr) -> SocketAddr {
@@ -72,6 +78,21 @@ pub(super) struct OpenPort {
     pub(super) down_since: Option<Instant>,
     /// When the socket is tried again whose receive has ended with an error.
     pub(super) retry_at: Option<Instant>,
+}
+
+/// Shows captures a datagram between two ends.
+pub(super) fn record(
+    tap: &mut Tap,
+    port: &Port,
+    direction: Direction,
+    ends: Option<(SocketAddr, SocketAddr)>,
+    payload: &[u8],
+) {
+    let headers = ends.and_then(|(from, to)| Headers::new(from, to, payload));
+    if let Some(headers) = headers {
+        let pieces = [headers.as_bytes(), payload].into_iter();
+        tap.record((port.interface_index, Link::RawIp), direction, pieces);
+    }
 }
 
 impl SocketLnd {

@@ -1,5 +1,7 @@
 //! The receiving half.
 
+use std::net::SocketAddr;
+
 use lnet_core::lnd::{NiId, Uplink};
 use lnet_core::time::Instant;
 use lnet_core::xfer::{Replay, Xfer};
@@ -11,7 +13,9 @@ use super::super::counters::{XdpCounters, XdpDrop};
 use super::super::frames::{self, Aside, Further, Owner, Taken};
 use super::exchange::Exchange;
 use super::held::Held;
+use super::ports::record;
 use super::{Common, OpenPort, Port, SocketLnd};
+use crate::capture::Direction;
 use crate::memory::Memory;
 
 /// Where a frame came from.
@@ -97,7 +101,7 @@ impl SocketLnd {
     ) -> u32 {
         let mut count = 0;
         for place in 0..self.ports.len() {
-            let Port { ni, nid, .. } = self.ports[place].port;
+            let port @ Port { ni, nid, .. } = self.ports[place].port;
             for taken in 0..budget {
                 if (taken as usize).is_multiple_of(FRAMES_MAX) && up.gains_by_announcing() {
                     self.ports[place].announce(up);
@@ -105,6 +109,17 @@ impl SocketLnd {
                 let Some(mut received) = self.ports[place].endpoint.poll_received() else { break };
                 count += 1;
                 let endpoint = &mut self.ports[place].endpoint;
+                if self.tap.is_on() {
+                    let from = SocketAddr::new(received.from, received.from_port);
+                    let ends = port.local().map(|local| (from, local));
+                    record(
+                        &mut self.tap,
+                        &port,
+                        Direction::Received,
+                        ends,
+                        endpoint.bytes_mut(&mut received),
+                    );
+                }
                 if let Ok(from) = Nid::new_ip(nid.net(), received.from) {
                     let bytes = endpoint.bytes_mut(&mut received);
                     self.intake.take(now, Origin::Socket, (ni, from), bytes, (up, memory));

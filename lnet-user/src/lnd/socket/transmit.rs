@@ -10,7 +10,8 @@ use rustix::io::Errno;
 
 use super::super::frames::Source;
 use super::SocketLnd;
-use super::ports::OpenPort;
+use super::ports::{OpenPort, record};
+use crate::capture::Direction;
 use crate::memory::Memory;
 use crate::uring::udp::Refusal;
 
@@ -58,6 +59,10 @@ impl SocketLnd {
         let mut frame_bytes = 0;
         open.endpoint.send(0, to, |out| {
             frame_bytes = write_frame(outgoing, &source, out);
+            if self.tap.is_on() {
+                let ends = open.port.local().map(|local| (local, to));
+                record(&mut self.tap, &open.port, Direction::Sent, ends, &out[..frame_bytes]);
+            }
             frame_bytes
         });
         self.intake.counters.frames_sent += 1;

@@ -42,6 +42,7 @@ use lnet_wire::frame::FRAME_HEADER_BYTES;
 use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::packet::{ENDPOINT_BYTES, ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES};
 
+use crate::capture::Tap;
 use crate::memory::Memory;
 use crate::netlink::Mac;
 use crate::uring::Waker;
@@ -194,6 +195,7 @@ pub struct XdpLnd {
     frames_unkept: u32,
     faults: Faults,
     counters: XdpCounters,
+    pub(crate) tap: Tap,
     /// Scratch: empty between calls.
     packet: Vec<RxDescriptor>,
     further: Vec<Further>,
@@ -261,6 +263,7 @@ impl XdpLnd {
             turns_unkept: 0,
             frames_unkept: 0,
             counters: XdpCounters::default(),
+            tap: Tap::default(),
         }
     }
 

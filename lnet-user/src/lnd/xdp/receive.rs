@@ -12,6 +12,7 @@ use super::super::announce::{Batch, FRAMES_MAX};
 use super::super::frames::{self, Aside, Datagram, Owner, Parsed, Taken};
 use super::ports::OpenPort;
 use super::{Port, XdpDrop, XdpLnd};
+use crate::capture::{Direction, Link};
 use crate::memory::Memory;
 use crate::xsk::{RxDescriptor, Umem};
 
@@ -111,6 +112,9 @@ impl XdpLnd {
             let more = descriptor.more;
             self.packet.push(descriptor);
             if !more {
+                if self.tap.is_on() {
+                    self.record(lane_index);
+                }
                 self.receive_packet(now, Origin::Ring, up, memory);
                 // What was kept may be what comes next.
                 if !self.held.is_empty() {
@@ -139,6 +143,13 @@ impl XdpLnd {
             }
         }
         batch.tell(up);
+    }
+
+    /// Shows captures the packet in `self.packet`, which came by a lane.
+    fn record(&mut self, lane_index: usize) {
+        let interface = (self.lanes[lane_index].interface_index, Link::Ethernet);
+        let pieces = self.packet.iter().map(|descriptor| bytes_of(&self.common.umem, descriptor));
+        self.tap.record(interface, Direction::Received, pieces);
     }
 
     /// Handles the packet in `self.packet` and empties it.

@@ -16,6 +16,7 @@ use super::paths::PathId;
 use super::ports::OpenPort;
 use super::write::{write_frame, write_headers};
 use super::{CHUNK_BYTES, XdpLnd};
+use crate::capture::{Direction, Link};
 use crate::memory::{Memory, Placement};
 use crate::netlink::{Resolution, Unreachable};
 use crate::xsk::{FRAGMENTS_MAX, RegisteredRuns};
@@ -318,6 +319,14 @@ impl XdpLnd {
     #[inline]
     fn push(&mut self, lane_index: usize) {
         let lane = &mut self.lanes[lane_index];
+        if self.tap.is_on() {
+            let umem = &self.common.umem;
+            let pieces = self.sending.iter().map(|part| {
+                let start = part.offset as usize;
+                &umem.bytes(&part.frame)[start..start + part.length as usize]
+            });
+            self.tap.record((lane.interface_index, Link::Ethernet), Direction::Sent, pieces);
+        }
         lane.borrow(self.sending.len());
         for part in self.sending.drain(..) {
             lane.push(part);

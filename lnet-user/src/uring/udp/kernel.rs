@@ -37,13 +37,15 @@ pub(super) fn system(operation: &'static str, error: &std::io::Error) -> UdpErro
     UdpError::System { operation, source: Errno::from_io_error(error).unwrap_or(Errno::IO) }
 }
 
-/// The address in what the kernel has written of a `struct sockaddr_in` or `sockaddr_in6`.
+/// The address and port in what the kernel has written of a `struct sockaddr_in` or `sockaddr_in6`.
 #[inline]
-pub(super) fn read_address(name: &[u8]) -> Option<IpAddr> {
+pub(super) fn read_address(name: &[u8]) -> Option<(IpAddr, u16)> {
     let family = u16::from_ne_bytes(*name.first_chunk()?);
-    match i32::from(family) {
-        libc::AF_INET => Some(IpAddr::from(*name.get(4..)?.first_chunk::<4>()?)),
-        libc::AF_INET6 => Some(IpAddr::from(*name.get(8..)?.first_chunk::<16>()?)),
-        _ => None,
-    }
+    let port = u16::from_be_bytes(*name.get(2..)?.first_chunk()?);
+    let address = match i32::from(family) {
+        libc::AF_INET => IpAddr::from(*name.get(4..)?.first_chunk::<4>()?),
+        libc::AF_INET6 => IpAddr::from(*name.get(8..)?.first_chunk::<16>()?),
+        _ => return None,
+    };
+    Some((address, port))
 }

@@ -1,0 +1,68 @@
+//! Captures of the node's frames while its shards run ([`crate::capture`]).
+
+use std::path::Path;
+use std::sync::{MutexGuard, PoisonError};
+
+use lnet_core::lnd::NiId;
+
+use super::calls::Caller;
+use super::{Lnet, LnetError};
+use crate::capture::{CaptureSpec, CaptureState, Captures, Interface, Link, TapEnds};
+use crate::node::{NiState, Node, NodeMode};
+
+impl Lnet {
+    /// Starts a capture: from now on all frames of its interfaces are written to a new file, until that is as long as it
+    /// may be, or the capture is stopped, or the node stops. Several may run at once.
+    ///
+    /// # Errors
+    /// [`LnetError::Capture`], [`LnetError::Stopped`]: no file is left behind.
+    pub fn start_capture(&self, spec: &CaptureSpec) -> Result<(), LnetError> {
+        // Meanwhile no NI is opened that the capture would not hear of.
+        let node = self.node();
+        let interfaces: Vec<Interface> = node.nis().map(interface_of).collect();
+        let callers: Vec<Caller> = self.inner.shards.iter().map(|end| end.caller.clone()).collect();
+        let tap = |ends: Vec<TapEnds>| {
+            let shards = self.inner.shards.iter().zip(ends);
+            shards.map(|(shard, ends)| shard.caller.run(move |worker, _| worker.tap(ends))).collect()
+        };
+        let untap = move |id| {
+            for caller in &callers {
+                // What they give back is dropped here; those of a shard that has ended are gone with it.
+                let _ = caller.run(move |worker, _| worker.untap(id));
+            }
+        };
+        self.lock_captures().start(spec, (&interfaces, self.shard_count()), tap, untap)
+    }
+
+    /// The captures that run, and those that ended by themselves, in the order of their starts.
+    #[must_use]
+    pub fn captures(&self) -> Vec<CaptureState> {
+        self.lock_captures().states()
+    }
+
+    /// Stops a capture, once all frames are in its file that shards have handled before, and takes it off the list; what it has become. Its
+    /// file is complete. One that ended by itself is taken off the list.
+    ///
+    /// # Errors
+    /// [`LnetError::Capture`] if there is none that writes to `path`.
+    pub fn stop_capture(&self, path: &Path) -> Result<CaptureState, LnetError> {
+        let capture = self.lock_captures().take(path)?;
+        Ok(capture.stop())
+    }
+
+    /// Tells captures of an NI that was opened.
+    pub(super) fn show_captures(&self, node: &Node, ni: NiId) {
+        if let Some(state) = node.nis().find(|state| state.ni == ni) {
+            self.lock_captures().add_interface(&interface_of(state));
+        }
+    }
+
+    fn lock_captures(&self) -> MutexGuard<'_, Captures> {
+        self.inner.captures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn interface_of(state: NiState) -> Interface {
+    let link = if state.mode == NodeMode::Socket { Link::RawIp } else { Link::Ethernet };
+    Interface { index: state.interface_index, name: state.config.interface, link }
+}

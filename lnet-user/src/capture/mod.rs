@@ -1,0 +1,339 @@
+//! Captures of a node's own xdp frames, as pcapng files. Frames that XDP redirects pass no packet socket, so
+//! `tcpdump` does not see them; the node copies its own.
+//!
+//! ```text
+//!  shard: XdpLnd, SocketLnd --- Tap ---> ring of bytes ---\
+//!  shard: XdpLnd, SocketLnd --- Tap ---> ring of bytes ----+--> writer's thread --> file
+//! ```
+//! A frame of an NI over rings is captured as it was on the wire, Ethernet header included: when it comes off a ring, malformed or
+//! misdirected ones too, and when it is put on one. A datagram of an NI over sockets is captured with
+//! IP and UDP headers that are made for the capture, link type raw IP: which MAC addresses it had nobody says.
+//! Each interface has a description block for each link type, and a statistics block at the end.
+//!
+//! Invariants: shards never wait for a capture: what its rings have no room for is counted as missed. A file
+//! never grows beyond its limit, and is complete when its capture has ended, by itself too.
+
+mod ip;
+mod pcapng;
+mod table;
+mod tap;
+mod writer;
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+use rtrb::RingBuffer;
+use thiserror::Error;
+
+use table::Shared;
+use tap::RealTime;
+use writer::{Output, Source, Writer};
+
+pub(crate) use ip::Headers;
+pub(crate) use table::{Interface, Link};
+pub(crate) use tap::{Direction, Tap, TapEnd};
+
+/// Captures that a node has at once, those that ended by themselves included.
+pub const CAPTURES_MAX: usize = 16;
+
+/// The taps of one shard for one capture: that of its LND over rings, and that of its LND over sockets.
+pub(crate) type TapEnds = [TapEnd; 2];
+
+/// A capture to be made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CaptureSpec {
+    /// The pcapng file to be made: an absolute path of which nothing is there but its directory.
+    pub path: PathBuf,
+    /// Bytes at which the capture ends: the file is never longer.
+    pub limit_bytes: u64,
+    /// Bytes of each frame that are kept; `None` keeps all.
+    pub frame_bytes: Option<u32>,
+    /// Network interfaces whose frames are captured; none means all. NIs that are opened later count too.
+    pub interfaces: Vec<String>,
+    /// Bytes that wait for the writer at most, of each shard's frames over rings, and over sockets. A frame
+    /// longer than that is always missed.
+    pub buffer_bytes: u32,
+}
+
+impl CaptureSpec {
+    /// A capture of whole frames of all interfaces, with 4 MiB for those that wait.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>, limit_bytes: u64) -> Self {
+        Self {
+            path: path.into(),
+            limit_bytes,
+            frame_bytes: None,
+            interfaces: Vec::new(),
+            buffer_bytes: 4 << 20,
+        }
+    }
+}
+
+/// Where a capture stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CaptureState {
+    /// The file.
+    pub path: PathBuf,
+    /// Whether frames are still written. One that has ended by itself stays in the list until it is stopped.
+    pub is_running: bool,
+    /// Bytes at which it ends.
+    pub limit_bytes: u64,
+    /// Bytes of the file.
+    pub written_bytes: u64,
+    /// Frames in the file.
+    pub frame_count: u64,
+    /// Frames that came faster than they could be written.
+    pub missed_count: u64,
+    /// Why the file could not be written any further, if so.
+    pub failure: Option<String>,
+}
+
+/// A capture is not made, or not found; no file is left behind.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CaptureError {
+    /// A relative path, which would depend on the node's working directory.
+    #[error("{} is no absolute path", .0.display())]
+    Relative(PathBuf),
+    /// Files are not overwritten.
+    #[error("{} exists: remove it, or choose another name", .0.display())]
+    Exists(PathBuf),
+    /// Where the file is to be there is no directory.
+    #[error("{} cannot be made: its directory is not there", .0.display())]
+    NoDirectory(PathBuf),
+    /// The node may not make the file.
+    #[error("{} cannot be made: the node may not write to its directory", .0.display())]
+    Forbidden(PathBuf),
+    /// The file cannot be made or written for another reason.
+    #[error("{} cannot be written: {error}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        error: io::Error,
+    },
+    /// No frame would have room in the file.
+    #[error(
+        "a limit of {limit_bytes} bytes: what the file begins and ends with takes {needed_bytes} already"
+    )]
+    Limit {
+        /// What was asked for.
+        limit_bytes: u64,
+        /// The least that would do.
+        needed_bytes: u64,
+    },
+    /// Frames of which nothing is kept, or for which there is no buffer.
+    #[error("a capture that keeps 0 bytes of each frame, or of all that wait: 1 at least")]
+    Nothing,
+    /// A name that is none of the node's.
+    #[error("the node has no NI on interface {name}; it has some on: {}", .known.join(", "))]
+    NoInterface {
+        /// What was asked for.
+        name: String,
+        /// Interfaces of its NIs.
+        known: Vec<String>,
+    },
+    /// There are as many captures as there can be.
+    #[error("the node has {CAPTURES_MAX} captures: stop one of them")]
+    TooMany,
+    /// There is no thread to write it.
+    #[error("a capture got no thread: {0}")]
+    Thread(io::Error),
+    /// There is no such capture.
+    #[error("no capture writes to {}", .0.display())]
+    NoCapture(PathBuf),
+}
+
+/// Takes the taps of a capture off all shards.
+type Untap = Arc<dyn Fn(u64) + Send + Sync>;
+
+/// A capture, as the node keeps it. Dropping it ends it.
+pub(crate) struct Capture {
+    spec: CaptureSpec,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Capture {
+    fn state(&self) -> CaptureState {
+        CaptureState {
+            path: self.spec.path.clone(),
+            // First: what follows is final if it has ended.
+            is_running: self.shared.is_running.load(Ordering::Acquire),
+            limit_bytes: self.spec.limit_bytes,
+            written_bytes: self.shared.written_bytes.load(Ordering::Relaxed),
+            frame_count: self.shared.frame_count.load(Ordering::Relaxed),
+            missed_count: self.shared.missed_count(),
+            failure: self.shared.failure(),
+        }
+    }
+
+    /// Ends it; what it became.
+    pub(crate) fn stop(mut self) -> CaptureState {
+        self.end();
+        self.state()
+    }
+
+    fn end(&mut self) {
+        self.tell_to_end();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the writer's thread has been printed by then.
+            let _ = thread.join();
+        }
+    }
+
+    /// Tells the writer to end, without waiting for it.
+    fn tell_to_end(&self) {
+        self.shared.stop.store(true, Ordering::Release);
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn wants(spec: &CaptureSpec, interface: &Interface) -> bool {
+    spec.interfaces.is_empty() || spec.interfaces.contains(&interface.name)
+}
+
+/// The captures of a node. Dropping them ends them; their files are complete then.
+#[derive(Default)]
+pub(crate) struct Captures {
+    list: Vec<Capture>,
+    started: u64,
+}
+
+impl Captures {
+    /// Starts a capture on so many shards. `interfaces` are those that have NIs. `tap` gives the shards their taps,
+    /// in their order; `untap` takes the taps of a capture off all shards that have one ([`Tap::remove`]) and drops
+    /// them: when the capture ends, and on its writer's thread.
+    ///
+    /// # Errors
+    /// [`CaptureError`], or what `tap` said: nothing is left of the capture.
+    pub(crate) fn start<E: From<CaptureError>>(
+        &mut self,
+        spec: &CaptureSpec,
+        (interfaces, shards): (&[Interface], usize),
+        tap: impl FnOnce(Vec<TapEnds>) -> Result<(), E>,
+        untap: impl Fn(u64) + Send + Sync + 'static,
+    ) -> Result<(), E> {
+        self.check(spec, interfaces)?;
+        let file = make_file(&spec.path)?;
+        let capture = self.start_in(file, spec, (interfaces, shards), tap, Arc::new(untap));
+        if capture.is_err() {
+            // That a file stays which cannot be removed is found by whoever wants to make it again.
+            let _ = std::fs::remove_file(&spec.path);
+        }
+        self.list.push(capture?);
+        Ok(())
+    }
+
+    fn check(&self, spec: &CaptureSpec, interfaces: &[Interface]) -> Result<(), CaptureError> {
+        if self.list.len() >= CAPTURES_MAX {
+            return Err(CaptureError::TooMany);
+        }
+        if spec.frame_bytes == Some(0) || spec.buffer_bytes == 0 {
+            return Err(CaptureError::Nothing);
+        }
+        let known = || interfaces.iter().map(|interface| &interface.name);
+        if let Some(name) = spec.interfaces.iter().find(|name| known().all(|known| known != *name)) {
+            let known = known().cloned().collect();
+            return Err(CaptureError::NoInterface { name: name.clone(), known });
+        }
+        Ok(())
+    }
+
+    fn start_in<E: From<CaptureError>>(
+        &mut self,
+        file: File,
+        spec: &CaptureSpec,
+        (interfaces, shards): (&[Interface], usize),
+        tap: impl FnOnce(Vec<TapEnds>) -> Result<(), E>,
+        untap: Untap,
+    ) -> Result<Capture, E> {
+        let shared = Arc::new(Shared::new());
+        for interface in interfaces.iter().filter(|interface| wants(spec, interface)) {
+            shared.add(interface);
+        }
+        let limit_bytes = spec.limit_bytes;
+        let mut output = Output::begin(file, limit_bytes, spec.frame_bytes.unwrap_or(0), &shared)
+            .map_err(|needed_bytes| CaptureError::Limit { limit_bytes, needed_bytes })?;
+        let refused = |error| CaptureError::File { path: spec.path.clone(), error };
+        output.flush(&shared).map_err(refused)?;
+        self.started += 1;
+        let (id, real_time) = (self.started, RealTime::measure());
+        let mut sources = Vec::new();
+        let mut make_end = || {
+            let (ring, consumer) = RingBuffer::new(spec.buffer_bytes as usize);
+            sources.push(Source::new(consumer));
+            let frame_bytes = spec.frame_bytes.unwrap_or(u32::MAX);
+            TapEnd { id, ring, shared: Arc::clone(&shared), real_time, frame_bytes }
+        };
+        let ends = (0..shards).map(|_| [make_end(), make_end()]).collect();
+        tap(ends).inspect_err(|_| untap(id))?;
+        let writer =
+            Writer { id, output, sources, shared: Arc::clone(&shared), real_time, untap: Arc::clone(&untap) };
+        let thread = std::thread::Builder::new().name("lnet-capture".to_owned()).spawn(|| writer.run());
+        let thread = thread.inspect_err(|_| untap(id)).map_err(CaptureError::Thread)?;
+        Ok(Capture { spec: spec.clone(), shared, thread: Some(thread) })
+    }
+
+    /// An interface has an NI now: it is captured from here on where it is wanted.
+    pub(crate) fn add_interface(&self, interface: &Interface) {
+        for capture in self.list.iter().filter(|capture| wants(&capture.spec, interface)) {
+            if !capture.shared.add(interface) {
+                let (path, name) = (capture.spec.path.display(), &interface.name);
+                tracing::warn!(%path, name, "a capture has had too many interfaces: this one is not in it");
+            }
+        }
+    }
+
+    /// Where all of them stand, in the order of their starts.
+    pub(crate) fn states(&self) -> Vec<CaptureState> {
+        self.list.iter().map(Capture::state).collect()
+    }
+
+    /// Takes a capture out of the list, for [`Capture::stop`].
+    pub(crate) fn take(&mut self, path: &Path) -> Result<Capture, CaptureError> {
+        let place = self.list.iter().position(|capture| capture.spec.path == path);
+        let place = place.ok_or_else(|| CaptureError::NoCapture(path.to_owned()))?;
+        Ok(self.list.remove(place))
+    }
+}
+
+impl Drop for Captures {
+    fn drop(&mut self) {
+        // All at once, before each is waited for.
+        self.list.iter().for_each(Capture::tell_to_end);
+    }
+}
+
+/// Makes a file that was not there, for the node's user alone.
+fn make_file(path: &Path) -> Result<File, CaptureError> {
+    let path = path.to_owned();
+    if !path.is_absolute() {
+        return Err(CaptureError::Relative(path));
+    }
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+    file.map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => CaptureError::Exists(path),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => CaptureError::NoDirectory(path),
+        io::ErrorKind::PermissionDenied => CaptureError::Forbidden(path),
+        _ => CaptureError::File { path, error },
+    })
+}
