@@ -15,6 +15,10 @@
 
 mod ip;
 mod pcapng;
+#[cfg(test)]
+#[cfg(not(loom))]
+#[allow(dead_code, unreachable_pub, reason = "shared with the tests of other crates")]
+pub(crate) mod reading;
 mod table;
 mod tap;
 mod writer;

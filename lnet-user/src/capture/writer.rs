@@ -41,7 +41,7 @@ pub(super) struct Output {
 
 /// The file has no room for what is to come next.
 #[derive(PartialEq, Eq, Debug)]
-struct Full;
+pub(super) struct Full;
 
 impl Output {
     /// An empty file begins as a capture of these interfaces.
@@ -207,7 +207,7 @@ impl Writer {
 }
 
 /// Writes the frames up to a time, in the order of their times; how many, if there was room for all.
-fn write_until(
+pub(super) fn write_until(
     sources: &mut [Source],
     output: &mut Output,
     shared: &Shared,

@@ -1,5 +1,6 @@
 //! The LND over rings without a kernel.
 
+mod captures;
 mod faults;
 pub(crate) mod node;
 mod ports;
