@@ -89,3 +89,29 @@ fn turns_allocate_nothing() {
     assert_eq!(notices, 30 * PUTS * 3, "PUT, SEND, ACK");
     assert_eq!(allocations.count_total, 0, "{allocations:?}");
 }
+
+/// A node without interfaces has nothing to capture; the file is complete all the same.
+#[test]
+fn a_capture_of_nothing() {
+    use crate::capture::reading::Contents;
+    use crate::capture::{CaptureError, CaptureSpec};
+    let path = std::env::temp_dir().join(format!("lnet-api-{}.pcapng", std::process::id()));
+    let lnet = Lnet::start(&NodeConfig::loopback()).unwrap();
+    lnet.start_capture(&CaptureSpec::new(&path, 4096)).unwrap();
+    assert!(lnet.captures()[0].is_running);
+    let state = lnet.stop_capture(&path).unwrap();
+    assert_eq!((state.is_running, state.frame_count, state.limit_bytes), (false, 0, 4096));
+    assert!(matches!(
+        lnet.stop_capture(&path),
+        Err(LnetError::Capture(CaptureError::NoCapture(unknown))) if unknown == path
+    ));
+    assert!(Contents::read_complete(&std::fs::read(&path).unwrap()).interfaces.is_empty());
+    std::fs::remove_file(&path).unwrap();
+
+    // A shard that has ended.
+    let shard = lnet.shard(0).unwrap();
+    shard.caller().run(|_, _| panic!("on purpose")).unwrap_err();
+    let error = lnet.start_capture(&CaptureSpec::new(&path, 4096)).unwrap_err();
+    assert!(matches!(error, LnetError::Stopped(ShardId(0))));
+    assert!(!path.exists() && lnet.captures().is_empty());
+}

@@ -2,6 +2,7 @@
 //! `cargo xtask build-ebpf` makes.
 #![allow(clippy::unwrap_used, reason = "what is allowed in tests serves their helpers too")]
 
+mod captures;
 mod helping;
 mod hostile;
 mod load;

@@ -20,16 +20,16 @@ const GIVEN_UP_AFTER: [Duration; 2] = [Duration::from_millis(500), Duration::fro
 const ROUNDS: u32 = 50;
 
 /// Two nodes on two rails, a net each, with a load by both.
-struct Rails {
-    netns: Netns,
-    near: Lnet,
-    far: Lnet,
+pub(crate) struct Rails {
+    pub(crate) netns: Netns,
+    pub(crate) near: Lnet,
+    pub(crate) far: Lnet,
     serving: Serving,
     loads: Vec<Steady>,
 }
 
 /// The NI of a rail on its own net, in a mode.
-fn ni(interface: &Interface, rail: u16, mode: XdpMode) -> NiConfig {
+pub(crate) fn ni(interface: &Interface, rail: u16, mode: XdpMode) -> NiConfig {
     NiConfig { mode: Some(mode), ..NiConfig::new(nid_v4(interface, rail), &interface.name) }
 }
 
@@ -40,7 +40,8 @@ fn config_of(netns: &lnet_tests::netns::Namespace, nis: Vec<NiConfig>) -> NodeCo
 }
 
 impl Rails {
-    fn start(modes: [XdpMode; 2]) -> Self {
+    /// The nodes of both ends, which let no frames in yet.
+    pub(crate) fn start_nodes(modes: [XdpMode; 2]) -> (Netns, [Lnet; 2]) {
         let netns = Netns::new(Wiring { rails: 2, ..Wiring::default() });
         let start = |namespace| {
             let nis = |namespace: &lnet_tests::netns::Namespace| -> Vec<NiConfig> {
@@ -49,7 +50,12 @@ impl Rails {
             };
             enter(namespace, || Lnet::start(&config_of(namespace, nis(namespace))).unwrap())
         };
-        let (near, far) = (start(netns.a()), start(netns.b()));
+        let nodes = [netns.a(), netns.b()].map(start);
+        (netns, nodes)
+    }
+
+    pub(crate) fn start(modes: [XdpMode; 2]) -> Self {
+        let (netns, [near, far]) = Self::start_nodes(modes);
         let serving = Serving::start(&far, 2);
         near.open().unwrap();
         far.open().unwrap();
@@ -64,7 +70,7 @@ impl Rails {
     }
 
     /// Ends the loads: rail 1 has lost nothing and doubled nothing, and on rail 0 everything has ended.
-    fn end(self) -> (Netns, [Lnet; 2], Outcome) {
+    pub(crate) fn end(self) -> (Netns, [Lnet; 2], Outcome) {
         let mut outcomes: Vec<Outcome> = self.loads.into_iter().map(|load| load.stop(PATIENCE)).collect();
         let arrived = self.serving.stop();
         let (steady, changing) = (outcomes.pop().unwrap(), outcomes.pop().unwrap());

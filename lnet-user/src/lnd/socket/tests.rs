@@ -316,3 +316,55 @@ fn messages_allocate_nothing() {
     let announced = |shard: &Shard| shard.up.announced.get();
     assert_ne!(pair.far.shards.iter().map(announced).sum::<usize>(), 0, "no two datagrams came together");
 }
+
+/// What the near node sends is what the far one receives, with the headers that each end makes for it.
+#[test]
+fn datagrams_are_captured_at_both_ends() {
+    use crate::capture::reading::Contents;
+    use crate::capture::{CaptureSpec, Captures, Interface, Link, TapEnds};
+    let mut pair = Pair::new(true);
+    let interface = Interface { index: 1, name: "lo".to_owned(), link: Link::RawIp };
+    let mut start = |node: &mut Node, name: &str| {
+        let path = std::env::temp_dir().join(format!("lnet-socket-{}-{name}", std::process::id()));
+        let mut captures = Captures::default();
+        let tap = |ends: Vec<TapEnds>| {
+            for (shard, [_, end]) in node.shards.iter_mut().zip(ends) {
+                shard.lnd.tap.add(end);
+            }
+            Ok::<_, crate::CaptureError>(())
+        };
+        let spec = CaptureSpec { buffer_bytes: 32 << 20, ..CaptureSpec::new(path, 1 << 30) };
+        captures.start(&spec, (&[interface.clone()], SHARDS as usize), tap, |_| {}).unwrap();
+        (captures, spec.path)
+    };
+    let captures = [start(&mut pair.near, "near"), start(&mut pair.far, "far")];
+    for number in 0..30 {
+        pair.put(number as usize % 2, number, 700 * number as u32);
+        pair.run_until_sent(number as u32 + 1);
+    }
+    let ports = [&pair.near, &pair.far].map(|node| (node.nid.ip().unwrap(), node.udp_port));
+    let counted = [&pair.near, &pair.far].map(|node| {
+        (node.counted(|counters| counters.frames_sent), node.counted(|counters| counters.frames_received))
+    });
+    let frames = captures.map(|(mut captures, path)| {
+        assert_eq!(captures.take(&path).unwrap().stop().missed_count, 0);
+        let contents = Contents::read_complete(&std::fs::read(&path).unwrap());
+        std::fs::remove_file(&path).unwrap();
+        contents.frames
+    });
+    for (frames, (sent, received)) in frames.iter().zip(counted) {
+        let arrived = frames.iter().filter(|frame| frame.is_received).count() as u64;
+        assert_eq!((frames.len() as u64 - arrived, arrived), (sent, received));
+    }
+    for (sender, receiver) in [(0, 1), (1, 0)] {
+        let sent: Vec<_> = frames[sender].iter().filter(|frame| !frame.is_received).collect();
+        for frame in frames[receiver].iter().filter(|frame| frame.is_received) {
+            assert!(sent.iter().any(|other| other.bytes == frame.bytes));
+            let [from, to] = [sender, receiver].map(|node| ports[node]);
+            assert_eq!(IpAddr::from(*frame.bytes[12..].first_chunk::<4>().unwrap()), from.0);
+            assert_eq!(IpAddr::from(*frame.bytes[16..].first_chunk::<4>().unwrap()), to.0);
+            assert_eq!(frame.bytes[20..22], from.1.to_be_bytes());
+            assert_eq!(frame.bytes[22..24], to.1.to_be_bytes());
+        }
+    }
+}
