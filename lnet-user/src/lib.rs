@@ -50,6 +50,7 @@
 pub mod api;
 pub mod bpf;
 pub mod capture;
+pub mod control;
 pub mod lnd;
 pub mod load;
 pub mod memory;

@@ -251,6 +251,11 @@ impl<O: Clone> Node<O> {
         self.peers.get(nid)
     }
 
+    /// Forgets all peers.
+    pub fn forget_peers(&mut self) {
+        self.peers = PeerTable::new(self.config.peers_max);
+    }
+
     /// The global tunables.
     #[must_use]
     pub const fn settings(&self) -> &Settings {

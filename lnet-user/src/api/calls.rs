@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use lnet_core::handle::{MdHandle, MeHandle, ShardId};
 use lnet_core::shard::{GetRequest, PutRequest, RequestError};
+use tokio::sync::oneshot;
 
 use super::error::LnetError;
 use super::service::Queues;
@@ -131,6 +132,20 @@ impl Caller {
         slot.keep_for_this_thread();
         left?;
         Ok(answer.ok_or(LnetError::Stopped(self.shard))??)
+    }
+
+    /// Has something run on the shard's thread, and brings its result. It must not own what ends the shard.
+    pub(super) fn begin<R: Send + 'static>(
+        &self,
+        run: impl FnOnce(&mut Worker, &mut Queues) -> R + Send + 'static,
+    ) -> Result<oneshot::Receiver<R>, LnetError> {
+        let (answer, result) = oneshot::channel();
+        let run = move |worker: &mut Worker, queues: &mut Queues| {
+            // Whoever asked may have lost interest.
+            let _ = answer.send(run(worker, queues));
+        };
+        self.leave(Call::Run(Box::new(run)))?;
+        Ok(result)
     }
 
     /// Runs something on the shard's thread and waits for its result. It must not own what ends the shard.

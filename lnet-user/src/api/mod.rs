@@ -102,6 +102,8 @@ struct Inner {
     topology: ArcSwap<Topology>,
     /// Whoever changes NIs or policies has it.
     changing: Mutex<()>,
+    /// Each [`Hold`] is a clone of it.
+    holds: Arc<()>,
 }
 
 struct ShardEnd {
@@ -115,6 +117,10 @@ struct ShardEnd {
 pub struct Lnet {
     inner: Arc<Inner>,
 }
+
+/// A program's reliance on a node ([`Lnet::hold`]).
+#[derive(Debug)]
+pub struct Hold(#[expect(dead_code, reason = "it counts by being there")] Arc<()>);
 
 impl std::fmt::Debug for Lnet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -152,6 +158,7 @@ impl Lnet {
             shards,
             topology: ArcSwap::new(topology),
             changing: Mutex::new(()),
+            holds: Arc::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -203,6 +210,11 @@ impl Lnet {
         Ok(ShardHandle { inner: Arc::clone(&self.inner), shard })
     }
 
+    /// All of them, in their order.
+    pub fn shards(&self) -> impl Iterator<Item = ShardHandle> + use<'_> {
+        (0..self.shard_count()).map(|shard| ShardHandle { inner: Arc::clone(&self.inner), shard })
+    }
+
     /// Makes a portal lazy on all shards, or an ordinary one again: PUTs that no entry takes wait for one.
     ///
     /// # Errors
@@ -224,6 +236,19 @@ impl Lnet {
     /// [`LnetError::Bpf`], the kernel's refusal.
     pub fn xdp_frames(&self) -> Result<XdpFrames, LnetError> {
         Ok(self.node().xdp_frames()?)
+    }
+
+    /// Says that a program relies on this node: until that is dropped, nobody who manages it may take its NIs and
+    /// portals away as a whole (`lnetctl lnet unconfigure`). Single NIs come and go all the same.
+    #[must_use]
+    pub fn hold(&self) -> Hold {
+        Hold(Arc::clone(&self.inner.holds))
+    }
+
+    /// How many [`Hold`]s there are.
+    #[must_use]
+    pub fn hold_count(&self) -> usize {
+        Arc::strong_count(&self.inner.holds) - 1
     }
 
     fn node(&self) -> std::sync::MutexGuard<'_, Node> {
@@ -329,6 +354,20 @@ impl ShardHandle {
         run: impl FnOnce(&mut Worker) -> R + Send + 'static,
     ) -> Result<R, LnetError> {
         self.caller().run(move |worker, _| run(worker))
+    }
+
+    /// The same for a caller that has other things to do meanwhile, in whatever runtime. It begins at once, and is
+    /// carried out even if nobody waits for the result.
+    ///
+    /// # Errors
+    /// [`LnetError::Stopped`] when it has ended.
+    pub fn run_async<R: Send + 'static, F: FnOnce(&mut Worker) -> R + Send + 'static>(
+        &self,
+        run: F,
+    ) -> impl Future<Output = Result<R, LnetError>> + use<R, F> {
+        let shard = self.id();
+        let begun = self.caller().begin(move |worker, _| run(worker));
+        async move { begun?.await.map_err(|_| LnetError::Stopped(shard)) }
     }
 
     /// What it has done so far.

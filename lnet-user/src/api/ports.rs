@@ -7,6 +7,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures_util::future::try_join_all;
 use lnet_core::lnd::NiId;
 use lnet_core::shard::Confirmation;
 use lnet_core::topology::{LocalNi, NiStatus, Steering, Topology};
@@ -89,12 +90,38 @@ impl Lnet {
         self.inner.shards.iter().map(tell).collect()
     }
 
+    /// [`Lnet::update`] for a caller that has other things to do meanwhile, in whatever runtime; all shards at once.
+    ///
+    /// # Errors
+    /// [`LnetError::Stopped`] if a shard has ended.
+    pub async fn update_async(&self, topology: &Arc<Topology>) -> Result<Vec<Confirmation>, LnetError> {
+        self.inner.topology.store(Arc::clone(topology));
+        let tell = |worker: &mut Worker, topology| {
+            worker.update(topology);
+            worker.confirmation()
+        };
+        let told = self.shards().map(|shard| {
+            let topology = Arc::clone(topology);
+            shard.run_async(move |worker| tell(worker, topology))
+        });
+        try_join_all(told.collect::<Vec<_>>()).await
+    }
+
     /// What each shard says of the snapshot that it has.
     ///
     /// # Errors
     /// [`LnetError::Stopped`] if a shard has ended.
     pub fn confirmations(&self) -> Result<Vec<Confirmation>, LnetError> {
         self.inner.shards.iter().map(|end| end.caller.run(|worker, _| worker.confirmation())).collect()
+    }
+
+    /// [`Lnet::confirmations`] for a caller that has other things to do meanwhile.
+    ///
+    /// # Errors
+    /// [`LnetError::Stopped`] if a shard has ended.
+    pub async fn confirmations_async(&self) -> Result<Vec<Confirmation>, LnetError> {
+        let told = self.shards().map(|shard| shard.run_async(|worker| worker.confirmation()));
+        try_join_all(told.collect::<Vec<_>>()).await
     }
 
     /// The snapshot that was published last.

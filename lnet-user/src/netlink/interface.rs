@@ -57,6 +57,38 @@ impl Interface {
     }
 }
 
+/// The names of all interfaces of the calling thread's network namespace, in the order of their indices. Blocks as
+/// [`Interface::by_name`] does.
+///
+/// # Errors
+/// What the kernel refused.
+pub fn interface_names() -> Result<Vec<String>, NetlinkError> {
+    let list = || runtime()?.block_on(async { Ok(names(&links(&connect()?).await?)) });
+    thread::scope(|scope| {
+        let worker = thread::Builder::new()
+            .name("lnet-interface".into())
+            .spawn_scoped(scope, list)
+            .map_err(|source| NetlinkError::Kernel { what: "start a thread", source })?;
+        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+async fn links(handle: &Handle) -> Result<Vec<LinkMessage>, NetlinkError> {
+    let links = handle.link().get().execute().try_collect().await;
+    links.map_err(|error| NetlinkError::from_request("list the interfaces", error))
+}
+
+fn names(links: &[LinkMessage]) -> Vec<String> {
+    links.iter().filter_map(name).cloned().collect()
+}
+
+fn name(link: &LinkMessage) -> Option<&String> {
+    link.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::IfName(name) => Some(name),
+        _ => None,
+    })
+}
+
 async fn query(name: &str) -> Result<Interface, NetlinkError> {
     let handle = connect()?;
     let link = find(&handle, name).await?;
@@ -110,27 +142,15 @@ pub(super) fn is_up(flags: LinkFlags) -> bool {
 }
 
 /// All links are listed, so that an unknown name can be answered with the known ones.
-async fn find(handle: &Handle, name: &str) -> Result<LinkMessage, NetlinkError> {
-    let links: Vec<LinkMessage> = handle
-        .link()
-        .get()
-        .execute()
-        .try_collect()
-        .await
-        .map_err(|error| NetlinkError::from_request("list the interfaces", error))?;
-    let mut present = Vec::new();
-    for link in links {
-        let own = link.attributes.iter().find_map(|attribute| match attribute {
-            LinkAttribute::IfName(own) => Some(own.clone()),
-            _ => None,
-        });
-        match own {
-            Some(own) if own == name => return Ok(link),
-            Some(own) => present.push(own),
-            None => {}
+async fn find(handle: &Handle, wanted: &str) -> Result<LinkMessage, NetlinkError> {
+    let mut links = links(handle).await?;
+    match links.iter().position(|link| name(link).is_some_and(|name| name == wanted)) {
+        Some(place) => Ok(links.swap_remove(place)),
+        None => {
+            let present = names(&links).join(", ");
+            Err(NetlinkError::NoSuchInterface { name: wanted.to_owned(), present })
         }
     }
-    Err(NetlinkError::NoSuchInterface { name: name.to_owned(), present: present.join(", ") })
 }
 
 async fn addresses(handle: &Handle, index: u32) -> Result<Vec<(IpAddr, u8)>, NetlinkError> {

@@ -161,6 +161,11 @@ impl Worker {
         self.shard.faults_mut()
     }
 
+    /// Sets all that the shard has counted to 0 ([`Shard::reset_counters`]).
+    pub fn reset_counters(&mut self) {
+        self.shard.reset_counters();
+    }
+
     /// The `xdp` LND, to be read: that over rings, where there are both.
     ///
     /// # Panics

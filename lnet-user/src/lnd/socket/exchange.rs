@@ -141,7 +141,7 @@ mod tests {
                 ends[2].give_back(parcel);
             }
             let mut last = ends[2].receive().unwrap();
-            assert_eq!(last.bytes_mut(), []);
+            assert!(last.bytes_mut().is_empty());
             ends[2].give_back(last);
             assert!(ends[2].receive().is_none());
         }

@@ -324,7 +324,7 @@ fn datagrams_are_captured_at_both_ends() {
     use crate::capture::{CaptureSpec, Captures, Interface, Link, TapEnds};
     let mut pair = Pair::new(true);
     let interface = Interface { index: 1, name: "lo".to_owned(), link: Link::RawIp };
-    let mut start = |node: &mut Node, name: &str| {
+    let start = |node: &mut Node, name: &str| {
         let path = std::env::temp_dir().join(format!("lnet-socket-{}-{name}", std::process::id()));
         let mut captures = Captures::default();
         let tap = |ends: Vec<TapEnds>| {
@@ -334,7 +334,7 @@ fn datagrams_are_captured_at_both_ends() {
             Ok::<_, crate::CaptureError>(())
         };
         let spec = CaptureSpec { buffer_bytes: 32 << 20, ..CaptureSpec::new(path, 1 << 30) };
-        captures.start(&spec, (&[interface.clone()], SHARDS as usize), tap, |_| {}).unwrap();
+        captures.start(&spec, (std::slice::from_ref(&interface), SHARDS as usize), tap, |_| {}).unwrap();
         (captures, spec.path)
     };
     let captures = [start(&mut pair.near, "near"), start(&mut pair.far, "far")];

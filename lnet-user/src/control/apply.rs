@@ -1,0 +1,156 @@
+//! Batches of changes, made whole or not at all.
+
+use lnet_control::request::{Batch, Change, Outcome};
+use lnet_control::{Errno, Refusal};
+use lnet_core::node::{self, PORTAL, Request};
+use lnet_wire::Nid;
+use lnet_wire::steer::Policy;
+use tracing::{info, warn};
+
+use super::error::{refusal, stopped};
+use super::faults::RuleStep;
+use super::heard::Heard;
+use super::plan::Plan;
+use super::{Control, LndOptions};
+
+impl Control {
+    /// Makes all changes of a batch, or none. One at a time.
+    pub(super) async fn apply_batch(&self, batch: Batch) -> Result<Vec<Outcome>, Refusal> {
+        let Batch { changes, dry_run } = batch;
+        let applied = match changes.as_slice() {
+            [Change::Unconfigure] => self.unconfigure(dry_run).await.map(|outcome| vec![outcome]),
+            changes => self.apply_changes(changes, dry_run).await,
+        };
+        match &applied {
+            _ if dry_run => {}
+            Ok(outcomes) => {
+                let changed = outcomes.iter().filter(|outcome| **outcome == Outcome::Changed).count();
+                info!(changes = outcomes.len(), changed, "configuration: done");
+            }
+            Err(refusal) => {
+                warn!(%refusal, errno = %refusal.errno, "configuration: refused, nothing has changed")
+            }
+        }
+        applied
+    }
+
+    async fn apply_changes(&self, changes: &[Change], dry_run: bool) -> Result<Vec<Outcome>, Refusal> {
+        let plan = self.plan(changes).await?;
+        if dry_run {
+            let valid = self.node.borrow().validate(&plan.core);
+            valid.map_err(|error| refusal(&error, &plan.positions))?;
+            return Ok(plan.outcomes);
+        }
+        let was_configured = self.is_configured.replace(plan.is_configured);
+        if plan.is_configured && !was_configured {
+            self.post_answer();
+        }
+        let changed = self.change_core(plan.core).await;
+        if let Err(error) = changed {
+            if !was_configured {
+                self.withdraw();
+            }
+            return Err(refusal(&error, &plan.positions));
+        }
+        self.prefers_ipv6.set(plan.prefers_ipv6);
+        let Plan { rules, rule_steps, resets_statistics, outcomes, .. } = plan;
+        if !rule_steps.is_empty() {
+            self.change_rules(rule_steps, rules).await?;
+        }
+        if resets_statistics {
+            self.reset_statistics().await?;
+        }
+        Ok(outcomes)
+    }
+
+    async fn change_core(&self, changes: Vec<node::Change<LndOptions>>) -> super::Outcome {
+        if changes.is_empty() {
+            return Ok(node::Outcome::Changed);
+        }
+        self.changing.update(|batches| batches + 1);
+        let changed = self.request(Request::Batch(changes)).await;
+        self.changing.update(|batches| batches - 1);
+        changed
+    }
+
+    async fn reset_statistics(&self) -> Result<(), Refusal> {
+        for shard in self.lnet.shards() {
+            shard.run_async(crate::runtime::Worker::reset_counters).await.map_err(|error| stopped(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Takes down nets, peers, rules and policies; global tunables stay.
+    async fn unconfigure(&self, dry_run: bool) -> Result<Outcome, Refusal> {
+        if !self.is_configured.get() {
+            return Ok(Outcome::Unchanged);
+        }
+        self.check_unused().await.map_err(|refusal| refusal.of_change(0))?;
+        if dry_run {
+            return Ok(Outcome::Changed);
+        }
+        self.take_down().await?;
+        Ok(Outcome::Changed)
+    }
+
+    /// The same whoever uses the node: it is about to end.
+    pub(super) async fn take_down(&self) -> Result<(), Refusal> {
+        self.give_up_requests();
+        let changes = self.way_down();
+        self.change_core(changes).await.map_err(|error| refusal(&error, &[]))?;
+        self.withdraw();
+        self.change_rules(vec![RuleStep::Delete(Nid::ANY, Nid::ANY)], Vec::new()).await?;
+        self.reset_statistics().await?;
+        self.node.borrow_mut().forget_peers();
+        *self.heard.borrow_mut() = Heard::default();
+        Ok(())
+    }
+
+    /// Nets go, and portals get the policies that they had at the start.
+    fn way_down(&self) -> Vec<node::Change<LndOptions>> {
+        let node = self.node.borrow();
+        let nets = node.nets().into_iter().filter(|record| !record.nis.is_empty());
+        let nets = nets.map(|record| node::Change::DeleteNet { net: record.net });
+        let policies = node.policies().iter().zip(&self.defaults.policies).zip(0..);
+        let policies = policies.filter(|((now, first), _)| now != first).map(|((_, first), portal)| {
+            node::Change::SetPolicy { portal, policy: first.unpack().unwrap_or(Policy::Pin(0)) }
+        });
+        nets.chain(policies).collect()
+    }
+
+    /// Whether somebody counts on the node.
+    async fn check_unused(&self) -> Result<(), Refusal> {
+        let holds = self.lnet.hold_count();
+        if holds > 0 {
+            let message = format!("{holds} services of this process use the node: stop them first");
+            return Err(Refusal::new(Errno::BUSY, message));
+        }
+        let shards = self.lnet.confirmations_async().await.map_err(|error| stopped(&error))?;
+        let in_use = shards.iter().fold(0, |bits, shard| bits | shard.portals_in_use) & !(1 << PORTAL);
+        if in_use == 0 {
+            return Ok(());
+        }
+        let portals: Vec<_> = (0..u64::BITS)
+            .filter(|portal| in_use >> portal & 1 != 0)
+            .map(|portal| portal.to_string())
+            .collect();
+        let message = format!("portals {} have entries of programs: end these first", portals.join(", "));
+        Err(Refusal::new(Errno::BUSY, message))
+    }
+
+    /// Nobody is answered any more.
+    fn withdraw(&self) {
+        self.is_configured.set(false);
+        self.entries.borrow_mut().clear();
+    }
+
+    /// Ends the pings that are under way.
+    fn give_up_requests(&self) {
+        let requests: Vec<_> = self.waiting.borrow().keys().copied().collect();
+        for request in requests {
+            // One that has just ended needs no end.
+            let _ = self.node.borrow_mut().cancel(request);
+        }
+        self.wake.notify_one();
+    }
+}

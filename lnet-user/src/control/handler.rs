@@ -1,0 +1,83 @@
+//! The control plane as its socket's server sees it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use lnet_control::records::{
+    CaptureRecord, DropRuleRecord, Globals, NetRecord, PeerRecord, Statistics, SteeringRecord,
+};
+use lnet_control::request::{Batch, CaptureSpec, Outcome, PingRecord};
+use lnet_control::server::Handler;
+use lnet_control::{Errno, Refusal};
+use lnet_core::node::{self, Request};
+use lnet_wire::Nid;
+
+use super::Control;
+use super::error::refusal;
+use super::plan::not_configured;
+
+impl Control {
+    fn check_configured(&self) -> Result<(), Refusal> {
+        if self.is_configured.get() { Ok(()) } else { Err(not_configured(Errno::NETDOWN)) }
+    }
+}
+
+impl Handler for Control {
+    async fn nets(&self) -> Result<Vec<NetRecord>, Refusal> {
+        self.check_configured()?;
+        self.net_records().await
+    }
+
+    async fn peers(&self) -> Result<Vec<PeerRecord>, Refusal> {
+        self.check_configured()?;
+        self.peer_records().await
+    }
+
+    async fn globals(&self) -> Result<Globals, Refusal> {
+        self.check_configured()?;
+        Ok(self.global_record())
+    }
+
+    async fn statistics(&self) -> Result<Statistics, Refusal> {
+        self.check_configured()?;
+        self.statistics_record().await
+    }
+
+    async fn drop_rules(&self) -> Result<Vec<DropRuleRecord>, Refusal> {
+        self.check_configured()?;
+        self.rule_records().await
+    }
+
+    async fn steering(&self) -> Result<SteeringRecord, Refusal> {
+        self.check_configured()?;
+        Ok(self.steering_record())
+    }
+
+    async fn apply(&self, batch: Batch) -> Result<Vec<Outcome>, Refusal> {
+        self.apply_batch(batch).await
+    }
+
+    async fn ping(&self, nid: Nid, source: Option<Nid>, timeout: Duration) -> Result<PingRecord, Refusal> {
+        self.check_configured()?;
+        let asked = Request::Ping { nid, source, timeout: Some(timeout) };
+        match self.request(asked).await {
+            Ok(node::Outcome::Pinged(node::Pinged { primary, is_multi_rail, nids, .. })) => {
+                Ok(PingRecord { primary_nid: primary, multi_rail: is_multi_rail, nids })
+            }
+            Ok(node::Outcome::Changed) => Err(Refusal::new(Errno::IO, "a ping ended as a change")),
+            Err(error) => Err(refusal(&error, &[])),
+        }
+    }
+
+    async fn captures(&self) -> Result<Vec<CaptureRecord>, Refusal> {
+        Ok(Vec::new())
+    }
+
+    async fn start_capture(&self, _: CaptureSpec) -> Result<(), Refusal> {
+        Err(Refusal::new(Errno::OPNOTSUPP, "this node does not capture frames yet"))
+    }
+
+    async fn stop_capture(&self, path: &Path) -> Result<CaptureRecord, Refusal> {
+        Err(Refusal::new(Errno::NOENT, format!("there is no capture to {}", path.display())))
+    }
+}

@@ -1,0 +1,93 @@
+//! Which interface and which address an NI is to have.
+
+use std::net::IpAddr;
+
+use lnet_control::request::NiSpec;
+use lnet_control::{Errno, Refusal};
+use lnet_wire::{Net, Nid};
+
+use super::error::netlink_errno;
+use crate::netlink::{Interface, NetlinkError, interface_names};
+
+/// An NI's interface and NID.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Place {
+    pub(super) nid: Nid,
+    pub(super) interface: String,
+    pub(super) is_chosen_by_nid: bool,
+}
+
+/// Finds what the request leaves open. Blocks for some netlink round trips.
+pub(super) fn find(spec: &NiSpec, prefers_ipv6: bool) -> Result<Place, Refusal> {
+    let interface = match (&spec.interface, spec.nid) {
+        (Some(name), _) => Interface::by_name(name).map_err(|error| refusal(name, &error))?,
+        (None, Some(nid)) => with_address(nid)?,
+        (None, None) => any(spec.net)?,
+    };
+    if !interface.enabled {
+        let name = &interface.name;
+        let message =
+            format!("cannot add LNet NI: interface {name} is down: `ip link set dev {name} up` brings it up");
+        return Err(Refusal::new(Errno::NETDOWN, message));
+    }
+    let address = first_address(&interface, prefers_ipv6);
+    let nid = match (spec.nid, address) {
+        (Some(nid), _) => nid,
+        (None, Some(address)) => nid_of(address, spec.net)?,
+        (None, None) => {
+            let message = format!("cannot add LNet NI: interface {} has no address", interface.name);
+            return Err(Refusal::new(Errno::NETDOWN, message));
+        }
+    };
+    let is_chosen_by_nid = nid.ip() != address;
+    Ok(Place { nid, interface: interface.name, is_chosen_by_nid })
+}
+
+/// The interface that has a NID's address.
+fn with_address(nid: Nid) -> Result<Interface, Refusal> {
+    let Some(wanted) = nid.ip() else {
+        return Err(Refusal::new(Errno::INVAL, format!("cannot add LNet NI: {nid} is no IP address")));
+    };
+    let has = |interface: &Interface| interface.addresses.iter().any(|(address, _)| *address == wanted);
+    search(has)?.ok_or_else(|| {
+        let message = format!("cannot add LNet NI: no interface here has the address {wanted}");
+        Refusal::new(Errno::NETDOWN, message)
+    })
+}
+
+/// The first interface that serves.
+fn any(net: Net) -> Result<Interface, Refusal> {
+    let serves = |interface: &Interface| interface.enabled && first_address(interface, false).is_some();
+    search(serves)?.ok_or_else(|| {
+        let message =
+            format!("cannot add LNet NI to {net}: no Ethernet interface here is up and has an address");
+        Refusal::new(Errno::NETDOWN, message)
+    })
+}
+
+/// The first Ethernet interface that fits.
+fn search(fits: impl Fn(&Interface) -> bool) -> Result<Option<Interface>, Refusal> {
+    let names = interface_names().map_err(|error| refusal("any", &error))?;
+    // One that vanishes meanwhile, or has no Ethernet address, is none to choose.
+    Ok(names.iter().filter_map(|name| Interface::by_name(name).ok()).find(fits))
+}
+
+/// The address that stands for an interface: the first of the preferred family, else the first. Those that hold
+/// on one link only name no node.
+fn first_address(interface: &Interface, prefers_ipv6: bool) -> Option<IpAddr> {
+    let is_global = |address: &IpAddr| match address {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(address) => !address.is_unicast_link_local(),
+    };
+    let addresses = || interface.addresses.iter().map(|(address, _)| *address).filter(is_global);
+    addresses().find(|address| address.is_ipv6() == prefers_ipv6).or_else(|| addresses().next())
+}
+
+fn nid_of(address: IpAddr, net: Net) -> Result<Nid, Refusal> {
+    Nid::new_ip(net, address)
+        .map_err(|error| Refusal::new(Errno::INVAL, format!("cannot add LNet NI to {net}: {error}")))
+}
+
+fn refusal(name: &str, error: &NetlinkError) -> Refusal {
+    Refusal::new(netlink_errno(error), format!("cannot add LNet NI on {name}: {error}"))
+}

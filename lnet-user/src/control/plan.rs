@@ -1,0 +1,254 @@
+//! What a batch comes to: changes for the core, and those that the core does not know.
+
+use std::path::Path;
+
+use lnet_control::document::{self, NodeState};
+use lnet_control::records::{DropRule, Global, Lnd, PortalPolicy};
+use lnet_control::request::{Change, LndSpec, NiName, NiSpec, Outcome};
+use lnet_control::{Errno, Refusal};
+use lnet_core::node::{self, NetOptions};
+use lnet_wire::{Net, NetType, Nid};
+
+use super::faults::{self, RuleStep};
+use super::interfaces;
+use super::records::setting;
+use super::{Control, LndOptions};
+
+/// What a batch comes to.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) core: Vec<node::Change<LndOptions>>,
+    /// The place in the batch of each change for the core.
+    pub(super) positions: Vec<usize>,
+    /// The drop rules afterwards, and the way to them.
+    pub(super) rules: Vec<DropRule>,
+    pub(super) rule_steps: Vec<RuleStep>,
+    pub(super) resets_statistics: bool,
+    /// Whether the node is configured afterwards.
+    pub(super) is_configured: bool,
+    pub(super) prefers_ipv6: bool,
+    /// By place in the batch.
+    pub(super) outcomes: Vec<Outcome>,
+}
+
+impl Control {
+    /// Finds out what a batch comes to, without changing anything.
+    pub(super) async fn plan(&self, changes: &[Change]) -> Result<Plan, Refusal> {
+        let mut plan = Plan {
+            core: Vec::new(),
+            positions: Vec::new(),
+            rules: self.rules.borrow().clone(),
+            rule_steps: Vec::new(),
+            resets_statistics: false,
+            is_configured: self.is_configured.get(),
+            prefers_ipv6: self.prefers_ipv6.get(),
+            outcomes: vec![Outcome::Unchanged; changes.len()],
+        };
+        for (position, change) in changes.iter().enumerate() {
+            let planned = self.plan_change(&mut plan, position, change).await;
+            plan.outcomes[position] = planned.map_err(|refusal| refusal.of_change(position))?;
+        }
+        Ok(plan)
+    }
+
+    async fn plan_change(
+        &self,
+        plan: &mut Plan,
+        position: usize,
+        change: &Change,
+    ) -> Result<Outcome, Refusal> {
+        if let Change::Configure { all, large } = *change {
+            if plan.is_configured {
+                return Ok(Outcome::Unchanged);
+            }
+            (plan.is_configured, plan.prefers_ipv6) = (true, large);
+            if let Some(path) = self.options.document.as_deref().filter(|_| all) {
+                for change in self.start_up(path)? {
+                    self.plan_one(plan, position, &change).await?;
+                }
+            }
+            return Ok(Outcome::Changed);
+        }
+        self.plan_one(plan, position, change).await
+    }
+
+    /// Plans a change other than to configure the node.
+    async fn plan_one(&self, plan: &mut Plan, position: usize, change: &Change) -> Result<Outcome, Refusal> {
+        if !plan.is_configured && !matches!(change, Change::SetGlobal { .. }) {
+            // LNet's numbers: one for `net add`, another for all else.
+            let errno = if matches!(change, Change::AddNi(_)) { Errno::SHUTDOWN } else { Errno::NETDOWN };
+            return Err(not_configured(errno));
+        }
+        let core = match change {
+            Change::Configure { .. } | Change::Unconfigure => {
+                let message = "the node is unconfigured by a request of its own, not together with changes";
+                return Err(Refusal::new(Errno::INVAL, message));
+            }
+            Change::AddNi(spec) => self.plan_ni(plan, spec).await?,
+            Change::DeleteNi(NiName::Nid(nid)) => node::Change::DeleteNi { nid: *nid },
+            Change::DeleteNi(NiName::Interface { net, interface }) => {
+                node::Change::DeleteInterface { net: *net, interface: interface.clone() }
+            }
+            Change::DeleteNet(net) => node::Change::DeleteNet { net: *net },
+            Change::SetHealth { nid, value } => node::Change::SetHealth { nid: *nid, value: *value },
+            Change::SetGlobal { global, value } => {
+                let Some(change) = self.plan_global(*global, *value)? else { return Ok(Outcome::Unchanged) };
+                change
+            }
+            Change::SetSteering(policy) => {
+                let Some(change) = self.plan_steering(policy)? else { return Ok(Outcome::Unchanged) };
+                change
+            }
+            Change::SetConnsPerPeer { nid, .. } => return Err(no_connections(*nid)),
+            Change::SetLndTimeout { net, .. } => return Err(self.fixed_timeout(*net)),
+            Change::ResetStatistics => {
+                plan.resets_statistics = true;
+                return Ok(Outcome::Changed);
+            }
+            Change::AddDropRule(_)
+            | Change::DeleteDropRules { .. }
+            | Change::DeleteAllDropRules
+            | Change::ResetDropRules => return plan_rules(plan, change),
+        };
+        plan.core.push(core);
+        plan.positions.push(position);
+        Ok(Outcome::Changed)
+    }
+
+    async fn plan_ni(&self, plan: &Plan, spec: &NiSpec) -> Result<node::Change<LndOptions>, Refusal> {
+        let NiSpec { net, tunables, lnd, cpts, .. } = spec;
+        check_lnd(*net, lnd)?;
+        self.check_cpts(cpts)?;
+        let (asked, prefers_ipv6) = (spec.clone(), plan.prefers_ipv6);
+        let found = tokio::task::spawn_blocking(move || interfaces::find(&asked, prefers_ipv6)).await;
+        let place = found.map_err(|panic| Refusal::new(Errno::IO, panic.to_string()))??;
+        Ok(node::Change::AddNi(node::NiSpec {
+            nid: place.nid,
+            interface: place.interface,
+            options: NetOptions {
+                peer_timeout_s: tunables.peer_timeout_s,
+                peer_credits: tunables.peer_credits,
+                peer_buffer_credits: tunables.peer_buffer_credits,
+                credits: tunables.credits,
+                lnd_timeout_s: Some(self.defaults.lnd_timeout_s),
+            },
+            lnd: LndOptions {
+                mode: lnd.mode,
+                port: lnd.port,
+                queues: lnd.queues,
+                is_chosen_by_nid: place.is_chosen_by_nid,
+            },
+        }))
+    }
+
+    /// An NI is served by all shards.
+    fn check_cpts(&self, cpts: &[u32]) -> Result<(), Refusal> {
+        let count = self.lnet.shard_count();
+        if let Some(cpt) = cpts.iter().find(|cpt| **cpt as usize >= count) {
+            let message =
+                format!("invalid CPT value {cpt}: this node has {count} (its shards), numbered from 0");
+            return Err(Refusal::new(Errno::RANGE, message));
+        }
+        let is_all = (0..count as u32).all(|cpt| cpts.contains(&cpt));
+        if cpts.is_empty() || is_all {
+            return Ok(());
+        }
+        let message = format!("CPT {cpts:?}: an NI is served by all {count} CPTs (shards) of the node");
+        Err(Refusal::new(Errno::OPNOTSUPP, message))
+    }
+
+    fn plan_global(&self, global: Global, value: u32) -> Result<Option<node::Change<LndOptions>>, Refusal> {
+        let Some(setting) = setting(global) else {
+            let message = format!("{global} follows from transaction_timeout and retry_count: set these");
+            return Err(Refusal::new(Errno::INVAL, message));
+        };
+        let is_so = self.node.borrow().settings().get(setting) == value;
+        Ok((!is_so).then_some(node::Change::Set { setting, value: value.into() }))
+    }
+
+    fn plan_steering(&self, wanted: &PortalPolicy) -> Result<Option<node::Change<LndOptions>>, Refusal> {
+        let PortalPolicy { portal, policy } = wanted;
+        wanted.check().map_err(|error| Refusal::new(Errno::INVAL, error.to_string()))?;
+        let policy = policy.to_wire().map_err(|error| Refusal::new(Errno::INVAL, error.to_string()))?;
+        let word = policy.pack().ok();
+        let is_so = self.node.borrow().policies().get(usize::from(*portal)).copied() == word;
+        Ok((!is_so).then_some(node::Change::SetPolicy { portal: (*portal).into(), policy }))
+    }
+
+    fn fixed_timeout(&self, net: Net) -> Refusal {
+        let message = format!(
+            "the LND timeout of {net} is {} s since the daemon's start (lnetd --lnd-timeout)",
+            self.defaults.lnd_timeout_s
+        );
+        Refusal::new(Errno::OPNOTSUPP, message)
+    }
+
+    /// What the start-up document says, for a node that has nothing but `lo`.
+    fn start_up(&self, path: &Path) -> Result<Vec<Change>, Refusal> {
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Refusal::new(
+                Errno::NOENT,
+                format!("cannot read the start-up document {}: {error}", path.display()),
+            )
+        })?;
+        let state = NodeState {
+            nets: Vec::new(),
+            peers: Vec::new(),
+            globals: self.global_record(),
+            drop_rules: Vec::new(),
+            steering: self.steering_record(),
+        };
+        let wrong = |errors: Vec<document::DocumentError>| {
+            let errno = errors.first().map_or(Errno::INVAL, |error| error.errno);
+            let lines: Vec<_> = errors.iter().map(|error| format!("{}: {error}", path.display())).collect();
+            Refusal::new(errno, lines.join("\n"))
+        };
+        let document = document::parse(&text, document::Mode::Add).map_err(wrong)?;
+        let planned = document.plan(document::Mode::Add, &state).map_err(wrong)?;
+        Ok(planned.into_iter().map(|(_, change)| change).collect())
+    }
+}
+
+pub(super) fn not_configured(errno: Errno) -> Refusal {
+    Refusal::new(errno, "LNet is not configured on this node: lnetctl lnet configure")
+}
+
+fn plan_rules(plan: &mut Plan, change: &Change) -> Result<Outcome, Refusal> {
+    let rules = &mut plan.rules;
+    let step = match change {
+        Change::AddDropRule(rule) => faults::add(rules, rule)?,
+        Change::DeleteDropRules { source, destination } => faults::delete(rules, *source, *destination)?,
+        _ if rules.is_empty() => return Ok(Outcome::Unchanged),
+        Change::DeleteAllDropRules => faults::delete(rules, Nid::ANY, Nid::ANY)?,
+        _ => RuleStep::Reset,
+    };
+    plan.rule_steps.push(step);
+    Ok(Outcome::Changed)
+}
+
+/// Options of another LND are no one's.
+fn check_lnd(net: Net, lnd: &LndSpec) -> Result<(), Refusal> {
+    let refuse = |what: &str| {
+        let message = format!("net {net}: {what} is of socklnd, and this node has the LND xdp only");
+        Err(Refusal::new(Errno::INVAL, message))
+    };
+    if net.net_type() != NetType::XDP {
+        // The core says what it thinks of the net.
+        return Ok(());
+    }
+    match lnd {
+        LndSpec { lnd: Some(Lnd::Tcp), .. } => refuse("lnd tcp"),
+        LndSpec { conns_per_peer: Some(_), .. } => refuse("conns_per_peer"),
+        LndSpec { tos: Some(_), .. } => refuse("tos"),
+        LndSpec { port: Some(0), .. } => {
+            Err(Refusal::new(Errno::INVAL, "port 0: the UDP port of the net is expected, 1 to 65535"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn no_connections(nid: Option<Nid>) -> Refusal {
+    let whose = nid.map_or_else(|| "the NIs of this node".to_owned(), |nid| nid.to_string());
+    let message = format!("conns_per_peer is of socklnd: {whose} have the LND xdp, which has no connections");
+    Refusal::new(Errno::OPNOTSUPP, message)
+}

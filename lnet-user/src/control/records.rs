@@ -1,0 +1,337 @@
+//! What a node tells of itself, in the terms of the tools: the counters of its shards, added up.
+
+use std::collections::HashMap;
+
+use lnet_control::Refusal;
+use lnet_control::records::{
+    ActiveMode, Global, Globals, Latency, LndTunables, MessageCounts, Mode, NetRecord, NetTunables, NiHealth,
+    NiRecord, NiStatus, PeerCredits, PeerHealth, PeerNiRecord, PeerNiState, PeerRecord, PortalPolicy,
+    Statistics, SteeringPolicy, SteeringRecord, Traffic, UdspInfo, XdpTunables,
+};
+use lnet_core::health::HealthStatus;
+use lnet_core::lnd::NiId;
+use lnet_core::node::{NiConfig, Setting};
+use lnet_core::shard;
+use lnet_core::stats::{self, NiCounters, TypeCounts};
+use lnet_core::topology;
+use lnet_wire::steer::PolicyWord;
+use lnet_wire::{MessageType, Net, Nid};
+
+use super::error::stopped;
+use super::{Control, LndOptions};
+use crate::node::{LO, NodeMode, XdpMode};
+
+const HEALTHY: u32 = 1000;
+
+impl Control {
+    pub(super) async fn net_records(&self) -> Result<Vec<NetRecord>, Refusal> {
+        let slots = self.lnet.topology().interfaces().len() as u16;
+        let mut sums = HashMap::<u16, NiCounters>::new();
+        for shard in self.lnet.shards() {
+            let told = shard.run_async(move |worker| {
+                let record = |ni| Some((ni, worker.shard().interface_record(NiId(ni))?.counters));
+                (0..slots).filter_map(record).collect::<Vec<_>>()
+            });
+            for (ni, counters) in told.await.map_err(|error| stopped(&error))? {
+                *sums.entry(ni).or_default() += &counters;
+            }
+        }
+        let counters = |ni: NiId| sums.get(&ni.0).copied().unwrap_or_default();
+        let nets = self.node.borrow();
+        let nets = nets.nets().into_iter().map(|record| {
+            let mut nis: Vec<_> =
+                record.nis.iter().map(|config| self.ni_record(config, &counters(config.ni))).collect();
+            if record.net == Net::LO {
+                nis.push(self.lo_record(&counters(LO)));
+            }
+            NetRecord { net: record.net, nis }
+        });
+        Ok(nets.collect())
+    }
+
+    fn lo_record(&self, counters: &NiCounters) -> NiRecord {
+        NiRecord {
+            nid: Nid::LO,
+            status: NiStatus::Up,
+            interface: None,
+            is_chosen_by_nid: false,
+            statistics: traffic(counters),
+            udsp: UdspInfo::default(),
+            sent: messages(&counters.sent),
+            received: messages(&counters.received),
+            dropped: messages(&counters.dropped),
+            health: NiHealth::default(),
+            tunables: NetTunables::default(),
+            lnd: None,
+            device_cpt: -1,
+            cpts: self.cpts(),
+        }
+    }
+
+    fn ni_record(&self, config: &NiConfig<LndOptions>, counters: &NiCounters) -> NiRecord {
+        let NiConfig { spec, tunables, .. } = config;
+        let is_up = config.status() == topology::NiStatus::Up && config.health > 0;
+        NiRecord {
+            nid: spec.nid,
+            status: if is_up { NiStatus::Up } else { NiStatus::Down },
+            interface: Some(spec.interface.clone()),
+            is_chosen_by_nid: spec.lnd.is_chosen_by_nid,
+            health: ni_health(config, counters),
+            tunables: NetTunables {
+                peer_timeout_s: i32::try_from(tunables.peer_timeout_s).unwrap_or(i32::MAX),
+                peer_credits: tunables.peer_credits,
+                peer_buffer_credits: tunables.peer_buffer_credits,
+                credits: tunables.credits,
+            },
+            lnd: Some(self.lnd_tunables(config)),
+            ..self.lo_record(counters)
+        }
+    }
+
+    fn lnd_tunables(&self, config: &NiConfig<LndOptions>) -> LndTunables {
+        let facts = self.facts.borrow();
+        let facts = facts.get(&config.ni.0);
+        let LndOptions { mode, port, queues, .. } = config.spec.lnd;
+        let active_mode = facts.map_or(ActiveMode::Socket, |facts| active(facts.mode));
+        let has_rings = active_mode != ActiveMode::Socket;
+        LndTunables::Xdp(XdpTunables {
+            timeout_s: self.defaults.lnd_timeout_s,
+            mode: mode.unwrap_or(from_mode(self.defaults.mode)),
+            active_mode,
+            port: port.unwrap_or(self.defaults.port),
+            queues: queues.unwrap_or(0),
+            active_queues: facts.filter(|_| has_rings).map_or(0, |facts| facts.queues),
+        })
+    }
+
+    fn cpts(&self) -> Vec<u32> {
+        (0..self.lnet.shard_count() as u32).collect()
+    }
+
+    pub(super) async fn peer_records(&self) -> Result<Vec<PeerRecord>, Refusal> {
+        self.hear().await.map_err(|error| stopped(&error))?;
+        let mut told = HashMap::<Nid, PeerSum>::new();
+        for shard in self.lnet.shards() {
+            let peers = shard.run_async(|worker| worker.shard().peers().collect::<Vec<_>>());
+            for peer in peers.await.map_err(|error| stopped(&error))? {
+                told.entry(peer.nid).or_default().add(&peer);
+            }
+        }
+        let node = self.node.borrow();
+        let tunables = |nid: &Nid| {
+            let net = node.nets().into_iter().find(|record| record.net == nid.net());
+            net.map(|record| record.tunables)
+        };
+        let peer_ni = |nid: &Nid| {
+            let sum = told.get(nid).copied().unwrap_or_default();
+            peer_ni_record(*nid, &sum, tunables(nid))
+        };
+        let record = |peer: &lnet_core::node::Peer| PeerRecord {
+            primary_nid: peer.primary,
+            multi_rail: peer.is_multi_rail,
+            state: peer.state,
+            nis: peer.nids.iter().map(peer_ni).collect(),
+        };
+        Ok(node.peers().map(record).collect())
+    }
+
+    pub(super) fn global_record(&self) -> Globals {
+        let node = self.node.borrow();
+        let mut globals = Globals::default();
+        for global in Global::ALL {
+            let value = match setting(global) {
+                Some(setting) => node.settings().get(setting),
+                None => node.settings().lnd_timeout_s(),
+            };
+            globals.set(global, value);
+        }
+        globals
+    }
+
+    pub(super) async fn statistics_record(&self) -> Result<Statistics, Refusal> {
+        let mut sum = stats::Statistics::default();
+        let mut errors = 0;
+        for shard in self.lnet.shards() {
+            let told = shard.run_async(|worker| (*worker.shard().counters(), worker.shard().usage()));
+            let (counters, usage) = told.await.map_err(|error| stopped(&error))?;
+            sum.add(&counters, &usage);
+            errors += counters.receive_failures;
+        }
+        Ok(statistics(&sum, errors))
+    }
+
+    pub(super) fn steering_record(&self) -> SteeringRecord {
+        let node = self.node.borrow();
+        let set = node.policies().iter().zip(0..).filter(|(word, _)| **word != PolicyWord::default());
+        let portals = set.filter_map(|(word, portal)| {
+            Some(PortalPolicy { portal, policy: SteeringPolicy::from_wire(&word.unpack()?) })
+        });
+        SteeringRecord { shard_count: self.lnet.shard_count() as u32, portals: portals.collect() }
+    }
+}
+
+/// The setting behind a global tunable; none of the one that follows from others.
+pub(super) fn setting(global: Global) -> Option<Setting> {
+    Setting::ALL.into_iter().find(|setting| setting.name() == global.name())
+}
+
+pub(super) fn to_mode(mode: Mode) -> XdpMode {
+    match mode {
+        Mode::Auto => XdpMode::Auto,
+        Mode::Native => XdpMode::Native,
+        Mode::Generic => XdpMode::Generic,
+        Mode::Socket => XdpMode::Socket,
+    }
+}
+
+fn from_mode(mode: XdpMode) -> Mode {
+    match mode {
+        XdpMode::Auto => Mode::Auto,
+        XdpMode::Native => Mode::Native,
+        XdpMode::Generic => Mode::Generic,
+        XdpMode::Socket => Mode::Socket,
+    }
+}
+
+fn active(mode: NodeMode) -> ActiveMode {
+    match mode {
+        NodeMode::Native => ActiveMode::Native,
+        NodeMode::Generic => ActiveMode::Generic,
+        NodeMode::Socket => ActiveMode::Socket,
+    }
+}
+
+/// What the shards know of a peer's interface.
+#[derive(Clone, Copy, Default, Debug)]
+struct PeerSum {
+    counters: NiCounters,
+    queued_bytes: u64,
+    references: u64,
+    credits_max: i64,
+    /// Credits that are in use, or waited for.
+    taken: i64,
+    /// The most that each shard ever had taken.
+    taken_max: i64,
+}
+
+impl PeerSum {
+    fn add(&mut self, peer: &shard::PeerRecord) {
+        self.counters += &peer.counters;
+        self.queued_bytes += peer.queued_bytes;
+        self.references += u64::from(peer.reference_count);
+        let max = i64::from(peer.credits_max);
+        self.credits_max += max;
+        self.taken += max - peer.credits;
+        self.taken_max += max - peer.credits_min;
+    }
+}
+
+/// Shards share credits out; what is shown is what was configured, less what they have taken.
+fn peer_ni_record(nid: Nid, sum: &PeerSum, tunables: Option<lnet_core::node::NetTunables>) -> PeerNiRecord {
+    let max = tunables.map_or(sum.credits_max, |tunables| tunables.peer_credits.into());
+    let buffers = tunables.map_or(0, |tunables| i64::from(tunables.peer_buffer_credits));
+    let routed = if buffers > 0 { buffers } else { max };
+    let failed = |status| sum.counters.failed.of(status);
+    PeerNiRecord {
+        nid,
+        udsp: UdspInfo::default(),
+        state: PeerNiState::NotTracked,
+        credits: PeerCredits {
+            max_ni_tx_credits: max,
+            available_tx_credits: max - sum.taken,
+            min_tx_credits: max - sum.taken_max,
+            tx_queue_bytes: sum.queued_bytes,
+            available_rtr_credits: routed,
+            min_rtr_credits: routed,
+            refcount: sum.references + 1,
+        },
+        statistics: traffic(&sum.counters),
+        sent: messages(&sum.counters.sent),
+        received: messages(&sum.counters.received),
+        dropped: messages(&sum.counters.dropped),
+        health: PeerHealth {
+            health_value: HEALTHY,
+            dropped: failed(HealthStatus::RemoteDropped),
+            timeout: failed(HealthStatus::RemoteTimeout),
+            error: failed(HealthStatus::RemoteError),
+            network_timeout: failed(HealthStatus::NetworkTimeout),
+            ping_count: 0,
+            next_ping_s: 0,
+        },
+    }
+}
+
+fn ni_health(config: &NiConfig<LndOptions>, counters: &NiCounters) -> NiHealth {
+    let failed = |status| counters.failed.of(status);
+    NiHealth {
+        fatal_error: u32::from(!config.has_link),
+        health_value: config.health,
+        interrupts: failed(HealthStatus::LocalInterrupt),
+        dropped: failed(HealthStatus::LocalDropped),
+        aborted: failed(HealthStatus::LocalAborted),
+        no_route: failed(HealthStatus::LocalNoRoute),
+        timeouts: failed(HealthStatus::LocalTimeout),
+        error: failed(HealthStatus::LocalError),
+        ping_count: 0,
+        next_ping_s: 0,
+    }
+}
+
+fn traffic(counters: &NiCounters) -> Traffic {
+    Traffic {
+        send_count: counters.sent.total(),
+        recv_count: counters.received.total(),
+        drop_count: counters.dropped.total(),
+        put_egress: latency(&counters.put_egress),
+        get_rtt: latency(&counters.get_rtt),
+        put_ack: latency(&counters.put_ack),
+    }
+}
+
+fn latency(latency: &stats::Latency) -> Latency {
+    Latency {
+        samples: latency.samples,
+        min_ns: latency.min_ns,
+        max_ns: latency.max_ns,
+        average_ns: latency.average_ns(),
+    }
+}
+
+fn messages(counts: &TypeCounts) -> MessageCounts {
+    MessageCounts {
+        put: counts.of(MessageType::Put),
+        get: counts.of(MessageType::Get),
+        reply: counts.of(MessageType::Reply),
+        ack: counts.of(MessageType::Ack),
+        hello: counts.of(MessageType::Hello),
+    }
+}
+
+fn statistics(sum: &stats::Statistics, errors: u64) -> Statistics {
+    let failed = |status| sum.failed.of(status);
+    Statistics {
+        msgs_alloc: sum.messages,
+        msgs_max: sum.messages_max,
+        rst_alloc: sum.trackers,
+        errors,
+        send_count: sum.sent.messages,
+        response_timeout_count: sum.response_timeouts,
+        local_interrupt_count: failed(HealthStatus::LocalInterrupt),
+        local_dropped_count: failed(HealthStatus::LocalDropped),
+        local_aborted_count: failed(HealthStatus::LocalAborted),
+        local_no_route_count: failed(HealthStatus::LocalNoRoute),
+        local_timeout_count: failed(HealthStatus::LocalTimeout),
+        local_error_count: failed(HealthStatus::LocalError),
+        remote_dropped_count: failed(HealthStatus::RemoteDropped),
+        remote_error_count: failed(HealthStatus::RemoteError),
+        remote_timeout_count: failed(HealthStatus::RemoteTimeout),
+        network_timeout_count: failed(HealthStatus::NetworkTimeout),
+        recv_count: sum.received.messages,
+        drop_count: sum.dropped.messages,
+        send_length: sum.sent.bytes,
+        recv_length: sum.received.bytes,
+        drop_length: sum.dropped.bytes,
+        // Messages are sent once, and none is forwarded.
+        ..Statistics::default()
+    }
+}

@@ -1,0 +1,60 @@
+//! `lnetd`: a node in a process of its own, managed by `lnetctl`.
+//!
+//! Invariants: all that it does it has from the library ([`lnet_user::control`]); what goes wrong at the start is one
+//! message with the way out; the first signal ends it in order, the second at once.
+
+#![forbid(unsafe_code)]
+
+mod group;
+mod notify;
+mod options;
+mod signals;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use lnet_user::Lnet;
+use lnet_user::control::serve;
+use tracing::info;
+use tracing_subscriber::EnvFilter;
+
+use options::Options;
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match run(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // What was logged before may be filtered out.
+            eprintln!("lnetd: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<()> {
+    start_log(&options.log)?;
+    // Before any thread, so that signals are ours from the start.
+    let stop = signals::stop()?;
+    let serve_options = options.serve()?;
+    let config = options.node()?;
+    let lnet = Lnet::start_on(&config, &options.threads()?)?;
+    info!(
+        name = options.name,
+        shards = config.shards,
+        mode = %config.mode,
+        version = env!("CARGO_PKG_VERSION"),
+        "node started"
+    );
+    serve(&lnet, &serve_options, notify::ready, stop)?;
+    Ok(())
+}
+
+fn start_log(filter: &str) -> Result<()> {
+    let filter = EnvFilter::try_new(filter).with_context(|| {
+        format!("--log {filter:?}: a filter such as `info` or `warn,lnet_user=debug` is expected")
+    })?;
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    Ok(())
+}

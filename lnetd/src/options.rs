@@ -1,0 +1,210 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::{ArgGroup, Parser};
+use lnet_control::path::{self, DEFAULT_NODE};
+use lnet_user::NodeConfig;
+use lnet_user::api::Threads;
+use lnet_user::control::{ControlOptions, ServeOptions};
+use lnet_user::node::XdpMode;
+use lnet_user::runtime::Idle;
+use lnet_user::xsk::CHUNK_BYTES;
+
+use crate::group;
+
+const EXAMPLES: &str = "\
+Examples:
+  lnetd                                  one shard, not configured; then, for instance,
+                                           lnetctl lnet configure
+                                           lnetctl net add --net xdp --if eth0
+                                           lnetctl ping 10.0.0.2@xdp
+  lnetd --config /etc/lnet.yaml          with the nets of a document, as `lnetctl export` prints it
+  lnetd --shards 4 --cpus 4-7 --spin 50  four shards on CPUs of their own, which poll a little before they sleep
+  lnetd --name test --mode socket        no privileges: UDP sockets; nets need `--port` from 1024 up
+
+SIGTERM and SIGINT end it in order, a second one at once.";
+
+/// A node of LNet in userspace.
+#[derive(Parser, Debug)]
+#[command(version, about, after_help = EXAMPLES)]
+#[command(group(ArgGroup::new("start").args(["config", "configure"])))]
+pub(crate) struct Options {
+    /// The node's name: its control socket is NAME.sock in /run/lnet, or in $XDG_RUNTIME_DIR/lnet for others than root
+    #[arg(long, default_value = DEFAULT_NODE)]
+    pub(crate) name: String,
+    /// The control socket, instead of the name's
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Group that may use the control socket, by name or number; changes are for root and the daemon's user
+    #[arg(long)]
+    group: Option<String>,
+    /// Configure the node at the start by this YAML document; `lnetctl lnet configure --all` does it again
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Configure the node at the start, with nothing but `lo`
+    #[arg(long)]
+    configure: bool,
+    /// Shards, 1 to 64: one for each CPU that the node shall use
+    #[arg(long, default_value_t = 1, value_name = "COUNT")]
+    shards: u32,
+    /// CPUs of the shards in their order, such as 2,4-6 [default: one each if there are enough]
+    #[arg(long, value_name = "LIST")]
+    cpus: Option<String>,
+    /// How frames reach the shards where a net does not say: auto, native, generic or socket
+    #[arg(long, default_value_t)]
+    mode: XdpMode,
+    /// Memory for frames of all nets over rings: bytes, also with K, M or G behind [default: enough for two interfaces
+    /// with two receive queues each]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    memory: Option<u64>,
+    /// Receive queues of nets over rings, and NIs over sockets, that there may be at once
+    #[arg(long, default_value_t = 256, value_name = "COUNT")]
+    queues_max: u32,
+    /// Microseconds that a shard polls before it sleeps [default: 50 where CPUs are left over, else 0]
+    #[arg(long, value_name = "MICROSECONDS")]
+    spin: Option<u64>,
+    /// Seconds that a message may be under way on an xdp net; the same on all its nodes
+    #[arg(long, default_value_t = 50, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    lnd_timeout: u32,
+    /// Seconds that what is under way may take when an NI is deleted, or the daemon stops
+    #[arg(long, default_value_t = 2, value_name = "SECONDS")]
+    drain: u32,
+    /// What is logged on standard error: error, warn, info, debug, trace, or a filter such as warn,lnet_user=debug
+    #[arg(long, default_value = "info", value_name = "FILTER")]
+    pub(crate) log: String,
+}
+
+impl Options {
+    pub(crate) fn node(&self) -> Result<NodeConfig> {
+        let mut config = NodeConfig {
+            shards: self.shards,
+            mode: self.mode,
+            queues_max: self.queues_max,
+            lnd_timeout: Duration::from_secs(self.lnd_timeout.into()),
+            ..NodeConfig::loopback()
+        };
+        let frames = match self.memory {
+            None => config.frames_for(2, 4),
+            Some(bytes) => u32::try_from(bytes / u64::from(CHUNK_BYTES))
+                .ok()
+                .filter(|frames| *frames > 0)
+                .with_context(|| format!("--memory {bytes}: {CHUNK_BYTES} bytes to 16 T are expected"))?,
+        };
+        config.frames = Some(frames);
+        Ok(config)
+    }
+
+    pub(crate) fn threads(&self) -> Result<Threads> {
+        let mut threads = Threads::for_shards(self.shards);
+        if let Some(list) = &self.cpus {
+            let cpus = cpus(list).with_context(|| format!("--cpus {list}"))?;
+            ensure!(
+                cpus.len() == self.shards as usize,
+                "--cpus {list}: {} CPUs for {} shards; one for each is expected",
+                cpus.len(),
+                self.shards
+            );
+            threads.cpus = cpus;
+        }
+        if let Some(spin) = self.spin {
+            threads.idle = Idle { spin: Duration::from_micros(spin) };
+        }
+        Ok(threads)
+    }
+
+    pub(crate) fn serve(&self) -> Result<ServeOptions> {
+        let socket = match &self.socket {
+            Some(socket) => socket.clone(),
+            None => path::socket_of(&path::own_directory(), &self.name)?,
+        };
+        let gid = self.group.as_deref().map(group::number).transpose()?;
+        if let Some(path) = &self.config {
+            // Told before anything is started.
+            std::fs::File::open(path).with_context(|| format!("--config {}", path.display()))?;
+        }
+        Ok(ServeOptions {
+            gid,
+            configures: self.configure || self.config.is_some(),
+            control: ControlOptions {
+                drain: Duration::from_secs(self.drain.into()),
+                document: self.config.clone(),
+            },
+            ..ServeOptions::new(socket)
+        })
+    }
+}
+
+/// A number of bytes.
+fn size(text: &str) -> Result<u64> {
+    let (digits, shift) = match text.char_indices().last() {
+        Some((end, 'k' | 'K')) => (&text[..end], 10),
+        Some((end, 'm' | 'M')) => (&text[..end], 20),
+        Some((end, 'g' | 'G')) => (&text[..end], 30),
+        _ => (text, 0),
+    };
+    let number: Option<u64> = digits.parse().ok();
+    number
+        .and_then(|number| number.checked_mul(1 << shift))
+        .context("a number of bytes is expected, such as 64M")
+}
+
+/// CPUs, such as `2,4-6`.
+fn cpus(list: &str) -> Result<Vec<usize>> {
+    let mut cpus = Vec::new();
+    for part in list.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.trim().parse::<usize>().ok().filter(|cpu| *cpu < CPUS_MAX);
+        match (number(first), number(last)) {
+            (Some(first), Some(last)) if first <= last => cpus.extend(first..=last),
+            _ => bail!("{part:?}: a CPU's number or a range such as 4-6 is expected, below {CPUS_MAX}"),
+        }
+    }
+    Ok(cpus)
+}
+
+/// CPUs that a kernel can have (`CONFIG_NR_CPUS`).
+const CPUS_MAX: usize = 8192;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(words: &str) -> Result<Options, clap::Error> {
+        Options::try_parse_from(["lnetd"].into_iter().chain(words.split_whitespace()))
+    }
+
+    #[test]
+    fn the_options_are_consistent() {
+        use clap::CommandFactory;
+        Options::command().debug_assert();
+        assert!(options("--config a --configure").is_err());
+    }
+
+    #[test]
+    fn sizes_and_lists_of_cpus_are_read() {
+        assert_eq!(size("4096").unwrap(), 4096);
+        assert_eq!(size("64M").unwrap(), 64 << 20);
+        assert_eq!(size("2g").unwrap(), 2 << 30);
+        assert!(["", "M", "x", "-1", "99999999999G"].iter().all(|text| size(text).is_err()));
+        assert_eq!(cpus("2,4-6").unwrap(), [2, 4, 5, 6]);
+        assert!(["", "a", "3-1", "1-", "0-99999999999"].iter().all(|list| cpus(list).is_err()));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_told_with_its_value() {
+        let error = |words: &str| {
+            let options = options(words).unwrap();
+            let node = options.node().map(|_| ());
+            let failed = node.and(options.threads().map(|_| ())).and(options.serve().map(|_| ()));
+            format!("{:#}", failed.unwrap_err())
+        };
+        assert!(error("--shards 2 --cpus 1").contains("1 CPUs for 2 shards"));
+        assert!(error("--memory 12").contains("--memory 12"));
+        assert!(error("--name a/b").contains("a/b"));
+        assert!(error("--config /no/such/file").contains("/no/such/file"));
+        assert!(options("--lnd-timeout 0").is_err());
+    }
+}

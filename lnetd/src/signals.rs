@@ -1,0 +1,33 @@
+//! SIGTERM and SIGINT.
+
+use std::thread;
+
+use anyhow::{Context, Result};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tokio::sync::oneshot;
+
+/// What the shell says of a process that a signal has ended: 128 and the signal's number.
+const SIGNALLED: i32 = 128;
+
+/// Ready with the first signal. The second ends the process.
+pub(crate) fn stop() -> Result<impl Future<Output = ()>> {
+    let mut signals = Signals::new([SIGTERM, SIGINT]).context("cannot catch signals")?;
+    let (first, stop) = oneshot::channel();
+    let mut first = Some(first);
+    let wait = move || {
+        for signal in signals.forever() {
+            match first.take() {
+                // Nobody waits while the node starts: then it has ended, or ends soon.
+                Some(first) => drop(first.send(())),
+                None => std::process::exit(SIGNALLED + signal),
+            }
+        }
+    };
+    thread::Builder::new().name("lnetd-signals".into()).spawn(wait).context("cannot start a thread")?;
+    Ok(async {
+        if stop.await.is_err() {
+            std::future::pending().await
+        }
+    })
+}
