@@ -10,6 +10,7 @@ mod notify;
 mod options;
 mod signals;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -55,6 +56,10 @@ fn start_log(filter: &str) -> Result<()> {
     let filter = EnvFilter::try_new(filter).with_context(|| {
         format!("--log {filter:?}: a filter such as `info` or `warn,lnet_user=debug` is expected")
     })?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
+use serde::Serialize;
 use thiserror::Error;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
@@ -123,9 +124,12 @@ impl<'a, H: Handler> Connection<'a, H> {
         match &request {
             Request::Apply(batch) if batch.dry_run => {}
             Request::Apply(batch) => {
-                batch.changes.iter().for_each(|change| info!(uid, pid, ?change, "control socket"));
+                batch
+                    .changes
+                    .iter()
+                    .for_each(|change| info!(uid, pid, change = %text(change), "control socket"));
             }
-            request => info!(uid, pid, ?request, "control socket"),
+            request => info!(uid, pid, request = %text(request), "control socket"),
         }
         let answered = answer(self.shared.handler, request).await;
         drop(changing);
@@ -160,6 +164,11 @@ impl<'a, H: Handler> Connection<'a, H> {
             }
         }
     }
+}
+
+/// A request as it came, for the log.
+fn text(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_else(|error| error.to_string())
 }
 
 /// Ready when the server stops, which it also does by going away.

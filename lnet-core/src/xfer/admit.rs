@@ -11,6 +11,7 @@ use super::session::{self, Worth};
 use super::state::Xfer;
 use super::stats::XferDrop;
 use crate::list::{List, NONE};
+use crate::lnd::NiId;
 use crate::time::Instant;
 
 impl Xfer {
@@ -67,7 +68,11 @@ impl Xfer {
         }
         let peer = match self.sender(frame) {
             Some(peer) => peer,
-            None => self.new_peer(now, transfer.incarnation, address).ok_or(XferDrop::PeersFull)?,
+            None => {
+                let peer = self.new_peer(now, transfer.incarnation, address).ok_or(XferDrop::PeersFull)?;
+                self.lives_at(address, peer);
+                peer
+            }
         };
         let Some(window) = self.windows.pop() else { unreachable!("there is one for each inflow") };
         let inflow = Inflow::new((peer, transfer.shard), transfer.session, window, address, now);
@@ -75,6 +80,16 @@ impl Xfer {
         self.peers.slab[peer].inflows[usize::from(transfer.shard)] = slot;
         self.recent.push_back(&mut self.inflows, slot);
         Ok(slot)
+    }
+
+    /// A peer that has just been met lives at an address. What is sent there from now on would be refused under the
+    /// session of whoever lived there before, and lost: it waits for another one.
+    fn lives_at(&mut self, (ni, nid): (NiId, Nid), peer: u32) {
+        if let Some(contact) = self.contacts.find(ni, &nid)
+            && self.contacts.slab[contact].peer != NONE
+        {
+            self.contacts.slab[contact].peer = peer;
+        }
     }
 
     /// Inflows whose sender was last heard under this address.

@@ -65,7 +65,13 @@ impl Handler for Control {
                 Ok(PingRecord { primary_nid: primary, multi_rail: is_multi_rail, nids })
             }
             Ok(node::Outcome::Changed) => Err(Refusal::new(Errno::IO, "a ping ended as a change")),
-            Err(error) => Err(refusal(&error, &[])),
+            Err(error) => {
+                let refusal = refusal(&error, &[]);
+                // The reply names the NID already.
+                let bare =
+                    refusal.message.strip_prefix(&format!("failed to ping {nid}: ")).map(str::to_owned);
+                Err(Refusal { message: bare.unwrap_or(refusal.message), ..refusal })
+            }
         }
     }
 

@@ -72,6 +72,27 @@ fn a_restarted_sender_is_another_one() {
 }
 
 #[test]
+fn the_answer_to_a_restarted_sender_is_not_lost_in_its_former_life() {
+    let mut network = network();
+    let answer = |network: &mut Network, number| {
+        let (now, to) = (network.now, network.nodes[0].nids[0]);
+        network.nodes[1].put(now, &to, 0, 4, number, 10);
+    };
+    put(&mut network, 0, 10);
+    answer(&mut network, 1);
+    network.run(SECOND);
+    network.nodes[0] = Node::new(1, 2, 1);
+    put(&mut network, 2, 10);
+    network.run(SECOND / 10);
+    answer(&mut network, 3);
+    network.run(SECOND / 10);
+    assert_eq!(network.nodes[1].sent(), [(0, Status::Ok), (1, Status::Ok)]);
+    assert_eq!(network.nodes[0].arrived(), [(3, Status::Ok)]);
+    network.run(SECOND);
+    network.nodes.iter().for_each(Node::assert_idle);
+}
+
+#[test]
 fn late_frames_of_a_life_that_is_known_to_be_over_are_not_taken_for_new() {
     let mut network = network();
     let answer = |network: &mut Network, number| {
