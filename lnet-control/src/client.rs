@@ -14,7 +14,8 @@ use thiserror::Error;
 use crate::errno::{Errno, Refusal};
 use crate::protocol::{self, HEADER_BYTES, ProtocolError, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::records::{
-    CaptureRecord, DropRuleRecord, Globals, NetRecord, PeerRecord, Statistics, SteeringRecord,
+    CaptureRecord, DropRuleRecord, FramesRecord, Globals, LoadRecord, LoadSpec, NetRecord, PeerRecord,
+    Statistics, SteeringRecord,
 };
 use crate::request::{Batch, CaptureSpec, Outcome, PingReply, PingRequest, Reply, Request};
 
@@ -176,6 +177,44 @@ impl Client {
         self.ask(&Request::StopCapture(path.to_owned()), captures)
     }
 
+    /// Where the frames of its xdp nets went.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn frames(&mut self) -> Result<FramesRecord, ClientError> {
+        self.ask(&Request::Frames, |reply| match reply {
+            Reply::Frames(frames) => Some(frames),
+            _ => None,
+        })
+    }
+
+    /// Its loads.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn loads(&mut self) -> Result<Vec<LoadRecord>, ClientError> {
+        self.ask(&Request::Loads, loads)
+    }
+
+    /// Begins a load; its name.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn start_load(&mut self, spec: LoadSpec) -> Result<u32, ClientError> {
+        self.ask(&Request::StartLoad(spec), |reply| match reply {
+            Reply::LoadStarted(id) => Some(id),
+            _ => None,
+        })
+    }
+
+    /// Ends a load, and says what it became.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn stop_load(&mut self, id: u32) -> Result<Vec<LoadRecord>, ClientError> {
+        self.ask(&Request::StopLoad(id), loads)
+    }
+
     /// Makes changes, all or none, and says what each did.
     ///
     /// # Errors
@@ -249,6 +288,13 @@ impl Client {
 fn captures(reply: Reply) -> Option<Vec<CaptureRecord>> {
     match reply {
         Reply::Captures(captures) => Some(captures),
+        _ => None,
+    }
+}
+
+fn loads(reply: Reply) -> Option<Vec<LoadRecord>> {
+    match reply {
+        Reply::Loads(loads) => Some(loads),
         _ => None,
     }
 }

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::errno::Refusal;
 use crate::records::{
-    CaptureRecord, DropRule, DropRuleRecord, Global, Globals, Lnd, Mode, NetRecord, PeerRecord, PortalPolicy,
-    Statistics, SteeringRecord,
+    CaptureRecord, DropRule, DropRuleRecord, FramesRecord, Global, Globals, Lnd, LoadRecord, LoadSpec, Mode,
+    NetRecord, PeerRecord, PortalPolicy, Statistics, SteeringRecord,
 };
 use crate::text;
 
@@ -33,6 +33,10 @@ pub enum Request {
     Steering,
     /// Its captures; answered by [`Reply::Captures`].
     Captures,
+    /// Where its frames went; answered by [`Reply::Frames`].
+    Frames,
+    /// Its loads; answered by [`Reply::Loads`].
+    Loads,
     /// To change; answered by [`Reply::Applied`].
     Apply(Batch),
     /// To ping; answered by a [`Reply::Ping`] for each NID, in their order, and [`Reply::Done`]. It ends
@@ -42,9 +46,16 @@ pub enum Request {
     StartCapture(CaptureSpec),
     /// To end a capture; answered by [`Reply::Captures`] with what it became.
     StopCapture(PathBuf),
+    /// To begin a load; answered by [`Reply::LoadStarted`].
+    StartLoad(LoadSpec),
+    /// To end a load, at once if it runs, and forget it; answered by [`Reply::Loads`] with what it became.
+    StopLoad(u32),
 }
 
 impl Request {
+    /// Bytes of the longest request that a daemon reads.
+    pub const BYTES_MAX: u64 = crate::protocol::REQUEST_BYTES_MAX as u64;
+
     /// Whether only root and the node's owner may ask for it.
     #[must_use]
     pub const fn is_privileged(&self) -> bool {
@@ -56,8 +67,14 @@ impl Request {
             | Self::DropRules
             | Self::Steering
             | Self::Captures
+            | Self::Frames
+            | Self::Loads
             | Self::Ping(_) => false,
-            Self::Apply(_) | Self::StartCapture(_) | Self::StopCapture(_) => true,
+            Self::Apply(_)
+            | Self::StartCapture(_)
+            | Self::StopCapture(_)
+            | Self::StartLoad(_)
+            | Self::StopLoad(_) => true,
         }
     }
 }
@@ -80,6 +97,12 @@ pub enum Reply {
     Steering(SteeringRecord),
     /// To [`Request::Captures`] and [`Request::StopCapture`].
     Captures(Vec<CaptureRecord>),
+    /// To [`Request::Frames`].
+    Frames(FramesRecord),
+    /// To [`Request::Loads`] and [`Request::StopLoad`].
+    Loads(Vec<LoadRecord>),
+    /// To [`Request::StartLoad`]: the load's name.
+    LoadStarted(u32),
     /// To [`Request::Apply`]: what each change did, in order.
     Applied(Vec<Outcome>),
     /// To [`Request::Ping`].

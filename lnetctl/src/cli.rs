@@ -82,6 +82,12 @@ pub(crate) enum Command {
     /// Captures of the node's own frames, as pcapng
     #[command(subcommand, arg_required_else_help = true)]
     Capture(CaptureCommand),
+    /// Where the frames of xdp nets went
+    #[command(subcommand, arg_required_else_help = true)]
+    Frames(FramesCommand),
+    /// Loads: messages of which every byte is checked
+    #[command(subcommand, arg_required_else_help = true)]
+    Load(LoadCommand),
     /// Print the state of the node as YAML
     #[command(after_help = "Examples:\n  lnetctl export\n  lnetctl export --backup node.yaml")]
     Export(ExportArgs),
@@ -440,6 +446,98 @@ pub(crate) enum CaptureCommand {
     },
     /// Show the captures
     Show,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum FramesCommand {
+    /// Show frames by queue and shard, what was passed up, recovered, dropped
+    Show {
+        /// As one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LoadCommand {
+    /// Begin a load; prints its number
+    Start {
+        /// Which end of it
+        #[command(subcommand)]
+        role: LoadRoleCommand,
+    },
+    /// Show the loads, running and ended
+    Show {
+        /// As a JSON array
+        #[arg(long)]
+        json: bool,
+    },
+    /// Wait for the end of a load, and show what came of it
+    Wait {
+        /// Its number
+        id: String,
+        /// As a JSON array
+        #[arg(long)]
+        json: bool,
+        /// Say how far it is, one line each time, even where standard error is no terminal
+        #[arg(long)]
+        progress: bool,
+    },
+    /// End a load, and show what came of it
+    Stop {
+        /// Its number
+        id: String,
+        /// As a JSON array
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LoadRoleCommand {
+    /// Take messages, until it is stopped
+    #[command(after_help = "Example:\n  lnetctl load start target --seed 7")]
+    Target {
+        #[command(flatten)]
+        args: LoadArgs,
+    },
+    /// Send messages to targets of the same scheme
+    #[command(
+        after_help = "Example:\n  lnetctl load start initiator --seed 7 --to 10.0.0.2@xdp,10.1.0.2@xdp1 --messages 100000"
+    )]
+    Initiator {
+        #[command(flatten)]
+        args: LoadArgs,
+        /// NIDs of the target, all of which are used
+        #[arg(long)]
+        to: String,
+        /// Messages in all [default: 100000]
+        #[arg(long)]
+        messages: Option<String>,
+        /// Messages in flight [default: 64]
+        #[arg(long)]
+        window: Option<String>,
+        /// How long a message may take before it counts as failed [default: 60000]
+        #[arg(long)]
+        timeout_ms: Option<String>,
+        /// Puts ask for no acknowledgement
+        #[arg(long)]
+        no_ack: bool,
+    },
+}
+
+/// The scheme of a load, the same at both ends.
+#[derive(Debug, Args)]
+pub(crate) struct LoadArgs {
+    /// From what all bytes and choices follow [default: 0]
+    #[arg(long)]
+    pub(crate) seed: Option<String>,
+    /// How many of a hundred messages are Puts; the others are Gets [default: 50]
+    #[arg(long)]
+    pub(crate) puts_percent: Option<String>,
+    /// A JSON file with the whole scheme: seed, layout, sizes, puts_percent
+    #[arg(long)]
+    pub(crate) scheme: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

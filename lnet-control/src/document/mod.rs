@@ -24,8 +24,8 @@ pub use diff::diff;
 pub use output::{Map, Node};
 pub use read::parse;
 pub use show::{
-    Detail, Failure, NodeState, captures, drop_rules, export, failures, globals, nets, peer_list, peers,
-    pings, statistics, steering,
+    Detail, Failure, NodeState, captures, drop_rules, export, failures, frames, globals, loads, nets,
+    peer_list, peers, pings, statistics, steering,
 };
 pub use tree::{DOCUMENT_BYTES_MAX, Place};
 

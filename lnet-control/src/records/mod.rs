@@ -23,7 +23,9 @@ macro_rules! counters {
 
 mod capture;
 mod fault;
+mod frames;
 mod global;
+mod load;
 mod net;
 mod peer;
 mod statistics;
@@ -31,7 +33,9 @@ mod steering;
 
 pub use capture::CaptureRecord;
 pub use fault::{DropRule, DropRuleRecord, HEALTH_ERRORS, HealthError, MESSAGE_TYPES, RuleCounters};
+pub use frames::{FramesNi, FramesRecord, SlotFrames};
 pub use global::{Global, Globals};
+pub use load::{LoadRecord, LoadRole, LoadSpec};
 pub use net::{
     ActiveMode, Lnd, LndTunables, Mode, NetRecord, NetTunables, NiHealth, NiRecord, NiStatus, UdspInfo,
     XdpTunables,

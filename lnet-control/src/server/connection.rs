@@ -187,6 +187,10 @@ async fn answer<H: Handler>(handler: &H, request: Request) -> Reply {
         Request::Steering => reply(handler.steering().await, Reply::Steering),
         Request::Captures => reply(handler.captures().await, Reply::Captures),
         Request::StartCapture(spec) => reply(handler.start_capture(spec).await, |()| Reply::Done),
+        Request::Frames => reply(handler.frames().await, Reply::Frames),
+        Request::Loads => reply(handler.loads().await, Reply::Loads),
+        Request::StartLoad(spec) => reply(handler.start_load(spec).await, Reply::LoadStarted),
+        Request::StopLoad(id) => reply(handler.stop_load(id).await, |load| Reply::Loads(vec![load])),
         Request::StopCapture(path) => {
             reply(handler.stop_capture(&path).await, |capture| Reply::Captures(vec![capture]))
         }

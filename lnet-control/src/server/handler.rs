@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use lnet_wire::Nid;
 
-use crate::errno::Refusal;
+use crate::errno::{Errno, Refusal};
 use crate::records::{
-    CaptureRecord, DropRuleRecord, Globals, NetRecord, PeerRecord, Statistics, SteeringRecord,
+    CaptureRecord, DropRuleRecord, FramesRecord, Globals, LoadRecord, LoadSpec, NetRecord, PeerRecord,
+    Statistics, SteeringRecord,
 };
 use crate::request::{Batch, CaptureSpec, Outcome, PingRecord};
 
@@ -58,4 +59,27 @@ pub trait Handler {
 
     /// Ends the capture to this file, and forgets it.
     fn stop_capture(&self, path: &Path) -> impl Future<Output = Result<CaptureRecord, Refusal>>;
+
+    /// Where the frames of its xdp nets went; nothing of a node that can have no such nets.
+    fn frames(&self) -> impl Future<Output = Result<FramesRecord, Refusal>> {
+        async { Ok(FramesRecord::default()) }
+    }
+
+    /// The loads, running and ended. A node without that service has none, and refuses new ones.
+    fn loads(&self) -> impl Future<Output = Result<Vec<LoadRecord>, Refusal>> {
+        async { Ok(Vec::new()) }
+    }
+
+    /// Begins a load.
+    fn start_load(&self, spec: LoadSpec) -> impl Future<Output = Result<u32, Refusal>> {
+        async move {
+            let role = spec.role().name();
+            Err(Refusal::new(Errno::OPNOTSUPP, format!("load {role}: this node has no load service")))
+        }
+    }
+
+    /// Ends a load, and forgets it.
+    fn stop_load(&self, id: u32) -> impl Future<Output = Result<LoadRecord, Refusal>> {
+        async move { Err(Refusal::new(Errno::NOENT, format!("there is no load {id}"))) }
+    }
 }

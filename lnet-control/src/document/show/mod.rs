@@ -5,6 +5,7 @@
 
 mod net;
 mod peer;
+mod service;
 
 use crate::document::output::{Map, Node};
 use crate::errno::{Errno, Refusal};
@@ -17,6 +18,7 @@ use crate::request::PingReply;
 
 pub use net::nets;
 pub use peer::{peer_list, peers};
+pub use service::{frames, loads};
 
 /// How much of a record is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,0 +1,81 @@
+//! The blocks `frames` and `load`, our own.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::block;
+use crate::document::output::{Map, Node};
+use crate::records::{FramesNi, FramesRecord, LoadRecord, SlotFrames};
+
+/// The block `frames`.
+#[must_use]
+pub fn frames(frames: &FramesRecord) -> Map {
+    let ni = |ni: &FramesNi| Node::Map(Map::new().text("nid", ni.nid).text("active mode", ni.mode));
+    let slot = |slot: &SlotFrames| {
+        let SlotFrames { queue, shard, frames } = slot;
+        Node::Map(Map::new().plain("queue", queue).plain("shard", shard).plain("frames", frames))
+    };
+    let counters = |counters: &BTreeMap<String, u64>| {
+        let entries = counters.iter().filter(|(_, count)| **count != 0);
+        Node::Map(entries.map(|(name, count)| (name.clone(), Node::plain(count))).collect())
+    };
+    let mut map = Map::new();
+    for (key, items) in [
+        ("local NI(s)", frames.nis.iter().map(ni).collect::<Vec<_>>()),
+        ("steered", frames.slots.iter().map(slot).collect()),
+    ] {
+        if !items.is_empty() {
+            map.push(key, Node::Sequence(items));
+        }
+    }
+    map = map.plain("misdirected", frames.misdirected);
+    for (key, of) in [
+        ("not steered", &frames.reasons),
+        ("handled", &frames.handled),
+        ("recovery", &frames.recovery),
+        ("dropped", &frames.drops),
+        ("rings", &frames.rings),
+    ] {
+        if of.values().any(|count| *count != 0) {
+            map.push(key, counters(of));
+        }
+    }
+    Map::new().with("frames", Node::Map(map))
+}
+
+/// The block `load`; nothing if there are none.
+#[must_use]
+pub fn loads(loads: &[LoadRecord]) -> Map {
+    let item = |load: &LoadRecord| {
+        let mut map = Map::new()
+            .plain("id", load.id)
+            .plain("role", load.role.name())
+            .plain("running", load.is_running)
+            .plain("messages_done", load.messages_done);
+        if let Some(total) = load.messages_total {
+            map = map.plain("messages_total", total);
+        }
+        if !load.report.is_null() {
+            map.push("report", node(&load.report));
+        }
+        Node::Map(map)
+    };
+    block("load", loads.iter().map(item).collect())
+}
+
+/// JSON in the layout of documents.
+fn node(value: &Value) -> Node {
+    match value {
+        Value::Null => Node::plain("null"),
+        Value::Bool(value) => Node::plain(value),
+        Value::Number(number) => Node::plain(number),
+        Value::String(text) => Node::text(text),
+        // Rows of numbers, such as histograms, stand on one line.
+        Value::Array(values) if values.iter().all(|value| !value.is_object()) => Node::plain(value),
+        Value::Array(values) => Node::Sequence(values.iter().map(node).collect()),
+        Value::Object(entries) => {
+            Node::Map(entries.iter().map(|(key, value)| (key.clone(), node(value))).collect())
+        }
+    }
+}
