@@ -22,8 +22,8 @@ impl Lnet {
         let interfaces: Vec<Interface> = node.nis().map(interface_of).collect();
         let callers: Vec<Caller> = self.inner.shards.iter().map(|end| end.caller.clone()).collect();
         let tap = |ends: Vec<TapEnds>| {
-            let shards = self.inner.shards.iter().zip(ends);
-            shards.map(|(shard, ends)| shard.caller.run(move |worker, _| worker.tap(ends))).collect()
+            let mut shards = self.inner.shards.iter().zip(ends);
+            shards.try_for_each(|(shard, ends)| shard.caller.run(move |worker, _| worker.tap(ends)))
         };
         let untap = move |id| {
             for caller in &callers {

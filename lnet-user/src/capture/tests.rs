@@ -342,7 +342,7 @@ fn a_killed_process_leaves_its_frames() {
     if let Some(path) = std::env::var_os(CHILD) {
         let (mut captures, shards) = (Captures::default(), Shards::new(1));
         shards.start(&mut captures, &CaptureSpec::new(path, BOUNDLESS), &[eth0()]).unwrap();
-        for number in 0.. {
+        for number in 0..usize::MAX {
             shards.record(0, &eth0(), Direction::Sent, &frame(number, number % 3000));
             if number % 64 == 0 {
                 std::thread::sleep(Duration::from_micros(100));

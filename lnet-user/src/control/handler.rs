@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use lnet_control::records::{
-    CaptureRecord, DropRuleRecord, Globals, NetRecord, PeerRecord, Statistics, SteeringRecord,
+    CaptureRecord, DropRuleRecord, FramesRecord, Globals, LoadRecord, LoadSpec, NetRecord, PeerRecord,
+    Statistics, SteeringRecord,
 };
 use lnet_control::request::{Batch, CaptureSpec, Outcome, PingRecord};
 use lnet_control::server::Handler;
@@ -76,14 +77,33 @@ impl Handler for Control {
     }
 
     async fn captures(&self) -> Result<Vec<CaptureRecord>, Refusal> {
-        Ok(Vec::new())
+        Ok(self.capture_records())
     }
 
-    async fn start_capture(&self, _: CaptureSpec) -> Result<(), Refusal> {
-        Err(Refusal::new(Errno::OPNOTSUPP, "this node does not capture frames yet"))
+    async fn start_capture(&self, spec: CaptureSpec) -> Result<(), Refusal> {
+        self.check_configured()?;
+        self.begin_capture(spec).await
     }
 
     async fn stop_capture(&self, path: &Path) -> Result<CaptureRecord, Refusal> {
-        Err(Refusal::new(Errno::NOENT, format!("there is no capture to {}", path.display())))
+        self.end_capture(path).await
+    }
+
+    async fn frames(&self) -> Result<FramesRecord, Refusal> {
+        self.check_configured()?;
+        self.frames_record().await
+    }
+
+    async fn loads(&self) -> Result<Vec<LoadRecord>, Refusal> {
+        self.load_records().await
+    }
+
+    async fn start_load(&self, spec: LoadSpec) -> Result<u32, Refusal> {
+        self.check_configured()?;
+        self.begin_load(spec).await
+    }
+
+    async fn stop_load(&self, id: u32) -> Result<LoadRecord, Refusal> {
+        self.end_load(id).await
     }
 }

@@ -25,6 +25,7 @@ mod pings;
 mod plan;
 mod records;
 mod serve;
+mod services;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -112,6 +113,7 @@ pub struct Control {
     heard: RefCell<Heard>,
     /// Newest first.
     rules: RefCell<Vec<DropRule>>,
+    services: services::Services,
     is_configured: Cell<bool>,
     prefers_ipv6: Cell<bool>,
     /// What the node was started with.
@@ -165,6 +167,7 @@ impl Control {
             entries: RefCell::default(),
             heard: RefCell::default(),
             rules: RefCell::default(),
+            services: services::Services::default(),
             is_configured: Cell::new(false),
             prefers_ipv6: Cell::new(false),
             defaults,

@@ -1,0 +1,312 @@
+//! What a node does beside its configuration: captures, loads, counters of frames.
+//!
+//! Invariant: what may block (files, threads that end) does so on other threads than the control plane's.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use lnet_control::records::{
+    ActiveMode, CaptureRecord, FramesNi, FramesRecord, LoadRecord, LoadRole, LoadSpec, SlotFrames,
+};
+use lnet_control::request::CaptureSpec;
+use lnet_control::{Errno, Refusal};
+use lnet_core::stats::DropReason;
+use lnet_core::xfer::XferDrop;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::Control;
+use super::error::stopped;
+use crate::api::{Hold, LnetError};
+use crate::capture::{self, CaptureError, CaptureState};
+use crate::lnd::AnyLnd;
+use crate::lnd::xdp::XdpDrop;
+use crate::load::{Initiator, InitiatorReport, LoadError, Plan, Scheme, Target};
+use crate::node::NodeMode;
+use crate::runtime::Worker;
+
+/// Loads that a node has at once, ended ones included.
+const LOADS_MAX: usize = 16;
+
+/// The loads of a node.
+#[derive(Debug, Default)]
+pub(super) struct Services {
+    loads: RefCell<BTreeMap<u32, Load>>,
+    last_id: Cell<u32>,
+}
+
+#[derive(Debug)]
+struct Load {
+    work: Work,
+    /// Of one that may go on: the node stays as it is meanwhile.
+    _hold: Option<Hold>,
+}
+
+#[derive(Debug)]
+enum Work {
+    Target(Target),
+    Initiator(Initiator),
+    /// Its end has been waited for.
+    Ended(Box<LoadRecord>),
+}
+
+impl Work {
+    fn record(&self, id: u32) -> LoadRecord {
+        match self {
+            Self::Target(target) => {
+                let report = target.report();
+                let messages_done = report.puts.messages + report.gets.messages + report.faults.count;
+                let role = LoadRole::Target;
+                LoadRecord {
+                    id,
+                    role,
+                    is_running: true,
+                    messages_done,
+                    messages_total: None,
+                    report: Value::Null,
+                }
+            }
+            Self::Initiator(initiator) => {
+                let progress = initiator.progress();
+                LoadRecord {
+                    id,
+                    role: LoadRole::Initiator,
+                    is_running: !progress.is_over,
+                    messages_done: progress.ended,
+                    messages_total: Some(progress.messages),
+                    report: Value::Null,
+                }
+            }
+            Self::Ended(record) => (**record).clone(),
+        }
+    }
+
+    /// Ends it, at once if it goes on. Takes a moment.
+    fn end(self, id: u32) -> LoadRecord {
+        match self {
+            Self::Target(target) => {
+                let report = target.stop();
+                let messages_done = report.puts.messages + report.gets.messages + report.faults.count;
+                let (role, report) = (LoadRole::Target, json(&report));
+                LoadRecord { id, role, is_running: false, messages_done, messages_total: None, report }
+            }
+            Self::Initiator(initiator) => {
+                let total = initiator.progress().messages;
+                initiator.cancel();
+                let report: InitiatorReport = initiator.wait();
+                let messages_done = report.puts().messages + report.gets().messages + report.faults.count;
+                let (role, report) = (LoadRole::Initiator, json(&report));
+                LoadRecord { id, role, is_running: false, messages_done, messages_total: Some(total), report }
+            }
+            Self::Ended(record) => *record,
+        }
+    }
+}
+
+impl Control {
+    /// The loads. One that has ended by itself is waited for now, and tells what came of it.
+    pub(super) async fn load_records(&self) -> Result<Vec<LoadRecord>, Refusal> {
+        let loads = &self.services.loads;
+        let is_over =
+            |load: &Load| matches!(&load.work, Work::Initiator(initiator) if initiator.progress().is_over);
+        let over: Vec<u32> =
+            loads.borrow().iter().filter(|(_, load)| is_over(load)).map(|(id, _)| *id).collect();
+        for id in over {
+            let Some(load) = loads.borrow_mut().remove(&id) else { continue };
+            let record = blocking(move || load.work.end(id)).await?;
+            loads.borrow_mut().insert(id, Load { work: Work::Ended(Box::new(record)), _hold: None });
+        }
+        Ok(loads.borrow().iter().map(|(id, load)| load.work.record(*id)).collect())
+    }
+
+    pub(super) async fn begin_load(&self, spec: LoadSpec) -> Result<u32, Refusal> {
+        let services = &self.services;
+        if services.loads.borrow().len() >= LOADS_MAX {
+            let message = format!("{LOADS_MAX} loads are there already: stop one of them first");
+            return Err(Refusal::new(Errno::NOSPC, message));
+        }
+        let role = spec.role().name();
+        let lnet = self.lnet.clone();
+        let hold = lnet.hold();
+        let work = match spec {
+            LoadSpec::Target(scheme) => {
+                let scheme: Scheme = understood(role, scheme)?;
+                blocking(move || Target::start(&lnet, &scheme).map(Work::Target)).await?
+            }
+            LoadSpec::Initiator(plan) => {
+                let plan: Plan = understood(role, plan)?;
+                blocking(move || Initiator::start(&lnet, &plan).map(Work::Initiator)).await?
+            }
+        };
+        let work = work.map_err(|error| {
+            let errno = if matches!(error, LoadError::Plan(_)) { Errno::INVAL } else { Errno::BUSY };
+            Refusal::new(errno, format!("load {role}: {error}"))
+        })?;
+        let id = services.last_id.get().wrapping_add(1).max(1);
+        services.last_id.set(id);
+        services.loads.borrow_mut().insert(id, Load { work, _hold: Some(hold) });
+        Ok(id)
+    }
+
+    pub(super) async fn end_load(&self, id: u32) -> Result<LoadRecord, Refusal> {
+        let load = self.services.loads.borrow_mut().remove(&id);
+        let load = load.ok_or_else(|| Refusal::new(Errno::NOENT, format!("there is no load {id}")))?;
+        blocking(move || load.work.end(id)).await
+    }
+
+    pub(super) fn capture_records(&self) -> Vec<CaptureRecord> {
+        self.lnet.captures().into_iter().map(capture_record).collect()
+    }
+
+    pub(super) async fn begin_capture(&self, spec: CaptureSpec) -> Result<(), Refusal> {
+        let CaptureSpec { path, limit_bytes, frame_bytes, interfaces } = spec;
+        let spec =
+            capture::CaptureSpec { frame_bytes, interfaces, ..capture::CaptureSpec::new(path, limit_bytes) };
+        let lnet = self.lnet.clone();
+        blocking(move || lnet.start_capture(&spec)).await?.map_err(|error| capture_refusal(&error))
+    }
+
+    pub(super) async fn end_capture(&self, path: &Path) -> Result<CaptureRecord, Refusal> {
+        let (lnet, path) = (self.lnet.clone(), path.to_owned());
+        let state = blocking(move || lnet.stop_capture(&path)).await?;
+        state.map(capture_record).map_err(|error| capture_refusal(&error))
+    }
+
+    /// Where the frames went: the sums over shards and NIs.
+    pub(super) async fn frames_record(&self) -> Result<FramesRecord, Refusal> {
+        let mode = |mode| match mode {
+            NodeMode::Native => ActiveMode::Native,
+            NodeMode::Generic => ActiveMode::Generic,
+            NodeMode::Socket => ActiveMode::Socket,
+        };
+        let mut record = FramesRecord::default();
+        for ni in self.lnet.nis() {
+            record.nis.push(FramesNi { nid: ni.config.nid, mode: mode(ni.mode) });
+        }
+        let xdp = self.lnet.xdp_frames().map_err(|error| Refusal::new(Errno::IO, error.to_string()))?;
+        for slot in xdp.slots {
+            let (queue, shard, frames) = (slot.queue, slot.shard, slot.frames);
+            record.slots.push(SlotFrames { queue, shard, frames });
+        }
+        record.reasons = xdp.reasons.into_iter().map(|(name, count)| (name.to_owned(), count)).collect();
+        for shard in self.lnet.shards() {
+            let told = shard.run_async(|worker| {
+                let mut record = FramesRecord::default();
+                add_worker(&mut record, worker).map(|()| record)
+            });
+            let told = told.await.map_err(|error| stopped(&error))?;
+            merge(&mut record, told.map_err(|error| Refusal::new(Errno::IO, error.to_string()))?);
+        }
+        Ok(record)
+    }
+}
+
+/// Adds what one shard has counted.
+fn add_worker(record: &mut FramesRecord, worker: &Worker) -> Result<(), crate::xsk::SocketError> {
+    for lnd in worker.lnds() {
+        record.misdirected += lnd.counters().frames_misdirected;
+        add_lnd(record, lnd);
+        for rings in lnd.ring_statistics()? {
+            add(&mut record.rings, "rx_dropped", rings.rx_dropped);
+            add(&mut record.rings, "rx_ring_full", rings.rx_ring_full);
+            add(&mut record.rings, "rx_fill_ring_empty", rings.rx_fill_ring_empty_descs);
+            add(&mut record.rings, "rx_invalid_descs", rings.rx_invalid_descs);
+            add(&mut record.rings, "tx_invalid_descs", rings.tx_invalid_descs);
+        }
+    }
+    for reason in DropReason::ALL {
+        add(&mut record.drops, &reason.to_string(), worker.shard().counters().drops(reason).messages);
+    }
+    Ok(())
+}
+
+fn add_lnd(record: &mut FramesRecord, lnd: &AnyLnd) {
+    let (frames, recovery) = (lnd.counters(), lnd.transfer_counters());
+    let mut dropped = 0;
+    for reason in XdpDrop::ALL {
+        dropped += frames.dropped(reason);
+        add(&mut record.drops, reason.name(), frames.dropped(reason));
+    }
+    add(&mut record.drops, "refused", frames.messages_refused);
+    for (name, count) in [
+        ("taken", frames.frames_taken),
+        ("refused", frames.frames_refused),
+        ("forgotten", frames.frames_forgotten),
+        ("dropped", dropped),
+    ] {
+        add(&mut record.handled, name, count);
+    }
+    for reason in XferDrop::ALL {
+        add(&mut record.recovery, reason.name(), recovery.dropped(reason));
+    }
+    for (name, count) in [
+        ("frames resent", recovery.frames_resent),
+        ("probes", recovery.probes),
+        ("messages bundled", recovery.messages_bundled),
+        ("acks alone", recovery.acks_sent),
+        ("hellos", recovery.hellos_sent),
+        ("resets", recovery.resets_sent),
+        ("frames held", recovery.frames_held),
+        ("backoffs", recovery.backoffs),
+        ("frames let go", frames.frames_let_go),
+    ] {
+        add(&mut record.recovery, name, count);
+    }
+}
+
+fn add(counters: &mut BTreeMap<String, u64>, name: &str, count: u64) {
+    match counters.get_mut(name) {
+        Some(sum) => *sum += count,
+        None => drop(counters.insert(name.to_owned(), count)),
+    }
+}
+
+fn merge(sum: &mut FramesRecord, other: FramesRecord) {
+    sum.misdirected += other.misdirected;
+    for (sum, other) in [
+        (&mut sum.handled, other.handled),
+        (&mut sum.recovery, other.recovery),
+        (&mut sum.drops, other.drops),
+        (&mut sum.rings, other.rings),
+    ] {
+        for (name, count) in other {
+            add(sum, &name, count);
+        }
+    }
+}
+
+fn capture_record(state: CaptureState) -> CaptureRecord {
+    if let Some(failure) = &state.failure {
+        tracing::warn!(path = %state.path.display(), %failure, "a capture ended early");
+    }
+    let CaptureState { path, is_running, limit_bytes, written_bytes, frame_count, missed_count, .. } = state;
+    CaptureRecord { path, is_running, limit_bytes, written_bytes, frame_count, missed_count }
+}
+
+fn capture_refusal(error: &LnetError) -> Refusal {
+    let errno = match error {
+        LnetError::Capture(CaptureError::Exists(_)) => Errno::EXIST,
+        LnetError::Capture(CaptureError::Forbidden(_)) => Errno::ACCES,
+        LnetError::Capture(CaptureError::NoDirectory(_)) => Errno::NOENT,
+        LnetError::Capture(CaptureError::File { .. }) => Errno::IO,
+        LnetError::Stopped(_) => Errno::SHUTDOWN,
+        _ => Errno::INVAL,
+    };
+    Refusal::new(errno, error.to_string())
+}
+
+/// A load's own description of itself.
+fn understood<T: DeserializeOwned>(role: &str, value: Value) -> Result<T, Refusal> {
+    serde_json::from_value(value).map_err(|error| Refusal::new(Errno::INVAL, format!("load {role}: {error}")))
+}
+
+fn json(report: &impl Serialize) -> Value {
+    serde_json::to_value(report).unwrap_or(Value::Null)
+}
+
+/// Runs what may block on another thread.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| Refusal::new(Errno::IO, error.to_string()))
+}
