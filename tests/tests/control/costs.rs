@@ -1,0 +1,76 @@
+//! What an idle daemon costs, and how soon it answers.
+
+use std::time::{Duration, Instant};
+
+use lnet_tests::netns::{NETNS_NODES, require_privilege};
+
+use crate::run::{Daemon, Two, program};
+
+/// Processor time of a process.
+fn processor_time(pid: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    Duration::from_millis(10) * (fields[11].parse::<u32>().unwrap() + fields[12].parse::<u32>().unwrap())
+}
+
+/// Kibibytes that a process has in memory, and those of them that its frames take.
+fn resident_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Times of a command, in order.
+fn times(daemon: &Daemon, words: &str, count: usize, rest: Duration) -> Vec<Duration> {
+    program("lnetctl");
+    let mut times: Vec<_> = (0..count)
+        .map(|_| {
+            std::thread::sleep(rest);
+            let begun = Instant::now();
+            daemon.good(words);
+            begun.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    times
+}
+
+#[test]
+fn an_idle_daemon_costs_little_and_answers_soon() {
+    const MEMORY_KIB: u64 = 64 << 10;
+    const REST: Duration = Duration::from_secs(4);
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::new(2, "--memory 64M");
+    two.a.good("lnet configure");
+    let unconfigured_kib = resident_kib(two.a.pid());
+    for (daemon, namespace) in [(&two.a, two.netns.a()), (&two.b, two.netns.b())] {
+        daemon.good("lnet configure");
+        for interface in namespace.interfaces() {
+            daemon.good(&format!("net add --net xdp --if {} --mode native", interface.name));
+        }
+    }
+    let [_, b] = two.nids(0);
+    two.a.good(&format!("ping {b}"));
+    let before = processor_time(two.a.pid());
+    std::thread::sleep(REST);
+    let share = (processor_time(two.a.pid()) - before).as_secs_f64() / REST.as_secs_f64();
+    let besides_kib = resident_kib(two.a.pid()).saturating_sub(MEMORY_KIB);
+    let shows = times(&two.a, "net show", 41, Duration::from_millis(5));
+    let pings = times(&two.a, &format!("ping {b}"), 41, Duration::from_millis(25));
+    println!(
+        "idle: {:.2} % of a CPU, {besides_kib} KiB besides the frames, {unconfigured_kib} KiB without NIs; \
+         `lnetctl net show` p50 {:?} max {:?}; `lnetctl ping` after a rest p50 {:?} max {:?}",
+        share * 100.0,
+        shows[20],
+        shows[40],
+        pings[20],
+        pings[40]
+    );
+    // Other programs run here.
+    assert!(share < 0.05, "{share}");
+    assert!(besides_kib < 96 << 10, "{besides_kib} KiB");
+    assert!(shows[20] < Duration::from_millis(200), "{shows:?}");
+    assert!(pings[20] < Duration::from_millis(500), "{pings:?}");
+}

@@ -1,0 +1,11 @@
+//! The real `lnetd` and `lnetctl`: alone, without privileges, and in pairs over veth, which needs root and the objects
+//! that `cargo xtask build-ebpf` makes.
+#![allow(clippy::unwrap_used, reason = "where a test cannot unwrap, it has failed")]
+
+mod churn;
+mod clients;
+mod costs;
+mod local;
+mod pair;
+mod run;
+mod starts;

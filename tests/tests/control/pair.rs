@@ -1,0 +1,196 @@
+//! Two daemons over veth.
+
+use std::net::UdpSocket;
+use std::path::Path;
+
+use lnet_tests::netns::{NETNS_NODES, enter, ip, require_privilege};
+
+use crate::run::{PORT, Two, paths, until_shown};
+
+/// What LNet's own tool printed of a node, without what only its LND has.
+fn captured(name: &str) -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lnetctl/tests/data").join(name);
+    common(&std::fs::read_to_string(path).unwrap())
+}
+
+fn common(document: &str) -> Vec<String> {
+    let mut keys = paths(document);
+    keys.retain(|path| !path.contains("lnd tunables/"));
+    keys
+}
+
+#[test]
+fn two_daemons_are_configured_and_ping_each_other() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::new(1, "");
+    let [a, b] = two.nids(0);
+    // One by a document, one by commands.
+    two.a.good("lnet configure");
+    let interface = &two.netns.a().interface().name;
+    let document = format!(
+        "net:\n    - net type: xdp\n      local NI(s):\n        - interfaces:\n              0: {interface}\n          \
+         tunables:\n              peer_credits: 16\n              credits: 64\n"
+    );
+    let planned = two.a.good_with("import --dry-run", &document);
+    assert!(planned.contains("xdp") && !two.a.good("net show").contains("xdp"), "{planned}");
+    two.a.good_with("import", &document);
+    two.b.good("lnet configure");
+    two.b.good(&format!("net add --nid {b} --mode native --queues 2"));
+
+    for (daemon, own, other) in [(&two.a, &a, &b), (&two.b, &b, &a)] {
+        let shown = daemon.good(&format!("ping {other}"));
+        assert!(shown.contains(&format!("primary nid: {other}")) && shown.contains("peer_ni:"), "{shown}");
+        daemon.good(&format!("ping --source {own} --timeout 5 {other}"));
+        daemon.good(&format!("ping {own}"));
+        daemon.bad(&format!("ping --source {other} {other}"), &["errno: -22"]);
+        assert!(daemon.good("peer list").contains(other.as_str()));
+        assert_eq!(
+            daemon.good("peer show").matches("primary nid").count(),
+            1,
+            "a node is no peer of its own"
+        );
+    }
+    assert_eq!(common(&two.a.good("net show -v 4")), captured("net_show_4.yaml"));
+    assert_eq!(common(&two.a.good("peer show -v 4")), captured("peer_show_4.yaml"));
+    assert_eq!(common(&two.a.good("stats show")), captured("stats_show.yaml"));
+    assert_eq!(common(&two.a.good("net show")), captured("net_show.yaml"));
+    let detailed = two.a.good("net show --net xdp -v 4");
+    for part in
+        ["peer_credits: 16", "credits: 64", "active mode: native", "active queues: 2", "get: 4", "reply: 4"]
+    {
+        assert!(detailed.contains(part), "{part:?} is not in {detailed}");
+    }
+    assert!(two.a.good("peer show -v").contains("max_ni_tx_credits: 16"));
+    assert!(two.a.good("export").contains(&a));
+}
+
+#[test]
+fn an_export_makes_the_same_node_again_and_peers_notice_nothing() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::configured(2, "");
+    let [[a0, b0], [a1, b1]] = [two.nids(0), two.nids(1)];
+    two.a.good("steering set --portal 30 --policy initiator");
+    let exported = two.a.good("export --backup");
+    for round in 0..3 {
+        two.a.good("lnet unconfigure");
+        two.b.bad(&format!("ping --timeout 1 {a0}"), &["errno: -110"]);
+        two.a.good("lnet configure");
+        two.a.good_with("import", &exported);
+        assert_eq!(two.a.good("export --backup"), exported, "round {round}");
+        two.a.good(&format!("ping --timeout 5 {b0},{b1}"));
+        two.b.good(&format!("ping --timeout 5 {a0},{a1}"));
+    }
+}
+
+#[test]
+fn half_a_document_is_none() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::configured(1, "");
+    let before = two.a.good("export --backup");
+    // The first NI could be made, the second has no interface: neither is.
+    let document =
+        "net:\n    - net type: xdp1\n      local NI(s):\n        - interfaces:\n              0: lo\n";
+    two.a.bad_with("import", document, &["line 5", "errno: -22"]);
+    let interface = &two.netns.b().interface().name;
+    let words = "net del --net xdp";
+    two.b.good(words);
+    let document = format!(
+        "global:\n    retry_count: 1\nnet:\n    - net type: xdp\n      local NI(s):\n        - interfaces:\n              \
+         0: {interface}\n    - net type: xdp2\n      local NI(s):\n        - interfaces:\n              0: absent0\n"
+    );
+    two.b.bad_with("import", &document, &["absent0", "errno: -100"]);
+    assert!(!two.b.good("net show").contains("xdp") && two.b.good("global show").contains("retry_count: 2"));
+    // Found out only when the second one is opened.
+    let taken = format!("net add --net xdp --if {interface} --queues 77");
+    two.b.bad(&taken, &["77", "errno: -22"]);
+    assert!(!two.b.good("net show").contains("xdp"));
+    assert_eq!(two.a.good("export --backup"), before);
+}
+
+#[test]
+fn a_port_in_use_is_told_and_changes_nothing() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::new(2, "");
+    two.a.good("lnet configure");
+    let interfaces = two.netns.a().interfaces();
+    let address = (interfaces[1].ipv4, PORT);
+    let taken = enter(two.netns.a(), || UdpSocket::bind(address).unwrap());
+    for mode in ["native", "socket"] {
+        let names = [&interfaces[0].name, &interfaces[1].name].map(String::as_str).join(",");
+        let words = format!("net add --net xdp --if {names} --port {PORT} --mode {mode}");
+        two.a.bad(&words, &["errno: -98", &PORT.to_string(), "is in use"]);
+        assert!(!two.a.good("net show").contains("xdp"), "mode {mode}: the first one is taken back");
+    }
+    drop(taken);
+    two.a.good(&format!("net add --net xdp --if {} --port {PORT}", interfaces[1].name));
+}
+
+#[test]
+fn sockets_and_rings_talk_to_each_other() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::new(1, "--mode socket");
+    for (daemon, namespace, mode) in [(&two.a, two.netns.a(), "socket"), (&two.b, two.netns.b(), "native")] {
+        daemon.good("lnet configure");
+        daemon.good(&format!(
+            "net add --net xdp --if {} --mode {mode} --port {PORT}",
+            namespace.interface().name
+        ));
+        let shown = daemon.good("net show -v 1");
+        assert!(shown.contains(&format!("active mode: {mode}")) && shown.contains(&format!("port: {PORT}")));
+    }
+    let [a, b] = two.nids(0);
+    two.a.good(&format!("ping --timeout 10 {b}"));
+    two.b.good(&format!("ping --timeout 10 {a}"));
+}
+
+#[test]
+fn an_interface_that_vanishes_is_down_and_comes_back() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::configured(1, "");
+    let [_, b] = two.nids(0);
+    two.a.good(&format!("ping {b}"));
+    let interface = &two.netns.a().interface().name;
+    ip(two.netns.a(), &format!("link delete dev {interface}"));
+    for daemon in [&two.a, &two.b] {
+        until_shown(daemon, "net show --net xdp", "status: down");
+        assert!(daemon.good("net show --net xdp -v 2").contains("fatal_error: 1"));
+    }
+    two.a.bad(&format!("ping --timeout 2 {b}"), &["errno: -113"]);
+    two.netns.restore_rail([2, 2], [2, 2]);
+    for (daemon, namespace) in [(&two.a, two.netns.a()), (&two.b, two.netns.b())] {
+        let interface = &namespace.interface().name;
+        daemon.good(&format!("net del --net xdp --if {interface}"));
+        daemon.good(&format!("net add --net xdp --if {interface}"));
+        until_shown(daemon, "net show --net xdp", "status: up");
+    }
+    two.a.good(&format!("ping --timeout 10 {b}"));
+}
+
+#[test]
+fn what_ends_leaves_nothing() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let Two { a, b, netns } = Two::configured(1, "");
+    let link = || ip(netns.a(), &format!("-d link show dev {}", netns.a().interface().name));
+    assert!(link().contains("prog/xdp"), "{}", link());
+    b.good(&format!("ping {}", lnet_tests::node::nid_v4(netns.a().interface(), 0)));
+    a.stop();
+    assert!(!link().contains("prog/xdp"), "{}", link());
+    // The port is free.
+    let address = (netns.a().interface().ipv4, 988);
+    enter(netns.a(), || UdpSocket::bind(address).unwrap());
+    b.stop();
+}

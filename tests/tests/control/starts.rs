@@ -1,0 +1,84 @@
+//! How daemons begin, and how they do not.
+
+use rustix::process::Signal;
+
+use crate::run::{Daemon, Directory};
+
+const DOCUMENT: &str = "\
+global:
+    retry_count: 4
+    transaction_timeout: 90
+steering:
+    - portal: 5
+      policy: rotor
+";
+
+#[test]
+fn a_daemon_without_sense_says_why_and_ends() {
+    let directory = Directory::new();
+    let cases = [
+        ("--shards 0", "0 shards: 1 to 64 are expected"),
+        ("--shards 65", "65 shards"),
+        ("--queues-max 0", "queues_max 0"),
+        ("--cpus x", "\"x\": a CPU's number"),
+        ("--config /no/such/file", "/no/such/file"),
+        ("--group no-such-group", "no-such-group"),
+        ("--log a=b=c", "--log"),
+    ];
+    for (options, part) in cases {
+        let (status, said) = directory.ends(options);
+        assert!(
+            status == 1 && said.contains(part) && !said.contains("panicked"),
+            "{options}: {status}: {said}"
+        );
+        assert!(!directory.socket().exists(), "{options}");
+    }
+    assert_eq!(directory.ends("--no-such-option").0, 2);
+}
+
+#[test]
+fn a_start_up_document_is_carried_out_whole_or_the_daemon_ends() {
+    let directory = Directory::new();
+    let good = directory.file("good.yaml", DOCUMENT);
+    let bad = directory.file("bad.yaml", &format!("{DOCUMENT}net:\n    - net tpye: xdp\n"));
+    let (status, said) = directory.ends(&format!("--config {}", bad.display()));
+    assert!(
+        status == 1 && said.contains("bad.yaml: line 8, column 7") && said.contains("net type"),
+        "{said}"
+    );
+
+    let node = Daemon::start(directory, None, &format!("--config {}", good.display()));
+    let is_so = || {
+        let globals = node.good("global show");
+        let steering = node.good("steering show");
+        globals.contains("transaction_timeout: 90") && steering.contains("rotor")
+    };
+    assert!(is_so());
+    node.good("lnet unconfigure");
+    node.good("set transaction_timeout 100");
+    node.good("lnet configure --all");
+    assert!(is_so());
+    // One that is wrong leaves the node unconfigured.
+    node.good("lnet unconfigure");
+    std::fs::write(&good, "global:\n    no_such: 1\n").unwrap();
+    node.bad("lnet configure --all", &["good.yaml: line 2, column 5"]);
+    node.bad("net show", &["errno: -100"]);
+    node.good("lnet configure");
+}
+
+#[test]
+fn one_daemon_has_one_name() {
+    let mut first = Daemon::alone();
+    let (status, said) = first.directory.ends("");
+    assert!(status == 1 && said.contains("another daemon serves"), "{said}");
+    first.good("net show");
+    // What a daemon leaves that was killed is no obstacle.
+    first.signal(Signal::KILL);
+    first.wait();
+    assert!(first.directory.socket().exists());
+    let directory = std::mem::replace(&mut first.directory, Directory::new());
+    let _ = std::fs::remove_file(directory.0.join("log"));
+    let second = Daemon::start(directory, None, "--configure");
+    second.good("net show");
+    second.stop();
+}
