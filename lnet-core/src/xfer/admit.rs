@@ -85,10 +85,11 @@ impl Xfer {
     /// A peer that has just been met lives at an address. What is sent there from now on would be refused under the
     /// session of whoever lived there before, and lost: it waits for another one.
     fn lives_at(&mut self, (ni, nid): (NiId, Nid), peer: u32) {
-        if let Some(contact) = self.contacts.find(ni, &nid)
-            && self.contacts.slab[contact].peer != NONE
-        {
-            self.contacts.slab[contact].peer = peer;
+        let Some(contact) = self.contacts.find(ni, &nid) else { return };
+        let former = core::mem::replace(&mut self.contacts.slab[contact].peer, peer);
+        if former != NONE {
+            // Whether it lives on at its other addresses is asked there.
+            self.contacts.forget_peer(former);
         }
     }
 

@@ -62,7 +62,14 @@ pub(super) fn driver_error(error: &LnetError) -> DriverError {
         LnetError::Watch(_) => Errno::NOMEM,
         _ => Errno::IO,
     };
-    DriverError { errno: number.0.into(), message: error.to_string() }
+    let way_out = match error {
+        LnetError::Node(NodeError::Frames { .. }) => "; more memory is given at the start (lnetd --memory)",
+        LnetError::Node(NodeError::TooManyWatches { .. }) => {
+            "; more are given at the start (lnetd --queues-max)"
+        }
+        _ => "",
+    };
+    DriverError { errno: number.0.into(), message: format!("{error}{way_out}") }
 }
 
 /// How a GET failed.

@@ -36,10 +36,10 @@ fn nis_come_and_go_while_others_are_pinged() {
         let interface = &two.netns.b().interfaces()[1].name;
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             for round in 0..ROUNDS {
-                two.b.good(&format!("net del --net xdp --if {interface}"));
+                two.b.good(&format!("net del --net xdp1 --if {interface}"));
                 assert!(!two.b.good("net show").contains(&b1), "round {round}");
                 let mode = if round % 2 == 0 { "socket" } else { "native" };
-                two.b.good(&format!("net add --net xdp --if {interface} --mode {mode}"));
+                two.b.good(&format!("net add --net xdp1 --if {interface} --mode {mode}"));
                 assert!(two.b.good("net show").contains(&b1), "round {round}");
             }
         }));

@@ -37,12 +37,12 @@ fn times(daemon: &Daemon, words: &str, count: usize, rest: Duration) -> Vec<Dura
 
 #[test]
 fn an_idle_daemon_costs_little_and_answers_soon() {
-    const MEMORY_KIB: u64 = 64 << 10;
+    const MEMORY_KIB: u64 = 68 << 10;
     const REST: Duration = Duration::from_secs(4);
     if !require_privilege("daemons over veth", &NETNS_NODES) {
         return;
     }
-    let two = Two::new(2, "--memory 64M");
+    let two = Two::new(2, "--memory 68M");
     two.a.good("lnet configure");
     let unconfigured_kib = resident_kib(two.a.pid());
     for (daemon, namespace) in [(&two.a, two.netns.a()), (&two.b, two.netns.b())] {

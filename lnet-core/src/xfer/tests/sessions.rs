@@ -72,22 +72,25 @@ fn a_restarted_sender_is_another_one() {
 }
 
 #[test]
-fn the_answer_to_a_restarted_sender_is_not_lost_in_its_former_life() {
+fn answers_to_a_restarted_sender_are_not_lost_in_its_former_life() {
     let mut network = network();
-    let answer = |network: &mut Network, number| {
-        let (now, to) = (network.now, network.nodes[0].nids[0]);
-        network.nodes[1].put(now, &to, 0, 4, number, 10);
+    let answer = |network: &mut Network, rail: u16, number| {
+        let (now, to) = (network.now, network.nodes[0].nids[usize::from(rail)]);
+        network.nodes[1].put(now, &to, rail, 4, number, 10);
     };
     put(&mut network, 0, 10);
-    answer(&mut network, 1);
+    answer(&mut network, 0, 1);
+    answer(&mut network, 1, 2);
     network.run(SECOND);
     network.nodes[0] = Node::new(1, 2, 1);
-    put(&mut network, 2, 10);
+    // Heard by one of its addresses, it is another one at all of them.
+    put(&mut network, 3, 10);
     network.run(SECOND / 10);
-    answer(&mut network, 3);
+    answer(&mut network, 0, 4);
+    answer(&mut network, 1, 5);
     network.run(SECOND / 10);
-    assert_eq!(network.nodes[1].sent(), [(0, Status::Ok), (1, Status::Ok)]);
-    assert_eq!(network.nodes[0].arrived(), [(3, Status::Ok)]);
+    assert_eq!(network.nodes[1].sent(), [0, 1, 2, 3].map(|message| (message, Status::Ok)));
+    assert_eq!(network.nodes[0].arrived(), [4, 5].map(|number| (number, Status::Ok)));
     network.run(SECOND);
     network.nodes.iter().for_each(Node::assert_idle);
 }
