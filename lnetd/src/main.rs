@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod generate;
 mod group;
 mod notify;
 mod options;
@@ -35,6 +36,9 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<()> {
+    if let Some(done) = generate::generate(options) {
+        return done;
+    }
     start_log(&options.log)?;
     // Before any thread, so that signals are ours from the start.
     let stop = signals::stop()?;

@@ -75,6 +75,12 @@ pub(crate) struct Options {
     /// What is logged on standard error: error, warn, info, debug, trace, or a filter such as warn,lnet_user=debug
     #[arg(long, default_value = "info", value_name = "FILTER")]
     pub(crate) log: String,
+    /// Write the man page to this directory, and do nothing else
+    #[arg(long, hide = true, value_name = "DIR")]
+    pub(crate) generate_man: Option<PathBuf>,
+    /// Print completions for a shell, and do nothing else
+    #[arg(long, hide = true, value_name = "SHELL")]
+    pub(crate) generate_completions: Option<clap_complete::Shell>,
 }
 
 impl Options {

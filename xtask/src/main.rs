@@ -4,6 +4,7 @@ mod bench;
 mod build_ebpf;
 mod cargo;
 mod deny;
+mod dist;
 mod levels;
 mod run;
 mod setup;
@@ -42,6 +43,8 @@ enum Verb {
     Bench(bench::Options),
     /// Simulate whole nodes over a fabric that loses, doubles, delays and damages frames
     Sim(sim::Options),
+    /// Lay out what is to be installed: lnetd, lnetctl, XDP objects, man pages, completions
+    Dist(dist::Options),
     /// Remove what `run --keep` kept and what killed runs left (needs root)
     Clean,
     /// Check format, lints, documentation and house rules, and run all tests that this machine can
@@ -87,6 +90,7 @@ fn dispatch(cli: Cli) -> Result<()> {
         Verb::Run(options) => run::run(&root, &options),
         Verb::Bench(options) => bench::bench(&root, &options),
         Verb::Sim(options) => sim::sim(&root, &options),
+        Verb::Dist(options) => dist::dist(&root, &options),
         Verb::Clean => run::clean(&root),
         Verb::Test { unprivileged } => levels::test(&root, unprivileged),
         Verb::Tidy => {

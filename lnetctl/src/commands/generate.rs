@@ -1,6 +1,5 @@
 //! Files made from the command tree: completions and man pages.
 
-use std::io;
 use std::path::Path;
 
 use clap::CommandFactory;
@@ -10,9 +9,13 @@ use lnet_control::Errno;
 use super::Result;
 use crate::cli::Cli;
 use crate::failure::Task;
+use crate::session::print_text;
 
 pub(super) fn completions(shell: Shell) -> Result<()> {
-    clap_complete::generate(shell, &mut Cli::command(), "lnetctl", &mut io::stdout());
+    // Whoever closes the pipe early wants no more: clap's generator would panic.
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "lnetctl", &mut script);
+    print_text(&String::from_utf8_lossy(&script));
     Ok(())
 }
 

@@ -1,0 +1,22 @@
+//! Files made from the options: completions and the man page.
+
+use std::io::Write;
+
+use anyhow::{Context, Result};
+use clap::CommandFactory;
+
+use crate::options::Options;
+
+/// Makes what was asked for; `None` if nothing was.
+pub(crate) fn generate(options: &Options) -> Option<Result<()>> {
+    if let Some(directory) = &options.generate_man {
+        let written = clap_mangen::generate_to(Options::command(), directory);
+        let cannot = || format!("cannot write the man page to {}", directory.display());
+        return Some(written.with_context(cannot));
+    }
+    options.generate_completions.map(|shell| {
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut Options::command(), "lnetd", &mut script);
+        std::io::stdout().write_all(&script).context("writing the completions")
+    })
+}
