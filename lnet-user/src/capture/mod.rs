@@ -32,7 +32,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use rtrb::RingBuffer;
@@ -284,9 +284,10 @@ impl Captures {
         let mut sources = Vec::new();
         let mut make_end = || {
             let (ring, consumer) = RingBuffer::new(spec.buffer_bytes as usize);
-            sources.push(Source::new(consumer));
+            let is_recording = Arc::<AtomicBool>::default();
+            sources.push(Source::new(consumer, Arc::clone(&is_recording)));
             let frame_bytes = spec.frame_bytes.unwrap_or(u32::MAX);
-            TapEnd { id, ring, shared: Arc::clone(&shared), real_time, frame_bytes }
+            TapEnd { id, ring, shared: Arc::clone(&shared), is_recording, real_time, frame_bytes }
         };
         let ends = (0..shards).map(|_| [make_end(), make_end()]).collect();
         tap(ends).inspect_err(|_| untap(id))?;

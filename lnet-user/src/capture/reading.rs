@@ -54,7 +54,9 @@ pub struct Contents {
 
 fn option<'a>(options: &'a [PcapNGOption<'a>], code: u16) -> &'a [u8] {
     let found = options.iter().find(|option| option.code == OptionCode(code));
-    found.unwrap_or_else(|| panic!("option {code} in {options:?}")).value()
+    let found = found.unwrap_or_else(|| panic!("option {code} in {options:?}"));
+    // Without what it is padded with.
+    found.as_bytes().expect("as long as it says")
 }
 
 fn count(options: &[PcapNGOption<'_>], code: u16) -> u64 {

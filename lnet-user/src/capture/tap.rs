@@ -4,6 +4,7 @@
 //! allocates, locks or waits. A frame is in a capture's ring whole, up to the snap length, or is counted as missed.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rtrb::Producer;
 use rustix::time::{ClockId, clock_gettime};
@@ -92,6 +93,8 @@ pub(crate) struct TapEnd {
     pub(super) id: u64,
     pub(super) ring: Producer<u8>,
     pub(super) shared: Arc<Shared>,
+    /// Whether a frame is being recorded, whose time may have been read and that is not in the ring yet.
+    pub(super) is_recording: Arc<AtomicBool>,
     pub(super) real_time: RealTime,
     /// Bytes of each frame that are kept.
     pub(super) frame_bytes: u32,
@@ -110,6 +113,8 @@ impl TapEnd {
         if self.ring.slots() < HEAD_BYTES + kept_bytes {
             return self.shared.count_missed(number);
         }
+        // Before the clock is read, for a writer that looks here after it has read the clock.
+        self.is_recording.store(true, Ordering::SeqCst);
         let head = Head {
             time_ns: self.real_time.now_ns(),
             interface: number as u32,
@@ -124,6 +129,7 @@ impl TapEnd {
             self.push(&piece[..kept]);
             left -= kept;
         }
+        self.is_recording.store(false, Ordering::Release);
     }
 
     fn push(&mut self, bytes: &[u8]) {

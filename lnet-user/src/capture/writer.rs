@@ -1,13 +1,14 @@
 //! The thread of a capture, which writes what the taps have copied.
 //!
 //! Invariants: the file is at most as long as its limit, to the byte, with the blocks that end it; what is written is
-//! whole blocks; frames stand in the order of their times, as far as shards copy them within [`SETTLE`].
+//! whole blocks; frames stand in the order of their times, unless a shard is stopped for [`PATIENCE`] while it copies
+//! one.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::time::{Duration, Instant};
 
 use rtrb::Consumer;
 
@@ -16,8 +17,10 @@ use super::pcapng::{self, STATISTICS_BYTES};
 use super::table::Shared;
 use super::tap::{HEAD_BYTES, Head, RealTime};
 
-/// How old a frame is before it is written: others that are older have been copied by then.
-const SETTLE: Duration = Duration::from_millis(1);
+/// How long a shard is waited for that copies a frame and does not get on with it.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// How often it is looked at before that: copies are short.
+const GLANCES: u32 = 200;
 /// How often the rings are looked at while frames come, and while none do. Nobody wakes the writer: that would cost
 /// the shards a system call.
 const BUSY_INTERVAL: Duration = Duration::from_millis(1);
@@ -120,13 +123,23 @@ impl Output {
 /// What comes from one tap.
 pub(super) struct Source {
     ring: Consumer<u8>,
+    /// Whether the shard is copying a frame.
+    is_recording: Arc<AtomicBool>,
     /// The head of the frame that comes next, once it was read.
     head: Option<Head>,
 }
 
 impl Source {
-    pub(super) fn new(ring: Consumer<u8>) -> Self {
-        Self { ring, head: None }
+    pub(super) fn new(ring: Consumer<u8>, is_recording: Arc<AtomicBool>) -> Self {
+        Self { ring, is_recording, head: None }
+    }
+
+    /// Whether all its frames are in the ring that have a time before the one that was read last.
+    fn is_settled(&self) -> bool {
+        (0..GLANCES).any(|_| {
+            std::hint::spin_loop();
+            !self.is_recording.load(Ordering::SeqCst)
+        })
     }
 
     /// When its next frame came, if that is there as a whole.
@@ -190,11 +203,19 @@ impl Writer {
     }
 
     fn write_until_end(&mut self) -> io::Result<End> {
+        let mut settled_at = Instant::now();
         loop {
             if self.shared.stop.load(Ordering::Acquire) {
                 return Ok(End::Stopped);
             }
-            let horizon_ns = self.real_time.now_ns().saturating_sub(SETTLE.as_nanos() as u64);
+            let horizon_ns = self.real_time.now_ns();
+            fence(Ordering::SeqCst);
+            if self.sources.iter().all(Source::is_settled) || settled_at.elapsed() >= PATIENCE {
+                settled_at = Instant::now();
+            } else {
+                std::thread::park_timeout(BUSY_INTERVAL);
+                continue;
+            }
             if self.output.follow_interfaces(&self.shared).is_err() {
                 return Ok(End::Full);
             }
