@@ -238,7 +238,7 @@ impl XdpLnd {
             Some(runs) => self.emit_in_place(outgoing, path, lane_index, memory, runs),
             None => {
                 self.write(outgoing, path, memory);
-                self.push(lane_index);
+                self.push(lane_index, &[]);
             }
         }
     }
@@ -286,7 +286,10 @@ impl XdpLnd {
         let (umem, path) = (&self.common.umem, &self.paths[path]);
         let headers = write_headers(outgoing, path, (umem, &source), &mut self.stock);
         self.sending.push(headers);
-        self.push(lane_index);
+        let Content::Message { payload: Some(span), .. } = &outgoing.content else {
+            unreachable!("what lies in place is a payload")
+        };
+        self.push(lane_index, if self.tap.is_on() { memory.bytes(span) } else { &[] });
         self.lanes[lane_index].push_registered(runs);
         self.counters.frames_sent_in_place += 1;
     }
@@ -296,7 +299,7 @@ impl XdpLnd {
     fn send_overdue(&mut self) {
         if let Some(lane_index) = self.faults.overdue(&mut self.sending) {
             if self.lanes[lane_index].has_room(self.sending.len()) {
-                self.push(lane_index);
+                self.push(lane_index, &[]);
             } else {
                 self.stock.extend(self.sending.drain(..).map(|part| part.frame));
             }
@@ -315,9 +318,9 @@ impl XdpLnd {
         );
     }
 
-    /// Pushes the frame that was written on a lane with room for it.
+    /// Pushes the frame that was written on a lane with room for it. Captures see `in_place` behind it.
     #[inline]
-    fn push(&mut self, lane_index: usize) {
+    fn push(&mut self, lane_index: usize, in_place: &[u8]) {
         let lane = &mut self.lanes[lane_index];
         if self.tap.is_on() {
             let umem = &self.common.umem;
@@ -325,6 +328,7 @@ impl XdpLnd {
                 let start = part.offset as usize;
                 &umem.bytes(&part.frame)[start..start + part.length as usize]
             });
+            let pieces = pieces.chain(std::iter::once(in_place));
             self.tap.record((lane.interface_index, Link::Ethernet), Direction::Sent, pieces);
         }
         lane.borrow(self.sending.len());

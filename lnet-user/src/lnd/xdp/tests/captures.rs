@@ -54,8 +54,8 @@ fn of_direction(frames: &[Captured], is_received: bool) -> Vec<&[u8]> {
 #[test]
 fn every_frame_is_there_once_for_each_direction() {
     let send_fault = SendFault { double_every: 7, delay_every: 11, delay_frames: 3 };
-    for (ipv6, mtu_bytes) in [(false, 1500), (true, 65535)] {
-        let plan = |host| Plan { ipv6, mtu_bytes, send_fault, ..Plan::new(host) };
+    for (ipv6, mtu_bytes, registered) in [(false, 1500, false), (true, 65535, false), (false, 9000, true)] {
+        let plan = |host| Plan { ipv6, mtu_bytes, send_fault, registered, ..Plan::new(host) };
         let mut wire = Wire::new(plan(1), plan(2));
         let captures = [0, 1].map(|node| Capture::of(&mut wire.nodes[node], "one"));
         let (mut sent, mut arrived) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
@@ -78,6 +78,7 @@ fn every_frame_is_there_once_for_each_direction() {
         let spoilt =
             wire.nodes.iter().map(|node| node.shards[0].lnd.counters().dropped(XdpDrop::BadChecksum));
         assert!(spoilt.sum::<u64>() > 5);
+        assert_eq!(wire.nodes[0].shards[0].lnd.counters().frames_sent_in_place != 0, registered);
         for (node, capture) in captures.into_iter().enumerate() {
             let frames = capture.end();
             let counters = wire.nodes[node].shards[0].lnd.counters();
