@@ -25,15 +25,16 @@ const BOUNDARIES: [(&str, Allowed); 6] = [
 
 /// Inside `lnet-user`: the other modules that one may name. Those that are not here, `node` above all, may
 /// name any.
-const LAYERS: [(&str, &[&str]); 8] = [
+const LAYERS: [(&str, &[&str]); 9] = [
     ("lnet-user/src/xsk/", &[]),
     ("lnet-user/src/region/", &["xsk"]),
     ("lnet-user/src/uring/", &[]),
     ("lnet-user/src/netlink/", &[]),
+    ("lnet-user/src/capture/", &[]),
     ("lnet-user/src/memory.rs", &["xsk", "region"]),
     ("lnet-user/src/bpf/", &["netlink"]),
-    ("lnet-user/src/lnd/", &["xsk", "uring", "netlink", "memory"]),
-    ("lnet-user/src/runtime/", &["lnd", "uring", "memory", "region"]),
+    ("lnet-user/src/lnd/", &["xsk", "uring", "netlink", "memory", "capture"]),
+    ("lnet-user/src/runtime/", &["lnd", "uring", "memory", "region", "capture"]),
 ];
 
 /// What marks unfinished work. Written in parts, so that this file does not find itself.

@@ -331,7 +331,7 @@ fn datagrams_are_captured_at_both_ends() {
             for (shard, [_, end]) in node.shards.iter_mut().zip(ends) {
                 shard.lnd.tap.add(end);
             }
-            Ok::<_, crate::CaptureError>(())
+            Ok::<_, crate::capture::CaptureError>(())
         };
         let spec = CaptureSpec { buffer_bytes: 32 << 20, ..CaptureSpec::new(path, 1 << 30) };
         captures.start(&spec, (std::slice::from_ref(&interface), SHARDS as usize), tap, |_| {}).unwrap();

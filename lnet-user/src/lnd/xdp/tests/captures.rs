@@ -28,7 +28,7 @@ impl Capture {
             for (shard, [end, _]) in node.shards.iter_mut().zip(ends) {
                 shard.lnd.tap.add(end);
             }
-            Ok::<_, crate::CaptureError>(())
+            Ok::<_, crate::capture::CaptureError>(())
         };
         captures.start(&spec, (&[interface], shards), tap, |_| {}).unwrap();
         Self { captures, spec }
