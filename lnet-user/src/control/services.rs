@@ -106,7 +106,7 @@ impl Work {
 }
 
 impl Control {
-    /// The loads. One that has ended by itself is waited for now, and tells what came of it.
+    /// The loads. One that has ended by itself has its end waited for, and tells what came of it.
     pub(super) async fn load_records(&self) -> Result<Vec<LoadRecord>, Refusal> {
         let loads = &self.services.loads;
         let is_over =
