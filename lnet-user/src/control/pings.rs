@@ -1,7 +1,7 @@
 //! Pings on the wire: what answers them, and the GETs that are pings.
 
 use lnet_core::event::EventKind;
-use lnet_core::lnd::Status;
+use lnet_core::lnd::{Cause, Status};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::node::{DriverError, MATCH_BITS, PORTAL};
 use lnet_core::portal::EntrySpec;
@@ -55,15 +55,23 @@ impl Control {
     ) -> Result<Vec<u8>, DriverError> {
         // The places are never closed.
         let _place = self.get_places.acquire().await.ok();
-        self.begin_get(nid, source, length_bytes).await.unwrap_or_else(|error| Err(driver_error(&error)))
+        let mut got = self.get_once(nid, source, length_bytes).await;
+        if let Ok(Err(Status::Unknown(Cause::Reset))) = got {
+            // It has begun a new life since it was last spoken to: that one is asked.
+            got = self.get_once(nid, source, length_bytes).await;
+        }
+        match got {
+            Ok(got) => got.map_err(failed_get),
+            Err(error) => Err(driver_error(&error)),
+        }
     }
 
-    async fn begin_get(
+    async fn get_once(
         &self,
         nid: Nid,
         source: Option<Nid>,
         length_bytes: usize,
-    ) -> Result<Result<Vec<u8>, DriverError>, LnetError> {
+    ) -> Result<Result<Vec<u8>, Status>, LnetError> {
         let shard = self.lnet.shard(0)?;
         let mut events = shard.create_event_queue(GET_EVENTS)?;
         let options = MdOptions::TRUNCATE | MdOptions::TRACK_RESPONSE;
@@ -79,13 +87,13 @@ impl Control {
                 EventKind::Reply if event.status == Status::Ok => {
                     answer_bytes = Some(event.manipulated_bytes as usize);
                 }
-                _ if event.status != Status::Ok => return Ok(Err(failed_get(event.status))),
+                _ if event.status != Status::Ok => return Ok(Err(event.status)),
                 _ => {}
             }
             if event.unlinked {
                 let bytes = notice.into_buffer().zip(answer_bytes);
                 let bytes = bytes.and_then(|(buffer, length)| Some(buffer.get(..length)?.to_vec()));
-                return Ok(bytes.ok_or_else(|| failed_get(Status::Unknown(lnet_core::lnd::Cause::Timeout))));
+                return Ok(bytes.ok_or(Status::Unknown(Cause::Timeout)));
             }
         }
     }

@@ -107,8 +107,8 @@ fn half_a_document_is_none() {
     two.b.bad_with("import", &document, &["absent0", "errno: -100"]);
     assert!(!two.b.good("net show").contains("xdp") && two.b.good("global show").contains("retry_count: 2"));
     // Found out only when the second one is opened.
-    let taken = format!("net add --net xdp --if {interface} --queues 77");
-    two.b.bad(&taken, &["77", "errno: -22"]);
+    let taken = format!("net add --net xdp --if {interface} --queues 9");
+    two.b.bad(&taken, &["9 of each are needed", "errno: -22"]);
     assert!(!two.b.good("net show").contains("xdp"));
     assert_eq!(two.a.good("export --backup"), before);
 }
