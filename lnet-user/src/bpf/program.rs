@@ -9,7 +9,7 @@ use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, XskMap};
 use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, TestRun, TestRunOptions, Xdp, XdpError, XdpMode};
 use aya::util::KernelVersion;
-use aya::{Ebpf, EbpfError};
+use aya::{Ebpf, EbpfError, EbpfLoader};
 use lnet_wire::MessageType;
 use lnet_wire::packet::{ENDPOINT_BYTES, endpoint};
 use lnet_wire::steer::{PORTALS, Policy, QUEUES_MAX, SHARDS_MAX, slot_of};
@@ -124,7 +124,11 @@ impl XdpProgram {
         if !path.is_file() {
             return Err(BpfError::ObjectNotFound { searched: vec![path.to_owned()] });
         }
-        let mut ebpf = Ebpf::load_file(path).map_err(|error| object_error(path, &error))?;
+        // Nothing is relocated by the kernel's types, which take 17 MiB: they are dropped before anything is made
+        // that lives longer, so that the next program finds room where they were.
+        let mut loader = EbpfLoader::new();
+        loader.btf(None);
+        let mut ebpf = loader.load_file(path).map_err(|error| object_error(path, &error))?;
         let program: Result<&mut Xdp, _> = match ebpf.program_mut(name) {
             Some(program) => program.try_into(),
             None => Err(ProgramError::UnexpectedProgramType),
