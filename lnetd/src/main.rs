@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod allocator;
 mod generate;
 mod group;
 mod notify;
@@ -24,6 +25,7 @@ use tracing_subscriber::EnvFilter;
 use options::Options;
 
 fn main() -> ExitCode {
+    allocator::settle();
     let options = Options::parse();
     match run(&options) {
         Ok(()) => ExitCode::SUCCESS,

@@ -13,7 +13,7 @@ fn processor_time(pid: u32) -> Duration {
     Duration::from_millis(10) * (fields[11].parse::<u32>().unwrap() + fields[12].parse::<u32>().unwrap())
 }
 
-/// Kibibytes that a process has in memory, and those of them that its frames take.
+/// Kibibytes that a process has in memory.
 fn resident_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -68,9 +68,9 @@ fn an_idle_daemon_costs_little_and_answers_soon() {
         pings[20],
         pings[40]
     );
-    // Other programs run here.
+    // Other programs run here, and this one is not optimised.
     assert!(share < 0.05, "{share}");
-    assert!(besides_kib < 96 << 10, "{besides_kib} KiB");
+    assert!(besides_kib < 64 << 10, "{besides_kib} KiB");
     assert!(shows[20] < Duration::from_millis(200), "{shows:?}");
     assert!(pings[20] < Duration::from_millis(500), "{pings:?}");
 }
