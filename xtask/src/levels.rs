@@ -43,7 +43,7 @@ const LEVELS: &[Level] = &[
     Level { name: "tidy", needs: &[], run: |root| Ok(format!("{} files", tidy::tidy(root)?)) },
     Level { name: "unit", needs: &[], run: unit },
     Level { name: "XDP program", needs: &NETNS_NODES, run: xdp_program },
-    Level { name: "bpf, netns", needs: &NETNS_NODES, run: bpf_and_netns },
+    Level { name: "bpf, netns, lnetd", needs: &NETNS_NODES, run: bpf_and_netns },
     Level { name: "cargo xtask run", needs: &NETNS_NODES, run: run_command },
     Level { name: "run", needs: &NETNS_NODES, run: short_run },
 ];
