@@ -21,7 +21,7 @@ use lnet_wire::{MessageType, Nid};
 
 use crate::privileged;
 use crate::traffic::{Ended, PATIENCE, carry_out_over};
-use crate::wakeups::Joined;
+use crate::wakeups::{Joined, spawn_putter};
 
 const TYPES: [MessageType; 4] = [MessageType::Put, MessageType::Get, MessageType::Ack, MessageType::Reply];
 const PORTALS: [u32; 6] = [9, 10, 12, 14, 15, 16];
@@ -169,6 +169,16 @@ fn the_mtu_changes() {
     assert_ne!(resent(&ended), 0, "frames that were too long are sent again");
 }
 
+/// Drives a shard for so long, whatever ends meanwhile.
+fn drive_for(span: Duration, worker: &mut Worker, putter: &mut Putter) {
+    let begun = Instant::now();
+    while begun.elapsed() < span {
+        worker.progress();
+        putter.turn(worker);
+        worker.wait(Some(Duration::from_millis(10))).unwrap();
+    }
+}
+
 /// A link that is down for less than a second: what was under way arrives.
 #[test]
 fn a_link_is_down_for_a_while() {
@@ -178,6 +188,8 @@ fn a_link_is_down_for_a_while() {
     const COUNT: u32 = 40;
     let mut joined = Joined::new(2);
     let mut worker = joined.sources.remove(0);
+    // The target's shards ask both for sessions, in time for the next ACKs.
+    let _sibling = spawn_putter(joined.sources.remove(0), joined.target);
     let mut putter = Putter::new(joined.target, &mut worker);
     for _ in 0..3 {
         let acked = putter.acked;
@@ -189,17 +201,12 @@ fn a_link_is_down_for_a_while() {
         worker.progress();
         joined.link("down");
         set_faults(&mut joined.nodes[1], 0, 0);
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_millis(400) {
-            worker.progress();
-            putter.turn(&mut worker);
-            worker.wait(Some(Duration::from_millis(10))).unwrap();
-        }
+        drive_for(Duration::from_millis(400), &mut worker, &mut putter);
         joined.link("up");
         assert!(putter.drive_to_end(&mut worker, PATIENCE), "{putter:?}");
         assert_eq!((putter.acked - acked, putter.failed), (COUNT, 0), "{putter:?}");
         // Neighbours are learnt anew.
-        std::thread::sleep(Duration::from_millis(1500));
+        drive_for(Duration::from_millis(1500), &mut worker, &mut putter);
     }
 }
 

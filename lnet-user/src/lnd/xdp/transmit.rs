@@ -41,6 +41,8 @@ enum Hop {
     /// Frames take this path of `paths`.
     Known(PathId),
     Unknown,
+    /// By an interface that is down, or was: the news that it is up again may be later than what arrives by it.
+    Down,
     Unreachable,
 }
 
@@ -48,14 +50,15 @@ impl XdpLnd {
     #[inline]
     pub(super) fn take_message(&mut self, now: Instant, transmit: Transmit) -> Result<(), Full<Transmit>> {
         match self.find_path(now, transmit.ni, transmit.header.destination.nid) {
-            Hop::Known(_) => return self.transfer(now, transmit),
+            // As those under way: sent again until the interface is up, or has been down for too long.
+            Hop::Known(_) | Hop::Down => return self.transfer(now, transmit),
             Hop::Unknown if self.parked.takes(&transmit) => self.parked.push(now + RESOLVE_TIMEOUT, transmit),
             Hop::Unknown | Hop::Unreachable => self.refuse(&transmit, Cause::Unreachable),
         }
         Ok(())
     }
 
-    /// Hands a message whose next hop is known to the transfer protocol.
+    /// Hands a message whose next hop is known, or was and will be, to the transfer protocol.
     #[inline]
     fn transfer(&mut self, now: Instant, transmit: Transmit) -> Result<(), Full<Transmit>> {
         let given_up = |place: usize| self.lanes[self.ports[place].lane_index].is_given_up();
@@ -83,7 +86,7 @@ impl XdpLnd {
             for _ in 0..self.parked.count() {
                 let Some((deadline, transmit)) = self.parked.pop() else { break };
                 match self.find_path(now, transmit.ni, transmit.header.destination.nid) {
-                    Hop::Known(_) => {
+                    Hop::Known(_) | Hop::Down => {
                         if let Err(Full(transmit)) = self.transfer(now, transmit) {
                             self.parked.push(deadline, transmit);
                             self.parked_full = true;
@@ -152,7 +155,7 @@ impl XdpLnd {
             // Ask again all the same: the way may be back by the next message.
             Resolution::Unreachable(_) => {
                 neighbours.request(port.interface_index, address);
-                return Hop::Unreachable;
+                return if down { Hop::Down } else { Hop::Unreachable };
             }
             Resolution::Unknown => {
                 if !neighbours.request(port.interface_index, address) {

@@ -336,6 +336,33 @@ fn messages_end_when_their_interface_stays_down() {
     }
 }
 
+/// What arrives may be ahead of the news that the interface is up again: its answer waits for them.
+#[test]
+fn a_message_waits_for_an_interface_that_is_said_to_be_down() {
+    for comes_back in [true, false] {
+        let mut wire = acquainted(Plan::new(1), Plan::new(2));
+        let (b, to) = (&mut wire.nodes[1], Plan::new(1));
+        b.neighbours.answer(INTERFACE, to.address(), Resolution::Unreachable(Unreachable::InterfaceDown));
+        let put = b.put(1, &to, 9, 64);
+        b.shards[0].submit_at(wire.now, put).unwrap();
+        b.settle_at(wire.now);
+        assert_eq!((b.under_way(), b.shards[0].lnd.counters().messages_refused), (1, 0));
+        if comes_back {
+            b.learn(&to);
+            wire.run();
+            assert_eq!(wire.nodes[1].shards[0].up.sent, [(TxId(1), Status::Ok)]);
+            continue;
+        }
+        let (begun, mut now) = (wire.now, wire.now);
+        while b.under_way() != 0 {
+            now = b.poll_timeout().unwrap().max(now);
+            b.settle_at(now);
+        }
+        assert_eq!(b.shards[0].up.sent, [(TxId(1), Status::Unknown(Cause::Device))]);
+        assert!(now - begun < std::time::Duration::from_secs(4));
+    }
+}
+
 /// The new address counts from the next frame on, not only from the next turn.
 #[test]
 fn a_message_takes_the_way_that_its_peer_has_now() {
