@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn every_level_that_needs_privileges_says_which() {
         let named = |name: &str| LEVELS.iter().find(|level| level.name == name).unwrap();
-        for name in ["XDP program", "bpf, netns", "cargo xtask run", "run"] {
+        for name in ["XDP program", "bpf, netns, lnetd", "cargo xtask run", "run"] {
             assert_eq!(named(name).needs, NETNS_NODES);
         }
         for name in ["format", "clippy", "documentation", "tidy", "unit"] {
