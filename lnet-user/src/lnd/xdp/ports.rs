@@ -52,8 +52,19 @@ pub(super) struct OpenPort {
     pub(super) lane_index: usize,
     /// Its interface's place among the links.
     pub(super) link_index: usize,
-    /// Since when its interface is known to be down, and the peer that could not be reached.
-    pub(super) down_since: Option<(Instant, IpAddr)>,
+    /// If its interface is known to be down.
+    pub(super) down: Option<Down>,
+}
+
+/// An interface that is down.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Down {
+    /// Since when that is known.
+    pub(super) since: Instant,
+    /// The peer that could not be reached.
+    pub(super) address: IpAddr,
+    /// Whether it has been so for too long: nothing waits for it any more.
+    pub(super) is_given_up: bool,
 }
 
 /// An interface, as a shard follows it.
@@ -91,7 +102,7 @@ impl XdpLnd {
         let datagram_max_bytes = port.datagram_max_bytes(self.common.frame_max_bytes);
         self.xfer.add_interface(port.ni, port.nid, datagram_max_bytes);
         let lane_index = self.lane_to(port.interface_index);
-        self.ports.push(OpenPort { port, parked_responses_max, lane_index, link_index, down_since: None });
+        self.ports.push(OpenPort { port, parked_responses_max, lane_index, link_index, down: None });
         self.follow_ports();
     }
 

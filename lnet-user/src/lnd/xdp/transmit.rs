@@ -13,7 +13,7 @@ use super::fault::Fate;
 use super::lane::Followed;
 use super::path::{End, LANE_PORT_BASE, Path};
 use super::paths::PathId;
-use super::ports::OpenPort;
+use super::ports::{Down, OpenPort};
 use super::write::{write_frame, write_headers};
 use super::{CHUNK_BYTES, XdpLnd};
 use crate::capture::{Direction, Link};
@@ -145,17 +145,18 @@ impl XdpLnd {
 
     fn make_path(&mut self, now: Instant, ni: NiId, nid: Nid) -> Hop {
         let (Some(place), Some(address)) = (self.place_of(ni), nid.ip()) else { return Hop::Unreachable };
-        let OpenPort { port, link_index, lane_index, down_since, .. } = &mut self.ports[place];
+        let OpenPort { port, link_index, lane_index, down, .. } = &mut self.ports[place];
         let neighbours = &self.links[*link_index].neighbours;
         let resolution = neighbours.lookup(port.interface_index, address);
-        let down = resolution == INTERFACE_DOWN;
-        *down_since = down.then(|| down_since.unwrap_or((now, address)));
+        let news = Down { since: now, address, is_given_up: false };
+        *down = (resolution == INTERFACE_DOWN).then(|| down.unwrap_or(news));
         let mac = match resolution {
             Resolution::Mac(mac) => mac,
             // Ask again all the same: the way may be back by the next message.
             Resolution::Unreachable(_) => {
                 neighbours.request(port.interface_index, address);
-                return if down { Hop::Down } else { Hop::Unreachable };
+                let waits = down.is_some_and(|down| !down.is_given_up);
+                return if waits { Hop::Down } else { Hop::Unreachable };
             }
             Resolution::Unknown => {
                 if !neighbours.request(port.interface_index, address) {
@@ -375,21 +376,24 @@ impl XdpLnd {
                 }
             }
         }
-        for OpenPort { port, link_index, down_since, .. } in &mut self.ports {
-            let Some((_, address)) = down_since.take_if(|(since, _)| now - *since >= DOWN_PATIENCE) else {
-                continue;
-            };
+        for OpenPort { port, link_index, down, .. } in &mut self.ports {
+            let is_due = |down: &&mut Down| !down.is_given_up && now - down.since >= DOWN_PATIENCE;
+            let Some(Down { address, is_given_up, .. }) = down.as_mut().filter(is_due) else { continue };
             // It may be up again with nothing sent since.
-            if self.links[*link_index].neighbours.lookup(port.interface_index, address) == INTERFACE_DOWN {
+            *is_given_up =
+                self.links[*link_index].neighbours.lookup(port.interface_index, *address) == INTERFACE_DOWN;
+            if *is_given_up {
                 self.xfer.fail_interface(now, port.ni, Cause::Device, up);
+            } else {
+                *down = None;
             }
         }
     }
 
     /// When an interface has been down for too long.
     pub(super) fn down_until(&self) -> Option<Instant> {
-        let downs = self.ports.iter().filter_map(|open| open.down_since);
-        downs.map(|(since, _)| since + DOWN_PATIENCE).min()
+        let downs = self.ports.iter().filter_map(|open| open.down).filter(|down| !down.is_given_up);
+        downs.map(|down| down.since + DOWN_PATIENCE).min()
     }
 
     /// Takes frames whose sending is complete from the owned queues.
