@@ -109,7 +109,10 @@ impl Initiator {
         let mut sum = self.join();
         sum.elapsed_ns = self.shared.elapsed_ns();
         sum.has_given_up = self.shared.give_up.load(Ordering::Acquire);
-        sum.is_cancelled = self.shared.cancel.load(Ordering::Acquire);
+        // One that was over by itself was not cut short by who came later.
+        let is_whole = self.shared.ended.load(Ordering::Acquire) >= self.shared.plan.messages;
+        let is_cut_short = !is_whole || sum.faults.of(FaultKind::Cancelled) > 0;
+        sum.is_cancelled = self.shared.cancel.load(Ordering::Acquire) && is_cut_short;
         sum
     }
 

@@ -206,6 +206,22 @@ fn an_initiator_gives_up_when_its_target_stops() {
 }
 
 #[test]
+fn an_initiator_that_is_over_cannot_be_cancelled() {
+    let lnet = start();
+    let scheme = scheme(1);
+    let _target = Target::start(&lnet, &scheme).unwrap();
+    let initiator = Initiator::start(&lnet, &plan(&scheme, 100)).unwrap();
+    await_ended(&initiator, 100);
+    while !initiator.progress().is_over {
+        std::thread::yield_now();
+    }
+    initiator.cancel();
+    let done = initiator.wait();
+    assert!(!done.is_cancelled && done.faults.count == 0);
+    assert_eq!(done.puts().messages + done.gets().messages, 100);
+}
+
+#[test]
 fn a_cancelled_initiator_gives_everything_back() {
     let lnet = start();
     let scheme = scheme(1);
