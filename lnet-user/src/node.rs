@@ -149,6 +149,8 @@ pub struct NodeConfig {
     pub payload_checksum: bool,
     /// What goes wrong on purpose when frames are sent: for tests.
     pub send_fault: SendFault,
+    /// Of a million frames with messages that arrive by rings, how many the XDP programs drop, at random: for tests.
+    pub frame_loss_per_million: u32,
 }
 
 impl NodeConfig {
@@ -178,6 +180,7 @@ impl NodeConfig {
             lnd_timeout: XferTimes::DEFAULT.message,
             payload_checksum: false,
             send_fault: SendFault::default(),
+            frame_loss_per_million: 0,
         }
     }
 

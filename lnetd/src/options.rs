@@ -88,6 +88,10 @@ pub(crate) struct Options {
     /// Seconds that what is under way may take when an NI is deleted, or the daemon stops
     #[arg(long, default_value_t = 2, value_name = "SECONDS")]
     drain: u32,
+    /// Frames of a million that XDP drops as they arrive: for tests of loss recovery
+    #[arg(long, default_value_t = 0, value_name = "COUNT", hide = true,
+          value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    frame_loss: u32,
     /// What is logged on standard error: error, warn, info, debug, trace, or a filter such as warn,lnet_user=debug
     #[arg(long, default_value = "info", value_name = "FILTER")]
     pub(crate) log: String,
@@ -106,6 +110,7 @@ impl Options {
             mode: self.mode,
             queues_max: self.queues_max,
             lnd_timeout: Duration::from_secs(self.lnd_timeout.into()),
+            frame_loss_per_million: self.frame_loss,
             limits: LIMITS,
             ..NodeConfig::loopback()
         };

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lnet_wire::MessageType;
+
 use super::link;
 use super::log::LogThread;
 use super::plan::NiPlan;
@@ -190,6 +192,11 @@ impl Node {
         program.add_endpoint(port.address, port.udp_port)?;
         for (portal, policy) in &config.policies {
             program.set_policy(*portal, *policy)?;
+        }
+        if config.frame_loss_per_million != 0 {
+            for message_type in [MessageType::Ack, MessageType::Put, MessageType::Get, MessageType::Reply] {
+                program.set_fault(message_type, config.frame_loss_per_million, 0)?;
+            }
         }
         if config.log_refusals {
             program.set_logging(true)?;

@@ -44,6 +44,9 @@ impl Node {
         if self.config.send_fault != SendFault::default() {
             return Err(NodeError::OnlyRings { option: "send_fault" });
         }
+        if self.config.frame_loss_per_million != 0 {
+            return Err(NodeError::OnlyRings { option: "frame_loss_per_million" });
+        }
         let neighbours = link::follow(&plan.interface, false, &self.wakers)?;
         let port = Port {
             ni: plan.port.ni,
