@@ -1,5 +1,5 @@
-//! `cargo xtask run` with a stand-in for the load program: however a run ends, no namespace and no node
-//! is left, and the exit status says how it ended. Needs root.
+//! `cargo xtask run` with stand-ins for `lnetd` and `lnetctl`: however a run ends, no namespace and no
+//! daemon is left, and the exit status says how it ended. Needs root.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too, end by panics")]
 
@@ -16,31 +16,50 @@ use xtask::privilege::NETNS_NODES;
 use xtask::testing::{require_privilege, wait_until};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
+const ROLES: [&str; 2] = ["initiator", "target"];
 
-/// A node as a shell script. `BEHAVIOUR` is how it behaves: `<role>=<manner>`, or `good`.
-const LOAD_PROGRAM: &str = r#"#!/bin/sh
-role=$1
+/// A daemon as a shell script. `BEHAVIOUR` is how it behaves: `<role>=<manner>`, or `good`.
+const LNETD: &str = r#"#!/bin/sh
+while [ "$1" != --socket ]; do shift; done
+case "$2" in a.sock) role=initiator ;; b.sock) role=target ;; esac
 echo $$ > "$DIRECTORY/$role.pid"
 case "$BEHAVIOUR" in
-    $role=no-start) exit 9 ;;
+    $role=no-start) echo "words of the $role"; exit 9 ;;
+    $role=stubborn*) trap '' TERM INT HUP ;;
+    $role=bad-end) trap 'exit 3' TERM ;;
+    *) trap 'exit 0' TERM ;;
 esac
-echo '{"ready":{"nid":"'$role'","mode":"native","queues":2,"shards":2}}'
-touch "$DIRECTORY/$role.ready"
-case "$BEHAVIOUR" in
-    $role=fail) echo "words of the $role" >&2; exit 7 ;;
-    $role=hang) cat; exit 1 ;;
-    $role=stubborn) trap '' TERM INT HUP; while :; do sleep 0.1; done ;;
-esac
+touch "$2"
+while :; do sleep 0.05; done
+"#;
+
+/// `lnetctl` as a shell script: everything works, and every message arrives.
+const LNETCTL: &str = r#"#!/bin/sh
+case "$2" in a.sock) role=initiator ;; b.sock) role=target ;; esac
 misdirected=0
 [ "$BEHAVIOUR" = "$role=misdirect" ] && misdirected=3
-case "$role" in
-    put) puts='"sent":1000,"acked":1000' ;;
-    target) cat; puts='"received":1000,"verified":1000' ;;
+shift 2
+case "$*" in
+    "import "*) [ "$BEHAVIOUR" != "$role=fail" ] || { echo "words of lnetctl"; exit 234; } ;;
+    "ping "*) echo "- primary nid: 10.211.0.2@xdp" ;;
+    "load start "*) echo 1 ;;
+    "load wait "*)
+        touch "$DIRECTORY/load.ready"
+        case "$BEHAVIOUR" in *hang) exec sleep 600 ;; esac
+        echo "1000 of 1000 messages" >&2 ;;
+    "load stop "*)
+        case $role in
+            initiator) report='"classes":[{"class":{"min_bytes":0,"max_bytes":0},"kind":"put",
+                "tally":{"messages":1000,"bytes":9},"latency":[[1000,1000]]}],"elapsed_ns":500000000,
+                "is_cancelled":false,"has_given_up":false' ;;
+            target) report='"puts":{"messages":1000,"bytes":9},"gets":{"messages":0,"bytes":0},
+                "interrupted":0,"lost_entries":0' ;;
+        esac
+        echo '[{"report":{"faults":{"count":0,"by_kind":{},"first":[]},"by_shard":[500,500],'"$report"'}}]' ;;
+    "frames show --json") echo '{"nis":[{"nid":"n@xdp","mode":"native"},{"nid":"n@xdp1","mode":"native"}],
+        "slots":[{"queue":0,"shard":0,"frames":500},{"queue":1,"shard":1,"frames":500}],
+        "misdirected":'$misdirected',"reasons":{},"handled":{"taken":1000},"recovery":{},"drops":{},"rings":{}}' ;;
 esac
-echo '{"report":{"nid":"'$role'","mode":"native","puts":{'$puts'},"seconds":0.5,"misdirected":'$misdirected',
-"slots":[{"queue":0,"shard":0,"frames":500},{"queue":1,"shard":1,"frames":500}],
-"handled":{"taken":1000}}}' | tr -d '\n'
-echo
 "#;
 
 /// A run of xtask in a directory of its own, which stands for the workspace.
@@ -57,11 +76,13 @@ impl Run {
         let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
             .join(format!("cleanup-{}-{number}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
-        let load_program = directory.join("load");
-        fs::write(&load_program, LOAD_PROGRAM).unwrap();
-        fs::set_permissions(&load_program, fs::Permissions::from_mode(0o755)).unwrap();
+        for (name, script) in [("lnetd", LNETD), ("lnetctl", LNETCTL)] {
+            let program = directory.join(name);
+            fs::write(&program, script).unwrap();
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        }
         let mut command = xtask(&directory);
-        command.args(["run", "--count", "1000", "--load-program"]).arg(&load_program).args(arguments);
+        command.args(["run", "--count", "1000", "--programs"]).arg(&directory).args(arguments);
         command.env("DIRECTORY", &directory).env("BEHAVIOUR", behaviour);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let pid = child.id();
@@ -95,9 +116,15 @@ impl Run {
         Some(Path::new("/proc").join(pid.trim()))
     }
 
+    /// Sockets, logs and documents of the run.
+    fn records(&self) -> PathBuf {
+        self.directory.join(format!("target/xtask/run-{}", self.pid))
+    }
+
     fn assert_nothing_is_left(&self) {
+        assert!(!self.records().exists());
         assert_eq!(self.namespaces(), [""; 0]);
-        for node in ["target", "put"].iter().filter_map(|role| self.node(role)) {
+        for node in ROLES.iter().filter_map(|role| self.node(role)) {
             assert!(!node.exists(), "{} is still there", node.display());
         }
     }
@@ -144,9 +171,10 @@ fn a_good_run_prints_tables_or_json() {
         return;
     }
     let tables = check("good", &[], 0, "");
-    assert!(tables.contains("1000 of 1000 received") && tables.ends_with("The run holds.\n"), "{tables}");
+    let figure = "seen by the target   1000 messages, 9 bytes";
+    assert!(tables.contains(figure) && tables.ends_with("The run holds.\n"), "{tables}");
     let json: serde_json::Value = serde_json::from_str(&check("good", &["--json"], 0, "")).unwrap();
-    assert_eq!(json["initiator"]["puts"]["acked"], 1000);
+    assert_eq!(json["target"]["load"]["puts"]["messages"], 1000);
     assert_eq!(json["verdict"]["failures"], serde_json::json!([]));
 }
 
@@ -157,21 +185,21 @@ fn a_run_that_does_not_hold_fails_and_says_why() {
     }
     let tables = check("target=misdirect", &[], 1, "3 frames arrived at the wrong shard of the target");
     assert!(tables.contains("misdirected frames   3"), "{tables}");
-    let json = check("put=misdirect", &["--json"], 1, "wrong shard of the initiator");
+    let json = check("initiator=misdirect", &["--json"], 1, "wrong shard of the initiator");
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["verdict"]["failures"].as_array().unwrap().len(), 1);
 }
 
 #[test]
-fn a_node_that_fails_fails_the_run() {
+fn a_daemon_or_a_command_that_fails_fails_the_run() {
     if !privileged() {
         return;
     }
-    check("target=no-start", &[], 1, "the target ended before it was ready, exit status: 9");
-    check("put=no-start", &[], 1, "the initiator ended before it was ready, exit status: 9");
-    check("put=fail", &[], 1, "words of the put");
-    check("target=fail", &[], 1, "the target ended before");
-    check("put=hang", &["--timeout", "1"], 1, "waited in vain for the initiator until its report");
+    check("target=no-start", &[], 1, "the target ended too early, exit status: 9");
+    check("initiator=no-start", &[], 1, "words of the initiator");
+    check("initiator=fail", &[], 1, "words of lnetctl");
+    check("target=bad-end", &[], 1, "the target did not end well after SIGTERM, exit status: 3");
+    check("hang", &["--timeout", "1"], 1, "load wait 1 --json --progress` did not end in time");
 }
 
 #[test]
@@ -180,8 +208,8 @@ fn each_signal_that_asks_to_end_cleans_up() {
         return;
     }
     for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
-        let mut run = Run::start("put=hang", &[]);
-        run.wait_for_file("put.ready");
+        let mut run = Run::start("hang", &[]);
+        run.wait_for_file("load.ready");
         assert_eq!(run.namespaces().len(), 2);
         run.signal(signal);
         let (found, _, stderr) = run.end();
@@ -191,13 +219,13 @@ fn each_signal_that_asks_to_end_cleans_up() {
 }
 
 #[test]
-fn a_second_ctrl_c_does_not_stop_the_cleanup_of_nodes_that_must_be_killed() {
+fn a_second_ctrl_c_does_not_stop_the_cleanup_of_daemons_that_must_be_killed() {
     if !privileged() {
         return;
     }
-    for behaviour in ["put=stubborn", "target=stubborn"] {
+    for behaviour in ["initiator=stubborn hang", "target=stubborn hang"] {
         let mut run = Run::start(behaviour, &["--keep"]);
-        run.wait_for_file("put.ready");
+        run.wait_for_file("load.ready");
         run.signal(Signal::INT);
         let mut said = Vec::new();
         while !said.ends_with(b"namespaces\n") {
@@ -219,16 +247,17 @@ fn what_a_killed_run_leaves_ends_by_itself_or_with_the_next_run() {
     if !privileged() {
         return;
     }
-    let mut killed = Run::start("put=hang", &[]);
-    killed.wait_for_file("put.ready");
+    let mut killed = Run::start("hang", &[]);
+    killed.wait_for_file("load.ready");
     killed.signal(Signal::KILL);
     killed.end();
     assert_eq!(killed.namespaces().len(), 2);
-    wait_until("the nodes ended with their standard input", TIMEOUT, || {
-        ["target", "put"].iter().all(|role| killed.node(role).is_some_and(|node| !node.exists()))
+    wait_until("the daemons ended with the run", TIMEOUT, || {
+        ROLES.iter().all(|role| killed.node(role).is_some_and(|node| !node.exists()))
     });
     // Another program may do the same at this moment, so that nothing is said by this one.
     check("good", &[], 0, "");
+    assert!(xtask(&killed.directory).arg("clean").status().unwrap().success());
     killed.assert_nothing_is_left();
 }
 
@@ -238,39 +267,44 @@ fn a_kept_run_stays_until_clean() {
         return;
     }
     let mut run = Run::start("good", &["--keep"]);
-    let log = run.directory.join(format!("target/xtask/run-{}.log", run.pid));
     let (status, stdout, stderr) = run.end();
     assert_eq!(status, 0, "{stderr}");
     assert!(stdout.ends_with("The run holds.\n"), "{stdout}");
-    for part in ["ping -c 3 10.211.0.2", "tcpdump", "put --target 10.211.0.2@xdp", "cargo xtask clean"] {
+    for part in ["ping -c 3 10.211.0.2", "tcpdump", "initiator --to 10.211.0.2@xdp,", "cargo xtask clean"] {
         assert!(stderr.contains(part), "{part:?} is not in {stderr}");
     }
-    let node = run.node("target").unwrap();
-    assert!(run.namespaces().len() == 2 && node.exists() && log.exists());
+    let nodes = ROLES.map(|role| run.node(role).unwrap());
+    let is_there = |run: &Run| {
+        run.namespaces().len() == 2
+            && nodes.iter().all(|node| node.exists())
+            && run.records().join("a.log").exists()
+    };
+    assert!(is_there(&run));
     // A run that follows does not take it for what a killed one left.
     check("good", &[], 0, "");
-    assert!(run.namespaces().len() == 2 && node.exists());
+    assert!(is_there(&run));
 
     let cleaned = xtask(&run.directory).arg("clean").output().unwrap();
     let said = String::from_utf8_lossy(&cleaned.stderr);
     assert!(cleaned.status.success() && said.contains("kept runs removed: 1"), "{said}");
-    wait_until("the kept node has ended", TIMEOUT, || !node.exists());
-    assert!(!log.exists() && !log.with_extension("json").exists());
+    wait_until("the kept daemons have ended", TIMEOUT, || nodes.iter().all(|node| !node.exists()));
     run.assert_nothing_is_left();
 }
 
 #[test]
-fn a_failed_run_can_be_kept_without_a_node() {
+fn a_failed_run_can_be_kept() {
     if !privileged() {
         return;
     }
-    let mut run = Run::start("put=fail", &["--keep"]);
+    let mut run = Run::start("initiator=no-start", &["--keep"]);
     let (status, _, stderr) = run.end();
     assert_eq!(status, 1, "{stderr}");
-    assert!(stderr.contains("No target node is up"), "{stderr}");
+    assert!(stderr.contains("Not both daemons are up"), "{stderr}");
     assert_eq!(run.namespaces().len(), 2);
     let cleaned = xtask(&run.directory).arg("clean").status().unwrap();
     assert!(cleaned.success());
+    let node = run.node("target").unwrap();
+    wait_until("the kept daemon has ended", TIMEOUT, || !node.exists());
     run.assert_nothing_is_left();
 }
 
@@ -285,7 +319,7 @@ fn without_capabilities_it_says_what_it_needs_before_it_builds_anything() {
     if !privileged() {
         return;
     }
-    let output = run(&["run"]);
+    let output = run(&["run", "--mode", "native"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     for part in ["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SYS_ADMIN", "CAP_BPF", "root"] {

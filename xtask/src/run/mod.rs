@@ -1,33 +1,38 @@
-//! `cargo xtask run`: two nodes over veth in two network namespaces, measured and judged.
+//! `cargo xtask run`: two `lnetd` in two network namespaces, joined by two veth rails, configured and loaded by
+//! `lnetctl`, measured and judged.
 //!
-//! - Whatever happens (success, failure, a panic, Ctrl-C, SIGTERM, SIGHUP), the nodes are ended and the
+//! - Whatever happens (success, failure, a panic, Ctrl-C, SIGTERM, SIGHUP), the daemons are ended and the
 //!   namespaces removed, in this order; a second Ctrl-C changes nothing about that. Nothing is pinned
-//!   under `/sys/fs/bpf`, so that XDP programs and maps go with the nodes.
-//! - The nodes end when their standard input closes: should this process be killed, they end as well.
-//! - Readiness and reports are lines that the nodes print: nothing here sleeps and hopes.
+//!   under `/sys/fs/bpf`, so that XDP programs and maps go with the daemons.
+//! - Should this process be killed, the kernel ends the daemons (PR_SET_PDEATHSIG).
+//! - Nothing here knows the control protocol or links the node: what a user can do with `lnetd` and `lnetctl`
+//!   is all that it does.
 
+mod document;
 mod judge;
 mod kept;
 mod nodes;
 mod options;
 mod print;
+mod progress;
 mod report;
+mod script;
 
+use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use xtask::command::{output, say};
-use xtask::netns::{Namespace, Pair, Wiring, remove_stale};
+use xtask::netns::{Pair, Wiring, remove_stale};
 use xtask::privilege;
 
 use crate::{build_ebpf, cargo, setup};
-use judge::{Verdict, judge};
+use judge::{Verdict, Wanted, judge};
 use nodes::{Events, Role, Session};
-use report::Report;
+use report::{Initiator, Target};
 
 pub(crate) use kept::clean;
 pub(crate) use nodes::Interrupted;
@@ -35,52 +40,89 @@ pub(crate) use options::Options;
 
 /// Shards of each node, and queues of each interface.
 const SHARDS: u16 = 2;
-/// How long a node may take until it is ready: it loads its XDP program and registers its memory.
-const READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a node may take to report and to exit after it was told to end.
-const END_TIMEOUT: Duration = Duration::from_secs(15);
+/// veth pairs, each a net of its own.
+const RAILS: u8 = 2;
 
 /// What a run found.
 #[derive(Debug, Serialize)]
 struct Outcome<'a> {
     options: &'a Options,
-    initiator: Report,
-    target: Report,
+    initiator: Initiator,
+    target: Target,
     verdict: Verdict,
 }
 
-/// How the nodes are started.
-struct Setup<'a> {
-    options: &'a Options,
-    load_program: PathBuf,
+/// The programs of a run.
+struct Programs {
+    lnetd: PathBuf,
+    lnetctl: PathBuf,
     bpf_object: PathBuf,
 }
 
+/// What a run works with.
+struct Setup<'a> {
+    options: &'a Options,
+    programs: Programs,
+    /// Sockets, logs and documents.
+    directory: PathBuf,
+}
+
 impl Setup<'_> {
-    fn target(&self, pair: &Pair) -> Command {
-        let mut command = pair.b.command(&self.load_program);
-        command.arg("target");
-        self.node(&mut command, &pair.b);
-        command
-    }
-
-    fn initiator(&self, pair: &Pair) -> Command {
-        let mut command = pair.a.command(&self.load_program);
-        command.arg("put").args(["--target", &nid(&pair.b)]);
-        command.args(["--count", &self.options.count.to_string()]);
-        if let Some(size) = self.options.size {
-            command.args(["--size", &size.to_string()]);
+    /// The daemon of a node.
+    fn daemon(&self, role: Role, pair: &Pair) -> Command {
+        let lnetd = &self.programs.lnetd;
+        // One that is to be kept must outlive this process.
+        let mut command = if self.options.keep {
+            namespace(role, pair).command(lnetd)
+        } else {
+            let mut command = namespace(role, pair).command(Path::new("setpriv"));
+            command.args(["--pdeathsig", "TERM"]).arg(lnetd);
+            command
+        };
+        command.args(["--configure", "--shards", &SHARDS.to_string(), "--socket"]);
+        command.arg(self.socket(role)).args(["--mode", self.options.mode.name()]);
+        if self.options.loss_per_million() > 0 {
+            command.args(["--frame-loss", &self.options.loss_per_million().to_string()]);
         }
-        self.node(&mut command, &pair.a);
+        command.env("LNET_BPF_OBJECT", &self.programs.bpf_object).current_dir(&self.directory);
         command
     }
 
-    fn node(&self, command: &mut Command, namespace: &Namespace) {
-        command.args(["--interface", &namespace.interface().name, "--nid", &nid(namespace)]);
-        command.args(["--shards", &SHARDS.to_string(), "--mode", self.options.mode.name()]);
-        command.arg("--bpf-object").arg(&self.bpf_object);
-        if self.options.log {
-            command.arg("--log");
+    /// `lnetctl` with so many words, separated by spaces.
+    fn lnetctl(&self, role: Role, words: &str) -> Command {
+        let mut command = Command::new(&self.programs.lnetctl);
+        command.arg("--socket").arg(self.socket(role)).args(words.split_whitespace());
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        command.current_dir(&self.directory);
+        command
+    }
+
+    /// By its name alone: the path of a socket has at most 107 bytes, and that of the directory may have more.
+    fn socket(&self, role: Role) -> String {
+        format!("{}.sock", role.letter())
+    }
+}
+
+/// The directory of a run; removed when dropped.
+struct Directory {
+    path: PathBuf,
+    is_kept: bool,
+}
+
+impl Directory {
+    fn create(root: &Path) -> Result<Self> {
+        let path = records(root).join(format!("run-{}", std::process::id()));
+        fs::create_dir_all(&path).with_context(|| path.display().to_string())?;
+        Ok(Self { path, is_kept: false })
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        if !self.is_kept
+            && let Err(error) = fs::remove_dir_all(&self.path)
+        {
+            say(format_args!("{} was not removed: {error}", self.path.display()));
         }
     }
 }
@@ -95,43 +137,65 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let needs = "`cargo xtask run` makes network namespaces and loads XDP programs; it";
     privilege::require(needs, &privilege::NETNS_NODES)?;
     output("ip", ["-Version"]).context("`cargo xtask run` needs `ip` (Debian: iproute2, Fedora: iproute)")?;
-    let setup = match &options.load_program {
-        Some(path) => Setup { options, load_program: path.clone(), bpf_object: PathBuf::from("none") },
-        None => build(root, options)?,
-    };
+    let programs = programs(root, options)?;
 
     let events = Events::listen()?;
     remove_and_say_stale()?;
-    let wiring = Wiring { rails: 1, queues: SHARDS, mtu_bytes: options.mtu };
-    let pair = Pair::create("", wiring)?;
-    let measured = measure(&setup, &pair, &events);
-    let nodes_work = measured.is_ok();
+    kept::remove_stale_directories(root)?;
+    let mut directory = Directory::create(root)?;
+    let setup = Setup { options, programs, directory: directory.path.clone() };
+    let pair = Pair::create("", Wiring { rails: RAILS, queues: SHARDS, mtu_bytes: options.mtu })?;
+    // Dropped before the namespaces are.
+    let mut session = Session::new(&events);
+    let measured = script::measure(&setup, &pair, &mut session);
     let interrupted = measured.as_ref().is_err_and(|error| error.is::<Interrupted>());
-    // Dropped here, and so removed, unless it is kept.
-    let kept = (options.keep && !interrupted).then_some(pair);
+    if measured.is_err() && !interrupted {
+        say(session.last_words());
+    }
     // The result comes first, so that what the user can do next is the last that is said.
     let concluded = measured.and_then(|(initiator, target)| {
-        let verdict = judge(options.count, SHARDS, &initiator, &target);
-        conclude(&Outcome { options, initiator, target, verdict })
+        let ended = if options.keep { Ok(()) } else { end(&mut session) };
+        conclude(options, initiator, target).and(ended)
     });
-    if let Some(pair) = kept {
-        kept::keep(root, &setup, pair, nodes_work)?;
+    if options.keep && !interrupted {
+        kept::keep(&setup, &mut directory, pair, &mut session)?;
     }
     concluded
 }
 
-fn build<'a>(root: &Path, options: &'a Options) -> Result<Setup<'a>> {
-    let objects = build_ebpf::build(root, &setup::ensure(root)?)?;
-    let bpf_object = if options.log { objects.log } else { objects.default };
-    let load_program = cargo::build_binary(root, "lnet-bench", "lnet-load")?;
-    Ok(Setup { options, load_program, bpf_object })
+/// Builds the programs, or finds them where the options say.
+fn programs(root: &Path, options: &Options) -> Result<Programs> {
+    if let Some(directory) = &options.programs {
+        let directory = fs::canonicalize(directory).with_context(|| directory.display().to_string())?;
+        let [lnetd, lnetctl, bpf_object] =
+            ["lnetd", "lnetctl", "lnet.bpf.o"].map(|name| directory.join(name));
+        return Ok(Programs { lnetd, lnetctl, bpf_object });
+    }
+    let bpf_object = build_ebpf::build(root, &setup::ensure(root)?)?.default;
+    let lnetd = cargo::build_binary(root, "lnetd", "lnetd")?;
+    let lnetctl = cargo::build_binary(root, "lnetctl", "lnetctl")?;
+    Ok(Programs { lnetd, lnetctl, bpf_object })
 }
 
-fn conclude(outcome: &Outcome) -> Result<()> {
-    let text = if outcome.options.json {
-        serde_json::to_string(outcome).context("the result as JSON")? + "\n"
+/// Ends the daemons, the initiator first.
+fn end(session: &mut Session) -> Result<()> {
+    Role::ALL.into_iter().try_for_each(|role| session.stop(role))
+}
+
+fn conclude(options: &Options, initiator: Initiator, target: Target) -> Result<()> {
+    let wanted = Wanted {
+        count: options.count,
+        shards: SHARDS.into(),
+        nis: RAILS.into(),
+        mode: options.mode.name(),
+        loss_per_million: options.loss_per_million(),
+    };
+    let verdict = judge(&wanted, &initiator, &target);
+    let outcome = Outcome { options, initiator, target, verdict };
+    let text = if options.json {
+        serde_json::to_string(&outcome).context("the result as JSON")? + "\n"
     } else {
-        print::render(outcome)
+        print::render(&outcome)
     };
     std::io::stdout().write_all(text.as_bytes()).context("writing the result")?;
     let failures = &outcome.verdict.failures;
@@ -141,27 +205,14 @@ fn conclude(outcome: &Outcome) -> Result<()> {
     bail!("the run does not hold:\n  - {}", failures.join("\n  - "))
 }
 
-/// The reports of initiator and target.
-fn measure(setup: &Setup, pair: &Pair, events: &Events) -> Result<(Report, Report)> {
-    let mut session = Session::new(events);
-    session.start(Role::Target, setup.target(pair))?;
-    session
-        .wait(Role::Target, "it was ready", Instant::now() + READY_TIMEOUT, |node| node.ready.is_some())?;
-    session.start(Role::Initiator, setup.initiator(pair))?;
-    session
-        .wait(Role::Initiator, "it was ready", Instant::now() + READY_TIMEOUT, |node| node.ready.is_some())?;
-    let end = Instant::now() + setup.options.timeout();
-    session.wait(Role::Initiator, "its report", end, |node| node.report.is_some())?;
-    let initiator = session.finish(Role::Initiator)?;
-    let target = session.finish(Role::Target)?;
-    Ok((initiator, target))
+fn namespace(role: Role, pair: &Pair) -> &xtask::netns::Namespace {
+    match role {
+        Role::Initiator => &pair.a,
+        Role::Target => &pair.b,
+    }
 }
 
-fn nid(namespace: &Namespace) -> String {
-    format!("{}@xdp", namespace.interface().ipv4)
-}
-
-/// Where the records of kept runs are.
+/// Where the directories of runs are.
 fn records(root: &Path) -> PathBuf {
     root.join("target/xtask")
 }

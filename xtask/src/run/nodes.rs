@@ -1,12 +1,14 @@
-//! The two nodes as child processes, and what they and the user make happen.
+//! The two daemons and the commands to them as child processes, and what they and the user make happen.
 //!
-//! A node is always ended: by its standard input, which closes; after a grace time by SIGTERM; then by
-//! SIGKILL. Nothing here panics while it does so, for it also runs while a panic unwinds.
+//! A daemon is always ended: by SIGTERM, and after a grace time by SIGKILL. Nothing here panics while it does so,
+//! for it also runs while a panic unwinds.
 
 use std::fmt;
-use std::io::{BufRead, BufReader};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsFd;
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,21 +20,35 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use xtask::command::{say, words};
 
-use super::END_TIMEOUT;
-use super::report::{Line, Ready, Report};
-
-/// How long a node may take to end by itself once its standard input is closed.
-const GRACE: Duration = Duration::from_secs(3);
-/// How long a node may take to end after SIGTERM.
-const TERMINATE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a daemon may take to end in order: it drains first.
+const END_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a daemon may take to end where something else has gone wrong.
+const GRACE: Duration = Duration::from_secs(5);
+/// A process that is watched for its whole life.
+const FOR_EVER: Duration = Duration::from_secs(1 << 30);
+/// Lines of a daemon's log that are shown when something went wrong.
+const LOG_LINES: usize = 12;
 
 /// Which node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
-    /// Sends the Puts.
+    /// Sends the messages.
     Initiator,
-    /// Receives them.
+    /// Is sent to.
     Target,
+}
+
+impl Role {
+    /// Both, in the order in which they end: nobody shall send to a node that is gone.
+    pub(crate) const ALL: [Self; 2] = [Self::Initiator, Self::Target];
+
+    /// What its files begin with.
+    pub(crate) const fn letter(self) -> char {
+        match self {
+            Self::Initiator => 'a',
+            Self::Target => 'b',
+        }
+    }
 }
 
 impl fmt::Display for Role {
@@ -61,10 +77,12 @@ impl std::error::Error for Interrupted {}
 
 /// What happens during a run.
 enum Event {
-    /// A node printed a line.
-    Line(Role, String),
-    /// A node closed its standard output: it has ended, or is about to.
-    Closed(Role),
+    /// The command that runs has said a line on standard error.
+    Line(String),
+    /// The command that ran has closed both its outputs; what it said on standard output.
+    Said(String),
+    /// A daemon has ended.
+    Ended(Role),
     /// This process got a signal that asks it to end.
     Signal(i32),
 }
@@ -82,9 +100,9 @@ impl Events {
     /// # Errors
     /// When the handlers cannot be installed.
     pub(crate) fn listen() -> Result<Self> {
-        let (sender, receiver) = channel();
+        let events = Self::silent();
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("signal handlers")?;
-        let signalled = sender.clone();
+        let signalled = events.sender.clone();
         thread::spawn(move || {
             for (count, signal) in signals.forever().enumerate() {
                 say(if count == 0 { "ending the nodes, removing the namespaces" } else { "already at it" });
@@ -92,57 +110,75 @@ impl Events {
                 let _ = signalled.send(Event::Signal(signal));
             }
         });
-        Ok(Self { sender, receiver })
+        Ok(events)
     }
 
-    /// Reads the lines of a node until it closes its standard output.
-    fn follow(&self, role: Role, stdout: impl std::io::Read + Send + 'static) {
+    fn silent() -> Self {
+        let (sender, receiver) = channel();
+        Self { sender, receiver }
+    }
+
+    /// Tells when a daemon ends.
+    fn watch(&self, role: Role, pid: Pid) {
         let sender = self.sender.clone();
         thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                let _ = sender.send(Event::Line(role, line));
-            }
-            let _ = sender.send(Event::Closed(role));
+            wait_exit(pid, FOR_EVER);
+            let _ = sender.send(Event::Ended(role));
+        });
+    }
+
+    /// Tells what a command says.
+    fn follow(&self, mut stdout: ChildStdout, stderr: ChildStderr) {
+        let sender = self.sender.clone();
+        thread::spawn(move || {
+            let lines = sender.clone();
+            let errors = thread::spawn(move || {
+                for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                    let _ = lines.send(Event::Line(line));
+                }
+            });
+            let mut said = String::new();
+            let _ = stdout.read_to_string(&mut said);
+            let _ = errors.join();
+            let _ = sender.send(Event::Said(said));
         });
     }
 }
 
-/// A node, and what it has said so far. Ends when dropped.
-pub(crate) struct Node {
+/// A daemon. Ends when dropped.
+struct Node {
     role: Role,
     child: Child,
-    stdin: Option<ChildStdin>,
-    /// Set once it can be sent to.
-    pub(crate) ready: Option<Ready>,
-    /// Set once it is done.
-    pub(crate) report: Option<Report>,
+    log: PathBuf,
+    is_kept: bool,
 }
 
 impl Node {
-    fn hear(&mut self, line: &str) -> Result<()> {
-        match Line::parse(line).with_context(|| format!("the {}", self.role))? {
-            Line::Ready(ready) => self.ready = Some(ready),
-            Line::Report(report) => self.report = Some(*report),
-        }
-        Ok(())
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
     }
 
     /// Waits for its end, `None` if it does not come in time.
     fn ended_within(&mut self, timeout: Duration) -> Option<ExitStatus> {
-        wait_exit(Pid::from_child(&self.child), timeout);
+        wait_exit(self.pid(), timeout);
         self.child.try_wait().ok().flatten()
+    }
+
+    /// The end of what it has logged.
+    fn last_words(&self) -> String {
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
     }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
-        drop(self.stdin.take());
-        if self.ended_within(GRACE).is_some() {
+        if self.is_kept || self.ended_within(Duration::ZERO).is_some() {
             return;
         }
-        say(format_args!("the {} (process {}) does not end, terminating it", self.role, self.child.id()));
-        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
-        if self.ended_within(TERMINATE_TIMEOUT).is_none() {
+        let _ = kill_process(self.pid(), Signal::TERM);
+        if self.ended_within(GRACE).is_none() {
             say(format_args!("the {} (process {}) does not end, killing it", self.role, self.child.id()));
             let _ = self.child.kill();
             let _ = self.child.wait();
@@ -150,7 +186,17 @@ impl Drop for Node {
     }
 }
 
-/// The nodes of a run. Dropped, it ends the initiator first, so that nobody sends to a node that is gone.
+/// A command to a daemon, while it runs. Killed when dropped.
+struct Call(Child);
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The daemons of a run. Dropped, it ends them, the initiator first.
 pub(crate) struct Session<'a> {
     initiator: Option<Node>,
     target: Option<Node>,
@@ -158,79 +204,124 @@ pub(crate) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// A session without nodes.
+    /// A session without daemons.
     pub(crate) fn new(events: &'a Events) -> Self {
         Self { initiator: None, target: None, events }
     }
 
-    /// Starts a node.
+    /// Starts a daemon, which logs to `log`.
     ///
     /// # Errors
     /// When the program does not start.
-    pub(crate) fn start(&mut self, role: Role, mut command: Command) -> Result<()> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().with_context(|| format!("`{}` did not start", words(&command)))?;
-        if let Some(stdout) = child.stdout.take() {
-            self.events.follow(role, stdout);
-        }
-        let stdin = child.stdin.take();
-        *self.slot(role) = Some(Node { role, child, stdin, ready: None, report: None });
+    pub(crate) fn start(&mut self, role: Role, mut command: Command, log: &Path) -> Result<()> {
+        let file = File::create(log).with_context(|| log.display().to_string())?;
+        let stdout = file.try_clone().with_context(|| log.display().to_string())?;
+        command.stdin(Stdio::null()).stdout(stdout).stderr(file);
+        let child = command.spawn().with_context(|| format!("`{}` did not start", words(&command)))?;
+        let node = Node { role, child, log: log.to_owned(), is_kept: false };
+        let pid = node.pid();
+        *self.slot(role) = Some(node);
+        self.events.watch(role, pid);
         Ok(())
     }
 
-    /// Waits until a node has said what `reached` looks for; `what` completes "ended before ..".
+    /// Runs a command to its end, and gives its standard output; `on_line` gets each line of its standard error.
     ///
     /// # Errors
-    /// When `deadline` passes, either node ends without a report, prints something else, or a signal
+    /// When it does not start, fails, or does not end before `deadline`; when a daemon ends meanwhile, or a signal
     /// comes ([`Interrupted`]).
-    pub(crate) fn wait(
+    pub(crate) fn call(
         &mut self,
-        role: Role,
-        what: &str,
+        mut command: Command,
         deadline: Instant,
-        reached: impl Fn(&Node) -> bool,
-    ) -> Result<()> {
-        while !self.slot(role).as_ref().is_some_and(&reached) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.events.receiver.recv_timeout(left) {
-                Ok(event) => self.handle(event, what)?,
-                Err(RecvTimeoutError::Timeout) => bail!("waited in vain for the {role} until {what}"),
-                Err(RecvTimeoutError::Disconnected) => bail!("nobody is left to wait for"),
+        mut on_line: impl FnMut(&str),
+    ) -> Result<String> {
+        let words = words(&command);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut call = Call(command.spawn().with_context(|| format!("`{words}` did not start"))?);
+        if let (Some(stdout), Some(stderr)) = (call.0.stdout.take(), call.0.stderr.take()) {
+            self.events.follow(stdout, stderr);
+        }
+        let mut lines = Vec::new();
+        loop {
+            match self.next(deadline)? {
+                None => bail!("`{words}` did not end in time"),
+                Some(Event::Line(line)) => {
+                    on_line(&line);
+                    lines.push(line);
+                }
+                Some(Event::Said(said)) => {
+                    let status = call.0.wait().with_context(|| words.clone())?;
+                    let lines = lines.join("\n");
+                    ensure!(status.success(), "`{words}` failed, {status}\n{}\n{lines}", said.trim());
+                    return Ok(said);
+                }
+                Some(Event::Ended(_) | Event::Signal(_)) => {}
             }
         }
+    }
+
+    /// Lets so much time pass.
+    ///
+    /// # Errors
+    /// When a daemon ends meanwhile, or a signal comes ([`Interrupted`]).
+    pub(crate) fn pause(&mut self, time: Duration) -> Result<()> {
+        let deadline = Instant::now() + time;
+        while self.next(deadline)?.is_some() {}
         Ok(())
     }
 
-    /// Ends a node and gives its report.
-    ///
-    /// # Errors
-    /// As [`Session::wait`]; also when it does not exit, or not successfully.
-    pub(crate) fn finish(&mut self, role: Role) -> Result<Report> {
-        if let Some(node) = self.slot(role) {
-            drop(node.stdin.take());
+    /// The next event that is none of those that end a run; `None` at the deadline.
+    fn next(&mut self, deadline: Instant) -> Result<Option<Event>> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match self.events.receiver.recv_timeout(left) {
+            Ok(Event::Signal(signal)) => Err(Interrupted { signal }.into()),
+            Ok(Event::Ended(role)) => {
+                let ended = self.slot(role).as_mut().and_then(|node| node.ended_within(GRACE));
+                let status = ended.map_or("no status".to_owned(), |status| status.to_string());
+                bail!("the {role} ended too early, {status}")
+            }
+            Ok(event) => Ok(Some(event)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => bail!("nobody is left to wait for"),
         }
-        self.wait(role, "its report", Instant::now() + END_TIMEOUT, |node| node.report.is_some())?;
-        let Some(mut node) = self.slot(role).take() else { bail!("there is no {role}") };
-        let Some(status) = node.ended_within(END_TIMEOUT) else {
-            bail!("the {role} did not exit within {} s after its report", END_TIMEOUT.as_secs())
-        };
-        ensure!(status.success(), "the {role} reported and then failed, {status}; its words are above");
-        node.report.take().with_context(|| format!("the {role} has no report"))
     }
 
-    fn handle(&mut self, event: Event, what: &str) -> Result<()> {
-        match event {
-            Event::Signal(signal) => Err(Interrupted { signal }.into()),
-            Event::Line(role, line) => self.slot(role).as_mut().map_or(Ok(()), |node| node.hear(&line)),
-            Event::Closed(role) => match self.slot(role).as_mut() {
-                Some(node) if node.report.is_none() => {
-                    let status = node.ended_within(GRACE);
-                    let status = status.map_or("still running".to_owned(), |status| status.to_string());
-                    bail!("the {role} ended before {what}, {status}; its words are above")
-                }
-                _ => Ok(()),
-            },
-        }
+    /// Ends a daemon as a service manager would.
+    ///
+    /// # Errors
+    /// When it does not end in time, or not successfully.
+    pub(crate) fn stop(&mut self, role: Role) -> Result<()> {
+        let Some(node) = self.slot(role).as_mut() else { bail!("there is no {role}") };
+        kill_process(node.pid(), Signal::TERM).with_context(|| format!("SIGTERM to the {role}"))?;
+        let Some(status) = node.ended_within(END_TIMEOUT) else {
+            bail!("the {role} did not end within {} s of SIGTERM", END_TIMEOUT.as_secs())
+        };
+        ensure!(status.success(), "the {role} did not end well after SIGTERM, {status}");
+        Ok(())
+    }
+
+    /// The processes of the daemons that run.
+    pub(crate) fn running(&mut self) -> Vec<i32> {
+        let nodes = self.initiator.iter_mut().chain(&mut self.target);
+        let running = nodes.filter_map(|node| {
+            let has_ended = node.ended_within(Duration::ZERO).is_some();
+            (!has_ended).then(|| node.pid().as_raw_nonzero().get())
+        });
+        running.collect()
+    }
+
+    /// Leaves the daemons running.
+    pub(crate) fn keep(&mut self) {
+        let nodes = self.initiator.iter_mut().chain(&mut self.target);
+        nodes.for_each(|node| node.is_kept = true);
+    }
+
+    /// What the daemons logged last, for a user who must find out what went wrong.
+    pub(crate) fn last_words(&self) -> String {
+        let nodes = self.initiator.iter().chain(&self.target);
+        let said = nodes.map(|node| format!("the log of the {} ends:\n{}", node.role, node.last_words()));
+        said.collect::<Vec<_>>().join("\n")
     }
 
     fn slot(&mut self, role: Role) -> &mut Option<Node> {
@@ -262,74 +353,72 @@ mod tests {
     use super::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    const READY: &str = r#"echo '{"ready":{"nid":"n","mode":"native"}}'; "#;
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
 
     /// A session whose target is a shell that runs `script`.
     fn session<'a>(events: &'a Events, script: &str) -> Session<'a> {
         let mut session = Session::new(events);
-        let mut command = Command::new("sh");
-        command.args(["-c", script]);
-        session.start(Role::Target, command).unwrap();
+        session.start(Role::Target, shell(script), Path::new("/dev/null")).unwrap();
         session
     }
 
-    fn events() -> Events {
-        let (sender, receiver) = channel();
-        Events { sender, receiver }
-    }
-
-    fn wait_ready(session: &mut Session<'_>) -> Result<()> {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        session.wait(Role::Target, "it was ready", deadline, |node| node.ready.is_some())
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(10)
     }
 
     #[test]
-    fn a_node_is_heard_and_finished() {
-        let events = events();
-        let script = format!(r#"{READY} cat; echo '{{"report":{{"misdirected":4}}}}'"#);
-        let mut session = session(&events, &script);
-        wait_ready(&mut session).unwrap();
-        assert_eq!(session.finish(Role::Target).unwrap().misdirected, 4);
+    fn commands_are_heard_and_a_daemon_is_stopped() {
+        let events = Events::silent();
+        let mut session = session(&events, "trap 'exit 0' TERM; while :; do sleep 0.01; done");
+        let mut lines = Vec::new();
+        let said = session
+            .call(shell("echo one >&2; echo out; echo two >&2"), soon(), |line| lines.push(line.to_owned()));
+        assert_eq!((said.unwrap().as_str(), lines), ("out\n", vec!["one".to_owned(), "two".to_owned()]));
+        session.pause(Duration::from_millis(100)).unwrap();
+        session.stop(Role::Target).unwrap();
     }
 
     #[test]
-    fn a_node_that_fails_or_talks_nonsense_is_an_error_that_says_so() {
-        let check = |script: &str, part: &str| {
-            let events = events();
-            let mut session = session(&events, script);
-            let error = wait_ready(&mut session).and_then(|()| session.finish(Role::Target)).unwrap_err();
-            assert!(format!("{error:#}").contains(part), "{script}: {error:#}");
+    fn what_fails_is_an_error_that_says_so() {
+        let events = Events::silent();
+        let mut session = session(&events, "sleep 60");
+        let mut check = |script: &str, timeout_ms, parts: &[&str]| {
+            let deadline = Instant::now() + Duration::from_millis(timeout_ms);
+            let error = session.call(shell(script), deadline, |_| ()).unwrap_err().to_string();
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         };
-        check("exit 3", "the target ended before it was ready, exit status: 3");
-        check(&format!("{READY} cat"), "the target ended before its report, exit status: 0");
-        check(&format!(r#"{READY} cat; echo '{{"report":{{}}}}'; exit 4"#), "reported and then failed");
-        check("echo nonsense; cat", "not a line of the load program: \"nonsense\"");
+        check("echo out; echo err >&2; exit 3", 10_000, &["exit status: 3", "out", "err"]);
+        check("exec sleep 60", 50, &["`sh -c exec sleep 60` did not end in time"]);
+        let error = session.stop(Role::Target).unwrap_err().to_string();
+        assert!(error.contains("did not end well after SIGTERM, signal: 15"), "{error}");
     }
 
     #[test]
-    fn a_node_that_says_nothing_is_waited_for_until_the_deadline() {
-        let events = events();
-        let mut session = session(&events, "cat");
-        let deadline = Instant::now() + Duration::from_millis(50);
-        let error =
-            session.wait(Role::Target, "it was ready", deadline, |node| node.ready.is_some()).unwrap_err();
-        assert_eq!(error.to_string(), "waited in vain for the target until it was ready");
+    fn a_daemon_that_ends_by_itself_ends_what_waits() {
+        let events = Events::silent();
+        let mut session = session(&events, "sleep 0.1; exit 4");
+        let error = session.call(shell("sleep 60"), soon(), |_| ()).unwrap_err();
+        assert_eq!(error.to_string(), "the target ended too early, exit status: 4");
     }
 
     #[test]
-    fn a_panic_ends_the_nodes_also_those_that_do_not_want_to() {
-        for script in ["cat", "trap '' TERM INT; while :; do sleep 0.1; done"] {
+    fn a_panic_ends_the_daemons_also_those_that_do_not_want_to() {
+        for script in ["sleep 60", "trap '' TERM INT; while :; do sleep 0.1; done"] {
             let mut pid = None;
             let panic = catch_unwind(AssertUnwindSafe(|| {
-                let events = events();
-                let mut session = session(&events, &format!("{READY} {script}"));
-                wait_ready(&mut session).unwrap();
+                let events = Events::silent();
+                let mut session = session(&events, script);
+                session.pause(Duration::from_millis(100)).unwrap();
                 pid = session.target.as_ref().map(|node| node.child.id());
                 panic!("on purpose");
             }));
             assert!(panic.is_err());
             let process = format!("/proc/{}", pid.unwrap());
-            assert!(!std::path::Path::new(&process).exists(), "{process} is still there");
+            assert!(!Path::new(&process).exists(), "{process} is still there");
         }
     }
 }

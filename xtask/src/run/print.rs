@@ -4,56 +4,138 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use super::Outcome;
-use super::options::PUT_MAX_BYTES;
-use super::report::Report;
+use super::report::{ClassReport, Frames, Initiator, InitiatorLoad, Kind, SizeClass, Tally, Target};
 use crate::table::table;
+
+/// Quantiles by name and in millionths.
+pub(super) const QUANTILES: [(&str, u64); 4] =
+    [("p50", 500_000), ("p90", 900_000), ("p99", 990_000), ("p99.9", 999_000)];
 
 /// The whole result, ending with the verdict.
 pub(super) fn render(outcome: &Outcome) -> String {
     let Outcome { options, initiator, target, verdict } = outcome;
-    let size = options.size.map_or_else(|| format!("0 to {PUT_MAX_BYTES}"), |size| size.to_string());
+    let nids = |frames: &Frames| {
+        let nids: Vec<&str> = frames.nis.iter().map(|ni| ni.nid.as_str()).collect();
+        nids.join(",")
+    };
     let mut text = format!(
-        "{} -> {}: {} Puts of {size} bytes, mtu {}, XDP mode {} -> {}\n\n",
-        initiator.nid, target.nid, options.count, options.mtu, initiator.mode, target.mode
+        "{} -> {}: {} messages{}, mtu {}, mode {} -> {}{}\n\n",
+        nids(&initiator.frames),
+        nids(&target.frames),
+        options.count,
+        options.size.map(|size| format!(" of {size} bytes")).unwrap_or_default(),
+        options.mtu,
+        initiator.frames.modes(),
+        target.frames.modes(),
+        if options.loss > 0.0 { format!(", {} % of the frames lost", options.loss) } else { String::new() },
     );
-    text += &latency(initiator);
-    let puts = initiator.puts;
-    let seconds = initiator.seconds;
-    let gigabits = per_second(puts.acked_bytes * 8, seconds) / 1e9;
-    let lines = [
-        ("messages per second", format!("{:.0}", per_second(puts.acked, seconds))),
-        ("payload", format!("{gigabits:.3} Gbit/s")),
-        ("verified payloads", format!("{} of {} received", target.puts.verified, target.puts.received)),
-        ("lost", format!("{} of {} sent", puts.lost, puts.sent)),
-        ("misdirected frames", (initiator.misdirected + target.misdirected).to_string()),
-    ];
-    for (name, value) in lines {
-        let _ = writeln!(text, "{name:<19}  {value}");
+    text += &latencies(&initiator.load);
+    text += &totals(initiator, target);
+    if initiator.frames.has_rings() {
+        text += &frames(&initiator.frames, &target.frames);
+    } else {
+        text += &messages(&initiator.load.by_shard, &target.load.by_shard);
     }
-    text.push('\n');
-    text += &frames(initiator, target);
-    text += &reasons("passed up by XDP", &initiator.passed_up(), &target.passed_up());
-    text += &reasons("loss recovery", &initiator.recovered(), &target.recovered());
-    text += &reasons("dropped", &initiator.dropped(), &target.dropped());
+    for (title, of) in [
+        ("passed up by XDP", Frames::passed_up as fn(&Frames) -> BTreeMap<String, u64>),
+        ("loss recovery", Frames::recovered),
+        ("dropped", Frames::dropped),
+    ] {
+        text += &reasons(title, &of(&initiator.frames), &of(&target.frames));
+    }
     if verdict.failures.is_empty() {
         text += "The run holds.\n";
     }
     text
 }
 
-fn latency(initiator: &Report) -> String {
-    let latency = initiator.latency_ns;
+/// How long messages took, by kind and size.
+fn latencies(load: &InitiatorLoad) -> String {
+    let mut classes: Vec<&ClassReport> = load.classes.iter().collect();
+    classes.sort_by_key(|class| (class.kind, class.class));
     let us = |ns: u64| format!("{}.{}", ns / 1000, ns % 1000 / 100);
-    let mut row = vec!["Put to ACK, us".to_owned()];
-    row.extend([latency.p50, latency.p90, latency.p99, latency.p999, latency.max].map(us));
-    table(&["latency", "p50", "p90", "p99", "p99.9", "max"], &[row])
+    let row = |class: &&ClassReport| {
+        let latency = &class.latency;
+        let mut row = vec![name(class), class.tally.messages.to_string()];
+        row.extend(QUANTILES.map(|(_, millionths)| us(latency.quantile_ns(millionths))));
+        row.push(us(latency.max_ns()));
+        row
+    };
+    let rows: Vec<Vec<String>> = classes.iter().map(row).collect();
+    let mut head = vec!["latency, us", "messages"];
+    head.extend(QUANTILES.map(|(name, _)| name));
+    head.push("max");
+    table(&head, &rows)
+}
+
+/// The kind and the sizes of a class.
+fn name(class: &ClassReport) -> String {
+    let SizeClass { min_bytes, max_bytes } = class.class;
+    let kind = class.kind.name();
+    if min_bytes == max_bytes {
+        format!("{kind}, {} B", grouped(max_bytes))
+    } else {
+        format!("{kind}, {} to {} B", grouped(min_bytes), grouped(max_bytes))
+    }
+}
+
+/// A number with its thousands apart.
+fn grouped(number: u32) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// What came of the messages.
+fn totals(initiator: &Initiator, target: &Target) -> String {
+    let sum = |tallies: [Tally; 2]| Tally {
+        messages: tallies[0].messages + tallies[1].messages,
+        bytes: tallies[0].bytes + tallies[1].bytes,
+    };
+    let ours = sum(Kind::ALL.map(|kind| initiator.load.tally(kind)));
+    let theirs = sum(Kind::ALL.map(|kind| target.load.tally(kind)));
+    let nanoseconds = initiator.load.elapsed_ns;
+    let gigabits = per_second(ours.bytes * 8, nanoseconds) / 1e9;
+    let faults = initiator.load.faults.count + target.load.faults.count;
+    let lines = [
+        ("messages per second", format!("{:.0}", per_second(ours.messages, nanoseconds))),
+        ("payload", format!("{gigabits:.3} Gbit/s")),
+        ("verified", format!("{} messages, {} bytes", ours.messages, ours.bytes)),
+        ("seen by the target", format!("{} messages, {} bytes", theirs.messages, theirs.bytes)),
+        ("faults", faults.to_string()),
+        ("misdirected frames", (initiator.frames.misdirected + target.frames.misdirected).to_string()),
+    ];
+    let mut text = String::new();
+    for (name, value) in lines {
+        let _ = writeln!(text, "{name:<19}  {value}");
+    }
+    text + "\n"
+}
+
+/// Messages by shard, where nobody counts frames.
+fn messages(initiator: &[u64], target: &[u64]) -> String {
+    let mut rows = Vec::new();
+    for (role, by_shard) in [("initiator", initiator), ("target", target)] {
+        let total = by_shard.iter().sum();
+        for (shard, messages) in by_shard.iter().enumerate() {
+            let share = format!("{:.1} %", percent(*messages, total));
+            rows.push(vec![format!("{role}, shard {shard}"), messages.to_string(), share]);
+        }
+    }
+    table(&["messages of", "total", "share"], &rows)
 }
 
 /// Frames by the queue that they arrived on and the shard that they were steered to.
-fn frames(initiator: &Report, target: &Report) -> String {
+fn frames(initiator: &Frames, target: &Frames) -> String {
     let slots = || initiator.slots.iter().chain(&target.slots);
-    let queues: BTreeSet<u16> = slots().map(|slot| slot.queue).collect();
-    let shards: BTreeSet<u16> = slots().map(|slot| slot.shard).collect();
+    let queues: BTreeSet<u32> = slots().map(|slot| slot.queue).collect();
+    let shards: BTreeSet<u32> = slots().map(|slot| slot.shard).collect();
     let mut head = vec!["frames steered to".to_owned()];
     head.extend(queues.iter().map(|queue| format!("from queue {queue}")));
     head.extend(["total".to_owned(), "share".to_owned()]);
@@ -64,7 +146,7 @@ fn frames(initiator: &Report, target: &Report) -> String {
             let mut row = vec![format!("{role}, shard {shard}")];
             row.extend(queues.iter().map(|&queue| report.slot_frames(queue, shard).to_string()));
             row.push(total.to_string());
-            row.push(format!("{:.1} %", percent(total, report.frames())));
+            row.push(format!("{:.1} %", percent(total, report.steered())));
             rows.push(row);
         }
     }
@@ -87,8 +169,8 @@ fn reasons(title: &str, initiator: &BTreeMap<String, u64>, target: &BTreeMap<Str
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts far below 2^53, for display")]
-fn per_second(count: u64, seconds: f64) -> f64 {
-    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
+fn per_second(count: u64, nanoseconds: u64) -> f64 {
+    if nanoseconds > 0 { count as f64 * 1e9 / nanoseconds as f64 } else { 0.0 }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts far below 2^53, for display")]
@@ -99,31 +181,49 @@ fn percent(part: u64, whole: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::judge::judge;
+    use crate::run::judge::{Wanted, judge};
     use crate::run::options::Options;
-    use crate::run::report::{Latency, Puts, Slot};
+    use crate::run::report::{Faults, FramesNi, Latency, Slot, TargetLoad};
+
+    const SLOT: fn(u32, u32, u64) -> Slot = |queue, shard, frames| Slot { queue, shard, frames };
+
+    fn frames(mode: &str, host: u8, slots: Vec<Slot>) -> Frames {
+        let ni = |net: &str, rail| FramesNi { nid: format!("10.211.{rail}.{host}@{net}"), mode: mode.into() };
+        let handled = [("taken".to_owned(), slots.iter().map(|slot| slot.frames).sum())].into();
+        Frames { nis: vec![ni("xdp", 0), ni("xdp1", 1)], slots, handled, ..Frames::default() }
+    }
 
     fn outcome(options: &Options) -> Outcome<'_> {
-        let slot = |queue, shard, frames| Slot { queue, shard, frames };
-        let initiator = Report {
-            nid: "10.211.0.1@xdp".into(),
-            mode: "native".into(),
-            puts: Puts { sent: 4000, acked: 3999, acked_bytes: 2_500_000, lost: 1, ..Puts::default() },
-            seconds: 2.0,
-            latency_ns: Latency { p50: 1950, p90: 2100, p99: 3999, p999: 40_000, max: 1_234_567 },
-            slots: vec![slot(0, 0, 1000), slot(1, 1, 2999)],
-            reasons: [("not_ip".to_owned(), 3), ("no_socket".to_owned(), 0)].into(),
-            ..Report::default()
+        let of = |kind, min_bytes, max_bytes, messages, latency: &[(u64, u64)]| ClassReport {
+            class: SizeClass { min_bytes, max_bytes },
+            kind,
+            tally: Tally { messages, bytes: messages * 1000 },
+            latency: Latency(latency.to_vec()),
         };
-        let target = Report {
-            nid: "10.211.0.2@xdp".into(),
-            mode: "generic".into(),
-            puts: Puts { received: 3999, verified: 3999, ..Puts::default() },
-            slots: vec![slot(0, 0, 2000), slot(1, 0, 1000), slot(1, 1, 1000)],
-            reasons: [("ip_options".to_owned(), 4), ("not_ip".to_owned(), 5)].into(),
-            ..Report::default()
+        let load = InitiatorLoad {
+            classes: vec![
+                of(Kind::Put, 0, 0, 2000, &[(1950, 1000), (2100, 980), (3999, 20)]),
+                of(Kind::Get, 65_537, 1 << 20, 1000, &[(40_000, 999), (1_234_567, 1)]),
+                of(Kind::Put, 1, 64, 1000, &[(2000, 1000)]),
+            ],
+            by_shard: vec![1000, 3000],
+            elapsed_ns: 2_000_000_000,
+            ..InitiatorLoad::default()
         };
-        let verdict = judge(options.count, 2, &initiator, &target);
+        let seen = TargetLoad {
+            puts: Tally { messages: 3000, bytes: 3_000_000 },
+            gets: Tally { messages: 1000, bytes: 1_000_000 },
+            by_shard: vec![2000, 2000],
+            ..TargetLoad::default()
+        };
+        let mut initiator =
+            Initiator { load, frames: frames("native", 1, vec![SLOT(0, 0, 1000), SLOT(1, 1, 3000)]) };
+        initiator.frames.reasons = [("not_ip".to_owned(), 3), ("no_socket".to_owned(), 0)].into();
+        let slots = vec![SLOT(0, 0, 2000), SLOT(1, 0, 1000), SLOT(1, 1, 1000)];
+        let mut target = Target { load: seen, frames: frames("generic", 2, slots) };
+        target.frames.reasons = [("ip_options".to_owned(), 4), ("not_ip".to_owned(), 5)].into();
+        let wanted = Wanted { count: 4000, shards: 2, nis: 2, mode: "auto", loss_per_million: 0 };
+        let verdict = judge(&wanted, &initiator, &target);
         Outcome { options, initiator, target, verdict }
     }
 
@@ -131,27 +231,31 @@ mod tests {
     fn the_result_shows_every_figure() {
         let options = Options::with_count(4000);
         let mut outcome = outcome(&options);
-        outcome.target.drops = [("crc".to_owned(), 1)].into();
-        outcome.target.rings = [("rx_dropped".to_owned(), 2), ("rx_fill_ring_empty".to_owned(), 9)].into();
-        outcome.target.recovery = [("frames resent".to_owned(), 5), ("probes".to_owned(), 0)].into();
-        outcome.verdict.failures.clear();
+        assert!(outcome.verdict.failures.is_empty(), "{:?}", outcome.verdict);
+        outcome.target.frames.drops = [("crc".to_owned(), 1)].into();
+        outcome.target.frames.rings =
+            [("rx_dropped".to_owned(), 2), ("rx_fill_ring_empty".to_owned(), 9)].into();
+        outcome.target.frames.recovery = [("frames resent".to_owned(), 5), ("probes".to_owned(), 0)].into();
         let expected = "\
-10.211.0.1@xdp -> 10.211.0.2@xdp: 4000 Puts of 0 to 16384 bytes, mtu 1500, XDP mode native -> generic
+10.211.0.1@xdp,10.211.1.1@xdp1 -> 10.211.0.2@xdp,10.211.1.2@xdp1: 4000 messages, mtu 1500, mode native -> generic
 
-latency         p50  p90  p99  p99.9     max
---------------------------------------------
-Put to ACK, us  1.9  2.1  3.9   40.0  1234.5
+latency, us                 messages   p50   p90   p99  p99.9     max
+---------------------------------------------------------------------
+Put, 0 B                        2000   1.9   2.1   2.1    3.9     3.9
+Put, 1 to 64 B                  1000   2.0   2.0   2.0    2.0     2.0
+Get, 65 537 to 1 048 576 B      1000  40.0  40.0  40.0   40.0  1234.5
 
 messages per second  2000
-payload              0.010 Gbit/s
-verified payloads    3999 of 3999 received
-lost                 1 of 4000 sent
+payload              0.016 Gbit/s
+verified             4000 messages, 4000000 bytes
+seen by the target   4000 messages, 4000000 bytes
+faults               0
 misdirected frames   0
 
 frames steered to   from queue 0  from queue 1  total   share
 -------------------------------------------------------------
 initiator, shard 0          1000             0   1000  25.0 %
-initiator, shard 1             0          2999   2999  75.0 %
+initiator, shard 1             0          3000   3000  75.0 %
 target, shard 0             2000          1000   3000  75.0 %
 target, shard 1                0          1000   1000  25.0 %
 
@@ -179,17 +283,40 @@ The run holds.
 
     #[test]
     fn where_nothing_was_counted_none_is_said() {
-        let options = Options { size: Some(0), ..Options::with_count(4000) };
+        let options = Options { size: Some(0), loss: 0.5, ..Options::with_count(4000) };
         let mut outcome = outcome(&options);
-        outcome.initiator.reasons.clear();
-        outcome.target.reasons.clear();
+        outcome.initiator.frames.reasons.clear();
+        outcome.target.frames.reasons.clear();
+        outcome.target.load.faults = Faults { count: 7, ..Faults::default() };
+        outcome.verdict.failures.push("faults".to_owned());
         let text = render(&outcome);
-        assert!(text.contains("4000 Puts of 0 bytes"), "{text}");
+        assert!(text.contains("4000 messages of 0 bytes, mtu"), "{text}");
+        assert!(
+            text.contains("generic, 0.5 % of the frames lost\n") && text.contains("faults               7\n")
+        );
         assert!(
             text.contains("\n\npassed up by XDP: none\n\nloss recovery: none\n\ndropped: none\n"),
             "{text}"
         );
-        // One Put is lost, and nothing explains it.
         assert!(!text.contains("holds"), "{text}");
+    }
+
+    #[test]
+    fn over_sockets_messages_are_shown_by_shard() {
+        let options = Options::with_count(4000);
+        let mut outcome = outcome(&options);
+        for frames in [&mut outcome.initiator.frames, &mut outcome.target.frames] {
+            frames.nis.iter_mut().for_each(|ni| ni.mode = "socket".into());
+        }
+        let text = render(&outcome);
+        let expected = "\
+messages of         total   share
+---------------------------------
+initiator, shard 0   1000  25.0 %
+initiator, shard 1   3000  75.0 %
+target, shard 0      2000  50.0 %
+target, shard 1      2000  50.0 %
+";
+        assert!(text.contains(expected), "{text}");
     }
 }
