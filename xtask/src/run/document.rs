@@ -5,7 +5,7 @@ use std::fmt::Write;
 use xtask::netns::Namespace;
 
 use super::SHARDS;
-use super::options::Options;
+use super::options::{Mode, Options};
 
 /// The portals of a load (`lnet_user::load::Layout`), each with the policy that the run gives it: all that there
 /// are, so that both shards work and each way to steer is used.
@@ -19,6 +19,9 @@ const POLICIES: [(u8, &str); 8] = [
     (16, "policy: initiator"),
     (17, "policy: rotor"),
 ];
+
+/// UDP port over sockets: it is for those who have no privileges, who may not use one below 1024.
+const SOCKET_PORT: u16 = 1988;
 
 /// The NIDs of a node, one on each rail.
 pub(super) fn nids(namespace: &Namespace) -> Vec<String> {
@@ -50,6 +53,9 @@ pub(super) fn node(namespace: &Namespace, options: &Options) -> String {
             interface.name,
             options.mode.name(),
         );
+        if options.mode == Mode::Socket {
+            let _ = writeln!(text, "                  port: {SOCKET_PORT}");
+        }
     }
     text += "steering:\n";
     for (portal, policy) in POLICIES {

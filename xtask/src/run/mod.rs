@@ -5,6 +5,7 @@
 //!   namespaces removed, in this order; a second Ctrl-C changes nothing about that. Nothing is pinned
 //!   under `/sys/fs/bpf`, so that XDP programs and maps go with the daemons.
 //! - Should this process be killed, the kernel ends the daemons (PR_SET_PDEATHSIG).
+//! - Without privileges all of this happens in a user namespace, over sockets ([`user_namespace`]).
 //! - Nothing here knows the control protocol or links the node: what a user can do with `lnetd` and `lnetctl`
 //!   is all that it does.
 
@@ -13,10 +14,12 @@ mod judge;
 mod kept;
 mod nodes;
 mod options;
+mod plot;
 mod print;
 mod progress;
 mod report;
 mod script;
+mod user_namespace;
 
 use std::fs;
 use std::io::Write;
@@ -36,6 +39,7 @@ use report::{Initiator, Target};
 
 pub(crate) use kept::clean;
 pub(crate) use nodes::Interrupted;
+use options::Mode;
 pub(crate) use options::Options;
 
 /// Shards of each node, and queues of each interface.
@@ -135,7 +139,11 @@ impl Drop for Directory {
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     options.check()?;
     let needs = "`cargo xtask run` makes network namespaces and loads XDP programs; it";
-    privilege::require(needs, &privilege::NETNS_NODES)?;
+    if let Err(missing) = privilege::require(needs, &privilege::NETNS_NODES) {
+        user_namespace::check(options, missing)?;
+        let options = &Options { mode: Mode::Socket, ..options.clone() };
+        return Err(user_namespace::exec(root, options, &programs(root, options)?));
+    }
     output("ip", ["-Version"]).context("`cargo xtask run` needs `ip` (Debian: iproute2, Fedora: iproute)")?;
     let programs = programs(root, options)?;
 
@@ -171,7 +179,11 @@ fn programs(root: &Path, options: &Options) -> Result<Programs> {
             ["lnetd", "lnetctl", "lnet.bpf.o"].map(|name| directory.join(name));
         return Ok(Programs { lnetd, lnetctl, bpf_object });
     }
-    let bpf_object = build_ebpf::build(root, &setup::ensure(root)?)?.default;
+    // Over sockets nothing is loaded.
+    let bpf_object = match options.mode {
+        Mode::Socket => PathBuf::from("none"),
+        _ => build_ebpf::build(root, &setup::ensure(root)?)?.default,
+    };
     let lnetd = cargo::build_binary(root, "lnetd", "lnetd")?;
     let lnetctl = cargo::build_binary(root, "lnetctl", "lnetctl")?;
     Ok(Programs { lnetd, lnetctl, bpf_object })
@@ -198,6 +210,10 @@ fn conclude(options: &Options, initiator: Initiator, target: Target) -> Result<(
         print::render(&outcome)
     };
     std::io::stdout().write_all(text.as_bytes()).context("writing the result")?;
+    if let Some(path) = &options.plot {
+        let picture = plot::svg(&print::title(&outcome), &outcome.initiator.load);
+        fs::write(path, picture).with_context(|| format!("--plot {}", path.display()))?;
+    }
     let failures = &outcome.verdict.failures;
     if failures.is_empty() {
         return Ok(());

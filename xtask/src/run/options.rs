@@ -1,5 +1,6 @@
 //! The options of `cargo xtask run`, and what they may be.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -125,6 +126,27 @@ impl Options {
         Ok(())
     }
 
+    /// The same as words of a command line.
+    pub(crate) fn words(&self) -> Vec<OsString> {
+        let mut words: Vec<OsString> = [
+            format!("--count={}", self.count),
+            format!("--seed={}", self.seed),
+            format!("--loss={}", self.loss),
+            format!("--mtu={}", self.mtu),
+            format!("--mode={}", self.mode.name()),
+        ]
+        .map(OsString::from)
+        .into();
+        words.extend(self.size.map(|size| format!("--size={size}").into()));
+        words.extend(self.timeout.map(|seconds| format!("--timeout={seconds}").into()));
+        words.extend(self.keep.then(|| "--keep".into()));
+        words.extend(self.json.then(|| "--json".into()));
+        for (name, path) in [("--plot", &self.plot), ("--programs", &self.programs)] {
+            words.extend(path.iter().flat_map(|path| [name.into(), path.clone().into_os_string()]));
+        }
+        words
+    }
+
     /// Frames of a million that XDP is to drop.
     #[expect(
         clippy::cast_possible_truncation,
@@ -198,6 +220,18 @@ mod tests {
     fn loss_is_counted_in_millionths() {
         assert_eq!(parse("--loss 0.5").unwrap().loss_per_million(), 5000);
         assert_eq!(parse("--loss 0.29").unwrap().loss_per_million(), 2900);
+    }
+
+    #[test]
+    fn options_are_the_same_as_words() {
+        let text = "--count 7 --size 64 --seed 5 --loss 0.25 --mtu 9000 --mode native --keep --json --plot a.svg \
+                    --timeout 9 --programs here";
+        for text in [text, ""] {
+            let options = parse(text).unwrap();
+            let words = std::iter::once("run".into()).chain(options.words());
+            let again = Cli::try_parse_from(words).unwrap().options;
+            assert_eq!(format!("{options:?}"), format!("{again:?}"));
+        }
     }
 
     #[test]

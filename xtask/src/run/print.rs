@@ -13,22 +13,8 @@ pub(super) const QUANTILES: [(&str, u64); 4] =
 
 /// The whole result, ending with the verdict.
 pub(super) fn render(outcome: &Outcome) -> String {
-    let Outcome { options, initiator, target, verdict } = outcome;
-    let nids = |frames: &Frames| {
-        let nids: Vec<&str> = frames.nis.iter().map(|ni| ni.nid.as_str()).collect();
-        nids.join(",")
-    };
-    let mut text = format!(
-        "{} -> {}: {} messages{}, mtu {}, mode {} -> {}{}\n\n",
-        nids(&initiator.frames),
-        nids(&target.frames),
-        options.count,
-        options.size.map(|size| format!(" of {size} bytes")).unwrap_or_default(),
-        options.mtu,
-        initiator.frames.modes(),
-        target.frames.modes(),
-        if options.loss > 0.0 { format!(", {} % of the frames lost", options.loss) } else { String::new() },
-    );
+    let Outcome { initiator, target, verdict, .. } = outcome;
+    let mut text = title(outcome) + "\n\n";
     text += &latencies(&initiator.load);
     text += &totals(initiator, target);
     if initiator.frames.has_rings() {
@@ -49,6 +35,26 @@ pub(super) fn render(outcome: &Outcome) -> String {
     text
 }
 
+/// What was run, in one line.
+pub(super) fn title(outcome: &Outcome) -> String {
+    let Outcome { options, initiator, target, .. } = outcome;
+    let nids = |frames: &Frames| {
+        let nids: Vec<&str> = frames.nis.iter().map(|ni| ni.nid.as_str()).collect();
+        nids.join(",")
+    };
+    format!(
+        "{} -> {}: {} messages{}, mtu {}, mode {} -> {}{}",
+        nids(&initiator.frames),
+        nids(&target.frames),
+        options.count,
+        options.size.map(|size| format!(" of {size} bytes")).unwrap_or_default(),
+        options.mtu,
+        initiator.frames.modes(),
+        target.frames.modes(),
+        if options.loss > 0.0 { format!(", {} % of the frames lost", options.loss) } else { String::new() },
+    )
+}
+
 /// How long messages took, by kind and size.
 fn latencies(load: &InitiatorLoad) -> String {
     let mut classes: Vec<&ClassReport> = load.classes.iter().collect();
@@ -56,7 +62,10 @@ fn latencies(load: &InitiatorLoad) -> String {
     let us = |ns: u64| format!("{}.{}", ns / 1000, ns % 1000 / 100);
     let row = |class: &&ClassReport| {
         let latency = &class.latency;
-        let mut row = vec![name(class), class.tally.messages.to_string()];
+        let mut row = vec![
+            format!("{}, {}", class.kind.name(), size_name(&class.class)),
+            class.tally.messages.to_string(),
+        ];
         row.extend(QUANTILES.map(|(_, millionths)| us(latency.quantile_ns(millionths))));
         row.push(us(latency.max_ns()));
         row
@@ -68,14 +77,13 @@ fn latencies(load: &InitiatorLoad) -> String {
     table(&head, &rows)
 }
 
-/// The kind and the sizes of a class.
-fn name(class: &ClassReport) -> String {
-    let SizeClass { min_bytes, max_bytes } = class.class;
-    let kind = class.kind.name();
+/// Sizes in words.
+pub(super) fn size_name(class: &SizeClass) -> String {
+    let SizeClass { min_bytes, max_bytes } = *class;
     if min_bytes == max_bytes {
-        format!("{kind}, {} B", grouped(max_bytes))
+        format!("{} B", grouped(max_bytes))
     } else {
-        format!("{kind}, {} to {} B", grouped(min_bytes), grouped(max_bytes))
+        format!("{} to {} B", grouped(min_bytes), grouped(max_bytes))
     }
 }
 
