@@ -1,10 +1,9 @@
-//! Benches and the load program of the project.
+//! Benches of the project.
 //!
 //! Machine output goes to stdout as JSON lines, words and progress to stderr.
 
 pub mod bulk;
 pub mod link;
-pub mod load;
 pub mod machine;
 pub mod netns;
 pub mod output;

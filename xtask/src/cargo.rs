@@ -47,14 +47,14 @@ mod tests {
     #[test]
     fn the_executable_is_found_among_the_messages_of_cargo() {
         let messages = concat!(
-            r#"{"reason":"compiler-artifact","target":{"name":"lnet_bench"},"executable":null}"#,
+            r#"{"reason":"compiler-artifact","target":{"name":"lnet_control"},"executable":null}"#,
             "\nnot json\n",
-            r#"{"reason":"compiler-artifact","target":{"name":"lnet-load"},"executable":"/t/lnet-load"}"#,
+            r#"{"reason":"compiler-artifact","target":{"name":"lnetctl"},"executable":"/t/lnetctl"}"#,
             "\n",
             r#"{"reason":"build-finished","success":true}"#,
         );
-        assert_eq!(executable(messages, "lnet-load"), Some("/t/lnet-load".into()));
-        assert_eq!(executable(messages, "lnet_bench"), None);
-        assert_eq!(executable("", "lnet-load"), None);
+        assert_eq!(executable(messages, "lnetctl"), Some("/t/lnetctl".into()));
+        assert_eq!(executable(messages, "lnet_control"), None);
+        assert_eq!(executable("", "lnetctl"), None);
     }
 }

@@ -20,7 +20,7 @@ use crate::{build_ebpf, run, setup, tidy};
 
 /// The feature that the tests with a second loader are behind.
 const LIBBPF: &str = "lnet-tests/libbpf";
-/// Puts of the run that comes last.
+/// Messages of the run that comes last.
 const RUN_COUNT: u64 = 20_000;
 
 /// A test level.
@@ -160,7 +160,7 @@ fn xdp_program(root: &Path) -> Result<String> {
 }
 
 fn bpf_and_netns(root: &Path) -> Result<String> {
-    privileged_tests(root, &["--package", "lnet-tests", "--package", "lnet-bench", "--features", LIBBPF])
+    privileged_tests(root, &["--package", "lnet-tests", "--features", LIBBPF])
 }
 
 fn run_command(root: &Path) -> Result<String> {
@@ -175,7 +175,7 @@ fn privileged_tests(root: &Path, arguments: &[&str]) -> Result<String> {
 
 fn short_run(root: &Path) -> Result<String> {
     run::run(root, &run::Options::with_count(RUN_COUNT))?;
-    Ok(format!("{RUN_COUNT} Puts"))
+    Ok(format!("{RUN_COUNT} messages"))
 }
 
 /// Runs `cargo test`, copies what it prints and gives the number of tests that passed, at least 1.

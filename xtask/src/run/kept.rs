@@ -12,7 +12,7 @@ use xtask::netns::{Pair, remove};
 use xtask::privilege;
 
 use super::nodes::{Role, Session, wait_exit};
-use super::{Directory, Setup, document, records, remove_and_say_stale};
+use super::{Directory, Setup, document, records, remove_and_say_stale, user_namespace};
 
 /// How long a kept daemon may take to end after SIGTERM before it is killed.
 const TERMINATE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -44,7 +44,7 @@ pub(super) fn keep(
     let path = directory.path.join(RECORD);
     let text = serde_json::to_string(&record).context("the record of a kept run")?;
     fs::write(&path, text + "\n").with_context(|| path.display().to_string())?;
-    let hints = hints(setup, &pair);
+    let hints = hints(setup, &pair, &record.daemons);
     pair.keep()?;
     session.keep();
     directory.is_kept = true;
@@ -58,29 +58,32 @@ pub(super) fn keep(
     Ok(())
 }
 
-fn hints(setup: &Setup, pair: &Pair) -> String {
-    let in_a = format!("ip netns exec {}", pair.a.name());
-    let in_b = format!("ip netns exec {}", pair.b.name());
+fn hints(setup: &Setup, pair: &Pair, daemons: &[i32]) -> String {
     let lnetctl = |role: Role| {
         let socket = setup.directory.join(setup.socket(role));
         format!("{} --socket {}", setup.programs.lnetctl.display(), socket.display())
     };
     let (ours, theirs) = (lnetctl(Role::Initiator), lnetctl(Role::Target));
-    format!(
-        "Try:\n  \
-           {ours} net show -v\n  \
-           {ours} ping {to}\n  \
-           {theirs} load start target\n  \
-           {ours} load start initiator --to {to}\n  \
-           {ours} load wait 2\n  \
-           {ours} frames show\n  \
-           {in_a} ping -c 3 {address}\n  \
-           {in_b} tcpdump -n -i {interface}    (what XDP passes up: ARP, ping; LNet frames go past it)\n\
-         Remove all this with: cargo xtask clean",
-        to = document::nids(&pair.b).join(","),
-        address = pair.b.interface().ipv4,
-        interface = pair.b.interface().name,
-    )
+    let to = document::nids(&pair.b).join(",");
+    let interface = pair.b.interface();
+    let mut hints = vec![
+        format!("{ours} net show -v"),
+        format!("{ours} ping {to}"),
+        format!("{theirs} load start target"),
+        format!("{ours} load start initiator --to {to}"),
+        format!("{ours} load wait 2"),
+        format!("{ours} frames show"),
+    ];
+    if user_namespace::is_inside() {
+        let enter = |pid| format!("nsenter --preserve-credentials -U -n -t {pid} ip -s link");
+        hints.extend(daemons.iter().map(enter));
+    } else {
+        let [in_a, in_b] = [&pair.a, &pair.b].map(|one| format!("ip netns exec {}", one.name()));
+        hints.push(format!("{in_a} ping -c 3 {}", interface.ipv4));
+        let what = "(what XDP passes up: ARP, ping; LNet frames go past it)";
+        hints.push(format!("{in_b} tcpdump -n -i {}    {what}", interface.name));
+    }
+    format!("Try:\n  {}\nRemove all this with: cargo xtask clean", hints.join("\n  "))
 }
 
 /// `cargo xtask clean`: removes kept runs, and what killed ones left.

@@ -8,10 +8,10 @@ use super::print::{QUANTILES, size_name};
 use super::report::{ClassReport, InitiatorLoad, Kind, SizeClass};
 
 /// Of the picture, and of the place for lines in it, in pixels.
-const WIDTH: f64 = 960.0;
+const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 540.0;
 const LEFT: f64 = 90.0;
-const RIGHT: f64 = 820.0;
+const RIGHT: f64 = 840.0;
 const TOP: f64 = 50.0;
 const BOTTOM: f64 = 480.0;
 /// A colour for each quantile, and for the longest time.
@@ -25,7 +25,7 @@ pub(super) fn svg(title: &str, load: &InitiatorLoad) -> String {
     let scale = Scale::of(load, sizes.len());
     let mut text = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-         font-family=\"sans-serif\" font-size=\"13\">\n\
+         font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
     );
     label(&mut text, (WIDTH / 2.0, 26.0), "middle", title);
@@ -106,7 +106,11 @@ fn axes(text: &mut String, scale: &Scale, sizes: &[SizeClass]) {
         label(text, (LEFT - 8.0, y + 4.0), "end", &name);
     }
     for (column, size) in sizes.iter().enumerate() {
-        label(text, (scale.x(column), BOTTOM + 24.0), "middle", &size_name(size));
+        // Long ones in two lines, so that neighbours keep apart.
+        let name = size_name(size).replace(" to ", " to\n");
+        for (line, words) in name.lines().enumerate() {
+            label(text, (scale.x(column), BOTTOM + 20.0 + 18.0 * line as f64), "middle", words);
+        }
     }
 }
 
@@ -137,8 +141,8 @@ mod tests {
         assert_eq!(text.matches("<polyline").count(), 10);
         assert_eq!(text.matches("stroke-dasharray").count(), 5);
         // The lowest power of ten is at the bottom, the highest, one above the longest time, at the top.
-        assert!(text.contains("points=\"272.5,480.0 637.5,336.7\""), "{text}");
-        for part in [">a -&gt; b<", ">0 B<", ">1 to 64 B<", ">1 us<", ">1 ms<", ">p99.9<", ">max<"] {
+        assert!(text.contains("points=\"277.5,480.0 652.5,336.7\""), "{text}");
+        for part in [">a -&gt; b<", ">0 B<", ">1 to<", ">64 B<", ">1 us<", ">1 ms<", ">p99.9<", ">max<"] {
             assert!(text.contains(part), "{part} is not in {text}");
         }
     }

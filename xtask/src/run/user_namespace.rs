@@ -26,7 +26,7 @@ pub(super) fn check(options: &Options, missing: Error) -> Result<()> {
     if !matches!(options.mode, Mode::Auto | Mode::Socket) || options.loss_per_million() > 0 {
         return Err(missing.context("without privileges only `--mode socket`, without loss, can be had"));
     }
-    ensure!(std::env::var_os(INSIDE).is_none(), "{missing}, even in a user namespace of its own");
+    ensure!(!is_inside(), "{missing}, even in a user namespace of its own");
     output("unshare", UNSHARE.iter().chain(&["sh", "-c", ENTER, "true"])).with_context(|| {
         format!(
             "{missing}. Without, it runs in a user namespace, which cannot be had either (is \
@@ -35,6 +35,11 @@ pub(super) fn check(options: &Options, missing: Error) -> Result<()> {
         )
     })?;
     Ok(())
+}
+
+/// Whether this run is in such a namespace. Nobody outside knows its network namespaces by name.
+pub(super) fn is_inside() -> bool {
+    std::env::var_os(INSIDE).is_some()
 }
 
 /// Goes on in such a namespace with programs that have been built. Gives an error if that cannot be done.
