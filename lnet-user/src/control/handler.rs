@@ -95,7 +95,7 @@ impl Handler for Control {
     }
 
     async fn loads(&self) -> Result<Vec<LoadRecord>, Refusal> {
-        self.load_records().await
+        Ok(self.load_records())
     }
 
     async fn start_load(&self, spec: LoadSpec) -> Result<u32, Refusal> {

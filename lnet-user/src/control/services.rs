@@ -1,6 +1,7 @@
 //! What a node does beside its configuration: captures, loads, counters of frames.
 //!
-//! Invariant: what may block (files, threads that end) does so on other threads than the control plane's.
+//! Invariants: what may block (files, threads with work left) does so on other threads than the control plane's; what
+//! a read changes, it changes without waiting for anything.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -107,7 +108,7 @@ impl Work {
 
 impl Control {
     /// The loads. One that has ended by itself has its end waited for, and tells what came of it.
-    pub(super) async fn load_records(&self) -> Result<Vec<LoadRecord>, Refusal> {
+    pub(super) fn load_records(&self) -> Vec<LoadRecord> {
         let loads = &self.services.loads;
         let is_over =
             |load: &Load| matches!(&load.work, Work::Initiator(initiator) if initiator.progress().is_over);
@@ -115,10 +116,11 @@ impl Control {
             loads.borrow().iter().filter(|(_, load)| is_over(load)).map(|(id, _)| *id).collect();
         for id in over {
             let Some(load) = loads.borrow_mut().remove(&id) else { continue };
-            let record = blocking(move || load.work.end(id)).await?;
+            // Here and now: a client that goes meanwhile would take it along. Its threads have nothing left to do.
+            let record = load.work.end(id);
             loads.borrow_mut().insert(id, Load { work: Work::Ended(Box::new(record)), _hold: None });
         }
-        Ok(loads.borrow().iter().map(|(id, load)| load.work.record(*id)).collect())
+        loads.borrow().iter().map(|(id, load)| load.work.record(*id)).collect()
     }
 
     pub(super) async fn begin_load(&self, spec: LoadSpec) -> Result<u32, Refusal> {

@@ -77,3 +77,20 @@ fn a_client_that_is_killed_in_the_middle_leaves_all_or_nothing() {
     }
     node.stop();
 }
+
+#[test]
+fn a_client_that_goes_while_it_is_told_of_loads_takes_none_along() {
+    let node = Daemon::alone();
+    node.good("load start target");
+    node.good("load start initiator --to 0@lo --messages 10");
+    // Whoever asks first after its end waits for its threads: this client does not wait for the answer.
+    std::thread::sleep(Duration::from_secs(1));
+    let mut client = UnixStream::connect(node.directory.socket()).unwrap();
+    client.write_all(b"LNCT\x00\x01\x00\x00\x00\x00\x00\x07\"loads\"").unwrap();
+    drop(client);
+    std::thread::sleep(Duration::from_millis(200));
+    let shown = node.good("load show");
+    assert!(shown.contains("id: 2") && shown.contains("messages_total: 10"), "{shown}");
+    assert!(node.good("load stop 2").contains("messages_done: 10"));
+    node.stop();
+}
