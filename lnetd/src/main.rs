@@ -14,6 +14,8 @@ mod signals;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -43,7 +45,8 @@ fn run(options: &Options) -> Result<()> {
     }
     start_log(&options.log)?;
     // Before any thread, so that signals are ours from the start.
-    let stop = signals::stop()?;
+    let is_ready = Arc::new(AtomicBool::new(false));
+    let stop = signals::stop(Arc::clone(&is_ready))?;
     let serve_options = options.serve()?;
     let config = options.node()?;
     let lnet = Lnet::start_on(&config, &options.threads()?)?;
@@ -54,7 +57,11 @@ fn run(options: &Options) -> Result<()> {
         version = env!("CARGO_PKG_VERSION"),
         "node started"
     );
-    serve(&lnet, &serve_options, notify::ready, stop)?;
+    let ready = || {
+        is_ready.store(true, Ordering::Release);
+        notify::ready();
+    };
+    serve(&lnet, &serve_options, ready, stop)?;
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! SIGTERM and SIGINT.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use anyhow::{Context, Result};
@@ -10,15 +12,16 @@ use tokio::sync::oneshot;
 /// What the shell says of a process that a signal has ended: 128 and the signal's number.
 const SIGNALLED: i32 = 128;
 
-/// Ready with the first signal. The second ends the process.
-pub(crate) fn stop() -> Result<impl Future<Output = ()>> {
+/// Ready with the first signal once `is_ready` says that somebody waits for it; before, the first one ends the process,
+/// and so does any second one.
+pub(crate) fn stop(is_ready: Arc<AtomicBool>) -> Result<impl Future<Output = ()>> {
     let mut signals = Signals::new([SIGTERM, SIGINT]).context("cannot catch signals")?;
     let (first, stop) = oneshot::channel();
     let mut first = Some(first);
     let wait = move || {
         for signal in signals.forever() {
-            match first.take() {
-                // Nobody waits while the node starts: then it has ended, or ends soon.
+            match first.take().filter(|_| is_ready.load(Ordering::Acquire)) {
+                // Nobody waits for it any more if the daemon is about to end anyway.
                 Some(first) => drop(first.send(())),
                 None => std::process::exit(SIGNALLED + signal),
             }

@@ -121,6 +121,10 @@ impl<'a, H: Handler> Connection<'a, H> {
     async fn change(&mut self, request: Request) -> Result<(), Ended> {
         let Caller { uid, pid, .. } = self.caller;
         let changing = self.shared.changing.lock().await;
+        if *self.closing.borrow() {
+            // Its turn has come too late: the node is about to go.
+            return Err(Ended::Closing);
+        }
         match &request {
             Request::Apply(batch) if batch.dry_run => {}
             Request::Apply(batch) => {

@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use crate::run::{Daemon, Directory};
+use crate::run::{Daemon, Directory, PATIENCE};
 
 const DOCUMENT: &str = "\
 global:
@@ -81,4 +81,28 @@ fn one_daemon_has_one_name() {
     let second = Daemon::start(directory, None, "--configure");
     second.good("net show");
     second.stop();
+}
+
+/// A start-up document that never comes keeps nobody from ending the daemon.
+#[test]
+fn the_first_signal_ends_a_daemon_that_is_still_starting() {
+    let directory = Directory::new();
+    let fifo = directory.0.join("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
+    let mut child = directory.command(None, &format!("--config {}", fifo.display())).spawn().unwrap();
+    // It has begun when its socket is there.
+    let begun = std::time::Instant::now();
+    while !directory.socket().exists() {
+        assert!(begun.elapsed() < PATIENCE);
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    while child.try_wait().unwrap().is_none() {
+        if begun.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            panic!("it goes on");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
 }
