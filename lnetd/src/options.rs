@@ -35,11 +35,11 @@ const LIMITS: Limits = Limits {
     event_queues: 64,
     events: 1 << 14,
     unlimited_events: 1 << 8,
-    requests: 1 << 11,
-    responses: 1 << 11,
-    incoming: 1 << 11,
+    requests: 1 << 10,
+    responses: 1 << 10,
+    incoming: 1 << 10,
     delayed: 1 << 9,
-    peers: 1 << 11,
+    peers: 1 << 10,
     interfaces: 16,
 };
 
