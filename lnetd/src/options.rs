@@ -222,6 +222,13 @@ mod tests {
     }
 
     #[test]
+    fn loss_is_for_tests() {
+        let loss = |words: &str| options(words).map(|options| options.node().unwrap().frame_loss_per_million);
+        assert_eq!((loss("").unwrap(), loss("--frame-loss 5000").unwrap()), (0, 5000));
+        assert!(loss("--frame-loss 1000001").is_err());
+    }
+
+    #[test]
     fn what_makes_no_sense_is_told_with_its_value() {
         let error = |words: &str| {
             let options = options(words).unwrap();
