@@ -58,16 +58,16 @@ pub const DEFAULT_PORT: u16 = 988;
 /// Objects of each shard of a node that serves and measures rather than stores: with two shards it takes less than
 /// 32 MiB, besides the frames of its NIs over rings, where [`Limits::default`] takes three times as much.
 pub const DAEMON_LIMITS: Limits = Limits {
-    match_entries: 1 << 11,
-    memory_descs: 1 << 12,
+    match_entries: 1 << 12,
+    memory_descs: 1 << 13,
     event_queues: 64,
-    events: 1 << 12,
+    events: 1 << 13,
     unlimited_events: 1 << 8,
     requests: 1 << 10,
     responses: 1 << 10,
-    incoming: 1 << 9,
-    delayed: 1 << 8,
-    peers: 1 << 8,
+    incoming: 1 << 10,
+    delayed: 1 << 9,
+    peers: 1 << 9,
     interfaces: 16,
 };
 

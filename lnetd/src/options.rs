@@ -6,12 +6,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use clap::{ArgGroup, Parser};
 use lnet_control::path::{self, DEFAULT_NODE};
+use lnet_user::NodeConfig;
 use lnet_user::api::Threads;
 use lnet_user::control::{ControlOptions, ServeOptions};
-use lnet_user::node::XdpMode;
+use lnet_user::node::{DAEMON_LIMITS, XdpMode};
 use lnet_user::runtime::Idle;
 use lnet_user::xsk::CHUNK_BYTES;
-use lnet_user::{Limits, NodeConfig};
 
 use crate::group;
 
@@ -26,22 +26,6 @@ Examples:
   lnetd --name test --mode socket        no privileges: UDP sockets; nets need `--port` from 1024 up
 
 SIGTERM and SIGINT end it in order, a second one at once.";
-
-/// What each shard has room for. It is there from the start, so it is less than what a program may want that knows
-/// what it does: a daemon with two shards stays within 32 MiB besides the frames.
-const LIMITS: Limits = Limits {
-    match_entries: 1 << 12,
-    memory_descs: 1 << 13,
-    event_queues: 64,
-    events: 1 << 14,
-    unlimited_events: 1 << 8,
-    requests: 1 << 10,
-    responses: 1 << 10,
-    incoming: 1 << 10,
-    delayed: 1 << 9,
-    peers: 1 << 10,
-    interfaces: 16,
-};
 
 /// A node of LNet in userspace.
 #[derive(Parser, Debug)]
@@ -111,7 +95,7 @@ impl Options {
             queues_max: self.queues_max,
             lnd_timeout: Duration::from_secs(self.lnd_timeout.into()),
             frame_loss_per_million: self.frame_loss,
-            limits: LIMITS,
+            limits: DAEMON_LIMITS,
             ..NodeConfig::loopback()
         };
         let frames = match self.memory {

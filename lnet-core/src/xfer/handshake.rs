@@ -159,14 +159,7 @@ impl Xfer {
             if message.stage == Stage::Waiting || message.peer != peer {
                 continue;
             }
-            if message.polled {
-                self.finish(now, slot, Status::Unknown(Cause::Reset), up);
-            } else {
-                self.detach(slot);
-                let message = &mut self.messages[slot];
-                (message.peer, message.flow, message.next_offset, message.begun) = (NONE, NONE, 0, false);
-                self.dispatch(now, slot);
-            }
+            self.begin_anew(now, slot, up);
         }
         for shard in 0..self.peers.slab[peer].inflows.len() {
             let inflow = self.peers.slab[peer].inflows[shard];
@@ -176,6 +169,17 @@ impl Xfer {
         }
         self.remember_over(now, self.peers.slab[peer].incarnation);
         self.forget_peer(peer);
+    }
+
+    /// Takes a message out of its flow: one of which nothing was sent begins anew, of the others nobody knows the fate.
+    pub(super) fn begin_anew(&mut self, now: Instant, slot: u32, up: &mut impl Uplink) {
+        if self.messages[slot].polled {
+            return self.finish(now, slot, Status::Unknown(Cause::Reset), up);
+        }
+        self.detach(slot);
+        let message = &mut self.messages[slot];
+        (message.peer, message.flow, message.next_offset, message.begun) = (NONE, NONE, 0, false);
+        self.dispatch(now, slot);
     }
 
     /// Remembers that an incarnation is over, so that its late frames are not taken for new ones although

@@ -9,8 +9,7 @@ use lnet_wire::steer::{self, PORTALS, PolicyWord, SteerKey};
 use super::message::Stage;
 use super::session::Tokens;
 use super::state::Xfer;
-use crate::list::NONE;
-use crate::lnd::{Cause, Status, Uplink};
+use crate::lnd::Uplink;
 use crate::time::Instant;
 
 impl Xfer {
@@ -38,14 +37,7 @@ impl Xfer {
             if !is_under_way || message.peer != peer || self.shard_now(slot) == Some(message.shard) {
                 continue;
             }
-            if message.polled {
-                self.finish(now, slot, Status::Unknown(Cause::Reset), up);
-            } else {
-                self.detach(slot);
-                let message = &mut self.messages[slot];
-                (message.peer, message.flow, message.next_offset, message.begun) = (NONE, NONE, 0, false);
-                self.dispatch(now, slot);
-            }
+            self.begin_anew(now, slot, up);
         }
     }
 
