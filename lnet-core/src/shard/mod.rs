@@ -248,6 +248,13 @@ impl Shard {
         self.interfaces.iter().any(|interface| !interface.ready.is_empty())
     }
 
+    /// Whether [`Shard::poll_transmit`], [`Shard::poll_mesh_to`] or [`Shard::poll_resume`] has something.
+    #[inline]
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        self.has_transmit() || self.has_mesh() || self.has_resumed()
+    }
+
     fn event_queue_slot(&self, queue: EqHandle) -> Option<u32> {
         let EqHandle(cookie) = queue;
         (self.made(cookie, Kind::EventQueue) && self.events.holds(cookie.slot(), cookie.generation()))

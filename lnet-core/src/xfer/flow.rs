@@ -87,6 +87,12 @@ impl Flow {
         self.outstanding.is_empty() && !self.has_more()
     }
 
+    /// Whether its receiver has answered of late, and so knows this sender.
+    #[inline]
+    pub(super) fn is_open(&self, now: Instant, patience: Duration) -> bool {
+        self.acked_at.is_some_and(|at| now - at < patience)
+    }
+
     /// Whether frames go the way by which the peer was heard last.
     #[inline]
     pub(super) fn takes_detour(&self, now: Instant) -> bool {

@@ -42,6 +42,7 @@ mod park;
 mod parts;
 mod peer;
 mod policies;
+mod preview;
 mod receive;
 mod record;
 mod reply;

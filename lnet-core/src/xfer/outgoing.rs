@@ -9,7 +9,6 @@ use super::congestion::frame_cost;
 use super::flow::{DETOUR, Flow};
 use super::message::{Outbound, Stage};
 use super::record::{Cargo, Record};
-use super::session::RENEWAL_NS;
 use super::state::Xfer;
 use super::window::WINDOW_IDS;
 use super::{BUNDLE_MAX, Content, Outgoing};
@@ -18,7 +17,7 @@ use crate::lnd::{Full, NiId, Span, Transmit};
 use crate::time::Instant;
 
 /// Payload of a message that may share a frame with others.
-const BUNDLED_BYTES_MAX: u32 = 1024;
+pub(super) const BUNDLED_BYTES_MAX: u32 = 1024;
 /// Fragments of messages that were begun before the queue has its turn.
 const TURN_FRAGMENTS: u32 = 4;
 /// How often a frame is sent by its own way before the one is taken that the peer was heard by last.
@@ -30,7 +29,7 @@ const BEGUN_MAX: u32 = 4;
 const IDS_LEFT_OUT_MAX: u64 = 1024;
 
 /// Bytes before the payload of a first fragment.
-const HEADERS_BYTES: u32 = (FRAME_HEADER_BYTES + LARGE_HEADER_BYTES) as u32;
+pub(super) const HEADERS_BYTES: u32 = (FRAME_HEADER_BYTES + LARGE_HEADER_BYTES) as u32;
 
 impl Xfer {
     /// Takes a message to be sent. Its payload is read again whenever a frame of it is, until it ends.
@@ -87,13 +86,12 @@ impl Xfer {
             return self.wait(slot);
         }
         let Some(session) = &peer.session else { unreachable!("a ready peer has a session") };
-        let aged = now.0.saturating_sub(session.since.0) > RENEWAL_NS;
+        let aged = session.is_aged(now);
         let Some(flow) = self.flow_to(now, peer_slot, shard) else {
             self.starve(now);
             return self.wait(slot);
         };
-        let opened = |flow: &Flow| flow.acked_at.is_some_and(|at| now - at < self.times.message);
-        if aged && !opened(&self.flows[flow]) {
+        if aged && !self.flows[flow].is_open(now, self.times.message) {
             // Its receiver may have forgotten this sender, and would not begin anew with an old token.
             self.renew(now, peer_slot, contact);
             return self.wait(slot);
@@ -238,7 +236,7 @@ impl Xfer {
             }
             return self.message_frame(now, flow_slot, pending, token);
         }
-        if self.records.used_count() + self.records_kept >= self.records.capacity() {
+        if self.is_short_of_records() {
             self.short_of_records = true;
             return None;
         }
@@ -249,6 +247,12 @@ impl Xfer {
         let record = self.cut(message, offset, length);
         self.flows[flow_slot].pending.push_front(&mut self.records, record);
         self.message_frame(now, flow_slot, record, token)
+    }
+
+    /// Whether only notices may have further records.
+    #[inline]
+    pub(super) fn is_short_of_records(&self) -> bool {
+        self.records.used_count() + self.records_kept >= self.records.capacity()
     }
 
     /// The message whose turn it is: of those begun, several fragments for each of the queue.
@@ -390,7 +394,7 @@ impl Xfer {
                 && message.contact == self.messages[first].contact
                 && message.id - self.messages[first].id <= u64::from(u16::MAX)
                 && datagram_bytes + bytes <= limit
-                && self.records.used_count() + self.records_kept < self.records.capacity();
+                && !self.is_short_of_records();
             if !fits {
                 break;
             }

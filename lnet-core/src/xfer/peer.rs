@@ -12,6 +12,7 @@ use lnet_wire::Nid;
 use lnet_wire::steer::{PORTALS, PolicyWord, SHARDS_MAX};
 
 use super::message::{Outbound, Queued, Unfinished};
+use super::session::RENEWAL_NS;
 use crate::hash::{Seed, nid_words};
 use crate::list::{Link, List, NONE, Node};
 use crate::lnd::NiId;
@@ -119,13 +120,18 @@ impl Contacts {
         self.find_in(self.bucket(nid), ni, nid)
     }
 
+    /// The contact for an address, if it was acquired last.
+    #[inline]
+    pub(super) fn last(&self, ni: NiId, nid: &Nid) -> Option<&Contact> {
+        self.slab.get(self.last).filter(|contact| contact.nid == *nid && contact.ni == ni)
+    }
+
     /// Finds or makes the contact for an address, and takes a reference on it; `None` if all are in use.
     #[inline]
     pub(super) fn acquire(&mut self, ni: NiId, nid: &Nid) -> Option<u32> {
-        let last = self.last;
-        if self.slab.get(last).is_some_and(|contact| contact.nid == *nid && contact.ni == ni) {
-            self.refer(last);
-            return Some(last);
+        if self.last(ni, nid).is_some() {
+            self.refer(self.last);
+            return Some(self.last);
         }
         self.last = self.find_or_make(ni, nid)?;
         Some(self.last)
@@ -235,6 +241,14 @@ pub(super) struct Session {
     /// The longest datagram that it takes by the interface that was asked last.
     pub(super) datagram_max_bytes: u32,
     pub(super) policies: [PolicyWord; PORTALS],
+}
+
+impl Session {
+    /// Whether it is to be renewed where nothing has been answered of late.
+    #[inline]
+    pub(super) fn is_aged(&self, now: Instant) -> bool {
+        now.0.saturating_sub(self.since.0) > RENEWAL_NS
+    }
 }
 
 /// One life of a peer node.

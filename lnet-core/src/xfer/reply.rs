@@ -100,15 +100,20 @@ impl Xfer {
     /// What is to be acknowledged of an inflow, which thereby is.
     #[inline]
     pub(super) fn acknowledgement(&mut self, slot: u32) -> Option<Ack> {
-        let grant_bytes = self.grant_bytes();
+        let ack = self.acknowledged_by(slot);
         let inflow = &mut self.inflows[slot];
         if core::mem::replace(&mut inflow.ack, AckDue::No) == AckDue::Now {
             self.acks.remove(&mut self.inflows, slot);
         }
-        let inflow = &mut self.inflows[slot];
-        inflow.unacknowledged = 0;
-        let frames = inflow.frames?;
-        Some(Ack { highest: frames.highest(), below: frames.below(), grant_bytes })
+        self.inflows[slot].unacknowledged = 0;
+        ack
+    }
+
+    /// What an acknowledgement tells of an inflow.
+    #[inline]
+    pub(super) fn acknowledged_by(&self, slot: u32) -> Option<Ack> {
+        let frames = self.inflows[slot].frames?;
+        Some(Ack { highest: frames.highest(), below: frames.below(), grant_bytes: self.grant_bytes() })
     }
 
     /// What each sender may have in flight: an equal share of what this shard can take.

@@ -266,8 +266,9 @@ impl Lane {
         }
     }
 
-    /// What the shard wants sent goes to the transfer machine.
+    /// What the shard wants sent goes to the transfer machine. A message that comes alone is sent before that has it.
     fn submit(&mut self, now: Instant, around: &mut Surroundings<'_>) {
+        let mut alone = None;
         for rail in 0..u16::from(around.plan.rails) {
             let Some(slot) = self.desk.slots[usize::from(rail)] else { continue };
             while let Some(mut transmit) = self.shard.poll_transmit(slot) {
@@ -277,33 +278,69 @@ impl Lane {
                         .ledger
                         .fail("what is sent was asked for", || format!("{:?}", transmit.header));
                 };
-                if let Err(Full(transmit)) = self.xfer.submit(now, transmit) {
-                    self.shard.give_back(Full(Transmit { ni: slot, ..transmit }));
-                    break;
-                }
                 let name = &self.name;
                 around.trace.say(|| format!("{name} submits {message:?} {:?}", transmit.header.destination));
+                let is_first = alone.is_none() && !self.xfer.has_transmit() && self.xfer.takes(&transmit);
+                if is_first && around.send_pool.has_free() {
+                    alone = Some(transmit);
+                } else {
+                    if let Some(former) = alone.take() {
+                        self.submit_taken(now, former, around);
+                    }
+                    if let Err(Full(transmit)) = self.xfer.submit(now, transmit) {
+                        self.shard.give_back(Full(Transmit { ni: slot, ..transmit }));
+                        break;
+                    }
+                }
                 self.desk.sending[transmit.tx.0 as usize] = Some((message, now.0));
             }
+        }
+        if let Some(transmit) = alone {
+            self.send_alone(now, transmit, around);
+        }
+    }
+
+    fn submit_taken(&mut self, now: Instant, transmit: Transmit, around: &mut Surroundings<'_>) {
+        let taken = self.xfer.submit(now, transmit).is_ok();
+        around
+            .ledger
+            .expect(taken, "what is taken for certain is taken", || format!("{:?}", transmit.header));
+    }
+
+    /// Sends a message before the transfer machine has it, if that can be: its frame is the next one to be polled.
+    fn send_alone(&mut self, now: Instant, transmit: Transmit, around: &mut Surroundings<'_>) {
+        let preview = self.xfer.preview(now, &transmit);
+        if let Some(outgoing) = &preview {
+            around.counts.previewed += 1;
+            self.send(outgoing, around);
+        }
+        self.submit_taken(now, transmit, around);
+        if preview.is_some() {
+            let polled = self.xfer.poll_transmit(now);
+            let found = || format!("{preview:?}, but {polled:?}");
+            around.ledger.expect(polled == preview, "a preview is the frame that is polled", found);
         }
     }
 
     fn transmit(&mut self, now: Instant, around: &mut Surroundings<'_>) {
         while around.send_pool.has_free() {
             let Some(outgoing) = self.xfer.poll_transmit(now) else { break };
-            let Some(frame) = around.send_pool.take() else { break };
-            let name = &self.name;
-            around.trace.say(|| format!("{name} -> {}", describe(&outgoing)));
-            let bytes = around.send_pool.bytes_mut(frame);
-            let (memory, ledger) = (&*around.memory, &mut *around.ledger);
-            frame::encode(&outgoing, &self.xfer, around.plan.payload_crc, bytes, |span, bytes| {
-                let there = memory.read(span, bytes);
-                ledger
-                    .expect(there, "a descriptor lives as long as its spans", || format!("{span:?} is read"));
-            });
-            around.counts.frames += 1;
-            around.leaving.push(Leaving { frame, ni: outgoing.ni, to: outgoing.destination });
+            self.send(&outgoing, around);
         }
+    }
+
+    fn send(&mut self, outgoing: &Outgoing, around: &mut Surroundings<'_>) {
+        let Some(frame) = around.send_pool.take() else { return };
+        let name = &self.name;
+        around.trace.say(|| format!("{name} -> {}", describe(outgoing)));
+        let bytes = around.send_pool.bytes_mut(frame);
+        let (memory, ledger) = (&*around.memory, &mut *around.ledger);
+        frame::encode(outgoing, &self.xfer, around.plan.payload_crc, bytes, |span, bytes| {
+            let there = memory.read(span, bytes);
+            ledger.expect(there, "a descriptor lives as long as its spans", || format!("{span:?} is read"));
+        });
+        around.counts.frames += 1;
+        around.leaving.push(Leaving { frame, ni: outgoing.ni, to: outgoing.destination });
     }
 
     /// Takes a frame in, or hands it over; its buffer goes home unless it is kept.

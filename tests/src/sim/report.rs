@@ -130,6 +130,8 @@ pub struct Counts {
     pub lent: u64,
     /// Messages that a shard delayed and decided on later.
     pub resumed: u64,
+    /// Messages that were sent before the transfer machine had them.
+    pub previewed: u64,
     resent: u64,
     probes: u64,
     bundled: u64,
@@ -190,6 +192,7 @@ impl Counts {
         row("messages between shards of a node", self.mesh);
         row("fragments into lent spans", self.lent);
         row("messages that waited at their shard", self.resumed);
+        row("messages sent at once", self.previewed);
         row("frames resent", self.resent);
         row("probes", self.probes);
         row("messages bundled", self.bundled);
@@ -220,6 +223,7 @@ impl AddAssign<&Self> for Counts {
         self.mesh += other.mesh;
         self.lent += other.lent;
         self.resumed += other.resumed;
+        self.previewed += other.previewed;
         self.resent += other.resent;
         self.probes += other.probes;
         self.bundled += other.bundled;

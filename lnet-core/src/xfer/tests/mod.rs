@@ -5,5 +5,6 @@ mod interfaces;
 mod lossy;
 mod parking;
 mod policies;
+mod preview;
 mod sessions;
 mod wire;

@@ -1,0 +1,83 @@
+//! What a message is sent as when nothing is in its way, known before any of it is written down.
+//!
+//! Invariant: a preview is the frame that [`Xfer::poll_transmit`] returns once the message is submitted, so that a
+//! driver may send it first and have the tables follow while it is under way.
+
+use lnet_wire::frame::{FrameHeader, Transfer};
+use lnet_wire::steer::{self, SteerKey};
+
+use super::congestion::frame_cost;
+use super::outgoing::{BUNDLED_BYTES_MAX, HEADERS_BYTES};
+use super::state::Xfer;
+use super::window::WINDOW_IDS;
+use super::{Content, Outgoing};
+use crate::list::NONE;
+use crate::lnd::Transmit;
+use crate::time::Instant;
+
+impl Xfer {
+    /// Whether [`Xfer::submit`] takes this message for certain.
+    #[inline]
+    #[must_use]
+    pub fn takes(&self, transmit: &Transmit) -> bool {
+        !self.messages.is_full()
+            && self.contacts.last(transmit.ni, &transmit.header.destination.nid).is_some()
+    }
+
+    /// The frame that [`Xfer::poll_transmit`] returns next if this message is submitted now; `None` if that takes
+    /// more to say: unless the message is small, goes where one was sent before, and nothing waits or is lost there.
+    #[must_use]
+    pub fn preview(&self, now: Instant, transmit: &Transmit) -> Option<Outgoing> {
+        let &Transmit { ni, ref header, payload, .. } = transmit;
+        let length = payload.map_or(0, |span| span.length_bytes);
+        let is_first = self.replies.is_empty() && self.ready.is_empty();
+        if !is_first || length > BUNDLED_BYTES_MAX || self.messages.is_full() || self.is_short_of_records() {
+            return None;
+        }
+        let contact = self.contacts.last(ni, &header.destination.nid)?;
+        let peer = self.peers.slab.get(contact.peer)?;
+        let session = peer.session.as_ref().filter(|_| !peer.renewing)?;
+        let id = peer.next_id;
+        let key = SteerKey::of(header, id, self.initiator_hash)?;
+        let shard = steer::shard_of(&key, session.policies[usize::from(key.portal)], session.shards);
+        let flow = self.flows.get(peer.flows[shard as usize])?;
+        let oldest = id - peer.oldest_id(&self.messages);
+        let is_aged = session.is_aged(now) && !flow.is_open(now, self.times.message);
+        if oldest >= WINDOW_IDS
+            || is_aged
+            || flow.has_more()
+            || flow.probes_due != 0
+            || flow.takes_detour(now)
+        {
+            return None;
+        }
+        let datagram_bytes = HEADERS_BYTES + length;
+        let datagram_max_bytes = contact.datagram_max_bytes.unwrap_or(session.datagram_max_bytes);
+        let cost_bytes = frame_cost(datagram_bytes);
+        let window_bytes = flow.congestion.window_bytes();
+        let in_flight_bytes = flow.in_flight_bytes + cost_bytes;
+        if datagram_bytes > datagram_max_bytes.min(self.own_datagram_max(ni))
+            || (in_flight_bytes > window_bytes && flow.in_flight_bytes != 0)
+        {
+            return None;
+        }
+        let inflow = peer.inflows[shard as usize];
+        let transfer = Transfer {
+            oldest: oldest as u16,
+            ack_now: in_flight_bytes + cost_bytes > window_bytes,
+            ack: if inflow == NONE { None } else { self.acknowledged_by(inflow) },
+            ..self.transfer(flow.next_number, session.token)
+        };
+        Some(Outgoing {
+            ni,
+            destination: header.destination.nid,
+            header: FrameHeader::data(key, 0, length),
+            transfer,
+            content: Content::Message {
+                lnet: Some(*header),
+                payload: payload.filter(|_| length != 0),
+                bundled: 0,
+            },
+        })
+    }
+}
