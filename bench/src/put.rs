@@ -119,6 +119,7 @@ impl End {
         while !stop.load(Ordering::Relaxed) {
             if !self.worker.progress() {
                 std::hint::spin_loop();
+                continue;
             }
             self.take_arrivals(|number| numbers.push(number));
             if numbers.is_empty() {
@@ -143,10 +144,9 @@ impl End {
             self.put(round)?;
             let mut back = false;
             while !back {
-                if !self.worker.progress() {
-                    std::hint::spin_loop();
+                if self.worker.progress() {
+                    self.take_arrivals(|number| back |= number == round);
                 }
-                self.take_arrivals(|number| back |= number == round);
                 ensure!(begun.elapsed() < PUT_TIMEOUT, "Put {round} was not answered");
             }
             let elapsed = begun.elapsed();

@@ -84,12 +84,12 @@ impl AnyLnd {
         }
     }
 
-    /// Whether something has arrived, as far as that can be seen at a glance.
+    /// Whether something has arrived, if that can be seen at a glance.
     #[inline]
-    pub(crate) fn may_have_arrivals(&mut self) -> bool {
+    pub(crate) fn sees_arrivals(&mut self) -> Option<bool> {
         match self {
-            Self::Xdp(lnd) => lnd.has_arrivals(),
-            Self::Socket(_) => true,
+            Self::Xdp(lnd) => Some(lnd.has_arrivals()),
+            Self::Socket(_) => None,
         }
     }
 

@@ -13,6 +13,7 @@ use super::port::Part;
 use super::{AnyLnd, ShardPort};
 use crate::capture::Tap;
 use crate::memory::Memory;
+use crate::runtime::Clock;
 
 /// A shard's LNDs.
 pub(crate) struct Lnds {
@@ -55,10 +56,16 @@ impl Lnds {
         self.rings.iter_mut().chain(&mut self.sockets)
     }
 
-    /// Whether something has come from other nodes, as far as that can be seen at a glance.
+    /// Whether something may have come from other nodes, as far as that can be seen at a glance.
     #[inline]
     pub(crate) fn may_have_arrivals(&mut self) -> bool {
-        self.networks_mut().any(AnyLnd::may_have_arrivals)
+        self.networks_mut().any(|network| network.sees_arrivals() != Some(false))
+    }
+
+    /// Whether something has come for certain.
+    #[inline]
+    pub(crate) fn has_arrivals(&mut self) -> bool {
+        self.networks_mut().any(|network| network.sees_arrivals() == Some(true))
     }
 
     /// Takes part in an NI from now on.
@@ -160,6 +167,16 @@ impl Lnds {
     /// Whether the network is waited for in a way that wakes nobody.
     pub(crate) fn awaits_completions(&self) -> bool {
         self.networks().any(AnyLnd::awaits_completions)
+    }
+
+    /// Sends a message at once that was submitted alone; the time afterwards, if there was one. `about` may be a
+    /// little behind the clock, which is looked at while the message is under way.
+    #[inline]
+    pub(crate) fn hasten(&mut self, about: Instant, clock: &Clock, memory: &Memory) -> Option<Instant> {
+        match &mut self.rings {
+            Some(AnyLnd::Xdp(lnd)) => lnd.hasten(about, clock, memory),
+            _ => None,
+        }
     }
 
     #[inline]

@@ -9,6 +9,7 @@ mod mesh;
 mod ports;
 mod steering;
 mod thread;
+mod turn;
 mod worker;
 
 pub use clock::Clock;

@@ -17,18 +17,13 @@ use thiserror::Error;
 use super::clock::Clock;
 use super::mesh::MeshEnd;
 use super::steering::{Steering, SteeringError};
+use super::turn::Glances;
 use crate::lnd::lo::LoLnd;
 use crate::lnd::{AnyLnd, Lnds, ShardPort, Watched};
 use crate::memory::{Buffer, Memory, Terms};
 use crate::region::{LeaseError, ReadLease};
 use crate::uring::{WaitError, Waiter, Waker, WatchId};
 
-/// Frames per direction and ring in one turn.
-const FRAME_BUDGET: u32 = 64;
-/// Messages handed to the LND in one turn.
-const TRANSMIT_BUDGET: u32 = 64;
-/// How often it is looked whether something has come before a whole turn is taken again, which looks at the timers.
-const GLANCES: u32 = 16;
 /// How long a shard sleeps at most while it waits for the device to be done with frames, which wakes
 /// nobody.
 const COMPLETION_POLL: Duration = Duration::from_micros(200);
@@ -88,7 +83,7 @@ pub struct Refused {
 pub struct Worker {
     pub(super) shard: Shard,
     pub(super) lnd: Lnds,
-    mesh: MeshEnd,
+    pub(super) mesh: MeshEnd,
     pub(super) memory: Memory,
     pub(super) clock: Clock,
     pub(super) waiter: Waiter,
@@ -100,13 +95,14 @@ pub struct Worker {
     /// Where the next turn begins to look for messages.
     pub(super) first_ni: usize,
     pub(super) watches: Vec<(Watched, Vec<WatchId>)>,
-    /// Glances in place of whole turns.
-    glances_left: u32,
+    pub(super) glances: Glances,
+    /// When the clock was looked at last.
+    pub(super) looked_at: Instant,
     /// Whether the last turn left messages because a device had no room.
-    device_full: bool,
+    pub(super) device_full: bool,
     /// Events that were taken, ever.
     taken_events: u64,
-    calls: Option<Consumer<Call>>,
+    pub(super) calls: Option<Consumer<Call>>,
 }
 
 impl std::fmt::Debug for Worker {
@@ -137,7 +133,8 @@ impl Worker {
             waiter,
             steering,
             first_ni: 0,
-            glances_left: 0,
+            glances: Glances::new(),
+            looked_at: Instant::default(),
             device_full: false,
             taken_events: 0,
             calls: None,
@@ -347,102 +344,6 @@ impl Worker {
         self.memory.poll_home()
     }
 
-    /// One turn: what has arrived is taken in, what is due is done, what is ready is sent. Whether
-    /// there was anything to do. Never blocks. After a turn that found nothing, a few only glance at where something
-    /// may have come, timers apart: that spares the clock.
-    pub fn progress(&mut self) -> bool {
-        if self.glances_left != 0 && !self.has_news() {
-            self.glances_left -= 1;
-            return false;
-        }
-        let progressed = self.turn();
-        self.glances_left = if progressed { 0 } else { GLANCES };
-        progressed
-    }
-
-    /// Whether something has come since a turn that found nothing to do, timers apart.
-    #[inline]
-    fn has_news(&mut self) -> bool {
-        self.shard.has_transmit()
-            || self.lnd.may_have_arrivals()
-            || self.calls.as_ref().is_some_and(|calls| !calls.is_empty())
-            || self.mesh.has_parcels()
-            || self.shard.has_mesh()
-            || self.shard.has_resumed()
-    }
-
-    fn turn(&mut self) -> bool {
-        let called = self.run_calls();
-        let now = self.clock.now();
-        let heard = self.mesh.hear(now, &mut self.shard, &mut self.memory);
-        let mut resumed = self.resume(now);
-        // What the application has just started does not wait for what has arrived meanwhile.
-        let mut submitted = self.submit(now);
-        if submitted {
-            self.lnd.flush(now, &self.memory);
-        }
-        let moved = self.lnd.drive(now, FRAME_BUDGET, &mut self.shard, &mut self.memory);
-        let moved = moved.received + moved.completed != 0;
-        let due = self.shard.poll_timeout().is_some_and(|due| due <= now);
-        if due {
-            self.shard.handle_timeout(now);
-        }
-        resumed |= self.resume(now);
-        // Answers, and messages that got a credit; then what is to be sent for any reason.
-        if moved || due || heard || resumed {
-            submitted |= self.submit(now);
-        }
-        let said = self.mesh.say(&mut self.shard, &mut self.memory);
-        self.lnd.flush(now, &self.memory);
-        called || submitted || moved || heard || resumed || said
-    }
-
-    /// Tells the LNDs of messages that wait no more; whether there were any.
-    fn resume(&mut self, now: Instant) -> bool {
-        let mut resumed = false;
-        while let Some((_, rx, verdict)) = self.shard.poll_resume() {
-            self.lnd.resume(now, rx, verdict, &mut self.shard);
-            resumed = true;
-        }
-        resumed
-    }
-
-    /// Hands messages to the LND; whether there were any.
-    fn submit(&mut self, now: Instant) -> bool {
-        self.device_full = false;
-        if !self.shard.has_transmit() {
-            return false;
-        }
-        let mut submitted = 0;
-        let count = self.nis.len();
-        for step in 0..count {
-            let ni = self.nis[(self.first_ni + step) % count];
-            while submitted < TRANSMIT_BUDGET {
-                let Some(transmit) = self.shard.poll_transmit(ni) else { break };
-                if let Err(full) = self.lnd.submit(now, transmit, &self.memory) {
-                    self.shard.give_back(full);
-                    self.device_full = true;
-                    break;
-                }
-                submitted += 1;
-            }
-        }
-        // Each NI is first in its turn, so that none uses up the budget for ever.
-        self.first_ni = (self.first_ni + 1) % count;
-        submitted != 0
-    }
-
-    fn run_calls(&mut self) -> bool {
-        let Some(mut calls) = self.calls.take() else { return false };
-        let mut called = false;
-        while let Ok(call) = calls.pop() {
-            call(self);
-            called = true;
-        }
-        self.calls = Some(calls);
-        called
-    }
-
     /// Sleeps until something arrives, a timer is due, a buffer comes home, another thread calls [`Waker::wake`], or
     /// `timeout` is over. Returns at once if there is something to do; call it when [`Worker::progress`] has
     /// found nothing. All calls come from one thread, unless [`Worker::release`] was called in between.
@@ -478,7 +379,7 @@ impl Worker {
         timeout: Option<Duration>,
     ) -> Result<(), WaitError> {
         // Whoever has slept has something to do, be it for a timer.
-        self.glances_left = 0;
+        self.glances.end();
         let armed = self.waiter.arm();
         // What came before the arming woke nobody. Frames are no matter: their arrival wakes anyway.
         let called = self.calls.as_ref().is_some_and(|calls| !calls.is_empty());

@@ -39,10 +39,16 @@ impl Faults {
         Self { fault, frames_count: 0, late, lane_index: 0, overtaking: 0 }
     }
 
+    /// Whether anything goes wrong.
+    #[inline]
+    pub(super) fn are_set(&self) -> bool {
+        self.fault != SendFault::default()
+    }
+
     /// What is to become of the next frame.
     #[inline]
     pub(super) fn next(&mut self) -> Fate {
-        if self.fault == SendFault::default() {
+        if !self.are_set() {
             return Fate::Sent;
         }
         self.frames_count = self.frames_count.wrapping_add(1);

@@ -180,6 +180,8 @@ pub struct XdpLnd {
     parked_full: bool,
     /// When to ask again for next hops, because the question found no room.
     ask_again_at: Option<Instant>,
+    /// A message that came alone so far and may go at once. The transfer protocol has it after the next flush.
+    alone: Option<Transmit>,
     /// Messages that ended before the transfer protocol had them.
     ended: VecDeque<(TxId, Status)>,
     held: Held,
@@ -234,6 +236,7 @@ impl XdpLnd {
             chunks_max: 1,
             wants_room: false,
             parked: Parked::new(limits.messages),
+            alone: None,
             ended: VecDeque::with_capacity(limits.messages as usize),
             held: Held::new(limits.held, common.held_chunks_max),
             lingering: (common.umem.registered_bytes() != 0)
@@ -318,6 +321,7 @@ impl XdpLnd {
     /// Whether there is something to do that no socket would report.
     pub(crate) fn has_work(&self) -> bool {
         self.exchange.has_parcels()
+            || self.alone.is_some()
             || !self.ended.is_empty()
             || self.replay_due
             || (self.xfer.has_transmit() && !self.wants_room)
@@ -412,11 +416,17 @@ impl Lnd for XdpLnd {
     }
 
     fn flush(&mut self, now: Instant, memory: &Memory) {
+        if self.send_alone(now, memory) {
+            self.account_alone(now, now);
+        } else {
+            self.queue_alone(now);
+        }
         self.send_ready(now, memory);
         self.flush_lanes();
     }
 
     fn drive(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> Progress {
+        self.queue_alone(now);
         let mut lingering = self.lingering.take();
         let behind = &mut Behind { up, lingering: lingering.as_deref_mut() };
         let mut progress = self.turn(now, budget, behind, memory);
@@ -428,6 +438,7 @@ impl Lnd for XdpLnd {
     }
 
     fn resume(&mut self, now: Instant, rx: RxId, verdict: Verdict, up: &mut impl Uplink) {
+        self.queue_alone(now);
         let behind = &mut Behind { up, lingering: self.lingering.as_deref_mut() };
         self.xfer.resume(now, rx, verdict, behind);
         self.replay_due = true;

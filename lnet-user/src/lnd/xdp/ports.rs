@@ -123,6 +123,7 @@ impl XdpLnd {
     /// Ends all that is under way by an NI, as far as it can go no other way; nothing begins any more.
     pub(crate) fn close_port(&mut self, now: Instant, ni: NiId, up: &mut impl Uplink, memory: &Memory) {
         let Some(place) = self.place_of(ni) else { return };
+        self.queue_alone(now);
         let mut lingering = self.lingering.take();
         let up = &mut Behind { up, lingering: lingering.as_deref_mut() };
         // Peers need not wonder what has arrived.

@@ -19,6 +19,7 @@ use super::{CHUNK_BYTES, XdpLnd};
 use crate::capture::{Direction, Link};
 use crate::memory::{Memory, Placement};
 use crate::netlink::{Resolution, Unreachable};
+use crate::runtime::Clock;
 use crate::xsk::{FRAGMENTS_MAX, RegisteredRuns};
 
 /// How long a message waits for its next hop to be found: three probes of the kernel, one second apart.
@@ -66,7 +67,60 @@ impl XdpLnd {
             self.refuse(&transmit, Cause::Device);
             return Ok(());
         }
+        if self.alone.is_none() && !self.xfer.has_transmit() && self.xfer.takes(&transmit) {
+            self.alone = Some(transmit);
+            return Ok(());
+        }
+        self.queue_alone(now);
         self.xfer.submit(now, transmit)
+    }
+
+    /// Gives the message that came alone to the transfer protocol, as any other: it is not alone any more.
+    #[inline]
+    pub(super) fn queue_alone(&mut self, now: Instant) {
+        if let Some(transmit) = self.alone.take()
+            && self.xfer.submit(now, transmit).is_err()
+        {
+            unreachable!("the transfer protocol had room for it");
+        }
+    }
+
+    /// Sends the message that came alone, and looks at the clock afterwards; the time then, if there was one.
+    #[inline]
+    pub(crate) fn hasten(&mut self, about: Instant, clock: &Clock, memory: &Memory) -> Option<Instant> {
+        if !self.send_alone(about, memory) {
+            return None;
+        }
+        let now = clock.now();
+        self.account_alone(about, now);
+        Some(now)
+    }
+
+    /// Sends the frame of the message that came alone, if nothing is in its way. The books are still to be kept, while
+    /// it is under way.
+    #[inline]
+    pub(super) fn send_alone(&mut self, now: Instant, memory: &Memory) -> bool {
+        if self.alone.is_none() || self.faults.are_set() || !self.has_room() {
+            return false;
+        }
+        let Some(transmit) = &self.alone else { return false };
+        let Some(outgoing) = self.xfer.preview(now, transmit) else { return false };
+        let lane_index = self.place_of(outgoing.ni).map(|place| self.ports[place].lane_index);
+        let Some(lane_index) = lane_index.filter(|lane| !self.lanes[*lane].refuses()) else { return false };
+        let Hop::Known(path) = self.find_path(now, outgoing.ni, outgoing.destination) else { return false };
+        self.write(&outgoing, path, memory);
+        self.push(lane_index, &[]);
+        self.flush_lanes();
+        true
+    }
+
+    /// Has the transfer protocol take the message that was sent at `sent_at` by [`XdpLnd::send_alone`].
+    #[inline]
+    pub(super) fn account_alone(&mut self, sent_at: Instant, now: Instant) {
+        self.queue_alone(sent_at);
+        // The frame that has been sent: a preview is what is polled next.
+        let polled = self.xfer.poll_transmit(now);
+        debug_assert!(polled.is_some_and(|outgoing| matches!(outgoing.content, Content::Message { .. })));
     }
 
     fn refuse(&mut self, transmit: &Transmit, cause: Cause) {

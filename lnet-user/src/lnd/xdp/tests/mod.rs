@@ -120,6 +120,37 @@ fn small_messages_travel_together() {
     }
 }
 
+/// A message that comes alone is sent before the transfer protocol has it, if it is flushed at once; either way it
+/// arrives.
+#[test]
+fn a_lone_message_goes_first() {
+    let mut wire = acquainted(Plan::new(1), Plan::new(2));
+    for (tx, is_flushed) in [(1, true), (2, false)] {
+        let now = wire.now;
+        let [a, b] = &mut wire.nodes;
+        let put = a.put(tx, &b.plan, 9, 64);
+        let shard = &mut a.shards[0];
+        let before = shard.lnd.counters().frames_sent;
+        lnet_core::lnd::Lnd::submit(&mut shard.lnd, now, put, &shard.memory).unwrap();
+        assert_eq!(shard.lnd.transfer_usage().messages, 0, "it may still be joined by others");
+        assert!(shard.lnd.has_work());
+        if is_flushed {
+            lnet_core::lnd::Lnd::flush(&mut shard.lnd, now, &shard.memory);
+            assert_eq!(shard.lnd.counters().frames_sent - before, 1);
+        } else {
+            lnet_core::lnd::Lnd::drive(&mut shard.lnd, now, 1, &mut shard.up, &mut shard.memory);
+            assert_eq!(shard.lnd.counters().frames_sent, before);
+        }
+        assert_eq!(shard.lnd.transfer_usage().messages, 1);
+        wire.run();
+        let [a, b] = &mut wire.nodes;
+        assert_eq!(std::mem::take(&mut a.shards[0].up.sent), [(TxId(tx), Status::Ok)]);
+        assert_eq!(std::mem::take(&mut b.shards[0].up.arrived), [(9, 64)]);
+        assert_eq!(a.shards[0].lnd.transfer_counters().frames_resent, 0);
+    }
+    wire.assert_frames_conserved();
+}
+
 /// What a batch is about is said before its first message, if the shard gains by it; of a lone message nothing.
 #[test]
 fn batches_are_announced() {
