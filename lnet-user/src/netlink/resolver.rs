@@ -2,7 +2,8 @@
 //!
 //! An address leads to a next hop (one route lookup); a next hop has an answer that neighbour events keep
 //! current. Whatever can move an address to another next hop causes a refresh: all routes, and the next hops
-//! whose answers are in doubt, are asked for again, soon, but at most once a second.
+//! whose answers are in doubt, are asked for again, soon, but at most once a second; at once when an interface has
+//! come up.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -402,7 +403,12 @@ impl Resolver {
             && *known != up
         {
             *known = up;
-            self.schedule_refresh();
+            if up {
+                // Messages wait for this, and the kernel tells of it a second late, and no more often than that.
+                self.refresh_at = Some(Instant::now() + SETTLE_TIME);
+            } else {
+                self.schedule_refresh();
+            }
         }
     }
 
