@@ -6,13 +6,12 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use clap::Parser;
 use hdrhistogram::Histogram;
 use lnet_bench::link::Link;
 use lnet_bench::machine::Machine;
-use lnet_bench::output::{self, Measured, Rate};
-use lnet_bench::{put, raw, report};
+use lnet_bench::output::{self, Measured};
+use lnet_bench::{put, raw};
 
 /// Measures 64-byte Puts and their rate beside raw `AF_XDP` over one veth pair.
 #[derive(Debug, Parser)]
@@ -43,33 +42,33 @@ fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
     let (pings, flood_time) =
         if cli.quick { (2_000, Duration::from_millis(200)) } else { (40_000, Duration::from_secs(2)) };
-    let mut raw = Measured { name: "raw AF_XDP".into(), half_ns: report::histogram(), rate: Rate::default() };
-    let mut puts = Measured { name: "LNet Put".into(), half_ns: report::histogram(), rate: Rate::default() };
+    let (mut raw, mut puts) = (Measured::new("raw AF_XDP"), Measured::new("LNet Put"));
     let mut idle_turn_ns = f64::INFINITY;
     for turn in 1..=TURNS {
         eprintln!("turn {turn} of {TURNS}");
-        measure_raw(&cli, pings, flood_time, &mut raw)?;
-        measure_puts(&cli, pings, flood_time, &mut puts, &mut idle_turn_ns)?;
+        raw.add_turn(&ping_raw(&cli, pings)?)?;
+        puts.add_turn(&ping_puts(&cli, pings, &mut idle_turn_ns)?)?;
+        flood_raw(&cli, flood_time, &mut raw)?;
+        flood_puts(&cli, flood_time, &mut puts)?;
     }
     let document = output::Document::new(Machine::this(), cli.size, &raw, &puts, idle_turn_ns);
     output::write(&document, &[&raw, &puts], cli.out.as_deref(), cli.json)
 }
 
-fn record(measured: &mut Measured, half_ns: &Histogram<u64>) -> anyhow::Result<()> {
-    measured.half_ns.add(half_ns).context("cannot add histograms")
-}
-
-fn measure_raw(cli: &Cli, pings: u64, flood_time: Duration, raw: &mut Measured) -> anyhow::Result<()> {
+fn ping_raw(cli: &Cli, pings: u64) -> anyhow::Result<Histogram<u64>> {
     let bytes = raw::HEADERS_BYTES + cli.size;
-    let half_ns = cli.link.pair(
+    cli.link.pair(
         |ready, stop| {
             let mut end = raw::End::open(&cli.link.interface_b)?;
             ready();
             end.echo(bytes, stop)
         },
         || raw::End::open(&cli.link.interface_a)?.ping(bytes, pings, pings / 10),
-    )?;
-    record(raw, &half_ns)?;
+    )
+}
+
+fn flood_raw(cli: &Cli, flood_time: Duration, raw: &mut Measured) -> anyhow::Result<()> {
+    let bytes = raw::HEADERS_BYTES + cli.size;
     let received = AtomicU64::new(0);
     let (sent, time) = cli.link.pair(
         |ready, stop| {
@@ -89,39 +88,43 @@ fn measure_raw(cli: &Cli, pings: u64, flood_time: Duration, raw: &mut Measured) 
     Ok(())
 }
 
-fn measure_puts(
-    cli: &Cli,
-    pings: u64,
-    flood_time: Duration,
-    puts: &mut Measured,
-    idle_turn_ns: &mut f64,
-) -> anyhow::Result<()> {
-    let far = || put::End::open(&cli.link.interface_b, cli.link.nid_b, cli.link.nid_a, cli.size);
-    let near = || put::End::open(&cli.link.interface_a, cli.link.nid_a, cli.link.nid_b, cli.size);
-    let half_ns = cli.link.pair(
+impl Cli {
+    fn near(&self) -> anyhow::Result<put::End> {
+        put::End::open(&self.link.interface_a, self.link.nid_a, self.link.nid_b, self.size)
+    }
+
+    fn far(&self) -> anyhow::Result<put::End> {
+        put::End::open(&self.link.interface_b, self.link.nid_b, self.link.nid_a, self.size)
+    }
+}
+
+fn ping_puts(cli: &Cli, pings: u64, idle_turn_ns: &mut f64) -> anyhow::Result<Histogram<u64>> {
+    cli.link.pair(
         |ready, stop| {
-            let mut end = far()?;
+            let mut end = cli.far()?;
             ready();
             end.echo(stop)
         },
         || {
-            let mut end = near()?;
+            let mut end = cli.near()?;
             let half_ns = end.ping(pings, pings / 10)?;
             *idle_turn_ns = idle_turn_ns.min(end.idle_turn_ns());
             Ok(half_ns)
         },
-    )?;
-    record(puts, &half_ns)?;
+    )
+}
+
+fn flood_puts(cli: &Cli, flood_time: Duration, puts: &mut Measured) -> anyhow::Result<()> {
     let received = AtomicU64::new(0);
     let (sent, time) = cli.link.pair(
         |ready, stop| {
-            let mut end = far()?;
+            let mut end = cli.far()?;
             ready();
             end.sink(stop, &received);
             Ok(())
         },
         || {
-            let mut end = near()?;
+            let mut end = cli.near()?;
             let begun = Instant::now();
             let sent = end.flood(flood_time)?;
             Ok((sent, begun.elapsed()))
