@@ -13,7 +13,6 @@ use super::port::Part;
 use super::{AnyLnd, ShardPort};
 use crate::capture::Tap;
 use crate::memory::Memory;
-use crate::runtime::Clock;
 
 /// A shard's LNDs.
 pub(crate) struct Lnds {
@@ -170,9 +169,14 @@ impl Lnds {
     }
 
     /// Sends a message at once that was submitted alone; the time afterwards, if there was one. `about` may be a
-    /// little behind the clock, which is looked at while the message is under way.
+    /// little behind `clock`, which is looked at while the message is under way.
     #[inline]
-    pub(crate) fn hasten(&mut self, about: Instant, clock: &Clock, memory: &Memory) -> Option<Instant> {
+    pub(crate) fn hasten(
+        &mut self,
+        about: Instant,
+        clock: impl FnOnce() -> Instant,
+        memory: &Memory,
+    ) -> Option<Instant> {
         match &mut self.rings {
             Some(AnyLnd::Xdp(lnd)) => lnd.hasten(about, clock, memory),
             _ => None,

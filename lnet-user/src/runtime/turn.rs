@@ -47,8 +47,8 @@ impl Glances {
         self.left = self.between;
     }
 
-    /// Counts a glance that saw nothing. Whether that is all for now: whoever drives the shard may have become slower,
-    /// and `tick_passed` since the last whole turn.
+    /// Counts a glance that saw nothing. Whether it was enough: whoever drives the shard may have become slower, so
+    /// that a tick has passed since the last whole turn.
     #[inline]
     fn is_enough(&mut self, tick_passed: impl FnOnce() -> bool) -> bool {
         self.left -= 1;
@@ -111,7 +111,7 @@ impl Worker {
         if self.shard.has_transmit() {
             let about = self.about_now();
             submitted = self.submit(about);
-            looked_at = self.lnd.hasten(about, &self.clock, &self.memory);
+            looked_at = self.lnd.hasten(about, || self.clock.now(), &self.memory);
         }
         let now = looked_at.unwrap_or_else(|| self.clock.now());
         self.looked_at = now;

@@ -19,7 +19,6 @@ use super::{CHUNK_BYTES, XdpLnd};
 use crate::capture::{Direction, Link};
 use crate::memory::{Memory, Placement};
 use crate::netlink::{Resolution, Unreachable};
-use crate::runtime::Clock;
 use crate::xsk::{FRAGMENTS_MAX, RegisteredRuns};
 
 /// How long a message waits for its next hop to be found: three probes of the kernel, one second apart.
@@ -87,11 +86,16 @@ impl XdpLnd {
 
     /// Sends the message that came alone, and looks at the clock afterwards; the time then, if there was one.
     #[inline]
-    pub(crate) fn hasten(&mut self, about: Instant, clock: &Clock, memory: &Memory) -> Option<Instant> {
+    pub(crate) fn hasten(
+        &mut self,
+        about: Instant,
+        clock: impl FnOnce() -> Instant,
+        memory: &Memory,
+    ) -> Option<Instant> {
         if !self.send_alone(about, memory) {
             return None;
         }
-        let now = clock.now();
+        let now = clock();
         self.account_alone(about, now);
         Some(now)
     }
