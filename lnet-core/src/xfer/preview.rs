@@ -1,7 +1,7 @@
 //! What a message is sent as when nothing is in its way, known before any of it is written down.
 //!
-//! Invariant: a preview is the frame that [`Xfer::poll_transmit`] returns once the message is submitted, so that a
-//! driver may send it first and have the tables follow while it is under way.
+//! Invariant: a preview is the frame that [`Xfer::poll_transmit`] returns when the message is submitted next, at the
+//! same time, so that a driver may send it first and have the tables follow while it is under way.
 
 use lnet_wire::frame::{FrameHeader, Transfer};
 use lnet_wire::steer::{self, SteerKey};

@@ -168,21 +168,6 @@ impl Lnds {
         self.networks().any(AnyLnd::awaits_completions)
     }
 
-    /// Sends a message at once that was submitted alone; the time afterwards, if there was one. `about` may be a
-    /// little behind `clock`, which is looked at while the message is under way.
-    #[inline]
-    pub(crate) fn hasten(
-        &mut self,
-        about: Instant,
-        clock: impl FnOnce() -> Instant,
-        memory: &Memory,
-    ) -> Option<Instant> {
-        match &mut self.rings {
-            Some(AnyLnd::Xdp(lnd)) => lnd.hasten(about, clock, memory),
-            _ => None,
-        }
-    }
-
     #[inline]
     fn route(&self, ni: NiId) -> Route {
         self.routes.get(usize::from(ni.0)).copied().unwrap_or(Route::None)

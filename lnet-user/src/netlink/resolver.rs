@@ -2,8 +2,7 @@
 //!
 //! An address leads to a next hop (one route lookup); a next hop has an answer that neighbour events keep
 //! current. Whatever can move an address to another next hop causes a refresh: all routes, and the next hops
-//! whose answers are in doubt, are asked for again, soon, but at most once a second; at once when an interface has
-//! come up.
+//! whose answers are in doubt, are asked for again, soon, but at most once a second unless an interface has come up.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -34,7 +33,7 @@ use super::{NetlinkError, connect, request, to_io};
 
 /// An unreachable address is tried again on request after this.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Least time between two refreshes.
+/// Least time between two refreshes, but for those of an interface that has come up.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 /// A refresh waits this long for further events of the same change.
 const SETTLE_TIME: Duration = Duration::from_millis(20);
@@ -405,7 +404,8 @@ impl Resolver {
             *known = up;
             if up {
                 // Messages wait for this, and the kernel tells of it a second late, and no more often than that.
-                self.refresh_at = Some(Instant::now() + SETTLE_TIME);
+                let soon = Instant::now() + SETTLE_TIME;
+                self.refresh_at = Some(self.refresh_at.map_or(soon, |at| at.min(soon)));
             } else {
                 self.schedule_refresh();
             }

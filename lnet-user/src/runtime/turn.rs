@@ -50,31 +50,36 @@ impl Glances {
     /// Counts a glance that saw nothing. Whether it was enough: whoever drives the shard may have become slower, so
     /// that a tick has passed since the last whole turn.
     #[inline]
-    fn is_enough(&mut self, tick_passed: impl FnOnce() -> bool) -> bool {
+    fn is_enough(&mut self, tick_passed_since: impl FnOnce(Instant) -> bool) -> bool {
         self.left -= 1;
-        !(self.left.is_multiple_of(TICK_GLANCES) && tick_passed())
+        !(self.left.is_multiple_of(TICK_GLANCES) && tick_passed_since(self.idle_at))
     }
 }
 
 impl Worker {
     /// One turn: what has arrived is taken in, what is due is done, what is ready is sent. Whether
     /// there was anything to do. Never blocks. After a turn that found nothing, the next ones only glance at where
-    /// something may have come, timers apart, for a microsecond or so: that spares the clock.
+    /// something may have come, timers apart, as long as a microsecond or so if calls follow closely: that spares the clock.
     pub fn progress(&mut self) -> bool {
+        let mut progressed = false;
         if self.glances.left != 0 {
             if !self.has_news() {
-                if self.glances.is_enough(|| self.clock.coarse() > self.looked_at) {
+                if self.glances.is_enough(|since| self.clock.coarse() > since) {
                     return false;
                 }
-            } else if !self.shard.has_work() && self.lnd.has_arrivals() && self.take_arrivals() {
-                return true;
+            } else if !self.shard.has_work() && self.lnd.has_arrivals() {
+                progressed = self.take_arrivals();
+                if progressed && !self.shard.has_work() {
+                    return true;
+                }
             }
         }
-        let progressed = self.turn();
+        let now = self.clock.now();
+        progressed |= self.turn(now);
         if progressed {
             self.glances.end();
         } else {
-            self.glances.begin(self.looked_at);
+            self.glances.begin(now);
         }
         progressed
     }
@@ -88,38 +93,21 @@ impl Worker {
             || self.mesh.has_parcels()
     }
 
-    /// Takes in what has arrived after a while without anything to do; whether that is all that there was. The rest
-    /// of a turn is left to the next one, and the application has its events before.
+    /// Takes in what has arrived after a while without anything to do; whether there was anything. The rest of a turn is
+    /// left to the next one, if it can be, and the application has its events before.
     fn take_arrivals(&mut self) -> bool {
         self.glances.end();
-        let about = self.about_now();
-        let Progress { received, .. } =
-            self.lnd.drive(about, FRAME_BUDGET, &mut self.shard, &mut self.memory);
-        received != 0 && !self.shard.has_work()
+        let now = self.clock.now();
+        let progress = self.lnd.drive(now, FRAME_BUDGET, &mut self.shard, &mut self.memory);
+        progress != Progress::default()
     }
 
-    /// The time without looking at the clock: at most a tick of the kernel's behind, and not before the last turn.
-    #[inline]
-    fn about_now(&self) -> Instant {
-        self.clock.coarse().max(self.looked_at)
-    }
-
-    fn turn(&mut self) -> bool {
+    fn turn(&mut self, now: Instant) -> bool {
         let called = self.run_calls();
-        // What the application has just started does not wait for anything, nor for the clock.
-        let (mut submitted, mut looked_at) = (false, None);
-        if self.shard.has_transmit() {
-            let about = self.about_now();
-            submitted = self.submit(about);
-            looked_at = self.lnd.hasten(about, || self.clock.now(), &self.memory);
-        }
-        let now = looked_at.unwrap_or_else(|| self.clock.now());
-        self.looked_at = now;
         let heard = self.mesh.hear(now, &mut self.shard, &mut self.memory);
         let mut resumed = self.resume(now);
-        if heard || resumed {
-            submitted |= self.submit(now);
-        }
+        // What the application has just started does not wait for what has arrived meanwhile.
+        let mut submitted = self.submit(now);
         if submitted {
             self.lnd.flush(now, &self.memory);
         }

@@ -11,7 +11,6 @@ use lnet_core::lnd::{Lnd, NiId, Span, Status};
 use lnet_core::md::{MdError, MdSpec, Unlinked};
 use lnet_core::portal::{EntryError, EntrySpec};
 use lnet_core::shard::{GetRequest, PutRequest, RequestError, Shard};
-use lnet_core::time::Instant;
 use thiserror::Error;
 
 use super::clock::Clock;
@@ -96,8 +95,6 @@ pub struct Worker {
     pub(super) first_ni: usize,
     pub(super) watches: Vec<(Watched, Vec<WatchId>)>,
     pub(super) glances: Glances,
-    /// When the clock was looked at last.
-    pub(super) looked_at: Instant,
     /// Whether the last turn left messages because a device had no room.
     pub(super) device_full: bool,
     /// Events that were taken, ever.
@@ -134,7 +131,6 @@ impl Worker {
             steering,
             first_ni: 0,
             glances: Glances::new(),
-            looked_at: Instant::default(),
             device_full: false,
             taken_events: 0,
             calls: None,

@@ -180,7 +180,8 @@ pub struct XdpLnd {
     parked_full: bool,
     /// When to ask again for next hops, because the question found no room.
     ask_again_at: Option<Instant>,
-    /// A message that came alone so far and may go at once. The transfer protocol has it after the next flush.
+    /// A message that came alone so far and may go at once: with the next flush. The transfer protocol does not have it
+    /// before that, or anything else, is done.
     alone: Option<Transmit>,
     /// Messages that ended before the transfer protocol had them.
     ended: VecDeque<(TxId, Status)>,
@@ -416,11 +417,7 @@ impl Lnd for XdpLnd {
     }
 
     fn flush(&mut self, now: Instant, memory: &Memory) {
-        if self.send_alone(now, memory) {
-            self.account_alone(now, now);
-        } else {
-            self.queue_alone(now);
-        }
+        self.send_alone(now, memory);
         self.send_ready(now, memory);
         self.flush_lanes();
     }

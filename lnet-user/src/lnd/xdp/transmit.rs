@@ -49,7 +49,9 @@ enum Hop {
 impl XdpLnd {
     #[inline]
     pub(super) fn take_message(&mut self, now: Instant, transmit: Transmit) -> Result<(), Full<Transmit>> {
+        self.queue_alone(now);
         match self.find_path(now, transmit.ni, transmit.header.destination.nid) {
+            Hop::Known(_) if self.may_go_alone(&transmit) => self.alone = Some(transmit),
             // As those under way: sent again until the interface is up, or has been down for too long.
             Hop::Known(_) | Hop::Down => return self.transfer(now, transmit),
             Hop::Unknown if self.parked.takes(&transmit) => self.parked.push(now + RESOLVE_TIMEOUT, transmit),
@@ -66,12 +68,16 @@ impl XdpLnd {
             self.refuse(&transmit, Cause::Device);
             return Ok(());
         }
-        if self.alone.is_none() && !self.xfer.has_transmit() && self.xfer.takes(&transmit) {
-            self.alone = Some(transmit);
-            return Ok(());
-        }
-        self.queue_alone(now);
         self.xfer.submit(now, transmit)
+    }
+
+    /// Whether a message has none before it, by a device that sends, and the transfer protocol will have room for it.
+    #[inline]
+    fn may_go_alone(&self, transmit: &Transmit) -> bool {
+        let refuses = |place: usize| self.lanes[self.ports[place].lane_index].refuses();
+        !self.xfer.has_transmit()
+            && self.place_of(transmit.ni).is_some_and(|place| !refuses(place))
+            && self.xfer.takes(transmit)
     }
 
     /// Gives the message that came alone to the transfer protocol, as any other: it is not alone any more.
@@ -84,47 +90,34 @@ impl XdpLnd {
         }
     }
 
-    /// Sends the message that came alone, and looks at the clock afterwards; the time then, if there was one.
+    /// Sends the message that came alone. If nothing is in its way, its frame goes out first, and the books are kept
+    /// while it is under way.
     #[inline]
-    pub(crate) fn hasten(
-        &mut self,
-        about: Instant,
-        clock: impl FnOnce() -> Instant,
-        memory: &Memory,
-    ) -> Option<Instant> {
-        if !self.send_alone(about, memory) {
-            return None;
+    pub(super) fn send_alone(&mut self, now: Instant, memory: &Memory) {
+        let preview = self.send_preview(now, memory);
+        self.queue_alone(now);
+        if preview.is_some() {
+            let polled = self.xfer.poll_transmit(now);
+            debug_assert_eq!(polled, preview, "a preview is the frame that is polled");
         }
-        let now = clock();
-        self.account_alone(about, now);
-        Some(now)
     }
 
-    /// Sends the frame of the message that came alone, if nothing is in its way. The books are still to be kept, while
-    /// it is under way.
+    /// Writes and kicks the frame of the message that came alone, if it is known and nothing is in its way.
     #[inline]
-    pub(super) fn send_alone(&mut self, now: Instant, memory: &Memory) -> bool {
-        if self.alone.is_none() || self.faults.are_set() || !self.has_room() {
-            return false;
+    fn send_preview(&mut self, now: Instant, memory: &Memory) -> Option<Outgoing> {
+        let &Transmit { ni, ref header, .. } = self.alone.as_ref()?;
+        let destination = header.destination.nid;
+        if self.faults.are_set() || !self.has_room() {
+            return None;
         }
-        let Some(transmit) = &self.alone else { return false };
-        let Some(outgoing) = self.xfer.preview(now, transmit) else { return false };
-        let lane_index = self.place_of(outgoing.ni).map(|place| self.ports[place].lane_index);
-        let Some(lane_index) = lane_index.filter(|lane| !self.lanes[*lane].refuses()) else { return false };
-        let Hop::Known(path) = self.find_path(now, outgoing.ni, outgoing.destination) else { return false };
+        // Before the preview: it takes in new MTUs.
+        let Hop::Known(path) = self.find_path(now, ni, destination) else { return None };
+        let lane_index = self.ports[self.place_of(ni)?].lane_index;
+        let outgoing = self.xfer.preview(now, self.alone.as_ref()?)?;
         self.write(&outgoing, path, memory);
         self.push(lane_index, &[]);
         self.flush_lanes();
-        true
-    }
-
-    /// Has the transfer protocol take the message that was sent at `sent_at` by [`XdpLnd::send_alone`].
-    #[inline]
-    pub(super) fn account_alone(&mut self, sent_at: Instant, now: Instant) {
-        self.queue_alone(sent_at);
-        // The frame that has been sent: a preview is what is polled next.
-        let polled = self.xfer.poll_transmit(now);
-        debug_assert!(polled.is_some_and(|outgoing| matches!(outgoing.content, Content::Message { .. })));
+        Some(outgoing)
     }
 
     fn refuse(&mut self, transmit: &Transmit, cause: Cause) {
