@@ -16,7 +16,7 @@ use lnet_wire::ProcessId;
 use super::{Clock, Delivery, MeshEnd, Steering, Worker};
 use crate::lnd::Lnds;
 use crate::lnd::lo::LoLnd;
-use crate::lnd::xdp::tests::node::{LAZY_ROTOR, Node, Plan, ROTOR};
+use crate::lnd::xdp::tests::node::{LAZY_ROTOR, Node, PORTAL, Plan, ROTOR};
 use crate::memory::{Buffer, Memory};
 use crate::uring::{Waiter, Waker};
 
@@ -157,6 +157,10 @@ impl Pair {
             }
         }
         events
+    }
+
+    fn bind_at_source(&mut self, length: usize) -> MdHandle {
+        self.0[0].bind(0, vec![0; length])
     }
 
     /// What the target's shards have counted.
@@ -308,6 +312,42 @@ fn nothing_for_the_node_itself_is_sent() {
     let frames: u64 = pair.0[0].workers.iter().map(|worker| worker.lnd().counters().frames_sent).sum();
     assert_eq!(frames, 0);
     pair.assert_idle();
+}
+
+/// A shard that has nothing to do but what a sibling hands over says that it has done something.
+#[test]
+fn what_a_sibling_hands_over_is_progress() {
+    let mut pair = Pair::new(2);
+    let spec =
+        MdSpec::new(64, Threshold::Infinite, MdOptions::PUT | MdOptions::MANAGE_REMOTE, pair.0[1].queues[0]);
+    let entry = EntrySpec::new(PORTAL, 7);
+    let shard = (0..2)
+        .find(|shard| {
+            let md = MdSpec { event_queue: Some(pair.0[1].queues[*shard]), ..spec };
+            pair.0[1].workers[*shard].attach(&entry, &md, Buffer::zeroed(64)).is_ok()
+        })
+        .expect("a shard takes the entry");
+    let mut arrived = 0;
+    for _ in 0..20 {
+        let md = pair.bind_at_source(64);
+        pair.put(0, md, PORTAL, 7, false);
+        pair.0[0].workers[0].progress();
+        for queue in 0..QUEUES as usize {
+            for packet in pair.0[0].kernel.take_sent(queue) {
+                let Side { kernel, workers, queues } = &mut pair.0[1];
+                while workers[shard].progress() {}
+                kernel.deliver(queue, 1 - shard, &packet);
+                workers[1 - shard].progress();
+                let progressed = workers[shard].progress();
+                while workers[shard].poll_event(queues[shard]).is_some() {
+                    assert!(progressed);
+                    arrived += 1;
+                }
+            }
+        }
+        (0..20).for_each(|_| pair.turn());
+    }
+    assert!(arrived >= 10, "{arrived} of 20 were handed over");
 }
 
 #[test]
