@@ -107,9 +107,11 @@ impl Task {
         let number = lnet_control::pattern::integer(text);
         number.filter(|number| range.contains(number)).ok_or_else(|| {
             let errno = if number.is_some() { Errno::RANGE } else { Errno::INVAL };
-            let expected = match *high {
-                i64::MAX => format!("a number from {low}"),
-                high => format!("a number from {low} to {high}"),
+            let expected = match (*low, *high) {
+                (i64::MIN, i64::MAX) => "a number".to_owned(),
+                (i64::MIN, high) => format!("a number up to {high}"),
+                (low, i64::MAX) => format!("a number from {low}"),
+                (low, high) => format!("a number from {low} to {high}"),
             };
             self.error(errno, format!("--{name} {text:?}: {expected} is expected"))
         })
@@ -123,5 +125,25 @@ impl Task {
         range: std::ops::RangeInclusive<i64>,
     ) -> Result<Option<i64>, CommandError> {
         text.map(|text| self.number(name, text, range)).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_is_none_is_told_what_is_expected() {
+        let task = Task { operation: "set", entity: "net" };
+        let said = |text: &str, range| task.number("peer-credits", text, range).unwrap_err().document();
+        for (range, expected) in [
+            (i64::MIN..=i64::MAX, "a number is expected"),
+            (i64::MIN..=127, "a number up to 127 is expected"),
+            (1..=i64::MAX, "a number from 1 is expected"),
+            (1..=9, "a number from 1 to 9 is expected"),
+        ] {
+            let said = said("banana", range);
+            assert!(said.contains(expected), "{said}");
+        }
     }
 }

@@ -291,7 +291,7 @@ fn capture_refusal(error: &LnetError) -> Refusal {
     let errno = match error {
         LnetError::Capture(CaptureError::Exists(_)) => Errno::EXIST,
         LnetError::Capture(CaptureError::Forbidden(_)) => Errno::ACCES,
-        LnetError::Capture(CaptureError::NoDirectory(_)) => Errno::NOENT,
+        LnetError::Capture(CaptureError::NoDirectory(_) | CaptureError::NoCapture(_)) => Errno::NOENT,
         LnetError::Capture(CaptureError::File { .. }) => Errno::IO,
         LnetError::Stopped(_) => Errno::SHUTDOWN,
         _ => Errno::INVAL,

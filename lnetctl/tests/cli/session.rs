@@ -93,9 +93,11 @@ fn the_group_may_look_and_not_change() {
     }
     let gid = 54_321;
     let node = Node::with_access(Model::configured(1), Access { gid: Some(gid) });
-    // Where it was built may be closed to others.
+    // Where it was built may be closed to others. Another process copies it: while this one writes it, a command that
+    // another test starts would have it open too, and nobody could execute it.
     let program = node.directory.join("lnetctl");
-    fs::copy(env!("CARGO_BIN_EXE_lnetctl"), &program).unwrap();
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_lnetctl")).arg(&program).status().unwrap();
+    assert!(copied.success());
     fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
     let run = |uid: u32, gid: u32, words: &str| {
         let mut command = Command::new(&program);
