@@ -174,3 +174,38 @@ impl Worker {
         called
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Glances until a whole turn is due, where a tick of the kernel's passes at `tick_at`.
+    fn count(glances: &mut Glances, tick_at: Instant) -> u32 {
+        let mut count = 0;
+        while glances.left != 0 && glances.is_enough(|since| since < tick_at) {
+            count += 1;
+        }
+        count
+    }
+
+    #[test]
+    fn whole_turns_are_as_far_apart_whoever_drives() {
+        for (glance_ns, expected) in [(4, 128..=256), (100, 8..=32), (700, 1..=4), (50_000, 1..=1)] {
+            let (mut glances, mut now) = (Glances::new(), Instant(0));
+            for _ in 0..30 {
+                glances.begin(now);
+                now.0 += 60 + glance_ns * u64::from(count(&mut glances, Instant(0)).max(1));
+            }
+            assert!(expected.contains(&glances.between), "{glance_ns} ns: {}", glances.between);
+        }
+    }
+
+    #[test]
+    fn a_tick_ends_them_soon() {
+        let mut glances = Glances { left: 0, between: GLANCES_MAX, idle_at: Instant(0) };
+        glances.begin(Instant(500));
+        assert!(count(&mut glances, Instant(501)) < TICK_GLANCES);
+        glances.end();
+        assert_eq!(count(&mut glances, Instant(0)), 0);
+    }
+}
