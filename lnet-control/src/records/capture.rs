@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// A capture that runs, or that ended by itself when its file was full.
+/// A capture that runs, or that ended by itself: when its file was full, or could not be written.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CaptureRecord {
     /// The pcapng file, as the node sees it.
@@ -19,4 +19,7 @@ pub struct CaptureRecord {
     pub frame_count: u64,
     /// Frames that came faster than they could be written.
     pub missed_count: u64,
+    /// Why it ended early, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
 }

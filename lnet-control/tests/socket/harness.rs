@@ -115,6 +115,7 @@ impl Handler for Model {
             written_bytes: 0,
             frame_count: 0,
             missed_count: 0,
+            failure: None,
         };
         Ok(vec![record; 33])
     }

@@ -280,11 +280,9 @@ fn merge(sum: &mut FramesRecord, other: FramesRecord) {
 }
 
 fn capture_record(state: CaptureState) -> CaptureRecord {
-    if let Some(failure) = &state.failure {
-        tracing::warn!(path = %state.path.display(), %failure, "a capture ended early");
-    }
-    let CaptureState { path, is_running, limit_bytes, written_bytes, frame_count, missed_count, .. } = state;
-    CaptureRecord { path, is_running, limit_bytes, written_bytes, frame_count, missed_count }
+    let CaptureState { path, is_running, limit_bytes, written_bytes, frame_count, missed_count, failure } =
+        state;
+    CaptureRecord { path, is_running, limit_bytes, written_bytes, frame_count, missed_count, failure }
 }
 
 fn capture_refusal(error: &LnetError) -> Refusal {

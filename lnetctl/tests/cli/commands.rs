@@ -401,6 +401,9 @@ fn captures_have_a_file_and_an_end() {
     assert_eq!(value(&shown, "running").unwrap(), "true");
     assert_eq!(value(&node.good(&format!("capture stop {name}")), "running").unwrap(), "false");
     node.bad(&format!("capture stop {name}"), 234, &["errno: -2"]);
+    node.good(&format!("capture start {name} --limit 2048G"));
+    assert_eq!(value(&node.good("capture show"), "failure").unwrap(), "\"No space left: on device\"");
+    node.good(&format!("capture stop {name}"));
     node.file("capture.pcapng", "precious");
     node.bad(&format!("capture start {name}"), 234, &["errno: -17"]);
     node.bad(&format!("capture start {name} --limit 3"), 234, &["--limit"]);

@@ -434,8 +434,17 @@ impl Handler for Served {
             return refuse(Errno::EXIST, format!("{} is there already", path.display()));
         }
         let (is_running, written_bytes, frame_count, missed_count) = (true, 0, 0, 0);
-        let record =
-            CaptureRecord { path, is_running, limit_bytes, written_bytes, frame_count, missed_count };
+        // The model's disk is full once a capture may fill it.
+        let failure = (limit_bytes > 1 << 40).then(|| "No space left: on device".to_owned());
+        let record = CaptureRecord {
+            path,
+            is_running,
+            limit_bytes,
+            written_bytes,
+            frame_count,
+            missed_count,
+            failure,
+        };
         self.0.borrow_mut().captures.push(record);
         Ok(())
     }

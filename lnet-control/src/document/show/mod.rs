@@ -147,15 +147,17 @@ fn portal_policy(portal: &PortalPolicy) -> Map {
 #[must_use]
 pub fn captures(captures: &[CaptureRecord]) -> Map {
     let item = |capture: &CaptureRecord| {
-        Node::Map(
-            Map::new()
-                .text("path", capture.path.display())
-                .plain("running", capture.is_running)
-                .plain("limit_bytes", capture.limit_bytes)
-                .plain("written_bytes", capture.written_bytes)
-                .plain("frame_count", capture.frame_count)
-                .plain("missed_count", capture.missed_count),
-        )
+        let map = Map::new()
+            .text("path", capture.path.display())
+            .plain("running", capture.is_running)
+            .plain("limit_bytes", capture.limit_bytes)
+            .plain("written_bytes", capture.written_bytes)
+            .plain("frame_count", capture.frame_count)
+            .plain("missed_count", capture.missed_count);
+        Node::Map(match &capture.failure {
+            Some(failure) => map.text("failure", failure),
+            None => map,
+        })
     };
     block("capture", captures.iter().map(item).collect())
 }
