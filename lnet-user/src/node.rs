@@ -56,7 +56,7 @@ pub const LO: NiId = NiId(0);
 pub const DEFAULT_PORT: u16 = 988;
 
 /// Objects of each shard of a node that serves and measures rather than stores: with two shards it takes less than
-/// 32 MiB, besides the frames of its NIs over rings, where [`Limits::default`] takes three times as much.
+/// 32 MiB, besides the frames of its NIs over rings.
 pub const DAEMON_LIMITS: Limits = Limits {
     match_entries: 1 << 12,
     memory_descs: 1 << 13,

@@ -87,6 +87,12 @@ impl Flow {
         self.outstanding.is_empty() && !self.has_more()
     }
 
+    /// Whether frames of so many bytes fit what may be in flight.
+    #[inline]
+    pub(super) fn has_room_for(&self, cost_bytes: u32) -> bool {
+        self.in_flight_bytes + cost_bytes <= self.congestion.window_bytes()
+    }
+
     /// Whether its receiver has answered of late, and so knows this sender.
     #[inline]
     pub(super) fn is_open(&self, now: Instant, patience: Duration) -> bool {

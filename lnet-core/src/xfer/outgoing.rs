@@ -273,8 +273,7 @@ impl Xfer {
         let flow = &self.flows[flow];
         let taken = if room >= length { length } else { room / FRAGMENT_UNIT_BYTES * FRAGMENT_UNIT_BYTES };
         let cost = frame_cost(headers + taken);
-        let fits = flow.in_flight_bytes + cost <= flow.congestion.window_bytes();
-        (fits || flow.in_flight_bytes == 0 || flow.probes_due != 0).then_some(taken)
+        (flow.has_room_for(cost) || flow.in_flight_bytes == 0 || flow.probes_due != 0).then_some(taken)
     }
 
     /// The longest datagram that goes the way of a message's frames.
@@ -456,7 +455,7 @@ impl Xfer {
         let is_probe = flow.probes_due != 0;
         flow.probes_due = flow.probes_due.saturating_sub(1);
         // Where another one would not fit, all that is left to do is to wait for it.
-        let ack_now = is_probe || flow.in_flight_bytes + cost_bytes > flow.congestion.window_bytes();
+        let ack_now = is_probe || !flow.has_room_for(cost_bytes);
         let timeout =
             flow.waits_since + flow.congestion.probe_interval(self.times.probe_min, self.times.ack_delay);
         if !flow.is_busy {

@@ -54,17 +54,15 @@ impl Xfer {
         let datagram_bytes = HEADERS_BYTES + length;
         let datagram_max_bytes = contact.datagram_max_bytes.unwrap_or(session.datagram_max_bytes);
         let cost_bytes = frame_cost(datagram_bytes);
-        let window_bytes = flow.congestion.window_bytes();
-        let in_flight_bytes = flow.in_flight_bytes + cost_bytes;
         if datagram_bytes > datagram_max_bytes.min(self.own_datagram_max(ni))
-            || (in_flight_bytes > window_bytes && flow.in_flight_bytes != 0)
+            || (!flow.has_room_for(cost_bytes) && flow.in_flight_bytes != 0)
         {
             return None;
         }
         let inflow = peer.inflows[shard as usize];
         let transfer = Transfer {
             oldest: oldest as u16,
-            ack_now: in_flight_bytes + cost_bytes > window_bytes,
+            ack_now: !flow.has_room_for(2 * cost_bytes),
             ack: if inflow == NONE { None } else { self.acknowledged_by(inflow) },
             ..self.transfer(flow.next_number, session.token)
         };

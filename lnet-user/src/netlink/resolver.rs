@@ -402,19 +402,19 @@ impl Resolver {
             && *known != up
         {
             *known = up;
-            if up {
-                // Messages wait for this, and the kernel tells of it a second late, and no more often than that.
-                let soon = Instant::now() + SETTLE_TIME;
-                self.refresh_at = Some(self.refresh_at.map_or(soon, |at| at.min(soon)));
-            } else {
-                self.schedule_refresh();
-            }
+            // Messages wait for one that comes up, and the kernel tells of it a second late, and no more often than that.
+            let earliest = if up { Instant::now() } else { self.refreshed + REFRESH_INTERVAL };
+            self.schedule_refresh_from(earliest);
         }
     }
 
     fn schedule_refresh(&mut self) {
-        let soonest = (self.refreshed + REFRESH_INTERVAL).max(Instant::now() + SETTLE_TIME);
-        self.refresh_at.get_or_insert(soonest);
+        self.schedule_refresh_from(self.refreshed + REFRESH_INTERVAL);
+    }
+
+    fn schedule_refresh_from(&mut self, earliest: Instant) {
+        let at = earliest.max(Instant::now() + SETTLE_TIME);
+        self.refresh_at = Some(self.refresh_at.map_or(at, |scheduled| scheduled.min(at)));
     }
 
     async fn refresh(&mut self) {
