@@ -1,4 +1,4 @@
-//! What the tests of several crates share: whether they may run, and waiting.
+//! What the tests of several crates share: whether they may run, waiting, and a look at documents.
 
 use std::panic::Location;
 use std::thread;
@@ -48,6 +48,24 @@ pub fn wait_until(description: &str, timeout: Duration, mut condition: impl FnMu
         );
         thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// The paths of the keys of a document, in order, with the values that stand beside them. It knows the layouts of LNet's
+/// tools, and no more of YAML.
+#[must_use]
+pub fn paths(document: &str) -> Vec<(String, String)> {
+    let mut above: Vec<(usize, String)> = Vec::new();
+    let mut paths = Vec::new();
+    for line in document.lines() {
+        let content = line.trim_start_matches([' ', '-']);
+        let column = line.len() - content.len();
+        let Some((key, value)) = content.split_once(':') else { continue };
+        above.retain(|(above, _)| *above < column);
+        above.push((column, key.to_owned()));
+        let path: Vec<_> = above.iter().map(|(_, key)| key.as_str()).collect();
+        paths.push((path.join("/"), value.trim().to_owned()));
+    }
+    paths
 }
 
 #[cfg(test)]

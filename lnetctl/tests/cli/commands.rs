@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use xtask::testing::paths;
+
 use crate::model::{Model, peer};
-use crate::run::{Node, paths};
+use crate::run::Node;
 
 fn configured() -> Node {
     Node::start(Model::configured(2))

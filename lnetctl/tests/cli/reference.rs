@@ -1,7 +1,9 @@
 //! What LNet's own `lnetctl` prints is what this one prints: the same keys, in the same order, at the same depth.
 
+use xtask::testing::paths;
+
 use crate::model::{Model, peer};
-use crate::run::{Node, data, paths};
+use crate::run::{Node, data};
 
 /// State bits of a peer that discovery knows: Multi-Rail, discovered, up to date.
 const DISCOVERED: u32 = 273;

@@ -135,20 +135,3 @@ pub(crate) fn data(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
-
-/// The paths of the keys of a document, in order, with the values that stand beside them. It knows the layouts of
-/// LNet's tools, and no more of YAML.
-pub(crate) fn paths(document: &str) -> Vec<(String, String)> {
-    let mut above: Vec<(usize, String)> = Vec::new();
-    let mut paths = Vec::new();
-    for line in document.lines() {
-        let content = line.trim_start_matches([' ', '-']);
-        let column = line.len() - content.len();
-        let Some((key, value)) = content.split_once(':') else { continue };
-        above.retain(|(above, _)| *above < column);
-        above.push((column, key.to_owned()));
-        let path: Vec<_> = above.iter().map(|(_, key)| key.as_str()).collect();
-        paths.push((path.join("/"), value.trim().to_owned()));
-    }
-    paths
-}

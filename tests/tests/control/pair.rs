@@ -4,8 +4,9 @@ use std::net::UdpSocket;
 use std::path::Path;
 
 use lnet_tests::netns::{NETNS_NODES, enter, ip, require_privilege};
+use xtask::testing::paths;
 
-use crate::run::{PORT, Two, paths, until_shown};
+use crate::run::{PORT, Two, until_shown};
 
 /// What LNet's own tool printed of a node, without what only its LND has.
 fn captured(name: &str) -> Vec<String> {
@@ -14,7 +15,7 @@ fn captured(name: &str) -> Vec<String> {
 }
 
 fn common(document: &str) -> Vec<String> {
-    let mut keys = paths(document);
+    let mut keys: Vec<String> = paths(document).into_iter().map(|(path, _)| path).collect();
     keys.retain(|path| !path.contains("lnd tunables/"));
     keys
 }

@@ -267,19 +267,3 @@ pub(crate) fn until_shown(daemon: &Daemon, words: &str, part: &str) {
         daemon.run(words).stdout.contains(part)
     });
 }
-
-/// The paths of the keys of a document, in order. It knows the layouts of LNet's tools, and no more of YAML.
-pub(crate) fn paths(document: &str) -> Vec<String> {
-    let mut above: Vec<(usize, String)> = Vec::new();
-    let mut paths = Vec::new();
-    for line in document.lines() {
-        let content = line.trim_start_matches([' ', '-']);
-        let column = line.len() - content.len();
-        let Some((key, _)) = content.split_once(':') else { continue };
-        above.retain(|(above, _)| *above < column);
-        above.push((column, key.to_owned()));
-        let path: Vec<_> = above.iter().map(|(_, key)| key.as_str()).collect();
-        paths.push(path.join("/"));
-    }
-    paths
-}
