@@ -50,7 +50,7 @@ pub(super) fn make_workers(
         let incoming = config.limits.incoming;
         let lnds = Lnds::new(LoLnd::new(LO, Lnds::NETWORKS * incoming, &limits), incoming);
         let steering = Steering::new(policies, config.shards);
-        Ok(Worker::new(shard, lnds, mesh, memory, clock, waiter, steering))
+        Ok(Worker::new(shard, lnds, mesh, memory, clock.clone(), waiter, steering))
     });
     workers.collect()
 }

@@ -11,9 +11,9 @@ use super::worker::Worker;
 const FRAME_BUDGET: u32 = 64;
 /// Messages handed to the LND in one turn.
 const TRANSMIT_BUDGET: u32 = 64;
-/// Glances between two whole turns at most; of so many one looks at the kernel's tick.
+/// Glances between two whole turns at most; of so many one looks at the clock.
 const GLANCES_MAX: u32 = 256;
-const TICK_GLANCES: u32 = 16;
+const CLOCK_GLANCES: u32 = 16;
 /// How far apart whole turns are about, of a shard that is driven all the time and has nothing to do.
 const TURN_INTERVAL: Duration = Duration::from_micros(1);
 
@@ -47,12 +47,11 @@ impl Glances {
         self.left = self.between;
     }
 
-    /// Counts a glance that saw nothing. Whether it was enough: whoever drives the shard may have become slower, so
-    /// that a tick has passed since the last whole turn.
+    /// Counts a glance that saw nothing. Whether it was enough: whoever drives the shard may have become slower.
     #[inline]
-    fn is_enough(&mut self, tick_passed_since: impl FnOnce(Instant) -> bool) -> bool {
+    fn is_enough(&mut self, now: impl FnOnce() -> Instant) -> bool {
         self.left -= 1;
-        !(self.left.is_multiple_of(TICK_GLANCES) && tick_passed_since(self.idle_at))
+        !(self.left.is_multiple_of(CLOCK_GLANCES) && now() - self.idle_at > 2 * TURN_INTERVAL)
     }
 }
 
@@ -64,7 +63,7 @@ impl Worker {
         let mut progressed = false;
         if self.glances.left != 0 {
             if !self.has_news() {
-                if self.glances.is_enough(|since| self.clock.coarse() > since) {
+                if self.glances.is_enough(|| self.clock.now()) {
                     return false;
                 }
             } else if !self.shard.has_work() && self.lnd.has_arrivals() {
@@ -179,10 +178,10 @@ impl Worker {
 mod tests {
     use super::*;
 
-    /// Glances until a whole turn is due, where a tick of the kernel's passes at `tick_at`.
-    fn count(glances: &mut Glances, tick_at: Instant) -> u32 {
-        let mut count = 0;
-        while glances.left != 0 && glances.is_enough(|since| since < tick_at) {
+    /// Glances until a whole turn is due, as many nanoseconds apart.
+    fn count(glances: &mut Glances, glance_ns: u64) -> u32 {
+        let (mut count, begun) = (0, glances.idle_at.0);
+        while glances.left != 0 && glances.is_enough(|| Instant(begun + glance_ns * u64::from(count))) {
             count += 1;
         }
         count
@@ -194,18 +193,18 @@ mod tests {
             let (mut glances, mut now) = (Glances::new(), Instant(0));
             for _ in 0..30 {
                 glances.begin(now);
-                now.0 += 60 + glance_ns * u64::from(count(&mut glances, Instant(0)).max(1));
+                now.0 += 60 + glance_ns * u64::from(count(&mut glances, glance_ns).max(1));
             }
             assert!(expected.contains(&glances.between), "{glance_ns} ns: {}", glances.between);
         }
     }
 
     #[test]
-    fn a_tick_ends_them_soon() {
+    fn they_end_soon_where_the_driver_has_become_slow() {
         let mut glances = Glances { left: 0, between: GLANCES_MAX, idle_at: Instant(0) };
         glances.begin(Instant(500));
-        assert!(count(&mut glances, Instant(501)) < TICK_GLANCES);
+        assert!(count(&mut glances, 1000) < CLOCK_GLANCES);
         glances.end();
-        assert_eq!(count(&mut glances, Instant(0)), 0);
+        assert_eq!(count(&mut glances, 4), 0);
     }
 }

@@ -181,8 +181,8 @@ impl Worker {
 
     /// The time that this shard goes by.
     #[must_use]
-    pub fn clock(&self) -> Clock {
-        self.clock
+    pub fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// Makes an event queue of `slots` places, which descriptors reserve.
@@ -269,7 +269,7 @@ impl Worker {
     /// # Errors
     /// When the descriptor cannot be put from, or there is no room for another message.
     pub fn put(&mut self, request: &PutRequest) -> Result<(), RequestError> {
-        self.shard.put(self.clock.coarse(), request)
+        self.shard.put(self.clock.now(), request)
     }
 
     /// Gets bytes from a remote portal into a bound descriptor. What comes of it arrives as events.
@@ -277,7 +277,7 @@ impl Worker {
     /// # Errors
     /// As [`Worker::put`].
     pub fn get(&mut self, request: &GetRequest) -> Result<(), RequestError> {
-        self.shard.get(self.clock.coarse(), request)
+        self.shard.get(self.clock.now(), request)
     }
 
     /// Unlinks a descriptor: at once when idle, else with its last operation. Either way an event brings
@@ -386,7 +386,7 @@ impl Worker {
         if stop() || called || has_work || has_buffer {
             return Ok(());
         }
-        let now = self.clock.coarse();
+        let now = self.clock.now();
         let due = [self.shard.poll_timeout(), self.lnd.poll_timeout()].into_iter().flatten().min();
         let sleep = [
             timeout,
