@@ -41,9 +41,8 @@ const TYPE_ANY: u8 = 0xFF;
 /// Source: `uapi/linux/lnet/lnet-idl.h`, `struct lnet_nid`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Nid {
-    pub(crate) size: u8,
-    pub(crate) net_type: u8,
-    pub(crate) net_number: u16,
+    /// The first four bytes of the form.
+    head: [u8; 4],
     pub(crate) address: [u8; 16],
 }
 
@@ -168,9 +167,9 @@ impl core::error::Error for NidError {}
 
 impl Nid {
     /// The canonical wildcard: every byte 0xFF.
-    pub const ANY: Self = Self { size: 0xFF, net_type: TYPE_ANY, net_number: 0xFFFF, address: [0xFF; 16] };
+    pub const ANY: Self = Self::new(0xFF, TYPE_ANY, 0xFFFF, [0xFF; 16]);
     /// `0@lo`: the node itself.
-    pub const LO: Self = Self { size: SIZE_SMALL, net_type: 9, net_number: 0, address: [0; 16] };
+    pub const LO: Self = Self::new(SIZE_SMALL, 9, 0, [0; 16]);
     /// The wildcard in its small form, `LNET_NID_ANY`.
     pub const SMALL_ANY: u64 = u64::MAX;
 
@@ -184,12 +183,25 @@ impl Nid {
         if !text::takes_ip(net.net_type(), address) {
             return Err(NidError::Address { net, address });
         }
-        Ok(match address {
-            IpAddr::V4(v4) => Self::with_word(net_type, net.number(), u32::from(v4)),
-            IpAddr::V6(v6) => {
-                Self { size: SIZE_LARGE, net_type, net_number: net.number(), address: v6.octets() }
+        Ok(Self::new(SIZE_SMALL, net_type, net.number(), [0; 16]).with_ip(address))
+    }
+
+    /// The NID of another IP address on the same net, which has such addresses.
+    #[inline]
+    #[must_use]
+    pub fn with_ip(&self, address: IpAddr) -> Self {
+        let [_, net @ ..] = self.head;
+        let (size, bytes) = match address {
+            IpAddr::V4(v4) => {
+                let mut bytes = [0; 16];
+                put::<0, 4, _>(&mut bytes, v4.octets());
+                (SIZE_SMALL, bytes)
             }
-        })
+            IpAddr::V6(v6) => (SIZE_LARGE, v6.octets()),
+        };
+        let mut head = [size; 4];
+        put::<1, 3, _>(&mut head, net);
+        Self { head, address: bytes }
     }
 
     /// The NID of a plain number on `net`, for nets whose addresses are numbers (`gni`, `kfi`, ...).
@@ -205,10 +217,15 @@ impl Nid {
         Ok(Self::with_word(net_type, net.number(), address))
     }
 
+    const fn new(size: u8, net_type: u8, net_number: u16, address: [u8; 16]) -> Self {
+        let [high, low] = net_number.to_be_bytes();
+        Self { head: [size, net_type, high, low], address }
+    }
+
     const fn with_word(net_type: u8, net_number: u16, word: u32) -> Self {
         let [a, b, c, d] = word.to_be_bytes();
         let address = [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        Self { size: SIZE_SMALL, net_type, net_number, address }
+        Self::new(SIZE_SMALL, net_type, net_number, address)
     }
 
     /// The NID of a 64-bit form: zero, net type (8 bits), net number (16), address (32).
@@ -235,10 +252,10 @@ impl Nid {
             return Some(Self::SMALL_ANY);
         }
         let [a, b, c, d, tail @ ..] = self.address;
-        if self.size != SIZE_SMALL || tail != [0; 12] {
+        if self.size() != SIZE_SMALL || tail != [0; 12] {
             return None;
         }
-        let net = u64::from(self.net_type) << 48 | u64::from(self.net_number) << 32;
+        let net = u64::from(self.net_type()) << 48 | u64::from(self.net_number()) << 32;
         Some(net | u64::from(u32::from_be_bytes([a, b, c, d])))
     }
 
@@ -249,15 +266,14 @@ impl Nid {
     /// [`NidError::Size`] for a NID that claims more than 20 bytes.
     #[inline]
     pub const fn from_bytes(bytes: &[u8; NID_BYTES]) -> Result<Self, NidError> {
-        let [size, net_type] = get::<0, 2, _>(bytes);
+        let head @ [size, net_type, ..] = get::<0, 4, _>(bytes);
         if net_type == TYPE_ANY {
             return Ok(Self::ANY);
         }
         if size > SIZE_MAX {
             return Err(NidError::Size(size));
         }
-        let net_number = u16::from_be_bytes(get::<2, 2, _>(bytes));
-        Ok(Self { size, net_type, net_number, address: get::<4, 16, _>(bytes) })
+        Ok(Self { head, address: get::<4, 16, _>(bytes) })
     }
 
     /// The 20 bytes as they stand on the wire.
@@ -265,8 +281,7 @@ impl Nid {
     #[must_use]
     pub fn to_bytes(&self) -> [u8; NID_BYTES] {
         let mut bytes = [0; NID_BYTES];
-        put::<0, 2, _>(&mut bytes, [self.size, self.net_type]);
-        put::<2, 2, _>(&mut bytes, self.net_number.to_be_bytes());
+        put::<0, 4, _>(&mut bytes, self.head);
         put::<4, 16, _>(&mut bytes, self.address);
         bytes
     }
@@ -275,18 +290,18 @@ impl Nid {
     #[inline]
     #[must_use]
     pub const fn net(&self) -> Net {
-        if self.is_any() { Net::ANY } else { Net::new(NetType(self.net_type as u16), self.net_number) }
+        if self.is_any() { Net::ANY } else { Net::new(NetType(self.net_type() as u16), self.net_number()) }
     }
 
     /// Its IP address; `None` where the net's addresses are of another kind, or of an unknown one.
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {
-        let address = match self.size {
+        let address = match self.size() {
             SIZE_SMALL => IpAddr::from(get::<0, 4, _>(&self.address)),
             SIZE_LARGE => IpAddr::from(self.address),
             _ => return None,
         };
-        let net_type = NetType(u16::from(self.net_type));
+        let net_type = NetType(u16::from(self.net_type()));
         (!self.is_any() && text::is_known(net_type) && text::takes_ip(net_type, address)).then_some(address)
     }
 
@@ -294,7 +309,7 @@ impl Nid {
     #[inline]
     #[must_use]
     pub const fn is_any(&self) -> bool {
-        self.net_type == TYPE_ANY
+        self.net_type() == TYPE_ANY
     }
 
     /// Whether it is `0@lo`.
@@ -320,7 +335,19 @@ impl Nid {
     #[inline]
     #[must_use]
     pub const fn used_bytes(&self) -> usize {
-        if self.is_any() { NID_BYTES } else { self.size as usize + 8 }
+        if self.is_any() { NID_BYTES } else { self.size() as usize + 8 }
+    }
+
+    pub(crate) const fn size(&self) -> u8 {
+        self.head[0]
+    }
+
+    const fn net_type(&self) -> u8 {
+        self.head[1]
+    }
+
+    const fn net_number(&self) -> u16 {
+        u16::from_be_bytes([self.head[2], self.head[3]])
     }
 }
 

@@ -238,7 +238,7 @@ impl fmt::Display for Nid {
 impl Nid {
     fn fmt_address(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = u32::from_be_bytes(get::<0, 4, _>(&self.address));
-        match (addresses_of(self.net().net_type()), self.size) {
+        match (addresses_of(self.net().net_type()), self.size()) {
             (Some(Addresses::Ip | Addresses::Ipv4), SIZE_SMALL) => {
                 write!(formatter, "{}", Ipv4Addr::from(word))
             }
