@@ -3,7 +3,7 @@
 use lnet_core::time::Instant;
 
 /// Nanoseconds since the clock was made; never goes back. By the processor's time stamp counter where that runs
-/// evenly, which is read in a third of the time that `clock_gettime` takes and waits for nothing; else by
+/// evenly, which is read in half the time that `clock_gettime` takes and waits for nothing; else by
 /// `CLOCK_MONOTONIC`. It is not set right afterwards: in days it may be seconds away from the kernel's, and so nothing
 /// but the core goes by it.
 #[derive(Clone, Debug)]
