@@ -1,5 +1,6 @@
 //! The bytes of a packet that an XDP program reads directly: its linear part.
 
+use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::generated::bpf_xdp_get_buff_len;
 use aya_ebpf::programs::XdpContext;
 use lnet_wire::packet::Packet;
@@ -11,15 +12,13 @@ const OFFSET_MAX: usize = 0x7FFF;
 pub(crate) struct Linear {
     start: usize,
     end: usize,
-    length: usize,
+    context: *mut xdp_md,
 }
 
 impl Linear {
     #[inline(always)]
     pub(crate) fn new(context: &XdpContext) -> Self {
-        // SAFETY: the context is the one that the kernel passed to this run of the program.
-        let length = unsafe { bpf_xdp_get_buff_len(context.ctx) };
-        Self { start: context.data(), end: context.data_end(), length: length as usize }
+        Self { start: context.data(), end: context.data_end(), context: context.ctx }
     }
 
     /// Bytes of the linear part.
@@ -68,7 +67,9 @@ impl Packet for Linear {
     }
 
     #[inline(always)]
-    fn length(&self) -> usize {
-        self.length
+    fn has(&self, bytes: usize) -> bool {
+        // Most packets are linear, which spares the call.
+        // SAFETY: the context is the one that the kernel passed to this run of the program.
+        bytes <= self.linear_length() || bytes <= unsafe { bpf_xdp_get_buff_len(self.context) } as usize
     }
 }

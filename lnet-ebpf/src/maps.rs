@@ -4,7 +4,7 @@
 use aya_ebpf::bindings::xdp_action;
 use aya_ebpf::btf_maps::{Array, HashMap, PerCpuArray, XskMap};
 use aya_ebpf::macros::btf_map;
-use lnet_wire::packet::ENDPOINT_BYTES;
+use lnet_wire::packet::{self, Endpoint};
 use lnet_wire::steer::{PORTALS, PolicyWord, QUEUES_MAX, Reason, SLOTS, Tables};
 
 /// Addresses that the node's NIs may have on one interface.
@@ -29,14 +29,14 @@ const _: () = assert!(Reason::ALL.len() <= REASONS_PER_QUEUE as usize);
 #[btf_map]
 static XSKS: XskMap<{ SLOTS as usize }> = XskMap::new();
 
-/// The node's own endpoints, in the form of [`lnet_wire::packet::Located::destination`].
+/// The node's own endpoints.
 #[btf_map]
-static ENDPOINTS: HashMap<[u8; ENDPOINT_BYTES], u32, ENDPOINTS_MAX> = HashMap::new();
+static ENDPOINTS: HashMap<Endpoint, u32, ENDPOINTS_MAX> = HashMap::new();
 
-/// One of [`ENDPOINTS`], which most frames are for, and behind it 1; zeros when there is none. Looking it up costs
+/// One of [`ENDPOINTS`], which most frames are for; zeros when there is none. Looking it up costs
 /// nothing next to hashing.
 #[btf_map]
-static FIRST_ENDPOINT: Array<[u8; ENDPOINT_BYTES + 2], 1> = Array::new();
+static FIRST_ENDPOINT: Array<Endpoint, 1> = Array::new();
 
 /// Packed policy of each portal.
 #[btf_map]
@@ -63,8 +63,8 @@ pub(crate) struct MapTables;
 
 impl Tables for MapTables {
     #[inline(always)]
-    fn is_ours(&self, endpoint: &[u8; ENDPOINT_BYTES]) -> bool {
-        FIRST_ENDPOINT.get(0).is_some_and(|first| is_first(first, endpoint))
+    fn is_ours(&self, endpoint: &Endpoint) -> bool {
+        FIRST_ENDPOINT.get(0).is_some_and(|first| packet::is_same(first, endpoint))
             || ENDPOINTS.get_ptr(endpoint).is_some()
     }
 
@@ -77,19 +77,6 @@ impl Tables for MapTables {
     fn shards(&self) -> u32 {
         config(CONFIG_SHARDS)
     }
-}
-
-/// Whether an entry of [`FIRST_ENDPOINT`] is this endpoint. Word by word: the target has no `memcmp`.
-#[inline(always)]
-fn is_first(first: &[u8; ENDPOINT_BYTES + 2], endpoint: &[u8; ENDPOINT_BYTES]) -> bool {
-    let mut differs = u16::from(first[ENDPOINT_BYTES] ^ 1);
-    let mut at = 0;
-    while at < ENDPOINT_BYTES {
-        differs |= u16::from_ne_bytes([first[at], first[at + 1]])
-            ^ u16::from_ne_bytes([endpoint[at], endpoint[at + 1]]);
-        at += 2;
-    }
-    differs == 0
 }
 
 #[inline(always)]

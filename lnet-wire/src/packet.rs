@@ -6,7 +6,7 @@
 #[cfg(test)]
 mod tests;
 
-use crate::bytes::{get, put};
+use crate::bytes::get;
 use crate::frame::{FRAME_HEADER_BYTES, FrameError, FrameHeader};
 use crate::steer::Reason;
 
@@ -15,8 +15,8 @@ pub trait Packet {
     /// The `N` bytes at `offset`; `None` where the packet (its linear part, in XDP) ends before.
     fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]>;
 
-    /// Bytes of the whole packet, those included that [`Packet::load`] does not reach.
-    fn length(&self) -> usize;
+    /// Whether the whole packet, what [`Packet::load`] does not reach included, has as many bytes.
+    fn has(&self, bytes: usize) -> bool;
 }
 
 impl Packet for [u8] {
@@ -26,13 +26,17 @@ impl Packet for [u8] {
     }
 
     #[inline(always)]
-    fn length(&self) -> usize {
-        self.len()
+    fn has(&self, bytes: usize) -> bool {
+        bytes <= self.len()
     }
 }
 
-/// Bytes of an [endpoint](Located::destination).
-pub const ENDPOINT_BYTES: usize = 18;
+/// An address and a UDP port, in words as they lie in memory: 16 bytes of address (IPv4 in its mapped form
+/// `::ffff:a.b.c.d`), 2 of port (big endian), and 1 and 0, so that it is never all zeros.
+pub type Endpoint = [u32; 5];
+
+/// Bytes of an [`Endpoint`].
+pub const ENDPOINT_BYTES: usize = size_of::<Endpoint>();
 
 /// Bytes of the Ethernet header.
 pub const ETHERNET_BYTES: usize = 14;
@@ -71,9 +75,8 @@ const IPV4_FRAGMENT_MASK: u16 = 0x3FFF;
 /// Where the UDP payload of a packet is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Located {
-    /// Address (16 bytes, IPv4 in its mapped form `::ffff:a.b.c.d`) and UDP port (2 bytes, big endian)
-    /// that the packet goes to.
-    pub destination: [u8; ENDPOINT_BYTES],
+    /// Where the packet goes.
+    pub destination: Endpoint,
     /// Offset of the first byte behind the UDP header.
     pub payload_offset: usize,
     /// Bytes of UDP payload by the UDP header; they lie within the packet.
@@ -115,9 +118,7 @@ fn locate_ipv4<P: Packet + ?Sized>(packet: &P, offset: usize) -> Result<Located,
     }
     let ip_length = usize::from(u16::from_be_bytes(get::<IPV4_LENGTH_OFFSET, _, _>(&ip)));
     let available = ip_length.checked_sub(IPV4_BYTES).ok_or(Reason::Truncated)?;
-    let mut address = [0; 16];
-    put::<10, _, _>(&mut address, [0xFF; 2]);
-    put::<12, 4, _>(&mut address, get::<IPV4_DESTINATION_OFFSET, _, _>(&ip));
+    let address = mapped(get::<IPV4_DESTINATION_OFFSET, _, _>(&ip));
     locate_udp(packet, offset + IPV4_BYTES, available, address)
 }
 
@@ -138,7 +139,7 @@ fn locate_ipv6<P: Packet + ?Sized>(packet: &P, offset: usize) -> Result<Located,
     }
     // A jumbogram has 0 here, which leaves UDP no room.
     let available = usize::from(u16::from_be_bytes(get::<IPV6_LENGTH_OFFSET, _, _>(&ip)));
-    locate_udp(packet, offset + IPV6_BYTES, available, get::<IPV6_DESTINATION_OFFSET, _, _>(&ip))
+    locate_udp(packet, offset + IPV6_BYTES, available, words(get::<IPV6_DESTINATION_OFFSET, _, _>(&ip)))
 }
 
 /// `available` is what the IP header leaves for UDP.
@@ -147,16 +148,14 @@ fn locate_udp<P: Packet + ?Sized>(
     packet: &P,
     offset: usize,
     available: usize,
-    address: [u8; 16],
+    address: [u32; 4],
 ) -> Result<Located, Reason> {
     let udp: [u8; UDP_BYTES] = packet.load(offset).ok_or(Reason::Truncated)?;
     let udp_length = usize::from(u16::from_be_bytes(get::<UDP_LENGTH_OFFSET, _, _>(&udp)));
-    if udp_length < UDP_BYTES || udp_length > available || offset + available > packet.length() {
+    if udp_length < UDP_BYTES || udp_length > available || !packet.has(offset + available) {
         return Err(Reason::Truncated);
     }
-    let mut destination = [0; ENDPOINT_BYTES];
-    put::<0, 16, _>(&mut destination, address);
-    put::<16, 2, _>(&mut destination, get::<UDP_DESTINATION_OFFSET, _, _>(&udp));
+    let destination = endpoint_of(address, get::<UDP_DESTINATION_OFFSET, _, _>(&udp));
     Ok(Located { destination, payload_offset: offset + UDP_BYTES, payload_length: udp_length - UDP_BYTES })
 }
 
@@ -184,15 +183,40 @@ fn be16<P: Packet + ?Sized>(packet: &P, offset: usize) -> Result<u16, Reason> {
     packet.load(offset).map(u16::from_be_bytes).ok_or(Reason::Truncated)
 }
 
-/// The [endpoint](Located::destination) of an address and port.
+/// The endpoint of an address and port.
 #[must_use]
-pub fn endpoint(address: core::net::IpAddr, port: u16) -> [u8; ENDPOINT_BYTES] {
+pub const fn endpoint(address: core::net::IpAddr, port: u16) -> Endpoint {
     let address = match address {
-        core::net::IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        core::net::IpAddr::V6(v6) => v6.octets(),
+        core::net::IpAddr::V4(v4) => mapped(v4.octets()),
+        core::net::IpAddr::V6(v6) => words(v6.octets()),
     };
-    let mut bytes = [0; ENDPOINT_BYTES];
-    put::<0, 16, _>(&mut bytes, address);
-    put::<16, 2, _>(&mut bytes, port.to_be_bytes());
-    bytes
+    endpoint_of(address, port.to_be_bytes())
+}
+
+/// Whether two endpoints are the same. Word by word: a BPF program has no `memcmp`, and for so little a call is dear.
+#[inline(always)]
+#[must_use]
+pub fn is_same(one: &Endpoint, other: &Endpoint) -> bool {
+    one.iter().zip(other).fold(0, |differs, (one, other)| differs | (one ^ other)) == 0
+}
+
+#[inline(always)]
+const fn endpoint_of([a, b, c, d]: [u32; 4], [high, low]: [u8; 2]) -> Endpoint {
+    [a, b, c, d, u32::from_ne_bytes([high, low, 1, 0])]
+}
+
+#[inline(always)]
+const fn mapped(address: [u8; 4]) -> [u32; 4] {
+    [0, 0, u32::from_ne_bytes([0, 0, 0xFF, 0xFF]), u32::from_ne_bytes(address)]
+}
+
+#[inline(always)]
+const fn words(address: [u8; 16]) -> [u32; 4] {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = address;
+    [
+        u32::from_ne_bytes([a, b, c, d]),
+        u32::from_ne_bytes([e, f, g, h]),
+        u32::from_ne_bytes([i, j, k, l]),
+        u32::from_ne_bytes([m, n, o, p]),
+    ]
 }

@@ -8,7 +8,7 @@ use core::fmt;
 
 use crate::header::{Body, Header, MessageType};
 use crate::nid::Nid;
-use crate::packet::{self, ENDPOINT_BYTES, Packet};
+use crate::packet::{self, Endpoint, Packet};
 
 /// Portals of a node (`LNET_MAX_PORTALS`).
 pub const PORTALS: usize = 64;
@@ -237,7 +237,7 @@ pub fn initiator_hash(primary: &Nid) -> u32 {
 /// Where the XDP program and the host look up what is configured.
 pub trait Tables {
     /// Whether an NI of this node has this address and port.
-    fn is_ours(&self, endpoint: &[u8; ENDPOINT_BYTES]) -> bool;
+    fn is_ours(&self, endpoint: &Endpoint) -> bool;
     /// The policy of a portal below [`PORTALS`].
     fn policy(&self, portal: u8) -> PolicyWord;
     /// Shards of this node; 0 before it has any.

@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use lnet_wire::frame::FRAME_HEADER_BYTES;
 use lnet_wire::header::{LARGE_HEADER_BYTES, SMALL_HEADER_BYTES};
-use lnet_wire::packet::{self, ENDPOINT_BYTES, Packet};
+use lnet_wire::packet::{self, Endpoint, Packet};
 use lnet_wire::ping::{self, PingError};
 use lnet_wire::steer::{self, PolicyWord, QUEUES_MAX, Reason, SHARDS_MAX, Tables, shard_of};
 use lnet_wire::{FrameHeader, Header, HeaderError, MessageType, Net, Nid, PingInfo, ProcessId, Verdict};
@@ -30,8 +30,8 @@ pub const FRAME_INPUT_BYTES: usize = 13;
 /// Flag of a `frame` input: every endpoint is ours; otherwise that of [`FRAME_ENDPOINT`] alone.
 pub const FRAME_ALL_OURS: u8 = 1;
 /// 10.0.0.2, port 988.
-pub const FRAME_ENDPOINT: [u8; ENDPOINT_BYTES] =
-    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 10, 0, 0, 2, 0x03, 0xDC];
+pub const FRAME_ENDPOINT: Endpoint =
+    packet::endpoint(core::net::IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 2)), 988);
 
 /// The tables of a `frame` input.
 struct InputTables {
@@ -41,7 +41,7 @@ struct InputTables {
 }
 
 impl Tables for InputTables {
-    fn is_ours(&self, endpoint: &[u8; ENDPOINT_BYTES]) -> bool {
+    fn is_ours(&self, endpoint: &Endpoint) -> bool {
         self.flags & FRAME_ALL_OURS != 0 || *endpoint == FRAME_ENDPOINT
     }
 
@@ -65,8 +65,8 @@ impl Packet for Linear<'_> {
         self.packet[..self.readable_bytes].load(offset)
     }
 
-    fn length(&self) -> usize {
-        self.packet.len()
+    fn has(&self, bytes: usize) -> bool {
+        bytes <= self.packet.len()
     }
 }
 

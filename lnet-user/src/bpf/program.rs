@@ -11,7 +11,7 @@ use aya::programs::{ProgramError, TestRun, TestRunOptions, Xdp, XdpError, XdpMod
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use lnet_wire::MessageType;
-use lnet_wire::packet::{ENDPOINT_BYTES, endpoint};
+use lnet_wire::packet::{Endpoint, endpoint};
 use lnet_wire::steer::{PORTALS, Policy, QUEUES_MAX, SHARDS_MAX, slot_of};
 use rustix::fd::AsRawFd;
 use rustix::io::Errno;
@@ -71,10 +71,10 @@ pub struct XdpProgram {
     name: &'static str,
     can_log: bool,
     sockets: XskMap<MapData>,
-    endpoints: HashMap<MapData, [u8; ENDPOINT_BYTES], u32>,
+    endpoints: HashMap<MapData, Endpoint, u32>,
     /// The one of them that the program looks at first.
-    first_endpoint: Array<MapData, [u8; ENDPOINT_BYTES + 2]>,
-    first: Option<[u8; ENDPOINT_BYTES]>,
+    first_endpoint: Array<MapData, Endpoint>,
+    first: Option<Endpoint>,
     policies: Array<MapData, u64>,
     config: Array<MapData, u32>,
     faults: Array<MapData, u64>,
@@ -259,14 +259,9 @@ impl XdpProgram {
             .map_err(|error| BpfError::map("ENDPOINTS", format!("remove {address} port {port} from"), &error))
     }
 
-    fn set_first_endpoint(&mut self, first: Option<[u8; ENDPOINT_BYTES]>) -> Result<(), BpfError> {
-        let mut entry = [0; ENDPOINT_BYTES + 2];
-        if let Some(first) = first {
-            entry[..ENDPOINT_BYTES].copy_from_slice(&first);
-            entry[ENDPOINT_BYTES] = 1;
-        }
+    fn set_first_endpoint(&mut self, first: Option<Endpoint>) -> Result<(), BpfError> {
         self.first_endpoint
-            .set(0, entry, 0)
+            .set(0, first.unwrap_or_default(), 0)
             .map_err(|error| BpfError::map("FIRST_ENDPOINT", "write", &error))?;
         self.first = first;
         Ok(())

@@ -64,20 +64,21 @@ impl Build {
     }
 }
 
-fn ours(is_ipv6: bool) -> [u8; ENDPOINT_BYTES] {
+fn ours(is_ipv6: bool) -> Endpoint {
     let address = if is_ipv6 { "fd00::2" } else { "10.0.0.2" };
     endpoint(address.parse::<IpAddr>().unwrap(), 988)
 }
 
 #[test]
 fn endpoints() {
+    let bytes = |endpoint: Endpoint| endpoint.map(u32::to_ne_bytes).concat();
     let mut expected = [0; ENDPOINT_BYTES];
-    expected[10..].copy_from_slice(&[0xFF, 0xFF, 10, 0, 0, 2, 0x03, 0xDC]);
-    assert_eq!(ours(false), expected);
+    expected[10..19].copy_from_slice(&[0xFF, 0xFF, 10, 0, 0, 2, 0x03, 0xDC, 1]);
+    assert_eq!(bytes(ours(false)), expected);
     let mut expected = [0; ENDPOINT_BYTES];
     expected[..2].copy_from_slice(&[0xFD, 0]);
-    expected[15..].copy_from_slice(&[2, 0x03, 0xDC]);
-    assert_eq!(ours(true), expected);
+    expected[15..19].copy_from_slice(&[2, 0x03, 0xDC, 1]);
+    assert_eq!(bytes(ours(true)), expected);
 }
 
 #[test]
@@ -208,8 +209,8 @@ impl Packet for Linear<'_> {
         self.head.load(offset)
     }
 
-    fn length(&self) -> usize {
-        self.length
+    fn has(&self, bytes: usize) -> bool {
+        bytes <= self.length
     }
 }
 

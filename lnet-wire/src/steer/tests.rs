@@ -307,13 +307,13 @@ fn keys_of_headers() {
 
 /// Tables that know one endpoint.
 struct OneNi {
-    endpoint: [u8; ENDPOINT_BYTES],
+    endpoint: Endpoint,
     policies: [PolicyWord; PORTALS],
     shards: u32,
 }
 
 impl Tables for OneNi {
-    fn is_ours(&self, endpoint: &[u8; ENDPOINT_BYTES]) -> bool {
+    fn is_ours(&self, endpoint: &Endpoint) -> bool {
         *endpoint == self.endpoint
     }
 

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::net::IpAddr;
 
 use lnet_user::bpf::{Action, Counters, XdpProgram};
-use lnet_wire::packet::{ENDPOINT_BYTES, Packet, endpoint};
+use lnet_wire::packet::{Endpoint, Packet, endpoint};
 use lnet_wire::steer::{
     PORTALS, Policy, PolicyWord, QUEUES_MAX, Reason, SHARDS_MAX, Spread, Tables, Verdict, slot_of, steer,
 };
@@ -27,8 +27,8 @@ impl Packet for Linear<'_> {
         self.frame[..self.linear_bytes].load(offset)
     }
 
-    fn length(&self) -> usize {
-        self.frame.len()
+    fn has(&self, bytes: usize) -> bool {
+        bytes <= self.frame.len()
     }
 }
 
@@ -37,7 +37,7 @@ impl Packet for Linear<'_> {
 pub struct Model {
     /// Shards of the node.
     pub shards: u32,
-    endpoints: HashSet<[u8; ENDPOINT_BYTES]>,
+    endpoints: HashSet<Endpoint>,
     policies: [PolicyWord; PORTALS],
     filled: HashSet<u32>,
     slots: BTreeMap<(u32, u32), u64>,
@@ -59,7 +59,7 @@ impl Default for Model {
 }
 
 impl Tables for Model {
-    fn is_ours(&self, endpoint: &[u8; ENDPOINT_BYTES]) -> bool {
+    fn is_ours(&self, endpoint: &Endpoint) -> bool {
         self.endpoints.contains(endpoint)
     }
 

@@ -40,7 +40,7 @@ use lnet_core::xfer::{BUNDLE_MAX, Xfer, XferConfig, XferCounters, XferUsage};
 use lnet_wire::Nid;
 use lnet_wire::frame::FRAME_HEADER_BYTES;
 use lnet_wire::header::LARGE_HEADER_BYTES;
-use lnet_wire::packet::{ENDPOINT_BYTES, ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES};
+use lnet_wire::packet::{ETHERNET_BYTES, Endpoint, IPV4_BYTES, IPV6_BYTES, UDP_BYTES};
 
 use crate::capture::Tap;
 use crate::memory::Memory;
@@ -82,7 +82,7 @@ pub(crate) struct Port {
     pub(crate) nid: Nid,
     pub(crate) address: IpAddr,
     pub(crate) udp_port: u16,
-    pub(crate) endpoint: [u8; ENDPOINT_BYTES],
+    pub(crate) endpoint: Endpoint,
     pub(crate) interface_index: u32,
     pub(crate) mac: Mac,
     /// Bytes of an IP packet at most.

@@ -15,7 +15,7 @@ use lnet_core::time::Instant;
 use lnet_core::xfer::{XferConfig, XferLimits, XferTimes};
 use lnet_wire::header::{Body, WireHandle};
 use lnet_wire::nid::Net;
-use lnet_wire::packet::{ENDPOINT_BYTES, endpoint};
+use lnet_wire::packet::{Endpoint, endpoint};
 use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, Spread, Tables};
 use lnet_wire::{Header, Nid, ProcessId};
 
@@ -491,7 +491,7 @@ impl Node {
 
 /// The configuration, as the XDP program looks it up.
 impl Tables for Node {
-    fn is_ours(&self, destination: &[u8; ENDPOINT_BYTES]) -> bool {
+    fn is_ours(&self, destination: &Endpoint) -> bool {
         *destination == endpoint(self.plan.address(), UDP_PORT)
     }
 
