@@ -128,8 +128,8 @@ impl Node {
         let arrived = Arrived {
             ni: NiId(0),
             from: *from,
-            header: *header,
-            transfer: *transfer,
+            header,
+            transfer,
             lnet: lnet.as_ref(),
             payload_bytes: *payload_bytes,
             handshake,

@@ -179,7 +179,7 @@ impl Shard {
                 self.kept.unlink(slot);
                 self.kept.remove(slot);
                 if let Some(inbound) = inbound {
-                    self.end_arrival(now, inbound, status);
+                    self.end_arrival(now, &inbound, status);
                 }
             }
         }

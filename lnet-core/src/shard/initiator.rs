@@ -210,6 +210,7 @@ impl Shard {
         }
     }
 
+    #[inline(always)]
     fn send_event(&self, slot: u32, request: &Request) -> Event {
         let own = ProcessId { pid: self.pid, ..ANYONE };
         Event {
@@ -221,6 +222,7 @@ impl Shard {
         }
     }
 
+    #[inline(always)]
     fn request(
         &mut self,
         now: Instant,

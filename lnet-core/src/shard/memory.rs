@@ -163,6 +163,7 @@ impl Shard {
 
     /// Counts an operation in on a descriptor (one that is neither used up nor out of event slots). One
     /// that is used up thereby, and goes by itself, leaves its entry now and itself with its last operation.
+    #[inline]
     pub(super) fn start(&mut self, slot: u32) {
         let ends = self.mds[slot].start();
         if self.mds[slot].is_exhausted() {
@@ -214,6 +215,7 @@ impl Shard {
     }
 
     /// An event of a descriptor that says nothing but its kind.
+    #[inline(always)]
     pub(super) fn event_of(&self, slot: u32, kind: EventKind) -> Event {
         let md = &self.mds[slot];
         Event {

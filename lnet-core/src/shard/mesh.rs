@@ -420,7 +420,7 @@ impl Shard {
             self.rouse(inbound.md);
         }
         self.counters.lent += u64::from(status == Status::Ok);
-        self.end_arrival(now, inbound, status);
+        self.end_arrival(now, &inbound, status);
     }
 
     /// Whether a sibling that has this operation's span writes where others might.

@@ -146,7 +146,7 @@ impl Uplink for Shard {
             Arriving::Delivered(ni, inbound) => {
                 self.interface(ni).arriving_count -= 1;
                 self.count_delivered(now, ni, &inbound, status);
-                self.end_arrival(now, inbound, status);
+                self.end_arrival(now, &inbound, status);
             }
             Arriving::Kept(slot) => self.received_kept(now, slot, status),
         }
@@ -238,6 +238,7 @@ impl Shard {
     }
 
     /// Gives a message a place. With `lends` it is a sibling that will fill it.
+    #[inline(always)]
     fn admit(&mut self, ni: NiId, header: &Header, lends: bool) -> Result<(Inbound, Span), Refusal> {
         match header.body {
             Body::Put { .. } => self.admit_put(ni, header, lends),
@@ -252,21 +253,22 @@ impl Shard {
 
     /// Ends the operation of a message whose payload is in place, or will never be; that of a GET goes on
     /// with the REPLY.
-    pub(super) fn end_arrival(&mut self, now: Instant, inbound: Inbound, status: Status) {
-        let Inbound { md, event, response } = inbound;
+    pub(super) fn end_arrival(&mut self, now: Instant, inbound: &Inbound, status: Status) {
+        let &Inbound { md, ref event, response } = inbound;
         if let (EventKind::Get, Status::Ok, Some(promise)) = (event.kind, status, response) {
-            return self.reply(now, md, event, promise);
+            return self.reply(now, md, *event, promise);
         }
-        let reported = self.complete(md, &event, status);
+        let reported = self.complete(md, event, status);
         if let Some(promise) = response {
             if event.kind == EventKind::Put && reported == Status::Ok {
-                self.acknowledge(now, &event, promise);
+                self.acknowledge(now, event, promise);
             } else {
                 self.break_promise(promise);
             }
         }
     }
 
+    #[inline(always)]
     fn admit_put(&mut self, ni: NiId, header: &Header, lends: bool) -> Result<(Inbound, Span), Refusal> {
         let Body::Put { ack_md, match_bits, hdr_data, portal, offset } = header.body else {
             unreachable!("not a PUT")
@@ -325,6 +327,7 @@ impl Shard {
     }
 
     /// The descriptor that takes a message, and how much; nothing is consumed yet.
+    #[inline]
     fn find(&self, message: &Request) -> Result<Room, DropReason> {
         if message.portal as usize >= PORTALS {
             return Err(DropReason::Portal);
@@ -356,6 +359,7 @@ impl Shard {
     }
 
     /// Consumes what was found.
+    #[inline(always)]
     fn take(&mut self, found: Room, event: Event, response: Option<Promise>) -> (Inbound, Span) {
         let Room { md, offset_bytes, length_bytes } = found;
         self.mds[md].offset_bytes = offset_bytes + u64::from(length_bytes);
@@ -364,6 +368,7 @@ impl Shard {
     }
 
     /// What any message that arrives says about itself.
+    #[inline(always)]
     pub(super) fn arrival_event(&self, slot: u32, kind: EventKind, header: &Header) -> Event {
         Event {
             target: header.destination,

@@ -77,9 +77,9 @@ pub struct Arrived<'a> {
     /// The address that it came from, as a NID of that interface's net.
     pub from: Nid,
     /// The steering part of its header, which says that the frame is this shard's.
-    pub header: FrameHeader,
+    pub header: &'a FrameHeader,
     /// The rest of its header.
-    pub transfer: Transfer,
+    pub transfer: &'a Transfer,
     /// The LNet header of a first fragment; it agrees with `header`.
     pub lnet: Option<&'a Header>,
     /// Bytes of payload of the message that `header` describes; records are not counted.

@@ -260,9 +260,9 @@ impl Xfer {
         let flow = &self.flows[slot];
         let (begun, queued) = (flow.begun.first(), flow.queue.first());
         let Some(message) = self.messages.get(queued) else { return (begun != NONE).then_some(begun) };
-        let room = self.datagram_max(now, slot, queued) - HEADERS_BYTES;
-        let may_begin = flow.begun_count < BEGUN_MAX || message.total_bytes() <= room;
-        let queue_first = begun == NONE || (may_begin && flow.turn >= TURN_FRAGMENTS);
+        let fits = || message.total_bytes() <= self.datagram_max(now, slot, queued) - HEADERS_BYTES;
+        let queue_first =
+            begun == NONE || (flow.turn >= TURN_FRAGMENTS && (flow.begun_count < BEGUN_MAX || fits()));
         Some(if queue_first { queued } else { begun })
     }
 
@@ -349,7 +349,13 @@ impl Xfer {
         let whole = length == self.messages[slot].total_bytes();
         let resent = self.records[record].sends != 0;
         let number = self.launch(now, flow, record);
-        if whole && !resent && length <= BUNDLED_BYTES_MAX && self.messages[slot].ticket.is_none() {
+        let others_wait = self.flows[flow].queue.first() != NONE;
+        if others_wait
+            && whole
+            && !resent
+            && length <= BUNDLED_BYTES_MAX
+            && self.messages[slot].ticket.is_none()
+        {
             datagram_bytes = self.bundle_more(now, flow, number, datagram_bytes);
         }
         let (transfer, header, lnet, payload) = {

@@ -26,6 +26,7 @@ impl Xfer {
 
     /// The frame that [`Xfer::poll_transmit`] returns next if this message is submitted now; `None` if that takes
     /// more to say: unless the message is small, goes where one was sent before, and nothing waits or is lost there.
+    #[inline]
     #[must_use]
     pub fn preview(&self, now: Instant, transmit: &Transmit) -> Option<Outgoing> {
         let &Transmit { ni, ref header, payload, .. } = transmit;

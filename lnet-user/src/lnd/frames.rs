@@ -150,7 +150,7 @@ pub(super) struct Owner<'a> {
 impl Owner<'_> {
     /// Checks the headers of a frame of `frame_bytes` bytes, whose header is decoded already. The frame begins at
     /// `start`, and `head` holds as much of what is around it as lies in one piece.
-    #[inline]
+    #[inline(always)]
     pub(super) fn examine(
         &self,
         header: FrameHeader,
@@ -283,8 +283,8 @@ pub(super) fn take(
     let arrived = Arrived {
         ni,
         from,
-        header: parsed.header,
-        transfer: parsed.transfer,
+        header: &parsed.header,
+        transfer: &parsed.transfer,
         lnet: parsed.lnet.as_ref(),
         payload_bytes: parsed.payload_bytes,
         handshake: handshake.as_ref(),

@@ -400,8 +400,8 @@ impl Lane {
         let arrived = Arrived {
             ni: arrival.ni,
             from: arrival.from,
-            header: frame.header,
-            transfer: frame.transfer,
+            header: &frame.header,
+            transfer: &frame.transfer,
             lnet: frame.lnet.as_ref(),
             payload_bytes: frame.payload.len() as u32,
             handshake: frame.handshake.as_ref(),

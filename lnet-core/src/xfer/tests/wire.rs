@@ -351,8 +351,8 @@ impl Shard {
         let arrived = Arrived {
             ni: frame.ni,
             from: frame.from,
-            header: frame.header,
-            transfer: frame.transfer,
+            header: &frame.header,
+            transfer: &frame.transfer,
             lnet: frame.lnet.as_ref(),
             payload_bytes: frame.payload.len() as u32,
             handshake: frame.handshake.as_ref(),
