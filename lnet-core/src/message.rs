@@ -107,7 +107,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    #[inline(always)]
+    #[inline]
     pub(crate) const fn new(
         budget: Budget,
         (ni, peer): (NiId, u32),
@@ -349,7 +349,7 @@ impl Messages {
     }
 
     /// Stores a message for which room was reserved.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn insert(&mut self, record: Record) -> Message<Queued> {
         let Ok(slot) = self.records.insert(record) else {
             unreachable!("a message was built without reserved room")

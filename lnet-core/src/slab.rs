@@ -57,7 +57,7 @@ impl<T> Slab<T> {
     }
 
     /// Stores a value and says in which slot.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn insert(&mut self, value: T) -> Result<u32, Full<T>> {
         let slot = self.free;
         let Some(vacant) = self.slots.get_mut(slot as usize) else { return Err(Full(value)) };

@@ -4,7 +4,7 @@
 //! What a frame is and which shard owns it, `lnet_wire::steer` says, the same code as on the host. This
 //! crate adds where the bytes and tables are, the fault rules and the counters. Invariants: a frame is
 //! dropped or changed by a fault rule and by nothing else; a frame that is not ours, or whose slot holds no
-//! socket, passes up; maps hold integers and byte arrays only.
+//! socket, passes up; maps hold integers and arrays of them only.
 #![no_std]
 #![no_main]
 // Packet loads and map values are raw pointers here, and only the kernel's verifier can prove them.

@@ -183,13 +183,18 @@ impl Nid {
         if !text::takes_ip(net.net_type(), address) {
             return Err(NidError::Address { net, address });
         }
-        Ok(Self::new(SIZE_SMALL, net_type, net.number(), [0; 16]).with_ip(address))
+        Ok(Self::new(SIZE_SMALL, net_type, net.number(), [0; 16]).replace_ip(address))
     }
 
-    /// The NID of another IP address on the same net, which has such addresses.
+    /// The NID of another IP address of the same family on the same net.
     #[inline]
     #[must_use]
     pub fn with_ip(&self, address: IpAddr) -> Self {
+        debug_assert!(self.ip().is_some_and(|own| own.is_ipv4() == address.is_ipv4()), "{self} {address}");
+        self.replace_ip(address)
+    }
+
+    fn replace_ip(&self, address: IpAddr) -> Self {
         let [_, net @ ..] = self.head;
         let (size, bytes) = match address {
             IpAddr::V4(v4) => {

@@ -35,9 +35,6 @@ impl Packet for [u8] {
 /// `::ffff:a.b.c.d`), 2 of port (big endian), and 1 and 0, so that it is never all zeros.
 pub type Endpoint = [u32; 5];
 
-/// Bytes of an [`Endpoint`].
-pub const ENDPOINT_BYTES: usize = size_of::<Endpoint>();
-
 /// Bytes of the Ethernet header.
 pub const ETHERNET_BYTES: usize = 14;
 /// Bytes of one VLAN tag.

@@ -210,7 +210,7 @@ impl Shard {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn send_event(&self, slot: u32, request: &Request) -> Event {
         let own = ProcessId { pid: self.pid, ..ANYONE };
         Event {
@@ -222,7 +222,7 @@ impl Shard {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn request(
         &mut self,
         now: Instant,

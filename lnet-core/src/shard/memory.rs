@@ -215,7 +215,7 @@ impl Shard {
     }
 
     /// An event of a descriptor that says nothing but its kind.
-    #[inline(always)]
+    #[inline]
     pub(super) fn event_of(&self, slot: u32, kind: EventKind) -> Event {
         let md = &self.mds[slot];
         Event {

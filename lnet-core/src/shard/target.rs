@@ -238,7 +238,7 @@ impl Shard {
     }
 
     /// Gives a message a place. With `lends` it is a sibling that will fill it.
-    #[inline(always)]
+    #[inline]
     fn admit(&mut self, ni: NiId, header: &Header, lends: bool) -> Result<(Inbound, Span), Refusal> {
         match header.body {
             Body::Put { .. } => self.admit_put(ni, header, lends),
@@ -268,7 +268,7 @@ impl Shard {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn admit_put(&mut self, ni: NiId, header: &Header, lends: bool) -> Result<(Inbound, Span), Refusal> {
         let Body::Put { ack_md, match_bits, hdr_data, portal, offset } = header.body else {
             unreachable!("not a PUT")
@@ -359,7 +359,7 @@ impl Shard {
     }
 
     /// Consumes what was found.
-    #[inline(always)]
+    #[inline]
     fn take(&mut self, found: Room, event: Event, response: Option<Promise>) -> (Inbound, Span) {
         let Room { md, offset_bytes, length_bytes } = found;
         self.mds[md].offset_bytes = offset_bytes + u64::from(length_bytes);
@@ -368,7 +368,7 @@ impl Shard {
     }
 
     /// What any message that arrives says about itself.
-    #[inline(always)]
+    #[inline]
     pub(super) fn arrival_event(&self, slot: u32, kind: EventKind, header: &Header) -> Event {
         Event {
             target: header.destination,

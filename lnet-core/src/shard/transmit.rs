@@ -93,7 +93,7 @@ impl Shard {
     }
 
     /// Sets a new message on its way.
-    #[inline(always)]
+    #[inline]
     pub(super) fn launch(&mut self, now: Instant, record: Record) {
         let (ni, peer) = (record.ni, record.peer);
         self.interface(ni).outgoing_count += 1;

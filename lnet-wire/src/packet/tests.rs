@@ -72,10 +72,10 @@ fn ours(is_ipv6: bool) -> Endpoint {
 #[test]
 fn endpoints() {
     let bytes = |endpoint: Endpoint| endpoint.map(u32::to_ne_bytes).concat();
-    let mut expected = [0; ENDPOINT_BYTES];
+    let mut expected = [0; size_of::<Endpoint>()];
     expected[10..19].copy_from_slice(&[0xFF, 0xFF, 10, 0, 0, 2, 0x03, 0xDC, 1]);
     assert_eq!(bytes(ours(false)), expected);
-    let mut expected = [0; ENDPOINT_BYTES];
+    let mut expected = [0; size_of::<Endpoint>()];
     expected[..2].copy_from_slice(&[0xFD, 0]);
     expected[15..19].copy_from_slice(&[2, 0x03, 0xDC, 1]);
     assert_eq!(bytes(ours(true)), expected);

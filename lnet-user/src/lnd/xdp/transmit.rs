@@ -103,7 +103,7 @@ impl XdpLnd {
     }
 
     /// Writes and kicks the frame of the message that came alone, if it is known and nothing is in its way.
-    #[inline(always)]
+    #[inline]
     fn send_preview(&mut self, now: Instant, memory: &Memory) -> Option<Outgoing> {
         let &Transmit { ni, ref header, .. } = self.alone.as_ref()?;
         let destination = header.destination.nid;
