@@ -154,13 +154,13 @@ impl Owner<'_> {
     pub(super) fn examine(
         &self,
         header: FrameHeader,
-        head: &mut [u8],
+        head: &[u8],
         start: usize,
         frame_bytes: usize,
     ) -> Result<Parsed, Aside> {
         let bad_header = Aside::Dropped(XdpDrop::BadHeader);
         let covered_bytes = header.covered_bytes();
-        let Some(covered) = head.get_mut(start..start + covered_bytes) else { return Err(bad_header) };
+        let Some(covered) = head.get(start..start + covered_bytes) else { return Err(bad_header) };
         if !has_right_checksum(covered, CRC_OFFSET) {
             return Err(Aside::Dropped(XdpDrop::BadChecksum));
         }
@@ -222,7 +222,7 @@ impl Owner<'_> {
             }
             let mut head = [0; RECORD_HEAD_BYTES];
             datagram.copy_out(at, &mut head);
-            if !has_right_checksum(&mut head, RECORD_CRC_OFFSET) {
+            if !has_right_checksum(&head, RECORD_CRC_OFFSET) {
                 return Err(XdpDrop::BadChecksum);
             }
             let (record, lnet) = head.split_first_chunk::<RECORD_BYTES>().expect("a record has a head");
@@ -330,17 +330,24 @@ fn handshake(parsed: &Parsed, datagram: &(impl Datagram + ?Sized)) -> Option<Han
     Handshake::decode(&body)
 }
 
-/// Whether the CRC32C at an offset is that of the bytes with zero in its place. They are left as they were.
+/// Whether the CRC32C at an offset is that of the bytes, as many as a frame's checksum may cover, with zero in its
+/// place. In a copy: the CPU that received them has them in its cache, and would have to give them up for a write.
 #[inline]
-fn has_right_checksum(bytes: &mut [u8], offset: usize) -> bool {
-    let field = offset..offset + 4;
-    let Some(stored) = bytes.get(field.clone()).and_then(|field| field.first_chunk::<4>().copied()) else {
-        return false;
-    };
-    bytes[field.clone()].fill(0);
-    let crc = crc_fast::crc32_iscsi(bytes);
-    bytes[field].copy_from_slice(&stored);
-    u32::from_le_bytes(stored) == crc
+fn has_right_checksum(bytes: &[u8], offset: usize) -> bool {
+    fn check<const N: usize>(bytes: &[u8], offset: usize) -> bool {
+        let mut copy = [0; N];
+        let copy = &mut copy[..bytes.len()];
+        copy.copy_from_slice(bytes);
+        let Some(field) = copy[offset..].first_chunk_mut::<4>() else { return false };
+        let stored = std::mem::take(field);
+        crc_fast::crc32_iscsi(copy) == u32::from_le_bytes(stored)
+    }
+    const OFTEN: usize = FRAME_HEADER_BYTES + LARGE_HEADER_BYTES;
+    if bytes.len() <= OFTEN {
+        check::<OFTEN>(bytes, offset)
+    } else {
+        check::<DATAGRAM_MIN_BYTES>(bytes, offset)
+    }
 }
 
 /// Whether a frame was steered by what its LNet header says, and is as long as that says.

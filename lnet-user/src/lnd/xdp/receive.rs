@@ -215,9 +215,7 @@ impl XdpLnd {
     ) -> Result<(), Aside> {
         let not_ours = Aside::Dropped(XdpDrop::NotOurs);
         let length = packet.iter().map(|descriptor| descriptor.length as usize).sum();
-        let RxDescriptor { frame, offset, length: first, .. } = &mut packet[0];
-        let chunk = self.common.umem.bytes_mut(frame);
-        let head = &mut chunk[*offset as usize..*offset as usize + *first as usize];
+        let head = bytes_of(&self.common.umem, &packet[0]);
         let received = Received { head, length };
         let Ok(located) = packet::locate(&received) else { return Err(not_ours) };
         let ours = |open: &&OpenPort| packet::is_same(&open.port.endpoint, &located.destination);
