@@ -195,7 +195,7 @@ impl Nid {
     }
 
     fn replace_ip(&self, address: IpAddr) -> Self {
-        let [_, net @ ..] = self.head;
+        let [_, net_type, high, low] = self.head;
         let (size, bytes) = match address {
             IpAddr::V4(v4) => {
                 let mut bytes = [0; 16];
@@ -204,9 +204,7 @@ impl Nid {
             }
             IpAddr::V6(v6) => (SIZE_LARGE, v6.octets()),
         };
-        let mut head = [size; 4];
-        put::<1, 3, _>(&mut head, net);
-        Self { head, address: bytes }
+        Self { head: [size, net_type, high, low], address: bytes }
     }
 
     /// The NID of a plain number on `net`, for nets whose addresses are numbers (`gni`, `kfi`, ...).

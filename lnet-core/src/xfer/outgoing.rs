@@ -349,13 +349,7 @@ impl Xfer {
         let whole = length == self.messages[slot].total_bytes();
         let resent = self.records[record].sends != 0;
         let number = self.launch(now, flow, record);
-        let others_wait = self.flows[flow].queue.first() != NONE;
-        if others_wait
-            && whole
-            && !resent
-            && length <= BUNDLED_BYTES_MAX
-            && self.messages[slot].ticket.is_none()
-        {
+        if whole && !resent && length <= BUNDLED_BYTES_MAX && self.messages[slot].ticket.is_none() {
             datagram_bytes = self.bundle_more(now, flow, number, datagram_bytes);
         }
         let (transfer, header, lnet, payload) = {
@@ -386,6 +380,9 @@ impl Xfer {
 
     /// Puts further small messages that are ready into a frame; returns its length.
     fn bundle_more(&mut self, now: Instant, flow: u32, number: u64, mut datagram_bytes: u32) -> u32 {
+        if self.flows[flow].queue.is_empty() {
+            return datagram_bytes;
+        }
         let first = self.bundle[0];
         let limit = self.datagram_max(now, flow, first);
         while self.bundle.len() < BUNDLE_MAX {

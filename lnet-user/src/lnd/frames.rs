@@ -150,6 +150,7 @@ pub(super) struct Owner<'a> {
 impl Owner<'_> {
     /// Checks the headers of a frame of `frame_bytes` bytes, whose header is decoded already. The frame begins at
     /// `start`, and `head` holds as much of what is around it as lies in one piece.
+    // Always: what it returns is large, and is to be made where it is used.
     #[inline(always)]
     pub(super) fn examine(
         &self,

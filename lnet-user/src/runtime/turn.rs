@@ -13,8 +13,6 @@ const FRAME_BUDGET: u32 = 64;
 const TRANSMIT_BUDGET: u32 = 64;
 /// Glances between two looks at the clock at most.
 const GLANCES_MAX: u32 = 16;
-/// How far apart these looks are at most, if calls are not further apart.
-const LOOK_INTERVAL: Duration = Duration::from_micros(1);
 /// How far apart whole turns are of a shard that is driven all the time, has nothing to do and no timer due: what
 /// arrives during one waits for its end.
 const TURN_INTERVAL: Duration = Duration::from_micros(1);
@@ -57,7 +55,7 @@ impl Glances {
     /// The clock was looked at. Whether the next turn is a whole one.
     fn look(&mut self, now: Instant) -> bool {
         let since = now - std::mem::replace(&mut self.looked_at, now);
-        let between = if since > LOOK_INTERVAL { self.between / 2 } else { self.between * 2 };
+        let between = if since > TURN_INTERVAL { self.between / 2 } else { self.between * 2 };
         self.between = between.clamp(1, GLANCES_MAX);
         if now >= self.until {
             return true;
