@@ -51,7 +51,7 @@ use crate::peer::Peers;
 use crate::portal::MatchTables;
 use crate::slab::Slab;
 use crate::stats::{Counters, NiCounters};
-use crate::time::Instant;
+use crate::time::{self, Instant};
 use crate::topology::Topology;
 use crate::track::Trackers;
 
@@ -238,8 +238,8 @@ impl Shard {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let credits = self.interfaces.iter().filter_map(|interface| interface.timers.next(&self.messages));
-        let rules = [self.held.first_release(&self.messages), self.kept.next_timed()];
-        credits.chain(self.trackers.next()).chain(rules.into_iter().flatten()).min()
+        let (held, kept) = (self.held.first_release(&self.messages), self.kept.next_timed());
+        time::earliest([credits.min(), self.trackers.next(), held, kept])
     }
 
     /// Whether [`Shard::poll_transmit`] has a message of any interface.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lnet_core::lnd::{Lnd, Progress};
-use lnet_core::time::Instant;
+use lnet_core::time::{self, Instant};
 
 use super::worker::Worker;
 
@@ -92,7 +92,7 @@ impl Worker {
         if progressed || self.lnd.awaits_completions() || self.lnd.has_work() {
             self.glances.end();
         } else {
-            let due = [self.shard.poll_timeout(), self.lnd.poll_timeout()].into_iter().flatten().min();
+            let due = time::earliest([self.shard.poll_timeout(), self.lnd.poll_timeout()]);
             self.glances.begin(now, due);
         }
         progressed

@@ -11,6 +11,7 @@ use lnet_core::lnd::{Lnd, NiId, Span, Status};
 use lnet_core::md::{MdError, MdSpec, Unlinked};
 use lnet_core::portal::{EntryError, EntrySpec};
 use lnet_core::shard::{GetRequest, PutRequest, RequestError, Shard};
+use lnet_core::time;
 use thiserror::Error;
 
 use super::clock::Clock;
@@ -387,7 +388,7 @@ impl Worker {
             return Ok(());
         }
         let now = self.clock.now();
-        let due = [self.shard.poll_timeout(), self.lnd.poll_timeout()].into_iter().flatten().min();
+        let due = time::earliest([self.shard.poll_timeout(), self.lnd.poll_timeout()]);
         let sleep = [
             timeout,
             due.map(|due| due - now),

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::{Full, Lnd, Progress, RxId, Transmit, Uplink, Verdict};
-use lnet_core::time::Instant;
+use lnet_core::time::{self, Instant};
 use lnet_core::xfer::{BUNDLE_MAX, Xfer, XferConfig, XferCounters, XferUsage};
 
 use super::counters::XdpCounters;
@@ -225,8 +225,7 @@ impl Lnd for SocketLnd {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let others = [self.intake.xfer.poll_timeout(), self.down_until()];
-        let retries = self.ports.iter().filter_map(|open| open.retry_at);
-        others.into_iter().flatten().chain(retries).min()
+        let retries = self.ports.iter().filter_map(|open| open.retry_at).min();
+        time::earliest([self.intake.xfer.poll_timeout(), self.down_until(), retries])
     }
 }

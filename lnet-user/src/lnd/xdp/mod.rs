@@ -35,7 +35,7 @@ use std::sync::atomic::Ordering;
 
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::{Full, Lnd, NiId, Progress, RxId, Status, Transmit, TxId, Uplink, Verdict};
-use lnet_core::time::Instant;
+use lnet_core::time::{self, Instant};
 use lnet_core::xfer::{BUNDLE_MAX, Xfer, XferConfig, XferCounters, XferUsage};
 use lnet_wire::Nid;
 use lnet_wire::frame::FRAME_HEADER_BYTES;
@@ -442,9 +442,9 @@ impl Lnd for XdpLnd {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let devices = self.lanes.iter().filter_map(Lane::retry_at);
-        let others = [self.xfer.poll_timeout(), self.parked.deadline(), self.ask_again_at, self.down_until()];
-        devices.chain(others.into_iter().flatten()).min()
+        let devices = self.lanes.iter().filter_map(Lane::retry_at).min();
+        let parked = self.parked.deadline();
+        time::earliest([devices, self.xfer.poll_timeout(), parked, self.ask_again_at, self.down_until()])
     }
 }
 
