@@ -72,6 +72,13 @@ impl Cookie {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct MdHandle(pub Cookie);
 
+impl MdHandle {
+    /// The descriptor's slot.
+    pub(crate) const fn slot(self) -> u32 {
+        self.0.slot()
+    }
+}
+
 /// Handle of a match entry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct MeHandle(pub Cookie);

@@ -16,7 +16,6 @@ use core::marker::PhantomData;
 
 use lnet_wire::Header;
 
-use crate::event::Event;
 use crate::list::{Link, List, NONE, Node};
 use crate::lnd::{NiId, Span, Status, Transmit, TxId};
 use crate::slab::Slab;
@@ -80,6 +79,35 @@ pub(crate) enum Budget {
     Response,
 }
 
+/// What a message is for.
+#[derive(Clone, Copy)]
+pub(crate) enum Purpose {
+    /// A request of this descriptor's, an operation of which it is.
+    Request { md: u32 },
+    /// The REPLY to this GET, whose operation ends with it.
+    Reply { get: Header, span: Span },
+    /// An ACK.
+    Ack,
+}
+
+impl Purpose {
+    const fn budget(&self) -> Budget {
+        match self {
+            Self::Request { .. } => Budget::Request,
+            Self::Reply { .. } | Self::Ack => Budget::Response,
+        }
+    }
+
+    /// The descriptor an operation of which it is.
+    pub(crate) const fn md(&self) -> Option<u32> {
+        match self {
+            Self::Request { md } => Some(*md),
+            Self::Reply { span, .. } => Some(span.md.slot()),
+            Self::Ack => None,
+        }
+    }
+}
+
 /// What is known of a message.
 pub(crate) struct Record {
     pub(crate) header: Header,
@@ -87,8 +115,7 @@ pub(crate) struct Record {
     pub(crate) ni: NiId,
     /// Slot of the peer, on which the record holds a reference.
     pub(crate) peer: u32,
-    /// Slot of the descriptor whose operation it is, and the event of its end; none for an ACK.
-    pub(crate) operation: Option<(u32, Event)>,
+    pub(crate) purpose: Purpose,
     /// When its request started; of a response nothing is said.
     pub(crate) started: Instant,
     pub(crate) deadline: Instant,
@@ -98,7 +125,6 @@ pub(crate) struct Record {
     pub(crate) status: Status,
     /// Whether it is to leave by its interface and no other: it names it, or what it answers came by it.
     pub(crate) is_bound: bool,
-    budget: Budget,
     stage: Stage,
     /// Whether it is in its interface's list of deadlines.
     timed: bool,
@@ -109,11 +135,10 @@ pub(crate) struct Record {
 impl Record {
     #[inline]
     pub(crate) const fn new(
-        budget: Budget,
+        purpose: Purpose,
         (ni, peer): (NiId, u32),
         header: Header,
         payload: Option<Span>,
-        operation: Option<(u32, Event)>,
         deadline: Instant,
     ) -> Self {
         Self {
@@ -121,13 +146,12 @@ impl Record {
             payload,
             ni,
             peer,
-            operation,
+            is_bound: matches!(purpose.budget(), Budget::Response),
+            purpose,
             started: Instant(0),
             deadline,
             release: (Instant(0), 0),
             status: Status::Ok,
-            is_bound: matches!(budget, Budget::Response),
-            budget,
             stage: Stage::Queued,
             timed: false,
             waiting: Link::UNLINKED,
@@ -137,7 +161,7 @@ impl Record {
 
     /// Whether it answers something.
     pub(crate) const fn is_response(&self) -> bool {
-        matches!(self.budget, Budget::Response)
+        matches!(self.purpose.budget(), Budget::Response)
     }
 
     /// What it held when it ended: a credit of its peer, and one of its interface.
@@ -424,7 +448,7 @@ impl Messages {
     /// Forgets a message that has ended.
     #[inline]
     pub(crate) fn forget(&mut self, message: Message<Done>) {
-        self.unreserve(self.records[message.slot].budget);
+        self.unreserve(self.records[message.slot].purpose.budget());
         self.records.vacate(message.slot);
     }
 

@@ -67,8 +67,9 @@ impl Shard {
             self.kept.set_state(slot, State::Borrowed { lender, lease });
             return Some((ni, rx, verdict));
         }
-        match self.kept.records[slot].inbound.take() {
-            Some(inbound) => self.deliver(ni, rx, inbound),
+        let Kept { header, inbound, .. } = self.kept.records[slot];
+        match inbound {
+            Some(inbound) => self.deliver(ni, rx, &header, inbound),
             None => self.incoming[rx.0 as usize] = Arriving::Idle,
         }
         self.kept.unlink(slot);
@@ -134,9 +135,8 @@ impl Shard {
             return self.settle_visitor(slot, shard, decision);
         }
         match decision {
-            Decision::Take(inbound, span) => {
-                let record = &mut self.kept.records[slot];
-                (record.inbound, record.span) = (Some(inbound), Some(span));
+            Decision::Take(inbound) => {
+                self.kept.records[slot].take(inbound);
                 self.kept.set_state(slot, State::Resumed(Resumption::Take));
             }
             Decision::Drop(reason) => {
@@ -175,11 +175,11 @@ impl Shard {
                 self.talks_to(ask.shard);
             }
             _ => {
-                let inbound = record.inbound.take();
+                let Kept { header, inbound, .. } = *record;
                 self.kept.unlink(slot);
                 self.kept.remove(slot);
                 if let Some(inbound) = inbound {
-                    self.end_arrival(now, &inbound, status);
+                    self.end_arrival(now, &header, &inbound, status);
                 }
             }
         }

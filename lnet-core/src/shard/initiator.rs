@@ -3,15 +3,14 @@
 use core::fmt;
 
 use lnet_wire::steer::PORTALS;
-use lnet_wire::{Body, Header, MessageType, Nid, ProcessId, WireHandle};
+use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
 use super::Shard;
-use super::memory::ANYONE;
-use crate::event::{Event, EventKind};
+use super::report::{ANYONE, Ended};
 use crate::handle::MdHandle;
 use crate::lnd::{Cause, Span, Status};
 use crate::md::MdOptions;
-use crate::message::{Budget, Record};
+use crate::message::{Budget, Purpose, Record};
 use crate::time::Instant;
 use crate::track::Response;
 use crate::tunables::ResponseTracking;
@@ -112,7 +111,6 @@ struct Request {
     md: MdHandle,
     self_nid: Option<Nid>,
     target: ProcessId,
-    message_type: MessageType,
     /// What is to come back.
     awaits: Option<Response>,
 }
@@ -128,7 +126,6 @@ impl Shard {
             md: put.md,
             self_nid: put.self_nid,
             target: put.target,
-            message_type: MessageType::Put,
             awaits: put.ack.then_some(Response::Ack),
         };
         let slot = self.initiator_slot(put.md, &put.target.nid, put.portal)?;
@@ -137,15 +134,6 @@ impl Shard {
         }
         // `bind` took no more than a u32 holds.
         let length_bytes = self.mds[slot].length_bytes as u32;
-        let event = Event {
-            portal: put.portal,
-            match_bits: put.match_bits,
-            hdr_data: put.hdr_data,
-            requested_bytes: length_bytes,
-            manipulated_bytes: length_bytes,
-            offset_bytes: u64::from(put.offset),
-            ..self.send_event(slot, &request)
-        };
         let body = Body::Put {
             ack_md: if put.ack { self.wire_handle(put.md) } else { WireHandle::NONE },
             match_bits: put.match_bits,
@@ -153,7 +141,7 @@ impl Shard {
             portal: put.portal,
             offset: put.offset,
         };
-        self.request(now, slot, &request, body, event, length_bytes)
+        self.request(now, slot, &request, body, length_bytes)
     }
 
     /// Starts a GET. Its descriptor's threshold counts it now, and the REPLY when it comes; if that does
@@ -162,20 +150,9 @@ impl Shard {
     /// # Errors
     /// [`RequestError`]; nothing has started then.
     pub fn get(&mut self, now: Instant, get: &GetRequest) -> Result<(), RequestError> {
-        let request = Request {
-            md: get.md,
-            self_nid: get.self_nid,
-            target: get.target,
-            message_type: MessageType::Get,
-            awaits: Some(Response::Reply),
-        };
+        let request =
+            Request { md: get.md, self_nid: get.self_nid, target: get.target, awaits: Some(Response::Reply) };
         let slot = self.initiator_slot(get.md, &get.target.nid, get.portal)?;
-        let event = Event {
-            portal: get.portal,
-            match_bits: get.match_bits,
-            offset_bytes: u64::from(get.offset),
-            ..self.send_event(slot, &request)
-        };
         let body = Body::Get {
             return_md: self.wire_handle(get.md),
             match_bits: get.match_bits,
@@ -184,7 +161,7 @@ impl Shard {
             // `bind` took no more than a u32 holds.
             sink_length: self.mds[slot].length_bytes as u32,
         };
-        self.request(now, slot, &request, body, event, 0)
+        self.request(now, slot, &request, body, 0)
     }
 
     /// The slot of a descriptor that can send to this portal of this target.
@@ -211,32 +188,21 @@ impl Shard {
     }
 
     #[inline]
-    fn send_event(&self, slot: u32, request: &Request) -> Event {
-        let own = ProcessId { pid: self.pid, ..ANYONE };
-        Event {
-            message_type: Some(request.message_type),
-            target: request.target,
-            initiator: own,
-            source: own,
-            ..self.event_of(slot, EventKind::Send)
-        }
-    }
-
-    #[inline]
     fn request(
         &mut self,
         now: Instant,
         slot: u32,
         request: &Request,
         body: Body,
-        event: Event,
         payload_length: u32,
     ) -> Result<(), RequestError> {
         let target = &request.target.nid;
+        let source = ProcessId { pid: self.pid, ..ANYONE };
+        let header = Header { destination: request.target, source, payload_length, body };
         let Ok(ni) = self.topology.select(target, request.self_nid.as_ref()) else {
             self.begin(now, slot, request);
             let status = Status::NeverSent(Cause::Unreachable);
-            self.complete(slot, &event, status);
+            self.complete(slot, Ended::Sent(&header), status);
             self.counters.count_failure(status);
             self.wake();
             return Ok(());
@@ -245,7 +211,7 @@ impl Shard {
             return Err(RequestError::RequestsFull);
         }
         let from = self.topology.known_ni(ni);
-        let (source, deadline) = (ProcessId { nid: from.nid, pid: self.pid }, now + from.message_timeout);
+        let (source, deadline) = (ProcessId { nid: from.nid, ..source }, now + from.message_timeout);
         let ni = self.topology.loopback_to(target).unwrap_or(ni);
         let credits = self.interface(ni).peer_share;
         let Some(peer) = self.peers.acquire(target, credits) else {
@@ -253,14 +219,13 @@ impl Shard {
             return Err(RequestError::PeersFull);
         };
         self.begin(now, slot, request);
-        let header = Header { destination: request.target, source, payload_length, body };
         let payload = (payload_length > 0).then_some(Span {
             md: request.md,
             offset_bytes: 0,
             length_bytes: payload_length,
         });
-        let operation = Some((slot, event));
-        let mut record = Record::new(Budget::Request, (ni, peer), header, payload, operation, deadline);
+        let header = Header { source, ..header };
+        let mut record = Record::new(Purpose::Request { md: slot }, (ni, peer), header, payload, deadline);
         record.started = now;
         record.is_bound = request.self_nid.is_some();
         self.launch(now, record);

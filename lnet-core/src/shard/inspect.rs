@@ -4,7 +4,6 @@ use lnet_wire::{Header, MessageType, Nid};
 
 use super::Shard;
 use super::target::Inbound;
-use crate::event::EventKind;
 use crate::list::NONE;
 use crate::lnd::{NiId, Status};
 use crate::peer::PeerRecord;
@@ -107,17 +106,22 @@ impl Shard {
 
     /// Counts a message that has been put in place, or will never be.
     #[inline]
-    pub(super) fn count_delivered(&mut self, now: Instant, ni: NiId, inbound: &Inbound, status: Status) {
-        let Inbound { md, event, .. } = inbound;
-        let carries_payload = matches!(event.kind, EventKind::Put | EventKind::Reply);
-        let bytes = if carries_payload { event.manipulated_bytes } else { 0 };
-        let Some(message_type) = event.message_type else { unreachable!("a message of no type") };
+    pub(super) fn count_delivered(
+        &mut self,
+        now: Instant,
+        ni: NiId,
+        header: &Header,
+        inbound: &Inbound,
+        status: Status,
+    ) {
+        let message_type = header.message_type();
+        let bytes = if message_type.carries_payload() { inbound.span.length_bytes } else { 0 };
         let tracker = match message_type {
-            MessageType::Ack | MessageType::Reply => self.mds[*md].tracker,
+            MessageType::Ack | MessageType::Reply => self.mds[inbound.md()].tracker,
             _ => NONE,
         };
         let asked = self.trackers.asked(tracker);
-        self.count_received(now, (ni, &event.source.nid, message_type), status, bytes, asked);
+        self.count_received(now, (ni, &header.source.nid, message_type), status, bytes, asked);
     }
 
     /// The same, with when its request started if it answers one.

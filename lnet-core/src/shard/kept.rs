@@ -96,6 +96,13 @@ pub(super) struct Kept {
     link: Link,
 }
 
+impl Kept {
+    /// It has become an operation.
+    pub(super) fn take(&mut self, inbound: Inbound) {
+        (self.inbound, self.span) = (Some(inbound), Some(inbound.landing(&self.header)));
+    }
+}
+
 /// Marks the one list that a record is in.
 pub(super) struct Place;
 

@@ -2,18 +2,15 @@
 
 use lnet_wire::header::PAYLOAD_MAX_BYTES;
 use lnet_wire::steer::PORTALS;
-use lnet_wire::{Nid, ProcessId};
 
 use super::Shard;
+use super::report::Ended;
 use crate::event::{Event, EventKind};
 use crate::handle::{Cookie, Kind, MdHandle, MeHandle};
 use crate::list::NONE;
 use crate::lnd::{Cause, Status};
 use crate::md::{MdError, MdOptions, MdSpec, MemoryDesc, Threshold, Unlinked};
 use crate::portal::{EntryError, EntrySpec};
-
-/// A process of which nothing is said.
-pub(super) const ANYONE: ProcessId = ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID };
 
 impl Shard {
     /// Makes a match entry. It matches nothing until it is given a descriptor.
@@ -177,7 +174,7 @@ impl Shard {
 
     /// Ends an operation on a descriptor: reports it, as the last one if it is. Returns the status as
     /// reported.
-    pub(super) fn complete(&mut self, slot: u32, event: &Event, status: Status) -> Status {
+    pub(super) fn complete(&mut self, slot: u32, ended: Ended<'_>, status: Status) -> Status {
         let md = &mut self.mds[slot];
         md.operations -= 1;
         if md.operations == 0 && md.claimed {
@@ -189,8 +186,11 @@ impl Shard {
         let status = if aborted { Status::Unknown(Cause::Timeout) } else { status };
         let unlinked = md.operations == 0 && md.ends_when_idle();
         if md.event_queue != NONE {
-            self.events.push(md.event_queue, Event { status, unlinked, ..*event }, md.is_infinite());
+            let (queue, is_recurring) = (md.event_queue, md.is_infinite());
+            let event = Event { status, unlinked, ..self.event(slot, ended) };
+            self.events.push(queue, event, is_recurring);
         }
+        let md = &self.mds[slot];
         if unlinked {
             self.detach(slot);
             self.end_tracking(slot);
@@ -199,7 +199,7 @@ impl Shard {
             // One without a threshold is watched only while it is busy (LNet `lib-msg.c:
             // lnet_msg_detach_md`): it outlives a lost response.
             let rests = md.is_infinite() && md.operations == 0;
-            if self.trackers.note_end(md.tracker, event.kind) || rests {
+            if self.trackers.note_end(md.tracker, ended.kind()) || rests {
                 self.end_tracking(slot);
             }
         }
@@ -211,31 +211,6 @@ impl Shard {
         let tracker = core::mem::replace(&mut self.mds[slot].tracker, NONE);
         if tracker != NONE {
             self.trackers.end(tracker);
-        }
-    }
-
-    /// An event of a descriptor that says nothing but its kind.
-    #[inline]
-    pub(super) fn event_of(&self, slot: u32, kind: EventKind) -> Event {
-        let md = &self.mds[slot];
-        Event {
-            kind,
-            status: Status::Ok,
-            unlinked: false,
-            md: self.md_handle(slot),
-            user_ptr: md.user_ptr,
-            options: md.options,
-            message_type: None,
-            target: ANYONE,
-            initiator: ANYONE,
-            source: ANYONE,
-            sender: Nid::ANY,
-            portal: 0,
-            match_bits: 0,
-            hdr_data: 0,
-            requested_bytes: 0,
-            manipulated_bytes: 0,
-            offset_bytes: 0,
         }
     }
 

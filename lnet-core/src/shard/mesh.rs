@@ -35,7 +35,6 @@ use lnet_wire::{Body, Header};
 use super::Shard;
 use super::kept::{Ask, Kept, Origin, Resumption, State};
 use super::target::{Decision, Inbound, Scope, Wait};
-use crate::event::EventKind;
 use crate::handle::ShardId;
 use crate::list::NONE;
 use crate::lnd::{Cause, NiId, Span, Status};
@@ -264,11 +263,10 @@ impl Shard {
     pub(super) fn settle_visitor(&mut self, slot: u32, from: ShardId, decision: Decision) {
         self.talks_to(from);
         match decision {
-            Decision::Take(inbound, span) => {
-                let exclusive = self.is_exclusive(&inbound);
-                self.mds[inbound.md].lent |= exclusive;
-                let record = &mut self.kept.records[slot];
-                (record.inbound, record.span) = (Some(inbound), Some(span));
+            Decision::Take(inbound) => {
+                let exclusive = self.is_exclusive(&self.kept.records[slot].header, &inbound);
+                self.mds[inbound.md()].lent |= exclusive;
+                self.kept.records[slot].take(inbound);
                 self.kept.set_state(slot, State::Lending);
             }
             Decision::Drop(reason) => {
@@ -411,21 +409,21 @@ impl Shard {
     fn returned(&mut self, now: Instant, slot: u32, status: Status) {
         let record = self.kept.records.get(slot).map(|record| record.state);
         assert_eq!(record, Some(State::Lent), "a span is returned that is not lent");
-        let Some(inbound) = self.kept.records[slot].inbound.take() else {
+        let Kept { header, inbound: Some(inbound), .. } = self.kept.records[slot] else {
             unreachable!("a lent span has no operation")
         };
         self.kept.remove(slot);
-        if self.is_exclusive(&inbound) {
-            self.mds[inbound.md].lent = false;
-            self.rouse(inbound.md);
+        if self.is_exclusive(&header, &inbound) {
+            self.mds[inbound.md()].lent = false;
+            self.rouse(inbound.md());
         }
         self.counters.lent += u64::from(status == Status::Ok);
-        self.end_arrival(now, &inbound, status);
+        self.end_arrival(now, &header, &inbound, status);
     }
 
     /// Whether a sibling that has this operation's span writes where others might.
-    fn is_exclusive(&self, inbound: &Inbound) -> bool {
-        matches!(inbound.event.kind, EventKind::Put | EventKind::Reply) && self.mds[inbound.md].shares_spans()
+    fn is_exclusive(&self, header: &Header, inbound: &Inbound) -> bool {
+        header.message_type().carries_payload() && self.mds[inbound.md()].shares_spans()
     }
 
     /// The shard after this one.

@@ -21,6 +21,7 @@ mod inspect;
 mod kept;
 mod memory;
 pub mod mesh;
+mod report;
 mod response;
 mod target;
 mod transmit;

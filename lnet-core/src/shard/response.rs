@@ -1,34 +1,21 @@
 //! ACK and REPLY at the initiator (LNet `lib-move.c: lnet_parse_ack`, `lnet_parse_reply`).
 
-use lnet_wire::{Header, MessageType, WireHandle};
+use lnet_wire::{Header, WireHandle};
 
 use super::Shard;
 use super::target::{Inbound, Refusal};
-use crate::event::{Event, EventKind};
 use crate::handle::{Cookie, MdHandle};
 use crate::lnd::Span;
 use crate::md::MdOptions;
 use crate::stats::{DelayReason, DropReason};
 
 impl Shard {
-    pub(super) fn admit_ack(
-        &mut self,
-        header: &Header,
-        handle: &WireHandle,
-        match_bits: u64,
-        manipulated_bytes: u32,
-    ) -> Result<(Inbound, Span), Refusal> {
+    pub(super) fn admit_ack(&mut self, handle: &WireHandle) -> Result<Inbound, Refusal> {
         let md = self.respondent(handle)?;
         if !self.mds[md].has_event_slot() {
             return Err(Refusal::Busy { md, reason: DelayReason::EventSlots });
         }
-        let event = Event {
-            message_type: Some(MessageType::Ack),
-            match_bits,
-            manipulated_bytes,
-            ..self.arrival_event(md, EventKind::Ack, header)
-        };
-        Ok(self.take_response(md, event, 0))
+        Ok(self.take_response(md, 0))
     }
 
     pub(super) fn admit_reply(
@@ -36,7 +23,7 @@ impl Shard {
         header: &Header,
         handle: &WireHandle,
         lends: bool,
-    ) -> Result<(Inbound, Span), Refusal> {
+    ) -> Result<Inbound, Refusal> {
         let md = self.respondent(handle)?;
         let descriptor = &self.mds[md];
         // A bound descriptor is no longer than a message.
@@ -46,13 +33,7 @@ impl Shard {
         }
         let length_bytes = header.payload_length.min(room_bytes);
         self.may_start(md, lends)?;
-        let event = Event {
-            message_type: Some(MessageType::Reply),
-            requested_bytes: header.payload_length,
-            manipulated_bytes: length_bytes,
-            ..self.arrival_event(md, EventKind::Reply, header)
-        };
-        Ok(self.take_response(md, event, length_bytes))
+        Ok(self.take_response(md, length_bytes))
     }
 
     /// The descriptor that an ACK or REPLY names, if it takes one more operation.
@@ -71,8 +52,9 @@ impl Shard {
         }
     }
 
-    fn take_response(&mut self, md: u32, event: Event, length_bytes: u32) -> (Inbound, Span) {
+    fn take_response(&mut self, md: u32, length_bytes: u32) -> Inbound {
+        let span = Span { md: self.md_handle(md), offset_bytes: 0, length_bytes };
         self.start(md);
-        (Inbound { md, event, response: None }, Span { md: event.md, offset_bytes: 0, length_bytes })
+        Inbound::new(span, None)
     }
 }

@@ -6,14 +6,14 @@
 
 use lnet_wire::header::PAYLOAD_MAX_BYTES;
 use lnet_wire::steer::PORTALS;
-use lnet_wire::{Body, Header, MessageType, Nid, ProcessId, WireHandle};
+use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
 use super::Shard;
 use super::kept::{Ask, list_of};
-use crate::event::{Event, EventKind};
+use super::report::Ended;
 use crate::lnd::{Announced, Cause, NiId, RxId, Span, Status, TxId, Uplink, Verdict};
 use crate::md::MdOptions;
-use crate::message::{Budget, Record};
+use crate::message::{Budget, Purpose, Record};
 use crate::portal::{Found, Request};
 use crate::stats::{DelayReason, DropReason};
 use crate::time::Instant;
@@ -22,14 +22,34 @@ use crate::topology::{LocalNi, NiStatus};
 /// With fewer entries than these the caches of a core hold them, and their descriptors: some 200 bytes each.
 const ANNOUNCED_ENTRIES_MIN: u32 = 1 << 12;
 
-/// A message whose payload an LND is putting in place.
+/// What a message that arrived is to a descriptor, an operation of which it has become.
+#[derive(Clone, Copy)]
 pub(super) struct Inbound {
-    /// The descriptor, an operation of which this is.
-    pub(super) md: u32,
-    /// What will be reported.
-    pub(super) event: Event,
+    /// Where its payload goes; for a GET, where that of its REPLY comes from.
+    pub(super) span: Span,
     /// What will be answered.
-    pub(super) response: Option<Promise>,
+    response: Option<Promise>,
+}
+
+impl Inbound {
+    pub(super) const fn new(span: Span, response: Option<Promise>) -> Self {
+        Self { span, response }
+    }
+
+    /// The descriptor.
+    #[inline]
+    pub(super) const fn md(&self) -> u32 {
+        self.span.md.slot()
+    }
+
+    /// Where its own payload goes: nothing comes in with a GET.
+    #[inline]
+    pub(super) const fn landing(&self, header: &Header) -> Span {
+        match header.body {
+            Body::Get { .. } => Span { length_bytes: 0, ..self.span },
+            _ => self.span,
+        }
+    }
 }
 
 /// The response to a message: room for it is reserved, a reference on the peer is held.
@@ -44,15 +64,15 @@ pub(super) struct Promise {
 /// What a shard knows of a message that an LND names.
 pub(super) enum Arriving {
     Idle,
-    /// Its LND puts it in place. It came by this interface.
-    Delivered(NiId, Inbound),
+    /// Its LND puts its payload in place. It came by this interface.
+    Delivered(NiId, Header, Inbound),
     /// It is delayed, or goes to a sibling: the record of it.
     Kept(u32),
 }
 
 /// What is to become of a message.
 pub(super) enum Decision {
-    Take(Inbound, Span),
+    Take(Inbound),
     Wait(Wait),
     Drop(DropReason),
 }
@@ -126,10 +146,10 @@ impl Uplink for Shard {
             Err(reason) => Decision::Drop(reason),
         };
         let dropped = match decision {
-            Decision::Take(inbound, span) => {
-                self.deliver(ni, rx, inbound);
+            Decision::Take(inbound) => {
+                self.deliver(ni, rx, header, inbound);
                 self.wake();
-                return Verdict::Deliver(span);
+                return Verdict::Deliver(inbound.landing(header));
             }
             Decision::Wait(wait) => self.keep(rx, ni, header, wait).err(),
             Decision::Drop(reason) => Some(reason),
@@ -140,15 +160,22 @@ impl Uplink for Shard {
     }
 
     fn received(&mut self, now: Instant, rx: RxId, status: Status) {
-        let arriving = self.incoming.get_mut(rx.0 as usize);
-        match arriving.map_or(Arriving::Idle, |arriving| core::mem::replace(arriving, Arriving::Idle)) {
-            Arriving::Idle => panic!("no message arrives as {rx:?}"),
-            Arriving::Delivered(ni, inbound) => {
-                self.interface(ni).arriving_count -= 1;
-                self.count_delivered(now, ni, &inbound, status);
-                self.end_arrival(now, &inbound, status);
+        // Looked at where it stands, since it is large; nothing that follows looks at what arrives.
+        let mut incoming = core::mem::take(&mut self.incoming);
+        let kept = match incoming.get(rx.0 as usize) {
+            Some(Arriving::Delivered(ni, header, inbound)) => {
+                self.interface(*ni).arriving_count -= 1;
+                self.count_delivered(now, *ni, header, inbound, status);
+                self.end_arrival(now, header, inbound, status);
+                None
             }
-            Arriving::Kept(slot) => self.received_kept(now, slot, status),
+            Some(Arriving::Kept(slot)) => Some(*slot),
+            Some(Arriving::Idle) | None => panic!("no message arrives as {rx:?}"),
+        };
+        incoming[rx.0 as usize] = Arriving::Idle;
+        self.incoming = incoming;
+        if let Some(slot) = kept {
+            self.received_kept(now, slot, status);
         }
         self.wake();
     }
@@ -162,9 +189,9 @@ impl Uplink for Shard {
 impl Shard {
     /// A message is being put in place by its LND.
     #[inline]
-    pub(super) fn deliver(&mut self, ni: NiId, rx: RxId, inbound: Inbound) {
+    pub(super) fn deliver(&mut self, ni: NiId, rx: RxId, header: &Header, inbound: Inbound) {
         self.interface(ni).arriving_count += 1;
-        self.incoming[rx.0 as usize] = Arriving::Delivered(ni, inbound);
+        self.incoming[rx.0 as usize] = Arriving::Delivered(ni, *header, inbound);
     }
 
     /// Looks at a message without regard to what is posted: whether it is acceptable, and whether a delay
@@ -213,7 +240,7 @@ impl Shard {
         }
         let lends = matches!(scope, Scope::Visitor { .. });
         match self.admit(ni, header, lends) {
-            Ok((inbound, span)) => Decision::Take(inbound, span),
+            Ok(inbound) => Decision::Take(inbound),
             Err(Refusal::Drop(DropReason::NoMatch)) => self.unmatched(header, scope),
             Err(Refusal::Drop(reason)) => Decision::Drop(reason),
             Err(Refusal::Busy { md, reason }) => Decision::Wait(Wait::Md { md, reason }),
@@ -239,13 +266,11 @@ impl Shard {
 
     /// Gives a message a place. With `lends` it is a sibling that will fill it.
     #[inline]
-    fn admit(&mut self, ni: NiId, header: &Header, lends: bool) -> Result<(Inbound, Span), Refusal> {
+    fn admit(&mut self, ni: NiId, header: &Header, lends: bool) -> Result<Inbound, Refusal> {
         match header.body {
             Body::Put { .. } => self.admit_put(ni, header, lends),
             Body::Get { .. } => self.admit_get(ni, header),
-            Body::Ack { md, match_bits, manipulated_length } => {
-                self.admit_ack(header, &md, match_bits, manipulated_length)
-            }
+            Body::Ack { md, .. } => self.admit_ack(&md),
             Body::Reply { md } => self.admit_reply(header, &md, lends),
             Body::Hello { .. } => Err(DropReason::Malformed.into()),
         }
@@ -253,24 +278,27 @@ impl Shard {
 
     /// Ends the operation of a message whose payload is in place, or will never be; that of a GET goes on
     /// with the REPLY.
-    pub(super) fn end_arrival(&mut self, now: Instant, inbound: &Inbound, status: Status) {
-        let &Inbound { md, ref event, response } = inbound;
-        if let (EventKind::Get, Status::Ok, Some(promise)) = (event.kind, status, response) {
-            return self.reply(now, md, *event, promise);
+    pub(super) fn end_arrival(&mut self, now: Instant, header: &Header, inbound: &Inbound, status: Status) {
+        let &Inbound { ref span, response } = inbound;
+        let is_get = matches!(header.body, Body::Get { .. });
+        if let (true, Status::Ok, Some(promise)) = (is_get, status, response) {
+            return self.reply(now, header, span, promise);
         }
-        let reported = self.complete(md, event, status);
-        if let Some(promise) = response {
-            if event.kind == EventKind::Put && reported == Status::Ok {
-                self.acknowledge(now, event, promise);
-            } else {
-                self.break_promise(promise);
+        let reported = self.complete(inbound.md(), Ended::Arrived(header, span), status);
+        let Some(promise) = response else { return };
+        match header.body {
+            Body::Put { match_bits, .. } if reported == Status::Ok => {
+                let (md, manipulated_length) = (promise.handle, span.length_bytes);
+                let body = Body::Ack { md, match_bits, manipulated_length };
+                self.respond(now, header, promise, body, None, Purpose::Ack);
             }
+            _ => self.break_promise(promise),
         }
     }
 
     #[inline]
-    fn admit_put(&mut self, ni: NiId, header: &Header, lends: bool) -> Result<(Inbound, Span), Refusal> {
-        let Body::Put { ack_md, match_bits, hdr_data, portal, offset } = header.body else {
+    fn admit_put(&mut self, ni: NiId, header: &Header, lends: bool) -> Result<Inbound, Refusal> {
+        let Body::Put { ack_md, match_bits, portal, offset, .. } = header.body else {
             unreachable!("not a PUT")
         };
         let found = self.find(&Request {
@@ -285,20 +313,10 @@ impl Shard {
         let acknowledges =
             ack_md != WireHandle::NONE && !self.mds[found.md].options.contains(MdOptions::ACK_DISABLE);
         let response = if acknowledges { Some(self.promise(ni, &header.source.nid, ack_md)?) } else { None };
-        let event = Event {
-            message_type: Some(MessageType::Put),
-            portal,
-            match_bits,
-            hdr_data,
-            requested_bytes: header.payload_length,
-            manipulated_bytes: found.length_bytes,
-            offset_bytes: found.offset_bytes,
-            ..self.arrival_event(found.md, EventKind::Put, header)
-        };
-        Ok(self.take(found, event, response))
+        Ok(self.take(found, response))
     }
 
-    fn admit_get(&mut self, ni: NiId, header: &Header) -> Result<(Inbound, Span), Refusal> {
+    fn admit_get(&mut self, ni: NiId, header: &Header) -> Result<Inbound, Refusal> {
         let Body::Get { return_md, match_bits, portal, offset, sink_length } = header.body else {
             unreachable!("not a GET")
         };
@@ -313,17 +331,7 @@ impl Shard {
         // What it reads must not change, but nothing is written into it.
         self.may_start(found.md, false)?;
         let response = Some(self.promise(ni, &header.source.nid, return_md)?);
-        let event = Event {
-            message_type: Some(MessageType::Get),
-            portal,
-            match_bits,
-            manipulated_bytes: found.length_bytes,
-            offset_bytes: found.offset_bytes,
-            ..self.arrival_event(found.md, EventKind::Get, header)
-        };
-        let (inbound, span) = self.take(found, event, response);
-        // Nothing comes in with a GET; what goes out is the span of its REPLY.
-        Ok((inbound, Span { length_bytes: 0, ..span }))
+        Ok(self.take(found, response))
     }
 
     /// The descriptor that takes a message, and how much; nothing is consumed yet.
@@ -360,23 +368,12 @@ impl Shard {
 
     /// Consumes what was found.
     #[inline]
-    fn take(&mut self, found: Room, event: Event, response: Option<Promise>) -> (Inbound, Span) {
+    fn take(&mut self, found: Room, response: Option<Promise>) -> Inbound {
         let Room { md, offset_bytes, length_bytes } = found;
         self.mds[md].offset_bytes = offset_bytes + u64::from(length_bytes);
+        let span = Span { md: self.md_handle(md), offset_bytes, length_bytes };
         self.start(md);
-        (Inbound { md, event, response }, Span { md: event.md, offset_bytes, length_bytes })
-    }
-
-    /// What any message that arrives says about itself.
-    #[inline]
-    pub(super) fn arrival_event(&self, slot: u32, kind: EventKind, header: &Header) -> Event {
-        Event {
-            target: header.destination,
-            initiator: header.source,
-            source: header.source,
-            sender: header.source.nid,
-            ..self.event_of(slot, kind)
-        }
+        Inbound::new(span, response)
     }
 
     /// Makes sure that a response can be sent.
@@ -403,60 +400,50 @@ impl Shard {
         self.peers.release(promise.peer);
     }
 
-    fn acknowledge(&mut self, now: Instant, put: &Event, promise: Promise) {
-        let body = Body::Ack {
-            md: promise.handle,
-            match_bits: put.match_bits,
-            manipulated_length: put.manipulated_bytes,
-        };
-        self.respond(now, put, promise, body, None, None);
-    }
-
     /// Answers a GET. Its event comes when the REPLY has been sent. A descriptor that was unlinked meanwhile
     /// sends nothing any more.
-    fn reply(&mut self, now: Instant, md: u32, get: Event, promise: Promise) {
+    fn reply(&mut self, now: Instant, get: &Header, span: &Span, promise: Promise) {
+        let md = span.md.slot();
         if self.mds[md].aborted {
             self.break_promise(promise);
-            self.complete(md, &get, Status::NeverSent(Cause::Cancelled));
+            self.complete(md, Ended::Arrived(get, span), Status::NeverSent(Cause::Cancelled));
             self.counters.send_failures += 1;
             return;
         }
-        let payload = (get.manipulated_bytes > 0).then_some(Span {
-            md: get.md,
-            offset_bytes: get.offset_bytes,
-            length_bytes: get.manipulated_bytes,
-        });
-        self.respond(now, &get, promise, Body::Reply { md: promise.handle }, payload, Some((md, get)));
+        let payload = Some(*span).filter(|span| span.length_bytes > 0);
+        let (body, purpose) = (Body::Reply { md: promise.handle }, Purpose::Reply { get: *get, span: *span });
+        self.respond(now, get, promise, body, payload, purpose);
     }
 
     /// Sends a response from the NID that was asked to the process that asked.
     fn respond(
         &mut self,
         now: Instant,
-        request: &Event,
+        request: &Header,
         promise: Promise,
         body: Body,
         payload: Option<Span>,
-        operation: Option<(u32, Event)>,
+        purpose: Purpose,
     ) {
         let local = self.topology.known_ni(promise.ni);
         if local.status == NiStatus::Closed {
             self.break_promise(promise);
             self.counters.count_failure(Status::NeverSent(Cause::Unreachable));
-            if let Some((md, event)) = operation {
-                self.complete(md, &event, Status::NeverSent(Cause::Unreachable));
+            if let Purpose::Reply { get, span } = &purpose {
+                let status = Status::NeverSent(Cause::Unreachable);
+                self.complete(span.md.slot(), Ended::Arrived(get, span), status);
             }
             return;
         }
         let header = Header {
             destination: request.source,
-            source: ProcessId { nid: request.target.nid, pid: self.pid },
+            source: ProcessId { nid: request.destination.nid, pid: self.pid },
             payload_length: payload.map_or(0, |span| span.length_bytes),
             body,
         };
         let deadline = now + local.message_timeout;
         let path = (promise.ni, promise.peer);
-        self.launch(now, Record::new(Budget::Response, path, header, payload, operation, deadline));
+        self.launch(now, Record::new(purpose, path, header, payload, deadline));
     }
 }
 

@@ -9,10 +9,11 @@ use lnet_wire::header::SMALL_HEADER_BYTES;
 use lnet_wire::{MessageType, Nid};
 
 use super::Shard;
+use super::report::Ended;
 use crate::fault::Faults;
 use crate::health::HealthStatus;
 use crate::lnd::{Cause, Full, NiId, Status, Transmit, TxId};
-use crate::message::{Credited, Message, PeerCredited, Queued, Record, Stage};
+use crate::message::{Credited, Message, PeerCredited, Purpose, Queued, Record, Stage};
 use crate::time::Instant;
 
 impl Shard {
@@ -160,14 +161,20 @@ impl Shard {
     pub(super) fn settle(&mut self, now: Instant) {
         while let Some(message) = self.ended.pop(&mut self.messages) {
             let record = self.messages.record(&message);
-            let Record { status, ni, peer, operation, .. } = *record;
+            let Record { status, ni, peer, header, purpose, started, .. } = *record;
             let (peer_held, interface_held) = record.held();
-            let sent = (record.header.message_type(), record.header.payload_length, record.started);
+            let sent = (header.message_type(), header.payload_length, started);
             self.messages.forget(message);
             self.interface(ni).outgoing_count -= 1;
             self.count_end(now, (ni, peer), sent, status);
-            if let Some((md, event)) = operation {
-                self.complete(md, &event, status);
+            match &purpose {
+                Purpose::Request { md } => {
+                    self.complete(*md, Ended::Sent(&header), status);
+                }
+                Purpose::Reply { get, span } => {
+                    self.complete(span.md.slot(), Ended::Arrived(get, span), status);
+                }
+                Purpose::Ack => {}
             }
             if interface_held {
                 self.return_interface_credit(now, ni);
@@ -254,7 +261,7 @@ impl Shard {
 
     /// Why a message whose turn for a credit has come is not sent after all.
     fn overdue(&self, now: Instant, record: &Record) -> Option<Cause> {
-        if record.operation.as_ref().is_some_and(|(md, _)| self.mds[*md].aborted) {
+        if record.purpose.md().is_some_and(|md| self.mds[md].aborted) {
             Some(Cause::Cancelled)
         } else if now >= record.deadline {
             Some(Cause::Timeout)

@@ -1,0 +1,115 @@
+//! What is reported of operations when they end (LNet `lib-msg.c: lnet_build_msg_event`).
+
+use lnet_wire::{Body, Header, MessageType, Nid, ProcessId};
+
+use super::Shard;
+use crate::event::{Event, EventKind};
+use crate::lnd::{Span, Status};
+
+/// A process of which nothing is said.
+pub(super) const ANYONE: ProcessId = ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID };
+
+/// The message with which an operation ends: what its event is made of.
+#[derive(Clone, Copy)]
+pub(super) enum Ended<'a> {
+    /// A request of this node.
+    Sent(&'a Header),
+    /// One that arrived, and the part of the descriptor that it was for.
+    Arrived(&'a Header, &'a Span),
+}
+
+impl Ended<'_> {
+    /// The kind of its event.
+    #[inline]
+    pub(super) fn kind(&self) -> EventKind {
+        let Self::Arrived(header, _) = self else { return EventKind::Send };
+        match header.message_type() {
+            MessageType::Put => EventKind::Put,
+            MessageType::Get => EventKind::Get,
+            MessageType::Ack => EventKind::Ack,
+            MessageType::Reply => EventKind::Reply,
+            MessageType::Hello => unreachable!("a HELLO is no operation"),
+        }
+    }
+}
+
+impl Shard {
+    /// The event of an operation that went well.
+    #[inline]
+    pub(super) fn event(&self, slot: u32, ended: Ended<'_>) -> Event {
+        let (Ended::Sent(header) | Ended::Arrived(header, _)) = ended;
+        let event = Event {
+            message_type: Some(header.message_type()),
+            target: header.destination,
+            ..self.event_of(slot, ended.kind())
+        };
+        let payload_bytes = header.payload_length;
+        match ended {
+            Ended::Sent(_) => {
+                let own = ProcessId { pid: self.pid, ..ANYONE };
+                let event = Event { initiator: own, source: own, ..event };
+                match header.body {
+                    Body::Put { portal, match_bits, hdr_data, offset, .. } => Event {
+                        portal,
+                        match_bits,
+                        hdr_data,
+                        requested_bytes: payload_bytes,
+                        manipulated_bytes: payload_bytes,
+                        offset_bytes: offset.into(),
+                        ..event
+                    },
+                    Body::Get { portal, match_bits, offset, .. } => {
+                        Event { portal, match_bits, offset_bytes: offset.into(), ..event }
+                    }
+                    _ => unreachable!("a request is a PUT or a GET"),
+                }
+            }
+            Ended::Arrived(_, span) => {
+                let event = Event {
+                    initiator: header.source,
+                    source: header.source,
+                    sender: header.source.nid,
+                    manipulated_bytes: span.length_bytes,
+                    offset_bytes: span.offset_bytes,
+                    ..event
+                };
+                match header.body {
+                    Body::Put { portal, match_bits, hdr_data, .. } => {
+                        Event { portal, match_bits, hdr_data, requested_bytes: payload_bytes, ..event }
+                    }
+                    Body::Get { portal, match_bits, .. } => Event { portal, match_bits, ..event },
+                    Body::Ack { match_bits, manipulated_length, .. } => {
+                        Event { match_bits, manipulated_bytes: manipulated_length, ..event }
+                    }
+                    Body::Reply { .. } => Event { requested_bytes: payload_bytes, ..event },
+                    Body::Hello { .. } => unreachable!("a HELLO is no operation"),
+                }
+            }
+        }
+    }
+
+    /// An event of a descriptor that says nothing but its kind.
+    #[inline]
+    pub(super) fn event_of(&self, slot: u32, kind: EventKind) -> Event {
+        let md = &self.mds[slot];
+        Event {
+            kind,
+            status: Status::Ok,
+            unlinked: false,
+            md: self.md_handle(slot),
+            user_ptr: md.user_ptr,
+            options: md.options,
+            message_type: None,
+            target: ANYONE,
+            initiator: ANYONE,
+            source: ANYONE,
+            sender: Nid::ANY,
+            portal: 0,
+            match_bits: 0,
+            hdr_data: 0,
+            requested_bytes: 0,
+            manipulated_bytes: 0,
+            offset_bytes: 0,
+        }
+    }
+}
