@@ -207,19 +207,21 @@ impl PolicyWord {
 #[inline(always)]
 #[must_use]
 pub fn shard_of(key: &SteerKey, policy: PolicyWord, shards: u32) -> u32 {
-    let shards = shards.max(1);
+    if shards <= 1 {
+        return 0;
+    }
     match key.message_type {
         MessageType::Put | MessageType::Get => {}
-        _ => return (key.key >> COOKIE_SHARD_SHIFT) as u32 % SHARDS_MAX % shards,
+        _ => return wrap((key.key >> COOKIE_SHARD_SHIFT) as u32 % SHARDS_MAX, shards),
     }
     let word = policy.0;
     let selected = (key.key >> (word >> 3 & 0x3F)) & low_bits((word >> 9 & 0x7F) as u32);
     match word & 7 {
         KIND_HASH => spread(mix(selected), shards),
-        KIND_TABLE => (word >> (16 + 6 * (selected & 7)) & 0x3F) as u32 % shards,
+        KIND_TABLE => wrap((word >> (16 + 6 * (selected & 7)) & 0x3F) as u32, shards),
         KIND_INITIATOR => spread(mix(u64::from(key.initiator_hash)), shards),
         KIND_ROTOR => spread(mix(key.message_id ^ u64::from(key.initiator_hash) << 24), shards),
-        _ => (word >> 16 & 0x3F) as u32 % shards,
+        _ => wrap((word >> 16 & 0x3F) as u32, shards),
     }
 }
 
@@ -375,6 +377,12 @@ const fn mix(value: u64) -> u64 {
     let value = (value ^ value >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let value = (value ^ value >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
     value ^ value >> 31
+}
+
+/// The remainder of a shard number that is hardly ever too large: a division costs more than all the rest.
+#[inline(always)]
+const fn wrap(shard: u32, shards: u32) -> u32 {
+    if shard < shards { shard } else { shard % shards }
 }
 
 /// Maps a hash evenly on `0..shards` without a division.

@@ -1,8 +1,8 @@
 //! Frames of the transfer protocol as bytes, whatever carries them.
 //!
 //! A driver that sends has [`Source::write_head`] write what a frame's checksum covers, and puts the payload and
-//! the [records](Source::record) behind it. One that receives checks a frame with [`Owner::examine`] and
-//! [`Owner::examine_rest`] before any of it is believed, and hands it over with [`take`].
+//! the [records](Source::record) behind it. One that receives has [`take`] check a frame, before any of it is
+//! believed, and hand it over.
 //!
 //! Invariants: a frame is taken whole or not at all; no byte of a peer's trips an assertion.
 
@@ -120,11 +120,22 @@ pub(super) enum Aside {
     Dropped(XdpDrop),
 }
 
-/// A frame for the transfer protocol of this shard.
-pub(super) struct Parsed {
-    header: FrameHeader,
-    transfer: Transfer,
-    lnet: Option<Header>,
+/// The bytes of a frame whose header is decoded already.
+pub(super) struct Bytes<'a, D: ?Sized> {
+    pub(super) header: FrameHeader,
+    /// As much of what is around the frame as lies in one piece, and where in it the frame begins.
+    pub(super) head: &'a [u8],
+    pub(super) start: usize,
+    pub(super) length: usize,
+    /// All that is around it.
+    pub(super) datagram: &'a D,
+}
+
+/// What the headers of a frame say.
+struct Parsed<'a> {
+    header: &'a FrameHeader,
+    transfer: &'a Transfer,
+    lnet: Option<&'a Header>,
     /// The payload of the message that the header describes: where in the datagram, and how long.
     payload_offset: usize,
     payload_bytes: u32,
@@ -148,51 +159,25 @@ pub(super) struct Owner<'a> {
 }
 
 impl Owner<'_> {
-    /// Checks the headers of a frame of `frame_bytes` bytes, whose header is decoded already. The frame begins at
-    /// `start`, and `head` holds as much of what is around it as lies in one piece.
-    // Always: what it returns is large, and is to be made where it is used.
-    #[inline(always)]
-    pub(super) fn examine(
-        &self,
-        header: FrameHeader,
-        head: &[u8],
-        start: usize,
-        frame_bytes: usize,
-    ) -> Result<Parsed, Aside> {
-        let bad_header = Aside::Dropped(XdpDrop::BadHeader);
-        let covered_bytes = header.covered_bytes();
-        let Some(covered) = head.get(start..start + covered_bytes) else { return Err(bad_header) };
+    /// The bytes that a frame's checksum covers, if it is right and the frame is this shard's.
+    #[inline]
+    fn covered<'a>(&self, bytes: &Bytes<'a, impl Datagram + ?Sized>) -> Result<&'a [u8], Aside> {
+        let Bytes { header, head, start, .. } = bytes;
+        let Some(covered) = head.get(*start..start + header.covered_bytes()) else {
+            return Err(Aside::Dropped(XdpDrop::BadHeader));
+        };
         if !has_right_checksum(covered, CRC_OFFSET) {
             return Err(Aside::Dropped(XdpDrop::BadChecksum));
         }
         let shard = self.shard_of(&header.key);
-        if shard != self.shard {
-            return Err(Aside::Misdirected(shard as usize));
-        }
-        let (frame_header, rest) =
-            covered.split_first_chunk::<FRAME_HEADER_BYTES>().expect("the frame header is covered");
-        let Some(transfer) = Transfer::decode(frame_header) else { return Err(bad_header) };
-        let lnet = if header.lnet_header_bytes() == 0 {
-            None
-        } else {
-            let bytes = rest.first_chunk::<LARGE_HEADER_BYTES>().expect("the LNet header is covered");
-            let Ok(lnet) = Header::decode_large(bytes) else { return Err(bad_header) };
-            if !agrees(&lnet, &header.key, header.total_length) {
-                return Err(Aside::Dropped(XdpDrop::HeaderMismatch));
-            }
-            Some(lnet)
-        };
-        let payload_offset = start + covered_bytes;
-        let behind = frame_bytes - covered_bytes;
-        let payload_bytes = if header.bundled { header.total_length } else { behind as u32 };
-        Ok(Parsed { header, transfer, lnet, payload_offset, payload_bytes, end: payload_offset + behind })
+        if shard == self.shard { Ok(covered) } else { Err(Aside::Misdirected(shard as usize)) }
     }
 
     /// Checks what stands behind the headers, and lists the further messages.
     #[inline]
-    pub(super) fn examine_rest(
+    fn examine_rest(
         &self,
-        parsed: &Parsed,
+        parsed: &Parsed<'_>,
         datagram: &(impl Datagram + ?Sized),
         further: &mut Vec<Further>,
     ) -> Result<(), Aside> {
@@ -211,7 +196,7 @@ impl Owner<'_> {
     /// Checks all further messages of a frame before any of its messages is taken.
     fn examine_further(
         &self,
-        parsed: &Parsed,
+        parsed: &Parsed<'_>,
         datagram: &(impl Datagram + ?Sized),
         further: &mut Vec<Further>,
     ) -> Result<(), XdpDrop> {
@@ -269,28 +254,54 @@ pub(super) enum Taken {
     Hold(HoldId),
 }
 
-/// Hands a frame that was examined to the transfer protocol, and copies its payloads to where they belong. Empties
-/// `further`, unless the frame's first message is refused, which spares the others.
+/// Checks a frame, hands it to the transfer protocol, and copies its payloads to where they belong. `further` is
+/// scratch: empty on call.
+// One function, in which what a frame says stays where it was read: it is much, and moving it about would cost more
+// than reading it.
 #[inline]
 pub(super) fn take(
     (xfer, memory, up): (&mut Xfer, &mut Memory, &mut impl Uplink),
     now: Instant,
     (ni, from): (NiId, Nid),
-    parsed: &Parsed,
-    datagram: &(impl Datagram + ?Sized),
+    owner: &Owner<'_>,
+    bytes: &Bytes<'_, impl Datagram + ?Sized>,
     further: &mut Vec<Further>,
-) -> Taken {
-    let handshake = if parsed.header.kind == Kind::Welcome { handshake(parsed, datagram) } else { None };
+) -> Result<Taken, Aside> {
+    let &Bytes { ref header, start, length, datagram, .. } = bytes;
+    let bad_header = Aside::Dropped(XdpDrop::BadHeader);
+    let covered = owner.covered(bytes)?;
+    let (frame_header, rest) =
+        covered.split_first_chunk::<FRAME_HEADER_BYTES>().expect("the frame header is covered");
+    let Some(transfer) = &Transfer::decode(frame_header) else { return Err(bad_header) };
+    let decoded = (header.lnet_header_bytes() != 0)
+        .then(|| Header::decode_large(rest.first_chunk().expect("the LNet header is covered")));
+    let lnet = match &decoded {
+        None => None,
+        Some(Ok(lnet)) if agrees(lnet, &header.key, header.total_length) => Some(lnet),
+        Some(Ok(_)) => return Err(Aside::Dropped(XdpDrop::HeaderMismatch)),
+        Some(Err(_)) => return Err(bad_header),
+    };
+    let behind = length - covered.len();
+    let parsed = &Parsed {
+        header,
+        transfer,
+        lnet,
+        payload_offset: start + covered.len(),
+        payload_bytes: if header.bundled { header.total_length } else { behind as u32 },
+        end: start + length,
+    };
+    owner.examine_rest(parsed, datagram, further)?;
+    let handshake = if header.kind == Kind::Welcome { handshake(parsed, datagram) } else { None };
     let arrived = Arrived {
         ni,
         from,
-        header: &parsed.header,
-        transfer: &parsed.transfer,
-        lnet: parsed.lnet.as_ref(),
+        header,
+        transfer,
+        lnet,
         payload_bytes: parsed.payload_bytes,
         handshake: handshake.as_ref(),
     };
-    if parsed.header.bundled && up.gains_by_announcing() {
+    if header.bundled && up.gains_by_announcing() {
         announce_bundle(parsed, further, up);
     }
     match xfer.receive(now, &arrived, up) {
@@ -299,10 +310,10 @@ pub(super) fn take(
             xfer.written(now, up);
         }
         Action::Done => {}
-        Action::Hold(hold) => return Taken::Hold(hold),
-        Action::Drop(_) => return Taken::Refused,
+        Action::Hold(hold) => return Ok(Taken::Hold(hold)),
+        Action::Drop(_) => return Ok(Taken::Refused),
     }
-    if parsed.header.bundled {
+    if header.bundled {
         for Further { id_delta, lnet, payload_offset } in further.drain(..) {
             match xfer.receive_record(now, &arrived, id_delta, &lnet, up) {
                 Action::Write(span) => {
@@ -315,17 +326,17 @@ pub(super) fn take(
         }
         xfer.end_bundle(now, &arrived);
     }
-    Taken::Whole
+    Ok(Taken::Whole)
 }
 
 /// Announces the messages that share a frame.
-fn announce_bundle(parsed: &Parsed, further: &[Further], up: &impl Uplink) {
+fn announce_bundle(parsed: &Parsed<'_>, further: &[Further], up: &impl Uplink) {
     let mut batch = Batch::<BUNDLE_MAX>::new();
-    parsed.lnet.iter().chain(further.iter().map(|one| &one.lnet)).for_each(|lnet| batch.add(lnet));
+    parsed.lnet.into_iter().chain(further.iter().map(|one| &one.lnet)).for_each(|lnet| batch.add(lnet));
     batch.tell(up);
 }
 
-fn handshake(parsed: &Parsed, datagram: &(impl Datagram + ?Sized)) -> Option<Handshake> {
+fn handshake(parsed: &Parsed<'_>, datagram: &(impl Datagram + ?Sized)) -> Option<Handshake> {
     let mut body = [0; HANDSHAKE_BYTES];
     datagram.copy_out(parsed.payload_offset - HANDSHAKE_BYTES, &mut body);
     Handshake::decode(&body)
@@ -335,20 +346,21 @@ fn handshake(parsed: &Parsed, datagram: &(impl Datagram + ?Sized)) -> Option<Han
 /// place. In a copy: the CPU that received them has them in its cache, and would have to give them up for a write.
 #[inline]
 fn has_right_checksum(bytes: &[u8], offset: usize) -> bool {
-    fn check<const N: usize>(bytes: &[u8], offset: usize) -> bool {
-        let mut copy = [0; N];
-        let copy = &mut copy[..bytes.len()];
-        copy.copy_from_slice(bytes);
+    fn check(mut copy: impl AsMut<[u8]>, offset: usize) -> bool {
+        let copy = copy.as_mut();
         let Some(field) = copy[offset..].first_chunk_mut::<4>() else { return false };
         let stored = std::mem::take(field);
         crc_fast::crc32_iscsi(copy) == u32::from_le_bytes(stored)
     }
+    // Of what there is most a copy of a known length, which is made without a call.
     const OFTEN: usize = FRAME_HEADER_BYTES + LARGE_HEADER_BYTES;
-    if bytes.len() <= OFTEN {
-        check::<OFTEN>(bytes, offset)
-    } else {
-        check::<DATAGRAM_MIN_BYTES>(bytes, offset)
+    if let Ok(copy) = <[u8; OFTEN]>::try_from(bytes) {
+        return check(copy, offset);
     }
+    let mut copy = [0; DATAGRAM_MIN_BYTES];
+    let copy = &mut copy[..bytes.len()];
+    copy.copy_from_slice(bytes);
+    check(copy, offset)
 }
 
 /// Whether a frame was steered by what its LNet header says, and is as long as that says.

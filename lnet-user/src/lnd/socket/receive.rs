@@ -10,7 +10,7 @@ use lnet_wire::frame::FrameHeader;
 
 use super::super::announce::{Batch, FRAMES_MAX};
 use super::super::counters::{XdpCounters, XdpDrop};
-use super::super::frames::{self, Aside, Further, Owner, Taken};
+use super::super::frames::{self, Aside, Bytes, Further, Owner, Taken};
 use super::exchange::Exchange;
 use super::held::Held;
 use super::ports::record;
@@ -53,13 +53,10 @@ impl Intake {
         let Some(Ok(header)) = header else { return self.counters.count_drop(XdpDrop::NotOurs) };
         let owner =
             Owner { policies: &self.common.xfer.policies, shards: self.common.shards(), shard: self.shard };
-        let length = bytes.len();
-        let parsed = owner.examine(header, bytes, 0, length).and_then(|parsed| {
-            owner.examine_rest(&parsed, &*bytes, &mut self.further)?;
-            Ok(parsed)
-        });
-        let parsed = match parsed {
-            Ok(parsed) => parsed,
+        let frame = Bytes { header, head: &*bytes, start: 0, length: bytes.len(), datagram: &*bytes };
+        let to = (&mut self.xfer, memory, up);
+        let taken = match frames::take(to, now, (ni, from), &owner, &frame, &mut self.further) {
+            Ok(taken) => taken,
             Err(Aside::Dropped(reason)) => return self.counters.count_drop(reason),
             Err(Aside::Misdirected(shard)) => {
                 self.counters.frames_misdirected += 1;
@@ -69,8 +66,7 @@ impl Intake {
                 return;
             }
         };
-        let to = (&mut self.xfer, memory, up);
-        match frames::take(to, now, (ni, from), &parsed, &*bytes, &mut self.further) {
+        match taken {
             Taken::Whole => self.counters.frames_taken += 1,
             Taken::Refused => self.counters.frames_refused += 1,
             Taken::Hold(hold) => self.held.keep(hold, ni, from, bytes),

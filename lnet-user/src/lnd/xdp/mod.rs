@@ -57,7 +57,7 @@ use fault::Faults;
 use held::Held;
 use lingering::{Behind, Lingering};
 use parked::Parked;
-use paths::Paths;
+use paths::{PathId, Paths};
 use ports::{Link, OpenPort};
 use receive::Origin;
 
@@ -182,7 +182,7 @@ pub struct XdpLnd {
     ask_again_at: Option<Instant>,
     /// A message that came alone so far and may go at once: with the next flush. The transfer protocol does not have it
     /// before that, or anything else, is done.
-    alone: Option<Transmit>,
+    alone: Option<(Transmit, PathId)>,
     /// Messages that ended before the transfer protocol had them.
     ended: VecDeque<(TxId, Status)>,
     held: Held,

@@ -9,7 +9,7 @@ use lnet_wire::Nid;
 use lnet_wire::packet::{self, IPV4_BYTES, IPV6_BYTES, Packet, UDP_BYTES};
 
 use super::super::announce::{Batch, FRAMES_MAX};
-use super::super::frames::{self, Aside, Datagram, Owner, Taken};
+use super::super::frames::{self, Aside, Bytes, Datagram, Owner, Taken};
 use super::ports::OpenPort;
 use super::{Port, XdpDrop, XdpLnd};
 use crate::capture::{Direction, Link};
@@ -72,6 +72,10 @@ impl Pieces<'_> {
 impl Datagram for Pieces<'_> {
     #[inline]
     fn copy_out(&self, offset: usize, to: &mut [u8]) {
+        let first = bytes_of(self.umem, &self.packet[0]);
+        if let Some(bytes) = first.get(offset..offset + to.len()) {
+            return to.copy_from_slice(bytes);
+        }
         let mut done = 0;
         for piece in self.of(offset, to.len()) {
             to[done..done + piece.len()].copy_from_slice(piece);
@@ -225,19 +229,17 @@ impl XdpLnd {
             return Err(not_ours);
         }
         let Ok(header) = packet::frame_header(&received, &located) else { return Err(not_ours) };
-        let start = located.payload_offset;
+        let (ni, start, length) = (port.ni, located.payload_offset, located.payload_length);
+        let Some(from) = source_nid(port, head, start) else { return Err(not_ours) };
         let owner = Owner {
             policies: &self.common.xfer.policies,
             shards: self.common.shards,
             shard: u32::from(self.shard.0),
         };
-        let parsed = owner.examine(header, head, start, located.payload_length)?;
-        let Some(from) = source_nid(port, head, start) else { return Err(not_ours) };
-        let ni = port.ni;
-        let pieces = Pieces { umem: &self.common.umem, packet };
-        owner.examine_rest(&parsed, &pieces, &mut self.further)?;
+        let pieces = &Pieces { umem: &self.common.umem, packet };
+        let bytes = Bytes { header, head, start, length, datagram: pieces };
         let to = (&mut self.xfer, memory, up);
-        match frames::take(to, now, (ni, from), &parsed, &pieces, &mut self.further) {
+        match frames::take(to, now, (ni, from), &owner, &bytes, &mut self.further)? {
             Taken::Whole => self.counters.frames_taken += 1,
             Taken::Refused => self.counters.frames_refused += 1,
             Taken::Hold(hold) => {

@@ -51,7 +51,7 @@ impl XdpLnd {
     pub(super) fn take_message(&mut self, now: Instant, transmit: Transmit) -> Result<(), Full<Transmit>> {
         self.queue_alone(now);
         match self.find_path(now, transmit.ni, transmit.header.destination.nid) {
-            Hop::Known(_) if self.may_go_alone(&transmit) => self.alone = Some(transmit),
+            Hop::Known(path) if self.may_go_alone(&transmit) => self.alone = Some((transmit, path)),
             // As those under way: sent again until the interface is up, or has been down for too long.
             Hop::Known(_) | Hop::Down => return self.transfer(now, transmit),
             Hop::Unknown if self.parked.takes(&transmit) => self.parked.push(now + RESOLVE_TIMEOUT, transmit),
@@ -83,7 +83,7 @@ impl XdpLnd {
     /// Gives the message that came alone to the transfer protocol, as any other: it is not alone any more.
     #[inline]
     pub(super) fn queue_alone(&mut self, now: Instant) {
-        if let Some(transmit) = self.alone.take()
+        if let Some((transmit, _)) = self.alone.take()
             && self.xfer.submit(now, transmit).is_err()
         {
             unreachable!("the transfer protocol had room for it");
@@ -94,30 +94,26 @@ impl XdpLnd {
     /// while it is under way.
     #[inline]
     pub(super) fn send_alone(&mut self, now: Instant, memory: &Memory) {
-        let preview = self.send_preview(now, memory);
+        let Some(place) = self.preview_place() else { return self.queue_alone(now) };
+        let Some((transmit, path)) = &self.alone else { unreachable!("it has a place") };
+        let path = *path;
+        let Some(preview) = self.xfer.preview(now, transmit) else { return self.queue_alone(now) };
+        self.write(&preview, path, memory);
+        self.push(self.ports[place].lane_index, &[]);
+        self.flush_lanes();
         self.queue_alone(now);
-        if preview.is_some() {
-            let polled = self.xfer.poll_transmit(now);
-            debug_assert_eq!(polled, preview, "a preview is the frame that is polled");
-        }
+        let polled = self.xfer.poll_transmit(now);
+        debug_assert_eq!(polled, Some(preview), "a preview is the frame that is polled");
     }
 
-    /// Writes and kicks the frame of the message that came alone, if it is known and nothing is in its way.
+    /// The port of the message that came alone, if nothing is in its way there, and the way is the one that was found.
     #[inline]
-    fn send_preview(&mut self, now: Instant, memory: &Memory) -> Option<Outgoing> {
-        let &Transmit { ni, ref header, .. } = self.alone.as_ref()?;
-        let destination = header.destination.nid;
-        if self.faults.are_set() || !self.has_room() {
-            return None;
-        }
-        // Before the preview: it takes in new MTUs.
-        let Hop::Known(path) = self.find_path(now, ni, destination) else { return None };
-        let lane_index = self.ports[self.place_of(ni)?].lane_index;
-        let outgoing = self.xfer.preview(now, self.alone.as_ref()?)?;
-        self.write(&outgoing, path, memory);
-        self.push(lane_index, &[]);
-        self.flush_lanes();
-        Some(outgoing)
+    fn preview_place(&mut self) -> Option<usize> {
+        let (Transmit { ni, .. }, _) = self.alone.as_ref()?;
+        let place = self.place_of(*ni)?;
+        // With a link its MTU may have changed, which a preview goes by.
+        let is_clear = !self.faults.are_set() && !self.links_have_changed() && self.has_room();
+        is_clear.then_some(place)
     }
 
     fn refuse(&mut self, transmit: &Transmit, cause: Cause) {
