@@ -82,7 +82,7 @@ pub(crate) enum Budget {
 /// What a message is for.
 #[derive(Clone, Copy)]
 pub(crate) enum Purpose {
-    /// A request of this descriptor's, an operation of which it is.
+    /// A request: an operation of this descriptor's.
     Request { md: u32 },
     /// The REPLY to this GET, whose operation ends with it.
     Reply { get: Header, span: Span },
@@ -98,7 +98,7 @@ impl Purpose {
         }
     }
 
-    /// The descriptor an operation of which it is.
+    /// The descriptor whose operation it is.
     pub(crate) const fn md(&self) -> Option<u32> {
         match self {
             Self::Request { md } => Some(*md),

@@ -198,11 +198,11 @@ impl Shard {
     ) -> Result<(), RequestError> {
         let target = &request.target.nid;
         let source = ProcessId { pid: self.pid, ..ANYONE };
-        let header = Header { destination: request.target, source, payload_length, body };
+        let mut header = Header { destination: request.target, source, payload_length, body };
         let Ok(ni) = self.topology.select(target, request.self_nid.as_ref()) else {
             self.begin(now, slot, request);
             let status = Status::NeverSent(Cause::Unreachable);
-            self.complete(slot, Ended::Sent(&header), status);
+            self.complete(Ended::Sent(slot, &header), status);
             self.counters.count_failure(status);
             self.wake();
             return Ok(());
@@ -211,7 +211,8 @@ impl Shard {
             return Err(RequestError::RequestsFull);
         }
         let from = self.topology.known_ni(ni);
-        let (source, deadline) = (ProcessId { nid: from.nid, ..source }, now + from.message_timeout);
+        header.source.nid = from.nid;
+        let deadline = now + from.message_timeout;
         let ni = self.topology.loopback_to(target).unwrap_or(ni);
         let credits = self.interface(ni).peer_share;
         let Some(peer) = self.peers.acquire(target, credits) else {
@@ -224,7 +225,6 @@ impl Shard {
             offset_bytes: 0,
             length_bytes: payload_length,
         });
-        let header = Header { source, ..header };
         let mut record = Record::new(Purpose::Request { md: slot }, (ni, peer), header, payload, deadline);
         record.started = now;
         record.is_bound = request.self_nid.is_some();

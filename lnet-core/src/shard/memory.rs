@@ -148,7 +148,7 @@ impl Shard {
             md.aborted = true;
             return Unlinked::Pending;
         }
-        let event = Event { status, unlinked: true, ..self.event_of(slot, EventKind::Unlink) };
+        let event = Event { status, unlinked: true, ..self.bare_event(slot, EventKind::Unlink) };
         let md = &mut self.mds[slot];
         if md.event_queue != NONE {
             md.event_slots -= 1;
@@ -174,7 +174,8 @@ impl Shard {
 
     /// Ends an operation on a descriptor: reports it, as the last one if it is. Returns the status as
     /// reported.
-    pub(super) fn complete(&mut self, slot: u32, ended: Ended<'_>, status: Status) -> Status {
+    pub(super) fn complete(&mut self, ended: Ended<'_>, status: Status) -> Status {
+        let slot = ended.md();
         let md = &mut self.mds[slot];
         md.operations -= 1;
         if md.operations == 0 && md.claimed {
@@ -187,7 +188,7 @@ impl Shard {
         let unlinked = md.operations == 0 && md.ends_when_idle();
         if md.event_queue != NONE {
             let (queue, is_recurring) = (md.event_queue, md.is_infinite());
-            let event = Event { status, unlinked, ..self.event(slot, ended) };
+            let event = Event { status, unlinked, ..self.event_at_end(ended) };
             self.events.push(queue, event, is_recurring);
         }
         let md = &self.mds[slot];

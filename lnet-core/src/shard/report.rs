@@ -9,16 +9,25 @@ use crate::lnd::{Span, Status};
 /// A process of which nothing is said.
 pub(super) const ANYONE: ProcessId = ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID };
 
-/// The message with which an operation ends: what its event is made of.
+/// The message that an operation is: what its event is made of when it ends.
 #[derive(Clone, Copy)]
 pub(super) enum Ended<'a> {
-    /// A request of this node.
-    Sent(&'a Header),
+    /// A request of this descriptor's.
+    Sent(u32, &'a Header),
     /// One that arrived, and the part of the descriptor that it was for.
     Arrived(&'a Header, &'a Span),
 }
 
 impl Ended<'_> {
+    /// The descriptor.
+    #[inline]
+    pub(super) const fn md(&self) -> u32 {
+        match self {
+            Self::Sent(md, _) => *md,
+            Self::Arrived(_, span) => span.md.slot(),
+        }
+    }
+
     /// The kind of its event.
     #[inline]
     pub(super) fn kind(&self) -> EventKind {
@@ -36,16 +45,16 @@ impl Ended<'_> {
 impl Shard {
     /// The event of an operation that went well.
     #[inline]
-    pub(super) fn event(&self, slot: u32, ended: Ended<'_>) -> Event {
-        let (Ended::Sent(header) | Ended::Arrived(header, _)) = ended;
+    pub(super) fn event_at_end(&self, ended: Ended<'_>) -> Event {
+        let (Ended::Sent(_, header) | Ended::Arrived(header, _)) = ended;
         let event = Event {
             message_type: Some(header.message_type()),
             target: header.destination,
-            ..self.event_of(slot, ended.kind())
+            ..self.bare_event(ended.md(), ended.kind())
         };
         let payload_bytes = header.payload_length;
         match ended {
-            Ended::Sent(_) => {
+            Ended::Sent(..) => {
                 let own = ProcessId { pid: self.pid, ..ANYONE };
                 let event = Event { initiator: own, source: own, ..event };
                 match header.body {
@@ -90,7 +99,7 @@ impl Shard {
 
     /// An event of a descriptor that says nothing but its kind.
     #[inline]
-    pub(super) fn event_of(&self, slot: u32, kind: EventKind) -> Event {
+    pub(super) fn bare_event(&self, slot: u32, kind: EventKind) -> Event {
         let md = &self.mds[slot];
         Event {
             kind,

@@ -22,7 +22,7 @@ use crate::topology::{LocalNi, NiStatus};
 /// With fewer entries than these the caches of a core hold them, and their descriptors: some 200 bytes each.
 const ANNOUNCED_ENTRIES_MIN: u32 = 1 << 12;
 
-/// What a message that arrived is to a descriptor, an operation of which it has become.
+/// The operation that a message which arrived has become.
 #[derive(Clone, Copy)]
 pub(super) struct Inbound {
     /// Where its payload goes; for a GET, where that of its REPLY comes from.
@@ -162,21 +162,17 @@ impl Uplink for Shard {
     fn received(&mut self, now: Instant, rx: RxId, status: Status) {
         // Looked at where it stands, since it is large; nothing that follows looks at what arrives.
         let mut incoming = core::mem::take(&mut self.incoming);
-        let kept = match incoming.get(rx.0 as usize) {
+        match incoming.get(rx.0 as usize) {
             Some(Arriving::Delivered(ni, header, inbound)) => {
                 self.interface(*ni).arriving_count -= 1;
                 self.count_delivered(now, *ni, header, inbound, status);
                 self.end_arrival(now, header, inbound, status);
-                None
             }
-            Some(Arriving::Kept(slot)) => Some(*slot),
+            Some(Arriving::Kept(slot)) => self.received_kept(now, *slot, status),
             Some(Arriving::Idle) | None => panic!("no message arrives as {rx:?}"),
-        };
+        }
         incoming[rx.0 as usize] = Arriving::Idle;
         self.incoming = incoming;
-        if let Some(slot) = kept {
-            self.received_kept(now, slot, status);
-        }
         self.wake();
     }
 
@@ -280,11 +276,10 @@ impl Shard {
     /// with the REPLY.
     pub(super) fn end_arrival(&mut self, now: Instant, header: &Header, inbound: &Inbound, status: Status) {
         let &Inbound { ref span, response } = inbound;
-        let is_get = matches!(header.body, Body::Get { .. });
-        if let (true, Status::Ok, Some(promise)) = (is_get, status, response) {
+        if let (Body::Get { .. }, Status::Ok, Some(promise)) = (&header.body, status, response) {
             return self.reply(now, header, span, promise);
         }
-        let reported = self.complete(inbound.md(), Ended::Arrived(header, span), status);
+        let reported = self.complete(Ended::Arrived(header, span), status);
         let Some(promise) = response else { return };
         match header.body {
             Body::Put { match_bits, .. } if reported == Status::Ok => {
@@ -403,10 +398,9 @@ impl Shard {
     /// Answers a GET. Its event comes when the REPLY has been sent. A descriptor that was unlinked meanwhile
     /// sends nothing any more.
     fn reply(&mut self, now: Instant, get: &Header, span: &Span, promise: Promise) {
-        let md = span.md.slot();
-        if self.mds[md].aborted {
+        if self.mds[span.md.slot()].aborted {
             self.break_promise(promise);
-            self.complete(md, Ended::Arrived(get, span), Status::NeverSent(Cause::Cancelled));
+            self.complete(Ended::Arrived(get, span), Status::NeverSent(Cause::Cancelled));
             self.counters.send_failures += 1;
             return;
         }
@@ -430,8 +424,7 @@ impl Shard {
             self.break_promise(promise);
             self.counters.count_failure(Status::NeverSent(Cause::Unreachable));
             if let Purpose::Reply { get, span } = &purpose {
-                let status = Status::NeverSent(Cause::Unreachable);
-                self.complete(span.md.slot(), Ended::Arrived(get, span), status);
+                self.complete(Ended::Arrived(get, span), Status::NeverSent(Cause::Unreachable));
             }
             return;
         }

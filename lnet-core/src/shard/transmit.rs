@@ -169,10 +169,10 @@ impl Shard {
             self.count_end(now, (ni, peer), sent, status);
             match &purpose {
                 Purpose::Request { md } => {
-                    self.complete(*md, Ended::Sent(&header), status);
+                    self.complete(Ended::Sent(*md, &header), status);
                 }
                 Purpose::Reply { get, span } => {
-                    self.complete(span.md.slot(), Ended::Arrived(get, span), status);
+                    self.complete(Ended::Arrived(get, span), status);
                 }
                 Purpose::Ack => {}
             }

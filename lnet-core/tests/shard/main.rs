@@ -8,6 +8,7 @@ mod delay_rules;
 mod delayed;
 mod descriptors;
 mod drops;
+mod events;
 mod faults;
 mod faults_model;
 mod initiator;

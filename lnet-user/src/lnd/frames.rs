@@ -161,7 +161,7 @@ pub(super) struct Owner<'a> {
 impl Owner<'_> {
     /// The bytes that a frame's checksum covers, if it is right and the frame is this shard's.
     #[inline]
-    fn covered<'a>(&self, bytes: &Bytes<'a, impl Datagram + ?Sized>) -> Result<&'a [u8], Aside> {
+    fn checked_head<'a>(&self, bytes: &Bytes<'a, impl Datagram + ?Sized>) -> Result<&'a [u8], Aside> {
         let Bytes { header, head, start, .. } = bytes;
         let Some(covered) = head.get(*start..start + header.covered_bytes()) else {
             return Err(Aside::Dropped(XdpDrop::BadHeader));
@@ -208,7 +208,7 @@ impl Owner<'_> {
             }
             let mut head = [0; RECORD_HEAD_BYTES];
             datagram.copy_out(at, &mut head);
-            if !has_right_checksum(&head, RECORD_CRC_OFFSET) {
+            if !check(&mut head, RECORD_CRC_OFFSET) {
                 return Err(XdpDrop::BadChecksum);
             }
             let (record, lnet) = head.split_first_chunk::<RECORD_BYTES>().expect("a record has a head");
@@ -255,7 +255,7 @@ pub(super) enum Taken {
 }
 
 /// Checks a frame, hands it to the transfer protocol, and copies its payloads to where they belong. `further` is
-/// scratch: empty on call.
+/// scratch, which each frame of several messages empties first.
 // One function, in which what a frame says stays where it was read: it is much, and moving it about would cost more
 // than reading it.
 #[inline]
@@ -269,7 +269,7 @@ pub(super) fn take(
 ) -> Result<Taken, Aside> {
     let &Bytes { ref header, start, length, datagram, .. } = bytes;
     let bad_header = Aside::Dropped(XdpDrop::BadHeader);
-    let covered = owner.covered(bytes)?;
+    let covered = owner.checked_head(bytes)?;
     let (frame_header, rest) =
         covered.split_first_chunk::<FRAME_HEADER_BYTES>().expect("the frame header is covered");
     let Some(transfer) = &Transfer::decode(frame_header) else { return Err(bad_header) };
@@ -346,21 +346,25 @@ fn handshake(parsed: &Parsed<'_>, datagram: &(impl Datagram + ?Sized)) -> Option
 /// place. In a copy: the CPU that received them has them in its cache, and would have to give them up for a write.
 #[inline]
 fn has_right_checksum(bytes: &[u8], offset: usize) -> bool {
-    fn check(mut copy: impl AsMut<[u8]>, offset: usize) -> bool {
-        let copy = copy.as_mut();
-        let Some(field) = copy[offset..].first_chunk_mut::<4>() else { return false };
-        let stored = std::mem::take(field);
-        crc_fast::crc32_iscsi(copy) == u32::from_le_bytes(stored)
+    // A copy of a known length is made without a call: of a first fragment, and of most others.
+    if let Ok(mut copy) = <[u8; FRAME_HEADER_BYTES + LARGE_HEADER_BYTES]>::try_from(bytes) {
+        return check(&mut copy, offset);
     }
-    // Of what there is most a copy of a known length, which is made without a call.
-    const OFTEN: usize = FRAME_HEADER_BYTES + LARGE_HEADER_BYTES;
-    if let Ok(copy) = <[u8; OFTEN]>::try_from(bytes) {
-        return check(copy, offset);
+    if let Ok(mut copy) = <[u8; FRAME_HEADER_BYTES]>::try_from(bytes) {
+        return check(&mut copy, offset);
     }
     let mut copy = [0; DATAGRAM_MIN_BYTES];
     let copy = &mut copy[..bytes.len()];
     copy.copy_from_slice(bytes);
     check(copy, offset)
+}
+
+/// As [`has_right_checksum`], of a copy: the checksum is taken out of it.
+#[inline]
+fn check(copy: &mut [u8], offset: usize) -> bool {
+    let Some(field) = copy[offset..].first_chunk_mut::<4>() else { return false };
+    let stored = std::mem::take(field);
+    crc_fast::crc32_iscsi(copy) == u32::from_le_bytes(stored)
 }
 
 /// Whether a frame was steered by what its LNet header says, and is as long as that says.

@@ -34,7 +34,7 @@ pub(super) struct Intake {
     pub(super) exchange: Exchange,
     pub(super) held: Held,
     pub(super) counters: XdpCounters,
-    /// Scratch: empty between calls.
+    /// Scratch of [`frames::take`].
     pub(super) further: Vec<Further>,
 }
 

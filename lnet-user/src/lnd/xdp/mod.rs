@@ -180,8 +180,8 @@ pub struct XdpLnd {
     parked_full: bool,
     /// When to ask again for next hops, because the question found no room.
     ask_again_at: Option<Instant>,
-    /// A message that came alone so far and may go at once: with the next flush. The transfer protocol does not have it
-    /// before that, or anything else, is done.
+    /// A message that came alone so far and may go at once, and its path: with the next flush. The transfer protocol
+    /// does not have it before that, or anything else, is done; until then no path is made or forgotten.
     alone: Option<(Transmit, PathId)>,
     /// Messages that ended before the transfer protocol had them.
     ended: VecDeque<(TxId, Status)>,
@@ -201,7 +201,9 @@ pub struct XdpLnd {
     pub(crate) tap: Tap,
     /// Scratch: empty between calls.
     packet: Vec<RxDescriptor>,
+    /// Scratch of [`frames::take`](super::frames::take).
     further: Vec<Further>,
+    /// Scratch, as `packet`.
     sending: Vec<TxDescriptor>,
     moving: Vec<Frame>,
 }

@@ -210,6 +210,8 @@ impl XdpLnd {
 
     /// Takes in which NIs there are.
     fn follow_ports(&mut self) {
+        // It keeps its path from being found to the next flush.
+        assert!(self.alone.is_none(), "NIs come and go between flushes");
         self.by_ni.fill(None);
         for place in 0..self.ports.len() {
             let Port { ni, interface_index, .. } = self.ports[place].port;

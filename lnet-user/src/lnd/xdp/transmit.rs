@@ -94,26 +94,31 @@ impl XdpLnd {
     /// while it is under way.
     #[inline]
     pub(super) fn send_alone(&mut self, now: Instant, memory: &Memory) {
-        let Some(place) = self.preview_place() else { return self.queue_alone(now) };
-        let Some((transmit, path)) = &self.alone else { unreachable!("it has a place") };
-        let path = *path;
-        let Some(preview) = self.xfer.preview(now, transmit) else { return self.queue_alone(now) };
-        self.write(&preview, path, memory);
-        self.push(self.ports[place].lane_index, &[]);
-        self.flush_lanes();
+        let Some(&(Transmit { ni, .. }, path)) = self.alone.as_ref() else { return };
+        let lane_index = self.clear_lane(ni);
+        let preview = lane_index.and_then(|_| self.xfer.preview(now, &self.alone.as_ref()?.0));
+        if let (Some(lane_index), Some(preview)) = (lane_index, &preview) {
+            self.write(preview, path, memory);
+            self.push(lane_index, &[]);
+            self.flush_lanes();
+        }
         self.queue_alone(now);
-        let polled = self.xfer.poll_transmit(now);
-        debug_assert_eq!(polled, Some(preview), "a preview is the frame that is polled");
+        if preview.is_some() {
+            let polled = self.xfer.poll_transmit(now);
+            debug_assert_eq!(polled, preview, "a preview is the frame that is polled");
+        }
     }
 
-    /// The port of the message that came alone, if nothing is in its way there, and the way is the one that was found.
+    /// The lane of an NI, if nothing is in the way there.
     #[inline]
-    fn preview_place(&mut self) -> Option<usize> {
-        let (Transmit { ni, .. }, _) = self.alone.as_ref()?;
-        let place = self.place_of(*ni)?;
-        // With a link its MTU may have changed, which a preview goes by.
-        let is_clear = !self.faults.are_set() && !self.links_have_changed() && self.has_room();
-        is_clear.then_some(place)
+    fn clear_lane(&mut self, ni: NiId) -> Option<usize> {
+        if self.links_have_changed() {
+            // What a preview goes by, the path and the MTU, changes with a link.
+            self.refresh_paths();
+            return None;
+        }
+        let place = self.place_of(ni)?;
+        (!self.faults.are_set() && self.has_room()).then(|| self.ports[place].lane_index)
     }
 
     fn refuse(&mut self, transmit: &Transmit, cause: Cause) {

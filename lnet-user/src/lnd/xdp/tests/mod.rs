@@ -407,6 +407,14 @@ fn a_message_takes_the_way_that_its_peer_has_now() {
     let put = a.put(2, &b.plan, 9, 64);
     a.shards[0].submit_at(now, put).unwrap();
     assert_eq!(a.take_sent(0)[0][..6], [2, 0, 0, 0, 0, 77]);
+    // And when it changes while a message that came alone waits for the next flush.
+    let put = a.put(3, &b.plan, 9, 64);
+    let shard = &mut a.shards[0];
+    lnet_core::lnd::Lnd::submit(&mut shard.lnd, now, put, &shard.memory).unwrap();
+    a.neighbours.answer(INTERFACE, b.plan.address(), Resolution::Mac([2, 0, 0, 0, 0, 78]));
+    let shard = &mut a.shards[0];
+    lnet_core::lnd::Lnd::flush(&mut shard.lnd, now, &shard.memory);
+    assert_eq!(a.take_sent(0)[0][..6], [2, 0, 0, 0, 0, 78]);
     a.settle();
     a.assert_frames_conserved();
 }

@@ -2,8 +2,8 @@
 
 use lnet_core::lnd::Lnd;
 use lnet_wire::frame::{
-    CRC_OFFSET, FRAGMENT_OFFSET_OFFSET, FRAME_HEADER_BYTES, KEY_OFFSET, RECORD_BYTES, RECORD_CRC_OFFSET,
-    TOTAL_LENGTH_OFFSET,
+    CRC_OFFSET, FRAGMENT_OFFSET_OFFSET, FRAME_HEADER_BYTES, HANDSHAKE_BYTES, KEY_OFFSET, RECORD_BYTES,
+    RECORD_CRC_OFFSET, TOTAL_LENGTH_OFFSET,
 };
 use lnet_wire::header::LARGE_HEADER_BYTES;
 
@@ -89,6 +89,36 @@ fn a_frame_whose_checksum_is_wrong_is_dropped() {
     for place in (KEY_OFFSET..OVERHEAD_BYTES).filter(|place| !lengths.contains(place)) {
         let mut packet = packet.clone();
         packet[FRAME + place] ^= 0x10;
+        assert_dropped(&mut node, &[&packet], XdpDrop::BadChecksum);
+    }
+}
+
+/// A later fragment, whose checksum covers its header alone, and a handshake, whose body it covers too.
+#[test]
+fn the_checksum_of_a_frame_of_any_length_is_checked() {
+    let (mut node, _) = target();
+    let plan = |host| Plan { mtu_bytes: 1500, ..Plan::new(host) };
+    let mut wire = acquainted(plan(1), plan(2));
+    let now = wire.now;
+    let [a, b] = &mut wire.nodes;
+    let put = a.put(1, &b.plan, 9, 4000);
+    a.shards[0].submit_at(now, put).unwrap();
+    let is_later = |packet: &Vec<u8>| packet[FRAME + FRAGMENT_OFFSET_OFFSET..][..4] != [0; 4];
+    let fragment = a.take_sent(0).into_iter().rfind(is_later).unwrap();
+    let mut stranger = Node::new(Plan::new(3));
+    stranger.learn(&b.plan);
+    let put = stranger.put(1, &b.plan, 9, 64);
+    stranger.shards[0].submit_at(now, put).unwrap();
+    let hello = stranger.take_sent(0).pop().unwrap();
+    assert_eq!(hello.len(), FRAME + FRAME_HEADER_BYTES + HANDSHAKE_BYTES);
+    for (packet, place) in [
+        (&fragment, FRAME + KEY_OFFSET),
+        (&fragment, FRAME + FRAME_HEADER_BYTES - 1),
+        (&hello, FRAME + FRAME_HEADER_BYTES - 1),
+        (&hello, hello.len() - 1),
+    ] {
+        let mut packet = packet.clone();
+        packet[place] ^= 0x10;
         assert_dropped(&mut node, &[&packet], XdpDrop::BadChecksum);
     }
 }
