@@ -38,6 +38,12 @@ impl Glances {
         self.left = 0;
     }
 
+    /// Whether the next turn is a glance.
+    #[cfg(test)]
+    pub(super) const fn are_on(&self) -> bool {
+        self.left != 0
+    }
+
     /// A turn found nothing to do, and nothing is due before `due`.
     fn begin(&mut self, now: Instant, due: Option<Instant>) {
         let latest = now + TURN_INTERVAL;

@@ -69,9 +69,16 @@ impl Serving {
             post_source(&shard, &queue);
             let (arrived, stop) = (Arc::clone(&arrived), Arc::clone(&stop));
             std::thread::spawn(move || {
-                while !stop.load(Ordering::Acquire) {
+                loop {
+                    // What was acknowledged before the end has its event in the queue by then.
+                    let ends = stop.load(Ordering::Acquire);
                     let next = queue.next_blocking(Some(NAP)).expect("a shard that lives");
-                    let Some(notice) = next else { continue };
+                    let Some(notice) = next else {
+                        if ends {
+                            break;
+                        }
+                        continue;
+                    };
                     let event = notice.event;
                     if event.kind != EventKind::Put {
                         continue;
