@@ -97,15 +97,6 @@ impl Purpose {
             Self::Reply { .. } | Self::Ack => Budget::Response,
         }
     }
-
-    /// The descriptor whose operation it is.
-    pub(crate) const fn md(&self) -> Option<u32> {
-        match self {
-            Self::Request { md } => Some(*md),
-            Self::Reply { span, .. } => Some(span.md.slot()),
-            Self::Ack => None,
-        }
-    }
 }
 
 /// What is known of a message.

@@ -5,6 +5,7 @@ use lnet_wire::{Body, Header, MessageType, Nid, ProcessId};
 use super::Shard;
 use crate::event::{Event, EventKind};
 use crate::lnd::{Span, Status};
+use crate::message::Purpose;
 
 /// A process of which nothing is said.
 pub(super) const ANYONE: ProcessId = ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID };
@@ -18,7 +19,17 @@ pub(super) enum Ended<'a> {
     Arrived(&'a Header, &'a Span),
 }
 
-impl Ended<'_> {
+impl<'a> Ended<'a> {
+    /// What ends with a message on its way out, if anything does.
+    #[inline]
+    pub(super) const fn of(purpose: &'a Purpose, header: &'a Header) -> Option<Self> {
+        match purpose {
+            Purpose::Request { md } => Some(Self::Sent(*md, header)),
+            Purpose::Reply { get, span } => Some(Self::Arrived(get, span)),
+            Purpose::Ack => None,
+        }
+    }
+
     /// The descriptor.
     #[inline]
     pub(super) const fn md(&self) -> u32 {

@@ -423,8 +423,8 @@ impl Shard {
         if local.status == NiStatus::Closed {
             self.break_promise(promise);
             self.counters.count_failure(Status::NeverSent(Cause::Unreachable));
-            if let Purpose::Reply { get, span } = &purpose {
-                self.complete(Ended::Arrived(get, span), Status::NeverSent(Cause::Unreachable));
+            if let Some(ended) = Ended::of(&purpose, request) {
+                self.complete(ended, Status::NeverSent(Cause::Unreachable));
             }
             return;
         }

@@ -13,7 +13,7 @@ use super::report::Ended;
 use crate::fault::Faults;
 use crate::health::HealthStatus;
 use crate::lnd::{Cause, Full, NiId, Status, Transmit, TxId};
-use crate::message::{Credited, Message, PeerCredited, Purpose, Queued, Record, Stage};
+use crate::message::{Credited, Message, PeerCredited, Queued, Record, Stage};
 use crate::time::Instant;
 
 impl Shard {
@@ -167,14 +167,8 @@ impl Shard {
             self.messages.forget(message);
             self.interface(ni).outgoing_count -= 1;
             self.count_end(now, (ni, peer), sent, status);
-            match &purpose {
-                Purpose::Request { md } => {
-                    self.complete(Ended::Sent(*md, &header), status);
-                }
-                Purpose::Reply { get, span } => {
-                    self.complete(Ended::Arrived(get, span), status);
-                }
-                Purpose::Ack => {}
+            if let Some(ended) = Ended::of(&purpose, &header) {
+                self.complete(ended, status);
             }
             if interface_held {
                 self.return_interface_credit(now, ni);
@@ -261,7 +255,8 @@ impl Shard {
 
     /// Why a message whose turn for a credit has come is not sent after all.
     fn overdue(&self, now: Instant, record: &Record) -> Option<Cause> {
-        if record.purpose.md().is_some_and(|md| self.mds[md].aborted) {
+        let ended = Ended::of(&record.purpose, &record.header);
+        if ended.is_some_and(|ended| self.mds[ended.md()].aborted) {
             Some(Cause::Cancelled)
         } else if now >= record.deadline {
             Some(Cause::Timeout)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lnet_core::event::Event;
+use lnet_core::event::{Event, EventKind};
 use lnet_core::handle::{EqHandle, MdHandle, MeHandle, ShardId};
 use lnet_core::lnd::{NiId, RxId, Status, Transmit, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
@@ -13,7 +13,7 @@ use lnet_core::stats::DropReason;
 use lnet_core::time::Instant;
 use lnet_core::topology::{LocalNi, Topology};
 use lnet_core::{Limits, Shard, ShardConfig};
-use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
+use lnet_wire::{Body, Header, MessageType, Nid, ProcessId, WireHandle};
 
 /// The only interface of most shards here.
 pub(crate) const NI: NiId = NiId(0);
@@ -208,4 +208,42 @@ pub(crate) fn reply_header(md: MdHandle, payload_length: u32) -> Header {
 /// A REPLY of host 2 for what this handle names.
 pub(crate) fn reply_of(md: WireHandle, payload_length: u32) -> Header {
     Header { destination: host(1), source: host(2), payload_length, body: Body::Reply { md } }
+}
+
+/// The last event of a descriptor, of a message that host 2 sent here. What differs by its type is zero.
+pub(crate) fn arrived(kind: EventKind, message_type: MessageType, spec: &MdSpec, md: MdHandle) -> Event {
+    Event {
+        kind,
+        status: Status::Ok,
+        unlinked: true,
+        md,
+        user_ptr: spec.user_ptr,
+        options: spec.options,
+        message_type: Some(message_type),
+        target: host(1),
+        initiator: host(2),
+        source: host(2),
+        sender: nid(1, 2),
+        portal: 0,
+        match_bits: 0,
+        hdr_data: 0,
+        requested_bytes: 0,
+        manipulated_bytes: 0,
+        offset_bytes: 0,
+    }
+}
+
+/// The last event of a descriptor, of a request to host 2 for portal 4, match bits 5, offset 6.
+pub(crate) fn sent(message_type: MessageType, spec: &MdSpec, md: MdHandle) -> Event {
+    let own = ProcessId { pid: PID, ..ANYONE };
+    Event {
+        target: host(2),
+        initiator: own,
+        source: own,
+        sender: ANYONE.nid,
+        portal: 4,
+        match_bits: 5,
+        offset_bytes: 6,
+        ..arrived(EventKind::Send, message_type, spec, md)
+    }
 }

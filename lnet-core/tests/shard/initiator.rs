@@ -15,13 +15,14 @@ use lnet_wire::{Body, Header, MessageType, ProcessId, WireHandle};
 
 use crate::common::{
     ANYONE, MESSAGE_TIMEOUT, NI, NOW, Node, PID, ack_header, ack_of, config, get_request, handle_of, host,
-    interface, nid, put_request, reply_of,
+    interface, nid, put_request, reply_of, sent,
 };
 
 #[test]
 fn a_put_is_sent_whole_and_reported() {
     let mut node = Node::new(config());
-    let md = node.shard.bind(&MdSpec { user_ptr: 42, ..node.md(100) }).unwrap();
+    let spec = MdSpec { user_ptr: 42, ..node.md(100) };
+    let md = node.shard.bind(&spec).unwrap();
     node.shard.put(NOW, &put_request(md, 2)).unwrap();
     let transmit = node.transmit().unwrap();
     let body = Body::Put { ack_md: WireHandle::NONE, match_bits: 5, hdr_data: 7, portal: 4, offset: 6 };
@@ -34,26 +35,8 @@ fn a_put_is_sent_whole_and_reported() {
     assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(3));
 
     node.shard.sent(NOW, transmit.tx, Status::Ok);
-    let own = ProcessId { pid: PID, ..ANYONE };
-    let expected = Event {
-        kind: EventKind::Send,
-        status: Status::Ok,
-        unlinked: true,
-        md,
-        user_ptr: 42,
-        options: MdOptions::NONE,
-        message_type: Some(MessageType::Put),
-        target: host(2),
-        initiator: own,
-        source: own,
-        sender: ANYONE.nid,
-        portal: 4,
-        match_bits: 5,
-        hdr_data: 7,
-        requested_bytes: 100,
-        manipulated_bytes: 100,
-        offset_bytes: 6,
-    };
+    let put = sent(MessageType::Put, &spec, md);
+    let expected = Event { hdr_data: 7, requested_bytes: 100, manipulated_bytes: 100, ..put };
     assert_eq!(node.event(), expected);
     assert_eq!(node.shard.interface_credits(NI), Some(8));
     assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(4));

@@ -6,7 +6,9 @@ use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};
 use lnet_core::stats::Traffic;
 use lnet_wire::{Body, Header, MessageType};
 
-use crate::common::{FOREIGN, NI, NOW, Node, acked_put_header, config, get_header, host, nid, put_header};
+use crate::common::{
+    FOREIGN, NI, NOW, Node, acked_put_header, arrived, config, get_header, host, nid, put_header,
+};
 
 #[test]
 fn a_put_is_delivered_and_reported() {
@@ -17,25 +19,10 @@ fn a_put_is_delivered_and_reported() {
     assert_eq!(verdict, Verdict::Deliver(Span { md, offset_bytes: 0, length_bytes: 60 }));
     assert!(node.events().is_empty(), "nothing is reported before the payload is in place");
     node.shard.received(NOW, RxId(3), Status::Ok);
-    let expected = Event {
-        kind: EventKind::Put,
-        status: Status::Ok,
-        unlinked: true,
-        md,
-        user_ptr: 42,
-        options: MdOptions::PUT,
-        message_type: Some(MessageType::Put),
-        target: host(1),
-        initiator: host(2),
-        source: host(2),
-        sender: nid(1, 2),
-        portal: 4,
-        match_bits: 1,
-        hdr_data: 99,
-        requested_bytes: 60,
-        manipulated_bytes: 60,
-        offset_bytes: 0,
-    };
+    let put = arrived(EventKind::Put, MessageType::Put, &spec, md);
+    let (portal, match_bits) = (4, 1);
+    let expected =
+        Event { portal, match_bits, hdr_data: 99, requested_bytes: 60, manipulated_bytes: 60, ..put };
     assert_eq!(node.event(), expected);
     assert!(node.transmit().is_none(), "no ACK was asked for");
     assert_eq!(node.shard.counters().received, Traffic { messages: 1, bytes: 60 });

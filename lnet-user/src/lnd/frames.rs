@@ -6,6 +6,8 @@
 //!
 //! Invariants: a frame is taken whole or not at all; no byte of a peer's trips an assertion.
 
+use std::ops::Range;
+
 use lnet_core::lnd::{NiId, Span, Uplink};
 use lnet_core::time::Instant;
 use lnet_core::xfer::{Action, Arrived, BUNDLE_MAX, Content, HoldId, Outgoing, Xfer};
@@ -131,18 +133,6 @@ pub(super) struct Bytes<'a, D: ?Sized> {
     pub(super) datagram: &'a D,
 }
 
-/// What the headers of a frame say.
-struct Parsed<'a> {
-    header: &'a FrameHeader,
-    transfer: &'a Transfer,
-    lnet: Option<&'a Header>,
-    /// The payload of the message that the header describes: where in the datagram, and how long.
-    payload_offset: usize,
-    payload_bytes: u32,
-    /// Where the frame ends.
-    end: usize,
-}
-
 /// A further message of a frame.
 pub(super) struct Further {
     id_delta: u16,
@@ -173,22 +163,23 @@ impl Owner<'_> {
         if shard == self.shard { Ok(covered) } else { Err(Aside::Misdirected(shard as usize)) }
     }
 
-    /// Checks what stands behind the headers, and lists the further messages.
+    /// Checks what stands behind the headers, there in the datagram, and lists the further messages.
     #[inline]
     fn examine_rest(
         &self,
-        parsed: &Parsed<'_>,
+        arrived: &Arrived<'_>,
+        rest: Range<usize>,
         datagram: &(impl Datagram + ?Sized),
         further: &mut Vec<Further>,
     ) -> Result<(), Aside> {
-        if let Some(crc) = parsed.transfer.payload_crc
-            && datagram.checksum(parsed.payload_offset, parsed.payload_bytes as usize) != crc
+        if let Some(crc) = arrived.transfer.payload_crc
+            && datagram.checksum(rest.start, arrived.payload_bytes as usize) != crc
         {
             return Err(Aside::Dropped(XdpDrop::BadPayload));
         }
-        if parsed.header.bundled {
+        if arrived.header.bundled {
             further.clear();
-            self.examine_further(parsed, datagram, further).map_err(Aside::Dropped)?;
+            self.examine_further(arrived, rest, datagram, further).map_err(Aside::Dropped)?;
         }
         Ok(())
     }
@@ -196,19 +187,20 @@ impl Owner<'_> {
     /// Checks all further messages of a frame before any of its messages is taken.
     fn examine_further(
         &self,
-        parsed: &Parsed<'_>,
+        arrived: &Arrived<'_>,
+        rest: Range<usize>,
         datagram: &(impl Datagram + ?Sized),
         further: &mut Vec<Further>,
     ) -> Result<(), XdpDrop> {
-        let (key, end) = (&parsed.header.key, parsed.end);
-        let mut at = parsed.payload_offset + parsed.payload_bytes as usize;
+        let (key, end) = (&arrived.header.key, rest.end);
+        let mut at = rest.start + arrived.payload_bytes as usize;
         while at < end {
             if further.len() == BUNDLE_MAX - 1 || end - at < RECORD_HEAD_BYTES {
                 return Err(XdpDrop::BadHeader);
             }
             let mut head = [0; RECORD_HEAD_BYTES];
             datagram.copy_out(at, &mut head);
-            if !check(&mut head, RECORD_CRC_OFFSET) {
+            if !copy_has_right_checksum(&mut head, RECORD_CRC_OFFSET) {
                 return Err(XdpDrop::BadChecksum);
             }
             let (record, lnet) = head.split_first_chunk::<RECORD_BYTES>().expect("a record has a head");
@@ -227,7 +219,7 @@ impl Owner<'_> {
             if lnet.payload_length != length || !is_ours || !carries {
                 return Err(XdpDrop::HeaderMismatch);
             }
-            if parsed.transfer.payload_crc.is_some()
+            if arrived.transfer.payload_crc.is_some()
                 && datagram.checksum(payload_offset, length as usize) != payload_crc
             {
                 return Err(XdpDrop::BadPayload);
@@ -270,43 +262,35 @@ pub(super) fn take(
     let &Bytes { ref header, start, length, datagram, .. } = bytes;
     let bad_header = Aside::Dropped(XdpDrop::BadHeader);
     let covered = owner.checked_head(bytes)?;
-    let (frame_header, rest) =
+    let (frame_header, behind) =
         covered.split_first_chunk::<FRAME_HEADER_BYTES>().expect("the frame header is covered");
     let Some(transfer) = &Transfer::decode(frame_header) else { return Err(bad_header) };
     let decoded = (header.lnet_header_bytes() != 0)
-        .then(|| Header::decode_large(rest.first_chunk().expect("the LNet header is covered")));
+        .then(|| Header::decode_large(behind.first_chunk().expect("the LNet header is covered")));
     let lnet = match &decoded {
         None => None,
         Some(Ok(lnet)) if agrees(lnet, &header.key, header.total_length) => Some(lnet),
         Some(Ok(_)) => return Err(Aside::Dropped(XdpDrop::HeaderMismatch)),
         Some(Err(_)) => return Err(bad_header),
     };
-    let behind = length - covered.len();
-    let parsed = &Parsed {
-        header,
-        transfer,
-        lnet,
-        payload_offset: start + covered.len(),
-        payload_bytes: if header.bundled { header.total_length } else { behind as u32 },
-        end: start + length,
-    };
-    owner.examine_rest(parsed, datagram, further)?;
-    let handshake = if header.kind == Kind::Welcome { handshake(parsed, datagram) } else { None };
+    let rest = start + covered.len()..start + length;
+    let handshake = if header.kind == Kind::Welcome { handshake(rest.start, datagram) } else { None };
     let arrived = Arrived {
         ni,
         from,
         header,
         transfer,
         lnet,
-        payload_bytes: parsed.payload_bytes,
+        payload_bytes: if header.bundled { header.total_length } else { rest.len() as u32 },
         handshake: handshake.as_ref(),
     };
+    owner.examine_rest(&arrived, rest.clone(), datagram, further)?;
     if header.bundled && up.gains_by_announcing() {
-        announce_bundle(parsed, further, up);
+        announce_bundle(lnet, further, up);
     }
     match xfer.receive(now, &arrived, up) {
         Action::Write(span) => {
-            datagram.copy_out(parsed.payload_offset, memory.bytes_mut(&span));
+            datagram.copy_out(rest.start, memory.bytes_mut(&span));
             xfer.written(now, up);
         }
         Action::Done => {}
@@ -330,15 +314,16 @@ pub(super) fn take(
 }
 
 /// Announces the messages that share a frame.
-fn announce_bundle(parsed: &Parsed<'_>, further: &[Further], up: &impl Uplink) {
+fn announce_bundle(first: Option<&Header>, further: &[Further], up: &impl Uplink) {
     let mut batch = Batch::<BUNDLE_MAX>::new();
-    parsed.lnet.into_iter().chain(further.iter().map(|one| &one.lnet)).for_each(|lnet| batch.add(lnet));
+    first.into_iter().chain(further.iter().map(|one| &one.lnet)).for_each(|lnet| batch.add(lnet));
     batch.tell(up);
 }
 
-fn handshake(parsed: &Parsed<'_>, datagram: &(impl Datagram + ?Sized)) -> Option<Handshake> {
+/// The handshake that ends there.
+fn handshake(end: usize, datagram: &(impl Datagram + ?Sized)) -> Option<Handshake> {
     let mut body = [0; HANDSHAKE_BYTES];
-    datagram.copy_out(parsed.payload_offset - HANDSHAKE_BYTES, &mut body);
+    datagram.copy_out(end - HANDSHAKE_BYTES, &mut body);
     Handshake::decode(&body)
 }
 
@@ -348,20 +333,20 @@ fn handshake(parsed: &Parsed<'_>, datagram: &(impl Datagram + ?Sized)) -> Option
 fn has_right_checksum(bytes: &[u8], offset: usize) -> bool {
     // A copy of a known length is made without a call: of a first fragment, and of most others.
     if let Ok(mut copy) = <[u8; FRAME_HEADER_BYTES + LARGE_HEADER_BYTES]>::try_from(bytes) {
-        return check(&mut copy, offset);
+        return copy_has_right_checksum(&mut copy, offset);
     }
     if let Ok(mut copy) = <[u8; FRAME_HEADER_BYTES]>::try_from(bytes) {
-        return check(&mut copy, offset);
+        return copy_has_right_checksum(&mut copy, offset);
     }
     let mut copy = [0; DATAGRAM_MIN_BYTES];
     let copy = &mut copy[..bytes.len()];
     copy.copy_from_slice(bytes);
-    check(copy, offset)
+    copy_has_right_checksum(copy, offset)
 }
 
 /// As [`has_right_checksum`], of a copy: the checksum is taken out of it.
 #[inline]
-fn check(copy: &mut [u8], offset: usize) -> bool {
+fn copy_has_right_checksum(copy: &mut [u8], offset: usize) -> bool {
     let Some(field) = copy[offset..].first_chunk_mut::<4>() else { return false };
     let stored = std::mem::take(field);
     crc_fast::crc32_iscsi(copy) == u32::from_le_bytes(stored)

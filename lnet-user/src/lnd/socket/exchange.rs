@@ -31,8 +31,8 @@ pub(super) struct Parcel {
 
 impl Parcel {
     /// The datagram.
-    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[..self.length]
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
     }
 }
 
@@ -135,13 +135,13 @@ mod tests {
             assert!(ends[1].hand_over(2, NiId(0), from, &[]), "another sender has its own");
             assert!(!ends[1].has_parcels() && ends[2].has_parcels());
             for number in 0..BUFFERS_MAX {
-                let mut parcel = ends[2].receive().unwrap();
+                let parcel = ends[2].receive().unwrap();
                 assert_eq!((parcel.ni, parcel.from, parcel.sender), (NiId(1), from, 0));
-                assert_eq!(parcel.bytes_mut(), [round, number as u8]);
+                assert_eq!(parcel.bytes(), [round, number as u8]);
                 ends[2].give_back(parcel);
             }
-            let mut last = ends[2].receive().unwrap();
-            assert!(last.bytes_mut().is_empty());
+            let last = ends[2].receive().unwrap();
+            assert!(last.bytes().is_empty());
             ends[2].give_back(last);
             assert!(ends[2].receive().is_none());
         }

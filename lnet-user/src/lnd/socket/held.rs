@@ -16,8 +16,8 @@ pub(super) struct Kept {
 
 impl Kept {
     /// The frame.
-    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[..self.length]
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
     }
 }
 
@@ -72,13 +72,13 @@ mod tests {
         let mut held = Held::new(2, 10);
         held.keep(HoldId(0), NiId(1), Nid::ANY, b"first");
         held.keep(HoldId(1), NiId(2), Nid::ANY, b"second");
-        let mut first = held.take(HoldId(0));
+        let first = held.take(HoldId(0));
         held.keep(HoldId(0), NiId(3), Nid::ANY, b"third");
-        assert_eq!((first.ni, &*first.bytes_mut()), (NiId(1), &b"first"[..]));
+        assert_eq!((first.ni, first.bytes()), (NiId(1), &b"first"[..]));
         held.give_back(first);
         for (id, ni, bytes) in [(0, 3, &b"third"[..]), (1, 2, b"second")] {
-            let mut kept = held.take(HoldId(id));
-            assert_eq!((kept.ni, &*kept.bytes_mut()), (NiId(ni), bytes));
+            let kept = held.take(HoldId(id));
+            assert_eq!((kept.ni, kept.bytes()), (NiId(ni), bytes));
             held.give_back(kept);
         }
     }

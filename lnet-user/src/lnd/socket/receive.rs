@@ -45,7 +45,7 @@ impl Intake {
         now: Instant,
         origin: Origin,
         (ni, from): (NiId, Nid),
-        bytes: &mut [u8],
+        bytes: &[u8],
         (up, memory): (&mut impl Uplink, &mut Memory),
     ) {
         self.counters.frames_received += u64::from(origin == Origin::Socket);
@@ -53,23 +53,19 @@ impl Intake {
         let Some(Ok(header)) = header else { return self.counters.count_drop(XdpDrop::NotOurs) };
         let owner =
             Owner { policies: &self.common.xfer.policies, shards: self.common.shards(), shard: self.shard };
-        let frame = Bytes { header, head: &*bytes, start: 0, length: bytes.len(), datagram: &*bytes };
+        let frame = Bytes { header, head: bytes, start: 0, length: bytes.len(), datagram: bytes };
         let to = (&mut self.xfer, memory, up);
-        let taken = match frames::take(to, now, (ni, from), &owner, &frame, &mut self.further) {
-            Ok(taken) => taken,
-            Err(Aside::Dropped(reason)) => return self.counters.count_drop(reason),
+        match frames::take(to, now, (ni, from), &owner, &frame, &mut self.further) {
+            Ok(Taken::Whole) => self.counters.frames_taken += 1,
+            Ok(Taken::Refused) => self.counters.frames_refused += 1,
+            Ok(Taken::Hold(hold)) => self.held.keep(hold, ni, from, bytes),
+            Err(Aside::Dropped(reason)) => self.counters.count_drop(reason),
             Err(Aside::Misdirected(shard)) => {
                 self.counters.frames_misdirected += 1;
                 if !self.exchange.hand_over(shard, ni, from, bytes) {
                     self.counters.count_drop(XdpDrop::SiblingBusy);
                 }
-                return;
             }
-        };
-        match taken {
-            Taken::Whole => self.counters.frames_taken += 1,
-            Taken::Refused => self.counters.frames_refused += 1,
-            Taken::Hold(hold) => self.held.keep(hold, ni, from, bytes),
         }
     }
 }
@@ -137,9 +133,9 @@ impl SocketLnd {
         memory: &mut Memory,
     ) -> u32 {
         for count in 0..budget {
-            let Some(mut parcel) = self.intake.exchange.receive() else { return count };
+            let Some(parcel) = self.intake.exchange.receive() else { return count };
             let origin = (parcel.ni, parcel.from);
-            self.take_copy(now, Origin::Sibling, origin, parcel.bytes_mut(), (up, memory));
+            self.take_copy(now, Origin::Sibling, origin, parcel.bytes(), (up, memory));
             self.intake.exchange.give_back(parcel);
             self.replay(now, up, memory);
         }
@@ -156,9 +152,9 @@ impl SocketLnd {
             match replay {
                 Replay::Forget(_) => self.intake.counters.frames_forgotten += 1,
                 Replay::Again(hold) => {
-                    let mut kept = self.intake.held.take(hold);
+                    let kept = self.intake.held.take(hold);
                     let origin = (kept.ni, kept.from);
-                    self.take_copy(now, Origin::Held, origin, kept.bytes_mut(), (up, memory));
+                    self.take_copy(now, Origin::Held, origin, kept.bytes(), (up, memory));
                     self.intake.held.give_back(kept);
                 }
             }
@@ -172,7 +168,7 @@ impl SocketLnd {
         now: Instant,
         origin: Origin,
         from: (NiId, Nid),
-        bytes: &mut [u8],
+        bytes: &[u8],
         to: (&mut impl Uplink, &mut Memory),
     ) {
         if self.ports.iter().any(|open| open.port.ni == from.0) {
