@@ -82,12 +82,12 @@ fn ethernet(length: usize, seed: u64) -> Vec<u8> {
 }
 
 /// Pushes a frame in pieces of at most `piece` bytes that start at `offset` of their chunks.
-fn push(umem: &Umem, socket: &mut Socket, stock: &mut Vec<Frame>, bytes: &[u8], piece: usize, offset: u32) {
+fn push(umem: &Umem, socket: &mut Socket, stock: &mut Vec<Frame>, bytes: &[u8], piece: usize, offset: u16) {
     let count = bytes.chunks(piece).count();
     assert!(socket.tx.free_slots() as usize >= count);
     for (index, run) in bytes.chunks(piece).enumerate() {
         let mut frame = stock.pop().expect("a free frame");
-        umem.bytes_mut(&mut frame)[offset as usize..][..run.len()].copy_from_slice(run);
+        umem.bytes_mut(&mut frame)[usize::from(offset)..][..run.len()].copy_from_slice(run);
         let descriptor = TxDescriptor { frame, offset, length: run.len() as u32, more: index + 1 < count };
         socket.tx.push(descriptor).unwrap();
     }

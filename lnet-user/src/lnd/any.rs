@@ -84,12 +84,12 @@ impl AnyLnd {
         }
     }
 
-    /// Whether something has arrived, if that can be seen at a glance.
+    /// Whether something has arrived, as far as that can be seen at a glance: what sockets have cannot.
     #[inline]
-    pub(crate) fn sees_arrivals(&mut self) -> Option<bool> {
+    pub(crate) fn sees_arrivals(&mut self) -> bool {
         match self {
-            Self::Xdp(lnd) => Some(lnd.has_arrivals()),
-            Self::Socket(_) => None,
+            Self::Xdp(lnd) => lnd.has_arrivals(),
+            Self::Socket(_) => false,
         }
     }
 

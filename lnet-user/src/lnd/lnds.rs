@@ -55,16 +55,16 @@ impl Lnds {
         self.rings.iter_mut().chain(&mut self.sockets)
     }
 
-    /// Whether something may have come from other nodes, as far as that can be seen at a glance.
-    #[inline]
-    pub(crate) fn may_have_arrivals(&mut self) -> bool {
-        self.networks_mut().any(|network| network.sees_arrivals() != Some(false))
-    }
-
-    /// Whether something has come for certain.
+    /// Whether something has come from other nodes, as far as that can be seen at a glance.
     #[inline]
     pub(crate) fn has_arrivals(&mut self) -> bool {
-        self.networks_mut().any(|network| network.sees_arrivals() == Some(true))
+        self.networks_mut().any(AnyLnd::sees_arrivals)
+    }
+
+    /// Whether something may have come that [`Lnds::has_arrivals`] does not see.
+    #[inline]
+    pub(crate) fn may_hide_arrivals(&self) -> bool {
+        self.networks().any(|network| matches!(network, AnyLnd::Socket(_)))
     }
 
     /// Takes part in an NI from now on.

@@ -77,19 +77,19 @@ impl Worker {
     /// something may have come, until a timer is due or a microsecond is over.
     pub fn progress(&mut self) -> bool {
         let mut progressed = false;
-        if self.glances.left != 0 {
-            if !self.has_news() {
+        if self.glances.left != 0 && !self.shard.has_work() {
+            if self.lnd.has_arrivals() {
+                progressed = self.take_arrivals();
+                if progressed && !self.shard.has_work() {
+                    return true;
+                }
+            } else if !self.may_have_news() {
                 if !self.glances.is_look_due() {
                     return false;
                 }
                 // Siblings may have begun to wait for completions of this shard's queues.
                 if !self.glances.look(self.clock.now()) && !self.lnd.awaits_completions() {
                     return false;
-                }
-            } else if !self.shard.has_work() && self.lnd.has_arrivals() {
-                progressed = self.take_arrivals();
-                if progressed && !self.shard.has_work() {
-                    return true;
                 }
             }
         }
@@ -104,11 +104,10 @@ impl Worker {
         progressed
     }
 
-    /// Whether something has come since a turn that found nothing to do, timers apart.
+    /// Whether something may have come that only a whole turn sees.
     #[inline]
-    fn has_news(&mut self) -> bool {
-        self.shard.has_work()
-            || self.lnd.may_have_arrivals()
+    fn may_have_news(&self) -> bool {
+        self.lnd.may_hide_arrivals()
             || self.calls.as_ref().is_some_and(|calls| !calls.is_empty())
             || self.mesh.has_parcels()
     }

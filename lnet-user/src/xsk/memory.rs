@@ -8,6 +8,9 @@ use std::os::fd::BorrowedFd;
 use rustix::io;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+/// Bytes of a cache line.
+pub(super) const CACHE_LINE_BYTES: usize = 64;
+
 /// What pages an anonymous mapping asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum PageKind {
@@ -108,4 +111,16 @@ impl Drop for Memory {
             }
         }
     }
+}
+
+/// Has the cache fetch the line of an address, if there is memory; reads nothing.
+#[inline]
+pub(super) fn prefetch(address: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: every CPU of this architecture has SSE, and a prefetch of no memory does nothing.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    };
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = address;
 }

@@ -7,7 +7,7 @@ use crate::xsk::{Census, FRAGMENTS_MAX, PushError, RxDescriptor, TxDescriptor};
 
 const SMALL: RingSizes = RingSizes { fill: 8, completion: 4, rx: 4, tx: 8 };
 
-fn send(frame: Frame, offset: u32, length: u32) -> TxDescriptor {
+fn send(frame: Frame, offset: u16, length: u32) -> TxDescriptor {
     TxDescriptor { frame, offset, length, more: false }
 }
 
@@ -55,7 +55,7 @@ fn wake_ups_are_seen() {
 fn descriptors_outside_of_the_chunk_come_back() {
     let (umem, mut stock) = Umem::plain(1).unwrap();
     let (mut user, _kernel) = rings(&umem, &SMALL, 0).unwrap();
-    for (offset, length) in [(0, 0), (0, 4097), (4096, 0), (4095, 2), (1, u32::MAX), (u32::MAX, 1)] {
+    for (offset, length) in [(0, 0), (0, 4097), (4096, 0), (4095, 2), (1, u32::MAX), (u16::MAX, 1)] {
         let refused = user.tx.push(send(stock.pop().unwrap(), offset, length)).unwrap_err();
         assert!(matches!(refused, PushError::Bounds(_)), "{offset} {length}: {refused:?}");
         assert!(!refused.is_full());

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::error::{SocketError, UmemError};
-use super::memory::{Memory, PageKind};
+use super::memory::{self, CACHE_LINE_BYTES, Memory, PageKind};
 use super::registered::Area;
 use super::socket::Attachment;
 
@@ -22,6 +22,8 @@ pub const HEADROOM_MAX_BYTES: u32 = RECEIVE_BYTES - 1;
 pub const CHUNK_COUNT_MAX: u32 = 1 << 24;
 
 const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// Bytes of a received run that are fetched before they are looked at: headers, and a short payload.
+const PREFETCH_BYTES: u32 = 320;
 
 const USER: u8 = 0;
 /// Held by a stand-in for the kernel (`plain`).
@@ -304,6 +306,15 @@ impl Umem {
         debug_assert!(offset < self.memory.length_bytes());
         // SAFETY: frames and registered memory are made only of chunks that the mapping was sized for.
         unsafe { self.memory.base().add(offset) }
+    }
+
+    /// Fetches the first bytes of a run into the cache, as many as headers and a short payload take.
+    #[inline]
+    pub(super) fn prefetch(&self, address: u64, length_bytes: u32) {
+        let start = self.memory.base().as_ptr().wrapping_add(address as usize);
+        for at in (0..length_bytes.min(PREFETCH_BYTES) as usize).step_by(CACHE_LINE_BYTES) {
+            memory::prefetch(start.wrapping_add(at));
+        }
     }
 
     /// The registered memory.

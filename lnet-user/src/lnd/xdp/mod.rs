@@ -343,6 +343,7 @@ impl XdpLnd {
         }
     }
 
+    #[inline(never)]
     fn take_parcels(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> u32 {
         for taken in 0..budget {
             match self.exchange.receive(&mut self.packet) {
@@ -366,6 +367,8 @@ impl XdpLnd {
 
     /// Does all that can wait for a turn or a few: takes frames back that were sent, gives frames to receive into,
     /// runs the timers, follows the interfaces.
+    // Apart from what takes messages in: that is called more often, and is not to be spread over so much more code.
+    #[inline(never)]
     fn keep_up(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> u32 {
         let completed = self.take_completions(budget);
         let idle = self.was_idle;
@@ -453,8 +456,10 @@ impl Lnd for XdpLnd {
 impl XdpLnd {
     /// What there is to do, but for reports that wait.
     fn turn(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> Progress {
-        let mut progress =
-            Progress { completed: self.take_parcels(now, budget, up, memory), ..Progress::default() };
+        let mut progress = Progress::default();
+        if self.exchange.has_parcels() {
+            progress.completed += self.take_parcels(now, budget, up, memory);
+        }
         // First, and alone as a rule: nothing stands between what has arrived and the application.
         for lane_index in 0..self.lanes.len() {
             progress.received += self.receive(now, lane_index, budget, up, memory);

@@ -134,6 +134,7 @@ impl XdpLnd {
     }
 
     /// Announces the messages that begin in packets of a lane that have just arrived.
+    #[inline(never)]
     fn announce(&self, lane_index: usize, up: &impl Uplink) {
         let mut batch = Batch::<FRAMES_MAX>::new();
         let mut begins = true;

@@ -82,9 +82,15 @@ impl Cursor {
         if self.position == self.limit {
             return None;
         }
-        let slot = self.position & (self.size - 1);
+        let slot = self.slot();
         self.position = self.position.wrapping_add(1);
         Some(slot)
+    }
+
+    /// The slot of the next entry, whoever has it.
+    #[inline]
+    pub(crate) const fn slot(&self) -> u32 {
+        self.position & (self.size - 1)
     }
 
     /// Hands the entries that were advanced over to the other side.

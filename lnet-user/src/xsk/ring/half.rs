@@ -9,13 +9,11 @@ use rustix::io;
 use rustix::net::xdp::XdpRingOffset;
 
 use super::cursor::Cursor;
-use crate::xsk::memory::Memory;
+use crate::xsk::memory::{self, CACHE_LINE_BYTES, Memory};
 use crate::xsk::socket::Attachment;
 
 /// The kernel wants to be woken before it goes on with the ring (`XDP_RING_NEED_WAKEUP`).
 const FLAG_NEED_WAKEUP: u32 = 1;
-
-const CACHE_LINE_BYTES: u64 = 64;
 
 /// Which side of a ring a half is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,7 +47,7 @@ impl Layout {
 
     /// A ring of `size` entries of our own, its parts on cache lines of their own as the kernel's are.
     fn plain(size: u32) -> Self {
-        let [producer, consumer, flags, entries] = [0, 1, 2, 3].map(|line| line * CACHE_LINE_BYTES);
+        let [producer, consumer, flags, entries] = [0, 1, 2, 3].map(|line| line * CACHE_LINE_BYTES as u64);
         Self { producer, consumer, flags, entries, size }
     }
 
@@ -192,6 +190,13 @@ impl<T: Entry> Half<T> {
         Some(unsafe { entry.read() })
     }
 
+    /// Fetches the line of the entry that is read next, which the other side writes a while before it says so.
+    #[inline]
+    pub(in crate::xsk) fn prefetch(&self) {
+        let slot = self.cursor.slot() as usize;
+        memory::prefetch(self.entries.as_ptr().wrapping_add(slot).cast());
+    }
+
     /// Hands what was written, or the room of what was read, over to the other side.
     #[inline]
     pub(in crate::xsk) fn publish(&self) {
@@ -222,7 +227,7 @@ pub(in crate::xsk) fn pair<T: Entry>(
     attachment: &Arc<Attachment>,
 ) -> io::Result<(Half<T>, Half<T>)> {
     let layout = Layout::plain(size);
-    let memory = Arc::new(Memory::heap(layout.length_bytes::<T>(), CACHE_LINE_BYTES as usize)?);
+    let memory = Arc::new(Memory::heap(layout.length_bytes::<T>(), CACHE_LINE_BYTES)?);
     let half = |side| Half::over(Arc::clone(&memory), &layout, side, start, Arc::clone(attachment));
     let (producer, consumer) = (half(Side::Producer)?, half(Side::Consumer)?);
     for index in [producer.ours(), consumer.ours()] {

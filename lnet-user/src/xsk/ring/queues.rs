@@ -39,7 +39,7 @@ pub struct RxDescriptor {
     /// The chunk.
     pub frame: Frame,
     /// First byte, from the start of the chunk.
-    pub offset: u32,
+    pub offset: u16,
     /// Number of bytes; `offset + length` is at most [`CHUNK_BYTES`].
     pub length: u32,
     /// Whether the frame on the wire goes on in the next descriptor of the ring.
@@ -65,7 +65,7 @@ pub struct TxDescriptor {
     /// The chunk.
     pub frame: Frame,
     /// First byte, from the start of the chunk.
-    pub offset: u32,
+    pub offset: u16,
     /// Number of bytes, 1 or more; `offset + length` is at most [`CHUNK_BYTES`].
     pub length: u32,
     /// Whether the frame on the wire goes on in the next descriptor of the ring.
@@ -256,6 +256,8 @@ impl RxRing {
         let mut taken = 0;
         for _ in 0..count {
             let Some(raw) = self.half.read() else { break };
+            // Another CPU wrote them: it takes a while until they are here.
+            self.umem.prefetch(raw.address, raw.length);
             match self.believe(raw) {
                 Some(descriptor) => {
                     taken += 1;
@@ -272,8 +274,8 @@ impl RxRing {
 
     #[inline]
     fn believe(&self, raw: RawDescriptor) -> Option<RxDescriptor> {
-        let offset = (raw.address % u64::from(CHUNK_BYTES)) as u32;
-        if raw.length > CHUNK_BYTES - offset {
+        let offset = (raw.address % u64::from(CHUNK_BYTES)) as u16;
+        if raw.length > CHUNK_BYTES - u32::from(offset) {
             return None;
         }
         let frame = self.umem.take(raw.address, self.id)?;
@@ -284,6 +286,7 @@ impl RxRing {
     /// Descriptors that could be received now: what to look at again before sleeping.
     #[inline]
     pub fn waiting(&mut self) -> u32 {
+        self.half.prefetch();
         self.half.available(self.half.size())
     }
 
@@ -327,6 +330,7 @@ impl TxRing {
     #[inline]
     pub fn push(&mut self, descriptor: TxDescriptor) -> Result<(), PushError> {
         let TxDescriptor { offset, length, more, .. } = descriptor;
+        let offset = u32::from(offset);
         if offset >= CHUNK_BYTES || length == 0 || length > CHUNK_BYTES - offset {
             return Err(PushError::Bounds(descriptor));
         }
