@@ -226,6 +226,24 @@ impl fmt::Display for FrameError {
 
 impl core::error::Error for FrameError {}
 
+impl SteerKey {
+    /// That of a frame whose type and portal were checked.
+    #[inline(always)]
+    pub(crate) const fn read(
+        bytes: &[u8; FRAME_HEADER_BYTES],
+        message_type: MessageType,
+        portal: u8,
+    ) -> Self {
+        Self {
+            message_type,
+            portal,
+            key: get_u64::<KEY_OFFSET, _>(bytes),
+            message_id: get_u64::<MESSAGE_ID_OFFSET, _>(bytes),
+            initiator_hash: get_u32::<INITIATOR_OFFSET, _>(bytes),
+        }
+    }
+}
+
 impl FrameHeader {
     /// The header of a frame with (a fragment of) a message.
     #[must_use]
@@ -311,13 +329,7 @@ impl FrameHeader {
         let header = Self {
             kind,
             bundled: flags & FLAG_BUNDLE != 0,
-            key: SteerKey {
-                message_type,
-                portal,
-                key: get_u64::<KEY_OFFSET, _>(bytes),
-                message_id: get_u64::<MESSAGE_ID_OFFSET, _>(bytes),
-                initiator_hash: get_u32::<INITIATOR_OFFSET, _>(bytes),
-            },
+            key: SteerKey::read(bytes, message_type, portal),
             fragment_offset: get_u32::<FRAGMENT_OFFSET_OFFSET, _>(bytes),
             total_length: get_u32::<TOTAL_LENGTH_OFFSET, _>(bytes),
         };

@@ -8,7 +8,7 @@ mod tests;
 
 use crate::bytes::get;
 use crate::frame::{FRAME_HEADER_BYTES, FrameError, FrameHeader};
-use crate::steer::Reason;
+use crate::steer::{Reason, SteerKey};
 
 /// Bytes that can be read at an offset.
 pub trait Packet {
@@ -173,6 +173,13 @@ pub fn frame_header<P: Packet + ?Sized>(packet: &P, located: &Located) -> Result
         FrameError::Portal(_) => Reason::BadPortal,
         FrameError::Truncated | FrameError::Length => Reason::BadLength,
     })
+}
+
+/// What a frame is steered by, read once more; `None` where the packet ends before.
+#[inline(always)]
+pub(crate) fn key<P: Packet + ?Sized>(packet: &P, located: &Located, frame: &FrameHeader) -> Option<SteerKey> {
+    let SteerKey { message_type, portal, .. } = frame.key;
+    Some(SteerKey::read(&packet.load(located.payload_offset)?, message_type, portal))
 }
 
 #[inline(always)]

@@ -353,15 +353,23 @@ pub fn steer<P: Packet + ?Sized, T: Tables>(packet: &P, queue: u32, tables: &T) 
     if !tables.is_ours(&located.destination) {
         return Verdict::Pass(Reason::NotOurs);
     }
+    let shards = tables.shards();
     let frame = match packet::frame_header(packet, &located) {
         Ok(frame) => frame,
         Err(reason) => return Verdict::Pass(reason),
     };
-    let shards = tables.shards();
     if queue >= QUEUES_MAX || shards == 0 || shards > SHARDS_MAX {
         return Verdict::Pass(Reason::NoShard);
     }
-    let shard = shard_of(&frame.key, tables.policy(frame.key.portal), shards);
+    // Looking a policy up costs more than all else that is decided here.
+    let shard = if shards == 1 {
+        0
+    } else {
+        let policy = tables.policy(frame.key.portal);
+        // Read once more: a program that keeps it across that call keeps it for frames that do not make the call, too.
+        let Some(key) = packet::key(packet, &located, &frame) else { return Verdict::Pass(Reason::Truncated) };
+        shard_of(&key, policy, shards)
+    };
     Verdict::Redirect { shard, key: frame.key }
 }
 

@@ -22,8 +22,8 @@ pub const HEADROOM_MAX_BYTES: u32 = RECEIVE_BYTES - 1;
 pub const CHUNK_COUNT_MAX: u32 = 1 << 24;
 
 const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// Bytes of a received run that are fetched before they are looked at: headers, and a short payload.
-const PREFETCH_BYTES: u32 = 320;
+/// Cache lines of a received run that are fetched before they are looked at: headers, and a short payload.
+const PREFETCH_LINES: usize = 5;
 
 const USER: u8 = 0;
 /// Held by a stand-in for the kernel (`plain`).
@@ -310,10 +310,10 @@ impl Umem {
 
     /// Fetches the first bytes of a run into the cache, as many as headers and a short payload take.
     #[inline]
-    pub(super) fn prefetch(&self, address: u64, length_bytes: u32) {
+    pub(super) fn prefetch(&self, address: u64) {
         let start = self.memory.base().as_ptr().wrapping_add(address as usize);
-        for at in (0..length_bytes.min(PREFETCH_BYTES) as usize).step_by(CACHE_LINE_BYTES) {
-            memory::prefetch(start.wrapping_add(at));
+        for line in 0..PREFETCH_LINES {
+            memory::prefetch(start.wrapping_add(line * CACHE_LINE_BYTES));
         }
     }
 

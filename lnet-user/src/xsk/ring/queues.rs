@@ -257,7 +257,7 @@ impl RxRing {
         for _ in 0..count {
             let Some(raw) = self.half.read() else { break };
             // Another CPU wrote them: it takes a while until they are here.
-            self.umem.prefetch(raw.address, raw.length);
+            self.umem.prefetch(raw.address);
             match self.believe(raw) {
                 Some(descriptor) => {
                     taken += 1;
