@@ -204,7 +204,7 @@ impl EventQueues {
     }
 
     /// Puts an event into a slot that was reserved for it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, queue: u32, event: Event, recurring: bool) {
         let Ok(slot) = self.pending.insert(Pending { event, recurring, link: Link::UNLINKED }) else {
             unreachable!("an event came without a reserved slot")

@@ -314,6 +314,7 @@ impl MatchTables {
 
     /// The first entry, in the order of the stamps, that takes the message, and how much of it (LNet
     /// `lib-ptl.c: lnet_try_match_md`). Changes nothing.
+    #[inline(always)]
     pub(crate) fn find(&self, mds: &Slab<MemoryDesc>, message: &Request) -> Found {
         let portal = &self.portals[message.portal as usize];
         let Some(kind) = portal.kind else { return Found::Nothing };

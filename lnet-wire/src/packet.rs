@@ -177,7 +177,11 @@ pub fn frame_header<P: Packet + ?Sized>(packet: &P, located: &Located) -> Result
 
 /// What a frame is steered by, read once more; `None` where the packet ends before.
 #[inline(always)]
-pub(crate) fn key<P: Packet + ?Sized>(packet: &P, located: &Located, frame: &FrameHeader) -> Option<SteerKey> {
+pub(crate) fn key<P: Packet + ?Sized>(
+    packet: &P,
+    located: &Located,
+    frame: &FrameHeader,
+) -> Option<SteerKey> {
     let SteerKey { message_type, portal, .. } = frame.key;
     Some(SteerKey::read(&packet.load(located.payload_offset)?, message_type, portal))
 }

@@ -367,7 +367,9 @@ pub fn steer<P: Packet + ?Sized, T: Tables>(packet: &P, queue: u32, tables: &T) 
     } else {
         let policy = tables.policy(frame.key.portal);
         // Read once more: a program that keeps it across that call keeps it for frames that do not make the call, too.
-        let Some(key) = packet::key(packet, &located, &frame) else { return Verdict::Pass(Reason::Truncated) };
+        let Some(key) = packet::key(packet, &located, &frame) else {
+            return Verdict::Pass(Reason::Truncated);
+        };
         shard_of(&key, policy, shards)
     };
     Verdict::Redirect { shard, key: frame.key }

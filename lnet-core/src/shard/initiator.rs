@@ -165,6 +165,7 @@ impl Shard {
     }
 
     /// The slot of a descriptor that can send to this portal of this target.
+    #[inline(always)]
     fn initiator_slot(&mut self, handle: MdHandle, target: &Nid, portal: u32) -> Result<u32, RequestError> {
         if portal as usize >= PORTALS {
             return Err(RequestError::Portal(portal));
@@ -234,6 +235,7 @@ impl Shard {
     }
 
     /// Counts a request in on its descriptor, and awaits its response if that is wanted.
+    #[inline(always)]
     fn begin(&mut self, now: Instant, slot: u32, request: &Request) {
         self.start(slot);
         let Some(response) = request.awaits else { return };

@@ -227,7 +227,7 @@ impl Shard {
     }
 
     /// Decides on a message that was found acceptable.
-    #[inline]
+    #[inline(always)]
     pub(super) fn decide(&mut self, ni: NiId, header: &Header, scope: Scope) -> Decision {
         if scope == Scope::Arrived
             && let Some(owner) = self.owner(header)
@@ -274,6 +274,7 @@ impl Shard {
 
     /// Ends the operation of a message whose payload is in place, or will never be; that of a GET goes on
     /// with the REPLY.
+    #[inline(always)]
     pub(super) fn end_arrival(&mut self, now: Instant, header: &Header, inbound: &Inbound, status: Status) {
         let &Inbound { ref span, response } = inbound;
         if let (Body::Get { .. }, Status::Ok, Some(promise)) = (&header.body, status, response) {

@@ -94,7 +94,7 @@ impl Shard {
     }
 
     /// Sets a new message on its way.
-    #[inline]
+    #[inline(always)]
     pub(super) fn launch(&mut self, now: Instant, record: Record) {
         let (ni, peer) = (record.ni, record.peer);
         self.interface(ni).outgoing_count += 1;
@@ -121,6 +121,7 @@ impl Shard {
         self.settle(now);
     }
 
+    #[inline(always)]
     pub(super) fn take_interface_credit(&mut self, now: Instant, ni: NiId, message: Message<PeerCredited>) {
         let interface = &mut self.interfaces[usize::from(ni.0)];
         if interface.credits.try_take() {
@@ -146,6 +147,7 @@ impl Shard {
     }
 
     /// Makes a message ready for its LND, unless a fault rule fails it.
+    #[inline(always)]
     fn make_ready(&mut self, now: Instant, ni: NiId, message: Message<Credited>) {
         if self.faults.is_active()
             && let Some(status) = self.faults.fail_send(now, &self.messages.record(&message).header)

@@ -16,7 +16,7 @@ use crate::time::Instant;
 
 impl Xfer {
     /// The inflow that a frame belongs to; made for whoever shows a fresh token.
-    #[inline]
+    #[inline(always)]
     pub(super) fn admit(&mut self, now: Instant, frame: &Arrived<'_>) -> Result<u32, XferDrop> {
         let transfer = &frame.transfer;
         let peer = self.sender(frame);

@@ -89,7 +89,7 @@ impl Xfer {
     }
 
     /// A message that came in one piece.
-    #[inline]
+    #[inline(always)]
     fn whole(
         &mut self,
         now: Instant,

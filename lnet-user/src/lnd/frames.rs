@@ -150,7 +150,7 @@ pub(super) struct Owner<'a> {
 
 impl Owner<'_> {
     /// The bytes that a frame's checksum covers, if it is right and the frame is this shard's.
-    #[inline]
+    #[inline(always)]
     fn checked_head<'a>(&self, bytes: &Bytes<'a, impl Datagram + ?Sized>) -> Result<&'a [u8], Aside> {
         let Bytes { header, head, start, .. } = bytes;
         let Some(covered) = head.get(*start..start + header.covered_bytes()) else {
@@ -250,7 +250,7 @@ pub(super) enum Taken {
 /// scratch, which each frame of several messages empties first.
 // One function, in which what a frame says stays where it was read: it is much, and moving it about would cost more
 // than reading it.
-#[inline]
+#[inline(always)]
 pub(super) fn take(
     (xfer, memory, up): (&mut Xfer, &mut Memory, &mut impl Uplink),
     now: Instant,
@@ -329,7 +329,7 @@ fn handshake(end: usize, datagram: &(impl Datagram + ?Sized)) -> Option<Handshak
 
 /// Whether the CRC32C at an offset is that of the bytes, as many as a frame's checksum may cover, with zero in its
 /// place. In a copy: the CPU that received them has them in its cache, and would have to give them up for a write.
-#[inline]
+#[inline(always)]
 fn has_right_checksum(bytes: &[u8], offset: usize) -> bool {
     // A copy of a known length is made without a call: of a first fragment, and of most others.
     if let Ok(mut copy) = <[u8; FRAME_HEADER_BYTES + LARGE_HEADER_BYTES]>::try_from(bytes) {
@@ -345,7 +345,7 @@ fn has_right_checksum(bytes: &[u8], offset: usize) -> bool {
 }
 
 /// As [`has_right_checksum`], of a copy: the checksum is taken out of it.
-#[inline]
+#[inline(always)]
 fn copy_has_right_checksum(copy: &mut [u8], offset: usize) -> bool {
     let Some(field) = copy[offset..].first_chunk_mut::<4>() else { return false };
     let stored = std::mem::take(field);

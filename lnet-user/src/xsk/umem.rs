@@ -22,8 +22,6 @@ pub const HEADROOM_MAX_BYTES: u32 = RECEIVE_BYTES - 1;
 pub const CHUNK_COUNT_MAX: u32 = 1 << 24;
 
 const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// Cache lines of a received run that are fetched before they are looked at: headers, and a short payload.
-const PREFETCH_LINES: usize = 5;
 
 const USER: u8 = 0;
 /// Held by a stand-in for the kernel (`plain`).
@@ -308,11 +306,11 @@ impl Umem {
         unsafe { self.memory.base().add(offset) }
     }
 
-    /// Fetches the first bytes of a run into the cache, as many as headers and a short payload take.
+    /// Fetches the first cache lines of a run.
     #[inline]
-    pub(super) fn prefetch(&self, address: u64) {
+    pub(super) fn prefetch(&self, address: u64, lines: u32) {
         let start = self.memory.base().as_ptr().wrapping_add(address as usize);
-        for line in 0..PREFETCH_LINES {
+        for line in 0..lines as usize {
             memory::prefetch(start.wrapping_add(line * CACHE_LINE_BYTES));
         }
     }

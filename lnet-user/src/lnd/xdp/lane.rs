@@ -14,6 +14,8 @@ use crate::xsk::{
     CompletionRing, FRAGMENTS_MAX, FillRing, Kick, RegisteredRuns, RxDescriptor, Socket, TxDescriptor, TxRing,
 };
 
+/// Bytes of a packet that are looked at soon after it has arrived: its headers, and a short payload.
+const FETCHED_BYTES: u32 = 320;
 /// How often a device is tried again that refuses to send.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a device may refuse to send before its messages end without it.
@@ -81,7 +83,8 @@ enum Refusal {
 
 impl Lane {
     /// `sends`: whether the interface has a transmit queue of this number.
-    pub(crate) fn new(interface_index: u32, queue: u32, socket: Socket, sends: bool) -> Self {
+    pub(crate) fn new(interface_index: u32, queue: u32, mut socket: Socket, sends: bool) -> Self {
+        socket.rx.fetch_ahead(FETCHED_BYTES);
         Self { sends, ..Self::over(interface_index, queue, Device::Socket(socket)) }
     }
 
@@ -121,7 +124,7 @@ impl Lane {
 
     /// Takes at most `budget` descriptors, at most [`BUDGET_MAX`], off the receive ring, behind those that
     /// wait already.
-    #[inline]
+    #[inline(always)]
     pub(super) fn receive(&mut self, budget: u32) -> u32 {
         let rx = match &mut self.device {
             Device::Socket(socket) => &mut socket.rx,

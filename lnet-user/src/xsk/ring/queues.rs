@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rustix::net::xdp::XdpDesc;
 
 use super::half::{Entry, Half};
+use crate::xsk::memory::CACHE_LINE_BYTES;
 use crate::xsk::registered::RegisteredRun;
 use crate::xsk::umem::{CHUNK_BYTES, Frame, RingsId, Umem};
 
@@ -241,11 +242,19 @@ pub struct RxRing {
     half: Half<RawDescriptor>,
     umem: Arc<Umem>,
     id: RingsId,
+    /// Cache lines of each run that are fetched before it is looked at.
+    lines_ahead: u32,
 }
 
 impl RxRing {
     pub(in crate::xsk) fn new(half: Half<RawDescriptor>, umem: Arc<Umem>, id: RingsId) -> Self {
-        Self { half, umem, id }
+        Self { half, umem, id, lines_ahead: 0 }
+    }
+
+    /// Has `bytes` of each run, and the next descriptor while it is waited for, fetched into the cache before they are
+    /// looked at: another CPU wrote them. For a user who will look at as many bytes of each.
+    pub fn fetch_ahead(&mut self, bytes: u32) {
+        self.lines_ahead = bytes.div_ceil(CACHE_LINE_BYTES as u32);
     }
 
     /// Hands at most `budget` descriptors to `take`, in the order of arrival; returns how many. A frame of
@@ -256,8 +265,7 @@ impl RxRing {
         let mut taken = 0;
         for _ in 0..count {
             let Some(raw) = self.half.read() else { break };
-            // Another CPU wrote them: it takes a while until they are here.
-            self.umem.prefetch(raw.address);
+            self.umem.prefetch(raw.address, self.lines_ahead);
             match self.believe(raw) {
                 Some(descriptor) => {
                     taken += 1;
@@ -286,7 +294,9 @@ impl RxRing {
     /// Descriptors that could be received now: what to look at again before sleeping.
     #[inline]
     pub fn waiting(&mut self) -> u32 {
-        self.half.prefetch();
+        if self.lines_ahead != 0 {
+            self.half.prefetch();
+        }
         self.half.available(self.half.size())
     }
 
