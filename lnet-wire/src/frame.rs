@@ -30,6 +30,9 @@
 //! | 72 | 8 | bit n: the frame n + 1 below the highest was received |
 //! | 80 | 4 | CRC32C of the payload, if the flag says so |
 //! | 84 | 4 | ticket of a parked message |
+//!
+//! In a [short](FrameHeader::short) frame `hdr_data` of the PUT stands at 72 and its offset at 80, the payload begins
+//! at 84, and there is no LNet header.
 
 mod transfer;
 
@@ -46,6 +49,8 @@ pub use transfer::{Ack, HANDSHAKE_BYTES, Handshake, RECORD_BYTES, RECORD_CRC_OFF
 
 /// Bytes of the frame header.
 pub const FRAME_HEADER_BYTES: usize = 88;
+/// Bytes before the payload of a [short](FrameHeader::short) frame.
+pub const SHORT_HEADER_BYTES: usize = 84;
 /// The first four bytes of a frame, read as a little-endian integer: `LNDX`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"LNDX");
 /// The version that this module speaks.
@@ -96,6 +101,11 @@ pub const PAYLOAD_CRC_OFFSET: usize = 80;
 /// Offset of the ticket.
 pub const TICKET_OFFSET: usize = 84;
 
+/// Offset of `hdr_data` in a short frame.
+pub const HDR_DATA_OFFSET: usize = 72;
+/// Offset of a PUT's offset in a short frame.
+pub const PUT_OFFSET_OFFSET: usize = 80;
+
 /// Flag: the acknowledgement fields hold something.
 pub const FLAG_ACK: u8 = 1 << 0;
 /// Flag: further whole messages follow, as records.
@@ -106,7 +116,9 @@ pub const FLAG_PAYLOAD_CRC: u8 = 1 << 2;
 pub const FLAG_PULLED: u8 = 1 << 3;
 /// Flag: the sender waits for an acknowledgement.
 pub const FLAG_ACK_NOW: u8 = 1 << 4;
-const FLAGS_KNOWN: u8 = FLAG_ACK | FLAG_BUNDLE | FLAG_PAYLOAD_CRC | FLAG_PULLED | FLAG_ACK_NOW;
+/// Flag: the frame is short.
+pub const FLAG_SHORT: u8 = 1 << 5;
+const FLAGS_KNOWN: u8 = FLAG_ACK | FLAG_BUNDLE | FLAG_PAYLOAD_CRC | FLAG_PULLED | FLAG_ACK_NOW | FLAG_SHORT;
 
 /// Fragments begin at, and but for the last one end at, a multiple of this.
 pub const FRAGMENT_UNIT_BYTES: u32 = 64;
@@ -168,6 +180,15 @@ impl Kind {
 
 const _: () = assert!(PORTAL_OFFSET + 1 == VERSION_OFFSET + 4, "version to portal are read as one field");
 
+/// What a short frame says of its PUT besides what every frame says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ShortPut {
+    /// The sender's 64 bits.
+    pub hdr_data: u64,
+    /// Offset at the target.
+    pub offset: u32,
+}
+
 /// A frame header, in meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameHeader {
@@ -175,6 +196,10 @@ pub struct FrameHeader {
     pub kind: Kind,
     /// Whether further messages follow the one that it describes.
     pub bundled: bool,
+    /// Whether the frame is short: a whole PUT that wants no ACK, without its LNet header. What that would say besides
+    /// stands here, in the key, or around the frame: the NIDs are those that its IP addresses stand for, both
+    /// process ids [`ProcessId::LUSTRE_PID`](crate::ProcessId::LUSTRE_PID).
+    pub short: Option<ShortPut>,
     /// What the frame is steered by.
     pub key: SteerKey,
     /// Payload bytes of the message before this frame.
@@ -248,7 +273,7 @@ impl FrameHeader {
     /// The header of a frame with (a fragment of) a message.
     #[must_use]
     pub const fn data(key: SteerKey, fragment_offset: u32, total_length: u32) -> Self {
-        Self { kind: Kind::Data, bundled: false, key, fragment_offset, total_length }
+        Self { kind: Kind::Data, bundled: false, short: None, key, fragment_offset, total_length }
     }
 
     /// The header of a frame of another kind, to a shard of its addressee; `message_id` is that of the
@@ -262,19 +287,23 @@ impl FrameHeader {
             message_id,
             initiator_hash: 0,
         };
-        Self { kind, bundled: false, key, fragment_offset: 0, total_length: 0 }
+        Self { kind, bundled: false, short: None, key, fragment_offset: 0, total_length: 0 }
     }
 
     /// Bytes of LNet header that stand behind this frame header.
     #[must_use]
     pub const fn lnet_header_bytes(&self) -> usize {
-        if self.fragment_offset == 0 && matches!(self.kind, Kind::Data) { LARGE_HEADER_BYTES } else { 0 }
+        let begins = self.fragment_offset == 0 && matches!(self.kind, Kind::Data);
+        if begins && self.short.is_none() { LARGE_HEADER_BYTES } else { 0 }
     }
 
-    /// Bytes that the checksum at [`CRC_OFFSET`] covers: the headers, and the body of a handshake.
+    /// Bytes of the frame that the checksum at [`CRC_OFFSET`] covers: the headers, and the body of a handshake.
     #[must_use]
     pub const fn covered_bytes(&self) -> usize {
-        FRAME_HEADER_BYTES + self.lnet_header_bytes() + self.kind.body_bytes()
+        match self.short {
+            Some(_) => SHORT_HEADER_BYTES,
+            None => FRAME_HEADER_BYTES + self.lnet_header_bytes() + self.kind.body_bytes(),
+        }
     }
 
     /// Writes the header with zero in the fields of [`Transfer`] and in that of the CRC: the LND fills it in
@@ -284,7 +313,13 @@ impl FrameHeader {
         put_u32::<MAGIC_OFFSET, _>(bytes, MAGIC);
         put::<VERSION_OFFSET, _, _>(bytes, [VERSION]);
         put::<KIND_OFFSET, _, _>(bytes, [self.kind as u8]);
-        put::<FLAGS_OFFSET, _, _>(bytes, [if self.bundled { FLAG_BUNDLE } else { 0 }]);
+        let mut flags = if self.bundled { FLAG_BUNDLE } else { 0 };
+        if let Some(ShortPut { hdr_data, offset }) = self.short {
+            flags |= FLAG_SHORT;
+            put_u64::<HDR_DATA_OFFSET, _>(bytes, hdr_data);
+            put_u32::<PUT_OFFSET_OFFSET, _>(bytes, offset);
+        }
+        put::<FLAGS_OFFSET, _, _>(bytes, [flags]);
         put::<TYPE_OFFSET, _, _>(bytes, [self.key.message_type as u8]);
         put::<PORTAL_OFFSET, _, _>(bytes, [self.key.portal]);
         put_u64::<KEY_OFFSET, _>(bytes, self.key.key);
@@ -329,6 +364,14 @@ impl FrameHeader {
         let header = Self {
             kind,
             bundled: flags & FLAG_BUNDLE != 0,
+            short: if flags & FLAG_SHORT != 0 {
+                Some(ShortPut {
+                    hdr_data: get_u64::<HDR_DATA_OFFSET, _>(bytes),
+                    offset: get_u32::<PUT_OFFSET_OFFSET, _>(bytes),
+                })
+            } else {
+                None
+            },
             key: SteerKey::read(bytes, message_type, portal),
             fragment_offset: get_u32::<FRAGMENT_OFFSET_OFFSET, _>(bytes),
             total_length: get_u32::<TOTAL_LENGTH_OFFSET, _>(bytes),
@@ -338,10 +381,10 @@ impl FrameHeader {
     }
 
     /// An empty message has one fragment at offset 0; every other fragment carries at least one byte and
-    /// ends within the message. Records follow a whole message only.
+    /// ends within the message. Records follow a whole message only, and short is a whole PUT without any.
     #[inline(always)]
     fn check_lengths(&self, datagram_bytes: usize) -> Result<(), FrameError> {
-        let headers = FRAME_HEADER_BYTES + self.lnet_header_bytes() + self.kind.body_bytes();
+        let headers = self.covered_bytes();
         if datagram_bytes < headers {
             return Err(FrameError::Truncated);
         }
@@ -351,7 +394,10 @@ impl FrameHeader {
         };
         let room = u64::from(room);
         let is_data = matches!(self.kind, Kind::Data);
-        let fits = if self.bundled {
+        let fits = if self.short.is_some() {
+            let is_put = is_data && matches!(self.key.message_type, MessageType::Put);
+            is_put && !self.bundled && self.fragment_offset == 0 && payload == room
+        } else if self.bundled {
             is_data && self.fragment_offset == 0 && payload >= room + RECORD_BYTES as u64
         } else {
             payload <= room && (payload != 0 || self.total_length == 0)

@@ -59,6 +59,13 @@ impl Xfer {
         }
     }
 
+    /// The NID of an interface that there is.
+    #[inline]
+    #[must_use]
+    pub fn nid_of(&self, ni: NiId) -> Option<&Nid> {
+        self.interfaces.get(usize::from(ni.0))?.as_ref().map(|interface| &interface.nid)
+    }
+
     /// The longest UDP payload that an interface can send and take.
     #[inline]
     pub(super) fn own_datagram_max(&self, ni: NiId) -> u32 {

@@ -7,6 +7,7 @@
 use lnet_core::lnd::{Announced, Uplink};
 use lnet_wire::frame::{FRAME_HEADER_BYTES, FrameHeader};
 use lnet_wire::header::LARGE_HEADER_BYTES;
+use lnet_wire::steer::SteerKey;
 use lnet_wire::{Body, Header, Nid, ProcessId};
 
 const BLANK: Announced =
@@ -26,12 +27,17 @@ impl<const N: usize> Batch<N> {
         Self { arrivals: [BLANK; N], count: 0 }
     }
 
-    /// Adds the message that a frame begins, if it begins one; `datagram` holds its headers, and is
-    /// `length_bytes` long altogether.
+    /// Adds the message that a frame begins, if it begins one; `datagram` holds its headers, is `length_bytes` long
+    /// altogether, and came from there.
     #[inline]
-    pub(super) fn add_frame(&mut self, datagram: &[u8], length_bytes: usize) {
+    pub(super) fn add_frame(&mut self, from: Nid, datagram: &[u8], length_bytes: usize) {
         let Some((head, rest)) = datagram.split_first_chunk::<FRAME_HEADER_BYTES>() else { return };
         let Ok(header) = FrameHeader::decode(head, length_bytes) else { return };
+        if header.short.is_some() {
+            let SteerKey { portal, key, .. } = header.key;
+            let source = ProcessId::lustre(from);
+            return self.add_request(Announced { portal: portal.into(), match_bits: key, source });
+        }
         if header.lnet_header_bytes() == 0 {
             return;
         }
@@ -46,8 +52,13 @@ impl<const N: usize> Batch<N> {
         let (Body::Put { portal, match_bits, .. } | Body::Get { portal, match_bits, .. }) = lnet.body else {
             return;
         };
+        self.add_request(Announced { portal, match_bits, source: lnet.source });
+    }
+
+    #[inline]
+    fn add_request(&mut self, request: Announced) {
         if let Some(arrival) = self.arrivals.get_mut(self.count) {
-            *arrival = Announced { portal, match_bits, source: lnet.source };
+            *arrival = request;
             self.count += 1;
         }
     }

@@ -11,13 +11,14 @@ use std::ops::Range;
 use lnet_core::lnd::{NiId, Span, Uplink};
 use lnet_core::time::Instant;
 use lnet_core::xfer::{Action, Arrived, BUNDLE_MAX, Content, HoldId, Outgoing, Xfer};
-use lnet_wire::Nid;
 use lnet_wire::frame::{
     CRC_OFFSET, FRAME_HEADER_BYTES, FrameHeader, HANDSHAKE_BYTES, Handshake, Kind, RECORD_BYTES,
-    RECORD_CRC_OFFSET, Record, Transfer,
+    RECORD_CRC_OFFSET, Record, SHORT_HEADER_BYTES, ShortPut, Transfer,
 };
-use lnet_wire::header::{Header, LARGE_HEADER_BYTES};
+use lnet_wire::header::{Header, LARGE_HEADER_BYTES, WireHandle};
+use lnet_wire::nid::NID_BYTES;
 use lnet_wire::steer::{self, PORTALS, PolicyWord, SteerKey};
+use lnet_wire::{Body, Nid, ProcessId};
 
 use super::announce::Batch;
 use super::counters::XdpDrop;
@@ -28,6 +29,11 @@ pub(crate) const DATAGRAM_MIN_BYTES: usize = FRAME_HEADER_BYTES + HANDSHAKE_BYTE
 /// Bytes of a record before its payload.
 const RECORD_HEAD_BYTES: usize = RECORD_BYTES + LARGE_HEADER_BYTES;
 
+/// Payload of a short frame at least: it is as long as any frame.
+const SHORT_PAYLOAD_MIN: u32 = (FRAME_HEADER_BYTES - SHORT_HEADER_BYTES) as u32;
+/// Bytes of the two NIDs that the checksum of a short frame covers, too.
+const ENDS_BYTES: usize = 2 * NID_BYTES;
+
 /// What frames that are sent are made of.
 pub(super) struct Source<'a> {
     pub(super) xfer: &'a Xfer,
@@ -36,28 +42,41 @@ pub(super) struct Source<'a> {
     pub(super) payload_checksum: bool,
 }
 
+/// The beginning of a frame, written, and what follows it.
+pub(super) struct Head<'a> {
+    /// Bytes that were written.
+    pub(super) covered_bytes: usize,
+    /// What follows.
+    pub(super) payload: &'a [u8],
+    /// How many records follow that.
+    pub(super) records: u8,
+}
+
 impl<'a> Source<'a> {
-    /// Writes what the checksum of a frame covers, which is as long as `covered`. Returns the payload that
-    /// follows it, and how many records behind that.
+    /// Writes what the checksum of a frame covers to the beginning of `room`, in which there is more than enough.
     #[inline]
-    pub(super) fn write_head(&self, outgoing: &Outgoing, covered: &mut [u8]) -> (&'a [u8], u8) {
+    pub(super) fn write_head(&self, outgoing: &Outgoing, room: &mut [u8]) -> Head<'a> {
+        let short = self.short_put(outgoing);
+        let header = FrameHeader { short, ..outgoing.header };
+        let covered_bytes = header.covered_bytes();
         let (head, body) =
-            covered.split_first_chunk_mut::<FRAME_HEADER_BYTES>().expect("the header is covered");
-        outgoing.header.encode(head);
+            room.split_first_chunk_mut::<FRAME_HEADER_BYTES>().expect("there is room for a header");
+        header.encode(head);
         let mut payload_crc = None;
         let mut payload: &[u8] = &[];
         let mut records = 0;
         match &outgoing.content {
             Content::Nothing => {}
-            Content::Padding => body.fill(0),
+            Content::Padding => body[..HANDSHAKE_BYTES].fill(0),
             Content::Handshake => {
-                let body = body.first_chunk_mut::<HANDSHAKE_BYTES>().expect("the handshake is covered");
+                let body = body.first_chunk_mut::<HANDSHAKE_BYTES>().expect("there is room for a handshake");
                 self.xfer.handshake(outgoing.ni).encode(body);
             }
             Content::Message { lnet, payload: span, bundled } => {
-                if let Some(lnet) = lnet {
-                    let body =
-                        body.first_chunk_mut::<LARGE_HEADER_BYTES>().expect("the LNet header is covered");
+                if let Some(lnet) = lnet.as_ref().filter(|_| short.is_none()) {
+                    let body = body
+                        .first_chunk_mut::<LARGE_HEADER_BYTES>()
+                        .expect("there is room for an LNet header");
                     lnet.encode_large(body);
                 }
                 payload = self.payload(span.as_ref());
@@ -70,9 +89,37 @@ impl<'a> Source<'a> {
         } else {
             outgoing.transfer.encode(head);
         }
-        let crc = crc_fast::crc32_iscsi(covered);
-        covered[CRC_OFFSET..FRAME_HEADER_BYTES][..4].copy_from_slice(&crc.to_le_bytes());
-        (payload, records)
+        let mut summed_bytes = covered_bytes;
+        if let (Some(_), Content::Message { lnet: Some(lnet), .. }) = (short, &outgoing.content) {
+            // Where the payload goes next.
+            room[covered_bytes..][..ENDS_BYTES]
+                .copy_from_slice(&ends(&lnet.destination.nid, &lnet.source.nid));
+            summed_bytes += ENDS_BYTES;
+        }
+        let crc = crc_fast::crc32_iscsi(&room[..summed_bytes]);
+        room[CRC_OFFSET..][..4].copy_from_slice(&crc.to_le_bytes());
+        Head { covered_bytes, payload, records }
+    }
+
+    /// What a frame says in short, if that is all: a whole PUT from the interface to where it is sent, that wants no
+    /// ACK, in a session that is in full swing.
+    #[inline]
+    fn short_put(&self, outgoing: &Outgoing) -> Option<ShortPut> {
+        let Content::Message { lnet: Some(lnet), payload: Some(span), bundled: 0 } = &outgoing.content else {
+            return None;
+        };
+        let Body::Put { ack_md, hdr_data, offset, .. } = lnet.body else { return None };
+        let is_whole =
+            span.length_bytes == outgoing.header.total_length && span.length_bytes >= SHORT_PAYLOAD_MIN;
+        let from = self.xfer.nid_of(outgoing.ni)?;
+        let says_all = is_whole
+            && ack_md.is_none()
+            && outgoing.transfer.ack.is_some()
+            && outgoing.transfer.fits_short()
+            && !self.payload_checksum
+            && lnet.destination == ProcessId::lustre(outgoing.destination)
+            && lnet.source == ProcessId::lustre(*from);
+        says_all.then_some(ShortPut { hdr_data, offset })
     }
 
     /// The head of a further message of the frame, and its payload.
@@ -133,6 +180,14 @@ pub(super) struct Bytes<'a, D: ?Sized> {
     pub(super) datagram: &'a D,
 }
 
+/// Where a frame came in, and from where.
+pub(super) struct Way<'a> {
+    pub(super) ni: NiId,
+    /// The NID of that interface.
+    pub(super) own: &'a Nid,
+    pub(super) from: Nid,
+}
+
 /// A further message of a frame.
 pub(super) struct Further {
     id_delta: u16,
@@ -151,12 +206,20 @@ pub(super) struct Owner<'a> {
 impl Owner<'_> {
     /// The bytes that a frame's checksum covers, if it is right and the frame is this shard's.
     #[inline(always)]
-    fn checked_head<'a>(&self, bytes: &Bytes<'a, impl Datagram + ?Sized>) -> Result<&'a [u8], Aside> {
+    fn checked_head<'a>(
+        &self,
+        way: &Way<'_>,
+        bytes: &Bytes<'a, impl Datagram + ?Sized>,
+    ) -> Result<&'a [u8], Aside> {
         let Bytes { header, head, start, .. } = bytes;
         let Some(covered) = head.get(*start..start + header.covered_bytes()) else {
             return Err(Aside::Dropped(XdpDrop::BadHeader));
         };
-        if !has_right_checksum(covered, CRC_OFFSET) {
+        let is_right = match header.short {
+            Some(_) => short_has_right_checksum(covered, way),
+            None => has_right_checksum(covered, CRC_OFFSET),
+        };
+        if !is_right {
             return Err(Aside::Dropped(XdpDrop::BadChecksum));
         }
         let shard = self.shard_of(&header.key);
@@ -254,30 +317,36 @@ pub(super) enum Taken {
 pub(super) fn take(
     (xfer, memory, up): (&mut Xfer, &mut Memory, &mut impl Uplink),
     now: Instant,
-    (ni, from): (NiId, Nid),
+    way: &Way<'_>,
     owner: &Owner<'_>,
     bytes: &Bytes<'_, impl Datagram + ?Sized>,
     further: &mut Vec<Further>,
 ) -> Result<Taken, Aside> {
     let &Bytes { ref header, start, length, datagram, .. } = bytes;
     let bad_header = Aside::Dropped(XdpDrop::BadHeader);
-    let covered = owner.checked_head(bytes)?;
-    let (frame_header, behind) =
-        covered.split_first_chunk::<FRAME_HEADER_BYTES>().expect("the frame header is covered");
+    let covered = owner.checked_head(way, bytes)?;
+    let frame_header = bytes.head[start..].first_chunk().expect("the frame header was decoded");
     let Some(transfer) = &Transfer::decode(frame_header) else { return Err(bad_header) };
-    let decoded = (header.lnet_header_bytes() != 0)
-        .then(|| Header::decode_large(behind.first_chunk().expect("the LNet header is covered")));
+    let decoded = match header.short {
+        Some(short) => Some(Ok(spelled_out(header, short, way))),
+        None => covered[FRAME_HEADER_BYTES..]
+            .first_chunk()
+            .filter(|_| header.lnet_header_bytes() != 0)
+            .map(Header::decode_large),
+    };
     let lnet = match &decoded {
         None => None,
-        Some(Ok(lnet)) if agrees(lnet, &header.key, header.total_length) => Some(lnet),
+        Some(Ok(lnet)) if header.short.is_some() || agrees(lnet, &header.key, header.total_length) => {
+            Some(lnet)
+        }
         Some(Ok(_)) => return Err(Aside::Dropped(XdpDrop::HeaderMismatch)),
         Some(Err(_)) => return Err(bad_header),
     };
     let rest = start + covered.len()..start + length;
     let handshake = if header.kind == Kind::Welcome { handshake(rest.start, datagram) } else { None };
     let arrived = Arrived {
-        ni,
-        from,
+        ni: way.ni,
+        from: way.from,
         header,
         transfer,
         lnet,
@@ -325,6 +394,41 @@ fn handshake(end: usize, datagram: &(impl Datagram + ?Sized)) -> Option<Handshak
     let mut body = [0; HANDSHAKE_BYTES];
     datagram.copy_out(end - HANDSHAKE_BYTES, &mut body);
     Handshake::decode(&body)
+}
+
+/// The LNet header that a short frame does without.
+#[inline]
+fn spelled_out(header: &FrameHeader, ShortPut { hdr_data, offset }: ShortPut, way: &Way<'_>) -> Header {
+    Header {
+        destination: ProcessId::lustre(*way.own),
+        source: ProcessId::lustre(way.from),
+        payload_length: header.total_length,
+        body: Body::Put {
+            ack_md: WireHandle::NONE,
+            match_bits: header.key.key,
+            hdr_data,
+            portal: header.key.portal.into(),
+            offset,
+        },
+    }
+}
+
+/// What the checksum of a short frame covers behind it.
+#[inline]
+fn ends(destination: &Nid, source: &Nid) -> [u8; ENDS_BYTES] {
+    let mut bytes = [0; ENDS_BYTES];
+    bytes[..NID_BYTES].copy_from_slice(&destination.to_bytes());
+    bytes[NID_BYTES..].copy_from_slice(&source.to_bytes());
+    bytes
+}
+
+/// As [`has_right_checksum`], of a short frame.
+#[inline]
+fn short_has_right_checksum(covered: &[u8], way: &Way<'_>) -> bool {
+    let mut copy = [0; SHORT_HEADER_BYTES + ENDS_BYTES];
+    copy[..SHORT_HEADER_BYTES].copy_from_slice(covered);
+    copy[SHORT_HEADER_BYTES..].copy_from_slice(&ends(way.own, &way.from));
+    copy_has_right_checksum(&mut copy, CRC_OFFSET)
 }
 
 /// Whether the CRC32C at an offset is that of the bytes, as many as a frame's checksum may cover, with zero in its

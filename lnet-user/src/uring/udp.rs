@@ -283,12 +283,15 @@ impl Endpoint {
         self.filled.len()
     }
 
-    /// Shows the first `count` of the datagrams that wait, as far as the kernel has written them.
-    pub fn peek(&mut self, count: usize, mut look: impl FnMut(&[u8])) {
-        let buffers = &mut self.shared.as_mut().expect(LIVES).buffers;
+    /// Shows the first `count` of the datagrams that wait, and where they came from.
+    pub fn peek(&mut self, count: usize, mut look: impl FnMut(IpAddr, &[u8])) {
+        let Shared { buffers, request, .. } = self.shared.as_mut().expect(LIVES);
         for Filled { buffer, length, .. } in self.filled.iter_mut().take(count) {
-            if let Some(datagram) = buffers.bytes_mut(buffer).get(HEAD_BYTES..*length as usize) {
-                look(datagram);
+            let written = buffers.bytes_mut(buffer).get(..*length as usize);
+            if let Some(Ok(out)) = written.map(|written| RecvMsgOut::parse(written, request))
+                && let Some((from, _)) = read_address(out.name_data())
+            {
+                look(from, out.payload_data());
             }
         }
     }

@@ -153,6 +153,38 @@ fn lengths_of_bundles_and_other_kinds() {
 }
 
 #[test]
+fn short_frames() {
+    let short = ShortPut { hdr_data: 0x1122_3344_5566_7788, offset: 0x99AA_BBCC };
+    let frame = FrameHeader { short: Some(short), ..put_frame(0, 10) };
+    let bytes = encoded(&frame);
+    assert_eq!(bytes[59], 0x20);
+    assert_eq!(bytes[72..84], [0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0xCC, 0xBB, 0xAA, 0x99]);
+    assert_eq!((frame.covered_bytes(), frame.lnet_header_bytes()), (SHORT_HEADER_BYTES, 0));
+    let check = |frame: FrameHeader, datagram_bytes: usize, expected: Result<(), FrameError>| {
+        let result = FrameHeader::decode(&encoded(&frame), datagram_bytes);
+        assert_eq!(result, expected.map(|()| frame), "{frame:?} in {datagram_bytes} bytes");
+    };
+    let whole = SHORT_HEADER_BYTES + 10;
+    check(frame, whole, Ok(()));
+    check(frame, whole - 1, Err(FrameError::Length));
+    check(frame, whole + 1, Err(FrameError::Length));
+    check(frame, SHORT_HEADER_BYTES - 1, Err(FrameError::Truncated));
+    check(FrameHeader { total_length: PAYLOAD_MAX_BYTES, ..frame }, 84 + (1 << 20), Ok(()));
+    check(
+        FrameHeader { total_length: PAYLOAD_MAX_BYTES + 1, ..frame },
+        85 + (1 << 20),
+        Err(FrameError::Length),
+    );
+    check(FrameHeader { bundled: true, ..frame }, whole, Err(FrameError::Length));
+    check(FrameHeader { fragment_offset: 5, ..frame }, SHORT_HEADER_BYTES + 5, Err(FrameError::Length));
+    let mut reply = frame;
+    (reply.key.message_type, reply.key.portal) = (MessageType::Reply, 0);
+    check(reply, whole, Err(FrameError::Length));
+    let ping = FrameHeader { short: Some(short), total_length: 10, ..FrameHeader::other(Kind::Ping, 1, 7) };
+    check(ping, whole, Err(FrameError::Length));
+}
+
+#[test]
 fn errors_name_the_values() {
     for (error, part) in [
         (FrameError::Truncated, "within its headers"),
@@ -178,6 +210,10 @@ proptest! {
         } else {
             prop_assert_eq!(decoded, Err(FrameError::Length));
         }
+        let whole = FrameHeader { short: Some(ShortPut { hdr_data: key.key, offset: length }), ..FrameHeader::data(key, 0, total_length) };
+        let decoded = FrameHeader::decode(&encoded(&whole), SHORT_HEADER_BYTES + total_length as usize);
+        let expected = if key.message_type == MessageType::Put { Ok(whole) } else { Err(FrameError::Length) };
+        prop_assert_eq!(decoded, expected);
         key.initiator_hash ^= 1;
         let empty = FrameHeader::data(key, 0, 0);
         prop_assert_eq!(FrameHeader::decode(&encoded(&empty), DATAGRAM), Ok(empty));

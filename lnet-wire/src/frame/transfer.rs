@@ -3,8 +3,8 @@
 
 use super::{
     ACK_BITS_OFFSET, ACK_OFFSET, FLAG_ACK, FLAG_ACK_NOW, FLAG_BUNDLE, FLAG_PAYLOAD_CRC, FLAG_PULLED,
-    FLAGS_KNOWN, FLAGS_OFFSET, FRAME_HEADER_BYTES, FRAME_NUMBER_OFFSET, GRANT_OFFSET, INCARNATION_OFFSET,
-    OLDEST_OFFSET, PAYLOAD_CRC_OFFSET, SESSION_OFFSET, SHARD_OFFSET, TICKET_OFFSET,
+    FLAG_SHORT, FLAGS_KNOWN, FLAGS_OFFSET, FRAME_HEADER_BYTES, FRAME_NUMBER_OFFSET, GRANT_OFFSET,
+    INCARNATION_OFFSET, OLDEST_OFFSET, PAYLOAD_CRC_OFFSET, SESSION_OFFSET, SHARD_OFFSET, TICKET_OFFSET,
 };
 use crate::bytes::{get, get_u32, get_u64, put, put_u32, put_u64};
 use crate::header::{LARGE_HEADER_BYTES, PAYLOAD_MAX_BYTES};
@@ -47,11 +47,21 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// Writes the fields into a header that [`FrameHeader::encode`](super::FrameHeader::encode) has made.
+    /// Whether a short frame can say all of it.
+    #[inline]
+    #[must_use]
+    pub fn fits_short(&self) -> bool {
+        self.ack.is_none_or(|ack| ack.below == u64::MAX)
+            && self.payload_crc.is_none()
+            && self.ticket.is_none()
+    }
+
+    /// Writes the fields into a header that [`FrameHeader::encode`](super::FrameHeader::encode) has made; into
+    /// that of a short frame what [fits](Transfer::fits_short).
     #[inline]
     pub fn encode(&self, bytes: &mut [u8; FRAME_HEADER_BYTES]) {
-        let [bundled] = get::<FLAGS_OFFSET, _, _>(bytes);
-        let mut flags = bundled & FLAG_BUNDLE;
+        let [form] = get::<FLAGS_OFFSET, _, _>(bytes);
+        let mut flags = form & (FLAG_BUNDLE | FLAG_SHORT);
         put_u32::<FRAME_NUMBER_OFFSET, _>(bytes, self.number);
         put_u64::<INCARNATION_OFFSET, _>(bytes, self.incarnation);
         put_u64::<SESSION_OFFSET, _>(bytes, self.session);
@@ -61,7 +71,9 @@ impl Transfer {
             flags |= FLAG_ACK;
             put_u32::<ACK_OFFSET, _>(bytes, ack.highest);
             put_u32::<GRANT_OFFSET, _>(bytes, ack.grant_bytes);
-            put_u64::<ACK_BITS_OFFSET, _>(bytes, ack.below);
+            if flags & FLAG_SHORT == 0 {
+                put_u64::<ACK_BITS_OFFSET, _>(bytes, ack.below);
+            }
         }
         if let Some(crc) = self.payload_crc {
             flags |= FLAG_PAYLOAD_CRC;
@@ -77,7 +89,7 @@ impl Transfer {
         put::<FLAGS_OFFSET, _, _>(bytes, [flags]);
     }
 
-    /// Reads the fields; `None` if the frame comes from a shard or has a flag that cannot be.
+    /// Reads the fields; `None` if the frame comes from a shard or has flags that cannot be.
     #[inline]
     #[must_use]
     pub fn decode(bytes: &[u8; FRAME_HEADER_BYTES]) -> Option<Self> {
@@ -86,6 +98,10 @@ impl Transfer {
             return None;
         }
         let has = |flag: u8| flags & flag != 0;
+        let short = has(FLAG_SHORT);
+        if short && has(FLAG_PAYLOAD_CRC | FLAG_PULLED) {
+            return None;
+        }
         Some(Self {
             number: get_u32::<FRAME_NUMBER_OFFSET, _>(bytes),
             incarnation: get_u64::<INCARNATION_OFFSET, _>(bytes),
@@ -95,7 +111,7 @@ impl Transfer {
             ack_now: has(FLAG_ACK_NOW),
             ack: has(FLAG_ACK).then(|| Ack {
                 highest: get_u32::<ACK_OFFSET, _>(bytes),
-                below: get_u64::<ACK_BITS_OFFSET, _>(bytes),
+                below: if short { u64::MAX } else { get_u64::<ACK_BITS_OFFSET, _>(bytes) },
                 grant_bytes: get_u32::<GRANT_OFFSET, _>(bytes),
             }),
             payload_crc: has(FLAG_PAYLOAD_CRC).then(|| get_u32::<PAYLOAD_CRC_OFFSET, _>(bytes)),
@@ -192,7 +208,7 @@ impl Record {
 
 #[cfg(test)]
 mod tests {
-    use super::super::FrameHeader;
+    use super::super::{FrameHeader, ShortPut};
     use super::*;
     use proptest::prelude::*;
 
@@ -247,6 +263,47 @@ mod tests {
         }
     }
 
+    /// Short frames have something else where the bits of an acknowledgement, a checksum and a ticket would be.
+    #[test]
+    fn a_short_frame_acknowledges_without_gaps_and_says_no_more() {
+        let short = Some(ShortPut { hdr_data: 0x0102_0304_0506_0708, offset: 0x090A_0B0C });
+        let header = FrameHeader { short, ..FrameHeader::other(super::super::Kind::Data, 3, 9) };
+        let ack = Ack { highest: 70, below: u64::MAX, grant_bytes: 5 };
+        let transfer = Transfer {
+            number: 1,
+            incarnation: 2,
+            session: 3,
+            oldest: 4,
+            shard: 5,
+            ack_now: true,
+            ack: Some(ack),
+            payload_crc: None,
+            ticket: None,
+        };
+        let mut bytes = [0x55; FRAME_HEADER_BYTES];
+        header.encode(&mut bytes);
+        transfer.encode(&mut bytes);
+        assert!(transfer.fits_short());
+        assert_eq!(Transfer::decode(&bytes), Some(transfer));
+        assert_eq!(bytes[72..84], [8, 7, 6, 5, 4, 3, 2, 1, 12, 11, 10, 9]);
+        let none = Transfer { ack: None, ..transfer };
+        header.encode(&mut bytes);
+        none.encode(&mut bytes);
+        assert!(none.fits_short());
+        assert_eq!(Transfer::decode(&bytes), Some(none));
+        for other in [
+            Transfer { ack: Some(Ack { below: u64::MAX >> 1, ..ack }), ..transfer },
+            Transfer { payload_crc: Some(0), ..transfer },
+            Transfer { ticket: Some(0), ..transfer },
+        ] {
+            assert!(!other.fits_short(), "{other:?}");
+        }
+        for flag in [FLAG_PAYLOAD_CRC, FLAG_PULLED] {
+            bytes[FLAGS_OFFSET] = FLAG_SHORT | flag;
+            assert_eq!(Transfer::decode(&bytes), None);
+        }
+    }
+
     #[test]
     fn what_cannot_be_is_refused() {
         let mut bytes = [0; FRAME_HEADER_BYTES];
@@ -254,7 +311,7 @@ mod tests {
         bytes[SHARD_OFFSET] = 64;
         assert_eq!(Transfer::decode(&bytes), None);
         bytes[SHARD_OFFSET] = 0;
-        bytes[FLAGS_OFFSET] = 0x20;
+        bytes[FLAGS_OFFSET] = 0x40;
         assert_eq!(Transfer::decode(&bytes), None);
         let mut handshake = [0; HANDSHAKE_BYTES];
         handshake[4..8].copy_from_slice(&1500_u32.to_le_bytes());

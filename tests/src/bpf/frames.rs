@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use lnet_wire::frame::{FRAME_HEADER_BYTES, FrameHeader};
+use lnet_wire::frame::{FRAME_HEADER_BYTES, FrameHeader, ShortPut};
 use lnet_wire::header::{LARGE_HEADER_BYTES, MessageType};
 use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES, VLAN_BYTES};
 use lnet_wire::steer::{PORTALS, SteerKey};
@@ -57,7 +57,7 @@ impl Frame {
     /// Bytes of the UDP payload.
     #[must_use]
     pub fn datagram_bytes(&self) -> usize {
-        FRAME_HEADER_BYTES + self.header.lnet_header_bytes() + self.payload_bytes
+        self.header.covered_bytes() + self.payload_bytes
     }
 
     /// Writes the frame into `bytes`, which it replaces.
@@ -97,8 +97,8 @@ impl Frame {
         bytes.extend_from_slice(&[0, 0]);
         let mut header = [0; FRAME_HEADER_BYTES];
         self.header.encode(&mut header);
-        bytes.extend_from_slice(&header);
-        let datagram_end = bytes.len() - FRAME_HEADER_BYTES + self.datagram_bytes();
+        let datagram_end = bytes.len() + self.datagram_bytes();
+        bytes.extend_from_slice(&header[..FRAME_HEADER_BYTES.min(self.header.covered_bytes())]);
         bytes.resize(datagram_end, 0xA5);
         bytes.resize(datagram_end + self.padding_bytes, 0);
     }
@@ -135,6 +135,10 @@ pub fn valid(random: &mut Random, endpoints: &[(IpAddr, u16)], large_once_in: us
         }
         let end = frame.header.fragment_offset + frame.payload_bytes as u32;
         frame.header.total_length = end + random.pick(&[0, 1, 4096]);
+        let whole = frame.header.fragment_offset == 0 && frame.header.total_length == end;
+        if frame.header.key.message_type == MessageType::Put && whole && end >= 4 {
+            frame.header.short = Some(ShortPut { hdr_data: random.bits(), offset: random.bits() as u32 });
+        }
     }
     if random.once_in(8) {
         frame.padding_bytes = random.below(40);

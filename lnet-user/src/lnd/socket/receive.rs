@@ -10,7 +10,7 @@ use lnet_wire::frame::FrameHeader;
 
 use super::super::announce::{Batch, FRAMES_MAX};
 use super::super::counters::{XdpCounters, XdpDrop};
-use super::super::frames::{self, Aside, Bytes, Further, Owner, Taken};
+use super::super::frames::{self, Aside, Bytes, Further, Owner, Taken, Way};
 use super::exchange::Exchange;
 use super::held::Held;
 use super::ports::record;
@@ -50,12 +50,15 @@ impl Intake {
     ) {
         self.counters.frames_received += u64::from(origin == Origin::Socket);
         let header = bytes.first_chunk().map(|header| FrameHeader::decode(header, bytes.len()));
-        let Some(Ok(header)) = header else { return self.counters.count_drop(XdpDrop::NotOurs) };
+        let (Some(Ok(header)), Some(own)) = (header, self.xfer.nid_of(ni).copied()) else {
+            return self.counters.count_drop(XdpDrop::NotOurs);
+        };
+        let way = Way { ni, own: &own, from };
         let owner =
             Owner { policies: &self.common.xfer.policies, shards: self.common.shards(), shard: self.shard };
         let frame = Bytes { header, head: bytes, start: 0, length: bytes.len(), datagram: bytes };
         let to = (&mut self.xfer, memory, up);
-        match frames::take(to, now, (ni, from), &owner, &frame, &mut self.further) {
+        match frames::take(to, now, &way, &owner, &frame, &mut self.further) {
             Ok(Taken::Whole) => self.counters.frames_taken += 1,
             Ok(Taken::Refused) => self.counters.frames_refused += 1,
             Ok(Taken::Hold(hold)) => self.held.keep(hold, ni, from, bytes),
@@ -75,7 +78,12 @@ impl OpenPort {
     fn announce(&mut self, up: &impl Uplink) {
         if self.endpoint.waiting_count() > 1 {
             let mut batch = Batch::<FRAMES_MAX>::new();
-            self.endpoint.peek(FRAMES_MAX, |datagram| batch.add_frame(datagram, datagram.len()));
+            let net = self.port.nid.net();
+            self.endpoint.peek(FRAMES_MAX, |from, datagram| {
+                if let Ok(from) = Nid::new_ip(net, from) {
+                    batch.add_frame(from, datagram, datagram.len());
+                }
+            });
             batch.tell(up);
         }
     }

@@ -8,7 +8,7 @@ use lnet_core::time::Instant;
 use lnet_core::xfer::Outgoing;
 use rustix::io::Errno;
 
-use super::super::frames::Source;
+use super::super::frames::{Head, Source};
 use super::SocketLnd;
 use super::ports::{OpenPort, record};
 use crate::capture::Direction;
@@ -149,8 +149,7 @@ pub(super) fn peer_address(address: IpAddr, udp_port: u16, interface_index: u32)
 /// Writes a frame to the beginning of `out`, which is long enough; its bytes.
 #[inline]
 fn write_frame(outgoing: &Outgoing, source: &Source<'_>, out: &mut [u8]) -> usize {
-    let mut at = outgoing.header.covered_bytes();
-    let (payload, records) = source.write_head(outgoing, &mut out[..at]);
+    let Head { covered_bytes: mut at, payload, records } = source.write_head(outgoing, out);
     let mut write = |bytes: &[u8]| {
         out[at..at + bytes.len()].copy_from_slice(bytes);
         at += bytes.len();

@@ -6,10 +6,10 @@ use lnet_core::lnd::Uplink;
 use lnet_core::time::Instant;
 use lnet_core::xfer::Replay;
 use lnet_wire::Nid;
-use lnet_wire::packet::{self, IPV4_BYTES, IPV6_BYTES, Packet, UDP_BYTES};
+use lnet_wire::packet::{self, IPV4_BYTES, IPV6_BYTES, Located, Packet, UDP_BYTES};
 
 use super::super::announce::{Batch, FRAMES_MAX};
-use super::super::frames::{self, Aside, Bytes, Datagram, Owner, Taken};
+use super::super::frames::{self, Aside, Bytes, Datagram, Owner, Taken, Way};
 use super::ports::OpenPort;
 use super::{Port, XdpDrop, XdpLnd};
 use crate::capture::{Direction, Link};
@@ -142,8 +142,11 @@ impl XdpLnd {
             if std::mem::replace(&mut begins, !descriptor.more) {
                 let head = bytes_of(&self.common.umem, descriptor);
                 // How long the packet is does not matter here; its headers are in its first descriptor.
-                if let Ok(located) = packet::locate(&Received { head, length: usize::MAX }) {
-                    batch.add_frame(&head[located.payload_offset..], located.payload_length);
+                if let Ok(located) = packet::locate(&Received { head, length: usize::MAX })
+                    && let Some(port) = port_of(&self.ports, &located)
+                    && let Some(from) = source_nid(port, head, located.payload_offset)
+                {
+                    batch.add_frame(from, &head[located.payload_offset..], located.payload_length);
                 }
             }
         }
@@ -223,15 +226,15 @@ impl XdpLnd {
         let head = bytes_of(&self.common.umem, &packet[0]);
         let received = Received { head, length };
         let Ok(located) = packet::locate(&received) else { return Err(not_ours) };
-        let ours = |open: &&OpenPort| packet::is_same(&open.port.endpoint, &located.destination);
-        let Some(OpenPort { port, .. }) = self.ports.iter().find(ours) else { return Err(not_ours) };
+        let Some(port) = port_of(&self.ports, &located) else { return Err(not_ours) };
         // An interface in promiscuous mode, or a flooding switch, brings what is meant for others.
         if received.load(0) != Some(port.mac) {
             return Err(not_ours);
         }
         let Ok(header) = packet::frame_header(&received, &located) else { return Err(not_ours) };
-        let (ni, start, length) = (port.ni, located.payload_offset, located.payload_length);
+        let (start, length) = (located.payload_offset, located.payload_length);
         let Some(from) = source_nid(port, head, start) else { return Err(not_ours) };
+        let way = Way { ni: port.ni, own: &port.nid, from };
         let owner = Owner {
             policies: &self.common.xfer.policies,
             shards: self.common.shards,
@@ -240,7 +243,7 @@ impl XdpLnd {
         let pieces = &Pieces { umem: &self.common.umem, packet };
         let bytes = Bytes { header, head, start, length, datagram: pieces };
         let to = (&mut self.xfer, memory, up);
-        match frames::take(to, now, (ni, from), &owner, &bytes, &mut self.further)? {
+        match frames::take(to, now, &way, &owner, &bytes, &mut self.further)? {
             Taken::Whole => self.counters.frames_taken += 1,
             Taken::Refused => self.counters.frames_refused += 1,
             Taken::Hold(hold) => {
@@ -251,6 +254,13 @@ impl XdpLnd {
         }
         Ok(())
     }
+}
+
+/// The port that a packet is for.
+#[inline]
+fn port_of<'a>(ports: &'a [OpenPort], located: &Located) -> Option<&'a Port> {
+    let ours = |open: &&OpenPort| packet::is_same(&open.port.endpoint, &located.destination);
+    ports.iter().find(ours).map(|open| &open.port)
 }
 
 /// The address that a packet came from, as a NID of its port's net. `start` is where the UDP payload begins.

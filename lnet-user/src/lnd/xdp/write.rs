@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use lnet_core::xfer::Outgoing;
 use lnet_wire::frame::{FRAME_HEADER_BYTES, HANDSHAKE_BYTES};
 
-use super::super::frames::Source;
+use super::super::frames::{Head, Source};
 use super::path::{Path, TEMPLATE_MAX_BYTES};
 use crate::xsk::{CHUNK_BYTES, Frame, TxDescriptor, Umem};
 
@@ -35,16 +35,16 @@ impl Chunks<'_> {
         let (first, rest) = bytes.split_at(CHUNK - self.last.length as usize);
         self.write(first);
         for part in rest.chunks(CHUNK) {
-            let next = next_chunk(self.stock, 0);
+            let next = next_chunk(self.stock);
             self.full.push(TxDescriptor { more: true, ..std::mem::replace(&mut self.last, next) });
             self.write(part);
         }
     }
 }
 
-fn next_chunk(stock: &mut VecDeque<Frame>, length: u32) -> TxDescriptor {
+fn next_chunk(stock: &mut VecDeque<Frame>) -> TxDescriptor {
     let Some(frame) = stock.pop_back() else { unreachable!("frames are polled only while there are chunks") };
-    TxDescriptor { frame, offset: 0, length, more: false }
+    TxDescriptor { frame, offset: 0, length: 0, more: false }
 }
 
 /// Writes a frame into chunks of the stock, which has enough of them, and appends them to `out`.
@@ -56,12 +56,12 @@ pub(super) fn write_frame(
     stock: &mut VecDeque<Frame>,
     out: &mut Vec<TxDescriptor>,
 ) {
-    let covered_bytes = outgoing.header.covered_bytes();
     let start = path.length();
-    let first = next_chunk(stock, (start + covered_bytes) as u32);
+    let first = next_chunk(stock);
     let mut chunks = Chunks { umem, stock, full: out, last: first };
     let bytes = umem.bytes_mut(&mut chunks.last.frame);
-    let (payload, records) = source.write_head(outgoing, &mut bytes[start..start + covered_bytes]);
+    let Head { covered_bytes, payload, records } = source.write_head(outgoing, &mut bytes[start..]);
+    chunks.last.length = (start + covered_bytes) as u32;
     if !payload.is_empty() {
         chunks.write(payload);
     }
@@ -83,13 +83,12 @@ pub(super) fn write_headers(
     (umem, source): (&Umem, &Source<'_>),
     stock: &mut VecDeque<Frame>,
 ) -> TxDescriptor {
-    let covered_bytes = outgoing.header.covered_bytes();
     let start = path.length();
-    let mut headers = next_chunk(stock, (start + covered_bytes) as u32);
+    let mut headers = next_chunk(stock);
     let bytes = umem.bytes_mut(&mut headers.frame);
-    let (payload, _) = source.write_head(outgoing, &mut bytes[start..start + covered_bytes]);
+    let Head { covered_bytes, payload, .. } = source.write_head(outgoing, &mut bytes[start..]);
     path.write(bytes, covered_bytes + payload.len());
-    TxDescriptor { more: true, ..headers }
+    TxDescriptor { length: (start + covered_bytes) as u32, more: true, ..headers }
 }
 
 /// Writes the headers below ours, now that the length is known.

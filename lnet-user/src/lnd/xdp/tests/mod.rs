@@ -7,6 +7,7 @@ mod ports;
 mod refusals;
 mod registered;
 mod shards;
+mod short;
 mod wire;
 
 use lnet_core::lnd::{Cause, Full, Progress, Status, TxId};

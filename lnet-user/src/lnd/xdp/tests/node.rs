@@ -95,6 +95,8 @@ impl Plan {
 pub(crate) struct Recorder {
     /// Match bits and payload length of the messages that arrived, in order.
     pub(crate) arrived: Vec<(u64, u32)>,
+    /// The LNet header of the last one.
+    pub(crate) last: Option<Header>,
     pub(crate) received: u32,
     pub(crate) sent: Vec<(TxId, Status)>,
     /// Match bits of messages that are delayed.
@@ -123,6 +125,7 @@ impl Uplink for Recorder {
         let Body::Put { match_bits, portal: PORTAL, offset, .. } = header.body else { panic!("{header:?}") };
         assert_eq!(ni, NiId(0));
         self.arrived.push((match_bits, header.payload_length));
+        self.last = Some(*header);
         let span = Span { offset_bytes: offset.into(), ..span(header.payload_length) };
         if self.lazy == Some(match_bits) {
             self.delayed.push((rx, span));

@@ -36,7 +36,7 @@ fn seal(packet: &mut [u8]) {
 }
 
 #[track_caller]
-fn assert_dropped(node: &mut Node, pieces: &[&[u8]], reason: XdpDrop) {
+pub(super) fn assert_dropped(node: &mut Node, pieces: &[&[u8]], reason: XdpDrop) {
     let before = XdpDrop::ALL.map(|reason| node.shards[0].lnd.counters().dropped(reason));
     node.shards[0].buffer().fill(0xEE);
     assert!(node.deliver_in(0, 0, pieces));
