@@ -8,11 +8,11 @@ use lnet_core::lnd::Span;
 use lnet_core::xfer::{Content, Outgoing, Xfer};
 use lnet_wire::frame::{
     CRC_OFFSET, FRAME_HEADER_BYTES, HANDSHAKE_BYTES, Handshake, Kind, RECORD_BYTES, RECORD_CRC_OFFSET,
-    Record, Transfer,
+    Record, ShortPut, Transfer,
 };
 use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::steer::SteerKey;
-use lnet_wire::{FrameHeader, Header};
+use lnet_wire::{Body, FrameHeader, Header, Nid, ProcessId, WireHandle};
 
 /// A frame, read.
 pub(super) struct Decoded {
@@ -37,6 +37,9 @@ pub(super) fn encode(
     bytes.clear();
     bytes.resize(FRAME_HEADER_BYTES, 0);
     let mut transfer = outgoing.transfer;
+    let short = short_put(outgoing, xfer).filter(|_| !payload_crc);
+    let outer = FrameHeader { short, ..outgoing.header };
+    let mut ends = Vec::new();
     match outgoing.content {
         Content::Nothing => {}
         Content::Padding => bytes.resize(FRAME_HEADER_BYTES + HANDSHAKE_BYTES, 0),
@@ -47,7 +50,12 @@ pub(super) fn encode(
         }
         Content::Message { lnet, payload, bundled } => {
             if let Some(lnet) = lnet {
-                append_header(&lnet, bytes);
+                if short.is_some() {
+                    bytes.truncate(outer.covered_bytes());
+                    ends = ends_of(&lnet.destination.nid, &lnet.source.nid);
+                } else {
+                    append_header(&lnet, bytes);
+                }
             }
             let start = bytes.len();
             if let Some(span) = payload {
@@ -74,11 +82,33 @@ pub(super) fn encode(
             }
         }
     }
-    let header = bytes.first_chunk_mut::<FRAME_HEADER_BYTES>().expect("made above");
-    outgoing.header.encode(header);
-    transfer.encode(header);
-    let crc = crc_fast::crc32_iscsi(&bytes[..outgoing.header.covered_bytes()]);
-    put_crc(bytes, CRC_OFFSET, crc);
+    let mut header = [0; FRAME_HEADER_BYTES];
+    outer.encode(&mut header);
+    transfer.encode(&mut header);
+    let header_bytes = FRAME_HEADER_BYTES.min(outer.covered_bytes());
+    bytes[..header_bytes].copy_from_slice(&header[..header_bytes]);
+    let mut covered = bytes[..outer.covered_bytes()].to_vec();
+    covered.append(&mut ends);
+    put_crc(bytes, CRC_OFFSET, crc_fast::crc32_iscsi(&covered));
+}
+
+/// What a frame says in short, if it can: docs/xdp-lnd.md, section 2.
+fn short_put(outgoing: &Outgoing, xfer: &Xfer) -> Option<ShortPut> {
+    let Content::Message { lnet: Some(lnet), payload: Some(payload), bundled: 0 } = outgoing.content else {
+        return None;
+    };
+    let Body::Put { ack_md, hdr_data, offset, .. } = lnet.body else { return None };
+    let whole = payload.length_bytes == outgoing.header.total_length && payload.length_bytes >= 4;
+    let from = *xfer.nid_of(outgoing.ni)?;
+    let ends =
+        lnet.destination == ProcessId::lustre(outgoing.destination) && lnet.source == ProcessId::lustre(from);
+    (whole && ends && ack_md.is_none() && outgoing.transfer.fits_short())
+        .then_some(ShortPut { hdr_data, offset })
+}
+
+/// What the checksum of a short frame covers besides its header.
+fn ends_of(destination: &Nid, source: &Nid) -> Vec<u8> {
+    [destination.to_bytes(), source.to_bytes()].concat()
 }
 
 fn append_header(header: &Header, bytes: &mut Vec<u8>) {
@@ -101,18 +131,31 @@ fn crc_fits(bytes: &[u8], offset: usize) -> bool {
     found == Some(digest.finalize() as u32)
 }
 
-/// Reads a frame; `None` if it is not as it was written.
-pub(super) fn decode(bytes: &[u8]) -> Option<Decoded> {
+/// Reads a frame that came in at `own`; `None` if it is not as it was written.
+pub(super) fn decode(bytes: &[u8], own: &Nid, from: &Nid) -> Option<Decoded> {
     let head = bytes.first_chunk::<FRAME_HEADER_BYTES>()?;
     let header = FrameHeader::decode(head, bytes.len()).ok()?;
-    if !crc_fits(&bytes[..header.covered_bytes()], CRC_OFFSET) {
+    let mut covered = bytes[..header.covered_bytes()].to_vec();
+    if header.short.is_some() {
+        covered.extend(ends_of(own, from));
+    }
+    if !crc_fits(&covered, CRC_OFFSET) {
         return None;
     }
     let transfer = Transfer::decode(head)?;
     let start = header.covered_bytes();
-    let lnet = match header.lnet_header_bytes() {
-        0 => None,
-        _ => {
+    let lnet = match (header.short, header.lnet_header_bytes()) {
+        (Some(ShortPut { hdr_data, offset }), _) => {
+            let (portal, match_bits) = (header.key.portal.into(), header.key.key);
+            Some(Header {
+                destination: ProcessId::lustre(*own),
+                source: ProcessId::lustre(*from),
+                payload_length: header.total_length,
+                body: Body::Put { ack_md: WireHandle::NONE, match_bits, hdr_data, portal, offset },
+            })
+        }
+        (None, 0) => None,
+        (None, _) => {
             let lnet = Header::split_large(&bytes[FRAME_HEADER_BYTES..]).ok()?.0;
             let key = SteerKey::of(&lnet, header.key.message_id, header.key.initiator_hash)?;
             if key != header.key || lnet.payload_length != header.total_length {

@@ -350,7 +350,8 @@ impl Lane {
             return around.receive_pool.free(arrival.frame);
         }
         let bytes = std::mem::take(around.receive_pool.bytes_mut(arrival.frame));
-        let keep = match frame::decode(&bytes) {
+        let own = self.xfer.nid_of(arrival.ni);
+        let keep = match own.and_then(|own| frame::decode(&bytes, own, &arrival.from)) {
             Some(decoded) => self.take_decoded(now, arrival, &decoded, &bytes, around),
             None => {
                 around.counts.refused += 1;
