@@ -2,7 +2,8 @@
 //!
 //! Every fragment of a message repeats the steering key, so that each is steered alike and the XDP
 //! program reads fixed offsets. The first fragment (`fragment_offset` 0) carries the LNet header in its
-//! large form right behind the frame header; payload follows. All integers are little endian.
+//! large form right behind the frame header; payload follows. All integers are little endian. A short
+//! frame does without the LNet header.
 //!
 //! [`FrameHeader`] is what the XDP program reads of it, [`Transfer`] the rest, which loss recovery is made of.
 //!
@@ -32,7 +33,8 @@
 //! | 84 | 4 | ticket of a parked message |
 //!
 //! In a [short](FrameHeader::short) frame `hdr_data` of the PUT stands at 72 and its offset at 80, the payload begins
-//! at 84, and there is no LNet header.
+//! at 84, and there is no LNet header; the CRC32C is that of the 84 bytes and of the NIDs of destination and source,
+//! which are not sent.
 
 mod transfer;
 

@@ -297,7 +297,7 @@ impl Scene {
         }
         let to = usize::from(out.destination == nid(HONEST));
         let (lnet, payload_bytes, bundled) = match out.content {
-            Content::Message { lnet, payload, bundled } => {
+            Content::Message { lnet, payload, bundled, .. } => {
                 (lnet, payload.map_or(0, |span| span.length_bytes), bundled)
             }
             _ => (None, 0, 0),

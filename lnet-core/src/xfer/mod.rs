@@ -123,7 +123,7 @@ pub struct Outgoing {
     pub ni: NiId,
     /// Where it goes.
     pub destination: Nid,
-    /// The steering part of its header.
+    /// The steering part of its header. Whether the frame is [short](FrameHeader::short) is for the driver to say.
     pub header: FrameHeader,
     /// The rest of its header; whether a payload has a checksum is for the driver to add.
     pub transfer: Transfer,
@@ -148,6 +148,9 @@ pub enum Content {
         payload: Option<Span>,
         /// Further messages, below [`BUNDLE_MAX`].
         bundled: u8,
+        /// Whether it was sent before: then it is not sent [short](FrameHeader::short) once more, since that may be
+        /// what its receiver cannot take.
+        resent: bool,
     },
 }
 

@@ -374,7 +374,7 @@ impl Xfer {
             destination,
             header,
             transfer,
-            content: Content::Message { lnet, payload, bundled },
+            content: Content::Message { lnet, payload, bundled, resent },
         })
     }
 

@@ -76,6 +76,7 @@ impl Xfer {
                 lnet: Some(*header),
                 payload: payload.filter(|_| length != 0),
                 bundled: 0,
+                resent: false,
             },
         })
     }

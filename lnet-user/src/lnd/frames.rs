@@ -31,6 +31,9 @@ const RECORD_HEAD_BYTES: usize = RECORD_BYTES + LARGE_HEADER_BYTES;
 
 /// Payload of a short frame at least: it is as long as any frame.
 const SHORT_PAYLOAD_MIN: u32 = (FRAME_HEADER_BYTES - SHORT_HEADER_BYTES) as u32;
+/// Payload that is sent in a short frame at most: a longer one gains nothing, and may be sent where it lies, which
+/// leaves the headers to a descriptor of their own.
+const SHORT_PAYLOAD_MAX: u32 = 1024;
 /// Bytes of the two NIDs that the checksum of a short frame covers, too.
 const ENDS_BYTES: usize = 2 * NID_BYTES;
 
@@ -72,7 +75,7 @@ impl<'a> Source<'a> {
                 let body = body.first_chunk_mut::<HANDSHAKE_BYTES>().expect("there is room for a handshake");
                 self.xfer.handshake(outgoing.ni).encode(body);
             }
-            Content::Message { lnet, payload: span, bundled } => {
+            Content::Message { lnet, payload: span, bundled, .. } => {
                 if let Some(lnet) = lnet.as_ref().filter(|_| short.is_none()) {
                     let body = body
                         .first_chunk_mut::<LARGE_HEADER_BYTES>()
@@ -102,15 +105,17 @@ impl<'a> Source<'a> {
     }
 
     /// What a frame says in short, if that is all: a whole PUT from the interface to where it is sent, that wants no
-    /// ACK, in a session that is in full swing.
+    /// ACK, in a session that is in full swing. Sent again it says everything.
     #[inline]
     fn short_put(&self, outgoing: &Outgoing) -> Option<ShortPut> {
-        let Content::Message { lnet: Some(lnet), payload: Some(span), bundled: 0 } = &outgoing.content else {
+        let Content::Message { lnet: Some(lnet), payload: Some(span), bundled: 0, resent: false } =
+            &outgoing.content
+        else {
             return None;
         };
         let Body::Put { ack_md, hdr_data, offset, .. } = lnet.body else { return None };
-        let is_whole =
-            span.length_bytes == outgoing.header.total_length && span.length_bytes >= SHORT_PAYLOAD_MIN;
+        let is_whole = span.length_bytes == outgoing.header.total_length
+            && (SHORT_PAYLOAD_MIN..=SHORT_PAYLOAD_MAX).contains(&span.length_bytes);
         let from = self.xfer.nid_of(outgoing.ni)?;
         let says_all = is_whole
             && ack_md.is_none()

@@ -136,7 +136,7 @@ pub fn valid(random: &mut Random, endpoints: &[(IpAddr, u16)], large_once_in: us
         let end = frame.header.fragment_offset + frame.payload_bytes as u32;
         frame.header.total_length = end + random.pick(&[0, 1, 4096]);
         let whole = frame.header.fragment_offset == 0 && frame.header.total_length == end;
-        if frame.header.key.message_type == MessageType::Put && whole && end >= 4 {
+        if frame.header.key.message_type == MessageType::Put && whole && end >= 4 && random.once_in(2) {
             frame.header.short = Some(ShortPut { hdr_data: random.bits(), offset: random.bits() as u32 });
         }
     }

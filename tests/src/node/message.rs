@@ -2,7 +2,7 @@
 
 use lnet_wire::frame::{
     CRC_OFFSET, FRAGMENT_OFFSET_OFFSET, FRAME_HEADER_BYTES, FrameHeader, HANDSHAKE_BYTES, KIND_OFFSET, Kind,
-    Transfer,
+    SHORT_HEADER_BYTES, ShortPut, Transfer,
 };
 use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::steer::{self, SteerKey};
@@ -75,6 +75,29 @@ impl Message {
         let mut bytes = [&frame[..], &header, &self.payload].concat();
         seal(&mut bytes);
         bytes
+    }
+
+    /// The UDP payload as a short frame, with its checksum; of what that does not say the LNet header is ignored.
+    #[must_use]
+    pub fn short_datagram(&self) -> Vec<u8> {
+        let (hdr_data, offset) = match self.header.body {
+            Body::Put { hdr_data, offset, .. } => (hdr_data, offset),
+            _ => (0, 0),
+        };
+        let mut frame = [0; FRAME_HEADER_BYTES];
+        FrameHeader { short: Some(ShortPut { hdr_data, offset }), ..self.frame }.encode(&mut frame);
+        self.transfer.encode(&mut frame);
+        let mut bytes = [&frame[..SHORT_HEADER_BYTES], &self.payload].concat();
+        self.seal_short(&mut bytes);
+        bytes
+    }
+
+    /// Writes the checksum that belongs to the header of a short frame as it is.
+    pub fn seal_short(&self, datagram: &mut [u8]) {
+        datagram[CRC_OFFSET..CRC_OFFSET + 4].fill(0);
+        let ends = [self.header.destination.nid.to_bytes(), self.header.source.nid.to_bytes()].concat();
+        let crc = crc32c(&[&datagram[..SHORT_HEADER_BYTES], &ends].concat());
+        datagram[CRC_OFFSET..CRC_OFFSET + 4].copy_from_slice(&crc.to_le_bytes());
     }
 }
 

@@ -48,7 +48,7 @@ pub(super) fn encode(
             xfer.handshake(outgoing.ni).encode(&mut body);
             bytes.extend_from_slice(&body);
         }
-        Content::Message { lnet, payload, bundled } => {
+        Content::Message { lnet, payload, bundled, .. } => {
             if let Some(lnet) = lnet {
                 if short.is_some() {
                     bytes.truncate(outer.covered_bytes());
@@ -94,7 +94,8 @@ pub(super) fn encode(
 
 /// What a frame says in short, if it can: docs/xdp-lnd.md, section 2.
 fn short_put(outgoing: &Outgoing, xfer: &Xfer) -> Option<ShortPut> {
-    let Content::Message { lnet: Some(lnet), payload: Some(payload), bundled: 0 } = outgoing.content else {
+    let Content::Message { lnet: Some(lnet), payload: Some(payload), bundled: 0, .. } = outgoing.content
+    else {
         return None;
     };
     let Body::Put { ack_md, hdr_data, offset, .. } = lnet.body else { return None };

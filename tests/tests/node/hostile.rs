@@ -188,8 +188,54 @@ fn broken(victim: &Victim, stranger: &mut Stranger) -> Vec<(String, Vec<u8>)> {
     ] {
         add(kind.name(), bytes);
     }
+    cases.extend(short(victim, stranger));
     cases.extend(further(victim, stranger));
     cases.extend(refused(victim, stranger));
+    cases
+}
+
+/// Short frames, good and broken.
+fn short(victim: &Victim, stranger: &mut Stranger) -> Vec<(String, Vec<u8>)> {
+    let mut cases = Vec::new();
+    let mut add = |name: &str, bytes: Vec<u8>| cases.push((name.to_owned(), bytes));
+    let first = stranger.sign(victim.put(10, 3, 20)).short_datagram();
+    add("taken", first.clone());
+    add(XferDrop::Duplicate.name(), first);
+    let message = stranger.sign(victim.put(10, 3, 20));
+    let good = message.short_datagram();
+    let changed = |offset: usize, value: u8| {
+        let mut bytes = good.clone();
+        bytes[offset] = value;
+        message.seal_short(&mut bytes);
+        bytes
+    };
+    for length in 0..good.len() {
+        add(Reason::BadLength.name(), good[..length].to_vec());
+    }
+    add(Reason::BadLength.name(), [&good[..], &[0]].concat());
+    // A GET, a bundle, a later fragment.
+    add(Reason::BadLength.name(), changed(frame::TYPE_OFFSET, 2));
+    add(Reason::BadLength.name(), changed(frame::FLAGS_OFFSET, frame::FLAG_SHORT | frame::FLAG_BUNDLE));
+    add(Reason::BadLength.name(), changed(frame::FRAGMENT_OFFSET_OFFSET, 1));
+    for flag in [frame::FLAG_PAYLOAD_CRC, frame::FLAG_PULLED, 0x80] {
+        add(XdpDrop::BadHeader.name(), changed(frame::FLAGS_OFFSET, frame::FLAG_SHORT | flag));
+    }
+    add(XferDrop::UnknownSession.name(), changed(frame::SESSION_OFFSET, good[frame::SESSION_OFFSET] ^ 1));
+    add(XferDrop::Malformed.name(), changed(frame::MESSAGE_ID_OFFSET + 7, 1));
+    for offset in frame::INCARNATION_OFFSET..frame::SHORT_HEADER_BYTES {
+        if offset != frame::FLAGS_OFFSET {
+            let mut bytes = good.clone();
+            bytes[offset] ^= 0x10;
+            add(XdpDrop::BadChecksum.name(), bytes);
+        }
+    }
+    // In the name of another node, and to another.
+    let mut by_another = message.clone();
+    by_another.header.source.nid = victim.nid;
+    add(XdpDrop::BadChecksum.name(), by_another.short_datagram());
+    let mut to_another = message.clone();
+    to_another.header.destination.nid = victim.peer;
+    add(XdpDrop::BadChecksum.name(), to_another.short_datagram());
     cases
 }
 

@@ -327,7 +327,7 @@ impl Shard {
             handshake: None,
         };
         match out.content {
-            Content::Message { lnet, payload, bundled } => {
+            Content::Message { lnet, payload, bundled, .. } => {
                 frame.lnet = lnet;
                 frame.payload = bytes(payload);
                 for index in 0..bundled {

@@ -265,7 +265,8 @@ impl RxRing {
         let mut taken = 0;
         for _ in 0..count {
             let Some(raw) = self.half.read() else { break };
-            self.umem.prefetch(raw.address, self.lines_ahead);
+            let lines = raw.length.div_ceil(CACHE_LINE_BYTES as u32).min(self.lines_ahead);
+            self.umem.prefetch(raw.address, lines);
             match self.believe(raw) {
                 Some(descriptor) => {
                     taken += 1;

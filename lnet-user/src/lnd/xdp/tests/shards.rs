@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use lnet_core::lnd::{Status, TxId};
-use lnet_wire::frame::{KIND_OFFSET, Kind};
+use lnet_wire::frame::FrameHeader;
 use proptest::prelude::*;
 
-use super::super::OVERHEAD_BYTES;
 use super::super::exchange::{Arrival, Exchange, Sizes};
 use super::node::{Node, Plan};
 use super::wire::Wire;
@@ -193,7 +192,8 @@ fn carry(nodes: &mut [Node; 2], step: Step) {
         let target = &mut nodes[1 - node];
         let shard = target.owner_of(&packet) ^ usize::from(wrong_shard);
         // A payload has no checksum here, so only headers are changed.
-        let headers = 42 + if packet[42 + KIND_OFFSET] == Kind::Data as u8 { OVERHEAD_BYTES } else { 88 };
+        let header = FrameHeader::decode(packet[42..].first_chunk().unwrap(), packet.len() - 42).unwrap();
+        let headers = 42 + header.covered_bytes();
         if let Some(byte) = change.and_then(|place| packet[..headers].get_mut(place)) {
             *byte ^= 0xFF;
         }

@@ -3,7 +3,8 @@
 use lnet_core::lnd::Transmit;
 use lnet_core::time::Instant;
 use lnet_wire::frame::{
-    CRC_OFFSET, FLAG_SHORT, FLAGS_OFFSET, KEY_OFFSET, SHORT_HEADER_BYTES, TOTAL_LENGTH_OFFSET,
+    CRC_OFFSET, FLAG_SHORT, FLAGS_OFFSET, FRAME_HEADER_BYTES, KEY_OFFSET, KIND_OFFSET, Kind,
+    SHORT_HEADER_BYTES, TOTAL_LENGTH_OFFSET,
 };
 use lnet_wire::nid::NID_BYTES;
 use lnet_wire::{Body, Header, ProcessId, WireHandle};
@@ -12,7 +13,7 @@ use super::acquainted;
 use super::node::{Node, Plan};
 use super::refusals::assert_dropped;
 use super::wire::Wire;
-use crate::lnd::xdp::{OVERHEAD_BYTES, XdpDrop};
+use crate::lnd::xdp::XdpDrop;
 
 /// Where the frame header begins over IPv4, and where the addresses end, of 4 bytes each, source first.
 const FRAME: usize = 42;
@@ -23,9 +24,14 @@ fn in_full_swing(a: Plan, b: Plan) -> Wire {
     let mut wire = acquainted(a, b);
     for round in 0..70 {
         for (sender, peer) in [(0, b), (1, a)] {
-            let put = wire.nodes[sender].put(round, &peer, 9, 64);
-            wire.submit(sender, 0, put);
-            wire.run();
+            for shard in 0..wire.nodes[sender].shards.len() {
+                // To each shard of the peer's, where it has several.
+                for match_bits in 0..4 * (peer.shards - 1) + 1 {
+                    let put = wire.nodes[sender].put(round, &peer, match_bits.into(), 64);
+                    wire.submit(sender, shard, put);
+                    wire.run();
+                }
+            }
         }
     }
     for shard in wire.nodes.iter_mut().flat_map(|node| &mut node.shards) {
@@ -66,7 +72,7 @@ fn a_short_frame_arrives_as_the_message_that_was_sent() {
         let (a_plan, b_plan) = (plan(1), plan(2));
         let mut wire = in_full_swing(a_plan, b_plan);
         let now = wire.now;
-        for length in [4, 64, 1000] {
+        for length in [4, 64, 1024] {
             let [a, b] = &mut wire.nodes;
             let mut put = a.put_at(7, &b.plan, 0x1122_3344_5566_7788, 128, length);
             let Body::Put { hdr_data, .. } = &mut put.header.body else { unreachable!() };
@@ -124,13 +130,66 @@ fn what_a_short_frame_cannot_say_is_sent_with_its_lnet_header() {
         assert_eq!(b.shards[0].up.last, Some(put.header), "{what}");
         wire.run();
     }
-    for length in [0, 3] {
+    for length in [0, 3, 1025] {
         let now = wire.now;
         let a = &mut wire.nodes[0];
         let put = a.put(7, &b_plan, 9, length);
         assert!(!is_short(&sent(a, now, put)), "{length} bytes");
         wire.run();
     }
+}
+
+#[test]
+fn a_short_frame_that_is_lost_is_sent_again_with_its_lnet_header() {
+    let (a_plan, b_plan) = (Plan::new(1), Plan::new(2));
+    let mut wire = in_full_swing(a_plan, b_plan);
+    let put = wire.nodes[0].put(7, &b_plan, 9, 64);
+    wire.nodes[0].shards[0].submit_at(wire.now, put).unwrap();
+    let mut forms = Vec::new();
+    wire.run_with(&mut |sender, packet| {
+        let is_data = packet[FRAME + KIND_OFFSET] == Kind::Data as u8;
+        if sender == 0 && is_data {
+            forms.push(is_short(&packet));
+        }
+        if forms.len() == 1 && is_data { vec![] } else { vec![packet] }
+    });
+    assert_eq!(forms, [true, false]);
+    assert_eq!(wire.nodes[1].shards[0].up.last, Some(put.header));
+    assert_eq!(wire.nodes[1].shards[0].up.received, 1);
+}
+
+#[test]
+fn a_short_frame_is_handed_over_to_its_shard() {
+    let plan = |host| Plan { shards: 2, queues: 2, ..Plan::new(host) };
+    let mut wire = in_full_swing(plan(1), plan(2));
+    let now = wire.now;
+    let [a, b] = &mut wire.nodes;
+    let put = a.put(7, &b.plan, 2, 64);
+    let packet = sent(a, now, put);
+    assert!(is_short(&packet));
+    let owner = b.owner_of(&packet);
+    assert!(b.deliver(0, 1 - owner, &packet));
+    (0..3).for_each(|_| b.settle_at(now));
+    assert_eq!(b.shards[owner].up.last, Some(put.header));
+    assert_eq!(b.shards[1 - owner].lnd.counters().frames_misdirected, 1);
+}
+
+#[test]
+fn a_short_frame_that_must_wait_is_kept_and_taken_later() {
+    let (a_plan, b_plan) = (Plan::new(1), Plan::new(2));
+    let mut wire = in_full_swing(a_plan, b_plan);
+    let now = wire.now;
+    let [a, b] = &mut wire.nodes;
+    b.shards[0].up.lazy = Some(5);
+    let put = a.put_at(7, &b.plan, 5, 64, 32);
+    let packet = sent(a, now, put);
+    assert!(is_short(&packet));
+    assert!(b.deliver(0, 0, &packet));
+    b.settle_at(now);
+    assert_eq!((b.shards[0].up.delayed.len(), b.shards[0].up.received), (1, 0));
+    b.shards[0].resume(now);
+    b.settle_at(now);
+    assert_eq!(b.shards[0].up.received, 1);
 }
 
 #[test]
@@ -188,11 +247,10 @@ fn a_spoiled_short_frame_is_dropped() {
     let mut other = packet.clone();
     other[ADDRESSES + 3] ^= 4;
     assert_dropped(b, &[&other], XdpDrop::BadChecksum);
-    // As another frame it is too short, or has the wrong checksum.
+    // As another frame it is too short.
     let mut other = packet.clone();
     other[FRAME + FLAGS_OFFSET] ^= FLAG_SHORT;
-    let reason = if packet.len() < FRAME + OVERHEAD_BYTES { XdpDrop::NotOurs } else { XdpDrop::BadChecksum };
-    assert_dropped(b, &[&other], reason);
+    assert_dropped(b, &[&other], XdpDrop::NotOurs);
     // A payload checksum, a ticket: it has no room for them. A flag that there is not.
     for flag in [1 << 2, 1 << 3, 1 << 6] {
         let mut other = packet.clone();
@@ -202,6 +260,11 @@ fn a_spoiled_short_frame_is_dropped() {
     }
     // Cut.
     assert_dropped(b, &[&packet[..packet.len() - 1]], XdpDrop::NotOurs);
+    // In pieces, the first of which ends within what every frame has.
+    for length in [FRAME + SHORT_HEADER_BYTES, FRAME + FRAME_HEADER_BYTES - 1] {
+        let (head, rest) = packet.split_at(length);
+        assert_dropped(b, &[head, rest], XdpDrop::NotOurs);
+    }
     // As it was, it is taken.
     assert!(b.deliver(0, 0, &packet));
     b.settle_at(now);
