@@ -193,6 +193,24 @@ fn a_short_frame_that_must_wait_is_kept_and_taken_later() {
 }
 
 #[test]
+fn short_frames_are_announced() {
+    let (a_plan, b_plan) = (Plan::new(1), Plan::new(2));
+    let mut wire = in_full_swing(a_plan, b_plan);
+    let now = wire.now;
+    let [a, b] = &mut wire.nodes;
+    b.shards[0].up.wants_announcements = true;
+    for (tx, match_bits) in [(1, 3), (2, 4)] {
+        let put = a.put(tx, &b.plan, match_bits, 64);
+        let packet = sent(a, now, put);
+        assert!(is_short(&packet) && b.deliver(0, 0, &packet));
+    }
+    b.settle_at(now);
+    let up = &mut b.shards[0].up;
+    assert_eq!(up.announced.take(), [(0, vec![3, 4])]);
+    assert_eq!(up.arrived, [(3, 64), (4, 64)]);
+}
+
+#[test]
 fn a_session_that_has_just_begun_or_has_a_gap_uses_no_short_frames() {
     let (a_plan, b_plan) = (Plan::new(1), Plan::new(2));
     let mut young = acquainted(a_plan, b_plan);
