@@ -48,7 +48,9 @@ impl End {
     pub fn open(interface_name: &str) -> anyhow::Result<Self> {
         let interface = Interface::by_name(interface_name)?;
         let (umem, mut stock) = Umem::new(&UmemConfig::new(FRAMES))?;
-        let queue = xsk::open_queue(&umem, &QueueConfig::new(interface.index, 0))?;
+        let mut queue = xsk::open_queue(&umem, &QueueConfig::new(interface.index, 0))?;
+        // As the LND does, for as much as is looked at here.
+        queue.sockets[0].rx.fetch_ahead(1);
         let mut program = XdpProgram::load_baseline(&bpf::find_object(ObjectKind::Default)?)?;
         program.set_socket(0, 0, &queue.sockets[0])?;
         program.attach(interface_name, AttachMode::Auto)?;
