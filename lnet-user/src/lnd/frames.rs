@@ -29,7 +29,8 @@ pub(crate) const DATAGRAM_MIN_BYTES: usize = FRAME_HEADER_BYTES + HANDSHAKE_BYTE
 /// Bytes of a record before its payload.
 const RECORD_HEAD_BYTES: usize = RECORD_BYTES + LARGE_HEADER_BYTES;
 
-/// Payload of a short frame at least: it is as long as any frame.
+/// Payload of a short frame at least: with its header it is no shorter than the header of other frames, which whoever
+/// looks at a frame reads whole.
 const SHORT_PAYLOAD_MIN: u32 = (FRAME_HEADER_BYTES - SHORT_HEADER_BYTES) as u32;
 /// Payload that is sent in a short frame at most: a longer one gains nothing, and may be sent where it lies, which
 /// leaves the headers to a descriptor of their own.

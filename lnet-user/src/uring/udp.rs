@@ -32,13 +32,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::thread::ThreadId;
 
-use io_uring::types::{CancelBuilder, Fd, RecvMsgOut, SubmitArgs, Timespec};
+use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::io::Errno;
 
 use super::waiter::is_passing;
 use buffers::{Buffer, Buffers, GROUP};
-use kernel::{is_pause, make_ring, read_address, system};
+use kernel::{is_pause, make_ring, read_datagram, system};
 use send::Sends;
 
 pub use error::UdpError;
@@ -263,11 +263,7 @@ impl Endpoint {
             let bytes = buffers.bytes_mut(&mut buffer);
             // The kernel says no more than it has written.
             let written = &bytes[..length as usize];
-            if let Ok(out) = RecvMsgOut::parse(written, request)
-                && !out.is_payload_truncated()
-                && let Some((from, from_port)) = read_address(out.name_data())
-            {
-                let length = out.payload_data().len() as u32;
+            if let Some((from, from_port, length)) = read_datagram(written, request) {
                 self.counters.received += 1;
                 return Some(Received { socket, from, from_port, buffer, start: HEAD_BYTES as u32, length });
             }
@@ -287,11 +283,9 @@ impl Endpoint {
     pub fn peek(&mut self, count: usize, mut look: impl FnMut(IpAddr, &[u8])) {
         let Shared { buffers, request, .. } = self.shared.as_mut().expect(LIVES);
         for Filled { buffer, length, .. } in self.filled.iter_mut().take(count) {
-            let written = buffers.bytes_mut(buffer).get(..*length as usize);
-            if let Some(Ok(out)) = written.map(|written| RecvMsgOut::parse(written, request))
-                && let Some((from, _)) = read_address(out.name_data())
-            {
-                look(from, out.payload_data());
+            let written = &buffers.bytes_mut(buffer)[..*length as usize];
+            if let Some((from, _, length)) = read_datagram(written, request) {
+                look(from, &written[HEAD_BYTES..][..length as usize]);
             }
         }
     }

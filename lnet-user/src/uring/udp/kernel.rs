@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use io_uring::IoUring;
+use io_uring::types::RecvMsgOut;
 use rustix::io::Errno;
 
 use super::super::waiter::refused;
@@ -37,9 +38,17 @@ pub(super) fn system(operation: &'static str, error: &std::io::Error) -> UdpErro
     UdpError::System { operation, source: Errno::from_io_error(error).unwrap_or(Errno::IO) }
 }
 
+/// The address and port that a datagram came from, and its length, if the kernel has written it whole for this request.
+#[inline]
+pub(super) fn read_datagram(written: &[u8], request: &libc::msghdr) -> Option<(IpAddr, u16, u32)> {
+    let out = RecvMsgOut::parse(written, request).ok().filter(|out| !out.is_payload_truncated())?;
+    let (from, from_port) = read_address(out.name_data())?;
+    Some((from, from_port, out.payload_data().len() as u32))
+}
+
 /// The address and port in what the kernel has written of a `struct sockaddr_in` or `sockaddr_in6`.
 #[inline]
-pub(super) fn read_address(name: &[u8]) -> Option<(IpAddr, u16)> {
+fn read_address(name: &[u8]) -> Option<(IpAddr, u16)> {
     let family = u16::from_ne_bytes(*name.first_chunk()?);
     let port = u16::from_be_bytes(*name.get(2..)?.first_chunk()?);
     let address = match i32::from(family) {

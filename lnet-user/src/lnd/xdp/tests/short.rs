@@ -50,6 +50,15 @@ fn sent(node: &mut Node, now: Instant, transmit: Transmit) -> Vec<u8> {
     packet.clone()
 }
 
+/// A PUT of 64 bytes from the first node to the second, and its packet, which is a short frame.
+fn short_put(wire: &mut Wire, match_bits: u64) -> (Transmit, Vec<u8>) {
+    let [a, b] = &mut wire.nodes;
+    let put = a.put(7, &b.plan, match_bits, 64);
+    let packet = sent(a, wire.now, put);
+    assert!(is_short(&packet));
+    (put, packet)
+}
+
 fn is_short(packet: &[u8]) -> bool {
     packet[FRAME + FLAGS_OFFSET] & FLAG_SHORT != 0
 }
@@ -162,11 +171,8 @@ fn a_short_frame_that_is_lost_is_sent_again_with_its_lnet_header() {
 fn a_short_frame_is_handed_over_to_its_shard() {
     let plan = |host| Plan { shards: 2, queues: 2, ..Plan::new(host) };
     let mut wire = in_full_swing(plan(1), plan(2));
-    let now = wire.now;
-    let [a, b] = &mut wire.nodes;
-    let put = a.put(7, &b.plan, 2, 64);
-    let packet = sent(a, now, put);
-    assert!(is_short(&packet));
+    let (put, packet) = short_put(&mut wire, 2);
+    let (now, b) = (wire.now, &mut wire.nodes[1]);
     let owner = b.owner_of(&packet);
     assert!(b.deliver(0, 1 - owner, &packet));
     (0..3).for_each(|_| b.settle_at(now));
@@ -178,12 +184,9 @@ fn a_short_frame_is_handed_over_to_its_shard() {
 fn a_short_frame_that_must_wait_is_kept_and_taken_later() {
     let (a_plan, b_plan) = (Plan::new(1), Plan::new(2));
     let mut wire = in_full_swing(a_plan, b_plan);
-    let now = wire.now;
-    let [a, b] = &mut wire.nodes;
+    let (_, packet) = short_put(&mut wire, 5);
+    let (now, b) = (wire.now, &mut wire.nodes[1]);
     b.shards[0].up.lazy = Some(5);
-    let put = a.put_at(7, &b.plan, 5, 64, 32);
-    let packet = sent(a, now, put);
-    assert!(is_short(&packet));
     assert!(b.deliver(0, 0, &packet));
     b.settle_at(now);
     assert_eq!((b.shards[0].up.delayed.len(), b.shards[0].up.received), (1, 0));
@@ -196,14 +199,12 @@ fn a_short_frame_that_must_wait_is_kept_and_taken_later() {
 fn short_frames_are_announced() {
     let (a_plan, b_plan) = (Plan::new(1), Plan::new(2));
     let mut wire = in_full_swing(a_plan, b_plan);
-    let now = wire.now;
-    let [a, b] = &mut wire.nodes;
-    b.shards[0].up.wants_announcements = true;
-    for (tx, match_bits) in [(1, 3), (2, 4)] {
-        let put = a.put(tx, &b.plan, match_bits, 64);
-        let packet = sent(a, now, put);
-        assert!(is_short(&packet) && b.deliver(0, 0, &packet));
+    wire.nodes[1].shards[0].up.wants_announcements = true;
+    for match_bits in [3, 4] {
+        let (_, packet) = short_put(&mut wire, match_bits);
+        assert!(wire.nodes[1].deliver(0, 0, &packet));
     }
+    let (now, b) = (wire.now, &mut wire.nodes[1]);
     b.settle_at(now);
     let up = &mut b.shards[0].up;
     assert_eq!(up.announced.take(), [(0, vec![3, 4])]);
@@ -248,11 +249,8 @@ fn payload_checksums_take_the_long_form() {
 fn a_spoiled_short_frame_is_dropped() {
     let (a_plan, b_plan) = (Plan::new(1), Plan::new(2));
     let mut wire = in_full_swing(a_plan, b_plan);
-    let now = wire.now;
-    let put = wire.nodes[0].put(7, &b_plan, 9, 64);
-    let packet = sent(&mut wire.nodes[0], now, put);
-    assert!(is_short(&packet));
-    let b = &mut wire.nodes[1];
+    let (_, packet) = short_put(&mut wire, 9);
+    let (now, b) = (wire.now, &mut wire.nodes[1]);
     let lengths = KEY_OFFSET + 20..TOTAL_LENGTH_OFFSET + 4;
     // Its flags decide what else is covered; they have a test of their own.
     let covered = (KEY_OFFSET..SHORT_HEADER_BYTES).filter(|at| !lengths.contains(at) && *at != FLAGS_OFFSET);
