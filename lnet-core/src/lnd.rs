@@ -154,14 +154,12 @@ pub struct Announced {
 pub trait Uplink {
     /// Whether [`Uplink::announce`] saves more than it costs: whether so much is posted that matching waits for
     /// memory.
-    fn gains_by_announcing(&self) -> bool {
-        false
-    }
+    fn gains_by_announcing(&self) -> bool;
 
     /// Messages that [`Uplink::header`] is about to be called for, one after the other, as a receive loop has
     /// them that takes a batch off a ring. It changes nothing and promises nothing: whoever matches them
     /// may fetch what that will read, for all of them at once, instead of waiting for memory each time.
-    fn announce(&self, _arrivals: &[Announced]) {}
+    fn announce(&self, arrivals: &[Announced]);
 
     /// A message has arrived by `ni`; its payload has not been looked at. After [`Verdict::Delay`] the LND
     /// keeps `rx` for it.

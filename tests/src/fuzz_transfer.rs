@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lnet_core::handle::{Cookie, Kind as Object, MdHandle, ShardId};
-use lnet_core::lnd::{NiId, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
+use lnet_core::lnd::{Announced, NiId, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
 use lnet_core::xfer::{
     Action, Arrived, Content, HoldId, Outgoing, Replay, Xfer, XferConfig, XferLimits, XferTimes, XferUsage,
@@ -40,6 +40,14 @@ struct Up {
 }
 
 impl Uplink for Up {
+    fn gains_by_announcing(&self) -> bool {
+        false
+    }
+
+    fn announce(&self, _: &[Announced]) {
+        unreachable!("nothing is gained by announcing")
+    }
+
     fn header(&mut self, _: Instant, _: NiId, rx: RxId, header: &Header) -> Verdict {
         let Body::Put { portal, hdr_data, .. } = header.body else { return Verdict::Drop };
         if portal == DROPPING {

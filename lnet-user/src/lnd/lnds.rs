@@ -242,6 +242,12 @@ struct Renamed<'a, U> {
 }
 
 impl<U: Uplink> Uplink for Renamed<'_, U> {
+    #[inline]
+    fn gains_by_announcing(&self) -> bool {
+        self.up.gains_by_announcing()
+    }
+
+    #[inline]
     fn announce(&self, arrivals: &[Announced]) {
         self.up.announce(arrivals);
     }
@@ -259,5 +265,48 @@ impl<U: Uplink> Uplink for Renamed<'_, U> {
     #[inline]
     fn sent(&mut self, now: Instant, tx: TxId, status: Status) {
         self.up.sent(now, tx, status);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A shard that matches nothing, and would like to be told of what comes.
+    struct Eager {
+        announced: std::cell::Cell<usize>,
+        named: Option<RxId>,
+    }
+
+    impl Uplink for Eager {
+        fn gains_by_announcing(&self) -> bool {
+            true
+        }
+
+        fn announce(&self, arrivals: &[Announced]) {
+            self.announced.set(arrivals.len());
+        }
+
+        fn header(&mut self, _: Instant, _: NiId, rx: RxId, _: &Header) -> Verdict {
+            self.named = Some(rx);
+            Verdict::Drop
+        }
+
+        fn received(&mut self, _: Instant, rx: RxId, _: Status) {
+            self.named = Some(rx);
+        }
+
+        fn sent(&mut self, _: Instant, _: TxId, _: Status) {}
+    }
+
+    #[test]
+    fn names_begin_elsewhere_and_all_else_is_the_same() {
+        let mut up = Eager { announced: 0.into(), named: None };
+        let mut renamed = Renamed { up: &mut up, first_rx: 100 };
+        assert!(renamed.gains_by_announcing());
+        let source = lnet_wire::ProcessId { nid: lnet_wire::Nid::ANY, pid: 0 };
+        renamed.announce(&[Announced { portal: 4, match_bits: 1, source }]);
+        renamed.received(Instant(0), RxId(3), Status::Ok);
+        assert_eq!((up.announced.get(), up.named), (1, Some(RxId(103))));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use lnet_core::Shard;
-use lnet_core::lnd::{NiId, RxId, Span, Status, TxId, Uplink, Verdict};
+use lnet_core::lnd::{Announced, NiId, RxId, Span, Status, TxId, Uplink, Verdict};
 use lnet_core::stats::DropReason;
 use lnet_core::time::Instant;
 use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, SteerKey};
@@ -137,6 +137,14 @@ impl Up<'_, '_> {
 }
 
 impl Uplink for Up<'_, '_> {
+    fn gains_by_announcing(&self) -> bool {
+        false
+    }
+
+    fn announce(&self, _: &[Announced]) {
+        unreachable!("nothing is gained by announcing")
+    }
+
     fn header(&mut self, now: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict {
         let Some(message) = self.around.ledger.identify(header) else {
             self.around.ledger.fail("what arrives was sent", || format!("{header:?}"));

@@ -11,7 +11,7 @@ use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
 use super::super::*;
 use crate::handle::{Cookie, Kind as Object, MdHandle, ShardId};
-use crate::lnd::{RxId, Status, Transmit, TxId, Uplink, Verdict};
+use crate::lnd::{Announced, RxId, Status, Transmit, TxId, Uplink, Verdict};
 use crate::random::Random;
 use crate::testing::nid;
 use crate::time::Instant;
@@ -84,6 +84,14 @@ impl Up {
 }
 
 impl Uplink for Up {
+    fn gains_by_announcing(&self) -> bool {
+        false
+    }
+
+    fn announce(&self, _: &[Announced]) {
+        unreachable!("nothing is gained by announcing")
+    }
+
     fn header(&mut self, _: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict {
         let is_addressed = header.destination.nid.net() == nid(ni.0 + 1, 1).net();
         assert!(is_addressed || self.is_incomplete, "the interface is the one that was addressed");
