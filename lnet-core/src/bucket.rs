@@ -17,8 +17,8 @@ use crate::slab::Slab;
 
 /// What a bucket has room for: a cache line of places.
 const PLACES: usize = 4;
-/// Entries for each bucket when all are in use, at most: of a hundred, four stand in a list then.
-const LOAD: u32 = 2;
+/// Entries for each bucket when all are in use, at most: of a thousand, four stand in a list then.
+const LOAD: u32 = 1;
 
 /// What a bucket says of an entry.
 #[derive(Clone, Copy)]

@@ -252,8 +252,8 @@ struct Chase(Vec<Line>);
 #[repr(align(64))]
 struct Line(u32);
 
-/// Bytes of the tables that one entry takes: half a bucket, the entry, its descriptor, two generations.
-const ENTRY_BYTES: u32 = 32 + 64 + 64 + 8;
+/// Bytes of the tables that one entry takes: a bucket, the entry, its descriptor, two generations.
+const ENTRY_BYTES: u32 = 64 + 64 + 64 + 8;
 
 impl Chase {
     fn new(entries: u32) -> Self {
