@@ -11,6 +11,7 @@ use alloc::boxed::Box;
 
 use crate::handle::SLOT_BITS;
 use crate::list::{List, NONE};
+use crate::lnd::Prefetch;
 use crate::md::MemoryDesc;
 use crate::portal::{MatchEntry, Request, Stamps, takes};
 use crate::slab::Slab;
@@ -178,17 +179,19 @@ impl Buckets {
         None
     }
 
-    /// Something out of a bucket, if it is one, to have it in the cache.
+    /// Has a bucket fetched, if it is one.
     #[inline]
-    pub(crate) fn touch(&self, bucket: u32) -> u32 {
-        self.buckets.get(bucket as usize).map_or(0, |bucket| bucket.places[0].md)
+    pub(crate) fn prefetch(&self, bucket: u32, prefetch: Prefetch) {
+        if let Some(bucket) = self.buckets.get(bucket as usize) {
+            prefetch((&raw const *bucket).cast());
+        }
     }
 
     /// The entry and the descriptor that [`find`](Self::find) will most likely look at for such a message,
     /// each or [`NONE`]; reads nothing but the bucket.
     #[inline]
     pub(crate) fn guess(&self, bucket: u32, portal: u32, match_bits: u64) -> (u32, u32) {
-        let places = &self.buckets[bucket as usize].places;
+        let Some(Bucket { places }) = self.buckets.get(bucket as usize) else { return (NONE, NONE) };
         let place = places.iter().find(|place| place.fits(portal, match_bits));
         place.map_or((NONE, NONE), |place| (place.entry(), place.md))
     }

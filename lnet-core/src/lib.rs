@@ -18,6 +18,7 @@ pub mod health;
 pub mod limits;
 mod list;
 pub mod lnd;
+mod lookahead;
 pub mod md;
 mod message;
 pub mod node;

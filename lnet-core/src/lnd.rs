@@ -150,6 +150,10 @@ pub struct Announced {
     pub source: ProcessId,
 }
 
+/// Has the cache fetch the line of an address; reads nothing, waits for nothing, and may do nothing. The driver's,
+/// since there is no safe way to do it.
+pub type Prefetch = fn(*const u8);
+
 /// What a shard does for its network drivers.
 pub trait Uplink {
     /// Whether [`Uplink::announce`] saves more than it costs: whether so much is posted that matching waits for
@@ -157,9 +161,14 @@ pub trait Uplink {
     fn gains_by_announcing(&self) -> bool;
 
     /// Messages that [`Uplink::header`] is about to be called for, one after the other, as a receive loop has
-    /// them that takes a batch off a ring. It changes nothing and promises nothing: whoever matches them
-    /// may fetch what that will read, for all of them at once, instead of waiting for memory each time.
-    fn announce(&self, arrivals: &[Announced]);
+    /// them that takes a batch off a ring. It promises nothing, and no outcome depends on it: whoever matches
+    /// them has `prefetch` bring what that will read, some messages ahead, instead of waiting for memory each
+    /// time.
+    fn announce(&mut self, arrivals: &[Announced], prefetch: Prefetch);
+
+    /// Slot of the descriptor that an announced message will most likely get: the one that comes after the next
+    /// `distance` ones. The LND may have fetched what it knows of its buffer.
+    fn foreseen(&self, distance: usize) -> Option<u32>;
 
     /// A message has arrived by `ni`; its payload has not been looked at. After [`Verdict::Delay`] the LND
     /// keeps `rx` for it.

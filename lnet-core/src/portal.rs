@@ -18,7 +18,7 @@ use lnet_wire::{Nid, ProcessId};
 use crate::bucket::Buckets;
 use crate::hash::{Seed, nid_words};
 use crate::list::{Link, List, NONE, Node};
-use crate::lnd::Announced;
+use crate::lnd::Prefetch;
 use crate::md::{MdOptions, MemoryDesc};
 use crate::slab::{Slab, slot_bytes};
 
@@ -179,9 +179,6 @@ pub(crate) enum Found {
     Nothing,
 }
 
-/// Messages whose buckets are read before their entries; as many loads as a core has under way.
-const FETCH_MAX: usize = 64;
-
 /// The match entries of a shard.
 pub(crate) struct MatchTables {
     entries: Slab<MatchEntry>,
@@ -331,34 +328,30 @@ impl MatchTables {
         Self::room(md, &mds[md], message)
     }
 
-    /// Reads what [`find`](Self::find) will read for these messages if their entries are exact, and what their
-    /// end will, so that it finds it in the cache: first all buckets, then all descriptors, then the entries of
-    /// those that this uses up. So memory is waited for three times a batch and not three times a message.
-    ///
-    /// The loops that read do nothing else: a core has as many loads under way as fit among the instructions that
-    /// it looks ahead.
-    pub(crate) fn fetch(&self, mds: &Slab<MemoryDesc>, arrivals: &[Announced]) {
-        for batch in arrivals.chunks(FETCH_MAX) {
-            let mut buckets = [NONE; FETCH_MAX];
-            for (bucket, announced) in buckets.iter_mut().zip(batch) {
-                let kind = self.portals.get(announced.portal as usize).and_then(|portal| portal.kind);
-                let Some(kind) = kind else { continue };
-                *bucket = self.bucket(kind, announced.portal, announced.match_bits, &announced.source);
-            }
-            let buckets = &buckets[..batch.len()];
-            keep_read(buckets.iter().fold(0, |sum, &bucket| sum ^ self.buckets.touch(bucket)));
-            let mut guesses = [(NONE, NONE); FETCH_MAX];
-            for ((guess, &bucket), announced) in guesses.iter_mut().zip(buckets).zip(batch) {
-                if bucket != NONE {
-                    *guess = self.buckets.guess(bucket, announced.portal, announced.match_bits);
-                }
-            }
-            let guesses = &guesses[..batch.len()];
-            keep_read(guesses.iter().fold(0, |sum, &(_, md)| sum ^ mds.touch(md)));
-            let ends = |md| mds.get(md).is_some_and(MemoryDesc::ends_with_next);
-            let entry = |&(entry, md): &(u32, u32)| if ends(md) { self.entries.touch(entry) } else { 0 };
-            keep_read(guesses.iter().fold(0, |sum, guess| sum ^ entry(guess)));
-        }
+    /// The bucket that a message looks through for exact entries, if its portal has entries.
+    #[inline]
+    pub(crate) fn bucket_of_message(&self, portal: u32, match_bits: u64, source: &ProcessId) -> Option<u32> {
+        let kind = self.portals.get(portal as usize)?.kind?;
+        Some(self.bucket(kind, portal, match_bits, source))
+    }
+
+    /// Has a bucket fetched, if it is one.
+    #[inline]
+    pub(crate) fn prefetch_bucket(&self, bucket: u32, prefetch: Prefetch) {
+        self.buckets.prefetch(bucket, prefetch);
+    }
+
+    /// Has an entry fetched, if it is one.
+    #[inline]
+    pub(crate) fn prefetch_entry(&self, slot: u32, prefetch: Prefetch) {
+        self.entries.prefetch(slot, prefetch);
+    }
+
+    /// The entry and the descriptor that [`find`](Self::find) will most likely look at for such a message, each
+    /// or [`NONE`]; reads nothing but the bucket.
+    #[inline]
+    pub(crate) fn guess(&self, bucket: u32, portal: u32, match_bits: u64) -> (u32, u32) {
+        self.buckets.guess(bucket, portal, match_bits)
     }
 
     /// The first entry with ignore bits from `slot` onwards, with a stamp below `bound`, that passes all tests
@@ -424,12 +417,6 @@ impl MatchTables {
             }
         })
     }
-}
-
-/// Takes what was read for wanted, so that the optimiser leaves the reading in.
-#[inline]
-fn keep_read(sum: u32) {
-    core::hint::black_box(sum);
 }
 
 /// Whether a descriptor, if it is one, takes such an operation now.

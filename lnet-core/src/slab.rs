@@ -8,7 +8,7 @@ use core::ops::{Index, IndexMut};
 
 use crate::handle::SLOT_BITS;
 use crate::list::NONE;
-use crate::lnd::Full;
+use crate::lnd::{Full, Prefetch};
 
 enum Content<T> {
     /// The next free slot, or [`NONE`].
@@ -114,11 +114,14 @@ impl<T> Slab<T> {
         })
     }
 
-    /// Something out of a slot, if it exists, and its generation, to have them in the cache.
+    /// Has a slot, if it exists, and its generation fetched.
     #[inline]
-    pub(crate) fn touch(&self, slot: u32) -> u32 {
-        let generation = self.generations.get(slot as usize).copied().unwrap_or(0);
-        generation ^ u32::from(matches!(self.slots.get(slot as usize), Some(Content::Used(_))))
+    pub(crate) fn prefetch(&self, slot: u32, prefetch: Prefetch) {
+        let slot = slot as usize;
+        if let (Some(content), Some(generation)) = (self.slots.get(slot), self.generations.get(slot)) {
+            prefetch((&raw const *content).cast());
+            prefetch((&raw const *generation).cast());
+        }
     }
 
     /// The value in a slot, if the slot exists and is in use.

@@ -17,7 +17,7 @@ use lnet_core::lnd::Span;
 use lnet_core::md::{MdOptions, MdSpec};
 
 use crate::region::{LeaseError, ReadLease, Region, WriteLease};
-use crate::xsk::{Registered, RegisteredRuns};
+use crate::xsk::{Registered, RegisteredRuns, prefetch};
 
 /// An owned run of payload bytes: ordinary memory, or registered with a UMEM
 /// ([`crate::xsk::Umem::register`]).
@@ -263,6 +263,22 @@ impl Memory {
         match self.loans.get_mut(span.md.0.slot() as usize) {
             Some(Some(loan)) if loan.md == span.md => granted(loan.buffer.0.bytes_mut(range(span))),
             _ => adopted_bytes_mut(&mut self.adopted, self.shard, span),
+        }
+    }
+
+    /// Has fetched where the buffer of a descriptor of this shard's lies.
+    #[inline]
+    pub(crate) fn prefetch_loan(&self, md_slot: u32) {
+        if let Some(loan) = self.loans.get(md_slot as usize) {
+            prefetch((&raw const *loan).cast());
+        }
+    }
+
+    /// Has the beginning of the buffer of a descriptor of this shard's fetched.
+    #[inline]
+    pub(crate) fn prefetch_bytes(&self, md_slot: u32) {
+        if let Some(Some(loan)) = self.loans.get(md_slot as usize) {
+            loan.buffer.0.prefetch();
         }
     }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lnet_core::handle::{Cookie, Kind as Object, MdHandle, ShardId};
-use lnet_core::lnd::{Announced, NiId, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
+use lnet_core::lnd::{Announced, NiId, Prefetch, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
 use lnet_core::xfer::{
     Action, Arrived, Content, HoldId, Outgoing, Replay, Xfer, XferConfig, XferLimits, XferTimes, XferUsage,
@@ -44,8 +44,12 @@ impl Uplink for Up {
         false
     }
 
-    fn announce(&self, _: &[Announced]) {
+    fn announce(&mut self, _: &[Announced], _: Prefetch) {
         unreachable!("nothing is gained by announcing")
+    }
+
+    fn foreseen(&self, _: usize) -> Option<u32> {
+        None
     }
 
     fn header(&mut self, _: Instant, _: NiId, rx: RxId, header: &Header) -> Verdict {

@@ -32,6 +32,7 @@ use lnet_core::portal::EntrySpec;
 use lnet_core::time::Instant;
 use lnet_core::topology::{LocalNi, Topology};
 use lnet_core::{Limits, Shard, ShardConfig};
+use lnet_user::xsk::prefetch;
 use lnet_wire::nid::Net;
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 use serde::Serialize;
@@ -216,7 +217,7 @@ impl Target {
         for (arrival, &match_bits) in arrivals.iter_mut().zip(bits) {
             arrival.match_bits = match_bits;
         }
-        self.shard.announce(black_box(&arrivals));
+        self.shard.announce(black_box(&arrivals), prefetch);
     }
 
     /// Matches messages with these bits.

@@ -46,6 +46,7 @@ use crate::hash::Seed;
 use crate::limits::Limits;
 use crate::list::NONE;
 use crate::lnd::NiId;
+use crate::lookahead::Lookahead;
 use crate::md::MemoryDesc;
 use crate::message::{Credited, Done, Messages, PeerCredited, Queue, Timers};
 use crate::peer::Peers;
@@ -116,6 +117,7 @@ pub struct Shard {
     unlimited_events: u32,
     topology: Arc<Topology>,
     tables: MatchTables,
+    lookahead: Lookahead,
     mds: Slab<MemoryDesc>,
     events: EventQueues,
     messages: Messages,
@@ -158,6 +160,7 @@ impl Shard {
             unlimited_events: limits.unlimited_events,
             topology: Arc::default(),
             tables: MatchTables::new(limits.match_entries, seed),
+            lookahead: Lookahead::new(),
             mds: Slab::new(limits.memory_descs),
             events: EventQueues::new(limits.event_queues, limits.events),
             messages: Messages::new(limits.requests, limits.responses),

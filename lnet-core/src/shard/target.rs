@@ -11,7 +11,7 @@ use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 use super::Shard;
 use super::kept::{Ask, list_of};
 use super::report::Ended;
-use crate::lnd::{Announced, Cause, NiId, RxId, Span, Status, TxId, Uplink, Verdict};
+use crate::lnd::{Announced, Cause, NiId, Prefetch, RxId, Span, Status, TxId, Uplink, Verdict};
 use crate::md::MdOptions;
 use crate::message::{Budget, Purpose, Record};
 use crate::portal::{Found, Request};
@@ -133,13 +133,19 @@ impl Uplink for Shard {
         self.tables.entry_count() >= ANNOUNCED_ENTRIES_MIN
     }
 
-    fn announce(&self, arrivals: &[Announced]) {
-        self.tables.fetch(&self.mds, arrivals);
+    fn announce(&mut self, arrivals: &[Announced], prefetch: Prefetch) {
+        self.lookahead.announce(&self.tables, &self.mds, arrivals, prefetch);
+    }
+
+    #[inline]
+    fn foreseen(&self, distance: usize) -> Option<u32> {
+        self.lookahead.foreseen(distance)
     }
 
     fn header(&mut self, now: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict {
         let idle = self.incoming.get(rx.0 as usize).map(|arriving| matches!(arriving, Arriving::Idle));
         assert_eq!(idle, Some(true), "the LND uses {rx:?} twice, or it is beyond the limits");
+        self.lookahead.advance(&self.tables, &self.mds);
         let decision = match self.check(now, ni, header) {
             Ok(None) => self.decide(ni, header, Scope::Arrived),
             Ok(Some(wait)) => Decision::Wait(wait),

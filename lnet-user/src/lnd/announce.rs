@@ -10,6 +10,9 @@ use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::steer::SteerKey;
 use lnet_wire::{Body, Header, Nid, ProcessId};
 
+use crate::memory::Memory;
+use crate::xsk;
+
 const BLANK: Announced =
     Announced { portal: 0, match_bits: 0, source: ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID } };
 
@@ -65,9 +68,27 @@ impl<const N: usize> Batch<N> {
 
     /// Tells of them. A single one would be waited for all the same.
     #[inline]
-    pub(super) fn tell(&self, up: &impl Uplink) {
+    pub(super) fn tell(&self, up: &mut impl Uplink, memory: &Memory) {
         if self.count > 1 {
-            up.announce(&self.arrivals[..self.count]);
+            up.announce(&self.arrivals[..self.count], xsk::prefetch);
+            // What the first ones would have had fetched while others were taken in.
+            (0..LOAN_DISTANCE).filter_map(|at| up.foreseen(at)).for_each(|md| memory.prefetch_loan(md));
+            (0..BYTES_DISTANCE).filter_map(|at| up.foreseen(at)).for_each(|md| memory.prefetch_bytes(md));
         }
+    }
+}
+
+/// How many messages before its own each is fetched: what is known of a buffer, then the buffer's beginning.
+const LOAN_DISTANCE: usize = 8;
+const BYTES_DISTANCE: usize = 4;
+
+/// A message has come: has memory fetched for later ones that were announced.
+#[inline]
+pub(super) fn look_ahead(up: &impl Uplink, memory: &Memory) {
+    if let Some(md) = up.foreseen(LOAN_DISTANCE) {
+        memory.prefetch_loan(md);
+    }
+    if let Some(md) = up.foreseen(BYTES_DISTANCE) {
+        memory.prefetch_bytes(md);
     }
 }

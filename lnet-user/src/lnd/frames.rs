@@ -20,7 +20,7 @@ use lnet_wire::nid::NID_BYTES;
 use lnet_wire::steer::{self, PORTALS, PolicyWord, SteerKey};
 use lnet_wire::{Body, Nid, ProcessId};
 
-use super::announce::Batch;
+use super::announce::{Batch, look_ahead};
 use super::counters::XdpDrop;
 use crate::memory::Memory;
 
@@ -361,12 +361,13 @@ pub(super) fn take(
     };
     owner.examine_rest(&arrived, rest.clone(), datagram, further)?;
     if header.bundled && up.gains_by_announcing() {
-        announce_bundle(lnet, further, up);
+        announce_bundle(lnet, further, up, memory);
     }
     match xfer.receive(now, &arrived, up) {
         Action::Write(span) => {
             datagram.copy_out(rest.start, memory.bytes_mut(&span));
             xfer.written(now, up);
+            look_ahead(up, memory);
         }
         Action::Done => {}
         Action::Hold(hold) => return Ok(Taken::Hold(hold)),
@@ -378,6 +379,7 @@ pub(super) fn take(
                 Action::Write(span) => {
                     datagram.copy_out(payload_offset, memory.bytes_mut(&span));
                     xfer.written(now, up);
+                    look_ahead(up, memory);
                 }
                 Action::Done | Action::Drop(_) => {}
                 Action::Hold(hold) => unreachable!("a message of several in a frame is kept as {hold:?}"),
@@ -389,10 +391,10 @@ pub(super) fn take(
 }
 
 /// Announces the messages that share a frame.
-fn announce_bundle(first: Option<&Header>, further: &[Further], up: &impl Uplink) {
+fn announce_bundle(first: Option<&Header>, further: &[Further], up: &mut impl Uplink, memory: &Memory) {
     let mut batch = Batch::<BUNDLE_MAX>::new();
     first.into_iter().chain(further.iter().map(|one| &one.lnet)).for_each(|lnet| batch.add(lnet));
-    batch.tell(up);
+    batch.tell(up, memory);
 }
 
 /// The handshake that ends there.

@@ -4,7 +4,9 @@
 //! arrive do not overlap, so that each is resumed by the LND that has it: those of the rings come first, then
 //! those of the sockets, then those of `lo`.
 
-use lnet_core::lnd::{Announced, Full, Lnd, NiId, Progress, RxId, Status, Transmit, TxId, Uplink, Verdict};
+use lnet_core::lnd::{
+    Announced, Full, Lnd, NiId, Prefetch, Progress, RxId, Status, Transmit, TxId, Uplink, Verdict,
+};
 use lnet_core::time::Instant;
 use lnet_wire::Header;
 
@@ -248,8 +250,13 @@ impl<U: Uplink> Uplink for Renamed<'_, U> {
     }
 
     #[inline]
-    fn announce(&self, arrivals: &[Announced]) {
-        self.up.announce(arrivals);
+    fn announce(&mut self, arrivals: &[Announced], prefetch: Prefetch) {
+        self.up.announce(arrivals, prefetch);
+    }
+
+    #[inline]
+    fn foreseen(&self, distance: usize) -> Option<u32> {
+        self.up.foreseen(distance)
     }
 
     #[inline]
@@ -274,7 +281,7 @@ mod tests {
 
     /// A shard that matches nothing, and would like to be told of what comes.
     struct Eager {
-        announced: std::cell::Cell<usize>,
+        announced: usize,
         named: Option<RxId>,
     }
 
@@ -283,8 +290,12 @@ mod tests {
             true
         }
 
-        fn announce(&self, arrivals: &[Announced]) {
-            self.announced.set(arrivals.len());
+        fn announce(&mut self, arrivals: &[Announced], _: Prefetch) {
+            self.announced += arrivals.len();
+        }
+
+        fn foreseen(&self, distance: usize) -> Option<u32> {
+            Some(distance as u32 + 1)
         }
 
         fn header(&mut self, _: Instant, _: NiId, rx: RxId, _: &Header) -> Verdict {
@@ -301,12 +312,13 @@ mod tests {
 
     #[test]
     fn names_begin_elsewhere_and_all_else_is_the_same() {
-        let mut up = Eager { announced: 0.into(), named: None };
+        let mut up = Eager { announced: 0, named: None };
         let mut renamed = Renamed { up: &mut up, first_rx: 100 };
         assert!(renamed.gains_by_announcing());
         let source = lnet_wire::ProcessId { nid: lnet_wire::Nid::ANY, pid: 0 };
-        renamed.announce(&[Announced { portal: 4, match_bits: 1, source }]);
+        renamed.announce(&[Announced { portal: 4, match_bits: 1, source }], |_| {});
+        assert_eq!(renamed.foreseen(7), Some(8));
         renamed.received(Instant(0), RxId(3), Status::Ok);
-        assert_eq!((up.announced.get(), up.named), (1, Some(RxId(103))));
+        assert_eq!((up.announced, up.named), (1, Some(RxId(103))));
     }
 }

@@ -167,6 +167,13 @@ impl Region {
         }
     }
 
+    /// Has the beginning fetched.
+    #[cfg(not(loom))]
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        crate::xsk::prefetch(self.view.base());
+    }
+
     /// The bytes of `range`.
     ///
     /// # Errors

@@ -26,6 +26,12 @@ impl View {
         Self { base: NonNull::from(Box::leak(bytes)).cast(), length_bytes }
     }
 
+    /// Where they begin.
+    #[inline]
+    pub(super) fn base(&self) -> *const u8 {
+        self.base.as_ptr()
+    }
+
     /// Bytes from the first to the last.
     #[inline]
     pub(super) fn length_bytes(&self) -> usize {

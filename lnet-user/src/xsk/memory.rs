@@ -113,14 +113,20 @@ impl Drop for Memory {
     }
 }
 
-/// Has the cache fetch the line of an address, if there is memory; reads nothing.
+/// Has the cache fetch the line of an address, if there is memory; reads nothing. On architectures other than
+/// `x86_64` and `aarch64` it does nothing.
 #[inline]
-pub(super) fn prefetch(address: *const u8) {
+pub fn prefetch(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: every CPU of this architecture has SSE, and a prefetch of no memory does nothing.
     unsafe {
         core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(address.cast());
     };
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: a prefetch of no memory does nothing, and it changes no register and no flag.
+    unsafe {
+        core::arch::asm!("prfm pldl1keep, [{0}]", in(reg) address, options(nostack, preserves_flags, readonly));
+    };
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
     let _ = address;
 }

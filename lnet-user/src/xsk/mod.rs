@@ -29,6 +29,7 @@ mod umem;
 
 pub use config::{BindMode, QueueConfig, RING_ENTRIES_MAX, RingSizes};
 pub use error::{ReclaimError, SocketError, UmemError};
+pub use memory::prefetch;
 pub use registered::{Registered, RegisteredRun, RegisteredRuns};
 pub use ring::{
     CompletionRing, FRAGMENTS_MAX, FillRing, PushError, RegisteredPushError, RxDescriptor, RxRing,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use lnet_core::Shard;
-use lnet_core::lnd::{Announced, NiId, RxId, Span, Status, TxId, Uplink, Verdict};
+use lnet_core::lnd::{Announced, NiId, Prefetch, RxId, Span, Status, TxId, Uplink, Verdict};
 use lnet_core::stats::DropReason;
 use lnet_core::time::Instant;
 use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, SteerKey};
@@ -141,8 +141,12 @@ impl Uplink for Up<'_, '_> {
         false
     }
 
-    fn announce(&self, _: &[Announced]) {
+    fn announce(&mut self, _: &[Announced], _: Prefetch) {
         unreachable!("nothing is gained by announcing")
+    }
+
+    fn foreseen(&self, _: usize) -> Option<u32> {
+        None
     }
 
     fn header(&mut self, now: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict {

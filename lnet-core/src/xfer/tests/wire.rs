@@ -11,7 +11,7 @@ use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
 use super::super::*;
 use crate::handle::{Cookie, Kind as Object, MdHandle, ShardId};
-use crate::lnd::{Announced, RxId, Status, Transmit, TxId, Uplink, Verdict};
+use crate::lnd::{Announced, Prefetch, RxId, Status, Transmit, TxId, Uplink, Verdict};
 use crate::random::Random;
 use crate::testing::nid;
 use crate::time::Instant;
@@ -88,8 +88,12 @@ impl Uplink for Up {
         false
     }
 
-    fn announce(&self, _: &[Announced]) {
+    fn announce(&mut self, _: &[Announced], _: Prefetch) {
         unreachable!("nothing is gained by announcing")
+    }
+
+    fn foreseen(&self, _: usize) -> Option<u32> {
+        None
     }
 
     fn header(&mut self, _: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict {

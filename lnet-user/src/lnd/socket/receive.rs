@@ -75,7 +75,7 @@ impl Intake {
 
 impl OpenPort {
     /// Announces the messages that begin in the datagrams that are next.
-    fn announce(&mut self, up: &impl Uplink) {
+    fn announce(&mut self, up: &mut impl Uplink, memory: &Memory) {
         if self.endpoint.waiting_count() > 1 {
             let mut batch = Batch::<FRAMES_MAX>::new();
             let net = self.port.nid.net();
@@ -84,7 +84,7 @@ impl OpenPort {
                     batch.add_frame(from, datagram, datagram.len());
                 }
             });
-            batch.tell(up);
+            batch.tell(up, memory);
         }
     }
 }
@@ -104,7 +104,7 @@ impl SocketLnd {
             let port @ Port { ni, nid, .. } = self.ports[place].port;
             for taken in 0..budget {
                 if (taken as usize).is_multiple_of(FRAMES_MAX) && up.gains_by_announcing() {
-                    self.ports[place].announce(up);
+                    self.ports[place].announce(up, memory);
                 }
                 let Some(mut received) = self.ports[place].endpoint.poll_received() else { break };
                 count += 1;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket as Plain};
 
 use lnet_core::handle::{Cookie, Kind, MdHandle};
 use lnet_core::limits::Limits;
-use lnet_core::lnd::{Announced, NiId, Span, Status, TxId};
+use lnet_core::lnd::{Announced, NiId, Prefetch, Span, Status, TxId};
 use lnet_core::xfer::{XferLimits, XferTimes};
 use lnet_wire::header::{Body, PAYLOAD_MAX_BYTES, WireHandle};
 use lnet_wire::nid::Net;
@@ -32,7 +32,7 @@ struct Recorder {
     received: u32,
     ok: u32,
     failed: u32,
-    announced: std::cell::Cell<usize>,
+    announced: usize,
 }
 
 impl Uplink for Recorder {
@@ -40,9 +40,13 @@ impl Uplink for Recorder {
         true
     }
 
-    fn announce(&self, arrivals: &[Announced]) {
+    fn announce(&mut self, arrivals: &[Announced], _: Prefetch) {
         assert!(arrivals.len() > 1 && arrivals.iter().all(|announced| announced.portal == PORTAL));
-        self.announced.update(|count| count + arrivals.len());
+        self.announced += arrivals.len();
+    }
+
+    fn foreseen(&self, _: usize) -> Option<u32> {
+        None
     }
 
     fn header(&mut self, _: Instant, _: NiId, _: RxId, header: &Header) -> Verdict {
@@ -313,7 +317,7 @@ fn messages_allocate_nothing() {
     round();
     let counted = allocation_counter::measure(|| (0..20).for_each(|_| round()));
     assert_eq!(counted.count_total, 0);
-    let announced = |shard: &Shard| shard.up.announced.get();
+    let announced = |shard: &Shard| shard.up.announced;
     assert_ne!(pair.far.shards.iter().map(announced).sum::<usize>(), 0, "no two datagrams came together");
 }
 

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use lnet_core::lnd::{Announced, NiId, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
+use lnet_core::lnd::{Announced, NiId, Prefetch, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
 use lnet_wire::Header;
 
@@ -74,8 +74,13 @@ impl<U: Uplink> Uplink for Behind<'_, U> {
     }
 
     #[inline]
-    fn announce(&self, arrivals: &[Announced]) {
-        self.up.announce(arrivals);
+    fn announce(&mut self, arrivals: &[Announced], prefetch: Prefetch) {
+        self.up.announce(arrivals, prefetch);
+    }
+
+    #[inline]
+    fn foreseen(&self, distance: usize) -> Option<u32> {
+        self.up.foreseen(distance)
     }
 
     #[inline]

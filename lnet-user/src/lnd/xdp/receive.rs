@@ -110,7 +110,7 @@ impl XdpLnd {
             return 0;
         }
         if count > 1 && up.gains_by_announcing() {
-            self.announce(lane_index, up);
+            self.announce(lane_index, up, memory);
         }
         while let Some(descriptor) = self.lanes[lane_index].arrived.pop_front() {
             let more = descriptor.more;
@@ -135,7 +135,7 @@ impl XdpLnd {
 
     /// Announces the messages that begin in packets of a lane that have just arrived.
     #[inline(never)]
-    fn announce(&self, lane_index: usize, up: &impl Uplink) {
+    fn announce(&self, lane_index: usize, up: &mut impl Uplink, memory: &Memory) {
         let mut batch = Batch::<FRAMES_MAX>::new();
         let mut begins = true;
         for descriptor in &self.lanes[lane_index].arrived {
@@ -150,7 +150,7 @@ impl XdpLnd {
                 }
             }
         }
-        batch.tell(up);
+        batch.tell(up, memory);
     }
 
     /// Shows captures the packet in `self.packet`, which came by a lane.

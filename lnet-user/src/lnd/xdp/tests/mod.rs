@@ -171,7 +171,7 @@ fn batches_are_announced() {
             wire.run();
             let up = &mut wire.nodes[1].shards[0].up;
             up.arrived.clear();
-            std::mem::take(&mut *up.announced.borrow_mut())
+            std::mem::take(&mut up.announced)
         };
         let expected =
             |announced: Vec<(usize, Vec<u64>)>| if wants_announcements { announced } else { vec![] };

@@ -1,6 +1,5 @@
 //! Nodes over rings without a kernel, and the kernel's side of them.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,7 +8,7 @@ use std::sync::atomic::Ordering;
 use lnet_core::handle::{Cookie, Kind, MdHandle, ShardId};
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{
-    Announced, Full, Lnd, NiId, Progress, RxId, Span, Status, Transmit, TxId, Uplink, Verdict,
+    Announced, Full, Lnd, NiId, Prefetch, Progress, RxId, Span, Status, Transmit, TxId, Uplink, Verdict,
 };
 use lnet_core::time::Instant;
 use lnet_core::xfer::{XferConfig, XferLimits, XferTimes};
@@ -105,7 +104,7 @@ pub(crate) struct Recorder {
     /// Whether announcements are wanted; match bits of the messages that were announced, and how many had
     /// arrived before.
     pub(crate) wants_announcements: bool,
-    pub(crate) announced: RefCell<Vec<(usize, Vec<u64>)>>,
+    pub(crate) announced: Vec<(usize, Vec<u64>)>,
 }
 
 impl Uplink for Recorder {
@@ -113,12 +112,16 @@ impl Uplink for Recorder {
         self.wants_announcements
     }
 
-    fn announce(&self, arrivals: &[Announced]) {
+    fn announce(&mut self, arrivals: &[Announced], _: Prefetch) {
         assert!(
             arrivals.iter().all(|announced| announced.portal == PORTAL && !announced.source.nid.is_any())
         );
         let bits = arrivals.iter().map(|announced| announced.match_bits).collect();
-        self.announced.borrow_mut().push((self.arrived.len(), bits));
+        self.announced.push((self.arrived.len(), bits));
+    }
+
+    fn foreseen(&self, _: usize) -> Option<u32> {
+        None
     }
 
     fn header(&mut self, _now: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict {

@@ -207,7 +207,7 @@ fn short_frames_are_announced() {
     let (now, b) = (wire.now, &mut wire.nodes[1]);
     b.settle_at(now);
     let up = &mut b.shards[0].up;
-    assert_eq!(up.announced.take(), [(0, vec![3, 4])]);
+    assert_eq!(std::mem::take(&mut up.announced), [(0, vec![3, 4])]);
     assert_eq!(up.arrived, [(3, 64), (4, 64)]);
 }
 
