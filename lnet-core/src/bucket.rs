@@ -183,7 +183,7 @@ impl Buckets {
     #[inline]
     pub(crate) fn prefetch(&self, bucket: u32, prefetch: Prefetch) {
         if let Some(bucket) = self.buckets.get(bucket as usize) {
-            prefetch((&raw const *bucket).cast());
+            prefetch(core::ptr::from_ref(bucket).cast());
         }
     }
 

@@ -161,13 +161,14 @@ pub trait Uplink {
     fn gains_by_announcing(&self) -> bool;
 
     /// Messages that [`Uplink::header`] is about to be called for, one after the other, as a receive loop has
-    /// them that takes a batch off a ring. It promises nothing, and no outcome depends on it: whoever matches
-    /// them has `prefetch` bring what that will read, some messages ahead, instead of waiting for memory each
-    /// time.
+    /// them that takes a batch off a ring; before what was announced earlier and has not come, of which the first
+    /// may be among them once more. It promises nothing, and no outcome depends on it: whoever matches them has
+    /// `prefetch` bring what that will read, some messages ahead, instead of waiting for memory each time.
     fn announce(&mut self, arrivals: &[Announced], prefetch: Prefetch);
 
     /// Slot of the descriptor that an announced message will most likely get: the one that comes after the next
-    /// `distance` ones. The LND may have fetched what it knows of its buffer.
+    /// `distance` ones; so that the LND can have fetched what it knows of that buffer. `None` where it is not
+    /// known, which it need not be from 12 messages on.
     fn foreseen(&self, distance: usize) -> Option<u32>;
 
     /// A message has arrived by `ni`; its payload has not been looked at. After [`Verdict::Delay`] the LND

@@ -1,12 +1,15 @@
 //! What matching reads of messages that are on their way is fetched before they come.
 //!
 //! With many entries a match waits for memory: for its bucket, then for the descriptor that this names, then, if
-//! it uses the entry up, for that. So announced messages are fetched for in these three steps, each step some
-//! messages after the one before and ahead of the message itself: nothing is waited for, and the memory works
-//! while the messages before are matched. Nothing here changes what is found; a message that does not come, or
-//! comes out of turn, has had lines fetched for nothing.
+//! it uses the entry up, for that. So announced messages are fetched for in these three steps, each some messages
+//! before the next and the last some before the message itself: the memory works while the messages before are
+//! matched. Only the first few of an announcement are waited for, all of them at once.
+//!
+//! Nothing here changes what is found: a message that does not come has had lines fetched for nothing.
 
-use alloc::vec::Vec;
+use alloc::collections::VecDeque;
+
+use lnet_wire::{Body, Header};
 
 use crate::list::NONE;
 use crate::lnd::{Announced, Prefetch};
@@ -14,37 +17,46 @@ use crate::md::MemoryDesc;
 use crate::portal::MatchTables;
 use crate::slab::Slab;
 
-/// Messages that are fetched for after one announcement; those beyond come unannounced.
+/// Messages that are fetched for; those that are announced beyond come as if they were not.
 const AHEAD_MAX: usize = 64;
-/// How many messages before its own each line is fetched. Eight matches take a load from memory's time twice.
+/// How many messages before its own each line is fetched. Six matches take longer than a load from memory.
 const BUCKET_DISTANCE: usize = 24;
 const MD_DISTANCE: usize = 12;
 const ENTRY_DISTANCE: usize = 6;
+/// Announced messages that may not come, one after the other, before the next one that does.
+const SKIPPED_MAX: usize = 8;
 
 #[derive(Clone, Copy)]
 struct Upcoming {
-    /// Its bucket; then what the bucket says of it, each or [`NONE`].
-    bucket: u32,
-    entry: u32,
-    md: u32,
     portal: u32,
     match_bits: u64,
+    /// The bucket that it looks through, or [`NONE`].
+    bucket: u32,
+    /// The entry that the bucket names for it, or [`NONE`]; also until that is known.
+    entry: u32,
+    /// The descriptor of that entry, or [`NONE`].
+    md: u32,
 }
 
-/// The messages that were announced last.
+impl Upcoming {
+    #[inline]
+    const fn is(&self, portal: u32, match_bits: u64) -> bool {
+        self.match_bits == match_bits && self.portal == portal
+    }
+}
+
+/// The messages that were announced and have not come.
 pub(crate) struct Lookahead {
-    upcoming: Vec<Upcoming>,
-    /// The one that comes next.
-    next: usize,
+    upcoming: VecDeque<Upcoming>,
     prefetch: Prefetch,
 }
 
 impl Lookahead {
     pub(crate) fn new() -> Self {
-        Self { upcoming: Vec::with_capacity(AHEAD_MAX), next: 0, prefetch: |_| {} }
+        Self { upcoming: VecDeque::with_capacity(AHEAD_MAX), prefetch: |_| {} }
     }
 
-    /// Takes these messages for the next ones, in place of those that were announced before.
+    /// These come next, before what was announced already; the first of them may be what was to come next.
     pub(crate) fn announce(
         &mut self,
         tables: &MatchTables,
@@ -52,43 +64,58 @@ impl Lookahead {
         arrivals: &[Announced],
         prefetch: Prefetch,
     ) {
-        let upcoming = arrivals.iter().take(AHEAD_MAX).map(|announced| {
-            let &Announced { portal, match_bits, source } = announced;
+        let arrivals = &arrivals[..arrivals.len().min(AHEAD_MAX)];
+        let Some(first) = arrivals.first() else { return };
+        self.upcoming.pop_front_if(|next| next.is(first.portal, first.match_bits));
+        self.upcoming.truncate(AHEAD_MAX - arrivals.len());
+        for &Announced { portal, match_bits, source } in arrivals.iter().rev() {
             let bucket = tables.bucket_of_message(portal, match_bits, &source).unwrap_or(NONE);
-            Upcoming { bucket, entry: NONE, md: NONE, portal, match_bits }
-        });
-        self.upcoming.clear();
-        self.upcoming.extend(upcoming);
-        (self.next, self.prefetch) = (0, prefetch);
+            self.upcoming.push_front(Upcoming { portal, match_bits, bucket, entry: NONE, md: NONE });
+        }
+        self.prefetch = prefetch;
         // What the first ones would have had fetched while others were matched.
         (0..BUCKET_DISTANCE).for_each(|at| self.fetch_bucket(tables, at));
         (0..MD_DISTANCE).for_each(|at| self.fetch_md(tables, mds, at));
         (0..ENTRY_DISTANCE).for_each(|at| self.fetch_entry(tables, mds, at));
     }
 
-    /// The next message has come.
+    /// A message has come.
     #[inline]
-    pub(crate) fn advance(&mut self, tables: &MatchTables, mds: &Slab<MemoryDesc>) {
-        if self.next < self.upcoming.len() {
-            self.fetch_ahead(tables, mds);
+    pub(crate) fn advance(&mut self, tables: &MatchTables, mds: &Slab<MemoryDesc>, header: &Header) {
+        if !self.upcoming.is_empty()
+            && let Body::Put { portal, match_bits, .. } | Body::Get { portal, match_bits, .. } = header.body
+        {
+            self.advance_to(tables, mds, portal, match_bits);
         }
     }
 
     /// Slot of the descriptor that the message after the next `distance` ones will most likely get, if it is known
-    /// by now.
+    /// by now: those below [`MD_DISTANCE`] are.
     #[inline]
     pub(crate) fn foreseen(&self, distance: usize) -> Option<u32> {
-        let md = self.upcoming.get(self.next + distance)?.md;
+        let md = self.upcoming.get(distance)?.md;
         (md != NONE).then_some(md)
     }
 
     // Apart, so that messages that nobody announced do not carry it through the cache.
     #[inline(never)]
-    fn fetch_ahead(&mut self, tables: &MatchTables, mds: &Slab<MemoryDesc>) {
-        self.fetch_bucket(tables, self.next + BUCKET_DISTANCE);
-        self.fetch_md(tables, mds, self.next + MD_DISTANCE);
-        self.fetch_entry(tables, mds, self.next + ENTRY_DISTANCE);
-        self.next += 1;
+    fn advance_to(&mut self, tables: &MatchTables, mds: &Slab<MemoryDesc>, portal: u32, match_bits: u64) {
+        if self.upcoming.front().is_some_and(|next| next.is(portal, match_bits)) {
+            return self.step(tables, mds);
+        }
+        let mut nearest = self.upcoming.iter().take(SKIPPED_MAX + 1);
+        let Some(skipped) = nearest.position(|next| next.is(portal, match_bits)) else { return };
+        for _ in 0..=skipped {
+            self.step(tables, mds);
+        }
+    }
+
+    #[inline(always)]
+    fn step(&mut self, tables: &MatchTables, mds: &Slab<MemoryDesc>) {
+        self.fetch_bucket(tables, BUCKET_DISTANCE);
+        self.fetch_md(tables, mds, MD_DISTANCE);
+        self.fetch_entry(tables, mds, ENTRY_DISTANCE);
+        self.upcoming.pop_front();
     }
 
     #[inline]
@@ -101,8 +128,7 @@ impl Lookahead {
     #[inline]
     fn fetch_md(&mut self, tables: &MatchTables, mds: &Slab<MemoryDesc>, at: usize) {
         if let Some(message) = self.upcoming.get_mut(at) {
-            let Upcoming { bucket, portal, match_bits, .. } = *message;
-            (message.entry, message.md) = tables.guess(bucket, portal, match_bits);
+            (message.entry, message.md) = tables.guess(message.bucket, message.portal, message.match_bits);
             mds.prefetch(message.md, self.prefetch);
         }
     }

@@ -119,8 +119,8 @@ impl<T> Slab<T> {
     pub(crate) fn prefetch(&self, slot: u32, prefetch: Prefetch) {
         let slot = slot as usize;
         if let (Some(content), Some(generation)) = (self.slots.get(slot), self.generations.get(slot)) {
-            prefetch((&raw const *content).cast());
-            prefetch((&raw const *generation).cast());
+            prefetch(core::ptr::from_ref(content).cast());
+            prefetch(core::ptr::from_ref(generation).cast());
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lnet_core::fault::{DelayRule, DropRule, Filter, HealthMask, RULES_MAX};
 use lnet_core::handle::{EqHandle, ShardId};
-use lnet_core::lnd::{Cause, NiId, RxId, Status, Uplink, Verdict};
+use lnet_core::lnd::{Announced, Cause, NiId, RxId, Status, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::{EntrySpec, Position};
 use lnet_core::shard::{GetRequest, PutRequest, RequestError};
@@ -63,6 +63,9 @@ fn descriptor(queue: EqHandle, options: MdOptions) -> MdSpec {
 
 /// Posts, sends and receives more of everything than there is room for, and lets it all end.
 fn round(shard: &mut Shard, queue: EqHandle, now: Instant) {
+    // More than are looked ahead at, twice.
+    let announced = Announced { portal: 4, match_bits: 1, source: host(2) };
+    (0..2).for_each(|_| shard.announce(&[announced; 200], |_| {}));
     let interval = Duration::ZERO;
     let rule = DropRule {
         filter: Filter::EVERYTHING,

@@ -270,7 +270,7 @@ impl Memory {
     #[inline]
     pub(crate) fn prefetch_loan(&self, md_slot: u32) {
         if let Some(loan) = self.loans.get(md_slot as usize) {
-            prefetch((&raw const *loan).cast());
+            prefetch(std::ptr::from_ref(loan).cast());
         }
     }
 

@@ -145,7 +145,7 @@ impl Uplink for Shard {
     fn header(&mut self, now: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict {
         let idle = self.incoming.get(rx.0 as usize).map(|arriving| matches!(arriving, Arriving::Idle));
         assert_eq!(idle, Some(true), "the LND uses {rx:?} twice, or it is beyond the limits");
-        self.lookahead.advance(&self.tables, &self.mds);
+        self.lookahead.advance(&self.tables, &self.mds, header);
         let decision = match self.check(now, ni, header) {
             Ok(None) => self.decide(ni, header, Scope::Arrived),
             Ok(Some(wait)) => Decision::Wait(wait),

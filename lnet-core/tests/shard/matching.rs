@@ -1,9 +1,8 @@
 //! Portals and the match test, case by case.
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 
-use lnet_core::lnd::{Announced, Span, Uplink, Verdict};
+use lnet_core::lnd::{Span, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};
 use lnet_core::portal::{EntryError, EntrySpec, Position};
 use lnet_core::stats::DropReason;
@@ -331,60 +330,4 @@ fn an_ack_handle_is_none_only_if_both_words_are() {
         node.arrive(&Header { body, ..put_header(1, 0) });
         assert_eq!(node.transmit().is_some(), acked);
     }
-}
-
-#[test]
-fn announcing_messages_changes_nothing() {
-    let mut node = Node::new(config());
-    let spec = MdSpec { options: MdOptions::PUT, ..node.md(8) };
-    let (_, md) = node.post(1, &spec);
-    node.shard.attach_entry(&entry(2)).unwrap();
-    let (usage, counters) = (node.shard.usage(), *node.shard.counters());
-    // More than are looked at together; of portals that have entries, have none and do not exist.
-    let announced =
-        |number: u32| Announced { portal: number % 70, match_bits: (number % 3).into(), source: host(2) };
-    let arrivals: Vec<_> = (0..200).map(announced).collect();
-    node.shard.announce(&arrivals, |_| {});
-    node.shard.announce(&[], |_| {});
-    assert_eq!((node.shard.usage(), *node.shard.counters()), (usage, counters));
-    let taken = Span { md, offset_bytes: 0, length_bytes: 8 };
-    assert_eq!(node.arrive(&put_header(1, 8)), Verdict::Deliver(taken));
-}
-
-thread_local! {
-    static FETCHED: Cell<u32> = const { Cell::new(0) };
-}
-
-#[test]
-fn what_was_announced_is_fetched_some_messages_ahead() {
-    let mut node = Node::new(config());
-    let forever =
-        MdSpec { options: MdOptions::PUT, threshold: Threshold::Infinite, event_queue: None, ..node.md(8) };
-    let (_, first) = node.post(1, &forever);
-    let (_, second) = node.post(2, &MdSpec { threshold: Threshold::Count(1), ..forever });
-    let announced = |match_bits| Announced { portal: 4, match_bits, source: host(2) };
-    let fetch = |_: *const u8| FETCHED.set(FETCHED.get() + 1);
-
-    // Buckets; descriptors with their generations, where there are any; the entry that is used up, with its own.
-    node.shard.announce(&[1, 3, 2].map(announced), fetch);
-    assert_eq!(FETCHED.take(), 3 + 2 * 2 + 2);
-    let slots = [Some(first.0.slot()), None, Some(second.0.slot()), None];
-    assert_eq!([0, 1, 2, 3].map(|distance| node.shard.foreseen(distance)), slots);
-    node.arrive(&put_header(1, 8));
-    assert_eq!([0, 1, 2].map(|distance| node.shard.foreseen(distance)), [slots[1], slots[2], None]);
-    assert_eq!(FETCHED.take(), 0, "three messages are fetched for at once");
-
-    // Of many, the later ones as those before them come: each of them once, and no more than 64.
-    node.shard.announce(&[announced(1); 200], fetch);
-    let at_once = FETCHED.take();
-    for _ in 0..200 {
-        node.arrive(&put_header(1, 8));
-    }
-    assert_eq!(at_once + FETCHED.take(), 64 * 3);
-    assert_eq!(node.shard.foreseen(0), None);
-
-    // A new announcement takes the place of what is left of the one before.
-    node.shard.announce(&[announced(1); 3], fetch);
-    node.shard.announce(&[announced(2)], fetch);
-    assert_eq!([0, 1].map(|distance| node.shard.foreseen(distance)), [slots[2], None]);
 }

@@ -1,5 +1,5 @@
-//! What a batch that has just arrived is about, told to the shard before its first message: it fetches then, for
-//! all of them at once, what it would wait for once a message.
+//! What a batch that has just arrived is about, told to the shard before its first message: shard and LND have
+//! fetched some messages ahead what they would wait for once a message.
 //!
 //! Nothing that is told is checked, and nothing comes of it: a frame that turns out to be none costs a look at
 //! an entry that nobody asks for.
@@ -18,6 +18,11 @@ const BLANK: Announced =
 
 /// Messages that are announced at once, of those that arrive in frames of their own.
 pub(super) const FRAMES_MAX: usize = 64;
+
+/// How many messages before the next but one each is fetched: what is known of a buffer, then the buffer's beginning.
+/// The shard foresees as far as this ([`Uplink::foreseen`]).
+const LOAN_DISTANCE: usize = 8;
+const BYTES_DISTANCE: usize = 4;
 
 /// PUTs and GETs that have arrived, `N` at most.
 pub(super) struct Batch<const N: usize> {
@@ -72,15 +77,11 @@ impl<const N: usize> Batch<N> {
         if self.count > 1 {
             up.announce(&self.arrivals[..self.count], xsk::prefetch);
             // What the first ones would have had fetched while others were taken in.
-            (0..LOAN_DISTANCE).filter_map(|at| up.foreseen(at)).for_each(|md| memory.prefetch_loan(md));
-            (0..BYTES_DISTANCE).filter_map(|at| up.foreseen(at)).for_each(|md| memory.prefetch_bytes(md));
+            (0..=LOAN_DISTANCE).filter_map(|at| up.foreseen(at)).for_each(|md| memory.prefetch_loan(md));
+            (0..=BYTES_DISTANCE).filter_map(|at| up.foreseen(at)).for_each(|md| memory.prefetch_bytes(md));
         }
     }
 }
-
-/// How many messages before its own each is fetched: what is known of a buffer, then the buffer's beginning.
-const LOAN_DISTANCE: usize = 8;
-const BYTES_DISTANCE: usize = 4;
 
 /// A message has come: has memory fetched for later ones that were announced.
 #[inline]
@@ -90,5 +91,77 @@ pub(super) fn look_ahead(up: &impl Uplink, memory: &Memory) {
     }
     if let Some(md) = up.foreseen(BYTES_DISTANCE) {
         memory.prefetch_bytes(md);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use lnet_core::handle::ShardId;
+    use lnet_core::lnd::{NiId, Prefetch, RxId, Status, TxId, Verdict};
+    use lnet_core::time::Instant;
+
+    use super::*;
+
+    /// A shard that knows the descriptors of all that was announced, and notes which ones it is asked for.
+    #[derive(Default)]
+    struct Foresight {
+        announced: usize,
+        next: usize,
+        asked: RefCell<Vec<u32>>,
+    }
+
+    impl Uplink for Foresight {
+        fn gains_by_announcing(&self) -> bool {
+            true
+        }
+
+        fn announce(&mut self, arrivals: &[Announced], _: Prefetch) {
+            self.announced = arrivals.len();
+        }
+
+        fn foreseen(&self, distance: usize) -> Option<u32> {
+            let message = self.next + distance;
+            let md = (message < self.announced).then_some(message as u32);
+            self.asked.borrow_mut().extend(md);
+            md
+        }
+
+        fn header(&mut self, _: Instant, _: NiId, _: RxId, _: &Header) -> Verdict {
+            self.next += 1;
+            Verdict::Drop
+        }
+
+        fn received(&mut self, _: Instant, _: RxId, _: Status) {}
+
+        fn sent(&mut self, _: Instant, _: TxId, _: Status) {}
+    }
+
+    #[test]
+    fn each_buffer_is_fetched_for_in_two_steps() {
+        let memory = Memory::new(ShardId(0), 64, 1);
+        let source = ProcessId::lustre(Nid::ANY);
+        let body = Body::Put {
+            ack_md: lnet_wire::WireHandle::NONE,
+            match_bits: 1,
+            hdr_data: 0,
+            portal: 4,
+            offset: 0,
+        };
+        let header = Header { destination: source, source, payload_length: 0, body };
+        for count in [2, 4, 5, 6, 9, 10, 16, 64] {
+            let mut up = Foresight::default();
+            let mut batch = Batch::<FRAMES_MAX>::new();
+            (0..count).for_each(|_| batch.add(&header));
+            batch.tell(&mut up, &memory);
+            for _ in 0..count {
+                up.header(Instant(0), NiId(0), RxId(0), &header);
+                look_ahead(&up, &memory);
+            }
+            let mut asked = up.asked.take();
+            asked.sort_unstable();
+            assert_eq!(asked, (0..count).flat_map(|md| [md, md]).collect::<Vec<_>>());
+        }
     }
 }

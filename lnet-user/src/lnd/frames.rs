@@ -363,11 +363,12 @@ pub(super) fn take(
     if header.bundled && up.gains_by_announcing() {
         announce_bundle(lnet, further, up, memory);
     }
-    match xfer.receive(now, &arrived, up) {
+    let action = xfer.receive(now, &arrived, up);
+    look_ahead(up, memory);
+    match action {
         Action::Write(span) => {
             datagram.copy_out(rest.start, memory.bytes_mut(&span));
             xfer.written(now, up);
-            look_ahead(up, memory);
         }
         Action::Done => {}
         Action::Hold(hold) => return Ok(Taken::Hold(hold)),
@@ -375,11 +376,12 @@ pub(super) fn take(
     }
     if header.bundled {
         for Further { id_delta, lnet, payload_offset } in further.drain(..) {
-            match xfer.receive_record(now, &arrived, id_delta, &lnet, up) {
+            let action = xfer.receive_record(now, &arrived, id_delta, &lnet, up);
+            look_ahead(up, memory);
+            match action {
                 Action::Write(span) => {
                     datagram.copy_out(payload_offset, memory.bytes_mut(&span));
                     xfer.written(now, up);
-                    look_ahead(up, memory);
                 }
                 Action::Done | Action::Drop(_) => {}
                 Action::Hold(hold) => unreachable!("a message of several in a frame is kept as {hold:?}"),

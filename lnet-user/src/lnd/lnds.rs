@@ -319,6 +319,11 @@ mod tests {
         renamed.announce(&[Announced { portal: 4, match_bits: 1, source }], |_| {});
         assert_eq!(renamed.foreseen(7), Some(8));
         renamed.received(Instant(0), RxId(3), Status::Ok);
-        assert_eq!((up.announced, up.named), (1, Some(RxId(103))));
+        assert_eq!(renamed.up.named, Some(RxId(103)));
+        let process = lnet_wire::ProcessId { nid: lnet_wire::Nid::ANY, pid: 1 };
+        let body = lnet_wire::Body::Reply { md: lnet_wire::WireHandle::NONE };
+        let header = Header { destination: process, source: process, payload_length: 0, body };
+        assert_eq!(renamed.header(Instant(0), NiId(0), RxId(4), &header), Verdict::Drop);
+        assert_eq!((up.announced, up.named), (1, Some(RxId(104))));
     }
 }

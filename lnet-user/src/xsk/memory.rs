@@ -125,7 +125,7 @@ pub fn prefetch(address: *const u8) {
     #[cfg(all(target_arch = "aarch64", not(miri)))]
     // SAFETY: a prefetch of no memory does nothing, and it changes no register and no flag.
     unsafe {
-        core::arch::asm!("prfm pldl1keep, [{0}]", in(reg) address, options(nostack, preserves_flags, readonly));
+        core::arch::asm!("prfm pldl1keep, [{0}]", in(reg) address, options(nostack, preserves_flags, nomem));
     };
     #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
     let _ = address;
