@@ -56,11 +56,12 @@ pub struct Event {
     pub message_type: Option<MessageType>,
     /// The header's destination; for SEND the process that the caller named.
     pub target: ProcessId,
-    /// Primary NID and pid of the sender; for SEND any NID and the own pid.
+    /// Primary NID and pid of the sender: the header's source, of a peer that is known by one NID. For SEND any
+    /// NID and the own pid.
     pub initiator: ProcessId,
     /// The header's source; for SEND as `initiator`.
     pub source: ProcessId,
-    /// NID of the last hop; for SEND any.
+    /// NID of the last hop: of a message that was not routed, that of the header's source. For SEND any.
     pub sender: Nid,
     /// Portal index: PUT, GET, SEND.
     pub portal: u32,

@@ -78,6 +78,8 @@ impl Listener {
     pub fn bind(path: &Path, access: Access) -> Result<Self, BindError> {
         let failed = |what| move |error| BindError::Io { what, path: path.to_owned(), error };
         let owner = rustix::process::geteuid().as_raw();
+        // Before anything is made that would stay.
+        let address = SocketAddrUnix::new(path).map_err(|error| failed("make the socket")(error.into()))?;
         make_directory(path)?;
         // First look, so that the lock file appears beside nothing that is not ours.
         check_file(path, owner)?;
@@ -85,7 +87,7 @@ impl Listener {
         if check_file(path, owner)? == Found::Stale {
             fs::remove_file(path).map_err(failed("remove"))?;
         }
-        let socket = bind_socket(path).map_err(|error| failed("make the socket")(error.into()))?;
+        let socket = bind_socket(&address).map_err(|error| failed("make the socket")(error.into()))?;
         chown(path, None, access.gid).map_err(failed("set the group of"))?;
         fs::set_permissions(path, Permissions::from_mode(0o660)).map_err(failed("set the mode of"))?;
         let metadata = fs::symlink_metadata(path).map_err(failed("look at"))?;
@@ -173,10 +175,10 @@ fn take_lock(path: &Path) -> Result<File, BindError> {
 }
 
 /// A bound socket whose file is ours alone: the kernel takes the file's mode from the socket's.
-fn bind_socket(path: &Path) -> rustix::io::Result<OwnedFd> {
+fn bind_socket(address: &SocketAddrUnix) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    bind(&socket, address)?;
     Ok(socket)
 }

@@ -7,7 +7,7 @@ use super::{
     INCARNATION_OFFSET, OLDEST_OFFSET, PAYLOAD_CRC_OFFSET, SESSION_OFFSET, SHARD_OFFSET, TICKET_OFFSET,
 };
 use crate::bytes::{get, get_u32, get_u64, put, put_u32, put_u64};
-use crate::header::{LARGE_HEADER_BYTES, PAYLOAD_MAX_BYTES};
+use crate::header::PAYLOAD_MAX_BYTES;
 use crate::steer::{PORTALS, PolicyWord, SHARDS_MAX};
 
 /// Which frames have arrived, of those that the addressee has sent to the acknowledging shard.
@@ -145,7 +145,7 @@ impl Handshake {
         }
     }
 
-    /// Reads it; `None` if it names no shard or too many, or takes no payload at all.
+    /// Reads it; `None` if it names no shard or too many, or would not take a HELLO.
     #[must_use]
     pub fn decode(bytes: &[u8; HANDSHAKE_BYTES]) -> Option<Self> {
         let [shards] = get::<0, _, _>(bytes);
@@ -154,7 +154,7 @@ impl Handshake {
         for (word, place) in policies.iter_mut().zip(bytes[8..].as_chunks::<8>().0) {
             *word = PolicyWord(u64::from_le_bytes(*place));
         }
-        let least = FRAME_HEADER_BYTES + LARGE_HEADER_BYTES + super::FRAGMENT_UNIT_BYTES as usize;
+        let least = FRAME_HEADER_BYTES + HANDSHAKE_BYTES;
         ((1..=SHARDS_MAX).contains(&u32::from(shards)) && datagram_max_bytes as usize >= least)
             .then_some(Self { shards, datagram_max_bytes, policies })
     }
@@ -246,7 +246,7 @@ mod tests {
         }
 
         #[test]
-        fn handshakes_round_trip(shards in 1..=64_u8, datagram_max_bytes in 248..=u32::MAX, word in any::<u64>()) {
+        fn handshakes_round_trip(shards in 1..=64_u8, datagram_max_bytes in 608..=u32::MAX, word in any::<u64>()) {
             let handshake =
                 Handshake { shards, datagram_max_bytes, policies: core::array::from_fn(|n| PolicyWord(word ^ n as u64)) };
             let mut bytes = [0; HANDSHAKE_BYTES];
