@@ -30,7 +30,7 @@ pub(crate) struct Options {
     /// Switch on a bug that a checker is to find; a wrong name shows all
     #[arg(long, value_name = "NAME")]
     bug: Option<String>,
-    /// Switch on each bug in turn, and show which seed finds it
+    /// Switch on each bug in turn, and show which seed and checker find it
     #[arg(long, conflicts_with = "bug")]
     bugs: bool,
     /// Print all that happens in the run of the first seed
@@ -41,7 +41,7 @@ pub(crate) struct Options {
 /// Builds the simulator in release and runs it.
 ///
 /// # Errors
-/// When the build fails, or a checker finds something (with `--bugs`: when a bug is not found).
+/// When the build fails, or a checker finds something (with `--bugs`: when a bug is not found by its own).
 pub(crate) fn sim(root: &Path, options: &Options) -> Result<()> {
     let program = cargo::build_binary(root, "lnet-tests", "lnet-sim")?;
     let mut command = Command::new(program);

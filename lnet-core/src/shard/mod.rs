@@ -139,6 +139,8 @@ pub struct Shard {
     held: Queue<Credited>,
     faults: Faults,
     counters: Counters,
+    #[cfg(feature = "sabotage")]
+    loses_credit: bool,
 }
 
 impl Shard {
@@ -176,6 +178,8 @@ impl Shard {
             held: Queue::new(),
             faults: Faults::new(),
             counters: Counters::default(),
+            #[cfg(feature = "sabotage")]
+            loses_credit: false,
         };
         shard.install(Instant::default(), topology);
         shard
@@ -223,6 +227,12 @@ impl Shard {
             self.events.release(queue, 1);
         }
         event
+    }
+
+    /// Switches a bug on: the next credit of an interface that would return is lost.
+    #[cfg(feature = "sabotage")]
+    pub const fn lose_credit(&mut self) {
+        self.loses_credit = true;
     }
 
     /// The faults that it simulates.

@@ -183,6 +183,10 @@ impl Shard {
     }
 
     pub(super) fn return_interface_credit(&mut self, now: Instant, ni: NiId) {
+        #[cfg(feature = "sabotage")]
+        if core::mem::take(&mut self.loses_credit) {
+            return;
+        }
         if let Some(message) = self.interfaces[usize::from(ni.0)].credits.give_back(&mut self.messages) {
             self.interface_credited(now, ni, message);
         }

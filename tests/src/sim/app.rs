@@ -1,26 +1,22 @@
-//! The application of all nodes: posts entries, starts PUTs and GETs, looks at events, unlinks.
-//!
-//! Invariant: an event belongs to a descriptor that has not had its last one.
+//! The application of all nodes: posts entries, starts PUTs and GETs, unlinks.
 
-use lnet_core::event::{Event, EventKind};
 use lnet_core::handle::{MdHandle, MeHandle};
-use lnet_core::lnd::Status;
-use lnet_core::md::{MdOptions, MdSpec, Threshold};
+use lnet_core::md::{MdError, MdOptions, MdSpec, Threshold};
 use lnet_core::portal::{EntrySpec, Position};
-use lnet_core::shard::{GetRequest, PutRequest};
+use lnet_core::shard::{GetRequest, PutRequest, RequestError};
 use lnet_core::time::Instant;
 use lnet_wire::steer::{self, SteerKey, initiator_hash};
 use lnet_wire::{MessageType, Nid, ProcessId};
 
 use super::ledger::{Flight, Operation};
-use super::memory::{Region, differs};
+use super::memory::Region;
 use super::node::{INITIATOR, PORTALS_USED, ROTOR, nid};
 use super::plan::{MS, happens};
 use super::report::Fault;
 use super::world::{Happening, World};
 
 /// `user_ptr` of a descriptor that is not of one operation.
-const NO_OPERATION: u64 = u64::MAX;
+pub(super) const NO_OPERATION: u64 = u64::MAX;
 /// The bits of a request that say which operation it is.
 const OPERATION_BITS: u64 = !0 << 32;
 /// Values of the bits that entries go by.
@@ -145,10 +141,13 @@ impl World {
             };
             let queue = lane.queues[md.user_ptr as usize];
             let spec = MdSpec { event_queue: Some(queue), user_ptr: NO_OPERATION, ..*md };
-            let Ok(md) = lane.shard.attach(me, &spec) else {
-                self.counts.add(Fault::Refused);
-                posted = false;
-                continue;
+            let md = match lane.shard.attach(me, &spec) {
+                Ok(md) => md,
+                Err(error) => {
+                    self.counts.add(refusal(&error));
+                    posted = false;
+                    continue;
+                }
             };
             let region = seed.map_or_else(
                 || Region::Sink {
@@ -282,6 +281,9 @@ impl World {
             started: false,
             entry: has_entry.then(|| (wish.target, self.nodes[wish.target].life)),
             taken: None,
+            answered: None,
+            awaits: get || ack,
+            is_alone: !shares,
         });
         if !shares {
             self.open.insert(number);
@@ -290,19 +292,20 @@ impl World {
             let cookie = u64::from(life) << 32 | node as u64;
             self.ledger.await_reply(cookie, md.0.0, number);
         }
-        let started = self.request(wish, md, ack, number);
-        self.ledger.operations[number as usize].started = started;
-        if started {
+        let refused = self.request(wish, md, ack, number).err();
+        self.ledger.operations[number as usize].started = refused.is_none();
+        let Some(error) = refused else {
             self.unsent.insert(number);
-        } else {
-            self.counts.add(Fault::Refused);
-            if !shares {
-                let _ = self.nodes[node].lanes[shard].shard.unlink(md);
-            }
+            return;
+        };
+        let is_full = matches!(error, RequestError::EventQueueFull(_));
+        self.counts.add(if is_full { Fault::QueueFull } else { Fault::Refused });
+        if !shares {
+            let _ = self.nodes[node].lanes[shard].shard.unlink(md);
         }
     }
 
-    fn request(&mut self, wish: &Wish, md: MdHandle, ack: bool, number: u32) -> bool {
+    fn request(&mut self, wish: &Wish, md: MdHandle, ack: bool, number: u32) -> Result<(), RequestError> {
         let Wish { node, shard, target, portal, match_bits, get, .. } = *wish;
         let rail = self.random.below(usize::from(self.plan.rails)) as u8;
         let own_rail = self.random.below(usize::from(self.plan.rails)) as u8;
@@ -313,7 +316,7 @@ impl World {
         let now = Instant(self.now);
         self.trace.say(|| format!("node {node}/{shard} starts {number}: GET {get} to {target} by {rail} bits {match_bits:x} portal {portal} {md:?}"));
         let lane = &mut self.nodes[node].lanes[shard].shard;
-        let outcome = if get {
+        if get {
             lane.get(now, &GetRequest { md, self_nid, target: process, portal, match_bits, offset })
         } else {
             let hdr_data = u64::from(number);
@@ -321,15 +324,12 @@ impl World {
                 now,
                 &PutRequest { md, ack, self_nid, target: process, portal, match_bits, offset, hdr_data },
             )
-        };
-        outcome.is_ok()
+        }
     }
 
     fn bind(&mut self, node: usize, shard: usize, spec: &MdSpec, seed: Option<u64>) -> Option<MdHandle> {
-        let Ok(md) = self.nodes[node].lanes[shard].shard.bind(spec) else {
-            self.counts.add(Fault::Refused);
-            return None;
-        };
+        let bound = self.nodes[node].lanes[shard].shard.bind(spec);
+        let md = bound.inspect_err(|error| self.counts.add(refusal(error))).ok()?;
         let region = seed.map_or_else(
             || Region::Sink { bytes: vec![0; spec.length_bytes as usize], overlaps: false },
             Region::Source,
@@ -401,75 +401,9 @@ impl World {
             living.into_iter().for_each(|md| self.unlink(node, Some(md)));
         }
     }
+}
 
-    /// Looks at the events of a shard.
-    pub(super) fn poll_events(&mut self, node: usize, shard: usize) {
-        let Some(lane) = self.nodes[node].lanes.get_mut(shard) else { return };
-        lane.is_polled = false;
-        for queue in lane.queues {
-            while let Some(event) = self.nodes[node].lanes[shard].shard.poll_event(queue) {
-                self.trace.say(|| {
-                    format!("node {node}/{shard} event {:?} {:?} {:?}", event.kind, event.md, event.status)
-                });
-                self.event(node, &event);
-            }
-        }
-        self.request_turn(node, shard, self.now + 1);
-    }
-
-    fn event(&mut self, node: usize, event: &Event) {
-        let operation = match event.kind {
-            EventKind::Send | EventKind::Get | EventKind::Ack => Some((event.match_bits >> 32) as u32),
-            EventKind::Put => Some(event.hdr_data as u32),
-            EventKind::Reply => Some(event.user_ptr as u32),
-            EventKind::Unlink => None,
-        };
-        if let Some(number) = operation {
-            let gentle = self.plan.gentle;
-            let Some(operation) = self.ledger.operations.get_mut(number as usize) else {
-                return self.ledger.fail("events are of operations", || format!("{event:?}"));
-            };
-            let count = match event.kind {
-                EventKind::Send => &mut operation.send_events,
-                EventKind::Put | EventKind::Get => &mut operation.target_events,
-                _ => &mut operation.answer_events,
-            };
-            *count += 1;
-            let once = *count == 1;
-            self.ledger.expect(once, "each event comes once", || format!("operation {number}: {event:?}"));
-            if event.kind == EventKind::Send {
-                self.unsent.remove(&number);
-                let fine = !gentle || event.status == Status::Ok;
-                self.ledger
-                    .expect(fine, "what can arrive does arrive", || format!("operation {number}: {event:?}"));
-            }
-        }
-        self.check_event(node, event, operation);
-        if event.unlinked {
-            self.nodes[node].memory.end(event.md);
-            if event.user_ptr != NO_OPERATION {
-                self.open.remove(&(event.user_ptr as u32));
-            }
-        }
-    }
-
-    fn check_event(&mut self, node: usize, event: &Event, operation: Option<u32>) {
-        let Some(region) = self.nodes[node].memory.get(event.md) else {
-            return self.ledger.fail("the unlinked mark is last", || format!("{event:?}"));
-        };
-        let Region::Sink { bytes, overlaps: false } = region else { return };
-        let Some(operation) = operation.filter(|_| event.status == Status::Ok) else { return };
-        let operation = &self.ledger.operations[operation as usize];
-        let pattern = match event.kind {
-            EventKind::Put => Some((operation.seed, 0)),
-            EventKind::Reply => operation.source,
-            _ => None,
-        };
-        let Some((seed, offset)) = pattern else { return };
-        let start = event.offset_bytes as usize;
-        let found = &bytes[start..start + event.manipulated_bytes as usize];
-        if let Some(at) = differs(seed, offset, found) {
-            self.ledger.fail("payload stays as it arrived", || format!("differs at byte {at}: {event:?}"));
-        }
-    }
+/// What a descriptor that is not made counts as.
+const fn refusal(error: &MdError) -> Fault {
+    if matches!(error, MdError::EventSlots { .. }) { Fault::QueueFull } else { Fault::Refused }
 }

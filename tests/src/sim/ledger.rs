@@ -52,8 +52,13 @@ pub(super) struct Operation {
     pub(super) started: bool,
     /// The node, and its life, on which there is an entry for it and nothing else.
     pub(super) entry: Option<(usize, u32)>,
-    /// The node that took its request, and its life.
+    /// The node that took its request, and its life; those that took its ACK or REPLY.
     pub(super) taken: Option<(usize, u32)>,
+    pub(super) answered: Option<(usize, u32)>,
+    /// Whether it asks for an ACK or REPLY, and its target does not withhold that.
+    pub(super) awaits: bool,
+    /// Whether its descriptor is for it alone.
+    pub(super) is_alone: bool,
 }
 
 /// What went wrong first.
@@ -134,6 +139,15 @@ impl Ledger {
         });
         let never = matches!(flight.sent, Some(Status::NeverSent(_)));
         self.expect(!never, "what was never sent never arrives", || format!("{message:?} was {flight:?}"));
+    }
+
+    /// A node, in its life, takes a message.
+    pub(super) fn taken(&mut self, message: (u32, Leg), life: (usize, u32)) {
+        let operation = &mut self.operations[message.0 as usize];
+        match message.1 {
+            Leg::Request => operation.taken = Some(life),
+            Leg::Response => operation.answered = Some(life),
+        }
     }
 
     /// A node, in its life, has found no entry for a message.

@@ -6,6 +6,7 @@
 
 mod app;
 mod control;
+mod events;
 mod fabric;
 mod frame;
 mod lane;
@@ -36,7 +37,7 @@ pub enum Bug {
     NoDuplicateWindow,
     /// A frame is acknowledged before its payload is in place.
     AckBeforeData,
-    /// The driver does not tell the shard that a message has ended.
+    /// A shard does not take back a credit of an interface.
     CreditLost,
     /// The driver reuses a frame buffer before the fabric has read it.
     FrameFreedEarly,
@@ -46,11 +47,13 @@ pub enum Bug {
     IdReused,
     /// The driver writes into a sibling's descriptor after it has returned the span.
     LeaseOutlivesMd,
+    /// The event of an ACK or REPLY is lost.
+    EventLost,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::NoDuplicateWindow,
         Self::AckBeforeData,
         Self::CreditLost,
@@ -58,6 +61,7 @@ impl Bug {
         Self::MisdirectedKept,
         Self::IdReused,
         Self::LeaseOutlivesMd,
+        Self::EventLost,
     ];
 
     /// Its name on the command line.
@@ -71,6 +75,22 @@ impl Bug {
             Self::MisdirectedKept => "misdirected-kept",
             Self::IdReused => "id-reused",
             Self::LeaseOutlivesMd => "lease-outlives-md",
+            Self::EventLost => "event-lost",
+        }
+    }
+
+    /// The checkers that are there to find it, of which one must.
+    #[must_use]
+    pub const fn checkers(self) -> &'static [&'static str] {
+        match self {
+            Self::NoDuplicateWindow => &["each message arrives at most once"],
+            Self::AckBeforeData => &["what counts as sent has arrived"],
+            Self::CreditLost => &["credits are conserved"],
+            Self::FrameFreedEarly => &["frames are conserved"],
+            Self::MisdirectedKept => &["a message reaches the shard that it is for"],
+            Self::IdReused => &["what counts as sent has arrived"],
+            Self::LeaseOutlivesMd => &["a descriptor lives as long as its spans"],
+            Self::EventLost => &["events are never lost"],
         }
     }
 

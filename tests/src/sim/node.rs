@@ -36,7 +36,7 @@ const LIMITS: Limits = Limits {
     memory_descs: 256,
     event_queues: 2,
     events: 700,
-    unlimited_events: 6,
+    unlimited_events: 3,
     requests: 64,
     responses: 64,
     incoming: 48,
@@ -68,9 +68,6 @@ const XFER_LIMITS_TIGHT: XferLimits = XferLimits {
     frames: 40,
     held: 2,
 };
-
-/// Slots of a lane's two event queues.
-const EVENT_SLOTS: [u32; 2] = [600, 100];
 
 /// The NID of an interface.
 pub(super) fn nid(plan: &Plan, node: usize, rail: u8) -> Nid {
@@ -171,9 +168,12 @@ impl Node {
                 hash_seed: random.bits(),
             });
             let queues =
-                EVENT_SLOTS.map(|slots| new.create_event_queue(slots).expect("slots for two queues"));
+                plan.event_slots.map(|slots| new.create_event_queue(slots).expect("slots for two queues"));
             for portal in (0..PORTALS_USED as u32).filter(|portal| plan.lazy >> portal & 1 != 0) {
                 new.set_lazy(portal).expect("a portal that exists");
+            }
+            if bugs.has(Bug::CreditLost) {
+                new.lose_credit();
             }
             let mut xfer = Xfer::new(XferConfig {
                 shard: ShardId(shard),

@@ -78,6 +78,8 @@ pub(super) struct Plan {
     pub(super) lazy_changes: u32,
     /// Times that an interface is deleted and added again.
     pub(super) deletions: u32,
+    /// Slots of a shard's two event queues.
+    pub(super) event_slots: [u32; 2],
     /// Whether all tables are small.
     pub(super) tight: bool,
     /// Operations that begin at once, at most.
@@ -146,6 +148,7 @@ impl Plan {
             failures: if gentle { 0 } else { rarely(random, 3) },
             lazy_changes: if gentle { 0 } else { rarely(random, 6) },
             deletions: if gentle { 0 } else { rarely(random, 8) },
+            event_slots: random.pick(&[[600, 100], [600, 100], [600, 100], [200, 40]]),
             tight,
             burst: if gentle { 8 } else { random.pick(&[1, 8, 8, 50]) },
             mesh: !random.once_in(3),

@@ -33,8 +33,12 @@ pub enum Fault {
     Delayed,
     /// The application unlinks something.
     Unlinked,
-    /// An operation finds no event slot or other room.
+    /// An operation finds no room, other than in an event queue.
     Refused,
+    /// An operation finds its event queue full.
+    QueueFull,
+    /// A message waits until events of its descriptor are polled.
+    SlotAwaited,
     /// A driver does not go round for a while.
     Stalled,
     /// The MTU of the fabric changes.
@@ -71,6 +75,8 @@ impl Fault {
         Self::Delayed,
         Self::Unlinked,
         Self::Refused,
+        Self::QueueFull,
+        Self::SlotAwaited,
         Self::Stalled,
         Self::MtuChanged,
         Self::TooLong,
@@ -82,7 +88,7 @@ impl Fault {
         Self::SlowPoll,
     ];
 
-    const NAMES: [&'static str; 22] = [
+    const NAMES: [&'static str; 24] = [
         "frames lost",
         "frames doubled",
         "frames late",
@@ -96,6 +102,8 @@ impl Fault {
         "verdicts delayed",
         "descriptors unlinked",
         "requests refused",
+        "requests without an event slot",
+        "messages that waited for an event slot",
         "drivers stalled",
         "changes of the mtu",
         "frames longer than the mtu",
@@ -151,7 +159,11 @@ impl Counts {
     }
 
     pub(super) const fn add(&mut self, fault: Fault) {
-        self.faults[fault as usize] += 1;
+        self.add_many(fault, 1);
+    }
+
+    pub(super) const fn add_many(&mut self, fault: Fault, count: u64) {
+        self.faults[fault as usize] += count;
     }
 
     /// How often a fault was injected.
@@ -239,6 +251,6 @@ impl AddAssign<&Self> for Counts {
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.rows().iter().try_for_each(|(name, count)| writeln!(f, "{name:<42} {count:>12}"))
+        self.rows().iter().try_for_each(|(name, count)| writeln!(f, "{name:<50} {count:>12}"))
     }
 }

@@ -10,7 +10,6 @@ use lnet_core::time::Instant;
 use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, SteerKey};
 use lnet_wire::{Body, Header, Nid};
 
-use super::Bug;
 use super::lane::Surroundings;
 use super::ledger::Leg;
 use super::memory::{Region, differs};
@@ -100,8 +99,8 @@ impl Up<'_, '_> {
             Verdict::Delay => None,
             Verdict::Deliver(span) => Some(span),
         };
-        if message.1 == Leg::Request && span.is_some() {
-            self.around.ledger.operations[message.0 as usize].taken = Some(self.desk.life);
+        if span.is_some() {
+            self.around.ledger.taken(message, self.desk.life);
         }
         if let (Some(span), Body::Get { .. }) = (span, header.body)
             && let Some(Region::Source(seed)) = self.around.memory.get(span.md)
@@ -201,9 +200,6 @@ impl Uplink for Up<'_, '_> {
         };
         let name = self.name;
         self.around.trace.say(|| format!("{name} sent {message:?} {status:?}"));
-        if self.around.bugs.strike(Bug::CreditLost, self.around.random) {
-            return;
-        }
         self.around.ledger.sent(message, status);
         let plan = self.around.plan;
         if plan.gentle && plan.lazy == 0 && plan.delays == 0 && plan.stalls == 0 {
