@@ -1,7 +1,8 @@
 //! Many small Puts from all shards of one node to all shards of another.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lnet_core::event::EventKind;
@@ -16,15 +17,19 @@ use lnet_wire::{Nid, ProcessId};
 
 use super::drive::{By, Driven};
 use super::message::HOSTILE_BIT;
+use super::plan::Plan;
 
 /// Portals that the flood goes to, those of [`super::policies`].
 pub const FLOOD_PORTALS: std::ops::Range<u32> = 10..17;
 /// Match bits that each of them has an entry for.
-const MATCH_BITS: u64 = 32;
+pub(super) const FLOOD_MATCH_BITS: u64 = 32;
 /// Puts that one shard has under way at most.
-const WINDOW: u64 = 32;
+pub const FLOOD_WINDOW: u64 = 32;
+/// What a Put counts as in [`Flood::failures`] that was sent well and never acknowledged.
+pub const UNANSWERED: &str = "unanswered";
 
-/// A Put without its acknowledgement for so long is lost.
+/// A Put that was sent well is given up after so long without an acknowledgement: nobody may be left to send one.
+/// One that was not is never given up: the stack is to end it.
 const LOST_AFTER: Duration = Duration::from_millis(700);
 const ANYBODY: ProcessId = ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID };
 
@@ -37,9 +42,13 @@ pub struct Flood {
     pub count: u64,
     /// Payload of each.
     pub length_bytes: u32,
+    /// Number of the first.
+    first: u64,
     started: AtomicU64,
     acked: AtomicU64,
     failed: AtomicU64,
+    failures: Mutex<BTreeMap<String, u64>>,
+    slowest_ns: AtomicU64,
     arrived: AtomicU64,
     stop: AtomicBool,
 }
@@ -48,10 +57,26 @@ impl Flood {
     /// A flood that has not begun.
     #[must_use]
     pub fn new(target: ProcessId, count: u64, length_bytes: u32) -> Arc<Self> {
+        Self::starting_at(0, target, count, length_bytes)
+    }
+
+    /// As [`Flood::new`], with Puts that are numbered from `first` on.
+    #[must_use]
+    pub fn starting_at(first: u64, target: ProcessId, count: u64, length_bytes: u32) -> Arc<Self> {
         let zero = || AtomicU64::new(0);
-        let (started, acked, failed, arrived) = (zero(), zero(), zero(), zero());
-        let stop = AtomicBool::new(false);
-        Arc::new(Self { target, count, length_bytes, started, acked, failed, arrived, stop })
+        Arc::new(Self {
+            target,
+            count,
+            length_bytes,
+            first,
+            started: zero(),
+            acked: zero(),
+            failed: zero(),
+            failures: Mutex::default(),
+            slowest_ns: zero(),
+            arrived: zero(),
+            stop: AtomicBool::new(false),
+        })
     }
 
     /// Puts that were started.
@@ -72,6 +97,21 @@ impl Flood {
         self.failed.load(Ordering::Acquire)
     }
 
+    /// How those ended: by the status of their SEND event, or as [`UNANSWERED`].
+    ///
+    /// # Panics
+    /// When a shard has panicked over one.
+    #[must_use]
+    pub fn failures(&self) -> BTreeMap<String, u64> {
+        self.failures.lock().expect("the failures of a flood").clone()
+    }
+
+    /// The longest that a Put which was acknowledged had to wait for that.
+    #[must_use]
+    pub fn slowest(&self) -> Duration {
+        Duration::from_nanos(self.slowest_ns.load(Ordering::Acquire))
+    }
+
     /// Puts that arrived.
     #[must_use]
     pub fn arrived(&self) -> u64 {
@@ -88,7 +128,22 @@ impl Flood {
             return None;
         }
         let number = self.started.fetch_add(1, Ordering::AcqRel);
-        (number < self.count).then_some(number)
+        (number < self.count).then_some(self.first + number)
+    }
+
+    fn note_end(&self, put: &UnderWay) {
+        if put.acked {
+            self.slowest_ns.fetch_max(put.put_at.elapsed().as_nanos() as u64, Ordering::AcqRel);
+            self.acked.fetch_add(1, Ordering::AcqRel);
+            return;
+        }
+        let how = match put.sent {
+            Some(Status::Ok) => UNANSWERED.to_owned(),
+            Some(status) => format!("{status:?}"),
+            None => "given up".to_owned(),
+        };
+        *self.failures.lock().expect("the failures of a flood").entry(how).or_default() += 1;
+        self.failed.fetch_add(1, Ordering::AcqRel);
     }
 }
 
@@ -104,6 +159,8 @@ pub struct Flooder {
 #[derive(Debug)]
 struct UnderWay {
     md: MdHandle,
+    /// What its SEND event said.
+    sent: Option<Status>,
     acked: bool,
     put_at: Instant,
 }
@@ -124,8 +181,8 @@ impl Flooder {
     /// When the shard has no room for an event queue.
     #[must_use]
     pub fn new(flood: &Arc<Flood>, worker: &mut Worker) -> Self {
-        let event_queue = worker.create_event_queue(4 * WINDOW as u32).expect("event queue");
-        let free = (0..WINDOW).map(|_| Buffer::zeroed(flood.length_bytes as usize)).collect();
+        let event_queue = worker.create_event_queue(4 * FLOOD_WINDOW as u32).expect("event queue");
+        let free = (0..FLOOD_WINDOW).map(|_| Buffer::zeroed(flood.length_bytes as usize)).collect();
         Self { flood: Arc::clone(flood), event_queue, free, under_way: Vec::new() }
     }
 
@@ -143,15 +200,23 @@ impl Flooder {
         while let Some(delivery) = worker.poll_event(self.event_queue) {
             let event = &delivery.event;
             let place = self.under_way.iter().position(|put| put.md == event.md).expect("a Put under way");
-            self.under_way[place].acked |= event.kind == EventKind::Ack && event.status == Status::Ok;
+            let put = &mut self.under_way[place];
+            match event.kind {
+                EventKind::Send => put.sent = Some(event.status),
+                EventKind::Ack => put.acked |= event.status == Status::Ok,
+                EventKind::Unlink => {}
+                _ => panic!("{event:?}"),
+            }
             if event.unlinked {
-                let UnderWay { acked, .. } = self.under_way.swap_remove(place);
-                let ended = if acked { &self.flood.acked } else { &self.flood.failed };
-                ended.fetch_add(1, Ordering::AcqRel);
+                self.flood.note_end(&self.under_way.swap_remove(place));
                 self.free.push(delivery.buffer.expect("the last event brings the buffer"));
+            } else if event.kind == EventKind::Send && event.status != Status::Ok {
+                // No ACK will come that could use the descriptor up.
+                let _ = worker.unlink(event.md);
             }
         }
-        if let Some(oldest) = self.under_way.iter().find(|put| put.put_at.elapsed() > LOST_AFTER) {
+        let is_lost = |put: &&UnderWay| put.sent == Some(Status::Ok) && put.put_at.elapsed() > LOST_AFTER;
+        if let Some(oldest) = self.under_way.iter().find(is_lost) {
             // One that is unlinked already is on its way home.
             let _ = worker.unlink(oldest.md);
         }
@@ -165,9 +230,7 @@ impl Flooder {
     }
 
     fn put(&mut self, number: u64, mut buffer: Buffer, worker: &mut Worker) {
-        if let Some(first) = buffer.first_chunk_mut() {
-            *first = number.to_le_bytes();
-        }
+        Plan::fill(number as usize, &mut buffer);
         let md = MdSpec {
             length_bytes: u64::from(self.flood.length_bytes),
             max_size_bytes: None,
@@ -185,12 +248,12 @@ impl Flooder {
             self_nid: None,
             target: self.flood.target,
             portal: FLOOD_PORTALS.start + (number % portals) as u32,
-            match_bits: number / portals % MATCH_BITS,
+            match_bits: number / portals % FLOOD_MATCH_BITS,
             offset: 0,
             hdr_data: number,
         };
         worker.put(&request).unwrap_or_else(|error| panic!("Put {number}: {error}"));
-        self.under_way.push(UnderWay { md, acked: false, put_at: Instant::now() });
+        self.under_way.push(UnderWay { md, sent: None, acked: false, put_at: Instant::now() });
     }
 
     /// Unlinks every Put that is under way: each still ends with an event that brings its buffer.
@@ -226,9 +289,9 @@ impl Flooded {
     #[must_use]
     pub fn post(flood: &Arc<Flood>, steering: &Steering, worker: &mut Worker) -> Self {
         let portal_count = FLOOD_PORTALS.end - FLOOD_PORTALS.start;
-        let slots = portal_count * MATCH_BITS as u32 * super::LIMITS.unlimited_events;
+        let slots = portal_count * FLOOD_MATCH_BITS as u32 * super::LIMITS.unlimited_events;
         let event_queue = worker.create_event_queue(slots).expect("event queue");
-        let portals = FLOOD_PORTALS.flat_map(|portal| (0..MATCH_BITS).map(move |bits| (portal, bits)));
+        let portals = FLOOD_PORTALS.flat_map(|portal| (0..FLOOD_MATCH_BITS).map(move |bits| (portal, bits)));
         for (portal, match_bits) in portals {
             let home = steering.home(portal, &ANYBODY, match_bits, 0).expect("a home");
             if matches!(home, Home::Shard(shard) if shard != u32::from(worker.shard_id().0)) {

@@ -5,6 +5,7 @@
 //! [`Source`]s of the other start them; [`Driven`] is a shard with its thread, of either kind.
 
 mod account;
+mod checked;
 mod drive;
 mod flood;
 pub mod message;
@@ -27,8 +28,9 @@ use lnet_wire::steer::{Policy, Spread};
 use lnet_wire::{Nid, ProcessId};
 
 pub use account::Account;
+pub use checked::{Arrivals, Checked};
 pub use drive::{By, Driven, settle, settle_both, stop_all};
-pub use flood::{FLOOD_PORTALS, Flood, Flooded, Flooder};
+pub use flood::{FLOOD_PORTALS, FLOOD_WINDOW, Flood, Flooded, Flooder, UNANSWERED};
 pub use plan::{Kind, Operation, Plan, WINDOW};
 pub use puts::{PINNED_PORTALS, PUT_BYTES, Putter, Receiver, descriptor, entry};
 pub use sink::Sink;

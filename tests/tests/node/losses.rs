@@ -1,23 +1,19 @@
 //! Networks that lose, double, reorder and change frames, and interfaces that change under the traffic: nothing
 //! is lost or doubled above.
 
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lnet_core::xfer::XferDrop;
-use lnet_tests::bpf::object;
-use lnet_tests::netns::{Netns, Wiring, ip, wait_until};
+use lnet_tests::netns::{Netns, Wiring, ip};
 use lnet_tests::node::{
-    Account, By, Flood, Flooded, Flooder, LIMITS, LND_TIMEOUT, PINNED_PORTALS, Plan, Putter, config, nid_v4,
-    policies, process, settle, start, stop_all,
+    Account, By, LND_TIMEOUT, PINNED_PORTALS, Plan, Putter, config, nid_v4, process, start,
 };
-use lnet_user::bpf::ObjectKind;
 use lnet_user::lnd::xdp::{SendFault, XdpDrop};
-use lnet_user::node::{NiConfig, Node, NodeConfig};
+use lnet_user::node::{Node, NodeConfig};
 use lnet_user::runtime::Worker;
-use lnet_wire::{MessageType, Nid};
+use lnet_wire::MessageType;
 
 use crate::privileged;
 use crate::traffic::{Ended, PATIENCE, carry_out_over};
@@ -208,91 +204,4 @@ fn a_link_is_down_for_a_while() {
         // Neighbours are learnt anew.
         drive_for(Duration::from_millis(1500), &mut worker, &mut putter);
     }
-}
-
-/// Tells the child of [`a_target_is_killed`] its NID.
-const CHILD: &str = "LNET_TEST_TARGET_NID";
-
-/// The node that is killed, in a process of its own: there is nothing to it in the tests' own process.
-#[test]
-fn target_that_is_killed() {
-    let Ok(nid) = std::env::var(CHILD) else { return };
-    let nid: Nid = nid.parse().unwrap();
-    let config = NodeConfig {
-        shards: 2,
-        policies: policies(2),
-        bpf_object: Some(object(ObjectKind::Default)),
-        limits: LIMITS,
-        lnd_timeout: LND_TIMEOUT,
-        ..NodeConfig::new(vec![NiConfig::new(nid, "veth-b")])
-    };
-    let (mut node, workers) = Node::start(&config).unwrap_or_else(|error| panic!("{error}"));
-    let flood = Flood::new(process(nid), 1 << 40, 3000);
-    let _driven = Flooded::start_all(&flood, node.steering(), workers);
-    node.open().unwrap();
-    loop {
-        std::thread::sleep(Duration::from_secs(60));
-    }
-}
-
-/// A child that does not outlive the test.
-struct Target(Child);
-
-impl Target {
-    fn start(netns: &Netns, nid: Nid) -> Self {
-        let mut command: Command = netns.b().command(&std::env::current_exe().unwrap());
-        command.args(["--exact", "losses::target_that_is_killed", "--nocapture"]);
-        command.env(CHILD, nid.to_string()).stdin(Stdio::null()).stdout(Stdio::null());
-        Self(command.spawn().unwrap())
-    }
-
-    /// By SIGKILL.
-    fn kill(mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        // Both fail when it has ended already, as it should.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Puts to the life before end, those to the next one arrive.
-#[test]
-fn a_target_is_killed() {
-    const LIVES: u32 = 20;
-    if !privileged() {
-        return;
-    }
-    let netns = Netns::new(Wiring::default());
-    let [a, b] = [netns.a(), netns.b()].map(|namespace| nid_v4(namespace.interface(), 0));
-    let (_source, source_workers) = start(netns.a(), &config(netns.a(), a));
-    let flood = Flood::new(process(b), 1 << 40, 3000);
-    let sources = Flooder::start_all(&flood, By::Application, source_workers);
-    for life in 0..LIVES {
-        let target = Target::start(&netns, b);
-        let acked = flood.acked();
-        wait_until(&format!("life {life} takes Puts"), PATIENCE, || flood.acked() > acked + 500);
-        target.kill();
-    }
-    let _target = Target::start(&netns, b);
-    let acked = flood.acked();
-    wait_until("the last life takes Puts", PATIENCE, || flood.acked() > acked + 500);
-    flood.stop();
-    wait_until("every Put has ended", PATIENCE, || flood.acked() + flood.failed() == flood.started());
-    let (mut workers, _) = stop_all(sources);
-    settle(&mut workers, PATIENCE);
-    for worker in &workers {
-        let usage = worker.shard().usage();
-        assert_eq!((usage.memory_descs, usage.events, usage.messages), (0, 0, 0), "{usage:?}");
-        let usage = worker.lnd().transfer_usage();
-        assert_eq!((usage.messages, usage.frames, usage.incoming), (0, 0, 0), "{usage:?}");
-    }
-    let restarts: u64 = workers.iter().map(|worker| worker.lnd().transfer_counters().peers_restarted).sum();
-    assert!(restarts >= u64::from(LIVES), "{restarts} restarts of {LIVES} were noticed");
-    assert!(flood.failed() > 0, "a Put was under way when its target was killed");
 }

@@ -5,6 +5,7 @@
 mod captures;
 mod helping;
 mod hostile;
+mod killed;
 mod load;
 mod losses;
 mod modes;
