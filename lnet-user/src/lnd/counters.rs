@@ -55,6 +55,9 @@ pub struct XdpCounters {
     pub frames_sent_in_place: u64,
     /// Frames that were to be sent, and were let go: their next hop was not known, or the device refused.
     pub frames_let_go: u64,
+    /// Frames that a test fault has kept back ([`SendFault`](crate::lnd::xdp::SendFault)) until others had
+    /// overtaken them, and that were sent then.
+    pub frames_overtaken: u64,
     /// Frames that arrived on this shard's sockets, those that it handed over included.
     pub frames_received: u64,
     /// Frames that arrived here and belong to another shard; they were handed over.

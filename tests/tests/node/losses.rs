@@ -112,7 +112,9 @@ fn frames_are_doubled_and_late() {
         let trouble = Trouble { mtu_bytes, send_fault, ..Trouble::default() };
         let ended = suffer(trouble, &SIZES, |_| ());
         let duplicates = sum(&ended, |worker| worker.lnd().transfer_counters().dropped(XferDrop::Duplicate));
-        assert_ne!(duplicates, 0);
+        let late = sum(&ended, |worker| worker.lnd().counters().frames_overtaken);
+        println!("MTU {mtu_bytes}: {duplicates} duplicates, {late} overtaken");
+        assert!(duplicates != 0 && late != 0, "{duplicates} duplicates, {late} overtaken");
     }
 }
 
@@ -138,7 +140,8 @@ fn everything_goes_wrong_at_once() {
     }
     let send_fault = SendFault { double_every: 9, delay_every: 11, delay_frames: 6 };
     let trouble = Trouble { mtu_bytes: 1500, dropped_ppm: 30_000, corrupted_ppm: 30_000, send_fault };
-    suffer(trouble, &SIZES, |_| ());
+    let ended = suffer(trouble, &SIZES, |_| ());
+    assert_ne!(sum(&ended, |worker| worker.lnd().counters().frames_overtaken), 0);
 }
 
 /// The MTU of both ends changes while messages of several frames are under way.

@@ -356,6 +356,7 @@ impl XdpLnd {
         if let Some(lane_index) = self.faults.overdue(&mut self.sending) {
             if self.lanes[lane_index].has_room(self.sending.len()) {
                 self.push(lane_index, &[]);
+                self.counters.frames_overtaken += 1;
             } else {
                 self.stock.extend(self.sending.drain(..).map(|part| part.frame));
             }

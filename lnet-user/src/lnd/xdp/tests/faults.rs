@@ -1,8 +1,10 @@
 //! A wire that loses, doubles, reorders and changes packets, messages that are delayed, and the faults that a
 //! sender makes on purpose.
 
+use std::collections::BTreeMap;
+
 use lnet_core::lnd::{Status, TxId};
-use lnet_wire::frame::Kind;
+use lnet_wire::frame::{FRAME_NUMBER_OFFSET, Kind, SESSION_OFFSET, SHARD_OFFSET};
 use proptest::prelude::*;
 
 use super::node::{Node, Plan};
@@ -25,6 +27,10 @@ struct Trouble {
     odds: Odds,
     state: u64,
     late: Vec<Vec<u8>>,
+    /// The last frame number of each session and shard that sends; it tells the order where one shard receives.
+    newest: BTreeMap<[u8; 9], u32>,
+    /// Frames that came to the wire behind later ones.
+    overtaken_count: u32,
 }
 
 impl Trouble {
@@ -33,7 +39,22 @@ impl Trouble {
         once_in != 0 && (self.state >> 33).is_multiple_of(u64::from(once_in))
     }
 
+    /// Looks whether its sender has sent a frame late; one that is sent again has another number.
+    fn note_order(&mut self, packet: &[u8]) {
+        if kind_of(packet) != Kind::Data as u8 {
+            return;
+        }
+        let frame = &packet[UDP_PAYLOAD..];
+        let mut flow = [frame[SHARD_OFFSET]; 9];
+        flow[..8].copy_from_slice(&frame[SESSION_OFFSET..][..8]);
+        let number = u32::from_le_bytes(*frame[FRAME_NUMBER_OFFSET..].first_chunk().unwrap());
+        let newest = self.newest.entry(flow).or_insert(number);
+        self.overtaken_count += u32::from(number < *newest);
+        *newest = number.max(*newest);
+    }
+
     fn pass(&mut self, mut packet: Vec<u8>) -> Vec<Vec<u8>> {
+        self.note_order(&packet);
         if self.happens(self.odds.loss) {
             return Vec::new();
         }
@@ -58,9 +79,12 @@ impl Trouble {
 }
 
 const PLACE_BYTES: u32 = 70_000;
+/// Behind the headers of Ethernet, IPv4 and UDP.
+const UDP_PAYLOAD: usize = 42;
 
 /// Messages both ways over all shards of two nodes: each arrives once, with every byte, and its sender knows.
-fn all_arrive(plan: impl Fn(u8) -> Plan, odds: Odds, lengths: &[u32], seed: u64) -> Wire {
+/// Returns how many frames their senders have sent behind later ones, too.
+fn all_arrive(plan: impl Fn(u8) -> Plan, odds: Odds, lengths: &[u32], seed: u64) -> (Wire, u32) {
     let mut wire = Wire::new(plan(1), plan(2));
     let shards = wire.nodes[0].shards.len();
     for node in 0..2 {
@@ -74,7 +98,13 @@ fn all_arrive(plan: impl Fn(u8) -> Plan, odds: Odds, lengths: &[u32], seed: u64)
         let put = wire.nodes[node].put_at(tx, &peer, tx.into(), tx * PLACE_BYTES, *length);
         wire.submit(node, shard, put);
     }
-    let mut troubles = [0, 1].map(|node| Trouble { odds, state: seed + node, late: Vec::new() });
+    let mut troubles = [0, 1].map(|node| Trouble {
+        odds,
+        state: seed + node,
+        late: Vec::new(),
+        newest: BTreeMap::new(),
+        overtaken_count: 0,
+    });
     wire.run_with(&mut |sender, packet| troubles[sender].pass(packet));
     wire.assert_frames_conserved();
     for node in 0..2 {
@@ -97,7 +127,8 @@ fn all_arrive(plan: impl Fn(u8) -> Plan, odds: Odds, lengths: &[u32], seed: u64)
             assert!(taker.next().unwrap().buffer()[range] == meant[..], "bytes of message {tx}");
         }
     }
-    wire
+    let overtaken_count = troubles.iter().map(|trouble| trouble.overtaken_count).sum();
+    (wire, overtaken_count)
 }
 
 fn ends(node: &Node) -> Vec<(TxId, Status)> {
@@ -113,7 +144,7 @@ fn two_shards(host: u8) -> Plan {
 fn a_tenth_is_lost() {
     let lengths: Vec<u32> = (0..40).map(|index| [0, 64, 1000, 5000, 66_000][index % 5]).collect();
     let odds = Odds { loss: 10, doubling: 0, reordering: 0, corruption: 0 };
-    let wire = all_arrive(two_shards, odds, &lengths, 1);
+    let (wire, _) = all_arrive(two_shards, odds, &lengths, 1);
     let resent: u64 =
         wire.nodes[0].shards.iter().map(|shard| shard.lnd.transfer_counters().frames_resent).sum();
     assert_ne!(resent, 0);
@@ -209,13 +240,28 @@ fn a_sender_doubles_and_delays_frames_when_told_to() {
     let lengths: Vec<u32> = (0..40).map(|index| [0, 64, 1000, 5000, 66_000][index % 5]).collect();
     let odds = Odds { loss: 0, doubling: 0, reordering: 0, corruption: 0 };
     let send_fault = SendFault { double_every: 3, delay_every: 7, delay_frames: 5 };
-    let wire = all_arrive(|host| Plan { send_fault, ..two_shards(host) }, odds, &lengths, 3);
+    let (wire, _) = all_arrive(|host| Plan { send_fault, ..two_shards(host) }, odds, &lengths, 3);
     let duplicates: u64 = wire.nodes[0]
         .shards
         .iter()
         .map(|shard| shard.lnd.transfer_counters().dropped(lnet_core::xfer::XferDrop::Duplicate))
         .sum();
     assert_ne!(duplicates, 0);
+    assert_ne!(frames_overtaken(&wire), 0);
+
+    // Between single shards frame numbers tell in which order frames were made.
+    let one_shard = |host| Plan { shards: 1, queues: 1, ..two_shards(host) };
+    let (wire, overtaken_count) = all_arrive(one_shard, odds, &lengths, 3);
+    assert_eq!((frames_overtaken(&wire), overtaken_count), (0, 0));
+    let (wire, overtaken_count) =
+        all_arrive(|host| Plan { send_fault, ..one_shard(host) }, odds, &lengths, 3);
+    let late = frames_overtaken(&wire);
+    assert!(overtaken_count != 0 && u64::from(overtaken_count) <= late, "{overtaken_count} of {late}");
+}
+
+fn frames_overtaken(wire: &Wire) -> u64 {
+    let shards = wire.nodes.iter().flat_map(|node| &node.shards);
+    shards.map(|shard| shard.lnd.counters().frames_overtaken).sum()
 }
 
 #[test]
