@@ -140,7 +140,7 @@ impl Flood {
         let how = match put.sent {
             Some(Status::Ok) => UNANSWERED.to_owned(),
             Some(status) => format!("{status:?}"),
-            None => "given up".to_owned(),
+            None => "never sent".to_owned(),
         };
         *self.failures.lock().expect("the failures of a flood").entry(how).or_default() += 1;
         self.failed.fetch_add(1, Ordering::AcqRel);
@@ -254,14 +254,6 @@ impl Flooder {
         };
         worker.put(&request).unwrap_or_else(|error| panic!("Put {number}: {error}"));
         self.under_way.push(UnderWay { md, sent: None, acked: false, put_at: Instant::now() });
-    }
-
-    /// Unlinks every Put that is under way: each still ends with an event that brings its buffer.
-    pub fn give_up(&mut self, worker: &mut Worker) {
-        for put in &self.under_way {
-            // One that is unlinked already is on its way home.
-            let _ = worker.unlink(put.md);
-        }
     }
 }
 
