@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 use lnet_user::node::DEFAULT_PORT;
 use lnet_wire::Nid;
 use lnet_wire::frame::{
-    FRAME_HEADER_BYTES, FrameHeader, HANDSHAKE_BYTES, KIND_OFFSET, Kind, SESSION_OFFSET, Transfer,
+    FRAME_HEADER_BYTES, FrameHeader, HANDSHAKE_BYTES, Handshake, KIND_OFFSET, Kind, MESSAGE_ID_OFFSET,
+    SESSION_OFFSET, SHARD_OFFSET, Transfer,
 };
+use lnet_wire::steer::{PORTALS, PolicyWord};
 
 use super::message::{Message, NO_TRANSFER, seal};
 use crate::netns::{Namespace, enter};
@@ -66,6 +68,41 @@ impl Stranger {
                 self.session = u64::from_le_bytes(*token);
             }
         }
+    }
+
+    /// Reads for about a millisecond: gives a session to whoever asks for one, and acknowledges nothing. Returns
+    /// how many frames with data came.
+    ///
+    /// # Panics
+    /// When the kernel refuses an answer.
+    pub fn stay_silent(&mut self) -> u64 {
+        let mut bytes = [0; 2000];
+        let mut data_count = 0;
+        while let Ok(length) = self.socket.recv(&mut bytes) {
+            if length <= FRAME_HEADER_BYTES {
+                continue;
+            }
+            data_count += u64::from(bytes[KIND_OFFSET] == Kind::Data as u8);
+            if bytes[KIND_OFFSET] == Kind::Hello as u8 {
+                let nonce = bytes[MESSAGE_ID_OFFSET..].first_chunk().expect("a whole header");
+                self.send(&self.welcome(bytes[SHARD_OFFSET], u64::from_le_bytes(*nonce)));
+            }
+        }
+        data_count
+    }
+
+    /// A session for a shard of the node that has asked for one.
+    fn welcome(&self, shard: u8, nonce: u64) -> Vec<u8> {
+        const ANY_TOKEN: u64 = 1;
+        let mut frame = [0; FRAME_HEADER_BYTES];
+        FrameHeader::other(Kind::Welcome, shard, nonce).encode(&mut frame);
+        Transfer { session: ANY_TOKEN, ..self.transfer() }.encode(&mut frame);
+        let mut body = [0; HANDSHAKE_BYTES];
+        let policies = [PolicyWord::default(); PORTALS];
+        Handshake { shards: 1, datagram_max_bytes: 1400, policies }.encode(&mut body);
+        let mut bytes = [&frame[..], &body].concat();
+        seal(&mut bytes);
+        bytes
     }
 
     /// Gives a message the next id and frame number of the session.

@@ -15,6 +15,7 @@ mod refusals;
 mod refusing;
 mod registered;
 mod shapes;
+mod silent;
 mod traffic;
 mod vanish;
 mod wakeups;
