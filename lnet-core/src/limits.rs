@@ -21,7 +21,8 @@ pub struct Limits {
     /// PUTs and GETs of this shard that have started and that their LND has not finished with.
     pub requests: u32,
     /// ACKs and REPLYs that are promised, queued or with their LND. Apart from `requests`, so that peers
-    /// cannot take the room of this node's own messages.
+    /// cannot take the room of this node's own messages. No peer is promised more than are free then: one alone
+    /// has half of them at most, and one more peer half of the rest.
     pub responses: u32,
     /// Messages arriving at once: each [`RxId`](crate::lnd::RxId) is below this.
     pub incoming: u32,

@@ -348,6 +348,11 @@ impl Messages {
         Self { records: Slab::new(requests + responses), free: [requests, responses] }
     }
 
+    /// Messages that there is room for and that nobody was promised.
+    pub(crate) const fn free(&self, budget: Budget) -> u32 {
+        self.free[budget as usize]
+    }
+
     /// Promises room for one message; says whether there is any.
     pub(crate) const fn reserve(&mut self, budget: Budget) -> bool {
         let free = &mut self.free[budget as usize];

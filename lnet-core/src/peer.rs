@@ -19,6 +19,8 @@ pub(crate) struct Peer {
     nid: Nid,
     pub(crate) credits: Credits<Queued>,
     references: u32,
+    /// Responses to it that were promised and have not ended.
+    pub(crate) responses: u32,
     /// Bytes of the messages to it that have not ended, headers included.
     pub(crate) queued_bytes: u64,
     pub(crate) counters: NiCounters,
@@ -153,6 +155,7 @@ impl Peers {
             nid: *nid,
             credits: Credits::new(credits),
             references: 1,
+            responses: 0,
             queued_bytes: 0,
             counters: NiCounters::default(),
             is_own: false,

@@ -378,27 +378,32 @@ impl Shard {
         Inbound::new(span, response)
     }
 
-    /// Makes sure that a response can be sent.
+    /// Makes sure that a response can be sent. No peer has more of them under way than are free, so one that
+    /// takes none leaves room for the others'.
     fn promise(&mut self, ni: NiId, source: &Nid, handle: WireHandle) -> Result<Promise, DropReason> {
         let local = self.topology.known_ni(ni);
         if local.net != source.net() && !local.nid.is_loopback() {
             return Err(DropReason::NoRoute);
         }
-        if !self.messages.reserve(Budget::Response) {
+        let free = self.messages.free(Budget::Response);
+        if free == 0 {
             return Err(DropReason::ResponsesFull);
         }
         let credits = self.interface(ni).peer_share;
-        match self.peers.acquire(source, credits) {
-            Some(peer) => Ok(Promise { ni, peer, handle }),
-            None => {
-                self.messages.unreserve(Budget::Response);
-                Err(DropReason::PeersFull)
-            }
+        let peer = self.peers.acquire(source, credits).ok_or(DropReason::PeersFull)?;
+        let responses = &mut self.peers.get_mut(peer).responses;
+        if *responses >= free {
+            self.peers.release(peer);
+            return Err(DropReason::ResponsesFull);
         }
+        *responses += 1;
+        self.messages.reserve(Budget::Response);
+        Ok(Promise { ni, peer, handle })
     }
 
     fn break_promise(&mut self, promise: Promise) {
         self.messages.unreserve(Budget::Response);
+        self.peers.get_mut(promise.peer).responses -= 1;
         self.peers.release(promise.peer);
     }
 

@@ -165,7 +165,8 @@ impl Shard {
             let record = self.messages.record(&message);
             let Record { status, ni, peer, header, purpose, started, .. } = *record;
             let (peer_held, interface_held) = record.held();
-            let sent = (header.message_type(), header.payload_length, started);
+            let (sent, answers) =
+                ((header.message_type(), header.payload_length, started), record.is_response());
             self.messages.forget(message);
             self.interface(ni).outgoing_count -= 1;
             self.count_end(now, (ni, peer), sent, status);
@@ -178,6 +179,7 @@ impl Shard {
             if peer_held {
                 self.return_peer_credit(now, peer);
             }
+            self.peers.get_mut(peer).responses -= u32::from(answers);
             self.peers.release(peer);
         }
     }

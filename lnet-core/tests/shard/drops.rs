@@ -120,7 +120,6 @@ fn the_event_slots_of_a_descriptor_without_threshold_are_used_up_and_none_may_wa
 fn peers_that_wait_for_responses_fill_the_table_and_no_more() {
     let limits = Limits { peers: 2, ..config().limits };
     let mut node = willing(ShardConfig { limits, ..config() });
-    let from = |last, header: Header| Header { source: host(last), ..header };
     node.arrive(&from(2, get_header(1, 4)));
     node.arrive(&from(3, acked_put_header(1, 4)));
     node.shard.poll_event(node.queue).unwrap();
@@ -137,15 +136,42 @@ fn peers_that_wait_for_responses_fill_the_table_and_no_more() {
     assert_ne!(node.arrive(&from(4, get_header(1, 4))), Verdict::Drop);
 }
 
+/// The header, from another host.
+fn from(peer: u8, header: Header) -> Header {
+    Header { source: host(peer), ..header }
+}
+
+/// A peer that takes no responses leaves as much room as it has, however often it asks.
+#[test]
+fn no_peer_takes_all_responses() {
+    let limits = Limits { responses: 16, ..config().limits };
+    let mut node = willing(ShardConfig { limits, ..config() });
+    for peer in 3..6 {
+        // Of 16, of the 8 that are left, of the 4 that are left.
+        let share = 8 >> (peer - 3);
+        for _ in 0..share {
+            assert_ne!(node.arrive(&from(peer, get_header(1, 4))), Verdict::Drop);
+        }
+        node.assert_drop(&from(peer, get_header(1, 4)), DropReason::ResponsesFull);
+        node.assert_drop(&from(peer, acked_put_header(1, 4)), DropReason::ResponsesFull);
+    }
+    // What has ended can be promised again.
+    while let Some(sent) = node.transmit() {
+        node.shard.sent(NOW, sent.tx, Status::Ok);
+    }
+    let taken = std::iter::repeat_with(|| node.arrive(&from(3, get_header(1, 4))));
+    assert_eq!(taken.take_while(|verdict| *verdict != Verdict::Drop).count(), 8);
+}
+
 #[test]
 fn responses_run_out() {
     let limits = Limits { responses: 2, ..config().limits };
     let mut node = willing(ShardConfig { limits, ..config() });
     node.arrive(&get_header(1, 4));
-    assert_ne!(node.shard.header(NOW, NI, RxId(1), &acked_put_header(1, 4)), Verdict::Drop);
+    assert_ne!(node.shard.header(NOW, NI, RxId(1), &from(3, acked_put_header(1, 4))), Verdict::Drop);
     let reply = node.transmit().unwrap();
-    node.assert_drop(&get_header(1, 4), DropReason::ResponsesFull);
-    node.assert_drop(&acked_put_header(1, 4), DropReason::ResponsesFull);
+    node.assert_drop(&from(4, get_header(1, 4)), DropReason::ResponsesFull);
+    node.assert_drop(&from(4, acked_put_header(1, 4)), DropReason::ResponsesFull);
     assert_ne!(node.arrive(&put_header(1, 4)), Verdict::Drop, "without a response no room is needed");
     node.shard.sent(NOW, reply.tx, Status::Ok);
     assert_ne!(node.arrive(&get_header(1, 4)), Verdict::Drop);
