@@ -9,20 +9,18 @@ use lnet_core::event::EventKind;
 use lnet_core::handle::EqHandle;
 use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
-use lnet_core::portal::{EntrySpec, Position};
+use lnet_core::portal::EntrySpec;
 use lnet_user::memory::Buffer;
-use lnet_user::runtime::{Home, Steering, Worker};
-use lnet_wire::{Nid, ProcessId};
+use lnet_user::runtime::{Steering, Worker};
 
 use super::drive::{By, Driven};
-use super::flood::{FLOOD_MATCH_BITS, FLOOD_PORTALS};
+use super::flood::{FLOOD_MATCH_BITS, FLOOD_PORTALS, entries_of};
 use super::plan::Plan;
 
 /// Puts that one descriptor takes, one behind the other.
 const ROOM: u32 = 8;
 /// Descriptors that wait for the same match bits: one takes Puts while another is replaced.
 const SPARE: u32 = 2;
-const ANYBODY: ProcessId = ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID };
 
 /// Which Puts have arrived, in which life of their target: a file of one byte for each, which outlives a process.
 #[derive(Debug)]
@@ -120,27 +118,14 @@ impl Checked {
 
     /// Posts the entries that belong to this shard.
     fn post(&self, steering: &Steering, worker: &mut Worker) {
-        for (portal, bits) in FLOOD_PORTALS.flat_map(|portal| (0..FLOOD_MATCH_BITS).map(move |b| (portal, b)))
-        {
-            let home = steering.home(portal, &ANYBODY, bits, 0).expect("a home");
-            if matches!(home, Home::Shard(shard) if shard != u32::from(worker.shard_id().0)) {
-                continue;
-            }
+        for entry in entries_of(steering, worker.shard_id()) {
             for _ in 0..SPARE {
-                self.attach(portal, bits, Buffer::zeroed((ROOM * self.length_bytes) as usize), worker);
+                self.attach(&entry, Buffer::zeroed((ROOM * self.length_bytes) as usize), worker);
             }
         }
     }
 
-    fn attach(&self, portal: u32, match_bits: u64, buffer: Buffer, worker: &mut Worker) {
-        let entry = EntrySpec {
-            portal,
-            source: ANYBODY,
-            match_bits,
-            ignore_bits: 0,
-            auto_unlink: true,
-            position: Position::After,
-        };
+    fn attach(&self, entry: &EntrySpec, buffer: Buffer, worker: &mut Worker) {
         let md = MdSpec {
             length_bytes: buffer.len() as u64,
             max_size_bytes: None,
@@ -149,9 +134,9 @@ impl Checked {
             options: MdOptions::PUT,
             auto_unlink: true,
             event_queue: Some(self.event_queue),
-            user_ptr: match_bits,
+            user_ptr: entry.match_bits,
         };
-        worker.attach(&entry, &md, buffer).unwrap_or_else(|refused| panic!("{refused}"));
+        worker.attach(entry, &md, buffer).unwrap_or_else(|refused| panic!("{refused}"));
     }
 
     /// Takes the events of a turn, and checks the payload of each.
@@ -177,7 +162,7 @@ impl Checked {
             self.arrivals.note(event.hdr_data, self.life);
             if let Some(mut buffer) = delivery.buffer {
                 buffer.fill(0);
-                self.attach(event.portal, event.user_ptr, buffer, worker);
+                self.attach(&EntrySpec::new(event.portal, event.user_ptr), buffer, worker);
             }
         }
     }

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lnet_core::event::EventKind;
-use lnet_core::handle::{EqHandle, MdHandle};
+use lnet_core::handle::{EqHandle, MdHandle, ShardId};
 use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
-use lnet_core::portal::{EntrySpec, Position};
+use lnet_core::portal::EntrySpec;
 use lnet_core::shard::PutRequest;
 use lnet_user::memory::Buffer;
 use lnet_user::runtime::{Home, Steering, Worker};
-use lnet_wire::{Nid, ProcessId};
+use lnet_wire::ProcessId;
 
 use super::drive::{By, Driven};
 use super::message::HOSTILE_BIT;
@@ -31,7 +31,6 @@ pub const UNANSWERED: &str = "unanswered";
 /// A Put that was sent well is given up after so long without an acknowledgement: nobody may be left to send one.
 /// One that was not is never given up: the stack is to end it.
 const LOST_AFTER: Duration = Duration::from_millis(700);
-const ANYBODY: ProcessId = ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID };
 
 /// How far a flood is; all its shards share it.
 #[derive(Debug)]
@@ -257,6 +256,15 @@ impl Flooder {
     }
 }
 
+/// The entries for a flood that belong to a shard.
+pub(super) fn entries_of(steering: &Steering, shard: ShardId) -> impl Iterator<Item = EntrySpec> {
+    let bits = |portal| (0..FLOOD_MATCH_BITS).map(move |match_bits| EntrySpec::new(portal, match_bits));
+    FLOOD_PORTALS.flat_map(bits).filter(move |entry| {
+        let home = steering.home(entry.portal, &entry.source, entry.match_bits, 0).expect("a home");
+        !matches!(home, Home::Shard(number) if number != u32::from(shard.0))
+    })
+}
+
 /// A shard that is flooded.
 #[derive(Debug)]
 pub struct Flooded {
@@ -283,20 +291,7 @@ impl Flooded {
         let portal_count = FLOOD_PORTALS.end - FLOOD_PORTALS.start;
         let slots = portal_count * FLOOD_MATCH_BITS as u32 * super::LIMITS.unlimited_events;
         let event_queue = worker.create_event_queue(slots).expect("event queue");
-        let portals = FLOOD_PORTALS.flat_map(|portal| (0..FLOOD_MATCH_BITS).map(move |bits| (portal, bits)));
-        for (portal, match_bits) in portals {
-            let home = steering.home(portal, &ANYBODY, match_bits, 0).expect("a home");
-            if matches!(home, Home::Shard(shard) if shard != u32::from(worker.shard_id().0)) {
-                continue;
-            }
-            let entry = EntrySpec {
-                portal,
-                source: ANYBODY,
-                match_bits,
-                ignore_bits: 0,
-                auto_unlink: true,
-                position: Position::After,
-            };
+        for entry in entries_of(steering, worker.shard_id()) {
             let md = MdSpec {
                 length_bytes: u64::from(flood.length_bytes),
                 max_size_bytes: None,
@@ -304,7 +299,7 @@ impl Flooded {
                 options: MdOptions::PUT | MdOptions::MANAGE_REMOTE,
                 auto_unlink: false,
                 event_queue: Some(event_queue),
-                user_ptr: match_bits,
+                user_ptr: entry.match_bits,
             };
             let buffer = Buffer::zeroed(flood.length_bytes as usize);
             worker.attach(&entry, &md, buffer).unwrap_or_else(|refused| panic!("{refused}"));

@@ -137,6 +137,20 @@ pub fn start(namespace: &Namespace, config: &NodeConfig) -> (Node, Vec<Worker>) 
     (node, workers)
 }
 
+/// Checks that nothing is under way at any of these shards.
+///
+/// # Panics
+/// When something is.
+pub fn assert_nothing_left(workers: &[Worker]) {
+    for worker in workers {
+        let usage = worker.shard().usage();
+        assert_eq!((usage.messages, usage.events, usage.delayed), (0, 0, 0), "{usage:?}");
+        let usage = worker.lnd().transfer_usage();
+        let left = (usage.messages, usage.frames, usage.incoming, usage.partials, usage.held);
+        assert_eq!(left, (0, 0, 0, 0, 0), "{usage:?}");
+    }
+}
+
 /// Everything that the shards of a node, their drivers and their rings have counted as lost, by name.
 ///
 /// # Panics

@@ -7,8 +7,8 @@ use std::time::Duration;
 use lnet_tests::netns::{Netns, Wiring, ip, wait_until};
 use lnet_tests::node::message::Message;
 use lnet_tests::node::{
-    Account, By, Driven, FLOOD_WINDOW, Flood, Flooded, Flooder, LIMITS, Stranger, config, losses, nid_v4,
-    process, settle, settle_both, start, stop_all,
+    Account, By, Driven, FLOOD_WINDOW, Flood, Flooded, Flooder, LIMITS, Stranger, assert_nothing_left,
+    config, losses, nid_v4, process, settle, settle_both, start, stop_all,
 };
 use lnet_user::node::{Node, NodeConfig};
 use lnet_user::runtime::Worker;
@@ -201,14 +201,4 @@ fn assert_silent_ended(flood: &Flood, frames: u64) {
     // It is asked ever more rarely whether it is there.
     let most = 4 * (flood.failed() + u64::from(SHARDS) * FLOOD_WINDOW) * u64::from(FRAMES_PER_PUT);
     assert!(frames > 0 && frames < most, "{frames} frames went to it");
-}
-
-fn assert_nothing_left(workers: &[Worker]) {
-    for worker in workers {
-        let usage = worker.shard().usage();
-        assert_eq!((usage.messages, usage.events, usage.delayed), (0, 0, 0), "{usage:?}");
-        let usage = worker.lnd().transfer_usage();
-        let left = (usage.messages, usage.frames, usage.incoming, usage.partials, usage.held);
-        assert_eq!(left, (0, 0, 0, 0, 0), "{usage:?}");
-    }
 }
