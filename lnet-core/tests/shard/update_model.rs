@@ -17,6 +17,7 @@ use crate::common::{FOREIGN, NOW, Node, PID, config, interface, nid};
 
 const SLOTS: usize = 4;
 const REQUESTS: u32 = 24;
+const RESPONSES: u32 = 24;
 const UNREACHABLE: Status = Status::NeverSent(Cause::Unreachable);
 
 #[derive(Clone, Debug)]
@@ -87,7 +88,7 @@ impl Run {
     fn new() -> Self {
         let limits = Limits {
             requests: REQUESTS,
-            responses: 24,
+            responses: RESPONSES,
             peers: 64,
             interfaces: SLOTS as u16,
             unlimited_events: 200,
@@ -202,9 +203,11 @@ impl Run {
         let destination = ProcessId { nid: ni.nid, pid: PID };
         let header = Header { destination, source, payload_length: 0, body };
         let by = NiId(slot as u16);
-        let responses = self.messages.values().filter(|message| message.is_response).count();
+        let responses = self.messages.values().filter(|message| message.is_response);
+        let to_peer = responses.clone().filter(|message| message.peer == source.nid).count();
+        let free = RESPONSES as usize - responses.count();
         let verdict = self.node.shard.header(NOW, by, RxId(0), &header);
-        if ni.status == NiStatus::Closed || responses == 24 {
+        if ni.status == NiStatus::Closed || to_peer >= free {
             assert_eq!(verdict, Verdict::Drop);
             return;
         }
