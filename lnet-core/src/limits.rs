@@ -27,8 +27,10 @@ pub struct Limits {
     /// Messages arriving at once: each [`RxId`](crate::lnd::RxId) is below this.
     pub incoming: u32,
     /// Messages that arrived here and wait: for an entry of a lazy portal, for a descriptor, for a sibling
-    /// shard, for a delay rule. What would be one more is dropped. The same in all shards of a node, since
-    /// from it follows how many a shard holds for its siblings: about as many again, over all of them.
+    /// shard, for a delay rule. What would be one more is dropped. No peer has more of them than may still
+    /// come: one alone has half of them at most, and one more peer half of the rest. The same in all shards of
+    /// a node, since from it follows how many a shard holds for its siblings: about as many again, over all of
+    /// them. Of those of one sibling half may wait, of which peers have their shares likewise.
     pub delayed: u32,
     /// Peer interfaces that are remembered.
     pub peers: u32,

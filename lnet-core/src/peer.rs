@@ -72,7 +72,7 @@ pub struct PeerRecord {
     pub credits_min: i64,
     /// Bytes of the messages to it that have not ended, 72 for each header.
     pub queued_bytes: u64,
-    /// Messages and promised responses that refer to it.
+    /// Messages to it, promised responses, and messages that came from it and wait.
     pub reference_count: u32,
     /// What has been counted.
     pub counters: NiCounters,

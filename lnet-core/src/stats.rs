@@ -61,10 +61,10 @@ pub enum DropReason {
     MdAttached,
     /// A REPLY longer than its descriptor, which may not truncate.
     ReplyTooLong,
-    /// The descriptor has no threshold, its reserved event slots are all in use, and as many messages are
-    /// delayed as may be.
+    /// The descriptor has no threshold, its reserved event slots are all in use, and as many messages of its
+    /// peer are delayed as may be.
     EventQueueFull,
-    /// It wants a response, and every peer slot is busy with another peer.
+    /// It wants a response or would have to wait, and every peer slot is busy with another peer.
     PeersFull,
     /// It wants a response, and no more responses may be under way.
     ResponsesFull,
@@ -72,7 +72,8 @@ pub enum DropReason {
     Fault,
     /// Its sender seems to have failed ([`crate::fault`]).
     PeerFailed,
-    /// It would have to wait, and as many messages are delayed as may be ([`crate::Limits::delayed`]).
+    /// It would have to wait, and as many messages of its peer are delayed as may be
+    /// ([`crate::Limits::delayed`]).
     DelayedFull,
     /// It waited on a portal that is lazy no more.
     NotLazy,

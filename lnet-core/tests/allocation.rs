@@ -213,11 +213,13 @@ fn wait(shards: &mut [Shard; 2], now: Instant) {
     let rule = DelayRule { filter: Filter::EVERYTHING, rate: 3, interval: Duration::ZERO, latency };
     shards[0].faults_mut().add_delay_rule(now, &rule, 1).unwrap();
     let ack_md = WireHandle { interface_cookie: 5, object_cookie: 5 };
-    for number in 0..50 {
+    for number in 0..51 {
         let body = Body::Put { ack_md, match_bits: number % 20, hdr_data: 0, portal: 4, offset: 0 };
-        let header = Header { destination: host(1), source: host(2), payload_length: 10, body };
+        // One peer has its half, others the rest.
+        let source = host(number.max(20));
+        let header = Header { destination: host(1), source, payload_length: 10, body };
         let verdict = shards[0].header(now, NI, RxId(number as u32), &header);
-        assert_eq!(verdict == Verdict::Delay, number < 40, "message {number}");
+        assert_eq!(verdict == Verdict::Delay, number < 41 && number != 20, "message {number}");
     }
     settle(shards, now);
     shards[0].delete_delay_rules(now, &Nid::ANY, &Nid::ANY);

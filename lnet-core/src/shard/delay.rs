@@ -10,6 +10,9 @@
 //! dropped and counted, as one that has just arrived is: it has taken nothing yet, its sender must reckon
 //! with a drop at any time, and to wait for room would let what arrives later, when there is room again,
 //! pass it by. [`Limits`](crate::Limits) by default have room for the responses to all that may be delayed.
+//!
+//! A message that waits refers to the peer that sent it, whether that can be answered or not, and takes part of
+//! the room that this peer may have (`kept`).
 
 use lnet_wire::steer::PORTALS;
 use lnet_wire::{Header, MessageType};
@@ -72,8 +75,7 @@ impl Shard {
             Some(inbound) => self.deliver(ni, rx, &header, inbound),
             None => self.incoming[rx.0 as usize] = Arriving::Idle,
         }
-        self.kept.unlink(slot);
-        self.kept.remove(slot);
+        self.forget_kept(slot);
         Some((ni, rx, verdict))
     }
 
@@ -87,18 +89,50 @@ impl Shard {
     /// Keeps a message that has just arrived.
     ///
     /// # Errors
-    /// Why it is dropped instead, when as many are kept as may be.
+    /// Why it is dropped instead, when its peer has as many kept as may be.
     pub(super) fn keep(&mut self, rx: RxId, ni: NiId, header: &Header, wait: Wait) -> Result<(), DropReason> {
-        if self.kept.is_full() {
-            return Err(match wait {
-                Wait::Md { reason: DelayReason::EventSlots, .. } => DropReason::EventQueueFull,
-                _ => DropReason::DelayedFull,
-            });
-        }
+        let origin = Origin::Rx(rx);
+        let peer = self.refer_to_sender(origin, ni, header, wait)?;
         let state = self.wait_for(wait);
-        let slot = self.kept.insert(Origin::Rx(rx), ni, header, state);
+        let slot = self.kept.insert(origin, ni, header, peer, state);
         self.incoming[rx.0 as usize] = Arriving::Kept(slot);
         Ok(())
+    }
+
+    /// Takes a reference on the peer of a message that has to wait, if that may have one more here.
+    ///
+    /// # Errors
+    /// Why the message is dropped instead.
+    #[cold]
+    pub(super) fn refer_to_sender(
+        &mut self,
+        origin: Origin,
+        ni: NiId,
+        header: &Header,
+        wait: Wait,
+    ) -> Result<u32, DropReason> {
+        let full = match wait {
+            Wait::Md { reason: DelayReason::EventSlots, .. } => DropReason::EventQueueFull,
+            _ => DropReason::DelayedFull,
+        };
+        if self.kept.quota(origin).is_used_up() {
+            return Err(full);
+        }
+        let credits = self.interface(ni).peer_share;
+        let peer = self.peers.acquire(&header.source.nid, credits).ok_or(DropReason::PeersFull)?;
+        if !self.kept.quota(origin).admits(peer) {
+            self.peers.release(peer);
+            return Err(full);
+        }
+        Ok(peer)
+    }
+
+    /// A message is kept no more.
+    pub(super) fn forget_kept(&mut self, slot: u32) {
+        let peer = self.kept.remove(slot);
+        if peer != NONE {
+            self.peers.release(peer);
+        }
     }
 
     /// The state of a message that waits for this, which is noted where it comes from.
@@ -176,8 +210,7 @@ impl Shard {
             }
             _ => {
                 let Kept { header, inbound, .. } = *record;
-                self.kept.unlink(slot);
-                self.kept.remove(slot);
+                self.forget_kept(slot);
                 if let Some(inbound) = inbound {
                     self.end_arrival(now, &header, &inbound, status);
                 }

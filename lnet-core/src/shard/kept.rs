@@ -6,8 +6,11 @@
 //! has finished with it; the record outlives that while a sibling has still to be told. Those of this shard
 //! are at most [`Limits::delayed`](crate::Limits::delayed); those that siblings ask about have room of their
 //! own, a fixed share for each sibling, which never asks about more at once: so asking finds room always.
+//! Half of that share may be parked. No peer has more messages of this shard kept, nor more parked that one
+//! sibling asks about, than there is room left for; their records refer to it.
 
 use alloc::boxed::Box;
+use alloc::vec;
 
 use lnet_wire::steer::PORTALS;
 use lnet_wire::{Body, Header};
@@ -15,6 +18,7 @@ use lnet_wire::{Body, Header};
 use super::mesh::{AskId, LeaseId};
 use super::target::Inbound;
 use crate::handle::ShardId;
+use crate::limits::Limits;
 use crate::list::{Link, List, NONE, Node};
 use crate::lnd::{NiId, RxId, Span, Status};
 use crate::slab::Slab;
@@ -86,6 +90,8 @@ pub(super) struct Kept {
     pub(super) origin: Origin,
     pub(super) ni: NiId,
     pub(super) header: Header,
+    /// The peer that sent it, which is referred to; [`NONE`] if it is a sibling's and has not been parked.
+    pub(super) peer: u32,
     pub(super) state: State,
     /// The operation that it has become, here.
     pub(super) inbound: Option<Inbound>,
@@ -134,6 +140,38 @@ pub(super) const fn list_for(portal: Option<u8>) -> usize {
     }
 }
 
+/// Room for messages that wait. A peer whose messages do not go on leaves as much of it as they take.
+pub(super) struct Quota {
+    left: u32,
+    by_peer: Box<[u32]>,
+}
+
+impl Quota {
+    fn new(most: u32, peers: u32) -> Self {
+        Self { left: most, by_peer: vec![0; peers as usize].into() }
+    }
+
+    pub(super) const fn is_used_up(&self) -> bool {
+        self.left == 0
+    }
+
+    /// Whether there is room for one more message of this peer.
+    pub(super) fn admits(&self, peer: u32) -> bool {
+        self.by_peer[peer as usize] < self.left
+    }
+
+    fn take(&mut self, peer: u32) {
+        assert!(!self.is_used_up(), "a message is kept without room");
+        self.left -= 1;
+        self.by_peer[peer as usize] += 1;
+    }
+
+    fn give_back(&mut self, peer: u32) {
+        self.left += 1;
+        self.by_peer[peer as usize] -= 1;
+    }
+}
+
 /// What a shard has to do with one sibling.
 pub(super) struct Sibling {
     /// Questions that may still be asked.
@@ -142,9 +180,9 @@ pub(super) struct Sibling {
     pub(super) asks: List<Place>,
     /// Everything else to tell.
     pub(super) outbox: List<Place>,
-    /// Messages of the sibling's that are kept here, and of them those that are parked.
-    pub(super) visitors: u32,
-    pub(super) parked: u32,
+    /// Messages of the sibling's that are kept here, and the room for those of them that are parked.
+    visitors: u32,
+    parking: Quota,
 }
 
 /// The messages that a shard keeps.
@@ -155,36 +193,36 @@ pub(super) struct KeptMessages {
     pub(super) timed: List<Place>,
     pub(super) resumed: List<Place>,
     pub(super) siblings: Box<[Sibling]>,
-    /// Messages of this shard, and the most of them.
-    own_count: u32,
-    own_max: u32,
+    /// The room for messages of this shard.
+    own: Quota,
     /// Messages by the interface that they came by, here or at a sibling.
     by_ni: Box<[u32]>,
     /// The most of each sibling.
-    pub(super) visitors_max: u32,
+    visitors_max: u32,
     arrivals: u64,
 }
 
 impl KeptMessages {
-    /// For so many messages of this shard, and of each of its siblings.
-    pub(super) fn new(own_max: u32, visitors_max: u32, shard_count: u8, interfaces: u16) -> Self {
+    /// For a shard of so many, and for this many slots of peers.
+    pub(super) fn new(limits: &Limits, shard_count: u8, peers: u32) -> Self {
+        let visitors_max = limits.asks(shard_count);
         let visitors = visitors_max * u32::from(shard_count).saturating_sub(1);
         let sibling = |_| Sibling {
             asks_left: visitors_max,
             asks: List::new(),
             outbox: List::new(),
             visitors: 0,
-            parked: 0,
+            // The other half is for messages that need not wait.
+            parking: Quota::new(visitors_max.div_ceil(2), peers),
         };
         Self {
-            records: Slab::new(own_max + visitors),
+            records: Slab::new(limits.delayed + visitors),
             parked: [const { List::new() }; PORTALS + 1],
             timed: List::new(),
             resumed: List::new(),
             siblings: (0..shard_count).map(sibling).collect(),
-            own_count: 0,
-            own_max,
-            by_ni: (0..interfaces).map(|_| 0).collect(),
+            own: Quota::new(limits.delayed, peers),
+            by_ni: (0..limits.interfaces).map(|_| 0).collect(),
             visitors_max,
             arrivals: 0,
         }
@@ -204,8 +242,12 @@ impl KeptMessages {
         self.by_ni[usize::from(ni.0)]
     }
 
-    pub(super) const fn is_full(&self) -> bool {
-        self.own_count == self.own_max
+    /// The room that messages of this origin wait in.
+    pub(super) fn quota(&self, origin: Origin) -> &Quota {
+        match origin {
+            Origin::Sibling { shard, .. } => &self.siblings[usize::from(shard.0)].parking,
+            Origin::Rx(_) | Origin::Gone => &self.own,
+        }
     }
 
     pub(super) fn sibling(&mut self, shard: ShardId) -> &mut Sibling {
@@ -213,12 +255,16 @@ impl KeptMessages {
     }
 
     /// Makes a record, in the list of its state. There must be room.
-    pub(super) fn insert(&mut self, origin: Origin, ni: NiId, header: &Header, state: State) -> u32 {
+    pub(super) fn insert(
+        &mut self,
+        origin: Origin,
+        ni: NiId,
+        header: &Header,
+        peer: u32,
+        state: State,
+    ) -> u32 {
         match origin {
-            Origin::Rx(_) => {
-                assert!(!self.is_full(), "a message is kept without room");
-                self.own_count += 1;
-            }
+            Origin::Rx(_) => self.own.take(peer),
             Origin::Sibling { shard, .. } => {
                 let most = self.visitors_max;
                 let sibling = self.sibling(shard);
@@ -234,6 +280,7 @@ impl KeptMessages {
             origin,
             ni,
             header: *header,
+            peer,
             state,
             inbound: None,
             span: None,
@@ -245,14 +292,17 @@ impl KeptMessages {
         slot
     }
 
-    /// Frees a record that is in no list.
-    pub(super) fn remove(&mut self, slot: u32) {
-        self.by_ni[usize::from(self.records[slot].ni.0)] -= 1;
-        match self.records[slot].origin {
+    /// Frees a record, and says which peer it referred to, or [`NONE`].
+    pub(super) fn remove(&mut self, slot: u32) -> u32 {
+        self.unlink(slot);
+        let Kept { origin, ni, peer, .. } = self.records[slot];
+        self.by_ni[usize::from(ni.0)] -= 1;
+        match origin {
             Origin::Sibling { shard, .. } => self.sibling(shard).visitors -= 1,
-            Origin::Rx(_) | Origin::Gone => self.own_count -= 1,
+            Origin::Rx(_) | Origin::Gone => self.own.give_back(peer),
         }
         self.records.vacate(slot);
+        peer
     }
 
     /// Takes a record out of the list of its old state and puts it into that of its new one.
@@ -274,7 +324,7 @@ impl KeptMessages {
             }
             State::Parked { .. } => {
                 if let Origin::Sibling { shard, .. } = record.origin {
-                    self.siblings[usize::from(shard.0)].parked += 1;
+                    self.siblings[usize::from(shard.0)].parking.take(record.peer);
                 }
                 let list = list_of(&self.records[slot].header);
                 self.parked[list].insert_by_key(&mut self.records, slot, |kept| kept.stamp);
@@ -292,13 +342,13 @@ impl KeptMessages {
     }
 
     /// Takes a record out of the list of its state.
-    pub(super) fn unlink(&mut self, slot: u32) {
+    fn unlink(&mut self, slot: u32) {
         let record = &self.records[slot];
         match record.state {
             State::Timed { .. } => self.timed.remove(&mut self.records, slot),
             State::Parked { .. } => {
                 if let Origin::Sibling { shard, .. } = record.origin {
-                    self.siblings[usize::from(shard.0)].parked -= 1;
+                    self.siblings[usize::from(shard.0)].parking.give_back(record.peer);
                 }
                 let list = list_of(&self.records[slot].header);
                 self.parked[list].remove(&mut self.records, slot);

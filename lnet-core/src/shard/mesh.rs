@@ -38,7 +38,7 @@ use super::target::{Decision, Inbound, Scope, Wait};
 use crate::handle::ShardId;
 use crate::list::NONE;
 use crate::lnd::{Cause, NiId, Span, Status};
-use crate::stats::{DelayReason, DropReason};
+use crate::stats::DropReason;
 use crate::time::Instant;
 
 /// A question to a sibling, as the shard that asks names it.
@@ -190,7 +190,7 @@ impl Shard {
         match message {
             MeshMessage::Route { ask, ni, header, steal } => {
                 let origin = Origin::Sibling { shard: from, ask, steal };
-                let slot = self.kept.insert(origin, ni, &header, State::Lent);
+                let slot = self.kept.insert(origin, ni, &header, NONE, State::Lent);
                 let decision = self.decide_kept(slot, Scope::Visitor { steal });
                 self.settle_visitor(slot, from, decision);
             }
@@ -279,15 +279,13 @@ impl Shard {
                 self.kept.set_state(slot, State::Refusing(reason));
             }
             Decision::Wait(wait) => {
-                // Half of its room stays for messages that need not wait.
-                let parked_max = self.kept.visitors_max.div_ceil(2);
-                let state = if self.kept.sibling(from).parked < parked_max {
-                    self.wait_for(wait)
-                } else {
-                    State::Refusing(match wait {
-                        Wait::Md { reason: DelayReason::EventSlots, .. } => DropReason::EventQueueFull,
-                        _ => DropReason::DelayedFull,
-                    })
+                let Kept { origin, ni, header, .. } = self.kept.records[slot];
+                let state = match self.refer_to_sender(origin, ni, &header, wait) {
+                    Ok(peer) => {
+                        self.kept.records[slot].peer = peer;
+                        self.wait_for(wait)
+                    }
+                    Err(reason) => State::Refusing(reason),
                 };
                 self.kept.set_state(slot, state);
             }
@@ -310,8 +308,7 @@ impl Shard {
             }
             (State::Returning { lease, status, .. }, _) => {
                 let Some(span) = record.span else { unreachable!("nothing was lent") };
-                self.kept.unlink(slot);
-                self.kept.remove(slot);
+                self.forget_kept(slot);
                 self.kept.sibling(to).asks_left += 1;
                 MeshMessage::Returned { lease, span, status }
             }
@@ -321,8 +318,7 @@ impl Shard {
                 MeshMessage::Lend { ask, lease: LeaseId(slot), span }
             }
             (State::Refusing(reason), Origin::Sibling { ask, .. }) => {
-                self.kept.unlink(slot);
-                self.kept.remove(slot);
+                self.forget_kept(slot);
                 MeshMessage::Refuse { ask, reason }
             }
             (state, origin) => unreachable!("{origin:?} is {state:?} and says nothing"),
@@ -350,8 +346,7 @@ impl Shard {
         self.talks_to(by);
         let record = &self.kept.records[slot];
         if record.origin == Origin::Gone {
-            self.kept.unlink(slot);
-            self.kept.remove(slot);
+            self.forget_kept(slot);
             return;
         }
         match ask.steal {
@@ -412,7 +407,7 @@ impl Shard {
         let Kept { header, inbound: Some(inbound), .. } = self.kept.records[slot] else {
             unreachable!("a lent span has no operation")
         };
-        self.kept.remove(slot);
+        self.forget_kept(slot);
         if self.is_exclusive(&header, &inbound) {
             self.mds[inbound.md()].lent = false;
             self.rouse(inbound.md());

@@ -155,6 +155,8 @@ impl Shard {
         assert!(u32::from(shard_count) <= SHARDS_MAX, "{shard_count} shards, at most {SHARDS_MAX} expected");
         assert!(shard.0 < shard_count, "{shard:?} of {shard_count} shards");
         let seed = Seed::new(hash_seed);
+        let peers = Peers::new(limits.peers, limits.interfaces, seed);
+        let kept = KeptMessages::new(&limits, shard_count, peers.capacity());
         let mut shard = Self {
             id: shard,
             interface_cookie,
@@ -167,10 +169,10 @@ impl Shard {
             events: EventQueues::new(limits.event_queues, limits.events),
             messages: Messages::new(limits.requests, limits.responses),
             trackers: Trackers::new(limits.memory_descs),
-            peers: Peers::new(limits.peers, limits.interfaces, seed),
+            peers,
             interfaces: Vec::with_capacity(usize::from(limits.interfaces)),
             incoming: (0..limits.incoming).map(|_| Arriving::Idle).collect(),
-            kept: KeptMessages::new(limits.delayed, limits.asks(shard_count), shard_count, limits.interfaces),
+            kept,
             lazy: 0,
             roused: 0,
             mesh: Mesh::new(),

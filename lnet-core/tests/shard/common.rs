@@ -165,6 +165,11 @@ pub(crate) fn get_header(match_bits: u64, sink_length: u32) -> Header {
     Header { destination: host(1), source: host(2), payload_length: 0, body }
 }
 
+/// The header, from another host.
+pub(crate) fn from(peer: u8, header: Header) -> Header {
+    Header { source: host(peer), ..header }
+}
+
 /// A PUT to portal 4 of a host.
 pub(crate) fn put_request(md: MdHandle, to: u8) -> PutRequest {
     PutRequest {

@@ -11,8 +11,8 @@ use lnet_core::{Limits, ShardConfig};
 use lnet_wire::{Body, Header};
 
 use crate::common::{
-    NI, NOW, Node, ack_header, acked_put_header, config, get_header, get_request, put_header, put_request,
-    reply_header,
+    NI, NOW, Node, ack_header, acked_put_header, config, from, get_header, get_request, put_header,
+    put_request, reply_header,
 };
 
 const FAILED: Status = Status::Unknown(Cause::Reset);
@@ -134,11 +134,11 @@ fn as_many_wait_as_the_limits_say() {
     let mut node = Node::new(ShardConfig { limits, ..config() });
     node.shard.set_lazy(4).unwrap();
     for rx in 1..3 {
-        delay(&mut node, rx, &put_header(1, 4));
+        delay(&mut node, rx, &from(1 + rx as u8, put_header(1, 4)));
     }
-    node.assert_drop(&put_header(1, 4), DropReason::DelayedFull);
+    (2..5).for_each(|peer| node.assert_drop(&from(peer, put_header(1, 4)), DropReason::DelayedFull));
     node.shard.received(NOW, RxId(1), FAILED);
-    delay(&mut node, 1, &put_header(1, 4));
+    delay(&mut node, 1, &from(4, put_header(1, 4)));
 }
 
 #[test]
@@ -181,7 +181,8 @@ fn the_response_is_promised_when_the_message_is_taken() {
     for rx in 0..2 {
         delay(&mut node, rx, &acked_put_header(1, 4));
     }
-    assert_eq!(node.shard.usage().peers, 0, "nothing is promised yet");
+    let references = |node: &Node| node.shard.peers().map(|peer| peer.reference_count).collect::<Vec<_>>();
+    assert_eq!(references(&node), [2], "nothing is promised yet");
     let spec = puts(&node, 8, 3);
     let (_, md) = node.post(1, &spec);
     assert_eq!(resumed(&mut node), [(0, span(md, 0, 4)), (1, Verdict::Drop)]);
@@ -189,6 +190,7 @@ fn the_response_is_promised_when_the_message_is_taken() {
     node.shard.received(NOW, RxId(0), Status::Ok);
     let ack = node.transmit().unwrap();
     assert!(matches!(ack.header.body, Body::Ack { manipulated_length: 4, .. }));
+    assert_eq!(references(&node), [1]);
 }
 
 /// A descriptor without a threshold whose event slots are in use; posted for match bits 1.

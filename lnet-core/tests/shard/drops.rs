@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lnet_core::lnd::{RxId, Status, Uplink, Verdict};
+use lnet_core::lnd::{Cause, RxId, Status, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::stats::DropReason;
 use lnet_core::topology::Topology;
@@ -10,7 +10,7 @@ use lnet_core::{Limits, ShardConfig};
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
 use crate::common::{
-    FOREIGN, NI, NOW, Node, PID, acked_put_header, config, get_header, host, interface, nid, put_header,
+    FOREIGN, NI, NOW, Node, PID, acked_put_header, config, from, get_header, host, interface, nid, put_header,
 };
 
 /// A node that would take any PUT and GET with match bits 1.
@@ -136,11 +136,6 @@ fn peers_that_wait_for_responses_fill_the_table_and_no_more() {
     assert_ne!(node.arrive(&from(4, get_header(1, 4))), Verdict::Drop);
 }
 
-/// The header, from another host.
-fn from(peer: u8, header: Header) -> Header {
-    Header { source: host(peer), ..header }
-}
-
 /// A peer that takes no responses leaves as much room as it has, however often it asks.
 #[test]
 fn no_peer_takes_all_responses() {
@@ -161,6 +156,48 @@ fn no_peer_takes_all_responses() {
     }
     let taken = std::iter::repeat_with(|| node.arrive(&from(3, get_header(1, 4))));
     assert_eq!(taken.take_while(|verdict| *verdict != Verdict::Drop).count(), 8);
+}
+
+/// A peer whose messages wait leaves as much room as they take, however many it sends.
+#[test]
+fn no_peer_takes_all_room_for_what_waits() {
+    let limits = Limits { incoming: 32, delayed: 16, ..config().limits };
+    let mut node = Node::new(ShardConfig { limits, ..config() });
+    node.shard.set_lazy(4).unwrap();
+    // 0 is for what is dropped.
+    let mut names = (1..).map(RxId);
+    let mut wait = |node: &mut Node, peer, count| {
+        for rx in names.by_ref().take(count) {
+            assert_eq!(node.shard.header(NOW, NI, rx, &from(peer, put_header(1, 4))), Verdict::Delay);
+        }
+        node.assert_drop(&from(peer, put_header(1, 4)), DropReason::DelayedFull);
+    };
+    for peer in 3..6 {
+        // Of 16, of the 8 that are left, of the 4 that are left.
+        wait(&mut node, peer, 8 >> (peer - 3));
+    }
+    // What has ended can wait again: of the 10 that are left.
+    (1..9).for_each(|rx| node.shard.received(NOW, RxId(rx), Status::Unknown(Cause::Reset)));
+    wait(&mut node, 3, 5);
+}
+
+/// A message that waits refers to its peer, whether that can be answered or not.
+#[test]
+fn peers_whose_messages_wait_fill_the_table_and_no_more() {
+    let limits = Limits { peers: 2, ..config().limits };
+    let mut node = Node::new(ShardConfig { limits, ..config() });
+    node.shard.set_lazy(4).unwrap();
+    let source = ProcessId { nid: nid(9, 2), pid: PID };
+    for (rx, header) in
+        [(1, from(2, put_header(1, 4))), (2, Header { source, ..put_header(1, 4) }), (3, put_header(1, 4))]
+    {
+        assert_eq!(node.shard.header(NOW, NI, RxId(rx), &header), Verdict::Delay);
+    }
+    node.assert_drop(&from(4, put_header(1, 4)), DropReason::PeersFull);
+    node.shard.received(NOW, RxId(1), Status::Unknown(Cause::Reset));
+    node.assert_drop(&from(4, put_header(1, 4)), DropReason::PeersFull);
+    node.shard.received(NOW, RxId(3), Status::Unknown(Cause::Reset));
+    assert_eq!(node.shard.header(NOW, NI, RxId(1), &from(4, put_header(1, 4))), Verdict::Delay);
 }
 
 #[test]

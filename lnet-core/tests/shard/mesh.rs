@@ -15,8 +15,8 @@ use lnet_wire::Header;
 use lnet_wire::steer::{PORTALS, Policy};
 
 use crate::common::{
-    NI, NOW, Node, ack_header, acked_put_header, config, entry, get_header, host, interface, nid, put_header,
-    put_request, reply_header,
+    NI, NOW, Node, ack_header, acked_put_header, config, entry, from, get_header, host, interface, nid,
+    put_header, put_request, reply_header,
 };
 use crate::pair::Pair;
 
@@ -28,7 +28,7 @@ impl Shards {
         Self::with_limits(count, policy, config().limits)
     }
 
-    fn with_limits(count: u8, policy: Policy, limits: Limits) -> Self {
+    pub(crate) fn with_limits(count: u8, policy: Policy, limits: Limits) -> Self {
         let mut policies = [Policy::Pin(0).pack().unwrap(); PORTALS];
         policies[4] = policy.pack().unwrap();
         let topology = Topology::new(vec![interface(nid(1, 1), 64, 64)]);
@@ -326,7 +326,8 @@ fn a_shard_asks_about_so_many_at_once_and_half_of_them_may_wait() {
     let mut shards = Shards::with_limits(2, Policy::Pin(1), limits);
     shards.0[1].shard.set_lazy(4).unwrap();
     for rx in 0..7 {
-        assert_eq!(shards.header(0, rx, &put_header(1, 4)), Verdict::Delay);
+        let header = from(2 + rx as u8, put_header(1, 4));
+        assert_eq!(shards.header(0, rx, &header), Verdict::Delay);
     }
     (0..4).for_each(|_| assert!(matches!(shards.carry(0, 1), MeshMessage::Route { .. })));
     assert_eq!(shards.0[0].shard.poll_mesh(), None, "four are asked about");
@@ -341,6 +342,38 @@ fn a_shard_asks_about_so_many_at_once_and_half_of_them_may_wait() {
     (0..2).for_each(|_| assert_eq!(shards.refused(1, 0), DropReason::NoMatch));
     while shards.resume(0).is_some() {}
     shards.assert_quiet();
+}
+
+/// A peer whose messages wait at a sibling leaves as much of that room as they take.
+#[test]
+fn no_peer_takes_all_room_for_what_waits_at_a_sibling() {
+    let limits = Limits { delayed: 24, peers: 16, ..config().limits };
+    let mut shards = Shards::with_limits(3, Policy::Pin(1), limits);
+    shards.0[1].shard.set_lazy(4).unwrap();
+    // Eight may be asked about; of the four that may wait, of the two that are left, of the last.
+    for (peer, share) in [(2, 2), (3, 1), (4, 1), (5, 0)] {
+        let header = from(peer, put_header(1, 4));
+        for _ in 0..share {
+            let rx = shards.0[0].shard.usage().delayed;
+            assert_eq!(shards.header(0, rx, &header), Verdict::Delay);
+            assert!(matches!(shards.carry(0, 1), MeshMessage::Route { .. }));
+            assert_eq!(shards.0[1].shard.poll_mesh(), None, "parked");
+        }
+        assert_eq!(shards.header(0, 15, &header), Verdict::Delay);
+        assert_eq!(shards.refused(1, 0), DropReason::DelayedFull);
+        assert_eq!(shards.resume(0), Some((15, Verdict::Drop)));
+    }
+    // What reached another shard has room of its own.
+    assert_eq!(shards.header(2, 0, &put_header(1, 4)), Verdict::Delay);
+    assert!(matches!(shards.carry(2, 1), MeshMessage::Route { .. }));
+    assert_eq!(shards.0[1].shard.poll_mesh(), None, "parked");
+    // What has ended can wait again.
+    shards.received(0, 0, LOST);
+    shards.carry(0, 1);
+    shards.carry(1, 0);
+    assert_eq!(shards.header(0, 0, &from(5, put_header(1, 4))), Verdict::Delay);
+    assert!(matches!(shards.carry(0, 1), MeshMessage::Route { .. }));
+    shards.assert_parked(4);
 }
 
 #[test]

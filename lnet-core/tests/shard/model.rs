@@ -255,7 +255,9 @@ impl Pair {
     }
 
     fn delay(&mut self, header: &Header, message: &Arriving) {
-        if self.model.delayed.len() == 8 {
+        let left = 8 - self.model.delayed.len();
+        let of_peer = |(_, other): &&(RxId, Arriving)| other.source.nid == message.source.nid;
+        if self.model.delayed.iter().filter(of_peer).count() >= left {
             return self.node.assert_drop(header, DropReason::DelayedFull);
         }
         let used = |rx: &RxId| self.model.delayed.iter().any(|(other, _)| other == rx);

@@ -354,6 +354,7 @@ impl Traffic {
                 assert!(matches!(node.shard.peer_credits(&peer), None | Some(3)));
                 assert_eq!(node.shard.free_event_queue(node.queue), Ok(()), "event slots are lost");
                 assert_eq!((node.shard.poll_resume(), node.shard.poll_mesh()), (None, None));
+                assert!(node.shard.peers().all(|peer| peer.reference_count == 0));
             }
             assert!(self.pair.sides[side].memory.is_empty(), "a buffer was never given back");
 

@@ -167,7 +167,7 @@ fn more_messages_wait_than_there_are_places() {
     for bits in 0..100 {
         shards.put(0, md, LAZY_PINNED, bits, false);
     }
-    assert_eq!(shards.events(0).len(), 36, "64 may wait");
+    assert_eq!(shards.events(0).len(), 36, "of 128 one peer has half");
     for bits in 0..64 {
         shards.post(0, &EntrySpec::new(LAZY_PINNED, bits), 8, 1, MdOptions::PUT);
     }

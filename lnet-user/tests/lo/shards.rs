@@ -98,7 +98,7 @@ fn a_full_ring_only_delays() {
     let dropped = shards.workers[0].shard().counters().drops(DropReason::DelayedFull).messages;
     let arrived = shards.events(1);
     assert_eq!(arrived.len() as u64 + dropped, u64::from(COUNT));
-    assert!(arrived.len() >= 64, "as many as may wait: {}", arrived.len());
+    assert!(arrived.len() >= 64, "as many as may wait of one peer: {}", arrived.len());
     let last = arrived.last().unwrap().event;
     if !last.unlinked {
         shards.workers[1].unlink(last.md).unwrap();
