@@ -18,6 +18,7 @@ mod matching;
 mod mesh;
 mod model;
 mod pair;
+mod quota_model;
 mod stealing;
 mod target;
 mod track;
