@@ -110,6 +110,9 @@ impl World {
                     usage.trackers,
                 ];
                 self.ledger.expect(left == [0; 6], "nothing is left", || format!("node {number}: {usage:?}"));
+                let busy = lane.shard.peers().find(|peer| peer.reference_count != u32::from(peer.is_own));
+                self.ledger
+                    .expect(busy.is_none(), "nobody is referred to", || format!("node {number}: {busy:?}"));
                 let interfaces = (0..usize::from(self.plan.rails))
                     .map(|rail| lane.desk.slots[rail].and_then(|ni| lane.shard.interface_credits(ni)));
                 for credits in interfaces {
