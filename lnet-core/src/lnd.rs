@@ -111,13 +111,8 @@ pub trait Lnd {
     /// Takes a message that already holds its credits.
     ///
     /// # Errors
-    /// [`Full`] gives the message back when the device has no room for it.
-    fn submit(
-        &mut self,
-        now: Instant,
-        transmit: Transmit,
-        memory: &Self::Memory,
-    ) -> Result<(), Full<Transmit>>;
+    /// [`Full`] names the message when the device has no room for it.
+    fn submit(&mut self, now: Instant, transmit: &Transmit, memory: &Self::Memory) -> Result<(), Full<TxId>>;
 
     /// Sends what there is to be sent, as far as the device has room: several messages, one kick.
     fn flush(&mut self, now: Instant, memory: &Self::Memory);

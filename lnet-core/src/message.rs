@@ -101,9 +101,8 @@ impl Purpose {
 
 /// What is known of a message.
 pub(crate) struct Record {
-    pub(crate) header: Header,
-    pub(crate) payload: Option<Span>,
-    pub(crate) ni: NiId,
+    /// What its LND is told; it has its name since it was stored.
+    pub(crate) transmit: Transmit,
     /// Slot of the peer, on which the record holds a reference.
     pub(crate) peer: u32,
     pub(crate) purpose: Purpose,
@@ -133,9 +132,7 @@ impl Record {
         deadline: Instant,
     ) -> Self {
         Self {
-            header,
-            payload,
-            ni,
+            transmit: Transmit { tx: TxId(NONE), ni, header, payload },
             peer,
             is_bound: matches!(purpose.budget(), Budget::Response),
             purpose,
@@ -374,6 +371,7 @@ impl Messages {
         let Ok(slot) = self.records.insert(record) else {
             unreachable!("a message was built without reserved room")
         };
+        self.records[slot].transmit.tx = TxId(slot);
         Message::at(slot)
     }
 
@@ -417,10 +415,9 @@ impl Messages {
 
     /// Makes a message over to its LND, until [`claim`](Self::claim).
     #[inline]
-    pub(crate) fn submit(&mut self, message: Message<Credited>) -> Transmit {
+    pub(crate) fn submit(&mut self, message: Message<Credited>) -> &Transmit {
         let message: Message<Submitted> = self.step(message);
-        let record = &self.records[message.slot];
-        Transmit { tx: TxId(message.slot), ni: record.ni, header: record.header, payload: record.payload }
+        &self.records[message.slot].transmit
     }
 
     /// Takes a message back from its LND, which must have it.

@@ -196,6 +196,13 @@ impl Nid {
         self.replace_ip(address)
     }
 
+    /// Whether this is that NID [with this IP address](Self::with_ip), in network order.
+    #[inline]
+    #[must_use]
+    pub fn is_with_ip<const N: usize>(&self, other: &Self, octets: &[u8; N]) -> bool {
+        self.head == other.head && self.address.first_chunk() == Some(octets)
+    }
+
     fn replace_ip(&self, address: IpAddr) -> Self {
         let [_, net_type, high, low] = self.head;
         let (size, bytes) = match address {

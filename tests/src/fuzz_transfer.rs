@@ -128,7 +128,7 @@ impl Node {
             },
         };
         let payload = (length != 0).then(|| span(length));
-        self.xfer.submit(now, Transmit { tx: TxId(number as u32), ni: NiId(0), header, payload }).is_ok()
+        self.xfer.submit(now, &Transmit { tx: TxId(number as u32), ni: NiId(0), header, payload }).is_ok()
     }
 
     fn receive(
@@ -147,8 +147,9 @@ impl Node {
             handshake,
         };
         match self.xfer.receive(now, &arrived, &mut self.up) {
-            Action::Write(span) => {
-                assert!(span.length_bytes <= *payload_bytes, "more is to be written than has come");
+            Action::Write => {
+                let length_bytes = self.xfer.destination().length_bytes;
+                assert!(length_bytes <= *payload_bytes, "more is to be written than has come");
                 self.xfer.written(now, &mut self.up);
             }
             Action::Hold(hold) => {
@@ -164,7 +165,7 @@ impl Node {
             // A record that repeats the first message.
             if let Some(lnet) = lnet.as_ref() {
                 for id_delta in [0, 1] {
-                    if let Action::Write(_) =
+                    if let Action::Write =
                         self.xfer.receive_record(now, &arrived, id_delta, lnet, &mut self.up)
                     {
                         self.xfer.written(now, &mut self.up);

@@ -20,7 +20,7 @@ impl Shard {
     /// The next message for the LND of an interface; `None` when there is none, or no such interface.
     /// The LND owns it until it says [`Uplink::sent`](crate::lnd::Uplink::sent).
     #[inline]
-    pub fn poll_transmit(&mut self, ni: NiId) -> Option<Transmit> {
+    pub fn poll_transmit(&mut self, ni: NiId) -> Option<&Transmit> {
         let interface = self.interfaces.get_mut(usize::from(ni.0))?;
         let message = interface.ready.pop(&mut self.messages)?;
         Some(self.messages.submit(message))
@@ -31,10 +31,11 @@ impl Shard {
     ///
     /// # Panics
     /// If the message is not with an LND.
-    pub fn give_back(&mut self, Full(transmit): Full<Transmit>) {
-        let message = self.messages.claim(transmit.tx);
+    pub fn give_back(&mut self, Full(tx): Full<TxId>) {
+        let message = self.messages.claim(tx);
         let message = self.messages.refused(message);
-        self.interfaces[usize::from(transmit.ni.0)].ready.push_front(&mut self.messages, message);
+        let ni = self.messages.record(&message).transmit.ni;
+        self.interfaces[usize::from(ni.0)].ready.push_front(&mut self.messages, message);
     }
 
     /// Ends the messages that have waited for credits until their deadline, and unlinks the descriptors for
@@ -87,7 +88,7 @@ impl Shard {
         while let Some(message) =
             self.held.pop_released(&mut self.messages, |release| due(&self.faults, release))
         {
-            let ni = self.messages.record(&message).ni;
+            let ni = self.messages.record(&message).transmit.ni;
             self.make_ready(now, ni, message);
         }
         self.settle(now);
@@ -96,9 +97,9 @@ impl Shard {
     /// Sets a new message on its way.
     #[inline(always)]
     pub(super) fn launch(&mut self, now: Instant, record: Record) {
-        let (ni, peer) = (record.ni, record.peer);
+        let (ni, peer) = (record.transmit.ni, record.peer);
         self.interface(ni).outgoing_count += 1;
-        let payload_bytes = record.header.payload_length;
+        let payload_bytes = record.transmit.header.payload_length;
         let message = self.messages.insert(record);
         self.counters.messages_max = self.counters.messages_max.max(self.messages.count());
         let to = self.peers.get_mut(peer);
@@ -138,7 +139,7 @@ impl Shard {
     #[inline]
     fn credited(&mut self, now: Instant, ni: NiId, message: Message<Credited>) {
         if self.faults.is_active()
-            && let Some(release) = self.faults.delay(now, &self.messages.record(&message).header)
+            && let Some(release) = self.faults.delay(now, &self.messages.record(&message).transmit.header)
         {
             self.held.hold(&mut self.messages, message, release);
         } else {
@@ -150,7 +151,7 @@ impl Shard {
     #[inline(always)]
     fn make_ready(&mut self, now: Instant, ni: NiId, message: Message<Credited>) {
         if self.faults.is_active()
-            && let Some(status) = self.faults.fail_send(now, &self.messages.record(&message).header)
+            && let Some(status) = self.faults.fail_send(now, &self.messages.record(&message).transmit.header)
         {
             let ended = self.messages.end(message, status);
             self.ended.push(&mut self.messages, ended);
@@ -163,7 +164,8 @@ impl Shard {
     pub(super) fn settle(&mut self, now: Instant) {
         while let Some(message) = self.ended.pop(&mut self.messages) {
             let record = self.messages.record(&message);
-            let Record { status, ni, peer, header, purpose, started, .. } = *record;
+            let Record { transmit: Transmit { ni, header, .. }, status, peer, purpose, started, .. } =
+                *record;
             let (peer_held, interface_held) = record.held();
             let (sent, answers) =
                 ((header.message_type(), header.payload_length, started), record.is_response());
@@ -248,7 +250,7 @@ impl Shard {
     /// A message that waited has got its peer's credit.
     pub(super) fn peer_credited(&mut self, now: Instant, message: Message<Queued>) {
         let record = self.messages.record(&message);
-        let ni = record.ni;
+        let ni = record.transmit.ni;
         let cause = self.overdue(now, record);
         let message: Message<PeerCredited> = self.messages.peer_credited(message);
         match cause {
@@ -263,7 +265,7 @@ impl Shard {
 
     /// Why a message whose turn for a credit has come is not sent after all.
     fn overdue(&self, now: Instant, record: &Record) -> Option<Cause> {
-        let ended = Ended::of(&record.purpose, &record.header);
+        let ended = Ended::of(&record.purpose, &record.transmit.header);
         if ended.is_some_and(|ended| self.mds[ended.md()].aborted) {
             Some(Cause::Cancelled)
         } else if now >= record.deadline {

@@ -14,7 +14,7 @@ use super::target::Decision;
 use super::{Interface, Shard};
 use crate::credit::share;
 use crate::handle::ShardId;
-use crate::lnd::{Cause, NiId, Status};
+use crate::lnd::{Cause, NiId, Status, Transmit};
 use crate::message::{Message, Messages, PeerCredited, Queue, Record, Stage};
 use crate::stats::DropReason;
 use crate::time::Instant;
@@ -232,7 +232,7 @@ impl Shard {
         }
         let mut held = self.held.take();
         while let Some(message) = held.pop(&mut self.messages) {
-            let Record { ni: by, release, .. } = *self.messages.record(&message);
+            let Record { transmit: Transmit { ni: by, .. }, release, .. } = *self.messages.record(&message);
             if by != ni || self.stays(&message) {
                 self.held.hold(&mut self.messages, message, release);
             } else {
@@ -272,10 +272,10 @@ impl Shard {
     /// How a message goes on whose interface serves no more.
     fn way(&self, record: &Record) -> Way {
         if record.is_response() {
-            let is_closed = self.topology.known_ni(record.ni).status == NiStatus::Closed;
+            let is_closed = self.topology.known_ni(record.transmit.ni).status == NiStatus::Closed;
             return if is_closed { Way::Nowhere } else { Way::Stay };
         }
-        let other = self.topology.select(&record.header.destination.nid, None);
+        let other = self.topology.select(&record.transmit.header.destination.nid, None);
         other.ok().filter(|_| !record.is_bound).map_or(Way::Nowhere, Way::By)
     }
 
@@ -287,9 +287,9 @@ impl Shard {
     fn readdress(&mut self, to: NiId, record: impl FnOnce(&mut Messages) -> &mut Record) {
         let nid = self.topology.known_ni(to).nid;
         let record = record(&mut self.messages);
-        let from = core::mem::replace(&mut record.ni, to);
+        let from = core::mem::replace(&mut record.transmit.ni, to);
         if from != to {
-            record.header.source.nid = nid;
+            record.transmit.header.source.nid = nid;
             self.interface(from).outgoing_count -= 1;
             self.interface(to).outgoing_count += 1;
         }

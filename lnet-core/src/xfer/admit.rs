@@ -42,7 +42,11 @@ impl Xfer {
         }
         let slot = if known == NONE { self.new_inflow(now, frame)? } else { known };
         let inflow = &mut self.inflows[slot];
-        (inflow.address, inflow.seen_at) = (address, now);
+        inflow.seen_at = now;
+        // As a rule it is the same, and a NID that was written just now is dear to read.
+        if inflow.address != address {
+            inflow.address = address;
+        }
         let was_busy = core::mem::replace(&mut inflow.is_busy, true);
         self.peers.slab[inflow.peer].heard(now, address);
         if self.recent.last() != slot {

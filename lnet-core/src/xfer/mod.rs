@@ -92,8 +92,9 @@ pub struct Arrived<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Action {
-    /// Copy as many bytes of its payload there, from the payload's beginning, then call [`Xfer::written`].
-    Write(Span),
+    /// Copy what [`Xfer::destination`] names of its payload, from the payload's beginning, then call
+    /// [`Xfer::written`].
+    Write,
     /// It is dealt with.
     Done,
     /// Keep the frame; [`Xfer::poll_replay`] says what becomes of it.

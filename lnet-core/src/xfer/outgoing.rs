@@ -13,7 +13,7 @@ use super::state::Xfer;
 use super::window::WINDOW_IDS;
 use super::{BUNDLE_MAX, Content, Outgoing};
 use crate::list::{Link, NONE};
-use crate::lnd::{Full, NiId, Span, Transmit};
+use crate::lnd::{Full, NiId, Span, Transmit, TxId};
 use crate::time::Instant;
 
 /// Payload of a message that may share a frame with others.
@@ -36,16 +36,16 @@ impl Xfer {
     ///
     /// # Errors
     /// [`Full`] when it holds as many messages, or knows as many addresses, as it may.
-    pub fn submit(&mut self, now: Instant, transmit: Transmit) -> Result<(), Full<Transmit>> {
+    pub fn submit(&mut self, now: Instant, transmit: &Transmit) -> Result<(), Full<TxId>> {
         if self.messages.is_full() {
-            return Err(Full(transmit));
+            return Err(Full(transmit.tx));
         }
         let Some(contact) = self.contacts.acquire(transmit.ni, &transmit.header.destination.nid) else {
-            return Err(Full(transmit));
+            return Err(Full(transmit.tx));
         };
         let deadline = now + self.times.message;
         let message = Outbound {
-            transmit,
+            transmit: *transmit,
             contact,
             peer: NONE,
             flow: NONE,

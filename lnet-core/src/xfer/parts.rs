@@ -100,9 +100,9 @@ impl Xfer {
         up: &mut impl Uplink,
     ) -> Action {
         if span.length_bytes != 0 {
-            self.writing =
-                Some(Writing { inflow, rx, number: part.number, what: Written::Whole { id: part.id } });
-            return Action::Write(span);
+            let what = Written::Whole { id: part.id };
+            self.writing = Some(Writing { inflow, rx, number: part.number, what, span });
+            return Action::Write;
         }
         self.inflows[inflow].window.mark(part.id);
         up.received(now, rx, Status::Ok);
@@ -236,12 +236,9 @@ impl Xfer {
             return Ok(Action::Done);
         }
         let what = Written::Fragment { offset, length };
-        self.writing = Some(Writing { inflow, rx: RxId(slot), number: part.number, what });
-        Ok(Action::Write(Span {
-            offset_bytes: span.offset_bytes + u64::from(offset),
-            length_bytes: room,
-            ..span
-        }))
+        let span = Span { offset_bytes: span.offset_bytes + u64::from(offset), length_bytes: room, ..span };
+        self.writing = Some(Writing { inflow, rx: RxId(slot), number: part.number, what, span });
+        Ok(Action::Write)
     }
 
     /// A part of a message is in place; the last one ends it.

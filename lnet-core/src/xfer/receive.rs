@@ -11,7 +11,7 @@ use super::state::Xfer;
 use super::stats::XferDrop;
 use super::{Action, Arrived};
 use crate::list::{List, NONE};
-use crate::lnd::{Cause, RxId, Status, Uplink};
+use crate::lnd::{Cause, RxId, Span, Status, Uplink};
 use crate::slab::Slab;
 use crate::time::Instant;
 
@@ -23,6 +23,8 @@ pub(super) struct Writing {
     /// Number of the frame; none while a bundle goes on.
     pub(super) number: Option<u32>,
     pub(super) what: Written,
+    /// Where it is written.
+    pub(super) span: Span,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -104,14 +106,26 @@ impl Xfer {
         self.peers.find(frame.transfer.incarnation)
     }
 
+    /// Where the driver is to copy the payload to, and how much of it, after [`Action::Write`].
+    ///
+    /// # Panics
+    /// If it is not to.
+    #[inline]
+    #[must_use]
+    pub fn destination(&self) -> &Span {
+        let Some(Writing { span, .. }) = &self.writing else { panic!("nothing is to be written") };
+        span
+    }
+
     /// The driver has copied what [`Action::Write`] told it to copy.
     ///
     /// # Panics
     /// If there was none.
     pub fn written(&mut self, now: Instant, up: &mut impl Uplink) {
-        let Some(Writing { inflow, rx, number, what }) = self.writing.take() else {
+        let Some(Writing { inflow, rx, number, what, .. }) = self.writing else {
             panic!("nothing was to be written")
         };
+        self.writing = None;
         match what {
             Written::Whole { id } => {
                 self.inflows[inflow].window.mark(id);

@@ -109,7 +109,7 @@ impl Node {
     }
 
     pub(crate) fn transmit(&mut self) -> Option<Transmit> {
-        self.shard.poll_transmit(NI)
+        self.shard.poll_transmit(NI).copied()
     }
 
     /// A message arrives, whole if the shard takes it.

@@ -211,7 +211,7 @@ fn the_interface_follows_the_destination_or_the_self_nid() {
     let target = ProcessId { nid: nid(2, 2), pid: PID };
     node.shard.put(NOW, &PutRequest { target, ..put_request(md, 2) }).unwrap();
     assert!(node.shard.poll_transmit(NiId(0)).is_none());
-    let transmit = node.shard.poll_transmit(NiId(1)).unwrap();
+    let transmit = node.shard.poll_transmit(NiId(1)).copied().unwrap();
     assert_eq!((transmit.ni, transmit.header.source.nid), (NiId(1), nid(2, 1)));
     assert!(node.shard.poll_transmit(NiId(2)).is_none(), "there is no such interface");
 }
@@ -272,8 +272,8 @@ fn a_full_device_gets_the_same_message_again_first() {
     }
     let first = node.transmit().unwrap();
     let second = node.transmit().unwrap();
-    node.shard.give_back(Full(second));
-    node.shard.give_back(Full(first));
+    node.shard.give_back(Full(second.tx));
+    node.shard.give_back(Full(first.tx));
     let numbers: Vec<_> = std::iter::from_fn(|| node.transmit())
         .map(|transmit| match transmit.header.body {
             Body::Put { hdr_data, .. } => hdr_data,
@@ -301,7 +301,7 @@ fn a_message_that_was_given_back_is_not_with_the_lnd() {
     let md = node.shard.bind(&node.md(1)).unwrap();
     node.shard.put(NOW, &put_request(md, 2)).unwrap();
     let transmit = node.transmit().unwrap();
-    node.shard.give_back(Full(transmit));
+    node.shard.give_back(Full(transmit.tx));
     node.shard.sent(NOW, transmit.tx, Status::Ok);
 }
 

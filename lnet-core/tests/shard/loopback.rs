@@ -32,7 +32,7 @@ fn process(nid: Nid) -> ProcessId {
 /// Carries everything that the node sends to itself.
 fn carry(node: &mut Node) -> Vec<Header> {
     let mut headers = Vec::new();
-    while let Some(Transmit { tx, ni, header, .. }) = node.shard.poll_transmit(LO) {
+    while let Some(Transmit { tx, ni, header, .. }) = node.shard.poll_transmit(LO).copied() {
         assert_eq!(ni, LO);
         if node.shard.header(NOW, LO, RxId(0), &header) != Verdict::Drop {
             node.shard.received(NOW, RxId(0), Status::Ok);
@@ -103,7 +103,7 @@ fn the_own_nid_that_was_asked_for_is_the_source() {
             hdr_data: 0,
         };
         node.shard.put(NOW, &put).unwrap();
-        node.shard.poll_transmit(LO).map(|transmit| transmit.header.source.nid)
+        node.shard.poll_transmit(LO).copied().map(|transmit| transmit.header.source.nid)
     };
     assert_eq!(put(nid(1, 1), Some(nid(1, 1))), Some(nid(1, 1)));
     assert_eq!(put(Nid::LO, Some(nid(1, 1))), Some(Nid::LO));
@@ -131,11 +131,13 @@ fn neither_credits_nor_peers_bar_the_way_to_oneself() {
     node.shard.put(NOW, &put(nid(1, 2))).unwrap();
     assert_eq!(node.shard.put(NOW, &put(nid(1, 3))), Err(RequestError::PeersFull));
     assert_eq!(node.shard.interface_credits(NiId(0)), Some(0));
-    let _ = node.shard.poll_transmit(NiId(0)).unwrap();
+    let _ = node.shard.poll_transmit(NiId(0)).copied().unwrap();
     let mut sent = 0;
     while node.shard.put(NOW, &put([nid(1, 1), nid(2, 1), Nid::LO][sent % 3])).is_ok() {
         sent += 1;
-        let Some(transmit) = node.shard.poll_transmit(LO) else { panic!("{sent} wait for a credit") };
+        let Some(transmit) = node.shard.poll_transmit(LO).copied() else {
+            panic!("{sent} wait for a credit")
+        };
         node.shard.sent(NOW, transmit.tx, Status::Ok);
         node.events();
         if sent == 100 {

@@ -92,7 +92,7 @@ impl Pair {
     pub(crate) fn transmit(&mut self, side: usize, shard: usize, device_full: bool) -> bool {
         let Some(transmit) = self.sides[side].nodes[shard].transmit() else { return false };
         if device_full {
-            self.sides[side].nodes[shard].shard.give_back(Full(transmit));
+            self.sides[side].nodes[shard].shard.give_back(Full(transmit.tx));
             return false;
         }
         let payload = transmit.payload.map_or(Vec::new(), |span| {

@@ -191,7 +191,7 @@ pub(super) struct Way<'a> {
     pub(super) ni: NiId,
     /// The NID of that interface.
     pub(super) own: &'a Nid,
-    pub(super) from: Nid,
+    pub(super) from: &'a Nid,
 }
 
 /// A further message of a frame.
@@ -352,7 +352,7 @@ pub(super) fn take(
     let handshake = if header.kind == Kind::Welcome { handshake(rest.start, datagram) } else { None };
     let arrived = Arrived {
         ni: way.ni,
-        from: way.from,
+        from: *way.from,
         header,
         transfer,
         lnet,
@@ -366,8 +366,8 @@ pub(super) fn take(
     let action = xfer.receive(now, &arrived, up);
     look_ahead(up, memory);
     match action {
-        Action::Write(span) => {
-            datagram.copy_out(rest.start, memory.bytes_mut(&span));
+        Action::Write => {
+            datagram.copy_out(rest.start, memory.bytes_mut(xfer.destination()));
             xfer.written(now, up);
         }
         Action::Done => {}
@@ -379,8 +379,8 @@ pub(super) fn take(
             let action = xfer.receive_record(now, &arrived, id_delta, &lnet, up);
             look_ahead(up, memory);
             match action {
-                Action::Write(span) => {
-                    datagram.copy_out(payload_offset, memory.bytes_mut(&span));
+                Action::Write => {
+                    datagram.copy_out(payload_offset, memory.bytes_mut(xfer.destination()));
                     xfer.written(now, up);
                 }
                 Action::Done | Action::Drop(_) => {}
@@ -411,7 +411,7 @@ fn handshake(end: usize, datagram: &(impl Datagram + ?Sized)) -> Option<Handshak
 fn spelled_out(header: &FrameHeader, ShortPut { hdr_data, offset }: ShortPut, way: &Way<'_>) -> Header {
     Header {
         destination: ProcessId::lustre(*way.own),
-        source: ProcessId::lustre(way.from),
+        source: ProcessId::lustre(*way.from),
         payload_length: header.total_length,
         body: Body::Put {
             ack_md: WireHandle::NONE,
@@ -437,7 +437,7 @@ fn ends(destination: &Nid, source: &Nid) -> [u8; ENDS_BYTES] {
 fn short_has_right_checksum(covered: &[u8], way: &Way<'_>) -> bool {
     let mut copy = [0; SHORT_HEADER_BYTES + ENDS_BYTES];
     copy[..SHORT_HEADER_BYTES].copy_from_slice(covered);
-    copy[SHORT_HEADER_BYTES..].copy_from_slice(&ends(way.own, &way.from));
+    copy[SHORT_HEADER_BYTES..].copy_from_slice(&ends(way.own, way.from));
     copy_has_right_checksum(&mut copy, CRC_OFFSET)
 }
 

@@ -180,7 +180,7 @@ impl Lnd for Lnds {
     type Memory = Memory;
 
     #[inline]
-    fn submit(&mut self, now: Instant, transmit: Transmit, memory: &Memory) -> Result<(), Full<Transmit>> {
+    fn submit(&mut self, now: Instant, transmit: &Transmit, memory: &Memory) -> Result<(), Full<TxId>> {
         let network = match self.route(transmit.ni) {
             Route::Rings => &mut self.rings,
             Route::Sockets => &mut self.sockets,

@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 
 use lnet_core::limits::Limits;
-use lnet_core::lnd::{Full, Lnd, NiId, Progress, RxId, Span, Status, Transmit, Uplink, Verdict};
+use lnet_core::lnd::{Full, Lnd, NiId, Progress, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
 
 use crate::memory::Memory;
@@ -87,15 +87,15 @@ impl LoLnd {
     }
 
     /// A message arrives where it was sent.
-    fn arrive(&mut self, now: Instant, transmit: Transmit, up: &mut impl Uplink, memory: &mut Memory) {
+    fn arrive(&mut self, now: Instant, transmit: &Transmit, up: &mut impl Uplink, memory: &mut Memory) {
         let Some(rx) = self.idle.pop() else { unreachable!("the caller has seen a free name") };
         match up.header(now, self.ni, rx, &transmit.header) {
-            Verdict::Deliver(span) => self.deliver(now, rx, &transmit, &span, up, memory),
+            Verdict::Deliver(span) => self.deliver(now, rx, transmit, &span, up, memory),
             Verdict::Delay => {
                 self.counters.delayed += 1;
-                *self.kept(rx) = Some(transmit);
+                *self.kept(rx) = Some(*transmit);
             }
-            Verdict::Drop => self.drop_message(now, rx, &transmit, up),
+            Verdict::Drop => self.drop_message(now, rx, transmit, up),
         }
     }
 
@@ -133,11 +133,11 @@ impl LoLnd {
 impl Lnd for LoLnd {
     type Memory = Memory;
 
-    fn submit(&mut self, _: Instant, transmit: Transmit, _: &Memory) -> Result<(), Full<Transmit>> {
+    fn submit(&mut self, _: Instant, transmit: &Transmit, _: &Memory) -> Result<(), Full<TxId>> {
         if self.submitted.len() == self.submitted.capacity() {
-            return Err(Full(transmit));
+            return Err(Full(transmit.tx));
         }
-        self.submitted.push_back(transmit);
+        self.submitted.push_back(*transmit);
         Ok(())
     }
 
@@ -150,7 +150,7 @@ impl Lnd for LoLnd {
                 let Some(transmit) = self.kept(rx).take() else { unreachable!("{rx:?} was not delayed") };
                 self.deliver(now, rx, &transmit, &span, up, memory);
             } else if let Some(transmit) = self.submitted.pop_front_if(|_| !self.idle.is_empty()) {
-                self.arrive(now, transmit, up, memory);
+                self.arrive(now, &transmit, up, memory);
             } else {
                 break;
             }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use lnet_core::Shard;
 use lnet_core::handle::{EqHandle, ShardId};
-use lnet_core::lnd::{Cause, Full, NiId, Transmit, Verdict};
+use lnet_core::lnd::{Cause, NiId, Transmit, Verdict};
 use lnet_core::shard::mesh::MeshMessage;
 use lnet_core::time::Instant;
 use lnet_core::topology::{NiStatus, Topology};
@@ -271,7 +271,7 @@ impl Lane {
         let mut alone = None;
         for rail in 0..u16::from(around.plan.rails) {
             let Some(slot) = self.desk.slots[usize::from(rail)] else { continue };
-            while let Some(mut transmit) = self.shard.poll_transmit(slot) {
+            while let Some(mut transmit) = self.shard.poll_transmit(slot).copied() {
                 transmit.ni = NiId(rail);
                 let Some(message) = around.ledger.identify(&transmit.header) else {
                     return around
@@ -287,8 +287,8 @@ impl Lane {
                     if let Some(former) = alone.take() {
                         self.submit_taken(now, former, around);
                     }
-                    if let Err(Full(transmit)) = self.xfer.submit(now, transmit) {
-                        self.shard.give_back(Full(Transmit { ni: slot, ..transmit }));
+                    if let Err(full) = self.xfer.submit(now, &transmit) {
+                        self.shard.give_back(full);
                         break;
                     }
                 }
@@ -301,7 +301,7 @@ impl Lane {
     }
 
     fn submit_taken(&mut self, now: Instant, transmit: Transmit, around: &mut Surroundings<'_>) {
-        let taken = self.xfer.submit(now, transmit).is_ok();
+        let taken = self.xfer.submit(now, &transmit).is_ok();
         around
             .ledger
             .expect(taken, "what is taken for certain is taken", || format!("{:?}", transmit.header));
@@ -436,7 +436,8 @@ fn act(xfer: &mut Xfer, now: Instant, action: Action, payload: &[u8], up: &mut U
     let name = up.name;
     up.around.trace.say(|| format!("{name}    {action:?}"));
     match action {
-        Action::Write(span) => {
+        Action::Write => {
+            let span = *xfer.destination();
             let payload = &payload[..span.length_bytes as usize];
             if span.md.0.shard() != up.shard.id() {
                 up.around.counts.lent += 1;

@@ -49,7 +49,7 @@ fn a_preview_is_the_frame_that_is_polled() {
         let xfer = &mut network.nodes[0].shards[0].xfer;
         assert!(xfer.takes(&transmit));
         let preview = xfer.preview(now, &transmit).expect("nothing is in its way");
-        xfer.submit(now, transmit).unwrap();
+        xfer.submit(now, &transmit).unwrap();
         assert_eq!(xfer.poll_transmit(now), Some(preview), "{length_bytes} bytes");
         assert_eq!(preview.transfer.ack.is_some(), length_bytes == 64);
         assert!(matches!(preview.content, Content::Message { lnet: Some(_), bundled: 0, .. }));
@@ -71,7 +71,7 @@ fn what_takes_more_to_say_has_no_preview() {
     assert_eq!(xfer.preview(now, &Transmit { ni: NiId(1), ..small }), None, "nothing has gone there");
     assert!(xfer.preview(now, &small).is_some());
 
-    xfer.submit(now, small).unwrap();
+    xfer.submit(now, &small).unwrap();
     assert_eq!(xfer.preview(now, &small), None, "another one is before it");
     while xfer.poll_transmit(now).is_some() {}
     assert!(xfer.preview(now, &small).is_some(), "one under way is not in its way");
@@ -80,14 +80,14 @@ fn what_takes_more_to_say_has_no_preview() {
     let mut previewed = 1;
     while xfer.preview(now, &small).is_some() {
         assert!(xfer.takes(&small));
-        xfer.submit(now, small).unwrap();
+        xfer.submit(now, &small).unwrap();
         while xfer.poll_transmit(now).is_some() {}
         previewed += 1;
         assert!(previewed < limits().messages, "a window is narrower");
     }
     while xfer.takes(&small) {
-        xfer.submit(now, small).unwrap();
+        xfer.submit(now, &small).unwrap();
     }
     assert_eq!(xfer.usage().messages, limits().messages);
-    assert!(xfer.submit(now, small).is_err());
+    assert!(xfer.submit(now, &small).is_err());
 }

@@ -215,7 +215,7 @@ impl Node {
         let payload = (length > 0).then_some(Span { md: md(number), offset_bytes: 0, length_bytes: length });
         self.shards[shard].payloads.insert(number, content(number, length));
         let transmit = Transmit { tx: TxId(tx), ni: NiId(ni), header, payload };
-        self.shards[shard].xfer.submit(now, transmit).unwrap();
+        self.shards[shard].xfer.submit(now, &transmit).unwrap();
         tx
     }
 
@@ -388,7 +388,8 @@ impl Shard {
     }
 
     fn act(&mut self, now: Instant, action: Action, payload: &[u8]) {
-        if let Action::Write(span) = action {
+        if let Action::Write = action {
+            let span = *self.xfer.destination();
             let number = u64::from(span.md.0.slot());
             let start = span.offset_bytes as usize;
             let count = span.length_bytes as usize;

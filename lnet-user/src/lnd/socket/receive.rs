@@ -53,7 +53,7 @@ impl Intake {
         let (Some(Ok(header)), Some(own)) = (header, self.xfer.nid_of(ni).copied()) else {
             return self.counters.count_drop(XdpDrop::NotOurs);
         };
-        let way = Way { ni, own: &own, from };
+        let way = Way { ni, own: &own, from: &from };
         let owner =
             Owner { policies: &self.common.xfer.policies, shards: self.common.shards(), shard: self.shard };
         let frame = Bytes { header, head: bytes, start: 0, length: bytes.len(), datagram: bytes };

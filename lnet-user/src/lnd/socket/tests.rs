@@ -143,7 +143,7 @@ impl Node {
         };
         let payload = (length_bytes != 0).then(|| span(length_bytes));
         let Shard { lnd, memory, .. } = &mut self.shards[shard];
-        lnd.submit(now, Transmit { tx: TxId(1), ni: NiId(0), header, payload }, memory).unwrap();
+        lnd.submit(now, &Transmit { tx: TxId(1), ni: NiId(0), header, payload }, memory).unwrap();
     }
 
     fn drive(&mut self, now: Instant) {

@@ -196,6 +196,8 @@ pub struct XdpLnd {
     turns_unkept: u32,
     /// Frames received since then.
     frames_unkept: u32,
+    /// Who sent the last packet.
+    last_source: Nid,
     faults: Faults,
     counters: XdpCounters,
     pub(crate) tap: Tap,
@@ -268,6 +270,7 @@ impl XdpLnd {
             was_idle: true,
             turns_unkept: 0,
             frames_unkept: 0,
+            last_source: Nid::ANY,
             counters: XdpCounters::default(),
             tap: Tap::default(),
         }
@@ -417,7 +420,7 @@ impl XdpLnd {
 impl Lnd for XdpLnd {
     type Memory = Memory;
 
-    fn submit(&mut self, now: Instant, transmit: Transmit, _: &Memory) -> Result<(), Full<Transmit>> {
+    fn submit(&mut self, now: Instant, transmit: &Transmit, _: &Memory) -> Result<(), Full<TxId>> {
         self.take_message(now, transmit)
     }
 

@@ -33,16 +33,16 @@ impl Paths {
 
     /// The path to a peer.
     #[inline]
-    pub(super) fn find(&mut self, key: &Key) -> Option<PathId> {
+    pub(super) fn find(&mut self, ni: NiId, nid: &Nid) -> Option<PathId> {
         match &self.last {
-            Some((last, path)) if last == key => Some(*path),
-            _ => self.look_up(key),
+            Some((last, path)) if last.0 == ni && last.1 == *nid => Some(*path),
+            _ => self.look_up((ni, *nid)),
         }
     }
 
-    fn look_up(&mut self, key: &Key) -> Option<PathId> {
-        let path = *self.places.get(key)?;
-        self.last = Some((*key, path));
+    fn look_up(&mut self, key: Key) -> Option<PathId> {
+        let path = *self.places.get(&key)?;
+        self.last = Some((key, path));
         Some(path)
     }
 
@@ -101,17 +101,17 @@ mod tests {
     #[test]
     fn the_path_found_last_is_not_taken_for_another_nor_kept_too_long() {
         let mut paths = Paths::new();
-        assert_eq!(paths.find(&(NiId(0), nid(1))), None);
+        assert_eq!(paths.find(NiId(0), &nid(1)), None);
         for host in 1..=3 {
             paths.insert((NiId(0), nid(host)), path(host as u8));
         }
         for host in [1, 1, 2, 3, 3, 1] {
-            let found = paths.find(&(NiId(0), nid(host))).unwrap();
+            let found = paths.find(NiId(0), &nid(host)).unwrap();
             assert_eq!(u32::from(mark(&paths[found])), host);
         }
-        assert_eq!(paths.find(&(NiId(1), nid(1))), None, "by another NI");
+        assert_eq!(paths.find(NiId(1), &nid(1)), None, "by another NI");
         paths.clear();
-        assert_eq!(paths.find(&(NiId(0), nid(1))), None);
+        assert_eq!(paths.find(NiId(0), &nid(1)), None);
     }
 
     #[test]
@@ -122,7 +122,7 @@ mod tests {
             paths.insert((NiId(0), nid(host)), path(host as u8));
         }
         assert_eq!(paths.paths.capacity(), capacity);
-        assert_eq!(paths.find(&(NiId(0), nid(0))), None);
-        assert!(paths.find(&(NiId(0), nid(PATHS_MAX as u32))).is_some());
+        assert_eq!(paths.find(NiId(0), &nid(0)), None);
+        assert!(paths.find(NiId(0), &nid(PATHS_MAX as u32)).is_some());
     }
 }

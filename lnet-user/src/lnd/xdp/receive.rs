@@ -233,7 +233,7 @@ impl XdpLnd {
         }
         let Ok(header) = packet::frame_header(&received, &located) else { return Err(not_ours) };
         let (start, length) = (located.payload_offset, located.payload_length);
-        let Some(from) = source_nid(port, head, start) else { return Err(not_ours) };
+        let Some(from) = source_after(&mut self.last_source, port, head, start) else { return Err(not_ours) };
         let way = Way { ni: port.ni, own: &port.nid, from };
         let owner = Owner {
             policies: &self.common.xfer.policies,
@@ -263,17 +263,42 @@ fn port_of<'a>(ports: &'a [OpenPort], located: &Located) -> Option<&'a Port> {
     ports.iter().find(ours).map(|open| &open.port)
 }
 
-/// The address that a packet came from, as a NID of its port's net. `start` is where the UDP payload begins.
+/// The address that a packet came from, in network order, as the NID of an end of its port's net. `start` is where the
+/// UDP payload begins.
 #[inline]
 fn source_nid(port: &Port, head: &[u8], start: usize) -> Option<Nid> {
     let address = if port.address.is_ipv4() {
-        let source = start.checked_sub(UDP_BYTES + IPV4_BYTES)? + IPV4_SOURCE_OFFSET;
-        IpAddr::from(*head.get(source..)?.first_chunk::<4>()?)
+        IpAddr::from(*source_octets::<4>(IPV4_BYTES, IPV4_SOURCE_OFFSET, head, start)?)
     } else {
-        let source = start.checked_sub(UDP_BYTES + IPV6_BYTES)? + IPV6_SOURCE_OFFSET;
-        IpAddr::from(*head.get(source..)?.first_chunk::<16>()?)
+        IpAddr::from(*source_octets::<16>(IPV6_BYTES, IPV6_SOURCE_OFFSET, head, start)?)
     };
     Some(port.nid.with_ip(address))
+}
+
+#[inline]
+fn source_octets<const N: usize>(
+    ip_bytes: usize,
+    source_offset: usize,
+    head: &[u8],
+    start: usize,
+) -> Option<&[u8; N]> {
+    let source = start.checked_sub(UDP_BYTES + ip_bytes)? + source_offset;
+    head.get(source..)?.first_chunk()
+}
+
+/// As [`source_nid`], where `last` is what was found last: packets come in runs, and a NID that was put together just
+/// now is dear to read.
+#[inline]
+fn source_after<'a>(last: &'a mut Nid, port: &Port, head: &[u8], start: usize) -> Option<&'a Nid> {
+    let is_same = if port.address.is_ipv4() {
+        last.is_with_ip(&port.nid, source_octets::<4>(IPV4_BYTES, IPV4_SOURCE_OFFSET, head, start)?)
+    } else {
+        last.is_with_ip(&port.nid, source_octets::<16>(IPV6_BYTES, IPV6_SOURCE_OFFSET, head, start)?)
+    };
+    if !is_same {
+        *last = source_nid(port, head, start)?;
+    }
+    Some(last)
 }
 
 #[inline]

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lnet_core::lnd::{Cause, Full, NiId, Status, Transmit, Uplink};
+use lnet_core::lnd::{Cause, Full, NiId, Status, Transmit, TxId, Uplink};
 use lnet_core::time::Instant;
 use lnet_core::xfer::{Content, Outgoing};
 use lnet_wire::Nid;
@@ -48,24 +48,24 @@ enum Hop {
 
 impl XdpLnd {
     #[inline]
-    pub(super) fn take_message(&mut self, now: Instant, transmit: Transmit) -> Result<(), Full<Transmit>> {
+    pub(super) fn take_message(&mut self, now: Instant, transmit: &Transmit) -> Result<(), Full<TxId>> {
         self.queue_alone(now);
-        match self.find_path(now, transmit.ni, transmit.header.destination.nid) {
-            Hop::Known(path) if self.may_go_alone(&transmit) => self.alone = Some((transmit, path)),
+        match self.find_path(now, transmit.ni, &transmit.header.destination.nid) {
+            Hop::Known(path) if self.may_go_alone(transmit) => self.alone = Some((*transmit, path)),
             // As those under way: sent again until the interface is up, or has been down for too long.
             Hop::Known(_) | Hop::Down => return self.transfer(now, transmit),
-            Hop::Unknown if self.parked.takes(&transmit) => self.parked.push(now + RESOLVE_TIMEOUT, transmit),
-            Hop::Unknown | Hop::Unreachable => self.refuse(&transmit, Cause::Unreachable),
+            Hop::Unknown if self.parked.takes(transmit) => self.parked.push(now + RESOLVE_TIMEOUT, *transmit),
+            Hop::Unknown | Hop::Unreachable => self.refuse(transmit, Cause::Unreachable),
         }
         Ok(())
     }
 
     /// Hands a message whose next hop is known, or was and will be, to the transfer protocol.
     #[inline]
-    fn transfer(&mut self, now: Instant, transmit: Transmit) -> Result<(), Full<Transmit>> {
+    fn transfer(&mut self, now: Instant, transmit: &Transmit) -> Result<(), Full<TxId>> {
         let given_up = |place: usize| self.lanes[self.ports[place].lane_index].is_given_up();
         if self.place_of(transmit.ni).is_none_or(given_up) {
-            self.refuse(&transmit, Cause::Device);
+            self.refuse(transmit, Cause::Device);
             return Ok(());
         }
         self.xfer.submit(now, transmit)
@@ -84,7 +84,7 @@ impl XdpLnd {
     #[inline]
     pub(super) fn queue_alone(&mut self, now: Instant) {
         if let Some((transmit, _)) = self.alone.take()
-            && self.xfer.submit(now, transmit).is_err()
+            && self.xfer.submit(now, &transmit).is_err()
         {
             unreachable!("the transfer protocol had room for it");
         }
@@ -137,9 +137,9 @@ impl XdpLnd {
         if std::mem::take(&mut self.retry_parked) | std::mem::take(&mut self.parked_full) {
             for _ in 0..self.parked.count() {
                 let Some((deadline, transmit)) = self.parked.pop() else { break };
-                match self.find_path(now, transmit.ni, transmit.header.destination.nid) {
+                match self.find_path(now, transmit.ni, &transmit.header.destination.nid) {
                     Hop::Known(_) | Hop::Down => {
-                        if let Err(Full(transmit)) = self.transfer(now, transmit) {
+                        if self.transfer(now, &transmit).is_err() {
                             self.parked.push(deadline, transmit);
                             self.parked_full = true;
                         }
@@ -190,12 +190,12 @@ impl XdpLnd {
 
     /// The way to a peer, if its next hop is known.
     #[inline]
-    fn find_path(&mut self, now: Instant, ni: NiId, nid: Nid) -> Hop {
+    fn find_path(&mut self, now: Instant, ni: NiId, nid: &Nid) -> Hop {
         self.refresh_paths();
-        self.paths.find(&(ni, nid)).map_or_else(|| self.make_path(now, ni, nid), Hop::Known)
+        self.paths.find(ni, nid).map_or_else(|| self.make_path(now, ni, nid), Hop::Known)
     }
 
-    fn make_path(&mut self, now: Instant, ni: NiId, nid: Nid) -> Hop {
+    fn make_path(&mut self, now: Instant, ni: NiId, nid: &Nid) -> Hop {
         let (Some(place), Some(address)) = (self.place_of(ni), nid.ip()) else { return Hop::Unreachable };
         let OpenPort { port, link_index, lane_index, down, .. } = &mut self.ports[place];
         let neighbours = &self.links[*link_index].neighbours;
@@ -222,7 +222,7 @@ impl XdpLnd {
         let Some(path) = Path::new(&local, &End { mac, address, port: port.udp_port }) else {
             return Hop::Unreachable;
         };
-        Hop::Known(self.paths.insert((ni, nid), path))
+        Hop::Known(self.paths.insert((ni, *nid), path))
     }
 
     /// Sends what the transfer protocol has, while there is room and at most the budget.
@@ -264,7 +264,7 @@ impl XdpLnd {
         let lane_index = self.place_of(outgoing.ni).map(|place| self.ports[place].lane_index);
         let lane_index = lane_index.filter(|lane| !self.lanes[*lane].refuses());
         let (Some(lane_index), Hop::Known(path)) =
-            (lane_index, self.find_path(now, outgoing.ni, outgoing.destination))
+            (lane_index, self.find_path(now, outgoing.ni, &outgoing.destination))
         else {
             self.counters.frames_let_go += 1;
             return;

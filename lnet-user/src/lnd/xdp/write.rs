@@ -15,36 +15,38 @@ const CHUNK: usize = CHUNK_BYTES as usize;
 struct Chunks<'a> {
     umem: &'a Umem,
     stock: &'a mut VecDeque<Frame>,
-    full: &'a mut Vec<TxDescriptor>,
-    last: TxDescriptor,
+    out: &'a mut Vec<TxDescriptor>,
+    /// The chunk that is being filled, and how far.
+    frame: Frame,
+    length: usize,
 }
 
 impl Chunks<'_> {
     #[inline]
     fn write(&mut self, bytes: &[u8]) {
-        let at = self.last.length as usize;
-        if bytes.len() <= CHUNK - at {
-            self.umem.bytes_mut(&mut self.last.frame)[at..at + bytes.len()].copy_from_slice(bytes);
-            self.last.length += bytes.len() as u32;
+        let (at, end) = (self.length, self.length + bytes.len());
+        if end <= CHUNK {
+            self.umem.bytes_mut(&mut self.frame)[at..end].copy_from_slice(bytes);
+            self.length = end;
         } else {
             self.write_across(bytes);
         }
     }
 
     fn write_across(&mut self, bytes: &[u8]) {
-        let (first, rest) = bytes.split_at(CHUNK - self.last.length as usize);
+        let (first, rest) = bytes.split_at(CHUNK - self.length);
         self.write(first);
         for part in rest.chunks(CHUNK) {
-            let next = next_chunk(self.stock);
-            self.full.push(TxDescriptor { more: true, ..std::mem::replace(&mut self.last, next) });
+            let frame = std::mem::replace(&mut self.frame, next_chunk(self.stock));
+            self.out.push(TxDescriptor { frame, offset: 0, length: CHUNK_BYTES, more: true });
+            self.length = 0;
             self.write(part);
         }
     }
 }
 
-fn next_chunk(stock: &mut VecDeque<Frame>) -> TxDescriptor {
-    let Some(frame) = stock.pop_back() else { unreachable!("frames are polled only while there are chunks") };
-    TxDescriptor { frame, offset: 0, length: 0, more: false }
+fn next_chunk(stock: &mut VecDeque<Frame>) -> Frame {
+    stock.pop_back().expect("frames are polled only while there are chunks")
 }
 
 /// Writes a frame into chunks of the stock, which has enough of them, and appends them to `out`.
@@ -57,11 +59,10 @@ pub(super) fn write_frame(
     out: &mut Vec<TxDescriptor>,
 ) {
     let start = path.length();
-    let first = next_chunk(stock);
-    let mut chunks = Chunks { umem, stock, full: out, last: first };
-    let bytes = umem.bytes_mut(&mut chunks.last.frame);
+    let mut frame = next_chunk(stock);
+    let bytes = umem.bytes_mut(&mut frame);
     let Head { covered_bytes, payload, records } = source.write_head(outgoing, &mut bytes[start..]);
-    chunks.last.length = (start + covered_bytes) as u32;
+    let mut chunks = Chunks { umem, stock, out, frame, length: start + covered_bytes };
     if !payload.is_empty() {
         chunks.write(payload);
     }
@@ -70,9 +71,9 @@ pub(super) fn write_frame(
         chunks.write(&head);
         chunks.write(payload);
     }
-    let Chunks { full, last, .. } = chunks;
-    full.push(last);
-    finish(path, umem, full);
+    let Chunks { out, frame, length, .. } = chunks;
+    out.push(TxDescriptor { frame, offset: 0, length: length as u32, more: false });
+    finish(path, umem, out);
 }
 
 /// Writes the headers of a frame whose payload follows in descriptors of its own, into a chunk of the stock.
@@ -84,11 +85,11 @@ pub(super) fn write_headers(
     stock: &mut VecDeque<Frame>,
 ) -> TxDescriptor {
     let start = path.length();
-    let mut headers = next_chunk(stock);
-    let bytes = umem.bytes_mut(&mut headers.frame);
+    let mut frame = next_chunk(stock);
+    let bytes = umem.bytes_mut(&mut frame);
     let Head { covered_bytes, payload, .. } = source.write_head(outgoing, &mut bytes[start..]);
     path.write(bytes, covered_bytes + payload.len());
-    TxDescriptor { length: (start + covered_bytes) as u32, more: true, ..headers }
+    TxDescriptor { frame, offset: 0, length: (start + covered_bytes) as u32, more: true }
 }
 
 /// Writes the headers below ours, now that the length is known.

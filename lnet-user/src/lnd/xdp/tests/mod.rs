@@ -103,7 +103,7 @@ fn small_messages_travel_together() {
             for tx in 0..50 {
                 let put = a.put_at(tx, &b.plan, 9, tx * 1024, tx * 20);
                 let shard = &mut a.shards[0];
-                lnet_core::lnd::Lnd::submit(&mut shard.lnd, wire.now, put, &shard.memory).unwrap();
+                lnet_core::lnd::Lnd::submit(&mut shard.lnd, wire.now, &put, &shard.memory).unwrap();
             }
             wire.run();
             let [a, b] = &mut wire.nodes;
@@ -132,7 +132,7 @@ fn a_lone_message_goes_first() {
         let put = a.put(tx, &b.plan, 9, 64);
         let shard = &mut a.shards[0];
         let before = shard.lnd.counters().frames_sent;
-        lnet_core::lnd::Lnd::submit(&mut shard.lnd, now, put, &shard.memory).unwrap();
+        lnet_core::lnd::Lnd::submit(&mut shard.lnd, now, &put, &shard.memory).unwrap();
         assert_eq!(shard.lnd.transfer_usage().messages, 0, "it may still be joined by others");
         assert!(shard.lnd.has_work());
         if is_flushed {
@@ -163,7 +163,7 @@ fn batches_are_announced() {
             for (tx, &(match_bits, length_bytes)) in messages.iter().enumerate() {
                 let put = a.put(tx as u32, &b.plan, match_bits, length_bytes);
                 let shard = &mut a.shards[0];
-                lnet_core::lnd::Lnd::submit(&mut shard.lnd, wire.now, put, &shard.memory).unwrap();
+                lnet_core::lnd::Lnd::submit(&mut shard.lnd, wire.now, &put, &shard.memory).unwrap();
                 if kick_each {
                     lnet_core::lnd::Lnd::flush(&mut shard.lnd, wire.now, &shard.memory);
                 }
@@ -234,7 +234,7 @@ fn a_full_table_gives_the_message_back() {
         a.shards[0].submit(put).unwrap();
     }
     let put = a.put(256, &b.plan, 9, 64);
-    assert_eq!(a.shards[0].submit(put), Err(Full(put)));
+    assert_eq!(a.shards[0].submit(put), Err(Full(put.tx)));
 }
 
 #[test]
@@ -411,7 +411,7 @@ fn a_message_takes_the_way_that_its_peer_has_now() {
     // And when it changes while a message that came alone waits for the next flush.
     let put = a.put(3, &b.plan, 9, 64);
     let shard = &mut a.shards[0];
-    lnet_core::lnd::Lnd::submit(&mut shard.lnd, now, put, &shard.memory).unwrap();
+    lnet_core::lnd::Lnd::submit(&mut shard.lnd, now, &put, &shard.memory).unwrap();
     a.neighbours.answer(INTERFACE, b.plan.address(), Resolution::Mac([2, 0, 0, 0, 0, 78]));
     let shard = &mut a.shards[0];
     lnet_core::lnd::Lnd::flush(&mut shard.lnd, now, &shard.memory);

@@ -171,12 +171,12 @@ impl Shard {
         progress
     }
 
-    pub(crate) fn submit(&mut self, transmit: Transmit) -> Result<(), Full<Transmit>> {
+    pub(crate) fn submit(&mut self, transmit: Transmit) -> Result<(), Full<TxId>> {
         self.submit_at(NOW, transmit)
     }
 
-    pub(crate) fn submit_at(&mut self, now: Instant, transmit: Transmit) -> Result<(), Full<Transmit>> {
-        let result = self.lnd.submit(now, transmit, &self.memory);
+    pub(crate) fn submit_at(&mut self, now: Instant, transmit: Transmit) -> Result<(), Full<TxId>> {
+        let result = self.lnd.submit(now, &transmit, &self.memory);
         self.lnd.flush(now, &self.memory);
         result
     }
