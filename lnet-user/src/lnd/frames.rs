@@ -35,8 +35,6 @@ const SHORT_PAYLOAD_MIN: u32 = (FRAME_HEADER_BYTES - SHORT_HEADER_BYTES) as u32;
 /// Payload that is sent in a short frame at most: a longer one gains nothing, and may be sent where it lies, which
 /// leaves the headers to a descriptor of their own.
 const SHORT_PAYLOAD_MAX: u32 = 1024;
-/// Bytes of the two NIDs that the checksum of a short frame covers, too.
-const ENDS_BYTES: usize = 2 * NID_BYTES;
 
 /// What frames that are sent are made of.
 pub(super) struct Source<'a> {
@@ -44,6 +42,8 @@ pub(super) struct Source<'a> {
     pub(super) memory: &'a Memory,
     /// Whether payloads get a checksum.
     pub(super) payload_checksum: bool,
+    /// [`ends_crc`] of where frames go and where they come from.
+    pub(super) ends_crc: u32,
 }
 
 /// The beginning of a frame, written, and what follows it.
@@ -93,14 +93,7 @@ impl<'a> Source<'a> {
         } else {
             outgoing.transfer.encode(head);
         }
-        let mut summed_bytes = covered_bytes;
-        if let (Some(_), Content::Message { lnet: Some(lnet), .. }) = (short, &outgoing.content) {
-            // Where the payload goes next.
-            room[covered_bytes..][..ENDS_BYTES]
-                .copy_from_slice(&ends(&lnet.destination.nid, &lnet.source.nid));
-            summed_bytes += ENDS_BYTES;
-        }
-        let crc = crc_fast::crc32_iscsi(&room[..summed_bytes]);
+        let crc = crc_fast::crc32_iscsi(&room[..covered_bytes]) ^ short.map_or(0, |_| self.ends_crc);
         room[CRC_OFFSET..][..4].copy_from_slice(&crc.to_le_bytes());
         Head { covered_bytes, payload, records }
     }
@@ -192,6 +185,8 @@ pub(super) struct Way<'a> {
     /// The NID of that interface.
     pub(super) own: &'a Nid,
     pub(super) from: &'a Nid,
+    /// [`ends_crc`] of the two, for short frames.
+    pub(super) ends_crc: u32,
 }
 
 /// A further message of a frame.
@@ -221,11 +216,8 @@ impl Owner<'_> {
         let Some(covered) = head.get(*start..start + header.covered_bytes()) else {
             return Err(Aside::Dropped(XdpDrop::BadHeader));
         };
-        let is_right = match header.short {
-            Some(_) => short_has_right_checksum(covered, way),
-            None => has_right_checksum(covered, CRC_OFFSET),
-        };
-        if !is_right {
+        let beside = header.short.map_or(0, |_| way.ends_crc);
+        if !has_right_checksum(covered, CRC_OFFSET, beside) {
             return Err(Aside::Dropped(XdpDrop::BadChecksum));
         }
         let shard = self.shard_of(&header.key);
@@ -269,7 +261,7 @@ impl Owner<'_> {
             }
             let mut head = [0; RECORD_HEAD_BYTES];
             datagram.copy_out(at, &mut head);
-            if !copy_has_right_checksum(&mut head, RECORD_CRC_OFFSET) {
+            if !copy_has_right_checksum(&mut head, RECORD_CRC_OFFSET, 0) {
                 return Err(XdpDrop::BadChecksum);
             }
             let (record, lnet) = head.split_first_chunk::<RECORD_BYTES>().expect("a record has a head");
@@ -423,47 +415,41 @@ fn spelled_out(header: &FrameHeader, ShortPut { hdr_data, offset }: ShortPut, wa
     }
 }
 
-/// What the checksum of a short frame covers behind it.
-#[inline]
-fn ends(destination: &Nid, source: &Nid) -> [u8; ENDS_BYTES] {
-    let mut bytes = [0; ENDS_BYTES];
+/// What the checksum of a short frame has in it of the two ends, which it does not name: CRC32C of their NIDs.
+// Apart from the rest of it, so that it is known before there is a frame.
+pub(super) fn ends_crc(destination: &Nid, source: &Nid) -> u32 {
+    let mut bytes = [0; 2 * NID_BYTES];
     bytes[..NID_BYTES].copy_from_slice(&destination.to_bytes());
     bytes[NID_BYTES..].copy_from_slice(&source.to_bytes());
-    bytes
+    crc_fast::crc32_iscsi(&bytes)
 }
 
-/// As [`has_right_checksum`], of a short frame.
-#[inline]
-fn short_has_right_checksum(covered: &[u8], way: &Way<'_>) -> bool {
-    let mut copy = [0; SHORT_HEADER_BYTES + ENDS_BYTES];
-    copy[..SHORT_HEADER_BYTES].copy_from_slice(covered);
-    copy[SHORT_HEADER_BYTES..].copy_from_slice(&ends(way.own, way.from));
-    copy_has_right_checksum(&mut copy, CRC_OFFSET)
-}
-
-/// Whether the CRC32C at an offset is that of the bytes, as many as a frame's checksum may cover, with zero in its
-/// place. In a copy: the CPU that received them has them in its cache, and would have to give them up for a write.
+/// Whether the checksum at an offset is the CRC32C of the bytes, as many as a frame's may cover, with zero in its
+/// place, and what is `beside` them. In a copy: the CPU that received them has them in its cache, and would have to give them up for a write.
 #[inline(always)]
-fn has_right_checksum(bytes: &[u8], offset: usize) -> bool {
-    // A copy of a known length is made without a call: of a first fragment, and of most others.
+fn has_right_checksum(bytes: &[u8], offset: usize, beside: u32) -> bool {
+    // A copy of a known length is made without a call: of a short frame, a first fragment, and most others.
+    if let Ok(mut copy) = <[u8; SHORT_HEADER_BYTES]>::try_from(bytes) {
+        return copy_has_right_checksum(&mut copy, offset, beside);
+    }
     if let Ok(mut copy) = <[u8; FRAME_HEADER_BYTES + LARGE_HEADER_BYTES]>::try_from(bytes) {
-        return copy_has_right_checksum(&mut copy, offset);
+        return copy_has_right_checksum(&mut copy, offset, beside);
     }
     if let Ok(mut copy) = <[u8; FRAME_HEADER_BYTES]>::try_from(bytes) {
-        return copy_has_right_checksum(&mut copy, offset);
+        return copy_has_right_checksum(&mut copy, offset, beside);
     }
     let mut copy = [0; DATAGRAM_MIN_BYTES];
     let copy = &mut copy[..bytes.len()];
     copy.copy_from_slice(bytes);
-    copy_has_right_checksum(copy, offset)
+    copy_has_right_checksum(copy, offset, beside)
 }
 
 /// As [`has_right_checksum`], of a copy: the checksum is taken out of it.
 #[inline(always)]
-fn copy_has_right_checksum(copy: &mut [u8], offset: usize) -> bool {
+fn copy_has_right_checksum(copy: &mut [u8], offset: usize, beside: u32) -> bool {
     let Some(field) = copy[offset..].first_chunk_mut::<4>() else { return false };
     let stored = std::mem::take(field);
-    crc_fast::crc32_iscsi(copy) == u32::from_le_bytes(stored)
+    crc_fast::crc32_iscsi(copy) ^ beside == u32::from_le_bytes(stored)
 }
 
 /// Whether a frame was steered by what its LNet header says, and is as long as that says.

@@ -378,3 +378,16 @@ proptest! {
         let _ = Nid::from_str_or_any(&text);
     }
 }
+
+#[test]
+fn a_nid_is_told_from_one_with_another_address() {
+    let [one, two, six] =
+        ["10.0.0.1@xdp", "10.0.0.2@xdp", "fd00::1@xdp"].map(|text| text.parse::<Nid>().unwrap());
+    assert!(two.is_with_ip(&one, &[10, 0, 0, 2]));
+    assert!(!two.is_with_ip(&one, &[10, 0, 0, 1]));
+    assert!(!Nid::ANY.is_with_ip(&one, &[10, 0, 0, 1]));
+    assert!(!"10.0.0.2@xdp1".parse::<Nid>().unwrap().is_with_ip(&one, &[10, 0, 0, 2]), "of another net");
+    let Some(std::net::IpAddr::V6(address)) = six.ip() else { panic!("{six}") };
+    assert!(six.is_with_ip(&six, &address.octets()));
+    assert!(!six.is_with_ip(&one, &[0xFD, 0, 0, 0]), "of another family");
+}

@@ -10,7 +10,7 @@ use lnet_wire::frame::FrameHeader;
 
 use super::super::announce::{Batch, FRAMES_MAX};
 use super::super::counters::{XdpCounters, XdpDrop};
-use super::super::frames::{self, Aside, Bytes, Further, Owner, Taken, Way};
+use super::super::frames::{self, Aside, Bytes, Further, Owner, Taken, Way, ends_crc};
 use super::exchange::Exchange;
 use super::held::Held;
 use super::ports::record;
@@ -53,7 +53,8 @@ impl Intake {
         let (Some(Ok(header)), Some(own)) = (header, self.xfer.nid_of(ni).copied()) else {
             return self.counters.count_drop(XdpDrop::NotOurs);
         };
-        let way = Way { ni, own: &own, from: &from };
+        let beside = header.short.map_or(0, |_| ends_crc(&own, &from));
+        let way = Way { ni, own: &own, from: &from, ends_crc: beside };
         let owner =
             Owner { policies: &self.common.xfer.policies, shards: self.common.shards(), shard: self.shard };
         let frame = Bytes { header, head: bytes, start: 0, length: bytes.len(), datagram: bytes };

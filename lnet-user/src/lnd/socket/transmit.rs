@@ -8,7 +8,7 @@ use lnet_core::time::Instant;
 use lnet_core::xfer::Outgoing;
 use rustix::io::Errno;
 
-use super::super::frames::{Head, Source};
+use super::super::frames::{Head, Source, ends_crc};
 use super::SocketLnd;
 use super::ports::{OpenPort, record};
 use crate::capture::Direction;
@@ -54,8 +54,12 @@ impl SocketLnd {
             return 0;
         };
         let to = open.port.to(address);
-        let source =
-            Source { xfer: &self.intake.xfer, memory, payload_checksum: self.intake.common.payload_checksum };
+        let source = Source {
+            xfer: &self.intake.xfer,
+            memory,
+            payload_checksum: self.intake.common.payload_checksum,
+            ends_crc: ends_crc(&outgoing.destination, &open.port.nid),
+        };
         let mut frame_bytes = 0;
         open.endpoint.send(0, to, |out| {
             frame_bytes = write_frame(outgoing, &source, out);

@@ -59,7 +59,7 @@ use lingering::{Behind, Lingering};
 use parked::Parked;
 use paths::{PathId, Paths};
 use ports::{Link, OpenPort};
-use receive::Origin;
+use receive::{Origin, Sender};
 
 pub use super::counters::{XdpCounters, XdpDrop};
 pub(crate) use super::frames::DATAGRAM_MIN_BYTES;
@@ -197,7 +197,7 @@ pub struct XdpLnd {
     /// Frames received since then.
     frames_unkept: u32,
     /// Who sent the last packet.
-    last_source: Nid,
+    sender: Sender,
     faults: Faults,
     counters: XdpCounters,
     pub(crate) tap: Tap,
@@ -270,7 +270,7 @@ impl XdpLnd {
             was_idle: true,
             turns_unkept: 0,
             frames_unkept: 0,
-            last_source: Nid::ANY,
+            sender: Sender::NOBODY,
             counters: XdpCounters::default(),
             tap: Tap::default(),
         }

@@ -2,10 +2,12 @@
 
 use std::net::IpAddr;
 
+use lnet_wire::Nid;
 use lnet_wire::packet::{
     ETHERNET_BYTES, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_BYTES, IPV6_BYTES, PROTOCOL_UDP, UDP_BYTES,
 };
 
+use super::super::frames::ends_crc;
 use crate::netlink::Mac;
 
 /// Bytes of the longest template: Ethernet, IPv6, UDP.
@@ -21,6 +23,7 @@ pub(super) struct End {
     pub(super) mac: Mac,
     pub(super) address: IpAddr,
     pub(super) port: u16,
+    pub(super) nid: Nid,
 }
 
 /// The way to one peer: its headers with all lengths and checksums zero, and the sums that are known.
@@ -30,6 +33,8 @@ pub(super) struct Path {
     length: usize,
     /// IPv4: ones' complement sum of the IP header. IPv6: that of addresses, protocol and UDP ports.
     partial_sum: u32,
+    /// Of the two NIDs, for short frames.
+    pub(super) ends_crc: u32,
 }
 
 impl Path {
@@ -72,7 +77,7 @@ impl Path {
             IpAddr::V4(_) => ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES,
             IpAddr::V6(_) => ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES,
         };
-        Some(Self { template, length, partial_sum })
+        Some(Self { template, length, partial_sum, ends_crc: ends_crc(&remote.nid, &local.nid) })
     }
 
     /// Bytes of the headers.
@@ -138,10 +143,14 @@ fn fold(sum: u32) -> u16 {
 
 #[cfg(test)]
 mod tests {
+    use lnet_wire::nid::Net;
+
     use super::*;
 
     fn end(last: u8, address: &str) -> End {
-        End { mac: [2, 0, 0, 0, 0, last], address: address.parse().unwrap(), port: 988 }
+        let address = address.parse().unwrap();
+        let nid = Nid::new_ip(Net::XDP, address).unwrap();
+        End { mac: [2, 0, 0, 0, 0, last], address, port: 988, nid }
     }
 
     #[test]

@@ -88,7 +88,8 @@ mod tests {
     }
 
     fn path(mark: u8) -> Path {
-        let end = |port| End { mac: [mark; 6], address: IpAddr::from([10, 0, 0, mark]), port };
+        let address = IpAddr::from([10, 0, 0, mark]);
+        let end = |port| End { mac: [mark; 6], address, port, nid: nid(mark.into()) };
         Path::new(&end(1), &end(2)).unwrap()
     }
 

@@ -12,6 +12,7 @@ use lnet_core::lnd::{Cause, NiId, Status, Uplink};
 use lnet_core::time::Instant;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
+use super::receive::Sender;
 use super::{Behind, Lane, OwnedQueue, Port, XdpLnd};
 use crate::memory::Memory;
 use crate::netlink::Neighbours;
@@ -101,6 +102,8 @@ impl XdpLnd {
             self.links.iter().position(is_its).expect("the first NI of an interface brings rings");
         let datagram_max_bytes = port.datagram_max_bytes(self.common.frame_max_bytes);
         self.xfer.add_interface(port.ni, port.nid, datagram_max_bytes);
+        // An NI of this number may have been another one.
+        self.sender = Sender::NOBODY;
         let lane_index = self.lane_to(port.interface_index);
         self.ports.push(OpenPort { port, parked_responses_max, lane_index, link_index, down: None });
         self.follow_ports();

@@ -2,14 +2,14 @@
 
 use std::net::IpAddr;
 
-use lnet_core::lnd::Uplink;
+use lnet_core::lnd::{NiId, Uplink};
 use lnet_core::time::Instant;
 use lnet_core::xfer::Replay;
 use lnet_wire::Nid;
 use lnet_wire::packet::{self, IPV4_BYTES, IPV6_BYTES, Located, Packet, UDP_BYTES};
 
 use super::super::announce::{Batch, FRAMES_MAX};
-use super::super::frames::{self, Aside, Bytes, Datagram, Owner, Taken, Way};
+use super::super::frames::{self, Aside, Bytes, Datagram, Owner, Taken, Way, ends_crc};
 use super::ports::OpenPort;
 use super::{Port, XdpDrop, XdpLnd};
 use crate::capture::{Direction, Link};
@@ -233,8 +233,8 @@ impl XdpLnd {
         }
         let Ok(header) = packet::frame_header(&received, &located) else { return Err(not_ours) };
         let (start, length) = (located.payload_offset, located.payload_length);
-        let Some(from) = source_after(&mut self.last_source, port, head, start) else { return Err(not_ours) };
-        let way = Way { ni: port.ni, own: &port.nid, from };
+        let Some(sender) = self.sender.of(port, head, start) else { return Err(not_ours) };
+        let way = Way { ni: port.ni, own: &port.nid, from: &sender.nid, ends_crc: sender.ends_crc };
         let owner = Owner {
             policies: &self.common.xfer.policies,
             shards: self.common.shards,
@@ -286,23 +286,102 @@ fn source_octets<const N: usize>(
     head.get(source..)?.first_chunk()
 }
 
-/// As [`source_nid`], where `last` is what was found last: packets come in runs, and a NID that was put together just
-/// now is dear to read.
-#[inline]
-fn source_after<'a>(last: &'a mut Nid, port: &Port, head: &[u8], start: usize) -> Option<&'a Nid> {
-    let is_same = if port.address.is_ipv4() {
-        last.is_with_ip(&port.nid, source_octets::<4>(IPV4_BYTES, IPV4_SOURCE_OFFSET, head, start)?)
-    } else {
-        last.is_with_ip(&port.nid, source_octets::<16>(IPV6_BYTES, IPV6_SOURCE_OFFSET, head, start)?)
-    };
-    if !is_same {
-        *last = source_nid(port, head, start)?;
+/// Who sent a packet: packets come in runs, and what was put together just now is dear to read.
+pub(super) struct Sender {
+    /// The NI that it came by.
+    ni: NiId,
+    nid: Nid,
+    ends_crc: u32,
+}
+
+impl Sender {
+    pub(super) const NOBODY: Self = Self { ni: NiId(u16::MAX), nid: Nid::ANY, ends_crc: 0 };
+
+    /// The sender of a packet, who may be this one again; `start` is where its UDP payload begins.
+    #[inline]
+    fn of(&mut self, port: &Port, head: &[u8], start: usize) -> Option<&Self> {
+        let is_same = if port.address.is_ipv4() {
+            self.nid.is_with_ip(&port.nid, source_octets::<4>(IPV4_BYTES, IPV4_SOURCE_OFFSET, head, start)?)
+        } else {
+            self.nid.is_with_ip(&port.nid, source_octets::<16>(IPV6_BYTES, IPV6_SOURCE_OFFSET, head, start)?)
+        };
+        if !is_same || self.ni != port.ni {
+            let nid = source_nid(port, head, start)?;
+            *self = Self { ni: port.ni, nid, ends_crc: ends_crc(&port.nid, &nid) };
+        }
+        Some(self)
     }
-    Some(last)
 }
 
 #[inline]
 fn bytes_of<'a>(umem: &'a Umem, descriptor: &'a RxDescriptor) -> &'a [u8] {
     let start = descriptor.offset as usize;
     &umem.bytes(&descriptor.frame)[start..start + descriptor.length as usize]
+}
+
+#[cfg(test)]
+mod tests {
+    use lnet_wire::nid::Net;
+    use lnet_wire::packet::{ETHERNET_BYTES, endpoint};
+
+    use super::*;
+
+    fn port(ni: u16, address: &str) -> Port {
+        let address: IpAddr = address.parse().unwrap();
+        Port {
+            ni: NiId(ni),
+            nid: Nid::new_ip(Net::XDP, address).unwrap(),
+            address,
+            udp_port: 988,
+            endpoint: endpoint(address, 988),
+            interface_index: 1,
+            mac: [2; 6],
+            mtu_bytes: 1500,
+        }
+    }
+
+    /// The sender of a packet to a port, of which only the source address matters.
+    fn sender(last: &mut Sender, port: &Port, source: &str) -> (Nid, u32) {
+        let (mut head, ip_bytes, octets) = match source.parse().unwrap() {
+            IpAddr::V4(v4) => ([0; 100], IPV4_BYTES, v4.octets().to_vec()),
+            IpAddr::V6(v6) => ([0; 100], IPV6_BYTES, v6.octets().to_vec()),
+        };
+        let start = ETHERNET_BYTES + ip_bytes + UDP_BYTES;
+        let offset = if port.address.is_ipv4() { IPV4_SOURCE_OFFSET } else { IPV6_SOURCE_OFFSET };
+        head[ETHERNET_BYTES + offset..][..octets.len()].copy_from_slice(&octets);
+        let found = last.of(port, &head, start).unwrap();
+        (found.nid, found.ends_crc)
+    }
+
+    #[test]
+    fn the_last_sender_is_not_taken_for_another() {
+        let mut last = Sender::NOBODY;
+        let ports = [port(0, "10.0.0.1"), port(1, "10.0.0.9"), port(2, "fd00::1"), port(3, "fd00::9")];
+        for (port, source) in [
+            (0, "10.0.0.2"),
+            (0, "10.0.0.2"),
+            (0, "10.0.0.3"),
+            // The same peer, which knows this node by another NID.
+            (1, "10.0.0.3"),
+            (0, "10.0.0.3"),
+            // It begins with the same bytes.
+            (2, "a00:3::"),
+            (2, "a00:3::"),
+            (3, "a00:3::"),
+            (2, "a00:3::1"),
+            (0, "10.0.0.3"),
+        ] {
+            let port = &ports[port];
+            let nid = Nid::new_ip(Net::XDP, source.parse().unwrap()).unwrap();
+            assert_eq!(sender(&mut last, port, source), (nid, ends_crc(&port.nid, &nid)), "{source}");
+        }
+    }
+
+    #[test]
+    fn a_packet_without_an_address_has_no_sender() {
+        let mut last = Sender::NOBODY;
+        assert!(last.of(&port(0, "10.0.0.1"), &[0; 20], 42).is_none());
+        assert!(last.of(&port(0, "10.0.0.1"), &[0; 20], 4).is_none());
+        assert!(last.of(&port(0, "fd00::1"), &[0; 30], 62).is_none());
+    }
 }

@@ -218,8 +218,9 @@ impl XdpLnd {
             }
         };
         let lane = &self.lanes[*lane_index];
-        let local = End { mac: port.mac, address: port.address, port: LANE_PORT_BASE + lane.queue as u16 };
-        let Some(path) = Path::new(&local, &End { mac, address, port: port.udp_port }) else {
+        let lane_port = LANE_PORT_BASE + lane.queue as u16;
+        let local = End { mac: port.mac, address: port.address, port: lane_port, nid: port.nid };
+        let Some(path) = Path::new(&local, &End { mac, address, port: port.udp_port, nid: *nid }) else {
             return Hop::Unreachable;
         };
         Hop::Known(self.paths.insert((ni, *nid), path))
@@ -338,8 +339,13 @@ impl XdpLnd {
         if let Some(lingering) = &mut self.lingering {
             lingering.note(self.xfer.polled());
         }
-        let source = Source { xfer: &self.xfer, memory, payload_checksum: self.common.payload_checksum };
         let (umem, path) = (&self.common.umem, &self.paths[path]);
+        let source = Source {
+            xfer: &self.xfer,
+            memory,
+            payload_checksum: self.common.payload_checksum,
+            ends_crc: path.ends_crc,
+        };
         let headers = write_headers(outgoing, path, (umem, &source), &mut self.stock);
         self.sending.push(headers);
         let Content::Message { payload: Some(span), .. } = &outgoing.content else {
@@ -365,14 +371,14 @@ impl XdpLnd {
 
     #[inline]
     fn write(&mut self, outgoing: &Outgoing, path: PathId, memory: &Memory) {
-        let source = Source { xfer: &self.xfer, memory, payload_checksum: self.common.payload_checksum };
-        write_frame(
-            outgoing,
-            &self.paths[path],
-            (&self.common.umem, &source),
-            &mut self.stock,
-            &mut self.sending,
-        );
+        let path = &self.paths[path];
+        let source = Source {
+            xfer: &self.xfer,
+            memory,
+            payload_checksum: self.common.payload_checksum,
+            ends_crc: path.ends_crc,
+        };
+        write_frame(outgoing, path, (&self.common.umem, &source), &mut self.stock, &mut self.sending);
     }
 
     /// Pushes the frame that was written on a lane with room for it. Captures see `in_place` behind it.

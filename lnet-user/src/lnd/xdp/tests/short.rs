@@ -6,7 +6,6 @@ use lnet_wire::frame::{
     CRC_OFFSET, FLAG_SHORT, FLAGS_OFFSET, FRAME_HEADER_BYTES, KEY_OFFSET, KIND_OFFSET, Kind,
     SHORT_HEADER_BYTES, TOTAL_LENGTH_OFFSET,
 };
-use lnet_wire::nid::NID_BYTES;
 use lnet_wire::{Body, Header, ProcessId, WireHandle};
 
 use super::acquainted;
@@ -67,11 +66,9 @@ fn is_short(packet: &[u8]) -> bool {
 fn seal(packet: &mut [u8], destination: &Plan, source: &Plan) {
     let mut covered = packet[FRAME..FRAME + SHORT_HEADER_BYTES].to_vec();
     covered[CRC_OFFSET..CRC_OFFSET + 4].fill(0);
-    covered.extend(destination.nid().to_bytes());
-    covered.extend(source.nid().to_bytes());
-    assert_eq!(covered.len(), SHORT_HEADER_BYTES + 2 * NID_BYTES);
-    let crc = crc_fast::crc32_iscsi(&covered).to_le_bytes();
-    packet[FRAME + CRC_OFFSET..][..4].copy_from_slice(&crc);
+    let ends = [destination, source].map(|plan| plan.nid().to_bytes()).concat();
+    let crc = crc_fast::crc32_iscsi(&covered) ^ crc_fast::crc32_iscsi(&ends);
+    packet[FRAME + CRC_OFFSET..][..4].copy_from_slice(&crc.to_le_bytes());
 }
 
 #[test]
