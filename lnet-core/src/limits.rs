@@ -32,7 +32,7 @@ pub struct Limits {
     /// a node, since from it follows how many a shard holds for its siblings: about as many again, over all of
     /// them. Of those of one sibling half may wait, of which peers have their shares likewise.
     pub delayed: u32,
-    /// Peer interfaces that are remembered.
+    /// Peer interfaces that are remembered. Those stay that a message is for, or has come from and waits.
     pub peers: u32,
     /// Local interfaces.
     pub interfaces: u16,
@@ -91,6 +91,8 @@ const _: () = assert!(Limits::DEFAULT.is_valid());
 const _: () = assert!(Limits::DEFAULT.responses >= Limits::DEFAULT.incoming);
 // What is delayed here or for siblings may all be given a place at once, and promises responses then.
 const _: () = assert!(Limits::DEFAULT.responses >= 2 * Limits::DEFAULT.delayed);
+// Whoever's messages wait is remembered, here and at a sibling, and others want to be met.
+const _: () = assert!(Limits::DEFAULT.peers >= 2 * Limits::DEFAULT.delayed);
 // Each entry wants a descriptor, and initiators want some too.
 const _: () = assert!(Limits::DEFAULT.memory_descs > Limits::DEFAULT.match_entries);
 

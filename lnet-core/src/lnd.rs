@@ -1,6 +1,6 @@
 //! The contract between a shard and the network drivers (LNDs) below it.
 //!
-//! A shard hands out a [`Transmit`] that holds its credits; the LND reports its end exactly once through
+//! A shard lends a [`Transmit`] that holds its credits to [`Lnd::submit`]; the LND reports its end exactly once through
 //! [`Uplink::sent`]. For each message that arrives the LND calls [`Uplink::header`] once and, if that
 //! answered [`Verdict::Deliver`], [`Uplink::received`] once; a delayed one gets its verdict by
 //! [`Lnd::resume`]. An LND delivers a message at most once; order between messages is not promised.
@@ -48,7 +48,7 @@ pub struct Transmit {
     pub payload: Option<Span>,
 }
 
-/// An answer that hands the value back: there was no room for it.
+/// An answer that hands the value back, or names it: there was no room for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full<T>(pub T);
 

@@ -101,7 +101,7 @@ impl Purpose {
 
 /// What is known of a message.
 pub(crate) struct Record {
-    /// What its LND is told; it has its name since it was stored.
+    /// What its LND is told. [`Messages::insert`] gives it its name.
     pub(crate) transmit: Transmit,
     /// Slot of the peer, on which the record holds a reference.
     pub(crate) peer: u32,

@@ -66,12 +66,13 @@ pub const DAEMON_LIMITS: Limits = Limits {
     requests: 1 << 10,
     responses: 1 << 10,
     incoming: 1 << 10,
-    delayed: 1 << 9,
+    delayed: 1 << 8,
     peers: 1 << 9,
     interfaces: 16,
 };
 
 const _: () = assert!(DAEMON_LIMITS.is_valid());
+const _: () = assert!(DAEMON_LIMITS.peers >= 2 * DAEMON_LIMITS.delayed);
 
 /// A local NI to be made.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -103,7 +103,6 @@ impl Shard {
     ///
     /// # Errors
     /// Why the message is dropped instead.
-    #[cold]
     pub(super) fn refer_to_sender(
         &mut self,
         origin: Origin,

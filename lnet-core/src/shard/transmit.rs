@@ -17,8 +17,8 @@ use crate::message::{Credited, Message, PeerCredited, Queued, Record, Stage};
 use crate::time::Instant;
 
 impl Shard {
-    /// The next message for the LND of an interface; `None` when there is none, or no such interface.
-    /// The LND owns it until it says [`Uplink::sent`](crate::lnd::Uplink::sent).
+    /// The next message for the LND of an interface, lent; `None` when there is none, or no such interface.
+    /// The LND has it until it says [`Uplink::sent`](crate::lnd::Uplink::sent).
     #[inline]
     pub fn poll_transmit(&mut self, ni: NiId) -> Option<&Transmit> {
         let interface = self.interfaces.get_mut(usize::from(ni.0))?;

@@ -377,6 +377,22 @@ fn no_peer_takes_all_room_for_what_waits_at_a_sibling() {
 }
 
 #[test]
+fn a_message_of_one_peer_too_many_does_not_wait_at_a_sibling() {
+    let limits = Limits { delayed: 24, peers: 2, ..config().limits };
+    let mut shards = Shards::with_limits(3, Policy::Pin(1), limits);
+    shards.0[1].shard.set_lazy(4).unwrap();
+    for rx in 0..2 {
+        assert_eq!(shards.header(0, rx, &from(2 + rx as u8, put_header(1, 4))), Verdict::Delay);
+        assert!(matches!(shards.carry(0, 1), MeshMessage::Route { .. }));
+        assert_eq!(shards.0[1].shard.poll_mesh(), None, "parked");
+    }
+    assert_eq!(shards.header(2, 0, &from(4, put_header(1, 4))), Verdict::Delay);
+    assert_eq!(shards.refused(1, 2), DropReason::PeersFull);
+    assert_eq!(shards.resume(2), Some((0, Verdict::Drop)));
+    shards.assert_parked(2);
+}
+
+#[test]
 fn without_steering_a_shard_takes_everything_for_its_own() {
     let mut node = Node::new(ShardConfig { shard: ShardId(1), shard_count: 2, ..config() });
     let spec = MdSpec { options: MdOptions::PUT, ..node.md(8) };

@@ -42,8 +42,6 @@ pub(super) struct Source<'a> {
     pub(super) memory: &'a Memory,
     /// Whether payloads get a checksum.
     pub(super) payload_checksum: bool,
-    /// [`ends_crc`] of where frames go and where they come from.
-    pub(super) ends_crc: u32,
 }
 
 /// The beginning of a frame, written, and what follows it.
@@ -57,9 +55,15 @@ pub(super) struct Head<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// Writes what the checksum of a frame covers to the beginning of `room`, in which there is more than enough.
+    /// Writes what the checksum of a frame covers to the beginning of `room`, in which there is more than enough. Of a
+    /// short frame the [sum of its ends](ends_crc) is asked for.
     #[inline]
-    pub(super) fn write_head(&self, outgoing: &Outgoing, room: &mut [u8]) -> Head<'a> {
+    pub(super) fn write_head(
+        &self,
+        outgoing: &Outgoing,
+        room: &mut [u8],
+        ends_crc: impl FnOnce() -> u32,
+    ) -> Head<'a> {
         let short = self.short_put(outgoing);
         let header = FrameHeader { short, ..outgoing.header };
         let covered_bytes = header.covered_bytes();
@@ -93,7 +97,7 @@ impl<'a> Source<'a> {
         } else {
             outgoing.transfer.encode(head);
         }
-        let crc = crc_fast::crc32_iscsi(&room[..covered_bytes]) ^ short.map_or(0, |_| self.ends_crc);
+        let crc = crc_fast::crc32_iscsi(&room[..covered_bytes]) ^ short.map_or(0, |_| ends_crc());
         room[CRC_OFFSET..][..4].copy_from_slice(&crc.to_le_bytes());
         Head { covered_bytes, payload, records }
     }
@@ -185,7 +189,7 @@ pub(super) struct Way<'a> {
     /// The NID of that interface.
     pub(super) own: &'a Nid,
     pub(super) from: &'a Nid,
-    /// [`ends_crc`] of the two, for short frames.
+    /// [`ends_crc`] of the two if the frame is a short one, else 0.
     pub(super) ends_crc: u32,
 }
 
@@ -216,8 +220,7 @@ impl Owner<'_> {
         let Some(covered) = head.get(*start..start + header.covered_bytes()) else {
             return Err(Aside::Dropped(XdpDrop::BadHeader));
         };
-        let beside = header.short.map_or(0, |_| way.ends_crc);
-        if !has_right_checksum(covered, CRC_OFFSET, beside) {
+        if !has_right_checksum(covered, CRC_OFFSET, way.ends_crc) {
             return Err(Aside::Dropped(XdpDrop::BadChecksum));
         }
         let shard = self.shard_of(&header.key);
@@ -415,17 +418,20 @@ fn spelled_out(header: &FrameHeader, ShortPut { hdr_data, offset }: ShortPut, wa
     }
 }
 
-/// What the checksum of a short frame has in it of the two ends, which it does not name: CRC32C of their NIDs.
-// Apart from the rest of it, so that it is known before there is a frame.
+/// What the two NIDs that the checksum of a short frame covers before its header, and that are not sent, add to that of
+/// the header alone: CRC32C of them and as many zeros as the header has bytes, less that of the zeros.
+// CRCs are linear but for a constant, so the sum of the two is the CRC of all of it; this part is known before there is
+// a frame.
 pub(super) fn ends_crc(destination: &Nid, source: &Nid) -> u32 {
-    let mut bytes = [0; 2 * NID_BYTES];
+    let mut bytes = [0; 2 * NID_BYTES + SHORT_HEADER_BYTES];
     bytes[..NID_BYTES].copy_from_slice(&destination.to_bytes());
-    bytes[NID_BYTES..].copy_from_slice(&source.to_bytes());
-    crc_fast::crc32_iscsi(&bytes)
+    bytes[NID_BYTES..2 * NID_BYTES].copy_from_slice(&source.to_bytes());
+    crc_fast::crc32_iscsi(&bytes) ^ crc_fast::crc32_iscsi(&[0; SHORT_HEADER_BYTES])
 }
 
-/// Whether the checksum at an offset is the CRC32C of the bytes, as many as a frame's may cover, with zero in its
-/// place, and what is `beside` them. In a copy: the CPU that received them has them in its cache, and would have to give them up for a write.
+/// Whether the CRC32C at an offset is that of the bytes, as many as a frame's checksum may cover, with zero in its
+/// place, exclusive-or `beside`. In a copy: the CPU that received them has them in its cache, and would have to give
+/// them up for a write.
 #[inline(always)]
 fn has_right_checksum(bytes: &[u8], offset: usize, beside: u32) -> bool {
     // A copy of a known length is made without a call: of a short frame, a first fragment, and most others.

@@ -96,7 +96,7 @@ impl Message {
     pub fn seal_short(&self, datagram: &mut [u8]) {
         datagram[CRC_OFFSET..CRC_OFFSET + 4].fill(0);
         let ends = [self.header.destination.nid.to_bytes(), self.header.source.nid.to_bytes()].concat();
-        let crc = crc32c(&datagram[..SHORT_HEADER_BYTES]) ^ crc32c(&ends);
+        let crc = crc32c(&[&ends, &datagram[..SHORT_HEADER_BYTES]].concat());
         datagram[CRC_OFFSET..CRC_OFFSET + 4].copy_from_slice(&crc.to_le_bytes());
     }
 }

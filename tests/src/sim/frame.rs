@@ -87,9 +87,8 @@ pub(super) fn encode(
     transfer.encode(&mut header);
     let header_bytes = FRAME_HEADER_BYTES.min(outer.covered_bytes());
     bytes[..header_bytes].copy_from_slice(&header[..header_bytes]);
-    let mut covered = bytes[..outer.covered_bytes()].to_vec();
-    covered.append(&mut ends);
-    put_crc(bytes, CRC_OFFSET, crc_fast::crc32_iscsi(&covered));
+    ends.extend_from_slice(&bytes[..outer.covered_bytes()]);
+    put_crc(bytes, CRC_OFFSET, crc_fast::crc32_iscsi(&ends));
 }
 
 /// What a frame says in short, if it can: docs/xdp-lnd.md, section 2.
@@ -107,7 +106,7 @@ fn short_put(outgoing: &Outgoing, xfer: &Xfer) -> Option<ShortPut> {
         .then_some(ShortPut { hdr_data, offset })
 }
 
-/// What the checksum of a short frame covers besides its header.
+/// What the checksum of a short frame covers before its header.
 fn ends_of(destination: &Nid, source: &Nid) -> Vec<u8> {
     [destination.to_bytes(), source.to_bytes()].concat()
 }
@@ -136,11 +135,10 @@ fn crc_fits(bytes: &[u8], offset: usize) -> bool {
 pub(super) fn decode(bytes: &[u8], own: &Nid, from: &Nid) -> Option<Decoded> {
     let head = bytes.first_chunk::<FRAME_HEADER_BYTES>()?;
     let header = FrameHeader::decode(head, bytes.len()).ok()?;
-    let mut covered = bytes[..header.covered_bytes()].to_vec();
-    if header.short.is_some() {
-        covered.extend(ends_of(own, from));
-    }
-    if !crc_fits(&covered, CRC_OFFSET) {
+    let mut covered = if header.short.is_some() { ends_of(own, from) } else { Vec::new() };
+    let crc_offset = covered.len() + CRC_OFFSET;
+    covered.extend_from_slice(&bytes[..header.covered_bytes()]);
+    if !crc_fits(&covered, crc_offset) {
         return None;
     }
     let transfer = Transfer::decode(head)?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use lnet_core::lnd::{Cause, Uplink};
 use lnet_core::time::Instant;
 use lnet_core::xfer::Outgoing;
+use lnet_wire::Nid;
 use rustix::io::Errno;
 
 use super::super::frames::{Head, Source, ends_crc};
@@ -54,15 +55,11 @@ impl SocketLnd {
             return 0;
         };
         let to = open.port.to(address);
-        let source = Source {
-            xfer: &self.intake.xfer,
-            memory,
-            payload_checksum: self.intake.common.payload_checksum,
-            ends_crc: ends_crc(&outgoing.destination, &open.port.nid),
-        };
+        let source =
+            Source { xfer: &self.intake.xfer, memory, payload_checksum: self.intake.common.payload_checksum };
         let mut frame_bytes = 0;
         open.endpoint.send(0, to, |out| {
-            frame_bytes = write_frame(outgoing, &source, out);
+            frame_bytes = write_frame(outgoing, &source, &open.port.nid, out);
             if self.tap.is_on() {
                 let ends = open.port.local().map(|local| (local, to));
                 record(&mut self.tap, &open.port, Direction::Sent, ends, &out[..frame_bytes]);
@@ -152,8 +149,9 @@ pub(super) fn peer_address(address: IpAddr, udp_port: u16, interface_index: u32)
 
 /// Writes a frame to the beginning of `out`, which is long enough; its bytes.
 #[inline]
-fn write_frame(outgoing: &Outgoing, source: &Source<'_>, out: &mut [u8]) -> usize {
-    let Head { covered_bytes: mut at, payload, records } = source.write_head(outgoing, out);
+fn write_frame(outgoing: &Outgoing, source: &Source<'_>, own: &Nid, out: &mut [u8]) -> usize {
+    let ends_crc = || ends_crc(&outgoing.destination, own);
+    let Head { covered_bytes: mut at, payload, records } = source.write_head(outgoing, out, ends_crc);
     let mut write = |bytes: &[u8]| {
         out[at..at + bytes.len()].copy_from_slice(bytes);
         at += bytes.len();

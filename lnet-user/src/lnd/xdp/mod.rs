@@ -59,7 +59,7 @@ use lingering::{Behind, Lingering};
 use parked::Parked;
 use paths::{PathId, Paths};
 use ports::{Link, OpenPort};
-use receive::{Origin, Sender};
+use receive::Origin;
 
 pub use super::counters::{XdpCounters, XdpDrop};
 pub(crate) use super::frames::DATAGRAM_MIN_BYTES;
@@ -196,8 +196,6 @@ pub struct XdpLnd {
     turns_unkept: u32,
     /// Frames received since then.
     frames_unkept: u32,
-    /// Who sent the last packet.
-    sender: Sender,
     faults: Faults,
     counters: XdpCounters,
     pub(crate) tap: Tap,
@@ -270,7 +268,6 @@ impl XdpLnd {
             was_idle: true,
             turns_unkept: 0,
             frames_unkept: 0,
-            sender: Sender::NOBODY,
             counters: XdpCounters::default(),
             tap: Tap::default(),
         }

@@ -33,7 +33,7 @@ pub(super) struct Path {
     length: usize,
     /// IPv4: ones' complement sum of the IP header. IPv6: that of addresses, protocol and UDP ports.
     partial_sum: u32,
-    /// Of the two NIDs, for short frames.
+    /// What the two NIDs add to the checksum of a short frame.
     pub(super) ends_crc: u32,
 }
 

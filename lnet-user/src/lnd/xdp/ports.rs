@@ -55,6 +55,8 @@ pub(super) struct OpenPort {
     pub(super) link_index: usize,
     /// If its interface is known to be down.
     pub(super) down: Option<Down>,
+    /// Who sent its last packet.
+    pub(super) last_sender: Sender,
 }
 
 /// An interface that is down.
@@ -102,10 +104,15 @@ impl XdpLnd {
             self.links.iter().position(is_its).expect("the first NI of an interface brings rings");
         let datagram_max_bytes = port.datagram_max_bytes(self.common.frame_max_bytes);
         self.xfer.add_interface(port.ni, port.nid, datagram_max_bytes);
-        // An NI of this number may have been another one.
-        self.sender = Sender::NOBODY;
         let lane_index = self.lane_to(port.interface_index);
-        self.ports.push(OpenPort { port, parked_responses_max, lane_index, link_index, down: None });
+        self.ports.push(OpenPort {
+            port,
+            parked_responses_max,
+            lane_index,
+            link_index,
+            down: None,
+            last_sender: Sender::NOBODY,
+        });
         self.follow_ports();
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use lnet_core::lnd::{NiId, Uplink};
+use lnet_core::lnd::Uplink;
 use lnet_core::time::Instant;
 use lnet_core::xfer::Replay;
 use lnet_wire::Nid;
@@ -143,7 +143,7 @@ impl XdpLnd {
                 let head = bytes_of(&self.common.umem, descriptor);
                 // How long the packet is does not matter here; its headers are in its first descriptor.
                 if let Ok(located) = packet::locate(&Received { head, length: usize::MAX })
-                    && let Some(port) = port_of(&self.ports, &located)
+                    && let Some(port) = place_of(&self.ports, &located).map(|place| &self.ports[place].port)
                     && let Some(from) = source_nid(port, head, located.payload_offset)
                 {
                     batch.add_frame(from, &head[located.payload_offset..], located.payload_length);
@@ -226,15 +226,17 @@ impl XdpLnd {
         let head = bytes_of(&self.common.umem, &packet[0]);
         let received = Received { head, length };
         let Ok(located) = packet::locate(&received) else { return Err(not_ours) };
-        let Some(port) = port_of(&self.ports, &located) else { return Err(not_ours) };
+        let Some(place) = place_of(&self.ports, &located) else { return Err(not_ours) };
+        let OpenPort { port, last_sender, .. } = &mut self.ports[place];
         // An interface in promiscuous mode, or a flooding switch, brings what is meant for others.
         if received.load(0) != Some(port.mac) {
             return Err(not_ours);
         }
         let Ok(header) = packet::frame_header(&received, &located) else { return Err(not_ours) };
         let (start, length) = (located.payload_offset, located.payload_length);
-        let Some(sender) = self.sender.of(port, head, start) else { return Err(not_ours) };
-        let way = Way { ni: port.ni, own: &port.nid, from: &sender.nid, ends_crc: sender.ends_crc };
+        let Some(sender) = last_sender.of(port, head, start) else { return Err(not_ours) };
+        let ends_crc = if header.short.is_some() { sender.ends_crc(port) } else { 0 };
+        let way = Way { ni: port.ni, own: &port.nid, from: &sender.nid, ends_crc };
         let owner = Owner {
             policies: &self.common.xfer.policies,
             shards: self.common.shards,
@@ -256,60 +258,61 @@ impl XdpLnd {
     }
 }
 
-/// The port that a packet is for.
+/// The place of the port that a packet is for.
 #[inline]
-fn port_of<'a>(ports: &'a [OpenPort], located: &Located) -> Option<&'a Port> {
-    let ours = |open: &&OpenPort| packet::is_same(&open.port.endpoint, &located.destination);
-    ports.iter().find(ours).map(|open| &open.port)
+fn place_of(ports: &[OpenPort], located: &Located) -> Option<usize> {
+    ports.iter().position(|open| packet::is_same(&open.port.endpoint, &located.destination))
 }
 
-/// The address that a packet came from, in network order, as the NID of an end of its port's net. `start` is where the
-/// UDP payload begins.
+/// The address that a packet came from, as a NID of its port's net. `start` is where the UDP payload begins.
 #[inline]
 fn source_nid(port: &Port, head: &[u8], start: usize) -> Option<Nid> {
     let address = if port.address.is_ipv4() {
-        IpAddr::from(*source_octets::<4>(IPV4_BYTES, IPV4_SOURCE_OFFSET, head, start)?)
+        IpAddr::from(*source_ipv4(head, start)?)
     } else {
-        IpAddr::from(*source_octets::<16>(IPV6_BYTES, IPV6_SOURCE_OFFSET, head, start)?)
+        IpAddr::from(*source_ipv6(head, start)?)
     };
     Some(port.nid.with_ip(address))
 }
 
+/// The address, in network order, that a packet came from by IPv4.
 #[inline]
-fn source_octets<const N: usize>(
-    ip_bytes: usize,
-    source_offset: usize,
-    head: &[u8],
-    start: usize,
-) -> Option<&[u8; N]> {
-    let source = start.checked_sub(UDP_BYTES + ip_bytes)? + source_offset;
-    head.get(source..)?.first_chunk()
+fn source_ipv4(head: &[u8], start: usize) -> Option<&[u8; 4]> {
+    head.get(start.checked_sub(UDP_BYTES + IPV4_BYTES)? + IPV4_SOURCE_OFFSET..)?.first_chunk()
 }
 
-/// Who sent a packet: packets come in runs, and what was put together just now is dear to read.
+#[inline]
+fn source_ipv6(head: &[u8], start: usize) -> Option<&[u8; 16]> {
+    head.get(start.checked_sub(UDP_BYTES + IPV6_BYTES)? + IPV6_SOURCE_OFFSET..)?.first_chunk()
+}
+
+/// Who sent a port's last packet: packets come in runs, and what was put together just now is dear to read.
 pub(super) struct Sender {
-    /// The NI that it came by.
-    ni: NiId,
     nid: Nid,
-    ends_crc: u32,
+    /// What the NID and the port's own add to the checksum of a short frame, once one has come.
+    ends_crc: Option<u32>,
 }
 
 impl Sender {
-    pub(super) const NOBODY: Self = Self { ni: NiId(u16::MAX), nid: Nid::ANY, ends_crc: 0 };
+    pub(super) const NOBODY: Self = Self { nid: Nid::ANY, ends_crc: None };
 
     /// The sender of a packet, who may be this one again; `start` is where its UDP payload begins.
     #[inline]
-    fn of(&mut self, port: &Port, head: &[u8], start: usize) -> Option<&Self> {
+    fn of(&mut self, port: &Port, head: &[u8], start: usize) -> Option<&mut Self> {
         let is_same = if port.address.is_ipv4() {
-            self.nid.is_with_ip(&port.nid, source_octets::<4>(IPV4_BYTES, IPV4_SOURCE_OFFSET, head, start)?)
+            self.nid.is_with_ip(&port.nid, source_ipv4(head, start)?)
         } else {
-            self.nid.is_with_ip(&port.nid, source_octets::<16>(IPV6_BYTES, IPV6_SOURCE_OFFSET, head, start)?)
+            self.nid.is_with_ip(&port.nid, source_ipv6(head, start)?)
         };
-        if !is_same || self.ni != port.ni {
-            let nid = source_nid(port, head, start)?;
-            *self = Self { ni: port.ni, nid, ends_crc: ends_crc(&port.nid, &nid) };
+        if !is_same {
+            *self = Self { nid: source_nid(port, head, start)?, ends_crc: None };
         }
         Some(self)
+    }
+
+    #[inline]
+    fn ends_crc(&mut self, port: &Port) -> u32 {
+        *self.ends_crc.get_or_insert_with(|| ends_crc(&port.nid, &self.nid))
     }
 }
 
@@ -321,15 +324,16 @@ fn bytes_of<'a>(umem: &'a Umem, descriptor: &'a RxDescriptor) -> &'a [u8] {
 
 #[cfg(test)]
 mod tests {
+    use lnet_core::lnd::NiId;
     use lnet_wire::nid::Net;
     use lnet_wire::packet::{ETHERNET_BYTES, endpoint};
 
     use super::*;
 
-    fn port(ni: u16, address: &str) -> Port {
+    fn port(address: &str) -> Port {
         let address: IpAddr = address.parse().unwrap();
         Port {
-            ni: NiId(ni),
+            ni: NiId(0),
             nid: Nid::new_ip(Net::XDP, address).unwrap(),
             address,
             udp_port: 988,
@@ -342,46 +346,40 @@ mod tests {
 
     /// The sender of a packet to a port, of which only the source address matters.
     fn sender(last: &mut Sender, port: &Port, source: &str) -> (Nid, u32) {
-        let (mut head, ip_bytes, octets) = match source.parse().unwrap() {
-            IpAddr::V4(v4) => ([0; 100], IPV4_BYTES, v4.octets().to_vec()),
-            IpAddr::V6(v6) => ([0; 100], IPV6_BYTES, v6.octets().to_vec()),
+        let mut head = [0; 100];
+        let (offset, start) = if port.address.is_ipv4() {
+            (IPV4_SOURCE_OFFSET, ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES)
+        } else {
+            (IPV6_SOURCE_OFFSET, ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES)
         };
-        let start = ETHERNET_BYTES + ip_bytes + UDP_BYTES;
-        let offset = if port.address.is_ipv4() { IPV4_SOURCE_OFFSET } else { IPV6_SOURCE_OFFSET };
+        let octets = match source.parse().unwrap() {
+            IpAddr::V4(v4) => v4.octets().to_vec(),
+            IpAddr::V6(v6) => v6.octets().to_vec(),
+        };
         head[ETHERNET_BYTES + offset..][..octets.len()].copy_from_slice(&octets);
         let found = last.of(port, &head, start).unwrap();
-        (found.nid, found.ends_crc)
+        (found.nid, found.ends_crc(port))
     }
 
     #[test]
     fn the_last_sender_is_not_taken_for_another() {
-        let mut last = Sender::NOBODY;
-        let ports = [port(0, "10.0.0.1"), port(1, "10.0.0.9"), port(2, "fd00::1"), port(3, "fd00::9")];
-        for (port, source) in [
-            (0, "10.0.0.2"),
-            (0, "10.0.0.2"),
-            (0, "10.0.0.3"),
-            // The same peer, which knows this node by another NID.
-            (1, "10.0.0.3"),
-            (0, "10.0.0.3"),
-            // It begins with the same bytes.
-            (2, "a00:3::"),
-            (2, "a00:3::"),
-            (3, "a00:3::"),
-            (2, "a00:3::1"),
-            (0, "10.0.0.3"),
+        for (address, sources) in [
+            ("10.0.0.1", ["10.0.0.2", "10.0.0.2", "10.0.0.3", "10.0.0.2"]),
+            ("fd00::1", ["fd00::2", "fd00::2", "fd00::3", "fd00::2"]),
         ] {
-            let port = &ports[port];
-            let nid = Nid::new_ip(Net::XDP, source.parse().unwrap()).unwrap();
-            assert_eq!(sender(&mut last, port, source), (nid, ends_crc(&port.nid, &nid)), "{source}");
+            let (port, mut last) = (port(address), Sender::NOBODY);
+            for source in sources {
+                let nid = Nid::new_ip(Net::XDP, source.parse().unwrap()).unwrap();
+                assert_eq!(sender(&mut last, &port, source), (nid, ends_crc(&port.nid, &nid)), "{source}");
+            }
         }
     }
 
     #[test]
     fn a_packet_without_an_address_has_no_sender() {
         let mut last = Sender::NOBODY;
-        assert!(last.of(&port(0, "10.0.0.1"), &[0; 20], 42).is_none());
-        assert!(last.of(&port(0, "10.0.0.1"), &[0; 20], 4).is_none());
-        assert!(last.of(&port(0, "fd00::1"), &[0; 30], 62).is_none());
+        assert!(last.of(&port("10.0.0.1"), &[0; 20], 42).is_none());
+        assert!(last.of(&port("10.0.0.1"), &[0; 20], 4).is_none());
+        assert!(last.of(&port("fd00::1"), &[0; 30], 62).is_none());
     }
 }

@@ -340,12 +340,7 @@ impl XdpLnd {
             lingering.note(self.xfer.polled());
         }
         let (umem, path) = (&self.common.umem, &self.paths[path]);
-        let source = Source {
-            xfer: &self.xfer,
-            memory,
-            payload_checksum: self.common.payload_checksum,
-            ends_crc: path.ends_crc,
-        };
+        let source = Source { xfer: &self.xfer, memory, payload_checksum: self.common.payload_checksum };
         let headers = write_headers(outgoing, path, (umem, &source), &mut self.stock);
         self.sending.push(headers);
         let Content::Message { payload: Some(span), .. } = &outgoing.content else {
@@ -372,12 +367,7 @@ impl XdpLnd {
     #[inline]
     fn write(&mut self, outgoing: &Outgoing, path: PathId, memory: &Memory) {
         let path = &self.paths[path];
-        let source = Source {
-            xfer: &self.xfer,
-            memory,
-            payload_checksum: self.common.payload_checksum,
-            ends_crc: path.ends_crc,
-        };
+        let source = Source { xfer: &self.xfer, memory, payload_checksum: self.common.payload_checksum };
         write_frame(outgoing, path, (&self.common.umem, &source), &mut self.stock, &mut self.sending);
     }
 

@@ -61,7 +61,8 @@ pub(super) fn write_frame(
     let start = path.length();
     let mut frame = next_chunk(stock);
     let bytes = umem.bytes_mut(&mut frame);
-    let Head { covered_bytes, payload, records } = source.write_head(outgoing, &mut bytes[start..]);
+    let Head { covered_bytes, payload, records } =
+        source.write_head(outgoing, &mut bytes[start..], || path.ends_crc);
     let mut chunks = Chunks { umem, stock, out, frame, length: start + covered_bytes };
     if !payload.is_empty() {
         chunks.write(payload);
@@ -87,7 +88,8 @@ pub(super) fn write_headers(
     let start = path.length();
     let mut frame = next_chunk(stock);
     let bytes = umem.bytes_mut(&mut frame);
-    let Head { covered_bytes, payload, .. } = source.write_head(outgoing, &mut bytes[start..]);
+    let Head { covered_bytes, payload, .. } =
+        source.write_head(outgoing, &mut bytes[start..], || path.ends_crc);
     path.write(bytes, covered_bytes + payload.len());
     TxDescriptor { frame, offset: 0, length: (start + covered_bytes) as u32, more: true }
 }

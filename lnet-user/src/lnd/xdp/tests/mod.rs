@@ -227,7 +227,7 @@ fn what_finds_no_room_waits_for_it() {
 }
 
 #[test]
-fn a_full_table_gives_the_message_back() {
+fn a_full_table_takes_no_message() {
     let [mut a, b] = Node::pair(Plan::new(1), Plan::new(2));
     for tx in 0..256 {
         let put = a.put(tx, &b.plan, 9, 64);
