@@ -15,7 +15,7 @@ use lnet_wire::ping::{self, PingError};
 use lnet_wire::steer::{self, PolicyWord, QUEUES_MAX, Reason, SHARDS_MAX, Tables, shard_of};
 use lnet_wire::{FrameHeader, Header, HeaderError, MessageType, Net, Nid, PingInfo, ProcessId, Verdict};
 
-pub use fuzz_transfer::{STEP_BYTES, transfer};
+pub use fuzz_transfer::transfer;
 
 /// A fuzz target: panics if something does not hold of these bytes.
 pub type Target = fn(&[u8]);

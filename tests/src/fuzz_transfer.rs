@@ -18,7 +18,7 @@ use lnet_wire::steer::{PORTALS, PolicyWord, SteerKey};
 use lnet_wire::{Body, Header, MessageType, Nid, ProcessId, WireHandle};
 
 /// Bytes of one step of an input.
-pub const STEP_BYTES: usize = 24;
+const STEP_BYTES: usize = 24;
 /// Steps of an input that count.
 const STEPS_MAX: usize = 160;
 /// Portals whose messages the node delays, and drops.
@@ -460,7 +460,7 @@ impl Scene {
     }
 }
 
-/// Runs an input: steps of [`STEP_BYTES`].
+/// Runs an input: steps of `STEP_BYTES`.
 pub fn transfer(bytes: &[u8]) {
     let mut scene = Scene::new();
     for step in bytes.as_chunks::<STEP_BYTES>().0.iter().take(STEPS_MAX) {

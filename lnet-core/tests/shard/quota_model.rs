@@ -1,4 +1,4 @@
-//! Who may wait, at the shard that it reached and at the one that it is for, against a naive model.
+//! Which PUTs may wait for an entry, at the shard that they reached and at the one that they are for, against a naive model.
 
 use lnet_core::Limits;
 use lnet_core::handle::ShardId;
