@@ -389,8 +389,8 @@ impl Umem {
             // Whoever plays the kernel may give one address to two rings at once: one of them wins.
             holder.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).ok()?;
         } else {
-            // A tenth of the time that a small message takes to be received less than that. A kernel that brings one
-            // chunk by two rings at once is not defended against: it could as well write to it while it is ours.
+            // 10 ns less than that, for each message. A kernel that brings one chunk by two rings at once is not
+            // defended against: it could as well write to it while it is ours.
             if holder.load(Ordering::Relaxed) != from {
                 return None;
             }

@@ -64,9 +64,7 @@ impl Held {
         self.incoming = self.incoming.max(xfer.incoming);
         self.peers = self.peers.max(xfer.peers);
     }
-}
 
-impl Held {
     /// By what each peer and each flooder may have under way, and no more.
     fn assert_bounded(&self) {
         println!("{self:?}");

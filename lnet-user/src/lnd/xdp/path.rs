@@ -21,7 +21,6 @@ const DONT_FRAGMENT: u8 = 0x40;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct End {
     pub(super) mac: Mac,
-    pub(super) address: IpAddr,
     pub(super) port: u16,
     pub(super) nid: Nid,
 }
@@ -38,18 +37,19 @@ pub(super) struct Path {
 }
 
 impl Path {
-    /// `None` when the two addresses are not of one family.
+    /// `None` when the two NIDs do not have addresses of one family.
     pub(super) fn new(local: &End, remote: &End) -> Option<Self> {
+        let (local_address, remote_address) = (local.nid.ip()?, remote.nid.ip()?);
         let mut template = [0; TEMPLATE_MAX_BYTES];
         template[0..6].copy_from_slice(&remote.mac);
         template[6..12].copy_from_slice(&local.mac);
-        let (ip, udp) = template.split_at_mut(match remote.address {
+        let (ip, udp) = template.split_at_mut(match remote_address {
             IpAddr::V4(_) => ETHERNET_BYTES + IPV4_BYTES,
             IpAddr::V6(_) => ETHERNET_BYTES + IPV6_BYTES,
         });
         udp[0..2].copy_from_slice(&local.port.to_be_bytes());
         udp[2..4].copy_from_slice(&remote.port.to_be_bytes());
-        let partial_sum = match (local.address, remote.address) {
+        let partial_sum = match (local_address, remote_address) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 ip[12..14].copy_from_slice(&ETHERTYPE_IPV4.to_be_bytes());
                 let ip = &mut ip[ETHERNET_BYTES..];
@@ -73,7 +73,7 @@ impl Path {
             }
             _ => return None,
         };
-        let length = match remote.address {
+        let length = match remote_address {
             IpAddr::V4(_) => ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES,
             IpAddr::V6(_) => ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES,
         };
@@ -148,9 +148,8 @@ mod tests {
     use super::*;
 
     fn end(last: u8, address: &str) -> End {
-        let address = address.parse().unwrap();
-        let nid = Nid::new_ip(Net::XDP, address).unwrap();
-        End { mac: [2, 0, 0, 0, 0, last], address, port: 988, nid }
+        let nid = Nid::new_ip(Net::XDP, address.parse().unwrap()).unwrap();
+        End { mac: [2, 0, 0, 0, 0, last], port: 988, nid }
     }
 
     #[test]

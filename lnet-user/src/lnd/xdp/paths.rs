@@ -88,8 +88,7 @@ mod tests {
     }
 
     fn path(mark: u8) -> Path {
-        let address = IpAddr::from([10, 0, 0, mark]);
-        let end = |port| End { mac: [mark; 6], address, port, nid: nid(mark.into()) };
+        let end = |port| End { mac: [mark; 6], port, nid: nid(mark.into()) };
         Path::new(&end(1), &end(2)).unwrap()
     }
 

@@ -219,8 +219,8 @@ impl XdpLnd {
         };
         let lane = &self.lanes[*lane_index];
         let lane_port = LANE_PORT_BASE + lane.queue as u16;
-        let local = End { mac: port.mac, address: port.address, port: lane_port, nid: port.nid };
-        let Some(path) = Path::new(&local, &End { mac, address, port: port.udp_port, nid: *nid }) else {
+        let local = End { mac: port.mac, port: lane_port, nid: port.nid };
+        let Some(path) = Path::new(&local, &End { mac, port: port.udp_port, nid: *nid }) else {
             return Hop::Unreachable;
         };
         Hop::Known(self.paths.insert((ni, *nid), path))
