@@ -48,6 +48,15 @@ pub struct Transmit {
     pub payload: Option<Span>,
 }
 
+/// A message as a shard lends it to an LND.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lent<'a> {
+    /// The message.
+    pub transmit: &'a Transmit,
+    /// Whether another one follows for the same interface, before the next [`Lnd::flush`].
+    pub more: bool,
+}
+
 /// An answer that hands the value back, or names it: there was no room for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full<T>(pub T);
@@ -108,11 +117,12 @@ pub trait Lnd {
     /// Where the payload bytes are. The core never looks at them, so it does not know this type.
     type Memory: ?Sized;
 
-    /// Takes a message that already holds its credits.
+    /// Takes a message that already holds its credits. It is sent by the next [`Lnd::flush`] at the latest, and may be
+    /// at once where no other follows that could share a frame or a kick with it.
     ///
     /// # Errors
     /// [`Full`] names the message when the device has no room for it.
-    fn submit(&mut self, now: Instant, transmit: &Transmit, memory: &Self::Memory) -> Result<(), Full<TxId>>;
+    fn submit(&mut self, now: Instant, message: Lent<'_>, memory: &Self::Memory) -> Result<(), Full<TxId>>;
 
     /// Sends what there is to be sent, as far as the device has room: several messages, one kick.
     fn flush(&mut self, now: Instant, memory: &Self::Memory);

@@ -138,7 +138,7 @@ fn round(shard: &mut Shard, queue: EqHandle, now: Instant) {
     }
     assert!(refused, "the peer table was never full");
     shard.handle_timeout(now + Duration::from_secs(60));
-    while let Some(transmit) = shard.poll_transmit(NI).copied() {
+    while let Some(transmit) = shard.poll_transmit(NI).map(|lent| *lent.transmit) {
         shard.sent(now, transmit.tx, Status::Ok);
     }
     assert!(shard.counters().drops(DropReason::Fault).messages > 0);
@@ -199,7 +199,7 @@ fn settle(shards: &mut [Shard; 2], now: Instant) -> u32 {
                 }
                 moved = true;
             }
-            while let Some(transmit) = shards[from].poll_transmit(NI).copied() {
+            while let Some(transmit) = shards[from].poll_transmit(NI).map(|lent| *lent.transmit) {
                 shards[from].sent(now, transmit.tx, Status::Ok);
             }
         }
@@ -312,7 +312,9 @@ fn nothing_is_allocated_when_a_snapshot_comes() {
                 shard.get(Instant(0), &get).unwrap();
             }
             if snapshot.interfaces()[0].is_none() {
-                while let Some(transmit) = (0..3).find_map(|ni| shard.poll_transmit(NiId(ni)).copied()) {
+                while let Some(transmit) =
+                    (0..3).find_map(|ni| shard.poll_transmit(NiId(ni)).map(|lent| *lent.transmit))
+                {
                     shard.sent(Instant(0), transmit.tx, Status::Ok);
                 }
             }

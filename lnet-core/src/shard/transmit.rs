@@ -12,7 +12,7 @@ use super::Shard;
 use super::report::Ended;
 use crate::fault::Faults;
 use crate::health::HealthStatus;
-use crate::lnd::{Cause, Full, NiId, Status, Transmit, TxId};
+use crate::lnd::{Cause, Full, Lent, NiId, Status, Transmit, TxId};
 use crate::message::{Credited, Message, PeerCredited, Queued, Record, Stage};
 use crate::time::Instant;
 
@@ -20,10 +20,10 @@ impl Shard {
     /// The next message for the LND of an interface, lent; `None` when there is none, or no such interface.
     /// The LND has it until it says [`Uplink::sent`](crate::lnd::Uplink::sent).
     #[inline]
-    pub fn poll_transmit(&mut self, ni: NiId) -> Option<&Transmit> {
-        let interface = self.interfaces.get_mut(usize::from(ni.0))?;
-        let message = interface.ready.pop(&mut self.messages)?;
-        Some(self.messages.submit(message))
+    pub fn poll_transmit(&mut self, ni: NiId) -> Option<Lent<'_>> {
+        let ready = &mut self.interfaces.get_mut(usize::from(ni.0))?.ready;
+        let message = ready.pop(&mut self.messages)?;
+        Some(Lent { transmit: self.messages.submit(message), more: !ready.is_empty() })
     }
 
     /// Takes back what a device had no room for; it is the next that [`Shard::poll_transmit`] returns. Of

@@ -16,16 +16,9 @@ use crate::lnd::Transmit;
 use crate::time::Instant;
 
 impl Xfer {
-    /// Whether [`Xfer::submit`] takes this message for certain.
-    #[inline]
-    #[must_use]
-    pub fn takes(&self, transmit: &Transmit) -> bool {
-        !self.messages.is_full()
-            && self.contacts.last(transmit.ni, &transmit.header.destination.nid).is_some()
-    }
-
     /// The frame that [`Xfer::poll_transmit`] returns next if this message is submitted now; `None` if that takes
-    /// more to say: unless the message is small, goes where one was sent before, and nothing waits or is lost there.
+    /// more to say: unless the message is small, goes where one was sent before, and nothing waits or is lost there. A
+    /// message that has a preview is taken for certain.
     #[inline]
     #[must_use]
     pub fn preview(&self, now: Instant, transmit: &Transmit) -> Option<Outgoing> {

@@ -109,7 +109,7 @@ impl Node {
     }
 
     pub(crate) fn transmit(&mut self) -> Option<Transmit> {
-        self.shard.poll_transmit(NI).copied()
+        self.shard.poll_transmit(NI).map(|lent| *lent.transmit)
     }
 
     /// A message arrives, whole if the shard takes it.

@@ -211,9 +211,23 @@ fn the_interface_follows_the_destination_or_the_self_nid() {
     let target = ProcessId { nid: nid(2, 2), pid: PID };
     node.shard.put(NOW, &PutRequest { target, ..put_request(md, 2) }).unwrap();
     assert!(node.shard.poll_transmit(NiId(0)).is_none());
-    let transmit = node.shard.poll_transmit(NiId(1)).copied().unwrap();
+    let transmit = node.shard.poll_transmit(NiId(1)).map(|lent| *lent.transmit).unwrap();
     assert_eq!((transmit.ni, transmit.header.source.nid), (NiId(1), nid(2, 1)));
     assert!(node.shard.poll_transmit(NiId(2)).is_none(), "there is no such interface");
+}
+
+#[test]
+fn whether_another_message_follows_is_told() {
+    let interfaces = vec![interface(nid(1, 1), 8, 4), interface(nid(2, 1), 8, 4)];
+    let mut node = Node::new(ShardConfig { topology: Arc::new(Topology::new(interfaces)), ..config() });
+    for to in [nid(1, 2), nid(1, 3), nid(2, 2)] {
+        let md = node.shard.bind(&node.md(1)).unwrap();
+        let target = ProcessId { nid: to, pid: PID };
+        node.shard.put(NOW, &PutRequest { target, ..put_request(md, 2) }).unwrap();
+    }
+    let mut polled = |ni| node.shard.poll_transmit(NiId(ni)).map(|lent| lent.more);
+    assert_eq!([0, 0, 0].map(&mut polled), [Some(true), Some(false), None], "whoever it goes to");
+    assert_eq!([1, 1].map(polled), [Some(false), None], "by the same interface");
 }
 
 #[test]

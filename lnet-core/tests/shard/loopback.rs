@@ -32,7 +32,8 @@ fn process(nid: Nid) -> ProcessId {
 /// Carries everything that the node sends to itself.
 fn carry(node: &mut Node) -> Vec<Header> {
     let mut headers = Vec::new();
-    while let Some(Transmit { tx, ni, header, .. }) = node.shard.poll_transmit(LO).copied() {
+    while let Some(Transmit { tx, ni, header, .. }) = node.shard.poll_transmit(LO).map(|lent| *lent.transmit)
+    {
         assert_eq!(ni, LO);
         if node.shard.header(NOW, LO, RxId(0), &header) != Verdict::Drop {
             node.shard.received(NOW, RxId(0), Status::Ok);
@@ -103,7 +104,7 @@ fn the_own_nid_that_was_asked_for_is_the_source() {
             hdr_data: 0,
         };
         node.shard.put(NOW, &put).unwrap();
-        node.shard.poll_transmit(LO).map(|transmit| transmit.header.source.nid)
+        node.shard.poll_transmit(LO).map(|lent| lent.transmit.header.source.nid)
     };
     assert_eq!(put(nid(1, 1), Some(nid(1, 1))), Some(nid(1, 1)));
     assert_eq!(put(Nid::LO, Some(nid(1, 1))), Some(Nid::LO));
@@ -135,7 +136,7 @@ fn neither_credits_nor_peers_bar_the_way_to_oneself() {
     let mut sent = 0;
     while node.shard.put(NOW, &put([nid(1, 1), nid(2, 1), Nid::LO][sent % 3])).is_ok() {
         sent += 1;
-        let Some(transmit) = node.shard.poll_transmit(LO).copied() else {
+        let Some(transmit) = node.shard.poll_transmit(LO).map(|lent| *lent.transmit) else {
             panic!("{sent} wait for a credit")
         };
         node.shard.sent(NOW, transmit.tx, Status::Ok);

@@ -220,7 +220,10 @@ impl Run {
     }
 
     fn transmit(&mut self, slot: usize) {
-        let Some(transmit) = self.node.shard.poll_transmit(NiId(slot as u16)).copied() else { return };
+        let Some(transmit) = self.node.shard.poll_transmit(NiId(slot as u16)).map(|lent| *lent.transmit)
+        else {
+            return;
+        };
         let ni = self.slots[slot].expect("nobody sends by an empty slot");
         let header = transmit.header;
         let number = self.messages.iter().find(|(number, message)| match header.body {

@@ -1,6 +1,6 @@
 //! The driver of a node's `xdp` nets, whichever it is.
 
-use lnet_core::lnd::{Full, Lnd, Progress, RxId, Transmit, TxId, Uplink, Verdict};
+use lnet_core::lnd::{Full, Lent, Lnd, Progress, RxId, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
 use lnet_core::xfer::{XferCounters, XferUsage};
 
@@ -103,8 +103,8 @@ impl Lnd for AnyLnd {
     type Memory = Memory;
 
     #[inline]
-    fn submit(&mut self, now: Instant, transmit: &Transmit, memory: &Memory) -> Result<(), Full<TxId>> {
-        either!(self, lnd => lnd.submit(now, transmit, memory))
+    fn submit(&mut self, now: Instant, message: Lent<'_>, memory: &Memory) -> Result<(), Full<TxId>> {
+        either!(self, lnd => lnd.submit(now, message, memory))
     }
 
     #[inline]

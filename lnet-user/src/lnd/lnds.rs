@@ -5,7 +5,7 @@
 //! those of the sockets, then those of `lo`.
 
 use lnet_core::lnd::{
-    Announced, Full, Lnd, NiId, Prefetch, Progress, RxId, Status, Transmit, TxId, Uplink, Verdict,
+    Announced, Full, Lent, Lnd, NiId, Prefetch, Progress, RxId, Status, TxId, Uplink, Verdict,
 };
 use lnet_core::time::Instant;
 use lnet_wire::Header;
@@ -180,17 +180,18 @@ impl Lnd for Lnds {
     type Memory = Memory;
 
     #[inline]
-    fn submit(&mut self, now: Instant, transmit: &Transmit, memory: &Memory) -> Result<(), Full<TxId>> {
-        let network = match self.route(transmit.ni) {
+    fn submit(&mut self, now: Instant, message: Lent<'_>, memory: &Memory) -> Result<(), Full<TxId>> {
+        let ni = message.transmit.ni;
+        let network = match self.route(ni) {
             Route::Rings => &mut self.rings,
             Route::Sockets => &mut self.sockets,
             Route::None => {
-                assert!(transmit.ni == self.lo.ni(), "there is no NI {}", transmit.ni.0);
-                return self.lo.submit(now, transmit, memory);
+                assert!(ni == self.lo.ni(), "there is no NI {}", ni.0);
+                return self.lo.submit(now, message, memory);
             }
         };
         match network {
-            Some(network) => network.submit(now, transmit, memory),
+            Some(network) => network.submit(now, message, memory),
             None => unreachable!("an NI has an LND"),
         }
     }

@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 
 use lnet_core::limits::Limits;
-use lnet_core::lnd::{Full, Lnd, NiId, Progress, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
+use lnet_core::lnd::{Full, Lent, Lnd, NiId, Progress, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
 
 use crate::memory::Memory;
@@ -133,7 +133,7 @@ impl LoLnd {
 impl Lnd for LoLnd {
     type Memory = Memory;
 
-    fn submit(&mut self, _: Instant, transmit: &Transmit, _: &Memory) -> Result<(), Full<TxId>> {
+    fn submit(&mut self, _: Instant, Lent { transmit, .. }: Lent<'_>, _: &Memory) -> Result<(), Full<TxId>> {
         if self.submitted.len() == self.submitted.capacity() {
             return Err(Full(transmit.tx));
         }

@@ -167,12 +167,11 @@ impl Worker {
             return false;
         }
         let mut submitted = 0;
-        let count = self.nis.len();
-        for step in 0..count {
-            let ni = self.nis[(self.first_ni + step) % count];
+        let (later, first) = self.nis.split_at(self.first_ni);
+        for &ni in first.iter().chain(later) {
             while submitted < TRANSMIT_BUDGET {
-                let Some(transmit) = self.shard.poll_transmit(ni) else { break };
-                if let Err(full) = self.lnd.submit(now, transmit, &self.memory) {
+                let Some(message) = self.shard.poll_transmit(ni) else { break };
+                if let Err(full) = self.lnd.submit(now, message, &self.memory) {
                     self.shard.give_back(full);
                     self.device_full = true;
                     break;
@@ -181,7 +180,7 @@ impl Worker {
             }
         }
         // Each NI is first in its turn, so that none uses up the budget for ever.
-        self.first_ni = (self.first_ni + 1) % count;
+        self.first_ni = if self.first_ni + 1 < self.nis.len() { self.first_ni + 1 } else { 0 };
         submitted != 0
     }
 

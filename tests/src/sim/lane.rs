@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use lnet_core::Shard;
 use lnet_core::handle::{EqHandle, ShardId};
-use lnet_core::lnd::{Cause, NiId, Transmit, Verdict};
+use lnet_core::lnd::{Cause, Lent, NiId, Transmit, Verdict};
 use lnet_core::shard::mesh::MeshMessage;
 use lnet_core::time::Instant;
 use lnet_core::topology::{NiStatus, Topology};
@@ -266,13 +266,12 @@ impl Lane {
         }
     }
 
-    /// What the shard wants sent goes to the transfer machine. A message that comes alone is sent before that has it.
+    /// What the shard wants sent goes to the transfer machine. A message that none follows is sent before that has it.
     fn submit(&mut self, now: Instant, around: &mut Surroundings<'_>) {
-        let mut alone = None;
         for rail in 0..u16::from(around.plan.rails) {
             let Some(slot) = self.desk.slots[usize::from(rail)] else { continue };
-            while let Some(mut transmit) = self.shard.poll_transmit(slot).copied() {
-                transmit.ni = NiId(rail);
+            while let Some(Lent { transmit, more }) = self.shard.poll_transmit(slot) {
+                let transmit = &Transmit { ni: NiId(rail), ..*transmit };
                 let Some(message) = around.ledger.identify(&transmit.header) else {
                     return around
                         .ledger
@@ -280,46 +279,28 @@ impl Lane {
                 };
                 let name = &self.name;
                 around.trace.say(|| format!("{name} submits {message:?} {:?}", transmit.header.destination));
-                let is_first = alone.is_none() && !self.xfer.has_transmit() && self.xfer.takes(&transmit);
-                if is_first && around.send_pool.has_free() {
-                    alone = Some(transmit);
-                } else {
-                    if let Some(former) = alone.take() {
-                        self.submit_taken(now, former, around);
-                    }
-                    if let Err(full) = self.xfer.submit(now, &transmit) {
-                        self.shard.give_back(full);
-                        break;
-                    }
+                let is_sent = !more && around.send_pool.has_free() && self.send_alone(now, transmit, around);
+                if !is_sent && let Err(full) = self.xfer.submit(now, transmit) {
+                    self.shard.give_back(full);
+                    break;
                 }
                 self.desk.sending[transmit.tx.0 as usize] = Some((message, now.0));
             }
         }
-        if let Some(transmit) = alone {
-            self.send_alone(now, transmit, around);
-        }
-    }
-
-    fn submit_taken(&mut self, now: Instant, transmit: Transmit, around: &mut Surroundings<'_>) {
-        let taken = self.xfer.submit(now, &transmit).is_ok();
-        around
-            .ledger
-            .expect(taken, "what is taken for certain is taken", || format!("{:?}", transmit.header));
     }
 
     /// Sends a message before the transfer machine has it, if that can be: its frame is the next one to be polled.
-    fn send_alone(&mut self, now: Instant, transmit: Transmit, around: &mut Surroundings<'_>) {
-        let preview = self.xfer.preview(now, &transmit);
-        if let Some(outgoing) = &preview {
-            around.counts.previewed += 1;
-            self.send(outgoing, around);
-        }
-        self.submit_taken(now, transmit, around);
-        if preview.is_some() {
-            let polled = self.xfer.poll_transmit(now);
-            let found = || format!("{preview:?}, but {polled:?}");
-            around.ledger.expect(polled == preview, "a preview is the frame that is polled", found);
-        }
+    fn send_alone(&mut self, now: Instant, transmit: &Transmit, around: &mut Surroundings<'_>) -> bool {
+        let Some(preview) = self.xfer.preview(now, transmit) else { return false };
+        around.counts.previewed += 1;
+        self.send(&preview, around);
+        let taken = self.xfer.submit(now, transmit).is_ok();
+        around.ledger.expect(taken, "what has a preview is taken", || format!("{:?}", transmit.header));
+        let polled = self.xfer.poll_transmit(now);
+        let is_same = polled.as_ref() == Some(&preview);
+        let found = || format!("{preview:?}, but {polled:?}");
+        around.ledger.expect(is_same, "a preview is the frame that is polled", found);
+        true
     }
 
     fn transmit(&mut self, now: Instant, around: &mut Surroundings<'_>) {

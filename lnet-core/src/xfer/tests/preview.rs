@@ -47,7 +47,6 @@ fn a_preview_is_the_frame_that_is_polled() {
         }
         let (now, transmit) = (network.now, transmit(&network, length_bytes));
         let xfer = &mut network.nodes[0].shards[0].xfer;
-        assert!(xfer.takes(&transmit));
         let preview = xfer.preview(now, &transmit).expect("nothing is in its way");
         xfer.submit(now, &transmit).unwrap();
         assert_eq!(xfer.poll_transmit(now), Some(preview), "{length_bytes} bytes");
@@ -60,7 +59,6 @@ fn a_preview_is_the_frame_that_is_polled() {
 fn what_takes_more_to_say_has_no_preview() {
     let strangers = Network::new(vec![Node::new(1, 1, 1), Node::new(2, 1, 1)], 1);
     let xfer = &strangers.nodes[0].shards[0].xfer;
-    assert!(!xfer.takes(&transmit(&strangers, 64)), "its contact may find no room");
     assert_eq!(xfer.preview(strangers.now, &transmit(&strangers, 64)), None, "there is no session");
 
     let mut network = acquainted();
@@ -79,15 +77,12 @@ fn what_takes_more_to_say_has_no_preview() {
     // The window is full, and then every message is under way.
     let mut previewed = 1;
     while xfer.preview(now, &small).is_some() {
-        assert!(xfer.takes(&small));
-        xfer.submit(now, &small).unwrap();
+        xfer.submit(now, &small).expect("what has a preview is taken");
         while xfer.poll_transmit(now).is_some() {}
         previewed += 1;
         assert!(previewed < limits().messages, "a window is narrower");
     }
-    while xfer.takes(&small) {
-        xfer.submit(now, &small).unwrap();
-    }
+    while xfer.submit(now, &small).is_ok() {}
     assert_eq!(xfer.usage().messages, limits().messages);
-    assert!(xfer.submit(now, &small).is_err());
+    assert_eq!(xfer.preview(now, &small), None, "there is no room for it");
 }

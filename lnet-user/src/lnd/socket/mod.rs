@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lnet_core::handle::ShardId;
-use lnet_core::lnd::{Full, Lnd, Progress, RxId, Transmit, TxId, Uplink, Verdict};
+use lnet_core::lnd::{Full, Lent, Lnd, Progress, RxId, TxId, Uplink, Verdict};
 use lnet_core::time::{self, Instant};
 use lnet_core::xfer::{BUNDLE_MAX, Xfer, XferConfig, XferCounters, XferUsage};
 
@@ -197,8 +197,8 @@ impl Lnd for SocketLnd {
     type Memory = Memory;
 
     #[inline]
-    fn submit(&mut self, now: Instant, transmit: &Transmit, _: &Memory) -> Result<(), Full<TxId>> {
-        self.intake.xfer.submit(now, transmit)
+    fn submit(&mut self, now: Instant, message: Lent<'_>, _: &Memory) -> Result<(), Full<TxId>> {
+        self.intake.xfer.submit(now, message.transmit)
     }
 
     #[inline]

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket as Plain};
 
 use lnet_core::handle::{Cookie, Kind, MdHandle};
 use lnet_core::limits::Limits;
-use lnet_core::lnd::{Announced, NiId, Prefetch, Span, Status, TxId};
+use lnet_core::lnd::{Announced, Lent, NiId, Prefetch, Span, Status, Transmit, TxId};
 use lnet_core::xfer::{XferLimits, XferTimes};
 use lnet_wire::header::{Body, PAYLOAD_MAX_BYTES, WireHandle};
 use lnet_wire::nid::Net;
@@ -143,7 +143,8 @@ impl Node {
         };
         let payload = (length_bytes != 0).then(|| span(length_bytes));
         let Shard { lnd, memory, .. } = &mut self.shards[shard];
-        lnd.submit(now, &Transmit { tx: TxId(1), ni: NiId(0), header, payload }, memory).unwrap();
+        let transmit = &Transmit { tx: TxId(1), ni: NiId(0), header, payload };
+        lnd.submit(now, Lent { transmit, more: false }, memory).unwrap();
     }
 
     fn drive(&mut self, now: Instant) {

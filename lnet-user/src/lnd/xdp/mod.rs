@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use lnet_core::handle::ShardId;
-use lnet_core::lnd::{Full, Lnd, NiId, Progress, RxId, Status, Transmit, TxId, Uplink, Verdict};
+use lnet_core::lnd::{Full, Lent, Lnd, NiId, Progress, RxId, Status, TxId, Uplink, Verdict};
 use lnet_core::time::{self, Instant};
 use lnet_core::xfer::{BUNDLE_MAX, Xfer, XferConfig, XferCounters, XferUsage};
 use lnet_wire::Nid;
@@ -57,7 +57,7 @@ use fault::Faults;
 use held::Held;
 use lingering::{Behind, Lingering};
 use parked::Parked;
-use paths::{PathId, Paths};
+use paths::Paths;
 use ports::{Link, OpenPort};
 use receive::Origin;
 
@@ -180,9 +180,6 @@ pub struct XdpLnd {
     parked_full: bool,
     /// When to ask again for next hops, because the question found no room.
     ask_again_at: Option<Instant>,
-    /// A message that came alone so far and may go at once, and its path: with the next flush. The transfer protocol
-    /// does not have it before that, or anything else, is done; until then no path is made or forgotten.
-    alone: Option<(Transmit, PathId)>,
     /// Messages that ended before the transfer protocol had them.
     ended: VecDeque<(TxId, Status)>,
     held: Held,
@@ -239,7 +236,6 @@ impl XdpLnd {
             chunks_max: 1,
             wants_room: false,
             parked: Parked::new(limits.messages),
-            alone: None,
             ended: VecDeque::with_capacity(limits.messages as usize),
             held: Held::new(limits.held, common.held_chunks_max),
             lingering: (common.umem.registered_bytes() != 0)
@@ -324,7 +320,6 @@ impl XdpLnd {
     /// Whether there is something to do that no socket would report.
     pub(crate) fn has_work(&self) -> bool {
         self.exchange.has_parcels()
-            || self.alone.is_some()
             || !self.ended.is_empty()
             || self.replay_due
             || (self.xfer.has_transmit() && !self.wants_room)
@@ -417,18 +412,16 @@ impl XdpLnd {
 impl Lnd for XdpLnd {
     type Memory = Memory;
 
-    fn submit(&mut self, now: Instant, transmit: &Transmit, _: &Memory) -> Result<(), Full<TxId>> {
-        self.take_message(now, transmit)
+    fn submit(&mut self, now: Instant, message: Lent<'_>, memory: &Memory) -> Result<(), Full<TxId>> {
+        self.take_message(now, message, memory)
     }
 
     fn flush(&mut self, now: Instant, memory: &Memory) {
-        self.send_alone(now, memory);
         self.send_ready(now, memory);
         self.flush_lanes();
     }
 
     fn drive(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> Progress {
-        self.queue_alone(now);
         let mut lingering = self.lingering.take();
         let behind = &mut Behind { up, lingering: lingering.as_deref_mut() };
         let mut progress = self.turn(now, budget, behind, memory);
@@ -440,7 +433,6 @@ impl Lnd for XdpLnd {
     }
 
     fn resume(&mut self, now: Instant, rx: RxId, verdict: Verdict, up: &mut impl Uplink) {
-        self.queue_alone(now);
         let behind = &mut Behind { up, lingering: self.lingering.as_deref_mut() };
         self.xfer.resume(now, rx, verdict, behind);
         self.replay_due = true;

@@ -133,7 +133,6 @@ impl XdpLnd {
     /// Ends all that is under way by an NI, as far as it can go no other way; nothing begins any more.
     pub(crate) fn close_port(&mut self, now: Instant, ni: NiId, up: &mut impl Uplink, memory: &Memory) {
         let Some(place) = self.place_of(ni) else { return };
-        self.queue_alone(now);
         let mut lingering = self.lingering.take();
         let up = &mut Behind { up, lingering: lingering.as_deref_mut() };
         // Peers need not wonder what has arrived.
@@ -220,8 +219,6 @@ impl XdpLnd {
 
     /// Takes in which NIs there are.
     fn follow_ports(&mut self) {
-        // It keeps its path from being found to the next flush.
-        assert!(self.alone.is_none(), "NIs come and go between flushes");
         self.by_ni.fill(None);
         for place in 0..self.ports.len() {
             let Port { ni, interface_index, .. } = self.ports[place].port;

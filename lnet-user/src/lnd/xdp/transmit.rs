@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lnet_core::lnd::{Cause, Full, NiId, Status, Transmit, TxId, Uplink};
+use lnet_core::lnd::{Cause, Full, Lent, NiId, Status, Transmit, TxId, Uplink};
 use lnet_core::time::Instant;
 use lnet_core::xfer::{Content, Outgoing};
 use lnet_wire::Nid;
@@ -48,10 +48,14 @@ enum Hop {
 
 impl XdpLnd {
     #[inline]
-    pub(super) fn take_message(&mut self, now: Instant, transmit: &Transmit) -> Result<(), Full<TxId>> {
-        self.queue_alone(now);
+    pub(super) fn take_message(
+        &mut self,
+        now: Instant,
+        Lent { transmit, more }: Lent<'_>,
+        memory: &Memory,
+    ) -> Result<(), Full<TxId>> {
         match self.find_path(now, transmit.ni, &transmit.header.destination.nid) {
-            Hop::Known(path) if self.may_go_alone(transmit) => self.alone = Some((*transmit, path)),
+            Hop::Known(path) if !more && self.send_alone(now, transmit, path, memory) => {}
             // As those under way: sent again until the interface is up, or has been down for too long.
             Hop::Known(_) | Hop::Down => return self.transfer(now, transmit),
             Hop::Unknown if self.parked.takes(transmit) => self.parked.push(now + RESOLVE_TIMEOUT, *transmit),
@@ -71,54 +75,31 @@ impl XdpLnd {
         self.xfer.submit(now, transmit)
     }
 
-    /// Whether a message has none before it, by a device that sends, and the transfer protocol will have room for it.
+    /// Sends a message that none follows, if nothing is in its way: its frame goes out first, and the books are kept
+    /// while it is under way. Whether it did.
     #[inline]
-    fn may_go_alone(&self, transmit: &Transmit) -> bool {
-        let refuses = |place: usize| self.lanes[self.ports[place].lane_index].refuses();
-        !self.xfer.has_transmit()
-            && self.place_of(transmit.ni).is_some_and(|place| !refuses(place))
-            && self.xfer.takes(transmit)
-    }
-
-    /// Gives the message that came alone to the transfer protocol, as any other: it is not alone any more.
-    #[inline]
-    pub(super) fn queue_alone(&mut self, now: Instant) {
-        if let Some((transmit, _)) = self.alone.take()
-            && self.xfer.submit(now, &transmit).is_err()
-        {
-            unreachable!("the transfer protocol had room for it");
+    fn send_alone(&mut self, now: Instant, transmit: &Transmit, path: PathId, memory: &Memory) -> bool {
+        let Some(lane_index) = self.clear_lane(transmit.ni) else { return false };
+        // Looked at where it stands: what was put together just now is dear to move.
+        let preview = self.xfer.preview(now, transmit);
+        let Some(outgoing) = &preview else { return false };
+        self.write(outgoing, path, memory);
+        self.push(lane_index, &[]);
+        self.flush_lanes();
+        if self.xfer.submit(now, transmit).is_err() {
+            unreachable!("what has a preview is taken");
         }
-    }
-
-    /// Sends the message that came alone. If nothing is in its way, its frame goes out first, and the books are kept
-    /// while it is under way.
-    #[inline]
-    pub(super) fn send_alone(&mut self, now: Instant, memory: &Memory) {
-        let Some(&(Transmit { ni, .. }, path)) = self.alone.as_ref() else { return };
-        let lane_index = self.clear_lane(ni);
-        let preview = lane_index.and_then(|_| self.xfer.preview(now, &self.alone.as_ref()?.0));
-        if let (Some(lane_index), Some(preview)) = (lane_index, &preview) {
-            self.write(preview, path, memory);
-            self.push(lane_index, &[]);
-            self.flush_lanes();
-        }
-        self.queue_alone(now);
-        if preview.is_some() {
-            let polled = self.xfer.poll_transmit(now);
-            debug_assert_eq!(polled, preview, "a preview is the frame that is polled");
-        }
+        let polled = self.xfer.poll_transmit(now);
+        debug_assert_eq!(polled, preview, "a preview is the frame that is polled");
+        true
     }
 
     /// The lane of an NI, if nothing is in the way there.
     #[inline]
     fn clear_lane(&mut self, ni: NiId) -> Option<usize> {
-        if self.links_have_changed() {
-            // What a preview goes by, the path and the MTU, changes with a link.
-            self.refresh_paths();
-            return None;
-        }
-        let place = self.place_of(ni)?;
-        (!self.faults.are_set() && self.has_room()).then(|| self.ports[place].lane_index)
+        let lane_index = self.ports[self.place_of(ni)?].lane_index;
+        let is_clear = !self.faults.are_set() && !self.lanes[lane_index].refuses() && self.has_room();
+        is_clear.then_some(lane_index)
     }
 
     fn refuse(&mut self, transmit: &Transmit, cause: Cause) {

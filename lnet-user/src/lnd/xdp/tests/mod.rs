@@ -102,8 +102,7 @@ fn small_messages_travel_together() {
             let before = *a.shards[0].lnd.counters();
             for tx in 0..50 {
                 let put = a.put_at(tx, &b.plan, 9, tx * 1024, tx * 20);
-                let shard = &mut a.shards[0];
-                lnet_core::lnd::Lnd::submit(&mut shard.lnd, wire.now, &put, &shard.memory).unwrap();
+                a.shards[0].hand_over(wire.now, &put, tx != 49).unwrap();
             }
             wire.run();
             let [a, b] = &mut wire.nodes;
@@ -121,28 +120,22 @@ fn small_messages_travel_together() {
     }
 }
 
-/// A message that comes alone is sent before the transfer protocol has it, if it is flushed at once; either way it
-/// arrives.
+/// A message that none follows is sent before the transfer protocol has it; either way it arrives.
 #[test]
 fn a_lone_message_goes_first() {
     let mut wire = acquainted(Plan::new(1), Plan::new(2));
-    for (tx, is_flushed) in [(1, true), (2, false)] {
+    for (tx, more) in [(1, false), (2, true)] {
         let now = wire.now;
         let [a, b] = &mut wire.nodes;
         let put = a.put(tx, &b.plan, 9, 64);
         let shard = &mut a.shards[0];
         let before = shard.lnd.counters().frames_sent;
-        lnet_core::lnd::Lnd::submit(&mut shard.lnd, now, &put, &shard.memory).unwrap();
-        assert_eq!(shard.lnd.transfer_usage().messages, 0, "it may still be joined by others");
-        assert!(shard.lnd.has_work());
-        if is_flushed {
-            lnet_core::lnd::Lnd::flush(&mut shard.lnd, now, &shard.memory);
-            assert_eq!(shard.lnd.counters().frames_sent - before, 1);
-        } else {
-            lnet_core::lnd::Lnd::drive(&mut shard.lnd, now, 1, &mut shard.up, &mut shard.memory);
-            assert_eq!(shard.lnd.counters().frames_sent, before);
-        }
+        shard.hand_over(now, &put, more).unwrap();
+        assert_eq!(shard.lnd.counters().frames_sent - before, u64::from(!more));
+        assert_eq!(shard.lnd.has_work(), more, "it may still be joined by others");
         assert_eq!(shard.lnd.transfer_usage().messages, 1);
+        lnet_core::lnd::Lnd::flush(&mut shard.lnd, now, &shard.memory);
+        assert_eq!(shard.lnd.counters().frames_sent - before, 1);
         wire.run();
         let [a, b] = &mut wire.nodes;
         assert_eq!(std::mem::take(&mut a.shards[0].up.sent), [(TxId(tx), Status::Ok)]);
@@ -163,7 +156,7 @@ fn batches_are_announced() {
             for (tx, &(match_bits, length_bytes)) in messages.iter().enumerate() {
                 let put = a.put(tx as u32, &b.plan, match_bits, length_bytes);
                 let shard = &mut a.shards[0];
-                lnet_core::lnd::Lnd::submit(&mut shard.lnd, wire.now, &put, &shard.memory).unwrap();
+                shard.hand_over(wire.now, &put, !kick_each).unwrap();
                 if kick_each {
                     lnet_core::lnd::Lnd::flush(&mut shard.lnd, wire.now, &shard.memory);
                 }
@@ -408,10 +401,9 @@ fn a_message_takes_the_way_that_its_peer_has_now() {
     let put = a.put(2, &b.plan, 9, 64);
     a.shards[0].submit_at(now, put).unwrap();
     assert_eq!(a.take_sent(0)[0][..6], [2, 0, 0, 0, 0, 77]);
-    // And when it changes while a message that came alone waits for the next flush.
+    // And when it changes while a message waits for the next flush.
     let put = a.put(3, &b.plan, 9, 64);
-    let shard = &mut a.shards[0];
-    lnet_core::lnd::Lnd::submit(&mut shard.lnd, now, &put, &shard.memory).unwrap();
+    a.shards[0].hand_over(now, &put, true).unwrap();
     a.neighbours.answer(INTERFACE, b.plan.address(), Resolution::Mac([2, 0, 0, 0, 0, 78]));
     let shard = &mut a.shards[0];
     lnet_core::lnd::Lnd::flush(&mut shard.lnd, now, &shard.memory);

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use lnet_core::handle::{Cookie, Kind, MdHandle, ShardId};
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{
-    Announced, Full, Lnd, NiId, Prefetch, Progress, RxId, Span, Status, Transmit, TxId, Uplink, Verdict,
+    Announced, Full, Lent, Lnd, NiId, Prefetch, Progress, RxId, Span, Status, Transmit, TxId, Uplink, Verdict,
 };
 use lnet_core::time::Instant;
 use lnet_core::xfer::{XferConfig, XferLimits, XferTimes};
@@ -176,9 +176,19 @@ impl Shard {
     }
 
     pub(crate) fn submit_at(&mut self, now: Instant, transmit: Transmit) -> Result<(), Full<TxId>> {
-        let result = self.lnd.submit(now, &transmit, &self.memory);
+        let result = self.hand_over(now, &transmit, false);
         self.lnd.flush(now, &self.memory);
         result
+    }
+
+    /// Submits a message, which `more` follow or none.
+    pub(crate) fn hand_over(
+        &mut self,
+        now: Instant,
+        transmit: &Transmit,
+        more: bool,
+    ) -> Result<(), Full<TxId>> {
+        self.lnd.submit(now, Lent { transmit, more }, &self.memory)
     }
 
     /// Says what becomes of the messages that were delayed.

@@ -162,8 +162,7 @@ fn a_packet_is_looked_at_whole_before_any_of_it_is_taken() {
         let [a, b] = &mut wire.nodes;
         for tx in 0..3 {
             let put = a.put_at(tx, &b.plan, 9, tx * 64, 40);
-            let shard = &mut a.shards[0];
-            Lnd::submit(&mut shard.lnd, now, &put, &shard.memory).unwrap();
+            a.shards[0].hand_over(now, &put, true).unwrap();
         }
         let shard = &mut a.shards[0];
         shard.lnd.flush(now, &shard.memory);
