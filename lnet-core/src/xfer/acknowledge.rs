@@ -132,9 +132,7 @@ impl Xfer {
     #[inline]
     fn go_on_with_records(&mut self) {
         let few = (self.records.capacity() - self.records_kept) / 8;
-        if self.short_of_records
-            && self.records.used_count() + self.records_kept + few < self.records.capacity()
-        {
+        if self.short_of_records && self.free_records() > few {
             self.short_of_records = false;
             for flow in 0..self.flows.capacity() {
                 if self.flows.get(flow).is_some() {
@@ -148,6 +146,7 @@ impl Xfer {
     fn land(&mut self, now: Instant, flow: u32, record: u32, up: &mut impl Uplink) {
         self.flows[flow].outstanding.remove(&mut self.records, record);
         let record = self.records.remove(record);
+        self.let_go(flow, &record);
         self.flows[flow].in_flight_bytes -= record.cost_bytes;
         if let Cargo::Fragment { message, .. } = record.cargo {
             self.messages[message].open_frames -= 1;
@@ -184,12 +183,14 @@ impl Xfer {
     }
 
     /// Takes a record out of its flow. What it had cost passes to the next one of the same frame.
-    pub(super) fn withdraw(&mut self, flow: u32, record: u32, outstanding: bool) {
+    pub(super) fn withdraw(&mut self, slot: u32, record: u32, outstanding: bool) {
         let next = List::next(&self.records, record);
-        let flow = &mut self.flows[flow];
+        let flow = &mut self.flows[slot];
         let list = if outstanding { &mut flow.outstanding } else { &mut flow.pending };
         list.remove(&mut self.records, record);
         let record = self.records.remove(record);
+        self.let_go(slot, &record);
+        let flow = &mut self.flows[slot];
         let same_frame = outstanding && next != NONE && self.records[next].number == record.number;
         if same_frame && record.cost_bytes != 0 {
             self.records[next].cost_bytes = record.cost_bytes;

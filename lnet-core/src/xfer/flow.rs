@@ -32,6 +32,8 @@ pub(super) struct Flow {
     pub(super) congestion: Congestion,
     /// When something was acknowledged last, if ever.
     pub(super) acked_at: Option<Instant>,
+    /// Since when there has always been something that is not acknowledged.
+    pub(super) owed_since: Instant,
     /// From when on the wait for an acknowledgement counts.
     pub(super) waits_since: Instant,
     /// Frames that may be sent although the window is full.
@@ -73,6 +75,7 @@ impl Flow {
             in_flight_bytes: 0,
             congestion: Congestion::new(),
             acked_at: None,
+            owed_since: now,
             waits_since: now,
             probes_due: 0,
             detour_until: None,
@@ -97,6 +100,20 @@ impl Flow {
     #[inline]
     pub(super) fn is_open(&self, now: Instant, patience: Duration) -> bool {
         self.acked_at.is_some_and(|at| now - at < patience)
+    }
+
+    /// Something is about to be added that is to be acknowledged.
+    #[inline]
+    pub(super) fn owes(&mut self, now: Instant) {
+        if self.outstanding.is_empty() && self.pending.is_empty() {
+            self.owed_since = now;
+        }
+    }
+
+    /// Whether its receiver has acknowledged nothing for so long although there was something to acknowledge.
+    pub(super) fn is_unanswered(&self, now: Instant, patience: Duration) -> bool {
+        let has_records = !self.outstanding.is_empty() || !self.pending.is_empty();
+        has_records && now - self.acked_at.map_or(self.owed_since, |at| at.max(self.owed_since)) > patience
     }
 
     /// Whether frames go the way by which the peer was heard last.

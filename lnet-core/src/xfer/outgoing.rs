@@ -245,14 +245,23 @@ impl Xfer {
         let rest = self.messages[message].total_bytes() - offset;
         let length = self.room_bytes(now, flow_slot, message, offset, rest)?;
         let record = self.cut(message, offset, length);
-        self.flows[flow_slot].pending.push_front(&mut self.records, record);
+        let flow = &mut self.flows[flow_slot];
+        flow.owes(now);
+        flow.pending.push_front(&mut self.records, record);
         self.message_frame(now, flow_slot, record, token)
     }
 
     /// Whether only notices may have further records.
     #[inline]
     pub(super) fn is_short_of_records(&self) -> bool {
-        self.records.used_count() + self.records_kept >= self.records.capacity()
+        self.free_records() == 0
+    }
+
+    /// Records that fragments may still have.
+    #[inline]
+    pub(super) fn free_records(&self) -> u32 {
+        let fragments = self.records.used_count() - self.notice_count;
+        self.records.capacity() - self.records_kept - fragments
     }
 
     /// The message whose turn it is: of those begun, several fragments for each of the queue.
@@ -324,7 +333,10 @@ impl Xfer {
             unreachable!("only fragments are split")
         };
         let cargo = Cargo::Fragment { message, offset: offset + room, length: length - room };
-        let Some(rest) = self.new_record(cargo) else { return false };
+        if self.is_short_of_records() {
+            return false;
+        }
+        let Some(rest) = self.new_record(cargo) else { unreachable!("there was room") };
         self.records[rest].sends = self.records[record].sends;
         self.records[record].cargo = Cargo::Fragment { message, offset, length: room };
         self.messages[message].open_frames += 1;

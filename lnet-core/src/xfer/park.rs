@@ -14,7 +14,7 @@ use lnet_wire::frame::Kind;
 
 use super::inflow::{Inflow, Phase};
 use super::message::{Outbound, Stage};
-use super::record::Cargo;
+use super::record::{Cargo, Record};
 use super::state::Xfer;
 use super::{HoldId, Replay};
 use crate::list::{Link, List, NONE, Node};
@@ -168,10 +168,35 @@ impl Xfer {
             self.ask(now, contact);
             self.contacts.release(contact);
         }
-        let Some(record) = self.new_record(Cargo::Notice { kind, id, ticket }) else { return false };
-        self.flows[flow].pending.push_back(&mut self.records, record);
-        self.make_ready(flow);
+        self.tell(now, flow, kind, id, ticket)
+    }
+
+    /// Gives a flow something to tell about a message; says whether there was room. No peer has more of it than is
+    /// free: one that acknowledges none of it leaves room for the others'.
+    fn tell(&mut self, now: Instant, slot: u32, kind: Kind, id: u64, ticket: u32) -> bool {
+        let peer = self.flows[slot].peer;
+        if self.peers.slab[peer].notice_count >= self.records_kept - self.notice_count {
+            return false;
+        }
+        let Some(record) = self.new_record(Cargo::Notice { kind, id, ticket }) else {
+            unreachable!("there are records for notices")
+        };
+        self.peers.slab[peer].notice_count += 1;
+        self.notice_count += 1;
+        let flow = &mut self.flows[slot];
+        flow.owes(now);
+        flow.pending.push_back(&mut self.records, record);
+        self.make_ready(slot);
         true
+    }
+
+    /// A record of a flow is no more.
+    #[inline]
+    pub(super) fn let_go(&mut self, flow: u32, record: &Record) {
+        if matches!(record.cargo, Cargo::Notice { .. }) {
+            self.peers.slab[self.flows[flow].peer].notice_count -= 1;
+            self.notice_count -= 1;
+        }
     }
 
     /// Goes on with a message that the shard has delayed.
@@ -320,10 +345,11 @@ impl Xfer {
         self.unfinished_message(peer, shard, |message| message.ticket == Some(ticket))
     }
 
+    /// A message that a shard of a peer may know of: some of it was sent there.
     fn unfinished_message(&self, peer: u32, shard: u8, wanted: impl Fn(&Outbound) -> bool) -> Option<u32> {
         let mut at = self.peers.slab[peer].unfinished.first();
         while let Some(message) = self.messages.get(at) {
-            if message.shard == shard && wanted(message) {
+            if message.shard == shard && message.polled && wanted(message) {
                 return Some(at);
             }
             at = List::<super::message::Unfinished>::next(&self.messages, at);
@@ -370,11 +396,9 @@ impl Xfer {
         self.peers.slab[peer].parked.push_back(&mut self.messages, slot);
         let message = &self.messages[slot];
         let (id, ticket, shard) = (message.id, message.ticket.unwrap_or_default(), message.shard);
-        if let Some(flow) = self.flow_to(now, peer, shard)
-            && let Some(record) = self.new_record(Cargo::Notice { kind: Kind::Ping, id, ticket })
-        {
-            self.flows[flow].pending.push_back(&mut self.records, record);
-            self.make_ready(flow);
+        // Where there is no room for it now, the next question may have some.
+        if let Some(flow) = self.flow_to(now, peer, shard) {
+            self.tell(now, flow, Kind::Ping, id, ticket);
         }
     }
 }

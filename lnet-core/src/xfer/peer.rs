@@ -274,6 +274,8 @@ pub(super) struct Peer {
     pub(super) heard_at: Instant,
     /// When its parked messages are to be asked for.
     pub(super) ping_at: Instant,
+    /// What it is to be told about messages, and has not acknowledged.
+    pub(super) notice_count: u32,
     /// A round trip to it, if one was measured.
     pub(super) rtt: Option<Duration>,
     bucket: u32,
@@ -359,6 +361,7 @@ impl Peers {
             other_address: None,
             heard_at: now,
             ping_at: now,
+            notice_count: 0,
             rtt: None,
             bucket,
             chain: Link::UNLINKED,

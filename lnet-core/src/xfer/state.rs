@@ -53,8 +53,10 @@ pub struct Xfer {
     pub(super) messages: Slab<Outbound>,
     pub(super) deadlines: List<Deadlines>,
     pub(super) records: Slab<Record>,
-    /// Records that are kept for notices.
+    /// Records that are kept for notices, which take no others.
     pub(super) records_kept: u32,
+    /// Notices among the records.
+    pub(super) notice_count: u32,
     pub(super) flows: Slab<Flow>,
     pub(super) ready: List<Ready>,
     pub(super) busy_flows: List<Busy>,
@@ -124,6 +126,7 @@ impl Xfer {
             deadlines: List::new(),
             records: Slab::new(limits.frames),
             records_kept: limits.incoming.min(limits.frames / 2),
+            notice_count: 0,
             flows: Slab::new(limits.flows),
             ready: List::new(),
             busy_flows: List::new(),

@@ -3,9 +3,10 @@
 use core::time::Duration;
 
 use super::congestion::earlier;
-use super::flow::{Busy, DETOUR, Flow};
+use super::flow::{Busy, DETOUR};
 use super::inflow::{AckDue, Phase};
 use super::interfaces::NOWHERE;
+use super::message::{Outbound, Queued};
 use super::peer::{Asked, Contact};
 use super::record::Cargo;
 use super::reply::Reply;
@@ -253,10 +254,12 @@ impl Xfer {
             }
         }
         if self.records.used_count() != 0 {
-            for flow in 0..self.flows.capacity() {
-                let Some(Flow { peer, .. }) = self.flows.get(flow) else { continue };
-                if now - self.peers.slab[*peer].heard_at > self.times.message {
-                    self.drop_notices(flow);
+            for slot in 0..self.flows.capacity() {
+                let Some(flow) = self.flows.get(slot) else { continue };
+                if flow.is_unanswered(now, self.times.message) {
+                    let (peer, shard) = (flow.peer, flow.shard);
+                    self.drop_notices(slot);
+                    self.end_parked(now, peer, |message| message.shard == shard, up);
                 }
             }
         }
@@ -271,11 +274,27 @@ impl Xfer {
     fn follow_parked(&mut self, now: Instant, peer: u32, up: &mut impl Uplink) {
         let Some(entry) = self.peers.slab.get(peer).filter(|peer| !peer.parked.is_empty()) else { return };
         if now - entry.heard_at <= self.times.message {
-            return self.ask_after_parked(now, peer);
+            self.ask_after_parked(now, peer);
+        } else {
+            self.end_parked(now, peer, |_| true, up);
         }
-        while !self.peers.slab[peer].parked.is_empty() {
-            let first = self.peers.slab[peer].parked.first();
-            self.finish(now, first, Status::Unknown(Cause::Timeout), up);
+    }
+
+    /// Ends parked messages of a peer that does not answer.
+    fn end_parked(
+        &mut self,
+        now: Instant,
+        peer: u32,
+        which: impl Fn(&Outbound) -> bool,
+        up: &mut impl Uplink,
+    ) {
+        let mut at = self.peers.slab[peer].parked.first();
+        while at != NONE {
+            let next = List::<Queued>::next(&self.messages, at);
+            if which(&self.messages[at]) {
+                self.finish(now, at, Status::Unknown(Cause::Timeout), up);
+            }
+            at = next;
         }
     }
 

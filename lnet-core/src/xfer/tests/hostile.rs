@@ -7,8 +7,8 @@ use core::time::Duration;
 use lnet_wire::frame::{Ack, FrameHeader, Kind};
 
 use super::super::{Action, XferDrop};
-use super::wire::{Frame, Network, Node, put_key};
-use crate::lnd::Status;
+use super::wire::{Frame, Network, Node, Up, limits, put_key};
+use crate::lnd::{RxId, Status, Verdict};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -204,4 +204,75 @@ fn a_flood_of_beginnings_is_bounded_and_the_others_go_on() {
     assert_eq!(network.nodes[2].sent(), [(0, Status::Ok)]);
     network.run(SECOND * 20);
     network.nodes[1].assert_idle();
+}
+
+#[test]
+fn words_about_messages_that_were_not_sent_yet_change_nothing() {
+    for kind in [Kind::Parked, Kind::Pull, Kind::Discard, Kind::Lost] {
+        let (mut network, log) = met();
+        let (now, back) = (network.now, network.nodes[0].nids[0]);
+        network.nodes[1].put(now, &back, 0, 4, 0, 10);
+        network.run(SECOND / 100);
+        let last = find(&log, Kind::Data).header.key.message_id;
+        let mut forged = network.log.iter().rfind(|frame| frame.header.kind == Kind::Data).unwrap().clone();
+        let (now, to) = (network.now, network.nodes[1].nids[0]);
+        network.nodes[0].put(now, &to, 0, 4, 1, 100);
+        forged.header = FrameHeader::other(kind, 0, last + 1);
+        forged.transfer.number += 1;
+        forged.transfer.ticket = Some(77);
+        forged.lnet = None;
+        forged.payload.clear();
+        assert_eq!(network.nodes[0].receive(now, &forged), Some(Action::Done));
+        assert_eq!(network.nodes[0].sent().len(), 1, "{kind:?}");
+        network.run(SECOND);
+        assert_eq!(network.nodes[0].sent(), [(0, Status::Ok), (1, Status::Ok)], "{kind:?}");
+        assert_eq!(network.nodes[1].arrived().len(), 2, "{kind:?}");
+    }
+}
+
+/// It asks for what makes its peer tell it something, and acknowledges none of that.
+#[test]
+fn words_that_a_peer_never_acknowledges_leave_room_for_others() {
+    let (mut network, _) = met();
+    let (now, back) = (network.now, network.nodes[0].nids[0]);
+    network.nodes[1].put(now, &back, 0, 4, 0, 10);
+    network.run(SECOND / 100);
+    let data = network.log.iter().rfind(|frame| frame.header.kind == Kind::Data).unwrap().clone();
+    network.stalled = Some(1);
+    network.nodes.push(Node::new(3, 1, 1));
+    network.nodes[2].shards[0].up.delays = vec![7];
+    let to = network.nodes[2].nids[0];
+    let words = |network: &mut Network, count: u32, base: u32| {
+        for step in base..base + count {
+            let mut forged = data.clone();
+            forged.header = FrameHeader::other(Kind::Parked, 0, u64::from(12_345 + step));
+            forged.transfer.number += 1 + step;
+            forged.transfer.ticket = Some(step);
+            forged.lnet = None;
+            forged.payload.clear();
+            network.nodes[0].receive(network.now, &forged);
+            network.nodes[0].poll(network.now);
+        }
+    };
+    words(&mut network, 3000, 0);
+    let usage = network.nodes[0].shards[0].xfer.usage();
+    assert!(usage.frames <= limits().incoming / 2 + 1, "{usage:?}");
+    // Messages of many frames, and such as are parked, go on to others.
+    for number in 1..20 {
+        network.nodes[0].put(network.now, &to, 0, if number % 2 == 0 { 7 } else { 4 }, number, 20_000);
+    }
+    for step in 0..20 {
+        network.run(SECOND / 50);
+        words(&mut network, 50, 3000 + step * 50);
+        let shard = &mut network.nodes[2].shards[0];
+        for (rx, header) in core::mem::take(&mut shard.up.delayed) {
+            shard.xfer.resume(network.now, RxId(rx), Verdict::Deliver(Up::span(&header)), &mut shard.up);
+        }
+        shard.replay(network.now);
+    }
+    assert_eq!(network.nodes[2].arrived().len(), 19);
+    assert!(network.nodes[0].sent().iter().all(|(_, status)| *status == Status::Ok));
+    // What is not acknowledged for so long is not said any more.
+    network.run(SECOND * 5);
+    assert_eq!(network.nodes[0].shards[0].xfer.usage().frames, 0);
 }

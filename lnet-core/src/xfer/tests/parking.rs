@@ -140,3 +140,25 @@ fn a_dropped_message_is_not_sent_again() {
     assert_eq!(network.nodes[1].arrived(), []);
     network.nodes.iter().for_each(Node::assert_idle);
 }
+
+/// Its node is heard, by what it said once and says again, but the shard that keeps the message answers nothing.
+#[test]
+fn a_shard_that_does_not_answer_keeps_nothing_for_ever() {
+    let mut network = network(1);
+    put(&mut network, 0, 100);
+    put(&mut network, 1, 100);
+    network.run(SECOND / 10);
+    assert_eq!(network.nodes[1].counters()[0].messages_parked, 2);
+    let parked = network.log.iter().rfind(|frame| frame.header.kind == Kind::Parked).unwrap().clone();
+    network.stalled = Some(1);
+    let mut frames_max = 0;
+    for _ in 0..100 {
+        network.run(SECOND / 10);
+        network.nodes[0].receive(network.now, &parked);
+        frames_max = frames_max.max(network.nodes[0].shards[0].xfer.usage().frames);
+    }
+    let unknown = Status::Unknown(Cause::Timeout);
+    assert_eq!(network.nodes[0].sent(), [(0, unknown), (1, unknown)]);
+    assert!(frames_max <= 8, "{frames_max} questions wait");
+    network.nodes[0].assert_idle();
+}
