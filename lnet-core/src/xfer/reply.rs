@@ -48,13 +48,18 @@ pub(super) enum Reply {
 }
 
 impl Xfer {
-    /// Queues a reply, if there is room; says whether there was.
-    pub(super) fn reply(&mut self, reply: Reply) -> bool {
-        let fits = self.replies.len() < REPLIES_MAX;
-        if fits {
+    /// Queues a reply, if there is room.
+    pub(super) fn reply(&mut self, reply: Reply) {
+        // Whoever asks makes no room scarce for what this node says of its own accord.
+        let room = match reply {
+            Reply::Welcome { .. } | Reply::Reset { .. } => REPLIES_MAX / 2,
+            Reply::Hello { .. } | Reply::Ack { .. } => REPLIES_MAX,
+        };
+        if self.replies.len() < room {
             self.replies.push_back(reply);
+        } else {
+            self.counters.replies_dropped += 1;
         }
-        fits
     }
 
     pub(super) fn reply_frame(&mut self, reply: Reply) -> Outgoing {
@@ -142,7 +147,7 @@ impl Xfer {
         inflow.unacknowledged += 1;
         let urgent = urgent || gap || inflow.unacknowledged > ACK_FRAMES;
         if inflow.unacknowledged >= ACK_FRAMES_MAX {
-            return self.ack_at_once(slot);
+            return self.ack_at_once(now, slot);
         }
         self.ack_soon(now, slot, urgent);
     }
@@ -154,7 +159,11 @@ impl Xfer {
     }
 
     /// Many frames came in one go: what is to be said of them is noted.
-    fn ack_at_once(&mut self, slot: u32) {
+    fn ack_at_once(&mut self, now: Instant, slot: u32) {
+        if self.replies.len() == REPLIES_MAX {
+            // Late is better than never, although it may not tell of all of them any more.
+            return self.ack_soon(now, slot, true);
+        }
         let Some(ack) = self.acknowledgement(slot) else { return };
         let inflow = &self.inflows[slot];
         let ((ni, nid), shard, token) = (inflow.address, inflow.shard, inflow.token);

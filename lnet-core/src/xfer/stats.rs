@@ -81,6 +81,8 @@ pub struct XferCounters {
     pub welcomes_sent: u64,
     /// Sessions refused.
     pub resets_sent: u64,
+    /// Answers, and frames that nobody waits for, that found no room.
+    pub replies_dropped: u64,
     /// Peers that have begun a new life.
     pub peers_restarted: u64,
     /// Messages whose header was kept without their payload.

@@ -250,6 +250,7 @@ fn add_lnd(record: &mut FramesRecord, lnd: &AnyLnd) {
         ("acks alone", recovery.acks_sent),
         ("hellos", recovery.hellos_sent),
         ("resets", recovery.resets_sent),
+        ("answers dropped", recovery.replies_dropped),
         ("frames held", recovery.frames_held),
         ("backoffs", recovery.backoffs),
         ("frames let go", frames.frames_let_go),

@@ -1,6 +1,7 @@
 //! Lives of nodes, and who is remembered.
 
 use alloc::vec;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use lnet_wire::frame::Kind;
@@ -205,12 +206,42 @@ fn a_spoofed_hello_makes_no_state() {
         let mut spoofed = hello.clone();
         spoofed.transfer.incarnation = incarnation;
         network.nodes[1].receive(network.now, &spoofed);
-        // Answers that have no room are not given.
-        if incarnation % 100 == 0 {
-            assert!(network.nodes[1].poll(network.now).len() <= 64);
+        // Answers that have no room are not given, and counted.
+        if incarnation % 100 == 99 {
+            assert_eq!(network.nodes[1].poll(network.now).len(), 32);
         }
     }
+    assert_eq!(network.nodes[1].counters()[0].replies_dropped, 10 * (100 - 32));
     assert_eq!(network.nodes[1].shards[0].xfer.usage(), before);
+}
+
+/// More frames come at once than one acknowledgement tells of, behind more questions than are answered.
+#[test]
+fn a_flood_of_hellos_costs_no_acknowledgement() {
+    let mut network = network();
+    put(&mut network, 0, 10);
+    network.run(SECOND);
+    let hello = network.log.iter().find(|frame| frame.header.kind == Kind::Hello).unwrap().clone();
+    let data = network.log.iter().rfind(|frame| frame.header.kind == Kind::Data).unwrap().clone();
+    for incarnation in 0..100 {
+        let mut spoofed = hello.clone();
+        spoofed.transfer.incarnation = incarnation;
+        network.nodes[1].receive(network.now, &spoofed);
+    }
+    for step in 1..=120 {
+        let mut next = data.clone();
+        next.transfer.number += step;
+        network.nodes[1].receive(network.now, &next);
+    }
+    let acks = network.nodes[1].poll(network.now).into_iter().filter_map(|frame| frame.transfer.ack);
+    let told: Vec<u32> = acks
+        .flat_map(|ack| (0..=64).map(move |below| (ack.highest, ack.below, below)))
+        .filter(|(_, set, below)| *below == 0 || set >> (below - 1) & 1 != 0)
+        .map(|(highest, _, below)| highest - below)
+        .collect();
+    for step in 1..=120 {
+        assert!(told.contains(&(data.transfer.number + step)), "{step}");
+    }
 }
 
 #[test]
