@@ -16,12 +16,14 @@ use xtask::privilege::{self, Capability, NETNS_NODES, UNPRIVILEGED};
 
 use crate::cargo::cargo;
 use crate::table::table;
-use crate::{build_ebpf, run, setup, tidy};
+use crate::{build_ebpf, fuzz, run, setup, tidy};
 
 /// The feature that the tests with a second loader are behind.
 const LIBBPF: &str = "lnet-tests/libbpf";
 /// Messages of the run that comes last.
 const RUN_COUNT: u64 = 20_000;
+/// Inputs of each fuzz target.
+const FUZZ_COUNT: u32 = 20_000;
 
 /// A test level.
 struct Level {
@@ -43,6 +45,8 @@ const LEVELS: &[Level] = &[
     Level { name: "tidy", needs: &[], run: |root| Ok(format!("{} files", tidy::tidy(root)?)) },
     Level { name: "unit", needs: &[], run: unit },
     Level { name: "XDP program", needs: &NETNS_NODES, run: xdp_program },
+    // It needs a C++ compiler, which root can install.
+    Level { name: "fuzz", needs: &NETNS_NODES, run: short_fuzz },
     Level { name: "bpf, netns, lnetd", needs: &NETNS_NODES, run: bpf_and_netns },
     Level { name: "cargo xtask run", needs: &NETNS_NODES, run: run_command },
     Level { name: "run", needs: &NETNS_NODES, run: short_run },
@@ -159,6 +163,11 @@ fn xdp_program(root: &Path) -> Result<String> {
     Ok(format!("built, and read by clippy as well as the tests behind the feature libbpf; {note}"))
 }
 
+fn short_fuzz(root: &Path) -> Result<String> {
+    fuzz::fuzz(root, &fuzz::Options::all_with_runs(FUZZ_COUNT))?;
+    Ok(format!("{FUZZ_COUNT} inputs of each target"))
+}
+
 fn bpf_and_netns(root: &Path) -> Result<String> {
     privileged_tests(root, &["--package", "lnet-tests", "--features", LIBBPF])
 }
@@ -257,7 +266,7 @@ mod tests {
     #[test]
     fn every_level_that_needs_privileges_says_which() {
         let named = |name: &str| LEVELS.iter().find(|level| level.name == name).unwrap();
-        for name in ["XDP program", "bpf, netns, lnetd", "cargo xtask run", "run"] {
+        for name in ["XDP program", "fuzz", "bpf, netns, lnetd", "cargo xtask run", "run"] {
             assert_eq!(named(name).needs, NETNS_NODES);
         }
         for name in ["format", "clippy", "documentation", "tidy", "unit"] {

@@ -5,6 +5,7 @@ mod build_ebpf;
 mod cargo;
 mod deny;
 mod dist;
+mod fuzz;
 mod levels;
 mod run;
 mod setup;
@@ -43,6 +44,8 @@ enum Verb {
     Bench(bench::Options),
     /// Simulate whole nodes over a fabric that loses, doubles, delays and damages frames
     Sim(sim::Options),
+    /// Look for input that breaks the codecs, the steering or the transfer protocol, by libFuzzer
+    Fuzz(fuzz::Options),
     /// Lay out what is to be installed: lnetd, lnetctl, XDP objects, man pages, completions
     Dist(dist::Options),
     /// Remove what `run --keep` kept and what killed runs left (needs root)
@@ -90,6 +93,7 @@ fn dispatch(cli: Cli) -> Result<()> {
         Verb::Run(options) => run::run(&root, &options),
         Verb::Bench(options) => bench::bench(&root, &options),
         Verb::Sim(options) => sim::sim(&root, &options),
+        Verb::Fuzz(options) => fuzz::fuzz(&root, &options),
         Verb::Dist(options) => dist::dist(&root, &options),
         Verb::Clean => run::clean(&root),
         Verb::Test { unprivileged } => levels::test(&root, unprivileged),

@@ -147,6 +147,17 @@ pub(crate) fn ensure_test_tools() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Finds or installs a C++ compiler, for libFuzzer.
+///
+/// # Errors
+/// Names what is missing, why it could not be installed, and the command that would do it.
+pub(crate) fn ensure_cpp() -> anyhow::Result<()> {
+    if find_program("c++").is_none() {
+        apt::install(&["g++"], "libFuzzer").context("the fuzzer needs a C++ compiler")?;
+    }
+    Ok(())
+}
+
 /// Finds or installs clippy of the compiler's own version; gives the command that takes `clippy` as its verb.
 ///
 /// # Errors
