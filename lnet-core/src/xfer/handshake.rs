@@ -40,7 +40,8 @@ impl Xfer {
         self.ask(now, contact);
     }
 
-    /// Someone asks for a session. Whether the address is really its own shows when it has the token.
+    /// Someone asks for a session. That it receives at some address shows when it has the token; whether the
+    /// incarnation is its own does not.
     pub(super) fn hello(&mut self, now: Instant, frame: &Arrived<'_>) -> Result<Action, XferDrop> {
         let shard = frame.transfer.shard;
         let token = self.tokens.make(now, frame.transfer.incarnation, shard);

@@ -24,8 +24,8 @@
 //! - Each frame that is to be acknowledged has a number, a new one whenever its content is sent again. An
 //!   acknowledgement tells which numbers have arrived, so it is never ambiguous, and repeating it is harmless.
 //! - A frame is acknowledged only when its payload is in place, or will never be wanted.
-//! - No state is made for a frame without a session, and a session is given only to whoever has received a
-//!   token under the address that it claims. Sessions end with the incarnation of either node.
+//! - No state is made for a frame without a session, and only who has received a token has one, under
+//!   whichever address and incarnation it asked. Sessions end with the incarnation of either node.
 //! - All tables are bounded; what finds no room is not acknowledged, counted, and sent again by its sender.
 
 mod acknowledge;

@@ -1,7 +1,8 @@
 //! Session tokens: what a node gives to whoever asks for a session, and recognises without having kept it.
 //!
 //! A token says when it was made and for whom, authenticated by a key of this life of the node. So one from
-//! a former life is worth nothing, and one that was never given cannot be guessed.
+//! a former life is worth nothing, and one that was never given cannot be guessed. It is given to whoever asks,
+//! for whatever incarnation: it keeps out who cannot receive an answer, and no one else.
 
 use core::hash::Hasher;
 
