@@ -165,6 +165,64 @@ fn answers_to_nothing_are_dropped() {
     network.assert_all_arrived(0, 1, 2);
 }
 
+/// What a node has dropped, by reason.
+fn drops(node: &Node) -> [u64; XferDrop::ALL.len()] {
+    let counters = node.counters()[0];
+    XferDrop::ALL.map(|reason| counters.dropped(reason))
+}
+
+fn only(reason: XferDrop, count: u64) -> [u64; XferDrop::ALL.len()] {
+    XferDrop::ALL.map(|other| if other == reason { count } else { 0 })
+}
+
+#[test]
+fn an_address_that_has_its_share_of_inflows_opens_no_more() {
+    let (mut network, log) = met();
+    let (hello, data) = (find(&log, Kind::Hello), find(&log, Kind::Data));
+    let now = network.now;
+    let mut open = |stranger: u64| {
+        let mut asks = hello.clone();
+        asks.transfer.incarnation += stranger << 16;
+        let node = &mut network.nodes[1];
+        assert_eq!(node.receive(now, &asks), Some(Action::Done));
+        let mut begins = data.clone();
+        begins.transfer.incarnation = asks.transfer.incarnation;
+        begins.transfer.session = find(&node.poll(now), Kind::Welcome).transfer.session;
+        node.receive(now, &begins)
+    };
+    // Half of the room for peers, of which the first node has one already.
+    for stranger in 1..4 {
+        assert_ne!(open(stranger), Some(Action::Drop(XferDrop::PeersFull)), "stranger {stranger}");
+    }
+    assert_eq!(open(4), Some(Action::Drop(XferDrop::PeersFull)));
+    assert_eq!(drops(&network.nodes[1]), only(XferDrop::PeersFull, 1));
+    assert_eq!(network.nodes[1].shards[0].xfer.usage().inflows, 4);
+}
+
+#[test]
+fn messages_for_a_ticket_that_nobody_has_are_dropped_and_told() {
+    let (mut network, log) = met();
+    let mut data = find(&log, Kind::Data);
+    data.header.key.message_id += 1;
+    data.header.total_length = 128;
+    data.transfer.number += 1;
+    data.transfer.oldest = 1;
+    data.transfer.ticket = Some(77);
+    data.payload.truncate(64);
+    expect(&mut network, 1, &data, XferDrop::UnknownTicket);
+    assert_eq!(drops(&network.nodes[1]), only(XferDrop::UnknownTicket, 1));
+    let mut rest = data.clone();
+    rest.header.fragment_offset = 64;
+    rest.transfer.number += 1;
+    rest.lnet = None;
+    expect(&mut network, 1, &rest, XferDrop::UnknownTicket);
+    assert_eq!(drops(&network.nodes[1]), only(XferDrop::UnknownTicket, 2));
+    network.run(SECOND / 10);
+    let told: Vec<_> = network.log.iter().filter(|frame| frame.header.kind == Kind::Lost).collect();
+    let [lost] = told[..] else { panic!("the first fragment is answered, and once: {told:?}") };
+    assert_eq!((lost.header.key.message_id, lost.transfer.ticket), (data.header.key.message_id, Some(77)));
+}
+
 #[test]
 fn a_flood_of_beginnings_is_bounded_and_the_others_go_on() {
     let (mut network, log) = met();

@@ -10,8 +10,9 @@ use super::super::exchange::{Arrival, Exchange, Sizes};
 use super::node::{Node, Plan};
 use super::wire::Wire;
 use super::{acquainted, pattern};
+use crate::lnd::xdp::XdpDrop;
 use crate::uring::{Waiter, Waker};
-use crate::xsk::{RxDescriptor, Umem};
+use crate::xsk::{RingSizes, RxDescriptor, Umem};
 
 fn plan(host: u8) -> Plan {
     Plan { shards: 2, queues: 2, ..Plan::new(host) }
@@ -19,7 +20,11 @@ fn plan(host: u8) -> Plan {
 
 /// Two nodes with sessions, match bits whose owner is `shard` of two, and a packet with them.
 fn packet_for(shard: usize) -> (Wire, u64, Vec<u8>) {
-    let mut wire = acquainted(plan(1), plan(2));
+    packet_between([plan(1), plan(2)], shard)
+}
+
+fn packet_between([a, b]: [Plan; 2], shard: usize) -> (Wire, u64, Vec<u8>) {
+    let mut wire = acquainted(a, b);
     pattern(&mut wire.nodes[0], 0, 7);
     let now = wire.now;
     let [a, b] = &mut wire.nodes;
@@ -121,6 +126,30 @@ fn packets_for_a_busy_sibling_are_refused_and_leave_room_for_frames() {
     for _ in 0..8 {
         ends[1].send_home(0, frames.pop().unwrap());
     }
+}
+
+/// The shard that received a packet too many drops it, counts it, and has its frames again.
+#[test]
+fn a_packet_for_a_busy_sibling_is_dropped_and_counted() {
+    let rings = RingSizes { fill: 2048, ..plan(1).rings };
+    let (mut wire, match_bits, packet) = packet_between([1, 2].map(|host| Plan { rings, ..plan(host) }), 1);
+    let now = wire.now;
+    let b = &mut wire.nodes[1];
+    let mut arrive = || {
+        assert!(b.deliver(0, 0, &packet));
+        b.shards[0].drive(now);
+        XdpDrop::ALL.map(|reason| b.shards[0].lnd.counters().dropped(reason))
+    };
+    // Each takes two of the 1024 places.
+    for count in 0..512 {
+        assert_eq!(arrive(), [0; XdpDrop::ALL.len()], "packet {count}");
+    }
+    let only = XdpDrop::ALL.map(|reason| u64::from(reason == XdpDrop::SiblingBusy));
+    assert_eq!(arrive(), only);
+    assert_eq!(b.shards[0].lnd.counters().frames_misdirected, 513);
+    wire.run();
+    assert_eq!(wire.nodes[1].shards[1].up.arrived, [(match_bits, 5000)], "the others are the same message");
+    wire.assert_frames_conserved();
 }
 
 /// A shard that sends on a sibling's queue: the owner looks for completions as long as there are some to come.
