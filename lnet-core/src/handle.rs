@@ -32,6 +32,9 @@ pub enum Kind {
 
 impl Cookie {
     /// Packs a cookie; `slot` must be below `1 << SLOT_BITS`.
+    ///
+    /// # Panics
+    /// If it is not.
     #[must_use]
     pub const fn new(kind: Kind, shard: ShardId, slot: u32, generation: u32) -> Self {
         assert!(slot < 1 << SLOT_BITS);

@@ -27,7 +27,8 @@ use crate::slab::{Slab, slot_bytes};
 pub enum Position {
     /// Before all others (`LNET_INS_BEFORE`). Not on unique portals, where no order can be seen.
     Before,
-    /// After all others (`LNET_INS_AFTER`).
+    /// After all others (`LNET_INS_AFTER`). An entry always belongs to the shard that attaches it, so this is
+    /// `LNET_INS_LOCAL` as well.
     After,
 }
 

@@ -37,6 +37,9 @@ pub(super) enum Written {
 
 impl Xfer {
     /// Takes in a frame, which is this shard's. What it brings to an end goes to `up`.
+    ///
+    /// # Panics
+    /// If [`Action::Write`] was returned and [`Xfer::written`] has not been called since.
     pub fn receive(&mut self, now: Instant, frame: &Arrived<'_>, up: &mut impl Uplink) -> Action {
         assert!(self.writing.is_none(), "the driver has not said that it has written");
         self.catch_up(up);
