@@ -1,6 +1,6 @@
 //! Benches of the project.
 //!
-//! Machine output goes to stdout as JSON lines, words and progress to stderr.
+//! What was measured goes to stdout, as a table or, with `--json`, as one JSON object; progress goes to stderr.
 
 pub mod bulk;
 pub mod link;
