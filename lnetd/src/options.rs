@@ -67,7 +67,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "MICROSECONDS")]
     spin: Option<u64>,
     /// Seconds that a message may be under way on an xdp net; the same on all its nodes
-    #[arg(long, default_value_t = 50, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = lnd_timeout_s(), value_name = "SECONDS",
+          value_parser = clap::value_parser!(u32).range(1..))]
     lnd_timeout: u32,
     /// Seconds that what is under way may take when an NI is deleted, or the daemon stops
     #[arg(long, default_value_t = 2, value_name = "SECONDS")]
@@ -149,6 +150,11 @@ impl Options {
     }
 }
 
+/// What a node has that is not told: all nodes of a net must have the same.
+fn lnd_timeout_s() -> u32 {
+    NodeConfig::loopback().lnd_timeout.as_secs() as u32
+}
+
 /// A number of bytes.
 fn size(text: &str) -> Result<u64> {
     let (digits, shift) = match text.char_indices().last() {
@@ -225,5 +231,12 @@ mod tests {
         assert!(error("--name a/b").contains("a/b"));
         assert!(error("--config /no/such/file").contains("/no/such/file"));
         assert!(options("--lnd-timeout 0").is_err());
+    }
+
+    #[test]
+    fn the_lnd_timeout_is_that_of_other_nodes_of_the_net() {
+        let timeout = |words: &str| options(words).unwrap().node().unwrap().lnd_timeout;
+        assert_eq!(timeout(""), NodeConfig::loopback().lnd_timeout);
+        assert_eq!(timeout("--lnd-timeout 7"), Duration::from_secs(7));
     }
 }

@@ -95,7 +95,7 @@ fn an_xdp_net_has_its_own_tunables() {
     node.good("net add --net xdp --if eth0 --mode socket --port 1988 --queues 2 --cpt 1");
     let shown = node.good("net show --net xdp --verbose");
     let expected = "            lnd tunables:
-                  timeout: 50
+                  timeout: 49
                   lnd: xdp
                   mode: socket
                   active mode: socket

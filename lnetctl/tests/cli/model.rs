@@ -283,7 +283,7 @@ fn lnd_of(spec: &NiSpec) -> Result<LndTunables> {
             let queues = spec.lnd.queues.unwrap_or(0);
             let active_mode = ActiveMode::Socket;
             Ok(LndTunables::Xdp(XdpTunables {
-                timeout_s: 50,
+                timeout_s: 49,
                 mode,
                 active_mode,
                 port,
