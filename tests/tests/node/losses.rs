@@ -11,7 +11,7 @@ use lnet_tests::node::{
     Account, By, LND_TIMEOUT, PINNED_PORTALS, Plan, Putter, config, nid_v4, process, start,
 };
 use lnet_user::lnd::xdp::{SendFault, XdpDrop};
-use lnet_user::node::{Node, NodeConfig};
+use lnet_user::node::{Node, NodeConfig, XdpMode};
 use lnet_user::runtime::Worker;
 use lnet_wire::MessageType;
 
@@ -26,6 +26,7 @@ const BY: [By; 3] = [By::Application, By::ShardThread, By::ShardThread];
 /// What goes wrong between two nodes.
 #[derive(Clone, Copy, Default)]
 struct Trouble {
+    mode: XdpMode,
     mtu_bytes: u16,
     dropped_ppm: u32,
     corrupted_ppm: u32,
@@ -47,6 +48,7 @@ fn suffer(trouble: Trouble, sizes: &[u32], meanwhile: impl FnOnce(&Netns) + Send
             payload_checksum: trouble.corrupted_ppm != 0,
             send_fault: trouble.send_fault,
             lnd_timeout: 5 * LND_TIMEOUT,
+            mode: trouble.mode,
             ..config(namespace, nid)
         };
         let (mut node, workers) = start(namespace, &config);
@@ -82,8 +84,15 @@ fn frames_of_all_types_are_lost() {
     if !privileged() {
         return;
     }
-    for (mtu_bytes, dropped_ppm) in [(1500, 10_000), (1500, 100_000), (9000, 100_000), (65535, 100_000)] {
-        let trouble = Trouble { mtu_bytes, dropped_ppm, ..Trouble::default() };
+    for (mode, mtu_bytes, dropped_ppm) in [
+        (XdpMode::Native, 1500, 10_000),
+        (XdpMode::Native, 1500, 100_000),
+        (XdpMode::Native, 9000, 100_000),
+        (XdpMode::Native, 65535, 100_000),
+        (XdpMode::Generic, 1500, 10_000),
+        (XdpMode::Generic, 9000, 100_000),
+    ] {
+        let trouble = Trouble { mode, mtu_bytes, dropped_ppm, ..Trouble::default() };
         let ended = suffer(trouble, &SIZES, |_| ());
         let dropped = reason(&ended, "fault_dropped");
         assert!(dropped != 0 && resent(&ended) != 0, "{dropped} dropped, {} sent again", resent(&ended));
@@ -108,8 +117,8 @@ fn frames_are_doubled_and_late() {
         return;
     }
     let send_fault = SendFault { double_every: 5, delay_every: 7, delay_frames: 4 };
-    for mtu_bytes in [1500, 9000] {
-        let trouble = Trouble { mtu_bytes, send_fault, ..Trouble::default() };
+    for (mode, mtu_bytes) in [(XdpMode::Native, 1500), (XdpMode::Native, 9000), (XdpMode::Generic, 1500)] {
+        let trouble = Trouble { mode, mtu_bytes, send_fault, ..Trouble::default() };
         let ended = suffer(trouble, &SIZES, |_| ());
         let duplicates = sum(&ended, |worker| worker.lnd().transfer_counters().dropped(XferDrop::Duplicate));
         let late = sum(&ended, |worker| worker.lnd().counters().frames_overtaken);
@@ -139,7 +148,8 @@ fn everything_goes_wrong_at_once() {
         return;
     }
     let send_fault = SendFault { double_every: 9, delay_every: 11, delay_frames: 6 };
-    let trouble = Trouble { mtu_bytes: 1500, dropped_ppm: 30_000, corrupted_ppm: 30_000, send_fault };
+    let mode = XdpMode::Native;
+    let trouble = Trouble { mode, mtu_bytes: 1500, dropped_ppm: 30_000, corrupted_ppm: 30_000, send_fault };
     let ended = suffer(trouble, &SIZES, |_| ());
     assert_ne!(sum(&ended, |worker| worker.lnd().counters().frames_overtaken), 0);
 }

@@ -8,7 +8,7 @@ use lnet_tests::node::{
     By, Driven, Flood, Flooded, Flooder, LIMITS, Plan, Putter, Receiver, config, nid_v4, nid_v6, process,
     settle, start, stop_all, try_start,
 };
-use lnet_user::node::{Node, NodeConfig, NodeMode, XdpMode};
+use lnet_user::node::{NiConfig, Node, NodeConfig, NodeMode, XdpMode};
 use lnet_user::runtime::Worker;
 use lnet_wire::{MessageType, Nid};
 use rustix::thread::CapabilitySet;
@@ -246,6 +246,31 @@ fn auto_takes_the_first_that_works_and_says_which() {
     let native = NodeConfig { mode: XdpMode::Native, ..auto.clone() };
     assert!(error(&native).unwrap_err().contains("CAP_BPF"));
     assert_eq!(error(&NodeConfig { mode: XdpMode::Socket, ..auto }), Ok(NodeMode::Socket));
+}
+
+/// A bridge's driver knows nothing of XDP.
+#[test]
+fn auto_takes_generic_where_the_driver_has_no_xdp() {
+    if !privileged() {
+        return;
+    }
+    let netns = Netns::new(Wiring::default());
+    let [a, b] = nids(&netns);
+    let port = netns.a().interface();
+    ip(netns.a(), "link add name bridge0 type bridge");
+    ip(netns.a(), &format!("addr flush dev {}", port.name));
+    ip(netns.a(), &format!("link set dev {} master bridge0", port.name));
+    ip(netns.a(), &format!("addr add {}/24 dev bridge0", port.ipv4));
+    ip(netns.a(), "link set dev bridge0 up");
+    let nis = vec![NiConfig::new(a, "bridge0")];
+    let on_bridge = NodeConfig { nis, ..config_as(XdpMode::Auto, netns.a(), a) };
+    let near = start(netns.a(), &on_bridge);
+    assert_eq!(near.0.mode(), NodeMode::Generic);
+    let far = start_as(XdpMode::Native, netns.b(), b);
+    let sizes = [0, 64, 1300, 5000, 66_000];
+    let plan = |from, to| Plan::of_sizes(vec![(process(from), process(to))], &PORTALS, &sizes);
+    let (near, far) = carry_out(plan(a, b), near, far, &MIXED);
+    carry_out(plan(b, a), far, near, &MIXED);
 }
 
 fn refused(namespace: &Namespace, config: &NodeConfig, parts: &[&str]) {
