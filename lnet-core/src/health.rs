@@ -71,6 +71,7 @@ impl HealthStatus {
             Status::Ok | Status::NeverSent(Cause::Cancelled) | Status::Unknown(Cause::Cancelled) => {
                 return None;
             }
+            Status::NeverSent(Cause::Simulated(status)) | Status::Unknown(Cause::Simulated(status)) => status,
             Status::NeverSent(Cause::Timeout) => Self::LocalTimeout,
             Status::NeverSent(Cause::Unreachable) => Self::LocalNoRoute,
             Status::NeverSent(_) => Self::LocalError,
@@ -105,6 +106,12 @@ mod tests {
         assert_eq!(HealthStatus::of(Status::NeverSent(Cause::TooLong)), Some(HealthStatus::LocalError));
         assert_eq!(HealthStatus::of(Status::Unknown(Cause::Timeout)), Some(HealthStatus::NetworkTimeout));
         assert_eq!(HealthStatus::of(Status::Unknown(Cause::Reset)), Some(HealthStatus::RemoteError));
+        for status in HealthStatus::ALL {
+            let cause = Cause::Simulated(status);
+            for end in [Status::NeverSent(cause), Status::Unknown(cause)] {
+                assert_eq!(HealthStatus::of(end), Some(status));
+            }
+        }
     }
 
     #[test]

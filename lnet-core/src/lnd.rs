@@ -8,6 +8,7 @@
 use lnet_wire::{Header, ProcessId};
 
 use crate::handle::MdHandle;
+use crate::health::HealthStatus;
 use crate::time::Instant;
 
 /// A local network interface of this node: its index in the topology.
@@ -88,6 +89,8 @@ pub enum Cause {
     Device,
     /// The peer has begun a new life and knows nothing of it (`-ECONNRESET`).
     Reset,
+    /// A fault rule failed it, with this health status (`-EINVAL`).
+    Simulated(HealthStatus),
 }
 
 /// What a shard wants done with a message that arrives.

@@ -63,6 +63,7 @@ pub mod xsk;
 
 pub use lnet_core::event::{Event, EventKind};
 pub use lnet_core::handle::{EqHandle, MdHandle, MeHandle, ShardId};
+pub use lnet_core::health::HealthStatus;
 pub use lnet_core::limits::Limits;
 pub use lnet_core::lnd::{Cause, Status};
 pub use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};

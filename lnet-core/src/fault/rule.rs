@@ -49,16 +49,20 @@ impl HealthMask {
     }
 }
 
-/// How a send with this health status ends.
+/// How a send with this health status ends: what failed here never left.
 const fn simulated(status: HealthStatus) -> Status {
+    let cause = Cause::Simulated(status);
     match status {
-        HealthStatus::LocalInterrupt | HealthStatus::LocalAborted => Status::NeverSent(Cause::Cancelled),
-        HealthStatus::LocalDropped | HealthStatus::LocalError => Status::NeverSent(Cause::Device),
-        HealthStatus::LocalNoRoute => Status::NeverSent(Cause::Unreachable),
-        HealthStatus::LocalTimeout => Status::NeverSent(Cause::Timeout),
-        HealthStatus::RemoteError => Status::Unknown(Cause::Reset),
-        HealthStatus::RemoteDropped => Status::Unknown(Cause::Device),
-        HealthStatus::RemoteTimeout | HealthStatus::NetworkTimeout => Status::Unknown(Cause::Timeout),
+        HealthStatus::LocalInterrupt
+        | HealthStatus::LocalDropped
+        | HealthStatus::LocalAborted
+        | HealthStatus::LocalNoRoute
+        | HealthStatus::LocalError
+        | HealthStatus::LocalTimeout => Status::NeverSent(cause),
+        HealthStatus::RemoteError
+        | HealthStatus::RemoteDropped
+        | HealthStatus::RemoteTimeout
+        | HealthStatus::NetworkTimeout => Status::Unknown(cause),
     }
 }
 
@@ -336,6 +340,7 @@ mod tests {
         for status in HealthStatus::ALL {
             let local = status.name().starts_with("local");
             assert_eq!(matches!(simulated(status), Status::NeverSent(_)), local, "{status}");
+            assert_eq!(HealthStatus::of(simulated(status)), Some(status));
         }
     }
 }

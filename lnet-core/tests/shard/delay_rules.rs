@@ -157,13 +157,10 @@ fn a_rule_that_names_an_interface_delays_and_fails_nothing() {
 #[test]
 fn a_rule_with_a_health_mask_fails_what_is_sent_and_nothing_else() {
     let mut node = node();
-    let cases = [
-        (HealthStatus::LocalNoRoute, Status::NeverSent(Cause::Unreachable)),
-        (HealthStatus::LocalError, Status::NeverSent(Cause::Device)),
-        (HealthStatus::RemoteError, Status::Unknown(Cause::Reset)),
-        (HealthStatus::NetworkTimeout, Status::Unknown(Cause::Timeout)),
-    ];
-    for (status, expected) in cases {
+    for status in HealthStatus::ALL {
+        let cause = Cause::Simulated(status);
+        let is_local = status.name().starts_with("local");
+        let expected = if is_local { Status::NeverSent(cause) } else { Status::Unknown(cause) };
         let rule = DropRule { health: HealthMask::NONE.with(status), ..ALL };
         node.shard.faults_mut().add_drop_rule(NOW, &rule, 1).unwrap();
         let md = node.shard.bind(&node.md(3)).unwrap();
@@ -176,11 +173,17 @@ fn a_rule_with_a_health_mask_fails_what_is_sent_and_nothing_else() {
             (node.shard.interface_credits(NI), node.shard.peer_credits(&nid(1, 2))),
             (Some(8), Some(4))
         );
+        let peer = node.shard.peers().find(|peer| peer.nid == nid(1, 2)).unwrap();
+        let interface = node.shard.interface_counters(NI).unwrap();
+        for counted in [node.shard.counters().failed, interface.failed, peer.counters.failed] {
+            let expected = HealthStatus::ALL.map(|other| u64::from(other <= status));
+            assert_eq!(HealthStatus::ALL.map(|other| counted.of(other)), expected, "{status}");
+        }
         assert_ne!(node.arrive(&put_header(1, 4)), Verdict::Drop, "what arrives is left alone");
         assert_eq!(node.shard.faults().drop_rules().next().unwrap().1.fired(), 1);
         node.shard.faults_mut().delete_drop_rules(&Nid::ANY, &Nid::ANY);
     }
-    assert_eq!(node.shard.counters().send_failures, 4);
+    assert_eq!(node.shard.counters().send_failures, 10);
 }
 
 #[test]

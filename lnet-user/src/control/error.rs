@@ -82,6 +82,7 @@ pub(super) fn failed_get(status: Status) -> DriverError {
         Cause::Unreachable => (Errno::HOSTUNREACH, "No route to host"),
         Cause::Timeout => (Errno::TIMEDOUT, "Connection timed out"),
         Cause::Cancelled => (Errno::CANCELED, "the local interface went away"),
+        Cause::Simulated(_) => (Errno::INVAL, "Invalid argument: a fault rule failed it"),
         _ => (Errno::IO, "Input/output error"),
     };
     DriverError { errno: number.0.into(), message: message.to_owned() }
@@ -119,4 +120,26 @@ fn node_errno(error: &NodeError) -> Errno {
 
 fn errno(number: i32) -> Errno {
     u8::try_from(number).map_or(Errno::IO, Errno)
+}
+
+#[cfg(test)]
+mod tests {
+    use lnet_core::health::HealthStatus;
+
+    use super::*;
+
+    #[test]
+    fn a_get_fails_with_the_number_of_its_cause() {
+        for (cause, expected) in [
+            (Cause::Unreachable, Errno::HOSTUNREACH),
+            (Cause::Timeout, Errno::TIMEDOUT),
+            (Cause::Cancelled, Errno::CANCELED),
+            (Cause::Device, Errno::IO),
+            (Cause::Simulated(HealthStatus::LocalDropped), Errno::INVAL),
+        ] {
+            for status in [Status::NeverSent(cause), Status::Unknown(cause)] {
+                assert_eq!(failed_get(status).errno, i32::from(expected.0), "{status:?}");
+            }
+        }
+    }
 }

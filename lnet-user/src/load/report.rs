@@ -65,6 +65,8 @@ pub enum FaultKind {
     Device,
     /// The peer has begun a new life.
     Reset,
+    /// A fault rule failed it.
+    Simulated,
     /// It ended badly in a way that has no name here.
     Other,
 }

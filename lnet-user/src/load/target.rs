@@ -332,6 +332,7 @@ impl FaultKind {
             Cause::TooLong => Self::TooLong,
             Cause::Device => Self::Device,
             Cause::Reset => Self::Reset,
+            Cause::Simulated(_) => Self::Simulated,
             _ => Self::Other,
         })
     }
