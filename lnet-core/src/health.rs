@@ -72,10 +72,11 @@ impl HealthStatus {
                 return None;
             }
             Status::NeverSent(Cause::Simulated(status)) | Status::Unknown(Cause::Simulated(status)) => status,
+            Status::NeverSent(Cause::CreditTimeout)
+            | Status::Unknown(Cause::Timeout | Cause::CreditTimeout) => Self::NetworkTimeout,
             Status::NeverSent(Cause::Timeout) => Self::LocalTimeout,
             Status::NeverSent(Cause::Unreachable) => Self::LocalNoRoute,
             Status::NeverSent(_) => Self::LocalError,
-            Status::Unknown(Cause::Timeout) => Self::NetworkTimeout,
             Status::Unknown(Cause::Device) => Self::RemoteDropped,
             Status::Unknown(_) => Self::RemoteError,
         })
@@ -104,7 +105,10 @@ mod tests {
         assert_eq!(HealthStatus::of(Status::NeverSent(Cause::Cancelled)), None);
         assert_eq!(HealthStatus::of(Status::NeverSent(Cause::Unreachable)), Some(HealthStatus::LocalNoRoute));
         assert_eq!(HealthStatus::of(Status::NeverSent(Cause::TooLong)), Some(HealthStatus::LocalError));
-        assert_eq!(HealthStatus::of(Status::Unknown(Cause::Timeout)), Some(HealthStatus::NetworkTimeout));
+        assert_eq!(HealthStatus::of(Status::NeverSent(Cause::Timeout)), Some(HealthStatus::LocalTimeout));
+        for status in [Status::Unknown(Cause::Timeout), Status::NeverSent(Cause::CreditTimeout)] {
+            assert_eq!(HealthStatus::of(status), Some(HealthStatus::NetworkTimeout));
+        }
         assert_eq!(HealthStatus::of(Status::Unknown(Cause::Reset)), Some(HealthStatus::RemoteError));
         for status in HealthStatus::ALL {
             let cause = Cause::Simulated(status);

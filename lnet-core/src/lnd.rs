@@ -81,6 +81,8 @@ pub enum Cause {
     Unreachable,
     /// Not in time (`-ETIMEDOUT`).
     Timeout,
+    /// Its deadline passed while it waited for a credit of its peer or its interface (`-ETIMEDOUT`).
+    CreditTimeout,
     /// Unlinked before it was sent (`-ECANCELED`).
     Cancelled,
     /// Larger than this LND can carry (`-EMSGSIZE`).

@@ -46,7 +46,7 @@ impl Shard {
             while let Some(expired) =
                 self.interfaces[usize::from(ni.0)].timers.pop_expired(&mut self.messages, now)
             {
-                let status = Status::NeverSent(Cause::Timeout);
+                let status = Status::NeverSent(Cause::CreditTimeout);
                 let ended = match expired.stage {
                     Stage::Queued => {
                         let credits = &mut self.peers.get_mut(expired.peer).credits;
@@ -269,7 +269,7 @@ impl Shard {
         if ended.is_some_and(|ended| self.mds[ended.md()].aborted) {
             Some(Cause::Cancelled)
         } else if now >= record.deadline {
-            Some(Cause::Timeout)
+            Some(Cause::CreditTimeout)
         } else {
             None
         }

@@ -77,7 +77,7 @@ impl Model {
         if message.aborted {
             return Some(Cause::Cancelled);
         }
-        (self.now >= message.deadline).then_some(Cause::Timeout)
+        (self.now >= message.deadline).then_some(Cause::CreditTimeout)
     }
 
     fn end(&mut self, number: usize, status: Status, peer_held: bool, ni_held: bool) {
@@ -118,10 +118,10 @@ impl Model {
             let waiters = &mut self.peers.get_mut(&peer).unwrap().1;
             if let Some(at) = waiters.iter().position(|&waiter| waiter == number) {
                 waiters.remove(at);
-                self.end(number, Status::NeverSent(Cause::Timeout), false, false);
+                self.end(number, Status::NeverSent(Cause::CreditTimeout), false, false);
             } else if let Some(at) = self.ni_waiters.iter().position(|&waiter| waiter == number) {
                 self.ni_waiters.remove(at);
-                self.end(number, Status::NeverSent(Cause::Timeout), true, false);
+                self.end(number, Status::NeverSent(Cause::CreditTimeout), true, false);
             }
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use lnet_core::event::{Event, EventKind};
 use lnet_core::handle::MdHandle;
+use lnet_core::health::HealthStatus;
 use lnet_core::lnd::{Cause, Full, NiId, Span, Status, Transmit, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};
 use lnet_core::shard::{GetRequest, PutRequest, RequestError};
@@ -341,7 +342,7 @@ fn a_message_waits_for_a_credit_until_its_deadline() {
     assert!(node.events().is_empty(), "too early");
     node.shard.handle_timeout(NOW + MESSAGE_TIMEOUT + seconds(1));
     let event = node.event();
-    assert_eq!((event.user_ptr, event.status), (2, Status::NeverSent(Cause::Timeout)));
+    assert_eq!((event.user_ptr, event.status), (2, Status::NeverSent(Cause::CreditTimeout)));
     assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(0));
     assert_eq!(node.shard.poll_timeout(), Some(NOW + MESSAGE_TIMEOUT + seconds(3)));
 
@@ -349,13 +350,17 @@ fn a_message_waits_for_a_credit_until_its_deadline() {
     let first = node.transmit().unwrap();
     node.shard.sent(NOW + MESSAGE_TIMEOUT + seconds(4), first.tx, Status::Ok);
     let events: Vec<_> = node.events().iter().map(|event| (event.user_ptr, event.status)).collect();
-    assert_eq!(events, [(1, Status::Ok), (4, Status::NeverSent(Cause::Timeout))]);
+    assert_eq!(events, [(1, Status::Ok), (4, Status::NeverSent(Cause::CreditTimeout))]);
     assert_eq!(node.shard.poll_timeout(), None);
     let third = node.transmit().unwrap();
     node.shard.sent(NOW, third.tx, Status::Unknown(Cause::Device));
     assert_eq!(node.event().status, Status::Unknown(Cause::Device));
     assert_eq!(node.shard.interface_credits(NI), Some(2));
-    assert_eq!(node.shard.counters().send_failures, 3);
+    let counters = node.shard.counters();
+    assert_eq!(counters.send_failures, 3);
+    let counted =
+        [HealthStatus::NetworkTimeout, HealthStatus::LocalTimeout].map(|status| counters.failed.of(status));
+    assert_eq!(counted, [2, 0], "whose fault it is nobody knows");
 }
 
 #[test]

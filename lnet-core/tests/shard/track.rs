@@ -322,7 +322,7 @@ fn the_earlier_of_credit_and_response_is_the_next_timeout() {
     node.shard.get(after(1), &get_request(waiting)).unwrap();
     assert_eq!(node.shard.poll_timeout(), Some(after(1) + MESSAGE_TIMEOUT));
     node.shard.handle_timeout(after(1) + MESSAGE_TIMEOUT);
-    assert_eq!(node.event().status, Status::NeverSent(Cause::Timeout));
+    assert_eq!(node.event().status, Status::NeverSent(Cause::CreditTimeout));
     assert_eq!(node.shard.poll_timeout(), Some(NOW + TIMEOUT));
 }
 

@@ -80,7 +80,7 @@ pub(super) fn failed_get(status: Status) -> DriverError {
     };
     let (number, message) = match cause {
         Cause::Unreachable => (Errno::HOSTUNREACH, "No route to host"),
-        Cause::Timeout => (Errno::TIMEDOUT, "Connection timed out"),
+        Cause::Timeout | Cause::CreditTimeout => (Errno::TIMEDOUT, "Connection timed out"),
         Cause::Cancelled => (Errno::CANCELED, "the local interface went away"),
         Cause::Simulated(_) => (Errno::INVAL, "Invalid argument: a fault rule failed it"),
         _ => (Errno::IO, "Input/output error"),
@@ -133,6 +133,7 @@ mod tests {
         for (cause, expected) in [
             (Cause::Unreachable, Errno::HOSTUNREACH),
             (Cause::Timeout, Errno::TIMEDOUT),
+            (Cause::CreditTimeout, Errno::TIMEDOUT),
             (Cause::Cancelled, Errno::CANCELED),
             (Cause::Device, Errno::IO),
             (Cause::Simulated(HealthStatus::LocalDropped), Errno::INVAL),

@@ -327,7 +327,7 @@ impl FaultKind {
         let (Status::NeverSent(cause) | Status::Unknown(cause)) = status else { return None };
         Some(match cause {
             Cause::Unreachable => Self::Unreachable,
-            Cause::Timeout => Self::Timeout,
+            Cause::Timeout | Cause::CreditTimeout => Self::Timeout,
             Cause::Cancelled => Self::Cancelled,
             Cause::TooLong => Self::TooLong,
             Cause::Device => Self::Device,
