@@ -138,7 +138,7 @@ impl Shard {
     /// A message has got its credits.
     #[inline]
     fn credited(&mut self, now: Instant, ni: NiId, message: Message<Credited>) {
-        if self.faults.is_active()
+        if self.is_tried(ni)
             && let Some(release) = self.faults.delay(now, &self.messages.record(&message).transmit.header)
         {
             self.held.hold(&mut self.messages, message, release);
@@ -147,10 +147,17 @@ impl Shard {
         }
     }
 
+    /// Whether fault rules look at what leaves by an interface: not at what stays on this node, which holds no
+    /// credits and is not transmitted (LNet `lib-move.c: lnet_handle_lo_send`).
+    #[inline]
+    fn is_tried(&self, ni: NiId) -> bool {
+        self.faults.is_active() && !self.topology.known_ni(ni).nid.is_loopback()
+    }
+
     /// Makes a message ready for its LND, unless a fault rule fails it.
     #[inline(always)]
     fn make_ready(&mut self, now: Instant, ni: NiId, message: Message<Credited>) {
-        if self.faults.is_active()
+        if self.is_tried(ni)
             && let Some(status) = self.faults.fail_send(now, &self.messages.record(&message).transmit.header)
         {
             let ended = self.messages.end(message, status);

@@ -1,8 +1,10 @@
 //! A node that talks to itself.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lnet_core::event::{Event, EventKind};
+use lnet_core::fault::{DelayRule, DropRule, Filter, HealthMask};
 use lnet_core::lnd::{Cause, NiId, RxId, Status, Transmit, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::shard::{GetRequest, PutRequest, RequestError};
@@ -14,6 +16,7 @@ use lnet_wire::{Header, Nid, ProcessId};
 use crate::common::{
     MESSAGE_TIMEOUT, NOW, Node, PID, acked_put_header, config, host, interface, nid, put_header,
 };
+use crate::faults::ALL;
 
 const LO: NiId = NiId(2);
 
@@ -146,6 +149,50 @@ fn neither_credits_nor_peers_bar_the_way_to_oneself() {
         }
     }
     panic!("{sent} were sent");
+}
+
+/// Such a message holds no credits and no LND transmits it, which is where those rules act; it is received, though.
+#[test]
+fn rules_act_on_what_a_node_sends_to_itself_where_it_arrives() {
+    let everything = Filter::EVERYTHING;
+    let delay = DelayRule { filter: everything, rate: 1, interval: Duration::ZERO, latency: MESSAGE_TIMEOUT };
+    let failure = DropRule { health: HealthMask::ANY, ..ALL };
+    for target in [Nid::LO, nid(1, 1)] {
+        let mut node = node();
+        let md = node.md(10);
+        node.post(5, &MdSpec { options: MdOptions::PUT, ..md });
+        let bound = node.shard.bind(&MdSpec { threshold: Threshold::Count(3), ..md }).unwrap();
+        let target = process(target);
+        let (self_nid, portal, match_bits) = (None, 4, 5);
+        let put = PutRequest {
+            md: bound,
+            ack: false,
+            self_nid,
+            target,
+            portal,
+            match_bits,
+            offset: 0,
+            hdr_data: 0,
+        };
+        node.shard.faults_mut().add_drop_rule(NOW, &failure, 1).unwrap();
+        node.shard.put(NOW, &put).unwrap();
+        assert_eq!(carry(&mut node).len(), 1, "it is not failed");
+        let ok = Status::Ok;
+        assert_eq!(kinds(&node.events()), [(EventKind::Put, ok), (EventKind::Send, ok)]);
+        assert_eq!(node.shard.faults().drop_rules().next().unwrap().1.matched, 0);
+
+        node.shard.faults_mut().add_delay_rule(NOW, &delay, 1).unwrap();
+        node.shard.put(NOW, &put).unwrap();
+        let transmit = *node.shard.poll_transmit(LO).expect("it is not held up").transmit;
+        assert_eq!(node.shard.header(NOW, LO, RxId(0), &transmit.header), Verdict::Delay);
+        node.shard.received(NOW, RxId(0), Status::Unknown(Cause::Reset));
+        node.shard.sent(NOW, transmit.tx, Status::Ok);
+
+        node.shard.faults_mut().add_drop_rule(NOW, &ALL, 1).unwrap();
+        node.shard.put(NOW, &put).unwrap();
+        assert_eq!(carry(&mut node).len(), 1);
+        assert_eq!(node.shard.counters().drops(DropReason::Fault).messages, 1);
+    }
 }
 
 #[test]
