@@ -36,6 +36,9 @@ impl MdOptions {
     pub const TRACK_RESPONSE: Self = Self(0x0400);
     /// They are not watched for, whatever else is said.
     pub const NO_TRACK_RESPONSE: Self = Self(0x0800);
+    /// The bytes that come in may be skipped; lengths are told as if they were there. What is found in the
+    /// buffer is as before, or what came in.
+    pub const DISCARD: Self = Self(0x4000);
 
     /// Whether all of `other` are set.
     #[must_use]

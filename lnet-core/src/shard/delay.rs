@@ -169,7 +169,8 @@ impl Shard {
         }
         match decision {
             Decision::Take(inbound) => {
-                self.kept.records[slot].take(inbound);
+                let landing = self.landing(&self.kept.records[slot].header, &inbound);
+                self.kept.records[slot].take(inbound, landing);
                 self.kept.set_state(slot, State::Resumed(Resumption::Take));
             }
             Decision::Drop(reason) => {

@@ -103,9 +103,9 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// It has become an operation.
-    pub(super) fn take(&mut self, inbound: Inbound) {
-        (self.inbound, self.span) = (Some(inbound), Some(inbound.landing(&self.header)));
+    /// It has become an operation, and its payload goes there.
+    pub(super) const fn take(&mut self, inbound: Inbound, landing: Span) {
+        (self.inbound, self.span) = (Some(inbound), Some(landing));
     }
 }
 

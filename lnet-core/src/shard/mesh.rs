@@ -266,7 +266,9 @@ impl Shard {
             Decision::Take(inbound) => {
                 let exclusive = self.is_exclusive(&self.kept.records[slot].header, &inbound);
                 self.mds[inbound.md()].lent |= exclusive;
-                self.kept.records[slot].take(inbound);
+                let record = &mut self.kept.records[slot];
+                // Nothing is discarded there: who has the message counts what it takes by this span.
+                record.take(inbound, inbound.landing(&record.header));
                 self.kept.set_state(slot, State::Lending);
             }
             Decision::Drop(reason) => {

@@ -155,7 +155,7 @@ impl Uplink for Shard {
             Decision::Take(inbound) => {
                 self.deliver(ni, rx, header, inbound);
                 self.wake();
-                return Verdict::Deliver(inbound.landing(header));
+                return Verdict::Deliver(self.landing(header, &inbound));
             }
             Decision::Wait(wait) => self.keep(rx, ni, header, wait).err(),
             Decision::Drop(reason) => Some(reason),
@@ -194,6 +194,16 @@ impl Shard {
     pub(super) fn deliver(&mut self, ni: NiId, rx: RxId, header: &Header, inbound: Inbound) {
         self.interface(ni).arriving_count += 1;
         self.incoming[rx.0 as usize] = Arriving::Delivered(ni, *header, inbound);
+    }
+
+    /// Where the payload of a message goes that an LND of this shard has.
+    #[inline]
+    pub(super) fn landing(&self, header: &Header, inbound: &Inbound) -> Span {
+        let landing = inbound.landing(header);
+        if self.mds[inbound.md()].options.contains(MdOptions::DISCARD) {
+            return Span { length_bytes: 0, ..landing };
+        }
+        landing
     }
 
     /// Looks at a message without regard to what is posted: whether it is acceptable, and whether a delay

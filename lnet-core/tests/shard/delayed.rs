@@ -74,6 +74,18 @@ fn a_put_waits_on_a_lazy_portal_for_an_entry_that_takes_it() {
 }
 
 #[test]
+fn what_has_waited_may_be_discarded() {
+    let mut node = lazy();
+    delay(&mut node, 0, &put_header(1, 4));
+    let spec = puts(&node, 100, 1);
+    let (_, md) = node.post(1, &MdSpec { options: spec.options | MdOptions::DISCARD, ..spec });
+    assert_eq!(resumed(&mut node), [(0, span(md, 0, 0))]);
+    node.shard.received(NOW, RxId(0), Status::Ok);
+    assert_eq!(node.event().manipulated_bytes, 4);
+    assert_eq!(node.shard.counters().received.bytes, 4);
+}
+
+#[test]
 fn the_scan_stops_when_the_descriptor_is_used_up() {
     let mut node = lazy();
     for rx in 0..4 {

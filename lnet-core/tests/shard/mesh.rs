@@ -132,6 +132,23 @@ fn a_header_goes_to_the_shard_where_it_belongs() {
     shards.assert_quiet();
 }
 
+/// It counts what it takes by the span that it is lent.
+#[test]
+fn a_sibling_discards_nothing() {
+    let mut shards = Shards::new(2, Policy::Pin(1));
+    let spec = shards.spec(1, MdOptions::PUT | MdOptions::DISCARD);
+    let md = shards.post(1, 1, &spec);
+    assert_eq!(shards.header(0, 0, &put_header(1, 4)), Verdict::Delay);
+    let span = shards.lent(1, 0);
+    assert_eq!(span, Span { md, offset_bytes: 0, length_bytes: 4 });
+    assert_eq!(shards.resume(0), Some((0, Verdict::Deliver(span))));
+    shards.received(0, 0, Status::Ok);
+    shards.carry(0, 1);
+    assert_eq!(shards.0[1].event().manipulated_bytes, 4);
+    assert_eq!(shards.0[0].shard.counters().received.bytes, 4);
+    shards.assert_quiet();
+}
+
 #[test]
 fn a_get_is_answered_by_the_shard_that_has_the_entry() {
     let mut shards = Shards::new(2, Policy::Pin(1));

@@ -7,7 +7,8 @@ use lnet_core::stats::Traffic;
 use lnet_wire::{Body, Header, MessageType};
 
 use crate::common::{
-    FOREIGN, NI, NOW, Node, acked_put_header, arrived, config, get_header, host, nid, put_header,
+    FOREIGN, NI, NOW, Node, acked_put_header, arrived, config, get_header, get_request, host, nid,
+    put_header, reply_header,
 };
 
 #[test]
@@ -47,6 +48,43 @@ fn an_ack_goes_back_after_the_event() {
     assert_eq!(node.shard.interface_credits(NI), Some(8));
     assert!(node.events().is_empty(), "an ACK makes no event at its sender");
     assert_eq!(node.shard.counters().sent, Traffic { messages: 1, bytes: 0 });
+}
+
+/// The payload goes nowhere; all else is as if it were there.
+#[test]
+fn a_descriptor_may_discard_what_comes_in() {
+    let mut node = Node::new(config());
+    let options = MdOptions::PUT | MdOptions::GET | MdOptions::TRUNCATE | MdOptions::DISCARD;
+    let spec = MdSpec { options, threshold: Threshold::Count(3), ..node.md(100) };
+    let (_, md) = node.post(1, &spec);
+    let nowhere = |offset_bytes| Verdict::Deliver(Span { md, offset_bytes, length_bytes: 0 });
+    for (offset_bytes, length_bytes) in [(0, 60), (60, 40)] {
+        assert_eq!(node.shard.header(NOW, NI, RxId(3), &acked_put_header(1, 60)), nowhere(offset_bytes));
+        node.shard.received(NOW, RxId(3), Status::Ok);
+        let event = node.event();
+        assert_eq!((event.requested_bytes, event.manipulated_bytes), (60, length_bytes));
+        assert_eq!(event.offset_bytes, offset_bytes);
+        let ack = node.transmit().unwrap();
+        let body = Body::Ack { md: FOREIGN, match_bits: 1, manipulated_length: length_bytes };
+        assert_eq!(ack.header.body, body);
+        node.shard.sent(NOW, ack.tx, Status::Ok);
+    }
+    assert_eq!(node.shard.counters().received, Traffic { messages: 2, bytes: 100 });
+
+    // What goes out is not discarded.
+    let (_, md) = node.post(2, &spec);
+    node.arrive(&get_header(2, 30));
+    let reply = node.transmit().unwrap();
+    assert_eq!(reply.payload, Some(Span { md, offset_bytes: 0, length_bytes: 30 }));
+
+    // The receiver of a REPLY is its initiator.
+    let spec = MdSpec { options: MdOptions::DISCARD, threshold: Threshold::Count(2), ..node.md(8) };
+    let md = node.shard.bind(&spec).unwrap();
+    node.shard.get(NOW, &get_request(md)).unwrap();
+    let nowhere = Verdict::Deliver(Span { md, offset_bytes: 0, length_bytes: 0 });
+    assert_eq!(node.shard.header(NOW, NI, RxId(3), &reply_header(md, 8)), nowhere);
+    node.shard.received(NOW, RxId(3), Status::Ok);
+    assert_eq!(node.event().manipulated_bytes, 8);
 }
 
 #[test]
