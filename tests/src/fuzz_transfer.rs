@@ -422,7 +422,7 @@ impl Scene {
         });
         let transfer = Transfer {
             number: self.number,
-            // Who takes another node's incarnation for its own is not defended against (docs/xdp-lnd.md, 10).
+            // Not defended against (docs/xdp-lnd.md, 10) are another node's incarnation, and its address with a good token.
             incarnation: u64::from(if wild(4) && bytes[5] != HONEST { bytes[5] } else { HOSTILE }),
             session,
             oldest: if wild(5) { word(6) as u16 } else { u16::from(bytes[6] % 8).min(self.id as u16) },
@@ -433,7 +433,8 @@ impl Scene {
             ticket: (kind != Kind::Data || bytes[3] & 128 != 0)
                 .then(|| if wild(7) { word(20) } else { self.last.ticket.unwrap_or_else(|| word(20) % 32) }),
         };
-        let from = nid(if bytes[23].is_multiple_of(16) { bytes[22] } else { HOSTILE });
+        let elsewhere = bytes[23].is_multiple_of(16) && bytes[22] != HONEST;
+        let from = nid(if elsewhere { bytes[22] } else { HOSTILE });
         let first = kind == Kind::Data && offset == 0;
         let payload_bytes = if kind == Kind::Data { length } else { 0 };
         self.nodes[0].receive(
