@@ -71,20 +71,16 @@ impl Arrivals {
         self.broken.load(Ordering::Acquire)
     }
 
-    /// Puts that arrived, by life; 0 is none.
+    /// The life in which each Put arrived, by its number; 0 is none. Those behind the end have not arrived either.
     ///
     /// # Panics
     /// When the file cannot be read.
     #[must_use]
-    pub fn by_life(&self) -> [u64; 256] {
+    pub fn lives(&self) -> Vec<u8> {
         let length_bytes = self.file.metadata().expect("the length of a file").len();
-        let mut bytes = vec![0; length_bytes as usize];
-        self.file.read_exact_at(&mut bytes, 0).expect("a file that can be read");
-        let mut counts = [0; 256];
-        for life in bytes.into_iter().filter(|life| *life != 0) {
-            counts[usize::from(life)] += 1;
-        }
-        counts
+        let mut lives = vec![0; length_bytes as usize];
+        self.file.read_exact_at(&mut lives, 0).expect("a file that can be read");
+        lives
     }
 }
 

@@ -47,6 +47,7 @@ pub struct Flood {
     acked: AtomicU64,
     failed: AtomicU64,
     failures: Mutex<BTreeMap<String, u64>>,
+    acked_numbers: Mutex<Vec<u64>>,
     slowest_ns: AtomicU64,
     arrived: AtomicU64,
     stop: AtomicBool,
@@ -72,6 +73,7 @@ impl Flood {
             acked: zero(),
             failed: zero(),
             failures: Mutex::default(),
+            acked_numbers: Mutex::default(),
             slowest_ns: zero(),
             arrived: zero(),
             stop: AtomicBool::new(false),
@@ -88,6 +90,15 @@ impl Flood {
     #[must_use]
     pub fn acked(&self) -> u64 {
         self.acked.load(Ordering::Acquire)
+    }
+
+    /// The numbers of those, in the order in which that was seen.
+    ///
+    /// # Panics
+    /// When a shard has panicked over one.
+    #[must_use]
+    pub fn acked_numbers(&self) -> Vec<u64> {
+        self.acked_numbers.lock().expect("the numbers of a flood").clone()
     }
 
     /// Puts that ended without an acknowledgement.
@@ -133,6 +144,7 @@ impl Flood {
     fn note_end(&self, put: &UnderWay) {
         if put.acked {
             self.slowest_ns.fetch_max(put.put_at.elapsed().as_nanos() as u64, Ordering::AcqRel);
+            self.acked_numbers.lock().expect("the numbers of a flood").push(put.number);
             self.acked.fetch_add(1, Ordering::AcqRel);
             return;
         }
@@ -157,6 +169,7 @@ pub struct Flooder {
 
 #[derive(Debug)]
 struct UnderWay {
+    number: u64,
     md: MdHandle,
     /// What its SEND event said.
     sent: Option<Status>,
@@ -252,7 +265,7 @@ impl Flooder {
             hdr_data: number,
         };
         worker.put(&request).unwrap_or_else(|error| panic!("Put {number}: {error}"));
-        self.under_way.push(UnderWay { md, sent: None, acked: false, put_at: Instant::now() });
+        self.under_way.push(UnderWay { number, md, sent: None, acked: false, put_at: Instant::now() });
     }
 }
 
