@@ -51,6 +51,8 @@ pub use transfer::{Ack, HANDSHAKE_BYTES, Handshake, RECORD_BYTES, RECORD_CRC_OFF
 
 /// Bytes of the frame header.
 pub const FRAME_HEADER_BYTES: usize = 88;
+/// Bytes before the payload in the first frame of a message, unless it is a short one: the LNet header is there too.
+pub const FIRST_HEADERS_BYTES: usize = FRAME_HEADER_BYTES + LARGE_HEADER_BYTES;
 /// Bytes before the payload of a [short](FrameHeader::short) frame.
 pub const SHORT_HEADER_BYTES: usize = 84;
 /// The first four bytes of a frame, read as a little-endian integer: `LNDX`.

@@ -1,7 +1,9 @@
 //! The sending side: messages become frames.
 
 use lnet_wire::Nid;
-use lnet_wire::frame::{FRAGMENT_UNIT_BYTES, FRAME_HEADER_BYTES, FrameHeader, RECORD_BYTES, Transfer};
+use lnet_wire::frame::{
+    FIRST_HEADERS_BYTES, FRAGMENT_UNIT_BYTES, FRAME_HEADER_BYTES, FrameHeader, RECORD_BYTES, Transfer,
+};
 use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::steer::{self, SteerKey};
 
@@ -29,7 +31,7 @@ const BEGUN_MAX: u32 = 4;
 const IDS_LEFT_OUT_MAX: u64 = 1024;
 
 /// Bytes before the payload of a first fragment.
-pub(super) const HEADERS_BYTES: u32 = (FRAME_HEADER_BYTES + LARGE_HEADER_BYTES) as u32;
+pub(super) const HEADERS_BYTES: u32 = FIRST_HEADERS_BYTES as u32;
 
 impl Xfer {
     /// Takes a message to be sent. Its payload is read again whenever a frame of it is, until it ends.

@@ -12,8 +12,8 @@ use lnet_core::lnd::{NiId, Span, Uplink};
 use lnet_core::time::Instant;
 use lnet_core::xfer::{Action, Arrived, BUNDLE_MAX, Content, HoldId, Outgoing, Xfer};
 use lnet_wire::frame::{
-    CRC_OFFSET, FRAME_HEADER_BYTES, FrameHeader, HANDSHAKE_BYTES, Handshake, Kind, RECORD_BYTES,
-    RECORD_CRC_OFFSET, Record, SHORT_HEADER_BYTES, ShortPut, Transfer,
+    CRC_OFFSET, FIRST_HEADERS_BYTES, FRAME_HEADER_BYTES, FrameHeader, HANDSHAKE_BYTES, Handshake, Kind,
+    RECORD_BYTES, RECORD_CRC_OFFSET, Record, SHORT_HEADER_BYTES, ShortPut, Transfer,
 };
 use lnet_wire::header::{Header, LARGE_HEADER_BYTES, WireHandle};
 use lnet_wire::nid::NID_BYTES;
@@ -438,7 +438,7 @@ fn has_right_checksum(bytes: &[u8], offset: usize, beside: u32) -> bool {
     if let Ok(mut copy) = <[u8; SHORT_HEADER_BYTES]>::try_from(bytes) {
         return copy_has_right_checksum(&mut copy, offset, beside);
     }
-    if let Ok(mut copy) = <[u8; FRAME_HEADER_BYTES + LARGE_HEADER_BYTES]>::try_from(bytes) {
+    if let Ok(mut copy) = <[u8; FIRST_HEADERS_BYTES]>::try_from(bytes) {
         return copy_has_right_checksum(&mut copy, offset, beside);
     }
     if let Ok(mut copy) = <[u8; FRAME_HEADER_BYTES]>::try_from(bytes) {

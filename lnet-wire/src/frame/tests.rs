@@ -17,8 +17,6 @@ fn put_frame(fragment_offset: u32, total_length: u32) -> FrameHeader {
     FrameHeader::data(key, fragment_offset, total_length)
 }
 
-const DATAGRAM: usize = FRAME_HEADER_BYTES + LARGE_HEADER_BYTES;
-
 fn encoded(frame: &FrameHeader) -> [u8; FRAME_HEADER_BYTES] {
     let mut bytes = [0x55; FRAME_HEADER_BYTES];
     frame.encode(&mut bytes);
@@ -55,11 +53,11 @@ fn layout() {
 #[test]
 fn each_field_is_checked() {
     let good = encoded(&put_frame(0, 0));
-    assert!(FrameHeader::decode(&good, DATAGRAM).is_ok());
+    assert!(FrameHeader::decode(&good, FIRST_HEADERS_BYTES).is_ok());
     let check = |offset: usize, byte: u8, error| {
         let mut bytes = good;
         bytes[offset] = byte;
-        assert_eq!(FrameHeader::decode(&bytes, DATAGRAM), Err(error));
+        assert_eq!(FrameHeader::decode(&bytes, FIRST_HEADERS_BYTES), Err(error));
     };
     check(3, b'Y', FrameError::Magic(u32::from_le_bytes(*b"LNDY")));
     check(VERSION_OFFSET, 0, FrameError::Version(0));
@@ -78,7 +76,7 @@ fn each_field_is_checked() {
 
 #[test]
 fn lengths() {
-    const FIRST: usize = FRAME_HEADER_BYTES + LARGE_HEADER_BYTES;
+    const FIRST: usize = FIRST_HEADERS_BYTES;
     const LATER: usize = FRAME_HEADER_BYTES;
     let maximum = PAYLOAD_MAX_BYTES;
     for (message_type, fragment_offset, total_length, datagram_bytes, expected) in [
@@ -117,7 +115,7 @@ fn lengths() {
 
 #[test]
 fn lengths_of_bundles_and_other_kinds() {
-    const FIRST: usize = DATAGRAM + 10;
+    const FIRST: usize = FIRST_HEADERS_BYTES + 10;
     let check = |frame: &FrameHeader, datagram_bytes: usize, expected: Result<(), FrameError>| {
         let result = FrameHeader::decode(&encoded(frame), datagram_bytes);
         assert_eq!(result, expected.map(|()| *frame), "{frame:?} in {datagram_bytes} bytes");
@@ -216,7 +214,7 @@ proptest! {
         prop_assert_eq!(decoded, expected);
         key.initiator_hash ^= 1;
         let empty = FrameHeader::data(key, 0, 0);
-        prop_assert_eq!(FrameHeader::decode(&encoded(&empty), DATAGRAM), Ok(empty));
+        prop_assert_eq!(FrameHeader::decode(&encoded(&empty), FIRST_HEADERS_BYTES), Ok(empty));
     }
 
     #[test]

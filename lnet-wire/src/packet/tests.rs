@@ -5,7 +5,7 @@ use std::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::header::LARGE_HEADER_BYTES;
+use crate::frame::FIRST_HEADERS_BYTES;
 use crate::testing::steer_keys;
 
 /// A packet to 10.0.0.2 or fd00::2, UDP port 988, with what a test wants changed in it.
@@ -238,7 +238,7 @@ fn key() -> crate::steer::SteerKey {
 #[test]
 fn frame_errors_become_reasons() {
     use crate::frame::{KIND_OFFSET, PORTAL_OFFSET, TYPE_OFFSET, VERSION_OFFSET};
-    let mut good = [0; FRAME_HEADER_BYTES + LARGE_HEADER_BYTES];
+    let mut good = [0; FIRST_HEADERS_BYTES];
     let frame = FrameHeader::data(key(), 0, 0);
     frame.encode(good.first_chunk_mut().unwrap());
     let result = |payload: &[u8]| {

@@ -6,8 +6,8 @@ use std::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::frame::{FRAME_HEADER_BYTES, FrameHeader};
-use crate::header::{LARGE_HEADER_BYTES, WireHandle};
+use crate::frame::{FIRST_HEADERS_BYTES, FrameHeader};
+use crate::header::WireHandle;
 use crate::nid::ProcessId;
 use crate::packet::endpoint;
 use crate::testing::{headers, nid, nids, steer_keys};
@@ -334,8 +334,8 @@ fn tables(shards: u32) -> OneNi {
 
 /// An IPv4 packet with a whole empty message in it.
 fn packet_of(key: SteerKey) -> Vec<u8> {
-    const UDP_LENGTH: usize = 8 + FRAME_HEADER_BYTES + LARGE_HEADER_BYTES;
-    let mut packet = vec![0; 42 + FRAME_HEADER_BYTES + LARGE_HEADER_BYTES];
+    const UDP_LENGTH: usize = 8 + FIRST_HEADERS_BYTES;
+    let mut packet = vec![0; 42 + FIRST_HEADERS_BYTES];
     packet[12..16].copy_from_slice(&[0x08, 0x00, 0x45, 0]);
     packet[16..18].copy_from_slice(&(UDP_LENGTH as u16 + 20).to_be_bytes());
     packet[23] = 17;

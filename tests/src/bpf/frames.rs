@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use lnet_wire::frame::{FRAME_HEADER_BYTES, FrameHeader, ShortPut};
-use lnet_wire::header::{LARGE_HEADER_BYTES, MessageType};
+use lnet_wire::frame::{FIRST_HEADERS_BYTES, FRAME_HEADER_BYTES, FrameHeader, ShortPut};
+use lnet_wire::header::MessageType;
 use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES, VLAN_BYTES};
 use lnet_wire::steer::{PORTALS, SteerKey};
 
@@ -11,8 +11,6 @@ use super::random::Random;
 
 /// Shortest frame that the kernel's test facility takes.
 pub const FRAME_BYTES_MIN: usize = 14;
-/// Bytes of headers that mutations aim at.
-const HEADERS_BYTES: usize = FRAME_HEADER_BYTES + LARGE_HEADER_BYTES;
 
 /// A frame, in meaning.
 #[derive(Clone, Debug)]
@@ -166,14 +164,14 @@ pub fn any(random: &mut Random, endpoints: &[(IpAddr, u16)], bytes: &mut Vec<u8>
 
 fn flip_bits(random: &mut Random, bytes: &mut [u8]) {
     for _ in 0..=random.below(4) {
-        let index = random.below(bytes.len().min(HEADERS_BYTES));
+        let index = random.below(bytes.len().min(FIRST_HEADERS_BYTES));
         bytes[index] ^= 1 << random.below(8);
     }
 }
 
 fn overwrite(random: &mut Random, bytes: &mut [u8]) {
     for _ in 0..=random.below(4) {
-        let index = random.below(bytes.len().min(HEADERS_BYTES));
+        let index = random.below(bytes.len().min(FIRST_HEADERS_BYTES));
         let noise = random.bits() as u8;
         bytes[index] = random.pick(&[0, 1, 0x7F, 0x80, 0xFF, noise]);
     }

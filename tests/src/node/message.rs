@@ -1,8 +1,8 @@
 //! Datagrams as a peer would send them, and as no peer should.
 
 use lnet_wire::frame::{
-    CRC_OFFSET, FRAGMENT_OFFSET_OFFSET, FRAME_HEADER_BYTES, FrameHeader, HANDSHAKE_BYTES, KIND_OFFSET, Kind,
-    SHORT_HEADER_BYTES, ShortPut, Transfer,
+    CRC_OFFSET, FIRST_HEADERS_BYTES, FRAGMENT_OFFSET_OFFSET, FRAME_HEADER_BYTES, FrameHeader,
+    HANDSHAKE_BYTES, KIND_OFFSET, Kind, SHORT_HEADER_BYTES, ShortPut, Transfer,
 };
 use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::steer::{self, SteerKey};
@@ -10,8 +10,6 @@ use lnet_wire::{Body, Header, Nid, WireHandle};
 
 use super::process;
 
-/// Bytes in front of the payload.
-pub const OVERHEAD_BYTES: usize = FRAME_HEADER_BYTES + LARGE_HEADER_BYTES;
 /// Header data with this bit are no Put of a [`super::Flood`].
 pub const HOSTILE_BIT: u64 = 1 << 63;
 
@@ -106,7 +104,7 @@ pub fn seal(datagram: &mut [u8]) {
     let Some(head) = datagram.first_chunk::<FRAME_HEADER_BYTES>() else { return };
     let is_first = head[FRAGMENT_OFFSET_OFFSET..FRAGMENT_OFFSET_OFFSET + 4] == [0; 4];
     let covered_bytes = match head[KIND_OFFSET] {
-        kind if kind == Kind::Data as u8 && is_first => OVERHEAD_BYTES,
+        kind if kind == Kind::Data as u8 && is_first => FIRST_HEADERS_BYTES,
         kind if kind == Kind::Hello as u8 || kind == Kind::Welcome as u8 => {
             FRAME_HEADER_BYTES + HANDSHAKE_BYTES
         }

@@ -9,7 +9,7 @@ use lnet_core::xfer::XferDrop;
 use lnet_tests::bpf::frames;
 use lnet_tests::bpf::random::{Random, seed};
 use lnet_tests::netns::{Namespace, Netns, Wiring, enter, ip, wait_until};
-use lnet_tests::node::message::{HOSTILE_BIT, Message, OVERHEAD_BYTES, seal};
+use lnet_tests::node::message::{HOSTILE_BIT, Message, seal};
 use lnet_tests::node::{
     Account, By, FLOOD_PORTALS, Flood, Flooded, Flooder, Stranger, config, nid_v4, nid_v6, process, settle,
     settle_both, start, stop_all,
@@ -18,7 +18,7 @@ use lnet_user::lnd::xdp::XdpDrop;
 use lnet_user::node::{NiConfig, Node, NodeConfig};
 use lnet_user::runtime::Worker;
 use lnet_user::xsk::{self, Kick, QueueConfig, TxDescriptor, Umem, UmemConfig};
-use lnet_wire::frame::{self, Kind};
+use lnet_wire::frame::{self, FIRST_HEADERS_BYTES, Kind};
 use lnet_wire::nid::{Net, NetType};
 use lnet_wire::steer::Reason;
 use lnet_wire::{Body, MessageType, Nid, WireHandle};
@@ -115,11 +115,11 @@ fn broken(victim: &Victim, stranger: &mut Stranger) -> Vec<(String, Vec<u8>)> {
     let mut add = |name: &str, bytes: Vec<u8>| cases.push((name.to_owned(), bytes));
     add("taken", first.clone());
     add(XferDrop::Duplicate.name(), first);
-    for length in 0..OVERHEAD_BYTES + 1 {
+    for length in 0..FIRST_HEADERS_BYTES + 1 {
         add(Reason::BadLength.name(), good[..length].to_vec());
     }
     // A fragment that does not end where fragments end.
-    for length in OVERHEAD_BYTES + 1..good.len() {
+    for length in FIRST_HEADERS_BYTES + 1..good.len() {
         add(XferDrop::Malformed.name(), good[..length].to_vec());
     }
     for offset in 0..4 {
@@ -146,8 +146,8 @@ fn broken(victim: &Victim, stranger: &mut Stranger) -> Vec<(String, Vec<u8>)> {
     seal(&mut later);
     add(XferDrop::Malformed.name(), later);
     // A bit of each byte that the checksum covers but those that decide something before.
-    for offset in
-        (frame::KEY_OFFSET..frame::FRAGMENT_OFFSET_OFFSET).chain(frame::FRAME_NUMBER_OFFSET..OVERHEAD_BYTES)
+    for offset in (frame::KEY_OFFSET..frame::FRAGMENT_OFFSET_OFFSET)
+        .chain(frame::FRAME_NUMBER_OFFSET..FIRST_HEADERS_BYTES)
     {
         let mut bytes = good.clone();
         bytes[offset] ^= 0x10;
@@ -164,7 +164,7 @@ fn broken(victim: &Victim, stranger: &mut Stranger) -> Vec<(String, Vec<u8>)> {
     add(XferDrop::Malformed.name(), with_byte(&good, frame::OLDEST_OFFSET, 200));
     // A payload whose checksum is wrong.
     add(XdpDrop::BadPayload.name(), with_byte(&good, frame::FLAGS_OFFSET, frame::FLAG_PAYLOAD_CRC));
-    add("taken", with_byte(&fresh(), OVERHEAD_BYTES + 5, 1));
+    add("taken", with_byte(&fresh(), FIRST_HEADERS_BYTES + 5, 1));
     // For another NI of the node than it arrives by, as when a rail does not answer.
     let mut by_another = victim.put(10, 3, 20);
     by_another.header.destination.nid = nid_v6(victim.netns.a().interface());
@@ -353,7 +353,7 @@ fn each_broken_frame_is_counted_under_its_reason() {
 /// Changes a good datagram; with a fitting checksum in most cases, so that what is behind it is met too.
 fn damage(random: &mut Random, bytes: &mut Vec<u8>) {
     for _ in 0..=random.below(4) {
-        let reach = bytes.len().min(OVERHEAD_BYTES + 8);
+        let reach = bytes.len().min(FIRST_HEADERS_BYTES + 8);
         let (index, noise) = (random.below(reach), random.bits() as u8);
         bytes[index] = random.pick(&[0, 1, 0x7F, 0x80, 0xFF, bytes[index] ^ 1, noise]);
     }

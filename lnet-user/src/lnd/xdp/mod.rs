@@ -38,8 +38,6 @@ use lnet_core::lnd::{Full, Lent, Lnd, NiId, Progress, RxId, Status, TxId, Uplink
 use lnet_core::time::{self, Instant};
 use lnet_core::xfer::{BUNDLE_MAX, Xfer, XferConfig, XferCounters, XferUsage};
 use lnet_wire::Nid;
-use lnet_wire::frame::FRAME_HEADER_BYTES;
-use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::packet::{ETHERNET_BYTES, Endpoint, IPV4_BYTES, IPV6_BYTES, UDP_BYTES};
 
 use crate::capture::Tap;
@@ -72,8 +70,6 @@ pub(crate) use ports::{Rings, ShardPort};
 const BUDGET_MAX: u32 = 256;
 /// Turns in a row that do nothing but receive.
 const TURNS_UNKEPT_MAX: u32 = 4;
-/// Bytes that the first frame of a message spends on headers behind the UDP header.
-pub const OVERHEAD_BYTES: usize = FRAME_HEADER_BYTES + LARGE_HEADER_BYTES;
 
 /// An NI of the node, as its LND sees it.
 #[derive(Clone, Copy, Debug)]

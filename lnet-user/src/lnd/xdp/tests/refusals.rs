@@ -2,14 +2,14 @@
 
 use lnet_core::lnd::Lnd;
 use lnet_wire::frame::{
-    CRC_OFFSET, FRAGMENT_OFFSET_OFFSET, FRAME_HEADER_BYTES, HANDSHAKE_BYTES, KEY_OFFSET, RECORD_BYTES,
-    RECORD_CRC_OFFSET, TOTAL_LENGTH_OFFSET,
+    CRC_OFFSET, FIRST_HEADERS_BYTES, FRAGMENT_OFFSET_OFFSET, FRAME_HEADER_BYTES, HANDSHAKE_BYTES, KEY_OFFSET,
+    RECORD_BYTES, RECORD_CRC_OFFSET, TOTAL_LENGTH_OFFSET,
 };
 use lnet_wire::header::LARGE_HEADER_BYTES;
 
 use super::acquainted;
 use super::node::{Node, Plan};
-use crate::lnd::xdp::{OVERHEAD_BYTES, XdpDrop};
+use crate::lnd::xdp::XdpDrop;
 
 /// Where the frame header begins over IPv4.
 const FRAME: usize = 42;
@@ -29,7 +29,7 @@ fn target() -> (Node, Vec<u8>) {
 
 /// Makes the checksum right again.
 fn seal(packet: &mut [u8]) {
-    let covered = &mut packet[FRAME..FRAME + OVERHEAD_BYTES];
+    let covered = &mut packet[FRAME..FRAME + FIRST_HEADERS_BYTES];
     covered[CRC_OFFSET..CRC_OFFSET + 4].fill(0);
     let crc = crc_fast::crc32_iscsi(covered);
     covered[CRC_OFFSET..CRC_OFFSET + 4].copy_from_slice(&crc.to_le_bytes());
@@ -86,7 +86,7 @@ fn a_frame_whose_checksum_is_wrong_is_dropped() {
     let (mut node, packet) = target();
     // All covered bytes but those that say by themselves that the frame is none: magic to portal, lengths.
     let lengths = FRAGMENT_OFFSET_OFFSET..TOTAL_LENGTH_OFFSET + 4;
-    for place in (KEY_OFFSET..OVERHEAD_BYTES).filter(|place| !lengths.contains(place)) {
+    for place in (KEY_OFFSET..FIRST_HEADERS_BYTES).filter(|place| !lengths.contains(place)) {
         let mut packet = packet.clone();
         packet[FRAME + place] ^= 0x10;
         assert_dropped(&mut node, &[&packet], XdpDrop::BadChecksum);
