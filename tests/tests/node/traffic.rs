@@ -9,12 +9,18 @@ use lnet_tests::node::{
 };
 use lnet_user::node::{Node, NodeConfig, NodeMode, XdpMode};
 use lnet_user::runtime::Worker;
+use lnet_user::xsk::{CHUNK_BYTES, RECEIVE_BYTES};
+use lnet_wire::frame::FIRST_HEADERS_BYTES;
+use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-/// Bytes of headers in front of the payload, IPv4 and IPv6.
-const HEADERS_BYTES: [u32; 2] = [14 + 20 + 8 + 160, 14 + 40 + 8 + 160];
+/// Bytes of headers in front of the payload of a first frame, over IPv4 and over IPv6.
+const HEADERS_BYTES: [usize; 2] = [
+    ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES + FIRST_HEADERS_BYTES,
+    ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES + FIRST_HEADERS_BYTES,
+];
 /// What a chunk takes when sending and when receiving.
-const CHUNKS_BYTES: [u32; 2] = [4096, 3840];
+const CHUNKS_BYTES: [u32; 2] = [CHUNK_BYTES, RECEIVE_BYTES];
 
 /// A node and what its shards are driven with.
 pub(crate) struct Ended {
@@ -99,13 +105,14 @@ pub(crate) fn carry_out_with_losses(
     ((source, Ended { node: target, workers: target_workers }), losses)
 }
 
-/// Every payload length around a boundary between chunks, and the ends.
+/// Payload lengths: the ends, and those of first frames that fill so many chunks to send or to receive, one byte less
+/// and one more. The longest IP packet takes 16 to send and 17 to receive, and not all of the last one.
 pub(crate) fn sizes(max_bytes: u32) -> Vec<u32> {
     let mut sizes = vec![0, 1, 2, 7, 64, 1000, max_bytes - 1, max_bytes];
     for chunk_bytes in CHUNKS_BYTES {
         for headers_bytes in HEADERS_BYTES {
-            for chunks in [1, 2, 3, 9, 16] {
-                let boundary = chunk_bytes * chunks - headers_bytes;
+            for chunks in [1, 2, 3, 9, 16, 17] {
+                let boundary = chunk_bytes * chunks - headers_bytes as u32;
                 sizes.extend([boundary - 1, boundary, boundary + 1]);
             }
         }

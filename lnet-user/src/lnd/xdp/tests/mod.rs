@@ -10,16 +10,20 @@ mod shards;
 mod short;
 mod wire;
 
+use std::collections::BTreeSet;
+
 use lnet_core::lnd::{Cause, Full, Progress, Status, TxId};
 use lnet_core::time::Instant;
-use lnet_wire::frame::{KIND_OFFSET, Kind};
+use lnet_wire::frame::{FIRST_HEADERS_BYTES, KIND_OFFSET, Kind};
 use lnet_wire::header::PAYLOAD_MAX_BYTES;
+use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES};
 use lnet_wire::{Body, WireHandle};
 
 use self::node::{BUFFER_BYTES, INTERFACE, NOW, Node, Plan};
 use self::wire::Wire;
+use super::frame_max_bytes;
 use crate::netlink::{Resolution, Unreachable};
-use crate::xsk::RingSizes;
+use crate::xsk::{CHUNK_BYTES, RECEIVE_BYTES, RingSizes};
 
 /// Fills a shard's buffer with a pattern of its own.
 fn pattern(node: &mut Node, shard: usize, mark: u8) {
@@ -33,14 +37,18 @@ fn kind_of(packet: &[u8]) -> u8 {
     packet[42 + KIND_OFFSET]
 }
 
-/// Sends one message from node 0 to node 1 and checks every byte of it.
-fn carry(wire: &mut Wire, length_bytes: u32) {
+/// Sends one message from node 0 to node 1 and checks every byte of it; the lengths of the frames that it took.
+fn carry(wire: &mut Wire, length_bytes: u32) -> Vec<usize> {
     let [a, b] = &mut wire.nodes;
     pattern(a, 0, length_bytes as u8);
     b.shards[0].buffer().fill(0);
     let put = a.put(1, &b.plan, 9, length_bytes);
     wire.submit(0, 0, put);
-    wire.run();
+    let mut lengths = Vec::new();
+    wire.run_with(&mut |sender, packet| {
+        lengths.extend((sender == 0).then_some(packet.len()));
+        vec![packet]
+    });
     let [a, b] = &mut wire.nodes;
     assert_eq!(std::mem::take(&mut a.shards[0].up.sent), [(TxId(1), Status::Ok)], "{length_bytes} bytes");
     assert_eq!(std::mem::take(&mut b.shards[0].up.arrived), [(9, length_bytes)]);
@@ -48,6 +56,7 @@ fn carry(wire: &mut Wire, length_bytes: u32) {
     let length = length_bytes as usize;
     assert!(a.shards[0].buffer()[..length] == b.shards[0].buffer()[..length], "{length} bytes");
     assert!(b.shards[0].buffer()[length..].iter().all(|byte| *byte == 0), "bytes behind {length}");
+    lengths
 }
 
 /// Two nodes that have a session each with the other.
@@ -69,18 +78,33 @@ fn acquainted(a: Plan, b: Plan) -> Wire {
     wire
 }
 
+/// Lengths of frames that fill so many chunks to send or to receive, up to those of the longest IP packet, and of the
+/// longest frame.
+fn full_frames(frame_max_bytes: usize) -> BTreeSet<usize> {
+    let of_chunks =
+        |chunk_bytes: u32| [1, 2, 16, 17].map(|chunks| (chunks * chunk_bytes) as usize).into_iter();
+    of_chunks(CHUNK_BYTES).chain(of_chunks(RECEIVE_BYTES)).chain([frame_max_bytes]).collect()
+}
+
 #[test]
 fn a_message_goes_out_and_in() {
     for mtu_bytes in [1500, 9000, 65535] {
         for (ipv6, payload_checksum) in [(false, true), (true, false)] {
             let plan = |host| Plan { ipv6, mtu_bytes, payload_checksum, ..Plan::new(host) };
             let mut wire = Wire::new(plan(1), plan(2));
-            // Empty, small, up to the end of a frame, of a chunk to send and to receive, beyond, and the largest.
-            for length_bytes in [0, 1, 64, 1287, 1288, 1289, 1400, 3617, 3638, 3873, 3895, 8191, 20_000] {
+            for length_bytes in [0, 1, 64, 8191, 20_000, 200_001, PAYLOAD_MAX_BYTES] {
                 carry(&mut wire, length_bytes);
             }
-            for length_bytes in [65_290, 65_400, 200_001, PAYLOAD_MAX_BYTES] {
-                carry(&mut wire, length_bytes);
+            // Up to the end of a frame, of a chunk to send and to receive, and beyond: in one frame if it is no
+            // longer than a frame may be.
+            let frame_max_bytes = (ETHERNET_BYTES + mtu_bytes).min(frame_max_bytes(&plan(1).rings));
+            let ip_bytes = if ipv6 { IPV6_BYTES } else { IPV4_BYTES };
+            let headers_bytes = ETHERNET_BYTES + ip_bytes + UDP_BYTES + FIRST_HEADERS_BYTES;
+            for full_bytes in full_frames(frame_max_bytes) {
+                for frame_bytes in [full_bytes - 1, full_bytes, full_bytes + 1] {
+                    let lengths = carry(&mut wire, (frame_bytes - headers_bytes) as u32);
+                    assert_eq!(lengths.contains(&frame_bytes), frame_bytes <= frame_max_bytes, "{lengths:?}");
+                }
             }
             wire.assert_frames_conserved();
             let resent = wire.nodes[0].shards[0].lnd.transfer_counters().frames_resent;
