@@ -17,6 +17,8 @@ use lnet_user::runtime::Worker;
 use lnet_user::xsk::CHUNK_BYTES;
 use lnet_wire::{MessageType, Nid, ProcessId};
 
+use crate::node;
+
 const PORTAL: u32 = 21;
 const MATCH_BITS: u64 = 9;
 /// Messages that are under way at once.
@@ -68,13 +70,12 @@ impl End {
         let registered_bytes =
             if registered { buffers * (bytes as u64).next_multiple_of(chunk_bytes) } else { 0 };
         let config = NodeConfig { registered_bytes, ..NodeConfig::new(vec![NiConfig::new(nid, interface)]) };
-        let (mut node, mut workers) = Node::start(&config)?;
+        let (mut node, mut worker) = node::start(&config)?;
         for program in node.programs_mut() {
             for message_type in TYPES {
                 program.set_fault(message_type, loss_per_million, 0)?;
             }
         }
-        let mut worker = workers.pop().context("a node of one shard has one")?;
         let arrivals = worker.create_event_queue(EVENT_SLOTS)?;
         let ends = worker.create_event_queue(WINDOW as u32 * EVENT_SLOTS)?;
         let md = |options, queue| MdSpec {

@@ -6,6 +6,7 @@ pub mod bulk;
 pub mod link;
 pub mod machine;
 pub mod netns;
+pub mod node;
 pub mod output;
 pub mod put;
 pub mod raw;

@@ -32,6 +32,9 @@ pub struct Link {
     /// NID of the answering end.
     #[arg(long)]
     pub nid_b: Nid,
+    /// Largest IP packet of the pair.
+    #[arg(long)]
+    pub mtu: usize,
 }
 
 impl Link {

@@ -1,8 +1,12 @@
 //! Where a figure was measured.
 
+use std::fmt;
 use std::process::Command;
 
 use serde::Serialize;
+
+/// The commit that `cargo xtask bench` has built this of.
+const BUILT: Option<&str> = option_env!("LNET_COMMIT");
 
 /// Machine, kernel and commit of a measurement.
 #[derive(Clone, Debug, Serialize)]
@@ -13,7 +17,8 @@ pub struct Machine {
     pub cpus: usize,
     /// Kernel release.
     pub kernel: String,
-    /// Commit that was built, with `-dirty` if there were changes; "unknown" outside a checkout.
+    /// Commit that was built, with `-dirty` if there were changes. What cargo alone has built does not know: then that
+    /// of the current directory, which is said, or "unknown" outside a checkout.
     pub commit: String,
 }
 
@@ -23,16 +28,28 @@ impl Machine {
     pub fn this() -> Self {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-        let git = Command::new("git").args(["describe", "--always", "--dirty"]).output();
-        let commit = git.ok().filter(|output| output.status.success()).map(|output| output.stdout);
         Self {
             cpu: model.map_or_else(|| "unknown".to_owned(), |(_, name)| name.to_owned()),
             cpus: lnet_user::runtime::available_cpus().len(),
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-            commit: commit.map_or_else(
-                || "unknown".to_owned(),
-                |bytes| String::from_utf8_lossy(&bytes).trim().to_owned(),
-            ),
+            commit: BUILT.map_or_else(commit_here, str::to_owned),
         }
     }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cpu, cpus, kernel, commit } = self;
+        write!(f, "{cpu} ({cpus} CPUs), kernel {kernel}, commit {commit}")
+    }
+}
+
+/// That of the current directory.
+fn commit_here() -> String {
+    let git = Command::new("git").args(["describe", "--always", "--dirty"]).output();
+    let commit = git.ok().filter(|output| output.status.success()).map(|output| output.stdout);
+    commit.map_or_else(
+        || "unknown".to_owned(),
+        |bytes| format!("{} (of the current directory)", String::from_utf8_lossy(&bytes).trim()),
+    )
 }

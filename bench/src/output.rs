@@ -68,11 +68,24 @@ impl Rate {
     }
 }
 
+/// What a measurement was made with.
+#[derive(Debug, Serialize)]
+pub struct Setup {
+    /// Where it was made.
+    pub machine: Machine,
+    /// Mode of the nodes.
+    pub mode: String,
+    /// Largest IP packet of the link.
+    pub mtu_bytes: usize,
+    /// Payload bytes of a message.
+    pub size_bytes: usize,
+}
+
 /// A measurement, as its JSON file says it.
 #[derive(Debug, Serialize)]
 pub struct Document {
-    machine: Machine,
-    size_bytes: usize,
+    #[serde(flatten)]
+    setup: Setup,
     measured: Vec<Row>,
     /// Half round trip p50 of a Put over that of raw, the median of the turns; at most 1.5 is the aim.
     latency_ratio: f64,
@@ -95,13 +108,7 @@ struct Row {
 impl Document {
     /// Puts beside the baseline.
     #[must_use]
-    pub fn new(
-        machine: Machine,
-        size_bytes: usize,
-        raw: &Measured,
-        puts: &Measured,
-        idle_turn_ns: f64,
-    ) -> Self {
+    pub fn new(setup: Setup, raw: &Measured, puts: &Measured, idle_turn_ns: f64) -> Self {
         let row = |of: &Measured| Row {
             name: of.name.clone(),
             half_round_trip_ns: (&of.half_ns).into(),
@@ -112,8 +119,7 @@ impl Document {
         let mut latency_ratios: Vec<f64> = turns.map(|(put, raw)| *put as f64 / *raw as f64).collect();
         latency_ratios.sort_by(f64::total_cmp);
         Self {
-            machine,
-            size_bytes,
+            setup,
             measured: vec![row(raw), row(puts)],
             latency_ratio: latency_ratios.get(latency_ratios.len() / 2).copied().unwrap_or(f64::NAN),
             latency_ratios,
@@ -151,11 +157,9 @@ pub fn write(
 }
 
 fn table(document: &Document) -> String {
-    let machine = &document.machine;
-    let mut text = format!(
-        "{} ({} CPUs), kernel {}, commit {}\n\n{} bytes, half round trip (us)\n",
-        machine.cpu, machine.cpus, machine.kernel, machine.commit, document.size_bytes
-    );
+    let Setup { machine, mode, mtu_bytes, size_bytes } = &document.setup;
+    let mut text =
+        format!("{machine}\n\n{size_bytes} bytes, MTU {mtu_bytes}, mode {mode}: half round trip (us)\n");
     let mut line = |cells: [String; 8]| {
         let _ = write!(text, "{:<12}", cells[0]);
         for cell in &cells[1..] {

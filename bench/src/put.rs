@@ -17,7 +17,7 @@ use lnet_user::node::{NiConfig, Node, NodeConfig};
 use lnet_user::runtime::Worker;
 use lnet_wire::{Nid, ProcessId};
 
-use crate::report;
+use crate::{node, report};
 
 const PORTAL: u32 = 20;
 const MATCH_BITS: u64 = 7;
@@ -43,9 +43,7 @@ impl End {
     /// # Errors
     /// What the node refused.
     pub fn open(interface: &str, nid: Nid, peer: Nid, bytes: usize) -> anyhow::Result<Self> {
-        let config = NodeConfig::new(vec![NiConfig::new(nid, interface)]);
-        let (mut node, mut workers) = Node::start(&config)?;
-        let mut worker = workers.pop().context("a node of one shard has one")?;
+        let (mut node, mut worker) = node::start(&NodeConfig::new(vec![NiConfig::new(nid, interface)]))?;
         let arrivals = worker.create_event_queue(EVENT_SLOTS)?;
         let sends = worker.create_event_queue(EVENT_SLOTS)?;
         let md = |options, queue| MdSpec {

@@ -82,8 +82,7 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
         command.args([&format!("--interface-{end}"), &namespace.interface().name]);
         command.args([&format!("--nid-{end}"), &nid(namespace)]);
     }
-    command.args(options.bulk.then(|| format!("--mtu={mtu_bytes}")));
-    command.args(["--size", &size.to_string()]);
+    command.args(["--size", &size.to_string(), "--mtu", &mtu_bytes.to_string()]);
     match options.posted {
         Some(entries) => command.args(["--posted", &entries.to_string()]),
         None => command.arg("--out").arg(options.out.clone().unwrap_or_else(|| root.join("target/bench"))),

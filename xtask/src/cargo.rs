@@ -16,6 +16,16 @@ pub(crate) fn cargo(root: &Path) -> Command {
     command
 }
 
+/// Tells a build which commit it is of; the benches keep it.
+const COMMIT_VARIABLE: &str = "LNET_COMMIT";
+
+/// The commit that is checked out, with `-dirty` if there are changes; `None` where git tells none.
+fn commit(root: &Path) -> Option<String> {
+    let mut git = Command::new("git");
+    let output = git.args(["describe", "--always", "--dirty"]).current_dir(root).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
 /// Builds a binary in release and gives its path, wherever the target directory is.
 ///
 /// # Errors
@@ -23,6 +33,7 @@ pub(crate) fn cargo(root: &Path) -> Command {
 pub(crate) fn build_binary(root: &Path, package: &str, binary: &str) -> Result<PathBuf> {
     let mut command = cargo(root);
     command.args(["build", "--release", "--package", package, "--bin", binary]);
+    command.envs(commit(root).map(|commit| (COMMIT_VARIABLE, commit)));
     command.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
     let words = words(&command);
     let output = command.output().with_context(|| format!("`{words}` did not start"))?;

@@ -12,7 +12,7 @@ use clap::Parser;
 use lnet_bench::bulk::{self, Operation};
 use lnet_bench::link::Link;
 use lnet_bench::machine::Machine;
-use lnet_bench::raw;
+use lnet_bench::{node, raw};
 use serde::Serialize;
 
 /// Measures long Puts and Gets beside a raw AF_XDP flood over one veth pair.
@@ -26,9 +26,6 @@ struct Cli {
     /// Payload bytes of each message.
     #[arg(long, default_value_t = 1 << 20)]
     size: usize,
-    /// Largest IP packet of the link.
-    #[arg(long, default_value_t = 9000)]
-    mtu: usize,
     /// Frames of a hundred that the lossy rounds lose, at each end.
     #[arg(long, default_value_t = 1.0)]
     loss: f64,
@@ -73,6 +70,7 @@ struct Row {
 #[derive(Serialize)]
 struct Document {
     machine: Machine,
+    mode: String,
     size_bytes: usize,
     mtu_bytes: usize,
     loss_percent: f64,
@@ -122,8 +120,9 @@ fn main() -> anyhow::Result<()> {
     ];
     let document = Document {
         machine: Machine::this(),
+        mode: node::modes(),
         size_bytes: cli.size,
-        mtu_bytes: cli.mtu,
+        mtu_bytes: cli.link.mtu,
         loss_percent: cli.loss,
         raw_gbit_per_second: raw,
         rows,
@@ -140,15 +139,12 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn table(document: &Document) -> String {
-    let machine = &document.machine;
     let mut text = format!(
-        "{} ({} CPUs), kernel {}, commit {}\n\nmessages of {} bytes, MTU {}\n{:<18}{:>10}{:>10}{:>10}\n{:<18}{:>10.2}\n",
-        machine.cpu,
-        machine.cpus,
-        machine.kernel,
-        machine.commit,
+        "{}\n\nmessages of {} bytes, MTU {}, mode {}\n{:<18}{:>10}{:>10}{:>10}\n{:<18}{:>10.2}\n",
+        document.machine,
         document.size_bytes,
         document.mtu_bytes,
+        document.mode,
         "",
         "Gbit/s",
         "ratio",
@@ -164,7 +160,7 @@ fn table(document: &Document) -> String {
 }
 
 fn raw_flood(cli: &Cli, time: Duration, carried: &mut Carried) -> anyhow::Result<()> {
-    let bytes = cli.mtu + ETHERNET_BYTES;
+    let bytes = cli.link.mtu + ETHERNET_BYTES;
     let received = AtomicU64::new(0);
     let time = cli.link.pair(
         |ready, stop| {

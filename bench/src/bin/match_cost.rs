@@ -375,9 +375,8 @@ impl Subjects {
 
 fn table(machine: &Machine, rows: &[Row]) -> String {
     let mut text = format!(
-        "{} ({} CPUs), kernel {}, commit {}\nnanoseconds a message, means of batches of {BATCH}; p50 where \
-         nothing is said\n\n",
-        machine.cpu, machine.cpus, machine.kernel, machine.commit
+        "{machine}\nnanoseconds a message, means of batches of {BATCH}; p50 where \
+         nothing is said\n\n"
     );
     let head = ["match", "p99", "announced", "p99", "life", "announced", "HashMap", "load"];
     let _ = write!(text, "{:>10}  {:<9}", "entries", "order");

@@ -6,10 +6,11 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use clap::Parser;
 use lnet_bench::link::Link;
 use lnet_bench::machine::Machine;
+use lnet_bench::node;
 use lnet_core::limits::Limits;
 use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
@@ -53,6 +54,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Serialize)]
 struct Rates {
     machine: Machine,
+    mode: String,
+    mtu_bytes: usize,
     size_bytes: usize,
     posted: u32,
     with_one: Vec<f64>,
@@ -62,20 +65,23 @@ struct Rates {
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
     let (posted, size_bytes) = (cli.posted, cli.size);
-    let mut rates =
-        Rates { machine: Machine::this(), size_bytes, posted, with_one: Vec::new(), with_all: Vec::new() };
+    let (mut with_one, mut with_all) = (Vec::new(), Vec::new());
     for turn in 1..=TURNS {
         eprintln!("turn {turn} of {TURNS}");
-        rates.with_one.push(measure(&cli, 1)?);
-        rates.with_all.push(measure(&cli, posted)?);
+        with_one.push(measure(&cli, 1)?);
+        with_all.push(measure(&cli, posted)?);
     }
+    let (machine, mode, mtu_bytes) = (Machine::this(), node::modes(), cli.link.mtu);
+    let rates = Rates { machine, mode, mtu_bytes, size_bytes, posted, with_one, with_all };
     if cli.json {
         println!("{}", serde_json::to_string_pretty(&rates)?);
         return Ok(());
     }
-    let Machine { cpu, cpus, kernel, commit } = &rates.machine;
-    println!("{cpu} ({cpus} CPUs), kernel {kernel}, commit {commit}");
-    println!("{} bytes, Puts received a second, median of {TURNS} turns\n", rates.size_bytes);
+    println!("{}", rates.machine);
+    println!(
+        "{size_bytes} bytes, MTU {mtu_bytes}, mode {}: Puts received a second, median of {TURNS} turns\n",
+        rates.mode
+    );
     let (one, all) = (median(&rates.with_one), median(&rates.with_all));
     println!("{:>10} entry posted   {one:>12.0}", 1);
     println!("{posted:>10} entries posted {all:>12.0}   ratio {:.2}", all / one);
@@ -101,7 +107,8 @@ fn measure(cli: &Cli, entries: u32) -> anyhow::Result<f64> {
             Ok(())
         },
         || {
-            let (mut node, mut worker) = start(NiConfig::new(*nid_a, interface_a), Limits::DEFAULT)?;
+            let config = NodeConfig::new(vec![NiConfig::new(*nid_a, interface_a)]);
+            let (mut node, mut worker) = node::start(&config)?;
             node.open()?;
             flood(&mut worker, ProcessId::lustre(*nid_b), entries, cli.size, time)
         },
@@ -109,15 +116,10 @@ fn measure(cli: &Cli, entries: u32) -> anyhow::Result<f64> {
     Ok(received.into_inner() as f64 / elapsed.as_secs_f64())
 }
 
-fn start(ni: NiConfig, limits: Limits) -> anyhow::Result<(Node, Worker)> {
-    let (node, mut workers) = Node::start(&NodeConfig { limits, ..NodeConfig::new(vec![ni]) })?;
-    Ok((node, workers.pop().context("a node of one shard has one")?))
-}
-
 /// A node with entries for match bits from 0 on; nobody is told of what comes.
 fn receiver(ni: NiConfig, entries: u32, bytes: usize) -> anyhow::Result<(Node, Worker)> {
     let limits = Limits { match_entries: entries, memory_descs: entries.max(64), ..Limits::DEFAULT };
-    let (mut node, mut worker) = start(ni, limits)?;
+    let (mut node, mut worker) = node::start(&NodeConfig { limits, ..NodeConfig::new(vec![ni]) })?;
     let md = MdSpec {
         length_bytes: bytes as u64,
         max_size_bytes: None,

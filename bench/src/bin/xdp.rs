@@ -10,8 +10,8 @@ use clap::Parser;
 use hdrhistogram::Histogram;
 use lnet_bench::link::Link;
 use lnet_bench::machine::Machine;
-use lnet_bench::output::{self, Measured};
-use lnet_bench::{put, raw};
+use lnet_bench::output::{self, Measured, Setup};
+use lnet_bench::{node, put, raw};
 
 /// Measures 64-byte Puts and their rate beside raw `AF_XDP` over one veth pair.
 #[derive(Debug, Parser)]
@@ -51,7 +51,9 @@ fn main() -> anyhow::Result<()> {
         flood_raw(&cli, flood_time, &mut raw)?;
         flood_puts(&cli, flood_time, &mut puts)?;
     }
-    let document = output::Document::new(Machine::this(), cli.size, &raw, &puts, idle_turn_ns);
+    let (machine, mode) = (Machine::this(), node::modes());
+    let setup = Setup { machine, mode, mtu_bytes: cli.link.mtu, size_bytes: cli.size };
+    let document = output::Document::new(setup, &raw, &puts, idle_turn_ns);
     output::write(&document, &[&raw, &puts], cli.out.as_deref(), cli.json)
 }
 

@@ -1,0 +1,44 @@
+//! The nodes that are measured: one shard each, driven by the application.
+
+use std::fmt::Write as _;
+use std::sync::Mutex;
+
+use anyhow::Context;
+use lnet_user::node::{Node, NodeConfig, NodeMode};
+use lnet_user::runtime::Worker;
+
+/// The modes of all nodes that this process has started, each once.
+static MODES: Mutex<Vec<NodeMode>> = Mutex::new(Vec::new());
+
+/// Starts a node of one shard on interfaces of the calling thread's network namespace. One whose frames take another
+/// way than XDP programs in the drivers is told of on standard error.
+///
+/// # Errors
+/// What the node refused.
+pub fn start(config: &NodeConfig) -> anyhow::Result<(Node, Worker)> {
+    let (node, mut workers) = Node::start(config)?;
+    let worker = workers.pop().context("a node of one shard has one")?;
+    let (mode, modes) = (node.mode(), &mut *lock());
+    if !modes.contains(&mode) {
+        modes.push(mode);
+        if mode != NodeMode::Native {
+            eprintln!("warning: mode {mode}: AF_XDP with programs in the drivers cannot be had here");
+        }
+    }
+    Ok((node, worker))
+}
+
+/// The modes of the nodes that were started so far, in the order in which they came up: one, if nothing is amiss.
+#[must_use]
+pub fn modes() -> String {
+    let mut text = String::new();
+    for mode in &*lock() {
+        let _ = write!(text, "{}{mode}", if text.is_empty() { "" } else { " and " });
+    }
+    text
+}
+
+fn lock() -> std::sync::MutexGuard<'static, Vec<NodeMode>> {
+    // A list is whole whoever has panicked over it.
+    MODES.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
