@@ -188,8 +188,8 @@ fn settle(shards: &mut [Shard; 2], now: Instant) -> u32 {
     while moved {
         moved = false;
         for from in 0..2 {
-            while let Some((ShardId(to), message)) = shards[from].poll_mesh() {
-                shards[usize::from(to)].handle_mesh(now, ShardId(from as u8), message);
+            while let Some(message) = shards[from].poll_mesh_to(ShardId(1 - from as u8)) {
+                shards[1 - from].handle_mesh(now, ShardId(from as u8), message);
                 moved = true;
             }
             while let Some((_, rx, verdict)) = shards[from].poll_resume() {

@@ -31,7 +31,6 @@ use lnet_core::limits::Limits;
 use lnet_core::lnd::NiId;
 use lnet_core::xfer::{XferConfig, XferLimits, XferTimes};
 use lnet_wire::Nid;
-use lnet_wire::header::PAYLOAD_MAX_BYTES;
 use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord};
 
 pub use error::NodeError;
@@ -458,12 +457,6 @@ impl Node {
     pub fn queues(&self) -> u32 {
         let interfaces = self.nis.values().map(|open| (open.port.interface_index, open.queues));
         interfaces.collect::<BTreeMap<_, _>>().into_values().sum()
-    }
-
-    /// Largest payload of a message: LNet's, in as many frames as it takes.
-    #[must_use]
-    pub fn payload_max_bytes(&self) -> u32 {
-        PAYLOAD_MAX_BYTES
     }
 
     /// Where entries of each portal are to be posted.

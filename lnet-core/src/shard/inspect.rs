@@ -73,12 +73,6 @@ impl Shard {
         Some(NiRecord { credits_max, credits, credits_min, counters })
     }
 
-    /// What it has counted of a local interface; `None` if there is no such slot.
-    #[must_use]
-    pub fn interface_counters(&self, ni: NiId) -> Option<&NiCounters> {
-        self.interfaces.get(usize::from(ni.0)).map(|interface| &interface.counters)
-    }
-
     /// The interfaces of peers that it knows, in no order that means anything.
     pub fn peers(&self) -> impl Iterator<Item = PeerRecord> {
         self.peers.records()

@@ -22,7 +22,7 @@
 //! Invariants: each `Route` is answered once; each `Lend` is followed by one `Returned`. A shard has at most a
 //! fixed number of messages with each sibling, which has room for just so many, so nothing is ever refused
 //! for want of room in between; what has to be said is in the records of the messages, so no queue grows
-//! here, however rarely [`Shard::poll_mesh`] is called. A descriptor whose spans may overlap
+//! here, however rarely [`Shard::poll_mesh_to`] is called. A descriptor whose spans may overlap
 //! (`MANAGE_REMOTE`, and what REPLYs go to) lends one span at a time, and only while nothing else is under
 //! way on it. A descriptor with a lent span lives until that is returned.
 //!
@@ -138,20 +138,7 @@ impl Mesh {
 }
 
 impl Shard {
-    /// What this shard has to say next, and to which sibling. A driver that cannot carry it to that one now
-    /// asks [`Shard::poll_mesh_to`] for the others.
-    #[inline]
-    pub fn poll_mesh(&mut self) -> Option<(ShardId, MeshMessage)> {
-        while self.mesh.talks != 0 {
-            let to = ShardId(self.mesh.talks.trailing_zeros() as u8);
-            if let Some(message) = self.poll_mesh_to(to) {
-                return Some((to, message));
-            }
-        }
-        None
-    }
-
-    /// Whether there may be something to say to a sibling. After [`Shard::poll_mesh`] has returned `None`
+    /// Whether there may be something to say to a sibling. After [`Shard::poll_mesh_to`] has returned `None` of all
     /// there is nothing.
     #[inline]
     #[must_use]

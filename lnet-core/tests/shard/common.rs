@@ -8,6 +8,7 @@ use lnet_core::handle::{EqHandle, MdHandle, MeHandle, ShardId};
 use lnet_core::lnd::{NiId, RxId, Status, Transmit, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
+use lnet_core::shard::mesh::MeshMessage;
 use lnet_core::shard::{GetRequest, PutRequest};
 use lnet_core::stats::DropReason;
 use lnet_core::time::Instant;
@@ -34,6 +35,12 @@ pub(crate) fn nid(net: u16, host: u8) -> Nid {
 /// The process of a host on net `tcp1`.
 pub(crate) fn host(host: u8) -> ProcessId {
     ProcessId { nid: nid(1, host), pid: PID }
+}
+
+/// What a shard has to say next, and to which sibling.
+pub(crate) fn poll_mesh(shard: &mut Shard) -> Option<(ShardId, MeshMessage)> {
+    let mut siblings = (0..u64::BITS as u8).map(ShardId);
+    siblings.find_map(|to| Some((to, shard.poll_mesh_to(to)?)))
 }
 
 pub(crate) fn interface(nid: Nid, credits: u32, peer_credits: u32) -> LocalNi {

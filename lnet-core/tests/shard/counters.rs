@@ -33,7 +33,7 @@ fn peer(node: &Node, host: u8) -> Option<PeerRecord> {
 }
 
 fn local(node: &Node, ni: u16) -> NiCounters {
-    *node.shard.interface_counters(NiId(ni)).unwrap()
+    node.shard.interface_record(NiId(ni)).unwrap().counters
 }
 
 fn sent(node: &mut Node, microseconds: u64, status: Status) {

@@ -16,7 +16,7 @@ use lnet_wire::steer::{PORTALS, Policy};
 
 use crate::common::{
     NI, NOW, Node, ack_header, acked_put_header, config, entry, from, get_header, host, interface, nid,
-    put_header, put_request, reply_header,
+    poll_mesh, put_header, put_request, reply_header,
 };
 use crate::pair::Pair;
 
@@ -80,7 +80,7 @@ impl Shards {
     #[track_caller]
     fn assert_quiet(&mut self) {
         for node in &mut self.0 {
-            assert_eq!((node.shard.poll_mesh(), node.shard.poll_resume()), (None, None));
+            assert_eq!((poll_mesh(&mut node.shard), node.shard.poll_resume()), (None, None));
             assert_eq!(node.shard.usage().delayed, 0);
         }
     }
@@ -89,7 +89,7 @@ impl Shards {
     #[track_caller]
     pub(crate) fn assert_parked(&mut self, count: u32) {
         assert_eq!(self.0[0].shard.usage().delayed, count);
-        self.0.iter_mut().for_each(|node| assert_eq!(node.shard.poll_mesh(), None));
+        self.0.iter_mut().for_each(|node| assert_eq!(poll_mesh(&mut node.shard), None));
     }
 
     pub(crate) fn post(&mut self, shard: usize, match_bits: u64, spec: &MdSpec) -> MdHandle {
@@ -193,7 +193,7 @@ fn an_owner_keeps_what_waits_for_its_entry() {
     shards.0[1].shard.set_lazy(4).unwrap();
     assert_eq!(shards.header(0, 0, &put_header(1, 4)), Verdict::Delay);
     shards.carry(0, 1);
-    assert_eq!(shards.0[1].shard.poll_mesh(), None);
+    assert_eq!(poll_mesh(&mut shards.0[1].shard), None);
     let spec = shards.spec(1, MdOptions::PUT);
     let md = shards.post(1, 1, &spec);
     assert!(matches!(shards.carry(1, 0), MeshMessage::Lend { .. }));
@@ -284,7 +284,7 @@ fn spans_that_may_overlap_are_lent_one_at_a_time() {
     assert_eq!(shards.header(2, 0, &put_header(1, 4)), Verdict::Delay);
     shards.lent(1, 0);
     shards.carry(2, 1);
-    assert_eq!(shards.0[1].shard.poll_mesh(), None, "the second waits");
+    assert_eq!(poll_mesh(&mut shards.0[1].shard), None, "the second waits");
     assert_eq!(shards.header(1, 0, &put_header(1, 4)), Verdict::Delay, "so does its own");
     assert_eq!(shards.header(1, 1, &get_header(1, 4)), Verdict::Delay, "and one that reads");
     shards.resume(0).unwrap();
@@ -301,10 +301,10 @@ fn spans_that_may_overlap_are_lent_one_at_a_time() {
     assert_eq!(shards.header(0, 0, &put_header(1, 4)), Verdict::Delay);
     shards.carry(0, 1);
     assert_eq!(shards.header(1, 2, &put_header(1, 4)), Verdict::Delay);
-    assert_eq!(shards.0[1].shard.poll_mesh(), None);
+    assert_eq!(poll_mesh(&mut shards.0[1].shard), None);
     shards.received(1, 0, Status::Ok);
     shards.received(1, 1, Status::Ok);
-    assert_eq!(shards.0[1].shard.poll_mesh(), None, "the REPLY is not sent");
+    assert_eq!(poll_mesh(&mut shards.0[1].shard), None, "the REPLY is not sent");
     let reply = shards.0[1].transmit().unwrap();
     shards.0[1].shard.sent(NOW, reply.tx, Status::Ok);
     assert!(
@@ -347,12 +347,12 @@ fn a_shard_asks_about_so_many_at_once_and_half_of_them_may_wait() {
         assert_eq!(shards.header(0, rx, &header), Verdict::Delay);
     }
     (0..4).for_each(|_| assert!(matches!(shards.carry(0, 1), MeshMessage::Route { .. })));
-    assert_eq!(shards.0[0].shard.poll_mesh(), None, "four are asked about");
+    assert_eq!(poll_mesh(&mut shards.0[0].shard), None, "four are asked about");
     for rx in 2..4 {
         assert!(matches!(shards.carry(1, 0), MeshMessage::Refuse { reason: DropReason::DelayedFull, .. }));
         assert_eq!(shards.resume(0), Some((rx, Verdict::Drop)));
     }
-    assert_eq!(shards.0[1].shard.poll_mesh(), None, "two are parked");
+    assert_eq!(poll_mesh(&mut shards.0[1].shard), None, "two are parked");
     assert!(matches!(shards.carry(0, 1), MeshMessage::Route { .. }), "their places are free again");
     shards.0[1].shard.clear_lazy(4).unwrap();
     (0..3).for_each(|_| assert!(matches!(shards.carry(1, 0), MeshMessage::Refuse { .. })));
@@ -374,7 +374,7 @@ fn no_peer_takes_all_room_for_what_waits_at_a_sibling() {
             let rx = shards.0[0].shard.usage().delayed;
             assert_eq!(shards.header(0, rx, &header), Verdict::Delay);
             assert!(matches!(shards.carry(0, 1), MeshMessage::Route { .. }));
-            assert_eq!(shards.0[1].shard.poll_mesh(), None, "parked");
+            assert_eq!(poll_mesh(&mut shards.0[1].shard), None, "parked");
         }
         assert_eq!(shards.header(0, 15, &header), Verdict::Delay);
         assert_eq!(shards.refused(1, 0), DropReason::DelayedFull);
@@ -383,7 +383,7 @@ fn no_peer_takes_all_room_for_what_waits_at_a_sibling() {
     // What reached another shard has room of its own.
     assert_eq!(shards.header(2, 0, &put_header(1, 4)), Verdict::Delay);
     assert!(matches!(shards.carry(2, 1), MeshMessage::Route { .. }));
-    assert_eq!(shards.0[1].shard.poll_mesh(), None, "parked");
+    assert_eq!(poll_mesh(&mut shards.0[1].shard), None, "parked");
     // What has ended can wait again.
     shards.received(0, 0, LOST);
     shards.carry(0, 1);
@@ -401,7 +401,7 @@ fn a_message_of_one_peer_too_many_does_not_wait_at_a_sibling() {
     for rx in 0..2 {
         assert_eq!(shards.header(0, rx, &from(2 + rx as u8, put_header(1, 4))), Verdict::Delay);
         assert!(matches!(shards.carry(0, 1), MeshMessage::Route { .. }));
-        assert_eq!(shards.0[1].shard.poll_mesh(), None, "parked");
+        assert_eq!(poll_mesh(&mut shards.0[1].shard), None, "parked");
     }
     assert_eq!(shards.header(2, 0, &from(4, put_header(1, 4))), Verdict::Delay);
     assert_eq!(shards.refused(1, 2), DropReason::PeersFull);

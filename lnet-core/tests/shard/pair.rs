@@ -19,7 +19,7 @@ use lnet_core::{Limits, ShardConfig};
 use lnet_wire::Header;
 use lnet_wire::steer::{PORTALS, Policy};
 
-use crate::common::{NI, Node, config, entry, host, interface, nid};
+use crate::common::{NI, Node, config, entry, host, interface, nid, poll_mesh};
 
 /// One of the two: a node of one shard or more. What arrives may reach any of them.
 pub(crate) struct Side {
@@ -155,7 +155,7 @@ impl Pair {
     /// A shard says something to a sibling, which does not hear it yet.
     pub(crate) fn say(&mut self, side: usize, shard: usize) -> bool {
         let side = &mut self.sides[side];
-        let Some((ShardId(to), message)) = side.nodes[shard].shard.poll_mesh() else { return false };
+        let Some((ShardId(to), message)) = poll_mesh(&mut side.nodes[shard].shard) else { return false };
         assert_ne!(usize::from(to), shard);
         side.mesh.entry((shard, to.into())).or_default().push_back(message);
         true

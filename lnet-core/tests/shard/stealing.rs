@@ -8,7 +8,7 @@ use lnet_core::shard::mesh::MeshMessage;
 use lnet_core::stats::DropReason;
 use lnet_wire::steer::Policy;
 
-use crate::common::put_header;
+use crate::common::{poll_mesh, put_header};
 use crate::mesh::Shards;
 
 #[test]
@@ -45,7 +45,7 @@ fn an_own_entry_goes_first_and_needs_no_sibling() {
     }
     let Verdict::Deliver(span) = shards.header(0, 0, &put_header(1, 4)) else { panic!("not delivered") };
     assert_eq!(span.md.0.shard(), ShardId(0));
-    assert_eq!(shards.0[0].shard.poll_mesh(), None);
+    assert_eq!(poll_mesh(&mut shards.0[0].shard), None);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn what_is_refused_again_keeps_its_place_and_hears_of_the_next_entry() {
     shards.post(1, 2, &spec);
     shards.carry(1, 0);
     shards.post(1, 3, &spec);
-    assert_eq!(shards.0[1].shard.poll_mesh(), None, "once told is enough, until it is asked again");
+    assert_eq!(poll_mesh(&mut shards.0[1].shard), None, "once told is enough, until it is asked again");
     assert_eq!([shards.refused(1, 0), shards.refused(1, 0)], [DropReason::NoMatch; 2]);
     shards.post(1, 1, &spec);
     shards.carry(1, 0);
@@ -140,7 +140,7 @@ fn a_message_whose_descriptor_goes_is_asked_about() {
     let spec = shards.spec(1, MdOptions::PUT);
     let other = shards.post(1, 1, &spec);
     assert_eq!(shards.header(0, 7, &put_header(1, 4)), Verdict::Delay);
-    assert_eq!(shards.0[0].shard.poll_mesh(), None, "its own entry goes first, if it has to wait for it");
+    assert_eq!(poll_mesh(&mut shards.0[0].shard), None, "its own entry goes first, if it has to wait for it");
     assert_eq!(shards.0[0].shard.unlink(md), Ok(Unlinked::Done));
     assert_eq!(shards.lent(1, 0).md, other);
 }

@@ -18,7 +18,7 @@ use lnet_wire::steer::{PORTALS, Policy};
 use lnet_wire::{Body, Header, Nid};
 
 use crate::common::{
-    MESSAGE_TIMEOUT, NOW, Node, acked_put_header, config, entry, get_header, host, interface, nid,
+    MESSAGE_TIMEOUT, NOW, Node, acked_put_header, config, entry, get_header, host, interface, nid, poll_mesh,
     put_header, put_request,
 };
 
@@ -323,7 +323,7 @@ fn pair_of_shards(policy: Policy) -> [Node; 2] {
 
 fn carry(shards: &mut [Node; 2]) {
     loop {
-        let said: Vec<_> = shards.iter_mut().map(|node| node.shard.poll_mesh()).collect();
+        let said: Vec<_> = shards.iter_mut().map(|node| poll_mesh(&mut node.shard)).collect();
         for (from, said) in said.iter().enumerate() {
             if let Some((to, message)) = *said {
                 shards[usize::from(to.0)].shard.handle_mesh(NOW, ShardId(from as u8), message);

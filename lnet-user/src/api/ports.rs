@@ -176,19 +176,6 @@ impl Lnet {
         self.publish(|next| next.set(ni, None))
     }
 
-    /// Sets whether an NI is up in the topology: no request leaves by one that is not.
-    ///
-    /// # Errors
-    /// As [`Lnet::remove_ni`].
-    pub fn set_ni_up(&self, ni: NiId, is_up: bool) -> Result<(), LnetError> {
-        let _changing = self.inner.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(local) = self.topology().ni(ni).copied().filter(|_| ni != LO) else {
-            return Err(crate::node::NodeError::NoNi(ni.0).into());
-        };
-        let status = if is_up { NiStatus::Up } else { NiStatus::Down };
-        self.publish(|next| next.set(ni, Some(LocalNi { status, ..local })))
-    }
-
     /// Changes the policy of a portal, which has no entries.
     ///
     /// # Errors

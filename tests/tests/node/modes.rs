@@ -87,7 +87,7 @@ fn there_and_back(mtu_bytes: u16, ipv6: bool, modes: [XdpMode; 2], by: &[By]) {
     for ((node, _), mode) in [&near, &far].into_iter().zip(modes) {
         assert_eq!(node.mode(), mode_of(mode));
     }
-    let sizes = sizes(near.0.payload_max_bytes());
+    let sizes = sizes();
     let plan = |from, to| Plan::of_sizes(vec![(process(from), process(to))], &PORTALS, &sizes);
     let (near, far) = carry_out(plan(a, b), near, far, by);
     let (far, near) = carry_out(plan(b, a), far, near, by);
@@ -213,7 +213,7 @@ fn nobody_may_run_a_node_with_sockets() {
         let (mut node, workers) = Node::start(&near_config).unwrap_or_else(|error| panic!("{error}"));
         node.open().unwrap();
         assert_eq!(node.mode(), NodeMode::Socket);
-        let sizes = sizes(node.payload_max_bytes());
+        let sizes = sizes();
         let plan = |from, to| Plan::of_sizes(vec![(process(from), process(to))], &PORTALS, &sizes);
         let (near, far) = carry_out(plan(a, b), (node, workers), far, &MIXED);
         carry_out(plan(b, a), far, near, &MIXED);

@@ -112,7 +112,7 @@ fn misdirected_frames_are_handed_over() {
     for portal in 10..17 {
         target.programs_mut()[0].set_policy(portal, Policy::Pin(1)).unwrap();
     }
-    let sizes: Vec<u32> = (0..12).flat_map(|_| sizes(8700)).collect();
+    let sizes: Vec<u32> = (0..12).flat_map(|_| sizes()).filter(|size| *size <= 8700).collect();
     let plan = Plan::of_sizes(vec![(process(a), process(b))], &[10, 12, 14, 16], &sizes);
     let count = plan.operations.len();
     let plan = std::sync::Arc::new(plan);
