@@ -94,7 +94,7 @@ impl End {
         let sources = (0..WINDOW).map(|_| Ok(worker.bind(&md(MdOptions::NONE, ends), buffer()?)?));
         let sources = sources.collect::<anyhow::Result<_>>()?;
         node.open()?;
-        let peer = ProcessId { nid: peer, pid: ProcessId::LUSTRE_PID };
+        let peer = ProcessId::lustre(peer);
         Ok(Self { worker, _node: node, arrivals, ends, sources, peer })
     }
 

@@ -55,7 +55,7 @@ impl End {
         worker.attach(&entry, &sink, Buffer::zeroed(bytes))?;
         let source = worker.bind(&md(MdOptions::NONE, sends), Buffer::zeroed(bytes))?;
         node.open()?;
-        let peer = ProcessId { nid: peer, pid: ProcessId::LUSTRE_PID };
+        let peer = ProcessId::lustre(peer);
         Ok(Self { worker, _node: node, arrivals, sends, source, peer })
     }
 

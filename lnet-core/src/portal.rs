@@ -12,8 +12,8 @@
 
 use core::fmt;
 
+use lnet_wire::ProcessId;
 use lnet_wire::steer::PORTALS;
-use lnet_wire::{Nid, ProcessId};
 
 use crate::bucket::Buckets;
 use crate::hash::{Seed, nid_words};
@@ -56,7 +56,7 @@ impl EntrySpec {
     pub const fn new(portal: u32, match_bits: u64) -> Self {
         Self {
             portal,
-            source: ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID },
+            source: ProcessId::ANY,
             match_bits,
             ignore_bits: 0,
             auto_unlink: true,

@@ -18,10 +18,10 @@ use lnet_wire::steer::{PORTALS, Policy, PolicyWord};
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
 const NI: NiId = NiId(0);
-const ANYONE: ProcessId = ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID };
+const ANYONE: ProcessId = ProcessId::ANY;
 
 fn host(last: u64) -> ProcessId {
-    ProcessId { nid: Nid::from_small(0x0002_0001_0A00_0000 + last).unwrap(), pid: ProcessId::LUSTRE_PID }
+    ProcessId::lustre(Nid::from_small(0x0002_0001_0A00_0000 + last).unwrap())
 }
 
 fn shard() -> Shard {

@@ -386,6 +386,8 @@ impl ProcessId {
     pub const LUSTRE_PID: u32 = 12345;
     /// `LNET_PID_ANY`: the wildcard.
     pub const ANY_PID: u32 = u32::MAX;
+    /// The wildcard for NID and pid.
+    pub const ANY: Self = Self { nid: Nid::ANY, pid: Self::ANY_PID };
     /// `LNET_PID_RESERVED`: bits that callers may not use.
     pub const RESERVED_MASK: u32 = 0xF000_0000;
     /// `LNET_PID_USERFLAG`: set by the receiver for peers that connected from an unprivileged port.

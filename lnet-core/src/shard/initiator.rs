@@ -6,7 +6,7 @@ use lnet_wire::steer::PORTALS;
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
 use super::Shard;
-use super::report::{ANYONE, Ended};
+use super::report::Ended;
 use crate::handle::MdHandle;
 use crate::lnd::{Cause, Span, Status};
 use crate::md::MdOptions;
@@ -198,7 +198,7 @@ impl Shard {
         payload_length: u32,
     ) -> Result<(), RequestError> {
         let target = &request.target.nid;
-        let source = ProcessId { pid: self.pid, ..ANYONE };
+        let source = ProcessId { pid: self.pid, ..ProcessId::ANY };
         let mut header = Header { destination: request.target, source, payload_length, body };
         let Ok(ni) = self.topology.select(target, request.self_nid.as_ref()) else {
             self.begin(now, slot, request);

@@ -7,9 +7,6 @@ use crate::event::{Event, EventKind};
 use crate::lnd::{Span, Status};
 use crate::message::Purpose;
 
-/// A process of which nothing is said.
-pub(super) const ANYONE: ProcessId = ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID };
-
 /// The message that an operation is: what its event is made of when it ends.
 #[derive(Clone, Copy)]
 pub(super) enum Ended<'a> {
@@ -66,7 +63,7 @@ impl Shard {
         let payload_bytes = header.payload_length;
         match ended {
             Ended::Sent(..) => {
-                let own = ProcessId { pid: self.pid, ..ANYONE };
+                let own = ProcessId { pid: self.pid, ..ProcessId::ANY };
                 let event = Event { initiator: own, source: own, ..event };
                 match header.body {
                     Body::Put { portal, match_bits, hdr_data, offset, .. } => Event {
@@ -120,9 +117,9 @@ impl Shard {
             user_ptr: md.user_ptr,
             options: md.options,
             message_type: None,
-            target: ANYONE,
-            initiator: ANYONE,
-            source: ANYONE,
+            target: ProcessId::ANY,
+            initiator: ProcessId::ANY,
+            source: ProcessId::ANY,
             sender: Nid::ANY,
             portal: 0,
             match_bits: 0,

@@ -25,7 +25,7 @@ pub(crate) const PID: u32 = ProcessId::LUSTRE_PID;
 /// How long a message waits for credits.
 pub(crate) const MESSAGE_TIMEOUT: Duration = Duration::from_secs(50);
 /// A process of which nothing is said.
-pub(crate) const ANYONE: ProcessId = ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID };
+pub(crate) const ANYONE: ProcessId = ProcessId::ANY;
 
 /// The NID of host `10.0.0.host` on net `tcp<net>`.
 pub(crate) fn nid(net: u16, host: u8) -> Nid {
@@ -34,7 +34,7 @@ pub(crate) fn nid(net: u16, host: u8) -> Nid {
 
 /// The process of a host on net `tcp1`.
 pub(crate) fn host(host: u8) -> ProcessId {
-    ProcessId { nid: nid(1, host), pid: PID }
+    ProcessId::lustre(nid(1, host))
 }
 
 /// What a shard has to say next, and to which sibling.

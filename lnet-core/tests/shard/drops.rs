@@ -10,7 +10,7 @@ use lnet_core::{Limits, ShardConfig};
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
 use crate::common::{
-    FOREIGN, NI, NOW, Node, PID, acked_put_header, config, from, get_header, host, interface, nid, put_header,
+    FOREIGN, NI, NOW, Node, acked_put_header, config, from, get_header, host, interface, nid, put_header,
 };
 
 /// A node that would take any PUT and GET with match bits 1.
@@ -52,7 +52,7 @@ fn a_destination_that_is_not_the_receiving_interface() {
     let interfaces = vec![interface(nid(1, 1), 8, 4), interface(nid(2, 1), 8, 4)];
     let mut node = willing(ShardConfig { topology: Arc::new(Topology::new(interfaces)), ..config() });
     for destination in [nid(1, 3), nid(2, 1), nid(9, 9), Nid::ANY] {
-        let destination = ProcessId { nid: destination, pid: PID };
+        let destination = ProcessId::lustre(destination);
         node.assert_drop(&Header { destination, ..put_header(1, 4) }, DropReason::NotLocal);
     }
     let destination = ProcessId { pid: 777, ..host(1) };
@@ -66,14 +66,14 @@ fn a_destination_that_is_not_the_receiving_interface() {
 #[test]
 fn a_wildcard_source() {
     let mut node = willing(config());
-    let source = ProcessId { nid: Nid::ANY, pid: PID };
+    let source = ProcessId::lustre(Nid::ANY);
     node.assert_drop(&Header { source, ..put_header(1, 4) }, DropReason::NoSource);
 }
 
 #[test]
 fn a_source_that_cannot_be_answered() {
     let mut node = willing(config());
-    let source = ProcessId { nid: nid(9, 2), pid: PID };
+    let source = ProcessId::lustre(nid(9, 2));
     node.assert_drop(&Header { source, ..acked_put_header(1, 4) }, DropReason::NoRoute);
     node.assert_drop(&Header { source, ..get_header(1, 4) }, DropReason::NoRoute);
     assert_ne!(
@@ -187,7 +187,7 @@ fn peers_whose_messages_wait_fill_the_table_and_no_more() {
     let limits = Limits { peers: 2, ..config().limits };
     let mut node = Node::new(ShardConfig { limits, ..config() });
     node.shard.set_lazy(4).unwrap();
-    let source = ProcessId { nid: nid(9, 2), pid: PID };
+    let source = ProcessId::lustre(nid(9, 2));
     for (rx, header) in
         [(1, from(2, put_header(1, 4))), (2, Header { source, ..put_header(1, 4) }), (3, put_header(1, 4))]
     {

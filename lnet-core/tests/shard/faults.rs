@@ -18,8 +18,8 @@ use lnet_core::topology::Topology;
 use lnet_wire::{Body, Header, MessageType, Nid, ProcessId, WireHandle};
 
 use crate::common::{
-    FOREIGN, NI, NOW, Node, PID, ack_header, config, get_header, get_request, host, interface, nid,
-    put_header, put_request, reply_header,
+    FOREIGN, NI, NOW, Node, ack_header, config, get_header, get_request, host, interface, nid, put_header,
+    put_request, reply_header,
 };
 
 /// Drops every message.
@@ -78,7 +78,7 @@ fn a_dropped_message_changes_nothing_and_is_counted() {
     // Invalid headers do not get as far.
     node.assert_drop(&Header { destination: host(3), ..put_header(1, 5) }, DropReason::NotLocal);
     node.assert_drop(&put_header(1, (1 << 20) + 1), DropReason::Malformed);
-    let source = ProcessId { nid: Nid::ANY, pid: PID };
+    let source = ProcessId::lustre(Nid::ANY);
     node.assert_drop(&Header { source, ..put_header(1, 5) }, DropReason::NoSource);
     node.shard.faults_mut().delete_drop_rules(&Nid::ANY, &Nid::ANY);
     assert_ne!(node.arrive(&put_header(1, 5)), Verdict::Drop);

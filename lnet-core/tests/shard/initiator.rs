@@ -15,7 +15,7 @@ use lnet_core::{Limits, ShardConfig};
 use lnet_wire::{Body, Header, MessageType, ProcessId, WireHandle};
 
 use crate::common::{
-    ANYONE, MESSAGE_TIMEOUT, NI, NOW, Node, PID, ack_header, ack_of, config, get_request, handle_of, host,
+    ANYONE, MESSAGE_TIMEOUT, NI, NOW, Node, ack_header, ack_of, config, get_request, handle_of, host,
     interface, nid, put_request, reply_of, sent,
 };
 
@@ -191,7 +191,7 @@ fn a_put_that_finds_no_way_is_reported_as_sent_badly() {
         [(nid(9, 2), None), (nid(1, 2), Some(nid(1, 7))), (ANYONE.nid, None), (nid(9, 2), Some(nid(1, 1)))]
     {
         let md = node.shard.bind(&node.md(1)).unwrap();
-        let target = ProcessId { nid: target, pid: PID };
+        let target = ProcessId::lustre(target);
         let put = PutRequest { target, self_nid, ..put_request(md, 2) };
         assert_eq!(node.shard.put(NOW, &put), Ok(()));
         let event = node.event();
@@ -209,7 +209,7 @@ fn the_interface_follows_the_destination_or_the_self_nid() {
     let interfaces = vec![interface(nid(1, 1), 8, 4), interface(nid(2, 1), 8, 4)];
     let mut node = Node::new(ShardConfig { topology: Arc::new(Topology::new(interfaces)), ..config() });
     let md = node.shard.bind(&node.md(1)).unwrap();
-    let target = ProcessId { nid: nid(2, 2), pid: PID };
+    let target = ProcessId::lustre(nid(2, 2));
     node.shard.put(NOW, &PutRequest { target, ..put_request(md, 2) }).unwrap();
     assert!(node.shard.poll_transmit(NiId(0)).is_none());
     let transmit = node.shard.poll_transmit(NiId(1)).map(|lent| *lent.transmit).unwrap();
@@ -223,7 +223,7 @@ fn whether_another_message_follows_is_told() {
     let mut node = Node::new(ShardConfig { topology: Arc::new(Topology::new(interfaces)), ..config() });
     for to in [nid(1, 2), nid(1, 3), nid(2, 2)] {
         let md = node.shard.bind(&node.md(1)).unwrap();
-        let target = ProcessId { nid: to, pid: PID };
+        let target = ProcessId::lustre(to);
         node.shard.put(NOW, &PutRequest { target, ..put_request(md, 2) }).unwrap();
     }
     let mut polled = |ni| node.shard.poll_transmit(NiId(ni)).map(|lent| lent.more);

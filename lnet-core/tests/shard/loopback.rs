@@ -13,9 +13,7 @@ use lnet_core::topology::{LocalNi, Topology};
 use lnet_core::{Limits, ShardConfig};
 use lnet_wire::{Header, Nid, ProcessId};
 
-use crate::common::{
-    MESSAGE_TIMEOUT, NOW, Node, PID, acked_put_header, config, host, interface, nid, put_header,
-};
+use crate::common::{MESSAGE_TIMEOUT, NOW, Node, acked_put_header, config, host, interface, nid, put_header};
 use crate::faults::ALL;
 
 const LO: NiId = NiId(2);
@@ -29,7 +27,7 @@ fn node() -> Node {
 }
 
 fn process(nid: Nid) -> ProcessId {
-    ProcessId { nid, pid: PID }
+    ProcessId::lustre(nid)
 }
 
 /// Carries everything that the node sends to itself.

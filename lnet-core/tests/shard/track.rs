@@ -16,7 +16,7 @@ use lnet_core::{Limits, ShardConfig};
 use lnet_wire::ProcessId;
 
 use crate::common::{
-    MESSAGE_TIMEOUT, NI, NOW, Node, PID, ack_header, config, get_request, interface, nid, put_request,
+    MESSAGE_TIMEOUT, NI, NOW, Node, ack_header, config, get_request, interface, nid, put_request,
     reply_header,
 };
 
@@ -295,7 +295,7 @@ fn without_a_threshold_a_descriptor_is_watched_while_it_is_busy() {
 fn a_request_that_could_not_be_sent_is_tracked_like_any_other() {
     let mut node = Node::new(config());
     let md = bind(&mut node, 2);
-    let target = ProcessId { nid: nid(9, 2), pid: PID };
+    let target = ProcessId::lustre(nid(9, 2));
     node.shard.put(NOW, &PutRequest { target, ..acked(md) }).unwrap();
     assert_eq!(node.event().status, Status::NeverSent(Cause::Unreachable));
     assert_eq!(node.shard.poll_timeout(), Some(NOW + TIMEOUT));

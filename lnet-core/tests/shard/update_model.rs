@@ -13,7 +13,7 @@ use lnet_core::{Limits, ShardConfig};
 use lnet_wire::{Body, Header, Nid, ProcessId};
 use proptest::prelude::*;
 
-use crate::common::{FOREIGN, NOW, Node, PID, config, interface, nid};
+use crate::common::{FOREIGN, NOW, Node, config, interface, nid};
 
 const SLOTS: usize = 4;
 const REQUESTS: u32 = 24;
@@ -170,7 +170,7 @@ impl Run {
         }
         let number = self.next;
         self.next += 1;
-        let target = ProcessId { nid: nid(net, peer), pid: PID };
+        let target = ProcessId::lustre(nid(net, peer));
         let md = self.node.shard.bind(&MdSpec { user_ptr: number, ..self.node.md(1) }).unwrap();
         let (match_bits, offset, hdr_data) = (number, 0, 0);
         let put = PutRequest { md, ack: false, self_nid, target, portal: 4, match_bits, offset, hdr_data };
@@ -198,9 +198,9 @@ impl Run {
         let number = self.next;
         self.next += 1;
         let net = if ni.net == nid(1, 1).net() { 1 } else { 2 };
-        let source = ProcessId { nid: nid(net, peer), pid: PID };
+        let source = ProcessId::lustre(nid(net, peer));
         let body = Body::Get { return_md: FOREIGN, match_bits: number, portal: 4, offset: 0, sink_length: 8 };
-        let destination = ProcessId { nid: ni.nid, pid: PID };
+        let destination = ProcessId::lustre(ni.nid);
         let header = Header { destination, source, payload_length: 0, body };
         let by = NiId(slot as u16);
         let responses = self.messages.values().filter(|message| message.is_response);

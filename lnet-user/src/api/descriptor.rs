@@ -27,7 +27,7 @@ impl Target {
     /// The node with this NID (or [`Nid::LO`]: this one), at offset 0.
     #[must_use]
     pub fn new(nid: Nid, portal: u32, match_bits: u64) -> Self {
-        let process = ProcessId { nid, pid: ProcessId::LUSTRE_PID };
+        let process = ProcessId::lustre(nid);
         Self { process, portal, match_bits, offset: 0, self_nid: None }
     }
 }

@@ -19,7 +19,7 @@ const GET_EVENTS: u32 = 4;
 /// Posts the answer to pings on all shards that are asked for it; it stays while the entries live.
 pub(super) fn post(lnet: &Lnet, answer: &[u8]) -> Result<Vec<Entry>, LnetError> {
     let entry = EntrySpec::new(PORTAL, MATCH_BITS);
-    let anyone = ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID };
+    let anyone = ProcessId::ANY;
     let home = lnet.steering().home(PORTAL, &anyone, MATCH_BITS, 0);
     let is_home = |shard: u32| match home {
         Ok(Home::Shard(home)) => shard == home,

@@ -13,8 +13,7 @@ use lnet_wire::{Body, Header, Nid, ProcessId};
 use crate::memory::Memory;
 use crate::xsk;
 
-const BLANK: Announced =
-    Announced { portal: 0, match_bits: 0, source: ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID } };
+const BLANK: Announced = Announced { portal: 0, match_bits: 0, source: ProcessId::ANY };
 
 /// Messages that are announced at once, of those that arrive in frames of their own.
 pub(super) const FRAMES_MAX: usize = 64;

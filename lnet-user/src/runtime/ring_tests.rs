@@ -176,7 +176,7 @@ impl Pair {
     }
 
     fn put_request(&self, md: MdHandle, portal: u32, match_bits: u64, ack: bool) -> PutRequest {
-        let target = ProcessId { nid: self.0[1].kernel.plan.nid(), pid: ProcessId::LUSTRE_PID };
+        let target = ProcessId::lustre(self.0[1].kernel.plan.nid());
         PutRequest { md, ack, self_nid: None, target, portal, match_bits, offset: 0, hdr_data: 0 }
     }
 

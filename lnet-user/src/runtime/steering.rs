@@ -136,8 +136,6 @@ mod tests {
     use super::*;
     use lnet_wire::steer::Spread;
 
-    const ANY: ProcessId = ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID };
-
     fn steering(policy: Policy, shards: u32) -> Steering {
         Steering::new([policy.pack().unwrap(); PORTALS], shards)
     }
@@ -145,8 +143,8 @@ mod tests {
     #[test]
     fn pinned_entries_live_on_their_shard_whatever_they_ignore() {
         let pinned = steering(Policy::Pin(1), 2);
-        assert_eq!(pinned.home(4, &ANY, 5, u64::MAX), Ok(Home::Shard(1)));
-        let error = pinned.check(0, 4, &ANY, 5, 0).unwrap_err();
+        assert_eq!(pinned.home(4, &ProcessId::ANY, 5, u64::MAX), Ok(Home::Shard(1)));
+        let error = pinned.check(0, 4, &ProcessId::ANY, 5, 0).unwrap_err();
         assert_eq!(error, SteeringError::OtherShard { portal: 4, match_bits: 5, home: 1, shard: 0 });
     }
 
@@ -154,22 +152,25 @@ mod tests {
     fn ignoring_bits_that_steer_is_refused() {
         let table = Spread::Table([0, 1, 0, 1, 0, 1, 0, 1]);
         let by_bits = steering(Policy::MatchBits { shift: 4, bits: 2, spread: table }, 2);
-        assert_eq!(by_bits.home(0, &ANY, 0x10, 0xF), Ok(Home::Shard(1)));
+        assert_eq!(by_bits.home(0, &ProcessId::ANY, 0x10, 0xF), Ok(Home::Shard(1)));
         assert_eq!(
-            by_bits.home(0, &ANY, 0x10, 0x20),
+            by_bits.home(0, &ProcessId::ANY, 0x10, 0x20),
             Err(SteeringError::IgnoresSteeringBits { portal: 0, ignore_bits: 0x20, steering_bits: 0x30 })
         );
-        assert_eq!(steering(Policy::Pin(0), 1).home(0, &ANY, 0, u64::MAX), Ok(Home::Shard(0)));
+        assert_eq!(steering(Policy::Pin(0), 1).home(0, &ProcessId::ANY, 0, u64::MAX), Ok(Home::Shard(0)));
     }
 
     #[test]
     fn one_shard_is_enough_for_a_rotor_and_each_is_needed_for_unknown_initiators() {
-        assert_eq!(steering(Policy::Rotor, 2).home(0, &ANY, 0, 0), Ok(Home::Any));
-        assert_eq!(steering(Policy::Initiator, 2).home(0, &ANY, 0, 0), Ok(Home::Each));
-        assert_eq!(steering(Policy::Initiator, 2).check(1, 0, &ANY, 0, 0), Ok(()));
-        assert_eq!(steering(Policy::Rotor, 2).check(1, 0, &ANY, 0, 0), Ok(()));
+        assert_eq!(steering(Policy::Rotor, 2).home(0, &ProcessId::ANY, 0, 0), Ok(Home::Any));
+        assert_eq!(steering(Policy::Initiator, 2).home(0, &ProcessId::ANY, 0, 0), Ok(Home::Each));
+        assert_eq!(steering(Policy::Initiator, 2).check(1, 0, &ProcessId::ANY, 0, 0), Ok(()));
+        assert_eq!(steering(Policy::Rotor, 2).check(1, 0, &ProcessId::ANY, 0, 0), Ok(()));
         let known = ProcessId { nid: Nid::LO, pid: 12345 };
         assert!(matches!(steering(Policy::Initiator, 2).home(0, &known, 0, 0), Ok(Home::Shard(_))));
-        assert_eq!(steering(Policy::Rotor, 2).home(64, &ANY, 0, 0), Err(SteeringError::Portal(64)));
+        assert_eq!(
+            steering(Policy::Rotor, 2).home(64, &ProcessId::ANY, 0, 0),
+            Err(SteeringError::Portal(64))
+        );
     }
 }

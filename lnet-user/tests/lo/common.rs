@@ -21,7 +21,7 @@ pub(crate) const LAZY_ROTOR: u32 = 8;
 pub(crate) const LAZY_PINNED: u32 = 9;
 
 /// This node, as it names itself.
-pub(crate) const SELF: ProcessId = ProcessId { nid: Nid::LO, pid: ProcessId::LUSTRE_PID };
+pub(crate) const SELF: ProcessId = ProcessId::lustre(Nid::LO);
 
 pub(crate) fn config(shards: u8) -> NodeConfig {
     let pinned = PINNED.iter().enumerate();

@@ -133,7 +133,7 @@ impl Node {
 
     /// Submits a PUT of the first bytes of a shard's buffer.
     fn put(&mut self, now: Instant, shard: usize, to: Nid, match_bits: u64, length_bytes: u32) {
-        let process = |nid| ProcessId { nid, pid: ProcessId::LUSTRE_PID };
+        let process = |nid| ProcessId::lustre(nid);
         let ack_md = WireHandle::NONE;
         let header = Header {
             destination: process(to),

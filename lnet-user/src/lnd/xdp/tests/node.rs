@@ -370,7 +370,7 @@ impl Node {
         offset: u32,
         length_bytes: u32,
     ) -> Transmit {
-        let process = |nid| ProcessId { nid, pid: ProcessId::LUSTRE_PID };
+        let process = |nid| ProcessId::lustre(nid);
         let ack_md = WireHandle::NONE;
         let header = Header {
             destination: process(to.nid()),
