@@ -174,7 +174,7 @@ fn a_rule_with_a_health_mask_fails_what_is_sent_and_nothing_else() {
             (Some(8), Some(4))
         );
         let peer = node.shard.peers().find(|peer| peer.nid == nid(1, 2)).unwrap();
-        let interface = node.shard.interface_counters(NI).unwrap();
+        let interface = node.shard.interface_record(NI).unwrap().counters;
         for counted in [node.shard.counters().failed, interface.failed, peer.counters.failed] {
             let expected = HealthStatus::ALL.map(|other| u64::from(other <= status));
             assert_eq!(HealthStatus::ALL.map(|other| counted.of(other)), expected, "{status}");

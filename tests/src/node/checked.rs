@@ -122,15 +122,11 @@ impl Checked {
     }
 
     fn attach(&self, entry: &EntrySpec, buffer: Buffer, worker: &mut Worker) {
+        // No place is written to twice: what an event tells of stays as it is.
+        let options = MdOptions::PUT;
         let md = MdSpec {
-            length_bytes: buffer.len() as u64,
-            max_size_bytes: None,
-            threshold: Threshold::Count(ROOM),
-            // No place is written to twice: what an event tells of stays as it is.
-            options: MdOptions::PUT,
-            auto_unlink: true,
-            event_queue: Some(self.event_queue),
             user_ptr: entry.match_bits,
+            ..MdSpec::new(buffer.len() as u64, Threshold::Count(ROOM), options, self.event_queue)
         };
         worker.attach(entry, &md, buffer).unwrap_or_else(|refused| panic!("{refused}"));
     }

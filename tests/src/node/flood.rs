@@ -243,14 +243,10 @@ impl Flooder {
 
     fn put(&mut self, number: u64, mut buffer: Buffer, worker: &mut Worker) {
         Plan::fill(number as usize, &mut buffer);
+        let length_bytes = u64::from(self.flood.length_bytes);
         let md = MdSpec {
-            length_bytes: u64::from(self.flood.length_bytes),
-            max_size_bytes: None,
-            threshold: Threshold::Count(2),
-            options: MdOptions::NONE,
-            auto_unlink: true,
-            event_queue: Some(self.event_queue),
             user_ptr: number,
+            ..MdSpec::new(length_bytes, Threshold::Count(2), MdOptions::NONE, self.event_queue)
         };
         let md = worker.bind(&md, buffer).unwrap_or_else(|refused| panic!("{refused}"));
         let portals = u64::from(FLOOD_PORTALS.end - FLOOD_PORTALS.start);
@@ -305,14 +301,11 @@ impl Flooded {
         let slots = portal_count * FLOOD_MATCH_BITS as u32 * super::LIMITS.unlimited_events;
         let event_queue = worker.create_event_queue(slots).expect("event queue");
         for entry in entries_of(steering, worker.shard_id()) {
+            let options = MdOptions::PUT | MdOptions::MANAGE_REMOTE;
             let md = MdSpec {
-                length_bytes: u64::from(flood.length_bytes),
-                max_size_bytes: None,
-                threshold: Threshold::Infinite,
-                options: MdOptions::PUT | MdOptions::MANAGE_REMOTE,
                 auto_unlink: false,
-                event_queue: Some(event_queue),
                 user_ptr: entry.match_bits,
+                ..MdSpec::new(u64::from(flood.length_bytes), Threshold::Infinite, options, event_queue)
             };
             let buffer = Buffer::zeroed(flood.length_bytes as usize);
             worker.attach(&entry, &md, buffer).unwrap_or_else(|refused| panic!("{refused}"));

@@ -32,7 +32,7 @@ pub use checked::{Arrivals, Checked};
 pub use drive::{By, Driven, settle, settle_both, stop_all};
 pub use flood::{FLOOD_PORTALS, FLOOD_WINDOW, Flood, Flooded, Flooder, UNANSWERED};
 pub use plan::{Kind, Operation, Plan, WINDOW};
-pub use puts::{PINNED_PORTALS, PUT_BYTES, Putter, Receiver, descriptor, entry};
+pub use puts::{PINNED_PORTALS, PUT_BYTES, Putter, Receiver};
 pub use sink::Sink;
 pub use source::Source;
 pub use steady::{Outcome, Serving, Steady};
@@ -100,7 +100,7 @@ pub fn nid_v6(interface: &Interface) -> Nid {
 /// The process of a node.
 #[must_use]
 pub fn process(nid: Nid) -> ProcessId {
-    ProcessId { nid, pid: ProcessId::LUSTRE_PID }
+    ProcessId::lustre(nid)
 }
 
 /// A node of two shards at `nid` of rail 0, with [`policies`]. Its fill rings are large, so that a shard which is not scheduled for a while loses

@@ -6,11 +6,11 @@ use lnet_core::event::EventKind;
 use lnet_core::handle::EqHandle;
 use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
-use lnet_core::portal::{EntrySpec, Position};
+use lnet_core::portal::EntrySpec;
 use lnet_core::shard::PutRequest;
 use lnet_user::memory::Buffer;
 use lnet_user::runtime::Worker;
-use lnet_wire::{Nid, ProcessId};
+use lnet_wire::ProcessId;
 
 use super::LIMITS;
 
@@ -20,38 +20,6 @@ pub const PINNED_PORTALS: [u32; 2] = [9, 14];
 const UNDER_WAY_MAX: u32 = 256;
 /// Payload of each Put.
 pub const PUT_BYTES: u32 = 64;
-
-/// An entry that takes every Put of match bits 0 to `portal`.
-#[must_use]
-pub fn entry(portal: u32) -> EntrySpec {
-    EntrySpec {
-        portal,
-        source: ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID },
-        match_bits: 0,
-        ignore_bits: 0,
-        auto_unlink: true,
-        position: Position::After,
-    }
-}
-
-/// A descriptor of `length_bytes` that is unlinked when `threshold` is used up.
-#[must_use]
-pub fn descriptor(
-    event_queue: EqHandle,
-    threshold: Threshold,
-    options: MdOptions,
-    length_bytes: u64,
-) -> MdSpec {
-    MdSpec {
-        length_bytes,
-        max_size_bytes: None,
-        threshold,
-        options,
-        auto_unlink: true,
-        event_queue: Some(event_queue),
-        user_ptr: 0,
-    }
-}
 
 /// A shard that puts, and what has come of it.
 #[derive(Debug)]
@@ -94,7 +62,7 @@ impl Putter {
     pub fn put(&mut self, worker: &mut Worker, portal: u32, ack: bool) {
         let events = 1 + u32::from(ack);
         let spec =
-            descriptor(self.event_queue, Threshold::Count(events), MdOptions::NONE, u64::from(PUT_BYTES));
+            MdSpec::new(u64::from(PUT_BYTES), Threshold::Count(events), MdOptions::NONE, self.event_queue);
         let bytes = vec![self.started as u8; PUT_BYTES as usize];
         let md = worker.bind(&spec, Buffer::from(bytes)).unwrap_or_else(|refused| panic!("{refused}"));
         let request = PutRequest {
@@ -174,9 +142,11 @@ impl Receiver {
     pub fn post(worker: &mut Worker, portal: u32) -> Self {
         let event_queue = worker.create_event_queue(LIMITS.unlimited_events).expect("event queue");
         let options = MdOptions::PUT | MdOptions::MANAGE_REMOTE;
-        let spec = descriptor(event_queue, Threshold::Infinite, options, u64::from(PUT_BYTES));
+        let spec = MdSpec::new(u64::from(PUT_BYTES), Threshold::Infinite, options, event_queue);
         let buffer = Buffer::zeroed(PUT_BYTES as usize);
-        worker.attach(&entry(portal), &spec, buffer).unwrap_or_else(|refused| panic!("{refused}"));
+        worker
+            .attach(&EntrySpec::new(portal, 0), &spec, buffer)
+            .unwrap_or_else(|refused| panic!("{refused}"));
         Self { event_queue, arrived: 0 }
     }
 

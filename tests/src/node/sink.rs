@@ -6,16 +6,15 @@ use lnet_core::event::{Event, EventKind};
 use lnet_core::handle::{EqHandle, MdHandle};
 use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
-use lnet_core::portal::{EntrySpec, Position};
+use lnet_core::portal::EntrySpec;
 use lnet_user::memory::Buffer;
 use lnet_user::runtime::{Delivery, Home, Steering, Worker};
-use lnet_wire::{MessageType, Nid, ProcessId};
+use lnet_wire::{MessageType, ProcessId};
 
 use super::plan::{Kind, Operation, Plan};
 
 /// What the bytes of a buffer are before anything arrives.
 const GUARD: u8 = 0xEE;
-const ANYBODY: ProcessId = ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID };
 
 /// One shard of the target.
 #[derive(Debug)]
@@ -37,7 +36,8 @@ impl Sink {
         let event_queue = worker.create_event_queue(2 * plan.operations.len() as u32).expect("event queue");
         let mut posted = vec![None; plan.operations.len()];
         for (number, operation) in plan.operations.iter().enumerate() {
-            let home = steering.home(operation.portal, &ANYBODY, operation.match_bits, 0).expect("a home");
+            let home =
+                steering.home(operation.portal, &ProcessId::ANY, operation.match_bits, 0).expect("a home");
             if matches!(home, Home::Shard(shard) if shard != u32::from(worker.shard_id().0)) {
                 continue;
             }
@@ -118,22 +118,11 @@ fn attach(number: usize, operation: &Operation, event_queue: EqHandle, worker: &
     if operation.kind == Kind::Get {
         Plan::fill(number, &mut bytes[operation.offset.unwrap_or(0) as usize..]);
     }
-    let entry = EntrySpec {
-        portal: operation.portal,
-        source: ANYBODY,
-        match_bits: operation.match_bits,
-        ignore_bits: 0,
-        auto_unlink: true,
-        position: Position::After,
-    };
+    let entry = EntrySpec::new(operation.portal, operation.match_bits);
+    let (length_bytes, once) = (bytes.len() as u64, Threshold::Count(1));
     let md = MdSpec {
-        length_bytes: bytes.len() as u64,
-        max_size_bytes: None,
-        threshold: Threshold::Count(1),
-        options: options(operation),
-        auto_unlink: true,
-        event_queue: Some(event_queue),
         user_ptr: number as u64,
+        ..MdSpec::new(length_bytes, once, options(operation), event_queue)
     };
     match worker.attach(&entry, &md, Buffer::from(bytes)) {
         Ok((_, md)) => md,

@@ -6,7 +6,7 @@ use lnet_core::portal::{EntrySpec, Position};
 use lnet_core::shard::{GetRequest, PutRequest, RequestError};
 use lnet_core::time::Instant;
 use lnet_wire::steer::{self, SteerKey, initiator_hash};
-use lnet_wire::{MessageType, Nid, ProcessId};
+use lnet_wire::{MessageType, ProcessId};
 
 use super::ledger::{Flight, Operation};
 use super::memory::Region;
@@ -102,14 +102,8 @@ impl World {
     }
 
     fn entry(&mut self, portal: u32, match_bits: u64, ignore_bits: u64) -> EntrySpec {
-        EntrySpec {
-            portal,
-            source: ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID },
-            match_bits,
-            ignore_bits,
-            auto_unlink: true,
-            position: if self.random.once_in(4) { Position::Before } else { Position::After },
-        }
+        let position = if self.random.once_in(4) { Position::Before } else { Position::After };
+        EntrySpec { ignore_bits, position, ..EntrySpec::new(portal, match_bits) }
     }
 
     /// The shard that requests with these match bits of an initiator go to.

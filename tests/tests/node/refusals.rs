@@ -7,7 +7,7 @@ use std::process::Command;
 
 use lnet_core::limits::Limits;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
-use lnet_core::portal::{EntrySpec, Position};
+use lnet_core::portal::EntrySpec;
 use lnet_core::shard::{PutRequest, RequestError};
 use lnet_tests::bpf::load;
 use lnet_tests::netns::{Namespace, Netns, Wiring, enter};
@@ -17,9 +17,9 @@ use lnet_user::memory::Buffer;
 use lnet_user::node::{NiConfig, NodeConfig, XdpMode};
 use lnet_user::runtime::{LendError, Worker};
 use lnet_user::xsk::RingSizes;
+use lnet_wire::Nid;
 use lnet_wire::nid::{Net, NetType};
 use lnet_wire::steer::{Policy, Spread};
-use lnet_wire::{Nid, ProcessId};
 use rustix::thread::CapabilitySet;
 
 use crate::privileged;
@@ -226,11 +226,8 @@ fn missing_capabilities_are_named() {
     works(&netns);
 }
 
-const ANYBODY: ProcessId = ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID };
-
 fn entry(portal: u32, match_bits: u64, ignore_bits: u64) -> EntrySpec {
-    let position = Position::After;
-    EntrySpec { portal, source: ANYBODY, match_bits, ignore_bits, auto_unlink: true, position }
+    EntrySpec { ignore_bits, ..EntrySpec::new(portal, match_bits) }
 }
 
 fn md(length_bytes: u64, options: MdOptions) -> MdSpec {

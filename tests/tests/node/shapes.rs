@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lnet_core::event::EventKind;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
-use lnet_core::portal::{EntrySpec, Position};
+use lnet_core::portal::EntrySpec;
 use lnet_core::shard::PutRequest;
 use lnet_tests::netns::{Netns, Wiring, wait_until};
 use lnet_tests::node::{
@@ -15,8 +15,8 @@ use lnet_tests::node::{
 use lnet_user::memory::Buffer;
 use lnet_user::node::{NiConfig, NodeConfig};
 use lnet_user::runtime::{Idle, ShardThread, Worker};
+use lnet_wire::Nid;
 use lnet_wire::steer::Policy;
-use lnet_wire::{Nid, ProcessId};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::privileged;
@@ -184,23 +184,8 @@ fn sleep_and_put(queues: u16, shard: usize) {
     };
     let mut sources: Vec<_> = source_workers.into_iter().map(spawn).collect();
     let mut targets: Vec<_> = target_workers.into_iter().map(spawn).collect();
-    let md = |options, threshold, event_queue| MdSpec {
-        length_bytes: 100,
-        max_size_bytes: None,
-        threshold,
-        options,
-        auto_unlink: true,
-        event_queue: Some(event_queue),
-        user_ptr: 0,
-    };
-    let entry = EntrySpec {
-        portal: PORTAL,
-        source: ProcessId { nid: Nid::ANY, pid: ProcessId::ANY_PID },
-        match_bits: 5,
-        ignore_bits: 0,
-        auto_unlink: true,
-        position: Position::After,
-    };
+    let md = |options, threshold, event_queue| MdSpec::new(100, threshold, options, event_queue);
+    let entry = EntrySpec::new(PORTAL, 5);
     let (queue, target) = &mut targets[1];
     let spec = md(MdOptions::PUT | MdOptions::MANAGE_REMOTE, Threshold::Count(2), *queue);
     target.call(move |worker| worker.attach(&entry, &spec, Buffer::zeroed(100)).map(drop)).unwrap().unwrap();

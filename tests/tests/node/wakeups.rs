@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use lnet_core::event::EventKind;
-use lnet_core::md::{MdOptions, Threshold};
+use lnet_core::md::{MdOptions, MdSpec, Threshold};
+use lnet_core::portal::EntrySpec;
 use lnet_tests::netns::{Netns, Wiring, ip, wait_until};
 use lnet_tests::node::{
-    By, Driven, PINNED_PORTALS, PUT_BYTES, Putter, Receiver, config, descriptor, entry, nid_v4, process,
-    settle, start, stop_all, try_start,
+    By, Driven, PINNED_PORTALS, PUT_BYTES, Putter, Receiver, config, nid_v4, process, settle, start,
+    stop_all, try_start,
 };
 use lnet_user::memory::Buffer;
 use lnet_user::node::{Node, NodeConfig, NodeError};
@@ -172,7 +173,7 @@ fn a_turn_that_takes_an_event_and_causes_another() {
     let mut joined = Joined::new(2);
     let mut worker = joined.sources.remove(0);
     let queue = worker.create_event_queue(2 * COUNT).unwrap();
-    let spec = descriptor(queue, Threshold::Count(1), MdOptions::NONE, 8);
+    let spec = MdSpec::new(8, Threshold::Count(1), MdOptions::NONE, queue);
     let bound: Vec<_> = (0..COUNT).map(|_| worker.bind(&spec, Buffer::zeroed(8)).unwrap()).collect();
     let taken = Arc::new(AtomicU32::new(0));
     let takes = Arc::clone(&taken);
@@ -387,10 +388,10 @@ fn events_that_outlive_the_place_of_their_descriptor() {
     let (_target, mut targets) = start(netns.b(), &config(netns.b(), b));
     let (source, target) = (&mut sources[0], &mut targets[0]);
     let queue = target.create_event_queue(64).unwrap();
-    let spec = descriptor(queue, Threshold::Count(3), MdOptions::PUT, 3 * u64::from(PUT_BYTES));
+    let spec = MdSpec::new(3 * u64::from(PUT_BYTES), Threshold::Count(3), MdOptions::PUT, queue);
     let post = |target: &mut Worker| {
         let buffer = Buffer::from(vec![0xEE; 3 * PUT_BYTES as usize]);
-        target.attach(&entry(PINNED_PORTALS[0]), &spec, buffer).unwrap().1
+        target.attach(&EntrySpec::new(PINNED_PORTALS[0], 0), &spec, buffer).unwrap().1
     };
     let first = post(target);
     let mut putter = Putter::new(process(b), source);
