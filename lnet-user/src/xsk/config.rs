@@ -88,7 +88,7 @@ impl QueueConfig {
             rings: RingSizes::default(),
             mode: BindMode::Auto,
             multi_buffer: true,
-            patience: Duration::from_millis(500),
+            patience: Duration::from_secs(2),
         }
     }
 }
