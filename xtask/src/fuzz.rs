@@ -37,7 +37,7 @@ pub(crate) struct Options {
     /// Inputs to try of each target, however long that takes
     #[arg(long, conflicts_with = "seconds", value_parser = clap::value_parser!(u32).range(1..))]
     runs: Option<u32>,
-    /// Where the fuzzer's random numbers begin; one of its own choice if not given
+    /// Where the fuzzer's random numbers begin, with nothing that it learnt before; without it goes on where it was
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     seed: Option<u32>,
 }
@@ -64,7 +64,11 @@ pub(crate) fn fuzz(root: &Path, options: &Options) -> Result<()> {
     let work = root.join("target/fuzz");
     let programs = build(&fuzz, &work)?;
     for target in targets {
-        let (corpus, found) = (work.join("corpus").join(target), work.join("found"));
+        let (learnt, found) = (if options.seed.is_some() { "scratch" } else { "corpus" }, work.join("found"));
+        let corpus = work.join(learnt).join(target);
+        if options.seed.is_some() && corpus.exists() {
+            fs::remove_dir_all(&corpus).with_context(|| corpus.display().to_string())?;
+        }
         for directory in [&corpus, &found] {
             fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
         }
@@ -110,6 +114,7 @@ fn build(fuzz: &Path, work: &Path) -> Result<PathBuf> {
     succeed(
         cargo(fuzz)
             .args(["build", "--release", "--locked", "--target", host])
+            .env_remove("CARGO_ENCODED_RUSTFLAGS")
             .env("RUSTFLAGS", FLAGS)
             .env("CARGO_TARGET_DIR", work),
     )?;

@@ -2,7 +2,7 @@
 //! `net_fault.c`, `lib-move.c: lnet_fail_nid`).
 //!
 //! Invariants: rules act on what arrives whole and well-formed, before it is matched, and on what leaves once
-//! it holds its credits, which a message of this node to itself does not; the newest rule is asked first, the
+//! it holds its credits, but for what a node sends to itself; the newest rule is asked first, the
 //! first that fires ends the search, each that was asked and whose filter fits has counted the message. What a
 //! rule does follows from its seed and from what it has seen. The number of rules and of failed peers is
 //! bounded; room for them is made once.

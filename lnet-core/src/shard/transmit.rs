@@ -147,8 +147,8 @@ impl Shard {
         }
     }
 
-    /// Whether fault rules look at what leaves by an interface: not at what stays on this node, which holds no
-    /// credits and is not transmitted (LNet `lib-move.c: lnet_handle_lo_send`).
+    /// Whether fault rules look at what leaves by an interface: not at what stays on this node, which is not
+    /// transmitted (LNet `lib-move.c: lnet_handle_lo_send`).
     #[inline]
     fn is_tried(&self, ni: NiId) -> bool {
         self.faults.is_active() && !self.topology.known_ni(ni).nid.is_loopback()

@@ -263,7 +263,7 @@ impl Xfer {
     #[inline]
     pub(super) fn free_records(&self) -> u32 {
         let fragments = self.records.used_count() - self.notice_count;
-        self.records.capacity() - self.records_kept - fragments
+        (self.records.capacity() - self.records_kept).saturating_sub(fragments)
     }
 
     /// The message whose turn it is: of those begun, several fragments for each of the queue.
@@ -335,10 +335,8 @@ impl Xfer {
             unreachable!("only fragments are split")
         };
         let cargo = Cargo::Fragment { message, offset: offset + room, length: length - room };
-        if self.is_short_of_records() {
-            return false;
-        }
-        let Some(rest) = self.new_record(cargo) else { unreachable!("there was room") };
+        // Of any that is free: what was begun by a longer path has to go on.
+        let Some(rest) = self.new_record(cargo) else { return false };
         self.records[rest].sends = self.records[record].sends;
         self.records[record].cargo = Cargo::Fragment { message, offset, length: room };
         self.messages[message].open_frames += 1;

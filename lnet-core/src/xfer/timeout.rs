@@ -256,8 +256,10 @@ impl Xfer {
         if self.records.used_count() != 0 {
             for slot in 0..self.flows.capacity() {
                 let Some(flow) = self.flows.get(slot) else { continue };
-                if flow.is_unanswered(now, self.times.message) {
-                    let (peer, shard) = (flow.peer, flow.shard);
+                let (peer, shard) = (flow.peer, flow.shard);
+                let inflow = self.inflows.get(self.peers.slab[peer].inflows[usize::from(shard)]);
+                let is_silent = inflow.is_none_or(|inflow| now - inflow.seen_at > self.times.message);
+                if is_silent && flow.is_unanswered(now, self.times.message) {
                     self.drop_notices(slot);
                     self.end_parked(now, peer, |message| message.shard == shard, up);
                 }

@@ -33,10 +33,9 @@ const SHARDS: u64 = 2;
 const WINDOW: u64 = SHARDS * FLOOD_WINDOW;
 /// Puts that each life is to take.
 const PUTS: u64 = 1000;
-/// Of those that it has acknowledged, what a life may not have looked at when it is killed, on average: a shard
-/// acknowledges what came in a turn at its end, the application looks at that before the next turn. All of that was
-/// under way at once, and a kill comes anywhere in the look at it.
-const UNSEEN: u64 = WINDOW / 2;
+/// Of those that it has acknowledged, what a life may not have looked at when it is killed: a shard acknowledges what
+/// came in a turn at its end, the application looks at that before the next turn. All of that was under way at once.
+const UNSEEN: u64 = WINDOW;
 /// How many acknowledgements may come between those and the kill: while one shard looks, the other one goes on until all
 /// that is under way waits for the first.
 const UNSEEN_BEFORE: u64 = 4 * WINDOW;

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use lnet_wire::frame::Kind;
 
-use super::wire::{Faults, Network, Node, ROTOR, Up};
+use super::wire::{Faults, Frame, Network, Node, ROTOR, Up};
 use crate::lnd::{Cause, RxId, Status, Verdict};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -141,24 +141,33 @@ fn a_dropped_message_is_not_sent_again() {
     network.nodes.iter().for_each(Node::assert_idle);
 }
 
-/// Its node is heard, by what it said once and says again, but the shard that keeps the message answers nothing.
+/// Another shard of its node is heard, by what it said once and says again, but the one that keeps the messages says and
+/// acknowledges nothing.
 #[test]
 fn a_shard_that_does_not_answer_keeps_nothing_for_ever() {
-    let mut network = network(1);
-    put(&mut network, 0, 100);
-    put(&mut network, 1, 100);
+    let mut network = Network::new(vec![Node::new(1, 1, 1), Node::new(2, 1, 2)], 1);
+    network.nodes[1].shards.iter_mut().for_each(|shard| shard.up.delays = vec![ROTOR]);
+    let (now, to) = (network.now, network.nodes[1].nids[0]);
+    for number in 0..8 {
+        network.nodes[0].put(now, &to, 0, ROTOR, number, 100);
+    }
     network.run(SECOND / 10);
-    assert_eq!(network.nodes[1].counters()[0].messages_parked, 2);
-    let parked = network.log.iter().rfind(|frame| frame.header.kind == Kind::Parked).unwrap().clone();
+    let silent = network.nodes[1].counters()[0].messages_parked as usize;
+    assert!(silent != 0 && silent < 8, "both shards keep some: {silent}");
+    let said = |frame: &&Frame| frame.header.kind == Kind::Parked && frame.transfer.shard == 1;
+    let heard = network.log.iter().find(said).unwrap().clone();
     network.stalled = Some(1);
     let mut frames_max = 0;
     for _ in 0..100 {
         network.run(SECOND / 10);
-        network.nodes[0].receive(network.now, &parked);
+        network.nodes[0].receive(network.now, &heard);
         frames_max = frames_max.max(network.nodes[0].shards[0].xfer.usage().frames);
     }
-    let unknown = Status::Unknown(Cause::Timeout);
-    assert_eq!(network.nodes[0].sent(), [(0, unknown), (1, unknown)]);
-    assert!(frames_max <= 8, "{frames_max} questions wait");
+    let sent = network.nodes[0].sent();
+    assert!(sent.iter().all(|(_, status)| *status == Status::Unknown(Cause::Timeout)));
+    assert_eq!(sent.len(), silent, "those of the other one may be wanted still");
+    assert!(frames_max <= 40, "{frames_max} questions wait");
+    network.run(SECOND * 20);
+    assert_eq!(network.nodes[0].sent().len(), 8, "until it is silent as well");
     network.nodes[0].assert_idle();
 }
