@@ -53,7 +53,7 @@ pub struct Xfer {
     pub(super) messages: Slab<Outbound>,
     pub(super) deadlines: List<Deadlines>,
     pub(super) records: Slab<Record>,
-    /// Records that are kept for notices, which take no others.
+    /// Records that are kept for notices, which take no others; fragments that are cut anew may take of them.
     pub(super) records_kept: u32,
     /// Notices among the records.
     pub(super) notice_count: u32,
