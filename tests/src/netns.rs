@@ -139,6 +139,7 @@ fn remove_stale() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::ErrorKind;
     use std::net::{IpAddr, SocketAddr, UdpSocket};
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::path::Path;
@@ -160,15 +161,29 @@ mod tests {
         socket
     }
 
+    /// The datagram that comes next, and from whom. A wait with a timeout is not taken up again by itself where
+    /// something interrupts it (signal(7)).
+    fn receive(socket: &UdpSocket) -> (Vec<u8>, SocketAddr) {
+        let mut bytes = [0; 8];
+        loop {
+            match socket.recv_from(&mut bytes) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                received => {
+                    let (length_bytes, sender) = received.unwrap();
+                    return (bytes[..length_bytes].to_vec(), sender);
+                }
+            }
+        }
+    }
+
     fn ping(netns: &Netns, from: IpAddr, to: IpAddr) {
         let (near, far) = (socket(netns.a(), from), socket(netns.b(), to));
         let far_address = far.local_addr().unwrap();
         near.send_to(b"ping", far_address).unwrap();
-        let mut bytes = [0; 8];
-        let (length_bytes, sender) = far.recv_from(&mut bytes).unwrap();
-        assert_eq!((&bytes[..length_bytes], sender), (&b"ping"[..], near.local_addr().unwrap()));
-        far.send_to(b"pong", sender).unwrap();
-        assert_eq!(near.recv_from(&mut bytes).unwrap(), (4, far_address));
+        let near_address = near.local_addr().unwrap();
+        assert_eq!(receive(&far), (b"ping".to_vec(), near_address));
+        far.send_to(b"pong", near_address).unwrap();
+        assert_eq!(receive(&near), (b"pong".to_vec(), far_address));
     }
 
     #[test]
