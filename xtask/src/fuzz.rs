@@ -64,9 +64,9 @@ pub(crate) fn fuzz(root: &Path, options: &Options) -> Result<()> {
     let work = root.join("target/fuzz");
     let programs = build(&fuzz, &work)?;
     for target in targets {
-        let (learnt, found) = (if options.seed.is_some() { "scratch" } else { "corpus" }, work.join("found"));
-        let corpus = work.join(learnt).join(target);
-        if options.seed.is_some() && corpus.exists() {
+        let (found, is_repeatable) = (work.join("found"), options.seed.is_some());
+        let corpus = work.join(if is_repeatable { "scratch" } else { "corpus" }).join(target);
+        if is_repeatable && corpus.exists() {
             fs::remove_dir_all(&corpus).with_context(|| corpus.display().to_string())?;
         }
         for directory in [&corpus, &found] {

@@ -27,6 +27,17 @@ fn find(log: &[Frame], kind: Kind) -> Frame {
     log.iter().find(|frame| frame.header.kind == kind).unwrap().clone()
 }
 
+/// A word about a message, in the frame that comes so far behind another one of its sender's.
+fn word(behind: &Frame, step: u32, kind: Kind, id: u64, ticket: u32) -> Frame {
+    let mut word = behind.clone();
+    word.header = FrameHeader::other(kind, 0, id);
+    word.transfer.number += step;
+    word.transfer.ticket = Some(ticket);
+    word.lnet = None;
+    word.payload.clear();
+    word
+}
+
 fn expect(network: &mut Network, node: usize, frame: &Frame, reason: XferDrop) {
     let now = network.now;
     assert_eq!(network.nodes[node].receive(now, frame), Some(Action::Drop(reason)), "{frame:?}");
@@ -130,12 +141,7 @@ fn words_about_messages_that_do_not_exist_are_answered_and_change_nothing() {
     for (step, kind) in
         [Kind::Parked, Kind::Pull, Kind::Discard, Kind::Ping, Kind::Gone, Kind::Lost].into_iter().enumerate()
     {
-        let mut forged = data.clone();
-        forged.header = FrameHeader::other(kind, 0, 12345);
-        forged.transfer.number += 1 + step as u32;
-        forged.transfer.ticket = Some(77);
-        forged.lnet = None;
-        forged.payload.clear();
+        let mut forged = word(&data, 1 + step as u32, kind, 12345, 77);
         assert_eq!(network.nodes[0].receive(network.now, &forged), Some(Action::Done), "{kind:?}");
         forged.transfer.ticket = None;
         forged.transfer.number += 50;
@@ -272,14 +278,10 @@ fn words_about_messages_that_were_not_sent_yet_change_nothing() {
         network.nodes[1].put(now, &back, 0, 4, 0, 10);
         network.run(SECOND / 100);
         let last = find(&log, Kind::Data).header.key.message_id;
-        let mut forged = network.log.iter().rfind(|frame| frame.header.kind == Kind::Data).unwrap().clone();
+        let data = network.log.iter().rfind(|frame| frame.header.kind == Kind::Data).unwrap().clone();
         let (now, to) = (network.now, network.nodes[1].nids[0]);
         network.nodes[0].put(now, &to, 0, 4, 1, 100);
-        forged.header = FrameHeader::other(kind, 0, last + 1);
-        forged.transfer.number += 1;
-        forged.transfer.ticket = Some(77);
-        forged.lnet = None;
-        forged.payload.clear();
+        let forged = word(&data, 1, kind, last + 1, 77);
         assert_eq!(network.nodes[0].receive(now, &forged), Some(Action::Done));
         assert_eq!(network.nodes[0].sent().len(), 1, "{kind:?}");
         network.run(SECOND);
@@ -302,12 +304,7 @@ fn words_that_a_peer_never_acknowledges_leave_room_for_others() {
     let to = network.nodes[2].nids[0];
     let words = |network: &mut Network, count: u32, base: u32| {
         for step in base..base + count {
-            let mut forged = data.clone();
-            forged.header = FrameHeader::other(Kind::Parked, 0, u64::from(12_345 + step));
-            forged.transfer.number += 1 + step;
-            forged.transfer.ticket = Some(step);
-            forged.lnet = None;
-            forged.payload.clear();
+            let forged = word(&data, 1 + step, Kind::Parked, u64::from(12_345 + step), step);
             network.nodes[0].receive(network.now, &forged);
             network.nodes[0].poll(network.now);
         }
