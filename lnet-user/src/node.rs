@@ -29,7 +29,7 @@ use std::time::Duration;
 use lnet_core::handle::ShardId;
 use lnet_core::limits::Limits;
 use lnet_core::lnd::NiId;
-use lnet_core::xfer::{XferConfig, XferLimits, XferTimes};
+use lnet_core::xfer::{Identity, XferConfig, XferLimits, XferTimes};
 use lnet_wire::Nid;
 use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord};
 
@@ -46,7 +46,7 @@ use crate::uring::Waker;
 use crate::xsk::{Census, RingSizes};
 use plan::NiPlan;
 use rings::{RingNet, frames_per_shard};
-use shards::{make_workers, random_number, shard_limits};
+use shards::{make_workers, random_bytes, random_number, shard_limits};
 use sockets::SocketNet;
 
 /// The number of the interface `lo`, on every node. Other NIs have numbers from 1 to [`Limits::interfaces`].
@@ -528,11 +528,11 @@ impl Node {
         Ok(frames)
     }
 
-    /// The transfer protocol of the shards of one LND. Its incarnation, secret and seed are drawn anew in each life.
+    /// The transfer protocol of the shards of one LND. Its identity, secret and seed are drawn anew in each life.
     fn xfer_config(&self, receive_bytes: u32) -> Result<XferConfig, NodeError> {
         Ok(XferConfig {
             shard_count: self.config.shards as u8,
-            incarnation: random_number()?,
+            identity: Identity::new(random_bytes()?),
             secret: [random_number()?, random_number()?],
             seed: random_number()?,
             initiator_hash: steer::initiator_hash(&self.nid),

@@ -21,7 +21,7 @@
 //! | 32 | 4 | total length: payload bytes of the whole message, at most 1 MiB |
 //! | 36 | 4 | frame number |
 //! | 40 | 8 | incarnation of the sending node |
-//! | 48 | 8 | session: the token that the addressee gave out for this incarnation |
+//! | 48 | 8 | session: the token that the addressee gave to this incarnation at the address that the frame comes from |
 //! | 56 | 2 | message id less the oldest id that its sender has not finished with |
 //! | 58 | 1 | shard that sends the frame |
 //! | 59 | 1 | flags |
@@ -47,7 +47,9 @@ use crate::bytes::{get, get_u32, get_u64, put, put_u32, put_u64};
 use crate::header::{LARGE_HEADER_BYTES, MessageType, PAYLOAD_MAX_BYTES};
 use crate::steer::{COOKIE_SHARD_SHIFT, PORTALS, SteerKey};
 
-pub use transfer::{Ack, HANDSHAKE_BYTES, Handshake, RECORD_BYTES, RECORD_CRC_OFFSET, Record, Transfer};
+pub use transfer::{
+    Ack, Certificate, HANDSHAKE_BYTES, Handshake, RECORD_BYTES, RECORD_CRC_OFFSET, Record, Transfer,
+};
 
 /// Bytes of the frame header.
 pub const FRAME_HEADER_BYTES: usize = 88;

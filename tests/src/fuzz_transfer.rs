@@ -4,16 +4,17 @@
 //! What must hold: nothing panics, what the node keeps stays within its limits, another peer's messages
 //! arrive once and are acknowledged all the same, and once the peer falls silent everything ends.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use lnet_core::handle::{Cookie, Kind as Object, MdHandle, ShardId};
 use lnet_core::lnd::{Announced, NiId, Prefetch, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
 use lnet_core::xfer::{
-    Action, Arrived, Content, HoldId, Outgoing, Replay, Xfer, XferConfig, XferLimits, XferTimes, XferUsage,
+    Action, Arrived, Content, HoldId, Identity, Outgoing, Replay, Xfer, XferConfig, XferLimits, XferTimes,
+    XferUsage,
 };
-use lnet_wire::frame::{Ack, FrameHeader, Handshake, Kind, Transfer};
+use lnet_wire::frame::{Ack, Certificate, FrameHeader, Handshake, Kind, Transfer};
 use lnet_wire::steer::{PORTALS, PolicyWord, SteerKey};
 use lnet_wire::{Body, Header, MessageType, Nid, ProcessId, WireHandle};
 
@@ -100,7 +101,7 @@ impl Node {
         let xfer = Xfer::new(XferConfig {
             shard: ShardId(0),
             shard_count: 1,
-            incarnation: u64::from(host),
+            identity: Identity::new([host; 32]),
             secret: [u64::from(host), 99],
             seed: u64::from(host),
             initiator_hash: u32::from(host),
@@ -159,7 +160,8 @@ impl Node {
                     "{hold:?} is in use"
                 );
             }
-            Action::Done | Action::Drop(_) => {}
+            Action::Done => {}
+            Action::Drop(_) => return self.replay(now),
         }
         if header.bundled {
             // A record that repeats the first message.
@@ -226,22 +228,29 @@ struct Scene {
     last: Transfer,
     id: u64,
     number: u32,
-    /// What the hostile peer says of itself when it is asked.
-    welcome: Handshake,
+    /// What the hostile peer says of itself when it asks, and when it is asked.
+    handshake: Handshake,
+    /// Who it says it is.
+    lives: [Identity; LIVES],
+    /// Tokens and nonces that the two others have told each other. Whoever knows them can hear what they say.
+    secrets: BTreeSet<u64>,
 }
 
 const NODE: u8 = 1;
 const HONEST: u8 = 2;
 const HOSTILE: u8 = 3;
+/// Lives of the hostile peer.
+const LIVES: usize = 3;
 /// The honest peer's messages.
 const FIRST: u64 = 1 << 32 | 6;
 const SECOND: u64 = 1 << 32 | 7;
 
 impl Scene {
     fn new() -> Self {
+        let lives: [_; LIVES] = std::array::from_fn(|life| Identity::new([100 + life as u8; 32]));
         let blank = Transfer {
             number: 0,
-            incarnation: u64::from(HOSTILE),
+            incarnation: lives[0].incarnation(),
             session: 0,
             oldest: 0,
             shard: 0,
@@ -258,17 +267,20 @@ impl Scene {
             last: blank,
             id: 1,
             number: 1,
-            welcome: Handshake {
+            handshake: Handshake {
                 shards: 1,
                 datagram_max_bytes: DATAGRAM_BYTES,
                 policies: [PolicyWord::default(); PORTALS],
+                certificate: lives[0].certify(&nid(HOSTILE)),
             },
+            lives,
+            secrets: BTreeSet::new(),
         };
         // The honest peer has a session before anybody lies.
         scene.nodes[1].put(scene.now, NODE, 1, FIRST, 100);
         scene.exchange();
         let hello = (FrameHeader::other(Kind::Hello, 0, 5), blank, None, 0, nid(HOSTILE));
-        scene.nodes[0].receive(scene.now, &hello, None);
+        scene.nodes[0].receive(scene.now, &hello, Some(&scene.handshake));
         scene.exchange();
         scene
     }
@@ -304,10 +316,10 @@ impl Scene {
                 Kind::Hello => {
                     // It answers, with a token of its own.
                     let header = FrameHeader::other(Kind::Welcome, 0, out.header.key.message_id);
-                    let transfer =
-                        Transfer { incarnation: u64::from(HOSTILE), session: self.shown, ..out.transfer };
+                    let incarnation = self.lives[0].incarnation();
+                    let transfer = Transfer { incarnation, session: self.shown, ..out.transfer };
                     let frame = (header, transfer, None, 0, nid(HOSTILE));
-                    self.nodes[0].receive(self.now, &frame, Some(&self.welcome));
+                    self.nodes[0].receive(self.now, &frame, Some(&self.handshake));
                 }
                 _ => {}
             }
@@ -320,6 +332,14 @@ impl Scene {
             Content::Message { lnet, payload, .. } => (lnet, payload.map_or(0, |span| span.length_bytes)),
             _ => (None, 0),
         };
+        if at != to {
+            self.secrets.extend(match out.header.kind {
+                Kind::Hello => Some(out.header.key.message_id),
+                // The hostile one may have chosen it.
+                Kind::Reset => None,
+                _ => Some(out.transfer.session),
+            });
+        }
         let frame = (out.header, out.transfer, lnet, payload_bytes, from);
         self.nodes[to].receive(self.now, &frame, handshake.as_ref());
     }
@@ -329,10 +349,17 @@ impl Scene {
         match bytes[0] % 8 {
             7 if bytes[0] == 0xFF => {
                 let word = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().expect("eight bytes"));
-                self.welcome = Handshake {
+                let life = &self.lives[usize::from(bytes[18]) % LIVES];
+                self.handshake = Handshake {
                     shards: 1 + bytes[1] % 64,
-                    datagram_max_bytes: 608 + (word(2) >> (word(2) % 60)) as u32 % 70_000,
+                    datagram_max_bytes: 704 + (word(2) >> (word(2) % 60)) as u32 % 70_000,
                     policies: [PolicyWord(word(10)); PORTALS],
+                    certificate: match bytes[19] % 4 {
+                        // That of the honest one, which it was shown once, and one that is wrong.
+                        1 => Identity::new([HONEST; 32]).certify(&nid(HONEST)),
+                        2 => Certificate { signature: [bytes[20]; 64], ..self.handshake.certificate },
+                        _ => life.certify(&nid(HOSTILE)),
+                    },
                 };
             }
             0 => {
@@ -420,10 +447,15 @@ impl Scene {
             below: u64::from(word(20)).wrapping_mul(0x1_0001),
             grant_bytes: word(19),
         });
+        let incarnation = match usize::from(bytes[5] % 8) {
+            life @ 1..LIVES if wild(4) => self.lives[life].incarnation(),
+            6 if wild(4) => u64::from(word(16)),
+            7 if wild(4) => Identity::new([HONEST; 32]).incarnation(),
+            _ => self.lives[0].incarnation(),
+        };
         let transfer = Transfer {
             number: self.number,
-            // Not defended against (docs/xdp-lnd.md, 10) are another node's incarnation, and its address with a good token.
-            incarnation: u64::from(if wild(4) && bytes[5] != HONEST { bytes[5] } else { HOSTILE }),
+            incarnation,
             session,
             oldest: if wild(5) { word(6) as u16 } else { u16::from(bytes[6] % 8).min(self.id as u16) },
             shard: if wild(6) { bytes[7] % 64 } else { 0 },
@@ -433,14 +465,17 @@ impl Scene {
             ticket: (kind != Kind::Data || bytes[3] & 128 != 0)
                 .then(|| if wild(7) { word(20) } else { self.last.ticket.unwrap_or_else(|| word(20) % 32) }),
         };
-        let elsewhere = bytes[23].is_multiple_of(16) && bytes[22] != HONEST;
-        let from = nid(if elsewhere { bytes[22] } else { HOSTILE });
+        let from = nid(if bytes[23].is_multiple_of(16) { bytes[22] } else { HOSTILE });
+        let is_answer = kind == Kind::Welcome;
+        if self.secrets.contains(&session) || (is_answer && self.secrets.contains(&header.key.message_id)) {
+            return;
+        }
         let first = kind == Kind::Data && offset == 0;
         let payload_bytes = if kind == Kind::Data { length } else { 0 };
         self.nodes[0].receive(
             self.now,
             &(header, transfer, first.then_some(lnet), payload_bytes, from),
-            None,
+            matches!(kind, Kind::Hello | Kind::Welcome).then_some(&self.handshake),
         );
     }
 

@@ -4,26 +4,26 @@ use lnet_wire::Nid;
 
 use super::Arrived;
 use super::inflow::Inflow;
-use super::peer::Peer;
+use super::peer::{Address, Peer};
 use super::record::Cargo;
 use super::reply::Reply;
-use super::session::{self, Worth};
+use super::session::{self, Holder, Worth};
 use super::state::Xfer;
 use super::stats::XferDrop;
 use crate::list::{List, NONE};
-use crate::lnd::NiId;
 use crate::time::Instant;
 
 impl Xfer {
-    /// The inflow that a frame belongs to; made for whoever shows a fresh token.
+    /// The inflow that a frame belongs to; made for whoever shows a fresh token, given where the frame comes from.
     #[inline(always)]
     pub(super) fn admit(&mut self, now: Instant, frame: &Arrived<'_>) -> Result<u32, XferDrop> {
         let transfer = &frame.transfer;
         let peer = self.sender(frame);
         let known = peer.map_or(NONE, |peer| self.peers.slab[peer].inflows[usize::from(transfer.shard)]);
         let address = (frame.ni, frame.from);
-        if known == NONE || self.inflows[known].token != transfer.session {
-            let worth = self.tokens.worth(now, transfer.incarnation, transfer.shard, transfer.session);
+        let as_before = |inflow: &Inflow| inflow.token == transfer.session && inflow.address.1 == frame.from;
+        if !self.inflows.get(known).is_some_and(as_before) {
+            let worth = self.tokens.worth(now, &Holder::of(frame), transfer.session);
             // An aged one may be of frames that came before its sender was forgotten: it begins nothing.
             let begun = self.inflows.get(known).is_some_and(|inflow| inflow.window_begun);
             if worth != Worth::Fresh && !(worth == Worth::Aged && begun) {
@@ -31,11 +31,14 @@ impl Xfer {
                 self.reply(Reply::Reset { ni, nid, shard: transfer.shard, session: transfer.session });
                 return Err(XferDrop::UnknownSession);
             }
-            if let Some(former) = self.inflows.get(known).map(|inflow| inflow.token) {
+            if let Some(&Inflow { token: former, address, .. }) = self.inflows.get(known) {
                 // Of two that are fresh the newer; else the fresh one, however far the counts of time are apart.
-                let aged =
-                    self.tokens.worth(now, transfer.incarnation, transfer.shard, former) != Worth::Fresh;
-                if session::is_newer(transfer.session, former) || (aged && worth == Worth::Fresh) {
+                let aged = self.tokens.worth(now, &Holder::of(frame), former) != Worth::Fresh;
+                let is_elsewhere = address.1 != frame.from;
+                if is_elsewhere
+                    || session::is_newer(transfer.session, former)
+                    || (aged && worth == Worth::Fresh)
+                {
                     self.inflows[known].token = transfer.session;
                 }
             }
@@ -74,7 +77,7 @@ impl Xfer {
             Some(peer) => peer,
             None => {
                 let peer = self.new_peer(now, transfer.incarnation, address).ok_or(XferDrop::PeersFull)?;
-                self.lives_at(address, peer);
+                self.is_new_at(address);
                 peer
             }
         };
@@ -86,14 +89,14 @@ impl Xfer {
         Ok(slot)
     }
 
-    /// A peer that has just been met lives at an address. What is sent there from now on would be refused under the
+    /// A peer that was not known speaks from an address. What is sent there from now on would be refused under the
     /// session of whoever lived there before, and lost: it waits for another one.
-    fn lives_at(&mut self, (ni, nid): (NiId, Nid), peer: u32) {
+    fn is_new_at(&mut self, (ni, nid): Address) {
         let Some(contact) = self.contacts.find(ni, &nid) else { return };
-        let former = core::mem::replace(&mut self.contacts.slab[contact].peer, peer);
+        let former = self.contacts.slab[contact].peer;
         if former != NONE {
             // Whether it lives on at its other addresses is asked there.
-            self.contacts.forget_peer(former);
+            self.contacts.end_sessions(former);
         }
     }
 
@@ -104,12 +107,7 @@ impl Xfer {
     }
 
     /// Makes a peer; one that is idle makes room.
-    pub(super) fn new_peer(
-        &mut self,
-        now: Instant,
-        incarnation: u64,
-        address: (crate::lnd::NiId, lnet_wire::Nid),
-    ) -> Option<u32> {
+    pub(super) fn new_peer(&mut self, now: Instant, incarnation: u64, address: Address) -> Option<u32> {
         if self.peers.slab.is_full() {
             let oldest = self.peers.oldest_idle()?;
             self.forget_peer(oldest);

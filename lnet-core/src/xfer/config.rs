@@ -6,6 +6,7 @@ use core::time::Duration;
 use lnet_wire::Nid;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
+use super::identity::Identity;
 use crate::handle::ShardId;
 use crate::limits::Limits;
 
@@ -86,8 +87,8 @@ pub struct XferConfig {
     pub shard: ShardId,
     /// Shards of the node.
     pub shard_count: u8,
-    /// Names this life of the node; the same for all its shards, and never used again.
-    pub incarnation: u64,
+    /// This life of the node; the same for all its shards.
+    pub identity: Identity,
     /// Keys the session tokens; the same for all shards, known to nobody else, drawn anew in each life.
     pub secret: [u64; 2],
     /// Seeds hash tables and nonces; differs from shard to shard.

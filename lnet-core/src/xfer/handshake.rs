@@ -1,18 +1,21 @@
 //! Sessions: asked for, given, refused.
 //!
 //! ```text
-//! sender    HELLO (incarnation, nonce) -->                       keeps the nonce
-//! receiver                             <-- WELCOME (nonce, token, incarnation, shards, policies)
+//! sender    HELLO (incarnation, certificate, nonce) -->          keeps the nonce
+//! receiver                             <-- WELCOME (nonce, token, incarnation, certificate, shards, policies)
 //!                                                                keeps nothing
 //! sender    data (incarnation, token) -->                        the receiver makes state
 //! receiver                             <-- RESET (token)         if it does not know the session
 //! ```
 
+use lnet_wire::frame::Handshake;
+
 use super::inflow::AckDue;
+use super::interfaces::NOWHERE;
 use super::message::Stage;
-use super::peer::{Asking, Session};
+use super::peer::{Asking, Session, Steering};
 use super::reply::Reply;
-use super::session::{self, FRESH_NS};
+use super::session::{FRESH_NS, Holder};
 use super::state::Xfer;
 use super::stats::XferDrop;
 use super::{Action, Arrived};
@@ -25,7 +28,8 @@ impl Xfer {
     pub(super) fn ask(&mut self, now: Instant, contact: u32) {
         let nonce = self.random.below(u64::MAX);
         let next_at = now + self.times.hello;
-        let asking = Asking { nonce, asked_at: now, next_at, interval_ns: (next_at - now).as_nanos() as u64 };
+        let interval_ns = (next_at - now).as_nanos() as u64;
+        let asking = Asking { nonce, asked_at: now, next_at, interval_ns, is_repeated: false };
         if self.contacts.ask(contact, asking) {
             let contact = &self.contacts.slab[contact];
             let (ni, nid) = (contact.ni, contact.nid);
@@ -34,20 +38,38 @@ impl Xfer {
         }
     }
 
-    /// Asks a peer for another session; nothing is sent to it meanwhile.
-    pub(super) fn renew(&mut self, now: Instant, peer: u32, contact: u32) {
-        self.peers.slab[peer].renewing = true;
-        self.ask(now, contact);
+    /// Asks a peer for a session under the address that it was heard by last, where it has given none or an old one.
+    pub(super) fn ask_where_heard(&mut self, now: Instant, peer: u32) {
+        let (ni, nid) = self.peers.slab[peer].address;
+        if ni == NOWHERE {
+            return;
+        }
+        let Some(slot) = self.contacts.acquire(ni, &nid) else { return };
+        let contact = &mut self.contacts.slab[slot];
+        if contact.peer == NONE {
+            contact.peer = peer;
+        }
+        if contact.peer == peer && contact.session.is_none_or(|session| session.is_aged(now)) {
+            self.ask(now, slot);
+        }
+        self.contacts.release(slot);
     }
 
-    /// Someone asks for a session. That it receives at some address shows when it has the token; whether the
-    /// incarnation is its own does not.
+    /// Someone asks for a session. Its certificate shows that its incarnation lives where the answer goes; that it
+    /// receives there shows when it has the token.
     pub(super) fn hello(&mut self, now: Instant, frame: &Arrived<'_>) -> Result<Action, XferDrop> {
-        let shard = frame.transfer.shard;
-        let token = self.tokens.make(now, frame.transfer.incarnation, shard);
-        let nonce = frame.header.key.message_id;
+        self.identify(now, frame)?;
+        let token = self.tokens.make(now, &Holder::of(frame));
+        let (nonce, shard) = (frame.header.key.message_id, frame.transfer.shard);
         self.reply(Reply::Welcome { ni: frame.ni, nid: frame.from, nonce, shard, token });
         Ok(Action::Done)
+    }
+
+    /// What the sender of a HELLO or WELCOME tells of itself, which lives where the frame comes from.
+    fn identify<'a>(&mut self, now: Instant, frame: &Arrived<'a>) -> Result<&'a Handshake, XferDrop> {
+        let handshake = frame.handshake.ok_or(XferDrop::Malformed)?;
+        self.checks.check(now, frame.transfer.incarnation, &frame.from, &handshake.certificate)?;
+        Ok(handshake)
     }
 
     /// A question is answered.
@@ -62,37 +84,33 @@ impl Xfer {
         if asking.nonce != frame.header.key.message_id || self.is_over(now, frame.transfer.incarnation) {
             return Err(XferDrop::Unasked);
         }
-        let handshake = frame.handshake.ok_or(XferDrop::Malformed)?;
+        let handshake = self.identify(now, frame)?;
         let address = (frame.ni, frame.from);
         let peer = match self.peers.find(frame.transfer.incarnation) {
             Some(peer) => peer,
             None => self.new_peer(now, frame.transfer.incarnation, address).ok_or(XferDrop::PeersFull)?,
         };
         let former = core::mem::replace(&mut self.contacts.slab[contact].peer, peer);
-        self.contacts.slab[contact].datagram_max_bytes = Some(handshake.datagram_max_bytes);
         self.contacts.answered(contact);
         let entry = &mut self.peers.slab[peer];
-        // Answers to questions by several ways may overtake each other.
-        let later = entry.session.as_ref().filter(|session| session.since > asking.asked_at);
-        let former_token = later.map(|session| session.token);
-        let token = frame.transfer.session;
-        let resteered = entry.session.as_ref().is_some_and(|former| former.policies != handshake.policies);
-        entry.session = Some(Session {
-            token: former_token.filter(|former| !session::is_newer(token, *former)).unwrap_or(token),
-            since: now,
-            shards: u32::from(handshake.shards),
-            datagram_max_bytes: handshake.datagram_max_bytes,
-            policies: handshake.policies,
-        });
-        entry.renewing = false;
+        let steering = Steering { shards: u32::from(handshake.shards), policies: handshake.policies };
+        let resteered = entry.steering.as_ref().is_some_and(|former| *former != steering);
+        entry.steering = Some(steering);
         entry.heard(now, address);
         // A question that was repeated may have been answered twice.
-        if asking.interval_ns == self.times.hello.as_nanos() as u64 {
+        if !asking.is_repeated {
             entry.rtt = Some(now - asking.asked_at);
         }
-        if former != NONE && former != peer && !self.contacts.lead_to(former) {
+        if former != NONE && former != peer && self.contacts.of_peer(former).next().is_none() {
             self.end_peer(now, former, up);
         }
+        if resteered {
+            // A token goes with the policies that were told with it.
+            self.contacts.end_sessions(peer);
+        }
+        let token = frame.transfer.session;
+        let datagram_max_bytes = handshake.datagram_max_bytes;
+        self.contacts.slab[contact].session = Some(Session { token, since: now, datagram_max_bytes });
         if resteered {
             self.steer_again(now, peer, up);
         }
@@ -102,7 +120,7 @@ impl Xfer {
                 self.go_on(flow);
             }
         }
-        // What goes to it by other ways waits for the same session.
+        // What was to go there by another way that does not answer.
         for other in 0..self.contacts.slab.capacity() {
             if self.contacts.slab.get(other).is_some_and(|other| other.peer == peer) {
                 self.dispatch_waiting(now, other);
@@ -127,19 +145,15 @@ impl Xfer {
         frame: &Arrived<'_>,
         up: &mut impl Uplink,
     ) -> Result<Action, XferDrop> {
-        let peer = self.peers.with_token(frame.transfer.session).ok_or(XferDrop::UnknownSession)?;
+        let contact = self.contacts.with_token(frame.transfer.session).ok_or(XferDrop::UnknownSession)?;
+        let peer = self.contacts.slab[contact].peer;
         if self.peers.slab[peer].incarnation != frame.transfer.incarnation {
             self.end_peer(now, peer, up);
             return Ok(Action::Done);
         }
-        if self.peers.slab[peer].renewing {
-            return Ok(Action::Done);
-        }
         // It lives, and has forgotten this shard: what is under way was not taken.
-        let contact = self.contacts.acquire(frame.ni, &frame.from).ok_or(XferDrop::PeersFull)?;
-        self.contacts.slab[contact].peer = peer;
-        self.renew(now, peer, contact);
-        self.contacts.release(contact);
+        self.contacts.slab[contact].session = None;
+        self.ask(now, contact);
         for shard in 0..self.peers.slab[peer].flows.len() {
             let flow = self.peers.slab[peer].flows[shard];
             while flow != NONE && !self.flows[flow].outstanding.is_empty() {

@@ -5,7 +5,9 @@
 //! whichever way is recognised, also when the interface has come back.
 
 use lnet_wire::Nid;
+use lnet_wire::frame::Certificate;
 
+use super::identity::Identity;
 use super::inflow::AckDue;
 use super::message::Stage;
 use super::peer::Address;
@@ -28,11 +30,13 @@ pub(super) struct Interface {
     nid: Nid,
     /// The longest UDP payload that it can send and take.
     datagram_max_bytes: u32,
+    /// What shows that this node lives there.
+    certificate: Certificate,
 }
 
 impl Interface {
-    pub(super) const fn new(nid: Nid, datagram_max_bytes: u32) -> Self {
-        Self { nid, datagram_max_bytes }
+    pub(super) fn new(nid: Nid, datagram_max_bytes: u32, identity: &Identity) -> Self {
+        Self { nid, datagram_max_bytes, certificate: identity.certify(&nid) }
     }
 }
 
@@ -47,7 +51,7 @@ impl Xfer {
         if place >= self.interfaces.len() {
             self.interfaces.resize(place + 1, None);
         }
-        let former = self.interfaces[place].replace(Interface::new(nid, datagram_max_bytes));
+        let former = self.interfaces[place].replace(Interface::new(nid, datagram_max_bytes, &self.identity));
         assert!(former.is_none(), "there is an interface {} already", ni.0);
     }
 
@@ -72,6 +76,15 @@ impl Xfer {
         match self.interfaces.get(usize::from(ni.0)) {
             Some(Some(interface)) => interface.datagram_max_bytes,
             _ => NOWHERE_BYTES,
+        }
+    }
+
+    /// What shows that this node lives at the address of an interface.
+    pub(super) fn certificate(&self, ni: NiId) -> Certificate {
+        match self.interfaces.get(usize::from(ni.0)) {
+            Some(Some(interface)) => interface.certificate,
+            // Nobody gets it.
+            _ => Certificate { key: [0; 32], signature: [0; 64] },
         }
     }
 
@@ -114,7 +127,7 @@ impl Xfer {
         }
         for contact in 0..self.contacts.slab.capacity() {
             if self.contacts.slab.get(contact).is_some_and(|contact| contact.ni == ni) {
-                self.stop_asking(contact);
+                self.contacts.answered(contact);
                 self.contacts.remove(contact);
             }
         }

@@ -24,8 +24,8 @@
 //! - Each frame that is to be acknowledged has a number, a new one whenever its content is sent again. An
 //!   acknowledgement tells which numbers have arrived, so it is never ambiguous, and repeating it is harmless.
 //! - A frame is acknowledged only when its payload is in place, or will never be wanted.
-//! - No state is made for a frame without a session, and only who has received a token has one, under
-//!   whichever address and incarnation it asked. Sessions end with the incarnation of either node.
+//! - No state is made for a frame without a session, and only who has received a token has one: under its own
+//!   incarnation, and for one of its own addresses. Sessions end with the incarnation of either node.
 //! - All tables are bounded; what finds no room is not acknowledged, counted, and sent again by its sender.
 
 mod acknowledge;
@@ -34,6 +34,7 @@ mod config;
 mod congestion;
 mod flow;
 mod handshake;
+mod identity;
 mod inflow;
 mod interfaces;
 mod message;
@@ -61,6 +62,7 @@ use lnet_wire::{Header, Nid};
 #[cfg(feature = "sabotage")]
 pub use config::Sabotage;
 pub use config::{XferConfig, XferLimits, XferTimes};
+pub use identity::Identity;
 pub use state::Xfer;
 pub use stats::{XferCounters, XferDrop, XferUsage};
 
@@ -84,7 +86,7 @@ pub struct Arrived<'a> {
     pub lnet: Option<&'a Header>,
     /// Bytes of payload of the message that `header` describes; records are not counted.
     pub payload_bytes: u32,
-    /// What stands behind the header of a WELCOME.
+    /// What stands behind the header of a HELLO or WELCOME.
     pub handshake: Option<&'a Handshake>,
 }
 
@@ -137,9 +139,7 @@ pub struct Outgoing {
 pub enum Content {
     /// Nothing.
     Nothing,
-    /// What a HELLO has: zeros.
-    Padding,
-    /// What a WELCOME tells: [`Xfer::handshake`] of this interface.
+    /// What a HELLO or WELCOME tells: [`Xfer::handshake`] of this interface.
     Handshake,
     /// (A fragment of) a message; behind it as many further messages, [`Xfer::bundled`].
     Message {

@@ -1,21 +1,21 @@
 //! The sending side: messages become frames.
 
-use lnet_wire::Nid;
 use lnet_wire::frame::{
     FIRST_HEADERS_BYTES, FRAGMENT_UNIT_BYTES, FRAME_HEADER_BYTES, FrameHeader, RECORD_BYTES, Transfer,
 };
 use lnet_wire::header::LARGE_HEADER_BYTES;
-use lnet_wire::steer::{self, SteerKey};
+use lnet_wire::steer::SteerKey;
 
 use super::congestion::frame_cost;
 use super::flow::{DETOUR, Flow};
 use super::message::{Outbound, Stage};
+use super::peer::Session;
 use super::record::{Cargo, Record};
 use super::state::Xfer;
 use super::window::WINDOW_IDS;
 use super::{BUNDLE_MAX, Content, Outgoing};
 use crate::list::{Link, NONE};
-use crate::lnd::{Full, NiId, Span, Transmit, TxId};
+use crate::lnd::{Full, Span, Transmit, TxId};
 use crate::time::Instant;
 
 /// Payload of a message that may share a frame with others.
@@ -75,9 +75,7 @@ impl Xfer {
     pub(super) fn dispatch(&mut self, now: Instant, slot: u32) {
         let contact = self.messages[slot].contact;
         let peer_slot = self.contacts.slab[contact].peer;
-        let ready =
-            self.peers.slab.get(peer_slot).is_some_and(|peer| peer.session.is_some() && !peer.renewing);
-        if !ready {
+        if self.peers.slab.get(peer_slot).is_none_or(|peer| peer.steering.is_none()) {
             self.ask(now, contact);
             return self.wait(slot);
         }
@@ -87,16 +85,15 @@ impl Xfer {
             self.starve(now);
             return self.wait(slot);
         }
-        let Some(session) = &peer.session else { unreachable!("a ready peer has a session") };
-        let aged = session.is_aged(now);
         let Some(flow) = self.flow_to(now, peer_slot, shard) else {
             self.starve(now);
             return self.wait(slot);
         };
-        if aged && !self.flows[flow].is_open(now, self.times.message) {
-            // Its receiver may have forgotten this sender, and would not begin anew with an old token.
-            self.renew(now, peer_slot, contact);
-            return self.wait(slot);
+        if !self.leads(now, flow, contact) {
+            self.ask(now, contact);
+            if !self.contacts.is_silent(contact) || self.way(now, flow, contact).is_none() {
+                return self.wait(slot);
+            }
         }
         let message = &mut self.messages[slot];
         (message.peer, message.flow, message.shard) = (peer_slot, flow, shard);
@@ -113,19 +110,18 @@ impl Xfer {
     fn next_id(&self, peer: u32, slot: u32) -> (u64, u8) {
         let peer = &self.peers.slab[peer];
         let message = &self.messages[slot];
-        let Some(session) = &peer.session else { unreachable!("a ready peer has a session") };
+        let Some(steering) = &peer.steering else { unreachable!("a peer with a session has told") };
         let header = &message.transmit.header;
         let Some(mut key) = SteerKey::of(header, peer.next_id, self.initiator_hash) else {
             panic!("a shard's messages have a steering key, this one is {header:?}")
         };
-        let policy = session.policies[usize::from(key.portal)];
-        let first = (peer.next_id, steer::shard_of(&key, policy, session.shards) as u8);
+        let first = (peer.next_id, steering.shard_of(&key));
         if message.ticket.is_none() || first.1 == message.shard {
             return first;
         }
         let others = (first.0 + 1..first.0 + IDS_LEFT_OUT_MAX).map(|id| {
             key.message_id = id;
-            (id, steer::shard_of(&key, policy, session.shards) as u8)
+            (id, steering.shard_of(&key))
         });
         // Without one the policy has changed meanwhile.
         others.into_iter().find(|(_, shard)| *shard == message.shard).unwrap_or(first)
@@ -218,39 +214,37 @@ impl Xfer {
 
     /// The next frame of a flow, if it has one that may be sent now.
     fn next_frame(&mut self, now: Instant, flow_slot: u32) -> Option<Outgoing> {
-        let flow = &self.flows[flow_slot];
-        let peer = &self.peers.slab[flow.peer];
-        let session = peer.session.as_ref().filter(|_| !peer.renewing)?;
-        let token = session.token;
-        let pending = flow.pending.first();
+        let pending = self.flows[flow_slot].pending.first();
         if pending != NONE {
             let Cargo::Fragment { message, offset, length } = self.records[pending].cargo else {
-                return self.notice_frame(now, flow_slot, pending, token);
+                return self.notice_frame(now, flow_slot, pending);
             };
             let flow = &mut self.flows[flow_slot];
             if self.records[pending].sends >= SENDS_BY_OWN_WAY && !flow.takes_detour(now) {
                 flow.detour_until = Some(now + DETOUR);
             }
-            let room = self.room_bytes(now, flow_slot, message, offset, length)?;
+            let way = self.way_of(now, flow_slot, message)?;
+            let room = self.room_bytes(flow_slot, way, offset, length)?;
             if room < length && !self.split(flow_slot, pending, room) {
                 self.short_of_records = true;
                 return None;
             }
-            return self.message_frame(now, flow_slot, pending, token);
+            return self.message_frame(now, flow_slot, pending, way);
         }
         if self.is_short_of_records() {
             self.short_of_records = true;
             return None;
         }
-        let message = self.next_message(now, flow_slot)?;
+        let message = self.next_message(flow_slot)?;
         let offset = self.messages[message].next_offset;
         let rest = self.messages[message].total_bytes() - offset;
-        let length = self.room_bytes(now, flow_slot, message, offset, rest)?;
+        let way = self.way_of(now, flow_slot, message)?;
+        let length = self.room_bytes(flow_slot, way, offset, rest)?;
         let record = self.cut(message, offset, length);
         let flow = &mut self.flows[flow_slot];
         flow.owes(now);
         flow.pending.push_front(&mut self.records, record);
-        self.message_frame(now, flow_slot, record, token)
+        self.message_frame(now, flow_slot, record, way)
     }
 
     /// Whether only notices may have further records.
@@ -267,40 +261,32 @@ impl Xfer {
     }
 
     /// The message whose turn it is: of those begun, several fragments for each of the queue.
-    fn next_message(&self, now: Instant, slot: u32) -> Option<u32> {
+    fn next_message(&self, slot: u32) -> Option<u32> {
         let flow = &self.flows[slot];
         let (begun, queued) = (flow.begun.first(), flow.queue.first());
         let Some(message) = self.messages.get(queued) else { return (begun != NONE).then_some(begun) };
-        let fits = || message.total_bytes() <= self.datagram_max(now, slot, queued) - HEADERS_BYTES;
+        let fits = || message.total_bytes() <= self.datagram_max(message.contact) - HEADERS_BYTES;
         let queue_first =
             begun == NONE || (flow.turn >= TURN_FRAGMENTS && (flow.begun_count < BEGUN_MAX || fits()));
         Some(if queue_first { queued } else { begun })
     }
 
-    /// How much of `length` bytes at `offset` of a message one frame takes; `None` if the window is full.
-    fn room_bytes(&self, now: Instant, flow: u32, message: u32, offset: u32, length: u32) -> Option<u32> {
+    /// How much of `length` bytes at `offset` of a message one frame takes that goes by a contact; `None` if the
+    /// window is full.
+    fn room_bytes(&self, flow: u32, contact: u32, offset: u32, length: u32) -> Option<u32> {
         let headers = if offset == 0 { HEADERS_BYTES } else { FRAME_HEADER_BYTES as u32 };
-        let room = self.datagram_max(now, flow, message) - headers;
+        let room = self.datagram_max(contact) - headers;
         let flow = &self.flows[flow];
         let taken = if room >= length { length } else { room / FRAGMENT_UNIT_BYTES * FRAGMENT_UNIT_BYTES };
         let cost = frame_cost(headers + taken);
         (flow.has_room_for(cost) || flow.in_flight_bytes == 0 || flow.probes_due != 0).then_some(taken)
     }
 
-    /// The longest datagram that goes the way of a message's frames.
-    fn datagram_max(&self, now: Instant, flow: u32, message: u32) -> u32 {
-        let message = &self.messages[message];
-        let (ni, contact) = if self.flows[flow].takes_detour(now) {
-            let (ni, nid) = self.peers.slab[self.flows[flow].peer].address;
-            (ni, self.contacts.find(ni, &nid))
-        } else {
-            (self.contacts.slab[message.contact].ni, Some(message.contact))
-        };
-        let own = self.own_datagram_max(ni);
-        let told = contact.and_then(|contact| self.contacts.slab[contact].datagram_max_bytes);
-        let peer = &self.peers.slab[self.flows[flow].peer];
-        let theirs = told.or(peer.session.as_ref().map(|session| session.datagram_max_bytes));
-        theirs.map_or(own, |theirs| own.min(theirs))
+    /// The longest datagram that goes by a contact with a session.
+    fn datagram_max(&self, contact: u32) -> u32 {
+        let contact = &self.contacts.slab[contact];
+        let own = self.own_datagram_max(contact.ni);
+        contact.session.map_or(own, |session| own.min(session.datagram_max_bytes))
     }
 
     /// Takes the next fragment of a message.
@@ -348,10 +334,11 @@ impl Xfer {
     }
 
     /// The frame of the first pending record, which becomes an outstanding one.
-    fn message_frame(&mut self, now: Instant, flow: u32, record: u32, token: u64) -> Option<Outgoing> {
+    fn message_frame(&mut self, now: Instant, flow: u32, record: u32, way: u32) -> Option<Outgoing> {
         let Cargo::Fragment { message: slot, offset, length } = self.records[record].cargo else {
             unreachable!("notices have frames of their own")
         };
+        let (ni, destination, token) = self.contacts.session(way);
         self.bundle.clear();
         self.bundle.push(slot);
         let mut datagram_bytes = FRAME_HEADER_BYTES as u32 + length;
@@ -362,7 +349,7 @@ impl Xfer {
         let resent = self.records[record].sends != 0;
         let number = self.launch(now, flow, record);
         if whole && !resent && length <= BUNDLED_BYTES_MAX && self.messages[slot].ticket.is_none() {
-            datagram_bytes = self.bundle_more(now, flow, number, datagram_bytes);
+            datagram_bytes = self.bundle_more(now, flow, number, datagram_bytes, self.datagram_max(way));
         }
         let (transfer, header, lnet, payload) = {
             let message = &mut self.messages[slot];
@@ -378,7 +365,6 @@ impl Xfer {
             let oldest = (id - self.peers.slab[peer].oldest_id(&self.messages)) as u16;
             (Transfer { oldest, ticket, ..self.transfer(number, token) }, header, lnet, payload)
         };
-        let (ni, destination) = self.path(now, flow, slot);
         let transfer = self.charge(now, flow, record, datagram_bytes, transfer);
         let bundled = (self.bundle.len() - 1) as u8;
         Some(Outgoing {
@@ -390,13 +376,19 @@ impl Xfer {
         })
     }
 
-    /// Puts further small messages that are ready into a frame; returns its length.
-    fn bundle_more(&mut self, now: Instant, flow: u32, number: u64, mut datagram_bytes: u32) -> u32 {
+    /// Puts further small messages that are ready into a frame of `limit` bytes at most; returns its length.
+    fn bundle_more(
+        &mut self,
+        now: Instant,
+        flow: u32,
+        number: u64,
+        mut datagram_bytes: u32,
+        limit: u32,
+    ) -> u32 {
         if self.flows[flow].queue.is_empty() {
             return datagram_bytes;
         }
         let first = self.bundle[0];
-        let limit = self.datagram_max(now, flow, first);
         while self.bundle.len() < BUNDLE_MAX {
             let slot = self.flows[flow].queue.first();
             let Some(message) = self.messages.get(slot) else { break };
@@ -424,14 +416,18 @@ impl Xfer {
         datagram_bytes
     }
 
-    fn notice_frame(&mut self, now: Instant, flow: u32, record: u32, token: u64) -> Option<Outgoing> {
+    fn notice_frame(&mut self, now: Instant, flow: u32, record: u32) -> Option<Outgoing> {
         let Cargo::Notice { kind, id, ticket } = self.records[record].cargo else {
             unreachable!("fragments have frames of their own")
         };
+        let Some(way) = self.heard_by(now, flow) else {
+            self.ask_where_heard(now, self.flows[flow].peer);
+            return None;
+        };
+        let (ni, destination, token) = self.contacts.session(way);
         let number = self.launch(now, flow, record);
         let transfer = Transfer { ticket: Some(ticket), ..self.transfer(number, token) };
         let transfer = self.charge(now, flow, record, FRAME_HEADER_BYTES as u32, transfer);
-        let (ni, destination) = self.peers.slab[self.flows[flow].peer].address;
         let header = FrameHeader::other(kind, self.flows[flow].shard, id);
         Some(Outgoing { ni, destination, header, transfer, content: Content::Nothing })
     }
@@ -484,16 +480,47 @@ impl Xfer {
         Transfer { ack_now, ack, ..transfer }
     }
 
-    /// Where a frame of a message goes: by its own way, or, when that has not answered, by the one that the
-    /// peer was heard by last.
+    /// Whether frames of a flow may go by a contact: it has a session, which is no old one where the receiver may have
+    /// forgotten this sender, and would not begin anew with it.
     #[inline]
-    fn path(&self, now: Instant, flow: u32, message: u32) -> (NiId, Nid) {
+    fn leads(&self, now: Instant, flow: u32, contact: u32) -> bool {
         let flow = &self.flows[flow];
-        if flow.takes_detour(now) {
-            return self.peers.slab[flow.peer].address;
+        let contact = &self.contacts.slab[contact];
+        let is_good = |session: &Session| !session.is_aged(now) || flow.is_open(now, self.times.message);
+        contact.peer == flow.peer && contact.session.as_ref().is_some_and(is_good)
+    }
+
+    /// The contact under which the peer of a flow was heard last, if it leads there.
+    fn heard_by(&self, now: Instant, flow: u32) -> Option<u32> {
+        let (ni, nid) = &self.peers.slab[self.flows[flow].peer].address;
+        self.contacts.find(*ni, nid).filter(|contact| self.leads(now, flow, *contact))
+    }
+
+    /// The contact by which a frame of a message goes: its own; when that has no session, or has not answered, the one
+    /// under which the peer was heard last, or whichever leads there.
+    #[inline]
+    fn way(&self, now: Instant, flow: u32, own: u32) -> Option<u32> {
+        let leads = self.leads(now, flow, own);
+        if leads && !self.flows[flow].takes_detour(now) {
+            return Some(own);
         }
-        let contact = &self.contacts.slab[self.messages[message].contact];
-        (contact.ni, contact.nid)
+        let any = || self.contacts.of_peer(self.flows[flow].peer).find(|other| self.leads(now, flow, *other));
+        self.heard_by(now, flow).or(leads.then_some(own)).or_else(any)
+    }
+
+    /// The contact by which a frame of a message goes; where there is none, a session is asked for.
+    #[inline]
+    fn way_of(&mut self, now: Instant, flow: u32, message: u32) -> Option<u32> {
+        let own = self.messages[message].contact;
+        let way = self.way(now, flow, own);
+        if way.is_none() {
+            let peer = self.flows[flow].peer;
+            if self.contacts.slab[own].peer == peer {
+                self.ask(now, own);
+            }
+            self.ask_where_heard(now, peer);
+        }
+        way
     }
 }
 

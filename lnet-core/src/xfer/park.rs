@@ -156,18 +156,8 @@ impl Xfer {
 
     /// Tells the sender of an inflow something about a message; says whether that is on its way.
     pub(super) fn notify(&mut self, now: Instant, inflow: u32, kind: Kind, id: u64, ticket: u32) -> bool {
-        let (peer, shard, (ni, nid)) = {
-            let inflow = &self.inflows[inflow];
-            (inflow.peer, inflow.shard, inflow.address)
-        };
+        let Inflow { peer, shard, .. } = self.inflows[inflow];
         let Some(flow) = self.flow_to(now, peer, shard) else { return false };
-        if self.peers.slab[peer].session.is_none() || self.peers.slab[peer].renewing {
-            let Some(contact) = self.contacts.acquire(ni, &nid) else { return false };
-            let known = &mut self.contacts.slab[contact].peer;
-            *known = if *known == NONE { peer } else { *known };
-            self.ask(now, contact);
-            self.contacts.release(contact);
-        }
         self.tell(now, flow, kind, id, ticket)
     }
 

@@ -9,7 +9,7 @@ use core::cell::Cell;
 use core::time::Duration;
 
 use lnet_wire::Nid;
-use lnet_wire::steer::{PORTALS, PolicyWord, SHARDS_MAX};
+use lnet_wire::steer::{self, PORTALS, PolicyWord, SHARDS_MAX, SteerKey};
 
 use super::message::{Outbound, Queued, Unfinished};
 use super::session::RENEWAL_NS;
@@ -31,6 +31,7 @@ pub(super) struct Asking {
     pub(super) asked_at: Instant,
     pub(super) next_at: Instant,
     pub(super) interval_ns: u64,
+    pub(super) is_repeated: bool,
 }
 
 /// An address that messages are sent to, or answers.
@@ -40,8 +41,8 @@ pub(super) struct Contact {
     /// The incarnation that has answered under it, or [`NONE`].
     pub(super) peer: u32,
     pub(super) asking: Option<Asking>,
-    /// The longest datagram that it takes, once it has said so.
-    pub(super) datagram_max_bytes: Option<u32>,
+    /// What was given there.
+    pub(super) session: Option<Session>,
     /// Messages that wait for the answer.
     pub(super) waiting: List<Queued>,
     /// Messages that go there.
@@ -154,7 +155,7 @@ impl Contacts {
             ni,
             peer: NONE,
             asking: None,
-            datagram_max_bytes: None,
+            session: None,
             waiting: List::new(),
             references: 1,
             bucket,
@@ -194,8 +195,7 @@ impl Contacts {
 
     /// An address that leads to a peer by another interface than this one.
     pub(super) fn way_to(&self, peer: u32, except: NiId) -> Option<Address> {
-        let contacts = (0..self.slab.capacity()).filter_map(|slot| self.slab.get(slot));
-        let mut ways = contacts.filter(|contact| contact.peer == peer && contact.ni != except);
+        let mut ways = self.of_peer(peer).map(|slot| &self.slab[slot]).filter(|way| way.ni != except);
         ways.next().map(|contact| (contact.ni, contact.nid))
     }
 
@@ -218,29 +218,75 @@ impl Contacts {
         }
     }
 
+    /// The contacts that lead to a peer.
+    pub(super) fn of_peer(&self, peer: u32) -> impl Iterator<Item = u32> {
+        (0..self.slab.capacity())
+            .filter(move |slot| self.slab.get(*slot).is_some_and(|contact| contact.peer == peer))
+    }
+
     /// Makes every contact of a peer one of nobody.
     pub(super) fn forget_peer(&mut self, peer: u32) {
         for slot in 0..self.slab.capacity() {
             if self.slab.get(slot).is_some_and(|contact| contact.peer == peer) {
-                self.slab[slot].peer = NONE;
+                (self.slab[slot].peer, self.slab[slot].session) = (NONE, None);
             }
         }
     }
 
-    /// Whether an address leads to this peer.
-    pub(super) fn lead_to(&self, peer: u32) -> bool {
-        (0..self.slab.capacity()).any(|slot| self.slab.get(slot).is_some_and(|contact| contact.peer == peer))
+    /// Ends the sessions of a peer.
+    pub(super) fn end_sessions(&mut self, peer: u32) {
+        for slot in 0..self.slab.capacity() {
+            if self.slab.get(slot).is_some_and(|contact| contact.peer == peer) {
+                self.slab[slot].session = None;
+            }
+        }
+    }
+
+    /// The address of a contact that has a session, and the session's token.
+    ///
+    /// # Panics
+    /// If it has none.
+    #[inline]
+    pub(super) fn session(&self, slot: u32) -> (NiId, Nid, u64) {
+        let contact = &self.slab[slot];
+        let Some(session) = contact.session else { panic!("frames go by a contact without a session") };
+        (contact.ni, contact.nid, session.token)
+    }
+
+    /// Whether a contact has not answered the first time that it was asked.
+    pub(super) fn is_silent(&self, slot: u32) -> bool {
+        self.slab[slot].asking.is_some_and(|asking| asking.is_repeated)
+    }
+
+    /// The contact where this token was given.
+    pub(super) fn with_token(&self, token: u64) -> Option<u32> {
+        let gave = |contact: &Contact| contact.session.is_some_and(|session| session.token == token);
+        (0..self.slab.capacity()).find(|slot| self.slab.get(*slot).is_some_and(gave))
     }
 }
 
-/// What a peer has told of itself with a session.
+/// What a peer gives under one of its addresses to one of ours.
+#[derive(Clone, Copy)]
 pub(super) struct Session {
     pub(super) token: u64,
     pub(super) since: Instant,
-    pub(super) shards: u32,
-    /// The longest datagram that it takes by the interface that was asked last.
+    /// The longest datagram that it takes there.
     pub(super) datagram_max_bytes: u32,
+}
+
+/// Where a peer's frames belong: what it has told of its shards.
+#[derive(PartialEq, Eq)]
+pub(super) struct Steering {
+    pub(super) shards: u32,
     pub(super) policies: [PolicyWord; PORTALS],
+}
+
+impl Steering {
+    /// The shard that a message goes to.
+    #[inline]
+    pub(super) fn shard_of(&self, key: &SteerKey) -> u8 {
+        steer::shard_of(key, self.policies[usize::from(key.portal)], self.shards) as u8
+    }
 }
 
 impl Session {
@@ -254,10 +300,8 @@ impl Session {
 /// One life of a peer node.
 pub(super) struct Peer {
     pub(super) incarnation: u64,
-    /// What it gave; nothing while it was only received from.
-    pub(super) session: Option<Session>,
-    /// Whether the session is being renewed: nothing is sent meanwhile.
-    pub(super) renewing: bool,
+    /// What it told with its sessions; nothing while it was only received from.
+    pub(super) steering: Option<Steering>,
     pub(super) next_id: u64,
     /// Messages with an id that are neither finished nor parked, in the order of their ids.
     pub(super) unfinished: List<Unfinished>,
@@ -350,8 +394,7 @@ impl Peers {
         let bucket = self.bucket(incarnation);
         let peer = Peer {
             incarnation,
-            session: None,
-            renewing: false,
+            steering: None,
             next_id,
             unfinished: List::new(),
             parked: List::new(),
@@ -381,12 +424,6 @@ impl Peers {
     pub(super) fn oldest_idle(&self) -> Option<u32> {
         let idle = (0..self.slab.capacity()).filter(|slot| self.slab.get(*slot).is_some_and(Peer::is_idle));
         idle.min_by_key(|slot| self.slab[*slot].heard_at)
-    }
-
-    /// The peer that gave this token.
-    pub(super) fn with_token(&self, token: u64) -> Option<u32> {
-        let gave = |peer: &Peer| peer.session.as_ref().is_some_and(|session| session.token == token);
-        (0..self.slab.capacity()).find(|slot| self.slab.get(*slot).is_some_and(gave))
     }
 
     #[inline]

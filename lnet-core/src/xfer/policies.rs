@@ -4,7 +4,7 @@
 //! one of its new shard's. Therefore session tokens are keyed by the policies as well: what was sent under others
 //! is answered by RESET, and its sender learns the new ones with its next session.
 
-use lnet_wire::steer::{self, PORTALS, PolicyWord, SteerKey};
+use lnet_wire::steer::{PORTALS, PolicyWord, SteerKey};
 
 use super::message::Stage;
 use super::session::Tokens;
@@ -45,7 +45,6 @@ impl Xfer {
     fn shard_now(&self, slot: u32) -> Option<u8> {
         let message = &self.messages[slot];
         let key = SteerKey::of(&message.transmit.header, message.id, self.initiator_hash)?;
-        let session = self.peers.slab[message.peer].session.as_ref()?;
-        Some(steer::shard_of(&key, session.policies[usize::from(key.portal)], session.shards) as u8)
+        Some(self.peers.slab[message.peer].steering.as_ref()?.shard_of(&key))
     }
 }

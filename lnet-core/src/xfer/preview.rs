@@ -4,7 +4,7 @@
 //! same time, so that a driver may send it first and have the tables follow while it is under way.
 
 use lnet_wire::frame::{FrameHeader, Transfer};
-use lnet_wire::steer::{self, SteerKey};
+use lnet_wire::steer::SteerKey;
 
 use super::congestion::frame_cost;
 use super::outgoing::{BUNDLED_BYTES_MAX, HEADERS_BYTES};
@@ -30,11 +30,11 @@ impl Xfer {
         }
         let contact = self.contacts.last(ni, &header.destination.nid)?;
         let peer = self.peers.slab.get(contact.peer)?;
-        let session = peer.session.as_ref().filter(|_| !peer.renewing)?;
+        let session = contact.session.as_ref()?;
         let id = peer.next_id;
         let key = SteerKey::of(header, id, self.initiator_hash)?;
-        let shard = steer::shard_of(&key, session.policies[usize::from(key.portal)], session.shards);
-        let flow = self.flows.get(peer.flows[shard as usize])?;
+        let shard = usize::from(peer.steering.as_ref()?.shard_of(&key));
+        let flow = self.flows.get(peer.flows[shard])?;
         let oldest = id - peer.oldest_id(&self.messages);
         let is_aged = session.is_aged(now) && !flow.is_open(now, self.times.message);
         if oldest >= WINDOW_IDS
@@ -46,14 +46,13 @@ impl Xfer {
             return None;
         }
         let datagram_bytes = HEADERS_BYTES + length;
-        let datagram_max_bytes = contact.datagram_max_bytes.unwrap_or(session.datagram_max_bytes);
         let cost_bytes = frame_cost(datagram_bytes);
-        if datagram_bytes > datagram_max_bytes.min(self.own_datagram_max(ni))
+        if datagram_bytes > session.datagram_max_bytes.min(self.own_datagram_max(ni))
             || (!flow.has_room_for(cost_bytes) && flow.in_flight_bytes != 0)
         {
             return None;
         }
-        let inflow = peer.inflows[shard as usize];
+        let inflow = peer.inflows[shard];
         let transfer = Transfer {
             oldest: oldest as u16,
             ack_now: !flow.has_room_for(2 * cost_bytes),

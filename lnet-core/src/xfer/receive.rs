@@ -240,12 +240,22 @@ impl Xfer {
         up: &mut impl Uplink,
     ) -> Result<Action, XferDrop> {
         let peer = self.sender(frame).ok_or(XferDrop::BadAck)?;
-        let session = self.peers.slab[peer].session.as_ref();
-        let ours = session.is_some_and(|session| session.token == frame.transfer.session);
+        let ours = self.has_given(peer, frame);
         let ack = frame.transfer.ack.as_ref().filter(|_| ours).ok_or(XferDrop::BadAck)?;
         self.peers.slab[peer].heard(now, (frame.ni, frame.from));
         self.acknowledged(now, peer, frame.transfer.shard, ack, up);
         Ok(Action::Done)
+    }
+
+    /// Whether the session that a frame names is one that a peer has given: as a rule where the frame comes from.
+    fn has_given(&self, peer: u32, frame: &Arrived<'_>) -> bool {
+        let token = frame.transfer.session;
+        let gave = |contact: u32| {
+            let contact = &self.contacts.slab[contact];
+            contact.peer == peer && contact.session.is_some_and(|session| session.token == token)
+        };
+        self.contacts.find(frame.ni, &frame.from).is_some_and(gave)
+            || self.contacts.with_token(token).is_some_and(gave)
     }
 
     pub(super) fn next_busy(inflows: &Slab<Inflow>, slot: u32) -> u32 {

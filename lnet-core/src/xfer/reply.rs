@@ -67,7 +67,7 @@ impl Xfer {
         let (ni, destination, to_shard, kind, id, session, content) = match reply {
             Reply::Hello { ni, nid, nonce } => {
                 self.counters.hellos_sent += 1;
-                (ni, nid, self.shard, Kind::Hello, nonce, 0, Content::Padding)
+                (ni, nid, self.shard, Kind::Hello, nonce, 0, Content::Handshake)
             }
             Reply::Welcome { ni, nid, nonce, shard, token } => {
                 self.counters.welcomes_sent += 1;

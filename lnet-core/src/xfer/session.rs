@@ -1,14 +1,17 @@
 //! Session tokens: what a node gives to whoever asks for a session, and recognises without having kept it.
 //!
 //! A token says when it was made and for whom, authenticated by a key of this life of the node. So one from
-//! a former life is worth nothing, and one that was never given cannot be guessed. It is given to whoever asks,
-//! for whatever incarnation: it keeps out who cannot receive an answer, and no one else.
+//! a former life is worth nothing, and one that was never given cannot be guessed. It is given to an incarnation at
+//! one of its addresses, sent there, and good for frames from there: who shows it has heard what is said to that node.
 
 use core::hash::Hasher;
 
+use lnet_wire::Nid;
+use lnet_wire::frame::Transfer;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use siphasher::sip::SipHasher13;
 
+use super::Arrived;
 use crate::time::Instant;
 
 /// Tokens count time in units of 2^30 ns.
@@ -33,6 +36,22 @@ pub(super) enum Worth {
     Fresh,
 }
 
+/// Whom a token is for.
+pub(super) struct Holder<'a> {
+    pub(super) incarnation: u64,
+    pub(super) shard: u8,
+    /// Where its frames come from.
+    pub(super) address: &'a Nid,
+}
+
+impl<'a> Holder<'a> {
+    /// The sender of a frame.
+    pub(super) const fn of(frame: &'a Arrived<'_>) -> Self {
+        let &Transfer { incarnation, shard, .. } = frame.transfer;
+        Self { incarnation, shard, address: &frame.from }
+    }
+}
+
 /// Makes and recognises the tokens of this life of the node.
 pub(super) struct Tokens {
     key: SipHasher13,
@@ -48,15 +67,15 @@ impl Tokens {
         Self { key: SipHasher13::new_with_keys(low, hasher.finish()) }
     }
 
-    /// A token for a shard of a node.
-    pub(super) fn make(&self, now: Instant, incarnation: u64, shard: u8) -> u64 {
-        self.token(now.0 >> UNIT_SHIFT, incarnation, shard)
+    /// A token for a shard of a node, at one of its addresses.
+    pub(super) fn make(&self, now: Instant, holder: &Holder<'_>) -> u64 {
+        self.token(now.0 >> UNIT_SHIFT, holder)
     }
 
     /// What a token is worth that a shard of a node shows.
-    pub(super) fn worth(&self, now: Instant, incarnation: u64, shard: u8, token: u64) -> Worth {
+    pub(super) fn worth(&self, now: Instant, holder: &Holder<'_>, token: u64) -> Worth {
         let time = token >> MAC_BITS;
-        if self.token(time, incarnation, shard) != token {
+        if self.token(time, holder) != token {
             return Worth::Invalid;
         }
         // Another shard that made it may have looked at the clock a little later.
@@ -64,11 +83,12 @@ impl Tokens {
         if age <= FRESH_UNITS + 1 { Worth::Fresh } else { Worth::Aged }
     }
 
-    fn token(&self, time: u64, incarnation: u64, shard: u8) -> u64 {
+    fn token(&self, time: u64, &Holder { incarnation, shard, address }: &Holder<'_>) -> u64 {
         let time = time & ((1 << TIME_BITS) - 1);
         let mut hasher = self.key;
         hasher.write_u64(incarnation);
         hasher.write_u64(time << 8 | u64::from(shard));
+        hasher.write(&address.to_bytes());
         time << MAC_BITS | hasher.finish() >> TIME_BITS
     }
 }
@@ -84,13 +104,18 @@ const _: () = assert!(RENEWAL_NS < FRESH_UNITS << UNIT_SHIFT);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::nid;
 
     const POLICIES: [PolicyWord; PORTALS] = [PolicyWord(0); PORTALS];
+
+    fn holder(incarnation: u64, shard: u8, address: &Nid) -> Holder<'_> {
+        Holder { incarnation, shard, address }
+    }
 
     #[test]
     fn of_two_tokens_one_is_newer() {
         let tokens = Tokens::new([1, 2], &POLICIES);
-        let at = |units: u64| tokens.make(Instant(units << UNIT_SHIFT), 77, 3);
+        let at = |units: u64| tokens.make(Instant(units << UNIT_SHIFT), &holder(77, 3, &nid(1, 1)));
         let last = (1 << TIME_BITS) - 1;
         for (old, new) in [(5, 6), (5, 1000), (last, last + 1), (last - 3, last + 3)] {
             assert!(is_newer(at(new), at(old)) && !is_newer(at(old), at(new)), "{old} {new}");
@@ -99,11 +124,12 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_for_one_sender_one_life_and_some_time() {
+    fn tokens_are_for_one_sender_at_one_address_one_life_and_some_time() {
         let tokens = Tokens::new([1, 2], &POLICIES);
         let made_at = Instant(5_000_000_000_000);
-        let token = tokens.make(made_at, 77, 3);
-        let worth = |now, incarnation, shard| tokens.worth(now, incarnation, shard, token);
+        let token = tokens.make(made_at, &holder(77, 3, &nid(1, 1)));
+        let worth =
+            |now, incarnation, shard| tokens.worth(now, &holder(incarnation, shard, &nid(1, 1)), token);
         assert_eq!(worth(made_at, 77, 3), Worth::Fresh);
         assert_eq!(worth(Instant(made_at.0 + RENEWAL_NS), 77, 3), Worth::Fresh);
         assert_eq!(
@@ -115,11 +141,16 @@ mod tests {
         assert_eq!(worth(Instant(made_at.0 + 6_000_000_000), 77, 3), Worth::Aged);
         assert_eq!(worth(made_at, 78, 3), Worth::Invalid);
         assert_eq!(worth(made_at, 77, 4), Worth::Invalid);
-        assert_eq!(Tokens::new([1, 3], &POLICIES).worth(made_at, 77, 3, token), Worth::Invalid);
+        for other in [nid(1, 2), nid(2, 1)] {
+            assert_eq!(tokens.worth(made_at, &holder(77, 3, &other), token), Worth::Invalid, "{other}");
+        }
+        let address = nid(1, 1);
+        let holder = holder(77, 3, &address);
+        assert_eq!(Tokens::new([1, 3], &POLICIES).worth(made_at, &holder, token), Worth::Invalid);
         let others = [PolicyWord(1); PORTALS];
-        assert_eq!(Tokens::new([1, 2], &others).worth(made_at, 77, 3, token), Worth::Invalid);
+        assert_eq!(Tokens::new([1, 2], &others).worth(made_at, &holder, token), Worth::Invalid);
         for bit in 0..64 {
-            assert_eq!(tokens.worth(made_at, 77, 3, token ^ 1 << bit), Worth::Invalid, "bit {bit}");
+            assert_eq!(tokens.worth(made_at, &holder, token ^ 1 << bit), Worth::Invalid, "bit {bit}");
         }
     }
 }

@@ -9,6 +9,7 @@ use lnet_wire::steer::{PORTALS, PolicyWord, SHARDS_MAX};
 use super::acknowledge::Unread;
 use super::config::{XferConfig, XferTimes};
 use super::flow::{Busy, Flow, Ready};
+use super::identity::{Checks, Identity};
 use super::inflow::{Acks, Arrivals, Inflow, Recent, UnitMaps};
 use super::interfaces::Interface;
 use super::message::{Deadlines, Outbound};
@@ -35,9 +36,11 @@ pub(super) const REPLIES_MAX: usize = 64;
 pub struct Xfer {
     pub(super) shard: u8,
     pub(super) shards: u8,
+    pub(super) identity: Identity,
     pub(super) incarnation: u64,
     pub(super) secret: [u64; 2],
     pub(super) tokens: Tokens,
+    pub(super) checks: Checks,
     pub(super) random: Random,
     pub(super) initiator_hash: u32,
     pub(super) policies: [PolicyWord; PORTALS],
@@ -105,17 +108,21 @@ impl Xfer {
         let limits = config.limits;
         let seed = Seed::new(config.seed);
         let room = limits.flows.min(limits.peers);
+        let incarnation = config.identity.incarnation();
         let interfaces = config.nids.into_iter().zip(config.datagram_max_bytes);
+        let interfaces = interfaces.map(|(nid, bytes)| Some(Interface::new(nid, bytes, &config.identity)));
         Self {
             shard: config.shard.0,
             shards: config.shard_count,
-            incarnation: config.incarnation,
+            interfaces: interfaces.collect(),
+            identity: config.identity,
+            incarnation,
             secret: config.secret,
             tokens: Tokens::new(config.secret, &config.policies),
-            random: Random::new(seed.hash([config.incarnation])),
+            checks: Checks::new(config.secret),
+            random: Random::new(seed.hash([incarnation])),
             initiator_hash: config.initiator_hash,
             policies: config.policies,
-            interfaces: interfaces.map(|(nid, bytes)| Some(Interface::new(nid, bytes))).collect(),
             receive_bytes: config.receive_bytes,
             times: config.times,
             #[cfg(feature = "sabotage")]
@@ -183,13 +190,14 @@ impl Xfer {
         }
     }
 
-    /// What a WELCOME tells of this node, if it is sent by `ni`.
+    /// What a HELLO or WELCOME tells of this node that is sent by `ni`.
     #[must_use]
     pub fn handshake(&self, ni: NiId) -> Handshake {
         Handshake {
             shards: self.shards,
             datagram_max_bytes: self.own_datagram_max(ni),
             policies: self.policies,
+            certificate: self.certificate(ni),
         }
     }
 

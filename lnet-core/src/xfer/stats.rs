@@ -25,11 +25,15 @@ pub enum XferDrop {
     IncomingFull,
     /// A fragment ahead of its first one, and no more may be kept.
     TooEarly,
+    /// Its sender does not show that it lives where the frame comes from.
+    BadIdentity,
+    /// Too much was to be checked of late of those who come from there.
+    Unchecked,
 }
 
 impl XferDrop {
     /// All reasons, in the order of their counters.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Malformed,
         Self::UnknownSession,
         Self::Unasked,
@@ -40,6 +44,8 @@ impl XferDrop {
         Self::PeersFull,
         Self::IncomingFull,
         Self::TooEarly,
+        Self::BadIdentity,
+        Self::Unchecked,
     ];
 
     /// The reason as reports name it.
@@ -56,6 +62,8 @@ impl XferDrop {
             Self::PeersFull => "peers_full",
             Self::IncomingFull => "incoming_full",
             Self::TooEarly => "too_early",
+            Self::BadIdentity => "bad_identity",
+            Self::Unchecked => "unchecked",
         }
     }
 }

@@ -5,9 +5,8 @@ use core::time::Duration;
 use super::congestion::earlier;
 use super::flow::{Busy, DETOUR};
 use super::inflow::{AckDue, Phase};
-use super::interfaces::NOWHERE;
 use super::message::{Outbound, Queued};
-use super::peer::{Asked, Contact};
+use super::peer::Asked;
 use super::record::Cargo;
 use super::reply::Reply;
 use super::state::Xfer;
@@ -91,42 +90,23 @@ impl Xfer {
                 if asking.next_at <= now {
                     asking.interval_ns = (asking.interval_ns * 2).min(HELLO_MAX.as_nanos() as u64);
                     asking.next_at = now + Duration::from_nanos(asking.interval_ns);
+                    asking.is_repeated = true;
                     let nonce = asking.nonce;
                     self.reply(Reply::Hello { ni, nid, nonce });
-                    self.ask_elsewhere(now, at);
+                    if peer != NONE {
+                        self.ask_where_heard(now, peer);
+                        self.dispatch_waiting(now, at);
+                    }
                 }
                 if let Some(asking) = self.contacts.slab[at].asking {
                     self.set_timer(asking.next_at);
                 }
             } else {
-                self.stop_asking(at);
+                // Whoever needs a session asks again.
+                self.contacts.answered(at);
             }
             at = next;
         }
-    }
-
-    /// Closes a contact's question, if one is open, without an answer.
-    pub(super) fn stop_asking(&mut self, contact: u32) {
-        let Contact { asking, peer, .. } = self.contacts.slab[contact];
-        // Whoever needs a session asks again.
-        if asking.is_some() && self.peers.slab.get(peer).is_some() {
-            self.peers.slab[peer].renewing = false;
-        }
-        self.contacts.answered(contact);
-    }
-
-    /// Asks a peer whose address does not answer under the one that it was heard by last.
-    fn ask_elsewhere(&mut self, now: Instant, contact: u32) {
-        let slot = self.contacts.slab[contact].peer;
-        let Some((ni, nid)) = self.peers.slab.get(slot).map(|peer| peer.address) else { return };
-        if ni == NOWHERE {
-            return;
-        }
-        let Some(other) = self.contacts.acquire(ni, &nid) else { return };
-        if other != contact && self.contacts.slab[other].peer == slot {
-            self.ask(now, other);
-        }
-        self.contacts.release(other);
     }
 
     /// Losses by time, and probes. When the next flow is due.
@@ -186,6 +166,8 @@ impl Xfer {
         if flow.congestion.probes().is_multiple_of(DETOUR_PROBES) {
             let until = now + DETOUR;
             flow.detour_until = if flow.takes_detour(now) { None } else { Some(until) };
+            let peer = flow.peer;
+            self.ask_where_heard(now, peer);
         }
         self.counters.probes += 1;
     }

@@ -75,7 +75,6 @@ impl<'a> Source<'a> {
         let mut records = 0;
         match &outgoing.content {
             Content::Nothing => {}
-            Content::Padding => body[..HANDSHAKE_BYTES].fill(0),
             Content::Handshake => {
                 let body = body.first_chunk_mut::<HANDSHAKE_BYTES>().expect("there is room for a handshake");
                 self.xfer.handshake(outgoing.ni).encode(body);
@@ -344,7 +343,8 @@ pub(super) fn take(
         Some(Err(_)) => return Err(bad_header),
     };
     let rest = start + covered.len()..start + length;
-    let handshake = if header.kind == Kind::Welcome { handshake(rest.start, datagram) } else { None };
+    let has_handshake = matches!(header.kind, Kind::Hello | Kind::Welcome);
+    let handshake = if has_handshake { handshake(rest.start, datagram) } else { None };
     let arrived = Arrived {
         ni: way.ni,
         from: *way.from,

@@ -79,14 +79,19 @@ fn first_topology(config: &NodeConfig, policies: [PolicyWord; PORTALS]) -> Topol
         .with_steering(topology::Steering { shard_count: config.shards as u8, policies })
 }
 
-/// A number that no peer can guess: the cookie that they see tells nothing about it.
-pub(super) fn random_number() -> Result<u64, NodeError> {
-    let mut seed = [0; 8];
-    match getrandom(&mut seed, GetRandomFlags::empty()) {
-        Ok(8) => Ok(u64::from_ne_bytes(seed)),
+/// Bytes that no peer can guess.
+pub(super) fn random_bytes<const N: usize>() -> Result<[u8; N], NodeError> {
+    let mut bytes = [0; N];
+    match getrandom(&mut bytes, GetRandomFlags::empty()) {
+        Ok(length) if length == N => Ok(bytes),
         Ok(_) => Err(NodeError::Random(Errno::AGAIN)),
         Err(errno) => Err(NodeError::Random(errno)),
     }
+}
+
+/// A number that no peer can guess: the cookie that they see tells nothing about it.
+pub(super) fn random_number() -> Result<u64, NodeError> {
+    random_bytes().map(u64::from_ne_bytes)
 }
 
 /// What kernel nodes make their interface cookie of, so that handles of a former life never match.

@@ -27,9 +27,9 @@ pub struct Ack {
 pub struct Transfer {
     /// Counts the frames from one shard to another that are to be acknowledged, modulo 2^32.
     pub number: u32,
-    /// Incarnation of the sending node.
+    /// Incarnation of the sending node: the first eight bytes of its public key ([`Certificate`]).
     pub incarnation: u64,
-    /// The token that the addressee gave out for this incarnation. In [`Ack`](super::Kind::Ack) the one that
+    /// The token that the addressee gave to this incarnation at the address that the frame comes from. In [`Ack`](super::Kind::Ack) the one that
     /// the sender gave out, in [`Reset`](super::Kind::Reset) the one that is not known.
     pub session: u64,
     /// The message's id less the oldest one that its sender has not finished with.
@@ -120,18 +120,34 @@ impl Transfer {
     }
 }
 
-/// Bytes behind the header of a HELLO (all zero) and a WELCOME (a [`Handshake`]).
-pub const HANDSHAKE_BYTES: usize = 8 + 8 * PORTALS;
+/// What shows that a node of some incarnation lives at an address: its public key, whose first eight bytes are the
+/// incarnation, and the signature of the address by it (Ed25519, RFC 8032).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Certificate {
+    /// The public key.
+    pub key: [u8; 32],
+    /// The signature.
+    pub signature: [u8; 64],
+}
 
-/// What a node tells of itself with a session.
+/// Bytes of a [`Certificate`].
+const CERTIFICATE_BYTES: usize = 32 + 64;
+/// Offset of the certificate in a [`Handshake`].
+const CERTIFICATE_OFFSET: usize = 8 + 8 * PORTALS;
+/// Bytes behind the header of a HELLO and a WELCOME: a [`Handshake`].
+pub const HANDSHAKE_BYTES: usize = CERTIFICATE_OFFSET + CERTIFICATE_BYTES;
+
+/// What a node tells of itself when it asks for a session, and when it gives one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Handshake {
     /// Its shards, 1 to [`SHARDS_MAX`].
     pub shards: u8,
-    /// Longest UDP payload that it takes by the interface that was asked.
+    /// Longest UDP payload that it takes by the interface that sends this.
     pub datagram_max_bytes: u32,
     /// The policies of its portals.
     pub policies: [PolicyWord; PORTALS],
+    /// That it lives at the address of that interface.
+    pub certificate: Certificate,
 }
 
 impl Handshake {
@@ -143,6 +159,8 @@ impl Handshake {
         for (word, place) in self.policies.iter().zip(bytes[8..].as_chunks_mut::<8>().0) {
             *place = word.0.to_le_bytes();
         }
+        put::<CERTIFICATE_OFFSET, _, _>(bytes, self.certificate.key);
+        put::<{ CERTIFICATE_OFFSET + 32 }, _, _>(bytes, self.certificate.signature);
     }
 
     /// Reads it; `None` if it names no shard or too many, or would not take a HELLO.
@@ -154,9 +172,13 @@ impl Handshake {
         for (word, place) in policies.iter_mut().zip(bytes[8..].as_chunks::<8>().0) {
             *word = PolicyWord(u64::from_le_bytes(*place));
         }
+        let certificate = Certificate {
+            key: get::<CERTIFICATE_OFFSET, _, _>(bytes),
+            signature: get::<{ CERTIFICATE_OFFSET + 32 }, _, _>(bytes),
+        };
         let least = FRAME_HEADER_BYTES + HANDSHAKE_BYTES;
         ((1..=SHARDS_MAX).contains(&u32::from(shards)) && datagram_max_bytes as usize >= least)
-            .then_some(Self { shards, datagram_max_bytes, policies })
+            .then_some(Self { shards, datagram_max_bytes, policies, certificate })
     }
 }
 
@@ -246,9 +268,18 @@ mod tests {
         }
 
         #[test]
-        fn handshakes_round_trip(shards in 1..=64_u8, datagram_max_bytes in 608..=u32::MAX, word in any::<u64>()) {
-            let handshake =
-                Handshake { shards, datagram_max_bytes, policies: core::array::from_fn(|n| PolicyWord(word ^ n as u64)) };
+        fn handshakes_round_trip(
+            shards in 1..=64_u8,
+            datagram_max_bytes in (FRAME_HEADER_BYTES + HANDSHAKE_BYTES) as u32..=u32::MAX,
+            word in any::<u64>(),
+            key in any::<[u8; 32]>(),
+        ) {
+            let handshake = Handshake {
+                shards,
+                datagram_max_bytes,
+                policies: core::array::from_fn(|n| PolicyWord(word ^ n as u64)),
+                certificate: Certificate { key, signature: core::array::from_fn(|n| key[n / 2] ^ n as u8) },
+            };
             let mut bytes = [0; HANDSHAKE_BYTES];
             handshake.encode(&mut bytes);
             prop_assert_eq!(Handshake::decode(&bytes), Some(handshake));

@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
+use lnet_core::xfer::Identity;
 use lnet_user::node::DEFAULT_PORT;
 use lnet_wire::Nid;
 use lnet_wire::frame::{
@@ -20,10 +21,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Stranger {
     socket: UdpSocket,
+    nid: Nid,
     target: SocketAddr,
-    /// The node's token, for this incarnation.
+    /// The node's token, for this life.
     session: u64,
-    incarnation: u64,
+    life: u8,
     /// Counts messages, and frames.
     next: u32,
 }
@@ -39,7 +41,7 @@ impl Stranger {
             [nid, target].map(|nid| SocketAddr::new(nid.ip().expect("an IP address"), DEFAULT_PORT));
         let socket = enter(namespace, || UdpSocket::bind(own).expect("an address with a free port"));
         socket.set_read_timeout(Some(Duration::from_millis(1))).expect("a timeout");
-        Self { socket, target, session: 0, incarnation: 0, next: 1 }
+        Self { socket, nid, target, session: 0, life: 0, next: 1 }
     }
 
     /// Asks for a session in another life than before; `progress` is called until there is one.
@@ -47,7 +49,7 @@ impl Stranger {
     /// # Panics
     /// When nobody answers.
     pub fn greet(&mut self, mut progress: impl FnMut()) {
-        self.incarnation += 1;
+        self.life += 1;
         (self.session, self.next) = (0, 1);
         let begun = Instant::now();
         while self.session == 0 {
@@ -97,12 +99,22 @@ impl Stranger {
         let mut frame = [0; FRAME_HEADER_BYTES];
         FrameHeader::other(Kind::Welcome, shard, nonce).encode(&mut frame);
         Transfer { session: ANY_TOKEN, ..self.transfer() }.encode(&mut frame);
-        let mut body = [0; HANDSHAKE_BYTES];
-        let policies = [PolicyWord::default(); PORTALS];
-        Handshake { shards: 1, datagram_max_bytes: 1400, policies }.encode(&mut body);
-        let mut bytes = [&frame[..], &body].concat();
+        let mut bytes = [&frame[..], &self.handshake()].concat();
         seal(&mut bytes);
         bytes
+    }
+
+    fn identity(&self) -> Identity {
+        Identity::new([self.life; 32])
+    }
+
+    /// What it tells of itself.
+    fn handshake(&self) -> [u8; HANDSHAKE_BYTES] {
+        let policies = [PolicyWord::default(); PORTALS];
+        let certificate = self.identity().certify(&self.nid);
+        let mut body = [0; HANDSHAKE_BYTES];
+        Handshake { shards: 1, datagram_max_bytes: 1400, policies, certificate }.encode(&mut body);
+        body
     }
 
     /// Gives a message the next id and frame number of the session.
@@ -120,15 +132,17 @@ impl Stranger {
         let mut frame = [0; FRAME_HEADER_BYTES];
         FrameHeader::other(kind, 0, 77).encode(&mut frame);
         self.transfer().encode(&mut frame);
-        let body = if kind == Kind::Hello { HANDSHAKE_BYTES } else { 0 };
         let mut bytes = frame.to_vec();
-        bytes.resize(FRAME_HEADER_BYTES + body, 0);
+        if kind == Kind::Hello {
+            bytes.extend_from_slice(&self.handshake());
+        }
         seal(&mut bytes);
         bytes
     }
 
     fn transfer(&self) -> Transfer {
-        Transfer { number: self.next, incarnation: self.incarnation, session: self.session, ..NO_TRANSFER }
+        let incarnation = self.identity().incarnation();
+        Transfer { number: self.next, incarnation, session: self.session, ..NO_TRANSFER }
     }
 
     /// Sends a datagram to the node.

@@ -42,7 +42,6 @@ pub(super) fn encode(
     let mut ends = Vec::new();
     match outgoing.content {
         Content::Nothing => {}
-        Content::Padding => bytes.resize(FRAME_HEADER_BYTES + HANDSHAKE_BYTES, 0),
         Content::Handshake => {
             let mut body = [0; HANDSHAKE_BYTES];
             xfer.handshake(outgoing.ni).encode(&mut body);
@@ -164,7 +163,7 @@ pub(super) fn decode(bytes: &[u8], own: &Nid, from: &Nid) -> Option<Decoded> {
         }
     };
     let handshake = match header.kind {
-        Kind::Welcome => Some(Handshake::decode(bytes[FRAME_HEADER_BYTES..].first_chunk()?)?),
+        Kind::Hello | Kind::Welcome => Some(Handshake::decode(bytes[FRAME_HEADER_BYTES..].first_chunk()?)?),
         _ => None,
     };
     let end = if header.bundled { start + header.total_length as usize } else { bytes.len() };

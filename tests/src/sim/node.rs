@@ -8,7 +8,7 @@ use lnet_core::handle::ShardId;
 use lnet_core::lnd::NiId;
 use lnet_core::topology::{LocalNi, Topology};
 use lnet_core::tunables::{ResponseTracking, Tunables};
-use lnet_core::xfer::{Sabotage, Xfer, XferConfig, XferLimits, XferTimes};
+use lnet_core::xfer::{self, Sabotage, Xfer, XferConfig, XferLimits, XferTimes};
 use lnet_core::{Limits, Shard, ShardConfig};
 use lnet_wire::steer::{PORTALS, Policy, PolicyWord, Spread, initiator_hash};
 use lnet_wire::{Net, NetType, Nid, ProcessId};
@@ -104,7 +104,7 @@ fn topology(plan: &Plan, number: usize) -> Topology {
 pub(super) struct Node {
     /// How often it was started before.
     pub(super) life: u32,
-    pub(super) incarnation: u64,
+    pub(super) keys: xfer::Identity,
     /// None where there is no mesh.
     pub(super) control: Option<Control>,
     pub(super) lanes: Vec<Lane>,
@@ -141,7 +141,7 @@ impl Node {
     pub(super) fn new(
         plan: &Plan,
         identity: &Identity,
-        (life, incarnation): (u32, u64),
+        (life, keys): (u32, &xfer::Identity),
         datagram_max_bytes: [u32; 2],
         send_pool: usize,
         random: &mut Random,
@@ -178,7 +178,7 @@ impl Node {
             let mut xfer = Xfer::new(XferConfig {
                 shard: ShardId(shard),
                 shard_count: shards,
-                incarnation,
+                identity: keys.clone(),
                 secret,
                 seed: random.bits(),
                 initiator_hash: initiator_hash(&nid(plan, number, 0)),
@@ -210,7 +210,7 @@ impl Node {
         };
         Self {
             life,
-            incarnation,
+            keys: keys.clone(),
             control,
             lanes: (0..shards).map(lane).collect(),
             memory: Memory::default(),

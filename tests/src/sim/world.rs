@@ -7,6 +7,7 @@ use std::rc::Rc;
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::{Cause, NiId};
 use lnet_core::time::Instant;
+use lnet_core::xfer;
 
 use super::app::{Late, Posted, Shared};
 use super::fabric::Fabric;
@@ -189,12 +190,16 @@ impl World {
 
     fn make_node(&mut self, number: usize, life: u32) -> Node {
         let reused = self.bugs.has(Bug::IdReused).then(|| self.nodes.get(number)).flatten();
-        let incarnation = reused.map_or_else(|| self.random.bits(), |node| node.incarnation);
+        let keys = reused.map(|node| node.keys.clone()).unwrap_or_else(|| {
+            let mut secret = [0; 32];
+            secret.as_chunks_mut().0.iter_mut().for_each(|word| *word = self.random.bits().to_le_bytes());
+            xfer::Identity::new(secret)
+        });
         self.pools.push(Pool::new(self.plan.send_frames));
         let pool = self.pools.len() - 1;
         let identity = &self.identities[number];
         let bytes = self.datagram_max_bytes[number];
-        Node::new(&self.plan, identity, (life, incarnation), bytes, pool, &mut self.random, &self.bugs)
+        Node::new(&self.plan, identity, (life, &keys), bytes, pool, &mut self.random, &self.bugs)
     }
 
     /// Has something happen.

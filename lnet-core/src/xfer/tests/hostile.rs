@@ -7,7 +7,7 @@ use core::time::Duration;
 use lnet_wire::frame::{Ack, FrameHeader, Kind};
 
 use super::super::{Action, XferDrop};
-use super::wire::{Frame, Network, Node, Up, limits, put_key};
+use super::wire::{Frame, Network, Node, Up, identity, limits, put_key};
 use crate::lnd::{RxId, Status, Verdict};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -185,14 +185,15 @@ fn only(reason: XferDrop, count: u64) -> [u64; XferDrop::ALL.len()] {
 fn an_address_that_has_its_share_of_inflows_opens_no_more() {
     let (mut network, log) = met();
     let (hello, data) = (find(&log, Kind::Hello), find(&log, Kind::Data));
-    let now = network.now;
     let mut open = |stranger: u64| {
-        let mut asks = hello.clone();
-        asks.transfer.incarnation += stranger << 16;
+        // Not so fast that it is not heard.
+        network.run(SECOND / 10);
+        let now = network.now;
+        let identity = identity(9, stranger);
+        let asks = hello.of(&identity);
         let node = &mut network.nodes[1];
         assert_eq!(node.receive(now, &asks), Some(Action::Done));
-        let mut begins = data.clone();
-        begins.transfer.incarnation = asks.transfer.incarnation;
+        let mut begins = data.of(&identity);
         begins.transfer.session = find(&node.poll(now), Kind::Welcome).transfer.session;
         node.receive(now, &begins)
     };

@@ -1,6 +1,7 @@
 //! Transfer machines over a wire in memory.
 
 mod hostile;
+mod impostors;
 mod interfaces;
 mod lossy;
 mod parking;

@@ -31,6 +31,16 @@ pub(super) struct Frame {
 }
 
 impl Frame {
+    /// The same of another node that lives at the same address.
+    pub(super) fn of(&self, identity: &Identity) -> Self {
+        let mut frame = self.clone();
+        frame.transfer.incarnation = identity.incarnation();
+        if let Some(handshake) = &mut frame.handshake {
+            handshake.certificate = identity.certify(&frame.from);
+        }
+        frame
+    }
+
     /// Bytes of its datagram.
     pub(super) fn length(&self) -> u32 {
         let body = match self.header.kind {
@@ -151,13 +161,20 @@ fn policies() -> [PolicyWord; PORTALS] {
     policies
 }
 
+/// A life of a host.
+pub(super) fn identity(host: u8, life: u64) -> Identity {
+    let mut secret = [host; 32];
+    secret[..8].copy_from_slice(&life.to_le_bytes());
+    Identity::new(secret)
+}
+
 impl Node {
     /// Node `host` with so many shards, on two nets.
     pub(super) fn new(host: u8, life: u64, shards: u8) -> Self {
         let config = XferConfig {
             shard: ShardId(0),
             shard_count: shards,
-            incarnation: u64::from(host) << 32 | life,
+            identity: identity(host, life),
             secret: [u64::from(host), life],
             seed: u64::from(host) * 1000 + life,
             initiator_hash: u32::from(host),
@@ -353,7 +370,7 @@ impl Shard {
                 assert!(end == total || end.is_multiple_of(FRAGMENT_UNIT_BYTES as usize));
             }
             Content::Handshake => frame.handshake = Some(self.xfer.handshake(out.ni)),
-            Content::Nothing | Content::Padding => {}
+            Content::Nothing => {}
         }
         assert!(frame.length() <= DATAGRAM, "{} bytes", frame.length());
         frame

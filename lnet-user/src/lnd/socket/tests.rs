@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket as Plain};
 use lnet_core::handle::{Cookie, Kind, MdHandle};
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{Announced, Lent, NiId, Prefetch, Span, Status, Transmit, TxId};
-use lnet_core::xfer::{XferLimits, XferTimes};
+use lnet_core::xfer::{Identity, XferLimits, XferTimes};
 use lnet_wire::header::{Body, PAYLOAD_MAX_BYTES, WireHandle};
 use lnet_wire::nid::Net;
 use lnet_wire::packet::{IPV4_BYTES, UDP_BYTES};
@@ -102,7 +102,7 @@ impl Node {
             opened: Arc::new(AtomicBool::new(true)),
             xfer: XferConfig {
                 shard_count: SHARDS as u8,
-                incarnation: host.into(),
+                identity: Identity::new([host; 32]),
                 secret: [host.into(), 1],
                 seed: host.into(),
                 initiator_hash: steer::initiator_hash(&nid),

@@ -11,7 +11,7 @@ use lnet_core::lnd::{
     Announced, Full, Lent, Lnd, NiId, Prefetch, Progress, RxId, Span, Status, Transmit, TxId, Uplink, Verdict,
 };
 use lnet_core::time::Instant;
-use lnet_core::xfer::{XferConfig, XferLimits, XferTimes};
+use lnet_core::xfer::{Identity, XferConfig, XferLimits, XferTimes};
 use lnet_wire::header::{Body, WireHandle};
 use lnet_wire::nid::Net;
 use lnet_wire::packet::{Endpoint, endpoint};
@@ -298,7 +298,7 @@ impl Node {
         let limits = XferLimits { peers: 8, flows: 16, ..XferLimits::for_shard(&limits) };
         let xfer = XferConfig {
             shard_count: plan.shards as u8,
-            incarnation: plan.host.into(),
+            identity: Identity::new([plan.host; 32]),
             secret: [plan.host.into(), 1],
             seed: plan.host.into(),
             initiator_hash: steer::initiator_hash(&plan.nid()),

@@ -1,0 +1,208 @@
+//! Who speaks in another's name: with all that a node can learn that asks, is asked, and is sent messages, but not what
+//! others are told.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use lnet_wire::frame::{Ack, FrameHeader, Kind};
+
+use super::super::{Action, XferDrop};
+use super::wire::{Frame, Network, Node, identity};
+use crate::lnd::Status;
+use crate::testing::nid;
+
+const SECOND: Duration = Duration::from_secs(1);
+const VICTIM: usize = 0;
+const TARGET: usize = 1;
+const IMPOSTOR: usize = 2;
+
+/// Three nodes that have sent each other messages by their first rails, and their frames.
+fn met() -> (Network, Vec<Frame>) {
+    let nodes = vec![Node::new(1, 1, 1), Node::new(2, 1, 1), Node::new(3, 1, 1)];
+    let mut network = Network::new(nodes, 1);
+    for from in 0..3 {
+        for to in (0..3).filter(|to| *to != from) {
+            let (now, to) = (network.now, network.nodes[to].nids[0]);
+            network.nodes[from].put(now, &to, 0, 4, 900 + from as u64, 100);
+        }
+    }
+    network.run(SECOND / 10);
+    let log = core::mem::take(&mut network.log);
+    (network, log)
+}
+
+/// The frame of a kind that one of them has sent another.
+fn find(log: &[Frame], kind: Kind, from: usize, to: usize) -> Frame {
+    let host = |node: usize| nid(1, node as u8 + 1);
+    let its = |frame: &&Frame| frame.header.kind == kind && frame.from == host(from) && frame.to == host(to);
+    log.iter().find(its).unwrap().clone()
+}
+
+/// The two others exchange messages as if nothing had been.
+fn assert_unhurt(network: &mut Network) {
+    for number in 0..20 {
+        for (from, to) in [(VICTIM, TARGET), (TARGET, VICTIM)] {
+            let (now, to) = (network.now, network.nodes[to].nids[0]);
+            network.nodes[from].put(now, &to, 0, 4, number, 3000);
+        }
+        network.run(SECOND / 1000);
+    }
+    network.run(SECOND / 10);
+    for node in [VICTIM, TARGET] {
+        let arrived = network.nodes[node].arrived();
+        for number in 0..20 {
+            assert!(arrived.contains(&(number, Status::Ok)), "{number} has not arrived at {node}");
+        }
+        assert!(network.nodes[node].sent().iter().all(|(_, status)| *status == Status::Ok));
+        assert_eq!(network.nodes[node].counters()[0].frames_resent, 0);
+    }
+}
+
+fn expect(network: &mut Network, node: usize, frame: &Frame, reason: XferDrop) {
+    let now = network.now;
+    assert_eq!(network.nodes[node].receive(now, frame), Some(Action::Drop(reason)), "{frame:?}");
+}
+
+#[test]
+fn no_session_is_given_under_the_name_of_another() {
+    let (mut network, log) = met();
+    let (honest, own) = (find(&log, Kind::Hello, VICTIM, TARGET), find(&log, Kind::Hello, IMPOSTOR, TARGET));
+    // What the victim tells of itself, from elsewhere; then its name, with the own certificate, and with a new one.
+    let mut elsewhere = honest.clone();
+    elsewhere.from = own.from;
+    expect(&mut network, TARGET, &elsewhere, XferDrop::BadIdentity);
+    let mut renamed = own.clone();
+    renamed.transfer.incarnation = honest.transfer.incarnation;
+    expect(&mut network, TARGET, &renamed, XferDrop::BadIdentity);
+    renamed.handshake.as_mut().unwrap().certificate.key = honest.handshake.unwrap().certificate.key;
+    expect(&mut network, TARGET, &renamed, XferDrop::BadIdentity);
+    let now = network.now;
+    assert_eq!(network.nodes[TARGET].poll(now).len(), 0, "none is answered");
+    // From the victim's address the answer goes to the victim, which did not ask.
+    network.nodes[TARGET].receive(now, &honest);
+    let welcome = network.nodes[TARGET].poll(now).remove(0);
+    assert_eq!(welcome.to, honest.from);
+    expect(&mut network, VICTIM, &welcome, XferDrop::Unasked);
+    assert_unhurt(&mut network);
+}
+
+#[test]
+fn what_one_node_was_given_is_worth_nothing_for_another() {
+    let (mut network, log) = met();
+    let (honest, own) = (find(&log, Kind::Data, VICTIM, TARGET), find(&log, Kind::Data, IMPOSTOR, TARGET));
+    let given = own.transfer.session;
+    assert_ne!(given, honest.transfer.session);
+    for kind in [Kind::Data, Kind::Parked, Kind::Pull, Kind::Discard, Kind::Ping, Kind::Gone, Kind::Lost] {
+        // In the victim's name from here; under the own name from there; in its name from there.
+        for (name, from) in [(VICTIM, own.from), (IMPOSTOR, honest.from), (VICTIM, honest.from)] {
+            let mut forged = if name == VICTIM { honest.clone() } else { own.clone() };
+            forged.from = from;
+            forged.transfer.session = given;
+            forged.transfer.number += 10;
+            forged.transfer.ticket = Some(7);
+            forged.transfer.ack = Some(Ack { highest: 1000, below: u64::MAX, grant_bytes: 1 });
+            let id = forged.header.key.message_id + 30;
+            forged.header = if kind == Kind::Data {
+                FrameHeader {
+                    key: lnet_wire::steer::SteerKey { message_id: id, ..forged.header.key },
+                    ..forged.header
+                }
+            } else {
+                FrameHeader::other(kind, 0, id)
+            };
+            expect(&mut network, TARGET, &forged, XferDrop::UnknownSession);
+            // What is refused is told to whoever lives there: it knows nothing of it.
+            let now = network.now;
+            let told = network.nodes[TARGET].poll(now).remove(0);
+            assert_eq!((told.header.kind, told.to), (Kind::Reset, from));
+            if from == honest.from {
+                expect(&mut network, VICTIM, &told, XferDrop::UnknownSession);
+            }
+        }
+    }
+    assert_unhurt(&mut network);
+}
+
+/// The impostor is asked by the victim and by the target, and lies to both.
+#[test]
+fn acknowledgements_and_endings_in_the_name_of_another_do_nothing() {
+    let (mut network, log) = met();
+    let (now, to) = (network.now, network.nodes[TARGET].nids[0]);
+    network.nodes[VICTIM].put(now, &to, 0, 4, 100, 100);
+    let under_way = network.nodes[VICTIM].poll(now);
+    // What the victim and the target have shown to the impostor, and it to them.
+    let known: Vec<u64> = [(VICTIM, IMPOSTOR), (TARGET, IMPOSTOR), (IMPOSTOR, VICTIM), (IMPOSTOR, TARGET)]
+        .map(|(from, to)| find(&log, Kind::Data, from, to).transfer.session)
+        .into();
+    let shown_to_target = find(&log, Kind::Data, VICTIM, TARGET);
+    let answer = find(&log, Kind::Data, TARGET, VICTIM);
+    for session in known {
+        assert_ne!(session, shown_to_target.transfer.session);
+        for from in [nid(1, 2), nid(1, 3)] {
+            let mut ack = answer.clone();
+            ack.from = from;
+            ack.header = FrameHeader::other(Kind::Ack, 0, 0);
+            ack.transfer.session = session;
+            ack.transfer.ack =
+                Some(Ack { highest: under_way[0].transfer.number, below: u64::MAX, grant_bytes: 1 << 20 });
+            ack.lnet = None;
+            ack.payload.clear();
+            let mut reset = ack.clone();
+            reset.header = FrameHeader::other(Kind::Reset, 0, 0);
+            reset.transfer.ack = None;
+            expect(&mut network, VICTIM, &ack, XferDrop::BadAck);
+            // It ends the sessions of the impostor with those that showed it this, and nobody else's.
+            network.nodes[VICTIM].receive(now, &reset);
+        }
+    }
+    assert_eq!(network.nodes[VICTIM].sent().len(), 2, "nothing is acknowledged");
+    under_way.into_iter().for_each(|frame| network.launch(frame));
+    assert_unhurt(&mut network);
+}
+
+#[test]
+fn whoever_is_asked_answers_for_itself_alone() {
+    let (mut network, log) = met();
+    // The victim asks the impostor by another way, which answers with the target's name.
+    let (now, to) = (network.now, nid(2, 3));
+    network.nodes[VICTIM].put(now, &to, 1, 4, 100, 100);
+    let asked = network.nodes[VICTIM].poll(now).remove(0);
+    assert_eq!((asked.header.kind, asked.to), (Kind::Hello, to));
+    network.nodes[IMPOSTOR].receive(now, &asked);
+    let honest = network.nodes[IMPOSTOR].poll(now).remove(0);
+    let target = find(&log, Kind::Welcome, TARGET, VICTIM);
+    let mut lie = honest.clone();
+    lie.transfer.incarnation = target.transfer.incarnation;
+    expect(&mut network, VICTIM, &lie, XferDrop::BadIdentity);
+    lie.handshake.as_mut().unwrap().certificate = target.handshake.unwrap().certificate;
+    expect(&mut network, VICTIM, &lie, XferDrop::BadIdentity);
+    // Or with the name of a node that it makes up, under the other's address.
+    let mut made_up = honest.of(&identity(9, 9));
+    made_up.from = nid(2, 2);
+    expect(&mut network, VICTIM, &made_up, XferDrop::Unasked);
+    network.launch(honest);
+    network.run(SECOND / 100);
+    assert_eq!(network.nodes[IMPOSTOR].arrived().len(), 3);
+    assert_unhurt(&mut network);
+}
+
+/// Checks take time, and nobody has more of them done from one address than a few.
+#[test]
+fn a_flood_of_names_does_not_keep_others_out() {
+    let (mut network, log) = met();
+    let own = find(&log, Kind::Hello, IMPOSTOR, TARGET);
+    let before = network.nodes[TARGET].counters()[0];
+    for life in 0..1000 {
+        let lie = own.of(&identity(9, life));
+        network.nodes[TARGET].receive(network.now, &lie);
+    }
+    let after = network.nodes[TARGET].counters()[0];
+    assert!(after.dropped(XferDrop::Unchecked) > before.dropped(XferDrop::Unchecked) + 990);
+    network.nodes.push(Node::new(4, 1, 1));
+    let (now, to) = (network.now, network.nodes[TARGET].nids[0]);
+    network.nodes[3].put(now, &to, 0, 4, 100, 100);
+    network.run(SECOND / 1000);
+    assert_eq!(network.nodes[3].sent(), [(0, Status::Ok)]);
+    assert_unhurt(&mut network);
+}
