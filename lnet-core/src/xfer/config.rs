@@ -91,7 +91,7 @@ pub struct XferConfig {
     pub identity: Identity,
     /// Keys the session tokens; the same for all shards, known to nobody else, drawn anew in each life.
     pub secret: [u64; 2],
-    /// Seeds hash tables and nonces; differs from shard to shard.
+    /// Seeds hash tables; differs from shard to shard.
     pub seed: u64,
     /// Hash of the node's primary NID.
     pub initiator_hash: u32,

@@ -13,7 +13,7 @@ use lnet_wire::frame::Handshake;
 use super::inflow::AckDue;
 use super::interfaces::NOWHERE;
 use super::message::Stage;
-use super::peer::{Asking, Session, Steering};
+use super::peer::{Asking, Contact, Session, Steering};
 use super::reply::Reply;
 use super::session::{FRESH_NS, Holder};
 use super::state::Xfer;
@@ -26,13 +26,13 @@ use crate::time::Instant;
 impl Xfer {
     /// Asks an address for a session, unless a question is open.
     pub(super) fn ask(&mut self, now: Instant, contact: u32) {
-        let nonce = self.random.below(u64::MAX);
+        self.questions += 1;
+        let Contact { ni, nid, .. } = self.contacts.slab[contact];
+        let nonce = self.tokens.nonce(self.questions, self.shard, &nid);
         let next_at = now + self.times.hello;
         let interval_ns = (next_at - now).as_nanos() as u64;
         let asking = Asking { nonce, asked_at: now, next_at, interval_ns, is_repeated: false };
         if self.contacts.ask(contact, asking) {
-            let contact = &self.contacts.slab[contact];
-            let (ni, nid) = (contact.ni, contact.nid);
             self.reply(Reply::Hello { ni, nid, nonce });
             self.set_timer(next_at);
         }

@@ -83,6 +83,16 @@ impl Tokens {
         if age <= FRESH_UNITS + 1 { Worth::Fresh } else { Worth::Aged }
     }
 
+    /// What an answer has to repeat: nobody can guess it who is not asked.
+    pub(super) fn nonce(&self, question: u64, shard: u8, address: &Nid) -> u64 {
+        let mut hasher = self.key;
+        hasher.write_u64(question);
+        // Not as many bytes as a token is made of.
+        hasher.write_u8(shard);
+        hasher.write(&address.to_bytes());
+        hasher.finish()
+    }
+
     fn token(&self, time: u64, &Holder { incarnation, shard, address }: &Holder<'_>) -> u64 {
         let time = time & ((1 << TIME_BITS) - 1);
         let mut hasher = self.key;

@@ -25,7 +25,6 @@ use super::{BUNDLE_MAX, Bundled};
 use crate::hash::Seed;
 use crate::list::List;
 use crate::lnd::{NiId, Transmit};
-use crate::random::Random;
 use crate::slab::Slab;
 use crate::time::Instant;
 
@@ -41,7 +40,8 @@ pub struct Xfer {
     pub(super) secret: [u64; 2],
     pub(super) tokens: Tokens,
     pub(super) checks: Checks,
-    pub(super) random: Random,
+    /// How often a session was asked for.
+    pub(super) questions: u64,
     pub(super) initiator_hash: u32,
     pub(super) policies: [PolicyWord; PORTALS],
     /// By number; those that are gone leave holes.
@@ -120,7 +120,7 @@ impl Xfer {
             secret: config.secret,
             tokens: Tokens::new(config.secret, &config.policies),
             checks: Checks::new(config.secret),
-            random: Random::new(seed.hash([incarnation])),
+            questions: 0,
             initiator_hash: config.initiator_hash,
             policies: config.policies,
             receive_bytes: config.receive_bytes,
