@@ -13,6 +13,7 @@ use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, Spread};
 use lnet_wire::{Header, Nid, ProcessId};
 
 use super::super::counters::XdpDrop;
+use super::super::frames::DATAGRAM_MIN_BYTES;
 use super::*;
 use crate::memory::{Buffer, Terms};
 use crate::netlink::Neighbours;
@@ -257,12 +258,13 @@ fn what_is_no_frame_is_counted_and_harms_nobody() {
     let far = SocketAddr::new(pair.far.nid.ip().unwrap(), pair.far.udp_port);
     let before = pair.far.counted(|counters| counters.frames_received);
     // Every length, with and without what a frame begins with.
-    let mut frame = [0; 700];
+    const LENGTH: usize = DATAGRAM_MIN_BYTES;
+    let mut frame = [0; LENGTH];
     lnet_wire::frame::FrameHeader::other(lnet_wire::frame::Kind::Hello, 1, 0)
         .encode(frame.first_chunk_mut().unwrap());
     let mut count = 0;
-    for bytes in [[0x5A; 700], frame] {
-        for length in (0..=700).step_by(8) {
+    for bytes in [[0x5A; LENGTH], frame] {
+        for length in (0..=LENGTH).step_by(8) {
             stranger.send_to(&bytes[..length], far).unwrap();
             count += 1;
             let now = pair.now();
