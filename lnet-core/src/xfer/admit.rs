@@ -21,7 +21,9 @@ impl Xfer {
         let peer = self.sender(frame);
         let known = peer.map_or(NONE, |peer| self.peers.slab[peer].inflows[usize::from(transfer.shard)]);
         let address = (frame.ni, frame.from);
-        let as_before = |inflow: &Inflow| inflow.token == transfer.session && inflow.address.1 == frame.from;
+        let as_before = |inflow: &Inflow| {
+            inflow.is_examined && inflow.token == transfer.session && inflow.address.1 == frame.from
+        };
         if !self.inflows.get(known).is_some_and(as_before) {
             let worth = self.tokens.worth(now, &Holder::of(frame), transfer.session);
             // An aged one may be of frames that came before its sender was forgotten: it begins nothing.
@@ -32,15 +34,16 @@ impl Xfer {
                 return Err(XferDrop::UnknownSession);
             }
             if let Some(&Inflow { token: former, address, .. }) = self.inflows.get(known) {
-                // Of two that are fresh the newer; else the fresh one, however far the counts of time are apart.
-                let aged = self.tokens.worth(now, &Holder::of(frame), former) != Worth::Fresh;
-                let is_elsewhere = address.1 != frame.from;
-                if is_elsewhere
+                let is_aged = || self.tokens.worth(now, &Holder::of(frame), former) != Worth::Fresh;
+                // Of two for one address that are fresh the newer; else the fresh one, however far the counts of time
+                // are apart.
+                if address.1 != frame.from
                     || session::is_newer(transfer.session, former)
-                    || (aged && worth == Worth::Fresh)
+                    || (worth == Worth::Fresh && is_aged())
                 {
                     self.inflows[known].token = transfer.session;
                 }
+                self.inflows[known].is_examined = true;
             }
         }
         let slot = if known == NONE { self.new_inflow(now, frame)? } else { known };
@@ -100,9 +103,9 @@ impl Xfer {
         }
     }
 
-    /// Inflows whose sender was last heard under this address.
+    /// Inflows that were opened under this address.
     fn opened_from(&self, from: &Nid) -> u32 {
-        let its = |slot: &u32| self.inflows.get(*slot).is_some_and(|inflow| inflow.address.1 == *from);
+        let its = |slot: &u32| self.inflows.get(*slot).is_some_and(|inflow| inflow.opened_at == *from);
         (0..self.inflows.capacity()).filter(its).count() as u32
     }
 

@@ -8,7 +8,7 @@
 //! receiver                             <-- RESET (token)         if it does not know the session
 //! ```
 
-use lnet_wire::frame::Handshake;
+use lnet_wire::frame::{Handshake, Kind};
 
 use super::inflow::AckDue;
 use super::interfaces::NOWHERE;
@@ -26,16 +26,18 @@ use crate::time::Instant;
 impl Xfer {
     /// Asks an address for a session, unless a question is open.
     pub(super) fn ask(&mut self, now: Instant, contact: u32) {
+        if self.contacts.slab[contact].asking.is_some() {
+            return;
+        }
         self.questions += 1;
         let Contact { ni, nid, .. } = self.contacts.slab[contact];
         let nonce = self.tokens.nonce(self.questions, self.shard, &nid);
         let next_at = now + self.times.hello;
         let interval_ns = (next_at - now).as_nanos() as u64;
-        let asking = Asking { nonce, asked_at: now, next_at, interval_ns, is_repeated: false };
-        if self.contacts.ask(contact, asking) {
-            self.reply(Reply::Hello { ni, nid, nonce });
-            self.set_timer(next_at);
-        }
+        let asking = Asking { nonce, asked_at: now, next_at, interval_ns, is_repeated: false, asker: NONE };
+        self.contacts.ask(contact, asking);
+        self.reply(Reply::Hello { ni, nid, nonce });
+        self.set_timer(next_at);
     }
 
     /// Asks a peer for a session under the address that it was heard by last, where it has given none or an old one.
@@ -44,15 +46,14 @@ impl Xfer {
         if ni == NOWHERE {
             return;
         }
-        let Some(slot) = self.contacts.acquire(ni, &nid) else { return };
-        let contact = &mut self.contacts.slab[slot];
-        if contact.peer == NONE {
-            contact.peer = peer;
+        let Some(contact) = self.contacts.acquire(ni, &nid) else { return self.starve(now) };
+        if self.contacts.slab[contact].session.is_none_or(|session| session.is_aged(now)) {
+            self.ask(now, contact);
+            if let Some(asking) = &mut self.contacts.slab[contact].asking {
+                asking.asker = peer;
+            }
         }
-        if contact.peer == peer && contact.session.is_none_or(|session| session.is_aged(now)) {
-            self.ask(now, slot);
-        }
-        self.contacts.release(slot);
+        self.contacts.release(contact);
     }
 
     /// Someone asks for a session. Its certificate shows that its incarnation lives where the answer goes; that it
@@ -68,8 +69,20 @@ impl Xfer {
     /// What the sender of a HELLO or WELCOME tells of itself, which lives where the frame comes from.
     fn identify<'a>(&mut self, now: Instant, frame: &Arrived<'a>) -> Result<&'a Handshake, XferDrop> {
         let handshake = frame.handshake.ok_or(XferDrop::Malformed)?;
-        self.checks.check(now, frame.transfer.incarnation, &frame.from, &handshake.certificate)?;
+        if !self.has_shown(frame) {
+            let is_asked = frame.header.kind == Kind::Welcome;
+            let incarnation = frame.transfer.incarnation;
+            self.checks.check(now, (incarnation, &frame.from), &handshake.certificate, is_asked)?;
+        }
         Ok(handshake)
+    }
+
+    /// Whether the sender of a frame is known to live where it comes from: then nobody else keeps it from being heard.
+    fn has_shown(&self, frame: &Arrived<'_>) -> bool {
+        let Some(peer) = self.sender(frame) else { return false };
+        let answers = |contact: u32| self.contacts.slab[contact].peer == peer;
+        self.peers.slab[peer].address.1 == frame.from
+            || self.contacts.find(frame.ni, &frame.from).is_some_and(answers)
     }
 
     /// A question is answered.
@@ -92,6 +105,7 @@ impl Xfer {
         };
         let former = core::mem::replace(&mut self.contacts.slab[contact].peer, peer);
         self.contacts.answered(contact);
+        let former_token = self.contacts.slab[contact].session.filter(|_| former == peer).map(|it| it.token);
         let entry = &mut self.peers.slab[peer];
         let steering = Steering { shards: u32::from(handshake.shards), policies: handshake.policies };
         let resteered = entry.steering.as_ref().is_some_and(|former| *former != steering);
@@ -101,16 +115,20 @@ impl Xfer {
         if !asking.is_repeated {
             entry.rtt = Some(now - asking.asked_at);
         }
-        if former != NONE && former != peer && self.contacts.of_peer(former).next().is_none() {
-            self.end_peer(now, former, up);
-        }
         if resteered {
             // A token goes with the policies that were told with it.
             self.contacts.end_sessions(peer);
         }
-        let token = frame.transfer.session;
-        let datagram_max_bytes = handshake.datagram_max_bytes;
-        self.contacts.slab[contact].session = Some(Session { token, since: now, datagram_max_bytes });
+        self.contacts.slab[contact].session = Some(Session {
+            token: frame.transfer.session,
+            former_token,
+            since: now,
+            datagram_max_bytes: handshake.datagram_max_bytes,
+        });
+        let testifies = |contact: u32| self.contacts.slab[contact].session.is_some();
+        if former != NONE && former != peer && !self.contacts.of_peer(former).any(testifies) {
+            self.end_peer(now, former, up);
+        }
         if resteered {
             self.steer_again(now, peer, up);
         }

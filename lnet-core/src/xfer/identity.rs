@@ -23,10 +23,14 @@ const CONTEXT: [u8; 12] = *b"LNDX address";
 const KNOWN: usize = 256;
 /// Addresses share so many allowances, so that nobody uses up all of them from one.
 const ALLOWANCES: usize = 256;
-/// How long each allowance takes to grow by one. A check takes some 50 us: all of them take a fifth of the time.
+/// How long each of these takes to grow by one.
 const GROWTH: Duration = Duration::from_millis(64);
 /// Checks in a row.
 const BURST: u32 = 4;
+/// The same for all who were not asked together. A check takes some 50 us: they take a fifth of the time, and a
+/// millisecond in a row.
+const GROWTH_OF_ALL: Duration = Duration::from_micros(250);
+const BURST_OF_ALL: u32 = 16;
 
 /// One life of a node: what it signs with.
 #[derive(Clone, Debug)]
@@ -85,6 +89,8 @@ pub(super) struct Checks {
     known: Box<[u64]>,
     /// When each allowance has grown to its full again.
     full_at: Box<[Instant]>,
+    /// The same of the one that all have together.
+    all_full_at: Instant,
 }
 
 impl Checks {
@@ -94,16 +100,17 @@ impl Checks {
             key: SipHasher13::new_with_keys(high, low),
             known: vec![0; KNOWN].into(),
             full_at: vec![Instant(0); ALLOWANCES].into(),
+            all_full_at: Instant(0),
         }
     }
 
-    /// Checks that an incarnation lives at an address.
+    /// Checks that an incarnation lives at an address. It may have been asked; otherwise others may be in its way.
     pub(super) fn check(
         &mut self,
         now: Instant,
-        incarnation: u64,
-        address: &Nid,
+        (incarnation, address): (u64, &Nid),
         certificate: &Certificate,
+        is_asked: bool,
     ) -> Result<(), XferDrop> {
         let mut hasher = self.key;
         hasher.write(&address.to_bytes());
@@ -117,10 +124,15 @@ impl Checks {
         if self.known[place] == digest {
             return Ok(());
         }
-        if *allowance > now + GROWTH * (BURST - 1) {
+        if *allowance > now + GROWTH * (BURST - 1)
+            || (!is_asked && self.all_full_at > now + GROWTH_OF_ALL * (BURST_OF_ALL - 1))
+        {
             return Err(XferDrop::Unchecked);
         }
         *allowance = now.max(*allowance) + GROWTH;
+        if !is_asked {
+            self.all_full_at = now.max(self.all_full_at) + GROWTH_OF_ALL;
+        }
         if !shows(certificate, incarnation, address) {
             return Err(XferDrop::BadIdentity);
         }
@@ -190,11 +202,12 @@ mod tests {
         let mut checks = Checks::new([1, 2]);
         let (incarnation, address, certificate) = node(7, 1);
         for _ in 0..1000 {
-            assert_eq!(checks.check(NOW, incarnation, &address, &certificate), Ok(()));
+            assert_eq!(checks.check(NOW, (incarnation, &address), &certificate, false), Ok(()));
         }
         let mut now = NOW;
         let lie = |now, checks: &mut Checks, number: u8| {
-            checks.check(now, incarnation, &address, &Certificate { signature: [number; 64], ..certificate })
+            let certificate = Certificate { signature: [number; 64], ..certificate };
+            checks.check(now, (incarnation, &address), &certificate, false)
         };
         for number in 1..BURST as u8 {
             assert_eq!(lie(now, &mut checks, number), Err(XferDrop::BadIdentity));
@@ -202,11 +215,25 @@ mod tests {
         for round in 0..10 {
             assert_eq!(lie(now, &mut checks, 100 + round), Err(XferDrop::Unchecked));
             // Neither does it hurt who is known, nor who comes from elsewhere.
-            assert_eq!(checks.check(now, incarnation, &address, &certificate), Ok(()));
+            assert_eq!(checks.check(now, (incarnation, &address), &certificate, false), Ok(()));
             let (other, elsewhere, its) = node(20 + round, 2 + round);
-            assert_eq!(checks.check(now, other, &elsewhere, &its), Ok(()));
+            assert_eq!(checks.check(now, (other, &elsewhere), &its, false), Ok(()));
             now = now + GROWTH;
             assert_eq!(lie(now, &mut checks, round), Err(XferDrop::BadIdentity));
         }
+    }
+    #[test]
+    fn so_many_that_none_is_known_take_no_long_time() {
+        let mut checks = Checks::new([1, 2]);
+        let mut check = |now, host: u8, is_asked| {
+            let (incarnation, address, certificate) = node(1 + host % 8, host);
+            checks.check(now, (incarnation, &address), &certificate, is_asked)
+        };
+        let checked = (0..200).filter(|host| check(NOW, *host, false).is_ok()).count();
+        assert_eq!(checked, BURST_OF_ALL as usize);
+        assert_eq!(check(NOW, 201, true), Ok(()), "one that was asked");
+        let later = NOW + GROWTH_OF_ALL * 3;
+        let checked = (202..=255).filter(|host| check(later, *host, false).is_ok()).count();
+        assert_eq!(checked, 3);
     }
 }

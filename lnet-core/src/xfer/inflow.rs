@@ -32,6 +32,8 @@ pub(super) struct Inflow {
     pub(super) shard: u8,
     /// The token that it showed last.
     pub(super) token: u64,
+    /// Whether that was found good under the policies of now.
+    pub(super) is_examined: bool,
     pub(super) window: Window,
     /// Whether the window has begun: with the first frame that carries an id of the sender's.
     pub(super) window_begun: bool,
@@ -42,6 +44,8 @@ pub(super) struct Inflow {
     pub(super) unacknowledged: u32,
     /// Where its last frame came from.
     pub(super) address: (NiId, Nid),
+    /// Where it was opened: whose share of the table it takes.
+    pub(super) opened_at: Nid,
     pub(super) seen_at: Instant,
     pub(super) arriving: List<OfInflow>,
     /// How many these are, and how many of them have a map.
@@ -76,12 +80,14 @@ impl Inflow {
             peer,
             shard,
             token,
+            is_examined: true,
             window,
             window_begun: false,
             frames: None,
             ack: AckDue::No,
             unacknowledged: 0,
             address,
+            opened_at: address.1,
             seen_at: now,
             arriving: List::new(),
             arriving_count: 0,

@@ -25,7 +25,7 @@ pub(super) const NOWHERE: NiId = NiId(u16::MAX);
 const NOWHERE_BYTES: u32 = 1024;
 
 /// A local interface, as this shard sees it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Interface {
     nid: Nid,
     /// The longest UDP payload that it can send and take.
@@ -91,7 +91,8 @@ impl Xfer {
     /// The interface that has a NID.
     #[inline]
     pub(super) fn interface_of(&self, nid: &Nid) -> Option<NiId> {
-        let its = |interface: &Option<Interface>| interface.is_some_and(|interface| interface.nid == *nid);
+        let its =
+            |interface: &Option<Interface>| interface.as_ref().is_some_and(|interface| interface.nid == *nid);
         self.interfaces.iter().position(its).map(|place| NiId(place as u16))
     }
 

@@ -133,8 +133,8 @@ impl Xfer {
         self.contacts.slab[contact].waiting.push_back(&mut self.messages, slot);
     }
 
-    /// Messages wait for room in a table: they are tried again soon.
-    fn starve(&mut self, now: Instant) {
+    /// Messages, or words about them, wait for room in a table: they are tried again soon.
+    pub(super) fn starve(&mut self, now: Instant) {
         self.starved = true;
         self.set_timer(now + self.times.hold);
     }
@@ -192,6 +192,10 @@ impl Xfer {
                 return Some(frame);
             }
         }
+        // Those that have no way have asked for one.
+        if let Some(reply) = self.replies.pop_front() {
+            return Some(self.reply_frame(reply));
+        }
         let inflow = self.acks.first();
         (inflow != NONE).then(|| self.ack_frame(inflow))
     }
@@ -222,6 +226,8 @@ impl Xfer {
             let flow = &mut self.flows[flow_slot];
             if self.records[pending].sends >= SENDS_BY_OWN_WAY && !flow.takes_detour(now) {
                 flow.detour_until = Some(now + DETOUR);
+                let peer = flow.peer;
+                self.ask_where_heard(now, peer);
             }
             let way = self.way_of(now, flow_slot, message)?;
             let room = self.room_bytes(flow_slot, way, offset, length)?;
@@ -420,10 +426,11 @@ impl Xfer {
         let Cargo::Notice { kind, id, ticket } = self.records[record].cargo else {
             unreachable!("fragments have frames of their own")
         };
-        let Some(way) = self.heard_by(now, flow) else {
+        let heard = self.heard_by(now, flow);
+        if heard.is_none() {
             self.ask_where_heard(now, self.flows[flow].peer);
-            return None;
-        };
+        }
+        let way = heard.or_else(|| self.any_way(now, flow))?;
         let (ni, destination, token) = self.contacts.session(way);
         let number = self.launch(now, flow, record);
         let transfer = Transfer { ticket: Some(ticket), ..self.transfer(number, token) };
@@ -496,6 +503,11 @@ impl Xfer {
         self.contacts.find(*ni, nid).filter(|contact| self.leads(now, flow, *contact))
     }
 
+    /// A contact that leads to the peer of a flow.
+    fn any_way(&self, now: Instant, flow: u32) -> Option<u32> {
+        self.contacts.of_peer(self.flows[flow].peer).find(|contact| self.leads(now, flow, *contact))
+    }
+
     /// The contact by which a frame of a message goes: its own; when that has no session, or has not answered, the one
     /// under which the peer was heard last, or whichever leads there.
     #[inline]
@@ -504,8 +516,7 @@ impl Xfer {
         if leads && !self.flows[flow].takes_detour(now) {
             return Some(own);
         }
-        let any = || self.contacts.of_peer(self.flows[flow].peer).find(|other| self.leads(now, flow, *other));
-        self.heard_by(now, flow).or(leads.then_some(own)).or_else(any)
+        self.heard_by(now, flow).or(leads.then_some(own)).or_else(|| self.any_way(now, flow))
     }
 
     /// The contact by which a frame of a message goes; where there is none, a session is asked for.

@@ -32,6 +32,8 @@ pub(super) struct Asking {
     pub(super) next_at: Instant,
     pub(super) interval_ns: u64,
     pub(super) is_repeated: bool,
+    /// The peer on whose behalf it was asked last, or [`NONE`].
+    pub(super) asker: u32,
 }
 
 /// An address that messages are sent to, or answers.
@@ -199,15 +201,11 @@ impl Contacts {
         ways.next().map(|contact| (contact.ni, contact.nid))
     }
 
-    /// Opens a question; it holds a reference. Nothing if one is open.
-    pub(super) fn ask(&mut self, slot: u32, asking: Asking) -> bool {
-        if self.slab[slot].asking.is_some() {
-            return false;
-        }
+    /// Opens a question where none is open; it holds a reference.
+    pub(super) fn ask(&mut self, slot: u32, asking: Asking) {
         self.refer(slot);
         self.slab[slot].asking = Some(asking);
         self.asked.push_back(&mut self.slab, slot);
-        true
     }
 
     /// Closes the question.
@@ -258,7 +256,7 @@ impl Contacts {
         self.slab[slot].asking.is_some_and(|asking| asking.is_repeated)
     }
 
-    /// The contact where this token was given.
+    /// The contact where this token was given, and counts.
     pub(super) fn with_token(&self, token: u64) -> Option<u32> {
         let gave = |contact: &Contact| contact.session.is_some_and(|session| session.token == token);
         (0..self.slab.capacity()).find(|slot| self.slab.get(*slot).is_some_and(gave))
@@ -269,6 +267,8 @@ impl Contacts {
 #[derive(Clone, Copy)]
 pub(super) struct Session {
     pub(super) token: u64,
+    /// The one before, which acknowledgements that are under way may have.
+    pub(super) former_token: Option<u64>,
     pub(super) since: Instant,
     /// The longest datagram that it takes there.
     pub(super) datagram_max_bytes: u32,

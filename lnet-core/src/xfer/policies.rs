@@ -22,8 +22,7 @@ impl Xfer {
         self.tokens = Tokens::new(self.secret, policies);
         for inflow in 0..self.inflows.capacity() {
             if self.inflows.get(inflow).is_some() {
-                // None that is good now.
-                self.inflows[inflow].token = 0;
+                self.inflows[inflow].is_examined = false;
             }
         }
     }

@@ -7,6 +7,7 @@ use super::acknowledge::Unread;
 use super::flow::Busy;
 use super::inflow::{Inflow, OfInflow, Phase};
 use super::parts::Part;
+use super::peer::Session;
 use super::state::Xfer;
 use super::stats::XferDrop;
 use super::{Action, Arrived};
@@ -242,7 +243,11 @@ impl Xfer {
         let peer = self.sender(frame).ok_or(XferDrop::BadAck)?;
         let ours = self.has_given(peer, frame);
         let ack = frame.transfer.ack.as_ref().filter(|_| ours).ok_or(XferDrop::BadAck)?;
-        self.peers.slab[peer].heard(now, (frame.ni, frame.from));
+        // Where it has not answered a question others may speak in its name.
+        let contact = self.contacts.find(frame.ni, &frame.from);
+        if contact.is_some_and(|contact| self.contacts.slab[contact].peer == peer) {
+            self.peers.slab[peer].heard(now, (frame.ni, frame.from));
+        }
         self.acknowledged(now, peer, frame.transfer.shard, ack, up);
         Ok(Action::Done)
     }
@@ -252,10 +257,10 @@ impl Xfer {
         let token = frame.transfer.session;
         let gave = |contact: u32| {
             let contact = &self.contacts.slab[contact];
-            contact.peer == peer && contact.session.is_some_and(|session| session.token == token)
+            let is_its = |session: Session| session.token == token || session.former_token == Some(token);
+            contact.peer == peer && contact.session.is_some_and(is_its)
         };
-        self.contacts.find(frame.ni, &frame.from).is_some_and(gave)
-            || self.contacts.with_token(token).is_some_and(gave)
+        self.contacts.find(frame.ni, &frame.from).is_some_and(gave) || self.contacts.of_peer(peer).any(gave)
     }
 
     pub(super) fn next_busy(inflows: &Slab<Inflow>, slot: u32) -> u32 {

@@ -65,7 +65,7 @@ pub struct Xfer {
     pub(super) busy_flows: List<Busy>,
     /// Whether a flow has stopped because no record was free.
     pub(super) short_of_records: bool,
-    /// Whether messages wait in a contact that has a session, for an id or a flow.
+    /// Whether messages wait in a contact that has a session, for an id or a flow; or words for a contact.
     pub(super) starved: bool,
 
     pub(super) inflows: Slab<Inflow>,

@@ -40,8 +40,13 @@ impl Xfer {
         self.repeat_questions(now);
         if core::mem::take(&mut self.starved) {
             for contact in 0..self.contacts.slab.capacity() {
-                if self.contacts.slab.get(contact).is_some_and(|contact| contact.asking.is_none()) {
+                if self.contacts.slab.get(contact).is_some() {
                     self.dispatch_waiting(now, contact);
+                }
+            }
+            for flow in 0..self.flows.capacity() {
+                if self.flows.get(flow).is_some() {
+                    self.go_on(flow);
                 }
             }
         }
@@ -84,8 +89,9 @@ impl Xfer {
             let next = List::<Asked>::next(&self.contacts.slab, at);
             let contact = &mut self.contacts.slab[at];
             let (ni, nid, peer) = (contact.ni, contact.nid, contact.peer);
-            let wanted =
-                contact.references > 1 || self.peers.slab.get(peer).is_some_and(|peer| !peer.is_idle());
+            let asker = contact.asking.map_or(NONE, |asking| asking.asker);
+            let is_in_use = |peer: u32| self.peers.slab.get(peer).is_some_and(|peer| !peer.is_idle());
+            let wanted = contact.references > 1 || is_in_use(peer) || is_in_use(asker);
             if let Some(asking) = contact.asking.as_mut().filter(|_| wanted) {
                 if asking.next_at <= now {
                     asking.interval_ns = (asking.interval_ns * 2).min(HELLO_MAX.as_nanos() as u64);

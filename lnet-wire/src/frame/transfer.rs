@@ -29,8 +29,9 @@ pub struct Transfer {
     pub number: u32,
     /// Incarnation of the sending node: the first eight bytes of its public key ([`Certificate`]).
     pub incarnation: u64,
-    /// The token that the addressee gave to this incarnation at the address that the frame comes from. In [`Ack`](super::Kind::Ack) the one that
-    /// the sender gave out, in [`Reset`](super::Kind::Reset) the one that is not known.
+    /// The token that the addressee gave to this incarnation at the address that the frame comes from. In
+    /// [`Ack`](super::Kind::Ack) the one that the sender gave out, in [`Reset`](super::Kind::Reset) the one that is
+    /// not known.
     pub session: u64,
     /// The message's id less the oldest one that its sender has not finished with.
     pub oldest: u16,

@@ -5,10 +5,12 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use lnet_wire::Nid;
 use lnet_wire::frame::{Ack, FrameHeader, Kind};
+use lnet_wire::steer::Policy;
 
 use super::super::{Action, XferDrop};
-use super::wire::{Frame, Network, Node, identity};
+use super::wire::{Frame, Network, Node, ROTOR, identity, limits};
 use crate::lnd::Status;
 use crate::testing::nid;
 
@@ -205,4 +207,123 @@ fn a_flood_of_names_does_not_keep_others_out() {
     network.run(SECOND / 1000);
     assert_eq!(network.nodes[3].sent(), [(0, Status::Ok)]);
     assert_unhurt(&mut network);
+}
+
+/// What was good under the policies of before is examined again, and nothing else is good meanwhile.
+#[test]
+fn no_token_is_made_up_when_policies_change() {
+    let (mut network, log) = met();
+    let honest = find(&log, Kind::Data, VICTIM, TARGET);
+    network.nodes[TARGET].set_policy(ROTOR, Policy::Pin(0), 0..1);
+    for session in [0, 1, u64::MAX, honest.transfer.session] {
+        let mut forged = honest.clone();
+        forged.transfer.session = session;
+        forged.transfer.number += 1000;
+        forged.header.key.message_id += 1000;
+        forged.transfer.oldest = 0;
+        expect(&mut network, TARGET, &forged, XferDrop::UnknownSession);
+    }
+    let (now, to) = (network.now, network.nodes[TARGET].nids[0]);
+    network.nodes[VICTIM].put(now, &to, 0, 4, 100, 100);
+    network.run(SECOND / 10);
+    assert!(network.nodes[TARGET].arrived().contains(&(100, Status::Ok)));
+    // It learns of the policies by the RESET, and the next ones are not hindered.
+    for number in 101..110 {
+        let now = network.now;
+        network.nodes[VICTIM].put(now, &to, 0, 4, number, 100);
+    }
+    network.run(SECOND / 10);
+    assert_eq!(network.nodes[VICTIM].sent().len(), 2 + 10);
+}
+
+/// An acknowledgement of the impostor's, which has the target's session, from wherever it likes.
+fn own_ack(log: &[Frame], from: Nid, highest: u32) -> Frame {
+    let mut ack = find(log, Kind::Data, IMPOSTOR, TARGET);
+    ack.from = from;
+    ack.header = FrameHeader::other(Kind::Ack, 0, 0);
+    ack.transfer.session = find(log, Kind::Data, TARGET, IMPOSTOR).transfer.session;
+    ack.transfer.ack = Some(Ack { highest, below: u64::MAX, grant_bytes: 1 << 20 });
+    ack.lnet = None;
+    ack.payload.clear();
+    ack
+}
+
+#[test]
+fn acknowledgements_from_anywhere_take_no_contacts() {
+    let (mut network, log) = met();
+    network.nodes[TARGET].shards[0].up.delays = vec![7];
+    let acked = find(&log, Kind::Data, TARGET, IMPOSTOR).transfer.number;
+    // It has a message parked, so there is something to tell it.
+    let (now, to) = (network.now, network.nodes[TARGET].nids[0]);
+    network.nodes[IMPOSTOR].put(now, &to, 0, 7, 200, 100);
+    for frame in network.nodes[IMPOSTOR].poll(now) {
+        network.nodes[TARGET].receive(now, &frame);
+    }
+    for host in 100..100 + 2 * limits().peers as u8 {
+        network.now = network.now + Duration::from_millis(3);
+        let now = network.now;
+        network.nodes[TARGET].receive(now, &own_ack(&log, nid(1, host), acked));
+        let asked = network.nodes[TARGET].poll(now).iter().any(|frame| frame.to == nid(1, host));
+        assert!(!asked, "nobody has said that it lives at {host}");
+    }
+    network.nodes.push(Node::new(4, 1, 1));
+    let (now, to) = (network.now, network.nodes[3].nids[0]);
+    network.nodes[TARGET].put(now, &to, 0, 4, 100, 100);
+    network.run(SECOND / 10);
+    assert_eq!(network.nodes[3].arrived(), [(100, Status::Ok)]);
+}
+
+#[test]
+fn what_is_for_a_node_that_does_not_answer_goes_to_nobody_else() {
+    let (mut network, log) = met();
+    let acked = find(&log, Kind::Data, TARGET, IMPOSTOR).transfer.number;
+    // The impostor leaves a message unacknowledged, and speaks as if from a node that is not there yet.
+    let absent = nid(1, 4);
+    let (now, to) = (network.now, network.nodes[IMPOSTOR].nids[0]);
+    network.nodes[TARGET].put(now, &to, 0, 4, 99, 100);
+    for step in 0..100 {
+        network.now = network.now + Duration::from_millis(1);
+        let now = network.now;
+        network.nodes[TARGET].receive(now, &own_ack(&log, absent, acked));
+        if step == 30 {
+            network.nodes[TARGET].put(now, &absent, 0, 4, 100, 100);
+        }
+        for frame in network.nodes[TARGET].poll(now) {
+            let is_for_it = frame.lnet.is_some_and(|lnet| lnet.destination.nid == absent);
+            assert!(!is_for_it, "{frame:?}");
+        }
+    }
+    network.nodes.push(Node::new(4, 1, 1));
+    network.run(SECOND * 3 / 2);
+    assert_eq!(network.nodes[3].arrived(), [(100, Status::Ok)]);
+}
+
+/// The impostor signs any address with keys of its own, and then speaks as if from the victim's.
+#[test]
+fn who_is_known_gets_its_session_whatever_others_say() {
+    let (mut network, log) = met();
+    let hello = find(&log, Kind::Hello, VICTIM, TARGET);
+    for life in 0..2000_u64 {
+        let mut lie = hello.clone();
+        lie.from = nid((life >> 8) as u16 + 10, life as u8);
+        network.now = network.now + Duration::from_millis(1);
+        let now = network.now;
+        network.nodes[TARGET].receive(now, &lie.of(&identity(77, life)));
+        network.nodes[TARGET].poll(now);
+    }
+    // The victim's session has aged, and it asks anew.
+    network.run(SECOND * 5 / 2);
+    let lie = hello.of(&identity(78, 0));
+    for at in 0..200_u8 {
+        let (now, to) = (network.now, network.nodes[TARGET].nids[0]);
+        if at == 20 {
+            network.nodes[VICTIM].put(now, &to, 0, 4, 100, 100);
+        }
+        let mut lie = lie.clone();
+        lie.handshake.as_mut().unwrap().certificate.signature = [at; 64];
+        network.nodes[TARGET].receive(now, &lie);
+        network.run(Duration::from_micros(20));
+    }
+    assert!(network.nodes[TARGET].counters()[0].dropped(XferDrop::Unchecked) > 100);
+    assert!(network.nodes[TARGET].arrived().contains(&(100, Status::Ok)));
 }

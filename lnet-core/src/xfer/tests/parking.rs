@@ -171,3 +171,54 @@ fn a_shard_that_does_not_answer_keeps_nothing_for_ever() {
     assert_eq!(network.nodes[0].sent().len(), 8, "until it is silent as well");
     network.nodes[0].assert_idle();
 }
+
+/// A message between two nodes by one of their rails, to a portal that takes it.
+fn send(network: &mut Network, from: usize, rail: u16, number: u64) {
+    let (now, to) = (network.now, network.nodes[1 - from].nids[usize::from(rail)]);
+    network.nodes[from].put(now, &to, rail, 4, number, 100);
+}
+
+#[test]
+fn a_sender_that_was_restarted_hears_that_its_message_is_parked() {
+    // It speaks first by the rail that its message goes by, or by the other one.
+    for first in [0, 1] {
+        let mut network = network(1);
+        for rail in 0..2 {
+            send(&mut network, 1, rail, 50 + u64::from(rail));
+            send(&mut network, 0, rail, 60 + u64::from(rail));
+        }
+        network.run(SECOND / 10);
+        network.nodes[0] = Node::new(1, 2, 1);
+        if first == 1 {
+            send(&mut network, 0, 1, 70);
+            network.run(SECOND / 100);
+            send(&mut network, 1, 1, 52);
+            network.run(SECOND / 100);
+        }
+        put(&mut network, 7, 5000);
+        network.run(SECOND / 2);
+        assert!(network.frames(Kind::Parked) > 0, "first by {first}");
+        resume(&mut network, deliver);
+        network.run(SECOND);
+        assert!(network.nodes[1].arrived().contains(&(7, Status::Ok)), "first by {first}");
+        assert!(network.nodes[0].sent().iter().all(|(_, status)| *status == Status::Ok));
+    }
+}
+
+#[test]
+fn a_word_without_a_way_of_its_own_holds_up_no_message() {
+    let mut network = network(1);
+    // The receiver has a session by the second rail alone, and hears of a message by the first.
+    send(&mut network, 1, 1, 50);
+    send(&mut network, 0, 0, 51);
+    network.run(SECOND / 10);
+    put(&mut network, 52, 100);
+    network.run(Duration::from_micros(6));
+    network.dead = vec![0];
+    network.run(Duration::from_micros(2100));
+    for number in 60..65 {
+        send(&mut network, 1, 1, number);
+    }
+    network.run(Duration::from_millis(1));
+    assert_eq!(network.nodes[0].arrived().len(), 6);
+}

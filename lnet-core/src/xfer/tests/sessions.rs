@@ -7,8 +7,9 @@ use core::time::Duration;
 use lnet_wire::frame::Kind;
 
 use super::super::{Action, XferDrop};
-use super::wire::{Frame, Network, Node, identity};
+use super::wire::{Frame, Network, Node, ROTOR, identity};
 use crate::lnd::{Cause, Status};
+use crate::testing::nid;
 use crate::time::Instant;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -286,4 +287,93 @@ fn a_session_of_a_week_is_renewed_like_any_other() {
         network.run(SECOND);
         network.assert_all_arrived(0, 1, number + 1);
     }
+}
+
+/// Moving costs nothing, and does not make room either.
+#[test]
+fn two_addresses_cannot_take_the_room_of_all() {
+    let mut network = network();
+    put(&mut network, 0, 10);
+    network.run(SECOND / 100);
+    let data = network.log.iter().find(|frame| frame.header.kind == Kind::Data).unwrap().clone();
+    let hello = network.log.iter().find(|frame| frame.header.kind == Kind::Hello).unwrap().clone();
+    for life in 0..20 {
+        network.run(SECOND / 10);
+        let now = network.now;
+        let identity = identity(9, life);
+        for (turn, host) in [(0, 50), (1, 51)] {
+            let moved = |frame: &Frame| Frame { from: nid(1, host), ..frame.clone() };
+            network.nodes[1].receive(now, &moved(&hello).of(&identity));
+            let frames = network.nodes[1].poll(now);
+            let welcome = frames.into_iter().find(|frame| frame.header.kind == Kind::Welcome).unwrap();
+            let mut begun = moved(&data).of(&identity);
+            begun.transfer.session = welcome.transfer.session;
+            begun.transfer.number += turn;
+            begun.header.key.message_id += u64::from(turn);
+            if let Some(Action::Drop(_)) = network.nodes[1].receive(now, &begun) {
+                break;
+            }
+        }
+    }
+    let usage = network.nodes[1].shards[0].xfer.usage();
+    assert_eq!(usage.inflows, 1 + 4, "half of the room, and the honest one");
+    network.nodes.push(Node::new(3, 1, 1));
+    let (now, to) = (network.now, network.nodes[1].nids[0]);
+    network.nodes[2].put(now, &to, 0, 4, 9, 100);
+    network.run(SECOND / 100);
+    assert_eq!(network.nodes[2].sent(), [(0, Status::Ok)]);
+}
+
+/// What a node with two rails was sent ends when it begins a new life, whichever of them is heard first or dead.
+#[test]
+fn a_restart_ends_at_once_what_was_sent_by_any_rail() {
+    for (own, dead) in [(0, None), (1, None), (0, Some(1)), (1, Some(1))] {
+        let mut network = network();
+        let send = |network: &mut Network, from: usize, rail: u16, number| {
+            let (now, to) = (network.now, network.nodes[1 - from].nids[usize::from(rail)]);
+            network.nodes[from].put(now, &to, rail, 4, number, 100);
+        };
+        for rail in [1, 0] {
+            send(&mut network, 0, rail, 50 + u64::from(rail));
+            send(&mut network, 1, rail, 60 + u64::from(rail));
+            network.run(SECOND / 100);
+        }
+        network.dead = vec![0, 1];
+        send(&mut network, 0, own, 1);
+        network.run(SECOND / 1000);
+        network.nodes[1] = Node::new(2, 2, 1);
+        network.dead = dead.into_iter().collect();
+        send(&mut network, 1, 0, 70);
+        network.run(SECOND / 2);
+        let expected = [Status::Ok, Status::Ok, Status::Unknown(Cause::Reset)];
+        let sent: Vec<_> = network.nodes[0].sent().into_iter().map(|(_, status)| status).collect();
+        assert_eq!(sent, expected, "sent by {own}, dead {dead:?}");
+    }
+}
+
+/// Acknowledgements that are under way when a session is renewed have the token of before.
+#[test]
+fn a_renewal_costs_no_acknowledgements() {
+    let mut network = Network::new(vec![Node::new(1, 1, 1), Node::new(2, 1, 2)], 1);
+    let send = |network: &mut Network, portal: u32, number| {
+        let (now, to) = (network.now, network.nodes[1].nids[0]);
+        network.nodes[0].put(now, &to, 0, portal, number, 100);
+    };
+    let mut number = 0;
+    for _ in 0..5 {
+        // To one shard for three seconds; then to both, of which the other one has to be asked for a session.
+        for _ in 0..3000 {
+            send(&mut network, 4, number);
+            number += 1;
+            network.run(Duration::from_millis(1));
+        }
+        for portal in [ROTOR, ROTOR, ROTOR, ROTOR, 4] {
+            send(&mut network, portal, number);
+            number += 1;
+        }
+    }
+    network.run(SECOND / 10);
+    network.assert_all_arrived(0, 1, number);
+    let counters = network.nodes[0].counters()[0];
+    assert_eq!((counters.dropped(XferDrop::BadAck), counters.frames_resent), (0, 0));
 }
