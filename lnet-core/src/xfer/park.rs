@@ -61,6 +61,17 @@ impl Holds {
         Some(HoldId(slot))
     }
 
+    /// How many frames of some inflows are kept.
+    fn count_of(&self, is_its: impl Fn(u32) -> bool) -> u32 {
+        let mut count = 0;
+        let mut at = self.order.first();
+        while let Some(hold) = self.slab.get(at) {
+            count += u32::from(is_its(hold.inflow));
+            at = List::<Order>::next(&self.slab, at);
+        }
+        count
+    }
+
     /// Ends the keeping of all frames of a message.
     fn end(&mut self, inflow: u32, id: u64, how: fn(HoldId) -> Replay) {
         self.end_where(|hold| hold.inflow == inflow && hold.id == id, how);
@@ -98,8 +109,15 @@ impl Xfer {
         Some(replay)
     }
 
-    /// Has the driver keep a frame of a message that cannot go on; `None` if it keeps too many.
+    /// Has the driver keep a frame of a message that cannot go on; `None` if it keeps too many, or three quarters of all
+    /// for this address, so that there is room for others.
     pub(super) fn hold(&mut self, now: Instant, inflow: u32, id: u64) -> Option<HoldId> {
+        let room = self.holds.slab.capacity();
+        let address = &self.inflows[inflow].address.1;
+        let is_its = |inflow: u32| self.inflows[inflow].address.1 == *address;
+        if self.holds.count() >= room / 2 && self.holds.count_of(is_its) >= room / 4 * 3 {
+            return None;
+        }
         let until = now + self.times.hold;
         let hold = self.holds.keep(inflow, id, until)?;
         self.counters.frames_held += 1;

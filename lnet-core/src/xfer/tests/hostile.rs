@@ -271,6 +271,32 @@ fn a_flood_of_beginnings_is_bounded_and_the_others_go_on() {
     network.nodes[1].assert_idle();
 }
 
+/// Fragments whose beginning never comes.
+#[test]
+fn frames_that_are_kept_for_one_address_leave_room_for_those_of_others() {
+    let (mut network, log) = met();
+    network.nodes.push(Node::new(3, 1, 1));
+    let (now, to) = (network.now, network.nodes[1].nids[0]);
+    network.nodes[2].put(now, &to, 0, 4, 1, 5000);
+    network.run(SECOND / 100);
+    let data = find(&log, Kind::Data);
+    let begun = network.log.iter().rfind(|frame| frame.header.kind == Kind::Data).unwrap().clone();
+    let mut early = |frame: &Frame, step: u32| {
+        let mut early = frame.clone();
+        early.header =
+            FrameHeader::data(put_key(4, frame.header.key.message_id + u64::from(step)), 64, 1 << 20);
+        early.transfer.number += step;
+        early.transfer.oldest = 0;
+        early.lnet = None;
+        early.payload.resize(64, 0);
+        network.nodes[1].receive(now, &early)
+    };
+    let kept = |action: &Option<Action>| matches!(action, Some(Action::Hold(_)));
+    let actions: Vec<_> = (1..20).map(|step| early(&data, step)).collect();
+    assert_eq!(actions.iter().filter(|action| kept(action)).count(), limits().held as usize / 4 * 3);
+    assert!(kept(&early(&begun, 1)) && kept(&early(&begun, 2)), "another node's");
+}
+
 #[test]
 fn words_about_messages_that_were_not_sent_yet_change_nothing() {
     for kind in [Kind::Parked, Kind::Pull, Kind::Discard, Kind::Lost] {
