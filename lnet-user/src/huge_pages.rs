@@ -13,6 +13,9 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// The system's allocator, which has the kernel put what takes a huge page (2 MiB) or more into huge pages, where that
 /// is left to programs (`/sys/kernel/mm/transparent_hugepage/enabled`: `madvise`).
 ///
+/// For tables that are made at their full size, as those of a shard are: what grows is copied, where the system's allocator
+/// alone would have had its pages moved.
+///
 /// For programs that post many entries: the tables of a million take 200 MB, and half of what it takes to look one up
 /// is finding out where its page lies.
 ///

@@ -37,7 +37,8 @@ impl Xfer {
                 let is_aged = || self.tokens.worth(now, &Holder::of(frame), former) != Worth::Fresh;
                 // Of two for one address that are fresh the newer; else the fresh one, however far the counts of time
                 // are apart.
-                if address.1 != frame.from
+                if !self.inflows[known].is_examined
+                    || address.1 != frame.from
                     || session::is_newer(transfer.session, former)
                     || (worth == Worth::Fresh && is_aged())
                 {
@@ -80,7 +81,7 @@ impl Xfer {
             Some(peer) => peer,
             None => {
                 let peer = self.new_peer(now, transfer.incarnation, address).ok_or(XferDrop::PeersFull)?;
-                self.is_new_at(address);
+                self.is_new_at(now, address);
                 peer
             }
         };
@@ -94,12 +95,16 @@ impl Xfer {
 
     /// A peer that was not known speaks from an address. What is sent there from now on would be refused under the
     /// session of whoever lived there before, and lost: it waits for another one.
-    fn is_new_at(&mut self, (ni, nid): Address) {
+    fn is_new_at(&mut self, now: Instant, (ni, nid): Address) {
         let Some(contact) = self.contacts.find(ni, &nid) else { return };
         let former = self.contacts.slab[contact].peer;
         if former != NONE {
-            // Whether it lives on at its other addresses is asked there.
+            // Whether it lives on at its other addresses is asked there, where something waits; that it has ended is
+            // told here.
             self.contacts.end_sessions(former);
+            if !self.peers.slab[former].is_idle() {
+                self.ask(now, contact);
+            }
         }
     }
 

@@ -8,14 +8,14 @@
 //! receiver                             <-- RESET (token)         if it does not know the session
 //! ```
 
+use lnet_wire::Nid;
 use lnet_wire::frame::{Handshake, Kind};
 
 use super::inflow::AckDue;
 use super::interfaces::NOWHERE;
-use super::message::Stage;
 use super::peer::{Asking, Contact, Session, Steering};
 use super::reply::Reply;
-use super::session::{FRESH_NS, Holder};
+use super::session::{FRESH_NS, Holder, Worth};
 use super::state::Xfer;
 use super::stats::XferDrop;
 use super::{Action, Arrived};
@@ -34,7 +34,7 @@ impl Xfer {
         let nonce = self.tokens.nonce(self.questions, self.shard, &nid);
         let next_at = now + self.times.hello;
         let interval_ns = (next_at - now).as_nanos() as u64;
-        let asking = Asking { nonce, asked_at: now, next_at, interval_ns, is_repeated: false, asker: NONE };
+        let asking = Asking { nonce, asked_at: now, next_at, interval_ns, is_repeated: false, asker: None };
         self.contacts.ask(contact, asking);
         self.reply(Reply::Hello { ni, nid, nonce });
         self.set_timer(next_at);
@@ -47,10 +47,11 @@ impl Xfer {
             return;
         }
         let Some(contact) = self.contacts.acquire(ni, &nid) else { return self.starve(now) };
-        if self.contacts.slab[contact].session.is_none_or(|session| session.is_aged(now)) {
+        let Contact { peer: known, session, .. } = self.contacts.slab[contact];
+        if known != peer || session.is_none_or(|session| session.is_aged(now)) {
             self.ask(now, contact);
             if let Some(asking) = &mut self.contacts.slab[contact].asking {
-                asking.asker = peer;
+                asking.asker = Some(self.peers.slab[peer].incarnation);
             }
         }
         self.contacts.release(contact);
@@ -69,8 +70,10 @@ impl Xfer {
     /// What the sender of a HELLO or WELCOME tells of itself, which lives where the frame comes from.
     fn identify<'a>(&mut self, now: Instant, frame: &Arrived<'a>) -> Result<&'a Handshake, XferDrop> {
         let handshake = frame.handshake.ok_or(XferDrop::Malformed)?;
-        if !self.has_shown(frame) {
-            let is_asked = frame.header.kind == Kind::Welcome;
+        let is_asked = frame.header.kind == Kind::Welcome;
+        // Whoever has a token has shown it before.
+        let renews = || self.tokens.worth(now, &Holder::of(frame), frame.transfer.session) != Worth::Invalid;
+        if !self.has_shown(frame) && (is_asked || !renews()) {
             let incarnation = frame.transfer.incarnation;
             self.checks.check(now, (incarnation, &frame.from), &handshake.certificate, is_asked)?;
         }
@@ -127,7 +130,7 @@ impl Xfer {
         });
         let testifies = |contact: u32| self.contacts.slab[contact].session.is_some();
         if former != NONE && former != peer && !self.contacts.of_peer(former).any(testifies) {
-            self.end_peer(now, former, up);
+            self.end_peer(now, former, &frame.from, up);
         }
         if resteered {
             self.steer_again(now, peer, up);
@@ -166,7 +169,8 @@ impl Xfer {
         let contact = self.contacts.with_token(frame.transfer.session).ok_or(XferDrop::UnknownSession)?;
         let peer = self.contacts.slab[contact].peer;
         if self.peers.slab[peer].incarnation != frame.transfer.incarnation {
-            self.end_peer(now, peer, up);
+            let Contact { nid, .. } = self.contacts.slab[contact];
+            self.end_peer(now, peer, &nid, up);
             return Ok(Action::Done);
         }
         // It lives, and has forgotten this shard: what is under way was not taken.
@@ -183,16 +187,21 @@ impl Xfer {
     }
 
     /// A peer has begun a new life: what it was sent in the former one ends, what was never sent waits for
-    /// the new one.
-    pub(super) fn end_peer(&mut self, now: Instant, peer: u32, up: &mut impl Uplink) {
+    /// the new one. What came from it ends as well, unless it was heard last elsewhere than at the address that has
+    /// told: it may have lost that only.
+    pub(super) fn end_peer(&mut self, now: Instant, peer: u32, told_by: &Nid, up: &mut impl Uplink) {
         self.counters.peers_restarted += 1;
         self.contacts.forget_peer(peer);
         for slot in 0..self.messages.capacity() {
             let Some(message) = self.messages.get(slot) else { continue };
-            if message.stage == Stage::Waiting || message.peer != peer {
+            // One that was pulled may wait, and has a ticket of its.
+            if message.peer != peer {
                 continue;
             }
             self.begin_anew(now, slot, up);
+        }
+        if self.peers.slab[peer].address.1 != *told_by {
+            return;
         }
         for shard in 0..self.peers.slab[peer].inflows.len() {
             let inflow = self.peers.slab[peer].inflows[shard];

@@ -224,7 +224,9 @@ impl Xfer {
                 return self.notice_frame(now, flow_slot, pending);
             };
             let flow = &mut self.flows[flow_slot];
-            if self.records[pending].sends >= SENDS_BY_OWN_WAY && !flow.takes_detour(now) {
+            // Where nothing is acknowledged at all the probes change the way.
+            let overtaken = flow.congestion.probes() == 0;
+            if overtaken && self.records[pending].sends >= SENDS_BY_OWN_WAY && !flow.takes_detour(now) {
                 flow.detour_until = Some(now + DETOUR);
                 let peer = flow.peer;
                 self.ask_where_heard(now, peer);
@@ -430,7 +432,8 @@ impl Xfer {
         if heard.is_none() {
             self.ask_where_heard(now, self.flows[flow].peer);
         }
-        let way = heard.or_else(|| self.any_way(now, flow))?;
+        let own = heard.filter(|_| !self.flows[flow].takes_detour(now));
+        let way = own.or_else(|| self.any_way(now, flow, heard)).or(heard)?;
         let (ni, destination, token) = self.contacts.session(way);
         let number = self.launch(now, flow, record);
         let transfer = Transfer { ticket: Some(ticket), ..self.transfer(number, token) };
@@ -503,9 +506,10 @@ impl Xfer {
         self.contacts.find(*ni, nid).filter(|contact| self.leads(now, flow, *contact))
     }
 
-    /// A contact that leads to the peer of a flow.
-    fn any_way(&self, now: Instant, flow: u32) -> Option<u32> {
-        self.contacts.of_peer(self.flows[flow].peer).find(|contact| self.leads(now, flow, *contact))
+    /// A contact that leads to the peer of a flow, another one than this.
+    fn any_way(&self, now: Instant, flow: u32, except: Option<u32>) -> Option<u32> {
+        let leads = |contact: &u32| Some(*contact) != except && self.leads(now, flow, *contact);
+        self.contacts.of_peer(self.flows[flow].peer).find(leads)
     }
 
     /// The contact by which a frame of a message goes: its own; when that has no session, or has not answered, the one
@@ -516,7 +520,7 @@ impl Xfer {
         if leads && !self.flows[flow].takes_detour(now) {
             return Some(own);
         }
-        self.heard_by(now, flow).or(leads.then_some(own)).or_else(|| self.any_way(now, flow))
+        self.heard_by(now, flow).or(leads.then_some(own)).or_else(|| self.any_way(now, flow, None))
     }
 
     /// The contact by which a frame of a message goes; where there is none, a session is asked for.

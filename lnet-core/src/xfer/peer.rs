@@ -1,7 +1,7 @@
 //! Peers: the addresses that this shard sends to, and the incarnations behind them.
 //!
 //! Invariants: a contact stays while messages refer to it or a question of its is open; a peer stays while it
-//! has messages, flows in use or is received from. Forgetting a peer loses nothing: its next ids and frame
+//! has messages or is received from. Forgetting a peer loses nothing: its next ids and frame
 //! numbers begin above all that were used.
 
 use alloc::boxed::Box;
@@ -27,20 +27,21 @@ pub(super) type Address = (NiId, Nid);
 pub(super) struct Asking {
     /// What the answer must repeat.
     pub(super) nonce: u64,
-    /// When the last HELLO was sent.
+    /// When the first HELLO was sent.
     pub(super) asked_at: Instant,
     pub(super) next_at: Instant,
     pub(super) interval_ns: u64,
     pub(super) is_repeated: bool,
-    /// The peer on whose behalf it was asked last, or [`NONE`].
-    pub(super) asker: u32,
+    /// The incarnation on whose behalf it was asked last.
+    pub(super) asker: Option<u64>,
 }
 
 /// An address that messages are sent to, or answers.
 pub(super) struct Contact {
     pub(super) nid: Nid,
     pub(super) ni: NiId,
-    /// The incarnation that has answered under it, or [`NONE`].
+    /// The incarnation that has answered under it, or that messages go to there which went by another one before; or
+    /// [`NONE`].
     pub(super) peer: u32,
     pub(super) asking: Option<Asking>,
     /// What was given there.

@@ -67,7 +67,10 @@ impl Xfer {
         let (ni, destination, to_shard, kind, id, session, content) = match reply {
             Reply::Hello { ni, nid, nonce } => {
                 self.counters.hellos_sent += 1;
-                (ni, nid, self.shard, Kind::Hello, nonce, 0, Content::Handshake)
+                // One that it has been given shows that its certificate was good once.
+                let contact = self.contacts.find(ni, &nid).and_then(|it| self.contacts.slab[it].session);
+                let token = contact.map_or(0, |session| session.token);
+                (ni, nid, self.shard, Kind::Hello, nonce, token, Content::Handshake)
             }
             Reply::Welcome { ni, nid, nonce, shard, token } => {
                 self.counters.welcomes_sent += 1;

@@ -82,16 +82,17 @@ impl Xfer {
         }
     }
 
-    /// Asks again where no answer has come; nobody is asked for nothing.
+    /// Asks again where no answer has come, and something waits for it, or its peer may have something to say.
     fn repeat_questions(&mut self, now: Instant) {
         let mut at = self.contacts.asked.first();
         while at != NONE {
             let next = List::<Asked>::next(&self.contacts.slab, at);
             let contact = &mut self.contacts.slab[at];
             let (ni, nid, peer) = (contact.ni, contact.nid, contact.peer);
-            let asker = contact.asking.map_or(NONE, |asking| asking.asker);
+            let asker = contact.asking.and_then(|asking| asking.asker);
             let is_in_use = |peer: u32| self.peers.slab.get(peer).is_some_and(|peer| !peer.is_idle());
-            let wanted = contact.references > 1 || is_in_use(peer) || is_in_use(asker);
+            let asker = asker.and_then(|asker| self.peers.find(asker));
+            let wanted = contact.references > 1 || is_in_use(peer) || asker.is_some_and(is_in_use);
             if let Some(asking) = contact.asking.as_mut().filter(|_| wanted) {
                 if asking.next_at <= now {
                     asking.interval_ns = (asking.interval_ns * 2).min(HELLO_MAX.as_nanos() as u64);

@@ -352,8 +352,10 @@ mod tests {
             assert_eq!(Handshake::decode(&handshake).is_some(), fits, "{shards} shards");
         }
         handshake[0] = 1;
-        handshake[4..8].copy_from_slice(&247_u32.to_le_bytes());
-        assert_eq!(Handshake::decode(&handshake), None, "too little room for a message");
+        for (datagram_max_bytes, fits) in [(703_u32, false), (704, true)] {
+            handshake[4..8].copy_from_slice(&datagram_max_bytes.to_le_bytes());
+            assert_eq!(Handshake::decode(&handshake).is_some(), fits, "{datagram_max_bytes} bytes");
+        }
         let mut record = [0; RECORD_BYTES];
         record[4..8].copy_from_slice(&(PAYLOAD_MAX_BYTES + 1).to_le_bytes());
         assert_eq!(Record::decode(&record), None);

@@ -327,3 +327,62 @@ fn who_is_known_gets_its_session_whatever_others_say() {
     assert!(network.nodes[TARGET].counters()[0].dropped(XferDrop::Unchecked) > 100);
     assert!(network.nodes[TARGET].arrived().contains(&(100, Status::Ok)));
 }
+
+/// The same frame with another certificate, which is wrong.
+fn with_wrong_certificate(frame: &Frame, number: u32) -> Frame {
+    let mut lie = frame.clone();
+    let signature = &mut lie.handshake.as_mut().unwrap().certificate.signature;
+    signature[..4].copy_from_slice(&number.to_le_bytes());
+    lie
+}
+
+/// The impostor speaks as if from the address of a node that is asked.
+#[test]
+fn an_answer_is_heard_whatever_others_say_from_its_address() {
+    let (_, log) = met();
+    let hello = find(&log, Kind::Hello, TARGET, VICTIM);
+    let mut network = Network::new(vec![Node::new(1, 1, 1), Node::new(2, 1, 1)], 1);
+    for number in 0..100 {
+        let (now, to) = (network.now, network.nodes[TARGET].nids[0]);
+        if number == 20 {
+            network.nodes[VICTIM].put(now, &to, 0, 4, 1, 100);
+        }
+        network.nodes[VICTIM].receive(now, &with_wrong_certificate(&hello, number));
+        network.run(SECOND / 1000);
+    }
+    assert_eq!(network.nodes[VICTIM].sent(), [(0, Status::Ok)]);
+    assert!(network.nodes[VICTIM].counters()[0].dropped(XferDrop::Unchecked) > 10);
+}
+
+/// A HELLO goes to any shard, which may have nothing else of the one that asks.
+#[test]
+fn who_is_known_in_another_shard_gets_its_session_whatever_others_say() {
+    let mut network = Network::new(vec![Node::new(1, 1, 2), Node::new(2, 1, 2)], 1);
+    let put = |network: &mut Network, number| {
+        // From shard 1 to a portal that is pinned to shard 0.
+        let (now, to) = (network.now, network.nodes[TARGET].nids[0]);
+        network.nodes[VICTIM].put(now, &to, 0, 4, number, 100);
+    };
+    put(&mut network, 1);
+    network.run(SECOND / 10);
+    let hello = network.log.iter().find(|frame| frame.header.kind == Kind::Hello).unwrap().clone();
+    assert_eq!(hello.transfer.shard, 1);
+    for life in 0..2000_u64 {
+        let mut lie = hello.clone();
+        lie.from = nid((life >> 8) as u16 + 10, life as u8);
+        network.now = network.now + Duration::from_millis(1);
+        let now = network.now;
+        network.nodes[TARGET].receive(now, &lie.of(&identity(77, life)));
+        network.nodes[TARGET].poll(now);
+    }
+    network.run(SECOND * 5 / 2);
+    for number in 0..200 {
+        if number == 20 {
+            put(&mut network, 3);
+        }
+        let now = network.now;
+        network.nodes[TARGET].receive(now, &with_wrong_certificate(&hello, number));
+        network.run(SECOND / 1000);
+    }
+    assert_eq!(network.nodes[VICTIM].sent(), [(0, Status::Ok), (1, Status::Ok)]);
+}

@@ -222,3 +222,20 @@ fn a_word_without_a_way_of_its_own_holds_up_no_message() {
     network.run(Duration::from_millis(1));
     assert_eq!(network.nodes[0].arrived().len(), 6);
 }
+
+#[test]
+fn a_parked_message_is_pulled_by_the_rail_that_lives() {
+    let mut network = network(1);
+    for rail in [1, 0] {
+        send(&mut network, 0, rail, 50 + u64::from(rail));
+        send(&mut network, 1, rail, 60 + u64::from(rail));
+        network.run(SECOND / 100);
+    }
+    put(&mut network, 7, 100);
+    network.run(SECOND / 10);
+    // The rail by which its sender was heard last.
+    network.dead = vec![0];
+    resume(&mut network, deliver);
+    network.run(SECOND);
+    assert!(network.nodes[1].arrived().contains(&(7, Status::Ok)));
+}

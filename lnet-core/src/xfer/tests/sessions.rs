@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use lnet_wire::frame::Kind;
+use lnet_wire::steer::Policy;
 
 use super::super::{Action, XferDrop};
 use super::wire::{Frame, Network, Node, ROTOR, identity};
@@ -324,38 +325,149 @@ fn two_addresses_cannot_take_the_room_of_all() {
     assert_eq!(network.nodes[2].sent(), [(0, Status::Ok)]);
 }
 
-/// What a node with two rails was sent ends when it begins a new life, whichever of them is heard first or dead.
+/// A message between two nodes by one of their rails.
+fn send(network: &mut Network, from: usize, rail: u16, number: u64) {
+    let (now, to) = (network.now, network.nodes[1 - from].nids[usize::from(rail)]);
+    network.nodes[from].put(now, &to, rail, 4, number, 100);
+}
+
+/// Both nodes have spoken by both rails, by this one last.
+fn met_by_both(last: u16) -> Network {
+    let mut network = network();
+    for rail in [1 - last, last] {
+        send(&mut network, 0, rail, 50 + u64::from(rail));
+        send(&mut network, 1, rail, 60 + u64::from(rail));
+        network.run(SECOND / 100);
+    }
+    network
+}
+
+/// What a node with two rails was sent ends when it begins a new life, by whichever of them it was sent, heard last, or
+/// is heard again, and if one of them is dead.
 #[test]
 fn a_restart_ends_at_once_what_was_sent_by_any_rail() {
-    for (own, dead) in [(0, None), (1, None), (0, Some(1)), (1, Some(1))] {
-        let mut network = network();
-        let send = |network: &mut Network, from: usize, rail: u16, number| {
-            let (now, to) = (network.now, network.nodes[1 - from].nids[usize::from(rail)]);
-            network.nodes[from].put(now, &to, rail, 4, number, 100);
-        };
-        for rail in [1, 0] {
-            send(&mut network, 0, rail, 50 + u64::from(rail));
-            send(&mut network, 1, rail, 60 + u64::from(rail));
-            network.run(SECOND / 100);
-        }
+    for case in 0..16_u16 {
+        let [own, last, speaks, one_is_dead] = [0, 1, 2, 3].map(|bit| case >> bit & 1);
+        let mut network = met_by_both(last);
         network.dead = vec![0, 1];
         send(&mut network, 0, own, 1);
         network.run(SECOND / 1000);
         network.nodes[1] = Node::new(2, 2, 1);
-        network.dead = dead.into_iter().collect();
-        send(&mut network, 1, 0, 70);
+        network.dead = if one_is_dead == 1 { vec![1 - speaks] } else { vec![] };
+        send(&mut network, 1, speaks, 70);
         network.run(SECOND / 2);
         let expected = [Status::Ok, Status::Ok, Status::Unknown(Cause::Reset)];
         let sent: Vec<_> = network.nodes[0].sent().into_iter().map(|(_, status)| status).collect();
-        assert_eq!(sent, expected, "sent by {own}, dead {dead:?}");
+        assert_eq!(sent, expected, "sent by {own}, heard by {last} and {speaks}, {:?} dead", network.dead);
     }
+}
+
+/// The question for a peer that has ended does not go on for the one that has its place.
+#[test]
+fn nobody_is_asked_for_somebody_else() {
+    let mut network = met_by_both(1);
+    network.run(SECOND * 5 / 2);
+    send(&mut network, 0, 0, 52);
+    network.run(SECOND / 100);
+    send(&mut network, 1, 1, 62);
+    network.run(SECOND / 100);
+    // Heard by rail 1 last, which dies. What goes by rail 0 is not answered, so it is asked by rail 1.
+    network.dead = vec![0, 1];
+    send(&mut network, 0, 0, 1);
+    network.run(SECOND / 10);
+    network.nodes[1] = Node::new(2, 2, 1);
+    network.dead = vec![1];
+    let end = network.now + SECOND * 3;
+    while network.nodes[0].counters()[0].peers_restarted == 0 {
+        assert!(network.step(end));
+    }
+    // At once there is a peer in its place, which stays in use.
+    send(&mut network, 0, 0, 2);
+    for number in 0..40 {
+        network.log.clear();
+        send(&mut network, 1, 0, 200 + number);
+        network.run(SECOND);
+    }
+    let asks = |frame: &&Frame| frame.header.kind == Kind::Hello && frame.from == nid(2, 1);
+    assert_eq!(network.log.iter().filter(asks).count(), 0, "nothing has gone to rail 1 for 40 seconds");
+}
+
+/// Policies change and change back; a late frame has an old token.
+#[test]
+fn a_token_of_other_policies_is_not_good_because_another_one_is() {
+    let mut network = network();
+    let sent = |network: &mut Network, number| {
+        put(network, number, 100);
+        network.run(SECOND / 10);
+        network.log.iter().rfind(|frame| frame.header.kind == Kind::Data).unwrap().clone()
+    };
+    let first = sent(&mut network, 0);
+    network.run(SECOND * 6);
+    network.nodes[1].set_policy(ROTOR, Policy::Pin(0), 0..1);
+    let mut second = sent(&mut network, 1);
+    assert_ne!(first.transfer.session, second.transfer.session);
+    network.nodes[1].set_policy(ROTOR, Policy::Rotor, 0..1);
+    let now = network.now;
+    let refused = Some(Action::Drop(XferDrop::UnknownSession));
+    assert_eq!(network.nodes[1].receive(now, &second), refused);
+    assert_eq!(network.nodes[1].receive(now, &first), Some(Action::Drop(XferDrop::Duplicate)));
+    second.transfer.number += 1;
+    assert_eq!(network.nodes[1].receive(now, &second), refused);
+}
+
+/// Both rails die, and the one comes back that a message goes by; its receiver was heard last by the other one.
+#[test]
+fn the_own_way_is_tried_again() {
+    let mut network = network();
+    for rail in [0, 1] {
+        send(&mut network, 0, rail, 50 + u64::from(rail));
+        network.run(SECOND / 100);
+    }
+    network.dead = vec![0, 1];
+    send(&mut network, 0, 0, 1);
+    network.run(SECOND / 10);
+    network.dead = vec![1];
+    network.run(SECOND * 3 / 2);
+    assert_eq!(network.nodes[0].sent(), [0, 1, 2].map(|message| (message, Status::Ok)));
+}
+
+/// An address moves from one node to another. The former one lives on at its other address, and is heard there.
+#[test]
+fn whoever_loses_an_address_has_not_ended() {
+    let mut network = met_by_both(1);
+    for node in &mut network.nodes {
+        node.shards[0].xfer.times.message = SECOND * 49;
+    }
+    let (now, moved) = (network.now, network.nodes[1].nids[0]);
+    network.nodes[1].remove_interface(now, 0);
+    let mut third = Node::new(3, 1, 1);
+    third.remove_interface(now, 0);
+    third.add_interface(0, moved);
+    network.nodes.push(third);
+    // A message by the second rail arrives; its acknowledgement is lost.
+    send(&mut network, 1, 1, 7);
+    for frame in network.nodes[1].poll(now) {
+        network.nodes[0].receive(now, &frame);
+    }
+    network.dead = vec![1];
+    network.run(SECOND / 100);
+    // What goes to the first address is refused by whoever lives there now.
+    let now = network.now;
+    network.nodes[0].put(now, &moved, 0, 4, 80, 100);
+    network.run(SECOND / 10);
+    assert_eq!(network.nodes[0].counters()[0].peers_restarted, 1, "as far as this node can tell");
+    network.dead.clear();
+    network.run(SECOND * 20);
+    let times = network.nodes[0].arrived().iter().filter(|(number, _)| *number == 7).count();
+    assert_eq!(times, 1);
+    assert!(network.nodes[1].sent().iter().all(|(_, status)| *status == Status::Ok));
 }
 
 /// Acknowledgements that are under way when a session is renewed have the token of before.
 #[test]
 fn a_renewal_costs_no_acknowledgements() {
     let mut network = Network::new(vec![Node::new(1, 1, 1), Node::new(2, 1, 2)], 1);
-    let send = |network: &mut Network, portal: u32, number| {
+    let put_to = |network: &mut Network, portal: u32, number| {
         let (now, to) = (network.now, network.nodes[1].nids[0]);
         network.nodes[0].put(now, &to, 0, portal, number, 100);
     };
@@ -363,12 +475,12 @@ fn a_renewal_costs_no_acknowledgements() {
     for _ in 0..5 {
         // To one shard for three seconds; then to both, of which the other one has to be asked for a session.
         for _ in 0..3000 {
-            send(&mut network, 4, number);
+            put_to(&mut network, 4, number);
             number += 1;
             network.run(Duration::from_millis(1));
         }
         for portal in [ROTOR, ROTOR, ROTOR, ROTOR, 4] {
-            send(&mut network, portal, number);
+            put_to(&mut network, portal, number);
             number += 1;
         }
     }
