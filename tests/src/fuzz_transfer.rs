@@ -222,23 +222,25 @@ struct Scene {
     now: Instant,
     /// The node, and the honest peer.
     nodes: [Node; 2],
-    /// The token that the node gave to the hostile peer, and the one of it that the node shows.
-    token: u64,
+    /// The tokens that the node gave to the hostile peer at its addresses, and the one of it that the node shows.
+    tokens: [u64; 2],
     shown: u64,
     last: Transfer,
     id: u64,
     number: u32,
-    /// What the hostile peer says of itself when it asks, and when it is asked.
+    /// What the hostile peer says of itself when it asks, and when it is asked, but for the certificate.
     handshake: Handshake,
-    /// Who it says it is.
+    /// Who it is, and a certificate that it shows in place of its own.
     lives: [Identity; LIVES],
+    lie: Option<Certificate>,
     /// Tokens and nonces that the two others have told each other. Whoever knows them can hear what they say.
     secrets: BTreeSet<u64>,
 }
 
 const NODE: u8 = 1;
 const HONEST: u8 = 2;
-const HOSTILE: u8 = 3;
+/// The addresses of the hostile peer.
+const HOSTILE: [u8; 2] = [3, 4];
 /// Lives of the hostile peer.
 const LIVES: usize = 3;
 /// The honest peer's messages.
@@ -262,7 +264,7 @@ impl Scene {
         let mut scene = Self {
             now: Instant(1 << 40),
             nodes: [Node::new(NODE), Node::new(HONEST)],
-            token: 0,
+            tokens: [0; 2],
             shown: 77,
             last: blank,
             id: 1,
@@ -271,15 +273,16 @@ impl Scene {
                 shards: 1,
                 datagram_max_bytes: DATAGRAM_BYTES,
                 policies: [PolicyWord::default(); PORTALS],
-                certificate: lives[0].certify(&nid(HOSTILE)),
+                certificate: lives[0].certify(&nid(HOSTILE[0])),
             },
             lives,
+            lie: None,
             secrets: BTreeSet::new(),
         };
         // The honest peer has a session before anybody lies.
         scene.nodes[1].put(scene.now, NODE, 1, FIRST, 100);
         scene.exchange();
-        let hello = (FrameHeader::other(Kind::Hello, 0, 5), blank, None, 0, nid(HOSTILE));
+        let hello = (FrameHeader::other(Kind::Hello, 0, 5), blank, None, 0, nid(HOSTILE[0]));
         scene.nodes[0].receive(scene.now, &hello, Some(&scene.handshake));
         scene.exchange();
         scene
@@ -309,25 +312,25 @@ impl Scene {
         let from = nid(self.nodes[at].host);
         let handshake =
             matches!(out.content, Content::Handshake).then(|| self.nodes[at].xfer.handshake(out.ni));
-        if out.destination == nid(HOSTILE) {
+        let place = HOSTILE.iter().position(|host| out.destination == nid(*host));
+        if let Some(place) = place {
             self.last = out.transfer;
             match out.header.kind {
-                Kind::Welcome => self.token = out.transfer.session,
+                Kind::Welcome => self.tokens[place] = out.transfer.session,
                 Kind::Hello => {
                     // It answers, with a token of its own.
                     let header = FrameHeader::other(Kind::Welcome, 0, out.header.key.message_id);
                     let incarnation = self.lives[0].incarnation();
                     let transfer = Transfer { incarnation, session: self.shown, ..out.transfer };
-                    let frame = (header, transfer, None, 0, nid(HOSTILE));
-                    self.nodes[0].receive(self.now, &frame, Some(&self.handshake));
+                    let frame = (header, transfer, None, 0, out.destination);
+                    let handshake = self.says(0, &out.destination);
+                    self.nodes[0].receive(self.now, &frame, Some(&handshake));
                 }
                 _ => {}
             }
             return;
         }
-        let to = usize::from(out.destination == nid(HONEST));
-        // A bundle is of messages for the hostile peer, which has given the honest one's address for its own: it is
-        // refused here, whatever the records behind its first message are.
+        let Some(to) = [NODE, HONEST].iter().position(|host| out.destination == nid(*host)) else { return };
         let (lnet, payload_bytes) = match out.content {
             Content::Message { lnet, payload, .. } => (lnet, payload.map_or(0, |span| span.length_bytes)),
             _ => (None, 0),
@@ -349,17 +352,17 @@ impl Scene {
         match bytes[0] % 8 {
             7 if bytes[0] == 0xFF => {
                 let word = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().expect("eight bytes"));
-                let life = &self.lives[usize::from(bytes[18]) % LIVES];
                 self.handshake = Handshake {
                     shards: 1 + bytes[1] % 64,
                     datagram_max_bytes: 704 + (word(2) >> (word(2) % 60)) as u32 % 70_000,
                     policies: [PolicyWord(word(10)); PORTALS],
-                    certificate: match bytes[19] % 4 {
-                        // That of the honest one, which it was shown once, and one that is wrong.
-                        1 => Identity::new([HONEST; 32]).certify(&nid(HONEST)),
-                        2 => Certificate { signature: [bytes[20]; 64], ..self.handshake.certificate },
-                        _ => life.certify(&nid(HOSTILE)),
-                    },
+                    ..self.handshake
+                };
+                self.lie = match bytes[19] % 4 {
+                    // That of the honest one, which it was shown once, and one that is wrong.
+                    1 => Some(Identity::new([HONEST; 32]).certify(&nid(HONEST))),
+                    2 => Some(Certificate { signature: [bytes[20]; 64], ..self.handshake.certificate }),
+                    _ => None,
                 };
             }
             0 => {
@@ -368,7 +371,13 @@ impl Scene {
             }
             1 => {
                 let portal = u32::from(bytes[1] % 8);
-                self.nodes[0].put(self.now, HOSTILE, portal, u64::from(bytes[2]), u32::from(bytes[3]) * 40);
+                self.nodes[0].put(
+                    self.now,
+                    HOSTILE[usize::from(bytes[4] & 1)],
+                    portal,
+                    u64::from(bytes[2]),
+                    u32::from(bytes[3]) * 40,
+                );
             }
             2 => self.nodes[0].resume(self.now, bytes[1] & 1 != 0),
             _ => self.send(bytes),
@@ -415,7 +424,7 @@ impl Scene {
         };
         let lnet = Header {
             destination: ProcessId { nid: nid(NODE), pid: 1 },
-            source: ProcessId { nid: nid(HOSTILE), pid: 1 },
+            source: ProcessId { nid: nid(HOSTILE[0]), pid: 1 },
             payload_length: total,
             body: Body::Put { ack_md: WireHandle::NONE, match_bits: 0, hdr_data: 0, portal, offset: 0 },
         };
@@ -432,11 +441,12 @@ impl Scene {
             FrameHeader::other(kind, 0, if bytes[3] & 2 != 0 { self.id } else { u64::from(word(4)) })
         };
         header.bundled = bundled && length == total;
+        let place = usize::from(bytes[23] >> 4 & 1);
         let session = match (bytes[3] >> 2 & 3, kind) {
             (0, _) => u64::from(word(20)) << 32,
             (1, _) => self.last.session,
             (_, Kind::Ack | Kind::Reset) => self.shown,
-            _ => self.token,
+            _ => self.tokens[place],
         };
         let ack = (bytes[3] & 16 != 0).then(|| Ack {
             highest: if bytes[3] & 32 != 0 {
@@ -447,11 +457,12 @@ impl Scene {
             below: u64::from(word(20)).wrapping_mul(0x1_0001),
             grant_bytes: word(19),
         });
-        let incarnation = match usize::from(bytes[5] % 8) {
-            life @ 1..LIVES if wild(4) => self.lives[life].incarnation(),
-            6 if wild(4) => u64::from(word(16)),
-            7 if wild(4) => Identity::new([HONEST; 32]).incarnation(),
-            _ => self.lives[0].incarnation(),
+        let name = if wild(4) { usize::from(bytes[5] % 8) } else { 0 };
+        let life = if name < LIVES { name } else { 0 };
+        let incarnation = match name {
+            6 => u64::from(word(16)),
+            7 => Identity::new([HONEST; 32]).incarnation(),
+            _ => self.lives[life].incarnation(),
         };
         let transfer = Transfer {
             number: self.number,
@@ -465,18 +476,25 @@ impl Scene {
             ticket: (kind != Kind::Data || bytes[3] & 128 != 0)
                 .then(|| if wild(7) { word(20) } else { self.last.ticket.unwrap_or_else(|| word(20) % 32) }),
         };
-        let from = nid(if bytes[23].is_multiple_of(16) { bytes[22] } else { HOSTILE });
+        let from = nid(if bytes[23].is_multiple_of(16) { bytes[22] } else { HOSTILE[place] });
         let is_answer = kind == Kind::Welcome;
         if self.secrets.contains(&session) || (is_answer && self.secrets.contains(&header.key.message_id)) {
             return;
         }
+        let handshake = matches!(kind, Kind::Hello | Kind::Welcome).then(|| self.says(life, &from));
         let first = kind == Kind::Data && offset == 0;
         let payload_bytes = if kind == Kind::Data { length } else { 0 };
         self.nodes[0].receive(
             self.now,
             &(header, transfer, first.then_some(lnet), payload_bytes, from),
-            matches!(kind, Kind::Hello | Kind::Welcome).then_some(&self.handshake),
+            handshake.as_ref(),
         );
+    }
+
+    /// What the hostile peer says of itself, in one of its lives, from an address.
+    fn says(&self, life: usize, address: &Nid) -> Handshake {
+        let certificate = self.lie.unwrap_or_else(|| self.lives[life].certify(address));
+        Handshake { certificate, ..self.handshake }
     }
 
     /// The honest peer, and the end.
