@@ -10,7 +10,7 @@ use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
 use lnet_tests::netns::{Netns, Wiring, ip, wait_until};
 use lnet_tests::node::{
-    By, Driven, PINNED_PORTALS, PUT_BYTES, Putter, Receiver, config, nid_v4, process, settle, start,
+    By, Driven, PINNED_PORTALS, PUT_BYTES, Putter, Receiver, config, losses, nid_v4, process, settle, start,
     stop_all, try_start,
 };
 use lnet_user::memory::Buffer;
@@ -283,6 +283,45 @@ fn frames_of_a_sleeping_owner_come_home_in_time() {
         wait_until("the Puts have arrived", PROMPT, || arrived() - before == batch * u64::from(BATCH));
     }
     assert_eq!(joined.end(), 50 * BATCH);
+}
+
+/// The owner of the only fill ring gets no CPU, and its sibling uses up what is there: frames are dropped, no message is
+/// lost or doubled, and nothing else is counted as lost.
+#[test]
+fn an_owner_that_is_not_scheduled() {
+    if !privileged() {
+        return;
+    }
+    let rings = RingSizes { fill: 64, completion: 64, rx: 64, tx: 64 };
+    let netns = Netns::new(Wiring { queues: 1, ..Wiring::default() });
+    let mut joined = Joined::over(netns, Some(rings));
+    let mut worker = joined.sources.remove(0);
+    let (mut owner, mut receiver) = joined.receivers.remove(0).stop();
+    let Driven::ShardThread(sibling) = &mut joined.receivers[0] else { panic!("a thread of its own") };
+    let mut dropped = || {
+        let rings = sibling.call(|worker| worker.lnd().ring_statistics().unwrap()).unwrap();
+        rings.iter().map(|ring| ring.rx_dropped).sum::<u64>()
+    };
+    let mut putter = Putter::new(joined.target, &mut worker);
+    wait_until("the fill ring is empty", PATIENCE, || {
+        while putter.under_way() < 8 {
+            putter.put(&mut worker, PINNED_PORTALS[1], true);
+        }
+        worker.progress();
+        putter.turn(&mut worker);
+        dropped() != 0
+    });
+    wait_until("all Puts end", PATIENCE, || {
+        owner.progress();
+        receiver.turn(&mut owner);
+        worker.progress();
+        putter.turn(&mut worker);
+        putter.under_way() == 0
+    });
+    assert_eq!((putter.acked, putter.failed), (putter.started, 0));
+    let (siblings, receivers) = stop_all(joined.receivers);
+    assert_eq!(losses(&siblings), []);
+    assert_eq!(receiver.arrived + receivers[0].arrived - FIRST_PUTS, putter.started);
 }
 
 #[test]
