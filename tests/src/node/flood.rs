@@ -30,7 +30,7 @@ pub const UNANSWERED: &str = "unanswered";
 
 /// A Put that was sent well is given up after so long without an acknowledgement: nobody may be left to send one.
 /// One that was not is never given up: the stack is to end it.
-const LOST_AFTER: Duration = Duration::from_millis(700);
+const LOST_AFTER: Duration = Duration::from_secs(2);
 
 /// How far a flood is; all its shards share it.
 #[derive(Debug)]
