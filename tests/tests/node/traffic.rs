@@ -166,7 +166,9 @@ impl Case {
             }
             let received: u64 =
                 ended.workers.iter().map(|worker| worker.lnd().counters().frames_received).sum();
-            assert_eq!(received, frames.slots.iter().map(|slot| slot.frames).sum::<u64>());
+            let rings = ended.workers.iter().flat_map(|worker| worker.lnd().ring_statistics().unwrap());
+            let dropped: u64 = rings.map(|ring| ring.rx_dropped).sum();
+            assert_eq!(received + dropped, frames.slots.iter().map(|slot| slot.frames).sum::<u64>());
         }
     }
 }
