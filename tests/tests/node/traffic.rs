@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use lnet_tests::netns::{Netns, Wiring};
 use lnet_tests::node::{
-    By, Driven, Plan, Sink, Source, config, losses, nid_v4, nid_v6, process, settle_both, start, stop_all,
+    Account, By, Driven, Plan, Sink, Source, config, losses, nid_v4, nid_v6, process, settle_both, start,
+    stop_all,
 };
 use lnet_user::node::{Node, NodeConfig, NodeMode, XdpMode};
 use lnet_user::runtime::Worker;
@@ -164,11 +165,7 @@ impl Case {
                 let of_shard = frames.slots.iter().filter(|slot| slot.shard == shard);
                 assert_ne!(of_shard.map(|slot| slot.frames).sum::<u64>(), 0, "shard {shard}: {frames:?}");
             }
-            let received: u64 =
-                ended.workers.iter().map(|worker| worker.lnd().counters().frames_received).sum();
-            let rings = ended.workers.iter().flat_map(|worker| worker.lnd().ring_statistics().unwrap());
-            let dropped: u64 = rings.map(|ring| ring.rx_dropped).sum();
-            assert_eq!(received + dropped, frames.slots.iter().map(|slot| slot.frames).sum::<u64>());
+            Account::of(&ended.node, &ended.workers).check();
         }
     }
 }
