@@ -89,7 +89,8 @@ pub struct XferConfig {
     pub shard_count: u8,
     /// This life of the node; the same for all its shards.
     pub identity: Identity,
-    /// Keys session tokens, nonces, and what is remembered of certificates; the same for all shards, known to nobody else, drawn anew in each life.
+    /// Keys session tokens, nonces, and what is remembered of certificates; the same for all shards, known to nobody
+    /// else, drawn anew in each life.
     pub secret: [u64; 2],
     /// Seeds hash tables; differs from shard to shard.
     pub seed: u64,
