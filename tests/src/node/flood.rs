@@ -47,7 +47,7 @@ pub struct Flood {
     acked: AtomicU64,
     failed: AtomicU64,
     failures: Mutex<BTreeMap<String, u64>>,
-    acked_numbers: Mutex<Vec<u64>>,
+    acked_numbers: Mutex<BTreeMap<ShardId, Vec<u64>>>,
     slowest_ns: AtomicU64,
     arrived: AtomicU64,
     stop: AtomicBool,
@@ -92,12 +92,12 @@ impl Flood {
         self.acked.load(Ordering::Acquire)
     }
 
-    /// The numbers of those, in the order in which that was seen.
+    /// The numbers of those, by the shard that put them and in the order in which it saw that.
     ///
     /// # Panics
     /// When a shard has panicked over one.
     #[must_use]
-    pub fn acked_numbers(&self) -> Vec<u64> {
+    pub fn acked_numbers(&self) -> BTreeMap<ShardId, Vec<u64>> {
         self.acked_numbers.lock().expect("the numbers of a flood").clone()
     }
 
@@ -141,10 +141,11 @@ impl Flood {
         (number < self.count).then_some(self.first + number)
     }
 
-    fn note_end(&self, put: &UnderWay) {
+    fn note_end(&self, shard: ShardId, put: &UnderWay) {
         if put.acked {
             self.slowest_ns.fetch_max(put.put_at.elapsed().as_nanos() as u64, Ordering::AcqRel);
-            self.acked_numbers.lock().expect("the numbers of a flood").push(put.number);
+            let mut numbers = self.acked_numbers.lock().expect("the numbers of a flood");
+            numbers.entry(shard).or_default().push(put.number);
             self.acked.fetch_add(1, Ordering::AcqRel);
             return;
         }
@@ -220,7 +221,7 @@ impl Flooder {
                 _ => panic!("{event:?}"),
             }
             if event.unlinked {
-                self.flood.note_end(&self.under_way.swap_remove(place));
+                self.flood.note_end(worker.shard_id(), &self.under_way.swap_remove(place));
                 self.free.push(delivery.buffer.expect("the last event brings the buffer"));
             } else if event.kind == EventKind::Send && event.status != Status::Ok {
                 // No ACK will come that could use the descriptor up.

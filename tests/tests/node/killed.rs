@@ -1,11 +1,13 @@
 //! Processes that are killed under load and come back: what was under way ends, what arrives is whole and comes
 //! once, and the next life is as good as the first.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use lnet_core::handle::ShardId;
 use lnet_tests::bpf::object;
 use lnet_tests::netns::{Namespace, Netns, Wiring, wait_until};
 use lnet_tests::node::{
@@ -36,9 +38,9 @@ const PUTS: u64 = 1000;
 /// Of those that it has acknowledged, what a life may not have looked at when it is killed: a shard acknowledges what
 /// came in a turn at its end, the application looks at that before the next turn. All of that was under way at once.
 const UNSEEN: u64 = WINDOW;
-/// How many acknowledgements may come between those and the kill: while one shard looks, the other one goes on until all
-/// that is under way waits for the first.
-const UNSEEN_BEFORE: u64 = 4 * WINDOW;
+/// How many acknowledgements a shard may see between those and the kill: while one shard of the target looks, the other
+/// one goes on until all that is under way waits for the first.
+const UNSEEN_BEFORE: usize = 8 * FLOOD_WINDOW as usize;
 /// Nothing ends by this: a child is there again long before.
 const PATIENT_TIMEOUT: Duration = LND_TIMEOUT.saturating_mul(5);
 
@@ -149,12 +151,34 @@ fn outlast(workers: &mut [Worker]) {
     }
 }
 
-/// The places, in the order of acknowledgements, of Puts that were acknowledged and have not been seen to arrive.
-fn unseen(flood: &Flood, arrivals: &Arrivals) -> Vec<u64> {
+/// Where an acknowledgement stands: with which shard, and in which place among all that it has seen.
+type Place = (ShardId, usize);
+
+/// The places of Puts that were acknowledged and have not been seen to arrive.
+fn unseen(flood: &Flood, arrivals: &Arrivals) -> Vec<Place> {
     let lives = arrivals.lives();
-    let has_arrived = |number: u64| lives.get(number as usize).is_some_and(|life| *life != 0);
-    let numbers = (0..).zip(flood.acked_numbers());
-    numbers.filter(|(_, number)| !has_arrived(*number)).map(|(place, _)| place).collect()
+    let is_unseen = |number: u64| lives.get(number as usize).is_none_or(|life| *life == 0);
+    let numbers = flood.acked_numbers().into_iter();
+    let places = numbers.flat_map(|(shard, numbers)| {
+        (0..).zip(numbers).filter(|(_, number)| is_unseen(*number)).map(move |(place, _)| (shard, place))
+    });
+    places.collect()
+}
+
+/// Acknowledgements that each shard has seen.
+fn acked_by_shard(flood: &Flood) -> BTreeMap<ShardId, usize> {
+    flood.acked_numbers().into_iter().map(|(shard, numbers)| (shard, numbers.len())).collect()
+}
+
+/// Kills a target, which may not have looked at what was acknowledged in these places.
+fn kill_unseen(flood: &Flood, target: Killed) -> BTreeMap<ShardId, Range<usize>> {
+    let before = acked_by_shard(flood);
+    target.kill();
+    // What was acknowledged last may be on its way still, to a shard that gets no CPU for a while.
+    let end = |(shard, acked): (ShardId, usize)| (shard, acked + FLOOD_WINDOW as usize);
+    let until = acked_by_shard(flood).into_iter().map(end);
+    let from = |shard: &ShardId| before.get(shard).map_or(0, |acked| acked.saturating_sub(UNSEEN_BEFORE));
+    until.map(|(shard, until)| (shard, from(&shard)..until)).collect()
 }
 
 fn restarts(workers: &[Worker]) -> u64 {
@@ -182,15 +206,12 @@ fn a_target_is_killed() {
     let sources = Flooder::start_all(&flood, By::Application, source_workers);
     let mut target = begin(1);
     let mut resets = Vec::new();
-    let mut kills: Vec<Range<u64>> = Vec::new();
+    let mut kills = Vec::new();
     let taken = flood.acked();
     wait_for(&mut target, "the first life takes Puts", || flood.acked() > taken + PUTS);
     for life in 1..=LIVES {
         let reset_before = reset();
-        let acked = flood.acked();
-        target.kill();
-        // What it has acknowledged last may still be on its way.
-        kills.push(acked.saturating_sub(UNSEEN_BEFORE)..flood.acked() + WINDOW);
+        kills.push(kill_unseen(&flood, target));
         target = begin(life + 1);
         let acked = flood.acked();
         // A window is always under way, so that something breaks off.
@@ -210,7 +231,9 @@ fn a_target_is_killed() {
     let arrivals = Arrivals::new(file);
     // What the last life has acknowledged it looks at in no time, and the others had but for their last turns.
     let unseen = || unseen(&flood, &arrivals);
-    let is_by_kill = |place: &u64| kills.iter().any(|kill| kill.contains(place));
+    let is_by_kill = |(shard, place): &Place| {
+        kills.iter().any(|kill| kill.get(shard).is_some_and(|it| it.contains(place)))
+    };
     println!("{acked} acknowledged, {} not seen, {failures:?}, resets by life {resets:?}", unseen().len());
     wait_for(&mut target, "what was acknowledged has arrived", || unseen().iter().all(is_by_kill));
     let unseen = unseen().len() as u64;
