@@ -41,18 +41,16 @@
 //! - [`load`]: messages by the thousand, each byte of which is checked.
 //! - [`NodeConfig`]: interfaces, shards, and [`Policy`], which says where messages belong.
 //! - [`memory::Buffer`] and [`xsk::Umem::register`]: buffers, and those that are sent without a copy.
-//! - [`HugePages`]: for programs that post entries by the hundred thousand.
 //!
 //! # Inside
 //! Invariants: `runtime` knows `lnd`, `lnd` knows `xsk` and `netlink`, never back up; only `runtime` owns a
-//! shard; only `bpf` knows aya; unsafe code is in `xsk`, `uring`, `region` and `huge_pages` alone; `api` knows nothing that
+//! shard; only `bpf` knows aya; unsafe code is in `xsk`, `uring` and `region` alone; `api` knows nothing that
 //! another application could not use but for the moment at which a shard may sleep.
 
 pub mod api;
 pub mod bpf;
 pub mod capture;
 pub mod control;
-mod huge_pages;
 pub mod lnd;
 pub mod load;
 pub mod memory;
@@ -78,7 +76,6 @@ pub use lnet_wire::{Nid, ProcessId};
 
 pub use api::{Ack, Descriptor, Entry, EventQueue, Lnet, LnetError, NotLent, Notice, ShardHandle, Target};
 pub use capture::{CaptureError, CaptureSpec, CaptureState};
-pub use huge_pages::HugePages;
 pub use memory::Buffer;
 pub use node::{NiConfig, Node, NodeConfig, XdpMode};
 pub use runtime::Worker;

@@ -84,7 +84,10 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
     }
     command.args(["--size", &size.to_string(), "--mtu", &mtu_bytes.to_string()]);
     match options.posted {
-        Some(entries) => command.args(["--posted", &entries.to_string()]),
+        // The tables of so many entries lie in huge pages.
+        Some(entries) => {
+            command.args(["--posted", &entries.to_string()]).env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+        }
         None => command.arg("--out").arg(options.out.clone().unwrap_or_else(|| root.join("target/bench"))),
     };
     command.args(options.quick.then_some("--quick")).args(options.json.then_some("--json"));

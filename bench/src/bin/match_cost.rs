@@ -32,19 +32,15 @@ use lnet_core::portal::EntrySpec;
 use lnet_core::time::Instant;
 use lnet_core::topology::{LocalNi, Topology};
 use lnet_core::{Limits, Shard, ShardConfig};
-use lnet_user::HugePages;
 use lnet_user::xsk::prefetch;
 use lnet_wire::nid::Net;
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 use serde::Serialize;
 
-/// As a program would do it that posts so many entries.
-#[global_allocator]
-static ALLOCATOR: HugePages = HugePages;
-
 /// Measures what it costs to match a message with 1 to 1,000,000 exact entries posted.
 #[derive(Debug, Parser)]
-#[command(after_help = "Examples:\n  match_cost\n  match_cost --entries 4096,65536 --json")]
+#[command(after_help = "Examples:\n  match_cost\n  match_cost --entries 4096,65536 --json\n  \
+                  GLIBC_TUNABLES=glibc.malloc.hugetlb=1 match_cost   (the tables in huge pages)")]
 struct Cli {
     /// Numbers of entries to measure with, each 1 to 16777216.
     #[arg(long, value_delimiter = ',', default_value = "1,100,10000,100000,1000000",

@@ -16,16 +16,11 @@ use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
 use lnet_core::shard::PutRequest;
-use lnet_user::HugePages;
 use lnet_user::memory::Buffer;
 use lnet_user::node::{NiConfig, Node, NodeConfig};
 use lnet_user::runtime::Worker;
 use lnet_wire::ProcessId;
 use serde::Serialize;
-
-/// As a program would do it that posts so many entries.
-#[global_allocator]
-static ALLOCATOR: HugePages = HugePages;
 
 /// Measures the rate of Puts with 1 and with many exact entries posted.
 #[derive(Debug, Parser)]

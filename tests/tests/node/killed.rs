@@ -40,7 +40,7 @@ const PUTS: u64 = 1000;
 const UNSEEN: u64 = WINDOW;
 /// How many acknowledgements a shard may see between those and the kill: while one shard of the target looks, the other
 /// one goes on until all that is under way waits for the first.
-const UNSEEN_BEFORE: usize = 8 * FLOOD_WINDOW as usize;
+const UNSEEN_BEFORE: usize = 4 * FLOOD_WINDOW as usize;
 /// Nothing ends by this: a child is there again long before.
 const PATIENT_TIMEOUT: Duration = LND_TIMEOUT.saturating_mul(5);
 

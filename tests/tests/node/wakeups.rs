@@ -44,6 +44,12 @@ impl Joined {
         Self::over(Netns::new(Wiring { queues, ..Wiring::default() }), None)
     }
 
+    /// Of two shards each, with one queue that one of them owns.
+    fn with_few_frames() -> Self {
+        let rings = RingSizes { fill: 64, completion: 64, rx: 64, tx: 64 };
+        Self::over(Netns::new(Wiring { queues: 1, ..Wiring::default() }), Some(rings))
+    }
+
     fn over(netns: Netns, rings: Option<RingSizes>) -> Self {
         let [a, b] = [netns.a(), netns.b()].map(|namespace| nid_v4(namespace.interface(), 0));
         let with_rings = |config: NodeConfig| NodeConfig { rings: rings.unwrap_or(config.rings), ..config };
@@ -250,9 +256,7 @@ fn few_receive_frames_for_several_shards() {
     if !privileged() {
         return;
     }
-    let rings = RingSizes { fill: 64, completion: 64, rx: 64, tx: 64 };
-    let netns = Netns::new(Wiring { queues: 1, ..Wiring::default() });
-    let mut joined = Joined::over(netns, Some(rings));
+    let mut joined = Joined::with_few_frames();
     for putter in exchange(&mut joined.sources, joined.target, 10_000, 8) {
         assert_eq!((putter.sent, putter.acked, putter.failed), (10_000, 10_000, 0));
     }
@@ -267,9 +271,7 @@ fn frames_of_a_sleeping_owner_come_home_in_time() {
         return;
     }
     const BATCH: u32 = 8;
-    let rings = RingSizes { fill: 64, completion: 64, rx: 64, tx: 64 };
-    let netns = Netns::new(Wiring { queues: 1, ..Wiring::default() });
-    let mut joined = Joined::over(netns, Some(rings));
+    let mut joined = Joined::with_few_frames();
     let mut worker = joined.sources.remove(0);
     let Driven::ShardThread(receiver) = &mut joined.receivers[1] else { panic!("a thread of its own") };
     let mut arrived = || receiver.call(|worker| worker.shard().counters().received.messages).unwrap();
@@ -292,9 +294,7 @@ fn an_owner_that_is_not_scheduled() {
     if !privileged() {
         return;
     }
-    let rings = RingSizes { fill: 64, completion: 64, rx: 64, tx: 64 };
-    let netns = Netns::new(Wiring { queues: 1, ..Wiring::default() });
-    let mut joined = Joined::over(netns, Some(rings));
+    let mut joined = Joined::with_few_frames();
     let mut worker = joined.sources.remove(0);
     let (mut owner, mut receiver) = joined.receivers.remove(0).stop();
     let Driven::ShardThread(sibling) = &mut joined.receivers[0] else { panic!("a thread of its own") };

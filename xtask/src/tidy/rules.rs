@@ -7,13 +7,8 @@ use super::source::{Source, has_word, numbered};
 const FILE_LINES_MAX: usize = 700;
 
 /// Where `unsafe` may stand.
-const UNSAFE_FENCE: [&str; 5] = [
-    "lnet-user/src/xsk/",
-    "lnet-user/src/uring/",
-    "lnet-user/src/region/",
-    "lnet-user/src/huge_pages.rs",
-    "lnet-ebpf/src/",
-];
+const UNSAFE_FENCE: [&str; 4] =
+    ["lnet-user/src/xsk/", "lnet-user/src/uring/", "lnet-user/src/region/", "lnet-ebpf/src/"];
 
 /// Crates that speak through their return values and through tracing.
 const LIBRARIES: [&str; 4] = ["lnet-wire/src/", "lnet-core/src/", "lnet-user/src/", "lnet-control/src/"];
@@ -30,8 +25,7 @@ const BOUNDARIES: [(&str, Allowed); 6] = [
 
 /// Inside `lnet-user`: the other modules that one may name. Those that are not here, `node` above all, may
 /// name any.
-const LAYERS: [(&str, &[&str]); 10] = [
-    ("lnet-user/src/huge_pages.rs", &[]),
+const LAYERS: [(&str, &[&str]); 9] = [
     ("lnet-user/src/xsk/", &[]),
     ("lnet-user/src/region/", &["xsk"]),
     ("lnet-user/src/uring/", &[]),
@@ -85,7 +79,7 @@ pub(super) struct Rule {
 pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "unsafe",
-        why: "unsafe stands in lnet-user/src/{xsk,uring,region,huge_pages.rs} and lnet-ebpf only",
+        why: "unsafe stands in lnet-user/src/{xsk,uring,region} and lnet-ebpf only",
         applies: |path| is_rust(path) && !UNSAFE_FENCE.iter().any(|fence| path.starts_with(fence)),
         check: |source| {
             let found = ["unsafe", "unsafe_code"].map(|word| lines_of_word(source, word));

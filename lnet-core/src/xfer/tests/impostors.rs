@@ -298,11 +298,16 @@ fn what_is_for_a_node_that_does_not_answer_goes_to_nobody_else() {
     assert_eq!(network.nodes[3].arrived(), [(100, Status::Ok)]);
 }
 
-/// The impostor signs any address with keys of its own, and then speaks as if from the victim's.
-#[test]
-fn who_is_known_gets_its_session_whatever_others_say() {
-    let (mut network, log) = met();
-    let hello = find(&log, Kind::Hello, VICTIM, TARGET);
+/// The same frame with another certificate, which is wrong.
+fn with_wrong_certificate(frame: &Frame, number: u32) -> Frame {
+    let mut lie = frame.clone();
+    let signature = &mut lie.handshake.as_mut().unwrap().certificate.signature;
+    signature[..4].copy_from_slice(&number.to_le_bytes());
+    lie
+}
+
+/// The impostor signs many addresses with keys of its own: all that the target can remember.
+fn fill_with_lives(network: &mut Network, hello: &Frame) {
     for life in 0..2000_u64 {
         let mut lie = hello.clone();
         lie.from = nid((life >> 8) as u16 + 10, life as u8);
@@ -311,29 +316,27 @@ fn who_is_known_gets_its_session_whatever_others_say() {
         network.nodes[TARGET].receive(now, &lie.of(&identity(77, life)));
         network.nodes[TARGET].poll(now);
     }
+}
+
+/// The impostor signs any address with keys of its own, and then speaks as if from the victim's.
+#[test]
+fn who_is_known_gets_its_session_whatever_others_say() {
+    let (mut network, log) = met();
+    let hello = find(&log, Kind::Hello, VICTIM, TARGET);
+    fill_with_lives(&mut network, &hello);
     // The victim's session has aged, and it asks anew.
     network.run(SECOND * 5 / 2);
     let lie = hello.of(&identity(78, 0));
-    for at in 0..200_u8 {
+    for at in 0..200 {
         let (now, to) = (network.now, network.nodes[TARGET].nids[0]);
         if at == 20 {
             network.nodes[VICTIM].put(now, &to, 0, 4, 100, 100);
         }
-        let mut lie = lie.clone();
-        lie.handshake.as_mut().unwrap().certificate.signature = [at; 64];
-        network.nodes[TARGET].receive(now, &lie);
+        network.nodes[TARGET].receive(now, &with_wrong_certificate(&lie, at));
         network.run(Duration::from_micros(20));
     }
     assert!(network.nodes[TARGET].counters()[0].dropped(XferDrop::Unchecked) > 100);
     assert!(network.nodes[TARGET].arrived().contains(&(100, Status::Ok)));
-}
-
-/// The same frame with another certificate, which is wrong.
-fn with_wrong_certificate(frame: &Frame, number: u32) -> Frame {
-    let mut lie = frame.clone();
-    let signature = &mut lie.handshake.as_mut().unwrap().certificate.signature;
-    signature[..4].copy_from_slice(&number.to_le_bytes());
-    lie
 }
 
 /// The impostor speaks as if from the address of a node that is asked.
@@ -367,14 +370,7 @@ fn who_is_known_in_another_shard_gets_its_session_whatever_others_say() {
     network.run(SECOND / 10);
     let hello = network.log.iter().find(|frame| frame.header.kind == Kind::Hello).unwrap().clone();
     assert_eq!(hello.transfer.shard, 1);
-    for life in 0..2000_u64 {
-        let mut lie = hello.clone();
-        lie.from = nid((life >> 8) as u16 + 10, life as u8);
-        network.now = network.now + Duration::from_millis(1);
-        let now = network.now;
-        network.nodes[TARGET].receive(now, &lie.of(&identity(77, life)));
-        network.nodes[TARGET].poll(now);
-    }
+    fill_with_lives(&mut network, &hello);
     network.run(SECOND * 5 / 2);
     for number in 0..200 {
         if number == 20 {
