@@ -4,7 +4,9 @@
 
 use std::sync::Mutex;
 
-use lnet_tests::sim::{self, Bug, Counts, Fault, Options, Tracing};
+#[cfg(feature = "sabotage")]
+use lnet_tests::sim::Bug;
+use lnet_tests::sim::{self, Counts, Fault, Options, Tracing};
 
 const RUNS: u64 = 300;
 
@@ -32,6 +34,8 @@ fn no_checker_finds_anything_and_every_fault_is_injected() {
     assert!(counts.lent > 0 && counts.resumed > 0 && counts.refused > 0, "{counts}");
 }
 
+/// The level `unit` of `cargo xtask test` runs it in a build with the feature.
+#[cfg(feature = "sabotage")]
 #[test]
 fn each_bug_is_found_by_a_checker_that_is_there_for_it() {
     // `cargo xtask sim --bugs` shows the first seeds.

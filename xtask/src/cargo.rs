@@ -31,8 +31,18 @@ fn commit(root: &Path) -> Option<String> {
 /// # Errors
 /// When cargo does not start or the build fails; cargo's own words are on standard error then.
 pub(crate) fn build_binary(root: &Path, package: &str, binary: &str) -> Result<PathBuf> {
+    build_binary_with(root, package, binary, &[])
+}
+
+/// The same, with further arguments for cargo.
+pub(crate) fn build_binary_with(
+    root: &Path,
+    package: &str,
+    binary: &str,
+    arguments: &[&str],
+) -> Result<PathBuf> {
     let mut command = cargo(root);
-    command.args(["build", "--release", "--package", package, "--bin", binary]);
+    command.args(["build", "--release", "--package", package, "--bin", binary]).args(arguments);
     command.envs(commit(root).map(|commit| (COMMIT_VARIABLE, commit)));
     command.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
     let words = words(&command);

@@ -20,6 +20,8 @@ use crate::{build_ebpf, fuzz, run, setup, tidy};
 
 /// The feature that the tests with a second loader are behind.
 const LIBBPF: &str = "lnet-tests/libbpf";
+/// The feature of the hooks that switch bugs of the core on, for the simulator's checkers to find.
+const SABOTAGE: &str = "lnet-tests/sabotage";
 /// Messages of the run that comes last.
 const RUN_COUNT: u64 = 20_000;
 /// Inputs of each fuzz target.
@@ -43,6 +45,7 @@ const LEVELS: &[Level] = &[
         run: |root| lint(root, &["doc", "--no-deps"], Some(("RUSTDOCFLAGS", "-D warnings"))),
     },
     Level { name: "tidy", needs: &[], run: |root| Ok(format!("{} files", tidy::tidy(root)?)) },
+    Level { name: "test hooks", needs: &[], run: no_test_hooks },
     Level { name: "unit", needs: &[], run: unit },
     Level { name: "XDP program", needs: &NETNS_NODES, run: xdp_program },
     // It needs a C++ compiler, which root can install.
@@ -150,7 +153,33 @@ fn unit(root: &Path) -> Result<String> {
     let mut command = cargo(root);
     command.arg("test").env(UNPRIVILEGED, "1");
     let count = test_count(command, &mut std::io::stdout())?;
+    let mut bugs = cargo(root);
+    bugs.args(["test", "--features", SABOTAGE, "--test", "sim", "each_bug"]).env(UNPRIVILEGED, "1");
+    let count = count + test_count(bugs, &mut std::io::stdout())?;
     Ok(format!("{count} tests; privileged ones return at once here, and run below"))
+}
+
+/// What a plain `cargo build` makes has no hooks for tests in it.
+fn no_test_hooks(root: &Path) -> Result<String> {
+    let mut command = cargo(root);
+    command.args(["tree", "--edges", "normal,build,features", "--invert", "lnet-core", "--prefix", "none"]);
+    let words = words(&command);
+    let output = command.output().with_context(|| format!("`{words}` did not start"))?;
+    ensure!(output.status.success(), "`{words}` failed, {}", output.status);
+    check_hooks(&String::from_utf8_lossy(&output.stdout)).with_context(|| words)?;
+    Ok("a plain `cargo build` makes none".to_owned())
+}
+
+/// Checks what `cargo tree` says of lnet-core's features and of who asks for them.
+fn check_hooks(tree: &str) -> Result<()> {
+    let is_tree = tree.lines().any(|line| line.starts_with("lnet-core feature "));
+    ensure!(is_tree, "a line \"lnet-core feature ...\" is expected, not {tree:?}");
+    let mut lines = tree.lines().skip_while(|line| !line.contains("feature \"sabotage\""));
+    if let (Some(_), asker) = (lines.next(), lines.next()) {
+        let asker = asker.unwrap_or("the command line");
+        bail!("{asker} has lnet-core built with the feature `sabotage`, which is for tests alone");
+    }
+    Ok(())
 }
 
 /// What only a machine with the BPF toolchain can build, built and read by clippy.
@@ -159,8 +188,8 @@ fn xdp_program(root: &Path) -> Result<String> {
     build_ebpf::build(root, &toolchain)?;
     build_ebpf::clippy(root, &toolchain)?;
     setup::ensure_test_tools()?;
-    let note = clippy(root, &["--features", LIBBPF])?;
-    Ok(format!("built, and read by clippy as well as the tests behind the feature libbpf; {note}"))
+    let note = clippy(root, &["--features", &[LIBBPF, SABOTAGE].join(",")])?;
+    Ok(format!("built, and read by clippy as well as the tests behind libbpf and sabotage; {note}"))
 }
 
 fn short_fuzz(root: &Path) -> Result<String> {
@@ -247,6 +276,16 @@ mod tests {
     }
 
     #[test]
+    fn test_hooks_in_a_plain_build_are_noticed() {
+        check_hooks("lnet-core v0.1.0\nlnet-core feature \"default\"\nlnetd v0.1.0").unwrap();
+        let with = "lnet-core feature \"default\"\nlnet-core feature \"sabotage\"\nlnet-tests v0.1.0 (/t)";
+        let error = check_hooks(with).unwrap_err().to_string();
+        assert!(error.starts_with("lnet-tests v0.1.0 (/t) has"), "{error}");
+        assert!(check_hooks("").unwrap_err().to_string().contains("is expected"));
+        no_test_hooks(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()).unwrap();
+    }
+
+    #[test]
     fn a_level_left_out_or_failed_is_not_passed() {
         let second = Duration::from_secs(1);
         let check = |end: End, expected: [&str; 4]| assert_eq!(row("x", &end, second), expected);
@@ -269,7 +308,7 @@ mod tests {
         for name in ["XDP program", "fuzz", "bpf, netns, lnetd", "cargo xtask run", "run"] {
             assert_eq!(named(name).needs, NETNS_NODES);
         }
-        for name in ["format", "clippy", "documentation", "tidy", "unit"] {
+        for name in ["format", "clippy", "documentation", "tidy", "test hooks", "unit"] {
             assert!(named(name).needs.is_empty(), "{name}");
         }
     }

@@ -43,7 +43,7 @@ pub(crate) struct Options {
 /// # Errors
 /// When the build fails, or a checker finds something (with `--bugs`: when a bug is not found by its own).
 pub(crate) fn sim(root: &Path, options: &Options) -> Result<()> {
-    let program = cargo::build_binary(root, "lnet-tests", "lnet-sim")?;
+    let program = cargo::build_binary_with(root, "lnet-tests", "lnet-sim", &["--features", "sabotage"])?;
     let mut command = Command::new(program);
     command.args(["--seed", &options.seed.to_string(), "--runs", &options.runs.to_string()]);
     if let Some(nodes) = options.nodes {

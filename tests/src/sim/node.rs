@@ -8,7 +8,7 @@ use lnet_core::handle::ShardId;
 use lnet_core::lnd::NiId;
 use lnet_core::topology::{LocalNi, Topology};
 use lnet_core::tunables::{ResponseTracking, Tunables};
-use lnet_core::xfer::{self, Sabotage, Xfer, XferConfig, XferLimits, XferTimes};
+use lnet_core::xfer::{self, Xfer, XferConfig, XferLimits, XferTimes};
 use lnet_core::{Limits, Shard, ShardConfig};
 use lnet_wire::steer::{PORTALS, Policy, PolicyWord, Spread, initiator_hash};
 use lnet_wire::{Net, NetType, Nid, ProcessId};
@@ -137,6 +137,25 @@ pub(super) fn policies(random: &mut Random, shards: u8) -> [PolicyWord; PORTALS]
     })
 }
 
+/// Switches on the bugs that the core has hooks for.
+#[cfg(feature = "sabotage")]
+fn switch_on(bugs: &Bugs, shard: &mut Shard, xfer: &mut Xfer) {
+    if bugs.has(Bug::CreditLost) {
+        shard.lose_credit();
+    }
+    xfer.sabotage(xfer::Sabotage {
+        no_duplicate_window: bugs.has(Bug::NoDuplicateWindow),
+        early_ack: bugs.has(Bug::AckBeforeData),
+    });
+}
+
+/// A core without hooks has no bugs to switch on.
+#[cfg(not(feature = "sabotage"))]
+fn switch_on(bugs: &Bugs, _: &mut Shard, _: &mut Xfer) {
+    let hooked = [Bug::CreditLost, Bug::NoDuplicateWindow, Bug::AckBeforeData];
+    assert!(!hooked.into_iter().any(|bug| bugs.has(bug)), "{bugs:?} needs the feature `sabotage`");
+}
+
 impl Node {
     pub(super) fn new(
         plan: &Plan,
@@ -172,9 +191,6 @@ impl Node {
             for portal in (0..PORTALS_USED as u32).filter(|portal| plan.lazy >> portal & 1 != 0) {
                 new.set_lazy(portal).expect("a portal that exists");
             }
-            if bugs.has(Bug::CreditLost) {
-                new.lose_credit();
-            }
             let mut xfer = Xfer::new(XferConfig {
                 shard: ShardId(shard),
                 shard_count: shards,
@@ -193,10 +209,7 @@ impl Node {
                     ..XferTimes::DEFAULT
                 },
             });
-            xfer.sabotage(Sabotage {
-                no_duplicate_window: bugs.has(Bug::NoDuplicateWindow),
-                early_ack: bugs.has(Bug::AckBeforeData),
-            });
+            switch_on(bugs, &mut new, &mut xfer);
             let desk = Desk::new(
                 (number, life),
                 policies,
