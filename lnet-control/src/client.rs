@@ -13,11 +13,7 @@ use thiserror::Error;
 
 use crate::errno::{Errno, Refusal};
 use crate::protocol::{self, HEADER_BYTES, ProtocolError, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
-use crate::records::{
-    CaptureRecord, DropRuleRecord, FramesRecord, Globals, LoadRecord, LoadSpec, NetRecord, PeerRecord,
-    Statistics, SteeringRecord,
-};
-use crate::request::{Batch, CaptureSpec, Outcome, PingReply, PingRequest, Reply, Request};
+use crate::request::{PingReply, PingRequest, Reply, Request};
 
 /// How long a node may take for anything but a ping.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(120);
@@ -87,147 +83,6 @@ impl Client {
         Ok(Self { stream })
     }
 
-    /// Its nets, `lo` first.
-    ///
-    /// # Errors
-    /// [`ClientError`], as all of these calls.
-    pub fn nets(&mut self) -> Result<Vec<NetRecord>, ClientError> {
-        self.ask(&Request::Nets, |reply| match reply {
-            Reply::Nets(nets) => Some(nets),
-            _ => None,
-        })
-    }
-
-    /// Its peers.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn peers(&mut self) -> Result<Vec<PeerRecord>, ClientError> {
-        self.ask(&Request::Peers, |reply| match reply {
-            Reply::Peers(peers) => Some(peers),
-            _ => None,
-        })
-    }
-
-    /// Its global tunables.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn globals(&mut self) -> Result<Globals, ClientError> {
-        self.ask(&Request::Globals, |reply| match reply {
-            Reply::Globals(globals) => Some(globals),
-            _ => None,
-        })
-    }
-
-    /// Its counters.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn statistics(&mut self) -> Result<Statistics, ClientError> {
-        self.ask(&Request::Statistics, |reply| match reply {
-            Reply::Statistics(statistics) => Some(statistics),
-            _ => None,
-        })
-    }
-
-    /// Its drop rules, newest first.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn drop_rules(&mut self) -> Result<Vec<DropRuleRecord>, ClientError> {
-        self.ask(&Request::DropRules, |reply| match reply {
-            Reply::DropRules(rules) => Some(rules),
-            _ => None,
-        })
-    }
-
-    /// Its steering.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn steering(&mut self) -> Result<SteeringRecord, ClientError> {
-        self.ask(&Request::Steering, |reply| match reply {
-            Reply::Steering(steering) => Some(steering),
-            _ => None,
-        })
-    }
-
-    /// Its captures.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn captures(&mut self) -> Result<Vec<CaptureRecord>, ClientError> {
-        self.ask(&Request::Captures, captures)
-    }
-
-    /// Begins a capture.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn start_capture(&mut self, spec: CaptureSpec) -> Result<(), ClientError> {
-        self.ask(&Request::StartCapture(spec), |reply| matches!(reply, Reply::Done).then_some(()))
-    }
-
-    /// Ends a capture, and says what it became.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn stop_capture(&mut self, path: &Path) -> Result<Vec<CaptureRecord>, ClientError> {
-        self.ask(&Request::StopCapture(path.to_owned()), captures)
-    }
-
-    /// Where the frames of its xdp nets went.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn frames(&mut self) -> Result<FramesRecord, ClientError> {
-        self.ask(&Request::Frames, |reply| match reply {
-            Reply::Frames(frames) => Some(frames),
-            _ => None,
-        })
-    }
-
-    /// Its loads.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn loads(&mut self) -> Result<Vec<LoadRecord>, ClientError> {
-        self.ask(&Request::Loads, loads)
-    }
-
-    /// Begins a load; its name.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn start_load(&mut self, spec: LoadSpec) -> Result<u32, ClientError> {
-        self.ask(&Request::StartLoad(spec), |reply| match reply {
-            Reply::LoadStarted(id) => Some(id),
-            _ => None,
-        })
-    }
-
-    /// Ends a load, and says what it became.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn stop_load(&mut self, id: u32) -> Result<Vec<LoadRecord>, ClientError> {
-        self.ask(&Request::StopLoad(id), loads)
-    }
-
-    /// Makes changes, all or none, and says what each did.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn apply(&mut self, batch: Batch) -> Result<Vec<Outcome>, ClientError> {
-        let change_count = batch.changes.len();
-        let outcomes = self.ask(&Request::Apply(batch), |reply| match reply {
-            Reply::Applied(outcomes) => Some(outcomes),
-            _ => None,
-        })?;
-        if outcomes.len() == change_count { Ok(outcomes) } else { Err(ClientError::Unexpected) }
-    }
-
     /// Pings NIDs; `answered` gets what becomes of each as soon as it is known, in their order.
     ///
     /// # Errors
@@ -241,23 +96,23 @@ impl Client {
         self.send(&Request::Ping(request))?;
         loop {
             match self.receive(timeout)? {
-                Reply::Ping(reply) => answered(reply),
-                Reply::Done => return Ok(()),
+                Reply::Ping(Some(reply)) => answered(reply),
+                Reply::Ping(None) => return Ok(()),
                 Reply::Refused(refusal) => return Err(refusal.into()),
                 _ => return Err(ClientError::Unexpected),
             }
         }
     }
 
-    fn ask<T>(
-        &mut self,
-        request: &Request,
-        expected: impl FnOnce(Reply) -> Option<T>,
-    ) -> Result<T, ClientError> {
+    /// The reply to a request that has one, unless it is a refusal.
+    pub(crate) fn ask(&mut self, request: &Request) -> Result<Reply, ClientError> {
         self.send(request)?;
-        match self.receive(REPLY_TIMEOUT)? {
-            Reply::Refused(refusal) => Err(refusal.into()),
-            reply => expected(reply).ok_or(ClientError::Unexpected),
+        match (self.receive(REPLY_TIMEOUT)?, request) {
+            (Reply::Refused(refusal), _) => Err(refusal.into()),
+            (Reply::Apply(outcomes), Request::Apply(batch)) if outcomes.len() != batch.changes.len() => {
+                Err(ClientError::Unexpected)
+            }
+            (reply, _) => Ok(reply),
         }
     }
 
@@ -282,20 +137,6 @@ impl Client {
         let mut json = vec![0; protocol::read_header(&header, REPLY_BYTES_MAX)?];
         self.stream.read_exact(&mut json).map_err(late)?;
         Ok(protocol::decode(&json)?)
-    }
-}
-
-fn captures(reply: Reply) -> Option<Vec<CaptureRecord>> {
-    match reply {
-        Reply::Captures(captures) => Some(captures),
-        _ => None,
-    }
-}
-
-fn loads(reply: Reply) -> Option<Vec<LoadRecord>> {
-    match reply {
-        Reply::Loads(loads) => Some(loads),
-        _ => None,
     }
 }
 

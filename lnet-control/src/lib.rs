@@ -17,6 +17,7 @@ pub mod records;
 pub mod request;
 #[cfg(feature = "server")]
 pub mod server;
+mod table;
 mod text;
 
 pub use errno::{Errno, Refusal};

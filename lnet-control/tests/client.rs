@@ -41,19 +41,19 @@ fn answers_that_are_none_are_errors() {
     };
     check(Vec::new(), "the connection to the daemon broke");
     check(b"LNCT\0\x01".to_vec(), "the connection to the daemon broke");
-    check(reply(&Reply::Done)[..14].to_vec(), "the connection to the daemon broke");
+    check(reply(&Reply::StartCapture(()))[..14].to_vec(), "the connection to the daemon broke");
     check(b"HTTP/1.1 400 Bad Request".to_vec(), "expected to begin with \"LNCT\"");
     check(b"LNCT\0\x02\0\0\0\0\0\0".to_vec(), "protocol version 2, expected 1");
     check(b"LNCT\0\x01\0\0\xff\xff\xff\xff".to_vec(), "4294967295 bytes, expected at most");
     check(b"LNCT\0\x01\0\0\0\0\0\x03[1]".to_vec(), "cannot be read");
-    check(reply(&Reply::Done), "something else than it was asked");
+    check(reply(&Reply::StartCapture(())), "something else than it was asked");
 }
 
 #[test]
 fn a_batch_has_as_many_outcomes_as_changes() {
     let apply = |outcomes| {
         let batch = Batch { changes: vec![Change::Unconfigure], dry_run: false };
-        ask(reply(&Reply::Applied(outcomes)), |client| client.apply(batch))
+        ask(reply(&Reply::Apply(outcomes)), |client| client.apply(batch))
     };
     assert_eq!(apply(vec![Outcome::Changed]).unwrap(), [Outcome::Changed]);
     assert!(matches!(apply(Vec::new()), Err(ClientError::Unexpected)));
@@ -66,7 +66,7 @@ fn a_ping_ends_with_its_last_answer_or_with_the_connection() {
         let request = PingRequest { nids: Vec::new(), source: None, timeout_ms: Some(1000) };
         ask(bytes, |client| client.ping(request, |reply| panic!("{reply:?}")))
     };
-    ping(reply(&Reply::Done)).unwrap();
+    ping(reply(&Reply::Ping(None))).unwrap();
     assert!(matches!(ping(Vec::new()), Err(ClientError::Broken(_))));
     assert!(matches!(ping(reply(&Reply::Nets(Vec::new()))), Err(ClientError::Unexpected)));
 }

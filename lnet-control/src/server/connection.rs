@@ -16,6 +16,7 @@ use super::{Handler, Shared};
 use crate::errno::{Errno, Refusal};
 use crate::protocol::{self, HEADER_BYTES, MAGIC, ProtocolError, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::request::{PingReply, PingRequest, Reply, Request};
+use crate::table::answer;
 
 /// Bytes that are read at once.
 const CHUNK_BYTES: usize = 8192;
@@ -163,8 +164,8 @@ impl<'a, H: Handler> Connection<'a, H> {
                 () = closed(&mut self.closing) => return Err(Ended::Closing),
             };
             match next {
-                Some(reply) => self.client.write(&Reply::Ping(reply)).await?,
-                None => return self.client.write(&Reply::Done).await,
+                Some(reply) => self.client.write(&Reply::Ping(Some(reply))).await?,
+                None => return self.client.write(&Reply::Ping(None)).await,
             }
         }
     }
@@ -178,34 +179,6 @@ fn text(value: &impl Serialize) -> String {
 /// Ready when the server stops, which it also does by going away.
 async fn closed(closing: &mut watch::Receiver<bool>) {
     let _ = closing.wait_for(|closed| *closed).await;
-}
-
-/// The answer to a request that has one.
-async fn answer<H: Handler>(handler: &H, request: Request) -> Reply {
-    match request {
-        Request::Nets => reply(handler.nets().await, Reply::Nets),
-        Request::Peers => reply(handler.peers().await, Reply::Peers),
-        Request::Globals => reply(handler.globals().await, Reply::Globals),
-        Request::Statistics => reply(handler.statistics().await, Reply::Statistics),
-        Request::DropRules => reply(handler.drop_rules().await, Reply::DropRules),
-        Request::Steering => reply(handler.steering().await, Reply::Steering),
-        Request::Captures => reply(handler.captures().await, Reply::Captures),
-        Request::StartCapture(spec) => reply(handler.start_capture(spec).await, |()| Reply::Done),
-        Request::Frames => reply(handler.frames().await, Reply::Frames),
-        Request::Loads => reply(handler.loads().await, Reply::Loads),
-        Request::StartLoad(spec) => reply(handler.start_load(spec).await, Reply::LoadStarted),
-        Request::StopLoad(id) => reply(handler.stop_load(id).await, |load| Reply::Loads(vec![load])),
-        Request::StopCapture(path) => {
-            reply(handler.stop_capture(&path).await, |capture| Reply::Captures(vec![capture]))
-        }
-        Request::Apply(batch) => reply(handler.apply(batch).await, Reply::Applied),
-        // Answered part by part.
-        Request::Ping(_) => Reply::Done,
-    }
-}
-
-fn reply<T>(result: Result<T, Refusal>, good: impl FnOnce(T) -> Reply) -> Reply {
-    result.map_or_else(Reply::Refused, good)
 }
 
 impl Client {

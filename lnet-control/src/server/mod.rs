@@ -6,7 +6,6 @@
 //! memory than [`ServerLimits`] allow.
 
 mod connection;
-mod handler;
 mod listen;
 
 use std::collections::HashMap;
@@ -26,7 +25,7 @@ use crate::request::Reply;
 
 use connection::{Caller, Connection};
 
-pub use handler::Handler;
+pub use crate::table::Handler;
 pub use listen::{Access, BindError, Listener};
 
 /// What the kernel's refusal to accept is waited out for.

@@ -3,17 +3,15 @@
 use std::fs;
 use std::future::pending;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use lnet_control::client::Client;
-use lnet_control::records::{
-    CaptureRecord, DropRuleRecord, Globals, NetRecord, PeerRecord, Statistics, SteeringRecord,
-};
-use lnet_control::request::{Batch, CaptureSpec, Change, Outcome, PingRecord};
+use lnet_control::records::{CaptureRecord, Globals, NetRecord, PeerRecord, Statistics, SteeringRecord};
+use lnet_control::request::{Batch, Change, Outcome, PingRecord};
 use lnet_control::server::{self, Access, Handler, Listener, ServerLimits};
 use lnet_control::{Errno, Refusal};
 use lnet_wire::Nid;
@@ -62,10 +60,6 @@ impl Handler for Model {
 
     async fn statistics(&self) -> Result<Statistics, Refusal> {
         Ok(Statistics { send_count: u64::MAX, ..Statistics::default() })
-    }
-
-    async fn drop_rules(&self) -> Result<Vec<DropRuleRecord>, Refusal> {
-        Ok(Vec::new())
     }
 
     async fn steering(&self) -> Result<SteeringRecord, Refusal> {
@@ -118,14 +112,6 @@ impl Handler for Model {
             failure: None,
         };
         Ok(vec![record; 33])
-    }
-
-    async fn start_capture(&self, _: CaptureSpec) -> Result<(), Refusal> {
-        Ok(())
-    }
-
-    async fn stop_capture(&self, path: &Path) -> Result<CaptureRecord, Refusal> {
-        Err(Refusal::new(Errno::NOENT, format!("no capture to {}", path.display())))
     }
 }
 

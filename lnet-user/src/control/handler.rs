@@ -1,6 +1,6 @@
 //! The control plane as its socket's server sees it.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use lnet_control::records::{
@@ -85,7 +85,7 @@ impl Handler for Control {
         self.begin_capture(spec).await
     }
 
-    async fn stop_capture(&self, path: &Path) -> Result<CaptureRecord, Refusal> {
+    async fn stop_capture(&self, path: PathBuf) -> Result<CaptureRecord, Refusal> {
         self.end_capture(path).await
     }
 

@@ -5,7 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::PathBuf;
 
 use lnet_control::records::{
     ActiveMode, CaptureRecord, FramesNi, FramesRecord, LoadRecord, LoadRole, LoadSpec, SlotFrames,
@@ -170,8 +170,8 @@ impl Control {
         blocking(move || lnet.start_capture(&spec)).await?.map_err(|error| capture_refusal(&error))
     }
 
-    pub(super) async fn end_capture(&self, path: &Path) -> Result<CaptureRecord, Refusal> {
-        let (lnet, path) = (self.lnet.clone(), path.to_owned());
+    pub(super) async fn end_capture(&self, path: PathBuf) -> Result<CaptureRecord, Refusal> {
+        let lnet = self.lnet.clone();
         let state = blocking(move || lnet.stop_capture(&path)).await?;
         state.map(capture_record).map_err(|error| capture_refusal(&error))
     }

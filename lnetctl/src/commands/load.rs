@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use lnet_control::document;
 use lnet_control::pattern;
+use lnet_control::protocol::REQUEST_BYTES_MAX;
 use lnet_control::records::{LoadRecord, LoadSpec};
-use lnet_control::request::Request;
 use serde_json::{Map, Value, json};
 
 use super::Result;
@@ -19,7 +19,7 @@ use crate::session::{Daemon, eprint_text, print_text};
 /// How often a load that is waited for is looked at.
 const INTERVAL: Duration = Duration::from_millis(100);
 /// A plan is smaller.
-const PLAN_BYTES_MAX: u64 = Request::BYTES_MAX / 2;
+const PLAN_BYTES_MAX: u64 = REQUEST_BYTES_MAX as u64 / 2;
 /// Messages of a load, unless it says how many.
 const MESSAGES: i64 = 100_000;
 const WINDOW: i64 = 64;
@@ -70,8 +70,8 @@ pub(super) fn start(daemon: &mut Daemon<'_>, role: &LoadRoleCommand) -> Result<(
 pub(super) fn stop(daemon: &mut Daemon<'_>, id: &str, as_json: bool) -> Result<()> {
     let task = Task::new("del", "load");
     let id = load_id(task, id)?;
-    let loads = daemon.client(task)?.stop_load(id).map_err(task.refused())?;
-    print(&loads, as_json);
+    let load = daemon.client(task)?.stop_load(id).map_err(task.refused())?;
+    print(&[load], as_json);
     Ok(())
 }
 

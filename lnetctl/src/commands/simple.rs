@@ -100,8 +100,8 @@ pub(super) fn start_capture(
 pub(super) fn stop_capture(daemon: &mut Daemon<'_>, file: &Path) -> Result<()> {
     let task = Task::new("del", "capture");
     let path = absolute(file).map_err(|error| task.invalid(format!("{}: {error}", file.display())))?;
-    let captures = daemon.client(task)?.stop_capture(&path).map_err(task.refused())?;
-    print_text(&document::captures(&captures));
+    let capture = daemon.client(task)?.stop_capture(path).map_err(task.refused())?;
+    print_text(&document::captures(&[capture]));
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! A node in memory: it does what it is asked, as far as that can be seen from outside, and nothing else.
 
 use std::cell::RefCell;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use lnet_control::document::NodeState;
@@ -449,7 +449,7 @@ impl Handler for Served {
         Ok(())
     }
 
-    async fn stop_capture(&self, path: &Path) -> Result<CaptureRecord> {
+    async fn stop_capture(&self, path: PathBuf) -> Result<CaptureRecord> {
         let mut model = self.0.borrow_mut();
         match model.captures.iter().position(|capture| capture.path == path) {
             Some(position) => Ok(CaptureRecord { is_running: false, ..model.captures.remove(position) }),

@@ -1,0 +1,163 @@
+//! The table of requests: a row for each, with its argument and its answer. [`Request`], [`Reply`], the calls of
+//! [`Client`], [`Handler`] and the server's dispatch all come from it.
+//!
+//! A row is `read` or `change`; a change is for root and the node's owner alone. Pings stand beside the table: they
+//! are answered part by part.
+
+#[cfg(feature = "server")]
+use std::time::Duration;
+
+#[cfg(feature = "server")]
+use lnet_wire::Nid;
+use serde::{Deserialize, Serialize};
+
+use crate::client::{Client, ClientError};
+#[cfg(feature = "server")]
+use crate::errno::Errno;
+use crate::errno::Refusal;
+use crate::records::{
+    CaptureRecord, DropRuleRecord, FramesRecord, Globals, LoadRecord, LoadSpec, NetRecord, PeerRecord,
+    Statistics, SteeringRecord,
+};
+#[cfg(feature = "server")]
+use crate::request::PingRecord;
+use crate::request::{Batch, CaptureSpec, Outcome, PingReply, PingRequest};
+
+macro_rules! is_change {
+    (read) => {
+        false
+    };
+    (change) => {
+        true
+    };
+}
+
+macro_rules! requests {
+    ($($(#[$doc:meta])+ $kind:ident $variant:ident: $call:ident($($name:ident: $argument:ty)?) -> $answer:ty;)+) => {
+        /// Something that a node is asked; answered by the [`Reply`] of the same name.
+        #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Request {
+            $($(#[$doc])+ $variant $(($argument))?,)+
+            /// To ping; answered by a [`Reply::Ping`] for each NID, in their order, and an empty one. It ends when the
+            /// client goes.
+            Ping(PingRequest),
+        }
+
+        impl Request {
+            /// Whether only root and the node's owner may ask for it.
+            #[must_use]
+            pub const fn is_privileged(&self) -> bool {
+                match self {
+                    $(Self::$variant { .. } => is_change!($kind),)+
+                    Self::Ping(_) => false,
+                }
+            }
+        }
+
+        /// A node's answer, or a part of it.
+        #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Reply {
+            $($(#[$doc])+ $variant($answer),)+
+            /// What became of the ping of one NID; nothing behind the last one.
+            Ping(Option<PingReply>),
+            /// It is not done; nothing has changed.
+            Refused(Refusal),
+        }
+
+        impl Client {
+            $(
+                $(#[$doc])+
+                ///
+                /// # Errors
+                /// [`ClientError`].
+                pub fn $call(&mut self $(, $name: $argument)?) -> Result<$answer, ClientError> {
+                    match self.ask(&Request::$variant $(($name))?)? {
+                        Reply::$variant(answer) => Ok(answer),
+                        _ => Err(ClientError::Unexpected),
+                    }
+                }
+            )+
+        }
+
+        /// A node, as the server sees it. It refuses what is not implemented.
+        ///
+        /// The calls of several clients run at the same time on one thread, except changes: of these one runs at a
+        /// time, and always to its end. The futures of the others are dropped when their client goes, and must leave
+        /// nothing behind.
+        ///
+        /// A node that is not configured refuses everything but
+        /// [`Change::Configure`](crate::request::Change::Configure) and
+        /// [`Unconfigure`](crate::request::Change::Unconfigure) with [`Errno::NETDOWN`].
+        #[cfg(feature = "server")]
+        pub trait Handler {
+            $(
+                $(#[$doc])+
+                fn $call(&self $(, $name: $argument)?) -> impl Future<Output = Result<$answer, Refusal>> {
+                    $(let _ = $name;)?
+                    async { Err(unavailable(stringify!($call))) }
+                }
+            )+
+
+            /// Pings one NID. The server gives up, and drops the future, a little later than `timeout`.
+            fn ping(
+                &self,
+                nid: Nid,
+                source: Option<Nid>,
+                timeout: Duration,
+            ) -> impl Future<Output = Result<PingRecord, Refusal>>;
+        }
+
+        /// The answer to a request; that to a ping is told elsewhere, part by part.
+        #[cfg(feature = "server")]
+        pub(crate) async fn answer<H: Handler>(handler: &H, request: Request) -> Reply {
+            match request {
+                $(
+                    Request::$variant $(($name))? => {
+                        handler.$call($($name)?).await.map_or_else(Reply::Refused, Reply::$variant)
+                    }
+                )+
+                Request::Ping(_) => Reply::Ping(None),
+            }
+        }
+    };
+}
+
+requests! {
+    /// Its nets: `lo` first, then in order of creation.
+    read Nets: nets() -> Vec<NetRecord>;
+    /// Its peers.
+    read Peers: peers() -> Vec<PeerRecord>;
+    /// Its global tunables.
+    read Globals: globals() -> Globals;
+    /// Its counters.
+    read Statistics: statistics() -> Statistics;
+    /// Its drop rules, newest first.
+    read DropRules: drop_rules() -> Vec<DropRuleRecord>;
+    /// Its steering policies.
+    read Steering: steering() -> SteeringRecord;
+    /// Its captures, running and ended.
+    read Captures: captures() -> Vec<CaptureRecord>;
+    /// Where the frames of its xdp nets went.
+    read Frames: frames() -> FramesRecord;
+    /// Its loads, running and ended.
+    read Loads: loads() -> Vec<LoadRecord>;
+    /// To make all changes of a batch or none, or, with `dry_run`, to say what they would do. The outcomes are as many
+    /// as the changes, in their order. A refusal names the offending change by its position
+    /// ([`Refusal::of_change`]).
+    change Apply: apply(batch: Batch) -> Vec<Outcome>;
+    /// To write its frames to a file.
+    change StartCapture: start_capture(spec: CaptureSpec) -> ();
+    /// To end the capture to this file, and forget it; what it became.
+    change StopCapture: stop_capture(path: std::path::PathBuf) -> CaptureRecord;
+    /// To begin a load; its number.
+    change StartLoad: start_load(spec: LoadSpec) -> u32;
+    /// To end a load, at once if it runs, and forget it; what it became.
+    change StopLoad: stop_load(id: u32) -> LoadRecord;
+}
+
+#[cfg(feature = "server")]
+fn unavailable(call: &str) -> Refusal {
+    Refusal::new(Errno::OPNOTSUPP, format!("{}: this node has no such service", call.replace('_', " ")))
+}
