@@ -157,8 +157,8 @@ impl Handshake {
         *bytes = [0; HANDSHAKE_BYTES];
         put::<0, _, _>(bytes, [self.shards]);
         put_u32::<4, _>(bytes, self.datagram_max_bytes);
-        for (word, place) in self.policies.iter().zip(bytes[8..].as_chunks_mut::<8>().0) {
-            *place = word.0.to_le_bytes();
+        for (word, policy) in self.policies.iter().zip(bytes[8..].as_chunks_mut::<8>().0) {
+            *policy = word.0.to_le_bytes();
         }
         put::<CERTIFICATE_OFFSET, _, _>(bytes, self.certificate.key);
         put::<{ CERTIFICATE_OFFSET + 32 }, _, _>(bytes, self.certificate.signature);
@@ -170,8 +170,8 @@ impl Handshake {
         let [shards] = get::<0, _, _>(bytes);
         let datagram_max_bytes = get_u32::<4, _>(bytes);
         let mut policies = [PolicyWord::default(); PORTALS];
-        for (word, place) in policies.iter_mut().zip(bytes[8..].as_chunks::<8>().0) {
-            *word = PolicyWord(u64::from_le_bytes(*place));
+        for (word, policy) in policies.iter_mut().zip(bytes[8..].as_chunks::<8>().0) {
+            *word = PolicyWord(u64::from_le_bytes(*policy));
         }
         let certificate = Certificate {
             key: get::<CERTIFICATE_OFFSET, _, _>(bytes),

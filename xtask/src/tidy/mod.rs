@@ -1,11 +1,13 @@
 //! `cargo xtask tidy`: the house rules as a check.
 //!
-//! - The rules are one table ([`rules::RULES`]); each looks at one file and knows nothing of the others.
+//! - The rules are one table ([`rules::RULES`]); each looks at one file and knows nothing of the others. Two questions
+//!   are about all files: whether the licences are there, and whether types share a name ([`words`]).
 //! - A finding names file and line. There is no way to silence one from inside a file.
 
 mod manifest;
 mod rules;
 mod source;
+mod words;
 
 use std::fs;
 use std::path::Path;
@@ -31,6 +33,9 @@ pub(crate) fn tidy(root: &Path) -> Result<usize> {
         if !root.join(required).is_file() {
             findings.push(format!("{required}:1: licence: the file is missing"));
         }
+    }
+    for (path, line, name) in words::shared_names(&sources) {
+        findings.push(format!("{path}:{line}: shared name: `{name}` is several types (docs/glossary.md)"));
     }
     for finding in &findings {
         say(finding);

@@ -2,6 +2,7 @@
 
 use super::manifest::dependencies;
 use super::source::{Source, has_word, numbered};
+use super::words;
 
 /// Lines of a file, at most.
 const FILE_LINES_MAX: usize = 700;
@@ -110,6 +111,18 @@ pub(super) const RULES: &[Rule] = &[
             });
             code.chain(words).collect()
         },
+    },
+    Rule {
+        name: "replaced word",
+        why: "one word for each thing, docs/glossary.md",
+        applies: words::retired_applies,
+        check: words::retired_words,
+    },
+    Rule {
+        name: "riddle",
+        why: "comments and documents name what they mean",
+        applies: words::riddles_apply,
+        check: words::riddles,
     },
     Rule {
         name: "machine path",

@@ -1,4 +1,4 @@
-//! A file as the rules see it, and Rust text without its comments and literals.
+//! A file as the rules see it: Rust text without its comments and literals, and the comments alone.
 
 /// A text file.
 #[derive(Debug)]
@@ -9,12 +9,15 @@ pub(super) struct Source {
     pub(super) text: String,
     /// Rust only: `text` with comments and the insides of literals as spaces, line by line the same.
     pub(super) code: String,
+    /// Rust: `text` with all but the comments as spaces. Other files: `text`.
+    pub(super) prose: String,
 }
 
 impl Source {
     pub(super) fn new(path: String, text: String) -> Self {
-        let code = if path.ends_with(".rs") { code_of(&text) } else { String::new() };
-        Self { path, text, code }
+        let is_rust = path.ends_with(".rs");
+        let (code, prose) = if is_rust { split(&text) } else { (String::new(), text.clone()) };
+        Self { path, text, code, prose }
     }
 
     /// The numbers, from 1, of the lines of code that have `word` as a whole word.
@@ -38,21 +41,28 @@ pub(super) fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// `text` with comments and the insides of string and character literals as spaces.
-fn code_of(text: &str) -> String {
-    let mut code = String::with_capacity(text.len());
+/// `text` twice: with comments and the insides of string and character literals as spaces, and with all but the
+/// comments as spaces.
+fn split(text: &str) -> (String, String) {
+    let (mut code, mut prose) = (String::with_capacity(text.len()), String::with_capacity(text.len()));
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
         let previous = code.chars().next_back();
         let length = skipped(rest, previous);
         let (taken, left) = rest.split_at(length.unwrap_or(first.len_utf8()));
+        let spaces = || taken.chars().map(|one| if one == '\n' { '\n' } else { ' ' });
         match length {
-            Some(_) => code.extend(taken.chars().map(|one| if one == '\n' { '\n' } else { ' ' })),
+            Some(_) => code.extend(spaces()),
             None => code.push_str(taken),
+        }
+        if length.is_some() && taken.starts_with('/') {
+            prose.push_str(taken);
+        } else {
+            prose.extend(spaces());
         }
         rest = left;
     }
-    code
+    (code, prose)
 }
 
 /// The length of the comment or literal that `rest` begins with, if it does.
@@ -129,7 +139,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str, expected: &str) {
-        assert_eq!(code_of(text), expected, "{text}");
+        assert_eq!(split(text).0, expected, "{text}");
     }
 
     #[test]
@@ -143,6 +153,12 @@ mod tests {
         check("fn f<'a>(x: &'a str) {}", "fn f<'a>(x: &'a str) {}");
         check("for_r\"a\" + r#type", "for_r    + r#type");
         check("\"open", "     ");
+    }
+
+    #[test]
+    fn comments_alone_stay_in_their_lines() {
+        assert_eq!(split("a // b\n\"// c\" /* d\ne */ f").1, "  // b\n       /* d\ne */  ");
+        assert_eq!(Source::new("a.md".into(), "a // b".into()).prose, "a // b");
     }
 
     #[test]
