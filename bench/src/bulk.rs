@@ -131,13 +131,13 @@ impl End {
             self.worker.progress();
             while let Some(delivery) = self.worker.poll_event(self.ends) {
                 let event = delivery.event;
-                ensure!(event.status == Status::Ok, "a message ended with {:?}", event.status);
-                if !matches!(event.kind, EventKind::Ack | EventKind::Reply) {
+                ensure!(event.status() == Status::Ok, "a message ended with {:?}", event.status());
+                if !matches!(event.kind(), EventKind::Ack | EventKind::Reply) {
                     continue;
                 }
                 (answered, under_way, last) = (answered + 1, under_way - 1, Instant::now());
                 if last - begun < time {
-                    self.start(operation, event.md)?;
+                    self.start(operation, event.md())?;
                     under_way += 1;
                 }
             }

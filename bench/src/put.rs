@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use hdrhistogram::Histogram;
-use lnet_core::event::EventKind;
+use lnet_core::event::Event;
 use lnet_core::handle::{EqHandle, MdHandle};
 use lnet_core::limits::Limits;
 use lnet_core::lnd::Status;
@@ -77,7 +77,7 @@ impl End {
         let mut taken = 0;
         while let Some(delivery) = self.worker.poll_event(self.sends) {
             let event = delivery.event;
-            ensure!(event.status == Status::Ok, "a Put ended with {:?}", event.status);
+            ensure!(event.status() == Status::Ok, "a Put ended with {:?}", event.status());
             taken += 1;
         }
         Ok(taken)
@@ -86,8 +86,8 @@ impl End {
     fn take_arrivals(&mut self, mut each: impl FnMut(u64)) -> u64 {
         let mut taken = 0;
         while let Some(delivery) = self.worker.poll_event(self.arrivals) {
-            if delivery.event.kind == EventKind::Put {
-                each(delivery.event.hdr_data);
+            if let Event::Put { hdr_data, .. } = delivery.event {
+                each(hdr_data);
                 taken += 1;
             }
         }

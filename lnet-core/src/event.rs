@@ -11,70 +11,260 @@ use lnet_wire::{MessageType, Nid, ProcessId};
 
 use crate::handle::MdHandle;
 use crate::list::{Link, List, Node};
-use crate::lnd::Status;
+use crate::lnd::{Span, Status};
 use crate::md::MdOptions;
 use crate::slab::Slab;
 
-/// What happened, with the values of LNet's `enum lnet_event_kind`.
+/// The kinds of [`Event`]s, with the values of LNet's `enum lnet_event_kind`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum EventKind {
-    /// Target: the REPLY to a GET has been handed to the network, or failed.
+    /// [`Event::Get`].
     Get = 1,
-    /// Target: the payload of a PUT is in place. The ACK has not been sent yet.
+    /// [`Event::Put`].
     Put = 2,
-    /// Initiator: the REPLY is in place.
+    /// [`Event::Reply`].
     Reply = 3,
-    /// Initiator: the target has acknowledged a PUT.
+    /// [`Event::Ack`].
     Ack = 4,
-    /// Initiator: the LND has finished with the buffer. Says nothing about delivery, and may come after
-    /// the ACK or REPLY.
+    /// [`Event::Send`].
     Send = 5,
-    /// An idle descriptor was unlinked: explicitly, or with a timeout as status because a response to one
-    /// of its requests did not come in time. (LNet's has no status.)
+    /// [`Event::Unlink`].
     Unlink = 6,
 }
 
-/// Something that happened to a descriptor. Which fields mean something depends on the kind (LNet
-/// `lib-msg.c: lnet_build_msg_event`); the others are wildcards and zeros.
+/// What events of all kinds say: a snapshot of their descriptor, and how the operation ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Event {
-    /// What happened.
-    pub kind: EventKind,
+pub struct EventMd {
+    /// The descriptor.
+    pub handle: MdHandle,
+    /// Its `user_ptr`.
+    pub user_ptr: u64,
+    /// Its options.
+    pub options: MdOptions,
     /// How the message ended. Of an aborted descriptor, what went well reads as a timeout.
     pub status: Status,
     /// Whether this is the descriptor's last event; the handle is stale then. Exactly one event of each
     /// descriptor that has a queue is marked.
     pub unlinked: bool,
-    /// The descriptor.
-    pub md: MdHandle,
-    /// The descriptor's `user_ptr`.
-    pub user_ptr: u64,
-    /// The descriptor's options.
-    pub options: MdOptions,
-    /// Type of the message; of UNLINK events none.
-    pub message_type: Option<MessageType>,
-    /// The header's destination; for SEND the process that the caller named.
+}
+
+/// Where a message that arrived came from, and the process that it named.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Origin {
+    /// The header's destination.
     pub target: ProcessId,
-    /// Primary NID and pid of the sender: the header's source, of a peer that is known by one NID. For SEND any
-    /// NID and the own pid.
+    /// Primary NID and pid of the sender: the header's source, of a peer that is known by one NID.
     pub initiator: ProcessId,
-    /// The header's source; for SEND as `initiator`.
-    pub source: ProcessId,
-    /// NID of the last hop: of a message that was not routed, that of the header's source. For SEND any.
+    /// The header's source.
+    pub source: Nid,
+    /// NID of the last hop: of a message that was not routed, that of the header's source.
     pub sender: Nid,
-    /// Portal index: PUT, GET, SEND.
-    pub portal: u32,
-    /// Match bits: all but REPLY and UNLINK.
-    pub match_bits: u64,
-    /// The sender's 64 bits: PUT, SEND.
-    pub hdr_data: u64,
-    /// Payload length of the message that arrived (0 for GET and ACK); for SEND of the one sent.
-    pub requested_bytes: u32,
-    /// Bytes that were accepted; for ACK what the target says it accepted.
-    pub manipulated_bytes: u32,
-    /// Offset in the descriptor: PUT, GET; for SEND the offset asked for at the target.
-    pub offset_bytes: u64,
+}
+
+/// Something that happened to a descriptor, with the fields that LNet's event of the kind has (LNet
+/// `lib-msg.c: lnet_build_msg_event`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// Target: the payload of a PUT is in place. The ACK has not been sent yet.
+    Put {
+        /// The descriptor.
+        md: EventMd,
+        /// Where the message came from.
+        origin: Origin,
+        /// Portal index.
+        portal: u32,
+        /// Match bits of the message.
+        match_bits: u64,
+        /// The sender's 64 bits.
+        hdr_data: u64,
+        /// Payload length of the message.
+        requested_bytes: u32,
+        /// Bytes of it that were accepted.
+        manipulated_bytes: u32,
+        /// Where they lie in the descriptor.
+        offset_bytes: u64,
+    },
+    /// Target: the REPLY to a GET has been handed to the network, or failed.
+    Get {
+        /// The descriptor.
+        md: EventMd,
+        /// Where the message came from.
+        origin: Origin,
+        /// Portal index.
+        portal: u32,
+        /// Match bits of the message.
+        match_bits: u64,
+        /// Bytes that were returned.
+        manipulated_bytes: u32,
+        /// Where they lie in the descriptor.
+        offset_bytes: u64,
+    },
+    /// Initiator: the REPLY is in place, from the start of the descriptor.
+    Reply {
+        /// The descriptor.
+        md: EventMd,
+        /// Where the message came from.
+        origin: Origin,
+        /// Payload length of the message.
+        requested_bytes: u32,
+        /// Bytes of it that were accepted.
+        manipulated_bytes: u32,
+    },
+    /// Initiator: the target has acknowledged a PUT.
+    Ack {
+        /// The descriptor.
+        md: EventMd,
+        /// Where the message came from.
+        origin: Origin,
+        /// Match bits of the PUT.
+        match_bits: u64,
+        /// Bytes that the target says it has accepted.
+        manipulated_bytes: u32,
+    },
+    /// Initiator: the LND has finished with the buffer. Says nothing about delivery, and may come after
+    /// the ACK or REPLY.
+    Send {
+        /// The descriptor.
+        md: EventMd,
+        /// What was sent: a PUT or a GET.
+        message_type: MessageType,
+        /// The process that the caller named.
+        target: ProcessId,
+        /// Portal index.
+        portal: u32,
+        /// Match bits.
+        match_bits: u64,
+        /// The own 64 bits; of a GET 0.
+        hdr_data: u64,
+        /// Length of the descriptor: of the payload of a PUT, of the sink of a GET.
+        length_bytes: u32,
+        /// Offset asked for at the target.
+        offset_bytes: u32,
+    },
+    /// An idle descriptor was unlinked: explicitly, or with a timeout as status because a response to one
+    /// of its requests did not come in time. (LNet's has no status.)
+    Unlink {
+        /// The descriptor.
+        md: EventMd,
+    },
+}
+
+// Each event is written once and copied twice.
+const _: () = assert!(size_of::<Event>() <= 152, "an event has grown");
+
+impl Event {
+    const fn common(&self) -> &EventMd {
+        match self {
+            Self::Put { md, .. }
+            | Self::Get { md, .. }
+            | Self::Reply { md, .. }
+            | Self::Ack { md, .. }
+            | Self::Send { md, .. }
+            | Self::Unlink { md } => md,
+        }
+    }
+
+    /// What happened.
+    #[must_use]
+    pub const fn kind(&self) -> EventKind {
+        match self {
+            Self::Put { .. } => EventKind::Put,
+            Self::Get { .. } => EventKind::Get,
+            Self::Reply { .. } => EventKind::Reply,
+            Self::Ack { .. } => EventKind::Ack,
+            Self::Send { .. } => EventKind::Send,
+            Self::Unlink { .. } => EventKind::Unlink,
+        }
+    }
+
+    /// The descriptor.
+    #[must_use]
+    pub const fn md(&self) -> MdHandle {
+        self.common().handle
+    }
+
+    /// How the message ended ([`EventMd::status`]).
+    #[must_use]
+    pub const fn status(&self) -> Status {
+        self.common().status
+    }
+
+    /// Whether this is the descriptor's last event ([`EventMd::unlinked`]).
+    #[must_use]
+    pub const fn unlinked(&self) -> bool {
+        self.common().unlinked
+    }
+
+    /// The descriptor's `user_ptr`.
+    #[must_use]
+    pub const fn user_ptr(&self) -> u64 {
+        self.common().user_ptr
+    }
+
+    /// The descriptor's options.
+    #[must_use]
+    pub const fn options(&self) -> MdOptions {
+        self.common().options
+    }
+
+    /// Where a message that arrived came from.
+    #[must_use]
+    pub const fn origin(&self) -> Option<&Origin> {
+        match self {
+            Self::Put { origin, .. }
+            | Self::Get { origin, .. }
+            | Self::Reply { origin, .. }
+            | Self::Ack { origin, .. } => Some(origin),
+            Self::Send { .. } | Self::Unlink { .. } => None,
+        }
+    }
+
+    /// Match bits of the request.
+    #[must_use]
+    pub const fn match_bits(&self) -> Option<u64> {
+        match *self {
+            Self::Put { match_bits, .. }
+            | Self::Get { match_bits, .. }
+            | Self::Ack { match_bits, .. }
+            | Self::Send { match_bits, .. } => Some(match_bits),
+            Self::Reply { .. } | Self::Unlink { .. } => None,
+        }
+    }
+
+    /// The 64 bits that a PUT brings, or that a request was sent with.
+    #[must_use]
+    pub const fn hdr_data(&self) -> Option<u64> {
+        match *self {
+            Self::Put { hdr_data, .. } | Self::Send { hdr_data, .. } => Some(hdr_data),
+            _ => None,
+        }
+    }
+
+    /// Bytes that were accepted or returned; of a SEND the length of its descriptor.
+    #[must_use]
+    pub const fn manipulated_bytes(&self) -> u32 {
+        match *self {
+            Self::Put { manipulated_bytes, .. }
+            | Self::Get { manipulated_bytes, .. }
+            | Self::Reply { manipulated_bytes, .. }
+            | Self::Ack { manipulated_bytes, .. } => manipulated_bytes,
+            Self::Send { length_bytes, .. } => length_bytes,
+            Self::Unlink { .. } => 0,
+        }
+    }
+
+    /// Where the payload lies that has arrived: of a PUT or REPLY that went well.
+    #[must_use]
+    pub fn payload(&self) -> Option<Span> {
+        let (md, offset_bytes, length_bytes) = match *self {
+            Self::Put { md, offset_bytes, manipulated_bytes, .. } => (md, offset_bytes, manipulated_bytes),
+            Self::Reply { md, manipulated_bytes, .. } => (md, 0, manipulated_bytes),
+            _ => return None,
+        };
+        let span = Span { md: md.handle, offset_bytes, length_bytes };
+        (md.status == Status::Ok).then_some(span)
+    }
 }
 
 /// Why an event queue is not made or not freed.

@@ -152,7 +152,7 @@ fn round(shard: &mut Shard, queue: EqHandle, now: Instant) {
     }
     let mut ended = 0;
     while let Some(event) = shard.poll_event(queue) {
-        ended += u32::from(event.unlinked);
+        ended += u32::from(event.unlinked());
     }
     assert!(ended > 100, "{ended} descriptors ended");
     assert_eq!((shard.usage().memory_descs, shard.usage().messages), (0, 0));

@@ -51,8 +51,8 @@ fn print_events(events: &mut EventQueue, mut descriptors: u32) -> Result<(), Box
     while descriptors > 0 {
         let Some(notice) = events.next_blocking(None)? else { continue };
         let text = notice.payload().map(String::from_utf8_lossy).unwrap_or_default();
-        println!("{:?} {:?} {text}", notice.event.kind, notice.event.status);
-        descriptors -= u32::from(notice.event.unlinked);
+        println!("{:?} {:?} {text}", notice.event.kind(), notice.event.status());
+        descriptors -= u32::from(notice.event.unlinked());
     }
     Ok(())
 }

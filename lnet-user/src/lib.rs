@@ -24,7 +24,7 @@
 //! sink.get(&Target::new(Nid::LO, 4, 7))?;
 //! loop {
 //!     let notice = queue.next_blocking(None)?.expect("no timeout was given");
-//!     if notice.event.kind == EventKind::Reply {
+//!     if notice.event.kind() == EventKind::Reply {
 //!         assert_eq!(notice.payload(), Some(&b"0123456789"[..]));
 //!         break;
 //!     }

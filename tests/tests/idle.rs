@@ -65,7 +65,7 @@ fn after_rests(near: &Lnet, far: &Lnet, rail: u16, namespace: &Namespace) -> Vec
             std::thread::sleep(Duration::from_millis(25));
             let begun = Instant::now();
             md.put(&Target::new(to, PORTAL, rail.into()), Ack::Wanted, 0).unwrap();
-            while events.next_blocking(None).unwrap().unwrap().event.kind != EventKind::Ack {}
+            while events.next_blocking(None).unwrap().unwrap().event.kind() != EventKind::Ack {}
             begun.elapsed()
         })
         .collect();

@@ -236,7 +236,10 @@ impl Target {
         for match_bits in bits {
             self.batch(std::slice::from_ref(match_bits));
             let event = self.shard.poll_event(self.events);
-            assert!(event.is_some_and(|event| event.unlinked), "match bits {match_bits:#x} are not used up");
+            assert!(
+                event.is_some_and(|event| event.unlinked()),
+                "match bits {match_bits:#x} are not used up"
+            );
             assert!(self.post(*match_bits).is_ok(), "match bits {match_bits:#x} cannot be posted again");
         }
     }

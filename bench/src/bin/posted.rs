@@ -177,7 +177,7 @@ fn flood(
         }
         worker.progress();
         while let Some(delivery) = worker.poll_event(sends) {
-            let status = delivery.event.status;
+            let status = delivery.event.status();
             ensure!(status == Status::Ok, "a Put ended with {status:?}");
             ended += 1;
         }

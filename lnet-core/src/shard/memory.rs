@@ -5,7 +5,7 @@ use lnet_wire::steer::PORTALS;
 
 use super::Shard;
 use super::report::Ended;
-use crate::event::{Event, EventKind};
+use crate::event::Event;
 use crate::handle::{Cookie, Kind, MdHandle, MeHandle};
 use crate::list::NONE;
 use crate::lnd::{Cause, Status};
@@ -148,7 +148,7 @@ impl Shard {
             md.aborted = true;
             return Unlinked::Pending;
         }
-        let event = Event { status, unlinked: true, ..self.bare_event(slot, EventKind::Unlink) };
+        let event = Event::Unlink { md: self.event_md(slot, status, true) };
         let md = &mut self.mds[slot];
         if md.event_queue != NONE {
             md.event_slots -= 1;
@@ -188,7 +188,7 @@ impl Shard {
         let unlinked = md.operations == 0 && md.ends_when_idle();
         if md.event_queue != NONE {
             let (queue, is_recurring) = (md.event_queue, md.is_infinite());
-            let event = Event { status, unlinked, ..self.event_at_end(ended) };
+            let event = self.event_at_end(ended, status, unlinked);
             self.events.push(queue, event, is_recurring);
         }
         let md = &self.mds[slot];

@@ -218,7 +218,7 @@ impl Shard {
         let queue = self.event_queue_slot(queue)?;
         let popped = self.events.pop(queue)?;
         let (event, recurring) = self.events.read(&popped);
-        let MdHandle(md) = event.md;
+        let MdHandle(md) = event.md();
         let event = Some(*event);
         self.events.forget(popped);
         if recurring && self.mds.holds(md.slot(), md.generation()) {

@@ -1,9 +1,9 @@
 //! What is reported of operations when they end (LNet `lib-msg.c: lnet_build_msg_event`).
 
-use lnet_wire::{Body, Header, MessageType, Nid, ProcessId};
+use lnet_wire::{Body, Header, MessageType};
 
 use super::Shard;
-use crate::event::{Event, EventKind};
+use crate::event::{Event, EventKind, EventMd, Origin};
 use crate::lnd::{Span, Status};
 use crate::message::Purpose;
 
@@ -51,82 +51,65 @@ impl<'a> Ended<'a> {
 }
 
 impl Shard {
-    /// The event of an operation that went well.
+    /// The event of an operation that has ended.
     #[inline]
-    pub(super) fn event_at_end(&self, ended: Ended<'_>) -> Event {
-        let (Ended::Sent(_, header) | Ended::Arrived(header, _)) = ended;
-        let event = Event {
-            message_type: Some(header.message_type()),
-            target: header.destination,
-            ..self.bare_event(ended.md(), ended.kind())
-        };
-        let payload_bytes = header.payload_length;
+    pub(super) fn event_at_end(&self, ended: Ended<'_>, status: Status, unlinked: bool) -> Event {
+        let md = self.event_md(ended.md(), status, unlinked);
         match ended {
-            Ended::Sent(..) => {
-                let own = ProcessId { pid: self.pid, ..ProcessId::ANY };
-                let event = Event { initiator: own, source: own, ..event };
-                match header.body {
-                    Body::Put { portal, match_bits, hdr_data, offset, .. } => Event {
-                        portal,
-                        match_bits,
-                        hdr_data,
-                        requested_bytes: payload_bytes,
-                        manipulated_bytes: payload_bytes,
-                        offset_bytes: offset.into(),
-                        ..event
-                    },
-                    Body::Get { portal, match_bits, offset, .. } => {
-                        Event { portal, match_bits, offset_bytes: offset.into(), ..event }
-                    }
-                    _ => unreachable!("a request is a PUT or a GET"),
-                }
-            }
-            Ended::Arrived(_, span) => {
-                let event = Event {
-                    initiator: header.source,
-                    source: header.source,
-                    sender: header.source.nid,
-                    manipulated_bytes: span.length_bytes,
-                    offset_bytes: span.offset_bytes,
-                    ..event
-                };
-                match header.body {
-                    Body::Put { portal, match_bits, hdr_data, .. } => {
-                        Event { portal, match_bits, hdr_data, requested_bytes: payload_bytes, ..event }
-                    }
-                    Body::Get { portal, match_bits, .. } => Event { portal, match_bits, ..event },
-                    Body::Ack { match_bits, manipulated_length, .. } => {
-                        Event { match_bits, manipulated_bytes: manipulated_length, ..event }
-                    }
-                    Body::Reply { .. } => Event { requested_bytes: payload_bytes, ..event },
-                    Body::Hello { .. } => unreachable!("a HELLO is no operation"),
-                }
-            }
+            Ended::Sent(_, header) => sent(md, header),
+            Ended::Arrived(header, span) => arrived(md, header, span),
         }
     }
 
-    /// An event of a descriptor that says nothing but its kind.
+    /// What an event says of a descriptor.
     #[inline]
-    pub(super) fn bare_event(&self, slot: u32, kind: EventKind) -> Event {
+    pub(super) fn event_md(&self, slot: u32, status: Status, unlinked: bool) -> EventMd {
         let md = &self.mds[slot];
-        Event {
-            kind,
-            status: Status::Ok,
-            unlinked: false,
-            md: self.md_handle(slot),
-            user_ptr: md.user_ptr,
-            options: md.options,
-            message_type: None,
-            target: ProcessId::ANY,
-            initiator: ProcessId::ANY,
-            source: ProcessId::ANY,
-            sender: Nid::ANY,
-            portal: 0,
-            match_bits: 0,
-            hdr_data: 0,
-            requested_bytes: 0,
-            manipulated_bytes: 0,
-            offset_bytes: 0,
+        let (user_ptr, options) = (md.user_ptr, md.options);
+        EventMd { handle: self.md_handle(slot), user_ptr, options, status, unlinked }
+    }
+}
+
+/// The event of a request that was sent.
+#[inline]
+fn sent(md: EventMd, header: &Header) -> Event {
+    let (message_type, target) = (header.message_type(), header.destination);
+    let (portal, match_bits, hdr_data, length_bytes, offset_bytes) = match header.body {
+        Body::Put { portal, match_bits, hdr_data, offset, .. } => {
+            (portal, match_bits, hdr_data, header.payload_length, offset)
         }
+        Body::Get { portal, match_bits, offset, sink_length, .. } => {
+            (portal, match_bits, 0, sink_length, offset)
+        }
+        _ => unreachable!("a request is a PUT or a GET"),
+    };
+    Event::Send { md, message_type, target, portal, match_bits, hdr_data, length_bytes, offset_bytes }
+}
+
+/// The event of a message that arrived.
+#[inline]
+fn arrived(md: EventMd, header: &Header, span: &Span) -> Event {
+    let Header { destination: target, source: initiator, payload_length: requested_bytes, body } = *header;
+    let origin = Origin { target, initiator, source: initiator.nid, sender: initiator.nid };
+    let Span { offset_bytes, length_bytes: manipulated_bytes, .. } = *span;
+    match body {
+        Body::Put { portal, match_bits, hdr_data, .. } => Event::Put {
+            md,
+            origin,
+            portal,
+            match_bits,
+            hdr_data,
+            requested_bytes,
+            manipulated_bytes,
+            offset_bytes,
+        },
+        Body::Get { portal, match_bits, .. } => {
+            Event::Get { md, origin, portal, match_bits, manipulated_bytes, offset_bytes }
+        }
+        Body::Reply { .. } => Event::Reply { md, origin, requested_bytes, manipulated_bytes },
+        Body::Ack { match_bits, manipulated_length, .. } => {
+            Event::Ack { md, origin, match_bits, manipulated_bytes: manipulated_length }
+        }
+        Body::Hello { .. } => unreachable!("a HELLO is no operation"),
     }
 }

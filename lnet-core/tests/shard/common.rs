@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lnet_core::event::{Event, EventKind};
+use lnet_core::event::{Event, EventMd, Origin};
 use lnet_core::handle::{EqHandle, MdHandle, MeHandle, ShardId};
 use lnet_core::lnd::{NiId, RxId, Status, Transmit, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
@@ -222,40 +222,27 @@ pub(crate) fn reply_of(md: WireHandle, payload_length: u32) -> Header {
     Header { destination: host(1), source: host(2), payload_length, body: Body::Reply { md } }
 }
 
-/// The last event of a descriptor, of a message that host 2 sent here. What differs by its type is zero.
-pub(crate) fn arrived(kind: EventKind, message_type: MessageType, spec: &MdSpec, md: MdHandle) -> Event {
-    Event {
-        kind,
-        status: Status::Ok,
-        unlinked: true,
-        md,
-        user_ptr: spec.user_ptr,
-        options: spec.options,
-        message_type: Some(message_type),
-        target: host(1),
-        initiator: host(2),
-        source: host(2),
-        sender: nid(1, 2),
-        portal: 0,
-        match_bits: 0,
-        hdr_data: 0,
-        requested_bytes: 0,
-        manipulated_bytes: 0,
-        offset_bytes: 0,
-    }
+/// What the last event of a descriptor says of it when all went well.
+pub(crate) fn event_md(spec: &MdSpec, handle: MdHandle) -> EventMd {
+    let MdSpec { user_ptr, options, .. } = *spec;
+    EventMd { handle, user_ptr, options, status: Status::Ok, unlinked: true }
 }
 
-/// The last event of a descriptor, of a request to host 2 for portal 4, match bits 5, offset 6.
-pub(crate) fn sent(message_type: MessageType, spec: &MdSpec, md: MdHandle) -> Event {
-    let own = ProcessId { pid: PID, ..ANYONE };
-    Event {
-        target: host(2),
-        initiator: own,
-        source: own,
-        sender: ANYONE.nid,
+/// Of a message that host 2 sent here.
+pub(crate) fn origin() -> Origin {
+    Origin { target: host(1), initiator: host(2), source: nid(1, 2), sender: nid(1, 2) }
+}
+
+/// The SEND of a PUT of 100 bytes to portal 4 of this process, match bits 5, offset 6.
+pub(crate) fn put_sent(md: EventMd, target: ProcessId) -> Event {
+    Event::Send {
+        md,
+        message_type: MessageType::Put,
+        target,
         portal: 4,
         match_bits: 5,
+        hdr_data: 7,
+        length_bytes: 100,
         offset_bytes: 6,
-        ..arrived(EventKind::Send, message_type, spec, md)
     }
 }

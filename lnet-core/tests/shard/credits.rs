@@ -220,7 +220,8 @@ impl Run {
                 self.node.shard.handle_timeout(self.model.now);
             }
         }
-        let ended: Vec<_> = self.node.events().iter().map(|event| (event.user_ptr, event.status)).collect();
+        let ended: Vec<_> =
+            self.node.events().iter().map(|event| (event.user_ptr(), event.status())).collect();
         assert_eq!(ended, self.model.ended[seen..]);
         let available = i64::from(self.model.ni_free) - self.model.ni_waiters.len() as i64;
         assert_eq!(self.node.shard.interface_credits(NI), Some(available));

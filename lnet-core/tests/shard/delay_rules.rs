@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lnet_core::event::EventKind;
+use lnet_core::event::{Event, EventKind};
 use lnet_core::fault::{DelayRule, DropRule, FaultError, Filter, HealthMask, MessageTypes, RULES_MAX};
 use lnet_core::health::HealthStatus;
 use lnet_core::lnd::{Cause, RxId, Status, Uplink, Verdict};
@@ -167,8 +167,8 @@ fn a_rule_with_a_health_mask_fails_what_is_sent_and_nothing_else() {
         node.shard.put(NOW, &put_request(md, 2)).unwrap();
         assert_eq!(node.transmit(), None);
         let event = node.event();
-        assert_eq!((event.kind, event.status, event.unlinked), (EventKind::Send, expected, true));
-        assert_eq!(event.message_type, Some(MessageType::Put));
+        assert_eq!((event.kind(), event.status(), event.unlinked()), (EventKind::Send, expected, true));
+        assert!(matches!(event, Event::Send { message_type: MessageType::Put, .. }));
         assert_eq!(
             (node.shard.interface_credits(NI), node.shard.peer_credits(&nid(1, 2))),
             (Some(8), Some(4))
@@ -200,6 +200,6 @@ fn many_waiting_sends_fail_one_after_the_other() {
     let first = node.transmit().unwrap();
     node.shard.sent(NOW, first.tx, Status::Ok);
     let events = node.events();
-    assert_eq!(events.iter().filter(|event| event.status != Status::Ok).count(), 26);
+    assert_eq!(events.iter().filter(|event| event.status() != Status::Ok).count(), 26);
     assert_eq!(std::iter::from_fn(|| node.transmit()).count(), 3);
 }

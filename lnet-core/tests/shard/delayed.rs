@@ -1,6 +1,6 @@
 //! Messages that wait: for an entry of a lazy portal, for event slots.
 
-use lnet_core::event::EventKind;
+use lnet_core::event::{Event, EventKind};
 use lnet_core::handle::MdHandle;
 use lnet_core::lnd::{Cause, RxId, Span, Status, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};
@@ -67,8 +67,8 @@ fn a_put_waits_on_a_lazy_portal_for_an_entry_that_takes_it() {
     for rx in [2, 0] {
         node.shard.received(NOW, RxId(rx), Status::Ok);
     }
-    let events: Vec<_> = node.events().iter().map(|event| (event.kind, event.offset_bytes)).collect();
-    assert_eq!(events, [(EventKind::Put, 4), (EventKind::Put, 0)]);
+    let places: Vec<_> = node.events().iter().map(Event::payload).collect();
+    assert_eq!(places, [4, 0].map(|offset_bytes| Some(Span { md, offset_bytes, length_bytes: 4 })));
     assert_eq!(node.shard.usage().delayed, 1);
     assert_eq!(node.shard.counters().received.messages, 2);
 }
@@ -81,7 +81,7 @@ fn what_has_waited_may_be_discarded() {
     let (_, md) = node.post(1, &MdSpec { options: spec.options | MdOptions::DISCARD, ..spec });
     assert_eq!(resumed(&mut node), [(0, span(md, 0, 0))]);
     node.shard.received(NOW, RxId(0), Status::Ok);
-    assert_eq!(node.event().manipulated_bytes, 4);
+    assert_eq!(node.event().manipulated_bytes(), 4);
     assert_eq!(node.shard.counters().received.bytes, 4);
 }
 
@@ -165,7 +165,7 @@ fn an_lnd_may_give_up_what_it_holds() {
     let (_, md) = node.post(1, &spec);
     // Taken already, though the LND does not know that: the operation ends, badly.
     node.shard.received(NOW, RxId(2), FAILED);
-    assert_eq!(node.event().status, FAILED);
+    assert_eq!(node.event().status(), FAILED);
     assert_eq!(resumed(&mut node), [(0, span(md, 0, 4)), (3, Verdict::Drop)]);
     let counters = node.shard.counters();
     assert_eq!((counters.receive_failures, counters.drops(DropReason::TooLong).messages), (2, 1));
@@ -276,14 +276,14 @@ fn responses_wait_for_event_slots_too() {
         node.shard.sent(NOW, transmit.tx, Status::Ok);
     }
     assert_eq!(node.shard.poll_resume(), None, "no event has been polled");
-    assert_eq!(node.event_once().kind, EventKind::Send);
+    assert_eq!(node.event_once().kind(), EventKind::Send);
     assert_eq!(resumed(&mut node), [(0, span(md, 0, 0))]);
     node.shard.received(NOW, RxId(0), Status::Ok);
     assert_eq!(node.shard.unlink(md), Ok(Unlinked::Done));
     assert_eq!(resumed(&mut node), [(1, Verdict::Drop)]);
     assert_eq!(node.shard.counters().drops(DropReason::UnknownMd).messages, 1);
     let last = node.events().pop().unwrap();
-    assert_eq!((last.kind, last.unlinked), (EventKind::Unlink, true));
+    assert_eq!((last.kind(), last.unlinked()), (EventKind::Unlink, true));
 }
 
 #[test]

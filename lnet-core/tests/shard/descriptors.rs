@@ -77,8 +77,8 @@ fn an_idle_descriptor_is_unlinked_at_once() {
     let (me, md) = node.post(1, &spec);
     assert_eq!(node.shard.unlink(md), Ok(Unlinked::Done));
     let event = node.event();
-    assert_eq!((event.kind, event.status, event.unlinked), (EventKind::Unlink, Status::Ok, true));
-    assert_eq!((event.md, event.user_ptr, event.message_type), (md, 42, None));
+    assert_eq!((event.kind(), event.status(), event.unlinked()), (EventKind::Unlink, Status::Ok, true));
+    assert_eq!((event.md(), event.user_ptr(), event.match_bits()), (md, 42, None));
     assert_eq!(node.shard.unlink(md), Err(md));
     assert_eq!(node.shard.unlink_entry(me), Err(me), "the entry went with it");
 }
@@ -106,7 +106,7 @@ fn a_busy_descriptor_ends_with_its_last_operation() {
         node.shard.received(NOW, RxId(first), Status::Ok);
         node.shard.received(NOW, RxId(second), Status::Ok);
         let ends: Vec<_> =
-            node.events().iter().map(|event| (event.requested_bytes, event.unlinked)).collect();
+            node.events().iter().map(|event| (event.manipulated_bytes(), event.unlinked())).collect();
         assert_eq!(ends, [(first, false), (second, true)]);
         assert_eq!(node.shard.usage().memory_descs, 0);
     }
@@ -121,7 +121,7 @@ fn unlinking_a_descriptor_that_is_going_makes_no_second_event() {
     assert_eq!(node.shard.unlink(md), Ok(Unlinked::Pending), "used up, but its operation goes on");
     node.shard.received(NOW, RxId(1), Status::Ok);
     let event = node.event();
-    assert_eq!((event.kind, event.unlinked), (EventKind::Put, true));
+    assert_eq!((event.kind(), event.unlinked()), (EventKind::Put, true));
     assert_eq!(node.shard.unlink(md), Err(md));
 }
 
@@ -133,10 +133,10 @@ fn without_auto_unlink_a_used_up_descriptor_stays() {
     node.shard.put(NOW, &put_request(md, 2)).unwrap();
     let transmit = node.transmit().unwrap();
     node.shard.sent(NOW, transmit.tx, Status::Ok);
-    assert!(!node.event().unlinked);
+    assert!(!node.event().unlinked());
     assert_eq!(node.shard.usage().memory_descs, 1);
     assert_eq!(node.shard.unlink(md), Ok(Unlinked::Done));
-    assert!(node.event().unlinked);
+    assert!(node.event().unlinked());
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn each_queue_gets_its_own_events_in_order() {
     for md in mds {
         node.shard.unlink(md).unwrap();
     }
-    let users = |events: Vec<Event>| events.iter().map(|event| event.user_ptr).collect::<Vec<_>>();
+    let users = |events: Vec<Event>| events.iter().map(|event| event.user_ptr()).collect::<Vec<_>>();
     assert_eq!(users(node.events()), [1, 3]);
     node.queue = other;
     assert_eq!(users(node.events()), [2, 4]);

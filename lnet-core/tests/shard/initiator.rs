@@ -15,8 +15,8 @@ use lnet_core::{Limits, ShardConfig};
 use lnet_wire::{Body, Header, MessageType, ProcessId, WireHandle};
 
 use crate::common::{
-    ANYONE, MESSAGE_TIMEOUT, NI, NOW, Node, ack_header, ack_of, config, get_request, handle_of, host,
-    interface, nid, put_request, reply_of, sent,
+    ANYONE, MESSAGE_TIMEOUT, NI, NOW, Node, ack_header, ack_of, config, event_md, get_request, handle_of,
+    host, interface, nid, origin, put_request, put_sent, reply_of,
 };
 
 #[test]
@@ -36,9 +36,7 @@ fn a_put_is_sent_whole_and_reported() {
     assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(3));
 
     node.shard.sent(NOW, transmit.tx, Status::Ok);
-    let put = sent(MessageType::Put, &spec, md);
-    let expected = Event { hdr_data: 7, requested_bytes: 100, manipulated_bytes: 100, ..put };
-    assert_eq!(node.event(), expected);
+    assert_eq!(node.event(), put_sent(event_md(&spec, md), host(2)));
     assert_eq!(node.shard.interface_credits(NI), Some(8));
     assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(4));
     assert_eq!(node.shard.counters().sent, Traffic { messages: 1, bytes: 100 });
@@ -72,10 +70,10 @@ fn an_acked_put_ends_with_its_ack_in_either_order() {
         let events = node.events();
         let (first, second) = (events[0], events[1]);
         let (sent, acked) = if ack_first { (second, first) } else { (first, second) };
-        assert_eq!((sent.kind, acked.kind), (EventKind::Send, EventKind::Ack));
-        assert_eq!((first.unlinked, second.unlinked), (false, true));
-        assert_eq!((acked.match_bits, acked.manipulated_bytes, acked.requested_bytes), (5, 77, 0));
-        assert_eq!((acked.initiator, acked.source, acked.target), (host(2), host(2), host(1)));
+        assert_eq!((sent.kind(), acked.kind()), (EventKind::Send, EventKind::Ack));
+        assert_eq!((first.unlinked(), second.unlinked()), (false, true));
+        assert_eq!((acked.match_bits(), acked.manipulated_bytes()), (Some(5), 77));
+        assert_eq!(acked.origin(), Some(&origin()));
         assert_eq!(node.shard.counters().received, Traffic { messages: 1, bytes: 0 });
         node.assert_drop(&ack_of(ack_md), DropReason::UnknownMd);
     }
@@ -92,15 +90,14 @@ fn a_get_ends_with_its_reply() {
     assert_eq!(transmit.payload, None);
     node.shard.sent(NOW, transmit.tx, Status::Ok);
     let sent = node.event();
-    assert_eq!((sent.kind, sent.message_type), (EventKind::Send, Some(MessageType::Get)));
-    assert!(!sent.unlinked);
+    assert!(matches!(sent, Event::Send { message_type: MessageType::Get, length_bytes: 100, .. }));
+    assert!(!sent.unlinked());
 
     let span = Span { md, offset_bytes: 0, length_bytes: 60 };
     assert_eq!(node.arrive(&reply_of(handle_of(md), 60)), Verdict::Deliver(span));
     let replied = node.event();
-    assert_eq!((replied.kind, replied.message_type), (EventKind::Reply, Some(MessageType::Reply)));
-    assert_eq!((replied.requested_bytes, replied.manipulated_bytes, replied.offset_bytes), (60, 60, 0));
-    assert!(replied.unlinked);
+    assert!(matches!(replied, Event::Reply { requested_bytes: 60, manipulated_bytes: 60, .. }));
+    assert!(replied.unlinked());
     assert_eq!(node.shard.counters().received, Traffic { messages: 1, bytes: 60 });
     assert_eq!(node.shard.usage().memory_descs, 0);
 }
@@ -114,7 +111,7 @@ fn a_long_reply_is_cut_where_that_is_allowed() {
     let span = Span { md, offset_bytes: 0, length_bytes: 10 };
     assert_eq!(node.arrive(&reply_of(handle_of(md), 11)), Verdict::Deliver(span));
     let event = node.event();
-    assert_eq!((event.requested_bytes, event.manipulated_bytes), (11, 10));
+    assert!(matches!(event, Event::Reply { requested_bytes: 11, manipulated_bytes: 10, .. }), "{event:?}");
 }
 
 #[test]
@@ -195,9 +192,9 @@ fn a_put_that_finds_no_way_is_reported_as_sent_badly() {
         let put = PutRequest { target, self_nid, ..put_request(md, 2) };
         assert_eq!(node.shard.put(NOW, &put), Ok(()));
         let event = node.event();
-        assert_eq!((event.kind, event.target), (EventKind::Send, target));
-        assert_eq!(event.status, Status::NeverSent(Cause::Unreachable));
-        assert!(event.unlinked);
+        assert!(matches!(event, Event::Send { target: named, .. } if named == target), "{event:?}");
+        assert_eq!(event.status(), Status::NeverSent(Cause::Unreachable));
+        assert!(event.unlinked());
         assert!(node.transmit().is_none());
     }
     assert_eq!(node.shard.counters().send_failures, 4);
@@ -273,7 +270,7 @@ fn without_a_threshold_the_event_slots_are_the_limit() {
     let transmit = node.transmit().unwrap();
     node.shard.sent(NOW, transmit.tx, Status::Ok);
     assert_eq!(node.shard.put(NOW, &put_request(md, 2)), full, "the event has not been polled");
-    assert_eq!(node.event().kind, EventKind::Send);
+    assert_eq!(node.event().kind(), EventKind::Send);
     assert_eq!(node.shard.put(NOW, &put_request(md, 2)), Ok(()));
 }
 
@@ -342,19 +339,19 @@ fn a_message_waits_for_a_credit_until_its_deadline() {
     assert!(node.events().is_empty(), "too early");
     node.shard.handle_timeout(NOW + MESSAGE_TIMEOUT + seconds(1));
     let event = node.event();
-    assert_eq!((event.user_ptr, event.status), (2, Status::NeverSent(Cause::CreditTimeout)));
+    assert_eq!((event.user_ptr(), event.status()), (2, Status::NeverSent(Cause::CreditTimeout)));
     assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(0));
     assert_eq!(node.shard.poll_timeout(), Some(NOW + MESSAGE_TIMEOUT + seconds(3)));
 
     // The last one's turn comes just after its deadline, before anyone calls `handle_timeout`.
     let first = node.transmit().unwrap();
     node.shard.sent(NOW + MESSAGE_TIMEOUT + seconds(4), first.tx, Status::Ok);
-    let events: Vec<_> = node.events().iter().map(|event| (event.user_ptr, event.status)).collect();
+    let events: Vec<_> = node.events().iter().map(|event| (event.user_ptr(), event.status())).collect();
     assert_eq!(events, [(1, Status::Ok), (4, Status::NeverSent(Cause::CreditTimeout))]);
     assert_eq!(node.shard.poll_timeout(), None);
     let third = node.transmit().unwrap();
     node.shard.sent(NOW, third.tx, Status::Unknown(Cause::Device));
-    assert_eq!(node.event().status, Status::Unknown(Cause::Device));
+    assert_eq!(node.event().status(), Status::Unknown(Cause::Device));
     assert_eq!(node.shard.interface_credits(NI), Some(2));
     let counters = node.shard.counters();
     assert_eq!(counters.send_failures, 3);
@@ -378,11 +375,11 @@ fn messages_of_an_unlinked_descriptor_are_cancelled_when_their_turn_comes() {
     node.shard.sent(NOW, first.tx, Status::Ok);
     let events = node.events();
     let cancelled = Status::NeverSent(Cause::Cancelled);
-    let statuses: Vec<_> = events.iter().map(|event| event.status).collect();
+    let statuses: Vec<_> = events.iter().map(|event| event.status()).collect();
     assert_eq!(statuses, [Status::Unknown(Cause::Timeout), cancelled, cancelled]);
-    assert_eq!(events.iter().filter(|event| event.unlinked).count(), 1);
-    assert!(events[2].unlinked);
-    assert!(events.iter().all(|event| event.kind == EventKind::Send));
+    assert_eq!(events.iter().filter(|event| event.unlinked()).count(), 1);
+    assert!(events[2].unlinked());
+    assert!(events.iter().all(|event| event.kind() == EventKind::Send));
     assert!(node.transmit().is_none());
     assert_eq!(node.shard.usage().memory_descs, 0);
 }

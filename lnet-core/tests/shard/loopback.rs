@@ -46,7 +46,7 @@ fn carry(node: &mut Node) -> Vec<Header> {
 }
 
 fn kinds(events: &[Event]) -> Vec<(EventKind, Status)> {
-    events.iter().map(|event| (event.kind, event.status)).collect()
+    events.iter().map(|event| (event.kind(), event.status())).collect()
 }
 
 #[test]
@@ -77,13 +77,14 @@ fn puts_and_gets_to_oneself_are_answered() {
         let events = node.events();
         let ok = Status::Ok;
         assert_eq!(kinds(&events), [(EventKind::Put, ok), (EventKind::Send, ok), (EventKind::Ack, ok)]);
-        assert_eq!((events[0].source, events[0].hdr_data), (process(source), 7));
+        assert_eq!(events[0].origin().map(|origin| origin.source), Some(process(source).nid));
+        assert!(matches!(events[0], Event::Put { hdr_data: 7, .. }));
         let get = GetRequest { md: bound, self_nid, target, portal: 4, match_bits: 6, offset: 0 };
         node.shard.get(NOW, &get).unwrap();
         assert_eq!(carry(&mut node).len(), 2);
         let events = node.events();
         assert_eq!(kinds(&events), [(EventKind::Send, ok), (EventKind::Reply, ok), (EventKind::Get, ok)]);
-        assert!(events[1].unlinked);
+        assert!(events[1].unlinked());
         assert_eq!(node.shard.usage().messages, 0);
     }
 }

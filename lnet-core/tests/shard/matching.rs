@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use lnet_core::event::Event;
 use lnet_core::lnd::{Span, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};
 use lnet_core::portal::{EntryError, EntrySpec, Position};
@@ -78,9 +79,9 @@ fn max_size_exhausts_a_descriptor_before_it_is_full() {
     let (_, first) = node.post(1, &spec);
     let (_, second) = node.post(1, &spec);
     assert_eq!(node.arrive(&put_header(1, 4)), deliver(first, 0, 4));
-    assert!(!node.event().unlinked);
+    assert!(!node.event().unlinked());
     assert_eq!(node.arrive(&put_header(1, 3)), deliver(first, 4, 3));
-    assert!(node.event().unlinked, "3 bytes are left, fewer than a message may have");
+    assert!(node.event().unlinked(), "3 bytes are left, fewer than a message may have");
     assert_eq!(node.arrive(&put_header(1, 4)), deliver(second, 0, 4));
     node.assert_drop(&put_header(1, 5), DropReason::TooLong);
 }
@@ -155,8 +156,8 @@ fn truncate_cuts_to_what_is_allowed() {
         "a full descriptor takes nothing, and counts"
     );
     let events = node.events();
-    assert_eq!(events.iter().map(|event| event.manipulated_bytes).collect::<Vec<_>>(), [6, 2, 0]);
-    assert!(events.iter().all(|event| event.requested_bytes == 6));
+    assert_eq!(events.iter().map(|event| event.manipulated_bytes()).collect::<Vec<_>>(), [6, 2, 0]);
+    assert!(events.iter().all(|event| matches!(event, Event::Put { requested_bytes: 6, .. })));
 }
 
 #[test]
@@ -293,7 +294,7 @@ fn a_retained_entry_outlives_its_descriptor() {
     for _ in 0..2 {
         let md = node.shard.attach(me, &spec).unwrap();
         assert_eq!(node.arrive(&put_header(1, 1)), deliver(md, 0, 1));
-        assert!(node.event().unlinked);
+        assert!(node.event().unlinked());
         node.assert_drop(&put_header(1, 1), DropReason::NoMatch);
         assert_eq!((node.shard.usage().match_entries, node.shard.usage().memory_descs), (1, 0));
     }
@@ -314,7 +315,7 @@ fn nothing_matches_after_exhaustion_though_the_operation_goes_on() {
     node.assert_drop(&acked_put_header(1, 2), DropReason::NoMatch);
     assert_eq!(node.shard.usage().memory_descs, 1);
     node.shard.received(NOW, RxId(5), Status::Ok);
-    assert!(node.event().unlinked);
+    assert!(node.event().unlinked());
     assert_eq!(node.shard.usage().memory_descs, 0);
 }
 

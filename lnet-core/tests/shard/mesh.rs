@@ -117,7 +117,7 @@ fn a_header_goes_to_the_shard_where_it_belongs() {
     shards.received(0, 5, Status::Ok);
     assert!(matches!(shards.carry(0, 2), MeshMessage::Returned { status: Status::Ok, .. }));
     let event = shards.0[2].event();
-    assert_eq!((event.kind, event.unlinked, event.manipulated_bytes), (EventKind::Put, true, 4));
+    assert_eq!((event.kind(), event.unlinked(), event.manipulated_bytes()), (EventKind::Put, true, 4));
     assert!(shards.0[2].transmit().is_some(), "the lender acknowledges");
     let counters = [0, 2].map(|shard: usize| *shards.0[shard].shard.counters());
     assert_eq!(counters.map(|counters| (counters.received.bytes, counters.lent)), [(4, 0), (0, 1)]);
@@ -144,7 +144,7 @@ fn a_sibling_discards_nothing() {
     assert_eq!(shards.resume(0), Some((0, Verdict::Deliver(span))));
     shards.received(0, 0, Status::Ok);
     shards.carry(0, 1);
-    assert_eq!(shards.0[1].event().manipulated_bytes, 4);
+    assert_eq!(shards.0[1].event().manipulated_bytes(), 4);
     assert_eq!(shards.0[0].shard.counters().received.bytes, 4);
     shards.assert_quiet();
 }
@@ -178,7 +178,7 @@ fn responses_go_to_the_shard_in_the_handle() {
         shards.received(0, 0, Status::Ok);
         shards.carry(0, 1);
     }
-    let kinds: Vec<_> = shards.0[1].events().iter().map(|event| event.kind).collect();
+    let kinds: Vec<_> = shards.0[1].events().iter().map(|event| event.kind()).collect();
     assert_eq!(kinds, [EventKind::Ack, EventKind::Reply]);
     let mut foreign = ack_header(md);
     let lnet_wire::Body::Ack { md, .. } = &mut foreign.body else { unreachable!() };
@@ -235,7 +235,7 @@ fn what_is_given_up_is_withdrawn() {
         shards.carry(1, 0);
         shards.carry(0, 1);
         let event = shards.0[1].event();
-        assert_eq!((event.status, event.unlinked), (Status::Unknown(Cause::Cancelled), true));
+        assert_eq!((event.status(), event.unlinked()), (Status::Unknown(Cause::Cancelled), true));
         shards.assert_quiet();
     }
     // Between the answer and the resumption, and after that.
@@ -248,7 +248,7 @@ fn what_is_given_up_is_withdrawn() {
         }
         shards.received(0, 0, LOST);
         shards.carry(0, 1);
-        assert_eq!(shards.0[1].event().status, LOST);
+        assert_eq!(shards.0[1].event().status(), LOST);
         shards.assert_quiet();
     }
     let counters = shards.0[0].shard.counters();
@@ -269,7 +269,7 @@ fn an_unlinked_descriptor_lives_until_its_span_is_returned() {
     shards.received(0, 0, Status::Ok);
     shards.carry(0, 1);
     let event = shards.0[1].event();
-    assert_eq!((event.status, event.unlinked), (Status::Unknown(Cause::Timeout), true));
+    assert_eq!((event.status(), event.unlinked()), (Status::Unknown(Cause::Timeout), true));
     assert!(shards.0[1].transmit().is_none(), "what was aborted is not acknowledged");
     assert_eq!(shards.0[1].shard.usage().memory_descs, 0);
 }
@@ -330,7 +330,7 @@ fn a_lent_span_stays_lent_whatever_else_is_returned() {
     assert_eq!(shards.header(1, 0, &reply_header(md, 8)), Verdict::Delay, "a sibling writes");
     shards.received(0, 1, Status::Ok);
     shards.carry(0, 1);
-    assert_eq!(shards.0[1].event().kind, EventKind::Ack);
+    assert_eq!(shards.0[1].event().kind(), EventKind::Ack);
     assert_eq!(shards.resume(1), None, "it still writes");
     shards.received(0, 0, Status::Ok);
     shards.carry(0, 1);
@@ -454,6 +454,6 @@ fn payload_goes_straight_into_a_siblings_buffer() {
     pair.settle();
     assert_eq!(pair.sides[1].memory[&target], [1, 2, 3, 0, 0, 0, 0, 0]);
     let last = pair.events(0, 0).pop().unwrap();
-    assert_eq!((last.kind, last.unlinked), (EventKind::Ack, true), "it came by another shard as well");
+    assert_eq!((last.kind(), last.unlinked()), (EventKind::Ack, true), "it came by another shard as well");
     assert_eq!(pair.events(1, 1).len(), 1);
 }

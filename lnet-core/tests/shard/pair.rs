@@ -263,8 +263,8 @@ impl Pair {
     pub(crate) fn events(&mut self, side: usize, shard: usize) -> Vec<Event> {
         let side = &mut self.sides[side];
         let events = side.nodes[shard].events();
-        for event in events.iter().filter(|event| event.unlinked) {
-            side.memory.remove(&event.md).expect("a descriptor ends once");
+        for event in events.iter().filter(|event| event.unlinked()) {
+            side.memory.remove(&event.md()).expect("a descriptor ends once");
         }
         events
     }
@@ -287,7 +287,7 @@ impl Side {
 }
 
 fn kinds(events: &[Event]) -> Vec<(EventKind, bool)> {
-    events.iter().map(|event| (event.kind, event.unlinked)).collect()
+    events.iter().map(|event| (event.kind(), event.unlinked())).collect()
 }
 
 #[test]

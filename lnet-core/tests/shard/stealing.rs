@@ -87,7 +87,7 @@ fn what_waits_hears_of_an_entry_on_any_shard() {
         if home > 0 {
             shards.carry(0, home as u8);
         }
-        assert_eq!(shards.0[home].event().kind, EventKind::Put);
+        assert_eq!(shards.0[home].event().kind(), EventKind::Put);
     }
 }
 

@@ -1,13 +1,13 @@
 //! PUT and GET at the target.
 
-use lnet_core::event::{Event, EventKind};
+use lnet_core::event::{Event, EventKind, EventMd};
 use lnet_core::lnd::{Cause, RxId, Span, Status, Transmit, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};
 use lnet_core::stats::Traffic;
-use lnet_wire::{Body, Header, MessageType};
+use lnet_wire::{Body, Header};
 
 use crate::common::{
-    FOREIGN, NI, NOW, Node, acked_put_header, arrived, config, get_header, get_request, host, nid,
+    FOREIGN, NI, NOW, Node, acked_put_header, config, event_md, get_header, get_request, host, nid, origin,
     put_header, reply_header,
 };
 
@@ -20,11 +20,17 @@ fn a_put_is_delivered_and_reported() {
     assert_eq!(verdict, Verdict::Deliver(Span { md, offset_bytes: 0, length_bytes: 60 }));
     assert!(node.events().is_empty(), "nothing is reported before the payload is in place");
     node.shard.received(NOW, RxId(3), Status::Ok);
-    let put = arrived(EventKind::Put, MessageType::Put, &spec, md);
-    let (portal, match_bits) = (4, 1);
-    let expected =
-        Event { portal, match_bits, hdr_data: 99, requested_bytes: 60, manipulated_bytes: 60, ..put };
-    assert_eq!(node.event(), expected);
+    let put = Event::Put {
+        md: event_md(&spec, md),
+        origin: origin(),
+        portal: 4,
+        match_bits: 1,
+        hdr_data: 99,
+        requested_bytes: 60,
+        manipulated_bytes: 60,
+        offset_bytes: 0,
+    };
+    assert_eq!(node.event(), put);
     assert!(node.transmit().is_none(), "no ACK was asked for");
     assert_eq!(node.shard.counters().received, Traffic { messages: 1, bytes: 60 });
     assert_eq!(node.shard.usage().memory_descs, 0);
@@ -38,7 +44,7 @@ fn an_ack_goes_back_after_the_event() {
     node.shard.header(NOW, NI, RxId(3), &acked_put_header(1, 60));
     assert!(node.transmit().is_none(), "the payload is not in place yet");
     node.shard.received(NOW, RxId(3), Status::Ok);
-    assert_eq!(node.event().manipulated_bytes, 40);
+    assert_eq!(node.event().manipulated_bytes(), 40);
     let transmit = node.transmit().unwrap();
     let body = Body::Ack { md: FOREIGN, match_bits: 1, manipulated_length: 40 };
     let header = Header { destination: host(2), source: host(1), payload_length: 0, body };
@@ -61,9 +67,10 @@ fn a_descriptor_may_discard_what_comes_in() {
     for (offset_bytes, length_bytes) in [(0, 60), (60, 40)] {
         assert_eq!(node.shard.header(NOW, NI, RxId(3), &acked_put_header(1, 60)), nowhere(offset_bytes));
         node.shard.received(NOW, RxId(3), Status::Ok);
-        let event = node.event();
-        assert_eq!((event.requested_bytes, event.manipulated_bytes), (60, length_bytes));
-        assert_eq!(event.offset_bytes, offset_bytes);
+        let Event::Put { requested_bytes, manipulated_bytes, offset_bytes: offset, .. } = node.event() else {
+            panic!("no PUT")
+        };
+        assert_eq!((requested_bytes, manipulated_bytes, offset), (60, length_bytes, offset_bytes));
         let ack = node.transmit().unwrap();
         let body = Body::Ack { md: FOREIGN, match_bits: 1, manipulated_length: length_bytes };
         assert_eq!(ack.header.body, body);
@@ -84,7 +91,7 @@ fn a_descriptor_may_discard_what_comes_in() {
     let nowhere = Verdict::Deliver(Span { md, offset_bytes: 0, length_bytes: 0 });
     assert_eq!(node.shard.header(NOW, NI, RxId(3), &reply_header(md, 8)), nowhere);
     node.shard.received(NOW, RxId(3), Status::Ok);
-    assert_eq!(node.event().manipulated_bytes, 8);
+    assert_eq!(node.event().manipulated_bytes(), 8);
 }
 
 #[test]
@@ -93,13 +100,13 @@ fn no_ack_where_it_is_disabled_or_the_payload_is_lost() {
     let disabled = MdSpec { options: MdOptions::PUT | MdOptions::ACK_DISABLE, ..node.md(40) };
     node.post(1, &disabled);
     node.arrive(&acked_put_header(1, 4));
-    assert_eq!(node.event().status, Status::Ok);
+    assert_eq!(node.event().status(), Status::Ok);
     assert!(node.transmit().is_none());
 
     node.post(1, &MdSpec { options: MdOptions::PUT, ..disabled });
     node.shard.header(NOW, NI, RxId(3), &acked_put_header(1, 4));
     node.shard.received(NOW, RxId(3), Status::Unknown(Cause::Device));
-    assert_eq!(node.event().status, Status::Unknown(Cause::Device));
+    assert_eq!(node.event().status(), Status::Unknown(Cause::Device));
     assert!(node.transmit().is_none());
     assert_eq!(node.shard.counters().receive_failures, 1);
     assert_eq!(node.shard.counters().received.messages, 1);
@@ -118,7 +125,7 @@ fn an_unlinked_descriptor_reports_a_timeout_and_acknowledges_nothing() {
     node.shard.received(NOW, RxId(3), Status::Unknown(Cause::Device));
     let events = node.events();
     assert_eq!(
-        events.iter().map(|event| (event.md, event.status, event.unlinked)).collect::<Vec<_>>(),
+        events.iter().map(|event| (event.md(), event.status(), event.unlinked())).collect::<Vec<_>>(),
         [(md, Status::Unknown(Cause::Timeout), false), (md, Status::Unknown(Cause::Device), true)]
     );
     assert!(node.transmit().is_none());
@@ -135,7 +142,7 @@ fn a_get_whose_descriptor_is_unlinked_before_the_answer_gets_none() {
     node.shard.received(NOW, RxId(0), Status::Ok);
     assert!(node.transmit().is_none(), "its bytes are its owner's again");
     let event = node.event();
-    assert_eq!((event.status, event.unlinked), (Status::NeverSent(Cause::Cancelled), true));
+    assert_eq!((event.status(), event.unlinked()), (Status::NeverSent(Cause::Cancelled), true));
     assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(4));
 }
 
@@ -154,11 +161,11 @@ fn a_get_is_answered_and_reported_when_the_reply_is_out() {
         let payload = Some(Span { md, offset_bytes, length_bytes: 30 });
         assert_eq!(transmit, Transmit { tx: transmit.tx, ni: NI, header, payload });
         node.shard.sent(NOW, transmit.tx, Status::Ok);
-        let event = node.event();
-        assert_eq!((event.kind, event.message_type), (EventKind::Get, Some(MessageType::Get)));
-        assert_eq!((event.requested_bytes, event.manipulated_bytes), (0, 30));
-        assert_eq!((event.offset_bytes, event.unlinked), (offset_bytes, last));
-        assert_eq!((event.initiator, event.target), (host(2), host(1)));
+        let manipulated_bytes = 30;
+        let md = EventMd { unlinked: last, ..event_md(&spec, md) };
+        let origin = origin();
+        let get = Event::Get { md, origin, portal: 4, match_bits: 1, manipulated_bytes, offset_bytes };
+        assert_eq!(node.event(), get);
     }
     assert_eq!(node.shard.counters().sent, Traffic { messages: 2, bytes: 60 });
     assert_eq!(node.shard.counters().received, Traffic { messages: 2, bytes: 0 });
@@ -183,12 +190,12 @@ fn a_get_whose_reply_fails_is_reported_so() {
     let transmit = node.transmit().unwrap();
     node.shard.sent(NOW, transmit.tx, Status::NeverSent(Cause::Device));
     let event = node.event();
-    assert_eq!((event.kind, event.status), (EventKind::Get, Status::NeverSent(Cause::Device)));
+    assert_eq!((event.kind(), event.status()), (EventKind::Get, Status::NeverSent(Cause::Device)));
 
     node.post(1, &spec);
     node.shard.header(NOW, NI, RxId(3), &get_header(1, 30));
     node.shard.received(NOW, RxId(3), Status::Unknown(Cause::Device));
-    assert_eq!(node.event().status, Status::Unknown(Cause::Device));
+    assert_eq!(node.event().status(), Status::Unknown(Cause::Device));
     assert!(node.transmit().is_none(), "what did not arrive is not answered");
     assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(4));
 }

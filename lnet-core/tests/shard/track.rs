@@ -55,7 +55,7 @@ fn send(node: &mut Node) {
 }
 
 fn said(event: &Event) -> (EventKind, Status, bool) {
-    (event.kind, event.status, event.unlinked)
+    (event.kind(), event.status(), event.unlinked())
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn an_idle_descriptor_whose_response_does_not_come_is_unlinked() {
     node.shard.handle_timeout(after(151));
     let event = node.event();
     assert_eq!(said(&event), (EventKind::Unlink, LATE, true));
-    assert_eq!((event.md, event.message_type), (md, None));
+    assert_eq!((event.md(), event.match_bits()), (md, None));
     assert_eq!(node.shard.counters().response_timeouts, 1);
     assert_eq!((node.shard.poll_timeout(), node.shard.usage().trackers), (None, 0));
     assert_eq!(node.shard.usage().memory_descs, 0);
@@ -146,7 +146,7 @@ fn the_response_ends_the_waiting() {
         node.arrive(&right);
         assert_eq!((node.shard.usage().trackers, node.shard.poll_timeout()), (0, None));
         node.shard.handle_timeout(NOW + TIMEOUT);
-        assert!(node.events().iter().all(|event| event.status == Status::Ok));
+        assert!(node.events().iter().all(|event| event.status() == Status::Ok));
         assert_eq!(node.shard.usage().memory_descs, 1, "it has an operation left");
         node.arrive(&wrong);
         assert_eq!(node.shard.usage().memory_descs, 0);
@@ -265,7 +265,7 @@ fn a_descriptor_that_goes_by_itself_takes_its_tracker_along() {
     node.shard.get(NOW, &get_request(md)).unwrap();
     assert_eq!(node.shard.usage().trackers, 1);
     send(&mut node);
-    assert!(node.event().unlinked, "its threshold leaves no operation for the REPLY");
+    assert!(node.event().unlinked(), "its threshold leaves no operation for the REPLY");
     assert_eq!((node.shard.usage().trackers, node.shard.poll_timeout()), (0, None));
 }
 
@@ -297,7 +297,7 @@ fn a_request_that_could_not_be_sent_is_tracked_like_any_other() {
     let md = bind(&mut node, 2);
     let target = ProcessId::lustre(nid(9, 2));
     node.shard.put(NOW, &PutRequest { target, ..acked(md) }).unwrap();
-    assert_eq!(node.event().status, Status::NeverSent(Cause::Unreachable));
+    assert_eq!(node.event().status(), Status::NeverSent(Cause::Unreachable));
     assert_eq!(node.shard.poll_timeout(), Some(NOW + TIMEOUT));
     node.shard.handle_timeout(NOW + TIMEOUT);
     assert_eq!(said(&node.event()), (EventKind::Unlink, LATE, true));
@@ -322,7 +322,7 @@ fn the_earlier_of_credit_and_response_is_the_next_timeout() {
     node.shard.get(after(1), &get_request(waiting)).unwrap();
     assert_eq!(node.shard.poll_timeout(), Some(after(1) + MESSAGE_TIMEOUT));
     node.shard.handle_timeout(after(1) + MESSAGE_TIMEOUT);
-    assert_eq!(node.event().status, Status::NeverSent(Cause::CreditTimeout));
+    assert_eq!(node.event().status(), Status::NeverSent(Cause::CreditTimeout));
     assert_eq!(node.shard.poll_timeout(), Some(NOW + TIMEOUT));
 }
 

@@ -221,7 +221,7 @@ impl Run {
             .node
             .events()
             .iter()
-            .map(|event| (event.user_ptr, event.kind, event.status, event.unlinked))
+            .map(|event| (event.user_ptr(), event.kind(), event.status(), event.unlinked()))
             .collect();
         assert_eq!(events, std::mem::take(&mut self.expected), "after {operation:?}");
         assert_eq!(self.node.shard.poll_timeout(), self.next_due().map(|due| due.0));

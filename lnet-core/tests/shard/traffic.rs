@@ -179,7 +179,7 @@ impl Traffic {
     /// Takes the events of a shard into its ledger.
     fn listen(&mut self, side: usize, shard: usize) {
         for event in self.pair.events(side, shard) {
-            self.ledgers[side].events.entry(event.md).or_default().push(event);
+            self.ledgers[side].events.entry(event.md()).or_default().push(event);
         }
     }
 
@@ -360,11 +360,11 @@ impl Traffic {
 
             let all = ledger.events.values().flatten();
             let (unlinks, others): (Vec<&Event>, Vec<&Event>) =
-                all.partition(|event| event.kind == EventKind::Unlink);
+                all.partition(|event| event.kind() == EventKind::Unlink);
             let ended = others.len() as u64;
             let most = ledger.operations + ledger.given_up;
             assert!((ledger.operations..=most).contains(&ended), "one event for each operation: {ended}");
-            let late = unlinks.iter().filter(|event| event.status != Status::Ok).count() as u64;
+            let late = unlinks.iter().filter(|event| event.status() != Status::Ok).count() as u64;
             assert_eq!(unlinks.len() as u64, ledger.idle_unlinks + late);
             let sum = |count: fn(&Counters) -> u64| -> u64 {
                 self.pair.sides[side].nodes.iter().map(|node| count(node.shard.counters())).sum()
@@ -372,8 +372,8 @@ impl Traffic {
             assert!(late <= sum(|counters| counters.response_timeouts));
             for (md, events) in &ledger.events {
                 let (last, before) = events.split_last().unwrap();
-                assert!(last.unlinked, "{md:?} ended without a mark");
-                assert!(before.iter().all(|event| !event.unlinked), "{md:?} ended twice");
+                assert!(last.unlinked(), "{md:?} ended without a mark");
+                assert!(before.iter().all(|event| !event.unlinked()), "{md:?} ended twice");
             }
             let received = sum(|counters| counters.received.messages + counters.receive_failures);
             assert_eq!(received + sum(|counters| counters.dropped().messages), self.presented[side]);
@@ -440,7 +440,7 @@ fn traffic_is_varied() {
     for kind in
         [EventKind::Get, EventKind::Put, EventKind::Reply, EventKind::Ack, EventKind::Send, EventKind::Unlink]
     {
-        assert!(events.iter().any(|event| event.kind == kind), "no {kind:?}");
+        assert!(events.iter().any(|event| event.kind() == kind), "no {kind:?}");
     }
     for status in [
         Status::Ok,
@@ -448,8 +448,8 @@ fn traffic_is_varied() {
         Status::Unknown(Cause::Timeout),
         Status::NeverSent(Cause::Unreachable),
     ] {
-        assert!(events.iter().any(|event| event.status == status), "no {status:?}");
+        assert!(events.iter().any(|event| event.status() == status), "no {status:?}");
     }
-    let late = |event: &&&Event| event.kind == EventKind::Unlink && event.status != Status::Ok;
+    let late = |event: &&&Event| event.kind() == EventKind::Unlink && event.status() != Status::Ok;
     assert_ne!(events.iter().filter(late).count(), 0, "no response was late");
 }

@@ -60,7 +60,7 @@ fn all(node: &mut Node, ni: NiId) -> Vec<Transmit> {
 }
 
 fn statuses(node: &mut Node) -> Vec<Status> {
-    node.events().iter().map(|event| event.status).collect()
+    node.events().iter().map(|event| event.status()).collect()
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn what_the_lnd_has_is_its_own_to_end() {
     node.shard.sent(NOW, again.tx, Status::NeverSent(Cause::Device));
     assert!(node.shard.is_quiet(FIRST));
     assert!(node.shard.confirmation().is_quiet);
-    assert_eq!(node.event().status, Status::NeverSent(Cause::Device));
+    assert_eq!(node.event().status(), Status::NeverSent(Cause::Device));
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn an_ack_of_a_closed_interface_is_not_sent() {
     assert!(!node.shard.is_quiet(FIRST));
     node.shard.received(NOW, RxId(0), Status::Ok);
     assert!(node.shard.is_quiet(FIRST));
-    assert_eq!(node.event().kind, EventKind::Put);
+    assert_eq!(node.event().kind(), EventKind::Put);
     assert_eq!((node.shard.counters().send_failures, node.shard.usage().messages), (1, 0));
 }
 
@@ -356,7 +356,11 @@ fn a_policy_changes_while_its_portal_is_frozen() {
     shards[1].post(1, &spec);
     assert_eq!(
         shards[1].arrive(&put_header(1, 4)),
-        Verdict::Deliver(lnet_core::lnd::Span { md: shards[1].event().md, offset_bytes: 0, length_bytes: 4 })
+        Verdict::Deliver(lnet_core::lnd::Span {
+            md: shards[1].event().md(),
+            offset_bytes: 0,
+            length_bytes: 4
+        })
     );
 }
 
@@ -412,7 +416,7 @@ fn a_lent_span_is_filled_but_not_answered() {
     assert!(shards.iter().all(|node| !node.shard.is_quiet(FIRST)));
     shards[1].shard.received(NOW, RxId(0), Status::Ok);
     carry(&mut shards);
-    assert_eq!(shards[0].event().status, Status::Ok);
+    assert_eq!(shards[0].event().status(), Status::Ok);
     assert_eq!(shards[0].shard.usage().messages, 0);
     assert!(shards.iter().all(|node| node.shard.is_quiet(FIRST)));
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use lnet_core::event::EventKind;
+use lnet_core::event::Event;
 use lnet_core::lnd::{Cause, NiId, RxId, Status, TxId, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
@@ -294,8 +294,9 @@ impl Run {
             .node
             .events()
             .iter()
-            .map(|event| {
-                (if event.kind == EventKind::Get { event.match_bits } else { event.user_ptr }, event.status)
+            .map(|event| match event {
+                Event::Get { match_bits, .. } => (*match_bits, event.status()),
+                _ => (event.user_ptr(), event.status()),
             })
             .collect();
         // What ends at once ends in the order of its queues, which the model does not know.

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use futures_util::task::AtomicWaker;
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use lnet_core::event::{Event, EventKind};
+use lnet_core::event::Event;
 use lnet_core::handle::EqHandle;
-use lnet_core::lnd::Status;
+use lnet_core::lnd::Span;
 
 use super::ShardHandle;
 use super::calls::Signals;
@@ -63,14 +63,13 @@ impl Notice {
     /// (`MANAGE_REMOTE`, REPLYs) before the last event brings the buffer.
     #[must_use]
     pub fn payload(&self) -> Option<&[u8]> {
-        let Event { kind, status, offset_bytes, manipulated_bytes, .. } = self.event;
         match &self.payload {
             Payload::None => None,
             Payload::Lease(lease) => lease.lease.as_deref(),
             Payload::Buffer(buffer) => {
-                let arrived = matches!(kind, EventKind::Put | EventKind::Reply) && status == Status::Ok;
-                let start = usize::try_from(offset_bytes).ok().filter(|_| arrived)?;
-                buffer.get(start..start + manipulated_bytes as usize)
+                let Span { offset_bytes, length_bytes, .. } = self.event.payload()?;
+                let start = usize::try_from(offset_bytes).ok()?;
+                buffer.get(start..start + length_bytes as usize)
             }
         }
     }

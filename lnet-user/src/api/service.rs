@@ -148,7 +148,7 @@ impl Queues {
 
     fn take_home(&mut self, md: MdHandle, buffer: Buffer) {
         for queue in &mut self.queues {
-            if let Some(place) = queue.held.iter().position(|event| event.md == md) {
+            if let Some(place) = queue.held.iter().position(|event| event.md() == md) {
                 let event = queue.held.swap_remove(place);
                 queue.end.push_home(Notice { event, payload: Payload::Buffer(buffer) });
                 return;
@@ -193,15 +193,15 @@ impl Queue {
     /// Passes an event on; whether it has not been held back.
     fn pass_on(&mut self, worker: &mut Worker, mut delivery: Delivery, signals: &Arc<Signals>) -> bool {
         let event = delivery.event;
-        if event.unlinked {
-            self.live.remove(&event.md);
+        if event.unlinked() {
+            self.live.remove(&event.md());
             let Some(buffer) = delivery.buffer.take() else {
                 self.held.push(event);
                 return false;
             };
             self.end.push(Notice { event, payload: Payload::Buffer(buffer) });
         } else {
-            let has_payload = event.kind == EventKind::Put && event.status == Status::Ok;
+            let has_payload = event.kind() == EventKind::Put && event.status() == Status::Ok;
             let lease = if has_payload { worker.read_lease(&delivery).ok() } else { None };
             let payload = lease.map_or(Payload::None, |lease| {
                 Payload::Lease(SharedLease { lease: Some(lease), signals: Arc::clone(signals) })

@@ -80,7 +80,7 @@ fn turns_allocate_nothing() {
         service.turn(&mut worker);
         while let Ok(notice) = ring.pop() {
             notices += u32::from(
-                notice.event.kind != lnet_core::event::EventKind::Put || notice.payload().is_some(),
+                notice.event.kind() != lnet_core::event::EventKind::Put || notice.payload().is_some(),
             );
         }
     };

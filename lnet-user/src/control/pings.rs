@@ -83,14 +83,14 @@ impl Control {
         loop {
             let notice = events.next().await?;
             let event = notice.event;
-            match event.kind {
-                EventKind::Reply if event.status == Status::Ok => {
-                    answer_bytes = Some(event.manipulated_bytes as usize);
+            match event.kind() {
+                EventKind::Reply if event.status() == Status::Ok => {
+                    answer_bytes = Some(event.manipulated_bytes() as usize);
                 }
-                _ if event.status != Status::Ok => return Ok(Err(event.status)),
+                _ if event.status() != Status::Ok => return Ok(Err(event.status())),
                 _ => {}
             }
-            if event.unlinked {
+            if event.unlinked() {
                 let bytes = notice.into_buffer().zip(answer_bytes);
                 let bytes = bytes.and_then(|(buffer, length)| Some(buffer.get(..length)?.to_vec()));
                 return Ok(bytes.ok_or(Status::Unknown(Cause::Timeout)));

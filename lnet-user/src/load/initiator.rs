@@ -311,8 +311,8 @@ impl Sender {
     }
 
     fn take(&mut self, notice: crate::api::Notice) {
-        let index = notice.event.user_ptr as usize;
-        let is_last = notice.event.unlinked;
+        let index = notice.event.user_ptr() as usize;
+        let is_last = notice.event.unlinked();
         let ended = self.places[index].take(notice);
         if is_last && self.places[index].is_free() {
             self.free.push(index);

@@ -116,7 +116,7 @@ impl Place {
 
     /// Takes an event of its descriptor; what came of the message, if this was the last one.
     pub(super) fn take(&mut self, notice: Notice) -> Option<Ended> {
-        let is_last = notice.event.unlinked;
+        let is_last = notice.event.unlinked();
         if let Some(busy) = &mut self.busy {
             busy.take(&notice);
         }
@@ -169,27 +169,23 @@ impl Place {
 impl Busy {
     fn take(&mut self, notice: &Notice) {
         let event = &notice.event;
-        if let Some(fault) = FaultKind::of(event.status) {
+        if let Some(fault) = FaultKind::of(event.status()) {
             self.fault.get_or_insert(fault);
-            if !event.unlinked {
+            if !event.unlinked() {
                 // No ACK or REPLY comes of it.
                 drop(self.descriptor.take());
             }
             return;
         }
-        let is_answer = match event.kind {
+        let is_answer = match event.kind() {
             EventKind::Ack | EventKind::Reply => true,
             EventKind::Send => self.message.kind == Kind::Put && !self.ack,
             _ => false,
         };
         if is_answer {
             self.done = Some(Instant::now());
-            // A SEND says nothing of what the target took.
-            self.moved_bytes = if event.kind == EventKind::Send {
-                self.message.length_bytes
-            } else {
-                event.manipulated_bytes
-            };
+            // A SEND tells the length, and nothing of what the target took.
+            self.moved_bytes = event.manipulated_bytes();
         }
     }
 }

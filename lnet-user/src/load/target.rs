@@ -218,7 +218,7 @@ impl Server {
         while out > 0 {
             let left = until.saturating_duration_since(Instant::now());
             let Ok(Some(notice)) = self.queue.next_blocking(Some(left)) else { break };
-            out -= usize::from(notice.event.unlinked);
+            out -= usize::from(notice.event.unlinked());
             self.take(notice, false);
         }
         self.shared.report().lost_entries += out as u64;
@@ -231,8 +231,8 @@ impl Server {
 
     fn take(&mut self, notice: Notice, post_again: bool) {
         let event = notice.event;
-        match event.kind {
-            EventKind::Put | EventKind::Get if !post_again && event.status != Status::Ok => {
+        match event.kind() {
+            EventKind::Put | EventKind::Get if !post_again && event.status() != Status::Ok => {
                 self.shared.report().interrupted += 1;
             }
             EventKind::Put => self.take_put(&event, notice.payload()),
@@ -240,8 +240,8 @@ impl Server {
             // Explicitly unlinked.
             _ => {}
         }
-        if event.unlinked && post_again {
-            self.post_again(event.user_ptr as usize, notice.into_buffer());
+        if event.unlinked() && post_again {
+            self.post_again(event.user_ptr() as usize, notice.into_buffer());
         }
     }
 
@@ -266,7 +266,7 @@ impl Server {
         let mut report = self.shared.report();
         report.by_shard[usize::from(self.shard.id().0)] += 1;
         match fault {
-            None => report.puts.count(event.manipulated_bytes),
+            None => report.puts.count(event.manipulated_bytes()),
             Some(fault) => report.faults.add(fault),
         }
     }
@@ -274,27 +274,28 @@ impl Server {
     fn take_get(&self, event: &Event) {
         let mut report = self.shared.report();
         report.by_shard[usize::from(self.shard.id().0)] += 1;
-        match FaultKind::of(event.status) {
-            None => report.gets.count(event.manipulated_bytes),
-            Some(fault) => report.faults.add(fault_of(event, Kind::Get, 0, fault, None)),
+        match FaultKind::of(event.status()).and_then(|fault| fault_of(event, fault, None)) {
+            None => report.gets.count(event.manipulated_bytes()),
+            Some(fault) => report.faults.add(fault),
         }
     }
 
     /// What is wrong with a Put. Its number may be anything.
     fn judge(&self, event: &Event, payload: Option<&[u8]>) -> Option<Fault> {
-        let message = self.scheme.message(event.hdr_data);
+        let Event::Put { portal, match_bits, hdr_data, requested_bytes, .. } = *event else { return None };
+        let message = self.scheme.message(hdr_data);
         let differs = |expected: u64, found: u64| {
             (expected != found).then_some(Difference { offset_bytes: 0, expected, found })
         };
-        let (fault, difference) = if let Some(fault) = FaultKind::of(event.status) {
+        let (fault, difference) = if let Some(fault) = FaultKind::of(event.status()) {
             (fault, None)
         } else if message.kind != Kind::Put {
             (FaultKind::Number, None)
-        } else if let Some(portal) = differs(message.portal.into(), event.portal.into()) {
-            (FaultKind::Portal, Some(portal))
-        } else if let Some(match_bits) = differs(message.match_bits, event.match_bits) {
-            (FaultKind::MatchBits, Some(match_bits))
-        } else if let Some(length) = differs(message.length_bytes.into(), event.requested_bytes.into()) {
+        } else if let Some(difference) = differs(message.portal.into(), portal.into()) {
+            (FaultKind::Portal, Some(difference))
+        } else if let Some(difference) = differs(message.match_bits, match_bits) {
+            (FaultKind::MatchBits, Some(difference))
+        } else if let Some(length) = differs(message.length_bytes.into(), requested_bytes.into()) {
             (FaultKind::Length, Some(length))
         } else {
             // One without a payload to read counts as empty.
@@ -304,20 +305,23 @@ impl Server {
                 None => (FaultKind::Byte, Some(message.check(payload)?)),
             }
         };
-        Some(fault_of(event, Kind::Put, event.hdr_data, fault, difference))
+        fault_of(event, fault, difference)
     }
 }
 
-fn fault_of(
-    event: &Event,
-    kind: Kind,
-    number: u64,
-    fault: FaultKind,
-    difference: Option<Difference>,
-) -> Fault {
-    let Event { portal, match_bits, requested_bytes, .. } = *event;
-    let peer = event.initiator.nid;
-    Fault { fault, kind, number, peer, portal, match_bits, length_bytes: requested_bytes, difference }
+/// The fault of a message that arrived.
+fn fault_of(event: &Event, fault: FaultKind, difference: Option<Difference>) -> Option<Fault> {
+    let (kind, number, length_bytes) = match *event {
+        Event::Put { hdr_data, requested_bytes, .. } => (Kind::Put, hdr_data, requested_bytes),
+        _ => (Kind::Get, 0, 0),
+    };
+    let (Event::Put { origin, portal, match_bits, .. } | Event::Get { origin, portal, match_bits, .. }) =
+        *event
+    else {
+        return None;
+    };
+    let peer = origin.initiator.nid;
+    Some(Fault { fault, kind, number, peer, portal, match_bits, length_bytes, difference })
 }
 
 impl FaultKind {

@@ -148,7 +148,7 @@ impl Pair {
     fn await_ends(&mut self, counts: [usize; 2]) -> [Vec<Delivery>; 2] {
         let mut events = [Vec::new(), Vec::new()];
         let begun = std::time::Instant::now();
-        let ends = |events: &[Delivery]| events.iter().filter(|delivery| delivery.event.unlinked).count();
+        let ends = |events: &[Delivery]| events.iter().filter(|delivery| delivery.event.unlinked()).count();
         while [0, 1].map(|side: usize| ends(&events[side])) != counts {
             assert!(begun.elapsed() < PATIENCE, "{events:?}; {:?}", self.losses());
             self.turn();
@@ -203,10 +203,11 @@ fn pattern(seed: u64, length: usize) -> Vec<u8> {
 }
 
 fn check(deliveries: &[Delivery], kind: EventKind, bytes: &[u8]) {
-    let found = deliveries.iter().find(|delivery| delivery.event.kind == kind).expect("an event of the kind");
-    assert_eq!(found.event.status, Status::Ok);
+    let found =
+        deliveries.iter().find(|delivery| delivery.event.kind() == kind).expect("an event of the kind");
+    assert_eq!(found.event.status(), Status::Ok);
     // That a GET was sent may be known after the REPLY has come.
-    let of_md = deliveries.iter().filter(|delivery| delivery.event.md == found.event.md);
+    let of_md = deliveries.iter().filter(|delivery| delivery.event.md() == found.event.md());
     let buffer = of_md.filter_map(|delivery| delivery.buffer.as_ref()).next().expect("the last event");
     assert!(**buffer == *bytes, "{kind:?}");
 }
@@ -280,11 +281,11 @@ fn an_entry_is_unlinked_in_between() {
         let [_, events] = pair.await_ends([0, 1]);
         let last = events.last().unwrap();
         let buffer = last.buffer.as_ref().unwrap();
-        if last.event.kind == EventKind::Put && last.event.status == Status::Ok {
+        if last.event.kind() == EventKind::Put && last.event.status() == Status::Ok {
             assert!(**buffer == bytes);
             taken += 1;
         }
-        if last.event.kind == EventKind::Unlink {
+        if last.event.kind() == EventKind::Unlink {
             assert!(buffer.iter().all(|byte| *byte == 0));
         }
         // One operation is left of two.
@@ -307,8 +308,8 @@ fn nothing_for_the_node_itself_is_sent() {
     pair.0[0].workers[0].put(&request).unwrap();
     let [events, _] = pair.await_ends([2, 0]);
     check(&events, EventKind::Put, &bytes);
-    let put = events.iter().find(|delivery| delivery.event.kind == EventKind::Put).unwrap();
-    assert_eq!(put.event.source.nid, request.target.nid);
+    let put = events.iter().find(|delivery| delivery.event.kind() == EventKind::Put).unwrap();
+    assert_eq!(put.event.origin().unwrap().source, request.target.nid);
     let frames: u64 = pair.0[0].workers.iter().map(|worker| worker.lnd().counters().frames_sent).sum();
     assert_eq!(frames, 0);
     pair.assert_idle();
@@ -417,7 +418,7 @@ fn whole_turns_allocate_nothing() {
                     for (worker, queue) in side.workers.iter_mut().zip(&side.queues) {
                         worker.progress();
                         while let Some(delivery) = worker.poll_event(*queue) {
-                            let is_end = matches!(delivery.event.kind, EventKind::Ack | EventKind::Reply);
+                            let is_end = matches!(delivery.event.kind(), EventKind::Ack | EventKind::Reply);
                             ended += usize::from(is_end);
                         }
                     }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use rtrb::Consumer;
 
-use lnet_core::event::{EqError, Event, EventKind};
+use lnet_core::event::{EqError, Event};
 use lnet_core::fault::Faults;
 use lnet_core::handle::{EqHandle, MdHandle, MeHandle, ShardId};
-use lnet_core::lnd::{Lnd, NiId, Span, Status};
+use lnet_core::lnd::{Lnd, NiId, Span};
 use lnet_core::md::{MdError, MdSpec, Unlinked};
 use lnet_core::portal::{EntryError, EntrySpec};
 use lnet_core::shard::{GetRequest, PutRequest, RequestError, Shard};
@@ -40,8 +40,6 @@ pub struct Delivery {
     /// The descriptor's buffer, when the event is its last; while read leases on it are out it comes with
     /// [`Worker::poll_buffer`] instead.
     pub buffer: Option<Buffer>,
-    /// Where the payload lies of a message that arrived. Nobody can say anything else afterwards.
-    payload: Option<Span>,
 }
 
 /// Why an entry or a descriptor is not made.
@@ -303,10 +301,8 @@ impl Worker {
     pub fn poll_event(&mut self, eq: EqHandle) -> Option<Delivery> {
         let event = self.shard.poll_event(eq)?;
         self.taken_events += 1;
-        let buffer = if event.unlinked { self.memory.give_back(event.md) } else { None };
-        let Event { kind, status, md, offset_bytes, manipulated_bytes: length_bytes, .. } = event;
-        let arrived = matches!(kind, EventKind::Put | EventKind::Reply) && status == Status::Ok;
-        Some(Delivery { event, buffer, payload: arrived.then_some(Span { md, offset_bytes, length_bytes }) })
+        let buffer = if event.unlinked() { self.memory.give_back(event.md()) } else { None };
+        Some(Delivery { event, buffer })
     }
 
     /// The bytes of a descriptor that an event told of; valid until the shard's next turn.
@@ -332,7 +328,7 @@ impl Worker {
     /// [`LeaseError::PeersChoose`] where it might be written to, [`LeaseError::NoPayload`] if the event told
     /// of none, [`LeaseError::Home`] if the buffer has come home.
     pub fn read_lease(&mut self, delivery: &Delivery) -> Result<ReadLease, LeaseError> {
-        self.memory.read_lease(&delivery.payload.ok_or(LeaseError::NoPayload)?)
+        self.memory.read_lease(&delivery.event.payload().ok_or(LeaseError::NoPayload)?)
     }
 
     /// The buffer of a descriptor whose last event was taken while read leases on it were out, now that they

@@ -35,10 +35,13 @@ fn any_number_of_threads_hold_handles() {
                     let (mut ends, mut put) = (0, false);
                     while ends < 2 {
                         let notice = next(&mut queue);
-                        assert_eq!(notice.event.status, Status::Ok);
-                        ends += u32::from(notice.event.unlinked);
-                        if notice.event.kind == EventKind::Put {
-                            assert_eq!((notice.payload(), notice.event.hdr_data), (Some(&bytes[..]), round));
+                        assert_eq!(notice.event.status(), Status::Ok);
+                        ends += u32::from(notice.event.unlinked());
+                        if notice.event.kind() == EventKind::Put {
+                            assert_eq!(
+                                (notice.payload(), notice.event.hdr_data()),
+                                (Some(&bytes[..]), Some(round))
+                            );
                             put = true;
                             assert_eq!(*notice.into_buffer().unwrap(), bytes);
                         }
@@ -84,13 +87,13 @@ fn a_descriptor_is_used_by_many_threads() {
     let (mut puts, mut sends) = (0, 0);
     while (puts, sends) != (THREADS * PUTS, THREADS * PUTS) {
         let notice = next(&mut queue);
-        assert_eq!(notice.event.status, Status::Ok);
-        match notice.event.kind {
+        assert_eq!(notice.event.status(), Status::Ok);
+        match notice.event.kind() {
             EventKind::Put => puts += 1,
             EventKind::Send => sends += 1,
             kind => panic!("{kind:?}"),
         }
-        if notice.event.unlinked {
+        if notice.event.unlinked() {
             assert_eq!(*notice.into_buffer().unwrap(), [1; 8]);
         }
     }
@@ -135,7 +138,7 @@ fn what_goes_wrong_later_is_the_status_of_an_event() {
     let stranger: Nid = "10.0.0.1@xdp".parse().unwrap();
     md.put(&Target::new(stranger, 4, 1), Ack::NotWanted, 0).unwrap();
     let notice = next(&mut queue);
-    assert!(matches!(notice.event.status, Status::NeverSent(_)));
+    assert!(matches!(notice.event.status(), Status::NeverSent(_)));
     assert!(notice.into_buffer().is_some());
 }
 
@@ -163,6 +166,6 @@ fn the_default_threads() {
     let md = shard.bind(&spec, Buffer::from(vec![3; 4])).unwrap();
     md.put(&to_self(PINNED[0], 1), Ack::NotWanted, 0).unwrap();
     assert_eq!(next(&mut queue).payload(), Some(&[3; 4][..]));
-    assert_eq!(next(&mut queue).event.kind, EventKind::Send);
+    assert_eq!(next(&mut queue).event.kind(), EventKind::Send);
     assert!(queue.next_blocking(Some(PATIENCE / 1000)).unwrap().is_none());
 }

@@ -19,7 +19,7 @@ fn a_dropped_handle_unlinks() {
     drop((md, entry));
     for handle in handles {
         let notice = next(&mut queue);
-        assert_eq!((notice.event.kind, notice.event.md), (EventKind::Unlink, handle));
+        assert_eq!((notice.event.kind(), notice.event.md()), (EventKind::Unlink, handle));
         assert_eq!(notice.into_buffer().unwrap().len(), 4);
     }
     await_idle(&shard);
@@ -45,7 +45,7 @@ fn a_dropped_queue_takes_its_descriptors_along() {
         busy.put(&to_self(PINNED[0], 5), Ack::Wanted, 0).unwrap();
         let read = loop {
             let notice = next(&mut queue);
-            if notice.event.kind == EventKind::Put {
+            if notice.event.kind() == EventKind::Put {
                 break notice;
             }
         };
@@ -99,8 +99,8 @@ fn a_node_that_is_started_again() {
         post(&shard, &queue, PINNED[0], 1, 4);
         let source = shard.bind(&spec(&queue, 4, 1, MdOptions::NONE), Buffer::from(vec![6; 4])).unwrap();
         source.put(&to_self(PINNED[0], 1), Ack::NotWanted, 0).unwrap();
-        assert_eq!(next(&mut queue).event.kind, EventKind::Put);
+        assert_eq!(next(&mut queue).event.kind(), EventKind::Put);
         let result: Result<_, LnetError> = queue.next_blocking(Some(PATIENCE));
-        assert_eq!(result.unwrap().unwrap().event.kind, EventKind::Send);
+        assert_eq!(result.unwrap().unwrap().event.kind(), EventKind::Send);
     }
 }

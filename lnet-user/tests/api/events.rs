@@ -25,7 +25,7 @@ fn ping_pong(rounds: u32, mut wait: impl FnMut(&mut EventQueue) -> Notice) {
         let md = shard.bind(&spec(&queue, 16, 2, MdOptions::NONE), Buffer::from(vec![1; 16])).unwrap();
         md.put(&to_self(PINNED[1], 1), Ack::Wanted, round.into()).unwrap();
         md.leave();
-        while !wait(&mut queue).event.unlinked {}
+        while !wait(&mut queue).event.unlinked() {}
     }
     drop(sink);
     drop(sink_queue);
@@ -122,7 +122,7 @@ fn a_buffer_comes_home_when_nobody_reads_it() {
     });
     let last = next(&mut queue);
     reader.join().unwrap();
-    assert_eq!((last.event.kind, last.event.unlinked), (EventKind::Put, true));
+    assert_eq!((last.event.kind(), last.event.unlinked()), (EventKind::Put, true));
     assert_eq!(last.payload(), Some(&[2; 100][..]));
     assert_eq!(last.into_buffer().unwrap()[..200], [[0; 100], [1; 100]].concat());
 }
@@ -143,7 +143,7 @@ fn nothing_is_read_while_it_may_be_written() {
         let target = kept.len() + 3;
         while kept.len() < target {
             let notice = next(&mut queue);
-            if notice.event.kind == EventKind::Reply {
+            if notice.event.kind() == EventKind::Reply {
                 replies += 1;
                 let payload = (replies == 3).then_some(&[9; 8][..]);
                 assert_eq!(notice.payload(), payload, "the last event has the buffer");
@@ -173,7 +173,7 @@ fn more_events_than_the_ring_holds() {
     }
     for number in 0..COUNT {
         let notice = next(&mut queue);
-        assert_eq!((notice.event.hdr_data, notice.payload()), (number.into(), Some(&[5][..])));
+        assert_eq!((notice.event.hdr_data(), notice.payload()), (Some(number.into()), Some(&[5][..])));
         if let Some(buffer) = notice.into_buffer() {
             assert_eq!((number, &*buffer), (COUNT - 1, &[5; COUNT as usize][..]));
         }
@@ -191,6 +191,6 @@ fn a_put_waits_for_its_entry() {
     let mut posted = second.create_event_queue(8).unwrap();
     post(&second, &posted, LAZY, 1, 4);
     assert_eq!(next(&mut posted).payload(), Some(&[4; 4][..]));
-    let kinds = [(); 2].map(|()| next(&mut queue).event.kind);
+    let kinds = [(); 2].map(|()| next(&mut queue).event.kind());
     assert_eq!(kinds, [EventKind::Send, EventKind::Ack]);
 }

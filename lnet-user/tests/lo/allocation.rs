@@ -17,7 +17,7 @@ fn exchange(shards: &mut Shards, puts: &[lnet_core::handle::MdHandle], portal: u
     let mut ended = 0;
     for shard in 0..shards.workers.len() {
         while let Some(delivery) = shards.workers[shard].poll_event(shards.queues[shard]) {
-            ended += usize::from(matches!(delivery.event.kind, EventKind::Ack | EventKind::Reply));
+            ended += usize::from(matches!(delivery.event.kind(), EventKind::Ack | EventKind::Reply));
         }
     }
     ended

@@ -147,8 +147,8 @@ pub(crate) fn get_request(md: MdHandle, portal: u32, match_bits: u64) -> GetRequ
 #[track_caller]
 pub(crate) fn kinds(deliveries: &[Delivery]) -> Vec<EventKind> {
     let kind = |event: &Event| {
-        assert_eq!(event.status, Status::Ok, "{event:?}");
-        event.kind
+        assert_eq!(event.status(), Status::Ok, "{event:?}");
+        event.kind()
     };
     deliveries.iter().map(|delivery| kind(&delivery.event)).collect()
 }

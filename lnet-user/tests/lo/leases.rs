@@ -19,7 +19,7 @@ fn a_buffer_that_is_read_elsewhere_comes_home_later() {
         let mut leases = Vec::new();
         for _ in 0..3 {
             shards.put(from, md, PINNED[0], 1, false);
-            let put = shards.events(0).into_iter().find(|delivery| delivery.event.kind == Put).unwrap();
+            let put = shards.events(0).into_iter().find(|delivery| delivery.event.kind() == Put).unwrap();
             assert!(put.buffer.is_none(), "leases are out, or it is not the last one");
             leases.push(shards.workers[0].read_lease(&put).unwrap());
         }
@@ -85,10 +85,12 @@ fn a_buffer_that_is_home_lets_nobody_sleep() {
     shards.post(0, &EntrySpec::new(PINNED[0], 1), 200, 2, MdOptions::PUT);
     let md = shards.bind(0, pattern(1, 100), 2);
     shards.put(0, md, PINNED[0], 1, false);
-    let first = shards.events(0).into_iter().find(|delivery| delivery.event.kind == Put).unwrap();
+    let first = shards.events(0).into_iter().find(|delivery| delivery.event.kind() == Put).unwrap();
     let lease = shards.workers[0].read_lease(&first).unwrap();
     shards.put(0, md, PINNED[0], 1, false);
-    assert!(shards.events(0).iter().all(|delivery| delivery.event.kind != Put || delivery.buffer.is_none()));
+    assert!(
+        shards.events(0).iter().all(|delivery| delivery.event.kind() != Put || delivery.buffer.is_none())
+    );
     drop(lease);
     shards.workers[0].wait(None).unwrap();
     assert!(shards.workers[0].poll_buffer().is_some());

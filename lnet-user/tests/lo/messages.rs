@@ -1,5 +1,6 @@
 //! Each type of message, in one shard and between two.
 
+use lnet_core::event::Event;
 use lnet_core::event::EventKind::{Ack, Get, Put, Reply, Send, Unlink};
 use lnet_core::lnd::{Cause, Status};
 use lnet_core::md::{MdOptions, Threshold, Unlinked};
@@ -31,11 +32,14 @@ fn puts_of_all_sizes() {
                 events.splice(0..0, shards.events(1));
             }
             let put = &events[0];
-            assert_eq!((put.event.source, put.event.hdr_data), (SELF, !5));
-            assert_eq!((put.event.requested_bytes, put.event.offset_bytes), (length as u32, 0));
+            let Event::Put { origin, hdr_data, requested_bytes, offset_bytes, .. } = put.event else {
+                panic!("no PUT: {put:?}")
+            };
+            assert_eq!((origin.initiator, origin.source, hdr_data), (SELF, SELF.nid, !5));
+            assert_eq!((requested_bytes, offset_bytes), (length as u32, 0));
             assert_eq!(&**put.buffer.as_ref().unwrap(), bytes, "{length} bytes");
             let ack = events.last().unwrap();
-            assert_eq!((ack.event.manipulated_bytes, ack.event.unlinked), (length as u32, true));
+            assert_eq!((ack.event.manipulated_bytes(), ack.event.unlinked()), (length as u32, true));
             assert_eq!(&**ack.buffer.as_ref().unwrap(), bytes);
             shards.assert_idle();
         }
@@ -65,7 +69,7 @@ fn gets_of_all_sizes() {
                 assert_eq!(kinds(&shards.events(1)), [Get]);
             }
             let reply = events.swap_remove(1);
-            assert_eq!((reply.event.manipulated_bytes, reply.event.unlinked), (length as u32, true));
+            assert_eq!((reply.event.manipulated_bytes(), reply.event.unlinked()), (length as u32, true));
             assert_eq!(&*reply.buffer.unwrap(), bytes, "{length} bytes");
             shards.assert_idle();
         }
@@ -83,10 +87,10 @@ fn what_is_too_long_is_cut_or_dropped() {
         let md = shards.bind(0, bytes.clone(), 4);
         shards.put(0, md, PINNED[target], 1, true);
         let mut events = shards.events(0);
-        assert_eq!(events.pop().unwrap().event.manipulated_bytes, 30);
+        assert_eq!(events.pop().unwrap().event.manipulated_bytes(), 30);
         events.extend(shards.events(target));
-        let put = events.into_iter().find(|delivery| delivery.event.kind == Put).unwrap();
-        assert_eq!((put.event.requested_bytes, put.event.manipulated_bytes), (100, 30));
+        let put = events.into_iter().find(|delivery| delivery.event.kind() == Put).unwrap();
+        assert!(matches!(put.event, Event::Put { requested_bytes: 100, manipulated_bytes: 30, .. }));
         assert_eq!(&*put.buffer.unwrap(), &bytes[..30]);
 
         shards.put(0, md, PINNED[target], 2, false);
@@ -142,7 +146,7 @@ fn a_put_waits_for_an_entry() {
         shards.post(target, &EntrySpec::new(LAZY_PINNED, 1), 1000, 1, MdOptions::PUT);
         let mut events = shards.events(0);
         events.extend(shards.events(target));
-        let put = events.iter().find(|delivery| delivery.event.kind == Put).unwrap();
+        let put = events.iter().find(|delivery| delivery.event.kind() == Put).unwrap();
         assert_eq!(&**put.buffer.as_ref().unwrap(), bytes);
         assert_eq!(events.len(), 3);
         assert_eq!(shards.workers[0].lo().counters().delayed, 1);
@@ -203,7 +207,7 @@ fn unlinked_while_the_message_is_under_way() {
             let _ = shards.workers[0].unlink(source);
             for shard in [0, 1] {
                 let events = shards.events(shard);
-                let last: Vec<_> = events.iter().filter(|delivery| delivery.event.unlinked).collect();
+                let last: Vec<_> = events.iter().filter(|delivery| delivery.event.unlinked()).collect();
                 assert_eq!(last.len(), 1, "{turns}: {events:?}");
                 assert!(last[0].buffer.is_some());
             }
@@ -226,7 +230,7 @@ fn a_get_is_unlinked_while_its_reply_is_under_way() {
         let _ = shards.workers[1].unlink(target);
         for shard in [0, 1] {
             let events = shards.events(shard);
-            assert_eq!(events.iter().filter(|delivery| delivery.event.unlinked).count(), 1, "{events:?}");
+            assert_eq!(events.iter().filter(|delivery| delivery.event.unlinked()).count(), 1, "{events:?}");
         }
         shards.assert_idle();
     }
@@ -270,7 +274,7 @@ fn a_node_that_reaches_nobody_else() {
     request.target.nid = "10.0.0.1@xdp".parse().unwrap();
     shards.workers[0].put(&request).unwrap();
     let events = shards.events(0);
-    assert_eq!(events[0].event.status, Status::NeverSent(Cause::Unreachable));
+    assert_eq!(events[0].event.status(), Status::NeverSent(Cause::Unreachable));
 }
 
 #[test]

@@ -62,18 +62,18 @@ impl Running {
         while let Some(Delivery { event, buffer, .. }) =
             self.shards.workers[shard].poll_event(self.shards.queues[shard])
         {
-            let (operation, before) = &self.owners[&event.md];
-            if event.status == Status::Ok && matches!(event.kind, EventKind::Put | EventKind::Reply) {
-                let sent = pattern(*operation as u64, event.manipulated_bytes as usize);
+            let (operation, before) = &self.owners[&event.md()];
+            if event.status() == Status::Ok && matches!(event.kind(), EventKind::Put | EventKind::Reply) {
+                let sent = pattern(*operation as u64, event.manipulated_bytes() as usize);
                 let held = buffer.as_ref().expect("the last event of a message with payload");
                 assert_eq!(**held, sent, "operation {operation}");
             } else if let Some(buffer) = &buffer
-                && event.kind == EventKind::Unlink
+                && event.kind() == EventKind::Unlink
             {
                 assert_eq!(**buffer, **before, "operation {operation}: what nobody wrote to");
             }
-            self.unlinked += usize::from(event.unlinked);
-            self.events[*operation].push((event.kind, event.status));
+            self.unlinked += usize::from(event.unlinked());
+            self.events[*operation].push((event.kind(), event.status()));
         }
     }
 

@@ -20,14 +20,14 @@ fn one_shard_has_the_entry() {
                 shards.put(from, md, ROTOR, 1, true);
                 let mut events = shards.events(from);
                 events.extend(shards.events(to));
-                let put = events.iter().find(|delivery| delivery.event.kind == Put).unwrap();
+                let put = events.iter().find(|delivery| delivery.event.kind() == Put).unwrap();
                 assert_eq!(&**put.buffer.as_ref().unwrap(), bytes, "{from} to {to} of {count}");
                 assert_eq!(events.len(), 3);
                 let md = shards.bind(from, vec![1; 5000], 2);
                 shards.get(from, md, ROTOR, 2);
                 let mut events = shards.events(from);
                 events.extend(shards.events(to));
-                let reply = events.iter().find(|delivery| delivery.event.kind == Reply).unwrap();
+                let reply = events.iter().find(|delivery| delivery.event.kind() == Reply).unwrap();
                 assert_eq!(&**reply.buffer.as_ref().unwrap(), vec![0; 5000]);
                 shards.assert_idle();
             }
@@ -56,7 +56,7 @@ fn an_entry_comes_later_and_elsewhere() {
         shards.post(to, &EntrySpec::new(LAZY_ROTOR, 1), 777, 1, MdOptions::PUT);
         let mut events = shards.events(to);
         events.extend(shards.events(1));
-        let put = events.iter().find(|delivery| delivery.event.kind == Put).unwrap();
+        let put = events.iter().find(|delivery| delivery.event.kind() == Put).unwrap();
         assert_eq!(&**put.buffer.as_ref().unwrap(), bytes);
         assert_eq!(events.len(), 2);
         shards.assert_idle();
@@ -76,7 +76,7 @@ fn an_entry_is_unlinked_while_siblings_ask_for_it() {
         shards.workers[2].unlink_entry(entry).unwrap();
         shards.event(0, Send);
         let last = shards.events(2).pop().unwrap();
-        assert!(last.event.unlinked && last.buffer.is_some());
+        assert!(last.event.unlinked() && last.buffer.is_some());
         shards.assert_idle();
     }
 }
@@ -100,8 +100,8 @@ fn a_full_ring_only_delays() {
     assert_eq!(arrived.len() as u64 + dropped, u64::from(COUNT));
     assert!(arrived.len() >= 64, "as many as may wait of one peer: {}", arrived.len());
     let last = arrived.last().unwrap().event;
-    if !last.unlinked {
-        shards.workers[1].unlink(last.md).unwrap();
+    if !last.unlinked() {
+        shards.workers[1].unlink(last.md()).unwrap();
         shards.events(1);
     }
     shards.assert_idle();

@@ -41,15 +41,15 @@ impl Pinger {
 
     fn turn(&mut self, worker: &mut Worker, others: &[u64]) {
         while let Some(delivery) = worker.poll_event(self.queue) {
-            assert_eq!(delivery.event.status, Status::Ok);
-            if Some(delivery.event.md) == self.md && delivery.event.unlinked {
+            assert_eq!(delivery.event.status(), Status::Ok);
+            if Some(delivery.event.md()) == self.md && delivery.event.unlinked() {
                 let whose = others[self.rounds as usize % others.len()];
                 assert_eq!(*delivery.buffer.unwrap(), pattern(whose, LENGTH), "round {}", self.rounds);
                 self.md = None;
                 self.rounds += 1;
                 self.done.fetch_add(1, Ordering::Relaxed);
             } else {
-                assert!(matches!(delivery.event.kind, EventKind::Get | EventKind::Send));
+                assert!(matches!(delivery.event.kind(), EventKind::Get | EventKind::Send));
             }
         }
         if self.md.is_none() && self.rounds < ROUNDS {
@@ -113,7 +113,7 @@ fn a_put_wakes_the_shard_that_takes_it() {
     sleeper.attach(&EntrySpec::new(ROTOR, 1), &spec, Buffer::zeroed(LENGTH)).unwrap();
     let thread = ShardThread::spawn(sleeper, None, Idle { spin: Duration::ZERO }, (), move |worker, ()| {
         while let Some(delivery) = worker.poll_event(queue) {
-            assert_eq!(worker.payload(delivery.event.md, 0, LENGTH as u32).unwrap(), pattern(1, LENGTH));
+            assert_eq!(worker.payload(delivery.event.md(), 0, LENGTH as u32).unwrap(), pattern(1, LENGTH));
             arrives.fetch_add(1, Ordering::Release);
         }
     })
@@ -133,7 +133,7 @@ fn a_put_wakes_the_shard_that_takes_it() {
                 worker.wait(Some(PATIENCE)).unwrap();
             }
             while let Some(delivery) = worker.poll_event(own) {
-                ended |= delivery.event.unlinked;
+                ended |= delivery.event.unlinked();
             }
             assert!(begun.elapsed() < PATIENCE);
         }

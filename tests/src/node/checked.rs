@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use lnet_core::event::EventKind;
+use lnet_core::event::Event;
 use lnet_core::handle::EqHandle;
 use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
@@ -138,23 +138,26 @@ impl Checked {
     pub fn turn(&mut self, worker: &mut Worker) {
         while let Some(delivery) = worker.poll_event(self.event_queue) {
             let event = delivery.event;
-            assert_eq!(event.kind, EventKind::Put, "{event:?}");
-            if event.status == Status::Ok {
-                let (offset, length) = (event.offset_bytes, self.length_bytes);
-                assert_eq!((event.manipulated_bytes, event.requested_bytes), (length, length), "{event:?}");
+            let Event::Put { portal, hdr_data, requested_bytes, manipulated_bytes, offset_bytes, .. } = event
+            else {
+                panic!("{event:?}")
+            };
+            if event.status() == Status::Ok {
+                let (offset, length) = (offset_bytes, self.length_bytes);
+                assert_eq!((manipulated_bytes, requested_bytes), (length, length), "{event:?}");
                 let bytes = match &delivery.buffer {
                     Some(buffer) => &buffer[offset as usize..][..length as usize],
-                    None => worker.payload(event.md, offset, length).expect("bytes that nobody writes"),
+                    None => worker.payload(event.md(), offset, length).expect("bytes that nobody writes"),
                 };
-                assert!(Plan::holds(event.hdr_data as usize, bytes), "bytes of {event:?}");
+                assert!(Plan::holds(hdr_data as usize, bytes), "bytes of {event:?}");
             } else {
-                assert!(matches!(event.status, Status::Unknown(_)), "{event:?}");
+                assert!(matches!(event.status(), Status::Unknown(_)), "{event:?}");
                 self.arrivals.broken.fetch_add(1, Ordering::AcqRel);
             }
-            self.arrivals.note(event.hdr_data, self.life);
+            self.arrivals.note(hdr_data, self.life);
             if let Some(mut buffer) = delivery.buffer {
                 buffer.fill(0);
-                self.attach(&EntrySpec::new(event.portal, event.user_ptr), buffer, worker);
+                self.attach(&EntrySpec::new(portal, event.user_ptr()), buffer, worker);
             }
         }
     }

@@ -212,20 +212,20 @@ impl Flooder {
     pub fn turn(&mut self, worker: &mut Worker) {
         while let Some(delivery) = worker.poll_event(self.event_queue) {
             let event = &delivery.event;
-            let place = self.under_way.iter().position(|put| put.md == event.md).expect("a Put under way");
+            let place = self.under_way.iter().position(|put| put.md == event.md()).expect("a Put under way");
             let put = &mut self.under_way[place];
-            match event.kind {
-                EventKind::Send => put.sent = Some(event.status),
-                EventKind::Ack => put.acked |= event.status == Status::Ok,
+            match event.kind() {
+                EventKind::Send => put.sent = Some(event.status()),
+                EventKind::Ack => put.acked |= event.status() == Status::Ok,
                 EventKind::Unlink => {}
                 _ => panic!("{event:?}"),
             }
-            if event.unlinked {
+            if event.unlinked() {
                 self.flood.note_end(worker.shard_id(), &self.under_way.swap_remove(place));
                 self.free.push(delivery.buffer.expect("the last event brings the buffer"));
-            } else if event.kind == EventKind::Send && event.status != Status::Ok {
+            } else if event.kind() == EventKind::Send && event.status() != Status::Ok {
                 // No ACK will come that could use the descriptor up.
-                let _ = worker.unlink(event.md);
+                let _ = worker.unlink(event.md());
             }
         }
         let is_lost = |put: &&UnderWay| put.sent == Some(Status::Ok) && put.put_at.elapsed() > LOST_AFTER;
@@ -321,12 +321,13 @@ impl Flooded {
     pub fn turn(&mut self, worker: &mut Worker) {
         while let Some(delivery) = worker.poll_event(self.event_queue) {
             let event = delivery.event;
-            if event.hdr_data & HOSTILE_BIT != 0 {
+            let hdr_data = event.hdr_data().unwrap_or_default();
+            if hdr_data & HOSTILE_BIT != 0 {
                 continue;
             }
-            assert_eq!((event.kind, event.status, event.unlinked), (EventKind::Put, Status::Ok, false));
-            assert_eq!(event.manipulated_bytes, self.flood.length_bytes);
-            assert!(event.hdr_data < self.flood.count, "{event:?}");
+            assert_eq!((event.kind(), event.status(), event.unlinked()), (EventKind::Put, Status::Ok, false));
+            assert_eq!(event.manipulated_bytes(), self.flood.length_bytes);
+            assert!(hdr_data < self.flood.count, "{event:?}");
             self.flood.arrived.fetch_add(1, Ordering::AcqRel);
         }
     }

@@ -86,13 +86,13 @@ impl Putter {
     pub fn turn(&mut self, worker: &mut Worker) {
         while let Some(delivery) = worker.poll_event(self.event_queue) {
             let event = delivery.event;
-            match (event.kind, event.status) {
+            match (event.kind(), event.status()) {
                 (EventKind::Send, Status::Ok) => self.sent += 1,
                 (EventKind::Ack, Status::Ok) => self.acked += 1,
                 (EventKind::Send | EventKind::Ack, _) => self.failed += 1,
                 _ => panic!("{event:?}"),
             }
-            self.ended += u32::from(event.unlinked);
+            self.ended += u32::from(event.unlinked());
         }
     }
 
@@ -156,7 +156,7 @@ impl Receiver {
     /// When one is not that of a Put that arrived.
     pub fn turn(&mut self, worker: &mut Worker) {
         while let Some(delivery) = worker.poll_event(self.event_queue) {
-            assert_eq!((delivery.event.kind, delivery.event.status), (EventKind::Put, Status::Ok));
+            assert_eq!((delivery.event.kind(), delivery.event.status()), (EventKind::Put, Status::Ok));
             self.arrived += 1;
         }
     }

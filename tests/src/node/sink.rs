@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use lnet_core::event::{Event, EventKind};
+use lnet_core::event::{Event, EventKind, EventMd, Origin};
 use lnet_core::handle::{EqHandle, MdHandle};
 use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
 use lnet_user::memory::Buffer;
 use lnet_user::runtime::{Delivery, Home, Steering, Worker};
-use lnet_wire::{MessageType, ProcessId};
+use lnet_wire::ProcessId;
 
 use super::plan::{Kind, Operation, Plan};
 
@@ -52,10 +52,10 @@ impl Sink {
     /// When anything about one is not as planned.
     pub fn turn(&mut self, worker: &mut Worker) {
         while let Some(delivery) = worker.poll_event(self.event_queue) {
-            let number = delivery.event.user_ptr as usize;
+            let number = delivery.event.user_ptr() as usize;
             self.check(number, &delivery);
             let posted = self.posted[number].take();
-            assert_eq!(posted, Some(delivery.event.md), "operation {number}: one last event");
+            assert_eq!(posted, Some(delivery.event.md()), "operation {number}: one last event");
             self.plan.note_arrival(number);
         }
     }
@@ -68,8 +68,8 @@ impl Sink {
         for (number, md) in self.posted.iter_mut().enumerate().filter_map(|(n, md)| Some((n, md.take()?))) {
             worker.unlink(md).expect("a descriptor that is posted");
             let Delivery { event, buffer, .. } = worker.poll_event(self.event_queue).expect("its last event");
-            assert_eq!((event.kind, event.unlinked, event.md), (EventKind::Unlink, true, md));
-            assert_eq!(event.user_ptr, number as u64);
+            assert_eq!((event.kind(), event.unlinked(), event.md()), (EventKind::Unlink, true, md));
+            assert_eq!(event.user_ptr(), number as u64);
             let buffer = buffer.expect("the last event brings the buffer");
             let is_get = self.plan.operations[number].kind == Kind::Get;
             assert!(is_get || buffer.iter().all(|byte| *byte == GUARD), "operation {number}");
@@ -80,24 +80,31 @@ impl Sink {
         let operation = &self.plan.operations[number];
         let is_get = operation.kind == Kind::Get;
         let (source, target) = self.plan.ends(number);
-        let expected = Event {
-            kind: if is_get { EventKind::Get } else { EventKind::Put },
-            status: Status::Ok,
-            unlinked: true,
-            md: delivery.event.md,
+        let md = EventMd {
+            handle: delivery.event.md(),
             user_ptr: number as u64,
             options: options(operation),
-            message_type: Some(if is_get { MessageType::Get } else { MessageType::Put }),
-            target,
-            initiator: source,
-            source,
-            sender: source.nid,
-            portal: operation.portal,
-            match_bits: operation.match_bits,
-            hdr_data: if is_get { 0 } else { Plan::hdr_data(number) },
-            requested_bytes: if is_get { 0 } else { operation.length_bytes },
-            manipulated_bytes: operation.moved_bytes(),
-            offset_bytes: u64::from(operation.offset.unwrap_or(0)),
+            status: Status::Ok,
+            unlinked: true,
+        };
+        let origin = Origin { target, initiator: source, source: source.nid, sender: source.nid };
+        let Operation { portal, match_bits, .. } = *operation;
+        let manipulated_bytes = operation.moved_bytes();
+        let offset_bytes = u64::from(operation.offset.unwrap_or(0));
+        let expected = if is_get {
+            Event::Get { md, origin, portal, match_bits, manipulated_bytes, offset_bytes }
+        } else {
+            let (hdr_data, requested_bytes) = (Plan::hdr_data(number), operation.length_bytes);
+            Event::Put {
+                md,
+                origin,
+                portal,
+                match_bits,
+                hdr_data,
+                requested_bytes,
+                manipulated_bytes,
+                offset_bytes,
+            }
         };
         assert_eq!(delivery.event, expected, "operation {number}: {operation:?}");
         let buffer = delivery.buffer.as_ref().expect("the last event brings the buffer");

@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use lnet_core::event::{Event, EventKind};
+use lnet_core::event::{Event, EventKind, EventMd, Origin};
 use lnet_core::handle::EqHandle;
 use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::shard::{GetRequest, PutRequest};
 use lnet_user::memory::Buffer;
 use lnet_user::runtime::{Delivery, Worker};
-use lnet_wire::{MessageType, Nid, ProcessId};
+use lnet_wire::MessageType;
 
 use super::plan::{Kind, Operation, Plan, WINDOW};
 
@@ -88,12 +88,12 @@ impl Source {
 
     fn take(&mut self, delivery: &Delivery) {
         let event = &delivery.event;
-        let number = event.user_ptr as usize;
+        let number = event.user_ptr() as usize;
         let operation = &self.plan.operations[number];
         assert_ne!(self.pending[number], 0, "an event too many: {event:?}");
         self.pending[number] -= 1;
         let last = self.pending[number] == 0;
-        let expected = Event { unlinked: last, ..self.expected(number, event) };
+        let expected = self.expected(number, event, last);
         assert_eq!(*event, expected, "operation {number}: {operation:?}");
         assert_eq!(delivery.buffer.is_some(), last, "the last event brings the buffer");
         if let Some(buffer) = &delivery.buffer {
@@ -108,58 +108,30 @@ impl Source {
     }
 
     /// The event of the same kind as `event`, as it must be.
-    fn expected(&self, number: usize, event: &Event) -> Event {
+    fn expected(&self, number: usize, event: &Event, unlinked: bool) -> Event {
         let operation = &self.plan.operations[number];
         let is_get = operation.kind == Kind::Get;
         let (source, target) = self.plan.ends(number);
-        let common = Event {
-            kind: event.kind,
-            status: Status::Ok,
-            unlinked: false,
-            md: event.md,
-            user_ptr: number as u64,
-            options: MdOptions::NONE,
-            message_type: None,
-            target: source,
-            initiator: target,
-            source: target,
-            sender: target.nid,
-            portal: 0,
-            match_bits: 0,
-            hdr_data: 0,
-            requested_bytes: 0,
-            manipulated_bytes: 0,
-            offset_bytes: 0,
-        };
-        let own = ProcessId { nid: Nid::ANY, pid: source.pid };
-        let length_bytes = if is_get { 0 } else { operation.length_bytes };
-        match event.kind {
-            EventKind::Send => Event {
-                message_type: Some(if is_get { MessageType::Get } else { MessageType::Put }),
+        let (handle, user_ptr) = (event.md(), number as u64);
+        let md = EventMd { handle, user_ptr, options: MdOptions::NONE, status: Status::Ok, unlinked };
+        let origin = Origin { target: source, initiator: target, source: target.nid, sender: target.nid };
+        let Operation { portal, match_bits, length_bytes, .. } = *operation;
+        let manipulated_bytes = operation.moved_bytes();
+        match event.kind() {
+            EventKind::Send => Event::Send {
+                md,
+                message_type: if is_get { MessageType::Get } else { MessageType::Put },
                 target,
-                initiator: own,
-                source: own,
-                sender: Nid::ANY,
-                portal: operation.portal,
-                match_bits: operation.match_bits,
+                portal,
+                match_bits,
                 hdr_data: if is_get { 0 } else { Plan::hdr_data(number) },
-                requested_bytes: length_bytes,
-                manipulated_bytes: length_bytes,
-                offset_bytes: u64::from(operation.offset.unwrap_or(0)),
-                ..common
+                length_bytes,
+                offset_bytes: operation.offset.unwrap_or(0),
             },
-            EventKind::Ack => Event {
-                message_type: Some(MessageType::Ack),
-                match_bits: operation.match_bits,
-                manipulated_bytes: operation.moved_bytes(),
-                ..common
-            },
-            EventKind::Reply => Event {
-                message_type: Some(MessageType::Reply),
-                requested_bytes: operation.moved_bytes(),
-                manipulated_bytes: operation.moved_bytes(),
-                ..common
-            },
+            EventKind::Ack => Event::Ack { md, origin, match_bits, manipulated_bytes },
+            EventKind::Reply => {
+                Event::Reply { md, origin, requested_bytes: manipulated_bytes, manipulated_bytes }
+            }
             kind => panic!("operation {number}: an event of kind {kind:?} at the initiator"),
         }
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use lnet_core::event::EventKind;
+use lnet_core::event::{Event, EventKind};
 use lnet_core::handle::MdHandle;
 use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
@@ -80,18 +80,16 @@ impl Serving {
                         continue;
                     };
                     let event = notice.event;
-                    if event.kind != EventKind::Put {
-                        continue;
-                    }
+                    let Event::Put { match_bits, hdr_data, .. } = event else { continue };
                     // What a rail that went has left half done ends otherwise.
-                    if event.status == Status::Ok {
+                    if event.status() == Status::Ok {
                         let bytes = notice.payload().expect("a payload");
-                        assert_eq!(bytes.len(), length(event.hdr_data), "{event:?}");
-                        assert!(Plan::holds(event.hdr_data as usize, bytes), "the bytes of {event:?}");
-                        assert!(lock(&arrived).insert(event.hdr_data), "twice: {event:?}");
+                        assert_eq!(bytes.len(), length(hdr_data), "{event:?}");
+                        assert!(Plan::holds(hdr_data as usize, bytes), "the bytes of {event:?}");
+                        assert!(lock(&arrived).insert(hdr_data), "twice: {event:?}");
                     }
-                    if event.unlinked {
-                        post(&shard, &queue, event.match_bits as usize);
+                    if event.unlinked() {
+                        post(&shard, &queue, match_bits as usize);
                     }
                 }
             })
@@ -244,21 +242,21 @@ impl Source {
         }
         let Some(notice) = next else { return };
         let event = notice.event;
-        let message = self.under_way.get_mut(&event.md).expect("a message under way");
-        let answers = matches!(event.kind, EventKind::Ack | EventKind::Reply);
-        message.done |= answers && event.status == Status::Ok;
-        if event.status != Status::Ok {
+        let message = self.under_way.get_mut(&event.md()).expect("a message under way");
+        let answers = matches!(event.kind(), EventKind::Ack | EventKind::Reply);
+        message.done |= answers && event.status() == Status::Ok;
+        if event.status() != Status::Ok {
             // It has no more to wait for.
             message.descriptor = None;
-            if event.kind == EventKind::Send {
+            if event.kind() == EventKind::Send {
                 // Where nothing leads to the target the next one would end at once as well.
                 std::thread::sleep(NAP / 4);
             }
         }
-        if !event.unlinked {
+        if !event.unlinked() {
             return;
         }
-        let UnderWay { put, done, .. } = self.under_way.remove(&event.md).expect("a message under way");
+        let UnderWay { put, done, .. } = self.under_way.remove(&event.md()).expect("a message under way");
         match put {
             _ if !done => outcome.failed += 1,
             Some(number) => assert!(outcome.acked.insert(number)),

@@ -19,11 +19,16 @@ impl World {
         for queue in lane.queues {
             while let Some(event) = self.nodes[node].lanes[shard].shard.poll_event(queue) {
                 self.trace.say(|| {
-                    format!("node {node}/{shard} event {:?} {:?} {:?}", event.kind, event.md, event.status)
+                    format!(
+                        "node {node}/{shard} event {:?} {:?} {:?}",
+                        event.kind(),
+                        event.md(),
+                        event.status()
+                    )
                 });
-                let is_answer = matches!(event.kind, EventKind::Ack | EventKind::Reply);
+                let is_answer = matches!(event.kind(), EventKind::Ack | EventKind::Reply);
                 // Without the last event of a descriptor its operation would not end, as others find.
-                if is_answer && !event.unlinked && self.bugs.strike(Bug::EventLost, &mut self.random) {
+                if is_answer && !event.unlinked() && self.bugs.strike(Bug::EventLost, &mut self.random) {
                     continue;
                 }
                 self.event(node, &event);
@@ -33,65 +38,68 @@ impl World {
     }
 
     fn event(&mut self, node: usize, event: &Event) {
-        let operation = match event.kind {
-            EventKind::Send | EventKind::Get | EventKind::Ack => Some((event.match_bits >> 32) as u32),
-            EventKind::Put => Some(event.hdr_data as u32),
-            EventKind::Reply => Some(event.user_ptr as u32),
-            EventKind::Unlink => None,
+        let operation = match *event {
+            Event::Send { match_bits, .. }
+            | Event::Get { match_bits, .. }
+            | Event::Ack { match_bits, .. } => Some((match_bits >> 32) as u32),
+            Event::Put { hdr_data, .. } => Some(hdr_data as u32),
+            Event::Reply { .. } => Some(event.user_ptr() as u32),
+            Event::Unlink { .. } => None,
         };
         if let Some(number) = operation {
             let gentle = self.plan.gentle;
             let Some(operation) = self.ledger.operations.get_mut(number as usize) else {
                 return self.ledger.fail("events are of operations", || format!("{event:?}"));
             };
-            let count = match event.kind {
+            let count = match event.kind() {
                 EventKind::Send => &mut operation.send_events,
                 EventKind::Put | EventKind::Get => &mut operation.target_events,
                 _ => &mut operation.answer_events,
             };
             *count += 1;
             let once = *count == 1;
-            if event.kind == EventKind::Put && event.options.contains(MdOptions::ACK_DISABLE) {
+            if event.kind() == EventKind::Put && event.options().contains(MdOptions::ACK_DISABLE) {
                 operation.awaits = false;
             }
             let answered = !operation.awaits || operation.answer_events == 1;
             self.ledger.expect(once, "each event comes once", || format!("operation {number}: {event:?}"));
             // A descriptor that ends by itself, and well, has taken its answer.
             let ends_well =
-                event.unlinked && event.user_ptr == u64::from(number) && event.status == Status::Ok;
+                event.unlinked() && event.user_ptr() == u64::from(number) && event.status() == Status::Ok;
             let holds = answered || !ends_well;
             self.ledger.expect(holds, "events are never lost", || format!("operation {number}: {event:?}"));
-            if event.kind == EventKind::Send {
+            if event.kind() == EventKind::Send {
                 self.unsent.remove(&number);
-                let fine = !gentle || event.status == Status::Ok;
+                let fine = !gentle || event.status() == Status::Ok;
                 self.ledger
                     .expect(fine, "what can arrive does arrive", || format!("operation {number}: {event:?}"));
             }
         }
         self.check_event(node, event, operation);
-        if event.unlinked {
-            self.nodes[node].memory.end(event.md);
-            if event.user_ptr != NO_OPERATION {
-                self.open.remove(&(event.user_ptr as u32));
+        if event.unlinked() {
+            self.nodes[node].memory.end(event.md());
+            if event.user_ptr() != NO_OPERATION {
+                self.open.remove(&(event.user_ptr() as u32));
             }
         }
     }
 
     fn check_event(&mut self, node: usize, event: &Event, operation: Option<u32>) {
-        let Some(region) = self.nodes[node].memory.get(event.md) else {
+        let Some(region) = self.nodes[node].memory.get(event.md()) else {
             return self.ledger.fail("the unlinked mark is last", || format!("{event:?}"));
         };
         let Region::Sink { bytes, overlaps: false } = region else { return };
-        let Some(operation) = operation.filter(|_| event.status == Status::Ok) else { return };
+        let Some(operation) = operation.filter(|_| event.status() == Status::Ok) else { return };
         let operation = &self.ledger.operations[operation as usize];
-        let pattern = match event.kind {
+        let pattern = match event.kind() {
             EventKind::Put => Some((operation.seed, 0)),
             EventKind::Reply => operation.source,
             _ => None,
         };
         let Some((seed, offset)) = pattern else { return };
-        let start = event.offset_bytes as usize;
-        let found = &bytes[start..start + event.manipulated_bytes as usize];
+        let Some(span) = event.payload() else { return };
+        let start = span.offset_bytes as usize;
+        let found = &bytes[start..start + span.length_bytes as usize];
         if let Some(at) = differs(seed, offset, found) {
             self.ledger.fail("payload stays as it arrived", || format!("differs at byte {at}: {event:?}"));
         }

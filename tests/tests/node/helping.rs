@@ -78,11 +78,11 @@ fn entries_on_one_shard_are_found_by_all() {
             worker.progress();
         });
         while let Some(delivery) = sources[0].poll_event(source_queue) {
-            assert_eq!(delivery.event.status, Status::Ok);
-            acked += u64::from(delivery.event.kind == EventKind::Ack);
+            assert_eq!(delivery.event.status(), Status::Ok);
+            acked += u64::from(delivery.event.kind() == EventKind::Ack);
         }
         while let Some(delivery) = targets[1].poll_event(target_queue) {
-            let number = delivery.event.match_bits;
+            let number = delivery.event.match_bits().expect("bits");
             assert!(*delivery.buffer.unwrap() == bytes_of(number), "Put {number}");
             assert_eq!(arrived.insert(number, ()), None, "Put {number} arrived twice");
         }
@@ -110,12 +110,15 @@ fn a_node_reaches_its_own_address_without_frames() {
         for (worker, queue) in workers.iter_mut().zip(&queues) {
             worker.progress();
             while let Some(delivery) = worker.poll_event(*queue) {
-                assert_eq!(delivery.event.status, Status::Ok);
-                if delivery.event.kind == EventKind::Put {
-                    assert_eq!((delivery.event.source, delivery.event.target), (process(nid), process(nid)));
-                    assert!(*delivery.buffer.unwrap() == bytes_of(delivery.event.match_bits));
+                assert_eq!(delivery.event.status(), Status::Ok);
+                if delivery.event.kind() == EventKind::Put {
+                    let origin = delivery.event.origin().unwrap();
+                    assert_eq!((origin.initiator, origin.target), (process(nid), process(nid)));
+                    assert!(
+                        *delivery.buffer.unwrap() == bytes_of(delivery.event.match_bits().expect("bits"))
+                    );
                 }
-                ends += u32::from(delivery.event.unlinked);
+                ends += u32::from(delivery.event.unlinked());
             }
         }
         ends == 8

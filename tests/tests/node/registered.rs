@@ -76,8 +76,8 @@ fn until_home(ends: &mut [End; 2]) -> [Buffer; 2] {
         for (End { worker, queue, .. }, home) in ends.iter_mut().zip(&mut home) {
             worker.progress();
             while let Some(Delivery { event, buffer, .. }) = worker.poll_event(*queue) {
-                assert_eq!(event.status, Status::Ok, "{event:?}");
-                assert!(event.kind != EventKind::Unlink && home.is_none(), "{event:?}");
+                assert_eq!(event.status(), Status::Ok, "{event:?}");
+                assert!(event.kind() != EventKind::Unlink && home.is_none(), "{event:?}");
                 *home = buffer;
             }
         }

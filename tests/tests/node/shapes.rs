@@ -176,8 +176,8 @@ fn sleep_and_put(queues: u16, shard: usize) {
         let queue = worker.create_event_queue(64).unwrap();
         let take = move |worker: &mut Worker, events: &mut u32| {
             while let Some(delivery) = worker.poll_event(queue) {
-                assert_eq!(delivery.event.status, lnet_core::lnd::Status::Ok);
-                *events += u32::from(delivery.event.kind != EventKind::Unlink);
+                assert_eq!(delivery.event.status(), lnet_core::lnd::Status::Ok);
+                *events += u32::from(delivery.event.kind() != EventKind::Unlink);
             }
         };
         (queue, ShardThread::spawn(worker, None, Idle { spin: Duration::ZERO }, 0_u32, take).unwrap())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use lnet_core::event::EventKind;
+use lnet_core::event::{Event, EventKind};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
 use lnet_tests::netns::{Netns, Wiring, ip, wait_until};
@@ -185,7 +185,7 @@ fn a_turn_that_takes_an_event_and_causes_another() {
     let takes = Arc::clone(&taken);
     let turn = move |worker: &mut Worker, bound: &mut Vec<_>| {
         while let Some(delivery) = worker.poll_event(queue) {
-            assert_eq!(delivery.event.kind, EventKind::Unlink);
+            assert_eq!(delivery.event.kind(), EventKind::Unlink);
             takes.fetch_add(1, Ordering::AcqRel);
         }
         if let Some(md) = bound.pop() {
@@ -446,16 +446,17 @@ fn events_that_outlive_the_place_of_their_descriptor() {
     for number in 0..3_u8 {
         let delivery = target.poll_event(queue).unwrap();
         let event = delivery.event;
-        assert_eq!((event.kind, event.md, event.unlinked), (EventKind::Put, first, number == 2));
+        let Event::Put { hdr_data, offset_bytes, .. } = event else { panic!("{event:?}") };
+        assert_eq!((event.md(), event.unlinked()), (first, number == 2));
         let next = *next.get_or_insert_with(|| post(target));
         assert_eq!((next.0.slot(), next == first), (first.0.slot(), false), "the place is used again");
         let start = usize::from(number) * PUT_BYTES as usize;
-        assert_eq!(event.offset_bytes, start as u64);
+        assert_eq!(offset_bytes, start as u64);
         // Messages of one peer may overtake each other.
-        let meant = [event.hdr_data as u8; PUT_BYTES as usize];
+        let meant = [hdr_data as u8; PUT_BYTES as usize];
         match delivery.buffer {
             Some(buffer) => assert_eq!(buffer[start..], meant),
-            None => assert_eq!(target.payload(event.md, event.offset_bytes, PUT_BYTES).unwrap(), meant),
+            None => assert_eq!(target.payload(event.md(), offset_bytes, PUT_BYTES).unwrap(), meant),
         }
         assert_eq!(target.payload(next, 0, PUT_BYTES).unwrap(), [0xEE; PUT_BYTES as usize]);
     }
