@@ -57,7 +57,7 @@ impl Link {
             let far = scope.spawn(move || {
                 pin_to_cpu(cpus[1 % cpus.len()]).context("cannot pin the answering end")?;
                 netns::enter(&self.netns_b)?;
-                // Without a listener there is nobody to be told.
+                // Without a listener the report has no reader.
                 far(&|| ready.send(()).unwrap_or_default(), stop)
             });
             let near = scope.spawn(move || {

@@ -39,6 +39,6 @@ pub fn modes() -> String {
 }
 
 fn lock() -> std::sync::MutexGuard<'static, Vec<NodeMode>> {
-    // A list is whole whoever has panicked over it.
+    // A list stays whole when its holder panics.
     MODES.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -9,7 +9,7 @@
 #![no_main]
 // Packet loads and map values are raw pointers here, and only the kernel's verifier can prove them.
 #![allow(unsafe_code)]
-// The entry point's wrapper is public by the macro's making, and nobody links this crate.
+// The entry point's wrapper is public because the macro makes it so, and no crate links this one.
 #![allow(missing_docs, unreachable_pub)]
 
 use aya_ebpf::bindings::{xdp_action, xdp_md};

@@ -137,7 +137,7 @@ pub enum Kind {
     Data = 1,
     /// An acknowledgement without data.
     Ack = 2,
-    /// Asks for a session; as long as its answer, so that nobody can use the answer to multiply a flood.
+    /// Asks for a session; as long as its answer, so that the answer cannot amplify a flood.
     Hello = 3,
     /// Gives a session.
     Welcome = 4,

@@ -7,7 +7,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use tracing::warn;
 
-/// Says that clients can connect, if anybody wants to know.
+/// Tells the service manager that clients can connect, if there is one.
 pub(crate) fn ready() {
     let Some(path) = env::var_os("NOTIFY_SOCKET") else { return };
     let address = match path.as_bytes().strip_prefix(b"@") {

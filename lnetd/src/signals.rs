@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 /// What the shell says of a process that a signal has ended: 128 and the signal's number.
 const SIGNALLED: i32 = 128;
 
-/// Ready with the first signal once `is_ready` says that somebody waits for it; before, the first one ends the process,
+/// Ready with the first signal once `is_ready` says that a task waits for it; before, the first one ends the process,
 /// and so does any second one.
 pub(crate) fn stop(is_ready: Arc<AtomicBool>) -> Result<impl Future<Output = ()>> {
     let mut signals = Signals::new([SIGTERM, SIGINT]).context("cannot catch signals")?;
@@ -21,7 +21,7 @@ pub(crate) fn stop(is_ready: Arc<AtomicBool>) -> Result<impl Future<Output = ()>
     let wait = move || {
         for signal in signals.forever() {
             match first.take().filter(|_| is_ready.load(Ordering::Acquire)) {
-                // Nobody waits for it any more if the daemon is about to end anyway.
+                // The receiver is gone if the daemon is about to end anyway.
                 Some(first) => drop(first.send(())),
                 None => std::process::exit(SIGNALLED + signal),
             }

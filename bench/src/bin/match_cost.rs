@@ -5,7 +5,7 @@
 //! accounting, the end of the operation. No entry is used up, so nothing else happens. Messages come in
 //! batches, as they do from a ring: a figure is the mean over one batch, so that reading the clock costs
 //! next to nothing, and a percentile is one over batches. Once with `Uplink::announce` of the batch, as an LND
-//! with a ring calls it, and once without, as messages come that nobody knew of before.
+//! with a ring calls it, and once without, as messages come that were not announced.
 //!
 //! A life is all that happens to an entry of one use: posted, with an event queue; matched; used up and
 //! unlinked; its event polled. Another one is posted for each that goes.
@@ -163,7 +163,7 @@ enum Use {
 }
 
 impl Target {
-    /// Posts entries with match bits 0, 1, 2 ... for anyone.
+    /// Posts entries with match bits 0, 1, 2 ... for any initiator.
     fn new(entries: u32, capacity: u32, used: Use) -> anyhow::Result<Self> {
         let nid = |last: u8| Nid::new_ip(Net::TCP, [10, 0, 0, last].into());
         let (own, peer) = (nid(1)?, nid(2)?);

@@ -116,7 +116,7 @@ fn measure(cli: &Cli, entries: u32) -> anyhow::Result<f64> {
     Ok(received.into_inner() as f64 / elapsed.as_secs_f64())
 }
 
-/// A node with entries for match bits from 0 on; nobody is told of what comes.
+/// A node with entries for match bits from 0 on, without events.
 fn receiver(ni: NiConfig, entries: u32, bytes: usize) -> anyhow::Result<(Node, Worker)> {
     let limits = Limits { match_entries: entries, memory_descs: entries.max(64), ..Limits::DEFAULT };
     let (mut node, mut worker) = node::start(&NodeConfig { limits, ..NodeConfig::new(vec![ni]) })?;

@@ -7,7 +7,7 @@ use lnet_core::lnd::NiId;
 
 use super::calls::Caller;
 use super::{Lnet, LnetError};
-use crate::capture::{CaptureSpec, CaptureState, Captures, Interface, Link, TapEnds};
+use crate::capture::{CaptureInterface, CaptureSpec, CaptureState, Captures, Link, TapEnds};
 use crate::node::{NiState, Node, NodeMode};
 
 impl Lnet {
@@ -19,7 +19,7 @@ impl Lnet {
     pub fn start_capture(&self, spec: &CaptureSpec) -> Result<(), LnetError> {
         // Meanwhile no NI is opened that the capture would not hear of.
         let node = self.node();
-        let interfaces: Vec<Interface> = node.nis().map(interface_of).collect();
+        let interfaces: Vec<CaptureInterface> = node.nis().map(interface_of).collect();
         let callers: Vec<Caller> = self.inner.shards.iter().map(|end| end.caller.clone()).collect();
         let tap = |ends: Vec<TapEnds>| {
             let mut shards = self.inner.shards.iter().zip(ends);
@@ -62,7 +62,7 @@ impl Lnet {
     }
 }
 
-fn interface_of(state: NiState) -> Interface {
+fn interface_of(state: NiState) -> CaptureInterface {
     let link = if state.mode == NodeMode::Socket { Link::RawIp } else { Link::Ethernet };
-    Interface { index: state.interface_index, name: state.config.interface, link }
+    CaptureInterface { index: state.interface_index, name: state.config.interface, link }
 }

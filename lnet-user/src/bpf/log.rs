@@ -13,7 +13,7 @@ use super::error::{BpfError, chain};
 /// Takes the log lines of a loaded program out of the kernel and makes `tracing` events of them, at level
 /// WARN with target `lnet_xdp` and the fields `queue`, `reason` and `source`.
 ///
-/// Lines that nobody takes out are lost once the kernel's buffer of 128 KiB is full; the program runs on.
+/// Lines that are not read are lost once the kernel's buffer of 128 KiB is full; the program runs on.
 pub struct LogPump {
     logger: EbpfLogger<ToTracing>,
 }

@@ -343,7 +343,7 @@ impl XdpProgram {
             .map_err(|error| BpfError::map("CONFIG", "write", &error))
     }
 
-    /// The program's log, to be forwarded by whoever holds it. There is one.
+    /// The program's log, to be forwarded by the caller. There is one.
     ///
     /// # Errors
     /// [`BpfError::NoLogging`] with an object that cannot; [`BpfError::LogTaken`] the second time.

@@ -26,8 +26,8 @@ impl<'a> TestFrame<'a> {
     pub(super) fn context(&self, interface_index: u32) -> [u8; CONTEXT_BYTES] {
         let words = [0, self.linear_bytes as u32, 0, interface_index, self.queue, 0];
         let mut bytes = [0; CONTEXT_BYTES];
-        for (place, word) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(words) {
-            *place = word.to_ne_bytes();
+        for (bytes_of, word) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+            *bytes_of = word.to_ne_bytes();
         }
         bytes
     }

@@ -7,7 +7,7 @@
 //! ```
 //! A frame of an NI over rings is captured as it was on the wire, Ethernet header included: when it comes off a ring, malformed or
 //! misdirected ones too, and when it is put on one. A datagram of an NI over sockets is captured with
-//! IP and UDP headers that are made for the capture, link type raw IP: which MAC addresses it had nobody says.
+//! IP and UDP headers that are made for the capture, link type raw IP: the kernel does not tell which MAC addresses it had.
 //! Each interface has a description block for each link type, and a statistics block at the end.
 //!
 //! Invariants: shards never wait for a capture: what its rings have no room for is counted as missed. A file
@@ -43,7 +43,7 @@ use tap::RealTime;
 use writer::{Output, Source, Writer};
 
 pub(crate) use ip::Headers;
-pub(crate) use table::{Interface, Link};
+pub(crate) use table::{CaptureInterface, Link};
 pub(crate) use tap::{Direction, Tap, TapEnd};
 
 /// Captures that a node has at once, those that ended by themselves included.
@@ -211,7 +211,7 @@ impl Drop for Capture {
     }
 }
 
-fn wants(spec: &CaptureSpec, interface: &Interface) -> bool {
+fn wants(spec: &CaptureSpec, interface: &CaptureInterface) -> bool {
     spec.interfaces.is_empty() || spec.interfaces.contains(&interface.name)
 }
 
@@ -232,7 +232,7 @@ impl Captures {
     pub(crate) fn start<E: From<CaptureError>>(
         &mut self,
         spec: &CaptureSpec,
-        (interfaces, shards): (&[Interface], usize),
+        (interfaces, shards): (&[CaptureInterface], usize),
         tap: impl FnOnce(Vec<TapEnds>) -> Result<(), E>,
         untap: impl Fn(u64) + Send + Sync + 'static,
     ) -> Result<(), E> {
@@ -240,14 +240,14 @@ impl Captures {
         let file = make_file(&spec.path)?;
         let capture = self.start_in(file, spec, (interfaces, shards), tap, Arc::new(untap));
         if capture.is_err() {
-            // That a file stays which cannot be removed is found by whoever wants to make it again.
+            // A file that cannot be removed is found when it is to be made again.
             let _ = std::fs::remove_file(&spec.path);
         }
         self.list.push(capture?);
         Ok(())
     }
 
-    fn check(&self, spec: &CaptureSpec, interfaces: &[Interface]) -> Result<(), CaptureError> {
+    fn check(&self, spec: &CaptureSpec, interfaces: &[CaptureInterface]) -> Result<(), CaptureError> {
         if self.list.len() >= CAPTURES_MAX {
             return Err(CaptureError::TooMany);
         }
@@ -266,7 +266,7 @@ impl Captures {
         &mut self,
         file: File,
         spec: &CaptureSpec,
-        (interfaces, shards): (&[Interface], usize),
+        (interfaces, shards): (&[CaptureInterface], usize),
         tap: impl FnOnce(Vec<TapEnds>) -> Result<(), E>,
         untap: Untap,
     ) -> Result<Capture, E> {
@@ -299,7 +299,7 @@ impl Captures {
     }
 
     /// An interface has an NI now: it is captured from here on where it is wanted.
-    pub(crate) fn add_interface(&self, interface: &Interface) {
+    pub(crate) fn add_interface(&self, interface: &CaptureInterface) {
         for capture in self.list.iter().filter(|capture| wants(&capture.spec, interface)) {
             if !capture.shared.add(interface) {
                 let (path, name) = (capture.spec.path.display(), &interface.name);
@@ -315,9 +315,9 @@ impl Captures {
 
     /// Takes a capture out of the list, for [`Capture::stop`].
     pub(crate) fn take(&mut self, path: &Path) -> Result<Capture, CaptureError> {
-        let place = self.list.iter().position(|capture| capture.spec.path == path);
-        let place = place.ok_or_else(|| CaptureError::NoCapture(path.to_owned()))?;
-        Ok(self.list.remove(place))
+        let index = self.list.iter().position(|capture| capture.spec.path == path);
+        let index = index.ok_or_else(|| CaptureError::NoCapture(path.to_owned()))?;
+        Ok(self.list.remove(index))
     }
 }
 

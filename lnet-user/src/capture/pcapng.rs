@@ -1,6 +1,6 @@
 //! The blocks of a capture file that we write (draft-ietf-opsawg-pcapng), in little-endian order.
 
-use super::table::Interface;
+use super::table::CaptureInterface;
 use super::tap::Head;
 
 const SECTION_HEADER: u32 = 0x0A0D_0D0A;
@@ -24,8 +24,8 @@ const ISB_DELIVERED: u16 = 8;
 pub(super) const STATISTICS_BYTES: u64 = 64;
 
 /// Bytes of the block of a frame of which so many bytes are kept.
-pub(super) fn packet_bytes(kept_bytes: u32) -> u64 {
-    u64::from(kept_bytes).next_multiple_of(4) + 44
+pub(super) fn packet_bytes(captured_bytes: u32) -> u64 {
+    u64::from(captured_bytes).next_multiple_of(4) + 44
 }
 
 /// A block in the making, at the end of a buffer; whatever ends it puts its length before and behind it.
@@ -91,7 +91,7 @@ pub(super) fn section_header(out: &mut Vec<u8>) {
 }
 
 /// An interface, which has the number of those before it. `frame_bytes` is the snap length, 0 for none.
-pub(super) fn interface(out: &mut Vec<u8>, interface: &Interface, frame_bytes: u32) {
+pub(super) fn interface(out: &mut Vec<u8>, interface: &CaptureInterface, frame_bytes: u32) {
     let mut block = Block::begin(out, INTERFACE_DESCRIPTION);
     block.half(interface.link.number());
     block.half(0);
@@ -106,7 +106,7 @@ pub(super) fn packet(out: &mut Vec<u8>, head: &Head, (first, second): (&[u8], &[
     let mut block = Block::begin(out, ENHANCED_PACKET);
     block.word(head.interface);
     block.time(head.time_ns);
-    block.word(head.kept_bytes);
+    block.word(head.captured_bytes);
     block.word(head.frame_bytes);
     block.out.extend(first);
     block.out.extend(second);

@@ -1,7 +1,7 @@
 //! The interfaces of a capture, and what all its threads share.
 //!
 //! Invariants: an interface has one slot, which is the number of its block in the file, and keeps it; slots are
-//! filled by whoever starts the capture or opens an NI, read by the shards and the writer. Nobody waits for anybody.
+//! filled by the threads that start captures and open NIs, read by the shards and the writer. No thread waits for another.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -30,7 +30,7 @@ impl Link {
 
 /// An interface, under the name that it had when it was first seen.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Interface {
+pub(crate) struct CaptureInterface {
     pub(crate) index: u32,
     pub(crate) name: String,
     pub(crate) link: Link,
@@ -38,7 +38,7 @@ pub(crate) struct Interface {
 
 #[derive(Default)]
 struct Slot {
-    interface: OnceLock<Interface>,
+    interface: OnceLock<CaptureInterface>,
     /// The interface's index, 0 when another interface has it now.
     index: AtomicU32,
     /// Its frames that found no room in a buffer.
@@ -72,7 +72,7 @@ impl Shared {
     }
 
     /// Gives an interface a slot, unless it has one. One thread at a time calls this. Whether there was room.
-    pub(super) fn add(&self, interface: &Interface) -> bool {
+    pub(super) fn add(&self, interface: &CaptureInterface) -> bool {
         let count = self.count.load(Ordering::Relaxed);
         for slot in &self.slots[..count] {
             let Some(known) = slot.interface.get() else { continue };
@@ -91,7 +91,7 @@ impl Shared {
     }
 
     /// The interfaces, in the order of their numbers.
-    pub(super) fn interfaces(&self) -> impl Iterator<Item = &Interface> {
+    pub(super) fn interfaces(&self) -> impl Iterator<Item = &CaptureInterface> {
         let count = self.count.load(Ordering::Acquire);
         self.slots[..count].iter().filter_map(|slot| slot.interface.get())
     }
@@ -133,8 +133,8 @@ impl Shared {
 mod tests {
     use super::*;
 
-    fn interface(index: u32, name: &str, link: Link) -> Interface {
-        Interface { index, name: name.to_owned(), link }
+    fn interface(index: u32, name: &str, link: Link) -> CaptureInterface {
+        CaptureInterface { index, name: name.to_owned(), link }
     }
 
     #[test]
@@ -148,7 +148,7 @@ mod tests {
         for added in [&first, &raw, &second, &first, &raw] {
             assert!(shared.add(added));
         }
-        let found: Vec<&Interface> = shared.interfaces().collect();
+        let found: Vec<&CaptureInterface> = shared.interfaces().collect();
         assert_eq!(found, [&first, &raw, &second]);
         assert_eq!(shared.find(3, Link::RawIp), Some(1));
         assert_eq!(shared.find(4, Link::RawIp), None);

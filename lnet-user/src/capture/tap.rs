@@ -33,7 +33,7 @@ pub(super) struct Head {
     /// `epb_flags`.
     pub(super) flags: u32,
     /// Bytes that follow.
-    pub(super) kept_bytes: u32,
+    pub(super) captured_bytes: u32,
     /// Bytes that the frame had.
     pub(super) frame_bytes: u32,
 }
@@ -42,7 +42,7 @@ impl Head {
     pub(super) fn encode(&self) -> [u8; HEAD_BYTES] {
         let mut bytes = [0; HEAD_BYTES];
         bytes[..8].copy_from_slice(&self.time_ns.to_ne_bytes());
-        let words = [self.interface, self.flags, self.kept_bytes, self.frame_bytes];
+        let words = [self.interface, self.flags, self.captured_bytes, self.frame_bytes];
         for (field, word) in bytes[8..].as_chunks_mut::<4>().0.iter_mut().zip(words) {
             *field = word.to_ne_bytes();
         }
@@ -57,7 +57,7 @@ impl Head {
             time_ns: u64::from_ne_bytes(time),
             interface: word(0),
             flags: word(1),
-            kept_bytes: word(2),
+            captured_bytes: word(2),
             frame_bytes: word(3),
         }
     }
@@ -109,8 +109,8 @@ impl TapEnd {
     ) {
         let Some(number) = self.shared.find(index, link) else { return };
         let frame_bytes = pieces.clone().map(<[u8]>::len).sum::<usize>();
-        let kept_bytes = frame_bytes.min(self.frame_bytes as usize);
-        if self.ring.slots() < HEAD_BYTES + kept_bytes {
+        let captured_bytes = frame_bytes.min(self.frame_bytes as usize);
+        if self.ring.slots() < HEAD_BYTES + captured_bytes {
             return self.shared.count_missed(number);
         }
         // Before the clock is read, for a writer that looks here after it has read the clock.
@@ -119,15 +119,15 @@ impl TapEnd {
             time_ns: self.real_time.now_ns(),
             interface: number as u32,
             flags: direction as u32,
-            kept_bytes: kept_bytes as u32,
+            captured_bytes: captured_bytes as u32,
             frame_bytes: frame_bytes as u32,
         };
         self.push(&head.encode());
-        let mut left = kept_bytes;
+        let mut left = captured_bytes;
         for piece in pieces {
-            let kept = piece.len().min(left);
-            self.push(&piece[..kept]);
-            left -= kept;
+            let taken = piece.len().min(left);
+            self.push(&piece[..taken]);
+            left -= taken;
         }
         self.is_recording.store(false, Ordering::Release);
     }
@@ -144,7 +144,7 @@ pub(crate) struct Tap {
 }
 
 impl Tap {
-    /// Whether there is anybody to record for.
+    /// Whether a capture is running.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         !self.ends.is_empty()
@@ -171,7 +171,7 @@ impl Tap {
 
     /// Records no longer for a capture; its end, to be dropped elsewhere.
     pub(crate) fn remove(&mut self, id: u64) -> Option<TapEnd> {
-        let place = self.ends.iter().position(|end| end.id == id)?;
-        Some(self.ends.swap_remove(place))
+        let index = self.ends.iter().position(|end| end.id == id)?;
+        Some(self.ends.swap_remove(index))
     }
 }

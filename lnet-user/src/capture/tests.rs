@@ -53,7 +53,7 @@ impl Shards {
         &self,
         captures: &mut Captures,
         spec: &CaptureSpec,
-        interfaces: &[Interface],
+        interfaces: &[CaptureInterface],
     ) -> Result<(), CaptureError> {
         let count = self.0.lock().unwrap().len();
         let tap = |ends: Vec<TapEnds>| {
@@ -71,10 +71,10 @@ impl Shards {
         captures.start(spec, (interfaces, count), tap, untap)
     }
 
-    fn record(&self, shard: usize, interface: &Interface, direction: Direction, frame: &[u8]) {
-        let place = usize::from(interface.link == Link::RawIp);
+    fn record(&self, shard: usize, interface: &CaptureInterface, direction: Direction, frame: &[u8]) {
+        let index = usize::from(interface.link == Link::RawIp);
         let (first, second) = frame.split_at(frame.len() / 3);
-        let tap = &mut self.0.lock().unwrap()[shard][place];
+        let tap = &mut self.0.lock().unwrap()[shard][index];
         tap.record((interface.index, interface.link), direction, [first, second].into_iter());
     }
 
@@ -83,11 +83,11 @@ impl Shards {
     }
 }
 
-fn interface(index: u32, name: &str, link: Link) -> Interface {
-    Interface { index, name: name.to_owned(), link }
+fn interface(index: u32, name: &str, link: Link) -> CaptureInterface {
+    CaptureInterface { index, name: name.to_owned(), link }
 }
 
-fn eth0() -> Interface {
+fn eth0() -> CaptureInterface {
     interface(2, "eth0", Link::Ethernet)
 }
 
@@ -237,7 +237,7 @@ fn interfaces_come_and_go() {
     for spec in [&all, &of_eth1] {
         shards.start(&mut captures, spec, &[eth0(), eth1.clone()]).unwrap();
     }
-    let record = |interface: &Interface| shards.record(0, interface, Direction::Sent, &[0; 60]);
+    let record = |interface: &CaptureInterface| shards.record(0, interface, Direction::Sent, &[0; 60]);
     record(&eth0());
     record(&eth1);
     // Not known yet.
@@ -387,19 +387,19 @@ proptest! {
         }).unzip();
         let mut times = [0; 4];
         let mut model: Vec<(u64, usize, Vec<u8>)> = Vec::new();
-        for (number, (place, step_ns, length)) in frames.into_iter().enumerate() {
-            times[place] += step_ns / 10;
+        for (number, (index, step_ns, length)) in frames.into_iter().enumerate() {
+            times[index] += step_ns / 10;
             let bytes = frame(number, length);
             let length = length as u32;
-            let head = Head { time_ns: times[place], interface: 0, flags: 2, kept_bytes: length, frame_bytes: length };
-            rings[place].push_entire_slice(&head.encode()).unwrap();
-            rings[place].push_entire_slice(&bytes).unwrap();
-            model.push((times[place], place, bytes));
+            let head = Head { time_ns: times[index], interface: 0, flags: 2, captured_bytes: length, frame_bytes: length };
+            rings[index].push_entire_slice(&head.encode()).unwrap();
+            rings[index].push_entire_slice(&bytes).unwrap();
+            model.push((times[index], index, bytes));
         }
         // Half a frame is none.
-        rings[0].push_entire_slice(&Head { time_ns: times[0], interface: 0, flags: 2, kept_bytes: 9, frame_bytes: 9 }.encode()).unwrap();
+        rings[0].push_entire_slice(&Head { time_ns: times[0], interface: 0, flags: 2, captured_bytes: 9, frame_bytes: 9 }.encode()).unwrap();
         rings[0].push_entire_slice(&[0; 8]).unwrap();
-        model.sort_by_key(|(time_ns, place, _)| (*time_ns, *place));
+        model.sort_by_key(|(time_ns, index, _)| (*time_ns, *index));
         for until_ns in [horizon_ns, u64::MAX] {
             let due = model.iter().filter(|(time_ns, ..)| *time_ns <= until_ns);
             writer::write_until(&mut sources, &mut output, &shared, until_ns).unwrap().unwrap();

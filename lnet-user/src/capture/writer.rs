@@ -20,8 +20,8 @@ use super::tap::{HEAD_BYTES, Head, RealTime};
 /// How long a shard is waited for that copies a frame and does not get on with it.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// How often it is looked at before that: copies are short.
-const GLANCES: u32 = 200;
-/// How often the rings are looked at while frames come, and while none do. Nobody wakes the writer: that would cost
+const IDLE_POLLS: u32 = 200;
+/// How often the rings are looked at while frames come, and while none do. The writer is not woken: that would cost
 /// the shards a system call.
 const BUSY_INTERVAL: Duration = Duration::from_millis(1);
 const IDLE_INTERVAL: Duration = Duration::from_millis(5);
@@ -87,7 +87,7 @@ impl Output {
         if head.interface as usize >= self.frames.len() {
             self.follow_interfaces(shared).map_err(|_| Full)?;
         }
-        if self.length() + pcapng::packet_bytes(head.kept_bytes) > self.limit_bytes {
+        if self.length() + pcapng::packet_bytes(head.captured_bytes) > self.limit_bytes {
             return Err(Full);
         }
         pcapng::packet(&mut self.buffer, head, bytes);
@@ -136,7 +136,7 @@ impl Source {
 
     /// Whether all its frames are in the ring that have a time before the one that was read last.
     fn is_settled(&self) -> bool {
-        (0..GLANCES).any(|_| {
+        (0..IDLE_POLLS).any(|_| {
             std::hint::spin_loop();
             !self.is_recording.load(Ordering::SeqCst)
         })
@@ -150,13 +150,13 @@ impl Source {
             self.head = Some(Head::decode(&bytes));
         }
         let head = self.head.as_ref()?;
-        (self.ring.slots() >= head.kept_bytes as usize).then_some(head.time_ns)
+        (self.ring.slots() >= head.captured_bytes as usize).then_some(head.time_ns)
     }
 
     /// Writes its next frame, which is there.
     fn write_next(&mut self, output: &mut Output, shared: &Shared) -> Result<(), Full> {
         let Some(head) = self.head.take() else { return Ok(()) };
-        let Ok(chunk) = self.ring.read_chunk(head.kept_bytes as usize) else { return Ok(()) };
+        let Ok(chunk) = self.ring.read_chunk(head.captured_bytes as usize) else { return Ok(()) };
         output.packet(&head, chunk.as_slices(), shared)?;
         chunk.commit_all();
         Ok(())
@@ -237,12 +237,12 @@ pub(super) fn write_until(
     let mut frames = 0;
     loop {
         let times =
-            sources.iter_mut().enumerate().filter_map(|(place, source)| Some((source.next_time()?, place)));
-        let Some((time_ns, place)) = times.min() else { return Ok(Ok(frames)) };
+            sources.iter_mut().enumerate().filter_map(|(index, source)| Some((source.next_time()?, index)));
+        let Some((time_ns, index)) = times.min() else { return Ok(Ok(frames)) };
         if time_ns > horizon_ns {
             return Ok(Ok(frames));
         }
-        if let Err(full) = sources[place].write_next(output, shared) {
+        if let Err(full) = sources[index].write_next(output, shared) {
             return Ok(Err(full));
         }
         frames += 1;

@@ -145,7 +145,7 @@ pub(super) fn is_up(flags: LinkFlags) -> bool {
 async fn find(handle: &Handle, wanted: &str) -> Result<LinkMessage, NetlinkError> {
     let mut links = links(handle).await?;
     match links.iter().position(|link| name(link).is_some_and(|name| name == wanted)) {
-        Some(place) => Ok(links.swap_remove(place)),
+        Some(slot) => Ok(links.swap_remove(slot)),
         None => {
             let present = names(&links).join(", ");
             Err(NetlinkError::NoSuchInterface { name: wanted.to_owned(), present })

@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_foreign_address_cannot_be_reserved() {
-        // TEST-NET-1 (RFC 5737) is assigned to nobody.
+        // TEST-NET-1 (RFC 5737) is not assigned to any host.
         let refused = reserve_port(IpAddr::from([192, 0, 2, 1]), 0).unwrap_err();
         assert!(matches!(refused, NetlinkError::AddressNotLocal { .. }), "{refused}");
     }

@@ -120,14 +120,14 @@ impl Shared {
 
     /// Takes in an interface's MTU; whether it is another one.
     pub(super) fn set_mtu(&self, interface_index: u32, mtu_bytes: u32) -> bool {
-        let place = self.interfaces.iter().position(|index| *index == interface_index);
-        place.is_some_and(|place| self.mtus[place].swap(mtu_bytes, Ordering::Relaxed) != mtu_bytes)
+        let slot = self.interfaces.iter().position(|index| *index == interface_index);
+        slot.is_some_and(|slot| self.mtus[slot].swap(mtu_bytes, Ordering::Relaxed) != mtu_bytes)
     }
 
     /// Takes in whether an interface carries frames; whether that is new.
     pub(super) fn set_up(&self, interface_index: u32, up: bool) -> bool {
-        let place = self.interfaces.iter().position(|index| *index == interface_index);
-        place.is_some_and(|place| self.downs[place].swap(!up, Ordering::Relaxed) == up)
+        let slot = self.interfaces.iter().position(|index| *index == interface_index);
+        slot.is_some_and(|slot| self.downs[slot].swap(!up, Ordering::Relaxed) == up)
     }
 
     /// Puts a table in place; if `changed`, raises the generation and wakes those who subscribed.
@@ -216,15 +216,15 @@ impl Neighbours {
     /// is not followed. The generation changes with it.
     #[must_use]
     pub fn mtu_bytes(&self, interface_index: u32) -> Option<u32> {
-        let place = self.shared.interfaces.iter().position(|index| *index == interface_index)?;
-        Some(self.shared.mtus[place].load(Ordering::Relaxed)).filter(|bytes| *bytes != 0)
+        let slot = self.shared.interfaces.iter().position(|index| *index == interface_index)?;
+        Some(self.shared.mtus[slot].load(Ordering::Relaxed)).filter(|bytes| *bytes != 0)
     }
 
     /// Whether an interface that is followed carries frames. The generation changes with it.
     #[must_use]
     pub fn is_up(&self, interface_index: u32) -> bool {
-        let place = self.shared.interfaces.iter().position(|index| *index == interface_index);
-        place.is_none_or(|place| !self.shared.downs[place].load(Ordering::Relaxed))
+        let slot = self.shared.interfaces.iter().position(|index| *index == interface_index);
+        slot.is_none_or(|slot| !self.shared.downs[slot].load(Ordering::Relaxed))
     }
 
     /// Changes whenever an answer of [`Self::lookup`] does. To cache an answer, read this before looking it

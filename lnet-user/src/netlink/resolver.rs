@@ -426,7 +426,7 @@ impl Resolver {
         self.refreshed = Instant::now();
     }
 
-    /// Publishes what is known now; nobody is woken unless an answer differs.
+    /// Publishes what is known now; shards are woken only where an answer differs.
     fn publish(&mut self) {
         let interface_changed = std::mem::take(&mut self.interface_changed);
         if !std::mem::take(&mut self.dirty) && !interface_changed {

@@ -3,7 +3,7 @@
 //! A shard's only blocking point is a ring that watches descriptors.
 //!
 //! A shard that has nothing to do arms its [`Waiter`], looks once more into everything that others may have
-//! filled meanwhile, and blocks. Whoever gives it work afterwards calls [`Waker::wake`], which costs a
+//! filled meanwhile, and blocks. A thread that gives it work afterwards calls [`Waker::wake`], which costs a
 //! system call only if the shard is armed.
 //!
 //! Invariants:

@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicBool, Ordering, fence};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, Ordering, fence};
 
-/// Whether somebody is about to sleep, or sleeps.
+/// Whether a thread is about to sleep, or sleeps.
 #[derive(Debug)]
 struct SleepFlag(AtomicBool);
 
@@ -58,14 +58,14 @@ pub struct Waker {
 }
 
 impl Waker {
-    /// A waker for nobody yet.
+    /// A waker without a thread.
     pub(super) fn new() -> io::Result<Self> {
         let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { shared: Arc::new(Shared { flag: SleepFlag::new(), eventfd }) })
     }
 
     /// Makes sure that the waiter looks for work that was left before this call: a system call if it is
-    /// armed and nobody else is waking it, else a fence and a load. Returns whether it took the system call.
+    /// armed and no other thread is waking it, else a fence and a load. Returns whether it took the system call.
     #[inline]
     pub fn wake(&self) -> bool {
         let claimed = self.shared.flag.claim();
@@ -77,7 +77,7 @@ impl Waker {
 
     #[cold]
     fn signal(&self) {
-        // Each write wakes whoever polls, whatever the counter is, so nobody reads it. It fails only when
+        // Each write wakes the polling thread, whatever the counter is, so it is not read. It fails only when
         // the counter is full, after 2^64 - 2 wakes.
         let written = rustix::io::write(&self.shared.eventfd, &1u64.to_ne_bytes());
         debug_assert!(written.is_ok(), "eventfd: {written:?}");

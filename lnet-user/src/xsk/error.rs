@@ -201,7 +201,7 @@ impl SocketError {
         matches!(self, Self::NotPermitted { .. } | Self::MemoryLock { .. })
     }
 
-    /// Whether the queue is in use by somebody else.
+    /// Whether the queue is in use by another socket.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::QueueBusy { .. })
@@ -221,7 +221,7 @@ pub enum ReclaimError {
     /// The sockets were opened in another network namespace than the caller's.
     #[error("the UMEM's sockets were opened in another network namespace than the calling thread's")]
     OtherNamespace,
-    /// A queue is still bound, by the UMEM's old sockets or by new ones of somebody else.
+    /// A queue is still bound, by the UMEM's old sockets or by new ones of another process.
     #[error(
         "queue {queue_index} of the interface with index {interface_index} is still bound, so the kernel may \
          still write to the UMEM: duplicates of the sockets may be open, or another program has the queue"

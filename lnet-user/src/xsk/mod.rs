@@ -1,7 +1,7 @@
 //! AF_XDP: packet memory shared with the kernel, its rings, and the sockets that own them.
 //!
 //! One [`Umem`] holds the packet memory of a node; each of its chunks is named by exactly one [`Frame`],
-//! and whoever holds the frame has the chunk's bytes to itself. Frames go to the kernel through a
+//! and the frame's owner has the chunk's bytes to itself. Frames go to the kernel through a
 //! [`FillRing`] or a [`TxRing`] and come back through an [`RxRing`] or a [`CompletionRing`]
 //! (kernel, Documentation/networking/af_xdp.rst). [`open_queue`] opens the sockets of one hardware queue.
 //!

@@ -9,7 +9,7 @@ use rustix::net::xdp::SocketAddrXdpFlags;
 
 use super::error::{ReclaimError, SocketError};
 use super::memory::{Memory, PageKind};
-use super::socket::{self, Attachment, Opening, Place};
+use super::socket::{self, Attachment, Opening, QueueId};
 use super::umem::{CHUNK_BYTES, Frame, RingsId, Umem};
 
 impl Umem {
@@ -29,8 +29,8 @@ impl Umem {
             return Err(ReclaimError::InUse { count });
         }
         while let Some(&bound) = registry.bound.last() {
-            if let Some(place) = bound {
-                see_unbound(place, patience)?;
+            if let Some(queue) = bound {
+                see_unbound(queue, patience)?;
             }
             registry.bound.pop();
         }
@@ -51,9 +51,9 @@ impl Umem {
     ) -> Result<Vec<Frame>, ReclaimError> {
         let mut registry = self.registry();
         let is_it =
-            |place: &Place| (place.interface_index, place.queue_index) == (interface_index, queue_index);
+            |queue: &QueueId| (queue.interface_index, queue.queue_index) == (interface_index, queue_index);
         let open = registry.alive().filter(|attachment| match &**attachment {
-            Attachment::Socket { place, .. } => is_it(place),
+            Attachment::Socket { queue, .. } => is_it(queue),
             Attachment::Plain => false,
         });
         let count = open.count();
@@ -62,8 +62,8 @@ impl Umem {
         }
         let number = registry.bound.iter().position(|bound| bound.as_ref().is_some_and(is_it));
         let Some(number) = number else { return Ok(Vec::new()) };
-        if let Some(place) = registry.bound[number] {
-            see_unbound(place, patience)?;
+        if let Some(queue) = registry.bound[number] {
+            see_unbound(queue, patience)?;
         }
         registry.bound[number] = None;
         Ok(self.take_all_of(RingsId::of_queue(number)))
@@ -71,18 +71,18 @@ impl Umem {
 }
 
 /// Makes sure that no AF_XDP socket is bound to a queue of the caller's network namespace.
-fn see_unbound(place: Place, patience: Duration) -> Result<(), ReclaimError> {
-    if Place::here(place.interface_index, place.queue_index) != place {
+fn see_unbound(queue: QueueId, patience: Duration) -> Result<(), ReclaimError> {
+    if QueueId::here(queue.interface_index, queue.queue_index) != queue {
         return Err(ReclaimError::OtherNamespace);
     }
-    probe(place, patience)
+    probe(queue, patience)
 }
 
-/// Makes sure that no AF_XDP socket is bound to `place`.
-fn probe(place: Place, patience: Duration) -> Result<(), ReclaimError> {
+/// Makes sure that no AF_XDP socket is bound to `queue`.
+fn probe(queue: QueueId, patience: Duration) -> Result<(), ReclaimError> {
     let unknown = |source| ReclaimError::Unknown { source: Box::new(source) };
     let fd = socket::open().map_err(unknown)?;
-    let opening = Opening { fd: fd.as_fd(), place };
+    let opening = Opening { fd: fd.as_fd(), queue };
     let system = |operation, errno| unknown(opening.fault(operation, errno));
     let memory = Memory::anonymous(CHUNK_BYTES as usize, PageKind::Normal)
         .map_err(|errno| system("memory for a probe", errno))?;
@@ -99,14 +99,14 @@ fn probe(place: Place, patience: Duration) -> Result<(), ReclaimError> {
         // An interface that is gone has taken its sockets' bindings with it (`xsk_notifier`).
         Ok(()) | Err(Errno::NODEV) => Ok(()),
         Err(Errno::BUSY) => Err(ReclaimError::StillBound {
-            interface_index: place.interface_index,
-            queue_index: place.queue_index,
+            interface_index: queue.interface_index,
+            queue_index: queue.queue_index,
         }),
         Err(errno) => Err(unknown(match errno {
             Errno::INVAL => SocketError::System {
                 operation: "bind of a probe",
-                interface: format!("with index {}", place.interface_index),
-                queue_index: place.queue_index,
+                interface: format!("with index {}", queue.interface_index),
+                queue_index: queue.queue_index,
                 source: errno,
             },
             errno => opening.fault("bind of a probe", errno),

@@ -4,10 +4,10 @@
 //! Invariants:
 //! - A [`Registered`] has its run of chunks to itself, among all of them and among the frames.
 //! - A run goes back to the free ones when it is dropped and no descriptor of it is with the kernel. Until
-//!   both are so nobody else is given it, so the kernel never sends what another buffer has become.
+//!   both are so it is not given away, so the kernel never sends what another buffer has become.
 //! - The kernel reads registered memory and never writes it: no frame stands for it, so it cannot be filled
 //!   in.
-//! - Taking and dropping a run takes a lock: it is for whoever makes buffers, not for whoever sends messages.
+//! - Taking and dropping a run takes a lock: it is for making buffers, not for sending messages.
 
 use core::marker::PhantomData;
 use core::num::NonZeroU32;
@@ -53,30 +53,30 @@ struct Runs {
 impl Runs {
     /// The first run that is long enough, or the beginning of a longer one.
     fn take(&mut self, count: u32) -> Option<Chunks> {
-        let place = self.free.iter().position(|run| run.count >= count)?;
-        let run = &mut self.free[place];
+        let index = self.free.iter().position(|run| run.count >= count)?;
+        let run = &mut self.free[index];
         let taken = Chunks { first: run.first, count };
         *run = Chunks { first: run.first + count, count: run.count - count };
         if run.count == 0 {
-            self.free.remove(place);
+            self.free.remove(index);
         }
         Some(taken)
     }
 
     fn give_back(&mut self, run: Chunks) {
-        let place = self.free.partition_point(|free| free.first < run.first);
-        let before = place.checked_sub(1).filter(|&before| self.free[before].end() == run.first);
-        let after = self.free.get(place).filter(|after| run.end() == after.first).copied();
+        let index = self.free.partition_point(|free| free.first < run.first);
+        let before = index.checked_sub(1).filter(|&before| self.free[before].end() == run.first);
+        let after = self.free.get(index).filter(|after| run.end() == after.first).copied();
         match (before, after) {
             (Some(before), Some(after)) => {
                 self.free[before].count += run.count + after.count;
-                self.free.remove(place);
+                self.free.remove(index);
             }
             (Some(before), None) => self.free[before].count += run.count,
             (None, Some(after)) => {
-                self.free[place] = Chunks { first: run.first, count: run.count + after.count }
+                self.free[index] = Chunks { first: run.first, count: run.count + after.count }
             }
-            (None, None) => self.free.insert(place, run),
+            (None, None) => self.free.insert(index, run),
         }
     }
 }
@@ -125,9 +125,9 @@ impl Area {
 
     fn take(&self, count: u32) -> Option<Chunks> {
         let mut runs = self.runs();
-        for place in (0..runs.dropped.len()).rev() {
-            if !self.is_in_flight(runs.dropped[place]) {
-                let run = runs.dropped.swap_remove(place);
+        for index in (0..runs.dropped.len()).rev() {
+            if !self.is_in_flight(runs.dropped[index]) {
+                let run = runs.dropped.swap_remove(index);
                 runs.give_back(run);
             }
         }

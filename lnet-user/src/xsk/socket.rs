@@ -21,14 +21,14 @@ use super::umem::{CHUNK_BYTES, Pages, RingsId, Umem};
 
 /// A queue of an interface of a network namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Place {
+pub(super) struct QueueId {
     /// Inode of the network namespace; `None` where there is no /proc to tell.
     pub(super) namespace: Option<u64>,
     pub(super) interface_index: u32,
     pub(super) queue_index: u32,
 }
 
-impl Place {
+impl QueueId {
     pub(super) fn here(interface_index: u32, queue_index: u32) -> Self {
         use std::os::unix::fs::MetadataExt;
         let namespace = std::fs::metadata("/proc/thread-self/ns/net").map(|metadata| metadata.ino()).ok();
@@ -40,14 +40,14 @@ impl Place {
 #[derive(Debug)]
 pub(super) enum Attachment {
     /// A socket, open until its rings and its handle are gone.
-    Socket { fd: OwnedFd, place: Place },
+    Socket { fd: OwnedFd, queue: QueueId },
     /// Rings without a kernel.
     Plain,
 }
 
 /// The rings that the sockets of a queue share, and the sockets.
 ///
-/// Whoever owns `fill` and `completion` serves all of the queue's sockets: it refills, and passes on what
+/// The owner of `fill` and `completion` serves all of the queue's sockets: it refills, and passes on what
 /// the others sent. Dropping a socket, and with a queue's first socket its shared rings, closes it; frames
 /// that the kernel then holds stay there until [`Umem::reclaim`].
 #[derive(Debug)]
@@ -119,9 +119,9 @@ impl Socket {
         }
     }
 
-    fn place(&self) -> Place {
+    fn queue(&self) -> QueueId {
         match *self.attachment {
-            Attachment::Socket { place, .. } => place,
+            Attachment::Socket { queue, .. } => queue,
             Attachment::Plain => unreachable!("a socket is attached as one"),
         }
     }
@@ -129,13 +129,13 @@ impl Socket {
     /// The interface that the socket is bound to.
     #[must_use]
     pub fn interface_index(&self) -> u32 {
-        self.place().interface_index
+        self.queue().interface_index
     }
 
     /// The queue that the socket is bound to, from 0.
     #[must_use]
     pub fn queue_index(&self) -> u32 {
-        self.place().queue_index
+        self.queue().queue_index
     }
 
     /// Has the kernel send what was committed to `tx`: one `sendto`, which never blocks.
@@ -193,7 +193,7 @@ impl Socket {
 
     #[cold]
     fn fault(&self, operation: &'static str, errno: Errno) -> SocketError {
-        Opening { fd: self.fd(), place: self.place() }.fault(operation, errno)
+        Opening { fd: self.fd(), queue: self.queue() }.fault(operation, errno)
     }
 }
 
@@ -220,23 +220,23 @@ pub fn open_queue(umem: &Arc<Umem>, config: &QueueConfig) -> Result<Queue, Socke
     if umem.pages() == Pages::Heap {
         return Err(SocketError::PlainUmem);
     }
-    let place = Place::here(config.interface_index, config.queue_index);
+    let queue = QueueId::here(config.interface_index, config.queue_index);
     let mut registry = umem.registry();
     let mut root = None;
     for attachment in registry.alive() {
         match &*attachment {
-            Attachment::Socket { place: other, .. } if *other == place => {
-                let interface = interface_label(place.interface_index);
-                return Err(SocketError::QueueBusy { interface, queue_index: place.queue_index });
+            Attachment::Socket { queue: other, .. } if *other == queue => {
+                let interface = interface_label(queue.interface_index);
+                return Err(SocketError::QueueBusy { interface, queue_index: queue.queue_index });
             }
             Attachment::Socket { .. } => root = Some(attachment),
             Attachment::Plain => {}
         }
     }
 
-    let number = registry.number_of(place)?;
+    let number = registry.number_of(queue)?;
     let id = RingsId::of_queue(number);
-    let first = Arc::new(Attachment::Socket { fd: open()?, place });
+    let first = Arc::new(Attachment::Socket { fd: open()?, queue });
     let opening = Opening::of(&first);
     if root.is_none() {
         opening.register(umem)?;
@@ -248,12 +248,12 @@ pub fn open_queue(umem: &Arc<Umem>, config: &QueueConfig) -> Result<Queue, Socke
         Some(root) => opening.bind_shared(Opening::of(root).fd, config)?,
     }
     // Bound from here on: remembered before anything can fail, for `Umem::reclaim`.
-    registry.bound[number] = Some(place);
+    registry.bound[number] = Some(queue);
     registry.attached.push(Arc::downgrade(&first));
 
     let mut sockets = vec![socket];
     for _ in 1..config.socket_count {
-        let attachment = Arc::new(Attachment::Socket { fd: open()?, place });
+        let attachment = Arc::new(Attachment::Socket { fd: open()?, queue });
         let further = Opening::of(&attachment);
         let socket = further.socket(config, &offsets, (umem, id), &attachment)?;
         further.bind_shared(opening.fd, config)?;
@@ -287,20 +287,20 @@ pub(super) fn open() -> Result<OwnedFd, SocketError> {
 #[derive(Clone, Copy)]
 pub(super) struct Opening<'a> {
     pub(super) fd: BorrowedFd<'a>,
-    pub(super) place: Place,
+    pub(super) queue: QueueId,
 }
 
 impl<'a> Opening<'a> {
     fn of(attachment: &'a Attachment) -> Self {
         match attachment {
-            Attachment::Socket { fd, place } => Self { fd: fd.as_fd(), place: *place },
+            Attachment::Socket { fd, queue } => Self { fd: fd.as_fd(), queue: *queue },
             Attachment::Plain => unreachable!("only sockets are opened"),
         }
     }
 
     #[cold]
     pub(super) fn fault(&self, operation: &'static str, source: Errno) -> SocketError {
-        let Place { interface_index, queue_index, .. } = self.place;
+        let QueueId { interface_index, queue_index, .. } = self.queue;
         let interface = interface_label(interface_index);
         match source {
             Errno::NODEV => SocketError::NoInterface { interface_index },
@@ -403,8 +403,8 @@ impl<'a> Opening<'a> {
         match self.bind(flags, config.patience) {
             // Either there is no such queue or, before Linux 6.6, the multi-buffer flag is unknown.
             Err(Errno::INVAL) => {
-                let interface = interface_label(self.place.interface_index);
-                let queue_index = self.place.queue_index;
+                let interface = interface_label(self.queue.interface_index);
+                let queue_index = self.queue.queue_index;
                 if config.multi_buffer && self.bind(plain, Duration::ZERO).is_ok() {
                     return Err(SocketError::NoMultiBuffer { interface, queue_index });
                 }
@@ -417,7 +417,7 @@ impl<'a> Opening<'a> {
     /// Binds a socket that shares the UMEM, and on the same queue the rings, of `root`. The kernel takes no
     /// other flags here: they are the first socket's.
     fn bind_shared(&self, root: BorrowedFd<'_>, config: &QueueConfig) -> Result<(), SocketError> {
-        let Place { interface_index, queue_index, .. } = self.place;
+        let QueueId { interface_index, queue_index, .. } = self.queue;
         let addr = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_SHARED_UMEM, interface_index, queue_index);
         let addr = SocketAddrXdpWithSharedUmem { addr, shared_umem_fd: root };
         match patiently(config.patience, || rustix::net::bind(self.fd, &addr)) {
@@ -431,7 +431,7 @@ impl<'a> Opening<'a> {
     }
 
     pub(super) fn bind(&self, flags: SocketAddrXdpFlags, patience: Duration) -> rustix::io::Result<()> {
-        let addr = SocketAddrXdp::new(flags, self.place.interface_index, self.place.queue_index);
+        let addr = SocketAddrXdp::new(flags, self.queue.interface_index, self.queue.queue_index);
         patiently(patience, || rustix::net::bind(self.fd, &addr))
     }
 }

@@ -144,7 +144,7 @@ pub(super) struct Registry {
     pub(super) attached: Vec<Weak<Attachment>>,
     /// Queues that were bound since the kernel was last seen to use nothing of theirs; each is told apart by its
     /// position ([`RingsId::of_queue`]).
-    pub(super) bound: Vec<Option<super::socket::Place>>,
+    pub(super) bound: Vec<Option<super::socket::QueueId>>,
 }
 
 impl Registry {
@@ -155,8 +155,8 @@ impl Registry {
     }
 
     /// The number by which a queue is told apart, its former one if it still has that; others are free.
-    pub(super) fn number_of(&mut self, place: super::socket::Place) -> Result<usize, SocketError> {
-        let known = self.bound.iter().position(|bound| *bound == Some(place));
+    pub(super) fn number_of(&mut self, queue: super::socket::QueueId) -> Result<usize, SocketError> {
+        let known = self.bound.iter().position(|bound| *bound == Some(queue));
         let free = || self.bound.iter().position(Option::is_none);
         let number = known.or_else(free).unwrap_or(self.bound.len());
         if number >= RingsId::QUEUES_MAX {
@@ -187,8 +187,8 @@ pub struct Umem {
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
 impl Umem {
-    /// Maps a UMEM and makes the frame of each of its chunks, in the order of their numbers. Whoever
-    /// deals frames out to shards does it in runs: neighbours share a cache line of bookkeeping.
+    /// Maps a UMEM and makes the frame of each of its chunks, in the order of their numbers. Deal
+    /// frames out to shards in runs: neighbours share a cache line of bookkeeping.
     ///
     /// # Errors
     /// [`UmemError`] when the configuration is out of range or the kernel has no such memory.
@@ -287,7 +287,7 @@ impl Umem {
     pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
         let start = self.chunk_start(frame);
         // SAFETY: the chunk is mapped while `self` lives, and the frame, borrowed exclusively for as long as
-        // the slice, is the only right to it: nobody else reads or writes there.
+        // the slice, is the only right to it: no other code reads or writes there.
         unsafe { core::slice::from_raw_parts_mut(start.as_ptr(), CHUNK_BYTES as usize) }
     }
 
@@ -386,7 +386,7 @@ impl Umem {
         let chunk_index = u32::try_from(address / u64::from(CHUNK_BYTES)).ok()?;
         let holder = self.holders.get(chunk_index as usize)?;
         if from == KERNEL {
-            // Whoever plays the kernel may give one address to two rings at once: one of them wins.
+            // A test that plays the kernel may give one address to two rings at once: one of them wins.
             holder.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).ok()?;
         } else {
             // 10 ns less than that, for each message. A kernel that brings one chunk by two rings at once is not
@@ -414,12 +414,12 @@ impl Umem {
     }
 
     fn take_where(&self, is_wanted: impl Fn(u8) -> bool) -> Vec<Frame> {
-        let held = self.holders.iter().zip(0..).filter_map(|(holder, chunk_index)| {
+        let chunks = self.holders.iter().zip(0..).filter_map(|(holder, chunk_index)| {
             let holder = holder.load(Ordering::Relaxed);
             is_wanted(holder).then_some((chunk_index, holder))
         });
         let address = |chunk_index: u32| u64::from(chunk_index) * u64::from(CHUNK_BYTES);
-        held.filter_map(|(chunk_index, holder)| self.take(address(chunk_index), RingsId(holder))).collect()
+        chunks.filter_map(|(chunk_index, holder)| self.take(address(chunk_index), RingsId(holder))).collect()
     }
 
     /// The memory, as the kernel is told of it: address of the first byte and length in bytes.

@@ -381,7 +381,7 @@ fn everything_else_passes_up() {
         packet[offset] = byte;
         assert_eq!(steer(&packet[..], 0, &tables(4)), Verdict::Pass(reason), "byte {offset}");
     }
-    // An address that is not ours is nobody's business: its content is not judged.
+    // The content of a packet to another address is not judged.
     let mut packet = good;
     packet[33] = 3;
     packet[42] = 0;

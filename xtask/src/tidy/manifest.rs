@@ -12,7 +12,7 @@ pub(super) struct Dependency {
 }
 
 /// Reads the dependency tables of a manifest, target-specific and build ones included. The workspace's own
-/// table, `[workspace.dependencies]`, makes nobody depend on anything and is left out.
+/// table, `[workspace.dependencies]`, is no crate's dependencies and is left out.
 pub(super) fn dependencies(text: &str) -> Vec<Dependency> {
     let mut found = Vec::new();
     let mut table = Table::Other;

@@ -328,9 +328,9 @@ fn messages_allocate_nothing() {
 #[test]
 fn datagrams_are_captured_at_both_ends() {
     use crate::capture::reading::Contents;
-    use crate::capture::{CaptureSpec, Captures, Interface, Link, TapEnds};
+    use crate::capture::{CaptureInterface, CaptureSpec, Captures, Link, TapEnds};
     let mut pair = Pair::new(true);
-    let interface = Interface { index: 1, name: "lo".to_owned(), link: Link::RawIp };
+    let interface = CaptureInterface { index: 1, name: "lo".to_owned(), link: Link::RawIp };
     let start = |node: &mut Node, name: &str| {
         let path = std::env::temp_dir().join(format!("lnet-socket-{}-{name}", std::process::id()));
         let mut captures = Captures::default();

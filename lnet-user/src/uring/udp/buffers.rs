@@ -14,7 +14,7 @@ use super::memory::Slots;
 /// The group that all receives of a ring take their buffers from.
 pub(super) const GROUP: u16 = 0;
 
-/// A buffer that the kernel has filled. Nobody can copy it; give it back, or it is never used again.
+/// A buffer that the kernel has filled. It cannot be copied; give it back, or it is never used again.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "it is to be given back"]
 pub(super) struct Buffer(u16);
@@ -79,9 +79,9 @@ impl Buffers {
     #[inline]
     pub(super) fn give_back(&mut self, Buffer(index): Buffer) {
         let entries = self.ring.address(0).cast::<BufRingEntry>();
-        let place = usize::from(self.tail & (self.count - 1));
+        let slot = usize::from(self.tail & (self.count - 1));
         // SAFETY: the place lies within the ring, whose memory is a page of its own.
-        let entry = unsafe { entries.add(place) };
+        let entry = unsafe { entries.add(slot) };
         // SAFETY: the kernel reads entries only below the tail; this one is above it, and no other reference
         // to it exists. What stands in the tail's place is left alone by the setters.
         let entry = unsafe { &mut *entry };

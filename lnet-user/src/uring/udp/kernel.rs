@@ -19,7 +19,7 @@ pub(super) fn make_ring(
     // A receive that has ended is started again while its last completion may not have been taken.
     let completions = (receive_buffers + send_buffers + 2 * sockets).next_power_of_two();
     let mut builder = IoUring::builder();
-    // The kernel interrupts nobody, and says when it wants to be entered.
+    // The kernel interrupts no thread, and says when it wants to be entered.
     builder.dontfork().setup_coop_taskrun().setup_taskrun_flag().setup_cqsize(completions as u32);
     builder.build(operations.next_power_of_two() as u32).map_err(|error| match Errno::from_io_error(&error) {
         Some(Errno::INVAL) => UdpError::Unsupported { feature: "cooperative completions" },

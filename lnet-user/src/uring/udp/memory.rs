@@ -17,7 +17,7 @@ pub(super) struct Slots {
 unsafe impl Send for Slots {}
 
 impl Slots {
-    /// `count` slots of `slot_bytes`, neither of them 0. Pages that nobody touches take no memory.
+    /// `count` slots of `slot_bytes`, neither of them 0. Pages that are never touched take no memory.
     pub(super) fn new(count: usize, slot_bytes: usize) -> io::Result<Self> {
         let length = count.checked_mul(slot_bytes).ok_or(io::Errno::NOMEM)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -49,15 +49,15 @@ impl Slots {
     /// The kernel does not use the slot while the bytes are borrowed.
     #[inline]
     pub(super) unsafe fn bytes_mut(&mut self, slot: usize) -> &mut [u8] {
-        // SAFETY: the slot lies within the mapping, which is initialised and lives as long as `self`; nobody
-        // else uses it, says the caller.
+        // SAFETY: the slot lies within the mapping, which is initialised and lives as long as `self`; the
+        // caller promises that the kernel does not use it.
         unsafe { core::slice::from_raw_parts_mut(self.address(slot), self.slot_bytes) }
     }
 }
 
 impl Drop for Slots {
     fn drop(&mut self) {
-        // SAFETY: the mapping is of this address and length, and nobody uses it: the owner forgets it where
+        // SAFETY: the mapping is of this address and length, and it has no user: the owner forgets it where
         // the kernel might.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.count * self.slot_bytes) };
         debug_assert!(unmapped.is_ok(), "munmap: {unmapped:?}");

@@ -138,9 +138,9 @@ impl UdpSocket {
     pub fn dropped(&self) -> u32 {
         let mut facts = [0_u32; MEMORY_FACTS];
         let mut length = size_of_val(&facts) as u32;
-        let (fd, place) = (self.fd.as_raw_fd(), facts.as_mut_ptr().cast::<c_void>());
+        let (fd, value) = (self.fd.as_raw_fd(), facts.as_mut_ptr().cast::<c_void>());
         // SAFETY: the place is writable and of that length.
-        let outcome = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, SO_MEMINFO, place, &raw mut length) };
+        let outcome = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, SO_MEMINFO, value, &raw mut length) };
         debug_assert_eq!(outcome, 0, "SO_MEMINFO");
         facts[MEMORY_FACTS - 1]
     }

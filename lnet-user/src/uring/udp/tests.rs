@@ -198,7 +198,7 @@ fn another_thread_may_go_on() {
     let send_and_receive = |mut near: Endpoint, number: u8| {
         other.send_to(&[number], near_address).unwrap();
         assert_eq!(receive(&mut near).2, [number]);
-        // This one arrives while nobody looks.
+        // This one arrives while the ring is not read.
         other.send_to(&[number, number], near_address).unwrap();
         near
     };
@@ -329,7 +329,7 @@ fn sizes_that_cannot_be_are_refused() {
     }
     let none = Endpoint::new(Vec::new(), &CONFIG).unwrap_err();
     assert!(none.to_string().contains("0 sockets") || none.to_string().contains("for 0"), "{none}");
-    // TEST-NET-1 (RFC 5737) is assigned to nobody.
+    // TEST-NET-1 (RFC 5737) is not assigned to any host.
     let foreign = UdpSocket::bind(SocketAddr::from(([192, 0, 2, 1], 7000)), None).unwrap_err();
     assert!(matches!(foreign, UdpError::Socket { operation: "bind", .. }), "{foreign}");
 }

@@ -16,7 +16,7 @@ use loom::sync::atomic::{AtomicU32, Ordering};
 pub(crate) trait SharedIndex {
     /// Reads it; what its writer did before is visible afterwards.
     fn load_acquire(&self) -> u32;
-    /// Writes it; what was done before is visible to whoever reads it.
+    /// Writes it; what was done before is visible to the reader.
     fn store_release(&self, value: u32);
 }
 
@@ -87,7 +87,7 @@ impl Cursor {
         Some(slot)
     }
 
-    /// The slot of the next entry, whoever has it.
+    /// The slot of the next entry, with the kernel or here.
     #[inline]
     pub(crate) const fn slot(&self) -> u32 {
         self.position & (self.size - 1)
@@ -243,7 +243,7 @@ mod model {
                         for _ in 0..available {
                             let slot = cursor.advance().unwrap();
                             next += 1;
-                            // SAFETY: loom checks that nobody else touches the cell meanwhile.
+                            // SAFETY: loom checks that no other thread touches the cell meanwhile.
                             ring.slots[slot as usize].with_mut(|cell| unsafe { *cell = next });
                         }
                         cursor.publish(&ring.producer);
@@ -261,7 +261,7 @@ mod model {
                 for _ in 0..available {
                     let slot = cursor.advance().unwrap();
                     expected += 1;
-                    // SAFETY: loom checks that nobody writes the cell meanwhile.
+                    // SAFETY: loom checks that no thread writes the cell meanwhile.
                     ring.slots[slot as usize].with(|cell| assert_eq!(unsafe { *cell }, expected));
                 }
                 cursor.publish(&ring.consumer);

@@ -194,7 +194,7 @@ impl CompletionRing {
     }
 
     /// Hands at most `budget` frames that the kernel has finished with to `take`; returns how many. What
-    /// was sent from registered memory counts towards the budget and is handed to nobody.
+    /// was sent from registered memory counts towards the budget and is not handed out.
     #[inline]
     pub fn drain(&mut self, budget: u32, mut take: impl FnMut(Frame)) -> u32 {
         let count = self.half.available(budget);

@@ -1,7 +1,7 @@
 //! Captures of what goes over the rings: each frame once in each direction, byte for byte.
 
 use crate::capture::reading::{Captured, Contents};
-use crate::capture::{CaptureSpec, Captures, Interface, Link, TapEnds};
+use crate::capture::{CaptureInterface, CaptureSpec, Captures, Link, TapEnds};
 use crate::lnd::xdp::SendFault;
 use crate::lnd::xdp::XdpDrop;
 
@@ -21,7 +21,8 @@ impl Capture {
             buffer_bytes: 32 << 20,
             ..CaptureSpec::new(std::env::temp_dir().join(name), 1 << 30)
         };
-        let interface = Interface { index: INTERFACE, name: "veth-a".to_owned(), link: Link::Ethernet };
+        let interface =
+            CaptureInterface { index: INTERFACE, name: "veth-a".to_owned(), link: Link::Ethernet };
         let mut captures = Captures::default();
         let shards = node.shards.len();
         let tap = |ends: Vec<TapEnds>| {
