@@ -262,7 +262,7 @@ impl Event {
             Self::Reply { md, manipulated_bytes, .. } => (md, 0, manipulated_bytes),
             _ => return None,
         };
-        let span = Span { md: md.handle, offset_bytes, length_bytes };
+        let span = Span { buffer: md.handle.into(), offset_bytes, length_bytes };
         (md.status == Status::Ok).then_some(span)
     }
 }

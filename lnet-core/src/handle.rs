@@ -22,6 +22,8 @@ const SLOT_SHIFT: u32 = COOKIE_SHARD_SHIFT + COOKIE_SHARD_BITS;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
+    /// A buffer of the node itself.
+    Buffer = 0,
     /// A memory descriptor.
     MemoryDesc = 1,
     /// A match entry.
@@ -75,10 +77,43 @@ impl Cookie {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct MdHandle(pub Cookie);
 
-impl MdHandle {
-    /// The descriptor's slot.
+/// Handle of a buffer of the node itself, which belongs to no descriptor: what a router receives into.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct BufferHandle(pub Cookie);
+
+/// The buffer that a span lies in: that of a memory descriptor, or one of the node itself. As large as either
+/// handle, since the kind is in the cookie.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct BufferRef(pub Cookie);
+
+impl BufferRef {
+    /// The descriptor, if it is one's.
+    #[must_use]
+    pub fn md(self) -> Option<MdHandle> {
+        self.0.is(Kind::MemoryDesc).then_some(MdHandle(self.0))
+    }
+
+    /// The slot of the descriptor or buffer.
     pub(crate) const fn slot(self) -> u32 {
         self.0.slot()
+    }
+}
+
+impl From<MdHandle> for BufferRef {
+    fn from(md: MdHandle) -> Self {
+        Self(md.0)
+    }
+}
+
+impl From<BufferHandle> for BufferRef {
+    fn from(buffer: BufferHandle) -> Self {
+        Self(buffer.0)
+    }
+}
+
+impl PartialEq<MdHandle> for BufferRef {
+    fn eq(&self, md: &MdHandle) -> bool {
+        self.0 == md.0
     }
 }
 

@@ -24,6 +24,9 @@ pub struct Limits {
     /// cannot take the room of this node's own messages. No peer is promised more than are free then: one alone
     /// has half of them at most, and one more peer half of the rest.
     pub responses: u32,
+    /// Messages of other nodes that this one forwards and whose ends have not been polled. Apart again; a node that
+    /// is no router has none.
+    pub forwards: u32,
     /// Messages arriving at once: each [`RxId`](crate::lnd::RxId) is below this.
     pub incoming: u32,
     /// Messages that arrived here and wait: for an entry of a lazy portal, for a descriptor, for a sibling
@@ -48,6 +51,7 @@ impl Limits {
         unlimited_events: 1 << 10,
         requests: 1 << 12,
         responses: 1 << 12,
+        forwards: 0,
         incoming: 1 << 12,
         delayed: 1 << 10,
         peers: 1 << 12,
@@ -57,7 +61,7 @@ impl Limits {
     /// Messages on their way out: each [`TxId`](crate::lnd::TxId) is below this.
     #[must_use]
     pub const fn transmits(&self) -> u32 {
-        self.requests + self.responses
+        self.requests + self.responses + self.forwards
     }
 
     /// Messages that a shard of so many asks one sibling about at once: what it waits for, split evenly.
@@ -77,7 +81,8 @@ impl Limits {
             && self.event_queues <= MAX
             && self.events <= MAX
             && self.requests <= MAX / 2
-            && self.responses <= MAX / 2
+            && self.responses <= MAX / 4
+            && self.forwards <= MAX / 4
             && self.incoming >= 1
             && self.incoming <= MAX
             && self.delayed <= MAX / 4

@@ -5,9 +5,11 @@
 //! answered [`Verdict::Deliver`], [`Uplink::received`] once; a delayed one gets its verdict by
 //! [`Lnd::resume`]. An LND delivers a message at most once; order between messages is not promised.
 
-use lnet_wire::{Header, ProcessId};
+use core::time::Duration;
 
-use crate::handle::MdHandle;
+use lnet_wire::{Header, Nid, ProcessId};
+
+use crate::handle::BufferRef;
 use crate::health::HealthStatus;
 use crate::time::Instant;
 
@@ -23,14 +25,14 @@ pub struct TxId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RxId(pub u32);
 
-/// A run of bytes inside a memory descriptor's buffer; none that a shard hands out reaches or begins
-/// beyond the buffer's end. The descriptor lives at least until the message
-/// that was given the span has ended.
+/// A run of bytes inside a buffer, of a memory descriptor or of the node itself; none that a shard hands out
+/// reaches or begins beyond the buffer's end. The buffer lives at least until the message that was given the span
+/// has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
-    /// The descriptor.
-    pub md: MdHandle,
-    /// First byte, from the start of the descriptor's buffer.
+    /// The buffer.
+    pub buffer: BufferRef,
+    /// First byte, from the start of the buffer.
     pub offset_bytes: u64,
     /// Number of bytes.
     pub length_bytes: u32,
@@ -43,7 +45,9 @@ pub struct Transmit {
     pub tx: TxId,
     /// The interface to send by.
     pub ni: NiId,
-    /// The header; its destination NID is the next hop, its payload length that of `payload`.
+    /// The peer NI to send it to: where the header says that it goes, or a router on the way there.
+    pub next_hop: Nid,
+    /// The header; its payload length is that of `payload`.
     pub header: Header,
     /// Where the payload is; `None` for a message without any.
     pub payload: Option<Span>,
@@ -151,7 +155,7 @@ pub trait Lnd {
 
 /// What an LND knows of a PUT or GET that it is about to hand over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Announced {
+pub struct PrefetchHint {
     /// Its portal index.
     pub portal: u32,
     /// Its match bits.
@@ -164,26 +168,60 @@ pub struct Announced {
 /// since there is no safe way to do it.
 pub type Prefetch = fn(*const u8);
 
-/// What a shard does for its network drivers.
-pub trait Uplink {
-    /// Whether [`Uplink::announce`] saves more than it costs: whether so much is posted that matching waits for
+/// A way from this node to a peer: a local interface, and the peer NI that it sends to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Path {
+    /// The interface.
+    pub ni: NiId,
+    /// The NID of the peer NI, on a net of the interface's.
+    pub peer: Nid,
+}
+
+/// What an LND has learned of a [`Path`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum PathReport {
+    /// What was sent by it is not answered, or its device does not send.
+    Silent,
+    /// The peer has answered what was sent by it.
+    Answers {
+        /// How long that took, smoothed, if it was measured.
+        round_trip: Option<Duration>,
+    },
+}
+
+/// Hints that let matching have memory fetched before messages come. No outcome depends on them: an LND may give
+/// none, and an [`Uplink`] may want none, which is the default.
+pub trait PrefetchHints {
+    /// Whether [`PrefetchHints::hint`] saves more than it costs: whether so much is posted that matching waits for
     /// memory.
-    fn gains_by_announcing(&self) -> bool;
+    fn wants_hints(&self) -> bool {
+        false
+    }
 
     /// Messages that [`Uplink::header`] is about to be called for, one after the other, as a receive loop has
-    /// them that takes a batch off a ring; before what was announced earlier and has not come, of which the first
-    /// may be among them once more. It promises nothing, and no outcome depends on it: whoever matches them has
-    /// `prefetch` bring what that will read, some messages ahead, instead of waiting for memory each time.
-    fn announce(&mut self, arrivals: &[Announced], prefetch: Prefetch);
+    /// them that takes a batch off a ring; before those of earlier hints that have not come, of which the first
+    /// may be among them once more. The shard has `prefetch` bring what matching them will read, some messages
+    /// ahead, instead of waiting for memory each time.
+    fn hint(&mut self, _arrivals: &[PrefetchHint], _prefetch: Prefetch) {}
 
-    /// Slot of the descriptor that an announced message will most likely get: the one that comes after the next
+    /// Slot of the descriptor that a message of a hint will most likely get: the one that comes after the next
     /// `distance` ones; so that the LND can have fetched what it knows of that buffer. `None` where it is not
     /// known, which it need not be from 12 messages on.
-    fn foreseen(&self, distance: usize) -> Option<u32>;
+    fn expected_md(&self, _distance: usize) -> Option<u32> {
+        None
+    }
+}
 
+/// What a shard does for its network drivers.
+pub trait Uplink: PrefetchHints {
     /// A message has arrived by `ni`; its payload has not been looked at. After [`Verdict::Delay`] the LND
     /// keeps `rx` for it.
-    fn header(&mut self, now: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict;
+    ///
+    /// `from` is the NID of the peer NI that sent it, as the LND has verified it; the header's source is no more
+    /// than a claim. For a peer with several NIDs it is the header's source NID if the LND has proof that this NID
+    /// belongs to the peer that sent the frame, else the address that the frame came from.
+    fn header(&mut self, now: Instant, ni: NiId, from: &Nid, rx: RxId, header: &Header) -> Verdict;
 
     /// The payload of a delivered message is in place, or will never be; of a delayed one, that it will never
     /// be.
@@ -191,4 +229,13 @@ pub trait Uplink {
 
     /// The LND has finished with a message and its buffer. Credits return here.
     fn sent(&mut self, now: Instant, tx: TxId, status: Status);
+
+    /// What has been learned of a path. It counts where paths are chosen.
+    fn path_health(&mut self, _now: Instant, _path: &Path, _report: PathReport) {}
+
+    /// What goes by a path is not answered: the index of the one of `candidates` that it is to go by from now on,
+    /// `None` to stay. All lead to the same peer; `silent` may be among them.
+    fn reroute(&mut self, _now: Instant, silent: &Path, candidates: &[Path]) -> Option<usize> {
+        candidates.iter().position(|candidate| candidate != silent)
+    }
 }

@@ -12,7 +12,7 @@ use alloc::collections::VecDeque;
 use lnet_wire::{Body, Header};
 
 use crate::list::NONE;
-use crate::lnd::{Announced, Prefetch};
+use crate::lnd::{Prefetch, PrefetchHint};
 use crate::md::MemoryDesc;
 use crate::portal::MatchTables;
 use crate::slab::Slab;
@@ -23,7 +23,7 @@ const AHEAD_MAX: usize = 64;
 const BUCKET_DISTANCE: usize = 24;
 const MD_DISTANCE: usize = 12;
 const ENTRY_DISTANCE: usize = 6;
-/// Announced messages that may not come, one after the other, before the next one that does.
+/// PrefetchHint messages that may not come, one after the other, before the next one that does.
 const SKIPPED_MAX: usize = 8;
 
 #[derive(Clone, Copy)]
@@ -57,18 +57,18 @@ impl Lookahead {
     }
 
     /// These come next, before what was announced already; the first of them may be what was to come next.
-    pub(crate) fn announce(
+    pub(crate) fn hint(
         &mut self,
         tables: &MatchTables,
         mds: &Slab<MemoryDesc>,
-        arrivals: &[Announced],
+        arrivals: &[PrefetchHint],
         prefetch: Prefetch,
     ) {
         let arrivals = &arrivals[..arrivals.len().min(AHEAD_MAX)];
         let Some(first) = arrivals.first() else { return };
         self.upcoming.pop_front_if(|next| next.is(first.portal, first.match_bits));
         self.upcoming.truncate(AHEAD_MAX - arrivals.len());
-        for &Announced { portal, match_bits, source } in arrivals.iter().rev() {
+        for &PrefetchHint { portal, match_bits, source } in arrivals.iter().rev() {
             let bucket = tables.bucket_of_message(portal, match_bits, &source).unwrap_or(NONE);
             self.upcoming.push_front(Upcoming { portal, match_bits, bucket, entry: NONE, md: NONE });
         }
@@ -92,7 +92,7 @@ impl Lookahead {
     /// Slot of the descriptor that the message after the next `distance` ones will most likely get, if it is known
     /// by now: those below [`MD_DISTANCE`] are.
     #[inline]
-    pub(crate) fn foreseen(&self, distance: usize) -> Option<u32> {
+    pub(crate) fn expected_md(&self, distance: usize) -> Option<u32> {
         let md = self.upcoming.get(distance)?.md;
         (md != NONE).then_some(md)
     }

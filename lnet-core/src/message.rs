@@ -16,8 +16,10 @@ use core::marker::PhantomData;
 
 use lnet_wire::Header;
 
+use crate::handle::BufferHandle;
+use crate::limits::Limits;
 use crate::list::{Link, List, NONE, Node};
-use crate::lnd::{NiId, Span, Status, Transmit, TxId};
+use crate::lnd::{Span, Status, Transmit, TxId};
 use crate::slab::Slab;
 use crate::time::Instant;
 
@@ -77,6 +79,7 @@ impl<S> Message<S> {
 pub(crate) enum Budget {
     Request,
     Response,
+    Forward,
 }
 
 /// What a message is for.
@@ -88,6 +91,8 @@ pub(crate) enum Purpose {
     Reply { get: Header, span: Span },
     /// An ACK.
     Ack,
+    /// Another node's message, whose payload lies in a buffer of this node.
+    Forward { buffer: BufferHandle },
 }
 
 impl Purpose {
@@ -95,6 +100,7 @@ impl Purpose {
         match self {
             Self::Request { .. } => Budget::Request,
             Self::Reply { .. } | Self::Ack => Budget::Response,
+            Self::Forward { .. } => Budget::Forward,
         }
     }
 }
@@ -124,17 +130,11 @@ pub(crate) struct Record {
 
 impl Record {
     #[inline]
-    pub(crate) const fn new(
-        purpose: Purpose,
-        (ni, peer): (NiId, u32),
-        header: Header,
-        payload: Option<Span>,
-        deadline: Instant,
-    ) -> Self {
+    pub(crate) const fn new(purpose: Purpose, peer: u32, transmit: Transmit, deadline: Instant) -> Self {
         Self {
-            transmit: Transmit { tx: TxId(NONE), ni, header, payload },
+            transmit,
             peer,
-            is_bound: matches!(purpose.budget(), Budget::Response),
+            is_bound: !matches!(purpose.budget(), Budget::Request),
             purpose,
             started: Instant(0),
             deadline,
@@ -337,12 +337,13 @@ impl Timers {
 pub(crate) struct Messages {
     records: Slab<Record>,
     /// Room that is neither promised nor in use, by budget.
-    free: [u32; 2],
+    free: [u32; 3],
 }
 
 impl Messages {
-    pub(crate) fn new(requests: u32, responses: u32) -> Self {
-        Self { records: Slab::new(requests + responses), free: [requests, responses] }
+    pub(crate) fn new(limits: &Limits) -> Self {
+        let free = [limits.requests, limits.responses, limits.forwards];
+        Self { records: Slab::new(limits.transmits()), free }
     }
 
     /// Messages that there is room for and that nobody was promised.

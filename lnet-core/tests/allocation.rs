@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lnet_core::fault::{DelayRule, DropRule, Filter, HealthMask, RULES_MAX};
 use lnet_core::handle::{EqHandle, ShardId};
-use lnet_core::lnd::{Announced, Cause, NiId, RxId, Status, Uplink, Verdict};
+use lnet_core::lnd::{Cause, NiId, PrefetchHint, PrefetchHints, RxId, Status, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::{EntrySpec, Position};
 use lnet_core::shard::{GetRequest, PutRequest, RequestError};
@@ -64,8 +64,8 @@ fn descriptor(queue: EqHandle, options: MdOptions) -> MdSpec {
 /// Posts, sends and receives more of everything than there is room for, and lets it all end.
 fn round(shard: &mut Shard, queue: EqHandle, now: Instant) {
     // More than are looked ahead at, twice.
-    let announced = Announced { portal: 4, match_bits: 1, source: host(2) };
-    (0..2).for_each(|_| shard.announce(&[announced; 200], |_| {}));
+    let announced = PrefetchHint { portal: 4, match_bits: 1, source: host(2) };
+    (0..2).for_each(|_| shard.hint(&[announced; 200], |_| {}));
     let interval = Duration::ZERO;
     let rule = DropRule {
         filter: Filter::EVERYTHING,
@@ -107,7 +107,7 @@ fn round(shard: &mut Shard, queue: EqHandle, now: Instant) {
         let get = Body::Get { return_md: ack_md, match_bits: number, portal: 4, offset: 0, sink_length: 10 };
         for (body, payload_length) in [(put, 10), (get, 0)] {
             let header = Header { destination: host(1), source, payload_length, body };
-            if shard.header(now, NI, RxId(0), &header) != Verdict::Drop {
+            if shard.header(now, NI, &header.source.nid, RxId(0), &header) != Verdict::Drop {
                 shard.received(now, RxId(0), Status::Ok);
             }
         }
@@ -218,7 +218,7 @@ fn wait(shards: &mut [Shard; 2], now: Instant) {
         // One peer has its half, others the rest.
         let source = host(number.max(20));
         let header = Header { destination: host(1), source, payload_length: 10, body };
-        let verdict = shards[0].header(now, NI, RxId(number as u32), &header);
+        let verdict = shards[0].header(now, NI, &header.source.nid, RxId(number as u32), &header);
         assert_eq!(verdict == Verdict::Delay, number < 41 && number != 20, "message {number}");
     }
     settle(shards, now);

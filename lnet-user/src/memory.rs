@@ -4,6 +4,9 @@
 //! that carries the descriptor's unlinked mark, or once the last lease on it is back, if that is later. In
 //! between only the shard's drivers write to it, and those to whom they lend a part.
 //!
+//! Buffers of the node itself, which belong to no descriptor, are added and taken ([`Memory::add_buffer`]); spans of
+//! both kinds are found alike.
+//!
 //! Leases (`region`) are of two kinds. A message that arrives on another shard than its descriptor's is
 //! received there: the descriptor's shard lends the span ([`Memory::lend_write`]), the other one adopts the
 //! lease ([`Memory::adopt`]) and from then on finds the span's bytes as if they were its own, until it
@@ -12,7 +15,7 @@
 
 use std::ops::{Deref, DerefMut, Range};
 
-use lnet_core::handle::{MdHandle, ShardId};
+use lnet_core::handle::{BufferHandle, BufferRef, Cookie, Kind, MdHandle, ShardId};
 use lnet_core::lnd::Span;
 use lnet_core::md::{MdOptions, MdSpec};
 
@@ -141,7 +144,7 @@ impl Ended {
 /// A run of a sibling shard's buffer that is this shard's to write.
 #[derive(Debug)]
 struct Adopted {
-    md: MdHandle,
+    buffer: BufferRef,
     offset_bytes: u64,
     lease: WriteLease,
 }
@@ -151,7 +154,7 @@ impl Adopted {
     fn range(&self, span: &Span) -> Option<Range<usize>> {
         let start = usize::try_from(span.offset_bytes.checked_sub(self.offset_bytes)?).ok()?;
         let range = start..start.checked_add(span.length_bytes as usize)?;
-        (self.md == span.md && range.end <= self.lease.len()).then_some(range)
+        (self.buffer == span.buffer && range.end <= self.lease.len()).then_some(range)
     }
 }
 
@@ -165,9 +168,11 @@ pub struct Memory {
     terms: Vec<Terms>,
     /// No more than there are events and leases.
     ended: Vec<Ended>,
-    /// In the order of descriptor and offset. The lenders see to it that none overlap.
+    /// In the order of buffer and offset. The lenders see to it that none overlap.
     adopted: Vec<Adopted>,
     adopted_max: usize,
+    /// Buffers of the node itself, by slot of their handle, with the generation of the slot.
+    node_buffers: Vec<(u32, Option<Buffer>)>,
 }
 
 impl Memory {
@@ -182,7 +187,29 @@ impl Memory {
             ended: Vec::new(),
             adopted: Vec::with_capacity(adopted_max as usize),
             adopted_max: adopted_max as usize,
+            node_buffers: Vec::new(),
         }
+    }
+
+    /// Takes a buffer that belongs to no descriptor, for messages that are forwarded. Not on the data path.
+    ///
+    /// # Panics
+    /// If there are as many as a handle can name.
+    pub fn add_buffer(&mut self, buffer: Buffer) -> BufferHandle {
+        let free = self.node_buffers.iter().position(|(_, buffer)| buffer.is_none());
+        let slot = free.unwrap_or_else(|| {
+            self.node_buffers.push((0, None));
+            self.node_buffers.len() - 1
+        });
+        let (generation, place) = &mut self.node_buffers[slot];
+        *generation = generation.checked_add(1).unwrap_or(1);
+        *place = Some(buffer);
+        BufferHandle(Cookie::new(Kind::Buffer, self.shard, slot as u32, *generation))
+    }
+
+    /// Gives a buffer back that was added; `None` if it has been given back, or is lent or in flight in part.
+    pub fn take_buffer(&mut self, handle: BufferHandle) -> Option<Buffer> {
+        node_slot(&mut self.node_buffers, handle.into())?.take_if(|buffer| buffer.0.is_whole())
     }
 
     /// Takes the buffer of a descriptor that was just made.
@@ -235,7 +262,7 @@ impl Memory {
     #[must_use]
     pub fn bytes(&self, span: &Span) -> &[u8] {
         match self.current(span) {
-            Some(loan) => granted(loan.buffer.0.bytes(range(span))),
+            Some(buffer) => granted(buffer.0.bytes(range(span))),
             None => self.bytes_elsewhere(span),
         }
     }
@@ -248,8 +275,9 @@ impl Memory {
     /// # Panics
     /// If the descriptor has no buffer, or the span leaves it.
     pub(crate) fn read(&self, span: &Span) -> Result<&[u8], LeaseError> {
-        let ended = || self.ended.iter().map(|ended| &ended.loan).find(|loan| loan.md == span.md);
-        self.current(span).or_else(ended).expect(NO_LOAN).buffer.0.bytes(range(span))
+        let ended = || self.ended.iter().map(|ended| &ended.loan).find(|loan| span.buffer == loan.md);
+        let buffer = self.current(span).or_else(|| ended().map(|loan| &loan.buffer));
+        buffer.expect(NO_LOAN).0.bytes(range(span))
     }
 
     /// The bytes of a span, to be written; otherwise as [`Memory::bytes`].
@@ -260,8 +288,12 @@ impl Memory {
     #[must_use]
     pub fn bytes_mut(&mut self, span: &Span) -> &mut [u8] {
         // Only a descriptor that still lives is written to, and that one has its slot.
-        match self.loans.get_mut(span.md.0.slot() as usize) {
-            Some(Some(loan)) if loan.md == span.md => granted(loan.buffer.0.bytes_mut(range(span))),
+        match self.loans.get_mut(span.buffer.0.slot() as usize) {
+            Some(Some(loan)) if span.buffer == loan.md => granted(loan.buffer.0.bytes_mut(range(span))),
+            _ if span.buffer.0.is(Kind::Buffer) => {
+                let place = node_slot(&mut self.node_buffers, span.buffer).and_then(Option::as_mut);
+                granted(place.expect(NO_LOAN).0.bytes_mut(range(span)))
+            }
             _ => adopted_bytes_mut(&mut self.adopted, self.shard, span),
         }
     }
@@ -290,7 +322,7 @@ impl Memory {
     pub fn copy(&mut self, from: &Span, to: &Span) {
         assert!(from.length_bytes >= to.length_bytes, "{to:?} is longer than {from:?}");
         let from = Span { length_bytes: to.length_bytes, ..*from };
-        if from.md == to.md {
+        if from.buffer == to.buffer {
             let start = from.offset_bytes.min(to.offset_bytes);
             let length_bytes = from.offset_bytes.abs_diff(to.offset_bytes) as u32 + to.length_bytes;
             let both = Span { offset_bytes: start, length_bytes, ..from };
@@ -298,15 +330,26 @@ impl Memory {
             let (from, to) = (range(&relative(&from)), range(&relative(to)).start);
             return self.bytes_mut(&both).copy_within(from, to);
         }
-        let slots = [from.md, to.md].map(|md| md.0.slot() as usize);
-        if to.md.0.shard() == self.shard {
+        // Out of its slot for as long as both are used.
+        if let Some(mut target) = node_slot(&mut self.node_buffers, to.buffer).and_then(Option::take) {
+            granted(target.0.bytes_mut(range(to))).copy_from_slice(self.bytes(&from));
+            self.node_buffers[to.buffer.0.slot() as usize].1 = Some(target);
+            return;
+        }
+        if let Some(source) = node_slot(&mut self.node_buffers, from.buffer).and_then(Option::take) {
+            self.bytes_mut(to).copy_from_slice(granted(source.0.bytes(range(&from))));
+            self.node_buffers[from.buffer.0.slot() as usize].1 = Some(source);
+            return;
+        }
+        let slots = [from.buffer, to.buffer].map(|buffer| buffer.0.slot() as usize);
+        if to.buffer.0.shard() == self.shard {
             let loans = self.loans.get_disjoint_mut(slots).expect(NO_LOAN);
             let [Some(source), Some(target)] = loans else { panic!("{NO_LOAN}") };
-            assert!((source.md, target.md) == (from.md, to.md), "{NO_LOAN}");
+            assert!(from.buffer == source.md && to.buffer == target.md, "{NO_LOAN}");
             let source = granted(source.buffer.0.bytes(range(&from)));
             granted(target.buffer.0.bytes_mut(range(to))).copy_from_slice(source);
         } else {
-            let source = self.loans[slots[0]].as_ref().filter(|loan| loan.md == from.md).expect(NO_LOAN);
+            let source = self.loans[slots[0]].as_ref().filter(|loan| from.buffer == loan.md).expect(NO_LOAN);
             let source = granted(source.buffer.0.bytes(range(&from)));
             adopted_bytes_mut(&mut self.adopted, self.shard, to).copy_from_slice(source);
         }
@@ -320,7 +363,7 @@ impl Memory {
     #[must_use]
     pub fn placement(&self, span: &Span) -> Placement<'_> {
         let bytes = self.bytes(span);
-        match self.current(span).and_then(|loan| loan.buffer.0.registered()) {
+        match self.current(span).and_then(|buffer| buffer.0.registered()) {
             Some(registered) => Placement::Registered(registered.runs(range(span))),
             None => Placement::Ordinary(bytes),
         }
@@ -332,8 +375,8 @@ impl Memory {
     /// If the span's descriptor is none of this shard's, or the span leaves it.
     #[must_use]
     pub fn is_in_flight(&self, span: &Span) -> bool {
-        let loan = self.current(span).expect(NO_LOAN);
-        loan.buffer.0.registered().is_some_and(|registered| registered.is_in_flight(range(span)))
+        let buffer = self.current(span).expect(NO_LOAN);
+        buffer.0.registered().is_some_and(|registered| registered.is_in_flight(range(span)))
     }
 
     /// Whether a lease on some of the span's bytes is out. To be asked before [`Memory::bytes_mut`] of a
@@ -343,7 +386,7 @@ impl Memory {
     /// As [`Memory::is_in_flight`].
     #[must_use]
     pub fn is_lent(&self, span: &Span) -> bool {
-        self.current(span).expect(NO_LOAN).buffer.0.is_lent(range(span))
+        self.current(span).expect(NO_LOAN).0.is_lent(range(span))
     }
 
     /// Lends a span of this shard's to a sibling, which receives into it. This shard leaves it alone until
@@ -355,8 +398,8 @@ impl Memory {
     /// # Panics
     /// If the descriptor has no buffer, or the span leaves it.
     pub fn lend_write(&mut self, span: &Span) -> Result<WriteLease, LeaseError> {
-        let current = self.loans.get_mut(span.md.0.slot() as usize).and_then(Option::as_mut);
-        current.filter(|loan| loan.md == span.md).expect(NO_LOAN).buffer.0.lend_write(range(span))
+        let current = self.loans.get_mut(span.buffer.0.slot() as usize).and_then(Option::as_mut);
+        current.filter(|loan| span.buffer == loan.md).expect(NO_LOAN).buffer.0.lend_write(range(span))
     }
 
     /// Lends the payload of an event to other threads to be read. The buffer comes home after the last event
@@ -369,11 +412,11 @@ impl Memory {
     /// # Panics
     /// If the span leaves the descriptor.
     pub(crate) fn read_lease(&mut self, span: &Span) -> Result<ReadLease, LeaseError> {
-        let slot = span.md.0.slot() as usize;
+        let slot = span.buffer.0.slot() as usize;
         let (loan, terms) = match self.loans.get_mut(slot) {
-            Some(Some(loan)) if loan.md == span.md => (loan, self.terms[slot]),
+            Some(Some(loan)) if span.buffer == loan.md => (loan, self.terms[slot]),
             _ => {
-                let ended = self.ended.iter_mut().find(|ended| ended.loan.md == span.md);
+                let ended = self.ended.iter_mut().find(|ended| span.buffer == ended.loan.md);
                 let ended = ended.ok_or(LeaseError::Home)?;
                 (&mut ended.loan, ended.terms)
             }
@@ -391,7 +434,7 @@ impl Memory {
     /// If the span is this shard's or not as long as the lease, or more leases are adopted than there is room
     /// for: each belongs to a message that arrives.
     pub fn adopt(&mut self, lease: WriteLease, span: &Span) {
-        assert!(span.md.0.shard() != self.shard, "a shard adopted a span of its own");
+        assert!(span.buffer.0.shard() != self.shard, "a shard adopted a span of its own");
         assert!(span.length_bytes as usize == lease.len(), "a lease is as long as its span");
         // Nothing to find: there is no need to, either.
         if lease.is_empty() {
@@ -399,7 +442,7 @@ impl Memory {
         }
         assert!(self.adopted.len() < self.adopted_max, "more leases were adopted than messages may arrive");
         let place = place_of(&self.adopted, span);
-        self.adopted.insert(place, Adopted { md: span.md, offset_bytes: span.offset_bytes, lease });
+        self.adopted.insert(place, Adopted { buffer: span.buffer, offset_bytes: span.offset_bytes, lease });
     }
 
     /// Returns the lease on an adopted span to the sibling that gave it. Before the sibling is told of it:
@@ -412,23 +455,32 @@ impl Memory {
             return;
         }
         let place = place_of(&self.adopted, span).checked_sub(1).expect(NO_LOAN);
-        let Adopted { md, offset_bytes, ref lease } = self.adopted[place];
-        let is_whole =
-            (md, offset_bytes, lease.len()) == (span.md, span.offset_bytes, span.length_bytes as usize);
+        let Adopted { buffer, offset_bytes, ref lease } = self.adopted[place];
+        let is_whole = (buffer, offset_bytes, lease.len())
+            == (span.buffer, span.offset_bytes, span.length_bytes as usize);
         assert!(is_whole, "a span is released as it was adopted");
         self.adopted.remove(place);
     }
 
-    /// The loan of the descriptor that has its slot.
+    /// The buffer of the descriptor that has its slot, or of the node.
     #[inline]
-    fn current(&self, span: &Span) -> Option<&Loan> {
-        self.loans.get(span.md.0.slot() as usize)?.as_ref().filter(|loan| loan.md == span.md)
+    fn current(&self, span: &Span) -> Option<&Buffer> {
+        match self.loans.get(span.buffer.0.slot() as usize) {
+            Some(Some(loan)) if span.buffer == loan.md => Some(&loan.buffer),
+            _ => self.node_buffer(span.buffer),
+        }
+    }
+
+    #[cold]
+    fn node_buffer(&self, buffer: BufferRef) -> Option<&Buffer> {
+        let (generation, place) = self.node_buffers.get(buffer.0.slot() as usize)?;
+        place.as_ref().filter(|_| buffer.0.is(Kind::Buffer) && buffer.0.generation() == *generation)
     }
 
     #[cold]
     fn bytes_elsewhere(&self, span: &Span) -> &[u8] {
-        if span.md.0.shard() == self.shard {
-            let ended = self.ended.iter().find(|ended| ended.loan.md == span.md).expect(NO_LOAN);
+        if span.buffer.0.shard() == self.shard {
+            let ended = self.ended.iter().find(|ended| span.buffer == ended.loan.md).expect(NO_LOAN);
             return granted(ended.loan.buffer.0.bytes(range(span)));
         }
         if span.length_bytes == 0 {
@@ -440,14 +492,21 @@ impl Memory {
     }
 }
 
+/// The slot of a buffer of the node itself.
+#[cold]
+fn node_slot(buffers: &mut [(u32, Option<Buffer>)], buffer: BufferRef) -> Option<&mut Option<Buffer>> {
+    let (generation, slot) = buffers.get_mut(buffer.0.slot() as usize)?;
+    (buffer.0.is(Kind::Buffer) && buffer.0.generation() == *generation).then_some(slot)
+}
+
 /// The place behind all adopted spans of the same descriptor that begin where `span` does, or before.
 fn place_of(adopted: &[Adopted], span: &Span) -> usize {
-    adopted.partition_point(|one| (one.md, one.offset_bytes) <= (span.md, span.offset_bytes))
+    adopted.partition_point(|one| (one.buffer, one.offset_bytes) <= (span.buffer, span.offset_bytes))
 }
 
 #[cold]
 fn adopted_bytes_mut<'a>(adopted: &'a mut [Adopted], shard: ShardId, span: &Span) -> &'a mut [u8] {
-    assert!(span.md.0.shard() != shard, "{NO_LOAN}");
+    assert!(span.buffer.0.shard() != shard, "{NO_LOAN}");
     if span.length_bytes == 0 {
         return &mut [];
     }

@@ -18,7 +18,7 @@ fn md(slot: u32, generation: u32) -> MdHandle {
 }
 
 fn span(md: MdHandle, offset_bytes: u64, length_bytes: u32) -> Span {
-    Span { md, offset_bytes, length_bytes }
+    Span { buffer: md.into(), offset_bytes, length_bytes }
 }
 
 fn buffer(byte: u8) -> Buffer {
@@ -49,6 +49,30 @@ fn a_buffer_without_events_is_freed_with_its_slot() {
     memory.lend(md(0, 2), buffer(2), TERMS);
     assert_eq!(memory.give_back(md(0, 1)), None);
     assert!(memory.ended.is_empty());
+}
+
+#[test]
+fn a_buffer_of_the_node_is_found_beside_those_of_descriptors() {
+    let mut memory = memory(2);
+    memory.lend(md(0, 1), buffer(1), TERMS);
+    let own = memory.add_buffer(Buffer::from(vec![9; 8]));
+    let in_own = |offset_bytes, length_bytes| Span { buffer: own.into(), offset_bytes, length_bytes };
+    assert_eq!(memory.bytes(&in_own(6, 2)), [9, 9]);
+    assert!(matches!(memory.placement(&in_own(0, 8)), Placement::Ordinary([9, ..])));
+    assert!(!memory.is_in_flight(&in_own(0, 8)) && !memory.is_lent(&in_own(0, 8)));
+    memory.bytes_mut(&in_own(0, 1))[0] = 7;
+    memory.copy(&in_own(0, 2), &span(md(0, 1), 1, 2));
+    assert_eq!(memory.bytes(&span(md(0, 1), 0, 4)), [1, 7, 9, 1]);
+    memory.copy(&span(md(0, 1), 0, 4), &in_own(4, 4));
+    memory.copy(&in_own(4, 2), &in_own(1, 2));
+    let whole = [7, 1, 7, 9, 1, 7, 9, 1];
+    assert_eq!(memory.bytes(&in_own(0, 8)), whole);
+    assert_eq!(memory.take_buffer(own), Some(Buffer::from(whole.to_vec())));
+    assert_eq!(memory.take_buffer(own), None);
+    let next = memory.add_buffer(buffer(3));
+    assert_ne!(next, own, "a handle is not used twice");
+    assert_eq!(memory.take_buffer(own), None);
+    assert_eq!(memory.bytes(&Span { buffer: next.into(), offset_bytes: 0, length_bytes: 4 }), [3; 4]);
 }
 
 #[test]
@@ -288,7 +312,7 @@ proptest! {
             let wanted = span(md(slot, 1), offset, length.min((BYTES - offset) as u32));
             let overlaps = |other: &Span| {
                 let end = |span: &Span| span.offset_bytes + u64::from(span.length_bytes);
-                other.md == wanted.md && other.offset_bytes.max(offset) < end(other).min(end(&wanted))
+                other.buffer == wanted.buffer && other.offset_bytes.max(offset) < end(other).min(end(&wanted))
             };
             match kind {
                 0 => match lender.lend_write(&wanted) {
@@ -303,7 +327,7 @@ proptest! {
                     let one = adopted[value as usize % adopted.len()];
                     sibling.bytes_mut(&one).fill(value);
                     let at = one.offset_bytes as usize;
-                    bytes.get_mut(&one.md.0.slot()).unwrap()[at..at + one.length_bytes as usize].fill(value);
+                    bytes.get_mut(&one.buffer.0.slot()).unwrap()[at..at + one.length_bytes as usize].fill(value);
                 }
                 2 if !adopted.is_empty() => {
                     sibling.release(&adopted.swap_remove(value as usize % adopted.len()));

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use lnet_core::handle::{Cookie, Kind as Object, MdHandle, ShardId};
-use lnet_core::lnd::{Announced, NiId, Prefetch, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
+use lnet_core::lnd::{NiId, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
 use lnet_core::xfer::{
     Action, Arrived, Content, HoldId, Identity, Outgoing, Replay, Xfer, XferConfig, XferLimits, XferTimes,
@@ -40,20 +40,10 @@ struct Up {
     sent: Vec<(u32, Status)>,
 }
 
+impl PrefetchHints for Up {}
+
 impl Uplink for Up {
-    fn gains_by_announcing(&self) -> bool {
-        false
-    }
-
-    fn announce(&mut self, _: &[Announced], _: Prefetch) {
-        unreachable!("nothing is gained by announcing")
-    }
-
-    fn foreseen(&self, _: usize) -> Option<u32> {
-        None
-    }
-
-    fn header(&mut self, _: Instant, _: NiId, rx: RxId, header: &Header) -> Verdict {
+    fn header(&mut self, _: Instant, _: NiId, _: &Nid, rx: RxId, header: &Header) -> Verdict {
         let Body::Put { portal, hdr_data, .. } = header.body else { return Verdict::Drop };
         if portal == DROPPING {
             return Verdict::Drop;
@@ -81,7 +71,7 @@ impl Uplink for Up {
 
 fn span(length_bytes: u32) -> Span {
     let md = MdHandle(Cookie::new(Object::MemoryDesc, ShardId(0), 1, 1));
-    Span { md, offset_bytes: 0, length_bytes }
+    Span { buffer: md.into(), offset_bytes: 0, length_bytes }
 }
 
 /// The NID of a host.
@@ -129,7 +119,18 @@ impl Node {
             },
         };
         let payload = (length != 0).then(|| span(length));
-        self.xfer.submit(now, &Transmit { tx: TxId(number as u32), ni: NiId(0), header, payload }).is_ok()
+        self.xfer
+            .submit(
+                now,
+                &Transmit {
+                    tx: TxId(number as u32),
+                    ni: NiId(0),
+                    next_hop: header.destination.nid,
+                    header,
+                    payload,
+                },
+            )
+            .is_ok()
     }
 
     fn receive(

@@ -4,7 +4,7 @@
 //! A match is `Uplink::header` and `Uplink::received` of a PUT without payload: header checks, search,
 //! accounting, the end of the operation. No entry is used up, so nothing else happens. Messages come in
 //! batches, as they do from a ring: a figure is the mean over one batch, so that reading the clock costs
-//! next to nothing, and a percentile is one over batches. Once with `Uplink::announce` of the batch, as an LND
+//! next to nothing, and a percentile is one over batches. Once with `PrefetchHints::hint` of the batch, as an LND
 //! with a ring calls it, and once without, as messages come that were not announced.
 //!
 //! A life is all that happens to an entry of one use: posted, with an event queue; matched; used up and
@@ -26,7 +26,7 @@ use clap::Parser;
 use hdrhistogram::Histogram;
 use lnet_bench::machine::Machine;
 use lnet_core::handle::{EqHandle, ShardId};
-use lnet_core::lnd::{Announced, NiId, RxId, Status, Uplink, Verdict};
+use lnet_core::lnd::{NiId, PrefetchHint, PrefetchHints, RxId, Status, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
 use lnet_core::time::Instant;
@@ -212,12 +212,12 @@ impl Target {
 
     /// Announces messages with these bits.
     fn announce(&mut self, bits: &[u64]) {
-        let blank = Announced { portal: PORTAL, match_bits: 0, source: self.header.source };
+        let blank = PrefetchHint { portal: PORTAL, match_bits: 0, source: self.header.source };
         let mut arrivals = [blank; BATCH];
         for (arrival, &match_bits) in arrivals.iter_mut().zip(bits) {
             arrival.match_bits = match_bits;
         }
-        self.shard.announce(black_box(&arrivals), prefetch);
+        self.shard.hint(black_box(&arrivals), prefetch);
     }
 
     /// Matches messages with these bits.
@@ -225,7 +225,13 @@ impl Target {
         let (now, rx) = (Instant(0), RxId(0));
         for &match_bits in bits {
             self.header.body = put(match_bits);
-            let verdict = self.shard.header(now, NiId(0), rx, black_box(&self.header));
+            let verdict = self.shard.header(
+                now,
+                NiId(0),
+                &black_box(&self.header).source.nid,
+                rx,
+                black_box(&self.header),
+            );
             assert!(matches!(verdict, Verdict::Deliver(_)), "match bits {match_bits:#x} are not matched");
             self.shard.received(now, rx, Status::Ok);
         }

@@ -8,7 +8,8 @@ use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 use super::Shard;
 use super::report::Ended;
 use crate::handle::MdHandle;
-use crate::lnd::{Cause, Span, Status};
+use crate::list::NONE;
+use crate::lnd::{Cause, Span, Status, Transmit, TxId};
 use crate::md::MdOptions;
 use crate::message::{Budget, Purpose, Record};
 use crate::time::Instant;
@@ -222,11 +223,12 @@ impl Shard {
         };
         self.begin(now, slot, request);
         let payload = (payload_length > 0).then_some(Span {
-            md: request.md,
+            buffer: request.md.into(),
             offset_bytes: 0,
             length_bytes: payload_length,
         });
-        let mut record = Record::new(Purpose::Request { md: slot }, (ni, peer), header, payload, deadline);
+        let transmit = Transmit { tx: TxId(NONE), ni, next_hop: *target, header, payload };
+        let mut record = Record::new(Purpose::Request { md: slot }, peer, transmit, deadline);
         record.started = now;
         record.is_bound = request.self_nid.is_some();
         self.launch(now, record);

@@ -16,6 +16,7 @@
 //! descriptor, its credits and its reference on a peer.
 
 mod delay;
+mod forward;
 mod initiator;
 mod inspect;
 mod kept;
@@ -34,6 +35,7 @@ use alloc::vec::Vec;
 use lnet_wire::steer::{PORTALS, SHARDS_MAX};
 
 pub use crate::peer::PeerRecord;
+pub use forward::{ForwardError, ForwardRequest, Forwarded};
 pub use initiator::{GetRequest, PutRequest, RequestError};
 pub use inspect::{NiRecord, Usage};
 pub use update::Confirmation;
@@ -135,6 +137,8 @@ pub struct Shard {
     mesh: Mesh,
     /// Messages that have ended and whose end has not been dealt with; empty between calls.
     ended: Queue<Done>,
+    /// Messages of other nodes that have ended, to be told.
+    forwarded: Queue<Done>,
     /// Messages that hold their credits and that a delay rule holds up, in the order of their time.
     held: Queue<Credited>,
     faults: Faults,
@@ -167,7 +171,7 @@ impl Shard {
             lookahead: Lookahead::new(),
             mds: Slab::new(limits.memory_descs),
             events: EventQueues::new(limits.event_queues, limits.events),
-            messages: Messages::new(limits.requests, limits.responses),
+            messages: Messages::new(&limits),
             trackers: Trackers::new(limits.memory_descs),
             peers,
             interfaces: Vec::with_capacity(usize::from(limits.interfaces)),
@@ -177,6 +181,7 @@ impl Shard {
             roused: 0,
             mesh: Mesh::new(),
             ended: Queue::new(),
+            forwarded: Queue::new(),
             held: Queue::new(),
             faults: Faults::new(),
             counters: Counters::default(),

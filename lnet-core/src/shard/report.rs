@@ -23,7 +23,7 @@ impl<'a> Ended<'a> {
         match purpose {
             Purpose::Request { md } => Some(Self::Sent(*md, header)),
             Purpose::Reply { get, span } => Some(Self::Arrived(get, span)),
-            Purpose::Ack => None,
+            Purpose::Ack | Purpose::Forward { .. } => None,
         }
     }
 
@@ -32,7 +32,7 @@ impl<'a> Ended<'a> {
     pub(super) const fn md(&self) -> u32 {
         match self {
             Self::Sent(md, _) => *md,
-            Self::Arrived(_, span) => span.md.slot(),
+            Self::Arrived(_, span) => span.buffer.slot(),
         }
     }
 

@@ -53,7 +53,7 @@ impl Shard {
     }
 
     fn take_response(&mut self, md: u32, length_bytes: u32) -> Inbound {
-        let span = Span { md: self.md_handle(md), offset_bytes: 0, length_bytes };
+        let span = Span { buffer: self.md_handle(md).into(), offset_bytes: 0, length_bytes };
         self.start(md);
         Inbound::new(span, None)
     }

@@ -11,7 +11,10 @@ use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 use super::Shard;
 use super::kept::{Ask, list_of};
 use super::report::Ended;
-use crate::lnd::{Announced, Cause, NiId, Prefetch, RxId, Span, Status, TxId, Uplink, Verdict};
+use crate::list::NONE;
+use crate::lnd::{
+    Cause, NiId, Prefetch, PrefetchHint, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink, Verdict,
+};
 use crate::md::MdOptions;
 use crate::message::{Budget, Purpose, Record};
 use crate::portal::{Found, Request};
@@ -39,7 +42,7 @@ impl Inbound {
     /// The descriptor.
     #[inline]
     pub(super) const fn md(&self) -> u32 {
-        self.span.md.slot()
+        self.span.buffer.slot()
     }
 
     /// Where its own payload goes: nothing comes in with a GET.
@@ -128,21 +131,23 @@ pub(super) enum Scope {
     Visitor { steal: bool },
 }
 
-impl Uplink for Shard {
-    fn gains_by_announcing(&self) -> bool {
+impl PrefetchHints for Shard {
+    fn wants_hints(&self) -> bool {
         self.tables.entry_count() >= ANNOUNCED_ENTRIES_MIN
     }
 
-    fn announce(&mut self, arrivals: &[Announced], prefetch: Prefetch) {
-        self.lookahead.announce(&self.tables, &self.mds, arrivals, prefetch);
+    fn hint(&mut self, arrivals: &[PrefetchHint], prefetch: Prefetch) {
+        self.lookahead.hint(&self.tables, &self.mds, arrivals, prefetch);
     }
 
     #[inline]
-    fn foreseen(&self, distance: usize) -> Option<u32> {
-        self.lookahead.foreseen(distance)
+    fn expected_md(&self, distance: usize) -> Option<u32> {
+        self.lookahead.expected_md(distance)
     }
+}
 
-    fn header(&mut self, now: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict {
+impl Uplink for Shard {
+    fn header(&mut self, now: Instant, ni: NiId, _from: &Nid, rx: RxId, header: &Header) -> Verdict {
         let idle = self.incoming.get(rx.0 as usize).map(|arriving| matches!(arriving, Arriving::Idle));
         assert_eq!(idle, Some(true), "the LND uses {rx:?} twice, or it is beyond the limits");
         self.lookahead.advance(&self.tables, &self.mds, header);
@@ -383,7 +388,7 @@ impl Shard {
     fn take(&mut self, found: Room, response: Option<Promise>) -> Inbound {
         let Room { md, offset_bytes, length_bytes } = found;
         self.mds[md].offset_bytes = offset_bytes + u64::from(length_bytes);
-        let span = Span { md: self.md_handle(md), offset_bytes, length_bytes };
+        let span = Span { buffer: self.md_handle(md).into(), offset_bytes, length_bytes };
         self.start(md);
         Inbound::new(span, response)
     }
@@ -420,7 +425,7 @@ impl Shard {
     /// Answers a GET. Its event comes when the REPLY has been sent. A descriptor that was unlinked meanwhile
     /// sends nothing any more.
     fn reply(&mut self, now: Instant, get: &Header, span: &Span, promise: Promise) {
-        if self.mds[span.md.slot()].aborted {
+        if self.mds[span.buffer.slot()].aborted {
             self.break_promise(promise);
             self.complete(Ended::Arrived(get, span), Status::NeverSent(Cause::Cancelled));
             self.counters.send_failures += 1;
@@ -457,8 +462,9 @@ impl Shard {
             body,
         };
         let deadline = now + local.message_timeout;
-        let path = (promise.ni, promise.peer);
-        self.launch(now, Record::new(purpose, path, header, payload, deadline));
+        let transmit =
+            Transmit { tx: TxId(NONE), ni: promise.ni, next_hop: request.source.nid, header, payload };
+        self.launch(now, Record::new(purpose, promise.peer, transmit, deadline));
     }
 }
 

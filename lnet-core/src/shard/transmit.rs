@@ -13,7 +13,7 @@ use super::report::Ended;
 use crate::fault::Faults;
 use crate::health::HealthStatus;
 use crate::lnd::{Cause, Full, Lent, NiId, Status, Transmit, TxId};
-use crate::message::{Credited, Message, PeerCredited, Queued, Record, Stage};
+use crate::message::{Credited, Message, PeerCredited, Purpose, Queued, Record, Stage};
 use crate::time::Instant;
 
 impl Shard {
@@ -176,7 +176,11 @@ impl Shard {
             let (peer_held, interface_held) = record.held();
             let (sent, answers) =
                 ((header.message_type(), header.payload_length, started), record.is_response());
-            self.messages.forget(message);
+            if let Purpose::Forward { .. } = purpose {
+                self.forwarded.push(&mut self.messages, message);
+            } else {
+                self.messages.forget(message);
+            }
             self.interface(ni).outgoing_count -= 1;
             self.count_end(now, (ni, peer), sent, status);
             if let Some(ended) = Ended::of(&purpose, &header) {

@@ -42,7 +42,7 @@ impl Xfer {
         if self.messages.is_full() {
             return Err(Full(transmit.tx));
         }
-        let Some(contact) = self.contacts.acquire(transmit.ni, &transmit.header.destination.nid) else {
+        let Some(contact) = self.contacts.acquire(transmit.ni, &transmit.next_hop) else {
             return Err(Full(transmit.tx));
         };
         let deadline = now + self.times.message;

@@ -1,7 +1,7 @@
 //! The receiving side: (parts of) messages and where they go.
 
-use lnet_wire::Header;
 use lnet_wire::frame::{FRAGMENT_UNIT_BYTES, Kind};
+use lnet_wire::{Header, Nid};
 
 use super::Action;
 use super::inflow::Phase;
@@ -16,6 +16,8 @@ use crate::time::Instant;
 /// A message, or a part of one, that has arrived.
 pub(super) struct Part<'a> {
     pub(super) ni: NiId,
+    /// The address that its frame came from.
+    pub(super) from: &'a Nid,
     pub(super) id: u64,
     pub(super) offset: u32,
     pub(super) length: u32,
@@ -68,7 +70,7 @@ impl Xfer {
         let rx = RxId(slot);
         // It may have gone around a rail that does not answer.
         let ni = self.interface_of(&lnet.destination.nid).unwrap_or(part.ni);
-        match up.header(now, ni, rx, lnet) {
+        match up.header(now, ni, part.from, rx, lnet) {
             Verdict::Deliver(span) if whole => Ok(self.whole(now, inflow, rx, part, span, up)),
             Verdict::Deliver(span) => {
                 self.remember(now, inflow, part, Phase::Receiving(span));

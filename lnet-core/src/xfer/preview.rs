@@ -22,13 +22,13 @@ impl Xfer {
     #[inline]
     #[must_use]
     pub fn preview(&self, now: Instant, transmit: &Transmit) -> Option<Outgoing> {
-        let &Transmit { ni, ref header, payload, .. } = transmit;
+        let &Transmit { ni, next_hop, ref header, payload, .. } = transmit;
         let length = payload.map_or(0, |span| span.length_bytes);
         let is_first = self.replies.is_empty() && self.ready.is_empty();
         if !is_first || length > BUNDLED_BYTES_MAX || self.messages.is_full() || self.is_short_of_records() {
             return None;
         }
-        let contact = self.contacts.last(ni, &header.destination.nid)?;
+        let contact = self.contacts.last(ni, &next_hop)?;
         let peer = self.peers.slab.get(contact.peer)?;
         let session = contact.session.as_ref()?;
         let id = peer.next_id;
@@ -61,7 +61,7 @@ impl Xfer {
         };
         Some(Outgoing {
             ni,
-            destination: header.destination.nid,
+            destination: next_hop,
             header: FrameHeader::data(key, 0, length),
             transfer,
             content: Content::Message {

@@ -71,6 +71,7 @@ impl Xfer {
     ) -> Action {
         let part = Part {
             ni: frame.ni,
+            from: &frame.from,
             id: frame.header.key.message_id.wrapping_add(u64::from(id_delta)),
             offset: 0,
             length: lnet.payload_length,
@@ -172,6 +173,7 @@ impl Xfer {
         self.move_window(now, inflow, id, transfer.oldest, transfer.shard, up)?;
         let part = Part {
             ni: frame.ni,
+            from: &frame.from,
             id,
             offset: frame.header.fragment_offset,
             length: frame.payload_bytes,

@@ -62,6 +62,7 @@ pub(crate) fn config() -> ShardConfig {
             unlimited_events: 4,
             requests: 32,
             responses: 32,
+            forwards: 2,
             incoming: 16,
             delayed: 8,
             peers: 8,
@@ -121,7 +122,7 @@ impl Node {
 
     /// A message arrives, whole if the shard takes it.
     pub(crate) fn arrive(&mut self, header: &Header) -> Verdict {
-        let verdict = self.shard.header(NOW, NI, RxId(0), header);
+        let verdict = self.shard.header(NOW, NI, &header.source.nid, RxId(0), header);
         if verdict != Verdict::Drop {
             self.shard.received(NOW, RxId(0), Status::Ok);
         }
@@ -133,7 +134,7 @@ impl Node {
     pub(crate) fn assert_drop(&mut self, header: &Header, reason: DropReason) {
         let before = *self.shard.counters();
         let usage = self.shard.usage();
-        assert_eq!(self.shard.header(NOW, NI, RxId(0), header), Verdict::Drop);
+        assert_eq!(self.shard.header(NOW, NI, &header.source.nid, RxId(0), header), Verdict::Drop);
         let after = self.shard.counters();
         for other in DropReason::ALL {
             let expected = u64::from(other == reason);

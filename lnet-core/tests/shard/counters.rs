@@ -47,7 +47,7 @@ fn once(microseconds: u64) -> Latency {
 }
 
 fn arrive(node: &mut Node, microseconds: u64, header: &Header) {
-    assert_ne!(node.shard.header(at(microseconds), NI, RxId(0), header), Verdict::Drop);
+    assert_ne!(node.shard.header(at(microseconds), NI, &header.source.nid, RxId(0), header), Verdict::Drop);
     node.shard.received(at(microseconds), RxId(0), Status::Ok);
 }
 
@@ -129,7 +129,10 @@ fn who_sends_here_becomes_known() {
 #[test]
 fn drops_and_failures_count_too() {
     let mut node = node();
-    assert_eq!(node.shard.header(at(0), NI, RxId(0), &put_header(1, 4)), Verdict::Drop);
+    assert_eq!(
+        node.shard.header(at(0), NI, &put_header(1, 4).source.nid, RxId(0), &put_header(1, 4)),
+        Verdict::Drop
+    );
     assert_eq!(local(&node, 0).dropped.of(MessageType::Put), 1);
     assert_eq!(peer(&node, 2), None, "rubbish makes nobody known");
     for (status, health) in [
@@ -144,7 +147,10 @@ fn drops_and_failures_count_too() {
         assert_eq!(node.shard.counters().failed.of(health), 1);
     }
     assert_eq!(local(&node, 0).sent.total(), 0);
-    assert_eq!(node.shard.header(at(0), NI, RxId(0), &put_header(1, 4)), Verdict::Drop);
+    assert_eq!(
+        node.shard.header(at(0), NI, &put_header(1, 4).source.nid, RxId(0), &put_header(1, 4)),
+        Verdict::Drop
+    );
     assert_eq!(peer(&node, 2).unwrap().counters.dropped.of(MessageType::Put), 1);
 
     let mut statistics = Statistics::default();

@@ -178,7 +178,7 @@ impl Run {
     fn transmit(&mut self) {
         let transmit = self.node.transmit();
         let expected = self.model.ready.pop_front();
-        let sent = transmit.and_then(|transmit| transmit.payload).map(|span| span.md);
+        let sent = transmit.and_then(|transmit| transmit.payload).and_then(|span| span.buffer.md());
         assert_eq!(sent, expected.map(|number| self.mds[number]), "another message's turn");
         if let (Some(transmit), Some(number)) = (transmit, expected) {
             self.flying.push((number, transmit.tx));

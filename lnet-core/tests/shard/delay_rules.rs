@@ -46,7 +46,16 @@ fn what_arrives_is_held_up_and_matched_then() {
     let mut node = node();
     add(&mut node, EVERY);
     for (rx, match_bits) in [(0, 1), (1, 2)] {
-        assert_eq!(node.shard.header(NOW, NI, RxId(rx), &put_header(match_bits, 4)), Verdict::Delay);
+        assert_eq!(
+            node.shard.header(
+                NOW,
+                NI,
+                &put_header(match_bits, 4).source.nid,
+                RxId(rx),
+                &put_header(match_bits, 4)
+            ),
+            Verdict::Delay
+        );
     }
     assert_eq!(node.shard.counters().delays(DelayReason::Fault), 2);
     assert_eq!(node.shard.poll_timeout(), Some(at(1)));
@@ -69,7 +78,10 @@ fn rules_of_several_latencies_release_in_the_order_of_time() {
     }
     for source in 2..5 {
         let header = lnet_wire::Header { source: crate::common::host(source), ..put_header(1, 4) };
-        assert_eq!(node.shard.header(NOW, NI, RxId(source.into()), &header), Verdict::Delay);
+        assert_eq!(
+            node.shard.header(NOW, NI, &header.source.nid, RxId(source.into()), &header),
+            Verdict::Delay
+        );
     }
     for (second, rx) in [(1, 3), (2, 4), (3, 2)] {
         assert_eq!(node.shard.poll_timeout(), Some(at(second)));
@@ -104,7 +116,10 @@ fn deleting_a_rule_releases_its_messages() {
     add(&mut node, DelayRule { filter: named(nid(1, 1), nid(1, 3)), ..EVERY });
     let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(3), ..node.md(1) }).unwrap();
     node.shard.put(NOW, &put_request(md, 3)).unwrap();
-    assert_eq!(node.shard.header(NOW, NI, RxId(0), &put_header(1, 4)), Verdict::Delay);
+    assert_eq!(
+        node.shard.header(NOW, NI, &put_header(1, 4).source.nid, RxId(0), &put_header(1, 4)),
+        Verdict::Delay
+    );
     assert_eq!(node.shard.delete_delay_rules(NOW, &nid(1, 9), &Nid::ANY), 0);
     assert_eq!((node.transmit(), node.shard.poll_resume()), (None, None));
     assert_eq!(node.shard.delete_delay_rules(NOW, &nid(1, 2), &Nid::ANY), 1);
@@ -119,7 +134,10 @@ fn deleting_a_rule_releases_its_messages() {
 fn a_delayed_message_may_be_given_up() {
     let mut node = node();
     add(&mut node, EVERY);
-    assert_eq!(node.shard.header(NOW, NI, RxId(0), &put_header(1, 4)), Verdict::Delay);
+    assert_eq!(
+        node.shard.header(NOW, NI, &put_header(1, 4).source.nid, RxId(0), &put_header(1, 4)),
+        Verdict::Delay
+    );
     node.shard.received(NOW, RxId(0), Status::Unknown(Cause::Reset));
     assert_eq!((node.shard.poll_timeout(), node.shard.usage().delayed), (None, 0));
 }

@@ -30,7 +30,7 @@ fn puts(node: &Node, length_bytes: u64, count: u32) -> MdSpec {
 
 #[track_caller]
 fn arrive(node: &mut Node, rx: u32, header: &Header) -> Verdict {
-    node.shard.header(NOW, NI, RxId(rx), header)
+    node.shard.header(NOW, NI, &header.source.nid, RxId(rx), header)
 }
 
 fn delay(node: &mut Node, rx: u32, header: &Header) {
@@ -48,7 +48,7 @@ fn resumed(node: &mut Node) -> Vec<(u32, Verdict)> {
 }
 
 fn span(md: MdHandle, offset_bytes: u64, length_bytes: u32) -> Verdict {
-    Verdict::Deliver(Span { md, offset_bytes, length_bytes })
+    Verdict::Deliver(Span { buffer: md.into(), offset_bytes, length_bytes })
 }
 
 #[test]
@@ -68,7 +68,10 @@ fn a_put_waits_on_a_lazy_portal_for_an_entry_that_takes_it() {
         node.shard.received(NOW, RxId(rx), Status::Ok);
     }
     let places: Vec<_> = node.events().iter().map(Event::payload).collect();
-    assert_eq!(places, [4, 0].map(|offset_bytes| Some(Span { md, offset_bytes, length_bytes: 4 })));
+    assert_eq!(
+        places,
+        [4, 0].map(|offset_bytes| Some(Span { buffer: md.into(), offset_bytes, length_bytes: 4 }))
+    );
     assert_eq!(node.shard.usage().delayed, 1);
     assert_eq!(node.shard.counters().received.messages, 2);
 }

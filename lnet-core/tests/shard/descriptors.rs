@@ -101,7 +101,7 @@ fn a_busy_descriptor_ends_with_its_last_operation() {
         let spec = MdSpec { options: MdOptions::PUT, threshold: Threshold::Count(2), ..node.md(8) };
         node.post(1, &spec);
         for rx in [1, 2] {
-            node.shard.header(NOW, NI, RxId(rx), &put_header(1, rx));
+            node.shard.header(NOW, NI, &put_header(1, rx).source.nid, RxId(rx), &put_header(1, rx));
         }
         node.shard.received(NOW, RxId(first), Status::Ok);
         node.shard.received(NOW, RxId(second), Status::Ok);
@@ -117,7 +117,7 @@ fn unlinking_a_descriptor_that_is_going_makes_no_second_event() {
     let mut node = Node::new(config());
     let spec = MdSpec { options: MdOptions::PUT, ..node.md(8) };
     let (_, md) = node.post(1, &spec);
-    node.shard.header(NOW, NI, RxId(1), &put_header(1, 1));
+    node.shard.header(NOW, NI, &put_header(1, 1).source.nid, RxId(1), &put_header(1, 1));
     assert_eq!(node.shard.unlink(md), Ok(Unlinked::Pending), "used up, but its operation goes on");
     node.shard.received(NOW, RxId(1), Status::Ok);
     let event = node.event();

@@ -168,7 +168,16 @@ fn no_peer_takes_all_room_for_what_waits() {
     let mut names = (1..).map(RxId);
     let mut wait = |node: &mut Node, peer, count| {
         for rx in names.by_ref().take(count) {
-            assert_eq!(node.shard.header(NOW, NI, rx, &from(peer, put_header(1, 4))), Verdict::Delay);
+            assert_eq!(
+                node.shard.header(
+                    NOW,
+                    NI,
+                    &from(peer, put_header(1, 4)).source.nid,
+                    rx,
+                    &from(peer, put_header(1, 4))
+                ),
+                Verdict::Delay
+            );
         }
         node.assert_drop(&from(peer, put_header(1, 4)), DropReason::DelayedFull);
     };
@@ -191,13 +200,22 @@ fn peers_whose_messages_wait_fill_the_table_and_no_more() {
     for (rx, header) in
         [(1, from(2, put_header(1, 4))), (2, Header { source, ..put_header(1, 4) }), (3, put_header(1, 4))]
     {
-        assert_eq!(node.shard.header(NOW, NI, RxId(rx), &header), Verdict::Delay);
+        assert_eq!(node.shard.header(NOW, NI, &header.source.nid, RxId(rx), &header), Verdict::Delay);
     }
     node.assert_drop(&from(4, put_header(1, 4)), DropReason::PeersFull);
     node.shard.received(NOW, RxId(1), Status::Unknown(Cause::Reset));
     node.assert_drop(&from(4, put_header(1, 4)), DropReason::PeersFull);
     node.shard.received(NOW, RxId(3), Status::Unknown(Cause::Reset));
-    assert_eq!(node.shard.header(NOW, NI, RxId(1), &from(4, put_header(1, 4))), Verdict::Delay);
+    assert_eq!(
+        node.shard.header(
+            NOW,
+            NI,
+            &from(4, put_header(1, 4)).source.nid,
+            RxId(1),
+            &from(4, put_header(1, 4))
+        ),
+        Verdict::Delay
+    );
 }
 
 #[test]
@@ -205,7 +223,16 @@ fn responses_run_out() {
     let limits = Limits { responses: 2, ..config().limits };
     let mut node = willing(ShardConfig { limits, ..config() });
     node.arrive(&get_header(1, 4));
-    assert_ne!(node.shard.header(NOW, NI, RxId(1), &from(3, acked_put_header(1, 4))), Verdict::Drop);
+    assert_ne!(
+        node.shard.header(
+            NOW,
+            NI,
+            &from(3, acked_put_header(1, 4)).source.nid,
+            RxId(1),
+            &from(3, acked_put_header(1, 4))
+        ),
+        Verdict::Drop
+    );
     let reply = node.transmit().unwrap();
     node.assert_drop(&from(4, get_header(1, 4)), DropReason::ResponsesFull);
     node.assert_drop(&from(4, acked_put_header(1, 4)), DropReason::ResponsesFull);

@@ -93,7 +93,7 @@ fn a_put_that_is_cut_and_a_get_that_is_answered_or_not() {
     assert_eq!(node.event(), get(status, 20, 30));
 
     let status = Status::Unknown(Cause::Reset);
-    node.shard.header(NOW, NI, RxId(0), &get_header(1, 10));
+    node.shard.header(NOW, NI, &get_header(1, 10).source.nid, RxId(0), &get_header(1, 10));
     node.shard.received(NOW, RxId(0), status);
     assert_eq!(node.event(), get(status, 10, 50));
 

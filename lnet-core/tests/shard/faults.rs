@@ -47,7 +47,7 @@ fn node() -> (Node, MdHandle) {
 /// reason, and a REPLY to it is sent at once.
 pub(crate) fn is_dropped(node: &mut Node, now: Instant, header: &Header) -> bool {
     let before = *node.shard.counters();
-    let verdict = node.shard.header(now, NI, RxId(0), header);
+    let verdict = node.shard.header(now, NI, &header.source.nid, RxId(0), header);
     let after = *node.shard.counters();
     let dropped = after.drops(DropReason::Fault).messages - before.drops(DropReason::Fault).messages == 1;
     assert_eq!(dropped, verdict == Verdict::Drop);
@@ -118,7 +118,7 @@ fn the_receiving_interface_is_looked_at() {
     let rule = filtered(Filter { local: nid(1, 9), ..Filter::EVERYTHING });
     node.shard.faults_mut().add_drop_rule(NOW, &rule, 1).unwrap();
     let header = Header { destination: host(9), ..put_header(1, 4) };
-    assert_eq!(node.shard.header(NOW, NiId(1), RxId(0), &header), Verdict::Drop);
+    assert_eq!(node.shard.header(NOW, NiId(1), &header.source.nid, RxId(0), &header), Verdict::Drop);
     assert!(!is_dropped(&mut node, NOW, &put_header(1, 4)));
 }
 

@@ -28,8 +28,11 @@ fn a_put_is_sent_whole_and_reported() {
     let transmit = node.transmit().unwrap();
     let body = Body::Put { ack_md: WireHandle::NONE, match_bits: 5, hdr_data: 7, portal: 4, offset: 6 };
     let header = Header { destination: host(2), source: host(1), payload_length: 100, body };
-    let payload = Some(Span { md, offset_bytes: 0, length_bytes: 100 });
-    assert_eq!(transmit, Transmit { tx: transmit.tx, ni: NI, header, payload });
+    let payload = Some(Span { buffer: md.into(), offset_bytes: 0, length_bytes: 100 });
+    assert_eq!(
+        transmit,
+        Transmit { tx: transmit.tx, ni: NI, next_hop: header.destination.nid, header, payload }
+    );
     assert!(node.transmit().is_none());
     assert!(node.events().is_empty(), "nothing is reported before the LND has finished");
     assert_eq!(node.shard.interface_credits(NI), Some(7));
@@ -93,7 +96,7 @@ fn a_get_ends_with_its_reply() {
     assert!(matches!(sent, Event::Send { message_type: MessageType::Get, length_bytes: 100, .. }));
     assert!(!sent.unlinked());
 
-    let span = Span { md, offset_bytes: 0, length_bytes: 60 };
+    let span = Span { buffer: md.into(), offset_bytes: 0, length_bytes: 60 };
     assert_eq!(node.arrive(&reply_of(handle_of(md), 60)), Verdict::Deliver(span));
     let replied = node.event();
     assert!(matches!(replied, Event::Reply { requested_bytes: 60, manipulated_bytes: 60, .. }));
@@ -108,7 +111,7 @@ fn a_long_reply_is_cut_where_that_is_allowed() {
     let spec = MdSpec { threshold: Threshold::Count(2), options: MdOptions::TRUNCATE, ..node.md(10) };
     let md = node.shard.bind(&spec).unwrap();
     node.shard.get(NOW, &get_request(md)).unwrap();
-    let span = Span { md, offset_bytes: 0, length_bytes: 10 };
+    let span = Span { buffer: md.into(), offset_bytes: 0, length_bytes: 10 };
     assert_eq!(node.arrive(&reply_of(handle_of(md), 11)), Verdict::Deliver(span));
     let event = node.event();
     assert!(matches!(event, Event::Reply { requested_bytes: 11, manipulated_bytes: 10, .. }), "{event:?}");

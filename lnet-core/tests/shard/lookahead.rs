@@ -1,9 +1,9 @@
-//! What is announced: fetched in time, and of no consequence otherwise.
+//! Prefetch hints: memory is fetched in time, and of no consequence otherwise.
 
 use std::cell::Cell;
 
 use lnet_core::handle::{MdHandle, MeHandle};
-use lnet_core::lnd::{Announced, Status, Uplink};
+use lnet_core::lnd::{PrefetchHint, PrefetchHints, Status, Uplink};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use proptest::prelude::*;
 
@@ -17,8 +17,8 @@ fn fetch(_: *const u8) {
     FETCHED.set(FETCHED.get() + 1);
 }
 
-fn announced(match_bits: u64) -> Announced {
-    Announced { portal: 4, match_bits, source: host(2) }
+fn announced(match_bits: u64) -> PrefetchHint {
+    PrefetchHint { portal: 4, match_bits, source: host(2) }
 }
 
 /// A node with an entry for bits 1 that stays and one for bits 2 that is used up; their descriptors.
@@ -31,8 +31,8 @@ fn node() -> (Node, MdHandle, MdHandle) {
     (node, first, second)
 }
 
-fn foreseen<const N: usize>(node: &Node) -> [Option<u32>; N] {
-    std::array::from_fn(|distance| node.shard.foreseen(distance))
+fn expected_md<const N: usize>(node: &Node) -> [Option<u32>; N] {
+    std::array::from_fn(|distance| node.shard.expected_md(distance))
 }
 
 #[test]
@@ -40,21 +40,21 @@ fn lines_are_fetched_step_by_step() {
     let (mut node, first, second) = node();
     let [first, second] = [first, second].map(|md| Some(md.0.slot()));
     // Buckets; descriptors with their generations, where there are any; the entry that is used up, with its own.
-    node.shard.announce(&[1, 3, 2].map(announced), fetch);
+    node.shard.hint(&[1, 3, 2].map(announced), fetch);
     assert_eq!(FETCHED.take(), 3 + 2 * 2 + 2);
-    assert_eq!(foreseen(&node), [first, None, second, None]);
+    assert_eq!(expected_md(&node), [first, None, second, None]);
     node.arrive(&put_header(1, 8));
     node.arrive(&put_header(3, 8));
     node.arrive(&put_header(2, 8));
-    assert_eq!((FETCHED.take(), foreseen(&node)), (0, [None]));
+    assert_eq!((FETCHED.take(), expected_md(&node)), (0, [None]));
 
     // Of many, the later ones as those before them come: each of them once, and no more than 64.
-    node.shard.announce(&[announced(1); 200], fetch);
+    node.shard.hint(&[announced(1); 200], fetch);
     assert_eq!(FETCHED.take(), 24 + 2 * 12);
     for come in 1..=200_u32 {
         // The LND goes by nine.
         let known = 64_u32.saturating_sub(come - 1).min(12) as usize;
-        assert_eq!(foreseen::<12>(&node), std::array::from_fn(|at| if at < known { first } else { None }));
+        assert_eq!(expected_md::<12>(&node), std::array::from_fn(|at| if at < known { first } else { None }));
         node.arrive(&put_header(1, 8));
         let bucket = u32::from(come + 24 <= 64);
         let md = 2 * u32::from(come + 12 <= 64);
@@ -66,22 +66,22 @@ fn lines_are_fetched_step_by_step() {
 fn what_comes_otherwise_loses_no_step() {
     let (mut node, first, second) = node();
     let [first, second] = [first, second].map(|md| Some(md.0.slot()));
-    node.shard.announce(&[1, 1, 2, 1].map(announced), fetch);
+    node.shard.hint(&[1, 1, 2, 1].map(announced), fetch);
     // Nobody has announced these.
     node.arrive(&put_header(7, 8));
     node.arrive(&acked_put_header(9, 8));
-    assert_eq!(foreseen(&node), [first, first, second, first, None]);
+    assert_eq!(expected_md(&node), [first, first, second, first, None]);
     // Two that were announced have been dropped on the way.
     node.arrive(&put_header(2, 8));
-    assert_eq!(foreseen(&node), [first, None]);
+    assert_eq!(expected_md(&node), [first, None]);
     // More come before that one, and some of them turn out to be frames of several.
-    node.shard.announce(&[3, 2].map(announced), fetch);
-    assert_eq!(foreseen(&node), [None, None, first, None]);
-    node.shard.announce(&[3, 1, 1].map(announced), fetch);
-    assert_eq!(foreseen(&node), [None, first, first, None, first, None]);
-    node.shard.announce(&[], fetch);
+    node.shard.hint(&[3, 2].map(announced), fetch);
+    assert_eq!(expected_md(&node), [None, None, first, None]);
+    node.shard.hint(&[3, 1, 1].map(announced), fetch);
+    assert_eq!(expected_md(&node), [None, first, first, None, first, None]);
+    node.shard.hint(&[], fetch);
     node.arrive(&get_header(1, 8));
-    assert_eq!(foreseen(&node), [first, None, first, None]);
+    assert_eq!(expected_md(&node), [first, None, first, None]);
 }
 
 /// What happens to two nodes, one of which is told what comes, rightly or not.
@@ -134,9 +134,9 @@ proptest! {
                 }
                 Step::Unlink(_) => {}
                 Step::Announce(messages) => {
-                    let announced = |(portal, match_bits)| Announced { portal, ..announced(match_bits) };
+                    let announced = |(portal, match_bits)| PrefetchHint { portal, ..announced(match_bits) };
                     let arrivals: Vec<_> = messages.into_iter().map(announced).collect();
-                    nodes[1].shard.announce(&arrivals, fetch);
+                    nodes[1].shard.hint(&arrivals, fetch);
                 }
                 Step::Arrive { match_bits, length_bytes, is_get } => {
                     let header =

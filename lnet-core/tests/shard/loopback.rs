@@ -36,7 +36,7 @@ fn carry(node: &mut Node) -> Vec<Header> {
     while let Some(Transmit { tx, ni, header, .. }) = node.shard.poll_transmit(LO).map(|lent| *lent.transmit)
     {
         assert_eq!(ni, LO);
-        if node.shard.header(NOW, LO, RxId(0), &header) != Verdict::Drop {
+        if node.shard.header(NOW, LO, &header.source.nid, RxId(0), &header) != Verdict::Drop {
             node.shard.received(NOW, RxId(0), Status::Ok);
         }
         node.shard.sent(NOW, tx, Status::Ok);
@@ -183,7 +183,10 @@ fn rules_act_on_what_a_node_sends_to_itself_where_it_arrives() {
         node.shard.faults_mut().add_delay_rule(NOW, &delay, 1).unwrap();
         node.shard.put(NOW, &put).unwrap();
         let transmit = *node.shard.poll_transmit(LO).expect("it is not held up").transmit;
-        assert_eq!(node.shard.header(NOW, LO, RxId(0), &transmit.header), Verdict::Delay);
+        assert_eq!(
+            node.shard.header(NOW, LO, &transmit.header.source.nid, RxId(0), &transmit.header),
+            Verdict::Delay
+        );
         node.shard.received(NOW, RxId(0), Status::Unknown(Cause::Reset));
         node.shard.sent(NOW, transmit.tx, Status::Ok);
 
@@ -204,6 +207,6 @@ fn nobody_else_is_this_node() {
         node.assert_drop(&Header { destination: process(Nid::LO), ..header }, DropReason::NotLocal);
     }
     let foreign = Header { destination: host(9), ..put_header(5, 0) };
-    assert_eq!(node.shard.header(NOW, LO, RxId(0), &foreign), Verdict::Drop);
+    assert_eq!(node.shard.header(NOW, LO, &foreign.source.nid, RxId(0), &foreign), Verdict::Drop);
     assert_eq!(node.shard.counters().drops(DropReason::NotLocal).messages, 3);
 }

@@ -11,6 +11,7 @@ mod drops;
 mod events;
 mod faults;
 mod faults_model;
+mod forward;
 mod initiator;
 mod lookahead;
 mod loopback;

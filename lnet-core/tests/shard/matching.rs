@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use crate::common::{ANYONE, Node, PID, acked_put_header, config, entry, get_header, host, nid, put_header};
 
 fn deliver(md: lnet_core::handle::MdHandle, offset_bytes: u64, length_bytes: u32) -> Verdict {
-    Verdict::Deliver(Span { md, offset_bytes, length_bytes })
+    Verdict::Deliver(Span { buffer: md.into(), offset_bytes, length_bytes })
 }
 
 fn with_offset(header: Header, new: u32) -> Header {
@@ -310,7 +310,10 @@ fn nothing_matches_after_exhaustion_though_the_operation_goes_on() {
     let mut node = Node::new(config());
     let spec = MdSpec { options: MdOptions::PUT, ..node.md(8) };
     let (me, md) = node.post(1, &spec);
-    assert_eq!(node.shard.header(NOW, NI, RxId(5), &put_header(1, 2)), deliver(md, 0, 2));
+    assert_eq!(
+        node.shard.header(NOW, NI, &put_header(1, 2).source.nid, RxId(5), &put_header(1, 2)),
+        deliver(md, 0, 2)
+    );
     assert_eq!(node.shard.unlink_entry(me), Err(me), "the entry went at once");
     node.assert_drop(&acked_put_header(1, 2), DropReason::NoMatch);
     assert_eq!(node.shard.usage().memory_descs, 1);

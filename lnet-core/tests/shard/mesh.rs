@@ -41,7 +41,7 @@ impl Shards {
     }
 
     pub(crate) fn header(&mut self, shard: usize, rx: u32, header: &Header) -> Verdict {
-        self.0[shard].shard.header(NOW, NI, RxId(rx), header)
+        self.0[shard].shard.header(NOW, NI, &header.source.nid, RxId(rx), header)
     }
 
     pub(crate) fn received(&mut self, shard: usize, rx: u32, status: Status) {
@@ -110,7 +110,7 @@ fn a_header_goes_to_the_shard_where_it_belongs() {
     let md = shards.post(2, 1, &spec);
     assert_eq!(shards.header(0, 5, &acked_put_header(1, 4)), Verdict::Delay);
     let span = shards.lent(2, 0);
-    assert_eq!(span, Span { md, offset_bytes: 0, length_bytes: 4 });
+    assert_eq!(span, Span { buffer: md.into(), offset_bytes: 0, length_bytes: 4 });
     assert_eq!(md.0.shard(), ShardId(2));
     assert_eq!(shards.resume(0), Some((5, Verdict::Deliver(span))));
     assert!(shards.0[2].events().is_empty(), "the payload is not there yet");
@@ -140,7 +140,7 @@ fn a_sibling_discards_nothing() {
     let md = shards.post(1, 1, &spec);
     assert_eq!(shards.header(0, 0, &put_header(1, 4)), Verdict::Delay);
     let span = shards.lent(1, 0);
-    assert_eq!(span, Span { md, offset_bytes: 0, length_bytes: 4 });
+    assert_eq!(span, Span { buffer: md.into(), offset_bytes: 0, length_bytes: 4 });
     assert_eq!(shards.resume(0), Some((0, Verdict::Deliver(span))));
     shards.received(0, 0, Status::Ok);
     shards.carry(0, 1);
@@ -161,7 +161,7 @@ fn a_get_is_answered_by_the_shard_that_has_the_entry() {
     shards.received(0, 0, Status::Ok);
     shards.carry(0, 1);
     let reply = shards.0[1].transmit().unwrap();
-    assert_eq!(reply.payload, Some(Span { md, offset_bytes: 0, length_bytes: 7 }));
+    assert_eq!(reply.payload, Some(Span { buffer: md.into(), offset_bytes: 0, length_bytes: 7 }));
     shards.assert_quiet();
 }
 
@@ -173,7 +173,7 @@ fn responses_go_to_the_shard_in_the_handle() {
     for header in [ack_header(md), reply_header(md, 8)] {
         assert_eq!(shards.header(0, 0, &header), Verdict::Delay);
         let span = shards.lent(1, 0);
-        assert_eq!(span, Span { md, offset_bytes: 0, length_bytes: header.payload_length });
+        assert_eq!(span, Span { buffer: md.into(), offset_bytes: 0, length_bytes: header.payload_length });
         assert_eq!(shards.resume(0), Some((0, Verdict::Deliver(span))));
         shards.received(0, 0, Status::Ok);
         shards.carry(0, 1);
@@ -197,7 +197,7 @@ fn an_owner_keeps_what_waits_for_its_entry() {
     let spec = shards.spec(1, MdOptions::PUT);
     let md = shards.post(1, 1, &spec);
     assert!(matches!(shards.carry(1, 0), MeshMessage::Lend { .. }));
-    let taken = Span { md, offset_bytes: 0, length_bytes: 4 };
+    let taken = Span { buffer: md.into(), offset_bytes: 0, length_bytes: 4 };
     assert_eq!(shards.resume(0), Some((0, Verdict::Deliver(taken))));
     // Another one, and the portal is lazy no more.
     assert_eq!(shards.header(0, 1, &put_header(1, 4)), Verdict::Delay);
@@ -308,7 +308,7 @@ fn spans_that_may_overlap_are_lent_one_at_a_time() {
     let reply = shards.0[1].transmit().unwrap();
     shards.0[1].shard.sent(NOW, reply.tx, Status::Ok);
     assert!(
-        matches!(shards.carry(1, 0), MeshMessage::Lend { span: Span { md: lent, .. }, .. } if lent == md)
+        matches!(shards.carry(1, 0), MeshMessage::Lend { span: Span { buffer: lent, .. }, .. } if lent == md)
     );
     assert_eq!(shards.resume(1), None);
     shards.resume(0).unwrap();

@@ -207,7 +207,7 @@ impl Pair {
             Expected::TooLong => Verdict::Drop,
             Expected::Take { md, offset, length } => {
                 let length_bytes = u32::try_from(length).unwrap();
-                Verdict::Deliver(Span { md, offset_bytes: offset, length_bytes })
+                Verdict::Deliver(Span { buffer: md.into(), offset_bytes: offset, length_bytes })
             }
         };
         self.model.delayed.retain(|(other, _)| *other != rx);
@@ -242,7 +242,7 @@ impl Pair {
             Expected::Take { md, offset, length } => {
                 let Verdict::Deliver(span) = self.node.arrive(&header) else { panic!("{message:?} dropped") };
                 let length_bytes = u32::try_from(length).unwrap();
-                let taken = Span { md, offset_bytes: offset, length_bytes };
+                let taken = Span { buffer: md.into(), offset_bytes: offset, length_bytes };
                 if put {
                     assert_eq!(span, taken, "{message:?}");
                 } else {
@@ -263,7 +263,7 @@ impl Pair {
         let used = |rx: &RxId| self.model.delayed.iter().any(|(other, _)| other == rx);
         // 0 is for those that do not wait.
         let rx = (1..).map(RxId).find(|rx| !used(rx)).unwrap();
-        assert_eq!(self.node.shard.header(NOW, NI, rx, header), Verdict::Delay);
+        assert_eq!(self.node.shard.header(NOW, NI, &header.source.nid, rx, header), Verdict::Delay);
         self.model.delayed.push((rx, *message));
     }
 

@@ -97,7 +97,8 @@ impl Pair {
         }
         let payload = transmit.payload.map_or(Vec::new(), |span| {
             let first = usize::try_from(span.offset_bytes).unwrap();
-            self.sides[side].memory[&span.md][first..first + span.length_bytes as usize].to_vec()
+            self.sides[side].memory[&span.buffer.md().unwrap()][first..first + span.length_bytes as usize]
+                .to_vec()
         });
         assert_eq!(payload.len(), transmit.header.payload_length as usize);
         self.sides[side].flying.push((shard, transmit));
@@ -111,7 +112,7 @@ impl Pair {
         let side = &mut self.sides[side];
         let rx = *side.idle[shard].last()?;
         let (header, payload) = side.wire.swap_remove(which);
-        match side.nodes[shard].shard.header(now, NI, rx, &header) {
+        match side.nodes[shard].shard.header(now, NI, &header.source.nid, rx, &header) {
             Verdict::Drop => return Some(Reached::Dropped),
             Verdict::Delay => {
                 side.idle[shard].pop();
@@ -179,7 +180,8 @@ impl Pair {
         let (shard, rx, span, payload) = side.arriving.swap_remove(which);
         let first = usize::try_from(span.offset_bytes).unwrap();
         let length = span.length_bytes as usize;
-        side.memory.get_mut(&span.md).expect("the buffer is still there")[first..first + length]
+        side.memory.get_mut(&span.buffer.md().unwrap()).expect("the buffer is still there")
+            [first..first + length]
             .copy_from_slice(&payload[..length]);
         side.nodes[shard].shard.received(now, rx, status);
         side.idle[shard].push(rx);
@@ -274,9 +276,9 @@ impl Side {
     /// A shard has given a message its place, in which no other shard writes at the same time.
     fn deliver(&mut self, shard: usize, rx: RxId, span: Span, payload: Vec<u8>) {
         let end = |span: &Span| span.offset_bytes + u64::from(span.length_bytes);
-        assert!(self.memory.contains_key(&span.md), "the buffer is gone");
+        assert!(self.memory.contains_key(&span.buffer.md().unwrap()), "the buffer is gone");
         for (other_shard, _, other, _) in &self.arriving {
-            let apart = other.md != span.md
+            let apart = other.buffer != span.buffer
                 || [other.length_bytes, span.length_bytes].contains(&0)
                 || end(other) <= span.offset_bytes
                 || end(&span) <= other.offset_bytes;

@@ -19,7 +19,7 @@ fn siblings_are_asked_in_their_order() {
     assert_eq!(shards.header(2, 3, &put_header(1, 4)), Verdict::Delay);
     assert_eq!([shards.refused(3, 2), shards.refused(0, 2)], [DropReason::NoMatch; 2]);
     let span = shards.lent(1, 2);
-    assert_eq!(span.md, md);
+    assert_eq!(span.buffer, md);
     assert_eq!(shards.resume(2), Some((3, Verdict::Deliver(span))));
     shards.received(2, 3, Status::Ok);
     shards.carry(2, 1);
@@ -44,7 +44,7 @@ fn an_own_entry_goes_first_and_needs_no_sibling() {
         shards.post(shard, 1, &spec);
     }
     let Verdict::Deliver(span) = shards.header(0, 0, &put_header(1, 4)) else { panic!("not delivered") };
-    assert_eq!(span.md.0.shard(), ShardId(0));
+    assert_eq!(span.buffer.0.shard(), ShardId(0));
     assert_eq!(poll_mesh(&mut shards.0[0].shard), None);
 }
 
@@ -55,7 +55,7 @@ fn a_message_by_another_rail_of_its_initiator_finds_the_entry_where_it_was_steer
         let mut shards = Shards::new(4, Policy::Initiator);
         let spec = shards.spec(home, MdOptions::PUT);
         let md = shards.post(home, 1, &spec);
-        let delivered = Verdict::Deliver(Span { md, offset_bytes: 0, length_bytes: 4 });
+        let delivered = Verdict::Deliver(Span { buffer: md.into(), offset_bytes: 0, length_bytes: 4 });
         assert_eq!(shards.header(home, 3, &put_header(1, 4)), delivered);
     }
 }
@@ -81,7 +81,7 @@ fn what_waits_hears_of_an_entry_on_any_shard() {
             assert_eq!(shards.carry(home as u8, 0), MeshMessage::Attached { portal: 4 });
             shards.lent(home as u8, 0);
         }
-        let taken = Span { md, offset_bytes: 0, length_bytes: 4 };
+        let taken = Span { buffer: md.into(), offset_bytes: 0, length_bytes: 4 };
         assert_eq!(shards.resume(0), Some((7, Verdict::Deliver(taken))));
         shards.received(0, 7, Status::Ok);
         if home > 0 {
@@ -142,7 +142,7 @@ fn a_message_whose_descriptor_goes_is_asked_about() {
     assert_eq!(shards.header(0, 7, &put_header(1, 4)), Verdict::Delay);
     assert_eq!(poll_mesh(&mut shards.0[0].shard), None, "its own entry goes first, if it has to wait for it");
     assert_eq!(shards.0[0].shard.unlink(md), Ok(Unlinked::Done));
-    assert_eq!(shards.lent(1, 0).md, other);
+    assert_eq!(shards.lent(1, 0).buffer, other);
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn an_entry_that_comes_while_others_are_asked_is_not_missed() {
     let md = shards.post(1, 1, &spec);
     shards.carry(1, 0);
     shards.refused(2, 0);
-    assert_eq!(shards.lent(1, 0).md, md, "it is asked again");
+    assert_eq!(shards.lent(1, 0).buffer, md, "it is asked again");
     // At home.
     let mut shards = Shards::new(3, Policy::Rotor);
     assert_eq!(shards.header(0, 7, &put_header(1, 4)), Verdict::Delay);
@@ -163,6 +163,6 @@ fn an_entry_that_comes_while_others_are_asked_is_not_missed() {
     let md = shards.post(0, 1, &spec);
     shards.refused(1, 0);
     shards.refused(2, 0);
-    let taken = Span { md, offset_bytes: 0, length_bytes: 4 };
+    let taken = Span { buffer: md.into(), offset_bytes: 0, length_bytes: 4 };
     assert_eq!(shards.resume(0), Some((7, Verdict::Deliver(taken))));
 }

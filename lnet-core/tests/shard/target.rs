@@ -16,8 +16,8 @@ fn a_put_is_delivered_and_reported() {
     let mut node = Node::new(config());
     let spec = MdSpec { options: MdOptions::PUT, user_ptr: 42, ..node.md(100) };
     let (_, md) = node.post(1, &spec);
-    let verdict = node.shard.header(NOW, NI, RxId(3), &put_header(1, 60));
-    assert_eq!(verdict, Verdict::Deliver(Span { md, offset_bytes: 0, length_bytes: 60 }));
+    let verdict = node.shard.header(NOW, NI, &put_header(1, 60).source.nid, RxId(3), &put_header(1, 60));
+    assert_eq!(verdict, Verdict::Deliver(Span { buffer: md.into(), offset_bytes: 0, length_bytes: 60 }));
     assert!(node.events().is_empty(), "nothing is reported before the payload is in place");
     node.shard.received(NOW, RxId(3), Status::Ok);
     let put = Event::Put {
@@ -41,14 +41,17 @@ fn an_ack_goes_back_after_the_event() {
     let mut node = Node::new(config());
     let spec = MdSpec { options: MdOptions::PUT | MdOptions::TRUNCATE, ..node.md(40) };
     node.post(1, &spec);
-    node.shard.header(NOW, NI, RxId(3), &acked_put_header(1, 60));
+    node.shard.header(NOW, NI, &acked_put_header(1, 60).source.nid, RxId(3), &acked_put_header(1, 60));
     assert!(node.transmit().is_none(), "the payload is not in place yet");
     node.shard.received(NOW, RxId(3), Status::Ok);
     assert_eq!(node.event().manipulated_bytes(), 40);
     let transmit = node.transmit().unwrap();
     let body = Body::Ack { md: FOREIGN, match_bits: 1, manipulated_length: 40 };
     let header = Header { destination: host(2), source: host(1), payload_length: 0, body };
-    assert_eq!(transmit, Transmit { tx: transmit.tx, ni: NI, header, payload: None });
+    assert_eq!(
+        transmit,
+        Transmit { tx: transmit.tx, ni: NI, next_hop: header.destination.nid, header, payload: None }
+    );
     assert_eq!(node.shard.interface_credits(NI), Some(7), "responses take credits too");
     node.shard.sent(NOW, transmit.tx, Status::Ok);
     assert_eq!(node.shard.interface_credits(NI), Some(8));
@@ -63,9 +66,18 @@ fn a_descriptor_may_discard_what_comes_in() {
     let options = MdOptions::PUT | MdOptions::GET | MdOptions::TRUNCATE | MdOptions::DISCARD;
     let spec = MdSpec { options, threshold: Threshold::Count(3), ..node.md(100) };
     let (_, md) = node.post(1, &spec);
-    let nowhere = |offset_bytes| Verdict::Deliver(Span { md, offset_bytes, length_bytes: 0 });
+    let nowhere = |offset_bytes| Verdict::Deliver(Span { buffer: md.into(), offset_bytes, length_bytes: 0 });
     for (offset_bytes, length_bytes) in [(0, 60), (60, 40)] {
-        assert_eq!(node.shard.header(NOW, NI, RxId(3), &acked_put_header(1, 60)), nowhere(offset_bytes));
+        assert_eq!(
+            node.shard.header(
+                NOW,
+                NI,
+                &acked_put_header(1, 60).source.nid,
+                RxId(3),
+                &acked_put_header(1, 60)
+            ),
+            nowhere(offset_bytes)
+        );
         node.shard.received(NOW, RxId(3), Status::Ok);
         let Event::Put { requested_bytes, manipulated_bytes, offset_bytes: offset, .. } = node.event() else {
             panic!("no PUT")
@@ -82,14 +94,17 @@ fn a_descriptor_may_discard_what_comes_in() {
     let (_, md) = node.post(2, &spec);
     node.arrive(&get_header(2, 30));
     let reply = node.transmit().unwrap();
-    assert_eq!(reply.payload, Some(Span { md, offset_bytes: 0, length_bytes: 30 }));
+    assert_eq!(reply.payload, Some(Span { buffer: md.into(), offset_bytes: 0, length_bytes: 30 }));
 
     // The receiver of a REPLY is its initiator.
     let spec = MdSpec { options: MdOptions::DISCARD, threshold: Threshold::Count(2), ..node.md(8) };
     let md = node.shard.bind(&spec).unwrap();
     node.shard.get(NOW, &get_request(md)).unwrap();
-    let nowhere = Verdict::Deliver(Span { md, offset_bytes: 0, length_bytes: 0 });
-    assert_eq!(node.shard.header(NOW, NI, RxId(3), &reply_header(md, 8)), nowhere);
+    let nowhere = Verdict::Deliver(Span { buffer: md.into(), offset_bytes: 0, length_bytes: 0 });
+    assert_eq!(
+        node.shard.header(NOW, NI, &reply_header(md, 8).source.nid, RxId(3), &reply_header(md, 8)),
+        nowhere
+    );
     node.shard.received(NOW, RxId(3), Status::Ok);
     assert_eq!(node.event().manipulated_bytes(), 8);
 }
@@ -104,7 +119,7 @@ fn no_ack_where_it_is_disabled_or_the_payload_is_lost() {
     assert!(node.transmit().is_none());
 
     node.post(1, &MdSpec { options: MdOptions::PUT, ..disabled });
-    node.shard.header(NOW, NI, RxId(3), &acked_put_header(1, 4));
+    node.shard.header(NOW, NI, &acked_put_header(1, 4).source.nid, RxId(3), &acked_put_header(1, 4));
     node.shard.received(NOW, RxId(3), Status::Unknown(Cause::Device));
     assert_eq!(node.event().status(), Status::Unknown(Cause::Device));
     assert!(node.transmit().is_none());
@@ -117,8 +132,8 @@ fn an_unlinked_descriptor_reports_a_timeout_and_acknowledges_nothing() {
     let mut node = Node::new(config());
     let spec = MdSpec { options: MdOptions::PUT, threshold: Threshold::Count(3), ..node.md(40) };
     let (me, md) = node.post(1, &spec);
-    node.shard.header(NOW, NI, RxId(3), &acked_put_header(1, 4));
-    node.shard.header(NOW, NI, RxId(4), &acked_put_header(1, 4));
+    node.shard.header(NOW, NI, &acked_put_header(1, 4).source.nid, RxId(3), &acked_put_header(1, 4));
+    node.shard.header(NOW, NI, &acked_put_header(1, 4).source.nid, RxId(4), &acked_put_header(1, 4));
     assert_eq!(node.shard.unlink_entry(me), Ok(Unlinked::Pending));
     assert_eq!(node.arrive(&acked_put_header(1, 4)), Verdict::Drop);
     node.shard.received(NOW, RxId(4), Status::Ok);
@@ -137,7 +152,10 @@ fn a_get_whose_descriptor_is_unlinked_before_the_answer_gets_none() {
     let mut node = Node::new(config());
     let spec = MdSpec { options: MdOptions::GET, ..node.md(100) };
     let (_, md) = node.post(1, &spec);
-    assert!(matches!(node.shard.header(NOW, NI, RxId(0), &get_header(1, 30)), Verdict::Deliver(_)));
+    assert!(matches!(
+        node.shard.header(NOW, NI, &get_header(1, 30).source.nid, RxId(0), &get_header(1, 30)),
+        Verdict::Deliver(_)
+    ));
     assert_eq!(node.shard.unlink(md), Ok(Unlinked::Pending));
     node.shard.received(NOW, RxId(0), Status::Ok);
     assert!(node.transmit().is_none(), "its bytes are its owner's again");
@@ -152,14 +170,17 @@ fn a_get_is_answered_and_reported_when_the_reply_is_out() {
     let spec = MdSpec { options: MdOptions::GET, threshold: Threshold::Count(2), ..node.md(100) };
     let (_, md) = node.post(1, &spec);
     for (offset_bytes, last) in [(0, false), (30, true)] {
-        let nothing = Span { md, offset_bytes, length_bytes: 0 };
+        let nothing = Span { buffer: md.into(), offset_bytes, length_bytes: 0 };
         assert_eq!(node.arrive(&get_header(1, 30)), Verdict::Deliver(nothing));
         assert!(node.events().is_empty());
         let transmit = node.transmit().unwrap();
         let body = Body::Reply { md: FOREIGN };
         let header = Header { destination: host(2), source: host(1), payload_length: 30, body };
-        let payload = Some(Span { md, offset_bytes, length_bytes: 30 });
-        assert_eq!(transmit, Transmit { tx: transmit.tx, ni: NI, header, payload });
+        let payload = Some(Span { buffer: md.into(), offset_bytes, length_bytes: 30 });
+        assert_eq!(
+            transmit,
+            Transmit { tx: transmit.tx, ni: NI, next_hop: header.destination.nid, header, payload }
+        );
         node.shard.sent(NOW, transmit.tx, Status::Ok);
         let manipulated_bytes = 30;
         let md = EventMd { unlinked: last, ..event_md(&spec, md) };
@@ -193,7 +214,7 @@ fn a_get_whose_reply_fails_is_reported_so() {
     assert_eq!((event.kind(), event.status()), (EventKind::Get, Status::NeverSent(Cause::Device)));
 
     node.post(1, &spec);
-    node.shard.header(NOW, NI, RxId(3), &get_header(1, 30));
+    node.shard.header(NOW, NI, &get_header(1, 30).source.nid, RxId(3), &get_header(1, 30));
     node.shard.received(NOW, RxId(3), Status::Unknown(Cause::Device));
     assert_eq!(node.event().status(), Status::Unknown(Cause::Device));
     assert!(node.transmit().is_none(), "what did not arrive is not answered");
@@ -206,14 +227,14 @@ fn an_lnd_that_uses_a_receive_twice_is_caught() {
     let mut node = Node::new(config());
     let spec = MdSpec { options: MdOptions::PUT, threshold: Threshold::Count(2), ..node.md(100) };
     node.post(1, &spec);
-    node.shard.header(NOW, NI, RxId(3), &put_header(1, 6));
-    node.shard.header(NOW, NI, RxId(3), &put_header(1, 6));
+    node.shard.header(NOW, NI, &put_header(1, 6).source.nid, RxId(3), &put_header(1, 6));
+    node.shard.header(NOW, NI, &put_header(1, 6).source.nid, RxId(3), &put_header(1, 6));
 }
 
 #[test]
 #[should_panic(expected = "beyond the limits")]
 fn a_receive_beyond_the_limits_is_caught() {
-    Node::new(config()).shard.header(NOW, NI, RxId(16), &put_header(1, 6));
+    Node::new(config()).shard.header(NOW, NI, &put_header(1, 6).source.nid, RxId(16), &put_header(1, 6));
 }
 
 #[test]

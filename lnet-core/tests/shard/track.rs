@@ -121,7 +121,10 @@ fn a_response_that_is_arriving_at_the_deadline_is_late() {
         node.shard.get(NOW, &get_request(md)).unwrap();
         send(&mut node);
         node.events();
-        assert_ne!(node.shard.header(NOW, NI, RxId(1), &reply_header(md, 3)), Verdict::Drop);
+        assert_ne!(
+            node.shard.header(NOW, NI, &reply_header(md, 3).source.nid, RxId(1), &reply_header(md, 3)),
+            Verdict::Drop
+        );
         assert_eq!(node.shard.usage().trackers, 1, "its payload is to come");
         node.shard.handle_timeout(NOW + TIMEOUT);
         node.shard.received(NOW + TIMEOUT, RxId(1), Status::Ok);

@@ -142,10 +142,13 @@ fn responses_go_on_until_their_interface_is_closed() {
     assert!(matches!(reply.header.body, Body::Reply { .. }));
     assert!(!node.shard.is_quiet(FIRST));
     // A fourth has arrived, but is not in place.
-    assert_ne!(node.shard.header(NOW, FIRST, RxId(1), &get(source)), Verdict::Drop);
+    assert_ne!(node.shard.header(NOW, FIRST, &get(source).source.nid, RxId(1), &get(source)), Verdict::Drop);
     update(&mut node, &with_status(&slots, 0, NiStatus::Closed));
     assert_eq!(statuses(&mut node), [UNREACHABLE; 2], "one that waited for its peer, one for the interface");
-    assert_eq!(node.shard.header(NOW, FIRST, RxId(0), &get(host(2))), Verdict::Drop);
+    assert_eq!(
+        node.shard.header(NOW, FIRST, &get(host(2)).source.nid, RxId(0), &get(host(2))),
+        Verdict::Drop
+    );
     assert_eq!(node.shard.counters().drops(DropReason::NiClosed).messages, 1);
     node.shard.received(NOW, RxId(1), Status::Ok);
     assert_eq!(statuses(&mut node), [UNREACHABLE], "its reply has no way");
@@ -163,7 +166,10 @@ fn an_ack_of_a_closed_interface_is_not_sent() {
     let mut node = node(&slots);
     let spec = MdSpec { options: MdOptions::PUT, ..node.md(10) };
     node.post(1, &spec);
-    assert_ne!(node.shard.header(NOW, FIRST, RxId(0), &acked_put_header(1, 4)), Verdict::Drop);
+    assert_ne!(
+        node.shard.header(NOW, FIRST, &acked_put_header(1, 4).source.nid, RxId(0), &acked_put_header(1, 4)),
+        Verdict::Drop
+    );
     update(&mut node, &with_status(&slots, 0, NiStatus::Closed));
     assert!(!node.shard.is_quiet(FIRST));
     node.shard.received(NOW, RxId(0), Status::Ok);
@@ -177,7 +183,10 @@ fn what_a_closed_interface_brought_waits_no_more() {
     let slots = rails(1, 1);
     let mut node = node(&slots);
     node.shard.set_lazy(4).unwrap();
-    assert_eq!(node.shard.header(NOW, FIRST, RxId(3), &put_header(1, 4)), Verdict::Delay);
+    assert_eq!(
+        node.shard.header(NOW, FIRST, &put_header(1, 4).source.nid, RxId(3), &put_header(1, 4)),
+        Verdict::Delay
+    );
     update(&mut node, &with_status(&slots, 0, NiStatus::Leaving));
     assert_eq!(node.shard.poll_resume(), None);
     assert!(!node.shard.is_quiet(FIRST));
@@ -357,7 +366,7 @@ fn a_policy_changes_while_its_portal_is_frozen() {
     assert_eq!(
         shards[1].arrive(&put_header(1, 4)),
         Verdict::Deliver(lnet_core::lnd::Span {
-            md: shards[1].event().md(),
+            buffer: shards[1].event().md().into(),
             offset_bytes: 0,
             length_bytes: 4
         })
@@ -369,7 +378,10 @@ fn a_policy_changes_while_its_portal_is_frozen() {
 fn a_policy_does_not_change_under_a_message_that_waits() {
     let [mut node, _] = pair_of_shards(Policy::Pin(0));
     node.shard.set_lazy(4).unwrap();
-    assert_eq!(node.shard.header(NOW, FIRST, RxId(0), &put_header(1, 4)), Verdict::Delay);
+    assert_eq!(
+        node.shard.header(NOW, FIRST, &put_header(1, 4).source.nid, RxId(0), &put_header(1, 4)),
+        Verdict::Delay
+    );
     node.shard.update(NOW, steered(Policy::Pin(1), 2, 0));
 }
 
@@ -386,7 +398,10 @@ fn a_sibling_takes_nothing_of_a_closed_interface() {
     let mut shards = pair_of_shards(Policy::Pin(0));
     shards[0].shard.set_lazy(4).unwrap();
     for rx in [0, 1] {
-        assert_eq!(shards[1].shard.header(NOW, FIRST, RxId(rx), &put_header(1, 4)), Verdict::Delay);
+        assert_eq!(
+            shards[1].shard.header(NOW, FIRST, &put_header(1, 4).source.nid, RxId(rx), &put_header(1, 4)),
+            Verdict::Delay
+        );
         if rx == 0 {
             // The first waits at the sibling, the second is asked about when that has heard.
             carry(&mut shards);
@@ -409,7 +424,16 @@ fn a_lent_span_is_filled_but_not_answered() {
     let mut shards = pair_of_shards(Policy::Pin(0));
     let spec = MdSpec { options: MdOptions::PUT, ..shards[0].md(10) };
     shards[0].post(1, &spec);
-    assert_eq!(shards[1].shard.header(NOW, FIRST, RxId(0), &acked_put_header(1, 4)), Verdict::Delay);
+    assert_eq!(
+        shards[1].shard.header(
+            NOW,
+            FIRST,
+            &acked_put_header(1, 4).source.nid,
+            RxId(0),
+            &acked_put_header(1, 4)
+        ),
+        Verdict::Delay
+    );
     carry(&mut shards);
     assert!(matches!(shards[1].shard.poll_resume(), Some((FIRST, RxId(0), Verdict::Deliver(_)))));
     shards.iter_mut().for_each(|node| node.shard.update(NOW, closed(2)));
@@ -434,12 +458,12 @@ fn a_sibling_may_hear_of_an_interface_later() {
     };
     let header = Header { destination: host(3), ..put_header(1, 4) };
     shards[1].shard.update(NOW, with_another(2));
-    assert_eq!(shards[1].shard.header(NOW, SECOND, RxId(0), &header), Verdict::Delay);
+    assert_eq!(shards[1].shard.header(NOW, SECOND, &header.source.nid, RxId(0), &header), Verdict::Delay);
     carry(&mut shards);
     assert_eq!(shards[1].shard.poll_resume(), Some((SECOND, RxId(0), Verdict::Drop)));
     assert_eq!(shards[1].shard.counters().drops(DropReason::NiClosed).messages, 1);
     shards[0].shard.update(NOW, with_another(2));
-    assert_eq!(shards[1].shard.header(NOW, SECOND, RxId(0), &header), Verdict::Delay);
+    assert_eq!(shards[1].shard.header(NOW, SECOND, &header.source.nid, RxId(0), &header), Verdict::Delay);
     carry(&mut shards);
     assert!(matches!(shards[1].shard.poll_resume(), Some((SECOND, RxId(0), Verdict::Deliver(_)))));
 }

@@ -206,7 +206,7 @@ impl Run {
         let responses = self.messages.values().filter(|message| message.is_response);
         let to_peer = responses.clone().filter(|message| message.peer == source.nid).count();
         let free = RESPONSES as usize - responses.count();
-        let verdict = self.node.shard.header(NOW, by, RxId(0), &header);
+        let verdict = self.node.shard.header(NOW, by, &header.source.nid, RxId(0), &header);
         if ni.status == NiStatus::Closed || to_peer >= free {
             assert_eq!(verdict, Verdict::Drop);
             return;

@@ -4,7 +4,7 @@
 //! Nothing that is told is checked, and nothing comes of it: a frame that turns out to be none costs a look at
 //! an entry that nobody asks for.
 
-use lnet_core::lnd::{Announced, Uplink};
+use lnet_core::lnd::{PrefetchHint, Uplink};
 use lnet_wire::frame::{FRAME_HEADER_BYTES, FrameHeader};
 use lnet_wire::header::LARGE_HEADER_BYTES;
 use lnet_wire::steer::SteerKey;
@@ -13,19 +13,19 @@ use lnet_wire::{Body, Header, Nid, ProcessId};
 use crate::memory::Memory;
 use crate::xsk;
 
-const BLANK: Announced = Announced { portal: 0, match_bits: 0, source: ProcessId::ANY };
+const BLANK: PrefetchHint = PrefetchHint { portal: 0, match_bits: 0, source: ProcessId::ANY };
 
 /// Messages that are announced at once, of those that arrive in frames of their own.
 pub(super) const FRAMES_MAX: usize = 64;
 
 /// How many messages before the next but one each is fetched: what is known of a buffer, then the buffer's beginning.
-/// The shard foresees as far as this ([`Uplink::foreseen`]).
+/// The shard expects descriptors as far ahead as this ([`lnet_core::lnd::PrefetchHints::expected_md`]).
 const LOAN_DISTANCE: usize = 8;
 const BYTES_DISTANCE: usize = 4;
 
 /// PUTs and GETs that have arrived, `N` at most.
 pub(super) struct Batch<const N: usize> {
-    arrivals: [Announced; N],
+    arrivals: [PrefetchHint; N],
     count: usize,
 }
 
@@ -43,7 +43,7 @@ impl<const N: usize> Batch<N> {
         if header.short.is_some() {
             let SteerKey { portal, key, .. } = header.key;
             let source = ProcessId::lustre(from);
-            return self.add_request(Announced { portal: portal.into(), match_bits: key, source });
+            return self.add_request(PrefetchHint { portal: portal.into(), match_bits: key, source });
         }
         if header.lnet_header_bytes() == 0 {
             return;
@@ -59,11 +59,11 @@ impl<const N: usize> Batch<N> {
         let (Body::Put { portal, match_bits, .. } | Body::Get { portal, match_bits, .. }) = lnet.body else {
             return;
         };
-        self.add_request(Announced { portal, match_bits, source: lnet.source });
+        self.add_request(PrefetchHint { portal, match_bits, source: lnet.source });
     }
 
     #[inline]
-    fn add_request(&mut self, request: Announced) {
+    fn add_request(&mut self, request: PrefetchHint) {
         if let Some(arrival) = self.arrivals.get_mut(self.count) {
             *arrival = request;
             self.count += 1;
@@ -74,10 +74,10 @@ impl<const N: usize> Batch<N> {
     #[inline]
     pub(super) fn tell(&self, up: &mut impl Uplink, memory: &Memory) {
         if self.count > 1 {
-            up.announce(&self.arrivals[..self.count], xsk::prefetch);
+            up.hint(&self.arrivals[..self.count], xsk::prefetch);
             // What the first ones would have had fetched while others were taken in.
-            (0..=LOAN_DISTANCE).filter_map(|at| up.foreseen(at)).for_each(|md| memory.prefetch_loan(md));
-            (0..=BYTES_DISTANCE).filter_map(|at| up.foreseen(at)).for_each(|md| memory.prefetch_bytes(md));
+            (0..=LOAN_DISTANCE).filter_map(|at| up.expected_md(at)).for_each(|md| memory.prefetch_loan(md));
+            (0..=BYTES_DISTANCE).filter_map(|at| up.expected_md(at)).for_each(|md| memory.prefetch_bytes(md));
         }
     }
 }
@@ -85,10 +85,10 @@ impl<const N: usize> Batch<N> {
 /// A message has come: has memory fetched for later ones that were announced.
 #[inline]
 pub(super) fn look_ahead(up: &impl Uplink, memory: &Memory) {
-    if let Some(md) = up.foreseen(LOAN_DISTANCE) {
+    if let Some(md) = up.expected_md(LOAN_DISTANCE) {
         memory.prefetch_loan(md);
     }
-    if let Some(md) = up.foreseen(BYTES_DISTANCE) {
+    if let Some(md) = up.expected_md(BYTES_DISTANCE) {
         memory.prefetch_bytes(md);
     }
 }
@@ -98,7 +98,7 @@ mod tests {
     use std::cell::RefCell;
 
     use lnet_core::handle::ShardId;
-    use lnet_core::lnd::{NiId, Prefetch, RxId, Status, TxId, Verdict};
+    use lnet_core::lnd::{NiId, Prefetch, PrefetchHints, RxId, Status, TxId, Verdict};
     use lnet_core::time::Instant;
 
     use super::*;
@@ -111,23 +111,25 @@ mod tests {
         asked: RefCell<Vec<u32>>,
     }
 
-    impl Uplink for Foresight {
-        fn gains_by_announcing(&self) -> bool {
+    impl PrefetchHints for Foresight {
+        fn wants_hints(&self) -> bool {
             true
         }
 
-        fn announce(&mut self, arrivals: &[Announced], _: Prefetch) {
+        fn hint(&mut self, arrivals: &[PrefetchHint], _: Prefetch) {
             self.announced = arrivals.len();
         }
 
-        fn foreseen(&self, distance: usize) -> Option<u32> {
+        fn expected_md(&self, distance: usize) -> Option<u32> {
             let message = self.next + distance;
             let md = (message < self.announced).then_some(message as u32);
             self.asked.borrow_mut().extend(md);
             md
         }
+    }
 
-        fn header(&mut self, _: Instant, _: NiId, _: RxId, _: &Header) -> Verdict {
+    impl Uplink for Foresight {
+        fn header(&mut self, _: Instant, _: NiId, _: &Nid, _: RxId, _: &Header) -> Verdict {
             self.next += 1;
             Verdict::Drop
         }
@@ -155,7 +157,7 @@ mod tests {
             (0..count).for_each(|_| batch.add(&header));
             batch.tell(&mut up, &memory);
             for _ in 0..count {
-                up.header(Instant(0), NiId(0), RxId(0), &header);
+                up.header(Instant(0), NiId(0), &header.source.nid, RxId(0), &header);
                 look_ahead(&up, &memory);
             }
             let mut asked = up.asked.take();

@@ -355,7 +355,7 @@ pub(super) fn take(
         handshake: handshake.as_ref(),
     };
     owner.examine_rest(&arrived, rest.clone(), datagram, further)?;
-    if header.bundled && up.gains_by_announcing() {
+    if header.bundled && up.wants_hints() {
         announce_bundle(lnet, further, up, memory);
     }
     let action = xfer.receive(now, &arrived, up);

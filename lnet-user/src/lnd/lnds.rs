@@ -5,10 +5,11 @@
 //! those of the sockets, then those of `lo`.
 
 use lnet_core::lnd::{
-    Announced, Full, Lent, Lnd, NiId, Prefetch, Progress, RxId, Status, TxId, Uplink, Verdict,
+    Full, Lent, Lnd, NiId, Path, PathReport, Prefetch, PrefetchHint, PrefetchHints, Progress, RxId, Status,
+    TxId, Uplink, Verdict,
 };
 use lnet_core::time::Instant;
-use lnet_wire::Header;
+use lnet_wire::{Header, Nid};
 
 use super::lo::LoLnd;
 use super::port::Part;
@@ -244,25 +245,27 @@ struct Renamed<'a, U> {
     first_rx: u32,
 }
 
+impl<U: Uplink> PrefetchHints for Renamed<'_, U> {
+    #[inline]
+    fn wants_hints(&self) -> bool {
+        self.up.wants_hints()
+    }
+
+    #[inline]
+    fn hint(&mut self, arrivals: &[PrefetchHint], prefetch: Prefetch) {
+        self.up.hint(arrivals, prefetch);
+    }
+
+    #[inline]
+    fn expected_md(&self, distance: usize) -> Option<u32> {
+        self.up.expected_md(distance)
+    }
+}
+
 impl<U: Uplink> Uplink for Renamed<'_, U> {
     #[inline]
-    fn gains_by_announcing(&self) -> bool {
-        self.up.gains_by_announcing()
-    }
-
-    #[inline]
-    fn announce(&mut self, arrivals: &[Announced], prefetch: Prefetch) {
-        self.up.announce(arrivals, prefetch);
-    }
-
-    #[inline]
-    fn foreseen(&self, distance: usize) -> Option<u32> {
-        self.up.foreseen(distance)
-    }
-
-    #[inline]
-    fn header(&mut self, now: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict {
-        self.up.header(now, ni, RxId(rx.0 + self.first_rx), header)
+    fn header(&mut self, now: Instant, ni: NiId, from: &Nid, rx: RxId, header: &Header) -> Verdict {
+        self.up.header(now, ni, from, RxId(rx.0 + self.first_rx), header)
     }
 
     #[inline]
@@ -273,6 +276,16 @@ impl<U: Uplink> Uplink for Renamed<'_, U> {
     #[inline]
     fn sent(&mut self, now: Instant, tx: TxId, status: Status) {
         self.up.sent(now, tx, status);
+    }
+
+    #[inline]
+    fn path_health(&mut self, now: Instant, path: &Path, report: PathReport) {
+        self.up.path_health(now, path, report);
+    }
+
+    #[inline]
+    fn reroute(&mut self, now: Instant, silent: &Path, candidates: &[Path]) -> Option<usize> {
+        self.up.reroute(now, silent, candidates)
     }
 }
 
@@ -286,20 +299,22 @@ mod tests {
         named: Option<RxId>,
     }
 
-    impl Uplink for Eager {
-        fn gains_by_announcing(&self) -> bool {
+    impl PrefetchHints for Eager {
+        fn wants_hints(&self) -> bool {
             true
         }
 
-        fn announce(&mut self, arrivals: &[Announced], _: Prefetch) {
+        fn hint(&mut self, arrivals: &[PrefetchHint], _: Prefetch) {
             self.announced += arrivals.len();
         }
 
-        fn foreseen(&self, distance: usize) -> Option<u32> {
+        fn expected_md(&self, distance: usize) -> Option<u32> {
             Some(distance as u32 + 1)
         }
+    }
 
-        fn header(&mut self, _: Instant, _: NiId, rx: RxId, _: &Header) -> Verdict {
+    impl Uplink for Eager {
+        fn header(&mut self, _: Instant, _: NiId, _: &Nid, rx: RxId, _: &Header) -> Verdict {
             self.named = Some(rx);
             Verdict::Drop
         }
@@ -315,16 +330,16 @@ mod tests {
     fn names_begin_elsewhere_and_all_else_is_the_same() {
         let mut up = Eager { announced: 0, named: None };
         let mut renamed = Renamed { up: &mut up, first_rx: 100 };
-        assert!(renamed.gains_by_announcing());
+        assert!(renamed.wants_hints());
         let source = lnet_wire::ProcessId { nid: lnet_wire::Nid::ANY, pid: 0 };
-        renamed.announce(&[Announced { portal: 4, match_bits: 1, source }], |_| {});
-        assert_eq!(renamed.foreseen(7), Some(8));
+        renamed.hint(&[PrefetchHint { portal: 4, match_bits: 1, source }], |_| {});
+        assert_eq!(renamed.expected_md(7), Some(8));
         renamed.received(Instant(0), RxId(3), Status::Ok);
         assert_eq!(renamed.up.named, Some(RxId(103)));
         let process = lnet_wire::ProcessId { nid: lnet_wire::Nid::ANY, pid: 1 };
         let body = lnet_wire::Body::Reply { md: lnet_wire::WireHandle::NONE };
         let header = Header { destination: process, source: process, payload_length: 0, body };
-        assert_eq!(renamed.header(Instant(0), NiId(0), RxId(4), &header), Verdict::Drop);
+        assert_eq!(renamed.header(Instant(0), NiId(0), &process.nid, RxId(4), &header), Verdict::Drop);
         assert_eq!((up.announced, up.named), (1, Some(RxId(104))));
     }
 }

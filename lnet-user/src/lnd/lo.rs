@@ -89,7 +89,7 @@ impl LoLnd {
     /// A message arrives where it was sent.
     fn arrive(&mut self, now: Instant, transmit: &Transmit, up: &mut impl Uplink, memory: &mut Memory) {
         let Some(rx) = self.idle.pop() else { unreachable!("the caller has seen a free name") };
-        match up.header(now, self.ni, rx, &transmit.header) {
+        match up.header(now, self.ni, &transmit.header.source.nid, rx, &transmit.header) {
             Verdict::Deliver(span) => self.deliver(now, rx, transmit, &span, up, memory),
             Verdict::Delay => {
                 self.counters.delayed += 1;

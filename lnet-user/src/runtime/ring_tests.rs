@@ -28,6 +28,7 @@ const LIMITS: Limits = Limits {
     unlimited_events: 64,
     requests: 128,
     responses: 128,
+    forwards: 0,
     incoming: 128,
     delayed: 32,
     peers: 16,

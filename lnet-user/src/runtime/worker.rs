@@ -314,7 +314,7 @@ impl Worker {
     /// # Panics
     /// If the descriptor has given its buffer back, or the range leaves it.
     pub fn payload(&self, md: MdHandle, offset_bytes: u64, length_bytes: u32) -> Result<&[u8], LeaseError> {
-        self.memory.read(&Span { md, offset_bytes, length_bytes })
+        self.memory.read(&Span { buffer: md.into(), offset_bytes, length_bytes })
     }
 
     /// Lends the payload that an event told of to other threads, to be read. The descriptor's buffer comes

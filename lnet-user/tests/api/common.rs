@@ -34,6 +34,7 @@ pub(crate) fn config(shards: u32) -> NodeConfig {
             unlimited_events: 1 << 6,
             requests: 1 << 8,
             responses: 1 << 8,
+            forwards: 0,
             incoming: 1 << 6,
             delayed: 1 << 6,
             peers: 1 << 4,

@@ -42,6 +42,7 @@ pub(crate) fn config(shards: u8) -> NodeConfig {
             unlimited_events: 1 << 6,
             requests: 1 << 8,
             responses: 1 << 8,
+            forwards: 0,
             incoming: 1 << 6,
             delayed: 1 << 7,
             peers: 1 << 4,

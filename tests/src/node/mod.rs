@@ -69,6 +69,7 @@ pub const LIMITS: Limits = Limits {
     unlimited_events: 1 << 7,
     requests: 1 << 10,
     responses: 1 << 10,
+    forwards: 0,
     incoming: 1 << 10,
     delayed: 1 << 8,
     peers: 1 << 9,

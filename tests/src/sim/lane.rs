@@ -238,10 +238,10 @@ impl Lane {
 
     fn resume(&mut self, now: Instant, around: &mut Surroundings<'_>) {
         while let Some(at) = self.desk.delayed.iter().position(|delayed| delayed.until <= now.0) {
-            let Delayed { rx, ni, header, message, .. } = self.desk.delayed.swap_remove(at);
+            let Delayed { rx, ni, from, header, message, .. } = self.desk.delayed.swap_remove(at);
             let Self { shard, xfer, desk, name, .. } = self;
             let mut up = Up { shard, desk, around, name };
-            let verdict = up.decide(now, ni, rx, &header, message);
+            let verdict = up.decide(now, (ni, &from), rx, &header, message);
             if verdict != Verdict::Delay {
                 xfer.resume(now, rx, verdict, &mut up);
             }
@@ -420,7 +420,7 @@ fn act(xfer: &mut Xfer, now: Instant, action: Action, payload: &[u8], up: &mut U
         Action::Write => {
             let span = *xfer.destination();
             let payload = &payload[..span.length_bytes as usize];
-            if span.md.0.shard() != up.shard.id() {
+            if span.buffer.0.shard() != up.shard.id() {
                 up.around.counts.lent += 1;
                 if up.around.bugs.has(Bug::LeaseOutlivesMd) {
                     up.desk.leased.push_back((now.0 + LEASE_NS, span, payload.to_vec()));

@@ -78,7 +78,7 @@ impl Memory {
 
     /// Appends what a span holds; `false` if there is none.
     pub(super) fn read(&self, span: &Span, bytes: &mut Vec<u8>) -> bool {
-        match self.regions.get(&span.md) {
+        match span.buffer.md().and_then(|md| self.regions.get(&md)) {
             Some(Region::Source(seed)) => {
                 append_pattern(*seed, span.offset_bytes, span.length_bytes, bytes);
                 true
@@ -95,14 +95,14 @@ impl Memory {
 
     /// The bytes of a span to be written; `None` if its descriptor has ended, or is not to be written.
     pub(super) fn bytes_mut(&mut self, span: &Span) -> Option<&mut [u8]> {
-        let Some(Region::Sink { bytes, .. }) = self.regions.get_mut(&span.md) else { return None };
+        let Some(Region::Sink { bytes, .. }) = self.regions.get_mut(&span.buffer.md()?) else { return None };
         let start = span.offset_bytes as usize;
         bytes.get_mut(start..start + span.length_bytes as usize)
     }
 
     /// The bytes of a span that was written.
     pub(super) fn bytes(&self, span: &Span) -> Option<&[u8]> {
-        let Some(Region::Sink { bytes, .. }) = self.regions.get(&span.md) else { return None };
+        let Some(Region::Sink { bytes, .. }) = self.regions.get(&span.buffer.md()?) else { return None };
         let start = span.offset_bytes as usize;
         bytes.get(start..start + span.length_bytes as usize)
     }

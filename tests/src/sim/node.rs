@@ -39,6 +39,7 @@ const LIMITS: Limits = Limits {
     unlimited_events: 3,
     requests: 64,
     responses: 64,
+    forwards: 0,
     incoming: 48,
     delayed: 24,
     peers: 12,

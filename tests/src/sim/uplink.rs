@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use lnet_core::Shard;
-use lnet_core::lnd::{Announced, NiId, Prefetch, RxId, Span, Status, TxId, Uplink, Verdict};
+use lnet_core::lnd::{NiId, PrefetchHints, RxId, Span, Status, TxId, Uplink, Verdict};
 use lnet_core::stats::DropReason;
 use lnet_core::time::Instant;
 use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, SteerKey};
@@ -32,6 +32,7 @@ pub(super) struct Receiving {
 pub(super) struct Delayed {
     pub(super) rx: RxId,
     pub(super) ni: NiId,
+    pub(super) from: Nid,
     pub(super) header: Header,
     pub(super) message: (u32, Leg),
     pub(super) until: u64,
@@ -68,7 +69,7 @@ impl Up<'_, '_> {
     pub(super) fn decide(
         &mut self,
         now: Instant,
-        ni: NiId,
+        (ni, from): (NiId, &Nid),
         rx: RxId,
         header: &Header,
         message: (u32, Leg),
@@ -79,7 +80,7 @@ impl Up<'_, '_> {
             return Verdict::Drop;
         };
         let before = unmatched(self.shard);
-        let verdict = self.shard.header(now, slot, rx, header);
+        let verdict = self.shard.header(now, slot, from, rx, header);
         if unmatched(self.shard) != before {
             self.around.ledger.expect_no_entry(message, self.desk.life);
         }
@@ -103,7 +104,7 @@ impl Up<'_, '_> {
             self.around.ledger.taken(message, self.desk.life);
         }
         if let (Some(span), Body::Get { .. }) = (span, header.body)
-            && let Some(Region::Source(seed)) = self.around.memory.get(span.md)
+            && let Some(Region::Source(seed)) = span.buffer.md().and_then(|md| self.around.memory.get(md))
         {
             self.around.ledger.operations[message.0 as usize].source = Some((*seed, span.offset_bytes));
         }
@@ -118,7 +119,10 @@ impl Up<'_, '_> {
         let operation = &self.around.ledger.operations[message.0 as usize];
         let pattern = if message.1 == Leg::Request { Some((operation.seed, 0)) } else { operation.source };
         let Some((seed, offset)) = pattern else { return };
-        if matches!(self.around.memory.get(span.md), Some(Region::Sink { overlaps: true, .. })) {
+        if matches!(
+            span.buffer.md().and_then(|md| self.around.memory.get(md)),
+            Some(Region::Sink { overlaps: true, .. })
+        ) {
             return;
         }
         let found = match self.around.memory.bytes(span) {
@@ -135,20 +139,10 @@ impl Up<'_, '_> {
     }
 }
 
+impl PrefetchHints for Up<'_, '_> {}
+
 impl Uplink for Up<'_, '_> {
-    fn gains_by_announcing(&self) -> bool {
-        false
-    }
-
-    fn announce(&mut self, _: &[Announced], _: Prefetch) {
-        unreachable!("nothing is gained by announcing")
-    }
-
-    fn foreseen(&self, _: usize) -> Option<u32> {
-        None
-    }
-
-    fn header(&mut self, now: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict {
+    fn header(&mut self, now: Instant, ni: NiId, from: &Nid, rx: RxId, header: &Header) -> Verdict {
         let Some(message) = self.around.ledger.identify(header) else {
             self.around.ledger.fail("what arrives was sent", || format!("{header:?}"));
             return Verdict::Drop;
@@ -164,10 +158,10 @@ impl Uplink for Up<'_, '_> {
             let until = now.0 + self.around.random.bits() % self.around.plan.delay_ns;
             self.around.counts.add(Fault::Delayed);
             self.around.trace.say(|| format!("{name} {message:?} {rx:?}: delayed until {until}"));
-            self.desk.delayed.push(Delayed { rx, ni, header: *header, message, until });
+            self.desk.delayed.push(Delayed { rx, ni, from: *from, header: *header, message, until });
             return Verdict::Delay;
         }
-        self.decide(now, ni, rx, header, message)
+        self.decide(now, (ni, from), rx, header, message)
     }
 
     fn received(&mut self, now: Instant, rx: RxId, status: Status) {

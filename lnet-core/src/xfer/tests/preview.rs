@@ -31,8 +31,8 @@ fn transmit(network: &Network, length_bytes: u32) -> Transmit {
         Body::Put { ack_md: WireHandle::NONE, match_bits: 7, hdr_data: 100, portal: PORTAL, offset: 0 };
     let header = Header { destination: process(1), source: process(0), payload_length: length_bytes, body };
     let md = MdHandle(Cookie::new(Kind::MemoryDesc, ShardId(0), 100, 1));
-    let payload = (length_bytes != 0).then_some(Span { md, offset_bytes: 0, length_bytes });
-    Transmit { tx: TxId(100), ni: NiId(0), header, payload }
+    let payload = (length_bytes != 0).then_some(Span { buffer: md.into(), offset_bytes: 0, length_bytes });
+    Transmit { tx: TxId(100), ni: NiId(0), next_hop: header.destination.nid, header, payload }
 }
 
 #[test]

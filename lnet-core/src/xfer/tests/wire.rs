@@ -11,7 +11,7 @@ use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
 use super::super::*;
 use crate::handle::{Cookie, Kind as Object, MdHandle, ShardId};
-use crate::lnd::{Announced, Prefetch, RxId, Status, Transmit, TxId, Uplink, Verdict};
+use crate::lnd::{PrefetchHints, RxId, Status, Transmit, TxId, Uplink, Verdict};
 use crate::random::Random;
 use crate::testing::nid;
 use crate::time::Instant;
@@ -83,7 +83,7 @@ fn md(number: u64) -> MdHandle {
 
 impl Up {
     pub(super) fn span(header: &Header) -> Span {
-        Span { md: md(number_of(header)), offset_bytes: 0, length_bytes: header.payload_length }
+        Span { buffer: md(number_of(header)).into(), offset_bytes: 0, length_bytes: header.payload_length }
     }
 
     fn begin(&mut self, rx: u32, header: &Header) {
@@ -93,20 +93,10 @@ impl Up {
     }
 }
 
+impl PrefetchHints for Up {}
+
 impl Uplink for Up {
-    fn gains_by_announcing(&self) -> bool {
-        false
-    }
-
-    fn announce(&mut self, _: &[Announced], _: Prefetch) {
-        unreachable!("nothing is gained by announcing")
-    }
-
-    fn foreseen(&self, _: usize) -> Option<u32> {
-        None
-    }
-
-    fn header(&mut self, _: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict {
+    fn header(&mut self, _: Instant, ni: NiId, _: &Nid, rx: RxId, header: &Header) -> Verdict {
         let is_addressed = header.destination.nid.net() == nid(ni.0 + 1, 1).net();
         assert!(is_addressed || self.is_incomplete, "the interface is the one that was addressed");
         let Body::Put { portal, .. } = header.body else { return Verdict::Drop };
@@ -229,9 +219,11 @@ impl Node {
             },
         };
         let shard = number as usize % self.shards.len();
-        let payload = (length > 0).then_some(Span { md: md(number), offset_bytes: 0, length_bytes: length });
+        let payload =
+            (length > 0).then_some(Span { buffer: md(number).into(), offset_bytes: 0, length_bytes: length });
         self.shards[shard].payloads.insert(number, content(number, length));
-        let transmit = Transmit { tx: TxId(tx), ni: NiId(ni), header, payload };
+        let transmit =
+            Transmit { tx: TxId(tx), ni: NiId(ni), next_hop: header.destination.nid, header, payload };
         self.shards[shard].xfer.submit(now, &transmit).unwrap();
         tx
     }
@@ -339,7 +331,7 @@ pub(super) fn content(number: u64, length: u32) -> Vec<u8> {
 impl Shard {
     fn bytes(&self, span: &Span) -> Vec<u8> {
         let start = span.offset_bytes as usize;
-        self.payloads[&u64::from(span.md.0.slot())][start..start + span.length_bytes as usize].to_vec()
+        self.payloads[&u64::from(span.buffer.0.slot())][start..start + span.length_bytes as usize].to_vec()
     }
 
     fn frame(&self, out: &Outgoing, from: Nid) -> Frame {
@@ -407,7 +399,7 @@ impl Shard {
     fn act(&mut self, now: Instant, action: Action, payload: &[u8]) {
         if let Action::Write = action {
             let span = *self.xfer.destination();
-            let number = u64::from(span.md.0.slot());
+            let number = u64::from(span.buffer.0.slot());
             let start = span.offset_bytes as usize;
             let count = span.length_bytes as usize;
             assert!(count <= payload.len());

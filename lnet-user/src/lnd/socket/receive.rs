@@ -104,7 +104,7 @@ impl SocketLnd {
         for place in 0..self.ports.len() {
             let port @ Port { ni, nid, .. } = self.ports[place].port;
             for taken in 0..budget {
-                if (taken as usize).is_multiple_of(FRAMES_MAX) && up.gains_by_announcing() {
+                if (taken as usize).is_multiple_of(FRAMES_MAX) && up.wants_hints() {
                     self.ports[place].announce(up, memory);
                 }
                 let Some(mut received) = self.ports[place].endpoint.poll_received() else { break };

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket as Plain};
 
 use lnet_core::handle::{Cookie, Kind, MdHandle};
 use lnet_core::limits::Limits;
-use lnet_core::lnd::{Announced, Lent, NiId, Prefetch, Span, Status, Transmit, TxId};
+use lnet_core::lnd::{Lent, NiId, Prefetch, PrefetchHint, PrefetchHints, Span, Status, Transmit, TxId};
 use lnet_core::xfer::{Identity, XferLimits, XferTimes};
 use lnet_wire::header::{Body, PAYLOAD_MAX_BYTES, WireHandle};
 use lnet_wire::nid::Net;
@@ -36,21 +36,19 @@ struct Recorder {
     announced: usize,
 }
 
-impl Uplink for Recorder {
-    fn gains_by_announcing(&self) -> bool {
+impl PrefetchHints for Recorder {
+    fn wants_hints(&self) -> bool {
         true
     }
 
-    fn announce(&mut self, arrivals: &[Announced], _: Prefetch) {
+    fn hint(&mut self, arrivals: &[PrefetchHint], _: Prefetch) {
         assert!(arrivals.len() > 1 && arrivals.iter().all(|announced| announced.portal == PORTAL));
         self.announced += arrivals.len();
     }
+}
 
-    fn foreseen(&self, _: usize) -> Option<u32> {
-        None
-    }
-
-    fn header(&mut self, _: Instant, _: NiId, _: RxId, header: &Header) -> Verdict {
+impl Uplink for Recorder {
+    fn header(&mut self, _: Instant, _: NiId, _: &Nid, _: RxId, header: &Header) -> Verdict {
         Verdict::Deliver(span(header.payload_length))
     }
 
@@ -66,7 +64,7 @@ impl Uplink for Recorder {
 
 fn span(length_bytes: u32) -> Span {
     let md = MdHandle(Cookie::new(Kind::MemoryDesc, ShardId(0), 0, 1));
-    Span { md, offset_bytes: 0, length_bytes }
+    Span { buffer: md.into(), offset_bytes: 0, length_bytes }
 }
 
 struct Shard {
@@ -126,7 +124,7 @@ impl Node {
             lnd.add_port(ShardPort { port, endpoint, neighbours: Arc::clone(&neighbours) });
             let mut memory = Memory::new(ShardId(0), 1, 1);
             let terms = Terms { comes_home: true, peers_choose: false };
-            memory.lend(span(0).md, Buffer::zeroed(BUFFER_BYTES), terms);
+            memory.lend(span(0).buffer.md().unwrap(), Buffer::zeroed(BUFFER_BYTES), terms);
             Shard { lnd, up: Recorder::default(), memory }
         });
         Self { nid, udp_port, shards: shards.collect() }
@@ -144,7 +142,8 @@ impl Node {
         };
         let payload = (length_bytes != 0).then(|| span(length_bytes));
         let Shard { lnd, memory, .. } = &mut self.shards[shard];
-        let transmit = &Transmit { tx: TxId(1), ni: NiId(0), header, payload };
+        let transmit =
+            &Transmit { tx: TxId(1), ni: NiId(0), next_hop: header.destination.nid, header, payload };
         lnd.submit(now, Lent { transmit, more: false }, memory).unwrap();
     }
 

@@ -7,9 +7,12 @@
 
 use std::collections::VecDeque;
 
-use lnet_core::lnd::{Announced, NiId, Prefetch, RxId, Span, Status, Transmit, TxId, Uplink, Verdict};
+use lnet_core::lnd::{
+    NiId, Path, PathReport, Prefetch, PrefetchHint, PrefetchHints, RxId, Span, Status, Transmit, TxId,
+    Uplink, Verdict,
+};
 use lnet_core::time::Instant;
-use lnet_wire::Header;
+use lnet_wire::{Header, Nid};
 
 use crate::memory::Memory;
 
@@ -67,25 +70,27 @@ pub(super) struct Behind<'a, U> {
     pub(super) lingering: Option<&'a mut Lingering>,
 }
 
+impl<U: Uplink> PrefetchHints for Behind<'_, U> {
+    #[inline]
+    fn wants_hints(&self) -> bool {
+        self.up.wants_hints()
+    }
+
+    #[inline]
+    fn hint(&mut self, arrivals: &[PrefetchHint], prefetch: Prefetch) {
+        self.up.hint(arrivals, prefetch);
+    }
+
+    #[inline]
+    fn expected_md(&self, distance: usize) -> Option<u32> {
+        self.up.expected_md(distance)
+    }
+}
+
 impl<U: Uplink> Uplink for Behind<'_, U> {
     #[inline]
-    fn gains_by_announcing(&self) -> bool {
-        self.up.gains_by_announcing()
-    }
-
-    #[inline]
-    fn announce(&mut self, arrivals: &[Announced], prefetch: Prefetch) {
-        self.up.announce(arrivals, prefetch);
-    }
-
-    #[inline]
-    fn foreseen(&self, distance: usize) -> Option<u32> {
-        self.up.foreseen(distance)
-    }
-
-    #[inline]
-    fn header(&mut self, now: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict {
-        self.up.header(now, ni, rx, header)
+    fn header(&mut self, now: Instant, ni: NiId, from: &Nid, rx: RxId, header: &Header) -> Verdict {
+        self.up.header(now, ni, from, rx, header)
     }
 
     #[inline]
@@ -102,5 +107,15 @@ impl<U: Uplink> Uplink for Behind<'_, U> {
         } else {
             self.up.sent(now, tx, status);
         }
+    }
+
+    #[inline]
+    fn path_health(&mut self, now: Instant, path: &Path, report: PathReport) {
+        self.up.path_health(now, path, report);
+    }
+
+    #[inline]
+    fn reroute(&mut self, now: Instant, silent: &Path, candidates: &[Path]) -> Option<usize> {
+        self.up.reroute(now, silent, candidates)
     }
 }

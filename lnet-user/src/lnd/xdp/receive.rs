@@ -109,7 +109,7 @@ impl XdpLnd {
         if count == 0 {
             return 0;
         }
-        if count > 1 && up.gains_by_announcing() {
+        if count > 1 && up.wants_hints() {
             self.announce(lane_index, up, memory);
         }
         while let Some(descriptor) = self.lanes[lane_index].arrived.pop_front() {

@@ -54,7 +54,7 @@ impl XdpLnd {
         Lent { transmit, more }: Lent<'_>,
         memory: &Memory,
     ) -> Result<(), Full<TxId>> {
-        match self.find_path(now, transmit.ni, &transmit.header.destination.nid) {
+        match self.find_path(now, transmit.ni, &transmit.next_hop) {
             Hop::Known(path) if !more && self.send_alone(now, transmit, path, memory) => {}
             // As those under way: sent again until the interface is up, or has been down for too long.
             Hop::Known(_) | Hop::Down => return self.transfer(now, transmit),
@@ -118,7 +118,7 @@ impl XdpLnd {
         if std::mem::take(&mut self.retry_parked) | std::mem::take(&mut self.parked_full) {
             for _ in 0..self.parked.count() {
                 let Some((deadline, transmit)) = self.parked.pop() else { break };
-                match self.find_path(now, transmit.ni, &transmit.header.destination.nid) {
+                match self.find_path(now, transmit.ni, &transmit.next_hop) {
                     Hop::Known(_) | Hop::Down => {
                         if self.transfer(now, &transmit).is_err() {
                             self.parked.push(deadline, transmit);

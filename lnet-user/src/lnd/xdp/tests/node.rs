@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering;
 use lnet_core::handle::{Cookie, Kind, MdHandle, ShardId};
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{
-    Announced, Full, Lent, Lnd, NiId, Prefetch, Progress, RxId, Span, Status, Transmit, TxId, Uplink, Verdict,
+    Full, Lent, Lnd, NiId, Prefetch, PrefetchHint, PrefetchHints, Progress, RxId, Span, Status, Transmit,
+    TxId, Uplink, Verdict,
 };
 use lnet_core::time::Instant;
 use lnet_core::xfer::{Identity, XferConfig, XferLimits, XferTimes};
@@ -107,24 +108,22 @@ pub(crate) struct Recorder {
     pub(crate) announced: Vec<(usize, Vec<u64>)>,
 }
 
-impl Uplink for Recorder {
-    fn gains_by_announcing(&self) -> bool {
+impl PrefetchHints for Recorder {
+    fn wants_hints(&self) -> bool {
         self.wants_announcements
     }
 
-    fn announce(&mut self, arrivals: &[Announced], _: Prefetch) {
+    fn hint(&mut self, arrivals: &[PrefetchHint], _: Prefetch) {
         assert!(
             arrivals.iter().all(|announced| announced.portal == PORTAL && !announced.source.nid.is_any())
         );
         let bits = arrivals.iter().map(|announced| announced.match_bits).collect();
         self.announced.push((self.arrived.len(), bits));
     }
+}
 
-    fn foreseen(&self, _: usize) -> Option<u32> {
-        None
-    }
-
-    fn header(&mut self, _now: Instant, ni: NiId, rx: RxId, header: &Header) -> Verdict {
+impl Uplink for Recorder {
+    fn header(&mut self, _now: Instant, ni: NiId, _: &Nid, rx: RxId, header: &Header) -> Verdict {
         let Body::Put { match_bits, portal: PORTAL, offset, .. } = header.body else { panic!("{header:?}") };
         assert_eq!(ni, NiId(0));
         self.arrived.push((match_bits, header.payload_length));
@@ -150,7 +149,7 @@ impl Uplink for Recorder {
 /// The first bytes of a shard's only buffer.
 pub(crate) fn span(length_bytes: u32) -> Span {
     let md = MdHandle(Cookie::new(Kind::MemoryDesc, ShardId(0), 0, 1));
-    Span { md, offset_bytes: 0, length_bytes }
+    Span { buffer: md.into(), offset_bytes: 0, length_bytes }
 }
 
 /// One shard of a node.
@@ -335,7 +334,7 @@ impl Node {
             } else {
                 Buffer::zeroed(BUFFER_BYTES)
             };
-            memory.lend(span(0).md, buffer, terms);
+            memory.lend(span(0).buffer.md().unwrap(), buffer, terms);
             Shard { lnd, up: Recorder::default(), memory }
         });
         let shards = shards.collect();
@@ -379,7 +378,7 @@ impl Node {
             body: Body::Put { ack_md, match_bits, hdr_data: 0, portal: PORTAL, offset },
         };
         let payload = (length_bytes != 0).then(|| Span { offset_bytes: offset.into(), ..span(length_bytes) });
-        Transmit { tx: TxId(tx), ni: NiId(0), header, payload }
+        Transmit { tx: TxId(tx), ni: NiId(0), next_hop: header.destination.nid, header, payload }
     }
 
     /// The kernel sends what is in the transmit rings of a queue: whole packets, whose frames complete.

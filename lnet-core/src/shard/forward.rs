@@ -1,0 +1,104 @@
+//! Messages of other nodes that this one sends on: they take credits, wait and fail as its own do, and end with the
+//! buffer that their payload lies in. Which way they go is decided elsewhere.
+
+use core::fmt;
+
+use lnet_wire::{Header, Nid};
+
+use super::Shard;
+use crate::handle::BufferHandle;
+use crate::list::NONE;
+use crate::lnd::{NiId, Span, Status, Transmit, TxId};
+use crate::message::{Budget, Purpose, Record};
+use crate::time::Instant;
+use crate::topology::NiStatus;
+
+/// Another node's message, to be sent on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ForwardRequest {
+    /// The interface to send it by.
+    pub ni: NiId,
+    /// The peer NI that gets it: its destination, or the next router.
+    pub next_hop: Nid,
+    /// Its header, as it came.
+    pub header: Header,
+    /// The buffer of this node that it was received into.
+    pub buffer: BufferHandle,
+    /// Where its payload, as long as the header says, begins there.
+    pub offset_bytes: u64,
+}
+
+/// The end of a message that was sent on. Its buffer is free again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Forwarded {
+    /// The buffer.
+    pub buffer: BufferHandle,
+    /// How it ended.
+    pub status: Status,
+}
+
+/// Why a message is not sent on; nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ForwardError {
+    /// No interface of this number serves on the net of the next hop (`-EHOSTUNREACH`).
+    Unreachable(NiId, Nid),
+    /// As many are sent on as there may be ([`crate::Limits::forwards`], `-ENOMEM`).
+    Full,
+    /// Every peer slot is busy with another peer (`-ENOMEM`).
+    PeersFull,
+}
+
+impl fmt::Display for ForwardError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable(ni, next_hop) => {
+                write!(f, "interface {} does not serve the net of next hop {next_hop}", ni.0)
+            }
+            Self::Full => f.write_str("too many forwarded messages under way"),
+            Self::PeersFull => f.write_str("every peer slot is busy"),
+        }
+    }
+}
+
+impl core::error::Error for ForwardError {}
+
+impl Shard {
+    /// Sends a message of another node on. Its buffer is in use until [`Shard::poll_forwarded`] returns it.
+    ///
+    /// # Errors
+    /// [`ForwardError`]; nothing has started then.
+    pub fn forward(&mut self, now: Instant, message: &ForwardRequest) -> Result<(), ForwardError> {
+        let &ForwardRequest { ni, next_hop, header, buffer, offset_bytes } = message;
+        let local = self.topology.ni(ni);
+        let local = local.filter(|local| local.status == NiStatus::Up && local.net == next_hop.net());
+        let deadline = now + local.ok_or(ForwardError::Unreachable(ni, next_hop))?.message_timeout;
+        if !self.messages.reserve(Budget::Forward) {
+            return Err(ForwardError::Full);
+        }
+        let credits = self.interface(ni).peer_share;
+        let Some(peer) = self.peers.acquire(&next_hop, credits) else {
+            self.messages.unreserve(Budget::Forward);
+            return Err(ForwardError::PeersFull);
+        };
+        let length_bytes = header.payload_length;
+        let payload =
+            (length_bytes > 0).then_some(Span { buffer: buffer.into(), offset_bytes, length_bytes });
+        let transmit = Transmit { tx: TxId(NONE), ni, next_hop, header, payload };
+        self.launch(now, Record::new(Purpose::Forward { buffer }, peer, transmit, deadline));
+        self.wake();
+        Ok(())
+    }
+
+    /// The next message that was sent on and has ended, well or not.
+    pub fn poll_forwarded(&mut self) -> Option<Forwarded> {
+        let message = self.forwarded.pop(&mut self.messages)?;
+        let record = self.messages.record(&message);
+        let Purpose::Forward { buffer } = record.purpose else {
+            unreachable!("only forwarded messages wait here")
+        };
+        let status = record.status;
+        self.messages.forget(message);
+        Some(Forwarded { buffer, status })
+    }
+}
