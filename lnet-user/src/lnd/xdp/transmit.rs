@@ -29,7 +29,7 @@ const ASK_INTERVAL: Duration = Duration::from_millis(100);
 /// the second that the news of its coming up may take (`netlink`).
 const DOWN_PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of a frame's payload from which on it is sent out of registered memory where it lies: fewer are copied
-/// in less time than the kernel takes for one more descriptor (docs/performance.md).
+/// in less time than the kernel takes for one more descriptor (docs/performance-log.md).
 const IN_PLACE_BYTES_MIN: u32 = CHUNK_BYTES;
 /// Frames that are sent before something else is looked at.
 const FLUSH_BUDGET: u32 = 64;
