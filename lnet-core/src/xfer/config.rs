@@ -6,7 +6,7 @@ use core::time::Duration;
 use lnet_wire::Nid;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
-use super::identity::Identity;
+use super::sessions::Identity;
 use crate::handle::ShardId;
 use crate::limits::Limits;
 

@@ -28,48 +28,57 @@
 //!   incarnation, and for one of its own addresses. Sessions end with the incarnation of either node.
 //! - All tables are bounded; what finds no room is not acknowledged, counted, and sent again by its sender.
 
-mod acknowledge;
-mod admit;
+/// A value that is in a list, by one of its fields.
+macro_rules! node {
+    ($value:ty, $list:ty, $field:ident) => {
+        impl Node<$list> for $value {
+            fn link(&self) -> &Link {
+                &self.$field
+            }
+            fn link_mut(&mut self) -> &mut Link {
+                &mut self.$field
+            }
+        }
+    };
+}
+
 mod config;
-mod congestion;
-mod flow;
-mod handshake;
-mod identity;
-mod inflow;
-mod interfaces;
-mod message;
-mod outgoing;
-mod park;
-mod parts;
-mod peer;
-mod policies;
+mod local;
+mod machine;
 mod preview;
-mod receive;
-mod record;
-mod reply;
-mod session;
-mod state;
+mod receiving;
+mod sending;
+mod sessions;
 mod stats;
-mod timeout;
-mod window;
 
 #[cfg(test)]
 mod tests;
 
-use lnet_wire::frame::{FrameHeader, Handshake, Transfer};
+use lnet_wire::frame::{FrameHeader, Handshake, Kind, Transfer};
 use lnet_wire::{Header, Nid};
 
 #[cfg(feature = "sabotage")]
 pub use config::Sabotage;
 pub use config::{XferConfig, XferLimits, XferTimes};
-pub use identity::Identity;
-pub use state::Xfer;
+pub use machine::Xfer;
+pub use sessions::Identity;
 pub use stats::{XferCounters, XferDrop, XferUsage};
 
 use crate::lnd::{NiId, Span};
 
 /// Most messages that travel in one frame.
 pub const BUNDLE_MAX: usize = 16;
+
+/// Ids from the oldest unfinished one that a sender may use at once.
+const WINDOW_IDS: u64 = 4096;
+
+/// What a control frame tells about a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Control {
+    kind: Kind,
+    id: u64,
+    ticket: u32,
+}
 
 /// A frame that has arrived whole: its headers' checksum and, if it has one, its payload's were right.
 #[derive(Clone, Debug)]

@@ -6,12 +6,9 @@
 use lnet_wire::frame::{FrameHeader, Transfer};
 use lnet_wire::steer::SteerKey;
 
-use super::congestion::frame_cost;
-use super::outgoing::{BUNDLED_BYTES_MAX, HEADERS_BYTES};
-use super::state::Xfer;
-use super::window::WINDOW_IDS;
-use super::{Content, Outgoing};
-use crate::list::NONE;
+use super::machine::Xfer;
+use super::sending::{BUNDLED_BYTES_MAX, HEADERS_BYTES, frame_cost};
+use super::{Content, Outgoing, WINDOW_IDS};
 use crate::lnd::Transmit;
 use crate::time::Instant;
 
@@ -24,40 +21,42 @@ impl Xfer {
     pub fn preview(&self, now: Instant, transmit: &Transmit) -> Option<Outgoing> {
         let &Transmit { ni, next_hop, ref header, payload, .. } = transmit;
         let length = payload.map_or(0, |span| span.length_bytes);
-        let is_first = self.replies.is_empty() && self.ready.is_empty();
-        if !is_first || length > BUNDLED_BYTES_MAX || self.messages.is_full() || self.is_short_of_records() {
+        let Self { sessions, sending, receiving } = self;
+        let is_first = !sessions.has_reply() && !sending.is_ready();
+        let is_full = sending.messages.is_full() || sending.free_items() == 0;
+        if !is_first || length > BUNDLED_BYTES_MAX || is_full {
             return None;
         }
-        let contact = self.contacts.last(ni, &next_hop)?;
-        let peer = self.peers.slab.get(contact.peer)?;
-        let session = contact.session.as_ref()?;
+        let path = sessions.paths.last(ni, &next_hop)?;
+        let steering = sessions.peers.get(path.peer)?.steering.as_ref()?;
+        let session = path.session.as_ref()?;
+        let peer = &sending.peers[path.peer];
         let id = peer.next_id;
-        let key = SteerKey::of(header, id, self.initiator_hash)?;
-        let shard = usize::from(peer.steering.as_ref()?.shard_of(&key));
-        let flow = self.flows.get(peer.flows[shard])?;
-        let oldest = id - peer.oldest_id(&self.messages);
-        let is_aged = session.is_aged(now) && !flow.is_open(now, self.times.message);
+        let key = SteerKey::of(header, id, sessions.local.initiator_hash)?;
+        let shard = steering.shard_of(&key);
+        let stream = sending.streams.get(peer.streams[usize::from(shard)])?;
+        let oldest = id - peer.oldest_id(&sending.messages);
+        let is_aged = session.is_aged(now) && !stream.is_open(now, sessions.local.times.message);
         if oldest >= WINDOW_IDS
             || is_aged
-            || flow.has_more()
-            || flow.probes_due != 0
-            || flow.takes_detour(now)
+            || stream.has_more()
+            || stream.probes_due != 0
+            || stream.fails_over(now)
         {
             return None;
         }
         let datagram_bytes = HEADERS_BYTES + length;
         let cost_bytes = frame_cost(datagram_bytes);
-        if datagram_bytes > session.datagram_max_bytes.min(self.own_datagram_max(ni))
-            || (!flow.has_room_for(cost_bytes) && flow.in_flight_bytes != 0)
+        if datagram_bytes > session.datagram_max_bytes.min(sessions.own_datagram_max(ni))
+            || (!stream.has_room_for(cost_bytes) && stream.in_flight_bytes != 0)
         {
             return None;
         }
-        let inflow = peer.inflows[shard];
         let transfer = Transfer {
             oldest: oldest as u16,
-            ack_now: !flow.has_room_for(2 * cost_bytes),
-            ack: if inflow == NONE { None } else { self.acknowledged_by(inflow) },
-            ..self.transfer(flow.next_number, session.token)
+            ack_now: !stream.has_room_for(2 * cost_bytes),
+            ack: receiving.would_acknowledge((path.peer, shard)),
+            ..sessions.local.transfer(stream.next_number, session.token)
         };
         Some(Outgoing {
             ni,

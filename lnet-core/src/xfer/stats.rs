@@ -117,7 +117,7 @@ impl XferCounters {
 }
 
 /// What an [`Xfer`](super::Xfer) holds at one moment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct XferUsage {
     /// Messages that it is to send, parked ones included.
     pub messages: u32,

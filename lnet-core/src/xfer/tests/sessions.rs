@@ -436,7 +436,7 @@ fn the_own_way_is_tried_again() {
 fn whoever_loses_an_address_has_not_ended() {
     let mut network = met_by_both(1);
     for node in &mut network.nodes {
-        node.shards[0].xfer.times.message = SECOND * 49;
+        node.shards[0].xfer.sessions.local.times.message = SECOND * 49;
     }
     let (now, moved) = (network.now, network.nodes[1].nids[0]);
     network.nodes[1].remove_interface(now, 0);

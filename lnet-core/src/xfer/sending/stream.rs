@@ -1,66 +1,66 @@
-//! Flows: what this shard sends to one shard of a peer.
+//! Send streams: what this shard sends to one shard of a peer.
 
 use core::time::Duration;
 
 use super::congestion::Congestion;
+use super::item::InStream;
 use super::message::Queued;
-use super::peer::node;
-use super::record::InFlow;
 use crate::list::{Link, List, Node};
 use crate::time::Instant;
+use crate::xfer::XferTimes;
 
-pub(super) struct Flow {
-    pub(super) peer: u32,
+pub(crate) struct SendStream {
+    pub(crate) peer: u32,
     /// The peer's shard.
-    pub(super) shard: u8,
-    pub(super) next_number: u64,
+    pub(crate) shard: u8,
+    pub(crate) next_number: u64,
     /// The highest number that was acknowledged, once one was.
-    pub(super) highest_acked: Option<u64>,
+    pub(crate) highest_acked: Option<u64>,
     /// Sent, in the order of frame numbers.
-    pub(super) outstanding: List<InFlow>,
-    /// To be sent again, or notices to be sent.
-    pub(super) pending: List<InFlow>,
+    pub(crate) outstanding: List<InStream>,
+    /// To be sent again, or control frames.
+    pub(crate) pending: List<InStream>,
     /// Messages of which nothing was sent.
-    pub(super) queue: List<Queued>,
+    pub(crate) queue: List<Queued>,
     /// Messages of which parts were sent, and others never; a few at a time, since each takes room of its
     /// receiver until it is whole.
-    pub(super) begun: List<Queued>,
-    pub(super) begun_count: u32,
+    pub(crate) begun: List<Queued>,
+    pub(crate) begun_count: u32,
     /// Fragments since a message of the queue had its turn.
-    pub(super) turn: u32,
-    pub(super) in_flight_bytes: u32,
-    pub(super) congestion: Congestion,
+    pub(crate) turn: u32,
+    pub(crate) in_flight_bytes: u32,
+    pub(crate) congestion: Congestion,
     /// When something was acknowledged last, if ever.
-    pub(super) acked_at: Option<Instant>,
+    pub(crate) acked_at: Option<Instant>,
     /// Since when there has always been something that is not acknowledged.
-    pub(super) owed_since: Instant,
+    pub(crate) owed_since: Instant,
     /// From when on the wait for an acknowledgement counts.
-    pub(super) waits_since: Instant,
+    pub(crate) waits_since: Instant,
     /// Frames that may be sent although the window is full.
-    pub(super) probes_due: u32,
-    /// Until when frames go the way by which the peer was heard last, because their own does not answer.
-    pub(super) detour_until: Option<Instant>,
+    pub(crate) probes_due: u32,
+    /// Until when frames take the path to the last address of the peer, because their own does not answer.
+    pub(crate) failover_until: Option<Instant>,
     /// Whether it is in the list of those with something to send.
-    pub(super) is_ready: bool,
-    pub(super) ready: Link,
+    pub(crate) is_ready: bool,
+    pub(crate) ready: Link,
     /// Whether it is in the list of those that wait for acknowledgements.
-    pub(super) is_busy: bool,
-    pub(super) busy: Link,
+    pub(crate) is_busy: bool,
+    pub(crate) busy: Link,
 }
 
-/// How long another way is gone when the own one does not answer.
-pub(super) const DETOUR: Duration = Duration::from_secs(1);
+/// How long another path is taken when the own one does not answer.
+pub(crate) const FAILOVER: Duration = Duration::from_secs(1);
 
-/// Marks flows that may have something to send.
-pub(super) struct Ready;
-/// Marks flows, or inflows, that have timers.
-pub(super) struct Busy;
+/// Marks streams that may have something to send.
+pub(crate) struct Ready;
+/// Marks streams that have timers.
+pub(crate) struct Busy;
 
-node!(Flow, Ready, ready);
-node!(Flow, Busy, busy);
+node!(SendStream, Ready, ready);
+node!(SendStream, Busy, busy);
 
-impl Flow {
-    pub(super) fn new(peer: u32, shard: u8, first_number: u64, now: Instant) -> Self {
+impl SendStream {
+    pub(crate) fn new(peer: u32, shard: u8, first_number: u64, now: Instant) -> Self {
         Self {
             peer,
             shard,
@@ -78,7 +78,7 @@ impl Flow {
             owed_since: now,
             waits_since: now,
             probes_due: 0,
-            detour_until: None,
+            failover_until: None,
             is_ready: false,
             ready: Link::UNLINKED,
             is_busy: false,
@@ -86,50 +86,55 @@ impl Flow {
         }
     }
 
-    pub(super) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.outstanding.is_empty() && !self.has_more()
     }
 
     /// Whether frames of so many bytes fit what may be in flight.
     #[inline]
-    pub(super) fn has_room_for(&self, cost_bytes: u32) -> bool {
+    pub(crate) fn has_room_for(&self, cost_bytes: u32) -> bool {
         self.in_flight_bytes + cost_bytes <= self.congestion.window_bytes()
     }
 
     /// Whether its receiver has answered of late, and so knows this sender.
     #[inline]
-    pub(super) fn is_open(&self, now: Instant, patience: Duration) -> bool {
+    pub(crate) fn is_open(&self, now: Instant, patience: Duration) -> bool {
         self.acked_at.is_some_and(|at| now - at < patience)
     }
 
     /// Something is about to be added that is to be acknowledged.
     #[inline]
-    pub(super) fn owes(&mut self, now: Instant) {
+    pub(crate) fn owes(&mut self, now: Instant) {
         if self.outstanding.is_empty() && self.pending.is_empty() {
             self.owed_since = now;
         }
     }
 
     /// Whether its receiver has acknowledged nothing for so long although there was something to acknowledge.
-    pub(super) fn is_unanswered(&self, now: Instant, patience: Duration) -> bool {
-        let has_records = !self.outstanding.is_empty() || !self.pending.is_empty();
-        has_records && now - self.acked_at.map_or(self.owed_since, |at| at.max(self.owed_since)) > patience
+    pub(crate) fn is_unanswered(&self, now: Instant, patience: Duration) -> bool {
+        let has_items = !self.outstanding.is_empty() || !self.pending.is_empty();
+        has_items && now - self.acked_at.map_or(self.owed_since, |at| at.max(self.owed_since)) > patience
     }
 
-    /// Whether frames go the way by which the peer was heard last.
+    /// Whether frames take the path to the last address of the peer.
     #[inline]
-    pub(super) fn takes_detour(&self, now: Instant) -> bool {
-        self.detour_until.is_some_and(|until| now < until)
+    pub(crate) fn fails_over(&self, now: Instant) -> bool {
+        self.failover_until.is_some_and(|until| now < until)
+    }
+
+    /// When a probe is due, unless something is acknowledged before.
+    pub(crate) fn probe_at(&self, times: &XferTimes) -> Instant {
+        self.waits_since + self.congestion.probe_interval(times.probe_min, times.ack_delay)
     }
 
     /// Whether there is something to send.
     #[inline]
-    pub(super) fn has_more(&self) -> bool {
+    pub(crate) fn has_more(&self) -> bool {
         !self.pending.is_empty() || !self.queue.is_empty() || !self.begun.is_empty()
     }
 
     /// The number that an acknowledgement means, of those that were used; `None` if it was not.
-    pub(super) fn number_of(&self, wire: u32) -> Option<u64> {
+    pub(crate) fn number_of(&self, wire: u32) -> Option<u64> {
         let last = self.next_number.checked_sub(1)?;
         let distance = (last as u32).wrapping_sub(wire);
         last.checked_sub(u64::from(distance))

@@ -11,8 +11,8 @@ use lnet_wire::frame::Transfer;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use siphasher::sip::SipHasher13;
 
-use super::Arrived;
 use crate::time::Instant;
+use crate::xfer::Arrived;
 
 /// Tokens count time in units of 2^30 ns.
 const UNIT_SHIFT: u32 = 30;
@@ -22,13 +22,13 @@ const MAC_BITS: u32 = 64 - TIME_BITS;
 /// sender is remembered still, so a frame that was long under way never finds an empty window.
 const FRESH_UNITS: u64 = 4;
 /// A token is fresh for less than this time.
-pub(super) const FRESH_NS: u64 = (FRESH_UNITS + 1) << UNIT_SHIFT;
+pub(crate) const FRESH_NS: u64 = (FRESH_UNITS + 1) << UNIT_SHIFT;
 /// A sender asks for a new one in time.
-pub(super) const RENEWAL_NS: u64 = 2 << UNIT_SHIFT;
+pub(crate) const RENEWAL_NS: u64 = 2 << UNIT_SHIFT;
 
 /// What a token is worth.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Worth {
+pub(crate) enum Worth {
     /// Nothing.
     Invalid,
     /// It was given to this sender, too long ago to begin with it.
@@ -37,29 +37,29 @@ pub(super) enum Worth {
 }
 
 /// Whom a token is for.
-pub(super) struct Holder<'a> {
-    pub(super) incarnation: u64,
-    pub(super) shard: u8,
+pub(crate) struct Holder<'a> {
+    pub(crate) incarnation: u64,
+    pub(crate) shard: u8,
     /// Where its frames come from.
-    pub(super) address: &'a Nid,
+    pub(crate) address: &'a Nid,
 }
 
 impl<'a> Holder<'a> {
     /// The sender of a frame.
-    pub(super) const fn of(frame: &'a Arrived<'_>) -> Self {
+    pub(crate) const fn of(frame: &'a Arrived<'_>) -> Self {
         let &Transfer { incarnation, shard, .. } = frame.transfer;
         Self { incarnation, shard, address: &frame.from }
     }
 }
 
 /// Makes and recognises the tokens of this life of the node.
-pub(super) struct Tokens {
+pub(crate) struct Tokens {
     key: SipHasher13,
 }
 
 impl Tokens {
     /// Keyed by what nobody else knows, and by the policies that go with the sessions.
-    pub(super) fn new([low, high]: [u64; 2], policies: &[PolicyWord; PORTALS]) -> Self {
+    pub(crate) fn new([low, high]: [u64; 2], policies: &[PolicyWord; PORTALS]) -> Self {
         let mut hasher = SipHasher13::new_with_keys(low, high);
         policies.iter().for_each(|word| hasher.write_u64(word.0));
         let low = hasher.finish();
@@ -68,12 +68,12 @@ impl Tokens {
     }
 
     /// A token for a shard of a node, at one of its addresses.
-    pub(super) fn make(&self, now: Instant, holder: &Holder<'_>) -> u64 {
+    pub(crate) fn make(&self, now: Instant, holder: &Holder<'_>) -> u64 {
         self.token(now.0 >> UNIT_SHIFT, holder)
     }
 
     /// What a token is worth that a shard of a node shows.
-    pub(super) fn worth(&self, now: Instant, holder: &Holder<'_>, token: u64) -> Worth {
+    pub(crate) fn worth(&self, now: Instant, holder: &Holder<'_>, token: u64) -> Worth {
         let time = token >> MAC_BITS;
         if self.token(time, holder) != token {
             return Worth::Invalid;
@@ -84,7 +84,7 @@ impl Tokens {
     }
 
     /// What an answer has to repeat: nobody can guess it who is not asked.
-    pub(super) fn nonce(&self, question: u64, shard: u8, address: &Nid) -> u64 {
+    pub(crate) fn nonce(&self, question: u64, shard: u8, address: &Nid) -> u64 {
         let mut hasher = self.key;
         hasher.write_u64(question);
         // Not as many bytes as a token is made of.
@@ -104,7 +104,7 @@ impl Tokens {
 }
 
 /// Whether a token was made after another one.
-pub(super) const fn is_newer(token: u64, than: u64) -> bool {
+pub(crate) const fn is_newer(token: u64, than: u64) -> bool {
     // The time is at the top, and wraps.
     (token >> MAC_BITS).wrapping_sub(than >> MAC_BITS) << MAC_BITS >> 63 == 0 && token != than
 }

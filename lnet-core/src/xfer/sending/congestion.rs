@@ -6,14 +6,12 @@
 
 use core::time::Duration;
 
-use crate::time::Instant;
-
 /// Frames that must have overtaken one before it counts as lost (RFC 9002, 6.1.1).
-pub(super) const OVERTAKEN_FRAMES: u64 = 3;
+pub(crate) const OVERTAKEN_FRAMES: u64 = 3;
 /// What a frame takes of its receiver at least: a chunk of its UMEM.
-pub(super) const CHUNK_BYTES: u32 = 4096;
+pub(crate) const CHUNK_BYTES: u32 = 4096;
 /// What a sender may have in flight before its receiver has granted anything, and what it always may.
-pub(super) const UNSOLICITED_BYTES: u32 = 16 * CHUNK_BYTES;
+pub(crate) const UNSOLICITED_BYTES: u32 = 16 * CHUNK_BYTES;
 /// Narrowest window.
 const WINDOW_MIN_BYTES: u32 = 16 * CHUNK_BYTES;
 const WINDOW_FIRST_BYTES: u32 = 64 * CHUNK_BYTES;
@@ -25,16 +23,16 @@ const PROBE_MAX: Duration = Duration::from_secs(1);
 
 /// The bytes that a frame of this length takes of its receiver.
 #[inline]
-pub(super) const fn frame_cost(datagram_bytes: u32) -> u32 {
+pub(crate) const fn frame_cost(datagram_bytes: u32) -> u32 {
     (datagram_bytes + HEADERS_BYTES).next_multiple_of(CHUNK_BYTES)
 }
 
 /// Ethernet, IPv6 and UDP headers, roughly.
 const HEADERS_BYTES: u32 = 64;
 
-/// What one flow knows of its way.
+/// What one stream knows of its way.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Congestion {
+pub(crate) struct Congestion {
     smoothed: Duration,
     variation: Duration,
     measured: bool,
@@ -53,7 +51,7 @@ pub(super) struct Congestion {
 }
 
 impl Congestion {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             smoothed: RTT_FIRST,
             variation: Duration::from_micros(500),
@@ -70,7 +68,7 @@ impl Congestion {
     }
 
     /// Takes in a measured round trip.
-    pub(super) fn measure(&mut self, rtt: Duration) {
+    pub(crate) fn measure(&mut self, rtt: Duration) {
         if !self.measured {
             (self.smoothed, self.variation, self.measured) = (rtt, rtt / 2, true);
             return;
@@ -81,18 +79,18 @@ impl Congestion {
     }
 
     /// The receiver says how much it can take. It cannot grant less than what it is always sent.
-    pub(super) fn granted(&mut self, bytes: u32) {
+    pub(crate) fn granted(&mut self, bytes: u32) {
         self.grant_bytes = bytes.max(UNSOLICITED_BYTES);
     }
 
     /// Bytes of frames that may be in flight.
-    pub(super) fn window_bytes(&self) -> u32 {
+    pub(crate) fn window_bytes(&self) -> u32 {
         self.window_bytes.min(self.grant_bytes)
     }
 
     /// Takes in one acknowledgement: what it acknowledged and what it showed to be lost. `next_number` is that
     /// of the next frame. Says whether the window was narrowed.
-    pub(super) fn acknowledged(
+    pub(crate) fn acknowledged(
         &mut self,
         highest: u64,
         next_number: u64,
@@ -128,25 +126,25 @@ impl Congestion {
     }
 
     /// How long a frame may be behind one sent later that was acknowledged (RFC 9002, 6.1.2).
-    pub(super) fn reordering(&self) -> Duration {
+    pub(crate) fn reordering(&self) -> Duration {
         (self.smoothed + self.smoothed / 8).max(Duration::from_micros(100))
     }
 
     /// How long to wait for any acknowledgement before a probe (RFC 9002, 6.2).
-    pub(super) fn probe_interval(&self, probe_min: Duration, ack_delay: Duration) -> Duration {
+    pub(crate) fn probe_interval(&self, probe_min: Duration, ack_delay: Duration) -> Duration {
         let interval = (self.smoothed + self.variation * 4 + ack_delay).max(probe_min);
         interval.saturating_mul(1 << self.probes.min(16)).min(PROBE_MAX)
     }
 
     /// Nothing that was in flight has been answered: the window begins anew.
-    pub(super) fn collapse(&mut self, next_number: u64) {
+    pub(crate) fn collapse(&mut self, next_number: u64) {
         self.before.get_or_insert((next_number, self.window_bytes, self.threshold_bytes));
         self.threshold_bytes = (self.window_bytes / 2).max(WINDOW_MIN_BYTES);
         self.window_bytes = WINDOW_MIN_BYTES;
     }
 
     /// What counted as lost when the window began anew had arrived: its receiver was only slow.
-    pub(super) fn restore(&mut self) {
+    pub(crate) fn restore(&mut self) {
         if let Some((_, window_bytes, threshold_bytes)) = self.before.take() {
             self.window_bytes = self.window_bytes.max(window_bytes);
             self.threshold_bytes = threshold_bytes;
@@ -154,21 +152,13 @@ impl Congestion {
     }
 
     /// A probe was sent.
-    pub(super) fn probed(&mut self) {
+    pub(crate) fn probed(&mut self) {
         self.probes += 1;
     }
 
     /// Probes since something was acknowledged.
-    pub(super) const fn probes(&self) -> u32 {
+    pub(crate) const fn probes(&self) -> u32 {
         self.probes
-    }
-}
-
-/// The earlier of two moments, where there are any.
-pub(super) fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
     }
 }
 

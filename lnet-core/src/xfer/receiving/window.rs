@@ -2,20 +2,19 @@
 
 use alloc::boxed::Box;
 
-/// Ids from the oldest unfinished one that a sender may use at once.
-pub(super) const WINDOW_IDS: u64 = 4096;
+use crate::xfer::WINDOW_IDS;
 
 /// Which messages of one sending shard have been here.
 ///
 /// Invariant: ids below `base` count as seen, whatever was remembered of them.
-pub(super) struct Window {
+pub(crate) struct Window {
     base: u64,
     bits: Box<[u64; (WINDOW_IDS / 64) as usize]>,
 }
 
 /// What a window says of an id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Seen {
+pub(crate) enum Seen {
     New,
     Old,
     /// The sender has not moved the window that far.
@@ -23,23 +22,23 @@ pub(super) enum Seen {
 }
 
 impl Window {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { base: 0, bits: Box::new([0; (WINDOW_IDS / 64) as usize]) }
     }
 
     /// Forgets everything.
-    pub(super) fn restart(&mut self, base: u64) {
+    pub(crate) fn restart(&mut self, base: u64) {
         self.base = base;
         self.bits.fill(0);
     }
 
     /// The oldest id that its sender may still be sending.
-    pub(super) const fn base(&self) -> u64 {
+    pub(crate) const fn base(&self) -> u64 {
         self.base
     }
 
     /// Moves the window on: ids below `base` will not come any more. Never goes back.
-    pub(super) fn advance(&mut self, base: u64) {
+    pub(crate) fn advance(&mut self, base: u64) {
         if base <= self.base {
             return;
         }
@@ -62,7 +61,7 @@ impl Window {
     }
 
     #[inline]
-    pub(super) fn look(&self, id: u64) -> Seen {
+    pub(crate) fn look(&self, id: u64) -> Seen {
         let Some(distance) = id.checked_sub(self.base) else { return Seen::Old };
         if distance >= WINDOW_IDS {
             return Seen::Beyond;
@@ -73,7 +72,7 @@ impl Window {
 
     /// Remembers an id that lies in the window.
     #[inline]
-    pub(super) fn mark(&mut self, id: u64) {
+    pub(crate) fn mark(&mut self, id: u64) {
         if self.look(id) == Seen::New {
             let (word, bit) = place(id);
             self.bits[word] |= bit;
@@ -88,28 +87,28 @@ const fn place(id: u64) -> (usize, u64) {
 
 /// Which frames of one sending shard have been here: the highest, and the 64 below it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct FramesSeen {
+pub(crate) struct FramesSeen {
     highest: u32,
     /// Bit n: the frame n + 1 below.
     below: u64,
 }
 
 impl FramesSeen {
-    pub(super) const fn starting_with(number: u32) -> Self {
+    pub(crate) const fn starting_with(number: u32) -> Self {
         Self { highest: number, below: 0 }
     }
 
-    pub(super) const fn highest(&self) -> u32 {
+    pub(crate) const fn highest(&self) -> u32 {
         self.highest
     }
 
-    pub(super) const fn below(&self) -> u64 {
+    pub(crate) const fn below(&self) -> u64 {
         self.below
     }
 
     /// Whether this frame is known to have been here.
     #[inline]
-    pub(super) const fn contains(&self, number: u32) -> bool {
+    pub(crate) const fn contains(&self, number: u32) -> bool {
         match self.highest.wrapping_sub(number) {
             0 => true,
             distance @ 1..=64 => self.below >> (distance - 1) & 1 != 0,
@@ -118,14 +117,14 @@ impl FramesSeen {
     }
 
     /// Whether a frame is so old that nothing is known of it.
-    pub(super) const fn has_forgotten(&self, number: u32) -> bool {
+    pub(crate) const fn has_forgotten(&self, number: u32) -> bool {
         let distance = self.highest.wrapping_sub(number);
         distance > 64 && distance < 1 << 31
     }
 
     /// Remembers a frame, if it is not too far below the highest; says whether some before it is missing.
     #[inline]
-    pub(super) const fn insert(&mut self, number: u32) -> bool {
+    pub(crate) const fn insert(&mut self, number: u32) -> bool {
         let ahead = number.wrapping_sub(self.highest);
         if ahead == 0 {
             return false;

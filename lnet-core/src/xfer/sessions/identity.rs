@@ -14,8 +14,8 @@ use lnet_wire::Nid;
 use lnet_wire::frame::Certificate;
 use siphasher::sip::SipHasher13;
 
-use super::stats::XferDrop;
 use crate::time::Instant;
+use crate::xfer::XferDrop;
 
 /// What comes before an address in what is signed.
 const CONTEXT: [u8; 12] = *b"LNDX address";
@@ -83,7 +83,7 @@ fn shows(certificate: &Certificate, incarnation: u64, address: &Nid) -> bool {
 
 /// Checks certificates, and remembers those that were right. Others are checked now and then only: that takes fifty
 /// times as long as anything else that a frame brings about.
-pub(super) struct Checks {
+pub(crate) struct Checks {
     key: SipHasher13,
     /// Of those that were right, what nobody can find another one with.
     known: Box<[u64]>,
@@ -95,7 +95,7 @@ pub(super) struct Checks {
 
 impl Checks {
     /// Keyed by what nobody else knows.
-    pub(super) fn new([low, high]: [u64; 2]) -> Self {
+    pub(crate) fn new([low, high]: [u64; 2]) -> Self {
         Self {
             key: SipHasher13::new_with_keys(high, low),
             known: vec![0; KNOWN].into(),
@@ -105,7 +105,7 @@ impl Checks {
     }
 
     /// Checks that an incarnation lives at an address. It may have been asked; otherwise others may be in its way.
-    pub(super) fn check(
+    pub(crate) fn check(
         &mut self,
         now: Instant,
         (incarnation, address): (u64, &Nid),

@@ -1,0 +1,119 @@
+//! What all three owners work with: this shard's numbers, its limits of time, its timer and its counters.
+
+use alloc::boxed::Box;
+use core::ops::{Index, IndexMut};
+use core::time::Duration;
+
+use lnet_wire::frame::Transfer;
+
+use super::config::{XferConfig, XferTimes};
+use super::stats::XferCounters;
+use crate::time::Instant;
+
+/// How often what was not touched for long is looked for.
+pub(super) const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
+
+/// This shard, as its peers know it, and what it has counted.
+pub(super) struct Local {
+    pub(super) shard: u8,
+    pub(super) incarnation: u64,
+    pub(super) initiator_hash: u32,
+    pub(super) times: XferTimes,
+    /// Nothing is due before.
+    pub(super) timer: Option<Instant>,
+    /// When what was not touched for long is looked for.
+    pub(super) sweep_at: Instant,
+    /// Whether something waits for room in a table; it is tried again by the next timer.
+    pub(super) starved: bool,
+    pub(super) counters: XferCounters,
+    #[cfg(feature = "sabotage")]
+    pub(super) sabotage: super::Sabotage,
+}
+
+impl Local {
+    pub(super) fn new(config: &XferConfig) -> Self {
+        Self {
+            shard: config.shard.0,
+            incarnation: config.identity.incarnation(),
+            initiator_hash: config.initiator_hash,
+            times: config.times,
+            timer: None,
+            sweep_at: Instant(0),
+            starved: false,
+            counters: XferCounters::default(),
+            #[cfg(feature = "sabotage")]
+            sabotage: super::Sabotage::default(),
+        }
+    }
+
+    /// Something is due at this time.
+    #[inline]
+    pub(super) fn set_timer(&mut self, at: Instant) {
+        if self.timer.is_none_or(|timer| at < timer) {
+            self.timer = Some(at);
+        }
+    }
+
+    /// Something was begun that is to be looked at when it was not touched for long.
+    pub(super) fn schedule_sweep(&mut self, now: Instant) {
+        if self.sweep_at <= now {
+            self.sweep_at = now + SWEEP_INTERVAL;
+        }
+        self.set_timer(self.sweep_at);
+    }
+
+    /// Something waits for room in a table: it is tried again soon.
+    pub(super) fn starve(&mut self, now: Instant) {
+        self.starved = true;
+        self.set_timer(now + self.times.hold);
+    }
+
+    /// The fields that are the same in every frame of this shard.
+    #[inline]
+    pub(super) fn transfer(&self, number: u64, session: u64) -> Transfer {
+        Transfer {
+            number: number as u32,
+            incarnation: self.incarnation,
+            session,
+            oldest: 0,
+            shard: self.shard,
+            ack_now: false,
+            ack: None,
+            payload_crc: None,
+            ticket: None,
+        }
+    }
+}
+
+/// What one owner has of each value in a table of another one's, by its slot there.
+pub(super) struct BySlot<T>(Box<[T]>);
+
+impl<T> BySlot<T> {
+    pub(super) fn new(capacity: u32, value: impl Fn() -> T) -> Self {
+        Self((0..capacity).map(|_| value()).collect())
+    }
+}
+
+impl<T> Index<u32> for BySlot<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, slot: u32) -> &T {
+        &self.0[slot as usize]
+    }
+}
+
+impl<T> IndexMut<u32> for BySlot<T> {
+    #[inline]
+    fn index_mut(&mut self, slot: u32) -> &mut T {
+        &mut self.0[slot as usize]
+    }
+}
+
+/// The earlier of two moments, where there are any.
+pub(super) fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}

@@ -1,0 +1,430 @@
+//! [`Xfer`]: the three owners together, and what concerns more than one of them.
+
+use core::time::Duration;
+
+use lnet_wire::frame::{Handshake, Kind};
+use lnet_wire::steer::{PORTALS, PolicyWord};
+use lnet_wire::{Header, Nid};
+
+use super::config::XferConfig;
+use super::local::{SWEEP_INTERVAL, earlier};
+use super::receiving::{Call, Receiving};
+use super::sending::{Sending, Unread};
+use super::sessions::{Address, Opened, Sessions};
+use super::stats::{XferCounters, XferDrop, XferUsage};
+use super::{Action, Arrived, Bundled, Outgoing, Replay};
+use crate::list::NONE;
+use crate::lnd::{Cause, Full, NiId, RxId, Span, Transmit, TxId, Uplink, Verdict};
+use crate::time::Instant;
+
+/// The transfer protocol of one shard. See the [module](super) for the order of calls.
+pub struct Xfer {
+    pub(super) sessions: Sessions,
+    pub(super) sending: Sending,
+    pub(super) receiving: Receiving,
+}
+
+impl Xfer {
+    /// Allocates all that it will ever use.
+    #[must_use]
+    pub fn new(config: XferConfig) -> Self {
+        Self {
+            sending: Sending::new(&config.limits, config.shard.0),
+            receiving: Receiving::new(&config),
+            sessions: Sessions::new(config),
+        }
+    }
+
+    /// Switches bugs on.
+    #[cfg(feature = "sabotage")]
+    pub const fn sabotage(&mut self, sabotage: super::Sabotage) {
+        self.sessions.local.sabotage = sabotage;
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub const fn counters(&self) -> &XferCounters {
+        &self.sessions.local.counters
+    }
+
+    /// What is in use at this moment.
+    #[must_use]
+    pub fn usage(&self) -> XferUsage {
+        let [messages, frames] = self.sending.used_counts();
+        let usage = XferUsage {
+            messages,
+            frames,
+            peers: self.sessions.peers.used_count(),
+            flows: self.sending.streams.used_count(),
+            ..XferUsage::default()
+        };
+        self.receiving.usage(usage)
+    }
+
+    /// Takes a message to be sent. Its payload is read again whenever a frame of it is, until it ends.
+    ///
+    /// # Errors
+    /// [`Full`] when it holds as many messages, or knows as many addresses, as it may.
+    pub fn submit(&mut self, now: Instant, transmit: &Transmit) -> Result<(), Full<TxId>> {
+        self.sending.submit(now, transmit, &mut self.sessions)
+    }
+
+    /// The next frame to be sent; the driver has room for one of the largest size.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing> {
+        if self.sessions.has_reply() {
+            return self.sessions.poll_reply();
+        }
+        let mut polled = self.sending.poll(now, &mut self.sessions);
+        if let Some(frame) = &mut polled {
+            frame.transfer.ack = self.receiving.acknowledge(self.sending.polled_to());
+            return polled;
+        }
+        // What has no path has asked for one.
+        if self.sessions.has_reply() {
+            return self.sessions.poll_reply();
+        }
+        self.receiving.poll_ack(&mut self.sessions)
+    }
+
+    /// Whether [`Xfer::poll_transmit`] may have a frame.
+    #[must_use]
+    pub fn has_transmit(&self) -> bool {
+        self.sessions.has_reply() || self.sending.is_ready() || self.receiving.has_ack()
+    }
+
+    /// The message that the frame begins with which [`Xfer::poll_transmit`] has returned last.
+    ///
+    /// # Panics
+    /// If that frame has none.
+    #[must_use]
+    pub fn polled(&self) -> &Transmit {
+        &self.sending.polled(0).transmit
+    }
+
+    /// Message `index` behind the first one of the frame that [`Xfer::poll_transmit`] has returned last.
+    ///
+    /// # Panics
+    /// If that frame has fewer.
+    #[must_use]
+    pub fn bundled(&self, index: u8) -> Bundled {
+        let message = self.sending.polled(1 + usize::from(index));
+        Bundled {
+            id_delta: (message.id - self.sending.polled(0).id) as u16,
+            lnet: message.transmit.header,
+            payload: message.transmit.payload,
+        }
+    }
+
+    /// What a HELLO or WELCOME tells of this node that is sent by `ni`.
+    #[must_use]
+    pub fn handshake(&self, ni: NiId) -> Handshake {
+        self.sessions.handshake(ni)
+    }
+
+    /// Takes in a frame, which is this shard's. What it brings to an end goes to `up`.
+    ///
+    /// # Panics
+    /// If [`Action::Write`] was returned and [`Xfer::written`] has not been called since.
+    pub fn receive(&mut self, now: Instant, frame: &Arrived<'_>, up: &mut impl Uplink) -> Action {
+        assert!(!self.receiving.is_writing(), "the driver has not said that it has written");
+        self.sending.catch_up(&mut self.sessions, up);
+        let outcome = match frame.header.kind {
+            Kind::Hello => self.sessions.hello(now, frame),
+            Kind::Welcome => self.welcome(now, frame, up),
+            Kind::Reset => self.reset(now, frame, up),
+            Kind::Ack => self.lone_ack(now, frame, up),
+            Kind::Data | Kind::Parked | Kind::Pull | Kind::Discard | Kind::Ping | Kind::Gone | Kind::Lost => {
+                self.numbered(now, frame, up)
+            }
+        };
+        outcome.unwrap_or_else(|reason| {
+            self.sessions.local.counters.count_drop(reason);
+            Action::Drop(reason)
+        })
+    }
+
+    #[inline(always)]
+    fn numbered(
+        &mut self,
+        now: Instant,
+        frame: &Arrived<'_>,
+        up: &mut impl Uplink,
+    ) -> Result<Action, XferDrop> {
+        let address = (frame.ni, frame.from);
+        let stream = match self.receiving.admit(now, frame, &mut self.sessions)? {
+            Some(stream) => stream,
+            None => {
+                self.receiving.may_open(now, frame, &self.sessions)?;
+                let peer = match self.sessions.sender(frame) {
+                    Some(peer) => peer,
+                    None => {
+                        let peer = self.new_peer(now, frame.transfer.incarnation, address)?;
+                        let Self { sessions, sending, receiving } = self;
+                        sessions.is_new_at(now, address, |peer| {
+                            !sending.is_idle(peer) || !receiving.is_idle(peer)
+                        });
+                        peer
+                    }
+                };
+                self.receiving.open(now, frame, peer)
+            }
+        };
+        self.receiving.received_from(now, stream, address, &mut self.sessions);
+        if let Some(ack) = frame.transfer.ack {
+            let (peer, shard) = (self.receiving.peer_of(stream), frame.transfer.shard);
+            self.sending.unread = Some(Unread { at: now, peer, shard, ack });
+        }
+        let Self { sessions, sending, receiving } = self;
+        receiving.numbered(stream, frame, &mut Call { now, sessions, sending, up })
+    }
+
+    /// Takes in a further message of a frame whose first one was not dropped; `id_delta` is what its record
+    /// says.
+    pub fn receive_record(
+        &mut self,
+        now: Instant,
+        frame: &Arrived<'_>,
+        id_delta: u16,
+        lnet: &Header,
+        up: &mut impl Uplink,
+    ) -> Action {
+        let Self { sessions, sending, receiving } = self;
+        let sender = sessions.sender(frame);
+        let stream = sender.and_then(|peer| receiving.stream_from((peer, frame.transfer.shard)));
+        receiving.take_record(stream, (frame, id_delta), lnet, &mut Call { now, sessions, sending, up })
+    }
+
+    /// A frame with several messages is dealt with.
+    pub fn end_bundle(&mut self, now: Instant, frame: &Arrived<'_>) {
+        let sender = self.sessions.sender(frame);
+        let stream = sender.and_then(|peer| self.receiving.stream_from((peer, frame.transfer.shard)));
+        self.receiving.end_bundle(now, stream, frame, &mut self.sessions);
+    }
+
+    /// Where the driver is to copy the payload to, and how much of it, after [`Action::Write`].
+    ///
+    /// # Panics
+    /// If it is not to.
+    #[inline]
+    #[must_use]
+    pub fn destination(&self) -> &Span {
+        self.receiving.destination()
+    }
+
+    /// The driver has copied what [`Action::Write`] told it to copy.
+    ///
+    /// # Panics
+    /// If there was none.
+    pub fn written(&mut self, now: Instant, up: &mut impl Uplink) {
+        let Self { sessions, sending, receiving } = self;
+        receiving.written(&mut Call { now, sessions, sending, up });
+    }
+
+    /// What becomes of a frame that the driver keeps.
+    pub fn poll_replay(&mut self) -> Option<Replay> {
+        self.receiving.poll_replay()
+    }
+
+    /// Goes on with a message that the shard has delayed.
+    ///
+    /// # Panics
+    /// If it was not delayed, or `verdict` is to delay it again.
+    pub fn resume(&mut self, now: Instant, rx: RxId, verdict: Verdict, up: &mut impl Uplink) {
+        let Self { sessions, sending, receiving } = self;
+        receiving.resume(rx, verdict, &mut Call { now, sessions, sending, up });
+    }
+
+    fn lone_ack(
+        &mut self,
+        now: Instant,
+        frame: &Arrived<'_>,
+        up: &mut impl Uplink,
+    ) -> Result<Action, XferDrop> {
+        let peer = self.sessions.sender(frame).ok_or(XferDrop::BadAck)?;
+        let is_ours = self.sessions.has_given(peer, frame);
+        let ack = frame.transfer.ack.as_ref().filter(|_| is_ours).ok_or(XferDrop::BadAck)?;
+        self.sessions.acknowledged_from(now, peer, frame);
+        self.sending.acknowledged(now, (peer, frame.transfer.shard), ack, &mut self.sessions, up);
+        Ok(Action::Done)
+    }
+
+    /// A question is answered.
+    fn welcome(
+        &mut self,
+        now: Instant,
+        frame: &Arrived<'_>,
+        up: &mut impl Uplink,
+    ) -> Result<Action, XferDrop> {
+        let (path, handshake) = self.sessions.answer(now, frame)?;
+        let peer = match self.sessions.sender(frame) {
+            Some(peer) => peer,
+            None => self.new_peer(now, frame.transfer.incarnation, (frame.ni, frame.from))?,
+        };
+        let Opened { former, is_resteered } = self.sessions.open(now, (path, peer), handshake, frame);
+        if former != NONE && former != peer && !self.sessions.has_session(former) {
+            self.end_peer(now, former, &frame.from, up);
+        }
+        if is_resteered {
+            self.sending.steer_again(now, peer, &mut self.sessions, up);
+        }
+        self.sending.go_on_with_peer(now, peer, &mut self.sessions);
+        Ok(Action::Done)
+    }
+
+    /// A peer does not know the session that it was shown.
+    fn reset(&mut self, now: Instant, frame: &Arrived<'_>, up: &mut impl Uplink) -> Result<Action, XferDrop> {
+        let path = self.sessions.paths.with_token(frame.transfer.session).ok_or(XferDrop::UnknownSession)?;
+        let (peer, nid) = (self.sessions.paths[path].peer, self.sessions.paths[path].nid);
+        if self.sessions.peers[peer].incarnation != frame.transfer.incarnation {
+            self.end_peer(now, peer, &nid, up);
+            return Ok(Action::Done);
+        }
+        // It lives, and has forgotten this shard: what is under way was not taken.
+        self.sessions.paths[path].session = None;
+        self.sessions.ask(now, path);
+        self.sending.lose_all_of_peer(peer);
+        Ok(Action::Done)
+    }
+
+    /// A peer has begun a new life: what it was sent in the former one ends, what was never sent waits for
+    /// the new one. What came from it ends as well, unless its last frame came from another address than the one that
+    /// has told: it may have lost that only.
+    fn end_peer(&mut self, now: Instant, peer: u32, told_by: &Nid, up: &mut impl Uplink) {
+        let Self { sessions, sending, receiving } = self;
+        sessions.local.counters.peers_restarted += 1;
+        sessions.paths.forget_peer(peer);
+        sending.end_peer(now, peer, sessions, up);
+        if sessions.peers[peer].address.1 != *told_by {
+            return;
+        }
+        receiving.end_peer(peer, Cause::Reset, &mut Call { now, sessions, sending, up });
+        sessions.remember_over(now, sessions.peers[peer].incarnation);
+        self.forget_peer(peer);
+    }
+
+    /// Makes a peer; one that is idle makes room.
+    fn new_peer(&mut self, now: Instant, incarnation: u64, address: Address) -> Result<u32, XferDrop> {
+        if self.sessions.peers.is_full() {
+            let is_idle = |peer| self.sending.is_idle(peer) && self.receiving.is_idle(peer);
+            let oldest = self.sessions.peers.oldest(is_idle).ok_or(XferDrop::PeersFull)?;
+            self.forget_peer(oldest);
+        }
+        let peer = self.sessions.peers.insert(now, incarnation, address).ok_or(XferDrop::PeersFull)?;
+        self.sending.begin_peer(peer);
+        Ok(peer)
+    }
+
+    /// Forgets a peer that is idle.
+    fn forget_peer(&mut self, peer: u32) {
+        self.sending.forget_peer(peer);
+        self.sessions.paths.forget_peer(peer);
+        self.sessions.peers.remove(peer);
+    }
+
+    /// Other policies hold from now on; all shards of the node get the same. Peers ask for new sessions.
+    pub fn set_policies(&mut self, policies: &[PolicyWord; PORTALS]) {
+        if self.sessions.set_policies(policies) {
+            self.receiving.examine_anew();
+        }
+    }
+
+    /// The NID of an interface that there is.
+    #[inline]
+    #[must_use]
+    pub fn nid_of(&self, ni: NiId) -> Option<&Nid> {
+        self.sessions.nid_of(ni)
+    }
+
+    /// Sends and takes by a further interface from now on. May allocate, where no interface has had so high a
+    /// number.
+    ///
+    /// # Panics
+    /// If there is one of this number.
+    pub fn add_interface(&mut self, ni: NiId, nid: Nid, datagram_max_bytes: u32) {
+        self.sessions.add_interface(ni, nid, datagram_max_bytes);
+    }
+
+    /// The longest UDP payload that an interface can send and take has changed. Peers learn it with their
+    /// next session; frames that were cut before are cut again when they are sent again.
+    pub fn set_datagram_max(&mut self, ni: NiId, bytes: u32) {
+        self.sessions.set_datagram_max(ni, bytes);
+    }
+
+    /// Makes all acknowledgements that wait due at once: before an interface goes by which some of them do.
+    pub fn acknowledge_now(&mut self, now: Instant) {
+        self.receiving.acknowledge_now(now, &mut self.sessions);
+    }
+
+    /// An interface is gone. Messages that went by it go by another path to the same peer, if one is known; others
+    /// end. So do those that arrive from a peer that nothing leads to any more. The peer's windows stay, so that what it
+    /// sends again by whichever path is recognised, also when the interface has come back.
+    ///
+    /// # Panics
+    /// If there is no such interface.
+    pub fn remove_interface(&mut self, now: Instant, ni: NiId, up: &mut impl Uplink) {
+        let Self { sessions, sending, receiving } = self;
+        sending.catch_up(sessions, up);
+        sessions.remove_interface(ni);
+        for peer in 0..sessions.peers.capacity() {
+            if sessions.peers.get(peer).is_some() {
+                let address = sessions.move_peer(peer, ni);
+                receiving.move_peer(peer, ni, address, &mut Call { now, sessions, sending, up });
+            }
+        }
+        sending.remove_interface(now, ni, sessions, up);
+        sessions.paths.remove_interface(ni);
+    }
+
+    /// An interface does not send any more: messages that only it carried end.
+    pub fn fail_interface(&mut self, now: Instant, ni: NiId, cause: Cause, up: &mut impl Uplink) {
+        self.sending.catch_up(&mut self.sessions, up);
+        self.sending.fail_interface(now, ni, cause, &mut self.sessions, up);
+    }
+
+    /// When [`Xfer::handle_timeout`] may have something to do.
+    #[must_use]
+    pub const fn poll_timeout(&self) -> Option<Instant> {
+        if self.sending.unread.is_some() { Some(Instant(0)) } else { self.sessions.local.timer }
+    }
+
+    /// Does what is due.
+    #[inline]
+    pub fn handle_timeout(&mut self, now: Instant, up: &mut impl Uplink) {
+        self.sending.catch_up(&mut self.sessions, up);
+        if self.sessions.local.timer.is_some_and(|timer| timer <= now) {
+            self.run_timers(now, up);
+        }
+    }
+
+    fn run_timers(&mut self, now: Instant, up: &mut impl Uplink) {
+        let Self { sessions, sending, receiving } = self;
+        sessions.local.timer = None;
+        receiving.end_buffered(&mut Call { now, sessions, sending, up });
+        sending.end_messages(now, sessions, up);
+        let mut next_path = sessions.paths.first_asked();
+        while let Some(path) = next_path {
+            next_path = sessions.paths.next_asked(path);
+            let is_in_use = |peer| !sending.is_idle(peer) || !receiving.is_idle(peer);
+            if sessions.ask_again(now, path, is_in_use) {
+                sending.dispatch_waiting(now, path, sessions);
+            }
+        }
+        if core::mem::take(&mut sessions.local.starved) {
+            sending.try_again(now, sessions);
+        }
+        let mut next = sending.follow_streams(now, sessions);
+        next = earlier(next, receiving.follow_streams(now, sessions));
+        if sessions.local.sweep_at <= now {
+            sessions.local.sweep_at = now + SWEEP_INTERVAL;
+            receiving.sweep(&mut Call { now, sessions, sending, up });
+            let patience: Duration = sessions.local.times.message;
+            sending.sweep(now, |from| receiving.is_silent(now, from, patience), sessions, up);
+        }
+        let sweeps = receiving.is_used() || sending.used_counts() != [0; 2];
+        next = earlier(next, sweeps.then_some(sessions.local.sweep_at));
+        next = earlier(next, earlier(sending.next_deadline(), receiving.next_buffered()));
+        if let Some(next) = next {
+            sessions.local.set_timer(next);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! What is acknowledged, and when.
+
+use lnet_wire::frame::{Ack, FrameHeader, Kind, Transfer};
+
+use super::stream::{AckDue, Busy};
+use super::window::FramesSeen;
+use super::{Call, Fragment, Receiving};
+use crate::list::{List, NONE};
+use crate::lnd::Uplink;
+use crate::time::Instant;
+use crate::xfer::sessions::{Reply, Sessions};
+use crate::xfer::{Content, Outgoing};
+
+/// Frames after which an acknowledgement does not wait any longer.
+const ACK_FRAMES: u32 = 16;
+/// Frames that are received at most between two acknowledgements, which tell of 65.
+const ACK_FRAMES_MAX: u32 = 56;
+
+impl Receiving {
+    /// Whether an acknowledgement is due.
+    pub(crate) const fn has_ack(&self) -> bool {
+        !self.acks.is_empty()
+    }
+
+    /// The next acknowledgement that is due, alone in a frame.
+    pub(crate) fn poll_ack(&mut self, sessions: &mut Sessions) -> Option<Outgoing> {
+        let slot = self.acks.first();
+        if slot == NONE {
+            return None;
+        }
+        let stream = &self.streams[slot];
+        let ((ni, destination), shard, token) = (stream.address, stream.shard, stream.token);
+        let ack = self.acknowledgement(slot);
+        sessions.local.counters.acks_sent += 1;
+        let transfer = Transfer { ack, ..sessions.local.transfer(0, token) };
+        let header = FrameHeader::other(Kind::Ack, shard, 0);
+        Some(Outgoing { ni, destination, header, transfer, content: Content::Nothing })
+    }
+
+    /// What a frame that goes to a shard of a peer acknowledges.
+    #[inline]
+    pub(crate) fn acknowledge(&mut self, to: (u32, u8)) -> Option<Ack> {
+        let stream = self.stream_from(to)?;
+        self.acknowledgement(stream)
+    }
+
+    /// What a frame would acknowledge that goes to a shard of a peer.
+    #[inline]
+    pub(crate) fn would_acknowledge(&self, to: (u32, u8)) -> Option<Ack> {
+        self.acknowledged_by(self.stream_from(to)?)
+    }
+
+    /// Makes all acknowledgements that wait due at once.
+    pub(crate) fn acknowledge_now(&mut self, now: Instant, sessions: &mut Sessions) {
+        let mut at = self.busy.first();
+        while at != NONE {
+            if matches!(self.streams[at].ack, AckDue::At(_)) {
+                self.ack_soon(now, at, true, sessions);
+            }
+            at = List::<Busy>::next(&self.streams, at);
+        }
+    }
+
+    /// What is to be acknowledged of a stream, which thereby is.
+    #[inline]
+    fn acknowledgement(&mut self, slot: u32) -> Option<Ack> {
+        let ack = self.acknowledged_by(slot);
+        let stream = &mut self.streams[slot];
+        if core::mem::replace(&mut stream.ack, AckDue::No) == AckDue::Now {
+            self.acks.remove(&mut self.streams, slot);
+        }
+        self.streams[slot].unacknowledged = 0;
+        ack
+    }
+
+    /// What an acknowledgement tells of a stream.
+    #[inline]
+    fn acknowledged_by(&self, slot: u32) -> Option<Ack> {
+        let frames = self.streams[slot].frames?;
+        Some(Ack { highest: frames.highest(), below: frames.below(), grant_bytes: self.grant_bytes() })
+    }
+
+    /// What each sender may have in flight: an equal share of what this shard can take.
+    fn grant_bytes(&self) -> u32 {
+        self.receive_bytes / self.busy_count.max(1)
+    }
+
+    /// A fragment is dealt with; `urgent`: its sender seems to have missed that.
+    pub(crate) fn note_fragment(
+        &mut self,
+        stream: u32,
+        fragment: &Fragment<'_>,
+        urgent: bool,
+        call: &mut Call<'_, impl Uplink>,
+    ) {
+        if let Some(number) = fragment.number {
+            self.note_frame(call.now, stream, number, urgent, call.sessions);
+        }
+    }
+
+    /// A frame is to be acknowledged.
+    #[inline]
+    pub(crate) fn note_frame(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        number: u32,
+        urgent: bool,
+        sessions: &mut Sessions,
+    ) {
+        let stream = &mut self.streams[slot];
+        let gap = match &mut stream.frames {
+            Some(frames) => frames.insert(number),
+            None => {
+                stream.frames = Some(FramesSeen::starting_with(number));
+                false
+            }
+        };
+        stream.unacknowledged += 1;
+        let urgent = urgent || gap || stream.unacknowledged > ACK_FRAMES;
+        if stream.unacknowledged >= ACK_FRAMES_MAX {
+            return self.ack_at_once(now, slot, sessions);
+        }
+        self.ack_soon(now, slot, urgent, sessions);
+    }
+
+    /// The next acknowledgement of this stream is not to wait.
+    pub(crate) fn hurry_ack(&mut self, slot: u32) {
+        let stream = &mut self.streams[slot];
+        stream.unacknowledged = stream.unacknowledged.max(ACK_FRAMES);
+    }
+
+    /// Many frames came in one go: what is to be said of them is noted.
+    fn ack_at_once(&mut self, now: Instant, slot: u32, sessions: &mut Sessions) {
+        if sessions.is_full_of_replies() {
+            // Late is better than never, although it may not tell of all of them any more.
+            return self.ack_soon(now, slot, true, sessions);
+        }
+        let Some(ack) = self.acknowledgement(slot) else { return };
+        let stream = &self.streams[slot];
+        let ((ni, nid), shard, token) = (stream.address, stream.shard, stream.token);
+        sessions.reply(Reply::Ack { ni, nid, shard, token, ack });
+    }
+
+    /// A stream has something to acknowledge.
+    #[inline]
+    pub(crate) fn ack_soon(&mut self, now: Instant, slot: u32, urgent: bool, sessions: &mut Sessions) {
+        let stream = &mut self.streams[slot];
+        match stream.ack {
+            AckDue::Now => {}
+            _ if urgent => {
+                stream.ack = AckDue::Now;
+                self.acks.push_back(&mut self.streams, slot);
+            }
+            AckDue::No => {
+                let at = now + sessions.local.times.ack_delay;
+                stream.ack = AckDue::At(at);
+                sessions.local.set_timer(at);
+            }
+            AckDue::At(_) => {}
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Whose frames are taken: streams begin and end here.
+
+use super::stream::{AckDue, ReceiveStream};
+use super::{Call, Receiving};
+use crate::list::NONE;
+use crate::lnd::{Cause, NiId, Uplink};
+use crate::time::Instant;
+use crate::xfer::sessions::{Address, Holder, NOWHERE, Reply, Sessions, Worth, is_newer};
+use crate::xfer::{Arrived, XferDrop};
+
+impl Receiving {
+    /// The stream that a frame belongs to, if there is one; its token must be good, and fresh where there is none, given
+    /// where the frame comes from.
+    #[inline(always)]
+    pub(crate) fn admit(
+        &mut self,
+        now: Instant,
+        frame: &Arrived<'_>,
+        sessions: &mut Sessions,
+    ) -> Result<Option<u32>, XferDrop> {
+        let transfer = &frame.transfer;
+        let known = sessions.sender(frame).and_then(|peer| self.stream_from((peer, transfer.shard)));
+        let is_as_before = |stream: &ReceiveStream| {
+            stream.is_examined && stream.token == transfer.session && stream.address.1 == frame.from
+        };
+        if known.is_none_or(|known| !is_as_before(&self.streams[known])) {
+            let worth = sessions.tokens.worth(now, &Holder::of(frame), transfer.session);
+            // An aged one may be of frames that came before its sender was forgotten: it begins nothing.
+            let begun = known.is_some_and(|known| self.streams[known].window_begun);
+            if worth != Worth::Fresh && !(worth == Worth::Aged && begun) {
+                let (ni, nid) = (frame.ni, frame.from);
+                sessions.reply(Reply::Reset { ni, nid, shard: transfer.shard, session: transfer.session });
+                return Err(XferDrop::UnknownSession);
+            }
+            if let Some(known) = known {
+                let stream = &mut self.streams[known];
+                let former = stream.token;
+                let is_aged = || sessions.tokens.worth(now, &Holder::of(frame), former) != Worth::Fresh;
+                // Of two for one address that are fresh the newer; else the fresh one, however far the counts of time
+                // are apart.
+                if !stream.is_examined
+                    || stream.address.1 != frame.from
+                    || is_newer(transfer.session, former)
+                    || (worth == Worth::Fresh && is_aged())
+                {
+                    stream.token = transfer.session;
+                }
+                stream.is_examined = true;
+            }
+        }
+        Ok(known)
+    }
+
+    /// Whether there may be a stream for the sender of a frame, which has none.
+    pub(crate) fn may_open(
+        &self,
+        now: Instant,
+        frame: &Arrived<'_>,
+        sessions: &Sessions,
+    ) -> Result<(), XferDrop> {
+        if sessions.is_over(now, frame.transfer.incarnation) {
+            return Err(XferDrop::UnknownSession);
+        }
+        let opened = self.streams.used().filter(|(_, stream)| stream.opened_at == frame.from).count();
+        if self.streams.is_full() || opened as u32 >= self.streams_per_address {
+            return Err(XferDrop::PeersFull);
+        }
+        Ok(())
+    }
+
+    /// Begins a stream from a shard of a peer; there is room for it.
+    pub(crate) fn open(&mut self, now: Instant, frame: &Arrived<'_>, peer: u32) -> u32 {
+        let transfer = &frame.transfer;
+        let Some(window) = self.windows.pop() else { unreachable!("there is one for each stream") };
+        let address = (frame.ni, frame.from);
+        let stream = ReceiveStream::new((peer, transfer.shard), transfer.session, window, address, now);
+        let Ok(slot) = self.streams.insert(stream) else { unreachable!("there was room") };
+        self.peers[peer][usize::from(transfer.shard)] = slot;
+        self.recent.push_back(&mut self.streams, slot);
+        slot
+    }
+
+    /// A frame of a stream has arrived.
+    #[inline(always)]
+    pub(crate) fn received_from(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        address: Address,
+        sessions: &mut Sessions,
+    ) {
+        let stream = &mut self.streams[slot];
+        stream.seen_at = now;
+        // As a rule it is the same, and a NID that was written just now is dear to read.
+        if stream.address != address {
+            stream.address = address;
+        }
+        let was_busy = core::mem::replace(&mut stream.is_busy, true);
+        sessions.peers[stream.peer].received_from(now, address);
+        if self.recent.last() != slot {
+            self.recent.remove(&mut self.streams, slot);
+            self.recent.push_back(&mut self.streams, slot);
+        }
+        if !was_busy {
+            self.busy.push_back(&mut self.streams, slot);
+            self.busy_count += 1;
+            sessions.local.schedule_sweep(now);
+        }
+    }
+
+    /// The peer of a stream.
+    #[inline]
+    pub(crate) fn peer_of(&self, stream: u32) -> u32 {
+        self.streams[stream].peer
+    }
+
+    /// The policies have changed: tokens are looked at anew.
+    pub(crate) fn examine_anew(&mut self) {
+        for stream in 0..self.streams.capacity() {
+            if self.streams.get(stream).is_some() {
+                self.streams[stream].is_examined = false;
+            }
+        }
+    }
+
+    /// Forgets what came from a peer.
+    pub(crate) fn end_peer(&mut self, peer: u32, cause: Cause, call: &mut Call<'_, impl Uplink>) {
+        for shard in 0..self.peers[peer].len() {
+            let stream = self.peers[peer][shard];
+            if stream != NONE {
+                self.end_stream(stream, cause, call);
+            }
+        }
+    }
+
+    /// Forgets what came from a shard of a peer.
+    pub(crate) fn end_stream(&mut self, slot: u32, cause: Cause, call: &mut Call<'_, impl Uplink>) {
+        self.abandon_all(slot, cause, call);
+        self.buffer.forget_stream(slot);
+        if self.streams[slot].ack == AckDue::Now {
+            self.acks.remove(&mut self.streams, slot);
+        }
+        if self.streams[slot].is_busy {
+            self.busy.remove(&mut self.streams, slot);
+            self.busy_count -= 1;
+        }
+        self.recent.remove(&mut self.streams, slot);
+        let stream = self.streams.remove(slot);
+        self.windows.push(stream.window);
+        self.peers[stream.peer][usize::from(stream.shard)] = NONE;
+    }
+
+    fn abandon_all(&mut self, stream: u32, cause: Cause, call: &mut Call<'_, impl Uplink>) {
+        while !self.streams[stream].arriving.is_empty() {
+            let first = self.streams[stream].arriving.first();
+            self.abandon(first, cause, call);
+        }
+    }
+
+    /// An interface is gone: what came by it is answered at another address of the peer from now on; what nothing leads
+    /// to any more ends.
+    pub(crate) fn move_peer(
+        &mut self,
+        peer: u32,
+        ni: NiId,
+        address: Address,
+        call: &mut Call<'_, impl Uplink>,
+    ) {
+        for shard in 0..self.peers[peer].len() {
+            let slot = self.peers[peer][shard];
+            if slot == NONE {
+                continue;
+            }
+            if self.streams[slot].address.0 == ni {
+                self.streams[slot].address = address;
+                // The peer learns by which path it is spoken to now.
+                if address.0 != NOWHERE && self.streams[slot].frames.is_some() {
+                    self.ack_soon(call.now, slot, true, call.sessions);
+                }
+            }
+            if address.0 == NOWHERE {
+                self.abandon_all(slot, Cause::Device, call);
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Frames that the driver buffers for a moment: fragments ahead of their first one, and frames of delayed messages.
+
+use alloc::collections::VecDeque;
+
+use crate::list::{Link, List, NONE, Node};
+use crate::slab::Slab;
+use crate::time::Instant;
+use crate::xfer::{HoldId, Replay};
+
+/// A buffered frame of a message.
+struct Buffered {
+    stream: u32,
+    id: u64,
+    until: Instant,
+    link: Link,
+}
+
+/// Marks the order in which buffered frames end.
+struct Order;
+
+node!(Buffered, Order, link);
+
+/// The frames that the driver buffers.
+pub(crate) struct Buffer {
+    slab: Slab<Buffered>,
+    order: List<Order>,
+    ended: VecDeque<Replay>,
+}
+
+impl Buffer {
+    pub(crate) fn new(capacity: u32) -> Self {
+        Self {
+            slab: Slab::new(capacity),
+            order: List::new(),
+            ended: VecDeque::with_capacity(capacity as usize),
+        }
+    }
+
+    pub(crate) const fn count(&self) -> u32 {
+        self.slab.used_count()
+    }
+
+    /// Keeps a frame of a message until then; all are for the same time.
+    pub(crate) fn keep(&mut self, stream: u32, id: u64, until: Instant) -> Option<HoldId> {
+        let slot = self.slab.insert(Buffered { stream, id, until, link: Link::UNLINKED }).ok()?;
+        self.order.push_back(&mut self.slab, slot);
+        Some(HoldId(slot))
+    }
+
+    /// How many frames of some streams are buffered.
+    pub(crate) fn count_of(&self, is_its: impl Fn(u32) -> bool) -> u32 {
+        let mut count = 0;
+        let mut at = self.order.first();
+        while let Some(frame) = self.slab.get(at) {
+            count += u32::from(is_its(frame.stream));
+            at = List::<Order>::next(&self.slab, at);
+        }
+        count
+    }
+
+    /// The frames of a message are received again.
+    pub(crate) fn replay(&mut self, stream: u32, id: u64) {
+        self.end_where(|frame| frame.stream == stream && frame.id == id, Replay::Again);
+    }
+
+    /// The frames of a message are forgotten.
+    pub(crate) fn forget(&mut self, stream: u32, id: u64) {
+        self.end_where(|frame| frame.stream == stream && frame.id == id, Replay::Forget);
+    }
+
+    /// Forgets all frames of a stream.
+    pub(crate) fn forget_stream(&mut self, stream: u32) {
+        self.end_where(|frame| frame.stream == stream, Replay::Forget);
+    }
+
+    fn end_where(&mut self, matches: impl Fn(&Buffered) -> bool, how: fn(HoldId) -> Replay) {
+        let mut at = self.order.first();
+        while at != NONE {
+            let next = List::<Order>::next(&self.slab, at);
+            if matches(&self.slab[at]) {
+                self.order.remove(&mut self.slab, at);
+                self.ended.push_back(how(HoldId(at)));
+            }
+            at = next;
+        }
+    }
+
+    /// The message of the frame that has been buffered for longest, and until when it is.
+    pub(crate) fn first(&self) -> Option<(u32, u64, Instant)> {
+        self.slab.get(self.order.first()).map(|frame| (frame.stream, frame.id, frame.until))
+    }
+
+    /// What becomes of a frame that the driver buffers.
+    pub(crate) fn poll(&mut self) -> Option<Replay> {
+        let replay = self.ended.pop_front()?;
+        let (Replay::Again(HoldId(slot)) | Replay::Forget(HoldId(slot))) = replay;
+        self.slab.vacate(slot);
+        Some(replay)
+    }
+
+    /// How many frames it has room for.
+    pub(crate) const fn capacity(&self) -> u32 {
+        self.slab.capacity()
+    }
+}

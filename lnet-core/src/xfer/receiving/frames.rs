@@ -1,0 +1,152 @@
+//! Numbered frames of a stream: data and control frames.
+
+use lnet_wire::Header;
+use lnet_wire::frame::Kind;
+
+use super::arrivals::{OfStream, Phase};
+use super::{Call, Fragment, Receiving};
+use crate::list::{List, NONE};
+use crate::lnd::{Cause, Uplink};
+use crate::time::Instant;
+use crate::xfer::sessions::Sessions;
+use crate::xfer::{Action, Arrived, Control, XferDrop};
+
+impl Receiving {
+    /// Takes in a numbered frame of a stream.
+    #[inline(always)]
+    pub(crate) fn numbered(
+        &mut self,
+        stream: u32,
+        frame: &Arrived<'_>,
+        call: &mut Call<'_, impl Uplink>,
+    ) -> Result<Action, XferDrop> {
+        let transfer = &frame.transfer;
+        if self.streams[stream].frames.is_some_and(|frames| frames.contains(transfer.number)) {
+            self.ack_soon(call.now, stream, true, call.sessions);
+            return Err(XferDrop::Duplicate);
+        }
+        let id = frame.header.key.message_id;
+        if frame.header.kind != Kind::Data {
+            if self.streams[stream].frames.is_some_and(|frames| frames.has_forgotten(transfer.number)) {
+                // It may have been here, and no window remembers control frames.
+                return Err(XferDrop::Duplicate);
+            }
+            let ticket = transfer.ticket.ok_or(XferDrop::Malformed)?;
+            self.controlled(stream, Control { kind: frame.header.kind, id, ticket }, call);
+            self.note_frame(call.now, stream, transfer.number, transfer.ack_now, call.sessions);
+            return Ok(Action::Done);
+        }
+        self.move_window(stream, id, transfer.oldest, transfer.shard, call)?;
+        let fragment = Fragment {
+            ni: frame.ni,
+            from: &frame.from,
+            id,
+            offset: frame.header.fragment_offset,
+            length: frame.payload_bytes,
+            total: frame.header.total_length,
+            lnet: frame.lnet,
+            ticket: transfer.ticket,
+            number: (!frame.header.bundled).then_some(transfer.number),
+        };
+        if transfer.ack_now {
+            self.hurry_ack(stream);
+        }
+        #[cfg(feature = "sabotage")]
+        if call.sessions.local.sabotage.early_ack {
+            self.note_frame(call.now, stream, transfer.number, false, call.sessions);
+        }
+        if frame.header.bundled {
+            self.bundle_spoiled = false;
+            return Ok(self.take(stream, &fragment, call).unwrap_or_else(|reason| match reason {
+                // The others may be new.
+                XferDrop::Duplicate => {
+                    call.sessions.local.counters.count_drop(reason);
+                    Action::Done
+                }
+                reason => self.dropped_in_bundle(reason, call),
+            }));
+        }
+        self.take(stream, &fragment, call)
+    }
+
+    /// Takes in a further message of a frame.
+    pub(crate) fn take_record(
+        &mut self,
+        stream: Option<u32>,
+        (frame, id_delta): (&Arrived<'_>, u16),
+        lnet: &Header,
+        call: &mut Call<'_, impl Uplink>,
+    ) -> Action {
+        let fragment = Fragment {
+            ni: frame.ni,
+            from: &frame.from,
+            id: frame.header.key.message_id.wrapping_add(u64::from(id_delta)),
+            offset: 0,
+            length: lnet.payload_length,
+            total: lnet.payload_length,
+            lnet: Some(lnet),
+            ticket: None,
+            number: None,
+        };
+        let outcome = match stream {
+            Some(stream) => self.take(stream, &fragment, call),
+            None => Err(XferDrop::UnknownSession),
+        };
+        outcome.unwrap_or_else(|reason| self.dropped_in_bundle(reason, call))
+    }
+
+    /// A frame with several messages is dealt with.
+    pub(crate) fn end_bundle(
+        &mut self,
+        now: Instant,
+        stream: Option<u32>,
+        frame: &Arrived<'_>,
+        sessions: &mut Sessions,
+    ) {
+        let is_spoiled = core::mem::take(&mut self.bundle_spoiled);
+        if let Some(stream) = stream.filter(|_| !is_spoiled) {
+            let transfer = frame.transfer;
+            self.note_frame(now, stream, transfer.number, transfer.ack_now, sessions);
+        }
+    }
+
+    /// A message of a bundle that was not here before and is not taken spoils the whole frame: it is not
+    /// acknowledged, and those that were taken are recognised when they come again.
+    fn dropped_in_bundle(&mut self, reason: XferDrop, call: &mut Call<'_, impl Uplink>) -> Action {
+        call.sessions.local.counters.count_drop(reason);
+        self.bundle_spoiled |= reason != XferDrop::Duplicate;
+        Action::Drop(reason)
+    }
+
+    /// Moves a stream's window to where its sender says it is. What it leaves behind is abandoned.
+    #[inline]
+    fn move_window(
+        &mut self,
+        slot: u32,
+        id: u64,
+        oldest: u16,
+        shard: u8,
+        call: &mut Call<'_, impl Uplink>,
+    ) -> Result<(), XferDrop> {
+        let base = id.checked_sub(u64::from(oldest)).ok_or(XferDrop::Malformed)?;
+        if id >> 56 != u64::from(shard) || base >> 56 != u64::from(shard) {
+            return Err(XferDrop::Malformed);
+        }
+        let stream = &mut self.streams[slot];
+        if !core::mem::replace(&mut stream.window_begun, true) {
+            stream.window.restart(base);
+        } else if base > stream.window.base() {
+            stream.window.advance(base);
+            let mut at = stream.arriving.first();
+            while at != NONE {
+                let next = List::<OfStream>::next(&self.arrivals.slab, at);
+                let arriving = &self.arrivals.slab[at];
+                if arriving.id < base && matches!(arriving.phase, Phase::Receiving(_) | Phase::Delayed) {
+                    self.abandon(at, Cause::Timeout, call);
+                }
+                at = next;
+            }
+        }
+        Ok(())
+    }
+}

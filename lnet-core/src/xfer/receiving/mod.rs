@@ -1,0 +1,139 @@
+//! The receiving side: frames become messages, each at most once, and are acknowledged.
+//!
+//! Invariants:
+//! - A window for each stream, which the sender's oldest unfinished id moves, remembers which messages have been here: so
+//!   a message is delivered at most once, over whichever rails its frames come.
+//! - A frame is acknowledged only when its payload is in place, or will never be wanted.
+//! - All tables are bounded; what finds no room is not acknowledged, counted, and sent again by its sender.
+//! - Asks sessions, and has control frames sent by the sending side; neither calls back.
+
+mod acknowledge;
+mod admit;
+mod arrivals;
+mod buffer;
+mod fragments;
+mod frames;
+mod parked;
+mod stream;
+mod timers;
+mod window;
+
+use alloc::vec::Vec;
+
+use lnet_wire::steer::SHARDS_MAX;
+
+use self::arrivals::{Arrivals, UnitMaps};
+use self::buffer::Buffer;
+pub(super) use self::fragments::Fragment;
+use self::fragments::Writing;
+use self::stream::{Acks, Busy, ReceiveStream, Recent};
+use self::window::Window;
+use super::Replay;
+use super::config::XferConfig;
+use super::local::BySlot;
+use super::sending::Sending;
+use super::sessions::Sessions;
+use super::stats::XferUsage;
+use crate::hash::Seed;
+use crate::list::{List, NONE};
+use crate::lnd::Span;
+use crate::slab::Slab;
+use crate::time::Instant;
+
+/// What a call works with besides the tables of the receiving side.
+pub(super) struct Call<'a, U> {
+    pub(super) now: Instant,
+    pub(super) sessions: &'a mut Sessions,
+    /// Tells the senders of messages what becomes of them.
+    pub(super) sending: &'a mut Sending,
+    pub(super) up: &'a mut U,
+}
+
+/// What one shard receives.
+pub(super) struct Receiving {
+    streams: Slab<ReceiveStream>,
+    /// The windows of those that there may be besides.
+    windows: Vec<Window>,
+    /// How many of them one address may have: whatever it pretends to be, others find room.
+    streams_per_address: u32,
+    /// By the slot of a peer, and by its shard: the stream from there, or [`NONE`].
+    peers: BySlot<[u32; SHARDS_MAX as usize]>,
+    acks: List<Acks>,
+    busy: List<Busy>,
+    busy_count: u32,
+    recent: List<Recent>,
+    arrivals: Arrivals,
+    maps: UnitMaps,
+    buffer: Buffer,
+    /// What [`Receiving::written`] will conclude.
+    writing: Option<Writing>,
+    /// Whether a message of the frame at hand was not taken.
+    bundle_spoiled: bool,
+    /// Bytes of frames that the shard can take at once.
+    receive_bytes: u32,
+}
+
+impl Receiving {
+    pub(super) fn new(config: &XferConfig) -> Self {
+        let limits = &config.limits;
+        let seed = Seed::new(config.seed);
+        let room = limits.flows.min(limits.peers);
+        Self {
+            streams: Slab::new(limits.flows),
+            windows: (0..limits.flows).map(|_| Window::new()).collect(),
+            streams_per_address: (room / 8).max(SHARDS_MAX).min(room / 2),
+            peers: BySlot::new(limits.peers, || [NONE; SHARDS_MAX as usize]),
+            acks: List::new(),
+            busy: List::new(),
+            busy_count: 0,
+            recent: List::new(),
+            arrivals: Arrivals::new(limits.incoming, seed),
+            maps: UnitMaps::new(limits.partials),
+            buffer: Buffer::new(limits.held),
+            writing: None,
+            bundle_spoiled: false,
+            receive_bytes: config.receive_bytes,
+        }
+    }
+
+    /// Adds what it holds at this moment.
+    pub(super) fn usage(&self, usage: XferUsage) -> XferUsage {
+        XferUsage {
+            incoming: self.arrivals.slab.used_count(),
+            partials: self.maps.used_count(),
+            held: self.buffer.count(),
+            inflows: self.streams.used_count(),
+            ..usage
+        }
+    }
+
+    /// The stream from a shard of a peer.
+    #[inline]
+    pub(super) fn stream_from(&self, (peer, shard): (u32, u8)) -> Option<u32> {
+        let stream = self.peers[peer][usize::from(shard)];
+        (stream != NONE).then_some(stream)
+    }
+
+    /// Whether nothing is received from a peer.
+    pub(super) fn is_idle(&self, peer: u32) -> bool {
+        self.peers[peer].iter().all(|stream| *stream == NONE)
+    }
+
+    /// What becomes of a frame that the driver buffers.
+    pub(super) fn poll_replay(&mut self) -> Option<Replay> {
+        self.buffer.poll()
+    }
+
+    /// Whether the driver is to copy something.
+    #[inline]
+    pub(super) const fn is_writing(&self) -> bool {
+        self.writing.is_some()
+    }
+
+    /// Where the driver is to copy the payload to, and how much of it.
+    #[inline]
+    pub(super) fn destination(&self) -> &Span {
+        let Some(Writing { span, .. }) = &self.writing else { panic!("nothing is to be written") };
+        span
+    }
+}

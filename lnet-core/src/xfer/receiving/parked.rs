@@ -1,0 +1,156 @@
+//! Delayed messages: their frames are buffered for a moment, then the header is kept here and the payload by the sender.
+//!
+//! ```text
+//! Delayed --buffered for long enough--> Parked --resume--> Pulled --first fragment--> Receiving
+//! ```
+//!
+//! Frames of a parked message are not acknowledged: its sender withdraws them when it learns of the parking.
+
+use lnet_wire::frame::Kind;
+
+use super::arrivals::Phase;
+use super::stream::ReceiveStream;
+use super::{Call, Receiving};
+use crate::lnd::{Cause, RxId, Status, Uplink, Verdict};
+use crate::xfer::{Control, HoldId};
+
+impl Receiving {
+    /// Has the driver buffer a frame of a message that cannot go on; `None` if it has too many, or three quarters of all
+    /// for this address, so that there is room for others.
+    pub(crate) fn keep_frame(
+        &mut self,
+        stream: u32,
+        id: u64,
+        call: &mut Call<'_, impl Uplink>,
+    ) -> Option<HoldId> {
+        let room = self.buffer.capacity();
+        let address = &self.streams[stream].address.1;
+        let is_its = |stream: u32| self.streams[stream].address.1 == *address;
+        if self.buffer.count() >= room / 2 && self.buffer.count_of(is_its) >= room / 4 * 3 {
+            return None;
+        }
+        let until = call.now + call.sessions.local.times.hold;
+        let frame = self.buffer.keep(stream, id, until)?;
+        call.sessions.local.counters.frames_held += 1;
+        call.sessions.local.set_timer(until);
+        Some(frame)
+    }
+
+    /// Frames that were buffered for long enough are forgotten; delayed messages of theirs are parked.
+    pub(crate) fn end_buffered(&mut self, call: &mut Call<'_, impl Uplink>) {
+        while let Some((stream, id, until)) = self.buffer.first()
+            && until <= call.now
+        {
+            self.buffer.forget(stream, id);
+            if let Some(slot) = self.arrivals.find(stream, id)
+                && self.arrivals.slab[slot].phase == Phase::Delayed
+            {
+                self.park(slot, call);
+            }
+        }
+    }
+
+    /// Has the sender of a delayed message keep it. If that cannot be said now, its frames come again.
+    pub(crate) fn park(&mut self, slot: u32, call: &mut Call<'_, impl Uplink>) {
+        let arriving = &self.arrivals.slab[slot];
+        let (stream, id) = (arriving.stream, arriving.id);
+        if self.tell(stream, Kind::Parked, id, self.ticket(slot), call) {
+            self.arrivals.slab[slot].phase = Phase::Parked;
+            self.streams[stream].window.mark(id);
+            call.sessions.local.counters.messages_parked += 1;
+        }
+    }
+
+    /// What the sender is to name a parked message by.
+    fn ticket(&self, slot: u32) -> u32 {
+        slot | self.arrivals.slab.generation(slot) << crate::handle::SLOT_BITS
+    }
+
+    /// The message of a sender that a ticket names.
+    pub(crate) fn ticket_holder(&self, stream: u32, ticket: u32) -> Option<u32> {
+        let slot = ticket & ((1 << crate::handle::SLOT_BITS) - 1);
+        let arriving = self.arrivals.slab.get(slot)?;
+        (arriving.stream == stream && self.ticket(slot) == ticket).then_some(slot)
+    }
+
+    /// Tells the sender of a stream something about a message; says whether that is on its way.
+    pub(crate) fn tell(
+        &self,
+        stream: u32,
+        kind: Kind,
+        id: u64,
+        ticket: u32,
+        call: &mut Call<'_, impl Uplink>,
+    ) -> bool {
+        let ReceiveStream { peer, shard, .. } = self.streams[stream];
+        call.sending.tell(call.now, (peer, shard), Control { kind, id, ticket }, call.sessions)
+    }
+
+    /// Takes in what the sender of a message says of it, or its receiver, which the sending side is told.
+    pub(crate) fn controlled(&mut self, stream: u32, control: Control, call: &mut Call<'_, impl Uplink>) {
+        let Control { kind, id, ticket } = control;
+        let ReceiveStream { peer, shard, .. } = self.streams[stream];
+        match kind {
+            Kind::Gone => {
+                if let Some(slot) = self.ticket_holder(stream, ticket)
+                    && self.arrivals.slab[slot].id == id
+                    && matches!(self.arrivals.slab[slot].phase, Phase::Parked | Phase::Pulled(_))
+                {
+                    self.abandon(slot, Cause::Timeout, call);
+                }
+            }
+            Kind::Ping => {
+                let is_known = self.ticket_holder(stream, ticket).is_some();
+                if !is_known && !call.sending.is_telling((peer, shard), ticket) {
+                    self.tell(stream, Kind::Lost, id, ticket, call);
+                }
+            }
+            _ => call.sending.controlled(call.now, (peer, shard), control, call.sessions, call.up),
+        }
+    }
+
+    /// Goes on with a message that the shard has delayed.
+    pub(crate) fn resume(&mut self, rx: RxId, verdict: Verdict, call: &mut Call<'_, impl Uplink>) {
+        let RxId(slot) = rx;
+        let arriving = self.arrivals.slab.get(slot).unwrap_or_else(|| panic!("{rx:?} is no message"));
+        let (stream, id, total_bytes) = (arriving.stream, arriving.id, arriving.total_bytes);
+        match (arriving.phase, verdict) {
+            (Phase::Delayed, Verdict::Deliver(span)) => {
+                self.arrivals.slab[slot].phase = Phase::Receiving(span);
+                self.buffer.replay(stream, id);
+            }
+            (Phase::Delayed, Verdict::Drop) => {
+                self.streams[stream].window.mark(id);
+                self.remove_arriving(slot);
+                self.buffer.replay(stream, id);
+            }
+            (Phase::Parked, Verdict::Deliver(_)) if total_bytes == 0 => {
+                self.dismiss(slot, call);
+                call.up.received(call.now, rx, Status::Ok);
+            }
+            (Phase::Parked, Verdict::Deliver(span)) => {
+                self.arrivals.slab[slot].phase = Phase::Pulled(span);
+                self.arrivals.slab[slot].touched_at = call.now;
+                call.sessions.local.counters.messages_pulled += 1;
+                self.pull(slot, call);
+            }
+            (Phase::Parked, Verdict::Drop) => self.dismiss(slot, call),
+            (phase, verdict) => panic!("{rx:?} is {phase:?}, and {verdict:?} comes"),
+        }
+    }
+
+    /// Has the sender of a parked message send it. What cannot be said now is said later.
+    pub(crate) fn pull(&mut self, slot: u32, call: &mut Call<'_, impl Uplink>) {
+        let (stream, id) = (self.arrivals.slab[slot].stream, self.arrivals.slab[slot].id);
+        let said = self.tell(stream, Kind::Pull, id, self.ticket(slot), call);
+        self.arrivals.slab[slot].pull_owed = !said;
+    }
+
+    /// Lets go of a parked message, and tells its sender.
+    fn dismiss(&mut self, slot: u32, call: &mut Call<'_, impl Uplink>) {
+        let (stream, id) = (self.arrivals.slab[slot].stream, self.arrivals.slab[slot].id);
+        // A sender that does not hear of it asks, and is told then.
+        self.tell(stream, Kind::Discard, id, self.ticket(slot), call);
+        self.remove_arriving(slot);
+    }
+}

@@ -1,0 +1,97 @@
+//! Receive streams: what this shard receives from one shard of a peer.
+
+use lnet_wire::Nid;
+
+use super::arrivals::OfStream;
+use super::window::{FramesSeen, Window};
+use crate::list::{Link, List, Node};
+use crate::time::Instant;
+use crate::xfer::sessions::Address;
+
+/// When frames are acknowledged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum AckDue {
+    /// There is nothing new.
+    No,
+    /// With the next frame, at this time at the latest.
+    At(Instant),
+    /// As soon as there is room for a frame.
+    Now,
+}
+
+pub(crate) struct ReceiveStream {
+    pub(crate) peer: u32,
+    /// The peer's shard.
+    pub(crate) shard: u8,
+    /// The token that it showed last.
+    pub(crate) token: u64,
+    /// Whether that was found good under the policies of now.
+    pub(crate) is_examined: bool,
+    pub(crate) window: Window,
+    /// Whether the window has begun: with the first frame that carries an id of the sender's.
+    pub(crate) window_begun: bool,
+    /// `None` until a frame was dealt with.
+    pub(crate) frames: Option<FramesSeen>,
+    pub(crate) ack: AckDue,
+    /// Frames since the last acknowledgement.
+    pub(crate) unacknowledged: u32,
+    /// Where its last frame came from.
+    pub(crate) address: Address,
+    /// Where it was opened: whose share of the table it takes.
+    pub(crate) opened_at: Nid,
+    pub(crate) seen_at: Instant,
+    pub(crate) arriving: List<OfStream>,
+    /// How many these are, and how many of them have a map.
+    pub(crate) arriving_count: u32,
+    pub(crate) partial_count: u32,
+    /// Whether it is in the list of those that have received of late.
+    pub(crate) is_busy: bool,
+    pub(crate) busy: Link,
+    /// Whether it is in the list of those whose acknowledgement is due.
+    pub(crate) acks: Link,
+    pub(crate) recent: Link,
+}
+
+/// Marks streams whose acknowledgement is due.
+pub(crate) struct Acks;
+/// Marks the order in which streams had their last frames.
+pub(crate) struct Recent;
+
+/// Marks streams that have received of late.
+pub(crate) struct Busy;
+
+node!(ReceiveStream, Busy, busy);
+node!(ReceiveStream, Acks, acks);
+node!(ReceiveStream, Recent, recent);
+
+impl ReceiveStream {
+    pub(crate) fn new(
+        (peer, shard): (u32, u8),
+        token: u64,
+        window: Window,
+        address: Address,
+        now: Instant,
+    ) -> Self {
+        Self {
+            peer,
+            shard,
+            token,
+            is_examined: true,
+            window,
+            window_begun: false,
+            frames: None,
+            ack: AckDue::No,
+            unacknowledged: 0,
+            address,
+            opened_at: address.1,
+            seen_at: now,
+            arriving: List::new(),
+            arriving_count: 0,
+            partial_count: 0,
+            is_busy: false,
+            busy: Link::UNLINKED,
+            acks: Link::UNLINKED,
+            recent: Link::UNLINKED,
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Acknowledgements that have waited for long enough, and what has come from nobody for long.
+
+use core::time::Duration;
+
+use super::arrivals::Phase;
+use super::stream::{AckDue, Busy};
+use super::{Call, Receiving};
+use crate::list::{List, NONE};
+use crate::lnd::{Cause, Uplink};
+use crate::time::Instant;
+use crate::xfer::local::{SWEEP_INTERVAL, earlier};
+use crate::xfer::sessions::Sessions;
+
+/// A receiver remembers a sender for so long at least, so that no token outlives what is remembered.
+const MEMORY_MIN: Duration = Duration::from_secs(10);
+
+impl Receiving {
+    /// Makes acknowledgements due that have waited for long enough. When the next one is.
+    pub(crate) fn follow_streams(&mut self, now: Instant, sessions: &mut Sessions) -> Option<Instant> {
+        let mut due = None;
+        let mut at = self.busy.first();
+        while at != NONE {
+            match self.streams[at].ack {
+                AckDue::At(when) if when <= now => self.ack_soon(now, at, true, sessions),
+                AckDue::At(when) => due = earlier(due, Some(when)),
+                AckDue::No | AckDue::Now => {}
+            }
+            at = List::<Busy>::next(&self.streams, at);
+        }
+        due
+    }
+
+    /// Until when the frame is buffered that ends first.
+    pub(crate) fn next_buffered(&self) -> Option<Instant> {
+        self.buffer.first().map(|(_, _, until)| until)
+    }
+
+    /// Whether anything is to be swept.
+    pub(crate) const fn is_used(&self) -> bool {
+        self.streams.used_count() != 0
+    }
+
+    /// Whether nothing has come from a shard of a peer within the message timeout.
+    pub(crate) fn is_silent(&self, now: Instant, from: (u32, u8), patience: Duration) -> bool {
+        self.stream_from(from).is_none_or(|stream| now - self.streams[stream].seen_at > patience)
+    }
+
+    /// Looks for streams and messages that were not touched for long.
+    pub(crate) fn sweep(&mut self, call: &mut Call<'_, impl Uplink>) {
+        let now = call.now;
+        let patience = call.sessions.local.times.message;
+        let mut at = self.busy.first();
+        while at != NONE {
+            let next = List::<Busy>::next(&self.streams, at);
+            if now - self.streams[at].seen_at > SWEEP_INTERVAL && self.streams[at].ack == AckDue::No {
+                self.busy.remove(&mut self.streams, at);
+                self.streams[at].is_busy = false;
+                self.busy_count -= 1;
+            }
+            at = next;
+        }
+        let memory = (patience * 2).max(MEMORY_MIN);
+        while let Some(stream) = self.streams.get(self.recent.first())
+            && now - stream.seen_at > memory
+        {
+            self.end_stream(self.recent.first(), Cause::Timeout, call);
+        }
+        if self.arrivals.slab.used_count() == 0 {
+            return;
+        }
+        for slot in 0..self.arrivals.slab.capacity() {
+            let Some(arriving) = self.arrivals.slab.get(slot) else { continue };
+            if arriving.pull_owed {
+                self.pull(slot, call);
+            }
+            let arriving = &self.arrivals.slab[slot];
+            let moves = matches!(arriving.phase, Phase::Receiving(_) | Phase::Pulled(_));
+            if moves && now - arriving.touched_at > patience {
+                self.abandon(slot, Cause::Timeout, call);
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Acknowledgements, losses, and what they free.
+
+use lnet_wire::frame::Ack;
+
+use super::Sending;
+use super::congestion::OVERTAKEN_FRAMES;
+use super::item::{Cargo, SentItem};
+use crate::list::{List, NONE};
+use crate::lnd::{Status, Uplink};
+use crate::time::Instant;
+use crate::xfer::XferDrop;
+use crate::xfer::sessions::Sessions;
+
+/// An acknowledgement that is still to be taken in.
+pub(crate) struct Unread {
+    /// When it came.
+    pub(crate) at: Instant,
+    pub(crate) peer: u32,
+    pub(crate) shard: u8,
+    pub(crate) ack: Ack,
+}
+
+impl Sending {
+    /// Takes in the acknowledgement that came with the last data.
+    #[inline]
+    pub(crate) fn catch_up(&mut self, sessions: &mut Sessions, up: &mut impl Uplink) {
+        if let Some(Unread { at, peer, shard, ack }) = self.unread.take() {
+            self.acknowledged(at, (peer, shard), &ack, sessions, up);
+        }
+    }
+
+    /// Takes in what a shard of a peer has received from this one.
+    pub(crate) fn acknowledged(
+        &mut self,
+        now: Instant,
+        (peer, shard): (u32, u8),
+        ack: &Ack,
+        sessions: &mut Sessions,
+        up: &mut impl Uplink,
+    ) {
+        let slot = self.peers[peer].streams[usize::from(shard)];
+        let Some(highest) = self.streams.get(slot).and_then(|stream| stream.number_of(ack.highest)) else {
+            sessions.local.counters.count_drop(XferDrop::BadAck);
+            return;
+        };
+        let (mut frames, mut bytes, mut lost) = (0, 0, 0);
+        let reordering = self.streams[slot].congestion.reordering();
+        let mut at = self.streams[slot].outstanding.first();
+        while let Some(item) = self.items.get(at) {
+            let (number, sent_at, cost) = (item.number, item.sent_at, item.cost_bytes);
+            if number > highest {
+                break;
+            }
+            let next = List::next(&self.items, at);
+            let distance = highest - number;
+            if arrived(distance, ack.below) {
+                if distance == 0 && cost != 0 {
+                    self.streams[slot].congestion.measure(now - sent_at);
+                }
+                frames += u32::from(cost != 0);
+                bytes += cost;
+                self.land(now, slot, at, sessions, up);
+            } else if distance >= OVERTAKEN_FRAMES || now - sent_at > reordering {
+                lost += u32::from(cost != 0);
+                self.lose(slot, at);
+            }
+            at = next;
+        }
+        frames += self.land_late(now, slot, (highest, ack.below), sessions, up);
+        let stream = &mut self.streams[slot];
+        stream.highest_acked = stream.highest_acked.max(Some(highest));
+        stream.congestion.granted(ack.grant_bytes);
+        if frames != 0 {
+            stream.acked_at = Some(now);
+            stream.waits_since = now;
+        }
+        let next_number = stream.next_number;
+        if stream.congestion.acknowledged(highest, next_number, (frames, bytes), lost) {
+            sessions.local.counters.backoffs += 1;
+        }
+        // Frames that were overtaken count as lost after a while.
+        if let Some(at) = self.loss_time(slot) {
+            sessions.local.set_timer(at);
+        }
+        self.go_on(slot);
+        self.go_on_with_items();
+    }
+
+    /// SentItems that counted as lost, and wait to be sent again, may have arrived after all. How many frames.
+    fn land_late(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        (highest, below): (u64, u64),
+        sessions: &mut Sessions,
+        up: &mut impl Uplink,
+    ) -> u32 {
+        let mut landed = 0;
+        let mut at = self.streams[slot].pending.first();
+        while let Some(item) = self.items.get(at) {
+            let next = List::next(&self.items, at);
+            if item.sends != 0 && highest.checked_sub(item.number).is_some_and(|far| arrived(far, below)) {
+                let stream = &mut self.streams[slot];
+                stream.pending.remove(&mut self.items, at);
+                stream.outstanding.push_front(&mut self.items, at);
+                self.land(now, slot, at, sessions, up);
+                landed += 1;
+            }
+            at = next;
+        }
+        if landed != 0 {
+            self.streams[slot].congestion.restore();
+        }
+        landed
+    }
+
+    /// When the oldest outstanding frame counts as lost, if later ones have been acknowledged.
+    pub(crate) fn loss_time(&self, slot: u32) -> Option<Instant> {
+        let stream = &self.streams[slot];
+        let first = self.items.get(stream.outstanding.first())?;
+        let overtaken = stream.highest_acked.is_some_and(|highest| first.number < highest);
+        overtaken.then(|| first.sent_at + stream.congestion.reordering())
+    }
+
+    /// Lets a stream send, if it has something.
+    pub(crate) fn go_on(&mut self, slot: u32) {
+        if self.streams[slot].has_more() {
+            self.make_ready(slot);
+        }
+    }
+
+    /// Lets all streams send that have something.
+    pub(crate) fn go_on_with_all(&mut self) {
+        for stream in 0..self.streams.capacity() {
+            if self.streams.get(stream).is_some() {
+                self.go_on(stream);
+            }
+        }
+    }
+
+    /// Lets all streams go on when one had stopped for want of an item, and some are free again.
+    #[inline]
+    pub(crate) fn go_on_with_items(&mut self) {
+        let few = (self.items.capacity() - self.items_kept) / 8;
+        if self.is_short_of_items && self.free_items() > few {
+            self.is_short_of_items = false;
+            self.go_on_with_all();
+        }
+    }
+
+    /// A item is no more.
+    #[inline]
+    fn forget_item(&mut self, stream: u32, item: &SentItem) {
+        if matches!(item.cargo, Cargo::Control(_)) {
+            self.peers[self.streams[stream].peer].control_count -= 1;
+            self.control_count -= 1;
+        }
+    }
+
+    /// Forgets what a stream still has to tell about messages.
+    pub(crate) fn drop_control_frames(&mut self, stream: u32) {
+        for outstanding in [true, false] {
+            let lists = &self.streams[stream];
+            let mut at = if outstanding { lists.outstanding.first() } else { lists.pending.first() };
+            while at != NONE {
+                let next = List::next(&self.items, at);
+                if matches!(self.items[at].cargo, Cargo::Control(_)) {
+                    self.withdraw(stream, at, outstanding);
+                }
+                at = next;
+            }
+        }
+    }
+
+    /// A item has arrived.
+    fn land(&mut self, now: Instant, stream: u32, item: u32, sessions: &mut Sessions, up: &mut impl Uplink) {
+        self.streams[stream].outstanding.remove(&mut self.items, item);
+        let item = self.items.remove(item);
+        self.forget_item(stream, &item);
+        self.streams[stream].in_flight_bytes -= item.cost_bytes;
+        if let Cargo::Fragment { message, .. } = item.cargo {
+            self.messages[message].open_frames -= 1;
+            if self.messages[message].is_cut() && self.messages[message].open_frames == 0 {
+                self.finish(now, message, Status::Ok, sessions, up);
+            }
+        }
+    }
+
+    /// A item is to be sent again.
+    pub(crate) fn lose(&mut self, stream: u32, item: u32) {
+        let stream = &mut self.streams[stream];
+        stream.outstanding.remove(&mut self.items, item);
+        stream.in_flight_bytes -= core::mem::take(&mut self.items[item].cost_bytes);
+        stream.pending.push_back(&mut self.items, item);
+    }
+
+    /// All that is in flight is to be sent again.
+    pub(crate) fn lose_all(&mut self, stream: u32) {
+        while !self.streams[stream].outstanding.is_empty() {
+            let first = self.streams[stream].outstanding.first();
+            self.lose(stream, first);
+        }
+    }
+
+    /// A peer has forgotten this shard: what is in flight to it was not taken.
+    pub(crate) fn lose_all_of_peer(&mut self, peer: u32) {
+        for shard in 0..self.peers[peer].streams.len() {
+            let stream = self.peers[peer].streams[shard];
+            if stream != NONE {
+                self.lose_all(stream);
+            }
+        }
+    }
+
+    /// Takes all frames of a message out of its stream.
+    pub(crate) fn withdraw_frames(&mut self, message: u32) {
+        let slot = self.messages[message].stream;
+        for outstanding in [true, false] {
+            let stream = &self.streams[slot];
+            let mut at = if outstanding { stream.outstanding.first() } else { stream.pending.first() };
+            while self.messages[message].open_frames != 0 && at != NONE {
+                let next = List::next(&self.items, at);
+                if matches!(self.items[at].cargo, Cargo::Fragment { message: of, .. } if of == message) {
+                    self.withdraw(slot, at, outstanding);
+                    self.messages[message].open_frames -= 1;
+                }
+                at = next;
+            }
+        }
+        assert_eq!(self.messages[message].open_frames, 0, "frames of a message are in no list");
+    }
+
+    /// Takes an item out of its stream. What it had cost passes to the next one of the same frame.
+    pub(crate) fn withdraw(&mut self, slot: u32, item: u32, outstanding: bool) {
+        let next = List::next(&self.items, item);
+        let stream = &mut self.streams[slot];
+        let list = if outstanding { &mut stream.outstanding } else { &mut stream.pending };
+        list.remove(&mut self.items, item);
+        let item = self.items.remove(item);
+        self.forget_item(slot, &item);
+        let stream = &mut self.streams[slot];
+        let same_frame = outstanding && next != NONE && self.items[next].number == item.number;
+        if same_frame && item.cost_bytes != 0 {
+            self.items[next].cost_bytes = item.cost_bytes;
+        } else {
+            stream.in_flight_bytes -= item.cost_bytes;
+        }
+    }
+}
+
+/// Whether an acknowledgement tells of the frame that is so far below its highest one.
+#[inline]
+const fn arrived(distance: u64, below: u64) -> bool {
+    distance == 0 || (distance <= 64 && below >> (distance - 1) & 1 != 0)
+}

@@ -1,0 +1,222 @@
+//! Control frames, and messages of which the receiver keeps the header and this side the payload.
+//!
+//! ```text
+//! Queued, Sent --PARKED--> Parked --PULL--> Queued, under a new id, with the ticket
+//! ```
+
+use lnet_wire::frame::Kind;
+
+use super::Sending;
+use super::item::Cargo;
+use super::message::{Outbound, Queued, Stage, Unfinished};
+use crate::list::{List, NONE};
+use crate::lnd::{Cause, Status, Uplink};
+use crate::time::Instant;
+use crate::xfer::Control;
+use crate::xfer::sessions::Sessions;
+
+impl Sending {
+    /// Tells a shard of a peer something about a message; says whether there was room. No peer has more of it than is
+    /// free: one that acknowledges none of it leaves as much for others.
+    pub(crate) fn tell(
+        &mut self,
+        now: Instant,
+        (peer, shard): (u32, u8),
+        control: Control,
+        sessions: &Sessions,
+    ) -> bool {
+        let Some(slot) = self.stream_to(now, peer, shard, sessions) else { return false };
+        if self.peers[peer].control_count >= self.items_kept - self.control_count {
+            return false;
+        }
+        let Some(item) = self.new_item(Cargo::Control(control)) else { return false };
+        self.peers[peer].control_count += 1;
+        self.control_count += 1;
+        let stream = &mut self.streams[slot];
+        stream.owes(now);
+        stream.pending.push_back(&mut self.items, item);
+        self.make_ready(slot);
+        true
+    }
+
+    /// Takes in what the receiver of a message says of it.
+    pub(crate) fn controlled(
+        &mut self,
+        now: Instant,
+        from: (u32, u8),
+        Control { kind, id, ticket }: Control,
+        sessions: &mut Sessions,
+        up: &mut impl Uplink,
+    ) {
+        let parked = self.parked_message(from, id, ticket);
+        let unaware = |sending: &Self| sending.unfinished_message(from, |its| its.id == id);
+        let is_gone = match kind {
+            Kind::Parked => {
+                if let Some(message) = unaware(self) {
+                    self.set_aside(now, message, ticket, sessions);
+                    false
+                } else {
+                    parked.is_none() && self.pulled_message(from, ticket).is_none()
+                }
+            }
+            Kind::Pull => {
+                // It may overtake the frame that says that the message was parked.
+                let unaware = unaware(self).filter(|_| parked.is_none());
+                if let Some(message) = unaware {
+                    self.set_aside(now, message, ticket, sessions);
+                }
+                if let Some(message) = parked.or(unaware) {
+                    self.send_again(now, message, sessions);
+                    false
+                } else {
+                    self.pulled_message(from, ticket).is_none()
+                }
+            }
+            Kind::Discard => {
+                if let Some(message) = parked.or_else(|| unaware(self)) {
+                    self.finish(now, message, Status::Ok, sessions, up);
+                }
+                false
+            }
+            Kind::Lost => {
+                // The answer to a question that was overtaken has the id from before the message was pulled.
+                let its = |message: &Outbound| message.ticket == Some(ticket) && message.id == id;
+                if let Some(message) = parked.or_else(|| self.unfinished_message(from, its)) {
+                    self.finish(now, message, Status::Unknown(Cause::Timeout), sessions, up);
+                }
+                false
+            }
+            kind => unreachable!("{kind:?} is not for a sender"),
+        };
+        if is_gone {
+            self.tell(now, from, Control { kind: Kind::Gone, id, ticket }, sessions);
+        }
+    }
+
+    /// Whether a shard of a peer may not have heard yet what became of a message that it asks after.
+    pub(crate) fn is_telling(&self, (peer, shard): (u32, u8), asked: u32) -> bool {
+        let Some(stream) = self.streams.get(self.peers[peer].streams[usize::from(shard)]) else {
+            return false;
+        };
+        [stream.outstanding.first(), stream.pending.first()].into_iter().any(|mut at| {
+            while let Some(item) = self.items.get(at) {
+                if matches!(item.cargo, Cargo::Control(Control { kind: Kind::Discard, ticket, .. }) if ticket == asked) {
+                    return true;
+                }
+                at = List::next(&self.items, at);
+            }
+            false
+        })
+    }
+
+    /// The message that a shard of a peer has parked under this id and ticket.
+    fn parked_message(&self, (peer, shard): (u32, u8), id: u64, ticket: u32) -> Option<u32> {
+        let mut at = self.peers[peer].parked.first();
+        while let Some(message) = self.messages.get(at) {
+            // Other shards of the peer may have given the same ticket.
+            if message.ticket == Some(ticket) && message.id == id && message.shard == shard {
+                return Some(at);
+            }
+            at = List::<Queued>::next(&self.messages, at);
+        }
+        None
+    }
+
+    /// The message that goes to a shard of a peer again for its ticket.
+    fn pulled_message(&self, from: (u32, u8), ticket: u32) -> Option<u32> {
+        self.unfinished_message(from, |message| message.ticket == Some(ticket))
+    }
+
+    /// A message that a shard of a peer may know of: some of it was sent there.
+    fn unfinished_message(
+        &self,
+        (peer, shard): (u32, u8),
+        wanted: impl Fn(&Outbound) -> bool,
+    ) -> Option<u32> {
+        let mut at = self.peers[peer].unfinished.first();
+        while let Some(message) = self.messages.get(at) {
+            if message.shard == shard && message.polled && wanted(message) {
+                return Some(at);
+            }
+            at = List::<Unfinished>::next(&self.messages, at);
+        }
+        None
+    }
+
+    /// Keeps a message that its receiver has parked.
+    fn set_aside(&mut self, now: Instant, slot: u32, ticket: u32, sessions: &mut Sessions) {
+        self.detach(slot);
+        self.deadlines.remove(&mut self.messages, slot);
+        let message = &mut self.messages[slot];
+        (message.stage, message.ticket) = (Stage::Parked, Some(ticket));
+        (message.next_offset, message.begun) = (0, false);
+        let (peer, stream) = (message.peer, message.stream);
+        if self.peers[peer].parked.is_empty() {
+            self.peers[peer].ping_at = now + sessions.local.times.message / 4;
+            sessions.local.set_timer(now + sessions.local.times.message / 4);
+        }
+        self.peers[peer].parked.push_back(&mut self.messages, slot);
+        self.go_on(stream);
+    }
+
+    /// Sends a parked message under a new id.
+    fn send_again(&mut self, now: Instant, slot: u32, sessions: &mut Sessions) {
+        self.detach(slot);
+        let deadline = now + sessions.local.times.message;
+        self.messages[slot].deadline = deadline;
+        self.deadlines.push_back(&mut self.messages, slot);
+        sessions.local.set_timer(deadline);
+        self.dispatch(now, slot, sessions);
+    }
+
+    /// Asks after the parked message of a peer that was asked after longest ago.
+    fn ask_after_parked(&mut self, now: Instant, peer: u32, sessions: &mut Sessions) {
+        let slot = self.peers[peer].parked.first();
+        if slot == NONE || self.peers[peer].ping_at > now {
+            return;
+        }
+        let next = now + sessions.local.times.message / 4;
+        self.peers[peer].ping_at = next;
+        sessions.local.set_timer(next);
+        self.peers[peer].parked.remove(&mut self.messages, slot);
+        self.peers[peer].parked.push_back(&mut self.messages, slot);
+        let message = &self.messages[slot];
+        let (id, ticket, shard) = (message.id, message.ticket.unwrap_or_default(), message.shard);
+        // Where there is no room for it now, the next question may have some.
+        self.tell(now, (peer, shard), Control { kind: Kind::Ping, id, ticket }, sessions);
+    }
+
+    /// Asks after the parked messages of a peer; ends those of one that is silent.
+    pub(crate) fn follow_parked(
+        &mut self,
+        now: Instant,
+        peer: u32,
+        sessions: &mut Sessions,
+        up: &mut impl Uplink,
+    ) {
+        if now - sessions.peers[peer].received_at <= sessions.local.times.message {
+            self.ask_after_parked(now, peer, sessions);
+        } else {
+            self.end_parked(now, peer, |_| true, sessions, up);
+        }
+    }
+
+    /// Ends parked messages of a peer that does not answer.
+    pub(crate) fn end_parked(
+        &mut self,
+        now: Instant,
+        peer: u32,
+        which: impl Fn(&Outbound) -> bool,
+        sessions: &mut Sessions,
+        up: &mut impl Uplink,
+    ) {
+        let mut at = self.peers[peer].parked.first();
+        while at != NONE {
+            let next = List::<Queued>::next(&self.messages, at);
+            if which(&self.messages[at]) {
+                self.finish(now, at, Status::Unknown(Cause::Timeout), sessions, up);
+            }
+            at = next;
+        }
+    }
+}

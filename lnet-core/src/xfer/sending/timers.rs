@@ -1,0 +1,138 @@
+//! Deadlines of messages, losses that time tells of, and probes.
+
+use super::item::Cargo;
+use super::stream::{Busy, FAILOVER};
+use super::{Sending, unfinished};
+use crate::list::{List, NONE};
+use crate::lnd::{Cause, Uplink};
+use crate::time::Instant;
+use crate::xfer::local::earlier;
+use crate::xfer::sessions::Sessions;
+
+/// Probes without an answer after which another path is tried.
+const FAILOVER_PROBES: u32 = 2;
+
+impl Sending {
+    /// When the next message's time is over.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.messages.get(self.deadlines.first()).map(|message| message.deadline)
+    }
+
+    /// Ends messages whose time is over.
+    pub(crate) fn end_messages(&mut self, now: Instant, sessions: &mut Sessions, up: &mut impl Uplink) {
+        while self.next_deadline().is_some_and(|deadline| deadline <= now) {
+            let slot = self.deadlines.first();
+            let status = unfinished(self.messages[slot].polled, Cause::Timeout);
+            self.finish(now, slot, status, sessions, up);
+        }
+    }
+
+    /// Tries once more what has waited for room in a table.
+    pub(crate) fn try_again(&mut self, now: Instant, sessions: &mut Sessions) {
+        for path in 0..sessions.paths.capacity() {
+            if sessions.paths.get(path).is_some() {
+                self.dispatch_waiting(now, path, sessions);
+            }
+        }
+        self.go_on_with_all();
+    }
+
+    /// Looks for peers that have been silent for long; `is_silent` tells whether nothing comes from a shard of one.
+    pub(crate) fn sweep(
+        &mut self,
+        now: Instant,
+        is_silent: impl Fn((u32, u8)) -> bool,
+        sessions: &mut Sessions,
+        up: &mut impl Uplink,
+    ) {
+        if self.items.used_count() != 0 {
+            for slot in 0..self.streams.capacity() {
+                let Some(stream) = self.streams.get(slot) else { continue };
+                let (peer, shard) = (stream.peer, stream.shard);
+                if stream.is_unanswered(now, sessions.local.times.message) && is_silent((peer, shard)) {
+                    self.drop_control_frames(slot);
+                    self.end_parked(now, peer, |message| message.shard == shard, sessions, up);
+                }
+            }
+        }
+        if self.messages.used_count() != 0 {
+            for peer in 0..sessions.peers.capacity() {
+                if sessions.peers.get(peer).is_some() {
+                    self.follow_parked(now, peer, sessions, up);
+                }
+            }
+        }
+    }
+
+    /// Losses by time, and probes. When the next stream is due.
+    pub(crate) fn follow_streams(&mut self, now: Instant, sessions: &mut Sessions) -> Option<Instant> {
+        let mut due = None;
+        let mut at = self.busy.first();
+        while at != NONE {
+            let next = List::<Busy>::next(&self.streams, at);
+            while self.loss_time(at).is_some_and(|lost| lost <= now) {
+                let first = self.streams[at].outstanding.first();
+                self.lose(at, first);
+            }
+            let stream = &self.streams[at];
+            if stream.outstanding.is_empty() {
+                self.busy.remove(&mut self.streams, at);
+                self.streams[at].is_busy = false;
+            } else {
+                if stream.probe_at(&sessions.local.times) <= now {
+                    self.probe(now, at, sessions);
+                }
+                due = earlier(due, Some(self.streams[at].probe_at(&sessions.local.times)));
+                due = earlier(due, self.loss_time(at));
+            }
+            self.go_on(at);
+            at = next;
+        }
+        due
+    }
+
+    /// Sends the oldest frame again, to learn what has become of it and of those after it. Where that brings
+    /// no answer, all count as lost, and follow those that have waited: a receiver that has no room for some
+    /// may be waiting for others.
+    fn probe(&mut self, now: Instant, slot: u32, sessions: &mut Sessions) {
+        let first = self.streams[slot].outstanding.first();
+        self.lose(slot, first);
+        let stream = &mut self.streams[slot];
+        if stream.congestion.probes() == 0 {
+            stream.pending.remove(&mut self.items, first);
+            stream.pending.push_front(&mut self.items, first);
+        } else {
+            self.lose_all(slot);
+            let stream = &mut self.streams[slot];
+            stream.congestion.collapse(stream.next_number);
+            self.send_beginning_first(slot);
+        }
+        let stream = &mut self.streams[slot];
+        stream.probes_due = 1;
+        stream.waits_since = now;
+        stream.congestion.probed();
+        if stream.congestion.probes().is_multiple_of(FAILOVER_PROBES) {
+            let until = now + FAILOVER;
+            stream.failover_until = if stream.fails_over(now) { None } else { Some(until) };
+            let peer = stream.peer;
+            sessions.ask_last_address(now, peer);
+        }
+        sessions.local.counters.probes += 1;
+    }
+
+    /// Fragments mean nothing to a receiver that has not had the first one of their message: where the next to be
+    /// sent waits for it, too, that goes before. The others keep their turns.
+    fn send_beginning_first(&mut self, slot: u32) {
+        let stream = &mut self.streams[slot];
+        let next = self.items.get(stream.pending.first()).map(|item| item.cargo);
+        let Some(Cargo::Fragment { message, offset: 1.., .. }) = next else { return };
+        let mut at = stream.pending.first();
+        while let Some(item) = self.items.get(at) {
+            if matches!(item.cargo, Cargo::Fragment { message: of, offset: 0, .. } if of == message) {
+                stream.pending.remove(&mut self.items, at);
+                return stream.pending.push_front(&mut self.items, at);
+            }
+            at = List::next(&self.items, at);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The interfaces of this node, as one shard sees them.
+
+use lnet_wire::Nid;
+use lnet_wire::frame::{Certificate, Handshake};
+
+use super::{Address, Identity, Sessions};
+use crate::list::NONE;
+use crate::lnd::NiId;
+
+/// The interface of addresses that nothing leads to any more; no driver has it.
+pub(crate) const NOWHERE: NiId = NiId(u16::MAX);
+
+/// The longest datagram by an interface that is gone: nobody gets it.
+const NOWHERE_BYTES: u32 = 1024;
+
+/// A local interface, as this shard sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Interface {
+    nid: Nid,
+    /// The longest UDP payload that it can send and take.
+    datagram_max_bytes: u32,
+    /// What shows that this node lives there.
+    certificate: Certificate,
+}
+
+impl Interface {
+    pub(crate) fn new(nid: Nid, datagram_max_bytes: u32, identity: &Identity) -> Self {
+        Self { nid, datagram_max_bytes, certificate: identity.certify(&nid) }
+    }
+}
+
+impl Sessions {
+    /// Sends and takes by a further interface from now on. May allocate, where no interface has had so high a
+    /// number.
+    ///
+    /// # Panics
+    /// If there is one of this number.
+    pub(crate) fn add_interface(&mut self, ni: NiId, nid: Nid, datagram_max_bytes: u32) {
+        let index = usize::from(ni.0);
+        if index >= self.interfaces.len() {
+            self.interfaces.resize(index + 1, None);
+        }
+        let former = self.interfaces[index].replace(Interface::new(nid, datagram_max_bytes, &self.identity));
+        assert!(former.is_none(), "there is an interface {} already", ni.0);
+    }
+
+    /// The longest UDP payload that an interface can send and take has changed. Peers learn it with their
+    /// next session; frames that were cut before are cut again when they are sent again.
+    pub(crate) fn set_datagram_max(&mut self, ni: NiId, bytes: u32) {
+        if let Some(Some(interface)) = self.interfaces.get_mut(usize::from(ni.0)) {
+            interface.datagram_max_bytes = bytes;
+        }
+    }
+
+    /// The NID of an interface that there is.
+    #[inline]
+    #[must_use]
+    pub(crate) fn nid_of(&self, ni: NiId) -> Option<&Nid> {
+        self.interfaces.get(usize::from(ni.0))?.as_ref().map(|interface| &interface.nid)
+    }
+
+    /// The longest UDP payload that an interface can send and take.
+    #[inline]
+    pub(crate) fn own_datagram_max(&self, ni: NiId) -> u32 {
+        match self.interfaces.get(usize::from(ni.0)) {
+            Some(Some(interface)) => interface.datagram_max_bytes,
+            _ => NOWHERE_BYTES,
+        }
+    }
+
+    /// The longest datagram that goes by a path with a session.
+    #[inline]
+    pub(crate) fn datagram_max(&self, path: u32) -> u32 {
+        let path = &self.paths[path];
+        let own = self.own_datagram_max(path.ni);
+        path.session.map_or(own, |session| own.min(session.datagram_max_bytes))
+    }
+
+    /// What shows that this node lives at the address of an interface.
+    pub(crate) fn certificate(&self, ni: NiId) -> Certificate {
+        match self.interfaces.get(usize::from(ni.0)) {
+            Some(Some(interface)) => interface.certificate,
+            // Nobody gets it.
+            _ => Certificate { key: [0; 32], signature: [0; 64] },
+        }
+    }
+
+    /// The interface that has a NID.
+    #[inline]
+    pub(crate) fn interface_of(&self, nid: &Nid) -> Option<NiId> {
+        let its =
+            |interface: &Option<Interface>| interface.as_ref().is_some_and(|interface| interface.nid == *nid);
+        self.interfaces.iter().position(its).map(|index| NiId(index as u16))
+    }
+
+    /// What a HELLO or WELCOME tells of this node that is sent by `ni`.
+    pub(crate) fn handshake(&self, ni: NiId) -> Handshake {
+        Handshake {
+            shards: self.shards,
+            datagram_max_bytes: self.own_datagram_max(ni),
+            policies: self.policies,
+            certificate: self.certificate(ni),
+        }
+    }
+
+    /// Forgets an interface.
+    ///
+    /// # Panics
+    /// If there is no such interface.
+    pub(crate) fn remove_interface(&mut self, ni: NiId) {
+        let interface = self.interfaces.get_mut(usize::from(ni.0)).and_then(Option::take);
+        assert!(interface.is_some(), "there is no interface {}", ni.0);
+        self.replies.retain(|reply| reply.ni() != ni);
+    }
+
+    /// The address by which a peer is spoken to once this interface is gone: as before, or another one that it has.
+    pub(crate) fn move_peer(&mut self, peer: u32, ni: NiId) -> Address {
+        let entry = &self.peers[peer];
+        let (former, nid) = entry.address;
+        let other = entry.other_address.filter(|(other, _)| *other != ni && *other != NOWHERE);
+        let found = || other.or_else(|| self.paths.other_address(peer, ni)).unwrap_or((NOWHERE, nid));
+        let address = if former == ni { found() } else { (former, nid) };
+        let entry = &mut self.peers[peer];
+        (entry.address, entry.other_address) = (address, other);
+        address
+    }
+
+    /// The path by which a peer is spoken to, with a reference on it.
+    pub(crate) fn other_path(&mut self, peer: u32) -> Option<u32> {
+        let (ni, nid) = self.peers.get(peer)?.address;
+        let path = (ni != NOWHERE).then(|| self.paths.acquire(ni, &nid)).flatten()?;
+        if self.paths[path].peer == NONE {
+            self.paths[path].peer = peer;
+        }
+        Some(path)
+    }
+}

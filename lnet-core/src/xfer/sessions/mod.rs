@@ -1,0 +1,98 @@
+//! Sessions: who this node is, who its peers are, and by which paths they are reached.
+//!
+//! Invariants: knows nothing of messages and streams. No state is made for a frame without a session, and only who has
+//! received a token has one: under its own incarnation, and for one of its own addresses. Forgetting a peer loses
+//! nothing here.
+
+mod handshake;
+mod identity;
+mod interfaces;
+mod paths;
+mod peers;
+mod reply;
+mod tokens;
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use lnet_wire::steer::{PORTALS, PolicyWord};
+
+pub(super) use self::handshake::Opened;
+use self::identity::Checks;
+pub use self::identity::Identity;
+pub(super) use self::interfaces::NOWHERE;
+use self::paths::Paths;
+pub(super) use self::peers::Address;
+use self::peers::Peers;
+use self::reply::REPLIES_MAX;
+pub(super) use self::reply::Reply;
+use self::tokens::Tokens;
+pub(super) use self::tokens::{Holder, Worth, is_newer};
+use super::Arrived;
+use super::config::XferConfig;
+use super::local::Local;
+use crate::hash::Seed;
+use crate::time::Instant;
+
+/// The sessions of one shard.
+pub(super) struct Sessions {
+    pub(super) local: Local,
+    pub(super) paths: Paths,
+    pub(super) peers: Peers,
+    pub(super) tokens: Tokens,
+    identity: Identity,
+    checks: Checks,
+    secret: [u64; 2],
+    shards: u8,
+    policies: [PolicyWord; PORTALS],
+    /// How often a session was asked for.
+    questions: u64,
+    /// By number; those that are gone leave holes.
+    interfaces: Vec<Option<interfaces::Interface>>,
+    replies: VecDeque<Reply>,
+    /// Incarnations that have ended of late, and when that was noticed: their tokens may still be fresh.
+    over: VecDeque<(u64, Instant)>,
+}
+
+impl Sessions {
+    pub(super) fn new(config: XferConfig) -> Self {
+        let peers = config.limits.peers;
+        let seed = Seed::new(config.seed);
+        let local = Local::new(&config);
+        let interfaces = config.nids.into_iter().zip(config.datagram_max_bytes);
+        let interface = |(nid, bytes)| Some(interfaces::Interface::new(nid, bytes, &config.identity));
+        Self {
+            local,
+            paths: Paths::new(peers, seed),
+            peers: Peers::new(peers, seed),
+            tokens: Tokens::new(config.secret, &config.policies),
+            checks: Checks::new(config.secret),
+            interfaces: interfaces.map(interface).collect(),
+            identity: config.identity,
+            secret: config.secret,
+            shards: config.shard_count,
+            policies: config.policies,
+            questions: 0,
+            replies: VecDeque::with_capacity(REPLIES_MAX),
+            over: VecDeque::with_capacity(peers as usize),
+        }
+    }
+
+    /// The peer that has sent a frame, if it is known.
+    #[inline]
+    pub(super) fn sender(&self, frame: &Arrived<'_>) -> Option<u32> {
+        self.peers.find(frame.transfer.incarnation)
+    }
+
+    /// Other policies hold from now on; says whether they differ. Session tokens are keyed by the policies: numbers of
+    /// frames belong to pairs of shards, so what was steered by others must not be taken for one of its new shard's.
+    /// It is answered by RESET, and its sender learns the policies with its next session.
+    pub(super) fn set_policies(&mut self, policies: &[PolicyWord; PORTALS]) -> bool {
+        let differ = self.policies != *policies;
+        if differ {
+            self.policies = *policies;
+            self.tokens = Tokens::new(self.secret, policies);
+        }
+        differ
+    }
+}

@@ -1,0 +1,301 @@
+//! Paths: the addresses that this shard sends to, each by one of its NIs, and the sessions that were given there.
+//!
+//! Invariant: a path stays while messages refer to it or a question of its is open.
+
+use alloc::boxed::Box;
+use core::ops::{Index, IndexMut};
+
+use lnet_wire::Nid;
+
+use super::peers::{Address, Chain};
+use super::tokens::RENEWAL_NS;
+use crate::hash::{Seed, nid_words};
+use crate::list::{Link, List, NONE, Node};
+use crate::lnd::NiId;
+use crate::slab::Slab;
+use crate::time::Instant;
+
+/// An open question for a session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asking {
+    /// What the answer must repeat.
+    pub(crate) nonce: u64,
+    /// When the first HELLO was sent.
+    pub(crate) asked_at: Instant,
+    pub(crate) next_at: Instant,
+    pub(crate) interval_ns: u64,
+    pub(crate) is_repeated: bool,
+    /// The incarnation on whose behalf it was asked last.
+    pub(crate) asker: Option<u64>,
+}
+
+/// An address that messages are sent to, or answers.
+pub(crate) struct Path {
+    pub(crate) nid: Nid,
+    pub(crate) ni: NiId,
+    /// The incarnation that has answered under it, or that messages go to there which went by another one before; or
+    /// [`NONE`].
+    pub(crate) peer: u32,
+    pub(crate) asking: Option<Asking>,
+    /// What was given there.
+    pub(crate) session: Option<Session>,
+    /// Messages that go there.
+    pub(crate) references: u32,
+    bucket: u32,
+    chain: Link,
+    idle: Link,
+    asked: Link,
+}
+
+/// Marks paths that nothing refers to.
+pub(crate) struct Idle;
+/// Marks paths with an open question.
+pub(crate) struct Asked;
+
+node!(Path, Chain, chain);
+node!(Path, Idle, idle);
+node!(Path, Asked, asked);
+
+/// The addresses that are known.
+pub(crate) struct Paths {
+    slab: Slab<Path>,
+    buckets: Box<[List<Chain>]>,
+    idle: List<Idle>,
+    asked: List<Asked>,
+    /// The one that was acquired last.
+    last: u32,
+    seed: Seed,
+}
+
+impl Paths {
+    pub(crate) fn new(capacity: u32, seed: Seed) -> Self {
+        Self {
+            slab: Slab::new(capacity),
+            buckets: (0..capacity.next_power_of_two()).map(|_| List::new()).collect(),
+            idle: List::new(),
+            asked: List::new(),
+            last: NONE,
+            seed,
+        }
+    }
+
+    #[inline]
+    fn bucket(&self, nid: &Nid) -> u32 {
+        (self.seed.hash(nid_words(nid)) & (self.buckets.len() as u64 - 1)) as u32
+    }
+
+    #[inline]
+    fn find_in(&self, bucket: u32, ni: NiId, nid: &Nid) -> Option<u32> {
+        let mut slot = self.buckets[bucket as usize].first();
+        while slot != NONE && (self.slab[slot].nid != *nid || self.slab[slot].ni != ni) {
+            slot = List::<Chain>::next(&self.slab, slot);
+        }
+        (slot != NONE).then_some(slot)
+    }
+
+    /// The path for an address.
+    pub(crate) fn find(&self, ni: NiId, nid: &Nid) -> Option<u32> {
+        self.find_in(self.bucket(nid), ni, nid)
+    }
+
+    /// The path for an address, if it was acquired last.
+    #[inline]
+    pub(crate) fn last(&self, ni: NiId, nid: &Nid) -> Option<&Path> {
+        self.slab.get(self.last).filter(|path| path.nid == *nid && path.ni == ni)
+    }
+
+    /// Finds or makes the path for an address, and takes a reference on it; `None` if all are in use.
+    #[inline]
+    pub(crate) fn acquire(&mut self, ni: NiId, nid: &Nid) -> Option<u32> {
+        if self.last(ni, nid).is_some() {
+            self.refer(self.last);
+            return Some(self.last);
+        }
+        self.last = self.find_or_make(ni, nid)?;
+        Some(self.last)
+    }
+
+    fn find_or_make(&mut self, ni: NiId, nid: &Nid) -> Option<u32> {
+        let bucket = self.bucket(nid);
+        if let Some(slot) = self.find_in(bucket, ni, nid) {
+            self.refer(slot);
+            return Some(slot);
+        }
+        if self.slab.is_full() {
+            let oldest = self.idle.pop_front(&mut self.slab)?;
+            let bucket = self.slab[oldest].bucket;
+            self.buckets[bucket as usize].remove(&mut self.slab, oldest);
+            self.slab.vacate(oldest);
+        }
+        let path = Path {
+            nid: *nid,
+            ni,
+            peer: NONE,
+            asking: None,
+            session: None,
+            references: 1,
+            bucket,
+            chain: Link::UNLINKED,
+            idle: Link::UNLINKED,
+            asked: Link::UNLINKED,
+        };
+        let slot = self.slab.insert(path).ok()?;
+        self.buckets[bucket as usize].push_front(&mut self.slab, slot);
+        Some(slot)
+    }
+
+    #[inline]
+    fn refer(&mut self, slot: u32) {
+        if self.slab[slot].references == 0 {
+            self.idle.remove(&mut self.slab, slot);
+        }
+        self.slab[slot].references += 1;
+    }
+
+    /// Gives a reference back.
+    pub(crate) fn release(&mut self, slot: u32) {
+        self.slab[slot].references -= 1;
+        if self.slab[slot].references == 0 {
+            self.idle.push_back(&mut self.slab, slot);
+        }
+    }
+
+    /// Forgets a path that nothing refers to.
+    fn remove(&mut self, slot: u32) {
+        assert_eq!(self.slab[slot].references, 0, "a path is in use");
+        self.idle.remove(&mut self.slab, slot);
+        let bucket = self.slab[slot].bucket;
+        self.buckets[bucket as usize].remove(&mut self.slab, slot);
+        self.slab.vacate(slot);
+    }
+
+    /// An address that leads to a peer by another interface than this one.
+    pub(crate) fn other_address(&self, peer: u32, except: NiId) -> Option<Address> {
+        let mut others = self.of_peer(peer).map(|slot| &self.slab[slot]).filter(|path| path.ni != except);
+        others.next().map(|path| (path.ni, path.nid))
+    }
+
+    /// Opens a question where none is open; it holds a reference.
+    pub(crate) fn ask(&mut self, slot: u32, asking: Asking) {
+        self.refer(slot);
+        self.slab[slot].asking = Some(asking);
+        self.asked.push_back(&mut self.slab, slot);
+    }
+
+    /// The path that has had a question open for longest.
+    pub(crate) fn first_asked(&self) -> Option<u32> {
+        Some(self.asked.first()).filter(|slot| *slot != NONE)
+    }
+
+    /// The path whose question was opened after this one.
+    pub(crate) fn next_asked(&self, slot: u32) -> Option<u32> {
+        Some(List::<Asked>::next(&self.slab, slot)).filter(|slot| *slot != NONE)
+    }
+
+    /// Closes the question.
+    pub(crate) fn answered(&mut self, slot: u32) {
+        if self.slab[slot].asking.take().is_some() {
+            self.asked.remove(&mut self.slab, slot);
+            self.release(slot);
+        }
+    }
+
+    /// The paths that lead to a peer.
+    pub(crate) fn of_peer(&self, peer: u32) -> impl Iterator<Item = u32> {
+        self.slab.used().filter(move |(_, path)| path.peer == peer).map(|(slot, _)| slot)
+    }
+
+    /// Makes every path of a peer one to an unknown peer.
+    pub(crate) fn forget_peer(&mut self, peer: u32) {
+        self.for_each_of(peer, |path| (path.peer, path.session) = (NONE, None));
+    }
+
+    /// Ends the sessions of a peer.
+    pub(crate) fn end_sessions(&mut self, peer: u32) {
+        self.for_each_of(peer, |path| path.session = None);
+    }
+
+    fn for_each_of(&mut self, peer: u32, change: impl Fn(&mut Path)) {
+        for slot in 0..self.slab.capacity() {
+            if self.slab.get(slot).is_some_and(|path| path.peer == peer) {
+                change(&mut self.slab[slot]);
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, slot: u32) -> Option<&Path> {
+        self.slab.get(slot)
+    }
+
+    pub(crate) const fn capacity(&self) -> u32 {
+        self.slab.capacity()
+    }
+
+    /// Forgets the paths of an interface, which no message takes any more.
+    pub(crate) fn remove_interface(&mut self, ni: NiId) {
+        for slot in 0..self.slab.capacity() {
+            if self.slab.get(slot).is_some_and(|path| path.ni == ni) {
+                self.answered(slot);
+                self.remove(slot);
+            }
+        }
+    }
+
+    /// The address of a path that has a session, and the session's token.
+    ///
+    /// # Panics
+    /// If it has none.
+    #[inline]
+    pub(crate) fn session(&self, slot: u32) -> (NiId, Nid, u64) {
+        let path = &self.slab[slot];
+        let Some(session) = path.session else { panic!("frames go by a path without a session") };
+        (path.ni, path.nid, session.token)
+    }
+
+    /// Whether a path has not answered the first time that it was asked.
+    pub(crate) fn is_silent(&self, slot: u32) -> bool {
+        self.slab[slot].asking.is_some_and(|asking| asking.is_repeated)
+    }
+
+    /// The path where this token was given, and counts.
+    pub(crate) fn with_token(&self, token: u64) -> Option<u32> {
+        let gave = |path: &Path| path.session.is_some_and(|session| session.token == token);
+        (0..self.slab.capacity()).find(|slot| self.slab.get(*slot).is_some_and(gave))
+    }
+}
+
+/// What a peer gives under one of its addresses to one of ours.
+#[derive(Clone, Copy)]
+pub(crate) struct Session {
+    pub(crate) token: u64,
+    /// The one before, which acknowledgements that are under way may have.
+    pub(crate) former_token: Option<u64>,
+    pub(crate) since: Instant,
+    /// The longest datagram that it takes there.
+    pub(crate) datagram_max_bytes: u32,
+}
+
+impl Session {
+    /// Whether it is to be renewed where nothing has been answered of late.
+    #[inline]
+    pub(crate) fn is_aged(&self, now: Instant) -> bool {
+        now.0.saturating_sub(self.since.0) > RENEWAL_NS
+    }
+}
+
+impl Index<u32> for Paths {
+    type Output = Path;
+
+    #[inline]
+    fn index(&self, slot: u32) -> &Path {
+        &self.slab[slot]
+    }
+}
+
+impl IndexMut<u32> for Paths {
+    #[inline]
+    fn index_mut(&mut self, slot: u32) -> &mut Path {
+        &mut self.slab[slot]
+    }
+}
