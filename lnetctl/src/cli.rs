@@ -456,6 +456,18 @@ pub(crate) enum FramesCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Wait until no frame is under way, and fail where one is not accounted for or reached the wrong shard
+    Check {
+        /// As one JSON object
+        #[arg(long)]
+        json: bool,
+        /// Percent of the frames that each shard must have taken
+        #[arg(long)]
+        share_min: Option<String>,
+        /// Frames of a million that a fault rule is to have dropped
+        #[arg(long)]
+        loss_per_million: Option<String>,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -472,25 +484,43 @@ pub(crate) enum LoadCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Wait for the end of a load, and show what came of it
+    /// Wait for the end of a load, show what came of it, and fail if a message was lost or wrong
     Wait {
         /// Its number
         id: String,
-        /// As a JSON array
-        #[arg(long)]
-        json: bool,
         /// Say how far it is, one line each time, even where standard error is no terminal
         #[arg(long)]
         progress: bool,
+        #[command(flatten)]
+        output: LoadOutput,
     },
-    /// End a load, and show what came of it
+    /// End a load, show what came of it, and fail if a message was lost or wrong
+    #[command(after_help = "Example:
+  lnetctl --node a load stop 1 --json > sent.json
+  lnetctl --node b load stop 1 --sent sent.json")]
     Stop {
         /// Its number
         id: String,
-        /// As a JSON array
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        output: LoadOutput,
     },
+}
+
+/// How what came of a load is shown and judged.
+#[derive(Debug, Args)]
+pub(crate) struct LoadOutput {
+    /// As a JSON array
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Also draw the latencies of each size
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<PathBuf>,
+    /// Fail where the initiator's result, as `--json` prints it, counts other messages
+    #[arg(long, value_name = "FILE")]
+    pub(crate) sent: Option<PathBuf>,
+    /// Percent of the messages that each shard must have had
+    #[arg(long)]
+    pub(crate) share_min: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -8,6 +8,8 @@ use lnet_control::{Errno, Refusal};
 pub(crate) const REFUSED: u8 = 234;
 /// Status of a failure of the tool, or of something it was asked to reach: the low byte of -1.
 pub(crate) const FAILED: u8 = 255;
+/// Status of a load, or of frames, that were measured and are not as they should be.
+pub(crate) const UNSOUND: u8 = 1;
 /// Status of a usage error.
 pub(crate) const USAGE: u8 = 2;
 
@@ -84,6 +86,16 @@ impl Task {
     /// What LNet's tools can do and this node cannot.
     pub(crate) fn unsupported(self, what: &str) -> CommandError {
         self.error(Errno::OPNOTSUPP, format!("{what} not supported yet"))
+    }
+
+    /// Success if nothing was found wrong with what was measured.
+    pub(crate) fn judged(self, found: Vec<String>) -> Result<(), CommandError> {
+        let failure = |message| Failure { entity: self.entity, seq_no: None, errno: Errno::IO, message };
+        let failures: Vec<Failure> = found.into_iter().map(failure).collect();
+        if failures.is_empty() {
+            return Ok(());
+        }
+        Err(CommandError { operation: self.operation, failures, status: UNSOUND })
     }
 
     /// For `map_err` of what the daemon is asked.

@@ -15,7 +15,6 @@ use xtask::command::{say, succeed, words};
 use xtask::privilege::{self, Capability, NETNS_NODES, UNPRIVILEGED};
 
 use crate::cargo::cargo;
-use crate::table::table;
 use crate::{build_ebpf, fuzz, run, setup, tidy};
 
 /// The feature that the tests with a second loader are behind.
@@ -96,20 +95,22 @@ pub(crate) fn test(root: &Path, unprivileged: bool) -> Result<()> {
             return Err(interrupted.into());
         }
     }
-    let summary = table(&["level", "result", "time", ""], &rows);
+    let line =
+        |[name, result, time, note]: &[String; 4]| format!("{name:<28} {result:<8} {time:>9}  {note}\n");
+    let summary: String = rows.iter().map(line).collect();
     write!(std::io::stdout(), "\n{summary}").context("writing the summary")?;
     ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
     Ok(())
 }
 
-fn row(name: &str, end: &End, time: Duration) -> Vec<String> {
+fn row(name: &str, end: &End, time: Duration) -> [String; 4] {
     let first_line = |why: &String| why.lines().next().unwrap_or_default().to_owned();
     let (result, note) = match end {
         End::Passed(note) => ("passed", note.clone()),
         End::Failed(why) => ("FAILED", first_line(why)),
         End::LeftOut => ("left out", "as --unprivileged asks".to_owned()),
     };
-    vec![name.to_owned(), result.to_owned(), format!("{:.1} s", time.as_secs_f64()), note]
+    [name.to_owned(), result.to_owned(), format!("{:.1} s", time.as_secs_f64()), note]
 }
 
 fn lint(root: &Path, arguments: &[&str], variable: Option<(&str, &str)>) -> Result<String> {

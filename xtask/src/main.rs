@@ -10,7 +10,6 @@ mod levels;
 mod run;
 mod setup;
 mod sim;
-mod table;
 mod tidy;
 
 use std::path::{Path, PathBuf};

@@ -30,6 +30,53 @@ pub struct FramesRecord {
     pub rings: BTreeMap<String, u64>,
 }
 
+/// The name of frames that a fault rule dropped (`lnet_wire::steer::Reason`).
+const FAULT_DROPPED: &str = "fault_dropped";
+
+impl FramesRecord {
+    /// Whether all NIs have rings, so that XDP steered and counted every frame.
+    #[must_use]
+    pub fn has_rings(&self) -> bool {
+        !self.nis.is_empty() && self.nis.iter().all(|ni| ni.mode != ActiveMode::Socket)
+    }
+
+    /// Frames that XDP steered.
+    #[must_use]
+    pub fn steered(&self) -> u64 {
+        self.slots.iter().map(|slot| slot.frames).sum()
+    }
+
+    /// Frames that arrived at the LND or that a ring had no room for: all that were steered, once none is under way.
+    /// `rx_fill_ring_empty` is not among them: the kernel counts a frame that found no buffer in `rx_dropped` as well
+    /// (net/xdp/xsk.c: `__xsk_rcv`).
+    #[must_use]
+    pub fn accounted(&self) -> u64 {
+        let ring = |name: &str| self.rings.get(name).copied().unwrap_or(0);
+        self.handled.values().sum::<u64>() + ring("rx_dropped") + ring("rx_ring_full")
+    }
+
+    /// Frames that a fault rule dropped.
+    #[must_use]
+    pub fn fault_dropped(&self) -> u64 {
+        self.reasons.get(FAULT_DROPPED).copied().unwrap_or(0)
+    }
+
+    /// Frames that each shard was given.
+    #[must_use]
+    pub fn by_shard(&self) -> Vec<u64> {
+        let mut shards = Vec::new();
+        for slot in &self.slots {
+            // The kernel gives at most 64 shards.
+            let shard = slot.shard.min(63) as usize;
+            shards.resize(shards.len().max(shard + 1), 0);
+            if let Some(sum) = shards.get_mut(shard) {
+                *sum += slot.frames;
+            }
+        }
+        shards
+    }
+}
+
 /// An NI that frames come and go by.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FramesNi {

@@ -1,5 +1,7 @@
 //! Loads that a node takes or makes, beside its other work.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -14,7 +16,7 @@ pub enum LoadSpec {
 }
 
 impl LoadSpec {
-    /// What it is, in one word.
+    /// Which end it is.
     #[must_use]
     pub const fn role(&self) -> LoadRole {
         match self {
@@ -34,14 +36,12 @@ pub enum LoadRole {
     Initiator,
 }
 
-impl LoadRole {
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
+impl fmt::Display for LoadRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
             Self::Target => "target",
             Self::Initiator => "initiator",
-        }
+        })
     }
 }
 
@@ -58,6 +58,83 @@ pub struct LoadRecord {
     pub messages_done: u64,
     /// Messages that there are to be; a target does not know.
     pub messages_total: Option<u64>,
-    /// What came of it, in the load service's own terms: of one that runs `null`.
-    pub report: Value,
+    /// What came of one that has ended.
+    pub result: Option<LoadResult>,
+}
+
+/// What came of a load.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct LoadResult {
+    /// Messages that were verified byte for byte, by kind and, at an initiator, by size.
+    pub classes: Vec<LoadClass>,
+    /// Messages by shard.
+    pub by_shard: Vec<u64>,
+    /// From the first request to the last event; a target does not measure it.
+    pub elapsed_ns: Option<u64>,
+    /// Messages that went wrong.
+    pub faults: u64,
+    /// Why not all is well; empty if every message arrived and was as it should be.
+    pub failures: Vec<String>,
+}
+
+impl LoadResult {
+    /// Messages of these kinds that were verified, and their bytes.
+    #[must_use]
+    pub fn verified(&self, kinds: &[LoadKind]) -> (u64, u64) {
+        let counted = self.classes.iter().filter(|class| kinds.contains(&class.kind));
+        counted.fold((0, 0), |(messages, bytes), class| (messages + class.messages, bytes + class.bytes))
+    }
+}
+
+/// Messages of one kind.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LoadClass {
+    /// What they are.
+    pub kind: LoadKind,
+    /// How many.
+    pub messages: u64,
+    /// Their payload.
+    pub bytes: u64,
+    /// Their sizes and times, at an initiator.
+    pub times: Option<LoadTimes>,
+}
+
+/// Whether payload goes to the target or comes from there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "LNet's names, which say all there is to say")]
+pub enum LoadKind {
+    Put,
+    Get,
+}
+
+impl LoadKind {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Put, Self::Get];
+}
+
+impl fmt::Display for LoadKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Put => "Put",
+            Self::Get => "Get",
+        })
+    }
+}
+
+/// How long messages of a size took, from the request to the ACK or REPLY.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LoadTimes {
+    /// Shortest payload.
+    pub min_bytes: u32,
+    /// Longest payload.
+    pub max_bytes: u32,
+    /// What so many thousandths of them did not exceed: those of [`LoadTimes::QUANTILES`].
+    pub quantiles_ns: [u64; LoadTimes::QUANTILES.len()],
+}
+
+impl LoadTimes {
+    /// Names and thousandths of the quantiles.
+    pub const QUANTILES: [(&str, u32); 5] =
+        [("p50", 500), ("p90", 900), ("p99", 990), ("p99.9", 999), ("max", 1000)];
 }

@@ -35,7 +35,7 @@ pub use capture::CaptureRecord;
 pub use fault::{DropRule, DropRuleRecord, HEALTH_ERRORS, HealthError, MESSAGE_TYPES, RuleCounters};
 pub use frames::{FramesNi, FramesRecord, SlotFrames};
 pub use global::{Global, Globals};
-pub use load::{LoadRecord, LoadRole, LoadSpec};
+pub use load::{LoadClass, LoadKind, LoadRecord, LoadResult, LoadRole, LoadSpec, LoadTimes};
 pub use net::{
     ActiveMode, Lnd, LndTunables, Mode, NetRecord, NetTunables, NiHealth, NiRecord, NiStatus, UdspInfo,
     XdpTunables,

@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use lnet_control::records::{
-    ActiveMode, CaptureRecord, FramesNi, FramesRecord, LoadRecord, LoadRole, LoadSpec, SlotFrames,
+    ActiveMode, CaptureRecord, FramesNi, FramesRecord, LoadClass, LoadKind, LoadRecord, LoadResult, LoadRole,
+    LoadSpec, LoadTimes, SlotFrames,
 };
 use lnet_control::request::CaptureSpec;
 use lnet_control::{Errno, Refusal};
 use lnet_core::stats::DropReason;
 use lnet_core::xfer::XferDrop;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -24,7 +24,10 @@ use crate::api::{Hold, LnetError};
 use crate::capture::{self, CaptureError, CaptureState};
 use crate::lnd::AnyLnd;
 use crate::lnd::xdp::XdpDrop;
-use crate::load::{Initiator, InitiatorReport, LoadError, Plan, Scheme, Target};
+use crate::load::{
+    ClassReport, Faults, Initiator, InitiatorReport, Kind, LoadError, Plan, Scheme, Tally, Target,
+    TargetReport,
+};
 use crate::node::NodeMode;
 use crate::runtime::Worker;
 
@@ -56,28 +59,12 @@ enum Work {
 impl Work {
     fn record(&self, id: u32) -> LoadRecord {
         match self {
-            Self::Target(target) => {
-                let report = target.report();
-                let messages_done = report.puts.messages + report.gets.messages + report.faults.count;
-                let role = LoadRole::Target;
-                LoadRecord {
-                    id,
-                    role,
-                    is_running: true,
-                    messages_done,
-                    messages_total: None,
-                    report: Value::Null,
-                }
-            }
+            Self::Target(target) => record(id, LoadRole::Target, seen(&target.report()), None),
             Self::Initiator(initiator) => {
                 let progress = initiator.progress();
                 LoadRecord {
-                    id,
-                    role: LoadRole::Initiator,
                     is_running: !progress.is_over,
-                    messages_done: progress.ended,
-                    messages_total: Some(progress.messages),
-                    report: Value::Null,
+                    ..record(id, LoadRole::Initiator, progress.ended, Some(progress.messages))
                 }
             }
             Self::Ended(record) => (**record).clone(),
@@ -86,24 +73,98 @@ impl Work {
 
     /// Ends it, at once if it goes on. Takes a moment.
     fn end(self, id: u32) -> LoadRecord {
-        match self {
+        let (mut record, result) = match self {
             Self::Target(target) => {
                 let report = target.stop();
-                let messages_done = report.puts.messages + report.gets.messages + report.faults.count;
-                let (role, report) = (LoadRole::Target, json(&report));
-                LoadRecord { id, role, is_running: false, messages_done, messages_total: None, report }
+                (record(id, LoadRole::Target, seen(&report), None), target_result(&report))
             }
             Self::Initiator(initiator) => {
                 let total = initiator.progress().messages;
                 initiator.cancel();
                 let report: InitiatorReport = initiator.wait();
-                let messages_done = report.puts().messages + report.gets().messages + report.faults.count;
-                let (role, report) = (LoadRole::Initiator, json(&report));
-                LoadRecord { id, role, is_running: false, messages_done, messages_total: Some(total), report }
+                let done = report.puts().messages + report.gets().messages + report.faults.count;
+                let result = initiator_result(&report, done, total);
+                (record(id, LoadRole::Initiator, done, Some(total)), result)
             }
-            Self::Ended(record) => *record,
-        }
+            Self::Ended(record) => return *record,
+        };
+        record.is_running = false;
+        record.result = Some(result);
+        record
     }
+}
+
+/// A load that runs.
+fn record(id: u32, role: LoadRole, messages_done: u64, messages_total: Option<u64>) -> LoadRecord {
+    LoadRecord { id, role, is_running: true, messages_done, messages_total, result: None }
+}
+
+/// Messages that a target has seen the end of.
+fn seen(report: &TargetReport) -> u64 {
+    report.puts.messages + report.gets.messages + report.faults.count
+}
+
+fn target_result(report: &TargetReport) -> LoadResult {
+    let mut failures = fault_failures(&report.faults);
+    if report.interrupted != 0 {
+        failures.push(format!("{} messages were still arriving when the target stopped", report.interrupted));
+    }
+    if report.lost_entries != 0 {
+        failures.push(format!("{} entries of the target did not come back", report.lost_entries));
+    }
+    let class =
+        |kind, tally: Tally| LoadClass { kind, messages: tally.messages, bytes: tally.bytes, times: None };
+    LoadResult {
+        classes: vec![class(LoadKind::Put, report.puts), class(LoadKind::Get, report.gets)],
+        by_shard: report.by_shard.clone(),
+        elapsed_ns: None,
+        faults: report.faults.count,
+        failures,
+    }
+}
+
+fn initiator_result(report: &InitiatorReport, done: u64, total: u64) -> LoadResult {
+    let mut failures = fault_failures(&report.faults);
+    if done != total {
+        failures.push(format!("{done} messages ended instead of {total}"));
+    }
+    if report.is_cancelled {
+        failures.push("the initiator was stopped before its end".to_owned());
+    }
+    if report.has_given_up {
+        failures.push("the initiator gave up: as many messages as its window holds went wrong".to_owned());
+    }
+    let class = |class: &ClassReport| {
+        let quantile = |(_, thousandths): (&str, u32)| match thousandths {
+            1000 => class.latency.max_ns(),
+            _ => class.latency.quantile_ns(f64::from(thousandths) / 1e3),
+        };
+        let kind = match class.kind {
+            Kind::Put => LoadKind::Put,
+            Kind::Get => LoadKind::Get,
+        };
+        let (min_bytes, max_bytes) = (class.class.min_bytes, class.class.max_bytes);
+        let times = LoadTimes { min_bytes, max_bytes, quantiles_ns: LoadTimes::QUANTILES.map(quantile) };
+        LoadClass { kind, messages: class.tally.messages, bytes: class.tally.bytes, times: Some(times) }
+    };
+    LoadResult {
+        classes: report.classes.iter().map(class).collect(),
+        by_shard: report.by_shard.clone(),
+        elapsed_ns: Some(report.elapsed_ns),
+        faults: report.faults.count,
+        failures,
+    }
+}
+
+/// What went wrong with messages, in words.
+fn fault_failures(faults: &Faults) -> Vec<String> {
+    if faults.count == 0 {
+        return Vec::new();
+    }
+    let kinds: Vec<String> =
+        faults.by_kind.iter().map(|(kind, count)| format!("{kind:?}: {count}")).collect();
+    let first = faults.first.first().map(|fault| format!("; the first: {fault:?}")).unwrap_or_default();
+    vec![format!("{} messages went wrong ({}){first}", faults.count, kinds.join(", "))]
 }
 
 impl Control {
@@ -129,7 +190,7 @@ impl Control {
             let message = format!("{LOADS_MAX} loads are there already: stop one of them first");
             return Err(Refusal::new(Errno::NOSPC, message));
         }
-        let role = spec.role().name();
+        let role = spec.role();
         let lnet = self.lnet.clone();
         let hold = lnet.hold();
         let work = match spec {
@@ -299,12 +360,8 @@ fn capture_refusal(error: &LnetError) -> Refusal {
 }
 
 /// A load's own description of itself.
-fn understood<T: DeserializeOwned>(role: &str, value: Value) -> Result<T, Refusal> {
+fn understood<T: DeserializeOwned>(role: LoadRole, value: Value) -> Result<T, Refusal> {
     serde_json::from_value(value).map_err(|error| Refusal::new(Errno::INVAL, format!("load {role}: {error}")))
-}
-
-fn json(report: &impl Serialize) -> Value {
-    serde_json::to_value(report).unwrap_or(Value::Null)
 }
 
 /// Runs what may block on another thread.

@@ -1,5 +1,6 @@
-//! The commands `load` and `frames`: what only this node has.
+//! The command `load`: begins loads, waits for them, and judges what came of them.
 
+use std::fs::{self, File};
 use std::io::{IsTerminal, Read};
 use std::path::Path;
 use std::thread::sleep;
@@ -8,38 +9,33 @@ use std::time::Duration;
 use lnet_control::document;
 use lnet_control::pattern;
 use lnet_control::protocol::REQUEST_BYTES_MAX;
-use lnet_control::records::{LoadRecord, LoadSpec};
+use lnet_control::records::{LoadKind, LoadRecord, LoadResult, LoadRole, LoadSpec, LoadTimes};
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::Result;
-use crate::cli::{LoadArgs, LoadRoleCommand};
+use super::plot;
+use crate::cli::{LoadArgs, LoadOutput, LoadRoleCommand};
 use crate::failure::Task;
 use crate::session::{Daemon, eprint_text, print_text};
+use crate::table::table;
 
 /// How often a load that is waited for is looked at.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// A plan is smaller.
-const PLAN_BYTES_MAX: u64 = REQUEST_BYTES_MAX as u64 / 2;
+/// Schemes and results are smaller.
+const FILE_BYTES_MAX: u64 = REQUEST_BYTES_MAX as u64 / 2;
 /// Messages of a load, unless it says how many.
 const MESSAGES: i64 = 100_000;
 const WINDOW: i64 = 64;
 const TIMEOUT_MS: i64 = 60_000;
 
-pub(super) fn frames(daemon: &mut Daemon<'_>, as_json: bool) -> Result<()> {
-    let task = Task::new("show", "frames");
-    let frames = daemon.client(task)?.frames().map_err(task.refused())?;
-    if as_json {
-        print_text(&format!("{}\n", json!(frames)));
-    } else {
-        print_text(&document::frames(&frames));
-    }
-    Ok(())
-}
-
 pub(super) fn show(daemon: &mut Daemon<'_>, as_json: bool) -> Result<()> {
     let task = Task::new("show", "load");
     let loads = daemon.client(task)?.loads().map_err(task.refused())?;
-    print(&loads, as_json);
+    match as_json {
+        true => print_text(&format_args!("{}\n", json!(loads))),
+        false => print_text(&document::loads(&loads)),
+    }
     Ok(())
 }
 
@@ -63,20 +59,19 @@ pub(super) fn start(daemon: &mut Daemon<'_>, role: &LoadRoleCommand) -> Result<(
         }
     };
     let id = daemon.client(task)?.start_load(spec).map_err(task.refused())?;
-    print_text(&format!("{id}\n"));
+    print_text(&format_args!("{id}\n"));
     Ok(())
 }
 
-pub(super) fn stop(daemon: &mut Daemon<'_>, id: &str, as_json: bool) -> Result<()> {
+pub(super) fn stop(daemon: &mut Daemon<'_>, id: &str, output: &LoadOutput) -> Result<()> {
     let task = Task::new("del", "load");
     let id = load_id(task, id)?;
     let load = daemon.client(task)?.stop_load(id).map_err(task.refused())?;
-    print(&[load], as_json);
-    Ok(())
+    conclude(task, &load, output)
 }
 
-/// Waits until a load has ended, and says what it became.
-pub(super) fn wait(daemon: &mut Daemon<'_>, id: &str, as_json: bool, progress: bool) -> Result<()> {
+/// Waits until a load has ended.
+pub(super) fn wait(daemon: &mut Daemon<'_>, id: &str, output: &LoadOutput, progress: bool) -> Result<()> {
     let task = Task::new("show", "load");
     let id = load_id(task, id)?;
     let shows = progress || std::io::stderr().is_terminal();
@@ -96,19 +91,131 @@ pub(super) fn wait(daemon: &mut Daemon<'_>, id: &str, as_json: bool, progress: b
             if shows && !progress {
                 eprint_text(&"\n");
             }
-            print(&[load], as_json);
-            return Ok(());
+            return conclude(task, &load, output);
         }
         sleep(INTERVAL);
     }
 }
 
-fn print(loads: &[LoadRecord], as_json: bool) {
-    if as_json {
-        print_text(&format!("{}\n", json!(loads)));
-    } else {
-        print_text(&document::loads(loads));
+/// Prints what came of a load, and judges it.
+fn conclude(task: Task, load: &LoadRecord, output: &LoadOutput) -> Result<()> {
+    let no_result = LoadResult::default();
+    let result = load.result.as_ref().unwrap_or(&no_result);
+    let mut failures = result.failures.clone();
+    if let Some(path) = &output.sent {
+        failures.extend(differences(&sent(task, path)?, result));
     }
+    if let Some(least) = task.optional("share-min", output.share_min.as_ref(), 0..=100)? {
+        failures.extend(unfair_shares("messages", &result.by_shard, least));
+    }
+    match output.json {
+        true => print_text(&format_args!("{}\n", json!([load]))),
+        false => print_text(&text(load.role, result)),
+    }
+    if let Some(path) = &output.plot {
+        fs::write(path, plot::svg(result)).map_err(|error| {
+            task.error(lnet_control::Errno::IO, format!("--plot {}: {error}", path.display())).failed()
+        })?;
+    }
+    task.judged(failures)
+}
+
+/// The result of an initiator that `load stop --json` or `load wait --json` has written to a file.
+fn sent(task: Task, path: &Path) -> Result<LoadResult> {
+    let loads: Vec<LoadRecord> = read(task, path, "what `load wait --json` prints")?;
+    let result = loads.into_iter().next().and_then(|load| load.result);
+    result
+        .ok_or_else(|| task.invalid(format!("--sent {}: a load that has ended is expected", path.display())))
+}
+
+/// What the two ends of a load do not know the same of.
+fn differences(sent: &LoadResult, seen: &LoadResult) -> Vec<String> {
+    let differ = |kind: LoadKind| {
+        let (ours, theirs) = (sent.verified(&[kind]), seen.verified(&[kind]));
+        let [ours_text, theirs_text] =
+            [ours, theirs].map(|(messages, bytes)| format!("{messages} of {bytes} bytes"));
+        (ours != theirs)
+            .then(|| format!("{kind}s: the initiator counts {ours_text}, the target {theirs_text}"))
+    };
+    LoadKind::ALL.into_iter().filter_map(differ).collect()
+}
+
+/// Shards whose share is under so many percent.
+pub(super) fn unfair_shares(what: &str, by_shard: &[u64], least_percent: i64) -> Vec<String> {
+    let total: u64 = by_shard.iter().sum();
+    if total == 0 {
+        return vec![format!("no {what} reached the shards")];
+    }
+    let is_less =
+        |share: u64| u128::from(share) * 100 < u128::from(total) * least_percent.unsigned_abs() as u128;
+    let shards = by_shard.iter().enumerate().filter(|(_, share)| is_less(**share));
+    shards
+        .map(|(shard, share)| {
+            format!("shard {shard} took {share} of {total} {what}, under {least_percent} %")
+        })
+        .collect()
+}
+
+/// What came of a load, as tables.
+fn text(role: LoadRole, result: &LoadResult) -> String {
+    let (messages, bytes) = result.verified(&LoadKind::ALL);
+    let mut rows = vec![
+        vec!["verified".to_owned(), format!("{messages} messages, {bytes} bytes")],
+        vec!["faults".to_owned(), result.faults.to_string()],
+    ];
+    if let Some(elapsed_ns) = result.elapsed_ns.filter(|elapsed_ns| *elapsed_ns > 0) {
+        let per_second = |count: u64| count as f64 * 1e9 / elapsed_ns as f64;
+        rows.push(vec!["messages per second".to_owned(), format!("{:.0}", per_second(messages))]);
+        rows.push(vec!["payload, Gbit/s".to_owned(), format!("{:.3}", per_second(bytes) * 8.0 / 1e9)]);
+    }
+    let total: u64 = result.by_shard.iter().sum();
+    for (shard, share) in result.by_shard.iter().enumerate() {
+        let percent = *share as f64 * 100.0 / total.max(1) as f64;
+        rows.push(vec![format!("shard {shard}"), format!("{share} messages, {percent:.1} %")]);
+    }
+    let latencies = latencies(result);
+    latencies + &table(&[&role.to_string(), "result"], &rows)
+}
+
+/// How long messages took, by kind and size; nothing where that was not measured.
+fn latencies(result: &LoadResult) -> String {
+    let us = |ns: u64| format!("{}.{}", ns / 1000, ns % 1000 / 100);
+    let mut classes: Vec<_> = result.classes.iter().filter_map(|class| Some((class, class.times?))).collect();
+    classes.sort_by_key(|(class, times)| (class.kind, times.min_bytes));
+    let rows = classes.into_iter().map(|(class, times)| {
+        let name = format!("{}, {}", class.kind, size_name(&times));
+        let quantiles = times.quantiles_ns.map(us);
+        [name, class.messages.to_string()].into_iter().chain(quantiles).collect()
+    });
+    let rows: Vec<Vec<String>> = rows.collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let quantiles = LoadTimes::QUANTILES.map(|(name, _)| name);
+    table(&[&["latency, us", "messages"], quantiles.as_slice()].concat(), &rows)
+}
+
+/// Sizes in words.
+pub(super) fn size_name(times: &LoadTimes) -> String {
+    let LoadTimes { min_bytes, max_bytes, .. } = *times;
+    if min_bytes == max_bytes {
+        format!("{} B", grouped(max_bytes))
+    } else {
+        format!("{} to {} B", grouped(min_bytes), grouped(max_bytes))
+    }
+}
+
+/// A number with its thousands apart.
+fn grouped(number: u32) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 fn load_id(task: Task, text: &str) -> Result<u32> {
@@ -117,8 +224,8 @@ fn load_id(task: Task, text: &str) -> Result<u32> {
 
 /// The scheme that the words, or a file, describe. What it may hold is the load service's to say.
 fn scheme(task: Task, args: &LoadArgs) -> Result<Value> {
-    let mut scheme = match &args.scheme {
-        Some(path) => read(task, path)?,
+    let mut scheme: Map<String, Value> = match &args.scheme {
+        Some(path) => read(task, path, "a JSON object")?,
         None => Map::new(),
     };
     if let Some(seed) = task.optional("seed", args.seed.as_ref(), 0..=i64::MAX)? {
@@ -130,12 +237,81 @@ fn scheme(task: Task, args: &LoadArgs) -> Result<Value> {
     Ok(Value::Object(scheme))
 }
 
-fn read(task: Task, path: &Path) -> Result<Map<String, Value>> {
+/// The JSON in a file.
+fn read<T: DeserializeOwned>(task: Task, path: &Path, expected: &str) -> Result<T> {
     let shown = path.display();
     let mut text = String::new();
-    let file = std::fs::File::open(path).map_err(|error| task.invalid(format!("{shown}: {error}")))?;
-    let read = file.take(PLAN_BYTES_MAX).read_to_string(&mut text);
+    let file = File::open(path).map_err(|error| task.invalid(format!("{shown}: {error}")))?;
+    let read = file.take(FILE_BYTES_MAX).read_to_string(&mut text);
     read.map_err(|error| task.invalid(format!("{shown}: {error}")))?;
     serde_json::from_str(&text)
-        .map_err(|error| task.invalid(format!("{shown}: {error}; a JSON object is expected")))
+        .map_err(|error| task.invalid(format!("{shown}: {error}; {expected} is expected")))
+}
+
+#[cfg(test)]
+mod tests {
+    use lnet_control::records::LoadClass;
+
+    use super::*;
+
+    fn class(kind: LoadKind, sizes: (u32, u32), messages: u64, quantiles_ns: [u64; 5]) -> LoadClass {
+        let times = Some(LoadTimes { min_bytes: sizes.0, max_bytes: sizes.1, quantiles_ns });
+        LoadClass { kind, messages, bytes: messages * 1000, times }
+    }
+
+    fn result() -> LoadResult {
+        LoadResult {
+            classes: vec![
+                class(LoadKind::Get, (65_537, 1 << 20), 1000, [40_000, 40_000, 40_000, 40_000, 1_234_567]),
+                class(LoadKind::Put, (0, 0), 3000, [1950, 2100, 2100, 3999, 3999]),
+            ],
+            by_shard: vec![1000, 3000],
+            elapsed_ns: Some(2_000_000_000),
+            ..LoadResult::default()
+        }
+    }
+
+    #[test]
+    fn the_tables_show_every_figure() {
+        let expected = "\
+latency, us                 messages   p50   p90   p99  p99.9     max
+---------------------------------------------------------------------
+Put, 0 B                        3000   1.9   2.1   2.1    3.9     3.9
+Get, 65 537 to 1 048 576 B      1000  40.0  40.0  40.0   40.0  1234.5
+
+initiator                                  result
+-------------------------------------------------
+verified             4000 messages, 4000000 bytes
+faults                                          0
+messages per second                          2000
+payload, Gbit/s                             0.016
+shard 0                     1000 messages, 25.0 %
+shard 1                     3000 messages, 75.0 %
+
+";
+        assert_eq!(text(LoadRole::Initiator, &result()), expected);
+        let seen = LoadResult { classes: Vec::new(), elapsed_ns: None, ..result() };
+        let shown = text(LoadRole::Target, &seen);
+        assert!(shown.starts_with("target ") && !shown.contains("latency"), "{shown}");
+    }
+
+    #[test]
+    fn both_ends_must_know_of_every_message() {
+        let mut seen = result();
+        assert_eq!(differences(&result(), &seen), [""; 0]);
+        seen.classes[1].messages = 2999;
+        seen.classes[0].bytes = 1;
+        let expected = [
+            "Puts: the initiator counts 3000 of 3000000 bytes, the target 2999 of 3000000 bytes",
+            "Gets: the initiator counts 1000 of 1000000 bytes, the target 1000 of 1 bytes",
+        ];
+        assert_eq!(differences(&result(), &seen), expected);
+    }
+
+    #[test]
+    fn each_shard_must_take_its_share() {
+        assert_eq!(unfair_shares("frames", &[10, 90], 10), [""; 0]);
+        assert_eq!(unfair_shares("frames", &[9, 91], 10), ["shard 0 took 9 of 100 frames, under 10 %"]);
+        assert_eq!(unfair_shares("frames", &[0, 0], 10), ["no frames reached the shards"]);
+    }
 }

@@ -2,10 +2,12 @@
 
 mod document;
 mod fault;
+mod frames;
 mod generate;
 mod load;
 mod net;
 mod peer;
+mod plot;
 mod simple;
 mod steering;
 
@@ -13,7 +15,7 @@ use clap::CommandFactory;
 use lnet_control::request::{Batch, Change, Outcome};
 
 use crate::cli::{CaptureCommand, Cli, Command, DropCommand, FaultCommand, LnetCommand, NetCommand};
-use crate::cli::{FramesCommand, GlobalCommand, LoadCommand, PeerCommand, StatsCommand, SteeringCommand};
+use crate::cli::{GlobalCommand, LoadCommand, PeerCommand, StatsCommand, SteeringCommand};
 use crate::failure::{CommandError, Task};
 use crate::session::Daemon;
 
@@ -65,12 +67,12 @@ pub(crate) fn run(daemon: &mut Daemon<'_>, command: Command) -> Result<()> {
         }
         Command::Capture(CaptureCommand::Stop { file }) => simple::stop_capture(daemon, &file),
         Command::Capture(CaptureCommand::Show) => simple::captures(daemon),
-        Command::Frames(FramesCommand::Show { json }) => load::frames(daemon, json),
+        Command::Frames(command) => frames::run(daemon, &command),
         Command::Load(command) => match command {
             LoadCommand::Start { role } => load::start(daemon, &role),
             LoadCommand::Show { json } => load::show(daemon, json),
-            LoadCommand::Wait { id, json, progress } => load::wait(daemon, &id, json, progress),
-            LoadCommand::Stop { id, json } => load::stop(daemon, &id, json),
+            LoadCommand::Wait { id, progress, output } => load::wait(daemon, &id, &output, progress),
+            LoadCommand::Stop { id, output } => load::stop(daemon, &id, &output),
         },
         Command::Export(args) => document::export(daemon, &args),
         Command::Import(args) => document::import(daemon, &args),

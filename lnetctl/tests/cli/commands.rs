@@ -2,6 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use lnet_control::records::{
+    ActiveMode, FramesNi, FramesRecord, LoadClass, LoadKind, LoadRecord, LoadResult, LoadRole, SlotFrames,
+};
 use xtask::testing::paths;
 
 use crate::model::{Model, peer};
@@ -410,4 +413,67 @@ fn captures_have_a_file_and_an_end() {
     node.bad(&format!("capture start {name}"), 234, &["errno: -17"]);
     node.bad(&format!("capture start {name} --limit 3"), 234, &["--limit"]);
     assert_eq!(node.good("capture show"), "");
+}
+
+#[test]
+fn a_load_is_judged_by_the_status() {
+    let class = LoadClass { kind: LoadKind::Put, messages: 10, bytes: 640, times: None };
+    let result = LoadResult { classes: vec![class], by_shard: vec![1, 9], ..LoadResult::default() };
+    let load = |id, result| {
+        let (role, is_running) = (LoadRole::Initiator, false);
+        LoadRecord { id, role, is_running, messages_done: 10, messages_total: Some(10), result: Some(result) }
+    };
+    let lost = LoadResult { faults: 1, failures: vec!["1 messages went wrong".to_owned()], ..result.clone() };
+    let fewer = LoadResult { classes: Vec::new(), ..result.clone() };
+    let mut model = Model::configured(2);
+    model.loads = vec![load(1, result), load(2, lost), load(3, fewer)];
+    let node = Node::start(model);
+
+    let sent = node.good("load wait 1 --json");
+    assert!(sent.starts_with("[{\"id\":1,") && sent.ends_with("\"role\":\"initiator\"}]\n"), "{sent}");
+    let sent = node.file("sent.json", &sent);
+    assert!(node.good("load wait 1 --share-min 10").contains("10 messages, 640 bytes"));
+    assert!(node.good("load show").contains("faults: 1"));
+    let plot = node.directory.join("plot.svg");
+    node.good(&format!("load stop 1 --sent {} --plot {}", sent.display(), plot.display()));
+    assert!(std::fs::read_to_string(plot).unwrap().starts_with("<svg"));
+    // What was measured is shown even where it is not as it should be.
+    let check = |words: &str, expected: &str| {
+        let ran = node.run(words);
+        assert!(ran.status == 1 && ran.stdout.contains("verified"), "{words}: {ran:?}");
+        assert!(ran.stderr.contains("errno: -5") && ran.stderr.contains(expected), "{words}: {ran:?}");
+    };
+    check("load wait 2", "1 messages went wrong");
+    check("load stop 2", "1 messages went wrong");
+    check("load wait 1 --share-min 11", "shard 0 took 1 of 10 messages, under 11 %");
+    let differs = "the initiator counts 10 of 640 bytes, the target 0 of 0 bytes";
+    check(&format!("load stop 3 --sent {}", sent.display()), differs);
+    node.bad("load wait 4", 234, &["errno: -2", "there is no load 4"]);
+    node.bad("load wait 1 --share-min 101", 234, &["a number from 0 to 100 is expected"]);
+    node.bad("load stop 1 --sent none.json", 234, &["none.json", "No such file"]);
+    let other = node.file("other.json", "{}");
+    node.bad(
+        &format!("load stop 1 --sent {}", other.display()),
+        234,
+        &["`load wait --json` prints is expected"],
+    );
+    node.bad("load start target", 234, &["errno: -95", "start load: this node has no such service"]);
+}
+
+#[test]
+fn frames_that_are_not_accounted_for_fail_the_check() {
+    let mut model = Model::configured(2);
+    model.frames = FramesRecord {
+        nis: vec![FramesNi { nid: "10.0.0.1@xdp".parse().unwrap(), mode: ActiveMode::Native }],
+        slots: vec![SlotFrames { queue: 0, shard: 1, frames: 7 }],
+        handled: [("taken".to_owned(), 7)].into(),
+        ..FramesRecord::default()
+    };
+    let node = Node::start(model.clone());
+    assert!(node.good("frames check").contains("taken: 7"));
+    assert!(node.run("frames check --share-min 1").stderr.contains("shard 0 took 0 of 7 frames"));
+    model.frames.misdirected = 1;
+    let ran = Node::start(model).run("frames check --json");
+    assert!(ran.status == 1 && ran.stdout.starts_with('{'), "{ran:?}");
+    assert!(ran.stderr.contains("1 frames arrived at the wrong shard"), "{ran:?}");
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use lnet_control::document::NodeState;
 use lnet_control::records::{
-    ActiveMode, CaptureRecord, DropRuleRecord, Global, Globals, Lnd, LndTunables, NetRecord, NetTunables,
-    NiHealth, NiRecord, NiStatus, PeerCredits, PeerHealth, PeerNiRecord, PeerNiState, PeerRecord,
-    RuleCounters, Statistics, SteeringPolicy, SteeringRecord, UdspInfo, XdpTunables,
+    ActiveMode, CaptureRecord, DropRuleRecord, FramesRecord, Global, Globals, Lnd, LndTunables, LoadRecord,
+    NetRecord, NetTunables, NiHealth, NiRecord, NiStatus, PeerCredits, PeerHealth, PeerNiRecord, PeerNiState,
+    PeerRecord, RuleCounters, Statistics, SteeringPolicy, SteeringRecord, UdspInfo, XdpTunables,
 };
 use lnet_control::request::{Batch, CaptureSpec, Change, NiName, NiSpec, Outcome, PingRecord};
 use lnet_control::server::Handler;
@@ -35,6 +35,8 @@ pub(crate) struct Model {
     pub(crate) rules: Vec<DropRuleRecord>,
     pub(crate) steering: SteeringRecord,
     pub(crate) captures: Vec<CaptureRecord>,
+    pub(crate) loads: Vec<LoadRecord>,
+    pub(crate) frames: FramesRecord,
 }
 
 type Result<T> = std::result::Result<T, Refusal>;
@@ -54,6 +56,8 @@ impl Model {
             rules: Vec::new(),
             steering: SteeringRecord { shard_count: shards, portals: Vec::new() },
             captures: Vec::new(),
+            loads: Vec::new(),
+            frames: FramesRecord::default(),
         }
     }
 
@@ -422,6 +426,20 @@ impl Handler for Served {
         let Some(peer) = peer else { return refuse(Errno::HOSTUNREACH, "No route to host") };
         let nids = peer.nis.iter().map(|ni| ni.nid).collect();
         Ok(PingRecord { primary_nid: peer.primary_nid, multi_rail: peer.multi_rail, nids })
+    }
+
+    async fn frames(&self) -> Result<FramesRecord> {
+        Ok(self.0.borrow().frames.clone())
+    }
+
+    async fn loads(&self) -> Result<Vec<LoadRecord>> {
+        Ok(self.0.borrow().loads.clone())
+    }
+
+    async fn stop_load(&self, id: u32) -> Result<LoadRecord> {
+        let loads = &self.0.borrow().loads;
+        let load = loads.iter().find(|load| load.id == id).cloned();
+        load.ok_or_else(|| Refusal::new(Errno::NOENT, format!("there is no load {id}")))
     }
 
     async fn captures(&self) -> Result<Vec<CaptureRecord>> {

@@ -71,7 +71,7 @@ fn hints(setup: &Setup, pair: &Pair, daemons: &[i32]) -> String {
         format!("{ours} ping {to}"),
         format!("{theirs} load start target"),
         format!("{ours} load start initiator --to {to}"),
-        format!("{ours} load wait 2"),
+        format!("{ours} load wait 3"),
         format!("{ours} frames show"),
     ];
     if user_namespace::is_inside() {

@@ -7,17 +7,13 @@
 //! - Should this process be killed, the kernel ends the daemons (PR_SET_PDEATHSIG).
 //! - Without privileges all of this happens in a user namespace, over sockets ([`user_namespace`]).
 //! - Nothing here knows the control protocol or links the node: what a user can do with `lnetd` and `lnetctl`
-//!   is all that it does.
+//!   is all that it does. `lnetctl` prints and judges; its words are passed on, and so are its failures.
 
 mod document;
-mod judge;
 mod kept;
 mod nodes;
 mod options;
-mod plot;
-mod print;
 mod progress;
-mod report;
 mod script;
 mod user_namespace;
 
@@ -26,16 +22,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
-use serde::Serialize;
+use anyhow::{Context, Result, ensure};
+use serde_json::{Map, Value, json};
 use xtask::command::{output, say};
 use xtask::netns::{Pair, Wiring, remove_stale};
 use xtask::privilege;
 
 use crate::{build_ebpf, cargo, setup};
-use judge::{Verdict, Wanted, judge};
-use nodes::{Events, Role, Session};
-use report::{Initiator, Target};
+use nodes::{Events, Role, Said, Session};
 
 pub(crate) use kept::clean;
 pub(crate) use nodes::Interrupted;
@@ -47,13 +41,55 @@ const SHARDS: u16 = 2;
 /// veth pairs, each a net of its own.
 const RAILS: u8 = 2;
 
-/// What a run found.
-#[derive(Debug, Serialize)]
-struct Outcome<'a> {
-    options: &'a Options,
-    initiator: Initiator,
-    target: Target,
-    verdict: Verdict,
+/// What `lnetctl` has said of what was measured.
+struct Report {
+    /// Its words by what they are about, where they are JSON; others are printed as they come.
+    json: Option<Map<String, Value>>,
+    /// Commands that have found something wrong.
+    failures: Vec<String>,
+}
+
+impl Report {
+    fn new(options: &Options) -> Self {
+        let json = options.json.then(|| Map::from_iter([("options".to_owned(), json!(options))]));
+        Self { json, failures: Vec::new() }
+    }
+
+    fn title(&self, text: &str) -> Result<()> {
+        if self.json.is_some() { Ok(()) } else { print(&format!("{text}\n\n")) }
+    }
+
+    /// Takes the words of a command.
+    fn take(&mut self, name: &str, said: &Said) -> Result<()> {
+        self.failures.extend(said.fault.clone());
+        match &mut self.json {
+            Some(parts) => {
+                let value = serde_json::from_str(&said.text);
+                let value = value.with_context(|| format!("{name}: not JSON: {:?}", said.text))?;
+                parts.insert(name.to_owned(), value);
+                Ok(())
+            }
+            None => print(&format!("== {name} ==\n{}", said.text)),
+        }
+    }
+
+    /// Says whether all held.
+    fn conclude(self) -> Result<()> {
+        match self.json {
+            Some(mut parts) => {
+                parts.insert("failures".to_owned(), json!(self.failures));
+                print(&format!("{}\n", Value::Object(parts)))?;
+            }
+            None if self.failures.is_empty() => print("The run holds.\n")?,
+            None => {}
+        }
+        ensure!(self.failures.is_empty(), "the run does not hold:\n  - {}", self.failures.join("\n  - "));
+        Ok(())
+    }
+}
+
+fn print(text: &str) -> Result<()> {
+    std::io::stdout().write_all(text.as_bytes()).context("writing the result")
 }
 
 /// The programs of a run.
@@ -155,15 +191,16 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let pair = Pair::create("", Wiring { rails: RAILS, queues: SHARDS, mtu_bytes: options.mtu })?;
     // Dropped before the namespaces are.
     let mut session = Session::new(&events);
-    let measured = script::measure(&setup, &pair, &mut session);
+    let mut report = Report::new(options);
+    let measured = script::measure(&setup, &pair, &mut session, &mut report);
     let interrupted = measured.as_ref().is_err_and(|error| error.is::<Interrupted>());
     if measured.is_err() && !interrupted {
         say(session.last_words());
     }
     // The result comes first, so that what the user can do next is the last that is said.
-    let concluded = measured.and_then(|(initiator, target)| {
+    let concluded = measured.and_then(|()| {
         let ended = if options.keep { Ok(()) } else { end(&mut session) };
-        conclude(options, initiator, target).and(ended)
+        report.conclude().and(ended)
     });
     if options.keep && !interrupted {
         kept::keep(&setup, &mut directory, pair, &mut session)?;
@@ -192,33 +229,6 @@ fn programs(root: &Path, options: &Options) -> Result<Programs> {
 /// Ends the daemons, the initiator first.
 fn end(session: &mut Session) -> Result<()> {
     Role::ALL.into_iter().try_for_each(|role| session.stop(role))
-}
-
-fn conclude(options: &Options, initiator: Initiator, target: Target) -> Result<()> {
-    let wanted = Wanted {
-        count: options.count,
-        shards: SHARDS.into(),
-        nis: RAILS.into(),
-        mode: options.mode.name(),
-        loss_per_million: options.loss_per_million(),
-    };
-    let verdict = judge(&wanted, &initiator, &target);
-    let outcome = Outcome { options, initiator, target, verdict };
-    let text = if options.json {
-        serde_json::to_string(&outcome).context("the result as JSON")? + "\n"
-    } else {
-        print::render(&outcome)
-    };
-    std::io::stdout().write_all(text.as_bytes()).context("writing the result")?;
-    if let Some(path) = &options.plot {
-        let picture = plot::svg(&print::title(&outcome), &outcome.initiator.load);
-        fs::write(path, picture).with_context(|| format!("--plot {}", path.display()))?;
-    }
-    let failures = &outcome.verdict.failures;
-    if failures.is_empty() {
-        return Ok(());
-    }
-    bail!("the run does not hold:\n  - {}", failures.join("\n  - "))
 }
 
 fn namespace(role: Role, pair: &Pair) -> &xtask::netns::Namespace {

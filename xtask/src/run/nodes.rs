@@ -186,6 +186,25 @@ impl Drop for Node {
     }
 }
 
+/// What a command has said.
+#[derive(Debug)]
+pub(crate) struct Said {
+    /// On standard output.
+    pub(crate) text: String,
+    /// Why it ended with the status by which `lnetctl` says that what was measured is not as it should be.
+    pub(crate) fault: Option<String>,
+}
+
+impl Said {
+    /// The text of a command that has found nothing wrong.
+    ///
+    /// # Errors
+    /// What it has found wrong.
+    pub(crate) fn done(self) -> Result<String> {
+        self.fault.map_or(Ok(self.text), |fault| bail!(fault))
+    }
+}
+
 /// A command to a daemon, while it runs. Killed when dropped.
 struct Call(Child);
 
@@ -225,7 +244,8 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Runs a command to its end, and gives its standard output; `on_line` gets each line of its standard error.
+    /// Runs a command to its end; `on_line` gets each line of its standard error, and says
+    /// whether it is progress and no error.
     ///
     /// # Errors
     /// When it does not start, fails, or does not end before `deadline`; when a daemon ends meanwhile, or a signal
@@ -234,8 +254,8 @@ impl<'a> Session<'a> {
         &mut self,
         mut command: Command,
         deadline: Instant,
-        mut on_line: impl FnMut(&str),
-    ) -> Result<String> {
+        mut on_line: impl FnMut(&str) -> bool,
+    ) -> Result<Said> {
         let words = words(&command);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut call = Call(command.spawn().with_context(|| format!("`{words}` did not start"))?);
@@ -247,14 +267,18 @@ impl<'a> Session<'a> {
             match self.next(deadline)? {
                 None => bail!("`{words}` did not end in time"),
                 Some(Event::Line(line)) => {
-                    on_line(&line);
-                    lines.push(line);
+                    if !on_line(&line) {
+                        lines.push(line);
+                    }
                 }
                 Some(Event::Said(said)) => {
                     let status = call.0.wait().with_context(|| words.clone())?;
                     let lines = lines.join("\n");
-                    ensure!(status.success(), "`{words}` failed, {status}\n{}\n{lines}", said.trim());
-                    return Ok(said);
+                    return match status.code() {
+                        Some(0) => Ok(Said { text: said, fault: None }),
+                        Some(1) => Ok(Said { text: said, fault: Some(format!("`{words}`:\n{lines}")) }),
+                        _ => bail!("`{words}` failed, {status}\n{}\n{lines}", said.trim()),
+                    };
                 }
                 Some(Event::Ended(_) | Event::Signal(_)) => {}
             }
@@ -375,9 +399,14 @@ mod tests {
         let events = Events::silent();
         let mut session = session(&events, "trap 'exit 0' TERM; while :; do sleep 0.01; done");
         let mut lines = Vec::new();
-        let said = session
-            .call(shell("echo one >&2; echo out; echo two >&2"), soon(), |line| lines.push(line.to_owned()));
-        assert_eq!((said.unwrap().as_str(), lines), ("out\n", vec!["one".to_owned(), "two".to_owned()]));
+        let said = session.call(shell("echo one >&2; echo out; echo two >&2"), soon(), |line| {
+            lines.push(line.to_owned());
+            true
+        });
+        assert_eq!(
+            (said.unwrap().done().unwrap().as_str(), lines),
+            ("out\n", vec!["one".to_owned(), "two".to_owned()])
+        );
         session.pause(Duration::from_millis(100)).unwrap();
         session.stop(Role::Target).unwrap();
     }
@@ -388,7 +417,7 @@ mod tests {
         let mut session = session(&events, "sleep 60");
         let mut check = |script: &str, timeout_ms, parts: &[&str]| {
             let deadline = Instant::now() + Duration::from_millis(timeout_ms);
-            let error = session.call(shell(script), deadline, |_| ()).unwrap_err().to_string();
+            let error = session.call(shell(script), deadline, |_| false).unwrap_err().to_string();
             assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         };
         check("echo out; echo err >&2; exit 3", 10_000, &["exit status: 3", "out", "err"]);
@@ -401,7 +430,7 @@ mod tests {
     fn a_daemon_that_ends_by_itself_ends_what_waits() {
         let events = Events::silent();
         let mut session = session(&events, "sleep 0.1; exit 4");
-        let error = session.call(shell("sleep 60"), soon(), |_| ()).unwrap_err();
+        let error = session.call(shell("sleep 60"), soon(), |_| false).unwrap_err();
         assert_eq!(error.to_string(), "the target ended too early, exit status: 4");
     }
 

@@ -26,9 +26,9 @@ impl Progress {
         Self::Bar(ProgressBar::new(total).with_style(style))
     }
 
-    /// Takes a line of `lnetctl load wait --progress`.
-    pub(super) fn take(&mut self, line: &str) {
-        let Some(done) = done(line) else { return };
+    /// Takes a line of `lnetctl load wait --progress`; whether it is one.
+    pub(super) fn take(&mut self, line: &str) -> bool {
+        let Some(done) = done(line) else { return false };
         match self {
             Self::Bar(bar) => bar.set_position(done),
             Self::Lines { total, last } if last.elapsed() >= INTERVAL => {
@@ -37,6 +37,7 @@ impl Progress {
             }
             Self::Lines { .. } => {}
         }
+        true
     }
 }
 

@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use xtask::netns::Pair;
 
-use super::nodes::{Role, Session};
+use super::nodes::{Role, Said, Session};
 use super::progress::Progress;
-use super::report::{self, End, Frames, Initiator, Target};
-use super::{Setup, document, namespace};
+use super::{Report, Setup, document, namespace};
 
 /// How long a daemon may take until it answers, and a command that changes something: XDP programs are loaded,
 /// memory is registered.
@@ -18,15 +17,19 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const PING_TIMEOUT_S: u32 = 10;
 /// How often a daemon that starts is asked whether it is there.
 const READY_INTERVAL: Duration = Duration::from_millis(20);
-/// How often, and how many times, the frames are counted until none is under way.
-const QUIET_INTERVAL: Duration = Duration::from_millis(100);
-const QUIET_LOOKS: u32 = 50;
-/// The file of the load's scheme.
+/// Messages that are sent one after the other, to see how long each takes by itself.
+const ALONE_COUNT: u64 = 2000;
+/// The least share of an end's messages and frames that each of its shards must have taken, in percent.
+const SHARE_MIN_PERCENT: u32 = 10;
+/// The files of the load's scheme and of the initiator's result.
 const SCHEME: &str = "scheme.json";
+const SENT: &str = "sent.json";
 
-/// Starts both daemons, configures them, lets them ping each other and one load the other; what both ends say.
-pub(super) fn measure(setup: &Setup, pair: &Pair, session: &mut Session) -> Result<(Initiator, Target)> {
-    let mut script = Script { setup, session };
+/// Starts both daemons, configures them, lets them ping each other and one load the other: with one message in flight,
+/// then with many. What `lnetctl` says of that goes to the report.
+pub(super) fn measure(setup: &Setup, pair: &Pair, session: &mut Session, report: &mut Report) -> Result<()> {
+    let options = setup.options;
+    let mut script = Script { setup, session, report };
     for role in Role::ALL {
         let log = setup.directory.join(format!("{}.log", role.letter()));
         script.session.start(role, setup.daemon(role, pair), &log)?;
@@ -34,14 +37,27 @@ pub(super) fn measure(setup: &Setup, pair: &Pair, session: &mut Session) -> Resu
     for role in Role::ALL {
         script.await_ready(role)?;
         let file = format!("{}.yaml", role.letter());
-        write(setup, &file, &document::node(namespace(role, pair), setup.options))?;
+        write(setup, &file, &document::node(namespace(role, pair), options))?;
         script.tell(role, &format!("import {file}"))?;
     }
-    script.ping(Role::Initiator, &document::nids(&pair.b))?;
-    script.ping(Role::Target, &document::nids(&pair.a))?;
-    let (initiator, target) = script.load(&document::nids(&pair.b))?;
-    let [of_initiator, of_target] = script.quiet_frames()?;
-    Ok((End { load: initiator, frames: of_initiator }, End { load: target, frames: of_target }))
+    let [ours, theirs] = [&pair.a, &pair.b].map(document::nids);
+    script.ping(Role::Initiator, &theirs)?;
+    script.ping(Role::Target, &ours)?;
+    script.report.title(&format!(
+        "{} -> {}: {} messages, mtu {}",
+        ours.join(","),
+        theirs.join(","),
+        options.count,
+        options.mtu
+    ))?;
+    script.load(&theirs, options.count.min(ALONE_COUNT), true)?;
+    script.load(&theirs, options.count, false)?;
+    for role in Role::ALL {
+        let loss = options.loss_per_million();
+        let words = format!("frames check --share-min {SHARE_MIN_PERCENT} --loss-per-million {loss}");
+        script.judge(role, &format!("frames of the {role}"), &words)?;
+    }
+    Ok(())
 }
 
 fn write(setup: &Setup, name: &str, text: &str) -> Result<()> {
@@ -52,13 +68,30 @@ fn write(setup: &Setup, name: &str, text: &str) -> Result<()> {
 struct Script<'a, 'b, 'c> {
     setup: &'a Setup<'a>,
     session: &'b mut Session<'c>,
+    report: &'b mut Report,
 }
 
 impl Script<'_, '_, '_> {
-    /// Runs `lnetctl` on a node; what it says.
+    /// Runs `lnetctl` on a node, which must do all that it is asked; what it says.
     fn tell(&mut self, role: Role, words: &str) -> Result<String> {
+        self.call(role, words)?.done().with_context(|| format!("the {role}"))
+    }
+
+    fn call(&mut self, role: Role, words: &str) -> Result<Said> {
         let command = self.setup.lnetctl(role, words);
-        self.session.call(command, Instant::now() + PATIENCE, |_| ()).with_context(|| format!("the {role}"))
+        self.session
+            .call(command, Instant::now() + PATIENCE, |_| false)
+            .with_context(|| format!("the {role}"))
+    }
+
+    /// Runs a command that shows and judges what was measured.
+    fn judge(&mut self, role: Role, name: &str, words: &str) -> Result<()> {
+        let said = self.call(role, &(words.to_owned() + self.json()))?;
+        self.report.take(name, &said)
+    }
+
+    fn json(&self) -> &'static str {
+        if self.setup.options.json { " --json" } else { "" }
     }
 
     /// Waits until a daemon answers.
@@ -89,8 +122,8 @@ impl Script<'_, '_, '_> {
         Ok(())
     }
 
-    /// The load, from its beginning to its end.
-    fn load(&mut self, to: &[String]) -> Result<(report::InitiatorLoad, report::TargetLoad)> {
+    /// A load, from its beginning to its end: of one message after the other, or as it comes.
+    fn load(&mut self, to: &[String], count: u64, is_alone: bool) -> Result<()> {
         let options = self.setup.options;
         let mut scheme = format!("--seed {}", options.seed);
         if let Some(text) = document::scheme(options) {
@@ -98,38 +131,42 @@ impl Script<'_, '_, '_> {
             scheme += &format!(" --scheme {SCHEME}");
         }
         let target = self.begin(Role::Target, &format!("target {scheme}"))?;
-        let plan = format!("initiator {scheme} --to {} --messages {}", to.join(","), options.count);
+        let mut plan = format!("initiator {scheme} --to {} --messages {count}", to.join(","));
+        let mut wait = "--progress".to_owned() + self.json();
+        let mut name = "initiator";
+        if is_alone {
+            plan += " --window 1";
+            name = "one message in flight";
+        } else {
+            wait += &format!(" --share-min {SHARE_MIN_PERCENT}");
+        }
         let initiator = self.begin(Role::Initiator, &plan)?;
 
-        let mut progress = Progress::new(options.count);
-        let wait = self.setup.lnetctl(Role::Initiator, &format!("load wait {initiator} --json --progress"));
+        let mut progress = Progress::new(count);
+        let mut wait = self.setup.lnetctl(Role::Initiator, &format!("load wait {initiator} {wait}"));
+        if let Some(path) = options.plot.as_ref().filter(|_| !is_alone) {
+            wait.arg("--plot").arg(std::path::absolute(path)?);
+        }
         let deadline = Instant::now() + options.timeout();
-        self.session.call(wait, deadline, |line| progress.take(line)).context("the initiator")?;
+        let said = self.session.call(wait, deadline, |line| progress.take(line)).context("the initiator")?;
         drop(progress);
+        self.report.take(name, &said)?;
 
-        let sent = self.tell(Role::Initiator, &format!("load stop {initiator} --json"))?;
-        let seen = self.tell(Role::Target, &format!("load stop {target} --json"))?;
-        Ok((report::load(&sent)?, report::load(&seen)?))
+        // What it found wrong has been said.
+        let sent = self.call(Role::Initiator, &format!("load stop {initiator} --json"))?;
+        write(self.setup, SENT, &sent.text)?;
+        let mut stop = format!("load stop {target} --sent {SENT}");
+        let mut name = "target, one message in flight";
+        if !is_alone {
+            stop += &format!(" --share-min {SHARE_MIN_PERCENT}");
+            name = "target";
+        }
+        self.judge(Role::Target, name, &stop)
     }
 
     /// Begins a load; its number.
     fn begin(&mut self, role: Role, words: &str) -> Result<u32> {
         let said = self.tell(role, &format!("load start {words}"))?;
         said.trim().parse().with_context(|| format!("the {role}: no number of a load: {said:?}"))
-    }
-
-    /// Where the frames of both nodes went, once none is under way: late acknowledgements, greetings.
-    fn quiet_frames(&mut self) -> Result<[Frames; 2]> {
-        let mut looks = 0;
-        loop {
-            let initiator = report::frames(&self.tell(Role::Initiator, "frames show --json")?)?;
-            let target = report::frames(&self.tell(Role::Target, "frames show --json")?)?;
-            looks += 1;
-            // What never gets quiet is for the judge.
-            if (initiator.is_quiet() && target.is_quiet()) || looks == QUIET_LOOKS {
-                return Ok([initiator, target]);
-            }
-            self.session.pause(QUIET_INTERVAL)?;
-        }
     }
 }

@@ -1,0 +1,153 @@
+//! The command `frames`: where the frames of xdp nets went, and whether all are accounted for.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use lnet_control::document;
+use lnet_control::records::FramesRecord;
+use serde_json::json;
+
+use super::Result;
+use super::load::unfair_shares;
+use crate::cli::FramesCommand;
+use crate::failure::Task;
+use crate::session::{Daemon, print_text};
+
+/// How often, and how many times, frames are counted until none is under way: late acknowledgements, greetings.
+const QUIET_INTERVAL: Duration = Duration::from_millis(100);
+const QUIET_LOOKS: u32 = 50;
+/// So many frames must have been due to be dropped before it is judged how many were.
+const DROPS_MIN: u64 = 20;
+
+pub(super) fn run(daemon: &mut Daemon<'_>, command: &FramesCommand) -> Result<()> {
+    match command {
+        FramesCommand::Show { json } => {
+            let task = Task::new("show", "frames");
+            print(&daemon.client(task)?.frames().map_err(task.refused())?, *json);
+            Ok(())
+        }
+        FramesCommand::Check { json, share_min, loss_per_million } => {
+            let task = Task::new("check", "frames");
+            let share_min = task.optional("share-min", share_min.as_ref(), 0..=100)?.unwrap_or(0);
+            let loss = task.optional("loss-per-million", loss_per_million.as_ref(), 0..=1_000_000)?;
+            let frames = quiet(daemon, task)?;
+            print(&frames, *json);
+            task.judged(failures(&frames, share_min, loss.unwrap_or(0).unsigned_abs()))
+        }
+    }
+}
+
+/// The frames, once each that was steered has arrived; what does not get quiet is judged as it is.
+fn quiet(daemon: &mut Daemon<'_>, task: Task) -> Result<FramesRecord> {
+    let mut looks = 0;
+    loop {
+        let frames = daemon.client(task)?.frames().map_err(task.refused())?;
+        looks += 1;
+        if !frames.has_rings() || frames.steered() == frames.accounted() || looks == QUIET_LOOKS {
+            return Ok(frames);
+        }
+        sleep(QUIET_INTERVAL);
+    }
+}
+
+fn print(frames: &FramesRecord, as_json: bool) {
+    match as_json {
+        true => print_text(&format_args!("{}\n", json!(frames))),
+        false => print_text(&document::frames(frames)),
+    }
+}
+
+/// What is wrong with the frames. Those of sockets nobody counts.
+fn failures(frames: &FramesRecord, share_min: i64, loss_per_million: u64) -> Vec<String> {
+    let mut failures = Vec::new();
+    if !frames.has_rings() {
+        return failures;
+    }
+    let (steered, accounted, dropped) = (frames.steered(), frames.accounted(), frames.fault_dropped());
+    if frames.misdirected != 0 {
+        failures.push(format!("{} frames arrived at the wrong shard", frames.misdirected));
+    }
+    if steered != accounted {
+        failures.push(format!("of {steered} frames steered {accounted} are accounted for"));
+    }
+    if share_min > 0 {
+        failures.extend(unfair_shares("frames", &frames.by_shard(), share_min));
+    }
+    let due = u128::from(steered + dropped) * u128::from(loss_per_million) / 1_000_000;
+    let (due, is_judged) = (due as u64, due >= u128::from(DROPS_MIN));
+    if loss_per_million == 0 && dropped != 0 || is_judged && !(due / 2..=due * 2).contains(&dropped) {
+        failures.push(format!("about {due} frames were to be dropped by a fault rule, {dropped} were"));
+    }
+    failures
+}
+
+#[cfg(test)]
+mod tests {
+    use lnet_control::records::{ActiveMode, FramesNi, SlotFrames};
+    use lnet_wire::Nid;
+
+    use super::*;
+
+    fn frames() -> FramesRecord {
+        let slot = |queue, shard, frames| SlotFrames { queue, shard, frames };
+        FramesRecord {
+            nis: vec![FramesNi { nid: Nid::LO, mode: ActiveMode::Native }],
+            slots: vec![slot(0, 0, 600), slot(0, 1, 0), slot(1, 0, 0), slot(1, 1, 400)],
+            handled: [("taken".to_owned(), 1000)].into(),
+            ..FramesRecord::default()
+        }
+    }
+
+    fn check(change: impl FnOnce(&mut FramesRecord), loss_per_million: u64, expected: &[&str]) {
+        let mut frames = frames();
+        change(&mut frames);
+        assert_eq!(failures(&frames, 10, loss_per_million), expected);
+    }
+
+    #[test]
+    fn every_frame_is_accounted_for() {
+        let handle = |name: &'static str, count| {
+            move |frames: &mut FramesRecord| {
+                frames.handled.insert(name.to_owned(), count);
+            }
+        };
+        check(|_| (), 0, &[]);
+        check(handle("taken", 999), 0, &["of 1000 frames steered 999 are accounted for"]);
+        check(handle("refused", 1), 0, &["of 1000 frames steered 1001 are accounted for"]);
+        let lost = |frames: &mut FramesRecord| {
+            frames.handled.insert("taken".to_owned(), 998);
+            frames.rings = [("rx_dropped".to_owned(), 1), ("rx_ring_full".to_owned(), 1)].into();
+            frames.rings.insert("rx_fill_ring_empty".to_owned(), 9);
+        };
+        check(lost, 0, &[]);
+        check(|frames| frames.misdirected = 2, 0, &["2 frames arrived at the wrong shard"]);
+        let unfair = |frames: &mut FramesRecord| {
+            frames.slots[3].frames = 60;
+            frames.handled.insert("taken".to_owned(), 660);
+        };
+        check(unfair, 0, &["shard 1 took 60 of 660 frames, under 10 %"]);
+    }
+
+    #[test]
+    fn what_is_to_be_lost_must_be() {
+        let lose = |dropped: u64| {
+            move |frames: &mut FramesRecord| {
+                frames.reasons.insert("fault_dropped".to_owned(), dropped);
+            }
+        };
+        check(lose(1), 0, &["about 0 frames were to be dropped by a fault rule, 1 were"]);
+        check(lose(100), 100_000, &[]);
+        check(lose(20), 100_000, &["about 102 frames were to be dropped by a fault rule, 20 were"]);
+        check(lose(0), 10_000, &[]);
+        check(lose(900), 100_000, &["about 190 frames were to be dropped by a fault rule, 900 were"]);
+    }
+
+    #[test]
+    fn frames_of_sockets_are_not_judged() {
+        let by_socket = |frames: &mut FramesRecord| {
+            frames.nis[0].mode = ActiveMode::Socket;
+            frames.misdirected = 1;
+        };
+        check(by_socket, 0, &[]);
+    }
+}
