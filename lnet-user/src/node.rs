@@ -18,6 +18,7 @@ mod plan;
 mod rings;
 mod shards;
 mod sockets;
+mod start;
 
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
@@ -35,6 +36,7 @@ use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord};
 
 pub use error::NodeError;
 pub use mode::{NodeMode, UnknownMode, XdpMode};
+pub(crate) use start::{LndOptions, Machine, Started};
 
 use crate::bpf::{BpfError, SlotCount, XdpProgram};
 use crate::lnd::ShardPort;
@@ -46,7 +48,7 @@ use crate::uring::Waker;
 use crate::xsk::{Census, RingSizes};
 use plan::NiPlan;
 use rings::{RingNet, frames_per_shard};
-use shards::{make_workers, random_bytes, random_number, shard_limits};
+use shards::{random_bytes, random_number, shard_limits};
 use sockets::SocketNet;
 
 /// The number of the interface `lo`, on every node. Other NIs have numbers from 1 to [`Limits::interfaces`].
@@ -81,10 +83,12 @@ pub struct NiConfig {
     pub nid: Nid,
     /// The network interface.
     pub interface: String,
-    /// Messages that the NI may have in flight.
-    pub credits: u32,
-    /// Messages that the NI may have in flight to one peer NI.
-    pub peer_credits: u32,
+    /// Messages that the NI may have in flight; `None` for the default of its net ([`NetOptions::tunables`]).
+    ///
+    /// [`NetOptions::tunables`]: lnet_core::node::NetOptions::tunables
+    pub credits: Option<u32>,
+    /// Messages that the NI may have in flight to one peer NI; `None` as well.
+    pub peer_credits: Option<u32>,
     /// How its frames are to reach the shards; `None` for the node's mode.
     pub mode: Option<XdpMode>,
     /// UDP port of the NI and its peers; `None` for the node's.
@@ -94,14 +98,14 @@ pub struct NiConfig {
 }
 
 impl NiConfig {
-    /// An NI with the default credits: 1024, and 128 for each peer.
+    /// An NI with the defaults of its net and node.
     #[must_use]
     pub fn new(nid: Nid, interface: &str) -> Self {
         Self {
             nid,
             interface: interface.to_owned(),
-            credits: 1024,
-            peer_credits: 128,
+            credits: None,
+            peer_credits: None,
             mode: None,
             udp_port: None,
             queues: None,
@@ -271,31 +275,13 @@ impl Node {
     /// # Errors
     /// [`NodeError`] names the value that is wrong, or what the kernel refused, and the way out.
     pub fn start(config: &NodeConfig) -> Result<(Self, Vec<Worker>), NodeError> {
-        let policies = plan::check(config)?;
-        let numbered = (LO.0 + 1..).map(NiId).zip(&config.nis);
-        let plans: Vec<NiPlan> =
-            numbered.map(|(id, ni)| NiPlan::new(config, id, ni)).collect::<Result<_, _>>()?;
-        let mut workers = make_workers(config, policies, config.queues_max)?;
-        let mut node = Self {
-            rings: None,
-            sockets: None,
-            nis: BTreeMap::new(),
-            nid: config.nis.first().map_or(Nid::LO, |ni| ni.nid),
-            config: NodeConfig { nis: Vec::new(), ..config.clone() },
-            policies,
-            steering: Steering::new(policies, config.shards),
-            wakers: workers.iter().map(Worker::waker).collect(),
-            frames_per_shard: first_frames_per_shard(config, &plans),
-            widest_mtu_bytes: plans.iter().map(|plan| plan.port.mtu_bytes).max().unwrap_or(0),
-            is_open: false,
-            opened: Arc::default(),
-        };
-        for plan in plans {
-            for (worker, part) in workers.iter_mut().zip(node.open_planned(plan)?) {
-                worker.add_port(part).map_err(|refused| refused.error)?;
-            }
-        }
+        let Started { node, workers, .. } = Self::start_managed(config)?;
         Ok((node, workers))
+    }
+
+    /// [`Node::start`], with the state machine that owns the topology, and goes on to.
+    pub(crate) fn start_managed(config: &NodeConfig) -> Result<Started, NodeError> {
+        start::start(config)
     }
 
     /// Opens an NI: its sockets, rings and XDP program as its mode wants them. Each shard gets its part by
@@ -309,7 +295,7 @@ impl Node {
         if ni == LO || ni.0 > self.config.limits.interfaces || self.nis.contains_key(&ni.0) {
             return Err(NodeError::NiTaken(ni.0));
         }
-        plan::check_nid(config.nid, self.nis.values().map(|open| open.config.nid))?;
+        plan::check_address(config.nid, self.nis.values().map(|open| open.config.nid))?;
         let plan = NiPlan::new(&self.config, ni, config)?;
         let former = self.nid;
         if self.nis.is_empty() {
@@ -380,31 +366,15 @@ impl Node {
         Ok(())
     }
 
-    /// Changes the policy of a portal: the XDP programs steer by it at once, the shards when they get a snapshot of the
-    /// topology with [`Node::policies`] ([`Worker::update`]), and peers hear of it from them. No shard has entries in the
-    /// portal meanwhile ([`lnet_core::topology::Topology::with_frozen`]).
-    ///
-    /// # Errors
-    /// [`NodeError::Portal`], [`NodeError::Policy`], [`NodeError::PolicyShard`]; [`NodeError::Bpf`], the kernel's
-    /// refusal.
-    pub fn set_policy(&mut self, portal: u8, policy: Policy) -> Result<(), NodeError> {
-        let mut policies = self.config.policies.clone();
-        policies.retain(|(other, _)| *other != portal);
-        policies.push((portal, policy));
-        let words = plan::pack_policies(&policies, self.config.shards)?;
-        for program in self.programs_mut() {
-            program.set_policy(portal, policy)?;
-        }
-        self.policies = words;
-        self.steering = Steering::new(words, self.config.shards);
-        self.config.policies = policies;
-        Ok(())
-    }
-
-    /// The policy of each portal, as a snapshot of the topology has them.
-    #[must_use]
-    pub fn policies(&self) -> &[PolicyWord; PORTALS] {
-        &self.policies
+    /// Steers by another policy of a portal from now on: the XDP programs do so at once, the shards when they get a
+    /// snapshot of the topology that has it.
+    pub(crate) fn steer(&mut self, portal: u8, word: PolicyWord) -> Result<(), BpfError> {
+        let policy = word.unpack().unwrap_or(Policy::Pin(0));
+        self.policies[usize::from(portal)] = word;
+        self.steering = Steering::new(self.policies, self.config.shards);
+        self.config.policies.retain(|(other, _)| *other != portal);
+        self.config.policies.push((portal, policy));
+        self.programs_mut().iter_mut().try_for_each(|program| program.set_policy(portal, policy))
     }
 
     /// Lets frames in: from now on they reach the shards. Call it when the entries are posted
@@ -478,12 +448,6 @@ impl Node {
         &self.config
     }
 
-    /// How long a message may wait for credits: what snapshots of the topology say of each NI.
-    #[must_use]
-    pub fn message_timeout(&self) -> Duration {
-        shards::message_timeout(&self.config)
-    }
-
     /// A zeroed buffer of `length_bytes` in the node's registered memory ([`NodeConfig::registered_bytes`]): long
     /// payloads of messages that begin in it are sent by rings without a copy. Each takes whole chunks of 4096
     /// bytes, which are free again when it is dropped. `None` when there is no free run of them that is long
@@ -551,7 +515,7 @@ impl Node {
     /// ACKs and REPLYs of a shard that may wait for a next hop by an NI: half of its credits on a shard, or all that
     /// one peer may have of them.
     fn parked_responses_max(&self, config: &NiConfig) -> u32 {
-        let share = |credits: u32| credits.div_ceil(self.config.shards);
+        let share = |credits: Option<u32>| credits.unwrap_or(1).div_ceil(self.config.shards);
         (share(config.credits) / 2).max(share(config.peer_credits))
     }
 }

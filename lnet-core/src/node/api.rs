@@ -15,6 +15,9 @@ use super::pings::{PingId, Pinged};
 use crate::lnd::NiId;
 use crate::shard::Confirmation;
 
+/// How long what is under way by an interface that goes may take, unless a request says otherwise.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// What a node is made of.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
@@ -28,8 +31,6 @@ pub struct NodeConfig {
     pub peers_max: usize,
     /// Requests that may wait or be under way.
     pub requests_max: usize,
-    /// How long what is under way by an interface that goes may take.
-    pub drain_timeout: Duration,
     /// How long a ping takes at most, and one that says nothing of it.
     pub ping_timeout_max: Duration,
     /// The node's pid.
@@ -50,7 +51,6 @@ impl NodeConfig {
             net_types: net_types.to_vec(),
             peers_max: 1 << 12,
             requests_max: 1 << 10,
-            drain_timeout: Duration::from_secs(2),
             ping_timeout_max: Duration::from_secs(180),
             pid: lnet_wire::ProcessId::LUSTRE_PID,
             features: Features::NI_STATUS.with(Features::ROUTING_DISABLED),
@@ -67,7 +67,12 @@ pub struct RequestId(pub u64);
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request<O> {
     /// All of these changes in their order, or none.
-    Batch(Vec<Change<O>>),
+    Batch {
+        /// The changes.
+        changes: Vec<Change<O>>,
+        /// How long what is under way by interfaces that go may take.
+        drain_timeout: Duration,
+    },
     /// A ping.
     Ping {
         /// Who is asked.
@@ -77,6 +82,14 @@ pub enum Request<O> {
         /// How long the answer may take; the longest time if there is no number, or it is 0 or longer.
         timeout: Option<Duration>,
     },
+}
+
+impl<O> Request<O> {
+    /// A batch with the default time to drain, [`DRAIN_TIMEOUT`].
+    #[must_use]
+    pub const fn batch(changes: Vec<Change<O>>) -> Self {
+        Self::Batch { changes, drain_timeout: DRAIN_TIMEOUT }
+    }
 }
 
 /// How a request ended well.

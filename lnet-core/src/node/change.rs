@@ -257,25 +257,34 @@ impl<O: Clone> Draft<'_, O> {
     }
 
     fn set_policy(&mut self, index: usize, portal: u32, policy: &Policy) -> Result<(), ChangeError> {
-        if portal as usize >= PORTALS {
-            return Err(ChangeError::Portal(portal));
-        }
-        let word = policy.pack().map_err(ChangeError::Policy)?;
-        let shards = self.node.config.shard_count;
-        let mut named = match policy {
-            Policy::Pin(shard) => core::slice::from_ref(shard),
-            Policy::MatchBits { bits, spread: Spread::Table(table), .. } => &table[..1 << *bits],
-            Policy::MatchBits { .. } | Policy::Initiator | Policy::Rotor => &[],
-        }
-        .iter();
-        if let Some(&shard) = named.find(|shard| **shard >= shards) {
-            return Err(ChangeError::PolicyShard { shard, shards });
-        }
+        let word = policy_word(portal, policy, self.node.config.shard_count)?;
         self.plan.policies.retain(|(_, other, _)| *other != portal);
         if self.node.policies[portal as usize] != word {
             self.plan.policies.push((index, portal, word));
         }
         Ok(())
+    }
+}
+
+/// The word of a portal's policy, on a node with so many shards.
+///
+/// # Errors
+/// [`ChangeError::Portal`], [`ChangeError::Policy`], [`ChangeError::PolicyShard`].
+pub fn policy_word(portal: u32, policy: &Policy, shards: u8) -> Result<PolicyWord, ChangeError> {
+    if portal as usize >= PORTALS {
+        return Err(ChangeError::Portal(portal));
+    }
+    let word = policy.pack().map_err(|error| ChangeError::Policy { portal, error })?;
+    let mut named = match policy {
+        Policy::Pin(shard) => core::slice::from_ref(shard),
+        // No more entries than the bits tell apart are ever looked up.
+        Policy::MatchBits { bits, spread: Spread::Table(table), .. } => &table[..1 << *bits],
+        Policy::MatchBits { .. } | Policy::Initiator | Policy::Rotor => &[],
+    }
+    .iter();
+    match named.find(|shard| **shard >= shards) {
+        Some(&shard) => Err(ChangeError::PolicyShard { portal, shard, shards }),
+        None => Ok(word),
     }
 }
 

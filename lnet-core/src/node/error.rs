@@ -63,9 +63,16 @@ pub enum ChangeError {
     /// A portal index of 64 or more.
     Portal(u32),
     /// No valid policy.
-    Policy(PolicyError),
+    Policy {
+        /// The portal.
+        portal: u32,
+        /// What is wrong.
+        error: PolicyError,
+    },
     /// A policy names a shard that this node has not.
     PolicyShard {
+        /// The portal.
+        portal: u32,
         /// The shard.
         shard: u8,
         /// How many there are.
@@ -95,7 +102,7 @@ impl ChangeError {
             | Self::UnknownNet(_)
             | Self::Health(_)
             | Self::Portal(_)
-            | Self::Policy(_)
+            | Self::Policy { .. }
             | Self::PolicyShard { .. }
             | Self::Setting { .. } => EINVAL,
         }
@@ -120,10 +127,16 @@ impl fmt::Display for ChangeError {
             Self::UnknownInterface { net, interface } => write!(f, "{interface} is not on net {net}"),
             Self::UnknownNid(nid) => write!(f, "{nid} is not a local nid"),
             Self::Health(value) => write!(f, "health {value}: 0 to 1000 is expected"),
-            Self::Portal(portal) => write!(f, "portal {portal}: below {PORTALS} is expected"),
-            Self::Policy(error) => error.fmt(f),
-            Self::PolicyShard { shard, shards } => {
-                write!(f, "shard {shard}: this node has {shards}, numbered from 0")
+            Self::Portal(portal) => {
+                write!(f, "policy of portal {portal}: portals are 0 to {}", PORTALS - 1)
+            }
+            Self::Policy { portal, error } => write!(f, "policy of portal {portal}: {error}"),
+            Self::PolicyShard { portal, shard, shards } => {
+                let last = shards.saturating_sub(1);
+                write!(
+                    f,
+                    "policy of portal {portal}: shard {shard} of a node with {shards}: 0 to {last} are expected"
+                )
             }
             Self::Setting { setting, value } => {
                 write!(f, "{setting} {value}: out of range, or not together with the other tunables")

@@ -34,8 +34,8 @@ use lnet_wire::ping::{self, BUFFER_MIN_BYTES, Interface};
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_wire::{Net, Nid};
 
-pub use api::{Action, NetRecord, NodeConfig, Outcome, Report, Request, RequestId};
-pub use change::Change;
+pub use api::{Action, DRAIN_TIMEOUT, NetRecord, NodeConfig, Outcome, Report, Request, RequestId};
+pub use change::{Change, policy_word};
 pub use error::{ChangeError, DriverError, RequestError};
 pub use nets::{LOOPBACK, NetOptions, NetTunables, NiConfig, NiSpec};
 pub use peers::{Peer, TOLD_MAX};
@@ -49,7 +49,7 @@ use crate::topology::{NiStatus, Steering, Topology};
 use nets::Nis;
 use peers::PeerTable;
 use pings::{Answer, Ping};
-use task::{Step, Task};
+use task::{Batch, Step, Task};
 
 /// The control state machine of a node. `O` is what an LND wants to know of an interface and the node does not
 /// understand.
@@ -70,7 +70,7 @@ pub struct Node<O> {
     confirmations: Box<[Option<Confirmation>]>,
     /// The batch that is carried out, and those that wait.
     task: Option<Task<O>>,
-    waiting: VecDeque<(RequestId, Vec<Change<O>>)>,
+    waiting: VecDeque<Batch<O>>,
     pings: BTreeMap<RequestId, Ping>,
     requests: u64,
     actions: VecDeque<Action<O>>,
@@ -124,8 +124,8 @@ impl<O: Clone> Node<O> {
         self.requests += 1;
         let id = RequestId(self.requests);
         match request {
-            Request::Batch(changes) => {
-                self.waiting.push_back((id, changes));
+            Request::Batch { changes, drain_timeout } => {
+                self.waiting.push_back(Batch { request: id, changes, drain_timeout });
                 if self.task.is_none() {
                     self.start_next(now);
                 }
@@ -144,7 +144,7 @@ impl<O: Clone> Node<O> {
     /// # Errors
     /// [`RequestError::UnknownRequest`] if it has ended, or is being carried out.
     pub fn cancel(&mut self, request: RequestId) -> Result<(), RequestError> {
-        let waiting = self.waiting.iter().position(|(id, _)| *id == request);
+        let waiting = self.waiting.iter().position(|batch| batch.request == request);
         if let Some(at) = waiting {
             self.waiting.remove(at);
         } else if let Some(ping) = self.pings.remove(&request) {
@@ -286,9 +286,9 @@ impl<O: Clone> Node<O> {
 
     /// Begins with the next batch that can be carried out.
     fn start_next(&mut self, now: Instant) {
-        while let Some((request, changes)) = self.waiting.pop_front() {
+        while let Some(Batch { request, changes, drain_timeout }) = self.waiting.pop_front() {
             match self.plan(&changes) {
-                Ok(plan) => return self.begin(now, request, plan),
+                Ok(plan) => return self.begin(now, request, plan, drain_timeout),
                 Err(error) => self.actions.push_back(Action::Done { request, result: Err(error) }),
             }
         }

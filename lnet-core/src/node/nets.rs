@@ -12,6 +12,7 @@ use lnet_wire::{Net, NetType, Nid};
 use super::settings::{Setting, Settings};
 use crate::lnd::NiId;
 use crate::topology::{LocalNi, NiStatus};
+use crate::xfer::XferTimes;
 
 /// The slot of `lo`.
 pub const LOOPBACK: NiId = NiId(0);
@@ -40,8 +41,9 @@ pub struct NetOptions {
     pub peer_buffer_credits: Option<u32>,
     /// As in [`NetTunables`].
     pub credits: Option<u32>,
-    /// Seconds that the LND may take for a message; 50 if there is no number, 0 follows the global tunables.
-    pub lnd_timeout_s: Option<u32>,
+    /// How long the LND may take for a message; the default of the net's type if it does not say, and zero follows
+    /// the global tunables.
+    pub lnd_timeout: Option<Duration>,
 }
 
 impl NetOptions {
@@ -100,13 +102,14 @@ impl<O> NiConfig<O> {
         self.going.unwrap_or(own)
     }
 
-    /// Seconds that its LND may take for a message.
+    /// How long its LND may take for a message.
     #[must_use]
-    pub fn lnd_timeout_s(&self, settings: &Settings) -> u32 {
-        match self.spec.options.lnd_timeout_s {
-            None => LND_TIMEOUT_S,
-            Some(0) => settings.lnd_timeout_s(),
-            Some(seconds) => seconds,
+    pub fn lnd_timeout(&self, settings: &Settings) -> Duration {
+        match self.spec.options.lnd_timeout {
+            None if self.spec.nid.net().net_type() == NetType::XDP => XferTimes::DEFAULT.message,
+            None => SOCKLND_TIMEOUT,
+            Some(Duration::ZERO) => Duration::from_secs(settings.lnd_timeout_s().into()),
+            Some(timeout) => timeout,
         }
     }
 
@@ -114,15 +117,15 @@ impl<O> NiConfig<O> {
     /// lnet_msg_commit`).
     pub(super) fn local(&self, settings: &Settings) -> LocalNi {
         let tries = settings.get(Setting::RetryCount).saturating_add(1);
-        let seconds = u64::from(self.lnd_timeout_s(settings)) * u64::from(tries) + 1;
+        let timeout = self.lnd_timeout(settings).saturating_mul(tries).saturating_add(Duration::from_secs(1));
         let NetTunables { credits, peer_credits, .. } = self.tunables;
-        let local = LocalNi::new(self.spec.nid, credits, peer_credits, Duration::from_secs(seconds));
+        let local = LocalNi::new(self.spec.nid, credits, peer_credits, timeout);
         LocalNi { status: self.status(), ..local }
     }
 }
 
 /// socklnd's own (`sock_timeout`).
-const LND_TIMEOUT_S: u32 = 50;
+const SOCKLND_TIMEOUT: Duration = Duration::from_secs(50);
 
 /// The local interfaces but `lo`, in the order in which they were added.
 #[derive(Clone, Debug)]

@@ -11,10 +11,11 @@
 //! fails on the way leaves the shards as they were, but for interfaces that cannot be opened again.
 
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use lnet_wire::Nid;
 
-use super::change::{Addition, HEALTH_MAX, Plan, is_set_down};
+use super::change::{Addition, Change, HEALTH_MAX, Plan, is_set_down};
 use super::error::{DriverError, RequestError};
 use super::nets::{LOOPBACK, NiConfig};
 use super::{Action, Node, Outcome, RequestId};
@@ -43,11 +44,20 @@ pub(super) enum Step {
     Settling,
 }
 
+/// A batch that waits for its turn.
+#[derive(Clone, Debug)]
+pub(super) struct Batch<O> {
+    pub(super) request: RequestId,
+    pub(super) changes: Vec<Change<O>>,
+    pub(super) drain_timeout: Duration,
+}
+
 /// The batch that is being carried out.
 #[derive(Clone, Debug)]
 pub(super) struct Task<O> {
     pub(super) request: RequestId,
     plan: Plan<O>,
+    drain_timeout: Duration,
     pub(super) step: Step,
     /// The generation that all shards have to have for the next step.
     generation: u64,
@@ -58,7 +68,7 @@ pub(super) struct Task<O> {
 
 impl<O: Clone> Node<O> {
     /// Begins with a batch.
-    pub(super) fn begin(&mut self, now: Instant, request: RequestId, plan: Plan<O>) {
+    pub(super) fn begin(&mut self, now: Instant, request: RequestId, plan: Plan<O>, drain_timeout: Duration) {
         let frozen = plan.policies.iter().fold(0_u64, |bits, (_, portal, _)| bits | 1 << portal);
         self.frozen = frozen;
         if frozen != 0 {
@@ -67,7 +77,8 @@ impl<O: Clone> Node<O> {
         let (opened, deleted) = (Vec::new(), Vec::new());
         let generation = self.generation;
         let step = Step::Freezing;
-        self.task = Some(Task { request, plan, step, generation, opened, deleted, failure: None });
+        let failure = None;
+        self.task = Some(Task { request, plan, drain_timeout, step, generation, opened, deleted, failure });
         self.advance(now);
     }
 
@@ -139,7 +150,7 @@ impl<O: Clone> Node<O> {
             return self.open_next(task);
         }
         self.mark(task, NiStatus::Leaving);
-        task.step = Step::Draining(now + self.config.drain_timeout);
+        task.step = Step::Draining(now + task.drain_timeout);
     }
 
     /// Tells the shards how far the interfaces are that go.

@@ -92,12 +92,12 @@ fn a_wrong_change_spoils_its_batch() {
         (Change::SetPolicy { portal: 64, policy: Policy::Rotor }, ChangeError::Portal(64), 22),
         (
             Change::SetPolicy { portal: 4, policy: Policy::Pin(1) },
-            ChangeError::PolicyShard { shard: 1, shards: 1 },
+            ChangeError::PolicyShard { portal: 4, shard: 1, shards: 1 },
             22,
         ),
         (
             Change::SetPolicy { portal: 4, policy: table },
-            ChangeError::PolicyShard { shard: 1, shards: 1 },
+            ChangeError::PolicyShard { portal: 4, shard: 1, shards: 1 },
             22,
         ),
         (
@@ -177,8 +177,8 @@ fn an_interface_drains_before_it_is_closed() {
     assert_eq!(runner.batch(&[add(1, 1), add(1, 2)]), CHANGED);
     runner.is_quiet = false;
     let status = |runner: &Runner| runner.topology.ni(NiId(1)).map(|ni| ni.status);
-    let id = runner.start(Request::Batch(vec![Change::DeleteNi { nid: nid(1, 1) }]));
-    let next = runner.start(Request::Batch(vec![add(1, 1)]));
+    let id = runner.start(Request::batch(vec![Change::DeleteNi { nid: nid(1, 1) }]));
+    let next = runner.start(Request::batch(vec![add(1, 1)]));
     assert_eq!(status(&runner), Some(NiStatus::Leaving));
     assert_eq!(runner.node.changing(), [nid(1, 1)]);
     assert_eq!(runner.node.nets()[1].nis.len(), 2, "getters answer meanwhile");
@@ -270,8 +270,8 @@ fn requests_are_bounded_and_can_be_given_up() {
         ..crate::common::config(1)
     });
     let now = lnet_core::time::Instant(0);
-    let ids = [1, 2, 3].map(|host| node.handle_request(now, Request::Batch(vec![add(1, host)])).unwrap());
-    let refusal = node.handle_request(now, Request::Batch(vec![]));
+    let ids = [1, 2, 3].map(|host| node.handle_request(now, Request::batch(vec![add(1, host)])).unwrap());
+    let refusal = node.handle_request(now, Request::batch(vec![]));
     assert_eq!(refusal, Err(RequestError::TooManyRequests { max: 3 }));
     assert_eq!(node.cancel(ids[0]), Err(RequestError::UnknownRequest(ids[0].0)), "it is being carried out");
     assert_eq!(node.cancel(ids[1]), Ok(()));

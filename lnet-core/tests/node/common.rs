@@ -123,7 +123,7 @@ impl Runner {
     }
 
     pub(crate) fn batch(&mut self, changes: &[Change<Lnd>]) -> Result<Outcome, RequestError> {
-        let id = self.start(Request::Batch(changes.to_vec()));
+        let id = self.start(Request::batch(changes.to_vec()));
         self.result(id).expect("the batch has not ended")
     }
 

@@ -191,7 +191,7 @@ impl Run {
 
     fn request(&mut self, request: Request<Lnd>) -> Option<RequestId> {
         let batch = match &request {
-            Request::Batch(changes) => Some(changes.clone()),
+            Request::Batch { changes, .. } => Some(changes.clone()),
             Request::Ping { .. } => None,
         };
         let result = self.node.handle_request(self.now, request);
@@ -250,7 +250,7 @@ impl Run {
     fn run(&mut self, step: &Step) {
         match step {
             Step::Batch(changes) => {
-                self.request(Request::Batch(changes.clone()));
+                self.request(Request::batch(changes.clone()));
             }
             Step::Ping { to, bytes, is_answered } => {
                 let timeout = Some(Duration::from_secs(1));

@@ -6,7 +6,7 @@ use std::sync::{MutexGuard, PoisonError};
 use lnet_core::lnd::NiId;
 
 use super::calls::Caller;
-use super::{Lnet, LnetError};
+use super::{Core, Lnet, LnetError};
 use crate::capture::{CaptureInterface, CaptureSpec, CaptureState, Captures, Link, TapEnds};
 use crate::node::{NiState, Node, NodeMode};
 
@@ -18,7 +18,7 @@ impl Lnet {
     /// [`LnetError::Capture`], [`LnetError::Stopped`]: no file is left behind.
     pub fn start_capture(&self, spec: &CaptureSpec) -> Result<(), LnetError> {
         // Meanwhile no NI is opened that the capture would not hear of.
-        let node = self.node();
+        let node = self.inner.node();
         let interfaces: Vec<CaptureInterface> = node.nis().map(interface_of).collect();
         let callers: Vec<Caller> = self.inner.shards.iter().map(|end| end.caller.clone()).collect();
         let tap = |ends: Vec<TapEnds>| {
@@ -31,13 +31,13 @@ impl Lnet {
                 let _ = caller.run(move |worker, _| worker.untap(id));
             }
         };
-        self.lock_captures().start(spec, (&interfaces, self.shard_count()), tap, untap)
+        self.inner.lock_captures().start(spec, (&interfaces, self.shard_count()), tap, untap)
     }
 
     /// The captures that run, and those that ended by themselves, in the order of their starts.
     #[must_use]
     pub fn captures(&self) -> Vec<CaptureState> {
-        self.lock_captures().states()
+        self.inner.lock_captures().states()
     }
 
     /// Stops a capture, once all frames are in its file that shards have handled before, and takes it off the list; what it has become. Its
@@ -46,10 +46,12 @@ impl Lnet {
     /// # Errors
     /// [`LnetError::Capture`] if there is none that writes to `path`.
     pub fn stop_capture(&self, path: &Path) -> Result<CaptureState, LnetError> {
-        let capture = self.lock_captures().take(path)?;
+        let capture = self.inner.lock_captures().take(path)?;
         Ok(capture.stop())
     }
+}
 
+impl Core {
     /// Tells captures of an NI that was opened.
     pub(super) fn show_captures(&self, node: &Node, ni: NiId) {
         if let Some(state) = node.nis().find(|state| state.ni == ni) {
@@ -58,7 +60,7 @@ impl Lnet {
     }
 
     fn lock_captures(&self) -> MutexGuard<'_, Captures> {
-        self.inner.captures.lock().unwrap_or_else(PoisonError::into_inner)
+        self.captures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

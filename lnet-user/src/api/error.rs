@@ -56,9 +56,17 @@ pub enum LnetError {
     /// A shard cannot watch one more NI.
     #[error(transparent)]
     Watch(WaitError),
-    /// The policy of a portal cannot change now.
-    #[error("portal {0} has entries, or messages that wait for one: unlink its entries first")]
-    PortalInUse(u8),
+    /// What is asked of the node's topology, or of a peer by a ping, is not done.
+    #[error(transparent)]
+    Refused(#[from] lnet_core::node::RequestError),
+    /// The thread that controls the node has not started.
+    #[error("the node's control thread does not start: {0}")]
+    Control(#[source] std::io::Error),
+    /// The node cannot be controlled any more.
+    #[error(
+        "the node has ended, since a thread of it has, and standard error or the log say why: start it anew"
+    )]
+    Ended,
     /// A capture is not made, or not found.
     #[error(transparent)]
     Capture(#[from] CaptureError),

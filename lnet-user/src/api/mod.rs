@@ -40,12 +40,18 @@
 mod calls;
 mod captures;
 mod descriptor;
+mod errno;
 mod error;
+mod heard;
+mod pings;
 mod ports;
 mod queue;
+mod runner;
 mod service;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -60,11 +66,14 @@ use lnet_wire::steer::{PORTALS, PolicyWord};
 
 use crate::capture::Captures;
 use crate::memory::Buffer;
-use crate::node::{Node, NodeConfig, XdpFrames};
+use crate::node::{Node, NodeConfig, NodeError, Started, XdpFrames};
 use crate::runtime::{Idle, Refused, ShardThread, Steering, Worker, available_cpus};
 
 use calls::{Caller, Signals, channel};
+use runner::Runner;
 use service::{Queues, Service};
+
+pub(crate) use errno::netlink_errno;
 
 pub use descriptor::{Ack, Descriptor, Entry, Target};
 pub use error::{LnetError, NotLent};
@@ -92,6 +101,13 @@ impl Threads {
 
 /// What all handles of a node have in common. The threads stop with the last of them.
 struct Inner {
+    core: Arc<Core>,
+    /// That of the runner, until it is stopped.
+    control: Option<JoinHandle<()>>,
+}
+
+/// What the handles share with the runner.
+struct Core {
     /// First: while the shards run that have their taps. Locked after the node, if that is locked too.
     captures: Mutex<Captures>,
     // Before the node: no frame is steered to a shard that is not there.
@@ -100,10 +116,31 @@ struct Inner {
     nid: Mutex<Nid>,
     /// The snapshot that was published last.
     topology: ArcSwap<Topology>,
-    /// Whoever changes NIs or policies has it.
-    changing: Mutex<()>,
+    runner: Runner,
+    lnd_timeout: Duration,
     /// Each [`Hold`] is a clone of it.
     holds: Arc<()>,
+}
+
+impl Deref for Inner {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.runner.stop();
+        // A ping that has just ended may have had the last handle: it is the runner that drops it then.
+        if let Some(control) =
+            self.control.take().filter(|one| one.thread().id() != std::thread::current().id())
+        {
+            // A panic of the thread has been printed by then.
+            let _ = control.join();
+        }
+    }
 }
 
 struct ShardEnd {
@@ -143,24 +180,29 @@ impl Lnet {
     /// # Errors
     /// As [`Lnet::start`].
     pub fn start_on(config: &NodeConfig, threads: &Threads) -> Result<Self, LnetError> {
-        let (node, workers) = Node::start(config)?;
-        let topology =
-            workers.first().map(|worker| Arc::clone(worker.shard().topology())).unwrap_or_default();
+        let Started { node, workers, machine, answer } = Node::start_managed(config)?;
+        let Some(first) = workers.first() else { return Err(NodeError::Shards(config.shards).into()) };
+        let (clock, topology) = (first.clock().clone(), Arc::clone(first.shard().topology()));
         let shards = workers.into_iter().map(|worker| {
             let cpu = threads.cpus.get(usize::from(worker.shard_id().0)).copied();
             ShardEnd::spawn(worker, cpu, threads.idle)
         });
         let shards = shards.collect::<Result<_, _>>()?;
-        let inner = Inner {
+        let core = Arc::new(Core {
             captures: Mutex::default(),
             nid: Mutex::new(node.nid()),
+            runner: Runner::new(machine, clock, node.nis()),
             node: Mutex::new(node),
             shards,
             topology: ArcSwap::new(topology),
-            changing: Mutex::new(()),
+            lnd_timeout: config.lnd_timeout,
             holds: Arc::default(),
-        };
-        Ok(Self { inner: Arc::new(inner) })
+        });
+        core.answer_pings(&answer);
+        let control = Some(runner::spawn(&core).map_err(LnetError::Control)?);
+        let inner = Arc::new(Inner { core, control });
+        inner.runner.set_handles(Arc::downgrade(&inner));
+        Ok(Self { inner })
     }
 
     /// Lets frames in. Call it when the entries are posted that peers count on.
@@ -168,13 +210,13 @@ impl Lnet {
     /// # Errors
     /// [`LnetError::Bpf`], the kernel's refusal.
     pub fn open(&self) -> Result<(), LnetError> {
-        Ok(self.node().open()?)
+        Ok(self.inner.node().open()?)
     }
 
     /// A buffer whose long payloads are sent without a copy, as [`Node::register`] says.
     #[must_use]
     pub fn register(&self, length_bytes: usize) -> Option<Buffer> {
-        self.node().register(length_bytes)
+        self.inner.node().register(length_bytes)
     }
 
     /// The node's primary NID.
@@ -186,10 +228,7 @@ impl Lnet {
     /// On which shards entries are to be posted, by the policies of this moment.
     #[must_use]
     pub fn steering(&self) -> Steering {
-        let topology = self.topology();
-        let policies =
-            topology.steering().map_or([PolicyWord::default(); PORTALS], |steering| steering.policies);
-        Steering::new(policies, self.shard_count() as u32)
+        self.inner.steering()
     }
 
     /// Number of shards.
@@ -235,7 +274,7 @@ impl Lnet {
     /// # Errors
     /// [`LnetError::Bpf`], the kernel's refusal.
     pub fn xdp_frames(&self) -> Result<XdpFrames, LnetError> {
-        Ok(self.node().xdp_frames()?)
+        Ok(self.inner.node().xdp_frames()?)
     }
 
     /// Says that a program relies on this node: until that is dropped, nobody who manages it may take its NIs and
@@ -250,9 +289,18 @@ impl Lnet {
     pub fn hold_count(&self) -> usize {
         Arc::strong_count(&self.inner.holds) - 1
     }
+}
 
-    fn node(&self) -> std::sync::MutexGuard<'_, Node> {
-        self.inner.node.lock().unwrap_or_else(PoisonError::into_inner)
+impl Core {
+    fn node(&self) -> MutexGuard<'_, Node> {
+        self.node.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn steering(&self) -> Steering {
+        let topology = self.topology.load();
+        let policies =
+            topology.steering().map_or([PolicyWord::default(); PORTALS], |steering| steering.policies);
+        Steering::new(policies, self.shards.len() as u32)
     }
 }
 
@@ -378,12 +426,16 @@ impl ShardHandle {
         self.caller().run(|worker, _| *worker.shard().counters())
     }
 
-    /// What it has in use.
+    /// What it has in use, but for what answers pings.
     ///
     /// # Errors
     /// [`LnetError::Stopped`] when it has ended.
     pub fn usage(&self) -> Result<Usage, LnetError> {
-        self.caller().run(|worker, _| worker.shard().usage())
+        let usage = self.caller().run(|worker, _| worker.shard().usage())?;
+        let own = self.inner.runner.posted_count(self.shard);
+        let [match_entries, memory_descs] =
+            [usage.match_entries, usage.memory_descs].map(|count| count.saturating_sub(own));
+        Ok(Usage { match_entries, memory_descs, ..usage })
     }
 }
 

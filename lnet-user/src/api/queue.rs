@@ -259,7 +259,7 @@ impl Drop for EventQueue {
 }
 
 /// A waker of the thread that calls; made once for each.
-fn this_thread() -> Waker {
+pub(super) fn this_thread() -> Waker {
     struct Unpark(Thread);
 
     impl Wake for Unpark {

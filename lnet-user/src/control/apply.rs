@@ -7,11 +7,11 @@ use lnet_wire::Nid;
 use lnet_wire::steer::Policy;
 use tracing::{info, warn};
 
-use super::error::{refusal, stopped};
+use super::Control;
+use super::error::{refusal, refusal_of, stopped};
 use super::faults::RuleStep;
-use super::heard::Heard;
 use super::plan::Plan;
-use super::{Control, LndOptions};
+use crate::node::LndOptions;
 
 impl Control {
     /// Makes all changes of a batch, or none. One at a time.
@@ -37,20 +37,14 @@ impl Control {
     async fn apply_changes(&self, changes: &[Change], dry_run: bool) -> Result<Vec<Outcome>, Refusal> {
         let plan = self.plan(changes).await?;
         if dry_run {
-            let valid = self.node.borrow().validate(&plan.core);
+            let valid = self.lnet.machine().validate(&plan.core);
             valid.map_err(|error| refusal(&error, &plan.positions))?;
             return Ok(plan.outcomes);
         }
         let was_configured = self.is_configured.replace(plan.is_configured);
-        if plan.is_configured && !was_configured {
-            self.post_answer();
-        }
-        let changed = self.change_core(plan.core).await;
-        if let Err(error) = changed {
-            if !was_configured {
-                self.withdraw();
-            }
-            return Err(refusal(&error, &plan.positions));
+        if let Err(refused) = self.change_core(plan.core, &plan.positions).await {
+            self.is_configured.set(was_configured);
+            return Err(refused);
         }
         self.prefers_ipv6.set(plan.prefers_ipv6);
         let Plan { rules, rule_steps, resets_statistics, outcomes, .. } = plan;
@@ -63,14 +57,16 @@ impl Control {
         Ok(outcomes)
     }
 
-    async fn change_core(&self, changes: Vec<node::Change<LndOptions>>) -> super::Outcome {
+    async fn change_core(
+        &self,
+        changes: Vec<node::Change<LndOptions>>,
+        positions: &[usize],
+    ) -> Result<(), Refusal> {
         if changes.is_empty() {
-            return Ok(node::Outcome::Changed);
+            return Ok(());
         }
-        self.changing.update(|batches| batches + 1);
-        let changed = self.request(Request::Batch(changes)).await;
-        self.changing.update(|batches| batches - 1);
-        changed
+        let batch = Request::Batch { changes, drain_timeout: self.options.drain };
+        self.lnet.request(batch).await.map(drop).map_err(|error| refusal_of(&error, positions))
     }
 
     async fn reset_statistics(&self) -> Result<(), Refusal> {
@@ -95,20 +91,20 @@ impl Control {
 
     /// The same whoever uses the node: it is about to end.
     pub(super) async fn take_down(&self) -> Result<(), Refusal> {
-        self.give_up_requests();
+        // Pings that are under way end.
+        self.lnet.cancel_requests();
         let changes = self.way_down();
-        self.change_core(changes).await.map_err(|error| refusal(&error, &[]))?;
-        self.withdraw();
+        self.change_core(changes, &[]).await?;
+        self.is_configured.set(false);
         self.change_rules(vec![RuleStep::Delete(Nid::ANY, Nid::ANY)], Vec::new()).await?;
         self.reset_statistics().await?;
-        self.node.borrow_mut().forget_peers();
-        *self.heard.borrow_mut() = Heard::default();
+        self.lnet.forget_peers();
         Ok(())
     }
 
     /// Nets go, and portals get the policies that they had at the start.
     fn way_down(&self) -> Vec<node::Change<LndOptions>> {
-        let node = self.node.borrow();
+        let node = self.lnet.machine();
         let nets = node.nets().into_iter().filter(|record| !record.nis.is_empty());
         let nets = nets.map(|record| node::Change::DeleteNet { net: record.net });
         let policies = node.policies().iter().zip(&self.defaults.policies).zip(0..);
@@ -125,7 +121,7 @@ impl Control {
             let message = format!("{holds} services of this process use the node: stop them first");
             return Err(Refusal::new(Errno::BUSY, message));
         }
-        let shards = self.lnet.confirmations_async().await.map_err(|error| stopped(&error))?;
+        let shards = self.lnet.confirmations().await.map_err(|error| stopped(&error))?;
         let in_use = shards.iter().fold(0, |bits, shard| bits | shard.portals_in_use) & !(1 << PORTAL);
         if in_use == 0 {
             return Ok(());
@@ -136,21 +132,5 @@ impl Control {
             .collect();
         let message = format!("portals {} have entries of programs: end these first", portals.join(", "));
         Err(Refusal::new(Errno::BUSY, message))
-    }
-
-    /// Nobody is answered any more.
-    fn withdraw(&self) {
-        self.is_configured.set(false);
-        self.entries.borrow_mut().clear();
-    }
-
-    /// Ends the pings that are under way.
-    fn give_up_requests(&self) {
-        let requests: Vec<_> = self.waiting.borrow().keys().copied().collect();
-        for request in requests {
-            // One that has just ended needs no end.
-            let _ = self.node.borrow_mut().cancel(request);
-        }
-        self.wake.notify_one();
     }
 }

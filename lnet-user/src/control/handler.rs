@@ -10,11 +10,11 @@ use lnet_control::records::{
 use lnet_control::request::{Batch, CaptureSpec, Outcome, PingRecord};
 use lnet_control::server::Handler;
 use lnet_control::{Errno, Refusal};
-use lnet_core::node::{self, Request};
+use lnet_core::node::Pinged;
 use lnet_wire::Nid;
 
 use super::Control;
-use super::error::refusal;
+use super::error::refusal_of;
 use super::plan::not_configured;
 
 impl Control {
@@ -60,14 +60,12 @@ impl Handler for Control {
 
     async fn ping(&self, nid: Nid, source: Option<Nid>, timeout: Duration) -> Result<PingRecord, Refusal> {
         self.check_configured()?;
-        let asked = Request::Ping { nid, source, timeout: Some(timeout) };
-        match self.request(asked).await {
-            Ok(node::Outcome::Pinged(node::Pinged { primary, is_multi_rail, nids, .. })) => {
+        match self.lnet.ping_async(nid, source, timeout).await {
+            Ok(Pinged { primary, is_multi_rail, nids, .. }) => {
                 Ok(PingRecord { primary_nid: primary, multi_rail: is_multi_rail, nids })
             }
-            Ok(node::Outcome::Changed) => Err(Refusal::new(Errno::IO, "a ping ended as a change")),
             Err(error) => {
-                let refusal = refusal(&error, &[]);
+                let refusal = refusal_of(&error, &[]);
                 // The reply names the NID already.
                 let bare =
                     refusal.message.strip_prefix(&format!("failed to ping {nid}: ")).map(str::to_owned);

@@ -1,69 +1,40 @@
 //! The control plane of a node: nets, peers, pings, counters and tunables behind a control socket.
 //!
 //! [`serve`] has everything: it runs until it is told to stop. [`Control`] is the same in parts, for programs with an
-//! async runtime of their own. Either manages an [`Lnet`] that was started without NIs; its NIs come and go by requests,
-//! so `lnetctl` manages any program that links this crate as it manages `lnetd`.
+//! async runtime of their own. Either manages any [`Lnet`]: `lnetctl` manages each program that links this crate as it
+//! manages `lnetd`.
 //!
 //! ```text
-//!   control socket -> server::Handler -> Control -> lnet_core::node::Node: decides
-//!                                           |              | actions, snapshots
-//!                                           +---- drive <--+---> Lnet: NIs opened and closed, shards told and asked
+//!   control socket -> server::Handler -> Control: batches, records -> Lnet: the node's state machine and shards
 //! ```
 //!
-//! Invariants: one thread has the state machine and never waits for a shard, the kernel or a peer while it has
-//! something else to do; all numbers come from the shards, added up; batches are planned as a whole, and what the core
+//! Invariants: nothing here waits for a shard, the kernel or a peer while there is something else to do;
+//! all numbers come from the shards, added up; batches are planned as a whole, and what the core
 //! does not know (drop rules, counters) is changed after the core has done its part and cannot fail then.
 
 mod apply;
-mod driver;
 mod error;
 mod faults;
 mod handler;
-mod heard;
 mod interfaces;
-mod pings;
 mod plan;
 mod records;
 mod serve;
 mod services;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::AbortHandle;
-use lnet_control::records::{DropRule, Mode};
-use lnet_core::node::{self, NodeConfig, PingId, RequestId};
-use lnet_wire::NetType;
+use lnet_control::records::DropRule;
+use lnet_core::node::DRAIN_TIMEOUT;
 use lnet_wire::steer::{PORTALS, PolicyWord};
-use tokio::sync::{Notify, Semaphore, oneshot};
 
-use crate::api::{Entry, Lnet};
-use crate::node::{NiState, XdpMode};
-use crate::runtime::Clock;
+use crate::api::Lnet;
+use crate::node::XdpMode;
 
 pub use error::ControlError;
 pub use serve::{ServeOptions, serve};
-
-use heard::Heard;
-
-/// GETs of pings that are under way at once; further pings wait.
-const PINGS_MAX: usize = 32;
-
-/// What an NI is to have from its LND, as it was asked for.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct LndOptions {
-    mode: Option<Mode>,
-    port: Option<u16>,
-    queues: Option<u32>,
-    /// Whether its address is not the one that the interface's name alone would choose.
-    is_chosen_by_nid: bool,
-}
-
-type Node = node::Node<LndOptions>;
-type Outcome = Result<node::Outcome, node::RequestError>;
 
 /// How a node is controlled.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -76,7 +47,7 @@ pub struct ControlOptions {
 
 impl Default for ControlOptions {
     fn default() -> Self {
-        Self { drain: Duration::from_secs(2), document: None }
+        Self { drain: DRAIN_TIMEOUT, document: None }
     }
 }
 
@@ -85,32 +56,14 @@ impl Default for ControlOptions {
 struct Defaults {
     mode: XdpMode,
     port: u16,
-    lnd_timeout_s: u32,
+    lnd_timeout: Duration,
     policies: [PolicyWord; PORTALS],
 }
 
-/// The control plane of one node. It is a [`Handler`](lnet_control::server::Handler), and does something only while
-/// [`Control::drive`] is polled.
+/// The control plane of one node. It is a [`Handler`](lnet_control::server::Handler).
 pub struct Control {
     lnet: Lnet,
     options: ControlOptions,
-    clock: Clock,
-    node: RefCell<Node>,
-    /// There is something for the driver to do.
-    wake: Notify,
-    /// Who waits for the end of a request.
-    waiting: RefCell<HashMap<RequestId, oneshot::Sender<Outcome>>>,
-    /// Batches under way.
-    changing: Cell<usize>,
-    /// What is known of open NIs, by slot.
-    facts: RefCell<BTreeMap<u16, NiState>>,
-    /// GETs of pings.
-    gets: RefCell<BTreeMap<PingId, AbortHandle>>,
-    get_places: Semaphore,
-    /// What others hear when they ping, and the entries by which they find it.
-    answer: RefCell<Option<Arc<[u8]>>>,
-    entries: RefCell<Vec<Entry>>,
-    heard: RefCell<Heard>,
     /// Newest first.
     rules: RefCell<Vec<DropRule>>,
     services: services::Services,
@@ -127,48 +80,23 @@ impl std::fmt::Debug for Control {
 }
 
 impl Control {
-    /// Takes a node in charge, and lets frames in. It is not configured yet.
+    /// Takes a node in charge, and lets frames in. It is configured if it has NIs.
     ///
     /// # Errors
-    /// [`ControlError::HasNis`] if it was started with NIs; [`ControlError::Lnet`].
+    /// [`ControlError::Lnet`].
     pub fn new(lnet: &Lnet, options: ControlOptions) -> Result<Self, ControlError> {
-        let (defaults, slots) = lnet.with_node(|node| {
+        let policies = *lnet.machine().policies();
+        let defaults = lnet.with_node(|node| {
             let config = node.config();
-            let defaults = Defaults {
-                mode: config.mode,
-                port: config.udp_port,
-                lnd_timeout_s: u32::try_from(config.lnd_timeout.as_secs()).unwrap_or(u32::MAX).max(1),
-                policies: *node.policies(),
-            };
-            (defaults, config.limits.interfaces.saturating_add(1))
+            Defaults { mode: config.mode, port: config.udp_port, lnd_timeout: config.lnd_timeout, policies }
         });
-        if lnet.topology().local_nis().count() > 1 || lnet.topology().generation() > 0 {
-            return Err(ControlError::HasNis);
-        }
-        let shard_count = lnet.shard_count() as u8;
-        let config = NodeConfig {
-            policies: defaults.policies,
-            drain_timeout: options.drain,
-            ..NodeConfig::new(shard_count, slots, &[NetType::XDP])
-        };
         lnet.open()?;
         Ok(Self {
             lnet: lnet.clone(),
             options,
-            clock: Clock::start(),
-            node: RefCell::new(Node::new(config)),
-            wake: Notify::new(),
-            waiting: RefCell::default(),
-            changing: Cell::new(0),
-            facts: RefCell::default(),
-            gets: RefCell::default(),
-            get_places: Semaphore::new(PINGS_MAX),
-            answer: RefCell::default(),
-            entries: RefCell::default(),
-            heard: RefCell::default(),
             rules: RefCell::default(),
             services: services::Services::default(),
-            is_configured: Cell::new(false),
+            is_configured: Cell::new(lnet.topology().local_nis().count() > 1),
             prefers_ipv6: Cell::new(false),
             defaults,
         })

@@ -9,10 +9,11 @@ use lnet_control::{Errno, Refusal};
 use lnet_core::node::{self, NetOptions};
 use lnet_wire::{Net, NetType, Nid};
 
+use super::Control;
 use super::faults::{self, RuleStep};
 use super::interfaces;
-use super::records::setting;
-use super::{Control, LndOptions};
+use super::records::{setting, to_mode};
+use crate::node::LndOptions;
 
 /// What a batch comes to.
 #[derive(Debug)]
@@ -130,12 +131,12 @@ impl Control {
                 peer_credits: tunables.peer_credits,
                 peer_buffer_credits: tunables.peer_buffer_credits,
                 credits: tunables.credits,
-                lnd_timeout_s: Some(self.defaults.lnd_timeout_s),
+                lnd_timeout: Some(self.defaults.lnd_timeout),
             },
             lnd: LndOptions {
-                mode: lnd.mode,
-                port: lnd.port,
-                queues: lnd.queues,
+                mode: lnd.mode.map(to_mode),
+                udp_port: lnd.port,
+                queues: lnd.queues.filter(|queues| *queues > 0),
                 is_chosen_by_nid: place.is_chosen_by_nid,
             },
         }))
@@ -162,7 +163,7 @@ impl Control {
             let message = format!("{global} follows from transaction_timeout and retry_count: set these");
             return Err(Refusal::new(Errno::INVAL, message));
         };
-        let is_so = self.node.borrow().settings().get(setting) == value;
+        let is_so = self.lnet.machine().settings().get(setting) == value;
         Ok((!is_so).then_some(node::Change::Set { setting, value: value.into() }))
     }
 
@@ -171,14 +172,14 @@ impl Control {
         wanted.check().map_err(|error| Refusal::new(Errno::INVAL, error.to_string()))?;
         let policy = policy.to_wire().map_err(|error| Refusal::new(Errno::INVAL, error.to_string()))?;
         let word = policy.pack().ok();
-        let is_so = self.node.borrow().policies().get(usize::from(*portal)).copied() == word;
+        let is_so = self.lnet.machine().policies().get(usize::from(*portal)).copied() == word;
         Ok((!is_so).then_some(node::Change::SetPolicy { portal: (*portal).into(), policy }))
     }
 
     fn fixed_timeout(&self, net: Net) -> Refusal {
         let message = format!(
-            "the LND timeout of {net} is {} s since the daemon's start (lnetd --lnd-timeout)",
-            self.defaults.lnd_timeout_s
+            "the LND timeout of {net} is {:?} since the daemon's start (lnetd --lnd-timeout)",
+            self.defaults.lnd_timeout
         );
         Refusal::new(Errno::OPNOTSUPP, message)
     }

@@ -17,9 +17,9 @@ use lnet_core::topology;
 use lnet_wire::steer::PolicyWord;
 use lnet_wire::{MessageType, Net, Nid};
 
+use super::Control;
 use super::error::stopped;
-use super::{Control, LndOptions};
-use crate::node::{LO, NodeMode, XdpMode};
+use crate::node::{LO, LndOptions, NodeMode, XdpMode};
 
 const HEALTHY: u32 = 1000;
 
@@ -37,7 +37,7 @@ impl Control {
             }
         }
         let counters = |ni: NiId| sums.get(&ni.0).copied().unwrap_or_default();
-        let nets = self.node.borrow();
+        let nets = self.lnet.machine();
         let nets = nets.nets().into_iter().map(|record| {
             let mut nis: Vec<_> =
                 record.nis.iter().map(|config| self.ni_record(config, &counters(config.ni))).collect();
@@ -89,16 +89,15 @@ impl Control {
     }
 
     fn lnd_tunables(&self, config: &NiConfig<LndOptions>) -> LndTunables {
-        let facts = self.facts.borrow();
-        let facts = facts.get(&config.ni.0);
-        let LndOptions { mode, port, queues, .. } = config.spec.lnd;
-        let active_mode = facts.map_or(ActiveMode::Socket, |facts| active(facts.mode));
+        let facts = self.lnet.known_ni(config.ni);
+        let LndOptions { mode, udp_port, queues, .. } = config.spec.lnd;
+        let active_mode = facts.as_ref().map_or(ActiveMode::Socket, |facts| active(facts.mode));
         let has_rings = active_mode != ActiveMode::Socket;
         LndTunables::Xdp(XdpTunables {
-            timeout_s: self.defaults.lnd_timeout_s,
-            mode: mode.unwrap_or(from_mode(self.defaults.mode)),
+            timeout_s: u32::try_from(self.defaults.lnd_timeout.as_secs()).unwrap_or(u32::MAX).max(1),
+            mode: from_mode(mode.unwrap_or(self.defaults.mode)),
             active_mode,
-            port: port.unwrap_or(self.defaults.port),
+            port: udp_port.unwrap_or(self.defaults.port),
             queues: queues.unwrap_or(0),
             active_queues: facts.filter(|_| has_rings).map_or(0, |facts| facts.queues),
         })
@@ -109,7 +108,7 @@ impl Control {
     }
 
     pub(super) async fn peer_records(&self) -> Result<Vec<PeerRecord>, Refusal> {
-        self.hear().await.map_err(|error| stopped(&error))?;
+        self.lnet.hear().await.map_err(|error| stopped(&error))?;
         let mut told = HashMap::<Nid, PeerSum>::new();
         for shard in self.lnet.shards() {
             let peers = shard.run_async(|worker| worker.shard().peers().collect::<Vec<_>>());
@@ -117,7 +116,7 @@ impl Control {
                 told.entry(peer.nid).or_default().add(&peer);
             }
         }
-        let node = self.node.borrow();
+        let node = self.lnet.machine();
         let tunables = |nid: &Nid| {
             let net = node.nets().into_iter().find(|record| record.net == nid.net());
             net.map(|record| record.tunables)
@@ -136,7 +135,7 @@ impl Control {
     }
 
     pub(super) fn global_record(&self) -> Globals {
-        let node = self.node.borrow();
+        let node = self.lnet.machine();
         let mut globals = Globals::default();
         for global in Global::ALL {
             let value = match setting(global) {
@@ -161,7 +160,7 @@ impl Control {
     }
 
     pub(super) fn steering_record(&self) -> SteeringRecord {
-        let node = self.node.borrow();
+        let node = self.lnet.machine();
         let set = node.policies().iter().zip(0..).filter(|(word, _)| **word != PolicyWord::default());
         let portals = set.filter_map(|(word, portal)| {
             Some(PortalPolicy { portal, policy: SteeringPolicy::from_wire(&word.unpack()?) })

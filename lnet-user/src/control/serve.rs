@@ -68,7 +68,7 @@ pub fn serve(
         };
         tokio::select! {
             served = served => served,
-            ended = control.drive() => Err(ended.into()),
+            ended = lnet.ended() => Err(ended.into()),
         }
     })
 }

@@ -2,8 +2,9 @@
 
 use lnet_core::handle::SLOT_BITS;
 use lnet_core::limits::Limits;
+use lnet_core::node::{ChangeError, RequestError};
 use lnet_wire::Nid;
-use lnet_wire::steer::{PolicyError, QUEUES_MAX};
+use lnet_wire::steer::QUEUES_MAX;
 use thiserror::Error;
 
 use super::NodeConfig;
@@ -20,12 +21,15 @@ pub enum NodeError {
     /// An unusable number of shards.
     #[error("{0} shards: 1 to 64 are expected")]
     Shards(u32),
-    /// A NID that is not on a net of type xdp.
-    #[error("NID {0} is on no xdp net: ADDRESS@xdp or ADDRESS@xdpN is expected")]
-    NotXdp(Nid),
-    /// A NID that the node has twice.
-    #[error("NID {0} is given twice")]
-    DuplicateNid(Nid),
+    /// What the control state machine says of an NI or a policy.
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+    /// The same of the place in the configuration.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// A NID that names no address.
+    #[error("NID {0} has no IP address: ADDRESS@xdp or ADDRESS@xdpN is expected")]
+    NoAddress(Nid),
     /// Two NIDs of one address: which of them a frame is for would be open.
     #[error("NIDs {first} and {second} have the same address: each NI needs one of its own")]
     DuplicateAddress {
@@ -33,14 +37,6 @@ pub enum NodeError {
         first: Nid,
         /// The other one.
         second: Nid,
-    },
-    /// More NIs than the limits allow.
-    #[error("{nis} NIs: the limits allow {max}")]
-    TooManyNis {
-        /// NIs that were configured.
-        nis: usize,
-        /// `Limits::interfaces`.
-        max: u16,
     },
     /// Limits that no shard can be made of.
     #[error("{0:?}: each number is at most 2^{bits}, requests and responses half that, unlimited_events at least 2", bits = SLOT_BITS)]
@@ -51,7 +47,7 @@ pub enum NodeError {
     /// More queues than the node was made for.
     #[error(
         "{nid} would make {queues} receive queues and sockets: the node was started for at most {max} \
-         (NodeConfig::queues_max)"
+         (NodeConfig::queues_max, lnetd --queues-max)"
     )]
     TooManyWatches {
         /// The NI that is one too many.
@@ -64,7 +60,7 @@ pub enum NodeError {
     /// Too few frames for one more interface.
     #[error(
         "interface {interface} with {queues} receive queues: {wanted} frames are wanted, the node has {present} \
-         since its start (NodeConfig::frames)"
+         since its start (NodeConfig::frames, lnetd --memory)"
     )]
     Frames {
         /// The interface.
@@ -147,30 +143,9 @@ pub enum NodeError {
         /// What headers alone take.
         needed_bytes: usize,
     },
-    /// A policy that cannot be.
-    #[error("policy of portal {portal}: {error}")]
-    Policy {
-        /// The portal.
-        portal: u8,
-        /// What is wrong.
-        error: PolicyError,
-    },
-    /// A policy that names a shard which the node does not have.
-    #[error("policy of portal {portal}: shard {shard} of a node with {shards}: 0 to {} are expected", shards - 1)]
-    PolicyShard {
-        /// The portal.
-        portal: u8,
-        /// The shard that it names.
-        shard: u8,
-        /// Shards of the node.
-        shards: u32,
-    },
     /// A portal with two policies.
     #[error("portal {0} has two policies: one is expected")]
     DuplicatePolicy(u8),
-    /// A portal that does not exist.
-    #[error("policy of portal {0}: portals are 0 to 63")]
-    Portal(u8),
     /// Transmit rings that cannot hold one frame.
     #[error(
         "transmit rings of {entries} entries: a frame on {interface}, whose MTU is {mtu_bytes}, needs {needed}"

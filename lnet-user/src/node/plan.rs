@@ -4,13 +4,13 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use lnet_core::limits::Limits;
 use lnet_core::lnd::NiId;
+use lnet_core::node::policy_word;
 use lnet_wire::Nid;
-use lnet_wire::nid::NetType;
 use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES, endpoint};
-use lnet_wire::steer::{PORTALS, Policy, PolicyWord, QUEUES_MAX, SHARDS_MAX, Spread};
+use lnet_wire::steer::{PORTALS, PolicyWord, QUEUES_MAX, SHARDS_MAX};
 
+use super::start::first_numbers;
 use super::{NiConfig, NodeConfig, NodeError, XdpMode};
 use crate::lnd::xdp::{DATAGRAM_MIN_BYTES, Port};
 use crate::netlink::Interface;
@@ -48,14 +48,28 @@ impl NiPlan {
     }
 }
 
-/// Checks what a configuration says by itself; the words of its policies.
+/// Checks what a configuration says by itself and the state machine does not know; the words of its policies.
 pub(super) fn check(config: &NodeConfig) -> Result<[PolicyWord; PORTALS], NodeError> {
     check_numbers(config)?;
-    let policies = pack_policies(&config.policies, config.shards)?;
-    for (index, ni) in config.nis.iter().enumerate() {
-        check_nid(ni.nid, config.nis[..index].iter().map(|other| other.nid))?;
+    let mut words = [PolicyWord::default(); PORTALS];
+    for (index, (portal, policy)) in config.policies.iter().enumerate() {
+        if config.policies[..index].iter().any(|(other, _)| other == portal) {
+            return Err(NodeError::DuplicatePolicy(*portal));
+        }
+        let word = policy_word((*portal).into(), policy, config.shards as u8)?;
+        words[usize::from(*portal)] = word;
     }
-    Ok(policies)
+    Ok(words)
+}
+
+/// The NIs that a node has at first.
+pub(super) fn first(config: &NodeConfig) -> Result<Vec<NiPlan>, NodeError> {
+    let numbered = first_numbers().zip(config.nis.iter().enumerate());
+    let plan = |(id, (index, ni)): (NiId, (usize, &NiConfig))| {
+        check_address(ni.nid, config.nis[..index].iter().map(|other| other.nid))?;
+        NiPlan::new(config, id, ni)
+    };
+    numbered.map(plan).collect()
 }
 
 fn check_numbers(config: &NodeConfig) -> Result<(), NodeError> {
@@ -65,13 +79,8 @@ fn check_numbers(config: &NodeConfig) -> Result<(), NodeError> {
     if config.udp_port == 0 {
         return Err(NodeError::UdpPort);
     }
-    let Limits { interfaces: max, .. } = config.limits;
     if !config.limits.is_valid() || !super::shard_limits(config).is_valid() {
         return Err(NodeError::Limits(config.limits));
-    }
-    let nis = config.nis.len();
-    if nis > usize::from(max) {
-        return Err(NodeError::TooManyNis { nis, max });
     }
     if config.queues_max == 0 || config.queues_max > WATCHES_MAX {
         return Err(NodeError::QueuesMax(config.queues_max));
@@ -79,43 +88,15 @@ fn check_numbers(config: &NodeConfig) -> Result<(), NodeError> {
     Ok(config.rings.check()?)
 }
 
-pub(super) fn pack_policies(
-    policies: &[(u8, Policy)],
-    shards: u32,
-) -> Result<[PolicyWord; PORTALS], NodeError> {
-    let mut words = [PolicyWord::default(); PORTALS];
-    for (index, (portal, policy)) in policies.iter().enumerate() {
-        let portal = *portal;
-        let word = words.get_mut(usize::from(portal)).ok_or(NodeError::Portal(portal))?;
-        if policies[..index].iter().any(|(other, _)| *other == portal) {
-            return Err(NodeError::DuplicatePolicy(portal));
-        }
-        *word = policy.pack().map_err(|error| NodeError::Policy { portal, error })?;
-        let named = match policy {
-            Policy::Pin(shard) => std::slice::from_ref(shard),
-            // No more entries than the bits tell apart are ever looked up.
-            Policy::MatchBits { bits, spread: Spread::Table(table), .. } => &table[..1 << bits],
-            _ => &[],
-        };
-        if let Some(&shard) = named.iter().find(|shard| u32::from(**shard) >= shards) {
-            return Err(NodeError::PolicyShard { portal, shard, shards });
-        }
-    }
-    Ok(words)
-}
-
-/// Checks a NID that is to stand beside others.
-pub(super) fn check_nid(nid: Nid, mut others: impl Iterator<Item = Nid>) -> Result<(), NodeError> {
+/// Checks the address of a NID that is to stand beside others.
+pub(super) fn check_address(nid: Nid, mut others: impl Iterator<Item = Nid>) -> Result<(), NodeError> {
     let address = xdp_address(nid)?;
-    match others.find(|other| other.ip() == Some(address)) {
-        None => Ok(()),
-        Some(other) if other == nid => Err(NodeError::DuplicateNid(nid)),
-        Some(first) => Err(NodeError::DuplicateAddress { first, second: nid }),
-    }
+    let first = others.find(|other| other.ip() == Some(address));
+    first.map_or(Ok(()), |first| Err(NodeError::DuplicateAddress { first, second: nid }))
 }
 
 fn xdp_address(nid: Nid) -> Result<IpAddr, NodeError> {
-    nid.ip().filter(|_| nid.net().net_type() == NetType::XDP).ok_or(NodeError::NotXdp(nid))
+    nid.ip().ok_or(NodeError::NoAddress(nid))
 }
 
 fn usable_interface(name: &str, queues: Option<u32>) -> Result<Interface, NodeError> {

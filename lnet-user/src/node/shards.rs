@@ -1,12 +1,12 @@
 //! The shards of a node, made of its configuration.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use lnet_core::handle::ShardId;
 use lnet_core::limits::Limits;
 use lnet_core::shard::{Shard, ShardConfig};
-use lnet_core::topology::{self, LocalNi, Topology};
+use lnet_core::topology::Topology;
 use lnet_wire::ProcessId;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use rustix::io::Errno;
@@ -19,20 +19,16 @@ use crate::memory::Memory;
 use crate::runtime::{Clock, MeshEnd, Steering, Worker};
 use crate::uring::{Waiter, Waker};
 
-/// How often LNet sends a message at most: the first time, and its default of retries.
-const TRIES: u32 = 3;
+/// Match entries that a node has for itself: what answers pings, and what takes its place.
+const OWN_ENTRIES: u32 = 2;
 
 /// The shards, which have no NI but `lo` yet.
-pub(super) fn make_workers(
-    config: &NodeConfig,
-    policies: [PolicyWord; PORTALS],
-    watches_max: u32,
-) -> Result<Vec<Worker>, NodeError> {
+pub(super) fn make_workers(config: &NodeConfig, topology: &Arc<Topology>) -> Result<Vec<Worker>, NodeError> {
     let waiters: Vec<Waiter> =
-        (0..config.shards).map(|_| Waiter::new(watches_max)).collect::<Result<_, _>>()?;
+        (0..config.shards).map(|_| Waiter::new(config.queues_max)).collect::<Result<_, _>>()?;
     let wakers: Vec<Waker> = waiters.iter().map(Waiter::waker).collect();
     let clock = Clock::start();
-    let topology = Arc::new(first_topology(config, policies));
+    let policies = topology.steering().map_or([PolicyWord::default(); PORTALS], |steering| steering.policies);
     let interface_cookie = nanoseconds_since_1970();
     let limits = shard_limits(config);
     let ends = waiters.into_iter().zip(MeshEnd::mesh(&wakers));
@@ -43,7 +39,7 @@ pub(super) fn make_workers(
             interface_cookie,
             pid: ProcessId::LUSTRE_PID,
             limits,
-            topology: Arc::clone(&topology),
+            topology: Arc::clone(topology),
             hash_seed: random_number()?,
         });
         let memory = Memory::new(shard.id(), limits.memory_descs, limits.incoming);
@@ -59,24 +55,13 @@ pub(super) fn make_workers(
 pub(super) fn shard_limits(config: &NodeConfig) -> Limits {
     let Limits { incoming, peers, interfaces, .. } = config.limits;
     Limits {
+        match_entries: config.limits.match_entries.saturating_add(OWN_ENTRIES),
+        memory_descs: config.limits.memory_descs.saturating_add(OWN_ENTRIES),
         incoming: incoming.saturating_mul(Lnds::NETWORKS).saturating_add(LoLnd::names_max(&config.limits)),
         peers: peers.saturating_add(u32::from(interfaces) + 1),
         interfaces: interfaces.saturating_add(1),
         ..config.limits
     }
-}
-
-/// How long a message may wait for credits (LNet `lib-msg.c`, `lnet_msg_commit`).
-pub(super) fn message_timeout(config: &NodeConfig) -> Duration {
-    config.lnd_timeout * TRIES + Duration::from_secs(1)
-}
-
-/// The snapshot that the shards begin with: `lo`, then the NIs of the configuration.
-fn first_topology(config: &NodeConfig, policies: [PolicyWord; PORTALS]) -> Topology {
-    let message_timeout = message_timeout(config);
-    let nis = config.nis.iter().map(|ni| LocalNi::new(ni.nid, ni.credits, ni.peer_credits, message_timeout));
-    Topology::new([LocalNi::loopback(message_timeout)].into_iter().chain(nis).collect())
-        .with_steering(topology::Steering { shard_count: config.shards as u8, policies })
 }
 
 /// Bytes that no peer can guess.

@@ -6,6 +6,7 @@ mod calls;
 mod common;
 mod ends;
 mod events;
+mod topology;
 
 #[path = "../../examples/put_get.rs"]
 #[allow(dead_code, unreachable_pub, reason = "an example is a program of its own")]

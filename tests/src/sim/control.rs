@@ -39,8 +39,8 @@ pub(super) struct Control {
 
 fn add(plan: &Plan, number: usize, rail: u8) -> Change<()> {
     let (credits, peer_credits) = (Some(CREDITS.0), Some(CREDITS.1));
-    let lnd_timeout_s = Some((MESSAGE_NS / SECOND_NS) as u32);
-    let options = NetOptions { credits, peer_credits, lnd_timeout_s, ..NetOptions::default() };
+    let lnd_timeout = Some(Duration::from_nanos(MESSAGE_NS));
+    let options = NetOptions { credits, peer_credits, lnd_timeout, ..NetOptions::default() };
     Change::AddNi(NiSpec { nid: nid(plan, number, rail), interface: format!("rail{rail}"), options, lnd: () })
 }
 
@@ -49,16 +49,14 @@ impl Control {
     pub(super) fn new(plan: &Plan, number: usize, policies: [PolicyWord; PORTALS]) -> Self {
         let shards = plan.shards[number];
         let slots = u16::from(plan.rails) + 1;
-        let drain_timeout = Duration::from_nanos(plan.stall_ns);
-        let config =
-            NodeConfig { policies, drain_timeout, ..NodeConfig::new(shards, slots, &[NetType::XDP]) };
+        let config = NodeConfig { policies, ..NodeConfig::new(shards, slots, &[NetType::XDP]) };
         let mut node = Node::new(config);
         let seconds = (TRANSACTION_NS / SECOND_NS) as i64;
         let set = [(Setting::RetryCount, 0), (Setting::TransactionTimeout, seconds)];
         let set = set.map(|(setting, value)| Change::Set { setting, value });
         let changes = set.into_iter().chain((0..plan.rails).map(|rail| add(plan, number, rail)));
         let start = Instant(0);
-        node.handle_request(start, Request::Batch(changes.collect())).expect("there is no other request");
+        node.handle_request(start, Request::batch(changes.collect())).expect("there is no other request");
         let mut snapshot = None;
         loop {
             if let Some(newer) = node.poll_snapshot() {
@@ -126,7 +124,9 @@ impl World {
         let now = Instant(self.now);
         let Some(control) = &mut self.nodes[number].control else { return false };
         // One that was refused because too many wait is asked for again at the end.
-        let accepted = control.node.handle_request(now, Request::Batch(vec![change])).is_ok();
+        let drain_timeout = Duration::from_nanos(self.plan.stall_ns);
+        let batch = Request::Batch { changes: vec![change], drain_timeout };
+        let accepted = control.node.handle_request(now, batch).is_ok();
         self.run_control(number);
         accepted
     }

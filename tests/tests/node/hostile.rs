@@ -11,7 +11,7 @@ use lnet_tests::bpf::random::{Random, seed};
 use lnet_tests::netns::{Namespace, Netns, Wiring, enter, ip, wait_until};
 use lnet_tests::node::message::{HOSTILE_BIT, Message, seal};
 use lnet_tests::node::{
-    Account, By, FLOOD_PORTALS, Flood, Flooded, Flooder, Stranger, config, nid_v4, nid_v6, process, settle,
+    Account, By, FLOOD_PORTALS, Flood, Flooded, Flooder, Stranger, config, nid_v4, process, settle,
     settle_both, start, stop_all,
 };
 use lnet_user::lnd::xdp::XdpDrop;
@@ -49,11 +49,10 @@ struct Victim {
 
 impl Victim {
     fn new() -> Self {
-        let netns = Netns::new(Wiring::default());
+        let netns = Netns::new(Wiring { rails: 2, ..Wiring::default() });
         let [nid, peer] = [netns.a(), netns.b()].map(|namespace| nid_v4(namespace.interface(), 0));
-        let interface = &netns.a().interface().name;
-        let nis =
-            vec![NiConfig::new(nid, interface), NiConfig::new(nid_v6(netns.a().interface()), interface)];
+        let [first, second] = netns.a().interfaces() else { panic!("two rails") };
+        let nis = vec![NiConfig::new(nid, &first.name), NiConfig::new(nid_v4(second, 0), &second.name)];
         // Strangers are remembered for the whole of a test, and what they do not acknowledge ends in time.
         let config = NodeConfig { nis, lnd_timeout: PATIENCE / 3 * 2, ..config(netns.a(), nid) };
         let (node, workers) = start(netns.a(), &config);
@@ -167,7 +166,7 @@ fn broken(victim: &Victim, stranger: &mut Stranger) -> Vec<(String, Vec<u8>)> {
     add("taken", with_byte(&fresh(), FIRST_HEADERS_BYTES + 5, 1));
     // For another NI of the node than it arrives by, as when a rail does not answer.
     let mut by_another = victim.put(10, 3, 20);
-    by_another.header.destination.nid = nid_v6(victim.netns.a().interface());
+    by_another.header.destination.nid = nid_v4(&victim.netns.a().interfaces()[1], 0);
     add("taken", stranger.sign(by_another).datagram());
     for (offset, value) in
         [(HEADER_LENGTH, 19), (HEADER_MATCH_BITS, 4), (HEADER_PORTAL, 11), (HEADER_TYPE, 2)]

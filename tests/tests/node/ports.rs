@@ -223,16 +223,17 @@ fn refused_nis_change_nothing() {
     let rails = Rails::start([XdpMode::Native, XdpMode::Socket]);
     let (near, namespace) = (&rails.near, rails.netns.a());
     let interfaces = namespace.interfaces();
-    let before = (near.nis(), near.topology());
+    let slots = || near.topology().interfaces().to_vec();
+    let before = (near.nis(), slots());
     let refused = |config: &NiConfig, parts: &[&str]| {
         let error = enter(namespace, || near.add_ni(config)).unwrap_err().to_string();
         assert!(parts.iter().all(|part| error.contains(part)), "{error}");
-        assert_eq!((near.nis(), near.topology()), before);
+        assert_eq!((near.nis(), slots()), before);
     };
     let other = Interface { ipv4: "10.211.0.77".parse().unwrap(), ..interfaces[0].clone() };
     let third = ni(&other, 2, XdpMode::Native);
     refused(&third, &["does not have the address", "10.211.0.77"]);
-    refused(&ni(&interfaces[0], 0, XdpMode::Native), &["given twice"]);
+    refused(&ni(&interfaces[0], 0, XdpMode::Native), &["a local nid already"]);
     refused(&ni(&interfaces[0], 5, XdpMode::Native), &["the same address"]);
     refused(&NiConfig { interface: "absent0".to_owned(), ..third.clone() }, &["absent0"]);
     ip(namespace, &format!("address add 10.211.0.77/24 dev {}", other.name));

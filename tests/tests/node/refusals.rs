@@ -11,7 +11,7 @@ use lnet_core::portal::EntrySpec;
 use lnet_core::shard::{PutRequest, RequestError};
 use lnet_tests::bpf::load;
 use lnet_tests::netns::{Namespace, Netns, Wiring, enter};
-use lnet_tests::node::{By, Plan, config, nid_v4, nid_v6, process, start, try_start};
+use lnet_tests::node::{By, Plan, config, nid_v4, process, start, try_start};
 use lnet_user::bpf::{AttachMode, ObjectKind};
 use lnet_user::memory::Buffer;
 use lnet_user::node::{NiConfig, NodeConfig, XdpMode};
@@ -74,19 +74,19 @@ fn configurations_that_cannot_be() {
     check(NodeConfig { shards: 0, ..good() }, &["0 shards: 1 to 64"]);
     check(NodeConfig { shards: 65, ..good() }, &["65 shards: 1 to 64"]);
     check(NodeConfig { udp_port: 0, ..good() }, &["UDP port 0", "988"]);
-    check(with_nis(&[nid, nid]), &["10.211.0.1@xdp is given twice"]);
+    check(with_nis(&[nid, nid]), &["cannot add 10.211.0.1@xdp", "a local nid already"]);
     let other_net = nid_v4(namespace.interface(), 3);
     check(with_nis(&[nid, other_net]), &["10.211.0.1@xdp and 10.211.0.1@xdp3", "same address"]);
     let tcp = Nid::new_ip(Net::new(NetType::TCP, 0), namespace.interface().ipv4.into()).unwrap();
-    check(with_nis(&[tcp]), &["10.211.0.1@tcp is on no xdp net", "ADDRESS@xdp"]);
+    check(with_nis(&[tcp]), &["net tcp", "LND type not supported"]);
     let foreign = nid_v4(netns.b().interface(), 0);
     check(
         with_nis(&[foreign]),
         &["veth-a does not have the address of 10.211.0.2@xdp", "it has 10.211.0.1, fd00"],
     );
     let limits = Limits { interfaces: 1, ..good().limits };
-    let two = NodeConfig { limits, ..with_nis(&[nid, nid_v6(namespace.interface())]) };
-    check(two, &["2 NIs: the limits allow 1"]);
+    let two = NodeConfig { limits, ..with_nis(&[nid, other_net]) };
+    check(two, &["too many NIs: 2 at most, lo included"]);
     let limits = Limits { unlimited_events: 1, ..good().limits };
     check(NodeConfig { limits, ..good() }, &["unlimited_events: 1", "unlimited_events at least 2"]);
     let rings = RingSizes { fill: u32::MAX, ..RingSizes::default() };

@@ -1,0 +1,83 @@
+//! The error numbers by which the state machine is told of failures.
+
+use lnet_core::lnd::{Cause, Status};
+use lnet_core::node::DriverError;
+use rustix::io::Errno;
+
+use super::LnetError;
+use crate::bpf::BpfError;
+use crate::netlink::NetlinkError;
+use crate::node::NodeError;
+
+/// What an LND says of an NI that it does not open.
+pub(super) fn driver_error(error: &LnetError) -> DriverError {
+    let number = match error {
+        LnetError::Node(error) => node_errno(error),
+        LnetError::Watch(_) => Errno::NOMEM,
+        _ => Errno::IO,
+    };
+    DriverError { errno: number.raw_os_error(), message: error.to_string() }
+}
+
+/// How a GET failed.
+pub(super) fn failed_get(status: Status) -> DriverError {
+    let cause = match status {
+        Status::Ok => Cause::Timeout,
+        Status::NeverSent(cause) | Status::Unknown(cause) => cause,
+    };
+    let (number, message) = match cause {
+        Cause::Unreachable => (Errno::HOSTUNREACH, "No route to host"),
+        Cause::Timeout | Cause::CreditTimeout => (Errno::TIMEDOUT, "Connection timed out"),
+        Cause::Cancelled => (Errno::CANCELED, "the local interface went away"),
+        Cause::Simulated(_) => (Errno::INVAL, "Invalid argument: a fault rule failed it"),
+        _ => (Errno::IO, "Input/output error"),
+    };
+    DriverError { errno: number.raw_os_error(), message: message.to_owned() }
+}
+
+pub(crate) fn netlink_errno(error: &NetlinkError) -> Errno {
+    match error {
+        NetlinkError::NoPermission { .. } | NetlinkError::PortPrivileged { .. } => Errno::PERM,
+        NetlinkError::PortInUse { .. } => Errno::ADDRINUSE,
+        NetlinkError::NotEthernet { .. } => Errno::INVAL,
+        // An interface that is absent or has no address (LNet's errno of `net add`).
+        _ => Errno::NETDOWN,
+    }
+}
+
+fn node_errno(error: &NodeError) -> Errno {
+    match error {
+        NodeError::Netlink(error) => netlink_errno(error),
+        NodeError::Down(_) | NodeError::NoSuchAddress { .. } => Errno::NETDOWN,
+        NodeError::DuplicateAddress { .. } => Errno::EXIST,
+        NodeError::TooManyWatches { .. } | NodeError::Frames { .. } => Errno::NOSPC,
+        NodeError::Bpf(BpfError::Privilege { .. }) => Errno::PERM,
+        NodeError::NoMode { sockets, .. } => node_errno(sockets),
+        NodeError::Socket(error) if error.is_not_permitted() => Errno::PERM,
+        NodeError::Umem(_) => Errno::NOMEM,
+        _ => Errno::INVAL,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lnet_core::health::HealthStatus;
+
+    use super::*;
+
+    #[test]
+    fn a_get_fails_with_the_number_of_its_cause() {
+        for (cause, expected) in [
+            (Cause::Unreachable, Errno::HOSTUNREACH),
+            (Cause::Timeout, Errno::TIMEDOUT),
+            (Cause::CreditTimeout, Errno::TIMEDOUT),
+            (Cause::Cancelled, Errno::CANCELED),
+            (Cause::Device, Errno::IO),
+            (Cause::Simulated(HealthStatus::LocalDropped), Errno::INVAL),
+        ] {
+            for status in [Status::NeverSent(cause), Status::Unknown(cause)] {
+                assert_eq!(failed_get(status).errno, expected.raw_os_error(), "{status:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Peers that shards have traffic with.
+//!
+//! Invariant: where nothing moves, nothing is looked through; the data path is not involved.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use lnet_core::shard::Shard;
+use lnet_core::stats::NiCounters;
+use lnet_wire::Nid;
+
+/// What the shards had counted when they were last asked.
+#[derive(Default, Debug)]
+pub(super) struct Heard {
+    /// By shard.
+    totals: Arc<Vec<u64>>,
+    /// By shard and peer.
+    peers: HashMap<(usize, Nid), u64>,
+}
+
+/// What a shard has counted in all, and of each peer; `None` if nothing has moved.
+pub(super) type Moved = Option<(u64, Vec<(Nid, u64)>)>;
+
+impl Heard {
+    /// What the shards had counted in all, by shard.
+    pub(super) fn totals(&self) -> Arc<Vec<u64>> {
+        Arc::clone(&self.totals)
+    }
+
+    /// Takes what the shards tell; the peers with which there was traffic meanwhile.
+    pub(super) fn note(&mut self, told: Vec<Moved>) -> Vec<Nid> {
+        let mut totals = self.totals.to_vec();
+        totals.resize(told.len(), 0);
+        let mut heard = Vec::new();
+        for (place, moved) in told.into_iter().enumerate() {
+            let Some((total, peers)) = moved else { continue };
+            totals[place] = total;
+            // Shards forget peers too.
+            let former: HashMap<_, _> = self.peers.extract_if(|(shard, _), _| *shard == place).collect();
+            for (nid, count) in peers {
+                if count > 0 && former.get(&(place, nid)) != Some(&count) {
+                    heard.push(nid);
+                }
+                self.peers.insert((place, nid), count);
+            }
+        }
+        self.totals = Arc::new(totals);
+        heard
+    }
+}
+
+/// What a shard tells that had counted so much when it was last asked.
+pub(super) fn moved(shard: &Shard, before: u64) -> Moved {
+    let counters = shard.counters();
+    let total = counters.sent.messages
+        + counters.received.messages
+        + counters.lent
+        + counters.dropped().messages
+        + counters.send_failures;
+    let peers = || shard.peers().filter(|peer| !peer.is_own).map(|peer| (peer.nid, messages(&peer.counters)));
+    (total != before).then(|| (total, peers().collect()))
+}
+
+fn messages(counters: &NiCounters) -> u64 {
+    counters.sent.total() + counters.received.total() + counters.dropped.total()
+}

@@ -1,0 +1,115 @@
+//! Pings on the wire: what answers them, and the GETs that are pings.
+
+use lnet_core::event::EventKind;
+use lnet_core::handle::{MdHandle, MeHandle};
+use lnet_core::lnd::{Cause, Status};
+use lnet_core::md::{MdOptions, MdSpec, Threshold};
+use lnet_core::node::{DriverError, MATCH_BITS, PORTAL};
+use lnet_core::portal::EntrySpec;
+use lnet_wire::{Nid, ProcessId};
+
+use super::calls::Call;
+use super::errno::{driver_error, failed_get};
+use super::{Core, Lnet, LnetError, Target};
+use crate::memory::Buffer;
+use crate::runtime::Home;
+
+/// Events of a GET: SEND, REPLY, and the end.
+const GET_EVENTS: u32 = 4;
+
+/// An entry that answers pings.
+#[derive(Debug)]
+pub(super) struct Posted {
+    pub(super) shard: usize,
+    entry: MeHandle,
+    md: MdHandle,
+}
+
+impl Core {
+    /// Posts the answer to pings on all shards that are asked for it.
+    pub(super) fn post(&self, answer: &[u8]) -> Result<Vec<Posted>, LnetError> {
+        let home = self.steering().home(PORTAL, &ProcessId::ANY, MATCH_BITS, 0);
+        let is_home = |shard: usize| match home {
+            Ok(Home::Shard(home)) => shard == home as usize,
+            Ok(Home::Any) => shard == 0,
+            Ok(Home::Each) | Err(_) => true,
+        };
+        let entry = EntrySpec::new(PORTAL, MATCH_BITS);
+        let md = MdSpec {
+            length_bytes: answer.len() as u64,
+            max_size_bytes: None,
+            threshold: Threshold::Infinite,
+            options: MdOptions::GET | MdOptions::MANAGE_REMOTE | MdOptions::TRUNCATE,
+            auto_unlink: false,
+            // It is of no interest who pings.
+            event_queue: None,
+            user_ptr: 0,
+        };
+        let shards = self.shards.iter().enumerate().filter(|(shard, _)| is_home(*shard));
+        let post = |(shard, end): (usize, &super::ShardEnd)| {
+            let buffer = Buffer::from(answer.to_vec());
+            let posted = end.caller.run(move |worker, queues| queues.attach(worker, &entry, &md, buffer))?;
+            let (entry, md) = posted.map_err(|refused| refused.error)?;
+            Ok(Posted { shard, entry, md })
+        };
+        shards.map(post).collect()
+    }
+
+    /// Takes entries away that answer pings.
+    pub(super) fn withdraw(&self, posted: Vec<Posted>) {
+        for Posted { shard, entry, md } in posted {
+            // A shard that has ended has unlinked everything.
+            let _ = self.shards[shard].caller.leave(Call::UnlinkEntry(entry, md));
+        }
+    }
+}
+
+/// Gets a node's answer to a ping. Dropping the future gives the GET up.
+pub(super) async fn get(
+    lnet: &Lnet,
+    nid: Nid,
+    source: Option<Nid>,
+    length_bytes: usize,
+) -> Result<Vec<u8>, DriverError> {
+    let mut got = get_once(lnet, nid, source, length_bytes).await;
+    if let Ok(Err(Status::Unknown(Cause::Reset))) = got {
+        // It has begun a new life since it was last spoken to: that one is asked.
+        got = get_once(lnet, nid, source, length_bytes).await;
+    }
+    match got {
+        Ok(got) => got.map_err(failed_get),
+        Err(error) => Err(driver_error(&error)),
+    }
+}
+
+async fn get_once(
+    lnet: &Lnet,
+    nid: Nid,
+    source: Option<Nid>,
+    length_bytes: usize,
+) -> Result<Result<Vec<u8>, Status>, LnetError> {
+    let shard = lnet.shard(0)?;
+    let mut events = shard.create_event_queue(GET_EVENTS)?;
+    let options = MdOptions::TRUNCATE | MdOptions::TRACK_RESPONSE;
+    // One GET, one REPLY.
+    let md = MdSpec::new(length_bytes as u64, Threshold::Count(2), options, events.handle());
+    let sink = shard.bind(&md, Buffer::zeroed(length_bytes)).map_err(|refused| refused.error)?;
+    sink.get(&Target { self_nid: source, ..Target::new(nid, PORTAL, MATCH_BITS) })?;
+    let mut answer_bytes = None;
+    loop {
+        let notice = events.next().await?;
+        let event = notice.event;
+        match event.kind() {
+            EventKind::Reply if event.status() == Status::Ok => {
+                answer_bytes = Some(event.manipulated_bytes() as usize);
+            }
+            _ if event.status() != Status::Ok => return Ok(Err(event.status())),
+            _ => {}
+        }
+        if event.unlinked() {
+            let bytes = notice.into_buffer().zip(answer_bytes);
+            let bytes = bytes.and_then(|(buffer, length)| Some(buffer.get(..length)?.to_vec()));
+            return Ok(bytes.ok_or(Status::Unknown(Cause::Timeout)));
+        }
+    }
+}

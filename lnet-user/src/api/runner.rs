@@ -1,0 +1,451 @@
+//! What runs a node's control state machine: it tells the shards, opens and closes NIs, sends and answers pings, and
+//! looks at links and traffic.
+//!
+//! Invariants: one thread runs the machine, and never waits for the kernel or a peer while it has something else to do;
+//! snapshots reach the shards in their order, and before what was decided after them is carried out; what blocks
+//! (opening and closing NIs) runs on threads of its own. The thread keeps no handle of the node but for a ping that is
+//! under way, so that the last handle stops it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::task::{Context, Poll};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::{AbortHandle, LocalBoxFuture, abortable};
+use futures_util::stream::FuturesUnordered;
+use lnet_core::lnd::NiId;
+use lnet_core::node::{Action, DriverError, Outcome, PingId, Report, Request, RequestError, RequestId};
+use lnet_core::shard::Confirmation;
+use lnet_core::topology::{NiStatus, Topology};
+use tokio::sync::{Notify, Semaphore, oneshot, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
+use tracing::{error, warn};
+
+use super::errno::driver_error;
+use super::heard::{Heard, moved};
+use super::pings::{self, Posted};
+use super::queue::this_thread;
+use super::{Core, Inner, Lnet, LnetError};
+use crate::node::{LndOptions, Machine, NiConfig, NiState};
+use crate::runtime::{Clock, Worker};
+
+/// How often links and new peers are looked for.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// How often shards are asked whether they are done with what goes.
+const QUIET_INTERVAL: Duration = Duration::from_millis(2);
+/// GETs of pings that are under way at once; further pings wait.
+const PINGS_MAX: usize = 32;
+
+/// The state machine, and what the runner and its clients share.
+#[derive(Debug)]
+pub(super) struct Runner {
+    clock: Clock,
+    machine: Mutex<Machine>,
+    /// Locked after the machine, if that is locked too.
+    books: Mutex<Books>,
+    /// There is something to be done.
+    wake: Notify,
+    /// Whether the thread has ended, or is to end.
+    over: watch::Sender<bool>,
+    ping_places: Semaphore,
+    /// The handles of the node.
+    handles: OnceLock<Weak<Inner>>,
+}
+
+#[derive(Default, Debug)]
+struct Books {
+    /// What waits for the end of a request.
+    waiting: HashMap<RequestId, oneshot::Sender<Result<Outcome, RequestError>>>,
+    /// What is known of open NIs, by slot.
+    nis: BTreeMap<u16, NiState>,
+    /// GETs of pings.
+    gets: BTreeMap<PingId, AbortHandle>,
+    /// What answers pings.
+    posted: Vec<Posted>,
+    heard: Heard,
+}
+
+/// Something that was carried out.
+enum Done {
+    Opened {
+        ni: NiId,
+        result: Result<Box<NiState>, DriverError>,
+    },
+    Closed {
+        ni: NiId,
+    },
+    Answered {
+        ping: PingId,
+        result: Result<Vec<u8>, DriverError>,
+    },
+    /// A ping that was given up.
+    Forgotten,
+}
+
+type Work = FuturesUnordered<LocalBoxFuture<'static, Done>>;
+
+impl Runner {
+    pub(super) fn new(machine: Machine, clock: Clock, nis: impl Iterator<Item = NiState>) -> Self {
+        let nis = nis.map(|state| (state.ni.0, state)).collect();
+        Self {
+            clock,
+            machine: Mutex::new(machine),
+            books: Mutex::new(Books { nis, ..Books::default() }),
+            wake: Notify::new(),
+            over: watch::Sender::new(false),
+            ping_places: Semaphore::new(PINGS_MAX),
+            handles: OnceLock::new(),
+        }
+    }
+
+    /// The state machine, for a look; what changes it wakes the runner.
+    pub(super) fn machine(&self) -> MutexGuard<'_, Machine> {
+        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells it of the handles of its node.
+    pub(super) fn set_handles(&self, handles: Weak<Inner>) {
+        // There is one node.
+        let _ = self.handles.set(handles);
+    }
+
+    /// Has it end.
+    pub(super) fn stop(&self) {
+        self.over.send_replace(true);
+        self.wake.notify_one();
+    }
+
+    /// Ready when it has ended.
+    pub(super) async fn ended(&self) {
+        // The sender lives as long as this.
+        let _ = self.over.subscribe().wait_for(|is_over| *is_over).await;
+    }
+
+    /// What is known of an open NI, without asking the kernel.
+    pub(super) fn ni(&self, ni: NiId) -> Option<NiState> {
+        self.books().nis.get(&ni.0).cloned()
+    }
+
+    /// Entries of a shard that answer pings.
+    pub(super) fn posted_count(&self, shard: usize) -> u32 {
+        self.books().posted.iter().filter(|posted| posted.shard == shard).count() as u32
+    }
+
+    pub(super) fn forget_peers(&self) {
+        self.machine().forget_peers();
+        self.books().heard = Heard::default();
+    }
+
+    /// Gives up all requests that are not being carried out.
+    pub(super) fn cancel_all(&self) {
+        let requests: Vec<_> = self.books().waiting.keys().copied().collect();
+        for request in requests {
+            // One that has just ended needs no end.
+            let _ = self.machine().cancel(request);
+        }
+        self.wake.notify_one();
+    }
+
+    /// Has something asked of the state machine be carried out. Dropping the future gives it up; a batch that has begun
+    /// goes on.
+    pub(super) async fn request(&self, request: Request<LndOptions>) -> Result<Outcome, LnetError> {
+        let (waiter, ended) = oneshot::channel();
+        let id = {
+            let mut machine = self.machine();
+            if *self.over.borrow() {
+                return Err(LnetError::Ended);
+            }
+            let id = machine.handle_request(self.clock.now(), request)?;
+            self.books().waiting.insert(id, waiter);
+            id
+        };
+        let _given_up = GivenUp { runner: self, id };
+        self.wake.notify_one();
+        Ok(ended.await.map_err(|_| LnetError::Ended)??)
+    }
+
+    /// Ready when the state machine's next deadline is over.
+    async fn deadline(&self) {
+        let deadline = self.machine().poll_timeout();
+        match deadline {
+            Some(deadline) => {
+                sleep(Duration::from_nanos(deadline.0.saturating_sub(self.clock.now().0))).await;
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    fn confirm(&self, confirmations: Vec<Confirmation>) {
+        let mut machine = self.machine();
+        for confirmation in confirmations {
+            machine.handle_report(self.clock.now(), Report::Confirmed(confirmation));
+        }
+    }
+
+    fn report(&self, done: Done) {
+        let now = self.clock.now();
+        let mut machine = self.machine();
+        let mut books = self.books();
+        match done {
+            Done::Opened { ni, result } => {
+                let result = result.map(|state| drop(books.nis.insert(ni.0, *state)));
+                machine.handle_report(now, Report::Opened { ni, result });
+            }
+            Done::Closed { ni } => {
+                books.nis.remove(&ni.0);
+                machine.handle_report(now, Report::Closed { ni });
+            }
+            Done::Answered { ping, result } => {
+                books.gets.remove(&ping);
+                match result {
+                    Ok(bytes) => machine.handle_report(now, Report::Answered { ping, bytes: &bytes }),
+                    Err(error) => machine.handle_report(now, Report::Unanswered { ping, error }),
+                }
+            }
+            Done::Forgotten => {}
+        }
+    }
+}
+
+/// Gives a request up that is not waited for any more.
+struct GivenUp<'a> {
+    runner: &'a Runner,
+    id: RequestId,
+}
+
+impl Drop for GivenUp<'_> {
+    fn drop(&mut self) {
+        let is_waiting = self.runner.books().waiting.remove(&self.id).is_some();
+        if is_waiting {
+            // A batch that has begun goes on.
+            let _ = self.runner.machine().cancel(self.id);
+            self.runner.wake.notify_one();
+        }
+    }
+}
+
+/// The end of the thread, also if it panics: what waits for a request learns of it.
+struct Ending<'a>(&'a Runner);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        // Under the lock: a request is refused, or its waiter is there already.
+        let _machine = self.0.machine();
+        self.0.over.send_replace(true);
+        self.0.books().waiting.clear();
+    }
+}
+
+/// Starts the runner of a node, in the network namespace of the calling thread.
+pub(super) fn spawn(core: &Arc<Core>) -> std::io::Result<JoinHandle<()>> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().thread_name("lnet-node-work").enable_time().build()?;
+    let core = Arc::clone(core);
+    let dispatch = tracing::dispatcher::get_default(Clone::clone);
+    let run = move || {
+        let _ending = Ending(&core.runner);
+        if let Err(error) = runtime.block_on(drive(&core)) {
+            error!(%error, "the node cannot go on");
+        }
+    };
+    std::thread::Builder::new()
+        .name("lnet-node".into())
+        .spawn(move || tracing::dispatcher::with_default(&dispatch, run))
+}
+
+/// Does what there is to be done, until the node's last handle goes, or a shard ends, which none does by itself.
+async fn drive(core: &Arc<Core>) -> Result<(), LnetError> {
+    let runner = &core.runner;
+    let mut work = Work::new();
+    let mut looks = interval_at(Instant::now() + LOOK_INTERVAL, LOOK_INTERVAL);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while !*runner.over.borrow() {
+        settle(core, &work).await?;
+        tokio::select! {
+            () = runner.wake.notified() => {}
+            () = runner.deadline() => runner.machine().handle_timeout(runner.clock.now()),
+            Some(done) = work.next() => runner.report(done),
+            () = sleep(QUIET_INTERVAL), if is_draining(&core.topology.load()) => {
+                runner.confirm(core.confirmations().await?);
+            }
+            _ = looks.tick() => {
+                core.look_at_links();
+                core.hear().await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_draining(topology: &Topology) -> bool {
+    topology.local_nis().any(|(_, local)| matches!(local.status, NiStatus::Leaving | NiStatus::Closed))
+}
+
+/// Takes out all that the state machine wants done.
+async fn settle(core: &Arc<Core>, work: &Work) -> Result<(), LnetError> {
+    loop {
+        let snapshot = core.runner.machine().poll_snapshot();
+        if let Some(snapshot) = snapshot {
+            core.runner.confirm(core.update(&snapshot).await?);
+            continue;
+        }
+        let action = core.runner.machine().poll_action();
+        match action {
+            Some(action) => carry_out(core, action, work),
+            None => return Ok(()),
+        }
+    }
+}
+
+fn carry_out(core: &Arc<Core>, action: Action<LndOptions>, work: &Work) {
+    let books = || core.runner.books();
+    match action {
+        Action::Open { ni, spec, tunables } => {
+            work.push(Box::pin(open(Arc::clone(core), ni, NiConfig::of(spec, tunables))));
+        }
+        Action::Close { ni } => work.push(Box::pin(close(Arc::clone(core), ni))),
+        Action::Ping { ping, nid, source, length_bytes } => {
+            // Without a handle there is nothing that waits for it.
+            let Some(inner) = core.runner.handles.get().and_then(Weak::upgrade) else { return };
+            let lnet = Lnet { inner };
+            let get = async move {
+                // The places are never closed.
+                let _place = lnet.inner.runner.ping_places.acquire().await.ok();
+                pings::get(&lnet, nid, source, length_bytes).await
+            };
+            let (get, abort) = abortable(get);
+            books().gets.insert(ping, abort);
+            let answered = move |result| Done::Answered { ping, result };
+            work.push(Box::pin(async move { get.await.map_or(Done::Forgotten, answered) }));
+        }
+        Action::Forget { ping } => {
+            let get = books().gets.remove(&ping);
+            get.into_iter().for_each(|get| get.abort());
+        }
+        Action::Publish(answer) => core.answer_pings(&answer),
+        Action::Steer { portal, policy } => {
+            if let Err(error) = core.node().steer(portal as u8, policy) {
+                // The shards hand over what arrives at the wrong one.
+                warn!(portal, %error, "frames are not steered by the portal's new policy");
+            }
+        }
+        Action::Done { request, result } => {
+            let waiter = books().waiting.remove(&request);
+            // What asked may be gone.
+            waiter.into_iter().for_each(|waiter| drop(waiter.send(result.clone())));
+        }
+    }
+}
+
+async fn open(core: Arc<Core>, ni: NiId, config: NiConfig) -> Done {
+    let opened = tokio::task::spawn_blocking(move || core.open_ni(ni, &config)).await;
+    let result = match opened {
+        Ok(opened) => opened.map(Box::new).map_err(|error| driver_error(&error)),
+        Err(panic) => Err(DriverError { errno: 5, message: panic.to_string() }),
+    };
+    Done::Opened { ni, result }
+}
+
+async fn close(core: Arc<Core>, ni: NiId) -> Done {
+    match tokio::task::spawn_blocking(move || core.close_ni(ni)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => error!(ni = ni.0, %error, "an interface is not closed"),
+        Err(panic) => error!(ni = ni.0, %panic, "an interface is not closed"),
+    }
+    Done::Closed { ni }
+}
+
+impl Core {
+    /// Posts what others hear when they ping, in place of what was there.
+    pub(super) fn answer_pings(&self, answer: &[u8]) {
+        match self.post(answer) {
+            Ok(posted) => {
+                // The former ones go when the new ones are there.
+                let former = std::mem::replace(&mut self.runner.books().posted, posted);
+                self.withdraw(former);
+            }
+            Err(error) => error!(%error, "pings are answered as before, or not at all"),
+        }
+    }
+
+    /// Has all shards do something, at once; what each says.
+    async fn ask<R: Send + 'static>(
+        &self,
+        ask: impl Fn(&mut Worker) -> R + Clone + Send + 'static,
+    ) -> Result<Vec<R>, LnetError> {
+        let begin = |end: &super::ShardEnd| {
+            let ask = ask.clone();
+            Ok((end.caller.shard(), end.caller.begin(move |worker, _| ask(worker))?))
+        };
+        let begun = self.shards.iter().map(begin).collect::<Result<Vec<_>, LnetError>>()?;
+        let mut told = Vec::with_capacity(begun.len());
+        for (shard, answer) in begun {
+            told.push(answer.await.map_err(|_| LnetError::Stopped(shard))?);
+        }
+        Ok(told)
+    }
+
+    /// Gives all shards a newer snapshot of the topology; what each says of it.
+    async fn update(&self, topology: &Arc<Topology>) -> Result<Vec<Confirmation>, LnetError> {
+        self.topology.store(Arc::clone(topology));
+        let topology = Arc::clone(topology);
+        let update = move |worker: &mut Worker| {
+            worker.update(Arc::clone(&topology));
+            worker.confirmation()
+        };
+        self.ask(update).await
+    }
+
+    /// What each shard says of the snapshot that it has.
+    pub(super) async fn confirmations(&self) -> Result<Vec<Confirmation>, LnetError> {
+        self.ask(|worker| worker.confirmation()).await
+    }
+
+    /// Finds out with which peers there was traffic.
+    pub(super) async fn hear(&self) -> Result<(), LnetError> {
+        let totals = self.runner.books().heard.totals();
+        let before = move |worker: &Worker| totals.get(usize::from(worker.shard_id().0)).copied();
+        let told = self.ask(move |worker| moved(worker.shard(), before(worker).unwrap_or_default())).await?;
+        let heard = self.runner.books().heard.note(told);
+        let mut machine = self.runner.machine();
+        for nid in heard {
+            machine.handle_report(self.runner.clock.now(), Report::Heard { nid });
+        }
+        Ok(())
+    }
+
+    fn look_at_links(&self) {
+        // While an NI is opened or closed the node is not to be had.
+        let states: Vec<_> = match self.node.try_lock() {
+            Ok(node) => node.nis().collect(),
+            Err(_) => return,
+        };
+        let mut machine = self.runner.machine();
+        let mut books = self.runner.books();
+        for state in states {
+            let (ni, is_up) = (state.ni, state.is_up);
+            machine.handle_report(self.runner.clock.now(), Report::Link { ni, is_up });
+            books.nis.insert(ni.0, state);
+        }
+    }
+}
+
+/// Waits for a future on a thread that has nothing else to do.
+pub(super) fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = this_thread();
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}

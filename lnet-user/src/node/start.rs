@@ -1,0 +1,139 @@
+//! The start of a node: its first NIs are asked of the control state machine, as those are that come later.
+
+use std::sync::Arc;
+use std::time::Duration;
+use std::vec::IntoIter;
+
+use lnet_core::lnd::NiId;
+use lnet_core::node::{self, Action, Change, NetOptions, NetTunables, NiSpec, Report, Request};
+use lnet_core::time::Instant;
+use lnet_wire::nid::NetType;
+
+use super::plan::{self, NiPlan};
+use super::shards::make_workers;
+use super::{LO, NiConfig, Node, NodeConfig, NodeError, XdpMode, first_frames_per_shard};
+use crate::runtime::{Steering, Worker};
+
+/// What an NI is to have from its LND, as it was asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct LndOptions {
+    pub(crate) mode: Option<XdpMode>,
+    pub(crate) udp_port: Option<u16>,
+    pub(crate) queues: Option<u32>,
+    /// Whether its address is not the one that the interface's name alone would choose.
+    pub(crate) is_chosen_by_nid: bool,
+}
+
+/// The owner of a node's topology.
+pub(crate) type Machine = node::Node<LndOptions>;
+
+/// A node that was started, and what is to go on.
+pub(crate) struct Started {
+    pub(crate) node: Node,
+    pub(crate) workers: Vec<Worker>,
+    /// It has the node's NIs, and the shards have its last snapshot.
+    pub(crate) machine: Machine,
+    /// What others are to hear when they ping.
+    pub(crate) answer: Arc<[u8]>,
+}
+
+impl NiConfig {
+    /// As the state machine is asked for it.
+    pub(crate) fn spec(&self, lnd_timeout: Duration) -> NiSpec<LndOptions> {
+        let (mode, udp_port, queues) = (self.mode, self.udp_port, self.queues);
+        let options = NetOptions {
+            credits: self.credits,
+            peer_credits: self.peer_credits,
+            lnd_timeout: Some(lnd_timeout),
+            ..NetOptions::default()
+        };
+        let lnd = LndOptions { mode, udp_port, queues, is_chosen_by_nid: true };
+        NiSpec { nid: self.nid, interface: self.interface.clone(), options, lnd }
+    }
+
+    /// As the state machine wants it opened.
+    pub(crate) fn of(spec: NiSpec<LndOptions>, tunables: NetTunables) -> Self {
+        let LndOptions { mode, udp_port, queues, .. } = spec.lnd;
+        Self {
+            nid: spec.nid,
+            interface: spec.interface,
+            credits: Some(tunables.credits),
+            peer_credits: Some(tunables.peer_credits),
+            mode,
+            udp_port,
+            queues,
+        }
+    }
+}
+
+/// Starts a node, whose shards nothing reaches yet.
+pub(super) fn start(config: &NodeConfig) -> Result<Started, NodeError> {
+    let policies = plan::check(config)?;
+    let slots = config.limits.interfaces.saturating_add(1);
+    let nets = [NetType::XDP];
+    let core = node::NodeConfig { policies, ..node::NodeConfig::new(config.shards as u8, slots, &nets) };
+    let mut machine = Machine::new(core);
+    let changes: Vec<_> = config.nis.iter().map(|ni| Change::AddNi(ni.spec(config.lnd_timeout))).collect();
+    machine.validate(&changes)?;
+    let plans = plan::first(config)?;
+    let mut workers = make_workers(config, &machine.poll_snapshot().unwrap_or_default())?;
+    let mut node = Node {
+        rings: None,
+        sockets: None,
+        nis: std::collections::BTreeMap::new(),
+        nid: config.nis.first().map_or(lnet_wire::Nid::LO, |ni| ni.nid),
+        config: NodeConfig { nis: Vec::new(), ..config.clone() },
+        policies,
+        steering: Steering::new(policies, config.shards),
+        wakers: workers.iter().map(Worker::waker).collect(),
+        frames_per_shard: first_frames_per_shard(config, &plans),
+        widest_mtu_bytes: plans.iter().map(|plan| plan.port.mtu_bytes).max().unwrap_or(0),
+        is_open: false,
+        opened: Arc::default(),
+    };
+    // Its only deadline is that of a drain.
+    machine.handle_request(Instant(0), Request::batch(changes))?;
+    let answer = open_first(&mut node, &mut machine, &mut workers, plans.into_iter())?;
+    Ok(Started { node, workers, machine, answer })
+}
+
+/// Opens what the state machine wants opened, on shards that run nowhere yet; its answer to pings.
+fn open_first(
+    node: &mut Node,
+    machine: &mut Machine,
+    workers: &mut [Worker],
+    mut plans: IntoIter<NiPlan>,
+) -> Result<Arc<[u8]>, NodeError> {
+    let (now, mut answer) = (Instant(0), Arc::default());
+    loop {
+        let snapshot = machine.poll_snapshot();
+        if let Some(snapshot) = &snapshot {
+            for worker in &mut *workers {
+                worker.update(Arc::clone(snapshot));
+                machine.handle_report(now, Report::Confirmed(worker.confirmation()));
+            }
+        }
+        match machine.poll_action() {
+            Some(Action::Open { ni, spec, tunables }) => {
+                // They come in the order in which they were planned.
+                let Some(plan) = plans.next() else { return Err(NodeError::NoNi(ni.0)) };
+                let plan = NiPlan { config: NiConfig::of(spec, tunables), ..plan };
+                for (worker, part) in workers.iter_mut().zip(node.open_planned(plan)?) {
+                    worker.add_port(part).map_err(|refused| refused.error)?;
+                }
+                machine.handle_report(now, Report::Opened { ni, result: Ok(()) });
+            }
+            Some(Action::Publish(newer)) => answer = newer,
+            Some(Action::Done { result, .. }) => drop(result?),
+            // Nothing else is asked for, and nothing goes.
+            Some(_) => {}
+            None if snapshot.is_some() => {}
+            None => return Ok(answer),
+        }
+    }
+}
+
+/// The numbers of the NIs that a node has at first.
+pub(super) fn first_numbers() -> impl Iterator<Item = NiId> {
+    (LO.0 + 1..).map(NiId)
+}
