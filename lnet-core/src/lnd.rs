@@ -95,6 +95,8 @@ pub enum Cause {
     Device,
     /// The peer has begun a new life and knows nothing of it (`-ECONNRESET`).
     Reset,
+    /// The shard did not start it: what was asked for cannot be done, or not now (`-EINVAL`).
+    Refused,
     /// A fault rule failed it, with this health status (`-EINVAL`).
     Simulated(HealthStatus),
 }

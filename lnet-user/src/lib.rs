@@ -16,12 +16,12 @@
 //!
 //! // What others find under portal 4 and match bits 7: ten bytes, to be read once.
 //! let posted = MdSpec::new(10, Threshold::Count(1), MdOptions::GET, queue.handle());
-//! shard.attach(&EntrySpec::new(4, 7), &posted, Buffer::from(b"0123456789".to_vec()))?.leave();
+//! shard.attach(&EntrySpec::new(4, 7), &posted, Buffer::from(b"0123456789".to_vec()))?.detach();
 //!
 //! // A buffer to get them into: one GET, one REPLY.
 //! let sink = MdSpec::new(10, Threshold::Count(2), MdOptions::NONE, queue.handle());
 //! let sink = shard.bind(&sink, Buffer::zeroed(10))?;
-//! sink.get(&Target::new(Nid::LO, 4, 7))?;
+//! sink.get(&Target::new(Nid::LO, 4, 7)).queue()?;
 //! loop {
 //!     let notice = queue.next_blocking(None)?.expect("no timeout was given");
 //!     if notice.event.kind() == EventKind::Reply {

@@ -39,13 +39,20 @@ const TYPE_ANY: u8 = 0xFF;
 /// The order is that of the 20 bytes, which decides connection races between nodes.
 ///
 /// Source: `uapi/linux/lnet/lnet-idl.h`, `struct lnet_nid`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 // In the order of the wire; aligned, so that it is moved in words, in whatever it stands.
 #[repr(C, align(4))]
 pub struct Nid {
     /// The first four bytes of the form.
     head: [u8; 4],
     pub(crate) address: [u8; 16],
+}
+
+/// As text.
+impl fmt::Debug for Nid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// The kind of network that a net is of: the LND family that serves it.

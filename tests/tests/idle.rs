@@ -57,14 +57,14 @@ fn after_rests(near: &Lnet, far: &Lnet, rail: u16, namespace: &Namespace) -> Vec
     let options = MdOptions::PUT | MdOptions::MANAGE_REMOTE;
     let target = MdSpec::new(64, Threshold::Count(200), options, arrivals.handle());
     let entry = EntrySpec::new(PORTAL, rail.into());
-    sink.attach(&entry, &target, Buffer::zeroed(64)).unwrap().leave();
+    sink.attach(&entry, &target, Buffer::zeroed(64)).unwrap().detach();
     let mut times: Vec<Duration> = (0..41)
         .map(|_| {
             let md = MdSpec::new(64, Threshold::Count(2), MdOptions::NONE, events.handle());
             let md = source.bind(&md, Buffer::zeroed(64)).unwrap();
             std::thread::sleep(Duration::from_millis(25));
             let begun = Instant::now();
-            md.put(&Target::new(to, PORTAL, rail.into()), Ack::Wanted, 0).unwrap();
+            md.put(&Target::new(to, PORTAL, rail.into()), Ack::Wanted, 0).start().unwrap();
             while events.next_blocking(None).unwrap().unwrap().event.kind() != EventKind::Ack {}
             begun.elapsed()
         })

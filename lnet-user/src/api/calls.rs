@@ -2,8 +2,8 @@
 //!
 //! Invariants: at most [`CALLS_MAX`] calls wait at one shard, and whoever has one more waits for room. Each
 //! call is answered, or its caller learns that the shard has ended. A shard that sleeps is woken for a call, and
-//! looks for one after it has said that it is about to sleep. A PUT or GET allocates nothing (after a thread's
-//! first); what makes and unmakes things may.
+//! looks for one after it has said that it is about to sleep. A PUT or GET that is queued or started allocates nothing
+//! (after a thread's first); what is awaited, and what makes and unmakes things, may.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,10 +11,11 @@ use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use lnet_core::handle::{MdHandle, MeHandle, ShardId};
-use lnet_core::shard::{GetRequest, PutRequest, RequestError};
+use lnet_core::shard::RequestError;
 use tokio::sync::oneshot;
 
 use super::error::LnetError;
+use super::request::{Answer, Message};
 use super::service::Queues;
 use crate::runtime::Worker;
 use crate::uring::Waker;
@@ -26,8 +27,7 @@ type Run = Box<dyn FnOnce(&mut Worker, &mut Queues) + Send>;
 
 /// Something to be done on a shard's thread.
 pub(super) enum Call {
-    Put(PutRequest, Reply),
-    Get(GetRequest, Reply),
+    Request(Message, Answer),
     /// A handle was dropped.
     Unlink(MdHandle),
     UnlinkEntry(MeHandle, MdHandle),
@@ -164,12 +164,12 @@ impl Caller {
 }
 
 /// How a request went: `None` if the shard has ended.
-type Answer = Option<Result<(), RequestError>>;
+type Started = Option<Result<(), RequestError>>;
 
 /// Where an answer is left for the thread that waits for it.
 #[derive(Default)]
 pub(super) struct ReplySlot {
-    answer: Mutex<Option<Answer>>,
+    answer: Mutex<Option<Started>>,
     answered: Condvar,
 }
 
@@ -188,13 +188,13 @@ impl ReplySlot {
         let _ = SLOT.try_with(|slot| slot.set(Some(self)));
     }
 
-    fn put(&self, answer: Answer) {
+    fn put(&self, answer: Started) {
         *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
         self.answered.notify_one();
     }
 
     /// Waits for the answer and takes it.
-    fn wait(&self) -> Answer {
+    fn wait(&self) -> Started {
         let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             match answer.take() {
@@ -208,7 +208,7 @@ impl ReplySlot {
 /// The duty to answer a request. Dropped without an answer, it says that the shard has ended.
 pub(super) struct Reply {
     slot: Arc<ReplySlot>,
-    answer: Answer,
+    answer: Started,
 }
 
 impl Reply {

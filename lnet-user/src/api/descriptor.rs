@@ -1,12 +1,21 @@
 //! Memory descriptors as the application holds them.
 
+use std::sync::Arc;
+
+use lnet_core::event::Event;
 use lnet_core::handle::{MdHandle, MeHandle};
+use lnet_core::md::MdSpec;
+use lnet_core::portal::EntrySpec;
 use lnet_core::shard::{GetRequest, PutRequest};
 use lnet_wire::{Nid, ProcessId};
 
-use super::ShardHandle;
 use super::calls::Call;
-use super::error::LnetError;
+use super::error::{LnetError, NotLent};
+use super::queue::EventQueue;
+use super::request::{Message, Refusals, Request};
+use super::{Lnet, ShardHandle};
+use crate::memory::Buffer;
+use crate::runtime::{Home, LendError};
 
 /// Where a PUT goes, or a GET asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +39,15 @@ impl Target {
         let process = ProcessId::lustre(nid);
         Self { process, portal, match_bits, offset: 0, self_nid: None }
     }
+
+    /// The process that a message came from, by the NID that it was sent to; `None` for the event of a message that
+    /// this node has sent.
+    #[must_use]
+    pub fn reply_to(event: &Event, portal: u32, match_bits: u64) -> Option<Self> {
+        let origin = event.origin()?;
+        let self_nid = Some(origin.target.nid);
+        Some(Self { process: origin.initiator, portal, match_bits, offset: 0, self_nid })
+    }
 }
 
 /// Whether the target is to acknowledge a PUT (LNet `LNET_ACK_REQ`).
@@ -47,12 +65,13 @@ pub enum Ack {
 pub struct Descriptor {
     handle: MdHandle,
     shard: ShardHandle,
-    is_left: bool,
+    refusals: Arc<Refusals>,
+    is_detached: bool,
 }
 
 impl Descriptor {
-    pub(super) fn new(handle: MdHandle, shard: ShardHandle) -> Self {
-        Self { handle, shard, is_left: false }
+    pub(super) fn new(handle: MdHandle, md: &MdSpec, shard: ShardHandle) -> Self {
+        Self { handle, shard, refusals: Refusals::new(handle, md), is_detached: false }
     }
 
     /// What events name it by.
@@ -61,38 +80,42 @@ impl Descriptor {
         self.handle
     }
 
-    /// Puts its bytes to a portal. What comes of it arrives as events: SEND when the bytes are not read any
-    /// more, and ACK if that is wanted.
-    ///
-    /// # Errors
-    /// [`LnetError::Request`] when it does not start; nothing has changed then.
-    pub fn put(&self, to: &Target, ack: Ack, hdr_data: u64) -> Result<(), LnetError> {
+    pub(super) fn refusals(&self) -> &Arc<Refusals> {
+        &self.refusals
+    }
+
+    /// The shard that it is on.
+    #[must_use]
+    pub fn shard(&self) -> &ShardHandle {
+        &self.shard
+    }
+
+    /// Puts its bytes to a portal. What comes of it are a SEND when the bytes are not read any more, and an ACK
+    /// if that is wanted.
+    pub fn put(&self, to: &Target, ack: Ack, hdr_data: u64) -> Request<'_> {
         let Target { process, portal, match_bits, offset, self_nid } = *to;
         let (md, ack) = (self.handle, ack == Ack::Wanted);
         let request = PutRequest { md, ack, self_nid, target: process, portal, match_bits, offset, hdr_data };
-        self.shard.caller().request(|reply| Call::Put(request, reply))
+        Request { descriptor: self, message: Message::Put(request) }
     }
 
-    /// Gets bytes from a portal, at most as many as it has room for. What comes of it arrives as events: SEND,
-    /// and REPLY when the bytes are there.
-    ///
-    /// # Errors
-    /// As [`Descriptor::put`].
-    pub fn get(&self, from: &Target) -> Result<(), LnetError> {
+    /// Gets bytes from a portal, at most as many as it has room for. What comes of it are a SEND, and a REPLY
+    /// when the bytes are there.
+    pub fn get(&self, from: &Target) -> Request<'_> {
         let Target { process, portal, match_bits, offset, self_nid } = *from;
         let request = GetRequest { md: self.handle, self_nid, target: process, portal, match_bits, offset };
-        self.shard.caller().request(|reply| Call::Get(request, reply))
+        Request { descriptor: self, message: Message::Get(request) }
     }
 
     /// Lets it be until its threshold is used up or its queue is dropped.
-    pub fn leave(mut self) {
-        self.is_left = true;
+    pub fn detach(mut self) {
+        self.is_detached = true;
     }
 }
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        if !self.is_left {
+        if !self.is_detached {
             // A shard that has ended has unlinked everything.
             let _ = self.shard.caller().leave(Call::Unlink(self.handle));
         }
@@ -106,12 +129,18 @@ pub struct Entry {
     entry: MeHandle,
     md: MdHandle,
     shard: ShardHandle,
-    is_left: bool,
+    is_detached: bool,
 }
 
 impl Entry {
     pub(super) fn new(entry: MeHandle, md: MdHandle, shard: ShardHandle) -> Self {
-        Self { entry, md, shard, is_left: false }
+        Self { entry, md, shard, is_detached: false }
+    }
+
+    /// The shard that it is on.
+    #[must_use]
+    pub fn shard(&self) -> &ShardHandle {
+        &self.shard
     }
 
     /// What events name its descriptor by.
@@ -121,16 +150,59 @@ impl Entry {
     }
 
     /// Lets it be until its threshold is used up or its queue is dropped.
-    pub fn leave(mut self) {
-        self.is_left = true;
+    pub fn detach(mut self) {
+        self.is_detached = true;
     }
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        if !self.is_left {
+        if !self.is_detached {
             // As for a descriptor.
             let _ = self.shard.caller().leave(Call::UnlinkEntry(self.entry, self.md));
+        }
+    }
+}
+
+impl Lnet {
+    /// Makes an event queue of `slots` places on each shard ([`ShardHandle::create_event_queue`]): for descriptors of
+    /// any of them.
+    ///
+    /// # Errors
+    /// [`LnetError::Queue`] when a shard has no room for it.
+    pub fn create_event_queue(&self, slots: u32) -> Result<EventQueue, LnetError> {
+        EventQueue::create(self.shards(), slots)
+    }
+
+    /// Posts a match entry with a memory descriptor on the shard that the portal's policy sends its messages to;
+    /// [`Entry::shard`] says which. Where every shard will do (`Rotor`), it is the one of the event queue.
+    ///
+    /// # Errors
+    /// [`NotLent`] says why, and hands the buffer back: as [`ShardHandle::attach`], and where senders decide the
+    /// shard ([`LnetError::EachShard`]), or the event queue is not on that shard.
+    pub fn attach(&self, entry: &EntrySpec, md: &MdSpec, buffer: Buffer) -> Result<Entry, NotLent> {
+        let own = md.event_queue.map_or(0, |queue| queue.0.shard().0.into());
+        let home = self.steering().home(entry.portal, &entry.source, entry.match_bits, entry.ignore_bits);
+        let shard = match home {
+            Ok(Home::Shard(shard)) => Ok(shard as usize),
+            Ok(Home::Any) => Ok(own),
+            Ok(Home::Each) => Err(LnetError::EachShard(entry.portal)),
+            Err(error) => Err(LendError::from(error).into()),
+        };
+        match shard.and_then(|shard| self.shard(shard)) {
+            Ok(shard) => shard.attach(entry, md, buffer),
+            Err(error) => Err(NotLent { error, buffer: Some(buffer) }),
+        }
+    }
+
+    /// Makes a descriptor to put from or get into, on the shard of its event queue ([`ShardHandle::bind`]).
+    ///
+    /// # Errors
+    /// [`NotLent`] says why, and hands the buffer back.
+    pub fn bind(&self, md: &MdSpec, buffer: Buffer) -> Result<Descriptor, NotLent> {
+        match self.shard(md.event_queue.map_or(0, |queue| queue.0.shard().0.into())) {
+            Ok(shard) => shard.bind(md, buffer),
+            Err(error) => Err(NotLent { error, buffer: Some(buffer) }),
         }
     }
 }

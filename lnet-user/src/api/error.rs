@@ -47,6 +47,17 @@ pub enum LnetError {
     /// An entry or a descriptor is not made.
     #[error(transparent)]
     Lend(#[from] LendError),
+    /// An entry that is posted on one shard would miss messages.
+    #[error(
+        "portal {0} is steered by the sender, and the entry names none: post it on each shard, or name its initiator"
+    )]
+    EachShard(u32),
+    /// A request without an event queue is awaited.
+    #[error("the outcome of a request comes by events: give the descriptor an event queue")]
+    NoEventQueue,
+    /// A request of a descriptor is awaited that has one already.
+    #[error("another request of the descriptor is awaited: one at a time is expected")]
+    Awaited,
     /// A PUT or GET does not start.
     #[error(transparent)]
     Request(#[from] RequestError),

@@ -7,14 +7,15 @@
 //! ```
 //!
 //! [`Lnet::start`] starts the node; [`ShardHandle`]s make event queues, match entries and descriptors;
-//! [`Descriptor::put`] and [`Descriptor::get`] start messages; an [`EventQueue`] tells what came of them. Buffers
+//! [`Descriptor::put`] and [`Descriptor::get`] make requests that are queued, started or awaited ([`Request`]); an
+//! [`EventQueue`] tells what came of them. Buffers
 //! are lent by value and come home with the last event of their descriptor. An application that would rather
 //! drive the shards itself, without any hand-over between threads, uses [`Node::start`](crate::node::Node::start)
 //! and [`Worker`] instead.
 //!
 //! Invariants: everything is bounded: calls that wait at a shard (then callers wait), events (their places are
 //! reserved when a descriptor is made, or else that is refused). Dropping a handle unlinks what it stands
-//! for, and the last one of a node stops its threads. A PUT or GET allocates nothing.
+//! for, and the last one of a node stops its threads. A PUT or GET allocates nothing unless it is awaited.
 //!
 //! ```
 //! use lnet_user::api::{Ack, Lnet, Target};
@@ -25,11 +26,11 @@
 //! let shard = lnet.shard(0)?;
 //! let mut queue = shard.create_event_queue(16)?;
 //! let target = MdSpec::new(5, Threshold::Count(1), MdOptions::PUT, queue.handle());
-//! shard.attach(&EntrySpec::new(4, 7), &target, Buffer::zeroed(5))?.leave();
+//! shard.attach(&EntrySpec::new(4, 7), &target, Buffer::zeroed(5))?.detach();
 //!
 //! let source = MdSpec::new(5, Threshold::Count(1), MdOptions::NONE, queue.handle());
 //! let source = shard.bind(&source, Buffer::from(b"hello".to_vec()))?;
-//! source.put(&Target::new(Nid::LO, 4, 7), Ack::NotWanted, 0)?;
+//! source.put(&Target::new(Nid::LO, 4, 7), Ack::NotWanted, 0).queue()?;
 //!
 //! let put = queue.next_blocking(None)?.expect("no timeout was given");
 //! assert_eq!(put.payload(), Some(&b"hello"[..]));
@@ -46,6 +47,7 @@ mod heard;
 mod pings;
 mod ports;
 mod queue;
+mod request;
 mod runner;
 mod service;
 
@@ -78,6 +80,7 @@ pub(crate) use errno::netlink_errno;
 pub use descriptor::{Ack, Descriptor, Entry, Target};
 pub use error::{LnetError, NotLent};
 pub use queue::{EventQueue, Notice};
+pub use request::{Outcome, Request};
 
 /// Where the shards run, and what they do when there is nothing to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -356,7 +359,7 @@ impl ShardHandle {
     /// # Errors
     /// [`LnetError::Queue`] when the shard has no room for it.
     pub fn create_event_queue(&self, slots: u32) -> Result<EventQueue, LnetError> {
-        EventQueue::create(self, slots)
+        EventQueue::create([self.clone()], slots)
     }
 
     /// Posts a match entry with a memory descriptor, which borrows `buffer` until its last event.
@@ -376,7 +379,7 @@ impl ShardHandle {
     pub fn bind(&self, md: &MdSpec, buffer: Buffer) -> Result<Descriptor, NotLent> {
         let md = *md;
         let handle = self.lend(move |worker, queues| queues.bind(worker, &md, buffer))?;
-        Ok(Descriptor::new(handle, self.clone()))
+        Ok(Descriptor::new(handle, &md, self.clone()))
     }
 
     fn lend<T: Send + 'static>(

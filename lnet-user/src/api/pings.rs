@@ -1,6 +1,5 @@
 //! Pings on the wire: what answers them, and the GETs that are pings.
 
-use lnet_core::event::EventKind;
 use lnet_core::handle::{MdHandle, MeHandle};
 use lnet_core::lnd::{Cause, Status};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
@@ -89,27 +88,15 @@ async fn get_once(
     length_bytes: usize,
 ) -> Result<Result<Vec<u8>, Status>, LnetError> {
     let shard = lnet.shard(0)?;
-    let mut events = shard.create_event_queue(GET_EVENTS)?;
+    let events = shard.create_event_queue(GET_EVENTS)?;
     let options = MdOptions::TRUNCATE | MdOptions::TRACK_RESPONSE;
     // One GET, one REPLY.
     let md = MdSpec::new(length_bytes as u64, Threshold::Count(2), options, events.handle());
     let sink = shard.bind(&md, Buffer::zeroed(length_bytes)).map_err(|refused| refused.error)?;
-    sink.get(&Target { self_nid: source, ..Target::new(nid, PORTAL, MATCH_BITS) })?;
-    let mut answer_bytes = None;
-    loop {
-        let notice = events.next().await?;
-        let event = notice.event;
-        match event.kind() {
-            EventKind::Reply if event.status() == Status::Ok => {
-                answer_bytes = Some(event.manipulated_bytes() as usize);
-            }
-            _ if event.status() != Status::Ok => return Ok(Err(event.status())),
-            _ => {}
-        }
-        if event.unlinked() {
-            let bytes = notice.into_buffer().zip(answer_bytes);
-            let bytes = bytes.and_then(|(buffer, length)| Some(buffer.get(..length)?.to_vec()));
-            return Ok(bytes.ok_or(Status::Unknown(Cause::Timeout)));
-        }
-    }
+    let source = Target { self_nid: source, ..Target::new(nid, PORTAL, MATCH_BITS) };
+    let notice = sink.get(&source).await?;
+    Ok(match notice.event.status() {
+        Status::Ok => notice.payload().map(<[u8]>::to_vec).ok_or(Status::Unknown(Cause::Timeout)),
+        failed => Err(failed),
+    })
 }

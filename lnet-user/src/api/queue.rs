@@ -1,28 +1,34 @@
 //! The application's end of an event queue.
 //!
-//! Invariants: one producer, a shard's thread, and one consumer, whoever has the [`EventQueue`]; between them a
+//! Invariants: of each shard one producer, its thread, and one consumer, whoever has the [`EventQueue`]; between them a
 //! bounded ring without a lock. What is left in the ring when the shard ends can still be taken. Whoever waits
 //! is woken after what was waited for is there, and looks again after it has said that it waits.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use futures_util::stream::Stream;
 use futures_util::task::AtomicWaker;
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use lnet_core::event::Event;
+use lnet_core::event::{EqError, Event};
 use lnet_core::handle::EqHandle;
 use lnet_core::lnd::Span;
+use lnet_core::shard::RequestError;
 
 use super::ShardHandle;
 use super::calls::Signals;
 use super::error::LnetError;
+use super::request::RefusalSlot;
+use super::service::Queues;
 use crate::memory::Buffer;
 use crate::region::ReadLease;
+use crate::runtime::Worker;
 
 /// Places of the ring; events that find none stay with the shard.
 const RING_SLOTS: u32 = 1024;
@@ -47,6 +53,7 @@ pub(super) enum Payload {
     None,
     Lease(SharedLease),
     Buffer(Buffer),
+    Refusal(RequestError, #[expect(dead_code, reason = "it counts by being there")] RefusalSlot),
 }
 
 /// An event, with the payload that it tells of or the buffer that it brings.
@@ -64,7 +71,7 @@ impl Notice {
     #[must_use]
     pub fn payload(&self) -> Option<&[u8]> {
         match &self.payload {
-            Payload::None => None,
+            Payload::None | Payload::Refusal(..) => None,
             Payload::Lease(lease) => lease.lease.as_deref(),
             Payload::Buffer(buffer) => {
                 let Span { offset_bytes, length_bytes, .. } = self.event.payload()?;
@@ -79,7 +86,16 @@ impl Notice {
     pub fn into_buffer(self) -> Option<Buffer> {
         match self.payload {
             Payload::Buffer(buffer) => Some(buffer),
-            Payload::None | Payload::Lease(_) => None,
+            Payload::None | Payload::Lease(_) | Payload::Refusal(..) => None,
+        }
+    }
+
+    /// Why a request that was queued was not started: then this is no event of the shard, but stands for its SEND.
+    #[must_use]
+    pub fn refusal(&self) -> Option<RequestError> {
+        match &self.payload {
+            Payload::Refusal(error, _) => Some(*error),
+            _ => None,
         }
     }
 }
@@ -88,25 +104,30 @@ impl Notice {
 pub(super) struct QueueEnd {
     /// There until the end.
     ring: Option<Producer<Notice>>,
-    /// Last events whose buffers came home when there was no room: as many as leases were out.
+    /// What came when there was no room: last events whose buffers came home, as many as leases were out, and
+    /// refusals, as many as were reserved.
     overflow: VecDeque<Notice>,
     waiting: Arc<AtomicWaker>,
 }
 
 impl QueueEnd {
     /// Both ends of the ring of a queue of so many slots.
-    pub(super) fn new(slots: u32) -> (Self, Consumer<Notice>) {
+    pub(super) fn new(slots: u32, waiting: Arc<AtomicWaker>) -> (Self, Consumer<Notice>) {
         let (producer, ring) = RingBuffer::new(slots.clamp(1, RING_SLOTS) as usize);
-        let (overflow, waiting) = (VecDeque::new(), Arc::new(AtomicWaker::new()));
-        (Self { ring: Some(producer), overflow, waiting }, ring)
+        (Self { ring: Some(producer), overflow: VecDeque::new(), waiting }, ring)
     }
 
     fn ring(&self) -> &Producer<Notice> {
         self.ring.as_ref().expect("a queue has its ring until it is dropped")
     }
 
+    pub(super) fn is_full(&self) -> bool {
+        self.ring().is_full()
+    }
+
+    /// Whether an event of the shard has room; what came earlier and had none goes first.
     pub(super) fn has_room(&self) -> bool {
-        self.overflow.is_empty() && !self.ring().is_full()
+        self.overflow.is_empty() && !self.is_full()
     }
 
     pub(super) fn is_abandoned(&self) -> bool {
@@ -119,8 +140,8 @@ impl QueueEnd {
         let _ = self.ring.as_mut().map(|ring| ring.push(notice));
     }
 
-    /// Leaves a notice when there is room.
-    pub(super) fn push_home(&mut self, notice: Notice) {
+    /// Leaves a notice for when there is room.
+    pub(super) fn push_late(&mut self, notice: Notice) {
         self.overflow.push_back(notice);
     }
 
@@ -155,9 +176,31 @@ impl Drop for QueueEnd {
 /// Dropping it unlinks those descriptors.
 pub struct EventQueue {
     handle: EqHandle,
-    ring: Consumer<Notice>,
+    /// One for each shard that it is on.
+    ends: Vec<End>,
+    /// The one that is looked at first.
+    next: usize,
     waiting: Arc<AtomicWaker>,
+}
+
+/// The ring of one shard.
+struct End {
     shard: ShardHandle,
+    ring: Consumer<Notice>,
+}
+
+impl End {
+    /// The oldest notice; `None` if there is none and will be none.
+    fn pop(&mut self) -> Option<Option<Notice>> {
+        // Looked at first: what was left before the end is found after it.
+        let is_over = self.ring.is_abandoned();
+        let notice = self.ring.pop().ok();
+        if notice.is_some() {
+            // The shard may have waited for room.
+            self.shard.caller().signals().wake();
+        }
+        (notice.is_some() || !is_over).then_some(notice)
+    }
 }
 
 impl std::fmt::Debug for EventQueue {
@@ -167,15 +210,27 @@ impl std::fmt::Debug for EventQueue {
 }
 
 impl EventQueue {
-    /// Makes a queue of so many slots on a shard.
-    pub(super) fn create(shard: &ShardHandle, slots: u32) -> Result<Self, LnetError> {
-        let (end, ring) = QueueEnd::new(slots);
-        let waiting = Arc::clone(&end.waiting);
-        let handle = shard.caller().run(move |worker, queues| queues.create(worker, slots, end))??;
-        Ok(Self { handle, ring, waiting, shard: shard.clone() })
+    /// Makes a queue of so many slots on each of these shards. It has the name that the first of them gives it.
+    pub(super) fn create(
+        shards: impl IntoIterator<Item = ShardHandle>,
+        slots: u32,
+    ) -> Result<Self, LnetError> {
+        let waiting = Arc::new(AtomicWaker::new());
+        let (mut ends, mut name) = (Vec::new(), None);
+        for shard in shards {
+            let (end, ring) = QueueEnd::new(slots, Arc::clone(&waiting));
+            let create =
+                move |worker: &mut Worker, queues: &mut Queues| queues.create(worker, slots, end, name);
+            let handle = shard.caller().run(create)??;
+            name.get_or_insert(handle);
+            ends.push(End { shard, ring });
+        }
+        let handle = name.ok_or(EqError::Unknown)?;
+        Ok(Self { handle, ends, next: 0, waiting })
     }
 
-    /// What descriptors name it by: [`MdSpec::event_queue`](lnet_core::md::MdSpec::event_queue).
+    /// What descriptors name it by, on each of its shards:
+    /// [`MdSpec::event_queue`](lnet_core::md::MdSpec::event_queue).
     #[must_use]
     pub fn handle(&self) -> EqHandle {
         self.handle
@@ -186,17 +241,17 @@ impl EventQueue {
     /// # Errors
     /// [`LnetError::Stopped`] when the shard has ended and all events were taken.
     pub fn try_next(&mut self) -> Result<Option<Notice>, LnetError> {
-        // Looked at first: what was left before the end is found after it.
-        let is_over = self.ring.is_abandoned();
-        match self.ring.pop() {
-            Ok(notice) => {
-                // The shard may have waited for room.
-                self.shard.caller().signals().wake();
-                Ok(Some(notice))
+        let mut stopped = None;
+        for _ in 0..self.ends.len() {
+            let end = &mut self.ends[self.next];
+            match end.pop() {
+                Some(Some(notice)) => return Ok(Some(notice)),
+                Some(None) => {}
+                None => stopped = Some(LnetError::Stopped(end.shard.id())),
             }
-            Err(_) if is_over => Err(LnetError::Stopped(self.shard.id())),
-            Err(_) => Ok(None),
+            self.next = (self.next + 1) % self.ends.len();
         }
+        stopped.map_or(Ok(None), Err)
     }
 
     /// The next event. Blocks until there is one, or until `timeout` is over: then `None`.
@@ -211,7 +266,7 @@ impl EventQueue {
         let waker = this_thread();
         let mut context = Context::from_waker(&waker);
         loop {
-            if let Poll::Ready(next) = self.poll_next(&mut context) {
+            if let Poll::Ready(next) = self.poll_notice(&mut context) {
                 return next.map(Some);
             }
             match until.map(|until| until.saturating_duration_since(Instant::now())) {
@@ -227,14 +282,11 @@ impl EventQueue {
     /// # Errors
     /// As [`EventQueue::try_next`].
     pub async fn next(&mut self) -> Result<Notice, LnetError> {
-        poll_fn(|context| self.poll_next(context)).await
+        poll_fn(|context| self.poll_notice(context)).await
     }
 
     /// The next event, or a promise to wake the context's task when there is one.
-    ///
-    /// # Errors
-    /// As [`EventQueue::try_next`].
-    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Notice, LnetError>> {
+    fn poll_notice(&mut self, context: &mut Context<'_>) -> Poll<Result<Notice, LnetError>> {
         if let Some(next) = self.try_next().transpose() {
             return Poll::Ready(next);
         }
@@ -243,18 +295,28 @@ impl EventQueue {
         self.try_next().transpose().map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// The shard that it is on.
+    /// The shard that it is on, or the first of them.
     #[must_use]
     pub fn shard(&self) -> &ShardHandle {
-        &self.shard
+        &self.ends[0].shard
+    }
+}
+
+/// The events until the shard ends.
+impl Stream for EventQueue {
+    type Item = Notice;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Notice>> {
+        self.poll_notice(context).map(Result::ok)
     }
 }
 
 impl Drop for EventQueue {
     fn drop(&mut self) {
-        let (_, nobody) = RingBuffer::new(1);
-        drop(std::mem::replace(&mut self.ring, nobody));
-        self.shard.caller().signals().wake();
+        for End { shard, ring } in self.ends.drain(..) {
+            drop(ring);
+            shard.caller().signals().wake();
+        }
     }
 }
 

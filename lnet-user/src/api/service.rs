@@ -5,7 +5,8 @@
 //! buffer are out. A queue that the application has dropped is emptied: its descriptors are unlinked, and it
 //! goes with the last of them.
 
-use std::collections::HashSet;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use lnet_core::event::{EqError, Event, EventKind};
@@ -13,9 +14,13 @@ use lnet_core::handle::{EqHandle, MdHandle, MeHandle};
 use lnet_core::lnd::Status;
 use lnet_core::md::MdSpec;
 use lnet_core::portal::EntrySpec;
+use lnet_core::shard::RequestError;
+use tokio::sync::oneshot;
 
 use super::calls::{Call, Calls, Signals};
+use super::error::LnetError;
 use super::queue::{Notice, Payload, QueueEnd, SharedLease};
+use super::request::{Answer, Message};
 use crate::memory::Buffer;
 use crate::runtime::{Delivery, Refused, Worker};
 
@@ -64,10 +69,14 @@ pub(super) struct Queues {
 }
 
 struct Queue {
+    /// What the application calls it.
+    name: EqHandle,
     handle: EqHandle,
     end: QueueEnd,
     /// Descriptors whose last event is still to come.
     live: HashSet<MdHandle>,
+    /// Requests whose outcome a future waits for.
+    awaited: HashMap<MdHandle, Awaited>,
     /// Last events whose buffers are not at home yet.
     held: Vec<Event>,
     /// Whether the application's end had no room in the last turn.
@@ -75,11 +84,36 @@ struct Queue {
     closing: bool,
 }
 
+/// A request whose outcome a future waits for.
+struct Awaited {
+    sender: oneshot::Sender<Result<Notice, LnetError>>,
+    /// The event that is its outcome.
+    kind: EventKind,
+    /// That event, while the SEND is still to come.
+    answer: Option<Event>,
+    is_sent: bool,
+}
+
+impl Awaited {
+    /// Takes note of an event; the outcome, if that is it.
+    fn take(&mut self, event: &Event) -> Option<Event> {
+        self.is_sent |= event.kind() == EventKind::Send;
+        if event.kind() == self.kind {
+            self.answer = Some(*event);
+        }
+        match self.answer {
+            Some(answer) if self.is_sent || event.unlinked() => Some(answer),
+            // Nothing else will come.
+            None if event.unlinked() || event.status() != Status::Ok => Some(*event),
+            _ => None,
+        }
+    }
+}
+
 impl Queues {
     fn answer(&mut self, call: Call, worker: &mut Worker) {
         match call {
-            Call::Put(request, reply) => reply.send(worker.put(&request)),
-            Call::Get(request, reply) => reply.send(worker.get(&request)),
+            Call::Request(message, answer) => self.request(&message, answer, worker),
             // Whatever is gone already needs no unlink.
             Call::Unlink(md) => drop(worker.unlink(md)),
             Call::UnlinkEntry(entry, md) => {
@@ -91,16 +125,54 @@ impl Queues {
         }
     }
 
-    /// Makes an event queue whose events go to `end`.
+    /// Starts a request, and says to the one who asked how that went.
+    fn request(&mut self, message: &Message, answer: Answer, worker: &mut Worker) {
+        let md = message.md();
+        if let Answer::Outcome(_) = &answer
+            && self.queues.iter().any(|queue| queue.awaited.contains_key(&md))
+        {
+            return answer.refuse(LnetError::Awaited);
+        }
+        let started = match message {
+            Message::Put(put) => worker.put(put),
+            Message::Get(get) => worker.get(get),
+        };
+        // A handle that the application still has is of one that its last event has ended.
+        let started = started.map_err(|error| match error {
+            RequestError::UnknownMd(md) => RequestError::MdExhausted(md),
+            error => error,
+        });
+        match (answer, started) {
+            (Answer::Start(reply), started) => reply.send(started),
+            (Answer::Events(_), Ok(())) => {}
+            (Answer::Events(slot), Err(error)) => {
+                let queue = self.queues.iter_mut().find(|queue| Some(queue.name) == slot.queue());
+                if let Some(queue) = queue.filter(|queue| !queue.closing) {
+                    let event = slot.event(message);
+                    queue.end.push_late(Notice { event, payload: Payload::Refusal(error, slot) });
+                }
+            }
+            (Answer::Outcome(sender), Ok(())) => {
+                let awaited = Awaited { sender, kind: message.answer(), answer: None, is_sent: false };
+                let queue = self.queues.iter_mut().find(|queue| queue.live.contains(&md));
+                queue.map(|queue| queue.awaited.insert(md, awaited));
+            }
+            (answer, Err(error)) => answer.refuse(error.into()),
+        }
+    }
+
+    /// Makes an event queue whose events go to `end`. The application calls it `name`, or by the handle.
     pub(super) fn create(
         &mut self,
         worker: &mut Worker,
         slots: u32,
         end: QueueEnd,
+        name: Option<EqHandle>,
     ) -> Result<EqHandle, EqError> {
         let handle = worker.create_event_queue(slots)?;
-        let (live, held) = (HashSet::new(), Vec::new());
-        self.queues.push(Queue { handle, end, live, held, blocked: false, closing: false });
+        let (live, awaited, held) = (HashSet::new(), HashMap::new(), Vec::new());
+        let name = name.unwrap_or(handle);
+        self.queues.push(Queue { name, handle, end, live, awaited, held, blocked: false, closing: false });
         Ok(handle)
     }
 
@@ -111,7 +183,7 @@ impl Queues {
         md: &MdSpec,
         buffer: Buffer,
     ) -> Result<(MeHandle, MdHandle), Refused> {
-        let (entry, handle) = worker.attach(entry, md, buffer)?;
+        let (entry, handle) = worker.attach(entry, &self.with_queue(md), buffer)?;
         self.register(md, handle);
         Ok((entry, handle))
     }
@@ -122,13 +194,19 @@ impl Queues {
         md: &MdSpec,
         buffer: Buffer,
     ) -> Result<MdHandle, Refused> {
-        let handle = worker.bind(md, buffer)?;
+        let handle = worker.bind(&self.with_queue(md), buffer)?;
         self.register(md, handle);
         Ok(handle)
     }
 
+    /// The spec with this shard's handle of its event queue.
+    fn with_queue(&self, md: &MdSpec) -> MdSpec {
+        let queue = self.queues.iter().find(|queue| Some(queue.name) == md.event_queue);
+        MdSpec { event_queue: queue.map(|queue| queue.handle).or(md.event_queue), ..*md }
+    }
+
     fn register(&mut self, md: &MdSpec, handle: MdHandle) {
-        let queue = self.queues.iter_mut().find(|queue| Some(queue.handle) == md.event_queue);
+        let queue = self.queues.iter_mut().find(|queue| Some(queue.name) == md.event_queue);
         queue.map(|queue| queue.live.insert(handle));
     }
 
@@ -150,7 +228,7 @@ impl Queues {
         for queue in &mut self.queues {
             if let Some(place) = queue.held.iter().position(|event| event.md() == md) {
                 let event = queue.held.swap_remove(place);
-                queue.end.push_home(Notice { event, payload: Payload::Buffer(buffer) });
+                queue.end.push_late(Notice { event, payload: Payload::Buffer(buffer) });
                 return;
             }
         }
@@ -159,7 +237,7 @@ impl Queues {
     fn has_work(&self) -> bool {
         let is_returned = self.signals.returned_count() != self.returned_count;
         self.queues.iter().any(|queue| {
-            queue.blocked && queue.end.has_room()
+            queue.blocked && !queue.end.is_full()
                 || queue.end.is_abandoned() != queue.closing
                 || is_returned && !queue.held.is_empty()
         })
@@ -193,6 +271,9 @@ impl Queue {
     /// Passes an event on; whether it has not been held back.
     fn pass_on(&mut self, worker: &mut Worker, mut delivery: Delivery, signals: &Arc<Signals>) -> bool {
         let event = delivery.event;
+        if !self.awaited.is_empty() && self.pass_to_future(&mut delivery) {
+            return false;
+        }
         if event.unlinked() {
             self.live.remove(&event.md());
             let Some(buffer) = delivery.buffer.take() else {
@@ -207,6 +288,31 @@ impl Queue {
                 Payload::Lease(SharedLease { lease: Some(lease), signals: Arc::clone(signals) })
             });
             self.end.push(Notice { event, payload });
+        }
+        true
+    }
+
+    /// Passes an event to the future that waits for it; whether there is one.
+    fn pass_to_future(&mut self, delivery: &mut Delivery) -> bool {
+        let event = delivery.event;
+        let Entry::Occupied(mut awaited) = self.awaited.entry(event.md()) else { return false };
+        // One whose buffer is not at home yet takes the usual way.
+        if awaited.get().sender.is_closed() || event.unlinked() && delivery.buffer.is_none() {
+            awaited.remove();
+            return false;
+        }
+        let Some(outcome) = awaited.get_mut().take(&event) else { return true };
+        if event.unlinked() {
+            self.live.remove(&event.md());
+        }
+        let payload = delivery.buffer.take().map_or(Payload::None, Payload::Buffer);
+        let notice = Notice { event: outcome, payload };
+        if let Err(Ok(Notice { payload: Payload::Buffer(buffer), .. })) =
+            awaited.remove().sender.send(Ok(notice))
+        {
+            // The future was dropped at this moment.
+            delivery.buffer = Some(buffer);
+            return false;
         }
         true
     }

@@ -8,6 +8,7 @@ use lnet_wire::ProcessId;
 
 use super::calls::{Call, Reply, ReplySlot};
 use super::queue::QueueEnd;
+use super::request::{Answer, Message};
 use super::*;
 
 const PORTAL: u32 = 4;
@@ -25,7 +26,7 @@ fn a_shard_that_ends_tells_everybody() {
     let mut queue = shard.create_event_queue(16).unwrap();
     let spec = MdSpec::new(4, Threshold::Count(2), MdOptions::NONE, queue.handle());
     let md = shard.bind(&spec, Buffer::zeroed(4)).unwrap();
-    md.put(&Target::new(Nid::LO, PORTAL, 1), Ack::NotWanted, 0).unwrap();
+    md.put(&Target::new(Nid::LO, PORTAL, 1), Ack::NotWanted, 0).start().unwrap();
     std::thread::sleep(Duration::from_millis(20));
     let waiting = std::thread::spawn(move || {
         let mut seen = 0;
@@ -41,7 +42,7 @@ fn a_shard_that_ends_tells_everybody() {
     let (seen, error) = waiting.join().unwrap();
     assert_eq!(seen, 1, "the SEND that came before");
     gone(Err(error));
-    gone(md.put(&Target::new(Nid::LO, PORTAL, 1), Ack::NotWanted, 0));
+    gone(md.put(&Target::new(Nid::LO, PORTAL, 1), Ack::NotWanted, 0).start());
     gone(shard.counters().map(drop));
     let refused = shard.bind(&spec, Buffer::zeroed(4)).unwrap_err();
     assert!(refused.buffer.is_none());
@@ -61,8 +62,8 @@ fn driven() -> (Node, Worker, Caller, Service) {
 fn turns_allocate_nothing() {
     const PUTS: u32 = 4;
     let (_node, mut worker, caller, mut service) = driven();
-    let (end, mut ring) = QueueEnd::new(64);
-    let queue = service.queues().create(&mut worker, 3000, end).unwrap();
+    let (end, mut ring) = QueueEnd::new(64, Arc::default());
+    let queue = service.queues().create(&mut worker, 3000, end, None).unwrap();
     let sink = MdSpec::new(1 << 16, Threshold::Count(1000), MdOptions::PUT, queue);
     let entry = EntrySpec::new(PORTAL, 1);
     service.queues().attach(&mut worker, &entry, &sink, Buffer::zeroed(1 << 16)).unwrap();
@@ -72,7 +73,7 @@ fn turns_allocate_nothing() {
     let mut notices = 0;
     let mut round = || {
         for _ in 0..PUTS {
-            caller.leave(Call::Put(put(md), Reply::to(&slot))).unwrap();
+            caller.leave(Call::Request(Message::Put(put(md)), Answer::Start(Reply::to(&slot)))).unwrap();
         }
         while service.has_work() || worker.progress() {
             service.turn(&mut worker);

@@ -99,9 +99,9 @@ impl Place {
         let asked = match message.kind {
             Kind::Put => {
                 let ack = if ack { Ack::Wanted } else { Ack::NotWanted };
-                descriptor.put(&to, ack, message.number)
+                descriptor.put(&to, ack, message.number).start()
             }
-            Kind::Get => descriptor.get(&to),
+            Kind::Get => descriptor.get(&to).start(),
         };
         if let Err(error) = asked {
             // Dropping the descriptor unlinks it; its last event brings the buffer.
@@ -128,7 +128,7 @@ impl Place {
         let busy = self.busy.take()?;
         if let Some(descriptor) = busy.descriptor {
             // It is gone already.
-            descriptor.leave();
+            descriptor.detach();
         }
         let outcome = match (busy.fault, busy.done) {
             (Some(fault), _) => Err((fault, None)),

@@ -225,7 +225,7 @@ impl Server {
     }
 
     fn tell_lost(&mut self) {
-        let lost = self.posted.iter_mut().filter_map(|(_, entry)| entry.take().map(Entry::leave)).count();
+        let lost = self.posted.iter_mut().filter_map(|(_, entry)| entry.take().map(Entry::detach)).count();
         self.shared.report().lost_entries += lost as u64;
     }
 
@@ -249,7 +249,7 @@ impl Server {
         let posting = self.posted[place].0;
         // The former entry is gone already.
         if let Some(former) = self.posted[place].1.take() {
-            former.leave();
+            former.detach();
         }
         let entry = buffer.and_then(|buffer| self.attach(place, &posting, buffer).ok());
         let mut report = self.shared.report();

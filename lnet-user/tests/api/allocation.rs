@@ -8,8 +8,8 @@ use lnet_user::{Ack, Buffer, Descriptor, EntrySpec, EventQueue, MdOptions, MdSpe
 use crate::common::{PINNED, next, start, to_self};
 
 fn exchange(queue: &mut EventQueue, md: &Descriptor) {
-    md.put(&to_self(PINNED[0], 1), Ack::Wanted, 0).unwrap();
-    md.get(&to_self(PINNED[0], 2)).unwrap();
+    md.put(&to_self(PINNED[0], 1), Ack::Wanted, 0).start().unwrap();
+    md.get(&to_self(PINNED[0], 2)).start().unwrap();
     // PUT, SEND, ACK; SEND, REPLY, GET.
     for _ in 0..6 {
         drop(next(queue));
@@ -24,7 +24,7 @@ fn requests_and_events_allocate_nothing() {
     let endless = |options| MdSpec::new(64, Threshold::Infinite, options, queue.handle());
     for (bits, options) in [(1, MdOptions::PUT), (2, MdOptions::GET)] {
         let md = endless(options | MdOptions::MANAGE_REMOTE);
-        shard.attach(&EntrySpec::new(PINNED[0], bits), &md, Buffer::zeroed(64)).unwrap().leave();
+        shard.attach(&EntrySpec::new(PINNED[0], bits), &md, Buffer::zeroed(64)).unwrap().detach();
     }
     let md = shard.bind(&endless(MdOptions::NONE), Buffer::zeroed(64)).unwrap();
     // A thread that waits for the first time makes what wakes it.

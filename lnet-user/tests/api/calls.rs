@@ -31,7 +31,7 @@ fn any_number_of_threads_hold_handles() {
                     let source = shard
                         .bind(&spec(&queue, 100, 2, MdOptions::NONE), Buffer::from(bytes.clone()))
                         .unwrap();
-                    source.put(&to_self(ROTOR, bits), Ack::Wanted, round).unwrap();
+                    source.put(&to_self(ROTOR, bits), Ack::Wanted, round).start().unwrap();
                     let (mut ends, mut put) = (0, false);
                     while ends < 2 {
                         let notice = next(&mut queue);
@@ -69,14 +69,16 @@ fn a_descriptor_is_used_by_many_threads() {
     let shard = lnet.shard(0).unwrap();
     let mut queue = shard.create_event_queue(8000).unwrap();
     let sink = spec(&queue, 8, THREADS * PUTS, MdOptions::PUT | MdOptions::MANAGE_REMOTE);
-    shard.attach(&EntrySpec::new(PINNED[0], 1), &sink, Buffer::zeroed(8)).unwrap().leave();
+    shard.attach(&EntrySpec::new(PINNED[0], 1), &sink, Buffer::zeroed(8)).unwrap().detach();
     let source = spec(&queue, 8, THREADS * PUTS, MdOptions::NONE);
     let source = shard.bind(&source, Buffer::from(vec![1; 8])).unwrap();
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
                 for number in 0..PUTS {
-                    while let Err(error) = source.put(&to_self(PINNED[0], 1), Ack::NotWanted, number.into()) {
+                    while let Err(error) =
+                        source.put(&to_self(PINNED[0], 1), Ack::NotWanted, number.into()).start()
+                    {
                         assert!(error.is_busy(), "{error}");
                         std::thread::yield_now();
                     }
@@ -122,7 +124,7 @@ fn refusals_name_the_way_out_and_hand_back() {
     assert_eq!(*short.buffer.unwrap(), [8; 4]);
 
     let md = shard.bind(&spec(&queue, 4, 1, MdOptions::NONE), Buffer::zeroed(4)).unwrap();
-    let portal = md.put(&to_self(64, 1), Ack::NotWanted, 0).unwrap_err();
+    let portal = md.put(&to_self(64, 1), Ack::NotWanted, 0).start().unwrap_err();
     assert!(matches!(portal, LnetError::Request(RequestError::Portal(64))) && !portal.is_busy(), "{portal}");
     drop(md);
     drop(queue);
@@ -136,7 +138,7 @@ fn what_goes_wrong_later_is_the_status_of_an_event() {
     let mut queue = shard.create_event_queue(8).unwrap();
     let md = shard.bind(&spec(&queue, 4, 1, MdOptions::NONE), Buffer::zeroed(4)).unwrap();
     let stranger: Nid = "10.0.0.1@xdp".parse().unwrap();
-    md.put(&Target::new(stranger, 4, 1), Ack::NotWanted, 0).unwrap();
+    md.put(&Target::new(stranger, 4, 1), Ack::NotWanted, 0).start().unwrap();
     let notice = next(&mut queue);
     assert!(matches!(notice.event.status(), Status::NeverSent(_)));
     assert!(notice.into_buffer().is_some());
@@ -164,7 +166,7 @@ fn the_default_threads() {
     post(&shard, &queue, PINNED[0], 1, 4);
     let spec = MdSpec::new(4, Threshold::Count(1), MdOptions::NONE, queue.handle());
     let md = shard.bind(&spec, Buffer::from(vec![3; 4])).unwrap();
-    md.put(&to_self(PINNED[0], 1), Ack::NotWanted, 0).unwrap();
+    md.put(&to_self(PINNED[0], 1), Ack::NotWanted, 0).start().unwrap();
     assert_eq!(next(&mut queue).payload(), Some(&[3; 4][..]));
     assert_eq!(next(&mut queue).event.kind(), EventKind::Send);
     assert!(queue.next_blocking(Some(PATIENCE / 1000)).unwrap().is_none());

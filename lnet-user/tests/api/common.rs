@@ -59,7 +59,7 @@ pub(crate) fn spec(queue: &EventQueue, length: usize, count: u32, options: MdOpt
 /// Posts room for one PUT.
 pub(crate) fn post(shard: &ShardHandle, queue: &EventQueue, portal: u32, match_bits: u64, length: usize) {
     let md = spec(queue, length, 1, MdOptions::PUT);
-    shard.attach(&EntrySpec::new(portal, match_bits), &md, Buffer::zeroed(length)).unwrap().leave();
+    shard.attach(&EntrySpec::new(portal, match_bits), &md, Buffer::zeroed(length)).unwrap().detach();
 }
 
 /// This node.

@@ -36,13 +36,13 @@ fn a_dropped_queue_takes_its_descriptors_along() {
         let idle = shard.attach(&EntrySpec::new(ROTOR, 1), &idle, Buffer::zeroed(4)).unwrap();
         let md = spec(&queue, 4, 9, MdOptions::NONE);
         let waits = shard.bind(&md, Buffer::zeroed(4)).unwrap();
-        waits.put(&to_self(LAZY, 99), Ack::Wanted, 0).unwrap();
+        waits.put(&to_self(LAZY, 99), Ack::Wanted, 0).start().unwrap();
         let busy = shard.bind(&md, Buffer::zeroed(4)).unwrap();
         shard
             .attach(&EntrySpec::new(PINNED[0], 5), &spec(&queue, 8, 3, MdOptions::PUT), Buffer::zeroed(8))
             .unwrap()
-            .leave();
-        busy.put(&to_self(PINNED[0], 5), Ack::Wanted, 0).unwrap();
+            .detach();
+        busy.put(&to_self(PINNED[0], 5), Ack::Wanted, 0).start().unwrap();
         let read = loop {
             let notice = next(&mut queue);
             if notice.event.kind() == EventKind::Put {
@@ -78,13 +78,13 @@ fn the_last_handle_stops_the_node() {
     let shard = lnet.shard(0).unwrap();
     let mut queue = shard.create_event_queue(16).unwrap();
     let md = spec(&queue, 8, 2, MdOptions::PUT);
-    shard.attach(&EntrySpec::new(PINNED[0], 1), &md, Buffer::zeroed(8)).unwrap().leave();
+    shard.attach(&EntrySpec::new(PINNED[0], 1), &md, Buffer::zeroed(8)).unwrap().detach();
     let source = shard.bind(&spec(&queue, 4, 2, MdOptions::NONE), Buffer::from(vec![6; 4])).unwrap();
-    source.put(&to_self(PINNED[0], 1), Ack::NotWanted, 0).unwrap();
+    source.put(&to_self(PINNED[0], 1), Ack::NotWanted, 0).start().unwrap();
     let notice = next(&mut queue);
     drop(lnet);
     drop(shard);
-    source.put(&to_self(PINNED[0], 1), Ack::NotWanted, 0).unwrap();
+    source.put(&to_self(PINNED[0], 1), Ack::NotWanted, 0).start().unwrap();
     drop(source);
     drop(queue);
     assert_eq!(notice.payload(), Some(&[6; 4][..]));
@@ -98,7 +98,7 @@ fn a_node_that_is_started_again() {
         let mut queue = shard.create_event_queue(16).unwrap();
         post(&shard, &queue, PINNED[0], 1, 4);
         let source = shard.bind(&spec(&queue, 4, 1, MdOptions::NONE), Buffer::from(vec![6; 4])).unwrap();
-        source.put(&to_self(PINNED[0], 1), Ack::NotWanted, 0).unwrap();
+        source.put(&to_self(PINNED[0], 1), Ack::NotWanted, 0).start().unwrap();
         assert_eq!(next(&mut queue).event.kind(), EventKind::Put);
         let result: Result<_, LnetError> = queue.next_blocking(Some(PATIENCE));
         assert_eq!(result.unwrap().unwrap().event.kind(), EventKind::Send);

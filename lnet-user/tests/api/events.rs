@@ -23,8 +23,8 @@ fn ping_pong(rounds: u32, mut wait: impl FnMut(&mut EventQueue) -> Notice) {
     let sink = other.attach(&EntrySpec::new(PINNED[1], 1), &md, Buffer::zeroed(16)).unwrap();
     for round in 0..rounds {
         let md = shard.bind(&spec(&queue, 16, 2, MdOptions::NONE), Buffer::from(vec![1; 16])).unwrap();
-        md.put(&to_self(PINNED[1], 1), Ack::Wanted, round.into()).unwrap();
-        md.leave();
+        md.put(&to_self(PINNED[1], 1), Ack::Wanted, round.into()).start().unwrap();
+        md.detach();
         while !wait(&mut queue).event.unlinked() {}
     }
     drop(sink);
@@ -62,7 +62,7 @@ impl Wake for Flag {
 }
 
 /// The smallest of runtimes.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let flag = Arc::new(Flag(std::thread::current(), AtomicU32::new(0)));
     let waker = Waker::from(Arc::clone(&flag));
     let mut future = pin!(future);
@@ -101,14 +101,14 @@ fn a_buffer_comes_home_when_nobody_reads_it() {
     let shard = lnet.shard(1).unwrap();
     let mut queue = shard.create_event_queue(16).unwrap();
     let md = spec(&queue, 300, 3, MdOptions::PUT);
-    shard.attach(&EntrySpec::new(PINNED[1], 1), &md, Buffer::zeroed(300)).unwrap().leave();
+    shard.attach(&EntrySpec::new(PINNED[1], 1), &md, Buffer::zeroed(300)).unwrap().detach();
     let source = lnet.shard(0).unwrap();
     let own = source.create_event_queue(16).unwrap();
     let mut notices = Vec::new();
     for number in 0..3_u8 {
         let md = source.bind(&spec(&own, 100, 1, MdOptions::NONE), Buffer::from(vec![number; 100])).unwrap();
-        md.put(&to_self(PINNED[1], 1), Ack::NotWanted, 0).unwrap();
-        md.leave();
+        md.put(&to_self(PINNED[1], 1), Ack::NotWanted, 0).start().unwrap();
+        md.detach();
         if number < 2 {
             notices.push(next(&mut queue));
         }
@@ -134,12 +134,12 @@ fn nothing_is_read_while_it_may_be_written() {
     let shard = lnet.shard(0).unwrap();
     let mut queue = shard.create_event_queue(32).unwrap();
     let md = spec(&queue, 8, 3, MdOptions::GET | MdOptions::MANAGE_REMOTE);
-    shard.attach(&EntrySpec::new(PINNED[0], 1), &md, Buffer::from(vec![9; 8])).unwrap().leave();
+    shard.attach(&EntrySpec::new(PINNED[0], 1), &md, Buffer::from(vec![9; 8])).unwrap().detach();
     let sink = shard.bind(&spec(&queue, 8, 6, MdOptions::NONE), Buffer::zeroed(8)).unwrap();
     let mut kept = Vec::new();
     let mut replies = 0;
     for _ in 0..3 {
-        sink.get(&to_self(PINNED[0], 1)).unwrap();
+        sink.get(&to_self(PINNED[0], 1)).start().unwrap();
         let target = kept.len() + 3;
         while kept.len() < target {
             let notice = next(&mut queue);
@@ -164,10 +164,10 @@ fn more_events_than_the_ring_holds() {
     let mut queue = shard.create_event_queue(COUNT + 10).unwrap();
     let other = shard.create_event_queue(COUNT + 10).unwrap();
     let sink = spec(&queue, COUNT as usize, COUNT, MdOptions::PUT);
-    shard.attach(&EntrySpec::new(PINNED[0], 1), &sink, Buffer::zeroed(COUNT as usize)).unwrap().leave();
+    shard.attach(&EntrySpec::new(PINNED[0], 1), &sink, Buffer::zeroed(COUNT as usize)).unwrap().detach();
     let source = shard.bind(&spec(&other, 1, COUNT, MdOptions::NONE), Buffer::from(vec![5; 1])).unwrap();
     for number in 0..COUNT {
-        while let Err(error) = source.put(&to_self(PINNED[0], 1), Ack::NotWanted, number.into()) {
+        while let Err(error) = source.put(&to_self(PINNED[0], 1), Ack::NotWanted, number.into()).start() {
             assert!(error.is_busy(), "{error}");
         }
     }
@@ -186,7 +186,7 @@ fn a_put_waits_for_its_entry() {
     let [first, second] = [0, 1].map(|shard| lnet.shard(shard).unwrap());
     let mut queue = first.create_event_queue(8).unwrap();
     let md = first.bind(&spec(&queue, 4, 2, MdOptions::NONE), Buffer::from(vec![4; 4])).unwrap();
-    md.put(&to_self(LAZY, 1), Ack::Wanted, 0).unwrap();
+    md.put(&to_self(LAZY, 1), Ack::Wanted, 0).start().unwrap();
     assert!(queue.next_blocking(Some(Duration::from_millis(10))).unwrap().is_none());
     let mut posted = second.create_event_queue(8).unwrap();
     post(&second, &posted, LAZY, 1, 4);

@@ -6,6 +6,7 @@ mod calls;
 mod common;
 mod ends;
 mod events;
+mod requests;
 mod topology;
 
 #[path = "../../examples/put_get.rs"]

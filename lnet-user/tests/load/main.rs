@@ -160,7 +160,7 @@ fn a_target_believes_nothing() {
     let put = |portal, match_bits, number, payload: Vec<u8>| {
         let md = MdSpec::new(payload.len() as u64, Threshold::Count(1), MdOptions::NONE, queue.handle());
         let to = lnet_user::Target::new(Nid::LO, portal, match_bits);
-        shard.bind(&md, Buffer::from(payload)).unwrap().put(&to, Ack::NotWanted, number).unwrap();
+        shard.bind(&md, Buffer::from(payload)).unwrap().put(&to, Ack::NotWanted, number).start().unwrap();
     };
     let numbers = (0..64).flat_map(|bit| [1 << bit, u64::MAX << bit]);
     let mut sent = 0;

@@ -116,7 +116,10 @@ fn post(shard: &ShardHandle, queue: &EventQueue, rail: usize) {
     let options = MdOptions::PUT;
     let md = MdSpec::new(length_bytes as u64, Threshold::Count(PUTS_PER_ENTRY), options, queue.handle());
     let entry = EntrySpec::new(PORTAL, rail as u64);
-    shard.attach(&entry, &md, Buffer::zeroed(length_bytes)).unwrap_or_else(|error| panic!("{error}")).leave();
+    shard
+        .attach(&entry, &md, Buffer::zeroed(length_bytes))
+        .unwrap_or_else(|error| panic!("{error}"))
+        .detach();
 }
 
 fn post_source(shard: &ShardHandle, queue: &EventQueue) {
@@ -125,7 +128,7 @@ fn post_source(shard: &ShardHandle, queue: &EventQueue) {
     let options = MdOptions::GET | MdOptions::MANAGE_REMOTE;
     let md = MdSpec::new(GET_BYTES as u64, Threshold::Infinite, options, queue.handle());
     let entry = EntrySpec::new(PORTAL, GET_BITS);
-    shard.attach(&entry, &md, Buffer::from(bytes)).unwrap_or_else(|error| panic!("{error}")).leave();
+    shard.attach(&entry, &md, Buffer::from(bytes)).unwrap_or_else(|error| panic!("{error}")).detach();
 }
 
 /// What has come of the messages of one rail.
@@ -225,9 +228,9 @@ impl Source {
         let descriptor = self.shard.bind(&md, Buffer::from(bytes)).unwrap_or_else(|error| panic!("{error}"));
         let handle = descriptor.handle();
         let begun = if is_get {
-            descriptor.get(&Target::new(self.target, PORTAL, GET_BITS))
+            descriptor.get(&Target::new(self.target, PORTAL, GET_BITS)).start()
         } else {
-            descriptor.put(&Target::new(self.target, PORTAL, self.rail as u64), Ack::Wanted, number)
+            descriptor.put(&Target::new(self.target, PORTAL, self.rail as u64), Ack::Wanted, number).start()
         };
         begun.unwrap_or_else(|error| panic!("{error}"));
         let put = (!is_get).then_some(number);

@@ -1,0 +1,212 @@
+//! Requests of a descriptor: queued, started or awaited.
+//!
+//! Invariants: a request that is queued and then refused is told by an event, for which a place was reserved when
+//! it was queued: of one descriptor at most [`REFUSALS_MAX`] requests are on their way to the shard or refused
+//! and not yet told. The outcome of a request that is awaited goes to its future alone.
+
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll};
+
+use lnet_core::event::{Event, EventKind, EventMd};
+use lnet_core::handle::{EqHandle, MdHandle, ShardId};
+use lnet_core::lnd::{Cause, Status};
+use lnet_core::md::MdSpec;
+use lnet_core::shard::{GetRequest, PutRequest, RequestError};
+use lnet_wire::MessageType;
+use tokio::sync::oneshot;
+
+use super::calls::{Call, Reply};
+use super::descriptor::Descriptor;
+use super::error::LnetError;
+use super::queue::Notice;
+
+/// Queued requests of one descriptor that may yet be refused, or whose refusal was not yet taken.
+const REFUSALS_MAX: u32 = 256;
+
+/// What a shard is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Message {
+    Put(PutRequest),
+    Get(GetRequest),
+}
+
+impl Message {
+    pub(super) fn md(&self) -> MdHandle {
+        match self {
+            Self::Put(put) => put.md,
+            Self::Get(get) => get.md,
+        }
+    }
+
+    /// The event that answers it last.
+    pub(super) fn answer(&self) -> EventKind {
+        match self {
+            Self::Put(PutRequest { ack: true, .. }) => EventKind::Ack,
+            Self::Put(_) => EventKind::Send,
+            Self::Get(_) => EventKind::Reply,
+        }
+    }
+
+    /// The event that says that it was refused.
+    fn refused(&self, md: EventMd) -> Event {
+        let (message_type, target, portal, match_bits, hdr_data, offset_bytes) = match *self {
+            Self::Put(PutRequest { target, portal, match_bits, hdr_data, offset, .. }) => {
+                (MessageType::Put, target, portal, match_bits, hdr_data, offset)
+            }
+            Self::Get(GetRequest { target, portal, match_bits, offset, .. }) => {
+                (MessageType::Get, target, portal, match_bits, 0, offset)
+            }
+        };
+        let length_bytes = 0;
+        Event::Send { md, message_type, target, portal, match_bits, hdr_data, length_bytes, offset_bytes }
+    }
+}
+
+/// Places for the refusals of one descriptor's requests.
+#[derive(Debug)]
+pub(super) struct Refusals {
+    md: EventMd,
+    queue: Option<EqHandle>,
+    used: AtomicU32,
+}
+
+impl Refusals {
+    pub(super) fn new(handle: MdHandle, md: &MdSpec) -> Arc<Self> {
+        let status = Status::NeverSent(Cause::Refused);
+        let (user_ptr, options) = (md.user_ptr, md.options);
+        let queue = md.event_queue;
+        let md = EventMd { handle, user_ptr, options, status, unlinked: false };
+        Arc::new(Self { md, queue, used: AtomicU32::new(0) })
+    }
+
+    /// Where they are told.
+    pub(super) fn queue(&self) -> Option<EqHandle> {
+        self.queue
+    }
+}
+
+/// A place for the refusal of one request.
+#[derive(Debug)]
+pub(super) struct RefusalSlot(Arc<Refusals>);
+
+impl RefusalSlot {
+    fn reserve(refusals: &Arc<Refusals>) -> Result<Self, RequestError> {
+        let slot = Self(Arc::clone(refusals));
+        // What is one too many is given back by the drop.
+        match refusals.used.fetch_add(1, Ordering::AcqRel) {
+            REFUSALS_MAX.. => Err(RequestError::EventQueueFull(refusals.md.handle)),
+            _ => Ok(slot),
+        }
+    }
+
+    pub(super) fn queue(&self) -> Option<EqHandle> {
+        self.0.queue()
+    }
+
+    pub(super) fn event(&self, message: &Message) -> Event {
+        message.refused(self.0.md)
+    }
+}
+
+impl Drop for RefusalSlot {
+    fn drop(&mut self) {
+        self.0.used.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Who learns what became of a request.
+pub(super) enum Answer {
+    /// The thread that waits until it has started. Events tell the rest.
+    Start(Reply),
+    /// The event queue.
+    Events(RefusalSlot),
+    /// A future.
+    Outcome(oneshot::Sender<Result<Notice, LnetError>>),
+}
+
+impl Answer {
+    /// Says that it does not start.
+    pub(super) fn refuse(self, error: LnetError) {
+        if let Self::Outcome(sender) = self {
+            // The future may be gone.
+            let _ = sender.send(Err(error));
+        }
+    }
+}
+
+/// A PUT or a GET that is to be sent. It does nothing until it is queued, started or awaited:
+///
+/// - `put(..).queue()` returns at once. Events tell what came of it, also when it is refused.
+/// - `put(..).start()` blocks until the shard has started it, and returns the refusal. Events tell the rest.
+/// - `put(..).await` gives its outcome, in any runtime: the [`Notice`] of the REPLY, of the ACK if that was wanted,
+///   or else of the SEND; or that of the event that says that none of them will come. No event of the request
+///   comes by the queue then. A PUT that no entry takes is never answered, so give the descriptor
+///   [`MdOptions::TRACK_RESPONSE`](lnet_core::md::MdOptions::TRACK_RESPONSE), or drop the future. A descriptor
+///   has one awaited request at a time, and no other one meanwhile: their events could not be told apart.
+#[derive(Debug)]
+#[must_use = "a request does nothing until it is queued, started or awaited"]
+pub struct Request<'a> {
+    pub(super) descriptor: &'a Descriptor,
+    pub(super) message: Message,
+}
+
+impl Request<'_> {
+    /// Leaves it for the shard and returns. Should the shard refuse it, a SEND event with the status
+    /// [`Cause::Refused`] says so, and [`Notice::refusal`] why. Requests of one descriptor start in the order of
+    /// these calls. Waits only while 256 calls wait at the shard already.
+    ///
+    /// # Errors
+    /// [`LnetError::Stopped`], and [`RequestError::EventQueueFull`] while 256 requests of the descriptor are on their
+    /// way to the shard, or refused and still in the event queue.
+    pub fn queue(self) -> Result<(), LnetError> {
+        let slot = RefusalSlot::reserve(self.descriptor.refusals())?;
+        self.descriptor.shard().caller().leave(Call::Request(self.message, Answer::Events(slot)))
+    }
+
+    /// Waits until the shard has started it.
+    ///
+    /// # Errors
+    /// [`LnetError::Request`] when it does not start; nothing has changed then.
+    pub fn start(self) -> Result<(), LnetError> {
+        let caller = self.descriptor.shard().caller();
+        caller.request(|reply| Call::Request(self.message, Answer::Start(reply)))
+    }
+}
+
+impl IntoFuture for Request<'_> {
+    type Output = Result<Notice, LnetError>;
+    type IntoFuture = Outcome;
+
+    fn into_future(self) -> Outcome {
+        let shard = self.descriptor.shard();
+        let (sender, outcome) = oneshot::channel();
+        let left = match self.descriptor.refusals().queue() {
+            Some(_) => shard.caller().leave(Call::Request(self.message, Answer::Outcome(sender))),
+            None => Err(LnetError::NoEventQueue),
+        };
+        Outcome { shard: shard.id(), outcome, refused: left.err() }
+    }
+}
+
+/// What comes of a request. Dropped before that is known, the events come by the event queue.
+#[derive(Debug)]
+pub struct Outcome {
+    shard: ShardId,
+    outcome: oneshot::Receiver<Result<Notice, LnetError>>,
+    refused: Option<LnetError>,
+}
+
+impl Future for Outcome {
+    type Output = Result<Notice, LnetError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(error) = self.refused.take() {
+            return Poll::Ready(Err(error));
+        }
+        let stopped = LnetError::Stopped(self.shard);
+        Pin::new(&mut self.outcome).poll(context).map(|outcome| outcome.unwrap_or(Err(stopped)))
+    }
+}

@@ -1,0 +1,180 @@
+//! Requests that are queued, and such that are awaited.
+
+use std::pin::pin;
+use std::task::{Context, Poll};
+
+use futures_util::StreamExt;
+use lnet_core::lnd::Cause;
+use lnet_user::{
+    Ack, Buffer, EntrySpec, Event, EventKind, Lnet, LnetError, MdOptions, MdSpec, Notice, Policy,
+    RequestError, Status, Target,
+};
+
+use crate::common::{LAZY, PINNED, ROTOR, await_idle, config, next, post, spec, start, to_self};
+use crate::events::block_on;
+
+fn refused(notice: &Notice) -> Option<RequestError> {
+    let Event::Send { md, .. } = notice.event else { return None };
+    assert_eq!((md.status, md.unlinked), (Status::NeverSent(Cause::Refused), false));
+    assert!(notice.payload().is_none());
+    notice.refusal()
+}
+
+#[test]
+fn what_is_queued_comes_by_events_also_when_it_is_refused() {
+    let lnet = start(1);
+    let shard = lnet.shard(0).unwrap();
+    let mut queue = shard.create_event_queue(8).unwrap();
+    post(&shard, &queue, PINNED[0], 1, 4);
+    let md = MdSpec { user_ptr: 9, ..spec(&queue, 4, 1, MdOptions::NONE) };
+    let md = shard.bind(&md, Buffer::from(vec![3; 4])).unwrap();
+    md.put(&to_self(64, 5), Ack::NotWanted, 6).queue().unwrap();
+    let notice = next(&mut queue);
+    assert_eq!(refused(&notice), Some(RequestError::Portal(64)));
+    assert_eq!((notice.event.md(), notice.event.user_ptr()), (md.handle(), 9));
+    assert_eq!((notice.event.match_bits(), notice.event.hdr_data()), (Some(5), Some(6)));
+    assert!(notice.into_buffer().is_none(), "nothing has ended");
+
+    md.put(&to_self(PINNED[0], 1), Ack::NotWanted, 6).queue().unwrap();
+    let events = [next(&mut queue), next(&mut queue)];
+    let kinds = events.each_ref().map(|notice| (notice.event.kind(), notice.event.status()));
+    assert_eq!(kinds, [(EventKind::Put, Status::Ok), (EventKind::Send, Status::Ok)]);
+    md.get(&to_self(PINNED[0], 1)).queue().unwrap();
+    let late = refused(&next(&mut queue)).unwrap();
+    assert_eq!(late, RequestError::MdExhausted(md.handle()));
+    assert!(late.to_string().contains("used up"), "{late}");
+}
+
+/// More than the ring and the call queue have room for; those that are refused at once were not queued.
+#[test]
+fn no_refusal_is_lost() {
+    let lnet = start(1);
+    let shard = lnet.shard(0).unwrap();
+    let mut queue = shard.create_event_queue(4).unwrap();
+    let md = shard.bind(&spec(&queue, 4, 1, MdOptions::NONE), Buffer::zeroed(4)).unwrap();
+    let (mut queued, mut told) = (0, 0);
+    for _ in 0..1000 {
+        match md.get(&to_self(64, 1)).queue() {
+            Ok(()) => queued += 1,
+            Err(error) => {
+                assert!(error.is_busy(), "{error}");
+                assert_eq!(queued - told, 256);
+                assert_eq!(refused(&next(&mut queue)), Some(RequestError::Portal(64)));
+                told += 1;
+            }
+        }
+    }
+    assert!(queued >= 256);
+    while told < queued {
+        assert_eq!(refused(&next(&mut queue)), Some(RequestError::Portal(64)));
+        told += 1;
+    }
+    assert!(queue.try_next().unwrap().is_none());
+    // A descriptor goes with its refusals untaken, and the queue too.
+    md.get(&to_self(64, 1)).queue().unwrap();
+    drop(md);
+    drop(queue);
+    await_idle(&shard);
+}
+
+#[test]
+fn requests_are_awaited() {
+    let lnet = start(1);
+    let mut events = lnet.create_event_queue(64).unwrap();
+    post(&lnet.shard(0).unwrap(), &events, PINNED[0], 1, 4);
+    let bytes = spec(&events, 4, 1, MdOptions::GET);
+    lnet.attach(&EntrySpec::new(PINNED[0], 2), &bytes, Buffer::from(vec![7; 4])).unwrap().detach();
+    let source = lnet.bind(&spec(&events, 4, 2, MdOptions::NONE), Buffer::from(vec![3; 4])).unwrap();
+    let sink = lnet.bind(&spec(&events, 4, 2, MdOptions::NONE), Buffer::zeroed(4)).unwrap();
+    let (acked, got) = block_on(async {
+        let refused = source.put(&to_self(64, 1), Ack::Wanted, 0).await.unwrap_err();
+        assert!(matches!(refused, LnetError::Request(RequestError::Portal(64))), "{refused}");
+        let acked = source.put(&to_self(PINNED[0], 1), Ack::Wanted, 0).await.unwrap();
+        let late = source.put(&to_self(PINNED[0], 1), Ack::NotWanted, 0).await.unwrap_err();
+        assert!(late.to_string().contains("used up"), "{late}");
+        (acked, sink.get(&to_self(PINNED[0], 2)).await.unwrap())
+    });
+    assert_eq!((acked.event.kind(), acked.event.manipulated_bytes()), (EventKind::Ack, 4));
+    assert_eq!(*acked.into_buffer().unwrap(), [3; 4]);
+    assert_eq!((got.event.kind(), got.payload()), (EventKind::Reply, Some(&[7; 4][..])));
+    assert_eq!(*got.into_buffer().unwrap(), [7; 4]);
+    // Those of the targets, and no others.
+    let kinds = [next(&mut events), next(&mut events)].map(|notice| notice.event.kind());
+    assert_eq!(kinds, [EventKind::Put, EventKind::Get]);
+    assert!(events.try_next().unwrap().is_none());
+}
+
+#[test]
+fn an_outcome_that_is_given_up_leaves_its_events_to_the_queue() {
+    let lnet = start(1);
+    let mut events = lnet.create_event_queue(64).unwrap();
+    let source = lnet.bind(&spec(&events, 4, 2, MdOptions::NONE), Buffer::from(vec![3; 4])).unwrap();
+    {
+        let mut outcome = pin!(source.put(&to_self(LAZY, 1), Ack::Wanted, 0).into_future());
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        assert!(outcome.as_mut().poll(&mut context).is_pending(), "no entry takes the Put yet");
+        let second = block_on(source.put(&to_self(LAZY, 1), Ack::Wanted, 0).into_future());
+        assert!(matches!(second, Err(LnetError::Awaited)), "{second:?}");
+    }
+    post(&lnet.shard(0).unwrap(), &events, LAZY, 1, 4);
+    loop {
+        let notice = next(&mut events);
+        if notice.event.kind() == EventKind::Ack {
+            assert!(notice.event.unlinked());
+            assert_eq!(*notice.into_buffer().unwrap(), [3; 4]);
+            break;
+        }
+    }
+    // Without events there is nothing to await.
+    let silent = MdSpec { event_queue: None, ..spec(&events, 4, 2, MdOptions::NONE) };
+    let silent = lnet.bind(&silent, Buffer::zeroed(4)).unwrap();
+    let outcome = block_on(silent.get(&to_self(PINNED[0], 2)).into_future());
+    assert!(matches!(outcome, Err(LnetError::NoEventQueue)), "{outcome:?}");
+}
+
+#[test]
+fn entries_find_their_shard_and_events_the_queue_of_the_node() {
+    let lnet = start(2);
+    let mut events = lnet.create_event_queue(64).unwrap();
+    let mut only = lnet.shard(1).unwrap().create_event_queue(8).unwrap();
+    let md = spec(&events, 4, 1, MdOptions::PUT);
+    for (portal, home) in [(PINNED[1], 1), (PINNED[0], 0), (ROTOR, 0)] {
+        let entry = lnet.attach(&EntrySpec::new(portal, 1), &md, Buffer::zeroed(4)).unwrap();
+        assert_eq!(usize::from(entry.shard().id().0), home, "portal {portal}");
+        let source = lnet.bind(&spec(&events, 4, 1, MdOptions::NONE), Buffer::from(vec![3; 4])).unwrap();
+        block_on(source.put(&to_self(portal, 1), Ack::NotWanted, 0).into_future()).unwrap();
+        let put = block_on(events.next()).unwrap();
+        assert_eq!((put.event.md(), put.payload()), (entry.handle(), Some(&[3; 4][..])));
+        let back = Target::reply_to(&put.event, 7, 8).unwrap();
+        assert_eq!((back.process.nid, back.portal, back.match_bits), (lnet_user::Nid::LO, 7, 8));
+    }
+    // On any shard is on that of the queue.
+    let rotor = lnet.attach(&EntrySpec::new(ROTOR, 2), &spec(&only, 4, 1, MdOptions::PUT), Buffer::zeroed(4));
+    assert_eq!(rotor.unwrap().shard().id().0, 1);
+    let unlinked = next(&mut only);
+    assert_eq!(unlinked.event.kind(), EventKind::Unlink);
+    assert!(Target::reply_to(&unlinked.event, 7, 8).is_none());
+    let elsewhere = spec(&only, 4, 1, MdOptions::PUT);
+    let refused = lnet.attach(&EntrySpec::new(PINNED[0], 1), &elsewhere, Buffer::zeroed(4)).unwrap_err();
+    assert!(refused.to_string().contains("event queue"), "{refused}");
+    let refused = lnet.attach(&EntrySpec::new(64, 1), &md, Buffer::zeroed(4)).unwrap_err();
+    assert!(refused.to_string().contains("portal 64") && refused.buffer.is_some(), "{refused}");
+    // As a stream.
+    let mut context = Context::from_waker(std::task::Waker::noop());
+    assert!(matches!(events.poll_next_unpin(&mut context), Poll::Pending));
+}
+
+#[test]
+fn an_entry_that_is_needed_on_each_shard_is_refused() {
+    let mut config = config(2);
+    config.policies.push((8, Policy::Initiator));
+    let lnet = Lnet::start(&config).unwrap();
+    let events = lnet.create_event_queue(8).unwrap();
+    let md = spec(&events, 4, 1, MdOptions::PUT);
+    let refused = lnet.attach(&EntrySpec::new(8, 1), &md, Buffer::from(vec![1; 4])).unwrap_err();
+    assert!(matches!(refused.error, LnetError::EachShard(8)), "{refused}");
+    assert_eq!(*refused.buffer.unwrap(), [1; 4]);
+    let source = lnet_user::ProcessId::lustre(lnet_user::Nid::LO);
+    let named = EntrySpec { source, ..EntrySpec::new(8, 1) };
+    lnet.attach(&named, &md, Buffer::zeroed(4)).unwrap();
+}
