@@ -9,7 +9,7 @@ use lnet_wire::{Net, Nid};
 use serde::{Deserialize, Serialize};
 
 use crate::errno::Refusal;
-use crate::records::{DropRule, Global, Lnd, Mode, PortalPolicy};
+use crate::records::{DropRule, Global, NiOptions, PortalPolicy};
 use crate::text;
 
 pub use crate::table::{Reply, Request};
@@ -116,10 +116,8 @@ pub struct NiSpec {
     /// node takes the first interface that is up, is not the loopback device and has an address.
     #[serde(with = "text::option")]
     pub nid: Option<Nid>,
-    /// Tunables of the net.
-    pub tunables: NetTunablesSpec,
-    /// Tunables of the LND.
-    pub lnd: LndSpec,
+    /// What it is asked to have.
+    pub options: NiOptions,
     /// CPTs (shards) that may serve it; none means all.
     pub cpts: Vec<u32>,
 }
@@ -128,45 +126,8 @@ impl NiSpec {
     /// An NI on this net of which all else is the node's choice.
     #[must_use]
     pub fn new(net: Net) -> Self {
-        Self {
-            net,
-            interface: None,
-            nid: None,
-            tunables: NetTunablesSpec::default(),
-            lnd: LndSpec::default(),
-            cpts: Vec::new(),
-        }
+        Self { net, interface: None, nid: None, options: NiOptions::default(), cpts: Vec::new() }
     }
-}
-
-/// Tunables of a net that is to be made; `None` is the LND's default.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub struct NetTunablesSpec {
-    /// Seconds; 0 is never.
-    pub peer_timeout_s: Option<u32>,
-    /// More than 0.
-    pub peer_credits: Option<u32>,
-    /// More than 0.
-    pub peer_buffer_credits: Option<u32>,
-    /// More than 0.
-    pub credits: Option<u32>,
-}
-
-/// What an NI is to have from its LND; `None` is the LND's default.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub struct LndSpec {
-    /// Which LND; `None` is that of the net's type.
-    pub lnd: Option<Lnd>,
-    /// Of the xdp LND.
-    pub mode: Option<Mode>,
-    /// Of the xdp LND: its UDP port.
-    pub port: Option<u16>,
-    /// Of the xdp LND: receive queues that the interface must have; 0 takes it as it is.
-    pub queues: Option<u32>,
-    /// Of socklnd: 1 to 127, or 0 for its choice.
-    pub conns_per_peer: Option<u32>,
-    /// Of socklnd: -1 to 255.
-    pub tos: Option<i32>,
 }
 
 /// A local NI that is there.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::show::NodeState;
 use crate::pattern::{cpts_text, fault_nid_text};
 use crate::records::{PortalPolicy, SteeringPolicy};
-use crate::request::{Change, LndSpec, NetTunablesSpec, NiName, NiSpec, Outcome};
+use crate::request::{Change, NiName, NiSpec, Outcome};
 
 /// Lines that say what changes do to a node in this state: `+` what comes, `-` what goes, `~` what becomes something
 /// else. Changes that leave the node as it is have none.
@@ -56,32 +56,19 @@ fn target(nid: Option<&lnet_wire::Nid>) -> String {
 }
 
 fn ni_text(spec: &NiSpec) -> String {
-    let NiSpec { interface, nid, tunables, lnd, cpts, .. } = spec;
+    let NiSpec { interface, nid, options, cpts, .. } = spec;
     let mut text = match (interface, nid) {
         (Some(interface), Some(nid)) => format!("ni {nid} on {interface}"),
         (Some(interface), None) => format!("ni on {interface}"),
         (None, Some(nid)) => format!("ni {nid}"),
         (None, None) => "ni on the first interface that is up".to_owned(),
     };
-    let NetTunablesSpec { peer_timeout_s, peer_credits, peer_buffer_credits, credits } = tunables;
-    let LndSpec { lnd, mode, port, queues, conns_per_peer, tos } = lnd;
     let cpts = (!cpts.is_empty()).then(|| cpts_text(cpts));
-    let mut add = |key: &str, value: Option<String>| {
+    for (key, value) in options.entries().into_iter().chain([("CPT", cpts)]) {
         if let Some(value) = value {
             let _ = write!(text, ", {key} {value}");
         }
-    };
-    add("peer_timeout", peer_timeout_s.map(|value| value.to_string()));
-    add("peer_credits", peer_credits.map(|value| value.to_string()));
-    add("peer_buffer_credits", peer_buffer_credits.map(|value| value.to_string()));
-    add("credits", credits.map(|value| value.to_string()));
-    add("lnd", lnd.map(|value| value.to_string()));
-    add("mode", mode.map(|value| value.to_string()));
-    add("port", port.map(|value| value.to_string()));
-    add("queues", queues.map(|value| value.to_string()));
-    add("conns_per_peer", conns_per_peer.map(|value| value.to_string()));
-    add("tos", tos.map(|value| value.to_string()));
-    add("CPT", cpts);
+    }
     text
 }
 

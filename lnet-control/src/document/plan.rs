@@ -3,8 +3,8 @@
 use super::show::NodeState;
 use super::{Action, Document, DocumentError, Item, Mode, PeerItem};
 use crate::errno::Errno;
-use crate::records::{DropRule, Global, Globals, LndTunables, NetTunables, NiRecord, PeerRecord};
-use crate::request::{Change, LndSpec, NetTunablesSpec, NiSpec};
+use crate::records::{DropRule, Global, Globals, NiRecord, PeerRecord};
+use crate::request::{Change, NiSpec};
 
 impl Document {
     /// The changes that make the node what the document says, each with the item that it comes from. What is so
@@ -104,38 +104,5 @@ fn is_like(ni: &NiRecord, spec: &NiSpec) -> bool {
         (None, None) => false,
     };
     let cpts = spec.cpts.is_empty() || spec.cpts == ni.cpts;
-    is_named && cpts && fits_net(&spec.tunables, &ni.tunables) && fits_lnd(&spec.lnd, ni.lnd.as_ref())
-}
-
-fn fits<T: PartialEq>(asked: Option<T>, found: T) -> bool {
-    asked.is_none_or(|asked| asked == found)
-}
-
-fn fits_net(asked: &NetTunablesSpec, found: &NetTunables) -> bool {
-    let timeout =
-        asked.peer_timeout_s.is_none_or(|timeout| i64::from(timeout) == i64::from(found.peer_timeout_s));
-    timeout
-        && fits(asked.peer_credits, found.peer_credits)
-        && fits(asked.peer_buffer_credits, found.peer_buffer_credits)
-        && fits(asked.credits, found.credits)
-}
-
-fn fits_lnd(asked: &LndSpec, found: Option<&LndTunables>) -> bool {
-    use crate::records::Lnd;
-    match found {
-        None => *asked == LndSpec::default(),
-        Some(LndTunables::Tcp { conns_per_peer, tos, .. }) => {
-            fits(asked.lnd, Lnd::Tcp)
-                && (asked.mode, asked.port, asked.queues) == (None, None, None)
-                && fits(asked.conns_per_peer.filter(|count| *count > 0), *conns_per_peer)
-                && fits(asked.tos, *tos)
-        }
-        Some(LndTunables::Xdp(xdp)) => {
-            fits(asked.lnd, Lnd::Xdp)
-                && (asked.conns_per_peer, asked.tos) == (None, None)
-                && fits(asked.mode, xdp.mode)
-                && fits(asked.port, xdp.port)
-                && fits(asked.queues, xdp.queues)
-        }
-    }
+    is_named && cpts && ni.options.fits(&spec.options)
 }

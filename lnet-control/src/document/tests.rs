@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::records::Global;
+use crate::records::{Global, NiOptions};
 use crate::request::{NiName, NiSpec};
 
 /// The errors of a document, as they are printed.
@@ -155,13 +155,17 @@ net:
           credits: 0x10
       seq_no: 7
 ";
-    let tunables = NetTunablesSpecs::of(Some(60), Some(16), None);
-    let mut first = NiSpec { tunables, cpts: vec![0, 1], ..ni("tcp", "veth0") };
-    first.lnd.conns_per_peer = Some(4);
-    first.lnd.tos = Some(104);
+    let options = NiOptions {
+        peer_timeout_s: Some(60),
+        peer_credits: Some(16),
+        conns_per_peer: Some(4),
+        tos: Some(104),
+        ..NiOptions::default()
+    };
+    let first = NiSpec { options, cpts: vec![0, 1], ..ni("tcp", "veth0") };
     let second = NiSpec { interface: Some("veth1".into()), cpts: vec![1], ..first.clone() };
-    let tunables = NetTunablesSpecs::of(None, None, Some(16));
-    let third = NiSpec { tunables, cpts: vec![1, 2, 3], ..ni("tcp", "veth2") };
+    let options = NiOptions { credits: Some(16), ..NiOptions::default() };
+    let third = NiSpec { options, cpts: vec![1, 2, 3], ..ni("tcp", "veth2") };
     assert_eq!(changes(text, Mode::Add), [first, second, third].map(Change::AddNi));
     let names = ["veth0", "veth1", "veth2"].map(|interface| {
         let net = "tcp".parse().unwrap();
@@ -172,20 +176,6 @@ net:
     assert!(document.items.iter().all(|item| item.seq_no == Some(7)));
     let places: Vec<_> = document.items.iter().map(|item| item.place.line).collect();
     assert_eq!(places, [5, 6, 16]);
-}
-
-/// Shorthand for tunables.
-struct NetTunablesSpecs;
-
-impl NetTunablesSpecs {
-    fn of(timeout: Option<u32>, peer: Option<u32>, all: Option<u32>) -> crate::request::NetTunablesSpec {
-        crate::request::NetTunablesSpec {
-            peer_timeout_s: timeout,
-            peer_credits: peer,
-            peer_buffer_credits: None,
-            credits: all,
-        }
-    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use lnet_wire::Nid;
 use serde::{Deserialize, Serialize};
 
-use super::ActiveMode;
+use super::Mode;
 use crate::text;
 
 /// Counters of the xdp LND, since the node was configured; those of NIs that have gone are missing.
@@ -37,7 +37,7 @@ impl FramesRecord {
     /// Whether all NIs have rings, so that XDP steered and counted every frame.
     #[must_use]
     pub fn has_rings(&self) -> bool {
-        !self.nis.is_empty() && self.nis.iter().all(|ni| ni.mode != ActiveMode::Socket)
+        !self.nis.is_empty() && self.nis.iter().all(|ni| ni.mode != Mode::Socket)
     }
 
     /// Frames that XDP steered.
@@ -83,8 +83,8 @@ pub struct FramesNi {
     /// Its NID.
     #[serde(with = "text")]
     pub nid: Nid,
-    /// How its frames reach the shards.
-    pub mode: ActiveMode,
+    /// How its frames reach the shards; never [`Mode::Auto`].
+    pub mode: Mode,
 }
 
 /// Frames that the sockets of one queue and shard were given; queues of several interfaces are added up.

@@ -36,10 +36,7 @@ pub use fault::{DropRule, DropRuleRecord, HEALTH_ERRORS, HealthError, MESSAGE_TY
 pub use frames::{FramesNi, FramesRecord, SlotFrames};
 pub use global::{Global, Globals};
 pub use load::{LoadClass, LoadKind, LoadRecord, LoadResult, LoadRole, LoadSpec, LoadTimes};
-pub use net::{
-    ActiveMode, Lnd, LndTunables, Mode, NetRecord, NetTunables, NiHealth, NiRecord, NiStatus, UdspInfo,
-    XdpTunables,
-};
+pub use net::{Lnd, Mode, NetRecord, NiHealth, NiOptions, NiRecord, NiStatus, UdspInfo};
 pub use peer::{PeerCredits, PeerHealth, PeerNiRecord, PeerNiState, PeerRecord};
 pub use statistics::{Latency, MessageCounts, Statistics, Traffic};
 pub use steering::{PortalPolicy, SteeringPolicy, SteeringRecord};

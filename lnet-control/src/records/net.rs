@@ -43,10 +43,14 @@ pub struct NiRecord {
     pub dropped: MessageCounts,
     /// Health.
     pub health: NiHealth,
-    /// The net's tunables.
-    pub tunables: NetTunables,
-    /// The LND's tunables; `lo` has none.
-    pub lnd: Option<LndTunables>,
+    /// Its options, each as it is; `lo` has none.
+    pub options: NiOptions,
+    /// Transmit timeout of its LND, seconds.
+    pub timeout_s: u32,
+    /// How the frames of an xdp NI reach the shards; never [`Mode::Auto`].
+    pub active_mode: Option<Mode>,
+    /// Receive queues that an xdp NI has: 0 in mode `socket`.
+    pub active_queues: u32,
     /// CPT (shard) of the device, -1 if unknown or if there is only one.
     pub device_cpt: i32,
     /// CPTs (shards) that serve it, each of them where it is not restricted.
@@ -113,18 +117,66 @@ counters! {
     }
 }
 
-counters! {
-    /// What an NI has from its net, fixed by the net's first NI. All zero for `lo`.
-    NetTunables {
-        /// Seconds without a sign of life after which a peer counts as dead; 0 is never.
-        peer_timeout_s: i32 = "peer_timeout",
-        /// Messages in flight to one peer NI.
-        peer_credits: u32 = "peer_credits",
-        /// Router buffers for one peer NI.
-        peer_buffer_credits: u32 = "peer_buffer_credits",
-        /// Messages in flight by the NI.
-        credits: u32 = "credits",
+/// The options of a local NI: as they are asked for, where `None` is the node's choice, or as an NI has them, where
+/// `None` is an option of another LND. Those of the net are fixed by its first NI.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct NiOptions {
+    /// Of the net: seconds without a sign of life after which a peer counts as dead; 0 is never.
+    pub peer_timeout_s: Option<u32>,
+    /// Of the net: messages in flight to one peer NI; more than 0.
+    pub peer_credits: Option<u32>,
+    /// Of the net: router buffers for one peer NI; more than 0 where they are asked for.
+    pub peer_buffer_credits: Option<u32>,
+    /// Of the net: messages in flight by the NI; more than 0.
+    pub credits: Option<u32>,
+    /// Of socklnd: connections of each kind to a peer, 1 to 127, or 0 for its choice.
+    pub conns_per_peer: Option<u32>,
+    /// Of socklnd: IP type of service, -1 to 255; -1 inherits it.
+    pub tos: Option<i32>,
+    /// Which LND; `None` is asked for as that of the net's type.
+    pub lnd: Option<Lnd>,
+    /// Of the xdp LND: how frames reach the shards.
+    pub mode: Option<Mode>,
+    /// Of the xdp LND: UDP port of the NI and its peers.
+    pub port: Option<u16>,
+    /// Of the xdp LND: receive queues that the interface must have; 0 takes it as it is.
+    pub queues: Option<u32>,
+}
+
+impl NiOptions {
+    /// How many of [`NiOptions::entries`] are the net's; the LND's follow.
+    pub const OF_NET: usize = 4;
+
+    /// Keys and values, in the order in which tools print them.
+    #[must_use]
+    pub fn entries(&self) -> [(&'static str, Option<String>); 10] {
+        let Self { peer_timeout_s, peer_credits, peer_buffer_credits, credits, .. } = self;
+        let Self { conns_per_peer, tos, lnd, mode, port, queues, .. } = self;
+        [
+            ("peer_timeout", text_of(peer_timeout_s)),
+            ("peer_credits", text_of(peer_credits)),
+            ("peer_buffer_credits", text_of(peer_buffer_credits)),
+            ("credits", text_of(credits)),
+            ("conns_per_peer", text_of(conns_per_peer)),
+            ("tos", text_of(tos)),
+            ("lnd", text_of(lnd)),
+            ("mode", text_of(mode)),
+            ("port", text_of(port)),
+            ("queues", text_of(queues)),
+        ]
     }
+
+    /// Whether an NI with these options is what is asked for.
+    #[must_use]
+    pub fn fits(&self, asked: &Self) -> bool {
+        let conns_per_peer = asked.conns_per_peer.filter(|count| *count > 0);
+        let asked = Self { conns_per_peer, ..*asked }.entries();
+        asked.iter().zip(self.entries()).all(|((_, asked), (_, found))| asked.is_none() || *asked == found)
+    }
+}
+
+fn text_of(value: &Option<impl fmt::Display>) -> Option<String> {
+    value.as_ref().map(ToString::to_string)
 }
 
 /// What drives the NIs of a net.
@@ -137,11 +189,11 @@ pub enum Lnd {
     Xdp,
 }
 
-/// How the frames of an xdp NI are to reach the shards.
+/// How the frames of an xdp NI reach the shards.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// The first of the others that works.
+    /// The first of the others that works: it is asked for, and never had.
     #[default]
     Auto,
     /// Rings, with the XDP program in the driver.
@@ -149,18 +201,6 @@ pub enum Mode {
     /// Rings, with the XDP program in the kernel's network stack.
     Generic,
     /// UDP sockets.
-    Socket,
-}
-
-/// How the frames of an xdp NI do reach the shards.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ActiveMode {
-    /// As [`Mode::Native`].
-    Native,
-    /// As [`Mode::Generic`].
-    Generic,
-    /// As [`Mode::Socket`].
     Socket,
 }
 
@@ -201,38 +241,3 @@ macro_rules! words {
 
 words!(Lnd: Tcp = "tcp", Xdp = "xdp");
 words!(Mode: Auto = "auto", Native = "native", Generic = "generic", Socket = "socket");
-words!(ActiveMode: Native = "native", Generic = "generic", Socket = "socket");
-
-/// What an NI has from its LND.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(tag = "lnd", rename_all = "snake_case")]
-pub enum LndTunables {
-    /// Of a net of socklnd.
-    Tcp {
-        /// Connections of each kind to a peer.
-        conns_per_peer: u32,
-        /// Transmit timeout, seconds.
-        timeout_s: u32,
-        /// IP type of service, -1 to inherit.
-        tos: i32,
-    },
-    /// Of an xdp net.
-    Xdp(XdpTunables),
-}
-
-/// What an xdp NI has from its LND.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct XdpTunables {
-    /// Transmit timeout, seconds.
-    pub timeout_s: u32,
-    /// The mode that was asked for.
-    pub mode: Mode,
-    /// The mode that it has.
-    pub active_mode: ActiveMode,
-    /// UDP port of the NI and its peers.
-    pub port: u16,
-    /// Receive queues asked for; 0 takes the interface as it is.
-    pub queues: u32,
-    /// Receive queues that it has: 0 in mode `socket`.
-    pub active_queues: u32,
-}

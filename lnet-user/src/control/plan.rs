@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use lnet_control::document::{self, NodeState};
-use lnet_control::records::{DropRule, Global, Lnd, PortalPolicy};
-use lnet_control::request::{Change, LndSpec, NiName, NiSpec, Outcome};
+use lnet_control::records::{DropRule, Global, Lnd, NiOptions, PortalPolicy};
+use lnet_control::request::{Change, NiName, NiSpec, Outcome};
 use lnet_control::{Errno, Refusal};
 use lnet_core::node::{self, NetOptions};
 use lnet_wire::{Net, NetType, Nid};
@@ -117,8 +117,8 @@ impl Control {
     }
 
     async fn plan_ni(&self, plan: &Plan, spec: &NiSpec) -> Result<node::Change<LndOptions>, Refusal> {
-        let NiSpec { net, tunables, lnd, cpts, .. } = spec;
-        check_lnd(*net, lnd)?;
+        let NiSpec { net, options, cpts, .. } = spec;
+        check_lnd(*net, options)?;
         self.check_cpts(cpts)?;
         let (asked, prefers_ipv6) = (spec.clone(), plan.prefers_ipv6);
         let found = tokio::task::spawn_blocking(move || interfaces::find(&asked, prefers_ipv6)).await;
@@ -127,16 +127,16 @@ impl Control {
             nid: place.nid,
             interface: place.interface,
             options: NetOptions {
-                peer_timeout_s: tunables.peer_timeout_s,
-                peer_credits: tunables.peer_credits,
-                peer_buffer_credits: tunables.peer_buffer_credits,
-                credits: tunables.credits,
+                peer_timeout_s: options.peer_timeout_s,
+                peer_credits: options.peer_credits,
+                peer_buffer_credits: options.peer_buffer_credits,
+                credits: options.credits,
                 lnd_timeout: Some(self.defaults.lnd_timeout),
             },
             lnd: LndOptions {
-                mode: lnd.mode.map(to_mode),
-                udp_port: lnd.port,
-                queues: lnd.queues.filter(|queues| *queues > 0),
+                mode: options.mode.map(to_mode),
+                udp_port: options.port,
+                queues: options.queues.filter(|queues| *queues > 0),
                 is_chosen_by_nid: place.is_chosen_by_nid,
             },
         }))
@@ -228,7 +228,7 @@ fn plan_rules(plan: &mut Plan, change: &Change) -> Result<Outcome, Refusal> {
 }
 
 /// Options of another LND are no one's.
-fn check_lnd(net: Net, lnd: &LndSpec) -> Result<(), Refusal> {
+fn check_lnd(net: Net, asked: &NiOptions) -> Result<(), Refusal> {
     let refuse = |what: &str| {
         let message = format!("net {net}: {what} is of socklnd, and this node has the LND xdp only");
         Err(Refusal::new(Errno::INVAL, message))
@@ -237,11 +237,11 @@ fn check_lnd(net: Net, lnd: &LndSpec) -> Result<(), Refusal> {
         // The core says what it thinks of the net.
         return Ok(());
     }
-    match lnd {
-        LndSpec { lnd: Some(Lnd::Tcp), .. } => refuse("lnd tcp"),
-        LndSpec { conns_per_peer: Some(_), .. } => refuse("conns_per_peer"),
-        LndSpec { tos: Some(_), .. } => refuse("tos"),
-        LndSpec { port: Some(0), .. } => {
+    match asked {
+        NiOptions { lnd: Some(Lnd::Tcp), .. } => refuse("lnd tcp"),
+        NiOptions { conns_per_peer: Some(_), .. } => refuse("conns_per_peer"),
+        NiOptions { tos: Some(_), .. } => refuse("tos"),
+        NiOptions { port: Some(0), .. } => {
             Err(Refusal::new(Errno::INVAL, "port 0: the UDP port of the net is expected, 1 to 65535"))
         }
         _ => Ok(()),

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use lnet_control::Refusal;
 use lnet_control::records::{
-    ActiveMode, Global, Globals, Latency, LndTunables, MessageCounts, Mode, NetRecord, NetTunables, NiHealth,
-    NiRecord, NiStatus, PeerCredits, PeerHealth, PeerNiRecord, PeerNiState, PeerRecord, PortalPolicy,
-    Statistics, SteeringPolicy, SteeringRecord, Traffic, UdspInfo, XdpTunables,
+    Global, Globals, Latency, Lnd, MessageCounts, Mode, NetRecord, NiHealth, NiOptions, NiRecord, NiStatus,
+    PeerCredits, PeerHealth, PeerNiRecord, PeerNiState, PeerRecord, PortalPolicy, Statistics, SteeringPolicy,
+    SteeringRecord, Traffic, UdspInfo,
 };
 use lnet_core::health::HealthStatus;
 use lnet_core::lnd::NiId;
@@ -61,8 +61,10 @@ impl Control {
             received: messages(&counters.received),
             dropped: messages(&counters.dropped),
             health: NiHealth::default(),
-            tunables: NetTunables::default(),
-            lnd: None,
+            options: NiOptions::default(),
+            timeout_s: 0,
+            active_mode: None,
+            active_queues: 0,
             device_cpt: -1,
             cpts: self.cpts(),
         }
@@ -71,36 +73,31 @@ impl Control {
     fn ni_record(&self, config: &NiConfig<LndOptions>, counters: &NiCounters) -> NiRecord {
         let NiConfig { spec, tunables, .. } = config;
         let is_up = config.status() == topology::NiStatus::Up && config.health > 0;
+        let facts = self.lnet.known_ni(config.ni);
+        let active_mode = facts.as_ref().map_or(Mode::Socket, |facts| active(facts.mode));
+        let has_rings = active_mode != Mode::Socket;
         NiRecord {
             nid: spec.nid,
             status: if is_up { NiStatus::Up } else { NiStatus::Down },
             interface: Some(spec.interface.clone()),
             is_chosen_by_nid: spec.lnd.is_chosen_by_nid,
             health: ni_health(config, counters),
-            tunables: NetTunables {
-                peer_timeout_s: i32::try_from(tunables.peer_timeout_s).unwrap_or(i32::MAX),
-                peer_credits: tunables.peer_credits,
-                peer_buffer_credits: tunables.peer_buffer_credits,
-                credits: tunables.credits,
+            options: NiOptions {
+                peer_timeout_s: Some(tunables.peer_timeout_s),
+                peer_credits: Some(tunables.peer_credits),
+                peer_buffer_credits: Some(tunables.peer_buffer_credits),
+                credits: Some(tunables.credits),
+                lnd: Some(Lnd::Xdp),
+                mode: Some(from_mode(spec.lnd.mode.unwrap_or(self.defaults.mode))),
+                port: Some(spec.lnd.udp_port.unwrap_or(self.defaults.port)),
+                queues: Some(spec.lnd.queues.unwrap_or(0)),
+                ..NiOptions::default()
             },
-            lnd: Some(self.lnd_tunables(config)),
+            timeout_s: u32::try_from(self.defaults.lnd_timeout.as_secs()).unwrap_or(u32::MAX).max(1),
+            active_mode: Some(active_mode),
+            active_queues: facts.filter(|_| has_rings).map_or(0, |facts| facts.queues),
             ..self.lo_record(counters)
         }
-    }
-
-    fn lnd_tunables(&self, config: &NiConfig<LndOptions>) -> LndTunables {
-        let facts = self.lnet.known_ni(config.ni);
-        let LndOptions { mode, udp_port, queues, .. } = config.spec.lnd;
-        let active_mode = facts.as_ref().map_or(ActiveMode::Socket, |facts| active(facts.mode));
-        let has_rings = active_mode != ActiveMode::Socket;
-        LndTunables::Xdp(XdpTunables {
-            timeout_s: u32::try_from(self.defaults.lnd_timeout.as_secs()).unwrap_or(u32::MAX).max(1),
-            mode: from_mode(mode.unwrap_or(self.defaults.mode)),
-            active_mode,
-            port: udp_port.unwrap_or(self.defaults.port),
-            queues: queues.unwrap_or(0),
-            active_queues: facts.filter(|_| has_rings).map_or(0, |facts| facts.queues),
-        })
     }
 
     fn cpts(&self) -> Vec<u32> {
@@ -192,11 +189,11 @@ fn from_mode(mode: XdpMode) -> Mode {
     }
 }
 
-fn active(mode: NodeMode) -> ActiveMode {
+pub(super) fn active(mode: NodeMode) -> Mode {
     match mode {
-        NodeMode::Native => ActiveMode::Native,
-        NodeMode::Generic => ActiveMode::Generic,
-        NodeMode::Socket => ActiveMode::Socket,
+        NodeMode::Native => Mode::Native,
+        NodeMode::Generic => Mode::Generic,
+        NodeMode::Socket => Mode::Socket,
     }
 }
 

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use lnet_control::records::{
-    ActiveMode, CaptureRecord, FramesNi, FramesRecord, LoadClass, LoadKind, LoadRecord, LoadResult, LoadRole,
-    LoadSpec, LoadTimes, SlotFrames,
+    CaptureRecord, FramesNi, FramesRecord, LoadClass, LoadKind, LoadRecord, LoadResult, LoadRole, LoadSpec,
+    LoadTimes, SlotFrames,
 };
 use lnet_control::request::CaptureSpec;
 use lnet_control::{Errno, Refusal};
@@ -20,6 +20,7 @@ use serde_json::Value;
 
 use super::Control;
 use super::error::stopped;
+use super::records::active;
 use crate::api::{Hold, LnetError};
 use crate::capture::{self, CaptureError, CaptureState};
 use crate::lnd::AnyLnd;
@@ -28,7 +29,6 @@ use crate::load::{
     ClassReport, Faults, Initiator, InitiatorReport, Kind, LoadError, Plan, Scheme, Tally, Target,
     TargetReport,
 };
-use crate::node::NodeMode;
 use crate::runtime::Worker;
 
 /// Loads that a node has at once, ended ones included.
@@ -239,14 +239,9 @@ impl Control {
 
     /// Where the frames went: the sums over shards and NIs.
     pub(super) async fn frames_record(&self) -> Result<FramesRecord, Refusal> {
-        let mode = |mode| match mode {
-            NodeMode::Native => ActiveMode::Native,
-            NodeMode::Generic => ActiveMode::Generic,
-            NodeMode::Socket => ActiveMode::Socket,
-        };
         let mut record = FramesRecord::default();
         for ni in self.lnet.nis() {
-            record.nis.push(FramesNi { nid: ni.config.nid, mode: mode(ni.mode) });
+            record.nis.push(FramesNi { nid: ni.config.nid, mode: active(ni.mode) });
         }
         let xdp = self.lnet.xdp_frames().map_err(|error| Refusal::new(Errno::IO, error.to_string()))?;
         for slot in xdp.slots {

@@ -5,8 +5,8 @@ use std::str::FromStr;
 use lnet_control::Errno;
 use lnet_control::document::{self, Detail};
 use lnet_control::pattern;
-use lnet_control::records::{Lnd, Mode};
-use lnet_control::request::{Change, LndSpec, NetTunablesSpec, NiName, NiSpec};
+use lnet_control::records::{Lnd, Mode, NiOptions};
+use lnet_control::request::{Change, NiName, NiSpec};
 use lnet_wire::{Net, Nid};
 
 use super::{Result, apply};
@@ -48,11 +48,10 @@ pub(super) fn add(daemon: &mut Daemon<'_>, args: &NetAddArgs) -> Result<()> {
     if args.auth_key.is_some() || args.traffic_class.is_some() {
         return Err(task.unsupported("--auth-key and --traffic-class: the LND that they belong to is"));
     }
-    let tunables = net_tunables(task, args)?;
-    let lnd = lnd_tunables(task, args)?;
+    let options = options(task, args)?;
     let cpts =
         args.cpt.as_deref().map(pattern::cpts).transpose().map_err(task.pattern())?.unwrap_or_default();
-    let spec = |net| NiSpec { tunables, lnd, cpts: cpts.clone(), ..NiSpec::new(net) };
+    let spec = |net| NiSpec { options, cpts: cpts.clone(), ..NiSpec::new(net) };
     let specs: Vec<_> = match (&args.net, &args.nid, &args.interfaces) {
         (Some(_), Some(_), _) => return Err(task.invalid("--net goes not with --nid: the nid names the net")),
         (None, Some(nids), None) => {
@@ -89,34 +88,28 @@ pub(super) fn add(daemon: &mut Daemon<'_>, args: &NetAddArgs) -> Result<()> {
     apply(daemon, task, specs.into_iter().map(Change::AddNi).collect()).map(drop)
 }
 
-fn net_tunables(task: Task, args: &NetAddArgs) -> Result<NetTunablesSpec> {
+fn options(task: Task, args: &NetAddArgs) -> Result<NiOptions> {
     // Zero and less mean the default, except of the timeout, of which zero is a value.
     let from = |least: i64, name: &str, text: &Option<String>| {
         let number = task.optional(name, text.as_ref(), POSITIVE)?;
         Ok(number.filter(|number| *number >= least).and_then(|number| u32::try_from(number).ok()))
     };
-    Ok(NetTunablesSpec {
-        peer_timeout_s: from(0, "peer-timeout", &args.peer_timeout)?,
-        peer_credits: from(1, "peer-credits", &args.peer_credits)?,
-        peer_buffer_credits: from(1, "peer-buffer-credits", &args.peer_buffer_credits)?,
-        credits: from(1, "credits", &args.credits)?,
-    })
-}
-
-fn lnd_tunables(task: Task, args: &NetAddArgs) -> Result<LndSpec> {
     let conns = task.optional("conns-per-peer", args.conns_per_peer.as_ref(), i64::MIN..=127)?;
     let tos = task.optional("tos", args.tos.as_ref(), -1..=255)?;
     let port = task.optional("port", args.port.as_ref(), 1..=65_535)?;
     let queues = task.optional("queues", args.queues.as_ref(), 0..=64)?;
-    let spec = LndSpec {
+    Ok(NiOptions {
+        peer_timeout_s: from(0, "peer-timeout", &args.peer_timeout)?,
+        peer_credits: from(1, "peer-credits", &args.peer_credits)?,
+        peer_buffer_credits: from(1, "peer-buffer-credits", &args.peer_buffer_credits)?,
+        credits: from(1, "credits", &args.credits)?,
+        conns_per_peer: conns.and_then(|conns| u32::try_from(conns).ok()),
+        tos: tos.filter(|tos| *tos >= 0).and_then(|tos| i32::try_from(tos).ok()),
         lnd: args.lnd.as_deref().map(Lnd::from_str).transpose().map_err(|error| task.invalid(error))?,
         mode: args.mode.as_deref().map(Mode::from_str).transpose().map_err(|error| task.invalid(error))?,
         port: port.and_then(|port| u16::try_from(port).ok()),
         queues: queues.and_then(|queues| u32::try_from(queues).ok()),
-        conns_per_peer: conns.and_then(|conns| u32::try_from(conns).ok()),
-        tos: tos.filter(|tos| *tos >= 0).and_then(|tos| i32::try_from(tos).ok()),
-    };
-    Ok(spec)
+    })
 }
 
 pub(super) fn delete(

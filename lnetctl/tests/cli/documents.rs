@@ -1,8 +1,10 @@
 //! Import and export: all or nothing, and back to where one was.
 
 use lnet_control::document::{self, Mode};
-use lnet_control::records::{DropRule, HealthError, Lnd, Mode as XdpMode, PortalPolicy, SteeringPolicy};
-use lnet_control::request::{Change, LndSpec, NetTunablesSpec, NiSpec};
+use lnet_control::records::{
+    DropRule, HealthError, Lnd, Mode as XdpMode, NiOptions, PortalPolicy, SteeringPolicy,
+};
+use lnet_control::request::{Change, NiSpec};
 use lnet_wire::{Net, NetType, Nid};
 use proptest::prelude::*;
 
@@ -179,14 +181,14 @@ fn spec() -> impl Strategy<Value = NiSpec> {
         let xdp = xdp || !is_tcp;
         let lnd = if xdp {
             let mode = XdpMode::ALL.get(mode).copied();
-            LndSpec { lnd: Some(Lnd::Xdp), mode, port, queues, ..LndSpec::default() }
+            NiOptions { lnd: Some(Lnd::Xdp), mode, port, queues, ..NiOptions::default() }
         } else {
-            LndSpec { conns_per_peer, tos, ..LndSpec::default() }
+            NiOptions { conns_per_peer, tos, ..NiOptions::default() }
         };
         let interface = ["eth0", "eth1", "eth2", "down0"][interface];
         let nid = (by_nid && interface == "eth0").then(|| format!("10.77.0.113@{net}").parse().unwrap());
-        let tunables = NetTunablesSpec { peer_timeout_s, peer_credits, peer_buffer_credits, credits };
-        NiSpec { net, interface: Some(interface.to_owned()), nid, tunables, lnd, cpts }
+        let options = NiOptions { peer_timeout_s, peer_credits, peer_buffer_credits, credits, ..lnd };
+        NiSpec { net, interface: Some(interface.to_owned()), nid, options, cpts }
     })
 }
 

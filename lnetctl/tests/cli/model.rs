@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use lnet_control::document::NodeState;
 use lnet_control::records::{
-    ActiveMode, CaptureRecord, DropRuleRecord, FramesRecord, Global, Globals, Lnd, LndTunables, LoadRecord,
-    NetRecord, NetTunables, NiHealth, NiRecord, NiStatus, PeerCredits, PeerHealth, PeerNiRecord, PeerNiState,
-    PeerRecord, RuleCounters, Statistics, SteeringPolicy, SteeringRecord, UdspInfo, XdpTunables,
+    CaptureRecord, DropRuleRecord, FramesRecord, Global, Globals, Lnd, LoadRecord, Mode, NetRecord, NiHealth,
+    NiOptions, NiRecord, NiStatus, PeerCredits, PeerHealth, PeerNiRecord, PeerNiState, PeerRecord,
+    RuleCounters, Statistics, SteeringPolicy, SteeringRecord, UdspInfo,
 };
 use lnet_control::request::{Batch, CaptureSpec, Change, NiName, NiSpec, Outcome, PingRecord};
 use lnet_control::server::Handler;
@@ -123,8 +123,8 @@ impl Model {
                 }
             })?,
             Change::SetConnsPerPeer { nid, value } => self.each_ni(*nid, |ni| {
-                if let Some(LndTunables::Tcp { conns_per_peer, .. }) = &mut ni.lnd {
-                    *conns_per_peer = *value;
+                if ni.options.lnd == Some(Lnd::Tcp) {
+                    ni.options.conns_per_peer = Some(*value);
                 }
             })?,
             Change::SetLndTimeout { net, timeout_s } => {
@@ -132,11 +132,7 @@ impl Model {
                 let shown = if *timeout_s == 0 { fallback } else { *timeout_s };
                 let nets = self.nets.as_mut().unwrap().iter_mut();
                 for net in nets.filter(|one| one.net.net_type() == net.net_type()) {
-                    net.nis.iter_mut().for_each(|ni| match &mut ni.lnd {
-                        Some(LndTunables::Tcp { timeout_s, .. }) => *timeout_s = shown,
-                        Some(LndTunables::Xdp(xdp)) => xdp.timeout_s = shown,
-                        None => {}
-                    });
+                    net.nis.iter_mut().for_each(|ni| ni.timeout_s = shown);
                 }
             }
             Change::ResetStatistics => self.statistics = Statistics::default(),
@@ -207,7 +203,7 @@ impl Model {
         if let Some(cpt) = spec.cpts.iter().find(|cpt| **cpt >= shards) {
             return refuse(Errno::RANGE, format!("invalid CPT value {cpt}: there are {shards}"));
         }
-        let lnd = lnd_of(spec)?;
+        let mut options = options_of(spec)?;
         let position = nets.iter().position(|net| net.net == spec.net).unwrap_or_else(|| {
             nets.push(NetRecord { net: spec.net, nis: Vec::new() });
             nets.len() - 1
@@ -217,9 +213,12 @@ impl Model {
             return refuse(Errno::EXIST, format!("cannot add: {nid} is there already"));
         }
         // The first NI fixes what the net has.
-        let tunables = net.nis.first().map_or_else(|| tunables_of(spec), |first| first.tunables);
+        if let Some(first) = net.nis.first() {
+            let NiOptions { peer_timeout_s, peer_credits, peer_buffer_credits, credits, .. } = first.options;
+            options = NiOptions { peer_timeout_s, peer_credits, peer_buffer_credits, credits, ..options };
+        }
         let cpts = if spec.cpts.is_empty() { (0..shards).collect() } else { spec.cpts.clone() };
-        net.nis.push(ni_record(nid, Some(interface), by_nid, tunables, Some(lnd), cpts));
+        net.nis.push(ni_record(nid, Some(interface), by_nid, options, cpts));
         Ok(())
     }
 
@@ -270,42 +269,36 @@ fn resolve(spec: &NiSpec) -> Result<(String, String, bool)> {
     }
 }
 
-fn lnd_of(spec: &NiSpec) -> Result<LndTunables> {
-    let lnd = spec.lnd.lnd.or(match spec.net.net_type() {
+fn options_of(spec: &NiSpec) -> Result<NiOptions> {
+    let asked = spec.options;
+    let credits = asked.credits.unwrap_or(256);
+    let options = NiOptions {
+        peer_timeout_s: asked.peer_timeout_s.or(Some(180)),
+        peer_credits: Some(asked.peer_credits.unwrap_or(8).min(credits)),
+        peer_buffer_credits: asked.peer_buffer_credits.or(Some(0)),
+        credits: Some(credits),
+        ..NiOptions::default()
+    };
+    let lnd = asked.lnd.or(match spec.net.net_type() {
         NetType::TCP => Some(Lnd::Tcp),
         NetType::XDP => Some(Lnd::Xdp),
         _ => None,
     });
     match lnd {
-        Some(Lnd::Tcp) => {
-            let conns_per_peer = spec.lnd.conns_per_peer.filter(|conns| *conns > 0).unwrap_or(1);
-            Ok(LndTunables::Tcp { conns_per_peer, timeout_s: 50, tos: spec.lnd.tos.unwrap_or(-1) })
-        }
-        Some(Lnd::Xdp) => {
-            let mode = spec.lnd.mode.unwrap_or_default();
-            let port = spec.lnd.port.unwrap_or(988);
-            let queues = spec.lnd.queues.unwrap_or(0);
-            let active_mode = ActiveMode::Socket;
-            Ok(LndTunables::Xdp(XdpTunables {
-                timeout_s: 49,
-                mode,
-                active_mode,
-                port,
-                queues,
-                active_queues: 0,
-            }))
-        }
+        Some(Lnd::Tcp) => Ok(NiOptions {
+            conns_per_peer: asked.conns_per_peer.filter(|conns| *conns > 0).or(Some(1)),
+            tos: asked.tos.or(Some(-1)),
+            lnd,
+            ..options
+        }),
+        Some(Lnd::Xdp) => Ok(NiOptions {
+            lnd,
+            mode: Some(asked.mode.unwrap_or_default()),
+            port: asked.port.or(Some(988)),
+            queues: asked.queues.or(Some(0)),
+            ..options
+        }),
         None => refuse(Errno::INVAL, format!("net {}: LND type not supported", spec.net)),
-    }
-}
-
-fn tunables_of(spec: &NiSpec) -> NetTunables {
-    let credits = spec.tunables.credits.unwrap_or(256);
-    NetTunables {
-        peer_timeout_s: spec.tunables.peer_timeout_s.unwrap_or(180) as i32,
-        peer_credits: spec.tunables.peer_credits.unwrap_or(8).min(credits),
-        peer_buffer_credits: spec.tunables.peer_buffer_credits.unwrap_or(0),
-        credits,
     }
 }
 
@@ -313,8 +306,7 @@ fn ni_record(
     nid: Nid,
     interface: Option<String>,
     is_chosen_by_nid: bool,
-    tunables: NetTunables,
-    lnd: Option<LndTunables>,
+    options: NiOptions,
     cpts: Vec<u32>,
 ) -> NiRecord {
     let health_value = if nid.is_loopback() { 0 } else { 1000 };
@@ -329,15 +321,17 @@ fn ni_record(
         received: Default::default(),
         dropped: Default::default(),
         health: NiHealth { health_value, ..NiHealth::default() },
-        tunables,
-        lnd,
+        options,
+        timeout_s: if options.lnd == Some(Lnd::Tcp) { 50 } else { 49 },
+        active_mode: options.mode.map(|_| Mode::Socket),
+        active_queues: 0,
         device_cpt: -1,
         cpts,
     }
 }
 
 fn lo(shards: u32) -> NetRecord {
-    let ni = ni_record(Nid::LO, None, false, NetTunables::default(), None, (0..shards).collect());
+    let ni = ni_record(Nid::LO, None, false, NiOptions::default(), (0..shards).collect());
     NetRecord { net: Net::LO, nis: vec![ni] }
 }
 

@@ -10,8 +10,8 @@ use crate::document::Mode as ReadMode;
 use crate::document::tree::{Entry, Marked, Place, Value};
 use crate::errno::Errno;
 use crate::pattern::{self, InterfaceName};
-use crate::records::{Lnd, Mode};
-use crate::request::{Change, LndSpec, NetTunablesSpec, NiName, NiSpec};
+use crate::records::{Lnd, Mode, NiOptions};
+use crate::request::{Change, NiName, NiSpec};
 
 /// Keys of a net.
 const NET_KEYS: [&str; 12] = [
@@ -70,7 +70,7 @@ struct Group {
     place: Place,
     interfaces: Vec<(Place, InterfaceName)>,
     nid: Option<Nid>,
-    tunables: Option<NetTunablesSpec>,
+    tunables: Option<NiOptions>,
     cpts: Vec<u32>,
 }
 
@@ -127,8 +127,8 @@ impl Reader {
             .flat_map(|(group, own_lnd)| {
                 let mut spec = NiSpec::new(net);
                 spec.nid = group.nid;
-                spec.tunables = group.tunables.unwrap_or(tunables);
-                spec.lnd = own_lnd.or(lnd).unwrap_or_default();
+                spec.options =
+                    both(&group.tunables.unwrap_or(tunables), &own_lnd.or(lnd).unwrap_or_default());
                 spec.cpts.clone_from(&group.cpts);
                 let named = group.interfaces.iter().map(|(place, interface)| {
                     let cpts = if interface.cpts.is_empty() { &group.cpts } else { &interface.cpts };
@@ -249,8 +249,9 @@ impl Reader {
             .ok()
     }
 
-    fn tunables(&mut self, value: &Marked) -> NetTunablesSpec {
-        let Some(entries) = self.map(value, "tunables") else { return NetTunablesSpec::default() };
+    /// The options of a net.
+    fn tunables(&mut self, value: &Marked) -> NiOptions {
+        let Some(entries) = self.map(value, "tunables") else { return NiOptions::default() };
         self.known_keys(entries, "tunables", &TUNABLES);
         let mut credits = |key: &str| {
             self.integer_of(entries, key, -1..=i64::from(i32::MAX)).filter(|value: &i64| *value > 0)
@@ -259,10 +260,11 @@ impl Reader {
             .map(|key| credits(key).map(|value| value as u32));
         let peer_timeout: Option<i64> = self.integer_of(entries, "peer_timeout", -1..=i64::from(i32::MAX));
         let peer_timeout_s = peer_timeout.and_then(|value| u32::try_from(value).ok());
-        NetTunablesSpec { peer_timeout_s, peer_credits, peer_buffer_credits, credits }
+        NiOptions { peer_timeout_s, peer_credits, peer_buffer_credits, credits, ..NiOptions::default() }
     }
 
-    fn lnd_tunables(&mut self, value: &Marked, net: Net) -> Option<LndSpec> {
+    /// The options of an LND.
+    fn lnd_tunables(&mut self, value: &Marked, net: Net) -> Option<NiOptions> {
         let entries = self.map(value, "lnd tunables")?;
         for Entry { place, key, .. } in
             entries.iter().filter(|entry| FOREIGN_TUNABLES.contains(&entry.key.as_str()))
@@ -273,7 +275,7 @@ impl Reader {
         self.known_keys(entries, "lnd tunables", &known);
         let lnd = get(entries, "lnd").and_then(|value| self.word(value, "lnd", Lnd::NAMES)?.parse().ok());
         let mode = get(entries, "mode").and_then(|value| self.word(value, "mode", Mode::NAMES)?.parse().ok());
-        let spec = LndSpec {
+        let options = NiOptions {
             lnd,
             mode,
             port: self.integer_of(entries, "port", 1..=65_535),
@@ -282,14 +284,15 @@ impl Reader {
                 .integer_of(entries, "conns_per_peer", -1..=127)
                 .and_then(|value: i64| u32::try_from(value).ok()),
             tos: self.integer_of(entries, "tos", -1..=255).filter(|tos| *tos >= 0),
+            ..NiOptions::default()
         };
-        self.check_lnd(entries, net, &spec);
-        Some(spec)
+        self.check_lnd(entries, net, &options);
+        Some(options)
     }
 
     /// Reports tunables of another LND than the net's.
-    fn check_lnd(&mut self, entries: &[Entry], net: Net, spec: &LndSpec) {
-        let lnd = spec.lnd.or(match net.net_type() {
+    fn check_lnd(&mut self, entries: &[Entry], net: Net, asked: &NiOptions) {
+        let lnd = asked.lnd.or(match net.net_type() {
             NetType::TCP => Some(Lnd::Tcp),
             NetType::XDP => Some(Lnd::Xdp),
             _ => None,
@@ -301,8 +304,8 @@ impl Reader {
         };
         let other = if lnd == Some(Lnd::Tcp) { "xdp" } else { "tcp" };
         let is_set = |key: &str| match key {
-            "conns_per_peer" => spec.conns_per_peer.is_some(),
-            "tos" => spec.tos.is_some(),
+            "conns_per_peer" => asked.conns_per_peer.is_some(),
+            "tos" => asked.tos.is_some(),
             _ => true,
         };
         for Entry { place, key, .. } in entries {
@@ -331,4 +334,10 @@ impl Reader {
             self.change(place, "net", Change::DeleteNi(name));
         }
     }
+}
+
+/// The options of a net and of its LND.
+fn both(of_net: &NiOptions, of_lnd: &NiOptions) -> NiOptions {
+    let NiOptions { peer_timeout_s, peer_credits, peer_buffer_credits, credits, .. } = *of_net;
+    NiOptions { peer_timeout_s, peer_credits, peer_buffer_credits, credits, ..*of_lnd }
 }

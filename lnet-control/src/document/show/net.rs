@@ -4,7 +4,7 @@ use lnet_wire::Net;
 
 use super::{Detail, Map, Node, block, counters, message_counts, traffic};
 use crate::pattern::cpts_text;
-use crate::records::{LndTunables, NetRecord, NiRecord, UdspInfo, XdpTunables};
+use crate::records::{Lnd, NetRecord, NiOptions, NiRecord, UdspInfo};
 
 /// The block `net`; nothing where there are no nets. A backup leaves `lo` out.
 #[must_use]
@@ -40,9 +40,12 @@ fn local_ni(ni: &NiRecord, detail: Detail) -> Map {
         map.push("health stats", counters(ni.health.entries()));
     }
     if backup || detail.shows(1) {
-        map.push("tunables", counters(ni.tunables.entries()));
-        if let Some(lnd) = &ni.lnd {
-            map.push("lnd tunables", Node::Map(lnd_tunables(lnd, backup)));
+        let of_net = ni.options.entries().into_iter().take(NiOptions::OF_NET);
+        let of_net =
+            of_net.map(|(key, value)| (key.to_owned(), Node::plain(value.as_deref().unwrap_or("0"))));
+        map.push("tunables", Node::Map(of_net.collect()));
+        if ni.options.lnd.is_some() {
+            map.push("lnd tunables", Node::Map(lnd_tunables(ni, backup)));
         }
     }
     if detail.shows(1) {
@@ -54,31 +57,21 @@ fn local_ni(ni: &NiRecord, detail: Detail) -> Map {
     map
 }
 
-fn lnd_tunables(lnd: &LndTunables, backup: bool) -> Map {
+fn lnd_tunables(ni: &NiRecord, backup: bool) -> Map {
     let mut map = Map::new();
-    match lnd {
-        LndTunables::Tcp { conns_per_peer, timeout_s, tos } => {
-            map.push("conns_per_peer", Node::plain(conns_per_peer));
-            if !backup {
-                map.push("timeout", Node::plain(timeout_s));
-            }
-            map.push("tos", Node::plain(tos));
+    for (key, value) in ni.options.entries().into_iter().skip(NiOptions::OF_NET) {
+        // What a net of socklnd has, the type of the net says.
+        let Some(value) = value.filter(|_| key != "lnd" || ni.options.lnd == Some(Lnd::Xdp)) else {
+            continue;
+        };
+        if !backup && matches!(key, "tos" | "lnd") {
+            map.push("timeout", Node::plain(ni.timeout_s));
         }
-        LndTunables::Xdp(xdp) => {
-            let XdpTunables { timeout_s, mode, active_mode, port, queues, active_queues } = xdp;
-            if !backup {
-                map.push("timeout", Node::plain(timeout_s));
-            }
-            map.push("lnd", Node::text("xdp"));
-            map.push("mode", Node::text(mode));
-            if !backup {
-                map.push("active mode", Node::text(active_mode));
-            }
-            map.push("port", Node::plain(port));
-            map.push("queues", Node::plain(queues));
-            if !backup {
-                map.push("active queues", Node::plain(active_queues));
-            }
+        map.push(key, Node::plain(value));
+        match (key, ni.active_mode) {
+            ("mode", Some(mode)) if !backup => map.push("active mode", Node::text(mode)),
+            ("queues", _) if !backup => map.push("active queues", Node::plain(ni.active_queues)),
+            _ => {}
         }
     }
     map
