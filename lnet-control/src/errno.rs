@@ -64,7 +64,7 @@ numbers! {
     SHUTDOWN = 108,
     /// No answer in time.
     TIMEDOUT = 110,
-    /// Nobody listens there.
+    /// Nothing listens there.
     CONNREFUSED = 111,
     /// No way to the host.
     HOSTUNREACH = 113,

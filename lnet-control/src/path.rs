@@ -8,7 +8,7 @@ use thiserror::Error;
 
 /// Directory of the sockets of nodes that root started.
 pub const SYSTEM_DIRECTORY: &str = "/run/lnet";
-/// Name of a node that nobody named.
+/// Name of a node without a name of its own.
 pub const DEFAULT_NODE: &str = "lnet";
 /// Environment variable with the path of the socket to use.
 pub const SOCKET_VARIABLE: &str = "LNET_SOCKET";

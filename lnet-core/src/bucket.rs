@@ -3,7 +3,7 @@
 //! Invariants:
 //! - A bucket has the entries of one hash, in the order of their stamps: the first ones in its places, those
 //!   that found none in a list behind it. While a place is free that list is empty.
-//! - A place repeats what decides on most messages: match bits, portal, whether anyone may send, and the
+//! - A place repeats what decides on most messages: match bits, portal, whether any initiator may send, and the
 //!   descriptor. So a message that finds its entry reads the bucket and the descriptor, and the entry itself
 //!   only where it matters who sent it.
 
@@ -33,7 +33,7 @@ struct Place {
 }
 
 const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
-/// In a name: its entry takes messages of everybody.
+/// In a name: its entry takes messages of every initiator.
 const ANYONE: u32 = 1 << 30;
 
 impl Place {

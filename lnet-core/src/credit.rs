@@ -1,7 +1,7 @@
 //! Credits: how many messages an interface, or a peer behind it, may have in flight.
 //!
-//! Invariants: `free` + credits held by messages = `total`; while anyone waits, `free` is 0; waiters are
-//! served in the order they came, and a credit that returns goes to the first of them directly, so nobody
+//! Invariants: `free` + credits held by messages = `total`; while a message waits, `free` is 0; waiters are
+//! served in the order they came, and a credit that returns goes to the first of them directly, so no newcomer
 //! overtakes (LNet `lib-move.c: lnet_post_send_locked`, `lnet_return_tx_credits_locked`).
 
 use crate::message::{Expired, Message, Messages, Queue, State};
@@ -89,7 +89,7 @@ impl<S: State> Credits<S> {
         self.waiters.pop(messages)
     }
 
-    /// All messages that wait; whoever takes them has each [wait](Self::wait) again or do something else.
+    /// All messages that wait; the caller has each of them [wait](Self::wait) again or do something else.
     pub(crate) const fn take_waiters(&mut self) -> Queue<S> {
         self.waiting_count = 0;
         self.waiters.take()
@@ -111,7 +111,7 @@ impl<S: State> Credits<S> {
         (self.total, self.lowest)
     }
 
-    /// Whether all credits are home and nobody waits.
+    /// Whether all credits are home and no message waits.
     pub(crate) const fn is_idle(&self) -> bool {
         self.free == self.total && self.excess == 0
     }

@@ -27,7 +27,7 @@ pub enum HealthStatus {
     RemoteDropped = 8,
     /// The peer interface did not answer in time.
     RemoteTimeout = 9,
-    /// It timed out, and nobody knows where.
+    /// It timed out, at an unknown point.
     NetworkTimeout = 10,
 }
 

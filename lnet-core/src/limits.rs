@@ -96,7 +96,7 @@ const _: () = assert!(Limits::DEFAULT.is_valid());
 const _: () = assert!(Limits::DEFAULT.responses >= Limits::DEFAULT.incoming);
 // What is delayed here or for siblings may all be given a place at once, and promises responses then.
 const _: () = assert!(Limits::DEFAULT.responses >= 2 * Limits::DEFAULT.delayed);
-// Whoever's messages wait is remembered, here and at a sibling, and others want to be met.
+// A peer whose messages wait is remembered, here and at a sibling, and others want to be met.
 const _: () = assert!(Limits::DEFAULT.peers >= 2 * Limits::DEFAULT.delayed);
 // Each entry wants a descriptor, and initiators want some too.
 const _: () = assert!(Limits::DEFAULT.memory_descs > Limits::DEFAULT.match_entries);

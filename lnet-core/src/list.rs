@@ -2,7 +2,7 @@
 //! leaves its list in constant time.
 //!
 //! Invariant: for each marker type `L` a value has one [`Link`], so it is in at most one list of that
-//! kind. Whoever owns the lists knows which one; the list does not record it.
+//! kind. The owner of the lists knows which one; the list does not record it.
 
 use core::marker::PhantomData;
 

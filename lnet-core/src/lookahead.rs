@@ -97,7 +97,7 @@ impl Lookahead {
         (md != NONE).then_some(md)
     }
 
-    // Apart, so that messages that nobody announced do not carry it through the cache.
+    // Apart, so that messages without a hint do not carry it through the cache.
     #[inline(never)]
     fn advance_to(&mut self, tables: &MatchTables, mds: &Slab<MemoryDesc>, portal: u32, match_bits: u64) {
         // Nearly always; looking further costs a tenth of a match.

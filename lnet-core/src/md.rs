@@ -222,7 +222,7 @@ pub(crate) struct MemoryDesc {
     /// Unlinked, by its owner or for want of a response, with operations under way: nothing finds it any
     /// more.
     pub(crate) aborted: bool,
-    /// A sibling shard writes into it, so that nobody else may.
+    /// A sibling shard writes into it, so that no other message may.
     pub(crate) lent: bool,
     /// A message of a sibling shard waits until it is idle: nothing else starts before that.
     pub(crate) claimed: bool,

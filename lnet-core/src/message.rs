@@ -346,7 +346,7 @@ impl Messages {
         Self { records: Slab::new(limits.transmits()), free }
     }
 
-    /// Messages that there is room for and that nobody was promised.
+    /// Messages that there is room for and that were not promised.
     pub(crate) const fn free(&self, budget: Budget) -> u32 {
         self.free[budget as usize]
     }

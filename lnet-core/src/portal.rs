@@ -50,7 +50,7 @@ pub struct EntrySpec {
 }
 
 impl EntrySpec {
-    /// An entry for exactly these match bits of whoever it is, behind those that are there; it goes with its
+    /// An entry for exactly these match bits and any initiator, behind those that are there; it goes with its
     /// descriptor.
     #[must_use]
     pub const fn new(portal: u32, match_bits: u64) -> Self {

@@ -2,7 +2,7 @@
 //!
 //! Invariants: a descriptor has at most one tracker, for all its requests, and there are as many trackers as
 //! descriptors, so that one is always found; trackers stand in the order of their deadlines, so that the
-//! first is the next to expire. Whoever ends a descriptor ends its tracker: none ever names another one.
+//! first is the next to expire. The end of a descriptor ends its tracker: none ever names another one.
 
 use crate::event::EventKind;
 use crate::list::{Link, List, NONE, Node};
@@ -90,7 +90,7 @@ impl Trackers {
     }
 
     /// Takes note of an operation that has ended; says whether no response is awaited any more. One that
-    /// nobody asked for changes nothing.
+    /// was not asked for changes nothing.
     pub(crate) fn note_end(&mut self, tracker: u32, kind: EventKind) -> bool {
         let Some(response) = Response::of(kind) else { return false };
         let awaited = &mut self.trackers[tracker].awaited;

@@ -84,7 +84,7 @@ impl std::fmt::Debug for Buffer {
     }
 }
 
-/// Where the bytes of a span lie, for whoever sends them.
+/// Where the bytes of a span lie, for the LND that sends them.
 #[derive(Debug)]
 pub enum Placement<'a> {
     /// In memory that has to be copied into frames.
@@ -519,7 +519,7 @@ fn adopted_bytes_mut<'a>(adopted: &'a mut [Adopted], shard: ShardId, span: &Span
 /// A shard's span for a descriptor that has no buffer is a programming error.
 const NO_LOAN: &str = "a span names a descriptor that holds a buffer, or an adopted one";
 
-/// Bytes that nobody else has been lent. Asking for others is a programming error: the shard knows what it
+/// Bytes that are not lent. Asking for others is a programming error: the shard knows what it
 /// has lent.
 #[inline]
 fn granted<T>(bytes: Result<T, LeaseError>) -> T {

@@ -136,7 +136,7 @@ pub(crate) fn unknown_command(line: &str, word: &str) -> String {
     }
 }
 
-/// Prints to stdout. Whoever closed it does not want the rest.
+/// Prints to stdout. A reader that closed it does not want the rest.
 pub(crate) fn print_text(text: &impl Display) {
     let mut stdout = io::stdout().lock();
     let _ = write!(stdout, "{text}").and_then(|()| stdout.flush());

@@ -234,7 +234,7 @@ struct Scene {
     /// Who it is, and a certificate that it shows in place of its own.
     lives: [Identity; LIVES],
     lie: Option<Certificate>,
-    /// Tokens and nonces that the two others have told each other. Whoever knows them can hear what they say.
+    /// Tokens and nonces that the two others have told each other. Who knows them can read their frames.
     secrets: BTreeSet<u64>,
 }
 
@@ -280,7 +280,7 @@ impl Scene {
             lie: None,
             secrets: BTreeSet::new(),
         };
-        // The honest peer has a session before anybody lies.
+        // The honest peer has a session before the attack begins.
         scene.nodes[1].put(scene.now, NODE, 1, FIRST, 100);
         scene.exchange();
         let hello = (FrameHeader::other(Kind::Hello, 0, 5), blank, None, 0, nid(HOSTILE[0]));

@@ -235,7 +235,7 @@ fn what_cannot_be_reached_is_said_with_the_reason() {
     let foreign = neighbours.lookup(index + 1000, ip("10.211.0.2"));
     assert_eq!(foreign, unreachable(Unreachable::NotFollowed));
 
-    // Somebody turns up: the kernel goes on probing, and a request after the interval hurries it.
+    // A host turns up: the kernel goes on probing, and a request after the interval hurries it.
     lab.far("addr add 10.211.0.99/24 dev veth-b");
     expect(&neighbours, (index, ip("10.211.0.99")), Resolution::Mac(lab.far_mac()));
 }
@@ -311,7 +311,7 @@ fn hooks_are_called_when_answers_change_and_not_otherwise() {
     let mac = Resolution::Mac(lab.far_mac());
     wait_until("the answer", || neighbours.lookup(index, ip("10.211.0.2")) == mac);
     let generation = neighbours.generation();
-    // A route that matters to nobody: the answers are looked through and stay what they are.
+    // A route that matters to no answer: the answers are looked through and stay what they are.
     lab.near("route add 10.99.0.0/16 via 10.211.0.2 dev veth-a");
     thread::sleep(Duration::from_millis(1500));
     assert_eq!(neighbours.generation(), generation);

@@ -190,7 +190,7 @@ fn registered_memory_is_sent_from_where_it_lies() {
     assert_eq!(queue.sockets[0].statistics().unwrap().tx_invalid_descs, 0);
     assert_eq!((umem.bad_descriptors(), umem.census()), (0, Census { user: 8, kernel: 0 }));
 
-    // What the kernel had when its sockets were closed is nobody's until it has let go.
+    // What the kernel had when its sockets were closed has no owner until the kernel has let go.
     queue.sockets[0].tx.push_registered(payload.runs(0..60).next().unwrap(), false).unwrap();
     drop((payload, queue));
     assert!(umem.register(1 << 20).is_none());

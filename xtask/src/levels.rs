@@ -120,7 +120,7 @@ fn lint(root: &Path, arguments: &[&str], variable: Option<(&str, &str)>) -> Resu
 }
 
 /// Clippy over all targets. Its warnings are errors with the compiler that the workspace names as its own
-/// (`rust-version`); a newer one has lints that nobody could know of, and only shows what they find.
+/// (`rust-version`); a newer one has lints that are unknown here, and only shows what they find.
 fn clippy(root: &Path, arguments: &[&str]) -> Result<String> {
     let (ours, present) = (minor_version(include_str!("../../Cargo.toml")), cargo_version(root)?);
     let strict = ours.is_some() && ours >= minor_version(&present);

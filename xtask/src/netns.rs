@@ -279,7 +279,7 @@ pub fn remove(name: &str) -> Result<()> {
         return Ok(());
     }
     match command::output("ip", ["netns", "delete", name]) {
-        // Somebody else may have removed it at the same moment.
+        // Another process may have removed it at the same moment.
         Err(error) if exists() => Err(error),
         _ => Ok(()),
     }

@@ -1,7 +1,7 @@
 //! Which capabilities this process has, and who needs which.
 //!
 //! What cannot run for want of a capability fails and names it. Only the variable [`UNPRIVILEGED`] leaves
-//! such work out, and whoever sets it says so.
+//! such work out: its user asks for that.
 
 use std::fs;
 

@@ -19,7 +19,7 @@ use crate::privilege::{self, Capability, UNPRIVILEGED};
 /// ```
 ///
 /// # Panics
-/// When this process lacks one of `capabilities` and nobody asked to leave the test out: a test that
+/// When this process lacks one of `capabilities` and the user did not ask to leave the test out: a test that
 /// cannot run is no test that passed. The message names `what` and the missing capabilities.
 #[must_use]
 pub fn require_privilege(what: &str, capabilities: &[Capability]) -> bool {

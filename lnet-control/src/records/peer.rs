@@ -57,7 +57,7 @@ pub struct PeerNiRecord {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PeerNiState {
-    /// Nobody watches that.
+    /// It is not watched.
     #[default]
     NotTracked,
     /// It does.

@@ -51,7 +51,7 @@ pub enum SteeringError {
 }
 
 impl SteeringPolicy {
-    /// The policy of a portal that nobody has set.
+    /// The policy of a portal without one of its own.
     pub const DEFAULT: Self = Self::Pin { shard: 0 };
 
     /// Its name in documents and on the command line.

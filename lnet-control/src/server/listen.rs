@@ -1,6 +1,6 @@
 //! The socket's file: whose it is, who may open it.
 //!
-//! Invariants: a file that is no socket, a socket of another user and one that somebody serves are left alone; the
+//! Invariants: a file that is no socket, a socket of another user and one with a server are left alone; the
 //! file is never open to more people than it will be in the end; two daemons that start at the same time do not
 //! both get it.
 
@@ -110,7 +110,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Whatever somebody else has put there stays.
+        // A file that another process has put there stays.
         let ours = fs::symlink_metadata(&self.path)
             .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.identity);
         if ours {
@@ -123,7 +123,7 @@ impl Drop for Listener {
 #[derive(PartialEq, Eq)]
 enum Found {
     Nothing,
-    /// A socket of ours that nobody serves.
+    /// A socket of this user without a server.
     Stale,
 }
 

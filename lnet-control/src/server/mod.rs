@@ -1,7 +1,7 @@
 //! The daemon's end of the control socket, on a tokio runtime of one thread.
 //!
 //! Invariants: changes are made one after the other, and one that has begun is carried to its end whatever becomes
-//! of its client; all else ends when its client goes. Reads are for whoever may open the socket, changes for root
+//! of its client; all else ends when its client goes. Reads are for every client that may open the socket, changes for root
 //! and the owner, by the credentials that the kernel vouches for. No client can make the daemon wait, or take more
 //! memory than [`ServerLimits`] allow.
 
@@ -111,7 +111,7 @@ pub async fn serve<H: Handler>(
             },
         }
     }
-    // Nobody can connect any more, and connections that wait for requests end.
+    // No client can connect any more, and connections that wait for requests end.
     drop(listener);
     let _ = close.send(true);
     while connections.next().await.is_some() {}

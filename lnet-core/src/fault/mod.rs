@@ -167,7 +167,7 @@ impl Faults {
         before - self.drops.len()
     }
 
-    /// The same of delay rules; whoever asks for it must release what they hold up.
+    /// The same of delay rules; the caller must release what they hold up.
     pub(crate) fn delete_delay_rules(&mut self, source: &Nid, destination: &Nid) -> usize {
         let before = self.delays.len();
         self.delays.retain(|active| !active.has_ends(source, destination));

@@ -185,7 +185,7 @@ pub enum RequestError {
     UnknownRequest(u64),
     /// It was cancelled.
     Cancelled,
-    /// What is to be pinged is no one's NID.
+    /// The NID to be pinged is a wildcard.
     PingWildcard(Nid),
     /// The NID that a ping is to come from is not a local one that is up.
     PingSource(Nid),

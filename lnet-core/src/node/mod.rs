@@ -65,7 +65,7 @@ pub struct Node<O> {
     added: u64,
     peers: PeerTable,
     generation: u64,
-    /// A snapshot that nobody has taken.
+    /// A snapshot that was not taken yet.
     snapshot: Option<Arc<Topology>>,
     confirmations: Box<[Option<Confirmation>]>,
     /// The batch that is carried out, and those that wait.

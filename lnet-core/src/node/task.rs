@@ -234,7 +234,7 @@ impl<O: Clone> Node<O> {
         self.nis.0.insert(at.unwrap_or(self.nis.0.len()), config);
     }
 
-    /// The lowest slot that nobody has.
+    /// The lowest free slot.
     fn free_slot(&self, opened: &[NiConfig<O>]) -> NiId {
         let is_taken = |ni: &NiId| {
             *ni == LOOPBACK || self.nis.get(*ni).is_some() || opened.iter().any(|config| config.ni == *ni)

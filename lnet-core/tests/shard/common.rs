@@ -91,7 +91,7 @@ impl Node {
         MdSpec::new(length_bytes, Threshold::Count(1), MdOptions::NONE, self.queue)
     }
 
-    /// Posts a descriptor behind all entries of portal 4, for anyone who sends these bits.
+    /// Posts a descriptor behind all entries of portal 4, for any initiator that sends these bits.
     pub(crate) fn post(&mut self, match_bits: u64, md: &MdSpec) -> (MeHandle, MdHandle) {
         let entry = self.shard.attach_entry(&entry(match_bits)).unwrap();
         (entry, self.shard.attach(entry, md).unwrap())
@@ -147,7 +147,7 @@ impl Node {
     }
 }
 
-/// An entry of portal 4 for anyone.
+/// An entry of portal 4 for any initiator.
 pub(crate) fn entry(match_bits: u64) -> EntrySpec {
     EntrySpec::new(4, match_bits)
 }

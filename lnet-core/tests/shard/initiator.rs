@@ -346,7 +346,7 @@ fn a_message_waits_for_a_credit_until_its_deadline() {
     assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(0));
     assert_eq!(node.shard.poll_timeout(), Some(NOW + MESSAGE_TIMEOUT + seconds(3)));
 
-    // The last one's turn comes just after its deadline, before anyone calls `handle_timeout`.
+    // The last one's turn comes just after its deadline, before `handle_timeout` is called.
     let first = node.transmit().unwrap();
     node.shard.sent(NOW + MESSAGE_TIMEOUT + seconds(4), first.tx, Status::Ok);
     let events: Vec<_> = node.events().iter().map(|event| (event.user_ptr(), event.status())).collect();

@@ -67,7 +67,7 @@ fn what_comes_otherwise_loses_no_step() {
     let (mut node, first, second) = node();
     let [first, second] = [first, second].map(|md| Some(md.0.slot()));
     node.shard.hint(&[1, 1, 2, 1].map(announced), fetch);
-    // Nobody has announced these.
+    // These have no hints.
     node.arrive(&put_header(7, 8));
     node.arrive(&acked_put_header(9, 8));
     assert_eq!(expected_md(&node), [first, first, second, first, None]);

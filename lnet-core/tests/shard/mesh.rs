@@ -76,7 +76,7 @@ impl Shards {
         self.0[shard].shard.poll_resume().map(|(_, RxId(rx), verdict)| (rx, verdict))
     }
 
-    /// Nothing is left to say, and nobody waits.
+    /// Nothing is left to say, and no message waits.
     #[track_caller]
     fn assert_quiet(&mut self) {
         for node in &mut self.0 {
@@ -122,7 +122,7 @@ fn a_header_goes_to_the_shard_where_it_belongs() {
     let counters = [0, 2].map(|shard: usize| *shards.0[shard].shard.counters());
     assert_eq!(counters.map(|counters| (counters.received.bytes, counters.lent)), [(4, 0), (0, 1)]);
     shards.assert_quiet();
-    // And where nobody takes it, it is dropped where it arrived.
+    // And where no shard takes it, it is dropped where it arrived.
     assert_eq!(shards.header(1, 0, &put_header(9, 4)), Verdict::Delay);
     assert_eq!(shards.refused(2, 1), DropReason::NoMatch);
     assert_eq!(shards.resume(1), Some((0, Verdict::Drop)));
@@ -223,7 +223,7 @@ fn what_is_given_up_is_withdrawn() {
     assert!(matches!(shards.carry(0, 1), MeshMessage::Withdraw { .. }));
     assert!(matches!(shards.carry(1, 0), MeshMessage::Refuse { .. }));
     shards.assert_quiet();
-    // When it is lent already; whoever hears of it first.
+    // When it is lent already, whichever shard learns of it first.
     for withdraw_first in [false, true] {
         shards.post(1, 1, &spec);
         assert_eq!(shards.header(0, 0, &put_header(1, 4)), Verdict::Delay);

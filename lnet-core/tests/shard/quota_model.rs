@@ -210,7 +210,7 @@ impl Run {
         }
     }
 
-    /// Nothing waits any more, and nobody is referred to.
+    /// Nothing waits any more, and no peer is referred to.
     fn rest(&mut self) {
         while !self.messages.is_empty() {
             self.run(&Operation::Clear);

@@ -23,7 +23,7 @@ fn siblings_are_asked_in_their_order() {
     assert_eq!(shards.resume(2), Some((3, Verdict::Deliver(span))));
     shards.received(2, 3, Status::Ok);
     shards.carry(2, 1);
-    // Nobody has another.
+    // No shard has another.
     assert_eq!(shards.header(0, 3, &put_header(1, 4)), Verdict::Delay);
     (1..4).for_each(|shard| assert_eq!(shards.refused(shard, 0), DropReason::NoMatch));
     assert_eq!(shards.resume(0), Some((3, Verdict::Drop)));
@@ -147,7 +147,7 @@ fn a_message_whose_descriptor_goes_is_asked_about() {
 
 #[test]
 fn an_entry_that_comes_while_others_are_asked_is_not_missed() {
-    // At a sibling that has refused; the message is dropped if nobody takes it.
+    // At a sibling that has refused; the message is dropped if no shard takes it.
     let mut shards = Shards::new(3, Policy::Rotor);
     assert_eq!(shards.header(0, 7, &put_header(1, 4)), Verdict::Delay);
     shards.refused(1, 0);

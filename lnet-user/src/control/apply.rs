@@ -89,7 +89,7 @@ impl Control {
         Ok(Outcome::Changed)
     }
 
-    /// The same whoever uses the node: it is about to end.
+    /// The same whether the node is used or not: it is about to end.
     pub(super) async fn take_down(&self) -> Result<(), Refusal> {
         // Pings that are under way end.
         self.lnet.cancel_requests();
@@ -114,7 +114,7 @@ impl Control {
         nets.chain(policies).collect()
     }
 
-    /// Whether somebody counts on the node.
+    /// Whether a program relies on the node.
     async fn check_unused(&self) -> Result<(), Refusal> {
         let holds = self.lnet.hold_count();
         if holds > 0 {

@@ -51,7 +51,7 @@ impl Default for ControlOptions {
     }
 }
 
-/// What NIs and portals have that nobody has said otherwise of.
+/// The defaults of NIs and portals.
 #[derive(Clone, Copy, Debug)]
 struct Defaults {
     mode: XdpMode,

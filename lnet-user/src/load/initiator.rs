@@ -176,7 +176,7 @@ impl Drop for Sender {
     fn drop(&mut self) {
         let shared = &self.shared;
         if shared.running.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // The last one: nobody else sets it.
+            // The last one: no other thread sets it.
             let _ = shared.over.set(shared.elapsed_ns());
         }
     }

@@ -209,7 +209,7 @@ pub enum PlanError {
     /// More than a target may have.
     #[error("{0} bytes of buffers: at most {MEMORY_MAX_BYTES} are expected; have fewer portals, match bits")]
     Memory(u64),
-    /// Nobody to send to.
+    /// No target to send to.
     #[error("no NIDs of targets: at least one is expected")]
     NoTargets,
     /// Too few or too many messages in flight.

@@ -200,7 +200,7 @@ pub struct InitiatorReport {
     pub by_shard: Vec<u64>,
     /// From the first request to the last event.
     pub elapsed_ns: u64,
-    /// Whether somebody stopped it before its end.
+    /// Whether it was stopped before its end.
     pub is_cancelled: bool,
     /// Whether it gave up, because as many messages as its window holds, one after the other, went wrong.
     pub has_given_up: bool,

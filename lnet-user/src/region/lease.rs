@@ -200,7 +200,7 @@ impl Region {
     pub(crate) fn bytes_mut(&mut self, range: Range<usize>) -> Result<&mut [u8], LeaseError> {
         self.check(&range, Access::Write)?;
         // SAFETY: the storage lives while `self` does. No lease is out, and `self` is borrowed exclusively:
-        // no lease can be given and nobody else read by way of the region.
+        // no lease can be given and no other thread read by way of the region.
         Ok(unsafe { self.view.part(range).bytes_mut() })
     }
 
@@ -310,7 +310,7 @@ impl Deref for WriteLease {
     #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: the seat keeps the storage. While the lease is out, the region lends these bytes to
-        // nobody and leaves them alone, and the lease writes only when borrowed exclusively.
+        // no other thread and leaves them alone, and the lease writes only when borrowed exclusively.
         unsafe { self.0.view.bytes() }
     }
 }
@@ -323,7 +323,7 @@ impl DerefMut for WriteLease {
     }
 }
 
-/// The right to read a run of a buffer's bytes, on any threads; nobody writes them meanwhile. Dropping it
+/// The right to read a run of a buffer's bytes, on any threads; they are not written meanwhile. Dropping it
 /// returns it.
 #[derive(Debug)]
 #[must_use = "dropping a lease returns it"]

@@ -5,9 +5,9 @@
 //! [`ReadLease`] (the application's thread reads an event's payload). Dropping a lease returns it.
 //!
 //! Invariants:
-//! - While a write lease is out nobody else reads or writes its bytes; while a read lease is out nobody
-//!   writes them. Whoever asks for such bytes is refused ([`LeaseError`]).
-//! - What a lessee did to the bytes is visible to whoever gets them next: a lease's last act is a release
+//! - While a write lease is out only its holder reads or writes its bytes; while a read lease is out they
+//!   are not written. A request for such bytes is refused ([`LeaseError`]).
+//! - What a lessee did to the bytes is visible to their next holder: a lease's last act is a release
 //!   store of its flag, and the owner loads it with acquire before it believes that the bytes are back.
 //! - The allocation lives until its region and all of its leases are gone, in whatever order.
 //! - The owner alone keeps the books, so there is no lock; while a region has never lent anything, looking at

@@ -55,7 +55,7 @@ impl View {
     /// The bytes.
     ///
     /// # Safety
-    /// The storage must live and nobody write the bytes for as long as the slice does.
+    /// The storage must live, and the bytes not be written, for as long as the slice does.
     #[inline]
     pub(super) unsafe fn bytes<'a>(&self) -> &'a [u8] {
         // SAFETY: base and length are those of a part of an allocation of bytes; the caller vouches for the
@@ -66,7 +66,7 @@ impl View {
     /// The bytes, to write.
     ///
     /// # Safety
-    /// The storage must live and nobody else read or write the bytes for as long as the slice does.
+    /// The storage must live, and the bytes not be read or written otherwise, for as long as the slice does.
     #[inline]
     pub(super) unsafe fn bytes_mut<'a>(&self) -> &'a mut [u8] {
         // SAFETY: as for `bytes`.

@@ -46,7 +46,7 @@ impl View {
     }
 
     fn base(&self) -> *mut u8 {
-        // SAFETY: reading a flag of which loom says that nobody writes it meanwhile.
+        // SAFETY: reading a flag of which loom says that no thread writes it meanwhile.
         self.tracked.alive.with(|alive| assert!(unsafe { *alive }, "bytes are used that were freed"));
         self.tracked.bytes[self.range.clone()].as_ptr().cast_mut().cast()
     }
@@ -96,7 +96,7 @@ impl Drop for Storage {
         }
         self.0.touched.iter().for_each(|touched| touched.with_mut(|_| ()));
         self.0.alive.with_mut(|alive| {
-            // SAFETY: a flag of which loom says that nobody else uses it meanwhile.
+            // SAFETY: a flag of which loom says that no other thread uses it meanwhile.
             let alive = unsafe { &mut *alive };
             assert!(core::mem::replace(alive, false), "bytes are freed twice");
         });

@@ -6,8 +6,8 @@
 //! ([`lnet_core::shard::mesh`]).
 //!
 //! Invariants: the messages of one shard to another arrive once and in their order. A ring that is full only
-//! delays: what does not fit stays with the shard that has to say it. Nobody is kept from sleeping
-//! by a message that was read, and nobody sleeps while one waits: who has pushed wakes the addressee, who
+//! delays: what does not fit stays with the shard that has to say it. No thread is kept from sleeping
+//! by a message that was read, and none sleeps while one waits: the sender wakes the addressee, which
 //! looks at its rings once more after it has said that it is about to sleep ([`crate::uring::Waker`]).
 
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -123,7 +123,7 @@ impl MeshEnd {
         self.siblings.iter().any(|sibling| !sibling.from.is_empty())
     }
 
-    /// Whether something waits for room in a ring: nobody tells of that.
+    /// Whether something waits for room in a ring: no wake-up tells of that.
     pub(crate) fn is_blocked(&self) -> bool {
         self.blocked
     }
@@ -148,7 +148,7 @@ fn lend(span: &Span, memory: &mut Memory) -> Option<WriteLease> {
     }
     match memory.lend_write(span) {
         Ok(lease) => Some(lease),
-        // The shard gives the bytes of a span to nobody else, and reading ones that may still be written
+        // The shard gives the bytes of a span to one sibling only, and reading ones that may still be written
         // is refused.
         Err(error) => panic!("a span cannot be lent: {error}"),
     }

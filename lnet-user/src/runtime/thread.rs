@@ -96,7 +96,7 @@ impl<S: Send + 'static> ShardThread<S> {
         let stopped = Arc::clone(&stop);
         let name = format!("lnet-shard-{}", worker.shard_id().0);
         let thread = std::thread::Builder::new().name(name).spawn(move || {
-            // The starter hears of a failure; if it is gone there is nobody to tell.
+            // The starter is told of a failure, unless it is gone.
             let _ = pinned.send(cpu.map_or(Ok(()), pin_to_cpu));
             let (mut worker, mut service) = started.recv().ok()?;
             drive(&mut worker, idle, &stopped, &mut service, &has_work, &mut turn);
@@ -111,7 +111,7 @@ impl<S: Send + 'static> ShardThread<S> {
         if let Err(error) = is_pinned.recv().unwrap_or_else(|_| ended()).and(released) {
             return Err(Box::new(NotSpawned { error, worker, service }));
         }
-        // Whoever calls waits for the answer, so there is one call at a time.
+        // The caller waits for the answer, so there is one call at a time.
         let (calls, consumer) = RingBuffer::new(1);
         worker.take_calls_from(consumer);
         let waker = worker.waker();
@@ -143,7 +143,7 @@ impl<S: Send + 'static> ShardThread<S> {
         // The last call is still there only if the thread ended before it took it.
         self.calls.push(call).map_err(|_| ShardGone)?;
         self.waker.wake();
-        // A call that nobody took any more stays in the ring, and its answer with it.
+        // A call that was not taken any more stays in the ring, and its answer with it.
         loop {
             match result.recv_timeout(PATIENCE) {
                 Ok(result) => return Ok(result),
@@ -157,7 +157,7 @@ impl<S: Send + 'static> ShardThread<S> {
         self.calls.is_abandoned() || self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Stops the thread and gives the shard back, to be driven by whoever takes it.
+    /// Stops the thread and gives the shard back, to be driven by the caller.
     ///
     /// # Errors
     /// [`ShardGone`] if the thread has panicked.
@@ -198,7 +198,7 @@ fn drive<S>(
         let busy = worker.progress();
         let events = worker.event_counts();
         turn(worker, service);
-        // Events that the turn leaves are for somebody else to take, and no reason to stay awake. But where it
+        // Events that the turn leaves are for another thread to take, and no reason to stay awake. But where it
         // took one, another may have taken its place that the turn would take too.
         if busy || worker.event_counts() != events {
             idle_since = None;

@@ -48,7 +48,7 @@ fn a_buffer_that_is_read_elsewhere_comes_home_later() {
     }
 }
 
-/// Whatever messages come, no one is written to bytes that are being read: of a descriptor that may be written
+/// Whatever messages come, none is written to bytes that are being read: of a descriptor that may be written
 /// to again nothing is lent.
 #[test]
 fn what_may_be_written_again_is_read_by_nobody_else() {

@@ -152,7 +152,7 @@ fn a_put_waits_for_an_entry() {
         assert_eq!(shards.workers[0].lo().counters().delayed, 1);
         shards.assert_idle();
 
-        // And another one until nobody waits for it any more.
+        // And another one until it is not waited for any more.
         let md = shards.bind(0, bytes, 1);
         shards.put(0, md, LAZY_PINNED, 2, false);
         shards.settle();
@@ -203,7 +203,7 @@ fn unlinked_while_the_message_is_under_way() {
                 }
             }
             shards.settle();
-            // A source that nobody answers waits for its ACK.
+            // A source without an answer waits for its ACK.
             let _ = shards.workers[0].unlink(source);
             for shard in [0, 1] {
                 let events = shards.events(shard);

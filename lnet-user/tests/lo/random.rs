@@ -144,7 +144,7 @@ fn run(operations: &[Operation], schedule: &[usize]) {
     finish(running, operations);
 }
 
-/// Lets everything end, unlinks what nobody answered, and looks whether nothing is missing.
+/// Lets everything end, unlinks what was not answered, and looks whether nothing is missing.
 fn finish(mut running: Running, operations: &[Operation]) {
     for _ in 0..4 * operations.len() + 100 {
         (0..SHARDS).for_each(|shard| running.turn(shard));

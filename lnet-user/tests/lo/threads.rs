@@ -1,4 +1,4 @@
-//! Shards on threads of their own, which sleep: whoever has something to say to one wakes it.
+//! Shards on threads of their own, which sleep: a sibling with something to say to one wakes it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -99,7 +99,7 @@ fn sleeping_shards_are_woken_for_each_message() {
     }
 }
 
-/// The shard that has the entry does nothing else, and nobody else moves it.
+/// The shard that has the entry does nothing else, and no other thread moves it.
 #[test]
 fn a_put_wakes_the_shard_that_takes_it() {
     let (_node, mut workers) = Node::start(&config(2)).unwrap();

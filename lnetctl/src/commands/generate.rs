@@ -12,7 +12,7 @@ use crate::failure::Task;
 use crate::session::print_text;
 
 pub(super) fn completions(shell: Shell) -> Result<()> {
-    // Whoever closes the pipe early wants no more: clap's generator would panic.
+    // A reader that closes the pipe early wants no more: clap's generator would panic.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "lnetctl", &mut script);
     print_text(&String::from_utf8_lossy(&script));

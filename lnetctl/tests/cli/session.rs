@@ -82,7 +82,7 @@ fn a_daemon_that_is_not_there_is_told_so() {
     assert_eq!(ran(&mut command, "").status, 0);
 }
 
-/// Needs root, to be somebody else.
+/// Needs root, to become another user.
 #[test]
 fn the_group_may_look_and_not_change() {
     const SETUID: Capability = Capability { name: "CAP_SETUID", bit: 7 };
@@ -94,7 +94,7 @@ fn the_group_may_look_and_not_change() {
     let gid = 54_321;
     let node = Node::with_access(Model::configured(1), Access { gid: Some(gid) });
     // Where it was built may be closed to others. Another process copies it: while this one writes it, a command that
-    // another test starts would have it open too, and nobody could execute it.
+    // another test starts would have it open too, and it could not be executed.
     let program = node.directory.join("lnetctl");
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_lnetctl")).arg(&program).status().unwrap();
     assert!(copied.success());

@@ -1,4 +1,4 @@
-//! Shards with somebody to drive them.
+//! Shards and what drives them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

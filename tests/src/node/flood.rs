@@ -28,7 +28,7 @@ pub const FLOOD_WINDOW: u64 = 32;
 /// What a Put counts as in [`Flood::failures`] that was sent well and never acknowledged.
 pub const UNANSWERED: &str = "unanswered";
 
-/// A Put that was sent well is given up after so long without an acknowledgement: nobody may be left to send one.
+/// A Put that was sent well is given up after so long without an acknowledgement: its receiver may be gone.
 /// One that was not is never given up: the stack is to end it.
 const LOST_AFTER: Duration = Duration::from_secs(2);
 

@@ -47,7 +47,7 @@ impl Stranger {
     /// Asks for a session in another life than before; `progress` is called until there is one.
     ///
     /// # Panics
-    /// When nobody answers.
+    /// When no answer comes.
     pub fn greet(&mut self, mut progress: impl FnMut()) {
         self.life += 1;
         (self.session, self.next) = (0, 1);
@@ -72,7 +72,7 @@ impl Stranger {
         }
     }
 
-    /// Reads for about a millisecond: gives a session to whoever asks for one, and acknowledges nothing. Returns
+    /// Reads for about a millisecond: gives a session to every node that asks for one, and acknowledges nothing. Returns
     /// how many frames with data came.
     ///
     /// # Panics

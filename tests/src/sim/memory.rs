@@ -83,7 +83,7 @@ impl Memory {
                 append_pattern(*seed, span.offset_bytes, span.length_bytes, bytes);
                 true
             }
-            // Content that was put there: nobody checks it.
+            // Content that was put there: it is not checked.
             Some(Region::Sink { bytes: sink, .. }) => {
                 let start = span.offset_bytes as usize;
                 bytes.extend_from_slice(&sink[start..start + span.length_bytes as usize]);

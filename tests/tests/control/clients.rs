@@ -83,7 +83,7 @@ fn a_client_that_goes_while_it_is_told_of_loads_takes_none_along() {
     let node = Daemon::alone();
     node.good("load start target");
     node.good("load start initiator --to 0@lo --messages 10");
-    // Whoever asks first after its end waits for its threads: this client does not wait for the answer.
+    // The first request after its end waits for its threads: this client does not wait for the answer.
     std::thread::sleep(Duration::from_secs(1));
     let mut client = UnixStream::connect(node.directory.socket()).unwrap();
     client.write_all(b"LNCT\x00\x01\x00\x00\x00\x00\x00\x07\"loads\"").unwrap();

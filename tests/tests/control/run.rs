@@ -198,7 +198,7 @@ impl Drop for Daemon {
 pub(crate) struct Two {
     pub(crate) a: Daemon,
     pub(crate) b: Daemon,
-    // Last, so that nobody is inside when it is removed.
+    // Last, so that no process is inside when it is removed.
     pub(crate) netns: Netns,
 }
 

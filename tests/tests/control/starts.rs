@@ -83,7 +83,7 @@ fn one_daemon_has_one_name() {
     second.stop();
 }
 
-/// A start-up document that never comes keeps nobody from ending the daemon.
+/// A start-up document that never comes does not keep the daemon from ending.
 #[test]
 fn the_first_signal_ends_a_daemon_that_is_still_starting() {
     let directory = Directory::new();
@@ -91,7 +91,7 @@ fn the_first_signal_ends_a_daemon_that_is_still_starting() {
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
     let mut child = directory.command(None, &format!("--config {}", fifo.display())).spawn().unwrap();
     let begun = std::time::Instant::now();
-    // Long enough for it to wait for the document, whose other end nobody opens.
+    // Long enough for it to wait for the document, whose other end is never opened.
     std::thread::sleep(std::time::Duration::from_millis(500));
     assert!(child.try_wait().unwrap().is_none(), "{}", directory.log());
     let pid = rustix::process::Pid::from_child(&child);

@@ -85,7 +85,7 @@ fn unseen(namespace: &Namespace, node: &Node, workers: &[Worker]) -> u64 {
 }
 
 /// Waits until XDP has seen all that the peer has sent, but `unseen` packets: they were sent before the program
-/// was there. A packet of somebody else may be on its way at any moment.
+/// was there. A packet of another sender may arrive at any moment.
 fn wait_until_seen(namespace: &Namespace, unseen: u64, node: &Node, workers: &[Worker]) {
     wait_until("XDP has seen every packet that was sent", PATIENCE, || {
         let sent = sent_packets(namespace);
@@ -176,7 +176,7 @@ fn broken(victim: &Victim, stranger: &mut Stranger) -> Vec<(String, Vec<u8>)> {
     add(XdpDrop::HeaderMismatch.name(), with_byte(&good, HEADER_TYPE, 4));
     add(XdpDrop::BadHeader.name(), with_byte(&good, HEADER_TYPE, 5));
     add(XdpDrop::BadHeader.name(), with_byte(&good, HEADER_TYPE + 3, 1));
-    // Answers to what nobody asked.
+    // Answers without a question.
     let welcome = with_byte(&stranger.other(Kind::Hello), frame::KIND_OFFSET, Kind::Welcome as u8);
     for (kind, bytes) in [
         (XferDrop::Unasked, welcome),
@@ -400,7 +400,7 @@ fn hostile(random: &mut Random, victim: &Victim, stranger: &mut Stranger) -> Vec
     let mut bytes = stranger.sign(message).datagram();
     if !random.once_in(4) {
         damage(random, &mut bytes);
-        // Header data stay hostile, so that nobody takes the Put for one of the flood.
+        // Header data stay hostile, so that the Put is not taken for one of the flood.
         if let Some(byte) = bytes.get_mut(HEADER + 56 + 31) {
             let fits = *byte & 0x80 != 0;
             *byte |= 0x80;

@@ -1,4 +1,4 @@
-//! Links of a sender that are down for a while: what is under way ends, nobody spins, and nothing is
+//! Links of a sender that are down for a while: what is under way ends, no thread spins, and nothing is
 //! forgotten when they are up again.
 
 use std::sync::Arc;

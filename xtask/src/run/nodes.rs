@@ -39,7 +39,7 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// Both, in the order in which they end: nobody shall send to a node that is gone.
+    /// Both, in the order in which they end: no node shall send to one that is gone.
     pub(crate) const ALL: [Self; 2] = [Self::Initiator, Self::Target];
 
     /// What its files begin with.
@@ -106,7 +106,7 @@ impl Events {
         thread::spawn(move || {
             for (count, signal) in signals.forever().enumerate() {
                 say(if count == 0 { "ending the nodes, removing the namespaces" } else { "already at it" });
-                // Nobody listens once the run is over and its cleanup goes on.
+                // The receiver is gone once the run is over and its cleanup goes on.
                 let _ = signalled.send(Event::Signal(signal));
             }
         });

@@ -99,7 +99,7 @@ impl Script<'_, '_, '_> {
         let deadline = Instant::now() + PATIENCE;
         let socket = self.setup.directory.join(self.setup.socket(role));
         loop {
-            // Nobody can be asked before there is a socket.
+            // No request is possible before there is a socket.
             if socket.exists() {
                 match self.tell(role, "global show") {
                     Err(error) if error.root_cause().is::<super::Interrupted>() => return Err(error),

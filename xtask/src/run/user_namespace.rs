@@ -37,7 +37,7 @@ pub(super) fn check(options: &Options, missing: Error) -> Result<()> {
     Ok(())
 }
 
-/// Whether this run is in such a namespace. Nobody outside knows its network namespaces by name.
+/// Whether this run is in such a namespace. No process outside knows its network namespaces by name.
 pub(super) fn is_inside() -> bool {
     std::env::var_os(INSIDE).is_some()
 }
