@@ -119,6 +119,8 @@ pub struct Sabotage {
     pub no_duplicate_window: bool,
     /// A frame is acknowledged as soon as its header was read.
     pub early_ack: bool,
+    /// No other path is tried.
+    pub no_failover: bool,
 }
 
 const _: () = assert!(XferTimes::DEFAULT.ack_delay.as_nanos() < XferTimes::DEFAULT.probe_min.as_nanos());

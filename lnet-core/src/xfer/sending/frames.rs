@@ -10,7 +10,6 @@ use super::Sending;
 use super::congestion::frame_cost;
 use super::item::{Cargo, SentItem};
 use super::message::Stage;
-use super::stream::FAILOVER;
 use crate::list::{Link, NONE};
 use crate::lnd::Span;
 use crate::time::Instant;
@@ -54,8 +53,12 @@ impl Sending {
             let stream = &mut self.streams[slot];
             // Where nothing is acknowledged at all the probes change the path.
             let overtaken = stream.congestion.probes() == 0;
-            if overtaken && self.items[pending].sends >= SENDS_BY_OWN_PATH && !stream.fails_over(now) {
-                stream.failover_until = Some(now + FAILOVER);
+            let in_vain = stream.fails_over_in_vain(now, &sessions.local.times);
+            if overtaken
+                && self.items[pending].sends >= SENDS_BY_OWN_PATH
+                && (in_vain || !stream.fails_over(now))
+            {
+                stream.fail_over(now, in_vain);
                 let peer = stream.peer;
                 sessions.ask_last_address(now, peer);
             }
@@ -262,7 +265,11 @@ impl Sending {
             sessions.ask_last_address(now, self.streams[stream].peer);
         }
         let own = last.filter(|_| !self.streams[stream].fails_over(now));
-        let path = own.or_else(|| self.any_path(now, stream, last, sessions)).or(last)?;
+        let other = || {
+            let turn = self.turn_path(now, stream, sessions);
+            turn.or_else(|| self.any_path(now, stream, last, sessions))
+        };
+        let path = own.or_else(other).or(last)?;
         let (ni, destination, token) = sessions.paths.session(path);
         let number = self.launch(now, stream, item, sessions);
         let transfer = Transfer { ticket: Some(ticket), ..sessions.local.transfer(number, token) };
@@ -344,12 +351,27 @@ impl Sending {
     #[inline]
     pub(crate) fn path_for(&self, now: Instant, stream: u32, own: u32, sessions: &Sessions) -> Option<u32> {
         let leads = self.leads(now, stream, own, sessions);
-        if leads && !self.streams[stream].fails_over(now) {
+        let fails_over = self.streams[stream].fails_over(now);
+        #[cfg(feature = "sabotage")]
+        let fails_over = fails_over && !sessions.local.sabotage.no_failover;
+        if leads && !fails_over {
             return Some(own);
         }
-        self.last_path(now, stream, sessions)
+        self.turn_path(now, stream, sessions)
+            .or_else(|| self.last_path(now, stream, sessions))
             .or(leads.then_some(own))
             .or_else(|| self.any_path(now, stream, None, sessions))
+    }
+
+    /// The path whose turn it is, of those that lead to a stream's peer, once the path to its last address was silent:
+    /// that one says which of the peer's paths arrive, not which of ours do.
+    fn turn_path(&self, now: Instant, stream: u32, sessions: &Sessions) -> Option<u32> {
+        let turn = self.streams[stream].failover_turn.checked_sub(1)? as usize;
+        let leads = || {
+            let paths = sessions.paths.of_peer(self.streams[stream].peer);
+            paths.filter(|path| self.leads(now, stream, *path, sessions))
+        };
+        leads().nth(turn % leads().count().max(1))
     }
 
     /// The path by which a frame of a message goes; where there is none, a session is asked for.

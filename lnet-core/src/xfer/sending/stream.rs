@@ -40,6 +40,8 @@ pub(crate) struct SendStream {
     pub(crate) probes_due: u32,
     /// Until when frames take the path to the last address of the peer, because their own does not answer.
     pub(crate) failover_until: Option<Instant>,
+    /// How many other paths were taken in vain, one after the other.
+    pub(crate) failover_turn: u32,
     /// Whether it is in the list of those with something to send.
     pub(crate) is_ready: bool,
     pub(crate) ready: Link,
@@ -79,6 +81,7 @@ impl SendStream {
             waits_since: now,
             probes_due: 0,
             failover_until: None,
+            failover_turn: 0,
             is_ready: false,
             ready: Link::UNLINKED,
             is_busy: false,
@@ -116,10 +119,26 @@ impl SendStream {
         has_items && now - self.acked_at.map_or(self.owed_since, |at| at.max(self.owed_since)) > patience
     }
 
-    /// Whether frames take the path to the last address of the peer.
+    /// Whether frames take another path than their own.
     #[inline]
     pub(crate) fn fails_over(&self, now: Instant) -> bool {
         self.failover_until.is_some_and(|until| now < until)
+    }
+
+    /// Takes another path for a while: that to the last address of the peer, or, where another one has been taken
+    /// in vain, each in turn.
+    pub(crate) fn fail_over(&mut self, now: Instant, in_vain: bool) {
+        self.failover_turn = if in_vain { self.failover_turn.wrapping_add(1) } else { 0 };
+        self.failover_until = Some(now + FAILOVER);
+    }
+
+    /// Whether another path has been taken for longer than an answer by it takes.
+    pub(crate) fn fails_over_in_vain(&self, now: Instant, times: &XferTimes) -> bool {
+        let since = self
+            .failover_until
+            .filter(|until| now < *until)
+            .map(|until| FAILOVER.saturating_sub(until - now));
+        since.is_some_and(|since| since > self.congestion.probe_interval(times.probe_min, times.ack_delay))
     }
 
     /// When a probe is due, unless something is acknowledged before.

@@ -1,7 +1,7 @@
 //! Deadlines of messages, losses that time tells of, and probes.
 
 use super::item::Cargo;
-use super::stream::{Busy, FAILOVER};
+use super::stream::Busy;
 use super::{Sending, unfinished};
 use crate::list::{List, NONE};
 use crate::lnd::{Cause, Uplink};
@@ -111,9 +111,8 @@ impl Sending {
         stream.probes_due = 1;
         stream.waits_since = now;
         stream.congestion.probed();
-        if stream.congestion.probes().is_multiple_of(FAILOVER_PROBES) {
-            let until = now + FAILOVER;
-            stream.failover_until = if stream.fails_over(now) { None } else { Some(until) };
+        if stream.congestion.probes() >= FAILOVER_PROBES {
+            stream.fail_over(now, stream.congestion.probes() > FAILOVER_PROBES);
             let peer = stream.peer;
             sessions.ask_last_address(now, peer);
         }
