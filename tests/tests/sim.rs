@@ -34,6 +34,18 @@ fn no_checker_finds_anything_and_every_fault_is_injected() {
     assert!(counts.lent > 0 && counts.resumed > 0 && counts.refused > 0, "{counts}");
 }
 
+/// Nothing is lost and no operation fails, with two NIs on one net as with one on each of two.
+#[test]
+fn a_node_with_a_cut_rail_loses_nothing() {
+    let options = Options { cut: true, ..Options::DEFAULT };
+    for seed in 1..=50 {
+        let outcome = sim::run(seed, &options);
+        let violation = outcome.violation;
+        assert!(violation.is_none(), "{violation:?}; `cargo xtask sim --cut --seed {seed} --trace`");
+        assert_eq!(outcome.counts.injected(Fault::Cut), 1, "seed {seed}");
+    }
+}
+
 /// The level `unit` of `cargo xtask test` runs it in a build with the feature.
 #[cfg(feature = "sabotage")]
 #[test]

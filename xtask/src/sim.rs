@@ -27,6 +27,9 @@ pub(crate) struct Options {
     /// Nodes, instead of as many as the seed says
     #[arg(long, value_parser = clap::value_parser!(u8).range(2..=4))]
     nodes: Option<u8>,
+    /// Only runs in which a rail is cut and nothing may be lost, which are a sixth of all
+    #[arg(long)]
+    cut: bool,
     /// Switch on a bug that a checker is to find; a wrong name shows all
     #[arg(long, value_name = "NAME")]
     bug: Option<String>,
@@ -49,6 +52,7 @@ pub(crate) fn sim(root: &Path, options: &Options) -> Result<()> {
     if let Some(nodes) = options.nodes {
         command.args(["--nodes", &nodes.to_string()]);
     }
+    command.args(options.cut.then_some("--cut"));
     if let Some(bug) = &options.bug {
         command.args(["--bug", bug]);
     }

@@ -50,7 +50,8 @@ pub(super) struct Late {
 }
 
 /// A PUT or GET to be started.
-struct Wish {
+#[derive(Clone, Copy)]
+pub(super) struct Wish {
     node: usize,
     shard: usize,
     target: usize,
@@ -58,6 +59,8 @@ struct Wish {
     match_bits: u64,
     length: u32,
     get: bool,
+    /// The rails of the target and of the node, if it matters by which it goes.
+    rails: Option<(u8, u8)>,
 }
 
 impl World {
@@ -183,11 +186,52 @@ impl World {
                 match_bits: number << 32 | key,
                 length: self.length(),
                 get: self.random.once_in(3),
+                rails: None,
             };
             let has_entry = !self.random.once_in(3) && self.post_for(&wish);
             self.start(&wish, has_entry);
         }
         self.request_turn(node, shard, self.now + 1);
+    }
+
+    /// PUTs of each shard to each NID of the other nodes, by each of its own rails that leads there: where they
+    /// have arrived, all shards know all peers.
+    pub(super) fn introductions(&self) -> Vec<Wish> {
+        let (rails, same_net) = (self.plan.rails, self.plan.same_net);
+        let paths = (0..rails).flat_map(|rail| (0..rails).map(move |own| (rail, own)));
+        let paths: Vec<_> = paths.filter(|(rail, own)| same_net || rail == own).collect();
+        let shards = self.plan.shards.iter().enumerate();
+        let shards =
+            shards.flat_map(|(node, shards)| (0..usize::from(*shards)).map(move |shard| (node, shard)));
+        let wish = |(node, shard), target, rails| Wish {
+            node,
+            shard,
+            target,
+            portal: 0,
+            match_bits: 0,
+            length: 0,
+            get: false,
+            rails: Some(rails),
+        };
+        let others = |of: (usize, usize)| (0..self.nodes.len()).filter(move |node| *node != of.0);
+        let paths = &paths;
+        shards
+            .flat_map(|of| others(of).flat_map(move |to| paths.iter().map(move |path| wish(of, to, *path))))
+            .collect()
+    }
+
+    /// Starts the introductions that are left, as far as their shards have room.
+    pub(super) fn introduce(&mut self) {
+        let left = std::mem::take(&mut self.introductions);
+        for mut wish in left {
+            wish.match_bits = (self.ledger.operations.len() as u64) << 32;
+            if self.start(&wish, false) {
+                self.introduced = self.ledger.operations.len();
+            } else {
+                self.introductions.push(wish);
+            }
+            self.request_turn(wish.node, wish.shard, self.now + 1);
+        }
     }
 
     fn length(&mut self) -> u32 {
@@ -239,8 +283,9 @@ impl World {
         self.post(&late) && self.plan.unlinks == 0
     }
 
-    /// Starts a PUT or GET with a descriptor of its own, or a PUT with the one that its shard has for many.
-    fn start(&mut self, wish: &Wish, has_entry: bool) {
+    /// Starts a PUT or GET with a descriptor of its own, or a PUT with the one that its shard has for many. Says
+    /// whether there was room.
+    fn start(&mut self, wish: &Wish, has_entry: bool) -> bool {
         let Wish { node, shard, get, length, .. } = *wish;
         let number = self.ledger.operations.len() as u32;
         let ack = self.random.once_in(2);
@@ -261,7 +306,7 @@ impl World {
             };
             self.bind(node, shard, &spec, (!get).then_some(seed)).map(|md| (md, seed))
         };
-        let Some((md, seed)) = found else { return };
+        let Some((md, seed)) = found else { return false };
         self.ledger.operations.push(Operation {
             node,
             life,
@@ -290,21 +335,23 @@ impl World {
         self.ledger.operations[number as usize].started = refused.is_none();
         let Some(error) = refused else {
             self.unsent.insert(number);
-            return;
+            return true;
         };
         let is_full = matches!(error, RequestError::EventQueueFull(_));
         self.counts.add(if is_full { Fault::QueueFull } else { Fault::Refused });
         if !shares {
             let _ = self.nodes[node].lanes[shard].shard.unlink(md);
         }
+        false
     }
 
     fn request(&mut self, wish: &Wish, md: MdHandle, ack: bool, number: u32) -> Result<(), RequestError> {
         let Wish { node, shard, target, portal, match_bits, get, .. } = *wish;
-        let rail = self.random.below(usize::from(self.plan.rails)) as u8;
-        let own_rail = self.random.below(usize::from(self.plan.rails)) as u8;
-        let self_nid =
-            (self.plan.same_net && self.random.once_in(2)).then(|| nid(&self.plan, node, own_rail));
+        let rails = usize::from(self.plan.rails);
+        let mut any = || (self.random.below(rails) as u8, self.random.below(rails) as u8);
+        let (rail, own_rail) = wish.rails.unwrap_or_else(&mut any);
+        let chooses = self.plan.same_net && (wish.rails.is_some() || self.random.once_in(2));
+        let self_nid = chooses.then(|| nid(&self.plan, node, own_rail));
         let process = ProcessId::lustre(nid(&self.plan, target, rail));
         let offset = self.random.below(2048) as u32;
         let now = Instant(self.now);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use lnet_core::lnd::NiId;
 use lnet_wire::Nid;
 
-use super::plan::{Plan, happens};
+use super::plan::{Cut, Directions, Plan, happens};
 use super::report::{Counts, Fault};
 use crate::bpf::random::Random;
 
@@ -53,6 +53,8 @@ pub(super) struct Fabric {
     free: Vec<u32>,
     /// Rails that are down, by node.
     pub(super) down: Vec<[bool; 2]>,
+    /// The rail that is cut, which it stays when the other faults have stopped.
+    pub(super) cut: Option<Cut>,
     /// Whether frames are lost, doubled and so on.
     pub(super) is_faulty: bool,
 }
@@ -91,9 +93,14 @@ impl Fabric {
         Some(passage)
     }
 
-    /// Whether a rail of a node carries frames.
-    pub(super) fn carries(&self, node: usize, ni: NiId) -> bool {
-        !self.down[node][usize::from(ni.0)]
+    /// Whether a rail of a node carries frames in one of the directions.
+    pub(super) fn carries(&self, node: usize, ni: NiId, direction: Directions) -> bool {
+        let rail = usize::from(ni.0);
+        let is_cut = self.cut.is_some_and(|cut| {
+            (cut.node, cut.rail) == (node, rail)
+                && (cut.directions == Directions::Both || cut.directions == direction)
+        });
+        !self.down[node][rail] && !is_cut
     }
 
     /// Decides on a frame.

@@ -49,11 +49,13 @@ pub enum Bug {
     LeaseOutlivesMd,
     /// The event of an ACK or REPLY is lost.
     EventLost,
+    /// Frames go by their own path although it is silent.
+    FailoverOff,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::NoDuplicateWindow,
         Self::AckBeforeData,
         Self::CreditLost,
@@ -62,6 +64,7 @@ impl Bug {
         Self::IdReused,
         Self::LeaseOutlivesMd,
         Self::EventLost,
+        Self::FailoverOff,
     ];
 
     /// Its name on the command line.
@@ -76,6 +79,7 @@ impl Bug {
             Self::IdReused => "id-reused",
             Self::LeaseOutlivesMd => "lease-outlives-md",
             Self::EventLost => "event-lost",
+            Self::FailoverOff => "failover-off",
         }
     }
 
@@ -91,6 +95,7 @@ impl Bug {
             Self::IdReused => &["what counts as sent has arrived"],
             Self::LeaseOutlivesMd => &["a descriptor lives as long as its spans"],
             Self::EventLost => &["events are never lost"],
+            Self::FailoverOff => &["what can arrive does arrive"],
         }
     }
 
@@ -121,6 +126,8 @@ impl Bugs {
 pub struct Options {
     /// Nodes, 2 to 4; as the seed says if there is no number.
     pub nodes: Option<usize>,
+    /// Whether a rail is cut and nothing may be lost; otherwise the seed says so.
+    pub cut: bool,
     /// The bug that the run has.
     pub bug: Option<Bug>,
     /// Where its lines go.
@@ -129,7 +136,7 @@ pub struct Options {
 
 impl Options {
     /// As the seed says, without a bug.
-    pub const DEFAULT: Self = Self { nodes: None, bug: None, tracing: Tracing::Off };
+    pub const DEFAULT: Self = Self { nodes: None, cut: false, bug: None, tracing: Tracing::Off };
 }
 
 /// What a run has come to.

@@ -147,13 +147,14 @@ fn switch_on(bugs: &Bugs, shard: &mut Shard, xfer: &mut Xfer) {
     xfer.sabotage(xfer::Sabotage {
         no_duplicate_window: bugs.has(Bug::NoDuplicateWindow),
         early_ack: bugs.has(Bug::AckBeforeData),
+        no_failover: bugs.has(Bug::FailoverOff),
     });
 }
 
 /// A core without hooks has no bugs to switch on.
 #[cfg(not(feature = "sabotage"))]
 fn switch_on(bugs: &Bugs, _: &mut Shard, _: &mut Xfer) {
-    let hooked = [Bug::CreditLost, Bug::NoDuplicateWindow, Bug::AckBeforeData];
+    let hooked = [Bug::CreditLost, Bug::NoDuplicateWindow, Bug::AckBeforeData, Bug::FailoverOff];
     assert!(!hooked.into_iter().any(|bug| bugs.has(bug)), "{bugs:?} needs the feature `sabotage`");
 }
 

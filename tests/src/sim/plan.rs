@@ -1,5 +1,6 @@
 //! What a seed makes of a run: how many nodes, how bad a wire, how hasty an application.
 
+use super::Options;
 use crate::bpf::random::Random;
 
 /// One in this many: the unit of the rates of a [`Plan`].
@@ -86,13 +87,48 @@ pub(super) struct Plan {
     pub(super) burst: usize,
     /// Nothing happens that may make a message fail.
     pub(super) gentle: bool,
+    /// The rail that is cut while the node's other rail goes on: of a gentle run, so nothing may be lost.
+    pub(super) cut: Option<Cut>,
+}
+
+/// How a rail of a node is cut. Neither end is told.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    pub(super) node: usize,
+    pub(super) rail: usize,
+    pub(super) directions: Directions,
+    /// After how long, once all shards know all peers.
+    pub(super) after_ns: u64,
+    /// How long it lasts, if not for ever.
+    pub(super) lasts_ns: Option<u64>,
+}
+
+/// Which frames of a node's rail are lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Directions {
+    Both,
+    Sent,
+    Received,
+}
+
+impl Cut {
+    fn new(random: &mut Random, nodes: usize, active_ns: u64) -> Self {
+        Self {
+            node: random.below(nodes),
+            rail: random.below(2),
+            directions: random.pick(&[Directions::Both, Directions::Sent, Directions::Received]),
+            after_ns: random.bits() % active_ns,
+            lasts_ns: random.once_in(2).then(|| random.bits() % (2 * active_ns)),
+        }
+    }
 }
 
 impl Plan {
-    /// The plan of a seed; with a number of nodes, or one that follows from the seed too.
-    pub(super) fn new(random: &mut Random, nodes: Option<usize>) -> Self {
-        let nodes = nodes.unwrap_or_else(|| 2 + random.below(3));
-        let gentle = random.once_in(3);
+    /// The plan of a seed, with what the options ask for.
+    pub(super) fn new(random: &mut Random, options: &Options) -> Self {
+        let nodes = options.nodes.unwrap_or_else(|| 2 + random.below(3));
+        let cuts = random.once_in(6) || options.cut;
+        let gentle = random.once_in(3) || cuts;
         let calm = random.once_in(6);
         let most = if gentle { 500 } else { random.pick(&[2000, 2000, 2000, 5000]) };
         let mut rate =
@@ -102,7 +138,7 @@ impl Plan {
         let (restarts, outages) =
             if gentle { (0, 0) } else { (rate(3).saturating_sub(1), rate(3).saturating_sub(1)) };
         let (unlinks, delays) = (if gentle { 0 } else { rate(2000) }, rate(2000));
-        let slow = random.once_in(8);
+        let slow = random.once_in(8) && !cuts;
         let active_ns = if slow { 20_000 * MS } else { random.pick(&[2, 20, 20, 200]) * MS };
         let delay_most = if gentle { 20 * MS } else { random.pick(&[3 * MS, 20 * MS, 3000 * MS]) };
         let large = random.once_in(4);
@@ -117,7 +153,7 @@ impl Plan {
         };
         Self {
             shards: (0..nodes).map(|_| random.pick(&[1, 1, 2, 3])).collect(),
-            rails: random.pick(&[1, 1, 2]),
+            rails: if cuts { 2 } else { random.pick(&[1, 1, 2]) },
             same_net: random.once_in(2),
             datagram_max_bytes: datagrams(random, nodes),
             loss,
@@ -139,7 +175,7 @@ impl Plan {
             delays,
             delay_ns: delay_most,
             send_frames: random.pick(&[8, 32, 64]),
-            receive_frames: if gentle { 256 } else { random.pick(&[24, 64, 256]) },
+            receive_frames: if gentle { 256 } else { random.pick(&[16, 64, 256]) },
             payload_crc: corruption != 0 || random.once_in(2),
             budget: random.pick(&[1, 8, 32]),
             stalls: rarely(random, 500),
@@ -159,6 +195,7 @@ impl Plan {
                 random.bits() & random.bits()
             },
             gentle,
+            cut: cuts.then(|| Cut::new(random, nodes, active_ns)),
         }
     }
 }

@@ -21,7 +21,9 @@ pub enum Fault {
     Misdirected,
     /// A rail goes down.
     Outage,
-    /// A frame is lost because a rail is down.
+    /// A rail is cut, and nothing may be lost.
+    Cut,
+    /// A frame is lost because a rail is down or cut.
     Unplugged,
     /// A node starts anew.
     Restart,
@@ -68,6 +70,7 @@ impl Fault {
         Self::Corrupted,
         Self::Misdirected,
         Self::Outage,
+        Self::Cut,
         Self::Unplugged,
         Self::Restart,
         Self::Stale,
@@ -88,14 +91,15 @@ impl Fault {
         Self::SlowPoll,
     ];
 
-    const NAMES: [&'static str; 24] = [
+    const NAMES: [&'static str; 25] = [
         "frames lost",
         "frames doubled",
         "frames late",
         "frames corrupted",
         "frames misdirected",
         "rails down",
-        "frames on a rail that is down",
+        "rails cut",
+        "frames on a rail that is down or cut",
         "nodes restarted",
         "frames of or to a former life",
         "frames without a buffer",

@@ -10,7 +10,7 @@ use super::Bug;
 use super::fabric::{Departure, Fate, Packet, Passage};
 use super::lane::{Arrival, Leaving};
 use super::node::{self, Node};
-use super::plan::happens;
+use super::plan::{Directions, happens};
 use super::report::Fault;
 use super::world::{Happening, World};
 
@@ -34,7 +34,7 @@ impl World {
         let fate = if !self.nodes[sender].has_rail(ni) {
             self.counts.add(Fault::NoInterface);
             Fate::LOST
-        } else if self.fabric.carries(sender, ni) {
+        } else if self.fabric.carries(sender, ni, Directions::Sent) {
             self.fabric.fate(&self.plan, &mut self.random, &mut self.counts)
         } else {
             self.counts.add(Fault::Unplugged);
@@ -101,7 +101,7 @@ impl World {
         if !self.nodes[packet.node].has_rail(packet.ni) {
             return self.counts.add(Fault::NoInterface);
         }
-        if !self.fabric.carries(packet.node, packet.ni) {
+        if !self.fabric.carries(packet.node, packet.ni, Directions::Received) {
             return self.counts.add(Fault::Unplugged);
         }
         let length = packet.bytes.len() as u32;

@@ -9,7 +9,7 @@ use lnet_core::lnd::{Cause, NiId};
 use lnet_core::time::Instant;
 use lnet_core::xfer;
 
-use super::app::{Late, Posted, Shared};
+use super::app::{Late, Posted, Shared, Wish};
 use super::fabric::Fabric;
 use super::lane::{Lane, Surroundings};
 use super::ledger::Ledger;
@@ -63,6 +63,9 @@ pub(super) enum Happening {
         node: usize,
         portal: u32,
     },
+    /// A rail is cut, or whole again.
+    Cut,
+    Mend,
     Rail {
         node: usize,
         rail: usize,
@@ -144,12 +147,15 @@ pub(super) struct World {
     pub(super) unsent: BTreeSet<u32>,
     /// A descriptor of each shard for many PUTs.
     pub(super) shared: Vec<Shared>,
+    /// PUTs to be started before a rail is cut, and the number of the operation after the last one that was.
+    pub(super) introductions: Vec<Wish>,
+    pub(super) introduced: usize,
 }
 
 impl World {
     pub(super) fn new(seed: u64, options: &Options) -> Self {
         let mut random = Random::new(seed);
-        let plan = Plan::new(&mut random, options.nodes);
+        let plan = Plan::new(&mut random, options);
         let bugs = Bugs(options.bug);
         let hashes = node::initiator_hashes(&plan);
         let identities: Vec<Identity> = (0..plan.shards.len())
@@ -178,6 +184,8 @@ impl World {
             open: BTreeSet::new(),
             unsent: BTreeSet::new(),
             shared: Vec::new(),
+            introductions: Vec::new(),
+            introduced: 0,
             random,
             plan,
         };
@@ -225,6 +233,11 @@ impl World {
         for number in 0..self.nodes.len() {
             self.post_buckets(number);
         }
+        if let Some(cut) = &plan.cut {
+            self.introductions = self.introductions();
+            self.introduce();
+            self.at(start + cut.after_ns, Happening::Cut);
+        }
         for _ in 0..plan.operations {
             let at = start + self.random.bits() % plan.active_ns;
             self.at(at, Happening::Act);
@@ -266,6 +279,8 @@ impl World {
                     self.counts.add(Fault::Outage);
                 }
             }
+            Happening::Cut => self.cut_rail(),
+            Happening::Mend => self.fabric.cut = None,
             Happening::DeleteRail { node, rail } => self.delete_rail(node, rail),
             Happening::AddRail { node, rail, life } => self.add_rail(node, rail, life),
             Happening::Opened { node, ni, rail, life } => self.opened(node, NiId(ni), rail, life),
@@ -273,6 +288,22 @@ impl World {
             Happening::Snapshot { node, shard, life } => self.take_snapshot(node, shard, life),
             Happening::Control { node, life } => self.time_out_control(node, life),
             Happening::Check => self.check_phase(),
+        }
+    }
+
+    /// A rail is cut, as soon as all shards know all peers by all their NIDs.
+    fn cut_rail(&mut self) {
+        let Some(cut) = self.plan.cut else { return };
+        self.introduce();
+        let are_on_their_way = self.unsent.iter().any(|number| (*number as usize) < self.introduced);
+        if !self.introductions.is_empty() || are_on_their_way {
+            return self.at(self.now + MS, Happening::Cut);
+        }
+        self.trace.say(|| format!("{cut:?}"));
+        self.counts.add(Fault::Cut);
+        self.fabric.cut = Some(cut);
+        if let Some(lasts_ns) = cut.lasts_ns {
+            self.at(self.now + lasts_ns, Happening::Mend);
         }
     }
 
