@@ -19,6 +19,7 @@ mod rings;
 mod shards;
 mod sockets;
 mod start;
+mod xdp;
 
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
@@ -49,7 +50,7 @@ use crate::xsk::{Census, RingSizes};
 use plan::NiPlan;
 use rings::{RingNet, frames_per_shard};
 use shards::{random_bytes, random_number, shard_limits};
-use sockets::SocketNet;
+use xdp::XdpNet;
 
 /// The number of the interface `lo`, on every node. Other NIs have numbers from 1 to [`Limits::interfaces`].
 pub const LO: NiId = NiId(0);
@@ -230,8 +231,7 @@ pub struct NiState {
 /// A running node.
 #[derive(Debug)]
 pub struct Node {
-    rings: Option<RingNet>,
-    sockets: Option<SocketNet>,
+    xdp: Option<XdpNet>,
     nis: BTreeMap<u16, OpenNi>,
     nid: Nid,
     /// But for its NIs.
@@ -306,20 +306,7 @@ impl Node {
 
     fn open_planned(&mut self, plan: NiPlan) -> Result<Vec<ShardPort>, NodeError> {
         self.check_watches(&plan)?;
-        let made = match plan.mode.attach() {
-            None => self.open_sockets(&plan),
-            Some(attach) => match self.open_rings(&plan, attach) {
-                Err(rings) if plan.mode == XdpMode::Auto && rings.is_lack(&self.config) => {
-                    tracing::info!(error = %rings, "no rings: UDP sockets are used");
-                    self.open_sockets(&plan).map_err(|sockets| NodeError::NoMode {
-                        rings: Box::new(rings),
-                        sockets: Box::new(sockets),
-                    })
-                }
-                made => made,
-            },
-        };
-        let Made { parts, mode, reserved, neighbours } = made?;
+        let Made { parts, mode, reserved, neighbours } = self.open_xdp(&plan)?;
         let open = OpenNi {
             config: plan.config,
             port: plan.port,
@@ -342,7 +329,7 @@ impl Node {
             _ if self.nis.values().any(shares) => 0,
             _ => plan.interface.rx_queues,
         };
-        let queues = self.ring_queues() + self.sockets.map_or(0, |net| net.nis) + more;
+        let queues = self.ring_queues() + self.xdp.as_ref().map_or(0, |net| net.sockets) + more;
         let max = self.config.queues_max;
         if queues > max { Err(NodeError::TooManyWatches { nid: plan.port.nid, queues, max }) } else { Ok(()) }
     }
@@ -359,10 +346,7 @@ impl Node {
     pub fn close_ni(&mut self, ni: NiId, parts: Vec<ShardPort>) -> Result<(), NodeError> {
         let open = self.nis.remove(&ni.0).ok_or(NodeError::NoNi(ni.0))?;
         assert!(parts.iter().all(|part| part.ni() == ni), "a part of another NI");
-        match open.mode {
-            NodeMode::Socket => self.close_sockets(parts),
-            NodeMode::Native | NodeMode::Generic => self.close_rings(&open.port, parts),
-        }
+        self.close_xdp(&open, parts);
         Ok(())
     }
 
@@ -457,19 +441,19 @@ impl Node {
     /// in between, that may take until it is up again or the NI is removed.
     #[must_use]
     pub fn register(&self, length_bytes: usize) -> Option<Buffer> {
-        self.rings.as_ref()?.register(length_bytes)
+        self.rings()?.register(length_bytes)
     }
 
     /// The XDP programs of the node's interfaces, in the order of their first NI: for fault rules and
     /// per-interface counters. NIs over sockets have none.
     pub fn programs_mut(&mut self) -> &mut [XdpProgram] {
-        self.rings.as_mut().map_or(&mut [], |net| &mut net.programs)
+        self.rings_mut().map_or(&mut [], |net| &mut net.programs)
     }
 
     /// Who holds the frames of the NIs over rings, while there are any.
     #[must_use]
     pub fn frames(&self) -> Option<Census> {
-        self.rings.as_ref().map(RingNet::census)
+        self.rings().map(RingNet::census)
     }
 
     /// What the XDP programs have counted since the start.
@@ -479,7 +463,7 @@ impl Node {
     pub fn xdp_frames(&self) -> Result<XdpFrames, BpfError> {
         let mut frames = XdpFrames::default();
         let mut slots = BTreeMap::new();
-        for program in self.rings.iter().flat_map(|net| &net.programs) {
+        for program in self.rings().into_iter().flat_map(|net| &net.programs) {
             let counters = program.counters()?;
             for slot in &counters.slots {
                 *slots.entry((slot.queue, slot.shard)).or_default() += slot.frames;
@@ -493,7 +477,7 @@ impl Node {
         Ok(frames)
     }
 
-    /// The transfer protocol of the shards of one LND. Its identity, secret and seed are drawn anew in each life.
+    /// The transfer protocol of the shards. Its identity, secret and seed are drawn anew in each life.
     fn xfer_config(&self, receive_bytes: u32) -> Result<XferConfig, NodeError> {
         Ok(XferConfig {
             shard_count: self.config.shards as u8,
@@ -514,7 +498,7 @@ impl Node {
 
     /// ACKs and REPLYs of a shard that may wait for a next hop by an NI: half of its credits on a shard, or all that
     /// one peer may have of them.
-    fn parked_responses_max(&self, config: &NiConfig) -> u32 {
+    fn unresolved_responses_max(&self, config: &NiConfig) -> u32 {
         let share = |credits: Option<u32>| credits.unwrap_or(1).div_ceil(self.config.shards);
         (share(config.credits) / 2).max(share(config.peer_credits))
     }

@@ -328,6 +328,11 @@ impl Xfer {
         }
     }
 
+    /// What the shard can take at once has changed, in bytes of frames: peers learn it with acknowledgements.
+    pub fn set_receive_bytes(&mut self, bytes: u32) {
+        self.receiving.set_receive_bytes(bytes);
+    }
+
     /// The NID of an interface that there is.
     #[inline]
     #[must_use]

@@ -7,7 +7,7 @@ use lnet_core::lnd::NiId;
 
 use super::calls::Caller;
 use super::{Core, Lnet, LnetError};
-use crate::capture::{CaptureInterface, CaptureSpec, CaptureState, Captures, Link, TapEnds};
+use crate::capture::{CaptureInterface, CaptureSpec, CaptureState, Captures, Link, TapEnd};
 use crate::node::{NiState, Node, NodeMode};
 
 impl Lnet {
@@ -21,9 +21,9 @@ impl Lnet {
         let node = self.inner.node();
         let interfaces: Vec<CaptureInterface> = node.nis().map(interface_of).collect();
         let callers: Vec<Caller> = self.inner.shards.iter().map(|end| end.caller.clone()).collect();
-        let tap = |ends: Vec<TapEnds>| {
+        let tap = |ends: Vec<TapEnd>| {
             let mut shards = self.inner.shards.iter().zip(ends);
-            shards.try_for_each(|(shard, ends)| shard.caller.run(move |worker, _| worker.tap(ends)))
+            shards.try_for_each(|(shard, end)| shard.caller.run(move |worker, _| worker.tap(end)))
         };
         let untap = move |id| {
             for caller in &callers {

@@ -2,8 +2,8 @@
 //! `tcpdump` does not see them; the node copies its own.
 //!
 //! ```text
-//!  shard: XdpLnd, SocketLnd --- Tap ---> ring of bytes ---\
-//!  shard: XdpLnd, SocketLnd --- Tap ---> ring of bytes ----+--> writer's thread --> file
+//!  shard: XdpLnd --- Tap ---> ring of bytes ---\
+//!  shard: XdpLnd --- Tap ---> ring of bytes ----+--> writer's thread --> file
 //! ```
 //! A frame of an NI over rings is captured as it was on the wire, Ethernet header included: when it comes off a ring, malformed or
 //! misdirected ones too, and when it is put on one. A datagram of an NI over sockets is captured with
@@ -49,9 +49,6 @@ pub(crate) use tap::{Direction, Tap, TapEnd};
 /// Captures that a node has at once, those that ended by themselves included.
 pub const CAPTURES_MAX: usize = 16;
 
-/// The taps of one shard for one capture: that of its LND over rings, and that of its LND over sockets.
-pub(crate) type TapEnds = [TapEnd; 2];
-
 /// A capture to be made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CaptureSpec {
@@ -63,7 +60,7 @@ pub struct CaptureSpec {
     pub frame_bytes: Option<u32>,
     /// Network interfaces whose frames are captured; none means all. NIs that are opened later count too.
     pub interfaces: Vec<String>,
-    /// Bytes that wait for the writer at most, of each shard's frames over rings, and over sockets. A frame
+    /// Bytes that wait for the writer at most, of each shard's frames. A frame
     /// longer than that is always missed.
     pub buffer_bytes: u32,
 }
@@ -233,7 +230,7 @@ impl Captures {
         &mut self,
         spec: &CaptureSpec,
         (interfaces, shards): (&[CaptureInterface], usize),
-        tap: impl FnOnce(Vec<TapEnds>) -> Result<(), E>,
+        tap: impl FnOnce(Vec<TapEnd>) -> Result<(), E>,
         untap: impl Fn(u64) + Send + Sync + 'static,
     ) -> Result<(), E> {
         self.check(spec, interfaces)?;
@@ -267,7 +264,7 @@ impl Captures {
         file: File,
         spec: &CaptureSpec,
         (interfaces, shards): (&[CaptureInterface], usize),
-        tap: impl FnOnce(Vec<TapEnds>) -> Result<(), E>,
+        tap: impl FnOnce(Vec<TapEnd>) -> Result<(), E>,
         untap: Untap,
     ) -> Result<Capture, E> {
         let shared = Arc::new(Shared::new());
@@ -289,7 +286,7 @@ impl Captures {
             let frame_bytes = spec.frame_bytes.unwrap_or(u32::MAX);
             TapEnd { id, ring, shared: Arc::clone(&shared), is_recording, real_time, frame_bytes }
         };
-        let ends = (0..shards).map(|_| [make_end(), make_end()]).collect();
+        let ends = (0..shards).map(|_| make_end()).collect();
         tap(ends).inspect_err(|_| untap(id))?;
         let writer =
             Writer { id, output, sources, shared: Arc::clone(&shared), real_time, untap: Arc::clone(&untap) };

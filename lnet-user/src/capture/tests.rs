@@ -40,7 +40,7 @@ impl Drop for Directory {
 
 /// The taps of shards that are not there.
 #[derive(Clone, Default)]
-struct Shards(Arc<Mutex<Vec<[Tap; 2]>>>);
+struct Shards(Arc<Mutex<Vec<Tap>>>);
 
 impl Shards {
     fn new(count: usize) -> Self {
@@ -56,15 +56,13 @@ impl Shards {
         interfaces: &[CaptureInterface],
     ) -> Result<(), CaptureError> {
         let count = self.0.lock().unwrap().len();
-        let tap = |ends: Vec<TapEnds>| {
-            for (taps, ends) in self.0.lock().unwrap().iter_mut().zip(ends) {
-                taps.iter_mut().zip(ends).for_each(|(tap, end)| tap.add(end));
-            }
+        let tap = |ends: Vec<TapEnd>| {
+            self.0.lock().unwrap().iter_mut().zip(ends).for_each(|(tap, end)| tap.add(end));
             Ok(())
         };
         let shards = self.clone();
         let untap = move |id| {
-            for tap in shards.0.lock().unwrap().as_flattened_mut() {
+            for tap in shards.0.lock().unwrap().iter_mut() {
                 tap.remove(id);
             }
         };
@@ -72,14 +70,13 @@ impl Shards {
     }
 
     fn record(&self, shard: usize, interface: &CaptureInterface, direction: Direction, frame: &[u8]) {
-        let index = usize::from(interface.link == Link::RawIp);
         let (first, second) = frame.split_at(frame.len() / 3);
-        let tap = &mut self.0.lock().unwrap()[shard][index];
+        let tap = &mut self.0.lock().unwrap()[shard];
         tap.record((interface.index, interface.link), direction, [first, second].into_iter());
     }
 
     fn are_tapped(&self) -> bool {
-        self.0.lock().unwrap().as_flattened().iter().any(Tap::is_on)
+        self.0.lock().unwrap().iter().any(Tap::is_on)
     }
 }
 
@@ -287,7 +284,7 @@ fn refusals_leave_nothing() {
     assert_eq!(std::fs::read_dir(&directory.0).unwrap().count(), 2);
 
     // Shards that have ended.
-    let tap = |_: Vec<TapEnds>| Err(CaptureError::Nothing);
+    let tap = |_: Vec<TapEnd>| Err(CaptureError::Nothing);
     captures.start(&spec, (&[eth0()], 1), tap, |_| {}).unwrap_err();
     assert!(!spec.path.exists());
 

@@ -23,8 +23,7 @@ use super::error::stopped;
 use super::records::active;
 use crate::api::{Hold, LnetError};
 use crate::capture::{self, CaptureError, CaptureState};
-use crate::lnd::AnyLnd;
-use crate::lnd::xdp::XdpDrop;
+use crate::lnd::xdp::{XdpDrop, XdpLnd};
 use crate::load::{
     ClassReport, Faults, Initiator, InitiatorReport, Kind, LoadError, Plan, Scheme, Tally, Target,
     TargetReport,
@@ -263,7 +262,7 @@ impl Control {
 
 /// Adds what one shard has counted.
 fn add_worker(record: &mut FramesRecord, worker: &Worker) -> Result<(), crate::xsk::SocketError> {
-    for lnd in worker.lnds() {
+    if let Some(lnd) = worker.xdp() {
         record.misdirected += lnd.counters().frames_misdirected;
         add_lnd(record, lnd);
         for rings in lnd.ring_statistics()? {
@@ -280,7 +279,7 @@ fn add_worker(record: &mut FramesRecord, worker: &Worker) -> Result<(), crate::x
     Ok(())
 }
 
-fn add_lnd(record: &mut FramesRecord, lnd: &AnyLnd) {
+fn add_lnd(record: &mut FramesRecord, lnd: &XdpLnd) {
     let (frames, recovery) = (lnd.counters(), lnd.transfer_counters());
     let mut dropped = 0;
     for reason in XdpDrop::ALL {

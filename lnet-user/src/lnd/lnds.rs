@@ -1,345 +1,292 @@
-//! The LNDs of one shard, seen as one.
+//! The LNDs of one shard, seen as one. Which there are stands in [`registry`], and nowhere else.
 //!
-//! Invariants: a message goes to the LND of its interface; the names that the LNDs have for messages that
-//! arrive do not overlap, so that each is resumed by the LND that has it: those of the rings come first, then
-//! those of the sockets, then those of `lo`.
+//! Invariants: a message goes to the LND of its interface; the names that the LNDs have for messages that arrive do
+//! not overlap, so that each is resumed by the LND that has it: they have them in the order of the registry, and
+//! `lo` has the last ones.
 
-use lnet_core::lnd::{
-    Full, Lent, Lnd, NiId, Path, PathReport, Prefetch, PrefetchHint, PrefetchHints, Progress, RxId, Status,
-    TxId, Uplink, Verdict,
-};
-use lnet_core::time::Instant;
-use lnet_wire::{Header, Nid};
+use std::os::fd::BorrowedFd;
 
+use lnet_core::limits::Limits;
+use lnet_core::lnd::{Full, Lent, Lnd, NiId, Progress, RxId, TxId, Uplink, Verdict};
+use lnet_core::time::{self, Instant};
+use lnet_wire::steer::{PORTALS, PolicyWord};
+
+use super::driver::{Driver, Names, Watched};
 use super::lo::LoLnd;
-use super::port::Part;
-use super::{AnyLnd, ShardPort};
+use super::xdp::XdpLnd;
 use crate::capture::Tap;
 use crate::memory::Memory;
 
-/// A shard's LNDs.
-pub(crate) struct Lnds {
-    /// What carries messages to other nodes over rings, while there is an NI of that kind.
-    rings: Option<AnyLnd>,
-    /// The same over sockets.
-    sockets: Option<AnyLnd>,
-    pub(crate) lo: LoLnd,
-    /// By number: which of them an NI has.
-    routes: Vec<Route>,
-    /// Messages that may arrive at once, by either of them.
-    incoming_max: u32,
-    /// What captures want of the rings and of the sockets, while there is no LND of that kind.
-    taps: [Tap; 2],
+/// Makes what depends on which LNDs there are, besides `lo`.
+macro_rules! registry {
+    ($($(#[$doc:meta])* $kind:ident, $field:ident: $lnd:ty;)*) => {
+        /// What carries an NI, as one shard gets it: the port of its LND.
+        pub(crate) enum LndPort {
+            $($(#[$doc])* $kind(Box<<$lnd as Driver>::Port>),)*
+        }
+
+        /// An LND that comes with its first port and goes with its last.
+        pub(crate) enum AnyLnd {
+            $($(#[$doc])* $kind(Box<$lnd>),)*
+        }
+
+        /// A shard's LNDs.
+        pub(crate) struct Lnds {
+            pub(crate) lo: LoLnd,
+            $($(#[$doc])* pub(crate) $field: Option<Box<$lnd>>,)*
+            /// By number: which of them an NI has.
+            routes: Vec<Route>,
+            names: AllNames,
+            /// What captures want while there is no LND that has frames.
+            tap: Tap,
+        }
+
+        /// Which LND an NI has.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        enum Route {
+            None,
+            $($kind,)*
+        }
+
+        #[derive(Clone, Copy, Debug)]
+        struct AllNames {
+            $($field: Names,)*
+            lo: Names,
+        }
+
+        impl AllNames {
+            fn new(limits: &Limits) -> Self {
+                let mut first = 0;
+                let mut next = |count| {
+                    let names = Names { first, count };
+                    first = u32::saturating_add(first, count);
+                    names
+                };
+                Self { $($field: next(<$lnd>::names_max(limits)),)* lo: next(LoLnd::names_max(limits)) }
+            }
+        }
+
+        impl LndPort {
+            fn ni(&self) -> NiId {
+                match self {
+                    $(Self::$kind(port) => <$lnd>::ni_of(port),)*
+                }
+            }
+
+            fn watched(&self) -> Option<(Watched, Vec<BorrowedFd<'_>>)> {
+                match self {
+                    $(Self::$kind(port) => <$lnd>::watched(port),)*
+                }
+            }
+        }
+
+        impl Lnds {
+            /// Those of a shard with these limits that has no NI but `lo` yet, which is `lo_ni`.
+            pub(crate) fn new(lo_ni: NiId, limits: &Limits) -> Self {
+                let names = AllNames::new(limits);
+                let lo = LoLnd::new(lo_ni, names.lo.first, limits);
+                Self { lo, $($field: None,)* routes: Vec::new(), names, tap: Tap::default() }
+            }
+
+            /// Takes part in an NI from now on.
+            ///
+            /// # Panics
+            /// If its LND did not come with it, nor before; or came for a second time.
+            pub(crate) fn add_port(&mut self, port: ShardPort) {
+                let index = usize::from(port.ni().0);
+                if index >= self.routes.len() {
+                    self.routes.resize(index + 1, Route::None);
+                }
+                match port.lnd {
+                    None => {}
+                    $(Some(AnyLnd::$kind(mut lnd)) => {
+                        assert!(self.$field.is_none(), "an LND came for a second time");
+                        lnd.set_first_name(self.names.$field.first);
+                        if let Some(tap) = lnd.tap_mut() {
+                            *tap = std::mem::take(&mut self.tap);
+                        }
+                        self.$field = Some(lnd);
+                    })*
+                }
+                match port.port {
+                    $(LndPort::$kind(port) => {
+                        self.routes[index] = Route::$kind;
+                        self.$field.as_mut().expect("the first NI of a kind brings its LND").add_port(*port);
+                    })*
+                }
+            }
+
+            /// Gives up an NI that was closed; with the last one of a kind its LND as well.
+            ///
+            /// # Panics
+            /// If it has not closed one of this number.
+            pub(crate) fn remove_port(&mut self, ni: NiId) -> ShardPort {
+                match self.route(ni) {
+                    Route::None => panic!("there is no NI {}", ni.0),
+                    $(Route::$kind => {
+                        let lnd = self.$field.as_mut().expect("an NI has an LND");
+                        let port = LndPort::$kind(Box::new(lnd.remove_port(ni)));
+                        self.routes[usize::from(ni.0)] = Route::None;
+                        let mut lnd = self.$field.take_if(|lnd| lnd.is_empty());
+                        if let Some(tap) = lnd.as_mut().and_then(|lnd| lnd.tap_mut()) {
+                            self.tap = std::mem::take(tap);
+                        }
+                        ShardPort { lnd: lnd.map(AnyLnd::$kind), port }
+                    })*
+                }
+            }
+
+            /// Ends all that is under way by an NI, as far as it can go no other way; nothing begins any more.
+            pub(crate) fn close_port(&mut self, now: Instant, ni: NiId, up: &mut impl Uplink, memory: &Memory) {
+                match self.route(ni) {
+                    Route::None => {}
+                    $(Route::$kind => {
+                        if let Some(lnd) = &mut self.$field {
+                            lnd.close_port(now, ni, up, memory);
+                        }
+                    })*
+                }
+            }
+
+            /// Where frames are shown to captures.
+            pub(crate) fn tap_mut(&mut self) -> &mut Tap {
+                $(if let Some(tap) = self.$field.as_mut().and_then(|lnd| lnd.tap_mut()) {
+                    return tap;
+                })*
+                &mut self.tap
+            }
+
+            /// Steers by other policies from now on.
+            pub(crate) fn set_policies(&mut self, policies: &[PolicyWord; PORTALS]) {
+                $(if let Some(lnd) = &mut self.$field {
+                    lnd.set_policies(policies);
+                })*
+            }
+
+            /// Whether there is something to do that nothing watched would report.
+            pub(crate) fn has_work(&mut self) -> bool {
+                self.lo.has_work() $(|| self.$field.as_mut().is_some_and(|lnd| lnd.has_work()))*
+            }
+
+            /// Whether something has come from other nodes, as far as that costs no more than a look at memory.
+            #[inline]
+            pub(crate) fn has_arrivals(&mut self) -> bool {
+                false $(|| self.$field.as_mut().is_some_and(|lnd| lnd.has_arrivals()))*
+            }
+
+            /// Whether something may have come that [`Lnds::has_arrivals`] does not see.
+            #[inline]
+            pub(crate) fn may_hide_arrivals(&self) -> bool {
+                false $(|| self.$field.as_ref().is_some_and(|lnd| lnd.may_hide_arrivals()))*
+            }
+
+            /// Whether completions are waited for that wake no thread.
+            pub(crate) fn awaits_completions(&self) -> bool {
+                false $(|| self.$field.as_ref().is_some_and(|lnd| lnd.awaits_completions()))*
+            }
+        }
+
+        impl Lnd for Lnds {
+            type Memory = Memory;
+
+            #[inline]
+            fn submit(&mut self, now: Instant, message: Lent<'_>, memory: &Memory) -> Result<(), Full<TxId>> {
+                let ni = message.transmit.ni;
+                match self.route(ni) {
+                    $(Route::$kind => match &mut self.$field {
+                        Some(lnd) => lnd.submit(now, message, memory),
+                        None => unreachable!("an NI has an LND"),
+                    },)*
+                    Route::None => {
+                        assert!(ni == self.lo.ni(), "there is no NI {}", ni.0);
+                        self.lo.submit(now, message, memory)
+                    }
+                }
+            }
+
+            #[inline]
+            fn flush(&mut self, now: Instant, memory: &Memory) {
+                $(if let Some(lnd) = &mut self.$field {
+                    lnd.flush(now, memory);
+                })*
+            }
+
+            #[inline]
+            fn drive(
+                &mut self,
+                now: Instant,
+                budget: u32,
+                up: &mut impl Uplink,
+                memory: &mut Memory,
+            ) -> Progress {
+                let mut progress = self.lo.drive(now, budget, up, memory);
+                $(if let Some(lnd) = &mut self.$field {
+                    let Progress { received, completed } = lnd.drive(now, budget, up, memory);
+                    progress.received += received;
+                    progress.completed += completed;
+                })*
+                progress
+            }
+
+            fn resume(&mut self, now: Instant, rx: RxId, verdict: Verdict, up: &mut impl Uplink) {
+                if self.names.lo.have(rx) {
+                    return self.lo.resume(now, rx, verdict, up);
+                }
+                $(if self.names.$field.have(rx) && let Some(lnd) = &mut self.$field {
+                    lnd.resume(now, rx, verdict, up);
+                })*
+            }
+
+            #[inline]
+            fn poll_timeout(&self) -> Option<Instant> {
+                time::earliest([$(self.$field.as_ref().and_then(|lnd| lnd.poll_timeout()),)*])
+            }
+        }
+    };
 }
 
-/// Which LND an NI has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Route {
-    None,
-    Rings,
-    Sockets,
+registry! {
+    /// Over `AF_XDP` rings and UDP sockets.
+    Xdp, xdp: XdpLnd;
+}
+
+/// One shard's part of an NI. It is made by [`Node::open_ni`](crate::node::Node::open_ni), works while a
+/// [`Worker`](crate::runtime::Worker) has it, and goes back to [`Node::close_ni`](crate::node::Node::close_ni),
+/// whether a worker had it or not.
+pub struct ShardPort {
+    /// The LND, with the first NI of its kind that the shard gets, and with the last that it gives back.
+    pub(crate) lnd: Option<AnyLnd>,
+    pub(crate) port: LndPort,
+}
+
+impl ShardPort {
+    /// The NI.
+    #[must_use]
+    pub fn ni(&self) -> NiId {
+        self.port.ni()
+    }
+
+    /// What is to be watched while the shard sleeps, as long as it has this part.
+    pub(crate) fn watched(&self) -> Option<(Watched, Vec<BorrowedFd<'_>>)> {
+        self.port.watched()
+    }
+}
+
+impl std::fmt::Debug for ShardPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ShardPort").field("ni", &self.ni()).finish_non_exhaustive()
+    }
 }
 
 impl Lnds {
-    /// Networks that may have names for messages at once: so many times as many names there are.
-    pub(crate) const NETWORKS: u32 = 2;
-
-    /// Those of a shard that has no NI but `lo` yet. Either network has at most `incoming_max` messages that arrive.
-    pub(crate) fn new(lo: LoLnd, incoming_max: u32) -> Self {
-        Self { rings: None, sockets: None, lo, routes: Vec::new(), incoming_max, taps: Default::default() }
-    }
-
-    /// The LNDs that carry messages to other nodes.
-    pub(crate) fn networks(&self) -> impl Iterator<Item = &AnyLnd> {
-        self.rings.iter().chain(&self.sockets)
-    }
-
-    fn networks_mut(&mut self) -> impl Iterator<Item = &mut AnyLnd> {
-        self.rings.iter_mut().chain(&mut self.sockets)
-    }
-
-    /// Whether something has come from other nodes, as far as that can be seen at a glance.
-    #[inline]
-    pub(crate) fn has_arrivals(&mut self) -> bool {
-        self.networks_mut().any(AnyLnd::sees_arrivals)
-    }
-
-    /// Whether something may have come that [`Lnds::has_arrivals`] does not see.
-    #[inline]
-    pub(crate) fn may_hide_arrivals(&self) -> bool {
-        self.networks().any(|network| matches!(network, AnyLnd::Socket(_)))
-    }
-
-    /// Takes part in an NI from now on.
-    pub(crate) fn add_port(&mut self, port: ShardPort) {
-        let ni = port.ni();
-        let ShardPort { lnd, part } = port;
-        let [rings_tap, sockets_tap] = &mut self.taps;
-        let (network, route, tap) = match &part {
-            Part::Rings(_) => (&mut self.rings, Route::Rings, rings_tap),
-            Part::Socket(_) => (&mut self.sockets, Route::Sockets, sockets_tap),
-        };
-        if let Some(mut lnd) = lnd {
-            assert!(network.is_none(), "an LND came for a second time");
-            *lnd.tap_mut() = std::mem::take(tap);
-            *network = Some(lnd);
-        }
-        let place = usize::from(ni.0);
-        if place >= self.routes.len() {
-            self.routes.resize(place + 1, Route::None);
-        }
-        self.routes[place] = route;
-        match (network, part) {
-            (Some(AnyLnd::Xdp(lnd)), Part::Rings(part)) => lnd.add_port(part),
-            (Some(AnyLnd::Socket(lnd)), Part::Socket(part)) => lnd.add_port(*part),
-            _ => panic!("the first NI of a kind brings its LND"),
-        }
-    }
-
-    /// Ends all that is under way by an NI, as far as it can go no other way; nothing begins any more.
-    pub(crate) fn close_port(&mut self, now: Instant, ni: NiId, up: &mut impl Uplink, memory: &Memory) {
-        let first_rx = self.incoming_max;
-        match self.route(ni) {
-            Route::Rings => {
-                if let Some(AnyLnd::Xdp(lnd)) = &mut self.rings {
-                    lnd.close_port(now, ni, up, memory);
-                }
-            }
-            Route::Sockets => {
-                if let Some(AnyLnd::Socket(lnd)) = &mut self.sockets {
-                    lnd.close_port(now, ni, &mut Renamed { up, first_rx }, memory);
-                }
-            }
-            Route::None => {}
-        }
-    }
-
-    /// Gives up an NI that was closed; with the last one of a kind its LND as well.
-    ///
-    /// # Panics
-    /// If it has not closed one of this number.
-    pub(crate) fn remove_port(&mut self, ni: NiId) -> ShardPort {
-        let route = self.route(ni);
-        let [rings_tap, sockets_tap] = &mut self.taps;
-        let (network, tap) = match route {
-            Route::Rings => (&mut self.rings, rings_tap),
-            Route::Sockets => (&mut self.sockets, sockets_tap),
-            Route::None => panic!("there is no NI {}", ni.0),
-        };
-        self.routes[usize::from(ni.0)] = Route::None;
-        let (part, is_empty) = match network {
-            Some(AnyLnd::Xdp(lnd)) => (Part::Rings(lnd.remove_port(ni)), lnd.is_empty()),
-            Some(AnyLnd::Socket(lnd)) => (Part::Socket(Box::new(lnd.remove_port(ni))), lnd.is_empty()),
-            None => unreachable!("an NI has an LND"),
-        };
-        let mut lnd = network.take_if(|_| is_empty);
-        if let Some(lnd) = &mut lnd {
-            *tap = std::mem::take(lnd.tap_mut());
-        }
-        ShardPort { lnd, part }
-    }
-
-    /// Where frames are shown to captures, over rings and over sockets.
-    pub(crate) fn taps_mut(&mut self) -> [&mut Tap; 2] {
-        let [rings, sockets] = &mut self.taps;
-        [
-            self.rings.as_mut().map_or(rings, AnyLnd::tap_mut),
-            self.sockets.as_mut().map_or(sockets, AnyLnd::tap_mut),
-        ]
-    }
-
-    /// Steers by other policies from now on.
-    pub(crate) fn set_policies(
-        &mut self,
-        policies: &[lnet_wire::steer::PolicyWord; lnet_wire::steer::PORTALS],
-    ) {
-        for network in self.networks_mut() {
-            match network {
-                AnyLnd::Xdp(lnd) => lnd.set_policies(policies),
-                AnyLnd::Socket(lnd) => lnd.set_policies(policies),
-            }
-        }
-    }
-
-    /// Whether there is something to do that no watched descriptor would report.
-    pub(crate) fn has_work(&mut self) -> bool {
-        self.lo.has_work() || self.networks_mut().any(AnyLnd::has_work)
-    }
-
-    /// Whether the network is waited for in a way that wakes nobody.
-    pub(crate) fn awaits_completions(&self) -> bool {
-        self.networks().any(AnyLnd::awaits_completions)
+    /// Messages that may arrive at once by all LNDs of a shard with these limits.
+    pub(crate) fn names_max(limits: &Limits) -> u32 {
+        let last = AllNames::new(limits).lo;
+        last.first.saturating_add(last.count)
     }
 
     #[inline]
     fn route(&self, ni: NiId) -> Route {
         self.routes.get(usize::from(ni.0)).copied().unwrap_or(Route::None)
-    }
-}
-
-impl Lnd for Lnds {
-    type Memory = Memory;
-
-    #[inline]
-    fn submit(&mut self, now: Instant, message: Lent<'_>, memory: &Memory) -> Result<(), Full<TxId>> {
-        let ni = message.transmit.ni;
-        let network = match self.route(ni) {
-            Route::Rings => &mut self.rings,
-            Route::Sockets => &mut self.sockets,
-            Route::None => {
-                assert!(ni == self.lo.ni(), "there is no NI {}", ni.0);
-                return self.lo.submit(now, message, memory);
-            }
-        };
-        match network {
-            Some(network) => network.submit(now, message, memory),
-            None => unreachable!("an NI has an LND"),
-        }
-    }
-
-    #[inline]
-    fn flush(&mut self, now: Instant, memory: &Memory) {
-        for network in self.networks_mut() {
-            network.flush(now, memory);
-        }
-    }
-
-    #[inline]
-    fn drive(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> Progress {
-        let mut progress = self.lo.drive(now, budget, up, memory);
-        let mut add = |Progress { received, completed }| {
-            progress.received += received;
-            progress.completed += completed;
-        };
-        if let Some(network) = &mut self.rings {
-            add(network.drive(now, budget, up, memory));
-        }
-        if let Some(network) = &mut self.sockets {
-            let mut up = Renamed { up, first_rx: self.incoming_max };
-            add(network.drive(now, budget, &mut up, memory));
-        }
-        progress
-    }
-
-    fn resume(&mut self, now: Instant, rx: RxId, verdict: Verdict, up: &mut impl Uplink) {
-        let first_rx = self.incoming_max;
-        if self.lo.has_named(rx) {
-            self.lo.resume(now, rx, verdict, up);
-        } else if let Some(own) = rx.0.checked_sub(first_rx) {
-            let Some(network) = &mut self.sockets else { return };
-            network.resume(now, RxId(own), verdict, &mut Renamed { up, first_rx });
-        } else if let Some(network) = &mut self.rings {
-            network.resume(now, rx, verdict, up);
-        }
-    }
-
-    #[inline]
-    fn poll_timeout(&self) -> Option<Instant> {
-        self.networks().filter_map(AnyLnd::poll_timeout).min()
-    }
-}
-
-/// An uplink to which the names of messages that arrive begin elsewhere.
-struct Renamed<'a, U> {
-    up: &'a mut U,
-    first_rx: u32,
-}
-
-impl<U: Uplink> PrefetchHints for Renamed<'_, U> {
-    #[inline]
-    fn wants_hints(&self) -> bool {
-        self.up.wants_hints()
-    }
-
-    #[inline]
-    fn hint(&mut self, arrivals: &[PrefetchHint], prefetch: Prefetch) {
-        self.up.hint(arrivals, prefetch);
-    }
-
-    #[inline]
-    fn expected_md(&self, distance: usize) -> Option<u32> {
-        self.up.expected_md(distance)
-    }
-}
-
-impl<U: Uplink> Uplink for Renamed<'_, U> {
-    #[inline]
-    fn header(&mut self, now: Instant, ni: NiId, from: &Nid, rx: RxId, header: &Header) -> Verdict {
-        self.up.header(now, ni, from, RxId(rx.0 + self.first_rx), header)
-    }
-
-    #[inline]
-    fn received(&mut self, now: Instant, rx: RxId, status: Status) {
-        self.up.received(now, RxId(rx.0 + self.first_rx), status);
-    }
-
-    #[inline]
-    fn sent(&mut self, now: Instant, tx: TxId, status: Status) {
-        self.up.sent(now, tx, status);
-    }
-
-    #[inline]
-    fn path_health(&mut self, now: Instant, path: &Path, report: PathReport) {
-        self.up.path_health(now, path, report);
-    }
-
-    #[inline]
-    fn reroute(&mut self, now: Instant, silent: &Path, candidates: &[Path]) -> Option<usize> {
-        self.up.reroute(now, silent, candidates)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A shard that matches nothing, and would like to be told of what comes.
-    struct Eager {
-        announced: usize,
-        named: Option<RxId>,
-    }
-
-    impl PrefetchHints for Eager {
-        fn wants_hints(&self) -> bool {
-            true
-        }
-
-        fn hint(&mut self, arrivals: &[PrefetchHint], _: Prefetch) {
-            self.announced += arrivals.len();
-        }
-
-        fn expected_md(&self, distance: usize) -> Option<u32> {
-            Some(distance as u32 + 1)
-        }
-    }
-
-    impl Uplink for Eager {
-        fn header(&mut self, _: Instant, _: NiId, _: &Nid, rx: RxId, _: &Header) -> Verdict {
-            self.named = Some(rx);
-            Verdict::Drop
-        }
-
-        fn received(&mut self, _: Instant, rx: RxId, _: Status) {
-            self.named = Some(rx);
-        }
-
-        fn sent(&mut self, _: Instant, _: TxId, _: Status) {}
-    }
-
-    #[test]
-    fn names_begin_elsewhere_and_all_else_is_the_same() {
-        let mut up = Eager { announced: 0, named: None };
-        let mut renamed = Renamed { up: &mut up, first_rx: 100 };
-        assert!(renamed.wants_hints());
-        let source = lnet_wire::ProcessId { nid: lnet_wire::Nid::ANY, pid: 0 };
-        renamed.hint(&[PrefetchHint { portal: 4, match_bits: 1, source }], |_| {});
-        assert_eq!(renamed.expected_md(7), Some(8));
-        renamed.received(Instant(0), RxId(3), Status::Ok);
-        assert_eq!(renamed.up.named, Some(RxId(103)));
-        let process = lnet_wire::ProcessId { nid: lnet_wire::Nid::ANY, pid: 1 };
-        let body = lnet_wire::Body::Reply { md: lnet_wire::WireHandle::NONE };
-        let header = Header { destination: process, source: process, payload_length: 0, body };
-        assert_eq!(renamed.header(Instant(0), NiId(0), &process.nid, RxId(4), &header), Verdict::Drop);
-        assert_eq!((up.announced, up.named), (1, Some(RxId(104))));
     }
 }

@@ -76,11 +76,6 @@ impl LoLnd {
         &self.counters
     }
 
-    /// Whether a message has this name.
-    pub(crate) fn has_named(&self, rx: RxId) -> bool {
-        rx.0 >= self.first_rx
-    }
-
     /// Whether there is something to do in the next turn.
     pub(crate) fn has_work(&self) -> bool {
         !self.resumed.is_empty() || !self.submitted.is_empty() && !self.idle.is_empty()

@@ -4,6 +4,7 @@
 //! refused for which there are too few; NIs of one interface share its program and its rings; when the last of
 //! them is closed, the frames that the kernel has of it go home to their shards.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +14,14 @@ use lnet_wire::MessageType;
 use super::link;
 use super::log::LogThread;
 use super::plan::NiPlan;
+use super::xdp::XdpNet;
 use super::{Made, Node, NodeConfig, NodeError};
 use crate::bpf::{self, ActiveMode, AttachMode, ObjectKind, XdpProgram};
-use crate::lnd::xdp::{self, Common, Lane, OwnedQueue, Port, Rings, WaysHome, XdpLnd};
-use crate::lnd::{AnyLnd, Part, ShardPort};
+use crate::lnd::ShardPort;
+use crate::lnd::xdp::{self, Carrier, Lane, OwnedQueue, Port, Rings, UmemShare, XdpPort};
 use crate::memory::Buffer;
 use crate::netlink::{Interface, Neighbours};
-use crate::xsk::{self, Census, FRAGMENTS_MAX, QueueConfig, Umem, UmemConfig};
+use crate::xsk::{self, Census, FRAGMENTS_MAX, Frame, QueueConfig, Umem, UmemConfig};
 
 /// How long the kernel may take to let go of a queue whose sockets were closed.
 const RECLAIM_PATIENCE: Duration = Duration::from_secs(5);
@@ -28,7 +30,6 @@ const RECLAIM_PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct RingNet {
     umem: Arc<Umem>,
-    ways_home: WaysHome,
     links: Vec<RingLink>,
     /// Of each link, in the same order.
     pub(super) programs: Vec<XdpProgram>,
@@ -52,11 +53,11 @@ struct RingLink {
 /// Chunks that each shard needs so that it can keep so many queues of its own full, and send by all interfaces.
 pub(super) fn frames_per_shard(config: &NodeConfig, interfaces: u32, owned_queues: u32) -> u32 {
     // Each interface's rings may be full of frames to send, also of one that sends nothing any more.
-    owned_queues * config.rings.fill + config.rings.tx * interfaces + held_chunks_max(config)
+    owned_queues * config.rings.fill + config.rings.tx * interfaces + early_chunks_max(config)
 }
 
 /// Chunks of packets that a shard keeps for the transfer protocol at most.
-fn held_chunks_max(config: &NodeConfig) -> u32 {
+pub(super) fn early_chunks_max(config: &NodeConfig) -> u32 {
     (config.rings.fill / 4).max(FRAGMENTS_MAX)
 }
 
@@ -77,20 +78,20 @@ impl Node {
     /// that is not there.
     pub(super) fn open_rings(&mut self, plan: &NiPlan, attach: AttachMode) -> Result<Made, NodeError> {
         let index = plan.interface.index;
-        let known = self
-            .rings
-            .as_ref()
-            .and_then(|net| net.links.iter().position(|link| link.interface.index == index));
+        let known =
+            self.rings().and_then(|net| net.links.iter().position(|link| link.interface.index == index));
         match known {
-            Some(place) => self.share_link(place, plan, attach),
+            Some(link) => self.share_link(link, plan, attach),
             None => self.open_link(plan, attach),
         }
     }
 
     /// One more NI on an interface that has rings.
-    fn share_link(&mut self, place: usize, plan: &NiPlan, attach: AttachMode) -> Result<Made, NodeError> {
-        let Some(net) = &mut self.rings else { unreachable!("the link was found") };
-        let link = &mut net.links[place];
+    fn share_link(&mut self, index: usize, plan: &NiPlan, attach: AttachMode) -> Result<Made, NodeError> {
+        let none = (0..self.config.shards).map(|_| (None, None));
+        let ports = self.ring_ports(plan, none);
+        let Some(net) = self.rings_mut() else { unreachable!("the link was found") };
+        let link = &mut net.links[index];
         let wanted = match attach {
             AttachMode::Auto => link.mode,
             AttachMode::Native => ActiveMode::Native,
@@ -100,13 +101,11 @@ impl Node {
             return Err(NodeError::OtherMode { interface: plan.interface.name.clone(), active: link.mode });
         }
         let reserved = crate::netlink::reserve_port(plan.port.address, plan.port.udp_port)?;
-        net.programs[place].add_endpoint(plan.port.address, plan.port.udp_port)?;
+        net.programs[index].add_endpoint(plan.port.address, plan.port.udp_port)?;
         link.nis += 1;
-        let neighbours = Arc::clone(&link.neighbours);
-        let mode = link.mode.into();
-        let rings = (0..self.config.shards).map(|_| None);
-        let parts = self.ring_parts(plan, rings).into_iter().map(|part| ShardPort { lnd: None, part });
-        Ok(Made { parts: parts.collect(), mode, reserved: Some(reserved), neighbours })
+        let (neighbours, mode) = (Arc::clone(&link.neighbours), link.mode.into());
+        let (_, parts) = self.keep_xdp(None, ports);
+        Ok(Made { parts, mode, reserved: Some(reserved), neighbours })
     }
 
     fn open_link(&mut self, plan: &NiPlan, attach: AttachMode) -> Result<Made, NodeError> {
@@ -114,16 +113,14 @@ impl Node {
         let mut program = self.load_program(plan.port)?;
         let neighbours = link::follow(&plan.interface, true, &self.wakers)?;
         let reserved = crate::netlink::reserve_port(plan.port.address, plan.port.udp_port)?;
-        let (fresh, lnds) = match self.rings {
+        let fresh = self.fresh_xdp()?;
+        let (fresh_net, frames) = match self.rings() {
             Some(_) => (None, None),
-            None => {
-                let (net, lnds) = self.make_ring_net()?;
-                (Some(net), Some(lnds))
-            }
+            None => Some(self.make_ring_net()?).unzip(),
         };
-        let Some(net) = fresh.as_ref().or(self.rings.as_ref()) else { unreachable!("one was made") };
-        let rings =
-            open_queues(&self.config, &net.umem, &plan.interface, (&neighbours, &owners), &mut program)?;
+        let Some(net) = fresh_net.as_ref().or(self.rings()) else { unreachable!("one was made") };
+        let umem = Arc::clone(&net.umem);
+        let rings = open_queues(&self.config, &umem, &plan.interface, (&neighbours, &owners), &mut program)?;
         let programs = std::slice::from_mut(&mut program);
         let log = if self.config.log_refusals { Some(LogThread::start(programs)?) } else { None };
         let mode = program.attach(&plan.interface.name, attach)?;
@@ -133,28 +130,51 @@ impl Node {
         let interface = plan.interface.clone();
         let link =
             RingLink { interface, mode, neighbours: Arc::clone(&neighbours), owners, nis: 1, _log: log };
-        let net = match fresh {
-            Some(net) => self.rings.insert(net),
-            None => self.rings.as_mut().unwrap_or_else(|| unreachable!("one was there")),
-        };
+        let mut frames = frames.map(|frames| self.deal_out(frames).into_iter());
+        let shares = rings.into_iter().map(|rings| {
+            let frames = frames.as_mut().and_then(Iterator::next);
+            (frames.map(|frames| UmemShare { umem: Arc::clone(&umem), frames }), Some(rings))
+        });
+        let ports = self.ring_ports(plan, shares);
+        let (xdp, parts) = self.keep_xdp(fresh, ports);
+        if let Some(net) = fresh_net {
+            xdp.rings = Some(net);
+        }
+        let Some(net) = &mut xdp.rings else { unreachable!("one was there, or was made") };
         net.links.push(link);
         net.programs.push(program);
-        let mut lnds = lnds.into_iter().flatten();
-        let parts = self.ring_parts(plan, rings.into_iter().map(Some)).into_iter();
-        let parts = parts.map(|part| ShardPort { lnd: lnds.next(), part }).collect();
         Ok(Made { parts, mode: mode.into(), reserved: Some(reserved), neighbours })
     }
 
-    fn ring_parts(&self, plan: &NiPlan, rings: impl Iterator<Item = Option<Rings>>) -> Vec<Part> {
-        let (port, parked_responses_max) = (plan.port, self.parked_responses_max(&plan.config));
-        rings.map(|rings| Part::Rings(xdp::ShardPort { port, parked_responses_max, rings })).collect()
+    fn ring_ports(
+        &self,
+        plan: &NiPlan,
+        shares: impl Iterator<Item = (Option<UmemShare>, Option<Rings>)>,
+    ) -> Vec<XdpPort> {
+        let unresolved_responses_max = self.unresolved_responses_max(&plan.config);
+        let receive_bytes = xdp::receive_bytes(&self.config.rings, self.config.shards);
+        let port = |(frames, rings)| XdpPort {
+            port: plan.port,
+            receive_bytes,
+            carrier: Carrier::Rings { unresolved_responses_max, frames, rings },
+        };
+        shares.map(port).collect()
+    }
+
+    /// The frames of each shard.
+    fn deal_out(&self, frames: Vec<Frame>) -> Vec<VecDeque<Frame>> {
+        let mut shares: Vec<_> = self.wakers.iter().map(|_| VecDeque::new()).collect();
+        for frame in frames {
+            shares[(frame.chunk_index() / self.frames_per_shard) as usize].push_back(frame);
+        }
+        shares
     }
 
     /// Deals the queues of an interface out to the shards, to those first that own fewest; refuses it where frames
     /// are too few.
     fn owners_of(&mut self, interface: &Interface) -> Result<Vec<usize>, NodeError> {
         self.reclaim_left();
-        let links = self.rings.iter().flat_map(|net| &net.links);
+        let links = self.rings().into_iter().flat_map(|net| &net.links);
         let mut owned = vec![0; self.config.shards as usize];
         let mut count = 1;
         for link in links {
@@ -169,7 +189,7 @@ impl Node {
         let owners = owners.collect();
         let most = owned.into_iter().max().unwrap_or(0);
         let wanted = frames_per_shard(&self.config, count, most);
-        let out = self.rings.as_ref().map_or(0, |net| net.left.len() as u32 * self.config.rings.fill);
+        let out = self.rings().map_or(0, |net| net.left.len() as u32 * self.config.rings.fill);
         if wanted.saturating_add(out) > self.frames_per_shard {
             return Err(NodeError::Frames {
                 interface: interface.name.clone(),
@@ -204,58 +224,43 @@ impl Node {
         Ok(program)
     }
 
-    /// The memory of the frames, and the LNDs of all shards.
-    fn make_ring_net(&self) -> Result<(RingNet, Vec<AnyLnd>), NodeError> {
-        let config = &self.config;
+    /// The memory of the frames, and these.
+    fn make_ring_net(&self) -> Result<(RingNet, Vec<Frame>), NodeError> {
         let (umem, frames) = Umem::new(&UmemConfig {
-            registered_bytes: config.registered_bytes,
-            ..UmemConfig::new(self.frames_per_shard * config.shards)
+            registered_bytes: self.config.registered_bytes,
+            ..UmemConfig::new(self.frames_per_shard * self.config.shards)
         })?;
-        let common = Common {
-            umem: Arc::clone(&umem),
-            shards: config.shards,
-            frames_per_shard: self.frames_per_shard,
-            rings: config.rings,
-            held_chunks_max: held_chunks_max(config) as usize,
-            frame_max_bytes: xdp::frame_max_bytes(&config.rings),
-            payload_checksum: config.payload_checksum,
-            send_fault: config.send_fault,
-            xfer: self.xfer_config(xdp::receive_bytes(&config.rings, config.shards))?,
-        };
-        let (lnds, ways_home) = XdpLnd::for_shards(&common, frames, &self.wakers);
-        let lnds = lnds.into_iter().map(|lnd| AnyLnd::Xdp(Box::new(lnd))).collect();
-        Ok((RingNet { umem, ways_home, links: Vec::new(), programs: Vec::new(), left: Vec::new() }, lnds))
+        Ok((RingNet { umem, links: Vec::new(), programs: Vec::new(), left: Vec::new() }, frames))
     }
 
     /// Closes an NI over rings.
     pub(super) fn close_rings(&mut self, port: &Port, parts: Vec<ShardPort>) {
-        let Some(net) = &mut self.rings else { return };
-        let Some(place) = net.links.iter().position(|link| link.interface.index == port.interface_index)
+        let shards = self.config.shards;
+        let Some(net) = self.rings_mut() else { return };
+        let Some(index) = net.links.iter().position(|link| link.interface.index == port.interface_index)
         else {
             return;
         };
-        if let Err(error) = net.programs[place].remove_endpoint(port.address, port.udp_port) {
+        if let Err(error) = net.programs[index].remove_endpoint(port.address, port.udp_port) {
             tracing::warn!(%error, "frames of an NI that is closed go on being steered");
         }
-        net.links[place].nis -= 1;
-        if net.links[place].nis != 0 {
+        net.links[index].nis -= 1;
+        if net.links[index].nis != 0 {
             return;
         }
-        let link = net.links.remove(place);
-        let mut program = net.programs.remove(place);
+        let link = net.links.remove(index);
+        let mut program = net.programs.remove(index);
         let queues = 0..link.owners.len() as u32;
         program.detach();
-        for (queue, shard) in
-            queues.clone().flat_map(|queue| (0..self.config.shards).map(move |shard| (queue, shard)))
-        {
+        for (queue, shard) in queues.clone().flat_map(|queue| (0..shards).map(move |shard| (queue, shard))) {
             // A map that is about to go holds no sockets either.
             let _ = program.clear_socket(queue, shard);
         }
         drop(program);
         drop(parts);
         if net.links.is_empty() {
-            // The shards have given up their LNDs: their frames go with the memory.
-            self.rings = None;
+            // The shards have given up their frames: they go with the memory.
+            self.xdp.iter_mut().for_each(|net| net.rings = None);
         } else {
             net.left.extend(queues.map(|queue| (link.interface.index, queue)));
             self.reclaim_left();
@@ -264,8 +269,8 @@ impl Node {
 
     /// Sends the frames home that the kernel has let go of.
     fn reclaim_left(&mut self) {
-        let Some(net) = &mut self.rings else { return };
-        let RingNet { umem, ways_home, left, .. } = net;
+        let Some(XdpNet { rings: Some(net), ways_home, .. }) = &mut self.xdp else { return };
+        let RingNet { umem, left, .. } = net;
         left.retain(|(interface_index, queue)| match umem.reclaim_queue(*interface_index, *queue, RECLAIM_PATIENCE) {
             Ok(frames) => {
                 ways_home.send(frames);
@@ -280,7 +285,7 @@ impl Node {
 
     /// Receive queues of interfaces with rings.
     pub(super) fn ring_queues(&self) -> u32 {
-        self.rings.iter().flat_map(|net| &net.links).map(|link| link.owners.len() as u32).sum()
+        self.rings().into_iter().flat_map(|net| &net.links).map(|link| link.owners.len() as u32).sum()
     }
 }
 

@@ -14,7 +14,6 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::{LO, NodeConfig, NodeError};
 use crate::lnd::Lnds;
-use crate::lnd::lo::LoLnd;
 use crate::memory::Memory;
 use crate::runtime::{Clock, MeshEnd, Steering, Worker};
 use crate::uring::{Waiter, Waker};
@@ -43,21 +42,20 @@ pub(super) fn make_workers(config: &NodeConfig, topology: &Arc<Topology>) -> Res
             hash_seed: random_number()?,
         });
         let memory = Memory::new(shard.id(), limits.memory_descs, limits.incoming);
-        let incoming = config.limits.incoming;
-        let lnds = Lnds::new(LoLnd::new(LO, Lnds::NETWORKS * incoming, &limits), incoming);
+        let lnds = Lnds::new(LO, &config.limits);
         let steering = Steering::new(policies, config.shards);
         Ok(Worker::new(shard, lnds, mesh, memory, clock.clone(), waiter, steering))
     });
     workers.collect()
 }
 
-/// What a shard holds: what was asked for, by each network that there may be, and what `lo` takes.
+/// What a shard holds: what was asked for, by each LND that there may be, and what `lo` takes.
 pub(super) fn shard_limits(config: &NodeConfig) -> Limits {
-    let Limits { incoming, peers, interfaces, .. } = config.limits;
+    let Limits { peers, interfaces, .. } = config.limits;
     Limits {
         match_entries: config.limits.match_entries.saturating_add(OWN_ENTRIES),
         memory_descs: config.limits.memory_descs.saturating_add(OWN_ENTRIES),
-        incoming: incoming.saturating_mul(Lnds::NETWORKS).saturating_add(LoLnd::names_max(&config.limits)),
+        incoming: Lnds::names_max(&config.limits),
         peers: peers.saturating_add(u32::from(interfaces) + 1),
         interfaces: interfaces.saturating_add(1),
         ..config.limits

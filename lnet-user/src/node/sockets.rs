@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::plan::NiPlan;
 use super::{Made, Node, NodeConfig, NodeError, NodeMode, link};
-use crate::lnd::socket::{Common, Port, ShardPort as SocketPort, SocketLnd, reuseport};
-use crate::lnd::xdp::SendFault;
-use crate::lnd::{AnyLnd, Part, ShardPort};
+use crate::lnd::xdp::{Carrier, Port, SendFault, XdpPort, reuseport};
 use crate::netlink::{self, NetlinkError};
 use crate::uring::udp::{Endpoint, EndpointConfig, UdpSocket};
 
@@ -27,14 +25,6 @@ const MTU_MIN_BYTES: usize = 9000;
 const PORT_PATIENCE: Duration = Duration::from_secs(1);
 const PORT_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What NIs over sockets have in common, while there are any.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SocketNet {
-    /// Bytes of the longest datagram that the shards can keep and hand over.
-    datagram_max_bytes: u32,
-    pub(super) nis: u32,
-}
-
 impl Node {
     /// Opens an NI over sockets; what arrives waits in them until the node is opened.
     pub(super) fn open_sockets(&mut self, plan: &NiPlan) -> Result<Made, NodeError> {
@@ -48,60 +38,29 @@ impl Node {
             return Err(NodeError::OnlyRings { option: "frame_loss_per_million" });
         }
         let neighbours = link::follow(&plan.interface, false, &self.wakers)?;
-        let port = Port {
-            ni: plan.port.ni,
-            nid: plan.port.nid,
-            udp_port: plan.port.udp_port,
-            interface_index: plan.port.interface_index,
-            mtu_bytes: plan.port.mtu_bytes,
-        };
-        let sockets = self.bind_sockets(&plan.port)?;
+        let port = plan.port;
+        let sockets = self.bind_sockets(&port)?;
         let mtu_bytes = self.widest_mtu_bytes.max(port.mtu_bytes).max(MTU_MIN_BYTES);
-        let net = self.sockets.unwrap_or(SocketNet {
-            datagram_max_bytes: Port { mtu_bytes, ..port }.datagram_max_bytes(u32::MAX),
-            nis: 0,
-        });
-        let longest = port.datagram_max_bytes(net.datagram_max_bytes);
+        let known = self.xdp.as_ref().and_then(|net| net.buffer_bytes);
+        let buffer_bytes = known.unwrap_or_else(|| Port { mtu_bytes, ..port }.datagram_max_bytes(u32::MAX));
+        let longest = port.datagram_max_bytes(buffer_bytes);
+        let receive_bytes = receive_bytes(&sockets, longest);
         let sizes = endpoint_config(&self.config, longest);
-        let mut lnds =
-            if net.nis == 0 { self.make_socket_lnds(&sockets, &net, longest)? } else { Vec::new() }
-                .into_iter();
-        let endpoints: Vec<Endpoint> = sockets
-            .into_iter()
-            .map(|socket| Endpoint::new(vec![socket], &sizes))
-            .collect::<Result<_, _>>()?;
-        self.sockets = Some(SocketNet { nis: net.nis + 1, ..net });
-        let parts = endpoints.into_iter().map(|endpoint| {
-            let part =
-                Part::Socket(Box::new(SocketPort { port, endpoint, neighbours: Arc::clone(&neighbours) }));
-            ShardPort { lnd: lnds.next(), part }
+        let fresh = self.fresh_xdp()?;
+        let ports = sockets.into_iter().map(|socket| {
+            let endpoint = Box::new(Endpoint::new(vec![socket], &sizes)?);
+            let carrier = Carrier::Socket { endpoint, neighbours: Arc::clone(&neighbours), buffer_bytes };
+            Ok(XdpPort { port, receive_bytes, carrier })
         });
-        Ok(Made {
-            parts: parts.collect(),
-            mode: NodeMode::Socket,
-            reserved: None,
-            neighbours: Arc::clone(&neighbours),
-        })
-    }
-
-    fn make_socket_lnds(
-        &self,
-        sockets: &[UdpSocket],
-        net: &SocketNet,
-        longest: u32,
-    ) -> Result<Vec<AnyLnd>, NodeError> {
-        let common = Common {
-            datagram_max_bytes: net.datagram_max_bytes,
-            payload_checksum: self.config.payload_checksum,
-            opened: Arc::clone(&self.opened),
-            xfer: self.xfer_config(receive_bytes(sockets, longest))?,
-        };
-        let lnds = SocketLnd::for_shards(&common, &self.wakers).into_iter();
-        Ok(lnds.map(|lnd| AnyLnd::Socket(Box::new(lnd))).collect())
+        let ports = ports.collect::<Result<_, NodeError>>()?;
+        let (net, parts) = self.keep_xdp(fresh, ports);
+        net.buffer_bytes = Some(buffer_bytes);
+        net.sockets += 1;
+        Ok(Made { parts, mode: NodeMode::Socket, reserved: None, neighbours })
     }
 
     /// A socket for each shard, on one address and port.
-    fn bind_sockets(&self, port: &crate::lnd::xdp::Port) -> Result<Vec<UdpSocket>, NodeError> {
+    fn bind_sockets(&self, port: &Port) -> Result<Vec<UdpSocket>, NodeError> {
         let address = SocketAddr::new(port.address, port.udp_port);
         await_port(address)?;
         let bind = |_| UdpSocket::bind(address, Some(port.interface_index));
@@ -109,19 +68,9 @@ impl Node {
         sockets[0].choose_by(&reuseport::program(&self.policies, self.config.shards))?;
         Ok(sockets)
     }
-
-    /// Closes an NI over sockets.
-    pub(super) fn close_sockets(&mut self, parts: Vec<ShardPort>) {
-        drop(parts);
-        if let Some(net) = &mut self.sockets {
-            net.nis -= 1;
-        }
-        // With the last one the shards have given up their LNDs.
-        self.sockets.take_if(|net| net.nis == 0);
-    }
 }
 
-/// Sees to it that nobody else has the port: sockets that share it would let another node of this user in, and the
+/// Sees to it that the port is free: sockets that share it would let another node of this user in, and the
 /// kernel would count that one's in.
 fn await_port(address: SocketAddr) -> Result<(), NetlinkError> {
     let begun = Instant::now();

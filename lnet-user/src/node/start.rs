@@ -78,8 +78,7 @@ pub(super) fn start(config: &NodeConfig) -> Result<Started, NodeError> {
     let plans = plan::first(config)?;
     let mut workers = make_workers(config, &machine.poll_snapshot().unwrap_or_default())?;
     let mut node = Node {
-        rings: None,
-        sockets: None,
+        xdp: None,
         nis: std::collections::BTreeMap::new(),
         nid: config.nis.first().map_or(lnet_wire::Nid::LO, |ni| ni.nid),
         config: NodeConfig { nis: Vec::new(), ..config.clone() },

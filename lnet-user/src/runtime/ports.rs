@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use super::Steering;
 use super::worker::Worker;
-use crate::capture::{TapEnd, TapEnds};
+use crate::capture::TapEnd;
 use crate::lnd::ShardPort;
 use crate::uring::{Token, WaitError};
 
@@ -124,15 +124,13 @@ impl Worker {
     }
 
     /// Copies frames for one more capture from now on.
-    pub(crate) fn tap(&mut self, ends: TapEnds) {
-        for (tap, end) in self.lnd.taps_mut().into_iter().zip(ends) {
-            tap.add(end);
-        }
+    pub(crate) fn tap(&mut self, end: TapEnd) {
+        self.lnd.tap_mut().add(end);
     }
 
-    /// Copies frames for a capture no longer. Its taps are to be dropped on another thread: that may free memory.
-    pub(crate) fn untap(&mut self, id: u64) -> [Option<TapEnd>; 2] {
-        self.lnd.taps_mut().map(|tap| tap.remove(id))
+    /// Copies frames for a capture no longer. Its tap is to be dropped on another thread: that may free memory.
+    pub(crate) fn untap(&mut self, id: u64) -> Option<TapEnd> {
+        self.lnd.tap_mut().remove(id)
     }
 
     /// What the shard says of the snapshot that it has.

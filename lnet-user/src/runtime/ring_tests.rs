@@ -15,7 +15,6 @@ use lnet_wire::ProcessId;
 
 use super::{Clock, Delivery, MeshEnd, Steering, Worker};
 use crate::lnd::Lnds;
-use crate::lnd::lo::LoLnd;
 use crate::lnd::xdp::tests::node::{LAZY_ROTOR, Node, PORTAL, Plan, ROTOR};
 use crate::memory::{Buffer, Memory};
 use crate::uring::{Waiter, Waker};
@@ -53,8 +52,7 @@ impl Side {
         let topology = Arc::new(topology);
         let waiters: Vec<Waiter> = (0..plan.shards).map(|_| Waiter::new(1).unwrap()).collect();
         let wakers: Vec<Waker> = waiters.iter().map(Waiter::waker).collect();
-        let incoming = Lnds::NETWORKS * LIMITS.incoming;
-        let limits = Limits { incoming: incoming + LoLnd::names_max(&LIMITS), ..LIMITS };
+        let limits = Limits { incoming: Lnds::names_max(&LIMITS), ..LIMITS };
         let shards = std::mem::take(&mut kernel.shards).into_iter().zip(waiters).zip(MeshEnd::mesh(&wakers));
         let mut workers: Vec<Worker> = (0..)
             .zip(shards)
@@ -69,7 +67,7 @@ impl Side {
                     hash_seed: 7,
                 });
                 let memory = Memory::new(shard.id(), limits.memory_descs, limits.incoming);
-                let lnd = Lnds::new(LoLnd::new(NiId(1), incoming, &limits), LIMITS.incoming);
+                let lnd = Lnds::new(NiId(1), &LIMITS);
                 let steering = Steering::new(*kernel.policies(), plan.shards);
                 let mut worker = Worker::new(shard, lnd, mesh, memory, Clock::start(), waiter, steering);
                 worker.add_port(rings.into_port()).unwrap();
@@ -311,7 +309,8 @@ fn nothing_for_the_node_itself_is_sent() {
     check(&events, EventKind::Put, &bytes);
     let put = events.iter().find(|delivery| delivery.event.kind() == EventKind::Put).unwrap();
     assert_eq!(put.event.origin().unwrap().source, request.target.nid);
-    let frames: u64 = pair.0[0].workers.iter().map(|worker| worker.lnd().counters().frames_sent).sum();
+    let frames: u64 =
+        pair.0[0].workers.iter().map(|worker| worker.xdp().unwrap().counters().frames_sent).sum();
     assert_eq!(frames, 0);
     pair.assert_idle();
 }

@@ -19,7 +19,8 @@ use super::mesh::MeshEnd;
 use super::steering::{Steering, SteeringError};
 use super::turn::Glances;
 use crate::lnd::lo::LoLnd;
-use crate::lnd::{AnyLnd, Lnds, ShardPort, Watched};
+use crate::lnd::xdp::XdpLnd;
+use crate::lnd::{Lnds, ShardPort, Watched};
 use crate::memory::{Buffer, Memory, Terms};
 use crate::region::{LeaseError, ReadLease};
 use crate::uring::{WaitError, Waiter, Waker, WatchId};
@@ -158,18 +159,10 @@ impl Worker {
         self.shard.reset_counters();
     }
 
-    /// The `xdp` LND, to be read: that over rings, where there are both.
-    ///
-    /// # Panics
-    /// If the node has no interfaces but `lo`.
+    /// The `xdp` LND, to be read, while there is an NI of it.
     #[must_use]
-    pub fn lnd(&self) -> &AnyLnd {
-        self.lnds().next().expect("a node with an interface has a network LND")
-    }
-
-    /// The `xdp` LNDs, to be read: over rings and over sockets, as there are NIs of that kind.
-    pub fn lnds(&self) -> impl Iterator<Item = &AnyLnd> {
-        self.lnd.networks()
+    pub fn xdp(&self) -> Option<&XdpLnd> {
+        self.lnd.xdp.as_deref()
     }
 
     /// The `lo` LND, to be read.

@@ -332,6 +332,12 @@ impl Umem {
         assert!(frame.umem == self.id, "a frame of UMEM {} was used with UMEM {}", frame.umem, self.id);
     }
 
+    /// Whether a frame is one of this UMEM's.
+    #[inline]
+    pub fn has(&self, frame: &Frame) -> bool {
+        frame.umem == self.id
+    }
+
     /// Who holds the chunks now. Exact while no other thread moves frames.
     #[must_use]
     pub fn census(&self) -> Census {

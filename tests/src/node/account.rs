@@ -45,18 +45,18 @@ impl Account {
     }
 
     fn add(&mut self, worker: &Worker) {
-        let counters = worker.lnd().counters();
+        let counters = worker.xdp().expect("there is an NI").counters();
         self.received += counters.frames_received;
         self.handled += counters.frames_taken + counters.frames_refused + counters.frames_forgotten;
         for drop in XferDrop::ALL {
             *self.drops.entry(drop.name().to_owned()).or_default() +=
-                worker.lnd().transfer_counters().dropped(drop);
+                worker.xdp().expect("there is an NI").transfer_counters().dropped(drop);
         }
         for drop in XdpDrop::ALL {
             self.handled += counters.dropped(drop);
             *self.drops.entry(drop.name().to_owned()).or_default() += counters.dropped(drop);
         }
-        for ring in worker.lnd().ring_statistics().expect("statistics of a socket") {
+        for ring in worker.xdp().expect("there is an NI").ring_statistics().expect("statistics of a socket") {
             self.ring_losses += ring.rx_dropped + ring.rx_ring_full;
         }
         let counters = worker.shard().counters();

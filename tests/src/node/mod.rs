@@ -146,7 +146,7 @@ pub fn assert_nothing_left(workers: &[Worker]) {
     for worker in workers {
         let usage = worker.shard().usage();
         assert_eq!((usage.messages, usage.events, usage.delayed), (0, 0, 0), "{usage:?}");
-        let usage = worker.lnd().transfer_usage();
+        let usage = worker.xdp().expect("there is an NI").transfer_usage();
         let left = (usage.messages, usage.frames, usage.incoming, usage.partials, usage.held);
         assert_eq!(left, (0, 0, 0, 0, 0), "{usage:?}");
     }
@@ -163,7 +163,7 @@ pub fn assert_nothing_left(workers: &[Worker]) {
 pub fn losses(workers: &[Worker]) -> Vec<(String, u64)> {
     let mut losses = Vec::new();
     for worker in workers {
-        let counters = worker.lnd().counters();
+        let counters = worker.xdp().expect("there is an NI").counters();
         losses.extend(XdpDrop::ALL.iter().map(|drop| (drop.name().to_owned(), counters.dropped(*drop))));
         losses.push(("misdirected".to_owned(), counters.frames_misdirected));
         losses.push(("refused".to_owned(), counters.messages_refused));
@@ -172,7 +172,7 @@ pub fn losses(workers: &[Worker]) -> Vec<(String, u64)> {
         losses.extend(drops.map(|reason| (reason.to_string(), counters.drops(*reason).messages)));
         losses.push(("not sent".to_owned(), counters.send_failures));
         losses.push(("not received".to_owned(), counters.receive_failures));
-        for ring in worker.lnd().ring_statistics().expect("statistics of a socket") {
+        for ring in worker.xdp().expect("there is an NI").ring_statistics().expect("statistics of a socket") {
             let dropped = ring.rx_dropped.saturating_sub(ring.rx_fill_ring_empty_descs);
             losses.push(("ring dropped".to_owned(), dropped));
             losses.push(("ring full".to_owned(), ring.rx_ring_full));

@@ -85,7 +85,11 @@ fn frames_counted(lnet: &Lnet) -> [[u64; 2]; 2] {
     let mut sum = [[0; 2]; 2];
     for shard in 0..lnet.shard_count() {
         let counted = lnet.shard(shard).unwrap().run(|worker| {
-            worker.lnds().map(|lnd| [lnd.counters().frames_sent, lnd.counters().frames_received]).collect()
+            worker
+                .xdp()
+                .map(|lnd| [lnd.counters().frames_sent, lnd.counters().frames_received])
+                .into_iter()
+                .collect()
         });
         let counted: Vec<[u64; 2]> = counted.unwrap();
         for (sum, counted) in sum.iter_mut().flatten().zip(counted.as_flattened()) {

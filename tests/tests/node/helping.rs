@@ -123,7 +123,7 @@ fn a_node_reaches_its_own_address_without_frames() {
         }
         ends == 8
     });
-    assert!(workers.iter().all(|worker| worker.lnd().counters().frames_sent == 0));
+    assert!(workers.iter().all(|worker| worker.xdp().expect("there is an NI").counters().frames_sent == 0));
 }
 
 #[test]

@@ -141,7 +141,7 @@ fn outlast(workers: &mut [Worker]) {
     settle(workers, PATIENCE);
     let begun = Instant::now();
     let is_left = |worker: &Worker| {
-        let usage = worker.lnd().transfer_usage();
+        let usage = worker.xdp().expect("there is an NI").transfer_usage();
         (usage.messages, usage.frames, usage.incoming, usage.partials, usage.held) != (0, 0, 0, 0, 0)
     };
     while workers.iter().any(is_left) && begun.elapsed() < PATIENCE {
@@ -182,7 +182,10 @@ fn kill_unseen(flood: &Flood, target: Killed) -> BTreeMap<ShardId, Range<usize>>
 }
 
 fn restarts(workers: &[Worker]) -> u64 {
-    workers.iter().map(|worker| worker.lnd().transfer_counters().peers_restarted).sum()
+    workers
+        .iter()
+        .map(|worker| worker.xdp().expect("there is an NI").transfer_counters().peers_restarted)
+        .sum()
 }
 
 /// Puts to the life before end with an event that says so, those to the next one arrive.

@@ -68,7 +68,7 @@ fn sum(ended: &[Ended; 2], count: impl Fn(&Worker) -> u64) -> u64 {
 }
 
 fn resent(ended: &[Ended; 2]) -> u64 {
-    sum(ended, |worker| worker.lnd().transfer_counters().frames_resent)
+    sum(ended, |worker| worker.xdp().expect("there is an NI").transfer_counters().frames_resent)
 }
 
 fn reason(ended: &[Ended; 2], name: &str) -> u64 {
@@ -120,8 +120,10 @@ fn frames_are_doubled_and_late() {
     for (mode, mtu_bytes) in [(XdpMode::Native, 1500), (XdpMode::Native, 9000), (XdpMode::Generic, 1500)] {
         let trouble = Trouble { mode, mtu_bytes, send_fault, ..Trouble::default() };
         let ended = suffer(trouble, &SIZES, |_| ());
-        let duplicates = sum(&ended, |worker| worker.lnd().transfer_counters().dropped(XferDrop::Duplicate));
-        let late = sum(&ended, |worker| worker.lnd().counters().frames_overtaken);
+        let duplicates = sum(&ended, |worker| {
+            worker.xdp().expect("there is an NI").transfer_counters().dropped(XferDrop::Duplicate)
+        });
+        let late = sum(&ended, |worker| worker.xdp().expect("there is an NI").counters().frames_overtaken);
         println!("MTU {mtu_bytes}: {duplicates} duplicates, {late} overtaken");
         assert!(duplicates != 0 && late != 0, "{duplicates} duplicates, {late} overtaken");
     }
@@ -136,8 +138,9 @@ fn frames_are_changed() {
         let trouble = Trouble { mtu_bytes, corrupted_ppm: 50_000, ..Trouble::default() };
         let ended = suffer(trouble, &SIZES, |_| ());
         let corrupted = reason(&ended, "fault_corrupted");
-        let noticed = [XdpDrop::BadPayload, XdpDrop::BadChecksum]
-            .map(|reason| sum(&ended, |worker| worker.lnd().counters().dropped(reason)));
+        let noticed = [XdpDrop::BadPayload, XdpDrop::BadChecksum].map(|reason| {
+            sum(&ended, |worker| worker.xdp().expect("there is an NI").counters().dropped(reason))
+        });
         assert!(corrupted != 0 && noticed.iter().sum::<u64>() != 0, "{corrupted}, {noticed:?}");
     }
 }
@@ -151,7 +154,7 @@ fn everything_goes_wrong_at_once() {
     let mode = XdpMode::Native;
     let trouble = Trouble { mode, mtu_bytes: 1500, dropped_ppm: 30_000, corrupted_ppm: 30_000, send_fault };
     let ended = suffer(trouble, &SIZES, |_| ());
-    assert_ne!(sum(&ended, |worker| worker.lnd().counters().frames_overtaken), 0);
+    assert_ne!(sum(&ended, |worker| worker.xdp().expect("there is an NI").counters().frames_overtaken), 0);
 }
 
 /// The MTU of both ends changes while messages of several frames are under way.

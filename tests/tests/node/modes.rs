@@ -69,7 +69,7 @@ fn mode_of(mode: XdpMode) -> NodeMode {
 }
 
 fn received(workers: &[Worker]) -> Vec<u64> {
-    workers.iter().map(|worker| worker.lnd().counters().frames_received).collect()
+    workers.iter().map(|worker| worker.xdp().expect("there is an NI").counters().frames_received).collect()
 }
 
 /// Puts and Gets of every size and policy, there and back.
@@ -152,7 +152,11 @@ fn what_is_lost_on_the_way_comes_again() {
     let (far, near) = carry_out(plan(b, a), far, near, &MIXED);
     let dropped = far.0.xdp_frames().unwrap().reasons["fault_dropped"];
     assert!(dropped > 20, "{dropped} frames were dropped");
-    let resent: u64 = near.1.iter().map(|worker| worker.lnd().transfer_counters().frames_resent).sum();
+    let resent: u64 = near
+        .1
+        .iter()
+        .map(|worker| worker.xdp().expect("there is an NI").transfer_counters().frames_resent)
+        .sum();
     assert_ne!(resent, 0);
 }
 
@@ -342,7 +346,7 @@ fn what_the_kernel_refuses_is_a_loss() {
     let (_near, mut near) = start(netns.a(), &patient);
     ip(netns.a(), "route add unreachable 2001:db8::/32");
     let at = |address: &str| process(Nid::new_ip(a.net(), address.parse().unwrap()).unwrap());
-    let let_go = |near: &[Worker]| near[0].lnd().counters().frames_let_go;
+    let let_go = |near: &[Worker]| near[0].xdp().expect("there is an NI").counters().frames_let_go;
     // A way that is closed, a neighbour that does not answer, and a host without a node, which answers with an
     // ICMP error.
     for (target, is_refused) in

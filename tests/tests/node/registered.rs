@@ -88,7 +88,7 @@ fn until_home(ends: &mut [End; 2]) -> [Buffer; 2] {
 
 /// Frames that both ends have sent again.
 fn resent(ends: &[End; 2]) -> u64 {
-    ends.iter().map(|end| end.worker.lnd().transfer_counters().frames_resent).sum()
+    ends.iter().map(|end| end.worker.xdp().expect("there is an NI").transfer_counters().frames_resent).sum()
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn registered_buffers_arrive_and_come_home() {
             }
             round += 1;
         }
-        let counters = ends.each_ref().map(|end| *end.worker.lnd().counters());
+        let counters = ends.each_ref().map(|end| *end.worker.xdp().expect("there is an NI").counters());
         let in_place = counters.iter().all(|counters| counters.frames_sent_in_place != 0);
         // Short frames are copied.
         assert_eq!(in_place, mtu_bytes > 1500, "{counters:?}");

@@ -56,7 +56,7 @@ struct Held {
 
 impl Held {
     fn note(&mut self, worker: &Worker) {
-        let (shard, xfer) = (worker.shard().usage(), worker.lnd().transfer_usage());
+        let (shard, xfer) = (worker.shard().usage(), worker.xdp().expect("there is an NI").transfer_usage());
         self.messages = self.messages.max(shard.messages);
         self.memory_descs = self.memory_descs.max(shard.memory_descs);
         self.in_flight = self.in_flight.max(xfer.messages);

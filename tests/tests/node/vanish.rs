@@ -92,7 +92,10 @@ fn frames_that_are_dropped_come_again() {
     let accounts = [Account::of(&source, &source_workers), Account::of(&target, &target_workers)];
     accounts.iter().for_each(Account::check);
     let resent = |workers: &[Worker]| -> u64 {
-        workers.iter().map(|worker| worker.lnd().transfer_counters().frames_resent).sum()
+        workers
+            .iter()
+            .map(|worker| worker.xdp().expect("there is an NI").transfer_counters().frames_resent)
+            .sum()
     };
     for (account, sender) in accounts.iter().zip([&target_workers, &source_workers]) {
         let dropped = account.reasons["fault_dropped"];

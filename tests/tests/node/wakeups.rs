@@ -110,13 +110,13 @@ fn a_wait_after_a_put_returns_at_once() {
     let worker = &mut joined.sources[1];
     let mut putter = Putter::new(joined.target, worker);
     while worker.progress() {}
-    let sent = worker.lnd().counters().frames_sent;
+    let sent = worker.xdp().expect("there is an NI").counters().frames_sent;
     putter.put(worker, PINNED_PORTALS[0], true);
     let begun = Instant::now();
     worker.wait(Some(Duration::from_secs(5))).unwrap();
     assert!(begun.elapsed() < PROMPT, "slept for {:?} with a message to send", begun.elapsed());
     assert!(worker.progress());
-    assert_eq!(worker.lnd().counters().frames_sent, sent + 1);
+    assert_eq!(worker.xdp().expect("there is an NI").counters().frames_sent, sent + 1);
     assert!(putter.drive_to_end(worker, PROMPT), "{putter:?}");
     assert_eq!(joined.end(), 1);
 }
@@ -299,7 +299,8 @@ fn an_owner_that_is_not_scheduled() {
     let (mut owner, mut receiver) = joined.receivers.remove(0).stop();
     let Driven::ShardThread(sibling) = &mut joined.receivers[0] else { panic!("a thread of its own") };
     let mut dropped = || {
-        let rings = sibling.call(|worker| worker.lnd().ring_statistics().unwrap()).unwrap();
+        let rings =
+            sibling.call(|worker| worker.xdp().expect("there is an NI").ring_statistics().unwrap()).unwrap();
         rings.iter().map(|ring| ring.rx_dropped).sum::<u64>()
     };
     let mut putter = Putter::new(joined.target, &mut worker);

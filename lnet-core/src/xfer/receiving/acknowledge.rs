@@ -80,6 +80,10 @@ impl Receiving {
         Some(Ack { highest: frames.highest(), below: frames.below(), grant_bytes: self.grant_bytes() })
     }
 
+    pub(in crate::xfer) const fn set_receive_bytes(&mut self, bytes: u32) {
+        self.receive_bytes = bytes;
+    }
+
     /// What each sender may have in flight: an equal share of what this shard can take.
     fn grant_bytes(&self) -> u32 {
         self.receive_bytes / self.busy_count.max(1)

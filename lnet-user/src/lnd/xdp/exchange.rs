@@ -1,33 +1,97 @@
-//! Frames on their way between the shards of a node.
+//! Packets and memory on their way between the shards of a node.
 //!
-//! Sockets of one receive queue share its fill and completion ring, which one shard owns; frames that
-//! another shard received from that queue travel home here, and so do packets that steering brought to the
-//! wrong shard. Each parcel holds a frame, and there is always a place for every frame of the addressee's
-//! on its way home; packets that are handed over have a bounded number of further places.
+//! Sockets of one receive queue share its fill and completion ring, which one shard owns; frames that another shard
+//! received from that queue travel home here, and so do packets that reached the wrong shard: those of rings as
+//! they are, those of UDP sockets as copies in buffers, which travel home as well. There is always a place for every
+//! frame and buffer of the addressee's on its way home; packets that are handed over have a bounded number of
+//! further places.
 
+use lnet_core::lnd::NiId;
+use lnet_wire::Nid;
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::uring::Waker;
 use crate::xsk::{FRAGMENTS_MAX, Frame, RxDescriptor};
 
 /// What travels between shards.
-enum Parcel {
+enum HandOff {
     /// A frame that its home shard may use again.
-    Home(Frame),
+    Frame(Frame),
+    /// A buffer that its home shard may use again.
+    Buffer(Box<DatagramBuffer>),
     /// (A part of) a packet that belongs to the addressee.
-    Misdirected(RxDescriptor),
+    Part(RxDescriptor),
+    /// A datagram that belongs to the addressee.
+    Datagram(Box<DatagramBuffer>),
 }
 
 /// What has arrived from another shard.
 pub(super) enum Arrival {
     /// A frame that this shard, its home, may use again.
-    Home(Frame),
+    Frame(Frame),
+    /// A buffer that this shard, its home, may use again.
+    Buffer(Box<DatagramBuffer>),
     /// A packet of this shard's, which another one received.
     Packet,
 }
 
-/// Places for descriptors that are handed over, from one shard to another.
+/// A copy of a datagram that a socket received.
+pub(super) struct DatagramBuffer {
+    /// The NI that it came to.
+    pub(super) ni: NiId,
+    /// Where it came from.
+    pub(super) from: Nid,
+    /// The shard that the buffer returns to.
+    pub(super) home: u8,
+    length: usize,
+    bytes: Box<[u8]>,
+}
+
+impl DatagramBuffer {
+    /// A buffer for datagrams of at most `datagram_max_bytes`.
+    pub(super) fn new(home: u8, datagram_max_bytes: u32) -> Box<Self> {
+        let bytes = vec![0; datagram_max_bytes as usize].into_boxed_slice();
+        Box::new(Self { ni: NiId(0), from: Nid::ANY, home, length: 0, bytes })
+    }
+
+    /// Copies a datagram, which fits.
+    pub(super) fn fill(&mut self, ni: NiId, from: Nid, datagram: &[u8]) {
+        (self.ni, self.from, self.length) = (ni, from, datagram.len());
+        self.bytes[..datagram.len()].copy_from_slice(datagram);
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+/// A packet that arrived: descriptors of a ring, or a copy of a datagram.
+#[derive(Default)]
+pub(super) struct Packet {
+    pub(super) parts: Vec<RxDescriptor>,
+    pub(super) datagram: Option<Box<DatagramBuffer>>,
+}
+
+impl Packet {
+    /// None yet, with room for that of a ring.
+    pub(super) fn with_capacity() -> Self {
+        Self { parts: Vec::with_capacity(FRAGMENTS_MAX as usize), datagram: None }
+    }
+
+    /// Whether there is none.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.parts.is_empty() && self.datagram.is_none()
+    }
+}
+
+/// Descriptors that one shard has handed over to another and that this one has not taken, at most.
 const HANDED_OVER_MAX: usize = 1024;
+/// Buffers of a shard for datagrams that are handed over, at most, and bytes of them.
+pub(super) const BUFFERS_MAX: usize = 1024;
+const BUFFERS_BYTES: usize = 8 << 20;
+/// Buffers of a shard at least for each sibling.
+const BUFFERS_MIN: usize = 4;
 
 /// Sizes of an exchange.
 #[derive(Clone, Copy, Debug)]
@@ -40,12 +104,12 @@ pub(super) struct Sizes {
 }
 
 struct Addressee {
-    parcels: Producer<Parcel>,
+    hand_offs: Producer<HandOff>,
     waker: Waker,
 }
 
-/// The way home for frames of queues that were closed, which no shard has: from whoever has taken them back from the
-/// kernel.
+/// The way home for frames of queues that were closed, which no shard has: from the thread that has taken them back
+/// from the kernel.
 pub(crate) struct WaysHome {
     by_shard: Vec<Addressee>,
     frames_per_shard: u32,
@@ -56,7 +120,7 @@ impl WaysHome {
     pub(crate) fn send(&mut self, frames: Vec<Frame>) {
         for frame in frames {
             let home = frame.chunk_index() / self.frames_per_shard;
-            push(&mut self.by_shard[home as usize].parcels, Parcel::Home(frame));
+            push(&mut self.by_shard[home as usize].hand_offs, HandOff::Frame(frame));
         }
         for shard in &self.by_shard {
             shard.waker.wake();
@@ -71,7 +135,7 @@ impl std::fmt::Debug for WaysHome {
 }
 
 struct Sender {
-    parcels: Consumer<Parcel>,
+    hand_offs: Consumer<HandOff>,
     /// The packet that this sender is about to hand over: its other descriptors may still be on the way.
     packet: Vec<RxDescriptor>,
 }
@@ -82,30 +146,33 @@ pub(super) struct Exchange {
     to: Vec<Option<Addressee>>,
     from: Vec<Sender>,
     sizes: Sizes,
+    /// Places of each way that are free for frames and buffers that go home.
+    home_slots: usize,
 }
 
 impl Exchange {
-    /// The ends of all shards, and of whoever closes queues; `wakers` are the shards' own.
+    /// The ends of all shards, and of the thread that closes queues; `wakers` are the shards' own.
     pub(super) fn mesh(sizes: Sizes, wakers: &[Waker]) -> (Vec<Self>, WaysHome) {
         let shards = wakers.len();
-        let mut ends: Vec<Self> =
-            (0..shards).map(|_| Self { to: Vec::new(), from: Vec::new(), sizes }).collect();
+        let home_slots = sizes.frames_per_shard + BUFFERS_MAX;
+        let end = |_| Self { to: Vec::new(), from: Vec::new(), sizes, home_slots };
+        let mut ends: Vec<Self> = (0..shards).map(end).collect();
         for sender in 0..shards {
             for (receiver, waker) in wakers.iter().enumerate() {
                 if sender == receiver {
                     ends[sender].to.push(None);
                     continue;
                 }
-                let (producer, consumer) = RingBuffer::new(sizes.frames_per_shard + HANDED_OVER_MAX);
-                ends[sender].to.push(Some(Addressee { parcels: producer, waker: waker.clone() }));
+                let (producer, consumer) = RingBuffer::new(home_slots + HANDED_OVER_MAX);
+                ends[sender].to.push(Some(Addressee { hand_offs: producer, waker: waker.clone() }));
                 let packet = Vec::with_capacity(FRAGMENTS_MAX as usize);
-                ends[receiver].from.push(Sender { parcels: consumer, packet });
+                ends[receiver].from.push(Sender { hand_offs: consumer, packet });
             }
         }
         let way_home = |(end, waker): (&mut Self, &Waker)| {
             let (producer, consumer) = RingBuffer::new(sizes.frames_per_shard);
-            end.from.push(Sender { parcels: consumer, packet: Vec::new() });
-            Addressee { parcels: producer, waker: waker.clone() }
+            end.from.push(Sender { hand_offs: consumer, packet: Vec::new() });
+            Addressee { hand_offs: producer, waker: waker.clone() }
         };
         let by_shard = ends.iter_mut().zip(wakers).map(way_home).collect();
         (ends, WaysHome { by_shard, frames_per_shard: sizes.frames_per_shard as u32 })
@@ -116,25 +183,43 @@ impl Exchange {
     pub(super) fn send_home(&mut self, shard: usize, frame: Frame) {
         let wake_count = self.sizes.home_wake_count;
         let addressee = self.addressee(shard);
-        push(&mut addressee.parcels, Parcel::Home(frame));
-        if addressee.parcels.buffer().capacity() - addressee.parcels.slots() >= wake_count {
+        push(&mut addressee.hand_offs, HandOff::Frame(frame));
+        if addressee.waiting() >= wake_count {
             addressee.waker.wake();
         }
     }
 
-    /// Hands the descriptors of a packet over to `shard`, whose it is, and empties `packet`; leaves it as it
-    /// is and returns false when too many wait there already.
-    pub(super) fn hand_over(&mut self, shard: usize, packet: &mut Vec<RxDescriptor>) -> bool {
-        let kept_for_home = self.sizes.frames_per_shard;
+    /// Sends a buffer home.
+    pub(super) fn return_buffer(&mut self, buffer: Box<DatagramBuffer>) {
+        push(&mut self.addressee(buffer.home.into()).hand_offs, HandOff::Buffer(buffer));
+    }
+
+    /// Hands a packet over to `shard`, whose it is, and empties `packet`; leaves it as it is and returns false when
+    /// too many wait there already.
+    pub(super) fn hand_over(&mut self, shard: usize, packet: &mut Packet) -> bool {
+        let (home_slots, share) = (self.home_slots, BUFFERS_MAX / (self.to.len() - 1).max(1));
         let addressee = self.addressee(shard);
-        if addressee.parcels.slots() < kept_for_home + packet.len() {
+        let count = packet.parts.len() + usize::from(packet.datagram.is_some());
+        // One sibling that takes nothing must not have all buffers.
+        let has_share = packet.datagram.is_none() || addressee.waiting() < share;
+        if packet.is_empty() || !has_share || addressee.hand_offs.slots() < home_slots + count {
             return false;
         }
-        for descriptor in packet.drain(..) {
-            push(&mut addressee.parcels, Parcel::Misdirected(descriptor));
+        for descriptor in packet.parts.drain(..) {
+            push(&mut addressee.hand_offs, HandOff::Part(descriptor));
+        }
+        if let Some(datagram) = packet.datagram.take() {
+            push(&mut addressee.hand_offs, HandOff::Datagram(datagram));
         }
         addressee.waker.wake();
         true
+    }
+
+    /// Buffers that a shard needs for datagrams of this size that it hands over.
+    pub(super) fn buffer_count(&self, datagram_max_bytes: u32) -> usize {
+        let siblings = self.to.len() - 1;
+        let count = (BUFFERS_BYTES / datagram_max_bytes as usize).max(BUFFERS_MIN * siblings);
+        if siblings == 0 { 0 } else { count.min(BUFFERS_MAX) }
     }
 
     /// Wakes `shard`, another one.
@@ -147,16 +232,21 @@ impl Exchange {
     /// What has arrived next; the descriptors of a packet are appended to `packet`, which is never given a
     /// part of one.
     #[inline]
-    pub(super) fn receive(&mut self, packet: &mut Vec<RxDescriptor>) -> Option<Arrival> {
+    pub(super) fn receive(&mut self, packet: &mut Packet) -> Option<Arrival> {
         self.from.iter_mut().find_map(|sender| {
             loop {
-                match sender.parcels.pop().ok()? {
-                    Parcel::Home(frame) => return Some(Arrival::Home(frame)),
-                    Parcel::Misdirected(descriptor) => {
+                match sender.hand_offs.pop().ok()? {
+                    HandOff::Frame(frame) => return Some(Arrival::Frame(frame)),
+                    HandOff::Buffer(buffer) => return Some(Arrival::Buffer(buffer)),
+                    HandOff::Datagram(datagram) => {
+                        packet.datagram = Some(datagram);
+                        return Some(Arrival::Packet);
+                    }
+                    HandOff::Part(descriptor) => {
                         let complete = !descriptor.more;
                         sender.packet.push(descriptor);
                         if complete {
-                            packet.append(&mut sender.packet);
+                            packet.parts.append(&mut sender.packet);
                             return Some(Arrival::Packet);
                         }
                     }
@@ -165,18 +255,28 @@ impl Exchange {
         })
     }
 
-    /// Whether a parcel waits for this shard.
-    pub(super) fn has_parcels(&self) -> bool {
-        self.from.iter().any(|sender| !sender.parcels.is_empty())
+    /// Whether something waits for this shard.
+    pub(super) fn has_arrivals(&self) -> bool {
+        self.from.iter().any(|sender| !sender.hand_offs.is_empty())
     }
 
     fn addressee(&mut self, shard: usize) -> &mut Addressee {
-        self.to[shard].as_mut().expect("a shard sends no parcels to itself")
+        self.to[shard].as_mut().expect("a shard hands nothing over to itself")
     }
 }
 
-fn push(parcels: &mut Producer<Parcel>, parcel: Parcel) {
-    if parcels.push(parcel).is_err() {
-        unreachable!("a place is kept for every frame of the addressee's, and others ask first");
+impl Addressee {
+    /// What it has not taken yet.
+    #[inline]
+    fn waiting(&self) -> usize {
+        self.hand_offs.buffer().capacity() - self.hand_offs.slots()
+    }
+}
+
+fn push(hand_offs: &mut Producer<HandOff>, hand_off: HandOff) {
+    if hand_offs.push(hand_off).is_err() {
+        unreachable!(
+            "a place is free for every frame and buffer of the addressee's, and packets are counted first"
+        );
     }
 }

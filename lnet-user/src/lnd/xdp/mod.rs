@@ -1,27 +1,34 @@
-//! The `xdp` LND: LNet messages in UDP datagrams over `AF_XDP` rings.
+//! The `xdp` LND: LNet messages in UDP datagrams, over `AF_XDP` rings or plain UDP sockets.
 //!
-//! Each shard has one [`XdpLnd`]: a socket (a *lane*) on every receive queue of the node's interfaces, and
-//! the fill and completion rings of the queues that it owns; NIs and interfaces come and go (`ports`). What a frame looks like and which shard it
-//! belongs to is `lnet-wire`'s to say ([`lnet_wire::frame`], [`lnet_wire::steer`]).
+//! Each shard has one [`XdpLnd`]. What carries an NI's frames is its port's affair: rings ([`lane`]), a socket on
+//! every receive queue of its interface and the fill and completion rings of the queues that the shard owns; or a
+//! UDP socket ([`socket`]), which takes no privileges. The frames are the same, so an NI of either kind talks to
+//! both, and a message that left by one and leaves again by the other is recognised. NIs come and go (`ports`).
 //!
 //! What travels in which frame, and again when it is lost, is [`lnet_core::xfer`]'s: the LND turns what that
-//! wants sent into descriptors, and packets into what that takes in.
+//! wants sent into frames, and frames into what that takes in. What a frame looks like and which shard it belongs
+//! to is `lnet-wire`'s to say ([`lnet_wire::frame`], [`lnet_wire::steer`]).
 //!
-//! Invariants: every frame has a home shard, given by its chunk index, and always returns there; a
-//! message that was submitted ends in exactly one `sent`; nothing on the data path allocates or blocks; a
-//! frame is polled only while there is room for the largest one, and what cannot be sent then is a loss.
+//! Invariants: each UMEM frame and each datagram buffer has a home shard and always returns there; a message that
+//! was submitted ends in exactly one `sent`; nothing on the data path allocates or blocks; a frame is polled only
+//! while there is room for the largest one, and what cannot be sent then is a loss.
 
+mod announce;
+mod counters;
+mod early;
 mod exchange;
 mod fault;
-mod held;
+mod frames;
+mod in_place;
 mod lane;
-mod lingering;
-mod parked;
 mod path;
 mod paths;
 mod ports;
 mod receive;
+pub(crate) mod reuseport;
+mod socket;
 mod transmit;
+mod unresolved;
 mod write;
 
 #[cfg(test)]
@@ -31,7 +38,7 @@ pub(crate) mod tests;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::AtomicBool;
 
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::{Full, Lent, Lnd, NiId, Progress, RxId, Status, TxId, Uplink, Verdict};
@@ -45,26 +52,26 @@ use crate::memory::Memory;
 use crate::netlink::Mac;
 use crate::uring::Waker;
 use crate::xsk::{
-    CHUNK_BYTES, FRAGMENTS_MAX, Frame, RECEIVE_BYTES, RingSizes, RxDescriptor, Socket, Statistics,
-    TxDescriptor, Umem,
+    CHUNK_BYTES, FRAGMENTS_MAX, Frame, RECEIVE_BYTES, RingSizes, Socket, Statistics, TxDescriptor, Umem,
 };
 
-use super::frames::Further;
-use exchange::{Arrival, Exchange, Sizes};
+use early::EarlyFrames;
+use exchange::{Arrival, DatagramBuffer, Exchange, Packet, Sizes};
 use fault::Faults;
-use held::Held;
-use lingering::{Behind, Lingering};
-use parked::Parked;
-use paths::Paths;
-use ports::{Link, OpenPort};
+use frames::Further;
+use in_place::{InPlace, InPlaceUplink};
+use ports::{Link, RingPort};
 use receive::Origin;
+use socket::SocketPort;
+use unresolved::Unresolved;
 
-pub use super::counters::{XdpCounters, XdpDrop};
-pub(crate) use super::frames::DATAGRAM_MIN_BYTES;
+pub use counters::{XdpCounters, XdpDrop};
 pub(crate) use exchange::WaysHome;
 pub use fault::SendFault;
+pub(crate) use frames::DATAGRAM_MIN_BYTES;
 pub(crate) use lane::{Lane, OwnedQueue};
-pub(crate) use ports::{Rings, ShardPort};
+use paths::Paths;
+pub(crate) use ports::{Carrier, Rings, UmemShare, XdpPort};
 
 /// Most frames that one turn takes off one ring.
 const BUDGET_MAX: u32 = 256;
@@ -93,15 +100,20 @@ impl Port {
 
     /// The longest frame that it carries, in rings that hold at most `frame_max_bytes`.
     fn frame_max_bytes(&self, frame_max_bytes: usize) -> usize {
-        ETHERNET_BYTES + self.headers_bytes() + self.datagram_max_bytes(frame_max_bytes) as usize
+        ETHERNET_BYTES + self.headers_bytes() + self.ring_datagram_max_bytes(frame_max_bytes) as usize
     }
 
-    /// The longest UDP payload that it can carry, in frames of at most `frame_max_bytes`. An IP packet is never
-    /// longer than 65535 bytes.
-    pub(crate) fn datagram_max_bytes(&self, frame_max_bytes: usize) -> u32 {
-        let packet_bytes = self.mtu_bytes.min(usize::from(u16::MAX)).min(frame_max_bytes - ETHERNET_BYTES);
+    /// The longest UDP payload that it can carry, in frames of at most `frame_max_bytes`.
+    fn ring_datagram_max_bytes(&self, frame_max_bytes: usize) -> u32 {
+        self.datagram_max_bytes((frame_max_bytes - ETHERNET_BYTES).saturating_sub(self.headers_bytes()) as u32)
+    }
+
+    /// The longest UDP payload that it can carry, in buffers of `buffer_bytes`. An IP packet is never longer than
+    /// 65535 bytes.
+    pub(crate) fn datagram_max_bytes(&self, buffer_bytes: u32) -> u32 {
+        let bytes = self.mtu_bytes.min(usize::from(u16::MAX)).saturating_sub(self.headers_bytes());
         // An interface whose MTU was made smaller than that later carries nothing.
-        packet_bytes.saturating_sub(self.headers_bytes()).max(DATAGRAM_MIN_BYTES) as u32
+        (bytes.max(DATAGRAM_MIN_BYTES) as u32).min(buffer_bytes)
     }
 }
 
@@ -120,20 +132,21 @@ pub(crate) fn receive_bytes(rings: &RingSizes, shards: u32) -> u32 {
 /// What the LNDs of all shards of a node have in common.
 #[derive(Clone)]
 pub(crate) struct Common {
-    pub(crate) umem: Arc<Umem>,
     pub(crate) shards: u32,
     /// Chunks whose home one shard is.
     pub(crate) frames_per_shard: u32,
     /// Sizes of the rings of each queue and socket.
     pub(crate) rings: RingSizes,
     /// Chunks of packets that a shard keeps for the transfer protocol at most.
-    pub(crate) held_chunks_max: usize,
+    pub(crate) early_chunks_max: usize,
     /// Bytes of a frame that the rings can hold.
     pub(crate) frame_max_bytes: usize,
     /// Whether payloads that are sent get a checksum.
     pub(crate) payload_checksum: bool,
     /// What goes wrong on purpose.
     pub(crate) send_fault: SendFault,
+    /// Whether the node lets frames in: until then, sockets receive nothing.
+    pub(crate) opened: Arc<AtomicBool>,
     /// The transfer protocol of each shard, but for the shard's number and seed, and the interfaces.
     pub(crate) xfer: XferConfig,
 }
@@ -154,12 +167,20 @@ pub struct XdpLnd {
     /// while this CPU's cache has them; those that another CPU's kernel wrote to at the front, from where
     /// they are given back to it.
     stock: VecDeque<Frame>,
-    /// The NIs that are open.
-    ports: Vec<OpenPort>,
-    /// By number: the place of an NI among them.
-    by_ni: Vec<Option<usize>>,
+    /// What the frames lie in, while there is an NI over rings.
+    umem: Option<Arc<Umem>>,
+    /// Buffers at home that no datagram is in: for those that are kept or handed to a sibling.
+    buffers: Vec<Box<DatagramBuffer>>,
+    /// Whether they were made.
+    has_buffers: bool,
+    /// The NIs over rings that are open.
+    ports: Vec<RingPort>,
+    /// The NIs over sockets that are open.
+    sockets: Vec<SocketPort>,
+    /// By number: what carries an NI that is open.
+    by_ni: Vec<Route>,
     /// Those that were closed and are to be removed.
-    closed: Vec<OpenPort>,
+    closed: Vec<XdpPort>,
     links: Vec<Link>,
     /// Frames that are kept for sending.
     transmit_reserve: usize,
@@ -169,18 +190,18 @@ pub struct XdpLnd {
     wants_room: bool,
     paths: Paths,
     /// Messages whose next hop is being looked up, with the time at which that is given up.
-    parked: Parked,
-    /// Whether a next hop has changed since the parked messages were tried.
-    retry_parked: bool,
-    /// Whether a parked message knows its next hop and the transfer protocol had no room for it.
-    parked_full: bool,
+    unresolved: Unresolved,
+    /// Whether a next hop has changed since these messages were tried.
+    retry_unresolved: bool,
+    /// Whether one of them knows its next hop and the transfer protocol had no room for it.
+    unresolved_full: bool,
     /// When to ask again for next hops, because the question found no room.
     ask_again_at: Option<Instant>,
     /// Messages that ended before the transfer protocol had them.
     ended: VecDeque<(TxId, Status)>,
-    held: Held,
+    early: EarlyFrames,
     /// What is sent in place; nothing is where no memory is registered.
-    lingering: Option<Box<Lingering>>,
+    in_place: Option<Box<InPlace>>,
     /// Whether the transfer protocol may want packets that were kept.
     replay_due: bool,
     /// Whether the last turn found nothing to do.
@@ -189,40 +210,48 @@ pub struct XdpLnd {
     turns_unkept: u32,
     /// Frames received since then.
     frames_unkept: u32,
+    /// Whether the kernel's refusal to go on with sockets was logged.
+    told_of_failure: bool,
     faults: Faults,
     counters: XdpCounters,
-    pub(crate) tap: Tap,
+    tap: Tap,
     /// Scratch: empty between calls.
-    packet: Vec<RxDescriptor>,
-    /// Scratch of [`frames::take`](super::frames::take).
+    packet: Packet,
+    /// Scratch of [`frames::take`].
     further: Vec<Further>,
     /// Scratch, as `packet`.
     sending: Vec<TxDescriptor>,
     moving: Vec<Frame>,
 }
 
+/// What carries an NI.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Route {
+    None,
+    /// Rings: its index among the ports.
+    Ring(usize),
+    /// A socket: its index among these.
+    Socket(usize),
+}
+
 impl XdpLnd {
     /// The LNDs of all shards of a node, without any NI yet, and the way home for frames of queues that are closed.
-    /// `frames` are all frames of the UMEM; `wakers` are the shards' own.
-    pub(crate) fn for_shards(common: &Common, frames: Vec<Frame>, wakers: &[Waker]) -> (Vec<Self>, WaysHome) {
-        let per_shard = common.frames_per_shard;
-        let mut stocks: Vec<_> = wakers.iter().map(|_| VecDeque::with_capacity(per_shard as usize)).collect();
-        for frame in frames {
-            stocks[(frame.chunk_index() / per_shard) as usize].push_back(frame);
-        }
+    /// `wakers` are the shards' own.
+    pub(crate) fn for_shards(common: &Common, wakers: &[Waker]) -> (Vec<Self>, WaysHome) {
         let sizes = Sizes {
-            frames_per_shard: per_shard as usize,
+            frames_per_shard: common.frames_per_shard as usize,
             // All siblings together keep back at most a quarter of a fill ring.
-            home_wake_count: (common.rings.fill as usize / (4 * stocks.len())).max(1),
+            home_wake_count: (common.rings.fill as usize / (4 * wakers.len())).max(1),
         };
         let (ends, ways_home) = Exchange::mesh(sizes, wakers);
-        let lnds = stocks.into_iter().zip(ends).enumerate().map(|(shard, (stock, exchange))| {
-            Self::new(common.clone(), ShardId(shard as u8), stock, exchange)
-        });
+        let lnds = ends
+            .into_iter()
+            .enumerate()
+            .map(|(shard, exchange)| Self::new(common.clone(), ShardId(shard as u8), exchange));
         (lnds.collect(), ways_home)
     }
 
-    fn new(common: Common, shard: ShardId, stock: VecDeque<Frame>, exchange: Exchange) -> Self {
+    fn new(common: Common, shard: ShardId, exchange: Exchange) -> Self {
         let limits = common.xfer.limits;
         let seed = common.xfer.seed.wrapping_add(u64::from(shard.0));
         Self {
@@ -231,13 +260,12 @@ impl XdpLnd {
             refill_count: 1,
             chunks_max: 1,
             wants_room: false,
-            parked: Parked::new(limits.messages),
+            unresolved: Unresolved::new(limits.messages),
             ended: VecDeque::with_capacity(limits.messages as usize),
-            held: Held::new(limits.held, common.held_chunks_max),
-            lingering: (common.umem.registered_bytes() != 0)
-                .then(|| Box::new(Lingering::new(limits.messages))),
+            early: EarlyFrames::new(limits.held, common.early_chunks_max),
+            in_place: None,
             faults: Faults::new(common.send_fault),
-            packet: Vec::with_capacity(FRAGMENTS_MAX as usize),
+            packet: Packet::with_capacity(),
             further: Vec::with_capacity(BUNDLE_MAX),
             sending: Vec::with_capacity(FRAGMENTS_MAX as usize),
             moving: Vec::with_capacity(common.frames_per_shard as usize),
@@ -246,20 +274,25 @@ impl XdpLnd {
             lanes: Vec::new(),
             owned: Vec::new(),
             exchange,
-            stock,
+            stock: VecDeque::new(),
+            umem: None,
+            buffers: Vec::new(),
+            has_buffers: false,
             ports: Vec::new(),
+            sockets: Vec::new(),
             by_ni: Vec::new(),
             closed: Vec::new(),
             links: Vec::new(),
             transmit_reserve: 0,
             paths: Paths::new(),
-            retry_parked: false,
-            parked_full: false,
+            retry_unresolved: false,
+            unresolved_full: false,
             ask_again_at: None,
             replay_due: false,
             was_idle: true,
             turns_unkept: 0,
             frames_unkept: 0,
+            told_of_failure: false,
             counters: XdpCounters::default(),
             tap: Tap::default(),
         }
@@ -287,40 +320,16 @@ impl XdpLnd {
     #[must_use]
     pub fn frames_count(&self) -> usize {
         let arrived: usize = self.lanes.iter().map(|lane| lane.arrived.len()).sum();
-        self.stock.len() + self.held.chunks_count() + self.faults.chunks_count() + arrived
+        self.stock.len() + self.early.chunks_count() + self.faults.chunks_count() + arrived
     }
 
-    /// What the kernel counted on this shard's sockets.
+    /// What the kernel counted on this shard's sockets; of UDP sockets, what they had no room for.
     ///
     /// # Errors
     /// The kernel's refusal.
     pub fn ring_statistics(&self) -> Result<Vec<Statistics>, crate::xsk::SocketError> {
-        self.lanes.iter().filter_map(Lane::socket).map(Socket::statistics).collect()
-    }
-
-    /// Whether frames are with a device whose completion is waited for, which wakes nobody: those that make
-    /// room for a frame to be sent, and those of siblings on queues that this shard owns.
-    pub(crate) fn awaits_completions(&self) -> bool {
-        (self.wants_room && self.xfer.has_transmit())
-            || self.parked_full
-            || self.lingering.as_ref().is_some_and(|lingering| !lingering.is_empty())
-            || self.owned.iter().any(|queue| queue.borrowed.load(Ordering::Acquire) != 0)
-    }
-
-    /// Whether something has arrived that the next turn takes in.
-    #[inline]
-    pub(crate) fn has_arrivals(&mut self) -> bool {
-        self.exchange.has_parcels() || self.lanes.iter_mut().any(Lane::has_arrivals)
-    }
-
-    /// Whether there is something to do that no socket would report.
-    pub(crate) fn has_work(&self) -> bool {
-        self.exchange.has_parcels()
-            || !self.ended.is_empty()
-            || self.replay_due
-            || (self.xfer.has_transmit() && !self.wants_room)
-            || self.lanes.iter().any(Lane::is_unflushed)
-            || (!self.parked.is_empty() && (self.retry_parked || self.links_have_changed()))
+        let rings = self.lanes.iter().filter_map(Lane::socket).map(Socket::statistics);
+        rings.chain(self.sockets.iter().map(|socket| Ok(socket.statistics()))).collect()
     }
 
     /// A frame that was received into, and that nobody uses any more, goes home.
@@ -334,16 +343,47 @@ impl XdpLnd {
         }
     }
 
+    /// A packet that nobody uses any more: its frames or its buffer go home.
+    fn settle_packet(&mut self, packet: &mut Packet) {
+        for descriptor in packet.parts.drain(..) {
+            self.settle(descriptor.frame);
+        }
+        if let Some(datagram) = packet.datagram.take() {
+            if datagram.home == self.shard.0 {
+                self.buffers.push(datagram);
+            } else {
+                self.exchange.return_buffer(datagram);
+            }
+        }
+    }
+
     #[inline(never)]
-    fn take_parcels(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> u32 {
+    fn take_handed_over(
+        &mut self,
+        now: Instant,
+        budget: u32,
+        up: &mut impl Uplink,
+        memory: &mut Memory,
+    ) -> u32 {
         for taken in 0..budget {
             match self.exchange.receive(&mut self.packet) {
-                Some(Arrival::Home(frame)) => self.settle(frame),
-                Some(Arrival::Packet) => self.receive_packet(now, Origin::Sibling, up, memory),
+                Some(Arrival::Frame(frame)) if self.is_ours(&frame) => self.settle(frame),
+                Some(Arrival::Buffer(buffer)) => self.buffers.push(buffer),
+                Some(Arrival::Packet) if self.packet.parts.iter().all(|part| self.is_ours(&part.frame)) => {
+                    self.receive_packet(now, Origin::Sibling, up, memory);
+                }
+                // Of a UMEM that is gone.
+                Some(Arrival::Frame(_)) => {}
+                Some(Arrival::Packet) => self.packet.parts.clear(),
                 None => return taken,
             }
         }
         budget
+    }
+
+    /// Whether a frame is of the present UMEM.
+    fn is_ours(&self, frame: &Frame) -> bool {
+        self.umem.as_ref().is_some_and(|umem| umem.has(frame))
     }
 
     /// Whether it must not wait any longer: the fill rings might run dry, frames to send are missed, a message
@@ -367,6 +407,7 @@ impl XdpLnd {
         self.xfer.handle_timeout(now, up);
         self.follow_neighbours(now);
         self.follow_devices(now, up);
+        self.follow_sockets(now, up);
         let replayed = self.replay(now, up, memory);
         let ended = self.ended.len() as u32;
         while let Some((tx, status)) = self.ended.pop_front() {
@@ -414,30 +455,38 @@ impl Lnd for XdpLnd {
 
     fn flush(&mut self, now: Instant, memory: &Memory) {
         self.send_ready(now, memory);
-        self.flush_lanes();
+        self.flush_devices();
     }
 
     fn drive(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> Progress {
-        let mut lingering = self.lingering.take();
-        let behind = &mut Behind { up, lingering: lingering.as_deref_mut() };
-        let mut progress = self.turn(now, budget, behind, memory);
-        if let Some(lingering) = &mut lingering {
-            progress.completed += lingering.report(now, memory, up, |ni| self.is_given_up(ni));
+        let mut in_place = self.in_place.take();
+        let wrapped = &mut InPlaceUplink { up, in_place: in_place.as_deref_mut() };
+        let mut progress = self.turn(now, budget, wrapped, memory);
+        if let Some(in_place) = &mut in_place {
+            progress.completed += in_place.report(now, memory, up, |ni| self.is_given_up(ni));
         }
-        self.lingering = lingering;
+        self.in_place = in_place;
         progress
     }
 
     fn resume(&mut self, now: Instant, rx: RxId, verdict: Verdict, up: &mut impl Uplink) {
-        let behind = &mut Behind { up, lingering: self.lingering.as_deref_mut() };
-        self.xfer.resume(now, rx, verdict, behind);
+        let wrapped = &mut InPlaceUplink { up, in_place: self.in_place.as_deref_mut() };
+        self.xfer.resume(now, rx, verdict, wrapped);
         self.replay_due = true;
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
         let devices = self.lanes.iter().filter_map(Lane::retry_at).min();
-        let parked = self.parked.deadline();
-        time::earliest([devices, self.xfer.poll_timeout(), parked, self.ask_again_at, self.down_until()])
+        let unresolved = self.unresolved.deadline();
+        let xfer = self.xfer.poll_timeout();
+        time::earliest([
+            devices,
+            xfer,
+            unresolved,
+            self.ask_again_at,
+            self.down_until(),
+            self.socket_timeout(),
+        ])
     }
 }
 
@@ -445,12 +494,15 @@ impl XdpLnd {
     /// What there is to do, but for reports that wait.
     fn turn(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> Progress {
         let mut progress = Progress::default();
-        if self.exchange.has_parcels() {
-            progress.completed += self.take_parcels(now, budget, up, memory);
+        if self.exchange.has_arrivals() {
+            progress.completed += self.take_handed_over(now, budget, up, memory);
         }
         // First, and alone as a rule: nothing stands between what has arrived and the application.
         for lane_index in 0..self.lanes.len() {
             progress.received += self.receive(now, lane_index, budget, up, memory);
+        }
+        for socket in 0..self.sockets.len() {
+            progress.received += self.receive_datagrams(now, socket, budget, up, memory);
         }
         self.turns_unkept += 1;
         self.frames_unkept += progress.received;
@@ -461,4 +513,10 @@ impl XdpLnd {
         self.was_idle = progress == Progress::default();
         progress
     }
+}
+
+/// What frames lie in: rings bring it.
+#[inline]
+fn present(umem: &Option<Arc<Umem>>) -> &Arc<Umem> {
+    umem.as_ref().expect("NIs over rings have a UMEM")
 }

@@ -7,7 +7,7 @@ use lnet_wire::packet::{
     ETHERNET_BYTES, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_BYTES, IPV6_BYTES, PROTOCOL_UDP, UDP_BYTES,
 };
 
-use super::super::frames::ends_crc;
+use super::frames::ends_crc;
 use crate::netlink::Mac;
 
 /// Bytes of the longest template: Ethernet, IPv6, UDP.

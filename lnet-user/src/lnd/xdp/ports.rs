@@ -1,22 +1,31 @@
 //! NIs, and the queues of their interfaces, that come and go.
 //!
-//! Invariants: the first NI of an interface brings its lanes, the last one takes them along; NIs between share
-//! them. A shard's own frames stay with it when lanes go, or come home later by [`super::exchange::WaysHome`]: those
-//! that the kernel has.
+//! Invariants: the first NI over rings of a node brings the frames, the last one takes them along; the first one of
+//! an interface brings its lanes, the last one takes them along; NIs between share them. A shard's own frames stay
+//! with it when lanes go, or come home later by [`super::exchange::WaysHome`]: those that the kernel has.
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use lnet_core::limits::Limits;
 use lnet_core::lnd::{Cause, NiId, Status, Uplink};
 use lnet_core::time::Instant;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
+use super::exchange::{BUFFERS_MAX, DatagramBuffer};
+use super::in_place::{InPlace, InPlaceUplink};
 use super::receive::Sender;
-use super::{Behind, Lane, OwnedQueue, Port, XdpLnd};
+use super::socket::SocketPort;
+use super::{Lane, OwnedQueue, Port, Route, XdpLnd, reuseport};
+use crate::capture::Tap;
+use crate::lnd::{Driver, Watched};
 use crate::memory::Memory;
 use crate::netlink::Neighbours;
-use crate::xsk::Socket;
+use crate::uring::udp::Endpoint;
+use crate::xsk::{Frame, Socket, Umem};
 
 /// What one shard has of an interface.
 pub(crate) struct Rings {
@@ -36,22 +45,56 @@ impl Rings {
     }
 }
 
-/// An NI as one shard gets it, and gives it back.
-pub(crate) struct ShardPort {
-    pub(crate) port: Port,
-    /// ACKs and REPLYs that may wait for a next hop at once while this NI is there: others are refused.
-    pub(crate) parked_responses_max: u32,
-    /// Those of its interface, with the first NI that it has, and with the last.
-    pub(crate) rings: Option<Rings>,
+/// What one shard has of the node's frames.
+pub(crate) struct UmemShare {
+    pub(crate) umem: Arc<Umem>,
+    /// Those whose home it is.
+    pub(crate) frames: VecDeque<Frame>,
 }
 
-/// An NI that a shard has.
-pub(super) struct OpenPort {
+/// An NI as one shard gets it, and gives it back.
+pub(crate) struct XdpPort {
+    pub(crate) port: Port,
+    /// Bytes of frames that the shard can take at once by it: what it grants its peers.
+    pub(crate) receive_bytes: u32,
+    pub(crate) carrier: Carrier,
+}
+
+/// What carries the frames of an NI.
+pub(crate) enum Carrier {
+    /// `AF_XDP` rings.
+    Rings {
+        /// ACKs and REPLYs that may wait for a next hop at once while this NI is there: others are refused.
+        unresolved_responses_max: u32,
+        /// The frames, with the node's first NI over rings, and with the last.
+        frames: Option<UmemShare>,
+        /// The rings of its interface, with the first NI that it has, and with the last.
+        rings: Option<Rings>,
+    },
+    /// A UDP socket.
+    Socket {
+        endpoint: Box<Endpoint>,
+        /// Follows the interface.
+        neighbours: Arc<Neighbours>,
+        /// Bytes of the longest datagram that shards keep and hand over; the same for all sockets.
+        buffer_bytes: u32,
+    },
+}
+
+impl XdpPort {
+    fn has_rings(&self) -> bool {
+        matches!(self.carrier, Carrier::Rings { .. })
+    }
+}
+
+/// An NI over rings that a shard has.
+pub(super) struct RingPort {
     pub(super) port: Port,
-    pub(super) parked_responses_max: u32,
+    pub(super) receive_bytes: u32,
+    pub(super) unresolved_responses_max: u32,
     /// The lane that its frames leave by.
     pub(super) lane_index: usize,
-    /// Its interface's place among the links.
+    /// Its interface's index among the links.
     pub(super) link_index: usize,
     /// If its interface is known to be down.
     pub(super) down: Option<Down>,
@@ -79,41 +122,39 @@ pub(super) struct Link {
 }
 
 impl XdpLnd {
-    /// An open NI's place.
+    /// The index of an open NI over rings.
     #[inline]
-    pub(super) fn place_of(&self, ni: NiId) -> Option<usize> {
-        *self.by_ni.get(usize::from(ni.0))?
-    }
-
-    /// Whether it has no NI.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.ports.is_empty() && self.closed.is_empty()
-    }
-
-    /// Takes part in an NI from now on.
-    ///
-    /// # Panics
-    /// If it has one of this number, or no rings came with the first one of an interface.
-    pub(crate) fn add_port(&mut self, port: ShardPort) {
-        let ShardPort { port, parked_responses_max, rings } = port;
-        if let Some(rings) = rings {
-            self.add_rings(rings);
+    pub(super) fn ring_of(&self, ni: NiId) -> Option<usize> {
+        match self.route(ni) {
+            Route::Ring(index) => Some(index),
+            _ => None,
         }
-        let is_its = |link: &Link| link.interface_index == port.interface_index;
-        let link_index =
-            self.links.iter().position(is_its).expect("the first NI of an interface brings rings");
-        let datagram_max_bytes = port.datagram_max_bytes(self.common.frame_max_bytes);
-        self.xfer.add_interface(port.ni, port.nid, datagram_max_bytes);
-        let lane_index = self.lane_to(port.interface_index);
-        self.ports.push(OpenPort {
-            port,
-            parked_responses_max,
-            lane_index,
-            link_index,
-            down: None,
-            last_sender: Sender::NOBODY,
-        });
-        self.follow_ports();
+    }
+
+    /// What carries an NI.
+    #[inline]
+    pub(super) fn route(&self, ni: NiId) -> Route {
+        self.by_ni.get(usize::from(ni.0)).copied().unwrap_or(Route::None)
+    }
+
+    fn add_frames(&mut self, UmemShare { umem, frames }: UmemShare) {
+        let messages = self.common.xfer.limits.messages;
+        self.in_place = (umem.registered_bytes() != 0).then(|| Box::new(InPlace::new(messages)));
+        self.stock = frames;
+        self.stock.reserve(self.common.frames_per_shard as usize - self.stock.len());
+        self.umem = Some(umem);
+    }
+
+    /// Buffers for datagrams that are kept or handed over, before the first one comes.
+    fn add_buffers(&mut self, datagram_max_bytes: u32) {
+        if self.has_buffers {
+            return;
+        }
+        self.has_buffers = true;
+        let early_count = self.common.xfer.limits.held as usize;
+        let count = (early_count + self.exchange.buffer_count(datagram_max_bytes)).min(BUFFERS_MAX);
+        let buffer = |_| DatagramBuffer::new(self.shard.0, datagram_max_bytes);
+        self.buffers.extend((0..count).map(buffer));
     }
 
     fn add_rings(&mut self, rings: Rings) {
@@ -130,53 +171,15 @@ impl XdpLnd {
         self.refill(true);
     }
 
-    /// Ends all that is under way by an NI, as far as it can go no other way; nothing begins any more.
-    pub(crate) fn close_port(&mut self, now: Instant, ni: NiId, up: &mut impl Uplink, memory: &Memory) {
-        let Some(place) = self.place_of(ni) else { return };
-        let mut lingering = self.lingering.take();
-        let up = &mut Behind { up, lingering: lingering.as_deref_mut() };
-        // Peers need not wonder what has arrived.
-        self.xfer.acknowledge_now(now);
-        self.send_ready(now, memory);
-        self.flush_lanes();
-        for _ in 0..self.parked.count() {
-            let Some((deadline, transmit)) = self.parked.pop() else { break };
-            if transmit.ni == ni {
-                self.counters.messages_refused += 1;
-                up.sent(now, transmit.tx, Status::NeverSent(Cause::Device));
-            } else {
-                self.parked.push(deadline, transmit);
-            }
-        }
-        self.xfer.remove_interface(now, ni, up);
-        self.lingering = lingering;
-        let port = self.ports.swap_remove(place);
-        self.closed.push(port);
-        self.follow_ports();
-        self.replay_due = true;
-    }
-
     /// Whether an NI was closed whose device refuses to send: what it has not sent by now it never will, for its
-    /// sockets are about to be closed.
+    /// sockets are about to be closed, or are closed.
     pub(super) fn is_given_up(&self, ni: NiId) -> bool {
         let closed = self.closed.iter().find(|closed| closed.port.ni == ni);
-        closed.is_some_and(|OpenPort { port, .. }| {
-            let mut its = self.lanes.iter().filter(|lane| lane.interface_index == port.interface_index);
-            its.any(Lane::refuses)
-        })
-    }
-
-    /// Gives up an NI, after it was closed; with the last one of an interface its rings as well.
-    ///
-    /// # Panics
-    /// If it has not closed one of this number.
-    pub(crate) fn remove_port(&mut self, ni: NiId) -> ShardPort {
-        let place = self.closed.iter().position(|closed| closed.port.ni == ni).expect("the NI was closed");
-        let OpenPort { port, parked_responses_max, .. } = self.closed.swap_remove(place);
-        let mut others = self.ports.iter().chain(&self.closed);
-        let is_last = others.all(|other| other.port.interface_index != port.interface_index);
-        let rings = is_last.then(|| self.remove_rings(port.interface_index));
-        ShardPort { port, parked_responses_max, rings }
+        self.umem.is_none()
+            || closed.is_some_and(|XdpPort { port, .. }| {
+                let mut its = self.lanes.iter().filter(|lane| lane.interface_index == port.interface_index);
+                its.any(Lane::refuses)
+            })
     }
 
     fn remove_rings(&mut self, interface_index: u32) -> Rings {
@@ -219,24 +222,36 @@ impl XdpLnd {
 
     /// Takes in which NIs there are.
     fn follow_ports(&mut self) {
-        self.by_ni.fill(None);
-        for place in 0..self.ports.len() {
-            let Port { ni, interface_index, .. } = self.ports[place].port;
-            let slot = usize::from(ni.0);
-            if slot >= self.by_ni.len() {
-                self.by_ni.resize(slot + 1, None);
-            }
-            self.by_ni[slot] = Some(place);
+        self.by_ni.fill(Route::None);
+        for index in 0..self.ports.len() {
+            let Port { ni, interface_index, .. } = self.ports[index].port;
+            self.set_route(ni, Route::Ring(index));
             let is_its = |link: &Link| link.interface_index == interface_index;
             let link_index = self.links.iter().position(is_its);
-            self.ports[place].link_index = link_index.expect("the link stays as long as NIs");
-            self.ports[place].lane_index = self.lane_to(interface_index);
+            self.ports[index].link_index = link_index.expect("the first NI of an interface brings rings");
+            self.ports[index].lane_index = self.lane_to(interface_index);
         }
-        let responses_max = self.ports.iter().map(|port| port.parked_responses_max).min();
-        self.parked.set_responses_max(responses_max.unwrap_or(0));
+        for index in 0..self.sockets.len() {
+            self.set_route(self.sockets[index].port.ni, Route::Socket(index));
+        }
+        let responses_max = self.ports.iter().map(|port| port.unresolved_responses_max).min();
+        self.unresolved.set_responses_max(responses_max.unwrap_or(0));
+        let rings = self.ports.iter().map(|port| port.receive_bytes);
+        // Peers are not told by which NI they may send how much.
+        if let Some(least) = rings.chain(self.sockets.iter().map(|socket| socket.receive_bytes)).min() {
+            self.xfer.set_receive_bytes(least);
+        }
         self.follow_mtus();
         self.paths.clear();
-        self.retry_parked = true;
+        self.retry_unresolved = true;
+    }
+
+    fn set_route(&mut self, ni: NiId, route: Route) {
+        let slot = usize::from(ni.0);
+        if slot >= self.by_ni.len() {
+            self.by_ni.resize(slot + 1, Route::None);
+        }
+        self.by_ni[slot] = route;
     }
 
     /// The lane by which frames of this shard leave: that of a queue that it owns, or any.
@@ -249,10 +264,172 @@ impl XdpLnd {
             all[usize::from(self.shard.0) % all.len()]
         })
     }
+}
 
-    /// Steers by other policies from now on.
-    pub(crate) fn set_policies(&mut self, policies: &[PolicyWord; PORTALS]) {
+impl Driver for XdpLnd {
+    type Port = XdpPort;
+
+    fn names_max(limits: &Limits) -> u32 {
+        limits.incoming
+    }
+
+    fn set_first_name(&mut self, first: u32) {
+        assert!(first == 0, "the transfer protocol names messages from 0 on");
+    }
+
+    fn ni_of(port: &XdpPort) -> NiId {
+        port.port.ni
+    }
+
+    fn watched(port: &XdpPort) -> Option<(Watched, Vec<BorrowedFd<'_>>)> {
+        match &port.carrier {
+            Carrier::Rings { rings, .. } => {
+                let rings = rings.as_ref()?;
+                Some((Watched::Interface(rings.interface_index), rings.sockets().collect()))
+            }
+            Carrier::Socket { endpoint, .. } => Some((Watched::Ni(port.port.ni), vec![endpoint.fd()])),
+        }
+    }
+
+    fn add_port(&mut self, port: XdpPort) {
+        let XdpPort { port, receive_bytes, carrier } = port;
+        let datagram_max_bytes = match &carrier {
+            Carrier::Rings { .. } => port.ring_datagram_max_bytes(self.common.frame_max_bytes),
+            Carrier::Socket { buffer_bytes, .. } => port.datagram_max_bytes(*buffer_bytes),
+        };
+        self.xfer.add_interface(port.ni, port.nid, datagram_max_bytes);
+        match carrier {
+            Carrier::Rings { unresolved_responses_max, frames, rings } => {
+                if let Some(frames) = frames {
+                    self.add_frames(frames);
+                }
+                if let Some(rings) = rings {
+                    self.add_rings(rings);
+                }
+                self.ports.push(RingPort {
+                    port,
+                    receive_bytes,
+                    unresolved_responses_max,
+                    lane_index: 0,
+                    link_index: 0,
+                    down: None,
+                    last_sender: Sender::NOBODY,
+                });
+            }
+            Carrier::Socket { endpoint, neighbours, buffer_bytes } => {
+                self.add_buffers(buffer_bytes);
+                self.sockets.push(SocketPort::new(port, receive_bytes, endpoint, neighbours, buffer_bytes));
+            }
+        }
+        self.follow_ports();
+    }
+
+    fn close_port(&mut self, now: Instant, ni: NiId, up: &mut impl Uplink, memory: &Memory) {
+        let route = self.route(ni);
+        if route == Route::None {
+            return;
+        }
+        let mut in_place = self.in_place.take();
+        let up = &mut InPlaceUplink { up, in_place: in_place.as_deref_mut() };
+        // Peers need not wonder what has arrived.
+        self.xfer.acknowledge_now(now);
+        self.send_ready(now, memory);
+        self.flush_devices();
+        for _ in 0..self.unresolved.count() {
+            let Some((deadline, transmit)) = self.unresolved.pop() else { break };
+            if transmit.ni == ni {
+                self.counters.messages_refused += 1;
+                up.sent(now, transmit.tx, Status::NeverSent(Cause::Device));
+            } else {
+                self.unresolved.push(deadline, transmit);
+            }
+        }
+        self.xfer.remove_interface(now, ni, up);
+        self.in_place = in_place;
+        self.closed.push(match route {
+            Route::Ring(index) => {
+                let RingPort { port, receive_bytes, unresolved_responses_max, .. } =
+                    self.ports.swap_remove(index);
+                let carrier = Carrier::Rings { unresolved_responses_max, frames: None, rings: None };
+                XdpPort { port, receive_bytes, carrier }
+            }
+            Route::Socket(index) => self.sockets.swap_remove(index).into_port(),
+            Route::None => unreachable!("it was looked at"),
+        });
+        self.follow_ports();
+        self.replay_due = true;
+    }
+
+    fn remove_port(&mut self, ni: NiId) -> XdpPort {
+        let index = self.closed.iter().position(|closed| closed.port.ni == ni).expect("the NI was closed");
+        let mut closed = self.closed.swap_remove(index);
+        if let Carrier::Rings { frames, rings, .. } = &mut closed.carrier {
+            let interface_index = closed.port.interface_index;
+            let others = || {
+                let open = self.ports.iter().map(|open| &open.port);
+                open.chain(self.closed.iter().filter(|other| other.has_rings()).map(|other| &other.port))
+            };
+            let is_last = others().all(|other| other.interface_index != interface_index);
+            let is_last_of_all = others().next().is_none();
+            if is_last {
+                *rings = Some(self.remove_rings(interface_index));
+            }
+            if is_last_of_all && let Some(umem) = self.umem.take() {
+                *frames = Some(UmemShare { umem, frames: std::mem::take(&mut self.stock) });
+            }
+        }
+        closed
+    }
+
+    fn is_empty(&self) -> bool {
+        self.ports.is_empty() && self.sockets.is_empty() && self.closed.is_empty()
+    }
+
+    // The first shard tells the kernel about sockets.
+    fn set_policies(&mut self, policies: &[PolicyWord; PORTALS]) {
         self.common.xfer.policies = *policies;
         self.xfer.set_policies(policies);
+        if self.shard.0 == 0 {
+            let program = reuseport::program(policies, self.common.shards);
+            for socket in self.sockets.iter().flat_map(|open| open.endpoint.sockets()) {
+                if let Err(error) = socket.choose_by(&program) {
+                    tracing::warn!(%error, "the kernel goes on steering as before: more is handed over");
+                }
+            }
+        }
+    }
+
+    fn tap_mut(&mut self) -> Option<&mut Tap> {
+        Some(&mut self.tap)
+    }
+
+    // Frames that make room for one to be sent, and those of siblings on queues that this shard owns.
+    fn awaits_completions(&self) -> bool {
+        (self.wants_room && self.xfer.has_transmit())
+            || self.unresolved_full
+            || self.in_place.as_ref().is_some_and(|in_place| !in_place.is_empty())
+            || self.owned.iter().any(|queue| queue.borrowed.load(Ordering::Acquire) != 0)
+    }
+
+    #[inline]
+    fn has_arrivals(&mut self) -> bool {
+        self.exchange.has_arrivals() || self.lanes.iter_mut().any(Lane::has_arrivals)
+    }
+
+    // What sockets have.
+    #[inline]
+    fn may_hide_arrivals(&self) -> bool {
+        !self.sockets.is_empty()
+    }
+
+    fn has_work(&mut self) -> bool {
+        let is_open = self.is_open();
+        self.exchange.has_arrivals()
+            || !self.ended.is_empty()
+            || self.replay_due
+            || (self.xfer.has_transmit() && !self.wants_room)
+            || self.lanes.iter().any(Lane::is_unflushed)
+            || (!self.unresolved.is_empty() && (self.retry_unresolved || self.links_have_changed()))
+            || self.sockets.iter_mut().any(|socket| socket.has_work(is_open))
     }
 }

@@ -8,10 +8,11 @@ use lnet_core::xfer::Replay;
 use lnet_wire::Nid;
 use lnet_wire::packet::{self, IPV4_BYTES, IPV6_BYTES, Located, Packet, UDP_BYTES};
 
-use super::super::announce::{Batch, FRAMES_MAX};
-use super::super::frames::{self, Aside, Bytes, Datagram, Owner, Taken, Way, ends_crc};
-use super::ports::OpenPort;
-use super::{Port, XdpDrop, XdpLnd};
+use super::announce::{Batch, FRAMES_MAX};
+use super::exchange::Packet as Parts;
+use super::frames::{self, Aside, Bytes, Datagram, Ingress, Owner, Taken, ends_crc};
+use super::ports::RingPort;
+use super::{Port, XdpDrop, XdpLnd, present};
 use crate::capture::{Direction, Link};
 use crate::memory::Memory;
 use crate::xsk::{RxDescriptor, Umem};
@@ -39,12 +40,12 @@ impl Packet for Received<'_> {
 /// Where a packet came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Origin {
-    /// A ring of this shard's.
-    Ring,
+    /// A ring or a socket of this shard's.
+    Device,
     /// A sibling shard received it.
     Sibling,
     /// It was kept.
-    Held,
+    Early,
 }
 
 /// A packet with what stands around it.
@@ -114,20 +115,20 @@ impl XdpLnd {
         }
         while let Some(descriptor) = self.lanes[lane_index].arrived.pop_front() {
             let more = descriptor.more;
-            self.packet.push(descriptor);
+            self.packet.parts.push(descriptor);
             if !more {
                 if self.tap.is_on() {
                     self.record(lane_index);
                 }
-                self.receive_packet(now, Origin::Ring, up, memory);
+                self.receive_packet(now, Origin::Device, up, memory);
                 // What was kept may be what comes next.
-                if !self.held.is_empty() {
+                if !self.early.is_empty() {
                     self.replay(now, up, memory);
                 }
             }
         }
         // A packet whose last descriptor is still to come waits in its lane.
-        for descriptor in self.packet.drain(..).rev() {
+        for descriptor in self.packet.parts.drain(..).rev() {
             self.lanes[lane_index].arrived.push_front(descriptor);
         }
         count
@@ -137,13 +138,14 @@ impl XdpLnd {
     #[inline(never)]
     fn announce(&self, lane_index: usize, up: &mut impl Uplink, memory: &Memory) {
         let mut batch = Batch::<FRAMES_MAX>::new();
+        let umem = present(&self.umem);
         let mut begins = true;
         for descriptor in &self.lanes[lane_index].arrived {
             if std::mem::replace(&mut begins, !descriptor.more) {
-                let head = bytes_of(&self.common.umem, descriptor);
+                let head = bytes_of(umem, descriptor);
                 // How long the packet is does not matter here; its headers are in its first descriptor.
                 if let Ok(located) = packet::locate(&Received { head, length: usize::MAX })
-                    && let Some(port) = place_of(&self.ports, &located).map(|place| &self.ports[place].port)
+                    && let Some(port) = index_of(&self.ports, &located).map(|index| &self.ports[index].port)
                     && let Some(from) = source_nid(port, head, located.payload_offset)
                 {
                     batch.add_frame(from, &head[located.payload_offset..], located.payload_length);
@@ -156,7 +158,8 @@ impl XdpLnd {
     /// Shows captures the packet in `self.packet`, which came by a lane.
     fn record(&mut self, lane_index: usize) {
         let interface = (self.lanes[lane_index].interface_index, Link::Ethernet);
-        let pieces = self.packet.iter().map(|descriptor| bytes_of(&self.common.umem, descriptor));
+        let umem = present(&self.umem);
+        let pieces = self.packet.parts.iter().map(|descriptor| bytes_of(umem, descriptor));
         self.tap.record(interface, Direction::Received, pieces);
     }
 
@@ -169,21 +172,35 @@ impl XdpLnd {
         memory: &mut Memory,
     ) {
         let mut packet = std::mem::take(&mut self.packet);
-        self.counters.frames_received += u64::from(origin == Origin::Ring);
-        match self.take_packet(now, &mut packet, up, memory) {
-            Ok(()) => {}
+        let outcome = match &packet.datagram {
+            None => self.take_packet(now, &packet, up, memory),
+            Some(copy) => self.take_copy(now, copy, up, memory),
+        };
+        self.conclude(origin, outcome, &mut packet);
+        self.packet = packet;
+    }
+
+    /// Counts what has become of a packet, keeps it or hands it over, or lets go of it.
+    #[inline(always)]
+    pub(super) fn conclude(&mut self, origin: Origin, outcome: Result<Taken, Aside>, packet: &mut Parts) {
+        self.counters.frames_received += u64::from(origin == Origin::Device);
+        match outcome {
+            Ok(Taken::Whole) => self.counters.frames_taken += 1,
+            Ok(Taken::Refused) => self.counters.frames_refused += 1,
+            Ok(Taken::Hold(hold)) => {
+                if !self.early.keep(hold, packet) {
+                    self.counters.frames_forgotten += 1;
+                }
+            }
             Err(Aside::Dropped(reason)) => self.counters.count_drop(reason),
             Err(Aside::Misdirected(shard)) => {
                 self.counters.frames_misdirected += 1;
-                if !self.exchange.hand_over(shard, &mut packet) {
+                if !self.exchange.hand_over(shard, packet) {
                     self.counters.count_drop(XdpDrop::SiblingBusy);
                 }
             }
         }
-        for descriptor in packet.drain(..) {
-            self.settle(descriptor.frame);
-        }
-        self.packet = packet;
+        self.settle_packet(packet);
     }
 
     /// Handles packets that were kept, as the transfer protocol says; how many.
@@ -193,18 +210,16 @@ impl XdpLnd {
         while let Some(replay) = self.xfer.poll_replay() {
             count += 1;
             let (Replay::Again(hold) | Replay::Forget(hold)) = replay;
-            self.held.take(hold, &mut self.packet);
+            self.early.take(hold, &mut self.packet);
             if self.packet.is_empty() {
                 continue;
             }
             if matches!(replay, Replay::Again(_)) {
-                self.receive_packet(now, Origin::Held, up, memory);
+                self.receive_packet(now, Origin::Early, up, memory);
             } else {
                 self.counters.frames_forgotten += 1;
                 let mut packet = std::mem::take(&mut self.packet);
-                for descriptor in packet.drain(..) {
-                    self.settle(descriptor.frame);
-                }
+                self.settle_packet(&mut packet);
                 self.packet = packet;
             }
         }
@@ -217,17 +232,19 @@ impl XdpLnd {
     fn take_packet(
         &mut self,
         now: Instant,
-        packet: &mut Vec<RxDescriptor>,
+        packet: &Parts,
         up: &mut impl Uplink,
         memory: &mut Memory,
-    ) -> Result<(), Aside> {
+    ) -> Result<Taken, Aside> {
         let not_ours = Aside::Dropped(XdpDrop::NotOurs);
+        let Some(umem) = &self.umem else { return Err(not_ours) };
+        let packet = &packet.parts[..];
         let length = packet.iter().map(|descriptor| descriptor.length as usize).sum();
-        let head = bytes_of(&self.common.umem, &packet[0]);
+        let head = bytes_of(umem, &packet[0]);
         let received = Received { head, length };
         let Ok(located) = packet::locate(&received) else { return Err(not_ours) };
-        let Some(place) = place_of(&self.ports, &located) else { return Err(not_ours) };
-        let OpenPort { port, last_sender, .. } = &mut self.ports[place];
+        let Some(index) = index_of(&self.ports, &located) else { return Err(not_ours) };
+        let RingPort { port, last_sender, .. } = &mut self.ports[index];
         // An interface in promiscuous mode, or a flooding switch, brings what is meant for others.
         if received.load(0) != Some(port.mac) {
             return Err(not_ours);
@@ -236,31 +253,20 @@ impl XdpLnd {
         let (start, length) = (located.payload_offset, located.payload_length);
         let Some(sender) = last_sender.of(port, head, start) else { return Err(not_ours) };
         let ends_crc = if header.short.is_some() { sender.ends_crc(port) } else { 0 };
-        let way = Way { ni: port.ni, own: &port.nid, from: &sender.nid, ends_crc };
+        let ingress = Ingress { ni: port.ni, own: &port.nid, from: &sender.nid, ends_crc };
         let owner = Owner {
             policies: &self.common.xfer.policies,
             shards: self.common.shards,
             shard: u32::from(self.shard.0),
         };
-        let pieces = &Pieces { umem: &self.common.umem, packet };
-        let bytes = Bytes { header, head, start, length, datagram: pieces };
-        let to = (&mut self.xfer, memory, up);
-        match frames::take(to, now, &way, &owner, &bytes, &mut self.further)? {
-            Taken::Whole => self.counters.frames_taken += 1,
-            Taken::Refused => self.counters.frames_refused += 1,
-            Taken::Hold(hold) => {
-                if !self.held.keep(hold, packet) {
-                    self.counters.frames_forgotten += 1;
-                }
-            }
-        }
-        Ok(())
+        let bytes = Bytes { header, head, start, length, datagram: &Pieces { umem, packet } };
+        frames::take((&mut self.xfer, memory, up), now, &ingress, &owner, &bytes, &mut self.further)
     }
 }
 
-/// The place of the port that a packet is for.
+/// The index of the port that a packet is for.
 #[inline]
-fn place_of(ports: &[OpenPort], located: &Located) -> Option<usize> {
+fn index_of(ports: &[RingPort], located: &Located) -> Option<usize> {
     ports.iter().position(|open| packet::is_same(&open.port.endpoint, &located.destination))
 }
 

@@ -8,14 +8,14 @@ use lnet_core::time::Instant;
 use lnet_core::xfer::{Content, Outgoing};
 use lnet_wire::Nid;
 
-use super::super::frames::Source;
 use super::fault::Fate;
+use super::frames::Source;
 use super::lane::Followed;
 use super::path::{End, LANE_PORT_BASE, Path};
 use super::paths::PathId;
-use super::ports::{Down, OpenPort};
+use super::ports::{Down, RingPort};
 use super::write::{write_frame, write_headers};
-use super::{CHUNK_BYTES, XdpLnd};
+use super::{CHUNK_BYTES, Route, XdpLnd, present};
 use crate::capture::{Direction, Link};
 use crate::memory::{Memory, Placement};
 use crate::netlink::{Resolution, Unreachable};
@@ -33,6 +33,8 @@ const DOWN_PATIENCE: Duration = Duration::from_secs(2);
 const IN_PLACE_BYTES_MIN: u32 = CHUNK_BYTES;
 /// Frames that are sent before something else is looked at.
 const FLUSH_BUDGET: u32 = 64;
+/// Bytes that are written for sockets before the kernel is given them: they are still in this CPU's cache then.
+const FLUSH_BYTES: usize = 128 << 10;
 
 const INTERFACE_DOWN: Resolution = Resolution::Unreachable(Unreachable::InterfaceDown);
 
@@ -54,11 +56,17 @@ impl XdpLnd {
         Lent { transmit, more }: Lent<'_>,
         memory: &Memory,
     ) -> Result<(), Full<TxId>> {
+        if matches!(self.route(transmit.ni), Route::Socket(_)) {
+            // The kernel finds next hops.
+            return self.xfer.submit(now, transmit);
+        }
         match self.find_path(now, transmit.ni, &transmit.next_hop) {
             Hop::Known(path) if !more && self.send_alone(now, transmit, path, memory) => {}
             // As those under way: sent again until the interface is up, or has been down for too long.
             Hop::Known(_) | Hop::Down => return self.transfer(now, transmit),
-            Hop::Unknown if self.parked.takes(transmit) => self.parked.push(now + RESOLVE_TIMEOUT, *transmit),
+            Hop::Unknown if self.unresolved.takes(transmit) => {
+                self.unresolved.push(now + RESOLVE_TIMEOUT, *transmit)
+            }
             Hop::Unknown | Hop::Unreachable => self.refuse(transmit, Cause::Unreachable),
         }
         Ok(())
@@ -68,7 +76,7 @@ impl XdpLnd {
     #[inline]
     fn transfer(&mut self, now: Instant, transmit: &Transmit) -> Result<(), Full<TxId>> {
         let given_up = |place: usize| self.lanes[self.ports[place].lane_index].is_given_up();
-        if self.place_of(transmit.ni).is_none_or(given_up) {
+        if self.ring_of(transmit.ni).is_none_or(given_up) {
             self.refuse(transmit, Cause::Device);
             return Ok(());
         }
@@ -85,7 +93,7 @@ impl XdpLnd {
         let Some(outgoing) = &preview else { return false };
         self.write(outgoing, path, memory);
         self.push(lane_index, &[]);
-        self.flush_lanes();
+        self.flush_devices();
         if self.xfer.submit(now, transmit).is_err() {
             unreachable!("what has a preview is taken");
         }
@@ -97,7 +105,7 @@ impl XdpLnd {
     /// The lane of an NI, if nothing is in the way there.
     #[inline]
     fn clear_lane(&mut self, ni: NiId) -> Option<usize> {
-        let lane_index = self.ports[self.place_of(ni)?].lane_index;
+        let lane_index = self.ports[self.ring_of(ni)?].lane_index;
         let is_clear = !self.faults.are_set() && !self.lanes[lane_index].refuses() && self.has_room();
         is_clear.then_some(lane_index)
     }
@@ -113,25 +121,25 @@ impl XdpLnd {
         self.refresh_paths();
         if self.ask_again_at.is_some_and(|at| at <= now) {
             self.ask_again_at = None;
-            self.retry_parked = true;
+            self.retry_unresolved = true;
         }
-        if std::mem::take(&mut self.retry_parked) | std::mem::take(&mut self.parked_full) {
-            for _ in 0..self.parked.count() {
-                let Some((deadline, transmit)) = self.parked.pop() else { break };
+        if std::mem::take(&mut self.retry_unresolved) | std::mem::take(&mut self.unresolved_full) {
+            for _ in 0..self.unresolved.count() {
+                let Some((deadline, transmit)) = self.unresolved.pop() else { break };
                 match self.find_path(now, transmit.ni, &transmit.next_hop) {
                     Hop::Known(_) | Hop::Down => {
                         if self.transfer(now, &transmit).is_err() {
-                            self.parked.push(deadline, transmit);
-                            self.parked_full = true;
+                            self.unresolved.push(deadline, transmit);
+                            self.unresolved_full = true;
                         }
                     }
-                    Hop::Unknown => self.parked.push(deadline, transmit),
+                    Hop::Unknown => self.unresolved.push(deadline, transmit),
                     Hop::Unreachable => self.refuse(&transmit, Cause::Unreachable),
                 }
             }
         }
-        while self.parked.deadline().is_some_and(|deadline| deadline <= now) {
-            if let Some((_, transmit)) = self.parked.pop() {
+        while self.unresolved.deadline().is_some_and(|deadline| deadline <= now) {
+            if let Some((_, transmit)) = self.unresolved.pop() {
                 self.refuse(&transmit, Cause::Unreachable);
             }
         }
@@ -144,7 +152,7 @@ impl XdpLnd {
             // Before anything is looked up.
             self.links.iter_mut().for_each(|link| link.generation = link.neighbours.generation());
             self.paths.clear();
-            self.retry_parked = true;
+            self.retry_unresolved = true;
             self.follow_mtus();
         }
     }
@@ -158,11 +166,11 @@ impl XdpLnd {
     /// Tells the transfer protocol how long datagrams may be now.
     pub(super) fn follow_mtus(&mut self) {
         let frame_max_bytes = self.common.frame_max_bytes;
-        for OpenPort { port, link_index, .. } in &mut self.ports {
+        for RingPort { port, link_index, .. } in &mut self.ports {
             let mtu = self.links[*link_index].neighbours.mtu_bytes(port.interface_index);
             if let Some(mtu_bytes) = mtu.filter(|bytes| *bytes as usize != port.mtu_bytes) {
                 port.mtu_bytes = mtu_bytes as usize;
-                self.xfer.set_datagram_max(port.ni, port.datagram_max_bytes(frame_max_bytes));
+                self.xfer.set_datagram_max(port.ni, port.ring_datagram_max_bytes(frame_max_bytes));
             }
         }
         let frames_bytes = self.ports.iter().map(|open| open.port.frame_max_bytes(frame_max_bytes));
@@ -177,8 +185,8 @@ impl XdpLnd {
     }
 
     fn make_path(&mut self, now: Instant, ni: NiId, nid: &Nid) -> Hop {
-        let (Some(place), Some(address)) = (self.place_of(ni), nid.ip()) else { return Hop::Unreachable };
-        let OpenPort { port, link_index, lane_index, down, .. } = &mut self.ports[place];
+        let (Some(place), Some(address)) = (self.ring_of(ni), nid.ip()) else { return Hop::Unreachable };
+        let RingPort { port, link_index, lane_index, down, .. } = &mut self.ports[place];
         let neighbours = &self.links[*link_index].neighbours;
         let resolution = neighbours.lookup(port.interface_index, address);
         let news = Down { since: now, address, is_given_up: false };
@@ -211,13 +219,15 @@ impl XdpLnd {
     #[inline]
     pub(super) fn send_ready(&mut self, now: Instant, memory: &Memory) {
         self.wants_room = false;
+        let mut written_bytes = 0;
         for _ in 0..FLUSH_BUDGET {
             if !self.xfer.has_transmit() {
                 return;
             }
-            if !self.has_room() {
+            if !self.has_room() || written_bytes >= FLUSH_BYTES {
                 // What was pushed may have been sent by now.
-                self.flush_lanes();
+                written_bytes = 0;
+                self.flush_devices();
                 self.take_completions(FLUSH_BUDGET);
                 if !self.has_room() {
                     self.wants_room = true;
@@ -225,7 +235,10 @@ impl XdpLnd {
                 }
             }
             let Some(outgoing) = self.xfer.poll_transmit(now) else { return };
-            self.send(now, &outgoing, memory);
+            match self.route(outgoing.ni) {
+                Route::Socket(socket) => written_bytes += self.send_datagram(socket, &outgoing, memory),
+                _ => self.send(now, &outgoing, memory),
+            }
         }
     }
 
@@ -234,16 +247,17 @@ impl XdpLnd {
     fn has_room(&mut self) -> bool {
         let chunks = self.chunks_max;
         let lanes = &mut self.lanes;
-        self.stock.len() >= chunks
-            && self.ports.iter().all(|OpenPort { lane_index, .. }| {
+        (self.ports.is_empty() || self.stock.len() >= chunks)
+            && self.ports.iter().all(|RingPort { lane_index, .. }| {
                 let lane = &mut lanes[*lane_index];
                 lane.refuses() || lane.has_room(chunks)
             })
+            && self.sockets.iter_mut().all(|socket| socket.endpoint.has_room())
     }
 
     /// Writes a frame and pushes it on its lane, which has room; lets it go where it cannot be sent.
     fn send(&mut self, now: Instant, outgoing: &Outgoing, memory: &Memory) {
-        let lane_index = self.place_of(outgoing.ni).map(|place| self.ports[place].lane_index);
+        let lane_index = self.ring_of(outgoing.ni).map(|place| self.ports[place].lane_index);
         let lane_index = lane_index.filter(|lane| !self.lanes[*lane].refuses());
         let (Some(lane_index), Hop::Known(path)) =
             (lane_index, self.find_path(now, outgoing.ni, &outgoing.destination))
@@ -292,7 +306,7 @@ impl XdpLnd {
         memory: &'a Memory,
     ) -> Option<RegisteredRuns<'a>> {
         let Content::Message { payload: Some(span), bundled: 0, .. } = &outgoing.content else { return None };
-        if self.lingering.is_none()
+        if self.in_place.is_none()
             || span.length_bytes < IN_PLACE_BYTES_MIN
             || self.paths[path].needs_udp_checksum()
         {
@@ -300,7 +314,7 @@ impl XdpLnd {
         }
         let Placement::Registered(runs) = memory.placement(span) else { return None };
         // A buffer may be of rings that are gone.
-        if !runs.are_of(&self.common.umem) {
+        if !runs.are_of(present(&self.umem)) {
             return None;
         }
         let descriptors = 1 + runs.len();
@@ -317,10 +331,10 @@ impl XdpLnd {
         memory: &Memory,
         runs: RegisteredRuns<'_>,
     ) {
-        if let Some(lingering) = &mut self.lingering {
-            lingering.note(self.xfer.polled());
+        if let Some(in_place) = &mut self.in_place {
+            in_place.note(self.xfer.polled());
         }
-        let (umem, path) = (&self.common.umem, &self.paths[path]);
+        let (umem, path) = (present(&self.umem), &self.paths[path]);
         let source = Source { xfer: &self.xfer, memory, payload_checksum: self.common.payload_checksum };
         let headers = write_headers(outgoing, path, (umem, &source), &mut self.stock);
         self.sending.push(headers);
@@ -349,7 +363,7 @@ impl XdpLnd {
     fn write(&mut self, outgoing: &Outgoing, path: PathId, memory: &Memory) {
         let path = &self.paths[path];
         let source = Source { xfer: &self.xfer, memory, payload_checksum: self.common.payload_checksum };
-        write_frame(outgoing, path, (&self.common.umem, &source), &mut self.stock, &mut self.sending);
+        write_frame(outgoing, path, (present(&self.umem), &source), &mut self.stock, &mut self.sending);
     }
 
     /// Pushes the frame that was written on a lane with room for it. Captures see `in_place` behind it.
@@ -357,7 +371,7 @@ impl XdpLnd {
     fn push(&mut self, lane_index: usize, in_place: &[u8]) {
         let lane = &mut self.lanes[lane_index];
         if self.tap.is_on() {
-            let umem = &self.common.umem;
+            let umem = present(&self.umem);
             let pieces = self.sending.iter().map(|part| {
                 let start = part.offset as usize;
                 &umem.bytes(&part.frame)[start..start + part.length as usize]
@@ -374,7 +388,7 @@ impl XdpLnd {
 
     /// Has the kernel send what was pushed. The owner of a queue is woken to take completions off it only when
     /// they are wanted: to be able to go on.
-    pub(super) fn flush_lanes(&mut self) {
+    pub(super) fn flush_devices(&mut self) {
         let short = self.stock.len() < self.transmit_reserve / 2;
         for lane in &mut self.lanes {
             if lane.flush()
@@ -384,6 +398,7 @@ impl XdpLnd {
                 self.exchange.wake(*owner);
             }
         }
+        self.flush_sockets();
     }
 
     /// Tries devices again that refuse to send; ends the messages of one that has refused for too long, or of
@@ -400,13 +415,13 @@ impl XdpLnd {
                 }
                 Followed::GivenUp => {}
             }
-            for OpenPort { port, lane_index: its_lane, .. } in &self.ports {
+            for RingPort { port, lane_index: its_lane, .. } in &self.ports {
                 if *its_lane == lane_index {
                     self.xfer.fail_interface(now, port.ni, Cause::Device, up);
                 }
             }
         }
-        for OpenPort { port, link_index, down, .. } in &mut self.ports {
+        for RingPort { port, link_index, down, .. } in &mut self.ports {
             let is_due = |down: &&mut Down| !down.is_given_up && now - down.since >= DOWN_PATIENCE;
             let Some(Down { address, is_given_up, .. }) = down.as_mut().filter(is_due) else { continue };
             // It may be up again with nothing sent since.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use lnet_core::xfer::Outgoing;
 use lnet_wire::frame::{FRAME_HEADER_BYTES, HANDSHAKE_BYTES};
 
-use super::super::frames::{Head, Source};
+use super::frames::{Head, Source};
 use super::path::{Path, TEMPLATE_MAX_BYTES};
 use crate::xsk::{CHUNK_BYTES, Frame, TxDescriptor, Umem};
 

@@ -1,7 +1,7 @@
 //! Captures of what goes over the rings: each frame once in each direction, byte for byte.
 
 use crate::capture::reading::{Captured, Contents};
-use crate::capture::{CaptureInterface, CaptureSpec, Captures, Link, TapEnds};
+use crate::capture::{CaptureInterface, CaptureSpec, Captures, Link, TapEnd};
 use crate::lnd::xdp::SendFault;
 use crate::lnd::xdp::XdpDrop;
 
@@ -25,8 +25,8 @@ impl Capture {
             CaptureInterface { index: INTERFACE, name: "veth-a".to_owned(), link: Link::Ethernet };
         let mut captures = Captures::default();
         let shards = node.shards.len();
-        let tap = |ends: Vec<TapEnds>| {
-            for (shard, [end, _]) in node.shards.iter_mut().zip(ends) {
+        let tap = |ends: Vec<TapEnd>| {
+            for (shard, end) in node.shards.iter_mut().zip(ends) {
                 shard.lnd.tap.add(end);
             }
             Ok::<_, crate::capture::CaptureError>(())

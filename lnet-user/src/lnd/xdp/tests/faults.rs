@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use super::node::{Node, Plan};
 use super::wire::Wire;
 use super::{acquainted, kind_of, pattern};
+use crate::lnd::Driver;
 use crate::lnd::xdp::{SendFault, XdpDrop};
 use crate::xsk::RingSizes;
 
@@ -29,7 +30,7 @@ struct Trouble {
     late: Vec<Vec<u8>>,
     /// The last frame number of each session and shard that sends; it tells the order where one shard receives.
     newest: BTreeMap<[u8; 9], u32>,
-    /// Frames that came to the wire behind later ones.
+    /// Frames that came to the wire wrapped later ones.
     overtaken_count: u32,
 }
 
@@ -59,7 +60,7 @@ impl Trouble {
             return Vec::new();
         }
         if self.happens(self.odds.corruption) {
-            // Behind what XDP steers by, so that it still arrives.
+            // InPlaceUplink what XDP steers by, so that it still arrives.
             let place = 100 + (self.state >> 20) as usize % (packet.len() - 100);
             packet[place] ^= 1 << (self.state >> 60 & 7);
         }
@@ -79,11 +80,11 @@ impl Trouble {
 }
 
 const PLACE_BYTES: u32 = 70_000;
-/// Behind the headers of Ethernet, IPv4 and UDP.
+/// InPlaceUplink the headers of Ethernet, IPv4 and UDP.
 const UDP_PAYLOAD: usize = 42;
 
 /// Messages both ways over all shards of two nodes: each arrives once, with every byte, and its sender knows.
-/// Returns how many frames their senders have sent behind later ones, too.
+/// Returns how many frames their senders have sent wrapped later ones, too.
 fn all_arrive(plan: impl Fn(u8) -> Plan, odds: Odds, lengths: &[u32], seed: u64) -> (Wire, u32) {
     let mut wire = Wire::new(plan(1), plan(2));
     let shards = wire.nodes[0].shards.len();
@@ -176,7 +177,7 @@ fn fragments_that_overtake_the_first_one_are_kept() {
     let [a, b] = &mut wire.nodes;
     assert!(a.shards[0].buffer()[..20_000] == b.shards[0].buffer()[..20_000]);
     assert_eq!(b.shards[0].lnd.transfer_counters().frames_held, 3);
-    assert_eq!(b.shards[0].lnd.held.chunks_count(), 0);
+    assert_eq!(b.shards[0].lnd.early.chunks_count(), 0);
     assert_eq!(a.shards[0].lnd.transfer_counters().frames_resent, 0, "what was kept was not sent again");
     wire.assert_frames_conserved();
 }

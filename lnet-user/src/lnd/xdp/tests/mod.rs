@@ -8,6 +8,7 @@ mod refusals;
 mod registered;
 mod shards;
 mod short;
+mod sockets;
 mod wire;
 
 use std::collections::BTreeSet;
@@ -22,6 +23,7 @@ use lnet_wire::{Body, WireHandle};
 use self::node::{BUFFER_BYTES, INTERFACE, NOW, Node, Plan};
 use self::wire::Wire;
 use super::frame_max_bytes;
+use crate::lnd::Driver;
 use crate::netlink::{Resolution, Unreachable};
 use crate::xsk::{CHUNK_BYTES, RECEIVE_BYTES, RingSizes};
 
@@ -55,7 +57,7 @@ fn carry(wire: &mut Wire, length_bytes: u32) -> Vec<usize> {
     assert_eq!(std::mem::take(&mut b.shards[0].up.received), 1);
     let length = length_bytes as usize;
     assert!(a.shards[0].buffer()[..length] == b.shards[0].buffer()[..length], "{length} bytes");
-    assert!(b.shards[0].buffer()[length..].iter().all(|byte| *byte == 0), "bytes behind {length}");
+    assert!(b.shards[0].buffer()[length..].iter().all(|byte| *byte == 0), "bytes wrapped {length}");
     lengths
 }
 
@@ -286,7 +288,7 @@ fn fill_rings_are_topped_up_in_batches_and_never_run_dry() {
 }
 
 #[test]
-fn a_parked_message_leaves_when_its_next_hop_is_known() {
+fn a_message_leaves_when_its_next_hop_is_known() {
     let (mut a, peer) = (Node::new(Plan::new(1)), Plan::new(2));
     a.settle();
     let put = a.put(1, &peer, 9, 64);

@@ -21,9 +21,10 @@ use lnet_wire::{Header, Nid, ProcessId};
 
 use super::super::lane::Device;
 use super::super::{
-    Common, Lane, OwnedQueue, Port, Rings, SendFault, ShardPort, WaysHome, XdpLnd, frame_max_bytes,
-    receive_bytes,
+    Carrier, Common, Lane, OwnedQueue, Port, Rings, SendFault, UmemShare, WaysHome, XdpLnd, XdpPort,
+    frame_max_bytes, receive_bytes,
 };
+use crate::lnd::Driver;
 use crate::memory::{Buffer, Memory, Terms};
 use crate::netlink::{Neighbours, Resolution};
 use crate::uring::{Waiter, Waker};
@@ -41,7 +42,7 @@ pub(crate) const PORTAL: u32 = 4;
 pub(crate) const ROTOR: u32 = 5;
 pub(crate) const LAZY_ROTOR: u32 = 6;
 const BUDGET: u32 = 64;
-/// Room for a message of the largest size behind another one.
+/// Room for a message of the largest size wrapped another one.
 pub(crate) const BUFFER_BYTES: usize = 3 << 20;
 /// Bytes that the kernel keeps free before a frame.
 const HEADROOM: u32 = 256;
@@ -204,8 +205,8 @@ impl Shard {
     /// The shard's part of the node's only NI, with its LND.
     pub(crate) fn into_port(mut self) -> crate::lnd::ShardPort {
         self.lnd.close_port(NOW, NiId(0), &mut self.up, &self.memory);
-        let part = crate::lnd::Part::Rings(self.lnd.remove_port(NiId(0)));
-        crate::lnd::ShardPort { lnd: Some(crate::lnd::AnyLnd::Xdp(Box::new(self.lnd))), part }
+        let port = crate::lnd::LndPort::Xdp(Box::new(self.lnd.remove_port(NiId(0))));
+        crate::lnd::ShardPort { lnd: Some(crate::lnd::AnyLnd::Xdp(Box::new(self.lnd))), port }
     }
 
     pub(crate) fn buffer(&mut self) -> &mut [u8] {
@@ -266,8 +267,8 @@ impl Node {
     /// A node that does not know the way to anybody.
     pub(crate) fn new(plan: Plan) -> Self {
         let owned_max = plan.queues.div_ceil(plan.shards);
-        let held_chunks_max = 2 * FRAGMENTS_MAX;
-        let frames_per_shard = owned_max * plan.rings.fill + plan.rings.tx + held_chunks_max;
+        let early_chunks_max = 2 * FRAGMENTS_MAX;
+        let frames_per_shard = owned_max * plan.rings.fill + plan.rings.tx + early_chunks_max;
         let registered = if plan.registered { plan.shards as usize * BUFFER_BYTES } else { 0 };
         let umem_config = UmemConfig {
             registered_bytes: registered as u64,
@@ -310,23 +311,30 @@ impl Node {
             times: XferTimes::DEFAULT,
         };
         let common = Common {
-            umem: Arc::clone(&umem),
             shards: plan.shards,
             frames_per_shard,
             rings: plan.rings,
-            held_chunks_max: held_chunks_max as usize,
+            early_chunks_max: early_chunks_max as usize,
             frame_max_bytes,
             payload_checksum: plan.payload_checksum,
             send_fault: plan.send_fault,
+            opened: Arc::default(),
             xfer,
         };
         let (lanes, queues) = wire_up(&plan, &umem);
         let wakers: Vec<Waker> = (0..plan.shards).map(|_| Waiter::new(1).unwrap().waker()).collect();
-        let (lnds, ways_home) = XdpLnd::for_shards(&common, frames, &wakers);
+        let mut stocks: VecDeque<VecDeque<_>> = (0..plan.shards).map(|_| VecDeque::new()).collect();
+        for frame in frames {
+            stocks[(frame.chunk_index() / frames_per_shard) as usize].push_back(frame);
+        }
+        let (lnds, ways_home) = XdpLnd::for_shards(&common, &wakers);
         let shards = lnds.into_iter().zip(lanes).map(|(mut lnd, (lanes, owned))| {
             let neighbours = Arc::clone(&neighbours);
             let rings = Some(Rings { interface_index: INTERFACE, neighbours, lanes, owned });
-            lnd.add_port(ShardPort { port, parked_responses_max: 4, rings });
+            let frames = Some(UmemShare { umem: Arc::clone(&umem), frames: stocks.pop_front().unwrap() });
+            let carrier = Carrier::Rings { unresolved_responses_max: 4, frames, rings };
+            let receive_bytes = receive_bytes(&plan.rings, plan.shards);
+            lnd.add_port(XdpPort { port, receive_bytes, carrier });
             let mut memory = Memory::new(ShardId(0), 1, 1);
             let terms = Terms { comes_home: true, peers_choose: false };
             let buffer = if plan.registered {

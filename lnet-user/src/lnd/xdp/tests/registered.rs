@@ -3,10 +3,11 @@
 use lnet_core::lnd::{Cause, Status, TxId};
 use lnet_wire::header::PAYLOAD_MAX_BYTES;
 
-use super::super::{Behind, Faults, SendFault};
+use super::super::{Faults, InPlaceUplink, SendFault};
 use super::node::{Plan, Shard, span};
 use super::wire::Wire;
 use super::{acquainted, carry, pattern};
+use crate::lnd::Driver;
 
 fn plan(host: u8) -> Plan {
     Plan { registered: true, ..Plan::new(host) }
@@ -61,10 +62,10 @@ fn a_message_ends_when_the_kernel_has_done_with_it() {
             let a = &mut wire.nodes[0];
             a.take_sent(0);
             let shard = &mut a.shards[0];
-            let mut lingering = shard.lnd.lingering.take();
-            let behind = &mut Behind { up: &mut shard.up, lingering: lingering.as_deref_mut() };
-            shard.lnd.xfer.fail_interface(wire.now, put.ni, Cause::Device, behind);
-            shard.lnd.lingering = lingering;
+            let mut in_place = shard.lnd.in_place.take();
+            let wrapped = &mut InPlaceUplink { up: &mut shard.up, in_place: in_place.as_deref_mut() };
+            shard.lnd.xfer.fail_interface(wire.now, put.ni, Cause::Device, wrapped);
+            shard.lnd.in_place = in_place;
         }
         let a = &mut wire.nodes[0];
         assert_eq!(a.under_way(), 0, "the transfer protocol is done with it");
@@ -91,10 +92,10 @@ fn nothing_waits_for_a_device_that_is_given_up() {
     wire.submit(0, 0, put);
     wire.run();
     let Shard { lnd, up, memory } = &mut wire.nodes[0].shards[0];
-    let mut lingering = lnd.lingering.take().unwrap();
-    assert_eq!(lingering.report(wire.now, memory, up, |_| false), 0);
-    assert_eq!(lingering.report(wire.now, memory, up, |ni| ni == put.ni), 1);
-    assert!(up.sent == [(TxId(1), Status::Ok)] && lingering.is_empty());
+    let mut in_place = lnd.in_place.take().unwrap();
+    assert_eq!(in_place.report(wire.now, memory, up, |_| false), 0);
+    assert_eq!(in_place.report(wire.now, memory, up, |ni| ni == put.ni), 1);
+    assert!(up.sent == [(TxId(1), Status::Ok)] && in_place.is_empty());
     assert!(memory.is_in_flight(&span(100_000)), "the kernel has it still, so nobody else is given it");
 }
 

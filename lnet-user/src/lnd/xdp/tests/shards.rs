@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use lnet_core::lnd::{Status, TxId};
+use lnet_core::lnd::{NiId, Status, TxId};
+use lnet_wire::Nid;
 use lnet_wire::frame::FrameHeader;
+use lnet_wire::nid::Net;
 use proptest::prelude::*;
 
-use super::super::exchange::{Arrival, Exchange, Sizes};
+use super::super::exchange::{Arrival, BUFFERS_MAX, DatagramBuffer, Exchange, Packet, Sizes};
 use super::node::{Node, Plan};
 use super::wire::Wire;
 use super::{acquainted, pattern};
+use crate::lnd::Driver;
 use crate::lnd::xdp::XdpDrop;
 use crate::uring::{Waiter, Waker};
 use crate::xsk::{RingSizes, RxDescriptor, Umem};
@@ -85,24 +88,24 @@ fn packets_of_two_senders_are_not_mixed_up_while_their_parts_arrive() {
     let (mut ends, _ways_home) = Exchange::mesh(Sizes { frames_per_shard: 4, home_wake_count: 1 }, &wakers);
     let mut part = |mark: u32, more: bool| {
         let frame = frames.pop().unwrap();
-        vec![RxDescriptor { frame, offset: 0, length: mark, more }]
+        Packet { parts: vec![RxDescriptor { frame, offset: 0, length: mark, more }], datagram: None }
     };
-    let mut packet = Vec::new();
+    let mut packet = Packet::default();
     assert!(ends[1].hand_over(0, &mut part(10, true)));
     assert!(ends[0].receive(&mut packet).is_none(), "half a packet");
     assert!(ends[2].hand_over(0, &mut part(20, true)));
     assert!(ends[1].hand_over(0, &mut part(11, true)));
     assert!(ends[0].receive(&mut packet).is_none(), "halves of two");
     assert!(ends[2].hand_over(0, &mut part(21, false)));
-    let mut lengths = |packet: &mut Vec<RxDescriptor>| {
+    let mut lengths = |packet: &mut Packet| {
         let Some(Arrival::Packet) = ends[0].receive(packet) else { panic!("no packet") };
-        packet.drain(..).map(|part| part.length).collect::<Vec<u32>>()
+        packet.parts.drain(..).map(|part| part.length).collect::<Vec<u32>>()
     };
     assert_eq!(lengths(&mut packet), [20, 21]);
     assert!(ends[1].hand_over(0, &mut part(12, false)));
     let Some(Arrival::Packet) = ends[0].receive(&mut packet) else { panic!("no packet") };
-    assert_eq!(packet.iter().map(|part| part.length).collect::<Vec<_>>(), [10, 11, 12]);
-    assert!(!ends[0].has_parcels());
+    assert_eq!(packet.parts.iter().map(|part| part.length).collect::<Vec<_>>(), [10, 11, 12]);
+    assert!(!ends[0].has_arrivals());
 }
 
 /// A sibling that takes nothing cannot be given more packets than there are places; frames of its own find
@@ -114,10 +117,10 @@ fn packets_for_a_busy_sibling_are_refused_and_leave_room_for_frames() {
     let (mut ends, _ways_home) = Exchange::mesh(Sizes { frames_per_shard: 8, home_wake_count: 1 }, &wakers);
     let mut given = 0;
     loop {
-        let mut packet =
-            vec![RxDescriptor { frame: frames.pop().unwrap(), offset: 0, length: 1, more: false }];
+        let packet = RxDescriptor { frame: frames.pop().unwrap(), offset: 0, length: 1, more: false };
+        let mut packet = Packet { parts: vec![packet], datagram: None };
         if !ends[1].hand_over(0, &mut packet) {
-            assert_eq!(packet.len(), 1, "a refused packet stays whole");
+            assert_eq!(packet.parts.len(), 1, "a refused packet stays whole");
             break;
         }
         given += 1;
@@ -125,6 +128,42 @@ fn packets_for_a_busy_sibling_are_refused_and_leave_room_for_frames() {
     assert_eq!(given, 1024);
     for _ in 0..8 {
         ends[1].send_home(0, frames.pop().unwrap());
+    }
+}
+
+/// Copies of datagrams arrive in order, their buffers come back, and one sibling does not get all of them.
+#[test]
+fn datagrams_are_handed_over_and_their_buffers_come_home() {
+    let from = Nid::new_ip(Net::XDP, [10, 0, 0, 1].into()).unwrap();
+    let wakers: Vec<Waker> = (0..3).map(|_| Waiter::new(1).unwrap().waker()).collect();
+    let (mut ends, _ways_home) = Exchange::mesh(Sizes { frames_per_shard: 8, home_wake_count: 1 }, &wakers);
+    let mut buffers: Vec<_> = (0..BUFFERS_MAX).map(|_| DatagramBuffer::new(0, 100)).collect();
+    let mut packet = Packet::default();
+    for round in 0..3_u8 {
+        let mut given = 0;
+        loop {
+            let mut buffer = buffers.pop().unwrap();
+            buffer.fill(NiId(1), from, &[round, given as u8]);
+            packet.datagram = Some(buffer);
+            if !ends[0].hand_over(2, &mut packet) {
+                buffers.push(packet.datagram.take().unwrap());
+                break;
+            }
+            given += 1;
+        }
+        assert_eq!(given, BUFFERS_MAX / 2, "a share of two siblings");
+        for number in 0..given {
+            assert!(matches!(ends[2].receive(&mut packet), Some(Arrival::Packet)));
+            let datagram = packet.datagram.take().unwrap();
+            assert_eq!((datagram.ni, datagram.from, datagram.home), (NiId(1), from, 0));
+            assert_eq!(datagram.bytes(), [round, number as u8]);
+            ends[2].return_buffer(datagram);
+        }
+        assert!(ends[2].receive(&mut packet).is_none());
+        while let Some(Arrival::Buffer(buffer)) = ends[0].receive(&mut packet) {
+            buffers.push(buffer);
+        }
+        assert_eq!(buffers.len(), BUFFERS_MAX);
     }
 }
 

@@ -1,24 +1,34 @@
 //! The LND over sockets of the loopback interface.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket as Plain};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
-use lnet_core::handle::{Cookie, Kind, MdHandle};
+use lnet_core::handle::{Cookie, Kind, MdHandle, ShardId};
 use lnet_core::limits::Limits;
-use lnet_core::lnd::{Lent, NiId, Prefetch, PrefetchHint, PrefetchHints, Span, Status, Transmit, TxId};
-use lnet_core::xfer::{Identity, XferLimits, XferTimes};
+use lnet_core::lnd::{
+    Lent, Lnd, NiId, Prefetch, PrefetchHint, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink,
+    Verdict,
+};
+use lnet_core::time::Instant;
+use lnet_core::xfer::{Identity, XferConfig, XferLimits, XferTimes};
 use lnet_wire::header::{Body, PAYLOAD_MAX_BYTES, WireHandle};
 use lnet_wire::nid::Net;
-use lnet_wire::packet::{IPV4_BYTES, UDP_BYTES};
+use lnet_wire::packet::{IPV4_BYTES, UDP_BYTES, endpoint};
 use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, Spread};
 use lnet_wire::{Header, Nid, ProcessId};
 
-use super::super::counters::XdpDrop;
-use super::super::frames::DATAGRAM_MIN_BYTES;
-use super::*;
-use crate::memory::{Buffer, Terms};
+use super::super::{
+    Carrier, Common, DATAGRAM_MIN_BYTES, Port, SendFault, XdpCounters, XdpDrop, XdpLnd, XdpPort,
+    frame_max_bytes, reuseport,
+};
+use crate::lnd::Driver;
+use crate::memory::{Buffer, Memory, Terms};
 use crate::netlink::Neighbours;
-use crate::uring::Waiter;
 use crate::uring::udp::{Endpoint, EndpointConfig, UdpSocket};
+use crate::uring::{Waiter, Waker};
+use crate::xsk::RingSizes;
 
 const SHARDS: u32 = 2;
 const PORTAL: u32 = 4;
@@ -68,7 +78,7 @@ fn span(length_bytes: u32) -> Span {
 }
 
 struct Shard {
-    lnd: SocketLnd,
+    lnd: XdpLnd,
     up: Recorder,
     memory: Memory,
 }
@@ -93,10 +103,25 @@ impl Node {
         let udp_port = first.address().port();
         first.choose_by(&reuseport::program(&policies, SHARDS)).unwrap();
         let second = UdpSocket::bind(first.address(), None).unwrap();
-        let port = Port { ni: NiId(0), nid, udp_port, interface_index: 1, mtu_bytes: MTU_BYTES };
+        let port = Port {
+            ni: NiId(0),
+            nid,
+            address,
+            udp_port,
+            endpoint: endpoint(address, udp_port),
+            interface_index: 1,
+            mac: [0; 6],
+            mtu_bytes: MTU_BYTES,
+        };
         assert_eq!(port.datagram_max_bytes(u32::MAX), DATAGRAM_MAX_BYTES);
+        let rings = RingSizes::default();
         let common = Common {
-            datagram_max_bytes: DATAGRAM_MAX_BYTES,
+            shards: SHARDS,
+            frames_per_shard: 16,
+            rings,
+            early_chunks_max: 0,
+            frame_max_bytes: frame_max_bytes(&rings),
+            send_fault: SendFault::default(),
             payload_checksum,
             opened: Arc::new(AtomicBool::new(true)),
             xfer: XferConfig {
@@ -119,9 +144,14 @@ impl Node {
         let endpoints = [first, second].map(|socket| Endpoint::new(vec![socket], &sizes).unwrap());
         let wakers: Vec<Waker> = (0..SHARDS).map(|_| Waiter::new(1).unwrap().waker()).collect();
         let neighbours = Neighbours::silent(&[1]);
-        let lnds = SocketLnd::for_shards(&common, &wakers).into_iter().zip(endpoints);
+        let lnds = XdpLnd::for_shards(&common, &wakers).0.into_iter().zip(endpoints);
         let shards = lnds.map(|(mut lnd, endpoint)| {
-            lnd.add_port(ShardPort { port, endpoint, neighbours: Arc::clone(&neighbours) });
+            let carrier = Carrier::Socket {
+                endpoint: Box::new(endpoint),
+                neighbours: Arc::clone(&neighbours),
+                buffer_bytes: DATAGRAM_MAX_BYTES,
+            };
+            lnd.add_port(XdpPort { port, receive_bytes: 1 << 20, carrier });
             let mut memory = Memory::new(ShardId(0), 1, 1);
             let terms = Terms { comes_home: true, peers_choose: false };
             memory.lend(span(0).buffer.md().unwrap(), Buffer::zeroed(BUFFER_BYTES), terms);
@@ -287,19 +317,20 @@ fn what_is_no_frame_is_counted_and_harms_nobody() {
 
 /// What the kernel refuses because it is too long makes the next ones shorter.
 #[test]
-fn a_way_that_is_too_narrow_makes_frames_shorter() {
+fn a_path_that_is_too_narrow_makes_frames_shorter() {
     let mut pair = Pair::new(false);
     pair.put(0, 0, 64);
     pair.run_until_sent(1);
     let to = SocketAddr::new(pair.far.nid.ip().unwrap(), pair.far.udp_port);
-    let endpoint = &mut pair.near.shards[0].lnd.ports[0].endpoint;
+    let endpoint = &mut pair.near.shards[0].lnd.sockets[0].endpoint;
     let mtu_bytes = endpoint.sockets()[0].path_mtu_bytes(to).unwrap() as usize;
     assert!(mtu_bytes > MTU_BYTES, "of the loopback interface");
     // As if the interface had been wider.
     let Shard { lnd, .. } = &mut pair.near.shards[0];
-    lnd.ports[0].port.mtu_bytes = mtu_bytes + 1;
-    lnd.shorten(0, &crate::uring::udp::Refusal { socket: 0, to, errno: rustix::io::Errno::MSGSIZE });
-    assert_eq!(lnd.ports[0].port.mtu_bytes, mtu_bytes);
+    lnd.sockets[0].port.mtu_bytes = mtu_bytes + 1;
+    let refusal = crate::uring::udp::Refusal { socket: 0, to, errno: rustix::io::Errno::MSGSIZE };
+    lnd.sockets[0].shorten(&refusal, &mut lnd.xfer);
+    assert_eq!(lnd.sockets[0].port.mtu_bytes, mtu_bytes);
     pair.put(0, 0, 50_000);
     pair.run_until_sent(2);
 }
@@ -327,14 +358,14 @@ fn messages_allocate_nothing() {
 #[test]
 fn datagrams_are_captured_at_both_ends() {
     use crate::capture::reading::Contents;
-    use crate::capture::{CaptureInterface, CaptureSpec, Captures, Link, TapEnds};
+    use crate::capture::{CaptureInterface, CaptureSpec, Captures, Link, TapEnd};
     let mut pair = Pair::new(true);
     let interface = CaptureInterface { index: 1, name: "lo".to_owned(), link: Link::RawIp };
     let start = |node: &mut Node, name: &str| {
         let path = std::env::temp_dir().join(format!("lnet-socket-{}-{name}", std::process::id()));
         let mut captures = Captures::default();
-        let tap = |ends: Vec<TapEnds>| {
-            for (shard, [_, end]) in node.shards.iter_mut().zip(ends) {
+        let tap = |ends: Vec<TapEnd>| {
+            for (shard, end) in node.shards.iter_mut().zip(ends) {
                 shard.lnd.tap.add(end);
             }
             Ok::<_, crate::capture::CaptureError>(())

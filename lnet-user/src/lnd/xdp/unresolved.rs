@@ -7,16 +7,16 @@ use lnet_core::time::Instant;
 use lnet_wire::header::Body;
 
 /// Messages in the order in which their time is up. Allocates all that it will ever use.
-pub(super) struct Parked {
+pub(super) struct Unresolved {
     messages: VecDeque<(Instant, Transmit)>,
     /// How many of them are ACKs and REPLYs.
     responses: u32,
-    /// How many of those there may be: they hold credits, and whoever sends requests under made-up addresses
+    /// How many of those there may be: they hold credits, and a sender of requests under made-up addresses
     /// could otherwise have all of them.
     responses_max: u32,
 }
 
-impl Parked {
+impl Unresolved {
     pub(super) fn new(messages: u32) -> Self {
         Self { messages: VecDeque::with_capacity(messages as usize), responses: 0, responses_max: 0 }
     }

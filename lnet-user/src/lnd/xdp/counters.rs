@@ -1,4 +1,4 @@
-//! What the drivers of the `xdp` LND count, over rings and over sockets.
+//! What the `xdp` LND counts, over rings and over sockets.
 
 /// Why the LND dropped a frame that XDP had steered to it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -43,7 +43,7 @@ impl XdpDrop {
     }
 }
 
-/// What a driver of the `xdp` LND has counted since it was made.
+/// What the `xdp` LND of a shard has counted since it was made.
 ///
 /// A frame that arrived on a shard's sockets, or was handed over to it, is taken, refused, forgotten, dropped,
 /// handed over, or still kept.

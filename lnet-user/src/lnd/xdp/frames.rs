@@ -183,7 +183,7 @@ pub(super) struct Bytes<'a, D: ?Sized> {
 }
 
 /// Where a frame came in, and from where.
-pub(super) struct Way<'a> {
+pub(super) struct Ingress<'a> {
     pub(super) ni: NiId,
     /// The NID of that interface.
     pub(super) own: &'a Nid,
@@ -212,7 +212,7 @@ impl Owner<'_> {
     #[inline(always)]
     fn checked_head<'a>(
         &self,
-        way: &Way<'_>,
+        way: &Ingress<'_>,
         bytes: &Bytes<'a, impl Datagram + ?Sized>,
     ) -> Result<&'a [u8], Aside> {
         let Bytes { header, head, start, .. } = bytes;
@@ -317,7 +317,7 @@ pub(super) enum Taken {
 pub(super) fn take(
     (xfer, memory, up): (&mut Xfer, &mut Memory, &mut impl Uplink),
     now: Instant,
-    way: &Way<'_>,
+    way: &Ingress<'_>,
     owner: &Owner<'_>,
     bytes: &Bytes<'_, impl Datagram + ?Sized>,
     further: &mut Vec<Further>,
@@ -403,7 +403,7 @@ fn handshake(end: usize, datagram: &(impl Datagram + ?Sized)) -> Option<Handshak
 
 /// The LNet header that a short frame does without.
 #[inline]
-fn spelled_out(header: &FrameHeader, ShortPut { hdr_data, offset }: ShortPut, way: &Way<'_>) -> Header {
+fn spelled_out(header: &FrameHeader, ShortPut { hdr_data, offset }: ShortPut, way: &Ingress<'_>) -> Header {
     Header {
         destination: ProcessId::lustre(*way.own),
         source: ProcessId::lustre(*way.from),

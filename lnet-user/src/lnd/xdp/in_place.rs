@@ -17,24 +17,24 @@ use lnet_wire::{Header, Nid};
 use crate::memory::Memory;
 
 /// What is known of payloads in registered memory. Allocates all that it will ever use.
-pub(super) struct Lingering {
+pub(super) struct InPlace {
     /// By message: the payload of one of which a frame was sent in place.
-    in_place: Box<[Option<(NiId, Span)>]>,
+    payloads: Box<[Option<(NiId, Span)>]>,
     /// Messages that have ended, and were not reported when they did.
     ended: VecDeque<(TxId, Status, NiId, Span)>,
 }
 
-impl Lingering {
+impl InPlace {
     /// For messages with numbers below `messages`.
     pub(super) fn new(messages: u32) -> Self {
         let messages = messages as usize;
-        Self { in_place: vec![None; messages].into(), ended: VecDeque::with_capacity(messages) }
+        Self { payloads: vec![None; messages].into(), ended: VecDeque::with_capacity(messages) }
     }
 
     /// Remembers that a frame of this message is sent in place.
     #[inline]
     pub(super) fn note(&mut self, transmit: &Transmit) {
-        self.in_place[transmit.tx.0 as usize] = transmit.payload.map(|span| (transmit.ni, span));
+        self.payloads[transmit.tx.0 as usize] = transmit.payload.map(|span| (transmit.ni, span));
     }
 
     /// Whether no message waits to be reported.
@@ -65,12 +65,12 @@ impl Lingering {
 }
 
 /// A shard as the transfer protocol sees it: it is not told yet of messages whose payloads were sent in place.
-pub(super) struct Behind<'a, U> {
+pub(super) struct InPlaceUplink<'a, U> {
     pub(super) up: &'a mut U,
-    pub(super) lingering: Option<&'a mut Lingering>,
+    pub(super) in_place: Option<&'a mut InPlace>,
 }
 
-impl<U: Uplink> PrefetchHints for Behind<'_, U> {
+impl<U: Uplink> PrefetchHints for InPlaceUplink<'_, U> {
     #[inline]
     fn wants_hints(&self) -> bool {
         self.up.wants_hints()
@@ -87,7 +87,7 @@ impl<U: Uplink> PrefetchHints for Behind<'_, U> {
     }
 }
 
-impl<U: Uplink> Uplink for Behind<'_, U> {
+impl<U: Uplink> Uplink for InPlaceUplink<'_, U> {
     #[inline]
     fn header(&mut self, now: Instant, ni: NiId, from: &Nid, rx: RxId, header: &Header) -> Verdict {
         self.up.header(now, ni, from, rx, header)
@@ -100,10 +100,10 @@ impl<U: Uplink> Uplink for Behind<'_, U> {
 
     #[inline]
     fn sent(&mut self, now: Instant, tx: TxId, status: Status) {
-        if let Some(lingering) = &mut self.lingering
-            && let Some((ni, span)) = lingering.in_place[tx.0 as usize].take()
+        if let Some(in_place) = &mut self.in_place
+            && let Some((ni, span)) = in_place.payloads[tx.0 as usize].take()
         {
-            lingering.ended.push_back((tx, status, ni, span));
+            in_place.ended.push_back((tx, status, ni, span));
         } else {
             self.up.sent(now, tx, status);
         }

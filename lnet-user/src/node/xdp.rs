@@ -1,0 +1,106 @@
+//! What a node's NIs of the xdp LND have in common, be they over rings or over sockets.
+
+use std::sync::Arc;
+
+use super::rings::{RingNet, early_chunks_max};
+use super::{Made, Node, NodeError, OpenNi};
+use crate::lnd::xdp::{self, Common, WaysHome, XdpLnd, XdpPort};
+use crate::lnd::{AnyLnd, LndPort, ShardPort};
+
+/// The xdp LND of a node, while it has NIs of it.
+#[derive(Debug)]
+pub(super) struct XdpNet {
+    pub(super) ways_home: WaysHome,
+    /// While there are NIs over rings.
+    pub(super) rings: Option<RingNet>,
+    /// Bytes of the longest datagram that the shards keep and hand over, once there was an NI over a socket.
+    pub(super) buffer_bytes: Option<u32>,
+    /// NIs over sockets.
+    pub(super) sockets: u32,
+    /// All NIs.
+    pub(super) nis: u32,
+}
+
+/// The LNDs of the shards, if they are made with this NI.
+pub(super) type Fresh = Option<(XdpNet, Vec<XdpLnd>)>;
+
+impl Node {
+    /// The LNDs, unless there are some.
+    pub(super) fn fresh_xdp(&self) -> Result<Fresh, NodeError> {
+        if self.xdp.is_some() {
+            return Ok(None);
+        }
+        let config = &self.config;
+        let common = Common {
+            shards: config.shards,
+            frames_per_shard: self.frames_per_shard,
+            rings: config.rings,
+            early_chunks_max: early_chunks_max(config) as usize,
+            frame_max_bytes: xdp::frame_max_bytes(&config.rings),
+            payload_checksum: config.payload_checksum,
+            send_fault: config.send_fault,
+            opened: Arc::clone(&self.opened),
+            xfer: self.xfer_config(xdp::receive_bytes(&config.rings, config.shards))?,
+        };
+        let (lnds, ways_home) = XdpLnd::for_shards(&common, &self.wakers);
+        Ok(Some((XdpNet { ways_home, rings: None, buffer_bytes: None, sockets: 0, nis: 0 }, lnds)))
+    }
+
+    /// Takes the LNDs on that were made with an NI, and counts that in; the parts of the shards.
+    pub(super) fn keep_xdp(&mut self, fresh: Fresh, ports: Vec<XdpPort>) -> (&mut XdpNet, Vec<ShardPort>) {
+        let (net, lnds) = fresh.unzip();
+        if let Some(net) = net {
+            self.xdp = Some(net);
+        }
+        let mut lnds = lnds.into_iter().flatten();
+        let parts = ports.into_iter().map(|port| ShardPort {
+            lnd: lnds.next().map(|lnd| AnyLnd::Xdp(Box::new(lnd))),
+            port: LndPort::Xdp(Box::new(port)),
+        });
+        let parts = parts.collect();
+        let net = self.xdp.as_mut().unwrap_or_else(|| unreachable!("one was there, or was made"));
+        net.nis += 1;
+        (net, parts)
+    }
+
+    /// Opens an NI of the xdp LND, as its mode wants it.
+    pub(super) fn open_xdp(&mut self, plan: &super::plan::NiPlan) -> Result<Made, NodeError> {
+        let Some(attach) = plan.mode.attach() else { return self.open_sockets(plan) };
+        match self.open_rings(plan, attach) {
+            Err(rings) if plan.mode == super::XdpMode::Auto && rings.is_lack(&self.config) => {
+                tracing::info!(error = %rings, "no rings: UDP sockets are used");
+                self.open_sockets(plan).map_err(|sockets| NodeError::NoMode {
+                    rings: Box::new(rings),
+                    sockets: Box::new(sockets),
+                })
+            }
+            made => made,
+        }
+    }
+
+    /// Closes an NI of the xdp LND.
+    pub(super) fn close_xdp(&mut self, open: &OpenNi, parts: Vec<ShardPort>) {
+        if open.mode == super::NodeMode::Socket {
+            drop(parts);
+            if let Some(net) = &mut self.xdp {
+                net.sockets -= 1;
+            }
+        } else {
+            self.close_rings(&open.port, parts);
+        }
+        if let Some(net) = &mut self.xdp {
+            net.nis -= 1;
+        }
+        // With the last one the shards have given up their LNDs.
+        self.xdp.take_if(|net| net.nis == 0);
+    }
+
+    /// What NIs over rings have in common.
+    pub(super) fn rings(&self) -> Option<&RingNet> {
+        self.xdp.as_ref()?.rings.as_ref()
+    }
+
+    pub(super) fn rings_mut(&mut self) -> Option<&mut RingNet> {
+        self.xdp.as_mut()?.rings.as_mut()
+    }
+}
