@@ -31,6 +31,12 @@ pub(crate) struct Peer {
     idle: Link,
 }
 
+impl Peer {
+    pub(crate) const fn nid(&self) -> &Nid {
+        &self.nid
+    }
+}
+
 /// Marks peers whose NIDs have the same hash.
 struct Chain;
 /// Marks peers without references, the one that has been so for longest first.

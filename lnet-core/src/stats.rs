@@ -80,11 +80,13 @@ pub enum DropReason {
     /// The interface that it arrived by is closed ([`NiStatus::Closed`](crate::topology::NiStatus::Closed)), or so
     /// new that the shard which it is for has not heard of it.
     NiClosed,
+    /// Its source is on the net of the interface that it came by, and is no NID of the peer that sent it.
+    ForgedSource,
 }
 
 impl DropReason {
     /// Every reason, in the order of their counters.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Malformed,
         Self::NotLocal,
         Self::NoSource,
@@ -104,6 +106,7 @@ impl DropReason {
         Self::DelayedFull,
         Self::NotLazy,
         Self::NiClosed,
+        Self::ForgedSource,
     ];
 }
 
@@ -131,6 +134,7 @@ impl fmt::Display for DropReason {
             Self::DelayedFull => "too many messages are delayed",
             Self::NotLazy => "portal is lazy no more",
             Self::NiClosed => "receiving interface is closed",
+            Self::ForgedSource => "source is not the sender's",
         })
     }
 }
@@ -253,7 +257,7 @@ mod tests {
             counters.count_drop(reason, position as u32);
             assert_eq!(counters.drops(reason), Traffic { messages: 1, bytes: position as u64 });
         }
-        assert_eq!(counters.dropped(), Traffic { messages: 19, bytes: 171 });
+        assert_eq!(counters.dropped(), Traffic { messages: 20, bytes: 190 });
     }
 
     #[test]

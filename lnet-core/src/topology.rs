@@ -1,5 +1,6 @@
 //! The node's view of its nets: an immutable snapshot that all shards share.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
@@ -57,6 +58,41 @@ pub struct Steering {
     pub policies: [PolicyWord; PORTALS],
 }
 
+/// A peer's NID, as discovery or an operator knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerNid {
+    /// The NID.
+    pub nid: Nid,
+    /// Its health, 0 to [`HEALTH_MAX`].
+    pub health: u16,
+}
+
+/// Health of what has not failed of late (`LNET_MAX_HEALTH_VALUE`).
+pub const HEALTH_MAX: u16 = 1000;
+
+/// A peer: a node with several NIDs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PeerEntry {
+    /// The NID that it is known by.
+    pub primary: Nid,
+    /// All of them.
+    pub nids: Vec<PeerNid>,
+}
+
+/// The peers of a snapshot, and the positions of the entries by NID, in order.
+#[derive(PartialEq, Eq, Default, Debug)]
+struct PeerTable {
+    entries: Vec<PeerEntry>,
+    by_nid: Vec<(Nid, u32)>,
+}
+
+impl PeerTable {
+    fn position(&self, nid: &Nid) -> Option<usize> {
+        let found = self.by_nid.binary_search_by(|(other, _)| other.cmp(nid)).ok()?;
+        Some(self.by_nid[found].1 as usize)
+    }
+}
+
 /// The local interfaces, each in a slot of its own (their [`NiId`]s are the numbers of the slots), the node's
 /// tunables, and where headers belong.
 ///
@@ -71,6 +107,7 @@ pub struct Topology {
     loopback: Option<NiId>,
     tunables: Tunables,
     steering: Option<Steering>,
+    peers: Arc<PeerTable>,
     /// Portals whose messages are no shard's in particular, a bit each.
     open: u64,
     /// Portals that get no entries now, a bit each.
@@ -137,6 +174,31 @@ impl Topology {
     #[must_use]
     pub fn with_frozen(self, frozen: u64) -> Self {
         Self { frozen, ..self }
+    }
+
+    /// The same with these peers, of which each NID belongs to one: to the last that names it.
+    #[must_use]
+    pub fn with_peers(self, entries: Vec<PeerEntry>) -> Self {
+        let nids = entries
+            .iter()
+            .enumerate()
+            .flat_map(|(position, entry)| entry.nids.iter().map(move |peer| (peer.nid, position as u32)));
+        let mut by_nid: Vec<_> = nids.collect();
+        by_nid.sort_unstable_by_key(|&(nid, position)| (nid, core::cmp::Reverse(position)));
+        by_nid.dedup_by_key(|(nid, _)| *nid);
+        Self { peers: Arc::new(PeerTable { entries, by_nid }), ..self }
+    }
+
+    /// The peer that a NID belongs to, if the snapshot has it.
+    #[must_use]
+    pub fn peer_of(&self, nid: &Nid) -> Option<&PeerEntry> {
+        self.peers.entries.get(self.peers.position(nid)?)
+    }
+
+    /// Whether two NIDs belong to one peer.
+    #[must_use]
+    pub fn is_same_peer(&self, one: &Nid, other: &Nid) -> bool {
+        self.peers.position(one).is_some_and(|position| self.peers.position(other) == Some(position))
     }
 
     /// The same with these tunables.

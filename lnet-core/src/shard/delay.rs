@@ -15,7 +15,7 @@
 //! the room that this peer may have (`kept`).
 
 use lnet_wire::steer::PORTALS;
-use lnet_wire::{Header, MessageType};
+use lnet_wire::{Header, MessageType, Nid};
 
 use super::Shard;
 use super::kept::{Ask, Kept, Origin, Resumption, State, list_for, list_of};
@@ -70,9 +70,9 @@ impl Shard {
             self.kept.set_state(slot, State::Borrowed { lender, lease });
             return Some((ni, rx, verdict));
         }
-        let Kept { header, inbound, .. } = self.kept.records[slot];
+        let Kept { from, header, inbound, .. } = self.kept.records[slot];
         match inbound {
-            Some(inbound) => self.deliver(ni, rx, &header, inbound),
+            Some(inbound) => self.deliver((ni, &from), rx, &header, inbound),
             None => self.incoming[rx.0 as usize] = Arriving::Idle,
         }
         self.forget_kept(slot);
@@ -90,11 +90,17 @@ impl Shard {
     ///
     /// # Errors
     /// Why it is dropped instead, when its peer has as many kept as may be.
-    pub(super) fn keep(&mut self, rx: RxId, ni: NiId, header: &Header, wait: Wait) -> Result<(), DropReason> {
+    pub(super) fn keep(
+        &mut self,
+        rx: RxId,
+        (ni, from): (NiId, &Nid),
+        header: &Header,
+        wait: Wait,
+    ) -> Result<(), DropReason> {
         let origin = Origin::Rx(rx);
-        let peer = self.refer_to_sender(origin, ni, header, wait)?;
+        let peer = self.refer_to_sender(origin, (ni, from), wait)?;
         let state = self.wait_for(wait);
-        let slot = self.kept.insert(origin, ni, header, peer, state);
+        let slot = self.kept.insert(origin, (ni, from), header, peer, state);
         self.incoming[rx.0 as usize] = Arriving::Kept(slot);
         Ok(())
     }
@@ -106,8 +112,7 @@ impl Shard {
     pub(super) fn refer_to_sender(
         &mut self,
         origin: Origin,
-        ni: NiId,
-        header: &Header,
+        (ni, from): (NiId, &Nid),
         wait: Wait,
     ) -> Result<u32, DropReason> {
         let full = match wait {
@@ -118,7 +123,7 @@ impl Shard {
             return Err(full);
         }
         let credits = self.interface(ni).peer_share;
-        let peer = self.peers.acquire(&header.source.nid, credits).ok_or(DropReason::PeersFull)?;
+        let peer = self.peers.acquire(from, credits).ok_or(DropReason::PeersFull)?;
         if !self.kept.quota(origin).admits(peer) {
             self.peers.release(peer);
             return Err(full);
@@ -153,12 +158,12 @@ impl Shard {
 
     /// Decides anew on a message that is kept here.
     pub(super) fn decide_kept(&mut self, slot: u32, scope: Scope) -> Decision {
-        let Kept { ni, header, .. } = self.kept.records[slot];
+        let Kept { ni, from, header, .. } = self.kept.records[slot];
         // A sibling may have heard of an interface that this shard is still to hear of.
         if self.topology.ni(ni).is_none_or(|local| local.status == NiStatus::Closed) {
             return Decision::Drop(DropReason::NiClosed);
         }
-        self.decide(ni, &header, scope)
+        self.decide(ni, &from, &header, scope)
     }
 
     /// Does with a kept message what was decided.
@@ -174,8 +179,8 @@ impl Shard {
                 self.kept.set_state(slot, State::Resumed(Resumption::Take));
             }
             Decision::Drop(reason) => {
-                let Kept { ni, header, .. } = self.kept.records[slot];
-                self.count_drop(ni, &header, reason);
+                let Kept { ni, from, header, .. } = self.kept.records[slot];
+                self.count_drop((ni, &from), &header, reason);
                 self.kept.set_state(slot, State::Resumed(Resumption::Drop));
             }
             Decision::Wait(wait) => {
@@ -189,12 +194,12 @@ impl Shard {
     pub(super) fn received_kept(&mut self, now: Instant, slot: u32, status: Status) {
         let record = &mut self.kept.records[slot];
         let state = record.state;
-        let (ni, source, message_type) = (record.ni, record.header.source.nid, record.header.message_type());
+        let (ni, from, message_type) = (record.ni, record.from, record.header.message_type());
         let taken_bytes = record.span.map_or(0, |span| span.length_bytes);
         let borrowed = matches!(state, State::Borrowed { .. });
         assert!(borrowed || status != Status::Ok, "a message that is {state:?} cannot be received");
         if state != State::Resumed(Resumption::Drop) {
-            self.count_received(now, (ni, &source, message_type), status, taken_bytes, None);
+            self.count_received(now, (ni, &from, message_type), status, taken_bytes, None);
         }
         let record = &mut self.kept.records[slot];
         match state {

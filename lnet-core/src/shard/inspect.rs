@@ -42,7 +42,23 @@ pub struct NiRecord {
     pub counters: NiCounters,
 }
 
+/// A message whose header names a source that is not its sender's: it was dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ForgedSource {
+    /// The interface that it came by.
+    pub ni: NiId,
+    /// The peer NI that sent it.
+    pub from: Nid,
+    /// The source that it named.
+    pub source: Nid,
+}
+
 impl Shard {
+    /// The last message that was dropped for [`DropReason::ForgedSource`] since this was called, for a log.
+    pub const fn poll_forged(&mut self) -> Option<ForgedSource> {
+        self.forged.take()
+    }
+
     /// What the shard has done so far.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
@@ -103,7 +119,7 @@ impl Shard {
     pub(super) fn count_delivered(
         &mut self,
         now: Instant,
-        ni: NiId,
+        (ni, from): (NiId, &Nid),
         header: &Header,
         inbound: &Inbound,
         status: Status,
@@ -115,7 +131,7 @@ impl Shard {
             _ => NONE,
         };
         let asked = self.trackers.asked(tracker);
-        self.count_received(now, (ni, &header.source.nid, message_type), status, bytes, asked);
+        self.count_received(now, (ni, from, message_type), status, bytes, asked);
     }
 
     /// The same, with when its request started if it answers one.
@@ -123,7 +139,7 @@ impl Shard {
     pub(super) fn count_received(
         &mut self,
         now: Instant,
-        (ni, source, message_type): (NiId, &Nid, MessageType),
+        (ni, from, message_type): (NiId, &Nid, MessageType),
         status: Status,
         bytes: u32,
         asked: Option<Instant>,
@@ -134,7 +150,7 @@ impl Shard {
         }
         let interface = &mut self.interfaces[usize::from(ni.0)];
         interface.counters.received.add(message_type);
-        let mut sender = self.peers.sender(source, interface.peer_share);
+        let mut sender = self.peers.sender(from, interface.peer_share);
         if let Some(peer) = &mut sender {
             peer.counters.received.add(message_type);
         }
@@ -150,11 +166,11 @@ impl Shard {
 
     /// Counts a message that arrived and is dropped.
     #[cold]
-    pub(super) fn count_drop(&mut self, ni: NiId, header: &Header, reason: DropReason) {
+    pub(super) fn count_drop(&mut self, (ni, from): (NiId, &Nid), header: &Header, reason: DropReason) {
         self.counters.count_drop(reason, header.payload_length);
         let message_type = header.message_type();
         self.interfaces[usize::from(ni.0)].counters.dropped.add(message_type);
-        if let Some(peer) = self.peers.find_mut(&header.source.nid) {
+        if let Some(peer) = self.peers.find_mut(from) {
             peer.counters.dropped.add(message_type);
         }
     }

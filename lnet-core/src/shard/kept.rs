@@ -13,7 +13,7 @@ use alloc::boxed::Box;
 use alloc::vec;
 
 use lnet_wire::steer::PORTALS;
-use lnet_wire::{Body, Header};
+use lnet_wire::{Body, Header, Nid};
 
 use super::mesh::{AskId, LeaseId};
 use super::target::Inbound;
@@ -89,6 +89,8 @@ pub(super) enum Resumption {
 pub(super) struct Kept {
     pub(super) origin: Origin,
     pub(super) ni: NiId,
+    /// The peer NI that it came from.
+    pub(super) from: Nid,
     pub(super) header: Header,
     /// The peer that sent it, which is referred to; [`NONE`] if it is a sibling's and has not been parked.
     pub(super) peer: u32,
@@ -258,7 +260,7 @@ impl KeptMessages {
     pub(super) fn insert(
         &mut self,
         origin: Origin,
-        ni: NiId,
+        (ni, from): (NiId, &Nid),
         header: &Header,
         peer: u32,
         state: State,
@@ -279,6 +281,7 @@ impl KeptMessages {
         let record = Kept {
             origin,
             ni,
+            from: *from,
             header: *header,
             peer,
             state,

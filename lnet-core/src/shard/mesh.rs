@@ -30,7 +30,7 @@
 //! responses, [`Counters::lent`](crate::stats::Counters::lent).
 
 use lnet_wire::steer::{PORTALS, PolicyWord, SteerKey, shard_of};
-use lnet_wire::{Body, Header};
+use lnet_wire::{Body, Header, Nid};
 
 use super::Shard;
 use super::kept::{Ask, Kept, Origin, Resumption, State};
@@ -59,6 +59,8 @@ pub enum MeshMessage {
         ask: AskId,
         /// The interface that it arrived by; responses leave by it.
         ni: NiId,
+        /// The peer NI that it came from, as the LND has verified it.
+        from: Nid,
         /// Its header.
         header: Header,
         /// Whether it belongs to no shard in particular.
@@ -175,9 +177,9 @@ impl Shard {
         let is_sibling = from != self.id && usize::from(from.0) < self.kept.siblings.len();
         assert!(is_sibling, "{from:?} is no sibling of {:?}", self.id);
         match message {
-            MeshMessage::Route { ask, ni, header, steal } => {
+            MeshMessage::Route { ask, ni, from: sender, header, steal } => {
                 let origin = Origin::Sibling { shard: from, ask, steal };
-                let slot = self.kept.insert(origin, ni, &header, NONE, State::Lent);
+                let slot = self.kept.insert(origin, (ni, &sender), &header, NONE, State::Lent);
                 let decision = self.decide_kept(slot, Scope::Visitor { steal });
                 self.settle_visitor(slot, from, decision);
             }
@@ -268,8 +270,8 @@ impl Shard {
                 self.kept.set_state(slot, State::Refusing(reason));
             }
             Decision::Wait(wait) => {
-                let Kept { origin, ni, header, .. } = self.kept.records[slot];
-                let state = match self.refer_to_sender(origin, ni, &header, wait) {
+                let Kept { origin, ni, from: sender, .. } = self.kept.records[slot];
+                let state = match self.refer_to_sender(origin, (ni, &sender), wait) {
                     Ok(peer) => {
                         self.kept.records[slot].peer = peer;
                         self.wait_for(wait)
@@ -286,10 +288,11 @@ impl Shard {
         let record = &self.kept.records[slot];
         match (record.state, record.origin) {
             (State::Asking(ask), _) => {
-                let (ni, header, steal) = (record.ni, record.header, ask.steal.is_some());
+                let Kept { ni, from, header, .. } = *record;
+                let steal = ask.steal.is_some();
                 self.kept.set_state(slot, State::Asked(ask));
                 self.kept.sibling(to).asks_left -= 1;
-                MeshMessage::Route { ask: AskId(slot), ni, header, steal }
+                MeshMessage::Route { ask: AskId(slot), ni, from, header, steal }
             }
             (State::Withdrawing(ask), _) => {
                 self.kept.set_state(slot, State::Asked(ask));

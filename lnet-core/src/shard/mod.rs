@@ -37,7 +37,7 @@ use lnet_wire::steer::{PORTALS, SHARDS_MAX};
 pub use crate::peer::PeerRecord;
 pub use forward::{ForwardError, ForwardRequest, Forwarded};
 pub use initiator::{GetRequest, PutRequest, RequestError};
-pub use inspect::{NiRecord, Usage};
+pub use inspect::{ForgedSource, NiRecord, Usage};
 pub use update::Confirmation;
 
 use crate::credit::Credits;
@@ -143,6 +143,8 @@ pub struct Shard {
     held: Queue<Credited>,
     faults: Faults,
     counters: Counters,
+    /// The last message with a source that is not its sender's, until it is told.
+    forged: Option<ForgedSource>,
     #[cfg(feature = "sabotage")]
     loses_credit: bool,
 }
@@ -185,6 +187,7 @@ impl Shard {
             held: Queue::new(),
             faults: Faults::new(),
             counters: Counters::default(),
+            forged: None,
             #[cfg(feature = "sabotage")]
             loses_credit: false,
         };

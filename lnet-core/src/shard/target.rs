@@ -9,6 +9,7 @@ use lnet_wire::steer::PORTALS;
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
 use super::Shard;
+use super::inspect::ForgedSource;
 use super::kept::{Ask, list_of};
 use super::report::Ended;
 use crate::list::NONE;
@@ -67,8 +68,8 @@ pub(super) struct Promise {
 /// What a shard knows of a message that an LND names.
 pub(super) enum Arriving {
     Idle,
-    /// Its LND puts its payload in place. It came by this interface.
-    Delivered(NiId, Header, Inbound),
+    /// Its LND puts its payload in place. It came by this interface, from this peer NI.
+    Delivered(NiId, Nid, Header, Inbound),
     /// It is delayed, or goes to a sibling: the record of it.
     Kept(u32),
 }
@@ -147,26 +148,26 @@ impl PrefetchHints for Shard {
 }
 
 impl Uplink for Shard {
-    fn header(&mut self, now: Instant, ni: NiId, _from: &Nid, rx: RxId, header: &Header) -> Verdict {
+    fn header(&mut self, now: Instant, ni: NiId, from: &Nid, rx: RxId, header: &Header) -> Verdict {
         let idle = self.incoming.get(rx.0 as usize).map(|arriving| matches!(arriving, Arriving::Idle));
         assert_eq!(idle, Some(true), "the LND uses {rx:?} twice, or it is beyond the limits");
         self.lookahead.advance(&self.tables, &self.mds, header);
-        let decision = match self.check(now, ni, header) {
-            Ok(None) => self.decide(ni, header, Scope::Arrived),
+        let decision = match self.check(now, ni, from, header) {
+            Ok(None) => self.decide(ni, from, header, Scope::Arrived),
             Ok(Some(wait)) => Decision::Wait(wait),
             Err(reason) => Decision::Drop(reason),
         };
         let dropped = match decision {
             Decision::Take(inbound) => {
-                self.deliver(ni, rx, header, inbound);
+                self.deliver((ni, from), rx, header, inbound);
                 self.wake();
                 return Verdict::Deliver(self.landing(header, &inbound));
             }
-            Decision::Wait(wait) => self.keep(rx, ni, header, wait).err(),
+            Decision::Wait(wait) => self.keep(rx, (ni, from), header, wait).err(),
             Decision::Drop(reason) => Some(reason),
         };
         let Some(reason) = dropped else { return Verdict::Delay };
-        self.count_drop(ni, header, reason);
+        self.count_drop((ni, from), header, reason);
         Verdict::Drop
     }
 
@@ -174,9 +175,9 @@ impl Uplink for Shard {
         // Looked at where it stands, since it is large; nothing that follows looks at what arrives.
         let mut incoming = core::mem::take(&mut self.incoming);
         match incoming.get(rx.0 as usize) {
-            Some(Arriving::Delivered(ni, header, inbound)) => {
+            Some(Arriving::Delivered(ni, from, header, inbound)) => {
                 self.interface(*ni).arriving_count -= 1;
-                self.count_delivered(now, *ni, header, inbound, status);
+                self.count_delivered(now, (*ni, from), header, inbound, status);
                 self.end_arrival(now, header, inbound, status);
             }
             Some(Arriving::Kept(slot)) => self.received_kept(now, *slot, status),
@@ -196,9 +197,9 @@ impl Uplink for Shard {
 impl Shard {
     /// A message is being put in place by its LND.
     #[inline]
-    pub(super) fn deliver(&mut self, ni: NiId, rx: RxId, header: &Header, inbound: Inbound) {
+    pub(super) fn deliver(&mut self, (ni, from): (NiId, &Nid), rx: RxId, header: &Header, inbound: Inbound) {
         self.interface(ni).arriving_count += 1;
-        self.incoming[rx.0 as usize] = Arriving::Delivered(ni, *header, inbound);
+        self.incoming[rx.0 as usize] = Arriving::Delivered(ni, *from, *header, inbound);
     }
 
     /// Where the payload of a message goes that an LND of this shard has.
@@ -213,7 +214,13 @@ impl Shard {
 
     /// Looks at a message without regard to what is posted: whether it is acceptable, and whether a delay
     /// rule holds it up.
-    fn check(&mut self, now: Instant, ni: NiId, header: &Header) -> Result<Option<Wait>, DropReason> {
+    fn check(
+        &mut self,
+        now: Instant,
+        ni: NiId,
+        from: &Nid,
+        header: &Header,
+    ) -> Result<Option<Wait>, DropReason> {
         let length = header.payload_length;
         let well_formed = match header.body {
             Body::Put { .. } | Body::Reply { .. } => length <= PAYLOAD_MAX_BYTES,
@@ -224,7 +231,7 @@ impl Shard {
         if !well_formed {
             return Err(DropReason::Malformed);
         }
-        let LocalNi { nid: local, status, .. } = self.topology.known_ni(ni);
+        let LocalNi { nid: local, net, status, .. } = self.topology.known_ni(ni);
         if *status == NiStatus::Closed {
             return Err(DropReason::NiClosed);
         }
@@ -238,6 +245,11 @@ impl Shard {
         if header.source.nid.is_any() || header.source.nid.is_loopback() && !is_loopback {
             return Err(DropReason::NoSource);
         }
+        let source = &header.source.nid;
+        if source != from && source.net() == *net && !self.topology.is_same_peer(source, from) {
+            self.forged = Some(ForgedSource { ni, from: *from, source: *source });
+            return Err(DropReason::ForgedSource);
+        }
         if !self.faults.is_active() {
             return Ok(None);
         }
@@ -249,14 +261,14 @@ impl Shard {
 
     /// Decides on a message that was found acceptable.
     #[inline(always)]
-    pub(super) fn decide(&mut self, ni: NiId, header: &Header, scope: Scope) -> Decision {
+    pub(super) fn decide(&mut self, ni: NiId, from: &Nid, header: &Header, scope: Scope) -> Decision {
         if scope == Scope::Arrived
             && let Some(owner) = self.owner(header)
         {
             return Decision::Wait(Wait::Sibling(owner));
         }
         let lends = matches!(scope, Scope::Visitor { .. });
-        match self.admit(ni, header, lends) {
+        match self.admit((ni, from), header, lends) {
             Ok(inbound) => Decision::Take(inbound),
             Err(Refusal::Drop(DropReason::NoMatch)) => self.unmatched(header, scope),
             Err(Refusal::Drop(reason)) => Decision::Drop(reason),
@@ -283,10 +295,10 @@ impl Shard {
 
     /// Gives a message a place. With `lends` it is a sibling that will fill it.
     #[inline]
-    fn admit(&mut self, ni: NiId, header: &Header, lends: bool) -> Result<Inbound, Refusal> {
+    fn admit(&mut self, by: (NiId, &Nid), header: &Header, lends: bool) -> Result<Inbound, Refusal> {
         match header.body {
-            Body::Put { .. } => self.admit_put(ni, header, lends),
-            Body::Get { .. } => self.admit_get(ni, header),
+            Body::Put { .. } => self.admit_put(by, header, lends),
+            Body::Get { .. } => self.admit_get(by, header),
             Body::Ack { md, .. } => self.admit_ack(&md),
             Body::Reply { md } => self.admit_reply(header, &md, lends),
             Body::Hello { .. } => Err(DropReason::Malformed.into()),
@@ -314,7 +326,7 @@ impl Shard {
     }
 
     #[inline]
-    fn admit_put(&mut self, ni: NiId, header: &Header, lends: bool) -> Result<Inbound, Refusal> {
+    fn admit_put(&mut self, by: (NiId, &Nid), header: &Header, lends: bool) -> Result<Inbound, Refusal> {
         let Body::Put { ack_md, match_bits, portal, offset, .. } = header.body else {
             unreachable!("not a PUT")
         };
@@ -329,11 +341,11 @@ impl Shard {
         self.may_start(found.md, lends)?;
         let acknowledges =
             ack_md != WireHandle::NONE && !self.mds[found.md].options.contains(MdOptions::ACK_DISABLE);
-        let response = if acknowledges { Some(self.promise(ni, &header.source.nid, ack_md)?) } else { None };
+        let response = if acknowledges { Some(self.promise(by, &header.source.nid, ack_md)?) } else { None };
         Ok(self.take(found, response))
     }
 
-    fn admit_get(&mut self, ni: NiId, header: &Header) -> Result<Inbound, Refusal> {
+    fn admit_get(&mut self, by: (NiId, &Nid), header: &Header) -> Result<Inbound, Refusal> {
         let Body::Get { return_md, match_bits, portal, offset, sink_length } = header.body else {
             unreachable!("not a GET")
         };
@@ -347,7 +359,7 @@ impl Shard {
         })?;
         // What it reads must not change, but nothing is written into it.
         self.may_start(found.md, false)?;
-        let response = Some(self.promise(ni, &header.source.nid, return_md)?);
+        let response = Some(self.promise(by, &header.source.nid, return_md)?);
         Ok(self.take(found, response))
     }
 
@@ -393,9 +405,14 @@ impl Shard {
         Inbound::new(span, response)
     }
 
-    /// Makes sure that a response can be sent. No peer has more of them under way than are free, so one that
+    /// Makes sure that a response can be sent to the peer NI that a message came from. No peer has more of them under way than are free, so one that
     /// takes none leaves room for the others'.
-    fn promise(&mut self, ni: NiId, source: &Nid, handle: WireHandle) -> Result<Promise, DropReason> {
+    fn promise(
+        &mut self,
+        (ni, from): (NiId, &Nid),
+        source: &Nid,
+        handle: WireHandle,
+    ) -> Result<Promise, DropReason> {
         let local = self.topology.known_ni(ni);
         if local.net != source.net() && !local.nid.is_loopback() {
             return Err(DropReason::NoRoute);
@@ -405,7 +422,7 @@ impl Shard {
             return Err(DropReason::ResponsesFull);
         }
         let credits = self.interface(ni).peer_share;
-        let peer = self.peers.acquire(source, credits).ok_or(DropReason::PeersFull)?;
+        let peer = self.peers.acquire(from, credits).ok_or(DropReason::PeersFull)?;
         let responses = &mut self.peers.get_mut(peer).responses;
         if *responses >= free {
             self.peers.release(peer);
@@ -462,8 +479,8 @@ impl Shard {
             body,
         };
         let deadline = now + local.message_timeout;
-        let transmit =
-            Transmit { tx: TxId(NONE), ni: promise.ni, next_hop: request.source.nid, header, payload };
+        let next_hop = *self.peers.get_mut(promise.peer).nid();
+        let transmit = Transmit { tx: TxId(NONE), ni: promise.ni, next_hop, header, payload };
         self.launch(now, Record::new(purpose, promise.peer, transmit, deadline));
     }
 }

@@ -3,10 +3,14 @@
 use std::time::Duration;
 
 use lnet_core::lnd::{Lnd, Progress};
+use lnet_core::shard::ForgedSource;
+use lnet_core::stats::DropReason;
 use lnet_core::time::{self, Instant};
 
 use super::worker::Worker;
 
+/// How far apart log lines about forged sources are at least: any peer can have them written.
+const FORGED_LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Frames per direction and ring in one turn.
 const FRAME_BUDGET: u32 = 64;
 /// Messages handed to the LND in one turn.
@@ -136,6 +140,7 @@ impl Worker {
         let Progress { received, completed } =
             self.lnd.drive(now, FRAME_BUDGET, &mut self.shard, &mut self.memory);
         let moved = received + completed != 0;
+        self.log_forged(now);
         let due = self.shard.poll_timeout().is_some_and(|due| due <= now);
         if due {
             self.shard.handle_timeout(now);
@@ -148,6 +153,18 @@ impl Worker {
         let said = self.mesh.say(&mut self.shard, &mut self.memory);
         self.lnd.flush(now, &self.memory);
         called || submitted || moved || heard || resumed || said
+    }
+
+    /// Logs a message whose source is not its sender's, once a while.
+    fn log_forged(&mut self, now: Instant) {
+        if now < self.forged_quiet_until {
+            return;
+        }
+        let Some(ForgedSource { ni, from, source }) = self.shard.poll_forged() else { return };
+        self.forged_quiet_until = now + FORGED_LOG_INTERVAL;
+        let (shard, dropped) =
+            (self.shard.id().0, self.shard.counters().drops(DropReason::ForgedSource).messages);
+        tracing::warn!(shard, ni = ni.0, %from, %source, dropped, "a message whose source is not its sender's");
     }
 
     /// Tells the LNDs of messages that wait no more; whether there were any.

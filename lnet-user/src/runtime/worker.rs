@@ -11,7 +11,7 @@ use lnet_core::lnd::{Lnd, NiId, Span};
 use lnet_core::md::{MdError, MdSpec, Unlinked};
 use lnet_core::portal::{EntryError, EntrySpec};
 use lnet_core::shard::{GetRequest, PutRequest, RequestError, Shard};
-use lnet_core::time;
+use lnet_core::time::{self, Instant};
 use thiserror::Error;
 
 use super::clock::Clock;
@@ -99,6 +99,8 @@ pub struct Worker {
     pub(super) device_full: bool,
     /// Events that were taken, ever.
     taken_events: u64,
+    /// Until when forged sources are not logged any more.
+    pub(super) forged_quiet_until: Instant,
     pub(super) calls: Option<Consumer<Call>>,
 }
 
@@ -133,6 +135,7 @@ impl Worker {
             glances: Glances::new(),
             device_full: false,
             taken_events: 0,
+            forged_quiet_until: Instant(0),
             calls: None,
         }
     }

@@ -86,7 +86,11 @@ impl Receiving {
         let rx = RxId(slot);
         // It may have gone around a rail that does not answer.
         let ni = call.sessions.interface_of(&lnet.destination.nid).unwrap_or(fragment.ni);
-        match call.up.header(call.now, ni, fragment.from, rx, lnet) {
+        // What a header says of its source is a claim: it holds for addresses that the same incarnation has shown.
+        let source = &lnet.source.nid;
+        let is_shown = source == fragment.from || call.sessions.lives_at(self.streams[stream].peer, source);
+        let from = if is_shown { source } else { fragment.from };
+        match call.up.header(call.now, ni, from, rx, lnet) {
             Verdict::Deliver(span) if whole => Ok(self.whole(stream, rx, fragment, span, call)),
             Verdict::Deliver(span) => {
                 self.remember(stream, fragment, Phase::Receiving(span), call);

@@ -10,6 +10,7 @@
 
 use core::time::Duration;
 
+use lnet_wire::Nid;
 use lnet_wire::frame::{Handshake, Kind};
 
 use super::paths::{Asking, Path, Session};
@@ -118,6 +119,16 @@ impl Sessions {
     fn has_shown(&self, frame: &Arrived<'_>) -> bool {
         let Some(peer) = self.sender(frame) else { return false };
         self.peers[peer].address.1 == frame.from || self.path_from(peer, frame).is_some()
+    }
+
+    /// Whether a peer is known to live at an address: a token that was given there has come back, or it has given a
+    /// session there.
+    pub(crate) fn lives_at(&self, peer: u32, address: &Nid) -> bool {
+        let entry = &self.peers[peer];
+        let leads = |path: u32| self.paths[path].nid == *address && self.paths[path].session.is_some();
+        entry.address.1 == *address
+            || entry.other_address.is_some_and(|(_, nid)| nid == *address)
+            || self.paths.of_peer(peer).any(leads)
     }
 
     /// The path to a peer on which a frame comes back.

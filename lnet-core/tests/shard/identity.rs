@@ -1,0 +1,101 @@
+//! Whose message it is: the peer NI that an LND names decides, not the header.
+
+use lnet_core::ShardConfig;
+use lnet_core::limits::Limits;
+use lnet_core::lnd::{RxId, Uplink, Verdict};
+use lnet_core::md::{MdOptions, MdSpec, Threshold};
+use lnet_core::shard::ForgedSource;
+use lnet_core::stats::DropReason;
+use lnet_core::topology::{HEALTH_MAX, PeerEntry, PeerNid, Topology};
+use lnet_wire::{Header, Nid, ProcessId};
+
+use crate::common::{NI, NOW, Node, config, get_header, host, interface, nid, put_header};
+
+/// One of many NIDs of a net.
+fn name(net: u16, number: u32) -> Nid {
+    Nid::from_small(2 << 48 | u64::from(net) << 32 | u64::from(11 << 24 | number)).unwrap()
+}
+
+const NAMES: u32 = 10_000;
+const LIMITS: Limits = Limits { responses: 16, delayed: 16, incoming: 64, peers: 4, ..Limits::DEFAULT };
+
+/// A node that answers GETs of bits 1 on a lazy portal, and knows host 2 by a second NID, host 3.
+fn node() -> Node {
+    let both = [nid(1, 2), nid(1, 3)].map(|nid| PeerNid { nid, health: HEALTH_MAX });
+    let peers = vec![PeerEntry { primary: nid(1, 2), nids: both.to_vec() }];
+    let topology = Topology::new(vec![interface(nid(1, 1), 8, 4)]).with_peers(peers);
+    let mut node = Node::new(ShardConfig { limits: LIMITS, topology: topology.into(), ..config() });
+    let spec = MdSpec { threshold: Threshold::Infinite, event_queue: None, ..node.md(8) };
+    node.post(1, &MdSpec { options: MdOptions::GET | MdOptions::MANAGE_REMOTE, ..spec });
+    node.shard.set_lazy(4).unwrap();
+    node
+}
+
+/// A message with this source, sent by a peer NI with that NID.
+fn claim(node: &mut Node, from: Nid, rx: u32, source: Nid, header: Header) -> Verdict {
+    let header = Header { source: ProcessId::lustre(source), ..header };
+    node.shard.header(NOW, NI, &from, RxId(rx), &header)
+}
+
+#[test]
+fn a_source_that_is_not_the_senders_is_dropped_and_told() {
+    let mut node = node();
+    assert_eq!(node.shard.poll_forged(), None);
+    for number in 0..NAMES {
+        let source = name(1, number);
+        for header in [get_header(1, 4), put_header(2, 4)] {
+            assert_eq!(claim(&mut node, nid(1, 9), 0, source, header), Verdict::Drop);
+        }
+    }
+    let dropped = node.shard.counters().drops(DropReason::ForgedSource).messages;
+    assert_eq!(
+        (dropped, node.shard.counters().dropped().messages),
+        (u64::from(2 * NAMES), u64::from(2 * NAMES))
+    );
+    let usage = node.shard.usage();
+    assert_eq!((usage.peers, usage.delayed, usage.messages), (0, 0, 0));
+    assert_eq!(node.transmit(), None, "nobody else has an answer of it");
+    let last = ForgedSource { ni: NI, from: nid(1, 9), source: name(1, NAMES - 1) };
+    assert_eq!(node.shard.poll_forged(), Some(last));
+    assert_eq!(node.shard.poll_forged(), None, "it is told once");
+}
+
+#[test]
+fn one_session_takes_one_share_whatever_sources_it_names() {
+    let mut node = node();
+    // Sources of another net, as a router's messages have them; the rule for this net does not apply.
+    let mut next = 0;
+    let mut waiting = 0;
+    for number in 0..NAMES {
+        let source = name(9, number);
+        match claim(&mut node, nid(1, 9), next, source, put_header(2, 4)) {
+            Verdict::Delay => (next, waiting) = (next + 1, waiting + 1),
+            verdict => assert_eq!(verdict, Verdict::Drop),
+        }
+        assert_eq!(claim(&mut node, nid(1, 9), next, source, get_header(1, 4)), Verdict::Drop);
+    }
+    assert_eq!(waiting, LIMITS.delayed / 2, "one peer's share");
+    assert_eq!(node.shard.counters().drops(DropReason::NoRoute).messages, u64::from(NAMES));
+    assert_eq!(node.shard.usage().peers, 1, "one peer's slot");
+    // Others have their room.
+    assert_eq!(claim(&mut node, nid(1, 7), next, nid(1, 7), put_header(2, 4)), Verdict::Delay);
+    let answered = claim(&mut node, nid(1, 7), next + 1, nid(1, 7), get_header(1, 4));
+    assert!(matches!(answered, Verdict::Deliver(_)), "{answered:?}");
+}
+
+#[test]
+fn responses_are_of_the_share_of_the_peer_ni_and_go_there() {
+    let mut node = node();
+    // The peer's other NID, as the snapshot knows it.
+    let mut taken = 0;
+    for rx in 0..LIMITS.responses {
+        match claim(&mut node, nid(1, 2), rx, nid(1, 2 + (rx % 2) as u8), get_header(1, 4)) {
+            Verdict::Deliver(_) => taken += 1,
+            verdict => assert_eq!(verdict, Verdict::Drop),
+        }
+    }
+    assert_eq!(taken, LIMITS.responses / 2, "two NIDs by one peer NI have one share");
+    node.shard.received(NOW, RxId(1), lnet_core::lnd::Status::Ok);
+    let reply = node.transmit().unwrap();
+    assert_eq!((reply.next_hop, reply.header.destination), (nid(1, 2), host(3)));
+}
