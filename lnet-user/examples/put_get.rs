@@ -23,25 +23,24 @@ pub fn run(arguments: &[String]) -> Result<(), Box<dyn Error>> {
         _ => return Err("expected: [INTERFACE NID [PEER_NID]]".into()),
     };
     let lnet = Lnet::start(&config)?;
-    let shard = lnet.shard(0)?;
-    let mut events = shard.create_event_queue(64)?;
+    let mut events = lnet.create_event_queue(64)?;
     let md = |count, options| MdSpec::new(16, Threshold::Count(count), options, events.handle());
     // A Put and its ACK, a Get and its REPLY: two operations each.
     let bound = md(2, MdOptions::NONE);
     if arguments.len() < 3 {
         // What peers find: room for a Put under match bits 1, and bytes for a Get under 2.
-        shard.attach(&EntrySpec::new(PORTAL, 1), &md(1, MdOptions::PUT), Buffer::zeroed(16))?.detach();
+        lnet.attach(&EntrySpec::new(PORTAL, 1), &md(1, MdOptions::PUT), Buffer::zeroed(16))?.detach();
         let bytes = Buffer::from(b"what was gotten.".to_vec());
-        shard.attach(&EntrySpec::new(PORTAL, 2), &md(1, MdOptions::GET), bytes)?.detach();
+        lnet.attach(&EntrySpec::new(PORTAL, 2), &md(1, MdOptions::GET), bytes)?.detach();
     }
     lnet.open()?;
     let Some(peer) = peer else { return print_events(&mut events, 2) };
     // Each message ends a descriptor here, and one at the target.
     let ends = if peer == Nid::LO { 2 } else { 1 };
-    let source = shard.bind(&bound, Buffer::from(b"what was put ...".to_vec()))?;
+    let source = lnet.bind(&bound, Buffer::from(b"what was put ...".to_vec()))?;
     source.put(&Target::new(peer, PORTAL, 1), Ack::Wanted, 0).queue()?;
     print_events(&mut events, ends)?;
-    let sink = shard.bind(&bound, Buffer::zeroed(16))?;
+    let sink = lnet.bind(&bound, Buffer::zeroed(16))?;
     sink.get(&Target::new(peer, PORTAL, 2)).queue()?;
     print_events(&mut events, ends)
 }

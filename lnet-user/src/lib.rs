@@ -7,34 +7,35 @@
 //! privileges:
 //!
 //! ```
-//! use lnet_user::{Ack, Buffer, EntrySpec, EventKind, Lnet, MdOptions, MdSpec, Nid, NodeConfig, Target, Threshold};
+//! use lnet_user::{Buffer, EntrySpec, Lnet, MdOptions, Nid, NodeConfig, Target, Threshold};
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let lnet = Lnet::start(&NodeConfig::loopback())?;
-//! let shard = lnet.shard(0)?;
-//! let mut queue = shard.create_event_queue(16)?;
+//! let mut events = lnet.create_event_queue(16)?;
 //!
 //! // What others find under portal 4 and match bits 7: ten bytes, to be read once.
-//! let posted = MdSpec::new(10, Threshold::Count(1), MdOptions::GET, queue.handle());
-//! shard.attach(&EntrySpec::new(4, 7), &posted, Buffer::from(b"0123456789".to_vec()))?.detach();
+//! let posted = Buffer::from(b"0123456789".to_vec());
+//! let spec = posted.spec(Threshold::Count(1), MdOptions::GET, events.handle());
+//! lnet.attach(&EntrySpec::new(4, 7), &spec, posted)?.detach();
 //!
 //! // A buffer to get them into: one GET, one REPLY.
-//! let sink = MdSpec::new(10, Threshold::Count(2), MdOptions::NONE, queue.handle());
-//! let sink = shard.bind(&sink, Buffer::zeroed(10))?;
-//! sink.get(&Target::new(Nid::LO, 4, 7)).queue()?;
-//! loop {
-//!     let notice = queue.next_blocking(None)?.expect("no timeout was given");
-//!     if notice.event.kind() == EventKind::Reply {
-//!         assert_eq!(notice.payload(), Some(&b"0123456789"[..]));
-//!         break;
-//!     }
-//! }
+//! let sink = Buffer::zeroed(10);
+//! let spec = sink.spec(Threshold::Count(2), MdOptions::NONE, events.handle());
+//! let reply = lnet.bind(&spec, sink)?.get(&Target::new(Nid::LO, 4, 7)).await?;
+//! assert_eq!(reply.payload(), Some(&b"0123456789"[..]));
+//!
+//! // The other end has an event as well.
+//! let get = events.next().await?;
+//! assert_eq!(get.event.match_bits(), Some(7));
 //! # Ok(())
 //! # }
+//! # let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+//! # runtime.block_on(example()).unwrap();
 //! ```
 //!
 //! # Where to go next
-//! - `examples/put_get.rs`: a Put and a Get, on one node or between two.
+//! - `examples/put_get.rs`: a Put and a Get, on one node or between two; `examples/request_reply.rs`: a service with
+//!   bulk data.
 //! - [`api`]: shards on threads of their own, handles for any thread; blocking, polling or async.
 //! - [`Node::start`](node::Node::start) and [`Worker`]: the application's own thread drives a shard; no
 //!   hand-over, least latency.

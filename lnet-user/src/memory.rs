@@ -15,9 +15,9 @@
 
 use std::ops::{Deref, DerefMut, Range};
 
-use lnet_core::handle::{BufferHandle, BufferRef, Cookie, Kind, MdHandle, ShardId};
+use lnet_core::handle::{BufferHandle, BufferRef, Cookie, EqHandle, Kind, MdHandle, ShardId};
 use lnet_core::lnd::Span;
-use lnet_core::md::{MdOptions, MdSpec};
+use lnet_core::md::{MdOptions, MdSpec, Threshold};
 
 use crate::region::{LeaseError, ReadLease, Region, WriteLease};
 use crate::xsk::{Registered, RegisteredRuns, prefetch};
@@ -31,6 +31,13 @@ impl Buffer {
     #[must_use]
     pub fn zeroed(length_bytes: usize) -> Self {
         Self::from(vec![0; length_bytes])
+    }
+
+    /// A descriptor of its length that takes so many operations, tells `event_queue` of them, and goes when they are
+    /// used up.
+    #[must_use]
+    pub fn spec(&self, threshold: Threshold, options: MdOptions, event_queue: EqHandle) -> MdSpec {
+        MdSpec::new(self.len() as u64, threshold, options, event_queue)
     }
 }
 

@@ -13,6 +13,17 @@ mod topology;
 #[allow(dead_code, unreachable_pub, reason = "an example is a program of its own")]
 mod put_get;
 
+#[path = "../../examples/request_reply.rs"]
+#[allow(dead_code, unreachable_pub, reason = "an example is a program of its own")]
+mod request_reply;
+
+#[test]
+fn the_service_runs() {
+    request_reply::run(&[]).unwrap_or_else(|error| panic!("{error}"));
+    let error = request_reply::run(&["veth0".to_owned()]).unwrap_err().to_string();
+    assert!(error.contains("SERVER_NID"), "{error}");
+}
+
 #[test]
 fn the_example_runs() {
     put_get::run(&[]).unwrap_or_else(|error| panic!("{error}"));
