@@ -2,8 +2,9 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use lnet_control::Errno;
 use lnet_control::client::ClientError;
 use lnet_control::document::{
@@ -13,9 +14,38 @@ use lnet_control::request::{Batch, Change};
 
 use super::Result;
 use super::peer;
-use crate::cli::{ExportArgs, ImportArgs};
 use crate::failure::{CommandError, Task};
 use crate::session::{Daemon, print_text};
+
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    /// Only what it takes to build the node anew
+    #[arg(long, short)]
+    pub(crate) backup: bool,
+    /// The file to write [default: standard output]
+    pub(crate) file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// Make what the document says (the default)
+    #[arg(long, short)]
+    pub(crate) add: bool,
+    /// Delete what the document names
+    #[arg(long, short, conflicts_with = "add")]
+    pub(crate) del: bool,
+    /// Carry out the pings of the document
+    #[arg(long, short, conflicts_with_all = ["add", "del", "dry_run"])]
+    pub(crate) exec: bool,
+    /// Change nothing, and print what would change
+    #[arg(long, short = 'n')]
+    pub(crate) dry_run: bool,
+    /// Makes no difference here
+    #[arg(long, short, hide = true)]
+    pub(crate) old_api: bool,
+    /// The document [default: standard input]
+    pub(crate) file: Option<PathBuf>,
+}
 
 pub(super) fn export(daemon: &mut Daemon<'_>, args: &ExportArgs) -> Result<()> {
     let task = Task::new("show", "export");

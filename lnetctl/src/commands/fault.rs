@@ -1,5 +1,6 @@
 //! Drop rules.
 
+use clap::{Args, Subcommand};
 use lnet_control::document::{self, Detail};
 use lnet_control::pattern;
 use lnet_control::records::{DropRule, HEALTH_ERRORS, MESSAGE_TYPES};
@@ -7,11 +8,99 @@ use lnet_control::request::Change;
 use lnet_wire::Nid;
 
 use super::{Result, apply};
-use crate::cli::DropAddArgs;
 use crate::failure::Task;
 use crate::session::{Daemon, print_text};
 
-pub(super) fn add(daemon: &mut Daemon<'_>, args: &DropAddArgs) -> Result<()> {
+#[derive(Debug, Subcommand)]
+pub(crate) enum FaultCommand {
+    /// Rules by which messages are dropped
+    #[command(subcommand, arg_required_else_help = true)]
+    Drop(DropCommand),
+    /// Rules by which messages are held up
+    #[command(hide = true)]
+    Delay {
+        #[arg(allow_hyphen_values = true, trailing_var_arg = true)]
+        words: Vec<String>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DropCommand {
+    /// Add a rule
+    #[command(after_help = "Examples:
+  lnetctl fault drop add --source '*@xdp' --dest 10.0.0.2@xdp --rate 10
+  lnetctl fault drop add -s '*' -d '*' --interval 1 --random --message GET")]
+    Add(DropAddArgs),
+    /// Delete rules
+    Del {
+        /// Source of the rules
+        #[arg(long, short)]
+        source: Option<String>,
+        /// Destination of the rules
+        #[arg(long, short)]
+        dest: Option<String>,
+        /// All rules
+        #[arg(long, short)]
+        all: bool,
+    },
+    /// Set the counters of all rules to zero
+    Reset,
+    /// Show the rules and what they did
+    Show,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DropAddArgs {
+    /// Source of the messages: a NID, *@net or *
+    #[arg(long, short)]
+    pub(crate) source: Option<String>,
+    /// Destination of the messages: a NID, *@net or *
+    #[arg(long, short)]
+    pub(crate) dest: Option<String>,
+    /// Drop one message in so many
+    #[arg(long, short)]
+    pub(crate) rate: Option<String>,
+    /// Drop one message in so many seconds
+    #[arg(long, short)]
+    pub(crate) interval: Option<String>,
+    /// Message type: PUT, ACK, GET or REPLY; may be repeated
+    #[arg(long, short)]
+    pub(crate) message: Vec<String>,
+    /// Portal, 0 to 63; may be repeated
+    #[arg(long, short)]
+    pub(crate) portal: Vec<String>,
+    /// How the send is to fail, such as local_error; may be repeated
+    #[arg(long, short = 'e')]
+    pub(crate) health_error: Vec<String>,
+    /// Drop messages by chance; goes with an interval
+    #[arg(long, short = 'n')]
+    pub(crate) random: bool,
+    /// Drop every message that matches
+    #[arg(long, short = 'x')]
+    pub(crate) drop_all: bool,
+    /// Local NI that the messages arrive by
+    #[arg(long, short = 'o')]
+    pub(crate) local_nid: Option<String>,
+    /// The kind of rule is the command's
+    #[arg(long, short = 't', hide = true)]
+    pub(crate) rule_type: Option<String>,
+}
+
+pub(super) fn run(daemon: &mut Daemon<'_>, command: FaultCommand) -> Result<()> {
+    match command {
+        FaultCommand::Drop(DropCommand::Add(args)) => add(daemon, &args),
+        FaultCommand::Drop(DropCommand::Del { source, dest, all }) => {
+            delete(daemon, source.as_deref(), dest.as_deref(), all)
+        }
+        FaultCommand::Drop(DropCommand::Reset) => reset(daemon),
+        FaultCommand::Drop(DropCommand::Show) => show(daemon),
+        FaultCommand::Delay { .. } => {
+            Err(Task::new("add", "fault").unsupported("rules that hold messages up are").failed())
+        }
+    }
+}
+
+fn add(daemon: &mut Daemon<'_>, args: &DropAddArgs) -> Result<()> {
     let task = Task::new("add", "fault");
     let rule = rule(task, args)?;
     apply(daemon, task, vec![Change::AddDropRule(rule)]).map(drop)
@@ -68,12 +157,7 @@ fn rule(task: Task, args: &DropAddArgs) -> Result<DropRule> {
     Ok(rule)
 }
 
-pub(super) fn delete(
-    daemon: &mut Daemon<'_>,
-    source: Option<&str>,
-    destination: Option<&str>,
-    all: bool,
-) -> Result<()> {
+fn delete(daemon: &mut Daemon<'_>, source: Option<&str>, destination: Option<&str>, all: bool) -> Result<()> {
     let task = Task::new("del", "fault");
     let change = match (source, destination, all) {
         (None, None, true) => Change::DeleteAllDropRules,
@@ -87,11 +171,11 @@ pub(super) fn delete(
     apply(daemon, task, vec![change]).map(drop)
 }
 
-pub(super) fn reset(daemon: &mut Daemon<'_>) -> Result<()> {
+fn reset(daemon: &mut Daemon<'_>) -> Result<()> {
     apply(daemon, Task::new("reset", "fault"), vec![Change::ResetDropRules]).map(drop)
 }
 
-pub(super) fn show(daemon: &mut Daemon<'_>) -> Result<()> {
+fn show(daemon: &mut Daemon<'_>) -> Result<()> {
     let task = Task::new("show", "fault");
     let rules = daemon.client(task)?.drop_rules().map_err(task.refused())?;
     print_text(&document::drop_rules(&rules, Detail::Level(0)));

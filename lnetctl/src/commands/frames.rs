@@ -3,13 +3,13 @@
 use std::thread::sleep;
 use std::time::Duration;
 
+use clap::Subcommand;
 use lnet_control::document;
 use lnet_control::records::FramesRecord;
 use serde_json::json;
 
 use super::Result;
 use super::load::unfair_shares;
-use crate::cli::FramesCommand;
 use crate::failure::Task;
 use crate::session::{Daemon, print_text};
 
@@ -18,6 +18,28 @@ const QUIET_INTERVAL: Duration = Duration::from_millis(100);
 const QUIET_LOOKS: u32 = 50;
 /// So many frames must have been due to be dropped before it is judged how many were.
 const DROPS_MIN: u64 = 20;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum FramesCommand {
+    /// Show frames by queue and shard, what was passed up, recovered, dropped
+    Show {
+        /// As one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Wait until no frame is under way, and fail where one is not accounted for or reached the wrong shard
+    Check {
+        /// As one JSON object
+        #[arg(long)]
+        json: bool,
+        /// Percent of the frames that each shard must have taken
+        #[arg(long)]
+        share_min: Option<String>,
+        /// Frames of a million that a fault rule is to have dropped
+        #[arg(long)]
+        loss_per_million: Option<String>,
+    },
+}
 
 pub(super) fn run(daemon: &mut Daemon<'_>, command: &FramesCommand) -> Result<()> {
     match command {

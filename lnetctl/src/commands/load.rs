@@ -2,10 +2,11 @@
 
 use std::fs::{self, File};
 use std::io::{IsTerminal, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
+use clap::{Args, Subcommand};
 use lnet_control::document;
 use lnet_control::pattern;
 use lnet_control::protocol::REQUEST_BYTES_MAX;
@@ -15,7 +16,6 @@ use serde_json::{Map, Value, json};
 
 use super::Result;
 use super::plot;
-use crate::cli::{LoadArgs, LoadOutput, LoadRoleCommand};
 use crate::failure::Task;
 use crate::session::{Daemon, eprint_text, print_text};
 use crate::table::table;
@@ -29,7 +29,116 @@ const MESSAGES: i64 = 100_000;
 const WINDOW: i64 = 64;
 const TIMEOUT_MS: i64 = 60_000;
 
-pub(super) fn show(daemon: &mut Daemon<'_>, as_json: bool) -> Result<()> {
+#[derive(Debug, Subcommand)]
+pub(crate) enum LoadCommand {
+    /// Begin a load; prints its number
+    Start {
+        /// Which end of it
+        #[command(subcommand)]
+        role: LoadRoleCommand,
+    },
+    /// Show the loads, running and ended
+    Show {
+        /// As a JSON array
+        #[arg(long)]
+        json: bool,
+    },
+    /// Wait for the end of a load, show what came of it, and fail if a message was lost or wrong
+    Wait {
+        /// Its number
+        id: String,
+        /// Say how far it is, one line each time, even where standard error is no terminal
+        #[arg(long)]
+        progress: bool,
+        #[command(flatten)]
+        output: LoadOutput,
+    },
+    /// End a load, show what came of it, and fail if a message was lost or wrong
+    #[command(after_help = "Example:
+  lnetctl --node a load stop 1 --json > sent.json
+  lnetctl --node b load stop 1 --sent sent.json")]
+    Stop {
+        /// Its number
+        id: String,
+        #[command(flatten)]
+        output: LoadOutput,
+    },
+}
+
+/// How what came of a load is shown and judged.
+#[derive(Debug, Args)]
+pub(crate) struct LoadOutput {
+    /// As a JSON array
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Also draw the latencies of each size
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<PathBuf>,
+    /// Fail where the initiator's result, as `--json` prints it, counts other messages
+    #[arg(long, value_name = "FILE")]
+    pub(crate) sent: Option<PathBuf>,
+    /// Percent of the messages that each shard must have had
+    #[arg(long)]
+    pub(crate) share_min: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LoadRoleCommand {
+    /// Take messages, until it is stopped
+    #[command(after_help = "Example:\n  lnetctl load start target --seed 7")]
+    Target {
+        #[command(flatten)]
+        args: LoadArgs,
+    },
+    /// Send messages to targets of the same scheme
+    #[command(
+        after_help = "Example:\n  lnetctl load start initiator --seed 7 --to 10.0.0.2@xdp,10.1.0.2@xdp1 --messages 100000"
+    )]
+    Initiator {
+        #[command(flatten)]
+        args: LoadArgs,
+        /// NIDs of the target, all of which are used
+        #[arg(long)]
+        to: String,
+        /// Messages in all [default: 100000]
+        #[arg(long)]
+        messages: Option<String>,
+        /// Messages in flight [default: 64]
+        #[arg(long)]
+        window: Option<String>,
+        /// How long a message may take before it counts as failed [default: 60000]
+        #[arg(long)]
+        timeout_ms: Option<String>,
+        /// Puts ask for no acknowledgement
+        #[arg(long)]
+        no_ack: bool,
+    },
+}
+
+/// The scheme of a load, the same at both ends.
+#[derive(Debug, Args)]
+pub(crate) struct LoadArgs {
+    /// From what all bytes and choices follow [default: 0]
+    #[arg(long)]
+    pub(crate) seed: Option<String>,
+    /// How many of a hundred messages are Puts; the others are Gets [default: 50]
+    #[arg(long)]
+    pub(crate) puts_percent: Option<String>,
+    /// A JSON file with the whole scheme: seed, layout, sizes, puts_percent
+    #[arg(long)]
+    pub(crate) scheme: Option<PathBuf>,
+}
+
+pub(super) fn run(daemon: &mut Daemon<'_>, command: LoadCommand) -> Result<()> {
+    match command {
+        LoadCommand::Start { role } => start(daemon, &role),
+        LoadCommand::Show { json } => show(daemon, json),
+        LoadCommand::Wait { id, progress, output } => wait(daemon, &id, &output, progress),
+        LoadCommand::Stop { id, output } => stop(daemon, &id, &output),
+    }
+}
+
+fn show(daemon: &mut Daemon<'_>, as_json: bool) -> Result<()> {
     let task = Task::new("show", "load");
     let loads = daemon.client(task)?.loads().map_err(task.refused())?;
     match as_json {
@@ -39,7 +148,7 @@ pub(super) fn show(daemon: &mut Daemon<'_>, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn start(daemon: &mut Daemon<'_>, role: &LoadRoleCommand) -> Result<()> {
+fn start(daemon: &mut Daemon<'_>, role: &LoadRoleCommand) -> Result<()> {
     let task = Task::new("add", "load");
     let spec = match role {
         LoadRoleCommand::Target { args } => LoadSpec::Target(scheme(task, args)?),
@@ -63,7 +172,7 @@ pub(super) fn start(daemon: &mut Daemon<'_>, role: &LoadRoleCommand) -> Result<(
     Ok(())
 }
 
-pub(super) fn stop(daemon: &mut Daemon<'_>, id: &str, output: &LoadOutput) -> Result<()> {
+fn stop(daemon: &mut Daemon<'_>, id: &str, output: &LoadOutput) -> Result<()> {
     let task = Task::new("del", "load");
     let id = load_id(task, id)?;
     let load = daemon.client(task)?.stop_load(id).map_err(task.refused())?;
@@ -71,7 +180,7 @@ pub(super) fn stop(daemon: &mut Daemon<'_>, id: &str, output: &LoadOutput) -> Re
 }
 
 /// Waits until a load has ended.
-pub(super) fn wait(daemon: &mut Daemon<'_>, id: &str, output: &LoadOutput, progress: bool) -> Result<()> {
+fn wait(daemon: &mut Daemon<'_>, id: &str, output: &LoadOutput, progress: bool) -> Result<()> {
     let task = Task::new("show", "load");
     let id = load_id(task, id)?;
     let shows = progress || std::io::stderr().is_terminal();

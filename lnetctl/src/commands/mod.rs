@@ -1,4 +1,4 @@
-//! What the commands do.
+//! The commands: each module has the words of some and what they do.
 
 mod document;
 mod fault;
@@ -11,69 +11,97 @@ mod plot;
 mod simple;
 mod steering;
 
-use clap::CommandFactory;
+use clap::{CommandFactory, Subcommand};
 use lnet_control::request::{Batch, Change, Outcome};
 
-use crate::cli::{CaptureCommand, Cli, Command, DropCommand, FaultCommand, LnetCommand, NetCommand};
-use crate::cli::{GlobalCommand, LoadCommand, PeerCommand, StatsCommand, SteeringCommand};
+use crate::cli::Cli;
 use crate::failure::{CommandError, Task};
 use crate::session::Daemon;
 
 type Result<T> = std::result::Result<T, CommandError>;
 
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Bring the node up or down
+    #[command(subcommand, arg_required_else_help = true)]
+    Lnet(simple::LnetCommand),
+    /// Nets and local NIs
+    #[command(subcommand, arg_required_else_help = true)]
+    Net(net::NetCommand),
+    /// Peers
+    #[command(subcommand, arg_required_else_help = true)]
+    Peer(peer::PeerCommand),
+    /// Ping peers
+    #[command(
+        after_help = "Examples:\n  lnetctl ping 10.0.0.2@xdp\n  lnetctl ping --timeout 2 10.0.[0-1].[1-9]@tcp"
+    )]
+    Ping(peer::PingArgs),
+    /// Counters of the node
+    #[command(subcommand, arg_required_else_help = true)]
+    Stats(simple::StatsCommand),
+    /// Global tunables
+    #[command(subcommand, arg_required_else_help = true)]
+    Global(simple::GlobalCommand),
+    /// Set a global tunable
+    #[command(
+        arg_required_else_help = true,
+        after_help = "Examples:\n  lnetctl set transaction_timeout 60\n  lnetctl set response_tracking 0"
+    )]
+    Set(simple::SetArgs),
+    /// Simulated faults
+    #[command(subcommand, arg_required_else_help = true)]
+    Fault(fault::FaultCommand),
+    /// Which shard serves the messages of a portal
+    #[command(subcommand, arg_required_else_help = true)]
+    Steering(steering::SteeringCommand),
+    /// Captures of the node's own frames, as pcapng
+    #[command(subcommand, arg_required_else_help = true)]
+    Capture(simple::CaptureCommand),
+    /// Where the frames of xdp nets went
+    #[command(subcommand, arg_required_else_help = true)]
+    Frames(frames::FramesCommand),
+    /// Loads: messages of which every byte is checked
+    #[command(subcommand, arg_required_else_help = true)]
+    Load(load::LoadCommand),
+    /// Print the state of the node as YAML
+    #[command(after_help = "Examples:\n  lnetctl export\n  lnetctl export --backup node.yaml")]
+    Export(document::ExportArgs),
+    /// Carry out a YAML document, all of it or nothing
+    #[command(
+        after_help = "Examples:\n  lnetctl import node.yaml\n  lnetctl import --dry-run < node.yaml\n  lnetctl import --del \
+                      node.yaml"
+    )]
+    Import(document::ImportArgs),
+    /// Print completions for a shell
+    #[command(hide = true)]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write man pages
+    #[command(hide = true)]
+    Man {
+        /// The directory to write them to
+        directory: std::path::PathBuf,
+    },
+}
+
 /// Carries out a command.
 pub(crate) fn run(daemon: &mut Daemon<'_>, command: Command) -> Result<()> {
     match command {
-        Command::Lnet(LnetCommand::Configure { all, large }) => simple::configure(daemon, all, large),
-        Command::Lnet(LnetCommand::Unconfigure) => simple::unconfigure(daemon),
-        Command::Net(command) => match command {
-            NetCommand::Add(args) => net::add(daemon, &args),
-            NetCommand::Del { net, interfaces, nid } => {
-                net::delete(daemon, net.as_deref(), interfaces.as_deref(), nid.as_deref())
-            }
-            NetCommand::Show { net, verbose } => net::show(daemon, net.as_deref(), verbose.level()),
-            NetCommand::Set { nid, all, health, conns_per_peer, net, lnd_timeout } => {
-                let what = net::Settings { nid, all, health, conns_per_peer, net, lnd_timeout };
-                net::set(daemon, &what)
-            }
-        },
-        Command::Peer(PeerCommand::Show { nid, verbose }) => {
-            peer::show(daemon, nid.as_deref(), verbose.level())
-        }
-        Command::Peer(PeerCommand::List) => peer::list(daemon),
+        Command::Lnet(command) => simple::lnet(daemon, command),
+        Command::Net(command) => net::run(daemon, command),
+        Command::Peer(command) => peer::run(daemon, command),
         Command::Ping(args) => peer::ping(daemon, &args),
-        Command::Stats(StatsCommand::Show { .. }) => simple::statistics(daemon),
-        Command::Stats(StatsCommand::Reset) => simple::reset_statistics(daemon),
-        Command::Global(GlobalCommand::Show { .. }) => simple::globals(daemon),
+        Command::Stats(command) => simple::stats(daemon, command),
+        Command::Global(simple::GlobalCommand::Show { .. }) => simple::globals(daemon),
         Command::Set(args) => simple::set(daemon, &args),
-        Command::Fault(FaultCommand::Drop(command)) => match command {
-            DropCommand::Add(args) => fault::add(daemon, &args),
-            DropCommand::Del { source, dest, all } => {
-                fault::delete(daemon, source.as_deref(), dest.as_deref(), all)
-            }
-            DropCommand::Reset => fault::reset(daemon),
-            DropCommand::Show => fault::show(daemon),
-        },
-        Command::Fault(FaultCommand::Delay { .. }) => {
-            Err(Task::new("add", "fault").unsupported("rules that hold messages up are").failed())
-        }
-        Command::Steering(SteeringCommand::Show) => steering::show(daemon),
-        Command::Steering(SteeringCommand::Set { portal, policy, shard, shift, bits, table }) => {
-            let words = steering::Words { policy, shard, shift, bits, table };
-            steering::set(daemon, &portal, &words)
-        }
-        Command::Capture(CaptureCommand::Start { file, limit, frame_bytes, interfaces }) => {
-            simple::start_capture(daemon, &file, &limit, frame_bytes.as_ref(), interfaces.as_deref())
-        }
-        Command::Capture(CaptureCommand::Stop { file }) => simple::stop_capture(daemon, &file),
-        Command::Capture(CaptureCommand::Show) => simple::captures(daemon),
+        Command::Fault(command) => fault::run(daemon, command),
+        Command::Steering(command) => steering::run(daemon, command),
+        Command::Capture(command) => simple::capture(daemon, command),
         Command::Frames(command) => frames::run(daemon, &command),
-        Command::Load(command) => match command {
-            LoadCommand::Start { role } => load::start(daemon, &role),
-            LoadCommand::Show { json } => load::show(daemon, json),
-            LoadCommand::Wait { id, progress, output } => load::wait(daemon, &id, &output, progress),
-            LoadCommand::Stop { id, output } => load::stop(daemon, &id, &output),
-        },
+        Command::Load(command) => load::run(daemon, command),
         Command::Export(args) => document::export(daemon, &args),
         Command::Import(args) => document::import(daemon, &args),
         Command::Completions { shell } => generate::completions(shell),

@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use clap::{Args, Subcommand};
 use lnet_control::Errno;
 use lnet_control::document::{self, Detail};
 use lnet_control::pattern;
@@ -10,11 +11,139 @@ use lnet_control::request::{Change, NiName, NiSpec};
 use lnet_wire::{Net, Nid};
 
 use super::{Result, apply};
-use crate::cli::NetAddArgs;
+use crate::cli::Verbose;
 use crate::failure::Task;
 use crate::session::{Daemon, print_text};
 
 const POSITIVE: std::ops::RangeInclusive<i64> = i64::MIN..=i32::MAX as i64;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum NetCommand {
+    /// Add local NIs, one for each interface
+    #[command(after_help = "Examples:
+  lnetctl net add --net xdp --if eth0
+  lnetctl net add --net xdp1 --if eth0,eth1[0] --mode socket --port 1988
+  lnetctl net add --nid 10.0.0.1@xdp --credits 512")]
+    Add(Box<NetAddArgs>),
+    /// Delete a net, or some of its NIs
+    #[command(
+        after_help = "Examples:\n  lnetctl net del --net xdp\n  lnetctl net del --net xdp --if eth0,eth1"
+    )]
+    Del {
+        /// The net
+        #[arg(long, short)]
+        net: Option<String>,
+        /// Only the NIs of these interfaces
+        #[arg(long = "if", short = 'i')]
+        interfaces: Option<String>,
+        /// NIs by their addresses, instead of a net
+        #[arg(long)]
+        nid: Option<String>,
+    },
+    /// Show nets and their NIs
+    #[command(after_help = "Examples:\n  lnetctl net show\n  lnetctl net show --net xdp -v 4")]
+    Show {
+        /// Only this net
+        #[arg(long, short)]
+        net: Option<String>,
+        #[command(flatten)]
+        verbose: Verbose,
+    },
+    /// Set the health of NIs, or what their LND does
+    Set(Settings),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NetAddArgs {
+    /// The net
+    #[arg(long, short)]
+    pub(crate) net: Option<String>,
+    /// Interfaces; CPTs may stand in brackets behind each
+    #[arg(long = "if", short = 'i')]
+    pub(crate) interfaces: Option<String>,
+    /// NIs by their addresses, instead of a net and interfaces
+    #[arg(long)]
+    pub(crate) nid: Option<String>,
+    /// Seconds without a sign of life after which a peer counts as dead; 0 is never
+    #[arg(long, short = 't', allow_hyphen_values = true)]
+    pub(crate) peer_timeout: Option<String>,
+    /// Messages in flight to one peer
+    #[arg(long, short = 'c', allow_hyphen_values = true)]
+    pub(crate) peer_credits: Option<String>,
+    /// Router buffers for one peer
+    #[arg(long, short = 'b', allow_hyphen_values = true)]
+    pub(crate) peer_buffer_credits: Option<String>,
+    /// Messages in flight
+    #[arg(long, short = 'r', allow_hyphen_values = true)]
+    pub(crate) credits: Option<String>,
+    /// CPTs (shards) that serve the interfaces
+    #[arg(long, short = 's')]
+    pub(crate) cpt: Option<String>,
+    /// Connections of each kind to a peer, 0 to 127
+    #[arg(long, short = 'm', allow_hyphen_values = true)]
+    pub(crate) conns_per_peer: Option<String>,
+    /// IP type of service, -1 to 255
+    #[arg(long, allow_hyphen_values = true)]
+    pub(crate) tos: Option<String>,
+    /// What drives the net: tcp or xdp [default: that of the net's type]
+    #[arg(long)]
+    pub(crate) lnd: Option<String>,
+    /// How the frames of an xdp NI reach the shards: auto, native, generic or socket
+    #[arg(long)]
+    pub(crate) mode: Option<String>,
+    /// UDP port of an xdp NI and its peers
+    #[arg(long)]
+    pub(crate) port: Option<String>,
+    /// Receive queues that the interface of an xdp NI must have; 0 takes it as it is
+    #[arg(long)]
+    pub(crate) queues: Option<String>,
+    /// Choosing nets by address
+    #[arg(long, short = 'p', hide = true)]
+    pub(crate) ip2net: Option<String>,
+    /// The system's routes are left alone in any case
+    #[arg(long, short = 'k', hide = true)]
+    pub(crate) skip_mr_route_setup: bool,
+    /// Of an LND that is not here
+    #[arg(long, short = 'a', hide = true)]
+    pub(crate) auth_key: Option<String>,
+    /// Of an LND that is not here
+    #[arg(long, short = 'T', hide = true)]
+    pub(crate) traffic_class: Option<String>,
+}
+
+// What `net set` is given.
+#[derive(Debug, Args)]
+pub(crate) struct Settings {
+    /// The NI; all if it is not given
+    #[arg(long, short)]
+    nid: Option<String>,
+    /// All NIs
+    #[arg(long, short)]
+    all: bool,
+    /// Health, 0 to 1000
+    #[arg(long, short = 't', allow_hyphen_values = true)]
+    health: Option<String>,
+    /// Connections of each kind to a peer, 0 to 127
+    #[arg(long, short = 'm', allow_hyphen_values = true)]
+    conns_per_peer: Option<String>,
+    /// A net of the type for whose LND the timeout is
+    #[arg(long, short = 'i')]
+    net: Option<String>,
+    /// Transmit timeout of the LND in seconds; 0 follows the global one
+    #[arg(long, short = 'l', allow_hyphen_values = true)]
+    lnd_timeout: Option<String>,
+}
+
+pub(super) fn run(daemon: &mut Daemon<'_>, command: NetCommand) -> Result<()> {
+    match command {
+        NetCommand::Add(args) => add(daemon, &args),
+        NetCommand::Del { net, interfaces, nid } => {
+            delete(daemon, net.as_deref(), interfaces.as_deref(), nid.as_deref())
+        }
+        NetCommand::Show { net, verbose } => show(daemon, net.as_deref(), verbose.level()),
+        NetCommand::Set(settings) => set(daemon, &settings),
+    }
+}
 
 /// A net that a user may change.
 fn own_net(task: Task, text: &str) -> Result<Net> {
@@ -40,7 +169,7 @@ fn own_nids(task: Task, text: &str) -> Result<Vec<Nid>> {
     Ok(nids)
 }
 
-pub(super) fn add(daemon: &mut Daemon<'_>, args: &NetAddArgs) -> Result<()> {
+fn add(daemon: &mut Daemon<'_>, args: &NetAddArgs) -> Result<()> {
     let task = Task::new("add", "net");
     if args.ip2net.is_some() {
         return Err(task.unsupported("--ip2net: choosing nets by address is"));
@@ -112,7 +241,7 @@ fn options(task: Task, args: &NetAddArgs) -> Result<NiOptions> {
     })
 }
 
-pub(super) fn delete(
+fn delete(
     daemon: &mut Daemon<'_>,
     net: Option<&str>,
     interfaces: Option<&str>,
@@ -144,7 +273,7 @@ pub(super) fn delete(
     apply(daemon, task, changes).map(drop)
 }
 
-pub(super) fn show(daemon: &mut Daemon<'_>, net: Option<&str>, level: u8) -> Result<()> {
+fn show(daemon: &mut Daemon<'_>, net: Option<&str>, level: u8) -> Result<()> {
     let task = Task::new("show", "net");
     let net = net.map(Net::from_str).transpose();
     let net = net.map_err(|error| task.error(Errno::NOENT, format!("no such net: {error}")))?;
@@ -159,17 +288,7 @@ pub(super) fn show(daemon: &mut Daemon<'_>, net: Option<&str>, level: u8) -> Res
     Ok(())
 }
 
-/// What `net set` is given.
-pub(super) struct Settings {
-    pub(super) nid: Option<String>,
-    pub(super) all: bool,
-    pub(super) health: Option<String>,
-    pub(super) conns_per_peer: Option<String>,
-    pub(super) net: Option<String>,
-    pub(super) lnd_timeout: Option<String>,
-}
-
-pub(super) fn set(daemon: &mut Daemon<'_>, what: &Settings) -> Result<()> {
+fn set(daemon: &mut Daemon<'_>, what: &Settings) -> Result<()> {
     let task = Task::new("set", "net");
     if what.nid.is_some() && what.all {
         return Err(task.invalid("--nid goes not with --all"));

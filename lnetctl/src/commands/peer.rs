@@ -1,5 +1,6 @@
 //! Peers, and pings.
 
+use clap::{Args, Subcommand};
 use lnet_control::Errno;
 use lnet_control::document::{self, Detail, Failure};
 use lnet_control::pattern;
@@ -7,14 +8,49 @@ use lnet_control::request::PingRequest;
 use lnet_wire::Nid;
 
 use super::Result;
-use crate::cli::PingArgs;
+use crate::cli::Verbose;
 use crate::failure::{CommandError, Task};
 use crate::session::{Daemon, print_text};
 
 /// Seconds from which on a timeout is the node's own.
 const TIMEOUT_MAX_S: i64 = 180;
 
-pub(super) fn show(daemon: &mut Daemon<'_>, nid: Option<&str>, level: u8) -> Result<()> {
+#[derive(Debug, Subcommand)]
+pub(crate) enum PeerCommand {
+    /// Show peers and their NIs
+    #[command(after_help = "Examples:\n  lnetctl peer show\n  lnetctl peer show --nid 10.0.0.2@xdp -v 4")]
+    Show {
+        /// Only the peer with this NID
+        #[arg(long)]
+        nid: Option<String>,
+        #[command(flatten)]
+        verbose: Verbose,
+    },
+    /// List the primary NIDs of the peers
+    List,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PingArgs {
+    /// Local NI to ping from
+    #[arg(long, short)]
+    pub(crate) source: Option<String>,
+    /// Seconds that each peer may take [default: 180]
+    #[arg(long, short, allow_hyphen_values = true)]
+    pub(crate) timeout: Option<String>,
+    /// NIDs, with ranges and commas
+    #[arg(required = true, value_name = "NIDS")]
+    pub(crate) nids: Vec<String>,
+}
+
+pub(super) fn run(daemon: &mut Daemon<'_>, command: PeerCommand) -> Result<()> {
+    match command {
+        PeerCommand::Show { nid, verbose } => show(daemon, nid.as_deref(), verbose.level()),
+        PeerCommand::List => list(daemon),
+    }
+}
+
+fn show(daemon: &mut Daemon<'_>, nid: Option<&str>, level: u8) -> Result<()> {
     let task = Task::new("show", "peer");
     let nid = nid.map(pattern::nid).transpose().map_err(task.pattern())?;
     let mut peers = daemon.client(task)?.peers().map_err(task.refused())?;
@@ -28,7 +64,7 @@ pub(super) fn show(daemon: &mut Daemon<'_>, nid: Option<&str>, level: u8) -> Res
     Ok(())
 }
 
-pub(super) fn list(daemon: &mut Daemon<'_>) -> Result<()> {
+fn list(daemon: &mut Daemon<'_>) -> Result<()> {
     let task = Task::new("show", "peer");
     let peers = daemon.client(task)?.peers().map_err(task.refused())?;
     print_text(&document::peer_list(&peers));

@@ -1,7 +1,8 @@
 //! Commands that are a request each: the node as a whole, counters, tunables, captures.
 
-use std::path::{Path, absolute};
+use std::path::{Path, PathBuf, absolute};
 
+use clap::{Args, Subcommand};
 use lnet_control::Errno;
 use lnet_control::document;
 use lnet_control::pattern;
@@ -9,30 +10,116 @@ use lnet_control::records::Global;
 use lnet_control::request::{CaptureSpec, Change};
 
 use super::{Result, apply};
-use crate::cli::SetArgs;
 use crate::failure::{CommandError, Task};
 use crate::session::{Daemon, print_text, unknown_command};
 
 /// Least size of a capture's file.
 const CAPTURE_BYTES_MIN: u64 = 4096;
 
-pub(super) fn configure(daemon: &mut Daemon<'_>, all: bool, large: bool) -> Result<()> {
-    apply(daemon, Task::new("configure", "lnet"), vec![Change::Configure { all, large }]).map(drop)
+#[derive(Debug, Subcommand)]
+pub(crate) enum LnetCommand {
+    /// Bring the node up, with the loopback net
+    Configure {
+        /// Also carry out the start-up file of the daemon
+        #[arg(long, short)]
+        all: bool,
+        /// Where an interface has addresses of both families, prefer IPv6
+        #[arg(long, short)]
+        large: bool,
+    },
+    /// Take down all nets, peers and rules
+    Unconfigure,
 }
 
-pub(super) fn unconfigure(daemon: &mut Daemon<'_>) -> Result<()> {
-    apply(daemon, Task::new("configure", "lnet"), vec![Change::Unconfigure]).map(drop)
+#[derive(Debug, Subcommand)]
+pub(crate) enum StatsCommand {
+    /// Show the counters of the node
+    Show {
+        /// Taken for the sake of scripts
+        #[arg(long, short, num_args = 0..=1, hide = true)]
+        verbose: Option<Option<String>>,
+    },
+    /// Set the counters of the node, of its NIs and of its peers to zero
+    Reset,
 }
 
-pub(super) fn statistics(daemon: &mut Daemon<'_>) -> Result<()> {
+#[derive(Debug, Subcommand)]
+pub(crate) enum GlobalCommand {
+    /// Show the global tunables
+    Show {
+        /// Taken for the sake of scripts
+        #[arg(long, short, num_args = 0..=1, hide = true)]
+        verbose: Option<Option<String>>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SetArgs {
+    /// Name of the tunable, as `global show` prints it
+    pub(crate) name: String,
+    /// Its value
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) value: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CaptureCommand {
+    /// Begin to write frames to a file
+    #[command(after_help = "Examples:\n  lnetctl capture start /tmp/node.pcapng --limit 16M --if eth0")]
+    Start {
+        /// The pcapng file; nothing may be there
+        file: PathBuf,
+        /// Size at which the capture ends, in bytes or with K, M or G
+        #[arg(long, short, default_value = "64M")]
+        limit: String,
+        /// Bytes of each frame that are kept [default: all]
+        #[arg(long, short = 'b')]
+        frame_bytes: Option<String>,
+        /// Interfaces [default: all]
+        #[arg(long = "if", short = 'i')]
+        interfaces: Option<String>,
+    },
+    /// End a capture
+    Stop {
+        /// The file that it writes
+        file: PathBuf,
+    },
+    /// Show the captures
+    Show,
+}
+
+pub(super) fn lnet(daemon: &mut Daemon<'_>, command: LnetCommand) -> Result<()> {
+    let change = match command {
+        LnetCommand::Configure { all, large } => Change::Configure { all, large },
+        LnetCommand::Unconfigure => Change::Unconfigure,
+    };
+    apply(daemon, Task::new("configure", "lnet"), vec![change]).map(drop)
+}
+
+pub(super) fn stats(daemon: &mut Daemon<'_>, command: StatsCommand) -> Result<()> {
+    match command {
+        StatsCommand::Show { .. } => statistics(daemon),
+        StatsCommand::Reset => {
+            apply(daemon, Task::new("set", "statistics"), vec![Change::ResetStatistics]).map(drop)
+        }
+    }
+}
+
+pub(super) fn capture(daemon: &mut Daemon<'_>, command: CaptureCommand) -> Result<()> {
+    match command {
+        CaptureCommand::Start { file, limit, frame_bytes, interfaces } => {
+            start_capture(daemon, &file, &limit, frame_bytes.as_ref(), interfaces.as_deref())
+        }
+        CaptureCommand::Stop { file } => stop_capture(daemon, &file),
+        CaptureCommand::Show => captures(daemon),
+    }
+}
+
+fn statistics(daemon: &mut Daemon<'_>) -> Result<()> {
     let task = Task::new("show", "statistics");
     let statistics = daemon.client(task)?.statistics().map_err(task.refused())?;
     print_text(&document::statistics(&statistics));
     Ok(())
-}
-
-pub(super) fn reset_statistics(daemon: &mut Daemon<'_>) -> Result<()> {
-    apply(daemon, Task::new("set", "statistics"), vec![Change::ResetStatistics]).map(drop)
 }
 
 pub(super) fn globals(daemon: &mut Daemon<'_>) -> Result<()> {
@@ -70,14 +157,14 @@ pub(super) fn set(daemon: &mut Daemon<'_>, args: &SetArgs) -> Result<()> {
     apply(daemon, task, vec![Change::SetGlobal { global, value }]).map(drop)
 }
 
-pub(super) fn captures(daemon: &mut Daemon<'_>) -> Result<()> {
+fn captures(daemon: &mut Daemon<'_>) -> Result<()> {
     let task = Task::new("show", "capture");
     let captures = daemon.client(task)?.captures().map_err(task.refused())?;
     print_text(&document::captures(&captures));
     Ok(())
 }
 
-pub(super) fn start_capture(
+fn start_capture(
     daemon: &mut Daemon<'_>,
     file: &Path,
     limit: &str,
@@ -97,7 +184,7 @@ pub(super) fn start_capture(
     daemon.client(task)?.start_capture(spec).map_err(task.refused())
 }
 
-pub(super) fn stop_capture(daemon: &mut Daemon<'_>, file: &Path) -> Result<()> {
+fn stop_capture(daemon: &mut Daemon<'_>, file: &Path) -> Result<()> {
     let task = Task::new("del", "capture");
     let path = absolute(file).map_err(|error| task.invalid(format!("{}: {error}", file.display())))?;
     let capture = daemon.client(task)?.stop_capture(path).map_err(task.refused())?;

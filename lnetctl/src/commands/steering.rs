@@ -1,5 +1,6 @@
 //! Steering policies.
 
+use clap::{Args, Subcommand};
 use lnet_control::document;
 use lnet_control::pattern;
 use lnet_control::records::{PortalPolicy, SteeringPolicy};
@@ -9,26 +10,61 @@ use super::{Result, apply};
 use crate::failure::Task;
 use crate::session::{Daemon, print_text};
 
-/// A policy as it is given.
-pub(super) struct Words {
-    pub(super) policy: String,
-    pub(super) shard: Option<String>,
-    pub(super) shift: Option<String>,
-    pub(super) bits: Option<String>,
-    pub(super) table: Option<String>,
+#[derive(Debug, Subcommand)]
+pub(crate) enum SteeringCommand {
+    /// Show the portals that are not pinned to shard 0
+    Show,
+    /// Set the policy of portals that have no entries
+    #[command(after_help = "Examples:
+  lnetctl steering set --portal 4 --policy match_bits --bits 3
+  lnetctl steering set --portal 4 --policy match_bits --bits 1 --table 0,1
+  lnetctl steering set --portal 8-15 --policy pin --shard 1
+  lnetctl steering set --portal 50 --policy rotor")]
+    Set(Words),
 }
 
-pub(super) fn show(daemon: &mut Daemon<'_>) -> Result<()> {
+// A policy as it is given.
+#[derive(Debug, Args)]
+pub(crate) struct Words {
+    /// Portals, such as 4 or 8-15
+    #[arg(long, short)]
+    portal: String,
+    /// pin, match_bits, initiator or rotor
+    #[arg(long, short = 'y')]
+    policy: String,
+    /// The shard of pin
+    #[arg(long, short)]
+    shard: Option<String>,
+    /// Lowest match bit that counts
+    #[arg(long)]
+    shift: Option<String>,
+    /// How many match bits count
+    #[arg(long)]
+    bits: Option<String>,
+    /// Shard of each value of the match bits; they are hashed over all shards without it
+    #[arg(long)]
+    table: Option<String>,
+}
+
+pub(super) fn run(daemon: &mut Daemon<'_>, command: SteeringCommand) -> Result<()> {
+    match command {
+        SteeringCommand::Show => show(daemon),
+        SteeringCommand::Set(words) => set(daemon, &words),
+    }
+}
+
+fn show(daemon: &mut Daemon<'_>) -> Result<()> {
     let task = Task::new("show", "steering");
     let steering = daemon.client(task)?.steering().map_err(task.refused())?;
     print_text(&document::steering(&steering));
     Ok(())
 }
 
-pub(super) fn set(daemon: &mut Daemon<'_>, portals: &str, words: &Words) -> Result<()> {
+fn set(daemon: &mut Daemon<'_>, words: &Words) -> Result<()> {
     let task = Task::new("set", "steering");
     let policy = policy(task, words)?;
-    let portals = pattern::cpts(portals).ok().filter(|portals| portals.iter().all(|portal| *portal < 64));
+    let portals =
+        pattern::cpts(&words.portal).ok().filter(|portals| portals.iter().all(|portal| *portal < 64));
     let portals = portals
         .ok_or_else(|| task.invalid("--portal: portals from 0 to 63 such as 4 or 8-15 are expected"))?;
     let mut changes = Vec::new();
@@ -41,7 +77,7 @@ pub(super) fn set(daemon: &mut Daemon<'_>, portals: &str, words: &Words) -> Resu
 }
 
 fn policy(task: Task, words: &Words) -> Result<SteeringPolicy> {
-    let Words { policy, shard, shift, bits, table } = words;
+    let Words { policy, shard, shift, bits, table, .. } = words;
     let number = |name, text: &Option<String>, max| {
         let number = task.optional(name, text.as_ref(), 0..=max);
         number.map(|number| number.map(|number| number as u8))
