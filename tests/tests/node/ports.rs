@@ -178,7 +178,7 @@ fn an_interface_that_vanishes() {
         for (lnet, namespace) in [(&rails.near, rails.netns.a()), (&rails.far, rails.netns.b())] {
             let config = ni(namespace.interface(), 0, modes[0]);
             let refused = enter(namespace, || lnet.add_ni(&config)).unwrap_err().to_string();
-            assert!(refused.contains("given twice"), "{refused}");
+            assert!(refused.contains("a local nid already"), "{refused}");
             enter(namespace, || lnet.remove_ni(NiId(1), Duration::ZERO)).unwrap();
             enter(namespace, || lnet.add_ni(&config)).unwrap();
             assert!(is_up(lnet));
