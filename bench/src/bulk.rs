@@ -69,7 +69,7 @@ impl End {
         let chunk_bytes = u64::from(CHUNK_BYTES);
         let registered_bytes =
             if registered { buffers * (bytes as u64).next_multiple_of(chunk_bytes) } else { 0 };
-        let config = NodeConfig { registered_bytes, ..NodeConfig::new(vec![NiConfig::new(nid, interface)]) };
+        let config = NodeConfig::new(vec![NiConfig::new(nid, interface)]).registered_bytes(registered_bytes);
         let (mut node, mut worker) = node::start(&config)?;
         for program in node.programs_mut() {
             for message_type in TYPES {

@@ -10,12 +10,14 @@
 //! Invariants: what is refused leaves the node as it was; memory for NIs over rings is bounded from the start
 //! ([`NodeConfig::frames`]), and taken with the first of them.
 
+mod config;
 mod error;
 mod link;
 mod log;
 mod mode;
 mod plan;
 mod rings;
+mod setters;
 mod shards;
 mod sockets;
 mod start;
@@ -23,10 +25,8 @@ mod xdp;
 
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use lnet_core::handle::ShardId;
 use lnet_core::limits::Limits;
@@ -35,168 +35,24 @@ use lnet_core::xfer::{Identity, XferConfig, XferLimits, XferTimes};
 use lnet_wire::Nid;
 use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord};
 
-pub use error::NodeError;
+pub use config::{DAEMON_LIMITS, DEFAULT_PORT, LO, NiConfig, NodeConfig};
+pub use error::{ConfigError, NodeError};
 pub use mode::{NodeMode, UnknownMode, XdpMode};
+pub(crate) use setters::setters;
 pub(crate) use start::{LndOptions, Machine, Started};
 
 use crate::bpf::{BpfError, SlotCount, XdpProgram};
 use crate::lnd::ShardPort;
-use crate::lnd::xdp::{Port, SendFault};
+use crate::lnd::xdp::Port;
 use crate::memory::Buffer;
 use crate::netlink::Neighbours;
 use crate::runtime::{Steering, Worker};
 use crate::uring::Waker;
-use crate::xsk::{Census, RingSizes};
+use crate::xsk::Census;
 use plan::NiPlan;
 use rings::{RingNet, frames_per_shard};
 use shards::{random_bytes, random_number, shard_limits};
 use xdp::XdpNet;
-
-/// The number of the interface `lo`, on every node. Other NIs have numbers from 1 to [`Limits::interfaces`].
-pub const LO: NiId = NiId(0);
-/// UDP port of an xdp net unless another is set: that of LNet's acceptor.
-pub const DEFAULT_PORT: u16 = 988;
-
-/// Objects of each shard of a node that serves and measures rather than stores: with two shards it takes less than
-/// 32 MiB, besides the frames of its NIs over rings.
-pub const DAEMON_LIMITS: Limits = Limits {
-    match_entries: 1 << 12,
-    memory_descs: 1 << 13,
-    event_queues: 64,
-    events: 1 << 13,
-    unlimited_events: 1 << 8,
-    requests: 1 << 10,
-    responses: 1 << 10,
-    forwards: 0,
-    incoming: 1 << 10,
-    delayed: 1 << 8,
-    peers: 1 << 9,
-    interfaces: 16,
-};
-
-const _: () = assert!(DAEMON_LIMITS.is_valid());
-const _: () = assert!(DAEMON_LIMITS.peers >= 2 * DAEMON_LIMITS.delayed);
-
-/// A local NI to be made.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NiConfig {
-    /// Its NID: an address of the interface, on a net of type xdp.
-    pub nid: Nid,
-    /// The network interface.
-    pub interface: String,
-    /// Messages that the NI may have in flight; `None` for the default of its net ([`NetOptions::tunables`]).
-    ///
-    /// [`NetOptions::tunables`]: lnet_core::node::NetOptions::tunables
-    pub credits: Option<u32>,
-    /// Messages that the NI may have in flight to one peer NI; `None` as well.
-    pub peer_credits: Option<u32>,
-    /// How its frames are to reach the shards; `None` for the node's mode.
-    pub mode: Option<XdpMode>,
-    /// UDP port of the NI and its peers; `None` for the node's.
-    pub udp_port: Option<u16>,
-    /// Receive queues that the interface must have at least, all of which are used; `None` for what the node says.
-    pub queues: Option<u32>,
-}
-
-impl NiConfig {
-    /// An NI with the defaults of its net and node.
-    #[must_use]
-    pub fn new(nid: Nid, interface: &str) -> Self {
-        Self {
-            nid,
-            interface: interface.to_owned(),
-            credits: None,
-            peer_credits: None,
-            mode: None,
-            udp_port: None,
-            queues: None,
-        }
-    }
-}
-
-/// What a node is to be.
-#[derive(Clone, Debug)]
-pub struct NodeConfig {
-    /// Its NIs at first but `lo`, which every node has; the first one's NID is the node's primary NID. They get the
-    /// numbers 1, 2, 3 ... A node without any reaches nobody but itself, and needs no privileges.
-    pub nis: Vec<NiConfig>,
-    /// Shards, 1 to 64; one per CPU that the node shall use.
-    pub shards: u32,
-    /// Receive queues that each interface must have at least; `None` takes it as it is.
-    pub queues: Option<u32>,
-    /// UDP port of the node and its peers.
-    pub udp_port: u16,
-    /// How frames reach the shards.
-    pub mode: XdpMode,
-    /// Steering policies of portals; others are pinned to shard 0.
-    pub policies: Vec<(u8, Policy)>,
-    /// Frames of 4 KiB for NIs over rings, of all shards together; they are made with the first such NI, and later
-    /// ones have to do with them. `None`: as many as the NIs take that there are at first, or one interface with
-    /// one queue.
-    pub frames: Option<u32>,
-    /// Receive queues of NIs over rings, and NIs over sockets, that the node may ever have at once.
-    pub queues_max: u32,
-    /// Object file of the XDP program; `None` looks in the usual places.
-    pub bpf_object: Option<PathBuf>,
-    /// Log frames that XDP refuses, as `tracing` events of target `lnet_xdp`; takes the logging object.
-    pub log_refusals: bool,
-    /// Bytes of memory that rings send from without a copy ([`Node::register`]), over all shards. They are there
-    /// and pinned while the node has NIs over rings, and as long as buffers in them.
-    pub registered_bytes: u64,
-    /// Entries of the rings of each queue and socket.
-    pub rings: RingSizes,
-    /// Objects that each shard may have.
-    pub limits: Limits,
-    /// How long a message may be under way: one that its peer has not acknowledged by then ends with an error.
-    /// The same on all nodes of a net.
-    pub lnd_timeout: Duration,
-    /// Whether payloads are sent with a checksum. One that has a checksum is verified wherever it arrives;
-    /// headers always have one.
-    pub payload_checksum: bool,
-    /// What goes wrong on purpose when frames are sent: for tests.
-    pub send_fault: SendFault,
-    /// Of a million frames with messages that arrive by rings, how many the XDP programs drop, at random: for tests.
-    pub frame_loss_per_million: u32,
-}
-
-impl NodeConfig {
-    /// A node that nobody reaches but itself, by `0@lo`.
-    #[must_use]
-    pub fn loopback() -> Self {
-        Self::new(Vec::new())
-    }
-
-    /// A node with these NIs and the defaults: one shard, port 988, automatic mode.
-    #[must_use]
-    pub fn new(nis: Vec<NiConfig>) -> Self {
-        Self {
-            nis,
-            shards: 1,
-            queues: None,
-            udp_port: DEFAULT_PORT,
-            mode: XdpMode::Auto,
-            policies: Vec::new(),
-            frames: None,
-            queues_max: 256,
-            bpf_object: None,
-            log_refusals: false,
-            registered_bytes: 0,
-            rings: RingSizes::default(),
-            limits: Limits::default(),
-            lnd_timeout: XferTimes::DEFAULT.message,
-            payload_checksum: false,
-            send_fault: SendFault::default(),
-            frame_loss_per_million: 0,
-        }
-    }
-
-    /// Frames that a node of this configuration needs for so many interfaces over rings with so many receive queues
-    /// in all: a value for [`NodeConfig::frames`].
-    #[must_use]
-    pub fn frames_for(&self, interfaces: u32, queues: u32) -> u32 {
-        frames_per_shard(self, interfaces, queues.div_ceil(self.shards.max(1))) * self.shards
-    }
-}
 
 /// What the XDP programs of a node have counted.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]

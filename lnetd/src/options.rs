@@ -61,7 +61,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory: Option<u64>,
     /// Receive queues of nets over rings, and NIs over sockets, that there may be at once
-    #[arg(long, default_value_t = 256, value_name = "COUNT")]
+    #[arg(long, default_value_t = NodeConfig::loopback().queues_max, value_name = "COUNT")]
     queues_max: u32,
     /// Microseconds that a shard polls before it sleeps [default: 50 where CPUs are left over, else 0]
     #[arg(long, value_name = "MICROSECONDS")]
@@ -71,7 +71,7 @@ pub(crate) struct Options {
           value_parser = clap::value_parser!(u32).range(1..))]
     lnd_timeout: u32,
     /// Seconds that what is under way may take when an NI is deleted, or the daemon stops
-    #[arg(long, default_value_t = 2, value_name = "SECONDS")]
+    #[arg(long, default_value_t = ControlOptions::default().drain.as_secs() as u32, value_name = "SECONDS")]
     drain: u32,
     /// Frames of a million that XDP drops as they arrive: for tests of loss recovery
     #[arg(long, default_value_t = 0, value_name = "COUNT", hide = true,
@@ -90,15 +90,13 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) fn node(&self) -> Result<NodeConfig> {
-        let mut config = NodeConfig {
-            shards: self.shards,
-            mode: self.mode,
-            queues_max: self.queues_max,
-            lnd_timeout: Duration::from_secs(self.lnd_timeout.into()),
-            frame_loss_per_million: self.frame_loss,
-            limits: DAEMON_LIMITS,
-            ..NodeConfig::loopback()
-        };
+        let mut config = NodeConfig::loopback()
+            .shards(self.shards)
+            .mode(self.mode)
+            .queues_max(self.queues_max)
+            .lnd_timeout(Duration::from_secs(self.lnd_timeout.into()))
+            .frame_loss_per_million(self.frame_loss)
+            .limits(DAEMON_LIMITS);
         let frames = match self.memory {
             None => config.frames_for(2, 4),
             Some(bytes) => u32::try_from(bytes / u64::from(CHUNK_BYTES))
@@ -138,15 +136,11 @@ impl Options {
             // Told before anything is started.
             std::fs::File::open(path).with_context(|| format!("--config {}", path.display()))?;
         }
-        Ok(ServeOptions {
-            gid,
-            configures: self.configure || self.config.is_some(),
-            control: ControlOptions {
-                drain: Duration::from_secs(self.drain.into()),
-                document: self.config.clone(),
-            },
-            ..ServeOptions::new(socket)
-        })
+        Ok(ServeOptions::new(socket).gid(gid).configures(self.configure || self.config.is_some()).control(
+            ControlOptions::default()
+                .drain(Duration::from_secs(self.drain.into()))
+                .document(self.config.clone()),
+        ))
     }
 }
 

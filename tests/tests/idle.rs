@@ -11,7 +11,7 @@ use lnet_tests::netns::{NETNS_NODES, Namespace, Netns, Wiring, enter, require_pr
 use lnet_tests::node::{config, nid_v4};
 use lnet_user::api::{Ack, Lnet, Target, Threads};
 use lnet_user::memory::Buffer;
-use lnet_user::node::{DAEMON_LIMITS, NiConfig, NodeConfig, XdpMode};
+use lnet_user::node::{DAEMON_LIMITS, NiConfig, XdpMode};
 use lnet_user::runtime::Idle;
 use lnet_user::xsk::{CHUNK_BYTES, RingSizes};
 
@@ -35,14 +35,12 @@ fn processor_time() -> Duration {
 /// over sockets.
 fn start(namespace: &Namespace) -> Lnet {
     let modes = [XdpMode::Native, XdpMode::Socket];
-    let nis = namespace.interfaces().iter().zip(0..).zip(modes).map(|((interface, rail), mode)| NiConfig {
-        mode: Some(mode),
-        ..NiConfig::new(nid_v4(interface, rail), &interface.name)
+    let nis = namespace.interfaces().iter().zip(0..).zip(modes).map(|((interface, rail), mode)| {
+        NiConfig::new(nid_v4(interface, rail), &interface.name).mode(Some(mode))
     });
     let base = config(namespace, nid_v4(namespace.interface(), 0));
-    let config =
-        NodeConfig { limits: DAEMON_LIMITS, rings: RingSizes::default(), nis: nis.collect(), ..base };
-    let threads = Threads { idle: Idle { spin: Duration::ZERO }, ..Threads::for_shards(config.shards) };
+    let config = base.limits(DAEMON_LIMITS).rings(RingSizes::default()).nis(nis.collect());
+    let threads = Threads::for_shards(config.shards).idle(Idle { spin: Duration::ZERO });
     let lnet = enter(namespace, || Lnet::start_on(&config, &threads).unwrap());
     lnet.open().unwrap();
     lnet

@@ -119,7 +119,7 @@ fn measure(cli: &Cli, entries: u32) -> anyhow::Result<f64> {
 /// A node with entries for match bits from 0 on, without events.
 fn receiver(ni: NiConfig, entries: u32, bytes: usize) -> anyhow::Result<(Node, Worker)> {
     let limits = Limits { match_entries: entries, memory_descs: entries.max(64), ..Limits::DEFAULT };
-    let (mut node, mut worker) = node::start(&NodeConfig { limits, ..NodeConfig::new(vec![ni]) })?;
+    let (mut node, mut worker) = node::start(&NodeConfig::new(vec![ni]).limits(limits))?;
     let md = MdSpec {
         length_bytes: bytes as u64,
         max_size_bytes: None,

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use super::LnetError;
 use crate::bpf::BpfError;
 use crate::netlink::NetlinkError;
-use crate::node::NodeError;
+use crate::node::{ConfigError, NodeError};
 
 /// What an LND says of an NI that it does not open.
 pub(super) fn driver_error(error: &LnetError) -> DriverError {
@@ -49,7 +49,7 @@ fn node_errno(error: &NodeError) -> Errno {
     match error {
         NodeError::Netlink(error) => netlink_errno(error),
         NodeError::Down(_) | NodeError::NoSuchAddress { .. } => Errno::NETDOWN,
-        NodeError::DuplicateAddress { .. } => Errno::EXIST,
+        NodeError::Config(ConfigError::DuplicateAddress { .. }) => Errno::EXIST,
         NodeError::TooManyWatches { .. } | NodeError::Frames { .. } => Errno::NOSPC,
         NodeError::Bpf(BpfError::Privilege { .. }) => Errno::PERM,
         NodeError::NoMode { sockets, .. } => node_errno(sockets),

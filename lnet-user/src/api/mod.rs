@@ -68,7 +68,7 @@ use lnet_wire::steer::{PORTALS, PolicyWord};
 
 use crate::capture::Captures;
 use crate::memory::Buffer;
-use crate::node::{Node, NodeConfig, NodeError, Started, XdpFrames};
+use crate::node::{ConfigError, Node, NodeConfig, NodeError, Started, XdpFrames, setters};
 use crate::runtime::{Idle, Refused, ShardThread, Steering, Worker, available_cpus};
 
 use calls::{Caller, Signals, channel};
@@ -84,6 +84,7 @@ pub use request::{Outcome, Request};
 
 /// Where the shards run, and what they do when there is nothing to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Threads {
     /// The CPU of each shard's thread, by shard; those without one run anywhere.
     pub cpus: Vec<usize>,
@@ -99,6 +100,11 @@ impl Threads {
         let spin = if cpus.len() > shards as usize { Duration::from_micros(50) } else { Duration::ZERO };
         cpus.truncate(if cpus.len() >= shards as usize { shards as usize } else { 0 });
         Self { cpus, idle: Idle { spin } }
+    }
+
+    setters! {
+        cpus: Vec<usize>,
+        idle: Idle,
     }
 }
 
@@ -184,7 +190,9 @@ impl Lnet {
     /// As [`Lnet::start`].
     pub fn start_on(config: &NodeConfig, threads: &Threads) -> Result<Self, LnetError> {
         let Started { node, workers, machine, answer } = Node::start_managed(config)?;
-        let Some(first) = workers.first() else { return Err(NodeError::Shards(config.shards).into()) };
+        let Some(first) = workers.first() else {
+            return Err(NodeError::from(ConfigError::Shards(config.shards)).into());
+        };
         let (clock, topology) = (first.clock().clone(), Arc::clone(first.shard().topology()));
         let shards = workers.into_iter().map(|worker| {
             let cpu = threads.cpus.get(usize::from(worker.shard_id().0)).copied();

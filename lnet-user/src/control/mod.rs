@@ -31,13 +31,14 @@ use lnet_core::node::DRAIN_TIMEOUT;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
 use crate::api::Lnet;
-use crate::node::XdpMode;
+use crate::node::{XdpMode, setters};
 
 pub use error::ControlError;
 pub use serve::{ServeOptions, serve};
 
 /// How a node is controlled.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct ControlOptions {
     /// How long what is under way by an NI that goes may take.
     pub drain: Duration,
@@ -48,6 +49,13 @@ pub struct ControlOptions {
 impl Default for ControlOptions {
     fn default() -> Self {
         Self { drain: DRAIN_TIMEOUT, document: None }
+    }
+}
+
+impl ControlOptions {
+    setters! {
+        drain: Duration,
+        document: Option<PathBuf>,
     }
 }
 

@@ -9,12 +9,14 @@ use tracing::{info, warn};
 
 use super::{Control, ControlError, ControlOptions};
 use crate::api::Lnet;
+use crate::node::setters;
 
 /// What a drain may take beyond its limit: shards have to notice that it is over.
 const DRAIN_SLACK: Duration = Duration::from_secs(1);
 
 /// How a node is served.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct ServeOptions {
     /// The control socket.
     pub socket: PathBuf,
@@ -31,6 +33,12 @@ impl ServeOptions {
     #[must_use]
     pub fn new(socket: PathBuf) -> Self {
         Self { socket, gid: None, configures: false, control: ControlOptions::default() }
+    }
+
+    setters! {
+        gid: Option<u32>,
+        configures: bool,
+        control: ControlOptions,
     }
 }
 

@@ -14,10 +14,10 @@ use crate::uring::udp::UdpError;
 use crate::uring::{WATCHES_MAX, WaitError};
 use crate::xsk::{SocketError, UmemError};
 
-/// Why a node does not start, or an NI is not opened: the node is as before then.
+/// What is wrong with a configuration by itself.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum NodeError {
+pub enum ConfigError {
     /// An unusable number of shards.
     #[error("{0} shards: 1 to 64 are expected")]
     Shards(u32),
@@ -44,6 +44,24 @@ pub enum NodeError {
     /// An unusable number of queues.
     #[error("queues_max {0}: 1 to {WATCHES_MAX} are expected")]
     QueuesMax(u32),
+    /// A UDP port that means "any".
+    #[error("UDP port 0: the port that all nodes of the net share is expected, 1 to 65535 (default 988)")]
+    UdpPort,
+    /// A portal with two policies.
+    #[error("portal {0} has two policies: one is expected")]
+    DuplicatePolicy(u8),
+    /// Rings of an unusable size.
+    #[error(transparent)]
+    Rings(SocketError),
+}
+
+/// Why a node does not start, or an NI is not opened: the node is as before then.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum NodeError {
+    /// The configuration cannot be.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// More queues than the node was made for.
     #[error(
         "{nid} would make {queues} receive queues and sockets: the node was started for at most {max} \
@@ -89,9 +107,6 @@ pub enum NodeError {
         /// How the program is attached.
         active: ActiveMode,
     },
-    /// A UDP port that means "any".
-    #[error("UDP port 0: the port that all nodes of the net share is expected, 1 to 65535 (default 988)")]
-    UdpPort,
     /// A NID whose address the interface does not have.
     #[error("interface {interface} does not have the address of {nid}; it has {present}")]
     NoSuchAddress {
@@ -143,9 +158,6 @@ pub enum NodeError {
         /// What headers alone take.
         needed_bytes: usize,
     },
-    /// A portal with two policies.
-    #[error("portal {0} has two policies: one is expected")]
-    DuplicatePolicy(u8),
     /// Transmit rings that cannot hold one frame.
     #[error(
         "transmit rings of {entries} entries: a frame on {interface}, whose MTU is {mtu_bytes}, needs {needed}"

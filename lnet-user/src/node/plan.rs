@@ -10,8 +10,7 @@ use lnet_wire::Nid;
 use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES, endpoint};
 use lnet_wire::steer::{PORTALS, PolicyWord, QUEUES_MAX, SHARDS_MAX};
 
-use super::start::first_numbers;
-use super::{NiConfig, NodeConfig, NodeError, XdpMode};
+use super::{ConfigError, LO, NiConfig, NodeConfig, NodeError, XdpMode};
 use crate::lnd::xdp::{DATAGRAM_MIN_BYTES, Port};
 use crate::netlink::Interface;
 use crate::uring::WATCHES_MAX;
@@ -34,10 +33,8 @@ impl NiPlan {
     /// Looks at the interface of `ni`, whose own settings go before those of the node.
     pub(super) fn new(config: &NodeConfig, id: NiId, ni: &NiConfig) -> Result<Self, NodeError> {
         let mode = ni.mode.unwrap_or(config.mode);
+        check_ni(ni)?;
         let udp_port = ni.udp_port.unwrap_or(config.udp_port);
-        if udp_port == 0 {
-            return Err(NodeError::UdpPort);
-        }
         let interface = usable_interface(&ni.interface, ni.queues.or(config.queues))?;
         let port = port(id, ni, &interface, udp_port)?;
         if mode != XdpMode::Socket {
@@ -49,12 +46,12 @@ impl NiPlan {
 }
 
 /// Checks what a configuration says by itself and the state machine does not know; the words of its policies.
-pub(super) fn check(config: &NodeConfig) -> Result<[PolicyWord; PORTALS], NodeError> {
+pub(super) fn check(config: &NodeConfig) -> Result<[PolicyWord; PORTALS], ConfigError> {
     check_numbers(config)?;
     let mut words = [PolicyWord::default(); PORTALS];
     for (index, (portal, policy)) in config.policies.iter().enumerate() {
         if config.policies[..index].iter().any(|(other, _)| other == portal) {
-            return Err(NodeError::DuplicatePolicy(*portal));
+            return Err(ConfigError::DuplicatePolicy(*portal));
         }
         let word = policy_word((*portal).into(), policy, config.shards as u8)?;
         words[usize::from(*portal)] = word;
@@ -64,39 +61,48 @@ pub(super) fn check(config: &NodeConfig) -> Result<[PolicyWord; PORTALS], NodeEr
 
 /// The NIs that a node has at first.
 pub(super) fn first(config: &NodeConfig) -> Result<Vec<NiPlan>, NodeError> {
-    let numbered = first_numbers().zip(config.nis.iter().enumerate());
-    let plan = |(id, (index, ni)): (NiId, (usize, &NiConfig))| {
-        check_address(ni.nid, config.nis[..index].iter().map(|other| other.nid))?;
-        NiPlan::new(config, id, ni)
-    };
-    numbered.map(plan).collect()
+    let numbered = (LO.0 + 1..).map(NiId).zip(&config.nis);
+    numbered.map(|(id, ni)| NiPlan::new(config, id, ni)).collect()
 }
 
-fn check_numbers(config: &NodeConfig) -> Result<(), NodeError> {
+/// Checks the NIs that a node has at first, each by itself and beside the others.
+pub(super) fn check_nis(nis: &[NiConfig]) -> Result<(), ConfigError> {
+    nis.iter().enumerate().try_for_each(|(index, ni)| {
+        check_ni(ni)?;
+        check_address(ni.nid, nis[..index].iter().map(|other| other.nid))
+    })
+}
+
+/// Checks what an NI's configuration says by itself.
+pub(super) fn check_ni(ni: &NiConfig) -> Result<(), ConfigError> {
+    if ni.udp_port == Some(0) { Err(ConfigError::UdpPort) } else { xdp_address(ni.nid).map(drop) }
+}
+
+fn check_numbers(config: &NodeConfig) -> Result<(), ConfigError> {
     if config.shards == 0 || config.shards > SHARDS_MAX {
-        return Err(NodeError::Shards(config.shards));
+        return Err(ConfigError::Shards(config.shards));
     }
     if config.udp_port == 0 {
-        return Err(NodeError::UdpPort);
+        return Err(ConfigError::UdpPort);
     }
     if !config.limits.is_valid() || !super::shard_limits(config).is_valid() {
-        return Err(NodeError::Limits(config.limits));
+        return Err(ConfigError::Limits(config.limits));
     }
     if config.queues_max == 0 || config.queues_max > WATCHES_MAX {
-        return Err(NodeError::QueuesMax(config.queues_max));
+        return Err(ConfigError::QueuesMax(config.queues_max));
     }
-    Ok(config.rings.check()?)
+    config.rings.check().map_err(ConfigError::Rings)
 }
 
 /// Checks the address of a NID that is to stand beside others.
-pub(super) fn check_address(nid: Nid, mut others: impl Iterator<Item = Nid>) -> Result<(), NodeError> {
+pub(super) fn check_address(nid: Nid, mut others: impl Iterator<Item = Nid>) -> Result<(), ConfigError> {
     let address = xdp_address(nid)?;
     let first = others.find(|other| other.ip() == Some(address));
-    first.map_or(Ok(()), |first| Err(NodeError::DuplicateAddress { first, second: nid }))
+    first.map_or(Ok(()), |first| Err(ConfigError::DuplicateAddress { first, second: nid }))
 }
 
-fn xdp_address(nid: Nid) -> Result<IpAddr, NodeError> {
-    nid.ip().ok_or(NodeError::NoAddress(nid))
+fn xdp_address(nid: Nid) -> Result<IpAddr, ConfigError> {
+    nid.ip().ok_or(ConfigError::NoAddress(nid))
 }
 
 fn usable_interface(name: &str, queues: Option<u32>) -> Result<Interface, NodeError> {

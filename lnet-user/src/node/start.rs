@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::vec::IntoIter;
 
-use lnet_core::lnd::NiId;
 use lnet_core::node::{self, Action, Change, NetOptions, NetTunables, NiSpec, Report, Request};
 use lnet_core::time::Instant;
 use lnet_wire::nid::NetType;
 
 use super::plan::{self, NiPlan};
 use super::shards::make_workers;
-use super::{LO, NiConfig, Node, NodeConfig, NodeError, XdpMode, first_frames_per_shard};
+use super::{ConfigError, NiConfig, Node, NodeConfig, NodeError, XdpMode, first_frames_per_shard};
 use crate::runtime::{Steering, Worker};
 
 /// What an NI is to have from its LND, as it was asked for.
@@ -66,15 +65,24 @@ impl NiConfig {
     }
 }
 
-/// Starts a node, whose shards nothing reaches yet.
-pub(super) fn start(config: &NodeConfig) -> Result<Started, NodeError> {
+/// The state machine of a node that has no NI but `lo` yet, and the changes by which it gets those of its configuration,
+/// which is found to be possible as far as it says by itself.
+pub(super) fn new_machine(config: &NodeConfig) -> Result<(Machine, Vec<Change<LndOptions>>), ConfigError> {
     let policies = plan::check(config)?;
     let slots = config.limits.interfaces.saturating_add(1);
     let nets = [NetType::XDP];
     let core = node::NodeConfig { policies, ..node::NodeConfig::new(config.shards as u8, slots, &nets) };
-    let mut machine = Machine::new(core);
+    let machine = Machine::new(core);
     let changes: Vec<_> = config.nis.iter().map(|ni| Change::AddNi(ni.spec(config.lnd_timeout))).collect();
     machine.validate(&changes)?;
+    plan::check_nis(&config.nis)?;
+    Ok((machine, changes))
+}
+
+/// Starts a node, whose shards nothing reaches yet.
+pub(super) fn start(config: &NodeConfig) -> Result<Started, NodeError> {
+    let (mut machine, changes) = new_machine(config)?;
+    let policies = *machine.policies();
     let plans = plan::first(config)?;
     let mut workers = make_workers(config, &machine.poll_snapshot().unwrap_or_default())?;
     let mut node = Node {
@@ -91,7 +99,7 @@ pub(super) fn start(config: &NodeConfig) -> Result<Started, NodeError> {
         opened: Arc::default(),
     };
     // Its only deadline is that of a drain.
-    machine.handle_request(Instant(0), Request::batch(changes))?;
+    machine.handle_request(Instant(0), Request::batch(changes)).map_err(ConfigError::from)?;
     let answer = open_first(&mut node, &mut machine, &mut workers, plans.into_iter())?;
     Ok(Started { node, workers, machine, answer })
 }
@@ -123,16 +131,11 @@ fn open_first(
                 machine.handle_report(now, Report::Opened { ni, result: Ok(()) });
             }
             Some(Action::Publish(newer)) => answer = newer,
-            Some(Action::Done { result, .. }) => drop(result?),
+            Some(Action::Done { result, .. }) => drop(result.map_err(ConfigError::from)?),
             // Nothing else is asked for, and nothing goes.
             Some(_) => {}
             None if snapshot.is_some() => {}
             None => return Ok(answer),
         }
     }
-}
-
-/// The numbers of the NIs that a node has at first.
-pub(super) fn first_numbers() -> impl Iterator<Item = NiId> {
-    (LO.0 + 1..).map(NiId)
 }

@@ -147,10 +147,11 @@ fn what_goes_wrong_later_is_the_status_of_an_event() {
 #[test]
 fn a_cpu_that_is_not_there() {
     let idle = Idle { spin: Duration::ZERO };
-    let error = Lnet::start_on(&config(1), &Threads { cpus: vec![100_000], idle }).unwrap_err();
+    let error =
+        Lnet::start_on(&config(1), &Threads::for_shards(1).cpus(vec![100_000]).idle(idle)).unwrap_err();
     assert!(matches!(error, LnetError::Thread { .. }), "{error}");
     assert!(error.to_string().contains("cpu 100000"), "{error}");
-    let error = Lnet::start(&NodeConfig { shards: 65, ..NodeConfig::loopback() }).unwrap_err();
+    let error = Lnet::start(&NodeConfig::loopback().shards(65)).unwrap_err();
     assert!(error.to_string().contains("65 shards"), "{error}");
 }
 

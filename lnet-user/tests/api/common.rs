@@ -18,15 +18,15 @@ pub(crate) const LAZY: u32 = 7;
 
 pub(crate) fn config(shards: u32) -> NodeConfig {
     let last = shards as u8 - 1;
-    NodeConfig {
-        shards,
-        policies: vec![
+    NodeConfig::loopback()
+        .shards(shards)
+        .policies(vec![
             (4, Policy::Pin(0)),
             (5, Policy::Pin(1.min(last))),
             (6, Policy::Rotor),
             (7, Policy::Rotor),
-        ],
-        limits: Limits {
+        ])
+        .limits(Limits {
             match_entries: 1 << 9,
             memory_descs: 1 << 10,
             event_queues: 16,
@@ -39,15 +39,13 @@ pub(crate) fn config(shards: u32) -> NodeConfig {
             delayed: 1 << 6,
             peers: 1 << 4,
             interfaces: 1,
-        },
-        ..NodeConfig::loopback()
-    }
+        })
 }
 
 /// A node whose shards sleep whenever they can.
 pub(crate) fn start(shards: u32) -> Lnet {
     let idle = Idle { spin: Duration::ZERO };
-    let lnet = Lnet::start_on(&config(shards), &Threads { cpus: Vec::new(), idle }).unwrap();
+    let lnet = Lnet::start_on(&config(shards), &Threads::for_shards(1).cpus(Vec::new()).idle(idle)).unwrap();
     lnet.set_lazy(LAZY, true).unwrap();
     lnet
 }

@@ -31,25 +31,20 @@ pub(crate) fn config(shards: u8) -> NodeConfig {
         (LAZY_ROTOR as u8, Policy::Rotor),
         (LAZY_PINNED as u8, Policy::Pin(shards - 1)),
     ];
-    NodeConfig {
-        shards: u32::from(shards),
-        policies: pinned.chain(others).collect(),
-        limits: Limits {
-            match_entries: 1 << 9,
-            memory_descs: 1 << 10,
-            event_queues: 8,
-            events: 1 << 12,
-            unlimited_events: 1 << 6,
-            requests: 1 << 8,
-            responses: 1 << 8,
-            forwards: 0,
-            incoming: 1 << 6,
-            delayed: 1 << 7,
-            peers: 1 << 4,
-            interfaces: 1,
-        },
-        ..NodeConfig::loopback()
-    }
+    NodeConfig::loopback().shards(u32::from(shards)).policies(pinned.chain(others).collect()).limits(Limits {
+        match_entries: 1 << 9,
+        memory_descs: 1 << 10,
+        event_queues: 8,
+        events: 1 << 12,
+        unlimited_events: 1 << 6,
+        requests: 1 << 8,
+        responses: 1 << 8,
+        forwards: 0,
+        incoming: 1 << 6,
+        delayed: 1 << 7,
+        peers: 1 << 4,
+        interfaces: 1,
+    })
 }
 
 pub(crate) struct Shards {

@@ -28,9 +28,9 @@ fn start() -> Lnet {
         Policy::Rotor,
     ];
     let policies = (10..).zip(policies).collect();
-    let config = NodeConfig { shards: 2, policies, ..NodeConfig::loopback() };
+    let config = NodeConfig::loopback().shards(2).policies(policies);
     let idle = Idle { spin: Duration::ZERO };
-    Lnet::start_on(&config, &Threads { cpus: Vec::new(), idle }).unwrap()
+    Lnet::start_on(&config, &Threads::for_shards(1).cpus(Vec::new()).idle(idle)).unwrap()
 }
 
 /// Waits until the node holds nothing any more.

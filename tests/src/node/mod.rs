@@ -108,15 +108,13 @@ pub fn process(nid: Nid) -> ProcessId {
 /// nothing.
 #[must_use]
 pub fn config(namespace: &Namespace, nid: Nid) -> NodeConfig {
-    NodeConfig {
-        shards: 2,
-        policies: policies(2),
-        bpf_object: Some(object(ObjectKind::Default)),
-        rings: RingSizes { fill: 4096, completion: 2048, rx: 2048, tx: 1024 },
-        limits: LIMITS,
-        lnd_timeout: LND_TIMEOUT,
-        ..NodeConfig::new(vec![NiConfig::new(nid, &namespace.interface().name)])
-    }
+    NodeConfig::new(vec![NiConfig::new(nid, &namespace.interface().name)])
+        .shards(2)
+        .policies(policies(2))
+        .bpf_object(Some(object(ObjectKind::Default)))
+        .rings(RingSizes { fill: 4096, completion: 2048, rx: 2048, tx: 1024 })
+        .limits(LIMITS)
+        .lnd_timeout(LND_TIMEOUT)
 }
 
 /// Starts a node inside a namespace; its shards may be driven anywhere.

@@ -15,7 +15,7 @@ use lnet_tests::node::{
     settle_both, start, stop_all,
 };
 use lnet_user::lnd::xdp::XdpDrop;
-use lnet_user::node::{NiConfig, Node, NodeConfig};
+use lnet_user::node::{NiConfig, Node};
 use lnet_user::runtime::Worker;
 use lnet_user::xsk::{self, Kick, QueueConfig, TxDescriptor, Umem, UmemConfig};
 use lnet_wire::frame::{self, FIRST_HEADERS_BYTES, Kind};
@@ -49,12 +49,12 @@ struct Victim {
 
 impl Victim {
     fn new() -> Self {
-        let netns = Netns::new(Wiring { rails: 2, ..Wiring::default() });
+        let netns = Netns::new(Wiring::default());
         let [nid, peer] = [netns.a(), netns.b()].map(|namespace| nid_v4(namespace.interface(), 0));
-        let [first, second] = netns.a().interfaces() else { panic!("two rails") };
-        let nis = vec![NiConfig::new(nid, &first.name), NiConfig::new(nid_v4(second, 0), &second.name)];
+        let interface = &netns.a().interface().name;
+        let nis = vec![NiConfig::new(nid, interface), NiConfig::new(second_nid(netns.a()), interface)];
         // Strangers are remembered for the whole of a test, and what they do not acknowledge ends in time.
-        let config = NodeConfig { nis, lnd_timeout: PATIENCE / 3 * 2, ..config(netns.a(), nid) };
+        let config = config(netns.a(), nid).nis(nis).lnd_timeout(PATIENCE / 3 * 2);
         let (node, workers) = start(netns.a(), &config);
         Self { netns, node, workers, nid, peer }
     }
@@ -62,6 +62,12 @@ impl Victim {
     fn put(&self, portal: u32, match_bits: u64, length_bytes: usize) -> Message {
         Message::put(self.peer, self.nid, portal, match_bits, length_bytes)
     }
+}
+
+/// The NID of an interface's second NI, on a net of its own.
+fn second_nid(namespace: &Namespace) -> Nid {
+    let address = namespace.interface().ipv6.expect("a kernel with IPv6");
+    Nid::new_ip(lnet_wire::Net::new(lnet_wire::NetType::XDP, 1), address.into()).unwrap()
 }
 
 /// Packets that an interface has sent.
@@ -166,7 +172,7 @@ fn broken(victim: &Victim, stranger: &mut Stranger) -> Vec<(String, Vec<u8>)> {
     add("taken", with_byte(&fresh(), FIRST_HEADERS_BYTES + 5, 1));
     // For another NI of the node than it arrives by, as when a rail does not answer.
     let mut by_another = victim.put(10, 3, 20);
-    by_another.header.destination.nid = nid_v4(&victim.netns.a().interfaces()[1], 0);
+    by_another.header.destination.nid = second_nid(victim.netns.a());
     add("taken", stranger.sign(by_another).datagram());
     for (offset, value) in
         [(HEADER_LENGTH, 19), (HEADER_MATCH_BITS, 4), (HEADER_PORTAL, 11), (HEADER_TYPE, 2)]

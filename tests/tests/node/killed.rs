@@ -57,14 +57,12 @@ fn start_child(nid: Nid) -> (Node, Vec<Worker>) {
         hook(panic);
         std::process::abort();
     }));
-    let config = NodeConfig {
-        shards: SHARDS as u32,
-        policies: policies(SHARDS as u8),
-        bpf_object: Some(object(ObjectKind::Default)),
-        limits: LIMITS,
-        lnd_timeout: PATIENT_TIMEOUT,
-        ..NodeConfig::new(vec![NiConfig::new(nid, "veth-b")])
-    };
+    let config = NodeConfig::new(vec![NiConfig::new(nid, "veth-b")])
+        .shards(SHARDS as u32)
+        .policies(policies(SHARDS as u8))
+        .bpf_object(Some(object(ObjectKind::Default)))
+        .limits(LIMITS)
+        .lnd_timeout(PATIENT_TIMEOUT);
     Node::start(&config).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -197,7 +195,7 @@ fn a_target_is_killed() {
     }
     let netns = Netns::new(Wiring::default());
     let [a, b] = [netns.a(), netns.b()].map(|namespace| nid_v4(namespace.interface(), 0));
-    let source_config = NodeConfig { lnd_timeout: PATIENT_TIMEOUT, ..config(netns.a(), a) };
+    let source_config = config(netns.a(), a).lnd_timeout(PATIENT_TIMEOUT);
     let (_source, source_workers) = start(netns.a(), &source_config);
     let file = Arrivals::file();
     let begin = |life: u8| {

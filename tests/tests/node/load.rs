@@ -7,7 +7,7 @@ use lnet_tests::netns::{Interface, Namespace, Netns, Wiring, enter};
 use lnet_tests::node::{config, nid_v4};
 use lnet_user::api::Lnet;
 use lnet_user::load::{Initiator, Kind, Plan, Scheme, Target};
-use lnet_user::node::{NiConfig, NodeConfig, XdpMode};
+use lnet_user::node::{NiConfig, XdpMode};
 use lnet_user::{Nid, Policy};
 
 use crate::privileged;
@@ -15,23 +15,17 @@ use crate::privileged;
 const MESSAGES: u64 = 4000;
 
 fn start(namespace: &Namespace, mode: XdpMode) -> Lnet {
-    let ni = |(interface, rail): (&Interface, u16)| NiConfig {
-        mode: Some(mode),
-        ..NiConfig::new(nid_v4(interface, rail), &interface.name)
+    let ni = |(interface, rail): (&Interface, u16)| {
+        NiConfig::new(nid_v4(interface, rail), &interface.name).mode(Some(mode))
     };
     let nis = namespace.interfaces().iter().zip(0..).map(ni).collect();
     let config = config(namespace, Nid::LO);
     let mut policies = config.policies.clone();
     policies.push((17, Policy::Pin(0)));
     let limits = Limits { unlimited_events: 1 << 9, ..Limits::DEFAULT };
-    let config = NodeConfig {
-        frames: Some(config.frames_for(2, 4)),
-        lnd_timeout: Duration::from_secs(5),
-        nis,
-        policies,
-        limits,
-        ..config
-    };
+    let frames = Some(config.frames_for(2, 4));
+    let config =
+        config.frames(frames).lnd_timeout(Duration::from_secs(5)).nis(nis).policies(policies).limits(limits);
     let lnet = enter(namespace, || Lnet::start(&config).unwrap());
     lnet.open().unwrap();
     lnet

@@ -11,7 +11,7 @@ use lnet_tests::node::{
     Account, By, LND_TIMEOUT, PINNED_PORTALS, Plan, Putter, config, nid_v4, process, start,
 };
 use lnet_user::lnd::xdp::{SendFault, XdpDrop};
-use lnet_user::node::{Node, NodeConfig, XdpMode};
+use lnet_user::node::{Node, XdpMode};
 use lnet_user::runtime::Worker;
 use lnet_wire::MessageType;
 
@@ -44,13 +44,11 @@ fn suffer(trouble: Trouble, sizes: &[u32], meanwhile: impl FnOnce(&Netns) + Send
     let netns = Netns::new(Wiring { mtu_bytes: trouble.mtu_bytes, ..Wiring::default() });
     let nids = [netns.a(), netns.b()].map(|namespace| nid_v4(namespace.interface(), 0));
     let [source, target] = [(netns.a(), nids[0]), (netns.b(), nids[1])].map(|(namespace, nid)| {
-        let config = NodeConfig {
-            payload_checksum: trouble.corrupted_ppm != 0,
-            send_fault: trouble.send_fault,
-            lnd_timeout: 5 * LND_TIMEOUT,
-            mode: trouble.mode,
-            ..config(namespace, nid)
-        };
+        let config = config(namespace, nid)
+            .payload_checksum(trouble.corrupted_ppm != 0)
+            .send_fault(trouble.send_fault)
+            .lnd_timeout(5 * LND_TIMEOUT)
+            .mode(trouble.mode);
         let (mut node, workers) = start(namespace, &config);
         set_faults(&mut node, trouble.dropped_ppm, trouble.corrupted_ppm);
         (node, workers)

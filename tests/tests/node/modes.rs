@@ -53,7 +53,7 @@ fn nids(netns: &Netns) -> [Nid; 2] {
 /// With enough event queues for plans one after the other.
 fn config_as(mode: XdpMode, namespace: &Namespace, nid: Nid) -> NodeConfig {
     let limits = Limits { event_queues: 64, ..LIMITS };
-    NodeConfig { mode, limits, ..config(namespace, nid) }
+    config(namespace, nid).mode(mode).limits(limits)
 }
 
 fn start_as(mode: XdpMode, namespace: &Namespace, nid: Nid) -> Started {
@@ -210,7 +210,7 @@ fn nobody_may_run_a_node_with_sockets() {
     }
     let netns = Netns::new(Wiring::default());
     let [a, b] = nids(&netns);
-    let on = |namespace, nid, mode| NodeConfig { udp_port: FREE_PORT, ..config_as(mode, namespace, nid) };
+    let on = |namespace, nid, mode| config_as(mode, namespace, nid).udp_port(FREE_PORT);
     let far = start(netns.b(), &on(netns.b(), b, XdpMode::Native));
     let near_config = on(netns.a(), a, XdpMode::Socket);
     unprivileged(netns.a(), || {
@@ -231,7 +231,7 @@ fn auto_takes_the_first_that_works_and_says_which() {
     }
     let netns = Netns::new(Wiring::default());
     let [a, _] = nids(&netns);
-    let auto = NodeConfig { udp_port: FREE_PORT, ..config(netns.a(), a) };
+    let auto = config(netns.a(), a).udp_port(FREE_PORT);
     assert_eq!(auto.mode, XdpMode::Auto);
     assert_eq!(start(netns.a(), &auto).0.mode(), NodeMode::Native);
     // Without the program.
@@ -242,14 +242,14 @@ fn auto_takes_the_first_that_works_and_says_which() {
     };
     assert_eq!(error(&auto), Ok(NodeMode::Socket));
     // Nothing works: both reasons are told.
-    let told = error(&NodeConfig { udp_port: 988, ..auto.clone() }).unwrap_err();
+    let told = error(&auto.clone().udp_port(988)).unwrap_err();
     for part in ["no mode works", "CAP_BPF and CAP_NET_ADMIN", "udp port 988", "CAP_NET_BIND_SERVICE"] {
         assert!(told.contains(part), "{part:?} is not in {told:?}");
     }
     // What is asked for is had, or refused.
-    let native = NodeConfig { mode: XdpMode::Native, ..auto.clone() };
+    let native = auto.clone().mode(XdpMode::Native);
     assert!(error(&native).unwrap_err().contains("CAP_BPF"));
-    assert_eq!(error(&NodeConfig { mode: XdpMode::Socket, ..auto }), Ok(NodeMode::Socket));
+    assert_eq!(error(&auto.mode(XdpMode::Socket)), Ok(NodeMode::Socket));
 }
 
 /// A bridge's driver knows nothing of XDP.
@@ -267,7 +267,7 @@ fn auto_takes_generic_where_the_driver_has_no_xdp() {
     ip(netns.a(), &format!("addr add {}/24 dev bridge0", port.ipv4));
     ip(netns.a(), "link set dev bridge0 up");
     let nis = vec![NiConfig::new(a, "bridge0")];
-    let on_bridge = NodeConfig { nis, ..config_as(XdpMode::Auto, netns.a(), a) };
+    let on_bridge = config_as(XdpMode::Auto, netns.a(), a).nis(nis);
     let near = start(netns.a(), &on_bridge);
     assert_eq!(near.0.mode(), NodeMode::Generic);
     let far = start_as(XdpMode::Native, netns.b(), b);
@@ -291,18 +291,18 @@ fn a_port_has_one_node() {
     }
     let netns = Netns::new(Wiring::default());
     let [a, _] = nids(&netns);
-    let socket = NodeConfig { mode: XdpMode::Socket, ..config(netns.a(), a) };
+    let socket = config(netns.a(), a).mode(XdpMode::Socket);
     let running = start(netns.a(), &socket);
     refused(netns.a(), &socket, &["udp port 988 of 10.211.0.1 is in use"]);
-    let native = NodeConfig { mode: XdpMode::Native, ..socket.clone() };
+    let native = socket.clone().mode(XdpMode::Native);
     refused(netns.a(), &native, &["udp port 988 of 10.211.0.1 is in use"]);
     // Another one is free.
-    drop(start(netns.a(), &NodeConfig { udp_port: FREE_PORT, ..socket.clone() }));
+    drop(start(netns.a(), &socket.clone().udp_port(FREE_PORT)));
     drop(running);
     let running = start(netns.a(), &native);
     refused(netns.a(), &socket, &["udp port 988 of 10.211.0.1 is in use"]);
     drop(running);
-    refused(netns.a(), &NodeConfig { log_refusals: true, ..socket }, &["log_refusals", "native or generic"]);
+    refused(netns.a(), &socket.log_refusals(true), &["log_refusals", "native or generic"]);
 }
 
 /// Traffic goes on while the MTUs of both ends change, and after the link was down.
@@ -341,8 +341,7 @@ fn what_the_kernel_refuses_is_a_loss() {
     }
     let netns = Netns::new(Wiring::default());
     let [a, b] = [netns.a(), netns.b()].map(|namespace| nid_v6(namespace.interface()));
-    let patient =
-        NodeConfig { lnd_timeout: Duration::from_secs(2), ..config_as(XdpMode::Socket, netns.a(), a) };
+    let patient = config_as(XdpMode::Socket, netns.a(), a).lnd_timeout(Duration::from_secs(2));
     let (_near, mut near) = start(netns.a(), &patient);
     ip(netns.a(), "route add unreachable 2001:db8::/32");
     let at = |address: &str| process(Nid::new_ip(a.net(), address.parse().unwrap()).unwrap());

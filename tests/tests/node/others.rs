@@ -10,7 +10,7 @@ use lnet_tests::netns::{Namespace, Netns, Wiring, enter};
 use lnet_tests::node::{
     By, Flood, Flooded, Flooder, config, losses, nid_v4, process, settle_both, start, stop_all,
 };
-use lnet_user::node::{NodeConfig, XdpMode};
+use lnet_user::node::XdpMode;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, sockopt};
 
 use crate::privileged;
@@ -91,7 +91,7 @@ fn others_go_on(mode: XdpMode) {
     }
     let netns = Netns::new(Wiring::default());
     let [a, b] = [netns.a(), netns.b()].map(|namespace| nid_v4(namespace.interface(), 0));
-    let with_mode = |namespace, nid| NodeConfig { mode, ..config(namespace, nid) };
+    let with_mode = |namespace, nid| config(namespace, nid).mode(mode);
     let (_source, source_workers) = start(netns.a(), &with_mode(netns.a(), a));
     let (target, target_workers) = start(netns.b(), &with_mode(netns.b(), b));
     let flood = Flood::new(process(b), 1 << 40, 5000);

@@ -30,13 +30,14 @@ pub(crate) struct Rails {
 
 /// The NI of a rail on its own net, in a mode.
 pub(crate) fn ni(interface: &Interface, rail: u16, mode: XdpMode) -> NiConfig {
-    NiConfig { mode: Some(mode), ..NiConfig::new(nid_v4(interface, rail), &interface.name) }
+    NiConfig::new(nid_v4(interface, rail), &interface.name).mode(Some(mode))
 }
 
 /// A configuration with room for both rails over rings.
 fn config_of(netns: &lnet_tests::netns::Namespace, nis: Vec<NiConfig>) -> NodeConfig {
     let config = config(netns, Nid::LO);
-    NodeConfig { frames: Some(config.frames_for(2, 4)), lnd_timeout: LND_TIMEOUT, nis, ..config }
+    let frames = Some(config.frames_for(2, 4));
+    config.frames(frames).lnd_timeout(LND_TIMEOUT).nis(nis)
 }
 
 impl Rails {
@@ -235,18 +236,18 @@ fn refused_nis_change_nothing() {
     refused(&third, &["does not have the address", "10.211.0.77"]);
     refused(&ni(&interfaces[0], 0, XdpMode::Native), &["a local nid already"]);
     refused(&ni(&interfaces[0], 5, XdpMode::Native), &["the same address"]);
-    refused(&NiConfig { interface: "absent0".to_owned(), ..third.clone() }, &["absent0"]);
+    refused(&third.clone().interface("absent0".to_owned()), &["absent0"]);
     ip(namespace, &format!("address add 10.211.0.77/24 dev {}", other.name));
     let held = enter(namespace, || std::net::UdpSocket::bind("10.211.0.77:988").unwrap());
     for mode in [XdpMode::Native, XdpMode::Socket] {
-        refused(&NiConfig { mode: Some(mode), ..third.clone() }, &["988"]);
+        refused(&third.clone().mode(Some(mode)), &["988"]);
     }
     drop(held);
-    refused(&NiConfig { udp_port: Some(0), ..third.clone() }, &["UDP port 0"]);
-    refused(&NiConfig { queues: Some(4), ..third.clone() }, &["2 receive", "4 of each"]);
-    refused(&NiConfig { mode: Some(XdpMode::Generic), ..third.clone() }, &["native mode", "expected"]);
+    refused(&third.clone().udp_port(Some(0)), &["UDP port 0"]);
+    refused(&third.clone().queues(Some(4)), &["2 receive", "4 of each"]);
+    refused(&third.clone().mode(Some(XdpMode::Generic)), &["native mode", "expected"]);
     // What was refused may come after all: on a port of its own, sharing the program of its interface.
-    let fine = NiConfig { udp_port: Some(4000), ..third };
+    let fine = third.udp_port(Some(4000));
     let number = enter(namespace, || near.add_ni(&fine)).unwrap();
     assert_eq!((number, near.nis().len()), (NiId(3), 3));
     assert_eq!(near.with_node(|node| node.programs_mut().len()), 1);
@@ -272,20 +273,20 @@ fn the_memory_for_nis_is_bounded_from_the_start() {
     let config = config_of(namespace, Vec::new());
     let frames = Some(config.frames_for(1, 2));
     let start = |config| enter(namespace, || Lnet::start(&config).unwrap());
-    let lnet = start(NodeConfig { frames, ..config.clone() });
+    let lnet = start(config.clone().frames(frames));
     let add = |lnet: &Lnet, config| enter(namespace, || lnet.add_ni(config));
     let first_ni = add(&lnet, &first).unwrap();
     let refused = add(&lnet, &second).unwrap_err().to_string();
     assert!(refused.contains("frames are wanted, the node has"), "{refused}");
     // There is room for either, one after the other, and for sockets anyway.
-    let socket = NiConfig { mode: Some(XdpMode::Socket), ..second.clone() };
+    let socket = second.clone().mode(Some(XdpMode::Socket));
     let socket_ni = add(&lnet, &socket).unwrap();
     enter(namespace, || lnet.remove_ni(socket_ni, Duration::ZERO)).unwrap();
     enter(namespace, || lnet.remove_ni(first_ni, Duration::ZERO)).unwrap();
     assert_eq!(lnet.with_node(|node| node.frames()), None, "the memory goes with the last NI over rings");
     add(&lnet, &second).unwrap();
     drop(lnet);
-    let lnet = start(NodeConfig { queues_max: 3, ..config });
+    let lnet = start(config.queues_max(3));
     add(&lnet, &first).unwrap();
     let refused = add(&lnet, &second).unwrap_err().to_string();
     assert!(refused.contains("4 receive queues and sockets") && refused.contains("at most 3"), "{refused}");

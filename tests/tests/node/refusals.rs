@@ -65,15 +65,12 @@ fn configurations_that_cannot_be() {
     let interface = &namespace.interface().name;
     let nid = nid_v4(namespace.interface(), 0);
     let good = || config(namespace, nid);
-    let with_nis = |nis: &[Nid]| NodeConfig {
-        nis: nis.iter().map(|nid| NiConfig::new(*nid, interface)).collect(),
-        ..good()
-    };
+    let with_nis = |nis: &[Nid]| good().nis(nis.iter().map(|nid| NiConfig::new(*nid, interface)).collect());
     let check = |config: NodeConfig, parts: &[&str]| refuse(namespace, &config, parts);
 
-    check(NodeConfig { shards: 0, ..good() }, &["0 shards: 1 to 64"]);
-    check(NodeConfig { shards: 65, ..good() }, &["65 shards: 1 to 64"]);
-    check(NodeConfig { udp_port: 0, ..good() }, &["UDP port 0", "988"]);
+    check(good().shards(0), &["0 shards: 1 to 64"]);
+    check(good().shards(65), &["65 shards: 1 to 64"]);
+    check(good().udp_port(0), &["UDP port 0", "988"]);
     check(with_nis(&[nid, nid]), &["cannot add 10.211.0.1@xdp", "a local nid already"]);
     let other_net = nid_v4(namespace.interface(), 3);
     check(with_nis(&[nid, other_net]), &["10.211.0.1@xdp and 10.211.0.1@xdp3", "same address"]);
@@ -85,14 +82,14 @@ fn configurations_that_cannot_be() {
         &["veth-a does not have the address of 10.211.0.2@xdp", "it has 10.211.0.1, fd00"],
     );
     let limits = Limits { interfaces: 1, ..good().limits };
-    let two = NodeConfig { limits, ..with_nis(&[nid, other_net]) };
+    let two = with_nis(&[nid, other_net]).limits(limits);
     check(two, &["too many NIs: 2 at most, lo included"]);
     let limits = Limits { unlimited_events: 1, ..good().limits };
-    check(NodeConfig { limits, ..good() }, &["unlimited_events: 1", "unlimited_events at least 2"]);
+    check(good().limits(limits), &["unlimited_events: 1", "unlimited_events at least 2"]);
     let rings = RingSizes { fill: u32::MAX, ..RingSizes::default() };
-    check(NodeConfig { rings, ..good() }, &["fill ring of 4294967295 entries", "power of two"]);
+    check(good().rings(rings), &["fill ring of 4294967295 entries", "power of two"]);
     let rings = RingSizes { tx: 1000, ..RingSizes::default() };
-    check(NodeConfig { rings, ..good() }, &["tx ring of 1000 entries", "power of two"]);
+    check(good().rings(rings), &["tx ring of 1000 entries", "power of two"]);
 
     let table = |bits, shard| Policy::MatchBits { shift: 0, bits, spread: Spread::Table([shard; 8]) };
     for (policy, parts) in [
@@ -106,19 +103,19 @@ fn configurations_that_cannot_be() {
             ["portal 5", "5 match bits from bit 60", "bits 0 to 63"],
         ),
     ] {
-        check(NodeConfig { policies: vec![policy], ..good() }, &parts);
+        check(good().policies(vec![policy]), &parts);
     }
     let twice = vec![(4, Policy::Rotor), (4, Policy::Pin(0))];
-    check(NodeConfig { policies: twice, ..good() }, &["portal 4 has two policies"]);
+    check(good().policies(twice), &["portal 4 has two policies"]);
     // A table over one bit has two entries; what stands behind them is never looked up.
     let mut entries = [9; 8];
     (entries[0], entries[1]) = (0, 1);
     let policy = Policy::MatchBits { shift: 0, bits: 1, spread: Spread::Table(entries) };
-    drop(start(namespace, &NodeConfig { policies: vec![(4, policy)], ..good() }));
+    drop(start(namespace, &good().policies(vec![(4, policy)])));
 
-    let no_object = NodeConfig { bpf_object: Some(PathBuf::from("/nonexistent/lnet.bpf.o")), ..good() };
+    let no_object = good().bpf_object(Some(PathBuf::from("/nonexistent/lnet.bpf.o")));
     check(no_object, &["/nonexistent/lnet.bpf.o", "cargo xtask build-ebpf"]);
-    let no_logging = NodeConfig { log_refusals: true, ..good() };
+    let no_logging = good().log_refusals(true);
     check(no_logging, &["cannot log", "lnet-log.bpf.o"]);
     works(&netns);
 }
@@ -132,22 +129,18 @@ fn interfaces_that_do_not_serve() {
     let namespace = netns.a();
     let [first, second] = namespace.interfaces() else { panic!("two rails") };
     let nid = nid_v4(first, 0);
-    let on =
-        |interface: &str| NodeConfig { nis: vec![NiConfig::new(nid, interface)], ..config(namespace, nid) };
+    let on = |interface: &str| config(namespace, nid).nis(vec![NiConfig::new(nid, interface)]);
 
     refuse(namespace, &on("nosuch0"), &["\"nosuch0\"", "veth-a"]);
     refuse(namespace, &on("lo"), &["\"lo\"", "Ethernet", "loopback"]);
-    let four = NodeConfig { queues: Some(4), ..on(&first.name) };
+    let four = on(&first.name).queues(Some(4));
     refuse(namespace, &four, &["veth-a has 2 receive and 2 transmit queues", "4 of each", "numrxqueues 4"]);
     ip(namespace, "link set dev veth-a1 down");
-    let down =
-        NodeConfig { nis: vec![NiConfig::new(nid_v4(second, 0), &second.name)], ..config(namespace, nid) };
+    let down = config(namespace, nid).nis(vec![NiConfig::new(nid_v4(second, 0), &second.name)]);
     refuse(namespace, &down, &["veth-a1 is down", "ip link set dev veth-a1 up"]);
     // The second rail is what is wrong: the first one is free again afterwards.
-    let half = NodeConfig {
-        nis: vec![NiConfig::new(nid, &first.name), NiConfig::new(nid_v4(second, 1), &second.name)],
-        ..config(namespace, nid)
-    };
+    let half = config(namespace, nid)
+        .nis(vec![NiConfig::new(nid, &first.name), NiConfig::new(nid_v4(second, 1), &second.name)]);
     refuse(namespace, &half, &["veth-a1 is down"]);
 
     let port = enter(namespace, || UdpSocket::bind((first.ipv4, 988)).unwrap());
@@ -162,7 +155,7 @@ fn interfaces_that_do_not_serve() {
     // A second node, with the same port and with another one.
     let running = start(namespace, &on(&first.name));
     refuse(namespace, &on(&first.name), &["udp port 988 of 10.211.0.1 is in use"]);
-    let other_port = NodeConfig { udp_port: 5000, ..on(&first.name) };
+    let other_port = on(&first.name).udp_port(5000);
     refuse(namespace, &other_port, &["queue 0 of interface veth-a", "another AF_XDP socket"]);
     let target = start(netns.b(), &config(netns.b(), nid_v4(netns.b().interface(), 0)));
     let rails = vec![(process(nid), process(target.0.nid()))];
@@ -185,7 +178,7 @@ fn a_driver_that_refuses_xdp() {
     ip(namespace, "link set dev odd0 up");
     ip(namespace, "link set dev odd1 up");
     let nid = Nid::new_ip(Net::new(NetType::XDP, 0), [10, 212, 0, 1].into()).unwrap();
-    let on = |mode| NodeConfig { mode, nis: vec![NiConfig::new(nid, "odd0")], ..config(namespace, nid) };
+    let on = |mode| config(namespace, nid).mode(mode).nis(vec![NiConfig::new(nid, "odd0")]);
     let parts = ["odd0 (mtu 1500) refuses XDP in native mode", "tx queues", "mode generic works"];
     refuse(namespace, &on(XdpMode::Native), &parts);
     for mode in [XdpMode::Generic, XdpMode::Auto] {
@@ -202,7 +195,7 @@ fn missing_capabilities_are_named() {
     }
     let netns = Netns::new(Wiring::default());
     let mode = XdpMode::Native;
-    let config = NodeConfig { mode, ..config(netns.a(), nid_v4(netns.a().interface(), 0)) };
+    let config = config(netns.a(), nid_v4(netns.a().interface(), 0)).mode(mode);
     let without = |lost: CapabilitySet| {
         enter(netns.a(), || {
             let mut sets = rustix::thread::capabilities(None).unwrap();

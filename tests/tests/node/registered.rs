@@ -11,7 +11,7 @@ use lnet_core::shard::{GetRequest, PutRequest};
 use lnet_tests::netns::{Netns, Wiring};
 use lnet_tests::node::{config, nid_v4, process, start};
 use lnet_user::memory::Buffer;
-use lnet_user::node::{Node, NodeConfig};
+use lnet_user::node::Node;
 use lnet_user::runtime::{Delivery, Worker};
 use lnet_wire::{MessageType, ProcessId};
 
@@ -52,12 +52,7 @@ fn expected(mark: u64, place: usize) -> u8 {
 fn ends(netns: &Netns) -> [End; 2] {
     [netns.a(), netns.b()].map(|namespace| {
         let nid = nid_v4(namespace.interface(), 0);
-        let config = NodeConfig {
-            shards: 1,
-            policies: Vec::new(),
-            registered_bytes: REGISTERED_BYTES,
-            ..config(namespace, nid)
-        };
+        let config = config(namespace, nid).shards(1).policies(Vec::new()).registered_bytes(REGISTERED_BYTES);
         let (mut node, mut workers) = start(namespace, &config);
         for message_type in [MessageType::Put, MessageType::Get, MessageType::Ack, MessageType::Reply] {
             node.programs_mut()[0].set_fault(message_type, DROPPED_PPM, 0).unwrap();

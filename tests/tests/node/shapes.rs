@@ -13,7 +13,7 @@ use lnet_tests::node::{
     process, settle_both, start, stop_all,
 };
 use lnet_user::memory::Buffer;
-use lnet_user::node::{NiConfig, NodeConfig};
+use lnet_user::node::NiConfig;
 use lnet_user::runtime::{Idle, ShardThread, Worker};
 use lnet_wire::Nid;
 use lnet_wire::steer::Policy;
@@ -29,11 +29,8 @@ fn flood(queues: u16, source_shards: u8, target_shards: u8, count: u64) {
     }
     let netns = Netns::new(Wiring { queues, ..Wiring::default() });
     let [a, b] = [netns.a(), netns.b()].map(|namespace| nid_v4(namespace.interface(), 0));
-    let of_shards = |namespace, nid, shards: u8| NodeConfig {
-        shards: shards.into(),
-        queues: Some(queues.into()),
-        policies: policies(shards),
-        ..config(namespace, nid)
+    let of_shards = |namespace, nid, shards: u8| {
+        config(namespace, nid).shards(shards.into()).queues(Some(queues.into())).policies(policies(shards))
     };
     let (_source, source_workers) = start(netns.a(), &of_shards(netns.a(), a, source_shards));
     let (target, target_workers) = start(netns.b(), &of_shards(netns.b(), b, target_shards));
@@ -82,7 +79,7 @@ fn two_rails_carry_what_their_nids_are_asked_for() {
             NiConfig::new(lnet_tests::node::nid_v6(second), &second.name),
         ];
         let nids: Vec<Nid> = nis.iter().map(|ni| ni.nid).collect();
-        let config = NodeConfig { nis, ..config(namespace, nids[0]) };
+        let config = config(namespace, nids[0]).nis(nis);
         (nids, start(namespace, &config))
     });
     let [(a, source), (b, target)] = nodes;
@@ -105,8 +102,7 @@ fn misdirected_frames_are_handed_over() {
     }
     let netns = Netns::new(Wiring { mtu_bytes: 9000, ..Wiring::default() });
     let [a, b] = [netns.a(), netns.b()].map(|namespace| nid_v4(namespace.interface(), 0));
-    let with_shards =
-        |namespace, nid| NodeConfig { shards: 3, policies: policies(3), ..config(namespace, nid) };
+    let with_shards = |namespace, nid| config(namespace, nid).shards(3).policies(policies(3));
     let (_source, mut source_workers) = start(netns.a(), &with_shards(netns.a(), a));
     let (mut target, target_workers) = start(netns.b(), &with_shards(netns.b(), b));
     for portal in 10..17 {

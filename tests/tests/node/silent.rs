@@ -10,7 +10,7 @@ use lnet_tests::node::{
     Account, By, Driven, FLOOD_WINDOW, Flood, Flooded, Flooder, LIMITS, Stranger, assert_nothing_left,
     config, losses, nid_v4, process, settle, settle_both, start, stop_all,
 };
-use lnet_user::node::{Node, NodeConfig};
+use lnet_user::node::Node;
 use lnet_user::runtime::Worker;
 use lnet_wire::{Body, Nid, WireHandle};
 
@@ -122,7 +122,7 @@ fn a_peer_that_acknowledges_nothing_holds_nobody_up() {
     }
     let netns = Netns::new(Wiring::default());
     let [nid, good_nid] = [netns.a(), netns.b()].map(|namespace| nid_v4(namespace.interface(), 0));
-    let with_timeout = |namespace, nid| NodeConfig { lnd_timeout: TIMEOUT, ..config(namespace, nid) };
+    let with_timeout = |namespace, nid| config(namespace, nid).lnd_timeout(TIMEOUT);
     let mut node_config = with_timeout(netns.a(), nid);
     (node_config.nis[0].credits, node_config.nis[0].peer_credits) = (Some(CREDITS), Some(PEER_CREDITS));
     let (node, workers) = start(netns.a(), &node_config);

@@ -8,7 +8,7 @@ use lnet_tests::node::{
     Account, By, Driven, Plan, Sink, Source, config, losses, nid_v4, nid_v6, process, settle_both, start,
     stop_all,
 };
-use lnet_user::node::{Node, NodeConfig, NodeMode, XdpMode};
+use lnet_user::node::{Node, NodeMode, XdpMode};
 use lnet_user::runtime::Worker;
 use lnet_user::xsk::{CHUNK_BYTES, RECEIVE_BYTES};
 use lnet_wire::frame::FIRST_HEADERS_BYTES;
@@ -152,7 +152,7 @@ impl Case {
             let interface = namespace.interface();
             if self.ipv6 { nid_v6(interface) } else { nid_v4(interface, 0) }
         });
-        let config = |namespace, nid, mode| NodeConfig { mode, ..config(namespace, nid) };
+        let config = |namespace, nid, mode| config(namespace, nid).mode(mode);
         let source = start(netns.a(), &config(netns.a(), a, self.modes[0]));
         let target = start(netns.b(), &config(netns.b(), b, self.modes[1]));
         let plan = Plan::of_sizes(vec![(process(a), process(b))], &PORTALS, &sizes());

@@ -52,7 +52,10 @@ impl Joined {
 
     fn over(netns: Netns, rings: Option<RingSizes>) -> Self {
         let [a, b] = [netns.a(), netns.b()].map(|namespace| nid_v4(namespace.interface(), 0));
-        let with_rings = |config: NodeConfig| NodeConfig { rings: rings.unwrap_or(config.rings), ..config };
+        let with_rings = |config: NodeConfig| {
+            let rings = rings.unwrap_or(config.rings);
+            config.rings(rings)
+        };
         let (source, mut sources) = start(netns.a(), &with_rings(config(netns.a(), a)));
         let (target, targets) = start(netns.b(), &with_rings(config(netns.b(), b)));
         let receivers = targets
@@ -332,7 +335,7 @@ fn transmit_rings_that_hold_no_frame() {
     }
     let netns = Netns::new(Wiring { mtu_bytes: 65535, ..Wiring::default() });
     let good = config(netns.a(), nid_v4(netns.a().interface(), 0));
-    let with_tx = |tx| NodeConfig { rings: RingSizes { tx, ..good.rings }, ..good.clone() };
+    let with_tx = |tx| good.clone().rings(RingSizes { tx, ..good.rings });
     match try_start(netns.a(), &with_tx(16)) {
         Err(NodeError::TransmitRing { interface, mtu_bytes, entries, needed }) => {
             assert_eq!((&interface, mtu_bytes, entries), (&netns.a().interface().name, 65535, 16));

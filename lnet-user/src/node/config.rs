@@ -1,0 +1,211 @@
+//! What a node and its NIs are to be. Either is made by `new`, changed by the methods named like its fields, and checked
+//! by `build`, and at the start again.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lnet_core::limits::Limits;
+use lnet_core::lnd::NiId;
+use lnet_core::xfer::XferTimes;
+use lnet_wire::Nid;
+use lnet_wire::steer::Policy;
+
+use super::rings::frames_per_shard;
+use super::{ConfigError, XdpMode, plan, setters, start};
+use crate::lnd::xdp::SendFault;
+use crate::xsk::RingSizes;
+
+/// The number of the interface `lo`, on every node. Other NIs have numbers from 1 to [`Limits::interfaces`].
+pub const LO: NiId = NiId(0);
+/// UDP port of an xdp net unless another is set: that of LNet's acceptor.
+pub const DEFAULT_PORT: u16 = 988;
+
+/// Objects of each shard of a node that serves and measures rather than stores: with two shards it takes less than
+/// 32 MiB, besides the frames of its NIs over rings.
+pub const DAEMON_LIMITS: Limits = Limits {
+    match_entries: 1 << 12,
+    memory_descs: 1 << 13,
+    event_queues: 64,
+    events: 1 << 13,
+    unlimited_events: 1 << 8,
+    requests: 1 << 10,
+    responses: 1 << 10,
+    forwards: 0,
+    incoming: 1 << 10,
+    delayed: 1 << 8,
+    peers: 1 << 9,
+    interfaces: 16,
+};
+
+const _: () = assert!(DAEMON_LIMITS.is_valid());
+const _: () = assert!(DAEMON_LIMITS.peers >= 2 * DAEMON_LIMITS.delayed);
+
+/// A local NI to be made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct NiConfig {
+    /// Its NID: an address of the interface, on a net of type xdp.
+    pub nid: Nid,
+    /// The network interface.
+    pub interface: String,
+    /// Messages that the NI may have in flight; `None` for the default of its net ([`NetOptions::tunables`]).
+    ///
+    /// [`NetOptions::tunables`]: lnet_core::node::NetOptions::tunables
+    pub credits: Option<u32>,
+    /// Messages that the NI may have in flight to one peer NI; `None` as well.
+    pub peer_credits: Option<u32>,
+    /// How its frames are to reach the shards; `None` for the node's mode.
+    pub mode: Option<XdpMode>,
+    /// UDP port of the NI and its peers; `None` for the node's.
+    pub udp_port: Option<u16>,
+    /// Receive queues that the interface must have at least, all of which are used; `None` for what the node says.
+    pub queues: Option<u32>,
+}
+
+impl NiConfig {
+    /// An NI with the defaults of its net and node.
+    #[must_use]
+    pub fn new(nid: Nid, interface: &str) -> Self {
+        Self {
+            nid,
+            interface: interface.to_owned(),
+            credits: None,
+            peer_credits: None,
+            mode: None,
+            udp_port: None,
+            queues: None,
+        }
+    }
+
+    setters! {
+        interface: String,
+        credits: Option<u32>,
+        peer_credits: Option<u32>,
+        mode: Option<XdpMode>,
+        udp_port: Option<u16>,
+        queues: Option<u32>,
+    }
+
+    /// The same, once it is found to be possible; the interface itself is looked at when the NI is opened.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the value that is wrong, and what is expected.
+    pub fn build(self) -> Result<Self, ConfigError> {
+        plan::check_ni(&self)?;
+        Ok(self)
+    }
+}
+
+/// What a node is to be.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NodeConfig {
+    /// Its NIs at first but `lo`, which every node has; the first one's NID is the node's primary NID. They get the
+    /// numbers 1, 2, 3 ... A node without any reaches nobody but itself, and needs no privileges.
+    pub nis: Vec<NiConfig>,
+    /// Shards, 1 to 64; one per CPU that the node shall use.
+    pub shards: u32,
+    /// Receive queues that each interface must have at least; `None` takes it as it is.
+    pub queues: Option<u32>,
+    /// UDP port of the node and its peers.
+    pub udp_port: u16,
+    /// How frames reach the shards.
+    pub mode: XdpMode,
+    /// Steering policies of portals; others are pinned to shard 0.
+    pub policies: Vec<(u8, Policy)>,
+    /// Frames of 4 KiB for NIs over rings, of all shards together; they are made with the first such NI, and later
+    /// ones have to do with them. `None`: as many as the NIs take that there are at first, or one interface with
+    /// one queue.
+    pub frames: Option<u32>,
+    /// Receive queues of NIs over rings, and NIs over sockets, that the node may ever have at once.
+    pub queues_max: u32,
+    /// Object file of the XDP program; `None` looks in the usual places.
+    pub bpf_object: Option<PathBuf>,
+    /// Log frames that XDP refuses, as `tracing` events of target `lnet_xdp`; takes the logging object.
+    pub log_refusals: bool,
+    /// Bytes of memory that rings send from without a copy ([`Node::register`]), over all shards. They are there
+    /// and pinned while the node has NIs over rings, and as long as buffers in them.
+    pub registered_bytes: u64,
+    /// Entries of the rings of each queue and socket.
+    pub rings: RingSizes,
+    /// Objects that each shard may have.
+    pub limits: Limits,
+    /// How long a message may be under way: one that its peer has not acknowledged by then ends with an error.
+    /// The same on all nodes of a net.
+    pub lnd_timeout: Duration,
+    /// Whether payloads are sent with a checksum. One that has a checksum is verified wherever it arrives;
+    /// headers always have one.
+    pub payload_checksum: bool,
+    /// What goes wrong on purpose when frames are sent: for tests.
+    pub send_fault: SendFault,
+    /// Of a million frames with messages that arrive by rings, how many the XDP programs drop, at random: for tests.
+    pub frame_loss_per_million: u32,
+}
+
+impl NodeConfig {
+    /// A node that nobody reaches but itself, by `0@lo`.
+    #[must_use]
+    pub fn loopback() -> Self {
+        Self::new(Vec::new())
+    }
+
+    /// A node with these NIs and the defaults: one shard, port 988, automatic mode.
+    #[must_use]
+    pub fn new(nis: Vec<NiConfig>) -> Self {
+        Self {
+            nis,
+            shards: 1,
+            queues: None,
+            udp_port: DEFAULT_PORT,
+            mode: XdpMode::Auto,
+            policies: Vec::new(),
+            frames: None,
+            queues_max: 256,
+            bpf_object: None,
+            log_refusals: false,
+            registered_bytes: 0,
+            rings: RingSizes::default(),
+            limits: Limits::default(),
+            lnd_timeout: XferTimes::DEFAULT.message,
+            payload_checksum: false,
+            send_fault: SendFault::default(),
+            frame_loss_per_million: 0,
+        }
+    }
+
+    setters! {
+        nis: Vec<NiConfig>,
+        shards: u32,
+        queues: Option<u32>,
+        udp_port: u16,
+        mode: XdpMode,
+        policies: Vec<(u8, Policy)>,
+        frames: Option<u32>,
+        queues_max: u32,
+        bpf_object: Option<PathBuf>,
+        log_refusals: bool,
+        registered_bytes: u64,
+        rings: RingSizes,
+        limits: Limits,
+        lnd_timeout: Duration,
+        payload_checksum: bool,
+        send_fault: SendFault,
+        frame_loss_per_million: u32,
+    }
+
+    /// The same, once it is found to be possible: as a start does it, but for what the kernel says of its interfaces.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the value that is wrong, and what is expected.
+    pub fn build(self) -> Result<Self, ConfigError> {
+        start::new_machine(&self)?;
+        Ok(self)
+    }
+
+    /// Frames that a node of this configuration needs for so many interfaces over rings with so many receive queues
+    /// in all: a value for [`NodeConfig::frames`].
+    #[must_use]
+    pub fn frames_for(&self, interfaces: u32, queues: u32) -> u32 {
+        frames_per_shard(self, interfaces, queues.div_ceil(self.shards.max(1))) * self.shards
+    }
+}
