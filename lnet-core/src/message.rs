@@ -112,6 +112,8 @@ pub(crate) struct Record {
     /// Slot of the peer, on which the record holds a reference.
     pub(crate) peer: u32,
     pub(crate) purpose: Purpose,
+    /// How often it was sent anew.
+    pub(crate) resends: u8,
     /// When its request started; of a response nothing is said.
     pub(crate) started: Instant,
     pub(crate) deadline: Instant,
@@ -136,6 +138,7 @@ impl Record {
             peer,
             is_bound: !matches!(purpose.budget(), Budget::Request),
             purpose,
+            resends: 0,
             started: Instant(0),
             deadline,
             release: (Instant(0), 0),
@@ -430,6 +433,11 @@ impl Messages {
 
     /// A device had no room for a message.
     pub(crate) fn refused(&mut self, message: Message<Submitted>) -> Message<Credited> {
+        self.step(message)
+    }
+
+    /// A message that ended with both credits is sent anew, and keeps that of its peer.
+    pub(crate) fn resent(&mut self, message: Message<Done>) -> Message<PeerCredited> {
         self.step(message)
     }
 

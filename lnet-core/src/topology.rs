@@ -2,7 +2,6 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::fmt;
 use core::time::Duration;
 
 use lnet_wire::steer::{PORTALS, Policy, PolicyWord};
@@ -114,18 +113,6 @@ pub struct Topology {
     frozen: u64,
 }
 
-/// No local interface leads to the destination (`-EHOSTUNREACH`), or not the one asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Unreachable;
-
-impl fmt::Display for Unreachable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no local interface leads to the destination")
-    }
-}
-
-impl core::error::Error for Unreachable {}
-
 impl LocalNi {
     /// An interface that serves.
     #[must_use]
@@ -141,7 +128,7 @@ impl LocalNi {
     }
 
     /// Whether new requests may leave by it.
-    const fn serves(&self) -> bool {
+    pub(crate) const fn serves(&self) -> bool {
         matches!(self.status, NiStatus::Up)
     }
 }
@@ -291,23 +278,6 @@ impl Topology {
     pub(crate) fn loopback_to(&self, destination: &Nid) -> Option<NiId> {
         self.loopback.filter(|_| self.is_local(destination))
     }
-
-    /// The interface whose NID a message to `destination` comes from, and which it leaves by unless that is
-    /// this node ([`LocalNi::loopback`]): with `self_nid` exactly the interface with that NID, else the first
-    /// one on the destination's net that is up. To `0@lo` everything comes from there (LNet `lib-move.c:
-    /// lnet_handle_lo_send`).
-    ///
-    /// # Errors
-    /// [`Unreachable`] when that interface does not exist, is not up or is on another net.
-    pub fn select(&self, destination: &Nid, self_nid: Option<&Nid>) -> Result<NiId, Unreachable> {
-        let net = destination.net();
-        let fits = |ni: &LocalNi| {
-            let is_asked_for = ni.nid.is_loopback() || self_nid.is_none_or(|nid| ni.nid == *nid);
-            ni.net == net && is_asked_for && ni.serves()
-        };
-        let position = self.interfaces.iter().position(|slot| slot.as_ref().is_some_and(fits));
-        position.map(|position| NiId(position as u16)).ok_or(Unreachable)
-    }
 }
 
 #[cfg(test)]
@@ -322,47 +292,33 @@ mod tests {
     }
 
     #[test]
-    fn selection_follows_the_net_and_the_self_nid() {
-        let topology =
-            Topology::new(vec![interface(nid(1, 10)), interface(nid(2, 10)), interface(nid(1, 11))]);
-        assert_eq!(topology.select(&nid(1, 99), None), Ok(NiId(0)));
-        assert_eq!(topology.select(&nid(2, 99), None), Ok(NiId(1)));
-        assert_eq!(topology.select(&nid(1, 99), Some(&nid(1, 11))), Ok(NiId(2)));
-        assert_eq!(topology.select(&nid(2, 99), Some(&nid(1, 11))), Err(Unreachable), "another net");
-        assert_eq!(topology.select(&nid(1, 99), Some(&nid(1, 12))), Err(Unreachable), "no such interface");
-        assert_eq!(topology.select(&nid(3, 99), None), Err(Unreachable));
-        assert_eq!(topology.select(&Nid::LO, None), Err(Unreachable), "no such interface either");
-        assert_eq!(topology.loopback_to(&nid(1, 10)), None);
-    }
-
-    #[test]
     fn what_is_for_this_node_goes_by_the_loopback_interface() {
         let loopback = LocalNi::loopback(Duration::from_secs(50));
         let topology = Topology::new(vec![interface(nid(1, 10)), interface(nid(1, 11)), loopback]);
         let lo = Some(NiId(2));
-        assert_eq!(topology.select(&Nid::LO, None), Ok(NiId(2)));
-        assert_eq!(topology.select(&Nid::LO, Some(&nid(1, 10))), Ok(NiId(2)), "whoever is to send it");
-        assert_eq!(topology.select(&nid(1, 11), None), Ok(NiId(0)), "the NID that it comes from");
-        assert_eq!(topology.select(&nid(1, 10), Some(&nid(1, 11))), Ok(NiId(1)));
         assert_eq!([Nid::LO, nid(1, 10), nid(1, 11)].map(|nid| topology.loopback_to(&nid)), [lo; 3]);
         assert_eq!(topology.loopback_to(&nid(1, 12)), None);
+        assert_eq!(Topology::new(vec![interface(nid(1, 10))]).loopback_to(&nid(1, 10)), None);
     }
 
     #[test]
-    fn only_what_is_up_is_selected_and_holes_shift_nothing() {
-        let with = |host, status| Some(LocalNi { status, ..interface(nid(1, host)) });
-        for status in [NiStatus::Down, NiStatus::Leaving, NiStatus::Closed] {
-            let topology = Topology::with_slots(vec![
-                with(10, status),
-                None,
-                with(11, NiStatus::Up),
-                Some(LocalNi::loopback(Duration::from_secs(50))),
-            ]);
-            assert_eq!(topology.select(&nid(1, 99), None), Ok(NiId(2)), "{status:?}");
-            assert_eq!(topology.select(&nid(1, 99), Some(&nid(1, 10))), Err(Unreachable), "{status:?}");
-            assert_eq!(topology.loopback_to(&nid(1, 10)), Some(NiId(3)), "{status:?}");
-            assert_eq!(topology.local_nis().map(|(ni, _)| ni.0).collect::<Vec<_>>(), [0, 2, 3]);
-            assert_eq!(topology.ni(NiId(1)), None);
-        }
+    fn holes_shift_nothing() {
+        let topology =
+            Topology::with_slots(vec![Some(interface(nid(1, 10))), None, Some(interface(nid(1, 11)))]);
+        assert_eq!(topology.local_nis().map(|(ni, _)| ni.0).collect::<Vec<_>>(), [0, 2]);
+        assert_eq!(topology.ni(NiId(1)), None);
+    }
+
+    #[test]
+    fn a_nid_belongs_to_the_last_peer_that_names_it() {
+        let peer = |hosts: [u8; 2]| PeerEntry {
+            primary: nid(1, hosts[0]),
+            nids: hosts.map(|host| PeerNid { nid: nid(1, host), health: HEALTH_MAX }).to_vec(),
+        };
+        let topology = Topology::new(vec![]).with_peers(vec![peer([1, 2]), peer([3, 2])]);
+        assert!(topology.is_same_peer(&nid(1, 2), &nid(1, 3)));
+        assert!(!topology.is_same_peer(&nid(1, 1), &nid(1, 2)));
+        assert!(!topology.is_same_peer(&nid(1, 4), &nid(1, 4)), "it is not known");
+        assert_eq!(topology.peer_of(&nid(1, 2)).map(|peer| peer.primary), Some(nid(1, 3)));
     }
 }

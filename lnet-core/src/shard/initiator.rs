@@ -201,7 +201,7 @@ impl Shard {
         let target = &request.target.nid;
         let source = ProcessId { pid: self.pid, ..ProcessId::ANY };
         let mut header = Header { destination: request.target, source, payload_length, body };
-        let Ok(ni) = self.topology.select(target, request.self_nid.as_ref()) else {
+        let Some(ni) = self.select(now, target, request.self_nid.as_ref()) else {
             self.begin(now, slot, request);
             let status = Status::NeverSent(Cause::Unreachable);
             self.complete(Ended::Sent(slot, &header), status);

@@ -24,6 +24,7 @@ mod memory;
 pub mod mesh;
 mod report;
 mod response;
+mod select;
 mod target;
 mod transmit;
 mod update;
@@ -61,6 +62,7 @@ use crate::track::Trackers;
 
 use kept::KeptMessages;
 use mesh::Mesh;
+use select::Selector;
 use target::Arriving;
 
 /// What a shard is made of.
@@ -142,6 +144,7 @@ pub struct Shard {
     /// Messages that hold their credits and that a delay rule holds up, in the order of their time.
     held: Queue<Credited>,
     faults: Faults,
+    selector: Selector,
     counters: Counters,
     /// The last message with a source that is not its sender's, until it is told.
     forged: Option<ForgedSource>,
@@ -186,6 +189,7 @@ impl Shard {
             forwarded: Queue::new(),
             held: Queue::new(),
             faults: Faults::new(),
+            selector: Selector::new(),
             counters: Counters::default(),
             forged: None,
             #[cfg(feature = "sabotage")]

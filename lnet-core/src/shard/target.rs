@@ -14,7 +14,8 @@ use super::kept::{Ask, list_of};
 use super::report::Ended;
 use crate::list::NONE;
 use crate::lnd::{
-    Cause, NiId, Prefetch, PrefetchHint, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink, Verdict,
+    Cause, NiId, Path, PathReport, Prefetch, PrefetchHint, PrefetchHints, RxId, Span, Status, Transmit, TxId,
+    Uplink, Verdict,
 };
 use crate::md::MdOptions;
 use crate::message::{Budget, Purpose, Record};
@@ -191,6 +192,14 @@ impl Uplink for Shard {
     fn sent(&mut self, now: Instant, tx: TxId, status: Status) {
         self.finish(now, tx, status);
         self.wake();
+    }
+
+    fn path_health(&mut self, now: Instant, path: &Path, report: PathReport) {
+        self.note_path(now, path, report);
+    }
+
+    fn reroute(&mut self, now: Instant, silent: &Path, candidates: &[Path]) -> Option<usize> {
+        self.choose_path(now, silent, candidates)
     }
 }
 

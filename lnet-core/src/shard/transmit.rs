@@ -12,9 +12,12 @@ use super::Shard;
 use super::report::Ended;
 use crate::fault::Faults;
 use crate::health::HealthStatus;
-use crate::lnd::{Cause, Full, Lent, NiId, Status, Transmit, TxId};
-use crate::message::{Credited, Message, PeerCredited, Purpose, Queued, Record, Stage};
+use crate::lnd::{Cause, Full, Lent, NiId, Path, PathReport, Status, Transmit, TxId};
+use crate::message::{Credited, Done, Message, PeerCredited, Purpose, Queued, Record, Stage};
 use crate::time::Instant;
+
+/// How often a message is sent anew by other interfaces (LNet's `lnet_retry_count` by default).
+const RESENDS_MAX: u8 = 2;
 
 impl Shard {
     /// The next message for the LND of an interface, lent; `None` when there is none, or no such interface.
@@ -170,6 +173,7 @@ impl Shard {
     /// Deals with the ends of messages, those included that come of it.
     pub(super) fn settle(&mut self, now: Instant) {
         while let Some(message) = self.ended.pop(&mut self.messages) {
+            let Err(message) = self.resend(now, message) else { continue };
             let record = self.messages.record(&message);
             let Record { transmit: Transmit { ni, header, .. }, status, peer, purpose, started, .. } =
                 *record;
@@ -195,6 +199,31 @@ impl Shard {
             self.peers.get_mut(peer).responses -= u32::from(answers);
             self.peers.release(peer);
         }
+    }
+
+    /// Sends a message by another interface of the net that its LND could not send by its own.
+    ///
+    /// # Errors
+    /// The message, if that is not to be: it has ended.
+    #[inline]
+    fn resend(&mut self, now: Instant, message: Message<Done>) -> Result<(), Message<Done>> {
+        let record = self.messages.record(&message);
+        let Status::NeverSent(Cause::Unreachable | Cause::Device) = record.status else {
+            return Err(message);
+        };
+        let Transmit { ni, next_hop, .. } = record.transmit;
+        let may_go_on = !record.is_bound
+            && record.held() == (true, true)
+            && record.resends < RESENDS_MAX
+            && self.overdue(now, record).is_none();
+        let Some(to) = self.select_other(&next_hop, ni).filter(|_| may_go_on) else { return Err(message) };
+        self.note_path(now, &Path { ni, peer: next_hop }, PathReport::Silent);
+        self.messages.record_mut(&message).resends += 1;
+        self.readdress(to, |messages| messages.record_mut(&message));
+        let message = self.messages.resent(message);
+        self.return_interface_credit(now, ni);
+        self.take_interface_credit(now, to, message);
+        Ok(())
     }
 
     pub(super) fn return_interface_credit(&mut self, now: Instant, ni: NiId) {

@@ -275,8 +275,8 @@ impl Shard {
             let is_closed = self.topology.known_ni(record.transmit.ni).status == NiStatus::Closed;
             return if is_closed { Way::Nowhere } else { Way::Stay };
         }
-        let other = self.topology.select(&record.transmit.header.destination.nid, None);
-        other.ok().filter(|_| !record.is_bound).map_or(Way::Nowhere, Way::By)
+        let other = self.select_other(&record.transmit.next_hop, record.transmit.ni);
+        other.filter(|_| !record.is_bound).map_or(Way::Nowhere, Way::By)
     }
 
     fn stays<S>(&self, message: &Message<S>) -> bool {
@@ -284,7 +284,7 @@ impl Shard {
     }
 
     /// Has a message leave by another interface, from whose NID it comes then.
-    fn readdress(&mut self, to: NiId, record: impl FnOnce(&mut Messages) -> &mut Record) {
+    pub(super) fn readdress(&mut self, to: NiId, record: impl FnOnce(&mut Messages) -> &mut Record) {
         let nid = self.topology.known_ni(to).nid;
         let record = record(&mut self.messages);
         let from = core::mem::replace(&mut record.transmit.ni, to);

@@ -21,6 +21,7 @@ mod mesh;
 mod model;
 mod pair;
 mod quota_model;
+mod select;
 mod stealing;
 mod target;
 mod track;

@@ -185,10 +185,14 @@ impl Run {
         );
         self.messages.insert(number, Message { peer: target.nid, bound, is_response: false, flying: None });
         match serves {
-            Some(slot) => {
-                let share = peer_share(&self.slots[slot].unwrap());
-                self.peer_credits.entry(target.nid).or_insert(share);
+            Some(_) if !self.peer_credits.contains_key(&target.nid) => {
+                // Which of the interfaces that serve on its net a peer is met by is the shard's affair.
+                let credits = self.node.shard.peer_credits(&target.nid).unwrap() + 1;
+                let shares: Vec<_> = self.slots.iter().flatten().map(peer_share).collect();
+                let share = shares.into_iter().find(|share| i64::from(*share) == credits);
+                self.peer_credits.insert(target.nid, share.expect("the share of an interface"));
             }
+            Some(_) => {}
             None => self.end(number, UNREACHABLE),
         }
     }

@@ -1,0 +1,155 @@
+//! The one place that chooses by which path a message goes.
+//!
+//! It works over the snapshot of the topology and has state of its own: a sequence number, by which equal paths take
+//! turns, and what LNDs have reported of paths, a bounded table. Credits in use it finds in the shard's interfaces.
+//!
+//! The rule: the destination as given, by one of the interfaces that serve on its net; paths that are reported
+//! silent come after all others; then the interface with the most credits free; then each in its turn. An interface
+//! that the application names is obeyed. Responses are not chosen for: they go back by the interface that was
+//! asked. With one interface on a net there is nothing to choose and nothing is looked up.
+
+use core::time::Duration;
+
+use lnet_wire::Nid;
+
+use super::Shard;
+use crate::lnd::{NiId, Path, PathReport};
+use crate::time::Instant;
+use crate::topology::{LocalNi, NiStatus};
+
+/// Paths whose health is remembered: the oldest report makes room.
+const PATHS_MAX: usize = 32;
+/// How long a path that was silent is avoided, unless it is heard of again.
+const AVOIDED: Duration = Duration::from_secs(1);
+
+/// What is known of a path.
+#[derive(Clone, Copy)]
+struct Health {
+    path: Path,
+    told_at: Instant,
+    /// Until when it is avoided.
+    silent_until: Option<Instant>,
+    round_trip: Option<Duration>,
+}
+
+/// What choosing a path remembers.
+pub(super) struct Selector {
+    /// Counts the choices between equal paths.
+    sequence: u32,
+    health: [Option<Health>; PATHS_MAX],
+    /// Whether a path was reported silent, ever: else nothing is looked up.
+    has_silent: bool,
+}
+
+impl Selector {
+    pub(super) const fn new() -> Self {
+        Self { sequence: 0, health: [None; PATHS_MAX], has_silent: false }
+    }
+
+    fn of(&self, path: &Path) -> Option<&Health> {
+        self.health.iter().flatten().find(|health| health.path == *path)
+    }
+
+    /// Whether a path is to be avoided.
+    fn is_silent(&self, now: Instant, path: &Path) -> bool {
+        self.has_silent
+            && self.of(path).is_some_and(|health| health.silent_until.is_some_and(|until| now < until))
+    }
+
+    fn round_trip(&self, path: &Path) -> Duration {
+        self.of(path).and_then(|health| health.round_trip).unwrap_or(Duration::MAX)
+    }
+
+    /// Notes what was reported of a path.
+    fn note(&mut self, now: Instant, path: &Path, report: PathReport) {
+        let known = self.health.iter().position(|slot| slot.is_some_and(|health| health.path == *path));
+        let place = known.unwrap_or_else(|| {
+            let told_at = |slot: &Option<Health>| slot.map(|health| health.told_at);
+            let oldest = self.health.iter().enumerate().min_by_key(|(_, slot)| told_at(slot));
+            oldest.map_or(0, |(place, _)| place)
+        });
+        let former = self.health[place].filter(|_| known.is_some());
+        let (silent_until, round_trip) = match report {
+            PathReport::Silent => {
+                self.has_silent = true;
+                (Some(now + AVOIDED), former.and_then(|health| health.round_trip))
+            }
+            PathReport::Answers { round_trip } => {
+                (None, round_trip.or(former.and_then(|health| health.round_trip)))
+            }
+        };
+        self.health[place] = Some(Health { path: *path, told_at: now, silent_until, round_trip });
+    }
+}
+
+impl Shard {
+    /// The interface whose NID a request to `destination` comes from, and which it leaves by unless that is this
+    /// node ([`LocalNi::loopback`]): with `self_nid` exactly the interface with that NID. To `0@lo` everything comes
+    /// from there (LNet `lib-move.c: lnet_handle_lo_send`). `None` when no such interface serves on the destination's
+    /// net.
+    #[inline]
+    pub(super) fn select(&mut self, now: Instant, destination: &Nid, self_nid: Option<&Nid>) -> Option<NiId> {
+        let net = destination.net();
+        let (first, is_single) = {
+            let fits = |ni: &LocalNi| {
+                let is_asked_for = ni.nid.is_loopback() || self_nid.is_none_or(|nid| ni.nid == *nid);
+                ni.net == net && is_asked_for && ni.serves()
+            };
+            let mut fitting = self.topology.local_nis().filter(|(_, ni)| fits(ni));
+            (fitting.next()?.0, fitting.next().is_none())
+        };
+        if is_single || self.topology.loopback_to(destination).is_some() {
+            return Some(first);
+        }
+        Some(self.select_of_several(now, destination, first))
+    }
+
+    /// One of the interfaces on the net of a destination, of which there are several, for a request of no interface
+    /// in particular.
+    #[cold]
+    fn select_of_several(&mut self, now: Instant, destination: &Nid, first: NiId) -> NiId {
+        let net = destination.net();
+        let count = self.topology.interfaces().len() as u32;
+        let turn = self.selector.sequence % count.max(1);
+        self.selector.sequence = self.selector.sequence.wrapping_add(1);
+        let rank = |ni: NiId| {
+            let path = Path { ni, peer: *destination };
+            let credits = self.interfaces[usize::from(ni.0)].credits.available();
+            // Of equal ones the first from the one on whose turn it is.
+            let distance = (u32::from(ni.0) + count - turn) % count.max(1);
+            (self.selector.is_silent(now, &path), core::cmp::Reverse(credits), distance)
+        };
+        let serving = self.topology.local_nis().filter(|(_, local)| local.net == net && local.serves());
+        serving.map(|(ni, _)| ni).min_by_key(|ni| rank(*ni)).unwrap_or(first)
+    }
+
+    /// Another interface for a message that could not leave by this one; `None` where there is none.
+    pub(super) fn select_other(&self, next_hop: &Nid, than: NiId) -> Option<NiId> {
+        let net = next_hop.net();
+        if self.topology.loopback_to(next_hop).is_some() {
+            return None;
+        }
+        let serving = self.topology.local_nis().filter(|(_, local)| local.net == net && local.serves());
+        let others = serving.map(|(ni, _)| ni).filter(|ni| *ni != than);
+        others.max_by_key(|ni| {
+            (self.interfaces[usize::from(ni.0)].credits.available(), core::cmp::Reverse(*ni))
+        })
+    }
+
+    pub(super) fn note_path(&mut self, now: Instant, path: &Path, report: PathReport) {
+        self.selector.note(now, path, report);
+    }
+
+    /// Where what went by a silent path goes from now on: of the candidates whose interface serves the one that is
+    /// not silent and has the shortest round trip, as far as is known.
+    pub(super) fn choose_path(&mut self, now: Instant, silent: &Path, candidates: &[Path]) -> Option<usize> {
+        self.selector.note(now, silent, PathReport::Silent);
+        let serves = |path: &Path| {
+            path != silent && self.topology.ni(path.ni).is_some_and(|ni| ni.status != NiStatus::Closed)
+        };
+        let usable = candidates.iter().enumerate().filter(|(_, path)| serves(path));
+        let best = usable
+            .min_by_key(|(_, path)| (self.selector.is_silent(now, path), self.selector.round_trip(path)));
+        best.map(|(index, _)| index)
+    }
+}

@@ -1,0 +1,137 @@
+//! By which interface a message goes, and by which it goes when that fails.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lnet_core::ShardConfig;
+use lnet_core::lnd::{Cause, NiId, Path, PathReport, Status, Transmit, Uplink};
+use lnet_core::shard::PutRequest;
+use lnet_core::topology::Topology;
+use lnet_wire::Nid;
+
+use crate::common::{NOW, Node, config, interface, nid, put_request};
+
+const NIS: [NiId; 2] = [NiId(0), NiId(1)];
+
+/// Two interfaces of 8 credits on one net.
+fn node() -> Node {
+    let interfaces = vec![interface(nid(1, 1), 8, 8), interface(nid(1, 9), 8, 8)];
+    Node::new(ShardConfig { topology: Arc::new(Topology::new(interfaces)), ..config() })
+}
+
+fn put(node: &mut Node, to: u8, self_nid: Option<Nid>) {
+    let md = node.shard.bind(&node.md(10)).unwrap();
+    node.shard.put(NOW, &PutRequest { self_nid, ..put_request(md, to) }).unwrap();
+}
+
+/// What leaves by either interface.
+fn sent(node: &mut Node) -> [Vec<Transmit>; 2] {
+    NIS.map(|ni| std::iter::from_fn(|| node.shard.poll_transmit(ni).map(|lent| *lent.transmit)).collect())
+}
+
+fn counts(node: &mut Node) -> [usize; 2] {
+    sent(node).map(|messages| messages.len())
+}
+
+#[test]
+fn two_interfaces_on_a_net_share_the_load() {
+    let mut node = node();
+    (0..8).for_each(|_| put(&mut node, 2, None));
+    let messages = sent(&mut node);
+    assert_eq!(messages.each_ref().map(Vec::len), [4, 4]);
+    for (messages, source) in messages.iter().zip([nid(1, 1), nid(1, 9)]) {
+        assert!(messages.iter().all(|message| message.header.source.nid == source));
+    }
+}
+
+#[test]
+fn equal_ones_take_turns_and_a_named_one_is_obeyed() {
+    let mut node = node();
+    let mut used = [0, 0];
+    for _ in 0..6 {
+        put(&mut node, 2, None);
+        let messages = sent(&mut node);
+        for (used, messages) in used.iter_mut().zip(messages) {
+            *used += messages.len();
+            messages.iter().for_each(|message| node.shard.sent(NOW, message.tx, Status::Ok));
+        }
+    }
+    assert_eq!(used, [3, 3]);
+    (0..3).for_each(|_| put(&mut node, 2, Some(nid(1, 9))));
+    assert_eq!(counts(&mut node), [0, 3]);
+}
+
+#[test]
+fn a_silent_path_comes_last_until_it_is_heard_of() {
+    let mut node = node();
+    let path = Path { ni: NIS[0], peer: nid(1, 2) };
+    node.shard.path_health(NOW, &path, PathReport::Silent);
+    (0..4).for_each(|_| put(&mut node, 2, None));
+    assert_eq!(counts(&mut node), [0, 4]);
+    put(&mut node, 3, None);
+    assert_eq!(counts(&mut node), [1, 0], "another peer's path is another one");
+    node.shard.path_health(NOW, &path, PathReport::Answers { round_trip: None });
+    (0..2).for_each(|_| put(&mut node, 2, None));
+    assert_eq!(counts(&mut node), [2, 0], "it has more credits free");
+}
+
+#[test]
+fn another_path_is_the_one_with_the_shortest_round_trip_that_is_not_silent() {
+    let mut node = node();
+    let paths = [(0, 2), (1, 2), (0, 3), (1, 3)].map(|(ni, host)| Path { ni: NiId(ni), peer: nid(1, host) });
+    let answers = |micros| PathReport::Answers { round_trip: Some(Duration::from_micros(micros)) };
+    node.shard.path_health(NOW, &paths[1], answers(30));
+    node.shard.path_health(NOW, &paths[3], answers(20));
+    assert_eq!(node.shard.reroute(NOW, &paths[0], &paths), Some(3));
+    assert_eq!(node.shard.reroute(NOW, &paths[3], &paths), Some(1));
+    assert_eq!(node.shard.reroute(NOW, &paths[3], &paths[3..]), None, "there is no other");
+}
+
+#[test]
+fn what_a_device_refuses_leaves_by_the_other_interface_and_ends_once() {
+    for cause in [Cause::Device, Cause::Unreachable] {
+        let mut node = node();
+        put(&mut node, 2, None);
+        let refused = sent(&mut node).concat();
+        node.shard.sent(NOW, refused[0].tx, Status::NeverSent(cause));
+        assert_eq!(node.events(), [], "it goes on");
+        let again = sent(&mut node).concat();
+        assert_eq!(again.len(), 1);
+        assert_ne!(again[0].ni, refused[0].ni);
+        assert_ne!(again[0].header.source, refused[0].header.source);
+        assert_eq!(node.shard.interface_credits(refused[0].ni), Some(8));
+        assert_eq!(node.shard.interface_credits(again[0].ni), Some(7));
+        assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(7));
+        node.shard.sent(NOW, again[0].tx, Status::Ok);
+        assert_eq!(node.event().status(), Status::Ok);
+        assert_eq!(NIS.map(|ni| node.shard.interface_credits(ni)), [Some(8); 2]);
+        assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(8));
+        assert_eq!(node.shard.usage().messages, 0);
+        assert!(NIS.iter().all(|ni| node.shard.is_quiet(*ni)));
+    }
+}
+
+#[test]
+fn it_is_sent_anew_so_often_and_not_where_that_is_no_use() {
+    let mut node = node();
+    put(&mut node, 2, None);
+    let status = Status::NeverSent(Cause::Device);
+    for _ in 0..3 {
+        assert_eq!(node.events(), []);
+        let message = sent(&mut node).concat()[0];
+        node.shard.sent(NOW, message.tx, status);
+    }
+    assert_eq!(node.event().status(), status, "twice besides the first time");
+    for (self_nid, status) in [
+        (Some(nid(1, 1)), status),
+        (None, Status::Unknown(Cause::Device)),
+        (None, Status::NeverSent(Cause::TooLong)),
+    ] {
+        put(&mut node, 2, self_nid);
+        let message = sent(&mut node).concat()[0];
+        node.shard.sent(NOW, message.tx, status);
+        assert_eq!(node.event().status(), status);
+        assert_eq!(counts(&mut node), [0, 0]);
+    }
+    assert_eq!(NIS.map(|ni| node.shard.interface_credits(ni)), [Some(8); 2]);
+}
