@@ -1,8 +1,8 @@
 //! The `xdp` LND: LNet messages in UDP datagrams, over `AF_XDP` rings or plain UDP sockets.
 //!
-//! Each shard has one [`XdpLnd`]. What carries an NI's frames is its port's affair: rings ([`lane`]), a socket on
+//! Each shard has one [`XdpLnd`]. What carries an NI's frames is its port's affair: rings (`lane`), a socket on
 //! every receive queue of its interface and the fill and completion rings of the queues that the shard owns; or a
-//! UDP socket ([`socket`]), which takes no privileges. The frames are the same, so an NI of either kind talks to
+//! UDP socket (`socket`), which takes no privileges. The frames are the same, so an NI of either kind talks to
 //! both, and a message that left by one and leaves again by the other is recognised. NIs come and go (`ports`).
 //!
 //! What travels in which frame, and again when it is lost, is [`lnet_core::xfer`]'s: the LND turns what that
