@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "what is allowed in tests serves their helpers too")]
 
 mod captures;
+mod embedded;
 mod helping;
 mod hostile;
 mod killed;
