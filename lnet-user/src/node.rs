@@ -42,8 +42,9 @@ pub(crate) use setters::setters;
 pub(crate) use start::{LndOptions, Machine, Started};
 
 use crate::bpf::{BpfError, SlotCount, XdpProgram};
-use crate::lnd::ShardPort;
+use crate::lnd::in_process::{self, InProcessEnd, InProcessLnd, InProcessPort};
 use crate::lnd::xdp::Port;
+use crate::lnd::{AnyLnd, LndPort, ShardPort};
 use crate::memory::Buffer;
 use crate::netlink::Neighbours;
 use crate::runtime::{Steering, Worker};
@@ -111,9 +112,24 @@ struct OpenNi {
     port: Port,
     mode: NodeMode,
     queues: u32,
-    neighbours: Arc<Neighbours>,
+    /// Follows the interface, if there is one.
+    neighbours: Option<Arc<Neighbours>>,
+    /// Where in-process messages for the shards go, if it takes some.
+    in_process: Vec<InProcessEnd>,
     /// Keeps the UDP port ours.
     _reserved: Option<UdpSocket>,
+}
+
+impl OpenNi {
+    fn is_in_process(&self) -> bool {
+        self.config.interface.starts_with(in_process::PREFIX)
+    }
+
+    fn mtu_bytes(&self) -> u32 {
+        let neighbours = self.neighbours.as_ref();
+        let present = neighbours.and_then(|neighbours| neighbours.mtu_bytes(self.port.interface_index));
+        present.unwrap_or(self.port.mtu_bytes as u32)
+    }
 }
 
 /// What opening an NI has made.
@@ -161,6 +177,15 @@ impl Node {
     }
 
     fn open_planned(&mut self, plan: NiPlan) -> Result<Vec<ShardPort>, NodeError> {
+        if let Some(fabric) = plan.config.interface.strip_prefix(in_process::PREFIX) {
+            let (parts, in_process) = self.open_in_process(&plan, fabric)?;
+            let (config, port) = (plan.config, plan.port);
+            let mode = NodeMode::Socket;
+            let (queues, neighbours, _reserved) = (0, None, None);
+            let open = OpenNi { config, port, mode, queues, neighbours, in_process, _reserved };
+            self.nis.insert(port.ni.0, open);
+            return Ok(parts);
+        }
         self.check_watches(&plan)?;
         let Made { parts, mode, reserved, neighbours } = self.open_xdp(&plan)?;
         let open = OpenNi {
@@ -168,11 +193,34 @@ impl Node {
             port: plan.port,
             mode,
             queues: plan.interface.rx_queues,
-            neighbours,
+            neighbours: Some(neighbours),
+            in_process: Vec::new(),
             _reserved: reserved,
         };
         self.nis.insert(plan.port.ni.0, open);
         Ok(parts)
+    }
+
+    fn open_in_process(
+        &self,
+        plan: &NiPlan,
+        fabric: &str,
+    ) -> Result<(Vec<ShardPort>, Vec<InProcessEnd>), NodeError> {
+        let known = self.nis.values().find(|open| open.is_in_process());
+        let lnds = match known {
+            Some(_) => Vec::new(),
+            None => InProcessLnd::for_shards(&self.config.limits, &self.opened, &self.wakers),
+        };
+        let ends = known
+            .map_or_else(|| lnds.iter().map(InProcessLnd::end).collect(), |open| open.in_process.clone());
+        let ports = InProcessPort::join(fabric, (plan.port.ni, plan.port.nid), &self.policies, &ends);
+        let ports = ports.ok_or(NodeError::NidInUse { nid: plan.port.nid, fabric: fabric.to_owned() })?;
+        let mut lnds = lnds.into_iter();
+        let part = |port| ShardPort {
+            lnd: lnds.next().map(|lnd| AnyLnd::InProcess(Box::new(lnd))),
+            port: LndPort::InProcess(Box::new(port)),
+        };
+        Ok((ports.into_iter().map(part).collect(), ends))
     }
 
     /// Whether each shard can watch one more NI.
@@ -202,7 +250,9 @@ impl Node {
     pub fn close_ni(&mut self, ni: NiId, parts: Vec<ShardPort>) -> Result<(), NodeError> {
         let open = self.nis.remove(&ni.0).ok_or(NodeError::NoNi(ni.0))?;
         assert!(parts.iter().all(|part| part.ni() == ni), "a part of another NI");
-        self.close_xdp(&open, parts);
+        if !open.is_in_process() {
+            self.close_xdp(&open, parts);
+        }
         Ok(())
     }
 
@@ -249,8 +299,8 @@ impl Node {
                 mode: open.mode,
                 udp_port: open.port.udp_port,
                 queues: open.queues,
-                mtu_bytes: open.neighbours.mtu_bytes(index).unwrap_or(open.port.mtu_bytes as u32),
-                is_up: open.neighbours.is_up(index),
+                mtu_bytes: open.mtu_bytes(),
+                is_up: open.neighbours.as_ref().is_none_or(|neighbours| neighbours.is_up(index)),
             }
         })
     }

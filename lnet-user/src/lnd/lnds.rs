@@ -12,6 +12,7 @@ use lnet_core::time::{self, Instant};
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
 use super::driver::{Driver, Names, Watched};
+use super::in_process::InProcessLnd;
 use super::lo::LoLnd;
 use super::xdp::XdpLnd;
 use crate::capture::Tap;
@@ -248,6 +249,8 @@ macro_rules! registry {
 registry! {
     /// Over `AF_XDP` rings and UDP sockets.
     Xdp, xdp: XdpLnd;
+    /// Over queues in memory, between nodes of one process.
+    InProcess, in_process: InProcessLnd;
 }
 
 /// One shard's part of an NI. It is made by [`Node::open_ni`](crate::node::Node::open_ni), works while a

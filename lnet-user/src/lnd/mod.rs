@@ -4,6 +4,7 @@
 //! as a [`lnet_core::lnd::Uplink`].
 
 mod driver;
+pub mod in_process;
 mod lnds;
 pub mod lo;
 pub mod xdp;

@@ -59,6 +59,14 @@ pub enum ConfigError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NodeError {
+    /// Another node has the NID on this in-process fabric.
+    #[error("{nid} is on in-process:{fabric} already: NIDs of nodes that reach each other differ")]
+    NidInUse {
+        /// The NID.
+        nid: Nid,
+        /// The fabric's name.
+        fabric: String,
+    },
     /// The configuration cannot be.
     #[error(transparent)]
     Config(#[from] ConfigError),

@@ -11,6 +11,7 @@ use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES, endpo
 use lnet_wire::steer::{PORTALS, PolicyWord, QUEUES_MAX, SHARDS_MAX};
 
 use super::{ConfigError, LO, NiConfig, NodeConfig, NodeError, XdpMode};
+use crate::lnd::in_process::PREFIX;
 use crate::lnd::xdp::{DATAGRAM_MIN_BYTES, Port};
 use crate::netlink::Interface;
 use crate::uring::WATCHES_MAX;
@@ -35,6 +36,11 @@ impl NiPlan {
         let mode = ni.mode.unwrap_or(config.mode);
         check_ni(ni)?;
         let udp_port = ni.udp_port.unwrap_or(config.udp_port);
+        if ni.interface.starts_with(PREFIX) {
+            let interface = in_process_interface(ni)?;
+            let port = port(id, ni, &interface, udp_port)?;
+            return Ok(Self { interface, port, mode: XdpMode::Socket, config: ni.clone() });
+        }
         let interface = usable_interface(&ni.interface, ni.queues.or(config.queues))?;
         let port = port(id, ni, &interface, udp_port)?;
         if mode != XdpMode::Socket {
@@ -103,6 +109,22 @@ pub(super) fn check_address(nid: Nid, mut others: impl Iterator<Item = Nid>) -> 
 
 fn xdp_address(nid: Nid) -> Result<IpAddr, ConfigError> {
     nid.ip().ok_or(ConfigError::NoAddress(nid))
+}
+
+/// What stands for an interface that there is not.
+fn in_process_interface(ni: &NiConfig) -> Result<Interface, NodeError> {
+    Ok(Interface {
+        name: ni.interface.clone(),
+        index: 0,
+        mac: [0; 6],
+        mtu_bytes: u16::MAX.into(),
+        enabled: true,
+        up: true,
+        addresses: vec![(xdp_address(ni.nid)?, 32)],
+        rx_queues: 0,
+        tx_queues: 0,
+        xdp_program_id: None,
+    })
 }
 
 fn usable_interface(name: &str, queues: Option<u32>) -> Result<Interface, NodeError> {

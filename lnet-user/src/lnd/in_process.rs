@@ -1,0 +1,394 @@
+//! The in-process LND: messages between nodes of one process, over bounded queues in memory.
+//!
+//! An NI whose interface is named `in-process:` and a name is on the fabric of that name; nodes of one process meet
+//! there. It needs neither interface nor privileges. A payload is copied into a buffer that travels with its
+//! message; buffers are used again by the shard that has received them.
+//!
+//! Invariants: a message is delivered at most once; its sender is the NID that the sending node has registered; a
+//! queue that is full gives the message back, and a NID that no node has ends it. A shard receives nothing before
+//! its node is opened.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use lnet_core::limits::Limits;
+use lnet_core::lnd::{Cause, Full, Lent, Lnd, NiId, Progress, RxId, Span, Status, TxId, Uplink, Verdict};
+use lnet_core::time::Instant;
+use lnet_wire::steer::{self, PORTALS, PolicyWord, SteerKey};
+use lnet_wire::{Header, Nid};
+
+use super::Driver;
+use crate::memory::Memory;
+use crate::uring::Waker;
+
+/// What the interface of such an NI begins with.
+pub const PREFIX: &str = "in-process:";
+/// Messages that wait for one shard at most.
+const QUEUE_MAX: usize = 256;
+/// Payload buffers that a shard keeps to use again.
+const SPARE_MAX: usize = 64;
+
+/// A message on its way.
+struct Message {
+    from: Nid,
+    to: Nid,
+    header: Header,
+    payload: Vec<u8>,
+}
+
+/// The sending end of a shard's queue.
+#[derive(Clone)]
+struct Inbox {
+    messages: SyncSender<Message>,
+    count: Arc<AtomicUsize>,
+    waker: Waker,
+}
+
+/// A node's NI on a fabric.
+#[derive(Clone)]
+struct Member {
+    /// By shard.
+    inboxes: Vec<Inbox>,
+    policies: [PolicyWord; PORTALS],
+}
+
+/// Nodes that reach each other.
+#[derive(Default)]
+struct Fabric {
+    members: ArcSwap<Vec<(Nid, Member)>>,
+}
+
+impl Fabric {
+    /// The fabric of this name.
+    fn named(name: &str) -> Arc<Self> {
+        static FABRICS: LazyLock<Mutex<BTreeMap<String, Arc<Fabric>>>> = LazyLock::new(Mutex::default);
+        let mut fabrics = FABRICS.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those without members are forgotten.
+        fabrics.retain(|other, fabric| other == name || Arc::strong_count(fabric) > 1);
+        Arc::clone(fabrics.entry(name.to_owned()).or_default())
+    }
+
+    fn change(&self, change: impl Fn(&mut Vec<(Nid, Member)>)) {
+        self.members.rcu(|members| {
+            let mut members = Vec::clone(members);
+            change(&mut members);
+            members
+        });
+    }
+}
+
+/// A node's place on a fabric: it leaves with the last part of it.
+struct Membership {
+    fabric: Arc<Fabric>,
+    nid: Nid,
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.fabric.change(|members| members.retain(|(nid, _)| *nid != self.nid));
+    }
+}
+
+/// One shard's part of an NI.
+pub(crate) struct InProcessPort {
+    ni: NiId,
+    membership: Arc<Membership>,
+}
+
+/// The in-process LND of one shard.
+pub struct InProcessLnd {
+    shard: usize,
+    opened: Arc<AtomicBool>,
+    queue: Receiver<Message>,
+    inbox: Inbox,
+    ports: Vec<InProcessPort>,
+    closed: Vec<InProcessPort>,
+    first_name: u32,
+    idle: Vec<u32>,
+    /// Messages that the shard has delayed, by name.
+    delayed: Box<[Option<(NiId, Message)>]>,
+    /// Those of them that have been given a place.
+    resumed: VecDeque<(RxId, Span)>,
+    ended: VecDeque<(TxId, Status)>,
+    spare: Vec<Vec<u8>>,
+    sent_count: u64,
+}
+
+impl InProcessLnd {
+    /// The LNDs of all shards of a node with these limits.
+    pub(crate) fn for_shards(limits: &Limits, opened: &Arc<AtomicBool>, wakers: &[Waker]) -> Vec<Self> {
+        let lnd = |(shard, waker): (usize, &Waker)| {
+            let (messages, queue) = sync_channel(QUEUE_MAX);
+            let names = Self::names_max(limits);
+            Self {
+                shard,
+                opened: Arc::clone(opened),
+                queue,
+                inbox: Inbox { messages, count: Arc::default(), waker: waker.clone() },
+                ports: Vec::new(),
+                closed: Vec::new(),
+                first_name: 0,
+                idle: (0..names).rev().collect(),
+                delayed: (0..names).map(|_| None).collect(),
+                resumed: VecDeque::with_capacity(names as usize),
+                ended: VecDeque::with_capacity(limits.transmits() as usize),
+                spare: Vec::with_capacity(SPARE_MAX),
+                sent_count: 0,
+            }
+        };
+        wakers.iter().enumerate().map(lnd).collect()
+    }
+
+    fn deliver(
+        &mut self,
+        now: Instant,
+        rx: RxId,
+        message: Message,
+        span: &Span,
+        up: &mut impl Uplink,
+        memory: &mut Memory,
+    ) {
+        if span.length_bytes != 0 {
+            memory.bytes_mut(span).copy_from_slice(&message.payload[..span.length_bytes as usize]);
+        }
+        self.finish(rx, message);
+        up.received(now, rx, Status::Ok);
+    }
+
+    /// A message is dealt with: its name and its buffer are free.
+    fn finish(&mut self, rx: RxId, message: Message) {
+        self.idle.push(rx.0 - self.first_name);
+        if self.spare.len() < SPARE_MAX {
+            self.spare.push(message.payload);
+        }
+    }
+
+    /// A message that was delayed.
+    fn take_delayed(&mut self, rx: RxId) -> Message {
+        let delayed = self.delayed[(rx.0 - self.first_name) as usize].take();
+        delayed.unwrap_or_else(|| unreachable!("{rx:?} was not delayed")).1
+    }
+
+    fn arrive(&mut self, now: Instant, message: Message, up: &mut impl Uplink, memory: &mut Memory) {
+        let Some(ni) = self.ports.iter().find(|port| port.membership.nid == message.to).map(|port| port.ni)
+        else {
+            return;
+        };
+        let Some(name) = self.idle.pop() else { unreachable!("the caller has seen a free name") };
+        let rx = RxId(self.first_name + name);
+        match up.header(now, ni, &message.from, rx, &message.header) {
+            Verdict::Deliver(span) => self.deliver(now, rx, message, &span, up, memory),
+            Verdict::Delay => self.delayed[name as usize] = Some((ni, message)),
+            Verdict::Drop => self.finish(rx, message),
+        }
+    }
+
+    /// Where a message is to go: the queue of a peer's shard.
+    fn inbox_of(&self, members: &[(Nid, Member)], from: &Nid, to: &Nid, header: &Header) -> Option<Inbox> {
+        let (_, member) = members.iter().find(|(nid, _)| nid == to)?;
+        let key = SteerKey::of(header, self.sent_count, steer::initiator_hash(from))?;
+        let policy = member.policies[usize::from(key.portal)];
+        member.inboxes.get(steer::shard_of(&key, policy, member.inboxes.len() as u32) as usize).cloned()
+    }
+}
+
+impl InProcessPort {
+    /// The parts of all shards of an NI; `None` if another node is there with this NID.
+    pub(crate) fn join(
+        name: &str,
+        (ni, nid): (NiId, Nid),
+        policies: &[PolicyWord; PORTALS],
+        lnds: &[InProcessEnd],
+    ) -> Option<Vec<Self>> {
+        let fabric = Fabric::named(name);
+        let inboxes: Vec<Inbox> = lnds.iter().map(|end| end.0.clone()).collect();
+        let member = Member { inboxes, policies: *policies };
+        let joined = AtomicBool::new(false);
+        fabric.change(|members| {
+            let is_free = members.iter().all(|(other, _)| *other != nid);
+            joined.store(is_free, Ordering::Relaxed);
+            if is_free {
+                members.push((nid, member.clone()));
+            }
+        });
+        if !joined.into_inner() {
+            return None;
+        }
+        let membership = Arc::new(Membership { fabric, nid });
+        Some(lnds.iter().map(|_| Self { ni, membership: Arc::clone(&membership) }).collect())
+    }
+}
+
+/// Where messages for one shard go, for further NIs of its node.
+#[derive(Clone)]
+pub(crate) struct InProcessEnd(Inbox);
+
+impl std::fmt::Debug for InProcessEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InProcessEnd").finish_non_exhaustive()
+    }
+}
+
+impl InProcessLnd {
+    pub(crate) fn end(&self) -> InProcessEnd {
+        InProcessEnd(self.inbox.clone())
+    }
+}
+
+impl Driver for InProcessLnd {
+    type Port = InProcessPort;
+
+    fn names_max(limits: &Limits) -> u32 {
+        limits.delayed + 1
+    }
+
+    fn set_first_name(&mut self, first: u32) {
+        self.first_name = first;
+    }
+
+    fn ni_of(port: &InProcessPort) -> NiId {
+        port.ni
+    }
+
+    fn add_port(&mut self, port: InProcessPort) {
+        self.ports.push(port);
+    }
+
+    fn close_port(&mut self, now: Instant, ni: NiId, up: &mut impl Uplink, _: &Memory) {
+        let Some(index) = self.ports.iter().position(|port| port.ni == ni) else { return };
+        let port = self.ports.swap_remove(index);
+        self.closed.push(port);
+        for name in 0..self.delayed.len() as u32 {
+            if self.delayed[name as usize].as_ref().is_some_and(|(other, _)| *other == ni) {
+                let rx = RxId(self.first_name + name);
+                self.resumed.retain(|(other, _)| *other != rx);
+                let message = self.take_delayed(rx);
+                self.finish(rx, message);
+                up.received(now, rx, Status::Unknown(Cause::Device));
+            }
+        }
+    }
+
+    fn remove_port(&mut self, ni: NiId) -> InProcessPort {
+        let index = self.closed.iter().position(|port| port.ni == ni).expect("the NI was closed");
+        self.closed.swap_remove(index)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.ports.is_empty() && self.closed.is_empty()
+    }
+
+    // The first shard tells the fabrics.
+    fn set_policies(&mut self, policies: &[PolicyWord; PORTALS]) {
+        for port in self.ports.iter().filter(|_| self.shard == 0) {
+            let Membership { fabric, nid } = &*port.membership;
+            fabric.change(|members| {
+                for (_, member) in members.iter_mut().filter(|(other, _)| other == nid) {
+                    member.policies = *policies;
+                }
+            });
+        }
+    }
+
+    fn has_work(&mut self) -> bool {
+        !self.ended.is_empty() || !self.resumed.is_empty() || self.has_arrivals() && !self.idle.is_empty()
+    }
+
+    fn has_arrivals(&mut self) -> bool {
+        self.inbox.count.load(Ordering::Acquire) != 0 && self.opened.load(Ordering::Acquire)
+    }
+}
+
+impl Lnd for InProcessLnd {
+    type Memory = Memory;
+
+    fn submit(
+        &mut self,
+        _: Instant,
+        Lent { transmit, .. }: Lent<'_>,
+        memory: &Memory,
+    ) -> Result<(), Full<TxId>> {
+        let port = self.ports.iter().find(|port| port.ni == transmit.ni);
+        let Some(Membership { fabric, nid }) = port.map(|port| &*port.membership) else {
+            self.ended.push_back((transmit.tx, Status::NeverSent(Cause::Device)));
+            return Ok(());
+        };
+        let members = fabric.members.load();
+        let Some(inbox) = self.inbox_of(&members, nid, &transmit.next_hop, &transmit.header) else {
+            self.ended.push_back((transmit.tx, Status::NeverSent(Cause::Unreachable)));
+            return Ok(());
+        };
+        // Before the payload is copied; the queue itself has the last word.
+        if inbox.count.load(Ordering::Acquire) >= QUEUE_MAX {
+            return Err(Full(transmit.tx));
+        }
+        let mut payload = self.spare.pop().unwrap_or_default();
+        payload.clear();
+        if let Some(span) = &transmit.payload {
+            payload.extend_from_slice(memory.bytes(span));
+        }
+        let message = Message { from: *nid, to: transmit.next_hop, header: transmit.header, payload };
+        inbox.count.fetch_add(1, Ordering::AcqRel);
+        match inbox.messages.try_send(message) {
+            Ok(()) => {
+                inbox.waker.wake();
+                self.sent_count += 1;
+                self.ended.push_back((transmit.tx, Status::Ok));
+                Ok(())
+            }
+            Err(std::sync::mpsc::TrySendError::Full(_)) => {
+                inbox.count.fetch_sub(1, Ordering::AcqRel);
+                Err(Full(transmit.tx))
+            }
+            Err(std::sync::mpsc::TrySendError::Disconnected(_)) => {
+                self.ended.push_back((transmit.tx, Status::NeverSent(Cause::Unreachable)));
+                Ok(())
+            }
+        }
+    }
+
+    fn flush(&mut self, _: Instant, _: &Memory) {}
+
+    fn drive(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> Progress {
+        let mut progress = Progress::default();
+        while let Some((tx, status)) = self.ended.pop_front() {
+            up.sent(now, tx, status);
+            progress.completed += 1;
+        }
+        while progress.received < budget {
+            if let Some((rx, span)) = self.resumed.pop_front() {
+                let message = self.take_delayed(rx);
+                self.deliver(now, rx, message, &span, up, memory);
+            } else if !self.idle.is_empty()
+                && self.opened.load(Ordering::Acquire)
+                && let Ok(message) = self.queue.try_recv()
+            {
+                self.inbox.count.fetch_sub(1, Ordering::AcqRel);
+                self.arrive(now, message, up, memory);
+            } else {
+                break;
+            }
+            progress.received += 1;
+        }
+        progress
+    }
+
+    fn resume(&mut self, _: Instant, rx: RxId, verdict: Verdict, _: &mut impl Uplink) {
+        match verdict {
+            // In the next turn, which has the buffers at hand.
+            Verdict::Deliver(span) => self.resumed.push_back((rx, span)),
+            Verdict::Drop => {
+                let message = self.take_delayed(rx);
+                self.finish(rx, message);
+            }
+            Verdict::Delay => unreachable!("{rx:?} is resumed to be delayed"),
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+}
