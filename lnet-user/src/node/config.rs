@@ -46,7 +46,8 @@ const _: () = assert!(DAEMON_LIMITS.peers >= 2 * DAEMON_LIMITS.delayed);
 pub struct NiConfig {
     /// Its NID: an address of the interface, on a net of type xdp.
     pub nid: Nid,
-    /// The network interface.
+    /// The network interface; or `in-process:` and a name, by which nodes of one process reach each other
+    /// ([`in_process`](crate::lnd::in_process)).
     pub interface: String,
     /// Messages that the NI may have in flight; `None` for the default of its net ([`NetOptions::tunables`]).
     ///
