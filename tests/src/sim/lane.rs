@@ -277,6 +277,7 @@ impl Lane {
                         .ledger
                         .fail("what is sent was asked for", || format!("{:?}", transmit.header));
                 };
+                around.ledger.submitted(message);
                 let name = &self.name;
                 around.trace.say(|| format!("{name} submits {message:?} {:?}", transmit.header.destination));
                 let is_sent = !more && around.send_pool.has_free() && self.send_alone(now, transmit, around);

@@ -167,6 +167,16 @@ impl Ledger {
         self.expect(!twice, "a message ends once at its receiver", || format!("{message:?} ends again"));
     }
 
+    /// A shard hands a message to its driver: once more if the driver could not send it.
+    pub(super) fn submitted(&mut self, message: (u32, Leg)) {
+        let former = self.flight(message).sent.take();
+        self.expect(
+            matches!(former, None | Some(Status::NeverSent(_))),
+            "a message ends once at its sender",
+            || format!("{message:?} ended as {former:?} and is sent anew"),
+        );
+    }
+
     /// A sender is told how a message ended.
     pub(super) fn sent(&mut self, message: (u32, Leg), status: Status) {
         let gentle = self.gentle;
