@@ -1,8 +1,10 @@
 //! Bodies of the fuzz targets: what must hold of any bytes. The fuzzer (`tests/fuzz`) includes this file
 //! and searches for bytes of which it does not hold; the replay test runs it over the corpus.
 //!
-//! They use `lnet-wire`, and one of them `lnet-core`, alone, so that the fuzzer has little to instrument.
+//! They use `lnet-wire`, and two of them `lnet-core`, alone, so that the fuzzer has little to instrument.
 
+#[path = "fuzz_shard/mod.rs"]
+mod fuzz_shard;
 #[path = "fuzz_transfer.rs"]
 mod fuzz_transfer;
 
@@ -15,14 +17,21 @@ use lnet_wire::ping::{self, PingError};
 use lnet_wire::steer::{self, PolicyWord, QUEUES_MAX, Reason, SHARDS_MAX, Tables, shard_of};
 use lnet_wire::{FrameHeader, Header, HeaderError, MessageType, Net, Nid, PingInfo, ProcessId, Verdict};
 
+pub use fuzz_shard::shard;
 pub use fuzz_transfer::transfer;
 
 /// A fuzz target: panics if something does not hold of these bytes.
 pub type Target = fn(&[u8]);
 
 /// All targets with their names, which are those of the corpus directories.
-pub const TARGETS: [(&str, Target); 5] =
-    [("frame", frame), ("header", header), ("nid_text", nid_text), ("ping", ping), ("transfer", transfer)];
+pub const TARGETS: [(&str, Target); 6] = [
+    ("frame", frame),
+    ("header", header),
+    ("nid_text", nid_text),
+    ("ping", ping),
+    ("shard", shard),
+    ("transfer", transfer),
+];
 
 /// Bytes of a `frame` input in front of the packet: queue, shards, flags, readable bytes (2), and the word
 /// that the policies of all portals are made of (8).

@@ -70,7 +70,8 @@ fn replay(name: &str) {
         run(target, &path.display().to_string(), &bytes);
         let mut sequence = Sequence(0x9E37_79B9_7F4A_7C15 ^ file_index as u64);
         // Those of whole conversations take long.
-        let mutations = if name == "transfer" { MUTATIONS_PER_FILE / 4 } else { MUTATIONS_PER_FILE };
+        let mutations =
+            if matches!(name, "shard" | "transfer") { MUTATIONS_PER_FILE / 4 } else { MUTATIONS_PER_FILE };
         for number in 0..mutations {
             let mut mutated = bytes.clone();
             mutate(&mut mutated, &mut sequence);
@@ -100,6 +101,11 @@ fn ping() {
 }
 
 #[test]
+fn shard() {
+    replay("shard");
+}
+
+#[test]
 fn transfer() {
     replay("transfer");
 }
@@ -120,7 +126,7 @@ fn targets_are_complete() {
     };
     let mut targets = TARGETS.map(|(name, _)| name.to_string());
     targets.sort();
-    assert_eq!(targets, ["frame", "header", "nid_text", "ping", "transfer"]);
+    assert_eq!(targets, ["frame", "header", "nid_text", "ping", "shard", "transfer"]);
     assert_eq!(names("fuzz_targets"), targets);
     assert_eq!(names("corpus"), targets);
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: libFuzzer looks for bytes that break the codecs, the steering or the transfer protocol.
+//! `cargo xtask fuzz`: libFuzzer looks for bytes that break the codecs, the steering, the shard or the transfer protocol.
 //!
 //! The targets are a workspace of their own, `tests/fuzz`, built by the stable compiler with the flags that tell
 //! libFuzzer where a run has been. What a fuzzer has learnt is kept in `target/fuzz/corpus`, what it has found in
@@ -130,7 +130,7 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         assert_eq!(
             names(&root.join("tests/fuzz/fuzz_targets")).unwrap(),
-            ["frame", "header", "nid_text", "ping", "transfer"]
+            ["frame", "header", "nid_text", "ping", "shard", "transfer"]
         );
         let options = Options { targets: vec!["frames".to_owned()], seconds: 1, runs: None, seed: None };
         let error = fuzz(root, &options).unwrap_err().to_string();
