@@ -184,6 +184,11 @@ impl Sending {
         if whole && !resent && length <= BUNDLED_BYTES_MAX && self.messages[slot].ticket.is_none() {
             datagram_bytes = self.bundle_more(now, (stream, number), datagram_bytes, path, sessions);
         }
+        if offset == 0 {
+            for message in &self.bundle {
+                self.messages[*message].goes_by(ni, sessions.nid_of(ni), &destination);
+            }
+        }
         let (transfer, header, lnet, payload) = {
             let message = &mut self.messages[slot];
             message.polled = true;

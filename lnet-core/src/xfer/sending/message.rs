@@ -1,7 +1,9 @@
 //! Messages that are being sent, and the frames that carry them.
 
+use lnet_wire::Nid;
+
 use crate::list::{Link, Node};
-use crate::lnd::Transmit;
+use crate::lnd::{NiId, Transmit};
 use crate::time::Instant;
 
 /// Where a message stands.
@@ -21,6 +23,8 @@ pub(crate) enum Stage {
 pub(crate) struct Outbound {
     pub(crate) transmit: Transmit,
     pub(crate) path: u32,
+    /// The NI that its header names as the source; `None` if the header is not of this node, or not for the next hop.
+    pub(crate) source_ni: Option<NiId>,
     /// Its peer and stream from [`Stage::Queued`] on.
     pub(crate) peer: u32,
     pub(crate) stream: u32,
@@ -60,6 +64,20 @@ impl Outbound {
     #[inline]
     pub(crate) fn total_bytes(&self) -> u32 {
         self.transmit.payload.map_or(0, |span| span.length_bytes)
+    }
+
+    /// It goes by a path: its header names the ends of that. LNet does the same for what it sends again by another NI, so
+    /// its receiver need not know the first one, and answers by the path that works.
+    #[inline]
+    pub(crate) fn goes_by(&mut self, ni: NiId, source: Option<&Nid>, destination: &Nid) {
+        let Some(source_ni) = &mut self.source_ni else { return };
+        let header = &mut self.transmit.header;
+        if (*source_ni != ni || header.destination.nid != *destination)
+            && let Some(source) = source
+        {
+            *source_ni = ni;
+            (header.source.nid, header.destination.nid) = (*source, *destination);
+        }
     }
 
     /// Whether all of it was put into frames.

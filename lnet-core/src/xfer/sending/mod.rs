@@ -184,9 +184,12 @@ impl Sending {
             return Err(Full(transmit.tx));
         };
         let deadline = now + sessions.local.times.message;
+        let Transmit { ni, next_hop, header, .. } = transmit;
+        let is_ours = header.destination.nid == *next_hop && sessions.nid_of(*ni) == Some(&header.source.nid);
         let message = Outbound {
             transmit: *transmit,
             path,
+            source_ni: is_ours.then_some(*ni),
             peer: NONE,
             stream: NONE,
             shard: 0,

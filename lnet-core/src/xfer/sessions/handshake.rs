@@ -121,14 +121,14 @@ impl Sessions {
         self.peers[peer].address.1 == frame.from || self.path_from(peer, frame).is_some()
     }
 
-    /// Whether a peer is known to live at an address: a token that was given there has come back, or it has given a
-    /// session there.
+    /// Whether a peer is known to live at an address: it has shown a certificate of it, or a token that was given there
+    /// for one, or has given a session there.
     pub(crate) fn lives_at(&self, peer: u32, address: &Nid) -> bool {
         let entry = &self.peers[peer];
-        let leads = |path: u32| self.paths[path].nid == *address && self.paths[path].session.is_some();
         entry.address.1 == *address
             || entry.other_address.is_some_and(|(_, nid)| nid == *address)
-            || self.paths.of_peer(peer).any(leads)
+            || self.checks.has_shown(entry.incarnation, address)
+            || self.paths.any_leads(peer, address)
     }
 
     /// The path to a peer on which a frame comes back.

@@ -85,8 +85,8 @@ fn shows(certificate: &Certificate, incarnation: u64, address: &Nid) -> bool {
 /// times as long as anything else that a frame brings about.
 pub(crate) struct Checks {
     key: SipHasher13,
-    /// Of those that were right, what nobody can find another one with.
-    known: Box<[u64]>,
+    /// Of those that were right: a keyed hash of incarnation and address, and one of the certificate as well.
+    known: Box<[(u64, u64)]>,
     /// When each allowance has grown to its full again.
     full_at: Box<[Instant]>,
     /// The same of the one that all have together.
@@ -98,10 +98,19 @@ impl Checks {
     pub(crate) fn new([low, high]: [u64; 2]) -> Self {
         Self {
             key: SipHasher13::new_with_keys(high, low),
-            known: vec![0; KNOWN].into(),
+            known: vec![(0, 0); KNOWN].into(),
             full_at: vec![Instant(0); 2 * ALLOWANCES].into(),
             all_full_at: Instant(0),
         }
+    }
+
+    /// Whether it was shown of late that an incarnation lives at an address.
+    pub(crate) fn has_shown(&self, incarnation: u64, address: &Nid) -> bool {
+        let mut hasher = self.key;
+        hasher.write(&address.to_bytes());
+        hasher.write_u64(incarnation);
+        let pair = pair_digest(&hasher);
+        self.known[(pair >> 1) as usize % KNOWN].0 == pair
     }
 
     /// Checks that an incarnation lives at an address. It may have been asked; otherwise others may be in its way.
@@ -118,12 +127,12 @@ impl Checks {
         let share = hasher.finish() as usize % ALLOWANCES + if is_asked { ALLOWANCES } else { 0 };
         let allowance = &mut self.full_at[share];
         hasher.write_u64(incarnation);
+        let pair = pair_digest(&hasher);
         hasher.write(&certificate.key);
         hasher.write(&certificate.signature);
-        // Zero is what an empty place holds.
-        let digest = hasher.finish() | 1;
-        let place = (digest >> 1) as usize % KNOWN;
-        if self.known[place] == digest {
+        let digests = (pair, hasher.finish());
+        let slot = (pair >> 1) as usize % KNOWN;
+        if self.known[slot] == digests {
             return Ok(());
         }
         if *allowance > now + GROWTH * (BURST - 1)
@@ -138,9 +147,14 @@ impl Checks {
         if !shows(certificate, incarnation, address) {
             return Err(XferDrop::BadIdentity);
         }
-        self.known[place] = digest;
+        self.known[slot] = digests;
         Ok(())
     }
+}
+
+/// Zero is what an empty slot holds.
+fn pair_digest(hasher: &SipHasher13) -> u64 {
+    hasher.finish() | 1
 }
 
 #[cfg(test)]

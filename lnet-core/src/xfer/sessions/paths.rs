@@ -98,6 +98,15 @@ impl Paths {
         self.find_in(self.bucket(nid), ni, nid)
     }
 
+    /// Whether a path to this NID, by any NI, leads to a peer.
+    pub(crate) fn any_leads(&self, peer: u32, nid: &Nid) -> bool {
+        let mut slot = self.buckets[self.bucket(nid) as usize].first();
+        while slot != NONE && (self.slab[slot].nid != *nid || self.slab[slot].peer != peer) {
+            slot = List::<Chain>::next(&self.slab, slot);
+        }
+        slot != NONE
+    }
+
     /// The path for an address, if it was acquired last.
     #[inline]
     pub(crate) fn last(&self, ni: NiId, nid: &Nid) -> Option<&Path> {

@@ -11,7 +11,7 @@ use lnet_wire::steer::Policy;
 
 use super::super::{Action, XferDrop};
 use super::wire::{Frame, Network, Node, ROTOR, identity, limits};
-use crate::lnd::Status;
+use crate::lnd::{NiId, Status};
 use crate::testing::nid;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -381,4 +381,74 @@ fn who_is_known_in_another_shard_gets_its_session_whatever_others_say() {
         network.run(SECOND / 1000);
     }
     assert_eq!(network.nodes[VICTIM].sent(), [(0, Status::Ok), (1, Status::Ok)]);
+}
+
+/// What the first put of the impostor would be, had its header named this source.
+fn naming(log: &[Frame], source: Nid, number: u32) -> Frame {
+    let mut frame = find(log, Kind::Data, IMPOSTOR, TARGET);
+    frame.header.key.message_id += u64::from(number);
+    frame.transfer.number += number;
+    frame.transfer.ack = None;
+    frame.lnet.as_mut().unwrap().source.nid = source;
+    frame
+}
+
+#[test]
+fn a_peer_that_names_many_sources_is_one_peer() {
+    let (mut network, log) = met();
+    let own = nid(1, IMPOSTOR as u8 + 1);
+    network.nodes[TARGET].shards[0].up.sources.clear();
+    let sources =
+        (0..10_000).map(|at: u32| nid(at as u16 % 256, (at >> 8) as u8)).chain([nid(1, VICTIM as u8 + 1)]);
+    for (number, source) in (1..).zip(sources.filter(|source| *source != own)) {
+        let now = network.now;
+        network.nodes[TARGET].receive(now, &naming(&log, source, number));
+    }
+    let claims = &network.nodes[TARGET].shards[0].up.sources;
+    assert_eq!(claims.len(), 10_000);
+    assert!(claims.iter().all(|(claim, from)| *claim != own && *from == own), "each is its own address");
+}
+
+#[test]
+fn a_source_is_taken_that_the_same_incarnation_has_shown() {
+    let (mut network, log) = met();
+    let other = network.nodes[IMPOSTOR].nids[1];
+    let last_source = |network: &Network| *network.nodes[TARGET].shards[0].up.sources.last().unwrap();
+    let now = network.now;
+    network.nodes[TARGET].receive(now, &naming(&log, other, 1));
+    assert_eq!(last_source(&network), (other, nid(1, 3)), "a claim");
+    // It says hello from there, with its certificate.
+    let mut hello = find(&log, Kind::Hello, IMPOSTOR, TARGET);
+    hello = Frame { ni: NiId(1), from: other, to: network.nodes[TARGET].nids[1], ..hello };
+    let forged = hello.clone();
+    expect(&mut network, TARGET, &forged, XferDrop::BadIdentity);
+    network.nodes[TARGET].receive(now, &naming(&log, other, 2));
+    assert_eq!(last_source(&network), (other, nid(1, 3)), "a certificate of another address shows nothing");
+    assert_eq!(network.nodes[TARGET].receive(now, &hello.of(&identity(3, 1))), Some(Action::Done));
+    network.nodes[TARGET].receive(now, &naming(&log, other, 3));
+    assert_eq!(last_source(&network), (other, other), "shown");
+}
+
+/// Its receiver has never met it by the first rail.
+#[test]
+fn a_message_that_another_rail_carries_names_that_rail() {
+    let mut network = Network::new(vec![Node::new(1, 1, 1), Node::new(2, 1, 1)], 1);
+    let put = |network: &mut Network, rail: u16, numbers: core::ops::Range<u64>| {
+        for number in numbers {
+            let (now, to) = (network.now, network.nodes[1].nids[usize::from(rail)]);
+            network.nodes[0].put(now, &to, rail, 4, number, [100, 5000][number as usize % 2]);
+        }
+    };
+    put(&mut network, 1, 0..2);
+    network.run(SECOND / 10);
+    put(&mut network, 0, 2..4);
+    network.run(SECOND / 10);
+    network.dead = vec![0];
+    put(&mut network, 0, 4..12);
+    network.run(SECOND);
+    network.assert_all_arrived(0, 1, 12);
+    let sources = &network.nodes[1].shards[0].up.sources;
+    assert_eq!(sources.len(), 12);
+    assert!(sources.iter().all(|(source, from)| source == from), "{sources:?}");
+    assert_eq!(sources.iter().filter(|(source, _)| source.net() == nid(2, 1).net()).count(), 2 + 8);
 }

@@ -62,6 +62,8 @@ pub(super) struct Up {
     pub(super) arrived: Vec<(u64, Status)>,
     pub(super) bytes: BTreeMap<u64, Vec<u8>>,
     under_way: BTreeMap<u32, u64>,
+    /// The source that each header has named, and the peer NI that it was found to come from.
+    pub(super) sources: Vec<(Nid, Nid)>,
     /// Portals whose messages are delayed, dropped.
     pub(super) delays: Vec<u32>,
     pub(super) drops: Vec<u32>,
@@ -96,7 +98,8 @@ impl Up {
 impl PrefetchHints for Up {}
 
 impl Uplink for Up {
-    fn header(&mut self, _: Instant, ni: NiId, _: &Nid, rx: RxId, header: &Header) -> Verdict {
+    fn header(&mut self, _: Instant, ni: NiId, from: &Nid, rx: RxId, header: &Header) -> Verdict {
+        self.sources.push((header.source.nid, *from));
         let is_addressed = header.destination.nid.net() == nid(ni.0 + 1, 1).net();
         assert!(is_addressed || self.is_incomplete, "the interface is the one that was addressed");
         let Body::Put { portal, .. } = header.body else { return Verdict::Drop };
