@@ -1,15 +1,16 @@
 //! The veth pair that a bench measures over, one end in each of two network namespaces.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
 use lnet_user::runtime::{available_cpus, pin_to_cpu};
-use lnet_wire::Nid;
-
-use crate::netns;
+use lnet_wire::{Nid, ProcessId};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Both ends of the pair, as `cargo xtask bench` names them.
 #[derive(Debug, Args)]
@@ -37,7 +38,30 @@ pub struct Link {
     pub mtu: usize,
 }
 
+/// One end of the pair, as seen from its namespace.
+#[derive(Clone, Copy, Debug)]
+pub struct Side<'a> {
+    /// Its interface.
+    pub interface: &'a str,
+    /// Its NID.
+    pub nid: Nid,
+    /// The process at the other end.
+    pub peer: ProcessId,
+}
+
 impl Link {
+    /// The sending end.
+    #[must_use]
+    pub fn near(&self) -> Side<'_> {
+        Side { interface: &self.interface_a, nid: self.nid_a, peer: ProcessId::lustre(self.nid_b) }
+    }
+
+    /// The answering end.
+    #[must_use]
+    pub fn far(&self) -> Side<'_> {
+        Side { interface: &self.interface_b, nid: self.nid_b, peer: ProcessId::lustre(self.nid_a) }
+    }
+
     /// Runs `far` in namespace b and, once it says that it is ready, `near` in namespace a, each on a CPU of
     /// its own; then tells `far` to stop.
     ///
@@ -56,13 +80,13 @@ impl Link {
             let (cpus, stop) = (&cpus, &stop);
             let far = scope.spawn(move || {
                 pin_to_cpu(cpus[1 % cpus.len()]).context("cannot pin the answering end")?;
-                netns::enter(&self.netns_b)?;
+                enter(&self.netns_b)?;
                 // Without a listener the report has no reader.
                 far(&|| ready.send(()).unwrap_or_default(), stop)
             });
             let near = scope.spawn(move || {
                 pin_to_cpu(cpus[0]).context("cannot pin the sending end")?;
-                netns::enter(&self.netns_a)?;
+                enter(&self.netns_a)?;
                 // An error means that the far end has failed; its own error tells more.
                 let _ = is_ready.recv();
                 near()
@@ -73,4 +97,11 @@ impl Link {
             result
         })
     }
+}
+
+/// Moves the calling thread into the network namespace at `path` (as in `/run/netns`).
+fn enter(path: &Path) -> anyhow::Result<()> {
+    let file = File::open(path).with_context(|| format!("no network namespace {}", path.display()))?;
+    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+        .with_context(|| format!("cannot enter the network namespace {}", path.display()))
 }

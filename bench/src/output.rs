@@ -2,15 +2,14 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::Context;
 use hdrhistogram::Histogram;
 use plotters::prelude::*;
 use serde::Serialize;
 
-use crate::machine::Machine;
-use crate::report::{self, Latency};
+use crate::measure::{Flood, histogram};
+use crate::options::{Options, Setup, save};
 
 /// What was measured of one way to send.
 #[derive(Debug)]
@@ -22,15 +21,14 @@ pub struct Measured {
     /// The median of each turn.
     turn_p50s_ns: Vec<u64>,
     /// What one sender achieves.
-    pub rate: Rate,
+    pub rate: Flood,
 }
 
 impl Measured {
     /// Nothing yet of something of this name.
     #[must_use]
     pub fn new(name: &str) -> Self {
-        let half_ns = report::histogram();
-        Self { name: name.to_owned(), half_ns, turn_p50s_ns: Vec::new(), rate: Rate::default() }
+        Self { name: name.to_owned(), half_ns: histogram(), turn_p50s_ns: Vec::new(), rate: Flood::default() }
     }
 
     /// Adds the half round trips of a turn, in nanoseconds.
@@ -41,44 +39,6 @@ impl Measured {
         self.turn_p50s_ns.push(half_ns.value_at_quantile(0.5));
         self.half_ns.add(half_ns).context("cannot add histograms")
     }
-}
-
-/// Messages of one sender over some time.
-#[derive(Clone, Copy, PartialEq, Default, Debug)]
-pub struct Rate {
-    sent: u64,
-    received: u64,
-    seconds: f64,
-}
-
-impl Rate {
-    /// Adds a turn.
-    pub fn add(&mut self, sent: u64, received: u64, time: Duration) {
-        self.sent += sent;
-        self.received += received;
-        self.seconds += time.as_secs_f64();
-    }
-
-    fn sent_per_second(&self) -> f64 {
-        self.sent as f64 / self.seconds
-    }
-
-    fn received_per_second(&self) -> f64 {
-        self.received as f64 / self.seconds
-    }
-}
-
-/// What a measurement was made with.
-#[derive(Debug, Serialize)]
-pub struct Setup {
-    /// Where it was made.
-    pub machine: Machine,
-    /// Mode of the nodes.
-    pub mode: String,
-    /// Largest IP packet of the link.
-    pub mtu_bytes: usize,
-    /// Payload bytes of a message.
-    pub size_bytes: usize,
 }
 
 /// A measurement, as its JSON file says it.
@@ -95,6 +55,23 @@ pub struct Document {
     rate_ratio: f64,
     /// What a turn of a shard costs that finds nothing to do.
     idle_turn_ns: f64,
+}
+
+/// Percentiles, in nanoseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Latency {
+    p50: u64,
+    p90: u64,
+    p99: u64,
+    p999: u64,
+    max: u64,
+}
+
+impl From<&Histogram<u64>> for Latency {
+    fn from(histogram: &Histogram<u64>) -> Self {
+        let at = |quantile| histogram.value_at_quantile(quantile);
+        Self { p50: at(0.5), p90: at(0.9), p99: at(0.99), p999: at(0.999), max: histogram.max() }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -134,26 +111,12 @@ impl Document {
 ///
 /// # Errors
 /// When a file cannot be written.
-pub fn write(
-    document: &Document,
-    measured: &[&Measured; 2],
-    out: Option<&Path>,
-    json: bool,
-) -> anyhow::Result<()> {
-    let text = serde_json::to_string_pretty(document)?;
-    println!("{}", if json { text.clone() } else { table(document) });
-    let Some(out) = out else { return Ok(()) };
-    std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
-    let save = |name: &str, content: &str| {
-        let path = out.join(name);
-        std::fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))
-    };
-    save("bench.json", &text)?;
-    save("raw.hgrm", &hgrm(&measured[0].half_ns))?;
-    save("put.hgrm", &hgrm(&measured[1].half_ns))?;
-    plot(measured, &out.join("latency.svg"))?;
-    eprintln!("bench.json, raw.hgrm, put.hgrm and latency.svg are in {}", out.display());
-    Ok(())
+pub fn write(options: &Options, document: &Document, measured: &[&Measured; 2]) -> anyhow::Result<()> {
+    let Some(out) = options.tell("bench.json", document, &table(document))? else { return Ok(()) };
+    save(&out.join("raw.hgrm"), &hgrm(&measured[0].half_ns))?;
+    save(&out.join("put.hgrm"), &hgrm(&measured[1].half_ns))?;
+    let path = out.join("latency.svg");
+    plot(measured, &path).with_context(|| format!("cannot plot {}", path.display()))
 }
 
 fn table(document: &Document) -> String {
@@ -224,21 +187,19 @@ fn hgrm(histogram: &Histogram<u64>) -> String {
 /// latency axis is logarithmic, so that the tail does not flatten the rest.
 fn plot(rows: &[&Measured], path: &Path) -> anyhow::Result<()> {
     const NINES: f64 = 4.0;
-    let failed = |error: String| anyhow::anyhow!("cannot plot {}: {error}", path.display());
     let at = |row: &Measured, nines: f64| {
         row.half_ns.value_at_quantile(1.0 - 10f64.powf(-nines)).max(1) as f64 / 1000.0
     };
     let smallest = rows.iter().map(|row| at(row, 0.0)).fold(f64::INFINITY, f64::min);
     let largest = rows.iter().map(|row| at(row, NINES)).fold(smallest, f64::max);
     let root = SVGBackend::new(path, (800, 480)).into_drawing_area();
-    root.fill(&WHITE).map_err(|error| failed(error.to_string()))?;
+    root.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&root)
         .margin(16)
         .caption("Half round trip", ("sans-serif", 20))
         .x_label_area_size(40)
         .y_label_area_size(60)
-        .build_cartesian_2d(0.0..NINES, (smallest * 0.8..largest * 1.25).log_scale())
-        .map_err(|error| failed(error.to_string()))?;
+        .build_cartesian_2d(0.0..NINES, (smallest * 0.8..largest * 1.25).log_scale())?;
     chart
         .configure_mesh()
         .x_desc("percentile")
@@ -247,8 +208,7 @@ fn plot(rows: &[&Measured], path: &Path) -> anyhow::Result<()> {
         .x_label_formatter(&|nines| {
             format!("{:.*}", (*nines - 2.0).max(0.0) as usize, 100.0 * (1.0 - 10f64.powf(-nines)))
         })
-        .draw()
-        .map_err(|error| failed(error.to_string()))?;
+        .draw()?;
     for (index, row) in rows.iter().enumerate() {
         let style = Palette99::pick(index).stroke_width(2);
         let points = (0..=400).map(|step| {
@@ -256,8 +216,7 @@ fn plot(rows: &[&Measured], path: &Path) -> anyhow::Result<()> {
             (nines, at(row, nines))
         });
         chart
-            .draw_series(LineSeries::new(points, style))
-            .map_err(|error| failed(error.to_string()))?
+            .draw_series(LineSeries::new(points, style))?
             .label(&row.name)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], style));
     }
@@ -266,7 +225,6 @@ fn plot(rows: &[&Measured], path: &Path) -> anyhow::Result<()> {
         .background_style(WHITE)
         .border_style(BLACK)
         .position(SeriesLabelPosition::UpperLeft)
-        .draw()
-        .map_err(|error| failed(error.to_string()))?;
-    root.present().map_err(|error| failed(error.to_string()))
+        .draw()?;
+    Ok(root.present()?)
 }

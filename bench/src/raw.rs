@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
-use hdrhistogram::Histogram;
+use anyhow::ensure;
 use lnet_user::bpf::{self, AttachMode, ObjectKind, XdpProgram};
 use lnet_user::netlink::Interface;
 use lnet_user::xsk::{self, CHUNK_BYTES, Frame, Queue, QueueConfig, TxDescriptor, Umem, UmemConfig};
 
-use crate::report;
+use crate::link::Side;
+use crate::measure::Endpoint;
 
 const FRAMES: u32 = 4096;
 const BURST: u32 = 64;
@@ -19,12 +19,13 @@ const BURST: u32 = 64;
 const REFILL: usize = FRAMES as usize / 8;
 /// Bytes of the Ethernet, IPv4 and UDP headers, which the raw frames have in size only.
 pub const HEADERS_BYTES: usize = 42;
-const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One end of the raw link.
 #[derive(Debug)]
 pub struct End {
     umem: Arc<Umem>,
+    /// Bytes of the frames that it sends.
+    bytes: usize,
     /// Frames to send, the one that was sent last at the end.
     stock: Vec<Frame>,
     /// Frames to give to the kernel.
@@ -41,23 +42,24 @@ pub struct End {
 }
 
 impl End {
-    /// Opens queue 0 of an interface of the calling thread's network namespace.
+    /// Opens queue 0 of a side's interface, in the calling thread's network namespace, to send frames of so many bytes.
     ///
     /// # Errors
     /// What the kernel refused.
-    pub fn open(interface_name: &str) -> anyhow::Result<Self> {
-        let interface = Interface::by_name(interface_name)?;
+    pub fn open(side: Side<'_>, bytes: usize) -> anyhow::Result<Self> {
+        let interface = Interface::by_name(side.interface)?;
         let (umem, mut stock) = Umem::new(&UmemConfig::new(FRAMES))?;
         let mut queue = xsk::open_queue(&umem, &QueueConfig::new(interface.index, 0))?;
         // As the LND does, for as much as is looked at here.
         queue.sockets[0].rx.fetch_ahead(1);
         let mut program = XdpProgram::load_baseline(&bpf::find_object(ObjectKind::Default)?)?;
         program.set_socket(0, 0, &queue.sockets[0])?;
-        program.attach(interface_name, AttachMode::Auto)?;
+        program.attach(side.interface, AttachMode::Auto)?;
         // Half of the frames receive, the others send.
         let spare = stock.split_off((FRAMES / 2) as usize);
         let (source, sink) = (vec![7; CHUNK_BYTES as usize], vec![0; CHUNK_BYTES as usize]);
-        let mut end = Self { umem, stock, spare, queue, source, sink, goes_on: false, _program: program };
+        let mut end =
+            Self { umem, bytes, stock, spare, queue, source, sink, goes_on: false, _program: program };
         end.refill();
         Ok(end)
     }
@@ -75,7 +77,8 @@ impl End {
     }
 
     /// Writes and pushes one frame, of as many chunks as it takes; whether there was room.
-    fn push(&mut self, bytes: usize, marker: u64) -> bool {
+    fn push(&mut self, marker: u64) -> bool {
+        let bytes = self.bytes;
         let chunks = bytes.div_ceil(CHUNK_BYTES as usize);
         let socket = &mut self.queue.sockets[0];
         if self.stock.len() < chunks || (socket.tx.free_slots() as usize) < chunks {
@@ -104,7 +107,7 @@ impl End {
         true
     }
 
-    fn send(&mut self) -> anyhow::Result<()> {
+    fn kick(&mut self) -> anyhow::Result<()> {
         let socket = &mut self.queue.sockets[0];
         socket.tx.commit();
         while !socket.kick()?.is_done() {}
@@ -113,7 +116,7 @@ impl End {
 
     /// Takes what has arrived and gives the marker of each packet to `each`. The content of packets of several
     /// chunks is copied out.
-    fn receive(&mut self, mut each: impl FnMut(u64)) -> u32 {
+    fn take(&mut self, mut each: impl FnMut(u64)) -> u32 {
         let (umem, spare, sink, goes_on) = (&self.umem, &mut self.spare, &mut self.sink, &mut self.goes_on);
         let mut packets = 0;
         self.queue.sockets[0].rx.receive(BURST, |descriptor| {
@@ -131,76 +134,59 @@ impl End {
         });
         packets
     }
+}
 
-    /// Sends every frame back until told to stop.
-    ///
-    /// # Errors
-    /// What the kernel refused.
-    pub fn echo(&mut self, bytes: usize, stop: &AtomicBool) -> anyhow::Result<()> {
+impl Endpoint for End {
+    fn send(&mut self, number: u64) -> anyhow::Result<()> {
+        ensure!(self.push(number), "no frame to send");
+        self.kick()
+    }
+
+    fn receive(&mut self, each: impl FnMut(u64)) {
+        self.take(each);
+    }
+
+    fn settle(&mut self) -> anyhow::Result<()> {
+        self.complete();
+        self.refill();
+        Ok(())
+    }
+
+    fn echo(&mut self, stop: &AtomicBool) -> anyhow::Result<()> {
         let mut markers = Vec::with_capacity(BURST as usize);
         while !stop.load(Ordering::Relaxed) {
             self.complete();
-            self.receive(|marker| markers.push(marker));
+            self.take(|marker| markers.push(marker));
             if markers.is_empty() {
                 std::hint::spin_loop();
                 continue;
             }
             for marker in markers.drain(..) {
-                ensure!(self.push(bytes, marker), "the echo has no frame to answer with");
+                ensure!(self.push(marker), "the echo has no frame to answer with");
             }
-            self.send()?;
+            self.kick()?;
             self.refill();
         }
         Ok(())
     }
 
-    /// Half round trips of one frame after the other, in nanoseconds; the first `warm_up` do not count.
-    ///
-    /// # Errors
-    /// When a frame does not come back.
-    pub fn ping(&mut self, bytes: usize, count: u64, warm_up: u64) -> anyhow::Result<Histogram<u64>> {
-        let mut half_ns = report::histogram();
-        for round in 0..count + warm_up {
-            let begun = Instant::now();
-            ensure!(self.push(bytes, round), "no frame to send");
-            self.send()?;
-            let mut back = false;
-            while !back {
-                self.receive(|marker| back |= marker == round);
-                ensure!(begun.elapsed() < PROBE_TIMEOUT, "raw frame {round} did not come back");
-            }
-            let elapsed = begun.elapsed();
-            self.complete();
-            self.refill();
-            if round >= warm_up {
-                half_ns.record(elapsed.as_nanos() as u64 / 2).context("a round trip of over a minute")?;
-            }
-        }
-        Ok(half_ns)
-    }
-
-    /// Sends as fast as it can for `time`; frames sent.
-    ///
-    /// # Errors
-    /// What the kernel refused.
-    pub fn flood(&mut self, bytes: usize, time: Duration) -> anyhow::Result<u64> {
+    fn flood(&mut self, time: Duration) -> anyhow::Result<u64> {
         let (begun, mut sent) = (Instant::now(), 0);
         while begun.elapsed() < time {
             let mut burst = 0;
-            while burst < BURST && self.push(bytes, sent + u64::from(burst)) {
+            while burst < BURST && self.push(sent + u64::from(burst)) {
                 burst += 1;
             }
-            self.send()?;
+            self.kick()?;
             self.complete();
             sent += u64::from(burst);
         }
         Ok(sent)
     }
 
-    /// Takes frames until told to stop, and counts them.
-    pub fn sink(&mut self, stop: &AtomicBool, received: &AtomicU64) {
+    fn sink(&mut self, stop: &AtomicBool, received: &AtomicU64) {
         while !stop.load(Ordering::Relaxed) {
-            let count = self.receive(|_| {});
+            let count = self.take(|_| {});
             if count == 0 {
                 std::hint::spin_loop();
             } else {

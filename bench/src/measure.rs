@@ -1,0 +1,167 @@
+//! What is measured over a link, whatever messages are made of: half round trips, and the rate of one sender.
+
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use hdrhistogram::Histogram;
+
+use crate::link::{Link, Side};
+
+/// How long a message may take.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One end of a link, which sends and receives messages that carry a number.
+pub trait Endpoint: Sized {
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// What was refused.
+    fn send(&mut self, number: u64) -> anyhow::Result<()>;
+
+    /// Takes what has arrived.
+    fn receive(&mut self, each: impl FnMut(u64));
+
+    /// Takes back what was sent and received with.
+    ///
+    /// # Errors
+    /// When a message was not sent.
+    fn settle(&mut self) -> anyhow::Result<()>;
+
+    /// Answers each message with one until told to stop.
+    ///
+    /// # Errors
+    /// What was refused.
+    fn echo(&mut self, stop: &AtomicBool) -> anyhow::Result<()>;
+
+    /// Sends as fast as it can for `time`; messages sent.
+    ///
+    /// # Errors
+    /// What was refused.
+    fn flood(&mut self, time: Duration) -> anyhow::Result<u64>;
+
+    /// Takes messages until told to stop, and counts them.
+    fn sink(&mut self, stop: &AtomicBool, received: &AtomicU64);
+
+    /// Half round trips of one message after the other, in nanoseconds; the first tenth does not count.
+    ///
+    /// # Errors
+    /// When a message does not come back.
+    fn ping(&mut self, count: u64) -> anyhow::Result<Histogram<u64>> {
+        let mut half_ns = histogram();
+        let warm_up = count / 10;
+        for round in 0..count + warm_up {
+            let begun = Instant::now();
+            self.send(round)?;
+            let mut back = false;
+            while !back {
+                self.receive(|number| back |= number == round);
+                ensure!(begun.elapsed() < PATIENCE, "message {round} was not answered");
+            }
+            let elapsed = begun.elapsed();
+            self.settle()?;
+            if round >= warm_up {
+                half_ns.record(elapsed.as_nanos() as u64 / 2).context("a round trip of over a minute")?;
+            }
+        }
+        Ok(half_ns)
+    }
+}
+
+/// Half round trips over `link`, each end opened by `open`; `after` may look at the sending one.
+///
+/// # Errors
+/// What either end fails with.
+pub fn ping<E: Endpoint>(
+    link: &Link,
+    open: impl Fn(Side<'_>) -> anyhow::Result<E> + Sync,
+    count: u64,
+    after: impl FnOnce(&mut E) + Send,
+) -> anyhow::Result<Histogram<u64>> {
+    link.pair(
+        |ready, stop| {
+            let mut end = open(link.far())?;
+            ready();
+            end.echo(stop)
+        },
+        || {
+            let mut end = open(link.near())?;
+            let half_ns = end.ping(count)?;
+            after(&mut end);
+            Ok(half_ns)
+        },
+    )
+}
+
+/// What a sender sent, in some time, and how much of it arrived.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+pub struct Flood {
+    /// Messages sent.
+    pub sent: u64,
+    /// Messages that arrived.
+    pub received: u64,
+    /// How long that took.
+    pub time: Duration,
+}
+
+impl Flood {
+    /// Adds another turn.
+    pub fn add(&mut self, more: Self) {
+        self.sent += more.sent;
+        self.received += more.received;
+        self.time += more.time;
+    }
+
+    /// Messages sent a second.
+    #[must_use]
+    pub fn sent_per_second(&self) -> f64 {
+        self.sent as f64 / self.time.as_secs_f64()
+    }
+
+    /// Messages received a second.
+    #[must_use]
+    pub fn received_per_second(&self) -> f64 {
+        self.received as f64 / self.time.as_secs_f64()
+    }
+
+    /// What messages of so many bytes carried.
+    #[must_use]
+    pub fn gbit_per_second(&self, bytes: usize) -> f64 {
+        self.received_per_second() * bytes as f64 * 8.0 / 1e9
+    }
+}
+
+/// Has one end of `link` flood the other for `time`.
+///
+/// # Errors
+/// What either end fails with.
+pub fn flood<E: Endpoint>(
+    link: &Link,
+    open: impl Fn(Side<'_>) -> anyhow::Result<E> + Sync,
+    time: Duration,
+) -> anyhow::Result<Flood> {
+    let received = AtomicU64::new(0);
+    let (sent, time) = link.pair(
+        |ready, stop| {
+            let mut end = open(link.far())?;
+            ready();
+            end.sink(stop, &received);
+            Ok(())
+        },
+        || {
+            let mut end = open(link.near())?;
+            let begun = Instant::now();
+            Ok((end.flood(time)?, begun.elapsed()))
+        },
+    )?;
+    Ok(Flood { sent, received: received.into_inner(), time })
+}
+
+/// A histogram of nanoseconds, three digits, up to a minute.
+///
+/// # Panics
+/// Never: the bounds are constants that the library takes.
+#[must_use]
+pub fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("constant bounds are valid")
+}
