@@ -170,6 +170,7 @@ pub struct XdpLnd {
     /// What the frames lie in, while there is an NI over rings.
     umem: Option<Arc<Umem>>,
     /// Buffers at home that no datagram is in: for those that are kept or handed to a sibling.
+    #[expect(clippy::vec_box, reason = "they travel between shards as they are, in small places")]
     buffers: Vec<Box<DatagramBuffer>>,
     /// Whether they were made.
     has_buffers: bool,

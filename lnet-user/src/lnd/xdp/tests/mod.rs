@@ -2,6 +2,7 @@
 
 mod captures;
 mod faults;
+mod mixed;
 pub(crate) mod node;
 mod ports;
 mod refusals;
