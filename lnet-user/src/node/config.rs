@@ -124,7 +124,7 @@ pub struct NodeConfig {
     pub bpf_object: Option<PathBuf>,
     /// Log frames that XDP refuses, as `tracing` events of target `lnet_xdp`; takes the logging object.
     pub log_refusals: bool,
-    /// Bytes of memory that rings send from without a copy ([`Node::register`]), over all shards. They are there
+    /// Bytes of memory that rings send from without a copy ([`Lnet::register`](crate::Lnet::register)), over all shards. They are there
     /// and pinned while the node has NIs over rings, and as long as buffers in them.
     pub registered_bytes: u64,
     /// Entries of the rings of each queue and socket.

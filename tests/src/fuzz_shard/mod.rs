@@ -271,9 +271,8 @@ impl Scene {
         let lane = &mut self.lanes[at];
         let verdict = lane.shard.header(self.now, NI, &nid(from), RxId(rx), header);
         let is_its_own = |host| header.source.nid == nid(host);
-        let is_forged =
-            !is_its_own(from) && !(HOSTILE.contains(&from) && HOSTILE.into_iter().any(is_its_own));
-        assert!(verdict == Verdict::Drop || !is_forged, "{verdict:?} for {header:?} from {}", nid(from));
+        let is_proved = is_its_own(from) || HOSTILE.contains(&from) && HOSTILE.into_iter().any(is_its_own);
+        assert!(verdict == Verdict::Drop || is_proved, "{verdict:?} for {header:?} from {}", nid(from));
         let arriving = match verdict {
             Verdict::Drop => return verdict,
             Verdict::Delay => Arriving::Delayed,
