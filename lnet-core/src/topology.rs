@@ -78,6 +78,18 @@ pub struct PeerEntry {
     pub nids: Vec<PeerNid>,
 }
 
+/// How far a NID is, and where its messages would come from (LNet `lib-move.c: LNetDist`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Distance {
+    /// 0 to a NID of this node, 1 to one on a net of an NI's.
+    pub hops: u32,
+    /// The lower is the better of two NIDs as far away: 0 of `0@lo`, 1 of other NIDs of this node, then those of the
+    /// NIs' nets in the order of the NIs.
+    pub order: u32,
+    /// The local NID by which it is reached: itself if it is local, else that of the first NI on its net.
+    pub source: Nid,
+}
+
 /// The peers of a snapshot, and the positions of the entries by NID, in order.
 #[derive(PartialEq, Eq, Default, Debug)]
 struct PeerTable {
@@ -274,6 +286,18 @@ impl Topology {
         self.interfaces.iter().flatten().any(|ni| ni.nid == *nid)
     }
 
+    /// How far a NID is; `None` if no NI is on its net (`-EHOSTUNREACH`). NIs that go do not count.
+    #[must_use]
+    pub fn distance(&self, nid: &Nid) -> Option<Distance> {
+        let stays = |ni: &LocalNi| matches!(ni.status, NiStatus::Up | NiStatus::Down);
+        let nis = || self.local_nis().map(|(_, ni)| ni).filter(|ni| stays(ni)).zip(2..);
+        if nis().any(|(ni, _)| ni.nid == *nid) {
+            return Some(Distance { hops: 0, order: u32::from(!nid.is_loopback()), source: *nid });
+        }
+        let (ni, order) = nis().find(|(ni, _)| ni.net == nid.net())?;
+        Some(Distance { hops: 1, order, source: ni.nid })
+    }
+
     /// The loopback interface, if there is one and `destination` is this node.
     pub(crate) fn loopback_to(&self, destination: &Nid) -> Option<NiId> {
         self.loopback.filter(|_| self.is_local(destination))
@@ -299,6 +323,21 @@ mod tests {
         assert_eq!([Nid::LO, nid(1, 10), nid(1, 11)].map(|nid| topology.loopback_to(&nid)), [lo; 3]);
         assert_eq!(topology.loopback_to(&nid(1, 12)), None);
         assert_eq!(Topology::new(vec![interface(nid(1, 10))]).loopback_to(&nid(1, 10)), None);
+    }
+
+    #[test]
+    fn near_nids_come_before_far_ones() {
+        let far = Nid::from_small(2 << 48 | 9 << 32 | 5).unwrap();
+        let leaving = LocalNi { status: NiStatus::Leaving, ..interface(far) };
+        let loopback = LocalNi::loopback(Duration::from_secs(50));
+        let nis = [loopback, interface(nid(1, 10)), interface(nid(2, 10)), interface(nid(2, 11)), leaving];
+        let topology = Topology::new(nis.to_vec());
+        let distance = |nid: Nid| topology.distance(&nid).map(|to| (to.hops, to.order, to.source));
+        assert_eq!(distance(Nid::LO), Some((0, 0, Nid::LO)));
+        assert_eq!(distance(nid(2, 11)), Some((0, 1, nid(2, 11))));
+        assert_eq!(distance(nid(1, 7)), Some((1, 3, nid(1, 10))));
+        assert_eq!(distance(nid(2, 7)), Some((1, 4, nid(2, 10))), "the first NI of the net");
+        assert_eq!([distance(nid(3, 7)), distance(far)], [None, None]);
     }
 
     #[test]

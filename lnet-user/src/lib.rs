@@ -71,6 +71,7 @@ pub use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};
 pub use lnet_core::portal::{EntrySpec, Position};
 pub use lnet_core::shard::{GetRequest, PutRequest, RequestError, Usage};
 pub use lnet_core::stats::{Counters, DropReason};
+pub use lnet_core::topology::Distance;
 pub use lnet_wire::nid::{Net, NetType};
 pub use lnet_wire::steer::{Policy, Spread};
 pub use lnet_wire::{Nid, ProcessId};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lnet_core::lnd::NiId;
 use lnet_core::node::{Change, NiConfig as CoreNi, Outcome, Peer, Pinged, Request};
 use lnet_core::shard::Confirmation;
-use lnet_core::topology::Topology;
+use lnet_core::topology::{Distance, Topology};
 use lnet_wire::Nid;
 use lnet_wire::steer::Policy;
 
@@ -88,6 +88,12 @@ impl Lnet {
     #[must_use]
     pub fn topology(&self) -> Arc<Topology> {
         self.inner.topology.load_full()
+    }
+
+    /// How far a NID is, and from which local NID it is reached (`LNetDist`); `None` if no NI is on its net.
+    #[must_use]
+    pub fn distance(&self, nid: &Nid) -> Option<Distance> {
+        self.inner.topology.load().distance(nid)
     }
 
     /// The NIs but `lo`, in the order of their numbers.

@@ -49,6 +49,14 @@ fn a_shard_that_ends_tells_everybody() {
     gone(Err(refused.error));
 }
 
+#[test]
+fn distances_are_those_of_the_nis() {
+    let lnet = Lnet::start(&NodeConfig::loopback()).unwrap();
+    let to_itself = lnet.distance(&Nid::LO).map(|to| (to.hops, to.order, to.source));
+    assert_eq!(to_itself, Some((0, 0, Nid::LO)));
+    assert_eq!(lnet.distance(&"10.0.0.1@xdp".parse().unwrap()), None, "no NI is on that net");
+}
+
 /// As [`ShardEnd::spawn`], for the test to drive.
 fn driven() -> (Node, Worker, Caller, Service) {
     let (node, mut workers) = Node::start(&NodeConfig::loopback()).unwrap();
