@@ -113,7 +113,7 @@ pub(crate) struct Record {
     pub(crate) peer: u32,
     pub(crate) purpose: Purpose,
     /// How often it was sent anew.
-    pub(crate) resends: u8,
+    pub(crate) resends: u32,
     /// When its request started; of a response nothing is said.
     pub(crate) started: Instant,
     pub(crate) deadline: Instant,

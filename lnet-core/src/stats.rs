@@ -178,14 +178,22 @@ impl fmt::Display for DelayReason {
 /// `lib-msg.c: lnet_msg_decommit`).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counters {
-    /// Messages sent; bytes of PUT and REPLY payload.
+    /// Messages of this node that were sent; bytes of PUT and REPLY payload.
     pub sent: Traffic,
+    /// Messages of other nodes that were sent on.
+    pub routed: Traffic,
     /// Messages received by the LNDs of this shard; bytes of PUT and REPLY payload that were taken.
     pub received: Traffic,
     /// Messages that could not be sent, or whose fate the LND does not know.
     pub send_failures: u64,
     /// The same by how they ended, but for those that were unlinked before.
     pub failed: HealthCounts,
+    /// How often a message was sent anew by another interface.
+    pub resends: u64,
+    /// Messages that were sent anew and got through.
+    pub successful_resends: u64,
+    /// Messages that were sent anew and failed all the same.
+    pub failed_resends: u64,
     /// Descriptors that were unlinked because a response did not come in time.
     pub response_timeouts: u64,
     /// Messages whose payload did not arrive whole.
@@ -226,6 +234,14 @@ impl Counters {
         if let Some(health) = HealthStatus::of(status) {
             self.failed.add(health);
         }
+    }
+
+    /// Counts the end of a message that was sent anew.
+    #[cold]
+    pub(crate) fn count_resent(&mut self, status: Status) {
+        let counter =
+            if status == Status::Ok { &mut self.successful_resends } else { &mut self.failed_resends };
+        *counter += 1;
     }
 
     /// Counts a message that an LND has finished with, and the payload that was taken.

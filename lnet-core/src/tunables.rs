@@ -56,12 +56,17 @@ pub struct Tunables {
     pub transaction_timeout: Duration,
     /// Which requests are watched for it.
     pub response_tracking: ResponseTracking,
+    /// How often a message is sent anew by other interfaces (`lnet_retry_count`).
+    pub retry_count: u32,
 }
 
 impl Tunables {
     /// What [`Tunables::default`] returns.
-    pub const DEFAULT: Self =
-        Self { transaction_timeout: Duration::from_secs(150), response_tracking: ResponseTracking::Both };
+    pub const DEFAULT: Self = Self {
+        transaction_timeout: Duration::from_secs(150),
+        response_tracking: ResponseTracking::Both,
+        retry_count: 2,
+    };
 }
 
 impl Default for Tunables {

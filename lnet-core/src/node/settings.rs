@@ -127,6 +127,7 @@ impl Settings {
         Tunables {
             transaction_timeout: Duration::from_secs(self.get(Setting::TransactionTimeout).into()),
             response_tracking: response_tracking.unwrap_or_default(),
+            retry_count: self.get(Setting::RetryCount),
         }
     }
 

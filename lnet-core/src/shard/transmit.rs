@@ -16,9 +16,6 @@ use crate::lnd::{Cause, Full, Lent, NiId, Path, PathReport, Status, Transmit, Tx
 use crate::message::{Credited, Done, Message, PeerCredited, Purpose, Queued, Record, Stage};
 use crate::time::Instant;
 
-/// How often a message is sent anew by other interfaces (LNet's `lnet_retry_count` by default).
-const RESENDS_MAX: u8 = 2;
-
 impl Shard {
     /// The next message for the LND of an interface, lent; `None` when there is none, or no such interface.
     /// The LND has it until it says [`Uplink::sent`](crate::lnd::Uplink::sent).
@@ -174,19 +171,17 @@ impl Shard {
     pub(super) fn settle(&mut self, now: Instant) {
         while let Some(message) = self.ended.pop(&mut self.messages) {
             let Err(message) = self.resend(now, message) else { continue };
+            self.count_end(now, &message);
             let record = self.messages.record(&message);
-            let Record { transmit: Transmit { ni, header, .. }, status, peer, purpose, started, .. } =
-                *record;
+            let Record { transmit: Transmit { ni, header, .. }, status, peer, purpose, .. } = *record;
             let (peer_held, interface_held) = record.held();
-            let (sent, answers) =
-                ((header.message_type(), header.payload_length, started), record.is_response());
+            let answers = record.is_response();
             if let Purpose::Forward { .. } = purpose {
                 self.forwarded.push(&mut self.messages, message);
             } else {
                 self.messages.forget(message);
             }
             self.interface(ni).outgoing_count -= 1;
-            self.count_end(now, (ni, peer), sent, status);
             if let Some(ended) = Ended::of(&purpose, &header) {
                 self.complete(ended, status);
             }
@@ -214,11 +209,12 @@ impl Shard {
         let Transmit { ni, next_hop, .. } = record.transmit;
         let may_go_on = !record.is_bound
             && record.held() == (true, true)
-            && record.resends < RESENDS_MAX
+            && record.resends < self.topology.tunables().retry_count
             && self.overdue(now, record).is_none();
         let Some(to) = self.select_other(&next_hop, ni).filter(|_| may_go_on) else { return Err(message) };
         self.note_path(now, &Path { ni, peer: next_hop }, PathReport::Silent);
         self.messages.record_mut(&message).resends += 1;
+        self.counters.resends += 1;
         self.readdress(to, |messages| messages.record_mut(&message));
         let message = self.messages.resent(message);
         self.return_interface_credit(now, ni);
@@ -253,30 +249,38 @@ impl Shard {
 
     /// Counts a message that has ended.
     #[inline]
-    fn count_end(
-        &mut self,
-        now: Instant,
-        (ni, peer): (NiId, u32),
-        (message_type, payload_bytes, started): (MessageType, u32, Instant),
-        status: Status,
-    ) {
-        let peer = self.peers.get_mut(peer);
-        peer.queued_bytes -= queued_bytes(payload_bytes);
-        let interface = &mut self.interfaces[usize::from(ni.0)].counters;
+    fn count_end(&mut self, now: Instant, message: &Message<Done>) {
+        let record = self.messages.record(message);
+        let Record { transmit: Transmit { ni, header, .. }, status, ref purpose, started, resends, .. } =
+            *record;
+        let (peer, bytes) = (self.peers.get_mut(record.peer), header.payload_length);
+        peer.queued_bytes -= queued_bytes(bytes);
+        let of_both = [&mut self.interfaces[usize::from(ni.0)].counters, &mut peer.counters];
+        if resends > 0 {
+            self.counters.count_resent(status);
+        }
         if status != Status::Ok {
             self.counters.count_failure(status);
-        } else {
-            self.counters.sent.add(payload_bytes);
+            if let Some(health) = HealthStatus::of(status) {
+                of_both.into_iter().for_each(|counters| counters.failed.add(health));
+            }
+            return;
         }
-        for counters in [interface, &mut peer.counters] {
-            match (HealthStatus::of(status), message_type) {
-                (Some(health), _) => counters.failed.add(health),
-                (None, _) if status != Status::Ok => {}
-                (None, MessageType::Put) => {
-                    counters.sent.add(message_type);
-                    counters.put_egress.note(started, now);
-                }
-                (None, _) => counters.sent.add(message_type),
+        match purpose {
+            Purpose::Forward { .. } => self.counters.routed.add(bytes),
+            _ => self.counters.sent.add(bytes),
+        }
+        // Kernel nodes count the responses that they send so (LNet `lib-msg.c: lnet_msg_decommit_tx`).
+        let counts_as = match purpose {
+            Purpose::Ack => MessageType::Put,
+            Purpose::Reply { .. } => MessageType::Get,
+            Purpose::Request { .. } | Purpose::Forward { .. } => header.message_type(),
+        };
+        let is_put = matches!((purpose, counts_as), (Purpose::Request { .. }, MessageType::Put));
+        for counters in of_both {
+            counters.sent.add(counts_as);
+            if is_put && resends == 0 {
+                counters.put_egress.note(started, now);
             }
         }
     }

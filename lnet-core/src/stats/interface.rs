@@ -106,7 +106,7 @@ impl AddAssign<&Self> for HealthCounts {
 /// (LNet `lib-msg.c: lnet_msg_decommit_tx`, `lnet_msg_decommit_rx`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NiCounters {
-    /// Messages sent by it, or to it.
+    /// Messages sent by it, or to it. A sent ACK counts as a PUT, a sent REPLY as a GET.
     pub sent: TypeCounts,
     /// Messages received by it, or from it.
     pub received: TypeCounts,

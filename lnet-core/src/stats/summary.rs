@@ -14,10 +14,18 @@ pub struct Statistics {
     pub trackers: u64,
     /// Messages sent; bytes of PUT and REPLY payload.
     pub sent: Traffic,
+    /// Messages of other nodes that were sent on.
+    pub routed: Traffic,
     /// Messages received; bytes of PUT and REPLY payload that were taken.
     pub received: Traffic,
     /// Messages dropped, with the payload they announced.
     pub dropped: Traffic,
+    /// How often a message was sent anew.
+    pub resends: u64,
+    /// Messages that were sent anew and got through.
+    pub successful_resends: u64,
+    /// Messages that were sent anew and failed all the same.
+    pub failed_resends: u64,
     /// Descriptors that were unlinked because a response did not come in time.
     pub response_timeouts: u64,
     /// Messages that were not sent, by how they ended.
@@ -31,8 +39,12 @@ impl Statistics {
         self.messages_max += u64::from(counters.messages_max);
         self.trackers += u64::from(usage.trackers);
         self.sent += counters.sent;
+        self.routed += counters.routed;
         self.received += counters.received;
         self.dropped += counters.dropped();
+        self.resends += counters.resends;
+        self.successful_resends += counters.successful_resends;
+        self.failed_resends += counters.failed_resends;
         self.response_timeouts += counters.response_timeouts;
         self.failed += &counters.failed;
     }

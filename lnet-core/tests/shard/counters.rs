@@ -113,17 +113,43 @@ fn who_sends_here_becomes_known() {
     arrive(&mut node, 1, &from(get_header(1, 4), 66));
     sent(&mut node, 2, Status::Ok);
     sent(&mut node, 2, Status::Ok);
-    for (last, expected) in [(2, (3, 0, 1, 0)), (66, (2, 1, 0, 1))] {
+    for (last, expected) in [(2, (3, 0, 1, 0, 0, 0)), (66, (2, 1, 0, 1, 0, 0))] {
         let NiCounters { received, sent, .. } = peer(&node, last).unwrap().counters;
         let counted = (
             received.of(MessageType::Put),
             received.of(MessageType::Get),
+            sent.of(MessageType::Put),
+            sent.of(MessageType::Get),
             sent.of(MessageType::Ack),
             sent.of(MessageType::Reply),
         );
         assert_eq!(counted, expected, "host {last}");
     }
     assert_eq!(node.shard.usage().peers, 2);
+}
+
+/// What two kernel nodes (Lustre 2.17.57) print of each other, `lnetctl peer show -v 4`, after one of them has pinged
+/// the other (a GET) and pushed its NIDs to it (an acknowledged PUT).
+#[test]
+fn sent_responses_count_as_kernel_nodes_print_them() {
+    const TYPES: [MessageType; 4] =
+        [MessageType::Put, MessageType::Get, MessageType::Reply, MessageType::Ack];
+    let of = |node: &Node| {
+        let counters = peer(node, 2).unwrap().counters;
+        (TYPES.map(|kind| counters.sent.of(kind)), TYPES.map(|kind| counters.received.of(kind)))
+    };
+    let mut pinged = node();
+    let options = MdOptions::PUT | MdOptions::GET | MdOptions::MANAGE_REMOTE;
+    let spec = MdSpec { threshold: Threshold::Infinite, options, event_queue: None, ..pinged.md(10) };
+    pinged.post(1, &spec);
+    arrive(&mut pinged, 1, &get_header(1, 4));
+    sent(&mut pinged, 2, Status::Ok);
+    assert_eq!(of(&pinged), ([0, 1, 0, 0], [0, 1, 0, 0]), "sent_stats get: 1, received_stats get: 1");
+    pinged.shard.reset_counters();
+    arrive(&mut pinged, 3, &acked_put_header(1, 4));
+    sent(&mut pinged, 4, Status::Ok);
+    assert_eq!(of(&pinged), ([1, 0, 0, 0], [1, 0, 0, 0]), "sent_stats put: 1, received_stats put: 1");
+    assert_eq!(peer(&pinged, 2).unwrap().counters.put_egress, Latency::default(), "put_egress_samples: 0");
 }
 
 #[test]

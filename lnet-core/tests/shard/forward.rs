@@ -34,6 +34,8 @@ fn a_forwarded_message_keeps_its_header_and_gives_its_buffer_back_once() {
     assert_eq!(node.shard.interface_credits(NI), Some(8));
     assert!(node.events().is_empty());
     assert_eq!(node.shard.usage().messages, 0);
+    let counted = node.shard.counters();
+    assert_eq!((counted.routed.messages, counted.routed.bytes, counted.sent.messages), (1, 8, 0));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use lnet_core::ShardConfig;
 use lnet_core::lnd::{Cause, NiId, Path, PathReport, Status, Transmit, Uplink};
 use lnet_core::shard::PutRequest;
 use lnet_core::topology::Topology;
+use lnet_core::tunables::Tunables;
 use lnet_wire::Nid;
 
 use crate::common::{NOW, Node, config, interface, nid, put_request};
@@ -108,6 +109,8 @@ fn what_a_device_refuses_leaves_by_the_other_interface_and_ends_once() {
         assert_eq!(node.shard.peer_credits(&nid(1, 2)), Some(8));
         assert_eq!(node.shard.usage().messages, 0);
         assert!(NIS.iter().all(|ni| node.shard.is_quiet(*ni)));
+        let counted = node.shard.counters();
+        assert_eq!((counted.resends, counted.successful_resends, counted.failed_resends), (1, 1, 0));
     }
 }
 
@@ -122,6 +125,8 @@ fn it_is_sent_anew_so_often_and_not_where_that_is_no_use() {
         node.shard.sent(NOW, message.tx, status);
     }
     assert_eq!(node.event().status(), status, "twice besides the first time");
+    let counted = node.shard.counters();
+    assert_eq!((counted.resends, counted.successful_resends, counted.failed_resends), (2, 0, 1));
     for (self_nid, status) in [
         (Some(nid(1, 1)), status),
         (None, Status::Unknown(Cause::Device)),
@@ -134,4 +139,17 @@ fn it_is_sent_anew_so_often_and_not_where_that_is_no_use() {
         assert_eq!(counts(&mut node), [0, 0]);
     }
     assert_eq!(NIS.map(|ni| node.shard.interface_credits(ni)), [Some(8); 2]);
+}
+
+#[test]
+fn it_is_not_sent_anew_where_the_retry_count_is_0() {
+    let interfaces = vec![interface(nid(1, 1), 8, 8), interface(nid(1, 9), 8, 8)];
+    let tunables = Tunables { retry_count: 0, ..Tunables::DEFAULT };
+    let topology = Topology::new(interfaces).with_tunables(tunables);
+    let mut node = Node::new(ShardConfig { topology: Arc::new(topology), ..config() });
+    put(&mut node, 2, None);
+    let message = sent(&mut node).concat()[0];
+    node.shard.sent(NOW, message.tx, Status::NeverSent(Cause::Device));
+    assert_eq!(node.event().status(), Status::NeverSent(Cause::Device));
+    assert_eq!(node.shard.counters().resends, 0);
 }

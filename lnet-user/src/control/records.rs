@@ -21,8 +21,6 @@ use super::Control;
 use super::error::stopped;
 use crate::node::{LO, LndOptions, NodeMode, XdpMode};
 
-const HEALTHY: u32 = 1000;
-
 impl Control {
     pub(super) async fn net_records(&self) -> Result<Vec<NetRecord>, Refusal> {
         let slots = self.lnet.topology().interfaces().len() as u16;
@@ -74,8 +72,9 @@ impl Control {
         let NiConfig { spec, tunables, .. } = config;
         let is_up = config.status() == topology::NiStatus::Up && config.health > 0;
         let facts = self.lnet.known_ni(config.ni);
-        let active_mode = facts.as_ref().map_or(Mode::Socket, |facts| active(facts.mode));
-        let has_rings = active_mode != Mode::Socket;
+        // Until its port is open an NI has neither.
+        let active_mode = facts.as_ref().map(|facts| active(facts.mode));
+        let has_rings = active_mode != Some(Mode::Socket);
         NiRecord {
             nid: spec.nid,
             status: if is_up { NiStatus::Up } else { NiStatus::Down },
@@ -94,7 +93,7 @@ impl Control {
                 ..NiOptions::default()
             },
             timeout_s: u32::try_from(self.defaults.lnd_timeout.as_secs()).unwrap_or(u32::MAX).max(1),
-            active_mode: Some(active_mode),
+            active_mode,
             active_queues: facts.filter(|_| has_rings).map_or(0, |facts| facts.queues),
             ..self.lo_record(counters)
         }
@@ -246,7 +245,8 @@ fn peer_ni_record(nid: Nid, sum: &PeerSum, tunables: Option<lnet_core::node::Net
         received: messages(&sum.counters.received),
         dropped: messages(&sum.counters.dropped),
         health: PeerHealth {
-            health_value: HEALTHY,
+            // Failures take nothing off it.
+            health_value: topology::HEALTH_MAX.into(),
             dropped: failed(HealthStatus::RemoteDropped),
             timeout: failed(HealthStatus::RemoteTimeout),
             error: failed(HealthStatus::RemoteError),
@@ -311,6 +311,9 @@ fn statistics(sum: &stats::Statistics, errors: u64) -> Statistics {
         rst_alloc: sum.trackers,
         errors,
         send_count: sum.sent.messages,
+        resend_count: sum.resends,
+        failed_resends: sum.failed_resends,
+        successful_resends: sum.successful_resends,
         response_timeout_count: sum.response_timeouts,
         local_interrupt_count: failed(HealthStatus::LocalInterrupt),
         local_dropped_count: failed(HealthStatus::LocalDropped),
@@ -327,7 +330,7 @@ fn statistics(sum: &stats::Statistics, errors: u64) -> Statistics {
         send_length: sum.sent.bytes,
         recv_length: sum.received.bytes,
         drop_length: sum.dropped.bytes,
-        // Messages are sent once, and none is forwarded.
-        ..Statistics::default()
+        route_count: sum.routed.messages,
+        route_length: sum.routed.bytes,
     }
 }

@@ -97,6 +97,7 @@ fn topology(plan: &Plan, number: usize) -> Topology {
     let tunables = Tunables {
         transaction_timeout: Duration::from_nanos(TRANSACTION_NS),
         response_tracking: ResponseTracking::Both,
+        ..Tunables::DEFAULT
     };
     Topology::new(interfaces.collect()).with_tunables(tunables)
 }
