@@ -343,7 +343,6 @@ fn refusals_say_why() {
         assert!(error.to_string().contains(&format!("{ring} ring of {entries} entries")), "{error}");
     }
     assert_eq!(refusal(&first, QueueConfig { socket_count: 0, ..good }), SocketError::NoSockets);
-    assert_eq!(refusal(&Umem::plain(16).unwrap().0, good), SocketError::PlainUmem);
     let error = refusal(&first, QueueConfig { mode: BindMode::ZeroCopy, ..good });
     assert!(matches!(error, SocketError::NoZeroCopy { queue_index: 0, .. }), "{error}");
 

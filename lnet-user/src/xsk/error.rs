@@ -72,15 +72,6 @@ pub enum SocketError {
     /// A queue without sockets.
     #[error("a queue needs at least 1 socket")]
     NoSockets,
-    /// The UMEM was made for rings without a kernel.
-    #[error("the UMEM lies on the heap; sockets need one made with `Umem::new`")]
-    PlainUmem,
-    /// No memory for rings without a kernel.
-    #[error("no memory for plain rings: {source}")]
-    PlainMemory {
-        /// What the allocation answered.
-        source: Errno,
-    },
     /// The process may not open AF_XDP sockets.
     #[error(
         "no permission for AF_XDP sockets ({source}): CAP_NET_RAW is needed in the user namespace of the \

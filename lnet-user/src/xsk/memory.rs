@@ -1,8 +1,7 @@
-//! Memory that is given back when its owner goes: mappings, and heap for rings and UMEMs without a kernel.
+//! Mappings that are given back when their owner goes.
 
 use core::ffi::c_void;
 use core::ptr::NonNull;
-use std::alloc::Layout;
 use std::os::fd::BorrowedFd;
 
 use rustix::io;
@@ -20,18 +19,11 @@ pub(super) enum PageKind {
     Normal,
 }
 
-#[derive(Debug)]
-enum Origin {
-    Mapping,
-    Heap(Layout),
-}
-
 /// A run of zeroed or shared bytes, owned by this value.
 #[derive(Debug)]
 pub(super) struct Memory {
     base: NonNull<u8>,
     length_bytes: usize,
-    origin: Origin,
 }
 
 // SAFETY: the value only names memory and frees it; who may touch the bytes is its users' business.
@@ -63,19 +55,7 @@ impl Memory {
 
     fn mapped(base: *mut c_void, length_bytes: usize) -> io::Result<Self> {
         let base = NonNull::new(base.cast()).ok_or(io::Errno::FAULT)?;
-        Ok(Self { base, length_bytes, origin: Origin::Mapping })
-    }
-
-    /// Takes zeroed memory from the heap, aligned as pages are.
-    pub(super) fn heap(length_bytes: usize, align_bytes: usize) -> io::Result<Self> {
-        let layout = Layout::from_size_align(length_bytes, align_bytes).map_err(|_| io::Errno::INVAL)?;
-        if layout.size() == 0 {
-            return Err(io::Errno::INVAL);
-        }
-        // SAFETY: the layout's size is not zero.
-        let base = unsafe { std::alloc::alloc_zeroed(layout) };
-        let base = NonNull::new(base).ok_or(io::Errno::NOMEM)?;
-        Ok(Self { base, length_bytes, origin: Origin::Heap(layout) })
+        Ok(Self { base, length_bytes })
     }
 
     /// Asks the kernel to back the memory with transparent huge pages.
@@ -98,18 +78,10 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        match self.origin {
-            Origin::Mapping => {
-                // SAFETY: base and length are those of the mapping that this value owns alone.
-                let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length_bytes) };
-                // The kernel refuses only ranges that are no mapping.
-                debug_assert!(unmapped.is_ok(), "munmap: {unmapped:?}");
-            }
-            Origin::Heap(layout) => {
-                // SAFETY: the pointer came from `alloc_zeroed` with this very layout.
-                unsafe { std::alloc::dealloc(self.base.as_ptr(), layout) }
-            }
-        }
+        // SAFETY: base and length are those of the mapping that this value owns alone.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length_bytes) };
+        // The kernel refuses only ranges that are no mapping.
+        debug_assert!(unmapped.is_ok(), "munmap: {unmapped:?}");
     }
 }
 

@@ -21,7 +21,10 @@
 mod config;
 mod error;
 mod memory;
-pub mod plain;
+#[cfg(test)]
+#[cfg(not(loom))]
+#[path = "tests/plain.rs"]
+pub(crate) mod plain;
 mod reclaim;
 mod registered;
 pub mod ring;

@@ -9,7 +9,7 @@ use rustix::net::xdp::SocketAddrXdpFlags;
 
 use super::error::{ReclaimError, SocketError};
 use super::memory::{Memory, PageKind};
-use super::socket::{self, Attachment, Opening, QueueId};
+use super::socket::{self, Opening, QueueId};
 use super::umem::{CHUNK_BYTES, Frame, RingsId, Umem};
 
 impl Umem {
@@ -52,10 +52,7 @@ impl Umem {
         let mut registry = self.registry();
         let is_it =
             |queue: &QueueId| (queue.interface_index, queue.queue_index) == (interface_index, queue_index);
-        let open = registry.alive().filter(|attachment| match &**attachment {
-            Attachment::Socket { queue, .. } => is_it(queue),
-            Attachment::Plain => false,
-        });
+        let open = registry.alive().filter(|attachment| is_it(&attachment.queue));
         let count = open.count();
         if count > 0 {
             return Err(ReclaimError::InUse { count });

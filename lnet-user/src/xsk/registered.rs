@@ -88,7 +88,7 @@ impl Area {
         Self {
             first_chunk,
             chunk_count,
-            in_flight: (0..RingsId::COUNT).map(|_| OnceLock::new()).collect(),
+            in_flight: (0..RingsId::QUEUES_MAX).map(|_| OnceLock::new()).collect(),
             runs: Mutex::new(Runs { free: whole.into_iter().collect(), dropped: Vec::new() }),
         }
     }
@@ -139,8 +139,9 @@ impl Area {
         if self.is_in_flight(run) { runs.dropped.push(run) } else { runs.give_back(run) }
     }
 
+    /// The chunk of this area that `address`, as the kernel counts, lies in.
     #[inline]
-    fn chunk_of(&self, address: u64) -> Option<u32> {
+    pub(super) fn chunk_of(&self, address: u64) -> Option<u32> {
         let chunk_index = u32::try_from(address / u64::from(CHUNK_BYTES)).ok()?;
         chunk_index.checked_sub(self.first_chunk).filter(|chunk| *chunk < self.chunk_count)
     }
@@ -149,11 +150,6 @@ impl Area {
     #[inline]
     fn count_of(&self, address: u64, rings: RingsId) -> Option<&AtomicU32> {
         self.in_flight[rings.index()].get()?.get(self.chunk_of(address)? as usize)
-    }
-
-    /// Whether `address`, as the kernel counts, lies in this area.
-    pub(super) fn contains(&self, address: u64) -> bool {
-        self.chunk_of(address).is_some()
     }
 
     /// Counts a descriptor that goes to the kernel by these rings.

@@ -64,7 +64,7 @@ fn what_rings_had_that_are_gone_is_free() {
         umem.area().open(queue);
         buffer.runs(5..CHUNK + 5).for_each(|run| umem.area().give(run.address(), queue));
     }
-    assert!(!umem.area().take_back(CHUNK as u64, RingsId::PLAIN), "it went by other rings");
+    assert!(!umem.area().take_back(CHUNK as u64, RingsId::of_queue(9)), "it went by other rings");
     umem.take_all_of(queues[0]);
     assert!(buffer.is_in_flight(0..1) && buffer.is_in_flight(2 * CHUNK - 1..2 * CHUNK));
     assert!(umem.area().take_back(CHUNK as u64, queues[1]));

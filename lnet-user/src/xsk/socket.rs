@@ -17,7 +17,7 @@ use super::config::{BindMode, QueueConfig};
 use super::error::SocketError;
 use super::memory::Memory;
 use super::ring::{CompletionRing, Entry, FillRing, Half, Layout, RawDescriptor, RxRing, Side, TxRing};
-use super::umem::{CHUNK_BYTES, Pages, RingsId, Umem};
+use super::umem::{CHUNK_BYTES, RingsId, Umem};
 
 /// A queue of an interface of a network namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,13 +36,11 @@ impl QueueId {
     }
 }
 
-/// What keeps a UMEM in use.
+/// What keeps a UMEM in use: a socket, open until its rings and its handle are gone.
 #[derive(Debug)]
-pub(super) enum Attachment {
-    /// A socket, open until its rings and its handle are gone.
-    Socket { fd: OwnedFd, queue: QueueId },
-    /// Rings without a kernel.
-    Plain,
+pub(super) struct Attachment {
+    pub(super) fd: OwnedFd,
+    pub(super) queue: QueueId,
 }
 
 /// The rings that the sockets of a queue share, and the sockets.
@@ -113,29 +111,19 @@ pub struct Statistics {
 
 impl Socket {
     fn fd(&self) -> BorrowedFd<'_> {
-        match &*self.attachment {
-            Attachment::Socket { fd, .. } => fd.as_fd(),
-            Attachment::Plain => unreachable!("a socket is attached as one"),
-        }
-    }
-
-    fn queue(&self) -> QueueId {
-        match *self.attachment {
-            Attachment::Socket { queue, .. } => queue,
-            Attachment::Plain => unreachable!("a socket is attached as one"),
-        }
+        self.attachment.fd.as_fd()
     }
 
     /// The interface that the socket is bound to.
     #[must_use]
     pub fn interface_index(&self) -> u32 {
-        self.queue().interface_index
+        self.attachment.queue.interface_index
     }
 
     /// The queue that the socket is bound to, from 0.
     #[must_use]
     pub fn queue_index(&self) -> u32 {
-        self.queue().queue_index
+        self.attachment.queue.queue_index
     }
 
     /// Has the kernel send what was committed to `tx`: one `sendto`, which never blocks.
@@ -193,7 +181,7 @@ impl Socket {
 
     #[cold]
     fn fault(&self, operation: &'static str, errno: Errno) -> SocketError {
-        Opening { fd: self.fd(), queue: self.queue() }.fault(operation, errno)
+        Opening::of(&self.attachment).fault(operation, errno)
     }
 }
 
@@ -217,26 +205,20 @@ pub fn open_queue(umem: &Arc<Umem>, config: &QueueConfig) -> Result<Queue, Socke
     if config.socket_count == 0 {
         return Err(SocketError::NoSockets);
     }
-    if umem.pages() == Pages::Heap {
-        return Err(SocketError::PlainUmem);
-    }
     let queue = QueueId::here(config.interface_index, config.queue_index);
     let mut registry = umem.registry();
     let mut root = None;
     for attachment in registry.alive() {
-        match &*attachment {
-            Attachment::Socket { queue: other, .. } if *other == queue => {
-                let interface = interface_label(queue.interface_index);
-                return Err(SocketError::QueueBusy { interface, queue_index: queue.queue_index });
-            }
-            Attachment::Socket { .. } => root = Some(attachment),
-            Attachment::Plain => {}
+        if attachment.queue == queue {
+            let interface = interface_label(queue.interface_index);
+            return Err(SocketError::QueueBusy { interface, queue_index: queue.queue_index });
         }
+        root = Some(attachment);
     }
 
     let number = registry.number_of(queue)?;
     let id = RingsId::of_queue(number);
-    let first = Arc::new(Attachment::Socket { fd: open()?, queue });
+    let first = Arc::new(Attachment { fd: open()?, queue });
     let opening = Opening::of(&first);
     if root.is_none() {
         opening.register(umem)?;
@@ -253,7 +235,7 @@ pub fn open_queue(umem: &Arc<Umem>, config: &QueueConfig) -> Result<Queue, Socke
 
     let mut sockets = vec![socket];
     for _ in 1..config.socket_count {
-        let attachment = Arc::new(Attachment::Socket { fd: open()?, queue });
+        let attachment = Arc::new(Attachment { fd: open()?, queue });
         let further = Opening::of(&attachment);
         let socket = further.socket(config, &offsets, (umem, id), &attachment)?;
         further.bind_shared(opening.fd, config)?;
@@ -292,10 +274,7 @@ pub(super) struct Opening<'a> {
 
 impl<'a> Opening<'a> {
     fn of(attachment: &'a Attachment) -> Self {
-        match attachment {
-            Attachment::Socket { fd, queue } => Self { fd: fd.as_fd(), queue: *queue },
-            Attachment::Plain => unreachable!("only sockets are opened"),
-        }
+        Self { fd: attachment.fd.as_fd(), queue: attachment.queue }
     }
 
     #[cold]
@@ -383,7 +362,7 @@ impl<'a> Opening<'a> {
             .ok_or(SocketError::NoXdpSockets { source: Errno::OPNOTSUPP })?;
         let memory = Memory::of_socket(self.fd, layout.length_bytes::<T>(), plan.page)
             .map_err(|errno| self.fault("mmap of a ring", errno))?;
-        Half::of_kernel(memory, &layout, side, Arc::clone(attachment))
+        Half::over(Arc::new(memory), &layout, side, 0, Arc::clone(attachment))
             .map_err(|errno| self.fault("layout of a ring", errno))
     }
 

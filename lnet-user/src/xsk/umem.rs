@@ -24,9 +24,8 @@ pub const CHUNK_COUNT_MAX: u32 = 1 << 24;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 const USER: u8 = 0;
-/// Held by a stand-in for the kernel (`plain`).
-const STAND_IN: u8 = 1;
-/// From here on: with the kernel, by the rings of a queue ([`RingsId`]).
+/// From here on: with the kernel, by the rings of a queue ([`RingsId`]). The number between is for tests, which play the
+/// kernel.
 const KERNEL: u8 = 2;
 
 /// The rings of one queue of a UMEM, by which the kernel got a chunk.
@@ -34,13 +33,8 @@ const KERNEL: u8 = 2;
 pub(super) struct RingsId(u8);
 
 impl RingsId {
-    /// Those of all rings without a kernel.
-    pub(super) const PLAIN: Self = Self(KERNEL);
     /// Queues that one UMEM tells apart.
-    pub(super) const QUEUES_MAX: usize = (u8::MAX - KERNEL) as usize;
-
-    /// Numbers of rings that there are.
-    pub(super) const COUNT: usize = Self::QUEUES_MAX + 1;
+    pub(super) const QUEUES_MAX: usize = (u8::MAX - KERNEL) as usize + 1;
 
     /// Its place among all of them.
     #[inline]
@@ -50,7 +44,7 @@ impl RingsId {
 
     /// Those of the queue with this number, below [`RingsId::QUEUES_MAX`].
     pub(super) const fn of_queue(number: usize) -> Self {
-        Self(KERNEL + 1 + number as u8)
+        Self(KERNEL + number as u8)
     }
 }
 
@@ -78,8 +72,6 @@ pub enum Pages {
     Transparent,
     /// Normal pages.
     Normal,
-    /// The heap: a UMEM that no kernel socket uses ([`Umem::plain`]).
-    Heap,
 }
 
 /// How large a UMEM is and where it lies.
@@ -173,7 +165,7 @@ impl Registry {
 #[derive(Debug)]
 pub struct Umem {
     memory: Memory,
-    /// Who holds each chunk: `USER`, `KERNEL` or `STAND_IN`.
+    /// Who holds each chunk: `USER`, or the kernel by some rings.
     holders: Box<[AtomicU8]>,
     /// The memory behind the chunks that `holders` are about.
     area: Area,
@@ -195,29 +187,6 @@ impl Umem {
     pub fn new(config: &UmemConfig) -> Result<(Arc<Self>, Vec<Frame>), UmemError> {
         let length_bytes = checked_length(config)?;
         let (memory, pages) = map(length_bytes, config.huge_pages)?;
-        Self::over(memory, pages, config)
-    }
-
-    /// A UMEM on the heap, for rings without a kernel ([`super::plain`]); no socket can be opened on it.
-    ///
-    /// # Errors
-    /// [`UmemError`] when `chunk_count` is out of range or there is no memory.
-    pub fn plain(chunk_count: u32) -> Result<(Arc<Self>, Vec<Frame>), UmemError> {
-        Self::plain_with(&UmemConfig::new(chunk_count))
-    }
-
-    /// As [`Umem::plain`], with a headroom and registered memory, but without a choice of pages.
-    ///
-    /// # Errors
-    /// As [`Umem::new`].
-    pub fn plain_with(config: &UmemConfig) -> Result<(Arc<Self>, Vec<Frame>), UmemError> {
-        let length_bytes = checked_length(config)?;
-        let memory = Memory::heap(length_bytes, CHUNK_BYTES as usize)
-            .map_err(|source| UmemError::Map { length_bytes, source })?;
-        Self::over(memory, Pages::Heap, config)
-    }
-
-    fn over(memory: Memory, pages: Pages, config: &UmemConfig) -> Result<(Arc<Self>, Vec<Frame>), UmemError> {
         // Zero after a wrap: ids are never given twice, so that a frame cannot pass for another UMEM's.
         let id = NEXT_ID
             .try_update(Ordering::Relaxed, Ordering::Relaxed, |id| (id != 0).then(|| id.wrapping_add(1)))
@@ -382,26 +351,17 @@ impl Umem {
         self.pass(address, rings, USER)
     }
 
-    /// Takes a chunk from the kernel for a stand-in of it.
-    pub(super) fn take_as_kernel(&self, address: u64) -> Option<Frame> {
-        self.pass(address, RingsId::PLAIN, STAND_IN)
-    }
-
+    /// Passes a chunk on from who got it by these rings, if it is there.
     #[inline]
-    fn pass(&self, address: u64, RingsId(from): RingsId, to: u8) -> Option<Frame> {
+    pub(super) fn pass(&self, address: u64, RingsId(from): RingsId, to: u8) -> Option<Frame> {
         let chunk_index = u32::try_from(address / u64::from(CHUNK_BYTES)).ok()?;
         let holder = self.holders.get(chunk_index as usize)?;
-        if from == KERNEL {
-            // A test that plays the kernel may give one address to two rings at once: one of them wins.
-            holder.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).ok()?;
-        } else {
-            // 10 ns less than that, for each message. A kernel that brings one chunk by two rings at once is not
-            // defended against: it could as well write to it while it is ours.
-            if holder.load(Ordering::Relaxed) != from {
-                return None;
-            }
-            holder.store(to, Ordering::Relaxed);
+        // A compare-and-exchange would take 10 ns more, for each message. A kernel that brings one chunk by two rings
+        // at once is not defended against: it could as well write to it while it is ours.
+        if holder.load(Ordering::Relaxed) != from {
+            return None;
         }
+        holder.store(to, Ordering::Relaxed);
         Some(Frame { chunk_index, umem: self.id })
     }
 
@@ -511,7 +471,7 @@ mod tests {
         let address = umem.give(frames.pop().unwrap(), rings);
         assert_eq!(address, u64::from(CHUNK_BYTES));
         assert_eq!(umem.census(), Census { user: 1, kernel: 1 });
-        assert_eq!(umem.take(address, RingsId::PLAIN), None, "by other rings");
+        assert_eq!(umem.take(address, RingsId::of_queue(9)), None, "by other rings");
         assert_eq!(umem.take(address + 300, rings).unwrap().chunk_index(), 1);
         assert_eq!(umem.take(address, rings), None);
     }
@@ -534,7 +494,7 @@ mod tests {
     fn foreign_addresses_are_not_believed() {
         let (umem, _frames) = Umem::plain(2).unwrap();
         for address in [0, 4095, 4096, 8191, 8192, 1 << 20, u64::from(u32::MAX) << 12, 1 << 44, u64::MAX] {
-            assert_eq!(umem.take(address, RingsId::PLAIN), None, "address {address:#x}");
+            assert_eq!(umem.take(address, RingsId::of_queue(9)), None, "address {address:#x}");
         }
     }
 

@@ -9,11 +9,11 @@ use rustix::io;
 use rustix::net::xdp::XdpRingOffset;
 
 use super::cursor::Cursor;
-use crate::xsk::memory::{self, CACHE_LINE_BYTES, Memory};
+use crate::xsk::memory::{self, Memory};
 use crate::xsk::socket::Attachment;
 
 /// The kernel wants to be woken before it goes on with the ring (`XDP_RING_NEED_WAKEUP`).
-const FLAG_NEED_WAKEUP: u32 = 1;
+pub(in crate::xsk) const FLAG_NEED_WAKEUP: u32 = 1;
 
 /// Which side of a ring a half is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,12 +25,12 @@ pub(in crate::xsk) enum Side {
 /// Where the parts of a ring lie in its memory, in bytes from its start.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::xsk) struct Layout {
-    producer: u64,
-    consumer: u64,
-    flags: u64,
-    entries: u64,
+    pub(in crate::xsk) producer: u64,
+    pub(in crate::xsk) consumer: u64,
+    pub(in crate::xsk) flags: u64,
+    pub(in crate::xsk) entries: u64,
     /// Number of entries, a power of two.
-    size: u32,
+    pub(in crate::xsk) size: u32,
 }
 
 impl Layout {
@@ -43,12 +43,6 @@ impl Layout {
             entries: offsets.desc,
             size,
         })
-    }
-
-    /// A ring of `size` entries of our own, its parts on cache lines of their own as the kernel's are.
-    fn plain(size: u32) -> Self {
-        let [producer, consumer, flags, entries] = [0, 1, 2, 3].map(|line| line * CACHE_LINE_BYTES as u64);
-        Self { producer, consumer, flags, entries, size }
     }
 
     /// Bytes of a ring with entries of type `T`.
@@ -107,17 +101,8 @@ unsafe impl Entry for u64 {}
 unsafe impl<T: Entry + Send> Send for Half<T> {}
 
 impl<T: Entry> Half<T> {
-    /// The user's side of a ring of a kernel socket, whose indices are at 0.
-    pub(in crate::xsk) fn of_kernel(
-        memory: Memory,
-        layout: &Layout,
-        side: Side,
-        attachment: Arc<Attachment>,
-    ) -> io::Result<Self> {
-        Self::over(Arc::new(memory), layout, side, 0, attachment)
-    }
-
-    fn over(
+    /// A side of a ring that lies in `memory`, with both indices at `start`: 0 for a new socket of the kernel.
+    pub(in crate::xsk) fn over(
         memory: Arc<Memory>,
         layout: &Layout,
         side: Side,
@@ -148,13 +133,13 @@ impl<T: Entry> Half<T> {
     }
 
     #[inline]
-    fn ours(&self) -> &AtomicU32 {
+    pub(in crate::xsk) fn ours(&self) -> &AtomicU32 {
         // SAFETY: the word lies in memory that the keeper holds, aligned, and is only used atomically.
         unsafe { self.ours.as_ref() }
     }
 
     #[inline]
-    fn flags(&self) -> &AtomicU32 {
+    pub(in crate::xsk) fn flags(&self) -> &AtomicU32 {
         // SAFETY: as for `ours`.
         unsafe { self.flags.as_ref() }
     }
@@ -209,29 +194,8 @@ impl<T: Entry> Half<T> {
         self.flags().load(Ordering::Relaxed) & FLAG_NEED_WAKEUP != 0
     }
 
-    /// Says whether the user has to wake this side. For stand-ins of the kernel.
-    pub(in crate::xsk) fn set_needs_wakeup(&self, needs_wakeup: bool) {
-        self.flags().store(if needs_wakeup { FLAG_NEED_WAKEUP } else { 0 }, Ordering::Relaxed);
-    }
-
     /// Entries of the ring.
     pub(in crate::xsk) fn size(&self) -> u32 {
         self.cursor.size()
     }
-}
-
-/// Producer's and consumer's side of a ring of `size` entries on the heap, both indices at `start`.
-pub(in crate::xsk) fn pair<T: Entry>(
-    size: u32,
-    start: u32,
-    attachment: &Arc<Attachment>,
-) -> io::Result<(Half<T>, Half<T>)> {
-    let layout = Layout::plain(size);
-    let memory = Arc::new(Memory::heap(layout.length_bytes::<T>(), CACHE_LINE_BYTES)?);
-    let half = |side| Half::over(Arc::clone(&memory), &layout, side, start, Arc::clone(attachment));
-    let (producer, consumer) = (half(Side::Producer)?, half(Side::Consumer)?);
-    for index in [producer.ours(), consumer.ours()] {
-        index.store(start, Ordering::Relaxed);
-    }
-    Ok((producer, consumer))
 }

@@ -9,5 +9,8 @@ pub use queues::{
     TxDescriptor, TxRing,
 };
 
-pub(super) use half::{Entry, Half, Layout, Side, pair};
-pub(super) use queues::{OPTION_CONTINUED, RawDescriptor};
+pub(super) use half::{Entry, Half, Layout, Side};
+pub(super) use queues::RawDescriptor;
+#[cfg(test)]
+#[cfg(not(loom))]
+pub(super) use {half::FLAG_NEED_WAKEUP, queues::OPTION_CONTINUED};

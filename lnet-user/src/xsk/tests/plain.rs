@@ -5,62 +5,115 @@
 //! `_raw` methods.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io;
 
 use super::config::RingSizes;
-use super::error::SocketError;
-use super::ring::{CompletionRing, FillRing, Half, OPTION_CONTINUED, RawDescriptor, RxRing, TxRing, pair};
-use super::socket::Attachment;
-use super::umem::{CHUNK_BYTES, Frame, RingsId, Umem};
+use super::error::{SocketError, UmemError};
+use super::memory::{CACHE_LINE_BYTES, Memory, PageKind};
+use super::ring::{
+    CompletionRing, Entry, FLAG_NEED_WAKEUP, FillRing, Half, Layout, OPTION_CONTINUED, RawDescriptor, RxRing,
+    Side, TxRing,
+};
+use super::socket::{Attachment, QueueId};
+use super::umem::{CHUNK_BYTES, Frame, HugePages, RingsId, Umem, UmemConfig};
+
+/// Who holds a chunk that the stand-in for the kernel has.
+const STAND_IN: u8 = 1;
+/// What the rings give frames by.
+const RINGS: RingsId = RingsId::of_queue(0);
+
+impl Umem {
+    /// A UMEM on normal pages.
+    pub(crate) fn plain(chunk_count: u32) -> Result<(Arc<Self>, Vec<Frame>), UmemError> {
+        Self::plain_with(&UmemConfig::new(chunk_count))
+    }
+
+    /// As [`Umem::plain`], with a headroom and registered memory, but without a choice of pages.
+    pub(crate) fn plain_with(config: &UmemConfig) -> Result<(Arc<Self>, Vec<Frame>), UmemError> {
+        Self::new(&UmemConfig { huge_pages: HugePages::Never, ..*config })
+    }
+
+    /// Takes a chunk from the kernel for a stand-in of it.
+    fn take_as_kernel(&self, address: u64) -> Option<Frame> {
+        self.pass(address, RINGS, STAND_IN)
+    }
+}
+
+/// Producer's and consumer's side of a ring of `size` entries, both indices at `start`, its parts on cache lines of
+/// their own as the kernel's are.
+fn pair<T: Entry>(size: u32, start: u32, attachment: &Arc<Attachment>) -> io::Result<(Half<T>, Half<T>)> {
+    let [producer, consumer, flags, entries] = [0, 1, 2, 3].map(|line| line * CACHE_LINE_BYTES as u64);
+    let layout = Layout { producer, consumer, flags, entries, size };
+    let memory = Arc::new(Memory::anonymous(layout.length_bytes::<T>(), PageKind::Normal)?);
+    let half = |side| Half::over(Arc::clone(&memory), &layout, side, start, Arc::clone(attachment));
+    let (producer, consumer) = (half(Side::Producer)?, half(Side::Consumer)?);
+    for index in [producer.ours(), consumer.ours()] {
+        index.store(start, Ordering::Relaxed);
+    }
+    Ok((producer, consumer))
+}
+
+impl<T: Entry> Half<T> {
+    /// Says whether the user has to wake this side.
+    fn set_needs_wakeup(&self, needs_wakeup: bool) {
+        self.flags().store(if needs_wakeup { FLAG_NEED_WAKEUP } else { 0 }, Ordering::Relaxed);
+    }
+}
 
 /// The user's side: what [`super::Queue`] holds for one socket.
 #[derive(Debug)]
-pub struct UserRings {
+pub(crate) struct UserRings {
     /// Frames to receive into.
-    pub fill: FillRing,
+    pub(crate) fill: FillRing,
     /// Sent frames.
-    pub completion: CompletionRing,
+    pub(crate) completion: CompletionRing,
     /// Received frames.
-    pub rx: RxRing,
+    pub(crate) rx: RxRing,
     /// Frames to send.
-    pub tx: TxRing,
+    pub(crate) tx: TxRing,
 }
 
 /// The kernel's side.
 #[derive(Debug)]
-pub struct KernelRings {
+pub(crate) struct KernelRings {
     /// Frames to receive into.
-    pub fill: KernelFill,
+    pub(crate) fill: KernelFill,
     /// Sent frames.
-    pub completion: KernelCompletion,
+    pub(crate) completion: KernelCompletion,
     /// Received frames.
-    pub rx: KernelRx,
+    pub(crate) rx: KernelRx,
     /// Frames to send.
-    pub tx: KernelTx,
+    pub(crate) tx: KernelTx,
 }
 
 /// Both sides of a set of rings over `umem`, all indices starting at `start` (to test their wrap).
 ///
 /// # Errors
-/// [`SocketError`] if a size is no power of two or too large, or there is no memory.
-pub fn rings(
+/// [`SocketError`] if a size is no power of two or too large.
+pub(crate) fn rings(
     umem: &Arc<Umem>,
     sizes: &RingSizes,
     start: u32,
 ) -> Result<(UserRings, KernelRings), SocketError> {
     sizes.check()?;
-    let attachment = Arc::new(Attachment::Plain);
+    let fd = eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor in place of a socket");
+    let queue = QueueId { namespace: None, interface_index: 0, queue_index: 0 };
+    let attachment = Arc::new(Attachment { fd, queue });
     umem.registry().attached.push(Arc::downgrade(&attachment));
-    let fault = |source| SocketError::PlainMemory { source };
-    let (fill, kernel_fill) = pair::<u64>(sizes.fill, start, &attachment).map_err(fault)?;
-    let (kernel_completion, completion) = pair::<u64>(sizes.completion, start, &attachment).map_err(fault)?;
-    let (kernel_rx, rx) = pair::<RawDescriptor>(sizes.rx, start, &attachment).map_err(fault)?;
-    let (tx, kernel_tx) = pair::<RawDescriptor>(sizes.tx, start, &attachment).map_err(fault)?;
+    let (fill, kernel_fill) = pair::<u64>(sizes.fill, start, &attachment).expect("memory for a ring");
+    let (kernel_completion, completion) =
+        pair::<u64>(sizes.completion, start, &attachment).expect("memory for a ring");
+    let (kernel_rx, rx) = pair::<RawDescriptor>(sizes.rx, start, &attachment).expect("memory for a ring");
+    let (tx, kernel_tx) = pair::<RawDescriptor>(sizes.tx, start, &attachment).expect("memory for a ring");
     let own = || Arc::clone(umem);
     let user = UserRings {
-        fill: FillRing::new(fill, own(), RingsId::PLAIN),
-        completion: CompletionRing::new(completion, own(), RingsId::PLAIN),
-        rx: RxRing::new(rx, own(), RingsId::PLAIN),
-        tx: TxRing::new(tx, own(), RingsId::PLAIN),
+        fill: FillRing::new(fill, own(), RINGS),
+        completion: CompletionRing::new(completion, own(), RINGS),
+        rx: RxRing::new(rx, own(), RINGS),
+        tx: TxRing::new(tx, own(), RINGS),
     };
     let kernel = KernelRings {
         fill: KernelFill { half: kernel_fill, umem: own() },
@@ -74,7 +127,7 @@ pub fn rings(
 /// The kernel's exclusive right to a chunk that the user gave it.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "a dropped frame takes its chunk out of use"]
-pub struct KernelFrame(Frame);
+pub(crate) struct KernelFrame(Frame);
 
 impl KernelFrame {
     /// The chunk's bytes, [`CHUNK_BYTES`] of them.
@@ -82,7 +135,7 @@ impl KernelFrame {
     /// # Panics
     /// If the frame is another UMEM's.
     #[must_use]
-    pub fn bytes<'a>(&'a self, umem: &'a Umem) -> &'a [u8] {
+    pub(crate) fn bytes<'a>(&'a self, umem: &'a Umem) -> &'a [u8] {
         umem.bytes(&self.0)
     }
 
@@ -91,44 +144,44 @@ impl KernelFrame {
     /// # Panics
     /// If the frame is another UMEM's.
     #[must_use]
-    pub fn bytes_mut<'a>(&'a mut self, umem: &'a Umem) -> &'a mut [u8] {
+    pub(crate) fn bytes_mut<'a>(&'a mut self, umem: &'a Umem) -> &'a mut [u8] {
         umem.bytes_mut(&mut self.0)
     }
 
     /// Number of the chunk in its UMEM.
     #[must_use]
-    pub fn chunk_index(&self) -> u32 {
+    pub(crate) fn chunk_index(&self) -> u32 {
         self.0.chunk_index()
     }
 }
 
 /// A run of bytes in a chunk that the kernel holds.
 #[derive(PartialEq, Eq, Debug)]
-pub struct KernelDescriptor {
+pub(crate) struct KernelDescriptor {
     /// The chunk.
-    pub frame: KernelFrame,
+    pub(crate) frame: KernelFrame,
     /// First byte, from the start of the chunk.
-    pub offset: u32,
+    pub(crate) offset: u32,
     /// Number of bytes.
-    pub length: u32,
+    pub(crate) length: u32,
     /// Whether the frame on the wire goes on in the next descriptor.
-    pub more: bool,
+    pub(crate) more: bool,
 }
 
 /// A run of registered memory that the user sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct KernelRegistered {
+pub(crate) struct KernelRegistered {
     /// First byte, from the start of the UMEM; what [`KernelCompletion::complete_raw`] gives back.
-    pub address: u64,
+    pub(crate) address: u64,
     /// Number of bytes.
-    pub length: u32,
+    pub(crate) length: u32,
     /// Whether the frame on the wire goes on in the next descriptor.
-    pub more: bool,
+    pub(crate) more: bool,
 }
 
 /// What the user sends.
 #[derive(PartialEq, Eq, Debug)]
-pub enum KernelSent {
+pub(crate) enum KernelSent {
     /// Out of a frame.
     Frame(KernelDescriptor),
     /// Out of registered memory.
@@ -137,14 +190,14 @@ pub enum KernelSent {
 
 /// Takes what the user fills in.
 #[derive(Debug)]
-pub struct KernelFill {
+pub(crate) struct KernelFill {
     half: Half<u64>,
     umem: Arc<Umem>,
 }
 
 impl KernelFill {
     /// The next chunk to receive into.
-    pub fn take(&mut self) -> Option<KernelFrame> {
+    pub(crate) fn take(&mut self) -> Option<KernelFrame> {
         while self.half.available(1) > 0 {
             let address = self.half.read()?;
             self.half.publish();
@@ -157,14 +210,14 @@ impl KernelFill {
     }
 
     /// Says whether the user has to wake the kernel after filling.
-    pub fn set_needs_wakeup(&self, needs_wakeup: bool) {
+    pub(crate) fn set_needs_wakeup(&self, needs_wakeup: bool) {
         self.half.set_needs_wakeup(needs_wakeup);
     }
 }
 
 /// Delivers received frames.
 #[derive(Debug)]
-pub struct KernelRx {
+pub(crate) struct KernelRx {
     half: Half<RawDescriptor>,
     umem: Arc<Umem>,
 }
@@ -177,12 +230,12 @@ impl KernelRx {
     ///
     /// # Panics
     /// If the frame is another UMEM's.
-    pub fn deliver(&mut self, descriptor: KernelDescriptor) -> Result<(), KernelDescriptor> {
+    pub(crate) fn deliver(&mut self, descriptor: KernelDescriptor) -> Result<(), KernelDescriptor> {
         if self.half.available(1) == 0 {
             return Err(descriptor);
         }
         let KernelDescriptor { frame, offset, length, more } = descriptor;
-        let address = self.umem.give(frame.0, RingsId::PLAIN) + u64::from(offset);
+        let address = self.umem.give(frame.0, RINGS) + u64::from(offset);
         let options = if more { OPTION_CONTINUED } else { 0 };
         let written = self.half.write(RawDescriptor { address, length, options });
         debug_assert!(written, "the ring has room for an entry");
@@ -191,7 +244,7 @@ impl KernelRx {
     }
 
     /// Puts any descriptor into the ring; `false` if it is full.
-    pub fn deliver_raw(&mut self, address: u64, length: u32, options: u32) -> bool {
+    pub(crate) fn deliver_raw(&mut self, address: u64, length: u32, options: u32) -> bool {
         let written =
             self.half.available(1) > 0 && self.half.write(RawDescriptor { address, length, options });
         self.half.publish();
@@ -201,7 +254,7 @@ impl KernelRx {
 
 /// Takes what the user sends.
 #[derive(Debug)]
-pub struct KernelTx {
+pub(crate) struct KernelTx {
     half: Half<RawDescriptor>,
     umem: Arc<Umem>,
 }
@@ -211,7 +264,7 @@ impl KernelTx {
     ///
     /// # Panics
     /// If it is of registered memory.
-    pub fn take(&mut self) -> Option<KernelDescriptor> {
+    pub(crate) fn take(&mut self) -> Option<KernelDescriptor> {
         match self.take_sent()? {
             KernelSent::Frame(descriptor) => Some(descriptor),
             KernelSent::Registered(run) => panic!("registered memory was sent: {run:?}"),
@@ -219,12 +272,12 @@ impl KernelTx {
     }
 
     /// The next descriptor to send.
-    pub fn take_sent(&mut self) -> Option<KernelSent> {
+    pub(crate) fn take_sent(&mut self) -> Option<KernelSent> {
         while self.half.available(1) > 0 {
             let RawDescriptor { address, length, options } = self.half.read()?;
             self.half.publish();
             let more = options & OPTION_CONTINUED != 0;
-            if self.umem.area().contains(address) {
+            if self.umem.area().chunk_of(address).is_some() {
                 return Some(KernelSent::Registered(KernelRegistered { address, length, more }));
             }
             if let Some(frame) = self.umem.take_as_kernel(address) {
@@ -237,14 +290,14 @@ impl KernelTx {
     }
 
     /// Says whether the user has to kick the kernel after sending.
-    pub fn set_needs_wakeup(&self, needs_wakeup: bool) {
+    pub(crate) fn set_needs_wakeup(&self, needs_wakeup: bool) {
         self.half.set_needs_wakeup(needs_wakeup);
     }
 }
 
 /// Gives sent frames back.
 #[derive(Debug)]
-pub struct KernelCompletion {
+pub(crate) struct KernelCompletion {
     half: Half<u64>,
     umem: Arc<Umem>,
 }
@@ -257,18 +310,18 @@ impl KernelCompletion {
     ///
     /// # Panics
     /// If the frame is another UMEM's.
-    pub fn complete(&mut self, frame: KernelFrame) -> Result<(), KernelFrame> {
+    pub(crate) fn complete(&mut self, frame: KernelFrame) -> Result<(), KernelFrame> {
         if self.half.available(1) == 0 {
             return Err(frame);
         }
-        let written = self.half.write(self.umem.give(frame.0, RingsId::PLAIN));
+        let written = self.half.write(self.umem.give(frame.0, RINGS));
         debug_assert!(written, "the ring has room for an entry");
         self.half.publish();
         Ok(())
     }
 
     /// Puts any address into the ring; `false` if it is full.
-    pub fn complete_raw(&mut self, address: u64) -> bool {
+    pub(crate) fn complete_raw(&mut self, address: u64) -> bool {
         let written = self.half.available(1) > 0 && self.half.write(address);
         self.half.publish();
         written
