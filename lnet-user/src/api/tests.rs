@@ -102,7 +102,7 @@ fn turns_allocate_nothing() {
 /// A node without interfaces has nothing to capture; the file is complete all the same.
 #[test]
 fn a_capture_of_nothing() {
-    use crate::capture::reading::Contents;
+    use crate::capture::tests::reading::Contents;
     use crate::capture::{CaptureError, CaptureSpec};
     let path = std::env::temp_dir().join(format!("lnet-api-{}.pcapng", std::process::id()));
     let lnet = Lnet::start(&NodeConfig::loopback()).unwrap();

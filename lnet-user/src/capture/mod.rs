@@ -15,17 +15,13 @@
 
 mod ip;
 mod pcapng;
-#[cfg(test)]
-#[cfg(not(loom))]
-#[allow(dead_code, unreachable_pub, reason = "shared with the tests of other crates")]
-pub(crate) mod reading;
 mod table;
 mod tap;
 mod writer;
 
 #[cfg(test)]
 #[cfg(not(loom))]
-mod tests;
+pub(crate) mod tests;
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -1,14 +1,17 @@
 //! Captures without a node: frames go into taps, and are read back from files.
 
+#[allow(dead_code, unreachable_pub, reason = "shared with the tests of other crates")]
+pub(crate) mod reading;
+
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use proptest::prelude::*;
 
-use super::reading::{Captured, Contents, Described};
 use super::tap::Head;
 use super::*;
+use reading::{Captured, Contents, Described};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const BOUNDLESS: u64 = 1 << 30;

@@ -17,7 +17,7 @@ use crate::ports::{Rails, ni};
 use crate::privileged;
 use crate::traffic::PATIENCE;
 
-#[path = "../../../lnet-user/src/capture/reading.rs"]
+#[path = "../../../lnet-user/src/capture/tests/reading.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with the unit tests of captures")]
 mod reading;
 

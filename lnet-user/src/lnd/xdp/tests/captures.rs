@@ -1,6 +1,6 @@
 //! Captures of what goes over the rings: each frame once in each direction, byte for byte.
 
-use crate::capture::reading::{Captured, Contents};
+use crate::capture::tests::reading::{Captured, Contents};
 use crate::capture::{CaptureInterface, CaptureSpec, Captures, Link, TapEnd};
 use crate::lnd::xdp::SendFault;
 use crate::lnd::xdp::XdpDrop;

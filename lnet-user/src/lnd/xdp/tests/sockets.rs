@@ -357,7 +357,7 @@ fn messages_allocate_nothing() {
 /// What the near node sends is what the far one receives, with the headers that each end makes for it.
 #[test]
 fn datagrams_are_captured_at_both_ends() {
-    use crate::capture::reading::Contents;
+    use crate::capture::tests::reading::Contents;
     use crate::capture::{CaptureInterface, CaptureSpec, Captures, Link, TapEnd};
     let mut pair = Pair::new(true);
     let interface = CaptureInterface { index: 1, name: "lo".to_owned(), link: Link::RawIp };
