@@ -1,5 +1,7 @@
 //! A file as the rules see it: Rust text without its comments and literals, and the comments alone.
 
+use ra_ap_rustc_lexer::{FrontmatterAllowed, LiteralKind, TokenKind, tokenize};
+
 /// A text file.
 #[derive(Debug)]
 pub(super) struct Source {
@@ -44,94 +46,29 @@ pub(super) fn has_word(line: &str, word: &str) -> bool {
 /// `text` twice: with comments and the insides of string and character literals as spaces, and with all but the
 /// comments as spaces.
 fn split(text: &str) -> (String, String) {
+    use LiteralKind::{Float, Int};
     let (mut code, mut prose) = (String::with_capacity(text.len()), String::with_capacity(text.len()));
     let mut rest = text;
-    while let Some(first) = rest.chars().next() {
-        let previous = code.chars().next_back();
-        let length = skipped(rest, previous);
-        let (taken, left) = rest.split_at(length.unwrap_or(first.len_utf8()));
+    for token in tokenize(text, FrontmatterAllowed::No) {
+        let (taken, left) = rest.split_at(token.len as usize);
         let spaces = || taken.chars().map(|one| if one == '\n' { '\n' } else { ' ' });
-        match length {
-            Some(_) => code.extend(spaces()),
-            None => code.push_str(taken),
-        }
-        if length.is_some() && taken.starts_with('/') {
-            prose.push_str(taken);
-        } else {
-            prose.extend(spaces());
+        match token.kind {
+            TokenKind::LineComment { .. } | TokenKind::BlockComment { .. } => {
+                code.extend(spaces());
+                prose.push_str(taken);
+            }
+            TokenKind::Literal { kind, .. } if !matches!(kind, Int { .. } | Float { .. }) => {
+                code.extend(spaces());
+                prose.extend(spaces());
+            }
+            _ => {
+                code.push_str(taken);
+                prose.extend(spaces());
+            }
         }
         rest = left;
     }
     (code, prose)
-}
-
-/// The length of the comment or literal that `rest` begins with, if it does.
-fn skipped(rest: &str, previous: Option<char>) -> Option<usize> {
-    if rest.starts_with("//") {
-        return Some(rest.find('\n').unwrap_or(rest.len()));
-    }
-    if rest.starts_with("/*") {
-        return Some(block_comment(rest));
-    }
-    if rest.starts_with('"') {
-        return Some(quoted(rest, '"'));
-    }
-    let in_word = previous.is_some_and(|one| one.is_alphanumeric() || one == '_');
-    if rest.starts_with('r') && !in_word || rest.starts_with("r") && previous == Some('b') {
-        return raw_string(rest);
-    }
-    // 'a' and '\n' are literals; 'a in <'a> is a lifetime.
-    let mut characters = rest.strip_prefix('\'')?.chars();
-    match (characters.next()?, characters.next()?) {
-        ('\\', _) => Some(quoted(rest, '\'')),
-        (one, '\'') => Some(one.len_utf8() + 2),
-        _ => None,
-    }
-}
-
-/// The length of a comment with its nested comments.
-fn block_comment(rest: &str) -> usize {
-    let mut depth = 0_usize;
-    let mut index = 0;
-    while index < rest.len() {
-        if rest[index..].starts_with("/*") {
-            depth += 1;
-            index += 2;
-        } else if rest[index..].starts_with("*/") {
-            depth -= 1;
-            index += 2;
-            if depth == 0 {
-                return index;
-            }
-        } else {
-            index += rest[index..].chars().next().map_or(1, char::len_utf8);
-        }
-    }
-    rest.len()
-}
-
-/// The length of a literal with escapes that begins and ends with `quote`.
-fn quoted(rest: &str, quote: char) -> usize {
-    let mut escaped = false;
-    for (index, character) in rest.char_indices().skip(1) {
-        if escaped {
-            escaped = false;
-        } else if character == '\\' {
-            escaped = true;
-        } else if character == quote {
-            return index + 1;
-        }
-    }
-    rest.len()
-}
-
-/// The length of a raw string, `None` if the `r` begins something else.
-fn raw_string(rest: &str) -> Option<usize> {
-    let hashes = rest[1..].chars().take_while(|one| *one == '#').count();
-    let body = rest[1 + hashes..].strip_prefix('"')?;
-    let end = format!("\"{}", "#".repeat(hashes));
-    let length = body.find(&end).map_or(body.len(), |found| found + end.len());
-    Some(1 + hashes + 1 + length)
 }
 
 #[cfg(test)]
@@ -148,7 +85,7 @@ mod tests {
         check("a /* b /* c */\nd */ e", "a             \n     e");
         check(r#"x("a\"b", y)"#, "x(      , y)");
         check("r\"a\\\" + r#\"b\"c\"# + d", "      +          + d");
-        check("br\"u\" + b\"u\" + c\"u\"", "b     + b    + c   ");
+        check("br\"u\" + b\"u\" + c\"u\"", "      +      +     ");
         check("let c = ['\\'', 'x', '\"']; u", "let c = [    ,    ,    ]; u");
         check("fn f<'a>(x: &'a str) {}", "fn f<'a>(x: &'a str) {}");
         check("for_r\"a\" + r#type", "for_r    + r#type");
