@@ -11,10 +11,11 @@ use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
 use lnet_core::shard::{GetRequest, PutRequest, RequestError};
-use lnet_user::memory::Buffer;
+use lnet_user::Buffer;
+use lnet_user::internals::NodeInside as _;
+use lnet_user::node::CHUNK_BYTES;
 use lnet_user::node::{NiConfig, Node, NodeConfig};
 use lnet_user::runtime::Worker;
-use lnet_user::xsk::CHUNK_BYTES;
 use lnet_wire::{MessageType, ProcessId};
 
 use crate::link::Side;
@@ -275,7 +276,7 @@ impl Endpoint for End {
         while !stop.load(Ordering::Relaxed) {
             self.worker.progress();
             self.take_arrivals(|_| {});
-            received.store(self.worker.shard().counters().received.messages, Ordering::Relaxed);
+            received.store(self.worker.counters().received.messages, Ordering::Relaxed);
         }
     }
 }

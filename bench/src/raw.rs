@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use lnet_user::bpf::{self, AttachMode, ObjectKind, XdpProgram};
-use lnet_user::netlink::Interface;
-use lnet_user::xsk::{self, CHUNK_BYTES, Frame, Queue, QueueConfig, TxDescriptor, Umem, UmemConfig};
+use lnet_user::internals::bpf::{self, AttachMode, ObjectKind, XdpProgram};
+use lnet_user::internals::netlink::Interface;
+use lnet_user::internals::xsk::{
+    self, CHUNK_BYTES, Frame, Queue, QueueConfig, TxDescriptor, Umem, UmemConfig,
+};
 
 use crate::link::Side;
 use crate::measure::Endpoint;

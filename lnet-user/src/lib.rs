@@ -41,26 +41,33 @@
 //!   hand-over, least latency.
 //! - [`load`]: messages by the thousand, each byte of which is checked.
 //! - [`NodeConfig`]: interfaces, shards, and [`Policy`], which says where messages belong.
-//! - [`memory::Buffer`] and [`xsk::Umem::register`]: buffers, and those that are sent without a copy.
+//! - [`Buffer`] and [`Lnet::register`]: buffers, and those that are sent without a copy.
 //!
 //! # Inside
 //! Invariants: `runtime` knows `lnd`, `lnd` knows `xsk` and `netlink`, never back up; only `runtime` owns a
 //! shard; only `bpf` knows aya; unsafe code is in `xsk`, `uring` and `region` alone; `api` knows nothing that
-//! another application could not use but for the moment at which a shard may sleep.
+//! another application could not use but for the moment at which a shard may sleep. The drivers, rings and sockets
+//! are not public: tests and benches of this repository reach them by the feature `internals`.
+
+// What is `pub` in the modules of the crate itself is public by `internals` alone.
+#![cfg_attr(not(feature = "internals"), allow(unreachable_pub, unused_imports, dead_code))]
 
 pub mod api;
-pub mod bpf;
+mod bpf;
 pub mod capture;
 pub mod control;
-pub mod lnd;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod internals;
+mod lnd;
 pub mod load;
-pub mod memory;
-pub mod netlink;
+mod memory;
+mod netlink;
 pub mod node;
-pub mod region;
+mod region;
 pub mod runtime;
-pub mod uring;
-pub mod xsk;
+mod uring;
+mod xsk;
 
 pub use lnet_core::event::{Event, EventKind};
 pub use lnet_core::handle::{EqHandle, MdHandle, MeHandle, ShardId};
@@ -80,4 +87,6 @@ pub use api::{Ack, Descriptor, Entry, EventQueue, Lnet, LnetError, NotLent, Noti
 pub use capture::{CaptureError, CaptureSpec, CaptureState};
 pub use memory::Buffer;
 pub use node::{NiConfig, Node, NodeConfig, XdpMode};
+pub use region::{LeaseError, ReadLease};
 pub use runtime::Worker;
+pub use uring::Waker;

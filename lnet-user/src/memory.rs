@@ -23,7 +23,7 @@ use crate::region::{LeaseError, ReadLease, Region, WriteLease};
 use crate::xsk::{Registered, RegisteredRuns, prefetch};
 
 /// An owned run of payload bytes: ordinary memory, or registered with a UMEM
-/// ([`crate::xsk::Umem::register`]).
+/// ([`Lnet::register`](crate::Lnet::register)).
 pub struct Buffer(Region);
 
 impl Buffer {

@@ -3,9 +3,8 @@
 //!
 //! [`Node::start`] checks the whole configuration, then opens its NIs: over `AF_XDP` rings, with an XDP
 //! program on each interface, or over UDP sockets; both kinds may stand beside each other. The shards come back as
-//! [`Worker`]s for the caller to drive; [`Node::open`] lets frames in. NIs come and go while the shards run:
-//! [`Node::open_ni`] gives each shard its part, [`Node::close_ni`] takes the parts back. Dropping the node detaches its
-//! programs; frames then pass up to the kernel.
+//! [`Worker`]s for the caller to drive; [`Node::open`] lets frames in. The NIs of such a node stay as they are; those of
+//! an [`Lnet`](crate::Lnet) come and go. Dropping the node detaches its programs; frames then pass up to the kernel.
 //!
 //! Invariants: what is refused leaves the node as it was; memory for NIs over rings is bounded from the start
 //! ([`NodeConfig::frames`]), and taken with the first of them.
@@ -35,13 +34,19 @@ use lnet_core::xfer::{Identity, XferConfig, XferLimits, XferTimes};
 use lnet_wire::Nid;
 use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord};
 
+pub use crate::bpf::{ActiveMode, BpfError, SlotCount};
+pub use crate::lnd::xdp::SendFault;
+pub use crate::netlink::NetlinkError;
+pub use crate::uring::WaitError;
+pub use crate::uring::udp::UdpError;
+pub use crate::xsk::{CHUNK_BYTES, RingSizes, SocketError, UmemError};
 pub use config::{DAEMON_LIMITS, DEFAULT_PORT, LO, NiConfig, NodeConfig};
 pub use error::{ConfigError, NodeError};
 pub use mode::{NodeMode, UnknownMode, XdpMode};
 pub(crate) use setters::setters;
 pub(crate) use start::{LndOptions, Machine, Started};
 
-use crate::bpf::{BpfError, SlotCount, XdpProgram};
+use crate::bpf::XdpProgram;
 use crate::lnd::in_process::{self, InProcessEnd, InProcessLnd, InProcessPort};
 use crate::lnd::xdp::Port;
 use crate::lnd::{AnyLnd, LndPort, ShardPort};
@@ -163,7 +168,7 @@ impl Node {
     /// # Errors
     /// [`NodeError`] names the value that is wrong, or what the kernel refused, and the way out; the node is as
     /// before.
-    pub fn open_ni(&mut self, ni: NiId, config: &NiConfig) -> Result<Vec<ShardPort>, NodeError> {
+    pub(crate) fn open_ni(&mut self, ni: NiId, config: &NiConfig) -> Result<Vec<ShardPort>, NodeError> {
         if ni == LO || ni.0 > self.config.limits.interfaces || self.nis.contains_key(&ni.0) {
             return Err(NodeError::NiTaken(ni.0));
         }
@@ -247,7 +252,7 @@ impl Node {
     ///
     /// # Panics
     /// If a part is of another NI.
-    pub fn close_ni(&mut self, ni: NiId, parts: Vec<ShardPort>) -> Result<(), NodeError> {
+    pub(crate) fn close_ni(&mut self, ni: NiId, parts: Vec<ShardPort>) -> Result<(), NodeError> {
         let open = self.nis.remove(&ni.0).ok_or(NodeError::NoNi(ni.0))?;
         assert!(parts.iter().all(|part| part.ni() == ni), "a part of another NI");
         if !open.is_in_process() {
@@ -272,14 +277,14 @@ impl Node {
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn open(&mut self) -> Result<(), BpfError> {
+    pub fn open(&mut self) -> Result<(), NodeError> {
         self.is_open = true;
         self.opened.store(true, Ordering::Release);
         for waker in &self.wakers {
             waker.wake();
         }
         let shards = self.config.shards;
-        self.programs_mut().iter_mut().try_for_each(|program| program.set_shards(shards))
+        Ok(self.programs_mut().iter_mut().try_for_each(|program| program.set_shards(shards))?)
     }
 
     /// The node's primary NID: that of the NI that it had first.
@@ -333,8 +338,7 @@ impl Node {
     }
 
     /// What the node was started with, but for its NIs.
-    #[must_use]
-    pub fn config(&self) -> &NodeConfig {
+    pub(crate) fn config(&self) -> &NodeConfig {
         &self.config
     }
 
@@ -352,13 +356,12 @@ impl Node {
 
     /// The XDP programs of the node's interfaces, in the order of their first NI: for fault rules and
     /// per-interface counters. NIs over sockets have none.
-    pub fn programs_mut(&mut self) -> &mut [XdpProgram] {
+    pub(crate) fn programs_mut(&mut self) -> &mut [XdpProgram] {
         self.rings_mut().map_or(&mut [], |net| &mut net.programs)
     }
 
     /// Who holds the frames of the NIs over rings, while there are any.
-    #[must_use]
-    pub fn frames(&self) -> Option<Census> {
+    pub(crate) fn frames(&self) -> Option<Census> {
         self.rings().map(RingNet::census)
     }
 
@@ -366,7 +369,7 @@ impl Node {
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn xdp_frames(&self) -> Result<XdpFrames, BpfError> {
+    pub fn xdp_frames(&self) -> Result<XdpFrames, NodeError> {
         let mut frames = XdpFrames::default();
         let mut slots = BTreeMap::new();
         for program in self.rings().into_iter().flat_map(|net| &net.programs) {

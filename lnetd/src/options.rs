@@ -9,9 +9,8 @@ use lnet_control::path::{self, DEFAULT_NODE};
 use lnet_user::NodeConfig;
 use lnet_user::api::Threads;
 use lnet_user::control::{ControlOptions, ServeOptions};
-use lnet_user::node::{DAEMON_LIMITS, XdpMode};
+use lnet_user::node::{CHUNK_BYTES, DAEMON_LIMITS, XdpMode};
 use lnet_user::runtime::Idle;
-use lnet_user::xsk::CHUNK_BYTES;
 
 use crate::group;
 

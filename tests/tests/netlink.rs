@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lnet_tests::netns::{self, NET_ADMIN, Namespace, Netns, SYS_ADMIN, Wiring, enter, require_privilege};
-use lnet_user::netlink::{
+use lnet_user::internals::netlink::{
     ENTRIES_MAX, Interface, Mac, Neighbours, NetlinkError, Resolution, Unreachable, reserve_port,
 };
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use lnet_tests::netns::{
     Inside, NET_ADMIN, NET_RAW, Netns, SYS_ADMIN, Wiring, enter, enter_here, ip, require_privilege,
 };
-use lnet_user::netlink::Interface;
-use lnet_user::uring::{Token, Waiter};
-use lnet_user::xsk::{
+use lnet_user::internals::netlink::Interface;
+use lnet_user::internals::uring::{Token, Waiter};
+use lnet_user::internals::xsk::{
     BindMode, CHUNK_BYTES, Census, Frame, HugePages, Kick, Queue, QueueConfig, ReclaimError, RingSizes,
     Socket, SocketError, TxDescriptor, Umem, UmemConfig, open_queue,
 };

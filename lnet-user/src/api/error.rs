@@ -6,7 +6,6 @@ use lnet_core::portal::EntryError;
 use lnet_core::shard::RequestError;
 use thiserror::Error;
 
-use crate::bpf::BpfError;
 use crate::capture::CaptureError;
 use crate::memory::Buffer;
 use crate::node::NodeError;
@@ -29,9 +28,6 @@ pub enum LnetError {
         #[source]
         error: std::io::Error,
     },
-    /// Frames cannot be let in.
-    #[error(transparent)]
-    Bpf(#[from] BpfError),
     /// There is no such shard.
     #[error("the node has {shards} shards, numbered from 0: there is no shard {shard}")]
     NoShard {

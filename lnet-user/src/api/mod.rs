@@ -219,7 +219,7 @@ impl Lnet {
     /// Lets frames in. Call it when the entries are posted that peers count on.
     ///
     /// # Errors
-    /// [`LnetError::Bpf`], the kernel's refusal.
+    /// [`LnetError::Node`], the kernel's refusal.
     pub fn open(&self) -> Result<(), LnetError> {
         Ok(self.inner.node().open()?)
     }
@@ -283,7 +283,7 @@ impl Lnet {
     /// What the XDP programs have counted since the start.
     ///
     /// # Errors
-    /// [`LnetError::Bpf`], the kernel's refusal.
+    /// [`LnetError::Node`], the kernel's refusal.
     pub fn xdp_frames(&self) -> Result<XdpFrames, LnetError> {
         Ok(self.inner.node().xdp_frames()?)
     }
@@ -408,7 +408,7 @@ impl ShardHandle {
     ///
     /// # Errors
     /// [`LnetError::Stopped`] when it has ended.
-    pub fn run<R: Send + 'static>(
+    pub(crate) fn run<R: Send + 'static>(
         &self,
         run: impl FnOnce(&mut Worker) -> R + Send + 'static,
     ) -> Result<R, LnetError> {
@@ -420,7 +420,7 @@ impl ShardHandle {
     ///
     /// # Errors
     /// [`LnetError::Stopped`] when it has ended.
-    pub fn run_async<R: Send + 'static, F: FnOnce(&mut Worker) -> R + Send + 'static>(
+    pub(crate) fn run_async<R: Send + 'static, F: FnOnce(&mut Worker) -> R + Send + 'static>(
         &self,
         run: F,
     ) -> impl Future<Output = Result<R, LnetError>> + use<R, F> {

@@ -103,7 +103,7 @@ impl Lnet {
     }
 
     /// Lends the node: for counters and fault rules.
-    pub fn with_node<R>(&self, body: impl FnOnce(&mut Node) -> R) -> R {
+    pub(crate) fn with_node<R>(&self, body: impl FnOnce(&mut Node) -> R) -> R {
         body(&mut self.inner.node())
     }
 

@@ -3,19 +3,6 @@
 //! Invariants: aya is known here and nowhere else; one [`XdpProgram`] serves one interface; dropping it,
 //! or the death of its process, detaches the program (it hangs on a `bpf_link`); what goes into a map was
 //! checked before, so that the program never meets a value out of range.
-//!
-//! ```no_run
-//! use lnet_user::bpf::{self, AttachMode, ObjectKind, XdpProgram};
-//! use lnet_wire::Policy;
-//!
-//! let mut program = XdpProgram::load(&bpf::find_object(ObjectKind::Default)?)?;
-//! program.set_shards(2)?;
-//! program.add_endpoint("10.0.0.1".parse().unwrap(), 988)?;
-//! program.set_policy(4, Policy::Initiator)?;
-//! let mode = program.attach("eth0", AttachMode::Auto)?;
-//! println!("attached in {mode} mode");
-//! # Ok::<(), lnet_user::bpf::BpfError>(())
-//! ```
 
 use std::path::{Path, PathBuf};
 
@@ -27,7 +14,6 @@ mod run;
 
 pub use counters::{Counters, ReasonCount, SlotCount};
 pub use error::BpfError;
-pub use log::LogPump;
 pub use program::{ActiveMode, AttachMode, XdpProgram};
 pub use run::{Action, TestFrame};
 

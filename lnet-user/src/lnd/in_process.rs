@@ -25,7 +25,7 @@ use crate::memory::Memory;
 use crate::uring::Waker;
 
 /// What the interface of such an NI begins with.
-pub const PREFIX: &str = "in-process:";
+pub(crate) const PREFIX: &str = "in-process:";
 /// Messages that wait for one shard at most.
 const QUEUE_MAX: usize = 256;
 /// Payload buffers that a shard keeps to use again.
@@ -99,7 +99,7 @@ pub(crate) struct InProcessPort {
 }
 
 /// The in-process LND of one shard.
-pub struct InProcessLnd {
+pub(crate) struct InProcessLnd {
     shard: usize,
     opened: Arc<AtomicBool>,
     queue: Receiver<Message>,

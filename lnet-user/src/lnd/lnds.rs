@@ -256,7 +256,7 @@ registry! {
 /// One shard's part of an NI. It is made by [`Node::open_ni`](crate::node::Node::open_ni), works while a
 /// [`Worker`](crate::runtime::Worker) has it, and goes back to [`Node::close_ni`](crate::node::Node::close_ni),
 /// whether a worker had it or not.
-pub struct ShardPort {
+pub(crate) struct ShardPort {
     /// The LND, with the first NI of its kind that the shard gets, and with the last that it gives back.
     pub(crate) lnd: Option<AnyLnd>,
     pub(crate) port: LndPort,
@@ -265,7 +265,7 @@ pub struct ShardPort {
 impl ShardPort {
     /// The NI.
     #[must_use]
-    pub fn ni(&self) -> NiId {
+    pub(crate) fn ni(&self) -> NiId {
         self.port.ni()
     }
 

@@ -17,22 +17,9 @@ use lnet_core::time::Instant;
 
 use crate::memory::Memory;
 
-/// What a [`LoLnd`] has counted since it was made.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct LoCounters {
-    /// Messages that were received.
-    pub messages: u64,
-    /// Their payload, as far as it was taken.
-    pub bytes: u64,
-    /// Messages that the shard did not take.
-    pub dropped: u64,
-    /// Messages that had to wait; they are counted above as well, once they do no more.
-    pub delayed: u64,
-}
-
 /// The `lo` LND of one shard.
 #[derive(Debug)]
-pub struct LoLnd {
+pub(crate) struct LoLnd {
     ni: NiId,
     first_rx: u32,
     submitted: VecDeque<Transmit>,
@@ -41,7 +28,6 @@ pub struct LoLnd {
     delayed: Box<[Option<Transmit>]>,
     /// Those of them that have been given a place.
     resumed: VecDeque<(RxId, Span)>,
-    counters: LoCounters,
 }
 
 impl LoLnd {
@@ -60,20 +46,13 @@ impl LoLnd {
             idle: (0..names).rev().map(|name| RxId(first_rx + name)).collect(),
             delayed: (0..names).map(|_| None).collect(),
             resumed: VecDeque::with_capacity(names as usize),
-            counters: LoCounters::default(),
         }
     }
 
     /// Its interface.
     #[must_use]
-    pub fn ni(&self) -> NiId {
+    pub(crate) fn ni(&self) -> NiId {
         self.ni
-    }
-
-    /// What was counted.
-    #[must_use]
-    pub fn counters(&self) -> &LoCounters {
-        &self.counters
     }
 
     /// Whether there is something to do in the next turn.
@@ -86,10 +65,7 @@ impl LoLnd {
         let Some(rx) = self.idle.pop() else { unreachable!("the caller has seen a free name") };
         match up.header(now, self.ni, &transmit.header.source.nid, rx, &transmit.header) {
             Verdict::Deliver(span) => self.deliver(now, rx, transmit, &span, up, memory),
-            Verdict::Delay => {
-                self.counters.delayed += 1;
-                *self.kept(rx) = Some(*transmit);
-            }
+            Verdict::Delay => *self.kept(rx) = Some(*transmit),
             Verdict::Drop => self.drop_message(now, rx, transmit, up),
         }
     }
@@ -106,15 +82,12 @@ impl LoLnd {
         if let Some(payload) = transmit.payload.filter(|_| span.length_bytes != 0) {
             memory.copy(&payload, span);
         }
-        self.counters.messages += 1;
-        self.counters.bytes += u64::from(span.length_bytes);
         up.received(now, rx, Status::Ok);
         self.idle.push(rx);
         up.sent(now, transmit.tx, Status::Ok);
     }
 
     fn drop_message(&mut self, now: Instant, rx: RxId, transmit: &Transmit, up: &mut impl Uplink) {
-        self.counters.dropped += 1;
         self.idle.push(rx);
         // That a message was sent says nothing about its reception.
         up.sent(now, transmit.tx, Status::Ok);

@@ -4,11 +4,11 @@
 //! as a [`lnet_core::lnd::Uplink`].
 
 mod driver;
-pub mod in_process;
+pub(crate) mod in_process;
 mod lnds;
-pub mod lo;
-pub mod xdp;
+pub(crate) mod lo;
+pub(crate) mod xdp;
 
 pub(crate) use driver::{Driver, Watched};
-pub use lnds::ShardPort;
+pub(crate) use lnds::ShardPort;
 pub(crate) use lnds::{AnyLnd, LndPort, Lnds};

@@ -47,7 +47,7 @@ pub struct NiConfig {
     /// Its NID: an address of the interface, on a net of type xdp.
     pub nid: Nid,
     /// The network interface; or `in-process:` and a name, by which nodes of one process reach each other
-    /// ([`in_process`](crate::lnd::in_process)).
+    /// without privileges.
     pub interface: String,
     /// Messages that the NI may have in flight; `None` for the default of its net ([`NetOptions::tunables`]).
     ///

@@ -24,6 +24,5 @@ mod lease;
 #[cfg_attr(loom, path = "storage_model.rs")]
 mod storage;
 
-pub use lease::{LeaseError, ReadLease, WriteLease};
-
-pub(crate) use lease::Region;
+pub use lease::{LeaseError, ReadLease};
+pub(crate) use lease::{Region, WriteLease};

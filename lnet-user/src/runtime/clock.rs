@@ -13,7 +13,7 @@ const COUNTERS: [&str; 2] = ["tsc", "arch_sys_counter"];
 /// for nothing. Else by `CLOCK_MONOTONIC`. It never goes back as long as the machine is not suspended. The counter is
 /// not set right afterwards: in days it may be seconds away from the kernel's time, so nothing but the core goes by it.
 #[derive(Clone, Debug)]
-pub struct Clock {
+pub(crate) struct Clock {
     counter: Option<quanta::Clock>,
     /// What was read when it was made.
     start: u64,
@@ -23,7 +23,7 @@ impl Clock {
     /// A clock that starts at zero. The first one of a process finds out how fast the counter runs, in 20 ms as a rule
     /// and in 200 ms at most.
     #[must_use]
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let source = std::fs::read_to_string(KERNELS_SOURCE).unwrap_or_default();
         Self::by(COUNTERS.contains(&source.trim()).then(quanta::Clock::new))
     }
@@ -36,7 +36,7 @@ impl Clock {
     /// The time now.
     #[inline]
     #[must_use]
-    pub fn now(&self) -> Instant {
+    pub(crate) fn now(&self) -> Instant {
         Instant(match &self.counter {
             Some(counter) => counter.delta_as_nanos(self.start, counter.raw()),
             None => monotonic_ns() - self.start,

@@ -12,10 +12,9 @@ mod thread;
 mod turn;
 mod worker;
 
-pub use clock::Clock;
+pub(crate) use clock::Clock;
 pub use cpu::{available_cpus, pin_to_cpu};
 pub(crate) use mesh::MeshEnd;
-pub use ports::PortRefused;
 pub use steering::{Home, Steering, SteeringError};
 pub use thread::{Idle, NotSpawned, ShardGone, ShardThread};
 pub use worker::{Delivery, LendError, Refused, Worker};

@@ -19,12 +19,12 @@ use crate::uring::{Token, WaitError};
 /// A shard cannot have an NI; nothing has changed.
 #[derive(Debug, Error)]
 #[error("{error}")]
-pub struct PortRefused {
+pub(crate) struct PortRefused {
     /// Why.
     #[source]
-    pub error: WaitError,
+    pub(crate) error: WaitError,
     /// What was to be added.
-    pub port: Box<ShardPort>,
+    pub(crate) port: Box<ShardPort>,
 }
 
 impl Worker {
@@ -36,7 +36,7 @@ impl Worker {
     ///
     /// # Panics
     /// If the shard has an NI of this number.
-    pub fn add_port(&mut self, port: ShardPort) -> Result<(), PortRefused> {
+    pub(crate) fn add_port(&mut self, port: ShardPort) -> Result<(), PortRefused> {
         let ni = port.ni();
         assert!(!self.has_port(ni), "the shard has an NI {}", ni.0);
         let mut ids = Vec::new();
@@ -68,18 +68,17 @@ impl Worker {
     }
 
     /// Whether the shard has its part of an NI.
-    #[must_use]
-    pub fn has_port(&self, ni: NiId) -> bool {
+    pub(crate) fn has_port(&self, ni: NiId) -> bool {
         self.nis.contains(&ni) || self.early.iter().any(|port| port.ni() == ni)
     }
 
     /// Gives up an NI. What its LND still has of it goes by another NI to the same peer, or ends; see
-    /// [`Worker::is_quiet`] for when there is nothing left. Call it on the thread that waits in this worker, if one
-    /// does.
+    /// [`lnet_core::shard::Shard::is_quiet`] for when there is nothing left. Call it on the thread that waits in this
+    /// worker, if one does.
     ///
     /// # Panics
     /// If the shard has no NI of this number.
-    pub fn remove_port(&mut self, ni: NiId) -> ShardPort {
+    pub(crate) fn remove_port(&mut self, ni: NiId) -> ShardPort {
         let port = match self.early.iter().position(|port| port.ni() == ni) {
             Some(place) => self.early.swap_remove(place),
             None => {
@@ -111,18 +110,6 @@ impl Worker {
         self.lnd.close_port(now, ni, &mut self.shard, &self.memory);
     }
 
-    /// The NIs that the shard takes part in, that of `lo` among them.
-    #[must_use]
-    pub fn nis(&self) -> &[NiId] {
-        &self.nis
-    }
-
-    /// Whether nothing of this shard is about an NI ([`lnet_core::shard::Shard::is_quiet`]).
-    #[must_use]
-    pub fn is_quiet(&self, ni: NiId) -> bool {
-        self.shard.is_quiet(ni)
-    }
-
     /// Copies frames for one more capture from now on.
     pub(crate) fn tap(&mut self, end: TapEnd) {
         self.lnd.tap_mut().add(end);
@@ -134,8 +121,7 @@ impl Worker {
     }
 
     /// What the shard says of the snapshot that it has.
-    #[must_use]
-    pub fn confirmation(&self) -> Confirmation {
+    pub(crate) fn confirmation(&self) -> Confirmation {
         self.shard.confirmation()
     }
 
@@ -144,7 +130,7 @@ impl Worker {
     ///
     /// # Panics
     /// As [`lnet_core::shard::Shard::update`].
-    pub fn update(&mut self, topology: Arc<Topology>) {
+    pub(crate) fn update(&mut self, topology: Arc<Topology>) {
         self.shard.update(self.clock.now(), topology);
         self.take_early();
         let topology = Arc::clone(self.shard.topology());

@@ -10,7 +10,8 @@ use lnet_core::handle::{EqHandle, MdHandle, MeHandle, ShardId};
 use lnet_core::lnd::{Lnd, NiId, Span};
 use lnet_core::md::{MdError, MdSpec, Unlinked};
 use lnet_core::portal::{EntryError, EntrySpec};
-use lnet_core::shard::{GetRequest, PutRequest, RequestError, Shard};
+use lnet_core::shard::{GetRequest, PutRequest, RequestError, Shard, Usage};
+use lnet_core::stats::Counters;
 use lnet_core::time::{self, Instant};
 use thiserror::Error;
 
@@ -18,7 +19,6 @@ use super::clock::Clock;
 use super::mesh::MeshEnd;
 use super::steering::{Steering, SteeringError};
 use super::turn::Glances;
-use crate::lnd::lo::LoLnd;
 use crate::lnd::xdp::XdpLnd;
 use crate::lnd::{Lnds, ShardPort, Watched};
 use crate::memory::{Buffer, Memory, Terms};
@@ -146,37 +146,42 @@ impl Worker {
         self.shard.id()
     }
 
-    /// The shard, to be read.
+    /// What the shard has done so far.
     #[must_use]
-    pub fn shard(&self) -> &Shard {
+    pub fn counters(&self) -> &Counters {
+        self.shard.counters()
+    }
+
+    /// What the shard has in use.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        self.shard.usage()
+    }
+
+    /// The shard, to be read.
+    pub(crate) fn shard(&self) -> &Shard {
         &self.shard
     }
 
     /// Rules by which the shard drops or delays messages, to be set.
-    pub fn faults_mut(&mut self) -> &mut Faults {
+    pub(crate) fn faults_mut(&mut self) -> &mut Faults {
         self.shard.faults_mut()
     }
 
     /// Sets all that the shard has counted to 0 ([`Shard::reset_counters`]).
-    pub fn reset_counters(&mut self) {
+    pub(crate) fn reset_counters(&mut self) {
         self.shard.reset_counters();
     }
 
     /// The `xdp` LND, to be read, while there is an NI of it.
     #[must_use]
-    pub fn xdp(&self) -> Option<&XdpLnd> {
+    pub(crate) fn xdp(&self) -> Option<&XdpLnd> {
         self.lnd.xdp.as_deref()
-    }
-
-    /// The `lo` LND, to be read.
-    #[must_use]
-    pub fn lo(&self) -> &LoLnd {
-        &self.lnd.lo
     }
 
     /// The time that this shard goes by.
     #[must_use]
-    pub fn clock(&self) -> &Clock {
+    pub(crate) fn clock(&self) -> &Clock {
         &self.clock
     }
 

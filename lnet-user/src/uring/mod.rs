@@ -14,8 +14,9 @@
 #![allow(unsafe_code)]
 
 mod sleep;
-pub mod udp;
+pub(crate) mod udp;
 mod waiter;
 
 pub use sleep::Waker;
-pub use waiter::{Armed, Token, WATCHES_MAX, WaitError, Waiter, WatchId};
+pub use waiter::{Token, WaitError, Waiter};
+pub(crate) use waiter::{WATCHES_MAX, WatchId};

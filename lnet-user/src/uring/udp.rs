@@ -42,8 +42,8 @@ use kernel::{is_pause, make_ring, read_datagram, system};
 use send::Sends;
 
 pub use error::UdpError;
-pub use socket::{Instruction, UdpSocket};
-pub use types::{EndpointConfig, EndpointCounters, Refusal};
+pub(crate) use socket::{Instruction, UdpSocket};
+pub(crate) use types::{EndpointConfig, EndpointCounters, Refusal};
 
 /// Bytes in front of a datagram in its buffer (`struct io_uring_recvmsg_out`), with the address behind them.
 const HEAD_BYTES: usize = 16 + size_of::<libc::sockaddr_in6>();
@@ -56,7 +56,7 @@ const RECEIVE: u64 = 1 << 32;
 /// A datagram that has arrived. It holds a buffer of its endpoint: give it back with [`Endpoint::give_back`].
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "its buffer is to be given back"]
-pub struct Received {
+pub(crate) struct Received {
     /// Number of the socket that it came to.
     pub socket: u16,
     /// Where it came from.
@@ -86,7 +86,7 @@ struct Filled {
 }
 
 /// The UDP sockets of one shard, over one ring. May be moved between threads; it is best driven by one.
-pub struct Endpoint {
+pub(crate) struct Endpoint {
     ring: IoUring,
     sockets: Vec<UdpSocket>,
     receiving: Vec<Receiving>,
@@ -124,7 +124,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`UdpError`] when io_uring is not permitted or lacks what is needed, or there is no memory.
-    pub fn new(sockets: Vec<UdpSocket>, config: &EndpointConfig) -> Result<Self, UdpError> {
+    pub(crate) fn new(sockets: Vec<UdpSocket>, config: &EndpointConfig) -> Result<Self, UdpError> {
         let EndpointConfig { receive_buffers, send_buffers, datagram_max_bytes } = *config;
         let fits = receive_buffers.is_power_of_two()
             && (1..=1 << 15).contains(&send_buffers)
@@ -183,38 +183,32 @@ impl Endpoint {
     }
 
     /// Receives from now on; before, what arrives waits in the sockets.
-    pub fn start_receiving(&mut self) {
+    pub(crate) fn start_receiving(&mut self) {
         self.receives = true;
     }
 
     /// Whether [`Endpoint::start_receiving`] was called.
     #[must_use]
-    pub fn is_receiving(&self) -> bool {
+    pub(crate) fn is_receiving(&self) -> bool {
         self.receives
     }
 
     /// The sockets, by their numbers.
     #[must_use]
-    pub fn sockets(&self) -> &[UdpSocket] {
+    pub(crate) fn sockets(&self) -> &[UdpSocket] {
         &self.sockets
-    }
-
-    /// What was counted.
-    #[must_use]
-    pub fn counters(&self) -> &EndpointCounters {
-        &self.counters
     }
 
     /// Becomes readable when something has arrived or ended.
     #[must_use]
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the ring is open as long as `self` lives.
         unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
     }
 
     /// Whether [`Endpoint::turn`] would find something, or a receive is to be started.
     #[must_use]
-    pub fn has_work(&mut self) -> bool {
+    pub(crate) fn has_work(&mut self) -> bool {
         let waits = self.unsubmitted != 0 || !self.filled.is_empty() || !self.refusals.is_empty();
         waits || self.needs_start() || self.ring.submission().taskrun() || {
             !self.ring.completion().is_empty()
@@ -230,7 +224,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// The kernel's refusal to go on.
-    pub fn turn(&mut self) -> Result<(), UdpError> {
+    pub(crate) fn turn(&mut self) -> Result<(), UdpError> {
         self.attend();
         if self.unsubmitted != 0 || self.ring.submission().taskrun() {
             self.enter()?;
@@ -240,7 +234,7 @@ impl Endpoint {
     }
 
     /// Starts the receives again that ended with an error.
-    pub fn retry_failed(&mut self) {
+    pub(crate) fn retry_failed(&mut self) {
         for receiving in &mut self.receiving {
             if *receiving == Receiving::Failed {
                 *receiving = Receiving::Idle;
@@ -251,13 +245,13 @@ impl Endpoint {
 
     /// Whether a receive has ended with an error and was not started again.
     #[must_use]
-    pub fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.receiving.contains(&Receiving::Failed)
     }
 
     /// The datagram that arrived next.
     #[inline]
-    pub fn poll_received(&mut self) -> Option<Received> {
+    pub(crate) fn poll_received(&mut self) -> Option<Received> {
         while let Some(Filled { socket, mut buffer, length }) = self.filled.pop_front() {
             let Shared { buffers, request, .. } = self.shared.as_mut().expect(LIVES);
             let bytes = buffers.bytes_mut(&mut buffer);
@@ -275,12 +269,12 @@ impl Endpoint {
 
     /// Datagrams that have arrived and that [`Self::poll_received`] has not taken.
     #[must_use]
-    pub fn waiting_count(&self) -> usize {
+    pub(crate) fn waiting_count(&self) -> usize {
         self.filled.len()
     }
 
     /// Shows the first `count` of the datagrams that wait, and where they came from.
-    pub fn peek(&mut self, count: usize, mut look: impl FnMut(IpAddr, &[u8])) {
+    pub(crate) fn peek(&mut self, count: usize, mut look: impl FnMut(IpAddr, &[u8])) {
         let Shared { buffers, request, .. } = self.shared.as_mut().expect(LIVES);
         for Filled { buffer, length, .. } in self.filled.iter_mut().take(count) {
             let written = &buffers.bytes_mut(buffer)[..*length as usize];
@@ -292,26 +286,26 @@ impl Endpoint {
 
     /// The bytes of a datagram.
     #[inline]
-    pub fn bytes_mut(&mut self, received: &mut Received) -> &mut [u8] {
+    pub(crate) fn bytes_mut(&mut self, received: &mut Received) -> &mut [u8] {
         let (start, length) = (received.start as usize, received.length as usize);
         &mut self.shared().buffers.bytes_mut(&mut received.buffer)[start..start + length]
     }
 
     /// Lets the kernel use a datagram's buffer again.
     #[inline]
-    pub fn give_back(&mut self, received: Received) {
+    pub(crate) fn give_back(&mut self, received: Received) {
         self.shared().buffers.give_back(received.buffer);
     }
 
     /// What the kernel refused to send next.
-    pub fn poll_refusal(&mut self) -> Option<Refusal> {
+    pub(crate) fn poll_refusal(&mut self) -> Option<Refusal> {
         self.refusals.pop_front()
     }
 
     /// Whether there is a buffer to send from.
     #[must_use]
     #[inline]
-    pub fn has_room(&mut self) -> bool {
+    pub(crate) fn has_room(&mut self) -> bool {
         self.shared().sends.has_room()
     }
 
@@ -321,7 +315,7 @@ impl Endpoint {
     /// # Panics
     /// If there is no buffer, no such socket, or more bytes were written than there are.
     #[inline]
-    pub fn send(&mut self, socket: u16, to: SocketAddr, write: impl FnOnce(&mut [u8]) -> usize) {
+    pub(crate) fn send(&mut self, socket: u16, to: SocketAddr, write: impl FnOnce(&mut [u8]) -> usize) {
         let fd = self.sockets[usize::from(socket)].raw_fd();
         let (slot, entry) = self.shared().sends.begin((socket, fd), to, write);
         self.push(&entry.user_data(u64::from(slot)));
@@ -332,7 +326,7 @@ impl Endpoint {
     /// # Errors
     /// The kernel's refusal to go on.
     #[inline]
-    pub fn flush(&mut self) -> Result<(), UdpError> {
+    pub(crate) fn flush(&mut self) -> Result<(), UdpError> {
         if self.unsubmitted == 0 {
             return Ok(());
         }
@@ -479,5 +473,13 @@ impl Drop for Endpoint {
             tracing::error!("what is under way on UDP sockets does not end; its memory is given up");
             core::mem::forget(self.shared.take());
         }
+    }
+}
+
+#[cfg(test)]
+impl Endpoint {
+    /// What was counted.
+    pub(crate) fn counters(&self) -> &EndpointCounters {
+        &self.counters
     }
 }

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::sleep::Waker;
 
 /// The most descriptors that a waiter can watch.
-pub const WATCHES_MAX: u32 = 4096;
+pub(crate) const WATCHES_MAX: u32 = 4096;
 
 /// What the caller knows a descriptor by.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

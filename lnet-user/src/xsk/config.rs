@@ -7,7 +7,7 @@ use super::error::SocketError;
 /// The most entries of a ring.
 pub const RING_ENTRIES_MAX: u32 = 1 << 16;
 
-/// Entries of the rings; each a power of two, at most [`RING_ENTRIES_MAX`].
+/// Entries of the rings; each a power of two, at most 2^16.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingSizes {
     /// Frames on their way to the kernel for receiving, per queue.
@@ -31,7 +31,7 @@ impl RingSizes {
     /// Checks each size.
     ///
     /// # Errors
-    /// [`SocketError::RingSize`] names the first ring whose size is no power of two or too large.
+    /// `SocketError::RingSize` names the first ring whose size is no power of two or too large.
     pub fn check(&self) -> Result<(), SocketError> {
         let rings = [("fill", self.fill), ("completion", self.completion), ("rx", self.rx), ("tx", self.tx)];
         for (ring, entries) in rings {

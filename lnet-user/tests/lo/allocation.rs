@@ -3,7 +3,7 @@
 use lnet_core::event::EventKind;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
-use lnet_user::memory::Buffer;
+use lnet_user::Buffer;
 
 use crate::common::{PINNED, ROTOR, Shards, get_request, put_request};
 

@@ -7,7 +7,7 @@ use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
 use lnet_core::shard::{GetRequest, PutRequest};
-use lnet_user::memory::Buffer;
+use lnet_user::Buffer;
 use lnet_user::node::{Node, NodeConfig};
 use lnet_user::runtime::{Delivery, Worker};
 use lnet_wire::steer::Policy;
@@ -123,7 +123,7 @@ impl Shards {
     pub(crate) fn assert_idle(&mut self) {
         self.settle();
         for (shard, worker) in self.workers.iter().enumerate() {
-            let usage = worker.shard().usage();
+            let usage = worker.usage();
             assert_eq!((usage.memory_descs, usage.events), (0, 0), "shard {shard}: {usage:?}");
             assert_eq!((usage.messages, usage.delayed), (0, 0), "shard {shard}: {usage:?}");
             assert_eq!(usage.match_entries, 0, "shard {shard}: {usage:?}");

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use lnet_core::event::EventKind::{Put, Reply, Send};
 use lnet_core::md::MdOptions;
 use lnet_core::portal::EntrySpec;
-use lnet_user::region::LeaseError;
+use lnet_user::LeaseError;
 
 use crate::common::{PINNED, Shards, kinds, pattern};
 

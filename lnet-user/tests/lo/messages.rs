@@ -6,8 +6,8 @@ use lnet_core::lnd::{Cause, Status};
 use lnet_core::md::{MdOptions, Threshold, Unlinked};
 use lnet_core::portal::EntrySpec;
 use lnet_core::shard::{PutRequest, RequestError};
-use lnet_core::stats::DropReason;
-use lnet_user::memory::Buffer;
+use lnet_core::stats::{Counters, DelayReason, DropReason};
+use lnet_user::Buffer;
 use lnet_user::runtime::{LendError, SteeringError};
 use lnet_wire::header::PAYLOAD_MAX_BYTES;
 
@@ -43,10 +43,10 @@ fn puts_of_all_sizes() {
             assert_eq!(&**ack.buffer.as_ref().unwrap(), bytes);
             shards.assert_idle();
         }
-        let counters = shards.workers[0].lo().counters();
-        let acks = if target == 0 { 5 } else { 0 };
-        assert_eq!((counters.messages, counters.dropped), (5 + acks, 0));
-        assert_eq!(counters.bytes, (1 + 64 + 4096 + MIB) as u64);
+        let total =
+            |of: fn(&Counters) -> u64| shards.workers.iter().map(|worker| of(worker.counters())).sum::<u64>();
+        assert_eq!((total(|all| all.received.messages), total(|all| all.dropped().messages)), (5 + 5, 0));
+        assert_eq!(total(|all| all.received.bytes), (1 + 64 + 4096 + MIB) as u64);
     }
 }
 
@@ -95,12 +95,12 @@ fn what_is_too_long_is_cut_or_dropped() {
 
         shards.put(0, md, PINNED[target], 2, false);
         shards.event(0, Send);
-        let drops = |shards: &Shards, reason| shards.workers[0].shard().counters().drops(reason).messages;
+        let drops = |shards: &Shards, reason| shards.workers[0].counters().drops(reason).messages;
         assert_eq!(drops(&shards, DropReason::TooLong), 1, "it is counted where it arrives");
         shards.put(0, md, PINNED[target], 3, false);
         let last = shards.event(0, Send);
         assert_eq!(drops(&shards, DropReason::NoMatch), 1);
-        assert_eq!(shards.workers[0].lo().counters().dropped, 2);
+        assert_eq!(shards.workers[0].counters().dropped().messages, 2);
         assert!(last.buffer.is_some());
         assert_eq!(shards.workers[target].unlink(strict), Ok(Unlinked::Done));
         shards.event(target, Unlink);
@@ -149,7 +149,8 @@ fn a_put_waits_for_an_entry() {
         let put = events.iter().find(|delivery| delivery.event.kind() == Put).unwrap();
         assert_eq!(&**put.buffer.as_ref().unwrap(), bytes);
         assert_eq!(events.len(), 3);
-        assert_eq!(shards.workers[0].lo().counters().delayed, 1);
+        let counters = shards.workers[0].counters();
+        assert_eq!(DelayReason::ALL.map(|reason| counters.delays(reason)).iter().sum::<u64>(), 1);
         shards.assert_idle();
 
         // And another one until it is not waited for any more.

@@ -8,7 +8,7 @@ use lnet_core::handle::{MdHandle, MeHandle};
 use lnet_core::lnd::Status;
 use lnet_core::md::MdOptions;
 use lnet_core::portal::EntrySpec;
-use lnet_user::memory::Buffer;
+use lnet_user::Buffer;
 use lnet_user::runtime::Delivery;
 use proptest::prelude::*;
 

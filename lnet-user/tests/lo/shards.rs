@@ -41,7 +41,7 @@ fn nobody_has_the_entry() {
     let md = shards.bind(1, pattern(7, 100), 1);
     shards.put(1, md, ROTOR, 1, false);
     shards.event(1, Send);
-    assert_eq!(shards.workers[1].shard().counters().drops(DropReason::NoMatch).messages, 1);
+    assert_eq!(shards.workers[1].counters().drops(DropReason::NoMatch).messages, 1);
     shards.assert_idle();
 }
 
@@ -95,7 +95,7 @@ fn a_full_ring_only_delays() {
     }
     let sent = shards.events(0);
     assert_eq!(kinds(&sent), [Send; COUNT as usize]);
-    let dropped = shards.workers[0].shard().counters().drops(DropReason::DelayedFull).messages;
+    let dropped = shards.workers[0].counters().drops(DropReason::DelayedFull).messages;
     let arrived = shards.events(1);
     assert_eq!(arrived.len() as u64 + dropped, u64::from(COUNT));
     assert!(arrived.len() >= 64, "as many as may wait of one peer: {}", arrived.len());

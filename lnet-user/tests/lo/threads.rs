@@ -9,7 +9,7 @@ use lnet_core::handle::{EqHandle, MdHandle};
 use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
-use lnet_user::memory::Buffer;
+use lnet_user::Buffer;
 use lnet_user::node::Node;
 use lnet_user::runtime::{Idle, ShardThread, Worker};
 
@@ -94,7 +94,7 @@ fn sleeping_shards_are_woken_for_each_message() {
         for thread in threads {
             let (worker, pinger) = thread.stop().unwrap();
             assert_eq!(pinger.rounds, ROUNDS, "{}", pinger.seed);
-            assert_eq!(worker.shard().usage().messages, 0);
+            assert_eq!(worker.usage().messages, 0);
         }
     }
 }

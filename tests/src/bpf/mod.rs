@@ -6,7 +6,7 @@ pub mod random;
 
 use std::path::PathBuf;
 
-use lnet_user::bpf::{OBJECT_VARIABLE, ObjectKind, XdpProgram};
+use lnet_user::internals::bpf::{OBJECT_VARIABLE, ObjectKind, XdpProgram};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketType};
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt::Debug;
 use std::net::IpAddr;
 
-use lnet_user::bpf::{Action, Counters, XdpProgram};
+use lnet_user::internals::bpf::{Action, Counters, XdpProgram};
 use lnet_wire::packet::{Endpoint, Packet, endpoint};
 use lnet_wire::steer::{
     PORTALS, Policy, PolicyWord, QUEUES_MAX, Reason, SHARDS_MAX, Spread, Tables, Verdict, slot_of, steer,

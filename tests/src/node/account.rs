@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use lnet_core::stats::DropReason;
 use lnet_core::xfer::XferDrop;
-use lnet_user::lnd::xdp::XdpDrop;
+use lnet_user::internals::WorkerInside as _;
+use lnet_user::internals::XdpDrop;
 use lnet_user::node::Node;
 use lnet_user::runtime::Worker;
 use lnet_wire::steer::Reason;
@@ -59,7 +60,7 @@ impl Account {
         for ring in worker.xdp().expect("there is an NI").ring_statistics().expect("statistics of a socket") {
             self.ring_losses += ring.rx_dropped + ring.rx_ring_full;
         }
-        let counters = worker.shard().counters();
+        let counters = worker.counters();
         self.taken += counters.received.messages + counters.receive_failures;
         for reason in DropReason::ALL {
             *self.drops.entry(reason.to_string()).or_default() += counters.drops(reason).messages;

@@ -109,7 +109,7 @@ pub fn settle(workers: &mut [Worker], patience: Duration) {
     let begun = Instant::now();
     loop {
         let busy = workers.iter_mut().fold(false, |busy, worker| worker.progress() | busy);
-        let under_way: u32 = workers.iter().map(|worker| worker.shard().usage().messages).sum();
+        let under_way: u32 = workers.iter().map(|worker| worker.usage().messages).sum();
         if !busy && under_way == 0 {
             return;
         }
@@ -129,7 +129,7 @@ pub fn settle_both(a: &mut [Worker], b: &mut [Worker], patience: Duration) {
     while quiet_since.elapsed() < QUIET {
         let workers = a.iter_mut().chain(b.iter_mut());
         let (busy, under_way) = workers.fold((false, 0), |(busy, under_way), worker| {
-            (worker.progress() | busy, under_way + worker.shard().usage().messages)
+            (worker.progress() | busy, under_way + worker.usage().messages)
         });
         if busy || under_way != 0 {
             quiet_since = Instant::now();

@@ -11,7 +11,7 @@ use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
 use lnet_core::shard::PutRequest;
-use lnet_user::memory::Buffer;
+use lnet_user::Buffer;
 use lnet_user::runtime::{Home, Steering, Worker};
 use lnet_wire::ProcessId;
 

@@ -19,10 +19,11 @@ mod stranger;
 use std::time::Duration;
 
 use lnet_core::limits::Limits;
-use lnet_user::lnd::xdp::XdpDrop;
+use lnet_user::internals::WorkerInside as _;
+use lnet_user::internals::XdpDrop;
+use lnet_user::internals::xsk::RingSizes;
 use lnet_user::node::{NiConfig, Node, NodeConfig, NodeError};
 use lnet_user::runtime::Worker;
-use lnet_user::xsk::RingSizes;
 use lnet_wire::nid::{Net, NetType};
 use lnet_wire::steer::{Policy, Spread};
 use lnet_wire::{Nid, ProcessId};
@@ -40,7 +41,7 @@ pub use stranger::Stranger;
 
 use crate::bpf::object;
 use crate::netns::{Interface, Namespace, enter};
-use lnet_user::bpf::ObjectKind;
+use lnet_user::internals::bpf::ObjectKind;
 
 /// A portal of each policy that there is, with the policy; others are pinned to shard 0.
 #[must_use]
@@ -142,7 +143,7 @@ pub fn start(namespace: &Namespace, config: &NodeConfig) -> (Node, Vec<Worker>) 
 /// When something is.
 pub fn assert_nothing_left(workers: &[Worker]) {
     for worker in workers {
-        let usage = worker.shard().usage();
+        let usage = worker.usage();
         assert_eq!((usage.messages, usage.events, usage.delayed), (0, 0, 0), "{usage:?}");
         let usage = worker.xdp().expect("there is an NI").transfer_usage();
         let left = (usage.messages, usage.frames, usage.incoming, usage.partials, usage.held);
@@ -165,7 +166,7 @@ pub fn losses(workers: &[Worker]) -> Vec<(String, u64)> {
         losses.extend(XdpDrop::ALL.iter().map(|drop| (drop.name().to_owned(), counters.dropped(*drop))));
         losses.push(("misdirected".to_owned(), counters.frames_misdirected));
         losses.push(("refused".to_owned(), counters.messages_refused));
-        let counters = worker.shard().counters();
+        let counters = worker.counters();
         let drops = lnet_core::stats::DropReason::ALL.iter();
         losses.extend(drops.map(|reason| (reason.to_string(), counters.drops(*reason).messages)));
         losses.push(("not sent".to_owned(), counters.send_failures));

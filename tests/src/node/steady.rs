@@ -12,8 +12,8 @@ use lnet_core::handle::MdHandle;
 use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
+use lnet_user::Buffer;
 use lnet_user::api::{Ack, Descriptor, EventQueue, Lnet, ShardHandle, Target};
-use lnet_user::memory::Buffer;
 use lnet_wire::Nid;
 
 use super::plan::Plan;

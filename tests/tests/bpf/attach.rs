@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use lnet_tests::bpf::{idle_socket, load, object, quiet};
 use lnet_tests::netns::{NETNS_NODES, enter_here, ip, require_privilege, wait_until};
-use lnet_user::bpf::{self, ActiveMode, AttachMode, BpfError, ObjectKind, TestFrame};
-use lnet_user::netlink::{Interface, NetlinkError};
+use lnet_user::internals::bpf::{self, ActiveMode, AttachMode, BpfError, ObjectKind, TestFrame};
+use lnet_user::internals::netlink::{Interface, NetlinkError};
 use rustix::thread::CapabilitySet;
 
 /// The interface that programs are attached to.

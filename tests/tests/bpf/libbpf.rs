@@ -9,7 +9,7 @@ use lnet_tests::bpf::model::{Linear, Model, any_policy};
 use lnet_tests::bpf::random::{Random, seed};
 use lnet_tests::bpf::{idle_socket, load, object};
 use lnet_tests::netns::{NETNS_NODES, require_privilege};
-use lnet_user::bpf::{Action, ObjectKind, TestFrame};
+use lnet_user::internals::bpf::{Action, ObjectKind, TestFrame};
 use lnet_wire::packet::endpoint;
 use lnet_wire::steer::slot_of;
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use lnet_tests::bpf::frames::Frame;
 use lnet_tests::bpf::load;
 use lnet_tests::netns::{Interface, NETNS_NODES, Namespace, Netns, Wiring, enter, require_privilege};
-use lnet_user::bpf::{ActiveMode, AttachMode, ObjectKind, XdpProgram};
+use lnet_user::internals::bpf::{ActiveMode, AttachMode, ObjectKind, XdpProgram};
 use lnet_wire::header::MessageType;
 use lnet_wire::steer::Reason;
 

@@ -9,6 +9,7 @@ use lnet_tests::netns::{enter, ip, wait_until};
 use lnet_tests::node::{Serving, Steady, nid_v4};
 use lnet_user::api::Lnet;
 use lnet_user::capture::{CaptureSpec, CaptureState};
+use lnet_user::internals::{self, WorkerInside as _};
 use lnet_user::node::XdpMode;
 use lnet_wire::frame::{CRC_OFFSET, FrameHeader};
 use lnet_wire::packet;
@@ -84,7 +85,7 @@ fn decode(frame: &Captured, link: i32) -> FrameHeader {
 fn frames_counted(lnet: &Lnet) -> [[u64; 2]; 2] {
     let mut sum = [[0; 2]; 2];
     for shard in 0..lnet.shard_count() {
-        let counted = lnet.shard(shard).unwrap().run(|worker| {
+        let counted = internals::run(&lnet.shard(shard).unwrap(), |worker| {
             worker
                 .xdp()
                 .map(|lnd| [lnd.counters().frames_sent, lnd.counters().frames_received])

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use lnet_tests::bpf::object;
 use lnet_tests::netns::{Netns, Wiring, enter, wait_until};
 use lnet_tests::node::{config, nid_v4, process, start};
-use lnet_user::bpf::ObjectKind;
+use lnet_user::internals::WorkerInside as _;
+use lnet_user::internals::bpf::ObjectKind;
 use lnet_user::runtime::Worker;
 use lnet_user::{
     Buffer, EntrySpec, EqHandle, EventKind, MdHandle, MdOptions, MdSpec, NodeConfig, PutRequest, Status,
@@ -88,7 +89,7 @@ fn entries_on_one_shard_are_found_by_all() {
         }
         (arrived.len() as u64, acked) == (COUNT, COUNT)
     });
-    let lent = targets[1].shard().counters().lent;
+    let lent = targets[1].counters().lent;
     assert!((COUNT / 4..COUNT).contains(&lent), "{lent} of {COUNT} arrived on the other shard");
 }
 

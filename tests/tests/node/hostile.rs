@@ -14,10 +14,10 @@ use lnet_tests::node::{
     Account, By, FLOOD_PORTALS, Flood, Flooded, Flooder, Stranger, config, nid_v4, process, settle,
     settle_both, start, stop_all,
 };
-use lnet_user::lnd::xdp::XdpDrop;
+use lnet_user::internals::XdpDrop;
+use lnet_user::internals::xsk::{self, Kick, QueueConfig, TxDescriptor, Umem, UmemConfig};
 use lnet_user::node::{NiConfig, Node};
 use lnet_user::runtime::Worker;
-use lnet_user::xsk::{self, Kick, QueueConfig, TxDescriptor, Umem, UmemConfig};
 use lnet_wire::frame::{self, FIRST_HEADERS_BYTES, Kind};
 use lnet_wire::nid::{Net, NetType};
 use lnet_wire::steer::Reason;
@@ -500,7 +500,9 @@ fn raw_noise_is_counted_to_the_last_frame() {
     let unseen = unseen(victim.netns.b(), &victim.node, &victim.workers);
     let (umem, mut free) = Umem::new(&UmemConfig::new(256)).unwrap();
     let mut queue = enter(victim.netns.b(), || {
-        let index = lnet_user::netlink::Interface::by_name(&victim.netns.b().interface().name).unwrap().index;
+        let index = lnet_user::internals::netlink::Interface::by_name(&victim.netns.b().interface().name)
+            .unwrap()
+            .index;
         let config = QueueConfig { mode: xsk::BindMode::Copy, ..QueueConfig::new(index, 0) };
         xsk::open_queue(&umem, &config).unwrap()
     });

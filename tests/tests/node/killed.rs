@@ -14,7 +14,8 @@ use lnet_tests::node::{
     Arrivals, By, Checked, FLOOD_WINDOW, Flood, Flooder, LIMITS, LND_TIMEOUT, UNANSWERED,
     assert_nothing_left, config, nid_v4, policies, process, settle, start, stop_all,
 };
-use lnet_user::bpf::ObjectKind;
+use lnet_user::internals::WorkerInside as _;
+use lnet_user::internals::bpf::ObjectKind;
 use lnet_user::node::{NiConfig, Node, NodeConfig};
 use lnet_user::runtime::Worker;
 use lnet_wire::Nid;
@@ -226,7 +227,7 @@ fn a_target_is_killed() {
     let (mut workers, _) = stop_all(sources);
     outlast(&mut workers);
     assert_nothing_left(&workers);
-    assert!(workers.iter().all(|worker| worker.shard().usage().memory_descs == 0));
+    assert!(workers.iter().all(|worker| worker.usage().memory_descs == 0));
 
     let (acked, failed, mut failures) = (flood.acked(), flood.failed(), flood.failures());
     let arrivals = Arrivals::new(file);

@@ -8,6 +8,7 @@ use lnet_tests::node::{
     By, Driven, Flood, Flooded, Flooder, LIMITS, Plan, Putter, Receiver, config, nid_v4, nid_v6, process,
     settle, start, stop_all, try_start,
 };
+use lnet_user::internals::{NodeInside as _, WorkerInside as _};
 use lnet_user::node::{NiConfig, Node, NodeConfig, NodeMode, XdpMode};
 use lnet_user::runtime::Worker;
 use lnet_wire::{MessageType, Nid};

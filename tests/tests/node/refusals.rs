@@ -12,11 +12,11 @@ use lnet_core::shard::{PutRequest, RequestError};
 use lnet_tests::bpf::load;
 use lnet_tests::netns::{Namespace, Netns, Wiring, enter};
 use lnet_tests::node::{By, Plan, config, nid_v4, process, start, try_start};
-use lnet_user::bpf::{AttachMode, ObjectKind};
-use lnet_user::memory::Buffer;
+use lnet_user::Buffer;
+use lnet_user::internals::bpf::{AttachMode, ObjectKind};
+use lnet_user::internals::xsk::RingSizes;
 use lnet_user::node::{NiConfig, NodeConfig, XdpMode};
 use lnet_user::runtime::{LendError, Worker};
-use lnet_user::xsk::RingSizes;
 use lnet_wire::Nid;
 use lnet_wire::nid::{Net, NetType};
 use lnet_wire::steer::{Policy, Spread};
@@ -242,10 +242,10 @@ fn refuse_attach(
     bytes: usize,
     parts: &[&str],
 ) -> LendError {
-    let before = worker.shard().usage();
+    let before = worker.usage();
     let refused = worker.attach(entry, md, Buffer::from(vec![7; bytes])).unwrap_err();
     assert_eq!(refused.buffer[..], vec![7; bytes][..], "the buffer comes back");
-    assert_eq!(worker.shard().usage(), before, "nothing was made");
+    assert_eq!(worker.usage(), before, "nothing was made");
     let text = refused.to_string();
     for part in parts {
         assert!(text.contains(part), "{part:?} is not in {text:?}");

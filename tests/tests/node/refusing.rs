@@ -103,7 +103,7 @@ fn goes_down(queues: u16, shard: usize) {
     assert_eq!(putter.failed, COUNT + 1);
     joined.link("up");
     recover(&mut worker, &mut putter);
-    let usage = worker.shard().usage();
+    let usage = worker.usage();
     assert_eq!(usage.messages, 0, "{usage:?}");
 }
 

@@ -12,7 +12,8 @@ use lnet_tests::node::{
     Account, By, Driven, Flood, Flooded, Flooder, Plan, Sink, Source, config, losses, nid_v4, policies,
     process, settle_both, start, stop_all,
 };
-use lnet_user::memory::Buffer;
+use lnet_user::Buffer;
+use lnet_user::internals::NodeInside as _;
 use lnet_user::node::NiConfig;
 use lnet_user::runtime::{Idle, ShardThread, Worker};
 use lnet_wire::Nid;
@@ -217,7 +218,7 @@ fn sleep_and_put(queues: u16, shard: usize) {
     for _ in 0..2 {
         source.call(put).unwrap();
         wait_until("the Put has been acknowledged", Duration::from_secs(5), || {
-            source.call(|worker| worker.shard().usage().memory_descs).unwrap() == 0
+            source.call(|worker| worker.usage().memory_descs).unwrap() == 0
         });
         std::thread::sleep(Duration::from_millis(100));
     }

@@ -10,6 +10,7 @@ use lnet_tests::node::{
     Account, By, Driven, FLOOD_WINDOW, Flood, Flooded, Flooder, LIMITS, Stranger, assert_nothing_left,
     config, losses, nid_v4, process, settle, settle_both, start, stop_all,
 };
+use lnet_user::internals::WorkerInside as _;
 use lnet_user::node::Node;
 use lnet_user::runtime::Worker;
 use lnet_wire::{Body, Nid, WireHandle};
@@ -56,7 +57,7 @@ struct Held {
 
 impl Held {
     fn note(&mut self, worker: &Worker) {
-        let (shard, xfer) = (worker.shard().usage(), worker.xdp().expect("there is an NI").transfer_usage());
+        let (shard, xfer) = (worker.usage(), worker.xdp().expect("there is an NI").transfer_usage());
         self.messages = self.messages.max(shard.messages);
         self.memory_descs = self.memory_descs.max(shard.memory_descs);
         self.in_flight = self.in_flight.max(xfer.messages);

@@ -8,9 +8,9 @@ use lnet_tests::node::{
     Account, By, Driven, Plan, Sink, Source, config, losses, nid_v4, nid_v6, process, settle_both, start,
     stop_all,
 };
+use lnet_user::internals::xsk::{CHUNK_BYTES, RECEIVE_BYTES};
 use lnet_user::node::{Node, NodeMode, XdpMode};
 use lnet_user::runtime::Worker;
-use lnet_user::xsk::{CHUNK_BYTES, RECEIVE_BYTES};
 use lnet_wire::frame::FIRST_HEADERS_BYTES;
 use lnet_wire::header::PAYLOAD_MAX_BYTES;
 use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES};
@@ -99,7 +99,7 @@ pub(crate) fn carry_out_with_losses(
         sink.unlink_rest(worker);
     }
     for worker in source_workers.iter().chain(&target_workers) {
-        let usage = worker.shard().usage();
+        let usage = worker.usage();
         let left = (usage.match_entries, usage.memory_descs, usage.events, usage.messages);
         assert_eq!(left, (0, 0, 0, 0), "{:?} {usage:?}", worker.shard_id());
     }

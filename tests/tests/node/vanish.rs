@@ -9,6 +9,7 @@ use lnet_tests::node::{
     Account, By, Driven, Flood, Flooded, Flooder, Plan, Stranger, config, losses, nid_v4, process,
     settle_both, start, stop_all,
 };
+use lnet_user::internals::{NodeInside as _, WorkerInside as _};
 use lnet_user::node::Node;
 use lnet_user::runtime::Worker;
 use lnet_wire::{Body, MessageType, Nid, WireHandle};
@@ -62,7 +63,7 @@ fn a_target_that_vanishes_and_comes_back() {
     let (mut source_workers, _) = stop_all(sources);
     let (mut target_workers, _) = stop_all(second);
     settle_both(&mut source_workers, &mut target_workers, PATIENCE);
-    let usage = source_workers.iter().map(|worker| worker.shard().usage());
+    let usage = source_workers.iter().map(|worker| worker.usage());
     assert!(usage.clone().all(|usage| (usage.memory_descs, usage.messages) == (0, 0)), "{usage:?}");
 }
 
@@ -133,7 +134,7 @@ impl Suffering {
         let (mut targets, _) = stop_all(self.targets);
         settle_both(&mut sources, &mut targets, PATIENCE);
         for worker in &sources {
-            let usage = worker.shard().usage();
+            let usage = worker.usage();
             assert_eq!((usage.memory_descs, usage.events, usage.messages), (0, 0, 0), "{usage:?}");
         }
         drop(self.nodes);

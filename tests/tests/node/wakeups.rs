@@ -13,11 +13,12 @@ use lnet_tests::node::{
     By, Driven, PINNED_PORTALS, PUT_BYTES, Putter, Receiver, config, losses, nid_v4, process, settle, start,
     stop_all, try_start,
 };
-use lnet_user::memory::Buffer;
+use lnet_user::Buffer;
+use lnet_user::Waker;
+use lnet_user::internals::WorkerInside as _;
+use lnet_user::internals::xsk::RingSizes;
 use lnet_user::node::{Node, NodeConfig, NodeError};
 use lnet_user::runtime::{Idle, ShardGone, ShardThread, Worker};
-use lnet_user::uring::Waker;
-use lnet_user::xsk::RingSizes;
 use lnet_wire::ProcessId;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -216,11 +217,11 @@ fn a_siblings_puts_on_the_queue_of_a_sleeping_shard() {
         let sent = putter.drive_until(&mut worker, PROMPT, |putter| putter.sent == number);
         assert!(sent, "no SEND event within {PROMPT:?}: {putter:?}");
         assert!(putter.drive_to_end(&mut worker, PROMPT), "{putter:?}");
-        assert_eq!(worker.shard().usage().messages, 0, "credits are out");
+        assert_eq!(worker.usage().messages, 0, "credits are out");
     }
     assert_eq!((putter.acked, putter.failed), (34, 0));
     let (owner, _) = owner.stop().unwrap();
-    assert_eq!(owner.shard().usage().messages, 0);
+    assert_eq!(owner.usage().messages, 0);
 }
 
 /// `count` Puts with an acknowledgement from each shard, all driven here in turn.
@@ -277,7 +278,7 @@ fn frames_of_a_sleeping_owner_come_home_in_time() {
     let mut joined = Joined::with_few_frames();
     let mut worker = joined.sources.remove(0);
     let Driven::ShardThread(receiver) = &mut joined.receivers[1] else { panic!("a thread of its own") };
-    let mut arrived = || receiver.call(|worker| worker.shard().counters().received.messages).unwrap();
+    let mut arrived = || receiver.call(|worker| worker.counters().received.messages).unwrap();
     let before = arrived();
     let mut putter = Putter::new(joined.target, &mut worker);
     for batch in 1..=50 {

@@ -65,7 +65,8 @@ use receive::Origin;
 use socket::SocketPort;
 use unresolved::Unresolved;
 
-pub use counters::{XdpCounters, XdpDrop};
+pub(crate) use counters::XdpCounters;
+pub use counters::XdpDrop;
 pub(crate) use exchange::WaysHome;
 pub use fault::SendFault;
 pub(crate) use frames::DATAGRAM_MIN_BYTES;

@@ -31,7 +31,7 @@ const MEMORY_FACTS: usize = 9;
 /// An instruction of classic BPF (`struct sock_filter`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
-pub struct Instruction {
+pub(crate) struct Instruction {
     /// Operation.
     pub code: u16,
     /// Instructions to skip if a comparison holds.
@@ -45,7 +45,7 @@ pub struct Instruction {
 /// A UDP socket on an address and port that others of the same user may share: datagrams are sent whole or not
 /// at all.
 #[derive(Debug)]
-pub struct UdpSocket {
+pub(crate) struct UdpSocket {
     fd: OwnedFd,
     address: SocketAddr,
 }
@@ -56,7 +56,7 @@ impl UdpSocket {
     ///
     /// # Errors
     /// [`UdpError::Socket`] names what the kernel refused.
-    pub fn bind(address: SocketAddr, interface_index: Option<u32>) -> Result<Self, UdpError> {
+    pub(crate) fn bind(address: SocketAddr, interface_index: Option<u32>) -> Result<Self, UdpError> {
         Self::open(address, interface_index).map_err(|(operation, source)| UdpError::Socket {
             operation,
             address,
@@ -102,7 +102,7 @@ impl UdpSocket {
     ///
     /// # Errors
     /// [`UdpError::Socket`] with what the kernel refused.
-    pub fn choose_by(&self, program: &[Instruction]) -> Result<(), UdpError> {
+    pub(crate) fn choose_by(&self, program: &[Instruction]) -> Result<(), UdpError> {
         let refused = |source| UdpError::Socket {
             operation: "SO_ATTACH_REUSEPORT_CBPF",
             address: self.address,
@@ -117,7 +117,7 @@ impl UdpSocket {
     ///
     /// # Errors
     /// The kernel's refusal, such as having no route.
-    pub fn path_mtu_bytes(&self, to: SocketAddr) -> Result<u32, Errno> {
+    pub(crate) fn path_mtu_bytes(&self, to: SocketAddr) -> Result<u32, Errno> {
         let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let probe = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, Some(ipproto::UDP))?;
         let mut local = self.address;
@@ -129,13 +129,13 @@ impl UdpSocket {
 
     /// Bytes of the kernel's memory that may hold what has arrived.
     #[must_use]
-    pub fn receive_buffer_bytes(&self) -> usize {
+    pub(crate) fn receive_buffer_bytes(&self) -> usize {
         sockopt::socket_recv_buffer_size(&self.fd).unwrap_or(0)
     }
 
     /// Datagrams that the kernel dropped because the socket had no room for them, modulo 2^32.
     #[must_use]
-    pub fn dropped(&self) -> u32 {
+    pub(crate) fn dropped(&self) -> u32 {
         let mut facts = [0_u32; MEMORY_FACTS];
         let mut length = size_of_val(&facts) as u32;
         let (fd, value) = (self.fd.as_raw_fd(), facts.as_mut_ptr().cast::<c_void>());
@@ -143,15 +143,6 @@ impl UdpSocket {
         let outcome = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, SO_MEMINFO, value, &raw mut length) };
         debug_assert_eq!(outcome, 0, "SO_MEMINFO");
         facts[MEMORY_FACTS - 1]
-    }
-
-    /// The address and port that it is bound to.
-    #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        match rustix::net::getsockname(&self.fd).map(SocketAddr::try_from) {
-            Ok(Ok(address)) => address,
-            _ => self.address,
-        }
     }
 
     pub(super) fn raw_fd(&self) -> c_int {
@@ -177,5 +168,16 @@ fn set_option<T: Copy>(fd: impl AsFd, level: c_int, option: c_int, value: &T) ->
     match outcome {
         0 => Ok(()),
         _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
+}
+
+#[cfg(test)]
+impl UdpSocket {
+    /// The address and port that it is bound to.
+    pub(crate) fn address(&self) -> SocketAddr {
+        match rustix::net::getsockname(&self.fd).map(SocketAddr::try_from) {
+            Ok(Ok(address)) => address,
+            _ => self.address,
+        }
     }
 }

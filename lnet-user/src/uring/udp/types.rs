@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 /// Sizes of an [`Endpoint`](super::Endpoint).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct EndpointConfig {
+pub(crate) struct EndpointConfig {
     /// Datagrams that have arrived and were not given back; a power of two, at most 32768.
     pub receive_buffers: u16,
     /// Datagrams that are being sent, at most 32768.
@@ -17,7 +17,7 @@ pub struct EndpointConfig {
 
 /// A datagram that the kernel refused to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Refusal {
+pub(crate) struct Refusal {
     /// Number of the socket that it was to leave by.
     pub socket: u16,
     /// Where it was to go.
@@ -28,7 +28,7 @@ pub struct Refusal {
 
 /// What an [`Endpoint`](super::Endpoint) has counted.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct EndpointCounters {
+pub(crate) struct EndpointCounters {
     /// Datagrams that the kernel took to be sent.
     pub sent: u64,
     /// Datagrams that it refused.

@@ -1,0 +1,76 @@
+//! What tests and benches of this repository see of the inside: it is no part of the API, and changes without notice.
+
+use crate::api::{Lnet, LnetError, ShardHandle};
+use crate::node::Node;
+use crate::runtime::Worker;
+
+/// The XDP program and its object.
+pub mod bpf {
+    pub use crate::bpf::{
+        Action, ActiveMode, AttachMode, BpfError, Counters, OBJECT_VARIABLE, ObjectKind, ReasonCount,
+        SlotCount, TestFrame, XdpProgram, find_object,
+    };
+}
+
+/// The kernel's network tables.
+pub mod netlink {
+    pub use crate::netlink::*;
+}
+
+/// Waiting.
+pub mod uring {
+    pub use crate::uring::{Token, Waiter};
+}
+
+/// `AF_XDP`.
+pub mod xsk {
+    pub use crate::xsk::*;
+}
+
+pub use crate::lnd::xdp::{XdpDrop, XdpLnd};
+
+/// The inside of a [`Worker`].
+pub trait WorkerInside {
+    /// The `xdp` LND, while there is an NI of it.
+    fn xdp(&self) -> Option<&XdpLnd>;
+}
+
+impl WorkerInside for Worker {
+    fn xdp(&self) -> Option<&XdpLnd> {
+        Worker::xdp(self)
+    }
+}
+
+/// The inside of a [`Node`].
+pub trait NodeInside {
+    /// The XDP programs of its interfaces, in the order of their first NI.
+    fn programs_mut(&mut self) -> &mut [bpf::XdpProgram];
+    /// Who holds the frames of the NIs over rings, while there are any.
+    fn frames(&self) -> Option<xsk::Census>;
+}
+
+impl NodeInside for Node {
+    fn programs_mut(&mut self) -> &mut [bpf::XdpProgram] {
+        Node::programs_mut(self)
+    }
+
+    fn frames(&self) -> Option<xsk::Census> {
+        Node::frames(self)
+    }
+}
+
+/// The node of an [`Lnet`], lent.
+pub fn with_node<R>(lnet: &Lnet, body: impl FnOnce(&mut Node) -> R) -> R {
+    lnet.with_node(body)
+}
+
+/// Runs something on the shard's thread between two turns.
+///
+/// # Errors
+/// [`LnetError::Stopped`] when it has ended.
+pub fn run<R: Send + 'static>(
+    shard: &ShardHandle,
+    run: impl FnOnce(&mut Worker) -> R + Send + 'static,
+) -> Result<R, LnetError> {
+    shard.run(run)
+}
