@@ -162,13 +162,13 @@ impl Quota {
         self.by_peer[peer as usize] < self.left
     }
 
-    fn take(&mut self, peer: u32) {
+    pub(super) fn take(&mut self, peer: u32) {
         assert!(!self.is_used_up(), "a message is kept without room");
         self.left -= 1;
         self.by_peer[peer as usize] += 1;
     }
 
-    fn give_back(&mut self, peer: u32) {
+    pub(super) fn give_back(&mut self, peer: u32) {
         self.left += 1;
         self.by_peer[peer as usize] -= 1;
     }
@@ -176,8 +176,8 @@ impl Quota {
 
 /// What a shard has to do with one sibling.
 pub(super) struct Sibling {
-    /// Questions that may still be asked.
-    pub(super) asks_left: u32,
+    /// The room for messages that it is asked about, or whose payload goes there.
+    pub(super) asking: Quota,
     /// Messages to ask about.
     pub(super) asks: List<Place>,
     /// Everything else to tell.
@@ -210,7 +210,7 @@ impl KeptMessages {
         let visitors_max = limits.asks(shard_count);
         let visitors = visitors_max * u32::from(shard_count).saturating_sub(1);
         let sibling = |_| Sibling {
-            asks_left: visitors_max,
+            asking: Quota::new(visitors_max, peers),
             asks: List::new(),
             outbox: List::new(),
             visitors: 0,
@@ -254,6 +254,16 @@ impl KeptMessages {
 
     pub(super) fn sibling(&mut self, shard: ShardId) -> &mut Sibling {
         &mut self.siblings[usize::from(shard.0)]
+    }
+
+    /// The first message to ask a sibling about, of a peer that may have one more there, or [`NONE`].
+    pub(super) fn next_ask(&self, sibling: ShardId) -> u32 {
+        let Sibling { asking, asks, .. } = &self.siblings[usize::from(sibling.0)];
+        let mut slot = if asking.is_used_up() { NONE } else { asks.first() };
+        while slot != NONE && !asking.admits(self.records[slot].peer) {
+            slot = self.next(slot);
+        }
+        slot
     }
 
     /// Makes a record, in the list of its state. There must be room.

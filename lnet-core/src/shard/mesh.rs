@@ -21,7 +21,7 @@
 //!
 //! Invariants: each `Route` is answered once; each `Lend` is followed by one `Returned`. A shard has at most a
 //! fixed number of messages with each sibling, which has room for just so many, so nothing is ever refused
-//! for want of room in between; what has to be said is in the records of the messages, so no queue grows
+//! for want of room in between; a peer has as many of them as it leaves to others, its further messages wait; what has to be said is in the records of the messages, so no queue grows
 //! here, however rarely [`Shard::poll_mesh_to`] is called. A descriptor whose spans may overlap
 //! (`MANAGE_REMOTE`, and what REPLYs go to) lends one span at a time, and only while nothing else is under
 //! way on it. A descriptor with a lent span lives until that is returned.
@@ -158,8 +158,8 @@ impl Shard {
         if told != NONE {
             return Some(self.say(told, to));
         }
-        let asked = sibling.asks.first();
-        if asked != NONE && sibling.asks_left > 0 {
+        let asked = self.kept.next_ask(to);
+        if asked != NONE {
             return Some(self.say(asked, to));
         }
         let news = self.mesh.next_news(to);
@@ -288,10 +288,10 @@ impl Shard {
         let record = &self.kept.records[slot];
         match (record.state, record.origin) {
             (State::Asking(ask), _) => {
-                let Kept { ni, from, header, .. } = *record;
+                let Kept { ni, from, header, peer, .. } = *record;
                 let steal = ask.steal.is_some();
                 self.kept.set_state(slot, State::Asked(ask));
-                self.kept.sibling(to).asks_left -= 1;
+                self.kept.sibling(to).asking.take(peer);
                 MeshMessage::Route { ask: AskId(slot), ni, from, header, steal }
             }
             (State::Withdrawing(ask), _) => {
@@ -299,9 +299,9 @@ impl Shard {
                 MeshMessage::Withdraw { ask: AskId(slot) }
             }
             (State::Returning { lease, status, .. }, _) => {
-                let Some(span) = record.span else { unreachable!("nothing was lent") };
+                let Kept { span: Some(span), peer, .. } = *record else { unreachable!("nothing was lent") };
+                self.kept.sibling(to).asking.give_back(peer);
                 self.forget_kept(slot);
-                self.kept.sibling(to).asks_left += 1;
                 MeshMessage::Returned { lease, span, status }
             }
             (State::Lending, Origin::Sibling { ask, .. }) => {
@@ -334,7 +334,8 @@ impl Shard {
     /// A sibling does not take a message.
     fn refused(&mut self, slot: u32, by: ShardId, reason: DropReason) {
         let ask = self.asked(slot, by);
-        self.kept.sibling(by).asks_left += 1;
+        let peer = self.kept.records[slot].peer;
+        self.kept.sibling(by).asking.give_back(peer);
         self.talks_to(by);
         let record = &self.kept.records[slot];
         if record.origin == Origin::Gone {

@@ -393,6 +393,32 @@ fn no_peer_takes_all_room_for_what_waits_at_a_sibling() {
     shards.assert_parked(4);
 }
 
+/// A peer whose messages stay half received in a sibling's buffers leaves as many questions to others.
+#[test]
+fn no_peer_takes_all_questions_with_messages_that_do_not_end() {
+    let limits = Limits { delayed: 8, ..config().limits };
+    let mut shards = Shards::with_limits(2, Policy::Pin(1), limits);
+    let spec = shards.spec(1, MdOptions::PUT);
+    shards.post(1, 1, &MdSpec { threshold: Threshold::Infinite, event_queue: None, ..spec });
+    for rx in 0..4 {
+        assert_eq!(shards.header(0, rx, &put_header(1, 4)), Verdict::Delay);
+    }
+    for rx in 0..2 {
+        shards.lent(1, 0);
+        assert!(matches!(shards.resume(0), Some((at, Verdict::Deliver(_))) if at == rx));
+    }
+    assert_eq!(poll_mesh(&mut shards.0[0].shard), None, "two of four are the peer's share");
+    assert_eq!(shards.header(0, 4, &from(3, put_header(1, 4))), Verdict::Delay);
+    shards.lent(1, 0);
+    assert!(matches!(shards.resume(0), Some((4, Verdict::Deliver(_)))), "another peer's passes");
+    // What ends makes room for what waits.
+    shards.received(0, 0, LOST);
+    shards.received(0, 4, Status::Ok);
+    (0..2).for_each(|_| assert!(matches!(shards.carry(0, 1), MeshMessage::Returned { .. })));
+    shards.lent(1, 0);
+    assert!(matches!(shards.resume(0), Some((2, Verdict::Deliver(_)))));
+}
+
 #[test]
 fn a_message_of_one_peer_too_many_does_not_wait_at_a_sibling() {
     let limits = Limits { delayed: 24, peers: 2, ..config().limits };

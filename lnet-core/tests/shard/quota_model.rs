@@ -146,12 +146,16 @@ impl Run {
         std::mem::take(&mut self.parked).into_iter().for_each(|name| self.resume(name, false));
     }
 
-    /// What becomes of the messages of a shard that are to be asked about, as long as that may be.
+    /// What becomes of the messages of a shard that are to be asked about, as long as that may be for their peers.
     fn ask(&mut self, shard: usize) {
         let asks = (self.delayed / SHARDS).max(1);
         let at_home = |message: &&Message| message.shard == shard && message.place != Place::Asking;
-        while self.messages.iter().filter(at_home).count() < asks {
-            let asking = |message: &&Message| message.shard == shard && message.place == Place::Asking;
+        loop {
+            let asking = |message: &&Message| {
+                message.shard == shard
+                    && message.place == Place::Asking
+                    && self.admits(message.peer, asks, at_home)
+            };
             let Some(&Message { rx, peer, .. }) = self.messages.iter().find(asking) else { return };
             let parked = |message: &&Message| message.shard == shard && message.place == Place::Parked;
             if self.takes > 0 {
@@ -171,8 +175,12 @@ impl Run {
         for shard in (0..SHARDS).filter(|&shard| shard != HOME) {
             let mut moved = true;
             while std::mem::take(&mut moved) {
-                for (from, to) in [(HOME, shard), (shard, HOME)] {
-                    while let Some(said) = self.shards.0[from].shard.poll_mesh_to(ShardId(to as u8)) {
+                // Each question is answered before the next one, which may depend on the answer.
+                for (from, to, most) in [(HOME, shard, usize::MAX), (shard, HOME, 1)] {
+                    for _ in 0..most {
+                        let Some(said) = self.shards.0[from].shard.poll_mesh_to(ShardId(to as u8)) else {
+                            break;
+                        };
                         self.shards.0[to].shard.handle_mesh(NOW, ShardId(from as u8), said);
                         moved = true;
                     }
