@@ -50,10 +50,14 @@ impl Selector {
         self.health.iter().flatten().find(|health| health.path == *path)
     }
 
+    /// Until when a path is avoided, or was, if it has not answered since.
+    fn silent_until(&self, path: &Path) -> Option<Instant> {
+        self.of(path).filter(|_| self.has_silent)?.silent_until
+    }
+
     /// Whether a path is to be avoided.
     fn is_silent(&self, now: Instant, path: &Path) -> bool {
-        self.has_silent
-            && self.of(path).is_some_and(|health| health.silent_until.is_some_and(|until| now < until))
+        self.silent_until(path).is_some_and(|until| now < until)
     }
 
     fn round_trip(&self, path: &Path) -> Duration {
@@ -140,16 +144,17 @@ impl Shard {
         self.selector.note(now, path, report);
     }
 
-    /// Where what went by a silent path goes from now on: of the candidates whose interface serves the one that is
-    /// not silent and has the shortest round trip, as far as is known.
+    /// Where what went by a silent path goes from now on: of the candidates whose interface serves the one that was not
+    /// silent since it answered last and has the shortest round trip, as far as is known; of those that were, the one
+    /// that was silent longest ago, so that each has its turn.
     pub(super) fn choose_path(&mut self, now: Instant, silent: &Path, candidates: &[Path]) -> Option<usize> {
         self.selector.note(now, silent, PathReport::Silent);
         let serves = |path: &Path| {
             path != silent && self.topology.ni(path.ni).is_some_and(|ni| ni.status != NiStatus::Closed)
         };
         let usable = candidates.iter().enumerate().filter(|(_, path)| serves(path));
-        let best = usable
-            .min_by_key(|(_, path)| (self.selector.is_silent(now, path), self.selector.round_trip(path)));
+        let best =
+            usable.min_by_key(|(_, path)| (self.selector.silent_until(path), self.selector.round_trip(path)));
         best.map(|(index, _)| index)
     }
 }

@@ -260,7 +260,7 @@ impl Xfer {
             Some(peer) => peer,
             None => self.new_peer(now, frame.transfer.incarnation, (frame.ni, frame.from))?,
         };
-        let Opened { former, is_resteered } = self.sessions.open(now, (path, peer), handshake, frame);
+        let Opened { former, is_resteered } = self.sessions.open(now, (path, peer), handshake, frame, up);
         if former != NONE && former != peer && !self.sessions.has_session(former) {
             self.end_peer(now, former, &frame.from, up);
         }
@@ -372,7 +372,7 @@ impl Xfer {
         sessions.remove_interface(ni);
         for peer in 0..sessions.peers.capacity() {
             if sessions.peers.get(peer).is_some() {
-                let address = sessions.move_peer(peer, ni);
+                let address = sessions.move_peer(now, peer, ni, up);
                 receiving.move_peer(peer, ni, address, &mut Call { now, sessions, sending, up });
             }
         }
@@ -410,14 +410,14 @@ impl Xfer {
         while let Some(path) = next_path {
             next_path = sessions.paths.next_asked(path);
             let is_in_use = |peer| !sending.is_idle(peer) || !receiving.is_idle(peer);
-            if sessions.ask_again(now, path, is_in_use) {
+            if sessions.ask_again(now, path, is_in_use, up) {
                 sending.dispatch_waiting(now, path, sessions);
             }
         }
         if core::mem::take(&mut sessions.local.starved) {
             sending.try_again(now, sessions);
         }
-        let mut next = sending.follow_streams(now, sessions);
+        let mut next = sending.follow_streams(now, sessions, up);
         next = earlier(next, receiving.follow_streams(now, sessions));
         if sessions.local.sweep_at <= now {
             sessions.local.sweep_at = now + SWEEP_INTERVAL;

@@ -69,6 +69,9 @@ use crate::lnd::{NiId, Span};
 /// Most messages that travel in one frame.
 pub const BUNDLE_MAX: usize = 16;
 
+/// Paths among which another one is chosen.
+const CANDIDATES_MAX: usize = 8;
+
 /// Ids from the oldest unfinished one that a sender may use at once.
 const WINDOW_IDS: u64 = 4096;
 

@@ -41,7 +41,7 @@ impl Xfer {
             || is_aged
             || stream.has_more()
             || stream.probes_due != 0
-            || stream.fails_over(now)
+            || stream.failover_path(now).is_some()
         {
             return None;
         }

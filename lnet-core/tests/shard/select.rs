@@ -86,6 +86,16 @@ fn another_path_is_the_one_with_the_shortest_round_trip_that_is_not_silent() {
     assert_eq!(node.shard.reroute(NOW, &paths[0], &paths), Some(3));
     assert_eq!(node.shard.reroute(NOW, &paths[3], &paths), Some(1));
     assert_eq!(node.shard.reroute(NOW, &paths[3], &paths[3..]), None, "there is no other");
+    // Where all are silent each has its turn, however long ago that was.
+    let mut path = 3;
+    let mut turns = Vec::new();
+    for second in 1..9 {
+        let now = NOW + Duration::from_secs(second);
+        path = node.shard.reroute(now, &paths[path], &paths).unwrap();
+        turns.push(path);
+    }
+    turns[4..].sort_unstable();
+    assert_eq!(turns[4..], [0, 1, 2, 3]);
 }
 
 #[test]

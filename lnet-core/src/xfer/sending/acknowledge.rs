@@ -62,7 +62,7 @@ impl Sending {
                 self.land(now, slot, at, sessions, up);
             } else if distance >= OVERTAKEN_FRAMES || now - sent_at > reordering {
                 lost += u32::from(cost != 0);
-                self.lose(slot, at);
+                self.lose_overtaken(now, slot, at, sessions, up);
             }
             at = next;
         }
@@ -74,9 +74,13 @@ impl Sending {
             stream.acked_at = Some(now);
             stream.waits_since = now;
         }
+        let was_silent = stream.congestion.probes() != 0;
         let next_number = stream.next_number;
         if stream.congestion.acknowledged(highest, next_number, (frames, bytes), lost) {
             sessions.local.counters.backoffs += 1;
+        }
+        if was_silent && frames != 0 {
+            self.report_answer(now, slot, sessions, up);
         }
         // Frames that were overtaken count as lost after a while.
         if let Some(at) = self.loss_time(slot) {

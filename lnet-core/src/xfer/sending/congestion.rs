@@ -78,6 +78,11 @@ impl Congestion {
         self.smoothed = (self.smoothed * 7 + rtt) / 8;
     }
 
+    /// The smoothed round trip, once one was measured.
+    pub(crate) fn round_trip(&self) -> Option<Duration> {
+        self.measured.then_some(self.smoothed)
+    }
+
     /// The receiver says how much it can take. It cannot grant less than what it is always sent.
     pub(crate) fn granted(&mut self, bytes: u32) {
         self.grant_bytes = bytes.max(UNSOLICITED_BYTES);

@@ -20,8 +20,6 @@ use crate::xfer::{BUNDLE_MAX, Content, Control, Outgoing};
 pub(crate) const BUNDLED_BYTES_MAX: u32 = 1024;
 /// Fragments of messages that were begun before the queue has its turn.
 const TURN_FRAGMENTS: u32 = 4;
-/// How often a frame is sent by its own path before another one is taken.
-const SENDS_BY_OWN_PATH: u8 = 3;
 /// Messages of several frames that are begun at once.
 const BEGUN_MAX: u32 = 4;
 
@@ -50,19 +48,8 @@ impl Sending {
             let Cargo::Fragment { message, offset, length } = self.items[pending].cargo else {
                 return self.control_frame(now, slot, pending, sessions);
             };
-            let stream = &mut self.streams[slot];
-            // Where nothing is acknowledged at all the probes change the path.
-            let overtaken = stream.congestion.probes() == 0;
-            let in_vain = stream.fails_over_in_vain(now, &sessions.local.times);
-            if overtaken
-                && self.items[pending].sends >= SENDS_BY_OWN_PATH
-                && (in_vain || !stream.fails_over(now))
-            {
-                stream.fail_over(now, in_vain);
-                let peer = stream.peer;
-                sessions.ask_last_address(now, peer);
-            }
-            let path = self.find_path(now, slot, message, sessions)?;
+            let own = self.messages[message].path;
+            let path = self.find_path(now, slot, own, sessions)?;
             let room = self.room_bytes(slot, sessions.datagram_max(path), (offset, length))?;
             if room < length && !self.split(slot, pending, room) {
                 self.is_short_of_items = true;
@@ -77,7 +64,7 @@ impl Sending {
         let message = self.next_message(slot, sessions)?;
         let offset = self.messages[message].next_offset;
         let rest = self.messages[message].total_bytes() - offset;
-        let path = self.find_path(now, slot, message, sessions)?;
+        let path = self.find_path(now, slot, self.messages[message].path, sessions)?;
         let length = self.room_bytes(slot, sessions.datagram_max(path), (offset, rest))?;
         let item = self.cut(message, offset, length);
         let stream = &mut self.streams[slot];
@@ -265,16 +252,9 @@ impl Sending {
         let Cargo::Control(Control { kind, id, ticket }) = self.items[item].cargo else {
             unreachable!("fragments have frames of their own")
         };
-        let last = self.last_path(now, stream, sessions);
-        if last.is_none() {
-            sessions.ask_last_address(now, self.streams[stream].peer);
-        }
-        let own = last.filter(|_| !self.streams[stream].fails_over(now));
-        let other = || {
-            let turn = self.turn_path(now, stream, sessions);
-            turn.or_else(|| self.any_path(now, stream, last, sessions))
-        };
-        let path = own.or_else(other).or(last)?;
+        let (ni, nid) = sessions.peers[self.streams[stream].peer].address;
+        let own = sessions.paths.find(ni, &nid).unwrap_or(NONE);
+        let path = self.find_path(now, stream, own, sessions)?;
         let (ni, destination, token) = sessions.paths.session(path);
         let number = self.launch(now, stream, item, sessions);
         let transfer = Transfer { ticket: Some(ticket), ..sessions.local.transfer(number, token) };
@@ -325,73 +305,6 @@ impl Sending {
         }
         sessions.local.set_timer(timeout.max(now));
         Transfer { ack_now, ..transfer }
-    }
-
-    /// Whether frames of a stream may go by a path: it has a session, which is no old one where the receiver may have
-    /// forgotten this sender, and would not begin anew with it.
-    #[inline]
-    pub(crate) fn leads(&self, now: Instant, stream: u32, path: u32, sessions: &Sessions) -> bool {
-        let stream = &self.streams[stream];
-        let path = &sessions.paths[path];
-        path.peer == stream.peer
-            && path.session.as_ref().is_some_and(|session| {
-                !session.is_aged(now) || stream.is_open(now, sessions.local.times.message)
-            })
-    }
-
-    /// The path to the last address of a stream's peer, if it leads there.
-    fn last_path(&self, now: Instant, stream: u32, sessions: &Sessions) -> Option<u32> {
-        let (ni, nid) = &sessions.peers[self.streams[stream].peer].address;
-        sessions.paths.find(*ni, nid).filter(|path| self.leads(now, stream, *path, sessions))
-    }
-
-    /// A path that leads to the peer of a stream, another one than this.
-    fn any_path(&self, now: Instant, stream: u32, except: Option<u32>, sessions: &Sessions) -> Option<u32> {
-        let leads = |path: &u32| Some(*path) != except && self.leads(now, stream, *path, sessions);
-        sessions.paths.of_peer(self.streams[stream].peer).find(leads)
-    }
-
-    /// The path by which a frame of a message goes: its own; when that has no session, or has not answered, the one
-    /// to the peer's last address, or any that leads there.
-    #[inline]
-    pub(crate) fn path_for(&self, now: Instant, stream: u32, own: u32, sessions: &Sessions) -> Option<u32> {
-        let leads = self.leads(now, stream, own, sessions);
-        let fails_over = self.streams[stream].fails_over(now);
-        #[cfg(feature = "sabotage")]
-        let fails_over = fails_over && !sessions.local.sabotage.no_failover;
-        if leads && !fails_over {
-            return Some(own);
-        }
-        self.turn_path(now, stream, sessions)
-            .or_else(|| self.last_path(now, stream, sessions))
-            .or(leads.then_some(own))
-            .or_else(|| self.any_path(now, stream, None, sessions))
-    }
-
-    /// The path whose turn it is, of those that lead to a stream's peer, once the path to its last address was silent:
-    /// that one says which of the peer's paths arrive, not which of ours do.
-    fn turn_path(&self, now: Instant, stream: u32, sessions: &Sessions) -> Option<u32> {
-        let turn = self.streams[stream].failover_turn.checked_sub(1)? as usize;
-        let leads = || {
-            let paths = sessions.paths.of_peer(self.streams[stream].peer);
-            paths.filter(|path| self.leads(now, stream, *path, sessions))
-        };
-        leads().nth(turn % leads().count().max(1))
-    }
-
-    /// The path by which a frame of a message goes; where there is none, a session is asked for.
-    #[inline]
-    fn find_path(&self, now: Instant, stream: u32, message: u32, sessions: &mut Sessions) -> Option<u32> {
-        let own = self.messages[message].path;
-        let path = self.path_for(now, stream, own, sessions);
-        if path.is_none() {
-            let peer = self.streams[stream].peer;
-            if sessions.paths[own].peer == peer {
-                sessions.ask(now, own);
-            }
-            sessions.ask_last_address(now, peer);
-        }
-        path
     }
 }
 

@@ -9,6 +9,7 @@
 
 mod acknowledge;
 mod congestion;
+mod failover;
 mod frames;
 mod item;
 mod message;
@@ -34,7 +35,7 @@ use super::config::XferLimits;
 use super::local::BySlot;
 use super::sessions::Sessions;
 use crate::list::{Link, List, NONE};
-use crate::lnd::{Cause, Full, NiId, Status, Transmit, TxId, Uplink};
+use crate::lnd::{Cause, Full, NiId, PathReport, Status, Transmit, TxId, Uplink};
 use crate::slab::Slab;
 use crate::time::Instant;
 
@@ -484,6 +485,11 @@ impl Sending {
         sessions: &mut Sessions,
         up: &mut impl Uplink,
     ) {
+        for path in (0..sessions.paths.capacity()).filter_map(|slot| sessions.paths.get(slot)) {
+            if path.ni == ni {
+                up.path_health(now, &path.as_path(), PathReport::Silent);
+            }
+        }
         for slot in 0..self.messages.capacity() {
             let Some(message) = self.messages.get(slot) else { continue };
             let is_elsewhere = || sessions.peers.get(message.peer).is_some_and(|peer| peer.address.0 != ni);

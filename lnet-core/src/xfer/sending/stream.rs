@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::congestion::Congestion;
 use super::item::InStream;
 use super::message::Queued;
-use crate::list::{Link, List, Node};
+use crate::list::{Link, List, NONE, Node};
 use crate::time::Instant;
 use crate::xfer::XferTimes;
 
@@ -38,10 +38,8 @@ pub(crate) struct SendStream {
     pub(crate) waits_since: Instant,
     /// Frames that may be sent although the window is full.
     pub(crate) probes_due: u32,
-    /// Until when frames take the path to the last address of the peer, because their own does not answer.
-    pub(crate) failover_until: Option<Instant>,
-    /// How many other paths were taken in vain, one after the other.
-    pub(crate) failover_turn: u32,
+    /// The path that frames take instead of their own, [`NONE`] if there is no better one, and until when.
+    pub(crate) failover: Option<(u32, Instant)>,
     /// Whether it is in the list of those with something to send.
     pub(crate) is_ready: bool,
     pub(crate) ready: Link,
@@ -50,7 +48,7 @@ pub(crate) struct SendStream {
     pub(crate) busy: Link,
 }
 
-/// How long another path is taken when the own one does not answer.
+/// How long another path is taken, or none looked for, when the own one does not answer.
 pub(crate) const FAILOVER: Duration = Duration::from_secs(1);
 
 /// Marks streams that may have something to send.
@@ -80,8 +78,7 @@ impl SendStream {
             owed_since: now,
             waits_since: now,
             probes_due: 0,
-            failover_until: None,
-            failover_turn: 0,
+            failover: None,
             is_ready: false,
             ready: Link::UNLINKED,
             is_busy: false,
@@ -119,26 +116,17 @@ impl SendStream {
         has_items && now - self.acked_at.map_or(self.owed_since, |at| at.max(self.owed_since)) > patience
     }
 
-    /// Whether frames take another path than their own.
+    /// Whether another path may be asked for: none was of late, or that was taken for longer than an answer by it takes.
+    pub(crate) fn may_fail_over(&self, now: Instant, times: &XferTimes) -> bool {
+        let interval = self.congestion.probe_interval(times.probe_min, times.ack_delay);
+        self.failover
+            .is_none_or(|(_, until)| now >= until || now + (FAILOVER - interval.min(FAILOVER)) > until)
+    }
+
+    /// The path that frames take instead of their own.
     #[inline]
-    pub(crate) fn fails_over(&self, now: Instant) -> bool {
-        self.failover_until.is_some_and(|until| now < until)
-    }
-
-    /// Takes another path for a while: that to the last address of the peer, or, where another one has been taken
-    /// in vain, each in turn.
-    pub(crate) fn fail_over(&mut self, now: Instant, in_vain: bool) {
-        self.failover_turn = if in_vain { self.failover_turn.wrapping_add(1) } else { 0 };
-        self.failover_until = Some(now + FAILOVER);
-    }
-
-    /// Whether another path has been taken for longer than an answer by it takes.
-    pub(crate) fn fails_over_in_vain(&self, now: Instant, times: &XferTimes) -> bool {
-        let since = self
-            .failover_until
-            .filter(|until| now < *until)
-            .map(|until| FAILOVER.saturating_sub(until - now));
-        since.is_some_and(|since| since > self.congestion.probe_interval(times.probe_min, times.ack_delay))
+    pub(crate) fn failover_path(&self, now: Instant) -> Option<u32> {
+        self.failover.filter(|(path, until)| *path != NONE && now < *until).map(|(path, _)| path)
     }
 
     /// When a probe is due, unless something is acknowledged before.

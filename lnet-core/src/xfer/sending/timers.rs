@@ -1,5 +1,6 @@
 //! Deadlines of messages, losses that time tells of, and probes.
 
+use super::failover::FAILOVER_PROBES;
 use super::item::Cargo;
 use super::stream::Busy;
 use super::{Sending, unfinished};
@@ -8,9 +9,6 @@ use crate::lnd::{Cause, Uplink};
 use crate::time::Instant;
 use crate::xfer::local::earlier;
 use crate::xfer::sessions::Sessions;
-
-/// Probes without an answer after which another path is tried.
-const FAILOVER_PROBES: u32 = 2;
 
 impl Sending {
     /// When the next message's time is over.
@@ -65,14 +63,19 @@ impl Sending {
     }
 
     /// Losses by time, and probes. When the next stream is due.
-    pub(crate) fn follow_streams(&mut self, now: Instant, sessions: &mut Sessions) -> Option<Instant> {
+    pub(crate) fn follow_streams(
+        &mut self,
+        now: Instant,
+        sessions: &mut Sessions,
+        up: &mut impl Uplink,
+    ) -> Option<Instant> {
         let mut due = None;
         let mut at = self.busy.first();
         while at != NONE {
             let next = List::<Busy>::next(&self.streams, at);
             while self.loss_time(at).is_some_and(|lost| lost <= now) {
                 let first = self.streams[at].outstanding.first();
-                self.lose(at, first);
+                self.lose_overtaken(now, at, first, sessions, up);
             }
             let stream = &self.streams[at];
             if stream.outstanding.is_empty() {
@@ -80,7 +83,7 @@ impl Sending {
                 self.streams[at].is_busy = false;
             } else {
                 if stream.probe_at(&sessions.local.times) <= now {
-                    self.probe(now, at, sessions);
+                    self.probe(now, at, sessions, up);
                 }
                 due = earlier(due, Some(self.streams[at].probe_at(&sessions.local.times)));
                 due = earlier(due, self.loss_time(at));
@@ -94,7 +97,7 @@ impl Sending {
     /// Sends the oldest frame again, to learn what has become of it and of those after it. Where that brings
     /// no answer, all count as lost, and follow those that have waited: a receiver that has no room for some
     /// may be waiting for others.
-    fn probe(&mut self, now: Instant, slot: u32, sessions: &mut Sessions) {
+    fn probe(&mut self, now: Instant, slot: u32, sessions: &mut Sessions, up: &mut impl Uplink) {
         let first = self.streams[slot].outstanding.first();
         self.lose(slot, first);
         let stream = &mut self.streams[slot];
@@ -112,9 +115,7 @@ impl Sending {
         stream.waits_since = now;
         stream.congestion.probed();
         if stream.congestion.probes() >= FAILOVER_PROBES {
-            stream.fail_over(now, stream.congestion.probes() > FAILOVER_PROBES);
-            let peer = stream.peer;
-            sessions.ask_last_address(now, peer);
+            self.fail_over(now, slot, first, sessions, up);
         }
         sessions.local.counters.probes += 1;
     }

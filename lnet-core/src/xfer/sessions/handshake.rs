@@ -18,6 +18,7 @@ use super::peers::PeerSteering;
 use super::tokens::{FRESH_NS, Holder, Worth};
 use super::{Address, NOWHERE, Reply, Sessions};
 use crate::list::NONE;
+use crate::lnd::{PathReport, Uplink};
 use crate::time::Instant;
 use crate::xfer::{Action, Arrived, XferDrop};
 
@@ -68,8 +69,14 @@ impl Sessions {
 
     /// Asks again at a path where no answer has come, if something waits for it: a message, or a peer of which `is_in_use`
     /// says so. Says whether what waits there may try other paths.
-    pub(crate) fn ask_again(&mut self, now: Instant, path: u32, is_in_use: impl Fn(u32) -> bool) -> bool {
-        let Path { ni, nid, peer, references, asking, .. } = self.paths[path];
+    pub(crate) fn ask_again(
+        &mut self,
+        now: Instant,
+        path: u32,
+        is_in_use: impl Fn(u32) -> bool,
+        up: &mut impl Uplink,
+    ) -> bool {
+        let Path { ni, nid, mut peer, references, asking, .. } = self.paths[path];
         let Some(mut asking) = asking else { return false };
         let asker = asking.asker.and_then(|asker| self.peers.find(asker));
         if references <= 1 && !(peer != NONE && is_in_use(peer)) && !asker.is_some_and(is_in_use) {
@@ -84,6 +91,13 @@ impl Sessions {
             asking.is_repeated = true;
             self.paths[path].asking = Some(asking);
             self.reply(Reply::Hello { ni, nid, nonce: asking.nonce });
+            up.path_health(now, &self.paths[path].as_path(), PathReport::Silent);
+            if peer == NONE
+                && let Some(known) = self.paths.peer_at(&nid)
+            {
+                // It answers there by another interface.
+                (self.paths[path].peer, peer) = (known, known);
+            }
             if peer != NONE {
                 self.ask_last_address(now, peer);
             }
@@ -157,6 +171,7 @@ impl Sessions {
         (path, peer): (u32, u32),
         handshake: &Handshake,
         frame: &Arrived<'_>,
+        up: &mut impl Uplink,
     ) -> Opened {
         let former = core::mem::replace(&mut self.paths[path].peer, peer);
         let Path { asking, session, .. } = self.paths[path];
@@ -171,6 +186,8 @@ impl Sessions {
         if let Some(asking) = asking.filter(|asking| !asking.is_repeated) {
             entry.rtt = Some(now - asking.asked_at);
         }
+        let report = PathReport::Answers { round_trip: entry.rtt };
+        up.path_health(now, &self.paths[path].as_path(), report);
         if is_resteered {
             // A token goes with the policies that were told with it.
             self.paths.end_sessions(peer);

@@ -5,7 +5,9 @@ use lnet_wire::frame::{Certificate, Handshake};
 
 use super::{Address, Identity, Sessions};
 use crate::list::NONE;
-use crate::lnd::NiId;
+use crate::lnd::{NiId, Path, Uplink};
+use crate::time::Instant;
+use crate::xfer::CANDIDATES_MAX;
 
 /// The interface of addresses that nothing leads to any more; no driver has it.
 pub(crate) const NOWHERE: NiId = NiId(u16::MAX);
@@ -113,13 +115,25 @@ impl Sessions {
         self.replies.retain(|reply| reply.ni() != ni);
     }
 
-    /// The address by which a peer is spoken to once this interface is gone: as before, or another one that it has.
-    pub(crate) fn move_peer(&mut self, peer: u32, ni: NiId) -> Address {
+    /// The address by which a peer is spoken to once this interface is gone: as before, or another one that is chosen.
+    pub(crate) fn move_peer(&mut self, now: Instant, peer: u32, ni: NiId, up: &mut impl Uplink) -> Address {
         let entry = &self.peers[peer];
         let (former, nid) = entry.address;
         let other = entry.other_address.filter(|(other, _)| *other != ni && *other != NOWHERE);
-        let found = || other.or_else(|| self.paths.other_address(peer, ni)).unwrap_or((NOWHERE, nid));
-        let address = if former == ni { found() } else { (former, nid) };
+        let mut address = (former, nid);
+        if former == ni {
+            let silent = Path { ni, peer: nid };
+            let mut candidates = [silent; CANDIDATES_MAX];
+            let paths = self.paths.of_peer(peer).map(|path| (self.paths[path].ni, self.paths[path].nid));
+            let others = other.into_iter().chain(paths.filter(|(other, _)| *other != ni));
+            let filled = candidates.iter_mut().zip(others).map(|(candidate, (ni, peer))| {
+                *candidate = Path { ni, peer };
+            });
+            let count = filled.count();
+            let chosen = if count == 0 { None } else { up.reroute(now, &silent, &candidates[..count]) };
+            let chosen = chosen.and_then(|index| candidates[..count].get(index));
+            address = chosen.map_or((NOWHERE, nid), |path| (path.ni, path.peer));
+        }
         let entry = &mut self.peers[peer];
         (entry.address, entry.other_address) = (address, other);
         address

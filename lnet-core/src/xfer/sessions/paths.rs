@@ -7,11 +7,11 @@ use core::ops::{Index, IndexMut};
 
 use lnet_wire::Nid;
 
-use super::peers::{Address, Chain};
+use super::peers::Chain;
 use super::tokens::RENEWAL_NS;
 use crate::hash::{Seed, nid_words};
 use crate::list::{Link, List, NONE, Node};
-use crate::lnd::NiId;
+use crate::lnd::{self, NiId};
 use crate::slab::Slab;
 use crate::time::Instant;
 
@@ -45,6 +45,13 @@ pub(crate) struct Path {
     chain: Link,
     idle: Link,
     asked: Link,
+}
+
+impl Path {
+    /// As it is told to those that choose.
+    pub(crate) const fn as_path(&self) -> lnd::Path {
+        lnd::Path { ni: self.ni, peer: self.nid }
+    }
 }
 
 /// Marks paths that nothing refers to.
@@ -96,6 +103,15 @@ impl Paths {
     /// The path for an address.
     pub(crate) fn find(&self, ni: NiId, nid: &Nid) -> Option<u32> {
         self.find_in(self.bucket(nid), ni, nid)
+    }
+
+    /// The peer that answers under this NID, by any NI.
+    pub(crate) fn peer_at(&self, nid: &Nid) -> Option<u32> {
+        let mut slot = self.buckets[self.bucket(nid) as usize].first();
+        while slot != NONE && (self.slab[slot].nid != *nid || self.slab[slot].peer == NONE) {
+            slot = List::<Chain>::next(&self.slab, slot);
+        }
+        self.slab.get(slot).map(|path| path.peer)
     }
 
     /// Whether a path to this NID, by any NI, leads to a peer.
@@ -176,12 +192,6 @@ impl Paths {
         let bucket = self.slab[slot].bucket;
         self.buckets[bucket as usize].remove(&mut self.slab, slot);
         self.slab.vacate(slot);
-    }
-
-    /// An address that leads to a peer by another interface than this one.
-    pub(crate) fn other_address(&self, peer: u32, except: NiId) -> Option<Address> {
-        let mut others = self.of_peer(peer).map(|slot| &self.slab[slot]).filter(|path| path.ni != except);
-        others.next().map(|path| (path.ni, path.nid))
     }
 
     /// Opens a question where none is open; it holds a reference.

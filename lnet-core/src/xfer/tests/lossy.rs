@@ -6,7 +6,7 @@ use core::time::Duration;
 use lnet_wire::frame::Kind;
 
 use super::wire::{Faults, Frame, Network, Node, ROTOR};
-use crate::lnd::{Cause, NiId, Status};
+use crate::lnd::{Cause, NiId, Path, PathReport, Status};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -270,6 +270,65 @@ fn a_session_is_renewed_around_a_dead_rail() {
     put(&mut network, 0, 3, 50_000);
     network.run(SECOND * 2);
     network.assert_all_arrived(0, 1, 4);
+}
+
+/// The path from the second interface to the peer's first NID has never had a session; the NID answers by the first.
+#[test]
+fn a_path_that_was_never_up_has_the_peer_of_its_nid() {
+    let mut network = pair(1, (1, 1));
+    let to = network.nodes[1].nids[0];
+    let now = network.now;
+    network.nodes[0].put(now, &to, 0, 4, 0, 10);
+    network.run(SECOND / 10);
+    network.dead = vec![1];
+    for number in 1..4 {
+        let now = network.now;
+        network.nodes[0].put(now, &to, 1, 4, number, 10_000);
+    }
+    network.run(SECOND);
+    network.assert_all_arrived(0, 1, 4);
+}
+
+/// The paths of two nodes are reported as silent and as answering, and another one is asked for.
+#[test]
+fn silence_is_reported_and_the_choice_is_obeyed() {
+    let mut network = pair(1, (1, 1));
+    let nids = network.nodes[1].nids.clone();
+    let put = |network: &mut Network, rail: u16, number: u64| {
+        let now = network.now;
+        network.nodes[0].put(now, &nids[usize::from(rail)], rail, 4, number, 10);
+    };
+    put(&mut network, 0, 0);
+    put(&mut network, 1, 1);
+    network.run(SECOND / 10);
+    let by = |rail: u16| Path { ni: NiId(rail), peer: nids[usize::from(rail)] };
+    let up = &network.nodes[0].shards[0].up;
+    let answered = |path: Path| {
+        let is_it = |(of, report): &&(Path, PathReport)| {
+            *of == path && matches!(report, PathReport::Answers { round_trip: Some(_) })
+        };
+        up.reports.iter().any(|report| is_it(&report))
+    };
+    assert!(answered(by(0)) && answered(by(1)), "{:?}", up.reports);
+    assert_eq!(up.reroutes, []);
+
+    network.nodes[0].shards[0].up.reports.clear();
+    network.dead = vec![0];
+    put(&mut network, 0, 2);
+    network.run(SECOND / 10);
+    let up = &network.nodes[0].shards[0].up;
+    assert_eq!(up.reports[0], (by(0), PathReport::Silent));
+    assert!(up.reports.iter().any(|(path, report)| *path == by(1) && *report != PathReport::Silent));
+    assert_eq!(up.reroutes[0], (by(0), vec![by(1)]));
+    assert_eq!(up.sent.len(), 3);
+
+    // Where it is to stay it stays.
+    network.run(SECOND);
+    network.nodes[0].shards[0].up.stays = true;
+    put(&mut network, 0, 3);
+    network.run(SECOND);
+    let up = &network.nodes[0].shards[0].up;
+    assert_eq!(up.sent.len(), 3, "it was not asked, or not obeyed");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
 use super::super::*;
 use crate::handle::{Cookie, Kind as Object, MdHandle, ShardId};
-use crate::lnd::{PrefetchHints, RxId, Status, Transmit, TxId, Uplink, Verdict};
+use crate::lnd::{Path, PathReport, PrefetchHints, RxId, Status, Transmit, TxId, Uplink, Verdict};
 use crate::random::Random;
 use crate::testing::nid;
 use crate::time::Instant;
@@ -64,6 +64,11 @@ pub(super) struct Up {
     under_way: BTreeMap<u32, u64>,
     /// The source that each header has named, and the peer NI that it was found to come from.
     pub(super) sources: Vec<(Nid, Nid)>,
+    /// What was told of paths, and where another one was asked for.
+    pub(super) reports: Vec<(Path, PathReport)>,
+    pub(super) reroutes: Vec<(Path, Vec<Path>)>,
+    /// Whether no other path is taken.
+    pub(super) stays: bool,
     /// Portals whose messages are delayed, dropped.
     pub(super) delays: Vec<u32>,
     pub(super) drops: Vec<u32>,
@@ -122,6 +127,15 @@ impl Uplink for Up {
 
     fn sent(&mut self, _: Instant, tx: TxId, status: Status) {
         self.sent.push((tx.0, status));
+    }
+
+    fn path_health(&mut self, _: Instant, path: &Path, report: PathReport) {
+        self.reports.push((*path, report));
+    }
+
+    fn reroute(&mut self, _: Instant, silent: &Path, candidates: &[Path]) -> Option<usize> {
+        self.reroutes.push((*silent, candidates.to_vec()));
+        candidates.iter().position(|candidate| candidate != silent).filter(|_| !self.stays)
     }
 }
 
