@@ -10,7 +10,7 @@ use lnet_core::limits::Limits;
 use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
-use lnet_core::shard::{GetRequest, PutRequest, RequestError};
+use lnet_core::shard::{GetRequest, PutRequest, SubmitError};
 use lnet_user::Buffer;
 use lnet_user::internals::NodeInside as _;
 use lnet_user::node::CHUNK_BYTES;
@@ -157,7 +157,7 @@ impl End {
         Ok(Self { worker, _node: node, config, arrivals, ends, free, peer, random })
     }
 
-    fn start(&mut self, md: MdHandle, hdr_data: u64) -> Result<(), RequestError> {
+    fn start(&mut self, md: MdHandle, hdr_data: u64) -> Result<(), SubmitError> {
         self.random =
             self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let match_bits = ((self.random >> 32) * u64::from(self.config.peer_entries)) >> 32;

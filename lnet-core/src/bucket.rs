@@ -1,9 +1,9 @@
 //! Where exact entries are found: a hash table whose buckets are cache lines.
 //!
 //! Invariants:
-//! - A bucket has the entries of one hash, in the order of their stamps: the first ones in its places, those
-//!   that found none in a list behind it. While a place is free that list is empty.
-//! - A place repeats what decides on most messages: match bits, portal, whether any initiator may send, and the
+//! - A bucket has the entries of one hash, in the order of their stamps: the first ones in its cells, those
+//!   that found none in a list behind it. While a cell is free that list is empty.
+//! - A cell repeats what decides on most messages: match bits, portal, whether any initiator may send, and the
 //!   descriptor. So a message that finds its entry reads the bucket and the descriptor, and the entry itself
 //!   only where it matters who sent it.
 
@@ -16,16 +16,16 @@ use crate::md::MemoryDesc;
 use crate::portal::{MatchEntry, Request, Stamps, takes};
 use crate::slab::Slab;
 
-/// What a bucket has room for: a cache line of places.
-const PLACES: usize = 4;
+/// What a bucket has room for: a cache line of cells.
+const CELLS: usize = 4;
 /// Entries for each bucket when all are in use, at most: of a thousand, four stand in a list then.
 const LOAD: u32 = 1;
 
 /// What a bucket says of an entry.
 #[derive(Clone, Copy)]
-struct Place {
+struct Cell {
     match_bits: u64,
-    /// Slot of the entry, its portal above that, and [`ANYONE`]; or [`NONE`], which sets all bits, so none
+    /// Slot of the entry, its portal above that, and [`ANY_INITIATOR`]; or [`NONE`], which sets all bits, so none
     /// of an entry's: bit 31 is clear there.
     name: u32,
     /// Slot of its descriptor, or [`NONE`].
@@ -34,14 +34,14 @@ struct Place {
 
 const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
 /// In a name: its entry takes messages of every initiator.
-const ANYONE: u32 = 1 << 30;
+const ANY_INITIATOR: u32 = 1 << 30;
 
-impl Place {
+impl Cell {
     const EMPTY: Self = Self { match_bits: 0, name: NONE, md: NONE };
 
     fn new(slot: u32, entry: &MatchEntry) -> Self {
-        let anyone = if entry.is_for_anyone() { ANYONE } else { 0 };
-        let name = slot | u32::from(entry.portal()) << SLOT_BITS | anyone;
+        let any_initiator = if entry.is_for_any_initiator() { ANY_INITIATOR } else { 0 };
+        let name = slot | u32::from(entry.portal()) << SLOT_BITS | any_initiator;
         Self { match_bits: entry.match_bits(), name, md: entry.md }
     }
 
@@ -53,17 +53,17 @@ impl Place {
         self.name & SLOT_MASK
     }
 
-    /// Whether the message is for this entry as far as the place knows; the sender is looked at apart.
+    /// Whether the message is for this entry as far as the cell knows; the sender is looked at apart.
     #[inline]
     const fn fits(&self, portal: u32, match_bits: u64) -> bool {
-        self.match_bits == match_bits && (self.name & !ANYONE) >> SLOT_BITS == portal
+        self.match_bits == match_bits && (self.name & !ANY_INITIATOR) >> SLOT_BITS == portal
     }
 }
 
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 struct Bucket {
-    places: [Place; PLACES],
+    cells: [Cell; CELLS],
 }
 
 const _: () = assert!(size_of::<Bucket>() == 64, "a bucket exceeds a cache line");
@@ -73,14 +73,14 @@ const _: () = assert!(lnet_wire::steer::PORTALS <= 1 << (30 - SLOT_BITS));
 impl Bucket {
     #[inline]
     fn is_full(&self) -> bool {
-        !self.places[PLACES - 1].is_empty()
+        !self.cells[CELLS - 1].is_empty()
     }
 }
 
 /// The exact entries of a shard, by the hash of what a message asks for.
 pub(crate) struct Buckets {
     buckets: Box<[Bucket]>,
-    /// Entries that found no place, of each bucket.
+    /// Entries that found no cell, of each bucket.
     lists: Box<[List<Stamps>]>,
 }
 
@@ -89,7 +89,7 @@ impl Buckets {
     pub(crate) fn new(capacity: u32) -> Self {
         let count = capacity.div_ceil(LOAD).next_power_of_two();
         Self {
-            buckets: (0..count).map(|_| Bucket { places: [Place::EMPTY; PLACES] }).collect(),
+            buckets: (0..count).map(|_| Bucket { cells: [Cell::EMPTY; CELLS] }).collect(),
             lists: (0..count).map(|_| List::new()).collect(),
         }
     }
@@ -104,8 +104,8 @@ impl Buckets {
     /// Puts an entry behind those of its bucket.
     pub(crate) fn push_back(&mut self, entries: &mut Slab<MatchEntry>, bucket: u32, slot: u32) {
         let at = bucket as usize;
-        match self.buckets[at].places.iter_mut().find(|place| place.is_empty()) {
-            Some(place) => *place = Place::new(slot, &entries[slot]),
+        match self.buckets[at].cells.iter_mut().find(|cell| cell.is_empty()) {
+            Some(cell) => *cell = Cell::new(slot, &entries[slot]),
             None => self.lists[at].push_back(entries, slot),
         }
     }
@@ -113,10 +113,10 @@ impl Buckets {
     /// Puts an entry before those of its bucket.
     pub(crate) fn push_front(&mut self, entries: &mut Slab<MatchEntry>, bucket: u32, slot: u32) {
         let at = bucket as usize;
-        let places = &mut self.buckets[at].places;
-        let last = places[PLACES - 1];
-        places.copy_within(..PLACES - 1, 1);
-        places[0] = Place::new(slot, &entries[slot]);
+        let cells = &mut self.buckets[at].cells;
+        let last = cells[CELLS - 1];
+        cells.copy_within(..CELLS - 1, 1);
+        cells[0] = Cell::new(slot, &entries[slot]);
         if !last.is_empty() {
             self.lists[at].push_front(entries, last.entry());
         }
@@ -126,25 +126,25 @@ impl Buckets {
     pub(crate) fn remove(&mut self, entries: &mut Slab<MatchEntry>, bucket: u32, slot: u32) {
         let at = bucket as usize;
         let full = self.buckets[at].is_full();
-        let Some(index) = self.place_of(bucket, slot) else {
+        let Some(index) = self.cell_of(bucket, slot) else {
             return self.lists[at].remove(entries, slot);
         };
-        let places = &mut self.buckets[at].places;
-        places.copy_within(index + 1.., index);
+        let cells = &mut self.buckets[at].cells;
+        cells.copy_within(index + 1.., index);
         let next = if full { self.lists[at].pop_front(entries) } else { None };
-        places[PLACES - 1] = next.map_or(Place::EMPTY, |next| Place::new(next, &entries[next]));
+        cells[CELLS - 1] = next.map_or(Cell::EMPTY, |next| Cell::new(next, &entries[next]));
     }
 
     /// Says what descriptor an entry has now.
     pub(crate) fn set_md(&mut self, bucket: u32, slot: u32, md: u32) {
-        if let Some(index) = self.place_of(bucket, slot) {
-            self.buckets[bucket as usize].places[index].md = md;
+        if let Some(index) = self.cell_of(bucket, slot) {
+            self.buckets[bucket as usize].cells[index].md = md;
         }
     }
 
-    fn place_of(&self, bucket: u32, slot: u32) -> Option<usize> {
-        let places = &self.buckets[bucket as usize].places;
-        places.iter().position(|place| !place.is_empty() && place.entry() == slot)
+    fn cell_of(&self, bucket: u32, slot: u32) -> Option<usize> {
+        let cells = &self.buckets[bucket as usize].cells;
+        cells.iter().position(|cell| !cell.is_empty() && cell.entry() == slot)
     }
 
     /// The first entry of a bucket that takes the message, and its descriptor; the length is not looked at.
@@ -156,16 +156,16 @@ impl Buckets {
         bucket: u32,
         message: &Request,
     ) -> Option<(u32, u32)> {
-        let held = &self.buckets[bucket as usize];
-        for place in &held.places {
-            if place.fits(message.portal, message.match_bits)
-                && takes(mds, place.md, message)
-                && (place.name & ANYONE != 0 || entries[place.entry()].accepts(message))
+        let found = &self.buckets[bucket as usize];
+        for cell in &found.cells {
+            if cell.fits(message.portal, message.match_bits)
+                && takes(mds, cell.md, message)
+                && (cell.name & ANY_INITIATOR != 0 || entries[cell.entry()].accepts(message))
             {
-                return Some((place.entry(), place.md));
+                return Some((cell.entry(), cell.md));
             }
         }
-        if !held.is_full() {
+        if !found.is_full() {
             return None;
         }
         let mut slot = self.lists[bucket as usize].first();
@@ -191,8 +191,8 @@ impl Buckets {
     /// each or [`NONE`]; reads nothing but the bucket.
     #[inline]
     pub(crate) fn guess(&self, bucket: u32, portal: u32, match_bits: u64) -> (u32, u32) {
-        let Some(Bucket { places }) = self.buckets.get(bucket as usize) else { return (NONE, NONE) };
-        let place = places.iter().find(|place| place.fits(portal, match_bits));
-        place.map_or((NONE, NONE), |place| (place.entry(), place.md))
+        let Some(Bucket { cells }) = self.buckets.get(bucket as usize) else { return (NONE, NONE) };
+        let cell = cells.iter().find(|cell| cell.fits(portal, match_bits));
+        cell.map_or((NONE, NONE), |cell| (cell.entry(), cell.md))
     }
 }

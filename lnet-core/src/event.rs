@@ -10,7 +10,7 @@ use core::fmt;
 use lnet_wire::{MessageType, Nid, ProcessId};
 
 use crate::handle::MdHandle;
-use crate::list::{Link, List, Node};
+use crate::list::{Link, Linked, List};
 use crate::lnd::{Span, Status};
 use crate::md::MdOptions;
 use crate::slab::Slab;
@@ -314,7 +314,7 @@ struct Pending {
     link: Link,
 }
 
-impl Node<Arrival> for Pending {
+impl Linked<Arrival> for Pending {
     fn link(&self) -> &Link {
         &self.link
     }
@@ -323,8 +323,8 @@ impl Node<Arrival> for Pending {
     }
 }
 
-/// The place of an event that is in no queue any more.
-#[must_use = "a place that is not given up is lost"]
+/// The slot of an event that is in no queue any more.
+#[must_use = "a slot that is not given up is lost"]
 pub(crate) struct Popped(u32);
 
 struct EventQueue {
@@ -418,7 +418,7 @@ impl EventQueues {
         (&pending.event, pending.recurring)
     }
 
-    /// Gives up the place of an event that was taken off its queue.
+    /// Gives up the slot of an event that was taken off its queue.
     #[inline]
     pub(crate) fn forget(&mut self, Popped(slot): Popped) {
         self.pending.vacate(slot);

@@ -94,7 +94,7 @@ impl Limits {
 const _: () = assert!(Limits::DEFAULT.is_valid());
 // An arriving message may promise one response, so fewer responses would leave receive slots idle.
 const _: () = assert!(Limits::DEFAULT.responses >= Limits::DEFAULT.incoming);
-// What is delayed here or for siblings may all be given a place at once, and promises responses then.
+// What is delayed here or for siblings may all be matched at once, and promises responses then.
 const _: () = assert!(Limits::DEFAULT.responses >= 2 * Limits::DEFAULT.delayed);
 // A peer whose messages wait is remembered, here and at a sibling, and others want to be met.
 const _: () = assert!(Limits::DEFAULT.peers >= 2 * Limits::DEFAULT.delayed);

@@ -24,7 +24,7 @@ impl Link {
 }
 
 /// A value that can be in a list of kind `L`.
-pub(crate) trait Node<L> {
+pub(crate) trait Linked<L> {
     fn link(&self) -> &Link;
     fn link_mut(&mut self) -> &mut Link;
 }
@@ -57,11 +57,11 @@ impl<L> List<L> {
 
     /// The slot after `slot`, or [`NONE`].
     #[inline]
-    pub(crate) fn next<T: Node<L>>(slab: &Slab<T>, slot: u32) -> u32 {
+    pub(crate) fn next<T: Linked<L>>(slab: &Slab<T>, slot: u32) -> u32 {
         slab[slot].link().next
     }
 
-    pub(crate) fn push_back<T: Node<L>>(&mut self, slab: &mut Slab<T>, slot: u32) {
+    pub(crate) fn push_back<T: Linked<L>>(&mut self, slab: &mut Slab<T>, slot: u32) {
         *slab[slot].link_mut() = Link { prev: self.tail, next: NONE };
         if self.tail == NONE {
             self.head = slot;
@@ -71,7 +71,7 @@ impl<L> List<L> {
         self.tail = slot;
     }
 
-    pub(crate) fn push_front<T: Node<L>>(&mut self, slab: &mut Slab<T>, slot: u32) {
+    pub(crate) fn push_front<T: Linked<L>>(&mut self, slab: &mut Slab<T>, slot: u32) {
         *slab[slot].link_mut() = Link { prev: NONE, next: self.head };
         if self.head == NONE {
             self.tail = slot;
@@ -83,7 +83,7 @@ impl<L> List<L> {
 
     /// Puts a value behind the last one whose key is not greater; looks from the back, where it mostly
     /// belongs. The list is in the order of the keys before and after.
-    pub(crate) fn insert_by_key<T: Node<L>, K: Ord>(
+    pub(crate) fn insert_by_key<T: Linked<L>, K: Ord>(
         &mut self,
         slab: &mut Slab<T>,
         slot: u32,
@@ -108,7 +108,7 @@ impl<L> List<L> {
     }
 
     /// Takes out a value that is in this list.
-    pub(crate) fn remove<T: Node<L>>(&mut self, slab: &mut Slab<T>, slot: u32) {
+    pub(crate) fn remove<T: Linked<L>>(&mut self, slab: &mut Slab<T>, slot: u32) {
         let Link { prev, next } = core::mem::replace(slab[slot].link_mut(), Link::UNLINKED);
         if prev == NONE {
             assert_eq!(self.head, slot, "slot {slot} is not in this list");
@@ -124,7 +124,7 @@ impl<L> List<L> {
         }
     }
 
-    pub(crate) fn pop_front<T: Node<L>>(&mut self, slab: &mut Slab<T>) -> Option<u32> {
+    pub(crate) fn pop_front<T: Linked<L>>(&mut self, slab: &mut Slab<T>) -> Option<u32> {
         let slot = self.head;
         if slot == NONE {
             return None;
@@ -148,7 +148,7 @@ mod tests {
         key: u8,
     }
 
-    impl Node<()> for Item {
+    impl Linked<()> for Item {
         fn link(&self) -> &Link {
             &self.link
         }

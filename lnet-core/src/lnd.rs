@@ -71,7 +71,7 @@ pub struct Full<T>(pub T);
 pub enum Status {
     /// As asked for.
     Ok,
-    /// It never left this node: it may be sent again by another way.
+    /// It never left this node: it may be sent again by another path.
     NeverSent(Cause),
     /// Whether the peer has it is unknown.
     Unknown(Cause),
@@ -167,10 +167,10 @@ pub struct PrefetchHint {
 }
 
 /// Has the cache fetch the line of an address; reads nothing, waits for nothing, and may do nothing. The driver's,
-/// since there is no safe way to do it.
+/// since safe code cannot do it.
 pub type Prefetch = fn(*const u8);
 
-/// A way from this node to a peer: a local interface, and the peer NI that it sends to.
+/// The two ends between which messages to a peer go: a local interface, and the peer NI that it sends to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Path {
     /// The interface.

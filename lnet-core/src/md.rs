@@ -307,7 +307,7 @@ impl MemoryDesc {
         self.options.contains(MdOptions::MANAGE_REMOTE) || self.is_bound()
     }
 
-    /// Whether it is kept for a sibling shard.
+    /// Whether it is reserved for a sibling shard.
     #[inline]
     pub(crate) const fn is_withheld(&self) -> bool {
         self.lent || self.claimed

@@ -10,7 +10,7 @@
 //!
 //! Any of them may also go straight to `Done`, when it fails; `Done` remembers which credits go home. A
 //! token that waits somewhere is inside a [`Queue`] of its type, one that is with an LND is claimed by its
-//! [`TxId`]: so no message is ever in two places, or lost between them.
+//! [`TxId`]: so no message is ever in two lists, or lost between them.
 
 use core::marker::PhantomData;
 
@@ -18,7 +18,7 @@ use lnet_wire::Header;
 
 use crate::handle::BufferHandle;
 use crate::limits::Limits;
-use crate::list::{Link, List, NONE, Node};
+use crate::list::{Link, Linked, List, NONE};
 use crate::lnd::{Span, Status, Transmit, TxId};
 use crate::slab::Slab;
 use crate::time::Instant;
@@ -106,7 +106,7 @@ impl Purpose {
 }
 
 /// What is known of a message.
-pub(crate) struct Record {
+pub(crate) struct MessageState {
     /// What its LND is told. [`Messages::insert`] gives it its name.
     pub(crate) transmit: Transmit,
     /// Slot of the peer, on which the record holds a reference.
@@ -130,7 +130,7 @@ pub(crate) struct Record {
     timer: Link,
 }
 
-impl Record {
+impl MessageState {
     #[inline]
     pub(crate) const fn new(purpose: Purpose, peer: u32, transmit: Transmit, deadline: Instant) -> Self {
         Self {
@@ -156,7 +156,7 @@ impl Record {
     }
 
     /// What it held when it ended: a credit of its peer, and one of its interface.
-    pub(crate) const fn held(&self) -> (bool, bool) {
+    pub(crate) const fn credits_held_at_end(&self) -> (bool, bool) {
         match self.stage {
             Stage::Queued => (false, false),
             Stage::PeerCredited => (true, false),
@@ -170,7 +170,7 @@ pub(crate) struct Waiting;
 /// Marks the deadlines of an interface.
 struct Deadlines;
 
-impl Node<Waiting> for Record {
+impl Linked<Waiting> for MessageState {
     fn link(&self) -> &Link {
         &self.waiting
     }
@@ -179,7 +179,7 @@ impl Node<Waiting> for Record {
     }
 }
 
-impl Node<Deadlines> for Record {
+impl Linked<Deadlines> for MessageState {
     fn link(&self) -> &Link {
         &self.timer
     }
@@ -338,7 +338,7 @@ impl Timers {
 
 /// All messages of a shard that are on their way out.
 pub(crate) struct Messages {
-    records: Slab<Record>,
+    records: Slab<MessageState>,
     /// Room that is neither promised nor in use, by budget.
     free: [u32; 3],
 }
@@ -371,7 +371,7 @@ impl Messages {
 
     /// Stores a message for which room was reserved.
     #[inline]
-    pub(crate) fn insert(&mut self, record: Record) -> Message<Queued> {
+    pub(crate) fn insert(&mut self, record: MessageState) -> Message<Queued> {
         let Ok(slot) = self.records.insert(record) else {
             unreachable!("a message was built without reserved room")
         };
@@ -379,21 +379,21 @@ impl Messages {
         Message::at(slot)
     }
 
-    pub(crate) fn record<S>(&self, message: &Message<S>) -> &Record {
+    pub(crate) fn record<S>(&self, message: &Message<S>) -> &MessageState {
         &self.records[message.slot]
     }
 
-    pub(crate) fn record_mut<S>(&mut self, message: &Message<S>) -> &mut Record {
+    pub(crate) fn record_mut<S>(&mut self, message: &Message<S>) -> &mut MessageState {
         &mut self.records[message.slot]
     }
 
     /// The record of a message that waits for a credit.
-    pub(crate) fn waiting(&self, waiting: &Expired) -> &Record {
+    pub(crate) fn waiting(&self, waiting: &Expired) -> &MessageState {
         &self.records[waiting.slot]
     }
 
     /// The same, to change it.
-    pub(crate) fn waiting_mut(&mut self, waiting: &Expired) -> &mut Record {
+    pub(crate) fn waiting_mut(&mut self, waiting: &Expired) -> &mut MessageState {
         &mut self.records[waiting.slot]
     }
 

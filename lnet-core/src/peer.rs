@@ -1,8 +1,8 @@
 //! Peer interfaces, found by traffic, their credits and their counters.
 //!
-//! Invariants: traffic makes at most as many as the limits say, whoever sends here; the node's own interfaces find
+//! Invariants: traffic makes at most as many as the limits say, whatever the senders; the node's own interfaces find
 //! room besides, and stay; one that is referred to by a message stays; of the others the one that has been idle longest makes room for a newcomer. A peer
-//! without references has all its credits at home and nobody waiting, so forgetting it loses nothing.
+//! without references has all its credits at home and no message waiting, so forgetting it loses nothing.
 
 use alloc::boxed::Box;
 
@@ -10,12 +10,12 @@ use lnet_wire::Nid;
 
 use crate::credit::Credits;
 use crate::hash::{Seed, nid_words};
-use crate::list::{Link, List, NONE, Node};
+use crate::list::{Link, Linked, List, NONE};
 use crate::message::Queued;
 use crate::slab::Slab;
 use crate::stats::NiCounters;
 
-pub(crate) struct Peer {
+pub(crate) struct PeerNi {
     nid: Nid,
     pub(crate) credits: Credits<Queued>,
     references: u32,
@@ -31,7 +31,7 @@ pub(crate) struct Peer {
     idle: Link,
 }
 
-impl Peer {
+impl PeerNi {
     pub(crate) const fn nid(&self) -> &Nid {
         &self.nid
     }
@@ -42,7 +42,7 @@ struct Chain;
 /// Marks peers without references, the one that has been so for longest first.
 struct Idle;
 
-impl Node<Chain> for Peer {
+impl Linked<Chain> for PeerNi {
     fn link(&self) -> &Link {
         &self.chain
     }
@@ -51,7 +51,7 @@ impl Node<Chain> for Peer {
     }
 }
 
-impl Node<Idle> for Peer {
+impl Linked<Idle> for PeerNi {
     fn link(&self) -> &Link {
         &self.idle
     }
@@ -85,7 +85,7 @@ pub struct PeerRecord {
 }
 
 pub(crate) struct Peers {
-    peers: Slab<Peer>,
+    peers: Slab<PeerNi>,
     buckets: Box<[List<Chain>]>,
     idle: List<Idle>,
     /// The one that was acquired last.
@@ -157,7 +157,7 @@ impl Peers {
     }
 
     fn make(&mut self, nid: &Nid, bucket: u32, credits: u32) -> Option<u32> {
-        let peer = Peer {
+        let peer = PeerNi {
             nid: *nid,
             credits: Credits::new(credits),
             references: 1,
@@ -174,7 +174,7 @@ impl Peers {
         Some(slot)
     }
 
-    /// Notes that a NID is this node's own: it stays, whoever else is busy.
+    /// Notes that a NID is this node's own: it stays, however many peers are busy.
     pub(crate) fn set_own(&mut self, nid: &Nid, credits: u32) {
         let bucket = self.bucket(nid);
         let slot = match self.find(nid, bucket) {
@@ -204,7 +204,7 @@ impl Peers {
     /// The peer that a message came from, made if it is not known, and there is room or one that is idle. A new one
     /// gets this many credits.
     #[inline]
-    pub(crate) fn sender(&mut self, nid: &Nid, credits: u32) -> Option<&mut Peer> {
+    pub(crate) fn sender(&mut self, nid: &Nid, credits: u32) -> Option<&mut PeerNi> {
         let bytes = nid.to_bytes();
         // The last bytes of an IPv4 and of an IPv6 address.
         let recent = usize::from(bytes[7] ^ bytes[19]) % RECENT;
@@ -217,7 +217,7 @@ impl Peers {
     }
 
     /// The peer with this NID, if it is known.
-    pub(crate) fn find_mut(&mut self, nid: &Nid) -> Option<&mut Peer> {
+    pub(crate) fn find_mut(&mut self, nid: &Nid) -> Option<&mut PeerNi> {
         let slot = self.find(nid, self.bucket(nid))?;
         Some(&mut self.peers[slot])
     }
@@ -266,7 +266,7 @@ impl Peers {
         }
     }
 
-    pub(crate) fn get_mut(&mut self, slot: u32) -> &mut Peer {
+    pub(crate) fn get_mut(&mut self, slot: u32) -> &mut PeerNi {
         &mut self.peers[slot]
     }
 

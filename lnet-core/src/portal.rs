@@ -17,7 +17,7 @@ use lnet_wire::steer::PORTALS;
 
 use crate::bucket::Buckets;
 use crate::hash::{Seed, nid_words};
-use crate::list::{Link, List, NONE, Node};
+use crate::list::{Link, Linked, List, NONE};
 use crate::lnd::Prefetch;
 use crate::md::{MdOptions, MemoryDesc};
 use crate::slab::{Slab, slot_bytes};
@@ -132,7 +132,7 @@ pub(crate) struct MatchEntry {
     pub(crate) auto_unlink: bool,
 }
 
-impl Node<Stamps> for MatchEntry {
+impl Linked<Stamps> for MatchEntry {
     fn link(&self) -> &Link {
         &self.link
     }
@@ -441,7 +441,7 @@ impl MatchEntry {
     }
 
     /// Whether it takes messages of everybody.
-    pub(crate) const fn is_for_anyone(&self) -> bool {
+    pub(crate) const fn is_for_any_initiator(&self) -> bool {
         self.source.nid.is_any() && self.source.pid == ProcessId::ANY_PID
     }
 

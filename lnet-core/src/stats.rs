@@ -1,4 +1,4 @@
-//! Counters of a shard. They run freely until somebody resets them all.
+//! Counters of a shard. They run freely until all are reset.
 
 mod interface;
 mod summary;
@@ -78,7 +78,7 @@ pub enum DropReason {
     /// It waited on a portal that is lazy no more.
     NotLazy,
     /// The interface that it arrived by is closed ([`NiStatus::Closed`](crate::topology::NiStatus::Closed)), or so
-    /// new that the shard which it is for has not heard of it.
+    /// new that the shard which it is for does not know it yet.
     NiClosed,
     /// Its source is on the net of the interface that it came by, and is no NID of the peer that sent it.
     ForgedSource,

@@ -16,7 +16,7 @@ pub enum NiStatus {
     /// It serves.
     #[default]
     Up,
-    /// No new request leaves by it. Responses to what arrives by it do: their way is fixed.
+    /// No new request leaves by it. Responses to what arrives by it do: their path is fixed.
     Down,
     /// It is about to go: the same, until nothing is under way any more.
     Leaving,
@@ -107,7 +107,7 @@ impl PeerTable {
 /// The local interfaces, each in a slot of its own (their [`NiId`]s are the numbers of the slots), the node's
 /// tunables, and where headers belong.
 ///
-/// It never changes; a newer one, with a higher generation, takes its place ([`Shard::update`]). An interface
+/// It never changes; a newer one, with a higher generation, follows it ([`Shard::update`]). An interface
 /// keeps its slot as long as it lives; the slots of those that went are empty until others come.
 ///
 /// [`Shard::update`]: crate::shard::Shard::update
@@ -119,7 +119,7 @@ pub struct Topology {
     tunables: Tunables,
     steering: Option<Steering>,
     peers: Arc<PeerTable>,
-    /// Portals whose messages are no shard's in particular, a bit each.
+    /// Portals whose messages may go to any shard, a bit each.
     open: u64,
     /// Portals that get no entries now, a bit each.
     frozen: u64,
@@ -224,14 +224,14 @@ impl Topology {
         self.steering.as_ref()
     }
 
-    /// Whether the messages of a portal below [`PORTALS`] are no shard's in particular, as far as their headers
+    /// Whether the messages of a portal below [`PORTALS`] may go to any shard, as far as their headers
     /// tell: `Rotor` goes by the message's id, `Initiator` by the primary NID of a node that may have others.
     pub(crate) const fn is_open(&self, portal: u32) -> bool {
         self.open >> portal & 1 != 0
     }
 
     /// Whether a shard keeps the messages of a portal below [`PORTALS`] that it has: it is open, or frozen.
-    pub(crate) const fn is_anyones(&self, portal: u32) -> bool {
+    pub(crate) const fn is_shared(&self, portal: u32) -> bool {
         (self.open | self.frozen) >> portal & 1 != 0
     }
 

@@ -5,7 +5,7 @@
 //! first is the next to expire. The end of a descriptor ends its tracker: none ever names another one.
 
 use crate::event::EventKind;
-use crate::list::{Link, List, NONE, Node};
+use crate::list::{Link, Linked, List, NONE};
 use crate::slab::Slab;
 use crate::time::Instant;
 
@@ -41,7 +41,7 @@ struct Tracker {
 /// Marks the order of deadlines.
 struct Deadlines;
 
-impl Node<Deadlines> for Tracker {
+impl Linked<Deadlines> for Tracker {
     fn link(&self) -> &Link {
         &self.link
     }

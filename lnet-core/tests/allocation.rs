@@ -9,7 +9,7 @@ use lnet_core::handle::{EqHandle, ShardId};
 use lnet_core::lnd::{Cause, NiId, PrefetchHint, PrefetchHints, RxId, Status, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::{EntrySpec, Position};
-use lnet_core::shard::{GetRequest, PutRequest, RequestError};
+use lnet_core::shard::{GetRequest, PutRequest, SubmitError};
 use lnet_core::stats::{DelayReason, DropReason};
 use lnet_core::time::Instant;
 use lnet_core::topology::{LocalNi, NiStatus, Steering, Topology};
@@ -129,7 +129,7 @@ fn round(shard: &mut Shard, queue: EqHandle, now: Instant) {
         };
         let get = GetRequest { md, self_nid: None, target, portal: 4, match_bits: 0, offset: 0 };
         let started = (shard.put(now, &put), shard.get(now, &get));
-        let full = Err(RequestError::PeersFull);
+        let full = Err(SubmitError::PeersFull);
         refused |= started == (full, full);
         // The others end for want of a response.
         if number % 4 == 0 || started == (full, full) {

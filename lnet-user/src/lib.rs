@@ -76,7 +76,7 @@ pub use lnet_core::limits::Limits;
 pub use lnet_core::lnd::{Cause, Status};
 pub use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};
 pub use lnet_core::portal::{EntrySpec, Position};
-pub use lnet_core::shard::{GetRequest, PutRequest, RequestError, Usage};
+pub use lnet_core::shard::{GetRequest, PutRequest, SubmitError, Usage};
 pub use lnet_core::stats::{Counters, DropReason};
 pub use lnet_core::topology::Distance;
 pub use lnet_wire::nid::{Net, NetType};

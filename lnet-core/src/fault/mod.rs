@@ -259,7 +259,7 @@ impl Faults {
         })
     }
 
-    /// Until when a message is held up, and by which rule, if it is.
+    /// Until when a message is delayed, and by which rule, if it is.
     #[cold]
     pub(crate) fn delay(&mut self, now: Instant, header: &Header) -> Option<(Instant, u64)> {
         let mut rules = self.delays.iter_mut().rev();

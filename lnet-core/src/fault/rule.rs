@@ -73,7 +73,7 @@ const fn simulated(status: HealthStatus) -> Status {
 pub struct DropRule {
     /// Which messages.
     pub filter: Filter,
-    /// Drops one of so many, at a random place among them. With 2 the first message goes, until the rule is
+    /// Drops one of so many, a random one of them. With 2 the first message goes, until the rule is
     /// reset.
     pub rate: u32,
     /// Drops one message in each such time: the first one after a random moment. If none comes, it is the
@@ -101,7 +101,7 @@ impl DropRule {
     }
 }
 
-/// A rule by which messages are held up: on their way out once they hold their credits, and as they arrive
+/// A rule by which messages are delayed: on their way out once they hold their credits, and as they arrive
 /// before they are matched.
 ///
 /// Of `rate` and `interval` exactly one is not zero.
@@ -141,7 +141,7 @@ fn check_times(rate: u32, interval: Duration) -> Result<(), FaultError> {
 pub struct RuleCounters {
     /// Messages that it was asked about and that passed its filter.
     pub matched: u64,
-    /// PUTs that it dropped, failed or held up.
+    /// PUTs that it dropped, failed or delayed.
     pub puts: u64,
     /// ACKs likewise.
     pub acks: u64,
@@ -152,7 +152,7 @@ pub struct RuleCounters {
 }
 
 impl RuleCounters {
-    /// Messages that it dropped, failed or held up.
+    /// Messages that it dropped, failed or delayed.
     #[must_use]
     pub const fn fired(&self) -> u64 {
         self.puts + self.acks + self.gets + self.replies

@@ -6,19 +6,19 @@
 //! Those of one portal wait in the order in which they came and are tried in that order, so none overtakes
 //! another that is after the same.
 //!
-//! A message that is given a place late promises its response then. If there is no room for that it is
+//! A message that is matched late promises its response then. If there is no room for that it is
 //! dropped and counted, as one that has just arrived is: it has taken nothing yet, its sender must reckon
 //! with a drop at any time, and to wait for room would let what arrives later, when there is room again,
 //! pass it by. [`Limits`](crate::Limits) by default have room for the responses to all that may be delayed.
 //!
 //! A message that waits refers to the peer that sent it, whether that can be answered or not, and takes part of
-//! the room that this peer may have (`kept`).
+//! the room that this peer may have (`delayed`).
 
 use lnet_wire::steer::PORTALS;
 use lnet_wire::{Header, MessageType, Nid};
 
 use super::Shard;
-use super::kept::{Ask, Kept, Origin, Resumption, State, list_for, list_of};
+use super::delayed::{Ask, DelayedMessage, Origin, Resumption, State, list_for, list_of};
 use super::target::{Arriving, Decision, Scope, Wait};
 use crate::list::NONE;
 use crate::lnd::{NiId, RxId, Status, Verdict};
@@ -45,11 +45,11 @@ impl Shard {
     /// [`EntryError::Portal`] if the index is 64 or more.
     pub fn clear_lazy(&mut self, portal: u32) -> Result<(), EntryError> {
         self.lazy &= !lazy_bit(portal)?;
-        let mut slot = self.kept.first_parked(portal as usize);
+        let mut slot = self.delayed.first_unmatched(portal as usize);
         while slot != NONE {
-            let next = self.kept.next(slot);
-            if self.kept.records[slot].state == (State::Parked { md: NONE }) {
-                self.settle_kept(slot, Decision::Drop(DropReason::NotLazy));
+            let next = self.delayed.next(slot);
+            if self.delayed.records[slot].state == (State::Unmatched { md: NONE }) {
+                self.settle_delayed(slot, Decision::Drop(DropReason::NotLazy));
             }
             slot = next;
         }
@@ -59,23 +59,23 @@ impl Shard {
     /// The next message that was delayed and is delayed no more, for the LND that holds it
     /// ([`Lnd::resume`](crate::lnd::Lnd::resume)).
     pub fn poll_resume(&mut self) -> Option<(NiId, RxId, Verdict)> {
-        let slot = self.kept.resumed.first();
-        let record = self.kept.records.get(slot)?;
+        let slot = self.delayed.resumed.first();
+        let record = self.delayed.records.get(slot)?;
         let (Origin::Rx(rx), State::Resumed(resumption)) = (record.origin, record.state) else {
             unreachable!("a message without an LND is resumed")
         };
         let (ni, span) = (record.ni, record.span);
         let verdict = span.map_or(Verdict::Drop, Verdict::Deliver);
         if let Resumption::Borrow { lender, lease } = resumption {
-            self.kept.set_state(slot, State::Borrowed { lender, lease });
+            self.delayed.set_state(slot, State::Borrowed { lender, lease });
             return Some((ni, rx, verdict));
         }
-        let Kept { from, header, inbound, .. } = self.kept.records[slot];
+        let DelayedMessage { from, header, inbound, .. } = self.delayed.records[slot];
         match inbound {
             Some(inbound) => self.deliver((ni, &from), rx, &header, inbound),
             None => self.incoming[rx.0 as usize] = Arriving::Idle,
         }
-        self.forget_kept(slot);
+        self.forget_delayed(slot);
         Some((ni, rx, verdict))
     }
 
@@ -83,14 +83,14 @@ impl Shard {
     #[inline]
     #[must_use]
     pub const fn has_resumed(&self) -> bool {
-        self.kept.resumed.first() != NONE
+        self.delayed.resumed.first() != NONE
     }
 
-    /// Keeps a message that has just arrived.
+    /// Delays a message that has just arrived.
     ///
     /// # Errors
-    /// Why it is dropped instead, when its peer has as many kept as may be.
-    pub(super) fn keep(
+    /// Why it is dropped instead, when its peer has as many delayed ones as may be.
+    pub(super) fn delay(
         &mut self,
         rx: RxId,
         (ni, from): (NiId, &Nid),
@@ -100,8 +100,8 @@ impl Shard {
         let origin = Origin::Rx(rx);
         let peer = self.refer_to_sender(origin, (ni, from), wait)?;
         let state = self.wait_for(wait);
-        let slot = self.kept.insert(origin, (ni, from), header, peer, state);
-        self.incoming[rx.0 as usize] = Arriving::Kept(slot);
+        let slot = self.delayed.insert(origin, (ni, from), header, peer, state);
+        self.incoming[rx.0 as usize] = Arriving::DelayedMessage(slot);
         Ok(())
     }
 
@@ -119,21 +119,21 @@ impl Shard {
             Wait::Md { reason: DelayReason::EventSlots, .. } => DropReason::EventQueueFull,
             _ => DropReason::DelayedFull,
         };
-        if self.kept.quota(origin).is_used_up() {
+        if self.delayed.quota(origin).is_used_up() {
             return Err(full);
         }
         let credits = self.interface(ni).peer_share;
         let peer = self.peers.acquire(from, credits).ok_or(DropReason::PeersFull)?;
-        if !self.kept.quota(origin).admits(peer) {
+        if !self.delayed.quota(origin).admits(peer) {
             self.peers.release(peer);
             return Err(full);
         }
         Ok(peer)
     }
 
-    /// A message is kept no more.
-    pub(super) fn forget_kept(&mut self, slot: u32) {
-        let peer = self.kept.remove(slot);
+    /// A message is delayed no more.
+    pub(super) fn forget_delayed(&mut self, slot: u32) {
+        let peer = self.delayed.remove(slot);
         if peer != NONE {
             self.peers.release(peer);
         }
@@ -143,10 +143,10 @@ impl Shard {
     pub(super) fn wait_for(&mut self, wait: Wait) -> State {
         self.counters.count_delay(wait.reason());
         match wait {
-            Wait::Entry => State::Parked { md: NONE },
+            Wait::Entry => State::Unmatched { md: NONE },
             Wait::Md { md, .. } => {
                 self.mds[md].awaited = true;
-                State::Parked { md }
+                State::Unmatched { md }
             }
             Wait::Sibling(ask) => {
                 self.talks_to(ask.shard);
@@ -156,43 +156,43 @@ impl Shard {
         }
     }
 
-    /// Decides anew on a message that is kept here.
-    pub(super) fn decide_kept(&mut self, slot: u32, scope: Scope) -> Decision {
-        let Kept { ni, from, header, .. } = self.kept.records[slot];
-        // A sibling may have heard of an interface that this shard is still to hear of.
+    /// Decides anew on a delayed message.
+    pub(super) fn decide_delayed(&mut self, slot: u32, scope: Scope) -> Decision {
+        let DelayedMessage { ni, from, header, .. } = self.delayed.records[slot];
+        // A sibling may know of an interface that this shard does not know yet.
         if self.topology.ni(ni).is_none_or(|local| local.status == NiStatus::Closed) {
             return Decision::Drop(DropReason::NiClosed);
         }
         self.decide(ni, &from, &header, scope)
     }
 
-    /// Does with a kept message what was decided.
-    pub(super) fn settle_kept(&mut self, slot: u32, decision: Decision) {
-        let origin = self.kept.records[slot].origin;
+    /// Does with a delayed message what was decided.
+    pub(super) fn settle_delayed(&mut self, slot: u32, decision: Decision) {
+        let origin = self.delayed.records[slot].origin;
         if let Origin::Sibling { shard, .. } = origin {
-            return self.settle_visitor(slot, shard, decision);
+            return self.settle_sibling_message(slot, shard, decision);
         }
         match decision {
             Decision::Take(inbound) => {
-                let landing = self.landing(&self.kept.records[slot].header, &inbound);
-                self.kept.records[slot].take(inbound, landing);
-                self.kept.set_state(slot, State::Resumed(Resumption::Take));
+                let landing = self.landing(&self.delayed.records[slot].header, &inbound);
+                self.delayed.records[slot].take(inbound, landing);
+                self.delayed.set_state(slot, State::Resumed(Resumption::Take));
             }
             Decision::Drop(reason) => {
-                let Kept { ni, from, header, .. } = self.kept.records[slot];
+                let DelayedMessage { ni, from, header, .. } = self.delayed.records[slot];
                 self.count_drop((ni, &from), &header, reason);
-                self.kept.set_state(slot, State::Resumed(Resumption::Drop));
+                self.delayed.set_state(slot, State::Resumed(Resumption::Drop));
             }
             Decision::Wait(wait) => {
                 let state = self.wait_for(wait);
-                self.kept.set_state(slot, state);
+                self.delayed.set_state(slot, state);
             }
         }
     }
 
-    /// An LND has finished with a message that is kept here, or gives it up.
-    pub(super) fn received_kept(&mut self, now: Instant, slot: u32, status: Status) {
-        let record = &mut self.kept.records[slot];
+    /// An LND has finished with a delayed message, or gives it up.
+    pub(super) fn received_delayed(&mut self, now: Instant, slot: u32, status: Status) {
+        let record = &mut self.delayed.records[slot];
         let state = record.state;
         let (ni, from, message_type) = (record.ni, record.from, record.header.message_type());
         let taken_bytes = record.span.map_or(0, |span| span.length_bytes);
@@ -201,21 +201,21 @@ impl Shard {
         if state != State::Resumed(Resumption::Drop) {
             self.count_received(now, (ni, &from, message_type), status, taken_bytes, None);
         }
-        let record = &mut self.kept.records[slot];
+        let record = &mut self.delayed.records[slot];
         match state {
             State::Borrowed { lender, lease } | State::Resumed(Resumption::Borrow { lender, lease }) => {
                 record.origin = Origin::Gone;
-                self.kept.set_state(slot, State::Returning { lender, lease, status });
+                self.delayed.set_state(slot, State::Returning { lender, lease, status });
                 self.talks_to(lender);
             }
             State::Asked(ask) => {
                 record.origin = Origin::Gone;
-                self.kept.set_state(slot, State::Withdrawing(ask));
+                self.delayed.set_state(slot, State::Withdrawing(ask));
                 self.talks_to(ask.shard);
             }
             _ => {
-                let Kept { header, inbound, .. } = *record;
-                self.forget_kept(slot);
+                let DelayedMessage { header, inbound, .. } = *record;
+                self.forget_delayed(slot);
                 if let Some(inbound) = inbound {
                     self.end_arrival(now, &header, &inbound, status);
                 }
@@ -226,26 +226,26 @@ impl Shard {
     /// Lets the messages go on whose delay rule is through, or for which `is_gone` says that it is no more.
     pub(super) fn release_timed(&mut self, mut due: impl FnMut(&Self) -> Option<u32>) {
         while let Some(slot) = due(self) {
-            let decision = self.decide_kept(slot, Scope::Arrived);
-            self.settle_kept(slot, decision);
+            let decision = self.decide_delayed(slot, Scope::Arrived);
+            self.settle_delayed(slot, decision);
         }
     }
 
     /// Tries the messages of a portal, which has just been given this descriptor, until it takes no more.
     pub(super) fn offer(&mut self, portal: u8, md: u32) {
         let generation = self.mds.generation(md);
-        let mut slot = self.kept.first_parked(usize::from(portal));
+        let mut slot = self.delayed.first_unmatched(usize::from(portal));
         while slot != NONE && self.mds.holds(md, generation) && !self.mds[md].is_exhausted() {
             slot = self.retry(slot);
         }
     }
 
     /// Notes that messages which wait for this descriptor are to be tried again.
-    pub(super) fn rouse(&mut self, md: u32) {
+    pub(super) fn note_retry(&mut self, md: u32) {
         if core::mem::take(&mut self.mds[md].awaited) {
             let entry = self.mds[md].entry;
             let portal = (entry != NONE).then(|| self.tables.entry(entry).portal());
-            self.roused |= 1 << list_for(portal);
+            self.retry_lists |= 1 << list_for(portal);
         }
     }
 
@@ -253,19 +253,19 @@ impl Shard {
     /// an operation, free an event slot or unlink a descriptor.
     #[inline]
     pub(super) fn wake(&mut self) {
-        while self.roused != 0 {
-            let list = self.roused.trailing_zeros() as usize;
-            self.roused &= self.roused - 1;
+        while self.retry_lists != 0 {
+            let list = self.retry_lists.trailing_zeros() as usize;
+            self.retry_lists &= self.retry_lists - 1;
             self.wake_list(list);
         }
     }
 
     #[cold]
     fn wake_list(&mut self, list: usize) {
-        let mut slot = self.kept.first_parked(list);
+        let mut slot = self.delayed.first_unmatched(list);
         while slot != NONE {
-            let State::Parked { md } = self.kept.records[slot].state else {
-                unreachable!("a message that is not parked is in a list of such")
+            let State::Unmatched { md } = self.delayed.records[slot].state else {
+                unreachable!("a message that is matched is in a list of unmatched ones")
             };
             let still_waits = md == NONE
                 || self.mds.get(md).is_some_and(|md| {
@@ -275,43 +275,43 @@ impl Shard {
                 if md != NONE {
                     self.mds[md].awaited = true;
                 }
-                slot = self.kept.next(slot);
+                slot = self.delayed.next(slot);
             } else {
                 slot = self.retry(slot);
             }
         }
     }
 
-    /// Tries a parked message again and returns the one after it. Where it still has to wait for an entry or
-    /// a descriptor, it keeps its place.
+    /// Tries an unmatched message again and returns the one after it. Where it still has to wait for an entry or
+    /// a descriptor, it stays where it is in the list.
     fn retry(&mut self, slot: u32) -> u32 {
-        let next = self.kept.next(slot);
-        let record = &self.kept.records[slot];
+        let next = self.delayed.next(slot);
+        let record = &self.delayed.records[slot];
         let scope = match (record.origin, record.state) {
-            (Origin::Sibling { steal, .. }, _) => Scope::Visitor { steal },
+            (Origin::Sibling { steal, .. }, _) => Scope::Sibling { steal },
             // Its siblings have been asked, and tell of new entries.
-            (_, State::Parked { md: NONE }) => Scope::Asked,
+            (_, State::Unmatched { md: NONE }) => Scope::Asked,
             _ => Scope::Arrived,
         };
-        match self.decide_kept(slot, scope) {
-            Decision::Wait(Wait::Entry) => self.kept.records[slot].state = State::Parked { md: NONE },
+        match self.decide_delayed(slot, scope) {
+            Decision::Wait(Wait::Entry) => self.delayed.records[slot].state = State::Unmatched { md: NONE },
             Decision::Wait(Wait::Md { md, .. }) => {
                 self.mds[md].awaited = true;
-                self.kept.records[slot].state = State::Parked { md };
+                self.delayed.records[slot].state = State::Unmatched { md };
             }
-            decision => self.settle_kept(slot, decision),
+            decision => self.settle_delayed(slot, decision),
         }
         next
     }
 
     /// Asks a sibling that has a new entry about the messages of a portal that wait for one.
     pub(super) fn ask_again(&mut self, portal: u8, ask: Ask) {
-        let mut slot = self.kept.first_parked(usize::from(portal));
+        let mut slot = self.delayed.first_unmatched(usize::from(portal));
         while slot != NONE {
-            let next = self.kept.next(slot);
-            let record = &self.kept.records[slot];
-            if record.state == (State::Parked { md: NONE }) && matches!(record.origin, Origin::Rx(_)) {
-                self.settle_kept(slot, Decision::Wait(Wait::Sibling(ask)));
+            let next = self.delayed.next(slot);
+            let record = &self.delayed.records[slot];
+            if record.state == (State::Unmatched { md: NONE }) && matches!(record.origin, Origin::Rx(_)) {
+                self.settle_delayed(slot, Decision::Wait(Wait::Sibling(ask)));
             }
             slot = next;
         }

@@ -9,7 +9,7 @@ use super::Shard;
 use crate::handle::BufferHandle;
 use crate::list::NONE;
 use crate::lnd::{NiId, Span, Status, Transmit, TxId};
-use crate::message::{Budget, Purpose, Record};
+use crate::message::{Budget, MessageState, Purpose};
 use crate::time::Instant;
 use crate::topology::NiStatus;
 
@@ -85,7 +85,7 @@ impl Shard {
         let payload =
             (length_bytes > 0).then_some(Span { buffer: buffer.into(), offset_bytes, length_bytes });
         let transmit = Transmit { tx: TxId(NONE), ni, next_hop, header, payload };
-        self.launch(now, Record::new(Purpose::Forward { buffer }, peer, transmit, deadline));
+        self.launch(now, MessageState::new(Purpose::Forward { buffer }, peer, transmit, deadline));
         self.wake();
         Ok(())
     }

@@ -11,7 +11,7 @@ use crate::handle::MdHandle;
 use crate::list::NONE;
 use crate::lnd::{Cause, Span, Status, Transmit, TxId};
 use crate::md::MdOptions;
-use crate::message::{Budget, Purpose, Record};
+use crate::message::{Budget, MessageState, Purpose};
 use crate::time::Instant;
 use crate::track::Response;
 use crate::tunables::ResponseTracking;
@@ -58,7 +58,7 @@ pub struct GetRequest {
 /// goes wrong later is told by the SEND event's status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum RequestError {
+pub enum SubmitError {
     /// The portal index is 64 or more: no node has it (`-EINVAL`).
     Portal(u32),
     /// No descriptor is found by this handle (`-ENOENT`).
@@ -79,7 +79,7 @@ pub enum RequestError {
     PeerFailed(Nid),
 }
 
-impl fmt::Display for RequestError {
+impl fmt::Display for SubmitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Portal(portal) => write!(f, "portal {portal}: below {PORTALS} is expected"),
@@ -105,7 +105,7 @@ impl fmt::Display for RequestError {
     }
 }
 
-impl core::error::Error for RequestError {}
+impl core::error::Error for SubmitError {}
 
 /// What PUT and GET have in common.
 struct Request {
@@ -121,8 +121,8 @@ impl Shard {
     /// come within the transaction timeout, the descriptor is unlinked ([`Shard::handle_timeout`]).
     ///
     /// # Errors
-    /// [`RequestError`]; nothing has started then.
-    pub fn put(&mut self, now: Instant, put: &PutRequest) -> Result<(), RequestError> {
+    /// [`SubmitError`]; nothing has started then.
+    pub fn put(&mut self, now: Instant, put: &PutRequest) -> Result<(), SubmitError> {
         let request = Request {
             md: put.md,
             self_nid: put.self_nid,
@@ -131,7 +131,7 @@ impl Shard {
         };
         let slot = self.initiator_slot(put.md, &put.target.nid, put.portal)?;
         if self.mds[slot].lent {
-            return Err(RequestError::MdLent(put.md));
+            return Err(SubmitError::MdLent(put.md));
         }
         // `bind` took no more than a u32 holds.
         let length_bytes = self.mds[slot].length_bytes as u32;
@@ -149,8 +149,8 @@ impl Shard {
     /// not come within the transaction timeout, the descriptor is unlinked ([`Shard::handle_timeout`]).
     ///
     /// # Errors
-    /// [`RequestError`]; nothing has started then.
-    pub fn get(&mut self, now: Instant, get: &GetRequest) -> Result<(), RequestError> {
+    /// [`SubmitError`]; nothing has started then.
+    pub fn get(&mut self, now: Instant, get: &GetRequest) -> Result<(), SubmitError> {
         let request =
             Request { md: get.md, self_nid: get.self_nid, target: get.target, awaits: Some(Response::Reply) };
         let slot = self.initiator_slot(get.md, &get.target.nid, get.portal)?;
@@ -167,23 +167,23 @@ impl Shard {
 
     /// The slot of a descriptor that can send to this portal of this target.
     #[inline(always)]
-    fn initiator_slot(&mut self, handle: MdHandle, target: &Nid, portal: u32) -> Result<u32, RequestError> {
+    fn initiator_slot(&mut self, handle: MdHandle, target: &Nid, portal: u32) -> Result<u32, SubmitError> {
         if portal as usize >= PORTALS {
-            return Err(RequestError::Portal(portal));
+            return Err(SubmitError::Portal(portal));
         }
         if self.faults.is_active() && self.faults.peer_fails(target) {
-            return Err(RequestError::PeerFailed(*target));
+            return Err(SubmitError::PeerFailed(*target));
         }
-        let slot = self.md_slot(handle).ok_or(RequestError::UnknownMd(handle))?;
+        let slot = self.md_slot(handle).ok_or(SubmitError::UnknownMd(handle))?;
         let md = &self.mds[slot];
         if md.unlinking {
-            Err(RequestError::UnknownMd(handle))
+            Err(SubmitError::UnknownMd(handle))
         } else if !md.is_bound() {
-            Err(RequestError::MdAttached(handle))
+            Err(SubmitError::MdAttached(handle))
         } else if md.is_used_up() {
-            Err(RequestError::MdExhausted(handle))
+            Err(SubmitError::MdExhausted(handle))
         } else if !md.has_event_slot() {
-            Err(RequestError::EventQueueFull(handle))
+            Err(SubmitError::EventQueueFull(handle))
         } else {
             Ok(slot)
         }
@@ -197,7 +197,7 @@ impl Shard {
         request: &Request,
         body: Body,
         payload_length: u32,
-    ) -> Result<(), RequestError> {
+    ) -> Result<(), SubmitError> {
         let target = &request.target.nid;
         let source = ProcessId { pid: self.pid, ..ProcessId::ANY };
         let mut header = Header { destination: request.target, source, payload_length, body };
@@ -210,7 +210,7 @@ impl Shard {
             return Ok(());
         };
         if !self.messages.reserve(Budget::Request) {
-            return Err(RequestError::RequestsFull);
+            return Err(SubmitError::RequestsFull);
         }
         let from = self.topology.known_ni(ni);
         header.source.nid = from.nid;
@@ -219,7 +219,7 @@ impl Shard {
         let credits = self.interface(ni).peer_share;
         let Some(peer) = self.peers.acquire(target, credits) else {
             self.messages.unreserve(Budget::Request);
-            return Err(RequestError::PeersFull);
+            return Err(SubmitError::PeersFull);
         };
         self.begin(now, slot, request);
         let payload = (payload_length > 0).then_some(Span {
@@ -228,7 +228,7 @@ impl Shard {
             length_bytes: payload_length,
         });
         let transmit = Transmit { tx: TxId(NONE), ni, next_hop: *target, header, payload };
-        let mut record = Record::new(Purpose::Request { md: slot }, peer, transmit, deadline);
+        let mut record = MessageState::new(Purpose::Request { md: slot }, peer, transmit, deadline);
         record.started = now;
         record.is_bound = request.self_nid.is_some();
         self.launch(now, record);

@@ -21,7 +21,7 @@ pub struct Usage {
     pub events: u32,
     /// Messages on their way out.
     pub messages: u32,
-    /// Messages that arrived and wait, or that a sibling shard puts in place, or has here.
+    /// Delayed messages, and those that a sibling shard receives here or that this one receives there.
     pub delayed: u32,
     /// Descriptors for which responses are awaited.
     pub trackers: u32,
@@ -73,7 +73,7 @@ impl Shard {
             memory_descs: self.mds.used_count(),
             events: self.events.waiting_count(),
             messages: self.messages.count(),
-            delayed: self.kept.count(),
+            delayed: self.delayed.count(),
             trackers: self.trackers.count(),
             peers: self.peers.count(),
         }

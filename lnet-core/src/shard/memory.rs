@@ -139,7 +139,7 @@ impl Shard {
 
     /// Unlinks a descriptor; `status` is that of its UNLINK event, should it get one.
     pub(super) fn unlink_slot(&mut self, slot: u32, status: Status) -> Unlinked {
-        self.rouse(slot);
+        self.note_retry(slot);
         self.detach(slot);
         self.end_tracking(slot);
         let md = &mut self.mds[slot];
@@ -164,7 +164,7 @@ impl Shard {
     pub(super) fn start(&mut self, slot: u32) {
         let ends = self.mds[slot].start();
         if self.mds[slot].is_exhausted() {
-            self.rouse(slot);
+            self.note_retry(slot);
         }
         if ends {
             self.mds[slot].unlinking = true;
@@ -180,7 +180,7 @@ impl Shard {
         md.operations -= 1;
         if md.operations == 0 && md.claimed {
             md.claimed = false;
-            self.rouse(slot);
+            self.note_retry(slot);
         }
         let md = &mut self.mds[slot];
         let aborted = md.aborted && status == Status::Ok;

@@ -7,7 +7,7 @@
 //! ```text
 //! arriving shard                         sibling
 //!   Verdict::Delay    -- Route -->       matches, consumes threshold and offset
-//!   resumes its LND   <-- Lend --        (or Refuse; or the header is parked there first)
+//!   resumes its LND   <-- Lend --        (or Refuse; or the header waits there first)
 //!   received          -- Returned -->    event, ACK or REPLY from its own credits
 //! ```
 //!
@@ -33,7 +33,7 @@ use lnet_wire::steer::{PORTALS, PolicyWord, SteerKey, shard_of};
 use lnet_wire::{Body, Header, Nid};
 
 use super::Shard;
-use super::kept::{Ask, Kept, Origin, Resumption, State};
+use super::delayed::{Ask, DelayedMessage, Origin, Resumption, State};
 use super::target::{Decision, Inbound, Scope, Wait};
 use crate::handle::ShardId;
 use crate::list::NONE;
@@ -71,7 +71,7 @@ pub enum MeshMessage {
         /// The question.
         ask: AskId,
     },
-    /// The payload goes into this span, which nobody else touches until it is returned.
+    /// The payload goes into this span, which no other message touches until it is returned.
     Lend {
         /// The question.
         ask: AskId,
@@ -109,19 +109,25 @@ pub(super) struct Mesh {
     talks: u64,
     /// By portal: siblings whose messages were refused since the last entry.
     interested: [u64; PORTALS],
-    /// By portal: siblings that are to hear of an entry; and the portals with such.
+    /// By portal: siblings that are to be told of an entry; and the portals with such.
     news: [u64; PORTALS],
     news_portals: u64,
     /// By portal: how often a sibling told of an entry.
-    heard: [u32; PORTALS],
+    attached: [u32; PORTALS],
 }
 
 impl Mesh {
     pub(super) const fn new() -> Self {
-        Self { talks: 0, interested: [0; PORTALS], news: [0; PORTALS], news_portals: 0, heard: [0; PORTALS] }
+        Self {
+            talks: 0,
+            interested: [0; PORTALS],
+            news: [0; PORTALS],
+            news_portals: 0,
+            attached: [0; PORTALS],
+        }
     }
 
-    /// The portal of which a sibling is to hear next.
+    /// The portal that a sibling is to be told of next.
     fn next_news(&mut self, to: ShardId) -> Option<u8> {
         let mut portals = self.news_portals;
         while portals != 0 {
@@ -153,12 +159,12 @@ impl Shard {
         if self.mesh.talks.checked_shr(to.0.into()).unwrap_or(0) & 1 == 0 {
             return None;
         }
-        let sibling = self.kept.sibling(to);
+        let sibling = self.delayed.sibling(to);
         let told = sibling.outbox.first();
         if told != NONE {
             return Some(self.say(told, to));
         }
-        let asked = self.kept.next_ask(to);
+        let asked = self.delayed.next_ask(to);
         if asked != NONE {
             return Some(self.say(asked, to));
         }
@@ -174,23 +180,23 @@ impl Shard {
     /// # Panics
     /// If the driver carries a message to the wrong shard, or twice.
     pub fn handle_mesh(&mut self, now: Instant, from: ShardId, message: MeshMessage) {
-        let is_sibling = from != self.id && usize::from(from.0) < self.kept.siblings.len();
+        let is_sibling = from != self.id && usize::from(from.0) < self.delayed.siblings.len();
         assert!(is_sibling, "{from:?} is no sibling of {:?}", self.id);
         match message {
             MeshMessage::Route { ask, ni, from: sender, header, steal } => {
                 let origin = Origin::Sibling { shard: from, ask, steal };
-                let slot = self.kept.insert(origin, (ni, &sender), &header, NONE, State::Lent);
-                let decision = self.decide_kept(slot, Scope::Visitor { steal });
-                self.settle_visitor(slot, from, decision);
+                let slot = self.delayed.insert(origin, (ni, &sender), &header, NONE, State::Lent);
+                let decision = self.decide_delayed(slot, Scope::Sibling { steal });
+                self.settle_sibling_message(slot, from, decision);
             }
             MeshMessage::Withdraw { ask } => self.withdrawn(from, ask),
             MeshMessage::Lend { ask: AskId(slot), lease, span } => self.lent(slot, from, lease, span),
             MeshMessage::Refuse { ask: AskId(slot), reason } => self.refused(slot, from, reason),
             MeshMessage::Returned { lease: LeaseId(slot), status, .. } => self.returned(now, slot, status),
             MeshMessage::Attached { portal } => {
-                let heard = &mut self.mesh.heard[usize::from(portal)];
-                *heard = heard.wrapping_add(1);
-                let ask = Ask { shard: from, steal: Some(0), news: *heard };
+                let attached = &mut self.mesh.attached[usize::from(portal)];
+                *attached = attached.wrapping_add(1);
+                let ask = Ask { shard: from, steal: Some(0), news: *attached };
                 self.ask_again(portal, ask);
             }
         }
@@ -209,7 +215,7 @@ impl Shard {
         let policy = match header.body {
             Body::Put { portal, .. } | Body::Get { portal, .. } => {
                 let policy = *steering.policies.get(portal as usize)?;
-                if self.topology.is_anyones(portal) {
+                if self.topology.is_shared(portal) {
                     return None;
                 }
                 policy
@@ -226,11 +232,11 @@ impl Shard {
         (shard != self.id).then_some(Ask { shard, steal: None, news: 0 })
     }
 
-    /// The sibling that is asked first about a message that nobody takes here, if any is.
+    /// The sibling that is asked first about a message without a match here, if any is.
     pub(super) fn first_ask(&self, header: &Header) -> Option<Ask> {
         let portal = portal_of(header)?;
-        let siblings = self.kept.siblings.len() as u8 - 1;
-        let news = self.mesh.heard[usize::from(portal)];
+        let siblings = self.delayed.siblings.len() as u8 - 1;
+        let news = self.mesh.attached[usize::from(portal)];
         (siblings > 0 && self.topology.is_open(portal.into())).then(|| Ask {
             shard: self.after(self.id),
             steal: Some(siblings - 1),
@@ -249,68 +255,70 @@ impl Shard {
     }
 
     /// Does with a sibling's message what was decided.
-    pub(super) fn settle_visitor(&mut self, slot: u32, from: ShardId, decision: Decision) {
+    pub(super) fn settle_sibling_message(&mut self, slot: u32, from: ShardId, decision: Decision) {
         self.talks_to(from);
         match decision {
             Decision::Take(inbound) => {
-                let exclusive = self.is_exclusive(&self.kept.records[slot].header, &inbound);
+                let exclusive = self.is_exclusive(&self.delayed.records[slot].header, &inbound);
                 self.mds[inbound.md()].lent |= exclusive;
-                let record = &mut self.kept.records[slot];
+                let record = &mut self.delayed.records[slot];
                 // Nothing is discarded there: who has the message counts what it takes by this span.
                 record.take(inbound, inbound.landing(&record.header));
-                self.kept.set_state(slot, State::Lending);
+                self.delayed.set_state(slot, State::Lending);
             }
             Decision::Drop(reason) => {
-                let Kept { header, origin, .. } = &self.kept.records[slot];
+                let DelayedMessage { header, origin, .. } = &self.delayed.records[slot];
                 if let (DropReason::NoMatch, Origin::Sibling { steal: true, .. }, Some(portal)) =
                     (reason, origin, portal_of(header))
                 {
                     self.mesh.interested[usize::from(portal)] |= 1 << from.0;
                 }
-                self.kept.set_state(slot, State::Refusing(reason));
+                self.delayed.set_state(slot, State::Refusing(reason));
             }
             Decision::Wait(wait) => {
-                let Kept { origin, ni, from: sender, .. } = self.kept.records[slot];
+                let DelayedMessage { origin, ni, from: sender, .. } = self.delayed.records[slot];
                 let state = match self.refer_to_sender(origin, (ni, &sender), wait) {
                     Ok(peer) => {
-                        self.kept.records[slot].peer = peer;
+                        self.delayed.records[slot].peer = peer;
                         self.wait_for(wait)
                     }
                     Err(reason) => State::Refusing(reason),
                 };
-                self.kept.set_state(slot, state);
+                self.delayed.set_state(slot, state);
             }
         }
     }
 
     /// Takes a record's message for a sibling.
     fn say(&mut self, slot: u32, to: ShardId) -> MeshMessage {
-        let record = &self.kept.records[slot];
+        let record = &self.delayed.records[slot];
         match (record.state, record.origin) {
             (State::Asking(ask), _) => {
-                let Kept { ni, from, header, peer, .. } = *record;
+                let DelayedMessage { ni, from, header, peer, .. } = *record;
                 let steal = ask.steal.is_some();
-                self.kept.set_state(slot, State::Asked(ask));
-                self.kept.sibling(to).asking.take(peer);
+                self.delayed.set_state(slot, State::Asked(ask));
+                self.delayed.sibling(to).asking.take(peer);
                 MeshMessage::Route { ask: AskId(slot), ni, from, header, steal }
             }
             (State::Withdrawing(ask), _) => {
-                self.kept.set_state(slot, State::Asked(ask));
+                self.delayed.set_state(slot, State::Asked(ask));
                 MeshMessage::Withdraw { ask: AskId(slot) }
             }
             (State::Returning { lease, status, .. }, _) => {
-                let Kept { span: Some(span), peer, .. } = *record else { unreachable!("nothing was lent") };
-                self.kept.sibling(to).asking.give_back(peer);
-                self.forget_kept(slot);
+                let DelayedMessage { span: Some(span), peer, .. } = *record else {
+                    unreachable!("nothing was lent")
+                };
+                self.delayed.sibling(to).asking.give_back(peer);
+                self.forget_delayed(slot);
                 MeshMessage::Returned { lease, span, status }
             }
             (State::Lending, Origin::Sibling { ask, .. }) => {
                 let Some(span) = record.span else { unreachable!("nothing is lent") };
-                self.kept.set_state(slot, State::Lent);
+                self.delayed.set_state(slot, State::Lent);
                 MeshMessage::Lend { ask, lease: LeaseId(slot), span }
             }
             (State::Refusing(reason), Origin::Sibling { ask, .. }) => {
-                self.forget_kept(slot);
+                self.forget_delayed(slot);
                 MeshMessage::Refuse { ask, reason }
             }
             (state, origin) => unreachable!("{origin:?} is {state:?} and says nothing"),
@@ -320,90 +328,90 @@ impl Shard {
     /// A sibling lends a span for a message.
     fn lent(&mut self, slot: u32, lender: ShardId, lease: LeaseId, span: Span) {
         self.asked(slot, lender);
-        let record = &mut self.kept.records[slot];
+        let record = &mut self.delayed.records[slot];
         record.span = Some(span);
         if record.origin == Origin::Gone {
             let status = Status::Unknown(Cause::Cancelled);
-            self.kept.set_state(slot, State::Returning { lender, lease, status });
+            self.delayed.set_state(slot, State::Returning { lender, lease, status });
             self.talks_to(lender);
         } else {
-            self.kept.set_state(slot, State::Resumed(Resumption::Borrow { lender, lease }));
+            self.delayed.set_state(slot, State::Resumed(Resumption::Borrow { lender, lease }));
         }
     }
 
     /// A sibling does not take a message.
     fn refused(&mut self, slot: u32, by: ShardId, reason: DropReason) {
         let ask = self.asked(slot, by);
-        let peer = self.kept.records[slot].peer;
-        self.kept.sibling(by).asking.give_back(peer);
+        let peer = self.delayed.records[slot].peer;
+        self.delayed.sibling(by).asking.give_back(peer);
         self.talks_to(by);
-        let record = &self.kept.records[slot];
+        let record = &self.delayed.records[slot];
         if record.origin == Origin::Gone {
-            self.forget_kept(slot);
+            self.forget_delayed(slot);
             return;
         }
         match ask.steal {
             Some(0) if reason == DropReason::NoMatch => self.all_refused(slot, ask),
             Some(left) if reason == DropReason::NoMatch => {
                 let ask = Ask { shard: self.after(by), steal: Some(left - 1), news: ask.news };
-                self.kept.set_state(slot, State::Asking(ask));
+                self.delayed.set_state(slot, State::Asking(ask));
                 self.talks_to(ask.shard);
             }
-            _ => self.settle_kept(slot, Decision::Drop(reason)),
+            _ => self.settle_delayed(slot, Decision::Drop(reason)),
         }
     }
 
     /// All siblings have refused a message. What has changed here meanwhile is looked at, and what has
     /// changed there is asked about again.
     fn all_refused(&mut self, slot: u32, ask: Ask) {
-        let mut decision = self.decide_kept(slot, Scope::Asked);
+        let mut decision = self.decide_delayed(slot, Scope::Asked);
         let unmatched = matches!(decision, Decision::Wait(Wait::Entry) | Decision::Drop(DropReason::NoMatch));
-        let again = self.first_ask(&self.kept.records[slot].header);
+        let again = self.first_ask(&self.delayed.records[slot].header);
         if let (true, Some(again)) = (unmatched, again)
             && again.news != ask.news
         {
             decision = Decision::Wait(Wait::Sibling(again));
         }
-        self.settle_kept(slot, decision);
+        self.settle_delayed(slot, decision);
     }
 
     /// The question that a sibling answers.
     fn asked(&self, slot: u32, sibling: ShardId) -> Ask {
-        match self.kept.records.get(slot).map(|record| record.state) {
+        match self.delayed.records.get(slot).map(|record| record.state) {
             Some(State::Asked(ask) | State::Withdrawing(ask)) if ask.shard == sibling => ask,
             state => panic!("{sibling:?} answers a question that is {state:?}"),
         }
     }
 
-    /// A sibling has lost the message that it asked about: it is refused if it is still parked, and else the
+    /// A sibling has lost the message that it asked about: it is refused if it still waits, and else the
     /// answer is on its way.
     fn withdrawn(&mut self, from: ShardId, withdrawn: AskId) {
-        for list in 0..self.kept.parked.len() {
-            let mut slot = self.kept.first_parked(list);
+        for list in 0..self.delayed.unmatched.len() {
+            let mut slot = self.delayed.first_unmatched(list);
             while slot != NONE {
-                let is_it = matches!(self.kept.records[slot].origin,
+                let is_it = matches!(self.delayed.records[slot].origin,
                     Origin::Sibling { shard, ask, .. } if shard == from && ask == withdrawn);
                 if is_it {
-                    self.kept.set_state(slot, State::Refusing(DropReason::NotLazy));
+                    self.delayed.set_state(slot, State::Refusing(DropReason::NotLazy));
                     self.talks_to(from);
                     return;
                 }
-                slot = self.kept.next(slot);
+                slot = self.delayed.next(slot);
             }
         }
     }
 
     /// A sibling returns a span.
     fn returned(&mut self, now: Instant, slot: u32, status: Status) {
-        let record = self.kept.records.get(slot).map(|record| record.state);
+        let record = self.delayed.records.get(slot).map(|record| record.state);
         assert_eq!(record, Some(State::Lent), "a span is returned that is not lent");
-        let Kept { header, inbound: Some(inbound), .. } = self.kept.records[slot] else {
+        let DelayedMessage { header, inbound: Some(inbound), .. } = self.delayed.records[slot] else {
             unreachable!("a lent span has no operation")
         };
-        self.forget_kept(slot);
+        self.forget_delayed(slot);
         if self.is_exclusive(&header, &inbound) {
             self.mds[inbound.md()].lent = false;
-            self.rouse(inbound.md());
+            self.note_retry(inbound.md());
         }
         self.counters.lent += u64::from(status == Status::Ok);
         self.end_arrival(now, &header, &inbound, status);
@@ -416,7 +424,7 @@ impl Shard {
 
     /// The shard after this one.
     const fn after(&self, shard: ShardId) -> ShardId {
-        ShardId((shard.0 + 1) % self.kept.siblings.len() as u8)
+        ShardId((shard.0 + 1) % self.delayed.siblings.len() as u8)
     }
 }
 

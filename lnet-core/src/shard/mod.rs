@@ -16,10 +16,10 @@
 //! descriptor, its credits and its reference on a peer.
 
 mod delay;
+mod delayed;
 mod forward;
 mod initiator;
 mod inspect;
-mod kept;
 mod memory;
 pub mod mesh;
 mod report;
@@ -37,7 +37,7 @@ use lnet_wire::steer::{PORTALS, SHARDS_MAX};
 
 pub use crate::peer::PeerRecord;
 pub use forward::{ForwardError, ForwardRequest, Forwarded};
-pub use initiator::{GetRequest, PutRequest, RequestError};
+pub use initiator::{GetRequest, PutRequest, SubmitError};
 pub use inspect::{ForgedSource, NiRecord, Usage};
 pub use update::Confirmation;
 
@@ -60,7 +60,7 @@ use crate::time::{self, Instant};
 use crate::topology::Topology;
 use crate::track::Trackers;
 
-use kept::KeptMessages;
+use delayed::DelayedMessages;
 use mesh::Mesh;
 use select::Selector;
 use target::Arriving;
@@ -85,7 +85,7 @@ pub struct ShardConfig {
 }
 
 /// What a shard keeps for a slot of the local interfaces.
-struct Interface {
+struct ShardNi {
     credits: Credits<PeerCredited>,
     counters: NiCounters,
     /// Messages on their way out by it.
@@ -99,7 +99,7 @@ struct Interface {
     timers: Timers,
 }
 
-impl Interface {
+impl ShardNi {
     /// Of an empty slot.
     const VACANT: Self = Self {
         credits: Credits::new(0),
@@ -127,22 +127,22 @@ pub struct Shard {
     messages: Messages,
     trackers: Trackers,
     peers: Peers,
-    interfaces: Vec<Interface>,
+    interfaces: Vec<ShardNi>,
     /// Messages that arrive, by [`RxId`](crate::lnd::RxId).
     incoming: Box<[Arriving]>,
     /// Those that wait.
-    kept: KeptMessages,
+    delayed: DelayedMessages,
     /// Lazy portals, a bit each.
     lazy: u64,
-    /// Lists of parked messages in which one is to be tried again, a bit each; 0 between calls.
-    roused: u128,
+    /// Lists of unmatched messages in which one is to be tried again, a bit each; 0 between calls.
+    retry_lists: u128,
     mesh: Mesh,
     /// Messages that have ended and whose end has not been dealt with; empty between calls.
     ended: Queue<Done>,
     /// Messages of other nodes that have ended, to be told.
     forwarded: Queue<Done>,
     /// Messages that hold their credits and that a delay rule holds up, in the order of their time.
-    held: Queue<Credited>,
+    rule_delayed: Queue<Credited>,
     faults: Faults,
     selector: Selector,
     counters: Counters,
@@ -165,7 +165,7 @@ impl Shard {
         assert!(shard.0 < shard_count, "{shard:?} of {shard_count} shards");
         let seed = Seed::new(hash_seed);
         let peers = Peers::new(limits.peers, limits.interfaces, seed);
-        let kept = KeptMessages::new(&limits, shard_count, peers.capacity());
+        let delayed = DelayedMessages::new(&limits, shard_count, peers.capacity());
         let mut shard = Self {
             id: shard,
             interface_cookie,
@@ -181,13 +181,13 @@ impl Shard {
             peers,
             interfaces: Vec::with_capacity(usize::from(limits.interfaces)),
             incoming: (0..limits.incoming).map(|_| Arriving::Idle).collect(),
-            kept,
+            delayed,
             lazy: 0,
-            roused: 0,
+            retry_lists: 0,
             mesh: Mesh::new(),
             ended: Queue::new(),
             forwarded: Queue::new(),
-            held: Queue::new(),
+            rule_delayed: Queue::new(),
             faults: Faults::new(),
             selector: Selector::new(),
             counters: Counters::default(),
@@ -235,7 +235,7 @@ impl Shard {
         self.events.forget(popped);
         if recurring && self.mds.holds(md.slot(), md.generation()) {
             self.mds[md.slot()].event_slots += 1;
-            self.rouse(md.slot());
+            self.note_retry(md.slot());
             self.wake();
         } else {
             self.events.release(queue, 1);
@@ -266,8 +266,9 @@ impl Shard {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let credits = self.interfaces.iter().filter_map(|interface| interface.timers.next(&self.messages));
-        let (held, kept) = (self.held.first_release(&self.messages), self.kept.next_timed());
-        time::earliest([credits.min(), self.trackers.next(), held, kept])
+        let (rule_delayed, delayed) =
+            (self.rule_delayed.first_release(&self.messages), self.delayed.next_timed());
+        time::earliest([credits.min(), self.trackers.next(), rule_delayed, delayed])
     }
 
     /// Whether [`Shard::poll_transmit`] has a message of any interface.
@@ -313,12 +314,12 @@ impl Shard {
         cookie.is(kind) && cookie.shard() == self.id
     }
 
-    fn interface(&mut self, ni: NiId) -> &mut Interface {
+    fn interface(&mut self, ni: NiId) -> &mut ShardNi {
         &mut self.interfaces[usize::from(ni.0)]
     }
 }
 
-// A bit for each portal's list of parked messages, and one for that of responses.
+// A bit for each portal's list of unmatched messages, and one for that of responses.
 const _: () = assert!(PORTALS < u128::BITS as usize && PORTALS <= u64::BITS as usize);
 const _: () = assert!(SHARDS_MAX <= 1 << lnet_wire::steer::COOKIE_SHARD_BITS);
 const _: () = assert!(NONE as u64 > 1 << crate::handle::SLOT_BITS);

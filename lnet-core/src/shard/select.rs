@@ -19,7 +19,7 @@ use crate::topology::{LocalNi, NiStatus};
 
 /// Paths whose health is remembered: the oldest report makes room.
 const PATHS_MAX: usize = 32;
-/// How long a path that was silent is avoided, unless it is heard of again.
+/// How long a path that was silent is avoided, unless it is reported again.
 const AVOIDED: Duration = Duration::from_secs(1);
 
 /// What is known of a path.
@@ -67,12 +67,12 @@ impl Selector {
     /// Notes what was reported of a path.
     fn note(&mut self, now: Instant, path: &Path, report: PathReport) {
         let known = self.health.iter().position(|slot| slot.is_some_and(|health| health.path == *path));
-        let place = known.unwrap_or_else(|| {
+        let slot = known.unwrap_or_else(|| {
             let told_at = |slot: &Option<Health>| slot.map(|health| health.told_at);
             let oldest = self.health.iter().enumerate().min_by_key(|(_, slot)| told_at(slot));
-            oldest.map_or(0, |(place, _)| place)
+            oldest.map_or(0, |(slot, _)| slot)
         });
-        let former = self.health[place].filter(|_| known.is_some());
+        let former = self.health[slot].filter(|_| known.is_some());
         let (silent_until, round_trip) = match report {
             PathReport::Silent => {
                 self.has_silent = true;
@@ -82,7 +82,7 @@ impl Selector {
                 (None, round_trip.or(former.and_then(|health| health.round_trip)))
             }
         };
-        self.health[place] = Some(Health { path: *path, told_at: now, silent_until, round_trip });
+        self.health[slot] = Some(Health { path: *path, told_at: now, silent_until, round_trip });
     }
 }
 

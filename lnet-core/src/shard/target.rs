@@ -9,8 +9,8 @@ use lnet_wire::steer::PORTALS;
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
 use super::Shard;
+use super::delayed::{Ask, list_of};
 use super::inspect::ForgedSource;
-use super::kept::{Ask, list_of};
 use super::report::Ended;
 use crate::list::NONE;
 use crate::lnd::{
@@ -18,7 +18,7 @@ use crate::lnd::{
     Uplink, Verdict,
 };
 use crate::md::MdOptions;
-use crate::message::{Budget, Purpose, Record};
+use crate::message::{Budget, MessageState, Purpose};
 use crate::portal::{Found, Request};
 use crate::stats::{DelayReason, DropReason};
 use crate::time::Instant;
@@ -57,7 +57,7 @@ impl Inbound {
     }
 }
 
-/// The response to a message: room for it is reserved, a reference on the peer is held.
+/// The response to a message: room for it is reserved, with a reference on the peer.
 #[derive(Clone, Copy)]
 pub(super) struct Promise {
     ni: NiId,
@@ -72,7 +72,7 @@ pub(super) enum Arriving {
     /// Its LND puts its payload in place. It came by this interface, from this peer NI.
     Delivered(NiId, Nid, Header, Inbound),
     /// It is delayed, or goes to a sibling: the record of it.
-    Kept(u32),
+    DelayedMessage(u32),
 }
 
 /// What is to become of a message.
@@ -129,8 +129,8 @@ pub(super) enum Scope {
     Arrived,
     /// The same, and its siblings have been asked.
     Asked,
-    /// A sibling asks, about just anyone's or about one that belongs here.
-    Visitor { steal: bool },
+    /// A sibling asks, about a message of any shard or about one that belongs here.
+    Sibling { steal: bool },
 }
 
 impl PrefetchHints for Shard {
@@ -164,7 +164,7 @@ impl Uplink for Shard {
                 self.wake();
                 return Verdict::Deliver(self.landing(header, &inbound));
             }
-            Decision::Wait(wait) => self.keep(rx, (ni, from), header, wait).err(),
+            Decision::Wait(wait) => self.delay(rx, (ni, from), header, wait).err(),
             Decision::Drop(reason) => Some(reason),
         };
         let Some(reason) = dropped else { return Verdict::Delay };
@@ -181,7 +181,7 @@ impl Uplink for Shard {
                 self.count_delivered(now, (*ni, from), header, inbound, status);
                 self.end_arrival(now, header, inbound, status);
             }
-            Some(Arriving::Kept(slot)) => self.received_kept(now, *slot, status),
+            Some(Arriving::DelayedMessage(slot)) => self.received_delayed(now, *slot, status),
             Some(Arriving::Idle) | None => panic!("no message arrives as {rx:?}"),
         }
         incoming[rx.0 as usize] = Arriving::Idle;
@@ -222,7 +222,7 @@ impl Shard {
     }
 
     /// Looks at a message without regard to what is posted: whether it is acceptable, and whether a delay
-    /// rule holds it up.
+    /// rule delays it.
     fn check(
         &mut self,
         now: Instant,
@@ -250,7 +250,7 @@ impl Shard {
         {
             return Err(DropReason::NotLocal);
         }
-        // Nobody else is this node.
+        // No peer is this node.
         if header.source.nid.is_any() || header.source.nid.is_loopback() && !is_loopback {
             return Err(DropReason::NoSource);
         }
@@ -276,7 +276,7 @@ impl Shard {
         {
             return Decision::Wait(Wait::Sibling(owner));
         }
-        let lends = matches!(scope, Scope::Visitor { .. });
+        let lends = matches!(scope, Scope::Sibling { .. });
         match self.admit((ni, from), header, lends) {
             Ok(inbound) => Decision::Take(inbound),
             Err(Refusal::Drop(DropReason::NoMatch)) => self.unmatched(header, scope),
@@ -296,13 +296,13 @@ impl Shard {
         {
             return Decision::Wait(Wait::Sibling(ask));
         }
-        if scope != (Scope::Visitor { steal: true }) && self.is_lazy(header) {
+        if scope != (Scope::Sibling { steal: true }) && self.is_lazy(header) {
             return Decision::Wait(Wait::Entry);
         }
         Decision::Drop(DropReason::NoMatch)
     }
 
-    /// Gives a message a place. With `lends` it is a sibling that will fill it.
+    /// Finds a message its descriptor. With `lends` it is a sibling that will fill it.
     #[inline]
     fn admit(&mut self, by: (NiId, &Nid), header: &Header, lends: bool) -> Result<Inbound, Refusal> {
         match header.body {
@@ -385,7 +385,7 @@ impl Shard {
         }
     }
 
-    /// Whether a descriptor is ready for one more operation: it has an event slot, and nobody else writes
+    /// Whether a descriptor is ready for one more operation: it has an event slot, and no sibling writes
     /// where this message may. With `lends` a sibling is going to write, so it must be idle; until it is,
     /// nothing else starts, or the sibling might wait for ever.
     #[inline]
@@ -490,7 +490,7 @@ impl Shard {
         let deadline = now + local.message_timeout;
         let next_hop = *self.peers.get_mut(promise.peer).nid();
         let transmit = Transmit { tx: TxId(NONE), ni: promise.ni, next_hop, header, payload };
-        self.launch(now, Record::new(purpose, promise.peer, transmit, deadline));
+        self.launch(now, MessageState::new(purpose, promise.peer, transmit, deadline));
     }
 }
 

@@ -13,7 +13,7 @@ use super::report::Ended;
 use crate::fault::Faults;
 use crate::health::HealthStatus;
 use crate::lnd::{Cause, Full, Lent, NiId, Path, PathReport, Status, Transmit, TxId};
-use crate::message::{Credited, Done, Message, PeerCredited, Purpose, Queued, Record, Stage};
+use crate::message::{Credited, Done, Message, MessageState, PeerCredited, Purpose, Queued, Stage};
 use crate::time::Instant;
 
 impl Shard {
@@ -40,7 +40,7 @@ impl Shard {
 
     /// Ends the messages that have waited for credits until their deadline, and unlinks the descriptors for
     /// which a response has not come in time: what ends well on them from now on reads as a timeout, and
-    /// so does the UNLINK event of an idle one. Lets go on what delay rules have held up for long enough.
+    /// so does the UNLINK event of an idle one. What delay rules have delayed for long enough goes on.
     pub fn handle_timeout(&mut self, now: Instant) {
         for ni in (0..self.interfaces.len()).map(|index| NiId(index as u16)) {
             while let Some(expired) =
@@ -68,8 +68,8 @@ impl Shard {
             self.counters.response_timeouts += 1;
             self.unlink_slot(md, Status::Unknown(Cause::Timeout));
         }
-        self.release_held(now, |_, (until, _)| until <= now);
-        self.release_timed(|shard| shard.kept.expired(now));
+        self.release_delayed(now, |_, (until, _)| until <= now);
+        self.release_timed(|shard| shard.delayed.expired(now));
         self.wake();
     }
 
@@ -77,16 +77,16 @@ impl Shard {
     /// and then stands for any. What they hold up goes on at once. Returns how many rules.
     pub fn delete_delay_rules(&mut self, now: Instant, source: &Nid, destination: &Nid) -> usize {
         let deleted = self.faults.delete_delay_rules(source, destination);
-        self.release_held(now, |faults, (_, rule)| !faults.has_delay_rule(rule));
-        self.release_timed(|shard| shard.kept.first_timed(|rule| !shard.faults.has_delay_rule(rule)));
+        self.release_delayed(now, |faults, (_, rule)| !faults.has_delay_rule(rule));
+        self.release_timed(|shard| shard.delayed.first_timed(|rule| !shard.faults.has_delay_rule(rule)));
         self.wake();
         deleted
     }
 
-    /// Sends the messages on their way of which `due` says that no delay rule holds them up any more.
-    fn release_held(&mut self, now: Instant, due: impl Fn(&Faults, (Instant, u64)) -> bool) {
+    /// Sends the messages on their way of which `due` says that no delay rule delays them any more.
+    fn release_delayed(&mut self, now: Instant, due: impl Fn(&Faults, (Instant, u64)) -> bool) {
         while let Some(message) =
-            self.held.pop_released(&mut self.messages, |release| due(&self.faults, release))
+            self.rule_delayed.pop_released(&mut self.messages, |release| due(&self.faults, release))
         {
             let ni = self.messages.record(&message).transmit.ni;
             self.make_ready(now, ni, message);
@@ -96,7 +96,7 @@ impl Shard {
 
     /// Sets a new message on its way.
     #[inline(always)]
-    pub(super) fn launch(&mut self, now: Instant, record: Record) {
+    pub(super) fn launch(&mut self, now: Instant, record: MessageState) {
         let (ni, peer) = (record.transmit.ni, record.peer);
         self.interface(ni).outgoing_count += 1;
         let payload_bytes = record.transmit.header.payload_length;
@@ -141,7 +141,7 @@ impl Shard {
         if self.is_tried(ni)
             && let Some(release) = self.faults.delay(now, &self.messages.record(&message).transmit.header)
         {
-            self.held.hold(&mut self.messages, message, release);
+            self.rule_delayed.hold(&mut self.messages, message, release);
         } else {
             self.make_ready(now, ni, message);
         }
@@ -173,8 +173,8 @@ impl Shard {
             let Err(message) = self.resend(now, message) else { continue };
             self.count_end(now, &message);
             let record = self.messages.record(&message);
-            let Record { transmit: Transmit { ni, header, .. }, status, peer, purpose, .. } = *record;
-            let (peer_held, interface_held) = record.held();
+            let MessageState { transmit: Transmit { ni, header, .. }, status, peer, purpose, .. } = *record;
+            let (has_peer_credit, has_ni_credit) = record.credits_held_at_end();
             let answers = record.is_response();
             if let Purpose::Forward { .. } = purpose {
                 self.forwarded.push(&mut self.messages, message);
@@ -185,10 +185,10 @@ impl Shard {
             if let Some(ended) = Ended::of(&purpose, &header) {
                 self.complete(ended, status);
             }
-            if interface_held {
+            if has_ni_credit {
                 self.return_interface_credit(now, ni);
             }
-            if peer_held {
+            if has_peer_credit {
                 self.return_peer_credit(now, peer);
             }
             self.peers.get_mut(peer).responses -= u32::from(answers);
@@ -208,7 +208,7 @@ impl Shard {
         };
         let Transmit { ni, next_hop, .. } = record.transmit;
         let may_go_on = !record.is_bound
-            && record.held() == (true, true)
+            && record.credits_held_at_end() == (true, true)
             && record.resends < self.topology.tunables().retry_count
             && self.overdue(now, record).is_none();
         let Some(to) = self.select_other(&next_hop, ni).filter(|_| may_go_on) else { return Err(message) };
@@ -251,8 +251,9 @@ impl Shard {
     #[inline]
     fn count_end(&mut self, now: Instant, message: &Message<Done>) {
         let record = self.messages.record(message);
-        let Record { transmit: Transmit { ni, header, .. }, status, ref purpose, started, resends, .. } =
-            *record;
+        let MessageState {
+            transmit: Transmit { ni, header, .. }, status, ref purpose, started, resends, ..
+        } = *record;
         let (peer, bytes) = (self.peers.get_mut(record.peer), header.payload_length);
         peer.queued_bytes -= queued_bytes(bytes);
         let of_both = [&mut self.interfaces[usize::from(ni.0)].counters, &mut peer.counters];
@@ -308,7 +309,7 @@ impl Shard {
     }
 
     /// Why a message whose turn for a credit has come is not sent after all.
-    fn overdue(&self, now: Instant, record: &Record) -> Option<Cause> {
+    fn overdue(&self, now: Instant, record: &MessageState) -> Option<Cause> {
         let ended = Ended::of(&record.purpose, &record.transmit.header);
         if ended.is_some_and(|ended| self.mds[ended.md()].aborted) {
             Some(Cause::Cancelled)

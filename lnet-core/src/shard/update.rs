@@ -9,13 +9,13 @@
 
 use alloc::sync::Arc;
 
-use super::kept::{Kept, State, list_of};
+use super::delayed::{DelayedMessage, State, list_of};
 use super::target::Decision;
-use super::{Interface, Shard};
+use super::{Shard, ShardNi};
 use crate::credit::share;
 use crate::handle::ShardId;
 use crate::lnd::{Cause, NiId, Status, Transmit};
-use crate::message::{Message, Messages, PeerCredited, Queue, Record, Stage};
+use crate::message::{Message, MessageState, Messages, PeerCredited, Queue, Stage};
 use crate::stats::DropReason;
 use crate::time::Instant;
 use crate::topology::{NiStatus, Topology};
@@ -56,8 +56,8 @@ impl Shard {
     /// that are still awaited do not count. An interface that is [closed](NiStatus::Closed) and quiet stays so.
     #[must_use]
     pub fn is_quiet(&self, ni: NiId) -> bool {
-        let idle = |slot: &Interface| slot.outgoing_count == 0 && slot.arriving_count == 0;
-        self.interfaces.get(usize::from(ni.0)).is_none_or(|slot| idle(slot) && self.kept.count_of(ni) == 0)
+        let idle = |slot: &ShardNi| slot.outgoing_count == 0 && slot.arriving_count == 0;
+        self.interfaces.get(usize::from(ni.0)).is_none_or(|slot| idle(slot) && self.delayed.count_of(ni) == 0)
     }
 
     /// What it says of its snapshot at this moment.
@@ -92,7 +92,7 @@ impl Shard {
 
     /// Panics if a snapshot cannot follow the present one.
     fn accept(&self, topology: &Topology) {
-        let (slots, most) = (topology.interfaces().len(), self.kept.slots());
+        let (slots, most) = (topology.interfaces().len(), self.delayed.slots());
         assert!(slots <= most, "{slots} interfaces exceed the limits, {most}");
         if let Some(steering) = topology.steering() {
             let (steered, shards) = (steering.shard_count, self.shard_count());
@@ -112,24 +112,24 @@ impl Shard {
     }
 
     fn portals_in_use(&self) -> u64 {
-        let lists = self.kept.records.used().map(|(_, record)| list_of(&record.header));
+        let lists = self.delayed.records.used().map(|(_, record)| list_of(&record.header));
         // The list behind those of the portals is that of responses.
-        let kept = lists.fold(0_u64, |bits, list| bits | 1_u64.checked_shl(list as u32).unwrap_or(0));
-        self.tables.portals_in_use() | kept
+        let delayed = lists.fold(0_u64, |bits, list| bits | 1_u64.checked_shl(list as u32).unwrap_or(0));
+        self.tables.portals_in_use() | delayed
     }
 
     fn shard_count(&self) -> u8 {
-        self.kept.siblings.len() as u8
+        self.delayed.siblings.len() as u8
     }
 
     fn install_interfaces(&mut self, now: Instant, former: &Topology) {
         let topology = Arc::clone(&self.topology);
         let shards = self.shard_count();
-        self.interfaces.resize_with(topology.interfaces().len(), || Interface::VACANT);
+        self.interfaces.resize_with(topology.interfaces().len(), || ShardNi::VACANT);
         let slots = self.interfaces.iter_mut().zip(topology.interfaces());
         for ((slot, local), ni) in slots.zip((0..).map(NiId)) {
             if former.ni(ni).map(|before| before.nid) != local.map(|local| local.nid) {
-                *slot = Interface::VACANT;
+                *slot = ShardNi::VACANT;
             }
             if let Some(local) = local {
                 slot.peer_share = share(local.peer_credits.min(local.credits), shards);
@@ -142,7 +142,7 @@ impl Shard {
             }
             let before = former.ni(ni).map(|before| before.status);
             if local.status != NiStatus::Up && before != Some(local.status) {
-                self.leave(now, ni);
+                self.stop_serving(now, ni);
             }
         }
     }
@@ -172,11 +172,11 @@ impl Shard {
     }
 
     /// An interface serves no more.
-    fn leave(&mut self, now: Instant, ni: NiId) {
+    fn stop_serving(&mut self, now: Instant, ni: NiId) {
         self.redirect_queued(ni);
         let mut moving = self.redirect_credited(now, ni);
         while let Some(message) = moving.pop(&mut self.messages) {
-            if let Way::By(to) = self.way(self.messages.record(&message)) {
+            if let Rerouting::By(to) = self.rerouting(self.messages.record(&message)) {
                 self.readdress(to, |messages| messages.record_mut(&message));
                 self.take_interface_credit(now, to, message);
             } else {
@@ -185,7 +185,7 @@ impl Shard {
             }
         }
         if self.topology.known_ni(ni).status == NiStatus::Closed {
-            self.drop_kept(ni);
+            self.drop_delayed(ni);
         }
     }
 
@@ -197,10 +197,10 @@ impl Shard {
             if message.stage != Stage::Queued {
                 continue;
             }
-            let to = match self.way(self.messages.waiting(&message)) {
-                Way::Stay => ni,
-                Way::By(to) => to,
-                Way::Nowhere => {
+            let to = match self.rerouting(self.messages.waiting(&message)) {
+                Rerouting::Stay => ni,
+                Rerouting::By(to) => to,
+                Rerouting::Nowhere => {
                     let credits = &mut self.peers.get_mut(message.peer).credits;
                     let message = credits.withdraw(&mut self.messages, message);
                     let ended = self.messages.end(message, UNREACHABLE);
@@ -230,11 +230,12 @@ impl Shard {
                 moving.push(&mut self.messages, message);
             }
         }
-        let mut held = self.held.take();
-        while let Some(message) = held.pop(&mut self.messages) {
-            let Record { transmit: Transmit { ni: by, .. }, release, .. } = *self.messages.record(&message);
+        let mut rule_delayed = self.rule_delayed.take();
+        while let Some(message) = rule_delayed.pop(&mut self.messages) {
+            let MessageState { transmit: Transmit { ni: by, .. }, release, .. } =
+                *self.messages.record(&message);
             if by != ni || self.stays(&message) {
-                self.held.hold(&mut self.messages, message, release);
+                self.rule_delayed.hold(&mut self.messages, message, release);
             } else {
                 returned_count += 1;
                 let message = self.messages.uncredited(message);
@@ -257,34 +258,34 @@ impl Shard {
     }
 
     /// Drops what came by an interface and waits here; what a sibling is asked about is dropped when it answers.
-    fn drop_kept(&mut self, ni: NiId) {
-        let waits = |record: &Kept| {
+    fn drop_delayed(&mut self, ni: NiId) {
+        let waits = |record: &DelayedMessage| {
             record.ni == ni
-                && matches!(record.state, State::Timed { .. } | State::Parked { .. } | State::Asking(_))
+                && matches!(record.state, State::Timed { .. } | State::Unmatched { .. } | State::Asking(_))
         };
-        for slot in 0..self.kept.records.capacity() {
-            if self.kept.records.get(slot).is_some_and(waits) {
-                self.settle_kept(slot, Decision::Drop(DropReason::NiClosed));
+        for slot in 0..self.delayed.records.capacity() {
+            if self.delayed.records.get(slot).is_some_and(waits) {
+                self.settle_delayed(slot, Decision::Drop(DropReason::NiClosed));
             }
         }
     }
 
     /// How a message goes on whose interface serves no more.
-    fn way(&self, record: &Record) -> Way {
+    fn rerouting(&self, record: &MessageState) -> Rerouting {
         if record.is_response() {
             let is_closed = self.topology.known_ni(record.transmit.ni).status == NiStatus::Closed;
-            return if is_closed { Way::Nowhere } else { Way::Stay };
+            return if is_closed { Rerouting::Nowhere } else { Rerouting::Stay };
         }
         let other = self.select_other(&record.transmit.next_hop, record.transmit.ni);
-        other.filter(|_| !record.is_bound).map_or(Way::Nowhere, Way::By)
+        other.filter(|_| !record.is_bound).map_or(Rerouting::Nowhere, Rerouting::By)
     }
 
     fn stays<S>(&self, message: &Message<S>) -> bool {
-        matches!(self.way(self.messages.record(message)), Way::Stay)
+        matches!(self.rerouting(self.messages.record(message)), Rerouting::Stay)
     }
 
     /// Has a message leave by another interface, from whose NID it comes then.
-    pub(super) fn readdress(&mut self, to: NiId, record: impl FnOnce(&mut Messages) -> &mut Record) {
+    pub(super) fn readdress(&mut self, to: NiId, record: impl FnOnce(&mut Messages) -> &mut MessageState) {
         let nid = self.topology.known_ni(to).nid;
         let record = record(&mut self.messages);
         let from = core::mem::replace(&mut record.transmit.ni, to);
@@ -297,7 +298,7 @@ impl Shard {
 }
 
 /// How a message goes on.
-enum Way {
+enum Rerouting {
     /// As it would have.
     Stay,
     /// By another interface.

@@ -31,7 +31,7 @@
 /// A value that is in a list, by one of its fields.
 macro_rules! node {
     ($value:ty, $list:ty, $field:ident) => {
-        impl Node<$list> for $value {
+        impl Linked<$list> for $value {
             fn link(&self) -> &Link {
                 &self.$field
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lnet_core::handle::MdHandle;
 use lnet_core::lnd::{Cause, Status, TxId, Uplink};
 use lnet_core::md::{MdSpec, Unlinked};
-use lnet_core::shard::RequestError;
+use lnet_core::shard::SubmitError;
 use lnet_core::time::Instant;
 use lnet_core::topology::Topology;
 use lnet_core::{Limits, ShardConfig};
@@ -165,7 +165,7 @@ impl Run {
         let md = self.node.shard.bind(&MdSpec { user_ptr, ..self.node.md(1) }).unwrap();
         let result = self.node.shard.put(self.model.now, &put_request(md, peer));
         if self.model.messages.len() - self.model.ended.len() == REQUESTS {
-            assert_eq!(result, Err(RequestError::RequestsFull));
+            assert_eq!(result, Err(SubmitError::RequestsFull));
             self.node.shard.unlink(md).unwrap();
             self.node.event();
         } else {

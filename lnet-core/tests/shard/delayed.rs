@@ -5,7 +5,7 @@ use lnet_core::handle::MdHandle;
 use lnet_core::lnd::{Cause, RxId, Span, Status, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};
 use lnet_core::portal::EntryError;
-use lnet_core::shard::RequestError;
+use lnet_core::shard::SubmitError;
 use lnet_core::stats::{DelayReason, DropReason};
 use lnet_core::{Limits, ShardConfig};
 use lnet_wire::{Body, Header};
@@ -271,7 +271,7 @@ fn responses_wait_for_event_slots_too() {
     node.shard.get(NOW, &get_request(md)).unwrap();
     node.shard.put(NOW, &lnet_core::shard::PutRequest { ack: true, ..put_request(md, 2) }).unwrap();
     node.shard.put(NOW, &put_request(md, 2)).unwrap();
-    assert_eq!(node.shard.put(NOW, &put_request(md, 2)), Err(RequestError::EventQueueFull(md)));
+    assert_eq!(node.shard.put(NOW, &put_request(md, 2)), Err(SubmitError::EventQueueFull(md)));
     delay(&mut node, 0, &ack_header(md));
     delay(&mut node, 1, &reply_header(md, 3));
     for _ in 0..3 {

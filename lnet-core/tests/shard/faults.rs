@@ -11,7 +11,7 @@ use lnet_core::fault::{
 use lnet_core::handle::MdHandle;
 use lnet_core::lnd::{NiId, RxId, Status, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
-use lnet_core::shard::RequestError;
+use lnet_core::shard::SubmitError;
 use lnet_core::stats::DropReason;
 use lnet_core::time::Instant;
 use lnet_core::topology::Topology;
@@ -348,7 +348,7 @@ fn a_failed_peer_is_neither_sent_to_nor_heard() {
     let mut node = Node::new(config());
     let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(9), ..node.md(10) }).unwrap();
     node.shard.faults_mut().fail_peer(&nid(1, 2), Threshold::Count(4)).unwrap();
-    let error = Err(RequestError::PeerFailed(nid(1, 2)));
+    let error = Err(SubmitError::PeerFailed(nid(1, 2)));
     assert_eq!(node.shard.put(NOW, &put_request(md, 2)), error);
     assert_eq!(node.shard.get(NOW, &get_request(md)), error);
     assert_eq!((node.shard.usage().messages, node.shard.usage().trackers), (0, 0));
@@ -370,7 +370,7 @@ fn a_peer_fails_before_its_descriptor_is_looked_at_and_before_rules() {
     node.shard.unlink(stale).unwrap();
     node.shard.faults_mut().fail_peer(&Nid::ANY, Threshold::Infinite).unwrap();
     node.shard.faults_mut().add_drop_rule(NOW, &ALL, 1).unwrap();
-    assert_eq!(node.shard.put(NOW, &put_request(stale, 7)), Err(RequestError::PeerFailed(nid(1, 7))));
+    assert_eq!(node.shard.put(NOW, &put_request(stale, 7)), Err(SubmitError::PeerFailed(nid(1, 7))));
     for _ in 0..100 {
         node.assert_drop(&put_header(1, 1), DropReason::PeerFailed);
     }

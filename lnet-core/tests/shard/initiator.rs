@@ -8,7 +8,7 @@ use lnet_core::handle::MdHandle;
 use lnet_core::health::HealthStatus;
 use lnet_core::lnd::{Cause, Full, NiId, Span, Status, Transmit, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};
-use lnet_core::shard::{GetRequest, PutRequest, RequestError};
+use lnet_core::shard::{GetRequest, PutRequest, SubmitError};
 use lnet_core::stats::{DropReason, Traffic};
 use lnet_core::topology::Topology;
 use lnet_core::{Limits, ShardConfig};
@@ -159,13 +159,13 @@ fn what_is_wrong_with_a_descriptor_is_said_at_once() {
         assert_eq!(node.shard.get(NOW, &get_request(md)), Err(expected));
         assert_eq!(node.shard.usage().messages, 0);
     };
-    check(&mut node, attached, RequestError::MdAttached(attached));
-    check(&mut node, MdHandle(me.0), RequestError::UnknownMd(MdHandle(me.0)));
+    check(&mut node, attached, SubmitError::MdAttached(attached));
+    check(&mut node, MdHandle(me.0), SubmitError::UnknownMd(MdHandle(me.0)));
     let spec = MdSpec { threshold: Threshold::Count(0), auto_unlink: false, ..node.md(1) };
     let used_up = node.shard.bind(&spec).unwrap();
-    check(&mut node, used_up, RequestError::MdExhausted(used_up));
+    check(&mut node, used_up, SubmitError::MdExhausted(used_up));
     node.shard.unlink(used_up).unwrap();
-    check(&mut node, used_up, RequestError::UnknownMd(used_up));
+    check(&mut node, used_up, SubmitError::UnknownMd(used_up));
 }
 
 #[test]
@@ -175,9 +175,9 @@ fn a_portal_that_no_node_has_is_refused() {
     let md = node.shard.bind(&spec).unwrap();
     for portal in [64, u32::MAX] {
         let put = PutRequest { portal, ..put_request(md, 2) };
-        assert_eq!(node.shard.put(NOW, &put), Err(RequestError::Portal(portal)));
+        assert_eq!(node.shard.put(NOW, &put), Err(SubmitError::Portal(portal)));
         let get = GetRequest { portal, ..get_request(md) };
-        assert_eq!(node.shard.get(NOW, &get), Err(RequestError::Portal(portal)));
+        assert_eq!(node.shard.get(NOW, &get), Err(SubmitError::Portal(portal)));
     }
     assert!(node.transmit().is_none());
     node.shard.put(NOW, &PutRequest { portal: 63, ..put_request(md, 2) }).unwrap();
@@ -239,7 +239,7 @@ fn requests_run_out_before_anything_is_consumed() {
     for _ in 0..2 {
         node.shard.put(NOW, &put_request(md, 2)).unwrap();
     }
-    assert_eq!(node.shard.put(NOW, &put_request(md, 2)), Err(RequestError::RequestsFull));
+    assert_eq!(node.shard.put(NOW, &put_request(md, 2)), Err(SubmitError::RequestsFull));
     let transmit = node.transmit().unwrap();
     node.shard.sent(NOW, transmit.tx, Status::Ok);
     assert_eq!(node.shard.put(NOW, &put_request(md, 2)), Ok(()));
@@ -252,7 +252,7 @@ fn busy_peers_make_no_room_and_idle_ones_do() {
     let mut node = Node::new(ShardConfig { limits, ..config() });
     let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(2), ..node.md(1) }).unwrap();
     node.shard.put(NOW, &put_request(md, 2)).unwrap();
-    assert_eq!(node.shard.put(NOW, &put_request(md, 3)), Err(RequestError::PeersFull));
+    assert_eq!(node.shard.put(NOW, &put_request(md, 3)), Err(SubmitError::PeersFull));
     let transmit = node.transmit().unwrap();
     node.shard.sent(NOW, transmit.tx, Status::Ok);
     assert_eq!(node.shard.put(NOW, &put_request(md, 3)), Ok(()));
@@ -268,7 +268,7 @@ fn without_a_threshold_the_event_slots_are_the_limit() {
     for _ in 0..3 {
         node.shard.put(NOW, &put_request(md, 2)).unwrap();
     }
-    let full = Err(RequestError::EventQueueFull(md));
+    let full = Err(SubmitError::EventQueueFull(md));
     assert_eq!(node.shard.put(NOW, &put_request(md, 2)), full);
     let transmit = node.transmit().unwrap();
     node.shard.sent(NOW, transmit.tx, Status::Ok);

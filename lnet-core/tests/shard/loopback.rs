@@ -7,7 +7,7 @@ use lnet_core::event::{Event, EventKind};
 use lnet_core::fault::{DelayRule, DropRule, Filter, HealthMask};
 use lnet_core::lnd::{Cause, NiId, RxId, Status, Transmit, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
-use lnet_core::shard::{GetRequest, PutRequest, RequestError};
+use lnet_core::shard::{GetRequest, PutRequest, SubmitError};
 use lnet_core::stats::DropReason;
 use lnet_core::topology::{LocalNi, Topology};
 use lnet_core::{Limits, ShardConfig};
@@ -132,7 +132,7 @@ fn neither_credits_nor_peers_bar_the_way_to_oneself() {
         hdr_data: 0,
     };
     node.shard.put(NOW, &put(nid(1, 2))).unwrap();
-    assert_eq!(node.shard.put(NOW, &put(nid(1, 3))), Err(RequestError::PeersFull));
+    assert_eq!(node.shard.put(NOW, &put(nid(1, 3))), Err(SubmitError::PeersFull));
     assert_eq!(node.shard.interface_credits(NiId(0)), Some(0));
     let _ = node.shard.poll_transmit(NiId(0)).unwrap();
     let mut sent = 0;

@@ -7,7 +7,7 @@ use lnet_core::event::{Event, EventKind};
 use lnet_core::handle::MdHandle;
 use lnet_core::lnd::{Cause, RxId, Status, Transmit, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};
-use lnet_core::shard::{PutRequest, RequestError};
+use lnet_core::shard::{PutRequest, SubmitError};
 use lnet_core::stats::DropReason;
 use lnet_core::time::Instant;
 use lnet_core::topology::Topology;
@@ -105,7 +105,7 @@ fn a_busy_descriptor_ends_late_with_its_last_operation() {
     assert_eq!((node.shard.counters().response_timeouts, node.shard.usage().trackers), (1, 0));
     assert_eq!(node.shard.unlink(md), Err(md), "nothing finds it any more");
     node.assert_drop(&ack_header(md), DropReason::UnknownMd);
-    assert_eq!(node.shard.put(NOW, &acked(md)), Err(RequestError::UnknownMd(md)));
+    assert_eq!(node.shard.put(NOW, &acked(md)), Err(SubmitError::UnknownMd(md)));
     node.shard.sent(NOW, first.tx, Status::Ok);
     node.shard.sent(NOW, second.tx, Status::Unknown(Cause::Device));
     let events: Vec<_> = node.events().iter().map(said).collect();
@@ -311,7 +311,7 @@ fn a_request_that_does_not_start_awaits_nothing() {
     let limits = Limits { requests: 0, ..config().limits };
     let mut node = Node::new(ShardConfig { limits, ..config() });
     let md = bind(&mut node, 2);
-    assert_eq!(node.shard.get(NOW, &get_request(md)), Err(RequestError::RequestsFull));
+    assert_eq!(node.shard.get(NOW, &get_request(md)), Err(SubmitError::RequestsFull));
     assert_eq!((node.shard.usage().trackers, node.shard.poll_timeout()), (0, None));
 }
 

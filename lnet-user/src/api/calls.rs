@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use lnet_core::handle::{MdHandle, MeHandle, ShardId};
-use lnet_core::shard::RequestError;
+use lnet_core::shard::SubmitError;
 use tokio::sync::oneshot;
 
 use super::error::LnetError;
@@ -164,7 +164,7 @@ impl Caller {
 }
 
 /// How a request went: `None` if the shard has ended.
-type Started = Option<Result<(), RequestError>>;
+type Started = Option<Result<(), SubmitError>>;
 
 /// Where an answer is left for the thread that waits for it.
 #[derive(Default)]
@@ -216,7 +216,7 @@ impl Reply {
         Self { slot: Arc::clone(slot), answer: None }
     }
 
-    pub(super) fn send(mut self, result: Result<(), RequestError>) {
+    pub(super) fn send(mut self, result: Result<(), SubmitError>) {
         self.answer = Some(result);
     }
 }

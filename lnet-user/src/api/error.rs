@@ -3,7 +3,7 @@
 use lnet_core::event::EqError;
 use lnet_core::handle::ShardId;
 use lnet_core::portal::EntryError;
-use lnet_core::shard::RequestError;
+use lnet_core::shard::SubmitError;
 use thiserror::Error;
 
 use crate::capture::CaptureError;
@@ -56,7 +56,7 @@ pub enum LnetError {
     Awaited,
     /// A PUT or GET does not start.
     #[error(transparent)]
-    Request(#[from] RequestError),
+    Request(#[from] SubmitError),
     /// An event queue is not made.
     #[error("{0}: see Limits")]
     Queue(#[from] EqError),
@@ -86,7 +86,7 @@ impl LnetError {
     /// Whether it may go well later, when events were taken or messages have ended.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        use RequestError::{EventQueueFull, MdLent, PeersFull, RequestsFull};
+        use SubmitError::{EventQueueFull, MdLent, PeersFull, RequestsFull};
         matches!(self, Self::Request(EventQueueFull(_) | MdLent(_) | PeersFull | RequestsFull))
     }
 }

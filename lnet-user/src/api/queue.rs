@@ -19,7 +19,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use lnet_core::event::{EqError, Event};
 use lnet_core::handle::EqHandle;
 use lnet_core::lnd::Span;
-use lnet_core::shard::RequestError;
+use lnet_core::shard::SubmitError;
 
 use super::ShardHandle;
 use super::calls::Signals;
@@ -53,7 +53,7 @@ pub(super) enum Payload {
     None,
     Lease(SharedLease),
     Buffer(Buffer),
-    Refusal(RequestError, #[expect(dead_code, reason = "it counts by being there")] RefusalSlot),
+    Refusal(SubmitError, #[expect(dead_code, reason = "it counts by being there")] RefusalSlot),
 }
 
 /// An event, with the payload that it tells of or the buffer that it brings.
@@ -92,7 +92,7 @@ impl Notice {
 
     /// Why a request that was queued was not started: then this is no event of the shard, but stands for its SEND.
     #[must_use]
-    pub fn refusal(&self) -> Option<RequestError> {
+    pub fn refusal(&self) -> Option<SubmitError> {
         match &self.payload {
             Payload::Refusal(error, _) => Some(*error),
             _ => None,

@@ -14,7 +14,7 @@ use lnet_core::event::{Event, EventKind, EventMd};
 use lnet_core::handle::{EqHandle, MdHandle, ShardId};
 use lnet_core::lnd::{Cause, Status};
 use lnet_core::md::MdSpec;
-use lnet_core::shard::{GetRequest, PutRequest, RequestError};
+use lnet_core::shard::{GetRequest, PutRequest, SubmitError};
 use lnet_wire::MessageType;
 use tokio::sync::oneshot;
 
@@ -93,11 +93,11 @@ impl Refusals {
 pub(super) struct RefusalSlot(Arc<Refusals>);
 
 impl RefusalSlot {
-    fn reserve(refusals: &Arc<Refusals>) -> Result<Self, RequestError> {
+    fn reserve(refusals: &Arc<Refusals>) -> Result<Self, SubmitError> {
         let slot = Self(Arc::clone(refusals));
         // What is one too many is given back by the drop.
         match refusals.used.fetch_add(1, Ordering::AcqRel) {
-            REFUSALS_MAX.. => Err(RequestError::EventQueueFull(refusals.md.handle)),
+            REFUSALS_MAX.. => Err(SubmitError::EventQueueFull(refusals.md.handle)),
             _ => Ok(slot),
         }
     }
@@ -159,7 +159,7 @@ impl Request<'_> {
     /// these calls. Waits only while 256 calls wait at the shard already.
     ///
     /// # Errors
-    /// [`LnetError::Stopped`], and [`RequestError::EventQueueFull`] while 256 requests of the descriptor are on their
+    /// [`LnetError::Stopped`], and [`SubmitError::EventQueueFull`] while 256 requests of the descriptor are on their
     /// way to the shard, or refused and still in the event queue.
     pub fn queue(self) -> Result<(), LnetError> {
         let slot = RefusalSlot::reserve(self.descriptor.refusals())?;

@@ -14,7 +14,7 @@ use lnet_core::handle::{EqHandle, MdHandle, MeHandle};
 use lnet_core::lnd::Status;
 use lnet_core::md::MdSpec;
 use lnet_core::portal::EntrySpec;
-use lnet_core::shard::RequestError;
+use lnet_core::shard::SubmitError;
 use tokio::sync::oneshot;
 
 use super::calls::{Call, Calls, Signals};
@@ -139,7 +139,7 @@ impl Queues {
         };
         // A handle that the application still has is of one that its last event has ended.
         let started = started.map_err(|error| match error {
-            RequestError::UnknownMd(md) => RequestError::MdExhausted(md),
+            SubmitError::UnknownMd(md) => SubmitError::MdExhausted(md),
             error => error,
         });
         match (answer, started) {

@@ -10,7 +10,7 @@ use lnet_core::handle::{EqHandle, MdHandle, MeHandle, ShardId};
 use lnet_core::lnd::{Lnd, NiId, Span};
 use lnet_core::md::{MdError, MdSpec, Unlinked};
 use lnet_core::portal::{EntryError, EntrySpec};
-use lnet_core::shard::{GetRequest, PutRequest, RequestError, Shard, Usage};
+use lnet_core::shard::{GetRequest, PutRequest, Shard, SubmitError, Usage};
 use lnet_core::stats::Counters;
 use lnet_core::time::{self, Instant};
 use thiserror::Error;
@@ -268,7 +268,7 @@ impl Worker {
     ///
     /// # Errors
     /// When the descriptor cannot be put from, or there is no room for another message.
-    pub fn put(&mut self, request: &PutRequest) -> Result<(), RequestError> {
+    pub fn put(&mut self, request: &PutRequest) -> Result<(), SubmitError> {
         self.shard.put(self.clock.now(), request)
     }
 
@@ -276,7 +276,7 @@ impl Worker {
     ///
     /// # Errors
     /// As [`Worker::put`].
-    pub fn get(&mut self, request: &GetRequest) -> Result<(), RequestError> {
+    pub fn get(&mut self, request: &GetRequest) -> Result<(), SubmitError> {
         self.shard.get(self.clock.now(), request)
     }
 

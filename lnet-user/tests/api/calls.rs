@@ -5,8 +5,8 @@ use std::time::Duration;
 use lnet_user::api::{LnetError, Threads};
 use lnet_user::runtime::{Idle, LendError};
 use lnet_user::{
-    Ack, Buffer, EntrySpec, EventKind, Lnet, MdOptions, MdSpec, Nid, NodeConfig, RequestError, Status,
-    Target, Threshold,
+    Ack, Buffer, EntrySpec, EventKind, Lnet, MdOptions, MdSpec, Nid, NodeConfig, Status, SubmitError, Target,
+    Threshold,
 };
 
 use crate::common::{PATIENCE, PINNED, ROTOR, await_idle, config, next, post, spec, start, to_self};
@@ -125,7 +125,7 @@ fn refusals_name_the_way_out_and_hand_back() {
 
     let md = shard.bind(&spec(&queue, 4, 1, MdOptions::NONE), Buffer::zeroed(4)).unwrap();
     let portal = md.put(&to_self(64, 1), Ack::NotWanted, 0).start().unwrap_err();
-    assert!(matches!(portal, LnetError::Request(RequestError::Portal(64))) && !portal.is_busy(), "{portal}");
+    assert!(matches!(portal, LnetError::Request(SubmitError::Portal(64))) && !portal.is_busy(), "{portal}");
     drop(md);
     drop(queue);
     await_idle(&shard);

@@ -6,14 +6,14 @@ use std::task::{Context, Poll};
 use futures_util::StreamExt;
 use lnet_core::lnd::Cause;
 use lnet_user::{
-    Ack, Buffer, EntrySpec, Event, EventKind, Lnet, LnetError, MdOptions, MdSpec, Notice, Policy,
-    RequestError, Status, Target,
+    Ack, Buffer, EntrySpec, Event, EventKind, Lnet, LnetError, MdOptions, MdSpec, Notice, Policy, Status,
+    SubmitError, Target,
 };
 
 use crate::common::{LAZY, PINNED, ROTOR, await_idle, config, next, post, spec, start, to_self};
 use crate::events::block_on;
 
-fn refused(notice: &Notice) -> Option<RequestError> {
+fn refused(notice: &Notice) -> Option<SubmitError> {
     let Event::Send { md, .. } = notice.event else { return None };
     assert_eq!((md.status, md.unlinked), (Status::NeverSent(Cause::Refused), false));
     assert!(notice.payload().is_none());
@@ -30,7 +30,7 @@ fn what_is_queued_comes_by_events_also_when_it_is_refused() {
     let md = shard.bind(&md, Buffer::from(vec![3; 4])).unwrap();
     md.put(&to_self(64, 5), Ack::NotWanted, 6).queue().unwrap();
     let notice = next(&mut queue);
-    assert_eq!(refused(&notice), Some(RequestError::Portal(64)));
+    assert_eq!(refused(&notice), Some(SubmitError::Portal(64)));
     assert_eq!((notice.event.md(), notice.event.user_ptr()), (md.handle(), 9));
     assert_eq!((notice.event.match_bits(), notice.event.hdr_data()), (Some(5), Some(6)));
     assert!(notice.into_buffer().is_none(), "nothing has ended");
@@ -41,7 +41,7 @@ fn what_is_queued_comes_by_events_also_when_it_is_refused() {
     assert_eq!(kinds, [(EventKind::Put, Status::Ok), (EventKind::Send, Status::Ok)]);
     md.get(&to_self(PINNED[0], 1)).queue().unwrap();
     let late = refused(&next(&mut queue)).unwrap();
-    assert_eq!(late, RequestError::MdExhausted(md.handle()));
+    assert_eq!(late, SubmitError::MdExhausted(md.handle()));
     assert!(late.to_string().contains("used up"), "{late}");
 }
 
@@ -59,14 +59,14 @@ fn no_refusal_is_lost() {
             Err(error) => {
                 assert!(error.is_busy(), "{error}");
                 assert_eq!(queued - told, 256);
-                assert_eq!(refused(&next(&mut queue)), Some(RequestError::Portal(64)));
+                assert_eq!(refused(&next(&mut queue)), Some(SubmitError::Portal(64)));
                 told += 1;
             }
         }
     }
     assert!(queued >= 256);
     while told < queued {
-        assert_eq!(refused(&next(&mut queue)), Some(RequestError::Portal(64)));
+        assert_eq!(refused(&next(&mut queue)), Some(SubmitError::Portal(64)));
         told += 1;
     }
     assert!(queue.try_next().unwrap().is_none());
@@ -88,7 +88,7 @@ fn requests_are_awaited() {
     let sink = lnet.bind(&spec(&events, 4, 2, MdOptions::NONE), Buffer::zeroed(4)).unwrap();
     let (acked, got) = block_on(async {
         let refused = source.put(&to_self(64, 1), Ack::Wanted, 0).await.unwrap_err();
-        assert!(matches!(refused, LnetError::Request(RequestError::Portal(64))), "{refused}");
+        assert!(matches!(refused, LnetError::Request(SubmitError::Portal(64))), "{refused}");
         let acked = source.put(&to_self(PINNED[0], 1), Ack::Wanted, 0).await.unwrap();
         let late = source.put(&to_self(PINNED[0], 1), Ack::NotWanted, 0).await.unwrap_err();
         assert!(late.to_string().contains("used up"), "{late}");

@@ -5,7 +5,7 @@ use lnet_core::event::EventKind::{Ack, Get, Put, Reply, Send, Unlink};
 use lnet_core::lnd::{Cause, Status};
 use lnet_core::md::{MdOptions, Threshold, Unlinked};
 use lnet_core::portal::EntrySpec;
-use lnet_core::shard::{PutRequest, RequestError};
+use lnet_core::shard::{PutRequest, SubmitError};
 use lnet_core::stats::{Counters, DelayReason, DropReason};
 use lnet_user::Buffer;
 use lnet_user::runtime::{LendError, SteeringError};
@@ -253,7 +253,7 @@ fn nothing_is_put_from_a_buffer_that_is_being_written() {
         match shards.workers[0].put(&put_request(md, PINNED[0], 7, false)) {
             Ok(()) => {}
             Err(error) => {
-                assert_eq!(error, RequestError::MdLent(md));
+                assert_eq!(error, SubmitError::MdLent(md));
                 refused += 1;
                 shards.workers[0].unlink(target).unwrap();
             }

@@ -3,7 +3,7 @@
 use lnet_core::handle::{MdHandle, MeHandle};
 use lnet_core::md::{MdError, MdOptions, MdSpec, Threshold};
 use lnet_core::portal::{EntrySpec, Position};
-use lnet_core::shard::{GetRequest, PutRequest, RequestError};
+use lnet_core::shard::{GetRequest, PutRequest, SubmitError};
 use lnet_core::time::Instant;
 use lnet_wire::steer::{self, SteerKey, initiator_hash};
 use lnet_wire::{MessageType, ProcessId};
@@ -337,7 +337,7 @@ impl World {
             self.unsent.insert(number);
             return true;
         };
-        let is_full = matches!(error, RequestError::EventQueueFull(_));
+        let is_full = matches!(error, SubmitError::EventQueueFull(_));
         self.counts.add(if is_full { Fault::QueueFull } else { Fault::Refused });
         if !shares {
             let _ = self.nodes[node].lanes[shard].shard.unlink(md);
@@ -345,7 +345,7 @@ impl World {
         false
     }
 
-    fn request(&mut self, wish: &Wish, md: MdHandle, ack: bool, number: u32) -> Result<(), RequestError> {
+    fn request(&mut self, wish: &Wish, md: MdHandle, ack: bool, number: u32) -> Result<(), SubmitError> {
         let Wish { node, shard, target, portal, match_bits, get, .. } = *wish;
         let rails = usize::from(self.plan.rails);
         let mut any = || (self.random.below(rails) as u8, self.random.below(rails) as u8);

@@ -8,7 +8,7 @@ use std::process::Command;
 use lnet_core::limits::Limits;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
-use lnet_core::shard::{PutRequest, RequestError};
+use lnet_core::shard::{PutRequest, SubmitError};
 use lnet_tests::bpf::load;
 use lnet_tests::netns::{Namespace, Netns, Wiring, enter};
 use lnet_tests::node::{By, Plan, config, nid_v4, process, start, try_start};
@@ -297,7 +297,7 @@ fn entries_and_descriptors_that_a_running_node_refuses() {
         offset: 0,
         hdr_data: 0,
     };
-    assert_eq!(worker.put(&request), Err(RequestError::UnknownMd(md)));
+    assert_eq!(worker.put(&request), Err(SubmitError::UnknownMd(md)));
 
     let plan = Plan::of_sizes(vec![(process(a), process(b))], &[10, 13, 16], &[0, 100, 1000]);
     carry_out(plan, source, target, &[By::ShardThread, By::Application]);

@@ -6,7 +6,7 @@ use lnet_wire::frame::FRAGMENT_UNIT_BYTES;
 use lnet_wire::header::PAYLOAD_MAX_BYTES;
 
 use crate::hash::Seed;
-use crate::list::{Link, List, NONE, Node};
+use crate::list::{Link, Linked, List, NONE};
 use crate::lnd::Span;
 use crate::slab::Slab;
 use crate::time::Instant;

@@ -2,7 +2,7 @@
 
 use alloc::collections::VecDeque;
 
-use crate::list::{Link, List, NONE, Node};
+use crate::list::{Link, Linked, List, NONE};
 use crate::slab::Slab;
 use crate::time::Instant;
 use crate::xfer::{HoldId, Replay};

@@ -4,7 +4,7 @@ use lnet_wire::Nid;
 
 use super::arrivals::OfStream;
 use super::window::{FramesSeen, Window};
-use crate::list::{Link, List, Node};
+use crate::list::{Link, Linked, List};
 use crate::time::Instant;
 use crate::xfer::sessions::Address;
 

@@ -4,7 +4,7 @@
 //! `pending`, to be sent (again). A frame with several messages has an item for each, one after the other
 //! with the same number.
 
-use crate::list::{Link, Node};
+use crate::list::{Link, Linked};
 use crate::time::Instant;
 use crate::xfer::Control;
 

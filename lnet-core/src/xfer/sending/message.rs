@@ -2,7 +2,7 @@
 
 use lnet_wire::Nid;
 
-use crate::list::{Link, Node};
+use crate::list::{Link, Linked};
 use crate::lnd::{NiId, Transmit};
 use crate::time::Instant;
 

@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::congestion::Congestion;
 use super::item::InStream;
 use super::message::Queued;
-use crate::list::{Link, List, NONE, Node};
+use crate::list::{Link, Linked, List, NONE};
 use crate::time::Instant;
 use crate::xfer::XferTimes;
 

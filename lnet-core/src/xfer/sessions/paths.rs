@@ -10,7 +10,7 @@ use lnet_wire::Nid;
 use super::peers::Chain;
 use super::tokens::RENEWAL_NS;
 use crate::hash::{Seed, nid_words};
-use crate::list::{Link, List, NONE, Node};
+use crate::list::{Link, Linked, List, NONE};
 use crate::lnd::{self, NiId};
 use crate::slab::Slab;
 use crate::time::Instant;

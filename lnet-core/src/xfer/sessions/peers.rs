@@ -9,7 +9,7 @@ use lnet_wire::Nid;
 use lnet_wire::steer::{self, PORTALS, PolicyWord, SteerKey};
 
 use crate::hash::Seed;
-use crate::list::{Link, List, NONE, Node};
+use crate::list::{Link, Linked, List, NONE};
 use crate::lnd::NiId;
 use crate::slab::Slab;
 use crate::time::Instant;

@@ -1,12 +1,11 @@
-//! Messages that arrived and have not been given a place: the shard keeps their header, whoever holds the
-//! payload keeps that.
+//! Delayed messages: they have arrived and wait. The shard stores the header, an LND or a sibling the payload.
 //!
 //! Invariants: a record is in exactly the list that its state names, so what happens next finds it without
 //! a search and nothing allocates. A message that an LND holds here is named by its [`RxId`] until the LND
 //! has finished with it; the record outlives that while a sibling has still to be told. Those of this shard
 //! are at most [`Limits::delayed`](crate::Limits::delayed); those that siblings ask about have room of their
 //! own, a fixed share for each sibling, which never asks about more at once: so asking finds room always.
-//! Half of that share may be parked. No peer has more messages of this shard kept, nor more parked that one
+//! Half of that share may be unmatched. No peer has more delayed messages of this shard, nor more unmatched ones that one
 //! sibling asks about, than there is room left for; their records refer to it.
 
 use alloc::boxed::Box;
@@ -19,7 +18,7 @@ use super::mesh::{AskId, LeaseId};
 use super::target::Inbound;
 use crate::handle::ShardId;
 use crate::limits::Limits;
-use crate::list::{Link, List, NONE, Node};
+use crate::list::{Link, Linked, List, NONE};
 use crate::lnd::{NiId, RxId, Span, Status};
 use crate::slab::Slab;
 use crate::stats::DropReason;
@@ -30,10 +29,10 @@ use crate::time::Instant;
 pub(super) enum Origin {
     /// An LND of this shard.
     Rx(RxId),
-    /// A sibling shard, which names it so. With `steal` it is just anyone's, and goes on to the next sibling
+    /// A sibling shard, which names it so. With `steal` it belongs to no shard, and goes on to the next sibling
     /// where nothing matches.
     Sibling { shard: ShardId, ask: AskId, steal: bool },
-    /// Nobody any more; a sibling has still to answer, or to be told.
+    /// No payload any more; a sibling has still to answer, or to be told.
     Gone,
 }
 
@@ -42,8 +41,8 @@ pub(super) enum Origin {
 pub(super) enum State {
     /// A delay rule: `timed`.
     Timed { until: Instant, rule: u64 },
-    /// An entry, if `md` is [`NONE`], else this descriptor: `parked`.
-    Parked { md: u32 },
+    /// An entry, if `md` is [`NONE`], else this descriptor: `unmatched`.
+    Unmatched { md: u32 },
     /// To ask a sibling: its `asks`.
     Asking(Ask),
     /// The sibling's answer: none.
@@ -86,13 +85,13 @@ pub(super) enum Resumption {
     Drop,
 }
 
-pub(super) struct Kept {
+pub(super) struct DelayedMessage {
     pub(super) origin: Origin,
     pub(super) ni: NiId,
     /// The peer NI that it came from.
     pub(super) from: Nid,
     pub(super) header: Header,
-    /// The peer that sent it, which is referred to; [`NONE`] if it is a sibling's and has not been parked.
+    /// The peer that sent it, which is referred to; [`NONE`] if it is a sibling's and was never unmatched.
     pub(super) peer: u32,
     pub(super) state: State,
     /// The operation that it has become, here.
@@ -104,7 +103,7 @@ pub(super) struct Kept {
     link: Link,
 }
 
-impl Kept {
+impl DelayedMessage {
     /// It has become an operation, and its payload goes there.
     pub(super) const fn take(&mut self, inbound: Inbound, landing: Span) {
         (self.inbound, self.span) = (Some(inbound), Some(landing));
@@ -112,9 +111,9 @@ impl Kept {
 }
 
 /// Marks the one list that a record is in.
-pub(super) struct Place;
+pub(super) struct Membership;
 
-impl Node<Place> for Kept {
+impl Linked<Membership> for DelayedMessage {
     fn link(&self) -> &Link {
         &self.link
     }
@@ -126,7 +125,7 @@ impl Node<Place> for Kept {
 /// The list of ACKs and REPLYs, behind those of the portals.
 const RESPONSES: usize = PORTALS;
 
-/// The list that a message is parked in: of its portal, or of responses.
+/// The list that an unmatched message is in: of its portal, or of responses.
 pub(super) const fn list_of(header: &Header) -> usize {
     match header.body {
         Body::Put { portal, .. } | Body::Get { portal, .. } => portal as usize,
@@ -163,7 +162,7 @@ impl Quota {
     }
 
     pub(super) fn take(&mut self, peer: u32) {
-        assert!(!self.is_used_up(), "a message is kept without room");
+        assert!(!self.is_used_up(), "a message is delayed without room");
         self.left -= 1;
         self.by_peer[peer as usize] += 1;
     }
@@ -179,53 +178,53 @@ pub(super) struct Sibling {
     /// The room for messages that it is asked about, or whose payload goes there.
     pub(super) asking: Quota,
     /// Messages to ask about.
-    pub(super) asks: List<Place>,
+    pub(super) asks: List<Membership>,
     /// Everything else to tell.
-    pub(super) outbox: List<Place>,
-    /// Messages of the sibling's that are kept here, and the room for those of them that are parked.
-    visitors: u32,
-    parking: Quota,
+    pub(super) outbox: List<Membership>,
+    /// Messages of the sibling's that are here, and the room for the unmatched ones of them.
+    sibling_messages: u32,
+    unmatched_room: Quota,
 }
 
-/// The messages that a shard keeps.
-pub(super) struct KeptMessages {
-    pub(super) records: Slab<Kept>,
-    pub(super) parked: [List<Place>; PORTALS + 1],
+/// The delayed messages of a shard.
+pub(super) struct DelayedMessages {
+    pub(super) records: Slab<DelayedMessage>,
+    pub(super) unmatched: [List<Membership>; PORTALS + 1],
     /// In the order of their time.
-    pub(super) timed: List<Place>,
-    pub(super) resumed: List<Place>,
+    pub(super) timed: List<Membership>,
+    pub(super) resumed: List<Membership>,
     pub(super) siblings: Box<[Sibling]>,
     /// The room for messages of this shard.
     own: Quota,
     /// Messages by the interface that they came by, here or at a sibling.
     by_ni: Box<[u32]>,
     /// The most of each sibling.
-    visitors_max: u32,
+    sibling_messages_max: u32,
     arrivals: u64,
 }
 
-impl KeptMessages {
+impl DelayedMessages {
     /// For a shard of so many, and for this many slots of peers.
     pub(super) fn new(limits: &Limits, shard_count: u8, peers: u32) -> Self {
-        let visitors_max = limits.asks(shard_count);
-        let visitors = visitors_max * u32::from(shard_count).saturating_sub(1);
+        let sibling_messages_max = limits.asks(shard_count);
+        let sibling_messages = sibling_messages_max * u32::from(shard_count).saturating_sub(1);
         let sibling = |_| Sibling {
-            asking: Quota::new(visitors_max, peers),
+            asking: Quota::new(sibling_messages_max, peers),
             asks: List::new(),
             outbox: List::new(),
-            visitors: 0,
+            sibling_messages: 0,
             // The other half is for messages that need not wait.
-            parking: Quota::new(visitors_max.div_ceil(2), peers),
+            unmatched_room: Quota::new(sibling_messages_max.div_ceil(2), peers),
         };
         Self {
-            records: Slab::new(limits.delayed + visitors),
-            parked: [const { List::new() }; PORTALS + 1],
+            records: Slab::new(limits.delayed + sibling_messages),
+            unmatched: [const { List::new() }; PORTALS + 1],
             timed: List::new(),
             resumed: List::new(),
             siblings: (0..shard_count).map(sibling).collect(),
             own: Quota::new(limits.delayed, peers),
             by_ni: (0..limits.interfaces).map(|_| 0).collect(),
-            visitors_max,
+            sibling_messages_max,
             arrivals: 0,
         }
     }
@@ -247,7 +246,7 @@ impl KeptMessages {
     /// The room that messages of this origin wait in.
     pub(super) fn quota(&self, origin: Origin) -> &Quota {
         match origin {
-            Origin::Sibling { shard, .. } => &self.siblings[usize::from(shard.0)].parking,
+            Origin::Sibling { shard, .. } => &self.siblings[usize::from(shard.0)].unmatched_room,
             Origin::Rx(_) | Origin::Gone => &self.own,
         }
     }
@@ -278,17 +277,17 @@ impl KeptMessages {
         match origin {
             Origin::Rx(_) => self.own.take(peer),
             Origin::Sibling { shard, .. } => {
-                let most = self.visitors_max;
+                let most = self.sibling_messages_max;
                 let sibling = self.sibling(shard);
-                assert!(sibling.visitors < most, "{shard:?} asks about more messages than it may");
-                sibling.visitors += 1;
+                assert!(sibling.sibling_messages < most, "{shard:?} asks about more messages than it may");
+                sibling.sibling_messages += 1;
             }
-            Origin::Gone => unreachable!("a message is kept for nobody"),
+            Origin::Gone => unreachable!("a message without an origin is delayed"),
         }
         self.by_ni[usize::from(ni.0)] += 1;
         let stamp = self.arrivals;
         self.arrivals += 1;
-        let record = Kept {
+        let record = DelayedMessage {
             origin,
             ni,
             from: *from,
@@ -308,10 +307,10 @@ impl KeptMessages {
     /// Frees a record, and says which peer it referred to, or [`NONE`].
     pub(super) fn remove(&mut self, slot: u32) -> u32 {
         self.unlink(slot);
-        let Kept { origin, ni, peer, .. } = self.records[slot];
+        let DelayedMessage { origin, ni, peer, .. } = self.records[slot];
         self.by_ni[usize::from(ni.0)] -= 1;
         match origin {
-            Origin::Sibling { shard, .. } => self.sibling(shard).visitors -= 1,
+            Origin::Sibling { shard, .. } => self.sibling(shard).sibling_messages -= 1,
             Origin::Rx(_) | Origin::Gone => self.own.give_back(peer),
         }
         self.records.vacate(slot);
@@ -330,17 +329,17 @@ impl KeptMessages {
         let record = &self.records[slot];
         match record.state {
             State::Timed { .. } => {
-                self.timed.insert_by_key(&mut self.records, slot, |kept| match kept.state {
+                self.timed.insert_by_key(&mut self.records, slot, |delayed| match delayed.state {
                     State::Timed { until, .. } => until,
                     state => unreachable!("{state:?} waits for no time"),
                 })
             }
-            State::Parked { .. } => {
+            State::Unmatched { .. } => {
                 if let Origin::Sibling { shard, .. } = record.origin {
-                    self.siblings[usize::from(shard.0)].parking.take(record.peer);
+                    self.siblings[usize::from(shard.0)].unmatched_room.take(record.peer);
                 }
                 let list = list_of(&self.records[slot].header);
-                self.parked[list].insert_by_key(&mut self.records, slot, |kept| kept.stamp);
+                self.unmatched[list].insert_by_key(&mut self.records, slot, |delayed| delayed.stamp);
             }
             State::Asking(Ask { shard, .. }) => {
                 self.siblings[usize::from(shard.0)].asks.push_back(&mut self.records, slot);
@@ -359,12 +358,12 @@ impl KeptMessages {
         let record = &self.records[slot];
         match record.state {
             State::Timed { .. } => self.timed.remove(&mut self.records, slot),
-            State::Parked { .. } => {
+            State::Unmatched { .. } => {
                 if let Origin::Sibling { shard, .. } = record.origin {
-                    self.siblings[usize::from(shard.0)].parking.give_back(record.peer);
+                    self.siblings[usize::from(shard.0)].unmatched_room.give_back(record.peer);
                 }
                 let list = list_of(&self.records[slot].header);
-                self.parked[list].remove(&mut self.records, slot);
+                self.unmatched[list].remove(&mut self.records, slot);
             }
             State::Asking(Ask { shard, .. }) => {
                 self.siblings[usize::from(shard.0)].asks.remove(&mut self.records, slot);
@@ -385,18 +384,18 @@ impl KeptMessages {
             (State::Returning { lender, .. }, _) => lender,
             (State::Withdrawing(ask), _) => ask.shard,
             (_, Origin::Sibling { shard, .. }) => shard,
-            (state, origin) => unreachable!("{origin:?} is {state:?} and has nobody to tell"),
+            (state, origin) => unreachable!("{origin:?} is {state:?} and has no sibling to tell"),
         }
     }
 
-    /// The first record of a list of parked messages, or [`NONE`].
-    pub(super) const fn first_parked(&self, list: usize) -> u32 {
-        self.parked[list].first()
+    /// The first record of a list of unmatched messages, or [`NONE`].
+    pub(super) const fn first_unmatched(&self, list: usize) -> u32 {
+        self.unmatched[list].first()
     }
 
     /// The record after this one in its list, or [`NONE`].
     pub(super) fn next(&self, slot: u32) -> u32 {
-        List::<Place>::next(&self.records, slot)
+        List::<Membership>::next(&self.records, slot)
     }
 
     /// When the first delay rule is through.
