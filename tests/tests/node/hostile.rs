@@ -370,35 +370,37 @@ fn damage(random: &mut Random, bytes: &mut Vec<u8>) {
     }
 }
 
-fn hostile(random: &mut Random, victim: &Victim, stranger: &mut Stranger) -> Vec<u8> {
+/// A datagram of the stranger's, whose NID is `own`; in the good peer's name now and then.
+fn hostile(random: &mut Random, victim: &Victim, stranger: &mut Stranger, own: Nid) -> Vec<u8> {
     if random.once_in(50) {
         let mut noise = vec![0; random.below(400)];
         random.fill(&mut noise);
         return noise;
     }
     let &Victim { nid, peer, .. } = victim;
+    let source = if random.once_in(4) { peer } else { own };
     let handle = WireHandle { interface_cookie: random.bits(), object_cookie: random.bits() };
     let portal = random.pick(&[9, 63]).min(FLOOD_PORTALS.start + random.below(8) as u32);
     let match_bits = random.below(40) as u64;
     let mut message = match random.below(5) {
         0 => Message::new(
-            peer,
+            source,
             nid,
             Body::Ack { md: handle, match_bits, manipulated_length: random.bits() as u32 },
             vec![],
         ),
-        1 => Message::new(peer, nid, Body::Reply { md: handle }, vec![1; random.below(100)]),
+        1 => Message::new(source, nid, Body::Reply { md: handle }, vec![1; random.below(100)]),
         2 => {
             let (offset, sink_length) = (random.bits() as u32, random.bits() as u32 >> random.below(32));
             let body = Body::Get { return_md: handle, match_bits, portal, offset, sink_length };
-            Message::new(peer, nid, body, vec![])
+            Message::new(source, nid, body, vec![])
         }
-        _ => Message::put(peer, nid, portal, match_bits, random.below(100)),
+        _ => Message::put(source, nid, portal, match_bits, random.below(100)),
     };
     if let Body::Put { ack_md, hdr_data, offset, .. } = &mut message.header.body {
         *hdr_data = HOSTILE_BIT | random.bits();
         *offset = random.bits() as u32 >> random.below(32);
-        // An acknowledgement to the good peer, which did not ask for it.
+        // An acknowledgement, to the good peer as well, which did not ask for it.
         if random.once_in(4) {
             *ack_md = handle;
         }
@@ -448,7 +450,7 @@ fn a_good_peer_goes_on_among_hostile_datagrams() {
             stranger.greet(|| {});
         }
         for _ in 0..BURST {
-            let datagram = hostile(&mut random, &victim, &mut stranger);
+            let datagram = hostile(&mut random, &victim, &mut stranger, other);
             stranger.send(&datagram);
         }
         if burst % 10 == 9 {
@@ -478,9 +480,8 @@ fn a_good_peer_goes_on_among_hostile_datagrams() {
     }
     let drops = [XdpDrop::BadChecksum, XdpDrop::HeaderMismatch].map(XdpDrop::name);
     let refusals = [XferDrop::Malformed, XferDrop::UnknownSession].map(XferDrop::name);
-    for reason in
-        drops.into_iter().chain(refusals).map(str::to_owned).chain([DropReason::NoMatch.to_string()])
-    {
+    let of_shards = [DropReason::NoMatch, DropReason::ForgedSource].map(|reason| reason.to_string());
+    for reason in drops.into_iter().chain(refusals).map(str::to_owned).chain(of_shards) {
         assert!(account.drops[&reason] > 100, "{reason}: {account:?}");
     }
 }
