@@ -6,6 +6,7 @@
 //! frame and buffer of the addressee's on its way home; packets that are handed over have a bounded number of
 //! further places.
 
+use bytes::BytesMut;
 use lnet_core::lnd::NiId;
 use lnet_wire::Nid;
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -44,14 +45,22 @@ pub(super) struct DatagramBuffer {
     /// The shard that the buffer returns to.
     pub(super) home: u8,
     length: usize,
-    bytes: Box<[u8]>,
+    bytes: BytesMut,
 }
 
 impl DatagramBuffer {
-    /// A buffer for datagrams of at most `datagram_max_bytes`.
-    pub(super) fn new(home: u8, datagram_max_bytes: u32) -> Box<Self> {
-        let bytes = vec![0; datagram_max_bytes as usize].into_boxed_slice();
-        Box::new(Self { ni: NiId(0), from: Nid::ANY, home, length: 0, bytes })
+    /// Buffers for datagrams of at most `datagram_max_bytes`. All lie in one allocation: a page of it takes memory
+    /// once a datagram was there. Of allocations of their own the allocator would touch nearly every page.
+    pub(super) fn several(
+        home: u8,
+        count: usize,
+        datagram_max_bytes: u32,
+    ) -> impl Iterator<Item = Box<Self>> {
+        let size = datagram_max_bytes as usize;
+        let mut all = BytesMut::zeroed(count * size);
+        (0..count).map(move |_| {
+            Box::new(Self { ni: NiId(0), from: Nid::ANY, home, length: 0, bytes: all.split_to(size) })
+        })
     }
 
     /// Copies a datagram, which fits.

@@ -153,8 +153,7 @@ impl XdpLnd {
         self.has_buffers = true;
         let early_count = self.common.xfer.limits.held as usize;
         let count = (early_count + self.exchange.buffer_count(datagram_max_bytes)).min(BUFFERS_MAX);
-        let buffer = |_| DatagramBuffer::new(self.shard.0, datagram_max_bytes);
-        self.buffers.extend((0..count).map(buffer));
+        self.buffers.extend(DatagramBuffer::several(self.shard.0, count, datagram_max_bytes));
     }
 
     fn add_rings(&mut self, rings: Rings) {

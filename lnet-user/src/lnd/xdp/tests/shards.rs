@@ -137,7 +137,7 @@ fn datagrams_are_handed_over_and_their_buffers_come_home() {
     let from = Nid::new_ip(Net::XDP, [10, 0, 0, 1].into()).unwrap();
     let wakers: Vec<Waker> = (0..3).map(|_| Waiter::new(1).unwrap().waker()).collect();
     let (mut ends, _ways_home) = Exchange::mesh(Sizes { frames_per_shard: 8, home_wake_count: 1 }, &wakers);
-    let mut buffers: Vec<_> = (0..BUFFERS_MAX).map(|_| DatagramBuffer::new(0, 100)).collect();
+    let mut buffers: Vec<_> = DatagramBuffer::several(0, BUFFERS_MAX, 100).collect();
     let mut packet = Packet::default();
     for round in 0..3_u8 {
         let mut given = 0;
