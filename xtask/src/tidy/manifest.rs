@@ -1,5 +1,7 @@
 //! The dependencies in a `Cargo.toml`, with their lines.
 
+use toml::de::DeTable;
+
 /// A dependency.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Dependency {
@@ -11,70 +13,29 @@ pub(super) struct Dependency {
     pub(super) line: usize,
 }
 
+/// The tables of dependencies, and whether only tests and benches use what is in them.
+const TABLES: [(&str, bool); 3] =
+    [("dependencies", false), ("dev-dependencies", true), ("build-dependencies", false)];
+
 /// Reads the dependency tables of a manifest, target-specific and build ones included. The workspace's own
-/// table, `[workspace.dependencies]`, is no crate's dependencies and is left out.
+/// table, `[workspace.dependencies]`, is no crate's dependencies and is left out. Cargo tells of one that is no TOML.
 pub(super) fn dependencies(text: &str) -> Vec<Dependency> {
     let mut found = Vec::new();
-    let mut table = Table::Other;
-    for (line, content) in super::source::numbered(text) {
-        let content = content.split('#').next().unwrap_or_default().trim();
-        if let Some(header) = content.strip_prefix('[') {
-            table = Table::of(header.trim_end_matches(']'));
-            if let Table::One { name, dev } = &table {
-                found.push(Dependency { package: name.clone(), dev: *dev, line });
+    let Ok(manifest) = DeTable::parse(text) else { return found };
+    let targets = manifest.get_ref().get("target").and_then(|targets| targets.get_ref().as_table());
+    let targets = targets.into_iter().flatten().filter_map(|(_, target)| target.get_ref().as_table());
+    for table in targets.chain([manifest.get_ref()]) {
+        for (kind, dev) in TABLES {
+            let all = table.get(kind).and_then(|all| all.get_ref().as_table());
+            for (name, value) in all.into_iter().flatten() {
+                let package = value.get_ref().get("package").and_then(|package| package.get_ref().as_str());
+                let package = package.unwrap_or(name.get_ref()).to_owned();
+                let line = text[..name.span().start].matches('\n').count() + 1;
+                found.push(Dependency { package, dev, line });
             }
-            continue;
-        }
-        let Some((key, value)) = content.split_once('=') else { continue };
-        let (key, value) = (key.trim().trim_matches('"'), value.trim());
-        match &table {
-            Table::All { dev } => {
-                let name = key.split('.').next().unwrap_or(key);
-                let package = renamed(value).unwrap_or(name).to_owned();
-                found.push(Dependency { package, dev: *dev, line });
-            }
-            Table::One { .. } if key == "package" => {
-                if let Some(last) = found.last_mut() {
-                    last.package = value.trim_matches('"').to_owned();
-                }
-            }
-            _ => {}
         }
     }
     found
-}
-
-/// Which table a line stands in.
-enum Table {
-    /// One line per dependency.
-    All { dev: bool },
-    /// `[dependencies.name]`.
-    One { name: String, dev: bool },
-    /// No dependencies.
-    Other,
-}
-
-impl Table {
-    fn of(header: &str) -> Self {
-        if header.starts_with("workspace") {
-            return Self::Other;
-        }
-        let parts: Vec<&str> = header.split('.').collect();
-        let kinds = ["dependencies", "dev-dependencies", "build-dependencies"];
-        // A target's cfg may hold dots, so look from the end.
-        let Some(at) = parts.iter().rposition(|part| kinds.contains(part)) else { return Self::Other };
-        let dev = parts[at] == "dev-dependencies";
-        match parts.get(at + 1) {
-            None => Self::All { dev },
-            Some(name) => Self::One { name: name.trim_matches('"').to_owned(), dev },
-        }
-    }
-}
-
-/// The package in an inline table `{ package = "name", .. }`.
-fn renamed(value: &str) -> Option<&str> {
-    let (_, after) = value.strip_prefix('{')?.split_once("package")?;
-    after.trim_start().strip_prefix('=')?.trim_start().strip_prefix('"')?.split('"').next()
 }
 
 #[cfg(test)]
