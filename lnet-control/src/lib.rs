@@ -18,6 +18,6 @@ pub mod request;
 #[cfg(feature = "server")]
 pub mod server;
 mod table;
-mod text;
+pub mod text;
 
 pub use errno::{Errno, Refusal};

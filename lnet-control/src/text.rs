@@ -7,12 +7,18 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serializer};
 
 /// For `#[serde(with = "text")]`.
-pub(crate) fn serialize<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+///
+/// # Errors
+/// The serializer's.
+pub fn serialize<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
 }
 
 /// For `#[serde(with = "text")]`.
-pub(crate) fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+///
+/// # Errors
+/// When the text is none of such a value.
+pub fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: FromStr<Err: Display>,
     D: Deserializer<'de>,
@@ -21,20 +27,25 @@ where
 }
 
 /// For an `Option` of such a value.
-pub(crate) mod option {
+pub mod option {
     use super::{Deserialize, Deserializer, Display, Error, FromStr, Serializer};
 
-    pub(crate) fn serialize<T: Display, S: Serializer>(
-        value: &Option<T>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
+    /// For `#[serde(with = "..")]`.
+    ///
+    /// # Errors
+    /// The serializer's.
+    pub fn serialize<T: Display, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
         match value {
             Some(value) => serializer.collect_str(value),
             None => serializer.serialize_none(),
         }
     }
 
-    pub(crate) fn deserialize<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+    /// For `#[serde(with = "..")]`.
+    ///
+    /// # Errors
+    /// When a text is none of such a value.
+    pub fn deserialize<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
     where
         T: FromStr<Err: Display>,
         D: Deserializer<'de>,
@@ -45,17 +56,22 @@ pub(crate) mod option {
 }
 
 /// For a list of such values.
-pub(crate) mod list {
+pub mod list {
     use super::{Deserialize, Deserializer, Display, Error, FromStr, Serializer};
 
-    pub(crate) fn serialize<T: Display, S: Serializer>(
-        values: &[T],
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
+    /// For `#[serde(with = "..")]`.
+    ///
+    /// # Errors
+    /// The serializer's.
+    pub fn serialize<T: Display, S: Serializer>(values: &[T], serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(values.iter().map(ToString::to_string))
     }
 
-    pub(crate) fn deserialize<'de, T, D>(deserializer: D) -> Result<Vec<T>, D::Error>
+    /// For `#[serde(with = "..")]`.
+    ///
+    /// # Errors
+    /// When a text is none of such a value.
+    pub fn deserialize<'de, T, D>(deserializer: D) -> Result<Vec<T>, D::Error>
     where
         T: FromStr<Err: Display>,
         D: Deserializer<'de>,

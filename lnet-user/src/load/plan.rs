@@ -131,7 +131,7 @@ pub struct Plan {
     /// What the messages are; the targets go by the same.
     pub scheme: Scheme,
     /// NIDs of targets, on each of which messages go by turns as their number has it.
-    #[serde(with = "nids_text")]
+    #[serde(with = "lnet_control::text::list")]
     pub targets: Vec<Nid>,
     /// Messages in all, numbered from 0.
     pub messages: u64,
@@ -394,37 +394,6 @@ impl Scheme {
             is_it
         });
         found.unwrap_or(0)
-    }
-}
-
-/// A NID as text.
-pub(super) mod nid_text {
-    use lnet_wire::Nid;
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(crate) fn serialize<S: Serializer>(nid: &Nid, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(nid)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Nid, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(|error| D::Error::custom(format!("{text:?}: {error}")))
-    }
-}
-
-/// NIDs as text.
-mod nids_text {
-    use lnet_wire::Nid;
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(super) fn serialize<S: Serializer>(nids: &[Nid], serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(nids.iter().map(ToString::to_string))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Nid>, D::Error> {
-        let parse =
-            |text: String| text.parse().map_err(|error| D::Error::custom(format!("{text:?}: {error}")));
-        Vec::<String>::deserialize(deserializer)?.into_iter().map(parse).collect()
     }
 }
 

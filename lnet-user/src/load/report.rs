@@ -8,7 +8,7 @@ use lnet_wire::Nid;
 use serde::{Deserialize, Serialize};
 
 use super::latency::Latency;
-use super::plan::{Kind, SizeClass, nid_text};
+use super::plan::{Kind, SizeClass};
 
 /// Faults that a report tells in detail.
 pub const FAULTS_MAX: usize = 16;
@@ -92,7 +92,7 @@ pub struct Fault {
     /// Its number; of a Get that a target tells of 0.
     pub number: u64,
     /// The node at the other end.
-    #[serde(with = "nid_text")]
+    #[serde(with = "lnet_control::text")]
     pub peer: Nid,
     /// Portal.
     pub portal: u32,
