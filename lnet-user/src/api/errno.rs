@@ -1,5 +1,7 @@
 //! The error numbers by which the state machine is told of failures.
 
+use std::io::ErrorKind;
+
 use lnet_core::lnd::{Cause, Status};
 use lnet_core::node::DriverError;
 use rustix::io::Errno;
@@ -37,8 +39,9 @@ pub(super) fn failed_get(status: Status) -> DriverError {
 
 pub(crate) fn netlink_errno(error: &NetlinkError) -> Errno {
     match error {
-        NetlinkError::NoPermission { .. } | NetlinkError::PortPrivileged { .. } => Errno::PERM,
-        NetlinkError::PortInUse { .. } => Errno::ADDRINUSE,
+        NetlinkError::NoPermission { .. } => Errno::PERM,
+        error if error.is_port(ErrorKind::PermissionDenied) => Errno::PERM,
+        error if error.is_port(ErrorKind::AddrInUse) => Errno::ADDRINUSE,
         NetlinkError::NotEthernet { .. } => Errno::INVAL,
         // An interface that is absent or has no address (LNet's errno of `net add`).
         _ => Errno::NETDOWN,

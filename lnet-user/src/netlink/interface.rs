@@ -46,14 +46,7 @@ impl Interface {
     /// # Errors
     /// [`NetlinkError::NoSuchInterface`], [`NetlinkError::NotEthernet`], or what the kernel refused.
     pub fn by_name(name: &str) -> Result<Self, NetlinkError> {
-        // A new thread inherits the network namespace of the thread that makes it.
-        thread::scope(|scope| {
-            let worker = thread::Builder::new()
-                .name("lnet-interface".into())
-                .spawn_scoped(scope, || runtime()?.block_on(query(name)))
-                .map_err(|source| NetlinkError::Kernel { what: "start a thread", source })?;
-            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
+        on_a_thread(|| runtime()?.block_on(query(name)))
     }
 }
 
@@ -63,11 +56,15 @@ impl Interface {
 /// # Errors
 /// What the kernel refused.
 pub fn interface_names() -> Result<Vec<String>, NetlinkError> {
-    let list = || runtime()?.block_on(async { Ok(names(&links(&connect()?).await?)) });
+    on_a_thread(|| runtime()?.block_on(async { Ok(names(&links(&connect()?).await?)) }))
+}
+
+/// Runs `ask` on a new thread, which inherits the network namespace of the calling one.
+fn on_a_thread<T: Send>(ask: impl FnOnce() -> Result<T, NetlinkError> + Send) -> Result<T, NetlinkError> {
     thread::scope(|scope| {
         let worker = thread::Builder::new()
             .name("lnet-interface".into())
-            .spawn_scoped(scope, list)
+            .spawn_scoped(scope, ask)
             .map_err(|source| NetlinkError::Kernel { what: "start a thread", source })?;
         worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })

@@ -1,5 +1,6 @@
 //! A node's NIs over UDP sockets.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -76,7 +77,7 @@ fn await_port(address: SocketAddr) -> Result<(), NetlinkError> {
     let begun = Instant::now();
     loop {
         match netlink::reserve_port(address.ip(), address.port()) {
-            Err(NetlinkError::PortInUse { .. }) if begun.elapsed() < PORT_PATIENCE => {
+            Err(error) if error.is_port(ErrorKind::AddrInUse) && begun.elapsed() < PORT_PATIENCE => {
                 std::thread::sleep(PORT_INTERVAL);
             }
             outcome => return outcome.map(drop),
