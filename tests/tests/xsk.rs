@@ -18,8 +18,8 @@ use lnet_tests::netns::{
 use lnet_user::internals::netlink::Interface;
 use lnet_user::internals::uring::{Token, Waiter};
 use lnet_user::internals::xsk::{
-    BindMode, CHUNK_BYTES, Census, Frame, HugePages, Kick, Queue, QueueConfig, ReclaimError, RingSizes,
-    Socket, SocketError, TxDescriptor, Umem, UmemConfig, open_queue,
+    BindMode, CHUNK_BYTES, Census, Frame, HugePages, Kick, Queue, QueueConfig, QueueLabel, ReclaimError,
+    RingSizes, Socket, SocketError, TxDescriptor, Umem, UmemConfig, open_queue,
 };
 use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size_force, set_socket_timeout};
 use rustix::net::{AddressFamily, Protocol, RawProtocol, RecvFlags, SocketFlags, SocketType};
@@ -344,7 +344,7 @@ fn refusals_say_why() {
     }
     assert_eq!(refusal(&first, QueueConfig { socket_count: 0, ..good }), SocketError::NoSockets);
     let error = refusal(&first, QueueConfig { mode: BindMode::ZeroCopy, ..good });
-    assert!(matches!(error, SocketError::NoZeroCopy { queue_index: 0, .. }), "{error}");
+    assert!(matches!(error, SocketError::NoZeroCopy(QueueLabel { queue_index: 0, .. })), "{error}");
 
     // What was refused has left nothing behind: the largest rings are taken.
     let rings = RingSizes { fill: 1 << 16, completion: 1 << 16, rx: 1 << 16, tx: 1 << 16 };
@@ -359,7 +359,7 @@ fn refusals_say_why() {
     }
     let other = open_queue(&first, &QueueConfig { queue_index: 1, ..good }).unwrap();
     let error = refusal(&first, QueueConfig { queue_index: 2, ..good });
-    assert!(matches!(error, SocketError::NoSuchQueue { queue_index: 2, .. }), "{error}");
+    assert!(matches!(error, SocketError::NoSuchQueue(QueueLabel { queue_index: 2, .. })), "{error}");
 
     // The kernel frees a queue some time after its sockets were closed; patience covers that.
     drop((queue, other));

@@ -1,5 +1,7 @@
 //! What can go wrong, and the way out.
 
+use core::fmt;
+
 use rustix::io::Errno;
 
 use super::config::RING_ENTRIES_MAX;
@@ -56,8 +58,22 @@ pub enum UmemError {
     IdsExhausted,
 }
 
-/// Why the sockets of a queue could not be opened or driven. `interface` is its name, where it has one, and
-/// its index.
+/// A queue of an interface, for messages.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueueLabel {
+    /// The interface's name, where it has one, and its index.
+    pub interface: String,
+    /// As configured, from 0.
+    pub queue_index: u32,
+}
+
+impl fmt::Display for QueueLabel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "queue {} of interface {}", self.queue_index, self.interface)
+    }
+}
+
+/// Why the sockets of a queue could not be opened or driven.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SocketError {
@@ -109,48 +125,24 @@ pub enum SocketError {
     },
     /// The interface has fewer queues.
     #[error(
-        "interface {interface} has no queue {queue_index}; `ethtool -l` shows how many it has and \
-         `ethtool -L` changes it (a veth gets them from `numrxqueues` and `numtxqueues` when it is made)"
+        "interface {} has no queue {}; `ethtool -l` shows how many it has and \
+         `ethtool -L` changes it (a veth gets them from `numrxqueues` and `numtxqueues` when it is made)",
+        .0.interface, .0.queue_index
     )]
-    NoSuchQueue {
-        /// The interface.
-        interface: String,
-        /// As configured, from 0.
-        queue_index: u32,
-    },
+    NoSuchQueue(QueueLabel),
     /// Another UMEM, of this process or another, has the queue.
-    #[error(
-        "queue {queue_index} of interface {interface} is bound by another AF_XDP socket; close that one, \
-         or take another queue"
-    )]
-    QueueBusy {
-        /// The interface.
-        interface: String,
-        /// As configured, from 0.
-        queue_index: u32,
-    },
+    #[error("{0} is bound by another AF_XDP socket; close that one, or take another queue")]
+    QueueBusy(QueueLabel),
     /// This kernel knows no frames of several descriptors.
     #[error(
-        "multi-buffer frames on queue {queue_index} of interface {interface} were refused: they need Linux \
-         6.6; turn them off and keep the MTU within a chunk"
+        "multi-buffer frames on {0} were refused: they need Linux 6.6; turn them off and keep the MTU within a chunk"
     )]
-    NoMultiBuffer {
-        /// The interface.
-        interface: String,
-        /// As configured, from 0.
-        queue_index: u32,
-    },
+    NoMultiBuffer(QueueLabel),
     /// The driver cannot work on the UMEM, or not with multi-buffer frames.
     #[error(
-        "interface {interface} has no zero-copy mode for queue {queue_index}, or none with multi-buffer \
-         frames; use mode copy or auto (on a UMEM in use, its first socket has decided the mode)"
+        "there is no zero-copy mode for {0}, or none with multi-buffer frames; use mode copy or auto (on a UMEM in use, its first socket has decided the mode)"
     )]
-    NoZeroCopy {
-        /// The interface.
-        interface: String,
-        /// As configured, from 0.
-        queue_index: u32,
-    },
+    NoZeroCopy(QueueLabel),
     /// More queues than one UMEM serves.
     #[error("one UMEM serves at most {max} queues")]
     TooManyQueues {
@@ -164,22 +156,15 @@ pub enum SocketError {
         interface: String,
     },
     /// The kernel has detached the socket, because the interface is gone.
-    #[error("the socket on queue {queue_index} of interface {interface} is detached: the interface is gone")]
-    Detached {
-        /// The interface.
-        interface: String,
-        /// As configured, from 0.
-        queue_index: u32,
-    },
+    #[error("the socket on {0} is detached: the interface is gone")]
+    Detached(QueueLabel),
     /// Something else that the kernel refused.
-    #[error("{operation} for queue {queue_index} of interface {interface}: {source}")]
+    #[error("{operation} for {queue}: {source}")]
     System {
         /// What was tried.
         operation: &'static str,
-        /// The interface.
-        interface: String,
-        /// As configured, from 0.
-        queue_index: u32,
+        /// The queue.
+        queue: QueueLabel,
         /// The kernel's answer.
         source: Errno,
     },

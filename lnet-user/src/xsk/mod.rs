@@ -32,7 +32,7 @@ mod socket;
 mod umem;
 
 pub use config::{BindMode, QueueConfig, RING_ENTRIES_MAX, RingSizes};
-pub use error::{ReclaimError, SocketError, UmemError};
+pub use error::{QueueLabel, ReclaimError, SocketError, UmemError};
 pub use memory::prefetch;
 pub use registered::{Registered, RegisteredRun, RegisteredRuns};
 pub use ring::{

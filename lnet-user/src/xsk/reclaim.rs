@@ -99,14 +99,10 @@ fn probe(queue: QueueId, patience: Duration) -> Result<(), ReclaimError> {
             interface_index: queue.interface_index,
             queue_index: queue.queue_index,
         }),
-        Err(errno) => Err(unknown(match errno {
-            Errno::INVAL => SocketError::System {
-                operation: "bind of a probe",
-                interface: format!("with index {}", queue.interface_index),
-                queue_index: queue.queue_index,
-                source: errno,
-            },
-            errno => opening.fault("bind of a probe", errno),
-        })),
+        Err(source @ Errno::INVAL) => {
+            let (operation, queue) = ("bind of a probe", queue.label());
+            Err(unknown(SocketError::System { operation, queue, source }))
+        }
+        Err(errno) => Err(system("bind of a probe", errno)),
     }
 }

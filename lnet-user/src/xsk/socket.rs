@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use rustix::process::{Resource, getrlimit};
 
 use super::config::{BindMode, QueueConfig};
-use super::error::SocketError;
+use super::error::{QueueLabel, SocketError};
 use super::memory::Memory;
 use super::ring::{CompletionRing, Entry, FillRing, Half, Layout, RawDescriptor, RxRing, Side, TxRing};
 use super::umem::{CHUNK_BYTES, RingsId, Umem};
@@ -33,6 +33,11 @@ impl QueueId {
         use std::os::unix::fs::MetadataExt;
         let namespace = std::fs::metadata("/proc/thread-self/ns/net").map(|metadata| metadata.ino()).ok();
         Self { namespace, interface_index, queue_index }
+    }
+
+    #[cold]
+    pub(super) fn label(&self) -> QueueLabel {
+        QueueLabel { interface: interface_label(self.interface_index), queue_index: self.queue_index }
     }
 }
 
@@ -210,8 +215,7 @@ pub fn open_queue(umem: &Arc<Umem>, config: &QueueConfig) -> Result<Queue, Socke
     let mut root = None;
     for attachment in registry.alive() {
         if attachment.queue == queue {
-            let interface = interface_label(queue.interface_index);
-            return Err(SocketError::QueueBusy { interface, queue_index: queue.queue_index });
+            return Err(SocketError::QueueBusy(queue.label()));
         }
         root = Some(attachment);
     }
@@ -257,8 +261,7 @@ pub(super) fn open() -> Result<OwnedFd, SocketError> {
             Errno::AFNOSUPPORT | Errno::SOCKTNOSUPPORT => SocketError::NoXdpSockets { source },
             source => SocketError::System {
                 operation: "socket(AF_XDP)",
-                interface: "none yet".to_owned(),
-                queue_index: 0,
+                queue: QueueLabel { interface: "none yet".to_owned(), queue_index: 0 },
                 source,
             },
         },
@@ -279,15 +282,14 @@ impl<'a> Opening<'a> {
 
     #[cold]
     pub(super) fn fault(&self, operation: &'static str, source: Errno) -> SocketError {
-        let QueueId { interface_index, queue_index, .. } = self.queue;
-        let interface = interface_label(interface_index);
+        let queue = self.queue.label();
         match source {
-            Errno::NODEV => SocketError::NoInterface { interface_index },
-            Errno::BUSY => SocketError::QueueBusy { interface, queue_index },
-            Errno::OPNOTSUPP => SocketError::NoZeroCopy { interface, queue_index },
-            Errno::NETDOWN => SocketError::LinkDown { interface },
-            Errno::NXIO => SocketError::Detached { interface, queue_index },
-            source => SocketError::System { operation, interface, queue_index, source },
+            Errno::NODEV => SocketError::NoInterface { interface_index: self.queue.interface_index },
+            Errno::BUSY => SocketError::QueueBusy(queue),
+            Errno::OPNOTSUPP => SocketError::NoZeroCopy(queue),
+            Errno::NETDOWN => SocketError::LinkDown { interface: queue.interface },
+            Errno::NXIO => SocketError::Detached(queue),
+            source => SocketError::System { operation, queue, source },
         }
     }
 
@@ -382,12 +384,10 @@ impl<'a> Opening<'a> {
         match self.bind(flags, config.patience) {
             // Either there is no such queue or, before Linux 6.6, the multi-buffer flag is unknown.
             Err(Errno::INVAL) => {
-                let interface = interface_label(self.queue.interface_index);
-                let queue_index = self.queue.queue_index;
                 if config.multi_buffer && self.bind(plain, Duration::ZERO).is_ok() {
-                    return Err(SocketError::NoMultiBuffer { interface, queue_index });
+                    return Err(SocketError::NoMultiBuffer(self.queue.label()));
                 }
-                Err(SocketError::NoSuchQueue { interface, queue_index })
+                Err(SocketError::NoSuchQueue(self.queue.label()))
             }
             bound => bound.map_err(|errno| self.fault("bind", errno)),
         }
@@ -401,10 +401,7 @@ impl<'a> Opening<'a> {
         let addr = SocketAddrXdpWithSharedUmem { addr, shared_umem_fd: root };
         match patiently(config.patience, || rustix::net::bind(self.fd, &addr)) {
             // Every other cause of this answer was checked before.
-            Err(Errno::INVAL) => {
-                let interface = interface_label(interface_index);
-                Err(SocketError::NoSuchQueue { interface, queue_index })
-            }
+            Err(Errno::INVAL) => Err(SocketError::NoSuchQueue(self.queue.label())),
             bound => bound.map_err(|errno| self.fault("bind", errno)),
         }
     }
