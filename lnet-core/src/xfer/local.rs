@@ -19,6 +19,8 @@ pub(super) struct Local {
     pub(super) incarnation: u64,
     pub(super) initiator_hash: u32,
     pub(super) times: XferTimes,
+    /// The time of the call at hand.
+    pub(super) now: Instant,
     /// Nothing is due before.
     pub(super) timer: Option<Instant>,
     /// When what was not touched for long is looked for.
@@ -37,6 +39,7 @@ impl Local {
             incarnation: config.identity.incarnation(),
             initiator_hash: config.initiator_hash,
             times: config.times,
+            now: Instant(0),
             timer: None,
             sweep_at: Instant(0),
             starved: false,
@@ -55,7 +58,8 @@ impl Local {
     }
 
     /// Something was begun that is to be looked at when it was not touched for long.
-    pub(super) fn schedule_sweep(&mut self, now: Instant) {
+    pub(super) fn schedule_sweep(&mut self) {
+        let now = self.now;
         if self.sweep_at <= now {
             self.sweep_at = now + SWEEP_INTERVAL;
         }
@@ -63,7 +67,8 @@ impl Local {
     }
 
     /// Something waits for room in a table: it is tried again soon.
-    pub(super) fn starve(&mut self, now: Instant) {
+    pub(super) fn starve(&mut self) {
+        let now = self.now;
         self.starved = true;
         self.set_timer(now + self.times.hold);
     }

@@ -9,7 +9,7 @@ use lnet_wire::{Header, Nid};
 use super::config::XferConfig;
 use super::local::{SWEEP_INTERVAL, earlier};
 use super::receiving::{Call, Receiving};
-use super::sending::{Sending, Unread};
+use super::sending::{self, Sending, Unread};
 use super::sessions::{Address, Opened, Sessions};
 use super::stats::{XferCounters, XferDrop, XferUsage};
 use super::{Action, Arrived, Bundled, Outgoing, Replay};
@@ -66,15 +66,17 @@ impl Xfer {
     /// # Errors
     /// [`Full`] when it holds as many messages, or knows as many addresses, as it may.
     pub fn submit(&mut self, now: Instant, transmit: &Transmit) -> Result<(), Full<TxId>> {
-        self.sending.submit(now, transmit, &mut self.sessions)
+        self.sessions.local.now = now;
+        self.sending.submit(transmit, &mut self.sessions)
     }
 
     /// The next frame to be sent; the driver has room for one of the largest size.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing> {
+        self.sessions.local.now = now;
         if self.sessions.has_reply() {
             return self.sessions.poll_reply();
         }
-        let mut polled = self.sending.poll(now, &mut self.sessions);
+        let mut polled = self.sending.poll(&mut self.sessions);
         if let Some(frame) = &mut polled {
             frame.transfer.ack = self.receiving.acknowledge(self.sending.polled_to());
             return polled;
@@ -126,15 +128,16 @@ impl Xfer {
     /// # Panics
     /// If [`Action::Write`] was returned and [`Xfer::written`] has not been called since.
     pub fn receive(&mut self, now: Instant, frame: &Arrived<'_>, up: &mut impl Uplink) -> Action {
+        self.sessions.local.now = now;
         assert!(!self.receiving.is_writing(), "the driver has not said that it has written");
-        self.sending.catch_up(&mut self.sessions, up);
+        self.sending.catch_up(&mut sending::Call { sessions: &mut self.sessions, up });
         let outcome = match frame.header.kind {
-            Kind::Hello => self.sessions.hello(now, frame),
-            Kind::Welcome => self.welcome(now, frame, up),
-            Kind::Reset => self.reset(now, frame, up),
-            Kind::Ack => self.lone_ack(now, frame, up),
+            Kind::Hello => self.sessions.hello(frame),
+            Kind::Welcome => self.welcome(frame, up),
+            Kind::Reset => self.reset(frame, up),
+            Kind::Ack => self.lone_ack(frame, up),
             Kind::Data | Kind::Parked | Kind::Pull | Kind::Discard | Kind::Ping | Kind::Gone | Kind::Lost => {
-                self.numbered(now, frame, up)
+                self.numbered(frame, up)
             }
         };
         outcome.unwrap_or_else(|reason| {
@@ -144,38 +147,33 @@ impl Xfer {
     }
 
     #[inline(always)]
-    fn numbered(
-        &mut self,
-        now: Instant,
-        frame: &Arrived<'_>,
-        up: &mut impl Uplink,
-    ) -> Result<Action, XferDrop> {
+    fn numbered(&mut self, frame: &Arrived<'_>, up: &mut impl Uplink) -> Result<Action, XferDrop> {
+        let now = self.sessions.local.now;
         let address = (frame.ni, frame.from);
-        let stream = match self.receiving.admit(now, frame, &mut self.sessions)? {
+        let stream = match self.receiving.admit(frame, &mut self.sessions)? {
             Some(stream) => stream,
             None => {
-                self.receiving.may_open(now, frame, &self.sessions)?;
+                self.receiving.may_open(frame, &self.sessions)?;
                 let peer = match self.sessions.sender(frame) {
                     Some(peer) => peer,
                     None => {
-                        let peer = self.new_peer(now, frame.transfer.incarnation, address)?;
+                        let peer = self.new_peer(frame.transfer.incarnation, address)?;
                         let Self { sessions, sending, receiving } = self;
-                        sessions.is_new_at(now, address, |peer| {
-                            !sending.is_idle(peer) || !receiving.is_idle(peer)
-                        });
+                        sessions
+                            .is_new_at(address, |peer| !sending.is_idle(peer) || !receiving.is_idle(peer));
                         peer
                     }
                 };
                 self.receiving.open(now, frame, peer)
             }
         };
-        self.receiving.received_from(now, stream, address, &mut self.sessions);
+        self.receiving.received_from(stream, address, &mut self.sessions);
         if let Some(ack) = frame.transfer.ack {
             let (peer, shard) = (self.receiving.peer_of(stream), frame.transfer.shard);
             self.sending.unread = Some(Unread { at: now, peer, shard, ack });
         }
-        let Self { sessions, sending, receiving } = self;
-        receiving.numbered(stream, frame, &mut Call { now, sessions, sending, up })
+        let (receiving, mut call) = self.split(up);
+        receiving.numbered(stream, frame, &mut call)
     }
 
     /// Takes in a further message of a frame whose first one was not dropped; `id_delta` is what its record
@@ -188,17 +186,19 @@ impl Xfer {
         lnet: &Header,
         up: &mut impl Uplink,
     ) -> Action {
+        self.sessions.local.now = now;
         let Self { sessions, sending, receiving } = self;
         let sender = sessions.sender(frame);
         let stream = sender.and_then(|peer| receiving.stream_from((peer, frame.transfer.shard)));
-        receiving.take_record(stream, (frame, id_delta), lnet, &mut Call { now, sessions, sending, up })
+        receiving.take_record(stream, (frame, id_delta), lnet, &mut Call { sessions, sending, up })
     }
 
     /// A frame with several messages is dealt with.
     pub fn end_bundle(&mut self, now: Instant, frame: &Arrived<'_>) {
+        self.sessions.local.now = now;
         let sender = self.sessions.sender(frame);
         let stream = sender.and_then(|peer| self.receiving.stream_from((peer, frame.transfer.shard)));
-        self.receiving.end_bundle(now, stream, frame, &mut self.sessions);
+        self.receiving.end_bundle(stream, frame, &mut self.sessions);
     }
 
     /// Where the driver is to copy the payload to, and how much of it, after [`Action::Write`].
@@ -216,8 +216,9 @@ impl Xfer {
     /// # Panics
     /// If there was none.
     pub fn written(&mut self, now: Instant, up: &mut impl Uplink) {
-        let Self { sessions, sending, receiving } = self;
-        receiving.written(&mut Call { now, sessions, sending, up });
+        self.sessions.local.now = now;
+        let (receiving, mut call) = self.split(up);
+        receiving.written(&mut call);
     }
 
     /// What becomes of a frame that the driver keeps.
@@ -230,58 +231,53 @@ impl Xfer {
     /// # Panics
     /// If it was not delayed, or `verdict` is to delay it again.
     pub fn resume(&mut self, now: Instant, rx: RxId, verdict: Verdict, up: &mut impl Uplink) {
-        let Self { sessions, sending, receiving } = self;
-        receiving.resume(rx, verdict, &mut Call { now, sessions, sending, up });
+        self.sessions.local.now = now;
+        let (receiving, mut call) = self.split(up);
+        receiving.resume(rx, verdict, &mut call);
     }
 
-    fn lone_ack(
-        &mut self,
-        now: Instant,
-        frame: &Arrived<'_>,
-        up: &mut impl Uplink,
-    ) -> Result<Action, XferDrop> {
+    fn lone_ack(&mut self, frame: &Arrived<'_>, up: &mut impl Uplink) -> Result<Action, XferDrop> {
         let peer = self.sessions.sender(frame).ok_or(XferDrop::BadAck)?;
         let is_ours = self.sessions.has_given(peer, frame);
         let ack = frame.transfer.ack.as_ref().filter(|_| is_ours).ok_or(XferDrop::BadAck)?;
-        self.sessions.acknowledged_from(now, peer, frame);
-        self.sending.acknowledged(now, (peer, frame.transfer.shard), ack, &mut self.sessions, up);
+        self.sessions.acknowledged_from(peer, frame);
+        self.sending.acknowledged(
+            (peer, frame.transfer.shard),
+            ack,
+            &mut sending::Call { sessions: &mut self.sessions, up },
+        );
         Ok(Action::Done)
     }
 
     /// A question is answered.
-    fn welcome(
-        &mut self,
-        now: Instant,
-        frame: &Arrived<'_>,
-        up: &mut impl Uplink,
-    ) -> Result<Action, XferDrop> {
-        let (path, handshake) = self.sessions.answer(now, frame)?;
+    fn welcome(&mut self, frame: &Arrived<'_>, up: &mut impl Uplink) -> Result<Action, XferDrop> {
+        let (path, handshake) = self.sessions.answer(frame)?;
         let peer = match self.sessions.sender(frame) {
             Some(peer) => peer,
-            None => self.new_peer(now, frame.transfer.incarnation, (frame.ni, frame.from))?,
+            None => self.new_peer(frame.transfer.incarnation, (frame.ni, frame.from))?,
         };
-        let Opened { former, is_resteered } = self.sessions.open(now, (path, peer), handshake, frame, up);
+        let Opened { former, is_resteered } = self.sessions.open((path, peer), handshake, frame, up);
         if former != NONE && former != peer && !self.sessions.has_session(former) {
-            self.end_peer(now, former, &frame.from, up);
+            self.end_peer(former, &frame.from, up);
         }
         if is_resteered {
-            self.sending.steer_again(now, peer, &mut self.sessions, up);
+            self.sending.steer_again(peer, &mut sending::Call { sessions: &mut self.sessions, up });
         }
-        self.sending.go_on_with_peer(now, peer, &mut self.sessions);
+        self.sending.go_on_with_peer(peer, &mut self.sessions);
         Ok(Action::Done)
     }
 
     /// A peer does not know the session that it was shown.
-    fn reset(&mut self, now: Instant, frame: &Arrived<'_>, up: &mut impl Uplink) -> Result<Action, XferDrop> {
+    fn reset(&mut self, frame: &Arrived<'_>, up: &mut impl Uplink) -> Result<Action, XferDrop> {
         let path = self.sessions.paths.with_token(frame.transfer.session).ok_or(XferDrop::UnknownSession)?;
         let (peer, nid) = (self.sessions.paths[path].peer, self.sessions.paths[path].nid);
         if self.sessions.peers[peer].incarnation != frame.transfer.incarnation {
-            self.end_peer(now, peer, &nid, up);
+            self.end_peer(peer, &nid, up);
             return Ok(Action::Done);
         }
         // It lives, and has forgotten this shard: what is under way was not taken.
         self.sessions.paths[path].session = None;
-        self.sessions.ask(now, path);
+        self.sessions.ask(path);
         self.sending.lose_all_of_peer(peer);
         Ok(Action::Done)
     }
@@ -289,21 +285,29 @@ impl Xfer {
     /// A peer has begun a new life: what it was sent in the former one ends, what was never sent waits for
     /// the new one. What came from it ends as well, unless its last frame came from another address than the one that
     /// has told: it may have lost that only.
-    fn end_peer(&mut self, now: Instant, peer: u32, told_by: &Nid, up: &mut impl Uplink) {
+    fn end_peer(&mut self, peer: u32, told_by: &Nid, up: &mut impl Uplink) {
         let Self { sessions, sending, receiving } = self;
         sessions.local.counters.peers_restarted += 1;
         sessions.paths.forget_peer(peer);
-        sending.end_peer(now, peer, sessions, up);
+        sending.end_peer(peer, &mut sending::Call { sessions, up });
         if sessions.peers[peer].address.1 != *told_by {
             return;
         }
-        receiving.end_peer(peer, Cause::Reset, &mut Call { now, sessions, sending, up });
-        sessions.remember_over(now, sessions.peers[peer].incarnation);
+        receiving.end_peer(peer, Cause::Reset, &mut Call { sessions, sending, up });
+        sessions.remember_over(sessions.peers[peer].incarnation);
         self.forget_peer(peer);
     }
 
+    /// The receiving side, and what its calls work with.
+    #[inline(always)]
+    const fn split<'a, U>(&'a mut self, up: &'a mut U) -> (&'a mut Receiving, Call<'a, U>) {
+        let Self { sessions, sending, receiving } = self;
+        (receiving, Call { sessions, sending, up })
+    }
+
     /// Makes a peer; one that is idle makes room.
-    fn new_peer(&mut self, now: Instant, incarnation: u64, address: Address) -> Result<u32, XferDrop> {
+    fn new_peer(&mut self, incarnation: u64, address: Address) -> Result<u32, XferDrop> {
+        let now = self.sessions.local.now;
         if self.sessions.peers.is_full() {
             let is_idle = |peer| self.sending.is_idle(peer) && self.receiving.is_idle(peer);
             let oldest = self.sessions.peers.oldest(is_idle).ok_or(XferDrop::PeersFull)?;
@@ -357,7 +361,8 @@ impl Xfer {
 
     /// Makes all acknowledgements that wait due at once: before an interface goes by which some of them do.
     pub fn acknowledge_now(&mut self, now: Instant) {
-        self.receiving.acknowledge_now(now, &mut self.sessions);
+        self.sessions.local.now = now;
+        self.receiving.acknowledge_now(&mut self.sessions);
     }
 
     /// An interface is gone. Messages that went by it go by another path to the same peer, if one is known; others
@@ -367,23 +372,25 @@ impl Xfer {
     /// # Panics
     /// If there is no such interface.
     pub fn remove_interface(&mut self, now: Instant, ni: NiId, up: &mut impl Uplink) {
+        self.sessions.local.now = now;
         let Self { sessions, sending, receiving } = self;
-        sending.catch_up(sessions, up);
+        sending.catch_up(&mut sending::Call { sessions, up });
         sessions.remove_interface(ni);
         for peer in 0..sessions.peers.capacity() {
             if sessions.peers.get(peer).is_some() {
-                let address = sessions.move_peer(now, peer, ni, up);
-                receiving.move_peer(peer, ni, address, &mut Call { now, sessions, sending, up });
+                let address = sessions.move_peer(peer, ni, up);
+                receiving.move_peer(peer, ni, address, &mut Call { sessions, sending, up });
             }
         }
-        sending.remove_interface(now, ni, sessions, up);
+        sending.remove_interface(ni, &mut sending::Call { sessions, up });
         sessions.paths.remove_interface(ni);
     }
 
     /// An interface does not send any more: messages that only it carried end.
     pub fn fail_interface(&mut self, now: Instant, ni: NiId, cause: Cause, up: &mut impl Uplink) {
-        self.sending.catch_up(&mut self.sessions, up);
-        self.sending.fail_interface(now, ni, cause, &mut self.sessions, up);
+        self.sessions.local.now = now;
+        self.sending.catch_up(&mut sending::Call { sessions: &mut self.sessions, up });
+        self.sending.fail_interface(ni, cause, &mut sending::Call { sessions: &mut self.sessions, up });
     }
 
     /// When [`Xfer::handle_timeout`] may have something to do.
@@ -395,35 +402,38 @@ impl Xfer {
     /// Does what is due.
     #[inline]
     pub fn handle_timeout(&mut self, now: Instant, up: &mut impl Uplink) {
-        self.sending.catch_up(&mut self.sessions, up);
+        self.sessions.local.now = now;
+        self.sending.catch_up(&mut sending::Call { sessions: &mut self.sessions, up });
         if self.sessions.local.timer.is_some_and(|timer| timer <= now) {
-            self.run_timers(now, up);
+            self.run_timers(up);
         }
     }
 
-    fn run_timers(&mut self, now: Instant, up: &mut impl Uplink) {
+    fn run_timers(&mut self, up: &mut impl Uplink) {
+        let now = self.sessions.local.now;
         let Self { sessions, sending, receiving } = self;
         sessions.local.timer = None;
-        receiving.end_buffered(&mut Call { now, sessions, sending, up });
-        sending.end_messages(now, sessions, up);
+        receiving.end_buffered(&mut Call { sessions, sending, up });
+        sending.end_messages(&mut sending::Call { sessions, up });
         let mut next_path = sessions.paths.first_asked();
         while let Some(path) = next_path {
             next_path = sessions.paths.next_asked(path);
             let is_in_use = |peer| !sending.is_idle(peer) || !receiving.is_idle(peer);
-            if sessions.ask_again(now, path, is_in_use, up) {
-                sending.dispatch_waiting(now, path, sessions);
+            if sessions.ask_again(path, is_in_use, up) {
+                sending.dispatch_waiting(path, sessions);
             }
         }
         if core::mem::take(&mut sessions.local.starved) {
-            sending.try_again(now, sessions);
+            sending.try_again(sessions);
         }
-        let mut next = sending.follow_streams(now, sessions, up);
-        next = earlier(next, receiving.follow_streams(now, sessions));
+        let mut next = sending.follow_streams(&mut sending::Call { sessions, up });
+        next = earlier(next, receiving.follow_streams(sessions));
         if sessions.local.sweep_at <= now {
             sessions.local.sweep_at = now + SWEEP_INTERVAL;
-            receiving.sweep(&mut Call { now, sessions, sending, up });
+            receiving.sweep(&mut Call { sessions, sending, up });
             let patience: Duration = sessions.local.times.message;
-            sending.sweep(now, |from| receiving.is_silent(now, from, patience), sessions, up);
+            sending
+                .sweep(|from| receiving.is_silent(now, from, patience), &mut sending::Call { sessions, up });
         }
         let sweeps = receiving.is_used() || sending.used_counts() != [0; 2];
         next = earlier(next, sweeps.then_some(sessions.local.sweep_at));

@@ -7,7 +7,6 @@ use super::window::FramesSeen;
 use super::{Call, Fragment, Receiving};
 use crate::list::{List, NONE};
 use crate::lnd::Uplink;
-use crate::time::Instant;
 use crate::xfer::sessions::{Reply, Sessions};
 use crate::xfer::{Content, Outgoing};
 
@@ -51,11 +50,11 @@ impl Receiving {
     }
 
     /// Makes all acknowledgements that wait due at once.
-    pub(crate) fn acknowledge_now(&mut self, now: Instant, sessions: &mut Sessions) {
+    pub(crate) fn acknowledge_now(&mut self, sessions: &mut Sessions) {
         let mut at = self.busy.first();
         while at != NONE {
             if matches!(self.streams[at].ack, AckDue::At(_)) {
-                self.ack_soon(now, at, true, sessions);
+                self.ack_soon(at, true, sessions);
             }
             at = List::<Busy>::next(&self.streams, at);
         }
@@ -92,26 +91,19 @@ impl Receiving {
     /// A fragment is dealt with; `urgent`: its sender seems to have missed that.
     pub(crate) fn note_fragment(
         &mut self,
-        stream: u32,
+
         fragment: &Fragment<'_>,
         urgent: bool,
         call: &mut Call<'_, impl Uplink>,
     ) {
         if let Some(number) = fragment.number {
-            self.note_frame(call.now, stream, number, urgent, call.sessions);
+            self.note_frame(fragment.stream, number, urgent, call.sessions);
         }
     }
 
     /// A frame is to be acknowledged.
     #[inline]
-    pub(crate) fn note_frame(
-        &mut self,
-        now: Instant,
-        slot: u32,
-        number: u32,
-        urgent: bool,
-        sessions: &mut Sessions,
-    ) {
+    pub(crate) fn note_frame(&mut self, slot: u32, number: u32, urgent: bool, sessions: &mut Sessions) {
         let stream = &mut self.streams[slot];
         let gap = match &mut stream.frames {
             Some(frames) => frames.insert(number),
@@ -123,9 +115,9 @@ impl Receiving {
         stream.unacknowledged += 1;
         let urgent = urgent || gap || stream.unacknowledged > ACK_FRAMES;
         if stream.unacknowledged >= ACK_FRAMES_MAX {
-            return self.ack_at_once(now, slot, sessions);
+            return self.ack_at_once(slot, sessions);
         }
-        self.ack_soon(now, slot, urgent, sessions);
+        self.ack_soon(slot, urgent, sessions);
     }
 
     /// The next acknowledgement of this stream is not to wait.
@@ -135,10 +127,10 @@ impl Receiving {
     }
 
     /// Many frames came in one go: what is to be said of them is noted.
-    fn ack_at_once(&mut self, now: Instant, slot: u32, sessions: &mut Sessions) {
+    fn ack_at_once(&mut self, slot: u32, sessions: &mut Sessions) {
         if sessions.is_full_of_replies() {
             // Late is better than never, although it may not tell of all of them any more.
-            return self.ack_soon(now, slot, true, sessions);
+            return self.ack_soon(slot, true, sessions);
         }
         let Some(ack) = self.acknowledgement(slot) else { return };
         let stream = &self.streams[slot];
@@ -148,7 +140,8 @@ impl Receiving {
 
     /// A stream has something to acknowledge.
     #[inline]
-    pub(crate) fn ack_soon(&mut self, now: Instant, slot: u32, urgent: bool, sessions: &mut Sessions) {
+    pub(crate) fn ack_soon(&mut self, slot: u32, urgent: bool, sessions: &mut Sessions) {
+        let now = sessions.local.now;
         let stream = &mut self.streams[slot];
         match stream.ack {
             AckDue::Now => {}

@@ -14,10 +14,10 @@ impl Receiving {
     #[inline(always)]
     pub(crate) fn admit(
         &mut self,
-        now: Instant,
         frame: &Arrived<'_>,
         sessions: &mut Sessions,
     ) -> Result<Option<u32>, XferDrop> {
+        let now = sessions.local.now;
         let transfer = &frame.transfer;
         let known = sessions.sender(frame).and_then(|peer| self.stream_from((peer, transfer.shard)));
         let is_as_before = |stream: &ReceiveStream| {
@@ -52,13 +52,8 @@ impl Receiving {
     }
 
     /// Whether there may be a stream for the sender of a frame, which has none.
-    pub(crate) fn may_open(
-        &self,
-        now: Instant,
-        frame: &Arrived<'_>,
-        sessions: &Sessions,
-    ) -> Result<(), XferDrop> {
-        if sessions.is_over(now, frame.transfer.incarnation) {
+    pub(crate) fn may_open(&self, frame: &Arrived<'_>, sessions: &Sessions) -> Result<(), XferDrop> {
+        if sessions.is_over(frame.transfer.incarnation) {
             return Err(XferDrop::UnknownSession);
         }
         let opened = self.streams.used().filter(|(_, stream)| stream.opened_at == frame.from).count();
@@ -82,13 +77,8 @@ impl Receiving {
 
     /// A frame of a stream has arrived.
     #[inline(always)]
-    pub(crate) fn received_from(
-        &mut self,
-        now: Instant,
-        slot: u32,
-        address: Address,
-        sessions: &mut Sessions,
-    ) {
+    pub(crate) fn received_from(&mut self, slot: u32, address: Address, sessions: &mut Sessions) {
+        let now = sessions.local.now;
         let stream = &mut self.streams[slot];
         stream.seen_at = now;
         // As a rule it is the same, and a NID that was written just now is dear to read.
@@ -104,7 +94,7 @@ impl Receiving {
         if !was_busy {
             self.busy.push_back(&mut self.streams, slot);
             self.busy_count += 1;
-            sessions.local.schedule_sweep(now);
+            sessions.local.schedule_sweep();
         }
     }
 
@@ -175,7 +165,7 @@ impl Receiving {
                 self.streams[slot].address = address;
                 // The peer learns by which path it is spoken to now.
                 if address.0 != NOWHERE && self.streams[slot].frames.is_some() {
-                    self.ack_soon(call.now, slot, true, call.sessions);
+                    self.ack_soon(slot, true, call.sessions);
                 }
             }
             if address.0 == NOWHERE {

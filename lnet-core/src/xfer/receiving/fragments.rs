@@ -32,6 +32,7 @@ pub(crate) enum Written {
 
 /// A message, or a part of one, that has arrived.
 pub(crate) struct Fragment<'a> {
+    pub(crate) stream: u32,
     pub(crate) ni: NiId,
     /// The address that its frame came from.
     pub(crate) from: &'a Nid,
@@ -49,10 +50,11 @@ impl Receiving {
     /// Takes in (a part of) a message.
     pub(crate) fn take(
         &mut self,
-        stream: u32,
+
         fragment: &Fragment<'_>,
         call: &mut Call<'_, impl Uplink>,
     ) -> Result<Action, XferDrop> {
+        let stream = fragment.stream;
         let ends = fragment.offset.checked_add(fragment.length).ok_or(XferDrop::Malformed)?;
         let aligned = fragment.offset.is_multiple_of(FRAGMENT_UNIT_BYTES)
             && (ends == fragment.total || fragment.length.is_multiple_of(FRAGMENT_UNIT_BYTES));
@@ -60,7 +62,7 @@ impl Receiving {
             return Err(XferDrop::Malformed);
         }
         if let Some(slot) = self.arrivals.find(stream, fragment.id) {
-            return self.known_fragment(stream, slot, fragment, call);
+            return self.known_fragment(slot, fragment, call);
         }
         match self.streams[stream].window.look(fragment.id) {
             Seen::New => {}
@@ -68,12 +70,12 @@ impl Receiving {
             Seen::Old if call.sessions.local.sabotage.no_duplicate_window => {}
             Seen::Beyond => return Err(XferDrop::BeyondWindow),
             Seen::Old => {
-                self.note_fragment(stream, fragment, true, call);
+                self.note_fragment(fragment, true, call);
                 return Err(XferDrop::Duplicate);
             }
         }
         if let Some(ticket) = fragment.ticket {
-            return self.pulled_fragment(stream, ticket, fragment, call);
+            return self.pulled_fragment(ticket, fragment, call);
         }
         let Some(lnet) = fragment.lnet.filter(|_| fragment.offset == 0) else {
             return self.keep_frame(stream, fragment.id, call).map(Action::Hold).ok_or(XferDrop::TooEarly);
@@ -90,20 +92,20 @@ impl Receiving {
         let source = &lnet.source.nid;
         let is_shown = source == fragment.from || call.sessions.lives_at(self.streams[stream].peer, source);
         let from = if is_shown { source } else { fragment.from };
-        match call.up.header(call.now, ni, from, rx, lnet) {
-            Verdict::Deliver(span) if whole => Ok(self.whole(stream, rx, fragment, span, call)),
+        match call.up.header(call.now(), ni, from, rx, lnet) {
+            Verdict::Deliver(span) if whole => Ok(self.whole(rx, fragment, span, call)),
             Verdict::Deliver(span) => {
-                self.remember(stream, fragment, Phase::Receiving(span), call);
+                self.remember(fragment, Phase::Receiving(span), call);
                 self.buffer.replay(stream, fragment.id);
-                self.place(stream, slot, span, fragment, call)
+                self.place(slot, span, fragment, call)
             }
             Verdict::Delay => {
-                self.remember(stream, fragment, Phase::Delayed, call);
-                self.delayed_fragment(stream, slot, fragment, call)
+                self.remember(fragment, Phase::Delayed, call);
+                self.delayed_fragment(slot, fragment, call)
             }
             Verdict::Drop => {
                 self.streams[stream].window.mark(fragment.id);
-                self.note_fragment(stream, fragment, false, call);
+                self.note_fragment(fragment, false, call);
                 self.buffer.replay(stream, fragment.id);
                 Ok(Action::Done)
             }
@@ -119,12 +121,12 @@ impl Receiving {
         match what {
             Written::Whole { id } => {
                 self.streams[stream].window.mark(id);
-                call.up.received(call.now, rx, Status::Ok);
+                call.up.received(call.now(), rx, Status::Ok);
             }
             Written::Fragment { offset, length } => self.take_fragment(rx, offset, length, call),
         }
         if let Some(number) = number {
-            self.note_frame(call.now, stream, number, false, call.sessions);
+            self.note_frame(stream, number, false, call.sessions);
         }
     }
 
@@ -132,7 +134,7 @@ impl Receiving {
     #[inline(always)]
     fn whole(
         &mut self,
-        stream: u32,
+
         rx: RxId,
         fragment: &Fragment<'_>,
         span: Span,
@@ -140,12 +142,12 @@ impl Receiving {
     ) -> Action {
         if span.length_bytes != 0 {
             let what = Written::Whole { id: fragment.id };
-            self.writing = Some(Writing { stream, rx, number: fragment.number, what, span });
+            self.writing = Some(Writing { stream: fragment.stream, rx, number: fragment.number, what, span });
             return Action::Write;
         }
-        self.streams[stream].window.mark(fragment.id);
-        call.up.received(call.now, rx, Status::Ok);
-        self.note_fragment(stream, fragment, false, call);
+        self.streams[fragment.stream].window.mark(fragment.id);
+        call.up.received(call.now(), rx, Status::Ok);
+        self.note_fragment(fragment, false, call);
         Action::Done
     }
 
@@ -167,25 +169,20 @@ impl Receiving {
     }
 
     /// Gives a message the slot that was promised to it.
-    fn remember(
-        &mut self,
-        stream: u32,
-        fragment: &Fragment<'_>,
-        phase: Phase,
-        call: &mut Call<'_, impl Uplink>,
-    ) {
-        let slot = self.arrivals.insert(call.now, stream, fragment.id, fragment.total);
+    fn remember(&mut self, fragment: &Fragment<'_>, phase: Phase, call: &mut Call<'_, impl Uplink>) {
+        let stream = fragment.stream;
+        let slot = self.arrivals.insert(call.now(), stream, fragment.id, fragment.total);
         let Some(slot) = slot else { unreachable!("a slot was free") };
         self.arrivals.slab[slot].phase = phase;
         self.streams[stream].arriving.push_back(&mut self.arrivals.slab, slot);
         self.streams[stream].arriving_count += 1;
-        call.sessions.local.schedule_sweep(call.now);
+        call.sessions.local.schedule_sweep();
     }
 
     /// A part of a message that has a slot.
     fn known_fragment(
         &mut self,
-        stream: u32,
+
         slot: u32,
         fragment: &Fragment<'_>,
         call: &mut Call<'_, impl Uplink>,
@@ -195,8 +192,8 @@ impl Receiving {
             return Err(XferDrop::Malformed);
         }
         match arriving.phase {
-            Phase::Receiving(span) => self.place(stream, slot, span, fragment, call),
-            Phase::Delayed => self.delayed_fragment(stream, slot, fragment, call),
+            Phase::Receiving(span) => self.place(slot, span, fragment, call),
+            Phase::Delayed => self.delayed_fragment(slot, fragment, call),
             // Its sender is about to withdraw it.
             Phase::Parked | Phase::Pulled(_) => {
                 self.bundle_spoiled = true;
@@ -208,30 +205,31 @@ impl Receiving {
     /// A part of a delayed message is kept, or the message is parked.
     fn delayed_fragment(
         &mut self,
-        stream: u32,
+
         slot: u32,
         fragment: &Fragment<'_>,
         call: &mut Call<'_, impl Uplink>,
     ) -> Result<Action, XferDrop> {
         if fragment.number.is_some()
-            && let Some(hold) = self.keep_frame(stream, fragment.id, call)
+            && let Some(hold) = self.keep_frame(fragment.stream, fragment.id, call)
         {
             return Ok(Action::Hold(hold));
         }
         self.bundle_spoiled = true;
         self.park(slot, call);
-        self.buffer.forget(stream, fragment.id);
+        self.buffer.forget(fragment.stream, fragment.id);
         Ok(Action::Done)
     }
 
     /// The first part of a message that was pulled, under its new id.
     fn pulled_fragment(
         &mut self,
-        stream: u32,
+
         ticket: u32,
         fragment: &Fragment<'_>,
         call: &mut Call<'_, impl Uplink>,
     ) -> Result<Action, XferDrop> {
+        let stream = fragment.stream;
         let holder = self.ticket_holder(stream, ticket);
         let pulled = holder.and_then(|slot| match self.arrivals.slab[slot].phase {
             Phase::Pulled(span) if self.arrivals.slab[slot].total_bytes == fragment.total => {
@@ -249,13 +247,13 @@ impl Receiving {
         self.arrivals.rename(slot, fragment.id);
         self.arrivals.slab[slot].phase = Phase::Receiving(span);
         self.buffer.replay(stream, fragment.id);
-        self.place(stream, slot, span, fragment, call)
+        self.place(slot, span, fragment, call)
     }
 
     /// A part of a message that is being received.
     fn place(
         &mut self,
-        stream: u32,
+
         slot: u32,
         span: Span,
         fragment: &Fragment<'_>,
@@ -264,23 +262,24 @@ impl Receiving {
         let &Fragment { offset, length, total, .. } = fragment;
         if length != total && self.arrivals.slab[slot].map == NONE {
             self.arrivals.slab[slot].map = self.maps.take().ok_or(XferDrop::IncomingFull)?;
-            self.streams[stream].partial_count += 1;
+            self.streams[fragment.stream].partial_count += 1;
         }
         let map = self.arrivals.slab[slot].map;
-        self.arrivals.slab[slot].touched_at = call.now;
+        self.arrivals.slab[slot].touched_at = call.now();
         if map != NONE && self.maps.new_bytes(map, offset, length) == 0 {
-            self.note_fragment(stream, fragment, true, call);
+            self.note_fragment(fragment, true, call);
             return Err(XferDrop::Duplicate);
         }
         let room = span.length_bytes.saturating_sub(offset).min(length);
         if room == 0 {
             self.take_fragment(RxId(slot), offset, length, call);
-            self.note_fragment(stream, fragment, false, call);
+            self.note_fragment(fragment, false, call);
             return Ok(Action::Done);
         }
         let what = Written::Fragment { offset, length };
         let span = Span { offset_bytes: span.offset_bytes + u64::from(offset), length_bytes: room, ..span };
-        self.writing = Some(Writing { stream, rx: RxId(slot), number: fragment.number, what, span });
+        self.writing =
+            Some(Writing { stream: fragment.stream, rx: RxId(slot), number: fragment.number, what, span });
         Ok(Action::Write)
     }
 
@@ -307,7 +306,7 @@ impl Receiving {
             self.remove_arriving(rx.0);
             // The sender waits for nothing else.
             self.hurry_ack(stream);
-            call.up.received(call.now, rx, Status::Ok);
+            call.up.received(call.now(), rx, Status::Ok);
         }
     }
 
@@ -327,6 +326,6 @@ impl Receiving {
         self.streams[stream].window.mark(id);
         self.buffer.forget(stream, id);
         self.remove_arriving(slot);
-        call.up.received(call.now, RxId(slot), Status::Unknown(cause));
+        call.up.received(call.now(), RxId(slot), Status::Unknown(cause));
     }
 }

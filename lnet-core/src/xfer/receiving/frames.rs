@@ -7,7 +7,6 @@ use super::arrivals::{OfStream, Phase};
 use super::{Call, Fragment, Receiving};
 use crate::list::{List, NONE};
 use crate::lnd::{Cause, Uplink};
-use crate::time::Instant;
 use crate::xfer::sessions::Sessions;
 use crate::xfer::{Action, Arrived, Control, XferDrop};
 
@@ -22,7 +21,7 @@ impl Receiving {
     ) -> Result<Action, XferDrop> {
         let transfer = &frame.transfer;
         if self.streams[stream].frames.is_some_and(|frames| frames.contains(transfer.number)) {
-            self.ack_soon(call.now, stream, true, call.sessions);
+            self.ack_soon(stream, true, call.sessions);
             return Err(XferDrop::Duplicate);
         }
         let id = frame.header.key.message_id;
@@ -33,11 +32,12 @@ impl Receiving {
             }
             let ticket = transfer.ticket.ok_or(XferDrop::Malformed)?;
             self.controlled(stream, Control { kind: frame.header.kind, id, ticket }, call);
-            self.note_frame(call.now, stream, transfer.number, transfer.ack_now, call.sessions);
+            self.note_frame(stream, transfer.number, transfer.ack_now, call.sessions);
             return Ok(Action::Done);
         }
         self.move_window(stream, id, transfer.oldest, transfer.shard, call)?;
         let fragment = Fragment {
+            stream,
             ni: frame.ni,
             from: &frame.from,
             id,
@@ -53,11 +53,11 @@ impl Receiving {
         }
         #[cfg(feature = "sabotage")]
         if call.sessions.local.sabotage.early_ack {
-            self.note_frame(call.now, stream, transfer.number, false, call.sessions);
+            self.note_frame(stream, transfer.number, false, call.sessions);
         }
         if frame.header.bundled {
             self.bundle_spoiled = false;
-            return Ok(self.take(stream, &fragment, call).unwrap_or_else(|reason| match reason {
+            return Ok(self.take(&fragment, call).unwrap_or_else(|reason| match reason {
                 // The others may be new.
                 XferDrop::Duplicate => {
                     call.sessions.local.counters.count_drop(reason);
@@ -66,7 +66,7 @@ impl Receiving {
                 reason => self.dropped_in_bundle(reason, call),
             }));
         }
-        self.take(stream, &fragment, call)
+        self.take(&fragment, call)
     }
 
     /// Takes in a further message of a frame.
@@ -77,7 +77,9 @@ impl Receiving {
         lnet: &Header,
         call: &mut Call<'_, impl Uplink>,
     ) -> Action {
+        let Some(stream) = stream else { return self.dropped_in_bundle(XferDrop::UnknownSession, call) };
         let fragment = Fragment {
+            stream,
             ni: frame.ni,
             from: &frame.from,
             id: frame.header.key.message_id.wrapping_add(u64::from(id_delta)),
@@ -88,25 +90,15 @@ impl Receiving {
             ticket: None,
             number: None,
         };
-        let outcome = match stream {
-            Some(stream) => self.take(stream, &fragment, call),
-            None => Err(XferDrop::UnknownSession),
-        };
-        outcome.unwrap_or_else(|reason| self.dropped_in_bundle(reason, call))
+        self.take(&fragment, call).unwrap_or_else(|reason| self.dropped_in_bundle(reason, call))
     }
 
     /// A frame with several messages is dealt with.
-    pub(crate) fn end_bundle(
-        &mut self,
-        now: Instant,
-        stream: Option<u32>,
-        frame: &Arrived<'_>,
-        sessions: &mut Sessions,
-    ) {
+    pub(crate) fn end_bundle(&mut self, stream: Option<u32>, frame: &Arrived<'_>, sessions: &mut Sessions) {
         let is_spoiled = core::mem::take(&mut self.bundle_spoiled);
         if let Some(stream) = stream.filter(|_| !is_spoiled) {
             let transfer = frame.transfer;
-            self.note_frame(now, stream, transfer.number, transfer.ack_now, sessions);
+            self.note_frame(stream, transfer.number, transfer.ack_now, sessions);
         }
     }
 

@@ -42,11 +42,16 @@ use crate::time::Instant;
 
 /// What a call works with besides the tables of the receiving side.
 pub(super) struct Call<'a, U> {
-    pub(super) now: Instant,
     pub(super) sessions: &'a mut Sessions,
     /// Tells the senders of messages what becomes of them.
     pub(super) sending: &'a mut Sending,
     pub(super) up: &'a mut U,
+}
+
+impl<U> Call<'_, U> {
+    pub(super) const fn now(&self) -> Instant {
+        self.sessions.local.now
+    }
 }
 
 /// What one shard receives.

@@ -12,7 +12,7 @@ use super::arrivals::Phase;
 use super::stream::ReceiveStream;
 use super::{Call, Receiving};
 use crate::lnd::{Cause, RxId, Status, Uplink, Verdict};
-use crate::xfer::{Control, HoldId};
+use crate::xfer::{Control, HoldId, sending};
 
 impl Receiving {
     /// Has the driver buffer a frame of a message that cannot go on; `None` if it has too many, or three quarters of all
@@ -29,7 +29,7 @@ impl Receiving {
         if self.buffer.count() >= room / 2 && self.buffer.count_of(is_its) >= room / 4 * 3 {
             return None;
         }
-        let until = call.now + call.sessions.local.times.hold;
+        let until = call.now() + call.sessions.local.times.hold;
         let frame = self.buffer.keep(stream, id, until)?;
         call.sessions.local.counters.frames_held += 1;
         call.sessions.local.set_timer(until);
@@ -39,7 +39,7 @@ impl Receiving {
     /// Frames that were buffered for long enough are forgotten; delayed messages of theirs are parked.
     pub(crate) fn end_buffered(&mut self, call: &mut Call<'_, impl Uplink>) {
         while let Some((stream, id, until)) = self.buffer.first()
-            && until <= call.now
+            && until <= call.now()
         {
             self.buffer.forget(stream, id);
             if let Some(slot) = self.arrivals.find(stream, id)
@@ -83,7 +83,7 @@ impl Receiving {
         call: &mut Call<'_, impl Uplink>,
     ) -> bool {
         let ReceiveStream { peer, shard, .. } = self.streams[stream];
-        call.sending.tell(call.now, (peer, shard), Control { kind, id, ticket }, call.sessions)
+        call.sending.tell((peer, shard), Control { kind, id, ticket }, call.sessions)
     }
 
     /// Takes in what the sender of a message says of it, or its receiver, which the sending side is told.
@@ -105,7 +105,10 @@ impl Receiving {
                     self.tell(stream, Kind::Lost, id, ticket, call);
                 }
             }
-            _ => call.sending.controlled(call.now, (peer, shard), control, call.sessions, call.up),
+            _ => {
+                let mut its = sending::Call { sessions: call.sessions, up: call.up };
+                call.sending.controlled((peer, shard), control, &mut its);
+            }
         }
     }
 
@@ -126,11 +129,11 @@ impl Receiving {
             }
             (Phase::Parked, Verdict::Deliver(_)) if total_bytes == 0 => {
                 self.dismiss(slot, call);
-                call.up.received(call.now, rx, Status::Ok);
+                call.up.received(call.now(), rx, Status::Ok);
             }
             (Phase::Parked, Verdict::Deliver(span)) => {
                 self.arrivals.slab[slot].phase = Phase::Pulled(span);
-                self.arrivals.slab[slot].touched_at = call.now;
+                self.arrivals.slab[slot].touched_at = call.now();
                 call.sessions.local.counters.messages_pulled += 1;
                 self.pull(slot, call);
             }

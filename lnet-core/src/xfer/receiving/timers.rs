@@ -16,12 +16,13 @@ const MEMORY_MIN: Duration = Duration::from_secs(10);
 
 impl Receiving {
     /// Makes acknowledgements due that have waited for long enough. When the next one is.
-    pub(crate) fn follow_streams(&mut self, now: Instant, sessions: &mut Sessions) -> Option<Instant> {
+    pub(crate) fn follow_streams(&mut self, sessions: &mut Sessions) -> Option<Instant> {
+        let now = sessions.local.now;
         let mut due = None;
         let mut at = self.busy.first();
         while at != NONE {
             match self.streams[at].ack {
-                AckDue::At(when) if when <= now => self.ack_soon(now, at, true, sessions),
+                AckDue::At(when) if when <= now => self.ack_soon(at, true, sessions),
                 AckDue::At(when) => due = earlier(due, Some(when)),
                 AckDue::No | AckDue::Now => {}
             }
@@ -47,7 +48,7 @@ impl Receiving {
 
     /// Looks for streams and messages that were not touched for long.
     pub(crate) fn sweep(&mut self, call: &mut Call<'_, impl Uplink>) {
-        let now = call.now;
+        let now = call.now();
         let patience = call.sessions.local.times.message;
         let mut at = self.busy.first();
         while at != NONE {

@@ -2,14 +2,13 @@
 
 use lnet_wire::frame::Ack;
 
-use super::Sending;
 use super::congestion::OVERTAKEN_FRAMES;
 use super::item::{Cargo, SentItem};
+use super::{Call, Sending};
 use crate::list::{List, NONE};
 use crate::lnd::{Status, Uplink};
 use crate::time::Instant;
 use crate::xfer::XferDrop;
-use crate::xfer::sessions::Sessions;
 
 /// An acknowledgement that is still to be taken in.
 pub(crate) struct Unread {
@@ -23,24 +22,25 @@ pub(crate) struct Unread {
 impl Sending {
     /// Takes in the acknowledgement that came with the last data.
     #[inline]
-    pub(crate) fn catch_up(&mut self, sessions: &mut Sessions, up: &mut impl Uplink) {
+    pub(crate) fn catch_up(&mut self, call: &mut Call<'_, impl Uplink>) {
         if let Some(Unread { at, peer, shard, ack }) = self.unread.take() {
-            self.acknowledged(at, (peer, shard), &ack, sessions, up);
+            let now = core::mem::replace(&mut call.sessions.local.now, at);
+            self.acknowledged((peer, shard), &ack, call);
+            call.sessions.local.now = now;
         }
     }
 
     /// Takes in what a shard of a peer has received from this one.
     pub(crate) fn acknowledged(
         &mut self,
-        now: Instant,
         (peer, shard): (u32, u8),
         ack: &Ack,
-        sessions: &mut Sessions,
-        up: &mut impl Uplink,
+        call: &mut Call<'_, impl Uplink>,
     ) {
+        let now = call.sessions.local.now;
         let slot = self.peers[peer].streams[usize::from(shard)];
         let Some(highest) = self.streams.get(slot).and_then(|stream| stream.number_of(ack.highest)) else {
-            sessions.local.counters.count_drop(XferDrop::BadAck);
+            call.sessions.local.counters.count_drop(XferDrop::BadAck);
             return;
         };
         let (mut frames, mut bytes, mut lost) = (0, 0, 0);
@@ -59,14 +59,14 @@ impl Sending {
                 }
                 frames += u32::from(cost != 0);
                 bytes += cost;
-                self.land(now, slot, at, sessions, up);
+                self.land(slot, at, call);
             } else if distance >= OVERTAKEN_FRAMES || now - sent_at > reordering {
                 lost += u32::from(cost != 0);
-                self.lose_overtaken(now, slot, at, sessions, up);
+                self.lose_overtaken(slot, at, call);
             }
             at = next;
         }
-        frames += self.land_late(now, slot, (highest, ack.below), sessions, up);
+        frames += self.land_late(slot, (highest, ack.below), call);
         let stream = &mut self.streams[slot];
         stream.highest_acked = stream.highest_acked.max(Some(highest));
         stream.congestion.granted(ack.grant_bytes);
@@ -77,14 +77,14 @@ impl Sending {
         let was_silent = stream.congestion.probes() != 0;
         let next_number = stream.next_number;
         if stream.congestion.acknowledged(highest, next_number, (frames, bytes), lost) {
-            sessions.local.counters.backoffs += 1;
+            call.sessions.local.counters.backoffs += 1;
         }
         if was_silent && frames != 0 {
-            self.report_answer(now, slot, sessions, up);
+            self.report_answer(slot, call);
         }
         // Frames that were overtaken count as lost after a while.
         if let Some(at) = self.loss_time(slot) {
-            sessions.local.set_timer(at);
+            call.sessions.local.set_timer(at);
         }
         self.go_on(slot);
         self.go_on_with_items();
@@ -93,11 +93,9 @@ impl Sending {
     /// SentItems that counted as lost, and wait to be sent again, may have arrived after all. How many frames.
     fn land_late(
         &mut self,
-        now: Instant,
         slot: u32,
         (highest, below): (u64, u64),
-        sessions: &mut Sessions,
-        up: &mut impl Uplink,
+        call: &mut Call<'_, impl Uplink>,
     ) -> u32 {
         let mut landed = 0;
         let mut at = self.streams[slot].pending.first();
@@ -107,7 +105,7 @@ impl Sending {
                 let stream = &mut self.streams[slot];
                 stream.pending.remove(&mut self.items, at);
                 stream.outstanding.push_front(&mut self.items, at);
-                self.land(now, slot, at, sessions, up);
+                self.land(slot, at, call);
                 landed += 1;
             }
             at = next;
@@ -177,7 +175,7 @@ impl Sending {
     }
 
     /// A item has arrived.
-    fn land(&mut self, now: Instant, stream: u32, item: u32, sessions: &mut Sessions, up: &mut impl Uplink) {
+    fn land(&mut self, stream: u32, item: u32, call: &mut Call<'_, impl Uplink>) {
         self.streams[stream].outstanding.remove(&mut self.items, item);
         let item = self.items.remove(item);
         self.forget_item(stream, &item);
@@ -185,7 +183,7 @@ impl Sending {
         if let Cargo::Fragment { message, .. } = item.cargo {
             self.messages[message].open_frames -= 1;
             if self.messages[message].is_cut() && self.messages[message].open_frames == 0 {
-                self.finish(now, message, Status::Ok, sessions, up);
+                self.finish(message, Status::Ok, call);
             }
         }
     }

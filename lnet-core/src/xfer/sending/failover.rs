@@ -3,12 +3,11 @@
 //! This side tells which path is silent and which other ones there are; the [`Uplink`] chooses. Ids, windows and frame
 //! numbers go on by any path.
 
-use super::Sending;
 use super::item::Cargo;
 use super::stream::FAILOVER;
+use super::{Call, Sending};
 use crate::list::NONE;
 use crate::lnd::{Path, PathReport, Uplink};
-use crate::time::Instant;
 use crate::xfer::CANDIDATES_MAX;
 use crate::xfer::sessions::Sessions;
 
@@ -21,7 +20,8 @@ impl Sending {
     /// Whether frames of a stream may go by a path: it has a session, which is no old one where the receiver may have
     /// forgotten this sender, and would not begin anew with it.
     #[inline]
-    pub(crate) fn leads(&self, now: Instant, stream: u32, path: u32, sessions: &Sessions) -> bool {
+    pub(crate) fn leads(&self, stream: u32, path: u32, sessions: &Sessions) -> bool {
+        let now = sessions.local.now;
         let stream = &self.streams[stream];
         let patience = sessions.local.times.message;
         sessions.paths.get(path).is_some_and(|path| {
@@ -40,8 +40,9 @@ impl Sending {
     /// The path by which a frame goes: the one that was chosen instead of its own, its own, or where that has no
     /// session, the one to the peer's last address, or any that leads there.
     #[inline]
-    pub(crate) fn path_for(&self, now: Instant, stream: u32, own: u32, sessions: &Sessions) -> Option<u32> {
-        let leads = |path: &u32| self.leads(now, stream, *path, sessions);
+    pub(crate) fn path_for(&self, stream: u32, own: u32, sessions: &Sessions) -> Option<u32> {
+        let now = sessions.local.now;
+        let leads = |path: &u32| self.leads(stream, *path, sessions);
         let chosen = self.streams[stream].failover_path(now);
         #[cfg(feature = "sabotage")]
         let chosen = chosen.filter(|_| !sessions.local.sabotage.no_failover);
@@ -54,58 +55,40 @@ impl Sending {
 
     /// The path by which a frame goes; where there is none, a session is asked for.
     #[inline]
-    pub(crate) fn find_path(
-        &self,
-        now: Instant,
-        stream: u32,
-        own: u32,
-        sessions: &mut Sessions,
-    ) -> Option<u32> {
-        let path = self.path_for(now, stream, own, sessions);
+    pub(crate) fn find_path(&self, stream: u32, own: u32, sessions: &mut Sessions) -> Option<u32> {
+        let path = self.path_for(stream, own, sessions);
         if path.is_none() {
             let peer = self.streams[stream].peer;
             if sessions.paths.get(own).is_some_and(|path| path.peer == peer) {
-                sessions.ask(now, own);
+                sessions.ask(own);
             }
-            sessions.ask_last_address(now, peer);
+            sessions.ask_last_address(peer);
         }
         path
     }
 
     /// A frame was overtaken by others that have arrived. What is lost again and again takes another path.
-    pub(crate) fn lose_overtaken(
-        &mut self,
-        now: Instant,
-        slot: u32,
-        item: u32,
-        sessions: &mut Sessions,
-        up: &mut impl Uplink,
-    ) {
+    pub(crate) fn lose_overtaken(&mut self, slot: u32, item: u32, call: &mut Call<'_, impl Uplink>) {
+        let now = call.sessions.local.now;
         self.lose(slot, item);
         let stream = &self.streams[slot];
         // Where nothing is acknowledged at all the probes change the path.
         if self.items[item].sends >= SENDS_BY_OWN_PATH
             && stream.congestion.probes() == 0
-            && stream.may_fail_over(now, &sessions.local.times)
+            && stream.may_fail_over(now, &call.sessions.local.times)
         {
-            self.fail_over(now, slot, item, sessions, up);
+            self.fail_over(slot, item, call);
         }
     }
 
     /// What carried this item does not answer: has another path chosen for its stream, for a while. The first one that
     /// is offered is that to the last address, which the peer's frames come from; once that was silent, each in turn.
-    pub(crate) fn fail_over(
-        &mut self,
-        now: Instant,
-        slot: u32,
-        item: u32,
-        sessions: &mut Sessions,
-        up: &mut impl Uplink,
-    ) {
+    pub(crate) fn fail_over(&mut self, slot: u32, item: u32, call: &mut Call<'_, impl Uplink>) {
+        let now = call.sessions.local.now;
         let peer = self.streams[slot].peer;
-        sessions.ask_last_address(now, peer);
-        let leads = |path: &u32| self.leads(now, slot, *path, sessions);
-        let last = self.last_path(slot, sessions).unwrap_or(NONE);
+        call.sessions.ask_last_address(peer);
+        let leads = |path: &u32| self.leads(slot, *path, call.sessions);
+        let last = self.last_path(slot, call.sessions).unwrap_or(NONE);
         let own = match self.items[item].cargo {
             Cargo::Fragment { message, .. } => self.messages[message].path,
             Cargo::Control(_) => last,
@@ -113,33 +96,34 @@ impl Sending {
         let stream = &self.streams[slot];
         let in_vain = stream.congestion.probes() > FAILOVER_PROBES || stream.failover_path(now).is_some();
         let taken = stream.failover.filter(|_| in_vain).map(|(path, _)| path);
-        let taken = taken.filter(leads).or_else(|| self.path_for(now, slot, own, sessions));
+        let taken = taken.filter(leads).or_else(|| self.path_for(slot, own, call.sessions));
         let silent = taken.unwrap_or(own);
-        let Some(entry) = sessions.paths.get(silent) else { return };
+        let Some(entry) = call.sessions.paths.get(silent) else { return };
         let silent_path = entry.as_path();
-        up.path_health(now, &silent_path, PathReport::Silent);
+        call.up.path_health(now, &silent_path, PathReport::Silent);
         let (mut slots, mut candidates, mut count) =
             ([NONE; CANDIDATES_MAX], [silent_path; CANDIDATES_MAX], 0);
-        let after = sessions.paths.of_peer(peer).filter(|path| *path > silent);
-        let in_turn = after.chain(sessions.paths.of_peer(peer));
+        let after = call.sessions.paths.of_peer(peer).filter(|path| *path > silent);
+        let in_turn = after.chain(call.sessions.paths.of_peer(peer));
         let first = if in_vain { silent } else { last };
         for path in core::iter::once(first).chain(in_turn).filter(leads) {
             if path != silent && count < CANDIDATES_MAX && !slots[..count].contains(&path) {
-                (slots[count], candidates[count]) = (path, sessions.paths[path].as_path());
+                (slots[count], candidates[count]) = (path, call.sessions.paths[path].as_path());
                 count += 1;
             }
         }
-        let chosen = if count == 0 { None } else { up.reroute(now, &silent_path, &candidates[..count]) };
+        let chosen = if count == 0 { None } else { call.up.reroute(now, &silent_path, &candidates[..count]) };
         let path = chosen.and_then(|index| slots[..count].get(index)).copied().unwrap_or(NONE);
         self.streams[slot].failover = Some((path, now + FAILOVER));
     }
 
     /// A stream that was silent is answered, by the path that it takes at this time.
-    pub(crate) fn report_answer(&self, now: Instant, slot: u32, sessions: &Sessions, up: &mut impl Uplink) {
+    pub(crate) fn report_answer(&self, slot: u32, call: &mut Call<'_, impl Uplink>) {
+        let now = call.sessions.local.now;
         let stream = &self.streams[slot];
-        let (ni, nid) = sessions.peers[stream.peer].address;
-        let taken = stream.failover_path(now).and_then(|path| sessions.paths.get(path));
+        let (ni, nid) = call.sessions.peers[stream.peer].address;
+        let taken = stream.failover_path(now).and_then(|path| call.sessions.paths.get(path));
         let path = taken.map_or(Path { ni, peer: nid }, |path| path.as_path());
-        up.path_health(now, &path, PathReport::Answers { round_trip: stream.congestion.round_trip() });
+        call.up.path_health(now, &path, PathReport::Answers { round_trip: stream.congestion.round_trip() });
     }
 }

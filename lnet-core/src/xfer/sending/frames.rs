@@ -28,10 +28,10 @@ pub(crate) const HEADERS_BYTES: u32 = FIRST_HEADERS_BYTES as u32;
 
 impl Sending {
     /// The next numbered frame to be sent; an acknowledgement may be added to it.
-    pub(crate) fn poll(&mut self, now: Instant, sessions: &mut Sessions) -> Option<Outgoing> {
+    pub(crate) fn poll(&mut self, sessions: &mut Sessions) -> Option<Outgoing> {
         while let Some(stream) = self.ready.pop_front(&mut self.streams) {
             self.streams[stream].is_ready = false;
-            let frame = self.next_frame(now, stream, sessions);
+            let frame = self.next_frame(stream, sessions);
             if frame.is_some() {
                 self.go_on(stream);
                 self.polled_to = (self.streams[stream].peer, self.streams[stream].shard);
@@ -42,20 +42,21 @@ impl Sending {
     }
 
     /// The next frame of a stream, if it has one that may be sent now.
-    fn next_frame(&mut self, now: Instant, slot: u32, sessions: &mut Sessions) -> Option<Outgoing> {
+    fn next_frame(&mut self, slot: u32, sessions: &mut Sessions) -> Option<Outgoing> {
+        let now = sessions.local.now;
         let pending = self.streams[slot].pending.first();
         if pending != NONE {
             let Cargo::Fragment { message, offset, length } = self.items[pending].cargo else {
-                return self.control_frame(now, slot, pending, sessions);
+                return self.control_frame(slot, pending, sessions);
             };
             let own = self.messages[message].path;
-            let path = self.find_path(now, slot, own, sessions)?;
+            let path = self.find_path(slot, own, sessions)?;
             let room = self.room_bytes(slot, sessions.datagram_max(path), (offset, length))?;
             if room < length && !self.split(slot, pending, room) {
                 self.is_short_of_items = true;
                 return None;
             }
-            return self.message_frame(now, slot, pending, path, sessions);
+            return self.message_frame(slot, pending, path, sessions);
         }
         if self.free_items() == 0 {
             self.is_short_of_items = true;
@@ -64,13 +65,13 @@ impl Sending {
         let message = self.next_message(slot, sessions)?;
         let offset = self.messages[message].next_offset;
         let rest = self.messages[message].total_bytes() - offset;
-        let path = self.find_path(now, slot, self.messages[message].path, sessions)?;
+        let path = self.find_path(slot, self.messages[message].path, sessions)?;
         let length = self.room_bytes(slot, sessions.datagram_max(path), (offset, rest))?;
         let item = self.cut(message, offset, length);
         let stream = &mut self.streams[slot];
         stream.owes(now);
         stream.pending.push_front(&mut self.items, item);
-        self.message_frame(now, slot, item, path, sessions)
+        self.message_frame(slot, item, path, sessions)
     }
 
     /// SentItems that fragments may still have.
@@ -149,7 +150,6 @@ impl Sending {
     /// The frame of the first pending item, which becomes an outstanding one.
     fn message_frame(
         &mut self,
-        now: Instant,
         stream: u32,
         item: u32,
         path: u32,
@@ -167,9 +167,9 @@ impl Sending {
         }
         let whole = length == self.messages[slot].total_bytes();
         let resent = self.items[item].sends != 0;
-        let number = self.launch(now, stream, item, sessions);
+        let number = self.launch(stream, item, sessions);
         if whole && !resent && length <= BUNDLED_BYTES_MAX && self.messages[slot].ticket.is_none() {
-            datagram_bytes = self.bundle_more(now, (stream, number), datagram_bytes, path, sessions);
+            datagram_bytes = self.bundle_more((stream, number), datagram_bytes, path, sessions);
         }
         if offset == 0 {
             for message in &self.bundle {
@@ -190,7 +190,7 @@ impl Sending {
             let oldest = (id - self.peers[peer].oldest_id(&self.messages)) as u16;
             (Transfer { oldest, ticket, ..sessions.local.transfer(number, token) }, header, lnet, payload)
         };
-        let transfer = self.charge(now, (stream, item), datagram_bytes, transfer, sessions);
+        let transfer = self.charge((stream, item), datagram_bytes, transfer, sessions);
         let bundled = (self.bundle.len() - 1) as u8;
         Some(Outgoing {
             ni,
@@ -204,12 +204,12 @@ impl Sending {
     /// Puts further small messages that are ready into a frame that goes by a path; returns its length.
     fn bundle_more(
         &mut self,
-        now: Instant,
         (stream, number): (u32, u64),
         mut datagram_bytes: u32,
         path: u32,
         sessions: &mut Sessions,
     ) -> u32 {
+        let now = sessions.local.now;
         if self.streams[stream].queue.is_empty() {
             return datagram_bytes;
         }
@@ -242,29 +242,24 @@ impl Sending {
         datagram_bytes
     }
 
-    fn control_frame(
-        &mut self,
-        now: Instant,
-        stream: u32,
-        item: u32,
-        sessions: &mut Sessions,
-    ) -> Option<Outgoing> {
+    fn control_frame(&mut self, stream: u32, item: u32, sessions: &mut Sessions) -> Option<Outgoing> {
         let Cargo::Control(Control { kind, id, ticket }) = self.items[item].cargo else {
             unreachable!("fragments have frames of their own")
         };
         let (ni, nid) = sessions.peers[self.streams[stream].peer].address;
         let own = sessions.paths.find(ni, &nid).unwrap_or(NONE);
-        let path = self.find_path(now, stream, own, sessions)?;
+        let path = self.find_path(stream, own, sessions)?;
         let (ni, destination, token) = sessions.paths.session(path);
-        let number = self.launch(now, stream, item, sessions);
+        let number = self.launch(stream, item, sessions);
         let transfer = Transfer { ticket: Some(ticket), ..sessions.local.transfer(number, token) };
-        let transfer = self.charge(now, (stream, item), FRAME_HEADER_BYTES as u32, transfer, sessions);
+        let transfer = self.charge((stream, item), FRAME_HEADER_BYTES as u32, transfer, sessions);
         let header = FrameHeader::other(kind, self.streams[stream].shard, id);
         Some(Outgoing { ni, destination, header, transfer, content: Content::Nothing })
     }
 
     /// Moves the first pending item to the outstanding ones, under a new number.
-    fn launch(&mut self, now: Instant, stream: u32, item: u32, sessions: &mut Sessions) -> u64 {
+    fn launch(&mut self, stream: u32, item: u32, sessions: &mut Sessions) -> u64 {
+        let now = sessions.local.now;
         let stream = &mut self.streams[stream];
         stream.pending.remove(&mut self.items, item);
         if stream.outstanding.is_empty() {
@@ -284,12 +279,12 @@ impl Sending {
     #[inline]
     fn charge(
         &mut self,
-        now: Instant,
         (slot, item): (u32, u32),
         datagram_bytes: u32,
         transfer: Transfer,
         sessions: &mut Sessions,
     ) -> Transfer {
+        let now = sessions.local.now;
         let cost_bytes = frame_cost(datagram_bytes);
         self.items[item].cost_bytes = cost_bytes;
         let stream = &mut self.streams[slot];

@@ -42,6 +42,12 @@ use crate::time::Instant;
 /// Ids that are looked at for one that leads to a shard: enough for any number of shards.
 const IDS_LEFT_OUT_MAX: u64 = 1024;
 
+/// What a call works with besides the tables of the sending side.
+pub(super) struct Call<'a, U> {
+    pub(super) sessions: &'a mut Sessions,
+    pub(super) up: &'a mut U,
+}
+
 /// What is sent to a peer.
 pub(super) struct ToPeer {
     pub(super) next_id: u64,
@@ -172,12 +178,8 @@ impl Sending {
     }
 
     /// Takes a message to be sent.
-    pub(super) fn submit(
-        &mut self,
-        now: Instant,
-        transmit: &Transmit,
-        sessions: &mut Sessions,
-    ) -> Result<(), Full<TxId>> {
+    pub(super) fn submit(&mut self, transmit: &Transmit, sessions: &mut Sessions) -> Result<(), Full<TxId>> {
+        let now = sessions.local.now;
         if self.messages.is_full() {
             return Err(Full(transmit.tx));
         }
@@ -209,30 +211,30 @@ impl Sending {
         let Ok(slot) = self.messages.insert(message) else { unreachable!("there was room") };
         self.deadlines.push_back(&mut self.messages, slot);
         sessions.local.set_timer(deadline);
-        self.dispatch(now, slot, sessions);
+        self.dispatch(slot, sessions);
         Ok(())
     }
 
     /// Gives a message that is in no list its id and its stream; where its path has no session, it waits.
-    pub(super) fn dispatch(&mut self, now: Instant, slot: u32, sessions: &mut Sessions) {
+    pub(super) fn dispatch(&mut self, slot: u32, sessions: &mut Sessions) {
         let path = self.messages[slot].path;
         let peer_slot = sessions.paths[path].peer;
         if sessions.peers.get(peer_slot).is_none_or(|peer| peer.steering.is_none()) {
-            sessions.ask(now, path);
+            sessions.ask(path);
             return self.wait(slot);
         }
         let (id, shard) = self.next_id(peer_slot, slot, sessions);
         if id - self.peers[peer_slot].oldest_id(&self.messages) >= WINDOW_IDS {
-            sessions.local.starve(now);
+            sessions.local.starve();
             return self.wait(slot);
         }
-        let Some(stream) = self.stream_to(now, peer_slot, shard, sessions) else {
-            sessions.local.starve(now);
+        let Some(stream) = self.stream_to(peer_slot, shard, sessions) else {
+            sessions.local.starve();
             return self.wait(slot);
         };
-        if !self.leads(now, stream, path, sessions) {
-            sessions.ask(now, path);
-            if !sessions.paths.is_silent(path) || self.path_for(now, stream, path, sessions).is_none() {
+        if !self.leads(stream, path, sessions) {
+            sessions.ask(path);
+            if !sessions.paths.is_silent(path) || self.path_for(stream, path, sessions).is_none() {
                 return self.wait(slot);
             }
         }
@@ -277,15 +279,15 @@ impl Sending {
     }
 
     /// Sends what waits for a session of a path, as far as it can be.
-    pub(super) fn dispatch_waiting(&mut self, now: Instant, path: u32, sessions: &mut Sessions) {
+    pub(super) fn dispatch_waiting(&mut self, path: u32, sessions: &mut Sessions) {
         let mut waiting = core::mem::replace(&mut self.waiting[path], List::new());
         while let Some(message) = waiting.pop_front(&mut self.messages) {
-            self.dispatch(now, message, sessions);
+            self.dispatch(message, sessions);
         }
     }
 
     /// A peer has given a session: sends what waited for it, also by paths that do not answer.
-    pub(super) fn go_on_with_peer(&mut self, now: Instant, peer: u32, sessions: &mut Sessions) {
+    pub(super) fn go_on_with_peer(&mut self, peer: u32, sessions: &mut Sessions) {
         for shard in 0..self.peers[peer].streams.len() {
             let stream = self.peers[peer].streams[shard];
             if stream != NONE {
@@ -294,13 +296,14 @@ impl Sending {
         }
         for path in 0..sessions.paths.capacity() {
             if sessions.paths.get(path).is_some_and(|path| path.peer == peer) {
-                self.dispatch_waiting(now, path, sessions);
+                self.dispatch_waiting(path, sessions);
             }
         }
     }
 
     /// Finds or makes the stream to a shard of a peer; `None` when all are in use.
-    fn stream_to(&mut self, now: Instant, peer: u32, shard: u8, sessions: &Sessions) -> Option<u32> {
+    fn stream_to(&mut self, peer: u32, shard: u8, sessions: &Sessions) -> Option<u32> {
+        let now = sessions.local.now;
         let known = self.peers[peer].streams[usize::from(shard)];
         if known != NONE {
             return Some(known);
@@ -369,99 +372,69 @@ impl Sending {
     }
 
     /// Ends a message.
-    pub(super) fn finish(
-        &mut self,
-        now: Instant,
-        slot: u32,
-        status: Status,
-        sessions: &mut Sessions,
-        up: &mut impl Uplink,
-    ) {
+    pub(super) fn finish(&mut self, slot: u32, status: Status, call: &mut Call<'_, impl Uplink>) {
+        let now = call.sessions.local.now;
         let stage = self.messages[slot].stage;
         self.detach(slot);
         if stage != Stage::Parked {
             self.deadlines.remove(&mut self.messages, slot);
         }
         let message = self.messages.remove(slot);
-        sessions.paths.release(message.path);
+        call.sessions.paths.release(message.path);
         self.go_on_with_items();
-        up.sent(now, message.transmit.tx, status);
+        call.up.sent(now, message.transmit.tx, status);
     }
 
     /// Takes a message out of its stream: one of which nothing was sent begins anew, of the others the fate is unknown.
-    pub(super) fn begin_anew(
-        &mut self,
-        now: Instant,
-        slot: u32,
-        sessions: &mut Sessions,
-        up: &mut impl Uplink,
-    ) {
+    pub(super) fn begin_anew(&mut self, slot: u32, call: &mut Call<'_, impl Uplink>) {
         if self.messages[slot].polled {
-            return self.finish(now, slot, Status::Unknown(Cause::Reset), sessions, up);
+            return self.finish(slot, Status::Unknown(Cause::Reset), call);
         }
         self.detach(slot);
         let message = &mut self.messages[slot];
         (message.peer, message.stream, message.next_offset, message.begun) = (NONE, NONE, 0, false);
-        self.dispatch(now, slot, sessions);
+        self.dispatch(slot, call.sessions);
     }
 
     /// A peer has begun a new life: what it was sent in the former one ends, what was never sent waits for the new one.
-    pub(super) fn end_peer(
-        &mut self,
-        now: Instant,
-        peer: u32,
-        sessions: &mut Sessions,
-        up: &mut impl Uplink,
-    ) {
+    pub(super) fn end_peer(&mut self, peer: u32, call: &mut Call<'_, impl Uplink>) {
         for slot in 0..self.messages.capacity() {
             // One that was pulled may wait, and has a ticket of the peer's.
             if self.messages.get(slot).is_some_and(|message| message.peer == peer) {
-                self.begin_anew(now, slot, sessions, up);
+                self.begin_anew(slot, call);
             }
         }
     }
 
     /// A peer has told its policies anew: messages that belong to other shards of its now go there, unless frames
     /// of them have been sent, whose fate is unknown.
-    pub(super) fn steer_again(
-        &mut self,
-        now: Instant,
-        peer: u32,
-        sessions: &mut Sessions,
-        up: &mut impl Uplink,
-    ) {
+    pub(super) fn steer_again(&mut self, peer: u32, call: &mut Call<'_, impl Uplink>) {
         for slot in 0..self.messages.capacity() {
             let Some(message) = self.messages.get(slot) else { continue };
             let is_under_way = matches!(message.stage, Stage::Queued | Stage::Sent) && message.peer == peer;
             let shard_now = || {
-                let hash = sessions.local.initiator_hash;
+                let hash = call.sessions.local.initiator_hash;
                 let key = SteerKey::of(&message.transmit.header, message.id, hash)?;
-                Some(sessions.peers[peer].steering.as_ref()?.shard_of(&key))
+                Some(call.sessions.peers[peer].steering.as_ref()?.shard_of(&key))
             };
             if is_under_way && shard_now() != Some(message.shard) {
-                self.begin_anew(now, slot, sessions, up);
+                self.begin_anew(slot, call);
             }
         }
     }
 
     /// An interface is gone: its messages go to their peers by the paths by which those are spoken to; they end where
     /// there is none.
-    pub(super) fn remove_interface(
-        &mut self,
-        now: Instant,
-        ni: NiId,
-        sessions: &mut Sessions,
-        up: &mut impl Uplink,
-    ) {
+    pub(super) fn remove_interface(&mut self, ni: NiId, call: &mut Call<'_, impl Uplink>) {
         for slot in 0..self.messages.capacity() {
             let Some(message) = self.messages.get(slot) else { continue };
             let former = message.path;
-            if sessions.paths[former].ni != ni {
+            if call.sessions.paths[former].ni != ni {
                 continue;
             }
-            let Some(path) = sessions.other_path(sessions.paths[former].peer) else {
+            let Some(path) = call.sessions.other_path(call.sessions.paths[former].peer) else {
                 let status = unfinished(message.polled, Cause::Device);
-                self.finish(now, slot, status, sessions, up);
+                self.finish(slot, status, call);
                 continue;
             };
             let waits = message.stage == Stage::Waiting;
@@ -469,33 +442,28 @@ impl Sending {
                 self.detach(slot);
             }
             self.messages[slot].path = path;
-            sessions.paths.release(former);
+            call.sessions.paths.release(former);
             if waits {
-                self.dispatch(now, slot, sessions);
+                self.dispatch(slot, call.sessions);
             }
         }
     }
 
     /// An interface does not send any more: messages that only it carried end.
-    pub(super) fn fail_interface(
-        &mut self,
-        now: Instant,
-        ni: NiId,
-        cause: Cause,
-        sessions: &mut Sessions,
-        up: &mut impl Uplink,
-    ) {
-        for path in (0..sessions.paths.capacity()).filter_map(|slot| sessions.paths.get(slot)) {
+    pub(super) fn fail_interface(&mut self, ni: NiId, cause: Cause, call: &mut Call<'_, impl Uplink>) {
+        let now = call.sessions.local.now;
+        for path in (0..call.sessions.paths.capacity()).filter_map(|slot| call.sessions.paths.get(slot)) {
             if path.ni == ni {
-                up.path_health(now, &path.as_path(), PathReport::Silent);
+                call.up.path_health(now, &path.as_path(), PathReport::Silent);
             }
         }
         for slot in 0..self.messages.capacity() {
             let Some(message) = self.messages.get(slot) else { continue };
-            let is_elsewhere = || sessions.peers.get(message.peer).is_some_and(|peer| peer.address.0 != ni);
-            if sessions.paths[message.path].ni == ni && !is_elsewhere() {
+            let is_elsewhere =
+                || call.sessions.peers.get(message.peer).is_some_and(|peer| peer.address.0 != ni);
+            if call.sessions.paths[message.path].ni == ni && !is_elsewhere() {
                 let status = unfinished(message.polled, cause);
-                self.finish(now, slot, status, sessions, up);
+                self.finish(slot, status, call);
             }
         }
     }

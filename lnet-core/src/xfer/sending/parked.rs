@@ -6,26 +6,20 @@
 
 use lnet_wire::frame::Kind;
 
-use super::Sending;
 use super::item::Cargo;
 use super::message::{Outbound, Queued, Stage, Unfinished};
+use super::{Call, Sending};
 use crate::list::{List, NONE};
 use crate::lnd::{Cause, Status, Uplink};
-use crate::time::Instant;
 use crate::xfer::Control;
 use crate::xfer::sessions::Sessions;
 
 impl Sending {
     /// Tells a shard of a peer something about a message; says whether there was room. No peer has more of it than is
     /// free: one that acknowledges none of it leaves as much for others.
-    pub(crate) fn tell(
-        &mut self,
-        now: Instant,
-        (peer, shard): (u32, u8),
-        control: Control,
-        sessions: &Sessions,
-    ) -> bool {
-        let Some(slot) = self.stream_to(now, peer, shard, sessions) else { return false };
+    pub(crate) fn tell(&mut self, (peer, shard): (u32, u8), control: Control, sessions: &Sessions) -> bool {
+        let now = sessions.local.now;
+        let Some(slot) = self.stream_to(peer, shard, sessions) else { return false };
         if self.peers[peer].control_count >= self.items_kept - self.control_count {
             return false;
         }
@@ -42,18 +36,16 @@ impl Sending {
     /// Takes in what the receiver of a message says of it.
     pub(crate) fn controlled(
         &mut self,
-        now: Instant,
         from: (u32, u8),
         Control { kind, id, ticket }: Control,
-        sessions: &mut Sessions,
-        up: &mut impl Uplink,
+        call: &mut Call<'_, impl Uplink>,
     ) {
         let parked = self.parked_message(from, id, ticket);
         let unaware = |sending: &Self| sending.unfinished_message(from, |its| its.id == id);
         let is_gone = match kind {
             Kind::Parked => {
                 if let Some(message) = unaware(self) {
-                    self.set_aside(now, message, ticket, sessions);
+                    self.set_aside(message, ticket, call.sessions);
                     false
                 } else {
                     parked.is_none() && self.pulled_message(from, ticket).is_none()
@@ -63,10 +55,10 @@ impl Sending {
                 // It may overtake the frame that says that the message was parked.
                 let unaware = unaware(self).filter(|_| parked.is_none());
                 if let Some(message) = unaware {
-                    self.set_aside(now, message, ticket, sessions);
+                    self.set_aside(message, ticket, call.sessions);
                 }
                 if let Some(message) = parked.or(unaware) {
-                    self.send_again(now, message, sessions);
+                    self.send_again(message, call.sessions);
                     false
                 } else {
                     self.pulled_message(from, ticket).is_none()
@@ -74,7 +66,7 @@ impl Sending {
             }
             Kind::Discard => {
                 if let Some(message) = parked.or_else(|| unaware(self)) {
-                    self.finish(now, message, Status::Ok, sessions, up);
+                    self.finish(message, Status::Ok, call);
                 }
                 false
             }
@@ -82,14 +74,14 @@ impl Sending {
                 // The answer to a question that was overtaken has the id from before the message was pulled.
                 let its = |message: &Outbound| message.ticket == Some(ticket) && message.id == id;
                 if let Some(message) = parked.or_else(|| self.unfinished_message(from, its)) {
-                    self.finish(now, message, Status::Unknown(Cause::Timeout), sessions, up);
+                    self.finish(message, Status::Unknown(Cause::Timeout), call);
                 }
                 false
             }
             kind => unreachable!("{kind:?} is not for a sender"),
         };
         if is_gone {
-            self.tell(now, from, Control { kind: Kind::Gone, id, ticket }, sessions);
+            self.tell(from, Control { kind: Kind::Gone, id, ticket }, call.sessions);
         }
     }
 
@@ -144,7 +136,8 @@ impl Sending {
     }
 
     /// Keeps a message that its receiver has parked.
-    fn set_aside(&mut self, now: Instant, slot: u32, ticket: u32, sessions: &mut Sessions) {
+    fn set_aside(&mut self, slot: u32, ticket: u32, sessions: &mut Sessions) {
+        let now = sessions.local.now;
         self.detach(slot);
         self.deadlines.remove(&mut self.messages, slot);
         let message = &mut self.messages[slot];
@@ -160,17 +153,19 @@ impl Sending {
     }
 
     /// Sends a parked message under a new id.
-    fn send_again(&mut self, now: Instant, slot: u32, sessions: &mut Sessions) {
+    fn send_again(&mut self, slot: u32, sessions: &mut Sessions) {
+        let now = sessions.local.now;
         self.detach(slot);
         let deadline = now + sessions.local.times.message;
         self.messages[slot].deadline = deadline;
         self.deadlines.push_back(&mut self.messages, slot);
         sessions.local.set_timer(deadline);
-        self.dispatch(now, slot, sessions);
+        self.dispatch(slot, sessions);
     }
 
     /// Asks after the parked message of a peer that was asked after longest ago.
-    fn ask_after_parked(&mut self, now: Instant, peer: u32, sessions: &mut Sessions) {
+    fn ask_after_parked(&mut self, peer: u32, sessions: &mut Sessions) {
+        let now = sessions.local.now;
         let slot = self.peers[peer].parked.first();
         if slot == NONE || self.peers[peer].ping_at > now {
             return;
@@ -183,38 +178,31 @@ impl Sending {
         let message = &self.messages[slot];
         let (id, ticket, shard) = (message.id, message.ticket.unwrap_or_default(), message.shard);
         // Where there is no room for it now, the next question may have some.
-        self.tell(now, (peer, shard), Control { kind: Kind::Ping, id, ticket }, sessions);
+        self.tell((peer, shard), Control { kind: Kind::Ping, id, ticket }, sessions);
     }
 
     /// Asks after the parked messages of a peer; ends those of one that is silent.
-    pub(crate) fn follow_parked(
-        &mut self,
-        now: Instant,
-        peer: u32,
-        sessions: &mut Sessions,
-        up: &mut impl Uplink,
-    ) {
-        if now - sessions.peers[peer].received_at <= sessions.local.times.message {
-            self.ask_after_parked(now, peer, sessions);
+    pub(crate) fn follow_parked(&mut self, peer: u32, call: &mut Call<'_, impl Uplink>) {
+        let now = call.sessions.local.now;
+        if now - call.sessions.peers[peer].received_at <= call.sessions.local.times.message {
+            self.ask_after_parked(peer, call.sessions);
         } else {
-            self.end_parked(now, peer, |_| true, sessions, up);
+            self.end_parked(peer, |_| true, call);
         }
     }
 
     /// Ends parked messages of a peer that does not answer.
     pub(crate) fn end_parked(
         &mut self,
-        now: Instant,
         peer: u32,
         which: impl Fn(&Outbound) -> bool,
-        sessions: &mut Sessions,
-        up: &mut impl Uplink,
+        call: &mut Call<'_, impl Uplink>,
     ) {
         let mut at = self.peers[peer].parked.first();
         while at != NONE {
             let next = List::<Queued>::next(&self.messages, at);
             if which(&self.messages[at]) {
-                self.finish(now, at, Status::Unknown(Cause::Timeout), sessions, up);
+                self.finish(at, Status::Unknown(Cause::Timeout), call);
             }
             at = next;
         }

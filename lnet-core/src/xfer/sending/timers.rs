@@ -3,7 +3,7 @@
 use super::failover::FAILOVER_PROBES;
 use super::item::Cargo;
 use super::stream::Busy;
-use super::{Sending, unfinished};
+use super::{Call, Sending, unfinished};
 use crate::list::{List, NONE};
 use crate::lnd::{Cause, Uplink};
 use crate::time::Instant;
@@ -17,75 +17,67 @@ impl Sending {
     }
 
     /// Ends messages whose time is over.
-    pub(crate) fn end_messages(&mut self, now: Instant, sessions: &mut Sessions, up: &mut impl Uplink) {
+    pub(crate) fn end_messages(&mut self, call: &mut Call<'_, impl Uplink>) {
+        let now = call.sessions.local.now;
         while self.next_deadline().is_some_and(|deadline| deadline <= now) {
             let slot = self.deadlines.first();
             let status = unfinished(self.messages[slot].polled, Cause::Timeout);
-            self.finish(now, slot, status, sessions, up);
+            self.finish(slot, status, call);
         }
     }
 
     /// Tries once more what has waited for room in a table.
-    pub(crate) fn try_again(&mut self, now: Instant, sessions: &mut Sessions) {
+    pub(crate) fn try_again(&mut self, sessions: &mut Sessions) {
         for path in 0..sessions.paths.capacity() {
             if sessions.paths.get(path).is_some() {
-                self.dispatch_waiting(now, path, sessions);
+                self.dispatch_waiting(path, sessions);
             }
         }
         self.go_on_with_all();
     }
 
     /// Looks for peers that have been silent for long; `is_silent` tells whether nothing comes from a shard of one.
-    pub(crate) fn sweep(
-        &mut self,
-        now: Instant,
-        is_silent: impl Fn((u32, u8)) -> bool,
-        sessions: &mut Sessions,
-        up: &mut impl Uplink,
-    ) {
+    pub(crate) fn sweep(&mut self, is_silent: impl Fn((u32, u8)) -> bool, call: &mut Call<'_, impl Uplink>) {
+        let now = call.sessions.local.now;
         if self.items.used_count() != 0 {
             for slot in 0..self.streams.capacity() {
                 let Some(stream) = self.streams.get(slot) else { continue };
                 let (peer, shard) = (stream.peer, stream.shard);
-                if stream.is_unanswered(now, sessions.local.times.message) && is_silent((peer, shard)) {
+                if stream.is_unanswered(now, call.sessions.local.times.message) && is_silent((peer, shard)) {
                     self.drop_control_frames(slot);
-                    self.end_parked(now, peer, |message| message.shard == shard, sessions, up);
+                    self.end_parked(peer, |message| message.shard == shard, call);
                 }
             }
         }
         if self.messages.used_count() != 0 {
-            for peer in 0..sessions.peers.capacity() {
-                if sessions.peers.get(peer).is_some() {
-                    self.follow_parked(now, peer, sessions, up);
+            for peer in 0..call.sessions.peers.capacity() {
+                if call.sessions.peers.get(peer).is_some() {
+                    self.follow_parked(peer, call);
                 }
             }
         }
     }
 
     /// Losses by time, and probes. When the next stream is due.
-    pub(crate) fn follow_streams(
-        &mut self,
-        now: Instant,
-        sessions: &mut Sessions,
-        up: &mut impl Uplink,
-    ) -> Option<Instant> {
+    pub(crate) fn follow_streams(&mut self, call: &mut Call<'_, impl Uplink>) -> Option<Instant> {
+        let now = call.sessions.local.now;
         let mut due = None;
         let mut at = self.busy.first();
         while at != NONE {
             let next = List::<Busy>::next(&self.streams, at);
             while self.loss_time(at).is_some_and(|lost| lost <= now) {
                 let first = self.streams[at].outstanding.first();
-                self.lose_overtaken(now, at, first, sessions, up);
+                self.lose_overtaken(at, first, call);
             }
             let stream = &self.streams[at];
             if stream.outstanding.is_empty() {
                 self.busy.remove(&mut self.streams, at);
                 self.streams[at].is_busy = false;
             } else {
-                if stream.probe_at(&sessions.local.times) <= now {
-                    self.probe(now, at, sessions, up);
+                if stream.probe_at(&call.sessions.local.times) <= now {
+                    self.probe(at, call);
                 }
-                due = earlier(due, Some(self.streams[at].probe_at(&sessions.local.times)));
+                due = earlier(due, Some(self.streams[at].probe_at(&call.sessions.local.times)));
                 due = earlier(due, self.loss_time(at));
             }
             self.go_on(at);
@@ -97,7 +89,8 @@ impl Sending {
     /// Sends the oldest frame again, to learn what has become of it and of those after it. Where that brings
     /// no answer, all count as lost, and follow those that have waited: a receiver that has no room for some
     /// may be waiting for others.
-    fn probe(&mut self, now: Instant, slot: u32, sessions: &mut Sessions, up: &mut impl Uplink) {
+    fn probe(&mut self, slot: u32, call: &mut Call<'_, impl Uplink>) {
+        let now = call.sessions.local.now;
         let first = self.streams[slot].outstanding.first();
         self.lose(slot, first);
         let stream = &mut self.streams[slot];
@@ -115,9 +108,9 @@ impl Sending {
         stream.waits_since = now;
         stream.congestion.probed();
         if stream.congestion.probes() >= FAILOVER_PROBES {
-            self.fail_over(now, slot, first, sessions, up);
+            self.fail_over(slot, first, call);
         }
-        sessions.local.counters.probes += 1;
+        call.sessions.local.counters.probes += 1;
     }
 
     /// Fragments mean nothing to a receiver that has not had the first one of their message: where the next to be

@@ -19,7 +19,6 @@ use super::tokens::{FRESH_NS, Holder, Worth};
 use super::{Address, NOWHERE, Reply, Sessions};
 use crate::list::NONE;
 use crate::lnd::{PathReport, Uplink};
-use crate::time::Instant;
 use crate::xfer::{Action, Arrived, XferDrop};
 
 /// Longest interval between two HELLOs.
@@ -35,7 +34,8 @@ pub(crate) struct Opened {
 
 impl Sessions {
     /// Asks an address for a session, unless a question is open.
-    pub(crate) fn ask(&mut self, now: Instant, path: u32) {
+    pub(crate) fn ask(&mut self, path: u32) {
+        let now = self.local.now;
         if self.paths[path].asking.is_some() {
             return;
         }
@@ -51,15 +51,16 @@ impl Sessions {
     }
 
     /// Asks a peer for a session at its last address, where it has given none or an old one.
-    pub(crate) fn ask_last_address(&mut self, now: Instant, peer: u32) {
+    pub(crate) fn ask_last_address(&mut self, peer: u32) {
+        let now = self.local.now;
         let (ni, nid) = self.peers[peer].address;
         if ni == NOWHERE {
             return;
         }
-        let Some(path) = self.paths.acquire(ni, &nid) else { return self.local.starve(now) };
+        let Some(path) = self.paths.acquire(ni, &nid) else { return self.local.starve() };
         let Path { peer: known, session, .. } = self.paths[path];
         if known != peer || session.is_none_or(|session| session.is_aged(now)) {
-            self.ask(now, path);
+            self.ask(path);
             if let Some(asking) = &mut self.paths[path].asking {
                 asking.asker = Some(self.peers[peer].incarnation);
             }
@@ -71,11 +72,11 @@ impl Sessions {
     /// says so. Says whether what waits there may try other paths.
     pub(crate) fn ask_again(
         &mut self,
-        now: Instant,
         path: u32,
         is_in_use: impl Fn(u32) -> bool,
         up: &mut impl Uplink,
     ) -> bool {
+        let now = self.local.now;
         let Path { ni, nid, mut peer, references, asking, .. } = self.paths[path];
         let Some(mut asking) = asking else { return false };
         let asker = asking.asker.and_then(|asker| self.peers.find(asker));
@@ -99,7 +100,7 @@ impl Sessions {
                 (self.paths[path].peer, peer) = (known, known);
             }
             if peer != NONE {
-                self.ask_last_address(now, peer);
+                self.ask_last_address(peer);
             }
         }
         self.local.set_timer(asking.next_at);
@@ -108,8 +109,9 @@ impl Sessions {
 
     /// A node asks for a session. Its certificate shows that its incarnation lives where the answer goes; that it
     /// receives there shows when it has the token.
-    pub(crate) fn hello(&mut self, now: Instant, frame: &Arrived<'_>) -> Result<Action, XferDrop> {
-        self.identify(now, frame)?;
+    pub(crate) fn hello(&mut self, frame: &Arrived<'_>) -> Result<Action, XferDrop> {
+        let now = self.local.now;
+        self.identify(frame)?;
         let token = self.tokens.make(now, &Holder::of(frame));
         let (nonce, shard) = (frame.header.key.message_id, frame.transfer.shard);
         self.reply(Reply::Welcome { ni: frame.ni, nid: frame.from, nonce, shard, token });
@@ -117,7 +119,8 @@ impl Sessions {
     }
 
     /// What the sender of a HELLO or WELCOME tells of itself, which lives where the frame comes from.
-    fn identify<'a>(&mut self, now: Instant, frame: &Arrived<'a>) -> Result<&'a Handshake, XferDrop> {
+    fn identify<'a>(&mut self, frame: &Arrived<'a>) -> Result<&'a Handshake, XferDrop> {
+        let now = self.local.now;
         let handshake = frame.handshake.ok_or(XferDrop::Malformed)?;
         let is_asked = frame.header.kind == Kind::Welcome;
         // A token is given after a check only.
@@ -151,28 +154,24 @@ impl Sessions {
     }
 
     /// The path whose question a WELCOME answers, and what it tells.
-    pub(crate) fn answer<'a>(
-        &mut self,
-        now: Instant,
-        frame: &Arrived<'a>,
-    ) -> Result<(u32, &'a Handshake), XferDrop> {
+    pub(crate) fn answer<'a>(&mut self, frame: &Arrived<'a>) -> Result<(u32, &'a Handshake), XferDrop> {
         let path = self.paths.find(frame.ni, &frame.from).ok_or(XferDrop::Unasked)?;
         let asking = self.paths[path].asking.ok_or(XferDrop::Unasked)?;
-        if asking.nonce != frame.header.key.message_id || self.is_over(now, frame.transfer.incarnation) {
+        if asking.nonce != frame.header.key.message_id || self.is_over(frame.transfer.incarnation) {
             return Err(XferDrop::Unasked);
         }
-        Ok((path, self.identify(now, frame)?))
+        Ok((path, self.identify(frame)?))
     }
 
     /// Opens the session that a WELCOME of `peer` brings.
     pub(crate) fn open(
         &mut self,
-        now: Instant,
         (path, peer): (u32, u32),
         handshake: &Handshake,
         frame: &Arrived<'_>,
         up: &mut impl Uplink,
     ) -> Opened {
+        let now = self.local.now;
         let former = core::mem::replace(&mut self.paths[path].peer, peer);
         let Path { asking, session, .. } = self.paths[path];
         self.paths.answered(path);
@@ -218,7 +217,8 @@ impl Sessions {
     }
 
     /// A peer's acknowledgement has come alone. Where the peer has not answered a question others may speak in its name.
-    pub(crate) fn acknowledged_from(&mut self, now: Instant, peer: u32, frame: &Arrived<'_>) {
+    pub(crate) fn acknowledged_from(&mut self, peer: u32, frame: &Arrived<'_>) {
+        let now = self.local.now;
         if self.path_from(peer, frame).is_some() {
             self.peers[peer].received_from(now, (frame.ni, frame.from));
         }
@@ -226,7 +226,7 @@ impl Sessions {
 
     /// A peer that was not known speaks from an address. What is sent there from now on would be refused under the
     /// session of the node that lived there before, and lost: it waits for another one.
-    pub(crate) fn is_new_at(&mut self, now: Instant, (ni, nid): Address, is_in_use: impl Fn(u32) -> bool) {
+    pub(crate) fn is_new_at(&mut self, (ni, nid): Address, is_in_use: impl Fn(u32) -> bool) {
         let Some(path) = self.paths.find(ni, &nid) else { return };
         let former = self.paths[path].peer;
         if former != NONE {
@@ -234,14 +234,15 @@ impl Sessions {
             // told here.
             self.paths.end_sessions(former);
             if is_in_use(former) {
-                self.ask(now, path);
+                self.ask(path);
             }
         }
     }
 
     /// Remembers that an incarnation is over, so that its late frames are not taken for new ones although
     /// its windows are forgotten. Of more than there is room for the oldest goes.
-    pub(crate) fn remember_over(&mut self, now: Instant, incarnation: u64) {
+    pub(crate) fn remember_over(&mut self, incarnation: u64) {
+        let now = self.local.now;
         if self.over.len() == self.over.capacity() {
             self.over.pop_front();
         }
@@ -249,7 +250,8 @@ impl Sessions {
     }
 
     /// Whether an incarnation is over whose tokens may still be fresh.
-    pub(crate) fn is_over(&self, now: Instant, incarnation: u64) -> bool {
+    pub(crate) fn is_over(&self, incarnation: u64) -> bool {
+        let now = self.local.now;
         let mut recent =
             self.over.iter().rev().take_while(|(_, at)| (now - *at).as_nanos() <= FRESH_NS.into());
         recent.any(|(over, _)| *over == incarnation)

@@ -6,7 +6,6 @@ use lnet_wire::frame::{Certificate, Handshake};
 use super::{Address, Identity, Sessions};
 use crate::list::NONE;
 use crate::lnd::{NiId, Path, Uplink};
-use crate::time::Instant;
 use crate::xfer::CANDIDATES_MAX;
 
 /// The interface of addresses that nothing leads to any more; no driver has it.
@@ -116,7 +115,8 @@ impl Sessions {
     }
 
     /// The address by which a peer is spoken to once this interface is gone: as before, or another one that is chosen.
-    pub(crate) fn move_peer(&mut self, now: Instant, peer: u32, ni: NiId, up: &mut impl Uplink) -> Address {
+    pub(crate) fn move_peer(&mut self, peer: u32, ni: NiId, up: &mut impl Uplink) -> Address {
+        let now = self.local.now;
         let entry = &self.peers[peer];
         let (former, nid) = entry.address;
         let other = entry.other_address.filter(|(other, _)| *other != ni && *other != NOWHERE);
