@@ -101,7 +101,7 @@ impl Shard {
         let peer = self.refer_to_sender(origin, (ni, from), wait)?;
         let state = self.wait_for(wait);
         let slot = self.delayed.insert(origin, (ni, from), header, peer, state);
-        self.incoming[rx.0 as usize] = Arriving::DelayedMessage(slot);
+        self.incoming[rx.0 as usize] = Arriving::Delayed(slot);
         Ok(())
     }
 

@@ -326,55 +326,49 @@ impl DelayedMessages {
 
     /// Puts a record into the list of its state.
     fn link(&mut self, slot: u32) {
-        let record = &self.records[slot];
-        match record.state {
-            State::Timed { .. } => {
-                self.timed.insert_by_key(&mut self.records, slot, |delayed| match delayed.state {
-                    State::Timed { until, .. } => until,
-                    state => unreachable!("{state:?} waits for no time"),
-                })
-            }
-            State::Unmatched { .. } => {
-                if let Origin::Sibling { shard, .. } = record.origin {
-                    self.siblings[usize::from(shard.0)].unmatched_room.take(record.peer);
-                }
-                let list = list_of(&self.records[slot].header);
-                self.unmatched[list].insert_by_key(&mut self.records, slot, |delayed| delayed.stamp);
-            }
-            State::Asking(Ask { shard, .. }) => {
-                self.siblings[usize::from(shard.0)].asks.push_back(&mut self.records, slot);
-            }
-            State::Resumed(_) => self.resumed.push_back(&mut self.records, slot),
-            State::Withdrawing(_) | State::Returning { .. } | State::Lending | State::Refusing(_) => {
-                let to = usize::from(self.correspondent(slot).0);
-                self.siblings[to].outbox.push_back(&mut self.records, slot);
-            }
-            State::Asked(_) | State::Borrowed { .. } | State::Lent => {}
+        self.move_unmatched(slot, Quota::take);
+        let Some((list, records)) = self.list(slot) else { return };
+        match records[slot].state {
+            State::Timed { .. } => list.insert_by_key(records, slot, |message| match message.state {
+                State::Timed { until, .. } => until,
+                state => unreachable!("{state:?} waits for no time"),
+            }),
+            State::Unmatched { .. } => list.insert_by_key(records, slot, |message| message.stamp),
+            _ => list.push_back(records, slot),
         }
     }
 
     /// Takes a record out of the list of its state.
     fn unlink(&mut self, slot: u32) {
+        self.move_unmatched(slot, Quota::give_back);
+        if let Some((list, records)) = self.list(slot) {
+            list.remove(records, slot);
+        }
+    }
+
+    /// Changes the room for unmatched messages of a sibling's, if this is one.
+    fn move_unmatched(&mut self, slot: u32, change: impl FnOnce(&mut Quota, u32)) {
         let record = &self.records[slot];
-        match record.state {
-            State::Timed { .. } => self.timed.remove(&mut self.records, slot),
-            State::Unmatched { .. } => {
-                if let Origin::Sibling { shard, .. } = record.origin {
-                    self.siblings[usize::from(shard.0)].unmatched_room.give_back(record.peer);
-                }
-                let list = list_of(&self.records[slot].header);
-                self.unmatched[list].remove(&mut self.records, slot);
-            }
-            State::Asking(Ask { shard, .. }) => {
-                self.siblings[usize::from(shard.0)].asks.remove(&mut self.records, slot);
-            }
-            State::Resumed(_) => self.resumed.remove(&mut self.records, slot),
+        if let (State::Unmatched { .. }, Origin::Sibling { shard, .. }) = (record.state, record.origin) {
+            change(&mut self.siblings[usize::from(shard.0)].unmatched_room, record.peer);
+        }
+    }
+
+    /// The list that the state of a record names, if any, and the records.
+    fn list(&mut self, slot: u32) -> Option<(&mut List<Membership>, &mut Slab<DelayedMessage>)> {
+        let record = &self.records[slot];
+        let list = match record.state {
+            State::Timed { .. } => &mut self.timed,
+            State::Unmatched { .. } => &mut self.unmatched[list_of(&record.header)],
+            State::Asking(Ask { shard, .. }) => &mut self.siblings[usize::from(shard.0)].asks,
+            State::Resumed(_) => &mut self.resumed,
             State::Withdrawing(_) | State::Returning { .. } | State::Lending | State::Refusing(_) => {
                 let to = usize::from(self.correspondent(slot).0);
-                self.siblings[to].outbox.remove(&mut self.records, slot);
+                &mut self.siblings[to].outbox
             }
-            State::Asked(_) | State::Borrowed { .. } | State::Lent => {}
-        }
+            State::Asked(_) | State::Borrowed { .. } | State::Lent => return None,
+        };
+        Some((list, &mut self.records))
     }
 
     /// The sibling that a record has something to tell.

@@ -22,6 +22,7 @@ mod initiator;
 mod inspect;
 mod memory;
 pub mod mesh;
+mod promise;
 mod report;
 mod response;
 mod select;

@@ -1,31 +1,25 @@
-//! PUT and GET at the target, and the responses to them (LNet `lib-move.c: lnet_parse_put`,
-//! `lnet_parse_get`, `lib-msg.c: lnet_complete_msg_locked`).
-//!
-//! What a response needs (room for a message, a reference on the peer) is taken before the message is
-//! matched: one that could not be answered is dropped and counted, and has changed nothing.
+//! Messages that arrive: checked, matched, delayed or dropped; PUT and GET at the target (LNet `lib-move.c:
+//! lnet_parse_put`, `lnet_parse_get`).
 
 use lnet_wire::header::PAYLOAD_MAX_BYTES;
 use lnet_wire::steer::PORTALS;
-use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
+use lnet_wire::{Body, Header, Nid, WireHandle};
 
 use super::Shard;
 use super::delayed::{Ask, list_of};
 use super::inspect::ForgedSource;
-use super::report::Ended;
-use crate::list::NONE;
+use super::promise::Promise;
 use crate::lnd::{
-    Cause, NiId, Path, PathReport, Prefetch, PrefetchHint, PrefetchHints, RxId, Span, Status, Transmit, TxId,
-    Uplink, Verdict,
+    NiId, Path, PathReport, Prefetch, PrefetchHint, PrefetchHints, RxId, Span, Status, TxId, Uplink, Verdict,
 };
 use crate::md::MdOptions;
-use crate::message::{Budget, MessageState, Purpose};
 use crate::portal::{Found, Request};
 use crate::stats::{DelayReason, DropReason};
 use crate::time::Instant;
 use crate::topology::{LocalNi, NiStatus};
 
 /// With fewer entries than these the caches of a core hold them, and their descriptors: some 200 bytes each.
-const ANNOUNCED_ENTRIES_MIN: u32 = 1 << 12;
+const HINTED_ENTRIES_MIN: u32 = 1 << 12;
 
 /// The operation that a message which arrived has become.
 #[derive(Clone, Copy)]
@@ -33,7 +27,7 @@ pub(super) struct Inbound {
     /// Where its payload goes; for a GET, where that of its REPLY comes from.
     pub(super) span: Span,
     /// What will be answered.
-    response: Option<Promise>,
+    pub(super) response: Option<Promise>,
 }
 
 impl Inbound {
@@ -57,22 +51,13 @@ impl Inbound {
     }
 }
 
-/// The response to a message: room for it is reserved, with a reference on the peer.
-#[derive(Clone, Copy)]
-pub(super) struct Promise {
-    ni: NiId,
-    peer: u32,
-    /// What the sender wants to see again.
-    handle: WireHandle,
-}
-
 /// What a shard knows of a message that an LND names.
 pub(super) enum Arriving {
     Idle,
     /// Its LND puts its payload in place. It came by this interface, from this peer NI.
     Delivered(NiId, Nid, Header, Inbound),
     /// It is delayed, or goes to a sibling: the record of it.
-    DelayedMessage(u32),
+    Delayed(u32),
 }
 
 /// What is to become of a message.
@@ -135,7 +120,7 @@ pub(super) enum Scope {
 
 impl PrefetchHints for Shard {
     fn wants_hints(&self) -> bool {
-        self.tables.entry_count() >= ANNOUNCED_ENTRIES_MIN
+        self.tables.entry_count() >= HINTED_ENTRIES_MIN
     }
 
     fn hint(&mut self, arrivals: &[PrefetchHint], prefetch: Prefetch) {
@@ -181,7 +166,7 @@ impl Uplink for Shard {
                 self.count_delivered(now, (*ni, from), header, inbound, status);
                 self.end_arrival(now, header, inbound, status);
             }
-            Some(Arriving::DelayedMessage(slot)) => self.received_delayed(now, *slot, status),
+            Some(Arriving::Delayed(slot)) => self.received_delayed(now, *slot, status),
             Some(Arriving::Idle) | None => panic!("no message arrives as {rx:?}"),
         }
         incoming[rx.0 as usize] = Arriving::Idle;
@@ -314,26 +299,6 @@ impl Shard {
         }
     }
 
-    /// Ends the operation of a message whose payload is in place, or will never be; that of a GET goes on
-    /// with the REPLY.
-    #[inline(always)]
-    pub(super) fn end_arrival(&mut self, now: Instant, header: &Header, inbound: &Inbound, status: Status) {
-        let &Inbound { ref span, response } = inbound;
-        if let (Body::Get { .. }, Status::Ok, Some(promise)) = (&header.body, status, response) {
-            return self.reply(now, header, span, promise);
-        }
-        let reported = self.complete(Ended::Arrived(header, span), status);
-        let Some(promise) = response else { return };
-        match header.body {
-            Body::Put { match_bits, .. } if reported == Status::Ok => {
-                let (md, manipulated_length) = (promise.handle, span.length_bytes);
-                let body = Body::Ack { md, match_bits, manipulated_length };
-                self.respond(now, header, promise, body, None, Purpose::Ack);
-            }
-            _ => self.break_promise(promise),
-        }
-    }
-
     #[inline]
     fn admit_put(&mut self, by: (NiId, &Nid), header: &Header, lends: bool) -> Result<Inbound, Refusal> {
         let Body::Put { ack_md, match_bits, portal, offset, .. } = header.body else {
@@ -412,85 +377,6 @@ impl Shard {
         let span = Span { buffer: self.md_handle(md).into(), offset_bytes, length_bytes };
         self.start(md);
         Inbound::new(span, response)
-    }
-
-    /// Makes sure that a response can be sent to the peer NI that a message came from. No peer has more of them under way than are free, so one that
-    /// takes none leaves room for the others'.
-    fn promise(
-        &mut self,
-        (ni, from): (NiId, &Nid),
-        source: &Nid,
-        handle: WireHandle,
-    ) -> Result<Promise, DropReason> {
-        let local = self.topology.known_ni(ni);
-        if local.net != source.net() && !local.nid.is_loopback() {
-            return Err(DropReason::NoRoute);
-        }
-        let free = self.messages.free(Budget::Response);
-        if free == 0 {
-            return Err(DropReason::ResponsesFull);
-        }
-        let credits = self.interface(ni).peer_share;
-        let peer = self.peers.acquire(from, credits).ok_or(DropReason::PeersFull)?;
-        let responses = &mut self.peers.get_mut(peer).responses;
-        if *responses >= free {
-            self.peers.release(peer);
-            return Err(DropReason::ResponsesFull);
-        }
-        *responses += 1;
-        self.messages.reserve(Budget::Response);
-        Ok(Promise { ni, peer, handle })
-    }
-
-    fn break_promise(&mut self, promise: Promise) {
-        self.messages.unreserve(Budget::Response);
-        self.peers.get_mut(promise.peer).responses -= 1;
-        self.peers.release(promise.peer);
-    }
-
-    /// Answers a GET. Its event comes when the REPLY has been sent. A descriptor that was unlinked meanwhile
-    /// sends nothing any more.
-    fn reply(&mut self, now: Instant, get: &Header, span: &Span, promise: Promise) {
-        if self.mds[span.buffer.slot()].aborted {
-            self.break_promise(promise);
-            self.complete(Ended::Arrived(get, span), Status::NeverSent(Cause::Cancelled));
-            self.counters.send_failures += 1;
-            return;
-        }
-        let payload = Some(*span).filter(|span| span.length_bytes > 0);
-        let (body, purpose) = (Body::Reply { md: promise.handle }, Purpose::Reply { get: *get, span: *span });
-        self.respond(now, get, promise, body, payload, purpose);
-    }
-
-    /// Sends a response from the NID that was asked to the process that asked.
-    fn respond(
-        &mut self,
-        now: Instant,
-        request: &Header,
-        promise: Promise,
-        body: Body,
-        payload: Option<Span>,
-        purpose: Purpose,
-    ) {
-        let local = self.topology.known_ni(promise.ni);
-        if local.status == NiStatus::Closed {
-            self.break_promise(promise);
-            self.counters.count_failure(Status::NeverSent(Cause::Unreachable));
-            if let Some(ended) = Ended::of(&purpose, request) {
-                self.complete(ended, Status::NeverSent(Cause::Unreachable));
-            }
-            return;
-        }
-        let header = Header {
-            destination: request.source,
-            source: ProcessId { nid: request.destination.nid, pid: self.pid },
-            payload_length: payload.map_or(0, |span| span.length_bytes),
-            body,
-        };
-        let deadline = now + local.message_timeout;
-        let next_hop = *self.peers.get_mut(promise.peer).nid();
-        let transmit = Transmit { tx: TxId(NONE), ni: promise.ni, next_hop, header, payload };
-        self.launch(now, MessageState::new(purpose, promise.peer, transmit, deadline));
     }
 }
 

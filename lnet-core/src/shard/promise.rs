@@ -1,0 +1,126 @@
+//! Responses at the target (LNet `lib-msg.c: lnet_complete_msg_locked`).
+//!
+//! What a response needs (room for a message, a reference on the peer) is promised before the message is matched: one
+//! that could not be answered is dropped and counted, and has changed nothing.
+
+use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
+
+use super::Shard;
+use super::report::Ended;
+use super::target::Inbound;
+use crate::list::NONE;
+use crate::lnd::{Cause, NiId, Span, Status, Transmit, TxId};
+use crate::message::{Budget, MessageState, Purpose};
+use crate::stats::DropReason;
+use crate::time::Instant;
+use crate::topology::NiStatus;
+
+/// The response to a message: room for it is reserved, with a reference on the peer.
+#[derive(Clone, Copy)]
+pub(super) struct Promise {
+    ni: NiId,
+    peer: u32,
+    /// What the sender wants to see again.
+    handle: WireHandle,
+}
+
+impl Shard {
+    /// Ends the operation of a message whose payload is in place, or will never be; that of a GET goes on
+    /// with the REPLY.
+    #[inline(always)]
+    pub(super) fn end_arrival(&mut self, now: Instant, header: &Header, inbound: &Inbound, status: Status) {
+        let &Inbound { ref span, response } = inbound;
+        if let (Body::Get { .. }, Status::Ok, Some(promise)) = (&header.body, status, response) {
+            return self.reply(now, header, span, promise);
+        }
+        let reported = self.complete(Ended::Arrived(header, span), status);
+        let Some(promise) = response else { return };
+        match header.body {
+            Body::Put { match_bits, .. } if reported == Status::Ok => {
+                let (md, manipulated_length) = (promise.handle, span.length_bytes);
+                let body = Body::Ack { md, match_bits, manipulated_length };
+                self.respond(now, header, promise, body, None, Purpose::Ack);
+            }
+            _ => self.break_promise(promise),
+        }
+    }
+
+    /// Makes sure that a response can be sent to the peer NI that a message came from. No peer has more of them under
+    /// way than are free, so one that takes none leaves room for the others'.
+    pub(super) fn promise(
+        &mut self,
+        (ni, from): (NiId, &Nid),
+        source: &Nid,
+        handle: WireHandle,
+    ) -> Result<Promise, DropReason> {
+        let local = self.topology.known_ni(ni);
+        if local.net != source.net() && !local.nid.is_loopback() {
+            return Err(DropReason::NoRoute);
+        }
+        let free = self.messages.free(Budget::Response);
+        if free == 0 {
+            return Err(DropReason::ResponsesFull);
+        }
+        let credits = self.interface(ni).peer_share;
+        let peer = self.peers.acquire(from, credits).ok_or(DropReason::PeersFull)?;
+        let responses = &mut self.peers.get_mut(peer).responses;
+        if *responses >= free {
+            self.peers.release(peer);
+            return Err(DropReason::ResponsesFull);
+        }
+        *responses += 1;
+        self.messages.reserve(Budget::Response);
+        Ok(Promise { ni, peer, handle })
+    }
+
+    fn break_promise(&mut self, promise: Promise) {
+        self.messages.unreserve(Budget::Response);
+        self.peers.get_mut(promise.peer).responses -= 1;
+        self.peers.release(promise.peer);
+    }
+
+    /// Answers a GET. Its event comes when the REPLY has been sent. A descriptor that was unlinked meanwhile
+    /// sends nothing any more.
+    fn reply(&mut self, now: Instant, get: &Header, span: &Span, promise: Promise) {
+        if self.mds[span.buffer.slot()].aborted {
+            self.break_promise(promise);
+            self.complete(Ended::Arrived(get, span), Status::NeverSent(Cause::Cancelled));
+            self.counters.send_failures += 1;
+            return;
+        }
+        let payload = Some(*span).filter(|span| span.length_bytes > 0);
+        let (body, purpose) = (Body::Reply { md: promise.handle }, Purpose::Reply { get: *get, span: *span });
+        self.respond(now, get, promise, body, payload, purpose);
+    }
+
+    /// Sends a response from the NID that was asked to the process that asked.
+    fn respond(
+        &mut self,
+        now: Instant,
+        request: &Header,
+        promise: Promise,
+        body: Body,
+        payload: Option<Span>,
+        purpose: Purpose,
+    ) {
+        let local = self.topology.known_ni(promise.ni);
+        if local.status == NiStatus::Closed {
+            self.break_promise(promise);
+            self.counters.count_failure(Status::NeverSent(Cause::Unreachable));
+            if let Some(ended) = Ended::of(&purpose, request) {
+                self.complete(ended, Status::NeverSent(Cause::Unreachable));
+            }
+            return;
+        }
+        let header = Header {
+            destination: request.source,
+            source: ProcessId { nid: request.destination.nid, pid: self.pid },
+            payload_length: payload.map_or(0, |span| span.length_bytes),
+            body,
+        };
+        let deadline = now + local.message_timeout;
+        let next_hop = *self.peers.get_mut(promise.peer).nid();
+        let transmit = Transmit { tx: TxId(NONE), ni: promise.ni, next_hop, header, payload };
+        self.launch(now, MessageState::new(purpose, promise.peer, transmit, deadline));
+    }
+}
