@@ -5,7 +5,7 @@
 
 #[path = "fuzz_shard/mod.rs"]
 mod fuzz_shard;
-#[path = "fuzz_transfer.rs"]
+#[path = "fuzz_transfer/mod.rs"]
 mod fuzz_transfer;
 
 use std::str::FromStr;

@@ -71,7 +71,7 @@ fn replay(name: &str) {
         let mut sequence = Sequence(0x9E37_79B9_7F4A_7C15 ^ file_index as u64);
         // Those of whole conversations take long.
         let mutations =
-            if matches!(name, "shard" | "transfer") { MUTATIONS_PER_FILE / 4 } else { MUTATIONS_PER_FILE };
+            if matches!(name, "shard" | "transfer") { MUTATIONS_PER_FILE / 8 } else { MUTATIONS_PER_FILE };
         for number in 0..mutations {
             let mut mutated = bytes.clone();
             mutate(&mut mutated, &mut sequence);

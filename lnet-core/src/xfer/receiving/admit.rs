@@ -56,8 +56,10 @@ impl Receiving {
         if sessions.is_over(frame.transfer.incarnation) {
             return Err(XferDrop::UnknownSession);
         }
-        let opened = self.streams.used().filter(|(_, stream)| stream.opened_at == frame.from).count();
-        if self.streams.is_full() || opened as u32 >= self.streams_per_address {
+        let opened = self.streams.used().filter(|(_, stream)| stream.opened_at == frame.from).count() as u32;
+        // As many as are left for others.
+        let free = self.streams.capacity() - self.streams.used_count();
+        if opened >= self.streams_per_address.min(free) {
             return Err(XferDrop::PeersFull);
         }
         Ok(())

@@ -151,21 +151,21 @@ impl Receiving {
         Action::Done
     }
 
-    /// Whether the address of a stream has all the room for messages that arrive that one may have: three
-    /// quarters, so that there is some for others.
+    /// Whether the address that a stream was opened from has all the room for messages that arrive that one may have:
+    /// as much as is left for others.
     fn has_its_share(&self, stream: u32, whole: bool) -> bool {
-        let (slots, maps) = (self.arrivals.slab.capacity(), self.maps.capacity());
-        let slots_scarce = self.arrivals.slab.used_count() >= slots / 2;
-        let maps_scarce = !whole && self.maps.used_count() >= maps / 2;
-        if !slots_scarce && !maps_scarce {
+        let (slots_used, maps_used) = (self.arrivals.slab.used_count(), self.maps.used_count());
+        let slots_free = self.arrivals.slab.capacity() - slots_used;
+        let maps_free = self.maps.capacity() - maps_used;
+        if slots_used < slots_free && (whole || maps_used < maps_free) {
             return false;
         }
-        let address = &self.streams[stream].address.1;
-        let its = self.streams.used().map(|(_, stream)| stream).filter(|its| its.address.1 == *address);
+        let address = &self.streams[stream].opened_at;
+        let its = self.streams.used().map(|(_, stream)| stream).filter(|its| its.opened_at == *address);
         let (arriving, partial) = its.fold((0, 0), |(arriving, partial), stream| {
             (arriving + stream.arriving_count, partial + stream.partial_count)
         });
-        (slots_scarce && arriving >= slots / 4 * 3) || (maps_scarce && partial >= maps / 4 * 3)
+        arriving >= slots_free || (!whole && partial >= maps_free)
     }
 
     /// Gives a message the slot that was promised to it.

@@ -15,18 +15,18 @@ use crate::lnd::{Cause, RxId, Status, Uplink, Verdict};
 use crate::xfer::{Control, HoldId, sending};
 
 impl Receiving {
-    /// Has the driver buffer a frame of a message that cannot go on; `None` if it has too many, or three quarters of all
-    /// for this address, so that there is room for others.
+    /// Has the driver buffer a frame of a message that cannot go on; `None` if it has too many, or as many for
+    /// this address as is left for others.
     pub(crate) fn keep_frame(
         &mut self,
         stream: u32,
         id: u64,
         call: &mut Call<'_, impl Uplink>,
     ) -> Option<HoldId> {
-        let room = self.buffer.capacity();
-        let address = &self.streams[stream].address.1;
-        let is_its = |stream: u32| self.streams[stream].address.1 == *address;
-        if self.buffer.count() >= room / 2 && self.buffer.count_of(is_its) >= room / 4 * 3 {
+        let free = self.buffer.capacity() - self.buffer.count();
+        let address = &self.streams[stream].opened_at;
+        let is_its = |stream: u32| self.streams[stream].opened_at == *address;
+        if self.buffer.count() >= free && self.buffer.count_of(is_its) >= free {
             return None;
         }
         let until = call.now() + call.sessions.local.times.hold;
