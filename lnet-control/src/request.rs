@@ -79,6 +79,7 @@ pub enum Change {
     /// Set a global tunable.
     SetGlobal {
         /// Which.
+        #[serde(with = "text")]
         global: Global,
         /// Its value, within [`Global::range`].
         value: u32,

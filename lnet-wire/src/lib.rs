@@ -14,6 +14,7 @@ mod testing;
 
 mod bytes;
 pub mod frame;
+pub mod global;
 pub mod header;
 pub mod nid;
 pub mod packet;
@@ -21,6 +22,7 @@ pub mod ping;
 pub mod steer;
 
 pub use frame::{FrameError, FrameHeader};
+pub use global::Global;
 pub use header::{Body, Header, HeaderError, MessageType, WireHandle};
 pub use nid::{Net, NetType, Nid, NidError, ProcessId};
 pub use ping::PingInfo;

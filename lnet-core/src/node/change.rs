@@ -6,12 +6,12 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use lnet_wire::steer::{PORTALS, Policy, PolicyWord, Spread};
-use lnet_wire::{Net, Nid, ping};
+use lnet_wire::{Global, Net, Nid, ping};
 
 use super::Node;
 use super::error::{ChangeError, RequestError};
 use super::nets::{LOOPBACK, NetTunables, NiSpec};
-use super::settings::{Setting, Settings};
+use super::settings::Settings;
 use crate::lnd::NiId;
 
 /// One change of the configuration.
@@ -53,7 +53,7 @@ pub enum Change<O> {
     /// A global tunable.
     Set {
         /// Which.
-        setting: Setting,
+        setting: Global,
         /// Its value.
         value: i64,
     },
@@ -204,7 +204,7 @@ impl<O: Clone> Draft<'_, O> {
         if on_net().any(|ni| ni.interface() == interface) {
             return Err(ChangeError::InterfaceExists { net, interface: interface.clone() });
         }
-        let max = self.plan.settings.get(Setting::MaxInterfaces).min(self.node.config.interfaces_max.into());
+        let max = self.plan.settings.get(Global::MaxInterfaces).min(self.node.config.interfaces_max.into());
         if self.nis.len() + usize::from(LOOPBACK.0) + 1 >= max as usize {
             return Err(ChangeError::TooMany { max });
         }

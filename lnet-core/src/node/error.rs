@@ -6,9 +6,7 @@ use core::time::Duration;
 
 use lnet_wire::ping::PingError;
 use lnet_wire::steer::{PORTALS, PolicyError};
-use lnet_wire::{Net, Nid};
-
-use super::settings::Setting;
+use lnet_wire::{Global, Net, Nid};
 
 const ENOENT: i32 = 2;
 const EBUSY: i32 = 16;
@@ -81,7 +79,7 @@ pub enum ChangeError {
     /// A tunable has no such value, or not together with the others.
     Setting {
         /// The tunable.
-        setting: Setting,
+        setting: Global,
         /// The value.
         value: i64,
     },

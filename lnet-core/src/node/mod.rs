@@ -40,7 +40,7 @@ pub use error::{ChangeError, DriverError, RequestError};
 pub use nets::{LOOPBACK, NetOptions, NetTunables, NiConfig, NiSpec};
 pub use peers::{Peer, TOLD_MAX};
 pub use pings::{MATCH_BITS, PORTAL, PingId, Pinged};
-pub use settings::{Setting, Settings};
+pub use settings::Settings;
 
 use crate::shard::Confirmation;
 use crate::time::Instant;

@@ -7,9 +7,9 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use lnet_wire::{Net, NetType, Nid};
+use lnet_wire::{Global, Net, NetType, Nid};
 
-use super::settings::{Setting, Settings};
+use super::settings::Settings;
 use crate::lnd::NiId;
 use crate::topology::{LocalNi, NiStatus};
 use crate::xfer::XferTimes;
@@ -108,7 +108,7 @@ impl<O> NiConfig<O> {
         match self.spec.options.lnd_timeout {
             None if self.spec.nid.net().net_type() == NetType::XDP => XferTimes::DEFAULT.message,
             None => SOCKLND_TIMEOUT,
-            Some(Duration::ZERO) => Duration::from_secs(settings.lnd_timeout_s().into()),
+            Some(Duration::ZERO) => Duration::from_secs(settings.get(Global::LndTimeout).into()),
             Some(timeout) => timeout,
         }
     }
@@ -116,7 +116,7 @@ impl<O> NiConfig<O> {
     /// As the shards know it. A message waits for credits as long as all its tries may take (LNet `lib-msg.c:
     /// lnet_msg_commit`).
     pub(super) fn local(&self, settings: &Settings) -> LocalNi {
-        let tries = settings.get(Setting::RetryCount).saturating_add(1);
+        let tries = settings.get(Global::RetryCount).saturating_add(1);
         let timeout = self.lnd_timeout(settings).saturating_mul(tries).saturating_add(Duration::from_secs(1));
         let NetTunables { credits, peer_credits, .. } = self.tunables;
         let local = LocalNi::new(self.spec.nid, credits, peer_credits, timeout);
@@ -158,7 +158,7 @@ impl<O> Nis<O> {
 
     /// The slots as the shards know them.
     pub(super) fn slots(&self, settings: &Settings) -> Vec<Option<LocalNi>> {
-        let timeout = Duration::from_secs(settings.get(Setting::TransactionTimeout).into());
+        let timeout = Duration::from_secs(settings.get(Global::TransactionTimeout).into());
         let last = self.0.iter().map(|config| config.ni.0).max().unwrap_or(LOOPBACK.0);
         let mut slots: Vec<_> = (0..=last).map(|_| None).collect();
         slots[usize::from(LOOPBACK.0)] = Some(LocalNi::loopback(timeout));

@@ -3,13 +3,11 @@
 use std::time::Duration;
 
 use lnet_core::lnd::NiId;
-use lnet_core::node::{
-    Action, Change, ChangeError, NetOptions, Outcome, Report, Request, RequestError, Setting,
-};
+use lnet_core::node::{Action, Change, ChangeError, NetOptions, Outcome, Report, Request, RequestError};
 use lnet_core::topology::NiStatus;
 use lnet_wire::ping::{self, PingInfo};
 use lnet_wire::steer::{Policy, Spread};
-use lnet_wire::{Net, NetType, Nid};
+use lnet_wire::{Global, Net, NetType, Nid};
 
 use crate::common::{Runner, nid, refused, spec};
 
@@ -101,21 +99,21 @@ fn a_wrong_change_spoils_its_batch() {
             22,
         ),
         (
-            Change::Set { setting: Setting::RetryCount, value: 151 },
-            ChangeError::Setting { setting: Setting::RetryCount, value: 151 },
+            Change::Set { setting: Global::RetryCount, value: 151 },
+            ChangeError::Setting { setting: Global::RetryCount, value: 151 },
             22,
         ),
     ];
     let generation = runner.node.generation();
     for (change, error, errno) in cases {
-        let batch = [Change::Set { setting: Setting::NumaRange, value: 5 }, add(2, 7), change];
+        let batch = [Change::Set { setting: Global::NumaRange, value: 5 }, add(2, 7), change];
         let refusal = RequestError::Change { index: 2, error };
         assert_eq!((refusal.errno(), refusal.index()), (errno, Some(2)), "{refusal}");
         assert_eq!(runner.node.validate(&batch), Err(refusal.clone()));
         assert_eq!(runner.batch(&batch), Err(refusal));
     }
     assert_eq!(runner.node.generation(), generation);
-    assert_eq!(runner.node.settings().get(Setting::NumaRange), 0);
+    assert_eq!(runner.node.settings().get(Global::NumaRange), 0);
     assert_eq!(runner.opened.len(), 1);
 }
 
@@ -155,7 +153,7 @@ fn what_does_not_open_undoes_the_batch() {
         Change::DeleteNi { nid: nid(1, 1) },
         add(2, 3),
         add(2, 4),
-        Change::Set { setting: Setting::NumaRange, value: 5 },
+        Change::Set { setting: Global::NumaRange, value: 5 },
     ];
     let failed = RequestError::Open { index: 2, nid: nid(2, 4), error: refused(), lost: vec![] };
     assert_eq!(failed.errno(), 100);
@@ -163,7 +161,7 @@ fn what_does_not_open_undoes_the_batch() {
     assert_eq!(runner.nids(), before);
     let order: Vec<_> = runner.node.nets()[1].nis.iter().map(|config| config.spec.nid).collect();
     assert_eq!(order, [nid(1, 1), nid(1, 2)], "in the order of before");
-    assert_eq!(runner.node.settings().get(Setting::NumaRange), 0);
+    assert_eq!(runner.node.settings().get(Global::NumaRange), 0);
 
     runner.broken = vec![nid(2, 4), nid(1, 1)];
     let failed = RequestError::Open { index: 2, nid: nid(2, 4), error: refused(), lost: vec![nid(1, 1)] };
@@ -259,7 +257,7 @@ fn links_and_health_take_interfaces_down() {
 fn settings_reach_the_shards() {
     let mut runner = Runner::new(1);
     let set = |setting, value| Change::Set { setting, value };
-    assert_eq!(runner.batch(&[set(Setting::RetryCount, 0), set(Setting::TransactionTimeout, 1)]), CHANGED);
+    assert_eq!(runner.batch(&[set(Global::RetryCount, 0), set(Global::TransactionTimeout, 1)]), CHANGED);
     assert_eq!(runner.topology.tunables().transaction_timeout, Duration::from_secs(1));
 }
 

@@ -8,13 +8,13 @@ use lnet_core::handle::ShardId;
 use lnet_core::lnd::NiId;
 use lnet_core::node::{
     Action, Change, NetOptions, NiSpec, Node, NodeConfig, Outcome, PingId, Report, Request, RequestError,
-    RequestId, Setting,
+    RequestId,
 };
 use lnet_core::shard::Confirmation;
 use lnet_core::time::Instant;
 use lnet_core::topology::{NiStatus, Topology};
-use lnet_wire::Nid;
 use lnet_wire::steer::Policy;
+use lnet_wire::{Global, Nid};
 use proptest::prelude::*;
 
 use crate::common::{Lnd, config, nid, refused};
@@ -169,7 +169,7 @@ impl Run {
         if self.pending.values().all(Option::is_none) {
             assert_eq!(self.node.changing(), []);
             assert_eq!(nids, expected);
-            assert_eq!(self.node.settings().get(Setting::NumaRange), self.numa_range);
+            assert_eq!(self.node.settings().get(Global::NumaRange), self.numa_range);
         }
     }
 
@@ -182,7 +182,7 @@ impl Run {
                 self.model.retain(|(nid, name)| nid.net() != *net || name != interface);
             }
             Change::DeleteNet { net } => self.model.retain(|(nid, _)| nid.net() != *net),
-            Change::Set { setting: Setting::NumaRange, value } => self.numa_range = *value as u32,
+            Change::Set { setting: Global::NumaRange, value } => self.numa_range = *value as u32,
             Change::Set { .. } | Change::SetHealth { .. } | Change::SetPolicy { .. } => return,
         }
         let is_set = matches!(change, Change::Set { .. });
@@ -314,7 +314,7 @@ fn changes() -> impl Strategy<Value = Change<Lnd>> {
         1 => (4_u32..6, 0_u8..4).prop_map(|(portal, shard)| {
             Change::SetPolicy { portal, policy: Policy::Pin(shard) }
         }),
-        1 => (-1_i64..5).prop_map(|value| Change::Set { setting: Setting::NumaRange, value }),
+        1 => (-1_i64..5).prop_map(|value| Change::Set { setting: Global::NumaRange, value }),
     ]
 }
 

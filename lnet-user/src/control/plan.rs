@@ -12,7 +12,7 @@ use lnet_wire::{Net, NetType, Nid};
 use super::Control;
 use super::faults::{self, RuleStep};
 use super::interfaces;
-use super::records::{setting, to_mode};
+use super::records::to_mode;
 use crate::node::LndOptions;
 
 /// What a batch comes to.
@@ -159,12 +159,12 @@ impl Control {
     }
 
     fn plan_global(&self, global: Global, value: u32) -> Result<Option<node::Change<LndOptions>>, Refusal> {
-        let Some(setting) = setting(global) else {
+        if global == Global::LndTimeout {
             let message = format!("{global} follows from transaction_timeout and retry_count: set these");
             return Err(Refusal::new(Errno::INVAL, message));
-        };
-        let is_so = self.lnet.machine().settings().get(setting) == value;
-        Ok((!is_so).then_some(node::Change::Set { setting, value: value.into() }))
+        }
+        let is_so = self.lnet.machine().settings().get(global) == value;
+        Ok((!is_so).then_some(node::Change::Set { setting: global, value: value.into() }))
     }
 
     fn plan_steering(&self, wanted: &PortalPolicy) -> Result<Option<node::Change<LndOptions>>, Refusal> {

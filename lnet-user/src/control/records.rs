@@ -10,7 +10,7 @@ use lnet_control::records::{
 };
 use lnet_core::health::HealthStatus;
 use lnet_core::lnd::NiId;
-use lnet_core::node::{NiConfig, Setting};
+use lnet_core::node::NiConfig;
 use lnet_core::shard;
 use lnet_core::stats::{self, NiCounters, TypeCounts};
 use lnet_core::topology;
@@ -134,11 +134,7 @@ impl Control {
         let node = self.lnet.machine();
         let mut globals = Globals::default();
         for global in Global::ALL {
-            let value = match setting(global) {
-                Some(setting) => node.settings().get(setting),
-                None => node.settings().lnd_timeout_s(),
-            };
-            globals.set(global, value);
+            globals.set(global, node.settings().get(global));
         }
         globals
     }
@@ -163,11 +159,6 @@ impl Control {
         });
         SteeringRecord { shard_count: self.lnet.shard_count() as u32, portals: portals.collect() }
     }
-}
-
-/// The setting behind a global tunable; none of the one that follows from others.
-pub(super) fn setting(global: Global) -> Option<Setting> {
-    Setting::ALL.into_iter().find(|setting| setting.name() == global.name())
 }
 
 pub(super) fn to_mode(mode: Mode) -> XdpMode {

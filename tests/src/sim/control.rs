@@ -9,13 +9,13 @@ use std::time::Duration;
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::NiId;
 use lnet_core::node::{
-    Action, Change, DriverError, NetOptions, NiSpec, Node, NodeConfig, Report, Request, RequestError, Setting,
+    Action, Change, DriverError, NetOptions, NiSpec, Node, NodeConfig, Report, Request, RequestError,
 };
 use lnet_core::shard::Confirmation;
 use lnet_core::time::Instant;
 use lnet_core::topology::Topology;
-use lnet_wire::NetType;
 use lnet_wire::steer::{PORTALS, PolicyWord};
+use lnet_wire::{Global, NetType};
 
 use super::node::{CREDITS, nid};
 use super::plan::{MESSAGE_NS, Plan, TRANSACTION_NS, US};
@@ -52,7 +52,7 @@ impl Control {
         let config = NodeConfig { policies, ..NodeConfig::new(shards, slots, &[NetType::XDP]) };
         let mut node = Node::new(config);
         let seconds = (TRANSACTION_NS / SECOND_NS) as i64;
-        let set = [(Setting::RetryCount, 0), (Setting::TransactionTimeout, seconds)];
+        let set = [(Global::RetryCount, 0), (Global::TransactionTimeout, seconds)];
         let set = set.map(|(setting, value)| Change::Set { setting, value });
         let changes = set.into_iter().chain((0..plan.rails).map(|rail| add(plan, number, rail)));
         let start = Instant(0);
