@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 use std::sync::Mutex;
 
 use anyhow::Context;
-use lnet_user::node::{Node, NodeConfig, NodeMode};
+use lnet_user::node::{Node, NodeConfig, XdpMode};
 use lnet_user::runtime::Worker;
 
 /// The modes of all nodes that this process has started, each once.
-static MODES: Mutex<Vec<NodeMode>> = Mutex::new(Vec::new());
+static MODES: Mutex<Vec<XdpMode>> = Mutex::new(Vec::new());
 
 /// Starts a node of one shard on interfaces of the calling thread's network namespace. One whose frames take another
 /// way than XDP programs in the drivers is told of on standard error.
@@ -21,7 +21,7 @@ pub fn start(config: &NodeConfig) -> anyhow::Result<(Node, Worker)> {
     let (mode, modes) = (node.mode(), &mut *lock());
     if !modes.contains(&mode) {
         modes.push(mode);
-        if mode != NodeMode::Native {
+        if mode != XdpMode::Native {
             eprintln!("warning: mode {mode}: AF_XDP with programs in the drivers cannot be had here");
         }
     }
@@ -38,7 +38,7 @@ pub fn modes() -> String {
     text
 }
 
-fn lock() -> std::sync::MutexGuard<'static, Vec<NodeMode>> {
+fn lock() -> std::sync::MutexGuard<'static, Vec<XdpMode>> {
     // A list stays whole when its holder panics.
     MODES.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

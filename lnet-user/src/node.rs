@@ -42,7 +42,7 @@ pub use crate::uring::udp::UdpError;
 pub use crate::xsk::{CHUNK_BYTES, RingSizes, SocketError, UmemError};
 pub use config::{DAEMON_LIMITS, DEFAULT_PORT, LO, NiConfig, NodeConfig};
 pub use error::{ConfigError, NodeError};
-pub use mode::{NodeMode, UnknownMode, XdpMode};
+pub use lnet_control::records::XdpMode;
 pub(crate) use setters::setters;
 pub(crate) use start::{LndOptions, Machine, Started};
 
@@ -79,7 +79,7 @@ pub struct NiState {
     /// Index of its interface.
     pub interface_index: u32,
     /// How its frames reach the shards.
-    pub mode: NodeMode,
+    pub mode: XdpMode,
     /// Its UDP port.
     pub udp_port: u16,
     /// Receive queues of its interface.
@@ -115,7 +115,7 @@ pub struct Node {
 struct OpenNi {
     config: NiConfig,
     port: Port,
-    mode: NodeMode,
+    mode: XdpMode,
     queues: u32,
     /// Follows the interface, if there is one.
     neighbours: Option<Arc<Neighbours>>,
@@ -141,7 +141,7 @@ impl OpenNi {
 struct Made {
     /// By shard.
     parts: Vec<ShardPort>,
-    mode: NodeMode,
+    mode: XdpMode,
     reserved: Option<UdpSocket>,
     neighbours: Arc<Neighbours>,
 }
@@ -185,7 +185,7 @@ impl Node {
         if let Some(fabric) = plan.config.interface.strip_prefix(in_process::PREFIX) {
             let (parts, in_process) = self.open_in_process(&plan, fabric)?;
             let (config, port) = (plan.config, plan.port);
-            let mode = NodeMode::Socket;
+            let mode = XdpMode::Socket;
             let (queues, neighbours, _reserved) = (0, None, None);
             let open = OpenNi { config, port, mode, queues, neighbours, in_process, _reserved };
             self.nis.insert(port.ni.0, open);
@@ -231,7 +231,7 @@ impl Node {
     /// Whether each shard can watch one more NI.
     fn check_watches(&self, plan: &NiPlan) -> Result<(), NodeError> {
         let shares = |open: &OpenNi| {
-            open.mode != NodeMode::Socket && open.port.interface_index == plan.port.interface_index
+            open.mode != XdpMode::Socket && open.port.interface_index == plan.port.interface_index
         };
         let more = match plan.mode {
             XdpMode::Socket => 1,
@@ -310,12 +310,12 @@ impl Node {
         })
     }
 
-    /// How frames reach the shards: [`NodeMode::Socket`] if all NIs have sockets, [`NodeMode::Generic`] if one has its
+    /// How frames reach the shards: [`XdpMode::Socket`] if all NIs have sockets, [`XdpMode::Generic`] if one has its
     /// XDP program in the kernel's network stack. It means nothing where there are no NIs.
     #[must_use]
-    pub fn mode(&self) -> NodeMode {
+    pub fn mode(&self) -> XdpMode {
         let is = |mode| self.nis.values().any(|open| open.mode == mode);
-        [NodeMode::Generic, NodeMode::Native].into_iter().find(|mode| is(*mode)).unwrap_or(NodeMode::Socket)
+        [XdpMode::Generic, XdpMode::Native].into_iter().find(|mode| is(*mode)).unwrap_or(XdpMode::Socket)
     }
 
     /// Receive queues of all interfaces.

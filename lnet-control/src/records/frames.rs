@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use lnet_wire::Nid;
 use serde::{Deserialize, Serialize};
 
-use super::Mode;
+use super::XdpMode;
 use crate::text;
 
 /// Counters of the xdp LND, since the node was configured; those of NIs that have gone are missing.
@@ -37,7 +37,7 @@ impl FramesRecord {
     /// Whether all NIs have rings, so that XDP steered and counted every frame.
     #[must_use]
     pub fn has_rings(&self) -> bool {
-        !self.nis.is_empty() && self.nis.iter().all(|ni| ni.mode != Mode::Socket)
+        !self.nis.is_empty() && self.nis.iter().all(|ni| ni.mode != XdpMode::Socket)
     }
 
     /// Frames that XDP steered.
@@ -83,8 +83,8 @@ pub struct FramesNi {
     /// Its NID.
     #[serde(with = "text")]
     pub nid: Nid,
-    /// How its frames reach the shards; never [`Mode::Auto`].
-    pub mode: Mode,
+    /// How its frames reach the shards; never [`XdpMode::Auto`].
+    pub mode: XdpMode,
 }
 
 /// Frames that the sockets of one queue and shard were given; queues of several interfaces are added up.

@@ -37,7 +37,7 @@ pub use frames::{FramesNi, FramesRecord, SlotFrames};
 pub use global::Globals;
 pub use lnet_wire::Global;
 pub use load::{LoadClass, LoadKind, LoadRecord, LoadResult, LoadRole, LoadSpec, LoadTimes};
-pub use net::{Lnd, Mode, NetRecord, NiHealth, NiOptions, NiRecord, NiStatus, UdspInfo};
+pub use net::{Lnd, NetRecord, NiHealth, NiOptions, NiRecord, NiStatus, UdspInfo, XdpMode};
 pub use peer::{PeerCredits, PeerHealth, PeerNiRecord, PeerNiState, PeerRecord};
 pub use statistics::{Latency, MessageCounts, Statistics, Traffic};
 pub use steering::{PortalPolicy, SteeringPolicy, SteeringRecord};

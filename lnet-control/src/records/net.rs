@@ -47,8 +47,8 @@ pub struct NiRecord {
     pub options: NiOptions,
     /// Transmit timeout of its LND, seconds.
     pub timeout_s: u32,
-    /// How the frames of an xdp NI reach the shards; never [`Mode::Auto`].
-    pub active_mode: Option<Mode>,
+    /// How the frames of an xdp NI reach the shards; never [`XdpMode::Auto`].
+    pub active_mode: Option<XdpMode>,
     /// Receive queues that an xdp NI has: 0 in mode `socket`.
     pub active_queues: u32,
     /// CPT (shard) of the device, -1 if unknown or if there is only one.
@@ -136,7 +136,7 @@ pub struct NiOptions {
     /// Which LND; `None` is asked for as that of the net's type.
     pub lnd: Option<Lnd>,
     /// Of the xdp LND: how frames reach the shards.
-    pub mode: Option<Mode>,
+    pub mode: Option<XdpMode>,
     /// Of the xdp LND: UDP port of the NI and its peers.
     pub port: Option<u16>,
     /// Of the xdp LND: receive queues that the interface must have; 0 takes it as it is.
@@ -192,7 +192,7 @@ pub enum Lnd {
 /// How the frames of an xdp NI reach the shards.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Mode {
+pub enum XdpMode {
     /// The first of the others that works: it is asked for, and never had.
     #[default]
     Auto,
@@ -240,4 +240,4 @@ macro_rules! words {
 }
 
 words!(Lnd: Tcp = "tcp", Xdp = "xdp");
-words!(Mode: Auto = "auto", Native = "native", Generic = "generic", Socket = "socket");
+words!(XdpMode: Auto = "auto", Native = "native", Generic = "generic", Socket = "socket");

@@ -8,7 +8,7 @@ use lnet_core::lnd::NiId;
 use super::calls::Caller;
 use super::{Core, Lnet, LnetError};
 use crate::capture::{CaptureInterface, CaptureSpec, CaptureState, Captures, Link, TapEnd};
-use crate::node::{NiState, Node, NodeMode};
+use crate::node::{NiState, Node, XdpMode};
 
 impl Lnet {
     /// Starts a capture: from now on all frames of its interfaces are written to a new file, until that is as long as it
@@ -65,6 +65,6 @@ impl Core {
 }
 
 fn interface_of(state: NiState) -> CaptureInterface {
-    let link = if state.mode == NodeMode::Socket { Link::RawIp } else { Link::Ethernet };
+    let link = if state.mode == XdpMode::Socket { Link::RawIp } else { Link::Ethernet };
     CaptureInterface { index: state.interface_index, name: state.config.interface, link }
 }

@@ -12,7 +12,6 @@ use lnet_wire::{Net, NetType, Nid};
 use super::Control;
 use super::faults::{self, RuleStep};
 use super::interfaces;
-use super::records::to_mode;
 use crate::node::LndOptions;
 
 /// What a batch comes to.
@@ -134,7 +133,7 @@ impl Control {
                 lnd_timeout: Some(self.defaults.lnd_timeout),
             },
             lnd: LndOptions {
-                mode: options.mode.map(to_mode),
+                mode: options.mode,
                 udp_port: options.port,
                 queues: options.queues.filter(|queues| *queues > 0),
                 is_chosen_by_nid: place.is_chosen_by_nid,

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use lnet_control::Refusal;
 use lnet_control::records::{
-    Global, Globals, Latency, Lnd, MessageCounts, Mode, NetRecord, NiHealth, NiOptions, NiRecord, NiStatus,
+    Global, Globals, Latency, Lnd, MessageCounts, NetRecord, NiHealth, NiOptions, NiRecord, NiStatus,
     PeerCredits, PeerHealth, PeerNiRecord, PeerNiState, PeerRecord, PortalPolicy, Statistics, SteeringPolicy,
-    SteeringRecord, Traffic, UdspInfo,
+    SteeringRecord, Traffic, UdspInfo, XdpMode,
 };
 use lnet_core::health::HealthStatus;
 use lnet_core::lnd::NiId;
@@ -19,7 +19,7 @@ use lnet_wire::{MessageType, Net, Nid};
 
 use super::Control;
 use super::error::stopped;
-use crate::node::{LO, LndOptions, NodeMode, XdpMode};
+use crate::node::{LO, LndOptions};
 
 impl Control {
     pub(super) async fn net_records(&self) -> Result<Vec<NetRecord>, Refusal> {
@@ -73,8 +73,8 @@ impl Control {
         let is_up = config.status() == topology::NiStatus::Up && config.health > 0;
         let facts = self.lnet.known_ni(config.ni);
         // Until its port is open an NI has neither.
-        let active_mode = facts.as_ref().map(|facts| active(facts.mode));
-        let has_rings = active_mode != Some(Mode::Socket);
+        let active_mode = facts.as_ref().map(|facts| facts.mode);
+        let has_rings = active_mode != Some(XdpMode::Socket);
         NiRecord {
             nid: spec.nid,
             status: if is_up { NiStatus::Up } else { NiStatus::Down },
@@ -87,7 +87,7 @@ impl Control {
                 peer_buffer_credits: Some(tunables.peer_buffer_credits),
                 credits: Some(tunables.credits),
                 lnd: Some(Lnd::Xdp),
-                mode: Some(from_mode(spec.lnd.mode.unwrap_or(self.defaults.mode))),
+                mode: Some(spec.lnd.mode.unwrap_or(self.defaults.mode)),
                 port: Some(spec.lnd.udp_port.unwrap_or(self.defaults.port)),
                 queues: Some(spec.lnd.queues.unwrap_or(0)),
                 ..NiOptions::default()
@@ -158,32 +158,6 @@ impl Control {
             Some(PortalPolicy { portal, policy: SteeringPolicy::from_wire(&word.unpack()?) })
         });
         SteeringRecord { shard_count: self.lnet.shard_count() as u32, portals: portals.collect() }
-    }
-}
-
-pub(super) fn to_mode(mode: Mode) -> XdpMode {
-    match mode {
-        Mode::Auto => XdpMode::Auto,
-        Mode::Native => XdpMode::Native,
-        Mode::Generic => XdpMode::Generic,
-        Mode::Socket => XdpMode::Socket,
-    }
-}
-
-fn from_mode(mode: XdpMode) -> Mode {
-    match mode {
-        XdpMode::Auto => Mode::Auto,
-        XdpMode::Native => Mode::Native,
-        XdpMode::Generic => Mode::Generic,
-        XdpMode::Socket => Mode::Socket,
-    }
-}
-
-pub(super) fn active(mode: NodeMode) -> Mode {
-    match mode {
-        NodeMode::Native => Mode::Native,
-        NodeMode::Generic => Mode::Generic,
-        NodeMode::Socket => Mode::Socket,
     }
 }
 

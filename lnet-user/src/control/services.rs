@@ -20,7 +20,6 @@ use serde_json::Value;
 
 use super::Control;
 use super::error::stopped;
-use super::records::active;
 use crate::api::{Hold, LnetError};
 use crate::capture::{self, CaptureError, CaptureState};
 use crate::lnd::xdp::{XdpDrop, XdpLnd};
@@ -240,7 +239,7 @@ impl Control {
     pub(super) async fn frames_record(&self) -> Result<FramesRecord, Refusal> {
         let mut record = FramesRecord::default();
         for ni in self.lnet.nis() {
-            record.nis.push(FramesNi { nid: ni.config.nid, mode: active(ni.mode) });
+            record.nis.push(FramesNi { nid: ni.config.nid, mode: ni.mode });
         }
         let xdp = self.lnet.xdp_frames().map_err(|error| Refusal::new(Errno::IO, error.to_string()))?;
         for slot in xdp.slots {

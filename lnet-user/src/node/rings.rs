@@ -15,7 +15,7 @@ use super::link;
 use super::log::LogThread;
 use super::plan::NiPlan;
 use super::xdp::XdpNet;
-use super::{Made, Node, NodeConfig, NodeError};
+use super::{Made, Node, NodeConfig, NodeError, XdpMode};
 use crate::bpf::{self, ActiveMode, AttachMode, ObjectKind, XdpProgram};
 use crate::lnd::ShardPort;
 use crate::lnd::xdp::{self, Carrier, Lane, OwnedQueue, Port, Rings, UmemShare, XdpPort};
@@ -81,23 +81,18 @@ impl Node {
         let known =
             self.rings().and_then(|net| net.links.iter().position(|link| link.interface.index == index));
         match known {
-            Some(link) => self.share_link(link, plan, attach),
+            Some(link) => self.share_link(link, plan),
             None => self.open_link(plan, attach),
         }
     }
 
     /// One more NI on an interface that has rings.
-    fn share_link(&mut self, index: usize, plan: &NiPlan, attach: AttachMode) -> Result<Made, NodeError> {
+    fn share_link(&mut self, index: usize, plan: &NiPlan) -> Result<Made, NodeError> {
         let none = (0..self.config.shards).map(|_| (None, None));
         let ports = self.ring_ports(plan, none);
         let Some(net) = self.rings_mut() else { unreachable!("the link was found") };
         let link = &mut net.links[index];
-        let wanted = match attach {
-            AttachMode::Auto => link.mode,
-            AttachMode::Native => ActiveMode::Native,
-            AttachMode::Generic => ActiveMode::Generic,
-        };
-        if wanted != link.mode {
+        if plan.mode != XdpMode::Auto && plan.mode != link.mode.into() {
             return Err(NodeError::OtherMode { interface: plan.interface.name.clone(), active: link.mode });
         }
         let reserved = crate::netlink::reserve_port(plan.port.address, plan.port.udp_port)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::plan::NiPlan;
-use super::{Made, Node, NodeConfig, NodeError, NodeMode, link};
+use super::{Made, Node, NodeConfig, NodeError, XdpMode, link};
 use crate::lnd::xdp::{Carrier, Port, SendFault, XdpPort, reuseport};
 use crate::netlink::{self, NetlinkError};
 use crate::uring::udp::{Endpoint, EndpointConfig, UdpSocket};
@@ -57,7 +57,7 @@ impl Node {
         let (net, parts) = self.keep_xdp(fresh, ports);
         net.buffer_bytes = Some(buffer_bytes);
         net.sockets += 1;
-        Ok(Made { parts, mode: NodeMode::Socket, reserved: None, neighbours })
+        Ok(Made { parts, mode: XdpMode::Socket, reserved: None, neighbours })
     }
 
     /// A socket for each shard, on one address and port.

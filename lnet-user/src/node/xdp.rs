@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::rings::{RingNet, early_chunks_max};
 use super::{Made, Node, NodeError, OpenNi};
+use crate::bpf::AttachMode;
 use crate::lnd::xdp::{self, Common, WaysHome, XdpLnd, XdpPort};
 use crate::lnd::{AnyLnd, LndPort, ShardPort};
 
@@ -65,7 +66,7 @@ impl Node {
 
     /// Opens an NI of the xdp LND, as its mode wants it.
     pub(super) fn open_xdp(&mut self, plan: &super::plan::NiPlan) -> Result<Made, NodeError> {
-        let Some(attach) = plan.mode.attach() else { return self.open_sockets(plan) };
+        let Some(attach) = AttachMode::of(plan.mode) else { return self.open_sockets(plan) };
         match self.open_rings(plan, attach) {
             Err(rings) if plan.mode == super::XdpMode::Auto && rings.is_lack(&self.config) => {
                 tracing::info!(error = %rings, "no rings: UDP sockets are used");
@@ -80,7 +81,7 @@ impl Node {
 
     /// Closes an NI of the xdp LND.
     pub(super) fn close_xdp(&mut self, open: &OpenNi, parts: Vec<ShardPort>) {
-        if open.mode == super::NodeMode::Socket {
+        if open.mode == super::XdpMode::Socket {
             drop(parts);
             if let Some(net) = &mut self.xdp {
                 net.sockets -= 1;

@@ -105,7 +105,7 @@ fn failures(frames: &FramesRecord, share_min: i64, loss_per_million: u64) -> Vec
 
 #[cfg(test)]
 mod tests {
-    use lnet_control::records::{FramesNi, Mode, SlotFrames};
+    use lnet_control::records::{FramesNi, SlotFrames, XdpMode};
     use lnet_wire::Nid;
 
     use super::*;
@@ -113,7 +113,7 @@ mod tests {
     fn frames() -> FramesRecord {
         let slot = |queue, shard, frames| SlotFrames { queue, shard, frames };
         FramesRecord {
-            nis: vec![FramesNi { nid: Nid::LO, mode: Mode::Native }],
+            nis: vec![FramesNi { nid: Nid::LO, mode: XdpMode::Native }],
             slots: vec![slot(0, 0, 600), slot(0, 1, 0), slot(1, 0, 0), slot(1, 1, 400)],
             handled: [("taken".to_owned(), 1000)].into(),
             ..FramesRecord::default()
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn frames_of_sockets_are_not_judged() {
         let by_socket = |frames: &mut FramesRecord| {
-            frames.nis[0].mode = Mode::Socket;
+            frames.nis[0].mode = XdpMode::Socket;
             frames.misdirected = 1;
         };
         check(by_socket, 0, &[]);

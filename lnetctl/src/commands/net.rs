@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use lnet_control::Errno;
 use lnet_control::document::{self, Detail};
 use lnet_control::pattern;
-use lnet_control::records::{Lnd, Mode, NiOptions};
+use lnet_control::records::{Lnd, NiOptions, XdpMode};
 use lnet_control::request::{Change, NiName, NiSpec};
 use lnet_wire::{Net, Nid};
 
@@ -235,7 +235,7 @@ fn options(task: Task, args: &NetAddArgs) -> Result<NiOptions> {
         conns_per_peer: conns.and_then(|conns| u32::try_from(conns).ok()),
         tos: tos.filter(|tos| *tos >= 0).and_then(|tos| i32::try_from(tos).ok()),
         lnd: args.lnd.as_deref().map(Lnd::from_str).transpose().map_err(|error| task.invalid(error))?,
-        mode: args.mode.as_deref().map(Mode::from_str).transpose().map_err(|error| task.invalid(error))?,
+        mode: args.mode.as_deref().map(XdpMode::from_str).transpose().map_err(|error| task.invalid(error))?,
         port: port.and_then(|port| u16::try_from(port).ok()),
         queues: queues.and_then(|queues| u32::try_from(queues).ok()),
     })

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lnet_control::records::{
-    FramesNi, FramesRecord, LoadClass, LoadKind, LoadRecord, LoadResult, LoadRole, Mode, SlotFrames,
+    FramesNi, FramesRecord, LoadClass, LoadKind, LoadRecord, LoadResult, LoadRole, SlotFrames, XdpMode,
 };
 use xtask::testing::paths;
 
@@ -464,7 +464,7 @@ fn a_load_is_judged_by_the_status() {
 fn frames_that_are_not_accounted_for_fail_the_check() {
     let mut model = Model::configured(2);
     model.frames = FramesRecord {
-        nis: vec![FramesNi { nid: "10.0.0.1@xdp".parse().unwrap(), mode: Mode::Native }],
+        nis: vec![FramesNi { nid: "10.0.0.1@xdp".parse().unwrap(), mode: XdpMode::Native }],
         slots: vec![SlotFrames { queue: 0, shard: 1, frames: 7 }],
         handled: [("taken".to_owned(), 7)].into(),
         ..FramesRecord::default()

@@ -1,9 +1,7 @@
 //! Import and export: all or nothing, and back to where one was.
 
 use lnet_control::document::{self, Mode};
-use lnet_control::records::{
-    DropRule, HealthError, Lnd, Mode as XdpMode, NiOptions, PortalPolicy, SteeringPolicy,
-};
+use lnet_control::records::{DropRule, HealthError, Lnd, NiOptions, PortalPolicy, SteeringPolicy, XdpMode};
 use lnet_control::request::{Change, NiSpec};
 use lnet_wire::{Net, NetType, Nid};
 use proptest::prelude::*;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use lnet_control::document::NodeState;
 use lnet_control::records::{
-    CaptureRecord, DropRuleRecord, FramesRecord, Global, Globals, Lnd, LoadRecord, Mode, NetRecord, NiHealth,
+    CaptureRecord, DropRuleRecord, FramesRecord, Global, Globals, Lnd, LoadRecord, NetRecord, NiHealth,
     NiOptions, NiRecord, NiStatus, PeerCredits, PeerHealth, PeerNiRecord, PeerNiState, PeerRecord,
-    RuleCounters, Statistics, SteeringPolicy, SteeringRecord, UdspInfo,
+    RuleCounters, Statistics, SteeringPolicy, SteeringRecord, UdspInfo, XdpMode,
 };
 use lnet_control::request::{Batch, CaptureSpec, Change, NiName, NiSpec, Outcome, PingRecord};
 use lnet_control::server::Handler;
@@ -323,7 +323,7 @@ fn ni_record(
         health: NiHealth { health_value, ..NiHealth::default() },
         options,
         timeout_s: if options.lnd == Some(Lnd::Tcp) { 50 } else { 49 },
-        active_mode: options.mode.map(|_| Mode::Socket),
+        active_mode: options.mode.map(|_| XdpMode::Socket),
         active_queues: 0,
         device_cpt: -1,
         cpts,

@@ -9,7 +9,7 @@ use lnet_tests::node::{
     settle, start, stop_all, try_start,
 };
 use lnet_user::internals::{NodeInside as _, WorkerInside as _};
-use lnet_user::node::{NiConfig, Node, NodeConfig, NodeMode, XdpMode};
+use lnet_user::node::{NiConfig, Node, NodeConfig, XdpMode};
 use lnet_user::runtime::Worker;
 use lnet_wire::{MessageType, Nid};
 use rustix::thread::CapabilitySet;
@@ -61,12 +61,8 @@ fn start_as(mode: XdpMode, namespace: &Namespace, nid: Nid) -> Started {
     start(namespace, &config_as(mode, namespace, nid))
 }
 
-fn mode_of(mode: XdpMode) -> NodeMode {
-    match mode {
-        XdpMode::Generic => NodeMode::Generic,
-        XdpMode::Socket => NodeMode::Socket,
-        _ => NodeMode::Native,
-    }
+fn mode_of(mode: XdpMode) -> XdpMode {
+    if mode == XdpMode::Auto { XdpMode::Native } else { mode }
 }
 
 fn received(workers: &[Worker]) -> Vec<u64> {
@@ -217,7 +213,7 @@ fn nobody_may_run_a_node_with_sockets() {
     unprivileged(netns.a(), || {
         let (mut node, workers) = Node::start(&near_config).unwrap_or_else(|error| panic!("{error}"));
         node.open().unwrap();
-        assert_eq!(node.mode(), NodeMode::Socket);
+        assert_eq!(node.mode(), XdpMode::Socket);
         let sizes = sizes();
         let plan = |from, to| Plan::of_sizes(vec![(process(from), process(to))], &PORTALS, &sizes);
         let (near, far) = carry_out(plan(a, b), (node, workers), far, &MIXED);
@@ -234,14 +230,14 @@ fn auto_takes_the_first_that_works_and_says_which() {
     let [a, _] = nids(&netns);
     let auto = config(netns.a(), a).udp_port(FREE_PORT);
     assert_eq!(auto.mode, XdpMode::Auto);
-    assert_eq!(start(netns.a(), &auto).0.mode(), NodeMode::Native);
+    assert_eq!(start(netns.a(), &auto).0.mode(), XdpMode::Native);
     // Without the program.
     let error = |config: &NodeConfig| {
         unprivileged(netns.a(), || {
             Node::start(config).map(|(node, _)| node.mode()).map_err(|e| e.to_string())
         })
     };
-    assert_eq!(error(&auto), Ok(NodeMode::Socket));
+    assert_eq!(error(&auto), Ok(XdpMode::Socket));
     // Nothing works: both reasons are told.
     let told = error(&auto.clone().udp_port(988)).unwrap_err();
     for part in ["no mode works", "CAP_BPF and CAP_NET_ADMIN", "udp port 988", "CAP_NET_BIND_SERVICE"] {
@@ -250,7 +246,7 @@ fn auto_takes_the_first_that_works_and_says_which() {
     // What is asked for is had, or refused.
     let native = auto.clone().mode(XdpMode::Native);
     assert!(error(&native).unwrap_err().contains("CAP_BPF"));
-    assert_eq!(error(&auto.mode(XdpMode::Socket)), Ok(NodeMode::Socket));
+    assert_eq!(error(&auto.mode(XdpMode::Socket)), Ok(XdpMode::Socket));
 }
 
 /// A bridge's driver knows nothing of XDP.
@@ -270,7 +266,7 @@ fn auto_takes_generic_where_the_driver_has_no_xdp() {
     let nis = vec![NiConfig::new(a, "bridge0")];
     let on_bridge = config_as(XdpMode::Auto, netns.a(), a).nis(nis);
     let near = start(netns.a(), &on_bridge);
-    assert_eq!(near.0.mode(), NodeMode::Generic);
+    assert_eq!(near.0.mode(), XdpMode::Generic);
     let far = start_as(XdpMode::Native, netns.b(), b);
     let sizes = [0, 64, 1300, 5000, 66_000];
     let plan = |from, to| Plan::of_sizes(vec![(process(from), process(to))], &PORTALS, &sizes);

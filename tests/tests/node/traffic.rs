@@ -9,7 +9,7 @@ use lnet_tests::node::{
     stop_all,
 };
 use lnet_user::internals::xsk::{CHUNK_BYTES, RECEIVE_BYTES};
-use lnet_user::node::{Node, NodeMode, XdpMode};
+use lnet_user::node::{Node, XdpMode};
 use lnet_user::runtime::Worker;
 use lnet_wire::frame::FIRST_HEADERS_BYTES;
 use lnet_wire::header::PAYLOAD_MAX_BYTES;
@@ -158,8 +158,7 @@ impl Case {
         let plan = Plan::of_sizes(vec![(process(a), process(b))], &PORTALS, &sizes());
         let (source, target) = carry_out(plan, source, target, &self.by);
         for (ended, mode) in [(&source, self.modes[0]), (&target, self.modes[1])] {
-            let expected = if mode == XdpMode::Generic { NodeMode::Generic } else { NodeMode::Native };
-            assert_eq!(ended.node.mode(), expected);
+            assert_eq!(ended.node.mode(), mode);
             let frames = ended.node.xdp_frames().unwrap();
             for shard in 0..2 {
                 let of_shard = frames.slots.iter().filter(|slot| slot.shard == shard);

@@ -6,11 +6,11 @@ use lnet_wire::{Net, NetType, Nid};
 
 use super::Reader;
 use super::values::get;
-use crate::document::Mode as ReadMode;
+use crate::document::Mode;
 use crate::document::tree::{Entry, Marked, Place, Value};
 use crate::errno::Errno;
 use crate::pattern::{self, InterfaceName};
-use crate::records::{Lnd, Mode, NiOptions};
+use crate::records::{Lnd, NiOptions, XdpMode};
 use crate::request::{Change, NiName, NiSpec};
 
 /// Keys of a net.
@@ -119,7 +119,7 @@ impl Reader {
             }
             return;
         }
-        if self.mode == ReadMode::Delete {
+        if self.mode == Mode::Delete {
             return self.delete(place, net, groups.into_iter().map(|(group, _)| group).collect());
         }
         let changes: Vec<_> = lnds
@@ -274,7 +274,8 @@ impl Reader {
         let known = [LND_TUNABLES.as_slice(), FOREIGN_TUNABLES.as_slice()].concat();
         self.known_keys(entries, "lnd tunables", &known);
         let lnd = get(entries, "lnd").and_then(|value| self.word(value, "lnd", Lnd::NAMES)?.parse().ok());
-        let mode = get(entries, "mode").and_then(|value| self.word(value, "mode", Mode::NAMES)?.parse().ok());
+        let mode =
+            get(entries, "mode").and_then(|value| self.word(value, "mode", XdpMode::NAMES)?.parse().ok());
         let options = NiOptions {
             lnd,
             mode,
