@@ -109,11 +109,13 @@ fn with_byte(datagram: &[u8], offset: usize, value: u8) -> Vec<u8> {
 /// Every way of being broken that there is a counter for, with its name.
 fn broken(victim: &Victim, stranger: &mut Stranger) -> Vec<(String, Vec<u8>)> {
     let mut cases = Vec::new();
-    // To shard 1, which must hear of a session while that is young; the others go to shard 0 for a while.
+    // To shard 1: it takes a first frame of a session while that is young, and forgets it when no further ones come
+    // for long. What is for both shards goes first, and then what is for shard 0.
     let md = WireHandle { interface_cookie: 1, object_cookie: 4 };
     let ack = Body::Ack { md, match_bits: 0, manipulated_length: 0 };
     let ack = stranger.sign(Message::new(victim.peer, victim.nid, ack, vec![])).datagram();
     cases.push((DropReason::UnknownMd.to_string(), ack));
+    cases.extend(refused(victim, stranger));
     let mut fresh = || stranger.sign(victim.put(10, 3, 20)).datagram();
     let first = fresh();
     let good = fresh();
@@ -195,7 +197,6 @@ fn broken(victim: &Victim, stranger: &mut Stranger) -> Vec<(String, Vec<u8>)> {
     }
     cases.extend(short(victim, stranger));
     cases.extend(further(victim, stranger));
-    cases.extend(refused(victim, stranger));
     cases
 }
 
