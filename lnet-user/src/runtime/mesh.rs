@@ -1,14 +1,14 @@
-//! What the shards of a node say to each other, from thread to thread.
+//! Hand-offs between the shards of a node, from thread to thread.
 //!
 //! Between each two shards there is a bounded ring for either direction, with one producer and one consumer.
-//! A span that is lent travels as a [`WriteLease`] beside its message; who gets it adopts it before the
-//! shard hears of it, and releases it before the message says that it is returned
+//! A span that is lent travels as a [`WriteLease`] beside its message; the receiver adopts it before
+//! its shard has the message, and releases it before the message says that it is returned
 //! ([`lnet_core::shard::mesh`]).
 //!
 //! Invariants: the messages of one shard to another arrive once and in their order. A ring that is full only
-//! delays: what does not fit stays with the shard that has to say it. No thread is kept from sleeping
+//! delays: what does not fit stays with its sender. No thread is kept from sleeping
 //! by a message that was read, and none sleeps while one waits: the sender wakes the addressee, which
-//! looks at its rings once more after it has said that it is about to sleep ([`crate::uring::Waker`]).
+//! looks at its rings once more after it has announced that it is about to sleep ([`crate::uring::Waker`]).
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
@@ -28,22 +28,22 @@ const RING_SLOTS: usize = 64;
 const MESSAGE_BUDGET: usize = 64;
 
 /// A message, and the lease that belongs to a span that it lends.
-struct Parcel {
+struct HandOff {
     message: MeshMessage,
     lease: Option<WriteLease>,
 }
 
 struct Sibling {
     shard: ShardId,
-    to: Producer<Parcel>,
-    from: Consumer<Parcel>,
+    to: Producer<HandOff>,
+    from: Consumer<HandOff>,
     waker: Waker,
 }
 
 /// One shard's end of the mesh.
 pub(crate) struct MeshEnd {
     siblings: Vec<Sibling>,
-    /// Whether the last turn left something unsaid because a ring was full.
+    /// Whether the last turn left something unsent because a ring was full.
     blocked: bool,
 }
 
@@ -73,53 +73,53 @@ impl MeshEnd {
         ends
     }
 
-    /// Hears what the siblings have said; whether they had said anything.
+    /// Hands the shard what the siblings have sent; whether there was anything.
     #[inline]
-    pub(crate) fn hear(&mut self, now: Instant, shard: &mut Shard, memory: &mut Memory) -> bool {
-        let mut heard = false;
+    pub(crate) fn receive(&mut self, now: Instant, shard: &mut Shard, memory: &mut Memory) -> bool {
+        let mut received = false;
         for sibling in &mut self.siblings {
             for _ in 0..MESSAGE_BUDGET {
-                let Ok(Parcel { message, lease }) = sibling.from.pop() else { break };
+                let Ok(HandOff { message, lease }) = sibling.from.pop() else { break };
                 if let (MeshMessage::Lend { span, .. }, Some(lease)) = (&message, lease) {
                     memory.adopt(lease, span);
                 }
                 shard.handle_mesh(now, sibling.shard, message);
-                heard = true;
+                received = true;
             }
         }
-        heard
+        received
     }
 
-    /// Says what the shard has to say, as far as there is room; whether it has said anything.
+    /// Sends what the shard has for its siblings, as far as there is room; whether there was anything.
     #[inline]
-    pub(crate) fn say(&mut self, shard: &mut Shard, memory: &mut Memory) -> bool {
+    pub(crate) fn send(&mut self, shard: &mut Shard, memory: &mut Memory) -> bool {
         self.blocked = false;
-        shard.has_mesh() && self.say_all(shard, memory)
+        shard.has_mesh() && self.send_all(shard, memory)
     }
 
     #[cold]
-    fn say_all(&mut self, shard: &mut Shard, memory: &mut Memory) -> bool {
-        let mut said_any = false;
+    fn send_all(&mut self, shard: &mut Shard, memory: &mut Memory) -> bool {
+        let mut sent_any = false;
         for sibling in &mut self.siblings {
-            let mut said = false;
+            let mut sent = false;
             while !sibling.to.is_full() {
                 let Some(message) = shard.poll_mesh_to(sibling.shard) else { break };
-                if sibling.to.push(parcel(message, memory)).is_err() {
+                if sibling.to.push(hand_off(message, memory)).is_err() {
                     unreachable!("a ring that was not full is")
                 }
-                said = true;
+                sent = true;
             }
-            if said {
+            if sent {
                 sibling.waker.wake();
             }
-            said_any |= said;
+            sent_any |= sent;
         }
         self.blocked = shard.has_mesh();
-        said_any
+        sent_any
     }
 
-    /// Whether a sibling has said something.
-    pub(crate) fn has_parcels(&self) -> bool {
+    /// Whether a sibling has sent something.
+    pub(crate) fn has_arrivals(&self) -> bool {
         self.siblings.iter().any(|sibling| !sibling.from.is_empty())
     }
 
@@ -130,7 +130,7 @@ impl MeshEnd {
 }
 
 /// A message with what belongs to it: a lease that it gives, or none and that which it brings back released.
-fn parcel(message: MeshMessage, memory: &mut Memory) -> Parcel {
+fn hand_off(message: MeshMessage, memory: &mut Memory) -> HandOff {
     let lease = match &message {
         MeshMessage::Lend { span, .. } => lend(span, memory),
         MeshMessage::Returned { span, .. } => {
@@ -139,7 +139,7 @@ fn parcel(message: MeshMessage, memory: &mut Memory) -> Parcel {
         }
         _ => None,
     };
-    Parcel { message, lease }
+    HandOff { message, lease }
 }
 
 fn lend(span: &Span, memory: &mut Memory) -> Option<WriteLease> {

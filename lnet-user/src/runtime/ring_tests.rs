@@ -351,7 +351,7 @@ fn what_a_sibling_hands_over_is_progress() {
     assert!(arrived >= 10, "{arrived} of 20 were handed over");
 }
 
-/// Nothing but whole turns shows that a device has sent a sibling's frame on a shard's queue: there are no glances
+/// Nothing but whole turns shows that a device has sent a sibling's frame on a shard's queue: there are no idle polls
 /// instead of them while one is with the device.
 #[test]
 fn a_shard_without_work_takes_completions_for_its_sibling_in_its_next_turn() {
@@ -365,17 +365,17 @@ fn a_shard_without_work_takes_completions_for_its_sibling_in_its_next_turn() {
         pair.0[0].workers[sibling].progress();
         pair.carry(0);
         let worker = &mut pair.0[0].workers[owner];
-        // The glances end that had begun before.
+        // The idle polls end that had begun before.
         (0..1000).for_each(|_| _ = worker.progress());
         for _ in 0..10 {
             assert!(!worker.progress());
-            assert!(!worker.glances.are_on(), "message {number}");
+            assert!(!worker.idle_polls.are_on(), "message {number}");
         }
         pair.0[0].kernel.keep_back(false);
         let worker = &mut pair.0[0].workers[owner];
         assert!(worker.progress());
         while worker.progress() {}
-        assert!(worker.glances.are_on(), "message {number}");
+        assert!(worker.idle_polls.are_on(), "message {number}");
         pair.await_ends([1, 1]);
     }
     pair.assert_idle();

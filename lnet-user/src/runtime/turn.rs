@@ -15,17 +15,17 @@ const FORGED_LOG_INTERVAL: Duration = Duration::from_secs(60);
 const FRAME_BUDGET: u32 = 64;
 /// Messages handed to the LND in one turn.
 const TRANSMIT_BUDGET: u32 = 64;
-/// Glances between two looks at the clock at most.
-const GLANCES_MAX: u32 = 16;
+/// Idle polls between two looks at the clock at most.
+const IDLE_POLLS_MAX: u32 = 16;
 /// How far apart whole turns are of a shard that is driven all the time, has nothing to do and no timer due: what
 /// arrives during one waits for its end.
 const TURN_INTERVAL: Duration = Duration::from_micros(10);
 
-/// How far apart looks at the clock are at most, give or take a glance: a timer is as late.
+/// How far apart looks at the clock are at most, give or take an idle poll: a timer is as late.
 const LOOK_INTERVAL: Duration = Duration::from_micros(1);
 
 /// Looks whether something has come, in place of whole turns, which look at the timers too.
-pub(super) struct Glances {
+pub(super) struct IdlePolls {
     /// Until the next look at the clock; 0 where the next turn is a whole one.
     left: u32,
     /// From one look to the next: fewer where the shard is driven slowly.
@@ -35,7 +35,7 @@ pub(super) struct Glances {
     until: Instant,
 }
 
-impl Glances {
+impl IdlePolls {
     pub(super) const fn new() -> Self {
         Self { left: 0, between: 1, looked_at: Instant(0), until: Instant(0) }
     }
@@ -45,7 +45,7 @@ impl Glances {
         self.left = 0;
     }
 
-    /// Whether the next turn is a glance.
+    /// Whether the next turn is an idle poll.
     #[cfg(test)]
     pub(super) const fn are_on(&self) -> bool {
         self.left != 0
@@ -58,7 +58,7 @@ impl Glances {
         (self.left, self.looked_at) = (self.between, now);
     }
 
-    /// Counts a glance that saw nothing. Whether the clock is to be looked at.
+    /// Counts an idle poll that saw nothing. Whether the clock is to be looked at.
     #[inline]
     const fn is_look_due(&mut self) -> bool {
         self.left -= 1;
@@ -69,7 +69,7 @@ impl Glances {
     fn look(&mut self, now: Instant) -> bool {
         let since = now - std::mem::replace(&mut self.looked_at, now);
         let between = if since > LOOK_INTERVAL { self.between / 2 } else { self.between * 2 };
-        self.between = between.clamp(1, GLANCES_MAX);
+        self.between = between.clamp(1, IDLE_POLLS_MAX);
         if now >= self.until {
             return true;
         }
@@ -80,22 +80,22 @@ impl Glances {
 
 impl Worker {
     /// One turn: what has arrived is taken in, what is due is done, what is ready is sent. Whether
-    /// there was anything to do. Never blocks. After a turn that found nothing, the next ones only glance at where
-    /// something may have come, until a timer is due or 10 us are over.
+    /// there was anything to do. Never blocks. After a turn that found nothing, the next ones are idle
+    /// polls: they look only at where something may have come, until a timer is due or 10 us are over.
     pub fn progress(&mut self) -> bool {
         let mut progressed = false;
-        if self.glances.left != 0 && !self.shard.has_work() {
+        if self.idle_polls.left != 0 && !self.shard.has_work() {
             if self.lnd.has_arrivals() {
                 progressed = self.take_arrivals();
                 if progressed && !self.shard.has_work() {
                     return true;
                 }
             } else if !self.may_have_news() {
-                if !self.glances.is_look_due() {
+                if !self.idle_polls.is_look_due() {
                     return false;
                 }
                 // Siblings may have begun to wait for completions of this shard's queues.
-                if !self.glances.look(self.clock.now()) && !self.lnd.awaits_completions() {
+                if !self.idle_polls.look(self.clock.now()) && !self.lnd.awaits_completions() {
                     return false;
                 }
             }
@@ -103,10 +103,10 @@ impl Worker {
         let now = self.clock.now();
         progressed |= self.turn(now);
         if progressed || self.lnd.awaits_completions() || self.lnd.has_work() {
-            self.glances.end();
+            self.idle_polls.end();
         } else {
             let due = time::earliest([self.shard.poll_timeout(), self.lnd.poll_timeout()]);
-            self.glances.begin(now, due);
+            self.idle_polls.begin(now, due);
         }
         progressed
     }
@@ -116,13 +116,13 @@ impl Worker {
     fn may_have_news(&self) -> bool {
         self.lnd.may_hide_arrivals()
             || self.calls.as_ref().is_some_and(|calls| !calls.is_empty())
-            || self.mesh.has_parcels()
+            || self.mesh.has_arrivals()
     }
 
     /// Takes in what has arrived after a while without anything to do; whether there was anything. The rest of a turn is
     /// left to the next one, if it can be, and the application has its events before.
     fn take_arrivals(&mut self) -> bool {
-        self.glances.end();
+        self.idle_polls.end();
         let now = self.clock.now();
         let progress = self.lnd.drive(now, FRAME_BUDGET, &mut self.shard, &mut self.memory);
         progress != Progress::default()
@@ -130,7 +130,7 @@ impl Worker {
 
     fn turn(&mut self, now: Instant) -> bool {
         let called = self.run_calls();
-        let heard = self.mesh.hear(now, &mut self.shard, &mut self.memory);
+        let handed_off = self.mesh.receive(now, &mut self.shard, &mut self.memory);
         let mut resumed = self.resume(now);
         // What the application has just started does not wait for what has arrived meanwhile.
         let mut submitted = self.submit(now);
@@ -147,12 +147,12 @@ impl Worker {
         }
         resumed |= self.resume(now);
         // Answers, and messages that got a credit; then what is to be sent for any reason.
-        if moved || due || heard || resumed {
+        if moved || due || handed_off || resumed {
             submitted |= self.submit(now);
         }
-        let said = self.mesh.say(&mut self.shard, &mut self.memory);
+        let sent = self.mesh.send(&mut self.shard, &mut self.memory);
         self.lnd.flush(now, &self.memory);
-        called || submitted || moved || heard || resumed || said
+        called || submitted || moved || handed_off || resumed || sent
     }
 
     /// Logs a message whose source is not its sender's, once a while.
@@ -217,12 +217,12 @@ impl Worker {
 mod tests {
     use super::*;
 
-    /// How many nanoseconds until a whole turn is due, where glances are so far apart.
-    fn run(glances: &mut Glances, now: &mut Instant, glance_ns: u64) -> u64 {
+    /// How many nanoseconds until a whole turn is due, where idle polls are so far apart.
+    fn run(idle_polls: &mut IdlePolls, now: &mut Instant, poll_ns: u64) -> u64 {
         let begun = *now;
-        while glances.left != 0 {
-            now.0 += glance_ns;
-            if glances.is_look_due() && glances.look(*now) {
+        while idle_polls.left != 0 {
+            now.0 += poll_ns;
+            if idle_polls.is_look_due() && idle_polls.look(*now) {
                 break;
             }
         }
@@ -232,15 +232,15 @@ mod tests {
 
     #[test]
     fn whole_turns_are_as_far_apart_whoever_drives() {
-        for glance_ns in [4, 100, 700, 7000, 50_000] {
-            let (mut glances, mut now) = (Glances::new(), Instant(0));
+        for poll_ns in [4, 100, 700, 7000, 50_000] {
+            let (mut idle_polls, mut now) = (IdlePolls::new(), Instant(0));
             for round in 0..30 {
-                glances.begin(now, None);
-                let time_ns = run(&mut glances, &mut now, glance_ns);
+                idle_polls.begin(now, None);
+                let time_ns = run(&mut idle_polls, &mut now, poll_ns);
                 // The driver's next call may be a while after it is due.
                 assert!(
-                    round < 10 || (10_000..=13_000 + 2 * glance_ns).contains(&time_ns),
-                    "{glance_ns}: {time_ns}"
+                    round < 10 || (10_000..=13_000 + 2 * poll_ns).contains(&time_ns),
+                    "{poll_ns}: {time_ns}"
                 );
             }
         }
@@ -248,34 +248,34 @@ mod tests {
 
     #[test]
     fn they_end_when_something_is_due() {
-        let (mut glances, mut now) = (Glances::new(), Instant(0));
-        glances.between = GLANCES_MAX;
-        glances.begin(now, Some(Instant(500)));
-        assert!((500..700).contains(&run(&mut glances, &mut now, 5)));
+        let (mut idle_polls, mut now) = (IdlePolls::new(), Instant(0));
+        idle_polls.between = IDLE_POLLS_MAX;
+        idle_polls.begin(now, Some(Instant(500)));
+        assert!((500..700).contains(&run(&mut idle_polls, &mut now, 5)));
         for _ in 0..10 {
-            glances.begin(now, None);
-            run(&mut glances, &mut now, 600);
+            idle_polls.begin(now, None);
+            run(&mut idle_polls, &mut now, 600);
         }
-        glances.begin(now, Some(now + Duration::from_nanos(1500)));
-        assert!((1500..4500).contains(&run(&mut glances, &mut now, 600)), "a slow driver");
-        glances.begin(now, Some(Instant(0)));
-        assert!(run(&mut glances, &mut now, 5) < 300);
-        glances.begin(now, None);
-        glances.end();
-        assert_eq!(run(&mut glances, &mut now, 5), 60);
+        idle_polls.begin(now, Some(now + Duration::from_nanos(1500)));
+        assert!((1500..4500).contains(&run(&mut idle_polls, &mut now, 600)), "a slow driver");
+        idle_polls.begin(now, Some(Instant(0)));
+        assert!(run(&mut idle_polls, &mut now, 5) < 300);
+        idle_polls.begin(now, None);
+        idle_polls.end();
+        assert_eq!(run(&mut idle_polls, &mut now, 5), 60);
     }
 
     #[test]
     fn they_end_soon_where_the_driver_has_become_slow() {
-        let mut glances = Glances { between: GLANCES_MAX, ..Glances::new() };
+        let mut idle_polls = IdlePolls { between: IDLE_POLLS_MAX, ..IdlePolls::new() };
         let mut now = Instant(500);
-        glances.begin(now, None);
-        assert!(run(&mut glances, &mut now, 1_000_000) <= 1_000_000 * u64::from(GLANCES_MAX) + 60);
-        glances.begin(now, None);
+        idle_polls.begin(now, None);
+        assert!(run(&mut idle_polls, &mut now, 1_000_000) <= 1_000_000 * u64::from(IDLE_POLLS_MAX) + 60);
+        idle_polls.begin(now, None);
         for _ in 0..4 {
-            glances.left = glances.between;
-            run(&mut glances, &mut now, 1_000_000);
+            idle_polls.left = idle_polls.between;
+            run(&mut idle_polls, &mut now, 1_000_000);
         }
-        assert_eq!(glances.between, 1);
+        assert_eq!(idle_polls.between, 1);
     }
 }

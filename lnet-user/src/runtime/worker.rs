@@ -18,7 +18,7 @@ use thiserror::Error;
 use super::clock::Clock;
 use super::mesh::MeshEnd;
 use super::steering::{Steering, SteeringError};
-use super::turn::Glances;
+use super::turn::IdlePolls;
 use crate::lnd::xdp::XdpLnd;
 use crate::lnd::{Lnds, ShardPort, Watched};
 use crate::memory::{Buffer, Memory, Terms};
@@ -94,7 +94,7 @@ pub struct Worker {
     /// Where the next turn begins to look for messages.
     pub(super) first_ni: usize,
     pub(super) watches: Vec<(Watched, Vec<WatchId>)>,
-    pub(super) glances: Glances,
+    pub(super) idle_polls: IdlePolls,
     /// Whether the last turn left messages because a device had no room.
     pub(super) device_full: bool,
     /// Events that were taken, ever.
@@ -132,7 +132,7 @@ impl Worker {
             waiter,
             steering,
             first_ni: 0,
-            glances: Glances::new(),
+            idle_polls: IdlePolls::new(),
             device_full: false,
             taken_events: 0,
             forged_quiet_until: Instant(0),
@@ -372,13 +372,13 @@ impl Worker {
         takes_buffers: bool,
         timeout: Option<Duration>,
     ) -> Result<(), WaitError> {
-        // Whoever has slept has something to do, be it for a timer.
-        self.glances.end();
+        // After a sleep there is something to do, be it for a timer.
+        self.idle_polls.end();
         let armed = self.waiter.arm();
         // What came before the arming woke nobody. Frames are no matter: their arrival wakes anyway.
         let called = self.calls.as_ref().is_some_and(|calls| !calls.is_empty());
         let has_messages = self.shard.has_transmit() && !self.device_full;
-        let has_mesh = self.mesh.has_parcels() || self.shard.has_mesh() && !self.mesh.is_blocked();
+        let has_mesh = self.mesh.has_arrivals() || self.shard.has_mesh() && !self.mesh.is_blocked();
         let has_work = has_messages || has_mesh || self.shard.has_resumed() || self.lnd.has_work();
         let has_buffer = takes_buffers && self.memory.has_home();
         if stop() || called || has_work || has_buffer {

@@ -58,7 +58,7 @@ use crate::xsk::{
 use early::EarlyFrames;
 use exchange::{Arrival, DatagramBuffer, Exchange, Packet, Sizes};
 use fault::Faults;
-use frames::Further;
+use frames::{Further, Owner};
 use in_place::{InPlace, InPlaceUplink};
 use ports::{Link, RingPort};
 use receive::Origin;
@@ -150,6 +150,14 @@ pub(crate) struct Common {
     pub(crate) opened: Arc<AtomicBool>,
     /// The transfer protocol of each shard, but for the shard's number and seed, and the interfaces.
     pub(crate) xfer: XferConfig,
+}
+
+impl Common {
+    /// What decides which frames are for a shard.
+    #[inline]
+    fn owner(&self, shard: ShardId) -> Owner<'_> {
+        Owner { policies: &self.xfer.policies, shards: self.shards, shard: u32::from(shard.0) }
+    }
 }
 
 /// The `xdp` LND of one shard.

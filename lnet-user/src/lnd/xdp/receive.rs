@@ -10,7 +10,7 @@ use lnet_wire::packet::{self, IPV4_BYTES, IPV6_BYTES, Located, Packet, UDP_BYTES
 
 use super::announce::{Batch, FRAMES_MAX};
 use super::exchange::Packet as Parts;
-use super::frames::{self, Aside, Bytes, Datagram, Ingress, Owner, Taken, ends_crc};
+use super::frames::{self, Aside, Bytes, Datagram, Ingress, Taken, ends_crc};
 use super::ports::RingPort;
 use super::{Port, XdpDrop, XdpLnd, present};
 use crate::capture::{Direction, Link};
@@ -254,11 +254,7 @@ impl XdpLnd {
         let Some(sender) = last_sender.of(port, head, start) else { return Err(not_ours) };
         let ends_crc = if header.short.is_some() { sender.ends_crc(port) } else { 0 };
         let ingress = Ingress { ni: port.ni, own: &port.nid, from: &sender.nid, ends_crc };
-        let owner = Owner {
-            policies: &self.common.xfer.policies,
-            shards: self.common.shards,
-            shard: u32::from(self.shard.0),
-        };
+        let owner = self.common.owner(self.shard);
         let bytes = Bytes { header, head, start, length, datagram: &Pieces { umem, packet } };
         frames::take((&mut self.xfer, memory, up), now, &ingress, &owner, &bytes, &mut self.further)
     }

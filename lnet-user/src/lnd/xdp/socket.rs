@@ -217,11 +217,7 @@ impl XdpLnd {
                 let ends = (SocketAddr::new(received.from, received.from_port), local);
                 record(&mut self.tap, socket.port.interface_index, Direction::Received, ends, bytes);
             }
-            let owner = Owner {
-                policies: &self.common.xfer.policies,
-                shards: self.common.shards,
-                shard: u32::from(self.shard.0),
-            };
+            let owner = self.common.owner(self.shard);
             let ingress = Ingress { ni, own: &socket.port.nid, from: &from, ends_crc: 0 };
             let outcome =
                 take_bytes((&mut self.xfer, memory, up), now, ingress, &owner, bytes, &mut self.further);
@@ -254,11 +250,7 @@ impl XdpLnd {
         let Some(own) = self.xfer.nid_of(copy.ni).copied() else {
             return Err(Aside::Dropped(XdpDrop::NotOurs));
         };
-        let owner = Owner {
-            policies: &self.common.xfer.policies,
-            shards: self.common.shards,
-            shard: u32::from(self.shard.0),
-        };
+        let owner = self.common.owner(self.shard);
         let ingress = Ingress { ni: copy.ni, own: &own, from: &copy.from, ends_crc: 0 };
         take_bytes((&mut self.xfer, memory, up), now, ingress, &owner, copy.bytes(), &mut self.further)
     }
