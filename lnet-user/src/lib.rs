@@ -85,8 +85,8 @@ pub use lnet_wire::{Nid, ProcessId};
 
 pub use api::{Ack, Descriptor, Entry, EventQueue, Lnet, LnetError, NotLent, Notice, ShardHandle, Target};
 pub use capture::{CaptureError, CaptureSpec, CaptureState};
-pub use memory::Buffer;
+pub use memory::{BUFFER_FRAGMENTS_MAX, Buffer, FragmentsError};
 pub use node::{NiConfig, Node, NodeConfig, XdpMode};
-pub use region::{LeaseError, ReadLease};
+pub use region::{Fragments, FragmentsMut, LeaseError, ReadLease};
 pub use runtime::Worker;
 pub use uring::Waker;

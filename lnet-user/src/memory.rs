@@ -13,94 +13,19 @@
 //! releases them ([`Memory::release`]). And an event's payload is read on other threads by a read lease
 //! (`Memory::read_lease`, behind [`crate::runtime::Worker::read_lease`]).
 
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::Range;
 
-use lnet_core::handle::{BufferHandle, BufferRef, Cookie, EqHandle, Kind, MdHandle, ShardId};
+use lnet_core::handle::{BufferHandle, BufferRef, Cookie, Kind, MdHandle, ShardId};
 use lnet_core::lnd::Span;
-use lnet_core::md::{MdOptions, MdSpec, Threshold};
+use lnet_core::md::{MdOptions, MdSpec};
 
-use crate::region::{LeaseError, ReadLease, Region, WriteLease};
-use crate::xsk::{Registered, RegisteredRuns, prefetch};
+pub(crate) use crate::region::{Fragments, FragmentsMut, checksum};
+use crate::region::{LeaseError, ReadLease, WriteLease};
+use crate::xsk::{RegisteredRuns, prefetch};
 
-/// An owned run of payload bytes: ordinary memory, or registered with a UMEM
-/// ([`Lnet::register`](crate::Lnet::register)).
-pub struct Buffer(Region);
+mod buffer;
 
-impl Buffer {
-    /// A buffer of `length_bytes` zero bytes.
-    #[must_use]
-    pub fn zeroed(length_bytes: usize) -> Self {
-        Self::from(vec![0; length_bytes])
-    }
-
-    /// A descriptor of its length that takes so many operations, tells `event_queue` of them, and goes when they are
-    /// used up.
-    #[must_use]
-    pub fn spec(&self, threshold: Threshold, options: MdOptions, event_queue: EqHandle) -> MdSpec {
-        MdSpec::new(self.len() as u64, threshold, options, event_queue)
-    }
-}
-
-impl Default for Buffer {
-    fn default() -> Self {
-        Self::zeroed(0)
-    }
-}
-
-impl From<Vec<u8>> for Buffer {
-    fn from(bytes: Vec<u8>) -> Self {
-        Self(Region::from(bytes.into_boxed_slice()))
-    }
-}
-
-impl From<Registered> for Buffer {
-    fn from(bytes: Registered) -> Self {
-        Self(Region::from(bytes))
-    }
-}
-
-impl Deref for Buffer {
-    type Target = [u8];
-
-    #[inline]
-    fn deref(&self) -> &[u8] {
-        // One that is lent to a descriptor cannot be got at, and none comes home before its leases are back.
-        granted(self.0.bytes(0..self.0.length_bytes()))
-    }
-}
-
-impl DerefMut for Buffer {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut [u8] {
-        let length_bytes = self.0.length_bytes();
-        granted(self.0.bytes_mut(0..length_bytes))
-    }
-}
-
-impl PartialEq for Buffer {
-    fn eq(&self, other: &Self) -> bool {
-        **self == **other
-    }
-}
-
-impl Eq for Buffer {}
-
-impl std::fmt::Debug for Buffer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Buffer({} bytes)", self.0.length_bytes())
-    }
-}
-
-/// Where the bytes of a span lie, for the LND that sends them.
-#[derive(Debug)]
-pub enum Placement<'a> {
-    /// In memory that has to be copied into frames.
-    Ordinary(&'a [u8]),
-    /// In the UMEM: these runs can go into a transmit ring as they are
-    /// ([`crate::xsk::TxRing::push_registered`]). The message has been sent only when
-    /// [`Memory::is_in_flight`] says no.
-    Registered(RegisteredRuns<'a>),
-}
+pub use buffer::{BUFFER_FRAGMENTS_MAX, Buffer, FragmentsError};
 
 /// How a descriptor borrows its buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -161,7 +86,7 @@ impl Adopted {
     fn range(&self, span: &Span) -> Option<Range<usize>> {
         let start = usize::try_from(span.offset_bytes.checked_sub(self.offset_bytes)?).ok()?;
         let range = start..start.checked_add(span.length_bytes as usize)?;
-        (self.buffer == span.buffer && range.end <= self.lease.len()).then_some(range)
+        (self.buffer == span.buffer && range.end <= self.lease.length_bytes()).then_some(range)
     }
 }
 
@@ -267,10 +192,10 @@ impl Memory {
     /// them against the descriptor's length. If a write lease on some of the bytes is out.
     #[inline]
     #[must_use]
-    pub fn bytes(&self, span: &Span) -> &[u8] {
+    pub fn fragments(&self, span: &Span) -> Fragments<'_> {
         match self.current(span) {
-            Some(buffer) => granted(buffer.0.bytes(range(span))),
-            None => self.bytes_elsewhere(span),
+            Some(buffer) => granted(buffer.0.fragments(range(span))),
+            None => self.fragments_elsewhere(span),
         }
     }
 
@@ -281,27 +206,27 @@ impl Memory {
     ///
     /// # Panics
     /// If the descriptor has no buffer, or the span leaves it.
-    pub(crate) fn read(&self, span: &Span) -> Result<&[u8], LeaseError> {
+    pub(crate) fn read(&self, span: &Span) -> Result<Fragments<'_>, LeaseError> {
         let ended = || self.ended.iter().map(|ended| &ended.loan).find(|loan| span.buffer == loan.md);
         let buffer = self.current(span).or_else(|| ended().map(|loan| &loan.buffer));
-        buffer.expect(NO_LOAN).0.bytes(range(span))
+        buffer.expect(NO_LOAN).0.fragments(range(span))
     }
 
-    /// The bytes of a span, to be written; otherwise as [`Memory::bytes`].
+    /// The bytes of a span, to be written; otherwise as [`Memory::fragments`].
     ///
     /// # Panics
-    /// As [`Memory::bytes`], and if a read lease on some of the bytes is out.
+    /// As [`Memory::fragments`], and if a read lease on some of the bytes is out.
     #[inline]
     #[must_use]
-    pub fn bytes_mut(&mut self, span: &Span) -> &mut [u8] {
+    pub fn fragments_mut(&mut self, span: &Span) -> FragmentsMut<'_> {
         // Only a descriptor that still lives is written to, and that one has its slot.
         match self.loans.get_mut(span.buffer.0.slot() as usize) {
-            Some(Some(loan)) if span.buffer == loan.md => granted(loan.buffer.0.bytes_mut(range(span))),
+            Some(Some(loan)) if span.buffer == loan.md => granted(loan.buffer.0.fragments_mut(range(span))),
             _ if span.buffer.0.is(Kind::Buffer) => {
                 let place = node_slot(&mut self.node_buffers, span.buffer).and_then(Option::as_mut);
-                granted(place.expect(NO_LOAN).0.bytes_mut(range(span)))
+                granted(place.expect(NO_LOAN).0.fragments_mut(range(span)))
             }
-            _ => adopted_bytes_mut(&mut self.adopted, self.shard, span),
+            _ => adopted_fragments_mut(&mut self.adopted, self.shard, span),
         }
     }
 
@@ -322,29 +247,23 @@ impl Memory {
     }
 
     /// Copies the first bytes of a span of this shard's into another descriptor's span, of this shard's or an
-    /// adopted one: as many as that has. Of the same descriptor as well, where the spans may overlap.
+    /// adopted one: as many as that has.
     ///
     /// # Panics
-    /// As [`Memory::bytes`] and [`Memory::bytes_mut`], and if `from` is shorter or is not this shard's.
+    /// As [`Memory::fragments`] and [`Memory::fragments_mut`], and if `from` is shorter or is not this shard's, or both are of
+    /// one buffer: a message is not sent out of an attached descriptor.
     pub fn copy(&mut self, from: &Span, to: &Span) {
         assert!(from.length_bytes >= to.length_bytes, "{to:?} is longer than {from:?}");
+        assert!(from.buffer != to.buffer, "{to:?} is copied to from its own buffer");
         let from = Span { length_bytes: to.length_bytes, ..*from };
-        if from.buffer == to.buffer {
-            let start = from.offset_bytes.min(to.offset_bytes);
-            let length_bytes = from.offset_bytes.abs_diff(to.offset_bytes) as u32 + to.length_bytes;
-            let both = Span { offset_bytes: start, length_bytes, ..from };
-            let relative = |span: &Span| Span { offset_bytes: span.offset_bytes - start, ..*span };
-            let (from, to) = (range(&relative(&from)), range(&relative(to)).start);
-            return self.bytes_mut(&both).copy_within(from, to);
-        }
         // Out of its slot for as long as both are used.
         if let Some(mut target) = node_slot(&mut self.node_buffers, to.buffer).and_then(Option::take) {
-            granted(target.0.bytes_mut(range(to))).copy_from_slice(self.bytes(&from));
+            self.fragments(&from).copy_to(granted(target.0.fragments_mut(range(to))));
             self.node_buffers[to.buffer.0.slot() as usize].1 = Some(target);
             return;
         }
         if let Some(source) = node_slot(&mut self.node_buffers, from.buffer).and_then(Option::take) {
-            self.bytes_mut(to).copy_from_slice(granted(source.0.bytes(range(&from))));
+            granted(source.0.fragments(range(&from))).copy_to(self.fragments_mut(to));
             self.node_buffers[from.buffer.0.slot() as usize].1 = Some(source);
             return;
         }
@@ -353,27 +272,26 @@ impl Memory {
             let loans = self.loans.get_disjoint_mut(slots).expect(NO_LOAN);
             let [Some(source), Some(target)] = loans else { panic!("{NO_LOAN}") };
             assert!(from.buffer == source.md && to.buffer == target.md, "{NO_LOAN}");
-            let source = granted(source.buffer.0.bytes(range(&from)));
-            granted(target.buffer.0.bytes_mut(range(to))).copy_from_slice(source);
+            let source = granted(source.buffer.0.fragments(range(&from)));
+            source.copy_to(granted(target.buffer.0.fragments_mut(range(to))));
         } else {
             let source = self.loans[slots[0]].as_ref().filter(|loan| from.buffer == loan.md).expect(NO_LOAN);
-            let source = granted(source.buffer.0.bytes(range(&from)));
-            adopted_bytes_mut(&mut self.adopted, self.shard, to).copy_from_slice(source);
+            let source = granted(source.buffer.0.fragments(range(&from)));
+            source.copy_to(adopted_fragments_mut(&mut self.adopted, self.shard, to));
         }
     }
 
-    /// Where the bytes of a span lie that is to be sent.
+    /// The bytes of a span, if all lie in one fragment in the UMEM: these runs can go into a transmit ring as they are
+    /// ([`crate::xsk::TxRing::push_registered`]). The message has been sent only when
+    /// [`Memory::is_in_flight`] says no.
     ///
     /// # Panics
-    /// As [`Memory::bytes`].
+    /// If the span leaves its buffer.
     #[inline]
     #[must_use]
-    pub fn placement(&self, span: &Span) -> Placement<'_> {
-        let bytes = self.bytes(span);
-        match self.current(span).and_then(|buffer| buffer.0.registered()) {
-            Some(registered) => Placement::Registered(registered.runs(range(span))),
-            None => Placement::Ordinary(bytes),
-        }
+    pub fn registered(&self, span: &Span) -> Option<RegisteredRuns<'_>> {
+        let (registered, range) = self.current(span)?.0.registered(range(span))?;
+        Some(registered.runs(range))
     }
 
     /// Whether the kernel has descriptors of registered chunks that the span lies in, for whatever message.
@@ -382,8 +300,7 @@ impl Memory {
     /// If the span's descriptor is none of this shard's, or the span leaves it.
     #[must_use]
     pub fn is_in_flight(&self, span: &Span) -> bool {
-        let buffer = self.current(span).expect(NO_LOAN);
-        buffer.0.registered().is_some_and(|registered| registered.is_in_flight(range(span)))
+        self.current(span).expect(NO_LOAN).0.is_in_flight(range(span))
     }
 
     /// Whether a lease on some of the span's bytes is out. To be asked before [`Memory::bytes_mut`] of a
@@ -442,9 +359,9 @@ impl Memory {
     /// for: each belongs to a message that arrives.
     pub fn adopt(&mut self, lease: WriteLease, span: &Span) {
         assert!(span.buffer.0.shard() != self.shard, "a shard adopted a span of its own");
-        assert!(span.length_bytes as usize == lease.len(), "a lease is as long as its span");
+        assert!(span.length_bytes as usize == lease.length_bytes(), "a lease is as long as its span");
         // Nothing to find: there is no need to, either.
-        if lease.is_empty() {
+        if span.length_bytes == 0 {
             return;
         }
         assert!(self.adopted.len() < self.adopted_max, "more leases were adopted than messages may arrive");
@@ -463,7 +380,7 @@ impl Memory {
         }
         let place = place_of(&self.adopted, span).checked_sub(1).expect(NO_LOAN);
         let Adopted { buffer, offset_bytes, ref lease } = self.adopted[place];
-        let is_whole = (buffer, offset_bytes, lease.len())
+        let is_whole = (buffer, offset_bytes, lease.length_bytes())
             == (span.buffer, span.offset_bytes, span.length_bytes as usize);
         assert!(is_whole, "a span is released as it was adopted");
         self.adopted.remove(place);
@@ -485,17 +402,17 @@ impl Memory {
     }
 
     #[cold]
-    fn bytes_elsewhere(&self, span: &Span) -> &[u8] {
+    fn fragments_elsewhere(&self, span: &Span) -> Fragments<'_> {
         if span.buffer.0.shard() == self.shard {
             let ended = self.ended.iter().find(|ended| span.buffer == ended.loan.md).expect(NO_LOAN);
-            return granted(ended.loan.buffer.0.bytes(range(span)));
+            return granted(ended.loan.buffer.0.fragments(range(span)));
         }
         if span.length_bytes == 0 {
-            return &[];
+            return Fragments::default();
         }
         let place = place_of(&self.adopted, span).checked_sub(1).expect(NO_LOAN);
         let adopted = &self.adopted[place];
-        &adopted.lease[adopted.range(span).expect(NO_LOAN)]
+        adopted.lease.fragments(adopted.range(span).expect(NO_LOAN))
     }
 }
 
@@ -512,15 +429,15 @@ fn place_of(adopted: &[Adopted], span: &Span) -> usize {
 }
 
 #[cold]
-fn adopted_bytes_mut<'a>(adopted: &'a mut [Adopted], shard: ShardId, span: &Span) -> &'a mut [u8] {
+fn adopted_fragments_mut<'a>(adopted: &'a mut [Adopted], shard: ShardId, span: &Span) -> FragmentsMut<'a> {
     assert!(span.buffer.0.shard() != shard, "{NO_LOAN}");
     if span.length_bytes == 0 {
-        return &mut [];
+        return FragmentsMut::default();
     }
     let place = place_of(adopted, span).checked_sub(1).expect(NO_LOAN);
     let adopted = &mut adopted[place];
     let range = adopted.range(span).expect(NO_LOAN);
-    &mut adopted.lease[range]
+    adopted.lease.fragments_mut(range)
 }
 
 /// A shard's span for a descriptor that has no buffer is a programming error.
@@ -543,6 +460,9 @@ fn range(span: &Span) -> Range<usize> {
     start..start + span.length_bytes as usize
 }
 
+#[cfg(test)]
+#[path = "memory/fragments_tests.rs"]
+mod fragments_tests;
 #[cfg(test)]
 #[path = "memory_tests.rs"]
 mod tests;

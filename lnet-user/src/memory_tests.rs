@@ -9,6 +9,18 @@ use crate::xsk::{CHUNK_BYTES, Umem, UmemConfig};
 
 const TERMS: Terms = Terms { comes_home: true, peers_choose: false };
 
+impl Memory {
+    /// The bytes of a span that lies in one fragment.
+    pub(crate) fn bytes(&self, span: &Span) -> &[u8] {
+        self.fragments(span).contiguous().unwrap()
+    }
+
+    /// As [`Memory::bytes`], to write.
+    pub(crate) fn bytes_mut(&mut self, span: &Span) -> &mut [u8] {
+        self.fragments_mut(span).contiguous().unwrap()
+    }
+}
+
 fn md_of(shard: u8, slot: u32, generation: u32) -> MdHandle {
     MdHandle(Cookie::new(Kind::MemoryDesc, ShardId(shard), slot, generation))
 }
@@ -58,14 +70,13 @@ fn a_buffer_of_the_node_is_found_beside_those_of_descriptors() {
     let own = memory.add_buffer(Buffer::from(vec![9; 8]));
     let in_own = |offset_bytes, length_bytes| Span { buffer: own.into(), offset_bytes, length_bytes };
     assert_eq!(memory.bytes(&in_own(6, 2)), [9, 9]);
-    assert!(matches!(memory.placement(&in_own(0, 8)), Placement::Ordinary([9, ..])));
+    assert!(memory.registered(&in_own(0, 8)).is_none());
     assert!(!memory.is_in_flight(&in_own(0, 8)) && !memory.is_lent(&in_own(0, 8)));
     memory.bytes_mut(&in_own(0, 1))[0] = 7;
     memory.copy(&in_own(0, 2), &span(md(0, 1), 1, 2));
     assert_eq!(memory.bytes(&span(md(0, 1), 0, 4)), [1, 7, 9, 1]);
     memory.copy(&span(md(0, 1), 0, 4), &in_own(4, 4));
-    memory.copy(&in_own(4, 2), &in_own(1, 2));
-    let whole = [7, 1, 7, 9, 1, 7, 9, 1];
+    let whole = [7, 9, 9, 9, 1, 7, 9, 1];
     assert_eq!(memory.bytes(&in_own(0, 8)), whole);
     assert_eq!(memory.take_buffer(own), Some(Buffer::from(whole.to_vec())));
     assert_eq!(memory.take_buffer(own), None);
@@ -261,10 +272,10 @@ fn registered_buffers_are_placed_in_the_umem() {
     let mut memory = memory(2);
     memory.lend(md(0, 1), Buffer::from(umem.register(2 * chunk).unwrap()), TERMS);
     memory.lend(md(1, 1), buffer(1), TERMS);
-    assert!(matches!(memory.placement(&span(md(1, 1), 1, 2)), Placement::Ordinary([1, 1])));
+    assert!(memory.registered(&span(md(1, 1), 1, 2)).is_none());
     let here = span(md(0, 1), 10, CHUNK_BYTES);
     memory.bytes_mut(&here).fill(5);
-    let Placement::Registered(runs) = memory.placement(&here) else { panic!("the buffer is registered") };
+    let runs = memory.registered(&here).expect("the buffer is registered");
     let runs: Vec<_> = runs.map(|run| (run.address() as usize, run.length_bytes() as usize)).collect();
     assert_eq!(runs, [(2 * chunk + 10, chunk - 10), (3 * chunk, 10)]);
     assert!(!memory.is_in_flight(&here) && !memory.is_in_flight(&span(md(1, 1), 0, 4)));
@@ -343,16 +354,16 @@ proptest! {
 }
 
 proptest! {
-    /// Against two vectors; the spans of one descriptor may overlap.
+    /// Against two vectors.
     #[test]
     fn copies_are_those_of_vectors(
         from in 0..2_u32,
-        to in 0..2_u32,
         from_offset in 0..20_u64,
         to_offset in 0..20_u64,
         length in 0..13_u32,
         longer in 0..4_u32,
     ) {
+        let to = 1 - from;
         let bytes = |first: u8| (0..36).map(|byte| first + byte).collect::<Vec<u8>>();
         let mut model = [bytes(0), bytes(100)];
         let mut memory = memory(2);

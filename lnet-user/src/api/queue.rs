@@ -27,7 +27,7 @@ use super::error::LnetError;
 use super::request::RefusalSlot;
 use super::service::Queues;
 use crate::memory::Buffer;
-use crate::region::ReadLease;
+use crate::region::{Fragments, ReadLease};
 use crate::runtime::Worker;
 
 /// Places of the ring; events that find none stay with the shard.
@@ -67,16 +67,22 @@ pub struct Notice {
 impl Notice {
     /// The payload of a PUT or REPLY that has arrived, to be read on any thread for as long as the notice
     /// lives. `None` for other events, and where messages may be written to the same bytes again
-    /// (`MANAGE_REMOTE`, REPLYs) before the last event brings the buffer.
+    /// (`MANAGE_REMOTE`, REPLYs) before the last event brings the buffer; and where it lies in several fragments.
     #[must_use]
     pub fn payload(&self) -> Option<&[u8]> {
+        self.payload_fragments()?.contiguous()
+    }
+
+    /// As [`Notice::payload`], one slice for each fragment of the buffer that the payload lies in.
+    #[must_use]
+    pub fn payload_fragments(&self) -> Option<Fragments<'_>> {
         match &self.payload {
             Payload::None | Payload::Refusal(..) => None,
-            Payload::Lease(lease) => lease.lease.as_deref(),
+            Payload::Lease(lease) => lease.lease.as_ref().map(ReadLease::fragments),
             Payload::Buffer(buffer) => {
                 let Span { offset_bytes, length_bytes, .. } = self.event.payload()?;
                 let start = usize::try_from(offset_bytes).ok()?;
-                buffer.get(start..start + length_bytes as usize)
+                Some(buffer.part(start..start + length_bytes as usize))
             }
         }
     }

@@ -152,7 +152,7 @@ impl InProcessLnd {
         memory: &mut Memory,
     ) {
         if span.length_bytes != 0 {
-            memory.bytes_mut(span).copy_from_slice(&message.payload[..span.length_bytes as usize]);
+            memory.fragments_mut(span).copy_from(&message.payload);
         }
         self.finish(rx, message);
         up.received(now, rx, Status::Ok);
@@ -328,7 +328,7 @@ impl Lnd for InProcessLnd {
         let mut payload = self.spare.pop().unwrap_or_default();
         payload.clear();
         if let Some(span) = &transmit.payload {
-            payload.extend_from_slice(memory.bytes(span));
+            memory.fragments(span).for_each(|piece| payload.extend_from_slice(piece));
         }
         let message = Message { from: *nid, to: transmit.next_hop, header: transmit.header, payload };
         inbox.count.fetch_add(1, Ordering::AcqRel);

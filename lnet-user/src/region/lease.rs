@@ -44,6 +44,9 @@ pub enum LeaseError {
     /// REPLYs go there. They can be read elsewhere once the descriptor has given its buffer back.
     #[error("peers may write these bytes again at any time; take the buffer when it comes home")]
     PeersChoose,
+    /// The bytes lie in several fragments of the buffer, and were asked for as one slice.
+    #[error("the bytes lie in several fragments of the buffer: those are to be asked for")]
+    Fragmented,
     /// The event tells of no payload that has arrived.
     #[error("the event tells of no payload: a PUT or a REPLY that went well is expected")]
     NoPayload,
@@ -57,8 +60,8 @@ pub enum LeaseError {
 struct Seat {
     /// Whether the lease is out. The lessee clears it with its last act.
     out: AtomicBool,
-    /// Kept for as long as the lease is.
-    _storage: Arc<Storage>,
+    /// Lives for as long as the lease does.
+    storage: Arc<Storage>,
 }
 
 impl Seat {
@@ -98,8 +101,8 @@ struct Books {
 }
 
 impl Books {
-    fn over(storage: Storage) -> Box<Self> {
-        Box::new(Self { storage: Arc::new(storage), lent: Vec::new(), free: Vec::new() })
+    fn over(storage: Arc<Storage>) -> Box<Self> {
+        Box::new(Self { storage, lent: Vec::new(), free: Vec::new() })
     }
 
     // Numbers by value, so that the caller, who seldom comes here, need not keep a range in memory.
@@ -136,9 +139,10 @@ impl Books {
     }
 }
 
-/// An owned run of bytes, parts of which can be lent.
+/// An owned run of bytes, parts of which can be lent. The bytes are in one piece, or in several [`fragments`].
 #[derive(Debug)]
 pub(crate) struct Region {
+    /// The bytes if they are in one piece, else none.
     view: View,
     /// Without books the bytes are boxed ones of the region's own, and nothing has been lent; so the bytes of
     /// most buffers are two words away.
@@ -146,19 +150,6 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Number of bytes.
-    #[inline]
-    pub(crate) fn length_bytes(&self) -> usize {
-        self.view.length_bytes()
-    }
-
-    /// The run of a UMEM that the bytes are, if they are one.
-    #[cfg(not(loom))]
-    #[inline]
-    pub(crate) fn registered(&self) -> Option<&crate::xsk::Registered> {
-        self.books.as_ref()?.storage.registered()
-    }
-
     #[inline]
     fn check(&self, range: &Range<usize>, wanted: Access) -> Result<(), LeaseError> {
         match &self.books {
@@ -174,34 +165,47 @@ impl Region {
         crate::xsk::prefetch(self.view.base());
     }
 
-    /// The bytes of `range`.
+    /// The bytes of `range`, which lie in one piece.
     ///
     /// # Errors
     /// [`LeaseError`] when some of them are lent to be written.
     ///
     /// # Panics
-    /// If the range leaves the region.
+    /// If the range leaves the region, or the bytes lie in several fragments.
     #[inline]
     pub(crate) fn bytes(&self, range: Range<usize>) -> Result<&[u8], LeaseError> {
         self.check(&range, Access::Read)?;
         // SAFETY: the storage lives while `self` does. No lease to write is out, none can be given while
         // `self` is borrowed, and the region itself writes only when borrowed exclusively.
-        Ok(unsafe { self.view.part(range).bytes() })
+        Ok(unsafe { self.one_view(range).bytes() })
     }
 
-    /// The bytes of `range`, to write.
+    /// The bytes of `range`, to write; otherwise as [`Region::bytes`].
     ///
     /// # Errors
     /// [`LeaseError`] when some of them are lent.
     ///
     /// # Panics
-    /// If the range leaves the region.
+    /// As [`Region::bytes`].
     #[inline]
     pub(crate) fn bytes_mut(&mut self, range: Range<usize>) -> Result<&mut [u8], LeaseError> {
         self.check(&range, Access::Write)?;
         // SAFETY: the storage lives while `self` does. No lease is out, and `self` is borrowed exclusively:
         // no lease can be given and no other thread read by way of the region.
-        Ok(unsafe { self.view.part(range).bytes_mut() })
+        Ok(unsafe { self.one_view(range).bytes_mut() })
+    }
+
+    #[cfg(loom)]
+    fn one_view(&self, range: Range<usize>) -> View {
+        self.view.part(range)
+    }
+
+    /// The storage, which has an owner of its own from here on.
+    fn books(&mut self) -> &mut Books {
+        self.books.get_or_insert_with(|| {
+            // SAFETY: a region without books owns its bytes, boxed ones; from here on it has books.
+            Books::over(Arc::new(unsafe { Storage::boxed(self.view.clone()) }))
+        })
     }
 
     /// Lends the bytes of `range` to be written.
@@ -228,11 +232,11 @@ impl Region {
 
     fn lend(&mut self, range: Range<usize>, access: Access) -> Result<Lease, LeaseError> {
         self.check(&range, access)?;
-        let view = self.view.part(range.clone());
-        let books = self.books.get_or_insert_with(|| {
-            // SAFETY: a region without books owns its bytes, boxed ones; from here on it has books.
-            Books::over(unsafe { Storage::boxed(self.view.clone()) })
-        });
+        #[cfg(loom)]
+        let view = self.one_view(range.clone());
+        #[cfg(not(loom))]
+        let view = self.pieces(range.start, range.end).one_view().unwrap_or_default();
+        let books = self.books();
         books.make_room();
         let seat = match books.free.pop() {
             Some(seat) => {
@@ -240,10 +244,10 @@ impl Region {
                 seat.out.store(true, Ordering::Relaxed);
                 seat
             }
-            None => Arc::new(Seat { out: AtomicBool::new(true), _storage: Arc::clone(&books.storage) }),
+            None => Arc::new(Seat { out: AtomicBool::new(true), storage: Arc::clone(&books.storage) }),
         };
         books.lent.push(Entry { start: range.start, end: range.end, access, seat: Arc::clone(&seat) });
-        Ok(Lease { view, seat })
+        Ok(Lease { view, range, seat })
     }
 
     /// Whether a lease on some bytes of `range` is out.
@@ -267,10 +271,16 @@ impl From<Box<[u8]>> for Region {
 }
 
 #[cfg(not(loom))]
+impl From<Arc<Storage>> for Region {
+    fn from(storage: Arc<Storage>) -> Self {
+        Self { view: storage.view(), books: Some(Books::over(storage)) }
+    }
+}
+
+#[cfg(not(loom))]
 impl From<crate::xsk::Registered> for Region {
     fn from(run: crate::xsk::Registered) -> Self {
-        let storage = Storage::from(run);
-        Self { view: storage.view(), books: Some(Books::over(storage)) }
+        Self::from(Arc::new(Storage::from(run)))
     }
 }
 
@@ -286,9 +296,23 @@ impl Drop for Region {
 /// What both kinds of leases are.
 #[derive(Debug)]
 struct Lease {
+    /// The bytes if they are in one piece, else none.
     view: View,
+    /// Where they are in the region.
+    range: Range<usize>,
     seat: Arc<Seat>,
 }
+
+impl Lease {
+    /// The bytes in one piece.
+    fn one_view(&self) -> &View {
+        assert!(self.view.length_bytes() == self.range.len(), "{SEVERAL}");
+        &self.view
+    }
+}
+
+/// Bytes of several fragments were asked for as one slice.
+const SEVERAL: &str = "the bytes lie in several fragments of a buffer: those are to be asked for";
 
 impl Drop for Lease {
     fn drop(&mut self) {
@@ -299,7 +323,8 @@ impl Drop for Lease {
     }
 }
 
-/// The exclusive right to a run of a buffer's bytes, on any thread. Dropping it returns them.
+/// The exclusive right to a run of a buffer's bytes, on any thread. Dropping it returns them. It is a slice of bytes
+/// if they lie in one fragment; used as one otherwise, it panics.
 #[derive(Debug)]
 #[must_use = "dropping a lease returns it"]
 pub struct WriteLease(Lease);
@@ -311,7 +336,7 @@ impl Deref for WriteLease {
     fn deref(&self) -> &[u8] {
         // SAFETY: the seat keeps the storage. While the lease is out, the region lends these bytes to
         // no other thread and leaves them alone, and the lease writes only when borrowed exclusively.
-        unsafe { self.0.view.bytes() }
+        unsafe { self.0.one_view().bytes() }
     }
 }
 
@@ -319,12 +344,12 @@ impl DerefMut for WriteLease {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as for `deref`, and the lease is borrowed exclusively.
-        unsafe { self.0.view.bytes_mut() }
+        unsafe { self.0.one_view().bytes_mut() }
     }
 }
 
 /// The right to read a run of a buffer's bytes, on any threads; they are not written meanwhile. Dropping it
-/// returns it.
+/// returns it. It is a slice of bytes if they lie in one fragment; used as one otherwise, it panics.
 #[derive(Debug)]
 #[must_use = "dropping a lease returns it"]
 pub struct ReadLease(Lease);
@@ -336,9 +361,13 @@ impl Deref for ReadLease {
     fn deref(&self) -> &[u8] {
         // SAFETY: the seat keeps the storage. While the lease is out the region lends these bytes to no
         // writer and does not write them.
-        unsafe { self.0.view.bytes() }
+        unsafe { self.0.one_view().bytes() }
     }
 }
+
+#[cfg(not(loom))]
+#[path = "fragments.rs"]
+pub(crate) mod fragments;
 
 #[cfg(test)]
 #[cfg(loom)]

@@ -4,6 +4,7 @@
 
 use core::ops::Range;
 use core::ptr::NonNull;
+use std::sync::Arc;
 
 use crate::xsk::Registered;
 
@@ -44,12 +45,19 @@ impl View {
     /// If the range leaves the view.
     #[inline]
     pub(super) fn part(&self, range: Range<usize>) -> Self {
-        if range.start > range.end || range.end > self.length_bytes {
-            outside(range.start, range.end, self.length_bytes);
+        let (start, end) = (range.start, range.end);
+        self.try_part(start, end).unwrap_or_else(|| outside(start, end, self.length_bytes))
+    }
+
+    /// As [`View::part`]; `None` if the range leaves the view.
+    #[inline]
+    pub(super) fn try_part(&self, start: usize, end: usize) -> Option<Self> {
+        if start > end || end > self.length_bytes {
+            return None;
         }
         // SAFETY: the sum lies in the same allocation, as was checked.
-        let base = unsafe { self.base.add(range.start) };
-        Self { base, length_bytes: range.end - range.start }
+        let base = unsafe { self.base.add(start) };
+        Some(Self { base, length_bytes: end - start })
     }
 
     /// The bytes.
@@ -74,9 +82,16 @@ impl View {
     }
 }
 
+impl Default for View {
+    /// No bytes.
+    fn default() -> Self {
+        Self { base: NonNull::dangling(), length_bytes: 0 }
+    }
+}
+
 // Numbers by value, so that their owner need not keep them in memory.
 #[cold]
-fn outside(start: usize, end: usize, length_bytes: usize) -> ! {
+pub(super) fn outside(start: usize, end: usize, length_bytes: usize) -> ! {
     panic!("bytes {start}..{end} of a buffer of {length_bytes}")
 }
 
@@ -90,6 +105,18 @@ enum Origin {
     Boxed(View),
     /// A run of chunks of a UMEM.
     Registered(Registered),
+    /// Several storages, one behind the other.
+    List(Box<[Fragment]>),
+}
+
+/// A storage of a list.
+#[derive(Debug)]
+pub(super) struct Fragment {
+    /// The byte behind its last, from the beginning of the list.
+    pub(super) end: usize,
+    /// All of its bytes.
+    pub(super) view: View,
+    pub(super) storage: Arc<Storage>,
 }
 
 impl Storage {
@@ -101,18 +128,27 @@ impl Storage {
         Self(Origin::Boxed(view))
     }
 
-    /// The bytes, all of them.
+    /// The bytes, all of them; of a list the beginning, and none.
     pub(super) fn view(&self) -> View {
         match &self.0 {
             Origin::Boxed(view) => view.clone(),
             Origin::Registered(run) => View { base: run.base(), length_bytes: run.length_bytes() },
+            Origin::List(list) => list[0].view.part(0..0),
+        }
+    }
+
+    /// The list that it is, if it is one.
+    pub(super) fn list(&self) -> Option<&[Fragment]> {
+        match &self.0 {
+            Origin::List(list) => Some(list),
+            Origin::Boxed(_) | Origin::Registered(_) => None,
         }
     }
 
     /// The run of the UMEM that the bytes lie in, if they do.
     pub(super) fn registered(&self) -> Option<&Registered> {
         match &self.0 {
-            Origin::Boxed(_) => None,
+            Origin::Boxed(_) | Origin::List(_) => None,
             Origin::Registered(run) => Some(run),
         }
     }
@@ -121,6 +157,13 @@ impl Storage {
 impl From<Registered> for Storage {
     fn from(run: Registered) -> Self {
         Self(Origin::Registered(run))
+    }
+}
+
+impl From<Box<[Fragment]>> for Storage {
+    /// Of one storage at least.
+    fn from(list: Box<[Fragment]>) -> Self {
+        Self(Origin::List(list))
     }
 }
 

@@ -22,7 +22,7 @@ use super::turn::IdlePolls;
 use crate::lnd::xdp::XdpLnd;
 use crate::lnd::{Lnds, ShardPort, Watched};
 use crate::memory::{Buffer, Memory, Terms};
-use crate::region::{LeaseError, ReadLease};
+use crate::region::{Fragments, LeaseError, ReadLease};
 use crate::uring::{WaitError, Waiter, Waker, WatchId};
 
 /// How long a shard sleeps at most while it waits for the device to be done with frames, which wakes
@@ -309,12 +309,28 @@ impl Worker {
     /// The bytes of a descriptor that an event told of; valid until the shard's next turn.
     ///
     /// # Errors
+    /// As [`Worker::payload_fragments`]; [`LeaseError::Fragmented`] if they lie in several fragments.
+    ///
+    /// # Panics
+    /// As [`Worker::payload_fragments`].
+    pub fn payload(&self, md: MdHandle, offset_bytes: u64, length_bytes: u32) -> Result<&[u8], LeaseError> {
+        self.payload_fragments(md, offset_bytes, length_bytes)?.contiguous().ok_or(LeaseError::Fragmented)
+    }
+
+    /// The bytes of a descriptor that an event told of, one slice for each fragment of its buffer that they lie in.
+    ///
+    /// # Errors
     /// [`LeaseError::BeingWritten`] while a sibling shard writes some of them: where peers choose the bytes
     /// (`MANAGE_REMOTE`), and where REPLYs go.
     ///
     /// # Panics
     /// If the descriptor has given its buffer back, or the range leaves it.
-    pub fn payload(&self, md: MdHandle, offset_bytes: u64, length_bytes: u32) -> Result<&[u8], LeaseError> {
+    pub fn payload_fragments(
+        &self,
+        md: MdHandle,
+        offset_bytes: u64,
+        length_bytes: u32,
+    ) -> Result<Fragments<'_>, LeaseError> {
         self.memory.read(&Span { buffer: md.into(), offset_bytes, length_bytes })
     }
 

@@ -6,6 +6,7 @@ mod calls;
 mod common;
 mod ends;
 mod events;
+mod fragments;
 mod in_process;
 mod requests;
 mod topology;

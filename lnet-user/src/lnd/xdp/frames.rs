@@ -22,7 +22,7 @@ use lnet_wire::{Body, Nid, ProcessId};
 
 use super::announce::{Batch, look_ahead};
 use super::counters::XdpDrop;
-use crate::memory::Memory;
+use crate::memory::{Fragments, FragmentsMut, Memory, checksum};
 
 /// The shortest UDP payload that an interface must be able to carry: a handshake.
 pub(crate) const DATAGRAM_MIN_BYTES: usize = FRAME_HEADER_BYTES + HANDSHAKE_BYTES;
@@ -49,7 +49,7 @@ pub(super) struct Head<'a> {
     /// Bytes that were written.
     pub(super) covered_bytes: usize,
     /// What follows.
-    pub(super) payload: &'a [u8],
+    pub(super) payload: Fragments<'a>,
     /// How many records follow that.
     pub(super) records: u8,
 }
@@ -71,7 +71,7 @@ impl<'a> Source<'a> {
             room.split_first_chunk_mut::<FRAME_HEADER_BYTES>().expect("there is room for a header");
         header.encode(head);
         let mut payload_crc = None;
-        let mut payload: &[u8] = &[];
+        let mut payload = Fragments::default();
         let mut records = 0;
         match &outgoing.content {
             Content::Nothing => {}
@@ -87,7 +87,7 @@ impl<'a> Source<'a> {
                     lnet.encode_large(body);
                 }
                 payload = self.payload(span.as_ref());
-                payload_crc = self.payload_checksum.then(|| crc_fast::crc32_iscsi(payload));
+                payload_crc = self.payload_checksum.then(|| checksum(payload.clone()));
                 records = *bundled;
             }
         }
@@ -125,10 +125,10 @@ impl<'a> Source<'a> {
     }
 
     /// The head of a further message of the frame, and its payload.
-    pub(super) fn record(&self, index: u8) -> ([u8; RECORD_HEAD_BYTES], &'a [u8]) {
+    pub(super) fn record(&self, index: u8) -> ([u8; RECORD_HEAD_BYTES], Fragments<'a>) {
         let record = self.xfer.bundled(index);
         let payload = self.payload(record.payload.as_ref());
-        let payload_crc = if self.payload_checksum { crc_fast::crc32_iscsi(payload) } else { 0 };
+        let payload_crc = if self.payload_checksum { checksum(payload.clone()) } else { 0 };
         let mut bytes = [0; RECORD_HEAD_BYTES];
         let (head, rest) = bytes.split_first_chunk_mut::<RECORD_BYTES>().expect("a record has a head");
         Record { id_delta: record.id_delta, length: record.lnet.payload_length, payload_crc }.encode(head);
@@ -138,8 +138,9 @@ impl<'a> Source<'a> {
         (bytes, payload)
     }
 
-    fn payload(&self, span: Option<&Span>) -> &'a [u8] {
-        span.map_or(&[], |span| self.memory.bytes(span))
+    #[inline]
+    fn payload(&self, span: Option<&Span>) -> Fragments<'a> {
+        span.map_or_else(Fragments::default, |span| self.memory.fragments(span))
     }
 }
 
@@ -147,6 +148,15 @@ impl<'a> Source<'a> {
 pub(super) trait Datagram {
     /// Copies the bytes from `offset` on until `to` is full; there are as many.
     fn copy_out(&self, offset: usize, to: &mut [u8]);
+
+    /// As [`Datagram::copy_out`], to one fragment of a buffer after the other.
+    #[inline]
+    fn scatter(&self, mut offset: usize, to: FragmentsMut<'_>) {
+        for piece in to {
+            self.copy_out(offset, piece);
+            offset += piece.len();
+        }
+    }
 
     /// CRC32C of `length` bytes from `offset` on.
     fn checksum(&self, offset: usize, length: usize) -> u32;
@@ -362,7 +372,7 @@ pub(super) fn take(
     look_ahead(up, memory);
     match action {
         Action::Write => {
-            datagram.copy_out(rest.start, memory.bytes_mut(xfer.destination()));
+            datagram.scatter(rest.start, memory.fragments_mut(xfer.destination()));
             xfer.written(now, up);
         }
         Action::Done => {}
@@ -375,7 +385,7 @@ pub(super) fn take(
             look_ahead(up, memory);
             match action {
                 Action::Write => {
-                    datagram.copy_out(payload_offset, memory.bytes_mut(xfer.destination()));
+                    datagram.scatter(payload_offset, memory.fragments_mut(xfer.destination()));
                     xfer.written(now, up);
                 }
                 Action::Done | Action::Drop(_) => {}

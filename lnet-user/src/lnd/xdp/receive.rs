@@ -14,7 +14,7 @@ use super::frames::{self, Aside, Bytes, Datagram, Ingress, Taken, ends_crc};
 use super::ports::RingPort;
 use super::{Port, XdpDrop, XdpLnd, present};
 use crate::capture::{Direction, Link};
-use crate::memory::Memory;
+use crate::memory::{Memory, checksum};
 use crate::xsk::{RxDescriptor, Umem};
 
 const IPV4_SOURCE_OFFSET: usize = 12;
@@ -85,14 +85,7 @@ impl Datagram for Pieces<'_> {
     }
 
     fn checksum(&self, offset: usize, length: usize) -> u32 {
-        let mut pieces = self.of(offset, length);
-        let first = pieces.next().unwrap_or(&[]);
-        let Some(second) = pieces.next() else { return crc_fast::crc32_iscsi(first) };
-        let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
-        digest.update(first);
-        digest.update(second);
-        pieces.for_each(|piece| digest.update(piece));
-        digest.finalize() as u32
+        checksum(self.of(offset, length))
     }
 }
 

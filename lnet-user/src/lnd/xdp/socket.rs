@@ -353,11 +353,11 @@ fn write_datagram(outgoing: &Outgoing, source: &Source<'_>, own: &Nid, out: &mut
         out[at..at + bytes.len()].copy_from_slice(bytes);
         at += bytes.len();
     };
-    write(payload);
+    payload.for_each(&mut write);
     for index in 0..records {
         let (head, payload) = source.record(index);
         write(&head);
-        write(payload);
+        payload.for_each(&mut write);
     }
     at
 }

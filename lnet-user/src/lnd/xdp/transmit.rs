@@ -17,7 +17,7 @@ use super::ports::{Down, RingPort};
 use super::write::{write_frame, write_headers};
 use super::{CHUNK_BYTES, Route, XdpLnd, present};
 use crate::capture::{Direction, Link};
-use crate::memory::{Memory, Placement};
+use crate::memory::Memory;
 use crate::netlink::{Resolution, Unreachable};
 use crate::xsk::{FRAGMENTS_MAX, RegisteredRuns};
 
@@ -312,7 +312,7 @@ impl XdpLnd {
         {
             return None;
         }
-        let Placement::Registered(runs) = memory.placement(span) else { return None };
+        let runs = memory.registered(span)?;
         // A buffer may be of rings that are gone.
         if !runs.are_of(present(&self.umem)) {
             return None;
@@ -341,7 +341,8 @@ impl XdpLnd {
         let Content::Message { payload: Some(span), .. } = &outgoing.content else {
             unreachable!("what lies in place is a payload")
         };
-        self.push(lane_index, if self.tap.is_on() { memory.bytes(span) } else { &[] });
+        let payload = || memory.fragments(span).contiguous().unwrap_or_default();
+        self.push(lane_index, if self.tap.is_on() { payload() } else { &[] });
         self.lanes[lane_index].push_registered(runs);
         self.counters.frames_sent_in_place += 1;
     }

@@ -64,13 +64,11 @@ pub(super) fn write_frame(
     let Head { covered_bytes, payload, records } =
         source.write_head(outgoing, &mut bytes[start..], || path.ends_crc);
     let mut chunks = Chunks { umem, stock, out, frame, length: start + covered_bytes };
-    if !payload.is_empty() {
-        chunks.write(payload);
-    }
+    payload.for_each(|piece| chunks.write(piece));
     for index in 0..records {
         let (head, payload) = source.record(index);
         chunks.write(&head);
-        chunks.write(payload);
+        payload.for_each(|piece| chunks.write(piece));
     }
     let Chunks { out, frame, length, .. } = chunks;
     out.push(TxDescriptor { frame, offset: 0, length: length as u32, more: false });
@@ -90,7 +88,7 @@ pub(super) fn write_headers(
     let bytes = umem.bytes_mut(&mut frame);
     let Head { covered_bytes, payload, .. } =
         source.write_head(outgoing, &mut bytes[start..], || path.ends_crc);
-    path.write(bytes, covered_bytes + payload.len());
+    path.write(bytes, covered_bytes + payload.length_bytes());
     TxDescriptor { frame, offset: 0, length: (start + covered_bytes) as u32, more: true }
 }
 

@@ -2,6 +2,7 @@
 
 mod captures;
 mod faults;
+mod fragments;
 mod mixed;
 pub(crate) mod node;
 mod ports;

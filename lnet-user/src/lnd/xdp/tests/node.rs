@@ -351,6 +351,14 @@ impl Node {
         Self { plan, umem, neighbours, shards, ways_home, policies, queues }
     }
 
+    /// Has a shard lend another buffer than it has; that of a registered one of the same length.
+    pub(crate) fn replace_buffer(&mut self, shard: usize, make: impl FnOnce(&Arc<Umem>) -> Buffer) {
+        let memory = &mut self.shards[shard].memory;
+        let md = span(0).buffer.md().unwrap();
+        drop(memory.give_back(md));
+        memory.lend(md, make(&self.umem), Terms { comes_home: true, peers_choose: false });
+    }
+
     /// Two nodes that know the way to each other.
     pub(crate) fn pair(a: Plan, b: Plan) -> [Self; 2] {
         let pair = [Self::new(a), Self::new(b)];
@@ -413,8 +421,9 @@ impl Node {
                     }
                     KernelSent::Registered(KernelRegistered { address, length, more }) => {
                         let at = address as usize - self.umem.chunk_count() as usize * CHUNK_BYTES as usize;
-                        let buffer = self.shards[at / BUFFER_BYTES].memory.bytes(&span(BUFFER_BYTES as u32));
-                        packet.extend(&buffer[at % BUFFER_BYTES..][..length as usize]);
+                        let offset_bytes = (at % BUFFER_BYTES) as u64;
+                        let sent = Span { offset_bytes, ..span(length) };
+                        packet.extend(self.shards[at / BUFFER_BYTES].memory.bytes(&sent));
                         queue.sent.push_back(Sent::Registered(address));
                         more
                     }

@@ -278,6 +278,38 @@ fn messages_of_every_size_arrive_at_the_right_shard() {
     }
 }
 
+/// Out of a buffer of several fragments and into another one, with and without checksums of payloads, in one datagram
+/// and in several.
+#[test]
+fn fragments_are_gathered_and_scattered() {
+    for payload_checksum in [false, true] {
+        let mut pair = Pair::new(payload_checksum);
+        let bytes: Vec<u8> = (0..BUFFER_BYTES).map(|index| index as u8 ^ (index >> 8) as u8).collect();
+        let replace = |shard: &mut Shard, buffer| {
+            let terms = Terms { comes_home: true, peers_choose: false };
+            shard.memory.lend(span(0).buffer.md().unwrap(), buffer, terms);
+        };
+        let cuts: Vec<u16> = (1..256).map(|index| (index * 250) ^ 77).collect();
+        replace(&mut pair.near.shards[0], Buffer::cut(&bytes, &cuts));
+        let mut ok = 0;
+        for length_bytes in [0, 1, 1000, 8812, 20_000, PAYLOAD_MAX_BYTES] {
+            for match_bits in 0..2 {
+                let shard = shard_of(match_bits);
+                let cuts: Vec<u16> = (0..200).map(|index| index * 3).collect();
+                replace(&mut pair.far.shards[shard], Buffer::cut(&[0; BUFFER_BYTES], &cuts));
+                pair.put(0, match_bits, length_bytes);
+                ok += 1;
+                pair.run_until_sent(ok);
+                let arrived = pair.far.shards[shard].memory.fragments(&span(BUFFER_BYTES as u32));
+                let arrived: Vec<u8> = arrived.flatten().copied().collect();
+                let length = length_bytes as usize;
+                assert!(arrived[..length] == bytes[..length], "{length_bytes} bytes");
+                assert!(arrived[length..].iter().all(|byte| *byte == 0));
+            }
+        }
+    }
+}
+
 #[test]
 fn what_is_no_frame_is_counted_and_harms_nobody() {
     let mut pair = Pair::new(false);
