@@ -127,7 +127,8 @@ impl Shard {
         serving.map(|(ni, _)| ni).min_by_key(|ni| rank(*ni)).unwrap_or(first)
     }
 
-    /// Another interface for a message that could not leave by this one; `None` where there is none.
+    /// Another interface for a message that could not leave by this one: one whose path to there was not silent before one
+    /// whose path was; `None` where there is none.
     pub(super) fn select_other(&self, next_hop: &Nid, than: NiId) -> Option<NiId> {
         let net = next_hop.net();
         if self.topology.loopback_to(next_hop).is_some() {
@@ -135,8 +136,10 @@ impl Shard {
         }
         let serving = self.topology.local_nis().filter(|(_, local)| local.net == net && local.serves());
         let others = serving.map(|(ni, _)| ni).filter(|ni| *ni != than);
-        others.max_by_key(|ni| {
-            (self.interfaces[usize::from(ni.0)].credits.available(), core::cmp::Reverse(*ni))
+        others.min_by_key(|ni| {
+            let credits = self.interfaces[usize::from(ni.0)].credits.available();
+            let path = Path { ni: *ni, peer: *next_hop };
+            (self.selector.silent_until(&path), core::cmp::Reverse(credits), *ni)
         })
     }
 

@@ -225,7 +225,7 @@ impl Shard {
         if !well_formed {
             return Err(DropReason::Malformed);
         }
-        let LocalNi { nid: local, net, status, .. } = self.topology.known_ni(ni);
+        let LocalNi { nid: local, status, .. } = self.topology.known_ni(ni);
         if *status == NiStatus::Closed {
             return Err(DropReason::NiClosed);
         }
@@ -240,7 +240,9 @@ impl Shard {
             return Err(DropReason::NoSource);
         }
         let source = &header.source.nid;
-        if source != from && source.net() == *net && !self.topology.is_same_peer(source, from) {
+        // A router is needed only from a net that this node is not on.
+        let is_neighbour = || self.topology.local_nis().any(|(_, local)| local.net == source.net());
+        if source != from && is_neighbour() && !self.topology.is_same_peer(source, from) {
             self.forged = Some(ForgedSource { ni, from: *from, source: *source });
             return Err(DropReason::ForgedSource);
         }

@@ -211,8 +211,9 @@ impl Shard {
             && record.credits_held_at_end() == (true, true)
             && record.resends < self.topology.tunables().retry_count
             && self.overdue(now, record).is_none();
-        let Some(to) = self.select_other(&next_hop, ni).filter(|_| may_go_on) else { return Err(message) };
         self.note_path(now, &Path { ni, peer: next_hop }, PathReport::Silent);
+        let other = self.select_other(&next_hop, ni);
+        let Some(to) = other.filter(|_| may_go_on) else { return Err(message) };
         self.messages.record_mut(&message).resends += 1;
         self.counters.resends += 1;
         self.readdress(to, |messages| messages.record_mut(&message));

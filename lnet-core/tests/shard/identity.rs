@@ -60,6 +60,17 @@ fn a_source_that_is_not_the_senders_is_dropped_and_told() {
     assert_eq!(node.shard.poll_forged(), None, "it is told once");
 }
 
+/// The node is on two nets: a peer of the one speaks for no neighbour on the other, nor for the node itself.
+#[test]
+fn a_source_on_another_net_of_the_node_is_forged_as_well() {
+    let topology = Topology::new(vec![interface(nid(1, 1), 8, 4), interface(nid(2, 1), 8, 4)]);
+    let mut node = Node::new(ShardConfig { limits: LIMITS, topology: topology.into(), ..config() });
+    for source in [nid(2, 7), nid(2, 1), nid(1, 1)] {
+        assert_eq!(claim(&mut node, nid(1, 9), 0, source, put_header(2, 4)), Verdict::Drop);
+        assert_eq!(node.shard.poll_forged(), Some(ForgedSource { ni: NI, from: nid(1, 9), source }));
+    }
+}
+
 #[test]
 fn one_session_takes_one_share_whatever_sources_it_names() {
     let mut node = node();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_core::ShardConfig;
+use lnet_core::limits::Limits;
 use lnet_core::lnd::{Cause, NiId, Path, PathReport, Status, Transmit, Uplink};
 use lnet_core::shard::PutRequest;
 use lnet_core::topology::Topology;
@@ -162,4 +163,23 @@ fn it_is_not_sent_anew_where_the_retry_count_is_0() {
     node.shard.sent(NOW, message.tx, Status::NeverSent(Cause::Device));
     assert_eq!(node.event().status(), Status::NeverSent(Cause::Device));
     assert_eq!(node.shard.counters().resends, 0);
+}
+
+#[test]
+fn what_two_devices_refuse_leaves_by_the_third() {
+    let interfaces = [1, 8, 9].map(|host| interface(nid(1, host), 8, 8));
+    let topology = Arc::new(Topology::new(interfaces.to_vec()));
+    let limits = Limits { interfaces: 3, ..config().limits };
+    let mut node = Node::new(ShardConfig { topology, limits, ..config() });
+    put(&mut node, 2, None);
+    let mut used = Vec::new();
+    for status in [Status::NeverSent(Cause::Device), Status::NeverSent(Cause::Device), Status::Ok] {
+        let sent = (0..3).find_map(|ni| node.shard.poll_transmit(NiId(ni)).map(|lent| *lent.transmit));
+        let message = sent.expect("it is sent anew");
+        used.push(message.ni.0);
+        node.shard.sent(NOW, message.tx, status);
+    }
+    used.sort_unstable();
+    assert_eq!(used, [0, 1, 2]);
+    assert_eq!(node.event().status(), Status::Ok);
 }
