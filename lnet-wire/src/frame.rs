@@ -30,7 +30,7 @@
 //! | 68 | 4 | grant: bytes of frames that the addressee may have in flight |
 //! | 72 | 8 | bit n: the frame n + 1 below the highest was received |
 //! | 80 | 4 | CRC32C of the payload, if the flag says so |
-//! | 84 | 4 | ticket of a parked message |
+//! | 84 | 4 | ticket of a deferred message |
 //!
 //! In a [short](FrameHeader::short) frame `hdr_data` of the PUT stands at 72 and its offset at 80, the payload begins
 //! at 84, and there is no LNet header; the CRC32C is that of the 84 bytes and of the NIDs of destination and source,
@@ -144,16 +144,16 @@ pub enum Kind {
     /// Says that a session is not known.
     Reset = 5,
     /// The receiver keeps the header of a message and has no place for it yet.
-    Parked = 6,
-    /// The receiver wants a parked message now.
+    Deferred = 6,
+    /// The receiver wants a deferred message now.
     Pull = 7,
-    /// The receiver wants a parked message no longer.
+    /// The receiver wants a deferred message no longer.
     Discard = 8,
-    /// The sender asks whether a parked message is still wanted.
+    /// The sender asks whether a deferred message is still wanted.
     Ping = 9,
-    /// The sender has a parked message no longer.
+    /// The sender has a deferred message no longer.
     Gone = 10,
-    /// The receiver knows nothing of a parked message.
+    /// The receiver knows nothing of a deferred message.
     Lost = 11,
 }
 
@@ -165,7 +165,7 @@ impl Kind {
             3 => Self::Hello,
             4 => Self::Welcome,
             5 => Self::Reset,
-            6 => Self::Parked,
+            6 => Self::Deferred,
             7 => Self::Pull,
             8 => Self::Discard,
             9 => Self::Ping,

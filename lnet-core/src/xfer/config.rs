@@ -22,27 +22,27 @@ pub struct XferLimits {
     /// Addresses, and incarnations, of peers.
     pub peers: u32,
     /// Shards of peers that are sent to, and as many that are received from.
-    pub flows: u32,
+    pub streams: u32,
     /// Frames that are sent and not acknowledged, or to be sent again.
     pub frames: u32,
     /// Frames that the driver may be asked to keep.
-    pub held: u32,
+    pub buffered: u32,
 }
 
 impl XferLimits {
     /// What suits a shard with these limits.
     #[must_use]
     pub const fn for_shard(limits: &Limits) -> Self {
-        // Whoever remembers few peers has few at once; idle ones make room.
+        // A node that remembers few peers has few at once; idle ones make room.
         let peers = if limits.peers < 1024 { limits.peers } else { 1024 };
         Self {
             messages: limits.transmits(),
             incoming: limits.incoming,
             partials: 256,
             peers,
-            flows: peers,
+            streams: peers,
             frames: 2 * limits.transmits() + limits.incoming,
-            held: 128,
+            buffered: 128,
         }
     }
 }
@@ -89,8 +89,8 @@ pub struct XferConfig {
     pub shard_count: u8,
     /// This life of the node; the same for all its shards.
     pub identity: Identity,
-    /// Keys session tokens, nonces, and what is remembered of certificates; the same for all shards, known to nobody
-    /// else, drawn anew in each life.
+    /// Keys session tokens, nonces, and what is remembered of certificates; the same for all shards, known to no other
+    /// node, drawn anew in each life.
     pub secret: [u64; 2],
     /// Seeds hash tables; differs from shard to shard.
     pub seed: u64,

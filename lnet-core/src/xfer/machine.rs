@@ -55,7 +55,7 @@ impl Xfer {
             messages,
             frames,
             peers: self.sessions.peers.used_count(),
-            flows: self.sending.streams.used_count(),
+            send_streams: self.sending.streams.used_count(),
             ..XferUsage::default()
         };
         self.receiving.usage(usage)
@@ -136,9 +136,13 @@ impl Xfer {
             Kind::Welcome => self.welcome(frame, up),
             Kind::Reset => self.reset(frame, up),
             Kind::Ack => self.lone_ack(frame, up),
-            Kind::Data | Kind::Parked | Kind::Pull | Kind::Discard | Kind::Ping | Kind::Gone | Kind::Lost => {
-                self.numbered(frame, up)
-            }
+            Kind::Data
+            | Kind::Deferred
+            | Kind::Pull
+            | Kind::Discard
+            | Kind::Ping
+            | Kind::Gone
+            | Kind::Lost => self.numbered(frame, up),
         };
         outcome.unwrap_or_else(|reason| {
             self.sessions.local.counters.count_drop(reason);
@@ -367,7 +371,7 @@ impl Xfer {
 
     /// An interface is gone. Messages that went by it go by another path to the same peer, if one is known; others
     /// end. So do those that arrive from a peer that nothing leads to any more. The peer's windows stay, so that what it
-    /// sends again by whichever path is recognised, also when the interface has come back.
+    /// sends again by any path is recognised, also when the interface has come back.
     ///
     /// # Panics
     /// If there is no such interface.

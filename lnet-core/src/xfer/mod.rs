@@ -20,7 +20,7 @@
 //! Invariants:
 //! - Each message has an id, which counts the messages of its shard to one peer's incarnation. The receiver
 //!   remembers, in a window that the sender's oldest unfinished id moves, which ids it has had: so a message
-//!   is delivered at most once, over whichever rails its frames come.
+//!   is delivered at most once, over any rails its frames come.
 //! - Each frame that is to be acknowledged has a number, a new one whenever its content is sent again. An
 //!   acknowledgement tells which numbers have arrived, so it is never ambiguous, and repeating it is harmless.
 //! - A frame is acknowledged only when its payload is in place, or will never be wanted.
@@ -112,23 +112,23 @@ pub enum Action {
     /// It is dealt with.
     Done,
     /// Keep the frame; [`Xfer::poll_replay`] says what becomes of it.
-    Hold(HoldId),
+    Buffer(BufferId),
     /// Forget it. It was counted.
     Drop(XferDrop),
 }
 
 /// A frame that the driver keeps for an [`Xfer`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct HoldId(pub u32);
+pub struct BufferId(pub u32);
 
 /// What becomes of a frame that the driver has kept. Its id may be given to another frame at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Replay {
     /// Hand it to [`Xfer::receive`] again.
-    Again(HoldId),
+    Again(BufferId),
     /// Forget it.
-    Forget(HoldId),
+    Forget(BufferId),
 }
 
 /// A frame to be sent.

@@ -17,7 +17,7 @@ pub enum XferDrop {
     BeyondWindow,
     /// It acknowledges what was never sent, or not in this session.
     BadAck,
-    /// It is about a parked message that is not known.
+    /// It is about a deferred message that is not known.
     UnknownTicket,
     /// Every slot for a peer or a shard of a peer is in use.
     PeersFull,
@@ -73,7 +73,7 @@ const _: () = assert!(XferDrop::ALL[XferDrop::ALL.len() - 1] as usize == XferDro
 /// What an [`Xfer`](super::Xfer) has counted since it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct XferCounters {
-    /// Frames with data, or about parked messages, that were polled.
+    /// Frames with data, or about deferred messages, that were polled.
     pub frames_sent: u64,
     /// Of these the ones whose content had been sent before.
     pub frames_resent: u64,
@@ -89,16 +89,16 @@ pub struct XferCounters {
     pub welcomes_sent: u64,
     /// Sessions refused.
     pub resets_sent: u64,
-    /// Answers, and frames that nobody waits for, that found no room.
+    /// Answers, and frames that are not acknowledged, that found no room.
     pub replies_dropped: u64,
     /// Peers that have begun a new life.
     pub peers_restarted: u64,
     /// Messages whose header was kept without their payload.
-    pub messages_parked: u64,
+    pub messages_deferred: u64,
     /// Of these the ones that were asked for again.
     pub messages_pulled: u64,
     /// Frames that the driver was asked to keep.
-    pub frames_held: u64,
+    pub frames_buffered: u64,
     /// Times that a sender has narrowed its window.
     pub backoffs: u64,
     drops: [u64; XferDrop::ALL.len()],
@@ -119,7 +119,7 @@ impl XferCounters {
 /// What an [`Xfer`](super::Xfer) holds at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct XferUsage {
-    /// Messages that it is to send, parked ones included.
+    /// Messages that it is to send, deferred ones included.
     pub messages: u32,
     /// Messages that arrive, delayed ones included.
     pub incoming: u32,
@@ -128,11 +128,11 @@ pub struct XferUsage {
     /// Frames that are sent and not acknowledged, or to be sent again.
     pub frames: u32,
     /// Frames that the driver keeps.
-    pub held: u32,
+    pub buffered: u32,
     /// Incarnations of peers.
     pub peers: u32,
     /// Shards of peers that it sends to.
-    pub flows: u32,
+    pub send_streams: u32,
     /// Shards of peers that it receives from.
-    pub inflows: u32,
+    pub receive_streams: u32,
 }

@@ -305,7 +305,7 @@ fn add_lnd(record: &mut FramesRecord, lnd: &XdpLnd) {
         ("hellos", recovery.hellos_sent),
         ("resets", recovery.resets_sent),
         ("answers dropped", recovery.replies_dropped),
-        ("frames held", recovery.frames_held),
+        ("frames buffered", recovery.frames_buffered),
         ("backoffs", recovery.backoffs),
         ("frames let go", frames.frames_let_go),
     ] {

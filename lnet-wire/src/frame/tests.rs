@@ -130,7 +130,7 @@ fn lengths_of_bundles_and_other_kinds() {
         (Kind::Hello, HANDSHAKE_BYTES),
         (Kind::Welcome, HANDSHAKE_BYTES),
         (Kind::Reset, 0),
-        (Kind::Parked, 0),
+        (Kind::Deferred, 0),
         (Kind::Pull, 0),
         (Kind::Discard, 0),
         (Kind::Ping, 0),

@@ -43,7 +43,7 @@ pub struct Transfer {
     pub ack: Option<Ack>,
     /// CRC32C of the payload, records excepted.
     pub payload_crc: Option<u32>,
-    /// Ticket that a pulled message is sent for, or that a frame about a parked one names.
+    /// Ticket that a pulled message is sent for, or that a frame about a deferred one names.
     pub ticket: Option<u32>,
 }
 

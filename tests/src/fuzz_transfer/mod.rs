@@ -32,7 +32,7 @@ const DROPPING: u32 = 5;
 const DATAGRAM_BYTES: u32 = 1472;
 
 const LIMITS: XferLimits =
-    XferLimits { messages: 16, incoming: 16, partials: 4, peers: 8, flows: 8, frames: 128, held: 4 };
+    XferLimits { messages: 16, incoming: 16, partials: 4, peers: 8, streams: 8, frames: 128, buffered: 4 };
 
 fn span(length_bytes: u32) -> Span {
     let md = MdHandle(Cookie::new(Object::MemoryDesc, ShardId(0), 1, 1));
@@ -226,7 +226,7 @@ impl Scene {
             Kind::Hello,
             Kind::Welcome,
             Kind::Reset,
-            Kind::Parked,
+            Kind::Deferred,
             Kind::Pull,
             Kind::Discard,
             Kind::Ping,
@@ -354,8 +354,8 @@ impl Scene {
             self.exchange();
         }
         let usage = self.nodes[0].xfer.usage();
-        let XferUsage { messages, incoming, partials, frames, held, .. } = usage;
-        assert_eq!([messages, incoming, partials, frames, held], [0; 5], "{usage:?}");
+        let XferUsage { messages, incoming, partials, frames, buffered, .. } = usage;
+        assert_eq!([messages, incoming, partials, frames, buffered], [0; 5], "{usage:?}");
         assert!(self.nodes[0].up.under_way.is_empty());
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::{NiId, PrefetchHints, RxId, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
-use lnet_core::xfer::{Action, Arrived, HoldId, Identity, Replay, Xfer, XferConfig, XferTimes, XferUsage};
+use lnet_core::xfer::{Action, Arrived, BufferId, Identity, Replay, Xfer, XferConfig, XferTimes, XferUsage};
 use lnet_wire::frame::{FrameHeader, Handshake, Transfer};
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
@@ -55,7 +55,7 @@ impl Uplink for Up {
 pub(super) struct Node {
     pub(super) xfer: Xfer,
     pub(super) up: Up,
-    pub(super) held: BTreeMap<HoldId, (FrameHeader, Transfer, Option<Header>, u32, Nid)>,
+    pub(super) buffered: BTreeMap<BufferId, (FrameHeader, Transfer, Option<Header>, u32, Nid)>,
     pub(super) host: u8,
 }
 
@@ -75,7 +75,7 @@ impl Node {
             limits: LIMITS,
             times: XferTimes { message: Duration::from_secs(1), ..XferTimes::DEFAULT },
         });
-        Self { xfer, up: Up::default(), held: BTreeMap::new(), host }
+        Self { xfer, up: Up::default(), buffered: BTreeMap::new(), host }
     }
 
     pub(super) fn put(&mut self, now: Instant, to: u8, portal: u32, number: u64, length: u32) -> bool {
@@ -127,10 +127,10 @@ impl Node {
                 assert!(length_bytes <= *payload_bytes, "more is to be written than has come");
                 self.xfer.written(now, &mut self.up);
             }
-            Action::Hold(hold) => {
+            Action::Buffer(hold) => {
                 let frame = (*header, *transfer, *lnet, *payload_bytes, *from);
                 assert!(
-                    hold.0 < LIMITS.held && self.held.insert(hold, frame).is_none(),
+                    hold.0 < LIMITS.buffered && self.buffered.insert(hold, frame).is_none(),
                     "{hold:?} is in use"
                 );
             }
@@ -157,10 +157,10 @@ impl Node {
         while let Some(replay) = self.xfer.poll_replay() {
             match replay {
                 Replay::Again(hold) => {
-                    let frame = self.held.remove(&hold).expect("a frame that is kept");
+                    let frame = self.buffered.remove(&hold).expect("a frame that is kept");
                     self.receive(now, &frame, None);
                 }
-                Replay::Forget(hold) => drop(self.held.remove(&hold).expect("a frame that is kept")),
+                Replay::Forget(hold) => drop(self.buffered.remove(&hold).expect("a frame that is kept")),
             }
         }
     }
@@ -178,15 +178,24 @@ impl Node {
 
     pub(super) fn assert_bounded(&self) {
         let usage = self.xfer.usage();
-        let XferUsage { messages, incoming, partials, frames, held, peers, flows, inflows } = usage;
+        let XferUsage {
+            messages,
+            incoming,
+            partials,
+            frames,
+            buffered,
+            peers,
+            send_streams,
+            receive_streams,
+        } = usage;
         let within = messages <= LIMITS.messages
             && incoming <= LIMITS.incoming
             && partials <= LIMITS.partials
             && frames <= LIMITS.frames
-            && held <= LIMITS.held
+            && buffered <= LIMITS.buffered
             && peers <= LIMITS.peers
-            && flows <= LIMITS.flows
-            && inflows <= LIMITS.flows;
+            && send_streams <= LIMITS.streams
+            && receive_streams <= LIMITS.streams;
         assert!(within, "{usage:?}");
     }
 }

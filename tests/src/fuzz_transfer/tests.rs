@@ -68,7 +68,7 @@ fn delayed_messages() {
 fn fragments_ahead_of_their_messages() {
     let mut scene = Scene::new();
     scene.fill(1, 255, 16, 1);
-    assert_eq!(scene.nodes[0].xfer.usage().held, LIMITS.held - 1);
+    assert_eq!(scene.nodes[0].xfer.usage().buffered, LIMITS.buffered - 1);
     scene.honest_message(3000);
     scene.conclude();
 }
@@ -81,14 +81,14 @@ fn lives_and_their_streams() {
         scene.now = scene.now + Duration::from_secs(10);
         scene.exchange();
     }
-    assert_eq!(scene.nodes[0].xfer.usage().inflows, 0);
+    assert_eq!(scene.nodes[0].xfer.usage().receive_streams, 0);
     for life in 0..LIVES as u8 {
         let address = life / (LIVES as u8 / 2);
         scene.meet(life, address);
         scene.begin((life, address), 1, 4, 1, 0);
     }
     let usage = scene.nodes[0].xfer.usage();
-    assert_eq!(usage.inflows, LIMITS.peers / 4 * 3, "{usage:?}");
+    assert_eq!(usage.receive_streams, LIMITS.peers / 4 * 3, "{usage:?}");
     scene.honest_message(3000);
     scene.conclude();
 }

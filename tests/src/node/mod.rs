@@ -146,7 +146,7 @@ pub fn assert_nothing_left(workers: &[Worker]) {
         let usage = worker.usage();
         assert_eq!((usage.messages, usage.events, usage.delayed), (0, 0, 0), "{usage:?}");
         let usage = worker.xdp().expect("there is an NI").transfer_usage();
-        let left = (usage.messages, usage.frames, usage.incoming, usage.partials, usage.held);
+        let left = (usage.messages, usage.frames, usage.incoming, usage.partials, usage.buffered);
         assert_eq!(left, (0, 0, 0, 0, 0), "{usage:?}");
     }
 }

@@ -12,7 +12,7 @@ use lnet_core::lnd::{Cause, Lent, NiId, Transmit, Verdict};
 use lnet_core::shard::mesh::MeshMessage;
 use lnet_core::time::Instant;
 use lnet_core::topology::{NiStatus, Topology};
-use lnet_core::xfer::{Action, Arrived, HoldId, Outgoing, Replay, Xfer};
+use lnet_core::xfer::{Action, Arrived, BufferId, Outgoing, Replay, Xfer};
 use lnet_wire::Nid;
 use lnet_wire::frame::Kind;
 use lnet_wire::steer::SteerKey;
@@ -77,7 +77,7 @@ pub(super) struct Lane {
     pub(super) arrived: VecDeque<Arrival>,
     /// What siblings have said.
     pub(super) heard: VecDeque<(ShardId, MeshMessage)>,
-    held: Vec<Option<Arrival>>,
+    buffered: Vec<Option<Arrival>>,
     /// When its next turn is.
     pub(super) turn_at: Option<u64>,
     /// Whether its events will be looked at.
@@ -91,11 +91,11 @@ impl Lane {
         xfer: Xfer,
         (queues, rails): ([EqHandle; 2], &[Nid]),
         mut desk: Desk,
-        held: u32,
+        buffered: u32,
         name: String,
     ) -> Self {
         desk.set_slots(&shard, rails);
-        let held = (0..held).map(|_| None).collect();
+        let buffered = (0..buffered).map(|_| None).collect();
         Self {
             shard,
             xfer,
@@ -103,7 +103,7 @@ impl Lane {
             desk,
             arrived: VecDeque::new(),
             heard: VecDeque::new(),
-            held,
+            buffered,
             turn_at: None,
             is_polled: false,
             name,
@@ -216,17 +216,17 @@ impl Lane {
     /// Whether nothing is on its way in or out.
     pub(super) fn is_at_rest(&self) -> bool {
         let usage = self.xfer.usage();
-        let moving = usage.messages + usage.incoming + usage.partials + usage.frames + usage.held;
+        let moving = usage.messages + usage.incoming + usage.partials + usage.frames + usage.buffered;
         let waits = !self.arrived.is_empty() || !self.heard.is_empty() || self.shard.usage().delayed != 0;
-        moving == 0 && !waits && self.held.iter().all(Option::is_none)
+        moving == 0 && !waits && self.buffered.iter().all(Option::is_none)
     }
 
     fn replay(&mut self, now: Instant, around: &mut Surroundings<'_>) {
         while let Some(replay) = self.xfer.poll_replay() {
-            let (Replay::Again(HoldId(slot)) | Replay::Forget(HoldId(slot))) = replay;
+            let (Replay::Again(BufferId(slot)) | Replay::Forget(BufferId(slot))) = replay;
             let name = &self.name;
             around.trace.say(|| format!("{name} {replay:?}"));
-            let Some(arrival) = self.held[slot as usize].take() else {
+            let Some(arrival) = self.buffered[slot as usize].take() else {
                 return around.ledger.fail("frames are conserved", || format!("{replay:?} of no frame"));
             };
             match replay {
@@ -393,8 +393,8 @@ impl Lane {
         let mut up = Up { shard, desk, around, name };
         let action = xfer.receive(now, &arrived, &mut up);
         match act(xfer, now, action, &bytes[frame.payload.clone()], &mut up) {
-            Some(HoldId(slot)) => {
-                let place = &mut self.held[slot as usize];
+            Some(BufferId(slot)) => {
+                let place = &mut self.buffered[slot as usize];
                 let in_use = place.replace(arrival).is_some();
                 around.ledger.expect(!in_use, "frames are conserved", || format!("hold {slot} is in use"));
                 return true;
@@ -405,7 +405,7 @@ impl Lane {
         for (delta, lnet, payload) in &frame.records {
             let action = xfer.receive_record(now, &arrived, *delta, lnet, &mut up);
             if act(xfer, now, action, &bytes[payload.clone()], &mut up).is_some() {
-                up.around.ledger.fail("no bundle is held", || format!("{action:?}"));
+                up.around.ledger.fail("no bundle is buffered", || format!("{action:?}"));
             }
         }
         xfer.end_bundle(now, &arrived);
@@ -414,7 +414,13 @@ impl Lane {
 }
 
 /// Does what the transfer machine says; the place of a frame that is to be kept.
-fn act(xfer: &mut Xfer, now: Instant, action: Action, payload: &[u8], up: &mut Up<'_, '_>) -> Option<HoldId> {
+fn act(
+    xfer: &mut Xfer,
+    now: Instant,
+    action: Action,
+    payload: &[u8],
+    up: &mut Up<'_, '_>,
+) -> Option<BufferId> {
     let name = up.name;
     up.around.trace.say(|| format!("{name}    {action:?}"));
     match action {
@@ -437,7 +443,7 @@ fn act(xfer: &mut Xfer, now: Instant, action: Action, payload: &[u8], up: &mut U
             xfer.written(now, up);
             None
         }
-        Action::Hold(hold) => Some(hold),
+        Action::Buffer(hold) => Some(hold),
         Action::Done | Action::Drop(_) => None,
     }
 }

@@ -55,9 +55,9 @@ const XFER_LIMITS: XferLimits = XferLimits {
     incoming: LIMITS.incoming,
     partials: 12,
     peers: 16,
-    flows: 24,
+    streams: 24,
     frames: 256,
-    held: 24,
+    buffered: 24,
 };
 
 const XFER_LIMITS_TIGHT: XferLimits = XferLimits {
@@ -65,9 +65,9 @@ const XFER_LIMITS_TIGHT: XferLimits = XferLimits {
     incoming: LIMITS_TIGHT.incoming,
     partials: 2,
     peers: 6,
-    flows: 9,
+    streams: 9,
     frames: 40,
-    held: 2,
+    buffered: 2,
 };
 
 /// The NID of an interface.
@@ -222,7 +222,7 @@ impl Node {
                 limits.transmits(),
             );
             let name = format!("{number}.{life}/{shard}");
-            Lane::new(new, xfer, (queues, &rails), desk, xfer_limits.held, name)
+            Lane::new(new, xfer, (queues, &rails), desk, xfer_limits.buffered, name)
         };
         Self {
             life,

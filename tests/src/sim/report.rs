@@ -147,9 +147,9 @@ pub struct Counts {
     resent: u64,
     probes: u64,
     bundled: u64,
-    parked: u64,
+    deferred: u64,
     pulled: u64,
-    held: u64,
+    buffered: u64,
     hellos: u64,
     resets: u64,
     peers_restarted: u64,
@@ -181,9 +181,9 @@ impl Counts {
         self.resent += xfer.frames_resent;
         self.probes += xfer.probes;
         self.bundled += xfer.messages_bundled;
-        self.parked += xfer.messages_parked;
+        self.deferred += xfer.messages_deferred;
         self.pulled += xfer.messages_pulled;
-        self.held += xfer.frames_held;
+        self.buffered += xfer.frames_buffered;
         self.hellos += xfer.hellos_sent;
         self.resets += xfer.resets_sent;
         self.peers_restarted += xfer.peers_restarted;
@@ -212,9 +212,9 @@ impl Counts {
         row("frames resent", self.resent);
         row("probes", self.probes);
         row("messages bundled", self.bundled);
-        row("messages parked", self.parked);
+        row("messages deferred", self.deferred);
         row("messages pulled", self.pulled);
-        row("frames held", self.held);
+        row("frames buffered", self.buffered);
         row("hellos", self.hellos);
         row("resets", self.resets);
         row("restarts noticed", self.peers_restarted);
@@ -243,9 +243,9 @@ impl AddAssign<&Self> for Counts {
         self.resent += other.resent;
         self.probes += other.probes;
         self.bundled += other.bundled;
-        self.parked += other.parked;
+        self.deferred += other.deferred;
         self.pulled += other.pulled;
-        self.held += other.held;
+        self.buffered += other.buffered;
         self.hellos += other.hellos;
         self.resets += other.resets;
         self.peers_restarted += other.peers_restarted;

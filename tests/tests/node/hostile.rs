@@ -190,7 +190,7 @@ fn broken(victim: &Victim, stranger: &mut Stranger) -> Vec<(String, Vec<u8>)> {
         (XferDrop::Unasked, welcome),
         (XferDrop::BadAck, stranger.other(Kind::Ack)),
         (XferDrop::UnknownSession, stranger.other(Kind::Reset)),
-        (XferDrop::Malformed, stranger.other(Kind::Parked)),
+        (XferDrop::Malformed, stranger.other(Kind::Deferred)),
         (XferDrop::Malformed, stranger.other(Kind::Pull)),
     ] {
         add(kind.name(), bytes);

@@ -141,7 +141,7 @@ fn outlast(workers: &mut [Worker]) {
     let begun = Instant::now();
     let is_left = |worker: &Worker| {
         let usage = worker.xdp().expect("there is an NI").transfer_usage();
-        (usage.messages, usage.frames, usage.incoming, usage.partials, usage.held) != (0, 0, 0, 0, 0)
+        (usage.messages, usage.frames, usage.incoming, usage.partials, usage.buffered) != (0, 0, 0, 0, 0)
     };
     while workers.iter().any(is_left) && begun.elapsed() < PATIENCE {
         workers.iter_mut().for_each(|worker| {

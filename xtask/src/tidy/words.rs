@@ -93,7 +93,6 @@ const PRODUCT: [&str; 7] = [
 /// Paths in which replaced words still stand.
 const RETIRED_LATER: &[&str] = &[
     "lnet-core/src/node/",
-    "lnet-core/src/xfer/",
     "lnet-core/tests/node/",
     "lnet-user/src/api/",
     "lnet-user/src/control/",
@@ -105,17 +104,13 @@ const RETIRED_LATER: &[&str] = &[
     "lnet-user/src/runtime/",
     "lnet-user/tests/",
     "lnet-control/",
-    "lnet-wire/src/frame.rs",
     "lnetctl/",
     "tests/",
-    "docs/xdp-lnd.md",
 ];
 
 /// Paths in which riddles still stand.
 const RIDDLES_LATER: &[&str] = &[
-    "docs/xdp-lnd.md",
     "lnet-control/",
-    "lnet-core/src/xfer/",
     "lnet-user/src/api/",
     "lnet-user/src/control/",
     "lnet-user/src/lnd/",

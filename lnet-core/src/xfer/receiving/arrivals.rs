@@ -19,7 +19,7 @@ pub(crate) enum Phase {
     /// The shard has delayed it; its frames are kept, or come again.
     Delayed,
     /// The shard has delayed it; its sender knows, and keeps it.
-    Parked,
+    Deferred,
     /// The sender was asked for it.
     Pulled(Span),
 }

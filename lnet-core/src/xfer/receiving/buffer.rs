@@ -5,7 +5,7 @@ use alloc::collections::VecDeque;
 use crate::list::{Link, Linked, List, NONE};
 use crate::slab::Slab;
 use crate::time::Instant;
-use crate::xfer::{HoldId, Replay};
+use crate::xfer::{BufferId, Replay};
 
 /// A buffered frame of a message.
 struct Buffered {
@@ -41,10 +41,10 @@ impl Buffer {
     }
 
     /// Keeps a frame of a message until then; all are for the same time.
-    pub(crate) fn keep(&mut self, stream: u32, id: u64, until: Instant) -> Option<HoldId> {
+    pub(crate) fn keep(&mut self, stream: u32, id: u64, until: Instant) -> Option<BufferId> {
         let slot = self.slab.insert(Buffered { stream, id, until, link: Link::UNLINKED }).ok()?;
         self.order.push_back(&mut self.slab, slot);
-        Some(HoldId(slot))
+        Some(BufferId(slot))
     }
 
     /// How many frames of some streams are buffered.
@@ -73,13 +73,13 @@ impl Buffer {
         self.end_where(|frame| frame.stream == stream, Replay::Forget);
     }
 
-    fn end_where(&mut self, matches: impl Fn(&Buffered) -> bool, how: fn(HoldId) -> Replay) {
+    fn end_where(&mut self, matches: impl Fn(&Buffered) -> bool, how: fn(BufferId) -> Replay) {
         let mut at = self.order.first();
         while at != NONE {
             let next = List::<Order>::next(&self.slab, at);
             if matches(&self.slab[at]) {
                 self.order.remove(&mut self.slab, at);
-                self.ended.push_back(how(HoldId(at)));
+                self.ended.push_back(how(BufferId(at)));
             }
             at = next;
         }
@@ -93,7 +93,7 @@ impl Buffer {
     /// What becomes of a frame that the driver buffers.
     pub(crate) fn poll(&mut self) -> Option<Replay> {
         let replay = self.ended.pop_front()?;
-        let (Replay::Again(HoldId(slot)) | Replay::Forget(HoldId(slot))) = replay;
+        let (Replay::Again(BufferId(slot)) | Replay::Forget(BufferId(slot))) = replay;
         self.slab.vacate(slot);
         Some(replay)
     }

@@ -78,7 +78,7 @@ impl Receiving {
             return self.pulled_fragment(ticket, fragment, call);
         }
         let Some(lnet) = fragment.lnet.filter(|_| fragment.offset == 0) else {
-            return self.keep_frame(stream, fragment.id, call).map(Action::Hold).ok_or(XferDrop::TooEarly);
+            return self.keep_frame(stream, fragment.id, call).map(Action::Buffer).ok_or(XferDrop::TooEarly);
         };
         let whole = fragment.length == fragment.total;
         let slot = self.arrivals.slab.first_free().ok_or(XferDrop::IncomingFull)?;
@@ -97,7 +97,7 @@ impl Receiving {
             Verdict::Deliver(span) => {
                 self.remember(fragment, Phase::Receiving(span), call);
                 self.buffer.replay(stream, fragment.id);
-                self.place(slot, span, fragment, call)
+                self.write_fragment(slot, span, fragment, call)
             }
             Verdict::Delay => {
                 self.remember(fragment, Phase::Delayed, call);
@@ -192,17 +192,17 @@ impl Receiving {
             return Err(XferDrop::Malformed);
         }
         match arriving.phase {
-            Phase::Receiving(span) => self.place(slot, span, fragment, call),
+            Phase::Receiving(span) => self.write_fragment(slot, span, fragment, call),
             Phase::Delayed => self.delayed_fragment(slot, fragment, call),
             // Its sender is about to withdraw it.
-            Phase::Parked | Phase::Pulled(_) => {
+            Phase::Deferred | Phase::Pulled(_) => {
                 self.bundle_spoiled = true;
                 Err(XferDrop::Duplicate)
             }
         }
     }
 
-    /// A part of a delayed message is kept, or the message is parked.
+    /// A part of a delayed message is kept, or the message is deferred.
     fn delayed_fragment(
         &mut self,
 
@@ -213,10 +213,10 @@ impl Receiving {
         if fragment.number.is_some()
             && let Some(hold) = self.keep_frame(fragment.stream, fragment.id, call)
         {
-            return Ok(Action::Hold(hold));
+            return Ok(Action::Buffer(hold));
         }
         self.bundle_spoiled = true;
-        self.park(slot, call);
+        self.defer(slot, call);
         self.buffer.forget(fragment.stream, fragment.id);
         Ok(Action::Done)
     }
@@ -247,11 +247,11 @@ impl Receiving {
         self.arrivals.rename(slot, fragment.id);
         self.arrivals.slab[slot].phase = Phase::Receiving(span);
         self.buffer.replay(stream, fragment.id);
-        self.place(slot, span, fragment, call)
+        self.write_fragment(slot, span, fragment, call)
     }
 
     /// A part of a message that is being received.
-    fn place(
+    fn write_fragment(
         &mut self,
 
         slot: u32,

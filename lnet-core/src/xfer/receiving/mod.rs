@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - A window for each stream, which the sender's oldest unfinished id moves, remembers which messages have been here: so
-//!   a message is delivered at most once, over whichever rails its frames come.
+//!   a message is delivered at most once, over any rails its frames come.
 //! - A frame is acknowledged only when its payload is in place, or will never be wanted.
 //! - All tables are bounded; what finds no room is not acknowledged, counted, and sent again by its sender.
 //! - Asks sessions, and has control frames sent by the sending side; neither calls back.
@@ -11,9 +11,9 @@ mod acknowledge;
 mod admit;
 mod arrivals;
 mod buffer;
+mod deferred;
 mod fragments;
 mod frames;
-mod parked;
 mod stream;
 mod timers;
 mod window;
@@ -82,10 +82,10 @@ impl Receiving {
     pub(super) fn new(config: &XferConfig) -> Self {
         let limits = &config.limits;
         let seed = Seed::new(config.seed);
-        let room = limits.flows.min(limits.peers);
+        let room = limits.streams.min(limits.peers);
         Self {
-            streams: Slab::new(limits.flows),
-            windows: (0..limits.flows).map(|_| Window::new()).collect(),
+            streams: Slab::new(limits.streams),
+            windows: (0..limits.streams).map(|_| Window::new()).collect(),
             streams_per_address: (room / 8).max(SHARDS_MAX).min(room / 2),
             peers: BySlot::new(limits.peers, || [NONE; SHARDS_MAX as usize]),
             acks: List::new(),
@@ -94,7 +94,7 @@ impl Receiving {
             recent: List::new(),
             arrivals: Arrivals::new(limits.incoming, seed),
             maps: UnitMaps::new(limits.partials),
-            buffer: Buffer::new(limits.held),
+            buffer: Buffer::new(limits.buffered),
             writing: None,
             bundle_spoiled: false,
             receive_bytes: config.receive_bytes,
@@ -106,8 +106,8 @@ impl Receiving {
         XferUsage {
             incoming: self.arrivals.slab.used_count(),
             partials: self.maps.used_count(),
-            held: self.buffer.count(),
-            inflows: self.streams.used_count(),
+            buffered: self.buffer.count(),
+            receive_streams: self.streams.used_count(),
             ..usage
         }
     }

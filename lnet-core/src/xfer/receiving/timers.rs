@@ -1,4 +1,4 @@
-//! Acknowledgements that have waited for long enough, and what has come from nobody for long.
+//! Acknowledgements that have waited for long enough, and streams and messages that nothing has come for of late.
 
 use core::time::Duration;
 

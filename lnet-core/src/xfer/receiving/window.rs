@@ -49,10 +49,10 @@ impl Window {
         let mut id = self.base;
         while id < base {
             if id.is_multiple_of(64) && base - id >= 64 {
-                self.bits[place(id).0] = 0;
+                self.bits[position_of(id).0] = 0;
                 id += 64;
             } else {
-                let (word, bit) = place(id);
+                let (word, bit) = position_of(id);
                 self.bits[word] &= !bit;
                 id += 1;
             }
@@ -66,7 +66,7 @@ impl Window {
         if distance >= WINDOW_IDS {
             return Seen::Beyond;
         }
-        let (word, bit) = place(id);
+        let (word, bit) = position_of(id);
         if self.bits[word] & bit == 0 { Seen::New } else { Seen::Old }
     }
 
@@ -74,14 +74,14 @@ impl Window {
     #[inline]
     pub(crate) fn mark(&mut self, id: u64) {
         if self.look(id) == Seen::New {
-            let (word, bit) = place(id);
+            let (word, bit) = position_of(id);
             self.bits[word] |= bit;
         }
     }
 }
 
 #[inline]
-const fn place(id: u64) -> (usize, u64) {
+const fn position_of(id: u64) -> (usize, u64) {
     (((id % WINDOW_IDS) / 64) as usize, 1 << (id % 64))
 }
 

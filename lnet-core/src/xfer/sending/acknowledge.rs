@@ -90,7 +90,7 @@ impl Sending {
         self.go_on_with_items();
     }
 
-    /// SentItems that counted as lost, and wait to be sent again, may have arrived after all. How many frames.
+    /// Sent items that counted as lost, and wait to be sent again, may have arrived after all. How many frames.
     fn land_late(
         &mut self,
         slot: u32,
@@ -143,14 +143,14 @@ impl Sending {
     /// Lets all streams go on when one had stopped for want of an item, and some are free again.
     #[inline]
     pub(crate) fn go_on_with_items(&mut self) {
-        let few = (self.items.capacity() - self.items_kept) / 8;
+        let few = (self.items.capacity() - self.items_reserved) / 8;
         if self.is_short_of_items && self.free_items() > few {
             self.is_short_of_items = false;
             self.go_on_with_all();
         }
     }
 
-    /// A item is no more.
+    /// An item is no more.
     #[inline]
     fn forget_item(&mut self, stream: u32, item: &SentItem) {
         if matches!(item.cargo, Cargo::Control(_)) {
@@ -188,7 +188,7 @@ impl Sending {
         }
     }
 
-    /// A item is to be sent again.
+    /// An item is to be sent again.
     pub(crate) fn lose(&mut self, stream: u32, item: u32) {
         let stream = &mut self.streams[stream];
         stream.outstanding.remove(&mut self.items, item);

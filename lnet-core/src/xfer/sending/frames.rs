@@ -74,11 +74,11 @@ impl Sending {
         self.message_frame(slot, item, path, sessions)
     }
 
-    /// SentItems that fragments may still have.
+    /// Sent items that fragments may still have.
     #[inline]
     pub(crate) fn free_items(&self) -> u32 {
         let fragments = self.items.used_count() - self.control_count;
-        (self.items.capacity() - self.items_kept).saturating_sub(fragments)
+        (self.items.capacity() - self.items_reserved).saturating_sub(fragments)
     }
 
     /// The message whose turn it is: of those begun, several fragments for each of the queue.

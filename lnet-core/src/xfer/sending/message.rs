@@ -16,7 +16,7 @@ pub(crate) enum Stage {
     /// All of it was sent; frames are not acknowledged.
     Sent,
     /// In its peer's list of messages of which it keeps the headers.
-    Parked,
+    Deferred,
 }
 
 /// A message that is being sent.

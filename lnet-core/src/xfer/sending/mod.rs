@@ -9,11 +9,11 @@
 
 mod acknowledge;
 mod congestion;
+mod deferred;
 mod failover;
 mod frames;
 mod item;
 mod message;
-mod parked;
 mod stream;
 mod timers;
 
@@ -51,13 +51,13 @@ pub(super) struct Call<'a, U> {
 /// What is sent to a peer.
 pub(super) struct ToPeer {
     pub(super) next_id: u64,
-    /// Messages with an id that are neither finished nor parked, in the order of their ids.
+    /// Messages with an id that are neither finished nor deferred, in the order of their ids.
     unfinished: List<Unfinished>,
     /// Messages that it keeps the headers of.
-    parked: List<Queued>,
+    deferred: List<Queued>,
     /// By its shard: the stream there, or [`NONE`].
     pub(super) streams: [u32; SHARDS_MAX as usize],
-    /// When it is to be asked after its parked messages.
+    /// When it is to be asked after its deferred messages.
     ping_at: Instant,
     /// Control frames that it has not acknowledged.
     control_count: u32,
@@ -68,7 +68,7 @@ impl ToPeer {
         Self {
             next_id,
             unfinished: List::new(),
-            parked: List::new(),
+            deferred: List::new(),
             streams: [NONE; SHARDS_MAX as usize],
             ping_at: Instant(0),
             control_count: 0,
@@ -87,8 +87,8 @@ pub(super) struct Sending {
     pub(super) messages: Slab<Outbound>,
     deadlines: List<Deadlines>,
     items: Slab<SentItem>,
-    /// SentItems that are kept for control frames, which take no others; fragments that are cut anew may take of them.
-    items_kept: u32,
+    /// Sent items that are kept for control frames, which take no others; fragments that are cut anew may take of them.
+    items_reserved: u32,
     /// Control frames among the items.
     control_count: u32,
     pub(super) streams: Slab<SendStream>,
@@ -117,9 +117,9 @@ impl Sending {
             messages: Slab::new(limits.messages),
             deadlines: List::new(),
             items: Slab::new(limits.frames),
-            items_kept: limits.incoming.min(limits.frames / 2),
+            items_reserved: limits.incoming.min(limits.frames / 2),
             control_count: 0,
-            streams: Slab::new(limits.flows),
+            streams: Slab::new(limits.streams),
             ready: List::new(),
             busy: List::new(),
             is_short_of_items: false,
@@ -161,7 +161,7 @@ impl Sending {
 
     /// Whether nothing is sent to a peer.
     pub(super) fn is_idle(&self, peer: u32) -> bool {
-        self.peers[peer].unfinished.is_empty() && self.peers[peer].parked.is_empty()
+        self.peers[peer].unfinished.is_empty() && self.peers[peer].deferred.is_empty()
     }
 
     /// Forgets a peer that is idle.
@@ -349,7 +349,7 @@ impl Sending {
         let (stage, path, peer) = (message.stage, message.path, message.peer);
         match stage {
             Stage::Waiting => self.waiting[path].remove(&mut self.messages, slot),
-            Stage::Parked => self.peers[peer].parked.remove(&mut self.messages, slot),
+            Stage::Deferred => self.peers[peer].deferred.remove(&mut self.messages, slot),
             Stage::Queued | Stage::Sent => {
                 if stage == Stage::Queued {
                     self.unqueue(slot);
@@ -376,7 +376,7 @@ impl Sending {
         let now = call.sessions.local.now;
         let stage = self.messages[slot].stage;
         self.detach(slot);
-        if stage != Stage::Parked {
+        if stage != Stage::Deferred {
             self.deadlines.remove(&mut self.messages, slot);
         }
         let message = self.messages.remove(slot);

@@ -45,14 +45,14 @@ impl Sending {
                 let (peer, shard) = (stream.peer, stream.shard);
                 if stream.is_unanswered(now, call.sessions.local.times.message) && is_silent((peer, shard)) {
                     self.drop_control_frames(slot);
-                    self.end_parked(peer, |message| message.shard == shard, call);
+                    self.end_deferred(peer, |message| message.shard == shard, call);
                 }
             }
         }
         if self.messages.used_count() != 0 {
             for peer in 0..call.sessions.peers.capacity() {
                 if call.sessions.peers.get(peer).is_some() {
-                    self.follow_parked(peer, call);
+                    self.follow_deferred(peer, call);
                 }
             }
         }

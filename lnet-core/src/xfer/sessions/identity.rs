@@ -2,7 +2,7 @@
 //!
 //! A node draws a key pair for each of its lives. Its incarnation is the beginning of the public key, and for each of
 //! its addresses it has a certificate, the signature of that address. HELLO and WELCOME carry it: so a node is known
-//! by all its addresses, and nobody else speaks in its name under another.
+//! by all its addresses, and no other node speaks in its name under another.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -21,7 +21,7 @@ use crate::xfer::XferDrop;
 const CONTEXT: [u8; 12] = *b"LNDX address";
 /// Certificates that are remembered.
 const KNOWN: usize = 256;
-/// Addresses share so many allowances to ask, and as many to answer, so that nobody uses up all of them from one.
+/// Addresses share so many allowances to ask, and as many to answer, so that no node uses up all of them from one.
 const ALLOWANCES: usize = 256;
 /// How long each of these takes to grow by one.
 const GROWTH: Duration = Duration::from_millis(64);
@@ -39,7 +39,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Made of what nobody else knows, and what is drawn anew in each life.
+    /// Made of a secret of this node, which is drawn anew in each life.
     #[must_use]
     pub fn new(secret: [u8; 32]) -> Self {
         Self { key: SigningKey::from_bytes(&secret) }
@@ -94,7 +94,7 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
-    /// Keyed by what nobody else knows.
+    /// Keyed by a secret of this node.
     pub(crate) fn new([low, high]: [u64; 2]) -> Self {
         Self {
             key: SipHasher13::new_with_keys(high, low),

@@ -11,12 +11,12 @@ use crate::xfer::CANDIDATES_MAX;
 /// The interface of addresses that nothing leads to any more; no driver has it.
 pub(crate) const NOWHERE: NiId = NiId(u16::MAX);
 
-/// The longest datagram by an interface that is gone: nobody gets it.
+/// The longest datagram by an interface that is gone: it is not sent.
 const NOWHERE_BYTES: u32 = 1024;
 
 /// A local interface, as this shard sees it.
 #[derive(Clone, Debug)]
-pub(crate) struct Interface {
+pub(crate) struct XferNi {
     nid: Nid,
     /// The longest UDP payload that it can send and take.
     datagram_max_bytes: u32,
@@ -24,7 +24,7 @@ pub(crate) struct Interface {
     certificate: Certificate,
 }
 
-impl Interface {
+impl XferNi {
     pub(crate) fn new(nid: Nid, datagram_max_bytes: u32, identity: &Identity) -> Self {
         Self { nid, datagram_max_bytes, certificate: identity.certify(&nid) }
     }
@@ -41,7 +41,7 @@ impl Sessions {
         if index >= self.interfaces.len() {
             self.interfaces.resize(index + 1, None);
         }
-        let former = self.interfaces[index].replace(Interface::new(nid, datagram_max_bytes, &self.identity));
+        let former = self.interfaces[index].replace(XferNi::new(nid, datagram_max_bytes, &self.identity));
         assert!(former.is_none(), "there is an interface {} already", ni.0);
     }
 
@@ -81,7 +81,7 @@ impl Sessions {
     pub(crate) fn certificate(&self, ni: NiId) -> Certificate {
         match self.interfaces.get(usize::from(ni.0)) {
             Some(Some(interface)) => interface.certificate,
-            // Nobody gets it.
+            // It is not sent.
             _ => Certificate { key: [0; 32], signature: [0; 64] },
         }
     }
@@ -90,7 +90,7 @@ impl Sessions {
     #[inline]
     pub(crate) fn interface_of(&self, nid: &Nid) -> Option<NiId> {
         let its =
-            |interface: &Option<Interface>| interface.as_ref().is_some_and(|interface| interface.nid == *nid);
+            |interface: &Option<XferNi>| interface.as_ref().is_some_and(|interface| interface.nid == *nid);
         self.interfaces.iter().position(its).map(|index| NiId(index as u16))
     }
 

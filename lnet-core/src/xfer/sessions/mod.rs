@@ -48,7 +48,7 @@ pub(super) struct Sessions {
     /// How often a session was asked for.
     questions: u64,
     /// By number; those that are gone leave holes.
-    interfaces: Vec<Option<interfaces::Interface>>,
+    interfaces: Vec<Option<interfaces::XferNi>>,
     replies: VecDeque<Reply>,
     /// Incarnations that have ended of late, and when that was noticed: their tokens may still be fresh.
     over: VecDeque<(u64, Instant)>,
@@ -60,7 +60,7 @@ impl Sessions {
         let seed = Seed::new(config.seed);
         let local = Local::new(&config);
         let interfaces = config.nids.into_iter().zip(config.datagram_max_bytes);
-        let interface = |(nid, bytes)| Some(interfaces::Interface::new(nid, bytes, &config.identity));
+        let interface = |(nid, bytes)| Some(interfaces::XferNi::new(nid, bytes, &config.identity));
         Self {
             local,
             paths: Paths::new(peers, seed),

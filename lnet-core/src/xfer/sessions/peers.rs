@@ -20,7 +20,7 @@ pub(crate) type Address = (NiId, Nid);
 /// Marks paths whose NIDs have the same hash, or peers whose incarnations have.
 pub(crate) struct Chain;
 
-node!(Peer, Chain, chain);
+node!(PeerIncarnation, Chain, chain);
 
 /// Where a peer's frames belong: what it has told of its shards.
 #[derive(PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl PeerSteering {
 }
 
 /// One life of a peer node.
-pub(crate) struct Peer {
+pub(crate) struct PeerIncarnation {
     pub(crate) incarnation: u64,
     /// What it told with its sessions; nothing while it was only received from.
     pub(crate) steering: Option<PeerSteering>,
@@ -53,7 +53,7 @@ pub(crate) struct Peer {
     chain: Link,
 }
 
-impl Peer {
+impl PeerIncarnation {
     /// A frame of it has arrived.
     #[inline]
     pub(crate) fn received_from(&mut self, now: Instant, address: Address) {
@@ -66,7 +66,7 @@ impl Peer {
 
 /// The incarnations that are known.
 pub(crate) struct Peers {
-    slab: Slab<Peer>,
+    slab: Slab<PeerIncarnation>,
     /// The one that was found last.
     last: Cell<u32>,
     buckets: Box<[List<Chain>]>,
@@ -100,7 +100,7 @@ impl Peers {
     /// Makes a peer, if there is room for it.
     pub(crate) fn insert(&mut self, now: Instant, incarnation: u64, address: Address) -> Option<u32> {
         let bucket = self.bucket(incarnation);
-        let peer = Peer {
+        let peer = PeerIncarnation {
             incarnation,
             steering: None,
             address,
@@ -122,7 +122,7 @@ impl Peers {
     }
 
     #[inline]
-    pub(crate) fn get(&self, slot: u32) -> Option<&Peer> {
+    pub(crate) fn get(&self, slot: u32) -> Option<&PeerIncarnation> {
         self.slab.get(slot)
     }
 
@@ -151,17 +151,17 @@ impl Peers {
 }
 
 impl Index<u32> for Peers {
-    type Output = Peer;
+    type Output = PeerIncarnation;
 
     #[inline]
-    fn index(&self, slot: u32) -> &Peer {
+    fn index(&self, slot: u32) -> &PeerIncarnation {
         &self.slab[slot]
     }
 }
 
 impl IndexMut<u32> for Peers {
     #[inline]
-    fn index_mut(&mut self, slot: u32) -> &mut Peer {
+    fn index_mut(&mut self, slot: u32) -> &mut PeerIncarnation {
         &mut self.slab[slot]
     }
 }

@@ -10,7 +10,7 @@ use crate::xfer::{Content, Outgoing};
 /// Replies that wait for room for a frame; further ones are not given.
 pub(crate) const REPLIES_MAX: usize = 64;
 
-/// A frame that waits to be polled, and that nobody waits for.
+/// A frame that waits to be polled, and that is not acknowledged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reply {
     Hello {
@@ -56,7 +56,7 @@ impl Reply {
 impl Sessions {
     /// Queues a reply, if there is room.
     pub(crate) fn reply(&mut self, reply: Reply) {
-        // Whoever asks makes no room scarce for what this node says of its own accord.
+        // Peers that ask leave room for what this node says of its own accord.
         let room = match reply {
             Reply::Welcome { .. } | Reply::Reset { .. } => REPLIES_MAX / 2,
             Reply::Hello { .. } | Reply::Ack { .. } => REPLIES_MAX,

@@ -1,4 +1,4 @@
-//! Session tokens: what a node gives to whoever asks for a session, and recognises without having kept it.
+//! Session tokens: what a node gives to the nodes that ask for a session, and recognises without having kept it.
 //!
 //! A token says when it was made and for whom, authenticated by a key of this life of the node. So one from
 //! a former life is worth nothing, and one that was never given cannot be guessed. It is given to an incarnation at
@@ -58,7 +58,7 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// Keyed by what nobody else knows, and by the policies that go with the sessions.
+    /// Keyed by a secret of this node, and by the policies that go with the sessions.
     pub(crate) fn new([low, high]: [u64; 2], policies: &[PolicyWord; PORTALS]) -> Self {
         let mut hasher = SipHasher13::new_with_keys(low, high);
         policies.iter().for_each(|word| hasher.write_u64(word.0));
@@ -83,7 +83,7 @@ impl Tokens {
         if age <= FRESH_UNITS + 1 { Worth::Fresh } else { Worth::Aged }
     }
 
-    /// What an answer has to repeat: nobody can guess it who is not asked.
+    /// What an answer has to repeat: a node that is not asked cannot guess it.
     pub(crate) fn nonce(&self, question: u64, shard: u8, address: &Nid) -> u64 {
         let mut hasher = self.key;
         hasher.write_u64(question);

@@ -138,8 +138,9 @@ fn words_about_messages_that_do_not_exist_are_answered_and_change_nothing() {
     network.run(SECOND / 100);
     let data = network.log.iter().find(|frame| frame.header.kind == Kind::Data).unwrap().clone();
     drop(log);
-    for (step, kind) in
-        [Kind::Parked, Kind::Pull, Kind::Discard, Kind::Ping, Kind::Gone, Kind::Lost].into_iter().enumerate()
+    for (step, kind) in [Kind::Deferred, Kind::Pull, Kind::Discard, Kind::Ping, Kind::Gone, Kind::Lost]
+        .into_iter()
+        .enumerate()
     {
         let mut forged = word(&data, 1 + step as u32, kind, 12345, 77);
         assert_eq!(network.nodes[0].receive(network.now, &forged), Some(Action::Done), "{kind:?}");
@@ -182,7 +183,7 @@ fn only(reason: XferDrop, count: u64) -> [u64; XferDrop::ALL.len()] {
 }
 
 #[test]
-fn an_address_that_has_its_share_of_inflows_opens_no_more() {
+fn an_address_that_has_its_share_of_streams_opens_no_more() {
     let (mut network, log) = met();
     let (hello, data) = (find(&log, Kind::Hello), find(&log, Kind::Data));
     let mut open = |stranger: u64| {
@@ -203,7 +204,7 @@ fn an_address_that_has_its_share_of_inflows_opens_no_more() {
     }
     assert_eq!(open(4), Some(Action::Drop(XferDrop::PeersFull)));
     assert_eq!(drops(&network.nodes[1]), only(XferDrop::PeersFull, 1));
-    assert_eq!(network.nodes[1].shards[0].xfer.usage().inflows, 4);
+    assert_eq!(network.nodes[1].shards[0].xfer.usage().receive_streams, 4);
 }
 
 #[test]
@@ -257,7 +258,7 @@ fn a_flood_of_beginnings_is_bounded_and_the_others_go_on() {
         network.nodes[1].receive(network.now, &early);
     }
     let usage = network.nodes[1].shards[0].xfer.usage();
-    assert!(usage.partials <= 12 && usage.incoming <= 64 && usage.held <= 8, "{usage:?}");
+    assert!(usage.partials <= 12 && usage.incoming <= 64 && usage.buffered <= 8, "{usage:?}");
     let counters = network.nodes[1].counters()[0];
     assert!(counters.dropped(XferDrop::IncomingFull) > 1000);
     assert!(counters.dropped(XferDrop::TooEarly) > 1000);
@@ -291,16 +292,16 @@ fn frames_that_are_kept_for_one_address_leave_room_for_those_of_others() {
         early.payload.resize(64, 0);
         network.nodes[1].receive(now, &early)
     };
-    let kept = |action: &Option<Action>| matches!(action, Some(Action::Hold(_)));
+    let kept = |action: &Option<Action>| matches!(action, Some(Action::Buffer(_)));
     let actions: Vec<_> = (1..20).map(|step| early(&data, step)).collect();
-    assert_eq!(actions.iter().filter(|action| kept(action)).count(), limits().held as usize / 2);
+    assert_eq!(actions.iter().filter(|action| kept(action)).count(), limits().buffered as usize / 2);
     let others: Vec<_> = (1..4).map(|step| kept(&early(&begun, step))).collect();
     assert_eq!(others, [true, true, false], "half of the rest is another node's");
 }
 
 #[test]
 fn words_about_messages_that_were_not_sent_yet_change_nothing() {
-    for kind in [Kind::Parked, Kind::Pull, Kind::Discard, Kind::Lost] {
+    for kind in [Kind::Deferred, Kind::Pull, Kind::Discard, Kind::Lost] {
         let (mut network, log) = met();
         let (now, back) = (network.now, network.nodes[0].nids[0]);
         network.nodes[1].put(now, &back, 0, 4, 0, 10);
@@ -332,7 +333,7 @@ fn words_that_a_peer_never_acknowledges_leave_room_for_others() {
     let to = network.nodes[2].nids[0];
     let words = |network: &mut Network, count: u32, base: u32| {
         for step in base..base + count {
-            let forged = word(&data, 1 + step, Kind::Parked, u64::from(12_345 + step), step);
+            let forged = word(&data, 1 + step, Kind::Deferred, u64::from(12_345 + step), step);
             network.nodes[0].receive(network.now, &forged);
             network.nodes[0].poll(network.now);
         }
@@ -340,7 +341,7 @@ fn words_that_a_peer_never_acknowledges_leave_room_for_others() {
     words(&mut network, 3000, 0);
     let usage = network.nodes[0].shards[0].xfer.usage();
     assert!(usage.frames <= limits().incoming / 2 + 1, "{usage:?}");
-    // Messages of many frames, and such as are parked, go on to others.
+    // Messages of many frames, and such as are deferred, go on to others.
     for number in 1..20 {
         network.nodes[0].put(network.now, &to, 0, if number % 2 == 0 { 7 } else { 4 }, number, 20_000);
     }

@@ -95,7 +95,7 @@ fn what_one_node_was_given_is_worth_nothing_for_another() {
     let (honest, own) = (find(&log, Kind::Data, VICTIM, TARGET), find(&log, Kind::Data, IMPOSTOR, TARGET));
     let given = own.transfer.session;
     assert_ne!(given, honest.transfer.session);
-    for kind in [Kind::Data, Kind::Parked, Kind::Pull, Kind::Discard, Kind::Ping, Kind::Gone, Kind::Lost] {
+    for kind in [Kind::Data, Kind::Deferred, Kind::Pull, Kind::Discard, Kind::Ping, Kind::Gone, Kind::Lost] {
         // In the victim's name from here; under the own name from there; in its name from there.
         for (name, from) in [(VICTIM, own.from), (IMPOSTOR, honest.from), (VICTIM, honest.from)] {
             let mut forged = if name == VICTIM { honest.clone() } else { own.clone() };
@@ -114,7 +114,7 @@ fn what_one_node_was_given_is_worth_nothing_for_another() {
                 FrameHeader::other(kind, 0, id)
             };
             expect(&mut network, TARGET, &forged, XferDrop::UnknownSession);
-            // What is refused is told to whoever lives there: it knows nothing of it.
+            // What is refused is told to the node that lives there: it knows nothing of it.
             let now = network.now;
             let told = network.nodes[TARGET].poll(now).remove(0);
             assert_eq!((told.header.kind, told.to), (Kind::Reset, from));
@@ -154,7 +154,7 @@ fn acknowledgements_and_endings_in_the_name_of_another_do_nothing() {
             reset.header = FrameHeader::other(Kind::Reset, 0, 0);
             reset.transfer.ack = None;
             expect(&mut network, VICTIM, &ack, XferDrop::BadAck);
-            // It ends the sessions of the impostor with those that showed it this, and nobody else's.
+            // It ends the sessions of the impostor with those that showed it this, and no others.
             network.nodes[VICTIM].receive(now, &reset);
         }
     }
@@ -189,7 +189,7 @@ fn whoever_is_asked_answers_for_itself_alone() {
     assert_unhurt(&mut network);
 }
 
-/// Checks take time, and nobody has more of them done from one address than a few.
+/// Checks take time, and no node has more than a few of them done from one address.
 #[test]
 fn a_flood_of_names_does_not_keep_others_out() {
     let (mut network, log) = met();
@@ -249,11 +249,11 @@ fn own_ack(log: &[Frame], from: Nid, highest: u32) -> Frame {
 }
 
 #[test]
-fn acknowledgements_from_anywhere_take_no_contacts() {
+fn acknowledgements_from_anywhere_take_no_paths() {
     let (mut network, log) = met();
     network.nodes[TARGET].shards[0].up.delays = vec![7];
     let acked = find(&log, Kind::Data, TARGET, IMPOSTOR).transfer.number;
-    // It has a message parked, so there is something to tell it.
+    // It has a message deferred, so there is something to tell it.
     let (now, to) = (network.now, network.nodes[TARGET].nids[0]);
     network.nodes[IMPOSTOR].put(now, &to, 0, 7, 200, 100);
     for frame in network.nodes[IMPOSTOR].poll(now) {

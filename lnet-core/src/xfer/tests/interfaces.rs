@@ -150,7 +150,7 @@ fn a_number_that_is_used_again_is_another_interface() {
 }
 
 #[test]
-fn contacts_of_interfaces_that_are_gone_take_no_room() {
+fn paths_of_interfaces_that_are_gone_take_no_room() {
     let mut network = network(1);
     for round in 0..2 * u64::from(limits().peers) {
         put_by(&mut network, round, 1, &[0], 100);

@@ -168,7 +168,7 @@ fn after_a_break_the_first_fragment_comes_first() {
 }
 
 #[test]
-fn frames_of_a_detour_fit_the_rail_that_they_take() {
+fn frames_of_a_failover_fit_the_rail_that_they_take() {
     const SHORT: u32 = 1000;
     let mut network = pair(1, (1, 1));
     let nids = network.nodes[1].nids.clone();
@@ -225,7 +225,7 @@ fn frames_that_overtake_the_first_one_are_not_sent_again() {
             network.nodes[1].receive(now, &frame);
         }
         network.run(SECOND);
-        assert_eq!(network.nodes[1].counters()[0].frames_held, 3);
+        assert_eq!(network.nodes[1].counters()[0].frames_buffered, 3);
         assert_eq!(network.nodes[0].counters()[0].frames_resent, 0);
         if drops.is_empty() {
             network.assert_all_arrived(0, 1, 2);
@@ -261,7 +261,7 @@ fn a_session_is_renewed_around_a_dead_rail() {
     put(&mut network, 0, 0, 10);
     put(&mut network, 1, 1, 10);
     network.run(SECOND);
-    // Long enough for the flow to count as closed, and the token as old.
+    // Long enough for the stream to count as closed, and the token as old.
     network.dead = vec![0];
     network.run(SECOND * 3);
     put(&mut network, 1, 2, 10);
@@ -360,7 +360,7 @@ fn bulk_goes_around_a_rail_that_dies_under_it() {
 fn a_flow_that_found_no_record_goes_on_when_others_end() {
     let mut network = pair(1, (1, 2));
     let to = network.nodes[1].nids[0];
-    // Of two flows the first takes all records there are, while nothing of it is acknowledged.
+    // Of two streams the first takes all records there are, while nothing of it is acknowledged.
     put_many(&mut network, 1, &[10]);
     network.run(SECOND / 10);
     network.stalled = Some(1);

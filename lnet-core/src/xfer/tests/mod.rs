@@ -1,10 +1,10 @@
 //! Transfer machines over a wire in memory.
 
+mod deferred;
 mod hostile;
 mod impostors;
 mod interfaces;
 mod lossy;
-mod parking;
 mod policies;
 mod preview;
 mod sessions;

@@ -127,7 +127,7 @@ fn a_receiver_that_has_forgotten_a_silent_sender_takes_it_again_but_none_of_its_
     network.run(SECOND);
     let frames = network.log.clone();
     network.run(SECOND * 40);
-    assert_eq!(network.nodes[1].shards[0].xfer.usage().inflows, 0);
+    assert_eq!(network.nodes[1].shards[0].xfer.usage().receive_streams, 0);
     receive_late(&mut network, &frames);
     assert_eq!(network.nodes[1].counters()[0].dropped(XferDrop::UnknownSession), 1);
     put(&mut network, 1, 10);
@@ -145,13 +145,13 @@ fn an_old_frame_does_not_begin_the_window_of_a_sender_that_was_forgotten_and_spe
     network.run(SECOND);
     let frames = network.log.clone();
     network.run(SECOND * 40);
-    assert_eq!(network.nodes[1].shards[0].xfer.usage().inflows, 0);
+    assert_eq!(network.nodes[1].shards[0].xfer.usage().receive_streams, 0);
     // What it says first is no message, but a word about one.
     network.nodes[0].shards[0].up.delays = vec![7];
     let (now, to) = (network.now, network.nodes[0].nids[0]);
     network.nodes[1].put(now, &to, 0, 7, 1, 10);
     network.run(SECOND);
-    assert_eq!(network.nodes[1].shards[0].xfer.usage().inflows, 1);
+    assert_eq!(network.nodes[1].shards[0].xfer.usage().receive_streams, 1);
     receive_late(&mut network, &frames);
     assert_eq!(network.nodes[1].arrived(), [(0, Status::Ok)]);
 }
@@ -254,7 +254,7 @@ fn one_address_cannot_take_the_room_of_all() {
     network.run(SECOND / 100);
     let data = network.log.iter().find(|frame| frame.header.kind == Kind::Data).unwrap().clone();
     let hello = network.log.iter().find(|frame| frame.header.kind == Kind::Hello).unwrap().clone();
-    let inflows = |network: &Network| network.nodes[1].shards[0].xfer.usage().inflows;
+    let streams = |network: &Network| network.nodes[1].shards[0].xfer.usage().receive_streams;
     // It shows good tokens of many lives.
     for life in 0..20 {
         // Not so fast that it is not heard.
@@ -267,7 +267,7 @@ fn one_address_cannot_take_the_room_of_all() {
         begun.transfer.session = welcome.unwrap().transfer.session;
         network.nodes[1].receive(network.now, &begun);
     }
-    assert_eq!(inflows(&network), 4, "half of the room");
+    assert_eq!(streams(&network), 4, "half of the room");
     network.nodes.push(Node::new(3, 1, 1));
     let (now, to) = (network.now, network.nodes[1].nids[0]);
     network.nodes[2].put(now, &to, 0, 4, 9, 100);
@@ -317,7 +317,7 @@ fn two_addresses_cannot_take_the_room_of_all() {
         }
     }
     let usage = network.nodes[1].shards[0].xfer.usage();
-    assert_eq!(usage.inflows, 1 + 4, "half of the room, and the honest one");
+    assert_eq!(usage.receive_streams, 1 + 4, "half of the room, and the honest one");
     network.nodes.push(Node::new(3, 1, 1));
     let (now, to) = (network.now, network.nodes[1].nids[0]);
     network.nodes[2].put(now, &to, 0, 4, 9, 100);
@@ -451,7 +451,7 @@ fn whoever_loses_an_address_has_not_ended() {
     }
     network.dead = vec![1];
     network.run(SECOND / 100);
-    // What goes to the first address is refused by whoever lives there now.
+    // What goes to the first address is refused by the node that lives there now.
     let now = network.now;
     network.nodes[0].put(now, &moved, 0, 4, 80, 100);
     network.run(SECOND / 10);

@@ -144,7 +144,7 @@ pub(super) struct Shard {
     pub(super) up: Up,
     /// Payloads by message number.
     pub(super) payloads: BTreeMap<u64, Vec<u8>>,
-    held: BTreeMap<HoldId, Frame>,
+    buffered: BTreeMap<BufferId, Frame>,
     policies: [PolicyWord; PORTALS],
 }
 
@@ -159,7 +159,7 @@ pub(super) const ROTOR: u32 = 9;
 pub(super) const DATAGRAM: u32 = 1500 - 28;
 
 pub(super) fn limits() -> XferLimits {
-    XferLimits { messages: 256, incoming: 64, partials: 16, peers: 8, flows: 16, frames: 1024, held: 8 }
+    XferLimits { messages: 256, incoming: 64, partials: 16, peers: 8, streams: 16, frames: 1024, buffered: 8 }
 }
 
 fn policies() -> [PolicyWord; PORTALS] {
@@ -200,7 +200,7 @@ impl Node {
             }),
             up: Up::default(),
             payloads: BTreeMap::new(),
-            held: BTreeMap::new(),
+            buffered: BTreeMap::new(),
             policies: policies(),
         });
         Self {
@@ -330,9 +330,9 @@ impl Node {
     pub(super) fn assert_idle(&self) {
         for shard in &self.shards {
             let usage = shard.xfer.usage();
-            let busy = [usage.messages, usage.incoming, usage.partials, usage.frames, usage.held];
+            let busy = [usage.messages, usage.incoming, usage.partials, usage.frames, usage.buffered];
             assert_eq!(busy, [0; 5], "{usage:?}");
-            assert!(shard.held.is_empty());
+            assert!(shard.buffered.is_empty());
             assert!(shard.up.under_way.is_empty());
         }
     }
@@ -398,14 +398,14 @@ impl Shard {
         let action = self.xfer.receive(now, &arrived, &mut self.up);
         self.act(now, action, &frame.payload);
         match action {
-            Action::Hold(hold) => assert!(self.held.insert(hold, frame.clone()).is_none()),
+            Action::Buffer(hold) => assert!(self.buffered.insert(hold, frame.clone()).is_none()),
             Action::Drop(_) => return action,
             _ => {}
         }
         if frame.header.bundled {
             for (id_delta, lnet, payload) in &frame.records {
                 let action = self.xfer.receive_record(now, &arrived, *id_delta, lnet, &mut self.up);
-                assert!(!matches!(action, Action::Hold(_)));
+                assert!(!matches!(action, Action::Buffer(_)));
                 self.act(now, action, payload);
             }
             self.xfer.end_bundle(now, &arrived);
@@ -430,11 +430,11 @@ impl Shard {
         while let Some(replay) = self.xfer.poll_replay() {
             match replay {
                 Replay::Again(hold) => {
-                    let frame = self.held.remove(&hold).unwrap();
+                    let frame = self.buffered.remove(&hold).unwrap();
                     let _ = self.receive(now, &frame);
                 }
                 Replay::Forget(hold) => {
-                    self.held.remove(&hold).unwrap();
+                    self.buffered.remove(&hold).unwrap();
                 }
             }
         }

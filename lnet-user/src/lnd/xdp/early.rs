@@ -1,6 +1,6 @@
 //! Early frames: packets that are kept for the transfer protocol until it wants them again, or not at all.
 
-use lnet_core::xfer::HoldId;
+use lnet_core::xfer::BufferId;
 
 use super::exchange::Packet;
 
@@ -22,7 +22,7 @@ impl EarlyFrames {
     }
 
     /// Keeps a packet, which leaves `packet` empty; false, and it stays, if there are too many chunks.
-    pub(super) fn keep(&mut self, HoldId(id): HoldId, packet: &mut Packet) -> bool {
+    pub(super) fn keep(&mut self, BufferId(id): BufferId, packet: &mut Packet) -> bool {
         let slot = &mut self.packets[id as usize];
         assert!(slot.is_empty(), "a packet is kept as {id} already");
         if packet.is_empty() || self.chunks_count + packet.parts.len() > self.chunks_max {
@@ -35,7 +35,7 @@ impl EarlyFrames {
     }
 
     /// Gives a packet back, in an empty `packet`; nothing if it was not kept.
-    pub(super) fn take(&mut self, HoldId(id): HoldId, packet: &mut Packet) {
+    pub(super) fn take(&mut self, BufferId(id): BufferId, packet: &mut Packet) {
         std::mem::swap(&mut self.packets[id as usize], packet);
         self.count -= usize::from(!packet.is_empty());
         self.chunks_count -= packet.parts.len();

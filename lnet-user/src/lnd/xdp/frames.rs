@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use lnet_core::lnd::{NiId, Span, Uplink};
 use lnet_core::time::Instant;
-use lnet_core::xfer::{Action, Arrived, BUNDLE_MAX, Content, HoldId, Outgoing, Xfer};
+use lnet_core::xfer::{Action, Arrived, BUNDLE_MAX, BufferId, Content, Outgoing, Xfer};
 use lnet_wire::frame::{
     CRC_OFFSET, FIRST_HEADERS_BYTES, FRAME_HEADER_BYTES, FrameHeader, HANDSHAKE_BYTES, Handshake, Kind,
     RECORD_BYTES, RECORD_CRC_OFFSET, Record, SHORT_HEADER_BYTES, ShortPut, Transfer,
@@ -316,7 +316,7 @@ pub(super) enum Taken {
     /// It has refused and counted it.
     Refused,
     /// It is to be kept.
-    Hold(HoldId),
+    Buffer(BufferId),
 }
 
 /// Checks a frame, hands it to the transfer protocol, and copies its payloads to where they belong. `further` is
@@ -376,7 +376,7 @@ pub(super) fn take(
             xfer.written(now, up);
         }
         Action::Done => {}
-        Action::Hold(hold) => return Ok(Taken::Hold(hold)),
+        Action::Buffer(hold) => return Ok(Taken::Buffer(hold)),
         Action::Drop(_) => return Ok(Taken::Refused),
     }
     if header.bundled {
@@ -389,7 +389,7 @@ pub(super) fn take(
                     xfer.written(now, up);
                 }
                 Action::Done | Action::Drop(_) => {}
-                Action::Hold(hold) => unreachable!("a message of several in a frame is kept as {hold:?}"),
+                Action::Buffer(hold) => unreachable!("a message of several in a frame is kept as {hold:?}"),
             }
         }
         xfer.end_bundle(now, &arrived);

@@ -272,7 +272,7 @@ impl XdpLnd {
             wants_room: false,
             unresolved: Unresolved::new(limits.messages),
             ended: VecDeque::with_capacity(limits.messages as usize),
-            early: EarlyFrames::new(limits.held, common.early_chunks_max),
+            early: EarlyFrames::new(limits.buffered, common.early_chunks_max),
             in_place: None,
             faults: Faults::new(common.send_fault),
             packet: Packet::with_capacity(),

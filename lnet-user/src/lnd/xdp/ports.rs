@@ -151,7 +151,7 @@ impl XdpLnd {
             return;
         }
         self.has_buffers = true;
-        let early_count = self.common.xfer.limits.held as usize;
+        let early_count = self.common.xfer.limits.buffered as usize;
         let count = (early_count + self.exchange.buffer_count(datagram_max_bytes)).min(BUFFERS_MAX);
         self.buffers.extend(DatagramBuffer::several(self.shard.0, count, datagram_max_bytes));
     }

@@ -180,7 +180,7 @@ impl XdpLnd {
         match outcome {
             Ok(Taken::Whole) => self.counters.frames_taken += 1,
             Ok(Taken::Refused) => self.counters.frames_refused += 1,
-            Ok(Taken::Hold(hold)) => {
+            Ok(Taken::Buffer(hold)) => {
                 if !self.early.keep(hold, packet) {
                     self.counters.frames_forgotten += 1;
                 }

@@ -222,7 +222,7 @@ impl XdpLnd {
             let outcome =
                 take_bytes((&mut self.xfer, memory, up), now, ingress, &owner, bytes, &mut self.further);
             let mut packet = Packet { parts: std::mem::take(&mut self.packet.parts), datagram: None };
-            if matches!(outcome, Ok(Taken::Hold(_)) | Err(Aside::Misdirected(_))) {
+            if matches!(outcome, Ok(Taken::Buffer(_)) | Err(Aside::Misdirected(_))) {
                 packet.datagram = self.buffers.pop();
                 if let Some(buffer) = &mut packet.datagram {
                     buffer.fill(ni, from, bytes);

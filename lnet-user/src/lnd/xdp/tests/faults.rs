@@ -176,7 +176,7 @@ fn fragments_that_overtake_the_first_one_are_kept() {
     });
     let [a, b] = &mut wire.nodes;
     assert!(a.shards[0].buffer()[..20_000] == b.shards[0].buffer()[..20_000]);
-    assert_eq!(b.shards[0].lnd.transfer_counters().frames_held, 3);
+    assert_eq!(b.shards[0].lnd.transfer_counters().frames_buffered, 3);
     assert_eq!(b.shards[0].lnd.early.chunks_count(), 0);
     assert_eq!(a.shards[0].lnd.transfer_counters().frames_resent, 0, "what was kept was not sent again");
     wire.assert_frames_conserved();
@@ -205,7 +205,7 @@ fn packets_beyond_those_that_may_be_kept_come_again() {
     wire.assert_frames_conserved();
 }
 
-/// A message that its receiver delays is kept, then parked with its sender, and comes when it is wanted.
+/// A message that its receiver delays is buffered, then deferred to its sender, and comes when it is wanted.
 #[test]
 fn a_delayed_message_arrives_when_it_is_wanted() {
     for (length_bytes, pause_ns) in [(64, 100_000), (64, 50_000_000), (50_000, 100_000), (50_000, 50_000_000)]

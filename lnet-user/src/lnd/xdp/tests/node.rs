@@ -297,7 +297,7 @@ impl Node {
         };
         let frame_max_bytes = frame_max_bytes(&plan.rings);
         let limits = Limits { requests: 128, responses: 128, incoming: 128, ..Limits::DEFAULT };
-        let limits = XferLimits { peers: 8, flows: 16, ..XferLimits::for_shard(&limits) };
+        let limits = XferLimits { peers: 8, streams: 16, ..XferLimits::for_shard(&limits) };
         let xfer = XferConfig {
             shard_count: plan.shards as u8,
             identity: Identity::new([plan.host; 32]),

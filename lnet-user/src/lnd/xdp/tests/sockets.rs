@@ -98,7 +98,7 @@ impl Node {
         let mut policies = [PolicyWord::default(); PORTALS];
         policies[PORTAL as usize] = spread.pack().unwrap();
         let limits = Limits { requests: 128, responses: 128, incoming: 128, ..Limits::DEFAULT };
-        let limits = XferLimits { peers: 8, flows: 16, ..XferLimits::for_shard(&limits) };
+        let limits = XferLimits { peers: 8, streams: 16, ..XferLimits::for_shard(&limits) };
         let first = UdpSocket::bind(SocketAddr::new(address, udp_port), None).unwrap();
         let udp_port = first.address().port();
         first.choose_by(&reuseport::program(&policies, SHARDS)).unwrap();

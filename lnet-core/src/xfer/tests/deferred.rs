@@ -46,7 +46,7 @@ fn a_message_that_is_wanted_soon_is_kept_and_not_sent_again() {
     resume(&mut network, deliver);
     network.run(SECOND);
     network.assert_all_arrived(0, 1, 1);
-    assert_eq!(network.frames(Kind::Parked), 0);
+    assert_eq!(network.frames(Kind::Deferred), 0);
     assert_eq!(network.nodes[0].counters()[0].frames_resent, 0);
 }
 
@@ -63,8 +63,8 @@ fn a_message_that_waits_is_kept_by_its_sender_and_pulled() {
         network.run(SECOND * 5);
         // Longer than any message may take, and none has ended.
         assert_eq!(network.nodes[0].sent(), [], "seed {seed}");
-        assert_eq!(network.nodes[1].counters()[0].messages_parked, 6);
-        assert_eq!(network.nodes[1].shards[0].xfer.usage().held, 0);
+        assert_eq!(network.nodes[1].counters()[0].messages_deferred, 6);
+        assert_eq!(network.nodes[1].shards[0].xfer.usage().buffered, 0);
         let resent = network.nodes[0].counters()[0].frames_sent;
         network.run(SECOND * 5);
         assert!(network.nodes[0].counters()[0].frames_sent < resent + 200, "only words about it");
@@ -89,7 +89,7 @@ fn a_pulled_message_goes_to_the_shard_that_pulls_it_although_ids_decide_about_sh
     for shard in 0..3 {
         let now = network.now;
         let shard = &mut network.nodes[1].shards[shard];
-        assert!(shard.xfer.counters().messages_parked > 1);
+        assert!(shard.xfer.counters().messages_deferred > 1);
         for (rx, header) in core::mem::take(&mut shard.up.delayed) {
             shard.xfer.resume(now, RxId(rx), deliver(&header), &mut shard.up);
         }
@@ -116,7 +116,7 @@ fn one_that_is_not_wanted_any_more_is_let_go() {
 }
 
 #[test]
-fn parked_messages_end_with_their_peer() {
+fn deferred_messages_end_with_their_peer() {
     let mut network = network(1);
     put(&mut network, 0, 5000);
     network.run(SECOND);
@@ -152,9 +152,9 @@ fn a_shard_that_does_not_answer_keeps_nothing_for_ever() {
         network.nodes[0].put(now, &to, 0, ROTOR, number, 100);
     }
     network.run(SECOND / 10);
-    let silent = network.nodes[1].counters()[0].messages_parked as usize;
+    let silent = network.nodes[1].counters()[0].messages_deferred as usize;
     assert!(silent != 0 && silent < 8, "both shards keep some: {silent}");
-    let said = |frame: &&Frame| frame.header.kind == Kind::Parked && frame.transfer.shard == 1;
+    let said = |frame: &&Frame| frame.header.kind == Kind::Deferred && frame.transfer.shard == 1;
     let heard = network.log.iter().find(said).unwrap().clone();
     network.stalled = Some(1);
     let mut frames_max = 0;
@@ -179,7 +179,7 @@ fn send(network: &mut Network, from: usize, rail: u16, number: u64) {
 }
 
 #[test]
-fn a_sender_that_was_restarted_hears_that_its_message_is_parked() {
+fn a_sender_that_was_restarted_hears_that_its_message_is_deferred() {
     // It speaks first by the rail that its message goes by, or by the other one.
     for first in [0, 1] {
         let mut network = network(1);
@@ -197,7 +197,7 @@ fn a_sender_that_was_restarted_hears_that_its_message_is_parked() {
         }
         put(&mut network, 7, 5000);
         network.run(SECOND / 2);
-        assert!(network.frames(Kind::Parked) > 0, "first by {first}");
+        assert!(network.frames(Kind::Deferred) > 0, "first by {first}");
         resume(&mut network, deliver);
         network.run(SECOND);
         assert!(network.nodes[1].arrived().contains(&(7, Status::Ok)), "first by {first}");
@@ -224,7 +224,7 @@ fn a_word_without_a_way_of_its_own_holds_up_no_message() {
 }
 
 #[test]
-fn a_parked_message_is_pulled_by_the_rail_that_lives() {
+fn a_deferred_message_is_pulled_by_the_rail_that_lives() {
     let mut network = network(1);
     for rail in [1, 0] {
         send(&mut network, 0, rail, 50 + u64::from(rail));

@@ -1,10 +1,10 @@
 //! Delayed messages: their frames are buffered for a moment, then the header is kept here and the payload by the sender.
 //!
 //! ```text
-//! Delayed --buffered for long enough--> Parked --resume--> Pulled --first fragment--> Receiving
+//! Delayed --buffered for long enough--> Deferred --resume--> Pulled --first fragment--> Receiving
 //! ```
 //!
-//! Frames of a parked message are not acknowledged: its sender withdraws them when it learns of the parking.
+//! Frames of a deferred message are not acknowledged: its sender withdraws them when it learns of the deferral.
 
 use lnet_wire::frame::Kind;
 
@@ -12,7 +12,7 @@ use super::arrivals::Phase;
 use super::stream::ReceiveStream;
 use super::{Call, Receiving};
 use crate::lnd::{Cause, RxId, Status, Uplink, Verdict};
-use crate::xfer::{Control, HoldId, sending};
+use crate::xfer::{BufferId, Control, sending};
 
 impl Receiving {
     /// Has the driver buffer a frame of a message that cannot go on; `None` if it has too many, or as many for
@@ -22,7 +22,7 @@ impl Receiving {
         stream: u32,
         id: u64,
         call: &mut Call<'_, impl Uplink>,
-    ) -> Option<HoldId> {
+    ) -> Option<BufferId> {
         let free = self.buffer.capacity() - self.buffer.count();
         let address = &self.streams[stream].opened_at;
         let is_its = |stream: u32| self.streams[stream].opened_at == *address;
@@ -31,12 +31,12 @@ impl Receiving {
         }
         let until = call.now() + call.sessions.local.times.hold;
         let frame = self.buffer.keep(stream, id, until)?;
-        call.sessions.local.counters.frames_held += 1;
+        call.sessions.local.counters.frames_buffered += 1;
         call.sessions.local.set_timer(until);
         Some(frame)
     }
 
-    /// Frames that were buffered for long enough are forgotten; delayed messages of theirs are parked.
+    /// Frames that were buffered for long enough are forgotten; delayed messages of theirs are deferred.
     pub(crate) fn end_buffered(&mut self, call: &mut Call<'_, impl Uplink>) {
         while let Some((stream, id, until)) = self.buffer.first()
             && until <= call.now()
@@ -45,23 +45,23 @@ impl Receiving {
             if let Some(slot) = self.arrivals.find(stream, id)
                 && self.arrivals.slab[slot].phase == Phase::Delayed
             {
-                self.park(slot, call);
+                self.defer(slot, call);
             }
         }
     }
 
     /// Has the sender of a delayed message keep it. If that cannot be said now, its frames come again.
-    pub(crate) fn park(&mut self, slot: u32, call: &mut Call<'_, impl Uplink>) {
+    pub(crate) fn defer(&mut self, slot: u32, call: &mut Call<'_, impl Uplink>) {
         let arriving = &self.arrivals.slab[slot];
         let (stream, id) = (arriving.stream, arriving.id);
-        if self.tell(stream, Kind::Parked, id, self.ticket(slot), call) {
-            self.arrivals.slab[slot].phase = Phase::Parked;
+        if self.tell(stream, Kind::Deferred, id, self.ticket(slot), call) {
+            self.arrivals.slab[slot].phase = Phase::Deferred;
             self.streams[stream].window.mark(id);
-            call.sessions.local.counters.messages_parked += 1;
+            call.sessions.local.counters.messages_deferred += 1;
         }
     }
 
-    /// What the sender is to name a parked message by.
+    /// What the sender is to name a deferred message by.
     fn ticket(&self, slot: u32) -> u32 {
         slot | self.arrivals.slab.generation(slot) << crate::handle::SLOT_BITS
     }
@@ -94,7 +94,7 @@ impl Receiving {
             Kind::Gone => {
                 if let Some(slot) = self.ticket_holder(stream, ticket)
                     && self.arrivals.slab[slot].id == id
-                    && matches!(self.arrivals.slab[slot].phase, Phase::Parked | Phase::Pulled(_))
+                    && matches!(self.arrivals.slab[slot].phase, Phase::Deferred | Phase::Pulled(_))
                 {
                     self.abandon(slot, Cause::Timeout, call);
                 }
@@ -127,29 +127,29 @@ impl Receiving {
                 self.remove_arriving(slot);
                 self.buffer.replay(stream, id);
             }
-            (Phase::Parked, Verdict::Deliver(_)) if total_bytes == 0 => {
+            (Phase::Deferred, Verdict::Deliver(_)) if total_bytes == 0 => {
                 self.dismiss(slot, call);
                 call.up.received(call.now(), rx, Status::Ok);
             }
-            (Phase::Parked, Verdict::Deliver(span)) => {
+            (Phase::Deferred, Verdict::Deliver(span)) => {
                 self.arrivals.slab[slot].phase = Phase::Pulled(span);
                 self.arrivals.slab[slot].touched_at = call.now();
                 call.sessions.local.counters.messages_pulled += 1;
                 self.pull(slot, call);
             }
-            (Phase::Parked, Verdict::Drop) => self.dismiss(slot, call),
+            (Phase::Deferred, Verdict::Drop) => self.dismiss(slot, call),
             (phase, verdict) => panic!("{rx:?} is {phase:?}, and {verdict:?} comes"),
         }
     }
 
-    /// Has the sender of a parked message send it. What cannot be said now is said later.
+    /// Has the sender of a deferred message send it. What cannot be said now is said later.
     pub(crate) fn pull(&mut self, slot: u32, call: &mut Call<'_, impl Uplink>) {
         let (stream, id) = (self.arrivals.slab[slot].stream, self.arrivals.slab[slot].id);
         let said = self.tell(stream, Kind::Pull, id, self.ticket(slot), call);
         self.arrivals.slab[slot].pull_owed = !said;
     }
 
-    /// Lets go of a parked message, and tells its sender.
+    /// Lets go of a deferred message, and tells its sender.
     fn dismiss(&mut self, slot: u32, call: &mut Call<'_, impl Uplink>) {
         let (stream, id) = (self.arrivals.slab[slot].stream, self.arrivals.slab[slot].id);
         // A sender that does not hear of it asks, and is told then.

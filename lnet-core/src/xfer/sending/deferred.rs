@@ -1,7 +1,7 @@
 //! Control frames, and messages of which the receiver keeps the header and this side the payload.
 //!
 //! ```text
-//! Queued, Sent --PARKED--> Parked --PULL--> Queued, under a new id, with the ticket
+//! Queued, Sent --DEFERRED--> Deferred --PULL--> Queued, under a new id, with the ticket
 //! ```
 
 use lnet_wire::frame::Kind;
@@ -20,7 +20,7 @@ impl Sending {
     pub(crate) fn tell(&mut self, (peer, shard): (u32, u8), control: Control, sessions: &Sessions) -> bool {
         let now = sessions.local.now;
         let Some(slot) = self.stream_to(peer, shard, sessions) else { return false };
-        if self.peers[peer].control_count >= self.items_kept - self.control_count {
+        if self.peers[peer].control_count >= self.items_reserved - self.control_count {
             return false;
         }
         let Some(item) = self.new_item(Cargo::Control(control)) else { return false };
@@ -40,24 +40,24 @@ impl Sending {
         Control { kind, id, ticket }: Control,
         call: &mut Call<'_, impl Uplink>,
     ) {
-        let parked = self.parked_message(from, id, ticket);
+        let deferred = self.deferred_message(from, id, ticket);
         let unaware = |sending: &Self| sending.unfinished_message(from, |its| its.id == id);
         let is_gone = match kind {
-            Kind::Parked => {
+            Kind::Deferred => {
                 if let Some(message) = unaware(self) {
                     self.set_aside(message, ticket, call.sessions);
                     false
                 } else {
-                    parked.is_none() && self.pulled_message(from, ticket).is_none()
+                    deferred.is_none() && self.pulled_message(from, ticket).is_none()
                 }
             }
             Kind::Pull => {
-                // It may overtake the frame that says that the message was parked.
-                let unaware = unaware(self).filter(|_| parked.is_none());
+                // It may overtake the frame that says that the message was deferred.
+                let unaware = unaware(self).filter(|_| deferred.is_none());
                 if let Some(message) = unaware {
                     self.set_aside(message, ticket, call.sessions);
                 }
-                if let Some(message) = parked.or(unaware) {
+                if let Some(message) = deferred.or(unaware) {
                     self.send_again(message, call.sessions);
                     false
                 } else {
@@ -65,7 +65,7 @@ impl Sending {
                 }
             }
             Kind::Discard => {
-                if let Some(message) = parked.or_else(|| unaware(self)) {
+                if let Some(message) = deferred.or_else(|| unaware(self)) {
                     self.finish(message, Status::Ok, call);
                 }
                 false
@@ -73,7 +73,7 @@ impl Sending {
             Kind::Lost => {
                 // The answer to a question that was overtaken has the id from before the message was pulled.
                 let its = |message: &Outbound| message.ticket == Some(ticket) && message.id == id;
-                if let Some(message) = parked.or_else(|| self.unfinished_message(from, its)) {
+                if let Some(message) = deferred.or_else(|| self.unfinished_message(from, its)) {
                     self.finish(message, Status::Unknown(Cause::Timeout), call);
                 }
                 false
@@ -101,9 +101,9 @@ impl Sending {
         })
     }
 
-    /// The message that a shard of a peer has parked under this id and ticket.
-    fn parked_message(&self, (peer, shard): (u32, u8), id: u64, ticket: u32) -> Option<u32> {
-        let mut at = self.peers[peer].parked.first();
+    /// The message that a shard of a peer has deferred under this id and ticket.
+    fn deferred_message(&self, (peer, shard): (u32, u8), id: u64, ticket: u32) -> Option<u32> {
+        let mut at = self.peers[peer].deferred.first();
         while let Some(message) = self.messages.get(at) {
             // Other shards of the peer may have given the same ticket.
             if message.ticket == Some(ticket) && message.id == id && message.shard == shard {
@@ -135,24 +135,24 @@ impl Sending {
         None
     }
 
-    /// Keeps a message that its receiver has parked.
+    /// Keeps a message that its receiver has deferred.
     fn set_aside(&mut self, slot: u32, ticket: u32, sessions: &mut Sessions) {
         let now = sessions.local.now;
         self.detach(slot);
         self.deadlines.remove(&mut self.messages, slot);
         let message = &mut self.messages[slot];
-        (message.stage, message.ticket) = (Stage::Parked, Some(ticket));
+        (message.stage, message.ticket) = (Stage::Deferred, Some(ticket));
         (message.next_offset, message.begun) = (0, false);
         let (peer, stream) = (message.peer, message.stream);
-        if self.peers[peer].parked.is_empty() {
+        if self.peers[peer].deferred.is_empty() {
             self.peers[peer].ping_at = now + sessions.local.times.message / 4;
             sessions.local.set_timer(now + sessions.local.times.message / 4);
         }
-        self.peers[peer].parked.push_back(&mut self.messages, slot);
+        self.peers[peer].deferred.push_back(&mut self.messages, slot);
         self.go_on(stream);
     }
 
-    /// Sends a parked message under a new id.
+    /// Sends a deferred message under a new id.
     fn send_again(&mut self, slot: u32, sessions: &mut Sessions) {
         let now = sessions.local.now;
         self.detach(slot);
@@ -163,42 +163,42 @@ impl Sending {
         self.dispatch(slot, sessions);
     }
 
-    /// Asks after the parked message of a peer that was asked after longest ago.
-    fn ask_after_parked(&mut self, peer: u32, sessions: &mut Sessions) {
+    /// Asks after the deferred message of a peer that was asked after longest ago.
+    fn ask_after_deferred(&mut self, peer: u32, sessions: &mut Sessions) {
         let now = sessions.local.now;
-        let slot = self.peers[peer].parked.first();
+        let slot = self.peers[peer].deferred.first();
         if slot == NONE || self.peers[peer].ping_at > now {
             return;
         }
         let next = now + sessions.local.times.message / 4;
         self.peers[peer].ping_at = next;
         sessions.local.set_timer(next);
-        self.peers[peer].parked.remove(&mut self.messages, slot);
-        self.peers[peer].parked.push_back(&mut self.messages, slot);
+        self.peers[peer].deferred.remove(&mut self.messages, slot);
+        self.peers[peer].deferred.push_back(&mut self.messages, slot);
         let message = &self.messages[slot];
         let (id, ticket, shard) = (message.id, message.ticket.unwrap_or_default(), message.shard);
         // Where there is no room for it now, the next question may have some.
         self.tell((peer, shard), Control { kind: Kind::Ping, id, ticket }, sessions);
     }
 
-    /// Asks after the parked messages of a peer; ends those of one that is silent.
-    pub(crate) fn follow_parked(&mut self, peer: u32, call: &mut Call<'_, impl Uplink>) {
+    /// Asks after the deferred messages of a peer; ends those of one that is silent.
+    pub(crate) fn follow_deferred(&mut self, peer: u32, call: &mut Call<'_, impl Uplink>) {
         let now = call.sessions.local.now;
         if now - call.sessions.peers[peer].received_at <= call.sessions.local.times.message {
-            self.ask_after_parked(peer, call.sessions);
+            self.ask_after_deferred(peer, call.sessions);
         } else {
-            self.end_parked(peer, |_| true, call);
+            self.end_deferred(peer, |_| true, call);
         }
     }
 
-    /// Ends parked messages of a peer that does not answer.
-    pub(crate) fn end_parked(
+    /// Ends deferred messages of a peer that does not answer.
+    pub(crate) fn end_deferred(
         &mut self,
         peer: u32,
         which: impl Fn(&Outbound) -> bool,
         call: &mut Call<'_, impl Uplink>,
     ) {
-        let mut at = self.peers[peer].parked.first();
+        let mut at = self.peers[peer].deferred.first();
         while at != NONE {
             let next = List::<Queued>::next(&self.messages, at);
             if which(&self.messages[at]) {
