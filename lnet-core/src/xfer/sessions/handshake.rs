@@ -138,13 +138,12 @@ impl Sessions {
         self.peers[peer].address.1 == frame.from || self.path_from(peer, frame).is_some()
     }
 
-    /// Whether a peer is known to live at an address: it has shown a certificate of it, or a token that was given there
-    /// for one, or has given a session there.
+    /// Whether a peer receives at an address: it has shown a token there that was sent there, or has given a session there.
+    /// A certificate alone does not tell: each incarnation can sign any address.
     pub(crate) fn lives_at(&self, peer: u32, address: &Nid) -> bool {
         let entry = &self.peers[peer];
         entry.address.1 == *address
             || entry.other_address.is_some_and(|(_, nid)| nid == *address)
-            || self.checks.has_shown(entry.incarnation, address)
             || self.paths.any_leads(peer, address)
     }
 

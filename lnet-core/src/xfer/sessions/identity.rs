@@ -104,15 +104,6 @@ impl Checks {
         }
     }
 
-    /// Whether it was shown of late that an incarnation lives at an address.
-    pub(crate) fn has_shown(&self, incarnation: u64, address: &Nid) -> bool {
-        let mut hasher = self.key;
-        hasher.write(&address.to_bytes());
-        hasher.write_u64(incarnation);
-        let pair = pair_digest(&hasher);
-        self.known[(pair >> 1) as usize % KNOWN].0 == pair
-    }
-
     /// Checks that an incarnation lives at an address. It may have been asked; otherwise others may be in its way.
     pub(crate) fn check(
         &mut self,
