@@ -133,9 +133,9 @@ impl Memory {
             self.node_buffers.push((0, None));
             self.node_buffers.len() - 1
         });
-        let (generation, place) = &mut self.node_buffers[slot];
+        let (generation, stored) = &mut self.node_buffers[slot];
         *generation = generation.checked_add(1).unwrap_or(1);
-        *place = Some(buffer);
+        *stored = Some(buffer);
         BufferHandle(Cookie::new(Kind::Buffer, self.shard, slot as u32, *generation))
     }
 
@@ -160,8 +160,8 @@ impl Memory {
         let current = self.loans[slot].take_if(|loan| loan.md == md);
         let current = current.map(|loan| Ended { loan, terms: self.terms[slot], is_due: false });
         let ended = || {
-            let place = self.ended.iter().position(|ended| ended.loan.md == md && !ended.is_due)?;
-            Some(self.ended.swap_remove(place))
+            let index = self.ended.iter().position(|ended| ended.loan.md == md && !ended.is_due)?;
+            Some(self.ended.swap_remove(index))
         };
         let mut ended = current.or_else(ended)?;
         if ended.loan.buffer.0.is_whole() {
@@ -174,8 +174,8 @@ impl Memory {
     /// A buffer that could not come home with its descriptor's last event, and can now that its leases are
     /// back. Until then, and until it is taken here, its spans can be read and lent as before.
     pub(crate) fn poll_home(&mut self) -> Option<(MdHandle, Buffer)> {
-        let place = self.ended.iter_mut().position(Ended::is_ready)?;
-        let Loan { md, buffer } = self.ended.swap_remove(place).loan;
+        let index = self.ended.iter_mut().position(Ended::is_ready)?;
+        let Loan { md, buffer } = self.ended.swap_remove(index).loan;
         Some((md, buffer))
     }
 
@@ -223,8 +223,8 @@ impl Memory {
         match self.loans.get_mut(span.buffer.0.slot() as usize) {
             Some(Some(loan)) if span.buffer == loan.md => granted(loan.buffer.0.fragments_mut(range(span))),
             _ if span.buffer.0.is(Kind::Buffer) => {
-                let place = node_slot(&mut self.node_buffers, span.buffer).and_then(Option::as_mut);
-                granted(place.expect(NO_LOAN).0.fragments_mut(range(span)))
+                let stored = node_slot(&mut self.node_buffers, span.buffer).and_then(Option::as_mut);
+                granted(stored.expect(NO_LOAN).0.fragments_mut(range(span)))
             }
             _ => adopted_fragments_mut(&mut self.adopted, self.shard, span),
         }
@@ -365,8 +365,8 @@ impl Memory {
             return;
         }
         assert!(self.adopted.len() < self.adopted_max, "more leases were adopted than messages may arrive");
-        let place = place_of(&self.adopted, span);
-        self.adopted.insert(place, Adopted { buffer: span.buffer, offset_bytes: span.offset_bytes, lease });
+        let index = index_of(&self.adopted, span);
+        self.adopted.insert(index, Adopted { buffer: span.buffer, offset_bytes: span.offset_bytes, lease });
     }
 
     /// Returns the lease on an adopted span to the sibling that gave it. Before the sibling is told of it:
@@ -378,12 +378,12 @@ impl Memory {
         if span.length_bytes == 0 {
             return;
         }
-        let place = place_of(&self.adopted, span).checked_sub(1).expect(NO_LOAN);
-        let Adopted { buffer, offset_bytes, ref lease } = self.adopted[place];
+        let index = index_of(&self.adopted, span).checked_sub(1).expect(NO_LOAN);
+        let Adopted { buffer, offset_bytes, ref lease } = self.adopted[index];
         let is_whole = (buffer, offset_bytes, lease.length_bytes())
             == (span.buffer, span.offset_bytes, span.length_bytes as usize);
         assert!(is_whole, "a span is released as it was adopted");
-        self.adopted.remove(place);
+        self.adopted.remove(index);
     }
 
     /// The buffer of the descriptor that has its slot, or of the node.
@@ -397,8 +397,8 @@ impl Memory {
 
     #[cold]
     fn node_buffer(&self, buffer: BufferRef) -> Option<&Buffer> {
-        let (generation, place) = self.node_buffers.get(buffer.0.slot() as usize)?;
-        place.as_ref().filter(|_| buffer.0.is(Kind::Buffer) && buffer.0.generation() == *generation)
+        let (generation, stored) = self.node_buffers.get(buffer.0.slot() as usize)?;
+        stored.as_ref().filter(|_| buffer.0.is(Kind::Buffer) && buffer.0.generation() == *generation)
     }
 
     #[cold]
@@ -410,8 +410,8 @@ impl Memory {
         if span.length_bytes == 0 {
             return Fragments::default();
         }
-        let place = place_of(&self.adopted, span).checked_sub(1).expect(NO_LOAN);
-        let adopted = &self.adopted[place];
+        let index = index_of(&self.adopted, span).checked_sub(1).expect(NO_LOAN);
+        let adopted = &self.adopted[index];
         adopted.lease.fragments(adopted.range(span).expect(NO_LOAN))
     }
 }
@@ -424,7 +424,7 @@ fn node_slot(buffers: &mut [(u32, Option<Buffer>)], buffer: BufferRef) -> Option
 }
 
 /// The place behind all adopted spans of the same descriptor that begin where `span` does, or before.
-fn place_of(adopted: &[Adopted], span: &Span) -> usize {
+fn index_of(adopted: &[Adopted], span: &Span) -> usize {
     adopted.partition_point(|one| (one.buffer, one.offset_bytes) <= (span.buffer, span.offset_bytes))
 }
 
@@ -434,8 +434,8 @@ fn adopted_fragments_mut<'a>(adopted: &'a mut [Adopted], shard: ShardId, span: &
     if span.length_bytes == 0 {
         return FragmentsMut::default();
     }
-    let place = place_of(adopted, span).checked_sub(1).expect(NO_LOAN);
-    let adopted = &mut adopted[place];
+    let index = index_of(adopted, span).checked_sub(1).expect(NO_LOAN);
+    let adopted = &mut adopted[index];
     let range = adopted.range(span).expect(NO_LOAN);
     adopted.lease.fragments_mut(range)
 }

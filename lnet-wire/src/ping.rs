@@ -117,7 +117,7 @@ impl NiStatus {
 
 /// One interface of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Interface {
+pub struct PingNi {
     /// Its NID.
     pub nid: Nid,
     /// Its state.
@@ -326,16 +326,16 @@ pub struct Interfaces<'a> {
 
 impl Interfaces<'_> {
     /// The next small entry that names an interface.
-    fn next_small(&mut self) -> Option<Interface> {
+    fn next_small(&mut self) -> Option<PingNi> {
         let is_swapped = self.is_swapped;
         self.small.find_map(|entry| {
             let nid = Nid::from_small(small_nid(entry, is_swapped)).ok().filter(|nid| !nid.is_any())?;
-            Some(Interface { nid, status: NiStatus(word::<ENTRY_STATUS_OFFSET, _>(entry, is_swapped)) })
+            Some(PingNi { nid, status: NiStatus(word::<ENTRY_STATUS_OFFSET, _>(entry, is_swapped)) })
         })
     }
 
     /// The next large entry that names an interface.
-    fn next_large(&mut self) -> Option<Interface> {
+    fn next_large(&mut self) -> Option<PingNi> {
         // The first bytes of an entry hold all that its length depends on.
         while let Some(head) = self.large.first_chunk::<8>() {
             let used_bytes = usize::from(head[LARGE_STATUS_BYTES]) + 8;
@@ -347,7 +347,7 @@ impl Interfaces<'_> {
             let Some(used) = bytes.get_mut(..used_bytes) else { continue };
             used.copy_from_slice(nid);
             if let Some(nid) = Nid::from_bytes(&bytes).ok().filter(|nid| !nid.is_any()) {
-                return Some(Interface { nid, status: NiStatus(word::<0, _>(head, self.is_swapped)) });
+                return Some(PingNi { nid, status: NiStatus(word::<0, _>(head, self.is_swapped)) });
             }
         }
         None
@@ -355,9 +355,9 @@ impl Interfaces<'_> {
 }
 
 impl Iterator for Interfaces<'_> {
-    type Item = Interface;
+    type Item = PingNi;
 
-    fn next(&mut self) -> Option<Interface> {
+    fn next(&mut self) -> Option<PingNi> {
         self.next_small().or_else(|| self.next_large())
     }
 }

@@ -94,11 +94,11 @@ mod tests {
                 "--health_error", "steering", "--portal", "capture", "start", "help", "version", "-vvv", "--verbose=",
             ]), 0..6),
             other in ".{0,12}",
-            place in any::<prop::sample::Index>(),
+            position in any::<prop::sample::Index>(),
         ) {
             let mut words: Vec<_> = known.into_iter().map(OsString::from).collect();
-            let place = place.index(words.len() + 1);
-            words.insert(place, other.into());
+            let position = position.index(words.len() + 1);
+            words.insert(position, other.into());
             let words = normalized(&words);
             let _ = global_word(&words);
             let _ = Cli::command().try_get_matches_from([OsString::from("lnetctl")].into_iter().chain(words));

@@ -21,20 +21,20 @@ use crate::errno::Errno;
 use crate::request::{Change, PingRequest};
 
 pub use diff::diff;
-pub use output::{Map, Node};
+pub use output::{Element, Map};
 pub use read::parse;
 pub use show::{
     Detail, Failure, NodeState, captures, drop_rules, export, failures, frames, globals, loads, nets,
     peer_list, peers, pings, statistics, steering,
 };
-pub use tree::{DOCUMENT_BYTES_MAX, Place};
+pub use tree::{DOCUMENT_BYTES_MAX, Position};
 
 /// Something wrong in a document.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("{place}: {message}")]
+#[error("{position}: {message}")]
 pub struct DocumentError {
     /// Where.
-    pub place: Place,
+    pub position: Position,
     /// What stands there, what was expected, and a likely correction.
     pub message: String,
     /// The error number that goes with it.
@@ -44,8 +44,8 @@ pub struct DocumentError {
 }
 
 impl DocumentError {
-    fn new(place: Place, message: String) -> Self {
-        Self { place, message, errno: Errno::INVAL, seq_no: None }
+    fn new(position: Position, message: String) -> Self {
+        Self { position, message, errno: Errno::INVAL, seq_no: None }
     }
 }
 
@@ -71,7 +71,7 @@ pub struct Document {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Item {
     /// Where it stands.
-    pub place: Place,
+    pub position: Position,
     /// The block that it stands in.
     pub entity: &'static str,
     /// Number that it gave itself.

@@ -10,16 +10,16 @@ const INDENT: usize = 6;
 
 /// A value of a document.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Node {
+pub enum Element {
     /// A text, as it stands in the document.
     Scalar(String),
     /// Keys and values.
     Map(Map),
     /// Values in a row.
-    Sequence(Vec<Node>),
+    Sequence(Vec<Element>),
 }
 
-impl Node {
+impl Element {
     /// A number, or another value that needs no quotes ever.
     pub fn plain(value: impl Display) -> Self {
         Self::Scalar(value.to_string())
@@ -54,7 +54,7 @@ impl Node {
 
 /// Keys and values, in order.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Map(Vec<(String, Node)>);
+pub struct Map(Vec<(String, Element)>);
 
 impl Map {
     /// None.
@@ -65,7 +65,7 @@ impl Map {
 
     /// These, and this one behind them.
     #[must_use]
-    pub fn with(mut self, key: impl Into<String>, value: Node) -> Self {
+    pub fn with(mut self, key: impl Into<String>, value: Element) -> Self {
         self.push(key, value);
         self
     }
@@ -73,17 +73,17 @@ impl Map {
     /// These, and this text behind them.
     #[must_use]
     pub fn text(self, key: impl Into<String>, value: impl Display) -> Self {
-        self.with(key, Node::text(value))
+        self.with(key, Element::text(value))
     }
 
     /// These, and this number or plain word behind them.
     #[must_use]
     pub fn plain(self, key: impl Into<String>, value: impl Display) -> Self {
-        self.with(key, Node::plain(value))
+        self.with(key, Element::plain(value))
     }
 
     /// Adds a key and its value.
-    pub fn push(&mut self, key: impl Into<String>, value: Node) {
+    pub fn push(&mut self, key: impl Into<String>, value: Element) {
         self.0.push((key.into(), value));
     }
 
@@ -110,35 +110,35 @@ impl Map {
     }
 }
 
-impl FromIterator<(String, Node)> for Map {
-    fn from_iter<I: IntoIterator<Item = (String, Node)>>(entries: I) -> Self {
+impl FromIterator<(String, Element)> for Map {
+    fn from_iter<I: IntoIterator<Item = (String, Element)>>(entries: I) -> Self {
         Self(entries.into_iter().collect())
     }
 }
 
-fn write_value(key: &str, value: &Node, indent: usize, f: &mut impl Write) -> fmt::Result {
+fn write_value(key: &str, value: &Element, indent: usize, f: &mut impl Write) -> fmt::Result {
     match value {
-        Node::Scalar(text) => writeln!(f, "{key}: {text}"),
-        Node::Map(map) => {
+        Element::Scalar(text) => writeln!(f, "{key}: {text}"),
+        Element::Map(map) => {
             writeln!(f, "{key}:")?;
             if !map.is_empty() {
                 write!(f, "{:1$}", "", indent + INDENT)?;
             }
             map.write(indent + INDENT, f)
         }
-        Node::Sequence(items) => {
+        Element::Sequence(items) => {
             writeln!(f, "{key}:")?;
             items.iter().try_for_each(|item| write_item(item, indent, f))
         }
     }
 }
 
-fn write_item(item: &Node, indent: usize, f: &mut impl Write) -> fmt::Result {
+fn write_item(item: &Element, indent: usize, f: &mut impl Write) -> fmt::Result {
     write!(f, "{:indent$}-{:2$}", "", "", INDENT - 1)?;
     match item {
-        Node::Scalar(text) => writeln!(f, "{text}"),
-        Node::Map(map) => map.write(indent + INDENT, f),
-        Node::Sequence(items) => {
+        Element::Scalar(text) => writeln!(f, "{text}"),
+        Element::Map(map) => map.write(indent + INDENT, f),
+        Element::Sequence(items) => {
             // None of our documents has a sequence in a sequence; still what is written is YAML.
             writeln!(f)?;
             items.iter().try_for_each(|item| write_item(item, indent + INDENT, f))
@@ -175,15 +175,15 @@ mod tests {
     fn the_layout_is_that_of_lnet() {
         let ni = Map::new()
             .text("nid", "10.7.0.11@tcp")
-            .with("interfaces", Node::Map(Map::new().text("0", "veth0")));
+            .with("interfaces", Element::Map(Map::new().text("0", "veth0")));
         let net = Map::new()
             .text("net type", "tcp")
-            .with("local NI(s)", Node::Sequence(vec![Node::Map(ni.clone()), Node::Map(ni)]));
+            .with("local NI(s)", Element::Sequence(vec![Element::Map(ni.clone()), Element::Map(ni)]));
         let document = Map::new()
-            .with("net", Node::Sequence(vec![Node::Map(net)]))
-            .with("empty", Node::Sequence(Vec::new()))
-            .with("words", Node::Sequence(vec![Node::text("a"), Node::text("b")]))
-            .with("global", Node::Map(Map::new().plain("discovery", 1)));
+            .with("net", Element::Sequence(vec![Element::Map(net)]))
+            .with("empty", Element::Sequence(Vec::new()))
+            .with("words", Element::Sequence(vec![Element::text("a"), Element::text("b")]))
+            .with("global", Element::Map(Map::new().plain("discovery", 1)));
         let expected = "\
 net:
 -     net type: tcp
@@ -208,16 +208,16 @@ global:
     fn texts_are_quoted_where_they_would_mean_something_else() {
         for plain in ["eth0", "eth0:1", "10.7.0.11@tcp", "0@lo", "<?>", "tcp", "2001:db8::1@tcp", "/tmp/a b"]
         {
-            assert_eq!(Node::text(plain), Node::Scalar(plain.to_owned()));
+            assert_eq!(Element::text(plain), Element::Scalar(plain.to_owned()));
         }
         for other in
             ["", "0", "1.5", "0x1f", "true", "No", "~", "*@tcp", "a: b", "a:", " a", "a ", "#a", "[0]", "é"]
         {
-            assert_eq!(Node::text(other), Node::Scalar(format!("\"{other}\"")));
+            assert_eq!(Element::text(other), Element::Scalar(format!("\"{other}\"")));
         }
         assert_eq!(
-            Node::quoted("a\"b\\c\nd\u{7}"),
-            Node::Scalar("\"a\\\"b\\\\c\\nd\\U00000007\"".to_owned())
+            Element::quoted("a\"b\\c\nd\u{7}"),
+            Element::Scalar("\"a\\\"b\\\\c\\nd\\U00000007\"".to_owned())
         );
     }
 }

@@ -48,11 +48,11 @@ fn order_globals(changes: &mut [(&Item, Change)], now: &Globals) {
         Global::RetryCount => Some(2),
         _ => None,
     };
-    let places: Vec<_> = (0..changes.len()).filter(|place| rank(&changes[*place].1).is_some()).collect();
-    let mut ranked: Vec<_> = places.iter().map(|place| changes[*place].clone()).collect();
+    let indices: Vec<_> = (0..changes.len()).filter(|index| rank(&changes[*index].1).is_some()).collect();
+    let mut ranked: Vec<_> = indices.iter().map(|index| changes[*index].clone()).collect();
     ranked.sort_by_key(|(_, change)| rank(change));
-    for (place, change) in places.into_iter().zip(ranked) {
-        changes[place] = change;
+    for (index, change) in indices.into_iter().zip(ranked) {
+        changes[index] = change;
     }
 }
 
@@ -73,7 +73,7 @@ fn check_peer(item: &Item, peer: &PeerItem, mode: Mode, state: &NodeState) -> Op
         "peer {}: peers are found by traffic, {what} them by hand is not supported yet",
         peer.primary_nid
     );
-    Some(DocumentError { place: item.place, message, errno: Errno::OPNOTSUPP, seq_no: item.seq_no })
+    Some(DocumentError { position: item.position, message, errno: Errno::OPNOTSUPP, seq_no: item.seq_no })
 }
 
 /// Whether there is nothing to be done for a change. A rule of the node stands for one of the document.
@@ -86,7 +86,7 @@ fn is_so(change: &Change, state: &NodeState, rules: &mut Vec<&DropRule>) -> bool
         Change::SetGlobal { global, value } => state.globals.get(*global) == *value,
         Change::AddDropRule(rule) => {
             let same = rules.iter().position(|known| *known == rule);
-            same.map(|position| rules.remove(position)).is_some()
+            same.map(|index| rules.remove(index)).is_some()
         }
         _ => false,
     }

@@ -102,21 +102,21 @@ fn what_is_not_there_yet_is_named() {
 
 #[test]
 fn what_is_no_yaml_is_told_where() {
-    let place = |text: &str, line: usize| {
+    let position = |text: &str, line: usize| {
         let errors = parse(text, Mode::Add).unwrap_err();
-        assert_eq!((errors.len(), errors[0].place.line), (1, line), "{errors:?}");
+        assert_eq!((errors.len(), errors[0].position.line), (1, line), "{errors:?}");
         errors[0].message.clone()
     };
-    assert!(place("net:\n  - net type: tcp\n - x\n", 3).starts_with("not YAML"));
-    assert!(place("net: [\n", 2).starts_with("not YAML"));
-    assert!(place("global:\n  discovery: 1\nglobal:\n", 3).contains("stands already in line 1"));
-    assert!(place("a: &x 1\nb: *x\n", 2).contains("alias"));
-    assert!(place("? [a]\n: b\n", 1).contains("as a key"));
-    assert!(place("global:\n---\nglobal:\n", 2).contains("another document"));
-    assert!(place(&"- ".repeat(50), 1).contains("nested too deeply"));
-    assert!(place(&format!("net: {}", "[".repeat(100)), 1).contains("nested too deeply"));
-    place(&format!("net: {}", "[".repeat(100_000)), 1);
-    assert!(place(&" ".repeat(DOCUMENT_BYTES_MAX + 1), 1).contains("expected at most"));
+    assert!(position("net:\n  - net type: tcp\n - x\n", 3).starts_with("not YAML"));
+    assert!(position("net: [\n", 2).starts_with("not YAML"));
+    assert!(position("global:\n  discovery: 1\nglobal:\n", 3).contains("stands already in line 1"));
+    assert!(position("a: &x 1\nb: *x\n", 2).contains("alias"));
+    assert!(position("? [a]\n: b\n", 1).contains("as a key"));
+    assert!(position("global:\n---\nglobal:\n", 2).contains("another document"));
+    assert!(position(&"- ".repeat(50), 1).contains("nested too deeply"));
+    assert!(position(&format!("net: {}", "[".repeat(100)), 1).contains("nested too deeply"));
+    position(&format!("net: {}", "[".repeat(100_000)), 1);
+    assert!(position(&" ".repeat(DOCUMENT_BYTES_MAX + 1), 1).contains("expected at most"));
 }
 
 #[test]
@@ -174,8 +174,8 @@ net:
     assert_eq!(changes(text, Mode::Delete), names);
     let document = parse(text, Mode::Add).unwrap();
     assert!(document.items.iter().all(|item| item.seq_no == Some(7)));
-    let places: Vec<_> = document.items.iter().map(|item| item.place.line).collect();
-    assert_eq!(places, [5, 6, 16]);
+    let positions: Vec<_> = document.items.iter().map(|item| item.position.line).collect();
+    assert_eq!(positions, [5, 6, 16]);
 }
 
 #[test]
@@ -343,8 +343,8 @@ proptest! {
                     let lines = text.lines().count();
                     prop_assert!(!errors.is_empty());
                     for error in errors {
-                        prop_assert!(error.place.line >= 1 && error.place.line <= lines + 1, "{}", error);
-                        prop_assert!(error.place.column >= 1);
+                        prop_assert!(error.position.line >= 1 && error.position.line <= lines + 1, "{}", error);
+                        prop_assert!(error.position.column >= 1);
                     }
                 }
             }

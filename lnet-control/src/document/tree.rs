@@ -17,20 +17,20 @@ const DEPTH_MAX: usize = 24;
 
 /// Where something stands, both from 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Place {
+pub struct Position {
     /// The line.
     pub line: usize,
     /// The column, in characters.
     pub column: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {}, column {}", self.line, self.column)
     }
 }
 
-impl From<&Marker> for Place {
+impl From<&Marker> for Position {
     fn from(marker: &Marker) -> Self {
         Self { line: marker.line(), column: marker.col() + 1 }
     }
@@ -39,7 +39,7 @@ impl From<&Marker> for Place {
 /// A value and its place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Marked {
-    pub(super) place: Place,
+    pub(super) position: Position,
     pub(super) value: Value,
 }
 
@@ -56,7 +56,7 @@ pub(super) enum Value {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Entry {
-    pub(super) place: Place,
+    pub(super) position: Position,
     pub(super) key: String,
     pub(super) value: Marked,
 }
@@ -84,9 +84,9 @@ impl Marked {
 /// The value of the only document of a text; `None` where there is nothing.
 pub(super) fn load(text: &str) -> Result<Option<Marked>, DocumentError> {
     if text.len() > DOCUMENT_BYTES_MAX {
-        let place = Place { line: 1, column: 1 };
+        let position = Position { line: 1, column: 1 };
         let message = format!("{} bytes, expected at most {DOCUMENT_BYTES_MAX}", text.len());
-        return Err(DocumentError::new(place, message));
+        return Err(DocumentError::new(position, message));
     }
     let mut loader = Loader { parser: Parser::new_from_str(text) };
     let mut root = None;
@@ -96,15 +96,15 @@ pub(super) fn load(text: &str) -> Result<Option<Marked>, DocumentError> {
             (Event::StreamStart | Event::DocumentEnd | Event::Nothing, _) => {}
             (Event::DocumentStart(_), span) => {
                 if root.is_some() {
-                    let place = Place::from(&span.start);
-                    return Err(DocumentError::new(place, "another document: one is expected".to_owned()));
+                    let position = Position::from(&span.start);
+                    return Err(DocumentError::new(position, "another document: one is expected".to_owned()));
                 }
                 let (event, span) = loader.next()?;
                 root = Some(loader.value(event, span, 0)?);
             }
             (_, span) => {
                 let message = "a value outside of a document".to_owned();
-                return Err(DocumentError::new(Place::from(&span.start), message));
+                return Err(DocumentError::new(Position::from(&span.start), message));
             }
         }
     }
@@ -120,15 +120,15 @@ impl<'a> Loader<'a> {
             Some(Ok(next)) => Ok(next),
             Some(Err(error)) => {
                 let message = format!("not YAML: {}", error.info());
-                Err(DocumentError::new(Place::from(error.marker()), message))
+                Err(DocumentError::new(Position::from(error.marker()), message))
             }
             None => Ok((Event::StreamEnd, Span::default())),
         }
     }
 
     fn value(&mut self, event: Event<'a>, span: Span, depth: usize) -> Result<Marked, DocumentError> {
-        let place = Place::from(&span.start);
-        let refused = |message: String| Err(DocumentError::new(place, message));
+        let position = Position::from(&span.start);
+        let refused = |message: String| Err(DocumentError::new(position, message));
         if depth > DEPTH_MAX {
             return refused(format!("nested too deeply, expected at most {DEPTH_MAX} levels"));
         }
@@ -141,7 +141,7 @@ impl<'a> Loader<'a> {
             Event::Alias(_) => return refused("an alias: write the value out".to_owned()),
             _ => return refused("the document ends where a value was expected".to_owned()),
         };
-        Ok(Marked { place, value })
+        Ok(Marked { position, value })
     }
 
     fn sequence(&mut self, depth: usize) -> Result<Vec<Marked>, DocumentError> {
@@ -162,18 +162,18 @@ impl<'a> Loader<'a> {
             if event == Event::MappingEnd {
                 return Ok(entries);
             }
-            let Marked { place, value } = self.value(event, span, depth + 1)?;
+            let Marked { position, value } = self.value(event, span, depth + 1)?;
             let Value::Scalar { text: key, .. } = value else {
                 let message = "a list or map as a key: a word is expected".to_owned();
-                return Err(DocumentError::new(place, message));
+                return Err(DocumentError::new(position, message));
             };
-            if let Some(line) = lines.insert(key.clone(), place.line) {
+            if let Some(line) = lines.insert(key.clone(), position.line) {
                 let message = format!("key {key:?} again: it stands already in line {line}");
-                return Err(DocumentError::new(place, message));
+                return Err(DocumentError::new(position, message));
             }
             let (event, span) = self.next()?;
             let value = self.value(event, span, depth + 1)?;
-            entries.push(Entry { place, key, value });
+            entries.push(Entry { position, key, value });
         }
     }
 }

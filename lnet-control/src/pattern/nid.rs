@@ -60,7 +60,7 @@ pub(super) fn parse(text: &str, resolve: Resolve<'_>) -> Result<Vec<Nid>, Patter
 }
 
 /// A part of an address: a text, or numbers of which each is to stand there.
-enum Part<'a> {
+enum AddressPart<'a> {
     Text(&'a str),
     Numbers(Expression),
 }
@@ -82,8 +82,8 @@ fn spec(text: &str, room: usize, resolve: Resolve<'_>) -> Result<Vec<Nid>, Patte
         PatternError::invalid(text, "a range such as [1-4], [1-9/2] or [1,3] as a whole part")
     })?;
     let count = parts.iter().fold(1_u64, |count, part| match part {
-        Part::Text(_) => count,
-        Part::Numbers(numbers) => count.saturating_mul(numbers.count()),
+        AddressPart::Text(_) => count,
+        AddressPart::Numbers(numbers) => count.saturating_mul(numbers.count()),
     });
     if count > room as u64 {
         let message = format!("{}: expected at most {NIDS_MAX} nids in all", quoted(text));
@@ -92,8 +92,8 @@ fn spec(text: &str, room: usize, resolve: Resolve<'_>) -> Result<Vec<Nid>, Patte
     let mut addresses = vec![String::new()];
     for part in parts {
         addresses = match part {
-            Part::Text(text) => addresses.into_iter().map(|address| address + text).collect(),
-            Part::Numbers(numbers) => {
+            AddressPart::Text(text) => addresses.into_iter().map(|address| address + text).collect(),
+            AddressPart::Numbers(numbers) => {
                 let with = |address: &String, number| {
                     if is_ipv6 { format!("{address}{number:x}") } else { format!("{address}{number}") }
                 };
@@ -124,7 +124,7 @@ fn is_host(text: &str) -> bool {
     text.bytes().all(fits) && text.bytes().any(|byte| byte.is_ascii_alphabetic())
 }
 
-fn parts(address: &str, is_ipv6: bool) -> Option<Vec<Part<'_>>> {
+fn parts(address: &str, is_ipv6: bool) -> Option<Vec<AddressPart<'_>>> {
     let (max, radix) = match (is_ipv6, address.contains('.')) {
         (true, _) => (0xFFFF, 16),
         (false, true) => (255, 10),
@@ -140,11 +140,11 @@ fn parts(address: &str, is_ipv6: bool) -> Option<Vec<Part<'_>>> {
         if !begins || !ends {
             return None;
         }
-        parts.push(Part::Text(before));
-        parts.push(Part::Numbers(Expression::parse(inside, max, radix)?));
+        parts.push(AddressPart::Text(before));
+        parts.push(AddressPart::Numbers(Expression::parse(inside, max, radix)?));
         rest = after;
     }
-    parts.push(Part::Text(rest));
+    parts.push(AddressPart::Text(rest));
     Some(parts)
 }
 

@@ -192,7 +192,7 @@ pub enum Report<'a> {
         is_up: bool,
     },
     /// Traffic with a peer.
-    Heard {
+    Traffic {
         /// Its NID.
         nid: Nid,
     },

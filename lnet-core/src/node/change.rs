@@ -191,7 +191,7 @@ impl<O: Clone> Draft<'_, O> {
             return Err(ChangeError::Loopback);
         }
         // What cannot be told to those who ping is no interface's.
-        if ping::encoded_bytes([ping::Interface { nid, status: ping::NiStatus::UP }]).is_err() {
+        if ping::encoded_bytes([ping::PingNi { nid, status: ping::NiStatus::UP }]).is_err() {
             return Err(ChangeError::Wildcard(nid));
         }
         if !self.node.config.net_types.contains(&net.net_type()) {

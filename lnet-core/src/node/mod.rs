@@ -30,7 +30,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use lnet_wire::ping::{self, BUFFER_MIN_BYTES, Interface};
+use lnet_wire::ping::{self, BUFFER_MIN_BYTES, PingNi};
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_wire::{Net, Nid};
 
@@ -75,7 +75,7 @@ pub struct Node<O> {
     requests: u64,
     actions: VecDeque<Action<O>>,
     /// What others hear of the interfaces, and the sequence number of that.
-    told: Vec<Interface>,
+    told: Vec<PingNi>,
     sequence: u32,
 }
 
@@ -184,9 +184,9 @@ impl<O: Clone> Node<O> {
                     self.tell();
                 }
             }
-            Report::Heard { nid } => {
+            Report::Traffic { nid } => {
                 if !nid.is_any() && !nid.is_loopback() && !self.is_local(&nid) {
-                    self.peers.hear(&nid);
+                    self.peers.note_traffic(&nid);
                 }
             }
         }
@@ -313,7 +313,7 @@ impl<O: Clone> Node<O> {
             .map(|config| {
                 let is_up = config.status() == NiStatus::Up;
                 let status = if is_up { ping::NiStatus::UP } else { ping::NiStatus::DOWN };
-                Interface { nid: config.spec.nid, status }
+                PingNi { nid: config.spec.nid, status }
             })
             .collect();
         if self.sequence != 0 && told == self.told {

@@ -26,7 +26,7 @@ pub struct Peer {
     /// What it said its NIDs were when it was last pinged, in its order.
     pub told: Vec<Nid>,
     /// When it was last heard of, as a number that grows.
-    heard: u64,
+    last_seen: u64,
 }
 
 #[derive(Debug)]
@@ -35,17 +35,17 @@ pub(super) struct PeerTable {
     peers: BTreeMap<Nid, Peer>,
     /// By when they were heard of.
     order: BTreeMap<u64, Nid>,
-    heard: u64,
+    last_seen: u64,
     max: usize,
 }
 
 impl PeerTable {
     pub(super) const fn new(max: usize) -> Self {
-        Self { peers: BTreeMap::new(), order: BTreeMap::new(), heard: 0, max }
+        Self { peers: BTreeMap::new(), order: BTreeMap::new(), last_seen: 0, max }
     }
 
     /// A NID was heard of.
-    pub(super) fn hear(&mut self, nid: &Nid) {
+    pub(super) fn note_traffic(&mut self, nid: &Nid) {
         if self.max == 0 {
             return;
         }
@@ -55,23 +55,23 @@ impl PeerTable {
         {
             self.peers.remove(&oldest);
         }
-        self.heard += 1;
-        let heard = self.heard;
+        self.last_seen += 1;
+        let last_seen = self.last_seen;
         let peer = self.peers.entry(*nid).or_insert_with(|| Peer {
             primary: *nid,
             nids: alloc::vec![*nid],
             is_multi_rail: false,
             state: 0,
             told: Vec::new(),
-            heard: 0,
+            last_seen: 0,
         });
-        self.order.remove(&core::mem::replace(&mut peer.heard, heard));
-        self.order.insert(heard, *nid);
+        self.order.remove(&core::mem::replace(&mut peer.last_seen, last_seen));
+        self.order.insert(last_seen, *nid);
     }
 
     /// A peer has told its NIDs.
     pub(super) fn tell(&mut self, nid: &Nid, told: &[Nid]) {
-        self.hear(nid);
+        self.note_traffic(nid);
         if let Some(peer) = self.peers.get_mut(nid) {
             peer.told = told.iter().take(TOLD_MAX).copied().collect();
         }
@@ -96,13 +96,13 @@ mod tests {
     fn the_one_heard_of_longest_ago_makes_room() {
         let mut peers = PeerTable::new(2);
         for host in [1, 2, 1, 3] {
-            peers.hear(&nid(1, host));
+            peers.note_traffic(&nid(1, host));
         }
         let primaries: Vec<_> = peers.iter().map(|peer| peer.primary).collect();
         assert_eq!(primaries, [nid(1, 1), nid(1, 3)]);
         assert_eq!(peers.order.len(), 2);
         let mut none = PeerTable::new(0);
-        none.hear(&nid(1, 1));
+        none.note_traffic(&nid(1, 1));
         assert_eq!(none.iter().count(), 0);
     }
 

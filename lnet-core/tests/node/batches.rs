@@ -18,7 +18,7 @@ fn add(net: u16, host: u8) -> Change<u32> {
 const CHANGED: Result<Outcome, RequestError> = Ok(Outcome::Changed);
 
 /// What the node tells those who ping it, the last time that it said.
-fn told(runner: &Runner) -> (u32, Vec<ping::Interface>) {
+fn told(runner: &Runner) -> (u32, Vec<ping::PingNi>) {
     let bytes = runner.done.iter().rev().find_map(|action| match action {
         Action::Publish(bytes) => Some(bytes),
         _ => None,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lnet_core::node::{Action, Change, Outcome, PingId, Pinged, Report, Request, RequestError, TOLD_MAX};
 use lnet_wire::Nid;
-use lnet_wire::ping::{self, BUFFER_MIN_BYTES, Features, Interface, NiStatus, PingError};
+use lnet_wire::ping::{self, BUFFER_MIN_BYTES, Features, NiStatus, PingError, PingNi};
 use proptest::prelude::*;
 
 use crate::common::{Runner, nid, refused, spec};
@@ -41,7 +41,7 @@ fn answer(runner: &mut Runner, ping: PingId, bytes: &[u8]) {
 }
 
 fn info(nids: &[Nid]) -> Vec<u8> {
-    let interfaces = nids.iter().map(|nid| Interface { nid: *nid, status: NiStatus::UP });
+    let interfaces = nids.iter().map(|nid| PingNi { nid: *nid, status: NiStatus::UP });
     let mut bytes = vec![0; ping::encoded_bytes(interfaces.clone()).unwrap()];
     ping::write(&mut bytes, Features::NI_STATUS, 12345, 1, interfaces).unwrap();
     bytes
@@ -138,7 +138,7 @@ fn pings_need_a_way() {
 fn peers_are_found_by_traffic() {
     let mut runner = runner();
     for heard in [nid(1, 7), nid(1, 1), Nid::LO, Nid::ANY, nid(1, 7), nid(2, 7)] {
-        runner.node.handle_report(runner.now, Report::Heard { nid: heard });
+        runner.node.handle_report(runner.now, Report::Traffic { nid: heard });
     }
     let peers: Vec<_> = runner.node.peers().map(|peer| peer.primary).collect();
     assert_eq!(peers, [nid(1, 7), nid(2, 7)], "this node is none");

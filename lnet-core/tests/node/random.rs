@@ -51,7 +51,7 @@ enum Step {
         slot: u16,
         is_up: bool,
     },
-    Heard {
+    Traffic {
         host: u8,
     },
     Advance {
@@ -269,8 +269,8 @@ impl Run {
             Step::Link { slot, is_up } => {
                 self.node.handle_report(self.now, Report::Link { ni: NiId(*slot), is_up: *is_up });
             }
-            Step::Heard { host } => {
-                self.node.handle_report(self.now, Report::Heard { nid: nid(1, *host) });
+            Step::Traffic { host } => {
+                self.node.handle_report(self.now, Report::Traffic { nid: nid(1, *host) });
                 assert!(self.node.peers().count() <= 4);
             }
             Step::Advance { milliseconds } => {
@@ -330,7 +330,7 @@ fn steps() -> impl Strategy<Value = Step> {
         16 => (any::<u8>(), proptest::bool::weighted(0.7), proptest::bool::weighted(0.2))
             .prop_map(|(which, is_quiet, in_use)| Step::Shard { which, is_quiet, portals_in_use: u64::from(in_use) << 4 }),
         1 => (0_u16..6, any::<bool>()).prop_map(|(slot, is_up)| Step::Link { slot, is_up }),
-        1 => any::<u8>().prop_map(|host| Step::Heard { host }),
+        1 => any::<u8>().prop_map(|host| Step::Traffic { host }),
         3 => (0_u64..1500).prop_map(|milliseconds| Step::Advance { milliseconds }),
     ]
 }

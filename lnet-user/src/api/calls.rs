@@ -1,6 +1,6 @@
 //! What application threads want of a shard.
 //!
-//! Invariants: at most [`CALLS_MAX`] calls wait at one shard, and whoever has one more waits for room. Each
+//! Invariants: at most [`CALLS_MAX`] calls wait at one shard, and the caller with one more waits for room. Each
 //! call is answered, or its caller learns that the shard has ended. A shard that sleeps is woken for a call, and
 //! looks for one after it has said that it is about to sleep. A PUT or GET that is queued or started allocates nothing
 //! (after a thread's first); what is awaited, and what makes and unmakes things, may.
@@ -109,7 +109,7 @@ impl Caller {
     }
 
     /// Leaves a call; waits while there are too many.
-    pub(super) fn leave(&self, call: Call) -> Result<(), LnetError> {
+    pub(super) fn enqueue(&self, call: Call) -> Result<(), LnetError> {
         self.signals.calls.fetch_add(1, Ordering::Release);
         let left = match self.calls.try_send(call) {
             Ok(()) => true,
@@ -126,7 +126,7 @@ impl Caller {
     /// Has a PUT or GET started, and waits until it is.
     pub(super) fn request(&self, call: impl FnOnce(Reply) -> Call) -> Result<(), LnetError> {
         let slot = ReplySlot::of_this_thread();
-        let left = self.leave(call(Reply::to(&slot)));
+        let left = self.enqueue(call(Reply::to(&slot)));
         // Also of a call that was not left: dropping it has answered.
         let answer = slot.wait();
         slot.keep_for_this_thread();
@@ -141,10 +141,10 @@ impl Caller {
     ) -> Result<oneshot::Receiver<R>, LnetError> {
         let (answer, result) = oneshot::channel();
         let run = move |worker: &mut Worker, queues: &mut Queues| {
-            // Whoever asked may have lost interest.
+            // The caller may have lost interest.
             let _ = answer.send(run(worker, queues));
         };
-        self.leave(Call::Run(Box::new(run)))?;
+        self.enqueue(Call::Run(Box::new(run)))?;
         Ok(result)
     }
 
@@ -158,7 +158,7 @@ impl Caller {
             // A caller waits for the answer, unless its thread has ended.
             let _ = answer.send(run(worker, queues));
         };
-        self.leave(Call::Run(Box::new(run)))?;
+        self.enqueue(Call::Run(Box::new(run)))?;
         result.recv().map_err(|_| LnetError::Stopped(self.shard))
     }
 }

@@ -43,13 +43,13 @@ mod captures;
 mod descriptor;
 mod errno;
 mod error;
-mod heard;
 mod pings;
 mod ports;
 mod queue;
 mod request;
 mod runner;
 mod service;
+mod traffic;
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -288,7 +288,7 @@ impl Lnet {
         Ok(self.inner.node().xdp_frames()?)
     }
 
-    /// Says that a program relies on this node: until that is dropped, nobody who manages it may take its NIs and
+    /// Says that a program relies on this node: until that is dropped, no manager may take its NIs and
     /// portals away as a whole (`lnetctl lnet unconfigure`). Single NIs come and go all the same.
     #[must_use]
     pub fn hold(&self) -> Hold {
@@ -416,7 +416,7 @@ impl ShardHandle {
     }
 
     /// The same for a caller that has other things to do meanwhile, in whatever runtime. It begins at once, and is
-    /// carried out even if nobody waits for the result.
+    /// carried out even if the result is not waited for.
     ///
     /// # Errors
     /// [`LnetError::Stopped`] when it has ended.

@@ -58,7 +58,7 @@ impl Core {
     pub(super) fn withdraw(&self, posted: Vec<Posted>) {
         for Posted { shard, entry, md } in posted {
             // A shard that has ended has unlinked everything.
-            let _ = self.shards[shard].caller.leave(Call::UnlinkEntry(entry, md));
+            let _ = self.shards[shard].caller.enqueue(Call::UnlinkEntry(entry, md));
         }
     }
 }

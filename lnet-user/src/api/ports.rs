@@ -80,7 +80,7 @@ impl Lnet {
     /// # Errors
     /// [`LnetError::Stopped`] if a shard has ended.
     pub fn peers(&self) -> Result<Vec<Peer>, LnetError> {
-        block_on(self.inner.hear())?;
+        block_on(self.inner.follow_traffic())?;
         Ok(self.machine().peers().cloned().collect())
     }
 
@@ -129,8 +129,8 @@ impl Lnet {
     }
 
     /// Finds out with which peers there was traffic.
-    pub(crate) async fn hear(&self) -> Result<(), LnetError> {
-        self.inner.hear().await
+    pub(crate) async fn follow_traffic(&self) -> Result<(), LnetError> {
+        self.inner.follow_traffic().await
     }
 
     pub(crate) fn forget_peers(&self) {

@@ -1,7 +1,7 @@
 //! The application's end of an event queue.
 //!
-//! Invariants: of each shard one producer, its thread, and one consumer, whoever has the [`EventQueue`]; between them a
-//! bounded ring without a lock. What is left in the ring when the shard ends can still be taken. Whoever waits
+//! Invariants: of each shard one producer, its thread, and one consumer, the owner of the [`EventQueue`]; between them a
+//! bounded ring without a lock. What is left in the ring when the shard ends can still be taken. A consumer that waits
 //! is woken after what was waited for is there, and looks again after it has said that it waits.
 
 use std::collections::VecDeque;
@@ -140,9 +140,9 @@ impl QueueEnd {
         self.ring().is_abandoned()
     }
 
-    /// Leaves a notice, for which there is room, or nobody to take it.
+    /// Leaves a notice, for which there is room, or no consumer.
     pub(super) fn push(&mut self, notice: Notice) {
-        // What a full ring without a consumer refuses is dropped: nobody wants it any more.
+        // What a full ring without a consumer refuses is dropped: it has no consumer any more.
         let _ = self.ring.as_mut().map(|ring| ring.push(notice));
     }
 
@@ -162,7 +162,7 @@ impl QueueEnd {
         moved
     }
 
-    /// Wakes whoever waits.
+    /// Wakes the waiting consumer.
     pub(super) fn tell(&self) {
         self.waiting.wake();
     }
@@ -297,7 +297,7 @@ impl EventQueue {
             return Poll::Ready(next);
         }
         self.waiting.register(context.waker());
-        // One that came before the promise has woken nobody.
+        // One that came before the promise has not woken the consumer.
         self.try_next().transpose().map_or(Poll::Pending, Poll::Ready)
     }
 

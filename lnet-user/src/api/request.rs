@@ -163,7 +163,7 @@ impl Request<'_> {
     /// way to the shard, or refused and still in the event queue.
     pub fn queue(self) -> Result<(), LnetError> {
         let slot = RefusalSlot::reserve(self.descriptor.refusals())?;
-        self.descriptor.shard().caller().leave(Call::Request(self.message, Answer::Events(slot)))
+        self.descriptor.shard().caller().enqueue(Call::Request(self.message, Answer::Events(slot)))
     }
 
     /// Waits until the shard has started it.
@@ -184,7 +184,7 @@ impl IntoFuture for Request<'_> {
         let shard = self.descriptor.shard();
         let (sender, outcome) = oneshot::channel();
         let left = match self.descriptor.refusals().queue() {
-            Some(_) => shard.caller().leave(Call::Request(self.message, Answer::Outcome(sender))),
+            Some(_) => shard.caller().enqueue(Call::Request(self.message, Answer::Outcome(sender))),
             None => Err(LnetError::NoEventQueue),
         };
         Outcome { shard: shard.id(), outcome, refused: left.err() }

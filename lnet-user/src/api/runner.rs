@@ -25,9 +25,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 use tracing::{error, warn};
 
 use super::errno::driver_error;
-use super::heard::{Heard, moved};
 use super::pings::{self, Posted};
 use super::queue::this_thread;
+use super::traffic::{Traffic, moved};
 use super::{Core, Inner, Lnet, LnetError};
 use crate::node::{LndOptions, Machine, NiConfig, NiState};
 use crate::runtime::{Clock, Worker};
@@ -50,7 +50,7 @@ pub(super) struct Runner {
     wake: Notify,
     /// Whether the thread has ended, or is to end.
     over: watch::Sender<bool>,
-    ping_places: Semaphore,
+    ping_slots: Semaphore,
     /// The handles of the node.
     handles: OnceLock<Weak<Inner>>,
 }
@@ -65,7 +65,7 @@ struct Books {
     gets: BTreeMap<PingId, AbortHandle>,
     /// What answers pings.
     posted: Vec<Posted>,
-    heard: Heard,
+    traffic: Traffic,
 }
 
 /// Something that was carried out.
@@ -96,7 +96,7 @@ impl Runner {
             books: Mutex::new(Books { nis, ..Books::default() }),
             wake: Notify::new(),
             over: watch::Sender::new(false),
-            ping_places: Semaphore::new(PINGS_MAX),
+            ping_slots: Semaphore::new(PINGS_MAX),
             handles: OnceLock::new(),
         }
     }
@@ -140,7 +140,7 @@ impl Runner {
 
     pub(super) fn forget_peers(&self) {
         self.machine().forget_peers();
-        self.books().heard = Heard::default();
+        self.books().traffic = Traffic::default();
     }
 
     /// Gives up all requests that are not being carried out.
@@ -277,7 +277,7 @@ async fn drive(core: &Arc<Core>) -> Result<(), LnetError> {
             }
             _ = looks.tick() => {
                 core.look_at_links();
-                core.hear().await?;
+                core.follow_traffic().await?;
             }
         }
     }
@@ -316,8 +316,8 @@ fn carry_out(core: &Arc<Core>, action: Action<LndOptions>, work: &Work) {
             let Some(inner) = core.runner.handles.get().and_then(Weak::upgrade) else { return };
             let lnet = Lnet { inner };
             let get = async move {
-                // The places are never closed.
-                let _place = lnet.inner.runner.ping_places.acquire().await.ok();
+                // The slots are never closed.
+                let _slot = lnet.inner.runner.ping_slots.acquire().await.ok();
                 pings::get(&lnet, nid, source, length_bytes).await
             };
             let (get, abort) = abortable(get);
@@ -409,14 +409,14 @@ impl Core {
     }
 
     /// Finds out with which peers there was traffic.
-    pub(super) async fn hear(&self) -> Result<(), LnetError> {
-        let totals = self.runner.books().heard.totals();
+    pub(super) async fn follow_traffic(&self) -> Result<(), LnetError> {
+        let totals = self.runner.books().traffic.totals();
         let before = move |worker: &Worker| totals.get(usize::from(worker.shard_id().0)).copied();
         let told = self.ask(move |worker| moved(worker.shard(), before(worker).unwrap_or_default())).await?;
-        let heard = self.runner.books().heard.note(told);
+        let traffic = self.runner.books().traffic.note(told);
         let mut machine = self.runner.machine();
-        for nid in heard {
-            machine.handle_report(self.runner.clock.now(), Report::Heard { nid });
+        for nid in traffic {
+            machine.handle_report(self.runner.clock.now(), Report::Traffic { nid });
         }
         Ok(())
     }

@@ -54,7 +54,7 @@ impl Service {
         &mut self.queues
     }
 
-    /// Whether there is something to do that woke nobody.
+    /// Whether there is something to do that caused no wake-up.
     pub(super) fn has_work(&self) -> bool {
         self.queues.signals.has_calls() || self.queues.has_work()
     }
@@ -78,7 +78,7 @@ struct Queue {
     /// Requests whose outcome a future waits for.
     awaited: HashMap<MdHandle, Awaited>,
     /// Last events whose buffers are not at home yet.
-    held: Vec<Event>,
+    last_events: Vec<Event>,
     /// Whether the application's end had no room in the last turn.
     blocked: bool,
     closing: bool,
@@ -170,9 +170,18 @@ impl Queues {
         name: Option<EqHandle>,
     ) -> Result<EqHandle, EqError> {
         let handle = worker.create_event_queue(slots)?;
-        let (live, awaited, held) = (HashSet::new(), HashMap::new(), Vec::new());
+        let (live, awaited, last_events) = (HashSet::new(), HashMap::new(), Vec::new());
         let name = name.unwrap_or(handle);
-        self.queues.push(Queue { name, handle, end, live, awaited, held, blocked: false, closing: false });
+        self.queues.push(Queue {
+            name,
+            handle,
+            end,
+            live,
+            awaited,
+            last_events,
+            blocked: false,
+            closing: false,
+        });
         Ok(handle)
     }
 
@@ -211,7 +220,7 @@ impl Queues {
     }
 
     fn turn(&mut self, worker: &mut Worker) {
-        if self.queues.iter().any(|queue| !queue.held.is_empty()) {
+        if self.queues.iter().any(|queue| !queue.last_events.is_empty()) {
             // Counted first: a lease that comes back now is seen here or counted next time.
             self.returned_count = self.signals.returned_count();
             while let Some((md, buffer)) = worker.poll_buffer() {
@@ -226,8 +235,8 @@ impl Queues {
 
     fn take_home(&mut self, md: MdHandle, buffer: Buffer) {
         for queue in &mut self.queues {
-            if let Some(place) = queue.held.iter().position(|event| event.md() == md) {
-                let event = queue.held.swap_remove(place);
+            if let Some(index) = queue.last_events.iter().position(|event| event.md() == md) {
+                let event = queue.last_events.swap_remove(index);
                 queue.end.push_late(Notice { event, payload: Payload::Buffer(buffer) });
                 return;
             }
@@ -239,7 +248,7 @@ impl Queues {
         self.queues.iter().any(|queue| {
             queue.blocked && !queue.end.is_full()
                 || queue.end.is_abandoned() != queue.closing
-                || is_returned && !queue.held.is_empty()
+                || is_returned && !queue.last_events.is_empty()
         })
     }
 }
@@ -277,7 +286,7 @@ impl Queue {
         if event.unlinked() {
             self.live.remove(&event.md());
             let Some(buffer) = delivery.buffer.take() else {
-                self.held.push(event);
+                self.last_events.push(event);
                 return false;
             };
             self.end.push(Notice { event, payload: Payload::Buffer(buffer) });
@@ -321,7 +330,7 @@ impl Queue {
     fn is_over(&self, worker: &mut Worker) -> bool {
         self.closing
             && self.live.is_empty()
-            && self.held.is_empty()
+            && self.last_events.is_empty()
             && worker.free_event_queue(self.handle).is_ok()
     }
 }

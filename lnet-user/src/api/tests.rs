@@ -81,7 +81,7 @@ fn turns_allocate_nothing() {
     let mut notices = 0;
     let mut round = || {
         for _ in 0..PUTS {
-            caller.leave(Call::Request(Message::Put(put(md)), Answer::Start(Reply::to(&slot)))).unwrap();
+            caller.enqueue(Call::Request(Message::Put(put(md)), Answer::Start(Reply::to(&slot)))).unwrap();
         }
         while service.has_work() || worker.progress() {
             service.turn(&mut worker);

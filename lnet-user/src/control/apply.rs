@@ -93,7 +93,7 @@ impl Control {
     pub(super) async fn take_down(&self) -> Result<(), Refusal> {
         // Pings that are under way end.
         self.lnet.cancel_requests();
-        let changes = self.way_down();
+        let changes = self.unconfiguring();
         self.change_core(changes, &[]).await?;
         self.is_configured.set(false);
         self.change_rules(vec![RuleStep::Delete(Nid::ANY, Nid::ANY)], Vec::new()).await?;
@@ -103,7 +103,7 @@ impl Control {
     }
 
     /// Nets go, and portals get the policies that they had at the start.
-    fn way_down(&self) -> Vec<node::Change<LndOptions>> {
+    fn unconfiguring(&self) -> Vec<node::Change<LndOptions>> {
         let node = self.lnet.machine();
         let nets = node.nets().into_iter().filter(|record| !record.nis.is_empty());
         let nets = nets.map(|record| node::Change::DeleteNet { net: record.net });

@@ -11,14 +11,14 @@ use crate::netlink::{Interface, NetlinkError, interface_names};
 
 /// An NI's interface and NID.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Place {
+pub(super) struct NiLocation {
     pub(super) nid: Nid,
     pub(super) interface: String,
     pub(super) is_chosen_by_nid: bool,
 }
 
 /// Finds what the request leaves open. Blocks for some netlink round trips.
-pub(super) fn find(spec: &NiSpec, prefers_ipv6: bool) -> Result<Place, Refusal> {
+pub(super) fn find(spec: &NiSpec, prefers_ipv6: bool) -> Result<NiLocation, Refusal> {
     let interface = match (&spec.interface, spec.nid) {
         (Some(name), _) => Interface::by_name(name).map_err(|error| refusal(name, &error))?,
         (None, Some(nid)) => with_address(nid)?,
@@ -40,7 +40,7 @@ pub(super) fn find(spec: &NiSpec, prefers_ipv6: bool) -> Result<Place, Refusal> 
         }
     };
     let is_chosen_by_nid = nid.ip() != address;
-    Ok(Place { nid, interface: interface.name, is_chosen_by_nid })
+    Ok(NiLocation { nid, interface: interface.name, is_chosen_by_nid })
 }
 
 /// The interface that has a NID's address.

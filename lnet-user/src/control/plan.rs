@@ -121,10 +121,10 @@ impl Control {
         self.check_cpts(cpts)?;
         let (asked, prefers_ipv6) = (spec.clone(), plan.prefers_ipv6);
         let found = tokio::task::spawn_blocking(move || interfaces::find(&asked, prefers_ipv6)).await;
-        let place = found.map_err(|panic| Refusal::new(Errno::IO, panic.to_string()))??;
+        let location = found.map_err(|panic| Refusal::new(Errno::IO, panic.to_string()))??;
         Ok(node::Change::AddNi(node::NiSpec {
-            nid: place.nid,
-            interface: place.interface,
+            nid: location.nid,
+            interface: location.interface,
             options: NetOptions {
                 peer_timeout_s: options.peer_timeout_s,
                 peer_credits: options.peer_credits,
@@ -136,7 +136,7 @@ impl Control {
                 mode: options.mode,
                 udp_port: options.port,
                 queues: options.queues.filter(|queues| *queues > 0),
-                is_chosen_by_nid: place.is_chosen_by_nid,
+                is_chosen_by_nid: location.is_chosen_by_nid,
             },
         }))
     }
@@ -226,7 +226,7 @@ fn plan_rules(plan: &mut Plan, change: &Change) -> Result<Outcome, Refusal> {
     Ok(Outcome::Changed)
 }
 
-/// Options of another LND are no one's.
+/// Options of another LND apply to no NI.
 fn check_lnd(net: Net, asked: &NiOptions) -> Result<(), Refusal> {
     let refuse = |what: &str| {
         let message = format!("net {net}: {what} is of socklnd, and this node has the LND xdp only");

@@ -104,7 +104,7 @@ impl Control {
     }
 
     pub(super) async fn peer_records(&self) -> Result<Vec<PeerRecord>, Refusal> {
-        self.lnet.hear().await.map_err(|error| stopped(&error))?;
+        self.lnet.follow_traffic().await.map_err(|error| stopped(&error))?;
         let mut told = HashMap::<Nid, PeerSum>::new();
         for shard in self.lnet.shards() {
             let peers = shard.run_async(|worker| worker.shard().peers().collect::<Vec<_>>());

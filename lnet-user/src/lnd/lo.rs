@@ -65,7 +65,7 @@ impl LoLnd {
         let Some(rx) = self.idle.pop() else { unreachable!("the caller has seen a free name") };
         match up.header(now, self.ni, &transmit.header.source.nid, rx, &transmit.header) {
             Verdict::Deliver(span) => self.deliver(now, rx, transmit, &span, up, memory),
-            Verdict::Delay => *self.kept(rx) = Some(*transmit),
+            Verdict::Delay => *self.delayed(rx) = Some(*transmit),
             Verdict::Drop => self.drop_message(now, rx, transmit, up),
         }
     }
@@ -93,7 +93,7 @@ impl LoLnd {
         up.sent(now, transmit.tx, Status::Ok);
     }
 
-    fn kept(&mut self, rx: RxId) -> &mut Option<Transmit> {
+    fn delayed(&mut self, rx: RxId) -> &mut Option<Transmit> {
         &mut self.delayed[(rx.0 - self.first_rx) as usize]
     }
 }
@@ -115,7 +115,7 @@ impl Lnd for LoLnd {
         let mut received = 0;
         while received < budget {
             if let Some((rx, span)) = self.resumed.pop_front() {
-                let Some(transmit) = self.kept(rx).take() else { unreachable!("{rx:?} was not delayed") };
+                let Some(transmit) = self.delayed(rx).take() else { unreachable!("{rx:?} was not delayed") };
                 self.deliver(now, rx, &transmit, &span, up, memory);
             } else if let Some(transmit) = self.submitted.pop_front_if(|_| !self.idle.is_empty()) {
                 self.arrive(now, &transmit, up, memory);
@@ -132,7 +132,7 @@ impl Lnd for LoLnd {
             // In the next turn, which has the buffers at hand.
             Verdict::Deliver(span) => self.resumed.push_back((rx, span)),
             Verdict::Drop => {
-                let Some(transmit) = self.kept(rx).take() else { unreachable!("{rx:?} was not delayed") };
+                let Some(transmit) = self.delayed(rx).take() else { unreachable!("{rx:?} was not delayed") };
                 self.drop_message(now, rx, &transmit, up);
             }
             Verdict::Delay => unreachable!("{rx:?} is resumed to be delayed"),

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use super::LoadError;
 use super::latency::Latency;
-use super::place::{Ended, Place, Started};
 use super::plan::{Kind, Plan};
 use super::report::{ClassReport, Fault, FaultKind, InitiatorReport, Progress, Tally};
+use super::slot::{Ended, Slot, Started};
 use crate::api::{EventQueue, Lnet};
 
 /// How often a thread without events looks at the time and whether it is to stop.
@@ -57,8 +57,8 @@ impl Initiator {
     pub fn start(lnet: &Lnet, plan: &Plan) -> Result<Self, LoadError> {
         plan.validate()?;
         let shards = lnet.shard_count();
-        let places = (plan.window as usize).div_ceil(shards).max(1);
-        let queues = (0..shards).map(|shard| lnet.shard(shard)?.create_event_queue(places as u32 * EVENTS));
+        let slots = (plan.window as usize).div_ceil(shards).max(1);
+        let queues = (0..shards).map(|shard| lnet.shard(shard)?.create_event_queue(slots as u32 * EVENTS));
         let queues: Vec<EventQueue> = queues.collect::<Result<_, _>>()?;
         let shared = Arc::new(Shared {
             plan: plan.clone(),
@@ -76,7 +76,7 @@ impl Initiator {
         // If a thread is not made, dropping this cancels the others.
         let mut initiator = Self { shared, threads: Vec::new() };
         for (shard, queue) in queues.into_iter().enumerate() {
-            let sender = Sender::new(Arc::clone(&initiator.shared), queue, places, shard, shards);
+            let sender = Sender::new(Arc::clone(&initiator.shared), queue, slots, shard, shards);
             let thread = std::thread::Builder::new().name(format!("load-initiator-{shard}"));
             initiator.threads.push(thread.spawn(move || sender.run())?);
         }
@@ -186,7 +186,7 @@ impl Drop for Sender {
 struct Sender {
     shared: Arc<Shared>,
     queue: EventQueue,
-    places: Vec<Place>,
+    slots: Vec<Slot>,
     /// Places that are free.
     free: Vec<usize>,
     /// A number that was taken when the node was busy.
@@ -196,7 +196,7 @@ struct Sender {
 }
 
 impl Sender {
-    fn new(shared: Arc<Shared>, queue: EventQueue, places: usize, shard: usize, shards: usize) -> Self {
+    fn new(shared: Arc<Shared>, queue: EventQueue, slots: usize, shard: usize, shards: usize) -> Self {
         let scheme = &shared.plan.scheme;
         let max_bytes = scheme.max_bytes();
         let classes = scheme.sizes.iter().flat_map(|class| {
@@ -212,8 +212,8 @@ impl Sender {
         };
         Self {
             queue,
-            places: (0..places).map(|_| Place::new(max_bytes)).collect(),
-            free: (0..places).collect(),
+            slots: (0..slots).map(|_| Slot::new(max_bytes)).collect(),
+            free: (0..slots).collect(),
             waiting: None,
             report,
             shard,
@@ -233,7 +233,7 @@ impl Sender {
             {
                 break self.lose_all();
             }
-            let is_quiet = self.places.iter().all(|place| !place.is_lent());
+            let is_quiet = self.slots.iter().all(|slot| !slot.is_lent());
             let is_last = self.shared.is_stopping() || self.waiting.is_none() && self.shared.is_at_end();
             if is_quiet && is_last {
                 break;
@@ -248,7 +248,7 @@ impl Sender {
     fn turn(&mut self, looked: &mut Instant) -> bool {
         let is_busy = !self.shared.is_stopping() && self.fill();
         let tick = if is_busy { BUSY_TICK } else { TICK };
-        let wait = if self.places.iter().any(Place::is_lent) { tick } else { BUSY_TICK };
+        let wait = if self.slots.iter().any(Slot::is_lent) { tick } else { BUSY_TICK };
         match self.queue.next_blocking(Some(wait)) {
             Ok(Some(notice)) => self.take(notice),
             Ok(None) => {}
@@ -258,11 +258,11 @@ impl Sender {
             return false;
         }
         if self.shared.is_stopping() {
-            self.places.iter_mut().for_each(|place| place.give_up(Duration::ZERO, FaultKind::Cancelled));
+            self.slots.iter_mut().for_each(|slot| slot.give_up(Duration::ZERO, FaultKind::Cancelled));
         } else if looked.elapsed() >= TICK {
             *looked = Instant::now();
             let timeout = self.shared.plan.timeout();
-            self.places.iter_mut().for_each(|place| place.give_up(timeout, FaultKind::Timeout));
+            self.slots.iter_mut().for_each(|slot| slot.give_up(timeout, FaultKind::Timeout));
         }
         true
     }
@@ -277,8 +277,8 @@ impl Sender {
             let plan = &self.shared.plan;
             let message = plan.scheme.message(number);
             let peer = plan.targets[(number % plan.targets.len() as u64) as usize];
-            let started = self.places[index].start(index, message, peer, plan.ack, &self.queue);
-            if self.places[index].is_free() {
+            let started = self.slots[index].start(index, message, peer, plan.ack, &self.queue);
+            if self.slots[index].is_free() {
                 self.free.push(index);
             }
             match started {
@@ -313,8 +313,8 @@ impl Sender {
     fn take(&mut self, notice: crate::api::Notice) {
         let index = notice.event.user_ptr() as usize;
         let is_last = notice.event.unlinked();
-        let ended = self.places[index].take(notice);
-        if is_last && self.places[index].is_free() {
+        let ended = self.slots[index].take(notice);
+        if is_last && self.slots[index].is_free() {
             self.free.push(index);
         }
         if let Some(ended) = ended {
@@ -342,8 +342,8 @@ impl Sender {
 
     /// Waits for nothing more. What is still lent goes with the queue, now or when its shard is done with it.
     fn lose_all(&mut self) {
-        for index in 0..self.places.len() {
-            if let Some(ended) = self.places[index].lose() {
+        for index in 0..self.slots.len() {
+            if let Some(ended) = self.slots[index].lose() {
                 self.note(&ended);
             }
         }

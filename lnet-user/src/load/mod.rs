@@ -28,9 +28,9 @@
 mod initiator;
 mod latency;
 mod pattern;
-mod place;
 mod plan;
 mod report;
+mod slot;
 mod target;
 
 use thiserror::Error;

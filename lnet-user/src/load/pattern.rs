@@ -49,29 +49,29 @@ impl Pattern {
     pub(super) fn check(self, offset: u64, bytes: &[u8]) -> Option<Difference> {
         let (head, body) = bytes.split_at(Self::head_bytes(offset, bytes.len()));
         let tail = (offset % 8) as usize;
-        let mut place = 0;
+        let mut position = 0;
         let expected = &self.word(offset / 8)[tail..][..head.len()];
         if head != expected {
-            return differing(place, expected, head);
+            return differing(position, expected, head);
         }
-        place += head.len();
+        position += head.len();
         let (words, rest) = body.as_chunks::<8>();
         for (index, found) in (offset.div_ceil(8)..).zip(words) {
             let expected = self.word(index);
             if *found != expected {
-                return differing(place, &expected, found);
+                return differing(position, &expected, found);
             }
-            place += 8;
+            position += 8;
         }
         let last = self.word(offset.div_ceil(8) + words.len() as u64);
-        differing(place, &last[..rest.len()], rest)
+        differing(position, &last[..rest.len()], rest)
     }
 }
 
 fn differing(start: usize, expected: &[u8], found: &[u8]) -> Option<Difference> {
     let mut pairs = expected.iter().zip(found).enumerate();
-    let (place, (expected, found)) = pairs.find(|(_, (expected, found))| expected != found)?;
-    let offset_bytes = (start + place) as u64;
+    let (position, (expected, found)) = pairs.find(|(_, (expected, found))| expected != found)?;
+    let offset_bytes = (start + position) as u64;
     Some(Difference { offset_bytes, expected: u64::from(*expected), found: u64::from(*found) })
 }
 

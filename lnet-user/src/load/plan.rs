@@ -359,7 +359,7 @@ impl Scheme {
     #[must_use]
     pub fn message(&self, number: u64) -> Message {
         let shape = mix(mix(self.seed ^ SHAPE_SALT) ^ number);
-        let (what, place) = (mix(shape ^ 1), mix(shape ^ 2));
+        let (what, position) = (mix(shape ^ 1), mix(shape ^ 2));
         let kind = if what % 100 < u64::from(self.puts_percent) { Kind::Put } else { Kind::Get };
         let class = self.class(mix(shape ^ 3));
         let SizeClass { min_bytes, max_bytes, .. } = self.sizes[class];
@@ -370,8 +370,8 @@ impl Scheme {
             Kind::Put if length_bytes > SMALL_MAX_BYTES => (LARGE_FLAG, layout.large_match_bits),
             Kind::Put => (0, layout.small_match_bits),
         };
-        let portal = u32::from(layout.first_portal) + (place % u64::from(layout.portals)) as u32;
-        let match_bits = flag | ((place >> 8) % u64::from(count));
+        let portal = u32::from(layout.first_portal) + (position % u64::from(layout.portals)) as u32;
+        let match_bits = flag | ((position >> 8) % u64::from(count));
         let (offset_bytes, pattern) = match kind {
             Kind::Put => (0, Pattern::of(self.seed, number, PUT_SALT)),
             Kind::Get => ((mix(shape ^ 5) % GET_OFFSET_MAX) as u32, self.source(portal, match_bits)),

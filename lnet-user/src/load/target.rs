@@ -54,7 +54,7 @@ impl Shared {
 
 impl Target {
     /// Posts the entries on all shards, as the node's steering has it, and serves them on threads of its own.
-    /// The scheme's portals become lazy; nobody else may have entries there.
+    /// The scheme's portals become lazy; no other program may have entries there.
     ///
     /// # Errors
     /// [`LoadError`]; nothing stays posted then.
@@ -182,7 +182,7 @@ impl Server {
         Ok(server)
     }
 
-    fn attach(&self, place: usize, posting: &Posting, buffer: Buffer) -> Result<Entry, crate::api::NotLent> {
+    fn attach(&self, slot: usize, posting: &Posting, buffer: Buffer) -> Result<Entry, crate::api::NotLent> {
         let options = match posting.kind {
             Kind::Put => MdOptions::PUT,
             Kind::Get => MdOptions::GET | MdOptions::MANAGE_REMOTE,
@@ -194,7 +194,7 @@ impl Server {
             options,
             auto_unlink: true,
             event_queue: Some(self.queue.handle()),
-            user_ptr: place as u64,
+            user_ptr: slot as u64,
         };
         self.shard.attach(&EntrySpec::new(posting.portal, posting.match_bits), &md, buffer)
     }
@@ -245,20 +245,20 @@ impl Server {
         }
     }
 
-    fn post_again(&mut self, place: usize, buffer: Option<Buffer>) {
-        let posting = self.posted[place].0;
+    fn post_again(&mut self, slot: usize, buffer: Option<Buffer>) {
+        let posting = self.posted[slot].0;
         // The former entry is gone already.
-        if let Some(former) = self.posted[place].1.take() {
+        if let Some(former) = self.posted[slot].1.take() {
             former.detach();
         }
-        let entry = buffer.and_then(|buffer| self.attach(place, &posting, buffer).ok());
+        let entry = buffer.and_then(|buffer| self.attach(slot, &posting, buffer).ok());
         let mut report = self.shared.report();
         match &entry {
             Some(_) => report.reposted += 1,
             None => report.lost_entries += 1,
         }
         drop(report);
-        self.posted[place].1 = entry;
+        self.posted[slot].1 = entry;
     }
 
     fn take_put(&self, event: &Event, payload: Option<&[u8]>) {

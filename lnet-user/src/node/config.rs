@@ -102,7 +102,7 @@ impl NiConfig {
 #[non_exhaustive]
 pub struct NodeConfig {
     /// Its NIs at first but `lo`, which every node has; the first one's NID is the node's primary NID. They get the
-    /// numbers 1, 2, 3 ... A node without any reaches nobody but itself, and needs no privileges.
+    /// numbers 1, 2, 3 ... A node without any reaches only itself, and needs no privileges.
     pub nis: Vec<NiConfig>,
     /// Shards, 1 to 64; one per CPU that the node shall use.
     pub shards: u32,
@@ -144,7 +144,7 @@ pub struct NodeConfig {
 }
 
 impl NodeConfig {
-    /// A node that nobody reaches but itself, by `0@lo`.
+    /// A node that only itself reaches, by `0@lo`.
     #[must_use]
     pub fn loopback() -> Self {
         Self::new(Vec::new())

@@ -264,11 +264,11 @@ impl Node {
 
     /// Sends the frames home that the kernel has let go of.
     fn reclaim_left(&mut self) {
-        let Some(XdpNet { rings: Some(net), ways_home, .. }) = &mut self.xdp else { return };
+        let Some(XdpNet { rings: Some(net), return_rings, .. }) = &mut self.xdp else { return };
         let RingNet { umem, left, .. } = net;
         left.retain(|(interface_index, queue)| match umem.reclaim_queue(*interface_index, *queue, RECLAIM_PATIENCE) {
             Ok(frames) => {
-                ways_home.send(frames);
+                return_rings.send(frames);
                 false
             }
             Err(error) => {

@@ -87,9 +87,9 @@ fn await_port(address: SocketAddr) -> Result<(), NetlinkError> {
 
 /// Bytes of frames that a shard can take at once: what the kernel keeps for it while it is not scheduled.
 fn receive_bytes(sockets: &[UdpSocket], datagram_max_bytes: u32) -> u32 {
-    let kept = sockets.iter().map(UdpSocket::receive_buffer_bytes).min().unwrap_or(0);
+    let buffer_bytes = sockets.iter().map(UdpSocket::receive_buffer_bytes).min().unwrap_or(0);
     let least = 2 * datagram_max_bytes.next_multiple_of(4096) + 4096;
-    (kept.min(RECEIVE_BYTES_MAX) as u32 / 4096 * 4096).max(least)
+    (buffer_bytes.min(RECEIVE_BYTES_MAX) as u32 / 4096 * 4096).max(least)
 }
 
 /// As many buffers as the rings would have entries, in the memory that the rings of one queue would have.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use super::rings::{RingNet, early_chunks_max};
 use super::{Made, Node, NodeError, OpenNi};
 use crate::bpf::AttachMode;
-use crate::lnd::xdp::{self, Common, WaysHome, XdpLnd, XdpPort};
+use crate::lnd::xdp::{self, Common, ReturnRings, XdpLnd, XdpPort};
 use crate::lnd::{AnyLnd, LndPort, ShardPort};
 
 /// The xdp LND of a node, while it has NIs of it.
 #[derive(Debug)]
 pub(super) struct XdpNet {
-    pub(super) ways_home: WaysHome,
+    pub(super) return_rings: ReturnRings,
     /// While there are NIs over rings.
     pub(super) rings: Option<RingNet>,
     /// Bytes of the longest datagram that the shards keep and hand over, once there was an NI over a socket.
@@ -43,8 +43,8 @@ impl Node {
             opened: Arc::clone(&self.opened),
             xfer: self.xfer_config(xdp::receive_bytes(&config.rings, config.shards))?,
         };
-        let (lnds, ways_home) = XdpLnd::for_shards(&common, &self.wakers);
-        Ok(Some((XdpNet { ways_home, rings: None, buffer_bytes: None, sockets: 0, nis: 0 }, lnds)))
+        let (lnds, return_rings) = XdpLnd::for_shards(&common, &self.wakers);
+        Ok(Some((XdpNet { return_rings, rings: None, buffer_bytes: None, sockets: 0, nis: 0 }, lnds)))
     }
 
     /// Takes the LNDs on that were made with an NI, and counts that in; the parts of the shards.

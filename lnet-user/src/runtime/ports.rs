@@ -80,7 +80,7 @@ impl Worker {
     /// If the shard has no NI of this number.
     pub(crate) fn remove_port(&mut self, ni: NiId) -> ShardPort {
         let port = match self.early.iter().position(|port| port.ni() == ni) {
-            Some(place) => self.early.swap_remove(place),
+            Some(index) => self.early.swap_remove(index),
             None => {
                 self.close_port(ni);
                 self.nis.retain(|other| *other != ni);
@@ -89,9 +89,9 @@ impl Worker {
             }
         };
         if let Some((watched, _)) = port.watched()
-            && let Some(place) = self.watches.iter().position(|(other, _)| *other == watched)
+            && let Some(index) = self.watches.iter().position(|(other, _)| *other == watched)
         {
-            let (_, ids) = self.watches.swap_remove(place);
+            let (_, ids) = self.watches.swap_remove(index);
             self.unwatch(&ids);
         }
         port

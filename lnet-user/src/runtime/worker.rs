@@ -25,8 +25,8 @@ use crate::memory::{Buffer, Memory, Terms};
 use crate::region::{Fragments, LeaseError, ReadLease};
 use crate::uring::{WaitError, Waiter, Waker, WatchId};
 
-/// How long a shard sleeps at most while it waits for the device to be done with frames, which wakes
-/// nobody.
+/// How long a shard sleeps at most while it waits for the device to be done with frames, which causes no
+/// wake-up.
 const COMPLETION_POLL: Duration = Duration::from_micros(200);
 
 /// Something that another thread wants done between two turns.
@@ -349,7 +349,7 @@ impl Worker {
     }
 
     /// The buffer of a descriptor whose last event was taken while read leases on it were out, now that they
-    /// are back. Returning a lease wakes nobody: whoever waits for a buffer is told by the lessee.
+    /// are back. Returning a lease causes no wake-up: the lessee tells the thread that waits for the buffer.
     pub fn poll_buffer(&mut self) -> Option<(MdHandle, Buffer)> {
         self.memory.poll_home()
     }
@@ -391,7 +391,7 @@ impl Worker {
         // After a sleep there is something to do, be it for a timer.
         self.idle_polls.end();
         let armed = self.waiter.arm();
-        // What came before the arming woke nobody. Frames are no matter: their arrival wakes anyway.
+        // What came before the arming caused no wake-up. Frames are no matter: their arrival wakes anyway.
         let called = self.calls.as_ref().is_some_and(|calls| !calls.is_empty());
         let has_messages = self.shard.has_transmit() && !self.device_full;
         let has_mesh = self.mesh.has_arrivals() || self.shard.has_mesh() && !self.mesh.is_blocked();

@@ -155,7 +155,7 @@ fn nothing_is_read_while_it_may_be_written() {
     await_idle(&shard);
 }
 
-/// Events that nobody takes stay where their places are, and nothing is lost, however small the ring.
+/// Events that are not taken stay in their slots, and nothing is lost, however small the ring.
 #[test]
 fn more_events_than_the_ring_holds() {
     const COUNT: u32 = 3000;

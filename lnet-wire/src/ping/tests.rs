@@ -9,11 +9,11 @@ use crate::testing::{large_nids, nid, small_nids};
 
 const END_NODE: Features = Features(0x1E);
 
-fn up(text: &str) -> Interface {
-    Interface { nid: nid(text), status: NiStatus::UP }
+fn up(text: &str) -> PingNi {
+    PingNi { nid: nid(text), status: NiStatus::UP }
 }
 
-fn written(features: Features, interfaces: &[Interface]) -> Vec<u8> {
+fn written(features: Features, interfaces: &[PingNi]) -> Vec<u8> {
     let mut bytes = vec![0xAA; encoded_bytes(interfaces.iter().copied()).unwrap()];
     let length = bytes.len();
     assert_eq!(write(&mut bytes, features, 12345, 7, interfaces.iter().copied()), Ok(length));
@@ -47,7 +47,7 @@ fn a_node_with_small_nids() {
 
 #[test]
 fn a_node_with_both_kinds() {
-    let down = Interface { nid: nid("fd00::1@tcp"), status: NiStatus::DOWN };
+    let down = PingNi { nid: nid("fd00::1@tcp"), status: NiStatus::DOWN };
     let bytes = written(END_NODE, &[down, up("10.0.0.1@tcp"), up("fd00::2@xdp3")]);
     assert_eq!(bytes.len(), 16 + 2 * 16 + 2 * 24);
     assert_eq!(bytes[4], 0x7E);
@@ -214,7 +214,7 @@ fn entries_that_are_no_interfaces_are_skipped() {
     bytes.extend(nid("fd00::1@tcp").to_bytes());
     let length = bytes.len() as u32;
     bytes[28..32].copy_from_slice(&length.to_le_bytes());
-    let down = Interface { nid: nid("10.0.0.9@tcp3"), status: NiStatus::DOWN };
+    let down = PingNi { nid: nid("10.0.0.9@tcp3"), status: NiStatus::DOWN };
     assert!(PingInfo::parse(&bytes).unwrap().interfaces().eq([up("10.0.0.1@tcp"), down, up("fd00::1@tcp")]));
 }
 
@@ -224,7 +224,7 @@ fn what_cannot_be_written() {
     let mut stray = nid("10.0.0.1@tcp").to_bytes();
     stray[19] = 1;
     for nid in [Nid::ANY, Nid::LO, Nid::from_bytes(&stray).unwrap()] {
-        let interface = Interface { nid, status: NiStatus::UP };
+        let interface = PingNi { nid, status: NiStatus::UP };
         assert_eq!(write(&mut bytes, END_NODE, 1, 1, [interface]), Err(PingError::Interface(nid)));
         assert_eq!(encoded_bytes([interface]), Err(PingError::Interface(nid)));
     }
@@ -260,11 +260,10 @@ fn errors_name_the_values() {
     }
 }
 
-fn interfaces() -> impl Strategy<Value = Vec<Interface>> {
+fn interfaces() -> impl Strategy<Value = Vec<PingNi>> {
     let nids = prop_oneof![small_nids(), large_nids()];
     let nids = nids.prop_filter("an interface", |nid| !nid.is_loopback());
-    let interface =
-        (nids, any::<u32>()).prop_map(|(nid, status)| Interface { nid, status: NiStatus(status) });
+    let interface = (nids, any::<u32>()).prop_map(|(nid, status)| PingNi { nid, status: NiStatus(status) });
     proptest::collection::vec(interface, 0..20)
 }
 

@@ -2,8 +2,8 @@
 
 use super::{
     BUFFER_MAX_BYTES, COUNT_OFFSET, ENTRIES_MAX, ENTRY_NID_OFFSET, ENTRY_SIZE_OFFSET, ENTRY_STATUS_OFFSET,
-    FEATURES_OFFSET, Features, HEADER_BYTES, Interface, LARGE_STATUS_BYTES, MAGIC, MAGIC_OFFSET, NiStatus,
-    PID_OFFSET, PingError, SMALL_ENTRY_BYTES, large_entry_bytes,
+    FEATURES_OFFSET, Features, HEADER_BYTES, LARGE_STATUS_BYTES, MAGIC, MAGIC_OFFSET, NiStatus, PID_OFFSET,
+    PingError, PingNi, SMALL_ENTRY_BYTES, large_entry_bytes,
 };
 use crate::bytes::{put_u32, put_u64};
 use crate::nid::Nid;
@@ -18,11 +18,11 @@ struct Plan {
 }
 
 impl Plan {
-    fn of(interfaces: impl Iterator<Item = Interface>) -> Result<Self, PingError> {
+    fn of(interfaces: impl Iterator<Item = PingNi>) -> Result<Self, PingError> {
         let total_bytes = HEADER_BYTES + SMALL_ENTRY_BYTES;
         let mut plan = Self { small_count: 1, has_large: false, is_primary_large: false, total_bytes };
         let mut large_count: u32 = 0;
-        for (index, Interface { nid, .. }) in interfaces.enumerate() {
+        for (index, PingNi { nid, .. }) in interfaces.enumerate() {
             if nid.is_any() || nid.is_loopback() || nid.has_stray_bytes() {
                 return Err(PingError::Interface(nid));
             }
@@ -60,7 +60,7 @@ const _: () = assert!(BUFFER_MAX_BYTES <= u32::MAX as usize, "entry 0 holds a si
 ///
 /// # Errors
 /// [`PingError::Interface`], [`PingError::Count`].
-pub fn encoded_bytes(interfaces: impl IntoIterator<Item = Interface>) -> Result<usize, PingError> {
+pub fn encoded_bytes(interfaces: impl IntoIterator<Item = PingNi>) -> Result<usize, PingError> {
     Ok(Plan::of(interfaces.into_iter())?.total_bytes)
 }
 
@@ -79,7 +79,7 @@ pub fn write<I>(
     interfaces: I,
 ) -> Result<usize, PingError>
 where
-    I: IntoIterator<Item = Interface>,
+    I: IntoIterator<Item = PingNi>,
     I::IntoIter: Clone,
 {
     let interfaces = interfaces.into_iter();
@@ -99,10 +99,10 @@ where
         put_u32::<ENTRY_SIZE_OFFSET, _>(&mut entry, plan.total_bytes as u32);
     }
     sink.put(&entry);
-    for Interface { nid, status } in interfaces.clone().filter(|interface| !interface.nid.is_large()) {
+    for PingNi { nid, status } in interfaces.clone().filter(|interface| !interface.nid.is_large()) {
         sink.put(&small_entry(nid, status));
     }
-    for Interface { nid, status } in interfaces.filter(|interface| interface.nid.is_large()) {
+    for PingNi { nid, status } in interfaces.filter(|interface| interface.nid.is_large()) {
         sink.put(&status.0.to_le_bytes());
         let padded_bytes = large_entry_bytes(nid.used_bytes()) - LARGE_STATUS_BYTES;
         sink.put(nid.to_bytes().get(..padded_bytes).unwrap_or_default());

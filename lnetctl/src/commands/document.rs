@@ -146,7 +146,7 @@ fn refused(task: Task, items: &[&Item], error: &ClientError) -> CommandError {
     };
     let item = refusal.change.and_then(|position| items.get(position));
     let message = match item {
-        Some(item) => format!("{}: {}: {}", item.place, item.entity, refusal.message),
+        Some(item) => format!("{}: {}: {}", item.position, item.entity, refusal.message),
         None => refusal.message.clone(),
     };
     let seq_no = item.and_then(|item| item.seq_no);

@@ -79,7 +79,7 @@ fn print(frames: &FramesRecord, as_json: bool) {
     }
 }
 
-/// What is wrong with the frames. Those of sockets nobody counts.
+/// What is wrong with the frames. Those of sockets are not counted.
 fn failures(frames: &FramesRecord, share_min: i64, loss_per_million: u64) -> Vec<String> {
     let mut failures = Vec::new();
     if !frames.has_rings() {

@@ -34,13 +34,13 @@ pub(super) fn svg(result: &LoadResult) -> String {
     let title = format!("latency of {} messages", result.verified(&LoadKind::ALL).0);
     label(&mut text, (WIDTH / 2.0, 26.0), "middle", &title);
     axes(&mut text, &scale, &sizes);
-    for (place, (colour, (name, _))) in COLOURS.into_iter().zip(LoadTimes::QUANTILES).enumerate() {
+    for (position, (colour, (name, _))) in COLOURS.into_iter().zip(LoadTimes::QUANTILES).enumerate() {
         for kind in LoadKind::ALL {
             let dashes = if kind == LoadKind::Get { " stroke-dasharray=\"6 4\"" } else { "" };
             let mut points: Vec<(usize, u64)> = Vec::new();
             for (_, times) in times.iter().filter(|(of, _)| *of == kind) {
                 let column = sizes.iter().position(|size| size.min_bytes == times.min_bytes);
-                points.extend(column.zip(times.quantiles_ns.get(place).copied()));
+                points.extend(column.zip(times.quantiles_ns.get(position).copied()));
             }
             points.sort_unstable();
             let points: Vec<String> =
@@ -51,7 +51,7 @@ pub(super) fn svg(result: &LoadResult) -> String {
                 points.join(" ")
             );
         }
-        let y = TOP + 20.0 * (COLOURS.len() - place) as f64;
+        let y = TOP + 20.0 * (COLOURS.len() - position) as f64;
         let x = RIGHT + 20.0;
         let _ = writeln!(text, "<path d=\"M{x} {y} h30\" stroke=\"{colour}\" stroke-width=\"2\"/>");
         label(&mut text, (x + 38.0, y + 4.0), "start", name);

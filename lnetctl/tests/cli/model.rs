@@ -405,7 +405,7 @@ impl Handler for Served {
         if batch.dry_run { model.clone().apply(&batch.changes) } else { model.apply(&batch.changes) }
     }
 
-    /// The peers that it knows answer; one whose last number is 66 takes longer than anybody waits.
+    /// The peers that it knows answer; one whose last number is 66 takes longer than the tool waits.
     async fn ping(&self, nid: Nid, source: Option<Nid>, _: Duration) -> Result<PingRecord> {
         if nid.to_string().contains(".66@") {
             std::future::pending::<()>().await;

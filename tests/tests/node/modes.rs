@@ -186,7 +186,7 @@ fn a_node_with_sockets_goes_and_comes_back() {
     settle(&mut workers, PATIENCE);
 }
 
-/// Runs `body` on a thread inside a namespace that is nobody's and may do nothing; so are those that it starts.
+/// Runs `body` on a thread inside a namespace, as a user without privileges; so are those that it starts.
 fn unprivileged<R: Send>(namespace: &Namespace, body: impl FnOnce() -> R + Send) -> R {
     enter(namespace, || {
         rustix::thread::set_no_new_privs(true).unwrap();

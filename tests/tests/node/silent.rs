@@ -48,7 +48,7 @@ struct Held {
     messages: u32,
     /// Of them those that the driver has.
     in_flight: u32,
-    /// Frames of these that nobody has acknowledged.
+    /// Frames of these that are not acknowledged.
     frames: u32,
     incoming: u32,
     memory_descs: u32,

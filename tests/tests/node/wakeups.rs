@@ -1,5 +1,5 @@
 //! Shards that sleep and must not, or must not sleep and do: everything that is to be done is done at once,
-//! and what cannot be done keeps nobody awake.
+//! and what cannot be done keeps no thread awake.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

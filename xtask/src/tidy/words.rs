@@ -91,39 +91,13 @@ const PRODUCT: [&str; 7] = [
 ];
 
 /// Paths in which replaced words still stand.
-const RETIRED_LATER: &[&str] = &[
-    "lnet-core/src/node/",
-    "lnet-core/tests/node/",
-    "lnet-user/src/api/",
-    "lnet-user/src/control/",
-    "lnet-user/src/lib.rs",
-    "lnet-user/src/lnd/",
-    "lnet-user/src/load/",
-    "lnet-user/src/memory",
-    "lnet-user/src/node",
-    "lnet-user/src/runtime/",
-    "lnet-user/tests/",
-    "lnet-control/",
-    "lnetctl/",
-    "tests/",
-];
+const RETIRED_LATER: &[&str] = &["lnet-user/src/api/", "lnet-user/src/lib.rs", "lnet-user/src/load/"];
 
 /// Paths in which riddles still stand.
-const RIDDLES_LATER: &[&str] = &[
-    "lnet-control/",
-    "lnet-user/src/api/",
-    "lnet-user/src/control/",
-    "lnet-user/src/lnd/",
-    "lnet-user/src/load/",
-    "lnet-user/src/node",
-    "lnet-user/src/runtime/",
-    "lnet-user/tests/",
-    "lnetctl/",
-    "tests/",
-];
+const RIDDLES_LATER: &[&str] = &[];
 
 /// Names of [`ONE_TYPE`] that still belong to several types.
-const SEVERAL_LATER: &[&str] = &["Interface", "Node", "Part", "Peer", "Record", "ShardPort", "Steering"];
+const SEVERAL_LATER: &[&str] = &["Node", "Steering"];
 
 /// Whether replaced words are findings in this file.
 pub(super) fn retired_applies(path: &str) -> bool {

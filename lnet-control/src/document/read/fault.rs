@@ -5,7 +5,7 @@ use lnet_wire::Nid;
 use super::Reader;
 use super::values::get;
 use crate::document::Mode;
-use crate::document::tree::{Entry, Marked, Place};
+use crate::document::tree::{Entry, Marked, Position};
 use crate::errno::Errno;
 use crate::pattern::{PatternError, fault_nid, integer};
 use crate::records::{DropRule, HEALTH_ERRORS, HealthError};
@@ -38,10 +38,12 @@ impl Reader {
         let mut rules = Vec::new();
         for (item, entries) in self.maps(block, "fault") {
             self.begin_item(entries);
-            rules.extend(self.drop_rule(item.place, entries).map(|rule| (item.place, self.seq_no, rule)));
+            rules.extend(
+                self.drop_rule(item.position, entries).map(|rule| (item.position, self.seq_no, rule)),
+            );
         }
         // The newest stands first, in documents and on a node: it is made last.
-        for (place, seq_no, rule) in rules.into_iter().rev() {
+        for (position, seq_no, rule) in rules.into_iter().rev() {
             self.seq_no = seq_no;
             let change = match self.mode {
                 Mode::Delete => {
@@ -49,17 +51,17 @@ impl Reader {
                 }
                 _ => Change::AddDropRule(rule),
             };
-            self.change(place, "fault", change);
+            self.change(position, "fault", change);
         }
     }
 
-    fn drop_rule(&mut self, place: Place, entries: &[Entry]) -> Option<DropRule> {
+    fn drop_rule(&mut self, position: Position, entries: &[Entry]) -> Option<DropRule> {
         if let Some(value) = get(entries, "rule_type") {
             match self.word(value, "rule_type", &["drop", "delay"])? {
                 "drop" => {}
                 _ => {
                     self.unsupported(
-                        value.place,
+                        value.position,
                         "'delay': rules that delay are not supported yet".to_owned(),
                     );
                     return None;
@@ -71,7 +73,7 @@ impl Reader {
             Some(value) => self.pattern(value, key, "a nid, *@net or *", fault_nid),
             None => {
                 if default.is_none() {
-                    self.error(place, format!("a rule without '{key}'"));
+                    self.error(position, format!("a rule without '{key}'"));
                 }
                 default
             }
@@ -95,7 +97,7 @@ impl Reader {
             health_errors: self.health_errors(entries),
         };
         if let Err(refusal) = rule.check() {
-            self.error(place, refusal);
+            self.error(position, refusal);
             return None;
         }
         Some(rule)

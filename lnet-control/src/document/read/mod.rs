@@ -10,7 +10,7 @@ mod ping;
 mod steering;
 mod values;
 
-use super::tree::{self, Entry, Marked, Place, Value};
+use super::tree::{self, Entry, Marked, Position, Value};
 use super::{Action, Document, DocumentError, Item, Mode};
 use crate::errno::Errno;
 use crate::records::Global;
@@ -52,7 +52,7 @@ pub fn parse(text: &str, mode: Mode) -> Result<Document, Vec<DocumentError>> {
     if errors.is_empty() {
         return Ok(Document { items });
     }
-    errors.sort_by_key(|error| error.place);
+    errors.sort_by_key(|error| error.position);
     Err(errors)
 }
 
@@ -70,7 +70,7 @@ impl Reader {
         let Value::Map(blocks) = &root.value else {
             let message =
                 format!("{} as a document: a map with keys such as net: is expected", root.describe());
-            return self.error(root.place, message);
+            return self.error(root.position, message);
         };
         for block in blocks {
             self.seq_no = None;
@@ -79,7 +79,7 @@ impl Reader {
     }
 
     fn block(&mut self, block: &Entry) {
-        let Entry { place, key, value } = block;
+        let Entry { position, key, value } = block;
         let executes = matches!(key.as_str(), "ping" | "discover");
         let is_known = BLOCKS.contains(&key.as_str()) || UNSUPPORTED.iter().any(|(name, _)| name == key);
         if is_known && executes != (self.mode == Mode::Execute) {
@@ -96,10 +96,12 @@ impl Reader {
             "steering" => self.steering_block(value),
             "ping" => self.ping_block(value),
             other => match UNSUPPORTED.iter().find(|(name, _)| *name == other) {
-                Some((name, what)) => self.unsupported(*place, format!("'{name}': {what} not supported yet")),
+                Some((name, what)) => {
+                    self.unsupported(*position, format!("'{name}': {what} not supported yet"))
+                }
                 None => {
                     let known = BLOCKS.into_iter().chain(UNSUPPORTED.map(|(name, _)| name));
-                    self.error(*place, format!("invalid key '{other}'{}", suggestion(other, known)));
+                    self.error(*position, format!("invalid key '{other}'{}", suggestion(other, known)));
                 }
             },
         }
@@ -110,16 +112,16 @@ impl Reader {
         if self.mode == Mode::Delete {
             return self.reset_globals(entries);
         }
-        for Entry { place, key, value } in entries {
+        for Entry { position, key, value } in entries {
             let Ok(global) = key.parse::<Global>() else {
                 let known = Global::ALL.map(Global::name).into_iter();
-                self.error(*place, format!("invalid key '{key}' in 'global'{}", suggestion(key, known)));
+                self.error(*position, format!("invalid key '{key}' in 'global'{}", suggestion(key, known)));
                 continue;
             };
             if let Some(value) = self.global_value(global, key, value)
                 && global.is_settable()
             {
-                self.change(*place, "global", Change::SetGlobal { global, value });
+                self.change(*position, "global", Change::SetGlobal { global, value });
             }
         }
     }
@@ -127,7 +129,7 @@ impl Reader {
     fn global_value(&mut self, global: Global, key: &str, value: &Marked) -> Option<u32> {
         let (low, high) = global.range();
         if value.is_null() {
-            self.error(value.place, format!("no value specified for key '{key}'"));
+            self.error(value.position, format!("no value specified for key '{key}'"));
             return None;
         }
         let number = match &value.value {
@@ -142,7 +144,7 @@ impl Reader {
                 _ => value.describe(),
             };
             let message = format!("invalid value '{text}' for key '{key}': {low} to {high} is expected");
-            self.error(value.place, message);
+            self.error(value.position, message);
         }
         found
     }
@@ -150,15 +152,15 @@ impl Reader {
     /// What LNet's tools reset when a document with globals is deleted; others stay.
     fn reset_globals(&mut self, entries: &[Entry]) {
         let reset = [Global::MaxInterfaces, Global::NumaRange, Global::Discovery, Global::DropAsymRoute];
-        for Entry { place, key, .. } in entries {
+        for Entry { position, key, .. } in entries {
             let Ok(global) = key.parse::<Global>() else {
                 let known = Global::ALL.map(Global::name).into_iter();
-                self.error(*place, format!("invalid key '{key}' in 'global'{}", suggestion(key, known)));
+                self.error(*position, format!("invalid key '{key}' in 'global'{}", suggestion(key, known)));
                 continue;
             };
             if reset.contains(&global) {
                 let value = global.default_value();
-                self.change(*place, "global", Change::SetGlobal { global, value });
+                self.change(*position, "global", Change::SetGlobal { global, value });
             }
         }
     }
@@ -173,29 +175,29 @@ impl Reader {
             _ => self.global_value(global, "range", &range.value),
         };
         if let Some(value) = value {
-            self.change(range.place, "numa", Change::SetGlobal { global, value });
+            self.change(range.position, "numa", Change::SetGlobal { global, value });
         }
     }
 
-    fn change(&mut self, place: Place, entity: &'static str, change: Change) {
-        self.push(place, entity, Action::Change(change));
+    fn change(&mut self, position: Position, entity: &'static str, change: Change) {
+        self.push(position, entity, Action::Change(change));
     }
 
-    fn push(&mut self, place: Place, entity: &'static str, action: Action) {
-        self.items.push(Item { place, entity, seq_no: self.seq_no, action });
+    fn push(&mut self, position: Position, entity: &'static str, action: Action) {
+        self.items.push(Item { position, entity, seq_no: self.seq_no, action });
     }
 
-    fn error(&mut self, place: Place, message: String) {
-        self.error_of(place, Errno::INVAL, message);
+    fn error(&mut self, position: Position, message: String) {
+        self.error_of(position, Errno::INVAL, message);
     }
 
-    fn unsupported(&mut self, place: Place, message: String) {
-        self.error_of(place, Errno::OPNOTSUPP, message);
+    fn unsupported(&mut self, position: Position, message: String) {
+        self.error_of(position, Errno::OPNOTSUPP, message);
     }
 
-    fn error_of(&mut self, place: Place, errno: Errno, message: String) {
+    fn error_of(&mut self, position: Position, errno: Errno, message: String) {
         if self.errors.len() < ERRORS_MAX {
-            self.errors.push(DocumentError { place, message, errno, seq_no: self.seq_no });
+            self.errors.push(DocumentError { position, message, errno, seq_no: self.seq_no });
         }
     }
 }

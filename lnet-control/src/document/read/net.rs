@@ -7,7 +7,7 @@ use lnet_wire::{Net, NetType, Nid};
 use super::Reader;
 use super::values::get;
 use crate::document::Mode;
-use crate::document::tree::{Entry, Marked, Place, Value};
+use crate::document::tree::{Entry, Marked, Position, Value};
 use crate::errno::Errno;
 use crate::pattern::{self, InterfaceName};
 use crate::records::{Lnd, NiOptions, XdpMode};
@@ -67,8 +67,8 @@ const FOREIGN_TUNABLES: [&str; 12] = [
 
 /// What a net's item says of NIs: one, or several alike.
 struct Group {
-    place: Place,
-    interfaces: Vec<(Place, InterfaceName)>,
+    position: Position,
+    interfaces: Vec<(Position, InterfaceName)>,
     nid: Option<Nid>,
     tunables: Option<NiOptions>,
     cpts: Vec<u32>,
@@ -78,21 +78,21 @@ impl Reader {
     pub(super) fn net_block(&mut self, block: &Marked) {
         for (item, entries) in self.maps(block, "net") {
             self.begin_item(entries);
-            self.net(item.place, entries);
+            self.net(item.position, entries);
         }
     }
 
-    fn net(&mut self, place: Place, entries: &[Entry]) {
+    fn net(&mut self, position: Position, entries: &[Entry]) {
         self.known_keys(entries, "net", &NET_KEYS);
         for key in ["intf", "pattern"] {
             if let Some(value) = get(entries, key) {
                 let message =
                     format!("'{key}': choosing interfaces by a pattern of addresses is not supported yet");
-                self.unsupported(value.place, message);
+                self.unsupported(value.position, message);
             }
         }
         let Some(value) = get(entries, "net type").or_else(|| get(entries, "net")) else {
-            return self.error(place, "a net without 'net type'".to_owned());
+            return self.error(position, "a net without 'net type'".to_owned());
         };
         let Some(net) = self.parsed(value, "net type", "a net such as tcp or xdp1", Net::from_str) else {
             return;
@@ -109,10 +109,10 @@ impl Reader {
             return;
         }
         if net == Net::LO {
-            // Exports have it; nobody can make it or delete it.
+            // Exports have it; it can neither be made nor deleted.
             if let Some((group, _)) = groups.iter().find(|(group, _)| !group.interfaces.is_empty()) {
                 self.error_of(
-                    group.place,
+                    group.position,
                     Errno::NODEV,
                     "net lo has no interfaces, and cannot be set".to_owned(),
                 );
@@ -120,7 +120,7 @@ impl Reader {
             return;
         }
         if self.mode == Mode::Delete {
-            return self.delete(place, net, groups.into_iter().map(|(group, _)| group).collect());
+            return self.delete(position, net, groups.into_iter().map(|(group, _)| group).collect());
         }
         let changes: Vec<_> = lnds
             .into_iter()
@@ -130,10 +130,10 @@ impl Reader {
                 spec.options =
                     both(&group.tunables.unwrap_or(tunables), &own_lnd.or(lnd).unwrap_or_default());
                 spec.cpts.clone_from(&group.cpts);
-                let named = group.interfaces.iter().map(|(place, interface)| {
+                let named = group.interfaces.iter().map(|(position, interface)| {
                     let cpts = if interface.cpts.is_empty() { &group.cpts } else { &interface.cpts };
                     (
-                        *place,
+                        *position,
                         NiSpec {
                             interface: Some(interface.name.clone()),
                             cpts: cpts.clone(),
@@ -142,11 +142,11 @@ impl Reader {
                     )
                 });
                 let named: Vec<_> = named.collect();
-                if named.is_empty() { vec![(group.place, spec)] } else { named }
+                if named.is_empty() { vec![(group.position, spec)] } else { named }
             })
             .collect();
-        for (place, spec) in changes {
-            self.change(place, "net", Change::AddNi(spec));
+        for (position, spec) in changes {
+            self.change(position, "net", Change::AddNi(spec));
         }
     }
 
@@ -155,35 +155,35 @@ impl Reader {
         let mut groups = Vec::new();
         let direct = ["interfaces", "nid"].iter().find_map(|key| get(entries, key));
         if let Some(value) = direct {
-            groups.push((self.group(value.place, entries, false), None));
+            groups.push((self.group(value.position, entries, false), None));
         }
         if let Some(value) = get(entries, "local NI(s)") {
             for (item, entries) in self.maps(value, "local NI(s)") {
                 self.known_keys(entries, "local NI(s)", &NI_KEYS);
-                groups.push((self.group(item.place, entries, true), get(entries, "lnd tunables")));
+                groups.push((self.group(item.position, entries, true), get(entries, "lnd tunables")));
             }
         }
         if groups.is_empty()
             && let Some(first) = entries.first()
         {
-            groups.push((self.group(first.place, entries, false), None));
+            groups.push((self.group(first.position, entries, false), None));
         }
         groups
     }
 
-    fn group(&mut self, place: Place, entries: &[Entry], own_tunables: bool) -> Group {
+    fn group(&mut self, position: Position, entries: &[Entry], own_tunables: bool) -> Group {
         let interfaces = get(entries, "interfaces").map(|value| self.interfaces(value)).unwrap_or_default();
         let nid = get(entries, "nid").and_then(|value| self.pattern(value, "nid", "a nid", pattern::nid));
         if nid.is_some() && interfaces.len() > 1 {
-            self.error(place, format!("{} interfaces beside one nid: one is expected", interfaces.len()));
+            self.error(position, format!("{} interfaces beside one nid: one is expected", interfaces.len()));
         }
         let tunables = get(entries, "tunables").filter(|_| own_tunables).map(|value| self.tunables(value));
         let cpts = get(entries, "CPT").and_then(|value| self.cpts(value)).unwrap_or_default();
-        Group { place, interfaces, nid, tunables, cpts }
+        Group { position, interfaces, nid, tunables, cpts }
     }
 
     /// A map of interfaces, or the older list of them.
-    fn interfaces(&mut self, value: &Marked) -> Vec<(Place, InterfaceName)> {
+    fn interfaces(&mut self, value: &Marked) -> Vec<(Position, InterfaceName)> {
         let expected = "the name of an interface, with CPTs in brackets if it has any";
         let mut found = Vec::new();
         let mut one = |reader: &mut Self, value: &Marked| {
@@ -197,7 +197,7 @@ impl Reader {
                     }),
                 }
             });
-            found.extend(parsed.map(|interface| (value.place, interface)));
+            found.extend(parsed.map(|interface| (value.position, interface)));
         };
         match &value.value {
             Value::Map(entries) => entries.iter().for_each(|entry| one(self, &entry.value)),
@@ -210,7 +210,7 @@ impl Reader {
                     self.known_keys(entries, "interfaces", &["intf", "CPT"]);
                     match get(entries, "intf") {
                         Some(name) => one(self, name),
-                        None => self.error(item.place, "an interface without 'intf'".to_owned()),
+                        None => self.error(item.position, "an interface without 'intf'".to_owned()),
                     }
                 }
                 self.older_cpts(items, &mut found);
@@ -218,19 +218,19 @@ impl Reader {
             _ => {
                 let message =
                     format!("{} for 'interfaces': a map such as 0: eth0 is expected", value.describe());
-                self.error(value.place, message);
+                self.error(value.position, message);
             }
         }
         found
     }
 
     /// The CPTs that stand beside an interface in the older list.
-    fn older_cpts(&mut self, items: &[Marked], found: &mut [(Place, InterfaceName)]) {
+    fn older_cpts(&mut self, items: &[Marked], found: &mut [(Position, InterfaceName)]) {
         for item in items {
             let Value::Map(entries) = &item.value else { continue };
             let Some(cpts) = get(entries, "CPT").and_then(|value| self.cpts(value)) else { continue };
-            let name = get(entries, "intf").map(|name| name.place);
-            for (_, interface) in found.iter_mut().filter(|(place, _)| Some(*place) == name) {
+            let name = get(entries, "intf").map(|name| name.position);
+            for (_, interface) in found.iter_mut().filter(|(position, _)| Some(*position) == name) {
                 interface.cpts.clone_from(&cpts);
             }
         }
@@ -245,7 +245,7 @@ impl Reader {
         let members: Option<Vec<_>> = items.iter().map(|item| self.text(item, "CPT", expected)).collect();
         let text = format!("[{}]", members?.join(","));
         pattern::cpts(&text)
-            .map_err(|error| self.error_of(value.place, error.errno, format!("'CPT': {error}")))
+            .map_err(|error| self.error_of(value.position, error.errno, format!("'CPT': {error}")))
             .ok()
     }
 
@@ -266,10 +266,10 @@ impl Reader {
     /// The options of an LND.
     fn lnd_tunables(&mut self, value: &Marked, net: Net) -> Option<NiOptions> {
         let entries = self.map(value, "lnd tunables")?;
-        for Entry { place, key, .. } in
+        for Entry { position, key, .. } in
             entries.iter().filter(|entry| FOREIGN_TUNABLES.contains(&entry.key.as_str()))
         {
-            self.unsupported(*place, format!("'{key}': it belongs to an LND that is not supported yet"));
+            self.unsupported(*position, format!("'{key}': it belongs to an LND that is not supported yet"));
         }
         let known = [LND_TUNABLES.as_slice(), FOREIGN_TUNABLES.as_slice()].concat();
         self.known_keys(entries, "lnd tunables", &known);
@@ -309,30 +309,30 @@ impl Reader {
             "tos" => asked.tos.is_some(),
             _ => true,
         };
-        for Entry { place, key, .. } in entries {
+        for Entry { position, key, .. } in entries {
             if foreign.contains(&key.as_str()) && is_set(key) {
                 let message = format!("'{key}' is a tunable of the {other} LND: it goes with 'lnd: {other}'");
-                self.error(*place, message);
+                self.error(*position, message);
             }
         }
     }
 
-    fn delete(&mut self, place: Place, net: Net, groups: Vec<Group>) {
+    fn delete(&mut self, position: Position, net: Net, groups: Vec<Group>) {
         let mut named = Vec::new();
         for group in groups {
             if let (true, Some(nid)) = (group.interfaces.is_empty(), group.nid) {
-                named.push((group.place, NiName::Nid(nid)));
+                named.push((group.position, NiName::Nid(nid)));
             }
             let interfaces = group.interfaces.into_iter();
             named.extend(
-                interfaces.map(|(place, one)| (place, NiName::Interface { net, interface: one.name })),
+                interfaces.map(|(position, one)| (position, NiName::Interface { net, interface: one.name })),
             );
         }
         if named.is_empty() {
-            self.change(place, "net", Change::DeleteNet(net));
+            self.change(position, "net", Change::DeleteNet(net));
         }
-        for (place, name) in named {
-            self.change(place, "net", Change::DeleteNi(name));
+        for (position, name) in named {
+            self.change(position, "net", Change::DeleteNi(name));
         }
     }
 }

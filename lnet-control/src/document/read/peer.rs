@@ -2,7 +2,7 @@
 
 use super::Reader;
 use super::values::get;
-use crate::document::tree::{Entry, Marked, Place};
+use crate::document::tree::{Entry, Marked, Position};
 use crate::document::{Action, PeerItem};
 use crate::pattern;
 use crate::records::{PeerCredits, PeerRecord};
@@ -17,17 +17,17 @@ impl Reader {
     pub(super) fn peer_block(&mut self, block: &Marked) {
         for (item, entries) in self.maps(block, "peer") {
             self.begin_item(entries);
-            if let Some(peer) = self.peer(item.place, entries) {
-                self.push(item.place, "peer", Action::Peer(peer));
+            if let Some(peer) = self.peer(item.position, entries) {
+                self.push(item.position, "peer", Action::Peer(peer));
             }
         }
     }
 
-    fn peer(&mut self, place: Place, entries: &[Entry]) -> Option<PeerItem> {
+    fn peer(&mut self, position: Position, entries: &[Entry]) -> Option<PeerItem> {
         self.known_keys(entries, "peer", &KEYS);
         let primary = get(entries, "primary nid");
         if primary.is_none() {
-            self.error(place, "a peer without 'primary nid'".to_owned());
+            self.error(position, "a peer without 'primary nid'".to_owned());
         }
         let primary_nid = primary.and_then(|value| self.pattern(value, "primary nid", "a nid", pattern::nid));
         let multi_rail = get(entries, "Multi-Rail").map(|value| self.boolean(value, "Multi-Rail"));
@@ -42,7 +42,7 @@ impl Reader {
                     Some(value) => {
                         nids.extend(self.pattern(value, "nid", "nids", pattern::nids).unwrap_or_default());
                     }
-                    None => self.error(item.place, "a peer ni without 'nid'".to_owned()),
+                    None => self.error(item.position, "a peer ni without 'nid'".to_owned()),
                 }
             }
         }

@@ -3,7 +3,7 @@
 use super::Reader;
 use super::values::get;
 use crate::document::Mode;
-use crate::document::tree::{Entry, Marked, Place, Value};
+use crate::document::tree::{Entry, Marked, Position, Value};
 use crate::pattern::{self, PatternError};
 use crate::records::{PortalPolicy, SteeringPolicy};
 use crate::request::Change;
@@ -16,29 +16,29 @@ impl Reader {
     pub(super) fn steering_block(&mut self, block: &Marked) {
         for (item, entries) in self.maps(block, "steering") {
             self.begin_item(entries);
-            if let Some(policy) = self.portal_policy(item.place, entries) {
-                self.change(item.place, "steering", Change::SetSteering(policy));
+            if let Some(policy) = self.portal_policy(item.position, entries) {
+                self.change(item.position, "steering", Change::SetSteering(policy));
             }
         }
     }
 
-    fn portal_policy(&mut self, place: Place, entries: &[Entry]) -> Option<PortalPolicy> {
+    fn portal_policy(&mut self, position: Position, entries: &[Entry]) -> Option<PortalPolicy> {
         self.known_keys(entries, "steering", &KEYS);
         for key in ["portal", "policy"] {
             if get(entries, key).is_none() {
-                self.error(place, format!("a steering policy without '{key}'"));
+                self.error(position, format!("a steering policy without '{key}'"));
                 return None;
             }
         }
         let portal = self.integer_of(entries, "portal", 0..=63);
         let name = self.word(get(entries, "policy")?, "policy", &POLICIES)?;
         let policy = match name {
-            "pin" => SteeringPolicy::Pin { shard: self.needed(place, entries, "shard", 63)? },
+            "pin" => SteeringPolicy::Pin { shard: self.needed(position, entries, "shard", 63)? },
             "initiator" => SteeringPolicy::Initiator,
             "rotor" => SteeringPolicy::Rotor,
             _ => SteeringPolicy::MatchBits {
                 shift: self.integer_of(entries, "shift", 0..=63).unwrap_or_default(),
-                bits: self.needed(place, entries, "bits", 64)?,
+                bits: self.needed(position, entries, "bits", 64)?,
                 table: match get(entries, "table") {
                     Some(value) => Some(self.table(value)?),
                     None => None,
@@ -48,7 +48,7 @@ impl Reader {
         self.check_keys(entries, name);
         let policy = PortalPolicy { portal: portal?, policy };
         if let Err(error) = policy.check() {
-            self.error(place, error.to_string());
+            self.error(position, error.to_string());
             return None;
         }
         match self.mode {
@@ -57,9 +57,9 @@ impl Reader {
         }
     }
 
-    fn needed(&mut self, place: Place, entries: &[Entry], key: &str, max: i64) -> Option<u8> {
+    fn needed(&mut self, position: Position, entries: &[Entry], key: &str, max: i64) -> Option<u8> {
         if get(entries, key).is_none() {
-            self.error(place, format!("this policy needs '{key}'"));
+            self.error(position, format!("this policy needs '{key}'"));
         }
         self.integer_of(entries, key, 0..=max)
     }
@@ -78,14 +78,14 @@ impl Reader {
 
     /// Reports keys of other policies.
     fn check_keys(&mut self, entries: &[Entry], policy: &str) {
-        for Entry { place, key, .. } in entries {
+        for Entry { position, key, .. } in entries {
             let of = match key.as_str() {
                 "shard" => "pin",
                 "shift" | "bits" | "table" => "match_bits",
                 _ => continue,
             };
             if policy != of {
-                self.error(*place, format!("'{key}' is for the policy '{of}', not for '{policy}'"));
+                self.error(*position, format!("'{key}' is for the policy '{of}', not for '{policy}'"));
             }
         }
     }

@@ -41,7 +41,7 @@ impl Reader {
             Value::Map(entries) => Some(entries),
             _ if value.is_null() => Some(&[]),
             _ => {
-                self.error(value.place, format!("{} for '{what}': a map is expected", value.describe()));
+                self.error(value.position, format!("{} for '{what}': a map is expected", value.describe()));
                 None
             }
         }
@@ -59,7 +59,7 @@ impl Reader {
             Value::Sequence(items) => items,
             _ if value.is_null() => &[],
             _ => {
-                self.error(value.place, format!("{} for '{what}': a list is expected", value.describe()));
+                self.error(value.position, format!("{} for '{what}': a list is expected", value.describe()));
                 &[]
             }
         }
@@ -67,10 +67,10 @@ impl Reader {
 
     /// Reports keys that are not among `known`.
     pub(super) fn known_keys(&mut self, entries: &[Entry], what: &str, known: &[&str]) {
-        for Entry { place, key, .. } in entries {
+        for Entry { position, key, .. } in entries {
             if !known.contains(&key.as_str()) {
                 let suggestion = suggestion(key, known.iter().copied());
-                self.error(*place, format!("unknown key '{key}' in '{what}'{suggestion}"));
+                self.error(*position, format!("unknown key '{key}' in '{what}'{suggestion}"));
             }
         }
     }
@@ -80,7 +80,10 @@ impl Reader {
         match &value.value {
             Value::Scalar { text, .. } if !value.is_null() => Some(text),
             _ => {
-                self.error(value.place, format!("{} for '{key}': {expected} is expected", value.describe()));
+                self.error(
+                    value.position,
+                    format!("{} for '{key}': {expected} is expected", value.describe()),
+                );
                 None
             }
         }
@@ -98,7 +101,7 @@ impl Reader {
         match parse(text) {
             Ok(parsed) => Some(parsed),
             Err(error) => {
-                self.error(value.place, format!("'{key}': {error}"));
+                self.error(value.position, format!("'{key}': {error}"));
                 None
             }
         }
@@ -116,7 +119,7 @@ impl Reader {
         match parse(text) {
             Ok(parsed) => Some(parsed),
             Err(PatternError { errno, message }) => {
-                self.error_of(value.place, errno, format!("'{key}': {message}"));
+                self.error_of(value.position, errno, format!("'{key}': {message}"));
                 None
             }
         }
@@ -131,7 +134,7 @@ impl Reader {
         }
         let suggestion = suggestion(text, words.iter().copied());
         let shown = crate::pattern::quoted(text);
-        self.error(value.place, format!("{shown} for '{key}': {expected} is expected{suggestion}"));
+        self.error(value.position, format!("{shown} for '{key}': {expected} is expected{suggestion}"));
         None
     }
 
@@ -146,7 +149,7 @@ impl Reader {
         }
         let errno = if number.is_some() { Errno::RANGE } else { Errno::INVAL };
         let shown = crate::pattern::quoted(text);
-        self.error_of(value.place, errno, format!("{shown} for '{key}': {expected} is expected"));
+        self.error_of(value.position, errno, format!("{shown} for '{key}': {expected} is expected"));
         None
     }
 
@@ -169,7 +172,7 @@ impl Reader {
             "false" => Some(false),
             _ => {
                 let shown = crate::pattern::quoted(text);
-                self.error(value.place, format!("{shown} for '{key}': true or false is expected"));
+                self.error(value.position, format!("{shown} for '{key}': true or false is expected"));
                 None
             }
         }

@@ -7,7 +7,7 @@ mod net;
 mod peer;
 mod service;
 
-use crate::document::output::{Map, Node};
+use crate::document::output::{Element, Map};
 use crate::errno::{Errno, Refusal};
 use crate::pattern::cpts_text;
 use crate::records::{
@@ -70,8 +70,8 @@ pub fn export(state: &NodeState, backup: bool) -> Map {
 /// The block `global`.
 #[must_use]
 pub fn globals(globals: &Globals) -> Map {
-    let entries = globals.entries().map(|(global, value)| (global.name().to_owned(), Node::plain(value)));
-    Map::new().with("global", Node::Map(entries.collect()))
+    let entries = globals.entries().map(|(global, value)| (global.name().to_owned(), Element::plain(value)));
+    Map::new().with("global", Element::Map(entries.collect()))
 }
 
 /// The block `statistics` of a whole node.
@@ -83,7 +83,7 @@ pub fn statistics(statistics: &Statistics) -> Map {
 /// The block `fault`; nothing where there are no rules.
 #[must_use]
 pub fn drop_rules(rules: &[DropRuleRecord], detail: Detail) -> Map {
-    let items = rules.iter().map(|record| Node::Map(drop_rule(record, detail)));
+    let items = rules.iter().map(|record| Element::Map(drop_rule(record, detail)));
     block("fault", items.collect())
 }
 
@@ -98,22 +98,25 @@ fn drop_rule(record: &DropRuleRecord, detail: Detail) -> Map {
         .plain("da_rate", rule.rate)
         .plain("da_interval", rule.interval_s);
     if detail != Detail::Backup {
-        map.push("ds_dropped", Node::plain(record.dropped));
+        map.push("ds_dropped", Element::plain(record.dropped));
         map.append(
-            record.counters.entries().map(|(key, value)| (key.to_owned(), Node::plain(value))).collect(),
+            record.counters.entries().map(|(key, value)| (key.to_owned(), Element::plain(value))).collect(),
         );
     }
     if !rule.local_nid.is_any() {
-        map.push("fa_local_nid", Node::text(rule.local_nid));
+        map.push("fa_local_nid", Element::text(rule.local_nid));
     }
     if rule.random {
-        map.push("da_random", Node::plain(true));
+        map.push("da_random", Element::plain(true));
     }
     if rule.drop_all {
-        map.push("da_drop_all", Node::plain(true));
+        map.push("da_drop_all", Element::plain(true));
     }
     if !rule.health_errors.is_empty() {
-        map.push("da_health_error", Node::Sequence(rule.health_errors.iter().map(Node::text).collect()));
+        map.push(
+            "da_health_error",
+            Element::Sequence(rule.health_errors.iter().map(Element::text).collect()),
+        );
     }
     map
 }
@@ -121,7 +124,7 @@ fn drop_rule(record: &DropRuleRecord, detail: Detail) -> Map {
 /// The block `steering`, our own: the portals that are not pinned to shard 0.
 #[must_use]
 pub fn steering(steering: &SteeringRecord) -> Map {
-    block("steering", steering.portals.iter().map(|portal| Node::Map(portal_policy(portal))).collect())
+    block("steering", steering.portals.iter().map(|portal| Element::Map(portal_policy(portal))).collect())
 }
 
 /// The item of one portal in the block `steering`.
@@ -135,7 +138,7 @@ fn portal_policy(portal: &PortalPolicy) -> Map {
             match table {
                 Some(table) => {
                     let shards: Vec<_> = table.iter().map(|shard| u32::from(*shard)).collect();
-                    map.with("table", Node::quoted(&cpts_text(&shards)))
+                    map.with("table", Element::quoted(&cpts_text(&shards)))
                 }
                 None => map,
             }
@@ -154,7 +157,7 @@ pub fn captures(captures: &[CaptureRecord]) -> Map {
             .plain("written_bytes", capture.written_bytes)
             .plain("frame_count", capture.frame_count)
             .plain("missed_count", capture.missed_count);
-        Node::Map(match &capture.failure {
+        Element::Map(match &capture.failure {
             Some(failure) => map.text("failure", failure),
             None => map,
         })
@@ -170,12 +173,12 @@ pub fn pings(replies: &[PingReply]) -> Map {
     for reply in replies {
         match &reply.result {
             Ok(record) => {
-                let nids = record.nids.iter().map(|nid| Node::Map(Map::new().text("nid", nid)));
+                let nids = record.nids.iter().map(|nid| Element::Map(Map::new().text("nid", nid)));
                 let item = Map::new()
                     .text("primary nid", record.primary_nid)
                     .plain("Multi-Rail", record.multi_rail)
-                    .with("peer_ni", Node::Sequence(nids.collect()));
-                answered.push(Node::Map(item));
+                    .with("peer_ni", Element::Sequence(nids.collect()));
+                answered.push(Element::Map(item));
             }
             Err(refusal) => {
                 let message = format!("failed to ping {}: {}", reply.nid, refusal.message);
@@ -215,26 +218,26 @@ pub fn failures(operation: &str, failures: &[Failure]) -> Map {
     let item = |failure: &Failure| {
         let mut map = Map::new();
         if let Some(seq_no) = failure.seq_no {
-            map.push("seq_no", Node::plain(seq_no));
+            map.push("seq_no", Element::plain(seq_no));
         }
-        map.push("errno", Node::plain(-i32::from(failure.errno.0)));
-        map.push("descr", Node::quoted(&failure.message));
-        Node::Map(Map::new().with(failure.entity, Node::Map(map)))
+        map.push("errno", Element::plain(-i32::from(failure.errno.0)));
+        map.push("descr", Element::quoted(&failure.message));
+        Element::Map(Map::new().with(failure.entity, Element::Map(map)))
     };
     block(operation, failures.iter().map(item).collect())
 }
 
 /// A sequence under a key; nothing where it is empty.
-fn block(key: &str, items: Vec<Node>) -> Map {
-    if items.is_empty() { Map::new() } else { Map::new().with(key, Node::Sequence(items)) }
+fn block(key: &str, items: Vec<Element>) -> Map {
+    if items.is_empty() { Map::new() } else { Map::new().with(key, Element::Sequence(items)) }
 }
 
-fn counters(entries: impl Iterator<Item = (&'static str, i128)>) -> Node {
-    Node::Map(entries.map(|(key, value)| (key.to_owned(), Node::plain(value))).collect())
+fn counters(entries: impl Iterator<Item = (&'static str, i128)>) -> Element {
+    Element::Map(entries.map(|(key, value)| (key.to_owned(), Element::plain(value))).collect())
 }
 
 /// The block `statistics` of a local NI or a peer NI.
-fn traffic(traffic: &Traffic) -> Node {
+fn traffic(traffic: &Traffic) -> Element {
     let mut map = Map::new()
         .plain("send_count", traffic.send_count)
         .plain("recv_count", traffic.recv_count)
@@ -242,12 +245,12 @@ fn traffic(traffic: &Traffic) -> Node {
     let times =
         [("put_egress", traffic.put_egress), ("get_rtt", traffic.get_rtt), ("put_ack", traffic.put_ack)];
     for (name, latency) in times {
-        map.push(format!("{name}_samples"), Node::plain(latency.samples));
-        map.push(format!("{name}_min_nsec"), Node::plain(latency.min_ns));
-        map.push(format!("{name}_max_nsec"), Node::plain(latency.max_ns));
-        map.push(format!("{name}_avg_nsec"), Node::plain(latency.average_ns));
+        map.push(format!("{name}_samples"), Element::plain(latency.samples));
+        map.push(format!("{name}_min_nsec"), Element::plain(latency.min_ns));
+        map.push(format!("{name}_max_nsec"), Element::plain(latency.max_ns));
+        map.push(format!("{name}_avg_nsec"), Element::plain(latency.average_ns));
     }
-    Node::Map(map)
+    Element::Map(map)
 }
 
 /// The three blocks of messages by type.

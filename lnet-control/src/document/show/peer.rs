@@ -1,7 +1,7 @@
 //! The blocks `peer` and `peer list`.
 
 use super::net::udsp_info;
-use super::{Detail, Map, Node, block, counters, message_counts, traffic};
+use super::{Detail, Element, Map, block, counters, message_counts, traffic};
 use crate::records::{PeerNiRecord, PeerRecord};
 
 /// The block `peer`; nothing where there are no peers. A backup has those alone that a user made: others are found
@@ -15,11 +15,11 @@ pub fn peers(peers: &[PeerRecord], detail: Detail) -> Map {
     let item = |peer: &PeerRecord| {
         let mut map = Map::new().text("primary nid", peer.primary_nid).plain("Multi-Rail", peer.multi_rail);
         if detail.shows(3) {
-            map.push("peer state", Node::plain(peer.state));
+            map.push("peer state", Element::plain(peer.state));
         }
         let nis = peer.nis.iter().filter(|ni| !ni.nid.is_loopback());
-        map.push("peer ni", Node::Sequence(nis.map(|ni| Node::Map(peer_ni(ni, detail))).collect()));
-        Node::Map(map)
+        map.push("peer ni", Element::Sequence(nis.map(|ni| Element::Map(peer_ni(ni, detail))).collect()));
+        Element::Map(map)
     };
     block("peer", peers.iter().filter(is_shown).map(item).collect())
 }
@@ -30,10 +30,10 @@ fn peer_ni(ni: &PeerNiRecord, detail: Detail) -> Map {
         map.push("udsp info", udsp_info(&ni.udsp));
     }
     if detail.shows(0) {
-        map.push("state", Node::text(ni.state));
+        map.push("state", Element::text(ni.state));
     }
     if detail.shows(1) {
-        let credits = ni.credits.entries().map(|(key, value)| (key.to_owned(), Node::plain(value)));
+        let credits = ni.credits.entries().map(|(key, value)| (key.to_owned(), Element::plain(value)));
         map.append(credits.collect());
         map.push("statistics", traffic(&ni.statistics));
     }
@@ -48,5 +48,5 @@ fn peer_ni(ni: &PeerNiRecord, detail: Detail) -> Map {
 #[must_use]
 pub fn peer_list(peers: &[PeerRecord]) -> Map {
     let shown = peers.iter().filter(|peer| !peer.primary_nid.is_loopback());
-    block("peer list", shown.map(|peer| Node::Map(Map::new().text("nid", peer.primary_nid))).collect())
+    block("peer list", shown.map(|peer| Element::Map(Map::new().text("nid", peer.primary_nid))).collect())
 }

@@ -3,20 +3,20 @@
 use std::collections::BTreeMap;
 
 use super::block;
-use crate::document::output::{Map, Node};
+use crate::document::output::{Element, Map};
 use crate::records::{FramesNi, FramesRecord, LoadRecord, SlotFrames};
 
 /// The block `frames`.
 #[must_use]
 pub fn frames(frames: &FramesRecord) -> Map {
-    let ni = |ni: &FramesNi| Node::Map(Map::new().text("nid", ni.nid).text("active mode", ni.mode));
+    let ni = |ni: &FramesNi| Element::Map(Map::new().text("nid", ni.nid).text("active mode", ni.mode));
     let slot = |slot: &SlotFrames| {
         let SlotFrames { queue, shard, frames } = slot;
-        Node::Map(Map::new().plain("queue", queue).plain("shard", shard).plain("frames", frames))
+        Element::Map(Map::new().plain("queue", queue).plain("shard", shard).plain("frames", frames))
     };
     let counters = |counters: &BTreeMap<String, u64>| {
         let entries = counters.iter().filter(|(_, count)| **count != 0);
-        Node::Map(entries.map(|(name, count)| (name.clone(), Node::plain(count))).collect())
+        Element::Map(entries.map(|(name, count)| (name.clone(), Element::plain(count))).collect())
     };
     let mut map = Map::new();
     for (key, items) in [
@@ -24,7 +24,7 @@ pub fn frames(frames: &FramesRecord) -> Map {
         ("steered", frames.slots.iter().map(slot).collect()),
     ] {
         if !items.is_empty() {
-            map.push(key, Node::Sequence(items));
+            map.push(key, Element::Sequence(items));
         }
     }
     map = map.plain("misdirected", frames.misdirected);
@@ -39,7 +39,7 @@ pub fn frames(frames: &FramesRecord) -> Map {
             map.push(key, counters(of));
         }
     }
-    Map::new().with("frames", Node::Map(map))
+    Map::new().with("frames", Element::Map(map))
 }
 
 /// The block `load`; nothing if there are none.
@@ -57,7 +57,7 @@ pub fn loads(loads: &[LoadRecord]) -> Map {
         if let Some(result) = &load.result {
             map = map.plain("faults", result.faults);
         }
-        Node::Map(map)
+        Element::Map(map)
     };
     block("load", loads.iter().map(item).collect())
 }

@@ -2,7 +2,7 @@
 //! fetched some messages ahead what they would wait for once a message.
 //!
 //! Nothing that is told is checked, and nothing comes of it: a frame that turns out to be none costs a look at
-//! an entry that nobody asks for.
+//! an entry that no message asks for.
 
 use lnet_core::lnd::{PrefetchHint, Uplink};
 use lnet_wire::frame::{FRAME_HEADER_BYTES, FrameHeader};

@@ -68,7 +68,7 @@ pub struct XdpCounters {
     pub frames_refused: u64,
     /// Frames that were kept for it, and in the end not wanted.
     pub frames_forgotten: u64,
-    /// Messages that were never sent: to nobody, by a device that refuses, or answers beyond those that may
+    /// Messages that were never sent: without a next hop, by a device that refuses, or answers beyond those that may
     /// wait for a next hop.
     pub messages_refused: u64,
     pub(super) drops: [u64; XdpDrop::ALL.len()],

@@ -119,12 +119,12 @@ struct Addressee {
 
 /// The way home for frames of queues that were closed, which no shard has: from the thread that has taken them back
 /// from the kernel.
-pub(crate) struct WaysHome {
+pub(crate) struct ReturnRings {
     by_shard: Vec<Addressee>,
     frames_per_shard: u32,
 }
 
-impl WaysHome {
+impl ReturnRings {
     /// Sends frames home.
     pub(crate) fn send(&mut self, frames: Vec<Frame>) {
         for frame in frames {
@@ -137,7 +137,7 @@ impl WaysHome {
     }
 }
 
-impl std::fmt::Debug for WaysHome {
+impl std::fmt::Debug for ReturnRings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("WaysHome").field("shards", &self.by_shard.len()).finish_non_exhaustive()
     }
@@ -161,7 +161,7 @@ pub(super) struct Exchange {
 
 impl Exchange {
     /// The ends of all shards, and of the thread that closes queues; `wakers` are the shards' own.
-    pub(super) fn mesh(sizes: Sizes, wakers: &[Waker]) -> (Vec<Self>, WaysHome) {
+    pub(super) fn mesh(sizes: Sizes, wakers: &[Waker]) -> (Vec<Self>, ReturnRings) {
         let shards = wakers.len();
         let home_slots = sizes.frames_per_shard + BUFFERS_MAX;
         let end = |_| Self { to: Vec::new(), from: Vec::new(), sizes, home_slots };
@@ -178,13 +178,13 @@ impl Exchange {
                 ends[receiver].from.push(Sender { hand_offs: consumer, packet });
             }
         }
-        let way_home = |(end, waker): (&mut Self, &Waker)| {
+        let return_ring = |(end, waker): (&mut Self, &Waker)| {
             let (producer, consumer) = RingBuffer::new(sizes.frames_per_shard);
             end.from.push(Sender { hand_offs: consumer, packet: Vec::new() });
             Addressee { hand_offs: producer, waker: waker.clone() }
         };
-        let by_shard = ends.iter_mut().zip(wakers).map(way_home).collect();
-        (ends, WaysHome { by_shard, frames_per_shard: sizes.frames_per_shard as u32 })
+        let by_shard = ends.iter_mut().zip(wakers).map(return_ring).collect();
+        (ends, ReturnRings { by_shard, frames_per_shard: sizes.frames_per_shard as u32 })
     }
 
     /// Sends a frame home to `shard`.

@@ -29,8 +29,8 @@ pub(crate) const DATAGRAM_MIN_BYTES: usize = FRAME_HEADER_BYTES + HANDSHAKE_BYTE
 /// Bytes of a record before its payload.
 const RECORD_HEAD_BYTES: usize = RECORD_BYTES + LARGE_HEADER_BYTES;
 
-/// Payload of a short frame at least: with its header it is no shorter than the header of other frames, which whoever
-/// looks at a frame reads whole.
+/// Payload of a short frame at least: with its header it is no shorter than the header of other frames, which the receiver
+/// of a frame reads whole.
 const SHORT_PAYLOAD_MIN: u32 = (FRAME_HEADER_BYTES - SHORT_HEADER_BYTES) as u32;
 /// Payload that is sent in a short frame at most: a longer one gains nothing, and may be sent where it lies, which
 /// leaves the headers to a descriptor of their own.
@@ -222,14 +222,14 @@ impl Owner<'_> {
     #[inline(always)]
     fn checked_head<'a>(
         &self,
-        way: &Ingress<'_>,
+        ingress: &Ingress<'_>,
         bytes: &Bytes<'a, impl Datagram + ?Sized>,
     ) -> Result<&'a [u8], Aside> {
         let Bytes { header, head, start, .. } = bytes;
         let Some(covered) = head.get(*start..start + header.covered_bytes()) else {
             return Err(Aside::Dropped(XdpDrop::BadHeader));
         };
-        if !has_right_checksum(covered, CRC_OFFSET, way.ends_crc) {
+        if !has_right_checksum(covered, CRC_OFFSET, ingress.ends_crc) {
             return Err(Aside::Dropped(XdpDrop::BadChecksum));
         }
         let shard = self.shard_of(&header.key);
@@ -327,18 +327,18 @@ pub(super) enum Taken {
 pub(super) fn take(
     (xfer, memory, up): (&mut Xfer, &mut Memory, &mut impl Uplink),
     now: Instant,
-    way: &Ingress<'_>,
+    ingress: &Ingress<'_>,
     owner: &Owner<'_>,
     bytes: &Bytes<'_, impl Datagram + ?Sized>,
     further: &mut Vec<Further>,
 ) -> Result<Taken, Aside> {
     let &Bytes { ref header, start, length, datagram, .. } = bytes;
     let bad_header = Aside::Dropped(XdpDrop::BadHeader);
-    let covered = owner.checked_head(way, bytes)?;
+    let covered = owner.checked_head(ingress, bytes)?;
     let frame_header = bytes.head[start..].first_chunk().expect("the frame header was decoded");
     let Some(transfer) = &Transfer::decode(frame_header) else { return Err(bad_header) };
     let decoded = match header.short {
-        Some(short) => Some(Ok(spelled_out(header, short, way))),
+        Some(short) => Some(Ok(spelled_out(header, short, ingress))),
         None => covered[FRAME_HEADER_BYTES..]
             .first_chunk()
             .filter(|_| header.lnet_header_bytes() != 0)
@@ -356,8 +356,8 @@ pub(super) fn take(
     let has_handshake = matches!(header.kind, Kind::Hello | Kind::Welcome);
     let handshake = if has_handshake { handshake(rest.start, datagram) } else { None };
     let arrived = Arrived {
-        ni: way.ni,
-        from: *way.from,
+        ni: ingress.ni,
+        from: *ingress.from,
         header,
         transfer,
         lnet,
@@ -413,10 +413,14 @@ fn handshake(end: usize, datagram: &(impl Datagram + ?Sized)) -> Option<Handshak
 
 /// The LNet header that a short frame does without.
 #[inline]
-fn spelled_out(header: &FrameHeader, ShortPut { hdr_data, offset }: ShortPut, way: &Ingress<'_>) -> Header {
+fn spelled_out(
+    header: &FrameHeader,
+    ShortPut { hdr_data, offset }: ShortPut,
+    ingress: &Ingress<'_>,
+) -> Header {
     Header {
-        destination: ProcessId::lustre(*way.own),
-        source: ProcessId::lustre(*way.from),
+        destination: ProcessId::lustre(*ingress.own),
+        source: ProcessId::lustre(*ingress.from),
         payload_length: header.total_length,
         body: Body::Put {
             ack_md: WireHandle::NONE,

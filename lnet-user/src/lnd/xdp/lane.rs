@@ -31,7 +31,7 @@ pub(crate) enum Device {
 }
 
 /// Frames with the device on a queue that were sent by shards that do not own it: the owner looks for their
-/// completion in their stead. And descriptors of registered memory, whoever sent them.
+/// completion in their stead. And descriptors of registered memory, of whichever shard.
 pub(super) type Borrowed = Arc<AtomicU32>;
 
 /// This shard's socket on one queue of one interface.
@@ -43,7 +43,7 @@ pub(crate) struct Lane {
     pub(super) sends: bool,
     /// The shard that owns the queue, if that is another one.
     pub(super) lender: Option<(usize, Borrowed)>,
-    /// Where descriptors of registered memory are counted, if this shard owns the queue: nobody is given anything
+    /// Where descriptors of registered memory are counted, if this shard owns the queue: no shard is given anything
     /// when they come back.
     pub(super) own: Option<Borrowed>,
     /// Received descriptors: those of a packet whose last one has not been seen wait here.
@@ -262,7 +262,7 @@ impl Lane {
             Refusal::Lasting { retry_at, .. } if now < retry_at => return Followed::Same,
             Refusal::Lasting { since, given_up, .. } => {
                 // Before completions can come.
-                self.leave_behind(0);
+                self.abandon(0);
                 self.kick();
                 if self.refusal == Refusal::None {
                     tracing::info!(queue = self.queue, "the kernel sends again");
@@ -276,13 +276,13 @@ impl Lane {
         self.refusal = Refusal::Lasting { since, retry_at, given_up: gives_up };
         if gives_up {
             let waiting = self.tx().size() - self.tx().free_slots();
-            self.leave_behind(waiting);
+            self.abandon(waiting);
         }
         if gives_up && !given_up { Followed::GivenUp } else { Followed::Same }
     }
 
     /// Counts all but `count` descriptors towards the owner of the queue.
-    fn leave_behind(&mut self, count: u32) {
+    fn abandon(&mut self, count: u32) {
         if let Some((_, borrowed)) = &self.lender {
             borrowed.fetch_add(self.left_behind, Ordering::Release);
             borrowed.fetch_sub(count, Ordering::Release);

@@ -67,7 +67,7 @@ use unresolved::Unresolved;
 
 pub(crate) use counters::XdpCounters;
 pub use counters::XdpDrop;
-pub(crate) use exchange::WaysHome;
+pub(crate) use exchange::ReturnRings;
 pub use fault::SendFault;
 pub(crate) use frames::DATAGRAM_MIN_BYTES;
 pub(crate) use lane::{Lane, OwnedQueue};
@@ -172,7 +172,7 @@ pub struct XdpLnd {
     /// Frames missing in a fill ring, or waiting for one, that make a refill worth its while.
     refill_count: u32,
     exchange: Exchange,
-    /// Frames at home that nobody uses: those that were sent at the back, from where they are sent again
+    /// Frames at home that are not in use: those that were sent at the back, from where they are sent again
     /// while this CPU's cache has them; those that another CPU's kernel wrote to at the front, from where
     /// they are given back to it.
     stock: VecDeque<Frame>,
@@ -247,18 +247,18 @@ enum Route {
 impl XdpLnd {
     /// The LNDs of all shards of a node, without any NI yet, and the way home for frames of queues that are closed.
     /// `wakers` are the shards' own.
-    pub(crate) fn for_shards(common: &Common, wakers: &[Waker]) -> (Vec<Self>, WaysHome) {
+    pub(crate) fn for_shards(common: &Common, wakers: &[Waker]) -> (Vec<Self>, ReturnRings) {
         let sizes = Sizes {
             frames_per_shard: common.frames_per_shard as usize,
             // All siblings together keep back at most a quarter of a fill ring.
             home_wake_count: (common.rings.fill as usize / (4 * wakers.len())).max(1),
         };
-        let (ends, ways_home) = Exchange::mesh(sizes, wakers);
+        let (ends, return_rings) = Exchange::mesh(sizes, wakers);
         let lnds = ends
             .into_iter()
             .enumerate()
             .map(|(shard, exchange)| Self::new(common.clone(), ShardId(shard as u8), exchange));
-        (lnds.collect(), ways_home)
+        (lnds.collect(), return_rings)
     }
 
     fn new(common: Common, shard: ShardId, exchange: Exchange) -> Self {
@@ -342,7 +342,7 @@ impl XdpLnd {
         rings.chain(self.sockets.iter().map(|socket| Ok(socket.statistics()))).collect()
     }
 
-    /// A frame that was received into, and that nobody uses any more, goes home.
+    /// A frame that was received into, and that is not used any more, goes home.
     #[inline]
     fn settle(&mut self, frame: Frame) {
         if frame.chunk_index().wrapping_sub(self.first_chunk) < self.common.frames_per_shard {
@@ -353,7 +353,7 @@ impl XdpLnd {
         }
     }
 
-    /// A packet that nobody uses any more: its frames or its buffer go home.
+    /// A packet that is not used any more: its frames or its buffer go home.
     fn settle_packet(&mut self, packet: &mut Packet) {
         for descriptor in packet.parts.drain(..) {
             self.settle(descriptor.frame);

@@ -11,7 +11,7 @@ use super::path::Path;
 /// Paths that a shard remembers; past that it looks them all up anew, so that peers cannot bloat it.
 const PATHS_MAX: usize = 4096;
 
-/// A path's place; good until paths are made or forgotten.
+/// A path's index; good until paths are made or forgotten.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct PathId(usize);
 
@@ -21,14 +21,14 @@ type Key = (NiId, Nid);
 /// Paths by NI and peer. Allocates all that it will ever use.
 pub(super) struct Paths {
     paths: Vec<Path>,
-    places: HashMap<Key, PathId>,
+    ids: HashMap<Key, PathId>,
     /// What was found last: messages to one peer come in runs.
     last: Option<(Key, PathId)>,
 }
 
 impl Paths {
     pub(super) fn new() -> Self {
-        Self { paths: Vec::with_capacity(PATHS_MAX), places: HashMap::with_capacity(PATHS_MAX), last: None }
+        Self { paths: Vec::with_capacity(PATHS_MAX), ids: HashMap::with_capacity(PATHS_MAX), last: None }
     }
 
     /// The path to a peer.
@@ -41,7 +41,7 @@ impl Paths {
     }
 
     fn look_up(&mut self, key: Key) -> Option<PathId> {
-        let path = *self.places.get(&key)?;
+        let path = *self.ids.get(&key)?;
         self.last = Some((key, path));
         Some(path)
     }
@@ -53,14 +53,14 @@ impl Paths {
         }
         let id = PathId(self.paths.len());
         self.paths.push(path);
-        self.places.insert(key, id);
+        self.ids.insert(key, id);
         id
     }
 
     /// Forgets all paths.
     pub(super) fn clear(&mut self) {
         self.paths.clear();
-        self.places.clear();
+        self.ids.clear();
         self.last = None;
     }
 }
@@ -69,8 +69,8 @@ impl Index<PathId> for Paths {
     type Output = Path;
 
     #[inline]
-    fn index(&self, PathId(place): PathId) -> &Path {
-        &self.paths[place]
+    fn index(&self, PathId(index): PathId) -> &Path {
+        &self.paths[index]
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Invariants: the first NI over rings of a node brings the frames, the last one takes them along; the first one of
 //! an interface brings its lanes, the last one takes them along; NIs between share them. A shard's own frames stay
-//! with it when lanes go, or come home later by [`super::exchange::WaysHome`]: those that the kernel has.
+//! with it when lanes go, or come home later by [`super::exchange::ReturnRings`]: those that the kernel has.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -187,16 +187,16 @@ impl XdpLnd {
             self.stock.extend(late.map(|part| part.frame));
         }
         let queue_of = |lane: &Lane| (lane.interface_index, lane.queue);
-        let places: Vec<(u32, u32)> = self.lanes.iter().map(queue_of).collect();
-        let is_its = |queue: &mut OwnedQueue| places[queue.lane_index].0 == interface_index;
+        let lane_queues: Vec<(u32, u32)> = self.lanes.iter().map(queue_of).collect();
+        let is_its = |queue: &mut OwnedQueue| lane_queues[queue.lane_index].0 == interface_index;
         let mut owned: Vec<OwnedQueue> = self.owned.extract_if(.., is_its).collect();
         let mut lanes: Vec<Lane> =
             self.lanes.extract_if(.., |lane| lane.interface_index == interface_index).collect();
         for (queues, lanes) in [(&mut self.owned, &self.lanes), (&mut owned, &lanes)] {
             for queue in queues {
-                let place = places[queue.lane_index];
+                let lane_queue = lane_queues[queue.lane_index];
                 queue.lane_index =
-                    lanes.iter().position(|lane| queue_of(lane) == place).expect("a lane on each queue");
+                    lanes.iter().position(|lane| queue_of(lane) == lane_queue).expect("a lane on each queue");
             }
         }
         // A packet whose last part has not been seen.

@@ -75,7 +75,7 @@ impl XdpLnd {
     /// Hands a message whose next hop is known, or was and will be, to the transfer protocol.
     #[inline]
     fn transfer(&mut self, now: Instant, transmit: &Transmit) -> Result<(), Full<TxId>> {
-        let given_up = |place: usize| self.lanes[self.ports[place].lane_index].is_given_up();
+        let given_up = |port: usize| self.lanes[self.ports[port].lane_index].is_given_up();
         if self.ring_of(transmit.ni).is_none_or(given_up) {
             self.refuse(transmit, Cause::Device);
             return Ok(());
@@ -185,8 +185,8 @@ impl XdpLnd {
     }
 
     fn make_path(&mut self, now: Instant, ni: NiId, nid: &Nid) -> Hop {
-        let (Some(place), Some(address)) = (self.ring_of(ni), nid.ip()) else { return Hop::Unreachable };
-        let RingPort { port, link_index, lane_index, down, .. } = &mut self.ports[place];
+        let (Some(index), Some(address)) = (self.ring_of(ni), nid.ip()) else { return Hop::Unreachable };
+        let RingPort { port, link_index, lane_index, down, .. } = &mut self.ports[index];
         let neighbours = &self.links[*link_index].neighbours;
         let resolution = neighbours.lookup(port.interface_index, address);
         let news = Down { since: now, address, is_given_up: false };
@@ -257,7 +257,7 @@ impl XdpLnd {
 
     /// Writes a frame and pushes it on its lane, which has room; lets it go where it cannot be sent.
     fn send(&mut self, now: Instant, outgoing: &Outgoing, memory: &Memory) {
-        let lane_index = self.ring_of(outgoing.ni).map(|place| self.ports[place].lane_index);
+        let lane_index = self.ring_of(outgoing.ni).map(|index| self.ports[index].lane_index);
         let lane_index = lane_index.filter(|lane| !self.lanes[*lane].refuses());
         let (Some(lane_index), Hop::Known(path)) =
             (lane_index, self.find_path(now, outgoing.ni, &outgoing.destination))
@@ -296,7 +296,7 @@ impl XdpLnd {
     }
 
     /// The payload of a frame as descriptors can name it, if it is to be sent where it lies: it is long enough
-    /// for that to pay, and nobody needs to look at all of it for a checksum of UDP's.
+    /// for that to pay, and the whole of it need not be looked at for a checksum of UDP's.
     #[inline]
     fn in_place<'a>(
         &mut self,

@@ -338,7 +338,7 @@ fn a_message_without_a_way_ends_at_once() {
     assert_eq!(a.shards[0].lnd.counters().messages_refused, 1);
 }
 
-/// Nobody answers: the message was never sent, and ends at its time.
+/// No neighbour answers: the message was never sent, and ends at its time.
 #[test]
 fn a_message_to_somebody_silent_ends_in_time() {
     let [mut a, b] = Node::pair(Plan::new(1), Plan::new(2));

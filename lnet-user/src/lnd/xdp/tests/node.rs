@@ -21,7 +21,7 @@ use lnet_wire::{Header, Nid, ProcessId};
 
 use super::super::lane::Device;
 use super::super::{
-    Carrier, Common, Lane, OwnedQueue, Port, Rings, SendFault, UmemShare, WaysHome, XdpLnd, XdpPort,
+    Carrier, Common, Lane, OwnedQueue, Port, ReturnRings, Rings, SendFault, UmemShare, XdpLnd, XdpPort,
     frame_max_bytes, receive_bytes,
 };
 use crate::lnd::Driver;
@@ -260,13 +260,13 @@ pub(crate) struct Node {
     pub(crate) umem: Arc<Umem>,
     pub(crate) neighbours: Arc<Neighbours>,
     pub(crate) shards: Vec<Shard>,
-    pub(crate) ways_home: WaysHome,
+    pub(crate) return_rings: ReturnRings,
     policies: [PolicyWord; PORTALS],
     queues: Vec<KernelQueue>,
 }
 
 impl Node {
-    /// A node that does not know the way to anybody.
+    /// A node that does not know the way to any other.
     pub(crate) fn new(plan: Plan) -> Self {
         let owned_max = plan.queues.div_ceil(plan.shards);
         let early_chunks_max = 2 * FRAGMENTS_MAX;
@@ -329,7 +329,7 @@ impl Node {
         for frame in frames {
             stocks[(frame.chunk_index() / frames_per_shard) as usize].push_back(frame);
         }
-        let (lnds, ways_home) = XdpLnd::for_shards(&common, &wakers);
+        let (lnds, return_rings) = XdpLnd::for_shards(&common, &wakers);
         let shards = lnds.into_iter().zip(lanes).map(|(mut lnd, (lanes, owned))| {
             let neighbours = Arc::clone(&neighbours);
             let rings = Some(Rings { interface_index: INTERFACE, neighbours, lanes, owned });
@@ -348,7 +348,7 @@ impl Node {
             Shard { lnd, up: Recorder::default(), memory }
         });
         let shards = shards.collect();
-        Self { plan, umem, neighbours, shards, ways_home, policies, queues }
+        Self { plan, umem, neighbours, shards, return_rings, policies, queues }
     }
 
     /// Has a shard lend another buffer than it has; that of a registered one of the same length.

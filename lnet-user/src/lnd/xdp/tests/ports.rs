@@ -78,7 +78,7 @@ fn frames_of_closed_queues_find_their_way_home() {
         frames.extend((0..5).filter_map(|_| shard.lnd.stock.pop_back()));
     }
     let homes = [0, 1].map(|shard| node.shards[shard].lnd.stock.len());
-    node.ways_home.send(frames);
+    node.return_rings.send(frames);
     assert!(node.shards.iter_mut().all(|shard| shard.lnd.has_work()), "both hear of it");
     node.settle();
     assert_eq!([0, 1].map(|shard| node.shards[shard].lnd.stock.len()), homes.map(|home| home + 5));

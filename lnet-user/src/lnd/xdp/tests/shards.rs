@@ -85,7 +85,8 @@ fn a_frame_received_on_a_siblings_queue_goes_home() {
 fn packets_of_two_senders_are_not_mixed_up_while_their_parts_arrive() {
     let (_umem, mut frames) = Umem::plain(8).unwrap();
     let wakers: Vec<Waker> = (0..3).map(|_| Waiter::new(1).unwrap().waker()).collect();
-    let (mut ends, _ways_home) = Exchange::mesh(Sizes { frames_per_shard: 4, home_wake_count: 1 }, &wakers);
+    let (mut ends, _return_rings) =
+        Exchange::mesh(Sizes { frames_per_shard: 4, home_wake_count: 1 }, &wakers);
     let mut part = |mark: u32, more: bool| {
         let frame = frames.pop().unwrap();
         Packet { parts: vec![RxDescriptor { frame, offset: 0, length: mark, more }], datagram: None }
@@ -114,7 +115,8 @@ fn packets_of_two_senders_are_not_mixed_up_while_their_parts_arrive() {
 fn packets_for_a_busy_sibling_are_refused_and_leave_room_for_frames() {
     let (_umem, mut frames) = Umem::plain(2048).unwrap();
     let wakers: Vec<Waker> = (0..2).map(|_| Waiter::new(1).unwrap().waker()).collect();
-    let (mut ends, _ways_home) = Exchange::mesh(Sizes { frames_per_shard: 8, home_wake_count: 1 }, &wakers);
+    let (mut ends, _return_rings) =
+        Exchange::mesh(Sizes { frames_per_shard: 8, home_wake_count: 1 }, &wakers);
     let mut given = 0;
     loop {
         let packet = RxDescriptor { frame: frames.pop().unwrap(), offset: 0, length: 1, more: false };
@@ -136,7 +138,8 @@ fn packets_for_a_busy_sibling_are_refused_and_leave_room_for_frames() {
 fn datagrams_are_handed_over_and_their_buffers_come_home() {
     let from = Nid::new_ip(Net::XDP, [10, 0, 0, 1].into()).unwrap();
     let wakers: Vec<Waker> = (0..3).map(|_| Waiter::new(1).unwrap().waker()).collect();
-    let (mut ends, _ways_home) = Exchange::mesh(Sizes { frames_per_shard: 8, home_wake_count: 1 }, &wakers);
+    let (mut ends, _return_rings) =
+        Exchange::mesh(Sizes { frames_per_shard: 8, home_wake_count: 1 }, &wakers);
     let mut buffers: Vec<_> = DatagramBuffer::several(0, BUFFERS_MAX, 100).collect();
     let mut packet = Packet::default();
     for round in 0..3_u8 {

@@ -11,7 +11,7 @@ use lnet_wire::Nid;
 
 /// What the shards had counted when they were last asked.
 #[derive(Default, Debug)]
-pub(super) struct Heard {
+pub(super) struct Traffic {
     /// By shard.
     totals: Arc<Vec<u64>>,
     /// By shard and peer.
@@ -21,7 +21,7 @@ pub(super) struct Heard {
 /// What a shard has counted in all, and of each peer; `None` if nothing has moved.
 pub(super) type Moved = Option<(u64, Vec<(Nid, u64)>)>;
 
-impl Heard {
+impl Traffic {
     /// What the shards had counted in all, by shard.
     pub(super) fn totals(&self) -> Arc<Vec<u64>> {
         Arc::clone(&self.totals)
@@ -31,21 +31,21 @@ impl Heard {
     pub(super) fn note(&mut self, told: Vec<Moved>) -> Vec<Nid> {
         let mut totals = self.totals.to_vec();
         totals.resize(told.len(), 0);
-        let mut heard = Vec::new();
-        for (place, moved) in told.into_iter().enumerate() {
+        let mut traffic = Vec::new();
+        for (index, moved) in told.into_iter().enumerate() {
             let Some((total, peers)) = moved else { continue };
-            totals[place] = total;
+            totals[index] = total;
             // Shards forget peers too.
-            let former: HashMap<_, _> = self.peers.extract_if(|(shard, _), _| *shard == place).collect();
+            let former: HashMap<_, _> = self.peers.extract_if(|(shard, _), _| *shard == index).collect();
             for (nid, count) in peers {
-                if count > 0 && former.get(&(place, nid)) != Some(&count) {
-                    heard.push(nid);
+                if count > 0 && former.get(&(index, nid)) != Some(&count) {
+                    traffic.push(nid);
                 }
-                self.peers.insert((place, nid), count);
+                self.peers.insert((index, nid), count);
             }
         }
         self.totals = Arc::new(totals);
-        heard
+        traffic
     }
 }
 

@@ -52,7 +52,7 @@ pub(super) enum Started {
 }
 
 /// A place for a message.
-pub(super) struct Place {
+pub(super) struct Slot {
     /// `None` while it is lent, or if it has gone with its shard.
     buffer: Option<Buffer>,
     busy: Option<Busy>,
@@ -60,7 +60,7 @@ pub(super) struct Place {
     is_returning: bool,
 }
 
-impl Place {
+impl Slot {
     /// A free place, for messages of up to `max_bytes`.
     pub(super) fn new(max_bytes: u32) -> Self {
         Self { buffer: Some(Buffer::zeroed(max_bytes as usize)), busy: None, is_returning: false }
@@ -158,7 +158,7 @@ impl Place {
         self.busy.is_some() || self.is_returning
     }
 
-    /// What becomes of a message that nobody waits for any more.
+    /// What becomes of a message that is not waited for any more.
     pub(super) fn lose(&mut self) -> Option<Ended> {
         self.is_returning = false;
         let Busy { message, peer, fault, .. } = self.busy.take()?;
