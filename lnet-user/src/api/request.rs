@@ -145,7 +145,9 @@ impl Answer {
 ///   or else of the SEND; or that of the event that says that none of them will come. No event of the request
 ///   comes by the queue then. A PUT that no entry takes is never answered, so give the descriptor
 ///   [`MdOptions::TRACK_RESPONSE`](lnet_core::md::MdOptions::TRACK_RESPONSE), or drop the future. A descriptor
-///   has one awaited request at a time, and no other one meanwhile: their events could not be told apart.
+///   has one awaited request at a time, and no other one meanwhile: their events could not be told apart. The outcome
+///   comes behind the earlier events of the same queue: a task that is the only one to take those must not wait
+///   for it, or give the descriptor a queue of its own.
 #[derive(Debug)]
 #[must_use = "a request does nothing until it is queued, started or awaited"]
 pub struct Request<'a> {
@@ -155,8 +157,9 @@ pub struct Request<'a> {
 
 impl Request<'_> {
     /// Leaves it for the shard and returns. Should the shard refuse it, a SEND event with the status
-    /// [`Cause::Refused`] says so, and [`Notice::refusal`] why. Requests of one descriptor start in the order of
-    /// these calls. Waits only while 256 calls wait at the shard already.
+    /// [`Cause::Refused`] says so, and [`Notice::refusal`] why; a descriptor without an event queue tells nothing.
+    /// Requests of one descriptor start in the order of these calls. Waits only while 256 calls wait at the shard
+    /// already.
     ///
     /// # Errors
     /// [`LnetError::Stopped`], and [`SubmitError::EventQueueFull`] while 256 requests of the descriptor are on their
