@@ -54,7 +54,7 @@ fn a_source_that_is_not_the_senders_is_dropped_and_told() {
     );
     let usage = node.shard.usage();
     assert_eq!((usage.peers, usage.delayed, usage.messages), (0, 0, 0));
-    assert_eq!(node.transmit(), None, "nobody else has an answer of it");
+    assert_eq!(node.transmit(), None, "no other node has an answer of it");
     let last = ForgedSource { ni: NI, from: nid(1, 9), source: name(1, NAMES - 1) };
     assert_eq!(node.shard.poll_forged(), Some(last));
     assert_eq!(node.shard.poll_forged(), None, "it is told once");

@@ -147,7 +147,9 @@ impl Checked {
                 assert_eq!((manipulated_bytes, requested_bytes), (length, length), "{event:?}");
                 let bytes = match &delivery.buffer {
                     Some(buffer) => &buffer[offset as usize..][..length as usize],
-                    None => worker.payload(event.md(), offset, length).expect("bytes that nobody writes"),
+                    None => worker
+                        .payload(event.md(), offset, length)
+                        .expect("bytes that no message is written to"),
                 };
                 assert!(Plan::holds(hdr_data as usize, bytes), "bytes of {event:?}");
             } else {

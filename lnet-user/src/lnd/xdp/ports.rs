@@ -312,7 +312,7 @@ impl Driver for XdpLnd {
                     lane_index: 0,
                     link_index: 0,
                     down: None,
-                    last_sender: Sender::NOBODY,
+                    last_sender: Sender::UNKNOWN,
                 });
             }
             Carrier::Socket { endpoint, neighbours, buffer_bytes } => {

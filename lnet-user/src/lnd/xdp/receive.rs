@@ -289,7 +289,7 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    pub(super) const NOBODY: Self = Self { nid: Nid::ANY, ends_crc: None };
+    pub(super) const UNKNOWN: Self = Self { nid: Nid::ANY, ends_crc: None };
 
     /// The sender of a packet, who may be this one again; `start` is where its UDP payload begins.
     #[inline]
@@ -362,7 +362,7 @@ mod tests {
             ("10.0.0.1", ["10.0.0.2", "10.0.0.2", "10.0.0.3", "10.0.0.2"]),
             ("fd00::1", ["fd00::2", "fd00::2", "fd00::3", "fd00::2"]),
         ] {
-            let (port, mut last) = (port(address), Sender::NOBODY);
+            let (port, mut last) = (port(address), Sender::UNKNOWN);
             for source in sources {
                 let nid = Nid::new_ip(Net::XDP, source.parse().unwrap()).unwrap();
                 assert_eq!(sender(&mut last, &port, source), (nid, ends_crc(&port.nid, &nid)), "{source}");
@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn a_packet_without_an_address_has_no_sender() {
-        let mut last = Sender::NOBODY;
+        let mut last = Sender::UNKNOWN;
         assert!(last.of(&port("10.0.0.1"), &[0; 20], 42).is_none());
         assert!(last.of(&port("10.0.0.1"), &[0; 20], 4).is_none());
         assert!(last.of(&port("fd00::1"), &[0; 30], 62).is_none());
