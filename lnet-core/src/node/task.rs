@@ -1,9 +1,9 @@
 //! Carrying a batch out: from validation to the last confirmation.
 //!
 //! ```text
-//! Freezing -> Draining -> Closing -> Opening ------------> Settling -> done
-//!     |                                 |                      ^
-//!     +-- portal in use: undone         +-- Undoing, Reopening-+
+//! Asking -> Freezing -> Draining -> Closing -> Opening ------------> Settling -> done
+//!     |       |                                   |                      ^
+//!     +-------+-- portal in use: undone           +-- Undoing, Reopening-+
 //! ```
 //!
 //! Steps with nothing to do are passed at once. Invariants: one batch at a time; shards hear of an interface
@@ -26,7 +26,10 @@ use crate::topology::NiStatus;
 /// How far a batch is.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
-    /// Portals get no entries; all shards say whether they have any.
+    /// All shards say which portals are in use: a portal with entries is not frozen, or its messages would be
+    /// dropped between two entries.
+    Asking,
+    /// Portals get no entries; all shards say again whether they have any.
     Freezing,
     /// What is under way by the interfaces that go may end, until then.
     Draining(Instant),
@@ -69,14 +72,12 @@ pub(super) struct Task<O> {
 impl<O: Clone> Node<O> {
     /// Begins with a batch.
     pub(super) fn begin(&mut self, now: Instant, request: RequestId, plan: Plan<O>, drain_timeout: Duration) {
-        let frozen = plan.policies.iter().fold(0_u64, |bits, (_, portal, _)| bits | 1 << portal);
-        self.frozen = frozen;
-        if frozen != 0 {
+        if !plan.policies.is_empty() {
             self.publish();
         }
         let (opened, deleted) = (Vec::new(), Vec::new());
         let generation = self.generation;
-        let step = Step::Freezing;
+        let step = Step::Asking;
         let failure = None;
         self.task = Some(Task { request, plan, drain_timeout, step, generation, opened, deleted, failure });
         self.advance(now);
@@ -96,10 +97,22 @@ impl<O: Clone> Node<O> {
     /// Takes a step if it can be taken; says whether another one may follow.
     fn step(&mut self, now: Instant, mut task: Task<O>) -> (Option<Task<O>>, bool) {
         match &task.step {
-            Step::Freezing if self.frozen != 0 && !self.all_have(task.generation) => {
-                return (Some(task), false);
+            Step::Asking if task.plan.policies.is_empty() => self.drain_or_open(now, &mut task),
+            Step::Asking | Step::Freezing if !self.all_have(task.generation) => return (Some(task), false),
+            Step::Asking => {
+                if !self.fail_if_in_use(&mut task) {
+                    self.frozen =
+                        task.plan.policies.iter().fold(0, |bits, (_, portal, _)| bits | 1 << portal);
+                    self.publish();
+                    task.generation = self.generation;
+                    task.step = Step::Freezing;
+                }
             }
-            Step::Freezing => self.freeze_or_fail(now, &mut task),
+            Step::Freezing => {
+                if !self.fail_if_in_use(&mut task) {
+                    self.drain_or_open(now, &mut task);
+                }
+            }
             Step::Draining(deadline) => {
                 if now < *deadline && !self.are_quiet(task.generation) {
                     return (Some(task), false);
@@ -139,13 +152,17 @@ impl<O: Clone> Node<O> {
         (Some(task), true)
     }
 
-    fn freeze_or_fail(&mut self, now: Instant, task: &mut Task<O>) {
+    /// Ends a batch that changes the policy of a portal in use; says whether it does.
+    fn fail_if_in_use(&mut self, task: &mut Task<O>) -> bool {
         let in_use = self.confirmations.iter().flatten().fold(0, |bits, shard| bits | shard.portals_in_use);
         let busy = task.plan.policies.iter().find(|(_, portal, _)| in_use >> portal & 1 != 0);
-        if let Some(&(index, portal, _)) = busy {
-            task.failure = Some(RequestError::PortalBusy { portal, index });
-            return self.settle(task);
-        }
+        let Some(&(index, portal, _)) = busy else { return false };
+        task.failure = Some(RequestError::PortalBusy { portal, index });
+        self.settle(task);
+        true
+    }
+
+    fn drain_or_open(&mut self, now: Instant, task: &mut Task<O>) {
         if task.plan.delete.is_empty() {
             return self.open_next(task);
         }

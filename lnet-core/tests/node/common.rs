@@ -42,6 +42,8 @@ pub(crate) struct Runner {
     pub(crate) node: Node<Lnd>,
     pub(crate) now: Instant,
     pub(crate) topology: Arc<Topology>,
+    /// Portals that were frozen at any time, a bit each.
+    pub(crate) frozen_ever: u64,
     pub(crate) is_quiet: bool,
     pub(crate) portals_in_use: u64,
     /// NIDs that do not open.
@@ -60,6 +62,7 @@ impl Runner {
             node,
             now: Instant(0),
             topology,
+            frozen_ever: 0,
             is_quiet: true,
             portals_in_use: 0,
             broken: Vec::new(),
@@ -83,8 +86,10 @@ impl Runner {
     /// Goes on as long as anything happens.
     pub(crate) fn run(&mut self) {
         loop {
-            if let Some(snapshot) = self.node.poll_snapshot() {
+            while let Some(snapshot) = self.node.poll_snapshot() {
                 assert!(snapshot.generation() > self.topology.generation());
+                self.frozen_ever |=
+                    (0..64).filter(|portal| snapshot.is_frozen(*portal)).fold(0, |bits, at| bits | 1 << at);
                 self.topology = snapshot;
                 self.confirm();
             }
