@@ -223,7 +223,7 @@ impl<S> Queue<S> {
 
 impl Queue<Credited> {
     /// Puts a message in the order of release.
-    pub(crate) fn hold(
+    pub(crate) fn delay(
         &mut self,
         messages: &mut Messages,
         message: Message<Credited>,

@@ -1,7 +1,7 @@
 //! Peers: nodes that this one knows of, found by traffic and by pings.
 //!
 //! Invariants: a NID belongs to one peer; there are at most as many peers as the configuration says, of which
-//! the one that was heard of longest ago makes room, and a peer has told at most [`TOLD_MAX`] NIDs. What a
+//! the one without traffic for longest makes room, and a peer has told at most [`TOLD_MAX`] NIDs. What a
 //! peer tells about itself when it is pinged is kept, and makes no peer (LNet: only discovery does).
 
 use alloc::collections::BTreeMap;
@@ -25,26 +25,26 @@ pub struct Peer {
     pub state: u32,
     /// What it said its NIDs were when it was last pinged, in its order.
     pub told: Vec<Nid>,
-    /// When it was last heard of, as a number that grows.
-    last_seen: u64,
+    /// When its last traffic was, as a number that grows.
+    last_traffic: u64,
 }
 
 #[derive(Debug)]
 pub(super) struct PeerTable {
     /// By primary NID.
     peers: BTreeMap<Nid, Peer>,
-    /// By when they were heard of.
+    /// By when their last traffic was.
     order: BTreeMap<u64, Nid>,
-    last_seen: u64,
+    last_traffic: u64,
     max: usize,
 }
 
 impl PeerTable {
     pub(super) const fn new(max: usize) -> Self {
-        Self { peers: BTreeMap::new(), order: BTreeMap::new(), last_seen: 0, max }
+        Self { peers: BTreeMap::new(), order: BTreeMap::new(), last_traffic: 0, max }
     }
 
-    /// A NID was heard of.
+    /// Traffic with a NID.
     pub(super) fn note_traffic(&mut self, nid: &Nid) {
         if self.max == 0 {
             return;
@@ -55,18 +55,18 @@ impl PeerTable {
         {
             self.peers.remove(&oldest);
         }
-        self.last_seen += 1;
-        let last_seen = self.last_seen;
+        self.last_traffic += 1;
+        let last_traffic = self.last_traffic;
         let peer = self.peers.entry(*nid).or_insert_with(|| Peer {
             primary: *nid,
             nids: alloc::vec![*nid],
             is_multi_rail: false,
             state: 0,
             told: Vec::new(),
-            last_seen: 0,
+            last_traffic: 0,
         });
-        self.order.remove(&core::mem::replace(&mut peer.last_seen, last_seen));
-        self.order.insert(last_seen, *nid);
+        self.order.remove(&core::mem::replace(&mut peer.last_traffic, last_traffic));
+        self.order.insert(last_traffic, *nid);
     }
 
     /// A peer has told its NIDs.
@@ -93,7 +93,7 @@ mod tests {
     use crate::testing::nid;
 
     #[test]
-    fn the_one_heard_of_longest_ago_makes_room() {
+    fn the_one_without_traffic_for_longest_makes_room() {
         let mut peers = PeerTable::new(2);
         for host in [1, 2, 1, 3] {
             peers.note_traffic(&nid(1, host));

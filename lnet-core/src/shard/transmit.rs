@@ -141,7 +141,7 @@ impl Shard {
         if self.is_tried(ni)
             && let Some(release) = self.faults.delay(now, &self.messages.record(&message).transmit.header)
         {
-            self.rule_delayed.hold(&mut self.messages, message, release);
+            self.rule_delayed.delay(&mut self.messages, message, release);
         } else {
             self.make_ready(now, ni, message);
         }

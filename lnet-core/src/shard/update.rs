@@ -235,7 +235,7 @@ impl Shard {
             let MessageState { transmit: Transmit { ni: by, .. }, release, .. } =
                 *self.messages.record(&message);
             if by != ni || self.stays(&message) {
-                self.rule_delayed.hold(&mut self.messages, message, release);
+                self.rule_delayed.delay(&mut self.messages, message, release);
             } else {
                 returned_count += 1;
                 let message = self.messages.uncredited(message);

@@ -59,8 +59,8 @@ pub struct XferTimes {
     pub probe_min: Duration,
     /// First interval between two HELLOs; it doubles up to a second.
     pub hello: Duration,
-    /// How long a frame is kept by the driver.
-    pub hold: Duration,
+    /// How long a frame is buffered by the driver.
+    pub buffered: Duration,
 }
 
 impl XferTimes {
@@ -70,7 +70,7 @@ impl XferTimes {
         ack_delay: Duration::from_micros(50),
         probe_min: Duration::from_millis(2),
         hello: Duration::from_millis(10),
-        hold: Duration::from_millis(2),
+        buffered: Duration::from_millis(2),
     };
 }
 

@@ -70,7 +70,7 @@ impl Local {
     pub(super) fn starve(&mut self) {
         let now = self.now;
         self.starved = true;
-        self.set_timer(now + self.times.hold);
+        self.set_timer(now + self.times.buffered);
     }
 
     /// The fields that are the same in every frame of this shard.

@@ -112,7 +112,7 @@ fn pings_end_without_an_answer() {
 }
 
 #[test]
-fn pings_need_a_way() {
+fn pings_need_a_path() {
     let mut runner = runner();
     let mut refusal = |nid, source| {
         let id = runner.start(Request::Ping { nid, source, timeout: None });

@@ -42,7 +42,7 @@ fn resumed(node: &mut Node) -> Option<(u32, bool)> {
 }
 
 #[test]
-fn what_arrives_is_held_up_and_matched_then() {
+fn what_arrives_is_delayed_and_matched_then() {
     let mut node = node();
     add(&mut node, EVERY);
     for (rx, match_bits) in [(0, 1), (1, 2)] {
@@ -92,7 +92,7 @@ fn rules_of_several_latencies_release_in_the_order_of_time() {
 }
 
 #[test]
-fn what_leaves_is_held_up_with_its_credits() {
+fn what_is_sent_is_delayed_with_its_credits() {
     let mut node = node();
     add(&mut node, DelayRule { rate: 2, ..EVERY });
     let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(3), ..node.md(1) }).unwrap();

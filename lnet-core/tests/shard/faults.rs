@@ -344,7 +344,7 @@ fn the_seed_says_what_happens() {
 }
 
 #[test]
-fn a_failed_peer_is_neither_sent_to_nor_heard() {
+fn a_failed_peer_is_neither_sent_to_nor_received_from() {
     let mut node = Node::new(config());
     let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(9), ..node.md(10) }).unwrap();
     node.shard.faults_mut().fail_peer(&nid(1, 2), Threshold::Count(4)).unwrap();

@@ -182,7 +182,7 @@ proptest! {
 
 /// Guards the tests above: the moment in a window, and that in a slot, is really a random one.
 #[test]
-fn every_place_has_its_turn() {
+fn every_index_has_its_turn() {
     let mut node = node();
     let mut counts = [0; 8];
     node.shard.faults_mut().add_drop_rule(NOW, &DropRule { rate: 8, ..ALL }, 5).unwrap();

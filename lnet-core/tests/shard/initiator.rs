@@ -185,7 +185,7 @@ fn a_portal_that_no_node_has_is_refused() {
 }
 
 #[test]
-fn a_put_that_finds_no_way_is_reported_as_sent_badly() {
+fn a_put_that_finds_no_path_is_reported_as_sent_badly() {
     let mut node = Node::new(config());
     for (target, self_nid) in
         [(nid(9, 2), None), (nid(1, 2), Some(nid(1, 7))), (ANYONE.nid, None), (nid(9, 2), Some(nid(1, 1)))]

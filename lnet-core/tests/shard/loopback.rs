@@ -116,7 +116,7 @@ fn the_own_nid_that_was_asked_for_is_the_source() {
 }
 
 #[test]
-fn neither_credits_nor_peers_bar_the_way_to_oneself() {
+fn neither_credits_nor_peers_bar_the_path_to_oneself() {
     let mut node = node();
     let md = node.md(0);
     // One peer besides the node itself, busy: it does not answer and its credit is out.

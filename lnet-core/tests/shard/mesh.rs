@@ -87,7 +87,7 @@ impl Shards {
 
     /// So many messages wait on shard 0, and nothing is left to say.
     #[track_caller]
-    pub(crate) fn assert_parked(&mut self, count: u32) {
+    pub(crate) fn assert_delayed(&mut self, count: u32) {
         assert_eq!(self.0[0].shard.usage().delayed, count);
         self.0.iter_mut().for_each(|node| assert_eq!(poll_mesh(&mut node.shard), None));
     }
@@ -390,7 +390,7 @@ fn no_peer_takes_all_room_for_what_waits_at_a_sibling() {
     shards.carry(1, 0);
     assert_eq!(shards.header(0, 0, &from(5, put_header(1, 4))), Verdict::Delay);
     assert!(matches!(shards.carry(0, 1), MeshMessage::Route { .. }));
-    shards.assert_parked(4);
+    shards.assert_delayed(4);
 }
 
 /// A peer whose messages stay half received in a sibling's buffers leaves as many questions to others.
@@ -432,7 +432,7 @@ fn a_message_of_one_peer_too_many_does_not_wait_at_a_sibling() {
     assert_eq!(shards.header(2, 0, &from(4, put_header(1, 4))), Verdict::Delay);
     assert_eq!(shards.refused(1, 2), DropReason::PeersFull);
     assert_eq!(shards.resume(2), Some((0, Verdict::Drop)));
-    shards.assert_parked(2);
+    shards.assert_delayed(2);
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn equal_ones_take_turns_and_a_named_one_is_obeyed() {
 }
 
 #[test]
-fn a_silent_path_comes_last_until_it_is_heard_of() {
+fn a_silent_path_comes_last_until_it_answers() {
     let mut node = node();
     let path = Path { ni: NIS[0], peer: nid(1, 2) };
     node.shard.path_health(NOW, &path, PathReport::Silent);

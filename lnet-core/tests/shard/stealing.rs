@@ -92,7 +92,7 @@ fn what_waits_hears_of_an_entry_on_any_shard() {
 }
 
 #[test]
-fn what_is_refused_again_keeps_its_place_and_hears_of_the_next_entry() {
+fn what_is_refused_again_keeps_its_position_and_learns_of_the_next_entry() {
     let mut shards = Shards::new(2, Policy::Rotor);
     waiting(&mut shards, 7, 1);
     waiting(&mut shards, 8, 1);
@@ -111,7 +111,7 @@ fn what_is_refused_again_keeps_its_place_and_hears_of_the_next_entry() {
 }
 
 #[test]
-fn one_that_is_asked_about_for_longer_keeps_its_place() {
+fn one_that_is_asked_about_for_longer_keeps_its_position() {
     let mut shards = Shards::new(3, Policy::Rotor);
     shards.0[0].shard.set_lazy(4).unwrap();
     assert_eq!(shards.header(0, 7, &put_header(1, 4)), Verdict::Delay);
@@ -125,7 +125,7 @@ fn one_that_is_asked_about_for_longer_keeps_its_place() {
     (0..2).for_each(|_| assert_eq!(shards.refused(2, 0), DropReason::NoMatch));
     shards.refused(1, 0);
     shards.refused(2, 0);
-    shards.assert_parked(2);
+    shards.assert_delayed(2);
     let spec = MdSpec { threshold: Threshold::Count(2), ..shards.spec(0, MdOptions::PUT) };
     shards.post(0, 1, &spec);
     assert_eq!([shards.resume(0), shards.resume(0)].map(|resumed| resumed.unwrap().0), [7, 8]);

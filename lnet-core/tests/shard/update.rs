@@ -88,7 +88,7 @@ fn what_waits_leaves_by_another_interface_of_its_net() {
 }
 
 #[test]
-fn what_has_no_other_way_ends_unsent() {
+fn what_has_no_other_path_ends_unsent() {
     let slots = rails(2, 2);
     let mut node = node(&slots);
     put(&mut node, 2, Some(nid(1, 1)));
@@ -197,7 +197,7 @@ fn what_a_closed_interface_brought_waits_no_more() {
 }
 
 #[test]
-fn what_a_delay_rule_holds_up_leaves_too() {
+fn what_a_delay_rule_delays_goes_too() {
     let slots = rails(2, 2);
     let mut node = node(&slots);
     let latency = Duration::from_secs(1);

@@ -117,7 +117,7 @@ impl Run {
     }
 
     /// Whether a message that was not sent yet has still a way.
-    fn has_way(&self, message: &Message) -> bool {
+    fn has_path(&self, message: &Message) -> bool {
         let status = |slot: usize| self.slots[slot].map(|ni| ni.status);
         match message.bound {
             Some(slot) if message.is_response => {
@@ -141,7 +141,7 @@ impl Run {
         let lost: Vec<u64> = self
             .messages
             .iter()
-            .filter(|(_, message)| message.flying.is_none() && !self.has_way(message))
+            .filter(|(_, message)| message.flying.is_none() && !self.has_path(message))
             .map(|(number, _)| *number)
             .collect();
         lost.into_iter().for_each(|number| self.end(number, UNREACHABLE));

@@ -127,11 +127,11 @@ impl Node {
                 assert!(length_bytes <= *payload_bytes, "more is to be written than has come");
                 self.xfer.written(now, &mut self.up);
             }
-            Action::Buffer(hold) => {
+            Action::Buffer(id) => {
                 let frame = (*header, *transfer, *lnet, *payload_bytes, *from);
                 assert!(
-                    hold.0 < LIMITS.buffered && self.buffered.insert(hold, frame).is_none(),
-                    "{hold:?} is in use"
+                    id.0 < LIMITS.buffered && self.buffered.insert(id, frame).is_none(),
+                    "{id:?} is in use"
                 );
             }
             Action::Done => {}
@@ -156,11 +156,11 @@ impl Node {
     pub(super) fn replay(&mut self, now: Instant) {
         while let Some(replay) = self.xfer.poll_replay() {
             match replay {
-                Replay::Again(hold) => {
-                    let frame = self.buffered.remove(&hold).expect("a frame that is kept");
+                Replay::Again(id) => {
+                    let frame = self.buffered.remove(&id).expect("a frame that is kept");
                     self.receive(now, &frame, None);
                 }
-                Replay::Forget(hold) => drop(self.buffered.remove(&hold).expect("a frame that is kept")),
+                Replay::Forget(id) => drop(self.buffered.remove(&id).expect("a frame that is kept")),
             }
         }
     }

@@ -208,7 +208,7 @@ impl Node {
                 limits: xfer_limits,
                 times: XferTimes {
                     message: Duration::from_nanos(MESSAGE_NS),
-                    hold: Duration::from_micros(500),
+                    buffered: Duration::from_micros(500),
                     ..XferTimes::DEFAULT
                 },
             });

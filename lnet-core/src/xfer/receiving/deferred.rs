@@ -17,7 +17,7 @@ use crate::xfer::{BufferId, Control, sending};
 impl Receiving {
     /// Has the driver buffer a frame of a message that cannot go on; `None` if it has too many, or as many for
     /// this address as is left for others.
-    pub(crate) fn keep_frame(
+    pub(crate) fn buffer_frame(
         &mut self,
         stream: u32,
         id: u64,
@@ -29,7 +29,7 @@ impl Receiving {
         if self.buffer.count() >= free && self.buffer.count_of(is_its) >= free {
             return None;
         }
-        let until = call.now() + call.sessions.local.times.hold;
+        let until = call.now() + call.sessions.local.times.buffered;
         let frame = self.buffer.keep(stream, id, until)?;
         call.sessions.local.counters.frames_buffered += 1;
         call.sessions.local.set_timer(until);

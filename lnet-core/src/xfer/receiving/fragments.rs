@@ -78,7 +78,10 @@ impl Receiving {
             return self.pulled_fragment(ticket, fragment, call);
         }
         let Some(lnet) = fragment.lnet.filter(|_| fragment.offset == 0) else {
-            return self.keep_frame(stream, fragment.id, call).map(Action::Buffer).ok_or(XferDrop::TooEarly);
+            return self
+                .buffer_frame(stream, fragment.id, call)
+                .map(Action::Buffer)
+                .ok_or(XferDrop::TooEarly);
         };
         let whole = fragment.length == fragment.total;
         let slot = self.arrivals.slab.first_free().ok_or(XferDrop::IncomingFull)?;
@@ -211,9 +214,9 @@ impl Receiving {
         call: &mut Call<'_, impl Uplink>,
     ) -> Result<Action, XferDrop> {
         if fragment.number.is_some()
-            && let Some(hold) = self.keep_frame(fragment.stream, fragment.id, call)
+            && let Some(buffer) = self.buffer_frame(fragment.stream, fragment.id, call)
         {
-            return Ok(Action::Buffer(hold));
+            return Ok(Action::Buffer(buffer));
         }
         self.bundle_spoiled = true;
         self.defer(slot, call);

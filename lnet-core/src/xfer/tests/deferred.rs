@@ -37,7 +37,7 @@ fn deliver(header: &lnet_wire::Header) -> Verdict {
 }
 
 #[test]
-fn a_message_that_is_wanted_soon_is_kept_and_not_sent_again() {
+fn a_message_that_is_wanted_soon_is_buffered_and_not_sent_again() {
     let mut network = network(1);
     put(&mut network, 0, 5000);
     while network.nodes[1].shards[0].up.delayed.is_empty() {
@@ -51,7 +51,7 @@ fn a_message_that_is_wanted_soon_is_kept_and_not_sent_again() {
 }
 
 #[test]
-fn a_message_that_waits_is_kept_by_its_sender_and_pulled() {
+fn a_message_that_waits_is_deferred_and_pulled() {
     for seed in 0..40 {
         let mut network = network(seed);
         if seed != 0 {
@@ -206,7 +206,7 @@ fn a_sender_that_was_restarted_hears_that_its_message_is_deferred() {
 }
 
 #[test]
-fn a_word_without_a_way_of_its_own_holds_up_no_message() {
+fn a_control_frame_without_a_path_of_its_own_blocks_no_message() {
     let mut network = network(1);
     // The receiver has a session by the second rail alone, and hears of a message by the first.
     send(&mut network, 1, 1, 50);

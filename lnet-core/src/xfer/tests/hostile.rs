@@ -274,7 +274,7 @@ fn a_flood_of_beginnings_is_bounded_and_the_others_go_on() {
 
 /// Fragments whose beginning never comes.
 #[test]
-fn frames_that_are_kept_for_one_address_leave_room_for_those_of_others() {
+fn frames_that_are_buffered_for_one_address_spare_room_for_those_of_others() {
     let (mut network, log) = met();
     network.nodes.push(Node::new(3, 1, 1));
     let (now, to) = (network.now, network.nodes[1].nids[0]);
@@ -321,7 +321,7 @@ fn words_about_messages_that_were_not_sent_yet_change_nothing() {
 
 /// It asks for what makes its peer tell it something, and acknowledges none of that.
 #[test]
-fn words_that_a_peer_never_acknowledges_leave_room_for_others() {
+fn control_frames_that_a_peer_never_acknowledges_spare_room_for_others() {
     let (mut network, _) = met();
     let (now, back) = (network.now, network.nodes[0].nids[0]);
     network.nodes[1].put(now, &back, 0, 4, 0, 10);

@@ -341,7 +341,7 @@ fn who_is_known_gets_its_session_whatever_others_say() {
 
 /// The impostor speaks as if from the address of a node that is asked.
 #[test]
-fn an_answer_is_heard_whatever_others_say_from_its_address() {
+fn an_answer_is_taken_whatever_others_say_from_its_address() {
     let (_, log) = met();
     let hello = find(&log, Kind::Hello, TARGET, VICTIM);
     let mut network = Network::new(vec![Node::new(1, 1, 1), Node::new(2, 1, 1)], 1);

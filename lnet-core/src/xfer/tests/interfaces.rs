@@ -54,7 +54,7 @@ fn what_went_by_an_interface_that_is_removed_goes_by_another() {
 }
 
 #[test]
-fn what_has_no_other_way_ends_at_once() {
+fn what_has_no_other_path_ends_at_once() {
     let mut network = network(1);
     // The peer is known by one interface alone; the other has a question open.
     put_by(&mut network, 0, 1, &[0], 100);

@@ -357,7 +357,7 @@ fn bulk_goes_around_a_rail_that_dies_under_it() {
 }
 
 #[test]
-fn a_flow_that_found_no_record_goes_on_when_others_end() {
+fn a_stream_that_found_no_item_goes_on_when_others_end() {
     let mut network = pair(1, (1, 2));
     let to = network.nodes[1].nids[0];
     // Of two streams the first takes all records there are, while nothing of it is acknowledged.

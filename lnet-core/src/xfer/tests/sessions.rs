@@ -417,7 +417,7 @@ fn a_token_of_other_policies_is_not_good_because_another_one_is() {
 
 /// Both rails die, and the one comes back that a message goes by; its receiver was heard last by the other one.
 #[test]
-fn the_own_way_is_tried_again() {
+fn the_own_path_is_tried_again() {
     let mut network = network();
     for rail in [0, 1] {
         send(&mut network, 0, rail, 50 + u64::from(rail));

@@ -398,7 +398,7 @@ impl Shard {
         let action = self.xfer.receive(now, &arrived, &mut self.up);
         self.act(now, action, &frame.payload);
         match action {
-            Action::Buffer(hold) => assert!(self.buffered.insert(hold, frame.clone()).is_none()),
+            Action::Buffer(id) => assert!(self.buffered.insert(id, frame.clone()).is_none()),
             Action::Drop(_) => return action,
             _ => {}
         }
@@ -429,12 +429,12 @@ impl Shard {
     pub(super) fn replay(&mut self, now: Instant) {
         while let Some(replay) = self.xfer.poll_replay() {
             match replay {
-                Replay::Again(hold) => {
-                    let frame = self.buffered.remove(&hold).unwrap();
+                Replay::Again(id) => {
+                    let frame = self.buffered.remove(&id).unwrap();
                     let _ = self.receive(now, &frame);
                 }
-                Replay::Forget(hold) => {
-                    self.buffered.remove(&hold).unwrap();
+                Replay::Forget(id) => {
+                    self.buffered.remove(&id).unwrap();
                 }
             }
         }
