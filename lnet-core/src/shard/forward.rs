@@ -18,7 +18,7 @@ use crate::topology::NiStatus;
 pub struct ForwardRequest {
     /// The interface to send it by.
     pub ni: NiId,
-    /// The peer NI that gets it: its destination, or the next router.
+    /// The peer NI that gets it: its destination, or the next router; not this node.
     pub next_hop: Nid,
     /// Its header, as it came.
     pub header: Header,
@@ -43,6 +43,8 @@ pub struct Forwarded {
 pub enum ForwardError {
     /// No interface of this number serves on the net of the next hop (`-EHOSTUNREACH`).
     Unreachable(NiId, Nid),
+    /// The next hop is this node (`-EINVAL`). Its `lo` trusts what a header says of its source.
+    Local(Nid),
     /// As many are sent on as there may be ([`crate::Limits::forwards`], `-ENOMEM`).
     Full,
     /// Every peer slot is busy with another peer (`-ENOMEM`).
@@ -55,6 +57,7 @@ impl fmt::Display for ForwardError {
             Self::Unreachable(ni, next_hop) => {
                 write!(f, "interface {} does not serve the net of next hop {next_hop}", ni.0)
             }
+            Self::Local(next_hop) => write!(f, "next hop {next_hop} is this node: another one is expected"),
             Self::Full => f.write_str("too many forwarded messages under way"),
             Self::PeersFull => f.write_str("every peer slot is busy"),
         }
@@ -70,6 +73,9 @@ impl Shard {
     /// [`ForwardError`]; nothing has started then.
     pub fn forward(&mut self, now: Instant, message: &ForwardRequest) -> Result<(), ForwardError> {
         let &ForwardRequest { ni, next_hop, header, buffer, offset_bytes } = message;
+        if next_hop.is_loopback() || self.topology.is_local(&next_hop) {
+            return Err(ForwardError::Local(next_hop));
+        }
         let local = self.topology.ni(ni);
         let local = local.filter(|local| local.status == NiStatus::Up && local.net == next_hop.net());
         let deadline = now + local.ok_or(ForwardError::Unreachable(ni, next_hop))?.message_timeout;

@@ -17,7 +17,7 @@ use crate::lnd::{NiId, Path, PathReport};
 use crate::time::Instant;
 use crate::topology::{LocalNi, NiStatus};
 
-/// Paths whose health is remembered: the oldest report makes room.
+/// Paths whose health is remembered: the oldest report of an answer makes room, of a silence only for another one.
 const PATHS_MAX: usize = 32;
 /// How long a path that was silent is avoided, unless it is reported again.
 const AVOIDED: Duration = Duration::from_secs(1);
@@ -67,11 +67,13 @@ impl Selector {
     /// Notes what was reported of a path.
     fn note(&mut self, now: Instant, path: &Path, report: PathReport) {
         let known = self.health.iter().position(|slot| slot.is_some_and(|health| health.path == *path));
-        let slot = known.unwrap_or_else(|| {
-            let told_at = |slot: &Option<Health>| slot.map(|health| health.told_at);
-            let oldest = self.health.iter().enumerate().min_by_key(|(_, slot)| told_at(slot));
-            oldest.map_or(0, |(slot, _)| slot)
-        });
+        let rank = |slot: Option<Health>| slot.map(|health| (health.silent_until.is_some(), health.told_at));
+        let least = || self.health.iter().enumerate().min_by_key(|(_, slot)| rank(**slot));
+        let Some(slot) = known.or_else(|| least().map(|(slot, _)| slot)) else { return };
+        let is_taken_by_silence = self.health[slot].is_some_and(|health| health.silent_until.is_some());
+        if known.is_none() && is_taken_by_silence && report != PathReport::Silent {
+            return;
+        }
         let former = self.health[slot].filter(|_| known.is_some());
         let (silent_until, round_trip) = match report {
             PathReport::Silent => {

@@ -1,11 +1,15 @@
 //! Messages of other nodes that are sent on.
 
+use std::sync::Arc;
+
+use lnet_core::ShardConfig;
 use lnet_core::handle::{BufferHandle, Cookie, Kind, ShardId};
 use lnet_core::lnd::{Cause, NiId, Span, Status, Uplink};
 use lnet_core::shard::{ForwardError, ForwardRequest, Forwarded};
-use lnet_wire::Header;
+use lnet_core::topology::{LocalNi, Topology};
+use lnet_wire::{Header, Nid};
 
-use crate::common::{NI, NOW, Node, config, host, nid, put_header};
+use crate::common::{MESSAGE_TIMEOUT, NI, NOW, Node, config, host, interface, nid, put_header};
 
 fn buffer(slot: u32) -> BufferHandle {
     BufferHandle(Cookie::new(Kind::Buffer, ShardId(0), slot, 1))
@@ -62,6 +66,18 @@ fn an_interface_of_another_net_or_none_is_refused() {
     assert_eq!(refused.to_string(), format!("interface 0 does not serve the net of next hop {}", nid(2, 9)));
     let absent = ForwardRequest { ni: NiId(1), ..request(0) };
     assert_eq!(node.shard.forward(NOW, &absent), Err(ForwardError::Unreachable(NiId(1), nid(1, 3))));
+    assert_eq!(node.shard.usage().messages, 0);
+}
+
+#[test]
+fn a_next_hop_that_is_this_node_is_refused() {
+    let nis = vec![LocalNi::loopback(MESSAGE_TIMEOUT), interface(nid(1, 1), 8, 4)];
+    let mut node = Node::new(ShardConfig { topology: Arc::new(Topology::new(nis)), ..config() });
+    for (ni, next_hop) in [(NiId(0), Nid::LO), (NiId(0), nid(1, 1)), (NiId(1), nid(1, 1))] {
+        let refused = ForwardError::Local(next_hop);
+        assert_eq!(node.shard.forward(NOW, &ForwardRequest { ni, next_hop, ..request(0) }), Err(refused));
+        assert_eq!(refused.to_string(), format!("next hop {next_hop} is this node: another one is expected"));
+    }
     assert_eq!(node.shard.usage().messages, 0);
 }
 

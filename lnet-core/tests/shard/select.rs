@@ -13,6 +13,7 @@ use lnet_wire::Nid;
 
 use crate::common::{NOW, Node, config, interface, nid, put_request};
 
+const SECOND: Duration = Duration::from_secs(1);
 const NIS: [NiId; 2] = [NiId(0), NiId(1)];
 
 /// Two interfaces of 8 credits on one net.
@@ -75,6 +76,28 @@ fn a_silent_path_comes_last_until_it_answers() {
     node.shard.path_health(NOW, &path, PathReport::Answers { round_trip: None });
     (0..2).for_each(|_| put(&mut node, 2, None));
     assert_eq!(counts(&mut node), [2, 0], "it has more credits free");
+}
+
+#[test]
+fn reports_of_other_paths_do_not_hide_a_silent_one() {
+    let mut node = node();
+    let path = |ni, host| Path { ni: NIS[ni], peer: nid(1, host) };
+    node.shard.path_health(NOW, &path(0, 2), PathReport::Silent);
+    for host in 10..50 {
+        node.shard.path_health(NOW + SECOND / 4, &path(0, host), PathReport::Answers { round_trip: None });
+    }
+    (0..2).for_each(|_| put(&mut node, 2, None));
+    assert_eq!(counts(&mut node), [0, 2], "answers take no silence's room");
+    node.shard.path_health(NOW + SECOND / 2, &path(0, 3), PathReport::Silent);
+    for host in [2, 3] {
+        (0..2).for_each(|_| put(&mut node, host, None));
+        assert_eq!(counts(&mut node), [0, 2], "host {host}: a silence takes an answer's");
+    }
+    for host in 60..92 {
+        node.shard.path_health(NOW + SECOND / 2, &path(0, host), PathReport::Silent);
+    }
+    put(&mut node, 2, None);
+    assert_eq!(counts(&mut node), [1, 0], "it was reported first");
 }
 
 #[test]
