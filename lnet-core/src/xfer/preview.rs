@@ -39,6 +39,7 @@ impl Xfer {
         let is_aged = session.is_aged(now) && !stream.is_open(now, sessions.local.times.message);
         if oldest >= WINDOW_IDS
             || is_aged
+            || path.is_silent(now)
             || stream.has_more()
             || stream.probes_due != 0
             || stream.failover_path(now).is_some()

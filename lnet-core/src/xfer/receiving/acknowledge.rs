@@ -28,7 +28,8 @@ impl Receiving {
             return None;
         }
         let stream = &self.streams[slot];
-        let ((ni, destination), shard, token) = (stream.address, stream.shard, stream.token);
+        let (shard, token) = (stream.shard, stream.token);
+        let (ni, destination) = sessions.answered_at(stream.peer, stream.address);
         let ack = self.acknowledgement(slot);
         sessions.local.counters.acks_sent += 1;
         let transfer = Transfer { ack, ..sessions.local.transfer(0, token) };
@@ -134,7 +135,8 @@ impl Receiving {
         }
         let Some(ack) = self.acknowledgement(slot) else { return };
         let stream = &self.streams[slot];
-        let ((ni, nid), shard, token) = (stream.address, stream.shard, stream.token);
+        let (shard, token) = (stream.shard, stream.token);
+        let (ni, nid) = sessions.answered_at(stream.peer, stream.address);
         sessions.reply(Reply::Ack { ni, nid, shard, token, ack });
     }
 

@@ -4,12 +4,11 @@
 //! numbers go on by any path.
 
 use super::item::Cargo;
-use super::stream::FAILOVER;
 use super::{Call, Sending};
 use crate::list::NONE;
-use crate::lnd::{Path, PathReport, Uplink};
+use crate::lnd::Uplink;
 use crate::xfer::CANDIDATES_MAX;
-use crate::xfer::sessions::Sessions;
+use crate::xfer::sessions::{SILENCE, Sessions};
 
 /// Probes without an answer after which another path is tried, with each further one.
 pub(crate) const FAILOVER_PROBES: u32 = 2;
@@ -38,19 +37,23 @@ impl Sending {
     }
 
     /// The path by which a frame goes: the one that was chosen instead of its own, its own, or where that has no
-    /// session, the one to the peer's last address, or any that leads there.
+    /// session or is silent, the one to the peer's last address, or any that leads there; a silent one only where all
+    /// are.
     #[inline]
     pub(crate) fn path_for(&self, stream: u32, own: u32, sessions: &Sessions) -> Option<u32> {
         let now = sessions.local.now;
         let leads = |path: &u32| self.leads(stream, *path, sessions);
-        let chosen = self.streams[stream].failover_path(now);
+        let choice = self.streams[stream].choice(now);
+        let chosen = choice;
         #[cfg(feature = "sabotage")]
         let chosen = chosen.filter(|_| !sessions.local.sabotage.no_failover);
-        chosen
-            .filter(leads)
-            .or_else(|| Some(own).filter(leads))
-            .or_else(|| self.last_path(stream, sessions).filter(leads))
-            .or_else(|| sessions.paths.of_peer(self.streams[stream].peer).find(leads))
+        let is_avoided = |path: &u32| choice.is_none() && sessions.paths[*path].is_silent(now);
+        let own = Some(own).filter(leads);
+        chosen.filter(leads).or_else(|| own.filter(|own| !is_avoided(own))).or_else(|| {
+            let last = self.last_path(stream, sessions).filter(leads);
+            let others = sessions.paths.of_peer(self.streams[stream].peer).filter(leads);
+            own.into_iter().chain(last).chain(others).min_by_key(is_avoided)
+        })
     }
 
     /// The path by which a frame goes; where there is none, a session is asked for.
@@ -100,7 +103,6 @@ impl Sending {
         let silent = taken.unwrap_or(own);
         let Some(entry) = call.sessions.paths.get(silent) else { return };
         let silent_path = entry.as_path();
-        call.up.path_health(now, &silent_path, PathReport::Silent);
         let (mut slots, mut candidates, mut count) =
             ([NONE; CANDIDATES_MAX], [silent_path; CANDIDATES_MAX], 0);
         let after = call.sessions.paths.of_peer(peer).filter(|path| *path > silent);
@@ -112,18 +114,18 @@ impl Sending {
                 count += 1;
             }
         }
+        call.sessions.note_silence(silent, call.up);
         let chosen = if count == 0 { None } else { call.up.reroute(now, &silent_path, &candidates[..count]) };
         let path = chosen.and_then(|index| slots[..count].get(index)).copied().unwrap_or(NONE);
-        self.streams[slot].failover = Some((path, now + FAILOVER));
+        self.streams[slot].failover = Some((path, now + SILENCE));
     }
 
     /// A stream that was silent is answered, by the path that it takes at this time.
     pub(crate) fn report_answer(&self, slot: u32, call: &mut Call<'_, impl Uplink>) {
-        let now = call.sessions.local.now;
         let stream = &self.streams[slot];
-        let (ni, nid) = call.sessions.peers[stream.peer].address;
-        let taken = stream.failover_path(now).and_then(|path| call.sessions.paths.get(path));
-        let path = taken.map_or(Path { ni, peer: nid }, |path| path.as_path());
-        call.up.path_health(now, &path, PathReport::Answers { round_trip: stream.congestion.round_trip() });
+        let taken = stream.failover_path(call.sessions.local.now);
+        if let Some(path) = taken.or_else(|| self.last_path(slot, call.sessions)) {
+            call.sessions.note_answer(path, stream.congestion.round_trip(), call.up);
+        }
     }
 }

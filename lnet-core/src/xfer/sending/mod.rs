@@ -35,7 +35,7 @@ use super::config::XferLimits;
 use super::local::BySlot;
 use super::sessions::Sessions;
 use crate::list::{Link, List, NONE};
-use crate::lnd::{Cause, Full, NiId, PathReport, Status, Transmit, TxId, Uplink};
+use crate::lnd::{Cause, Full, NiId, Status, Transmit, TxId, Uplink};
 use crate::slab::Slab;
 use crate::time::Instant;
 
@@ -217,6 +217,7 @@ impl Sending {
 
     /// Gives a message that is in no list its id and its stream; where its path has no session, it waits.
     pub(super) fn dispatch(&mut self, slot: u32, sessions: &mut Sessions) {
+        let now = sessions.local.now;
         let path = self.messages[slot].path;
         let peer_slot = sessions.paths[path].peer;
         if sessions.peers.get(peer_slot).is_none_or(|peer| peer.steering.is_none()) {
@@ -234,7 +235,7 @@ impl Sending {
         };
         if !self.leads(stream, path, sessions) {
             sessions.ask(path);
-            if !sessions.paths.is_silent(path) || self.path_for(stream, path, sessions).is_none() {
+            if !sessions.paths[path].is_silent(now) || self.path_for(stream, path, sessions).is_none() {
                 return self.wait(slot);
             }
         }
@@ -451,10 +452,9 @@ impl Sending {
 
     /// An interface does not send any more: messages that only it carried end.
     pub(super) fn fail_interface(&mut self, ni: NiId, cause: Cause, call: &mut Call<'_, impl Uplink>) {
-        let now = call.sessions.local.now;
-        for path in (0..call.sessions.paths.capacity()).filter_map(|slot| call.sessions.paths.get(slot)) {
-            if path.ni == ni {
-                call.up.path_health(now, &path.as_path(), PathReport::Silent);
+        for path in 0..call.sessions.paths.capacity() {
+            if call.sessions.paths.get(path).is_some_and(|path| path.ni == ni) {
+                call.sessions.note_silence(path, call.up);
             }
         }
         for slot in 0..self.messages.capacity() {

@@ -8,6 +8,7 @@ use super::message::Queued;
 use crate::list::{Link, Linked, List, NONE};
 use crate::time::Instant;
 use crate::xfer::XferTimes;
+use crate::xfer::sessions::SILENCE;
 
 pub(crate) struct SendStream {
     pub(crate) peer: u32,
@@ -47,9 +48,6 @@ pub(crate) struct SendStream {
     pub(crate) is_busy: bool,
     pub(crate) busy: Link,
 }
-
-/// How long another path is taken, or none looked for, when the own one does not answer.
-pub(crate) const FAILOVER: Duration = Duration::from_secs(1);
 
 /// Marks streams that may have something to send.
 pub(crate) struct Ready;
@@ -119,14 +117,19 @@ impl SendStream {
     /// Whether another path may be asked for: none was of late, or that was taken for longer than an answer by it takes.
     pub(crate) fn may_fail_over(&self, now: Instant, times: &XferTimes) -> bool {
         let interval = self.congestion.probe_interval(times.probe_min, times.ack_delay);
-        self.failover
-            .is_none_or(|(_, until)| now >= until || now + (FAILOVER - interval.min(FAILOVER)) > until)
+        self.failover.is_none_or(|(_, until)| now >= until || now + (SILENCE - interval.min(SILENCE)) > until)
+    }
+
+    /// The path that was chosen instead of the frames' own one, or [`NONE`] where that was preferred.
+    #[inline]
+    pub(crate) fn choice(&self, now: Instant) -> Option<u32> {
+        self.failover.filter(|(_, until)| now < *until).map(|(path, _)| path)
     }
 
     /// The path that frames take instead of their own.
     #[inline]
     pub(crate) fn failover_path(&self, now: Instant) -> Option<u32> {
-        self.failover.filter(|(path, until)| *path != NONE && now < *until).map(|(path, _)| path)
+        self.choice(now).filter(|path| *path != NONE)
     }
 
     /// When a probe is due, unless something is acknowledged before.

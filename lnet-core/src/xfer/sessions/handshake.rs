@@ -18,7 +18,7 @@ use super::peers::PeerSteering;
 use super::tokens::{FRESH_NS, Holder, Worth};
 use super::{Address, NOWHERE, Reply, Sessions};
 use crate::list::NONE;
-use crate::lnd::{PathReport, Uplink};
+use crate::lnd::Uplink;
 use crate::xfer::{Action, Arrived, XferDrop};
 
 /// Longest interval between two HELLOs.
@@ -92,7 +92,7 @@ impl Sessions {
             asking.is_repeated = true;
             self.paths[path].asking = Some(asking);
             self.reply(Reply::Hello { ni, nid, nonce: asking.nonce });
-            up.path_health(now, &self.paths[path].as_path(), PathReport::Silent);
+            self.note_silence(path, up);
             if peer == NONE
                 && let Some(known) = self.paths.peer_at(&nid)
             {
@@ -184,8 +184,8 @@ impl Sessions {
         if let Some(asking) = asking.filter(|asking| !asking.is_repeated) {
             entry.rtt = Some(now - asking.asked_at);
         }
-        let report = PathReport::Answers { round_trip: entry.rtt };
-        up.path_health(now, &self.paths[path].as_path(), report);
+        let round_trip = entry.rtt;
+        self.note_answer(path, round_trip, up);
         if is_resteered {
             // A token goes with the policies that were told with it.
             self.paths.end_sessions(peer);

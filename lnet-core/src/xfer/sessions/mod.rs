@@ -14,6 +14,7 @@ mod tokens;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
@@ -32,7 +33,11 @@ use super::Arrived;
 use super::config::XferConfig;
 use super::local::Local;
 use crate::hash::Seed;
+use crate::lnd::{PathReport, Uplink};
 use crate::time::Instant;
+
+/// How long a path that does not answer is avoided, or another one taken instead.
+pub(super) const SILENCE: Duration = Duration::from_secs(1);
 
 /// The sessions of one shard.
 pub(super) struct Sessions {
@@ -47,6 +52,8 @@ pub(super) struct Sessions {
     policies: [PolicyWord; PORTALS],
     /// How often a session was asked for.
     questions: u64,
+    /// No path is avoided from then on.
+    silent_until: Instant,
     /// By number; those that are gone leave holes.
     interfaces: Vec<Option<interfaces::XferNi>>,
     replies: VecDeque<Reply>,
@@ -73,6 +80,7 @@ impl Sessions {
             shards: config.shard_count,
             policies: config.policies,
             questions: 0,
+            silent_until: Instant(0),
             replies: VecDeque::with_capacity(REPLIES_MAX),
             over: VecDeque::with_capacity(peers as usize),
         }
@@ -82,6 +90,36 @@ impl Sessions {
     #[inline]
     pub(super) fn sender(&self, frame: &Arrived<'_>) -> Option<u32> {
         self.peers.find(frame.transfer.incarnation)
+    }
+
+    /// What was sent by a path is not answered: it is avoided for a while where there is another one.
+    pub(super) fn note_silence(&mut self, path: u32, up: &mut impl Uplink) {
+        let now = self.local.now;
+        self.paths[path].silent_until = now + SILENCE;
+        self.silent_until = now + SILENCE;
+        up.path_health(now, &self.paths[path].as_path(), PathReport::Silent);
+    }
+
+    /// What was sent by a path is answered.
+    pub(super) fn note_answer(&mut self, path: u32, round_trip: Option<Duration>, up: &mut impl Uplink) {
+        self.paths[path].silent_until = Instant(0);
+        up.path_health(self.local.now, &self.paths[path].as_path(), PathReport::Answers { round_trip });
+    }
+
+    /// Where a peer is answered whose last frame came from `address`: there, or while nothing that is sent there is
+    /// answered, at another address.
+    pub(super) fn answered_at(&self, peer: u32, address: Address) -> Address {
+        let now = self.local.now;
+        if now >= self.silent_until {
+            return address;
+        }
+        let own = self.paths.find(address.0, &address.1);
+        if own.is_none_or(|path| !self.paths[path].is_silent(now)) {
+            return address;
+        }
+        let mut paths = self.paths.of_peer(peer).map(|path| &self.paths[path]);
+        let other = paths.find(|path| path.session.is_some() && !path.is_silent(now));
+        other.map_or(address, |path| (path.ni, path.nid))
     }
 
     /// Other policies hold from now on; says whether they differ. Session tokens are keyed by the policies: numbers of

@@ -39,6 +39,8 @@ pub(crate) struct Path {
     pub(crate) asking: Option<Asking>,
     /// What was given there.
     pub(crate) session: Option<Session>,
+    /// Until when it is avoided, since it did not answer.
+    pub(crate) silent_until: Instant,
     /// Messages that go there.
     pub(crate) references: u32,
     bucket: u32,
@@ -51,6 +53,12 @@ impl Path {
     /// As it is told to those that choose.
     pub(crate) const fn as_path(&self) -> lnd::Path {
         lnd::Path { ni: self.ni, peer: self.nid }
+    }
+
+    /// Whether it has not answered, of late or the first time that it was asked.
+    #[inline]
+    pub(crate) fn is_silent(&self, now: Instant) -> bool {
+        now < self.silent_until || self.asking.is_some_and(|asking| asking.is_repeated)
     }
 }
 
@@ -158,6 +166,7 @@ impl Paths {
             peer: NONE,
             asking: None,
             session: None,
+            silent_until: Instant(0),
             references: 1,
             bucket,
             chain: Link::UNLINKED,
@@ -270,11 +279,6 @@ impl Paths {
         let path = &self.slab[slot];
         let Some(session) = path.session else { panic!("frames go by a path without a session") };
         (path.ni, path.nid, session.token)
-    }
-
-    /// Whether a path has not answered the first time that it was asked.
-    pub(crate) fn is_silent(&self, slot: u32) -> bool {
-        self.slab[slot].asking.is_some_and(|asking| asking.is_repeated)
     }
 
     /// The path where this token was given, and counts.

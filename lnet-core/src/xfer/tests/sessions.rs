@@ -431,6 +431,46 @@ fn the_own_path_is_tried_again() {
     assert_eq!(network.nodes[0].sent(), [0, 1, 2].map(|message| (message, Status::Ok)));
 }
 
+/// Nothing reaches a peer by the rail that it sends by itself; it is known at its other address, where it answers.
+#[test]
+fn a_path_that_is_known_as_silent_is_not_taken_where_the_peer_answers_by_another() {
+    let mut network = Network::new(vec![Node::new(1, 1, 1), Node::new(2, 1, 2)], 1);
+    for (rail, number) in [(0, 0), (1, 1), (1, 2), (0, 3)] {
+        let (now, to) = (network.now, network.nodes[1].nids[usize::from(rail)]);
+        network.nodes[0].put(now, &to, rail, ROTOR, number, 100);
+        let back = network.nodes[0].nids[usize::from(rail)];
+        network.nodes[1].put(now, &back, rail, 4, 100 + number, 100);
+        network.run(SECOND / 100);
+    }
+    let silent = network.nodes[1].nids[0];
+    network.unreached = vec![silent];
+    send(&mut network, 0, 0, 4);
+    network.run(SECOND / 5);
+    let answer = |network: &mut Network, number| {
+        let (now, back) = (network.now, network.nodes[0].nids[0]);
+        network.nodes[1].put(now, &back, 0, 4, number, 100);
+    };
+    // Messages to the other shard, acknowledgements, and control frames.
+    network.log.clear();
+    for number in 10..18 {
+        if number == 14 {
+            network.nodes[0].shards[0].up.delays = vec![4];
+        }
+        let (now, to) = (network.now, network.nodes[1].nids[0]);
+        network.nodes[0].put(now, &to, 0, ROTOR, number, 100);
+        network.run(SECOND / 100);
+        answer(&mut network, 110 + number);
+        network.run(SECOND / 100);
+    }
+    let kinds: Vec<_> =
+        network.log.iter().filter(|frame| frame.to == silent).map(|frame| frame.header.kind).collect();
+    assert!(kinds.iter().all(|kind| *kind == Kind::Hello), "{kinds:?}");
+    for kind in [Kind::Ack, Kind::Data, Kind::Deferred] {
+        let other = network.nodes[1].nids[1];
+        assert!(network.log.iter().any(|frame| frame.to == other && frame.header.kind == kind), "{kind:?}");
+    }
+}
+
 /// An address moves from one node to another. The former one lives on at its other address, and is heard there.
 #[test]
 fn whoever_loses_an_address_has_not_ended() {

@@ -458,6 +458,8 @@ pub(super) struct Network {
     pub(super) random: Random,
     /// Nets that carry nothing.
     pub(super) dead: Vec<u16>,
+    /// Addresses to which nothing comes through.
+    pub(super) unreached: Vec<Nid>,
     /// A node that does nothing; what comes for it waits.
     pub(super) stalled: Option<usize>,
     under_way: VecDeque<(Instant, Frame)>,
@@ -473,6 +475,7 @@ impl Network {
             faults: Faults::default(),
             random: Random::new(seed),
             dead: Vec::new(),
+            unreached: Vec::new(),
             stalled: None,
             under_way: VecDeque::new(),
             log: Vec::new(),
@@ -481,7 +484,8 @@ impl Network {
 
     pub(super) fn launch(&mut self, frame: Frame) {
         self.log.push(frame.clone());
-        if self.dead.contains(&frame.ni.0) || self.random.below(1000) < self.faults.lost {
+        let is_lost = self.dead.contains(&frame.ni.0) || self.unreached.contains(&frame.to);
+        if is_lost || self.random.below(1000) < self.faults.lost {
             return;
         }
         let copies = 1 + u64::from(self.random.below(1000) < self.faults.doubled);
