@@ -10,7 +10,7 @@ use core::fmt;
 use lnet_wire::{MessageType, Nid, ProcessId};
 
 use crate::handle::MdHandle;
-use crate::list::{Link, Linked, List};
+use crate::list::{Link, List, linked};
 use crate::lnd::{Span, Status};
 use crate::md::MdOptions;
 use crate::slab::Slab;
@@ -314,14 +314,7 @@ struct Pending {
     link: Link,
 }
 
-impl Linked<Arrival> for Pending {
-    fn link(&self) -> &Link {
-        &self.link
-    }
-    fn link_mut(&mut self) -> &mut Link {
-        &mut self.link
-    }
-}
+linked!(Pending, Arrival, link);
 
 /// The slot of an event that is in no queue any more.
 #[must_use = "a slot that is not given up is lost"]

@@ -28,6 +28,7 @@ mod random;
 pub mod shard;
 mod slab;
 pub mod stats;
+mod table;
 pub mod time;
 pub mod topology;
 mod track;

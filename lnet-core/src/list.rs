@@ -29,6 +29,21 @@ pub(crate) trait Linked<L> {
     fn link_mut(&mut self) -> &mut Link;
 }
 
+/// Says by which of its fields a value is in the lists of a kind.
+macro_rules! linked {
+    ($value:ty, $kind:ty, $field:ident) => {
+        impl $crate::list::Linked<$kind> for $value {
+            fn link(&self) -> &$crate::list::Link {
+                &self.$field
+            }
+            fn link_mut(&mut self) -> &mut $crate::list::Link {
+                &mut self.$field
+            }
+        }
+    };
+}
+pub(crate) use linked;
+
 /// First and last slot of a list.
 pub(crate) struct List<L> {
     head: u32,
@@ -59,6 +74,29 @@ impl<L> List<L> {
     #[inline]
     pub(crate) fn next<T: Linked<L>>(slab: &Slab<T>, slot: u32) -> u32 {
         slab[slot].link().next
+    }
+
+    /// The values in their order, with their slots.
+    #[inline]
+    pub(crate) fn iter<'a, T: Linked<L>>(
+        &self,
+        slab: &'a Slab<T>,
+    ) -> impl Iterator<Item = (u32, &'a T)> + use<'a, L, T> {
+        let mut next = self.head;
+        core::iter::from_fn(move || {
+            let slot = next;
+            let value = slab.get(slot)?;
+            next = value.link().next;
+            Some((slot, value))
+        })
+    }
+
+    /// The slot in `next`, if it is one, and moves that on: so the value may be taken out before the next step.
+    #[inline]
+    pub(crate) fn step<T: Linked<L>>(slab: &Slab<T>, next: &mut u32) -> Option<u32> {
+        let slot = *next;
+        *next = slab.get(slot)?.link().next;
+        Some(slot)
     }
 
     pub(crate) fn push_back<T: Linked<L>>(&mut self, slab: &mut Slab<T>, slot: u32) {
@@ -148,22 +186,12 @@ mod tests {
         key: u8,
     }
 
-    impl Linked<()> for Item {
-        fn link(&self) -> &Link {
-            &self.link
-        }
-        fn link_mut(&mut self) -> &mut Link {
-            &mut self.link
-        }
-    }
+    linked!(Item, (), link);
 
     fn slots(list: &List<()>, slab: &Slab<Item>) -> Vec<u32> {
-        let mut found = Vec::new();
-        let mut at = list.first();
-        while at != NONE {
-            found.push(at);
-            at = List::next(slab, at);
-        }
+        let found: Vec<_> = list.iter(slab).map(|(slot, _)| slot).collect();
+        let mut next = list.first();
+        assert!(found.iter().all(|slot| List::step(slab, &mut next) == Some(*slot)) && next == NONE);
         found
     }
 

@@ -18,7 +18,7 @@ use lnet_wire::Header;
 
 use crate::handle::BufferHandle;
 use crate::limits::Limits;
-use crate::list::{Link, Linked, List, NONE};
+use crate::list::{Link, List, NONE, linked};
 use crate::lnd::{Span, Status, Transmit, TxId};
 use crate::slab::Slab;
 use crate::time::Instant;
@@ -170,23 +170,9 @@ pub(crate) struct Waiting;
 /// Marks the deadlines of an interface.
 struct Deadlines;
 
-impl Linked<Waiting> for MessageState {
-    fn link(&self) -> &Link {
-        &self.waiting
-    }
-    fn link_mut(&mut self) -> &mut Link {
-        &mut self.waiting
-    }
-}
+linked!(MessageState, Waiting, waiting);
 
-impl Linked<Deadlines> for MessageState {
-    fn link(&self) -> &Link {
-        &self.timer
-    }
-    fn link_mut(&mut self) -> &mut Link {
-        &mut self.timer
-    }
-}
+linked!(MessageState, Deadlines, timer);
 
 /// Messages of one type that wait for the same thing, first come first served.
 pub(crate) struct Queue<S> {

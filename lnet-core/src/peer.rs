@@ -4,16 +4,14 @@
 //! room besides, and stay; one that is referred to by a message stays; of the others the one that has been idle longest makes room for a newcomer. A peer
 //! without references has all its credits at home and no message waiting, so forgetting it loses nothing.
 
-use alloc::boxed::Box;
-
 use lnet_wire::Nid;
 
 use crate::credit::Credits;
 use crate::hash::{Seed, nid_words};
-use crate::list::{Link, Linked, List, NONE};
+use crate::list::{Link, List, NONE, linked};
 use crate::message::Queued;
-use crate::slab::Slab;
 use crate::stats::NiCounters;
+use crate::table::{Chain, Keyed, Table};
 
 pub(crate) struct PeerNi {
     nid: Nid,
@@ -26,7 +24,6 @@ pub(crate) struct PeerNi {
     pub(crate) counters: NiCounters,
     /// Whether it is this node itself, which is referred to once for that.
     is_own: bool,
-    bucket: u32,
     chain: Link,
     idle: Link,
 }
@@ -37,26 +34,16 @@ impl PeerNi {
     }
 }
 
-/// Marks peers whose NIDs have the same hash.
-struct Chain;
 /// Marks peers without references, the one that has been so for longest first.
 struct Idle;
 
-impl Linked<Chain> for PeerNi {
-    fn link(&self) -> &Link {
-        &self.chain
-    }
-    fn link_mut(&mut self) -> &mut Link {
-        &mut self.chain
-    }
-}
+linked!(PeerNi, Chain, chain);
 
-impl Linked<Idle> for PeerNi {
-    fn link(&self) -> &Link {
-        &self.idle
-    }
-    fn link_mut(&mut self) -> &mut Link {
-        &mut self.idle
+linked!(PeerNi, Idle, idle);
+
+impl Keyed for PeerNi {
+    fn hash(&self, seed: Seed) -> u64 {
+        seed.hash(nid_words(&self.nid))
     }
 }
 
@@ -85,45 +72,33 @@ pub struct PeerRecord {
 }
 
 pub(crate) struct Peers {
-    peers: Slab<PeerNi>,
-    buckets: Box<[List<Chain>]>,
+    peers: Table<PeerNi>,
     idle: List<Idle>,
-    /// The one that was acquired last.
-    last: u32,
     /// Those that messages came from, by a few bits of their NIDs.
     recent: [u32; RECENT],
     /// How many traffic makes at most.
     limit: u32,
-    seed: Seed,
 }
 
 impl Peers {
     /// Room for `limit`, and for as many of this node's own interfaces.
     pub(crate) fn new(limit: u32, own_max: u16, seed: Seed) -> Self {
-        let capacity = limit + u32::from(own_max);
-        let buckets = capacity.next_power_of_two().max(1);
-        Self {
-            peers: Slab::new(capacity),
-            buckets: (0..buckets).map(|_| List::new()).collect(),
-            idle: List::new(),
-            last: NONE,
-            recent: [NONE; RECENT],
-            limit,
-            seed,
-        }
+        let peers = Table::new(limit + u32::from(own_max), seed);
+        Self { peers, idle: List::new(), recent: [NONE; RECENT], limit }
     }
 
     /// Finds or makes the peer with this NID and takes a reference; `None` when every slot is busy with
     /// another peer. A new one gets this many credits.
     #[inline]
     pub(crate) fn acquire(&mut self, nid: &Nid, credits: u32) -> Option<u32> {
-        let last = self.last;
-        if self.peers.get(last).is_some_and(|peer| peer.nid == *nid) {
-            self.refer(last);
-            return Some(last);
+        if let Some(slot) = self.find(nid) {
+            self.refer(slot);
+            return Some(slot);
         }
-        self.last = self.find_or_make(nid, credits)?;
-        Some(self.last)
+        if self.peers.used_count() >= self.limit && !self.forget_oldest() {
+            return None;
+        }
+        self.make(nid, credits)
     }
 
     #[inline]
@@ -134,30 +109,16 @@ impl Peers {
         self.peers[slot].references += 1;
     }
 
-    fn find_or_make(&mut self, nid: &Nid, credits: u32) -> Option<u32> {
-        let bucket = self.bucket(nid);
-        if let Some(slot) = self.find(nid, bucket) {
-            self.refer(slot);
-            return Some(slot);
-        }
-        if self.peers.used_count() >= self.limit && !self.forget_oldest() {
-            return None;
-        }
-        self.make(nid, bucket, credits)
-    }
-
     /// Makes room by forgetting the peer that has been idle longest; says whether there is one.
     fn forget_oldest(&mut self) -> bool {
         let Some(oldest) = self.idle.pop_front(&mut self.peers) else { return false };
-        let bucket = self.peers[oldest].bucket;
-        self.buckets[bucket as usize].remove(&mut self.peers, oldest);
         let peer = self.peers.remove(oldest);
         assert!(peer.credits.is_idle(), "an idle peer has credits under way");
         true
     }
 
-    fn make(&mut self, nid: &Nid, bucket: u32, credits: u32) -> Option<u32> {
-        let peer = PeerNi {
+    fn make(&mut self, nid: &Nid, credits: u32) -> Option<u32> {
+        self.peers.insert(PeerNi {
             nid: *nid,
             credits: Credits::new(credits),
             references: 1,
@@ -165,19 +126,14 @@ impl Peers {
             queued_bytes: 0,
             counters: NiCounters::default(),
             is_own: false,
-            bucket,
             chain: Link::UNLINKED,
             idle: Link::UNLINKED,
-        };
-        let slot = self.peers.insert(peer).ok()?;
-        self.buckets[bucket as usize].push_front(&mut self.peers, slot);
-        Some(slot)
+        })
     }
 
     /// Notes that a NID is this node's own: it stays, however many peers are busy.
     pub(crate) fn set_own(&mut self, nid: &Nid, credits: u32) {
-        let bucket = self.bucket(nid);
-        let slot = match self.find(nid, bucket) {
+        let slot = match self.find(nid) {
             Some(slot) if self.peers[slot].is_own => return,
             Some(slot) => {
                 self.refer(slot);
@@ -185,7 +141,7 @@ impl Peers {
             }
             // One that was own and is busy still may have its room: this one is an ordinary peer then.
             None if self.peers.is_full() && !self.forget_oldest() => None,
-            None => self.make(nid, bucket, credits),
+            None => self.make(nid, credits),
         };
         if let Some(slot) = slot {
             self.peers[slot].is_own = true;
@@ -194,8 +150,7 @@ impl Peers {
 
     /// Notes that a NID is this node's own no more.
     pub(crate) fn clear_own(&mut self, nid: &Nid) {
-        let slot = self.find(nid, self.bucket(nid));
-        if let Some(slot) = slot.filter(|&slot| self.peers[slot].is_own) {
+        if let Some(slot) = self.find(nid).filter(|&slot| self.peers[slot].is_own) {
             self.peers[slot].is_own = false;
             self.release(slot);
         }
@@ -210,7 +165,7 @@ impl Peers {
         let recent = usize::from(bytes[7] ^ bytes[19]) % RECENT;
         let slot = self.recent[recent];
         if self.peers.get(slot).is_none_or(|peer| peer.nid != *nid) {
-            self.recent[recent] = self.find_or_make(nid, credits)?;
+            self.recent[recent] = self.acquire(nid, credits)?;
             self.release(self.recent[recent]);
         }
         Some(&mut self.peers[self.recent[recent]])
@@ -218,7 +173,7 @@ impl Peers {
 
     /// The peer with this NID, if it is known.
     pub(crate) fn find_mut(&mut self, nid: &Nid) -> Option<&mut PeerNi> {
-        let slot = self.find(nid, self.bucket(nid))?;
+        let slot = self.find(nid)?;
         Some(&mut self.peers[slot])
     }
 
@@ -254,7 +209,7 @@ impl Peers {
     }
 
     /// Slots that there may be.
-    pub(crate) const fn capacity(&self) -> u32 {
+    pub(crate) fn capacity(&self) -> u32 {
         self.peers.capacity()
     }
 
@@ -272,25 +227,17 @@ impl Peers {
 
     /// Credits of the peer with this NID less the messages that wait for one, if it is known.
     pub(crate) fn available(&self, nid: &Nid) -> Option<i64> {
-        let slot = self.find(nid, self.bucket(nid))?;
+        let slot = self.find(nid)?;
         Some(self.peers[slot].credits.available())
     }
 
-    pub(crate) const fn count(&self) -> u32 {
+    pub(crate) fn count(&self) -> u32 {
         self.peers.used_count()
     }
 
-    fn bucket(&self, nid: &Nid) -> u32 {
-        // `new` made a power of two of buckets.
-        (self.seed.hash(nid_words(nid)) & (self.buckets.len() as u64 - 1)) as u32
-    }
-
-    fn find(&self, nid: &Nid, bucket: u32) -> Option<u32> {
-        let mut slot = self.buckets[bucket as usize].first();
-        while slot != NONE && self.peers[slot].nid != *nid {
-            slot = List::<Chain>::next(&self.peers, slot);
-        }
-        (slot != NONE).then_some(slot)
+    #[inline]
+    fn find(&self, nid: &Nid) -> Option<u32> {
+        self.peers.find(|| nid_words(nid), |peer| peer.nid == *nid)
     }
 }
 

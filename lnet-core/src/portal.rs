@@ -17,7 +17,7 @@ use lnet_wire::steer::PORTALS;
 
 use crate::bucket::Buckets;
 use crate::hash::{Seed, nid_words};
-use crate::list::{Link, Linked, List, NONE};
+use crate::list::{Link, List, NONE, linked};
 use crate::lnd::Prefetch;
 use crate::md::{MdOptions, MemoryDesc};
 use crate::slab::{Slab, slot_bytes};
@@ -132,14 +132,7 @@ pub(crate) struct MatchEntry {
     pub(crate) auto_unlink: bool,
 }
 
-impl Linked<Stamps> for MatchEntry {
-    fn link(&self) -> &Link {
-        &self.link
-    }
-    fn link_mut(&mut self) -> &mut Link {
-        &mut self.link
-    }
-}
+linked!(MatchEntry, Stamps, link);
 
 struct Portal {
     kind: Option<Kind>,

@@ -5,7 +5,7 @@
 //! first is the next to expire. The end of a descriptor ends its tracker: none ever names another one.
 
 use crate::event::EventKind;
-use crate::list::{Link, Linked, List, NONE};
+use crate::list::{Link, List, NONE, linked};
 use crate::slab::Slab;
 use crate::time::Instant;
 
@@ -41,14 +41,7 @@ struct Tracker {
 /// Marks the order of deadlines.
 struct Deadlines;
 
-impl Linked<Deadlines> for Tracker {
-    fn link(&self) -> &Link {
-        &self.link
-    }
-    fn link_mut(&mut self) -> &mut Link {
-        &mut self.link
-    }
-}
+linked!(Tracker, Deadlines, link);
 
 /// The trackers of a shard. Each is named by its slot, which its descriptor keeps; [`NONE`] is no tracker.
 pub(crate) struct Trackers {

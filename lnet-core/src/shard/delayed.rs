@@ -18,7 +18,7 @@ use super::mesh::{AskId, LeaseId};
 use super::target::Inbound;
 use crate::handle::ShardId;
 use crate::limits::Limits;
-use crate::list::{Link, Linked, List, NONE};
+use crate::list::{Link, List, NONE, linked};
 use crate::lnd::{NiId, RxId, Span, Status};
 use crate::slab::Slab;
 use crate::stats::DropReason;
@@ -113,14 +113,7 @@ impl DelayedMessage {
 /// Marks the one list that a record is in.
 pub(super) struct Membership;
 
-impl Linked<Membership> for DelayedMessage {
-    fn link(&self) -> &Link {
-        &self.link
-    }
-    fn link_mut(&mut self) -> &mut Link {
-        &mut self.link
-    }
-}
+linked!(DelayedMessage, Membership, link);
 
 /// The list of ACKs and REPLYs, behind those of the portals.
 const RESPONSES: usize = PORTALS;

@@ -317,7 +317,7 @@ impl Xfer {
             let oldest = self.sessions.peers.oldest(is_idle).ok_or(XferDrop::PeersFull)?;
             self.forget_peer(oldest);
         }
-        let peer = self.sessions.peers.insert(now, incarnation, address).ok_or(XferDrop::PeersFull)?;
+        let peer = self.sessions.peers.begin(now, incarnation, address).ok_or(XferDrop::PeersFull)?;
         self.sending.begin_peer(peer);
         Ok(peer)
     }

@@ -28,20 +28,6 @@
 //!   incarnation, and for one of its own addresses. Sessions end with the incarnation of either node.
 //! - All tables are bounded; what finds no room is not acknowledged, counted, and sent again by its sender.
 
-/// A value that is in a list, by one of its fields.
-macro_rules! node {
-    ($value:ty, $list:ty, $field:ident) => {
-        impl Linked<$list> for $value {
-            fn link(&self) -> &Link {
-                &self.$field
-            }
-            fn link_mut(&mut self) -> &mut Link {
-                &mut self.$field
-            }
-        }
-    };
-}
-
 mod config;
 mod local;
 mod machine;

@@ -6,9 +6,9 @@ use lnet_wire::frame::FRAGMENT_UNIT_BYTES;
 use lnet_wire::header::PAYLOAD_MAX_BYTES;
 
 use crate::hash::Seed;
-use crate::list::{Link, Linked, List, NONE};
+use crate::list::{Link, NONE, linked};
 use crate::lnd::Span;
-use crate::slab::Slab;
+use crate::table::{Chain, Keyed, Table};
 use crate::time::Instant;
 
 /// Where an arriving message stands.
@@ -38,50 +38,40 @@ pub(crate) struct Arriving {
     /// When something of it came last.
     pub(crate) touched_at: Instant,
     pub(crate) by_stream: Link,
-    bucket: u32,
     chain: Link,
 }
 
 /// Marks the arriving messages of an stream.
 pub(crate) struct OfStream;
-/// Marks arriving messages whose ids have the same hash.
-pub(crate) struct ById;
 
-node!(Arriving, OfStream, by_stream);
-node!(Arriving, ById, chain);
+linked!(Arriving, OfStream, by_stream);
+linked!(Arriving, Chain, chain);
 
-/// The messages that arrive at a shard.
-pub(crate) struct Arrivals {
-    pub(crate) slab: Slab<Arriving>,
-    buckets: Box<[List<ById>]>,
-    seed: Seed,
+impl Keyed for Arriving {
+    fn hash(&self, seed: Seed) -> u64 {
+        seed.hash(key_words(self.stream, self.id))
+    }
 }
 
-impl Arrivals {
-    pub(crate) fn new(capacity: u32, seed: Seed) -> Self {
-        Self {
-            slab: Slab::new(capacity),
-            buckets: (0..capacity.next_power_of_two()).map(|_| List::new()).collect(),
-            seed,
-        }
-    }
+fn key_words(stream: u32, id: u64) -> [u64; 2] {
+    [id, u64::from(stream)]
+}
 
+/// The messages that arrive at a shard.
+pub(crate) type Arrivals = Table<Arriving>;
+
+impl Arrivals {
     #[inline]
-    pub(crate) fn find(&self, stream: u32, id: u64) -> Option<u32> {
-        if self.slab.used_count() == 0 {
+    pub(crate) fn with_id(&self, stream: u32, id: u64) -> Option<u32> {
+        if self.used_count() == 0 {
             return None;
         }
-        let mut slot = self.buckets[self.bucket(stream, id) as usize].first();
-        while slot != NONE && (self.slab[slot].id != id || self.slab[slot].stream != stream) {
-            slot = List::<ById>::next(&self.slab, slot);
-        }
-        (slot != NONE).then_some(slot)
+        self.find(|| key_words(stream, id), |arriving| arriving.id == id && arriving.stream == stream)
     }
 
     /// Stores a message; there is room for it.
-    pub(crate) fn insert(&mut self, now: Instant, stream: u32, id: u64, total_bytes: u32) -> Option<u32> {
-        let bucket = self.bucket(stream, id);
-        let arriving = Arriving {
+    pub(crate) fn begin(&mut self, now: Instant, stream: u32, id: u64, total_bytes: u32) -> Option<u32> {
+        self.insert(Arriving {
             stream,
             id,
             total_bytes,
@@ -91,32 +81,8 @@ impl Arrivals {
             pull_owed: false,
             touched_at: now,
             by_stream: Link::UNLINKED,
-            bucket,
             chain: Link::UNLINKED,
-        };
-        let slot = self.slab.insert(arriving).ok()?;
-        self.buckets[bucket as usize].push_front(&mut self.slab, slot);
-        Some(slot)
-    }
-
-    /// Gives a message another id.
-    pub(crate) fn rename(&mut self, slot: u32, id: u64) {
-        let (old, stream) = (self.slab[slot].bucket, self.slab[slot].stream);
-        self.buckets[old as usize].remove(&mut self.slab, slot);
-        let bucket = self.bucket(stream, id);
-        (self.slab[slot].id, self.slab[slot].bucket) = (id, bucket);
-        self.buckets[bucket as usize].push_front(&mut self.slab, slot);
-    }
-
-    pub(crate) fn remove(&mut self, slot: u32) -> Arriving {
-        let bucket = self.slab[slot].bucket;
-        self.buckets[bucket as usize].remove(&mut self.slab, slot);
-        self.slab.remove(slot)
-    }
-
-    #[inline]
-    fn bucket(&self, stream: u32, id: u64) -> u32 {
-        (self.seed.hash([id, u64::from(stream)]) & (self.buckets.len() as u64 - 1)) as u32
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use alloc::collections::VecDeque;
 
-use crate::list::{Link, Linked, List, NONE};
+use crate::list::{Link, List, NONE, linked};
 use crate::slab::Slab;
 use crate::time::Instant;
 use crate::xfer::{BufferId, Replay};
@@ -18,7 +18,7 @@ struct Buffered {
 /// Marks the order in which buffered frames end.
 struct Order;
 
-node!(Buffered, Order, link);
+linked!(Buffered, Order, link);
 
 /// The frames that the driver buffers.
 pub(crate) struct Buffer {

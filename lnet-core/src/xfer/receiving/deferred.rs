@@ -42,8 +42,8 @@ impl Receiving {
             && until <= call.now()
         {
             self.buffer.forget(stream, id);
-            if let Some(slot) = self.arrivals.find(stream, id)
-                && self.arrivals.slab[slot].phase == Phase::Delayed
+            if let Some(slot) = self.arrivals.with_id(stream, id)
+                && self.arrivals[slot].phase == Phase::Delayed
             {
                 self.defer(slot, call);
             }
@@ -52,10 +52,10 @@ impl Receiving {
 
     /// Has the sender of a delayed message keep it. If that cannot be said now, its frames come again.
     pub(crate) fn defer(&mut self, slot: u32, call: &mut Call<'_, impl Uplink>) {
-        let arriving = &self.arrivals.slab[slot];
+        let arriving = &self.arrivals[slot];
         let (stream, id) = (arriving.stream, arriving.id);
         if self.tell(stream, Kind::Deferred, id, self.ticket(slot), call) {
-            self.arrivals.slab[slot].phase = Phase::Deferred;
+            self.arrivals[slot].phase = Phase::Deferred;
             self.streams[stream].window.mark(id);
             call.sessions.local.counters.messages_deferred += 1;
         }
@@ -63,13 +63,13 @@ impl Receiving {
 
     /// What the sender is to name a deferred message by.
     fn ticket(&self, slot: u32) -> u32 {
-        slot | self.arrivals.slab.generation(slot) << crate::handle::SLOT_BITS
+        slot | self.arrivals.generation(slot) << crate::handle::SLOT_BITS
     }
 
     /// The message of a sender that a ticket names.
     pub(crate) fn ticket_holder(&self, stream: u32, ticket: u32) -> Option<u32> {
         let slot = ticket & ((1 << crate::handle::SLOT_BITS) - 1);
-        let arriving = self.arrivals.slab.get(slot)?;
+        let arriving = self.arrivals.get(slot)?;
         (arriving.stream == stream && self.ticket(slot) == ticket).then_some(slot)
     }
 
@@ -93,8 +93,8 @@ impl Receiving {
         match kind {
             Kind::Gone => {
                 if let Some(slot) = self.ticket_holder(stream, ticket)
-                    && self.arrivals.slab[slot].id == id
-                    && matches!(self.arrivals.slab[slot].phase, Phase::Deferred | Phase::Pulled(_))
+                    && self.arrivals[slot].id == id
+                    && matches!(self.arrivals[slot].phase, Phase::Deferred | Phase::Pulled(_))
                 {
                     self.abandon(slot, Cause::Timeout, call);
                 }
@@ -115,11 +115,11 @@ impl Receiving {
     /// Goes on with a message that the shard has delayed.
     pub(crate) fn resume(&mut self, rx: RxId, verdict: Verdict, call: &mut Call<'_, impl Uplink>) {
         let RxId(slot) = rx;
-        let arriving = self.arrivals.slab.get(slot).unwrap_or_else(|| panic!("{rx:?} is no message"));
+        let arriving = self.arrivals.get(slot).unwrap_or_else(|| panic!("{rx:?} is no message"));
         let (stream, id, total_bytes) = (arriving.stream, arriving.id, arriving.total_bytes);
         match (arriving.phase, verdict) {
             (Phase::Delayed, Verdict::Deliver(span)) => {
-                self.arrivals.slab[slot].phase = Phase::Receiving(span);
+                self.arrivals[slot].phase = Phase::Receiving(span);
                 self.buffer.replay(stream, id);
             }
             (Phase::Delayed, Verdict::Drop) => {
@@ -132,8 +132,8 @@ impl Receiving {
                 call.up.received(call.now(), rx, Status::Ok);
             }
             (Phase::Deferred, Verdict::Deliver(span)) => {
-                self.arrivals.slab[slot].phase = Phase::Pulled(span);
-                self.arrivals.slab[slot].touched_at = call.now();
+                self.arrivals[slot].phase = Phase::Pulled(span);
+                self.arrivals[slot].touched_at = call.now();
                 call.sessions.local.counters.messages_pulled += 1;
                 self.pull(slot, call);
             }
@@ -144,14 +144,14 @@ impl Receiving {
 
     /// Has the sender of a deferred message send it. What cannot be said now is said later.
     pub(crate) fn pull(&mut self, slot: u32, call: &mut Call<'_, impl Uplink>) {
-        let (stream, id) = (self.arrivals.slab[slot].stream, self.arrivals.slab[slot].id);
+        let (stream, id) = (self.arrivals[slot].stream, self.arrivals[slot].id);
         let said = self.tell(stream, Kind::Pull, id, self.ticket(slot), call);
-        self.arrivals.slab[slot].pull_owed = !said;
+        self.arrivals[slot].pull_owed = !said;
     }
 
     /// Lets go of a deferred message, and tells its sender.
     fn dismiss(&mut self, slot: u32, call: &mut Call<'_, impl Uplink>) {
-        let (stream, id) = (self.arrivals.slab[slot].stream, self.arrivals.slab[slot].id);
+        let (stream, id) = (self.arrivals[slot].stream, self.arrivals[slot].id);
         // A sender that does not hear of it asks, and is told then.
         self.tell(stream, Kind::Discard, id, self.ticket(slot), call);
         self.remove_arriving(slot);

@@ -61,7 +61,7 @@ impl Receiving {
         if !aligned || ends > fragment.total || (fragment.length == 0 && fragment.total != 0) {
             return Err(XferDrop::Malformed);
         }
-        if let Some(slot) = self.arrivals.find(stream, fragment.id) {
+        if let Some(slot) = self.arrivals.with_id(stream, fragment.id) {
             return self.known_fragment(slot, fragment, call);
         }
         match self.streams[stream].window.look(fragment.id) {
@@ -84,7 +84,7 @@ impl Receiving {
                 .ok_or(XferDrop::TooEarly);
         };
         let whole = fragment.length == fragment.total;
-        let slot = self.arrivals.slab.first_free().ok_or(XferDrop::IncomingFull)?;
+        let slot = self.arrivals.first_free().ok_or(XferDrop::IncomingFull)?;
         if (!whole && self.maps.is_full()) || self.has_its_share(stream, whole) {
             return Err(XferDrop::IncomingFull);
         }
@@ -157,8 +157,8 @@ impl Receiving {
     /// Whether the address that a stream was opened from has all the room for messages that arrive that one may have:
     /// as much as is left for others.
     fn has_its_share(&self, stream: u32, whole: bool) -> bool {
-        let (slots_used, maps_used) = (self.arrivals.slab.used_count(), self.maps.used_count());
-        let slots_free = self.arrivals.slab.capacity() - slots_used;
+        let (slots_used, maps_used) = (self.arrivals.used_count(), self.maps.used_count());
+        let slots_free = self.arrivals.capacity() - slots_used;
         let maps_free = self.maps.capacity() - maps_used;
         if slots_used < slots_free && (whole || maps_used < maps_free) {
             return false;
@@ -174,10 +174,10 @@ impl Receiving {
     /// Gives a message the slot that was promised to it.
     fn remember(&mut self, fragment: &Fragment<'_>, phase: Phase, call: &mut Call<'_, impl Uplink>) {
         let stream = fragment.stream;
-        let slot = self.arrivals.insert(call.now(), stream, fragment.id, fragment.total);
+        let slot = self.arrivals.begin(call.now(), stream, fragment.id, fragment.total);
         let Some(slot) = slot else { unreachable!("a slot was free") };
-        self.arrivals.slab[slot].phase = phase;
-        self.streams[stream].arriving.push_back(&mut self.arrivals.slab, slot);
+        self.arrivals[slot].phase = phase;
+        self.streams[stream].arriving.push_back(&mut self.arrivals, slot);
         self.streams[stream].arriving_count += 1;
         call.sessions.local.schedule_sweep();
     }
@@ -190,7 +190,7 @@ impl Receiving {
         fragment: &Fragment<'_>,
         call: &mut Call<'_, impl Uplink>,
     ) -> Result<Action, XferDrop> {
-        let arriving = &self.arrivals.slab[slot];
+        let arriving = &self.arrivals[slot];
         if arriving.total_bytes != fragment.total {
             return Err(XferDrop::Malformed);
         }
@@ -234,10 +234,8 @@ impl Receiving {
     ) -> Result<Action, XferDrop> {
         let stream = fragment.stream;
         let holder = self.ticket_holder(stream, ticket);
-        let pulled = holder.and_then(|slot| match self.arrivals.slab[slot].phase {
-            Phase::Pulled(span) if self.arrivals.slab[slot].total_bytes == fragment.total => {
-                Some((slot, span))
-            }
+        let pulled = holder.and_then(|slot| match self.arrivals[slot].phase {
+            Phase::Pulled(span) if self.arrivals[slot].total_bytes == fragment.total => Some((slot, span)),
             _ => None,
         });
         let Some((slot, span)) = pulled else {
@@ -247,8 +245,8 @@ impl Receiving {
             }
             return Err(XferDrop::UnknownTicket);
         };
-        self.arrivals.rename(slot, fragment.id);
-        self.arrivals.slab[slot].phase = Phase::Receiving(span);
+        self.arrivals.change_key(slot, |arriving| arriving.id = fragment.id);
+        self.arrivals[slot].phase = Phase::Receiving(span);
         self.buffer.replay(stream, fragment.id);
         self.write_fragment(slot, span, fragment, call)
     }
@@ -263,12 +261,12 @@ impl Receiving {
         call: &mut Call<'_, impl Uplink>,
     ) -> Result<Action, XferDrop> {
         let &Fragment { offset, length, total, .. } = fragment;
-        if length != total && self.arrivals.slab[slot].map == NONE {
-            self.arrivals.slab[slot].map = self.maps.take().ok_or(XferDrop::IncomingFull)?;
+        if length != total && self.arrivals[slot].map == NONE {
+            self.arrivals[slot].map = self.maps.take().ok_or(XferDrop::IncomingFull)?;
             self.streams[fragment.stream].partial_count += 1;
         }
-        let map = self.arrivals.slab[slot].map;
-        self.arrivals.slab[slot].touched_at = call.now();
+        let map = self.arrivals[slot].map;
+        self.arrivals[slot].touched_at = call.now();
         if map != NONE && self.maps.new_bytes(map, offset, length) == 0 {
             self.note_fragment(fragment, true, call);
             return Err(XferDrop::Duplicate);
@@ -294,7 +292,7 @@ impl Receiving {
         length: u32,
         call: &mut Call<'_, impl Uplink>,
     ) {
-        let arriving = &self.arrivals.slab[rx.0];
+        let arriving = &self.arrivals[rx.0];
         let (stream, id, map) = (arriving.stream, arriving.id, arriving.map);
         let missing = if map == NONE {
             0
@@ -303,7 +301,7 @@ impl Receiving {
             self.maps.mark(map, offset, length);
             arriving.missing_bytes - fresh
         };
-        self.arrivals.slab[rx.0].missing_bytes = missing;
+        self.arrivals[rx.0].missing_bytes = missing;
         if missing == 0 {
             self.streams[stream].window.mark(id);
             self.remove_arriving(rx.0);
@@ -315,8 +313,8 @@ impl Receiving {
 
     /// Forgets a message that arrives, and nothing else.
     pub(crate) fn remove_arriving(&mut self, slot: u32) {
-        let stream = self.arrivals.slab[slot].stream;
-        self.streams[stream].arriving.remove(&mut self.arrivals.slab, slot);
+        let stream = self.arrivals[slot].stream;
+        self.streams[stream].arriving.remove(&mut self.arrivals, slot);
         let arriving = self.arrivals.remove(slot);
         self.streams[stream].arriving_count -= 1;
         self.streams[stream].partial_count -= u32::from(arriving.map != NONE);
@@ -325,7 +323,7 @@ impl Receiving {
 
     /// Gives up a message that arrives.
     pub(crate) fn abandon(&mut self, slot: u32, cause: Cause, call: &mut Call<'_, impl Uplink>) {
-        let (stream, id) = (self.arrivals.slab[slot].stream, self.arrivals.slab[slot].id);
+        let (stream, id) = (self.arrivals[slot].stream, self.arrivals[slot].id);
         self.streams[stream].window.mark(id);
         self.buffer.forget(stream, id);
         self.remove_arriving(slot);

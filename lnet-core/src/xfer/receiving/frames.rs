@@ -131,8 +131,8 @@ impl Receiving {
             stream.window.advance(base);
             let mut at = stream.arriving.first();
             while at != NONE {
-                let next = List::<OfStream>::next(&self.arrivals.slab, at);
-                let arriving = &self.arrivals.slab[at];
+                let next = List::<OfStream>::next(&self.arrivals, at);
+                let arriving = &self.arrivals[at];
                 if arriving.id < base && matches!(arriving.phase, Phase::Receiving(_) | Phase::Delayed) {
                     self.abandon(at, Cause::Timeout, call);
                 }

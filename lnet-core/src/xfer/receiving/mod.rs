@@ -104,7 +104,7 @@ impl Receiving {
     /// Adds what it holds at this moment.
     pub(super) fn usage(&self, usage: XferUsage) -> XferUsage {
         XferUsage {
-            incoming: self.arrivals.slab.used_count(),
+            incoming: self.arrivals.used_count(),
             partials: self.maps.used_count(),
             buffered: self.buffer.count(),
             receive_streams: self.streams.used_count(),

@@ -4,7 +4,7 @@ use lnet_wire::Nid;
 
 use super::arrivals::OfStream;
 use super::window::{FramesSeen, Window};
-use crate::list::{Link, Linked, List};
+use crate::list::{Link, List, linked};
 use crate::time::Instant;
 use crate::xfer::sessions::Address;
 
@@ -60,9 +60,9 @@ pub(crate) struct Recent;
 /// Marks streams that have received of late.
 pub(crate) struct Busy;
 
-node!(ReceiveStream, Busy, busy);
-node!(ReceiveStream, Acks, acks);
-node!(ReceiveStream, Recent, recent);
+linked!(ReceiveStream, Busy, busy);
+linked!(ReceiveStream, Acks, acks);
+linked!(ReceiveStream, Recent, recent);
 
 impl ReceiveStream {
     pub(crate) fn new(

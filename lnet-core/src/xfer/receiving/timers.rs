@@ -66,15 +66,15 @@ impl Receiving {
         {
             self.end_stream(self.recent.first(), Cause::Timeout, call);
         }
-        if self.arrivals.slab.used_count() == 0 {
+        if self.arrivals.used_count() == 0 {
             return;
         }
-        for slot in 0..self.arrivals.slab.capacity() {
-            let Some(arriving) = self.arrivals.slab.get(slot) else { continue };
+        for slot in 0..self.arrivals.capacity() {
+            let Some(arriving) = self.arrivals.get(slot) else { continue };
             if arriving.pull_owed {
                 self.pull(slot, call);
             }
-            let arriving = &self.arrivals.slab[slot];
+            let arriving = &self.arrivals[slot];
             let moves = matches!(arriving.phase, Phase::Receiving(_) | Phase::Pulled(_));
             if moves && now - arriving.touched_at > patience {
                 self.abandon(slot, Cause::Timeout, call);

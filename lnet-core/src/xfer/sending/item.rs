@@ -4,7 +4,7 @@
 //! `pending`, to be sent (again). A frame with several messages has an item for each, one after the other
 //! with the same number.
 
-use crate::list::{Link, Linked};
+use crate::list::{Link, linked};
 use crate::time::Instant;
 use crate::xfer::Control;
 
@@ -32,4 +32,4 @@ pub(crate) struct SentItem {
 /// Marks a list of a stream.
 pub(crate) struct InStream;
 
-node!(SentItem, InStream, link);
+linked!(SentItem, InStream, link);

@@ -2,7 +2,7 @@
 
 use lnet_wire::Nid;
 
-use crate::list::{Link, Linked};
+use crate::list::{Link, linked};
 use crate::lnd::{NiId, Transmit};
 use crate::time::Instant;
 
@@ -55,9 +55,9 @@ pub(crate) struct Unfinished;
 /// Marks the order of deadlines.
 pub(crate) struct Deadlines;
 
-node!(Outbound, Queued, queue);
-node!(Outbound, Unfinished, ids);
-node!(Outbound, Deadlines, deadlines);
+linked!(Outbound, Queued, queue);
+linked!(Outbound, Unfinished, ids);
+linked!(Outbound, Deadlines, deadlines);
 
 impl Outbound {
     /// Bytes of payload.

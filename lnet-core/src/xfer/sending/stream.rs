@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::congestion::Congestion;
 use super::item::InStream;
 use super::message::Queued;
-use crate::list::{Link, Linked, List, NONE};
+use crate::list::{Link, List, NONE, linked};
 use crate::time::Instant;
 use crate::xfer::XferTimes;
 use crate::xfer::sessions::SILENCE;
@@ -54,8 +54,8 @@ pub(crate) struct Ready;
 /// Marks streams that have timers.
 pub(crate) struct Busy;
 
-node!(SendStream, Ready, ready);
-node!(SendStream, Busy, busy);
+linked!(SendStream, Ready, ready);
+linked!(SendStream, Busy, busy);
 
 impl SendStream {
     pub(crate) fn new(peer: u32, shard: u8, first_number: u64, now: Instant) -> Self {

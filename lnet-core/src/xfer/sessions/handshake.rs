@@ -79,7 +79,7 @@ impl Sessions {
         let now = self.local.now;
         let Path { ni, nid, mut peer, references, asking, .. } = self.paths[path];
         let Some(mut asking) = asking else { return false };
-        let asker = asking.asker.and_then(|asker| self.peers.find(asker));
+        let asker = asking.asker.and_then(|asker| self.peers.with_incarnation(asker));
         if references <= 1 && !(peer != NONE && is_in_use(peer)) && !asker.is_some_and(is_in_use) {
             // It is asked again when a session is needed.
             self.paths.answered(path);
@@ -94,7 +94,8 @@ impl Sessions {
             self.reply(Reply::Hello { ni, nid, nonce: asking.nonce });
             self.note_silence(path, up);
             if peer == NONE
-                && let Some(known) = self.paths.peer_at(&nid)
+                && let Some(known) =
+                    self.paths.to_nid(&nid, |path| path.peer != NONE).map(|path| self.paths[path].peer)
             {
                 // It answers there by another interface.
                 (self.paths[path].peer, peer) = (known, known);
@@ -144,7 +145,7 @@ impl Sessions {
         let entry = &self.peers[peer];
         entry.address.1 == *address
             || entry.other_address.is_some_and(|(_, nid)| nid == *address)
-            || self.paths.any_leads(peer, address)
+            || self.paths.to_nid(address, |path| path.peer == peer).is_some()
     }
 
     /// The path to a peer on which a frame comes back.

@@ -89,7 +89,7 @@ impl Sessions {
     /// The peer that has sent a frame, if it is known.
     #[inline]
     pub(super) fn sender(&self, frame: &Arrived<'_>) -> Option<u32> {
-        self.peers.find(frame.transfer.incarnation)
+        self.peers.with_incarnation(frame.transfer.incarnation)
     }
 
     /// What was sent by a path is not answered: it is avoided for a while where there is another one.

@@ -2,17 +2,15 @@
 //!
 //! Invariant: a path stays while messages refer to it or a question of its is open.
 
-use alloc::boxed::Box;
-use core::ops::{Index, IndexMut};
+use core::ops::{Deref, DerefMut};
 
 use lnet_wire::Nid;
 
-use super::peers::Chain;
 use super::tokens::RENEWAL_NS;
 use crate::hash::{Seed, nid_words};
-use crate::list::{Link, Linked, List, NONE};
+use crate::list::{Link, List, NONE, linked};
 use crate::lnd::{self, NiId};
-use crate::slab::Slab;
+use crate::table::{Chain, Keyed, Table};
 use crate::time::Instant;
 
 /// An open question for a session.
@@ -43,7 +41,6 @@ pub(crate) struct Path {
     pub(crate) silent_until: Instant,
     /// Messages that go there.
     pub(crate) references: u32,
-    bucket: u32,
     chain: Link,
     idle: Link,
     asked: Link,
@@ -67,100 +64,52 @@ pub(crate) struct Idle;
 /// Marks paths with an open question.
 pub(crate) struct Asked;
 
-node!(Path, Chain, chain);
-node!(Path, Idle, idle);
-node!(Path, Asked, asked);
+linked!(Path, Chain, chain);
+linked!(Path, Idle, idle);
+linked!(Path, Asked, asked);
+
+impl Keyed for Path {
+    fn hash(&self, seed: Seed) -> u64 {
+        seed.hash(nid_words(&self.nid))
+    }
+}
 
 /// The addresses that are known.
 pub(crate) struct Paths {
-    slab: Slab<Path>,
-    buckets: Box<[List<Chain>]>,
+    table: Table<Path>,
     idle: List<Idle>,
     asked: List<Asked>,
-    /// The one that was acquired last.
-    last: u32,
-    seed: Seed,
 }
 
 impl Paths {
     pub(crate) fn new(capacity: u32, seed: Seed) -> Self {
-        Self {
-            slab: Slab::new(capacity),
-            buckets: (0..capacity.next_power_of_two()).map(|_| List::new()).collect(),
-            idle: List::new(),
-            asked: List::new(),
-            last: NONE,
-            seed,
-        }
-    }
-
-    #[inline]
-    fn bucket(&self, nid: &Nid) -> u32 {
-        (self.seed.hash(nid_words(nid)) & (self.buckets.len() as u64 - 1)) as u32
-    }
-
-    #[inline]
-    fn find_in(&self, bucket: u32, ni: NiId, nid: &Nid) -> Option<u32> {
-        let mut slot = self.buckets[bucket as usize].first();
-        while slot != NONE && (self.slab[slot].nid != *nid || self.slab[slot].ni != ni) {
-            slot = List::<Chain>::next(&self.slab, slot);
-        }
-        (slot != NONE).then_some(slot)
+        Self { table: Table::new(capacity, seed), idle: List::new(), asked: List::new() }
     }
 
     /// The path for an address.
-    pub(crate) fn find(&self, ni: NiId, nid: &Nid) -> Option<u32> {
-        self.find_in(self.bucket(nid), ni, nid)
-    }
-
-    /// The peer that answers under this NID, by any NI.
-    pub(crate) fn peer_at(&self, nid: &Nid) -> Option<u32> {
-        let mut slot = self.buckets[self.bucket(nid) as usize].first();
-        while slot != NONE && (self.slab[slot].nid != *nid || self.slab[slot].peer == NONE) {
-            slot = List::<Chain>::next(&self.slab, slot);
-        }
-        self.slab.get(slot).map(|path| path.peer)
-    }
-
-    /// Whether a path to this NID, by any NI, leads to a peer.
-    pub(crate) fn any_leads(&self, peer: u32, nid: &Nid) -> bool {
-        let mut slot = self.buckets[self.bucket(nid) as usize].first();
-        while slot != NONE && (self.slab[slot].nid != *nid || self.slab[slot].peer != peer) {
-            slot = List::<Chain>::next(&self.slab, slot);
-        }
-        slot != NONE
-    }
-
-    /// The path for an address, if it was acquired last.
     #[inline]
-    pub(crate) fn last(&self, ni: NiId, nid: &Nid) -> Option<&Path> {
-        self.slab.get(self.last).filter(|path| path.nid == *nid && path.ni == ni)
+    pub(crate) fn find(&self, ni: NiId, nid: &Nid) -> Option<u32> {
+        self.to_nid(nid, |path| path.ni == ni)
+    }
+
+    /// A path to this NID, by any NI, of which `is` is true.
+    #[inline]
+    pub(crate) fn to_nid(&self, nid: &Nid, is: impl Fn(&Path) -> bool) -> Option<u32> {
+        self.table.find(|| nid_words(nid), |path| path.nid == *nid && is(path))
     }
 
     /// Finds or makes the path for an address, and takes a reference on it; `None` if all are in use.
     #[inline]
     pub(crate) fn acquire(&mut self, ni: NiId, nid: &Nid) -> Option<u32> {
-        if self.last(ni, nid).is_some() {
-            self.refer(self.last);
-            return Some(self.last);
-        }
-        self.last = self.find_or_make(ni, nid)?;
-        Some(self.last)
-    }
-
-    fn find_or_make(&mut self, ni: NiId, nid: &Nid) -> Option<u32> {
-        let bucket = self.bucket(nid);
-        if let Some(slot) = self.find_in(bucket, ni, nid) {
+        if let Some(slot) = self.find(ni, nid) {
             self.refer(slot);
             return Some(slot);
         }
-        if self.slab.is_full() {
-            let oldest = self.idle.pop_front(&mut self.slab)?;
-            let bucket = self.slab[oldest].bucket;
-            self.buckets[bucket as usize].remove(&mut self.slab, oldest);
-            self.slab.vacate(oldest);
+        if self.table.is_full() {
+            let oldest = self.idle.pop_front(&mut self.table)?;
+            self.table.remove(oldest);
         }
-        let path = Path {
+        self.table.insert(Path {
             nid: *nid,
             ni,
             peer: NONE,
@@ -168,46 +117,40 @@ impl Paths {
             session: None,
             silent_until: Instant(0),
             references: 1,
-            bucket,
             chain: Link::UNLINKED,
             idle: Link::UNLINKED,
             asked: Link::UNLINKED,
-        };
-        let slot = self.slab.insert(path).ok()?;
-        self.buckets[bucket as usize].push_front(&mut self.slab, slot);
-        Some(slot)
+        })
     }
 
     #[inline]
     fn refer(&mut self, slot: u32) {
-        if self.slab[slot].references == 0 {
-            self.idle.remove(&mut self.slab, slot);
+        if self.table[slot].references == 0 {
+            self.idle.remove(&mut self.table, slot);
         }
-        self.slab[slot].references += 1;
+        self.table[slot].references += 1;
     }
 
     /// Gives a reference back.
     pub(crate) fn release(&mut self, slot: u32) {
-        self.slab[slot].references -= 1;
-        if self.slab[slot].references == 0 {
-            self.idle.push_back(&mut self.slab, slot);
+        self.table[slot].references -= 1;
+        if self.table[slot].references == 0 {
+            self.idle.push_back(&mut self.table, slot);
         }
     }
 
     /// Forgets a path that nothing refers to.
     fn remove(&mut self, slot: u32) {
-        assert_eq!(self.slab[slot].references, 0, "a path is in use");
-        self.idle.remove(&mut self.slab, slot);
-        let bucket = self.slab[slot].bucket;
-        self.buckets[bucket as usize].remove(&mut self.slab, slot);
-        self.slab.vacate(slot);
+        assert_eq!(self.table[slot].references, 0, "a path is in use");
+        self.idle.remove(&mut self.table, slot);
+        self.table.remove(slot);
     }
 
     /// Opens a question where none is open; it holds a reference.
     pub(crate) fn ask(&mut self, slot: u32, asking: Asking) {
         self.refer(slot);
-        self.slab[slot].asking = Some(asking);
-        self.asked.push_back(&mut self.slab, slot);
+        self.table[slot].asking = Some(asking);
+        self.asked.push_back(&mut self.table, slot);
     }
 
     /// The path that has had a question open for longest.
@@ -217,20 +160,20 @@ impl Paths {
 
     /// The path whose question was opened after this one.
     pub(crate) fn next_asked(&self, slot: u32) -> Option<u32> {
-        Some(List::<Asked>::next(&self.slab, slot)).filter(|slot| *slot != NONE)
+        Some(List::<Asked>::next(&self.table, slot)).filter(|slot| *slot != NONE)
     }
 
     /// Closes the question.
     pub(crate) fn answered(&mut self, slot: u32) {
-        if self.slab[slot].asking.take().is_some() {
-            self.asked.remove(&mut self.slab, slot);
+        if self.table[slot].asking.take().is_some() {
+            self.asked.remove(&mut self.table, slot);
             self.release(slot);
         }
     }
 
     /// The paths that lead to a peer.
     pub(crate) fn of_peer(&self, peer: u32) -> impl Iterator<Item = u32> {
-        self.slab.used().filter(move |(_, path)| path.peer == peer).map(|(slot, _)| slot)
+        self.table.used().filter(move |(_, path)| path.peer == peer).map(|(slot, _)| slot)
     }
 
     /// Makes every path of a peer one to an unknown peer.
@@ -244,26 +187,17 @@ impl Paths {
     }
 
     fn for_each_of(&mut self, peer: u32, change: impl Fn(&mut Path)) {
-        for slot in 0..self.slab.capacity() {
-            if self.slab.get(slot).is_some_and(|path| path.peer == peer) {
-                change(&mut self.slab[slot]);
+        for slot in 0..self.table.capacity() {
+            if self.table.get(slot).is_some_and(|path| path.peer == peer) {
+                change(&mut self.table[slot]);
             }
         }
     }
 
-    #[inline]
-    pub(crate) fn get(&self, slot: u32) -> Option<&Path> {
-        self.slab.get(slot)
-    }
-
-    pub(crate) const fn capacity(&self) -> u32 {
-        self.slab.capacity()
-    }
-
     /// Forgets the paths of an interface, which no message takes any more.
     pub(crate) fn remove_interface(&mut self, ni: NiId) {
-        for slot in 0..self.slab.capacity() {
-            if self.slab.get(slot).is_some_and(|path| path.ni == ni) {
+        for slot in 0..self.table.capacity() {
+            if self.table.get(slot).is_some_and(|path| path.ni == ni) {
                 self.answered(slot);
                 self.remove(slot);
             }
@@ -276,7 +210,7 @@ impl Paths {
     /// If it has none.
     #[inline]
     pub(crate) fn session(&self, slot: u32) -> (NiId, Nid, u64) {
-        let path = &self.slab[slot];
+        let path = &self.table[slot];
         let Some(session) = path.session else { panic!("frames go by a path without a session") };
         (path.ni, path.nid, session.token)
     }
@@ -284,7 +218,7 @@ impl Paths {
     /// The path where this token was given, and counts.
     pub(crate) fn with_token(&self, token: u64) -> Option<u32> {
         let gave = |path: &Path| path.session.is_some_and(|session| session.token == token);
-        (0..self.slab.capacity()).find(|slot| self.slab.get(*slot).is_some_and(gave))
+        (0..self.table.capacity()).find(|slot| self.table.get(*slot).is_some_and(gave))
     }
 }
 
@@ -307,18 +241,18 @@ impl Session {
     }
 }
 
-impl Index<u32> for Paths {
-    type Output = Path;
+impl Deref for Paths {
+    type Target = Table<Path>;
 
     #[inline]
-    fn index(&self, slot: u32) -> &Path {
-        &self.slab[slot]
+    fn deref(&self) -> &Table<Path> {
+        &self.table
     }
 }
 
-impl IndexMut<u32> for Paths {
+impl DerefMut for Paths {
     #[inline]
-    fn index_mut(&mut self, slot: u32) -> &mut Path {
-        &mut self.slab[slot]
+    fn deref_mut(&mut self) -> &mut Table<Path> {
+        &mut self.table
     }
 }
