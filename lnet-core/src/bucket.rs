@@ -168,15 +168,9 @@ impl Buckets {
         if !found.is_full() {
             return None;
         }
-        let mut slot = self.lists[bucket as usize].first();
-        while slot != NONE {
-            let entry = &entries[slot];
-            if entry.accepts(message) && takes(mds, entry.md, message) {
-                return Some((slot, entry.md));
-            }
-            slot = List::next(entries, slot);
-        }
-        None
+        let mut others = self.lists[bucket as usize].iter(entries);
+        let found = others.find(|(_, entry)| entry.accepts(message) && takes(mds, entry.md, message));
+        found.map(|(slot, entry)| (slot, entry.md))
     }
 
     /// Has a bucket fetched, if it is one.

@@ -91,6 +91,12 @@ impl<L> List<L> {
         })
     }
 
+    /// The first value of which `is` is true.
+    #[inline]
+    pub(crate) fn find<T: Linked<L>>(&self, slab: &Slab<T>, mut is: impl FnMut(&T) -> bool) -> Option<u32> {
+        self.iter(slab).find(|(_, value)| is(value)).map(|(slot, _)| slot)
+    }
+
     /// The slot in `next`, if it is one, and moves that on: so the value may be taken out before the next step.
     #[inline]
     pub(crate) fn step<T: Linked<L>>(slab: &Slab<T>, next: &mut u32) -> Option<u32> {

@@ -230,13 +230,7 @@ impl Queue<Credited> {
         messages: &mut Messages,
         mut due: impl FnMut((Instant, u64)) -> bool,
     ) -> Option<Message<Credited>> {
-        let mut slot = self.list.first();
-        while slot != NONE && !due(messages.records[slot].release) {
-            slot = List::<Waiting>::next(&messages.records, slot);
-        }
-        if slot == NONE {
-            return None;
-        }
+        let slot = self.list.find(&messages.records, |record| due(record.release))?;
         self.list.remove(&mut messages.records, slot);
         Some(Message::at(slot))
     }

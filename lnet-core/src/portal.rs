@@ -311,12 +311,11 @@ impl MatchTables {
         let Some(kind) = portal.kind else { return Found::Nothing };
         let bucket = self.bucket(kind, message.portal, message.match_bits, &message.source);
         let exact = self.buckets.find(&self.entries, mds, bucket, message);
-        let first_range = portal.ranges.first();
-        let found = if first_range == NONE {
+        let found = if portal.ranges.is_empty() {
             exact
         } else {
             let bound = exact.map_or(i64::MAX, |(slot, _)| self.entries[slot].stamp);
-            self.first_range(mds, message, first_range, bound).or(exact)
+            self.first_range(mds, message, &portal.ranges, bound).or(exact)
         };
         let Some((_, md)) = found else { return Found::Nothing };
         Self::room(md, &mds[md], message)
@@ -348,26 +347,17 @@ impl MatchTables {
         self.buckets.guess(bucket, portal, match_bits)
     }
 
-    /// The first entry with ignore bits from `slot` onwards, with a stamp below `bound`, that passes all tests
-    /// but the one of the length.
+    /// The first entry of these, with a stamp below `bound`, that passes all tests but the one of the length.
     fn first_range(
         &self,
         mds: &Slab<MemoryDesc>,
         message: &Request,
-        mut slot: u32,
+        ranges: &List<Stamps>,
         bound: i64,
     ) -> Option<(u32, u32)> {
-        while slot != NONE {
-            let entry = &self.entries[slot];
-            if entry.stamp >= bound {
-                return None;
-            }
-            if entry.accepts(message) && takes(mds, entry.md, message) {
-                return Some((slot, entry.md));
-            }
-            slot = List::next(&self.entries, slot);
-        }
-        None
+        let mut before = ranges.iter(&self.entries).take_while(|(_, entry)| entry.stamp < bound);
+        let found = before.find(|(_, entry)| entry.accepts(message) && takes(mds, entry.md, message));
+        found.map(|(slot, entry)| (slot, entry.md))
     }
 
     /// The last test, whose failure ends the search: whether there is room.

@@ -50,8 +50,7 @@ impl<T: Keyed> Table<T> {
         if self.slab.get(last).is_some_and(&is) {
             return Some(last);
         }
-        let mut values = self.buckets[self.bucket(self.seed.hash(words()))].iter(&self.slab);
-        let (slot, _) = values.find(|(_, value)| is(value))?;
+        let slot = self.buckets[self.bucket(self.seed.hash(words()))].find(&self.slab, is)?;
         self.last.set(slot);
         Some(slot)
     }

@@ -45,13 +45,11 @@ impl Shard {
     /// [`EntryError::Portal`] if the index is 64 or more.
     pub fn clear_lazy(&mut self, portal: u32) -> Result<(), EntryError> {
         self.lazy &= !lazy_bit(portal)?;
-        let mut slot = self.delayed.first_unmatched(portal as usize);
-        while slot != NONE {
-            let next = self.delayed.next(slot);
+        let mut next = self.delayed.first_unmatched(portal as usize);
+        while let Some(slot) = self.delayed.step(&mut next) {
             if self.delayed.records[slot].state == (State::Unmatched { md: NONE }) {
                 self.settle_delayed(slot, Decision::Drop(DropReason::NotLazy));
             }
-            slot = next;
         }
         Ok(())
     }
@@ -234,9 +232,12 @@ impl Shard {
     /// Tries the messages of a portal, which has just been given this descriptor, until it takes no more.
     pub(super) fn offer(&mut self, portal: u8, md: u32) {
         let generation = self.mds.generation(md);
-        let mut slot = self.delayed.first_unmatched(usize::from(portal));
-        while slot != NONE && self.mds.holds(md, generation) && !self.mds[md].is_exhausted() {
-            slot = self.retry(slot);
+        let mut next = self.delayed.first_unmatched(usize::from(portal));
+        while self.mds.holds(md, generation)
+            && !self.mds[md].is_exhausted()
+            && let Some(slot) = self.delayed.step(&mut next)
+        {
+            self.retry(slot);
         }
     }
 
@@ -262,8 +263,8 @@ impl Shard {
 
     #[cold]
     fn wake_list(&mut self, list: usize) {
-        let mut slot = self.delayed.first_unmatched(list);
-        while slot != NONE {
+        let mut next = self.delayed.first_unmatched(list);
+        while let Some(slot) = self.delayed.step(&mut next) {
             let State::Unmatched { md } = self.delayed.records[slot].state else {
                 unreachable!("a message that is matched is in a list of unmatched ones")
             };
@@ -271,21 +272,17 @@ impl Shard {
                 || self.mds.get(md).is_some_and(|md| {
                     !md.unlinking && !md.is_exhausted() && (!md.has_event_slot() || md.is_withheld())
                 });
-            if still_waits {
-                if md != NONE {
-                    self.mds[md].awaited = true;
-                }
-                slot = self.delayed.next(slot);
-            } else {
-                slot = self.retry(slot);
+            if !still_waits {
+                self.retry(slot);
+            } else if md != NONE {
+                self.mds[md].awaited = true;
             }
         }
     }
 
-    /// Tries an unmatched message again and returns the one after it. Where it still has to wait for an entry or
+    /// Tries an unmatched message again. Where it still has to wait for an entry or
     /// a descriptor, it stays where it is in the list.
-    fn retry(&mut self, slot: u32) -> u32 {
-        let next = self.delayed.next(slot);
+    fn retry(&mut self, slot: u32) {
         let record = &self.delayed.records[slot];
         let scope = match (record.origin, record.state) {
             (Origin::Sibling { steal, .. }, _) => Scope::Sibling { steal },
@@ -301,19 +298,16 @@ impl Shard {
             }
             decision => self.settle_delayed(slot, decision),
         }
-        next
     }
 
     /// Asks a sibling that has a new entry about the messages of a portal that wait for one.
     pub(super) fn ask_again(&mut self, portal: u8, ask: Ask) {
-        let mut slot = self.delayed.first_unmatched(usize::from(portal));
-        while slot != NONE {
-            let next = self.delayed.next(slot);
+        let mut next = self.delayed.first_unmatched(usize::from(portal));
+        while let Some(slot) = self.delayed.step(&mut next) {
             let record = &self.delayed.records[slot];
             if record.state == (State::Unmatched { md: NONE }) && matches!(record.origin, Origin::Rx(_)) {
                 self.settle_delayed(slot, Decision::Wait(Wait::Sibling(ask)));
             }
-            slot = next;
         }
     }
 

@@ -18,7 +18,7 @@ use super::mesh::{AskId, LeaseId};
 use super::target::Inbound;
 use crate::handle::ShardId;
 use crate::limits::Limits;
-use crate::list::{Link, List, NONE, linked};
+use crate::list::{Link, List, linked};
 use crate::lnd::{NiId, RxId, Span, Status};
 use crate::slab::Slab;
 use crate::stats::DropReason;
@@ -248,14 +248,13 @@ impl DelayedMessages {
         &mut self.siblings[usize::from(shard.0)]
     }
 
-    /// The first message to ask a sibling about, of a peer that may have one more there, or [`NONE`].
-    pub(super) fn next_ask(&self, sibling: ShardId) -> u32 {
+    /// The first message to ask a sibling about, of a peer that may have one more there.
+    pub(super) fn next_ask(&self, sibling: ShardId) -> Option<u32> {
         let Sibling { asking, asks, .. } = &self.siblings[usize::from(sibling.0)];
-        let mut slot = if asking.is_used_up() { NONE } else { asks.first() };
-        while slot != NONE && !asking.admits(self.records[slot].peer) {
-            slot = self.next(slot);
+        if asking.is_used_up() {
+            return None;
         }
-        slot
+        asks.find(&self.records, |record| asking.admits(record.peer))
     }
 
     /// Makes a record, in the list of its state. There must be room.
@@ -380,9 +379,9 @@ impl DelayedMessages {
         self.unmatched[list].first()
     }
 
-    /// The record after this one in its list, or [`NONE`].
-    pub(super) fn next(&self, slot: u32) -> u32 {
-        List::<Membership>::next(&self.records, slot)
+    /// The record in `next`, if there is one, and moves that on to the one after it in its list.
+    pub(super) fn step(&self, next: &mut u32) -> Option<u32> {
+        List::<Membership>::step(&self.records, next)
     }
 
     /// When the first delay rule is through.
@@ -399,14 +398,8 @@ impl DelayedMessages {
     }
 
     /// A message that waits for a delay rule that does not exist any more.
-    pub(super) fn first_timed(&self, mut is_gone: impl FnMut(u64) -> bool) -> Option<u32> {
-        let mut slot = self.timed.first();
-        while slot != NONE {
-            match self.records[slot].state {
-                State::Timed { rule, .. } if is_gone(rule) => return Some(slot),
-                _ => slot = self.next(slot),
-            }
-        }
-        None
+    pub(super) fn first_timed(&self, is_gone: impl Fn(u64) -> bool) -> Option<u32> {
+        let is_it = |state| matches!(state, State::Timed { rule, .. } if is_gone(rule));
+        self.timed.find(&self.records, |record| is_it(record.state))
     }
 }

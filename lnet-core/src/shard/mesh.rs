@@ -164,8 +164,7 @@ impl Shard {
         if told != NONE {
             return Some(self.say(told, to));
         }
-        let asked = self.delayed.next_ask(to);
-        if asked != NONE {
+        if let Some(asked) = self.delayed.next_ask(to) {
             return Some(self.say(asked, to));
         }
         let news = self.mesh.next_news(to);
@@ -387,16 +386,14 @@ impl Shard {
     /// answer is on its way.
     fn withdrawn(&mut self, from: ShardId, withdrawn: AskId) {
         for list in 0..self.delayed.unmatched.len() {
-            let mut slot = self.delayed.first_unmatched(list);
-            while slot != NONE {
+            let mut next = self.delayed.first_unmatched(list);
+            while let Some(slot) = self.delayed.step(&mut next) {
                 let is_it = matches!(self.delayed.records[slot].origin,
                     Origin::Sibling { shard, ask, .. } if shard == from && ask == withdrawn);
                 if is_it {
                     self.delayed.set_state(slot, State::Refusing(DropReason::NotLazy));
-                    self.talks_to(from);
-                    return;
+                    return self.talks_to(from);
                 }
-                slot = self.delayed.next(slot);
             }
         }
     }

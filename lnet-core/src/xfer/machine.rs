@@ -10,10 +10,10 @@ use super::config::XferConfig;
 use super::local::{SWEEP_INTERVAL, earlier};
 use super::receiving::{Call, Receiving};
 use super::sending::{self, Sending, Unread};
-use super::sessions::{Address, Opened, Sessions};
+use super::sessions::{Address, Asked, Opened, Sessions};
 use super::stats::{XferCounters, XferDrop, XferUsage};
 use super::{Action, Arrived, Bundled, Outgoing, Replay};
-use crate::list::NONE;
+use crate::list::{List, NONE};
 use crate::lnd::{Cause, Full, NiId, RxId, Span, Transmit, TxId, Uplink, Verdict};
 use crate::time::Instant;
 
@@ -420,8 +420,7 @@ impl Xfer {
         receiving.end_buffered(&mut Call { sessions, sending, up });
         sending.end_messages(&mut sending::Call { sessions, up });
         let mut next_path = sessions.paths.first_asked();
-        while let Some(path) = next_path {
-            next_path = sessions.paths.next_asked(path);
+        while let Some(path) = List::<Asked>::step(&sessions.paths, &mut next_path) {
             let is_in_use = |peer| !sending.is_idle(peer) || !receiving.is_idle(peer);
             if sessions.ask_again(path, is_in_use, up) {
                 sending.dispatch_waiting(path, sessions);

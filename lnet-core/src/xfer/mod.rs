@@ -47,6 +47,7 @@ use lnet_wire::{Header, Nid};
 pub use config::Sabotage;
 pub use config::{XferConfig, XferLimits, XferTimes};
 pub use machine::Xfer;
+use sessions::Address;
 pub use sessions::Identity;
 pub use stats::{XferCounters, XferDrop, XferUsage};
 
@@ -86,6 +87,14 @@ pub struct Arrived<'a> {
     pub payload_bytes: u32,
     /// What stands behind the header of a HELLO or WELCOME.
     pub handshake: Option<&'a Handshake>,
+}
+
+impl Arrived<'_> {
+    /// Where its sender is.
+    #[inline]
+    const fn address(&self) -> Address {
+        (self.ni, self.from)
+    }
 }
 
 /// What the driver is to do with a frame, or with a message in it.

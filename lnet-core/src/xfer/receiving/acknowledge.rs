@@ -1,14 +1,14 @@
 //! What is acknowledged, and when.
 
-use lnet_wire::frame::{Ack, FrameHeader, Kind, Transfer};
+use lnet_wire::frame::{Ack, Kind};
 
-use super::stream::{AckDue, Busy};
+use super::stream::{AckDue, Busy, ReceiveStream};
 use super::window::FramesSeen;
 use super::{Call, Fragment, Receiving};
 use crate::list::{List, NONE};
 use crate::lnd::Uplink;
+use crate::xfer::Outgoing;
 use crate::xfer::sessions::{Reply, Sessions};
-use crate::xfer::{Content, Outgoing};
 
 /// Frames after which an acknowledgement does not wait any longer.
 const ACK_FRAMES: u32 = 16;
@@ -27,14 +27,15 @@ impl Receiving {
         if slot == NONE {
             return None;
         }
-        let stream = &self.streams[slot];
-        let (shard, token) = (stream.shard, stream.token);
-        let (ni, destination) = sessions.answered_at(stream.peer, stream.address);
+        let reply = self.ack_alone(slot, sessions);
+        Some(sessions.reply_frame(&reply))
+    }
+
+    /// What is to be acknowledged of a stream, alone in a frame.
+    fn ack_alone(&mut self, slot: u32, sessions: &Sessions) -> Reply {
         let ack = self.acknowledgement(slot);
-        sessions.local.counters.acks_sent += 1;
-        let transfer = Transfer { ack, ..sessions.local.transfer(0, token) };
-        let header = FrameHeader::other(Kind::Ack, shard, 0);
-        Some(Outgoing { ni, destination, header, transfer, content: Content::Nothing })
+        let &ReceiveStream { peer, address, shard, token: session, .. } = &self.streams[slot];
+        Reply { kind: Kind::Ack, to: sessions.answered_at(peer, address), shard, nonce: 0, session, ack }
     }
 
     /// What a frame that goes to a shard of a peer acknowledges.
@@ -52,12 +53,11 @@ impl Receiving {
 
     /// Makes all acknowledgements that wait due at once.
     pub(crate) fn acknowledge_now(&mut self, sessions: &mut Sessions) {
-        let mut at = self.busy.first();
-        while at != NONE {
+        let mut next = self.busy.first();
+        while let Some(at) = List::<Busy>::step(&self.streams, &mut next) {
             if matches!(self.streams[at].ack, AckDue::At(_)) {
                 self.ack_soon(at, true, sessions);
             }
-            at = List::<Busy>::next(&self.streams, at);
         }
     }
 
@@ -133,11 +133,8 @@ impl Receiving {
             // Late is better than never, although it may not tell of all of them any more.
             return self.ack_soon(slot, true, sessions);
         }
-        let Some(ack) = self.acknowledgement(slot) else { return };
-        let stream = &self.streams[slot];
-        let (shard, token) = (stream.shard, stream.token);
-        let (ni, nid) = sessions.answered_at(stream.peer, stream.address);
-        sessions.reply(Reply::Ack { ni, nid, shard, token, ack });
+        let reply = self.ack_alone(slot, sessions);
+        sessions.reply(reply);
     }
 
     /// A stream has something to acknowledge.

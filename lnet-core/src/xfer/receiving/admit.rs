@@ -1,5 +1,7 @@
 //! Whose frames are taken: streams begin and end here.
 
+use lnet_wire::frame::{Kind, Transfer};
+
 use super::stream::{AckDue, ReceiveStream};
 use super::{Call, Receiving};
 use crate::list::NONE;
@@ -28,8 +30,9 @@ impl Receiving {
             // An aged one may be of frames that came before its sender was forgotten: it begins nothing.
             let begun = known.is_some_and(|known| self.streams[known].window_begun);
             if worth != Worth::Fresh && !(worth == Worth::Aged && begun) {
-                let (ni, nid) = (frame.ni, frame.from);
-                sessions.reply(Reply::Reset { ni, nid, shard: transfer.shard, session: transfer.session });
+                let Transfer { shard, session, .. } = **transfer;
+                let (kind, to) = (Kind::Reset, frame.address());
+                sessions.reply(Reply { kind, to, shard, nonce: 0, session, ack: None });
                 return Err(XferDrop::UnknownSession);
             }
             if let Some(known) = known {
@@ -69,8 +72,8 @@ impl Receiving {
     pub(crate) fn open(&mut self, now: Instant, frame: &Arrived<'_>, peer: u32) -> u32 {
         let transfer = &frame.transfer;
         let Some(window) = self.windows.pop() else { unreachable!("there is one for each stream") };
-        let address = (frame.ni, frame.from);
-        let stream = ReceiveStream::new((peer, transfer.shard), transfer.session, window, address, now);
+        let of = (peer, transfer.shard);
+        let stream = ReceiveStream::new(of, transfer.session, window, frame.address(), now);
         let Ok(slot) = self.streams.insert(stream) else { unreachable!("there was room") };
         self.peers[peer][usize::from(transfer.shard)] = slot;
         self.recent.push_back(&mut self.streams, slot);

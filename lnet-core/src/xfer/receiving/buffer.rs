@@ -2,7 +2,7 @@
 
 use alloc::collections::VecDeque;
 
-use crate::list::{Link, List, NONE, linked};
+use crate::list::{Link, List, linked};
 use crate::slab::Slab;
 use crate::time::Instant;
 use crate::xfer::{BufferId, Replay};
@@ -49,13 +49,7 @@ impl Buffer {
 
     /// How many frames of some streams are buffered.
     pub(crate) fn count_of(&self, is_its: impl Fn(u32) -> bool) -> u32 {
-        let mut count = 0;
-        let mut at = self.order.first();
-        while let Some(frame) = self.slab.get(at) {
-            count += u32::from(is_its(frame.stream));
-            at = List::<Order>::next(&self.slab, at);
-        }
-        count
+        self.order.iter(&self.slab).filter(|(_, frame)| is_its(frame.stream)).count() as u32
     }
 
     /// The frames of a message are received again.
@@ -74,14 +68,12 @@ impl Buffer {
     }
 
     fn end_where(&mut self, matches: impl Fn(&Buffered) -> bool, how: fn(BufferId) -> Replay) {
-        let mut at = self.order.first();
-        while at != NONE {
-            let next = List::<Order>::next(&self.slab, at);
+        let mut next = self.order.first();
+        while let Some(at) = List::<Order>::step(&self.slab, &mut next) {
             if matches(&self.slab[at]) {
                 self.order.remove(&mut self.slab, at);
                 self.ended.push_back(how(BufferId(at)));
             }
-            at = next;
         }
     }
 

@@ -5,7 +5,7 @@ use lnet_wire::frame::Kind;
 
 use super::arrivals::{OfStream, Phase};
 use super::{Call, Fragment, Receiving};
-use crate::list::{List, NONE};
+use crate::list::List;
 use crate::lnd::{Cause, Uplink};
 use crate::xfer::sessions::Sessions;
 use crate::xfer::{Action, Arrived, Control, XferDrop};
@@ -129,14 +129,12 @@ impl Receiving {
             stream.window.restart(base);
         } else if base > stream.window.base() {
             stream.window.advance(base);
-            let mut at = stream.arriving.first();
-            while at != NONE {
-                let next = List::<OfStream>::next(&self.arrivals, at);
+            let mut next = stream.arriving.first();
+            while let Some(at) = List::<OfStream>::step(&self.arrivals, &mut next) {
                 let arriving = &self.arrivals[at];
                 if arriving.id < base && matches!(arriving.phase, Phase::Receiving(_) | Phase::Delayed) {
                     self.abandon(at, Cause::Timeout, call);
                 }
-                at = next;
             }
         }
         Ok(())

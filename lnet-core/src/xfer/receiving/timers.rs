@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::arrivals::Phase;
 use super::stream::{AckDue, Busy};
 use super::{Call, Receiving};
-use crate::list::{List, NONE};
+use crate::list::List;
 use crate::lnd::{Cause, Uplink};
 use crate::time::Instant;
 use crate::xfer::local::{SWEEP_INTERVAL, earlier};
@@ -19,14 +19,13 @@ impl Receiving {
     pub(crate) fn follow_streams(&mut self, sessions: &mut Sessions) -> Option<Instant> {
         let now = sessions.local.now;
         let mut due = None;
-        let mut at = self.busy.first();
-        while at != NONE {
+        let mut next = self.busy.first();
+        while let Some(at) = List::<Busy>::step(&self.streams, &mut next) {
             match self.streams[at].ack {
                 AckDue::At(when) if when <= now => self.ack_soon(at, true, sessions),
                 AckDue::At(when) => due = earlier(due, Some(when)),
                 AckDue::No | AckDue::Now => {}
             }
-            at = List::<Busy>::next(&self.streams, at);
         }
         due
     }
@@ -50,15 +49,13 @@ impl Receiving {
     pub(crate) fn sweep(&mut self, call: &mut Call<'_, impl Uplink>) {
         let now = call.now();
         let patience = call.sessions.local.times.message;
-        let mut at = self.busy.first();
-        while at != NONE {
-            let next = List::<Busy>::next(&self.streams, at);
+        let mut next = self.busy.first();
+        while let Some(at) = List::<Busy>::step(&self.streams, &mut next) {
             if now - self.streams[at].seen_at > SWEEP_INTERVAL && self.streams[at].ack == AckDue::No {
                 self.busy.remove(&mut self.streams, at);
                 self.streams[at].is_busy = false;
                 self.busy_count -= 1;
             }
-            at = next;
         }
         let memory = (patience * 2).max(MEMORY_MIN);
         while let Some(stream) = self.streams.get(self.recent.first())

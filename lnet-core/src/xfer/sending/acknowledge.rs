@@ -4,6 +4,7 @@ use lnet_wire::frame::Ack;
 
 use super::congestion::OVERTAKEN_FRAMES;
 use super::item::{Cargo, SentItem};
+use super::message::Outbound;
 use super::{Call, Sending};
 use crate::list::{List, NONE};
 use crate::lnd::{Status, Uplink};
@@ -45,13 +46,12 @@ impl Sending {
         };
         let (mut frames, mut bytes, mut lost) = (0, 0, 0);
         let reordering = self.streams[slot].congestion.reordering();
-        let mut at = self.streams[slot].outstanding.first();
-        while let Some(item) = self.items.get(at) {
-            let (number, sent_at, cost) = (item.number, item.sent_at, item.cost_bytes);
+        let mut next = self.streams[slot].outstanding.first();
+        while let Some(at) = List::step(&self.items, &mut next) {
+            let SentItem { number, sent_at, cost_bytes: cost, .. } = self.items[at];
             if number > highest {
                 break;
             }
-            let next = List::next(&self.items, at);
             let distance = highest - number;
             if arrived(distance, ack.below) {
                 if distance == 0 && cost != 0 {
@@ -64,7 +64,6 @@ impl Sending {
                 lost += u32::from(cost != 0);
                 self.lose_overtaken(slot, at, call);
             }
-            at = next;
         }
         frames += self.land_late(slot, (highest, ack.below), call);
         let stream = &mut self.streams[slot];
@@ -98,9 +97,9 @@ impl Sending {
         call: &mut Call<'_, impl Uplink>,
     ) -> u32 {
         let mut landed = 0;
-        let mut at = self.streams[slot].pending.first();
-        while let Some(item) = self.items.get(at) {
-            let next = List::next(&self.items, at);
+        let mut next = self.streams[slot].pending.first();
+        while let Some(at) = List::step(&self.items, &mut next) {
+            let item = &self.items[at];
             if item.sends != 0 && highest.checked_sub(item.number).is_some_and(|far| arrived(far, below)) {
                 let stream = &mut self.streams[slot];
                 stream.pending.remove(&mut self.items, at);
@@ -108,7 +107,6 @@ impl Sending {
                 self.land(slot, at, call);
                 landed += 1;
             }
-            at = next;
         }
         if landed != 0 {
             self.streams[slot].congestion.restore();
@@ -161,20 +159,26 @@ impl Sending {
 
     /// Forgets what a stream still has to tell about messages.
     pub(crate) fn drop_control_frames(&mut self, stream: u32) {
-        for outstanding in [true, false] {
-            let lists = &self.streams[stream];
-            let mut at = if outstanding { lists.outstanding.first() } else { lists.pending.first() };
-            while at != NONE {
-                let next = List::next(&self.items, at);
-                if matches!(self.items[at].cargo, Cargo::Control(_)) {
-                    self.withdraw(stream, at, outstanding);
-                }
-                at = next;
-            }
-        }
+        self.withdraw_all(stream, |item| matches!(item.cargo, Cargo::Control(_)));
     }
 
-    /// A item has arrived.
+    /// Takes the items of which `is` is true out of a stream. How many those were.
+    fn withdraw_all(&mut self, stream: u32, is: impl Fn(&SentItem) -> bool) -> u32 {
+        let mut count = 0;
+        for outstanding in [true, false] {
+            let lists = &self.streams[stream];
+            let mut next = if outstanding { lists.outstanding.first() } else { lists.pending.first() };
+            while let Some(at) = List::step(&self.items, &mut next) {
+                if is(&self.items[at]) {
+                    self.withdraw(stream, at, outstanding);
+                    count += 1;
+                }
+            }
+        }
+        count
+    }
+
+    /// An item has arrived.
     fn land(&mut self, stream: u32, item: u32, call: &mut Call<'_, impl Uplink>) {
         self.streams[stream].outstanding.remove(&mut self.items, item);
         let item = self.items.remove(item);
@@ -216,24 +220,17 @@ impl Sending {
 
     /// Takes all frames of a message out of its stream.
     pub(crate) fn withdraw_frames(&mut self, message: u32) {
-        let slot = self.messages[message].stream;
-        for outstanding in [true, false] {
-            let stream = &self.streams[slot];
-            let mut at = if outstanding { stream.outstanding.first() } else { stream.pending.first() };
-            while self.messages[message].open_frames != 0 && at != NONE {
-                let next = List::next(&self.items, at);
-                if matches!(self.items[at].cargo, Cargo::Fragment { message: of, .. } if of == message) {
-                    self.withdraw(slot, at, outstanding);
-                    self.messages[message].open_frames -= 1;
-                }
-                at = next;
-            }
+        let Outbound { stream, open_frames, .. } = self.messages[message];
+        if open_frames != 0 {
+            let is_its =
+                |item: &SentItem| matches!(item.cargo, Cargo::Fragment { message: of, .. } if of == message);
+            assert_eq!(self.withdraw_all(stream, is_its), open_frames, "frames of a message are in no list");
+            self.messages[message].open_frames = 0;
         }
-        assert_eq!(self.messages[message].open_frames, 0, "frames of a message are in no list");
     }
 
     /// Takes an item out of its stream. What it had cost passes to the next one of the same frame.
-    pub(crate) fn withdraw(&mut self, slot: u32, item: u32, outstanding: bool) {
+    fn withdraw(&mut self, slot: u32, item: u32, outstanding: bool) {
         let next = List::next(&self.items, item);
         let stream = &mut self.streams[slot];
         let list = if outstanding { &mut stream.outstanding } else { &mut stream.pending };

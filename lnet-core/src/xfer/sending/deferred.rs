@@ -7,7 +7,7 @@
 use lnet_wire::frame::Kind;
 
 use super::item::Cargo;
-use super::message::{Outbound, Queued, Stage, Unfinished};
+use super::message::{Outbound, Queued, Stage};
 use super::{Call, Sending};
 use crate::list::{List, NONE};
 use crate::lnd::{Cause, Status, Uplink};
@@ -90,28 +90,17 @@ impl Sending {
         let Some(stream) = self.streams.get(self.peers[peer].streams[usize::from(shard)]) else {
             return false;
         };
-        [stream.outstanding.first(), stream.pending.first()].into_iter().any(|mut at| {
-            while let Some(item) = self.items.get(at) {
-                if matches!(item.cargo, Cargo::Control(Control { kind: Kind::Discard, ticket, .. }) if ticket == asked) {
-                    return true;
-                }
-                at = List::next(&self.items, at);
-            }
-            false
+        let mut items = stream.outstanding.iter(&self.items).chain(stream.pending.iter(&self.items));
+        items.any(|(_, item)| {
+            matches!(item.cargo, Cargo::Control(Control { kind: Kind::Discard, ticket, .. }) if ticket == asked)
         })
     }
 
     /// The message that a shard of a peer has deferred under this id and ticket.
     fn deferred_message(&self, (peer, shard): (u32, u8), id: u64, ticket: u32) -> Option<u32> {
-        let mut at = self.peers[peer].deferred.first();
-        while let Some(message) = self.messages.get(at) {
-            // Other shards of the peer may have given the same ticket.
-            if message.ticket == Some(ticket) && message.id == id && message.shard == shard {
-                return Some(at);
-            }
-            at = List::<Queued>::next(&self.messages, at);
-        }
-        None
+        // Other shards of the peer may have given the same ticket.
+        let is_it = |it: &Outbound| it.ticket == Some(ticket) && it.id == id && it.shard == shard;
+        self.peers[peer].deferred.find(&self.messages, is_it)
     }
 
     /// The message that goes to a shard of a peer again for its ticket.
@@ -125,14 +114,8 @@ impl Sending {
         (peer, shard): (u32, u8),
         wanted: impl Fn(&Outbound) -> bool,
     ) -> Option<u32> {
-        let mut at = self.peers[peer].unfinished.first();
-        while let Some(message) = self.messages.get(at) {
-            if message.shard == shard && message.polled && wanted(message) {
-                return Some(at);
-            }
-            at = List::<Unfinished>::next(&self.messages, at);
-        }
-        None
+        let is_it = |message: &Outbound| message.shard == shard && message.polled && wanted(message);
+        self.peers[peer].unfinished.find(&self.messages, is_it)
     }
 
     /// Keeps a message that its receiver has deferred.
@@ -198,13 +181,11 @@ impl Sending {
         which: impl Fn(&Outbound) -> bool,
         call: &mut Call<'_, impl Uplink>,
     ) {
-        let mut at = self.peers[peer].deferred.first();
-        while at != NONE {
-            let next = List::<Queued>::next(&self.messages, at);
+        let mut next = self.peers[peer].deferred.first();
+        while let Some(at) = List::<Queued>::step(&self.messages, &mut next) {
             if which(&self.messages[at]) {
                 self.finish(at, Status::Unknown(Cause::Timeout), call);
             }
-            at = next;
         }
     }
 }

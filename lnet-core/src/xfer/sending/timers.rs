@@ -1,10 +1,10 @@
 //! Deadlines of messages, losses that time tells of, and probes.
 
 use super::failover::FAILOVER_PROBES;
-use super::item::Cargo;
+use super::item::{Cargo, SentItem};
 use super::stream::Busy;
 use super::{Call, Sending, unfinished};
-use crate::list::{List, NONE};
+use crate::list::List;
 use crate::lnd::{Cause, Uplink};
 use crate::time::Instant;
 use crate::xfer::local::earlier;
@@ -62,9 +62,8 @@ impl Sending {
     pub(crate) fn follow_streams(&mut self, call: &mut Call<'_, impl Uplink>) -> Option<Instant> {
         let now = call.sessions.local.now;
         let mut due = None;
-        let mut at = self.busy.first();
-        while at != NONE {
-            let next = List::<Busy>::next(&self.streams, at);
+        let mut next = self.busy.first();
+        while let Some(at) = List::<Busy>::step(&self.streams, &mut next) {
             while self.loss_time(at).is_some_and(|lost| lost <= now) {
                 let first = self.streams[at].outstanding.first();
                 self.lose_overtaken(at, first, call);
@@ -81,7 +80,6 @@ impl Sending {
                 due = earlier(due, self.loss_time(at));
             }
             self.go_on(at);
-            at = next;
         }
         due
     }
@@ -119,13 +117,10 @@ impl Sending {
         let stream = &mut self.streams[slot];
         let next = self.items.get(stream.pending.first()).map(|item| item.cargo);
         let Some(Cargo::Fragment { message, offset: 1.., .. }) = next else { return };
-        let mut at = stream.pending.first();
-        while let Some(item) = self.items.get(at) {
-            if matches!(item.cargo, Cargo::Fragment { message: of, offset: 0, .. } if of == message) {
-                stream.pending.remove(&mut self.items, at);
-                return stream.pending.push_front(&mut self.items, at);
-            }
-            at = List::next(&self.items, at);
+        let is_first = |item: &SentItem| matches!(item.cargo, Cargo::Fragment { message: of, offset: 0, .. } if of == message);
+        if let Some(at) = stream.pending.find(&self.items, is_first) {
+            stream.pending.remove(&mut self.items, at);
+            stream.pending.push_front(&mut self.items, at);
         }
     }
 }

@@ -46,7 +46,7 @@ impl Sessions {
         let interval_ns = (next_at - now).as_nanos() as u64;
         let asking = Asking { nonce, asked_at: now, next_at, interval_ns, is_repeated: false, asker: None };
         self.paths.ask(path, asking);
-        self.reply(Reply::Hello { ni, nid, nonce });
+        self.reply_hello((ni, nid), nonce);
         self.local.set_timer(next_at);
     }
 
@@ -91,7 +91,7 @@ impl Sessions {
             asking.next_at = now + Duration::from_nanos(asking.interval_ns);
             asking.is_repeated = true;
             self.paths[path].asking = Some(asking);
-            self.reply(Reply::Hello { ni, nid, nonce: asking.nonce });
+            self.reply_hello((ni, nid), asking.nonce);
             self.note_silence(path, up);
             if peer == NONE
                 && let Some(known) =
@@ -113,9 +113,9 @@ impl Sessions {
     pub(crate) fn hello(&mut self, frame: &Arrived<'_>) -> Result<Action, XferDrop> {
         let now = self.local.now;
         self.identify(frame)?;
-        let token = self.tokens.make(now, &Holder::of(frame));
+        let session = self.tokens.make(now, &Holder::of(frame));
         let (nonce, shard) = (frame.header.key.message_id, frame.transfer.shard);
-        self.reply(Reply::Welcome { ni: frame.ni, nid: frame.from, nonce, shard, token });
+        self.reply(Reply { kind: Kind::Welcome, to: frame.address(), shard, nonce, session, ack: None });
         Ok(Action::Done)
     }
 
@@ -180,7 +180,7 @@ impl Sessions {
         let steering = PeerSteering { shards: u32::from(handshake.shards), policies: handshake.policies };
         let is_resteered = entry.steering.as_ref().is_some_and(|former| *former != steering);
         entry.steering = Some(steering);
-        entry.received_from(now, (frame.ni, frame.from));
+        entry.received_from(now, frame.address());
         // A question that was repeated may have been answered twice.
         if let Some(asking) = asking.filter(|asking| !asking.is_repeated) {
             entry.rtt = Some(now - asking.asked_at);
@@ -220,7 +220,7 @@ impl Sessions {
     pub(crate) fn acknowledged_from(&mut self, peer: u32, frame: &Arrived<'_>) {
         let now = self.local.now;
         if self.path_from(peer, frame).is_some() {
-            self.peers[peer].received_from(now, (frame.ni, frame.from));
+            self.peers[peer].received_from(now, frame.address());
         }
     }
 

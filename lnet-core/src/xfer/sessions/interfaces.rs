@@ -111,7 +111,7 @@ impl Sessions {
     pub(crate) fn remove_interface(&mut self, ni: NiId) {
         let interface = self.interfaces.get_mut(usize::from(ni.0)).and_then(Option::take);
         assert!(interface.is_some(), "there is no interface {}", ni.0);
-        self.replies.retain(|reply| reply.ni() != ni);
+        self.replies.retain(|reply| reply.to.0 != ni);
     }
 
     /// The address by which a peer is spoken to once this interface is gone: as before, or another one that is chosen.

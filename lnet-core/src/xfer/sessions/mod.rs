@@ -22,6 +22,7 @@ pub(super) use self::handshake::Opened;
 use self::identity::Checks;
 pub use self::identity::Identity;
 pub(super) use self::interfaces::NOWHERE;
+pub(super) use self::paths::Asked;
 use self::paths::Paths;
 pub(super) use self::peers::Address;
 use self::peers::Peers;

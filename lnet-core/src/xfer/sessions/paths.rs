@@ -153,14 +153,9 @@ impl Paths {
         self.asked.push_back(&mut self.table, slot);
     }
 
-    /// The path that has had a question open for longest.
-    pub(crate) fn first_asked(&self) -> Option<u32> {
-        Some(self.asked.first()).filter(|slot| *slot != NONE)
-    }
-
-    /// The path whose question was opened after this one.
-    pub(crate) fn next_asked(&self, slot: u32) -> Option<u32> {
-        Some(List::<Asked>::next(&self.table, slot)).filter(|slot| *slot != NONE)
+    /// The path that has had a question open for longest, or [`NONE`].
+    pub(crate) const fn first_asked(&self) -> u32 {
+        self.asked.first()
     }
 
     /// Closes the question.
