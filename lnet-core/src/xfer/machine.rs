@@ -1,14 +1,12 @@
 //! [`Xfer`]: the three owners together, and what concerns more than one of them.
 
-use core::time::Duration;
-
-use lnet_wire::frame::{Handshake, Kind};
+use lnet_wire::frame::Kind;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_wire::{Header, Nid};
 
 use super::config::XferConfig;
 use super::local::{SWEEP_INTERVAL, earlier};
-use super::receiving::{Call, Receiving};
+use super::receiving::{Call, Receiving, Writing};
 use super::sending::{self, Sending, Unread};
 use super::sessions::{Address, Asked, Opened, Sessions};
 use super::stats::{XferCounters, XferDrop, XferUsage};
@@ -50,15 +48,17 @@ impl Xfer {
     /// What is in use at this moment.
     #[must_use]
     pub fn usage(&self) -> XferUsage {
-        let [messages, frames] = self.sending.used_counts();
-        let usage = XferUsage {
-            messages,
-            frames,
-            peers: self.sessions.peers.used_count(),
-            send_streams: self.sending.streams.used_count(),
-            ..XferUsage::default()
-        };
-        self.receiving.usage(usage)
+        let Self { sessions, sending, receiving } = self;
+        XferUsage {
+            messages: sending.messages.used_count(),
+            incoming: receiving.arrivals.used_count(),
+            partials: receiving.maps.used_count(),
+            frames: sending.items.used_count(),
+            buffered: receiving.buffer.count(),
+            peers: sessions.peers.used_count(),
+            send_streams: sending.streams.used_count(),
+            receive_streams: receiving.streams.used_count(),
+        }
     }
 
     /// Takes a message to be sent. Its payload is read again whenever a frame of it is, until it ends.
@@ -73,25 +73,21 @@ impl Xfer {
     /// The next frame to be sent; the driver has room for one of the largest size.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing> {
         self.sessions.local.now = now;
-        if self.sessions.has_reply() {
-            return self.sessions.poll_reply();
+        if let Some(reply) = self.sessions.poll_reply() {
+            return Some(reply);
         }
-        let mut polled = self.sending.poll(&mut self.sessions);
-        if let Some(frame) = &mut polled {
-            frame.transfer.ack = self.receiving.acknowledge(self.sending.polled_to());
-            return polled;
+        if let Some(mut frame) = self.sending.poll(&mut self.sessions) {
+            frame.transfer.ack = self.receiving.acknowledge(self.sending.polled_to);
+            return Some(frame);
         }
         // What has no path has asked for one.
-        if self.sessions.has_reply() {
-            return self.sessions.poll_reply();
-        }
-        self.receiving.poll_ack(&mut self.sessions)
+        self.sessions.poll_reply().or_else(|| self.receiving.poll_ack(&mut self.sessions))
     }
 
     /// Whether [`Xfer::poll_transmit`] may have a frame.
     #[must_use]
     pub fn has_transmit(&self) -> bool {
-        self.sessions.has_reply() || self.sending.is_ready() || self.receiving.has_ack()
+        self.sessions.has_reply() || self.sending.is_ready() || !self.receiving.acks.is_empty()
     }
 
     /// The message that the frame begins with which [`Xfer::poll_transmit`] has returned last.
@@ -117,19 +113,13 @@ impl Xfer {
         }
     }
 
-    /// What a HELLO or WELCOME tells of this node that is sent by `ni`.
-    #[must_use]
-    pub fn handshake(&self, ni: NiId) -> Handshake {
-        self.sessions.handshake(ni)
-    }
-
     /// Takes in a frame, which is this shard's. What it brings to an end goes to `up`.
     ///
     /// # Panics
     /// If [`Action::Write`] was returned and [`Xfer::written`] has not been called since.
     pub fn receive(&mut self, now: Instant, frame: &Arrived<'_>, up: &mut impl Uplink) -> Action {
         self.sessions.local.now = now;
-        assert!(!self.receiving.is_writing(), "the driver has not said that it has written");
+        assert!(self.receiving.writing.is_none(), "the driver has not said that it has written");
         self.sending.catch_up(&mut sending::Call { sessions: &mut self.sessions, up });
         let outcome = match frame.header.kind {
             Kind::Hello => self.sessions.hello(frame),
@@ -153,7 +143,7 @@ impl Xfer {
     #[inline(always)]
     fn numbered(&mut self, frame: &Arrived<'_>, up: &mut impl Uplink) -> Result<Action, XferDrop> {
         let now = self.sessions.local.now;
-        let address = (frame.ni, frame.from);
+        let address = frame.address();
         let stream = match self.receiving.admit(frame, &mut self.sessions)? {
             Some(stream) => stream,
             None => {
@@ -173,7 +163,7 @@ impl Xfer {
         };
         self.receiving.received_from(stream, address, &mut self.sessions);
         if let Some(ack) = frame.transfer.ack {
-            let (peer, shard) = (self.receiving.peer_of(stream), frame.transfer.shard);
+            let (peer, shard) = (self.receiving.streams[stream].peer, frame.transfer.shard);
             self.sending.unread = Some(Unread { at: now, peer, shard, ack });
         }
         let (receiving, mut call) = self.split(up);
@@ -192,17 +182,13 @@ impl Xfer {
     ) -> Action {
         self.sessions.local.now = now;
         let Self { sessions, sending, receiving } = self;
-        let sender = sessions.sender(frame);
-        let stream = sender.and_then(|peer| receiving.stream_from((peer, frame.transfer.shard)));
-        receiving.take_record(stream, (frame, id_delta), lnet, &mut Call { sessions, sending, up })
+        receiving.take_record((frame, id_delta), lnet, &mut Call { sessions, sending, up })
     }
 
     /// A frame with several messages is dealt with.
     pub fn end_bundle(&mut self, now: Instant, frame: &Arrived<'_>) {
         self.sessions.local.now = now;
-        let sender = self.sessions.sender(frame);
-        let stream = sender.and_then(|peer| self.receiving.stream_from((peer, frame.transfer.shard)));
-        self.receiving.end_bundle(stream, frame, &mut self.sessions);
+        self.receiving.end_bundle(frame, &mut self.sessions);
     }
 
     /// Where the driver is to copy the payload to, and how much of it, after [`Action::Write`].
@@ -212,7 +198,8 @@ impl Xfer {
     #[inline]
     #[must_use]
     pub fn destination(&self) -> &Span {
-        self.receiving.destination()
+        let Some(Writing { span, .. }) = &self.receiving.writing else { panic!("nothing is to be written") };
+        span
     }
 
     /// The driver has copied what [`Action::Write`] told it to copy.
@@ -227,7 +214,7 @@ impl Xfer {
 
     /// What becomes of a frame that the driver keeps.
     pub fn poll_replay(&mut self) -> Option<Replay> {
-        self.receiving.poll_replay()
+        self.receiving.buffer.poll()
     }
 
     /// Goes on with a message that the shard has delayed.
@@ -258,7 +245,7 @@ impl Xfer {
         let (path, handshake) = self.sessions.answer(frame)?;
         let peer = match self.sessions.sender(frame) {
             Some(peer) => peer,
-            None => self.new_peer(frame.transfer.incarnation, (frame.ni, frame.from))?,
+            None => self.new_peer(frame.transfer.incarnation, frame.address())?,
         };
         let Opened { former, is_resteered } = self.sessions.open((path, peer), handshake, frame, up);
         if former != NONE && former != peer && !self.sessions.has_session(former) {
@@ -337,8 +324,8 @@ impl Xfer {
     }
 
     /// What the shard can take at once has changed, in bytes of frames: peers learn it with acknowledgements.
-    pub fn set_receive_bytes(&mut self, bytes: u32) {
-        self.receiving.set_receive_bytes(bytes);
+    pub const fn set_receive_bytes(&mut self, bytes: u32) {
+        self.receiving.receive_bytes = bytes;
     }
 
     /// The NID of an interface that there is.
@@ -346,21 +333,6 @@ impl Xfer {
     #[must_use]
     pub fn nid_of(&self, ni: NiId) -> Option<&Nid> {
         self.sessions.nid_of(ni)
-    }
-
-    /// Sends and takes by a further interface from now on. May allocate, where no interface has had so high a
-    /// number.
-    ///
-    /// # Panics
-    /// If there is one of this number.
-    pub fn add_interface(&mut self, ni: NiId, nid: Nid, datagram_max_bytes: u32) {
-        self.sessions.add_interface(ni, nid, datagram_max_bytes);
-    }
-
-    /// The longest UDP payload that an interface can send and take has changed. Peers learn it with their
-    /// next session; frames that were cut before are cut again when they are sent again.
-    pub fn set_datagram_max(&mut self, ni: NiId, bytes: u32) {
-        self.sessions.set_datagram_max(ni, bytes);
     }
 
     /// Makes all acknowledgements that wait due at once: before an interface goes by which some of them do.
@@ -434,13 +406,18 @@ impl Xfer {
         if sessions.local.sweep_at <= now {
             sessions.local.sweep_at = now + SWEEP_INTERVAL;
             receiving.sweep(&mut Call { sessions, sending, up });
-            let patience: Duration = sessions.local.times.message;
+            let patience = sessions.local.times.message;
             sending
                 .sweep(|from| receiving.is_silent(now, from, patience), &mut sending::Call { sessions, up });
         }
-        let sweeps = receiving.is_used() || sending.used_counts() != [0; 2];
+        let sweeps = receiving.streams.used_count() != 0
+            || sending.messages.used_count() != 0
+            || sending.items.used_count() != 0;
         next = earlier(next, sweeps.then_some(sessions.local.sweep_at));
-        next = earlier(next, earlier(sending.next_deadline(), receiving.next_buffered()));
+        next = earlier(
+            next,
+            earlier(sending.next_deadline(), receiving.buffer.first().map(|(_, _, until)| until)),
+        );
         if let Some(next) = next {
             sessions.local.set_timer(next);
         }

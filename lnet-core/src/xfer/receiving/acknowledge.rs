@@ -16,11 +16,6 @@ const ACK_FRAMES: u32 = 16;
 const ACK_FRAMES_MAX: u32 = 56;
 
 impl Receiving {
-    /// Whether an acknowledgement is due.
-    pub(crate) const fn has_ack(&self) -> bool {
-        !self.acks.is_empty()
-    }
-
     /// The next acknowledgement that is due, alone in a frame.
     pub(crate) fn poll_ack(&mut self, sessions: &mut Sessions) -> Option<Outgoing> {
         let slot = self.acks.first();
@@ -78,10 +73,6 @@ impl Receiving {
     fn acknowledged_by(&self, slot: u32) -> Option<Ack> {
         let frames = self.streams[slot].frames?;
         Some(Ack { highest: frames.highest(), below: frames.below(), grant_bytes: self.grant_bytes() })
-    }
-
-    pub(in crate::xfer) const fn set_receive_bytes(&mut self, bytes: u32) {
-        self.receive_bytes = bytes;
     }
 
     /// What each sender may have in flight: an equal share of what this shard can take.

@@ -21,7 +21,7 @@ impl Receiving {
     ) -> Result<Option<u32>, XferDrop> {
         let now = sessions.local.now;
         let transfer = &frame.transfer;
-        let known = sessions.sender(frame).and_then(|peer| self.stream_from((peer, transfer.shard)));
+        let known = self.stream_of(frame, sessions);
         let is_as_before = |stream: &ReceiveStream| {
             stream.is_examined && stream.token == transfer.session && stream.address.1 == frame.from
         };
@@ -101,12 +101,6 @@ impl Receiving {
             self.busy_count += 1;
             sessions.local.schedule_sweep();
         }
-    }
-
-    /// The peer of a stream.
-    #[inline]
-    pub(crate) fn peer_of(&self, stream: u32) -> u32 {
-        self.streams[stream].peer
     }
 
     /// The policies have changed: tokens are looked at anew.

@@ -72,12 +72,13 @@ impl Receiving {
     /// Takes in a further message of a frame.
     pub(crate) fn take_record(
         &mut self,
-        stream: Option<u32>,
         (frame, id_delta): (&Arrived<'_>, u16),
         lnet: &Header,
         call: &mut Call<'_, impl Uplink>,
     ) -> Action {
-        let Some(stream) = stream else { return self.dropped_in_bundle(XferDrop::UnknownSession, call) };
+        let Some(stream) = self.stream_of(frame, call.sessions) else {
+            return self.dropped_in_bundle(XferDrop::UnknownSession, call);
+        };
         let fragment = Fragment {
             stream,
             ni: frame.ni,
@@ -94,9 +95,9 @@ impl Receiving {
     }
 
     /// A frame with several messages is dealt with.
-    pub(crate) fn end_bundle(&mut self, stream: Option<u32>, frame: &Arrived<'_>, sessions: &mut Sessions) {
+    pub(crate) fn end_bundle(&mut self, frame: &Arrived<'_>, sessions: &mut Sessions) {
         let is_spoiled = core::mem::take(&mut self.bundle_spoiled);
-        if let Some(stream) = stream.filter(|_| !is_spoiled) {
+        if let Some(stream) = self.stream_of(frame, sessions).filter(|_| !is_spoiled) {
             let transfer = frame.transfer;
             self.note_frame(stream, transfer.number, transfer.ack_now, sessions);
         }

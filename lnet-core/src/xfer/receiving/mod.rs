@@ -25,18 +25,16 @@ use lnet_wire::steer::SHARDS_MAX;
 use self::arrivals::{Arrivals, UnitMaps};
 use self::buffer::Buffer;
 pub(super) use self::fragments::Fragment;
-use self::fragments::Writing;
+pub(super) use self::fragments::Writing;
 use self::stream::{Acks, Busy, ReceiveStream, Recent};
 use self::window::Window;
-use super::Replay;
+use super::Arrived;
 use super::config::XferConfig;
 use super::local::BySlot;
 use super::sending::Sending;
 use super::sessions::Sessions;
-use super::stats::XferUsage;
 use crate::hash::Seed;
 use crate::list::{List, NONE};
-use crate::lnd::Span;
 use crate::slab::Slab;
 use crate::time::Instant;
 
@@ -56,26 +54,26 @@ impl<U> Call<'_, U> {
 
 /// What one shard receives.
 pub(super) struct Receiving {
-    streams: Slab<ReceiveStream>,
+    pub(super) streams: Slab<ReceiveStream>,
     /// The windows of those that there may be besides.
     windows: Vec<Window>,
     /// How many of them one address may have: whatever it pretends to be, others find room.
     streams_per_address: u32,
     /// By the slot of a peer, and by its shard: the stream from there, or [`NONE`].
     peers: BySlot<[u32; SHARDS_MAX as usize]>,
-    acks: List<Acks>,
+    pub(super) acks: List<Acks>,
     busy: List<Busy>,
     busy_count: u32,
     recent: List<Recent>,
-    arrivals: Arrivals,
-    maps: UnitMaps,
-    buffer: Buffer,
+    pub(super) arrivals: Arrivals,
+    pub(super) maps: UnitMaps,
+    pub(super) buffer: Buffer,
     /// What [`Receiving::written`] will conclude.
-    writing: Option<Writing>,
+    pub(super) writing: Option<Writing>,
     /// Whether a message of the frame at hand was not taken.
     bundle_spoiled: bool,
     /// Bytes of frames that the shard can take at once.
-    receive_bytes: u32,
+    pub(super) receive_bytes: u32,
 }
 
 impl Receiving {
@@ -101,17 +99,6 @@ impl Receiving {
         }
     }
 
-    /// Adds what it holds at this moment.
-    pub(super) fn usage(&self, usage: XferUsage) -> XferUsage {
-        XferUsage {
-            incoming: self.arrivals.used_count(),
-            partials: self.maps.used_count(),
-            buffered: self.buffer.count(),
-            receive_streams: self.streams.used_count(),
-            ..usage
-        }
-    }
-
     /// The stream from a shard of a peer.
     #[inline]
     pub(super) fn stream_from(&self, (peer, shard): (u32, u8)) -> Option<u32> {
@@ -119,26 +106,14 @@ impl Receiving {
         (stream != NONE).then_some(stream)
     }
 
+    /// The stream that a frame belongs to, if there is one.
+    #[inline]
+    fn stream_of(&self, frame: &Arrived<'_>, sessions: &Sessions) -> Option<u32> {
+        self.stream_from((sessions.sender(frame)?, frame.transfer.shard))
+    }
+
     /// Whether nothing is received from a peer.
     pub(super) fn is_idle(&self, peer: u32) -> bool {
         self.peers[peer].iter().all(|stream| *stream == NONE)
-    }
-
-    /// What becomes of a frame that the driver buffers.
-    pub(super) fn poll_replay(&mut self) -> Option<Replay> {
-        self.buffer.poll()
-    }
-
-    /// Whether the driver is to copy something.
-    #[inline]
-    pub(super) const fn is_writing(&self) -> bool {
-        self.writing.is_some()
-    }
-
-    /// Where the driver is to copy the payload to, and how much of it.
-    #[inline]
-    pub(super) fn destination(&self) -> &Span {
-        let Some(Writing { span, .. }) = &self.writing else { panic!("nothing is to be written") };
-        span
     }
 }

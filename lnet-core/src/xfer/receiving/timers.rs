@@ -30,16 +30,6 @@ impl Receiving {
         due
     }
 
-    /// Until when the frame is buffered that ends first.
-    pub(crate) fn next_buffered(&self) -> Option<Instant> {
-        self.buffer.first().map(|(_, _, until)| until)
-    }
-
-    /// Whether anything is to be swept.
-    pub(crate) const fn is_used(&self) -> bool {
-        self.streams.used_count() != 0
-    }
-
     /// Whether nothing has come from a shard of a peer within the message timeout.
     pub(crate) fn is_silent(&self, now: Instant, from: (u32, u8), patience: Duration) -> bool {
         self.stream_from(from).is_none_or(|stream| now - self.streams[stream].seen_at > patience)

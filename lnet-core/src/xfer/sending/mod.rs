@@ -86,7 +86,7 @@ impl ToPeer {
 pub(super) struct Sending {
     pub(super) messages: Slab<Outbound>,
     deadlines: List<Deadlines>,
-    items: Slab<SentItem>,
+    pub(super) items: Slab<SentItem>,
     /// Sent items that are kept for control frames, which take no others; fragments that are cut anew may take of them.
     items_reserved: u32,
     /// Control frames among the items.
@@ -103,7 +103,7 @@ pub(super) struct Sending {
     /// The messages of the frame that was polled last.
     bundle: Vec<u32>,
     /// The shard of a peer that this frame goes to.
-    polled_to: (u32, u8),
+    pub(super) polled_to: (u32, u8),
     /// An acknowledgement that came with data: the data is dealt with first, since it is waited for.
     pub(super) unread: Option<Unread>,
     /// Ids, and frame numbers, of peers that were forgotten lie below.
@@ -133,20 +133,9 @@ impl Sending {
         }
     }
 
-    /// Messages and frames that are not acknowledged.
-    pub(super) const fn used_counts(&self) -> [u32; 2] {
-        [self.messages.used_count(), self.items.used_count()]
-    }
-
     /// The messages of the frame that was polled last.
     pub(super) fn polled(&self, index: usize) -> &Outbound {
         &self.messages[self.bundle[index]]
-    }
-
-    /// The shard of a peer that the frame goes to which was polled last.
-    #[inline]
-    pub(super) const fn polled_to(&self) -> (u32, u8) {
-        self.polled_to
     }
 
     /// Whether a stream may have something to send.
