@@ -4,6 +4,7 @@
 use core::fmt;
 
 use crate::lnd::{Cause, Status};
+use crate::names;
 
 /// How a message ended badly, in the terms of health.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -32,35 +33,25 @@ pub enum HealthStatus {
 }
 
 impl HealthStatus {
-    /// All of them, in the order of their numbers, which begin with 1.
-    pub const ALL: [Self; 10] = [
-        Self::LocalInterrupt,
-        Self::LocalDropped,
-        Self::LocalAborted,
-        Self::LocalNoRoute,
-        Self::LocalError,
-        Self::LocalTimeout,
-        Self::RemoteError,
-        Self::RemoteDropped,
-        Self::RemoteTimeout,
-        Self::NetworkTimeout,
+    const NAMES: [(Self, &str); 10] = [
+        (Self::LocalInterrupt, "local_interrupt"),
+        (Self::LocalDropped, "local_dropped"),
+        (Self::LocalAborted, "local_aborted"),
+        (Self::LocalNoRoute, "local_no_route"),
+        (Self::LocalError, "local_error"),
+        (Self::LocalTimeout, "local_timeout"),
+        (Self::RemoteError, "remote_error"),
+        (Self::RemoteDropped, "remote_dropped"),
+        (Self::RemoteTimeout, "remote_timeout"),
+        (Self::NetworkTimeout, "network_timeout"),
     ];
+    /// All of them, in the order of their numbers, which begin with 1.
+    pub const ALL: [Self; 10] = names::values(&Self::NAMES);
 
     /// The name by which tools know it.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::LocalInterrupt => "local_interrupt",
-            Self::LocalDropped => "local_dropped",
-            Self::LocalAborted => "local_aborted",
-            Self::LocalNoRoute => "local_no_route",
-            Self::LocalError => "local_error",
-            Self::LocalTimeout => "local_timeout",
-            Self::RemoteError => "remote_error",
-            Self::RemoteDropped => "remote_dropped",
-            Self::RemoteTimeout => "remote_timeout",
-            Self::NetworkTimeout => "network_timeout",
-        }
+        Self::NAMES[self as usize - 1].1
     }
 
     /// How health judges the end of a message (LNet `lib-move.c`, `socklnd_cb.c: ksocknal_txlist_done`); `None`

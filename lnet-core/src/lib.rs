@@ -21,6 +21,7 @@ pub mod lnd;
 mod lookahead;
 pub mod md;
 mod message;
+mod names;
 pub mod node;
 mod peer;
 pub mod portal;

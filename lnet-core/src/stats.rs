@@ -8,6 +8,7 @@ use core::ops::AddAssign;
 
 use crate::health::HealthStatus;
 use crate::lnd::Status;
+use crate::names;
 
 pub use interface::{HealthCounts, Latency, NiCounters, TypeCounts};
 pub use summary::Statistics;
@@ -85,57 +86,38 @@ pub enum DropReason {
 }
 
 impl DropReason {
-    /// Every reason, in the order of their counters.
-    pub const ALL: [Self; 20] = [
-        Self::Malformed,
-        Self::NotLocal,
-        Self::NoSource,
-        Self::NoRoute,
-        Self::Portal,
-        Self::NoMatch,
-        Self::TooLong,
-        Self::UnknownMd,
-        Self::MdExhausted,
-        Self::MdAttached,
-        Self::ReplyTooLong,
-        Self::EventQueueFull,
-        Self::PeersFull,
-        Self::ResponsesFull,
-        Self::Fault,
-        Self::PeerFailed,
-        Self::DelayedFull,
-        Self::NotLazy,
-        Self::NiClosed,
-        Self::ForgedSource,
+    /// In the order of their counters, and what they say.
+    const TEXTS: [(Self, &str); 20] = [
+        (Self::Malformed, "malformed header"),
+        (Self::NotLocal, "destination is not the receiving interface"),
+        (Self::NoSource, "source nid is a wildcard"),
+        (Self::NoRoute, "no way back to the source"),
+        (Self::Portal, "portal index out of range"),
+        (Self::NoMatch, "no entry matches"),
+        (Self::TooLong, "too long for the matching entry"),
+        (Self::UnknownMd, "unknown descriptor handle"),
+        (Self::MdExhausted, "descriptor is used up"),
+        (Self::MdAttached, "descriptor is attached to an entry"),
+        (Self::ReplyTooLong, "reply too long for its descriptor"),
+        (Self::EventQueueFull, "event slots are used up"),
+        (Self::PeersFull, "peer table is full"),
+        (Self::ResponsesFull, "too many responses under way"),
+        (Self::Fault, "drop rule"),
+        (Self::PeerFailed, "simulated failure of the peer"),
+        (Self::DelayedFull, "too many messages are delayed"),
+        (Self::NotLazy, "portal is lazy no more"),
+        (Self::NiClosed, "receiving interface is closed"),
+        (Self::ForgedSource, "source is not the sender's"),
     ];
+    /// Every reason, in the order of their counters.
+    pub const ALL: [Self; 20] = names::values(&Self::TEXTS);
 }
 
 const _: () = assert!(DropReason::ALL[DropReason::ALL.len() - 1] as usize == DropReason::ALL.len() - 1);
 
 impl fmt::Display for DropReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Malformed => "malformed header",
-            Self::NotLocal => "destination is not the receiving interface",
-            Self::NoSource => "source nid is a wildcard",
-            Self::NoRoute => "no way back to the source",
-            Self::Portal => "portal index out of range",
-            Self::NoMatch => "no entry matches",
-            Self::TooLong => "too long for the matching entry",
-            Self::UnknownMd => "unknown descriptor handle",
-            Self::MdExhausted => "descriptor is used up",
-            Self::MdAttached => "descriptor is attached to an entry",
-            Self::ReplyTooLong => "reply too long for its descriptor",
-            Self::EventQueueFull => "event slots are used up",
-            Self::PeersFull => "peer table is full",
-            Self::ResponsesFull => "too many responses under way",
-            Self::Fault => "drop rule",
-            Self::PeerFailed => "simulated failure of the peer",
-            Self::DelayedFull => "too many messages are delayed",
-            Self::NotLazy => "portal is lazy no more",
-            Self::NiClosed => "receiving interface is closed",
-            Self::ForgedSource => "source is not the sender's",
-        })
+        f.write_str(Self::TEXTS[*self as usize].1)
     }
 }
 
@@ -156,21 +138,23 @@ pub enum DelayReason {
 }
 
 impl DelayReason {
+    /// In the order of their counters, and what they say.
+    const TEXTS: [(Self, &str); 5] = [
+        (Self::Lazy, "no entry of the lazy portal yet"),
+        (Self::EventSlots, "event slots are used up"),
+        (Self::Lent, "descriptor is lent to a sibling"),
+        (Self::Sibling, "sibling is asked"),
+        (Self::Fault, "delay rule"),
+    ];
     /// Every reason, in the order of their counters.
-    pub const ALL: [Self; 5] = [Self::Lazy, Self::EventSlots, Self::Lent, Self::Sibling, Self::Fault];
+    pub const ALL: [Self; 5] = names::values(&Self::TEXTS);
 }
 
 const _: () = assert!(DelayReason::ALL[DelayReason::ALL.len() - 1] as usize == DelayReason::ALL.len() - 1);
 
 impl fmt::Display for DelayReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Lazy => "no entry of the lazy portal yet",
-            Self::EventSlots => "event slots are used up",
-            Self::Lent => "descriptor is lent to a sibling",
-            Self::Sibling => "sibling is asked",
-            Self::Fault => "delay rule",
-        })
+        f.write_str(Self::TEXTS[*self as usize].1)
     }
 }
 

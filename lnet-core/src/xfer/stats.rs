@@ -1,5 +1,7 @@
 //! What an [`Xfer`](super::Xfer) has counted, and what it holds.
 
+use crate::names;
+
 /// Why a frame, or a message in it, was dropped. What is not acknowledged comes again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
@@ -32,39 +34,27 @@ pub enum XferDrop {
 }
 
 impl XferDrop {
-    /// All reasons, in the order of their counters.
-    pub const ALL: [Self; 12] = [
-        Self::Malformed,
-        Self::UnknownSession,
-        Self::Unasked,
-        Self::Duplicate,
-        Self::BeyondWindow,
-        Self::BadAck,
-        Self::UnknownTicket,
-        Self::PeersFull,
-        Self::IncomingFull,
-        Self::TooEarly,
-        Self::BadIdentity,
-        Self::Unchecked,
+    const NAMES: [(Self, &str); 12] = [
+        (Self::Malformed, "malformed"),
+        (Self::UnknownSession, "unknown_session"),
+        (Self::Unasked, "unasked"),
+        (Self::Duplicate, "duplicate"),
+        (Self::BeyondWindow, "beyond_window"),
+        (Self::BadAck, "bad_ack"),
+        (Self::UnknownTicket, "unknown_ticket"),
+        (Self::PeersFull, "peers_full"),
+        (Self::IncomingFull, "incoming_full"),
+        (Self::TooEarly, "too_early"),
+        (Self::BadIdentity, "bad_identity"),
+        (Self::Unchecked, "unchecked"),
     ];
+    /// All reasons, in the order of their counters.
+    pub const ALL: [Self; 12] = names::values(&Self::NAMES);
 
     /// The reason as reports name it.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Malformed => "malformed",
-            Self::UnknownSession => "unknown_session",
-            Self::Unasked => "unasked",
-            Self::Duplicate => "duplicate",
-            Self::BeyondWindow => "beyond_window",
-            Self::BadAck => "bad_ack",
-            Self::UnknownTicket => "unknown_ticket",
-            Self::PeersFull => "peers_full",
-            Self::IncomingFull => "incoming_full",
-            Self::TooEarly => "too_early",
-            Self::BadIdentity => "bad_identity",
-            Self::Unchecked => "unchecked",
-        }
+        Self::NAMES[self as usize].1
     }
 }
 
