@@ -122,14 +122,15 @@ impl Lookahead {
     #[inline]
     fn fetch_bucket(&self, tables: &MatchTables, at: usize) {
         if let Some(message) = self.upcoming.get(at) {
-            tables.prefetch_bucket(message.bucket, self.prefetch);
+            tables.buckets.prefetch(message.bucket, self.prefetch);
         }
     }
 
     #[inline]
     fn fetch_md(&mut self, tables: &MatchTables, mds: &Slab<MemoryDesc>, at: usize) {
         if let Some(message) = self.upcoming.get_mut(at) {
-            (message.entry, message.md) = tables.guess(message.bucket, message.portal, message.match_bits);
+            (message.entry, message.md) =
+                tables.buckets.guess(message.bucket, message.portal, message.match_bits);
             mds.prefetch(message.md, self.prefetch);
         }
     }
@@ -139,7 +140,7 @@ impl Lookahead {
         if let Some(message) = self.upcoming.get(at)
             && mds.get(message.md).is_some_and(MemoryDesc::ends_with_next)
         {
-            tables.prefetch_entry(message.entry, self.prefetch);
+            tables.entries.prefetch(message.entry, self.prefetch);
         }
     }
 }

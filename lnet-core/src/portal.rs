@@ -18,9 +18,9 @@ use lnet_wire::steer::PORTALS;
 use crate::bucket::Buckets;
 use crate::hash::{Seed, nid_words};
 use crate::list::{Link, List, NONE, linked};
-use crate::lnd::Prefetch;
 use crate::md::{MdOptions, MemoryDesc};
 use crate::slab::{Slab, slot_bytes};
+use crate::stats::DropReason;
 
 /// Where a new entry stands among those of its portal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -147,7 +147,6 @@ struct Portal {
 /// A PUT or GET that looks for an entry.
 #[derive(Clone, Copy)]
 pub(crate) struct Request {
-    /// Below [`PORTALS`].
     pub(crate) portal: u32,
     pub(crate) source: ProcessId,
     pub(crate) match_bits: u64,
@@ -159,24 +158,18 @@ pub(crate) struct Request {
     pub(crate) remote_offset_bytes: u32,
 }
 
-/// What the tables say to a message.
+/// Room for a message in a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Found {
-    /// This descriptor takes so much of it.
-    Match {
-        md: u32,
-        offset_bytes: u64,
-        length_bytes: u32,
-    },
-    /// The entry that matches has too little room.
-    TooLong,
-    Nothing,
+pub(crate) struct Room {
+    pub(crate) md: u32,
+    pub(crate) offset_bytes: u64,
+    pub(crate) length_bytes: u32,
 }
 
 /// The match entries of a shard.
 pub(crate) struct MatchTables {
-    entries: Slab<MatchEntry>,
-    buckets: Buckets,
+    pub(crate) entries: Slab<MatchEntry>,
+    pub(crate) buckets: Buckets,
     portals: [Portal; PORTALS],
     seed: Seed,
 }
@@ -291,24 +284,12 @@ impl MatchTables {
         &self.entries[slot]
     }
 
-    pub(crate) fn holds(&self, slot: u32, generation: u32) -> bool {
-        self.entries.holds(slot, generation)
-    }
-
-    pub(crate) fn generation(&self, slot: u32) -> u32 {
-        self.entries.generation(slot)
-    }
-
-    pub(crate) const fn entry_count(&self) -> u32 {
-        self.entries.used_count()
-    }
-
     /// The first entry, in the order of the stamps, that takes the message, and how much of it (LNet
     /// `lib-ptl.c: lnet_try_match_md`). Changes nothing.
     #[inline(always)]
-    pub(crate) fn find(&self, mds: &Slab<MemoryDesc>, message: &Request) -> Found {
-        let portal = &self.portals[message.portal as usize];
-        let Some(kind) = portal.kind else { return Found::Nothing };
+    pub(crate) fn find(&self, mds: &Slab<MemoryDesc>, message: &Request) -> Result<Room, DropReason> {
+        let portal = self.portals.get(message.portal as usize).ok_or(DropReason::Portal)?;
+        let kind = portal.kind.ok_or(DropReason::NoMatch)?;
         let bucket = self.bucket(kind, message.portal, message.match_bits, &message.source);
         let exact = self.buckets.find(&self.entries, mds, bucket, message);
         let found = if portal.ranges.is_empty() {
@@ -317,7 +298,7 @@ impl MatchTables {
             let bound = exact.map_or(i64::MAX, |(slot, _)| self.entries[slot].stamp);
             self.first_range(mds, message, &portal.ranges, bound).or(exact)
         };
-        let Some((_, md)) = found else { return Found::Nothing };
+        let (_, md) = found.ok_or(DropReason::NoMatch)?;
         Self::room(md, &mds[md], message)
     }
 
@@ -326,25 +307,6 @@ impl MatchTables {
     pub(crate) fn bucket_of_message(&self, portal: u32, match_bits: u64, source: &ProcessId) -> Option<u32> {
         let kind = self.portals.get(portal as usize)?.kind?;
         Some(self.bucket(kind, portal, match_bits, source))
-    }
-
-    /// Has a bucket fetched, if it is one.
-    #[inline]
-    pub(crate) fn prefetch_bucket(&self, bucket: u32, prefetch: Prefetch) {
-        self.buckets.prefetch(bucket, prefetch);
-    }
-
-    /// Has an entry fetched, if it is one.
-    #[inline]
-    pub(crate) fn prefetch_entry(&self, slot: u32, prefetch: Prefetch) {
-        self.entries.prefetch(slot, prefetch);
-    }
-
-    /// The entry and the descriptor that [`find`](Self::find) will most likely look at for such a message, each
-    /// or [`NONE`]; reads nothing but the bucket.
-    #[inline]
-    pub(crate) fn guess(&self, bucket: u32, portal: u32, match_bits: u64) -> (u32, u32) {
-        self.buckets.guess(bucket, portal, match_bits)
     }
 
     /// The first entry of these, with a stamp below `bound`, that passes all tests but the one of the length.
@@ -361,7 +323,7 @@ impl MatchTables {
     }
 
     /// The last test, whose failure ends the search: whether there is room.
-    fn room(slot: u32, md: &MemoryDesc, message: &Request) -> Found {
+    fn room(slot: u32, md: &MemoryDesc, message: &Request) -> Result<Room, DropReason> {
         let offset_bytes = if md.options.contains(MdOptions::MANAGE_REMOTE) {
             // Beyond the end nothing is allowed, as at the end; a span stays inside its buffer.
             u64::from(message.remote_offset_bytes).min(md.length_bytes)
@@ -369,14 +331,12 @@ impl MatchTables {
             md.offset_bytes
         };
         let allowed = md.allowed_bytes(offset_bytes);
-        if u64::from(message.requested_bytes) <= allowed {
-            return Found::Match { md: slot, offset_bytes, length_bytes: message.requested_bytes };
+        if u64::from(message.requested_bytes) > allowed && !md.options.contains(MdOptions::TRUNCATE) {
+            return Err(DropReason::TooLong);
         }
-        if md.options.contains(MdOptions::TRUNCATE) {
-            // Less than was asked for, which is a u32.
-            return Found::Match { md: slot, offset_bytes, length_bytes: allowed as u32 };
-        }
-        Found::TooLong
+        // No more than was asked for, which is a u32.
+        let length_bytes = u64::from(message.requested_bytes).min(allowed) as u32;
+        Ok(Room { md: slot, offset_bytes, length_bytes })
     }
 
     /// The hash bucket of an entry, or [`NONE`] if it is in its portal's list. Computed, since it would not

@@ -57,26 +57,8 @@ pub struct Steering {
     pub policies: [PolicyWord; PORTALS],
 }
 
-/// A peer's NID, as discovery or an operator knows it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PeerNid {
-    /// The NID.
-    pub nid: Nid,
-    /// Its health, 0 to [`HEALTH_MAX`].
-    pub health: u16,
-}
-
 /// Health of what has not failed of late (`LNET_MAX_HEALTH_VALUE`).
-pub const HEALTH_MAX: u16 = 1000;
-
-/// A peer: a node with several NIDs.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PeerEntry {
-    /// The NID that it is known by.
-    pub primary: Nid,
-    /// All of them.
-    pub nids: Vec<PeerNid>,
-}
+pub const HEALTH_MAX: u32 = 1000;
 
 /// How far a NID is, and where its messages would come from (LNet `lib-move.c: LNetDist`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -88,20 +70,6 @@ pub struct Distance {
     pub order: u32,
     /// The local NID by which it is reached: itself if it is local, else that of the first NI on its net.
     pub source: Nid,
-}
-
-/// The peers of a snapshot, and the positions of the entries by NID, in order.
-#[derive(PartialEq, Eq, Default, Debug)]
-struct PeerTable {
-    entries: Vec<PeerEntry>,
-    by_nid: Vec<(Nid, u32)>,
-}
-
-impl PeerTable {
-    fn position(&self, nid: &Nid) -> Option<usize> {
-        let found = self.by_nid.binary_search_by(|(other, _)| other.cmp(nid)).ok()?;
-        Some(self.by_nid[found].1 as usize)
-    }
 }
 
 /// The local interfaces, each in a slot of its own (their [`NiId`]s are the numbers of the slots), the node's
@@ -118,7 +86,8 @@ pub struct Topology {
     loopback: Option<NiId>,
     tunables: Tunables,
     steering: Option<Steering>,
-    peers: Arc<PeerTable>,
+    /// The NIDs of peers, in order, each with the number of its peer.
+    peers: Arc<[(Nid, u32)]>,
     /// Portals whose messages may go to any shard, a bit each.
     open: u64,
     /// Portals that get no entries now, a bit each.
@@ -175,29 +144,24 @@ impl Topology {
         Self { frozen, ..self }
     }
 
-    /// The same with these peers, of which each NID belongs to one: to the last that names it.
+    /// The same with these peers, all NIDs of each; a NID belongs to the last that names it.
     #[must_use]
-    pub fn with_peers(self, entries: Vec<PeerEntry>) -> Self {
-        let nids = entries
-            .iter()
-            .enumerate()
-            .flat_map(|(position, entry)| entry.nids.iter().map(move |peer| (peer.nid, position as u32)));
+    pub fn with_peers(self, peers: &[Vec<Nid>]) -> Self {
+        let nids = (0_u32..).zip(peers).flat_map(|(peer, nids)| nids.iter().map(move |nid| (*nid, peer)));
         let mut by_nid: Vec<_> = nids.collect();
-        by_nid.sort_unstable_by_key(|&(nid, position)| (nid, core::cmp::Reverse(position)));
+        by_nid.sort_unstable_by_key(|&(nid, peer)| (nid, core::cmp::Reverse(peer)));
         by_nid.dedup_by_key(|(nid, _)| *nid);
-        Self { peers: Arc::new(PeerTable { entries, by_nid }), ..self }
-    }
-
-    /// The peer that a NID belongs to, if the snapshot has it.
-    #[must_use]
-    pub fn peer_of(&self, nid: &Nid) -> Option<&PeerEntry> {
-        self.peers.entries.get(self.peers.position(nid)?)
+        Self { peers: by_nid.into(), ..self }
     }
 
     /// Whether two NIDs belong to one peer.
     #[must_use]
     pub fn is_same_peer(&self, one: &Nid, other: &Nid) -> bool {
-        self.peers.position(one).is_some_and(|position| self.peers.position(other) == Some(position))
+        let peer_of = |nid: &Nid| {
+            let found = self.peers.binary_search_by_key(nid, |(its, _)| *its).ok()?;
+            Some(self.peers[found].1)
+        };
+        peer_of(one).is_some_and(|peer| peer_of(other) == Some(peer))
     }
 
     /// The same with these tunables.
@@ -350,14 +314,10 @@ mod tests {
 
     #[test]
     fn a_nid_belongs_to_the_last_peer_that_names_it() {
-        let peer = |hosts: [u8; 2]| PeerEntry {
-            primary: nid(1, hosts[0]),
-            nids: hosts.map(|host| PeerNid { nid: nid(1, host), health: HEALTH_MAX }).to_vec(),
-        };
-        let topology = Topology::new(vec![]).with_peers(vec![peer([1, 2]), peer([3, 2])]);
+        let peer = |hosts: [u8; 2]| hosts.map(|host| nid(1, host)).to_vec();
+        let topology = Topology::new(vec![]).with_peers(&[peer([1, 2]), peer([3, 2])]);
         assert!(topology.is_same_peer(&nid(1, 2), &nid(1, 3)));
         assert!(!topology.is_same_peer(&nid(1, 1), &nid(1, 2)));
         assert!(!topology.is_same_peer(&nid(1, 4), &nid(1, 4)), "it is not known");
-        assert_eq!(topology.peer_of(&nid(1, 2)).map(|peer| peer.primary), Some(nid(1, 3)));
     }
 }

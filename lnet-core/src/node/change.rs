@@ -13,6 +13,7 @@ use super::error::{ChangeError, RequestError};
 use super::nets::{LOOPBACK, NetTunables, NiSpec};
 use super::settings::Settings;
 use crate::lnd::NiId;
+use crate::topology::HEALTH_MAX;
 
 /// One change of the configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -287,9 +288,6 @@ pub fn policy_word(portal: u32, policy: &Policy, shards: u8) -> Result<PolicyWor
         None => Ok(word),
     }
 }
-
-/// Full health.
-pub(super) const HEALTH_MAX: u32 = 1000;
 
 /// Whether an interface is down by its health after that was set to `value`.
 pub(super) const fn is_set_down(was: bool, value: u32) -> bool {

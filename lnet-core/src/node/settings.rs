@@ -37,7 +37,7 @@ impl Settings {
     /// What the shards have to know.
     #[must_use]
     pub fn tunables(&self) -> Tunables {
-        let response_tracking = ResponseTracking::try_from(self.get(Global::ResponseTracking));
+        let response_tracking = ResponseTracking::from_number(self.get(Global::ResponseTracking));
         Tunables {
             transaction_timeout: Duration::from_secs(self.get(Global::TransactionTimeout).into()),
             response_tracking: response_tracking.unwrap_or_default(),

@@ -15,13 +15,13 @@ use core::time::Duration;
 
 use lnet_wire::Nid;
 
-use super::change::{Addition, Change, HEALTH_MAX, Plan, is_set_down};
+use super::change::{Addition, Change, Plan, is_set_down};
 use super::error::{DriverError, RequestError};
 use super::nets::{LOOPBACK, NiConfig};
 use super::{Action, Node, Outcome, RequestId};
 use crate::lnd::NiId;
 use crate::time::Instant;
-use crate::topology::NiStatus;
+use crate::topology::{HEALTH_MAX, NiStatus};
 
 /// How far a batch is.
 #[derive(Clone, Debug)]

@@ -69,7 +69,7 @@ impl Shard {
     #[must_use]
     pub fn usage(&self) -> Usage {
         Usage {
-            match_entries: self.tables.entry_count(),
+            match_entries: self.tables.entries.used_count(),
             memory_descs: self.mds.used_count(),
             events: self.events.waiting_count(),
             messages: self.messages.count(),

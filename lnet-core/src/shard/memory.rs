@@ -22,7 +22,7 @@ impl Shard {
             return Err(EntryError::Frozen { portal: spec.portal });
         }
         let slot = self.tables.insert(spec)?;
-        Ok(MeHandle(Cookie::new(Kind::MatchEntry, self.id, slot, self.tables.generation(slot))))
+        Ok(MeHandle(Cookie::new(Kind::MatchEntry, self.id, slot, self.tables.entries.generation(slot))))
     }
 
     /// Makes a descriptor and gives it to a match entry. It needs [`MdOptions::PUT`] or [`MdOptions::GET`]

@@ -285,34 +285,29 @@ impl Shard {
         self.has_transmit() || self.has_mesh() || self.has_resumed()
     }
 
-    fn event_queue_slot(&self, queue: EqHandle) -> Option<u32> {
-        let EqHandle(cookie) = queue;
-        (self.made(cookie, Kind::EventQueue) && self.events.holds(cookie.slot(), cookie.generation()))
-            .then_some(cookie.slot())
+    fn event_queue_slot(&self, EqHandle(queue): EqHandle) -> Option<u32> {
+        let (slot, generation) = self.made(queue, Kind::EventQueue)?;
+        self.events.holds(slot, generation).then_some(slot)
     }
 
-    fn entry_slot(&self, entry: MeHandle) -> Option<u32> {
-        let MeHandle(cookie) = entry;
-        (self.made(cookie, Kind::MatchEntry) && self.tables.holds(cookie.slot(), cookie.generation()))
-            .then_some(cookie.slot())
+    fn entry_slot(&self, MeHandle(entry): MeHandle) -> Option<u32> {
+        let (slot, generation) = self.made(entry, Kind::MatchEntry)?;
+        self.tables.entries.holds(slot, generation).then_some(slot)
     }
 
     /// The slot of a descriptor that can still be found.
-    fn md_slot(&self, md: MdHandle) -> Option<u32> {
-        let MdHandle(cookie) = md;
-        let slot = cookie.slot();
-        (self.made(cookie, Kind::MemoryDesc)
-            && self.mds.holds(slot, cookie.generation())
-            && !self.mds[slot].aborted)
-            .then_some(slot)
+    fn md_slot(&self, MdHandle(md): MdHandle) -> Option<u32> {
+        let (slot, generation) = self.made(md, Kind::MemoryDesc)?;
+        (self.mds.holds(slot, generation) && !self.mds[slot].aborted).then_some(slot)
     }
 
     fn md_handle(&self, slot: u32) -> MdHandle {
         MdHandle(Cookie::new(Kind::MemoryDesc, self.id, slot, self.mds.generation(slot)))
     }
 
-    fn made(&self, cookie: Cookie, kind: Kind) -> bool {
-        cookie.is(kind) && cookie.shard() == self.id
+    /// The slot and the generation of what this shard has made, if it is of this kind.
+    fn made(&self, cookie: Cookie, kind: Kind) -> Option<(u32, u32)> {
+        (cookie.is(kind) && cookie.shard() == self.id).then_some((cookie.slot(), cookie.generation()))
     }
 
     fn interface(&mut self, ni: NiId) -> &mut ShardNi {

@@ -13,7 +13,7 @@ use crate::lnd::{
     NiId, Path, PathReport, Prefetch, PrefetchHint, PrefetchHints, RxId, Span, Status, TxId, Uplink, Verdict,
 };
 use crate::md::MdOptions;
-use crate::portal::{Found, Request};
+use crate::portal::{Request, Room};
 use crate::stats::{DelayReason, DropReason};
 use crate::time::Instant;
 use crate::topology::{LocalNi, NiStatus};
@@ -120,7 +120,7 @@ pub(super) enum Scope {
 
 impl PrefetchHints for Shard {
     fn wants_hints(&self) -> bool {
-        self.tables.entry_count() >= HINTED_ENTRIES_MIN
+        self.tables.entries.used_count() >= HINTED_ENTRIES_MIN
     }
 
     fn hint(&mut self, arrivals: &[PrefetchHint], prefetch: Prefetch) {
@@ -292,64 +292,29 @@ impl Shard {
     /// Finds a message its descriptor. With `lends` it is a sibling that will fill it.
     #[inline]
     fn admit(&mut self, by: (NiId, &Nid), header: &Header, lends: bool) -> Result<Inbound, Refusal> {
-        match header.body {
-            Body::Put { .. } => self.admit_put(by, header, lends),
-            Body::Get { .. } => self.admit_get(by, header),
-            Body::Ack { md, .. } => self.admit_ack(&md),
-            Body::Reply { md } => self.admit_reply(header, &md, lends),
-            Body::Hello { .. } => Err(DropReason::Malformed.into()),
-        }
-    }
-
-    #[inline]
-    fn admit_put(&mut self, by: (NiId, &Nid), header: &Header, lends: bool) -> Result<Inbound, Refusal> {
-        let Body::Put { ack_md, match_bits, portal, offset, .. } = header.body else {
-            unreachable!("not a PUT")
+        let (operation, handle, portal, match_bits, remote_offset_bytes, requested_bytes) = match header.body
+        {
+            Body::Put { ack_md, match_bits, portal, offset, .. } => {
+                (MdOptions::PUT, ack_md, portal, match_bits, offset, header.payload_length)
+            }
+            Body::Get { return_md, match_bits, portal, offset, sink_length } => {
+                (MdOptions::GET, return_md, portal, match_bits, offset, sink_length)
+            }
+            Body::Ack { md, .. } => return self.admit_ack(&md),
+            Body::Reply { md } => return self.admit_reply(header, &md, lends),
+            Body::Hello { .. } => return Err(DropReason::Malformed.into()),
         };
-        let found = self.find(&Request {
-            portal,
-            source: header.source,
-            match_bits,
-            operation: MdOptions::PUT,
-            requested_bytes: header.payload_length,
-            remote_offset_bytes: offset,
-        })?;
-        self.may_start(found.md, lends)?;
+        let source = header.source;
+        let request = Request { portal, source, match_bits, operation, requested_bytes, remote_offset_bytes };
+        let room = self.tables.find(&self.mds, &request)?;
+        let is_get = operation == MdOptions::GET;
+        // What a GET reads must not change, but nothing is written into it.
+        self.may_start(room.md, lends && !is_get)?;
         let acknowledges =
-            ack_md != WireHandle::NONE && !self.mds[found.md].options.contains(MdOptions::ACK_DISABLE);
-        let response = if acknowledges { Some(self.promise(by, &header.source.nid, ack_md)?) } else { None };
-        Ok(self.take(found, response))
-    }
-
-    fn admit_get(&mut self, by: (NiId, &Nid), header: &Header) -> Result<Inbound, Refusal> {
-        let Body::Get { return_md, match_bits, portal, offset, sink_length } = header.body else {
-            unreachable!("not a GET")
-        };
-        let found = self.find(&Request {
-            portal,
-            source: header.source,
-            match_bits,
-            operation: MdOptions::GET,
-            requested_bytes: sink_length,
-            remote_offset_bytes: offset,
-        })?;
-        // What it reads must not change, but nothing is written into it.
-        self.may_start(found.md, false)?;
-        let response = Some(self.promise(by, &header.source.nid, return_md)?);
-        Ok(self.take(found, response))
-    }
-
-    /// The descriptor that takes a message, and how much; nothing is consumed yet.
-    #[inline]
-    fn find(&self, message: &Request) -> Result<Room, DropReason> {
-        if message.portal as usize >= PORTALS {
-            return Err(DropReason::Portal);
-        }
-        match self.tables.find(&self.mds, message) {
-            Found::Match { md, offset_bytes, length_bytes } => Ok(Room { md, offset_bytes, length_bytes }),
-            Found::TooLong => Err(DropReason::TooLong),
-            Found::Nothing => Err(DropReason::NoMatch),
-        }
+            || handle != WireHandle::NONE && !self.mds[room.md].options.contains(MdOptions::ACK_DISABLE);
+        let is_answered = is_get || acknowledges();
+        let response = if is_answered { Some(self.promise(by, &source.nid, handle)?) } else { None };
+        Ok(self.take(room, response))
     }
 
     /// Whether a descriptor is ready for one more operation: it has an event slot, and no sibling writes
@@ -373,18 +338,11 @@ impl Shard {
 
     /// Consumes what was found.
     #[inline]
-    fn take(&mut self, found: Room, response: Option<Promise>) -> Inbound {
-        let Room { md, offset_bytes, length_bytes } = found;
+    fn take(&mut self, room: Room, response: Option<Promise>) -> Inbound {
+        let Room { md, offset_bytes, length_bytes } = room;
         self.mds[md].offset_bytes = offset_bytes + u64::from(length_bytes);
         let span = Span { buffer: self.md_handle(md).into(), offset_bytes, length_bytes };
         self.start(md);
         Inbound::new(span, response)
     }
-}
-
-/// Room for a message in a descriptor.
-struct Room {
-    md: u32,
-    offset_bytes: u64,
-    length_bytes: u32,
 }

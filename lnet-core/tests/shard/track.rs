@@ -209,7 +209,7 @@ fn mode_and_options_say_what_is_tracked() {
     ];
     for (options, expected) in table {
         for (mode, (put, get)) in expected.into_iter().enumerate() {
-            let response_tracking = ResponseTracking::try_from(mode as u32).unwrap();
+            let response_tracking = ResponseTracking::from_number(mode as u32).unwrap();
             let mut node = tuned(Tunables { response_tracking, ..Tunables::DEFAULT });
             let spec = MdSpec { options, threshold: Threshold::Count(2), ..node.md(10) };
             let mut tracked = |request: fn(&mut Node, MdHandle)| {

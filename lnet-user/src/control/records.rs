@@ -211,7 +211,7 @@ fn peer_ni_record(nid: Nid, sum: &PeerSum, tunables: Option<lnet_core::node::Net
         dropped: messages(&sum.counters.dropped),
         health: PeerHealth {
             // Failures take nothing off it.
-            health_value: topology::HEALTH_MAX.into(),
+            health_value: topology::HEALTH_MAX,
             dropped: failed(HealthStatus::RemoteDropped),
             timeout: failed(HealthStatus::RemoteTimeout),
             error: failed(HealthStatus::RemoteError),
