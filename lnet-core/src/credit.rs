@@ -96,7 +96,7 @@ impl<S: State> Credits<S> {
     }
 
     /// Takes a message out of the queue that will not wait any longer.
-    pub(crate) fn withdraw(&mut self, messages: &mut Messages, expired: Expired) -> Message<S> {
+    pub(crate) fn withdraw(&mut self, messages: &mut Messages, expired: Message<Expired>) -> Message<S> {
         self.waiting_count -= 1;
         self.waiters.take_expired(messages, expired)
     }

@@ -123,7 +123,7 @@ pub(crate) struct MessageState {
     pub(crate) status: Status,
     /// Whether it is to leave by its interface and no other: it names it, or what it answers came by it.
     pub(crate) is_bound: bool,
-    stage: Stage,
+    pub(crate) stage: Stage,
     /// Whether it is in its interface's list of deadlines.
     timed: bool,
     waiting: Link,
@@ -238,7 +238,7 @@ impl Queue<Credited> {
 
 impl<S: State> Queue<S> {
     /// Takes out a message whose deadline has passed and that waits here.
-    pub(crate) fn take_expired(&mut self, messages: &mut Messages, expired: Expired) -> Message<S> {
+    pub(crate) fn take_expired(&mut self, messages: &mut Messages, expired: Message<Expired>) -> Message<S> {
         assert_eq!(messages.records[expired.slot].stage, S::STAGE, "a message waits in the wrong queue");
         self.list.remove(&mut messages.records, expired.slot);
         Message::at(expired.slot)
@@ -250,14 +250,9 @@ pub(crate) struct Timers {
     list: List<Deadlines>,
 }
 
-/// A message that waits for a credit and is in no list of deadlines any more, mostly because its own has passed.
-pub(crate) struct Expired {
-    slot: u32,
-    /// What it waits for: [`Stage::Queued`] or [`Stage::PeerCredited`].
-    pub(crate) stage: Stage,
-    /// Slot of its peer.
-    pub(crate) peer: u32,
-}
+/// Waits for a credit, of its peer or its interface as its stage says, and is in no list of deadlines any more, mostly
+/// because its own has passed.
+pub(crate) struct Expired;
 
 impl Timers {
     pub(crate) const fn new() -> Self {
@@ -292,17 +287,11 @@ impl Timers {
     }
 
     /// Takes the first message off the list.
-    pub(crate) fn pop(&mut self, messages: &mut Messages) -> Option<Expired> {
-        let slot = self.list.first();
-        let record = messages.records.get(slot)?;
-        let (stage, peer) = (record.stage, record.peer);
-        self.forget(messages, &Message::<()>::at(slot));
-        Some(Expired { slot, stage, peer })
-    }
-
-    /// Watches a message that was taken off a list and goes on waiting.
-    pub(crate) fn watch_again(&mut self, messages: &mut Messages, waiting: &Expired) {
-        self.watch(messages, &Message::<()>::at(waiting.slot));
+    pub(crate) fn pop(&mut self, messages: &mut Messages) -> Option<Message<Expired>> {
+        let first = self.list.first();
+        let message = messages.records.get(first).map(|_| Message::at(first))?;
+        self.forget(messages, &message);
+        Some(message)
     }
 
     /// The earliest deadline.
@@ -311,7 +300,7 @@ impl Timers {
     }
 
     /// Takes the first message whose deadline has come off the list.
-    pub(crate) fn pop_expired(&mut self, messages: &mut Messages, now: Instant) -> Option<Expired> {
+    pub(crate) fn pop_expired(&mut self, messages: &mut Messages, now: Instant) -> Option<Message<Expired>> {
         if self.next(messages)? > now { None } else { self.pop(messages) }
     }
 }
@@ -365,16 +354,6 @@ impl Messages {
 
     pub(crate) fn record_mut<S>(&mut self, message: &Message<S>) -> &mut MessageState {
         &mut self.records[message.slot]
-    }
-
-    /// The record of a message that waits for a credit.
-    pub(crate) fn waiting(&self, waiting: &Expired) -> &MessageState {
-        &self.records[waiting.slot]
-    }
-
-    /// The same, to change it.
-    pub(crate) fn waiting_mut(&mut self, waiting: &Expired) -> &mut MessageState {
-        &mut self.records[waiting.slot]
     }
 
     fn step<S, T: State>(&mut self, message: Message<S>) -> Message<T> {

@@ -47,9 +47,10 @@ impl Shard {
                 self.interfaces[usize::from(ni.0)].timers.pop_expired(&mut self.messages, now)
             {
                 let status = Status::NeverSent(Cause::CreditTimeout);
-                let ended = match expired.stage {
+                let &MessageState { stage, peer, .. } = self.messages.record(&expired);
+                let ended = match stage {
                     Stage::Queued => {
-                        let credits = &mut self.peers.get_mut(expired.peer).credits;
+                        let credits = &mut self.peers.get_mut(peer).credits;
                         let message = credits.withdraw(&mut self.messages, expired);
                         self.messages.end(message, status)
                     }
@@ -216,7 +217,7 @@ impl Shard {
         let Some(to) = other.filter(|_| may_go_on) else { return Err(message) };
         self.messages.record_mut(&message).resends += 1;
         self.counters.resends += 1;
-        self.readdress(to, |messages| messages.record_mut(&message));
+        self.readdress(to, &message);
         let message = self.messages.resent(message);
         self.return_interface_credit(now, ni);
         self.take_interface_credit(now, to, message);

@@ -15,7 +15,7 @@ use super::{Shard, ShardNi};
 use crate::credit::share;
 use crate::handle::ShardId;
 use crate::lnd::{Cause, NiId, Status, Transmit};
-use crate::message::{Message, MessageState, Messages, PeerCredited, Queue, Stage};
+use crate::message::{Message, MessageState, PeerCredited, Queue, Stage};
 use crate::stats::DropReason;
 use crate::time::Instant;
 use crate::topology::{NiStatus, Topology};
@@ -176,8 +176,8 @@ impl Shard {
         self.redirect_queued(ni);
         let mut moving = self.redirect_credited(now, ni);
         while let Some(message) = moving.pop(&mut self.messages) {
-            if let Rerouting::By(to) = self.rerouting(self.messages.record(&message)) {
-                self.readdress(to, |messages| messages.record_mut(&message));
+            if let Some(to) = self.next_ni(self.messages.record(&message)) {
+                self.readdress(to, &message);
                 self.take_interface_credit(now, to, message);
             } else {
                 let ended = self.messages.end(message, UNREACHABLE);
@@ -194,22 +194,19 @@ impl Shard {
     fn redirect_queued(&mut self, ni: NiId) {
         let mut timers = self.interface(ni).timers.take();
         while let Some(message) = timers.pop(&mut self.messages) {
-            if message.stage != Stage::Queued {
+            let record = self.messages.record(&message);
+            if record.stage != Stage::Queued {
                 continue;
             }
-            let to = match self.rerouting(self.messages.waiting(&message)) {
-                Rerouting::Stay => ni,
-                Rerouting::By(to) => to,
-                Rerouting::Nowhere => {
-                    let credits = &mut self.peers.get_mut(message.peer).credits;
-                    let message = credits.withdraw(&mut self.messages, message);
-                    let ended = self.messages.end(message, UNREACHABLE);
-                    self.ended.push(&mut self.messages, ended);
-                    continue;
-                }
-            };
-            self.readdress(to, |messages| messages.waiting_mut(&message));
-            self.interfaces[usize::from(to.0)].timers.watch_again(&mut self.messages, &message);
+            if let Some(to) = self.next_ni(record) {
+                self.readdress(to, &message);
+                self.interfaces[usize::from(to.0)].timers.watch(&mut self.messages, &message);
+            } else {
+                let credits = &mut self.peers.get_mut(record.peer).credits;
+                let message = credits.withdraw(&mut self.messages, message);
+                let ended = self.messages.end(message, UNREACHABLE);
+                self.ended.push(&mut self.messages, ended);
+            }
         }
     }
 
@@ -270,24 +267,24 @@ impl Shard {
         }
     }
 
-    /// How a message goes on whose interface serves no more.
-    fn rerouting(&self, record: &MessageState) -> Rerouting {
+    /// The interface by which a message goes on whose own serves no more: the same, another one, or none.
+    fn next_ni(&self, record: &MessageState) -> Option<NiId> {
+        let Transmit { ni, next_hop, .. } = &record.transmit;
         if record.is_response() {
-            let is_closed = self.topology.known_ni(record.transmit.ni).status == NiStatus::Closed;
-            return if is_closed { Rerouting::Nowhere } else { Rerouting::Stay };
+            return (self.topology.known_ni(*ni).status != NiStatus::Closed).then_some(*ni);
         }
-        let other = self.select_other(&record.transmit.next_hop, record.transmit.ni);
-        other.filter(|_| !record.is_bound).map_or(Rerouting::Nowhere, Rerouting::By)
+        self.select_other(next_hop, *ni).filter(|_| !record.is_bound)
     }
 
     fn stays<S>(&self, message: &Message<S>) -> bool {
-        matches!(self.rerouting(self.messages.record(message)), Rerouting::Stay)
+        let record = self.messages.record(message);
+        self.next_ni(record) == Some(record.transmit.ni)
     }
 
     /// Has a message leave by another interface, from whose NID it comes then.
-    pub(super) fn readdress(&mut self, to: NiId, record: impl FnOnce(&mut Messages) -> &mut MessageState) {
+    pub(super) fn readdress<S>(&mut self, to: NiId, message: &Message<S>) {
         let nid = self.topology.known_ni(to).nid;
-        let record = record(&mut self.messages);
+        let record = self.messages.record_mut(message);
         let from = core::mem::replace(&mut record.transmit.ni, to);
         if from != to {
             record.transmit.header.source.nid = nid;
@@ -295,16 +292,6 @@ impl Shard {
             self.interface(to).outgoing_count += 1;
         }
     }
-}
-
-/// How a message goes on.
-enum Rerouting {
-    /// As it would have.
-    Stay,
-    /// By another interface.
-    By(NiId),
-    /// It ends.
-    Nowhere,
 }
 
 /// How a message ends that no interface leads away.
