@@ -10,7 +10,7 @@ use lnet_wire::{Global, Net, Nid, ping};
 
 use super::Node;
 use super::error::{ChangeError, RequestError};
-use super::nets::{LOOPBACK, NetTunables, NiSpec};
+use super::nets::{LOOPBACK, NiConfig, NiSpec};
 use super::settings::Settings;
 use crate::lnd::NiId;
 use crate::topology::HEALTH_MAX;
@@ -60,62 +60,24 @@ pub enum Change<O> {
     },
 }
 
-/// An interface that is to come.
-#[derive(Clone, Debug)]
-pub(super) struct Addition<O> {
-    /// The place of its change in the batch.
-    pub(super) index: usize,
-    pub(super) spec: NiSpec<O>,
-    pub(super) tunables: NetTunables,
-    pub(super) health: u32,
-    pub(super) is_set_down: bool,
-}
-
 /// What a batch comes to.
 #[derive(Clone, Debug)]
 pub(super) struct Plan<O> {
     pub(super) delete: Vec<NiId>,
-    pub(super) add: Vec<Addition<O>>,
-    /// Health of interfaces that stay.
-    pub(super) health: Vec<(NiId, u32)>,
-    /// The places of the changes in the batch, the portals and their policies.
+    /// Interfaces that come, each with the index of its change in the batch. They have no slots yet.
+    pub(super) add: Vec<(usize, NiConfig<O>)>,
+    /// Those that stay, with the health that they will have.
+    pub(super) stay: Vec<NiConfig<O>>,
+    /// The indices of the changes in the batch, the portals and their policies.
     pub(super) policies: Vec<(usize, u32, PolicyWord)>,
     pub(super) settings: Settings,
-}
-
-/// An interface as it will be.
-enum Future<O> {
-    Stays { ni: NiId, nid: Nid, interface: String, tunables: NetTunables },
-    Comes(Addition<O>),
-}
-
-impl<O> Future<O> {
-    fn nid(&self) -> Nid {
-        match self {
-            Self::Stays { nid, .. } => *nid,
-            Self::Comes(addition) => addition.spec.nid,
-        }
-    }
-
-    fn interface(&self) -> &str {
-        match self {
-            Self::Stays { interface, .. } => interface,
-            Self::Comes(addition) => &addition.spec.interface,
-        }
-    }
-
-    fn tunables(&self) -> NetTunables {
-        match self {
-            Self::Stays { tunables, .. } => *tunables,
-            Self::Comes(addition) => addition.tunables,
-        }
-    }
 }
 
 /// The state after some of the changes of a batch.
 struct Draft<'a, O> {
     node: &'a Node<O>,
-    nis: Vec<Future<O>>,
+    /// Local interfaces; those that come with the index of their change.
+    nis: Vec<(Option<usize>, NiConfig<O>)>,
     plan: Plan<O>,
 }
 
@@ -129,29 +91,25 @@ impl<O: Clone> Node<O> {
     }
 
     pub(super) fn plan(&self, changes: &[Change<O>]) -> Result<Plan<O>, RequestError> {
-        let stays = self.nis.0.iter().map(|config| Future::Stays {
-            ni: config.ni,
-            nid: config.spec.nid,
-            interface: config.spec.interface.clone(),
-            tunables: config.tunables,
-        });
         let plan = Plan {
             delete: Vec::new(),
             add: Vec::new(),
-            health: Vec::new(),
+            stay: Vec::new(),
             policies: Vec::new(),
             settings: self.settings,
         };
-        let mut draft = Draft { node: self, nis: stays.collect(), plan };
+        let nis = self.nis.0.iter().map(|config| (None, config.clone())).collect();
+        let mut draft = Draft { node: self, nis, plan };
         for (index, change) in changes.iter().enumerate() {
             draft.apply(index, change).map_err(|error| RequestError::Change { index, error })?;
         }
         let Draft { nis, mut plan, .. } = draft;
-        plan.add.extend(nis.into_iter().filter_map(|future| match future {
-            Future::Comes(addition) => Some(addition),
-            Future::Stays { .. } => None,
-        }));
-        plan.health.retain(|(ni, _)| !plan.delete.contains(ni));
+        for (index, config) in nis {
+            match index {
+                Some(index) => plan.add.push((index, config)),
+                None => plan.stay.push(config),
+            }
+        }
         Ok(plan)
     }
 }
@@ -162,17 +120,17 @@ impl<O: Clone> Draft<'_, O> {
             Change::AddNi(spec) => self.add(index, spec),
             Change::DeleteNi { nid } if nid.is_loopback() => Err(ChangeError::Loopback),
             Change::DeleteNi { nid } => {
-                self.delete(|ni| ni.nid() == *nid).ok_or(ChangeError::UnknownNid(*nid))
+                self.delete(|spec| spec.nid == *nid).ok_or(ChangeError::UnknownNid(*nid))
             }
             Change::DeleteInterface { net, .. } | Change::DeleteNet { net } if *net == Net::LO => {
                 Err(ChangeError::Loopback)
             }
             Change::DeleteInterface { net, interface } => {
-                let found = self.delete(|ni| ni.nid().net() == *net && ni.interface() == interface);
+                let found = self.delete(|spec| spec.nid.net() == *net && spec.interface == *interface);
                 found.ok_or_else(|| ChangeError::UnknownInterface { net: *net, interface: interface.clone() })
             }
             Change::DeleteNet { net } => {
-                self.delete(|ni| ni.nid().net() == *net).ok_or(ChangeError::UnknownNet(*net))
+                self.delete(|spec| spec.nid.net() == *net).ok_or(ChangeError::UnknownNet(*net))
             }
             Change::SetHealth { nid, value } => self.set_health(*nid, *value),
             Change::SetPolicy { portal, policy } => self.set_policy(index, *portal, policy),
@@ -198,43 +156,31 @@ impl<O: Clone> Draft<'_, O> {
         if !self.node.config.net_types.contains(&net.net_type()) {
             return Err(ChangeError::NetType(net));
         }
-        let on_net = || self.nis.iter().filter(|ni| ni.nid().net() == net);
-        if self.nis.iter().any(|ni| ni.nid() == nid) {
+        let on_net = || self.nis.iter().filter(|(_, other)| other.spec.nid.net() == net);
+        if on_net().any(|(_, other)| other.spec.nid == nid) {
             return Err(ChangeError::NidExists(nid));
         }
-        if on_net().any(|ni| ni.interface() == interface) {
+        if on_net().any(|(_, other)| other.spec.interface == *interface) {
             return Err(ChangeError::InterfaceExists { net, interface: interface.clone() });
         }
         let max = self.plan.settings.get(Global::MaxInterfaces).min(self.node.config.interfaces_max.into());
         if self.nis.len() + usize::from(LOOPBACK.0) + 1 >= max as usize {
             return Err(ChangeError::TooMany { max });
         }
-        let tunables = on_net().next().map_or_else(|| options.tunables(net.net_type()), Future::tunables);
+        let tunables =
+            on_net().next().map_or_else(|| options.tunables(net.net_type()), |(_, other)| other.tunables);
         if tunables.peer_credits == 0 {
             return Err(ChangeError::NoCredits(nid));
         }
-        let spec = spec.clone();
-        self.nis.push(Future::Comes(Addition {
-            index,
-            spec,
-            tunables,
-            health: HEALTH_MAX,
-            is_set_down: false,
-        }));
+        self.nis.push((Some(index), NiConfig::new(spec.clone(), tunables)));
         Ok(())
     }
 
     /// Deletes all that fit; `None` if none does.
-    fn delete(&mut self, fits: impl Fn(&Future<O>) -> bool) -> Option<()> {
+    fn delete(&mut self, fits: impl Fn(&NiSpec<O>) -> bool) -> Option<()> {
         let before = self.nis.len();
-        let delete = &mut self.plan.delete;
-        self.nis.retain(|ni| {
-            let goes = fits(ni);
-            if let (true, Future::Stays { ni, .. }) = (goes, ni) {
-                delete.push(*ni);
-            }
-            !goes
-        });
+        let goes = self.nis.extract_if(.., |(_, config)| fits(&config.spec));
+        self.plan.delete.extend(goes.filter(|(index, _)| index.is_none()).map(|(_, config)| config.ni));
         (self.nis.len() < before).then_some(())
     }
 
@@ -242,18 +188,12 @@ impl<O: Clone> Draft<'_, O> {
         if value > HEALTH_MAX {
             return Err(ChangeError::Health(value));
         }
-        if let Some(nid) = nid.filter(|nid| !self.nis.iter().any(|ni| ni.nid() == *nid)) {
+        if let Some(nid) = nid.filter(|nid| !self.nis.iter().any(|(_, config)| config.spec.nid == *nid)) {
             return Err(if nid.is_loopback() { ChangeError::Loopback } else { ChangeError::UnknownNid(nid) });
         }
-        for future in self.nis.iter_mut().filter(|ni| nid.is_none_or(|nid| ni.nid() == nid)) {
-            match future {
-                Future::Stays { ni, .. } => self.plan.health.push((*ni, value)),
-                Future::Comes(addition) => {
-                    addition.health = value;
-                    addition.is_set_down = is_set_down(addition.is_set_down, value);
-                }
-            }
-        }
+        let configs = self.nis.iter_mut().map(|(_, config)| config);
+        let its = configs.filter(|config| nid.is_none_or(|nid| config.spec.nid == nid));
+        its.for_each(|config| config.set_health(value));
         Ok(())
     }
 
@@ -286,14 +226,5 @@ pub fn policy_word(portal: u32, policy: &Policy, shards: u8) -> Result<PolicyWor
     match named.find(|shard| **shard >= shards) {
         Some(&shard) => Err(ChangeError::PolicyShard { portal, shard, shards }),
         None => Ok(word),
-    }
-}
-
-/// Whether an interface is down by its health after that was set to `value`.
-pub(super) const fn is_set_down(was: bool, value: u32) -> bool {
-    match value {
-        0 => true,
-        HEALTH_MAX => false,
-        _ => was,
     }
 }

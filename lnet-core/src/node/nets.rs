@@ -11,7 +11,7 @@ use lnet_wire::{Global, Net, NetType, Nid};
 
 use super::settings::Settings;
 use crate::lnd::NiId;
-use crate::topology::{LocalNi, NiStatus};
+use crate::topology::{HEALTH_MAX, LocalNi, NiStatus};
 use crate::xfer::XferTimes;
 
 /// The slot of `lo`.
@@ -95,6 +95,18 @@ pub struct NiConfig<O> {
 }
 
 impl<O> NiConfig<O> {
+    /// One that is to come, in good health; its slot is still to be chosen.
+    pub(super) const fn new(spec: NiSpec<O>, tunables: NetTunables) -> Self {
+        let (ni, health) = (LOOPBACK, HEALTH_MAX);
+        Self { ni, spec, tunables, health, has_link: true, is_set_down: false, going: None, added: 0 }
+    }
+
+    /// Sets its health, by which it is taken down or up.
+    pub(super) const fn set_health(&mut self, value: u32) {
+        self.health = value;
+        self.is_set_down = value == 0 || (self.is_set_down && value != HEALTH_MAX);
+    }
+
     /// Whether it serves, is down or goes.
     #[must_use]
     pub fn status(&self) -> NiStatus {

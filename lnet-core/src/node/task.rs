@@ -15,13 +15,13 @@ use core::time::Duration;
 
 use lnet_wire::Nid;
 
-use super::change::{Addition, Change, Plan, is_set_down};
+use super::change::{Change, Plan};
 use super::error::{DriverError, RequestError};
 use super::nets::{LOOPBACK, NiConfig};
 use super::{Action, Node, Outcome, RequestId};
 use crate::lnd::NiId;
 use crate::time::Instant;
-use crate::topology::{HEALTH_MAX, NiStatus};
+use crate::topology::NiStatus;
 
 /// How far a batch is.
 #[derive(Clone, Debug)]
@@ -199,15 +199,14 @@ impl<O: Clone> Node<O> {
         let Some(mut task) = self.task.take() else { panic!("{ni:?} is opened, but was not to be") };
         match task.step {
             Step::Opening(expected) if expected == ni => {
-                let addition = task.plan.add.remove(0);
+                let (index, config) = task.plan.add.remove(0);
                 match result {
                     Ok(()) => {
-                        task.opened.push(config(ni, addition));
+                        task.opened.push(NiConfig { ni, ..config });
                         self.open_next(&mut task);
                     }
                     Err(error) => {
-                        let (index, nid) = (addition.index, addition.spec.nid);
-                        let lost = Vec::new();
+                        let (nid, lost) = (config.spec.nid, Vec::new());
                         task.failure = Some(RequestError::Open { index, nid, error, lost });
                         let undone: Vec<_> = task.opened.iter().map(|config| config.ni).collect();
                         self.actions.extend(undone.iter().map(|ni| Action::Close { ni: *ni }));
@@ -232,9 +231,9 @@ impl<O: Clone> Node<O> {
     }
 
     fn open_next(&mut self, task: &mut Task<O>) {
-        let Some(addition) = task.plan.add.first() else { return self.finish(task) };
+        let Some((_, config)) = task.plan.add.first() else { return self.finish(task) };
         let ni = self.free_slot(&task.opened);
-        self.actions.push_back(Action::Open { ni, spec: addition.spec.clone(), tunables: addition.tunables });
+        self.actions.push_back(Action::Open { ni, spec: config.spec.clone(), tunables: config.tunables });
         task.step = Step::Opening(ni);
     }
 
@@ -267,10 +266,9 @@ impl<O: Clone> Node<O> {
             config.added = self.added;
             self.nis.0.push(config);
         }
-        for &(ni, value) in &task.plan.health {
-            if let Some(config) = self.nis.get_mut(ni) {
-                config.health = value;
-                config.is_set_down = is_set_down(config.is_set_down, value);
+        for planned in &task.plan.stay {
+            if let Some(config) = self.nis.get_mut(planned.ni) {
+                (config.health, config.is_set_down) = (planned.health, planned.is_set_down);
             }
         }
         for &(_, portal, word) in &task.plan.policies {
@@ -302,14 +300,8 @@ impl<O: Clone> Node<O> {
     pub fn changing(&self) -> Vec<Nid> {
         let Some(task) = &self.task else { return Vec::new() };
         let going = self.nis.0.iter().filter(|config| config.going.is_some());
-        let coming = task.plan.add.iter().map(|addition| addition.spec.nid);
+        let coming = task.plan.add.iter().map(|(_, config)| config.spec.nid);
         let back = task.opened.iter().chain(&task.deleted).chain(going);
         back.map(|config| config.spec.nid).chain(coming).collect()
     }
-}
-
-fn config<O>(ni: NiId, addition: Addition<O>) -> NiConfig<O> {
-    let Addition { spec, tunables, health, is_set_down, .. } = addition;
-    debug_assert!(health <= HEALTH_MAX);
-    NiConfig { ni, spec, tunables, health, has_link: true, is_set_down, going: None, added: 0 }
 }
