@@ -136,13 +136,7 @@ impl Faults {
     /// # Errors
     /// [`FaultError`] when the rule makes no sense, or there are too many.
     pub fn add_drop_rule(&mut self, now: Instant, rule: &DropRule, seed: u64) -> Result<(), FaultError> {
-        let rule = rule.checked()?;
-        if self.drops.len() == RULES_MAX {
-            return Err(FaultError::RulesFull);
-        }
-        self.rule_count += 1;
-        self.drops.push(ActiveRule::new(now, rule, self.rule_count, seed));
-        Ok(())
+        rule::add(&mut self.drops, &mut self.rule_count, now, rule.checked()?, seed)
     }
 
     /// Adds a delay rule, which goes before all others.
@@ -150,28 +144,18 @@ impl Faults {
     /// # Errors
     /// [`FaultError`] when the rule makes no sense, or there are too many.
     pub fn add_delay_rule(&mut self, now: Instant, rule: &DelayRule, seed: u64) -> Result<(), FaultError> {
-        let rule = rule.checked()?;
-        if self.delays.len() == RULES_MAX {
-            return Err(FaultError::RulesFull);
-        }
-        self.rule_count += 1;
-        self.delays.push(ActiveRule::new(now, rule, self.rule_count, seed));
-        Ok(())
+        rule::add(&mut self.delays, &mut self.rule_count, now, rule.checked()?, seed)
     }
 
     /// Deletes the drop rules with exactly this source and destination, of which each may be the wildcard, and
     /// then stands for any. Returns how many.
     pub fn delete_drop_rules(&mut self, source: &Nid, destination: &Nid) -> usize {
-        let before = self.drops.len();
-        self.drops.retain(|active| !active.has_ends(source, destination));
-        before - self.drops.len()
+        self.drops.extract_if(.., |active| active.has_ends(source, destination)).count()
     }
 
     /// The same of delay rules; the caller must release what they hold up.
     pub(crate) fn delete_delay_rules(&mut self, source: &Nid, destination: &Nid) -> usize {
-        let before = self.delays.len();
-        self.delays.retain(|active| !active.has_ends(source, destination));
-        before - self.delays.len()
+        self.delays.extract_if(.., |active| active.has_ends(source, destination)).count()
     }
 
     /// Whether a delay rule still exists.
@@ -214,9 +198,7 @@ impl Faults {
 
     /// Ends the failures of this very NID; with the wildcard all failures. Returns how many.
     pub fn restore_peer(&mut self, nid: &Nid) -> usize {
-        let before = self.failed.len();
-        self.failed.retain(|failed| !nid.is_any() && failed.nid != *nid);
-        before - self.failed.len()
+        self.failed.extract_if(.., |failed| nid.is_any() || failed.nid == *nid).count()
     }
 
     /// The failures that are not used up, oldest first.

@@ -1,10 +1,11 @@
 //! Rules: when they fire, and what they have counted.
 
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use lnet_wire::{Header, MessageType, Nid};
 
-use super::{FaultError, Filter};
+use super::{FaultError, Filter, RULES_MAX};
 use crate::health::HealthStatus;
 use crate::lnd::{Cause, Status};
 use crate::random::Random;
@@ -172,31 +173,25 @@ impl RuleCounters {
 /// What all rules have.
 pub(super) trait Rule {
     fn filter(&self) -> &Filter;
-    fn rate(&self) -> u32;
-    fn interval(&self) -> Duration;
+
+    /// Rate and interval.
+    fn pace(&self) -> (u32, Duration);
 
     /// Whether it fires without regard to rate and interval, or does not; `None` if they decide.
-    fn fires_always(&self, random: &mut Random) -> Option<bool>;
+    fn fires_always(&self, _: &mut Random) -> Option<bool> {
+        None
+    }
 }
 
 impl Rule for DropRule {
     fn filter(&self) -> &Filter {
         &self.filter
     }
-    fn rate(&self) -> u32 {
-        self.rate
-    }
-    fn interval(&self) -> Duration {
-        self.interval
+    fn pace(&self) -> (u32, Duration) {
+        (self.rate, self.interval)
     }
     fn fires_always(&self, random: &mut Random) -> Option<bool> {
-        if self.drop_all {
-            Some(true)
-        } else if self.random {
-            Some(random.below(2) == 0)
-        } else {
-            None
-        }
+        if self.drop_all { Some(true) } else { self.random.then(|| random.below(2) == 0) }
     }
 }
 
@@ -204,15 +199,25 @@ impl Rule for DelayRule {
     fn filter(&self) -> &Filter {
         &self.filter
     }
-    fn rate(&self) -> u32 {
-        self.rate
+    fn pace(&self) -> (u32, Duration) {
+        (self.rate, self.interval)
     }
-    fn interval(&self) -> Duration {
-        self.interval
+}
+
+/// Adds a rule behind those that there are.
+pub(super) fn add<R: Rule>(
+    rules: &mut Vec<ActiveRule<R>>,
+    rule_count: &mut u64,
+    now: Instant,
+    rule: R,
+    seed: u64,
+) -> Result<(), FaultError> {
+    if rules.len() == RULES_MAX {
+        return Err(FaultError::RulesFull);
     }
-    fn fires_always(&self, _: &mut Random) -> Option<bool> {
-        None
-    }
+    *rule_count += 1;
+    rules.push(ActiveRule::new(now, rule, *rule_count, seed));
+    Ok(())
 }
 
 /// A rule at work.
@@ -241,7 +246,7 @@ impl<R: Rule> ActiveRule<R> {
             next_slot: now,
         };
         active.reset(now);
-        if active.rule.rate() == 2 {
+        if active.rule.pace().0 == 2 {
             active.fire_at = 0;
         }
         active
@@ -249,7 +254,7 @@ impl<R: Rule> ActiveRule<R> {
 
     pub(super) fn reset(&mut self, now: Instant) {
         self.counters = RuleCounters::default();
-        self.fire_at = self.random.below(self.rule.rate().into());
+        self.fire_at = self.random.below(self.rule.pace().0.into());
         self.begin_slot(now);
     }
 
@@ -269,7 +274,7 @@ impl<R: Rule> ActiveRule<R> {
         self.counters.matched += 1;
         let fires = match self.rule.fires_always(&mut self.random) {
             Some(fires) => fires,
-            None if self.rule.rate() == 0 => self.fires_in_time(now),
+            None if self.rule.pace().0 == 0 => self.fires_in_time(now),
             None => self.fires_at(position),
         };
         if fires {
@@ -279,7 +284,7 @@ impl<R: Rule> ActiveRule<R> {
     }
 
     fn begin_slot(&mut self, start: Instant) {
-        let interval = self.rule.interval();
+        let interval = self.rule.pace().1;
         let interval_ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
         self.due = start + Duration::from_nanos(self.random.below(interval_ns));
         self.next_slot = start + interval;
@@ -287,9 +292,9 @@ impl<R: Rule> ActiveRule<R> {
 
     fn fires_at(&mut self, position: u64) -> bool {
         let fires = position == self.fire_at;
-        let next = position + 1;
-        if next.is_multiple_of(self.rule.rate().into()) {
-            self.fire_at = next + self.random.below(self.rule.rate().into());
+        let (next, rate) = (position + 1, u64::from(self.rule.pace().0));
+        if next.is_multiple_of(rate) {
+            self.fire_at = next + self.random.below(rate);
         }
         fires
     }

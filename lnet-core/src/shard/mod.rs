@@ -102,15 +102,17 @@ struct ShardNi {
 
 impl ShardNi {
     /// Of an empty slot.
-    const VACANT: Self = Self {
-        credits: Credits::new(0),
-        counters: NiCounters::ZERO,
-        outgoing_count: 0,
-        arriving_count: 0,
-        peer_share: 0,
-        ready: Queue::new(),
-        timers: Timers::new(),
-    };
+    fn vacant() -> Self {
+        Self {
+            credits: Credits::new(0),
+            counters: NiCounters::default(),
+            outgoing_count: 0,
+            arriving_count: 0,
+            peer_share: 0,
+            ready: Queue::new(),
+            timers: Timers::new(),
+        }
+    }
 }
 
 /// The data path of one CPU. See the [module](self) for the order of calls.

@@ -125,11 +125,11 @@ impl Shard {
     fn install_interfaces(&mut self, now: Instant, former: &Topology) {
         let topology = Arc::clone(&self.topology);
         let shards = self.shard_count();
-        self.interfaces.resize_with(topology.interfaces().len(), || ShardNi::VACANT);
+        self.interfaces.resize_with(topology.interfaces().len(), ShardNi::vacant);
         let slots = self.interfaces.iter_mut().zip(topology.interfaces());
         for ((slot, local), ni) in slots.zip((0..).map(NiId)) {
             if former.ni(ni).map(|before| before.nid) != local.map(|local| local.nid) {
-                *slot = ShardNi::VACANT;
+                *slot = ShardNi::vacant();
             }
             if let Some(local) = local {
                 slot.peer_share = share(local.peer_credits.min(local.credits), shards);

@@ -104,7 +104,7 @@ impl AddAssign<&Self> for HealthCounts {
 
 /// What a shard has counted of a local interface, or of a peer's. Only what ended well counts as sent or received
 /// (LNet `lib-msg.c: lnet_msg_decommit_tx`, `lnet_msg_decommit_rx`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct NiCounters {
     /// Messages sent by it, or to it. A sent ACK counts as a PUT, a sent REPLY as a GET.
     pub sent: TypeCounts,
@@ -120,29 +120,6 @@ pub struct NiCounters {
     pub get_rtt: Latency,
     /// From the start of a PUT until its ACK, where that was awaited.
     pub put_ack: Latency,
-}
-
-impl NiCounters {
-    /// Nothing.
-    pub const ZERO: Self = {
-        let none = Latency { samples: 0, min_ns: 0, max_ns: 0, total_ns: 0 };
-        let no_messages = TypeCounts([0; 5]);
-        Self {
-            sent: no_messages,
-            received: no_messages,
-            dropped: no_messages,
-            failed: HealthCounts([0; HealthStatus::ALL.len()]),
-            put_egress: none,
-            get_rtt: none,
-            put_ack: none,
-        }
-    };
-}
-
-impl Default for NiCounters {
-    fn default() -> Self {
-        Self::ZERO
-    }
 }
 
 impl AddAssign<&Self> for NiCounters {

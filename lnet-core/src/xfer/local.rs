@@ -114,11 +114,3 @@ impl<T> IndexMut<u32> for BySlot<T> {
         &mut self.0[slot as usize]
     }
 }
-
-/// The earlier of two moments, where there are any.
-pub(super) fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    }
-}

@@ -5,7 +5,7 @@ use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_wire::{Header, Nid};
 
 use super::config::XferConfig;
-use super::local::{SWEEP_INTERVAL, earlier};
+use super::local::SWEEP_INTERVAL;
 use super::receiving::{Call, Receiving, Writing};
 use super::sending::{self, Sending, Unread};
 use super::sessions::{Address, Asked, Opened, Sessions};
@@ -13,7 +13,7 @@ use super::stats::{XferCounters, XferDrop, XferUsage};
 use super::{Action, Arrived, Bundled, Outgoing, Replay};
 use crate::list::{List, NONE};
 use crate::lnd::{Cause, Full, NiId, RxId, Span, Transmit, TxId, Uplink, Verdict};
-use crate::time::Instant;
+use crate::time::{Instant, earliest};
 
 /// The transfer protocol of one shard. See the [module](super) for the order of calls.
 pub struct Xfer {
@@ -401,8 +401,8 @@ impl Xfer {
         if core::mem::take(&mut sessions.local.starved) {
             sending.try_again(sessions);
         }
-        let mut next = sending.follow_streams(&mut sending::Call { sessions, up });
-        next = earlier(next, receiving.follow_streams(sessions));
+        let next_sent = sending.follow_streams(&mut sending::Call { sessions, up });
+        let next_received = receiving.follow_streams(sessions);
         if sessions.local.sweep_at <= now {
             sessions.local.sweep_at = now + SWEEP_INTERVAL;
             receiving.sweep(&mut Call { sessions, sending, up });
@@ -413,11 +413,10 @@ impl Xfer {
         let sweeps = receiving.streams.used_count() != 0
             || sending.messages.used_count() != 0
             || sending.items.used_count() != 0;
-        next = earlier(next, sweeps.then_some(sessions.local.sweep_at));
-        next = earlier(
-            next,
-            earlier(sending.next_deadline(), receiving.buffer.first().map(|(_, _, until)| until)),
-        );
+        let next_sweep = sweeps.then_some(sessions.local.sweep_at);
+        let next_buffered = receiving.buffer.first().map(|(_, _, until)| until);
+        let next_deadline = sending.next_deadline();
+        let next = earliest([next_sent, next_received, next_sweep, next_deadline, next_buffered]);
         if let Some(next) = next {
             sessions.local.set_timer(next);
         }

@@ -79,7 +79,7 @@ fn requests_count_for_their_interface_and_their_peer() {
     assert_eq!(peer.counters, counters, "there is but one peer");
     assert_eq!((peer.credits_max, peer.credits, peer.credits_min), (4, 4, 3));
     assert_eq!((peer.queued_bytes, peer.reference_count, peer.is_own), (0, 0, false));
-    assert_eq!(local(&node, 1), NiCounters::ZERO);
+    assert_eq!(local(&node, 1), NiCounters::default());
     let ni = node.shard.interface_record(NI).unwrap();
     assert_eq!((ni.credits_max, ni.credits, ni.credits_min, ni.counters), (8, 8, 7, counters));
     assert_eq!(node.shard.interface_record(NiId(2)), None);
@@ -187,7 +187,7 @@ fn drops_and_failures_count_too() {
     assert_eq!(statistics.failed.of(HealthStatus::LocalError), 2);
 
     node.shard.reset_counters();
-    assert_eq!(local(&node, 0), NiCounters::ZERO);
-    assert_eq!(peer(&node, 2).unwrap().counters, NiCounters::ZERO);
+    assert_eq!(local(&node, 0), NiCounters::default());
+    assert_eq!(peer(&node, 2).unwrap().counters, NiCounters::default());
     assert_eq!(node.shard.counters().dropped().messages, 0);
 }

@@ -83,7 +83,6 @@ impl Receiving {
     /// A fragment is dealt with; `urgent`: its sender seems to have missed that.
     pub(crate) fn note_fragment(
         &mut self,
-
         fragment: &Fragment<'_>,
         urgent: bool,
         call: &mut Call<'_, impl Uplink>,

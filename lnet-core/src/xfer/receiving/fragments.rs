@@ -50,7 +50,6 @@ impl Receiving {
     /// Takes in (a part of) a message.
     pub(crate) fn take(
         &mut self,
-
         fragment: &Fragment<'_>,
         call: &mut Call<'_, impl Uplink>,
     ) -> Result<Action, XferDrop> {
@@ -137,7 +136,6 @@ impl Receiving {
     #[inline(always)]
     fn whole(
         &mut self,
-
         rx: RxId,
         fragment: &Fragment<'_>,
         span: Span,
@@ -185,7 +183,6 @@ impl Receiving {
     /// A part of a message that has a slot.
     fn known_fragment(
         &mut self,
-
         slot: u32,
         fragment: &Fragment<'_>,
         call: &mut Call<'_, impl Uplink>,
@@ -208,7 +205,6 @@ impl Receiving {
     /// A part of a delayed message is kept, or the message is deferred.
     fn delayed_fragment(
         &mut self,
-
         slot: u32,
         fragment: &Fragment<'_>,
         call: &mut Call<'_, impl Uplink>,
@@ -227,7 +223,6 @@ impl Receiving {
     /// The first part of a message that was pulled, under its new id.
     fn pulled_fragment(
         &mut self,
-
         ticket: u32,
         fragment: &Fragment<'_>,
         call: &mut Call<'_, impl Uplink>,
@@ -254,7 +249,6 @@ impl Receiving {
     /// A part of a message that is being received.
     fn write_fragment(
         &mut self,
-
         slot: u32,
         span: Span,
         fragment: &Fragment<'_>,

@@ -7,8 +7,8 @@ use super::stream::{AckDue, Busy};
 use super::{Call, Receiving};
 use crate::list::List;
 use crate::lnd::{Cause, Uplink};
-use crate::time::Instant;
-use crate::xfer::local::{SWEEP_INTERVAL, earlier};
+use crate::time::{Instant, earliest};
+use crate::xfer::local::SWEEP_INTERVAL;
 use crate::xfer::sessions::Sessions;
 
 /// A receiver remembers a sender for so long at least, so that no token outlives what is remembered.
@@ -23,7 +23,7 @@ impl Receiving {
         while let Some(at) = List::<Busy>::step(&self.streams, &mut next) {
             match self.streams[at].ack {
                 AckDue::At(when) if when <= now => self.ack_soon(at, true, sessions),
-                AckDue::At(when) => due = earlier(due, Some(when)),
+                AckDue::At(when) => due = earliest([due, Some(when)]),
                 AckDue::No | AckDue::Now => {}
             }
         }

@@ -6,8 +6,7 @@ use super::stream::Busy;
 use super::{Call, Sending, unfinished};
 use crate::list::List;
 use crate::lnd::{Cause, Uplink};
-use crate::time::Instant;
-use crate::xfer::local::earlier;
+use crate::time::{Instant, earliest};
 use crate::xfer::sessions::Sessions;
 
 impl Sending {
@@ -76,8 +75,8 @@ impl Sending {
                 if stream.probe_at(&call.sessions.local.times) <= now {
                     self.probe(at, call);
                 }
-                due = earlier(due, Some(self.streams[at].probe_at(&call.sessions.local.times)));
-                due = earlier(due, self.loss_time(at));
+                let probe_at = self.streams[at].probe_at(&call.sessions.local.times);
+                due = earliest([due, Some(probe_at), self.loss_time(at)]);
             }
             self.go_on(at);
         }
