@@ -217,6 +217,11 @@ impl Topology {
         slots.filter_map(|(slot, ni)| ni.as_ref().map(|ni| (NiId(slot as u16), ni)))
     }
 
+    /// The interfaces on a net by which new requests may leave.
+    pub(crate) fn serving(&self, net: Net) -> impl Iterator<Item = NiId> {
+        self.local_nis().filter(move |(_, ni)| ni.net == net && ni.serves()).map(|(ni, _)| ni)
+    }
+
     /// The interface in a slot.
     #[must_use]
     pub fn ni(&self, ni: NiId) -> Option<&LocalNi> {

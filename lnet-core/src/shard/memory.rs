@@ -39,7 +39,9 @@ impl Shard {
         if self.tables.entry(entry_slot).md != NONE {
             return Err(MdError::EntryInUse(entry));
         }
-        match self.make_attached(spec) {
+        let is_for_others = spec.options.intersects(MdOptions::PUT | MdOptions::GET);
+        let made = if is_for_others { self.make(spec) } else { Err(MdError::Options(spec.options)) };
+        match made {
             Ok(slot) => {
                 self.tables.set_md(entry_slot, slot);
                 self.mds[slot].entry = entry_slot;
@@ -104,13 +106,6 @@ impl Shard {
         let unlinked = self.unlink_slot(md, Status::Ok);
         self.wake();
         Ok(unlinked)
-    }
-
-    fn make_attached(&mut self, spec: &MdSpec) -> Result<u32, MdError> {
-        if !spec.options.intersects(MdOptions::PUT | MdOptions::GET) {
-            return Err(MdError::Options(spec.options));
-        }
-        self.make(spec)
     }
 
     /// Makes a descriptor, its event slots reserved.

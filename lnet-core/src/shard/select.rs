@@ -65,7 +65,7 @@ impl Selector {
     }
 
     /// Notes what was reported of a path.
-    fn note(&mut self, now: Instant, path: &Path, report: PathReport) {
+    pub(super) fn note(&mut self, now: Instant, path: &Path, report: PathReport) {
         let known = self.health.iter().position(|slot| slot.is_some_and(|health| health.path == *path));
         let rank = |slot: Option<Health>| slot.map(|health| (health.silent_until.is_some(), health.told_at));
         let least = || self.health.iter().enumerate().min_by_key(|(_, slot)| rank(**slot));
@@ -114,7 +114,6 @@ impl Shard {
     /// in particular.
     #[cold]
     fn select_of_several(&mut self, now: Instant, destination: &Nid, first: NiId) -> NiId {
-        let net = destination.net();
         let count = self.topology.interfaces().len() as u32;
         let turn = self.selector.sequence % count.max(1);
         self.selector.sequence = self.selector.sequence.wrapping_add(1);
@@ -125,28 +124,20 @@ impl Shard {
             let distance = (u32::from(ni.0) + count - turn) % count.max(1);
             (self.selector.is_silent(now, &path), core::cmp::Reverse(credits), distance)
         };
-        let serving = self.topology.local_nis().filter(|(_, local)| local.net == net && local.serves());
-        serving.map(|(ni, _)| ni).min_by_key(|ni| rank(*ni)).unwrap_or(first)
+        self.topology.serving(destination.net()).min_by_key(|ni| rank(*ni)).unwrap_or(first)
     }
 
     /// Another interface for a message that could not leave by this one: one whose path to there was not silent before one
     /// whose path was; `None` where there is none.
     pub(super) fn select_other(&self, next_hop: &Nid, than: NiId) -> Option<NiId> {
-        let net = next_hop.net();
         if self.topology.loopback_to(next_hop).is_some() {
             return None;
         }
-        let serving = self.topology.local_nis().filter(|(_, local)| local.net == net && local.serves());
-        let others = serving.map(|(ni, _)| ni).filter(|ni| *ni != than);
-        others.min_by_key(|ni| {
+        self.topology.serving(next_hop.net()).filter(|ni| *ni != than).min_by_key(|ni| {
             let credits = self.interfaces[usize::from(ni.0)].credits.available();
             let path = Path { ni: *ni, peer: *next_hop };
             (self.selector.silent_until(&path), core::cmp::Reverse(credits), *ni)
         })
-    }
-
-    pub(super) fn note_path(&mut self, now: Instant, path: &Path, report: PathReport) {
-        self.selector.note(now, path, report);
     }
 
     /// Where what went by a silent path goes from now on: of the candidates whose interface serves the one that was not

@@ -180,7 +180,7 @@ impl Uplink for Shard {
     }
 
     fn path_health(&mut self, now: Instant, path: &Path, report: PathReport) {
-        self.note_path(now, path, report);
+        self.selector.note(now, path, report);
     }
 
     fn reroute(&mut self, now: Instant, silent: &Path, candidates: &[Path]) -> Option<usize> {

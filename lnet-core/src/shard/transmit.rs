@@ -48,20 +48,19 @@ impl Shard {
             {
                 let status = Status::NeverSent(Cause::CreditTimeout);
                 let &MessageState { stage, peer, .. } = self.messages.record(&expired);
-                let ended = match stage {
+                match stage {
                     Stage::Queued => {
                         let credits = &mut self.peers.get_mut(peer).credits;
                         let message = credits.withdraw(&mut self.messages, expired);
-                        self.messages.end(message, status)
+                        self.end(message, status);
                     }
                     Stage::PeerCredited => {
                         let credits = &mut self.interfaces[usize::from(ni.0)].credits;
                         let message = credits.withdraw(&mut self.messages, expired);
-                        self.messages.end(message, status)
+                        self.end(message, status);
                     }
                     stage => unreachable!("a message that is {stage:?} waits for no credit"),
-                };
-                self.ended.push(&mut self.messages, ended);
+                }
                 self.settle(now);
             }
         }
@@ -118,9 +117,14 @@ impl Shard {
     /// The LND has finished with a message.
     pub(super) fn finish(&mut self, now: Instant, tx: TxId, status: Status) {
         let message = self.messages.claim(tx);
+        self.end(message, status);
+        self.settle(now);
+    }
+
+    /// A message has ended; [`Shard::settle`] deals with that.
+    pub(super) fn end<S>(&mut self, message: Message<S>, status: Status) {
         let ended = self.messages.end(message, status);
         self.ended.push(&mut self.messages, ended);
-        self.settle(now);
     }
 
     #[inline(always)]
@@ -161,8 +165,7 @@ impl Shard {
         if self.is_tried(ni)
             && let Some(status) = self.faults.fail_send(now, &self.messages.record(&message).transmit.header)
         {
-            let ended = self.messages.end(message, status);
-            self.ended.push(&mut self.messages, ended);
+            self.end(message, status);
         } else {
             self.interfaces[usize::from(ni.0)].ready.push(&mut self.messages, message);
         }
@@ -212,7 +215,7 @@ impl Shard {
             && record.credits_held_at_end() == (true, true)
             && record.resends < self.topology.tunables().retry_count
             && self.overdue(now, record).is_none();
-        self.note_path(now, &Path { ni, peer: next_hop }, PathReport::Silent);
+        self.selector.note(now, &Path { ni, peer: next_hop }, PathReport::Silent);
         let other = self.select_other(&next_hop, ni);
         let Some(to) = other.filter(|_| may_go_on) else { return Err(message) };
         self.messages.record_mut(&message).resends += 1;
@@ -242,10 +245,7 @@ impl Shard {
         let message = self.messages.credited(message);
         match cause {
             None => self.credited(now, ni, message),
-            Some(cause) => {
-                let ended = self.messages.end(message, Status::NeverSent(cause));
-                self.ended.push(&mut self.messages, ended);
-            }
+            Some(cause) => self.end(message, Status::NeverSent(cause)),
         }
     }
 
@@ -304,8 +304,7 @@ impl Shard {
             None => self.take_interface_credit(now, ni, message),
             Some(cause) => {
                 self.interfaces[usize::from(ni.0)].timers.forget(&mut self.messages, &message);
-                let ended = self.messages.end(message, Status::NeverSent(cause));
-                self.ended.push(&mut self.messages, ended);
+                self.end(message, Status::NeverSent(cause));
             }
         }
     }

@@ -180,8 +180,7 @@ impl Shard {
                 self.readdress(to, &message);
                 self.take_interface_credit(now, to, message);
             } else {
-                let ended = self.messages.end(message, UNREACHABLE);
-                self.ended.push(&mut self.messages, ended);
+                self.end(message, UNREACHABLE);
             }
         }
         if self.topology.known_ni(ni).status == NiStatus::Closed {
@@ -204,8 +203,7 @@ impl Shard {
             } else {
                 let credits = &mut self.peers.get_mut(record.peer).credits;
                 let message = credits.withdraw(&mut self.messages, message);
-                let ended = self.messages.end(message, UNREACHABLE);
-                self.ended.push(&mut self.messages, ended);
+                self.end(message, UNREACHABLE);
             }
         }
     }

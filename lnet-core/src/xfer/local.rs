@@ -5,9 +5,11 @@ use core::ops::{Index, IndexMut};
 use core::time::Duration;
 
 use lnet_wire::frame::Transfer;
+use lnet_wire::steer::SHARDS_MAX;
 
 use super::config::{XferConfig, XferTimes};
 use super::stats::XferCounters;
+use crate::list::NONE;
 use crate::time::Instant;
 
 /// How often what was not touched for long is looked for.
@@ -88,6 +90,14 @@ impl Local {
             ticket: None,
         }
     }
+}
+
+/// The streams to or from the shards of a peer, by shard, or [`NONE`].
+pub(super) type Streams = [u32; SHARDS_MAX as usize];
+
+/// Those of the streams that there are.
+pub(super) fn existing(streams: Streams) -> impl Iterator<Item = u32> {
+    streams.into_iter().filter(|stream| *stream != NONE)
 }
 
 /// What one owner has of each value in a table of another one's, by its slot there.

@@ -7,6 +7,7 @@ use super::{Call, Receiving};
 use crate::list::NONE;
 use crate::lnd::{Cause, NiId, Uplink};
 use crate::time::Instant;
+use crate::xfer::local::existing;
 use crate::xfer::sessions::{Address, Holder, NOWHERE, Reply, Sessions, Worth, is_newer};
 use crate::xfer::{Arrived, XferDrop};
 
@@ -114,12 +115,7 @@ impl Receiving {
 
     /// Forgets what came from a peer.
     pub(crate) fn end_peer(&mut self, peer: u32, cause: Cause, call: &mut Call<'_, impl Uplink>) {
-        for shard in 0..self.peers[peer].len() {
-            let stream = self.peers[peer][shard];
-            if stream != NONE {
-                self.end_stream(stream, cause, call);
-            }
-        }
+        existing(self.peers[peer]).for_each(|stream| self.end_stream(stream, cause, call));
     }
 
     /// Forgets what came from a shard of a peer.
@@ -155,11 +151,7 @@ impl Receiving {
         address: Address,
         call: &mut Call<'_, impl Uplink>,
     ) {
-        for shard in 0..self.peers[peer].len() {
-            let slot = self.peers[peer][shard];
-            if slot == NONE {
-                continue;
-            }
+        for slot in existing(self.peers[peer]) {
             if self.streams[slot].address.0 == ni {
                 self.streams[slot].address = address;
                 // The peer learns by which path it is spoken to now.

@@ -30,7 +30,7 @@ use self::stream::{Acks, Busy, ReceiveStream, Recent};
 use self::window::Window;
 use super::Arrived;
 use super::config::XferConfig;
-use super::local::BySlot;
+use super::local::{BySlot, Streams};
 use super::sending::Sending;
 use super::sessions::Sessions;
 use crate::hash::Seed;
@@ -59,8 +59,8 @@ pub(super) struct Receiving {
     windows: Vec<Window>,
     /// How many of them one address may have: whatever it pretends to be, others find room.
     streams_per_address: u32,
-    /// By the slot of a peer, and by its shard: the stream from there, or [`NONE`].
-    peers: BySlot<[u32; SHARDS_MAX as usize]>,
+    /// By the slot of a peer.
+    peers: BySlot<Streams>,
     pub(super) acks: List<Acks>,
     busy: List<Busy>,
     busy_count: u32,

@@ -10,6 +10,7 @@ use crate::list::{List, NONE};
 use crate::lnd::{Status, Uplink};
 use crate::time::Instant;
 use crate::xfer::XferDrop;
+use crate::xfer::local::existing;
 
 /// An acknowledgement that is still to be taken in.
 pub(crate) struct Unread {
@@ -210,12 +211,7 @@ impl Sending {
 
     /// A peer has forgotten this shard: what is in flight to it was not taken.
     pub(crate) fn lose_all_of_peer(&mut self, peer: u32) {
-        for shard in 0..self.peers[peer].streams.len() {
-            let stream = self.peers[peer].streams[shard];
-            if stream != NONE {
-                self.lose_all(stream);
-            }
-        }
+        existing(self.peers[peer].streams).for_each(|stream| self.lose_all(stream));
     }
 
     /// Takes all frames of a message out of its stream.

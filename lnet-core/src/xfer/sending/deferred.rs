@@ -41,31 +41,20 @@ impl Sending {
         call: &mut Call<'_, impl Uplink>,
     ) {
         let deferred = self.deferred_message(from, id, ticket);
-        let unaware = |sending: &Self| sending.unfinished_message(from, |its| its.id == id);
+        let known = deferred.or_else(|| self.unfinished_message(from, |its| its.id == id));
         let is_gone = match kind {
-            Kind::Deferred => {
-                if let Some(message) = unaware(self) {
-                    self.set_aside(message, ticket, call.sessions);
-                    false
-                } else {
-                    deferred.is_none() && self.pulled_message(from, ticket).is_none()
-                }
-            }
-            Kind::Pull => {
-                // It may overtake the frame that says that the message was deferred.
-                let unaware = unaware(self).filter(|_| deferred.is_none());
-                if let Some(message) = unaware {
+            // The latter may overtake the frame that says that the message was deferred.
+            Kind::Deferred | Kind::Pull => {
+                if let Some(message) = known.filter(|_| deferred.is_none()) {
                     self.set_aside(message, ticket, call.sessions);
                 }
-                if let Some(message) = deferred.or(unaware) {
+                if let Some(message) = known.filter(|_| kind == Kind::Pull) {
                     self.send_again(message, call.sessions);
-                    false
-                } else {
-                    self.pulled_message(from, ticket).is_none()
                 }
+                known.is_none() && self.pulled_message(from, ticket).is_none()
             }
             Kind::Discard => {
-                if let Some(message) = deferred.or_else(|| unaware(self)) {
+                if let Some(message) = known {
                     self.finish(message, Status::Ok, call);
                 }
                 false

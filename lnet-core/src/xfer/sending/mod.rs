@@ -32,7 +32,7 @@ use self::stream::{Busy, Ready};
 use super::BUNDLE_MAX;
 use super::WINDOW_IDS;
 use super::config::XferLimits;
-use super::local::BySlot;
+use super::local::{BySlot, Streams, existing};
 use super::sessions::Sessions;
 use crate::list::{Link, List, NONE};
 use crate::lnd::{Cause, Full, NiId, Status, Transmit, TxId, Uplink};
@@ -55,8 +55,7 @@ pub(super) struct ToPeer {
     unfinished: List<Unfinished>,
     /// Messages that it keeps the headers of.
     deferred: List<Queued>,
-    /// By its shard: the stream there, or [`NONE`].
-    pub(super) streams: [u32; SHARDS_MAX as usize],
+    pub(super) streams: Streams,
     /// When it is to be asked after its deferred messages.
     ping_at: Instant,
     /// Control frames that it has not acknowledged.
@@ -156,12 +155,9 @@ impl Sending {
     /// Forgets a peer that is idle.
     pub(super) fn forget_peer(&mut self, peer: u32) {
         self.unread.take_if(|unread| unread.peer == peer);
-        for shard in 0..self.peers[peer].streams.len() {
-            let stream = self.peers[peer].streams[shard];
-            if stream != NONE {
-                self.drop_control_frames(stream);
-                self.free_stream(stream);
-            }
+        for stream in existing(self.peers[peer].streams) {
+            self.drop_control_frames(stream);
+            self.free_stream(stream);
         }
         self.id_floor = self.id_floor.max(self.peers[peer].next_id);
     }
@@ -278,12 +274,7 @@ impl Sending {
 
     /// A peer has given a session: sends what waited for it, also by paths that do not answer.
     pub(super) fn go_on_with_peer(&mut self, peer: u32, sessions: &mut Sessions) {
-        for shard in 0..self.peers[peer].streams.len() {
-            let stream = self.peers[peer].streams[shard];
-            if stream != NONE {
-                self.go_on(stream);
-            }
-        }
+        existing(self.peers[peer].streams).for_each(|stream| self.go_on(stream));
         for path in 0..sessions.paths.capacity() {
             if sessions.paths.get(path).is_some_and(|path| path.peer == peer) {
                 self.dispatch_waiting(path, sessions);
