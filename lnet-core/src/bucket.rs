@@ -41,8 +41,8 @@ impl Cell {
 
     fn new(slot: u32, entry: &MatchEntry) -> Self {
         let any_initiator = if entry.is_for_any_initiator() { ANY_INITIATOR } else { 0 };
-        let name = slot | u32::from(entry.portal()) << SLOT_BITS | any_initiator;
-        Self { match_bits: entry.match_bits(), name, md: entry.md }
+        let name = slot | u32::from(entry.portal) << SLOT_BITS | any_initiator;
+        Self { match_bits: entry.match_bits, name, md: entry.md }
     }
 
     const fn is_empty(&self) -> bool {

@@ -14,7 +14,7 @@ use crate::stats::NiCounters;
 use crate::table::{Chain, Keyed, Table};
 
 pub(crate) struct PeerNi {
-    nid: Nid,
+    pub(crate) nid: Nid,
     pub(crate) credits: Credits<Queued>,
     references: u32,
     /// Responses to it that were promised and have not ended.
@@ -26,12 +26,6 @@ pub(crate) struct PeerNi {
     is_own: bool,
     chain: Link,
     idle: Link,
-}
-
-impl PeerNi {
-    pub(crate) const fn nid(&self) -> &Nid {
-        &self.nid
-    }
 }
 
 /// Marks peers without references, the one that has been so for longest first.

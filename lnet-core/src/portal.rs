@@ -121,14 +121,14 @@ pub(crate) struct Stamps;
 /// A match entry as a shard holds it: a cache line.
 #[repr(align(64))]
 pub(crate) struct MatchEntry {
-    match_bits: u64,
+    pub(crate) match_bits: u64,
     ignore_bits: u64,
     stamp: i64,
     link: Link,
     /// Its descriptor, or [`NONE`].
     pub(crate) md: u32,
     source: ProcessId,
-    portal: u8,
+    pub(crate) portal: u8,
     pub(crate) auto_unlink: bool,
 }
 
@@ -375,14 +375,6 @@ pub(crate) fn takes(mds: &Slab<MemoryDesc>, md: u32, message: &Request) -> bool 
 const _: () = assert!(slot_bytes::<MatchEntry>() == 64, "an entry exceeds a cache line");
 
 impl MatchEntry {
-    pub(crate) const fn portal(&self) -> u8 {
-        self.portal
-    }
-
-    pub(crate) const fn match_bits(&self) -> u64 {
-        self.match_bits
-    }
-
     /// Whether it takes messages of everybody.
     pub(crate) const fn is_for_any_initiator(&self) -> bool {
         self.source.nid.is_any() && self.source.pid == ProcessId::ANY_PID

@@ -245,7 +245,7 @@ impl Shard {
     pub(super) fn note_retry(&mut self, md: u32) {
         if core::mem::take(&mut self.mds[md].awaited) {
             let entry = self.mds[md].entry;
-            let portal = (entry != NONE).then(|| self.tables.entry(entry).portal());
+            let portal = (entry != NONE).then(|| self.tables.entry(entry).portal);
             self.retry_lists |= 1 << list_for(portal);
         }
     }

@@ -46,7 +46,7 @@ impl Shard {
                 self.tables.set_md(entry_slot, slot);
                 self.mds[slot].entry = entry_slot;
                 let handle = self.md_handle(slot);
-                let portal = self.tables.entry(entry_slot).portal();
+                let portal = self.tables.entry(entry_slot).portal;
                 self.offer(portal, slot);
                 self.tell_of_entry(portal);
                 self.wake();

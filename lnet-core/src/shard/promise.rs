@@ -119,7 +119,7 @@ impl Shard {
             body,
         };
         let deadline = now + local.message_timeout;
-        let next_hop = *self.peers.get_mut(promise.peer).nid();
+        let next_hop = self.peers.get_mut(promise.peer).nid;
         let transmit = Transmit { tx: TxId(NONE), ni: promise.ni, next_hop, header, payload };
         self.launch(now, MessageState::new(purpose, promise.peer, transmit, deadline));
     }

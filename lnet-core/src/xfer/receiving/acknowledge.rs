@@ -72,7 +72,7 @@ impl Receiving {
     #[inline]
     fn acknowledged_by(&self, slot: u32) -> Option<Ack> {
         let frames = self.streams[slot].frames?;
-        Some(Ack { highest: frames.highest(), below: frames.below(), grant_bytes: self.grant_bytes() })
+        Some(Ack { highest: frames.highest, below: frames.below, grant_bytes: self.grant_bytes() })
     }
 
     /// What each sender may have in flight: an equal share of what this shard can take.

@@ -88,22 +88,14 @@ const fn position_of(id: u64) -> (usize, u64) {
 /// Which frames of one sending shard have been here: the highest, and the 64 below it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FramesSeen {
-    highest: u32,
+    pub(crate) highest: u32,
     /// Bit n: the frame n + 1 below.
-    below: u64,
+    pub(crate) below: u64,
 }
 
 impl FramesSeen {
     pub(crate) const fn starting_with(number: u32) -> Self {
         Self { highest: number, below: 0 }
-    }
-
-    pub(crate) const fn highest(&self) -> u32 {
-        self.highest
-    }
-
-    pub(crate) const fn below(&self) -> u64 {
-        self.below
     }
 
     /// Whether this frame is known to have been here.
@@ -209,7 +201,7 @@ mod tests {
                 highest = highest.max(number);
                 // What falls behind is forgotten.
                 seen.retain(|number| highest - number <= 64);
-                prop_assert_eq!(frames.highest(), start.wrapping_add(highest as u32));
+                prop_assert_eq!(frames.highest, start.wrapping_add(highest as u32));
             }
         }
     }

@@ -74,7 +74,7 @@ impl Sending {
             stream.acked_at = Some(now);
             stream.waits_since = now;
         }
-        let was_silent = stream.congestion.probes() != 0;
+        let was_silent = stream.congestion.probes != 0;
         let next_number = stream.next_number;
         if stream.congestion.acknowledged(highest, next_number, (frames, bytes), lost) {
             call.sessions.local.counters.backoffs += 1;

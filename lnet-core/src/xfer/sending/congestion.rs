@@ -45,7 +45,7 @@ pub(crate) struct Congestion {
     round_acked: u32,
     round_lost: u32,
     /// Probes since something was acknowledged.
-    probes: u32,
+    pub(crate) probes: u32,
     /// When the window began anew: the next frame then, and the window and threshold until then.
     before: Option<(u64, u32, u32)>,
 }
@@ -155,16 +155,6 @@ impl Congestion {
             self.threshold_bytes = threshold_bytes;
         }
     }
-
-    /// A probe was sent.
-    pub(crate) fn probed(&mut self) {
-        self.probes += 1;
-    }
-
-    /// Probes since something was acknowledged.
-    pub(crate) const fn probes(&self) -> u32 {
-        self.probes
-    }
 }
 
 #[cfg(test)]
@@ -216,11 +206,11 @@ mod tests {
         }
         let (min, delay) = (Duration::from_millis(2), Duration::from_micros(50));
         assert_eq!(congestion.probe_interval(min, delay), min);
-        congestion.probed();
-        congestion.probed();
+        congestion.probes += 1;
+        congestion.probes += 1;
         assert_eq!(congestion.probe_interval(min, delay), min * 4);
         for _ in 0..40 {
-            congestion.probed();
+            congestion.probes += 1;
         }
         assert_eq!(congestion.probe_interval(min, delay), PROBE_MAX);
         congestion.acknowledged(1, 2, (1, CHUNK_BYTES), 0);

@@ -77,7 +77,7 @@ impl Sending {
         let stream = &self.streams[slot];
         // Where nothing is acknowledged at all the probes change the path.
         if self.items[item].sends >= SENDS_BY_OWN_PATH
-            && stream.congestion.probes() == 0
+            && stream.congestion.probes == 0
             && stream.may_fail_over(now, &call.sessions.local.times)
         {
             self.fail_over(slot, item, call);
@@ -97,7 +97,7 @@ impl Sending {
             Cargo::Control(_) => last,
         };
         let stream = &self.streams[slot];
-        let in_vain = stream.congestion.probes() > FAILOVER_PROBES || stream.failover_path(now).is_some();
+        let in_vain = stream.congestion.probes > FAILOVER_PROBES || stream.failover_path(now).is_some();
         let taken = stream.failover.filter(|_| in_vain).map(|(path, _)| path);
         let taken = taken.filter(leads).or_else(|| self.path_for(slot, own, call.sessions));
         let silent = taken.unwrap_or(own);

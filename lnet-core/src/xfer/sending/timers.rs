@@ -91,7 +91,7 @@ impl Sending {
         let first = self.streams[slot].outstanding.first();
         self.lose(slot, first);
         let stream = &mut self.streams[slot];
-        if stream.congestion.probes() == 0 {
+        if stream.congestion.probes == 0 {
             stream.pending.remove(&mut self.items, first);
             stream.pending.push_front(&mut self.items, first);
         } else {
@@ -103,8 +103,8 @@ impl Sending {
         let stream = &mut self.streams[slot];
         stream.probes_due = 1;
         stream.waits_since = now;
-        stream.congestion.probed();
-        if stream.congestion.probes() >= FAILOVER_PROBES {
+        stream.congestion.probes += 1;
+        if stream.congestion.probes >= FAILOVER_PROBES {
             self.fail_over(slot, first, call);
         }
         call.sessions.local.counters.probes += 1;
