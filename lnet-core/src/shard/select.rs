@@ -8,6 +8,7 @@
 //! that the application names is obeyed. Responses are not chosen for: they go back by the interface that was
 //! asked. With one interface on a net there is nothing to choose and nothing is looked up.
 
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use lnet_wire::Nid;
@@ -36,18 +37,19 @@ struct Health {
 pub(super) struct Selector {
     /// Counts the choices between equal paths.
     sequence: u32,
-    health: [Option<Health>; PATHS_MAX],
+    /// At most [`PATHS_MAX`].
+    health: Vec<Health>,
     /// Whether a path was reported silent, ever: else nothing is looked up.
     has_silent: bool,
 }
 
 impl Selector {
-    pub(super) const fn new() -> Self {
-        Self { sequence: 0, health: [None; PATHS_MAX], has_silent: false }
+    pub(super) fn new() -> Self {
+        Self { sequence: 0, health: Vec::with_capacity(PATHS_MAX), has_silent: false }
     }
 
     fn of(&self, path: &Path) -> Option<&Health> {
-        self.health.iter().flatten().find(|health| health.path == *path)
+        self.health.iter().find(|health| health.path == *path)
     }
 
     /// Until when a path is avoided, or was, if it has not answered since.
@@ -66,25 +68,25 @@ impl Selector {
 
     /// Notes what was reported of a path.
     pub(super) fn note(&mut self, now: Instant, path: &Path, report: PathReport) {
-        let known = self.health.iter().position(|slot| slot.is_some_and(|health| health.path == *path));
-        let rank = |slot: Option<Health>| slot.map(|health| (health.silent_until.is_some(), health.told_at));
-        let least = || self.health.iter().enumerate().min_by_key(|(_, slot)| rank(**slot));
-        let Some(slot) = known.or_else(|| least().map(|(slot, _)| slot)) else { return };
-        let is_taken_by_silence = self.health[slot].is_some_and(|health| health.silent_until.is_some());
-        if known.is_none() && is_taken_by_silence && report != PathReport::Silent {
-            return;
+        let is_silence = report == PathReport::Silent;
+        self.has_silent |= is_silence;
+        let known = self.health.iter().position(|health| health.path == *path);
+        let former = known.map(|at| self.health.swap_remove(at));
+        if self.health.len() == PATHS_MAX {
+            let rank = |(_, health): &(usize, &Health)| (health.silent_until.is_some(), health.told_at);
+            let least = self.health.iter().enumerate().min_by_key(rank);
+            // What answers makes room, and nothing that is silent for that.
+            match least.filter(|(_, least)| is_silence || least.silent_until.is_none()) {
+                Some((at, _)) => self.health.swap_remove(at),
+                None => return,
+            };
         }
-        let former = self.health[slot].filter(|_| known.is_some());
-        let (silent_until, round_trip) = match report {
-            PathReport::Silent => {
-                self.has_silent = true;
-                (Some(now + AVOIDED), former.and_then(|health| health.round_trip))
-            }
-            PathReport::Answers { round_trip } => {
-                (None, round_trip.or(former.and_then(|health| health.round_trip)))
-            }
-        };
-        self.health[slot] = Some(Health { path: *path, told_at: now, silent_until, round_trip });
+        let mut round_trip = former.and_then(|health| health.round_trip);
+        if let PathReport::Answers { round_trip: measured } = report {
+            round_trip = measured.or(round_trip);
+        }
+        let silent_until = is_silence.then(|| now + AVOIDED);
+        self.health.push(Health { path: *path, told_at: now, silent_until, round_trip });
     }
 }
 

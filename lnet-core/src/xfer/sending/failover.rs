@@ -31,7 +31,7 @@ impl Sending {
     }
 
     /// The path to the last address of a peer.
-    fn last_path(&self, stream: u32, sessions: &Sessions) -> Option<u32> {
+    pub(crate) fn last_path(&self, stream: u32, sessions: &Sessions) -> Option<u32> {
         let (ni, nid) = &sessions.peers[self.streams[stream].peer].address;
         sessions.paths.find(*ni, nid)
     }

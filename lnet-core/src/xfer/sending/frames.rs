@@ -246,8 +246,7 @@ impl Sending {
         let Cargo::Control(Control { kind, id, ticket }) = self.items[item].cargo else {
             unreachable!("fragments have frames of their own")
         };
-        let (ni, nid) = sessions.peers[self.streams[stream].peer].address;
-        let own = sessions.paths.find(ni, &nid).unwrap_or(NONE);
+        let own = self.last_path(stream, sessions).unwrap_or(NONE);
         let path = self.find_path(stream, own, sessions)?;
         let (ni, destination, token) = sessions.paths.session(path);
         let number = self.launch(stream, item, sessions);

@@ -210,11 +210,9 @@ impl Sending {
             return self.wait(slot);
         }
         let (id, shard) = self.next_id(peer_slot, slot, sessions);
-        if id - self.peers[peer_slot].oldest_id(&self.messages) >= WINDOW_IDS {
-            sessions.local.starve();
-            return self.wait(slot);
-        }
-        let Some(stream) = self.stream_to(peer_slot, shard, sessions) else {
+        let is_in_window = id - self.peers[peer_slot].oldest_id(&self.messages) < WINDOW_IDS;
+        let stream = is_in_window.then(|| self.stream_to(peer_slot, shard, sessions)).flatten();
+        let Some(stream) = stream else {
             sessions.local.starve();
             return self.wait(slot);
         };

@@ -14,6 +14,9 @@ pub(crate) const NOWHERE: NiId = NiId(u16::MAX);
 /// The longest datagram by an interface that is gone: it is not sent.
 const NOWHERE_BYTES: u32 = 1024;
 
+/// What a HELLO by it would carry.
+const NOT_SENT: Certificate = Certificate { key: [0; 32], signature: [0; 64] };
+
 /// A local interface, as this shard sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct XferNi {
@@ -61,7 +64,7 @@ impl Xfer {
             shards: self.sessions.shards,
             datagram_max_bytes: self.sessions.own_datagram_max(ni),
             policies: self.sessions.policies,
-            certificate: self.sessions.certificate(ni),
+            certificate: self.sessions.interface(ni).map_or(NOT_SENT, |interface| interface.certificate),
         }
     }
 }
@@ -71,16 +74,18 @@ impl Sessions {
     #[inline]
     #[must_use]
     pub(crate) fn nid_of(&self, ni: NiId) -> Option<&Nid> {
-        self.interfaces.get(usize::from(ni.0))?.as_ref().map(|interface| &interface.nid)
+        self.interface(ni).map(|interface| &interface.nid)
+    }
+
+    #[inline]
+    fn interface(&self, ni: NiId) -> Option<&XferNi> {
+        self.interfaces.get(usize::from(ni.0))?.as_ref()
     }
 
     /// The longest UDP payload that an interface can send and take.
     #[inline]
     pub(crate) fn own_datagram_max(&self, ni: NiId) -> u32 {
-        match self.interfaces.get(usize::from(ni.0)) {
-            Some(Some(interface)) => interface.datagram_max_bytes,
-            _ => NOWHERE_BYTES,
-        }
+        self.interface(ni).map_or(NOWHERE_BYTES, |interface| interface.datagram_max_bytes)
     }
 
     /// The longest datagram that goes by a path with a session.
@@ -89,15 +94,6 @@ impl Sessions {
         let path = &self.paths[path];
         let own = self.own_datagram_max(path.ni);
         path.session.map_or(own, |session| own.min(session.datagram_max_bytes))
-    }
-
-    /// What shows that this node lives at the address of an interface.
-    pub(crate) fn certificate(&self, ni: NiId) -> Certificate {
-        match self.interfaces.get(usize::from(ni.0)) {
-            Some(Some(interface)) => interface.certificate,
-            // It is not sent.
-            _ => Certificate { key: [0; 32], signature: [0; 64] },
-        }
     }
 
     /// The interface that has a NID.
