@@ -44,12 +44,11 @@ impl Sending {
         let now = sessions.local.now;
         let leads = |path: &u32| self.leads(stream, *path, sessions);
         let choice = self.streams[stream].choice(now);
-        let chosen = choice;
         #[cfg(feature = "sabotage")]
-        let chosen = chosen.filter(|_| !sessions.local.sabotage.no_failover);
+        let choice = if sessions.local.sabotage.no_failover { Some(NONE) } else { choice };
         let is_avoided = |path: &u32| choice.is_none() && sessions.paths[*path].is_silent(now);
         let own = Some(own).filter(leads);
-        chosen.filter(leads).or_else(|| own.filter(|own| !is_avoided(own))).or_else(|| {
+        choice.filter(leads).or_else(|| own.filter(|own| !is_avoided(own))).or_else(|| {
             let last = self.last_path(stream, sessions).filter(leads);
             let others = sessions.paths.of_peer(self.streams[stream].peer).filter(leads);
             own.into_iter().chain(last).chain(others).min_by_key(is_avoided)
