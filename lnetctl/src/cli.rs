@@ -43,6 +43,9 @@ pub(crate) struct Cli {
     /// Name of the node whose daemon to talk to
     #[arg(long, global = true, value_name = "NAME", conflicts_with = "socket")]
     pub(crate) node: Option<String>,
+    /// Print what is shown as JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
 }

@@ -1,7 +1,7 @@
 //! What a command did not do, and the status that says so.
 
 use lnet_control::client::ClientError;
-use lnet_control::document::{self, Failure};
+use lnet_control::document::{self, Failure, Yaml};
 use lnet_control::{Errno, Refusal};
 
 /// Status of a request that was refused: the low byte of -EINVAL.
@@ -58,7 +58,7 @@ impl CommandError {
 
     /// The error document.
     pub(crate) fn document(&self) -> String {
-        document::failures(self.operation, &self.failures).to_string()
+        Yaml(&document::failures(self.operation, &self.failures)).to_string()
     }
 }
 

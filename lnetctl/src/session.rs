@@ -7,8 +7,11 @@ use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
-use lnet_control::client::Client;
+use lnet_control::client::{Client, ClientError};
+use lnet_control::document::{Map, Yaml};
 use lnet_control::path;
+use lnet_control::request::{Batch, Change};
+use serde::Serialize;
 
 use crate::arguments::{self, GlobalWord};
 use crate::cli::{Cli, UNSUPPORTED};
@@ -57,7 +60,7 @@ impl Session {
         };
         let socket = cli.socket.or_else(|| self.socket.clone());
         let node = cli.node.or_else(|| self.node.clone());
-        let mut daemon = Daemon { session: self, socket, node };
+        let mut daemon = Daemon { session: self, socket, node, as_json: cli.json };
         match commands::run(&mut daemon, command) {
             Ok(()) => 0,
             Err(error) => {
@@ -85,6 +88,8 @@ pub(crate) struct Daemon<'a> {
     session: &'a mut Session,
     socket: Option<PathBuf>,
     node: Option<String>,
+    /// Whether what is shown is printed as JSON.
+    pub(crate) as_json: bool,
 }
 
 impl Daemon<'_> {
@@ -97,6 +102,42 @@ impl Daemon<'_> {
             _ => Client::connect(&path).map_err(task.refused())?,
         };
         Ok(&mut self.session.client.insert((path, client)).1)
+    }
+
+    /// Asks the daemon for something.
+    pub(crate) fn ask<T>(
+        &mut self,
+        task: Task,
+        ask: impl FnOnce(&mut Client) -> Result<T, ClientError>,
+    ) -> Result<T, CommandError> {
+        ask(self.client(task)?).map_err(task.refused())
+    }
+
+    /// Asks the daemon for something, and prints it as a document.
+    pub(crate) fn show<T>(
+        &mut self,
+        entity: &'static str,
+        ask: impl FnOnce(&mut Client) -> Result<T, ClientError>,
+        document: impl FnOnce(&T) -> Map,
+    ) -> Result<(), CommandError> {
+        let answer = self.ask(Task::new("show", entity), ask)?;
+        self.print(&document(&answer));
+        Ok(())
+    }
+
+    /// Makes changes, all or none.
+    pub(crate) fn apply(&mut self, task: Task, changes: Vec<Change>) -> Result<(), CommandError> {
+        self.ask(task, |client| client.apply(Batch { changes, dry_run: false })).map(drop)
+    }
+
+    /// Prints a document.
+    pub(crate) fn print(&self, document: &Map) {
+        print_text(&self.text(document));
+    }
+
+    /// A document as YAML, or as a line of JSON with the same keys.
+    pub(crate) fn text(&self, document: &Map) -> String {
+        if self.as_json { json_line(document) } else { Yaml(document).to_string() }
     }
 }
 
@@ -140,6 +181,11 @@ pub(crate) fn unknown_command(line: &str, word: &str) -> String {
 pub(crate) fn print_text(text: &impl Display) {
     let mut stdout = io::stdout().lock();
     let _ = write!(stdout, "{text}").and_then(|()| stdout.flush());
+}
+
+/// A value as a line of JSON.
+pub(crate) fn json_line(value: &impl Serialize) -> String {
+    format!("{}\n", serde_json::json!(value))
 }
 
 /// Prints to stderr.

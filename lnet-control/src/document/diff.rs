@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::output::scalar;
 use super::show::NodeState;
 use crate::pattern::{cpts_text, fault_nid_text};
 use crate::records::{PortalPolicy, SteeringPolicy};
@@ -63,11 +64,11 @@ fn ni_text(spec: &NiSpec) -> String {
         (None, Some(nid)) => format!("ni {nid}"),
         (None, None) => "ni on the first interface that is up".to_owned(),
     };
-    let cpts = (!cpts.is_empty()).then(|| cpts_text(cpts));
-    for (key, value) in options.entries().into_iter().chain([("CPT", cpts)]) {
-        if let Some(value) = value {
-            let _ = write!(text, ", {key} {value}");
-        }
+    for (key, value) in options.entries().into_iter().filter(|(_, value)| !value.is_null()) {
+        let _ = write!(text, ", {key} {}", scalar(&value));
+    }
+    if !cpts.is_empty() {
+        let _ = write!(text, ", CPT {}", cpts_text(cpts));
     }
     text
 }

@@ -21,7 +21,7 @@ use crate::errno::Errno;
 use crate::request::{Change, PingRequest};
 
 pub use diff::diff;
-pub use output::{Element, Map};
+pub use output::{Map, Yaml};
 pub use read::parse;
 pub use show::{
     Detail, Failure, NodeState, captures, drop_rules, export, failures, frames, globals, loads, nets,

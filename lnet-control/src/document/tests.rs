@@ -354,7 +354,8 @@ proptest! {
     #[test]
     fn texts_come_back_as_they_were_written(key in "[a-z]{1,8}", text in "\\PC{0,20}", rest in any::<String>()) {
         for text in [text, rest] {
-            let document = Map::new().text(key.clone(), &text).to_string();
+            let document = Map::from_iter([(key.clone(), text.clone().into())]);
+            let document = Yaml(&document).to_string();
             let read = super::tree::load(&document).unwrap().unwrap();
             let super::tree::Value::Map(entries) = read.value else { panic!("{document}") };
             let super::tree::Value::Scalar { text: found, .. } = &entries[0].value.value else { panic!("{document}") };

@@ -10,6 +10,7 @@ pub struct CaptureRecord {
     /// The pcapng file, as the node sees it.
     pub path: PathBuf,
     /// Whether frames are still written.
+    #[serde(rename = "running")]
     pub is_running: bool,
     /// Size at which the capture ends.
     pub limit_bytes: u64,

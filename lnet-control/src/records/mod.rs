@@ -9,14 +9,12 @@ macro_rules! counters {
         $(#[$meta])*
         #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, serde::Serialize, serde::Deserialize)]
         pub struct $name {
-            $($(#[$doc])* pub $field: $type,)+
+            $($(#[$doc])* #[serde(rename = $key)] pub $field: $type,)+
         }
 
         impl $name {
-            /// Keys and values, in the order in which tools print them.
-            pub fn entries(&self) -> impl Iterator<Item = (&'static str, i128)> + use<> {
-                [$(($key, i128::from(self.$field)),)+].into_iter()
-            }
+            /// The keys, in the order in which tools print them.
+            pub const KEYS: &[&str] = &[$($key),+];
         }
     };
 }

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use lnet_wire::{Net, Nid};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::{MessageCounts, Traffic};
 use crate::text;
@@ -80,8 +81,10 @@ impl fmt::Display for NiStatus {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct UdspInfo {
     /// The net's.
+    #[serde(rename = "net priority")]
     pub net_priority: i64,
     /// The NID's.
+    #[serde(rename = "nid priority")]
     pub nid_priority: i64,
 }
 
@@ -147,22 +150,22 @@ impl NiOptions {
     /// How many of [`NiOptions::entries`] are the net's; the LND's follow.
     pub const OF_NET: usize = 4;
 
-    /// Keys and values, in the order in which tools print them.
+    /// Keys and values, in the order in which tools print them; `Null` is no value.
     #[must_use]
-    pub fn entries(&self) -> [(&'static str, Option<String>); 10] {
+    pub fn entries(&self) -> [(&'static str, Value); 10] {
         let Self { peer_timeout_s, peer_credits, peer_buffer_credits, credits, .. } = self;
         let Self { conns_per_peer, tos, lnd, mode, port, queues, .. } = self;
         [
-            ("peer_timeout", text_of(peer_timeout_s)),
-            ("peer_credits", text_of(peer_credits)),
-            ("peer_buffer_credits", text_of(peer_buffer_credits)),
-            ("credits", text_of(credits)),
-            ("conns_per_peer", text_of(conns_per_peer)),
-            ("tos", text_of(tos)),
-            ("lnd", text_of(lnd)),
-            ("mode", text_of(mode)),
-            ("port", text_of(port)),
-            ("queues", text_of(queues)),
+            ("peer_timeout", json!(peer_timeout_s)),
+            ("peer_credits", json!(peer_credits)),
+            ("peer_buffer_credits", json!(peer_buffer_credits)),
+            ("credits", json!(credits)),
+            ("conns_per_peer", json!(conns_per_peer)),
+            ("tos", json!(tos)),
+            ("lnd", json!(lnd)),
+            ("mode", json!(mode)),
+            ("port", json!(port)),
+            ("queues", json!(queues)),
         ]
     }
 
@@ -171,12 +174,8 @@ impl NiOptions {
     pub fn fits(&self, asked: &Self) -> bool {
         let conns_per_peer = asked.conns_per_peer.filter(|count| *count > 0);
         let asked = Self { conns_per_peer, ..*asked }.entries();
-        asked.iter().zip(self.entries()).all(|((_, asked), (_, found))| asked.is_none() || *asked == found)
+        asked.iter().zip(self.entries()).all(|((_, asked), (_, found))| asked.is_null() || *asked == found)
     }
-}
-
-fn text_of(value: &Option<impl fmt::Display>) -> Option<String> {
-    value.as_ref().map(ToString::to_string)
 }
 
 /// What drives the NIs of a net.

@@ -20,6 +20,7 @@ pub enum SteeringPolicy {
         /// How many count.
         bits: u8,
         /// Shard of each value, 2 to the power of `bits` of them; `None` hashes over all shards.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         table: Option<Vec<u8>>,
     },
     /// By the initiator's primary NID.
@@ -123,6 +124,7 @@ pub struct PortalPolicy {
     /// The portal, below 64.
     pub portal: u8,
     /// Its policy.
+    #[serde(flatten)]
     pub policy: SteeringPolicy,
 }
 

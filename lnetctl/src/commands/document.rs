@@ -51,11 +51,11 @@ pub(super) fn export(daemon: &mut Daemon<'_>, args: &ExportArgs) -> Result<()> {
     let task = Task::new("show", "export");
     let document = document::export(&state(daemon, task)?, args.backup);
     match &args.file {
-        Some(file) if file != Path::new("-") => fs::write(file, document.to_string()).map_err(|error| {
+        Some(file) if file != Path::new("-") => fs::write(file, daemon.text(&document)).map_err(|error| {
             task.error(Errno::IO, format!("cannot write {}: {error}", file.display())).failed()
         }),
         _ => {
-            print_text(&document);
+            daemon.print(&document);
             Ok(())
         }
     }
@@ -63,8 +63,7 @@ pub(super) fn export(daemon: &mut Daemon<'_>, args: &ExportArgs) -> Result<()> {
 
 /// All that documents are made of.
 fn state(daemon: &mut Daemon<'_>, task: Task) -> Result<NodeState> {
-    let client = daemon.client(task)?;
-    let mut ask = || {
+    daemon.ask(task, |client| {
         Ok(NodeState {
             nets: client.nets()?,
             peers: client.peers()?,
@@ -72,8 +71,7 @@ fn state(daemon: &mut Daemon<'_>, task: Task) -> Result<NodeState> {
             drop_rules: client.drop_rules()?,
             steering: client.steering()?,
         })
-    };
-    ask().map_err(task.refused())
+    })
 }
 
 pub(super) fn import(daemon: &mut Daemon<'_>, args: &ImportArgs) -> Result<()> {

@@ -1,15 +1,16 @@
 //! Drop rules.
 
 use clap::{Args, Subcommand};
+use lnet_control::client::Client;
 use lnet_control::document::{self, Detail};
 use lnet_control::pattern;
 use lnet_control::records::{DropRule, HEALTH_ERRORS, MESSAGE_TYPES};
 use lnet_control::request::Change;
 use lnet_wire::Nid;
 
-use super::{Result, apply};
+use super::Result;
 use crate::failure::Task;
-use crate::session::{Daemon, print_text};
+use crate::session::Daemon;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum FaultCommand {
@@ -92,8 +93,12 @@ pub(super) fn run(daemon: &mut Daemon<'_>, command: FaultCommand) -> Result<()> 
         FaultCommand::Drop(DropCommand::Del { source, dest, all }) => {
             delete(daemon, source.as_deref(), dest.as_deref(), all)
         }
-        FaultCommand::Drop(DropCommand::Reset) => reset(daemon),
-        FaultCommand::Drop(DropCommand::Show) => show(daemon),
+        FaultCommand::Drop(DropCommand::Reset) => {
+            daemon.apply(Task::new("reset", "fault"), vec![Change::ResetDropRules])
+        }
+        FaultCommand::Drop(DropCommand::Show) => {
+            daemon.show("fault", Client::drop_rules, |rules| document::drop_rules(rules, Detail::Level(0)))
+        }
         FaultCommand::Delay { .. } => {
             Err(Task::new("add", "fault").unsupported("rules that hold messages up are").failed())
         }
@@ -103,7 +108,7 @@ pub(super) fn run(daemon: &mut Daemon<'_>, command: FaultCommand) -> Result<()> 
 fn add(daemon: &mut Daemon<'_>, args: &DropAddArgs) -> Result<()> {
     let task = Task::new("add", "fault");
     let rule = rule(task, args)?;
-    apply(daemon, task, vec![Change::AddDropRule(rule)]).map(drop)
+    daemon.apply(task, vec![Change::AddDropRule(rule)])
 }
 
 fn rule(task: Task, args: &DropAddArgs) -> Result<DropRule> {
@@ -168,16 +173,5 @@ fn delete(daemon: &mut Daemon<'_>, source: Option<&str>, destination: Option<&st
         },
         _ => return Err(task.invalid("both --source and --dest are expected, or --all").failed()),
     };
-    apply(daemon, task, vec![change]).map(drop)
-}
-
-fn reset(daemon: &mut Daemon<'_>) -> Result<()> {
-    apply(daemon, Task::new("reset", "fault"), vec![Change::ResetDropRules]).map(drop)
-}
-
-fn show(daemon: &mut Daemon<'_>) -> Result<()> {
-    let task = Task::new("show", "fault");
-    let rules = daemon.client(task)?.drop_rules().map_err(task.refused())?;
-    print_text(&document::drop_rules(&rules, Detail::Level(0)));
-    Ok(())
+    daemon.apply(task, vec![change])
 }

@@ -4,14 +4,14 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use clap::Subcommand;
+use lnet_control::client::Client;
 use lnet_control::document;
 use lnet_control::records::FramesRecord;
-use serde_json::json;
 
 use super::Result;
 use super::load::unfair_shares;
 use crate::failure::Task;
-use crate::session::{Daemon, print_text};
+use crate::session::{Daemon, json_line, print_text};
 
 /// How often, and how many times, frames are counted until none is under way: late acknowledgements, greetings.
 const QUIET_INTERVAL: Duration = Duration::from_millis(100);
@@ -22,16 +22,9 @@ const DROPS_MIN: u64 = 20;
 #[derive(Debug, Subcommand)]
 pub(crate) enum FramesCommand {
     /// Show frames by queue and shard, what was passed up, recovered, dropped
-    Show {
-        /// As one JSON object
-        #[arg(long)]
-        json: bool,
-    },
+    Show,
     /// Wait until no frame is under way, and fail where one is not accounted for or reached the wrong shard
     Check {
-        /// As one JSON object
-        #[arg(long)]
-        json: bool,
         /// Percent of the frames that each shard must have taken
         #[arg(long)]
         share_min: Option<String>,
@@ -43,17 +36,17 @@ pub(crate) enum FramesCommand {
 
 pub(super) fn run(daemon: &mut Daemon<'_>, command: &FramesCommand) -> Result<()> {
     match command {
-        FramesCommand::Show { json } => {
-            let task = Task::new("show", "frames");
-            print(&daemon.client(task)?.frames().map_err(task.refused())?, *json);
+        FramesCommand::Show => {
+            let frames = daemon.ask(Task::new("show", "frames"), Client::frames)?;
+            print(daemon, &frames);
             Ok(())
         }
-        FramesCommand::Check { json, share_min, loss_per_million } => {
+        FramesCommand::Check { share_min, loss_per_million } => {
             let task = Task::new("check", "frames");
             let share_min = task.optional("share-min", share_min.as_ref(), 0..=100)?.unwrap_or(0);
             let loss = task.optional("loss-per-million", loss_per_million.as_ref(), 0..=1_000_000)?;
             let frames = quiet(daemon, task)?;
-            print(&frames, *json);
+            print(daemon, &frames);
             task.judged(failures(&frames, share_min, loss.unwrap_or(0).unsigned_abs()))
         }
     }
@@ -63,7 +56,7 @@ pub(super) fn run(daemon: &mut Daemon<'_>, command: &FramesCommand) -> Result<()
 fn quiet(daemon: &mut Daemon<'_>, task: Task) -> Result<FramesRecord> {
     let mut looks = 0;
     loop {
-        let frames = daemon.client(task)?.frames().map_err(task.refused())?;
+        let frames = daemon.ask(task, Client::frames)?;
         looks += 1;
         if !frames.has_rings() || frames.steered() == frames.accounted() || looks == QUIET_LOOKS {
             return Ok(frames);
@@ -72,10 +65,10 @@ fn quiet(daemon: &mut Daemon<'_>, task: Task) -> Result<FramesRecord> {
     }
 }
 
-fn print(frames: &FramesRecord, as_json: bool) {
-    match as_json {
-        true => print_text(&format_args!("{}\n", json!(frames))),
-        false => print_text(&document::frames(frames)),
+fn print(daemon: &Daemon<'_>, frames: &FramesRecord) {
+    match daemon.as_json {
+        true => print_text(&json_line(frames)),
+        false => daemon.print(&document::frames(frames)),
     }
 }
 

@@ -7,6 +7,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use lnet_control::client::Client;
 use lnet_control::document;
 use lnet_control::pattern;
 use lnet_control::protocol::REQUEST_BYTES_MAX;
@@ -17,7 +18,7 @@ use serde_json::{Map, Value, json};
 use super::Result;
 use super::plot;
 use crate::failure::Task;
-use crate::session::{Daemon, eprint_text, print_text};
+use crate::session::{Daemon, eprint_text, json_line, print_text};
 use crate::table::table;
 
 /// How often a load that is waited for is looked at.
@@ -38,11 +39,7 @@ pub(crate) enum LoadCommand {
         role: LoadRoleCommand,
     },
     /// Show the loads, running and ended
-    Show {
-        /// As a JSON array
-        #[arg(long)]
-        json: bool,
-    },
+    Show,
     /// Wait for the end of a load, show what came of it, and fail if a message was lost or wrong
     Wait {
         /// Its number
@@ -68,9 +65,6 @@ pub(crate) enum LoadCommand {
 /// How what came of a load is shown and judged.
 #[derive(Debug, Args)]
 pub(crate) struct LoadOutput {
-    /// As a JSON array
-    #[arg(long)]
-    pub(crate) json: bool,
     /// Also draw the latencies of each size
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) plot: Option<PathBuf>,
@@ -132,18 +126,17 @@ pub(crate) struct LoadArgs {
 pub(super) fn run(daemon: &mut Daemon<'_>, command: LoadCommand) -> Result<()> {
     match command {
         LoadCommand::Start { role } => start(daemon, &role),
-        LoadCommand::Show { json } => show(daemon, json),
+        LoadCommand::Show => show(daemon),
         LoadCommand::Wait { id, progress, output } => wait(daemon, &id, &output, progress),
         LoadCommand::Stop { id, output } => stop(daemon, &id, &output),
     }
 }
 
-fn show(daemon: &mut Daemon<'_>, as_json: bool) -> Result<()> {
-    let task = Task::new("show", "load");
-    let loads = daemon.client(task)?.loads().map_err(task.refused())?;
-    match as_json {
-        true => print_text(&format_args!("{}\n", json!(loads))),
-        false => print_text(&document::loads(&loads)),
+fn show(daemon: &mut Daemon<'_>) -> Result<()> {
+    let loads = daemon.ask(Task::new("show", "load"), Client::loads)?;
+    match daemon.as_json {
+        true => print_text(&json_line(&loads)),
+        false => daemon.print(&document::loads(&loads)),
     }
     Ok(())
 }
@@ -167,7 +160,7 @@ fn start(daemon: &mut Daemon<'_>, role: &LoadRoleCommand) -> Result<()> {
             }))
         }
     };
-    let id = daemon.client(task)?.start_load(spec).map_err(task.refused())?;
+    let id = daemon.ask(task, |client| client.start_load(spec))?;
     print_text(&format_args!("{id}\n"));
     Ok(())
 }
@@ -175,8 +168,8 @@ fn start(daemon: &mut Daemon<'_>, role: &LoadRoleCommand) -> Result<()> {
 fn stop(daemon: &mut Daemon<'_>, id: &str, output: &LoadOutput) -> Result<()> {
     let task = Task::new("del", "load");
     let id = load_id(task, id)?;
-    let load = daemon.client(task)?.stop_load(id).map_err(task.refused())?;
-    conclude(task, &load, output)
+    let load = daemon.ask(task, |client| client.stop_load(id))?;
+    conclude(daemon, task, &load, output)
 }
 
 /// Waits until a load has ended.
@@ -186,7 +179,7 @@ fn wait(daemon: &mut Daemon<'_>, id: &str, output: &LoadOutput, progress: bool) 
     let shows = progress || std::io::stderr().is_terminal();
     let mut shown = None;
     loop {
-        let loads = daemon.client(task)?.loads().map_err(task.refused())?;
+        let loads = daemon.ask(task, Client::loads)?;
         let Some(load) = loads.into_iter().find(|load| load.id == id) else {
             return Err(task.error(lnet_control::Errno::NOENT, format!("there is no load {id}")));
         };
@@ -200,14 +193,14 @@ fn wait(daemon: &mut Daemon<'_>, id: &str, output: &LoadOutput, progress: bool) 
             if shows && !progress {
                 eprint_text(&"\n");
             }
-            return conclude(task, &load, output);
+            return conclude(daemon, task, &load, output);
         }
         sleep(INTERVAL);
     }
 }
 
 /// Prints what came of a load, and judges it.
-fn conclude(task: Task, load: &LoadRecord, output: &LoadOutput) -> Result<()> {
+fn conclude(daemon: &Daemon<'_>, task: Task, load: &LoadRecord, output: &LoadOutput) -> Result<()> {
     let no_result = LoadResult::default();
     let result = load.result.as_ref().unwrap_or(&no_result);
     let mut failures = result.failures.clone();
@@ -217,8 +210,8 @@ fn conclude(task: Task, load: &LoadRecord, output: &LoadOutput) -> Result<()> {
     if let Some(least) = task.optional("share-min", output.share_min.as_ref(), 0..=100)? {
         failures.extend(unfair_shares("messages", &result.by_shard, least));
     }
-    match output.json {
-        true => print_text(&format_args!("{}\n", json!([load]))),
+    match daemon.as_json {
+        true => print_text(&json_line(&[load])),
         false => print_text(&text(load.role, result)),
     }
     if let Some(path) = &output.plot {

@@ -12,10 +12,9 @@ mod simple;
 mod steering;
 
 use clap::{CommandFactory, Subcommand};
-use lnet_control::request::{Batch, Change, Outcome};
 
 use crate::cli::Cli;
-use crate::failure::{CommandError, Task};
+use crate::failure::CommandError;
 use crate::session::Daemon;
 
 type Result<T> = std::result::Result<T, CommandError>;
@@ -114,9 +113,4 @@ pub(crate) fn list() -> String {
     let cli = Cli::command();
     let shown = cli.get_subcommands().filter(|command| !command.is_hide_set());
     shown.map(|command| format!("{}\n", command.get_name())).collect()
-}
-
-/// Makes changes, all or none.
-fn apply(daemon: &mut Daemon<'_>, task: Task, changes: Vec<Change>) -> Result<Vec<Outcome>> {
-    daemon.client(task)?.apply(Batch { changes, dry_run: false }).map_err(task.refused())
 }

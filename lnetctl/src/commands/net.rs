@@ -4,16 +4,17 @@ use std::str::FromStr;
 
 use clap::{Args, Subcommand};
 use lnet_control::Errno;
+use lnet_control::client::Client;
 use lnet_control::document::{self, Detail};
 use lnet_control::pattern;
 use lnet_control::records::{Lnd, NiOptions, XdpMode};
 use lnet_control::request::{Change, NiName, NiSpec};
 use lnet_wire::{Net, Nid};
 
-use super::{Result, apply};
+use super::Result;
 use crate::cli::Verbose;
 use crate::failure::Task;
-use crate::session::{Daemon, print_text};
+use crate::session::Daemon;
 
 const POSITIVE: std::ops::RangeInclusive<i64> = i64::MIN..=i32::MAX as i64;
 
@@ -214,7 +215,7 @@ fn add(daemon: &mut Daemon<'_>, args: &NetAddArgs) -> Result<()> {
             interfaces.map(spec).collect()
         }
     };
-    apply(daemon, task, specs.into_iter().map(Change::AddNi).collect()).map(drop)
+    daemon.apply(task, specs.into_iter().map(Change::AddNi).collect())
 }
 
 fn options(task: Task, args: &NetAddArgs) -> Result<NiOptions> {
@@ -270,21 +271,21 @@ fn delete(
             }
         }
     };
-    apply(daemon, task, changes).map(drop)
+    daemon.apply(task, changes)
 }
 
 fn show(daemon: &mut Daemon<'_>, net: Option<&str>, level: u8) -> Result<()> {
     let task = Task::new("show", "net");
     let net = net.map(Net::from_str).transpose();
     let net = net.map_err(|error| task.error(Errno::NOENT, format!("no such net: {error}")))?;
-    let mut nets = daemon.client(task)?.nets().map_err(task.refused())?;
+    let mut nets = daemon.ask(task, Client::nets)?;
     if let Some(net) = net {
         nets.retain(|one| one.net == net);
         if nets.is_empty() {
             return Err(task.error(Errno::SRCH, format!("net {net} is not configured")));
         }
     }
-    print_text(&document::nets(&nets, Detail::Level(level)));
+    daemon.print(&document::nets(&nets, Detail::Level(level)));
     Ok(())
 }
 
@@ -320,5 +321,5 @@ fn set(daemon: &mut Daemon<'_>, what: &Settings) -> Result<()> {
     if changes.is_empty() && conns.is_none() {
         return Err(task.invalid("nothing to set: --health, --conns-per-peer or --lnd-timeout is expected"));
     }
-    apply(daemon, task, changes).map(drop)
+    daemon.apply(task, changes)
 }

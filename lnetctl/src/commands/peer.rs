@@ -2,7 +2,8 @@
 
 use clap::{Args, Subcommand};
 use lnet_control::Errno;
-use lnet_control::document::{self, Detail, Failure};
+use lnet_control::client::Client;
+use lnet_control::document::{self, Detail, Yaml};
 use lnet_control::pattern;
 use lnet_control::request::PingRequest;
 use lnet_wire::Nid;
@@ -46,28 +47,21 @@ pub(crate) struct PingArgs {
 pub(super) fn run(daemon: &mut Daemon<'_>, command: PeerCommand) -> Result<()> {
     match command {
         PeerCommand::Show { nid, verbose } => show(daemon, nid.as_deref(), verbose.level()),
-        PeerCommand::List => list(daemon),
+        PeerCommand::List => daemon.show("peer", Client::peers, |peers| document::peer_list(peers)),
     }
 }
 
 fn show(daemon: &mut Daemon<'_>, nid: Option<&str>, level: u8) -> Result<()> {
     let task = Task::new("show", "peer");
     let nid = nid.map(pattern::nid).transpose().map_err(task.pattern())?;
-    let mut peers = daemon.client(task)?.peers().map_err(task.refused())?;
+    let mut peers = daemon.ask(task, Client::peers)?;
     if let Some(nid) = nid {
         peers.retain(|peer| peer.primary_nid == nid || peer.nis.iter().any(|ni| ni.nid == nid));
         if peers.is_empty() {
             return Err(task.error(Errno::NOENT, format!("no peer has the nid {nid}")));
         }
     }
-    print_text(&document::peers(&peers, Detail::Level(level)));
-    Ok(())
-}
-
-fn list(daemon: &mut Daemon<'_>) -> Result<()> {
-    let task = Task::new("show", "peer");
-    let peers = daemon.client(task)?.peers().map_err(task.refused())?;
-    print_text(&document::peer_list(&peers));
+    daemon.print(&document::peers(&peers, Detail::Level(level)));
     Ok(())
 }
 
@@ -87,21 +81,27 @@ pub(super) fn ping(daemon: &mut Daemon<'_>, args: &PingArgs) -> Result<()> {
 /// Pings, prints who answers as soon as it does, and then who did not.
 pub(super) fn send(daemon: &mut Daemon<'_>, request: PingRequest) -> Result<()> {
     let task = Task::new("manage", "ping");
-    let mut failed = Vec::new();
-    let mut is_first = true;
-    let answered = daemon.client(task)?.ping(request, |reply| {
-        if reply.result.is_err() {
-            return failed.push(reply);
-        }
-        let text = document::pings(&[reply]).to_string();
-        // The key stands once, over all of them.
-        let item = if is_first { Some(text.as_str()) } else { text.strip_prefix("ping:\n") };
-        print_text(&item.unwrap_or_default());
-        is_first = false;
+    let as_json = daemon.as_json;
+    let (mut answered, mut failed) = (Vec::new(), Vec::new());
+    let ended = daemon.ask(task, |client| {
+        client.ping(request, |reply| {
+            let replies = if reply.result.is_ok() { &mut answered } else { &mut failed };
+            if reply.result.is_ok() && !as_json {
+                let text = Yaml(&document::pings(std::slice::from_ref(&reply))).to_string();
+                // The key stands once, over all of them.
+                let item =
+                    if replies.is_empty() { Some(text.as_str()) } else { text.strip_prefix("ping:\n") };
+                print_text(&item.unwrap_or_default());
+            }
+            replies.push(reply);
+        })
     });
-    print_text(&document::pings(&failed));
-    answered.map_err(task.refused())?;
+    let is_good = failed.is_empty();
+    if as_json {
+        failed.splice(..0, answered);
+    }
+    daemon.print(&document::pings(&failed));
+    ended?;
     // The document about them stands on stdout already.
-    let none: Vec<Failure> = Vec::new();
-    if failed.is_empty() { Ok(()) } else { Err(CommandError::several("manage", none).failed()) }
+    if is_good { Ok(()) } else { Err(CommandError::several("manage", Vec::new()).failed()) }
 }

@@ -4,14 +4,15 @@ use std::path::{Path, PathBuf, absolute};
 
 use clap::{Args, Subcommand};
 use lnet_control::Errno;
+use lnet_control::client::Client;
 use lnet_control::document;
 use lnet_control::pattern;
 use lnet_control::records::Global;
 use lnet_control::request::{CaptureSpec, Change};
 
-use super::{Result, apply};
+use super::Result;
 use crate::failure::{CommandError, Task};
-use crate::session::{Daemon, print_text, unknown_command};
+use crate::session::{Daemon, unknown_command};
 
 /// Least size of a capture's file.
 const CAPTURE_BYTES_MIN: u64 = 4096;
@@ -93,16 +94,18 @@ pub(super) fn lnet(daemon: &mut Daemon<'_>, command: LnetCommand) -> Result<()> 
         LnetCommand::Configure { all, large } => Change::Configure { all, large },
         LnetCommand::Unconfigure => Change::Unconfigure,
     };
-    apply(daemon, Task::new("configure", "lnet"), vec![change]).map(drop)
+    daemon.apply(Task::new("configure", "lnet"), vec![change])
 }
 
 pub(super) fn stats(daemon: &mut Daemon<'_>, command: StatsCommand) -> Result<()> {
     match command {
-        StatsCommand::Show { .. } => statistics(daemon),
-        StatsCommand::Reset => {
-            apply(daemon, Task::new("set", "statistics"), vec![Change::ResetStatistics]).map(drop)
-        }
+        StatsCommand::Show { .. } => daemon.show("statistics", Client::statistics, document::statistics),
+        StatsCommand::Reset => daemon.apply(Task::new("set", "statistics"), vec![Change::ResetStatistics]),
     }
+}
+
+pub(super) fn globals(daemon: &mut Daemon<'_>) -> Result<()> {
+    daemon.show("global", Client::globals, document::globals)
 }
 
 pub(super) fn capture(daemon: &mut Daemon<'_>, command: CaptureCommand) -> Result<()> {
@@ -110,23 +113,17 @@ pub(super) fn capture(daemon: &mut Daemon<'_>, command: CaptureCommand) -> Resul
         CaptureCommand::Start { file, limit, frame_bytes, interfaces } => {
             start_capture(daemon, &file, &limit, frame_bytes.as_ref(), interfaces.as_deref())
         }
-        CaptureCommand::Stop { file } => stop_capture(daemon, &file),
-        CaptureCommand::Show => captures(daemon),
+        CaptureCommand::Stop { file } => {
+            let task = Task::new("del", "capture");
+            let path = absolute_path(task, &file)?;
+            let capture = daemon.ask(task, |client| client.stop_capture(path))?;
+            daemon.print(&document::captures(&[capture]));
+            Ok(())
+        }
+        CaptureCommand::Show => {
+            daemon.show("capture", Client::captures, |captures| document::captures(captures))
+        }
     }
-}
-
-fn statistics(daemon: &mut Daemon<'_>) -> Result<()> {
-    let task = Task::new("show", "statistics");
-    let statistics = daemon.client(task)?.statistics().map_err(task.refused())?;
-    print_text(&document::statistics(&statistics));
-    Ok(())
-}
-
-pub(super) fn globals(daemon: &mut Daemon<'_>) -> Result<()> {
-    let task = Task::new("show", "global");
-    let globals = daemon.client(task)?.globals().map_err(task.refused())?;
-    print_text(&document::globals(&globals));
-    Ok(())
 }
 
 pub(super) fn set(daemon: &mut Daemon<'_>, args: &SetArgs) -> Result<()> {
@@ -154,14 +151,7 @@ pub(super) fn set(daemon: &mut Daemon<'_>, args: &SetArgs) -> Result<()> {
     let Some(value) = value else {
         return Err(task.invalid(format!("cannot set {global} to {text}: {low} to {high} is expected")));
     };
-    apply(daemon, task, vec![Change::SetGlobal { global, value }]).map(drop)
-}
-
-fn captures(daemon: &mut Daemon<'_>) -> Result<()> {
-    let task = Task::new("show", "capture");
-    let captures = daemon.client(task)?.captures().map_err(task.refused())?;
-    print_text(&document::captures(&captures));
-    Ok(())
+    daemon.apply(task, vec![Change::SetGlobal { global, value }])
 }
 
 fn start_capture(
@@ -172,7 +162,7 @@ fn start_capture(
     interfaces: Option<&str>,
 ) -> Result<()> {
     let task = Task::new("add", "capture");
-    let path = absolute(file).map_err(|error| task.invalid(format!("{}: {error}", file.display())))?;
+    let path = absolute_path(task, file)?;
     let limit_bytes = size(limit).filter(|size| *size >= CAPTURE_BYTES_MIN).ok_or_else(|| {
         let expected = format!("a size from {CAPTURE_BYTES_MIN} bytes, such as 500K, 64M or 1G");
         task.invalid(format!("--limit {limit:?}: {expected} is expected"))
@@ -181,15 +171,11 @@ fn start_capture(
     let interfaces = interfaces.map(pattern::interfaces).transpose().map_err(task.pattern())?;
     let interfaces = interfaces.unwrap_or_default().into_iter().map(|interface| interface.name).collect();
     let spec = CaptureSpec { path, limit_bytes, frame_bytes, interfaces };
-    daemon.client(task)?.start_capture(spec).map_err(task.refused())
+    daemon.ask(task, |client| client.start_capture(spec))
 }
 
-fn stop_capture(daemon: &mut Daemon<'_>, file: &Path) -> Result<()> {
-    let task = Task::new("del", "capture");
-    let path = absolute(file).map_err(|error| task.invalid(format!("{}: {error}", file.display())))?;
-    let capture = daemon.client(task)?.stop_capture(path).map_err(task.refused())?;
-    print_text(&document::captures(&[capture]));
-    Ok(())
+fn absolute_path(task: Task, file: &Path) -> Result<PathBuf> {
+    absolute(file).map_err(|error| task.invalid(format!("{}: {error}", file.display())))
 }
 
 /// A number of bytes, with K, M or G for powers of 1024.

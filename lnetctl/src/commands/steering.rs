@@ -1,14 +1,15 @@
 //! Steering policies.
 
 use clap::{Args, Subcommand};
+use lnet_control::client::Client;
 use lnet_control::document;
 use lnet_control::pattern;
 use lnet_control::records::{PortalPolicy, SteeringPolicy};
 use lnet_control::request::Change;
 
-use super::{Result, apply};
+use super::Result;
 use crate::failure::Task;
-use crate::session::{Daemon, print_text};
+use crate::session::Daemon;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SteeringCommand {
@@ -48,16 +49,9 @@ pub(crate) struct Words {
 
 pub(super) fn run(daemon: &mut Daemon<'_>, command: SteeringCommand) -> Result<()> {
     match command {
-        SteeringCommand::Show => show(daemon),
+        SteeringCommand::Show => daemon.show("steering", Client::steering, document::steering),
         SteeringCommand::Set(words) => set(daemon, &words),
     }
-}
-
-fn show(daemon: &mut Daemon<'_>) -> Result<()> {
-    let task = Task::new("show", "steering");
-    let steering = daemon.client(task)?.steering().map_err(task.refused())?;
-    print_text(&document::steering(&steering));
-    Ok(())
 }
 
 fn set(daemon: &mut Daemon<'_>, words: &Words) -> Result<()> {
@@ -73,7 +67,7 @@ fn set(daemon: &mut Daemon<'_>, words: &Words) -> Result<()> {
         policy.check().map_err(|error| task.invalid(error.to_string()))?;
         changes.push(Change::SetSteering(policy));
     }
-    apply(daemon, task, changes).map(drop)
+    daemon.apply(task, changes)
 }
 
 fn policy(task: Task, words: &Words) -> Result<SteeringPolicy> {

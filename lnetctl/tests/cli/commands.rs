@@ -430,7 +430,7 @@ fn a_load_is_judged_by_the_status() {
     let node = Node::start(model);
 
     let sent = node.good("load wait 1 --json");
-    assert!(sent.starts_with("[{\"id\":1,") && sent.ends_with("\"role\":\"initiator\"}]\n"), "{sent}");
+    assert!(sent.starts_with("[{\"id\":1,\"role\":\"initiator\",") && sent.ends_with("}]\n"), "{sent}");
     let sent = node.file("sent.json", &sent);
     assert!(node.good("load wait 1 --share-min 10").contains("10 messages, 640 bytes"));
     assert!(node.good("load show").contains("faults: 1"));

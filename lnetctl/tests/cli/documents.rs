@@ -5,6 +5,7 @@ use lnet_control::records::{DropRule, HealthError, Lnd, NiOptions, PortalPolicy,
 use lnet_control::request::{Change, NiSpec};
 use lnet_wire::{Net, NetType, Nid};
 use proptest::prelude::*;
+use serde_json::Value;
 
 use crate::model::{Model, peer};
 use crate::run::Node;
@@ -37,6 +38,51 @@ fault:
       fa_dst: '*@xdp'
       da_interval: 2
 ";
+
+#[test]
+fn a_backup_fits_a_node_with_another_number_of_shards() {
+    let many = Node::start(Model::configured(2));
+    many.good("net add --net xdp --if eth0");
+    let backup = many.good("export --backup");
+    let one = Node::start(Model::configured(1));
+    one.good_with("import", &backup);
+    assert_eq!(one.good("export --backup"), backup);
+    // What is restricted stays so.
+    many.good("net add --net xdp --if eth1[1]");
+    assert!(many.good("export --backup").contains("CPT: \"[1]\""));
+}
+
+#[test]
+fn what_is_shown_is_shown_as_json_with_the_same_keys() {
+    let mut model = Model::configured(2);
+    model.peers.push(peer(&["10.77.0.12@tcp"], 0));
+    let node = Node::start(model);
+    node.good("net add --net tcp --if eth0");
+    node.good("fault drop add -s * -d *@tcp --rate 2 --health_error local_error");
+    node.good("steering set --portal 4 --policy match_bits --bits 1 --table 0,1");
+    for command in [
+        "net show -v 4",
+        "peer show -v 4",
+        "peer list",
+        "stats show",
+        "global show",
+        "fault drop show",
+        "steering show",
+        "capture show",
+        "export",
+        "ping 10.77.0.12@tcp",
+    ] {
+        let json = node.good(&format!("{command} --json"));
+        assert_eq!(json.lines().count(), 1, "{command}: {json}");
+        let Value::Object(document) = serde_json::from_str(&json).unwrap() else { panic!("{json}") };
+        assert_eq!(document::Yaml(&document).to_string(), node.good(command), "{command}");
+    }
+    // JSON is YAML.
+    let json = node.good("export --backup --json");
+    assert_eq!(node.good_with("import --dry-run", &json), "");
+    let ran = node.run("ping 10.99.0.1@tcp 10.77.0.12@tcp --json");
+    assert!(ran.status == 255 && ran.stdout.starts_with("{\"ping\":") && ran.stdout.contains("\"manage\""));
+}
 
 #[test]
 fn a_document_is_carried_out_and_taken_back() {
@@ -263,14 +309,14 @@ proptest! {
             }
         }
         for backup in [true, false] {
-            let text = document::export(&first.state(), backup).to_string();
+            let text = document::Yaml(&document::export(&first.state(), backup)).to_string();
             let read = document::parse(&text, Mode::Add)
                 .map_err(|errors| TestCaseError::fail(format!("{errors:?}\n{text}")))?;
             let mut second = Model::configured(2);
             let planned = read.plan(Mode::Add, &second.state()).unwrap();
             let changes: Vec<_> = planned.into_iter().map(|(_, change)| change).collect();
             second.apply(&changes).map_err(|refusal| TestCaseError::fail(format!("{refusal:?}\n{text}")))?;
-            prop_assert_eq!(document::export(&second.state(), backup).to_string(), text.clone());
+            prop_assert_eq!(document::Yaml(&document::export(&second.state(), backup)).to_string(), text.clone());
             // On the node that it came from there is nothing to be done.
             let again = read.plan(Mode::Add, &first.state()).unwrap();
             let changes: Vec<_> = again.into_iter().map(|(_, change)| change).collect();

@@ -58,7 +58,10 @@ fn a_backup() {
     model.peers.push(peer(&["10.77.0.12@tcp"], DISCOVERED | 8));
     let node = Node::start(model);
     node.good("net add --net tcp --if eth0");
-    same_text(&node, "export --backup", "export_backup.yaml", &[]);
+    // An NI that all shards serve has no CPTs in our backups: the next node may have another number of shards.
+    let cpts = |(path, _): &(String, String)| !path.ends_with("/CPT");
+    let expected: Vec<_> = paths(&data("export_backup.yaml")).into_iter().filter(cpts).collect();
+    assert_eq!(paths(&node.good("export --backup")), expected);
 }
 
 #[test]

@@ -34,8 +34,7 @@ impl Reader {
         let state: Option<u32> = self.integer_of(entries, "peer state", 0..=i64::from(u32::MAX));
         let mut nids = Vec::new();
         if let Some(value) = get(entries, "peer ni") {
-            let telling = PeerCredits::default().entries().map(|(key, _)| key).chain(TELLING);
-            let known: Vec<_> = ["nid"].into_iter().chain(telling).collect();
+            let known = [&["nid"], PeerCredits::KEYS, &TELLING].concat();
             for (item, entries) in self.maps(value, "peer ni") {
                 self.known_keys(entries, "peer ni", &known);
                 match get(entries, "nid") {

@@ -7,7 +7,12 @@ mod net;
 mod peer;
 mod service;
 
-use crate::document::output::{Element, Map};
+use std::fmt::Display;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::output::Map;
 use crate::errno::{Errno, Refusal};
 use crate::pattern::cpts_text;
 use crate::records::{
@@ -25,16 +30,23 @@ pub use service::{frames, loads};
 pub enum Detail {
     /// The verbosity of a `show`: 0 to 4, more is like 4.
     Level(u8),
-    /// What it takes to make the object anew.
-    Backup,
+    /// What it takes to make the object anew on a node with any number of shards.
+    Backup {
+        /// Shards of this node: an NI that all of them serve is not restricted.
+        shards: u32,
+    },
 }
 
 impl Detail {
+    const fn is_backup(self) -> bool {
+        matches!(self, Self::Backup { .. })
+    }
+
     /// Whether it shows what appears from this verbosity.
     const fn shows(self, level: u8) -> bool {
         match self {
             Self::Level(own) => own >= level,
-            Self::Backup => false,
+            Self::Backup { .. } => false,
         }
     }
 }
@@ -57,112 +69,86 @@ pub struct NodeState {
 /// The document of `export`, or of `export --backup`: blocks in the order of LNet's tools, then our own.
 #[must_use]
 pub fn export(state: &NodeState, backup: bool) -> Map {
-    let (net, peer) =
-        if backup { (Detail::Backup, Detail::Backup) } else { (Detail::Level(2), Detail::Level(3)) };
+    let level = |level| match backup {
+        true => Detail::Backup { shards: state.steering.shard_count },
+        false => Detail::Level(level),
+    };
+    let (net, peer) = (level(2), level(3));
     let mut document = nets(&state.nets, net);
-    document.append(peers(&state.peers, peer));
-    document.append(globals(&state.globals));
-    document.append(steering(&state.steering));
-    document.append(drop_rules(&state.drop_rules, net));
+    document.extend(peers(&state.peers, peer));
+    document.extend(globals(&state.globals));
+    document.extend(steering(&state.steering));
+    document.extend(drop_rules(&state.drop_rules, net));
     document
 }
 
 /// The block `global`.
 #[must_use]
 pub fn globals(globals: &Globals) -> Map {
-    let entries = globals.entries().map(|(global, value)| (global.name().to_owned(), Element::plain(value)));
-    Map::new().with("global", Element::Map(entries.collect()))
+    let entries = globals.entries().map(|(global, value)| (global.name().to_owned(), value.into()));
+    one("global", entries.collect::<Map>())
 }
 
 /// The block `statistics` of a whole node.
 #[must_use]
 pub fn statistics(statistics: &Statistics) -> Map {
-    Map::new().with("statistics", counters(statistics.entries()))
+    one("statistics", json!(statistics))
 }
 
 /// The block `fault`; nothing where there are no rules.
 #[must_use]
 pub fn drop_rules(rules: &[DropRuleRecord], detail: Detail) -> Map {
-    let items = rules.iter().map(|record| Element::Map(drop_rule(record, detail)));
-    block("fault", items.collect())
+    block("fault", rules.iter().map(|record| drop_rule(record, detail)))
 }
 
 fn drop_rule(record: &DropRuleRecord, detail: Detail) -> Map {
     let rule = &record.rule;
-    let mut map = Map::new()
-        .text("rule_type", "drop")
-        .text("fa_src", rule.source)
-        .text("fa_dst", rule.destination)
-        .plain("fa_ptl_mask", rule.portals)
-        .plain("fa_msg_mask", rule.messages)
-        .plain("da_rate", rule.rate)
-        .plain("da_interval", rule.interval_s);
-    if detail != Detail::Backup {
-        map.push("ds_dropped", Element::plain(record.dropped));
-        map.append(
-            record.counters.entries().map(|(key, value)| (key.to_owned(), Element::plain(value))).collect(),
-        );
+    let mut item = Map::new();
+    put(&mut item, "rule_type", "drop");
+    put(&mut item, "fa_src", text(rule.source));
+    put(&mut item, "fa_dst", text(rule.destination));
+    put(&mut item, "fa_ptl_mask", rule.portals);
+    put(&mut item, "fa_msg_mask", rule.messages);
+    put(&mut item, "da_rate", rule.rate);
+    put(&mut item, "da_interval", rule.interval_s);
+    if !detail.is_backup() {
+        put(&mut item, "ds_dropped", record.dropped);
+        item.extend(fields(&record.counters));
     }
     if !rule.local_nid.is_any() {
-        map.push("fa_local_nid", Element::text(rule.local_nid));
+        put(&mut item, "fa_local_nid", text(rule.local_nid));
     }
-    if rule.random {
-        map.push("da_random", Element::plain(true));
-    }
-    if rule.drop_all {
-        map.push("da_drop_all", Element::plain(true));
+    for (key, flag) in [("da_random", rule.random), ("da_drop_all", rule.drop_all)] {
+        if flag {
+            put(&mut item, key, true);
+        }
     }
     if !rule.health_errors.is_empty() {
-        map.push(
-            "da_health_error",
-            Element::Sequence(rule.health_errors.iter().map(Element::text).collect()),
-        );
+        put(&mut item, "da_health_error", json!(rule.health_errors));
     }
-    map
+    item
 }
 
 /// The block `steering`, our own: the portals that are not pinned to shard 0.
 #[must_use]
 pub fn steering(steering: &SteeringRecord) -> Map {
-    block("steering", steering.portals.iter().map(|portal| Element::Map(portal_policy(portal))).collect())
+    block("steering", steering.portals.iter().map(portal_policy))
 }
 
 /// The item of one portal in the block `steering`.
 fn portal_policy(portal: &PortalPolicy) -> Map {
-    let map = Map::new().plain("portal", portal.portal).text("policy", portal.policy.name());
-    match &portal.policy {
-        SteeringPolicy::Pin { shard } => map.plain("shard", shard),
-        SteeringPolicy::Initiator | SteeringPolicy::Rotor => map,
-        SteeringPolicy::MatchBits { shift, bits, table } => {
-            let map = map.plain("shift", shift).plain("bits", bits);
-            match table {
-                Some(table) => {
-                    let shards: Vec<_> = table.iter().map(|shard| u32::from(*shard)).collect();
-                    map.with("table", Element::quoted(&cpts_text(&shards)))
-                }
-                None => map,
-            }
-        }
+    let mut item = fields(portal);
+    if let SteeringPolicy::MatchBits { table: Some(table), .. } = &portal.policy {
+        let shards: Vec<_> = table.iter().map(|shard| u32::from(*shard)).collect();
+        put(&mut item, "table", cpts_text(&shards));
     }
+    item
 }
 
 /// The block `capture`, our own.
 #[must_use]
 pub fn captures(captures: &[CaptureRecord]) -> Map {
-    let item = |capture: &CaptureRecord| {
-        let map = Map::new()
-            .text("path", capture.path.display())
-            .plain("running", capture.is_running)
-            .plain("limit_bytes", capture.limit_bytes)
-            .plain("written_bytes", capture.written_bytes)
-            .plain("frame_count", capture.frame_count)
-            .plain("missed_count", capture.missed_count);
-        Element::Map(match &capture.failure {
-            Some(failure) => map.text("failure", failure),
-            None => map,
-        })
-    };
-    block("capture", captures.iter().map(item).collect())
+    block("capture", captures.iter().map(fields))
 }
 
 /// The document of `ping`: who answered, then what failed.
@@ -173,12 +159,10 @@ pub fn pings(replies: &[PingReply]) -> Map {
     for reply in replies {
         match &reply.result {
             Ok(record) => {
-                let nids = record.nids.iter().map(|nid| Element::Map(Map::new().text("nid", nid)));
-                let item = Map::new()
-                    .text("primary nid", record.primary_nid)
-                    .plain("Multi-Rail", record.multi_rail)
-                    .with("peer_ni", Element::Sequence(nids.collect()));
-                answered.push(Element::Map(item));
+                let nids: Vec<Value> = record.nids.iter().map(|nid| json!({"nid": text(nid)})).collect();
+                let primary = text(record.primary_nid);
+                answered
+                    .push(json!({"primary nid": primary, "Multi-Rail": record.multi_rail, "peer_ni": nids}));
             }
             Err(refusal) => {
                 let message = format!("failed to ping {}: {}", reply.nid, refusal.message);
@@ -187,7 +171,7 @@ pub fn pings(replies: &[PingReply]) -> Map {
         }
     }
     let mut document = block("ping", answered);
-    document.append(failures("manage", &failed));
+    document.extend(failures("manage", &failed));
     document
 }
 
@@ -216,47 +200,63 @@ impl Failure {
 #[must_use]
 pub fn failures(operation: &str, failures: &[Failure]) -> Map {
     let item = |failure: &Failure| {
-        let mut map = Map::new();
+        let mut error = Map::new();
         if let Some(seq_no) = failure.seq_no {
-            map.push("seq_no", Element::plain(seq_no));
+            put(&mut error, "seq_no", seq_no);
         }
-        map.push("errno", Element::plain(-i32::from(failure.errno.0)));
-        map.push("descr", Element::quoted(&failure.message));
-        Element::Map(Map::new().with(failure.entity, Element::Map(map)))
+        put(&mut error, "errno", -i32::from(failure.errno.0));
+        put(&mut error, "descr", failure.message.as_str());
+        one(failure.entity, error)
     };
-    block(operation, failures.iter().map(item).collect())
+    block(operation, failures.iter().map(item))
 }
 
-/// A sequence under a key; nothing where it is empty.
-fn block(key: &str, items: Vec<Element>) -> Map {
-    if items.is_empty() { Map::new() } else { Map::new().with(key, Element::Sequence(items)) }
+/// A map of one key.
+fn one(key: &str, value: impl Into<Value>) -> Map {
+    Map::from_iter([(key.to_owned(), value.into())])
 }
 
-fn counters(entries: impl Iterator<Item = (&'static str, i128)>) -> Element {
-    Element::Map(entries.map(|(key, value)| (key.to_owned(), Element::plain(value))).collect())
+/// A list under a key; nothing where it is empty.
+fn block<T: Into<Value>>(key: &str, items: impl IntoIterator<Item = T>) -> Map {
+    let items: Vec<Value> = items.into_iter().map(Into::into).collect();
+    if items.is_empty() { Map::new() } else { one(key, items) }
+}
+
+/// Adds a key and its value.
+fn put(map: &mut Map, key: &str, value: impl Into<Value>) {
+    map.insert(key.to_owned(), value.into());
+}
+
+fn text(value: impl Display) -> Value {
+    Value::String(value.to_string())
+}
+
+/// The keys and values of a record that has those that tools print.
+fn fields(record: &impl Serialize) -> Map {
+    match json!(record) {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
 }
 
 /// The block `statistics` of a local NI or a peer NI.
-fn traffic(traffic: &Traffic) -> Element {
-    let mut map = Map::new()
-        .plain("send_count", traffic.send_count)
-        .plain("recv_count", traffic.recv_count)
-        .plain("drop_count", traffic.drop_count);
+fn traffic(traffic: &Traffic) -> Map {
+    let mut map = Map::new();
+    put(&mut map, "send_count", traffic.send_count);
+    put(&mut map, "recv_count", traffic.recv_count);
+    put(&mut map, "drop_count", traffic.drop_count);
     let times =
         [("put_egress", traffic.put_egress), ("get_rtt", traffic.get_rtt), ("put_ack", traffic.put_ack)];
     for (name, latency) in times {
-        map.push(format!("{name}_samples"), Element::plain(latency.samples));
-        map.push(format!("{name}_min_nsec"), Element::plain(latency.min_ns));
-        map.push(format!("{name}_max_nsec"), Element::plain(latency.max_ns));
-        map.push(format!("{name}_avg_nsec"), Element::plain(latency.average_ns));
+        put(&mut map, &format!("{name}_samples"), latency.samples);
+        put(&mut map, &format!("{name}_min_nsec"), latency.min_ns);
+        put(&mut map, &format!("{name}_max_nsec"), latency.max_ns);
+        put(&mut map, &format!("{name}_avg_nsec"), latency.average_ns);
     }
-    Element::Map(map)
+    map
 }
 
 /// The three blocks of messages by type.
 fn message_counts(sent: &MessageCounts, received: &MessageCounts, dropped: &MessageCounts) -> Map {
-    Map::new()
-        .with("sent_stats", counters(sent.entries()))
-        .with("received_stats", counters(received.entries()))
-        .with("dropped_stats", counters(dropped.entries()))
+    fields(&json!({"sent_stats": sent, "received_stats": received, "dropped_stats": dropped}))
 }

@@ -1,7 +1,8 @@
 //! The blocks `peer` and `peer list`.
 
-use super::net::udsp_info;
-use super::{Detail, Element, Map, block, counters, message_counts, traffic};
+use serde_json::json;
+
+use super::{Detail, Map, block, fields, message_counts, put, text, traffic};
 use crate::records::{PeerNiRecord, PeerRecord};
 
 /// The block `peer`; nothing where there are no peers. A backup has those alone that a user made: others are found
@@ -10,36 +11,38 @@ use crate::records::{PeerNiRecord, PeerRecord};
 pub fn peers(peers: &[PeerRecord], detail: Detail) -> Map {
     let is_shown = |peer: &&PeerRecord| {
         let configured = peer.state & PeerRecord::CONFIGURED != 0;
-        !peer.primary_nid.is_loopback() && (detail != Detail::Backup || configured)
+        !peer.primary_nid.is_loopback() && (!detail.is_backup() || configured)
     };
     let item = |peer: &PeerRecord| {
-        let mut map = Map::new().text("primary nid", peer.primary_nid).plain("Multi-Rail", peer.multi_rail);
+        let mut map = Map::new();
+        put(&mut map, "primary nid", text(peer.primary_nid));
+        put(&mut map, "Multi-Rail", peer.multi_rail);
         if detail.shows(3) {
-            map.push("peer state", Element::plain(peer.state));
+            put(&mut map, "peer state", peer.state);
         }
         let nis = peer.nis.iter().filter(|ni| !ni.nid.is_loopback());
-        map.push("peer ni", Element::Sequence(nis.map(|ni| Element::Map(peer_ni(ni, detail))).collect()));
-        Element::Map(map)
+        put(&mut map, "peer ni", nis.map(|ni| peer_ni(ni, detail)).collect::<Vec<_>>());
+        map
     };
-    block("peer", peers.iter().filter(is_shown).map(item).collect())
+    block("peer", peers.iter().filter(is_shown).map(item))
 }
 
 fn peer_ni(ni: &PeerNiRecord, detail: Detail) -> Map {
-    let mut map = Map::new().text("nid", ni.nid);
+    let mut map = Map::new();
+    put(&mut map, "nid", text(ni.nid));
     if detail.shows(4) {
-        map.push("udsp info", udsp_info(&ni.udsp));
+        put(&mut map, "udsp info", json!(ni.udsp));
     }
     if detail.shows(0) {
-        map.push("state", Element::text(ni.state));
+        put(&mut map, "state", text(ni.state));
     }
     if detail.shows(1) {
-        let credits = ni.credits.entries().map(|(key, value)| (key.to_owned(), Element::plain(value)));
-        map.append(credits.collect());
-        map.push("statistics", traffic(&ni.statistics));
+        map.extend(fields(&ni.credits));
+        put(&mut map, "statistics", traffic(&ni.statistics));
     }
     if detail.shows(2) {
-        map.append(message_counts(&ni.sent, &ni.received, &ni.dropped));
-        map.push("health stats", counters(ni.health.entries()));
+        map.extend(message_counts(&ni.sent, &ni.received, &ni.dropped));
+        put(&mut map, "health stats", json!(ni.health));
     }
     map
 }
@@ -48,5 +51,5 @@ fn peer_ni(ni: &PeerNiRecord, detail: Detail) -> Map {
 #[must_use]
 pub fn peer_list(peers: &[PeerRecord]) -> Map {
     let shown = peers.iter().filter(|peer| !peer.primary_nid.is_loopback());
-    block("peer list", shown.map(|peer| Element::Map(Map::new().text("nid", peer.primary_nid))).collect())
+    block("peer list", shown.map(|peer| json!({"nid": text(peer.primary_nid)})))
 }

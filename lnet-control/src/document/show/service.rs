@@ -1,63 +1,51 @@
 //! The blocks `frames` and `load`, our own.
 
-use std::collections::BTreeMap;
+use serde_json::{Value, json};
 
-use super::block;
-use crate::document::output::{Element, Map};
-use crate::records::{FramesNi, FramesRecord, LoadRecord, SlotFrames};
+use super::{block, one, put, text};
+use crate::document::output::Map;
+use crate::records::{FramesNi, FramesRecord, LoadRecord};
 
 /// The block `frames`.
 #[must_use]
 pub fn frames(frames: &FramesRecord) -> Map {
-    let ni = |ni: &FramesNi| Element::Map(Map::new().text("nid", ni.nid).text("active mode", ni.mode));
-    let slot = |slot: &SlotFrames| {
-        let SlotFrames { queue, shard, frames } = slot;
-        Element::Map(Map::new().plain("queue", queue).plain("shard", shard).plain("frames", frames))
-    };
-    let counters = |counters: &BTreeMap<String, u64>| {
-        let entries = counters.iter().filter(|(_, count)| **count != 0);
-        Element::Map(entries.map(|(name, count)| (name.clone(), Element::plain(count))).collect())
-    };
     let mut map = Map::new();
-    for (key, items) in [
-        ("local NI(s)", frames.nis.iter().map(ni).collect::<Vec<_>>()),
-        ("steered", frames.slots.iter().map(slot).collect()),
-    ] {
-        if !items.is_empty() {
-            map.push(key, Element::Sequence(items));
-        }
-    }
-    map = map.plain("misdirected", frames.misdirected);
-    for (key, of) in [
+    let ni = |ni: &FramesNi| json!({"nid": text(ni.nid), "active mode": ni.mode});
+    map.extend(block("local NI(s)", frames.nis.iter().map(ni)));
+    map.extend(block("steered", frames.slots.iter().map(|slot| json!(slot))));
+    put(&mut map, "misdirected", frames.misdirected);
+    for (key, counters) in [
         ("not steered", &frames.reasons),
         ("handled", &frames.handled),
         ("recovery", &frames.recovery),
         ("dropped", &frames.drops),
         ("rings", &frames.rings),
     ] {
-        if of.values().any(|count| *count != 0) {
-            map.push(key, counters(of));
+        let counters = counters.iter().filter(|(_, count)| **count != 0);
+        let counters: Map = counters.map(|(name, count)| (name.clone(), Value::from(*count))).collect();
+        if !counters.is_empty() {
+            put(&mut map, key, counters);
         }
     }
-    Map::new().with("frames", Element::Map(map))
+    one("frames", map)
 }
 
 /// The block `load`; nothing if there are none.
 #[must_use]
 pub fn loads(loads: &[LoadRecord]) -> Map {
     let item = |load: &LoadRecord| {
-        let mut map = Map::new()
-            .plain("id", load.id)
-            .plain("role", load.role)
-            .plain("running", load.is_running)
-            .plain("messages_done", load.messages_done);
+        let mut map = Map::new();
+        put(&mut map, "id", load.id);
+        put(&mut map, "role", json!(load.role));
+        put(&mut map, "running", load.is_running);
+        put(&mut map, "messages_done", load.messages_done);
         if let Some(total) = load.messages_total {
-            map = map.plain("messages_total", total);
+            put(&mut map, "messages_total", total);
         }
         if let Some(result) = &load.result {
-            map = map.plain("faults", result.faults);
+            put(&mut map, "faults", result.faults);
         }
-        Element::Map(map)
+        map
     };
-    block("load", loads.iter().map(item).collect())
+    block("load", loads.iter().map(item))
 }
