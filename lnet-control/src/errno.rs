@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use lnet_wire::nid::ParseError;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -83,6 +84,12 @@ pub struct Refusal {
     /// Position of the offending change in its batch, from 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<usize>,
+}
+
+impl From<ParseError> for Refusal {
+    fn from(error: ParseError) -> Self {
+        Self::new(Errno::INVAL, error.to_string())
+    }
 }
 
 impl Refusal {

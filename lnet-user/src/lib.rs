@@ -84,7 +84,7 @@ pub use lnet_wire::steer::{Policy, Spread};
 pub use lnet_wire::{Nid, ProcessId};
 
 pub use api::{Ack, Descriptor, Entry, EventQueue, Lnet, LnetError, NotLent, Notice, ShardHandle, Target};
-pub use capture::{CaptureError, CaptureSpec, CaptureState};
+pub use capture::{CaptureError, CaptureRecord, CaptureSpec};
 pub use memory::{BUFFER_FRAGMENTS_MAX, Buffer, FragmentsError};
 pub use node::{NiConfig, Node, NodeConfig, XdpMode};
 pub use region::{Fragments, FragmentsMut, LeaseError, ReadLease};

@@ -104,7 +104,7 @@ impl Task {
     }
 
     /// For `map_err` of lists.
-    pub(crate) fn pattern(self) -> impl Fn(lnet_control::pattern::PatternError) -> CommandError {
+    pub(crate) fn pattern(self) -> impl Fn(Refusal) -> CommandError {
         move |error| self.error(error.errno, error.message)
     }
 

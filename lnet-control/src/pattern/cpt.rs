@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::expression::Expression;
-use super::{PatternError, quoted};
-use crate::errno::Errno;
+use super::{invalid, quoted};
+use crate::errno::{Errno, Refusal};
 
 /// Most CPTs that a list names.
 const CPTS_MAX: u64 = 4096;
@@ -12,8 +12,8 @@ const CPTS_MAX: u64 = 4096;
 /// The CPTs of a list such as `[0,1,4-6]`, `[0-7/2]`, `3` or `1,3`, in their order and each once.
 ///
 /// # Errors
-/// [`PatternError`]: what is no such list, or an empty one.
-pub fn cpts(text: &str) -> Result<Vec<u32>, PatternError> {
+/// [`Refusal`]: what is no such list, or an empty one.
+pub fn cpts(text: &str) -> Result<Vec<u32>, Refusal> {
     let inner = text.trim();
     let inner = match inner.strip_prefix('[') {
         Some(rest) => rest.strip_suffix(']'),
@@ -21,11 +21,11 @@ pub fn cpts(text: &str) -> Result<Vec<u32>, PatternError> {
     };
     let expression = inner.and_then(|inner| Expression::parse(inner, u32::MAX, 10));
     let Some(expression) = expression else {
-        return Err(PatternError::invalid(text, "a list of CPTs such as [0,2-4]"));
+        return Err(invalid(text, "a list of CPTs such as [0,2-4]"));
     };
     if expression.count() > CPTS_MAX {
         let message = format!("{}: expected at most {CPTS_MAX} CPTs", quoted(text));
-        return Err(PatternError { errno: Errno::RANGE, message });
+        return Err(Refusal::new(Errno::RANGE, message));
     }
     let mut cpts = Vec::new();
     for cpt in expression.values() {

@@ -12,28 +12,15 @@ mod nid;
 #[cfg(test)]
 mod tests;
 
-use thiserror::Error;
-
-use crate::errno::Errno;
+use crate::errno::{Errno, Refusal};
 
 pub use cpt::{cpts, cpts_text, shards};
 pub use interface::{InterfaceName, interfaces};
 pub use nid::{NIDS_MAX, fault_nid, fault_nid_text, nid, nids, nids_resolved};
 
-/// Why a text is no such list.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("{message}")]
-pub struct PatternError {
-    /// The error number that goes with it.
-    pub errno: Errno,
-    /// The text, and what was expected.
-    pub message: String,
-}
-
-impl PatternError {
-    pub(crate) fn invalid(text: &str, expected: &str) -> Self {
-        Self { errno: Errno::INVAL, message: format!("{}: expected {expected}", quoted(text)) }
-    }
+/// The refusal of a text that is not what was expected.
+pub(crate) fn invalid(text: &str, expected: &str) -> Refusal {
+    Refusal::new(Errno::INVAL, format!("{}: expected {expected}", quoted(text)))
 }
 
 /// A text as an error shows it, shortened where it is long.

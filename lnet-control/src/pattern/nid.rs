@@ -2,11 +2,12 @@
 
 use std::net::{IpAddr, ToSocketAddrs};
 
+use lnet_wire::nid::ParseError;
 use lnet_wire::{Net, Nid};
 
 use super::expression::Expression;
-use super::{PatternError, quoted, split_list};
-use crate::errno::Errno;
+use super::{invalid, quoted, split_list};
+use crate::errno::{Errno, Refusal};
 
 /// Most NIDs of one list.
 pub const NIDS_MAX: usize = 128;
@@ -17,13 +18,12 @@ pub(super) type Resolve<'a> = &'a dyn Fn(&str, Net) -> Option<IpAddr>;
 /// One NID; without `@` it is on net `tcp`.
 ///
 /// # Errors
-/// [`PatternError`]: what is no NID, and the wildcard.
-pub fn nid(text: &str) -> Result<Nid, PatternError> {
+/// [`Refusal`]: what is no NID, and the wildcard.
+pub fn nid(text: &str) -> Result<Nid, Refusal> {
     let whole = if text.contains('@') { text.to_owned() } else { format!("{text}@tcp") };
-    let invalid = |message| PatternError { errno: Errno::INVAL, message };
-    let nid: Nid = whole.parse().map_err(|error: lnet_wire::nid::ParseError| invalid(error.to_string()))?;
+    let nid: Nid = whole.parse()?;
     if nid.is_any() {
-        return Err(PatternError::invalid(text, "one nid, not a wildcard"));
+        return Err(invalid(text, "one nid, not a wildcard"));
     }
     Ok(nid)
 }
@@ -32,8 +32,8 @@ pub fn nid(text: &str) -> Result<Nid, PatternError> {
 /// Names of hosts are not looked up.
 ///
 /// # Errors
-/// [`PatternError`]: what is no such list, what enumerates more than [`NIDS_MAX`] NIDs.
-pub fn nids(text: &str) -> Result<Vec<Nid>, PatternError> {
+/// [`Refusal`]: what is no such list, what enumerates more than [`NIDS_MAX`] NIDs.
+pub fn nids(text: &str) -> Result<Vec<Nid>, Refusal> {
     parse(text, &|_, _| None)
 }
 
@@ -41,16 +41,16 @@ pub fn nids(text: &str) -> Result<Vec<Nid>, PatternError> {
 ///
 /// # Errors
 /// As [`nids`].
-pub fn nids_resolved(text: &str) -> Result<Vec<Nid>, PatternError> {
+pub fn nids_resolved(text: &str) -> Result<Vec<Nid>, Refusal> {
     parse(text, &|host, _| {
         let addresses: Vec<IpAddr> = (host, 0).to_socket_addrs().ok()?.map(|address| address.ip()).collect();
         addresses.iter().find(|address| address.is_ipv4()).or(addresses.first()).copied()
     })
 }
 
-pub(super) fn parse(text: &str, resolve: Resolve<'_>) -> Result<Vec<Nid>, PatternError> {
+pub(super) fn parse(text: &str, resolve: Resolve<'_>) -> Result<Vec<Nid>, Refusal> {
     let expected = "nids such as 10.0.0.1@tcp or 10.0.[1-2].[5,7]@tcp, separated by commas";
-    let parts = split_list(text).ok_or_else(|| PatternError::invalid(text, expected))?;
+    let parts = split_list(text).ok_or_else(|| invalid(text, expected))?;
     let mut nids = Vec::new();
     for part in parts {
         let found = spec(part, NIDS_MAX - nids.len(), resolve)?;
@@ -66,28 +66,26 @@ enum AddressPart<'a> {
 }
 
 /// The NIDs of one member of a list, if they are at most `room`.
-fn spec(text: &str, room: usize, resolve: Resolve<'_>) -> Result<Vec<Nid>, PatternError> {
+fn spec(text: &str, room: usize, resolve: Resolve<'_>) -> Result<Vec<Nid>, Refusal> {
     let Some((address, net)) = text.rsplit_once('@') else {
-        return Err(PatternError::invalid(text, "an address, @ and a net"));
+        return Err(invalid(text, "an address, @ and a net"));
     };
     if text.contains('*') || text.contains("<?>") {
-        return Err(PatternError::invalid(text, "nids that can be counted, not a wildcard"));
+        return Err(invalid(text, "nids that can be counted, not a wildcard"));
     }
-    let net: Net = net.parse().map_err(|error: lnet_wire::nid::ParseError| PatternError {
-        errno: Errno::INVAL,
-        message: format!("{}: {error}", quoted(text)),
-    })?;
+    let net: Net = net
+        .parse()
+        .map_err(|error: ParseError| Refusal::new(Errno::INVAL, format!("{}: {error}", quoted(text))))?;
     let is_ipv6 = address.contains(':');
-    let parts = parts(address, is_ipv6).ok_or_else(|| {
-        PatternError::invalid(text, "a range such as [1-4], [1-9/2] or [1,3] as a whole part")
-    })?;
+    let parts = parts(address, is_ipv6)
+        .ok_or_else(|| invalid(text, "a range such as [1-4], [1-9/2] or [1,3] as a whole part"))?;
     let count = parts.iter().fold(1_u64, |count, part| match part {
         AddressPart::Text(_) => count,
         AddressPart::Numbers(numbers) => count.saturating_mul(numbers.count()),
     });
     if count > room as u64 {
         let message = format!("{}: expected at most {NIDS_MAX} nids in all", quoted(text));
-        return Err(PatternError { errno: Errno::TOOBIG, message });
+        return Err(Refusal::new(Errno::TOOBIG, message));
     }
     let mut addresses = vec![String::new()];
     for part in parts {
@@ -108,14 +106,13 @@ fn spec(text: &str, room: usize, resolve: Resolve<'_>) -> Result<Vec<Nid>, Patte
 }
 
 /// The NID of one address or host.
-fn one(address: &str, net: Net, resolve: Resolve<'_>) -> Result<Nid, PatternError> {
+fn one(address: &str, net: Net, resolve: Resolve<'_>) -> Result<Nid, Refusal> {
     let parsed = format!("{address}@{net}").parse::<Nid>();
-    let nid = parsed.or_else(|error| {
+    parsed.or_else(|error| {
         let resolved = is_host(address).then(|| resolve(address, net)).flatten();
         let nid = resolved.and_then(|ip| Nid::new_ip(net, ip).ok());
-        nid.ok_or_else(|| PatternError { errno: Errno::INVAL, message: error.to_string() })
-    })?;
-    Ok(nid)
+        nid.ok_or_else(|| error.into())
+    })
 }
 
 /// Whether it can be the name of a host: an address is not looked up for a mistake in it.
@@ -151,15 +148,15 @@ fn parts(address: &str, is_ipv6: bool) -> Option<Vec<AddressPart<'_>>> {
 /// The NID of a fault rule: a NID, `*@net` for all of a net, or `*`; also in the forms in which rules are printed.
 ///
 /// # Errors
-/// [`PatternError`]: what is none of these.
-pub fn fault_nid(text: &str) -> Result<Nid, PatternError> {
+/// [`Refusal`]: what is none of these.
+pub fn fault_nid(text: &str) -> Result<Nid, Refusal> {
     if text == "*" || text == "<?>" {
         return Ok(Nid::ANY);
     }
     match text.strip_prefix("*@") {
         Some(net) => nid(&format!("255.255.255.255@{net}")),
         None if text.contains('@') => nid(text),
-        None => Err(PatternError::invalid(text, "a nid, *@net or *")),
+        None => Err(invalid(text, "a nid, *@net or *")),
     }
 }
 

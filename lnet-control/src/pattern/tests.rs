@@ -8,7 +8,7 @@ fn texts(list: &str) -> Vec<String> {
     nids(list).unwrap().iter().map(ToString::to_string).collect()
 }
 
-fn refused<T: std::fmt::Debug>(result: Result<T, PatternError>, errno: Errno) {
+fn refused<T: std::fmt::Debug>(result: Result<T, Refusal>, errno: Errno) {
     assert_eq!(result.unwrap_err().errno, errno);
 }
 

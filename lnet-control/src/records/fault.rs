@@ -1,7 +1,5 @@
 //! Drop rules.
 
-use std::fmt;
-
 use lnet_wire::Nid;
 use serde::{Deserialize, Serialize};
 
@@ -10,43 +8,21 @@ use crate::text;
 /// Names and mask bits of the message types that a rule can be about.
 pub const MESSAGE_TYPES: [(&str, u32); 4] = [("ACK", 1), ("PUT", 2), ("GET", 4), ("REPLY", 8)];
 
-/// How a send can be made to end.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "LNet's names, which say all there is to say")]
-pub enum HealthError {
-    LocalInterrupt,
-    LocalDropped,
-    LocalAborted,
-    LocalNoRoute,
-    LocalError,
-    LocalTimeout,
-    RemoteError,
-    RemoteDropped,
-    RemoteTimeout,
-    NetworkTimeout,
-    Random,
-}
-
-/// All of them with their names.
-pub const HEALTH_ERRORS: [(&str, HealthError); 11] = [
-    ("local_interrupt", HealthError::LocalInterrupt),
-    ("local_dropped", HealthError::LocalDropped),
-    ("local_aborted", HealthError::LocalAborted),
-    ("local_no_route", HealthError::LocalNoRoute),
-    ("local_error", HealthError::LocalError),
-    ("local_timeout", HealthError::LocalTimeout),
-    ("remote_error", HealthError::RemoteError),
-    ("remote_dropped", HealthError::RemoteDropped),
-    ("remote_timeout", HealthError::RemoteTimeout),
-    ("network_timeout", HealthError::NetworkTimeout),
-    ("random", HealthError::Random),
-];
-
-impl fmt::Display for HealthError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = HEALTH_ERRORS.iter().find(|(_, error)| error == self).map_or("", |(name, _)| name);
-        f.write_str(name)
+words! {
+    /// How a send can be made to end.
+    #[expect(missing_docs, reason = "LNet's names, which say all there is to say")]
+    HealthError {
+        LocalInterrupt = "local_interrupt",
+        LocalDropped = "local_dropped",
+        LocalAborted = "local_aborted",
+        LocalNoRoute = "local_no_route",
+        LocalError = "local_error",
+        LocalTimeout = "local_timeout",
+        RemoteError = "remote_error",
+        RemoteDropped = "remote_dropped",
+        RemoteTimeout = "remote_timeout",
+        NetworkTimeout = "network_timeout",
+        Random = "random",
     }
 }
 

@@ -26,22 +26,13 @@ impl LoadSpec {
     }
 }
 
-/// Which end of a load.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LoadRole {
-    /// Takes messages.
-    Target,
-    /// Sends them.
-    Initiator,
-}
-
-impl fmt::Display for LoadRole {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Target => "target",
-            Self::Initiator => "initiator",
-        })
+words! {
+    /// Which end of a load.
+    LoadRole {
+        /// Takes messages.
+        Target = "target",
+        /// Sends them.
+        Initiator = "initiator",
     }
 }
 
@@ -100,11 +91,12 @@ pub struct LoadClass {
 }
 
 /// Whether payload goes to the target or comes from there.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "LNet's names, which say all there is to say")]
 pub enum LoadKind {
+    /// Bytes go to the target.
     Put,
+    /// Bytes come from there.
     Get,
 }
 

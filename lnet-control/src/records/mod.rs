@@ -19,6 +19,47 @@ macro_rules! counters {
     };
 }
 
+/// Defines an enum of plain words, which JSON, documents and the command line have in common.
+macro_rules! words {
+    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal,)+ }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
+        pub enum $name {
+            $($(#[$doc])* #[serde(rename = $word)] $variant,)+
+        }
+
+        impl $name {
+            /// All values.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+            /// Their names, in the same order.
+            pub const NAMES: &[&str] = &[$($word),+];
+
+            /// Its name.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)+
+                }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                let found = Self::ALL.iter().find(|one| one.name() == text);
+                found.copied().ok_or_else(|| format!("{text:?}: one of {} is expected", Self::NAMES.join(", ")))
+            }
+        }
+    };
+}
+
 mod capture;
 mod fault;
 mod frames;
@@ -30,7 +71,7 @@ mod statistics;
 mod steering;
 
 pub use capture::CaptureRecord;
-pub use fault::{DropRule, DropRuleRecord, HEALTH_ERRORS, HealthError, MESSAGE_TYPES, RuleCounters};
+pub use fault::{DropRule, DropRuleRecord, HealthError, MESSAGE_TYPES, RuleCounters};
 pub use frames::{FramesNi, FramesRecord, SlotFrames};
 pub use global::Globals;
 pub use lnet_wire::Global;

@@ -1,8 +1,5 @@
 //! Nets and their local NIs.
 
-use std::fmt;
-use std::str::FromStr;
-
 use lnet_wire::{Net, Nid};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -58,22 +55,13 @@ pub struct NiRecord {
     pub cpts: Vec<u32>,
 }
 
-/// Whether a local NI serves.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NiStatus {
-    /// It does.
-    Up,
-    /// Its link is down, its interface is gone, or its health is 0.
-    Down,
-}
-
-impl fmt::Display for NiStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Up => "up",
-            Self::Down => "down",
-        })
+words! {
+    /// Whether a local NI serves.
+    NiStatus {
+        /// It does.
+        Up = "up",
+        /// Its link is down, its interface is gone, or its health is 0.
+        Down = "down",
     }
 }
 
@@ -178,65 +166,28 @@ impl NiOptions {
     }
 }
 
-/// What drives the NIs of a net.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Lnd {
-    /// The protocol of LNet's socklnd.
-    Tcp,
-    /// Our frames, over `AF_XDP` rings or UDP sockets.
-    Xdp,
+words! {
+    /// What drives the NIs of a net.
+    Lnd {
+        /// The protocol of LNet's socklnd.
+        Tcp = "tcp",
+        /// Our frames, over `AF_XDP` rings or UDP sockets.
+        Xdp = "xdp",
+    }
 }
 
-/// How the frames of an xdp NI reach the shards.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum XdpMode {
-    /// The first of the others that works: it is asked for, and never had.
-    #[default]
-    Auto,
-    /// Rings, with the XDP program in the driver.
-    Native,
-    /// Rings, with the XDP program in the kernel's network stack.
-    Generic,
-    /// UDP sockets.
-    Socket,
+words! {
+    /// How the frames of an xdp NI reach the shards.
+    #[derive(Default)]
+    XdpMode {
+        /// The first of the others that works: it is asked for, and never had.
+        #[default]
+        Auto = "auto",
+        /// Rings, with the XDP program in the driver.
+        Native = "native",
+        /// Rings, with the XDP program in the kernel's network stack.
+        Generic = "generic",
+        /// UDP sockets.
+        Socket = "socket",
+    }
 }
-
-/// Gives an enum of plain words its text, both ways, and the list of its values.
-macro_rules! words {
-    ($name:ident: $($variant:ident = $word:literal),+) => {
-        impl $name {
-            /// All values.
-            pub const ALL: &[Self] = &[$(Self::$variant),+];
-            /// Their names, in the same order.
-            pub const NAMES: &[&str] = &[$($word),+];
-
-            /// Its name.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $word,)+
-                }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.name())
-            }
-        }
-
-        impl FromStr for $name {
-            type Err = String;
-
-            fn from_str(text: &str) -> Result<Self, String> {
-                let found = Self::ALL.iter().find(|one| one.name() == text);
-                found.copied().ok_or_else(|| format!("{text:?}: one of {} is expected", Self::NAMES.join(", ")))
-            }
-        }
-    };
-}
-
-words!(Lnd: Tcp = "tcp", Xdp = "xdp");
-words!(XdpMode: Auto = "auto", Native = "native", Generic = "generic", Socket = "socket");

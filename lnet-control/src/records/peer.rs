@@ -1,7 +1,5 @@
 //! Peers.
 
-use std::fmt;
-
 use lnet_wire::Nid;
 use serde::{Deserialize, Serialize};
 
@@ -53,26 +51,17 @@ pub struct PeerNiRecord {
     pub health: PeerHealth,
 }
 
-/// Whether a peer NI lives.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PeerNiState {
-    /// It is not watched.
-    #[default]
-    NotTracked,
-    /// It does.
-    Up,
-    /// It does not.
-    Down,
-}
-
-impl fmt::Display for PeerNiState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NotTracked => "NA",
-            Self::Up => "up",
-            Self::Down => "down",
-        })
+words! {
+    /// Whether a peer NI lives.
+    #[derive(Default)]
+    PeerNiState {
+        /// It is not watched.
+        #[default]
+        NotTracked = "NA",
+        /// It does.
+        Up = "up",
+        /// It does not.
+        Down = "down",
     }
 }
 

@@ -7,7 +7,7 @@ use lnet_core::lnd::NiId;
 
 use super::calls::Caller;
 use super::{Core, Lnet, LnetError};
-use crate::capture::{CaptureInterface, CaptureSpec, CaptureState, Captures, Link, TapEnd};
+use crate::capture::{CaptureInterface, CaptureRecord, CaptureSpec, Captures, Link, TapEnd};
 use crate::node::{NiState, Node, XdpMode};
 
 impl Lnet {
@@ -36,7 +36,7 @@ impl Lnet {
 
     /// The captures that run, and those that ended by themselves, in the order of their starts.
     #[must_use]
-    pub fn captures(&self) -> Vec<CaptureState> {
+    pub fn captures(&self) -> Vec<CaptureRecord> {
         self.inner.lock_captures().states()
     }
 
@@ -45,7 +45,7 @@ impl Lnet {
     ///
     /// # Errors
     /// [`LnetError::Capture`] if there is none that writes to `path`.
-    pub fn stop_capture(&self, path: &Path) -> Result<CaptureState, LnetError> {
+    pub fn stop_capture(&self, path: &Path) -> Result<CaptureRecord, LnetError> {
         let capture = self.inner.lock_captures().take(path)?;
         Ok(capture.stop())
     }

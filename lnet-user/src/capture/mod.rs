@@ -31,6 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
+pub use lnet_control::records::CaptureRecord;
 use rtrb::RingBuffer;
 use thiserror::Error;
 
@@ -73,25 +74,6 @@ impl CaptureSpec {
             buffer_bytes: 4 << 20,
         }
     }
-}
-
-/// Where a capture stands.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CaptureState {
-    /// The file.
-    pub path: PathBuf,
-    /// Whether frames are still written. One that has ended by itself stays in the list until it is stopped.
-    pub is_running: bool,
-    /// Bytes at which it ends.
-    pub limit_bytes: u64,
-    /// Bytes of the file.
-    pub written_bytes: u64,
-    /// Frames in the file.
-    pub frame_count: u64,
-    /// Frames that came faster than they could be written.
-    pub missed_count: u64,
-    /// Why the file could not be written any further, if so.
-    pub failure: Option<String>,
 }
 
 /// A capture is not made, or not found; no file is left behind.
@@ -162,8 +144,8 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
-    fn state(&self) -> CaptureState {
-        CaptureState {
+    fn state(&self) -> CaptureRecord {
+        CaptureRecord {
             path: self.spec.path.clone(),
             // First: what follows is final if it has ended.
             is_running: self.shared.is_running.load(Ordering::Acquire),
@@ -176,7 +158,7 @@ impl Capture {
     }
 
     /// Ends it; what it became.
-    pub(crate) fn stop(mut self) -> CaptureState {
+    pub(crate) fn stop(mut self) -> CaptureRecord {
         self.end();
         self.state()
     }
@@ -302,7 +284,7 @@ impl Captures {
     }
 
     /// Where all of them stand, in the order of their starts.
-    pub(crate) fn states(&self) -> Vec<CaptureState> {
+    pub(crate) fn states(&self) -> Vec<CaptureRecord> {
         self.list.iter().map(Capture::state).collect()
     }
 

@@ -95,7 +95,7 @@ fn frame(seed: usize, length: usize) -> Vec<u8> {
     (0..length).map(|index| (index * 7 + seed * 31) as u8).collect()
 }
 
-fn stop(captures: &mut Captures, spec: &CaptureSpec) -> (CaptureState, Contents) {
+fn stop(captures: &mut Captures, spec: &CaptureSpec) -> (CaptureRecord, Contents) {
     let state = captures.take(&spec.path).unwrap().stop();
     (state, Contents::read_complete(&std::fs::read(&spec.path).unwrap()))
 }

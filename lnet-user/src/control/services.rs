@@ -21,11 +21,10 @@ use serde_json::Value;
 use super::Control;
 use super::error::stopped;
 use crate::api::{Hold, LnetError};
-use crate::capture::{self, CaptureError, CaptureState};
+use crate::capture::{self, CaptureError};
 use crate::lnd::xdp::{XdpDrop, XdpLnd};
 use crate::load::{
-    ClassReport, Faults, Initiator, InitiatorReport, Kind, LoadError, Plan, Scheme, Tally, Target,
-    TargetReport,
+    ClassReport, Faults, Initiator, InitiatorReport, LoadError, Plan, Scheme, Tally, Target, TargetReport,
 };
 use crate::runtime::Worker;
 
@@ -137,13 +136,14 @@ fn initiator_result(report: &InitiatorReport, done: u64, total: u64) -> LoadResu
             1000 => class.latency.max_ns(),
             _ => class.latency.quantile_ns(f64::from(thousandths) / 1e3),
         };
-        let kind = match class.kind {
-            Kind::Put => LoadKind::Put,
-            Kind::Get => LoadKind::Get,
-        };
         let (min_bytes, max_bytes) = (class.class.min_bytes, class.class.max_bytes);
         let times = LoadTimes { min_bytes, max_bytes, quantiles_ns: LoadTimes::QUANTILES.map(quantile) };
-        LoadClass { kind, messages: class.tally.messages, bytes: class.tally.bytes, times: Some(times) }
+        LoadClass {
+            kind: class.kind,
+            messages: class.tally.messages,
+            bytes: class.tally.bytes,
+            times: Some(times),
+        }
     };
     LoadResult {
         classes: report.classes.iter().map(class).collect(),
@@ -218,7 +218,7 @@ impl Control {
     }
 
     pub(super) fn capture_records(&self) -> Vec<CaptureRecord> {
-        self.lnet.captures().into_iter().map(capture_record).collect()
+        self.lnet.captures()
     }
 
     pub(super) async fn begin_capture(&self, spec: CaptureSpec) -> Result<(), Refusal> {
@@ -232,7 +232,7 @@ impl Control {
     pub(super) async fn end_capture(&self, path: PathBuf) -> Result<CaptureRecord, Refusal> {
         let lnet = self.lnet.clone();
         let state = blocking(move || lnet.stop_capture(&path)).await?;
-        state.map(capture_record).map_err(|error| capture_refusal(&error))
+        state.map_err(|error| capture_refusal(&error))
     }
 
     /// Where the frames went: the sums over shards and NIs.
@@ -332,12 +332,6 @@ fn merge(sum: &mut FramesRecord, other: FramesRecord) {
             add(sum, &name, count);
         }
     }
-}
-
-fn capture_record(state: CaptureState) -> CaptureRecord {
-    let CaptureState { path, is_running, limit_bytes, written_bytes, frame_count, missed_count, failure } =
-        state;
-    CaptureRecord { path, is_running, limit_bytes, written_bytes, frame_count, missed_count, failure }
 }
 
 fn capture_refusal(error: &LnetError) -> Refusal {

@@ -9,11 +9,11 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::LoadError;
 use super::latency::Latency;
-use super::plan::{Kind, Plan};
+use super::plan::Plan;
 use super::report::{ClassReport, Fault, FaultKind, InitiatorReport, Progress, Tally};
 use super::slot::{Ended, Slot, Started};
+use super::{Kind, LoadError};
 use crate::api::{EventQueue, Lnet};
 
 /// How often a thread without events looks at the time and whether it is to stop.
@@ -200,7 +200,7 @@ impl Sender {
         let scheme = &shared.plan.scheme;
         let max_bytes = scheme.max_bytes();
         let classes = scheme.sizes.iter().flat_map(|class| {
-            [Kind::Put, Kind::Get].map(|kind| {
+            Kind::ALL.map(|kind| {
                 let (tally, latency) = (Tally::default(), Latency::default());
                 ClassReport { class: *class, kind, tally, latency }
             })

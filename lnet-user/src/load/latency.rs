@@ -1,13 +1,10 @@
 //! How long messages took.
 //!
-//! Invariant: a histogram has its full size from the start, so that recording allocates nothing. It travels as the
-//! buckets that are not empty, and what is merged from those is what was recorded, to the histogram's precision.
+//! Invariant: a histogram has its full size from the start, so that recording allocates nothing.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Longest time that is told apart, in nanoseconds: ten minutes.
 const MAX_NS: u64 = 600_000_000_000;
@@ -55,27 +52,6 @@ impl Latency {
         for bucket in other.0.iter_recorded() {
             self.0.saturating_record_n(bucket.value_iterated_to(), bucket.count_at_value());
         }
-    }
-}
-
-impl Serialize for Latency {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let buckets = self.0.iter_recorded();
-        serializer.collect_seq(buckets.map(|bucket| (bucket.value_iterated_to(), bucket.count_at_value())))
-    }
-}
-
-impl<'de> Deserialize<'de> for Latency {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut latency = Self::default();
-        let mut total = 0_u64;
-        for (value_ns, count) in Vec::<(u64, u64)>::deserialize(deserializer)? {
-            total = total
-                .checked_add(count)
-                .ok_or_else(|| D::Error::custom("more latencies than can be counted"))?;
-            latency.0.saturating_record_n(value_ns, count);
-        }
-        Ok(latency)
     }
 }
 

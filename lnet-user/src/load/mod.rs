@@ -40,7 +40,8 @@ use crate::runtime::SteeringError;
 
 pub use initiator::Initiator;
 pub use latency::Latency;
-pub use plan::{Kind, Layout, Message, Plan, PlanError, Scheme, SizeClass};
+pub use lnet_control::records::LoadKind as Kind;
+pub use plan::{Layout, Message, Plan, PlanError, Scheme, SizeClass};
 pub use report::{
     ClassReport, Difference, FAULTS_MAX, Fault, FaultKind, Faults, InitiatorReport, Progress, Tally,
     TargetReport,

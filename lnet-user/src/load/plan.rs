@@ -11,6 +11,7 @@ use lnet_wire::steer::PORTALS;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::Kind;
 use super::pattern::{Pattern, mix};
 
 /// Longest message that finds its buffer under the match bits for small ones.
@@ -31,7 +32,7 @@ const GET_FLAG: u64 = 1 << 41;
 const MATCH_BITS_MAX: u32 = 256;
 /// Classes of sizes.
 const CLASSES_MAX: usize = 16;
-/// Payload memory of a target, as [`Scheme::memory_bytes`] counts it.
+/// Payload memory of a target whose entries are on one shard each.
 const MEMORY_MAX_BYTES: u64 = 1 << 30;
 /// Payload memory of an initiator: window times longest message.
 const WINDOW_MAX_BYTES: u64 = 1 << 30;
@@ -41,16 +42,6 @@ const WINDOW_MAX: u32 = 4096;
 const PUT_SALT: u64 = 0x5055_5400;
 const GET_SALT: u64 = 0x4745_5400;
 const SHAPE_SALT: u64 = 0x5348_4150;
-
-/// Put or Get.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// Bytes go to the target.
-    Put,
-    /// Bytes come from there.
-    Get,
-}
 
 /// Messages of these lengths, and how many of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -301,16 +292,8 @@ impl Scheme {
         if let Some(count) = counts.into_iter().find(|count| *count == 0 || *count > MATCH_BITS_MAX) {
             return Err(PlanError::MatchBits(count));
         }
-        let memory_bytes = self.memory_bytes(1);
+        let memory_bytes = self.postings().map(|posting| posting.room_bytes).sum();
         if memory_bytes > MEMORY_MAX_BYTES { Err(PlanError::Memory(memory_bytes)) } else { Ok(()) }
-    }
-
-    /// Bytes of the buffers of a target on a node with so many shards, all of whose portals have entries on
-    /// each shard; on most portals each entry is on one shard.
-    #[must_use]
-    pub fn memory_bytes(&self, shards: u32) -> u64 {
-        let entries: u64 = self.postings().map(|posting| posting.room_bytes).sum();
-        entries * u64::from(shards)
     }
 
     /// Its portals.

@@ -5,16 +5,16 @@
 use std::collections::BTreeMap;
 
 use lnet_wire::Nid;
-use serde::{Deserialize, Serialize};
 
+use super::Kind;
 use super::latency::Latency;
-use super::plan::{Kind, SizeClass};
+use super::plan::SizeClass;
 
 /// Faults that a report tells in detail.
 pub const FAULTS_MAX: usize = 16;
 
 /// Messages and their payload.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Tally {
     /// Messages.
     pub messages: u64,
@@ -37,8 +37,7 @@ impl Tally {
 }
 
 /// What was wrong with a message.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum FaultKind {
     /// The number is not that of a Put of this scheme.
@@ -72,7 +71,7 @@ pub enum FaultKind {
 }
 
 /// What was found where something else was expected.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Difference {
     /// Offset of the byte in the payload; 0 where no byte is meant.
     pub offset_bytes: u64,
@@ -83,7 +82,7 @@ pub struct Difference {
 }
 
 /// A message that went wrong.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
     /// How.
     pub fault: FaultKind,
@@ -92,7 +91,6 @@ pub struct Fault {
     /// Its number; of a Get that a target tells of 0.
     pub number: u64,
     /// The node at the other end.
-    #[serde(with = "lnet_control::text")]
     pub peer: Nid,
     /// Portal.
     pub portal: u32,
@@ -105,7 +103,7 @@ pub struct Fault {
 }
 
 /// Messages that went wrong.
-#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Faults {
     /// All of them.
     pub count: u64,
@@ -142,7 +140,7 @@ impl Faults {
 }
 
 /// What a target has seen.
-#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct TargetReport {
     /// Puts of which every byte and field was as it should be.
     pub puts: Tally,
@@ -166,9 +164,7 @@ impl TargetReport {
         self.puts.merge(&other.puts);
         self.gets.merge(&other.gets);
         self.faults.merge(&other.faults);
-        let shards = self.by_shard.len().max(other.by_shard.len());
-        self.by_shard.resize(shards, 0);
-        self.by_shard.iter_mut().zip(&other.by_shard).for_each(|(sum, more)| *sum += more);
+        merge_shards(&mut self.by_shard, &other.by_shard);
         self.interrupted += other.interrupted;
         self.reposted += other.reposted;
         self.lost_entries += other.lost_entries;
@@ -176,7 +172,7 @@ impl TargetReport {
 }
 
 /// What came of the messages of a size and kind that went well.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct ClassReport {
     /// The sizes.
     pub class: SizeClass,
@@ -190,7 +186,7 @@ pub struct ClassReport {
 }
 
 /// What an initiator has done.
-#[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Default, Debug)]
 pub struct InitiatorReport {
     /// By size and kind; those of which there were none are missing.
     pub classes: Vec<ClassReport>,
@@ -225,22 +221,6 @@ impl InitiatorReport {
         sum
     }
 
-    /// Messages that went well in a second.
-    #[must_use]
-    pub fn messages_per_second(&self) -> f64 {
-        self.per_second(self.puts().messages + self.gets().messages)
-    }
-
-    /// Their payload bytes in a second.
-    #[must_use]
-    pub fn bytes_per_second(&self) -> f64 {
-        self.per_second(self.puts().bytes + self.gets().bytes)
-    }
-
-    fn per_second(&self, count: u64) -> f64 {
-        if self.elapsed_ns == 0 { 0.0 } else { count as f64 * 1e9 / self.elapsed_ns as f64 }
-    }
-
     /// Adds that of another initiator that ran at the same time, or of another shard.
     pub fn merge(&mut self, other: &Self) {
         for more in &other.classes {
@@ -254,17 +234,20 @@ impl InitiatorReport {
         }
         self.classes.sort_by_key(|class| (class.class, class.kind));
         self.faults.merge(&other.faults);
-        let shards = self.by_shard.len().max(other.by_shard.len());
-        self.by_shard.resize(shards, 0);
-        self.by_shard.iter_mut().zip(&other.by_shard).for_each(|(sum, more)| *sum += more);
+        merge_shards(&mut self.by_shard, &other.by_shard);
         self.elapsed_ns = self.elapsed_ns.max(other.elapsed_ns);
         self.is_cancelled |= other.is_cancelled;
         self.has_given_up |= other.has_given_up;
     }
 }
 
+fn merge_shards(sums: &mut Vec<u64>, others: &[u64]) {
+    sums.resize(sums.len().max(others.len()), 0);
+    sums.iter_mut().zip(others).for_each(|(sum, more)| *sum += more);
+}
+
 /// How far an initiator is.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Progress {
     /// Messages of the plan.
     pub messages: u64,
@@ -329,7 +312,5 @@ mod tests {
         sum.merge(&one);
         assert_eq!((sum.puts().messages, sum.gets().messages), (4, 2));
         assert_eq!((sum.classes.len(), &sum.by_shard[..]), (2, &[2, 2][..]));
-        assert!((sum.messages_per_second() - 3.0).abs() < 1e-9);
-        assert!((sum.bytes_per_second() - 30.0).abs() < 1e-9);
     }
 }

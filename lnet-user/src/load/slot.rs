@@ -9,7 +9,8 @@ use lnet_core::event::EventKind;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_wire::Nid;
 
-use super::plan::{Kind, Message};
+use super::Kind;
+use super::plan::Message;
 use super::report::{Difference, FaultKind};
 use crate::api::{Ack, Descriptor, EventQueue, LnetError, NotLent, Notice, ShardHandle, Target};
 use crate::memory::Buffer;

@@ -14,9 +14,9 @@ use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
 
-use super::LoadError;
-use super::plan::{Kind, Posting, Scheme};
+use super::plan::{Posting, Scheme};
 use super::report::{Difference, Fault, FaultKind, TargetReport};
+use super::{Kind, LoadError};
 use crate::api::{Entry, EventQueue, Lnet, Notice, ShardHandle};
 use crate::memory::Buffer;
 use crate::runtime::Home;
@@ -81,12 +81,6 @@ impl Target {
         let thread = Some(thread.spawn(move || server.run())?);
         self.shards.push(Serving { shared, thread });
         Ok(())
-    }
-
-    /// What it goes by.
-    #[must_use]
-    pub fn scheme(&self) -> &Scheme {
-        &self.scheme
     }
 
     /// What it has seen so far.

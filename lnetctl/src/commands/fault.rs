@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use lnet_control::client::Client;
 use lnet_control::document::{self, Detail};
 use lnet_control::pattern;
-use lnet_control::records::{DropRule, HEALTH_ERRORS, MESSAGE_TYPES};
+use lnet_control::records::{DropRule, HealthError, MESSAGE_TYPES};
 use lnet_control::request::Change;
 use lnet_wire::Nid;
 
@@ -135,15 +135,10 @@ fn rule(task: Task, args: &DropAddArgs) -> Result<DropRule> {
     }
     let mut health_errors = Vec::new();
     for name in &args.health_error {
-        let name = name.replace('-', "_");
-        let Some((_, error)) = HEALTH_ERRORS.iter().find(|(known, _)| *known == name) else {
-            let names = HEALTH_ERRORS.map(|(name, _)| name).join(", ");
-            return Err(task
-                .invalid(format!("--health_error {name:?}: one of {names} is expected"))
-                .failed());
-        };
-        if !health_errors.contains(error) {
-            health_errors.push(*error);
+        let error = name.replace('-', "_").parse::<HealthError>();
+        let error = error.map_err(|error| task.invalid(format!("--health_error {error}")).failed())?;
+        if !health_errors.contains(&error) {
+            health_errors.push(error);
         }
     }
     let rule = DropRule {

@@ -8,7 +8,7 @@ use lnet_core::lnd::NiId;
 use lnet_tests::netns::{enter, ip, wait_until};
 use lnet_tests::node::{Serving, Steady, nid_v4};
 use lnet_user::api::Lnet;
-use lnet_user::capture::{CaptureSpec, CaptureState};
+use lnet_user::capture::{CaptureRecord, CaptureSpec};
 use lnet_user::internals::{self, WorkerInside as _};
 use lnet_user::node::XdpMode;
 use lnet_wire::frame::{CRC_OFFSET, FrameHeader};
@@ -40,7 +40,7 @@ impl File {
         CaptureSpec { buffer_bytes: 64 << 20, ..CaptureSpec::new(&self.0, limit_bytes) }
     }
 
-    fn state(&self, lnet: &Lnet) -> CaptureState {
+    fn state(&self, lnet: &Lnet) -> CaptureRecord {
         lnet.captures().into_iter().find(|state| state.path == self.0).unwrap()
     }
 
@@ -49,7 +49,7 @@ impl File {
         (Contents::read_complete(&bytes), bytes.len() as u64)
     }
 
-    fn stop(&self, lnet: &Lnet) -> (CaptureState, Contents) {
+    fn stop(&self, lnet: &Lnet) -> (CaptureRecord, Contents) {
         let state = lnet.stop_capture(&self.0).unwrap();
         let (contents, file_bytes) = self.read();
         assert_eq!((state.written_bytes, state.is_running), (file_bytes, false));

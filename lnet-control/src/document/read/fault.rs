@@ -6,9 +6,9 @@ use super::Reader;
 use super::values::get;
 use crate::document::Mode;
 use crate::document::tree::{Entry, Marked, Position};
-use crate::errno::Errno;
-use crate::pattern::{PatternError, fault_nid, integer};
-use crate::records::{DropRule, HEALTH_ERRORS, HealthError};
+use crate::errno::{Errno, Refusal};
+use crate::pattern::{fault_nid, integer, quoted};
+use crate::records::{DropRule, HealthError};
 use crate::request::Change;
 
 /// Keys of a rule; from `ds_dropped` they only tell.
@@ -36,12 +36,10 @@ const KEYS: [&str; 18] = [
 impl Reader {
     pub(super) fn fault_block(&mut self, block: &Marked) {
         let mut rules = Vec::new();
-        for (item, entries) in self.maps(block, "fault") {
-            self.begin_item(entries);
-            rules.extend(
-                self.drop_rule(item.position, entries).map(|rule| (item.position, self.seq_no, rule)),
-            );
-        }
+        self.each(block, "fault", |reader, position, entries| {
+            let rule = reader.drop_rule(position, entries);
+            rules.extend(rule.map(|rule| (position, reader.seq_no, rule)));
+        });
         // The newest stands first, in documents and on a node: it is made last.
         for (position, seq_no, rule) in rules.into_iter().rev() {
             self.seq_no = seq_no;
@@ -107,21 +105,18 @@ impl Reader {
     fn portals(&mut self, value: &Marked) -> Option<u64> {
         self.pattern(value, "fa_ptl_mask", "a mask of portals", |text| {
             let mask = text.parse().ok().or_else(|| integer(text).and_then(|mask| u64::try_from(mask).ok()));
-            mask.ok_or_else(|| PatternError {
-                errno: Errno::INVAL,
-                message: format!("{}: a mask of 64 bits is expected", crate::pattern::quoted(text)),
+            mask.ok_or_else(|| {
+                Refusal::new(Errno::INVAL, format!("{}: a mask of 64 bits is expected", quoted(text)))
             })
         })
     }
 
     fn health_errors(&mut self, entries: &[Entry]) -> Vec<HealthError> {
         let Some(value) = get(entries, "da_health_error") else { return Vec::new() };
-        let names = HEALTH_ERRORS.map(|(name, _)| name);
-        let mut errors = Vec::new();
-        for item in self.sequence(value, "da_health_error") {
-            let Some(word) = self.word(item, "da_health_error", &names) else { continue };
-            errors.extend(HEALTH_ERRORS.iter().find(|(name, _)| *name == word).map(|(_, error)| *error));
-        }
-        errors
+        let items = self.sequence(value, "da_health_error");
+        items
+            .iter()
+            .filter_map(|item| self.word(item, "da_health_error", HealthError::NAMES)?.parse().ok())
+            .collect()
     }
 }

@@ -13,6 +13,7 @@ mod values;
 use super::tree::{self, Entry, Marked, Position, Value};
 use super::{Action, Document, DocumentError, Item, Mode};
 use crate::errno::Errno;
+use crate::pattern::integer;
 use crate::records::Global;
 use crate::request::Change;
 
@@ -86,14 +87,14 @@ impl Reader {
             return;
         }
         match key.as_str() {
-            "net" => self.net_block(value),
-            "peer" => self.peer_block(value),
+            "net" => self.each(value, "net", Self::net),
+            "peer" => self.each(value, "peer", Self::peer),
             "global" => self.global_block(value),
             "numa" => self.numa_block(value),
             // It only tells.
             "statistics" => {}
             "fault" => self.fault_block(value),
-            "steering" => self.steering_block(value),
+            "steering" => self.each(value, "steering", Self::steering),
             "ping" => self.ping_block(value),
             other => match UNSUPPORTED.iter().find(|(name, _)| *name == other) {
                 Some((name, what)) => {
@@ -108,19 +109,19 @@ impl Reader {
     }
 
     fn global_block(&mut self, block: &Marked) {
-        let Some(entries) = self.map(block, "global") else { return };
-        if self.mode == Mode::Delete {
-            return self.reset_globals(entries);
-        }
-        for Entry { position, key, value } in entries {
+        // What LNet's tools reset when a document with globals is deleted; others stay.
+        let reset = [Global::MaxInterfaces, Global::NumaRange, Global::Discovery, Global::DropAsymRoute];
+        for Entry { position, key, value } in self.map(block, "global").unwrap_or_default() {
             let Ok(global) = key.parse::<Global>() else {
                 let known = Global::ALL.map(Global::name).into_iter();
                 self.error(*position, format!("invalid key '{key}' in 'global'{}", suggestion(key, known)));
                 continue;
             };
-            if let Some(value) = self.global_value(global, key, value)
-                && global.is_settable()
-            {
+            let value = match self.mode {
+                Mode::Delete => reset.contains(&global).then(|| global.default_value()),
+                _ => self.global_value(global, key, value).filter(|_| global.is_settable()),
+            };
+            if let Some(value) = value {
                 self.change(*position, "global", Change::SetGlobal { global, value });
             }
         }
@@ -132,37 +133,17 @@ impl Reader {
             self.error(value.position, format!("no value specified for key '{key}'"));
             return None;
         }
-        let number = match &value.value {
-            Value::Scalar { text, .. } => crate::pattern::integer(text),
-            _ => None,
+        let text = match &value.value {
+            Value::Scalar { text, .. } => text.clone(),
+            _ => value.describe(),
         };
-        let number = number.and_then(|number| u32::try_from(number).ok());
+        let number = integer(&text).and_then(|number| u32::try_from(number).ok());
         let found = number.filter(|number| (low..=high).contains(number));
         if found.is_none() {
-            let text = match &value.value {
-                Value::Scalar { text, .. } => text.clone(),
-                _ => value.describe(),
-            };
             let message = format!("invalid value '{text}' for key '{key}': {low} to {high} is expected");
             self.error(value.position, message);
         }
         found
-    }
-
-    /// What LNet's tools reset when a document with globals is deleted; others stay.
-    fn reset_globals(&mut self, entries: &[Entry]) {
-        let reset = [Global::MaxInterfaces, Global::NumaRange, Global::Discovery, Global::DropAsymRoute];
-        for Entry { position, key, .. } in entries {
-            let Ok(global) = key.parse::<Global>() else {
-                let known = Global::ALL.map(Global::name).into_iter();
-                self.error(*position, format!("invalid key '{key}' in 'global'{}", suggestion(key, known)));
-                continue;
-            };
-            if reset.contains(&global) {
-                let value = global.default_value();
-                self.change(*position, "global", Change::SetGlobal { global, value });
-            }
-        }
     }
 
     fn numa_block(&mut self, block: &Marked) {

@@ -16,12 +16,7 @@ impl Reader {
     pub(super) fn ping_block(&mut self, block: &Marked) {
         match &block.value {
             Value::Map(entries) => self.ping_map(block.position, entries),
-            _ => {
-                for (item, entries) in self.maps(block, "ping") {
-                    self.begin_item(entries);
-                    self.ping_item(item.position, entries);
-                }
-            }
+            _ => self.each(block, "ping", Self::ping_item),
         }
     }
 
@@ -56,8 +51,7 @@ impl Reader {
     }
 
     fn ping(&mut self, position: Position, nids: Vec<Nid>, entries: &[Entry], source: &str) {
-        let source =
-            get(entries, source).and_then(|value| self.pattern(value, source, "a nid", pattern::nid));
+        let source = self.pattern_of(entries, source, "a nid", pattern::nid);
         let timeout_ms: Option<u64> = self.integer_of(entries, "timeout", -1..=TIMEOUT_MAX_MS);
         let timeout_ms = timeout_ms.filter(|timeout| *timeout > 0);
         self.push(position, "ping", Action::Ping(PingRequest { nids, source, timeout_ms }));

@@ -4,7 +4,7 @@ use super::Reader;
 use super::values::get;
 use crate::document::Mode;
 use crate::document::tree::{Entry, Marked, Position, Value};
-use crate::pattern::{self, PatternError};
+use crate::pattern;
 use crate::records::{PortalPolicy, SteeringPolicy};
 use crate::request::Change;
 
@@ -13,12 +13,9 @@ const KEYS: [&str; 7] = ["portal", "policy", "seq_no", "shard", "shift", "bits",
 const POLICIES: [&str; 4] = ["pin", "match_bits", "initiator", "rotor"];
 
 impl Reader {
-    pub(super) fn steering_block(&mut self, block: &Marked) {
-        for (item, entries) in self.maps(block, "steering") {
-            self.begin_item(entries);
-            if let Some(policy) = self.portal_policy(item.position, entries) {
-                self.change(item.position, "steering", Change::SetSteering(policy));
-            }
+    pub(super) fn steering(&mut self, position: Position, entries: &[Entry]) {
+        if let Some(policy) = self.portal_policy(position, entries) {
+            self.change(position, "steering", Change::SetSteering(policy));
         }
     }
 
@@ -72,7 +69,7 @@ impl Reader {
             return shards.map(|shard| u8::try_from(shard?).ok()).collect();
         }
         self.pattern(value, "table", expected, |text| {
-            pattern::shards(text).ok_or_else(|| PatternError::invalid(text, expected))
+            pattern::shards(text).ok_or_else(|| pattern::invalid(text, expected))
         })
     }
 

@@ -1,12 +1,11 @@
 //! Values of the kinds that documents are made of.
 
-use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 use super::Reader;
-use crate::document::tree::{Entry, Marked, Value};
-use crate::errno::Errno;
-use crate::pattern::{PatternError, integer};
+use crate::document::tree::{Entry, Marked, Position, Value};
+use crate::errno::{Errno, Refusal};
+use crate::pattern::{integer, quoted};
 
 /// Longest word that is compared with known ones.
 const WORD_BYTES_MAX: usize = 64;
@@ -90,39 +89,32 @@ impl Reader {
     }
 
     /// A word that has a meaning.
-    pub(super) fn parsed<T, E: Display>(
-        &mut self,
-        value: &Marked,
-        key: &str,
-        expected: &str,
-        parse: impl FnOnce(&str) -> Result<T, E>,
-    ) -> Option<T> {
-        let text = self.text(value, key, expected)?;
-        match parse(text) {
-            Ok(parsed) => Some(parsed),
-            Err(error) => {
-                self.error(value.position, format!("'{key}': {error}"));
-                None
-            }
-        }
-    }
-
-    /// The same of a pattern, whose errors have numbers.
     pub(super) fn pattern<T>(
         &mut self,
         value: &Marked,
         key: &str,
         expected: &str,
-        parse: impl FnOnce(&str) -> Result<T, PatternError>,
+        parse: impl FnOnce(&str) -> Result<T, Refusal>,
     ) -> Option<T> {
         let text = self.text(value, key, expected)?;
-        match parse(text) {
-            Ok(parsed) => Some(parsed),
-            Err(PatternError { errno, message }) => {
-                self.error_of(value.position, errno, format!("'{key}': {message}"));
-                None
-            }
-        }
+        self.good(value, key, parse(text))
+    }
+
+    /// A word that has a meaning, where the key is there.
+    pub(super) fn pattern_of<T>(
+        &mut self,
+        entries: &[Entry],
+        key: &str,
+        expected: &str,
+        parse: impl FnOnce(&str) -> Result<T, Refusal>,
+    ) -> Option<T> {
+        self.pattern(get(entries, key)?, key, expected, parse)
+    }
+
+    /// What was parsed, unless it was refused.
+    pub(super) fn good<T>(&mut self, value: &Marked, key: &str, parsed: Result<T, Refusal>) -> Option<T> {
+        let report = |error: Refusal| self.error_of(value.position, error.errno, format!("'{key}': {error}"));
+        parsed.map_err(report).ok()
     }
 
     /// One of some words.
@@ -133,7 +125,7 @@ impl Reader {
             return Some(text);
         }
         let suggestion = suggestion(text, words.iter().copied());
-        let shown = crate::pattern::quoted(text);
+        let shown = quoted(text);
         self.error(value.position, format!("{shown} for '{key}': {expected} is expected{suggestion}"));
         None
     }
@@ -148,7 +140,7 @@ impl Reader {
             return Some(number);
         }
         let errno = if number.is_some() { Errno::RANGE } else { Errno::INVAL };
-        let shown = crate::pattern::quoted(text);
+        let shown = quoted(text);
         self.error_of(value.position, errno, format!("{shown} for '{key}': {expected} is expected"));
         None
     }
@@ -171,10 +163,23 @@ impl Reader {
             "true" => Some(true),
             "false" => Some(false),
             _ => {
-                let shown = crate::pattern::quoted(text);
+                let shown = quoted(text);
                 self.error(value.position, format!("{shown} for '{key}': true or false is expected"));
                 None
             }
+        }
+    }
+
+    /// Reads the items of a block, each a map that may give itself a number.
+    pub(super) fn each(
+        &mut self,
+        block: &Marked,
+        what: &str,
+        mut read: impl FnMut(&mut Self, Position, &[Entry]),
+    ) {
+        for (item, entries) in self.maps(block, what) {
+            self.begin_item(entries);
+            read(self, item.position, entries);
         }
     }
 
