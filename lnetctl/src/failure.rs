@@ -85,7 +85,7 @@ impl Task {
 
     /// What LNet's tools can do and this node cannot.
     pub(crate) fn unsupported(self, what: &str) -> CommandError {
-        self.error(Errno::OPNOTSUPP, format!("{what} not supported yet"))
+        self.error(Errno::OPNOTSUPP, format!("{what} not supported by this version"))
     }
 
     /// Success if nothing was found wrong with what was measured.

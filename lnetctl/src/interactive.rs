@@ -75,7 +75,7 @@ fn completed(word: &str) -> Result<String, String> {
     }
     let fitting: Vec<_> = names.into_iter().filter(|name| name.starts_with(&lower)).collect();
     match fitting.as_slice() {
-        [] => Err(unknown_command(&lower, word)),
+        [] => Err(unknown_command(&lower, &lower)),
         [one] => Ok((*one).to_owned()),
         several => Err(format!("lnetctl: '{word}' may be {}\n", several.join(", "))),
     }
@@ -96,6 +96,6 @@ mod tests {
         assert!(completed("e").unwrap_err().contains("may be export, exit"));
         assert!(completed("frob").unwrap_err().contains("not a valid command"));
         assert!(completed("rout").is_err());
-        assert!(completed("routing").unwrap_err().contains("not supported yet"));
+        assert!(completed("routing").unwrap_err().contains("not supported by this version"));
     }
 }

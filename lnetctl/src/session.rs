@@ -167,12 +167,16 @@ fn usage(line: &str, error: &clap::Error) -> u8 {
     }
 }
 
-/// The line about a word that is no command, in a line of words.
+/// The refusal of a word that is no command, in a line of words.
 pub(crate) fn unknown_command(line: &str, word: &str) -> String {
-    let is_it =
-        |path: &str| line.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
+    // Options may stand before the command.
+    let line = format!(" {line} ");
+    let is_it = |path: &str| path.ends_with(word) && line.contains(&format!(" {path} "));
     match UNSUPPORTED.iter().find(|(path, _)| is_it(path)) {
-        Some((path, what)) => format!("lnetctl: '{path}': {what} not supported yet\n"),
+        Some((path, what)) => {
+            let entity = path.split(' ').next().unwrap_or(path);
+            Task::new("parser", entity).unsupported(&format!("'{path}': {what}")).document()
+        }
         None => format!("lnetctl: '{word}' is not a valid command. See 'lnetctl --list-commands'.\n"),
     }
 }

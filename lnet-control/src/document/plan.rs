@@ -70,7 +70,7 @@ fn check_peer(item: &Item, peer: &PeerItem, mode: Mode, state: &NodeState) -> Op
     }
     let what = if mode == Mode::Add { "making" } else { "deleting" };
     let message = format!(
-        "peer {}: peers are found by traffic, {what} them by hand is not supported yet",
+        "peer {}: peers are found by traffic, {what} them by hand is not supported by this version",
         peer.primary_nid
     );
     Some(DocumentError { position: item.position, message, errno: Errno::OPNOTSUPP, seq_no: item.seq_no })

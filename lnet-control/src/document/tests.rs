@@ -77,10 +77,10 @@ fn mistakes_are_named_with_their_place() {
 #[test]
 fn what_is_not_there_yet_is_named() {
     for (text, what) in [
-        ("route:\n- net: tcp9\n", "'route': routes are not supported yet"),
-        ("routing:\n  enable: 1\n", "'routing': routing between nets is not supported yet"),
-        ("udsp: []\n", "'udsp': selection policies are not supported yet"),
-        ("ip2nets: []\n", "'ip2nets': choosing nets by address is not supported yet"),
+        ("route:\n- net: tcp9\n", "'route': routes are not supported by this version"),
+        ("routing:\n  enable: 1\n", "'routing': routing between nets is not supported by this version"),
+        ("udsp: []\n", "'udsp': selection policies are not supported by this version"),
+        ("ip2nets: []\n", "'ip2nets': choosing nets by address is not supported by this version"),
     ] {
         let errors = parse(text, Mode::Add).unwrap_err();
         assert_eq!(errors.len(), 1);
@@ -90,13 +90,13 @@ fn what_is_not_there_yet_is_named() {
     let text = "discover:\n  nids:\n    0: 10.0.0.1@tcp\n";
     assert_eq!(
         errors(text, Mode::Execute),
-        ["line 1, column 1: 'discover': discovery of peers is not supported yet"]
+        ["line 1, column 1: 'discover': discovery of peers is not supported by this version"]
     );
     assert_eq!(errors(text, Mode::Add), [""; 0]);
     let text = "fault:\n- rule_type: delay\n  fa_src: '*'\n  fa_dst: '*'\n  la_latency: 3\n";
     assert_eq!(
         errors(text, Mode::Add),
-        ["line 2, column 14: 'delay': rules that delay are not supported yet"]
+        ["line 2, column 14: 'delay': rules that delay are not supported by this version"]
     );
 }
 
@@ -117,6 +117,17 @@ fn what_is_no_yaml_is_told_where() {
     assert!(position(&format!("net: {}", "[".repeat(100)), 1).contains("nested too deeply"));
     position(&format!("net: {}", "[".repeat(100_000)), 1);
     assert!(position(&" ".repeat(DOCUMENT_BYTES_MAX + 1), 1).contains("expected at most"));
+}
+
+#[test]
+fn a_tab_is_named_where_it_stands() {
+    for (text, place) in [
+        ("net:\n\t- net type: xdp\n", "line 2, column 1"),
+        ("global:\n  discovery:\t1\n", "line 2, column 13"),
+        ("global:\n  discovery: 1\n \tretry_count: 2\n", "line 3, column 2"),
+    ] {
+        refused(text, &[&format!("{place}: not YAML: a tab where blanks are expected")]);
+    }
 }
 
 #[test]
@@ -218,7 +229,7 @@ fn tunables_go_with_their_lnd() {
     assert_eq!(changes(&text("tcp", "{lnd: xdp, mode: socket, port: 1988}"), Mode::Add).len(), 1);
     refused(
         &text("o2ib", "map_on_demand: 1"),
-        &["line 5, column 5: 'map_on_demand': it belongs to an LND that is not supported yet"],
+        &["line 5, column 5: 'map_on_demand': it belongs to an LND that is not supported by this version"],
     );
     refused(
         &text("tcp", "conns_per_peer: 200"),

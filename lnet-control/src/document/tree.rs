@@ -88,7 +88,7 @@ pub(super) fn load(text: &str) -> Result<Option<Marked>, DocumentError> {
         let message = format!("{} bytes, expected at most {DOCUMENT_BYTES_MAX}", text.len());
         return Err(DocumentError::new(position, message));
     }
-    let mut loader = Loader { parser: Parser::new_from_str(text) };
+    let mut loader = Loader { text, parser: Parser::new_from_str(text) };
     let mut root = None;
     loop {
         match loader.next()? {
@@ -111,6 +111,7 @@ pub(super) fn load(text: &str) -> Result<Option<Marked>, DocumentError> {
 }
 
 struct Loader<'a> {
+    text: &'a str,
     parser: Parser<'a, saphyr_parser::StrInput<'a>>,
 }
 
@@ -119,8 +120,18 @@ impl<'a> Loader<'a> {
         match self.parser.next() {
             Some(Ok(next)) => Ok(next),
             Some(Err(error)) => {
-                let message = format!("not YAML: {}", error.info());
-                Err(DocumentError::new(Position::from(error.marker()), message))
+                let position = Position::from(error.marker());
+                // The parser may name the end of the line before.
+                let mut lines = self.text.lines().zip(1..).skip(position.line - 1).take(2);
+                let tab = lines.find_map(|(text, line)| {
+                    Some(Position { line, column: text.chars().position(|one| one == '\t')? + 1 })
+                });
+                Err(match tab {
+                    Some(tab) => {
+                        DocumentError::new(tab, "not YAML: a tab where blanks are expected".to_owned())
+                    }
+                    None => DocumentError::new(position, format!("not YAML: {}", error.info())),
+                })
             }
             None => Ok((Event::StreamEnd, Span::default())),
         }

@@ -136,8 +136,18 @@ impl fmt::Display for ChangeError {
                     "policy of portal {portal}: shard {shard} of a node with {shards}: 0 to {last} are expected"
                 )
             }
+            Self::Setting { setting: setting @ Global::RetryCount, value } => {
+                write!(
+                    f,
+                    "{setting} {value}: 0 to transaction_timeout is expected, 0 without health_sensitivity"
+                )
+            }
+            Self::Setting { setting: setting @ Global::TransactionTimeout, value } => {
+                write!(f, "{setting} {value}: more than retry_count is expected")
+            }
             Self::Setting { setting, value } => {
-                write!(f, "{setting} {value}: out of range, or not together with the other tunables")
+                let (low, high) = setting.range();
+                write!(f, "{setting} {value}: {low} to {high} is expected")
             }
         }
     }

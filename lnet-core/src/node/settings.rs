@@ -80,6 +80,7 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::ChangeError;
 
     fn with(changes: &[(Global, i64)]) -> Option<Settings> {
         changes
@@ -98,6 +99,14 @@ mod tests {
             let same = (setting != Global::LndTimeout).then_some(settings);
             assert_eq!(settings.with(setting, value), same, "{setting} {value}");
         }
+    }
+
+    #[test]
+    fn a_refusal_names_the_limit() {
+        let refused = |setting, value| alloc::format!("{}", ChangeError::Setting { setting, value });
+        assert!(refused(Global::RetryCount, 151).contains("0 to transaction_timeout is expected"));
+        assert!(refused(Global::TransactionTimeout, 2).contains("more than retry_count is expected"));
+        assert!(refused(Global::HealthSensitivity, 1001).contains("0 to 1000 is expected"));
     }
 
     #[test]

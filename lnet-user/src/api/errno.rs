@@ -57,6 +57,7 @@ fn node_errno(error: &NodeError) -> Errno {
         NodeError::Bpf(BpfError::Privilege { .. }) => Errno::PERM,
         NodeError::NoMode { sockets, .. } => node_errno(sockets),
         NodeError::Socket(error) if error.is_not_permitted() => Errno::PERM,
+        NodeError::Socket(error) if error.is_busy() => Errno::BUSY,
         NodeError::Umem(_) => Errno::NOMEM,
         _ => Errno::INVAL,
     }

@@ -10,16 +10,23 @@ use lnet_control::records::{
 use lnet_control::request::{Batch, CaptureSpec, Outcome, PingRecord};
 use lnet_control::server::Handler;
 use lnet_control::{Errno, Refusal};
-use lnet_core::node::Pinged;
-use lnet_wire::Nid;
+use lnet_core::node::{Pinged, RequestError};
+use lnet_wire::{Net, Nid};
 
 use super::Control;
 use super::error::refusal_of;
 use super::plan::not_configured;
+use crate::api::LnetError;
 
 impl Control {
     fn check_configured(&self) -> Result<(), Refusal> {
         if self.is_configured.get() { Ok(()) } else { Err(not_configured(Errno::NETDOWN)) }
+    }
+
+    /// The nets but `lo`.
+    fn nets_with_nis(&self) -> Vec<Net> {
+        let node = self.lnet.machine();
+        node.nets().iter().map(|record| record.net).filter(|net| *net != Net::LO).collect()
     }
 }
 
@@ -63,6 +70,15 @@ impl Handler for Control {
         match self.lnet.ping_async(nid, source, timeout).await {
             Ok(Pinged { primary, is_multi_rail, nids, .. }) => {
                 Ok(PingRecord { primary_nid: primary, multi_rail: is_multi_rail, nids })
+            }
+            Err(LnetError::Refused(RequestError::PingUnreachable(_)))
+                if !self.nets_with_nis().contains(&nid.net()) =>
+            {
+                let nets: Vec<String> = self.nets_with_nis().iter().map(ToString::to_string).collect();
+                let nets = if nets.is_empty() { "lo alone".to_owned() } else { nets.join(", ") };
+                let message =
+                    format!("No route to host: no NI here is on {}, there are NIs on {nets}", nid.net());
+                Err(Refusal::new(Errno::HOSTUNREACH, message))
             }
             Err(error) => {
                 let refusal = refusal_of(&error, &[]);

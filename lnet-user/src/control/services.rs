@@ -185,7 +185,10 @@ impl Control {
     pub(super) async fn begin_load(&self, spec: LoadSpec) -> Result<u32, Refusal> {
         let services = &self.services;
         if services.loads.borrow().len() >= LOADS_MAX {
-            let message = format!("{LOADS_MAX} loads are there already: stop one of them first");
+            let message = format!(
+                "{LOADS_MAX} loads are there already: stop one of them first{}",
+                self.running_loads()
+            );
             return Err(Refusal::new(Errno::NOSPC, message));
         }
         let role = spec.role();
@@ -203,12 +206,22 @@ impl Control {
         };
         let work = work.map_err(|error| {
             let errno = if matches!(error, LoadError::Plan(_)) { Errno::INVAL } else { Errno::BUSY };
-            Refusal::new(errno, format!("load {role}: {error}"))
+            Refusal::new(errno, format!("load {role}: {error}{}", self.running_loads()))
         })?;
         let id = services.last_id.get().wrapping_add(1).max(1);
         services.last_id.set(id);
         services.loads.borrow_mut().insert(id, Load { work, _hold: Some(hold) });
         Ok(id)
+    }
+
+    /// The loads that go on, as the refusal of another one names them.
+    fn running_loads(&self) -> String {
+        let running = self.load_records().into_iter().filter(|load| load.is_running);
+        let running: Vec<_> = running.map(|load| format!("load {} ({})", load.id, load.role)).collect();
+        match running.as_slice() {
+            [] => String::new(),
+            running => format!("; running already: {}", running.join(", ")),
+        }
     }
 
     pub(super) async fn end_load(&self, id: u32) -> Result<LoadRecord, Refusal> {

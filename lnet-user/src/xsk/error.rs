@@ -131,7 +131,7 @@ pub enum SocketError {
     )]
     NoSuchQueue(QueueLabel),
     /// Another UMEM, of this process or another, has the queue.
-    #[error("{0} is bound by another AF_XDP socket; close that one, or take another queue")]
+    #[error("{0} is bound by an AF_XDP socket of another node or program: stop that one, or use mode socket")]
     QueueBusy(QueueLabel),
     /// This kernel knows no frames of several descriptors.
     #[error(

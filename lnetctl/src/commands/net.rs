@@ -23,7 +23,7 @@ pub(crate) enum NetCommand {
     /// Add local NIs, one for each interface
     #[command(after_help = "Examples:
   lnetctl net add --net xdp --if eth0
-  lnetctl net add --net xdp1 --if eth0,eth1[0] --mode socket --port 1988
+  lnetctl net add --net xdp1 --if eth0,eth1 --mode socket --port 1988
   lnetctl net add --nid 10.0.0.1@xdp --credits 512")]
     Add(Box<NetAddArgs>),
     /// Delete a net, or some of its NIs
@@ -59,7 +59,7 @@ pub(crate) struct NetAddArgs {
     /// The net
     #[arg(long, short)]
     pub(crate) net: Option<String>,
-    /// Interfaces; CPTs may stand in brackets behind each
+    /// Interfaces, with commas between them
     #[arg(long = "if", short = 'i')]
     pub(crate) interfaces: Option<String>,
     /// NIs by their addresses, instead of a net and interfaces
@@ -77,7 +77,7 @@ pub(crate) struct NetAddArgs {
     /// Messages in flight
     #[arg(long, short = 'r', allow_hyphen_values = true)]
     pub(crate) credits: Option<String>,
-    /// CPTs (shards) that serve the interfaces
+    /// CPTs (shards) that serve the interfaces; this version knows all of them only
     #[arg(long, short = 's')]
     pub(crate) cpt: Option<String>,
     /// Connections of each kind to a peer, 0 to 127
@@ -86,7 +86,7 @@ pub(crate) struct NetAddArgs {
     /// IP type of service, -1 to 255
     #[arg(long, allow_hyphen_values = true)]
     pub(crate) tos: Option<String>,
-    /// What drives the net: tcp or xdp [default: that of the net's type]
+    /// What drives the net; this version has xdp only [default: that of the net's type]
     #[arg(long)]
     pub(crate) lnd: Option<String>,
     /// How the frames of an xdp NI reach the shards: auto, native, generic or socket

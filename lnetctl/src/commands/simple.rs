@@ -131,6 +131,9 @@ pub(super) fn set(daemon: &mut Daemon<'_>, args: &SetArgs) -> Result<()> {
     if matches!(name.as_str(), "routing" | "tiny_buffers" | "small_buffers" | "large_buffers") {
         return Err(Task::new("parser", "set").unsupported("routing between nets is").failed());
     }
+    if name == "use_tcp_bonding" {
+        return Err(Task::new("parser", "set").unsupported("bonding of interfaces is").failed());
+    }
     let parser = |message| CommandError::new("parser", "set", Errno::PERM, message).failed();
     let Some(global) = name.parse::<Global>().ok().filter(|global| *global != Global::LndTimeout) else {
         return Err(parser(unknown_command(&args.name, &args.name).trim_end().to_owned()));

@@ -178,8 +178,8 @@ fn globals_are_set_within_their_ranges() {
         255,
         &["parser:\n-     set:\n            errno: -1\n", "cannot parse discovery value"],
     );
-    node.bad("set routing 1", 255, &["not supported yet"]);
-    node.bad("set tiny_buffers 700", 255, &["not supported yet"]);
+    node.bad("set routing 1", 255, &["not supported by this version"]);
+    node.bad("set tiny_buffers 700", 255, &["not supported by this version"]);
     for wrong in [
         "retry_count 200",
         "retry_count -1",
@@ -270,7 +270,7 @@ fn peers_are_found_by_any_of_their_nids() {
     node.bad(
         "peer add --prim_nid 10.77.0.50@tcp",
         255,
-        &["'peer add': making peers by hand is not supported yet"],
+        &["'peer add': making peers by hand is not supported by this version"],
     );
     node.bad("peer frob", 255, &["'frob' is not a valid command"]);
 }
@@ -348,7 +348,11 @@ fn drop_rules_come_and_go() {
     node.good("fault drop del --source *@tcp --dest 10.77.0.13@tcp");
     node.good("fault drop del --all");
     assert_eq!(node.good("fault drop show"), "");
-    node.bad("fault delay add --source * --dest * --rate 2 --latency 3", 255, &["not supported yet"]);
+    node.bad(
+        "fault delay add --source * --dest * --rate 2 --latency 3",
+        255,
+        &["not supported by this version"],
+    );
     node.bad("fault show", 255, &["'show' is not a valid command"]);
 }
 

@@ -148,7 +148,7 @@ fn half_a_document_that_is_wrong_leaves_no_trace() {
     check(&wrong, &["did you mean 'retry_count'", "did you mean 'rotor'", "line 9, column 24"]);
     check(
         &format!("{DOCUMENT}route:\n    - net: tcp7\n      gateway: 10.77.0.12@tcp\n"),
-        &["errno: -95", "line 27, column 1: 'route': routes are not supported yet"],
+        &["errno: -95", "line 27, column 1: 'route': routes are not supported by this version"],
     );
     check("global:\n  discovery:\n", &["no value"]);
     check("foobar:\n", &["invalid key 'foobar'"]);

@@ -118,7 +118,7 @@ fn a_document_with_more_than_there_is() {
         "import",
         &document,
         234,
-        &["'route': routes are not supported yet", "'udsp': selection policies"],
+        &["'route': routes are not supported by this version", "'udsp': selection policies"],
     );
     assert_eq!(node.good("net show").lines().count(), 5);
     // Without them, and without a peer that it would have to make, it is carried out.

@@ -28,10 +28,20 @@ fn words_that_mean_nothing_are_told_so() {
             &[&format!("lnetctl: '{name}' is not a valid command. See 'lnetctl --list-commands'.")],
         );
     }
-    for words in
-        ["route show", "routing show", "udsp add --src tcp", "discover 10.0.0.1@tcp", "debug recovery -l"]
-    {
-        node.bad(words, 255, &["not supported yet"]);
+    for words in [
+        "route show",
+        "--json route show",
+        "routing show",
+        "udsp add --src tcp",
+        "selection net show",
+        "discover 10.0.0.1@tcp",
+        "debug recovery -l",
+        "peer add --prim_nid 10.0.0.1@tcp",
+        "cpt-of-nid 10.0.0.1@tcp",
+        "fault delay show",
+        "set use_tcp_bonding 1",
+    ] {
+        node.bad(words, 255, &["errno: -95", "not supported by this version"]);
     }
     node.bad("net show --frob", 2, &["--frob", "Usage"]);
     let help = node.run("net");

@@ -51,6 +51,18 @@ fn what_is_exported_is_imported_again() {
 }
 
 #[test]
+fn refusals_name_the_way_out() {
+    let node = Daemon::start(Directory::new(), None, "--configure");
+    node.bad("set retry_count 151", &["0 to transaction_timeout is expected"]);
+    let ran = node.run("ping 10.0.0.1@tcp");
+    assert!(ran.stdout.contains("no NI here is on tcp, there are NIs on lo alone"), "{ran:?}");
+    node.good("load start target");
+    node.bad("load start target", &["running already: load 1 (target)"]);
+    node.good("load stop 1");
+    node.stop();
+}
+
+#[test]
 fn drop_rules_drop_and_count() {
     let node = Daemon::start(Directory::new(), None, "--shards 2 --configure");
     node.good("fault drop add --source 0@lo --dest * --rate 1 --message GET");

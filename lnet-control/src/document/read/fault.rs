@@ -60,7 +60,7 @@ impl Reader {
                 _ => {
                     self.unsupported(
                         value.position,
-                        "'delay': rules that delay are not supported yet".to_owned(),
+                        "'delay': rules that delay are not supported by this version".to_owned(),
                     );
                     return None;
                 }

@@ -98,7 +98,7 @@ impl Reader {
             "ping" => self.ping_block(value),
             other => match UNSUPPORTED.iter().find(|(name, _)| *name == other) {
                 Some((name, what)) => {
-                    self.unsupported(*position, format!("'{name}': {what} not supported yet"))
+                    self.unsupported(*position, format!("'{name}': {what} not supported by this version"))
                 }
                 None => {
                     let known = BLOCKS.into_iter().chain(UNSUPPORTED.map(|(name, _)| name));

@@ -77,8 +77,9 @@ impl Reader {
         self.known_keys(entries, "net", &NET_KEYS);
         for key in ["intf", "pattern"] {
             if let Some(value) = get(entries, key) {
-                let message =
-                    format!("'{key}': choosing interfaces by a pattern of addresses is not supported yet");
+                let message = format!(
+                    "'{key}': choosing interfaces by a pattern of addresses is not supported by this version"
+                );
                 self.unsupported(value.position, message);
             }
         }
@@ -218,7 +219,7 @@ impl Reader {
         self.known_keys(entries, "lnd tunables", &known);
         for Entry { position, key, .. } in entries {
             if FOREIGN_TUNABLES.contains(&key.as_str()) {
-                let message = format!("'{key}': it belongs to an LND that is not supported yet");
+                let message = format!("'{key}': it belongs to an LND that is not supported by this version");
                 self.unsupported(*position, message);
             }
         }
