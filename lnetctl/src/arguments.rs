@@ -4,7 +4,30 @@
 
 use std::ffi::{OsStr, OsString};
 
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Arg, Command};
+
+/// Words that completions offer for an option. What else it takes, its command says.
+#[derive(Clone)]
+pub(crate) struct Offered(Vec<&'static str>);
+
+impl Offered {
+    pub(crate) fn of(words: &[&'static str]) -> Self {
+        Self(words.to_vec())
+    }
+}
+
+impl TypedValueParser for Offered {
+    type Value = String;
+
+    fn parse_ref(&self, tool: &Command, arg: Option<&Arg>, word: &OsStr) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(tool, arg, word)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.0.iter().map(PossibleValue::new)))
+    }
+}
 
 /// The words as clap is to see them.
 pub(crate) fn normalized(words: &[OsString]) -> Vec<OsString> {

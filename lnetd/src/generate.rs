@@ -4,13 +4,15 @@ use std::io::Write;
 
 use anyhow::{Context, Result};
 use clap::CommandFactory;
+use clap_mangen::Man;
 
 use crate::options::Options;
 
 /// Makes what was asked for; `None` if nothing was.
 pub(crate) fn generate(options: &Options) -> Option<Result<()>> {
     if let Some(directory) = &options.generate_man {
-        let written = clap_mangen::generate_to(Options::command(), directory);
+        // Section 8 is that of daemons.
+        let written = Man::new(Options::command()).section("8").generate_to(directory).map(drop);
         let cannot = || format!("cannot write the man page to {}", directory.display());
         return Some(written.with_context(cannot));
     }

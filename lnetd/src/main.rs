@@ -43,7 +43,7 @@ fn run(options: &Options) -> Result<()> {
     if let Some(done) = generate::generate(options) {
         return done;
     }
-    start_log(&options.log)?;
+    start_log(&options.log())?;
     // Before any thread, so that signals are ours from the start.
     let is_ready = Arc::new(AtomicBool::new(false));
     let stop = signals::stop(Arc::clone(&is_ready))?;

@@ -12,6 +12,8 @@ use lnet_user::control::{ControlOptions, ServeOptions};
 use lnet_user::node::{CHUNK_BYTES, DAEMON_LIMITS, XdpMode};
 use lnet_user::runtime::Idle;
 
+use tracing_subscriber::filter::LevelFilter;
+
 use crate::group;
 
 const EXAMPLES: &str = "\
@@ -78,7 +80,10 @@ pub(crate) struct Options {
     frame_loss: u32,
     /// What is logged on standard error: error, warn, info, debug, trace, or a filter such as warn,lnet_user=debug
     #[arg(long, default_value = "info", value_name = "FILTER")]
-    pub(crate) log: String,
+    log: String,
+    /// Log more, as with --log debug
+    #[arg(long, short, conflicts_with = "log")]
+    verbose: bool,
     /// Write the man page to this directory, and do nothing else
     #[arg(long, hide = true, value_name = "DIR")]
     pub(crate) generate_man: Option<PathBuf>,
@@ -88,6 +93,15 @@ pub(crate) struct Options {
 }
 
 impl Options {
+    /// What is logged. Other libraries tell what an administrator wants to know in warnings, and all else in a trace.
+    pub(crate) fn log(&self) -> String {
+        let filter = if self.verbose { "debug" } else { &self.log };
+        match filter.parse() {
+            Ok(LevelFilter::INFO | LevelFilter::DEBUG) => format!("warn,lnet={filter}"),
+            _ => filter.to_owned(),
+        }
+    }
+
     pub(crate) fn node(&self) -> Result<NodeConfig> {
         let mut config = NodeConfig::loopback()
             .shards(self.shards)
@@ -202,6 +216,16 @@ mod tests {
         assert!(["", "M", "x", "-1", "99999999999G"].iter().all(|text| size(text).is_err()));
         assert_eq!(cpus("2,4-6").unwrap(), [2, 4, 5, 6]);
         assert!(["", "a", "3-1", "1-", "0-99999999999"].iter().all(|list| cpus(list).is_err()));
+    }
+
+    #[test]
+    fn other_libraries_are_silent() {
+        let log = |words: &str| options(words).unwrap().log();
+        assert_eq!((log(""), log("-v")), ("warn,lnet=info".to_owned(), "warn,lnet=debug".to_owned()));
+        for filter in ["error", "trace", "info,aya=debug"] {
+            assert_eq!(log(&format!("--log {filter}")), filter);
+        }
+        assert!(options("-v --log info").is_err());
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub(crate) fn dist(root: &Path, options: &Options) -> Result<()> {
         Ok(())
     };
     let objects = build_ebpf::build(root, &setup::ensure(root)?)?;
-    let (bin, man) = (directory("bin")?, directory("share/man/man1")?);
+    let bin = directory("bin")?;
     let lib = directory("lib/lnet")?;
     for object in [&objects.default, &objects.log] {
         copy(object, &lib)?;
@@ -55,8 +55,9 @@ pub(crate) fn dist(root: &Path, options: &Options) -> Result<()> {
         let path = built.to_str().with_context(|| format!("{} is no text", built.display()))?;
         copy(&built, &bin)?;
         let is_tool = program == "lnetctl";
+        let (option, section) = if is_tool { ("man", "man1") } else { ("--generate-man", "man8") };
         let mut pages = Command::new(&built);
-        pages.args(if is_tool { ["man"] } else { ["--generate-man"] }).arg(&man);
+        pages.arg(option).arg(directory(&format!("share/man/{section}"))?);
         succeed(&mut pages)?;
         for (shell, place, mark) in SHELLS {
             let words = if is_tool { ["completions", shell] } else { ["--generate-completions", shell] };

@@ -24,7 +24,7 @@ pub use diff::diff;
 pub use output::{Map, Yaml};
 pub use read::parse;
 pub use show::{
-    Detail, Failure, NodeState, captures, drop_rules, export, failures, frames, globals, loads, nets,
+    Detail, Failure, NodeState, captures, drop_rules, export, failures, frames, global_show, loads, nets,
     peer_list, peers, pings, statistics, steering,
 };
 pub use tree::{DOCUMENT_BYTES_MAX, Position};

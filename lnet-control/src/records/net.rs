@@ -49,6 +49,8 @@ pub struct NiRecord {
     pub active_mode: Option<XdpMode>,
     /// Receive queues that an xdp NI has: 0 in mode `socket`.
     pub active_queues: u32,
+    /// Largest IP packet that the interface of an xdp NI carries, 0 where that is not known.
+    pub mtu_bytes: u32,
     /// CPT (shard) of the device, -1 if unknown or if there is only one.
     pub device_cpt: i32,
     /// CPTs (shards) that serve it, each of them where it is not restricted.

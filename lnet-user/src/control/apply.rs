@@ -5,33 +5,22 @@ use lnet_control::{Errno, Refusal};
 use lnet_core::node::{self, PORTAL, Request};
 use lnet_wire::Nid;
 use lnet_wire::steer::Policy;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::Control;
 use super::error::{refusal, refusal_of, stopped};
 use super::faults::RuleStep;
 use super::plan::Plan;
-use crate::node::LndOptions;
+use crate::node::{LndOptions, NiState};
 
 impl Control {
     /// Makes all changes of a batch, or none. One at a time.
     pub(super) async fn apply_batch(&self, batch: Batch) -> Result<Vec<Outcome>, Refusal> {
         let Batch { changes, dry_run } = batch;
-        let applied = match changes.as_slice() {
+        match changes.as_slice() {
             [Change::Unconfigure] => self.unconfigure(dry_run).await.map(|outcome| vec![outcome]),
             changes => self.apply_changes(changes, dry_run).await,
-        };
-        match &applied {
-            _ if dry_run => {}
-            Ok(outcomes) => {
-                let changed = outcomes.iter().filter(|outcome| **outcome == Outcome::Changed).count();
-                info!(changes = outcomes.len(), changed, "configuration: done");
-            }
-            Err(refusal) => {
-                warn!(%refusal, errno = %refusal.errno, "configuration: refused, nothing has changed")
-            }
         }
-        applied
     }
 
     async fn apply_changes(&self, changes: &[Change], dry_run: bool) -> Result<Vec<Outcome>, Refusal> {
@@ -65,8 +54,11 @@ impl Control {
         if changes.is_empty() {
             return Ok(());
         }
+        let before = self.lnet.nis();
         let batch = Request::Batch { changes, drain_timeout: self.options.drain };
-        self.lnet.request(batch).await.map(drop).map_err(|error| refusal_of(&error, positions))
+        let changed = self.lnet.request(batch).await;
+        log_changes(&before, &self.lnet.nis());
+        changed.map(drop).map_err(|error| refusal_of(&error, positions))
     }
 
     async fn reset_statistics(&self) -> Result<(), Refusal> {
@@ -132,5 +124,17 @@ impl Control {
             .collect();
         let message = format!("portals {} have entries of programs: end these first", portals.join(", "));
         Err(Refusal::new(Errno::BUSY, message))
+    }
+}
+
+/// Says in the log which NIs have gone and which have come.
+fn log_changes(before: &[NiState], after: &[NiState]) {
+    let is_in = |list: &[NiState], ni: &NiState| list.iter().any(|one| one.config.nid == ni.config.nid);
+    for ni in before.iter().filter(|ni| !is_in(after, ni)) {
+        info!(nid = %ni.config.nid, interface = ni.config.interface, "NI deleted");
+    }
+    for ni in after.iter().filter(|ni| !is_in(before, ni)) {
+        let NiState { config, mode, queues, udp_port, .. } = ni;
+        info!(nid = %config.nid, interface = config.interface, %mode, queues, port = udp_port, "NI added");
     }
 }

@@ -28,7 +28,7 @@ pub enum ControlError {
         error: io::Error,
     },
     /// What the start-up document says cannot be done.
-    #[error("{0}")]
+    #[error(transparent)]
     Refused(#[from] Refusal),
     /// A shard has ended, or frames cannot be let in.
     #[error(transparent)]

@@ -12,6 +12,7 @@ use lnet_control::server::Handler;
 use lnet_control::{Errno, Refusal};
 use lnet_core::node::{Pinged, RequestError};
 use lnet_wire::{Net, Nid};
+use tracing::{info, warn};
 
 use super::Control;
 use super::error::refusal_of;
@@ -62,7 +63,19 @@ impl Handler for Control {
     }
 
     async fn apply(&self, batch: Batch) -> Result<Vec<Outcome>, Refusal> {
-        self.apply_batch(batch).await
+        let dry_run = batch.dry_run;
+        let applied = self.apply_batch(batch).await;
+        match &applied {
+            _ if dry_run => {}
+            Ok(outcomes) => {
+                let changed = outcomes.iter().filter(|outcome| **outcome == Outcome::Changed).count();
+                info!(changes = outcomes.len(), changed, "configuration: done");
+            }
+            Err(refusal) => {
+                warn!(%refusal, errno = %refusal.errno, "configuration: refused, nothing has changed")
+            }
+        }
+        applied
     }
 
     async fn ping(&self, nid: Nid, source: Option<Nid>, timeout: Duration) -> Result<PingRecord, Refusal> {

@@ -63,6 +63,7 @@ impl Control {
             timeout_s: 0,
             active_mode: None,
             active_queues: 0,
+            mtu_bytes: 0,
             device_cpt: -1,
             cpts: self.cpts(),
         }
@@ -94,6 +95,7 @@ impl Control {
             },
             timeout_s: u32::try_from(self.defaults.lnd_timeout.as_secs()).unwrap_or(u32::MAX).max(1),
             active_mode,
+            mtu_bytes: facts.as_ref().map_or(0, |facts| facts.mtu_bytes),
             active_queues: facts.filter(|_| has_rings).map_or(0, |facts| facts.queues),
             ..self.lo_record(counters)
         }

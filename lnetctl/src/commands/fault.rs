@@ -9,6 +9,7 @@ use lnet_control::request::Change;
 use lnet_wire::Nid;
 
 use super::Result;
+use crate::arguments::Offered;
 use crate::failure::Task;
 use crate::session::Daemon;
 
@@ -65,13 +66,13 @@ pub(crate) struct DropAddArgs {
     #[arg(long, short)]
     pub(crate) interval: Option<String>,
     /// Message type: PUT, ACK, GET or REPLY; may be repeated
-    #[arg(long, short)]
+    #[arg(long, short, value_parser = Offered::of(&MESSAGE_TYPES.map(|(name, _)| name)), hide_possible_values = true)]
     pub(crate) message: Vec<String>,
     /// Portal, 0 to 63; may be repeated
     #[arg(long, short)]
     pub(crate) portal: Vec<String>,
     /// How the send is to fail, such as local_error; may be repeated
-    #[arg(long, short = 'e')]
+    #[arg(long, short = 'e', value_parser = Offered::of(HealthError::NAMES), hide_possible_values = true)]
     pub(crate) health_error: Vec<String>,
     /// Drop messages by chance; goes with an interval
     #[arg(long, short = 'n')]

@@ -12,6 +12,7 @@ use lnet_control::request::{Change, NiName, NiSpec};
 use lnet_wire::{Net, Nid};
 
 use super::Result;
+use crate::arguments::Offered;
 use crate::cli::Verbose;
 use crate::failure::Task;
 use crate::session::Daemon;
@@ -57,7 +58,7 @@ pub(crate) enum NetCommand {
 #[derive(Debug, Args)]
 pub(crate) struct NetAddArgs {
     /// The net
-    #[arg(long, short)]
+    #[arg(long, short, value_parser = Offered::of(&["xdp"]), hide_possible_values = true)]
     pub(crate) net: Option<String>,
     /// Interfaces, with commas between them
     #[arg(long = "if", short = 'i')]
@@ -87,10 +88,10 @@ pub(crate) struct NetAddArgs {
     #[arg(long, allow_hyphen_values = true)]
     pub(crate) tos: Option<String>,
     /// What drives the net; this version has xdp only [default: that of the net's type]
-    #[arg(long)]
+    #[arg(long, value_parser = Offered::of(&["xdp"]), hide_possible_values = true)]
     pub(crate) lnd: Option<String>,
     /// How the frames of an xdp NI reach the shards: auto, native, generic or socket
-    #[arg(long)]
+    #[arg(long, value_parser = Offered::of(XdpMode::NAMES), hide_possible_values = true)]
     pub(crate) mode: Option<String>,
     /// UDP port of an xdp NI and its peers
     #[arg(long)]

@@ -11,6 +11,7 @@ use lnet_control::records::Global;
 use lnet_control::request::{CaptureSpec, Change};
 
 use super::Result;
+use crate::arguments::Offered;
 use crate::failure::{CommandError, Task};
 use crate::session::{Daemon, unknown_command};
 
@@ -57,6 +58,7 @@ pub(crate) enum GlobalCommand {
 #[derive(Debug, Args)]
 pub(crate) struct SetArgs {
     /// Name of the tunable, as `global show` prints it
+    #[arg(value_parser = Offered::of(&Global::ALL.map(Global::name)), hide_possible_values = true)]
     pub(crate) name: String,
     /// Its value
     #[arg(allow_hyphen_values = true)]
@@ -105,7 +107,7 @@ pub(super) fn stats(daemon: &mut Daemon<'_>, command: StatsCommand) -> Result<()
 }
 
 pub(super) fn globals(daemon: &mut Daemon<'_>) -> Result<()> {
-    daemon.show("global", Client::globals, document::globals)
+    daemon.show("global", Client::globals, document::global_show)
 }
 
 pub(super) fn capture(daemon: &mut Daemon<'_>, command: CaptureCommand) -> Result<()> {

@@ -8,8 +8,11 @@ use lnet_control::records::{PortalPolicy, SteeringPolicy};
 use lnet_control::request::Change;
 
 use super::Result;
+use crate::arguments::Offered;
 use crate::failure::Task;
 use crate::session::Daemon;
+
+const POLICIES: [&str; 4] = ["pin", "match_bits", "initiator", "rotor"];
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SteeringCommand {
@@ -31,7 +34,7 @@ pub(crate) struct Words {
     #[arg(long, short)]
     portal: String,
     /// pin, match_bits, initiator or rotor
-    #[arg(long, short = 'y')]
+    #[arg(long, short = 'y', value_parser = Offered::of(&POLICIES), hide_possible_values = true)]
     policy: String,
     /// The shard of pin
     #[arg(long, short)]

@@ -105,6 +105,7 @@ fn an_xdp_net_has_its_own_tunables() {
                   port: 1988
                   queues: 2
                   active queues: 0
+                  mtu: 1500
             dev cpt: -1
             CPT: \"[1]\"
 ";
@@ -198,7 +199,8 @@ fn globals_are_set_within_their_ranges() {
     }
     assert_eq!(
         node.good("global show"),
-        crate::run::data("global_show.yaml").replace("    ", "      ").trim_end().to_owned() + "\n"
+        crate::run::data("global_show.yaml").replace("    ", "      ").trim_end().to_owned()
+            + "\n      max_intf: 4096\n"
     );
     for (name, text, expected) in [
         ("discovery", "0", "0"),

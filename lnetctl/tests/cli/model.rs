@@ -325,6 +325,7 @@ fn ni_record(
         timeout_s: if options.lnd == Some(Lnd::Tcp) { 50 } else { 49 },
         active_mode: options.mode.map(|_| XdpMode::Socket),
         active_queues: 0,
+        mtu_bytes: 1500,
         device_cpt: -1,
         cpts,
     }

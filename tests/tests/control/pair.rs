@@ -58,9 +58,15 @@ fn two_daemons_are_configured_and_ping_each_other() {
     assert_eq!(common(&two.a.good("stats show")), captured("stats_show.yaml"));
     assert_eq!(common(&two.a.good("net show")), captured("net_show.yaml"));
     let detailed = two.a.good("net show --net xdp -v 4");
-    for part in
-        ["peer_credits: 16", "credits: 64", "active mode: native", "active queues: 2", "get: 2", "reply: 2"]
-    {
+    for part in [
+        "peer_credits: 16",
+        "credits: 64",
+        "active mode: native",
+        "active queues: 2",
+        "mtu: 1500",
+        "get: 2",
+        "reply: 2",
+    ] {
         assert!(detailed.contains(part), "{part:?} is not in {detailed}");
     }
     assert!(two.a.good("peer show -v").contains("max_ni_tx_credits: 16"));
@@ -85,6 +91,13 @@ fn an_export_makes_the_same_node_again_and_peers_notice_nothing() {
         two.a.good(&format!("ping --timeout 5 {b0},{b1}"));
         two.b.good(&format!("ping --timeout 5 {a0},{a1}"));
     }
+    let log = two.a.directory.log();
+    let lines = |what: &str| log.lines().filter(|line| line.contains(what)).count();
+    assert_eq!((lines("NI added"), lines("NI deleted")), (8, 6), "{log}");
+    assert!(log.lines().any(|line| {
+        let parts = ["NI added", "mode=native", "queues=2", "port=988", a0.as_str(), "interface="];
+        parts.iter().all(|part| line.contains(part))
+    }));
 }
 
 #[test]

@@ -46,6 +46,7 @@ fn a_start_up_document_is_carried_out_whole_or_the_daemon_ends() {
         status == 1 && said.contains("bad.yaml: line 8, column 7") && said.contains("net type"),
         "{said}"
     );
+    assert_eq!(said.matches("unknown key").count(), 1, "it is told once: {said}");
 
     let node = Daemon::start(directory, None, &format!("--config {}", good.display()));
     let is_so = || {

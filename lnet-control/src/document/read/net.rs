@@ -44,9 +44,19 @@ const NI_KEYS: [&str; 13] = [
 ];
 /// Tunables of a net.
 const TUNABLES: [&str; 4] = ["peer_timeout", "peer_credits", "peer_buffer_credits", "credits"];
-/// Tunables of an LND; the last three only tell.
-const LND_TUNABLES: [&str; 9] =
-    ["conns_per_peer", "tos", "lnd", "mode", "port", "queues", "timeout", "active mode", "active queues"];
+/// Tunables of an LND; those from `timeout` only tell.
+const LND_TUNABLES: [&str; 10] = [
+    "conns_per_peer",
+    "tos",
+    "lnd",
+    "mode",
+    "port",
+    "queues",
+    "timeout",
+    "active mode",
+    "active queues",
+    "mtu",
+];
 /// Tunables of LNDs that are not here.
 const FOREIGN_TUNABLES: [&str; 12] = [
     "peercredits_hiw",

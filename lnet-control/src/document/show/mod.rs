@@ -16,8 +16,8 @@ use super::output::Map;
 use crate::errno::{Errno, Refusal};
 use crate::pattern::cpts_text;
 use crate::records::{
-    CaptureRecord, DropRuleRecord, Globals, MessageCounts, NetRecord, PeerRecord, PortalPolicy, Statistics,
-    SteeringPolicy, SteeringRecord, Traffic,
+    CaptureRecord, DropRuleRecord, Global, Globals, MessageCounts, NetRecord, PeerRecord, PortalPolicy,
+    Statistics, SteeringPolicy, SteeringRecord, Traffic,
 };
 use crate::request::PingReply;
 
@@ -76,17 +76,22 @@ pub fn export(state: &NodeState, backup: bool) -> Map {
     let (net, peer) = (level(2), level(3));
     let mut document = nets(&state.nets, net);
     document.extend(peers(&state.peers, peer));
-    document.extend(globals(&state.globals));
+    document.extend(one("global", globals(&state.globals)));
     document.extend(steering(&state.steering));
     document.extend(drop_rules(&state.drop_rules, net));
     document
 }
 
-/// The block `global`.
+/// The block `global`, also with the older name of a tunable, for which monitors ask.
 #[must_use]
-pub fn globals(globals: &Globals) -> Map {
-    let entries = globals.entries().map(|(global, value)| (global.name().to_owned(), value.into()));
-    one("global", entries.collect::<Map>())
+pub fn global_show(values: &Globals) -> Map {
+    let mut entries = globals(values);
+    put(&mut entries, "max_intf", values.get(Global::MaxInterfaces));
+    one("global", entries)
+}
+
+fn globals(globals: &Globals) -> Map {
+    globals.entries().map(|(global, value)| (global.name().to_owned(), value.into())).collect()
 }
 
 /// The block `statistics` of a whole node.

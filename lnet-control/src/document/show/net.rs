@@ -75,7 +75,12 @@ fn lnd_tunables(ni: &NiRecord, backup: bool) -> Map {
         put(&mut map, key, value);
         match (key, ni.active_mode) {
             ("mode", Some(mode)) if !backup => put(&mut map, "active mode", json!(mode)),
-            ("queues", _) if !backup => put(&mut map, "active queues", ni.active_queues),
+            ("queues", _) if !backup => {
+                put(&mut map, "active queues", ni.active_queues);
+                if ni.mtu_bytes != 0 {
+                    put(&mut map, "mtu", ni.mtu_bytes);
+                }
+            }
             _ => {}
         }
     }
