@@ -186,12 +186,29 @@ pub struct PingRecord {
 /// A capture to be made.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CaptureSpec {
-    /// The pcapng file to be made; absolute, and nothing may be there.
+    /// The pcapng file to be made: an absolute path of which nothing is there but its directory.
     pub path: PathBuf,
-    /// Size of the file at which the capture ends, bytes.
+    /// Bytes at which the capture ends: the file is never longer.
     pub limit_bytes: u64,
     /// Bytes of each frame that are kept; `None` keeps all.
     pub frame_bytes: Option<u32>,
-    /// The interfaces whose frames are written; none means all.
+    /// Network interfaces whose frames are captured; none means all. NIs that are opened later count too.
     pub interfaces: Vec<String>,
+    /// Bytes that wait for the writer at most, of each shard's frames. A frame longer than that is always missed. A
+    /// program that has the node may choose, not one that asks for a capture.
+    #[serde(skip, default = "capture_buffer_bytes")]
+    pub buffer_bytes: u32,
+}
+
+impl CaptureSpec {
+    /// A capture of whole frames of all interfaces, with 4 MiB for those that wait.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>, limit_bytes: u64) -> Self {
+        let (path, buffer_bytes) = (path.into(), capture_buffer_bytes());
+        Self { path, limit_bytes, frame_bytes: None, interfaces: Vec::new(), buffer_bytes }
+    }
+}
+
+const fn capture_buffer_bytes() -> u32 {
+    4 << 20
 }

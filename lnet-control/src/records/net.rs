@@ -4,7 +4,7 @@ use lnet_wire::{Net, Nid};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{MessageCounts, Traffic};
+use super::Traffic;
 use crate::text;
 
 /// A net with its local NIs, in order of creation.
@@ -30,15 +30,9 @@ pub struct NiRecord {
     /// Whether `nid` is not the address that the interface's name alone would choose.
     pub is_chosen_by_nid: bool,
     /// Traffic.
-    pub statistics: Traffic,
+    pub traffic: Traffic,
     /// What selection policies give it.
     pub udsp: UdspInfo,
-    /// Messages sent, by type.
-    pub sent: MessageCounts,
-    /// Messages received, by type.
-    pub received: MessageCounts,
-    /// Messages dropped, by type.
-    pub dropped: MessageCounts,
     /// Health.
     pub health: NiHealth,
     /// Its options, each as it is; `lo` has none.

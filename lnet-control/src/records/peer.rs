@@ -3,7 +3,7 @@
 use lnet_wire::Nid;
 use serde::{Deserialize, Serialize};
 
-use super::{MessageCounts, Traffic, UdspInfo};
+use super::{Traffic, UdspInfo};
 use crate::text;
 
 /// A peer with its NIDs.
@@ -40,13 +40,7 @@ pub struct PeerNiRecord {
     /// Credits and references.
     pub credits: PeerCredits,
     /// Traffic.
-    pub statistics: Traffic,
-    /// Messages sent, by type.
-    pub sent: MessageCounts,
-    /// Messages received, by type.
-    pub received: MessageCounts,
-    /// Messages dropped, by type.
-    pub dropped: MessageCounts,
+    pub traffic: Traffic,
     /// Health.
     pub health: PeerHealth,
 }

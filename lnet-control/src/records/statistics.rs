@@ -89,15 +89,23 @@ pub struct Latency {
     pub average_ns: u64,
 }
 
-/// The block `statistics` of a local NI or peer NI.
+impl MessageCounts {
+    /// Messages of all types.
+    #[must_use]
+    pub const fn total(&self) -> u64 {
+        self.put + self.get + self.reply + self.ack + self.hello
+    }
+}
+
+/// Traffic of a local NI or a peer NI.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Traffic {
     /// Messages sent.
-    pub send_count: u64,
+    pub sent: MessageCounts,
     /// Messages received.
-    pub recv_count: u64,
+    pub received: MessageCounts,
     /// Messages dropped.
-    pub drop_count: u64,
+    pub dropped: MessageCounts,
     /// From the call until a PUT has left.
     pub put_egress: Latency,
     /// From a GET to its REPLY.

@@ -32,6 +32,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 pub use lnet_control::records::CaptureRecord;
+pub use lnet_control::request::CaptureSpec;
 use rtrb::RingBuffer;
 use thiserror::Error;
 
@@ -45,36 +46,6 @@ pub(crate) use tap::{Direction, Tap, TapEnd};
 
 /// Captures that a node has at once, those that ended by themselves included.
 pub const CAPTURES_MAX: usize = 16;
-
-/// A capture to be made.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CaptureSpec {
-    /// The pcapng file to be made: an absolute path of which nothing is there but its directory.
-    pub path: PathBuf,
-    /// Bytes at which the capture ends: the file is never longer.
-    pub limit_bytes: u64,
-    /// Bytes of each frame that are kept; `None` keeps all.
-    pub frame_bytes: Option<u32>,
-    /// Network interfaces whose frames are captured; none means all. NIs that are opened later count too.
-    pub interfaces: Vec<String>,
-    /// Bytes that wait for the writer at most, of each shard's frames. A frame
-    /// longer than that is always missed.
-    pub buffer_bytes: u32,
-}
-
-impl CaptureSpec {
-    /// A capture of whole frames of all interfaces, with 4 MiB for those that wait.
-    #[must_use]
-    pub fn new(path: impl Into<PathBuf>, limit_bytes: u64) -> Self {
-        Self {
-            path: path.into(),
-            limit_bytes,
-            frame_bytes: None,
-            interfaces: Vec::new(),
-            buffer_bytes: 4 << 20,
-        }
-    }
-}
 
 /// A capture is not made, or not found; no file is left behind.
 #[derive(Debug, Error)]

@@ -53,11 +53,8 @@ impl Control {
             status: NiStatus::Up,
             interface: None,
             is_chosen_by_nid: false,
-            statistics: traffic(counters),
+            traffic: traffic(counters),
             udsp: UdspInfo::default(),
-            sent: messages(&counters.sent),
-            received: messages(&counters.received),
-            dropped: messages(&counters.dropped),
             health: NiHealth::default(),
             options: NiOptions::default(),
             timeout_s: 0,
@@ -207,10 +204,7 @@ fn peer_ni_record(nid: Nid, sum: &PeerSum, tunables: Option<lnet_core::node::Net
             min_rtr_credits: routed,
             refcount: sum.references + 1,
         },
-        statistics: traffic(&sum.counters),
-        sent: messages(&sum.counters.sent),
-        received: messages(&sum.counters.received),
-        dropped: messages(&sum.counters.dropped),
+        traffic: traffic(&sum.counters),
         health: PeerHealth {
             // Failures take nothing off it.
             health_value: topology::HEALTH_MAX,
@@ -242,9 +236,9 @@ fn ni_health(config: &NiConfig<LndOptions>, counters: &NiCounters) -> NiHealth {
 
 fn traffic(counters: &NiCounters) -> Traffic {
     Traffic {
-        send_count: counters.sent.total(),
-        recv_count: counters.received.total(),
-        drop_count: counters.dropped.total(),
+        sent: messages(&counters.sent),
+        received: messages(&counters.received),
+        dropped: messages(&counters.dropped),
         put_egress: latency(&counters.put_egress),
         get_rtt: latency(&counters.get_rtt),
         put_ack: latency(&counters.put_ack),

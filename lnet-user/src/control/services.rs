@@ -21,7 +21,7 @@ use serde_json::Value;
 use super::Control;
 use super::error::stopped;
 use crate::api::{Hold, LnetError};
-use crate::capture::{self, CaptureError};
+use crate::capture::CaptureError;
 use crate::lnd::xdp::{XdpDrop, XdpLnd};
 use crate::load::{
     ClassReport, Faults, Initiator, InitiatorReport, LoadError, Plan, Scheme, Tally, Target, TargetReport,
@@ -235,9 +235,6 @@ impl Control {
     }
 
     pub(super) async fn begin_capture(&self, spec: CaptureSpec) -> Result<(), Refusal> {
-        let CaptureSpec { path, limit_bytes, frame_bytes, interfaces } = spec;
-        let spec =
-            capture::CaptureSpec { frame_bytes, interfaces, ..capture::CaptureSpec::new(path, limit_bytes) };
         let lnet = self.lnet.clone();
         blocking(move || lnet.start_capture(&spec)).await?.map_err(|error| capture_refusal(&error))
     }
@@ -250,23 +247,21 @@ impl Control {
 
     /// Where the frames went: the sums over shards and NIs.
     pub(super) async fn frames_record(&self) -> Result<FramesRecord, Refusal> {
+        let failed = |error: String| Refusal::new(Errno::IO, error);
         let mut record = FramesRecord::default();
         for ni in self.lnet.nis() {
             record.nis.push(FramesNi { nid: ni.config.nid, mode: ni.mode });
         }
-        let xdp = self.lnet.xdp_frames().map_err(|error| Refusal::new(Errno::IO, error.to_string()))?;
+        let xdp = self.lnet.xdp_frames().map_err(|error| failed(error.to_string()))?;
         for slot in xdp.slots {
             let (queue, shard, frames) = (slot.queue, slot.shard, slot.frames);
             record.slots.push(SlotFrames { queue, shard, frames });
         }
-        record.reasons = xdp.reasons.into_iter().map(|(name, count)| (name.to_owned(), count)).collect();
+        add_all(&mut record.reasons, xdp.reasons);
         for shard in self.lnet.shards() {
-            let told = shard.run_async(|worker| {
-                let mut record = FramesRecord::default();
-                add_worker(&mut record, worker).map(|()| record)
-            });
-            let told = told.await.map_err(|error| stopped(&error))?;
-            merge(&mut record, told.map_err(|error| Refusal::new(Errno::IO, error.to_string()))?);
+            let counted = shard.run_async(move |worker| add_worker(&mut record, worker).map(|()| record));
+            let counted = counted.await.map_err(|error| stopped(&error))?;
+            record = counted.map_err(|error| failed(error.to_string()))?;
         }
         Ok(record)
     }
@@ -278,39 +273,37 @@ fn add_worker(record: &mut FramesRecord, worker: &Worker) -> Result<(), crate::x
         record.misdirected += lnd.counters().frames_misdirected;
         add_lnd(record, lnd);
         for rings in lnd.ring_statistics()? {
-            add(&mut record.rings, "rx_dropped", rings.rx_dropped);
-            add(&mut record.rings, "rx_ring_full", rings.rx_ring_full);
-            add(&mut record.rings, "rx_fill_ring_empty", rings.rx_fill_ring_empty_descs);
-            add(&mut record.rings, "rx_invalid_descs", rings.rx_invalid_descs);
-            add(&mut record.rings, "tx_invalid_descs", rings.tx_invalid_descs);
+            let counters = [
+                ("rx_dropped", rings.rx_dropped),
+                ("rx_ring_full", rings.rx_ring_full),
+                ("rx_fill_ring_empty", rings.rx_fill_ring_empty_descs),
+                ("rx_invalid_descs", rings.rx_invalid_descs),
+                ("tx_invalid_descs", rings.tx_invalid_descs),
+            ];
+            add_all(&mut record.rings, counters);
         }
     }
-    for reason in DropReason::ALL {
-        add(&mut record.drops, &reason.to_string(), worker.shard().counters().drops(reason).messages);
-    }
+    let counters = worker.shard().counters();
+    let drops = DropReason::ALL.map(|reason| (reason.to_string(), counters.drops(reason).messages));
+    add_all(&mut record.drops, drops);
     Ok(())
 }
 
 fn add_lnd(record: &mut FramesRecord, lnd: &XdpLnd) {
     let (frames, recovery) = (lnd.counters(), lnd.transfer_counters());
-    let mut dropped = 0;
-    for reason in XdpDrop::ALL {
-        dropped += frames.dropped(reason);
-        add(&mut record.drops, reason.name(), frames.dropped(reason));
-    }
-    add(&mut record.drops, "refused", frames.messages_refused);
-    for (name, count) in [
+    let drops = XdpDrop::ALL.map(|reason| (reason.name(), frames.dropped(reason)));
+    let dropped = drops.iter().map(|(_, count)| count).sum();
+    add_all(&mut record.drops, drops);
+    add_all(&mut record.drops, [("refused", frames.messages_refused)]);
+    let handled = [
         ("taken", frames.frames_taken),
         ("refused", frames.frames_refused),
         ("forgotten", frames.frames_forgotten),
         ("dropped", dropped),
-    ] {
-        add(&mut record.handled, name, count);
-    }
-    for reason in XferDrop::ALL {
-        add(&mut record.recovery, reason.name(), recovery.dropped(reason));
-    }
-    for (name, count) in [
+    ];
+    add_all(&mut record.handled, handled);
+    add_all(&mut record.recovery, XferDrop::ALL.map(|reason| (reason.name(), recovery.dropped(reason))));
+    let recovered = [
         ("frames resent", recovery.frames_resent),
         ("probes", recovery.probes),
         ("messages bundled", recovery.messages_bundled),
@@ -321,29 +314,13 @@ fn add_lnd(record: &mut FramesRecord, lnd: &XdpLnd) {
         ("frames buffered", recovery.frames_buffered),
         ("backoffs", recovery.backoffs),
         ("frames let go", frames.frames_let_go),
-    ] {
-        add(&mut record.recovery, name, count);
-    }
+    ];
+    add_all(&mut record.recovery, recovered);
 }
 
-fn add(counters: &mut BTreeMap<String, u64>, name: &str, count: u64) {
-    match counters.get_mut(name) {
-        Some(sum) => *sum += count,
-        None => drop(counters.insert(name.to_owned(), count)),
-    }
-}
-
-fn merge(sum: &mut FramesRecord, other: FramesRecord) {
-    sum.misdirected += other.misdirected;
-    for (sum, other) in [
-        (&mut sum.handled, other.handled),
-        (&mut sum.recovery, other.recovery),
-        (&mut sum.drops, other.drops),
-        (&mut sum.rings, other.rings),
-    ] {
-        for (name, count) in other {
-            add(sum, &name, count);
-        }
+fn add_all<N: Into<String>>(sums: &mut BTreeMap<String, u64>, counters: impl IntoIterator<Item = (N, u64)>) {
+    for (name, count) in counters {
+        *sums.entry(name.into()).or_default() += count;
     }
 }
 

@@ -175,7 +175,7 @@ fn start_capture(
     let frame_bytes = task.optional("frame-bytes", frame_bytes, 64..=65_536)?.map(|bytes| bytes as u32);
     let interfaces = interfaces.map(pattern::interfaces).transpose().map_err(task.pattern())?;
     let interfaces = interfaces.unwrap_or_default().into_iter().map(|interface| interface.name).collect();
-    let spec = CaptureSpec { path, limit_bytes, frame_bytes, interfaces };
+    let spec = CaptureSpec { frame_bytes, interfaces, ..CaptureSpec::new(path, limit_bytes) };
     daemon.ask(task, |client| client.start_capture(spec))
 }
 

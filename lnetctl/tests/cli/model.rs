@@ -315,11 +315,8 @@ fn ni_record(
         status: NiStatus::Up,
         interface,
         is_chosen_by_nid,
-        statistics: Default::default(),
+        traffic: Default::default(),
         udsp: UdspInfo::default(),
-        sent: Default::default(),
-        received: Default::default(),
-        dropped: Default::default(),
         health: NiHealth { health_value, ..NiHealth::default() },
         options,
         timeout_s: if options.lnd == Some(Lnd::Tcp) { 50 } else { 49 },
@@ -348,10 +345,7 @@ pub(crate) fn peer(nids: &[&str], state: u32) -> PeerRecord {
             refcount: 1,
             ..PeerCredits::default()
         },
-        statistics: Default::default(),
-        sent: Default::default(),
-        received: Default::default(),
-        dropped: Default::default(),
+        traffic: Default::default(),
         health: PeerHealth { health_value: 1000, ..PeerHealth::default() },
     };
     PeerRecord {

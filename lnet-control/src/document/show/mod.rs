@@ -16,8 +16,8 @@ use super::output::Map;
 use crate::errno::{Errno, Refusal};
 use crate::pattern::cpts_text;
 use crate::records::{
-    CaptureRecord, DropRuleRecord, Global, Globals, MessageCounts, NetRecord, PeerRecord, PortalPolicy,
-    Statistics, SteeringPolicy, SteeringRecord, Traffic,
+    CaptureRecord, DropRuleRecord, Global, Globals, NetRecord, PeerRecord, PortalPolicy, Statistics,
+    SteeringPolicy, SteeringRecord, Traffic,
 };
 use crate::request::PingReply;
 
@@ -245,14 +245,13 @@ fn fields(record: &impl Serialize) -> Map {
 }
 
 /// The block `statistics` of a local NI or a peer NI.
-fn traffic(traffic: &Traffic) -> Map {
+fn statistics_of(traffic: &Traffic) -> Map {
+    let Traffic { sent, received, dropped, put_egress, get_rtt, put_ack } = traffic;
     let mut map = Map::new();
-    put(&mut map, "send_count", traffic.send_count);
-    put(&mut map, "recv_count", traffic.recv_count);
-    put(&mut map, "drop_count", traffic.drop_count);
-    let times =
-        [("put_egress", traffic.put_egress), ("get_rtt", traffic.get_rtt), ("put_ack", traffic.put_ack)];
-    for (name, latency) in times {
+    for (key, counts) in [("send_count", sent), ("recv_count", received), ("drop_count", dropped)] {
+        put(&mut map, key, counts.total());
+    }
+    for (name, latency) in [("put_egress", put_egress), ("get_rtt", get_rtt), ("put_ack", put_ack)] {
         put(&mut map, &format!("{name}_samples"), latency.samples);
         put(&mut map, &format!("{name}_min_nsec"), latency.min_ns);
         put(&mut map, &format!("{name}_max_nsec"), latency.max_ns);
@@ -261,7 +260,9 @@ fn traffic(traffic: &Traffic) -> Map {
     map
 }
 
-/// The three blocks of messages by type.
-fn message_counts(sent: &MessageCounts, received: &MessageCounts, dropped: &MessageCounts) -> Map {
-    fields(&json!({"sent_stats": sent, "received_stats": received, "dropped_stats": dropped}))
+/// Adds the three blocks of messages by type.
+fn put_message_counts(map: &mut Map, traffic: &Traffic) {
+    put(map, "sent_stats", json!(traffic.sent));
+    put(map, "received_stats", json!(traffic.received));
+    put(map, "dropped_stats", json!(traffic.dropped));
 }

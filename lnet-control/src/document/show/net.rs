@@ -3,7 +3,7 @@
 use lnet_wire::Net;
 use serde_json::{Value, json};
 
-use super::{Detail, Map, block, message_counts, one, put, text, traffic};
+use super::{Detail, Map, block, one, put, put_message_counts, statistics_of, text};
 use crate::pattern::cpts_text;
 use crate::records::{Lnd, NetRecord, NiOptions, NiRecord};
 
@@ -31,13 +31,13 @@ fn local_ni(ni: &NiRecord, detail: Detail) -> Map {
         put(&mut map, "interfaces", one("0", interface.as_str()));
     }
     if detail.shows(1) {
-        put(&mut map, "statistics", traffic(&ni.statistics));
+        put(&mut map, "statistics", statistics_of(&ni.traffic));
     }
     if detail.shows(4) {
         put(&mut map, "udsp info", json!(ni.udsp));
     }
     if detail.shows(2) {
-        map.extend(message_counts(&ni.sent, &ni.received, &ni.dropped));
+        put_message_counts(&mut map, &ni.traffic);
         put(&mut map, "health stats", json!(ni.health));
     }
     if backup || detail.shows(1) {

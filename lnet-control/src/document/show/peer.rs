@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Detail, Map, block, fields, message_counts, put, text, traffic};
+use super::{Detail, Map, block, fields, put, put_message_counts, statistics_of, text};
 use crate::records::{PeerNiRecord, PeerRecord};
 
 /// The block `peer`; nothing where there are no peers. A backup has those alone that a user made: others are found
@@ -38,10 +38,10 @@ fn peer_ni(ni: &PeerNiRecord, detail: Detail) -> Map {
     }
     if detail.shows(1) {
         map.extend(fields(&ni.credits));
-        put(&mut map, "statistics", traffic(&ni.statistics));
+        put(&mut map, "statistics", statistics_of(&ni.traffic));
     }
     if detail.shows(2) {
-        map.extend(message_counts(&ni.sent, &ni.received, &ni.dropped));
+        put_message_counts(&mut map, &ni.traffic);
         put(&mut map, "health stats", json!(ni.health));
     }
     map
