@@ -41,8 +41,6 @@ struct Shared {
     running: AtomicU64,
     next: AtomicU64,
     ended: AtomicU64,
-    failed: AtomicU64,
-    bytes: AtomicU64,
     /// Failures since something went well.
     failed_since: AtomicU64,
     cancel: AtomicBool,
@@ -67,8 +65,6 @@ impl Initiator {
             running: AtomicU64::new(shards as u64),
             next: AtomicU64::new(0),
             ended: AtomicU64::new(0),
-            failed: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
             failed_since: AtomicU64::new(0),
             cancel: AtomicBool::new(false),
             give_up: AtomicBool::new(false),
@@ -87,15 +83,8 @@ impl Initiator {
     #[must_use]
     pub fn progress(&self) -> Progress {
         let shared = &*self.shared;
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Progress {
-            messages: shared.plan.messages,
-            ended: count(&shared.ended),
-            failed: count(&shared.failed),
-            bytes: count(&shared.bytes),
-            elapsed_ns: shared.elapsed_ns(),
-            is_over: shared.over.get().is_some(),
-        }
+        let (messages, is_over) = (shared.plan.messages, shared.over.get().is_some());
+        Progress { messages, ended: shared.ended.load(Ordering::Relaxed), is_over }
     }
 
     /// Starts no more messages, and gives up those that are under way.
@@ -160,11 +149,9 @@ impl Shared {
     fn count(&self, ended: &Ended) {
         self.ended.fetch_add(1, Ordering::Relaxed);
         if ended.outcome.is_ok() {
-            self.bytes.fetch_add(ended.message.length_bytes.into(), Ordering::Relaxed);
             self.failed_since.store(0, Ordering::Relaxed);
             return;
         }
-        self.failed.fetch_add(1, Ordering::Relaxed);
         let failed = self.failed_since.fetch_add(1, Ordering::Relaxed) + 1;
         if failed >= u64::from(self.plan.window) && !self.is_stopping() {
             self.give_up.store(true, Ordering::Release);

@@ -253,12 +253,6 @@ pub struct Progress {
     pub messages: u64,
     /// Those that have ended, well or badly.
     pub ended: u64,
-    /// Those that have ended badly.
-    pub failed: u64,
-    /// Payload bytes of those that went well.
-    pub bytes: u64,
-    /// Since the first request.
-    pub elapsed_ns: u64,
     /// Whether it is over.
     pub is_over: bool,
 }

@@ -79,7 +79,7 @@ mod tests {
     fn a_scheme_is_written_where_sizes_are_wanted() {
         assert_eq!(scheme(&Options::with_count(1)), None);
         let options = Options { size: Some(64), ..Options::with_count(1) };
-        let expected = "{\"sizes\":[{\"max_bytes\":64,\"min_bytes\":64,\"weight\":1}]}\n";
+        let expected = "{\"sizes\":[{\"min_bytes\":64,\"max_bytes\":64,\"weight\":1}]}\n";
         assert_eq!(scheme(&options).unwrap(), expected);
     }
 }

@@ -177,8 +177,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let needs = "`cargo xtask run` makes network namespaces and loads XDP programs; it";
     if let Err(missing) = privilege::require(needs, &privilege::NETNS_NODES) {
         user_namespace::check(options, missing)?;
-        let options = &Options { mode: Mode::Socket, ..options.clone() };
-        return Err(user_namespace::exec(root, options, &programs(root, options)?));
+        let options = Options { mode: Mode::Socket, ..options.clone() };
+        return Err(user_namespace::exec(&programs(root, &options)?));
     }
     output("ip", ["-Version"]).context("`cargo xtask run` needs `ip` (Debian: iproute2, Fedora: iproute)")?;
     let programs = programs(root, options)?;

@@ -217,15 +217,15 @@ impl Drop for Call {
 
 /// The daemons of a run. Dropped, it ends them, the initiator first.
 pub(crate) struct Session<'a> {
-    initiator: Option<Node>,
-    target: Option<Node>,
+    /// The initiator first.
+    nodes: Vec<Node>,
     events: &'a Events,
 }
 
 impl<'a> Session<'a> {
     /// A session without daemons.
     pub(crate) fn new(events: &'a Events) -> Self {
-        Self { initiator: None, target: None, events }
+        Self { nodes: Vec::new(), events }
     }
 
     /// Starts a daemon, which logs to `log`.
@@ -238,9 +238,8 @@ impl<'a> Session<'a> {
         command.stdin(Stdio::null()).stdout(stdout).stderr(file);
         let child = command.spawn().with_context(|| format!("`{}` did not start", words(&command)))?;
         let node = Node { role, child, log: log.to_owned(), is_kept: false };
-        let pid = node.pid();
-        *self.slot(role) = Some(node);
-        self.events.watch(role, pid);
+        self.events.watch(role, node.pid());
+        self.nodes.push(node);
         Ok(())
     }
 
@@ -301,7 +300,7 @@ impl<'a> Session<'a> {
         match self.events.receiver.recv_timeout(left) {
             Ok(Event::Signal(signal)) => Err(Interrupted { signal }.into()),
             Ok(Event::Ended(role)) => {
-                let ended = self.slot(role).as_mut().and_then(|node| node.ended_within(GRACE));
+                let ended = self.node(role).and_then(|node| node.ended_within(GRACE));
                 let status = ended.map_or("no status".to_owned(), |status| status.to_string());
                 bail!("the {role} ended too early, {status}")
             }
@@ -316,7 +315,7 @@ impl<'a> Session<'a> {
     /// # Errors
     /// When it does not end in time, or not successfully.
     pub(crate) fn stop(&mut self, role: Role) -> Result<()> {
-        let Some(node) = self.slot(role).as_mut() else { bail!("there is no {role}") };
+        let Some(node) = self.node(role) else { bail!("there is no {role}") };
         kill_process(node.pid(), Signal::TERM).with_context(|| format!("SIGTERM to the {role}"))?;
         let Some(status) = node.ended_within(END_TIMEOUT) else {
             bail!("the {role} did not end within {} s of SIGTERM", END_TIMEOUT.as_secs())
@@ -327,8 +326,7 @@ impl<'a> Session<'a> {
 
     /// The processes of the daemons that run.
     pub(crate) fn running(&mut self) -> Vec<i32> {
-        let nodes = self.initiator.iter_mut().chain(&mut self.target);
-        let running = nodes.filter_map(|node| {
+        let running = self.nodes.iter_mut().filter_map(|node| {
             let has_ended = node.ended_within(Duration::ZERO).is_some();
             (!has_ended).then(|| node.pid().as_raw_nonzero().get())
         });
@@ -337,22 +335,20 @@ impl<'a> Session<'a> {
 
     /// Leaves the daemons running.
     pub(crate) fn keep(&mut self) {
-        let nodes = self.initiator.iter_mut().chain(&mut self.target);
-        nodes.for_each(|node| node.is_kept = true);
+        self.nodes.iter_mut().for_each(|node| node.is_kept = true);
     }
 
     /// What the daemons logged last, for a user who must find out what went wrong.
     pub(crate) fn last_words(&self) -> String {
-        let nodes = self.initiator.iter().chain(&self.target);
-        let said = nodes.map(|node| format!("the log of the {} ends:\n{}", node.role, node.last_words()));
+        let said = self
+            .nodes
+            .iter()
+            .map(|node| format!("the log of the {} ends:\n{}", node.role, node.last_words()));
         said.collect::<Vec<_>>().join("\n")
     }
 
-    fn slot(&mut self, role: Role) -> &mut Option<Node> {
-        match role {
-            Role::Initiator => &mut self.initiator,
-            Role::Target => &mut self.target,
-        }
+    fn node(&mut self, role: Role) -> Option<&mut Node> {
+        self.nodes.iter_mut().find(|node| node.role == role)
     }
 }
 
@@ -442,7 +438,7 @@ mod tests {
                 let events = Events::silent();
                 let mut session = session(&events, script);
                 session.pause(Duration::from_millis(100)).unwrap();
-                pid = session.target.as_ref().map(|node| node.child.id());
+                pid = session.node(Role::Target).map(|node| node.child.id());
                 panic!("on purpose");
             }));
             assert!(panic.is_err());

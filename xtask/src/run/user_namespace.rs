@@ -2,7 +2,6 @@
 //! cannot be loaded there; the nodes use sockets.
 
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Error, Result, ensure};
@@ -42,18 +41,17 @@ pub(super) fn is_inside() -> bool {
     std::env::var_os(INSIDE).is_some()
 }
 
-/// Goes on in such a namespace with programs that have been built. Gives an error if that cannot be done.
-pub(super) fn exec(root: &Path, options: &Options, programs: &Programs) -> Error {
+/// Begins this process anew in such a namespace, over sockets, with programs that have been built. Gives an error if that cannot be done.
+pub(super) fn exec(programs: &Programs) -> Error {
     say("no privileges: the nodes run in a user namespace, over sockets");
-    let directory = programs.lnetd.parent().map(Path::to_path_buf);
-    let options = Options { programs: directory, ..options.clone() };
     let program = match std::env::current_exe() {
         Ok(program) => program,
         Err(error) => return Error::new(error).context("this program's path"),
     };
     let mut command = Command::new("unshare");
     command.args(UNSHARE).args(["sh", "-c", ENTER]).arg(program);
-    command.arg("--root").arg(root).arg("run").args(options.words()).env(INSIDE, "1");
+    command.args(std::env::args_os().skip(1)).arg("--mode=socket").env(INSIDE, "1");
+    command.arg("--programs").args(programs.lnetd.parent());
     let words = words(&command);
     Error::new(command.exec()).context(format!("`{words}` did not start"))
 }

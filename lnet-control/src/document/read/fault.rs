@@ -8,11 +8,11 @@ use crate::document::Mode;
 use crate::document::tree::{Entry, Marked, Position};
 use crate::errno::{Errno, Refusal};
 use crate::pattern::{fault_nid, integer, quoted};
-use crate::records::{DropRule, HealthError};
+use crate::records::{DropRule, HealthError, RuleCounters};
 use crate::request::Change;
 
-/// Keys of a rule; from `ds_dropped` they only tell.
-const KEYS: [&str; 18] = [
+/// Keys of a rule, besides its counters, which only tell.
+const KEYS: [&str; 13] = [
     "rule_type",
     "fa_src",
     "fa_dst",
@@ -26,11 +26,6 @@ const KEYS: [&str; 18] = [
     "da_health_error",
     "seq_no",
     "ds_dropped",
-    "fs_count",
-    "fs_put",
-    "fs_ack",
-    "fs_get",
-    "fs_reply",
 ];
 
 impl Reader {
@@ -66,7 +61,7 @@ impl Reader {
                 }
             }
         }
-        self.known_keys(entries, "fault", &KEYS);
+        self.known_keys(entries, "fault", &[&KEYS, RuleCounters::KEYS].concat());
         let mut nid = |key: &str, default: Option<Nid>| match get(entries, key) {
             Some(value) => self.pattern(value, key, "a nid, *@net or *", fault_nid),
             None => {
