@@ -23,24 +23,6 @@ pub(crate) struct CommandError {
 }
 
 impl CommandError {
-    /// Something that the tool itself refuses.
-    pub(crate) fn new(
-        operation: &'static str,
-        entity: &'static str,
-        errno: Errno,
-        message: impl Into<String>,
-    ) -> Self {
-        let failure = Failure { entity, seq_no: None, errno, message: message.into() };
-        Self { operation, failures: vec![failure], status: REFUSED }
-    }
-
-    /// What came of asking the daemon.
-    pub(crate) fn client(operation: &'static str, entity: &'static str, error: &ClientError) -> Self {
-        let status = if matches!(error, ClientError::Refused(_)) { REFUSED } else { FAILED };
-        let refusal = Refusal::new(error.errno(), error.to_string());
-        Self { operation, failures: vec![Failure::refused(entity, &refusal)], status }
-    }
-
     /// Several failures of one operation.
     pub(crate) fn several(operation: &'static str, failures: Vec<Failure>) -> Self {
         Self { operation, failures, status: REFUSED }
@@ -80,7 +62,8 @@ impl Task {
     }
 
     pub(crate) fn error(self, errno: Errno, message: impl Into<String>) -> CommandError {
-        CommandError::new(self.operation, self.entity, errno, message)
+        let failure = Failure { entity: self.entity, seq_no: None, errno, message: message.into() };
+        CommandError::several(self.operation, vec![failure])
     }
 
     /// What LNet's tools can do and this node cannot.
@@ -100,7 +83,10 @@ impl Task {
 
     /// For `map_err` of what the daemon is asked.
     pub(crate) fn refused(self) -> impl Fn(ClientError) -> CommandError {
-        move |error| CommandError::client(self.operation, self.entity, &error)
+        move |error| {
+            let refused = self.error(error.errno(), error.to_string());
+            if matches!(error, ClientError::Refused(_)) { refused } else { refused.failed() }
+        }
     }
 
     /// For `map_err` of lists.

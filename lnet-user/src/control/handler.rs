@@ -17,6 +17,7 @@ use tracing::{info, warn};
 use super::Control;
 use super::error::refusal_of;
 use super::plan::not_configured;
+use super::services::{blocking, capture_refusal};
 use crate::api::LnetError;
 
 impl Control {
@@ -104,16 +105,18 @@ impl Handler for Control {
     }
 
     async fn captures(&self) -> Result<Vec<CaptureRecord>, Refusal> {
-        Ok(self.capture_records())
+        Ok(self.lnet.captures())
     }
 
     async fn start_capture(&self, spec: CaptureSpec) -> Result<(), Refusal> {
         self.check_configured()?;
-        self.begin_capture(spec).await
+        let lnet = self.lnet.clone();
+        blocking(move || lnet.start_capture(&spec)).await?.map_err(capture_refusal)
     }
 
     async fn stop_capture(&self, path: PathBuf) -> Result<CaptureRecord, Refusal> {
-        self.end_capture(path).await
+        let lnet = self.lnet.clone();
+        blocking(move || lnet.stop_capture(&path)).await?.map_err(capture_refusal)
     }
 
     async fn frames(&self) -> Result<FramesRecord, Refusal> {

@@ -5,13 +5,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use lnet_control::records::{
-    CaptureRecord, FramesNi, FramesRecord, LoadClass, LoadKind, LoadRecord, LoadResult, LoadRole, LoadSpec,
-    LoadTimes, SlotFrames,
+    FramesNi, FramesRecord, LoadClass, LoadKind, LoadRecord, LoadResult, LoadRole, LoadSpec, LoadTimes,
+    SlotFrames,
 };
-use lnet_control::request::CaptureSpec;
 use lnet_control::{Errno, Refusal};
 use lnet_core::stats::DropReason;
 use lnet_core::xfer::XferDrop;
@@ -230,21 +228,6 @@ impl Control {
         blocking(move || load.work.end(id)).await
     }
 
-    pub(super) fn capture_records(&self) -> Vec<CaptureRecord> {
-        self.lnet.captures()
-    }
-
-    pub(super) async fn begin_capture(&self, spec: CaptureSpec) -> Result<(), Refusal> {
-        let lnet = self.lnet.clone();
-        blocking(move || lnet.start_capture(&spec)).await?.map_err(|error| capture_refusal(&error))
-    }
-
-    pub(super) async fn end_capture(&self, path: PathBuf) -> Result<CaptureRecord, Refusal> {
-        let lnet = self.lnet.clone();
-        let state = blocking(move || lnet.stop_capture(&path)).await?;
-        state.map_err(|error| capture_refusal(&error))
-    }
-
     /// Where the frames went: the sums over shards and NIs.
     pub(super) async fn frames_record(&self) -> Result<FramesRecord, Refusal> {
         let failed = |error: String| Refusal::new(Errno::IO, error);
@@ -324,8 +307,8 @@ fn add_all<N: Into<String>>(sums: &mut BTreeMap<String, u64>, counters: impl Int
     }
 }
 
-fn capture_refusal(error: &LnetError) -> Refusal {
-    let errno = match error {
+pub(super) fn capture_refusal(error: LnetError) -> Refusal {
+    let errno = match &error {
         LnetError::Capture(CaptureError::Exists(_)) => Errno::EXIST,
         LnetError::Capture(CaptureError::Forbidden(_)) => Errno::ACCES,
         LnetError::Capture(CaptureError::NoDirectory(_) | CaptureError::NoCapture(_)) => Errno::NOENT,
@@ -342,6 +325,8 @@ fn understood<T: DeserializeOwned>(role: LoadRole, value: Value) -> Result<T, Re
 }
 
 /// Runs what may block on another thread.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Refusal> {
     tokio::task::spawn_blocking(work).await.map_err(|error| Refusal::new(Errno::IO, error.to_string()))
 }

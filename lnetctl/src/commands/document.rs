@@ -128,7 +128,7 @@ fn change(daemon: &mut Daemon<'_>, task: Task, mode: Mode, document: &Document, 
     let planned = document.plan(mode, &state).map_err(|errors| document_errors(task.operation, &errors))?;
     let (items, changes): (Vec<&Item>, Vec<Change>) = planned.into_iter().unzip();
     let batch = Batch { changes: changes.clone(), dry_run };
-    let outcomes = daemon.client(task)?.apply(batch).map_err(|error| refused(task, &items, &error))?;
+    let outcomes = daemon.client(task)?.apply(batch).map_err(|error| refused(task, &items, error))?;
     if dry_run {
         for line in document::diff(&state, &changes, &outcomes) {
             print_text(&format_args!("{line}\n"));
@@ -138,14 +138,14 @@ fn change(daemon: &mut Daemon<'_>, task: Task, mode: Mode, document: &Document, 
 }
 
 /// The daemon's refusal, with the place of the item that it is about.
-fn refused(task: Task, items: &[&Item], error: &ClientError) -> CommandError {
+fn refused(task: Task, items: &[&Item], error: ClientError) -> CommandError {
     let ClientError::Refused(refusal) = error else {
-        return CommandError::client(task.operation, task.entity, error);
+        return task.refused()(error);
     };
     let item = refusal.change.and_then(|position| items.get(position));
     let message = match item {
         Some(item) => format!("{}: {}: {}", item.position, item.entity, refusal.message),
-        None => refusal.message.clone(),
+        None => refusal.message,
     };
     let seq_no = item.and_then(|item| item.seq_no);
     let failure = Failure { entity: "import", seq_no, errno: refusal.errno, message };

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use lnet_control::Errno;
 use lnet_control::client::Client;
 use lnet_control::document::{self, Detail};
-use lnet_control::pattern;
+use lnet_control::pattern::{self, InterfaceName};
 use lnet_control::records::{Lnd, NiOptions, XdpMode};
 use lnet_control::request::{Change, NiName, NiSpec};
 use lnet_wire::{Net, Nid};
@@ -182,38 +182,33 @@ fn add(daemon: &mut Daemon<'_>, args: &NetAddArgs) -> Result<()> {
     let options = options(task, args)?;
     let cpts =
         args.cpt.as_deref().map(pattern::cpts).transpose().map_err(task.pattern())?.unwrap_or_default();
-    let spec = |net| NiSpec { options, cpts: cpts.clone(), ..NiSpec::new(net) };
-    let specs: Vec<_> = match (&args.net, &args.nid, &args.interfaces) {
-        (Some(_), Some(_), _) => return Err(task.invalid("--net goes not with --nid: the nid names the net")),
-        (None, Some(nids), None) => {
-            let nids = own_nids(task, nids)?.into_iter();
-            nids.map(|nid| NiSpec { nid: Some(nid), ..spec(nid.net()) }).collect()
-        }
-        (None, Some(nids), Some(interface)) => {
-            // An address of an interface that has several.
-            let [nid] = own_nids(task, nids)?[..] else {
-                return Err(task.invalid("--nid with --if: one nid is expected"));
-            };
-            let interfaces = pattern::interfaces(interface).map_err(task.pattern())?;
-            let [interface] = interfaces.as_slice() else {
-                return Err(task.invalid("--nid with --if: one interface is expected"));
-            };
-            let cpts = if interface.cpts.is_empty() { cpts.clone() } else { interface.cpts.clone() };
-            vec![NiSpec { nid: Some(nid), interface: Some(interface.name.clone()), cpts, ..spec(nid.net()) }]
-        }
-        (None, None, _) => return Err(task.invalid("missing mandatory parameter: --net, or --nid")),
-        (Some(net), None, None) => {
+    let interfaces = args.interfaces.as_deref().map(pattern::interfaces).transpose();
+    let mut interfaces = interfaces.map_err(task.pattern())?.unwrap_or_default();
+    let spec = |net, nid| NiSpec { net, interface: None, nid, options, cpts: cpts.clone() };
+    let on = |spec: NiSpec, InterfaceName { name, cpts }| {
+        let cpts = if cpts.is_empty() { spec.cpts } else { cpts };
+        NiSpec { interface: Some(name), cpts, ..spec }
+    };
+    let specs: Vec<_> = match (&args.net, &args.nid) {
+        (Some(_), Some(_)) => return Err(task.invalid("--net goes not with --nid: the nid names the net")),
+        (None, None) => return Err(task.invalid("missing mandatory parameter: --net, or --nid")),
+        (Some(net), None) => {
             let net = own_net(task, net)?;
-            return Err(task.invalid(format!("an NI on {net} needs at least one interface: --if")));
+            if interfaces.is_empty() {
+                return Err(task.invalid(format!("an NI on {net} needs at least one interface: --if")));
+            }
+            interfaces.into_iter().map(|interface| on(spec(net, None), interface)).collect()
         }
-        (Some(net), None, Some(interfaces)) => {
-            let net = own_net(task, net)?;
-            let interfaces = pattern::interfaces(interfaces).map_err(task.pattern())?.into_iter();
-            let spec = |one: pattern::InterfaceName| {
-                let cpts = if one.cpts.is_empty() { cpts.clone() } else { one.cpts };
-                NiSpec { interface: Some(one.name), cpts, ..spec(net) }
-            };
-            interfaces.map(spec).collect()
+        (None, Some(nids)) => {
+            let nids = own_nids(task, nids)?;
+            let specs = nids.iter().map(|nid| spec(nid.net(), Some(*nid)));
+            // With an interface: an address of one that has several.
+            match (interfaces.pop(), nids.len(), interfaces.len()) {
+                (None, ..) => specs.collect(),
+                (Some(interface), 1, 0) => specs.map(|spec| on(spec, interface.clone())).collect(),
+                (_, 1, _) => return Err(task.invalid("--nid with --if: one interface is expected")),
+                _ => return Err(task.invalid("--nid with --if: one nid is expected")),
+            }
         }
     };
     daemon.apply(task, specs.into_iter().map(Change::AddNi).collect())
@@ -263,11 +258,8 @@ fn delete(
                 None => vec![Change::DeleteNet(net)],
                 Some(interfaces) => {
                     let interfaces = pattern::interfaces(interfaces).map_err(task.pattern())?.into_iter();
-                    let name = |interface: pattern::InterfaceName| NiName::Interface {
-                        net,
-                        interface: interface.name,
-                    };
-                    interfaces.map(|interface| Change::DeleteNi(name(interface))).collect()
+                    let names = interfaces.map(|one| NiName::Interface { net, interface: one.name });
+                    names.map(Change::DeleteNi).collect()
                 }
             }
         }

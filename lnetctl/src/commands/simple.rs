@@ -12,7 +12,7 @@ use lnet_control::request::{CaptureSpec, Change};
 
 use super::Result;
 use crate::arguments::Offered;
-use crate::failure::{CommandError, Task};
+use crate::failure::Task;
 use crate::session::{Daemon, unknown_command};
 
 /// Least size of a capture's file.
@@ -130,20 +130,22 @@ pub(super) fn capture(daemon: &mut Daemon<'_>, command: CaptureCommand) -> Resul
 
 pub(super) fn set(daemon: &mut Daemon<'_>, args: &SetArgs) -> Result<()> {
     let name = args.name.replace('-', "_");
-    if matches!(name.as_str(), "routing" | "tiny_buffers" | "small_buffers" | "large_buffers") {
-        return Err(Task::new("parser", "set").unsupported("routing between nets is").failed());
+    let parser = Task::new("parser", "set");
+    match name.as_str() {
+        "routing" | "tiny_buffers" | "small_buffers" | "large_buffers" => {
+            return Err(parser.unsupported("routing between nets is").failed());
+        }
+        "use_tcp_bonding" => return Err(parser.unsupported("bonding of interfaces is").failed()),
+        _ => {}
     }
-    if name == "use_tcp_bonding" {
-        return Err(Task::new("parser", "set").unsupported("bonding of interfaces is").failed());
-    }
-    let parser = |message| CommandError::new("parser", "set", Errno::PERM, message).failed();
+    let wrong = |message: String| parser.error(Errno::PERM, message).failed();
     let Some(global) = name.parse::<Global>().ok().filter(|global| *global != Global::LndTimeout) else {
-        return Err(parser(unknown_command(&args.name, &args.name).trim_end().to_owned()));
+        return Err(wrong(unknown_command(&args.name, &args.name).trim_end().to_owned()));
     };
     let task = Task::new("add", global.name());
     let Some(text) = &args.value else { return Err(task.invalid(format!("no value for {global}"))) };
     let value =
-        pattern::integer(text).ok_or_else(|| parser(format!("cannot parse {global} value {text:?}")))?;
+        pattern::integer(text).ok_or_else(|| wrong(format!("cannot parse {global} value {text:?}")))?;
     let (low, high) = global.range();
     let value = match (global, u32::try_from(value)) {
         // As LNet has it: any number but zero is one.

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::output::Map;
-use crate::errno::{Errno, Refusal};
+use crate::errno::Errno;
 use crate::pattern::cpts_text;
 use crate::records::{
     CaptureRecord, DropRuleRecord, Global, Globals, NetRecord, PeerRecord, PortalPolicy, Statistics,
@@ -191,14 +191,6 @@ pub struct Failure {
     pub errno: Errno,
     /// Why.
     pub message: String,
-}
-
-impl Failure {
-    /// The failure that a refusal means.
-    #[must_use]
-    pub fn refused(entity: &'static str, refusal: &Refusal) -> Self {
-        Self { entity, seq_no: None, errno: refusal.errno, message: refusal.message.clone() }
-    }
 }
 
 /// The error document of an operation; nothing where nothing failed.
