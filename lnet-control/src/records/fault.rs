@@ -3,6 +3,7 @@
 use lnet_wire::Nid;
 use serde::{Deserialize, Serialize};
 
+use crate::errno::{Errno, Refusal};
 use crate::text;
 
 /// Names and mask bits of the message types that a rule can be about.
@@ -85,20 +86,20 @@ impl DropRule {
     /// Whether the rule makes sense.
     ///
     /// # Errors
-    /// What does not, in words.
-    pub fn check(&self) -> Result<(), String> {
+    /// What does not.
+    pub fn check(&self) -> Result<(), Refusal> {
         let Self { rate, interval_s, .. } = self;
+        let refused = |message: &str| Err(Refusal::new(Errno::INVAL, message));
         if (*rate == 0) == (*interval_s == 0) {
-            return Err(format!(
-                "rate {rate} and interval {interval_s}: exactly one other than zero is expected"
-            ));
+            let numbers = format!("rate {rate} and interval {interval_s}");
+            return refused(&format!("{numbers}: exactly one other than zero is expected"));
         }
         if self.random && *interval_s == 0 {
-            return Err("a random rule has an interval, not a rate".to_owned());
+            return refused("a random rule has an interval, not a rate");
         }
         // PUT and GET alone have portals.
         if self.portals != 0 && self.messages != 0 && self.messages & 6 == 0 {
-            return Err("portals go with PUT or GET, not with ACK and REPLY alone".to_owned());
+            return refused("portals go with PUT or GET, not with ACK and REPLY alone");
         }
         Ok(())
     }

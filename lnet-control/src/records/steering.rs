@@ -1,8 +1,11 @@
 //! Which shard serves the messages of a portal.
 
+use std::fmt::Display;
+
 use lnet_wire::steer::{PORTALS, Policy, PolicyError, SHARDS_MAX, Spread, TABLE_BITS_MAX};
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
+
+use crate::errno::{Errno, Refusal};
 
 /// How the PUTs and GETs of a portal find their shard.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -29,31 +32,12 @@ pub enum SteeringPolicy {
     Rotor,
 }
 
-/// Why a policy makes no sense.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[non_exhaustive]
-pub enum SteeringError {
-    /// Shard or bits out of range.
-    #[error(transparent)]
-    Policy(#[from] PolicyError),
-    /// A portal that does not exist.
-    #[error("portal {0}: 0 to {max} is expected", max = PORTALS - 1)]
-    Portal(u8),
-    /// A table that does not say a shard for each value.
-    #[error("a table of {found} shards for {bits} match bits: {expected} are expected")]
-    Table {
-        /// Shards in the table.
-        found: usize,
-        /// Bits that count.
-        bits: u8,
-        /// Values of so many bits.
-        expected: usize,
-    },
-}
-
 impl SteeringPolicy {
     /// The policy of a portal without one of its own.
     pub const DEFAULT: Self = Self::Pin { shard: 0 };
+
+    /// The names of all policies.
+    pub const NAMES: [&str; 4] = ["pin", "match_bits", "initiator", "rotor"];
 
     /// Its name in documents and on the command line.
     #[must_use]
@@ -70,7 +54,7 @@ impl SteeringPolicy {
     ///
     /// # Errors
     /// Values out of range.
-    pub fn to_wire(&self) -> Result<Policy, SteeringError> {
+    pub fn to_wire(&self) -> Result<Policy, Refusal> {
         let policy = match self {
             Self::Pin { shard } => Policy::Pin(*shard),
             Self::Initiator => Policy::Initiator,
@@ -80,11 +64,14 @@ impl SteeringPolicy {
             }
             Self::MatchBits { shift, bits, table: Some(table) } => {
                 if *bits == 0 || *bits > TABLE_BITS_MAX {
-                    return Err(PolicyError::TableBits(*bits).into());
+                    return Err(refusal(PolicyError::TableBits(*bits)));
                 }
                 let expected = 1_usize << bits;
                 if table.len() != expected {
-                    return Err(SteeringError::Table { found: table.len(), bits: *bits, expected });
+                    let found = table.len();
+                    return Err(refusal(format_args!(
+                        "a table of {found} shards for {bits} match bits: {expected} are expected"
+                    )));
                 }
                 let mut shards = [0; 1 << TABLE_BITS_MAX];
                 for (to, from) in shards.iter_mut().zip(table) {
@@ -93,7 +80,7 @@ impl SteeringPolicy {
                 Policy::MatchBits { shift: *shift, bits: *bits, spread: Spread::Table(shards) }
             }
         };
-        policy.pack()?;
+        policy.pack().map_err(refusal)?;
         Ok(policy)
     }
 
@@ -133,9 +120,10 @@ impl PortalPolicy {
     ///
     /// # Errors
     /// The value that is not.
-    pub fn check(&self) -> Result<(), SteeringError> {
+    pub fn check(&self) -> Result<(), Refusal> {
         if usize::from(self.portal) >= PORTALS {
-            return Err(SteeringError::Portal(self.portal));
+            let (portal, max) = (self.portal, PORTALS - 1);
+            return Err(refusal(format_args!("portal {portal}: 0 to {max} is expected")));
         }
         self.policy.to_wire().map(|_| ())
     }
@@ -148,6 +136,10 @@ pub struct SteeringRecord {
     pub shard_count: u32,
     /// The portals whose policy is not [`SteeringPolicy::DEFAULT`], in order.
     pub portals: Vec<PortalPolicy>,
+}
+
+fn refusal(why: impl Display) -> Refusal {
+    Refusal::new(Errno::INVAL, why.to_string())
 }
 
 const _: () = assert!(SHARDS_MAX <= u8::MAX as u32);

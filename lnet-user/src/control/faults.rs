@@ -27,7 +27,7 @@ pub(super) enum RuleStep {
 
 /// Adds a rule to a list, in front of the others.
 pub(super) fn add(rules: &mut Vec<DropRule>, rule: &DropRule) -> Result<RuleStep, Refusal> {
-    rule.check().map_err(|message| Refusal::new(Errno::INVAL, message))?;
+    rule.check()?;
     if rules.len() >= RULES_MAX {
         let message = format!("{RULES_MAX} drop rules exist, the most there can be: delete some");
         return Err(Refusal::new(Errno::NOMEM, message));

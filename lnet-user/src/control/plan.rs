@@ -168,8 +168,8 @@ impl Control {
 
     fn plan_steering(&self, wanted: &PortalPolicy) -> Result<Option<node::Change<LndOptions>>, Refusal> {
         let PortalPolicy { portal, policy } = wanted;
-        wanted.check().map_err(|error| Refusal::new(Errno::INVAL, error.to_string()))?;
-        let policy = policy.to_wire().map_err(|error| Refusal::new(Errno::INVAL, error.to_string()))?;
+        wanted.check()?;
+        let policy = policy.to_wire()?;
         let word = policy.pack().ok();
         let is_so = self.lnet.machine().policies().get(usize::from(*portal)).copied() == word;
         Ok((!is_so).then_some(node::Change::SetPolicy { portal: (*portal).into(), policy }))

@@ -154,7 +154,7 @@ fn rule(task: Task, args: &DropAddArgs) -> Result<DropRule> {
         drop_all: args.drop_all,
         health_errors,
     };
-    rule.check().map_err(|message| task.invalid(message).failed())?;
+    rule.check().map_err(|refusal| task.pattern()(refusal).failed())?;
     Ok(rule)
 }
 

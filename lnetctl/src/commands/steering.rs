@@ -12,8 +12,6 @@ use crate::arguments::Offered;
 use crate::failure::Task;
 use crate::session::Daemon;
 
-const POLICIES: [&str; 4] = ["pin", "match_bits", "initiator", "rotor"];
-
 #[derive(Debug, Subcommand)]
 pub(crate) enum SteeringCommand {
     /// Show the portals that are not pinned to shard 0
@@ -34,7 +32,7 @@ pub(crate) struct Words {
     #[arg(long, short)]
     portal: String,
     /// pin, match_bits, initiator or rotor
-    #[arg(long, short = 'y', value_parser = Offered::of(&POLICIES), hide_possible_values = true)]
+    #[arg(long, short = 'y', value_parser = Offered::of(&SteeringPolicy::NAMES), hide_possible_values = true)]
     policy: String,
     /// The shard of pin
     #[arg(long, short)]
@@ -67,7 +65,7 @@ fn set(daemon: &mut Daemon<'_>, words: &Words) -> Result<()> {
     let mut changes = Vec::new();
     for portal in portals {
         let policy = PortalPolicy { portal: portal as u8, policy: policy.clone() };
-        policy.check().map_err(|error| task.invalid(error.to_string()))?;
+        policy.check().map_err(task.pattern())?;
         changes.push(Change::SetSteering(policy));
     }
     daemon.apply(task, changes)

@@ -137,7 +137,7 @@ impl Model {
             }
             Change::ResetStatistics => self.statistics = Statistics::default(),
             Change::AddDropRule(rule) => {
-                rule.check().or_else(|message| refuse(Errno::INVAL, message))?;
+                rule.check()?;
                 let counters = RuleCounters::default();
                 self.rules.insert(0, DropRuleRecord { rule: rule.clone(), dropped: 0, counters });
             }
@@ -153,7 +153,7 @@ impl Model {
                 self.rules.iter_mut().for_each(|record| record.counters = RuleCounters::default());
             }
             Change::SetSteering(policy) => {
-                policy.check().or_else(|error| refuse(Errno::INVAL, error.to_string()))?;
+                policy.check()?;
                 let known = self.steering.portals.iter().position(|one| one.portal == policy.portal);
                 let known = known.map(|position| self.steering.portals.remove(position));
                 let default = policy.policy == SteeringPolicy::DEFAULT;

@@ -90,7 +90,7 @@ impl Reader {
             health_errors: self.health_errors(entries),
         };
         if let Err(refusal) = rule.check() {
-            self.error(position, refusal);
+            self.error(position, refusal.message);
             return None;
         }
         Some(rule)

@@ -10,7 +10,6 @@ use crate::request::Change;
 
 /// Keys of every policy, and those of some.
 const KEYS: [&str; 7] = ["portal", "policy", "seq_no", "shard", "shift", "bits", "table"];
-const POLICIES: [&str; 4] = ["pin", "match_bits", "initiator", "rotor"];
 
 impl Reader {
     pub(super) fn steering(&mut self, position: Position, entries: &[Entry]) {
@@ -28,7 +27,7 @@ impl Reader {
             }
         }
         let portal = self.integer_of(entries, "portal", 0..=63);
-        let name = self.word(get(entries, "policy")?, "policy", &POLICIES)?;
+        let name = self.word(get(entries, "policy")?, "policy", &SteeringPolicy::NAMES)?;
         let policy = match name {
             "pin" => SteeringPolicy::Pin { shard: self.needed(position, entries, "shard", 63)? },
             "initiator" => SteeringPolicy::Initiator,
