@@ -9,7 +9,7 @@ use anyhow::ensure;
 use lnet_user::internals::bpf::{self, AttachMode, ObjectKind, XdpProgram};
 use lnet_user::internals::netlink::Interface;
 use lnet_user::internals::xsk::{
-    self, CHUNK_BYTES, Frame, Queue, QueueConfig, TxDescriptor, Umem, UmemConfig,
+    self, CHUNK_BYTES, Frame, Kick, Queue, QueueConfig, TxDescriptor, Umem, UmemConfig,
 };
 
 use crate::link::Side;
@@ -112,7 +112,7 @@ impl End {
     fn kick(&mut self) -> anyhow::Result<()> {
         let socket = &mut self.queue.sockets[0];
         socket.tx.commit();
-        while !socket.kick()?.is_done() {}
+        while socket.kick()? != Kick::Done {}
         Ok(())
     }
 

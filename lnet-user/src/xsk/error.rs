@@ -5,7 +5,7 @@ use core::fmt;
 use rustix::io::Errno;
 
 use super::config::RING_ENTRIES_MAX;
-use super::umem::{CHUNK_COUNT_MAX, HEADROOM_MAX_BYTES};
+use super::umem::CHUNK_COUNT_MAX;
 
 /// Why there is no UMEM.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
@@ -17,12 +17,6 @@ pub enum UmemError {
         /// As configured.
         chunk_count: u32,
     },
-    /// A headroom that leaves no room.
-    #[error("a headroom of {headroom_bytes} bytes; expected at most {HEADROOM_MAX_BYTES}")]
-    Headroom {
-        /// As configured.
-        headroom_bytes: u32,
-    },
     /// More registered memory than there may be chunks for.
     #[error(
         "{registered_bytes} bytes of registered memory besides {chunk_count} chunks; expected no more than \
@@ -33,17 +27,6 @@ pub enum UmemError {
         registered_bytes: u64,
         /// As configured.
         chunk_count: u32,
-    },
-    /// The system's pool of huge pages does not suffice.
-    #[error(
-        "no {page_count} huge pages of 2 MiB ({source}); raise vm.nr_hugepages, or let the UMEM lie on \
-         normal pages"
-    )]
-    HugePages {
-        /// Pages that were asked for.
-        page_count: usize,
-        /// The kernel's answer.
-        source: Errno,
     },
     /// There is no such memory.
     #[error("no {length_bytes} bytes of memory for a UMEM: {source}")]

@@ -36,11 +36,7 @@ pub use error::{QueueLabel, ReclaimError, SocketError, UmemError};
 pub use memory::prefetch;
 pub use registered::{Registered, RegisteredRun, RegisteredRuns};
 pub use ring::{
-    CompletionRing, FRAGMENTS_MAX, FillRing, PushError, RegisteredPushError, RxDescriptor, RxRing,
-    TxDescriptor, TxRing,
+    CompletionRing, FRAGMENTS_MAX, FillRing, PushError, RxDescriptor, RxRing, TxDescriptor, TxRing,
 };
 pub use socket::{Kick, Queue, Socket, Statistics, open_queue};
-pub use umem::{
-    CHUNK_BYTES, CHUNK_COUNT_MAX, Census, Frame, HEADROOM_MAX_BYTES, HugePages, PACKET_HEADROOM_BYTES, Pages,
-    RECEIVE_BYTES, Umem, UmemConfig,
-};
+pub use umem::{CHUNK_BYTES, CHUNK_COUNT_MAX, Census, Frame, RECEIVE_BYTES, Umem, UmemConfig};

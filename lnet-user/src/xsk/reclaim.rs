@@ -84,7 +84,7 @@ fn probe(queue: QueueId, patience: Duration) -> Result<(), ReclaimError> {
     let memory = Memory::anonymous(CHUNK_BYTES as usize, PageKind::Normal)
         .map_err(|errno| system("memory for a probe", errno))?;
     let address = memory.base().as_ptr().expose_provenance() as u64;
-    opening.register_memory(address, u64::from(CHUNK_BYTES), 0).map_err(unknown)?;
+    opening.register_memory(address, u64::from(CHUNK_BYTES)).map_err(unknown)?;
     for (set, operation) in [
         (sockopt::set_xdp_umem_fill_ring_size as fn(_, _) -> _, "XDP_UMEM_FILL_RING"),
         (sockopt::set_xdp_umem_completion_ring_size, "XDP_UMEM_COMPLETION_RING"),

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::xsk::plain::{KernelRegistered, KernelSent, rings};
-use crate::xsk::{Census, FRAGMENTS_MAX, RegisteredPushError, RingSizes, TxDescriptor, UmemConfig};
+use crate::xsk::{Census, FRAGMENTS_MAX, PushError, RingSizes, TxDescriptor, UmemConfig};
 
 const CHUNK: usize = CHUNK_BYTES as usize;
 const SIZES: RingSizes = RingSizes { fill: 8, completion: 8, rx: 4, tx: 8 };
@@ -206,11 +206,11 @@ fn a_ring_without_room_takes_no_registered_run() {
     for _ in 1..FRAGMENTS_MAX {
         user.tx.push_registered(run, true).unwrap();
     }
-    assert_eq!(user.tx.push_registered(run, true), Err(RegisteredPushError::Fragments));
+    assert_eq!(user.tx.push_registered(run, true), Err(PushError::Fragments));
     for _ in FRAGMENTS_MAX - 1..sizes.tx {
         user.tx.push_registered(run, false).unwrap();
     }
-    assert_eq!(user.tx.push_registered(run, false), Err(RegisteredPushError::Full));
+    assert_eq!(user.tx.push_registered(run, false), Err(PushError::Full));
 }
 
 proptest! {

@@ -89,14 +89,6 @@ pub enum Kick {
     NoBuffers,
 }
 
-impl Kick {
-    /// Whether the transmit ring was worked off.
-    #[must_use]
-    pub fn is_done(self) -> bool {
-        self == Self::Done
-    }
-}
-
 /// Counters that the kernel keeps for a socket (`XDP_STATISTICS`), since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Statistics {
@@ -117,18 +109,6 @@ pub struct Statistics {
 impl Socket {
     fn fd(&self) -> BorrowedFd<'_> {
         self.attachment.fd.as_fd()
-    }
-
-    /// The interface that the socket is bound to.
-    #[must_use]
-    pub fn interface_index(&self) -> u32 {
-        self.attachment.queue.interface_index
-    }
-
-    /// The queue that the socket is bound to, from 0.
-    #[must_use]
-    pub fn queue_index(&self) -> u32 {
-        self.attachment.queue.queue_index
     }
 
     /// Has the kernel send what was committed to `tx`: one `sendto`, which never blocks.
@@ -295,13 +275,13 @@ impl<'a> Opening<'a> {
 
     fn register(&self, umem: &Umem) -> Result<(), SocketError> {
         let (addr, len) = umem.extent();
-        self.register_memory(addr, len, umem.headroom_bytes())
+        self.register_memory(addr, len)
     }
 
     /// Registers memory that stays mapped at least until the kernel has pinned its pages, which is now.
-    pub(super) fn register_memory(&self, addr: u64, len: u64, headroom: u32) -> Result<(), SocketError> {
+    pub(super) fn register_memory(&self, addr: u64, len: u64) -> Result<(), SocketError> {
         let flags = XdpUmemRegFlags::empty();
-        let value = XdpUmemReg { addr, len, chunk_size: CHUNK_BYTES, headroom, flags, tx_metadata_len: 0 };
+        let value = XdpUmemReg { addr, len, chunk_size: CHUNK_BYTES, headroom: 0, flags, tx_metadata_len: 0 };
         sockopt::set_xdp_umem_reg(self.fd, value).map_err(|errno| match errno {
             Errno::NOBUFS => SocketError::MemoryLock {
                 length_bytes: len,

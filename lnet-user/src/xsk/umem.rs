@@ -13,11 +13,9 @@ use super::socket::Attachment;
 /// Bytes of a chunk; the most that AF_XDP takes in aligned mode on pages of 4 KiB.
 pub const CHUNK_BYTES: u32 = 4096;
 /// Bytes that the kernel keeps free before a received frame in each chunk (`XDP_PACKET_HEADROOM`).
-pub const PACKET_HEADROOM_BYTES: u32 = 256;
-/// Bytes of a chunk that receiving can fill when no further headroom is configured.
+const PACKET_HEADROOM_BYTES: u32 = 256;
+/// Bytes of a chunk that receiving can fill.
 pub const RECEIVE_BYTES: u32 = CHUNK_BYTES - PACKET_HEADROOM_BYTES;
-/// The largest headroom that leaves room for a byte (net/xdp/xdp_umem.c: `xdp_umem_reg`).
-pub const HEADROOM_MAX_BYTES: u32 = RECEIVE_BYTES - 1;
 /// The most chunks of one UMEM: 64 GiB.
 pub const CHUNK_COUNT_MAX: u32 = 1 << 24;
 
@@ -48,51 +46,24 @@ impl RingsId {
     }
 }
 
-/// Which pages a UMEM may lie on.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-#[non_exhaustive]
-pub enum HugePages {
-    /// 2 MiB pages of the system's pool when it has enough, else normal pages with a request for
-    /// transparent huge ones.
-    #[default]
-    Prefer,
-    /// 2 MiB pages of the system's pool, or an error.
-    Require,
-    /// Normal pages.
-    Never,
-}
-
-/// Which pages a UMEM lies on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Pages {
-    /// 2 MiB pages of the system's pool.
-    Huge,
-    /// Normal pages that the kernel was asked to make huge, where it can.
-    Transparent,
-    /// Normal pages.
-    Normal,
-}
-
 /// How large a UMEM is and where it lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UmemConfig {
     /// Number of chunks of [`CHUNK_BYTES`], 1 to [`CHUNK_COUNT_MAX`].
     pub chunk_count: u32,
-    /// Bytes that receiving leaves free beyond the kernel's own 256, at most [`HEADROOM_MAX_BYTES`].
-    pub headroom_bytes: u32,
-    /// Which pages to use.
-    pub huge_pages: HugePages,
+    /// Whether to take 2 MiB pages of the system's pool when it has enough, else normal pages with a request for
+    /// transparent huge ones.
+    pub huge_pages: bool,
     /// Bytes of registered memory ([`Umem::register`]), beyond the chunks; rounded up to whole ones, which
     /// count towards [`CHUNK_COUNT_MAX`].
     pub registered_bytes: u64,
 }
 
 impl UmemConfig {
-    /// `chunk_count` chunks, no headroom, no registered memory, huge pages when there are any.
+    /// `chunk_count` chunks, no registered memory, huge pages when there are any.
     #[must_use]
     pub const fn new(chunk_count: u32) -> Self {
-        Self { chunk_count, headroom_bytes: 0, huge_pages: HugePages::Prefer, registered_bytes: 0 }
+        Self { chunk_count, huge_pages: true, registered_bytes: 0 }
     }
 
     /// Whole chunks of registered memory.
@@ -171,8 +142,6 @@ pub struct Umem {
     area: Area,
     bad_descriptors: AtomicU64,
     id: NonZeroU32,
-    headroom_bytes: u32,
-    pages: Pages,
     registry: Mutex<Registry>,
 }
 
@@ -186,7 +155,7 @@ impl Umem {
     /// [`UmemError`] when the configuration is out of range or the kernel has no such memory.
     pub fn new(config: &UmemConfig) -> Result<(Arc<Self>, Vec<Frame>), UmemError> {
         let length_bytes = checked_length(config)?;
-        let (memory, pages) = map(length_bytes, config.huge_pages)?;
+        let memory = map(length_bytes, config.huge_pages)?;
         // Zero after a wrap: ids are never given twice, so that a frame cannot pass for another UMEM's.
         let id = NEXT_ID
             .try_update(Ordering::Relaxed, Ordering::Relaxed, |id| (id != 0).then(|| id.wrapping_add(1)))
@@ -201,8 +170,6 @@ impl Umem {
             area: Area::new(config.chunk_count, config.registered_chunks() as u32),
             bad_descriptors: AtomicU64::new(0),
             id,
-            headroom_bytes: config.headroom_bytes,
-            pages,
             registry: Mutex::default(),
         };
         let frames = (0..config.chunk_count).map(|chunk_index| Frame { chunk_index, umem: id }).collect();
@@ -214,24 +181,6 @@ impl Umem {
     pub fn chunk_count(&self) -> u32 {
         // `checked_length` bounds it.
         self.holders.len() as u32
-    }
-
-    /// Which pages the memory lies on.
-    #[must_use]
-    pub fn pages(&self) -> Pages {
-        self.pages
-    }
-
-    /// Bytes that receiving leaves free beyond the kernel's own 256.
-    #[must_use]
-    pub fn headroom_bytes(&self) -> u32 {
-        self.headroom_bytes
-    }
-
-    /// Bytes of a chunk that receiving can fill.
-    #[must_use]
-    pub fn receive_bytes(&self) -> u32 {
-        RECEIVE_BYTES - self.headroom_bytes
     }
 
     /// The bytes of the frame's chunk, [`CHUNK_BYTES`] of them.
@@ -407,9 +356,6 @@ fn checked_length(config: &UmemConfig) -> Result<usize, UmemError> {
     if config.chunk_count == 0 || config.chunk_count > CHUNK_COUNT_MAX {
         return Err(UmemError::ChunkCount { chunk_count: config.chunk_count });
     }
-    if config.headroom_bytes > HEADROOM_MAX_BYTES {
-        return Err(UmemError::Headroom { headroom_bytes: config.headroom_bytes });
-    }
     let registered_chunks = config.registered_chunks();
     if registered_chunks > u64::from(CHUNK_COUNT_MAX - config.chunk_count) {
         let UmemConfig { chunk_count, registered_bytes, .. } = *config;
@@ -418,25 +364,19 @@ fn checked_length(config: &UmemConfig) -> Result<usize, UmemError> {
     Ok((config.chunk_count as usize + registered_chunks as usize) * CHUNK_BYTES as usize)
 }
 
-fn map(length_bytes: usize, huge_pages: HugePages) -> Result<(Memory, Pages), UmemError> {
-    if huge_pages != HugePages::Never {
-        let rounded_bytes = length_bytes.next_multiple_of(HUGE_PAGE_BYTES);
-        match Memory::anonymous(rounded_bytes, PageKind::Huge) {
-            Ok(memory) => return Ok((memory, Pages::Huge)),
-            Err(source) if huge_pages == HugePages::Require => {
-                return Err(UmemError::HugePages { page_count: rounded_bytes / HUGE_PAGE_BYTES, source });
-            }
-            Err(_) => {}
-        }
+fn map(length_bytes: usize, huge_pages: bool) -> Result<Memory, UmemError> {
+    if huge_pages
+        && let Ok(memory) = Memory::anonymous(length_bytes.next_multiple_of(HUGE_PAGE_BYTES), PageKind::Huge)
+    {
+        return Ok(memory);
     }
     let memory = Memory::anonymous(length_bytes, PageKind::Normal)
         .map_err(|source| UmemError::Map { length_bytes, source })?;
-    // A kernel without transparent huge pages refuses the advice; the memory is as good without.
-    let pages = match huge_pages {
-        HugePages::Prefer if memory.advise_huge().is_ok() => Pages::Transparent,
-        _ => Pages::Normal,
-    };
-    Ok((memory, pages))
+    if huge_pages {
+        // A kernel without transparent huge pages refuses the advice; the memory is as good without.
+        let _ = memory.advise_huge();
+    }
+    Ok(memory)
 }
 
 #[cfg(test)]
@@ -505,8 +445,6 @@ mod tests {
         assert!(
             matches!(Umem::plain(count), Err(UmemError::ChunkCount { chunk_count }) if chunk_count == count)
         );
-        let config = UmemConfig { headroom_bytes: HEADROOM_MAX_BYTES + 1, ..UmemConfig::new(1) };
-        assert!(matches!(Umem::new(&config), Err(UmemError::Headroom { headroom_bytes: 3840 })));
         let left_bytes = u64::from(CHUNK_COUNT_MAX - 1) * u64::from(CHUNK_BYTES);
         for registered_bytes in [left_bytes + 1, u64::MAX] {
             let config = UmemConfig { registered_bytes, ..UmemConfig::new(1) };
@@ -518,22 +456,13 @@ mod tests {
     // Miri maps no memory.
     #[cfg(not(miri))]
     #[test]
-    fn mapped_memory_is_zeroed_and_says_its_pages() {
-        for (huge_pages, expected) in [
-            (HugePages::Never, &[Pages::Normal][..]),
-            (HugePages::Prefer, &[Pages::Huge, Pages::Transparent, Pages::Normal][..]),
-        ] {
+    fn mapped_memory_is_zeroed() {
+        for huge_pages in [false, true] {
             let config = UmemConfig { huge_pages, ..UmemConfig::new(700) };
             let (umem, mut frames) = Umem::new(&config).unwrap();
-            assert!(expected.contains(&umem.pages()), "{:?}", umem.pages());
             assert!(frames.iter().all(|frame| umem.bytes(frame).iter().all(|byte| *byte == 0)));
             umem.bytes_mut(&mut frames[699])[4095] = 1;
             assert_eq!(umem.bytes(&frames[699])[4095], 1);
-        }
-        let config = UmemConfig { huge_pages: HugePages::Require, ..UmemConfig::new(700) };
-        match Umem::new(&config) {
-            Ok((umem, _frames)) => assert_eq!(umem.pages(), Pages::Huge),
-            Err(error) => assert!(error.to_string().contains("no 2 huge pages"), "{error}"),
         }
     }
 }

@@ -60,7 +60,7 @@ impl Pieces<'_> {
     fn of(&self, offset: usize, length: usize) -> impl Iterator<Item = &[u8]> {
         let (mut skip, mut left) = (offset, length);
         self.packet.iter().filter_map(move |descriptor| {
-            let bytes = bytes_of(self.umem, descriptor);
+            let bytes = descriptor.bytes(self.umem);
             let piece = bytes.get(skip..).unwrap_or(&[]);
             skip = skip.saturating_sub(bytes.len());
             let piece = &piece[..piece.len().min(left)];
@@ -73,7 +73,7 @@ impl Pieces<'_> {
 impl Datagram for Pieces<'_> {
     #[inline]
     fn copy_out(&self, offset: usize, to: &mut [u8]) {
-        let first = bytes_of(self.umem, &self.packet[0]);
+        let first = self.packet[0].bytes(self.umem);
         if let Some(bytes) = first.get(offset..offset + to.len()) {
             return to.copy_from_slice(bytes);
         }
@@ -135,7 +135,7 @@ impl XdpLnd {
         let mut begins = true;
         for descriptor in &self.lanes[lane_index].arrived {
             if std::mem::replace(&mut begins, !descriptor.more) {
-                let head = bytes_of(umem, descriptor);
+                let head = descriptor.bytes(umem);
                 // How long the packet is does not matter here; its headers are in its first descriptor.
                 if let Ok(located) = packet::locate(&Received { head, length: usize::MAX })
                     && let Some(port) = index_of(&self.ports, &located).map(|index| &self.ports[index].port)
@@ -152,7 +152,7 @@ impl XdpLnd {
     fn record(&mut self, lane_index: usize) {
         let interface = (self.lanes[lane_index].interface_index, Link::Ethernet);
         let umem = present(&self.umem);
-        let pieces = self.packet.parts.iter().map(|descriptor| bytes_of(umem, descriptor));
+        let pieces = self.packet.parts.iter().map(|descriptor| descriptor.bytes(umem));
         self.tap.record(interface, Direction::Received, pieces);
     }
 
@@ -233,7 +233,7 @@ impl XdpLnd {
         let Some(umem) = &self.umem else { return Err(not_ours) };
         let packet = &packet.parts[..];
         let length = packet.iter().map(|descriptor| descriptor.length as usize).sum();
-        let head = bytes_of(umem, &packet[0]);
+        let head = packet[0].bytes(umem);
         let received = Received { head, length };
         let Ok(located) = packet::locate(&received) else { return Err(not_ours) };
         let Some(index) = index_of(&self.ports, &located) else { return Err(not_ours) };
@@ -309,12 +309,6 @@ impl Sender {
     fn ends_crc(&mut self, port: &Port) -> u32 {
         *self.ends_crc.get_or_insert_with(|| ends_crc(&port.nid, &self.nid))
     }
-}
-
-#[inline]
-fn bytes_of<'a>(umem: &'a Umem, descriptor: &'a RxDescriptor) -> &'a [u8] {
-    let start = descriptor.offset as usize;
-    &umem.bytes(&descriptor.frame)[start..start + descriptor.length as usize]
 }
 
 #[cfg(test)]

@@ -5,8 +5,7 @@ mod half;
 mod queues;
 
 pub use queues::{
-    CompletionRing, FRAGMENTS_MAX, FillRing, PushError, RegisteredPushError, RxDescriptor, RxRing,
-    TxDescriptor, TxRing,
+    CompletionRing, FRAGMENTS_MAX, FillRing, PushError, RxDescriptor, RxRing, TxDescriptor, TxRing,
 };
 
 pub(super) use half::{Entry, Half, Layout, Side};

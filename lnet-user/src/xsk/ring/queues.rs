@@ -73,56 +73,20 @@ pub struct TxDescriptor {
     pub more: bool,
 }
 
-/// Why a descriptor was not taken, with the descriptor.
-#[derive(thiserror::Error, PartialEq, Eq, Debug)]
+/// Why a transmit ring does not take bytes.
+#[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PushError {
-    /// The transmit ring has no room.
+    /// The ring has no room: the descriptor may be pushed again later.
     #[error("the transmit ring is full")]
-    Full(TxDescriptor),
+    Full,
     /// The bytes do not lie in the chunk, or there are none; the kernel would keep the chunk for ever.
-    #[error(
-        "{} bytes at offset {} do not lie in a chunk of {CHUNK_BYTES} bytes, or are none",
-        .0.length, .0.offset
-    )]
-    Bounds(TxDescriptor),
+    #[error("the bytes do not lie in a chunk of {CHUNK_BYTES} bytes, or are none")]
+    Bounds,
     /// The frame would have more than [`FRAGMENTS_MAX`] descriptors; the kernel would keep its chunks for
     /// ever. The descriptors before this one are in the ring: end their frame with one that has no `more`.
     #[error("a frame of more than {FRAGMENTS_MAX} descriptors")]
-    Fragments(TxDescriptor),
-}
-
-impl PushError {
-    /// Whether there was no room: the descriptor may be pushed again later.
-    #[must_use]
-    pub fn is_full(&self) -> bool {
-        matches!(self, Self::Full(_))
-    }
-
-    /// The descriptor that was not taken.
-    pub fn into_descriptor(self) -> TxDescriptor {
-        match self {
-            Self::Full(descriptor) | Self::Bounds(descriptor) | Self::Fragments(descriptor) => descriptor,
-        }
-    }
-}
-
-/// Why bytes of registered memory were not taken.
-#[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum RegisteredPushError {
-    /// The transmit ring has no room.
-    #[error("the transmit ring is full")]
-    Full,
-    /// The frame would have more than [`FRAGMENTS_MAX`] descriptors: see [`PushError::Fragments`].
-    #[error("a frame of more than {FRAGMENTS_MAX} descriptors")]
     Fragments,
-}
-
-/// What keeps a ring from taking a descriptor.
-enum Refusal {
-    Fragments,
-    Full,
 }
 
 /// Frames on their way to the kernel, to be received into. One per queue, shared by its sockets.
@@ -222,18 +186,6 @@ impl CompletionRing {
     pub fn registered(&self) -> u64 {
         self.registered
     }
-
-    /// Frames that could be drained now: what to look at again before sleeping.
-    #[inline]
-    pub fn waiting(&mut self) -> u32 {
-        self.half.available(self.half.size())
-    }
-
-    /// Entries of the ring.
-    #[must_use]
-    pub fn size(&self) -> u32 {
-        self.half.size()
-    }
 }
 
 /// Received frames of one socket.
@@ -300,12 +252,6 @@ impl RxRing {
         }
         self.half.available(self.half.size())
     }
-
-    /// Entries of the ring.
-    #[must_use]
-    pub fn size(&self) -> u32 {
-        self.half.size()
-    }
 }
 
 /// Frames that one socket is to send.
@@ -334,21 +280,19 @@ impl TxRing {
     /// kernel's from here on, and comes back through the queue's [`CompletionRing`].
     ///
     /// # Errors
-    /// [`PushError`] gives the descriptor back.
+    /// [`PushError`], with the descriptor.
     ///
     /// # Panics
     /// If the frame is another UMEM's.
     #[inline]
-    pub fn push(&mut self, descriptor: TxDescriptor) -> Result<(), PushError> {
+    pub fn push(&mut self, descriptor: TxDescriptor) -> Result<(), (PushError, TxDescriptor)> {
         let TxDescriptor { offset, length, more, .. } = descriptor;
         let offset = u32::from(offset);
         if offset >= CHUNK_BYTES || length == 0 || length > CHUNK_BYTES - offset {
-            return Err(PushError::Bounds(descriptor));
+            return Err((PushError::Bounds, descriptor));
         }
-        match self.refusal(more) {
-            None => {}
-            Some(Refusal::Fragments) => return Err(PushError::Fragments(descriptor)),
-            Some(Refusal::Full) => return Err(PushError::Full(descriptor)),
+        if let Err(error) = self.check(more) {
+            return Err((error, descriptor));
         }
         let address = self.umem.give(descriptor.frame, self.id) + u64::from(offset);
         self.write(address, length, more);
@@ -359,29 +303,25 @@ impl TxRing {
     /// not be written before the kernel has finished with them.
     ///
     /// # Errors
-    /// [`RegisteredPushError`]; the run can be pushed again.
+    /// [`PushError`]; the run can be pushed again.
     ///
     /// # Panics
     /// If the run is another UMEM's.
     #[inline]
-    pub fn push_registered(&mut self, run: RegisteredRun<'_>, more: bool) -> Result<(), RegisteredPushError> {
+    pub fn push_registered(&mut self, run: RegisteredRun<'_>, more: bool) -> Result<(), PushError> {
         assert!(run.umem() == self.umem.id(), "registered memory of another UMEM was sent");
-        match self.refusal(more) {
-            None => {}
-            Some(Refusal::Fragments) => return Err(RegisteredPushError::Fragments),
-            Some(Refusal::Full) => return Err(RegisteredPushError::Full),
-        }
+        self.check(more)?;
         self.umem.area().give(run.address(), self.id);
         self.write(run.address(), run.length_bytes(), more);
         Ok(())
     }
 
     #[inline]
-    fn refusal(&mut self, more: bool) -> Option<Refusal> {
+    fn check(&mut self, more: bool) -> Result<(), PushError> {
         if more && self.fragments + 1 >= FRAGMENTS_MAX {
-            return Some(Refusal::Fragments);
+            return Err(PushError::Fragments);
         }
-        (self.half.available(1) == 0).then_some(Refusal::Full)
+        if self.half.available(1) == 0 { Err(PushError::Full) } else { Ok(()) }
     }
 
     #[inline]
@@ -393,17 +333,10 @@ impl TxRing {
     }
 
     /// Makes what was pushed visible to the kernel. It sends it when it is kicked
-    /// ([`super::super::Socket::kick`]) or, in zero-copy mode, when [`Self::needs_wakeup`] says no.
+    /// ([`super::super::Socket::kick`]).
     #[inline]
     pub fn commit(&mut self) {
         self.half.publish();
-    }
-
-    /// Whether the kernel sends only after a kick. Always in copy mode.
-    #[inline]
-    #[must_use]
-    pub fn needs_wakeup(&self) -> bool {
-        self.half.needs_wakeup()
     }
 
     /// Entries of the ring.

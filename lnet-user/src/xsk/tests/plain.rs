@@ -18,7 +18,7 @@ use super::ring::{
     Side, TxRing,
 };
 use super::socket::{Attachment, QueueId};
-use super::umem::{CHUNK_BYTES, Frame, HugePages, RingsId, Umem, UmemConfig};
+use super::umem::{CHUNK_BYTES, Frame, RingsId, Umem, UmemConfig};
 
 /// Who holds a chunk that the stand-in for the kernel has.
 const STAND_IN: u8 = 1;
@@ -31,9 +31,9 @@ impl Umem {
         Self::plain_with(&UmemConfig::new(chunk_count))
     }
 
-    /// As [`Umem::plain`], with a headroom and registered memory, but without a choice of pages.
+    /// As [`Umem::plain`], with registered memory, but without a choice of pages.
     pub(crate) fn plain_with(config: &UmemConfig) -> Result<(Arc<Self>, Vec<Frame>), UmemError> {
-        Self::new(&UmemConfig { huge_pages: HugePages::Never, ..*config })
+        Self::new(&UmemConfig { huge_pages: false, ..*config })
     }
 
     /// Takes a chunk from the kernel for a stand-in of it.
@@ -287,11 +287,6 @@ impl KernelTx {
             }
         }
         None
-    }
-
-    /// Says whether the user has to kick the kernel after sending.
-    pub(crate) fn set_needs_wakeup(&self, needs_wakeup: bool) {
-        self.half.set_needs_wakeup(needs_wakeup);
     }
 }
 

@@ -34,7 +34,7 @@ fn frames_travel_through_all_four_rings() {
     let sent = kernel.tx.take().unwrap();
     assert_eq!(&sent.frame.bytes(&umem)[sent.offset as usize..][..sent.length as usize], b"hello");
     kernel.completion.complete(sent.frame).unwrap();
-    assert_eq!((user.rx.waiting(), user.completion.waiting()), (0, 1));
+    assert_eq!(user.rx.waiting(), 0);
     assert_eq!(user.completion.drain(64, |frame| stock.push(frame)), 1);
     assert_eq!(umem.census(), Census { user: 9, kernel: 7 });
     assert_eq!(stock.len(), 9);
@@ -45,10 +45,9 @@ fn frames_travel_through_all_four_rings() {
 fn wake_ups_are_seen() {
     let (umem, _stock) = Umem::plain(1).unwrap();
     let (user, kernel) = rings(&umem, &SMALL, 0).unwrap();
-    assert!(!user.fill.needs_wakeup() && !user.tx.needs_wakeup());
+    assert!(!user.fill.needs_wakeup());
     kernel.fill.set_needs_wakeup(true);
-    kernel.tx.set_needs_wakeup(true);
-    assert!(user.fill.needs_wakeup() && user.tx.needs_wakeup());
+    assert!(user.fill.needs_wakeup());
 }
 
 #[test]
@@ -56,10 +55,9 @@ fn descriptors_outside_of_the_chunk_come_back() {
     let (umem, mut stock) = Umem::plain(1).unwrap();
     let (mut user, _kernel) = rings(&umem, &SMALL, 0).unwrap();
     for (offset, length) in [(0, 0), (0, 4097), (4096, 0), (4095, 2), (1, u32::MAX), (u16::MAX, 1)] {
-        let refused = user.tx.push(send(stock.pop().unwrap(), offset, length)).unwrap_err();
-        assert!(matches!(refused, PushError::Bounds(_)), "{offset} {length}: {refused:?}");
-        assert!(!refused.is_full());
-        stock.push(refused.into_descriptor().frame);
+        let (error, back) = user.tx.push(send(stock.pop().unwrap(), offset, length)).unwrap_err();
+        assert_eq!(error, PushError::Bounds, "{offset} {length}");
+        stock.push(back.frame);
     }
     assert_eq!(umem.census().user, 1);
     user.tx.push(send(stock.pop().unwrap(), 4095, 1)).unwrap();
@@ -74,11 +72,11 @@ fn a_full_ring_gives_the_descriptor_back() {
         user.tx.push(send(stock.pop().unwrap(), 0, 64)).unwrap();
         assert_eq!(user.tx.free_slots(), free_slots);
     }
-    let refused = user.tx.push(send(stock.pop().unwrap(), 0, 64)).unwrap_err();
-    assert!(refused.is_full());
+    let (error, back) = user.tx.push(send(stock.pop().unwrap(), 0, 64)).unwrap_err();
+    assert_eq!(error, PushError::Full);
     user.tx.commit();
     let _lost = kernel.tx.take().unwrap();
-    user.tx.push(refused.into_descriptor()).unwrap();
+    user.tx.push(back).unwrap();
 }
 
 #[test]
@@ -90,9 +88,9 @@ fn a_frame_has_at_most_so_many_fragments() {
     for _ in 1..FRAGMENTS_MAX {
         user.tx.push(more(stock.pop().unwrap())).unwrap();
     }
-    let refused = user.tx.push(more(stock.pop().unwrap())).unwrap_err();
-    assert!(matches!(refused, PushError::Fragments(_)));
-    user.tx.push(TxDescriptor { more: false, ..refused.into_descriptor() }).unwrap();
+    let (error, back) = user.tx.push(more(stock.pop().unwrap())).unwrap_err();
+    assert_eq!(error, PushError::Fragments);
+    user.tx.push(TxDescriptor { more: false, ..back }).unwrap();
     user.tx.push(more(stock.pop().unwrap())).unwrap();
 }
 
@@ -165,6 +163,7 @@ struct World {
     umem: Arc<Umem>,
     user: UserRings,
     kernel: KernelRings,
+    sizes: RingSizes,
     stock: Vec<Frame>,
     held: VecDeque<KernelFrame>,
     fill: VecDeque<u32>,
@@ -182,7 +181,20 @@ impl World {
         let (fill, completion) = Default::default();
         let (rx, tx) = Default::default();
         let held = VecDeque::new();
-        Self { umem, user, kernel, stock, held, fill, completion, rx, tx, serial: 0, chunk_count }
+        Self {
+            umem,
+            user,
+            kernel,
+            sizes: *sizes,
+            stock,
+            held,
+            fill,
+            completion,
+            rx,
+            tx,
+            serial: 0,
+            chunk_count,
+        }
     }
 
     fn stamp(bytes: &mut [u8], serial: u32) {
@@ -208,7 +220,7 @@ impl World {
     fn fill(&mut self, count: usize) {
         let mut some = self.stock.split_off(self.stock.len().saturating_sub(count));
         let chunks: Vec<u32> = some.iter().rev().map(Frame::chunk_index).collect();
-        let room = self.user.fill.size() as usize - self.fill.len();
+        let room = self.sizes.fill as usize - self.fill.len();
         let filled = self.user.fill.fill(&mut some) as usize;
         assert_eq!(filled, room.min(chunks.len()));
         self.fill.extend(&chunks[..filled]);
@@ -229,7 +241,7 @@ impl World {
             match self.kernel.rx.deliver(descriptor) {
                 Ok(()) => self.rx.push_back((chunk, self.serial)),
                 Err(full) => {
-                    assert_eq!(self.rx.len(), self.user.rx.size() as usize);
+                    assert_eq!(self.rx.len(), self.sizes.rx as usize);
                     // As a driver would: it recycles the frame as if it had been sent.
                     self.held.push_back(full.frame);
                 }
@@ -256,9 +268,10 @@ impl World {
             let chunk = frame.chunk_index();
             match self.user.tx.push(send(frame, 256, 4)) {
                 Ok(()) => self.tx.push_back((chunk, self.serial)),
-                Err(full) => {
-                    assert_eq!(self.tx.len(), self.user.tx.size() as usize);
-                    self.stock.push(full.into_descriptor().frame);
+                Err((error, back)) => {
+                    assert_eq!(error, PushError::Full);
+                    assert_eq!(self.tx.len(), self.sizes.tx as usize);
+                    self.stock.push(back.frame);
                 }
             }
         }
@@ -284,7 +297,7 @@ impl World {
             match self.kernel.completion.complete(frame) {
                 Ok(()) => self.completion.push_back(chunk),
                 Err(frame) => {
-                    assert_eq!(self.completion.len(), self.user.completion.size() as usize);
+                    assert_eq!(self.completion.len(), self.sizes.completion as usize);
                     self.held.push_front(frame);
                 }
             }
@@ -376,8 +389,8 @@ fn frames_survive_a_kernel_on_another_thread() {
             World::stamp(umem.bytes_mut(&mut frame), sent + 1);
             match user.tx.push(send(frame, 256, 4)) {
                 Ok(()) => sent += 1,
-                Err(full) => {
-                    stock.push(full.into_descriptor().frame);
+                Err((_, back)) => {
+                    stock.push(back.frame);
                     break;
                 }
             }
