@@ -131,8 +131,7 @@ impl OpenNi {
     }
 
     fn mtu_bytes(&self) -> u32 {
-        let neighbours = self.neighbours.as_ref();
-        let present = neighbours.and_then(|neighbours| neighbours.mtu_bytes(self.port.interface_index));
+        let present = self.neighbours.as_ref().and_then(|neighbours| neighbours.mtu_bytes());
         present.unwrap_or(self.port.mtu_bytes as u32)
     }
 }
@@ -295,18 +294,15 @@ impl Node {
 
     /// The NIs but `lo`, in the order of their numbers.
     pub fn nis(&self) -> impl Iterator<Item = NiState> + '_ {
-        self.nis.iter().map(|(number, open)| {
-            let index = open.port.interface_index;
-            NiState {
-                ni: NiId(*number),
-                config: open.config.clone(),
-                interface_index: index,
-                mode: open.mode,
-                udp_port: open.port.udp_port,
-                queues: open.queues,
-                mtu_bytes: open.mtu_bytes(),
-                is_up: open.neighbours.as_ref().is_none_or(|neighbours| neighbours.is_up(index)),
-            }
+        self.nis.iter().map(|(number, open)| NiState {
+            ni: NiId(*number),
+            config: open.config.clone(),
+            interface_index: open.port.interface_index,
+            mode: open.mode,
+            udp_port: open.port.udp_port,
+            queues: open.queues,
+            mtu_bytes: open.mtu_bytes(),
+            is_up: open.neighbours.as_ref().is_none_or(|neighbours| neighbours.is_up()),
         })
     }
 

@@ -69,12 +69,9 @@ impl Lab {
         });
     }
 
-    /// A resolver for veth-a, started in the near namespace, and the index of veth-a.
-    fn neighbours(&self) -> (Arc<Neighbours>, u32) {
-        self.inside(|| {
-            let index = Interface::by_name("veth-a").unwrap().index;
-            (Neighbours::start(&[index]).unwrap(), index)
-        })
+    /// A resolver for veth-a, started in the near namespace.
+    fn neighbours(&self) -> Arc<Neighbours> {
+        self.inside(|| Neighbours::start(Interface::by_name("veth-a").unwrap().index).unwrap())
     }
 }
 
@@ -89,18 +86,18 @@ fn ip(text: &str) -> IpAddr {
 
 /// Asks for an address until there is an answer that `wanted` likes.
 #[track_caller]
-fn expect(neighbours: &Neighbours, key: (u32, IpAddr), wanted: Resolution) {
+fn expect(neighbours: &Neighbours, address: IpAddr, wanted: Resolution) {
     let mut last = Resolution::Unknown;
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(20) {
-        last = neighbours.lookup(key.0, key.1);
+        last = neighbours.lookup(address);
         if last == wanted {
             return;
         }
-        neighbours.request(key.0, key.1);
+        neighbours.request(address);
         thread::sleep(Duration::from_millis(5));
     }
-    panic!("{}: {last:?} after 20 s, expected {wanted:?}", key.1);
+    panic!("{address}: {last:?} after 20 s, expected {wanted:?}");
 }
 
 const fn unreachable(reason: Unreachable) -> Resolution {
@@ -155,17 +152,17 @@ fn an_unknown_interface_is_named_with_those_there_are() {
     let NetlinkError::NoSuchInterface { name, present } = &refused else { panic!("{refused}") };
     assert_eq!(name, "eth99");
     assert_eq!(present.split(", ").collect::<HashSet<_>>(), HashSet::from(["lo", "veth-a"]));
-    let refused = lab.inside(|| Neighbours::start(&[4_000_000])).unwrap_err();
+    let refused = lab.inside(|| Neighbours::start(4_000_000)).unwrap_err();
     assert!(matches!(refused, NetlinkError::NoSuchIndex { index: 4_000_000 }), "{refused}");
 }
 
 #[test]
 fn peers_on_link_are_resolved_and_kept_managed() {
     let Some(lab) = Lab::new() else { return };
-    let (neighbours, index) = lab.neighbours();
+    let neighbours = lab.neighbours();
     for peer in ["10.211.0.2", "fd00:211::2"] {
-        assert_eq!(neighbours.lookup(index, ip(peer)), Resolution::Unknown);
-        expect(&neighbours, (index, ip(peer)), Resolution::Mac(lab.far_mac()));
+        assert_eq!(neighbours.lookup(ip(peer)), Resolution::Unknown);
+        expect(&neighbours, ip(peer), Resolution::Mac(lab.far_mac()));
         let entry = lab.near(&format!("-d neigh show {peer}"));
         assert!(entry.contains("managed") && entry.contains("extern_learn"), "{entry}");
     }
@@ -178,8 +175,8 @@ fn peers_on_link_are_resolved_and_kept_managed() {
 fn an_entry_made_by_hand_is_used_and_left_alone() {
     let Some(lab) = Lab::new() else { return };
     lab.near("neigh add 10.211.0.50 lladdr 02:00:00:00:00:50 nud permanent dev veth-a");
-    let (neighbours, index) = lab.neighbours();
-    expect(&neighbours, (index, ip("10.211.0.50")), Resolution::Mac([2, 0, 0, 0, 0, 0x50]));
+    let neighbours = lab.neighbours();
+    expect(&neighbours, ip("10.211.0.50"), Resolution::Mac([2, 0, 0, 0, 0, 0x50]));
     drop(neighbours);
     let entry = lab.near("-d neigh show 10.211.0.50");
     assert!(entry.contains("PERMANENT") && !entry.contains("managed"), "{entry}");
@@ -191,9 +188,9 @@ fn the_way_leads_through_the_gateway_and_follows_the_route() {
     lab.near("route add 10.88.0.0/16 via 10.211.0.2 dev veth-a");
     lab.near("route add fd88::/64 via fd00:211::2 dev veth-a");
     lab.near("route add 10.89.0.0/16 via inet6 fd00:211::2 dev veth-a");
-    let (neighbours, index) = lab.neighbours();
+    let neighbours = lab.neighbours();
     for remote in ["10.88.3.4", "10.88.3.5", "fd88::1", "10.89.0.1"] {
-        expect(&neighbours, (index, ip(remote)), Resolution::Mac(lab.far_mac()));
+        expect(&neighbours, ip(remote), Resolution::Mac(lab.far_mac()));
     }
     // All four lead to two next hops.
     assert_eq!(lab.near("-d neigh show").matches("managed").count(), 2);
@@ -202,13 +199,13 @@ fn the_way_leads_through_the_gateway_and_follows_the_route() {
     lab.near("neigh add 10.211.0.60 lladdr 02:00:00:00:00:60 nud permanent dev veth-a");
     lab.near("route replace 10.88.0.0/16 via 10.211.0.60 dev veth-a");
     let moved = Resolution::Mac([2, 0, 0, 0, 0, 0x60]);
-    wait_until("the new gateway", || neighbours.lookup(index, ip("10.88.3.4")) == moved);
+    wait_until("the new gateway", || neighbours.lookup(ip("10.88.3.4")) == moved);
     wait_until("nobody follows the old gateway", || {
         lab.near("-d neigh show").matches("managed").count() == 1
     });
     lab.near("route del 10.88.0.0/16");
     let gone = unreachable(Unreachable::NoRoute);
-    wait_until("the route is gone", || neighbours.lookup(index, ip("10.88.3.5")) == gone);
+    wait_until("the route is gone", || neighbours.lookup(ip("10.88.3.5")) == gone);
 }
 
 #[test]
@@ -217,7 +214,7 @@ fn what_cannot_be_reached_is_said_with_the_reason() {
     lab.hurry();
     lab.near("route add blackhole 198.51.100.0/24");
     lab.near("route add unreachable fd99::/64");
-    let (neighbours, index) = lab.neighbours();
+    let neighbours = lab.neighbours();
     for (address, reason) in [
         ("203.0.113.1", Unreachable::NoRoute),
         ("198.51.100.1", Unreachable::NoRoute),
@@ -231,27 +228,25 @@ fn what_cannot_be_reached_is_said_with_the_reason() {
         ("10.211.0.99", Unreachable::NoNeighbour),
         ("fd00:211::99", Unreachable::NoNeighbour),
     ] {
-        expect(&neighbours, (index, ip(address)), unreachable(reason));
+        expect(&neighbours, ip(address), unreachable(reason));
     }
-    let foreign = neighbours.lookup(index + 1000, ip("10.211.0.2"));
-    assert_eq!(foreign, unreachable(Unreachable::NotFollowed));
 
     // A host turns up: the kernel goes on probing, and a request after the interval hurries it.
     lab.far("addr add 10.211.0.99/24 dev veth-b");
-    expect(&neighbours, (index, ip("10.211.0.99")), Resolution::Mac(lab.far_mac()));
+    expect(&neighbours, ip("10.211.0.99"), Resolution::Mac(lab.far_mac()));
 }
 
 #[test]
 fn a_peer_that_changes_its_mac_is_followed() {
     let Some(lab) = Lab::new() else { return };
-    let (neighbours, index) = lab.neighbours();
-    let key = (index, ip("10.211.0.2"));
-    expect(&neighbours, key, Resolution::Mac(lab.far_mac()));
+    let neighbours = lab.neighbours();
+    let peer = ip("10.211.0.2");
+    expect(&neighbours, peer, Resolution::Mac(lab.far_mac()));
     let generation = neighbours.generation();
     enter(lab.netns.b(), || std::fs::write("/proc/sys/net/ipv4/conf/veth-b/arp_notify", "1").unwrap());
     lab.far("link set dev veth-b address 02:00:00:00:00:99");
     let changed = Resolution::Mac([2, 0, 0, 0, 0, 0x99]);
-    wait_until("the new address", || neighbours.lookup(key.0, key.1) == changed);
+    wait_until("the new address", || neighbours.lookup(peer) == changed);
     // Raised once the answer is in place.
     wait_until("the new generation", || neighbours.generation() != generation);
 }
@@ -260,57 +255,57 @@ fn a_peer_that_changes_its_mac_is_followed() {
 fn a_peer_that_loses_its_address_becomes_unreachable() {
     let Some(lab) = Lab::new() else { return };
     lab.hurry();
-    let (neighbours, index) = lab.neighbours();
+    let neighbours = lab.neighbours();
     for (peer, prefix) in [("10.211.0.2", 24), ("fd00:211::2", 64)] {
-        let key = (index, ip(peer));
-        expect(&neighbours, key, Resolution::Mac(lab.far_mac()));
+        let peer = ip(peer);
+        expect(&neighbours, peer, Resolution::Mac(lab.far_mac()));
         lab.far(&format!("addr del {peer}/{prefix} dev veth-b"));
         let gone = unreachable(Unreachable::NoNeighbour);
         // Nothing is sent and nothing asked: the kernel's probes of the managed entry notice.
-        wait_until("the probes fail", || neighbours.lookup(key.0, key.1) == gone);
+        wait_until("the probes fail", || neighbours.lookup(peer) == gone);
     }
 }
 
 #[test]
 fn a_link_that_goes_down_and_up_takes_the_answers_along() {
     let Some(lab) = Lab::new() else { return };
-    let (neighbours, index) = lab.neighbours();
+    let neighbours = lab.neighbours();
     let (peer, mac) = (ip("10.211.0.2"), Resolution::Mac(lab.far_mac()));
-    expect(&neighbours, (index, peer), mac);
+    expect(&neighbours, peer, mac);
     lab.far("link set dev veth-b down");
     let down = unreachable(Unreachable::InterfaceDown);
-    wait_until("the carrier is lost", || neighbours.lookup(index, peer) == down);
+    wait_until("the carrier is lost", || neighbours.lookup(peer) == down);
     lab.far("link set dev veth-b up");
-    wait_until("the peer is back", || neighbours.lookup(index, peer) == mac);
+    wait_until("the peer is back", || neighbours.lookup(peer) == mac);
     lab.near("link del dev veth-a");
-    wait_until("the interface is gone", || neighbours.lookup(index, peer) == down);
+    wait_until("the interface is gone", || neighbours.lookup(peer) == down);
 }
 
 #[test]
 fn a_deleted_entry_is_made_again() {
     let Some(lab) = Lab::new() else { return };
-    let (neighbours, index) = lab.neighbours();
+    let neighbours = lab.neighbours();
     let (peer, mac) = (ip("10.211.0.2"), Resolution::Mac(lab.far_mac()));
-    expect(&neighbours, (index, peer), mac);
+    expect(&neighbours, peer, mac);
     lab.near("neigh del 10.211.0.2 dev veth-a");
     wait_until("a managed entry again", || lab.near("-d neigh show 10.211.0.2").contains("managed"));
-    wait_until("the answer", || neighbours.lookup(index, peer) == mac);
+    wait_until("the answer", || neighbours.lookup(peer) == mac);
 }
 
 #[test]
 fn hooks_are_called_when_answers_change_and_not_otherwise() {
     let Some(lab) = Lab::new() else { return };
-    let (neighbours, index) = lab.neighbours();
+    let neighbours = lab.neighbours();
     let calls = Arc::new(AtomicU32::new(0));
     let counter = Arc::clone(&calls);
     neighbours.subscribe(Box::new(move || {
         counter.fetch_add(1, Ordering::Relaxed);
     }));
     assert_eq!(neighbours.generation(), 0);
-    assert!(neighbours.request(index, ip("10.211.0.2")));
+    assert!(neighbours.request(ip("10.211.0.2")));
     wait_until("a wake-up", || calls.load(Ordering::Relaxed) > 0);
     let mac = Resolution::Mac(lab.far_mac());
-    wait_until("the answer", || neighbours.lookup(index, ip("10.211.0.2")) == mac);
+    wait_until("the answer", || neighbours.lookup(ip("10.211.0.2")) == mac);
     let generation = neighbours.generation();
     // A route that matters to no answer: the answers are looked through and stay what they are.
     lab.near("route add 10.99.0.0/16 via 10.211.0.2 dev veth-a");
@@ -322,7 +317,7 @@ fn hooks_are_called_when_answers_change_and_not_otherwise() {
 #[test]
 fn lost_events_are_made_up_for() {
     let Some(lab) = Lab::new() else { return };
-    let (neighbours, index) = lab.neighbours();
+    let neighbours = lab.neighbours();
     let replace = |host: u32, last_byte: u32| {
         format!(
             "neigh replace 10.211.0.{host} lladdr 02:00:00:00:00:{last_byte:02x} nud permanent dev veth-a\n"
@@ -330,7 +325,7 @@ fn lost_events_are_made_up_for() {
     };
     lab.near(replace(50, 1).trim_end());
     let peer = ip("10.211.0.50");
-    expect(&neighbours, (index, peer), Resolution::Mac([2, 0, 0, 0, 0, 1]));
+    expect(&neighbours, peer, Resolution::Mac([2, 0, 0, 0, 0, 1]));
 
     // The thread is held up in a hook while more events come than its socket can hold; the last one counts.
     let (entered, waiting) = std::sync::mpsc::channel();
@@ -341,7 +336,7 @@ fn lost_events_are_made_up_for() {
         // An error once released for good.
         released.lock().unwrap().recv().ok();
     }));
-    assert!(neighbours.request(index, ip("203.0.113.1")));
+    assert!(neighbours.request(ip("203.0.113.1")));
     waiting.recv_timeout(Duration::from_secs(20)).unwrap();
     let flood: String = (0..40_000).map(|count| replace(51, count % 2)).collect();
     let file = std::env::temp_dir().join(format!("{}.batch", lab.netns.a().name()));
@@ -351,28 +346,28 @@ fn lost_events_are_made_up_for() {
     assert!(ran.unwrap().success());
     drop(release);
     let changed = Resolution::Mac([2, 0, 0, 0, 0, 2]);
-    wait_until("the change whose event was lost", || neighbours.lookup(index, peer) == changed);
+    wait_until("the change whose event was lost", || neighbours.lookup(peer) == changed);
 }
 
 #[test]
 fn ten_thousand_addresses_do_not_grow_without_bound() {
     let Some(lab) = Lab::new() else { return };
     lab.near("route add 10.64.0.0/16 dev veth-a");
-    let (neighbours, index) = lab.neighbours();
+    let neighbours = lab.neighbours();
     let (peer, mac) = (ip("10.211.0.2"), Resolution::Mac(lab.far_mac()));
-    expect(&neighbours, (index, peer), mac);
+    expect(&neighbours, peer, mac);
     for number in 0..10_000_u32 {
         let address = IpAddr::from((0x0a40_0000 + number).to_be_bytes());
-        wait_until("a place in the queue", || neighbours.request(index, address));
+        wait_until("a place in the queue", || neighbours.request(address));
         // Used all the time, so never the one that is dropped.
-        assert_eq!(neighbours.lookup(index, peer), mac);
+        assert_eq!(neighbours.lookup(peer), mac);
         assert!(neighbours.entries_count() <= ENTRIES_MAX);
     }
     let last = IpAddr::from((0x0a40_0000_u32 + 9_999).to_be_bytes());
-    expect(&neighbours, (index, last), unreachable(Unreachable::NoNeighbour));
+    expect(&neighbours, last, unreachable(Unreachable::NoNeighbour));
     assert_eq!(neighbours.entries_count(), ENTRIES_MAX);
-    assert_eq!(neighbours.lookup(index, ip("10.64.0.0")), Resolution::Unknown, "the oldest was dropped");
-    assert_eq!(neighbours.lookup(index, peer), mac);
+    assert_eq!(neighbours.lookup(ip("10.64.0.0")), Resolution::Unknown, "the oldest was dropped");
+    assert_eq!(neighbours.lookup(peer), mac);
     let kernel = |lab: &Lab| lab.near("-d neigh show").matches("managed").count();
     assert_eq!(kernel(&lab), ENTRIES_MAX);
     drop(neighbours);
@@ -395,7 +390,7 @@ fn threads_in(namespace: &Namespace, name: &str) -> usize {
 #[test]
 fn the_thread_lives_in_the_callers_namespace_until_the_last_drop() {
     let Some(lab) = Lab::new() else { return };
-    let (neighbours, _) = lab.neighbours();
+    let neighbours = lab.neighbours();
     let shared = Arc::clone(&neighbours);
     let held = Arc::new(());
     let watch = Arc::downgrade(&held);
@@ -418,7 +413,7 @@ fn without_capabilities_the_missing_one_is_named() {
         sets.effective = CapabilitySet::empty();
         set_capabilities(None, sets).unwrap();
         assert_eq!(Interface::by_name("veth-a").unwrap().index, index, "reading needs no capability");
-        (Neighbours::start(&[index]), reserve_port(ip("10.211.0.1"), 988))
+        (Neighbours::start(index), reserve_port(ip("10.211.0.1"), 988))
     });
     let refused = started.unwrap_err();
     assert!(matches!(refused, NetlinkError::NoPermission { .. }), "{refused}");

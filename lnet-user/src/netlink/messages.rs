@@ -11,10 +11,10 @@ use rtnetlink::packet_route::route::{
 };
 
 use super::Mac;
-use super::neighbours::{Key, Unreachable};
+use super::neighbours::Unreachable;
 
 /// Asks where a packet for this address would go that must leave by this interface.
-pub(super) fn route_question((index, address): Key) -> RouteMessage {
+pub(super) fn route_question(index: u32, address: IpAddr) -> RouteMessage {
     let mut message = RouteMessage::default();
     let (family, prefix_bits, destination) = match address {
         IpAddr::V4(address) => (AddressFamily::Inet, 32, RouteAddress::Inet(address)),
@@ -28,8 +28,8 @@ pub(super) fn route_question((index, address): Key) -> RouteMessage {
     message
 }
 
-/// The next hop that a route lookup found. A gateway of an IPv4 route may be an IPv6 address (RFC 5549).
-pub(super) fn next_hop(route: &RouteMessage, (index, address): Key) -> Result<Key, Unreachable> {
+/// The next hop, by this interface, that a route lookup found. A gateway of an IPv4 route may be an IPv6 address (RFC 5549).
+pub(super) fn next_hop(route: &RouteMessage, index: u32, address: IpAddr) -> Result<IpAddr, Unreachable> {
     match route.header.kind {
         RouteType::Unicast => {}
         RouteType::Local => return Err(Unreachable::Local),
@@ -55,11 +55,11 @@ pub(super) fn next_hop(route: &RouteMessage, (index, address): Key) -> Result<Ke
     if interface != Some(index) || table == 0 {
         return Err(Unreachable::NoRoute);
     }
-    Ok((index, hop))
+    Ok(hop)
 }
 
 /// A message that names a neighbour and nothing more.
-pub(super) fn neighbour((index, address): Key) -> NeighbourMessage {
+pub(super) fn neighbour(index: u32, address: IpAddr) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
     message.header.family = match address {
         IpAddr::V4(_) => AddressFamily::Inet,
@@ -72,21 +72,20 @@ pub(super) fn neighbour((index, address): Key) -> NeighbourMessage {
 
 /// Asks the kernel to resolve a neighbour, to keep it resolved (`NTF_EXT_MANAGED`), and to spare it when it
 /// collects garbage (`NTF_EXT_LEARNED`): otherwise the limits of its table hold for ours as well.
-pub(super) fn managed_neighbour(key: Key) -> NeighbourMessage {
-    let mut message = neighbour(key);
+pub(super) fn managed_neighbour(index: u32, address: IpAddr) -> NeighbourMessage {
+    let mut message = neighbour(index, address);
     message.header.flags = NeighbourFlags::ExtLearned;
     message.attributes.push(NeighbourAttribute::ExtFlags(NeighbourExtFlags::Managed));
     message
 }
 
-/// The neighbour that a message is about.
-pub(super) fn neighbour_key(message: &NeighbourMessage) -> Option<Key> {
-    let address = message.attributes.iter().find_map(|attribute| match attribute {
+/// The address of the neighbour that a message is about.
+pub(super) fn neighbour_address(message: &NeighbourMessage) -> Option<IpAddr> {
+    message.attributes.iter().find_map(|attribute| match attribute {
         NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => Some(IpAddr::V4(*address)),
         NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => Some(IpAddr::V6(*address)),
         _ => None,
-    })?;
-    Some((message.header.ifindex, address))
+    })
 }
 
 /// The neighbour's Ethernet address, if its state is one in which the kernel itself would use it
@@ -118,7 +117,7 @@ pub(super) fn is_managed(message: &NeighbourMessage) -> bool {
 mod tests {
     use super::*;
 
-    const ASKED: Key = (7, IpAddr::V4(std::net::Ipv4Addr::new(10, 1, 2, 3)));
+    const ASKED: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 1, 2, 3));
 
     fn route(kind: RouteType, table: u8, attributes: Vec<RouteAttribute>) -> RouteMessage {
         let mut message = RouteMessage::default();
@@ -131,28 +130,28 @@ mod tests {
     fn a_route_leads_to_its_gateway_or_straight_on() {
         let (oif, gateway) = (RouteAttribute::Oif(7), IpAddr::from([10, 1, 0, 1]));
         let on_link = route(RouteType::Unicast, 254, vec![oif.clone()]);
-        assert_eq!(next_hop(&on_link, ASKED), Ok(ASKED));
+        assert_eq!(next_hop(&on_link, 7, ASKED), Ok(ASKED));
         let via = RouteAttribute::Gateway(RouteAddress::Inet([10, 1, 0, 1].into()));
         let routed = route(RouteType::Unicast, 254, vec![via, oif.clone()]);
-        assert_eq!(next_hop(&routed, ASKED), Ok((7, gateway)));
+        assert_eq!(next_hop(&routed, 7, ASKED), Ok(gateway));
         // Tables from 256 up are named by an attribute, beside RT_TABLE_COMPAT.
         let far_table = route(RouteType::Unicast, 0, vec![oif, RouteAttribute::Table(1000)]);
-        assert_eq!(next_hop(&far_table, ASKED), Ok(ASKED));
+        assert_eq!(next_hop(&far_table, 7, ASKED), Ok(ASKED));
     }
 
     #[test]
     fn what_the_kernel_merely_assumes_is_no_route() {
         let assumed = route(RouteType::Unicast, 0, vec![RouteAttribute::Oif(7), RouteAttribute::Table(0)]);
-        assert_eq!(next_hop(&assumed, ASKED), Err(Unreachable::NoRoute));
+        assert_eq!(next_hop(&assumed, 7, ASKED), Err(Unreachable::NoRoute));
         let elsewhere = route(RouteType::Unicast, 254, vec![RouteAttribute::Oif(8)]);
-        assert_eq!(next_hop(&elsewhere, ASKED), Err(Unreachable::NoRoute));
+        assert_eq!(next_hop(&elsewhere, 7, ASKED), Err(Unreachable::NoRoute));
     }
 
     #[test]
     fn an_address_is_valid_only_in_valid_states() {
         let mac = [2, 0, 0, 0, 0, 1];
-        let mut message = neighbour(ASKED);
-        assert_eq!(neighbour_key(&message), Some(ASKED));
+        let mut message = neighbour(7, ASKED);
+        assert_eq!((message.header.ifindex, neighbour_address(&message)), (7, Some(ASKED)));
         message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
         for (state, expected) in [
             (NeighbourState::None, None),

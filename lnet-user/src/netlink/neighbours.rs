@@ -24,10 +24,7 @@ pub const QUEUE_MAX: usize = 1024;
 /// Called by the thread after answers have changed. It must not block, nor call [`Neighbours::subscribe`].
 pub type WakeHook = Box<dyn Fn() + Send + Sync>;
 
-/// An address as seen from an interface, given by its index.
-pub(super) type Key = (u32, IpAddr);
-
-/// What is known of the way to an address through an interface.
+/// What is known of the way to an address through the interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Resolution {
     /// Nothing yet: [`Neighbours::request`] it and wait for the next generation.
@@ -42,8 +39,6 @@ pub enum Resolution {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Unreachable {
-    /// The interface is not one that was given to [`Neighbours::start`].
-    NotFollowed,
     /// The interface is down, has no carrier or is gone.
     InterfaceDown,
     /// The routing tables lead nowhere, or not through this interface.
@@ -58,20 +53,6 @@ pub enum Unreachable {
     Refused,
 }
 
-impl fmt::Display for Unreachable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NotFollowed => "the interface's neighbours are not followed",
-            Self::InterfaceDown => "the interface is down",
-            Self::NoRoute => "no route through the interface",
-            Self::Local => "the address is this host's own",
-            Self::NotUnicast => "not a unicast address",
-            Self::NoNeighbour => "the next hop does not answer neighbour discovery",
-            Self::Refused => "the kernel refused to follow the next hop",
-        })
-    }
-}
-
 /// One published answer.
 pub(super) struct Published {
     pub(super) resolution: Resolution,
@@ -82,22 +63,22 @@ pub(super) struct Published {
 /// All published answers.
 #[derive(Default)]
 pub(super) struct Table {
-    pub(super) answers: HashMap<Key, Published>,
+    pub(super) answers: HashMap<IpAddr, Published>,
 }
 
 impl Table {
-    pub(super) fn resolution(&self, key: &Key) -> Resolution {
-        self.answers.get(key).map_or(Resolution::Unknown, |published| published.resolution)
+    pub(super) fn resolution(&self, address: &IpAddr) -> Resolution {
+        self.answers.get(address).map_or(Resolution::Unknown, |published| published.resolution)
     }
 }
 
 /// What the thread and the callers share.
 pub(super) struct Shared {
-    pub(super) interfaces: Vec<u32>,
-    /// The MTU of each, 0 while it is not known.
-    mtus: Vec<AtomicU32>,
-    /// Whether each is known to carry nothing.
-    downs: Vec<AtomicBool>,
+    pub(super) interface_index: u32,
+    /// The interface's MTU, 0 while it is not known.
+    mtu_bytes: AtomicU32,
+    /// Whether the interface is known to carry nothing.
+    is_down: AtomicBool,
     pub(super) table: ArcSwap<Table>,
     generation: AtomicU64,
     /// Counts addresses taken in: the clock by which lookups are old or recent.
@@ -106,11 +87,11 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    fn new(interfaces: &[u32]) -> Self {
+    fn new(interface_index: u32) -> Self {
         Self {
-            interfaces: interfaces.to_vec(),
-            mtus: interfaces.iter().map(|_| AtomicU32::new(0)).collect(),
-            downs: interfaces.iter().map(|_| AtomicBool::new(false)).collect(),
+            interface_index,
+            mtu_bytes: AtomicU32::new(0),
+            is_down: AtomicBool::new(false),
             table: ArcSwap::default(),
             generation: AtomicU64::new(0),
             age: AtomicU64::new(0),
@@ -118,16 +99,18 @@ impl Shared {
         }
     }
 
-    /// Takes in an interface's MTU; whether it is another one.
-    pub(super) fn set_mtu(&self, interface_index: u32, mtu_bytes: u32) -> bool {
-        let slot = self.interfaces.iter().position(|index| *index == interface_index);
-        slot.is_some_and(|slot| self.mtus[slot].swap(mtu_bytes, Ordering::Relaxed) != mtu_bytes)
+    /// Takes in the interface's MTU; whether it is another one.
+    pub(super) fn set_mtu(&self, mtu_bytes: u32) -> bool {
+        self.mtu_bytes.swap(mtu_bytes, Ordering::Relaxed) != mtu_bytes
     }
 
-    /// Takes in whether an interface carries frames; whether that is new.
-    pub(super) fn set_up(&self, interface_index: u32, up: bool) -> bool {
-        let slot = self.interfaces.iter().position(|index| *index == interface_index);
-        slot.is_some_and(|slot| self.downs[slot].swap(!up, Ordering::Relaxed) == up)
+    /// Takes in whether the interface carries frames; whether that is new.
+    pub(super) fn set_up(&self, up: bool) -> bool {
+        self.is_down.swap(!up, Ordering::Relaxed) == up
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        !self.is_down.load(Ordering::Relaxed)
     }
 
     /// Puts a table in place; if `changed`, raises the generation and wakes those who subscribed.
@@ -141,7 +124,7 @@ impl Shared {
     }
 }
 
-/// Follows the next hops of addresses through some interfaces of one network namespace.
+/// Follows one interface of one network namespace, and the next hops of addresses through it.
 ///
 /// Ring traffic neither resolves nor refreshes the kernel's neighbour entries, so the next hops asked for
 /// are added as managed ones (`NTF_EXT_MANAGED`: the kernel resolves them and keeps probing) that its
@@ -150,31 +133,31 @@ impl Shared {
 pub struct Neighbours {
     shared: Arc<Shared>,
     /// `None` once dropping, which is what ends the thread.
-    questions: Option<mpsc::Sender<Key>>,
+    questions: Option<mpsc::Sender<IpAddr>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Neighbours {
     /// Starts a thread named `lnet-netlink`, in the calling thread's network namespace, that answers for the
-    /// interfaces of these indices. It ends when the last reference is dropped, which waits for it.
+    /// interface of this index. It ends when the last reference is dropped, which waits for it.
     ///
     /// # Errors
     /// [`NetlinkError::NoSuchIndex`], [`NetlinkError::NoPermission`], or what the kernel refused.
-    pub fn start(interfaces: &[u32]) -> Result<Arc<Self>, NetlinkError> {
-        Self::spawn(interfaces, true)
+    pub fn start(interface_index: u32) -> Result<Arc<Self>, NetlinkError> {
+        Self::spawn(interface_index, true)
     }
 
-    /// As [`Neighbours::start`], but only follows the interfaces ([`Neighbours::mtu_bytes`]), for which it needs
+    /// As [`Neighbours::start`], but only follows the interface ([`Neighbours::mtu_bytes`]), for which it needs
     /// no privilege: it is not to be asked for next hops.
     ///
     /// # Errors
     /// [`NetlinkError::NoSuchIndex`], or what the kernel refused.
-    pub fn follow_interfaces(interfaces: &[u32]) -> Result<Arc<Self>, NetlinkError> {
-        Self::spawn(interfaces, false)
+    pub fn follow_interface(interface_index: u32) -> Result<Arc<Self>, NetlinkError> {
+        Self::spawn(interface_index, false)
     }
 
-    fn spawn(interfaces: &[u32], resolves: bool) -> Result<Arc<Self>, NetlinkError> {
-        let shared = Arc::new(Shared::new(interfaces));
+    fn spawn(interface_index: u32, resolves: bool) -> Result<Arc<Self>, NetlinkError> {
+        let shared = Arc::new(Shared::new(interface_index));
         let (questions, queue) = mpsc::channel(QUEUE_MAX);
         let (ready, started) = std::sync::mpsc::sync_channel(1);
         let theirs = Arc::clone(&shared);
@@ -195,15 +178,9 @@ impl Neighbours {
 
     /// What is known of the way to `address` through the interface. Never waits.
     #[must_use]
-    pub fn lookup(&self, interface_index: u32, address: IpAddr) -> Resolution {
+    pub fn lookup(&self, address: IpAddr) -> Resolution {
         let table = self.shared.table.load();
-        let Some(published) = table.answers.get(&(interface_index, address)) else {
-            return if self.shared.interfaces.contains(&interface_index) {
-                Resolution::Unknown
-            } else {
-                Resolution::Unreachable(Unreachable::NotFollowed)
-            };
-        };
+        let Some(published) = table.answers.get(&address) else { return Resolution::Unknown };
         let age = self.shared.age.load(Ordering::Relaxed);
         // Written only when it changes, so that shards do not take the cache line from each other.
         if published.used.load(Ordering::Relaxed) != age {
@@ -212,19 +189,17 @@ impl Neighbours {
         published.resolution
     }
 
-    /// Bytes of the largest IP packet that an interface carries now; `None` while that is not known, or when it
-    /// is not followed. The generation changes with it.
+    /// Bytes of the largest IP packet that the interface carries now; `None` while that is not known. The generation
+    /// changes with it.
     #[must_use]
-    pub fn mtu_bytes(&self, interface_index: u32) -> Option<u32> {
-        let slot = self.shared.interfaces.iter().position(|index| *index == interface_index)?;
-        Some(self.shared.mtus[slot].load(Ordering::Relaxed)).filter(|bytes| *bytes != 0)
+    pub fn mtu_bytes(&self) -> Option<u32> {
+        Some(self.shared.mtu_bytes.load(Ordering::Relaxed)).filter(|bytes| *bytes != 0)
     }
 
-    /// Whether an interface that is followed carries frames. The generation changes with it.
+    /// Whether the interface carries frames. The generation changes with it.
     #[must_use]
-    pub fn is_up(&self, interface_index: u32) -> bool {
-        let slot = self.shared.interfaces.iter().position(|index| *index == interface_index);
-        slot.is_none_or(|slot| !self.shared.downs[slot].load(Ordering::Relaxed))
+    pub fn is_up(&self) -> bool {
+        self.shared.is_up()
     }
 
     /// Changes whenever an answer of [`Self::lookup`] does. To cache an answer, read this before looking it
@@ -236,16 +211,18 @@ impl Neighbours {
 
     /// Asks for the way to `address`; the answer comes with a later generation. Never waits; asking again
     /// costs a lookup while the answer is being found, and asking for what is unreachable tries again, at
-    /// most once a second. An interface that is not followed is never asked about.
+    /// most once a second.
     ///
     /// False when the queue is full: ask again later.
-    pub fn request(&self, interface_index: u32, address: IpAddr) -> bool {
-        let key = (interface_index, address);
-        let pending = match self.shared.table.load().answers.get(&key) {
-            Some(published) => !matches!(published.resolution, Resolution::Unreachable(_)),
-            None => !self.shared.interfaces.contains(&interface_index),
-        };
-        pending || self.questions.as_ref().is_none_or(|questions| questions.try_send(key).is_ok())
+    pub fn request(&self, address: IpAddr) -> bool {
+        let is_known = self
+            .shared
+            .table
+            .load()
+            .answers
+            .get(&address)
+            .is_some_and(|published| !matches!(published.resolution, Resolution::Unreachable(_)));
+        is_known || self.questions.as_ref().is_none_or(|questions| questions.try_send(address).is_ok())
     }
 
     /// Has `hook` called, by the netlink thread, after each change of the generation, as long as this lives.
@@ -264,14 +241,13 @@ impl Neighbours {
 #[cfg(all(test, not(loom)))]
 impl Neighbours {
     /// Nothing is known before [`Self::answer`] says it.
-    pub(crate) fn silent(interfaces: &[u32]) -> Arc<Self> {
-        let shared = Shared::new(interfaces);
-        Arc::new(Self { shared: Arc::new(shared), questions: None, thread: None })
+    pub(crate) fn silent() -> Arc<Self> {
+        Arc::new(Self { shared: Arc::new(Shared::new(1)), questions: None, thread: None })
     }
 
-    /// Publishes the MTU of an interface.
-    pub(crate) fn answer_mtu(&self, interface_index: u32, mtu_bytes: u32) {
-        self.shared.set_mtu(interface_index, mtu_bytes);
+    /// Publishes the interface's MTU.
+    pub(crate) fn answer_mtu(&self, mtu_bytes: u32) {
+        self.shared.set_mtu(mtu_bytes);
         let published = |resolution| Published { resolution, used: Arc::default() };
         let table = self.shared.table.load();
         let known = table.answers.iter().map(|(key, answer)| (*key, published(answer.resolution)));
@@ -279,11 +255,11 @@ impl Neighbours {
     }
 
     /// Publishes an answer; all others stand.
-    pub(crate) fn answer(&self, interface_index: u32, address: IpAddr, resolution: Resolution) {
+    pub(crate) fn answer(&self, address: IpAddr, resolution: Resolution) {
         let published = |resolution| Published { resolution, used: Arc::default() };
         let table = self.shared.table.load();
         let known = table.answers.iter().map(|(key, answer)| (*key, published(answer.resolution)));
-        let fresh = ((interface_index, address), published(resolution));
+        let fresh = (address, published(resolution));
         self.shared.publish(Table { answers: known.chain([fresh]).collect() }, true);
     }
 }
@@ -291,7 +267,7 @@ impl Neighbours {
 impl fmt::Debug for Neighbours {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Neighbours")
-            .field("interfaces", &self.shared.interfaces)
+            .field("interface", &self.shared.interface_index)
             .field("generation", &self.generation())
             .field("entries", &self.entries_count())
             .finish_non_exhaustive()

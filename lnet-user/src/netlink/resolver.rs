@@ -5,6 +5,7 @@
 //! whose answers are in doubt, are asked for again, soon, but at most once a second unless an interface has come up.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,10 +26,10 @@ use tokio::time::Instant;
 
 use super::interface::is_up;
 use super::messages::{
-    is_managed, is_permanent, managed_neighbour, neighbour, neighbour_key, next_hop, route_question,
+    is_managed, is_permanent, managed_neighbour, neighbour, neighbour_address, next_hop, route_question,
     valid_mac,
 };
-use super::neighbours::{ENTRIES_MAX, Key, Published, Resolution, Shared, Table, Unreachable};
+use super::neighbours::{ENTRIES_MAX, Published, Resolution, Shared, Table, Unreachable};
 use super::{NetlinkError, connect, request, to_io};
 
 /// An unreachable address is tried again on request after this.
@@ -60,7 +61,7 @@ type Events = Pin<Box<dyn Stream<Item = (Message, SocketAddr)>>>;
 
 struct Destination {
     /// The next hop.
-    via: Result<Key, Unreachable>,
+    via: Result<IpAddr, Unreachable>,
     attempted: Instant,
     used: Arc<AtomicU64>,
 }
@@ -88,22 +89,21 @@ enum Trust {
 struct Resolver {
     handle: Handle,
     shared: Arc<Shared>,
-    up: HashMap<u32, bool>,
-    destinations: HashMap<Key, Destination>,
-    hops: HashMap<Key, Hop>,
+    destinations: HashMap<IpAddr, Destination>,
+    hops: HashMap<IpAddr, Hop>,
     refresh_at: Option<Instant>,
     refreshed: Instant,
     /// Whether an answer may differ from the published one.
     dirty: bool,
-    /// Whether an interface has another MTU, or carries frames again or no longer.
+    /// Whether the interface has another MTU, or carries frames again or no longer.
     interface_changed: bool,
 }
 
-/// Answers questions until their senders are gone, unless it only follows the interfaces. `ready` is told once
+/// Answers questions until their senders are gone, unless it only follows the interface. `ready` is told once
 /// whether it could start.
 pub(super) async fn run(
     (shared, resolves): (Arc<Shared>, bool),
-    mut questions: mpsc::Receiver<Key>,
+    mut questions: mpsc::Receiver<IpAddr>,
     ready: SyncSender<Result<(), NetlinkError>>,
 ) {
     // The receiver waits for exactly one word; if it is gone, so are the questions.
@@ -136,8 +136,8 @@ pub(super) async fn run(
                 if count == 0 {
                     break;
                 }
-                for key in batch.drain(..) {
-                    resolver.question(key).await;
+                for address in batch.drain(..) {
+                    resolver.question(address).await;
                 }
             }
             () = refresh => resolver.refresh().await,
@@ -166,18 +166,14 @@ impl Resolver {
         // Before anything is asked, so that no change falls in between.
         let events = subscribe()?;
         let mut handle = connect()?;
-        let mut up = HashMap::new();
-        for &index in &shared.interfaces {
-            let mut link = LinkMessage::default();
-            link.header.index = index;
-            let answer = request(&mut handle, RouteNetlinkMessage::GetLink(link), 0).await;
-            let Ok(Some(RouteNetlinkMessage::NewLink(link))) = answer else {
-                return Err(NetlinkError::NoSuchIndex { index });
-            };
-            let link_up = is_up(link.header.flags);
-            up.insert(index, link_up);
-            follow_link(&shared, &link, link_up);
-        }
+        let index = shared.interface_index;
+        let mut link = LinkMessage::default();
+        link.header.index = index;
+        let answer = request(&mut handle, RouteNetlinkMessage::GetLink(link), 0).await;
+        let Ok(Some(RouteNetlinkMessage::NewLink(link))) = answer else {
+            return Err(NetlinkError::NoSuchIndex { index });
+        };
+        follow_link(&shared, &link, is_up(link.header.flags));
         // Deleting nothing is refused for another reason to those who may delete something.
         let nothing = RouteNetlinkMessage::DelNeighbour(NeighbourMessage::default());
         if resolves && let Err(error) = request(&mut handle, nothing, NLM_F_ACK).await {
@@ -189,12 +185,12 @@ impl Resolver {
         let (destinations, hops, refreshed) = (HashMap::new(), HashMap::new(), Instant::now());
         let (refresh_at, dirty, interface_changed) = (None, false, false);
         let resolver =
-            Self { handle, shared, up, destinations, hops, refresh_at, refreshed, dirty, interface_changed };
+            Self { handle, shared, destinations, hops, refresh_at, refreshed, dirty, interface_changed };
         Ok((resolver, events))
     }
 
-    async fn question(&mut self, key: Key) {
-        if let Some(destination) = self.destinations.get(&key) {
+    async fn question(&mut self, address: IpAddr) {
+        if let Some(destination) = self.destinations.get(&address) {
             let unreachable = matches!(self.resolution(destination), Resolution::Unreachable(_));
             if !unreachable || destination.attempted.elapsed() < RETRY_INTERVAL {
                 return;
@@ -207,7 +203,7 @@ impl Resolver {
         } else if self.destinations.len() >= ENTRIES_MAX {
             self.evict().await;
         }
-        self.resolve(key).await;
+        self.resolve(address).await;
     }
 
     fn resolution(&self, destination: &Destination) -> Resolution {
@@ -221,26 +217,26 @@ impl Resolver {
     async fn evict(&mut self) {
         let used = |destination: &Destination| destination.used.load(Ordering::Relaxed);
         let oldest = self.destinations.iter().min_by_key(|(_, destination)| used(destination));
-        if let Some((&key, _)) = oldest
-            && let Some(Destination { via: Ok(hop), .. }) = self.destinations.remove(&key)
+        if let Some((&address, _)) = oldest
+            && let Some(Destination { via: Ok(hop), .. }) = self.destinations.remove(&address)
         {
             self.release(hop).await;
         }
     }
 
     /// Finds the next hop of a destination, new or known, and follows it.
-    async fn resolve(&mut self, key: Key) {
-        let via = self.route(key).await;
+    async fn resolve(&mut self, address: IpAddr) {
+        let via = self.route(address).await;
         if let Ok(hop) = via {
             self.follow(hop).await;
         }
-        let used = match self.destinations.get(&key) {
+        let used = match self.destinations.get(&address) {
             Some(known) => Arc::clone(&known.used),
             None => Arc::new(AtomicU64::new(self.shared.age.fetch_add(1, Ordering::Relaxed) + 1)),
         };
         let destination = Destination { via, attempted: Instant::now(), used };
         self.dirty = true;
-        let before = self.destinations.insert(key, destination);
+        let before = self.destinations.insert(address, destination);
         // Taken before the old one is released: it may be the same.
         if let Ok(hop) = via
             && let Some(hop) = self.hops.get_mut(&hop)
@@ -253,13 +249,14 @@ impl Resolver {
     }
 
     /// Where the kernel would send a packet for this address that must leave by this interface.
-    async fn route(&mut self, key: Key) -> Result<Key, Unreachable> {
-        let (index, address) = key;
-        if !*self.up.get(&index).ok_or(Unreachable::NotFollowed)? {
+    async fn route(&mut self, address: IpAddr) -> Result<IpAddr, Unreachable> {
+        let index = self.shared.interface_index;
+        if !self.shared.is_up() {
             return Err(Unreachable::InterfaceDown);
         }
-        match request(&mut self.handle, RouteNetlinkMessage::GetRoute(route_question(key)), 0).await {
-            Ok(Some(RouteNetlinkMessage::NewRoute(route))) => next_hop(&route, key),
+        let question = RouteNetlinkMessage::GetRoute(route_question(index, address));
+        match request(&mut self.handle, question, 0).await {
+            Ok(Some(RouteNetlinkMessage::NewRoute(route))) => next_hop(&route, index, address),
             Ok(_) => Err(Unreachable::NoRoute),
             Err(error) => {
                 tracing::debug!(index, %address, error = %to_io(error), "no route");
@@ -269,12 +266,13 @@ impl Resolver {
     }
 
     /// Makes sure that the kernel resolves the next hop and keeps it fresh.
-    async fn follow(&mut self, key: Key) {
-        let trust = self.hops.get(&key).map_or(Trust::Probe, |hop| hop.trust);
+    async fn follow(&mut self, address: IpAddr) {
+        let index = self.shared.interface_index;
+        let trust = self.hops.get(&address).map_or(Trust::Probe, |hop| hop.trust);
         if trust == Trust::Current {
             return;
         }
-        let get = RouteNetlinkMessage::GetNeighbour(neighbour(key));
+        let get = RouteNetlinkMessage::GetNeighbour(neighbour(index, address));
         let known = match request(&mut self.handle, get, 0).await {
             Ok(Some(RouteNetlinkMessage::NewNeighbour(message))) => Some(message),
             _ => None,
@@ -288,18 +286,17 @@ impl Resolver {
         // not for all at once after lost events, since that would lose more of them.
         let probe = failed && trust == Trust::Probe;
         if !known.as_ref().is_some_and(is_permanent) && (!managed || probe) {
-            let add = RouteNetlinkMessage::NewNeighbour(managed_neighbour(key));
+            let add = RouteNetlinkMessage::NewNeighbour(managed_neighbour(index, address));
             match request(&mut self.handle, add, NLM_F_ACK | NLM_F_CREATE).await {
                 Ok(_) => added = !managed,
                 Err(error) => {
-                    let (index, address) = key;
                     tracing::warn!(index, %address, error = %to_io(error), "cannot follow this neighbour");
                     refused = true;
                 }
             }
         }
         let fresh = Hop { resolution: Resolution::Unknown, users: 0, added: false, trust };
-        let hop = self.hops.entry(key).or_insert(fresh);
+        let hop = self.hops.entry(address).or_insert(fresh);
         hop.trust = Trust::Current;
         hop.added |= added;
         hop.resolution = match (mac, hop.resolution) {
@@ -313,29 +310,29 @@ impl Resolver {
         };
     }
 
-    async fn release(&mut self, key: Key) {
-        let Some(hop) = self.hops.get_mut(&key) else { return };
+    async fn release(&mut self, address: IpAddr) {
+        let Some(hop) = self.hops.get_mut(&address) else { return };
         hop.users -= 1;
         if hop.users == 0
-            && let Some(hop) = self.hops.remove(&key)
+            && let Some(hop) = self.hops.remove(&address)
         {
-            self.forget(key, &hop).await;
+            self.forget(address, &hop).await;
         }
     }
 
-    async fn forget(&mut self, key: Key, hop: &Hop) {
+    async fn forget(&mut self, address: IpAddr, hop: &Hop) {
         if hop.added {
-            let delete = RouteNetlinkMessage::DelNeighbour(neighbour(key));
+            let index = self.shared.interface_index;
+            let delete = RouteNetlinkMessage::DelNeighbour(neighbour(index, address));
             if let Err(error) = request(&mut self.handle, delete, NLM_F_ACK).await {
-                let (index, address) = key;
                 tracing::debug!(index, %address, error = %to_io(error), "neighbour not deleted");
             }
         }
     }
 
     async fn clear(&mut self) {
-        for (key, hop) in std::mem::take(&mut self.hops) {
-            self.forget(key, &hop).await;
+        for (address, hop) in std::mem::take(&mut self.hops) {
+            self.forget(address, &hop).await;
         }
     }
 
@@ -377,7 +374,11 @@ impl Resolver {
     }
 
     fn neighbour_changed(&mut self, message: &NeighbourMessage, deleted: bool) {
-        let Some(hop) = neighbour_key(message).and_then(|key| self.hops.get_mut(&key)) else { return };
+        if message.header.ifindex != self.shared.interface_index {
+            return;
+        }
+        let hop = neighbour_address(message).and_then(|address| self.hops.get_mut(&address));
+        let Some(hop) = hop else { return };
         let before = hop.resolution;
         if deleted {
             (hop.resolution, hop.trust) = (Resolution::Unknown, Trust::Doubtful);
@@ -393,15 +394,15 @@ impl Resolver {
     }
 
     fn link_changed(&mut self, message: &LinkMessage, up: bool) {
+        let was_up = self.shared.is_up();
         // Bridges report the leaving of a port as a deleted link of their own address family.
-        if message.header.interface_family != AddressFamily::Unspec {
+        if message.header.interface_family != AddressFamily::Unspec
+            || message.header.index != self.shared.interface_index
+        {
             return;
         }
         self.interface_changed |= follow_link(&self.shared, message, up);
-        if let Some(known) = self.up.get_mut(&message.header.index)
-            && *known != up
-        {
-            *known = up;
+        if was_up != up {
             // Messages wait for one that comes up, and the kernel tells of it a second late, and no more often than that.
             let earliest = if up { Instant::now() } else { self.refreshed + REFRESH_INTERVAL };
             self.schedule_refresh_from(earliest);
@@ -419,9 +420,9 @@ impl Resolver {
 
     async fn refresh(&mut self) {
         self.refresh_at = None;
-        let keys: Vec<Key> = self.destinations.keys().copied().collect();
-        for key in keys {
-            self.resolve(key).await;
+        let addresses: Vec<IpAddr> = self.destinations.keys().copied().collect();
+        for address in addresses {
+            self.resolve(address).await;
         }
         self.refreshed = Instant::now();
     }
@@ -433,28 +434,27 @@ impl Resolver {
             return;
         }
         let before = self.shared.table.load();
-        let answers: HashMap<Key, Published> = self
+        let answers: HashMap<IpAddr, Published> = self
             .destinations
             .iter()
-            .map(|(&key, destination)| {
+            .map(|(&address, destination)| {
                 let resolution = self.resolution(destination);
-                (key, Published { resolution, used: Arc::clone(&destination.used) })
+                (address, Published { resolution, used: Arc::clone(&destination.used) })
             })
             .collect();
         let table = Table { answers };
-        let same = |key: &Key| before.resolution(key) == table.resolution(key);
+        let same = |address: &IpAddr| before.resolution(address) == table.resolution(address);
         let changed =
             interface_changed || !table.answers.keys().all(same) || !before.answers.keys().all(same);
         self.shared.publish(table, changed);
     }
 }
 
-/// Takes in the MTU of a link and whether it carries frames; whether something of that is new.
+/// Takes in the MTU of the link and whether it carries frames; whether something of that is new.
 fn follow_link(shared: &Shared, link: &LinkMessage, up: bool) -> bool {
     let mtu = link.attributes.iter().find_map(|attribute| match attribute {
         LinkAttribute::Mtu(bytes) => Some(*bytes),
         _ => None,
     });
-    let index = link.header.index;
-    mtu.is_some_and(|bytes| shared.set_mtu(index, bytes)) | shared.set_up(index, up)
+    mtu.is_some_and(|bytes| shared.set_mtu(bytes)) | shared.set_up(up)
 }

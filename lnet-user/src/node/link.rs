@@ -14,11 +14,10 @@ pub(super) fn follow(
     resolves: bool,
     wakers: &[Waker],
 ) -> Result<Arc<Neighbours>, NodeError> {
-    let indices = [interface.index];
-    let neighbours =
-        if resolves { Neighbours::start(&indices) } else { Neighbours::follow_interfaces(&indices) }?;
+    let index = interface.index;
+    let neighbours = if resolves { Neighbours::start(index) } else { Neighbours::follow_interface(index) }?;
     let wakers = wakers.to_vec();
-    let (name, index, was_up) = (interface.name.clone(), interface.index, AtomicBool::new(interface.up));
+    let (name, was_up) = (interface.name.clone(), AtomicBool::new(interface.up));
     // It is called by what it looks at.
     let followed = Arc::downgrade(&neighbours);
     neighbours.subscribe(Box::new(move || {
@@ -26,7 +25,7 @@ pub(super) fn follow(
             waker.wake();
         }
         let Some(followed) = followed.upgrade() else { return };
-        let is_up = followed.is_up(index);
+        let is_up = followed.is_up();
         if was_up.swap(is_up, Ordering::Relaxed) != is_up {
             if is_up {
                 tracing::info!(interface = name, "the interface is up: its NIs carry messages");

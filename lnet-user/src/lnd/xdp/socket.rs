@@ -146,10 +146,8 @@ impl SocketPort {
             return;
         }
         self.generation = generation;
-        let index = self.port.interface_index;
-        let is_up = self.neighbours.is_up(index);
-        self.down_since = if is_up { None } else { self.down_since.or(Some(now)) };
-        let mtu = self.neighbours.mtu_bytes(index);
+        self.down_since = if self.neighbours.is_up() { None } else { self.down_since.or(Some(now)) };
+        let mtu = self.neighbours.mtu_bytes();
         if let Some(mtu_bytes) = mtu.filter(|mtu_bytes| *mtu_bytes != self.interface_mtu_bytes) {
             self.interface_mtu_bytes = mtu_bytes;
             self.set_mtu(mtu_bytes, xfer);

@@ -167,7 +167,7 @@ impl XdpLnd {
     pub(super) fn follow_mtus(&mut self) {
         let frame_max_bytes = self.common.frame_max_bytes;
         for RingPort { port, link_index, .. } in &mut self.ports {
-            let mtu = self.links[*link_index].neighbours.mtu_bytes(port.interface_index);
+            let mtu = self.links[*link_index].neighbours.mtu_bytes();
             if let Some(mtu_bytes) = mtu.filter(|bytes| *bytes as usize != port.mtu_bytes) {
                 port.mtu_bytes = mtu_bytes as usize;
                 self.xfer.set_datagram_max(port.ni, port.ring_datagram_max_bytes(frame_max_bytes));
@@ -188,19 +188,19 @@ impl XdpLnd {
         let (Some(index), Some(address)) = (self.ring_of(ni), nid.ip()) else { return Hop::Unreachable };
         let RingPort { port, link_index, lane_index, down, .. } = &mut self.ports[index];
         let neighbours = &self.links[*link_index].neighbours;
-        let resolution = neighbours.lookup(port.interface_index, address);
+        let resolution = neighbours.lookup(address);
         let news = Down { since: now, address, is_given_up: false };
         *down = (resolution == INTERFACE_DOWN).then(|| down.unwrap_or(news));
         let mac = match resolution {
             Resolution::Mac(mac) => mac,
             // Ask again all the same: the way may be back by the next message.
             Resolution::Unreachable(_) => {
-                neighbours.request(port.interface_index, address);
+                neighbours.request(address);
                 let waits = down.is_some_and(|down| !down.is_given_up);
                 return if waits { Hop::Down } else { Hop::Unreachable };
             }
             Resolution::Unknown => {
-                if !neighbours.request(port.interface_index, address) {
+                if !neighbours.request(address) {
                     self.ask_again_at = Some(now + ASK_INTERVAL);
                 }
                 return Hop::Unknown;
@@ -426,8 +426,7 @@ impl XdpLnd {
             let is_due = |down: &&mut Down| !down.is_given_up && now - down.since >= DOWN_PATIENCE;
             let Some(Down { address, is_given_up, .. }) = down.as_mut().filter(is_due) else { continue };
             // It may be up again with nothing sent since.
-            *is_given_up =
-                self.links[*link_index].neighbours.lookup(port.interface_index, *address) == INTERFACE_DOWN;
+            *is_given_up = self.links[*link_index].neighbours.lookup(*address) == INTERFACE_DOWN;
             if *is_given_up {
                 self.xfer.fail_interface(now, port.ni, Cause::Device, up);
             } else {

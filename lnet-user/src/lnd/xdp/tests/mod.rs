@@ -22,7 +22,7 @@ use lnet_wire::header::PAYLOAD_MAX_BYTES;
 use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES};
 use lnet_wire::{Body, WireHandle};
 
-use self::node::{BUFFER_BYTES, INTERFACE, NOW, Node, Plan};
+use self::node::{BUFFER_BYTES, NOW, Node, Plan};
 use self::wire::Wire;
 use super::frame_max_bytes;
 use crate::lnd::Driver;
@@ -330,7 +330,7 @@ fn a_message_waits_for_its_next_hop_until_its_time_is_up() {
 #[test]
 fn a_message_without_a_way_ends_at_once() {
     let (mut a, peer) = (Node::new(Plan::new(1)), Plan::new(2));
-    a.neighbours.answer(INTERFACE, peer.address(), Resolution::Unreachable(Unreachable::NoRoute));
+    a.neighbours.answer(peer.address(), Resolution::Unreachable(Unreachable::NoRoute));
     let put = a.put(1, &peer, 9, 64);
     a.shards[0].submit(put).unwrap();
     a.settle();
@@ -365,7 +365,7 @@ fn messages_end_when_their_interface_stays_down() {
         a.shards[0].submit_at(wire.now, put).unwrap();
         a.take_sent(0);
         let down = Resolution::Unreachable(Unreachable::InterfaceDown);
-        a.neighbours.answer(INTERFACE, b.plan.address(), down);
+        a.neighbours.answer(b.plan.address(), down);
         let (begun, mut now) = (wire.now, wire.now);
         while a.under_way() != 0 && now - begun < std::time::Duration::from_millis(900) {
             now = a.poll_timeout().unwrap().max(now);
@@ -395,7 +395,7 @@ fn a_message_waits_for_an_interface_that_is_said_to_be_down() {
     for comes_back in [true, false] {
         let mut wire = acquainted(Plan::new(1), Plan::new(2));
         let (b, to) = (&mut wire.nodes[1], Plan::new(1));
-        b.neighbours.answer(INTERFACE, to.address(), Resolution::Unreachable(Unreachable::InterfaceDown));
+        b.neighbours.answer(to.address(), Resolution::Unreachable(Unreachable::InterfaceDown));
         let put = b.put(1, &to, 9, 64);
         b.shards[0].submit_at(wire.now, put).unwrap();
         b.settle_at(wire.now);
@@ -425,14 +425,14 @@ fn a_message_takes_the_way_that_its_peer_has_now() {
     let put = a.put(1, &b.plan, 9, 64);
     a.shards[0].submit_at(now, put).unwrap();
     assert_eq!(a.take_sent(0)[0][..6], [2, 0, 0, 0, 0, 2]);
-    a.neighbours.answer(INTERFACE, b.plan.address(), Resolution::Mac([2, 0, 0, 0, 0, 77]));
+    a.neighbours.answer(b.plan.address(), Resolution::Mac([2, 0, 0, 0, 0, 77]));
     let put = a.put(2, &b.plan, 9, 64);
     a.shards[0].submit_at(now, put).unwrap();
     assert_eq!(a.take_sent(0)[0][..6], [2, 0, 0, 0, 0, 77]);
     // And when it changes while a message waits for the next flush.
     let put = a.put(3, &b.plan, 9, 64);
     a.shards[0].hand_over(now, &put, true).unwrap();
-    a.neighbours.answer(INTERFACE, b.plan.address(), Resolution::Mac([2, 0, 0, 0, 0, 78]));
+    a.neighbours.answer(b.plan.address(), Resolution::Mac([2, 0, 0, 0, 0, 78]));
     let shard = &mut a.shards[0];
     lnet_core::lnd::Lnd::flush(&mut shard.lnd, now, &shard.memory);
     assert_eq!(a.take_sent(0)[0][..6], [2, 0, 0, 0, 0, 78]);
@@ -473,7 +473,7 @@ fn frames_follow_the_mtu() {
     let mut wire = Wire::new(plan(1), plan(2));
     for (mtu_bytes, longest) in [(9000, 9014), (1500, 1514), (30_000, 30_014), (80_000, 65_549)] {
         for node in &mut wire.nodes {
-            node.neighbours.answer_mtu(INTERFACE, mtu_bytes);
+            node.neighbours.answer_mtu(mtu_bytes);
         }
         // Peers learn it with their next session.
         wire.now.0 += 200_000_000_000;

@@ -277,7 +277,7 @@ impl Node {
             ..UmemConfig::new(frames_per_shard * plan.shards)
         };
         let (umem, frames) = Umem::plain_with(&umem_config).unwrap();
-        let neighbours = Neighbours::silent(&[INTERFACE]);
+        let neighbours = Neighbours::silent();
         let spread = Policy::MatchBits { shift: 0, bits: 8, spread: Spread::Hash };
         let mut policies = [PolicyWord::default(); PORTALS];
         policies[PORTAL as usize] = spread.pack().unwrap();
@@ -370,7 +370,7 @@ impl Node {
     /// Publishes the way to a peer.
     pub(crate) fn learn(&self, peer: &Plan) {
         let mac = Resolution::Mac([2, 0, 0, 0, 0, peer.host]);
-        self.neighbours.answer(INTERFACE, peer.address(), mac);
+        self.neighbours.answer(peer.address(), mac);
     }
 
     /// A PUT of the first bytes of the sending shard's buffer.

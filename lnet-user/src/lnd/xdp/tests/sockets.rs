@@ -143,7 +143,7 @@ impl Node {
             EndpointConfig { receive_buffers: 64, send_buffers: 16, datagram_max_bytes: DATAGRAM_MAX_BYTES };
         let endpoints = [first, second].map(|socket| Endpoint::new(vec![socket], &sizes).unwrap());
         let wakers: Vec<Waker> = (0..SHARDS).map(|_| Waiter::new(1).unwrap().waker()).collect();
-        let neighbours = Neighbours::silent(&[1]);
+        let neighbours = Neighbours::silent();
         let lnds = XdpLnd::for_shards(&common, &wakers).0.into_iter().zip(endpoints);
         let shards = lnds.map(|(mut lnd, endpoint)| {
             let carrier = Carrier::Socket {
