@@ -49,7 +49,7 @@ impl Node {
         let sizes = endpoint_config(&self.config, longest);
         let fresh = self.fresh_xdp()?;
         let ports = sockets.into_iter().map(|socket| {
-            let endpoint = Box::new(Endpoint::new(vec![socket], &sizes)?);
+            let endpoint = Box::new(Endpoint::new(socket, &sizes)?);
             let carrier = Carrier::Socket { endpoint, neighbours: Arc::clone(&neighbours), buffer_bytes };
             Ok(XdpPort { port, receive_bytes, carrier })
         });

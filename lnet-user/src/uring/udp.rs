@@ -1,12 +1,12 @@
-//! Datagrams over one `io_uring`: several UDP sockets that one shard drives.
+//! Datagrams over one `io_uring`: a UDP socket that one shard drives.
 //!
-//! Every socket has one receive under way that goes on by itself (multishot `recvmsg`); the kernel takes the
+//! The socket has one receive under way that goes on by itself (multishot `recvmsg`); the kernel takes the
 //! buffers for it from a ring of them. Datagrams are sent from a pool of buffers, many in one system call.
 //!
 //! Invariants:
 //! - The kernel uses no memory that an [`Endpoint`] has freed: before it does that it ends what is under way,
 //!   and where it cannot, it gives the memory up.
-//! - There is a completion for each buffer, each send and each socket at most, and room for all of them: no
+//! - There is a completion for each buffer, each send and the receive at most, and room for all of them: no
 //!   completion is ever lost.
 //! - What is under way belongs to the thread that started it, so a thread that finds another's ends that first.
 //!
@@ -57,8 +57,6 @@ const RECEIVE: u64 = 1 << 32;
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "its buffer is to be given back"]
 pub(crate) struct Received {
-    /// Number of the socket that it came to.
-    pub socket: u16,
     /// Where it came from.
     pub from: IpAddr,
     /// The UDP port there.
@@ -68,7 +66,7 @@ pub(crate) struct Received {
     length: u32,
 }
 
-/// Where the receive of a socket stands.
+/// Where the receive stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Receiving {
     /// It is to be started.
@@ -80,18 +78,15 @@ enum Receiving {
 
 /// A completed receive.
 struct Filled {
-    socket: u16,
     buffer: Buffer,
     length: u32,
 }
 
-/// The UDP sockets of one shard, over one ring. May be moved between threads; it is best driven by one.
+/// A UDP socket of one shard, over a ring of its own. May be moved between threads; it is best driven by one.
 pub(crate) struct Endpoint {
     ring: IoUring,
-    sockets: Vec<UdpSocket>,
-    receiving: Vec<Receiving>,
-    /// Whether a receive is to be started, as far as there are buffers for it.
-    has_idle: bool,
+    socket: UdpSocket,
+    receiving: Receiving,
     /// What the kernel uses; `None` only while it is dropped.
     shared: Option<Shared>,
     filled: VecDeque<Filled>,
@@ -115,26 +110,24 @@ unsafe impl Send for Endpoint {}
 
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Endpoint").field("sockets", &self.sockets).finish_non_exhaustive()
+        f.debug_struct("Endpoint").field("socket", &self.socket).finish_non_exhaustive()
     }
 }
 
 impl Endpoint {
-    /// An endpoint over these sockets, which are known by their places from now on.
+    /// An endpoint over this socket.
     ///
     /// # Errors
     /// [`UdpError`] when io_uring is not permitted or lacks what is needed, or there is no memory.
-    pub(crate) fn new(sockets: Vec<UdpSocket>, config: &EndpointConfig) -> Result<Self, UdpError> {
+    pub(crate) fn new(socket: UdpSocket, config: &EndpointConfig) -> Result<Self, UdpError> {
         let EndpointConfig { receive_buffers, send_buffers, datagram_max_bytes } = *config;
         let fits = receive_buffers.is_power_of_two()
             && (1..=1 << 15).contains(&send_buffers)
-            && (1..=u32::from(u16::MAX)).contains(&datagram_max_bytes)
-            && (1..=1024).contains(&sockets.len());
+            && (1..=u32::from(u16::MAX)).contains(&datagram_max_bytes);
         if !fits {
-            let sockets = sockets.len();
-            return Err(UdpError::Sizes { receive_buffers, send_buffers, datagram_max_bytes, sockets });
+            return Err(UdpError::Sizes { receive_buffers, send_buffers, datagram_max_bytes });
         }
-        let ring = make_ring(usize::from(receive_buffers), usize::from(send_buffers), sockets.len())?;
+        let ring = make_ring(usize::from(receive_buffers), usize::from(send_buffers))?;
         let memory = |source| UdpError::System { operation: "mmap", source };
         let slot_bytes = (HEAD_BYTES + datagram_max_bytes as usize).next_multiple_of(64);
         let buffers = Buffers::new(receive_buffers, slot_bytes).map_err(memory)?;
@@ -151,12 +144,11 @@ impl Endpoint {
             },
         })?;
         let mut endpoint = Self {
-            receiving: vec![Receiving::Idle; sockets.len()],
-            has_idle: true,
+            receiving: Receiving::Idle,
             filled: VecDeque::with_capacity(usize::from(receive_buffers)),
             refusals: VecDeque::with_capacity(usize::from(send_buffers)),
             ring,
-            sockets,
+            socket,
             shared: Some(Shared { buffers, sends, request }),
             unsubmitted: 0,
             driver: None,
@@ -182,7 +174,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Receives from now on; before, what arrives waits in the sockets.
+    /// Receives from now on; before, what arrives waits in the socket.
     pub(crate) fn start_receiving(&mut self) {
         self.receives = true;
     }
@@ -193,10 +185,10 @@ impl Endpoint {
         self.receives
     }
 
-    /// The sockets, by their numbers.
+    /// The socket.
     #[must_use]
-    pub(crate) fn sockets(&self) -> &[UdpSocket] {
-        &self.sockets
+    pub(crate) fn socket(&self) -> &UdpSocket {
+        &self.socket
     }
 
     /// Becomes readable when something has arrived or ended.
@@ -216,10 +208,10 @@ impl Endpoint {
     }
 
     fn needs_start(&mut self) -> bool {
-        self.receives && self.has_idle && self.shared().buffers.is_stocked()
+        self.receives && self.receiving == Receiving::Idle && self.shared().buffers.is_stocked()
     }
 
-    /// Takes in what the kernel has to say, and starts receives. Call it once a turn, before
+    /// Takes in what the kernel has to say, and starts the receive. Call it once a turn, before
     /// [`Endpoint::poll_received`] and [`Endpoint::poll_refusal`].
     ///
     /// # Errors
@@ -233,33 +225,30 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Starts the receives again that ended with an error.
+    /// Starts the receive again if it has ended with an error.
     pub(crate) fn retry_failed(&mut self) {
-        for receiving in &mut self.receiving {
-            if *receiving == Receiving::Failed {
-                *receiving = Receiving::Idle;
-                self.has_idle = true;
-            }
+        if self.has_failed() {
+            self.receiving = Receiving::Idle;
         }
     }
 
-    /// Whether a receive has ended with an error and was not started again.
+    /// Whether the receive has ended with an error and was not started again.
     #[must_use]
     pub(crate) fn has_failed(&self) -> bool {
-        self.receiving.contains(&Receiving::Failed)
+        self.receiving == Receiving::Failed
     }
 
     /// The datagram that arrived next.
     #[inline]
     pub(crate) fn poll_received(&mut self) -> Option<Received> {
-        while let Some(Filled { socket, mut buffer, length }) = self.filled.pop_front() {
+        while let Some(Filled { mut buffer, length }) = self.filled.pop_front() {
             let Shared { buffers, request, .. } = self.shared.as_mut().expect(LIVES);
             let bytes = buffers.bytes_mut(&mut buffer);
             // The kernel says no more than it has written.
             let written = &bytes[..length as usize];
             if let Some((from, from_port, length)) = read_datagram(written, request) {
                 self.counters.received += 1;
-                return Some(Received { socket, from, from_port, buffer, start: HEAD_BYTES as u32, length });
+                return Some(Received { from, from_port, buffer, start: HEAD_BYTES as u32, length });
             }
             self.counters.too_long += 1;
             self.shared().buffers.give_back(buffer);
@@ -313,11 +302,11 @@ impl Endpoint {
     /// [`Endpoint::flush`] or [`Endpoint::turn`].
     ///
     /// # Panics
-    /// If there is no buffer, no such socket, or more bytes were written than there are.
+    /// If there is no buffer, or more bytes were written than there are.
     #[inline]
-    pub(crate) fn send(&mut self, socket: u16, to: SocketAddr, write: impl FnOnce(&mut [u8]) -> usize) {
-        let fd = self.sockets[usize::from(socket)].raw_fd();
-        let (slot, entry) = self.shared().sends.begin((socket, fd), to, write);
+    pub(crate) fn send(&mut self, to: SocketAddr, write: impl FnOnce(&mut [u8]) -> usize) {
+        let fd = self.socket.raw_fd();
+        let (slot, entry) = self.shared().sends.begin(fd, to, write);
         self.push(&entry.user_data(u64::from(slot)));
     }
 
@@ -336,7 +325,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Sees to it that this thread is the one whose receives are under way.
+    /// Sees to it that this thread is the one whose receive is under way.
     #[inline]
     fn attend(&mut self) {
         let thread = std::thread::current().id();
@@ -344,29 +333,23 @@ impl Endpoint {
             self.take_over(thread);
         }
         if self.needs_start() {
-            self.start_receives();
+            self.start_receive();
         }
     }
 
     #[cold]
     fn take_over(&mut self, thread: ThreadId) {
         if self.driver.is_some() && !self.end_all() {
-            tracing::error!("receives of another thread do not end; datagrams may be late");
+            tracing::error!("a receive of another thread does not end; datagrams may be late");
         }
         self.driver = Some(thread);
     }
 
-    fn start_receives(&mut self) {
-        self.has_idle = false;
-        for socket in 0..self.sockets.len() {
-            if self.receiving[socket] != Receiving::Idle {
-                continue;
-            }
-            let fd = Fd(self.sockets[socket].raw_fd());
-            let entry = opcode::RecvMsgMulti::new(fd, &raw const *self.shared().request, GROUP).build();
-            self.push(&entry.user_data(RECEIVE | socket as u64));
-            self.receiving[socket] = Receiving::UnderWay;
-        }
+    fn start_receive(&mut self) {
+        let fd = Fd(self.socket.raw_fd());
+        let entry = opcode::RecvMsgMulti::new(fd, &raw const *self.shared().request, GROUP).build();
+        self.push(&entry.user_data(RECEIVE));
+        self.receiving = Receiving::UnderWay;
     }
 
     #[inline]
@@ -374,7 +357,7 @@ impl Endpoint {
         // SAFETY: what the entry points to belongs to `self`, does not move, and is freed only when nothing is
         // under way.
         let pushed = unsafe { self.ring.submission().push(entry) };
-        assert!(pushed.is_ok(), "the ring has room for each send and each receive");
+        assert!(pushed.is_ok(), "the ring has room for each send and the receive");
         self.unsubmitted += 1;
     }
 
@@ -393,34 +376,32 @@ impl Endpoint {
     /// Notes what has completed.
     #[inline]
     fn reap(&mut self) {
-        let Self { ring, receiving, has_idle, shared, filled, refusals, counters, .. } = self;
+        let Self { ring, receiving, shared, filled, refusals, counters, .. } = self;
         let Shared { buffers, sends, .. } = shared.as_mut().expect(LIVES);
         for completion in ring.completion() {
             let (user_data, result) = (completion.user_data(), completion.result());
             if user_data & RECEIVE == 0 {
-                let sent = sends.end(user_data as u16);
+                let to = sends.end(user_data as u16);
                 if result >= 0 {
                     counters.sent += 1;
                 } else {
                     counters.refused += 1;
                     let errno = Errno::from_raw_os_error(-result);
-                    refusals.push_back(Refusal { socket: sent.socket, to: sent.to, errno });
+                    refusals.push_back(Refusal { to, errno });
                 }
                 continue;
             }
-            let socket = user_data as u16;
             if let Some(index) = cqueue::buffer_select(completion.flags()) {
                 let buffer = buffers.take(index);
                 let length = u32::try_from(result).unwrap_or(0);
-                filled.push_back(Filled { socket, buffer, length });
+                filled.push_back(Filled { buffer, length });
             } else if result < 0 && !is_pause(result) {
                 counters.receive_failures += 1;
-                receiving[usize::from(socket)] = Receiving::Failed;
+                *receiving = Receiving::Failed;
                 continue;
             }
             if !cqueue::more(completion.flags()) {
-                receiving[usize::from(socket)] = Receiving::Idle;
-                *has_idle = true;
+                *receiving = Receiving::Idle;
             }
         }
     }
@@ -434,8 +415,7 @@ impl Endpoint {
                 return false;
             }
             self.reap();
-            let is_under_way = |receiving: &Receiving| *receiving == Receiving::UnderWay;
-            if !self.receiving.iter().any(is_under_way) && self.shared().sends.under_way() == 0 {
+            if !self.is_under_way() {
                 return true;
             }
             if begun.elapsed() > END_PATIENCE {
@@ -450,13 +430,18 @@ impl Endpoint {
             }
             self.reap();
             let args = SubmitArgs::new().timespec(&interval);
-            if self.receiving.iter().any(is_under_way) || self.shared().sends.under_way() != 0 {
+            if self.is_under_way() {
                 let waited = self.ring.submitter().submit_with_args(1, &args);
                 if waited.is_err_and(|error| !is_passing(&error)) {
                     return false;
                 }
             }
         }
+    }
+
+    /// Whether the kernel may use the memory.
+    fn is_under_way(&mut self) -> bool {
+        self.receiving == Receiving::UnderWay || self.shared().sends.under_way() != 0
     }
 
     #[inline]
@@ -470,7 +455,7 @@ const LIVES: &str = "an endpoint has its buffers until it is dropped";
 impl Drop for Endpoint {
     fn drop(&mut self) {
         if !self.end_all() {
-            tracing::error!("what is under way on UDP sockets does not end; its memory is given up");
+            tracing::error!("what is under way on a UDP socket does not end; its memory is given up");
             core::mem::forget(self.shared.take());
         }
     }

@@ -390,8 +390,8 @@ impl Driver for XdpLnd {
         self.xfer.set_policies(policies);
         if self.shard.0 == 0 {
             let program = reuseport::program(policies, self.common.shards);
-            for socket in self.sockets.iter().flat_map(|open| open.endpoint.sockets()) {
-                if let Err(error) = socket.choose_by(&program) {
+            for open in &self.sockets {
+                if let Err(error) = open.endpoint.socket().choose_by(&program) {
                     tracing::warn!(%error, "the kernel goes on steering as before: more is handed over");
                 }
             }

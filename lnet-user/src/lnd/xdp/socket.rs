@@ -81,7 +81,7 @@ impl SocketPort {
 
     /// What the kernel had no room for.
     pub(super) fn statistics(&self) -> Statistics {
-        let dropped = self.endpoint.sockets().iter().map(|socket| u64::from(socket.dropped())).sum();
+        let dropped = u64::from(self.endpoint.socket().dropped());
         Statistics { rx_dropped: dropped, ..Statistics::default() }
     }
 
@@ -157,7 +157,7 @@ impl SocketPort {
     /// A datagram was longer than the path to a peer: no longer ones are sent by this NI until its interface's MTU
     /// changes.
     pub(super) fn shorten(&mut self, refusal: &Refusal, xfer: &mut Xfer) {
-        let Ok(mtu_bytes) = self.endpoint.sockets()[0].path_mtu_bytes(refusal.to) else { return };
+        let Ok(mtu_bytes) = self.endpoint.socket().path_mtu_bytes(refusal.to) else { return };
         if (mtu_bytes as usize) < self.port.mtu_bytes {
             tracing::info!(mtu_bytes, to = %refusal.to, "the path to a peer is narrower than the interface");
             self.set_mtu(mtu_bytes, xfer);
@@ -265,7 +265,7 @@ impl XdpLnd {
         let (own, interface_index) = (&socket.port.nid, socket.port.interface_index);
         let source = Source { xfer: &self.xfer, memory, payload_checksum: self.common.payload_checksum };
         let mut frame_bytes = 0;
-        socket.endpoint.send(0, to, |out| {
+        socket.endpoint.send(to, |out| {
             frame_bytes = write_datagram(outgoing, &source, own, out);
             if self.tap.is_on() {
                 let frame = &out[..frame_bytes];

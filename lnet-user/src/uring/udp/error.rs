@@ -12,8 +12,8 @@ use super::super::WaitError;
 pub enum UdpError {
     /// Sizes that no endpoint has.
     #[error(
-        "{receive_buffers} buffers to receive into, {send_buffers} to send from, of {datagram_max_bytes} bytes, \
-         for {sockets} sockets; expected a power of two up to 32768, 1 to 32768, 1 to 65535, and 1 to 1024"
+        "{receive_buffers} buffers to receive into, {send_buffers} to send from, of {datagram_max_bytes} bytes; \
+         expected a power of two up to 32768, 1 to 32768, and 1 to 65535"
     )]
     Sizes {
         /// Buffers to receive into.
@@ -22,8 +22,6 @@ pub enum UdpError {
         send_buffers: u16,
         /// Bytes of the longest datagram.
         datagram_max_bytes: u32,
-        /// Number of sockets.
-        sockets: usize,
     },
     /// The kernel is too old.
     #[error("the kernel's io_uring has no {feature}; Linux 6.0 or newer is needed for UDP sockets")]

@@ -18,15 +18,7 @@ struct Slot {
     piece: libc::iovec,
     address: libc::sockaddr_in6,
     to: SocketAddr,
-    socket: u16,
     under_way: bool,
-}
-
-/// A datagram on its way.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Sent {
-    pub(super) socket: u16,
-    pub(super) to: SocketAddr,
 }
 
 /// The buffers, those that were sent from last first.
@@ -51,7 +43,6 @@ impl Sends {
             // SAFETY: all zeros is an address of no family.
             address: unsafe { zeroed() },
             to: SocketAddr::from(([0; 4], 0)),
-            socket: 0,
             under_way: false,
         };
         Ok(Self { slots, table: (0..count).map(slot).collect(), free: (0..count).rev().collect() })
@@ -76,7 +67,7 @@ impl Sends {
     #[inline]
     pub(super) fn begin(
         &mut self,
-        (socket, fd): (u16, i32),
+        fd: i32,
         to: SocketAddr,
         write: impl FnOnce(&mut [u8]) -> usize,
     ) -> (u16, squeue::Entry) {
@@ -87,7 +78,7 @@ impl Sends {
         assert!(length <= bytes.len(), "{length} bytes in a buffer of {}", bytes.len());
         self.free.pop();
         let slot = &mut self.table[usize::from(index)];
-        (slot.socket, slot.to, slot.under_way) = (socket, to, true);
+        (slot.to, slot.under_way) = (to, true);
         slot.piece = libc::iovec { iov_base: self.slots.address(usize::from(index)).cast(), iov_len: length };
         slot.message.msg_namelen = write_address(&mut slot.address, to);
         slot.message.msg_name = (&raw mut slot.address).cast();
@@ -96,16 +87,16 @@ impl Sends {
         (index, opcode::SendMsg::new(Fd(fd), &raw const slot.message).build())
     }
 
-    /// A send has ended; what it was.
+    /// A send has ended; where it went.
     ///
     /// # Panics
     /// If it was not under way.
     #[inline]
-    pub(super) fn end(&mut self, index: u16) -> Sent {
+    pub(super) fn end(&mut self, index: u16) -> SocketAddr {
         let slot = &mut self.table[usize::from(index)];
         assert!(core::mem::take(&mut slot.under_way), "send {index} has ended twice");
         self.free.push(index);
-        Sent { socket: slot.socket, to: slot.to }
+        slot.to
     }
 }
 

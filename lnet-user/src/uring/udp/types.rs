@@ -18,8 +18,6 @@ pub(crate) struct EndpointConfig {
 /// A datagram that the kernel refused to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Refusal {
-    /// Number of the socket that it was to leave by.
-    pub socket: u16,
     /// Where it was to go.
     pub to: SocketAddr,
     /// Why not.

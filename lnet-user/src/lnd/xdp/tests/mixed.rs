@@ -45,7 +45,7 @@ fn add_socket(node: &mut Node, udp_port: u16) -> u16 {
     };
     let sizes =
         EndpointConfig { receive_buffers: 64, send_buffers: 16, datagram_max_bytes: DATAGRAM_MAX_BYTES };
-    let endpoint = Box::new(Endpoint::new(vec![socket], &sizes).unwrap());
+    let endpoint = Box::new(Endpoint::new(socket, &sizes).unwrap());
     let neighbours: Arc<Neighbours> = Neighbours::silent();
     let carrier = Carrier::Socket { endpoint, neighbours, buffer_bytes: DATAGRAM_MAX_BYTES };
     let lnd = &mut node.shards[0].lnd;

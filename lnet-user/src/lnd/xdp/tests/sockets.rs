@@ -141,7 +141,7 @@ impl Node {
         };
         let sizes =
             EndpointConfig { receive_buffers: 64, send_buffers: 16, datagram_max_bytes: DATAGRAM_MAX_BYTES };
-        let endpoints = [first, second].map(|socket| Endpoint::new(vec![socket], &sizes).unwrap());
+        let endpoints = [first, second].map(|socket| Endpoint::new(socket, &sizes).unwrap());
         let wakers: Vec<Waker> = (0..SHARDS).map(|_| Waiter::new(1).unwrap().waker()).collect();
         let neighbours = Neighbours::silent();
         let lnds = XdpLnd::for_shards(&common, &wakers).0.into_iter().zip(endpoints);
@@ -355,12 +355,12 @@ fn a_path_that_is_too_narrow_makes_frames_shorter() {
     pair.run_until_sent(1);
     let to = SocketAddr::new(pair.far.nid.ip().unwrap(), pair.far.udp_port);
     let endpoint = &mut pair.near.shards[0].lnd.sockets[0].endpoint;
-    let mtu_bytes = endpoint.sockets()[0].path_mtu_bytes(to).unwrap() as usize;
+    let mtu_bytes = endpoint.socket().path_mtu_bytes(to).unwrap() as usize;
     assert!(mtu_bytes > MTU_BYTES, "of the loopback interface");
     // As if the interface had been wider.
     let Shard { lnd, .. } = &mut pair.near.shards[0];
     lnd.sockets[0].port.mtu_bytes = mtu_bytes + 1;
-    let refusal = crate::uring::udp::Refusal { socket: 0, to, errno: rustix::io::Errno::MSGSIZE };
+    let refusal = crate::uring::udp::Refusal { to, errno: rustix::io::Errno::MSGSIZE };
     lnd.sockets[0].shorten(&refusal, &mut lnd.xfer);
     assert_eq!(lnd.sockets[0].port.mtu_bytes, mtu_bytes);
     pair.put(0, 0, 50_000);
