@@ -32,7 +32,7 @@ use lnet_core::limits::Limits;
 use lnet_core::lnd::NiId;
 use lnet_core::xfer::{Identity, XferConfig, XferLimits, XferTimes};
 use lnet_wire::Nid;
-use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord};
+use lnet_wire::steer::{self, Policy, PolicyWord};
 
 pub use crate::bpf::{ActiveMode, BpfError, SlotCount};
 pub use crate::lnd::xdp::SendFault;
@@ -98,7 +98,6 @@ pub struct Node {
     nid: Nid,
     /// But for its NIs.
     config: NodeConfig,
-    policies: [PolicyWord; PORTALS],
     steering: Steering,
     wakers: Vec<Waker>,
     /// Chunks whose home one shard is, once there are any.
@@ -217,7 +216,8 @@ impl Node {
         };
         let ends = known
             .map_or_else(|| lnds.iter().map(InProcessLnd::end).collect(), |open| open.in_process.clone());
-        let ports = InProcessPort::join(fabric, (plan.port.ni, plan.port.nid), &self.policies, &ends);
+        let ports =
+            InProcessPort::join(fabric, (plan.port.ni, plan.port.nid), &self.steering.policies, &ends);
         let ports = ports.ok_or(NodeError::NidInUse { nid: plan.port.nid, fabric: fabric.to_owned() })?;
         let mut lnds = lnds.into_iter();
         let part = |port| ShardPort {
@@ -264,8 +264,7 @@ impl Node {
     /// snapshot of the topology that has it.
     pub(crate) fn steer(&mut self, portal: u8, word: PolicyWord) -> Result<(), BpfError> {
         let policy = word.unpack().unwrap_or(Policy::Pin(0));
-        self.policies[usize::from(portal)] = word;
-        self.steering = Steering::new(self.policies, self.config.shards);
+        self.steering.policies[usize::from(portal)] = word;
         self.config.policies.retain(|(other, _)| *other != portal);
         self.config.policies.push((portal, policy));
         self.programs_mut().iter_mut().try_for_each(|program| program.set_policy(portal, policy))
@@ -390,7 +389,7 @@ impl Node {
             secret: [random_number()?, random_number()?],
             seed: random_number()?,
             initiator_hash: steer::initiator_hash(&self.nid),
-            policies: self.policies,
+            policies: self.steering.policies,
             // Each shard knows which it is, and NIs come with their ports.
             shard: ShardId(0),
             nids: Vec::new(),

@@ -15,7 +15,7 @@ use super::queue::EventQueue;
 use super::request::{Message, Refusals, Request};
 use super::{Lnet, ShardHandle};
 use crate::memory::Buffer;
-use crate::runtime::{Home, LendError};
+use crate::runtime::{Home, LendError, entry_home};
 
 /// Where a PUT goes, or a GET asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -182,7 +182,8 @@ impl Lnet {
     /// shard ([`LnetError::EachShard`]), or the event queue is not on that shard.
     pub fn attach(&self, entry: &EntrySpec, md: &MdSpec, buffer: Buffer) -> Result<Entry, NotLent> {
         let own = md.event_queue.map_or(0, |queue| queue.0.shard().0.into());
-        let home = self.steering().home(entry.portal, &entry.source, entry.match_bits, entry.ignore_bits);
+        let home =
+            entry_home(&self.steering(), entry.portal, &entry.source, entry.match_bits, entry.ignore_bits);
         let shard = match home {
             Ok(Home::Shard(shard)) => Ok(shard as usize),
             Ok(Home::Any) => Ok(own),

@@ -308,10 +308,9 @@ impl Core {
     }
 
     fn steering(&self) -> Steering {
-        let topology = self.topology.load();
-        let policies =
-            topology.steering().map_or([PolicyWord::default(); PORTALS], |steering| steering.policies);
-        Steering::new(policies, self.shards.len() as u32)
+        let none =
+            Steering { shard_count: self.shards.len() as u8, policies: [PolicyWord::default(); PORTALS] };
+        self.topology.load().steering().copied().unwrap_or(none)
     }
 }
 

@@ -11,7 +11,7 @@ use super::calls::Call;
 use super::errno::{driver_error, failed_get};
 use super::{Core, Lnet, LnetError, Target};
 use crate::memory::Buffer;
-use crate::runtime::Home;
+use crate::runtime::{Home, entry_home};
 
 /// Events of a GET: SEND, REPLY, and the end.
 const GET_EVENTS: u32 = 4;
@@ -27,7 +27,7 @@ pub(super) struct Posted {
 impl Core {
     /// Posts the answer to pings on all shards that are asked for it.
     pub(super) fn post(&self, answer: &[u8]) -> Result<Vec<Posted>, LnetError> {
-        let home = self.steering().home(PORTAL, &ProcessId::ANY, MATCH_BITS, 0);
+        let home = entry_home(&self.steering(), PORTAL, &ProcessId::ANY, MATCH_BITS, 0);
         let is_home = |shard: usize| match home {
             Ok(Home::Shard(home)) => shard == home as usize,
             Ok(Home::Any) => shard == 0,

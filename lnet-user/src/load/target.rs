@@ -19,7 +19,7 @@ use super::report::{Difference, Fault, FaultKind, TargetReport};
 use super::{Kind, LoadError};
 use crate::api::{Entry, EventQueue, Lnet, Notice, ShardHandle};
 use crate::memory::Buffer;
-use crate::runtime::Home;
+use crate::runtime::{Home, entry_home};
 
 /// How often a thread without events looks whether it is to stop.
 const TICK: Duration = Duration::from_millis(50);
@@ -126,7 +126,7 @@ fn postings_of(lnet: &Lnet, scheme: &Scheme, shard: usize) -> Result<Vec<Posting
     let mut postings = Vec::new();
     for posting in scheme.postings() {
         let entry = EntrySpec::new(posting.portal, posting.match_bits);
-        let home = steering.home(posting.portal, &entry.source, posting.match_bits, 0)?;
+        let home = entry_home(&steering, posting.portal, &entry.source, posting.match_bits, 0)?;
         let is_here = match home {
             Home::Shard(home) => home as usize == shard,
             Home::Each => true,

@@ -8,14 +8,13 @@ use lnet_core::limits::Limits;
 use lnet_core::shard::{Shard, ShardConfig};
 use lnet_core::topology::Topology;
 use lnet_wire::ProcessId;
-use lnet_wire::steer::{PORTALS, PolicyWord};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::{LO, NodeConfig, NodeError};
 use crate::lnd::Lnds;
 use crate::memory::Memory;
-use crate::runtime::{Clock, MeshEnd, Steering, Worker};
+use crate::runtime::{Clock, MeshEnd, Worker};
 use crate::uring::{Waiter, Waker};
 
 /// Match entries that a node has for itself: what answers pings, and what takes its place.
@@ -27,7 +26,6 @@ pub(super) fn make_workers(config: &NodeConfig, topology: &Arc<Topology>) -> Res
         (0..config.shards).map(|_| Waiter::new(config.queues_max)).collect::<Result<_, _>>()?;
     let wakers: Vec<Waker> = waiters.iter().map(Waiter::waker).collect();
     let clock = Clock::start();
-    let policies = topology.steering().map_or([PolicyWord::default(); PORTALS], |steering| steering.policies);
     let interface_cookie = nanoseconds_since_1970();
     let limits = shard_limits(config);
     let ends = waiters.into_iter().zip(MeshEnd::mesh(&wakers));
@@ -43,8 +41,7 @@ pub(super) fn make_workers(config: &NodeConfig, topology: &Arc<Topology>) -> Res
         });
         let memory = Memory::new(shard.id(), limits.memory_descs, limits.incoming);
         let lnds = Lnds::new(LO, &config.limits);
-        let steering = Steering::new(policies, config.shards);
-        Ok(Worker::new(shard, lnds, mesh, memory, clock.clone(), waiter, steering))
+        Ok(Worker::new(shard, lnds, mesh, memory, clock.clone(), waiter))
     });
     workers.collect()
 }

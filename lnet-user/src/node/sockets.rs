@@ -66,7 +66,7 @@ impl Node {
         await_port(address)?;
         let bind = |_| UdpSocket::bind(address, Some(port.interface_index));
         let sockets: Vec<UdpSocket> = (0..self.config.shards).map(bind).collect::<Result<_, _>>()?;
-        sockets[0].choose_by(&reuseport::program(&self.policies, self.config.shards))?;
+        sockets[0].choose_by(&reuseport::program(&self.steering.policies, self.config.shards))?;
         Ok(sockets)
     }
 }

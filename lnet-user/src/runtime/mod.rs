@@ -14,8 +14,9 @@ mod worker;
 
 pub(crate) use clock::Clock;
 pub use cpu::{available_cpus, pin_to_cpu};
+pub use lnet_core::topology::Steering;
 pub(crate) use mesh::MeshEnd;
-pub use steering::{Home, Steering, SteeringError};
+pub use steering::{Home, SteeringError, entry_home};
 pub use thread::{Idle, NotSpawned, ShardGone, ShardThread};
 pub use worker::{Delivery, LendError, Refused, Worker};
 

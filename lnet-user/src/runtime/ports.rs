@@ -10,7 +10,6 @@ use lnet_core::shard::Confirmation;
 use lnet_core::topology::{NiStatus, Topology};
 use thiserror::Error;
 
-use super::Steering;
 use super::worker::Worker;
 use crate::capture::TapEnd;
 use crate::lnd::ShardPort;
@@ -141,7 +140,6 @@ impl Worker {
         }
         if let Some(steering) = topology.steering() {
             self.lnd.set_policies(&steering.policies);
-            self.steering = Steering::new(steering.policies, steering.shard_count.into());
         }
     }
 }

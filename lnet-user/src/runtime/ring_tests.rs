@@ -13,7 +13,7 @@ use lnet_core::shard::{GetRequest, PutRequest, ShardConfig};
 use lnet_core::topology::{self, LocalNi, Topology};
 use lnet_wire::ProcessId;
 
-use super::{Clock, Delivery, MeshEnd, Steering, Worker};
+use super::{Clock, Delivery, MeshEnd, Worker};
 use crate::lnd::Lnds;
 use crate::lnd::xdp::tests::node::{LAZY_ROTOR, Node, PORTAL, Plan, ROTOR};
 use crate::memory::{Buffer, Memory};
@@ -68,8 +68,7 @@ impl Side {
                 });
                 let memory = Memory::new(shard.id(), limits.memory_descs, limits.incoming);
                 let lnd = Lnds::new(NiId(1), &LIMITS);
-                let steering = Steering::new(*kernel.policies(), plan.shards);
-                let mut worker = Worker::new(shard, lnd, mesh, memory, Clock::start(), waiter, steering);
+                let mut worker = Worker::new(shard, lnd, mesh, memory, Clock::start(), waiter);
                 worker.add_port(rings.into_port()).unwrap();
                 worker
             })

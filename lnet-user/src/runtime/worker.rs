@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use super::clock::Clock;
 use super::mesh::MeshEnd;
-use super::steering::{Steering, SteeringError};
+use super::steering::{SteeringError, check_entry};
 use super::turn::IdlePolls;
 use crate::lnd::xdp::XdpLnd;
 use crate::lnd::{Lnds, ShardPort, Watched};
@@ -86,7 +86,6 @@ pub struct Worker {
     pub(super) memory: Memory,
     pub(super) clock: Clock,
     pub(super) waiter: Waiter,
-    pub(super) steering: Steering,
     /// The NIs that the LNDs have, that of `lo` included.
     pub(super) nis: Vec<NiId>,
     /// Parts of NIs that the topology does not have yet.
@@ -118,7 +117,6 @@ impl Worker {
         memory: Memory,
         clock: Clock,
         waiter: Waiter,
-        steering: Steering,
     ) -> Self {
         Self {
             nis: vec![lnd.lo.ni()],
@@ -130,7 +128,6 @@ impl Worker {
             memory,
             clock,
             waiter,
-            steering,
             first_ni: 0,
             idle_polls: IdlePolls::new(),
             device_full: false,
@@ -214,7 +211,9 @@ impl Worker {
         self.lend(md, buffer, |worker| {
             let shard = u32::from(worker.shard.id().0);
             let EntrySpec { portal, source, match_bits, ignore_bits, .. } = entry;
-            worker.steering.check(shard, *portal, source, *match_bits, *ignore_bits)?;
+            if let Some(steering) = worker.shard.topology().steering() {
+                check_entry(steering, shard, *portal, source, *match_bits, *ignore_bits)?;
+            }
             let entry = worker.shard.attach_entry(entry)?;
             Ok((entry, worker.shard.attach(entry, md)?))
         })

@@ -12,7 +12,7 @@ use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
 use lnet_core::shard::PutRequest;
 use lnet_user::Buffer;
-use lnet_user::runtime::{Home, Steering, Worker};
+use lnet_user::runtime::{Home, Steering, Worker, entry_home};
 use lnet_wire::ProcessId;
 
 use super::drive::{By, Driven};
@@ -270,7 +270,7 @@ impl Flooder {
 pub(super) fn entries_of(steering: &Steering, shard: ShardId) -> impl Iterator<Item = EntrySpec> {
     let bits = |portal| (0..FLOOD_MATCH_BITS).map(move |match_bits| EntrySpec::new(portal, match_bits));
     FLOOD_PORTALS.flat_map(bits).filter(move |entry| {
-        let home = steering.home(entry.portal, &entry.source, entry.match_bits, 0).expect("a home");
+        let home = entry_home(steering, entry.portal, &entry.source, entry.match_bits, 0).expect("a home");
         !matches!(home, Home::Shard(number) if number != u32::from(shard.0))
     })
 }

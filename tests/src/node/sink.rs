@@ -8,7 +8,7 @@ use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
 use lnet_user::Buffer;
-use lnet_user::runtime::{Delivery, Home, Steering, Worker};
+use lnet_user::runtime::{Delivery, Home, Steering, Worker, entry_home};
 use lnet_wire::ProcessId;
 
 use super::plan::{Kind, Operation, Plan};
@@ -36,8 +36,8 @@ impl Sink {
         let event_queue = worker.create_event_queue(2 * plan.operations.len() as u32).expect("event queue");
         let mut posted = vec![None; plan.operations.len()];
         for (number, operation) in plan.operations.iter().enumerate() {
-            let home =
-                steering.home(operation.portal, &ProcessId::ANY, operation.match_bits, 0).expect("a home");
+            let home = entry_home(steering, operation.portal, &ProcessId::ANY, operation.match_bits, 0)
+                .expect("a home");
             if matches!(home, Home::Shard(shard) if shard != u32::from(worker.shard_id().0)) {
                 continue;
             }

@@ -97,7 +97,7 @@ const RETIRED_LATER: &[&str] = &["lnet-user/src/api/", "lnet-user/src/lib.rs", "
 const RIDDLES_LATER: &[&str] = &[];
 
 /// Names of [`ONE_TYPE`] that still belong to several types.
-const SEVERAL_LATER: &[&str] = &["Node", "Steering"];
+const SEVERAL_LATER: &[&str] = &["Node"];
 
 /// Whether replaced words are findings in this file.
 pub(super) fn retired_applies(path: &str) -> bool {
