@@ -14,7 +14,7 @@ use lnet_core::shard::{GetRequest, PutRequest, SubmitError};
 use lnet_user::Buffer;
 use lnet_user::internals::NodeInside as _;
 use lnet_user::node::CHUNK_BYTES;
-use lnet_user::node::{NiConfig, Node, NodeConfig};
+use lnet_user::node::{NiConfig, NodeConfig, NodeDriver};
 use lnet_user::runtime::Worker;
 use lnet_wire::{MessageType, ProcessId};
 
@@ -97,7 +97,7 @@ impl EndConfig {
 pub struct End {
     // The worker's sockets close before the node's program goes.
     worker: Worker,
-    _node: Node,
+    _node: NodeDriver,
     config: EndConfig,
     arrivals: EqHandle,
     ends: EqHandle,

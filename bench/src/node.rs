@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Mutex;
 
 use anyhow::Context;
-use lnet_user::node::{Node, NodeConfig, XdpMode};
+use lnet_user::node::{NodeConfig, NodeDriver, XdpMode};
 use lnet_user::runtime::Worker;
 
 /// The modes of all nodes that this process has started, each once.
@@ -15,8 +15,8 @@ static MODES: Mutex<Vec<XdpMode>> = Mutex::new(Vec::new());
 ///
 /// # Errors
 /// What the node refused.
-pub fn start(config: &NodeConfig) -> anyhow::Result<(Node, Worker)> {
-    let (node, mut workers) = Node::start(config)?;
+pub fn start(config: &NodeConfig) -> anyhow::Result<(NodeDriver, Worker)> {
+    let (node, mut workers) = NodeDriver::start(config)?;
     let worker = workers.pop().context("a node of one shard has one")?;
     let (mode, modes) = (node.mode(), &mut *lock());
     if !modes.contains(&mode) {

@@ -1,7 +1,7 @@
 //! What tests and benches of this repository see of the inside: it is no part of the API, and changes without notice.
 
 use crate::api::{Lnet, LnetError, ShardHandle};
-use crate::node::Node;
+use crate::node::{NodeConfig, NodeDriver};
 use crate::runtime::Worker;
 
 /// The XDP program and its object.
@@ -27,7 +27,7 @@ pub mod xsk {
     pub use crate::xsk::*;
 }
 
-pub use crate::lnd::xdp::{XdpDrop, XdpLnd};
+pub use crate::lnd::xdp::{SendFault, XdpDrop, XdpLnd};
 
 /// The inside of a [`Worker`].
 pub trait WorkerInside {
@@ -41,7 +41,20 @@ impl WorkerInside for Worker {
     }
 }
 
-/// The inside of a [`Node`].
+/// The inside of a [`NodeConfig`].
+pub trait NodeConfigInside {
+    /// The same with something that goes wrong on purpose when frames are sent by rings.
+    #[must_use]
+    fn send_fault(self, send_fault: SendFault) -> Self;
+}
+
+impl NodeConfigInside for NodeConfig {
+    fn send_fault(self, send_fault: SendFault) -> Self {
+        Self { send_fault, ..self }
+    }
+}
+
+/// The inside of a [`NodeDriver`].
 pub trait NodeInside {
     /// The XDP programs of its interfaces, in the order of their first NI.
     fn programs_mut(&mut self) -> &mut [bpf::XdpProgram];
@@ -49,18 +62,18 @@ pub trait NodeInside {
     fn frames(&self) -> Option<xsk::Census>;
 }
 
-impl NodeInside for Node {
+impl NodeInside for NodeDriver {
     fn programs_mut(&mut self) -> &mut [bpf::XdpProgram] {
-        Node::programs_mut(self)
+        NodeDriver::programs_mut(self)
     }
 
     fn frames(&self) -> Option<xsk::Census> {
-        Node::frames(self)
+        NodeDriver::frames(self)
     }
 }
 
 /// The node of an [`Lnet`], lent.
-pub fn with_node<R>(lnet: &Lnet, body: impl FnOnce(&mut Node) -> R) -> R {
+pub fn with_node<R>(lnet: &Lnet, body: impl FnOnce(&mut NodeDriver) -> R) -> R {
     lnet.with_node(body)
 }
 

@@ -37,7 +37,7 @@
 //! - `examples/put_get.rs`: a Put and a Get, on one node or between two; `examples/request_reply.rs`: a service with
 //!   bulk data.
 //! - [`api`]: shards on threads of their own, handles for any thread; blocking, polling or async.
-//! - [`Node::start`](node::Node::start) and [`Worker`]: the application's own thread drives a shard; no
+//! - [`NodeDriver::start`](node::NodeDriver::start) and [`Worker`]: the application's own thread drives a shard; no
 //!   hand-over, least latency.
 //! - [`load`]: messages by the thousand, each byte of which is checked.
 //! - [`NodeConfig`]: interfaces, shards, and [`Policy`], which says where messages belong.
@@ -86,7 +86,7 @@ pub use lnet_wire::{Nid, ProcessId};
 pub use api::{Ack, Descriptor, Entry, EventQueue, Lnet, LnetError, NotLent, Notice, ShardHandle, Target};
 pub use capture::{CaptureError, CaptureRecord, CaptureSpec};
 pub use memory::{BUFFER_FRAGMENTS_MAX, Buffer, FragmentsError};
-pub use node::{NiConfig, Node, NodeConfig, XdpMode};
+pub use node::{NiConfig, NodeConfig, NodeDriver, XdpMode};
 pub use region::{Fragments, FragmentsMut, LeaseError, ReadLease};
 pub use runtime::Worker;
 pub use uring::Waker;

@@ -1,9 +1,9 @@
 //! A node: its interfaces, its drivers, its shards. Each node also has the interface `lo` ([`LO`]), by which it
 //! reaches itself.
 //!
-//! [`Node::start`] checks the whole configuration, then opens its NIs: over `AF_XDP` rings, with an XDP
+//! [`NodeDriver::start`] checks the whole configuration, then opens its NIs: over `AF_XDP` rings, with an XDP
 //! program on each interface, or over UDP sockets; both kinds may stand beside each other. The shards come back as
-//! [`Worker`]s for the caller to drive; [`Node::open`] lets frames in. The NIs of such a node stay as they are; those of
+//! [`Worker`]s for the caller to drive; [`NodeDriver::open`] lets frames in. The NIs of such a node stay as they are; those of
 //! an [`Lnet`](crate::Lnet) come and go. Dropping the node detaches its programs; frames then pass up to the kernel.
 //!
 //! Invariants: what is refused leaves the node as it was; memory for NIs over rings is bounded from the start
@@ -35,7 +35,6 @@ use lnet_wire::Nid;
 use lnet_wire::steer::{self, Policy, PolicyWord};
 
 pub use crate::bpf::{ActiveMode, BpfError, SlotCount};
-pub use crate::lnd::xdp::SendFault;
 pub use crate::netlink::NetlinkError;
 pub use crate::uring::WaitError;
 pub use crate::uring::udp::UdpError;
@@ -92,7 +91,7 @@ pub struct NiState {
 
 /// A running node.
 #[derive(Debug)]
-pub struct Node {
+pub struct NodeDriver {
     xdp: Option<XdpNet>,
     nis: BTreeMap<u16, OpenNi>,
     nid: Nid,
@@ -144,8 +143,8 @@ struct Made {
     neighbours: Arc<Neighbours>,
 }
 
-impl Node {
-    /// Starts a node: its shards are ready, and no frame reaches them before [`Node::open`].
+impl NodeDriver {
+    /// Starts a node: its shards are ready, and no frame reaches them before [`NodeDriver::open`].
     ///
     /// # Errors
     /// [`NodeError`] names the value that is wrong, or what the kernel refused, and the way out.
@@ -154,14 +153,14 @@ impl Node {
         Ok((node, workers))
     }
 
-    /// [`Node::start`], with the state machine that owns the topology, and goes on to.
+    /// [`NodeDriver::start`], with the state machine that owns the topology, and goes on to.
     pub(crate) fn start_managed(config: &NodeConfig) -> Result<Started, NodeError> {
         start::start(config)
     }
 
     /// Opens an NI: its sockets, rings and XDP program as its mode wants them. Each shard gets its part by
     /// [`Worker::add_port`]; a snapshot of the topology that has the NI follows ([`Worker::update`]). The calling
-    /// thread is in the node's network namespace, here and in [`Node::close_ni`].
+    /// thread is in the node's network namespace, here and in [`NodeDriver::close_ni`].
     ///
     /// # Errors
     /// [`NodeError`] names the value that is wrong, or what the kernel refused, and the way out; the node is as

@@ -8,7 +8,7 @@ use lnet_core::lnd::NiId;
 use super::calls::Caller;
 use super::{Core, Lnet, LnetError};
 use crate::capture::{CaptureInterface, CaptureRecord, CaptureSpec, Captures, Link, TapEnd};
-use crate::node::{NiState, Node, XdpMode};
+use crate::node::{NiState, NodeDriver, XdpMode};
 
 impl Lnet {
     /// Starts a capture: from now on all frames of its interfaces are written to a new file, until that is as long as it
@@ -53,7 +53,7 @@ impl Lnet {
 
 impl Core {
     /// Tells captures of an NI that was opened.
-    pub(super) fn show_captures(&self, node: &Node, ni: NiId) {
+    pub(super) fn show_captures(&self, node: &NodeDriver, ni: NiId) {
         if let Some(state) = node.nis().find(|state| state.ni == ni) {
             self.lock_captures().add_interface(&interface_of(state));
         }

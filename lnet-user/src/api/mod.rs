@@ -10,7 +10,7 @@
 //! [`Descriptor::put`] and [`Descriptor::get`] make requests that are queued, started or awaited ([`Request`]); an
 //! [`EventQueue`] tells what came of them. Buffers
 //! are lent by value and come home with the last event of their descriptor. An application that would rather
-//! drive the shards itself, without any hand-over between threads, uses [`Node::start`](crate::node::Node::start)
+//! drive the shards itself, without any hand-over between threads, uses [`NodeDriver::start`](crate::node::NodeDriver::start)
 //! and [`Worker`] instead.
 //!
 //! Invariants: everything is bounded: calls that wait at a shard (then callers wait), events (their places are
@@ -68,7 +68,7 @@ use lnet_wire::steer::{PORTALS, PolicyWord};
 
 use crate::capture::Captures;
 use crate::memory::Buffer;
-use crate::node::{ConfigError, Node, NodeConfig, NodeError, Started, XdpFrames, setters};
+use crate::node::{ConfigError, NodeConfig, NodeDriver, NodeError, Started, XdpFrames, setters};
 use crate::runtime::{Idle, Refused, ShardThread, Steering, Worker, available_cpus};
 
 use calls::{Caller, Signals, channel};
@@ -120,7 +120,7 @@ struct Core {
     /// First: while the shards run that have their taps. Locked after the node, if that is locked too.
     captures: Mutex<Captures>,
     // Before the node: no frame is steered to a shard that is not there.
-    node: Mutex<Node>,
+    node: Mutex<NodeDriver>,
     shards: Vec<ShardEnd>,
     nid: Mutex<Nid>,
     /// The snapshot that was published last.
@@ -189,7 +189,7 @@ impl Lnet {
     /// # Errors
     /// As [`Lnet::start`].
     pub fn start_on(config: &NodeConfig, threads: &Threads) -> Result<Self, LnetError> {
-        let Started { node, workers, machine, answer } = Node::start_managed(config)?;
+        let Started { node, workers, machine, answer } = NodeDriver::start_managed(config)?;
         let Some(first) = workers.first() else {
             return Err(NodeError::from(ConfigError::Shards(config.shards)).into());
         };
@@ -224,7 +224,7 @@ impl Lnet {
         Ok(self.inner.node().open()?)
     }
 
-    /// A buffer whose long payloads are sent without a copy, as [`Node::register`] says.
+    /// A buffer whose long payloads are sent without a copy, as [`NodeDriver::register`] says.
     #[must_use]
     pub fn register(&self, length_bytes: usize) -> Option<Buffer> {
         self.inner.node().register(length_bytes)
@@ -303,7 +303,7 @@ impl Lnet {
 }
 
 impl Core {
-    fn node(&self) -> MutexGuard<'_, Node> {
+    fn node(&self) -> MutexGuard<'_, NodeDriver> {
         self.node.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -13,7 +13,7 @@ use lnet_wire::steer::Policy;
 use super::runner::block_on;
 use super::{Core, Lnet, LnetError, ShardEnd};
 use crate::lnd::ShardPort;
-use crate::node::{LndOptions, Machine, NiConfig, NiState, Node, NodeError};
+use crate::node::{LndOptions, Machine, NiConfig, NiState, NodeDriver, NodeError};
 use crate::runtime::Worker;
 
 impl Lnet {
@@ -103,7 +103,7 @@ impl Lnet {
     }
 
     /// Lends the node: for counters and fault rules.
-    pub(crate) fn with_node<R>(&self, body: impl FnOnce(&mut Node) -> R) -> R {
+    pub(crate) fn with_node<R>(&self, body: impl FnOnce(&mut NodeDriver) -> R) -> R {
         body(&mut self.inner.node())
     }
 

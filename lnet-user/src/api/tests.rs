@@ -58,8 +58,8 @@ fn distances_are_those_of_the_nis() {
 }
 
 /// As [`ShardEnd::spawn`], for the test to drive.
-fn driven() -> (Node, Worker, Caller, Service) {
-    let (node, mut workers) = Node::start(&NodeConfig::loopback()).unwrap();
+fn driven() -> (NodeDriver, Worker, Caller, Service) {
+    let (node, mut workers) = NodeDriver::start(&NodeConfig::loopback()).unwrap();
     let worker = workers.remove(0);
     let signals = Signals::new(worker.waker());
     let (caller, calls) = channel(worker.shard_id(), &signals);

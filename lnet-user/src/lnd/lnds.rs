@@ -253,8 +253,8 @@ registry! {
     InProcess, in_process: InProcessLnd;
 }
 
-/// One shard's part of an NI. It is made by [`Node::open_ni`](crate::node::Node::open_ni), works while a
-/// [`Worker`](crate::runtime::Worker) has it, and goes back to [`Node::close_ni`](crate::node::Node::close_ni),
+/// One shard's part of an NI. It is made by [`NodeDriver::open_ni`](crate::node::NodeDriver::open_ni), works while a
+/// [`Worker`](crate::runtime::Worker) has it, and goes back to [`NodeDriver::close_ni`](crate::node::NodeDriver::close_ni),
 /// whether a worker had it or not.
 pub(crate) struct ShardPort {
     /// The LND, with the first NI of its kind that the shard gets, and with the last that it gives back.

@@ -138,7 +138,7 @@ pub struct NodeConfig {
     /// headers always have one.
     pub payload_checksum: bool,
     /// What goes wrong on purpose when frames are sent: for tests.
-    pub send_fault: SendFault,
+    pub(crate) send_fault: SendFault,
     /// Of a million frames with messages that arrive by rings, how many the XDP programs drop, at random: for tests.
     pub frame_loss_per_million: u32,
 }
@@ -190,7 +190,6 @@ impl NodeConfig {
         limits: Limits,
         lnd_timeout: Duration,
         payload_checksum: bool,
-        send_fault: SendFault,
         frame_loss_per_million: u32,
     }
 

@@ -15,7 +15,7 @@ use super::link;
 use super::log::LogThread;
 use super::plan::NiPlan;
 use super::xdp::XdpNet;
-use super::{Made, Node, NodeConfig, NodeError, XdpMode};
+use super::{Made, NodeConfig, NodeDriver, NodeError, XdpMode};
 use crate::bpf::{self, ActiveMode, AttachMode, ObjectKind, XdpProgram};
 use crate::lnd::ShardPort;
 use crate::lnd::xdp::{self, Carrier, Lane, OwnedQueue, Port, Rings, UmemShare, XdpPort};
@@ -73,7 +73,7 @@ impl RingNet {
     }
 }
 
-impl Node {
+impl NodeDriver {
     /// Opens an NI over rings: sockets and rings first, the XDP program last, so that no frame is steered to a shard
     /// that is not there.
     pub(super) fn open_rings(&mut self, plan: &NiPlan, attach: AttachMode) -> Result<Made, NodeError> {

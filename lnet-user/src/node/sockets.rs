@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::plan::NiPlan;
-use super::{Made, Node, NodeConfig, NodeError, XdpMode, link};
+use super::{Made, NodeConfig, NodeDriver, NodeError, XdpMode, link};
 use crate::lnd::xdp::{Carrier, Port, SendFault, XdpPort, reuseport};
 use crate::netlink::{self, NetlinkError};
 use crate::uring::udp::{Endpoint, EndpointConfig, UdpSocket};
@@ -26,7 +26,7 @@ const MTU_MIN_BYTES: usize = 9000;
 const PORT_PATIENCE: Duration = Duration::from_secs(1);
 const PORT_INTERVAL: Duration = Duration::from_millis(20);
 
-impl Node {
+impl NodeDriver {
     /// Opens an NI over sockets; what arrives waits in them until the node is opened.
     pub(super) fn open_sockets(&mut self, plan: &NiPlan) -> Result<Made, NodeError> {
         if self.config.log_refusals {

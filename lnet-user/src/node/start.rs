@@ -10,7 +10,7 @@ use lnet_wire::nid::NetType;
 
 use super::plan::{self, NiPlan};
 use super::shards::make_workers;
-use super::{ConfigError, NiConfig, Node, NodeConfig, NodeError, XdpMode, first_frames_per_shard};
+use super::{ConfigError, NiConfig, NodeConfig, NodeDriver, NodeError, XdpMode, first_frames_per_shard};
 use crate::runtime::{Steering, Worker};
 
 /// What an NI is to have from its LND, as it was asked for.
@@ -28,7 +28,7 @@ pub(crate) type Machine = node::Node<LndOptions>;
 
 /// A node that was started, and what is to go on.
 pub(crate) struct Started {
-    pub(crate) node: Node,
+    pub(crate) node: NodeDriver,
     pub(crate) workers: Vec<Worker>,
     /// It has the node's NIs, and the shards have its last snapshot.
     pub(crate) machine: Machine,
@@ -85,7 +85,7 @@ pub(super) fn start(config: &NodeConfig) -> Result<Started, NodeError> {
     let policies = *machine.policies();
     let plans = plan::first(config)?;
     let mut workers = make_workers(config, &machine.poll_snapshot().unwrap_or_default())?;
-    let mut node = Node {
+    let mut node = NodeDriver {
         xdp: None,
         nis: std::collections::BTreeMap::new(),
         nid: config.nis.first().map_or(lnet_wire::Nid::LO, |ni| ni.nid),
@@ -105,7 +105,7 @@ pub(super) fn start(config: &NodeConfig) -> Result<Started, NodeError> {
 
 /// Opens what the state machine wants opened, on shards that run nowhere yet; its answer to pings.
 fn open_first(
-    node: &mut Node,
+    node: &mut NodeDriver,
     machine: &mut Machine,
     workers: &mut [Worker],
     mut plans: IntoIter<NiPlan>,

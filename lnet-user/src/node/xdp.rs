@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::rings::{RingNet, early_chunks_max};
-use super::{Made, Node, NodeError, OpenNi};
+use super::{Made, NodeDriver, NodeError, OpenNi};
 use crate::bpf::AttachMode;
 use crate::lnd::xdp::{self, Common, ReturnRings, XdpLnd, XdpPort};
 use crate::lnd::{AnyLnd, LndPort, ShardPort};
@@ -25,7 +25,7 @@ pub(super) struct XdpNet {
 /// The LNDs of the shards, if they are made with this NI.
 pub(super) type Fresh = Option<(XdpNet, Vec<XdpLnd>)>;
 
-impl Node {
+impl NodeDriver {
     /// The LNDs, unless there are some.
     pub(super) fn fresh_xdp(&self) -> Result<Fresh, NodeError> {
         if self.xdp.is_some() {

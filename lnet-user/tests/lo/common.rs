@@ -8,7 +8,7 @@ use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
 use lnet_core::shard::{GetRequest, PutRequest};
 use lnet_user::Buffer;
-use lnet_user::node::{Node, NodeConfig};
+use lnet_user::node::{NodeConfig, NodeDriver};
 use lnet_user::runtime::{Delivery, Worker};
 use lnet_wire::steer::Policy;
 use lnet_wire::{Nid, ProcessId};
@@ -50,12 +50,12 @@ pub(crate) fn config(shards: u8) -> NodeConfig {
 pub(crate) struct Shards {
     pub(crate) workers: Vec<Worker>,
     pub(crate) queues: Vec<EqHandle>,
-    _node: Node,
+    _node: NodeDriver,
 }
 
 impl Shards {
     pub(crate) fn new(count: u8) -> Self {
-        let (node, mut workers) = Node::start(&config(count)).unwrap();
+        let (node, mut workers) = NodeDriver::start(&config(count)).unwrap();
         for worker in &mut workers {
             worker.set_lazy(LAZY_ROTOR).unwrap();
             worker.set_lazy(LAZY_PINNED).unwrap();

@@ -10,7 +10,7 @@ use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
 use lnet_user::Buffer;
-use lnet_user::node::Node;
+use lnet_user::node::NodeDriver;
 use lnet_user::runtime::{Idle, ShardThread, Worker};
 
 use crate::common::{ROTOR, config, get_request, pattern, put_request};
@@ -67,7 +67,7 @@ impl Pinger {
 #[test]
 fn sleeping_shards_are_woken_for_each_message() {
     for (count, spin) in [(2_u8, 0), (3, 0), (3, 20)] {
-        let (_node, workers) = Node::start(&config(count)).unwrap();
+        let (_node, workers) = NodeDriver::start(&config(count)).unwrap();
         let done = Arc::new(AtomicU32::new(0));
         let threads: Vec<_> = workers
             .into_iter()
@@ -102,7 +102,7 @@ fn sleeping_shards_are_woken_for_each_message() {
 /// The shard that has the entry does nothing else, and no other thread moves it.
 #[test]
 fn a_put_wakes_the_shard_that_takes_it() {
-    let (_node, mut workers) = Node::start(&config(2)).unwrap();
+    let (_node, mut workers) = NodeDriver::start(&config(2)).unwrap();
     let mut sleeper = workers.pop().unwrap();
     let mut worker = workers.pop().unwrap();
     let arrived = Arc::new(AtomicU32::new(0));

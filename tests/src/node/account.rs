@@ -6,7 +6,7 @@ use lnet_core::stats::DropReason;
 use lnet_core::xfer::XferDrop;
 use lnet_user::internals::WorkerInside as _;
 use lnet_user::internals::XdpDrop;
-use lnet_user::node::Node;
+use lnet_user::node::NodeDriver;
 use lnet_user::runtime::Worker;
 use lnet_wire::steer::Reason;
 
@@ -35,7 +35,7 @@ impl Account {
     /// # Panics
     /// When the kernel does not give its counters.
     #[must_use]
-    pub fn of(node: &Node, workers: &[Worker]) -> Self {
+    pub fn of(node: &NodeDriver, workers: &[Worker]) -> Self {
         let frames = node.xdp_frames().expect("counters of XDP");
         let mut account = Self { reasons: frames.reasons, ..Self::default() };
         account.steered = frames.slots.iter().map(|slot| slot.frames).sum();

@@ -22,7 +22,7 @@ use lnet_core::limits::Limits;
 use lnet_user::internals::WorkerInside as _;
 use lnet_user::internals::XdpDrop;
 use lnet_user::internals::xsk::RingSizes;
-use lnet_user::node::{NiConfig, Node, NodeConfig, NodeError};
+use lnet_user::node::{NiConfig, NodeConfig, NodeDriver, NodeError};
 use lnet_user::runtime::Worker;
 use lnet_wire::nid::{Net, NetType};
 use lnet_wire::steer::{Policy, Spread};
@@ -121,9 +121,9 @@ pub fn config(namespace: &Namespace, nid: Nid) -> NodeConfig {
 /// Starts a node inside a namespace; its shards may be driven anywhere.
 ///
 /// # Errors
-/// Those of [`Node::start`].
-pub fn try_start(namespace: &Namespace, config: &NodeConfig) -> Result<(Node, Vec<Worker>), NodeError> {
-    enter(namespace, || Node::start(config))
+/// Those of [`NodeDriver::start`].
+pub fn try_start(namespace: &Namespace, config: &NodeConfig) -> Result<(NodeDriver, Vec<Worker>), NodeError> {
+    enter(namespace, || NodeDriver::start(config))
 }
 
 /// Starts a node inside a namespace and lets frames in.
@@ -131,7 +131,7 @@ pub fn try_start(namespace: &Namespace, config: &NodeConfig) -> Result<(Node, Ve
 /// # Panics
 /// With the node's error.
 #[must_use]
-pub fn start(namespace: &Namespace, config: &NodeConfig) -> (Node, Vec<Worker>) {
+pub fn start(namespace: &Namespace, config: &NodeConfig) -> (NodeDriver, Vec<Worker>) {
     let (mut node, workers) = try_start(namespace, config).unwrap_or_else(|error| panic!("{error}"));
     node.open().unwrap_or_else(|error| panic!("{error}"));
     (node, workers)

@@ -16,7 +16,7 @@ use lnet_tests::node::{
 };
 use lnet_user::internals::XdpDrop;
 use lnet_user::internals::xsk::{self, Kick, QueueConfig, TxDescriptor, Umem, UmemConfig};
-use lnet_user::node::{NiConfig, Node};
+use lnet_user::node::{NiConfig, NodeDriver};
 use lnet_user::runtime::Worker;
 use lnet_wire::frame::{self, FIRST_HEADERS_BYTES, Kind};
 use lnet_wire::nid::{Net, NetType};
@@ -41,7 +41,7 @@ const HEADER_PORTAL: usize = HEADER + 56 + 32;
 
 struct Victim {
     netns: Netns,
-    node: Node,
+    node: NodeDriver,
     workers: Vec<Worker>,
     nid: Nid,
     peer: Nid,
@@ -78,7 +78,7 @@ fn sent_packets(namespace: &Namespace) -> u64 {
 }
 
 /// Packets that the peer sent before the program was there.
-fn unseen(namespace: &Namespace, node: &Node, workers: &[Worker]) -> u64 {
+fn unseen(namespace: &Namespace, node: &NodeDriver, workers: &[Worker]) -> u64 {
     loop {
         let sent = sent_packets(namespace);
         // A pause for what is on its way: XDP sees a packet within microseconds.
@@ -92,7 +92,7 @@ fn unseen(namespace: &Namespace, node: &Node, workers: &[Worker]) -> u64 {
 
 /// Waits until XDP has seen all that the peer has sent, but `unseen` packets: they were sent before the program
 /// was there. A packet of another sender may arrive at any moment.
-fn wait_until_seen(namespace: &Namespace, unseen: u64, node: &Node, workers: &[Worker]) {
+fn wait_until_seen(namespace: &Namespace, unseen: u64, node: &NodeDriver, workers: &[Worker]) {
     wait_until("XDP has seen every packet that was sent", PATIENCE, || {
         let sent = sent_packets(namespace);
         Account::of(node, workers).seen() + unseen == sent

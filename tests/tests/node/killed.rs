@@ -16,7 +16,7 @@ use lnet_tests::node::{
 };
 use lnet_user::internals::WorkerInside as _;
 use lnet_user::internals::bpf::ObjectKind;
-use lnet_user::node::{NiConfig, Node, NodeConfig};
+use lnet_user::node::{NiConfig, NodeConfig, NodeDriver};
 use lnet_user::runtime::Worker;
 use lnet_wire::Nid;
 
@@ -51,7 +51,7 @@ fn told<T: std::str::FromStr>(variable: &str) -> Option<T> {
 }
 
 /// The node of a child.
-fn start_child(nid: Nid) -> (Node, Vec<Worker>) {
+fn start_child(nid: Nid) -> (NodeDriver, Vec<Worker>) {
     // The thread of a shard that panics ends the child: its parent looks after that.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -64,7 +64,7 @@ fn start_child(nid: Nid) -> (Node, Vec<Worker>) {
         .bpf_object(Some(object(ObjectKind::Default)))
         .limits(LIMITS)
         .lnd_timeout(PATIENT_TIMEOUT);
-    Node::start(&config).unwrap_or_else(|error| panic!("{error}"))
+    NodeDriver::start(&config).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// The node that is killed, in a process of its own: there is nothing to it in the tests' own process. Its standard

@@ -10,10 +10,10 @@ use lnet_tests::netns::{Netns, Wiring, ip};
 use lnet_tests::node::{
     Account, By, LND_TIMEOUT, PINNED_PORTALS, Plan, Putter, config, nid_v4, process, start,
 };
+use lnet_user::internals::{NodeConfigInside, SendFault, XdpDrop};
 use lnet_user::internals::{NodeInside as _, WorkerInside as _};
-use lnet_user::node::{Node, XdpMode};
+use lnet_user::node::{NodeDriver, XdpMode};
 use lnet_user::runtime::Worker;
-use lnet_user::{internals::XdpDrop, node::SendFault};
 use lnet_wire::MessageType;
 
 use crate::privileged;
@@ -34,7 +34,7 @@ struct Trouble {
     send_fault: SendFault,
 }
 
-fn set_faults(node: &mut Node, dropped_ppm: u32, corrupted_ppm: u32) {
+fn set_faults(node: &mut NodeDriver, dropped_ppm: u32, corrupted_ppm: u32) {
     for message_type in TYPES {
         node.programs_mut()[0].set_fault(message_type, dropped_ppm, corrupted_ppm).unwrap();
     }

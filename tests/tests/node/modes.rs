@@ -9,7 +9,7 @@ use lnet_tests::node::{
     settle, start, stop_all, try_start,
 };
 use lnet_user::internals::{NodeInside as _, WorkerInside as _};
-use lnet_user::node::{NiConfig, Node, NodeConfig, XdpMode};
+use lnet_user::node::{NiConfig, NodeConfig, NodeDriver, XdpMode};
 use lnet_user::runtime::Worker;
 use lnet_wire::{MessageType, Nid};
 use rustix::thread::CapabilitySet;
@@ -22,7 +22,7 @@ const PORTALS: [u32; 8] = [9, 10, 11, 12, 13, 14, 15, 16];
 const FREE_PORT: u16 = 4988;
 const MIXED: [By; 4] = [By::Application, By::ShardThread, By::ShardThread, By::Application];
 
-type Started = (Node, Vec<Worker>);
+type Started = (NodeDriver, Vec<Worker>);
 
 /// Carries a plan out from a node to another one. Nothing may be lost or left over; what the kernel brought to the
 /// wrong shard was handed over.
@@ -211,7 +211,7 @@ fn nobody_may_run_a_node_with_sockets() {
     let far = start(netns.b(), &on(netns.b(), b, XdpMode::Native));
     let near_config = on(netns.a(), a, XdpMode::Socket);
     unprivileged(netns.a(), || {
-        let (mut node, workers) = Node::start(&near_config).unwrap_or_else(|error| panic!("{error}"));
+        let (mut node, workers) = NodeDriver::start(&near_config).unwrap_or_else(|error| panic!("{error}"));
         node.open().unwrap();
         assert_eq!(node.mode(), XdpMode::Socket);
         let sizes = sizes();
@@ -234,7 +234,7 @@ fn auto_takes_the_first_that_works_and_says_which() {
     // Without the program.
     let error = |config: &NodeConfig| {
         unprivileged(netns.a(), || {
-            Node::start(config).map(|(node, _)| node.mode()).map_err(|e| e.to_string())
+            NodeDriver::start(config).map(|(node, _)| node.mode()).map_err(|e| e.to_string())
         })
     };
     assert_eq!(error(&auto), Ok(XdpMode::Socket));

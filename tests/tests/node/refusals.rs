@@ -201,7 +201,7 @@ fn missing_capabilities_are_named() {
             let mut sets = rustix::thread::capabilities(None).unwrap();
             sets.effective.remove(lost);
             rustix::thread::set_capabilities(None, sets).unwrap();
-            lnet_user::node::Node::start(&config).map(drop).unwrap_err().to_string()
+            lnet_user::node::NodeDriver::start(&config).map(drop).unwrap_err().to_string()
         })
     };
     let all = CapabilitySet::all();

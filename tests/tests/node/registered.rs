@@ -12,7 +12,7 @@ use lnet_tests::netns::{Netns, Wiring};
 use lnet_tests::node::{config, nid_v4, process, start};
 use lnet_user::Buffer;
 use lnet_user::internals::{NodeInside as _, WorkerInside as _};
-use lnet_user::node::Node;
+use lnet_user::node::NodeDriver;
 use lnet_user::runtime::{Delivery, Worker};
 use lnet_wire::{MessageType, ProcessId};
 
@@ -29,7 +29,7 @@ const ROUNDS: u64 = 12;
 struct End {
     worker: Worker,
     queue: EqHandle,
-    node: Node,
+    node: NodeDriver,
     process: ProcessId,
 }
 

@@ -11,7 +11,7 @@ use lnet_tests::node::{
     config, losses, nid_v4, process, settle, settle_both, start, stop_all,
 };
 use lnet_user::internals::WorkerInside as _;
-use lnet_user::node::Node;
+use lnet_user::node::NodeDriver;
 use lnet_user::runtime::Worker;
 use lnet_wire::{Body, Nid, WireHandle};
 
@@ -82,7 +82,7 @@ impl Held {
 }
 
 impl Middle {
-    fn start(floods: [&Arc<Flood>; 3], node: &Node, workers: Vec<Worker>) -> Vec<Driven<Self>> {
+    fn start(floods: [&Arc<Flood>; 3], node: &NodeDriver, workers: Vec<Worker>) -> Vec<Driven<Self>> {
         let [inward, good, silent] = floods;
         let start = |mut worker: Worker| {
             let middle = Self {

@@ -9,7 +9,7 @@ use lnet_tests::node::{
     stop_all,
 };
 use lnet_user::internals::xsk::{CHUNK_BYTES, RECEIVE_BYTES};
-use lnet_user::node::{Node, XdpMode};
+use lnet_user::node::{NodeDriver, XdpMode};
 use lnet_user::runtime::Worker;
 use lnet_wire::frame::FIRST_HEADERS_BYTES;
 use lnet_wire::header::PAYLOAD_MAX_BYTES;
@@ -26,7 +26,7 @@ const CHUNKS_BYTES: [u32; 2] = [CHUNK_BYTES, RECEIVE_BYTES];
 
 /// A node and what its shards are driven with.
 pub(crate) struct Ended {
-    pub(crate) node: Node,
+    pub(crate) node: NodeDriver,
     pub(crate) workers: Vec<Worker>,
 }
 
@@ -34,8 +34,8 @@ pub(crate) struct Ended {
 /// who drives each shard, of the initiator and then of the target, and is repeated.
 pub(crate) fn carry_out(
     plan: Plan,
-    source: (Node, Vec<Worker>),
-    target: (Node, Vec<Worker>),
+    source: (NodeDriver, Vec<Worker>),
+    target: (NodeDriver, Vec<Worker>),
     by: &[By],
 ) -> (Ended, Ended) {
     carry_out_over(&[], plan, source, target, by)
@@ -45,8 +45,8 @@ pub(crate) fn carry_out(
 pub(crate) fn carry_out_over(
     forgiven: &[&str],
     plan: Plan,
-    source: (Node, Vec<Worker>),
-    target: (Node, Vec<Worker>),
+    source: (NodeDriver, Vec<Worker>),
+    target: (NodeDriver, Vec<Worker>),
     by: &[By],
 ) -> (Ended, Ended) {
     let (ended, mut losses) = carry_out_with_losses(plan, source, target, by);
@@ -58,8 +58,8 @@ pub(crate) fn carry_out_over(
 /// As [`carry_out`]; what either node has counted as lost is for the caller to judge.
 pub(crate) fn carry_out_with_losses(
     plan: Plan,
-    (source, mut source_workers): (Node, Vec<Worker>),
-    (target, target_workers): (Node, Vec<Worker>),
+    (source, mut source_workers): (NodeDriver, Vec<Worker>),
+    (target, target_workers): (NodeDriver, Vec<Worker>),
     by: &[By],
 ) -> ((Ended, Ended), Vec<(String, u64)>) {
     let plan = Arc::new(plan);

@@ -10,7 +10,7 @@ use lnet_tests::node::{
     settle_both, start, stop_all,
 };
 use lnet_user::internals::{NodeInside as _, WorkerInside as _};
-use lnet_user::node::Node;
+use lnet_user::node::NodeDriver;
 use lnet_user::runtime::Worker;
 use lnet_wire::{Body, MessageType, Nid, WireHandle};
 
@@ -107,7 +107,7 @@ fn frames_that_are_dropped_come_again() {
 /// A flood from one node to another whose link is about to suffer.
 struct Suffering {
     netns: Netns,
-    nodes: [Node; 2],
+    nodes: [NodeDriver; 2],
     flood: Arc<Flood>,
     targets: Vec<Driven<Flooded>>,
     sources: Vec<Driven<Flooder>>,

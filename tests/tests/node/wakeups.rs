@@ -17,7 +17,7 @@ use lnet_user::Buffer;
 use lnet_user::Waker;
 use lnet_user::internals::WorkerInside as _;
 use lnet_user::internals::xsk::RingSizes;
-use lnet_user::node::{Node, NodeConfig, NodeError};
+use lnet_user::node::{NodeConfig, NodeDriver, NodeError};
 use lnet_user::runtime::{Idle, ShardGone, ShardThread, Worker};
 use lnet_wire::ProcessId;
 use rustix::time::{ClockId, clock_gettime};
@@ -36,7 +36,7 @@ pub(crate) struct Joined {
     pub(crate) sources: Vec<Worker>,
     receivers: Vec<Driven<Receiver>>,
     pub(crate) target: ProcessId,
-    pub(crate) nodes: [Node; 2],
+    pub(crate) nodes: [NodeDriver; 2],
     netns: Netns,
 }
 

@@ -397,7 +397,7 @@ mod tests {
         rust("lnet-user/src/netlink/mod.rs", "use crate::bpf::XdpProgram;", &[(2, "layer")]);
         rust("lnet-user/src/memory.rs", "x(crate::memory::y); z(crate::lnd::z)", &[(2, "layer")]);
         rust("lnet-user/src/runtime/worker.rs", "use crate::lnd::xdp;", &[]);
-        rust("lnet-user/src/runtime/worker.rs", "use crate::node::Node;", &[(2, "layer")]);
+        rust("lnet-user/src/runtime/worker.rs", "use crate::node::NodeDriver;", &[(2, "layer")]);
         rust("lnet-user/src/node.rs", "use crate::runtime::Worker;", &[]);
     }
 

@@ -4,8 +4,7 @@
 //!   English elsewhere (`place`) is no finding in tests, nor in a name of four words and more, which is a sentence.
 //! - Comments and documents are searched for words that are never plain English here, and for riddles: pronouns in place
 //!   of the noun that a reader needs.
-//! - Paths that are not clean are in [`RETIRED_LATER`] and [`RIDDLES_LATER`], names with several types in
-//!   [`SEVERAL_LATER`]. To switch a check on, delete its line.
+//! - Paths that are not clean are in [`RETIRED_LATER`] and [`RIDDLES_LATER`]. To switch a check on, delete its line.
 
 use super::rules::Finding;
 use super::source::{Source, has_word, numbered};
@@ -96,9 +95,6 @@ const RETIRED_LATER: &[&str] = &["lnet-user/src/api/", "lnet-user/src/lib.rs", "
 /// Paths in which riddles still stand.
 const RIDDLES_LATER: &[&str] = &[];
 
-/// Names of [`ONE_TYPE`] that still belong to several types.
-const SEVERAL_LATER: &[&str] = &["Node"];
-
 /// Whether replaced words are findings in this file.
 pub(super) fn retired_applies(path: &str) -> bool {
     is_prose_or_code(path) && !is_below(path, RETIRED_LATER)
@@ -161,11 +157,11 @@ pub(super) fn riddles(source: &Source) -> Vec<Finding> {
 /// The definitions of types that share one of the [`ONE_TYPE`] names, as `path:line`, with the name.
 pub(super) fn shared_names(sources: &[Source]) -> Vec<(String, usize, &'static str)> {
     let mut found = Vec::new();
-    for name in ONE_TYPE.iter().filter(|name| !SEVERAL_LATER.contains(name)) {
+    for name in ONE_TYPE {
         let sources = sources.iter().filter(|source| is_product(&source.path));
         let its: Vec<_> = sources.flat_map(|source| definitions(source, name)).collect();
         if its.len() > 1 {
-            found.extend(its.into_iter().map(|(path, line)| (path, line, *name)));
+            found.extend(its.into_iter().map(|(path, line)| (path, line, name)));
         }
     }
     found
@@ -297,10 +293,5 @@ mod tests {
         {
             assert!(!is_product(path), "{path}");
         }
-    }
-
-    #[test]
-    fn names_that_are_left_for_later_are_among_the_others() {
-        assert!(SEVERAL_LATER.iter().all(|name| ONE_TYPE.contains(name)));
     }
 }
