@@ -35,6 +35,7 @@ use lnet_wire::Nid;
 use lnet_wire::steer::{self, Policy, PolicyWord};
 
 pub use crate::bpf::{ActiveMode, BpfError, SlotCount};
+pub(crate) use crate::lnd::in_process::fabric_of;
 pub use crate::netlink::NetlinkError;
 pub use crate::uring::WaitError;
 pub use crate::uring::udp::UdpError;
@@ -46,7 +47,7 @@ pub(crate) use setters::setters;
 pub(crate) use start::{LndOptions, Machine, Started};
 
 use crate::bpf::XdpProgram;
-use crate::lnd::in_process::{self, InProcessEnd, InProcessLnd, InProcessPort};
+use crate::lnd::in_process::{InProcessEnd, InProcessLnd, InProcessPort};
 use crate::lnd::xdp::Port;
 use crate::lnd::{AnyLnd, LndPort, ShardPort};
 use crate::memory::Buffer;
@@ -54,7 +55,7 @@ use crate::netlink::Neighbours;
 use crate::runtime::{Steering, Worker};
 use crate::uring::Waker;
 use crate::xsk::Census;
-use plan::NiPlan;
+use plan::{NiPlan, XdpPlan};
 use rings::{RingNet, frames_per_shard};
 use shards::{random_bytes, random_number, shard_limits};
 use xdp::XdpNet;
@@ -75,18 +76,25 @@ pub struct NiState {
     pub ni: NiId,
     /// What it was opened with.
     pub config: NiConfig,
-    /// Index of its interface.
-    pub interface_index: u32,
-    /// How its frames reach the shards.
-    pub mode: XdpMode,
-    /// Its UDP port.
-    pub udp_port: u16,
-    /// Receive queues of its interface.
-    pub queues: u32,
-    /// Bytes of the largest IP packet that its interface carries.
-    pub mtu_bytes: u32,
-    /// Whether its interface carries frames: it is there, up, and has a carrier.
+    /// What it has of an interface; `None` if it is an in-process one.
+    pub xdp: Option<XdpNiState>,
+    /// Whether it can carry messages: its interface, if it has one, is there, up, and has a carrier.
     pub is_up: bool,
+}
+
+/// What an NI of the xdp LND has of its interface.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct XdpNiState {
+    /// Index of the interface.
+    pub interface_index: u32,
+    /// How frames reach the shards.
+    pub mode: XdpMode,
+    /// The UDP port.
+    pub udp_port: u16,
+    /// Receive queues of the interface.
+    pub queues: u32,
+    /// Bytes of the largest IP packet that the interface carries.
+    pub mtu_bytes: u32,
 }
 
 /// A running node.
@@ -112,39 +120,52 @@ pub struct NodeDriver {
 #[derive(Debug)]
 struct OpenNi {
     config: NiConfig,
+    lnd: OpenLnd,
+}
+
+/// What a node has of an NI's LND.
+#[derive(Debug)]
+enum OpenLnd {
+    Xdp(XdpNi),
+    /// Where messages for the shards go.
+    InProcess(Vec<InProcessEnd>),
+}
+
+/// An NI of the xdp LND that is open.
+#[derive(Debug)]
+struct XdpNi {
     port: Port,
     mode: XdpMode,
     queues: u32,
-    /// Follows the interface, if there is one.
-    neighbours: Option<Arc<Neighbours>>,
-    /// Where in-process messages for the shards go, if it takes some.
-    in_process: Vec<InProcessEnd>,
-    /// Keeps the UDP port ours.
+    /// Follows the interface.
+    neighbours: Arc<Neighbours>,
+    /// Keeps the UDP port of rings ours.
     _reserved: Option<UdpSocket>,
 }
 
-impl OpenNi {
-    fn is_in_process(&self) -> bool {
-        self.config.interface.starts_with(in_process::PREFIX)
+impl XdpNi {
+    /// Whether it is over the rings of this interface.
+    fn has_rings_of(&self, interface_index: u32) -> bool {
+        self.mode != XdpMode::Socket && self.port.interface_index == interface_index
     }
 
-    fn mtu_bytes(&self) -> u32 {
-        let present = self.neighbours.as_ref().and_then(|neighbours| neighbours.mtu_bytes());
-        present.unwrap_or(self.port.mtu_bytes as u32)
+    fn state(&self) -> XdpNiState {
+        XdpNiState {
+            interface_index: self.port.interface_index,
+            mode: self.mode,
+            udp_port: self.port.udp_port,
+            queues: self.queues,
+            mtu_bytes: self.neighbours.mtu_bytes().unwrap_or(self.port.mtu_bytes as u32),
+        }
     }
-}
-
-/// What opening an NI has made.
-struct Made {
-    /// By shard.
-    parts: Vec<ShardPort>,
-    mode: XdpMode,
-    reserved: Option<UdpSocket>,
-    neighbours: Arc<Neighbours>,
 }
 
 impl NodeDriver {
     /// Starts a node: its shards are ready, and no frame reaches them before [`NodeDriver::open`].
+    ///
+    /// Only the application's threads drive it, and no control state machine goes on with it: its NIs stay as they are, it pings no peer, and
+    /// it answers no pings. A ping of it ends with a timeout, and peers know it by the NIDs that messages come from or are sent to.
+    /// A node that is to answer is an [`Lnet`](crate::Lnet).
     ///
     /// # Errors
     /// [`NodeError`] names the value that is wrong, or what the kernel refused, and the way out.
@@ -175,68 +196,72 @@ impl NodeDriver {
         if self.nis.is_empty() {
             self.nid = config.nid;
         }
-        self.open_planned(plan).inspect_err(|_| self.nid = former)
+        self.open_planned(ni, config.clone(), plan).inspect_err(|_| self.nid = former)
     }
 
-    fn open_planned(&mut self, plan: NiPlan) -> Result<Vec<ShardPort>, NodeError> {
-        if let Some(fabric) = plan.config.interface.strip_prefix(in_process::PREFIX) {
-            let (parts, in_process) = self.open_in_process(&plan, fabric)?;
-            let (config, port) = (plan.config, plan.port);
-            let mode = XdpMode::Socket;
-            let (queues, neighbours, _reserved) = (0, None, None);
-            let open = OpenNi { config, port, mode, queues, neighbours, in_process, _reserved };
-            self.nis.insert(port.ni.0, open);
-            return Ok(parts);
-        }
-        self.check_watches(&plan)?;
-        let Made { parts, mode, reserved, neighbours } = self.open_xdp(&plan)?;
-        let open = OpenNi {
-            config: plan.config,
-            port: plan.port,
-            mode,
-            queues: plan.interface.rx_queues,
-            neighbours: Some(neighbours),
-            in_process: Vec::new(),
-            _reserved: reserved,
+    fn open_planned(
+        &mut self,
+        ni: NiId,
+        config: NiConfig,
+        plan: NiPlan,
+    ) -> Result<Vec<ShardPort>, NodeError> {
+        let (lnd, parts) = match plan {
+            NiPlan::InProcess { fabric } => self.open_in_process((ni, config.nid), &fabric)?,
+            NiPlan::Xdp(plan) => {
+                self.check_watches(&plan)?;
+                let (open, parts) = self.open_xdp(&plan, &config)?;
+                (OpenLnd::Xdp(open), parts)
+            }
         };
-        self.nis.insert(plan.port.ni.0, open);
+        self.nis.insert(ni.0, OpenNi { config, lnd });
         Ok(parts)
     }
 
     fn open_in_process(
         &self,
-        plan: &NiPlan,
+        (ni, nid): (NiId, Nid),
         fabric: &str,
-    ) -> Result<(Vec<ShardPort>, Vec<InProcessEnd>), NodeError> {
-        let known = self.nis.values().find(|open| open.is_in_process());
+    ) -> Result<(OpenLnd, Vec<ShardPort>), NodeError> {
+        let known = self.nis.values().find_map(|open| match &open.lnd {
+            OpenLnd::InProcess(ends) => Some(ends.clone()),
+            OpenLnd::Xdp(_) => None,
+        });
         let lnds = match known {
             Some(_) => Vec::new(),
-            None => InProcessLnd::for_shards(&self.config.limits, &self.opened, &self.wakers),
+            None => {
+                let NodeConfig { limits, lnd_timeout, .. } = &self.config;
+                InProcessLnd::for_shards(limits, *lnd_timeout, &self.opened, &self.wakers)
+            }
         };
-        let ends = known
-            .map_or_else(|| lnds.iter().map(InProcessLnd::end).collect(), |open| open.in_process.clone());
-        let ports =
-            InProcessPort::join(fabric, (plan.port.ni, plan.port.nid), &self.steering.policies, &ends);
-        let ports = ports.ok_or(NodeError::NidInUse { nid: plan.port.nid, fabric: fabric.to_owned() })?;
+        let ends = known.unwrap_or_else(|| lnds.iter().map(InProcessLnd::end).collect());
+        let ports = InProcessPort::join(fabric, (ni, nid), &self.steering.policies, &ends);
+        let ports = ports.ok_or_else(|| NodeError::NidInUse { nid, fabric: fabric.to_owned() })?;
         let mut lnds = lnds.into_iter();
         let part = |port| ShardPort {
             lnd: lnds.next().map(|lnd| AnyLnd::InProcess(Box::new(lnd))),
             port: LndPort::InProcess(Box::new(port)),
         };
-        Ok((ports.into_iter().map(part).collect(), ends))
+        let parts = ports.into_iter().map(part).collect();
+        Ok((OpenLnd::InProcess(ends), parts))
+    }
+
+    /// The NIs of the xdp LND.
+    fn xdp_nis(&self) -> impl Iterator<Item = &XdpNi> {
+        self.nis.values().filter_map(|open| match &open.lnd {
+            OpenLnd::Xdp(xdp) => Some(xdp),
+            OpenLnd::InProcess(_) => None,
+        })
     }
 
     /// Whether each shard can watch one more NI.
-    fn check_watches(&self, plan: &NiPlan) -> Result<(), NodeError> {
-        let shares = |open: &OpenNi| {
-            open.mode != XdpMode::Socket && open.port.interface_index == plan.port.interface_index
-        };
+    fn check_watches(&self, plan: &XdpPlan) -> Result<(), NodeError> {
         let more = match plan.mode {
             XdpMode::Socket => 1,
-            _ if self.nis.values().any(shares) => 0,
+            _ if self.xdp_nis().any(|open| open.has_rings_of(plan.interface.index)) => 0,
             _ => plan.interface.rx_queues,
         };
-        let queues = self.ring_queues() + self.xdp.as_ref().map_or(0, |net| net.sockets) + more;
+        let sockets = self.xdp_nis().filter(|open| open.mode == XdpMode::Socket).count() as u32;
+        let queues = self.ring_queues() + sockets + more;
         let max = self.config.queues_max;
         if queues > max { Err(NodeError::TooManyWatches { nid: plan.port.nid, queues, max }) } else { Ok(()) }
     }
@@ -253,7 +278,7 @@ impl NodeDriver {
     pub(crate) fn close_ni(&mut self, ni: NiId, parts: Vec<ShardPort>) -> Result<(), NodeError> {
         let open = self.nis.remove(&ni.0).ok_or(NodeError::NoNi(ni.0))?;
         assert!(parts.iter().all(|part| part.ni() == ni), "a part of another NI");
-        if !open.is_in_process() {
+        if let OpenLnd::Xdp(open) = open.lnd {
             self.close_xdp(&open, parts);
         }
         Ok(())
@@ -292,15 +317,17 @@ impl NodeDriver {
 
     /// The NIs but `lo`, in the order of their numbers.
     pub fn nis(&self) -> impl Iterator<Item = NiState> + '_ {
-        self.nis.iter().map(|(number, open)| NiState {
-            ni: NiId(*number),
-            config: open.config.clone(),
-            interface_index: open.port.interface_index,
-            mode: open.mode,
-            udp_port: open.port.udp_port,
-            queues: open.queues,
-            mtu_bytes: open.mtu_bytes(),
-            is_up: open.neighbours.as_ref().is_none_or(|neighbours| neighbours.is_up()),
+        self.nis.iter().map(|(number, OpenNi { config, lnd })| {
+            let xdp = match lnd {
+                OpenLnd::Xdp(xdp) => Some(xdp),
+                OpenLnd::InProcess(_) => None,
+            };
+            NiState {
+                ni: NiId(*number),
+                config: config.clone(),
+                xdp: xdp.map(XdpNi::state),
+                is_up: xdp.is_none_or(|xdp| xdp.neighbours.is_up()),
+            }
         })
     }
 
@@ -308,14 +335,14 @@ impl NodeDriver {
     /// XDP program in the kernel's network stack. It means nothing where there are no NIs.
     #[must_use]
     pub fn mode(&self) -> XdpMode {
-        let is = |mode| self.nis.values().any(|open| open.mode == mode);
+        let is = |mode| self.xdp_nis().any(|open| open.mode == mode);
         [XdpMode::Generic, XdpMode::Native].into_iter().find(|mode| is(*mode)).unwrap_or(XdpMode::Socket)
     }
 
     /// Receive queues of all interfaces.
     #[must_use]
     pub fn queues(&self) -> u32 {
-        let interfaces = self.nis.values().map(|open| (open.port.interface_index, open.queues));
+        let interfaces = self.xdp_nis().map(|open| (open.port.interface_index, open.queues));
         interfaces.collect::<BTreeMap<_, _>>().into_values().sum()
     }
 
@@ -412,7 +439,7 @@ fn first_frames_per_shard(config: &NodeConfig, plans: &[NiPlan]) -> u32 {
     if let Some(frames) = config.frames {
         return frames / config.shards;
     }
-    let with_rings = plans.iter().filter(|plan| plan.mode != XdpMode::Socket);
+    let with_rings = plans.iter().filter_map(NiPlan::xdp).filter(|plan| plan.mode != XdpMode::Socket);
     let queues: BTreeMap<u32, u32> =
         with_rings.map(|plan| (plan.interface.index, plan.interface.rx_queues)).collect();
     let (interfaces, queues) = (queues.len().max(1) as u32, queues.into_values().sum::<u32>().max(1));

@@ -19,7 +19,7 @@ impl Lnet {
     pub fn start_capture(&self, spec: &CaptureSpec) -> Result<(), LnetError> {
         // Meanwhile no NI is opened that the capture would not hear of.
         let node = self.inner.node();
-        let interfaces: Vec<CaptureInterface> = node.nis().map(interface_of).collect();
+        let interfaces: Vec<CaptureInterface> = node.nis().filter_map(interface_of).collect();
         let callers: Vec<Caller> = self.inner.shards.iter().map(|end| end.caller.clone()).collect();
         let tap = |ends: Vec<TapEnd>| {
             let mut shards = self.inner.shards.iter().zip(ends);
@@ -54,8 +54,8 @@ impl Lnet {
 impl Core {
     /// Tells captures of an NI that was opened.
     pub(super) fn show_captures(&self, node: &NodeDriver, ni: NiId) {
-        if let Some(state) = node.nis().find(|state| state.ni == ni) {
-            self.lock_captures().add_interface(&interface_of(state));
+        if let Some(interface) = node.nis().find(|state| state.ni == ni).and_then(interface_of) {
+            self.lock_captures().add_interface(&interface);
         }
     }
 
@@ -64,7 +64,9 @@ impl Core {
     }
 }
 
-fn interface_of(state: NiState) -> CaptureInterface {
-    let link = if state.mode == XdpMode::Socket { Link::RawIp } else { Link::Ethernet };
-    CaptureInterface { index: state.interface_index, name: state.config.interface, link }
+/// What an NI's frames come by; an in-process one has none.
+fn interface_of(state: NiState) -> Option<CaptureInterface> {
+    let xdp = state.xdp?;
+    let link = if xdp.mode == XdpMode::Socket { Link::RawIp } else { Link::Ethernet };
+    Some(CaptureInterface { index: xdp.interface_index, name: state.config.interface, link })
 }

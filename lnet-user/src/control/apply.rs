@@ -134,7 +134,9 @@ fn log_changes(before: &[NiState], after: &[NiState]) {
         info!(nid = %ni.config.nid, interface = ni.config.interface, "NI deleted");
     }
     for ni in after.iter().filter(|ni| !is_in(before, ni)) {
-        let NiState { config, mode, queues, udp_port, .. } = ni;
-        info!(nid = %config.nid, interface = config.interface, %mode, queues, port = udp_port, "NI added");
+        let NiState { config, xdp, .. } = ni;
+        let mode = xdp.as_ref().map(|xdp| tracing::field::display(xdp.mode));
+        let (queues, port) = xdp.as_ref().map(|xdp| (xdp.queues, xdp.udp_port)).unzip();
+        info!(nid = %config.nid, interface = config.interface, mode, queues, port, "NI added");
     }
 }

@@ -19,7 +19,7 @@ use lnet_wire::{MessageType, Net, Nid};
 
 use super::Control;
 use super::error::stopped;
-use crate::node::{LO, LndOptions};
+use crate::node::{LO, LndOptions, fabric_of};
 
 impl Control {
     pub(super) async fn net_records(&self) -> Result<Vec<NetRecord>, Refusal> {
@@ -71,8 +71,9 @@ impl Control {
         let is_up = config.status() == topology::NiStatus::Up && config.health > 0;
         let facts = self.lnet.known_ni(config.ni);
         // Until its port is open an NI has neither.
-        let active_mode = facts.as_ref().map(|facts| facts.mode);
-        let has_rings = active_mode != Some(XdpMode::Socket);
+        let xdp = facts.and_then(|facts| facts.xdp);
+        let has_rings = xdp.as_ref().is_some_and(|xdp| xdp.mode != XdpMode::Socket);
+        let is_xdp = fabric_of(&spec.interface).is_none();
         NiRecord {
             nid: spec.nid,
             status: if is_up { NiStatus::Up } else { NiStatus::Down },
@@ -84,16 +85,16 @@ impl Control {
                 peer_credits: Some(tunables.peer_credits),
                 peer_buffer_credits: Some(tunables.peer_buffer_credits),
                 credits: Some(tunables.credits),
-                lnd: Some(Lnd::Xdp),
-                mode: Some(spec.lnd.mode.unwrap_or(self.defaults.mode)),
-                port: Some(spec.lnd.udp_port.unwrap_or(self.defaults.port)),
-                queues: Some(spec.lnd.queues.unwrap_or(0)),
+                lnd: is_xdp.then_some(Lnd::Xdp),
+                mode: is_xdp.then(|| spec.lnd.mode.unwrap_or(self.defaults.mode)),
+                port: is_xdp.then(|| spec.lnd.udp_port.unwrap_or(self.defaults.port)),
+                queues: is_xdp.then(|| spec.lnd.queues.unwrap_or(0)),
                 ..NiOptions::default()
             },
             timeout_s: u32::try_from(self.defaults.lnd_timeout.as_secs()).unwrap_or(u32::MAX).max(1),
-            active_mode,
-            mtu_bytes: facts.as_ref().map_or(0, |facts| facts.mtu_bytes),
-            active_queues: facts.filter(|_| has_rings).map_or(0, |facts| facts.queues),
+            active_mode: xdp.as_ref().map(|xdp| xdp.mode),
+            mtu_bytes: xdp.as_ref().map_or(0, |xdp| xdp.mtu_bytes),
+            active_queues: xdp.filter(|_| has_rings).map_or(0, |xdp| xdp.queues),
             ..self.lo_record(counters)
         }
     }
@@ -293,5 +294,29 @@ fn statistics(sum: &stats::Statistics, errors: u64) -> Statistics {
         drop_length: sum.dropped.bytes,
         route_count: sum.routed.messages,
         route_length: sum.routed.bytes,
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use crate::control::ControlOptions;
+    use crate::{Lnet, NodeConfig};
+
+    /// What belongs to an interface is not shown of an NI that has none.
+    #[test]
+    fn an_in_process_ni_is_shown_without_an_interfaces_options() {
+        let nid = Nid::new_ip(Net::XDP, [10, 9, 7, 1].into()).unwrap();
+        let ni = crate::NiConfig::new(nid, "in-process:shown");
+        let lnet = Lnet::start(&NodeConfig::new(vec![ni])).unwrap();
+        let control = Control::new(&lnet, ControlOptions::default()).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let nets = runtime.block_on(control.net_records()).unwrap();
+        let ni = nets.iter().flat_map(|net| &net.nis).find(|record| record.nid == nid).unwrap();
+        let NiOptions { lnd, mode, port, queues, .. } = &ni.options;
+        assert_eq!((lnd, mode, port, queues), (&None, &None, &None, &None));
+        assert_eq!((ni.active_mode, ni.active_queues, ni.status), (None, 0, NiStatus::Up));
+        assert_eq!(ni.interface.as_deref(), Some("in-process:shown"));
     }
 }

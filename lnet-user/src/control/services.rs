@@ -233,7 +233,8 @@ impl Control {
         let failed = |error: String| Refusal::new(Errno::IO, error);
         let mut record = FramesRecord::default();
         for ni in self.lnet.nis() {
-            record.nis.push(FramesNi { nid: ni.config.nid, mode: ni.mode });
+            let nid = ni.config.nid;
+            record.nis.extend(ni.xdp.map(|xdp| FramesNi { nid, mode: xdp.mode }));
         }
         let xdp = self.lnet.xdp_frames().map_err(|error| failed(error.to_string()))?;
         for slot in xdp.slots {
@@ -265,6 +266,9 @@ fn add_worker(record: &mut FramesRecord, worker: &Worker) -> Result<(), crate::x
             ];
             add_all(&mut record.rings, counters);
         }
+    }
+    if let Some(lnd) = worker.in_process() {
+        add_all(&mut record.drops, [("closed_ni", lnd.dropped_count())]);
     }
     let counters = worker.shard().counters();
     let drops = DropReason::ALL.map(|reason| (reason.to_string(), counters.drops(reason).messages));

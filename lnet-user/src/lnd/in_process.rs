@@ -4,18 +4,22 @@
 //! there. It needs neither interface nor privileges. A payload is copied into a buffer that travels with its
 //! message; buffers are used again by the shard that has received them.
 //!
-//! Invariants: a message is delivered at most once; its sender is the NID that the sending node has registered; a
-//! queue that is full gives the message back, and a NID that no node has ends it. A shard receives nothing before
-//! its node is opened.
+//! Invariants: a message is delivered at most once; its sender is the NID that the sending node has registered. One
+//! for a queue that is full waits for room, within a limit, and no message to another peer waits behind it: credits
+//! bound how many wait for each peer. A NID that no node has ends it. A shard receives nothing before its node is
+//! opened.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use lnet_core::limits::Limits;
-use lnet_core::lnd::{Cause, Full, Lent, Lnd, NiId, Progress, RxId, Span, Status, TxId, Uplink, Verdict};
+use lnet_core::lnd::{
+    Cause, Full, Lent, Lnd, NiId, Progress, RxId, Span, Status, Transmit, TxId, Uplink, Verdict,
+};
 use lnet_core::time::Instant;
 use lnet_wire::steer::{self, PORTALS, PolicyWord, SteerKey};
 use lnet_wire::{Header, Nid};
@@ -24,8 +28,11 @@ use super::Driver;
 use crate::memory::Memory;
 use crate::uring::Waker;
 
-/// What the interface of such an NI begins with.
-pub(crate) const PREFIX: &str = "in-process:";
+/// The fabric that an NI on this interface is on, if it is one of this LND.
+pub(crate) fn fabric_of(interface: &str) -> Option<&str> {
+    interface.strip_prefix("in-process:")
+}
+
 /// Messages that wait for one shard at most.
 const QUEUE_MAX: usize = 256;
 /// Payload buffers that a shard keeps to use again.
@@ -112,14 +119,24 @@ pub(crate) struct InProcessLnd {
     delayed: Box<[Option<(NiId, Message)>]>,
     /// Those of them that have been given a place.
     resumed: VecDeque<(RxId, Span)>,
+    /// Messages for queues that were full, and when that is given up: in the order of submission.
+    waiting: VecDeque<(Instant, Transmit)>,
+    timeout: Duration,
     ended: VecDeque<(TxId, Status)>,
     spare: Vec<Vec<u8>>,
     sent_count: u64,
+    /// Messages that have arrived for an NI that is closed.
+    dropped_count: u64,
 }
 
 impl InProcessLnd {
-    /// The LNDs of all shards of a node with these limits.
-    pub(crate) fn for_shards(limits: &Limits, opened: &Arc<AtomicBool>, wakers: &[Waker]) -> Vec<Self> {
+    /// The LNDs of all shards of a node with these limits. `timeout`: how long a message may wait.
+    pub(crate) fn for_shards(
+        limits: &Limits,
+        timeout: Duration,
+        opened: &Arc<AtomicBool>,
+        wakers: &[Waker],
+    ) -> Vec<Self> {
         let lnd = |(shard, waker): (usize, &Waker)| {
             let (messages, queue) = sync_channel(QUEUE_MAX);
             let names = Self::names_max(limits);
@@ -134,9 +151,12 @@ impl InProcessLnd {
                 idle: (0..names).rev().collect(),
                 delayed: (0..names).map(|_| None).collect(),
                 resumed: VecDeque::with_capacity(names as usize),
+                waiting: VecDeque::with_capacity(limits.transmits() as usize),
+                timeout,
                 ended: VecDeque::with_capacity(limits.transmits() as usize),
                 spare: Vec::with_capacity(SPARE_MAX),
                 sent_count: 0,
+                dropped_count: 0,
             }
         };
         wakers.iter().enumerate().map(lnd).collect()
@@ -175,6 +195,7 @@ impl InProcessLnd {
     fn arrive(&mut self, now: Instant, message: Message, up: &mut impl Uplink, memory: &mut Memory) {
         let Some(ni) = self.ports.iter().find(|port| port.membership.nid == message.to).map(|port| port.ni)
         else {
+            self.dropped_count += 1;
             return;
         };
         let Some(name) = self.idle.pop() else { unreachable!("the caller has seen a free name") };
@@ -183,6 +204,65 @@ impl InProcessLnd {
             Verdict::Deliver(span) => self.deliver(now, rx, message, &span, up, memory),
             Verdict::Delay => self.delayed[name as usize] = Some((ni, message)),
             Verdict::Drop => self.finish(rx, message),
+        }
+    }
+
+    /// Messages that have arrived for an NI that is closed.
+    pub(crate) fn dropped_count(&self) -> u64 {
+        self.dropped_count
+    }
+
+    /// Sends a message or ends it; false if the queue is full that it is for.
+    fn send(&mut self, transmit: &Transmit, memory: &Memory) -> bool {
+        let port = self.ports.iter().find(|port| port.ni == transmit.ni);
+        let Some(Membership { fabric, nid }) = port.map(|port| &*port.membership) else {
+            self.ended.push_back((transmit.tx, Status::NeverSent(Cause::Device)));
+            return true;
+        };
+        let members = fabric.members.load();
+        let Some(inbox) = self.inbox_of(&members, nid, &transmit.next_hop, &transmit.header) else {
+            self.ended.push_back((transmit.tx, Status::NeverSent(Cause::Unreachable)));
+            return true;
+        };
+        // Before the payload is copied; the queue itself has the last word.
+        if inbox.count.load(Ordering::Acquire) >= QUEUE_MAX {
+            return false;
+        }
+        let mut payload = self.spare.pop().unwrap_or_default();
+        payload.clear();
+        if let Some(span) = &transmit.payload {
+            memory.fragments(span).for_each(|piece| payload.extend_from_slice(piece));
+        }
+        let message = Message { from: *nid, to: transmit.next_hop, header: transmit.header, payload };
+        inbox.count.fetch_add(1, Ordering::AcqRel);
+        let status = match inbox.messages.try_send(message) {
+            Ok(()) => {
+                inbox.waker.wake();
+                self.sent_count += 1;
+                Status::Ok
+            }
+            Err(TrySendError::Full(_)) => {
+                inbox.count.fetch_sub(1, Ordering::AcqRel);
+                return false;
+            }
+            Err(TrySendError::Disconnected(_)) => Status::NeverSent(Cause::Unreachable),
+        };
+        self.ended.push_back((transmit.tx, status));
+        true
+    }
+
+    /// Sends what its queue has room for by now, and ends what has waited for too long. Messages to one peer stay in
+    /// their order.
+    fn send_waiting(&mut self, now: Instant, memory: &Memory) {
+        let mut full = Vec::new();
+        for _ in 0..self.waiting.len() {
+            let Some((deadline, transmit)) = self.waiting.pop_front() else { break };
+            if deadline <= now {
+                self.ended.push_back((transmit.tx, Status::NeverSent(Cause::Timeout)));
+            } else if full.contains(&transmit.next_hop) || !self.send(&transmit, memory) {
+                full.push(transmit.next_hop);
+                self.waiting.push_back((deadline, transmit));
+            }
         }
     }
 
@@ -261,6 +341,13 @@ impl Driver for InProcessLnd {
         let Some(index) = self.ports.iter().position(|port| port.ni == ni) else { return };
         let port = self.ports.swap_remove(index);
         self.closed.push(port);
+        self.waiting.retain(|(_, transmit)| {
+            let stays = transmit.ni != ni;
+            if !stays {
+                up.sent(now, transmit.tx, Status::NeverSent(Cause::Device));
+            }
+            stays
+        });
         for name in 0..self.delayed.len() as u32 {
             if self.delayed[name as usize].as_ref().is_some_and(|(other, _)| *other == ni) {
                 let rx = RxId(self.first_name + name);
@@ -297,6 +384,11 @@ impl Driver for InProcessLnd {
         !self.ended.is_empty() || !self.resumed.is_empty() || self.has_arrivals() && !self.idle.is_empty()
     }
 
+    // Queues that have room again cause no wake-up.
+    fn awaits_completions(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     fn has_arrivals(&mut self) -> bool {
         self.inbox.count.load(Ordering::Acquire) != 0 && self.opened.load(Ordering::Acquire)
     }
@@ -307,53 +399,22 @@ impl Lnd for InProcessLnd {
 
     fn submit(
         &mut self,
-        _: Instant,
+        now: Instant,
         Lent { transmit, .. }: Lent<'_>,
         memory: &Memory,
     ) -> Result<(), Full<TxId>> {
-        let port = self.ports.iter().find(|port| port.ni == transmit.ni);
-        let Some(Membership { fabric, nid }) = port.map(|port| &*port.membership) else {
-            self.ended.push_back((transmit.tx, Status::NeverSent(Cause::Device)));
-            return Ok(());
-        };
-        let members = fabric.members.load();
-        let Some(inbox) = self.inbox_of(&members, nid, &transmit.next_hop, &transmit.header) else {
-            self.ended.push_back((transmit.tx, Status::NeverSent(Cause::Unreachable)));
-            return Ok(());
-        };
-        // Before the payload is copied; the queue itself has the last word.
-        if inbox.count.load(Ordering::Acquire) >= QUEUE_MAX {
-            return Err(Full(transmit.tx));
+        let is_behind = self.waiting.iter().any(|(_, other)| other.next_hop == transmit.next_hop);
+        if is_behind || !self.send(transmit, memory) {
+            self.waiting.push_back((now + self.timeout, *transmit));
         }
-        let mut payload = self.spare.pop().unwrap_or_default();
-        payload.clear();
-        if let Some(span) = &transmit.payload {
-            memory.fragments(span).for_each(|piece| payload.extend_from_slice(piece));
-        }
-        let message = Message { from: *nid, to: transmit.next_hop, header: transmit.header, payload };
-        inbox.count.fetch_add(1, Ordering::AcqRel);
-        match inbox.messages.try_send(message) {
-            Ok(()) => {
-                inbox.waker.wake();
-                self.sent_count += 1;
-                self.ended.push_back((transmit.tx, Status::Ok));
-                Ok(())
-            }
-            Err(std::sync::mpsc::TrySendError::Full(_)) => {
-                inbox.count.fetch_sub(1, Ordering::AcqRel);
-                Err(Full(transmit.tx))
-            }
-            Err(std::sync::mpsc::TrySendError::Disconnected(_)) => {
-                self.ended.push_back((transmit.tx, Status::NeverSent(Cause::Unreachable)));
-                Ok(())
-            }
-        }
+        Ok(())
     }
 
     fn flush(&mut self, _: Instant, _: &Memory) {}
 
     fn drive(&mut self, now: Instant, budget: u32, up: &mut impl Uplink, memory: &mut Memory) -> Progress {
         let mut progress = Progress::default();
+        self.send_waiting(now, memory);
         while let Some((tx, status)) = self.ended.pop_front() {
             up.sent(now, tx, status);
             progress.completed += 1;
@@ -389,6 +450,6 @@ impl Lnd for InProcessLnd {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        None
+        self.waiting.front().map(|(deadline, _)| *deadline)
     }
 }

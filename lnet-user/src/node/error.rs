@@ -47,6 +47,16 @@ pub enum ConfigError {
     /// A UDP port that means "any".
     #[error("UDP port 0: the port that all nodes of the net share is expected, 1 to 65535 (default 988)")]
     UdpPort,
+    /// Something that an in-process NI does not have.
+    #[error("{what} {value} for {interface}: none is expected there, it is for NIs on network interfaces")]
+    NotInProcess {
+        /// What it does not have.
+        what: &'static str,
+        /// What was asked for.
+        value: String,
+        /// The NI's interface.
+        interface: String,
+    },
     /// A portal with two policies.
     #[error("portal {0} has two policies: one is expected")]
     DuplicatePolicy(u8),

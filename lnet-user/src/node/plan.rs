@@ -1,7 +1,8 @@
 //! What a node or an NI is to be, checked before anything is built: first what the configuration says by itself,
 //! then what the kernel says of its interfaces.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lnet_core::lnd::NiId;
@@ -10,10 +11,9 @@ use lnet_wire::Nid;
 use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES, endpoint};
 use lnet_wire::steer::{PORTALS, PolicyWord, QUEUES_MAX, SHARDS_MAX};
 
-use super::{ConfigError, LO, NiConfig, NodeConfig, NodeError, XdpMode};
-use crate::lnd::in_process::PREFIX;
+use super::{ConfigError, LO, NiConfig, NodeConfig, NodeError, XdpMode, XdpNi, fabric_of};
 use crate::lnd::xdp::{DATAGRAM_MIN_BYTES, Port};
-use crate::netlink::Interface;
+use crate::netlink::{Interface, Neighbours};
 use crate::uring::WATCHES_MAX;
 use crate::xsk::CHUNK_BYTES;
 
@@ -23,31 +23,52 @@ const CARRIER_PATIENCE: Duration = Duration::from_millis(1500);
 const CARRIER_INTERVAL: Duration = Duration::from_millis(20);
 
 /// An NI as it is to be opened: what was found out and checked before anything is built.
-pub(super) struct NiPlan {
+pub(super) enum NiPlan {
+    Xdp(XdpPlan),
+    InProcess { fabric: String },
+}
+
+/// An NI of the xdp LND as it is to be opened.
+pub(super) struct XdpPlan {
     pub(super) interface: Interface,
     pub(super) port: Port,
     pub(super) mode: XdpMode,
-    pub(super) config: NiConfig,
 }
 
 impl NiPlan {
     /// Looks at the interface of `ni`, whose own settings go before those of the node.
     pub(super) fn new(config: &NodeConfig, id: NiId, ni: &NiConfig) -> Result<Self, NodeError> {
-        let mode = ni.mode.unwrap_or(config.mode);
         check_ni(ni)?;
-        let udp_port = ni.udp_port.unwrap_or(config.udp_port);
-        if ni.interface.starts_with(PREFIX) {
-            let interface = in_process_interface(ni)?;
-            let port = port(id, ni, &interface, udp_port)?;
-            return Ok(Self { interface, port, mode: XdpMode::Socket, config: ni.clone() });
+        if let Some(fabric) = fabric_of(&ni.interface) {
+            return Ok(Self::InProcess { fabric: fabric.to_owned() });
         }
+        let mode = ni.mode.unwrap_or(config.mode);
         let interface = usable_interface(&ni.interface, ni.queues.or(config.queues))?;
-        let port = port(id, ni, &interface, udp_port)?;
+        let port = port(id, ni, &interface, ni.udp_port.unwrap_or(config.udp_port))?;
         if mode != XdpMode::Socket {
             check_queues(&interface)?;
             check_transmit_ring(&port, &interface, config.rings.tx)?;
         }
-        Ok(Self { interface, port, mode, config: ni.clone() })
+        Ok(Self::Xdp(XdpPlan { interface, port, mode }))
+    }
+
+    pub(super) fn xdp(&self) -> Option<&XdpPlan> {
+        match self {
+            Self::Xdp(plan) => Some(plan),
+            Self::InProcess { .. } => None,
+        }
+    }
+}
+
+impl XdpPlan {
+    /// The NI, once it is open.
+    pub(super) fn opened(
+        &self,
+        mode: XdpMode,
+        neighbours: Arc<Neighbours>,
+        reserved: Option<UdpSocket>,
+    ) -> XdpNi {
+        XdpNi { port: self.port, mode, queues: self.interface.rx_queues, neighbours, _reserved: reserved }
     }
 }
 
@@ -81,7 +102,18 @@ pub(super) fn check_nis(nis: &[NiConfig]) -> Result<(), ConfigError> {
 
 /// Checks what an NI's configuration says by itself.
 pub(super) fn check_ni(ni: &NiConfig) -> Result<(), ConfigError> {
-    if ni.udp_port == Some(0) { Err(ConfigError::UdpPort) } else { xdp_address(ni.nid).map(drop) }
+    if ni.udp_port == Some(0) {
+        return Err(ConfigError::UdpPort);
+    }
+    if fabric_of(&ni.interface).is_some() {
+        let mode = ni.mode.map(|mode| ("mode", mode.to_string()));
+        let udp_port = ni.udp_port.map(|port| ("UDP port", port.to_string()));
+        let queues = ni.queues.map(|count| ("number of queues", count.to_string()));
+        if let Some((what, value)) = mode.or(udp_port).or(queues) {
+            return Err(ConfigError::NotInProcess { what, value, interface: ni.interface.clone() });
+        }
+    }
+    xdp_address(ni.nid).map(drop)
 }
 
 fn check_numbers(config: &NodeConfig) -> Result<(), ConfigError> {
@@ -109,22 +141,6 @@ pub(super) fn check_address(nid: Nid, mut others: impl Iterator<Item = Nid>) -> 
 
 fn xdp_address(nid: Nid) -> Result<IpAddr, ConfigError> {
     nid.ip().ok_or(ConfigError::NoAddress(nid))
-}
-
-/// What stands for an interface that there is not.
-fn in_process_interface(ni: &NiConfig) -> Result<Interface, NodeError> {
-    Ok(Interface {
-        name: ni.interface.clone(),
-        index: 0,
-        mac: [0; 6],
-        mtu_bytes: u16::MAX.into(),
-        enabled: true,
-        up: true,
-        addresses: vec![(xdp_address(ni.nid)?, 32)],
-        rx_queues: 0,
-        tx_queues: 0,
-        xdp_program_id: None,
-    })
 }
 
 fn usable_interface(name: &str, queues: Option<u32>) -> Result<Interface, NodeError> {

@@ -13,9 +13,9 @@ use lnet_wire::MessageType;
 
 use super::link;
 use super::log::LogThread;
-use super::plan::NiPlan;
+use super::plan::XdpPlan;
 use super::xdp::XdpNet;
-use super::{Made, NodeConfig, NodeDriver, NodeError, XdpMode};
+use super::{NiConfig, NodeConfig, NodeDriver, NodeError, XdpMode, XdpNi};
 use crate::bpf::{self, ActiveMode, AttachMode, ObjectKind, XdpProgram};
 use crate::lnd::ShardPort;
 use crate::lnd::xdp::{self, Carrier, Lane, OwnedQueue, Port, Rings, UmemShare, XdpPort};
@@ -45,7 +45,6 @@ struct RingLink {
     neighbours: Arc<Neighbours>,
     /// The shard that owns each queue.
     owners: Vec<usize>,
-    nis: u32,
     /// Outlives the program, so that its last lines are printed too.
     _log: Option<LogThread>,
 }
@@ -76,20 +75,30 @@ impl RingNet {
 impl NodeDriver {
     /// Opens an NI over rings: sockets and rings first, the XDP program last, so that no frame is steered to a shard
     /// that is not there.
-    pub(super) fn open_rings(&mut self, plan: &NiPlan, attach: AttachMode) -> Result<Made, NodeError> {
+    pub(super) fn open_rings(
+        &mut self,
+        plan: &XdpPlan,
+        config: &NiConfig,
+        attach: AttachMode,
+    ) -> Result<(XdpNi, Vec<ShardPort>), NodeError> {
         let index = plan.interface.index;
         let known =
             self.rings().and_then(|net| net.links.iter().position(|link| link.interface.index == index));
         match known {
-            Some(link) => self.share_link(link, plan),
-            None => self.open_link(plan, attach),
+            Some(link) => self.share_link(link, plan, config),
+            None => self.open_link(plan, config, attach),
         }
     }
 
     /// One more NI on an interface that has rings.
-    fn share_link(&mut self, index: usize, plan: &NiPlan) -> Result<Made, NodeError> {
+    fn share_link(
+        &mut self,
+        index: usize,
+        plan: &XdpPlan,
+        config: &NiConfig,
+    ) -> Result<(XdpNi, Vec<ShardPort>), NodeError> {
         let none = (0..self.config.shards).map(|_| (None, None));
-        let ports = self.ring_ports(plan, none);
+        let ports = self.ring_ports(plan, config, none);
         let Some(net) = self.rings_mut() else { unreachable!("the link was found") };
         let link = &mut net.links[index];
         if plan.mode != XdpMode::Auto && plan.mode != link.mode.into() {
@@ -97,13 +106,17 @@ impl NodeDriver {
         }
         let reserved = crate::netlink::reserve_port(plan.port.address, plan.port.udp_port)?;
         net.programs[index].add_endpoint(plan.port.address, plan.port.udp_port)?;
-        link.nis += 1;
         let (neighbours, mode) = (Arc::clone(&link.neighbours), link.mode.into());
         let (_, parts) = self.keep_xdp(None, ports);
-        Ok(Made { parts, mode, reserved: Some(reserved), neighbours })
+        Ok((plan.opened(mode, neighbours, Some(reserved)), parts))
     }
 
-    fn open_link(&mut self, plan: &NiPlan, attach: AttachMode) -> Result<Made, NodeError> {
+    fn open_link(
+        &mut self,
+        plan: &XdpPlan,
+        config: &NiConfig,
+        attach: AttachMode,
+    ) -> Result<(XdpNi, Vec<ShardPort>), NodeError> {
         let owners = self.owners_of(&plan.interface)?;
         let mut program = self.load_program(plan.port)?;
         let neighbours = link::follow(&plan.interface, true, &self.wakers)?;
@@ -123,14 +136,13 @@ impl NodeDriver {
             program.set_shards(self.config.shards)?;
         }
         let interface = plan.interface.clone();
-        let link =
-            RingLink { interface, mode, neighbours: Arc::clone(&neighbours), owners, nis: 1, _log: log };
+        let link = RingLink { interface, mode, neighbours: Arc::clone(&neighbours), owners, _log: log };
         let mut frames = frames.map(|frames| self.deal_out(frames).into_iter());
         let shares = rings.into_iter().map(|rings| {
             let frames = frames.as_mut().and_then(Iterator::next);
             (frames.map(|frames| UmemShare { umem: Arc::clone(&umem), frames }), Some(rings))
         });
-        let ports = self.ring_ports(plan, shares);
+        let ports = self.ring_ports(plan, config, shares);
         let (xdp, parts) = self.keep_xdp(fresh, ports);
         if let Some(net) = fresh_net {
             xdp.rings = Some(net);
@@ -138,15 +150,16 @@ impl NodeDriver {
         let Some(net) = &mut xdp.rings else { unreachable!("one was there, or was made") };
         net.links.push(link);
         net.programs.push(program);
-        Ok(Made { parts, mode: mode.into(), reserved: Some(reserved), neighbours })
+        Ok((plan.opened(mode.into(), neighbours, Some(reserved)), parts))
     }
 
     fn ring_ports(
         &self,
-        plan: &NiPlan,
+        plan: &XdpPlan,
+        config: &NiConfig,
         shares: impl Iterator<Item = (Option<UmemShare>, Option<Rings>)>,
     ) -> Vec<XdpPort> {
-        let unresolved_responses_max = self.unresolved_responses_max(&plan.config);
+        let unresolved_responses_max = self.unresolved_responses_max(config);
         let receive_bytes = xdp::receive_bytes(&self.config.rings, self.config.shards);
         let port = |(frames, rings)| XdpPort {
             port: plan.port,
@@ -231,6 +244,7 @@ impl NodeDriver {
     /// Closes an NI over rings.
     pub(super) fn close_rings(&mut self, port: &Port, parts: Vec<ShardPort>) {
         let shards = self.config.shards;
+        let is_shared = self.xdp_nis().any(|open| open.has_rings_of(port.interface_index));
         let Some(net) = self.rings_mut() else { return };
         let Some(index) = net.links.iter().position(|link| link.interface.index == port.interface_index)
         else {
@@ -239,8 +253,7 @@ impl NodeDriver {
         if let Err(error) = net.programs[index].remove_endpoint(port.address, port.udp_port) {
             tracing::warn!(%error, "frames of an NI that is closed go on being steered");
         }
-        net.links[index].nis -= 1;
-        if net.links[index].nis != 0 {
+        if is_shared {
             return;
         }
         let link = net.links.remove(index);

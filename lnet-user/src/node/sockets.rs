@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::plan::NiPlan;
-use super::{Made, NodeConfig, NodeDriver, NodeError, XdpMode, link};
+use super::plan::XdpPlan;
+use super::{NodeConfig, NodeDriver, NodeError, XdpMode, XdpNi, link};
+use crate::lnd::ShardPort;
 use crate::lnd::xdp::{Carrier, Port, SendFault, XdpPort, reuseport};
 use crate::netlink::{self, NetlinkError};
 use crate::uring::udp::{Endpoint, EndpointConfig, UdpSocket};
@@ -28,7 +29,7 @@ const PORT_INTERVAL: Duration = Duration::from_millis(20);
 
 impl NodeDriver {
     /// Opens an NI over sockets; what arrives waits in them until the node is opened.
-    pub(super) fn open_sockets(&mut self, plan: &NiPlan) -> Result<Made, NodeError> {
+    pub(super) fn open_sockets(&mut self, plan: &XdpPlan) -> Result<(XdpNi, Vec<ShardPort>), NodeError> {
         if self.config.log_refusals {
             return Err(NodeError::OnlyRings { option: "log_refusals" });
         }
@@ -56,8 +57,7 @@ impl NodeDriver {
         let ports = ports.collect::<Result<_, NodeError>>()?;
         let (net, parts) = self.keep_xdp(fresh, ports);
         net.buffer_bytes = Some(buffer_bytes);
-        net.sockets += 1;
-        Ok(Made { parts, mode: XdpMode::Socket, reserved: None, neighbours })
+        Ok((plan.opened(XdpMode::Socket, neighbours, None), parts))
     }
 
     /// A socket for each shard, on one address and port.

@@ -93,7 +93,12 @@ pub(super) fn start(config: &NodeConfig) -> Result<Started, NodeError> {
         steering: Steering { shard_count: config.shards as u8, policies },
         wakers: workers.iter().map(Worker::waker).collect(),
         frames_per_shard: first_frames_per_shard(config, &plans),
-        widest_mtu_bytes: plans.iter().map(|plan| plan.port.mtu_bytes).max().unwrap_or(0),
+        widest_mtu_bytes: plans
+            .iter()
+            .filter_map(NiPlan::xdp)
+            .map(|plan| plan.port.mtu_bytes)
+            .max()
+            .unwrap_or(0),
         is_open: false,
         opened: Arc::default(),
     };
@@ -123,8 +128,8 @@ fn open_first(
             Some(Action::Open { ni, spec, tunables }) => {
                 // They come in the order in which they were planned.
                 let Some(plan) = plans.next() else { return Err(NodeError::NoNi(ni.0)) };
-                let plan = NiPlan { config: NiConfig::of(spec, tunables), ..plan };
-                for (worker, part) in workers.iter_mut().zip(node.open_planned(plan)?) {
+                let parts = node.open_planned(ni, NiConfig::of(spec, tunables), plan)?;
+                for (worker, part) in workers.iter_mut().zip(parts) {
                     worker.add_port(part).map_err(|refused| refused.error)?;
                 }
                 machine.handle_report(now, Report::Opened { ni, result: Ok(()) });

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use super::plan::XdpPlan;
 use super::rings::{RingNet, early_chunks_max};
-use super::{Made, NodeDriver, NodeError, OpenNi};
+use super::{NiConfig, NodeDriver, NodeError, XdpNi};
 use crate::bpf::AttachMode;
 use crate::lnd::xdp::{self, Common, ReturnRings, XdpLnd, XdpPort};
 use crate::lnd::{AnyLnd, LndPort, ShardPort};
@@ -16,10 +17,6 @@ pub(super) struct XdpNet {
     pub(super) rings: Option<RingNet>,
     /// Bytes of the longest datagram that the shards keep and hand over, once there was an NI over a socket.
     pub(super) buffer_bytes: Option<u32>,
-    /// NIs over sockets.
-    pub(super) sockets: u32,
-    /// All NIs.
-    pub(super) nis: u32,
 }
 
 /// The LNDs of the shards, if they are made with this NI.
@@ -44,10 +41,10 @@ impl NodeDriver {
             xfer: self.xfer_config(xdp::receive_bytes(&config.rings, config.shards))?,
         };
         let (lnds, return_rings) = XdpLnd::for_shards(&common, &self.wakers);
-        Ok(Some((XdpNet { return_rings, rings: None, buffer_bytes: None, sockets: 0, nis: 0 }, lnds)))
+        Ok(Some((XdpNet { return_rings, rings: None, buffer_bytes: None }, lnds)))
     }
 
-    /// Takes the LNDs on that were made with an NI, and counts that in; the parts of the shards.
+    /// Takes the LNDs on that were made with an NI; the parts of the shards.
     pub(super) fn keep_xdp(&mut self, fresh: Fresh, ports: Vec<XdpPort>) -> (&mut XdpNet, Vec<ShardPort>) {
         let (net, lnds) = fresh.unzip();
         if let Some(net) = net {
@@ -60,14 +57,17 @@ impl NodeDriver {
         });
         let parts = parts.collect();
         let net = self.xdp.as_mut().unwrap_or_else(|| unreachable!("one was there, or was made"));
-        net.nis += 1;
         (net, parts)
     }
 
     /// Opens an NI of the xdp LND, as its mode wants it.
-    pub(super) fn open_xdp(&mut self, plan: &super::plan::NiPlan) -> Result<Made, NodeError> {
+    pub(super) fn open_xdp(
+        &mut self,
+        plan: &XdpPlan,
+        config: &NiConfig,
+    ) -> Result<(XdpNi, Vec<ShardPort>), NodeError> {
         let Some(attach) = AttachMode::of(plan.mode) else { return self.open_sockets(plan) };
-        match self.open_rings(plan, attach) {
+        match self.open_rings(plan, config, attach) {
             Err(rings) if plan.mode == super::XdpMode::Auto && rings.is_lack(&self.config) => {
                 tracing::info!(error = %rings, "no rings: UDP sockets are used");
                 self.open_sockets(plan).map_err(|sockets| NodeError::NoMode {
@@ -80,20 +80,16 @@ impl NodeDriver {
     }
 
     /// Closes an NI of the xdp LND.
-    pub(super) fn close_xdp(&mut self, open: &OpenNi, parts: Vec<ShardPort>) {
+    pub(super) fn close_xdp(&mut self, open: &XdpNi, parts: Vec<ShardPort>) {
         if open.mode == super::XdpMode::Socket {
             drop(parts);
-            if let Some(net) = &mut self.xdp {
-                net.sockets -= 1;
-            }
         } else {
             self.close_rings(&open.port, parts);
         }
-        if let Some(net) = &mut self.xdp {
-            net.nis -= 1;
+        if self.xdp_nis().next().is_none() {
+            // The shards have given up their LNDs.
+            self.xdp = None;
         }
-        // With the last one the shards have given up their LNDs.
-        self.xdp.take_if(|net| net.nis == 0);
     }
 
     /// What NIs over rings have in common.

@@ -19,6 +19,7 @@ use super::clock::Clock;
 use super::mesh::MeshEnd;
 use super::steering::{SteeringError, check_entry};
 use super::turn::IdlePolls;
+use crate::lnd::in_process::InProcessLnd;
 use crate::lnd::xdp::XdpLnd;
 use crate::lnd::{Lnds, ShardPort, Watched};
 use crate::memory::{Buffer, Memory, Terms};
@@ -174,6 +175,11 @@ impl Worker {
     #[must_use]
     pub(crate) fn xdp(&self) -> Option<&XdpLnd> {
         self.lnd.xdp.as_deref()
+    }
+
+    /// The in-process LND, to be read, while there is an NI of it.
+    pub(crate) fn in_process(&self) -> Option<&InProcessLnd> {
+        self.lnd.in_process.as_deref()
     }
 
     /// The time that this shard goes by.

@@ -4,18 +4,28 @@ use std::time::Duration;
 
 use lnet_user::api::Threads;
 use lnet_user::runtime::Idle;
-use lnet_user::{Ack, Buffer, EntrySpec, EventKind, EventQueue, Lnet, MdOptions, Net, NiConfig, Nid, Target};
+use lnet_user::{
+    Ack, Buffer, Cause, EntrySpec, EventKind, EventQueue, Lnet, MdOptions, Net, NiConfig, Nid, NodeDriver,
+    Status, Target, XdpMode,
+};
 
 use crate::common::{LAZY, PATIENCE, PINNED, config, post, spec};
+
+/// How long a message may wait for room in its peer's queue.
+const LND_TIMEOUT: Duration = Duration::from_secs(2);
+/// Messages that a queue holds.
+const QUEUE_MAX: usize = 256;
 
 fn nid(host: u8) -> Nid {
     Nid::new_ip(Net::XDP, [10, 9, 8, host].into()).unwrap()
 }
 
+fn ni(fabric: &str, host: u8) -> NiConfig {
+    NiConfig::new(nid(host), &format!("in-process:{fabric}"))
+}
+
 fn node(fabric: &str, host: u8, shards: u32) -> Result<Lnet, lnet_user::LnetError> {
-    let nis = vec![NiConfig::new(nid(host), &format!("in-process:{fabric}"))];
-    let mut config = config(shards);
-    config.nis = nis;
+    let config = config(shards).nis(vec![ni(fabric, host)]).lnd_timeout(LND_TIMEOUT);
     let idle = Idle { spin: Duration::ZERO };
     let lnet = Lnet::start_on(&config, &Threads::for_shards(1).cpus(Vec::new()).idle(idle))?;
     lnet.set_lazy(LAZY, true).unwrap();
@@ -126,4 +136,82 @@ fn a_nid_that_another_node_has_is_refused() {
     assert!(error.contains("10.9.8.2@xdp is on in-process:taken already"), "{error}");
     drop(far);
     node("taken", 2, 1).unwrap();
+}
+
+/// Puts more messages to a peer that takes none than its queue holds; the statuses with which those ended that it
+/// has no room for, once `meanwhile` is over.
+fn overfill(fabric: &str, meanwhile: impl FnOnce(&Lnet)) -> Vec<Status> {
+    const BEYOND: usize = 20;
+    let near = node(fabric, 1, 1).unwrap();
+    // Its shard is the test's to drive, which does not.
+    let mut stuck = NodeDriver::start(&config(1).nis(vec![ni(fabric, 2)])).unwrap();
+    stuck.0.open().unwrap();
+    let count = QUEUE_MAX + BEYOND;
+    let from = near.shard(0).unwrap();
+    let mut sent = from.create_event_queue(count as u32 + 1).unwrap();
+    let source = spec(&sent, 8, count as u32, MdOptions::NONE);
+    let source = from.bind(&source, Buffer::zeroed(8)).unwrap();
+    let target = Target::new(nid(2), PINNED[0], 7);
+    let mut statuses = Vec::new();
+    for _ in 0..count {
+        while source.put(&target, Ack::NotWanted, 0).start().is_err() {
+            statuses.push(next(&mut sent, EventKind::Send).event.status());
+        }
+    }
+    statuses.extend((statuses.len()..QUEUE_MAX).map(|_| next(&mut sent, EventKind::Send).event.status()));
+    meanwhile(&near);
+    if fabric == "left" {
+        drop(stuck);
+    }
+    statuses.extend((statuses.len()..count).map(|_| next(&mut sent, EventKind::Send).event.status()));
+    assert_eq!(statuses.iter().filter(|status| **status == Status::Ok).count(), QUEUE_MAX);
+    statuses.retain(|status| *status != Status::Ok);
+    statuses
+}
+
+#[test]
+fn a_peer_that_takes_nothing_delays_no_message_to_another_one() {
+    let ended = overfill("full", |near| {
+        let far = node("full", 3, 1).unwrap();
+        let (from, to) = (near.shard(0).unwrap(), far.shard(0).unwrap());
+        let (sent, mut arrived) = (from.create_event_queue(8).unwrap(), to.create_event_queue(8).unwrap());
+        post(&to, &arrived, PINNED[0], 7, 5);
+        let source = from.bind(&spec(&sent, 5, 2, MdOptions::NONE), Buffer::from(b"hello".to_vec())).unwrap();
+        source.put(&Target::new(nid(3), PINNED[0], 7), Ack::NotWanted, 0).start().unwrap();
+        let put = arrived.next_blocking(Some(LND_TIMEOUT / 2)).unwrap().expect("it passes the others");
+        assert_eq!(put.payload(), Some(&b"hello"[..]));
+    });
+    let in_time =
+        |status: &Status| matches!(status, Status::NeverSent(Cause::Timeout | Cause::CreditTimeout));
+    assert!(ended.iter().all(in_time) && ended.contains(&Status::NeverSent(Cause::Timeout)), "{ended:?}");
+}
+
+#[test]
+fn messages_that_wait_for_a_peer_end_when_it_is_gone() {
+    let begun = std::time::Instant::now();
+    let ended = overfill("left", |_| {});
+    assert!(ended.iter().all(|status| *status == Status::NeverSent(Cause::Unreachable)), "{ended:?}");
+    assert!(begun.elapsed() < LND_TIMEOUT);
+}
+
+#[test]
+fn an_in_process_ni_has_no_interface() {
+    let [near, _far] = pair("bare", 1);
+    let [ni] = &near.nis()[..] else { panic!("one NI") };
+    assert!(ni.xdp.is_none() && ni.is_up, "{ni:?}");
+}
+
+/// What only NIs on network interfaces have is refused, before anything is opened and when it is.
+#[test]
+fn a_port_that_its_lnd_does_not_have_is_refused() {
+    for (asked, named) in [
+        (ni("none", 1).udp_port(Some(7000)), "UDP port 7000"),
+        (ni("none", 1).mode(Some(XdpMode::Generic)), "mode generic"),
+        (ni("none", 1).queues(Some(3)), "number of queues 3"),
+    ] {
+        let expected = format!("{named} for in-process:none: none is expected there");
+        let early = asked.clone().build().unwrap_err().to_string();
+        let late = Lnet::start(&config(1).nis(vec![asked])).unwrap_err().to_string();
+        assert!(early.contains(&expected) && late.contains(&expected), "{early} / {late}");
+    }
 }
