@@ -18,7 +18,7 @@ use super::xdp::XdpNet;
 use super::{NiConfig, NodeConfig, NodeDriver, NodeError, XdpMode, XdpNi};
 use crate::bpf::{self, ActiveMode, AttachMode, ObjectKind, XdpProgram};
 use crate::lnd::ShardPort;
-use crate::lnd::xdp::{self, Carrier, Lane, OwnedQueue, Port, Rings, UmemShare, XdpPort};
+use crate::lnd::xdp::{self, Lane, OwnedQueue, Port, RingPort, Rings, UmemShare, XdpPort};
 use crate::memory::Buffer;
 use crate::netlink::{Interface, Neighbours};
 use crate::xsk::{self, Census, FRAGMENTS_MAX, Frame, QueueConfig, Umem, UmemConfig};
@@ -161,10 +161,9 @@ impl NodeDriver {
     ) -> Vec<XdpPort> {
         let unresolved_responses_max = self.unresolved_responses_max(config);
         let receive_bytes = xdp::receive_bytes(&self.config.rings, self.config.shards);
-        let port = |(frames, rings)| XdpPort {
-            port: plan.port,
-            receive_bytes,
-            carrier: Carrier::Rings { unresolved_responses_max, frames, rings },
+        let port = |(frames, rings)| {
+            let port = RingPort::new(plan.port, receive_bytes, unresolved_responses_max);
+            XdpPort::Rings { port, frames, rings }
         };
         shares.map(port).collect()
     }

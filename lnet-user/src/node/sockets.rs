@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::plan::XdpPlan;
 use super::{NodeConfig, NodeDriver, NodeError, XdpMode, XdpNi, link};
 use crate::lnd::ShardPort;
-use crate::lnd::xdp::{Carrier, Port, SendFault, XdpPort, reuseport};
+use crate::lnd::xdp::{Port, SendFault, SocketPort, XdpPort, reuseport};
 use crate::netlink::{self, NetlinkError};
 use crate::uring::udp::{Endpoint, EndpointConfig, UdpSocket};
 
@@ -51,8 +51,8 @@ impl NodeDriver {
         let fresh = self.fresh_xdp()?;
         let ports = sockets.into_iter().map(|socket| {
             let endpoint = Box::new(Endpoint::new(socket, &sizes)?);
-            let carrier = Carrier::Socket { endpoint, neighbours: Arc::clone(&neighbours), buffer_bytes };
-            Ok(XdpPort { port, receive_bytes, carrier })
+            let neighbours = Arc::clone(&neighbours);
+            Ok(XdpPort::Socket(SocketPort::new(port, receive_bytes, endpoint, neighbours, buffer_bytes)))
         });
         let ports = ports.collect::<Result<_, NodeError>>()?;
         let (net, parts) = self.keep_xdp(fresh, ports);

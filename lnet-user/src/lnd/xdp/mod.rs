@@ -60,9 +60,8 @@ use exchange::{Arrival, DatagramBuffer, Exchange, Packet, Sizes};
 use fault::Faults;
 use frames::{Further, Owner};
 use in_place::{InPlace, InPlaceUplink};
-use ports::{Link, RingPort};
+use ports::Link;
 use receive::Origin;
-use socket::SocketPort;
 use unresolved::Unresolved;
 
 pub(crate) use counters::XdpCounters;
@@ -72,7 +71,8 @@ pub use fault::SendFault;
 pub(crate) use frames::DATAGRAM_MIN_BYTES;
 pub(crate) use lane::{Lane, OwnedQueue};
 use paths::Paths;
-pub(crate) use ports::{Carrier, Rings, UmemShare, XdpPort};
+pub(crate) use ports::{RingPort, Rings, UmemShare, XdpPort};
+pub(crate) use socket::SocketPort;
 
 /// Most frames that one turn takes off one ring.
 const BUDGET_MAX: u32 = 256;
@@ -187,8 +187,6 @@ pub struct XdpLnd {
     ports: Vec<RingPort>,
     /// The NIs over sockets that are open.
     sockets: Vec<SocketPort>,
-    /// By number: what carries an NI that is open.
-    by_ni: Vec<Route>,
     /// Those that were closed and are to be removed.
     closed: Vec<XdpPort>,
     links: Vec<Link>,
@@ -232,16 +230,6 @@ pub struct XdpLnd {
     /// Scratch, as `packet`.
     sending: Vec<TxDescriptor>,
     moving: Vec<Frame>,
-}
-
-/// What carries an NI.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Route {
-    None,
-    /// Rings: its index among the ports.
-    Ring(usize),
-    /// A socket: its index among these.
-    Socket(usize),
 }
 
 impl XdpLnd {
@@ -290,7 +278,6 @@ impl XdpLnd {
             has_buffers: false,
             ports: Vec::new(),
             sockets: Vec::new(),
-            by_ni: Vec::new(),
             closed: Vec::new(),
             links: Vec::new(),
             transmit_reserve: 0,

@@ -19,12 +19,11 @@ use super::exchange::{BUFFERS_MAX, DatagramBuffer};
 use super::in_place::{InPlace, InPlaceUplink};
 use super::receive::Sender;
 use super::socket::SocketPort;
-use super::{Lane, OwnedQueue, Port, Route, XdpLnd, reuseport};
+use super::{Lane, OwnedQueue, Port, XdpLnd, reuseport};
 use crate::capture::Tap;
 use crate::lnd::{Driver, Watched};
 use crate::memory::Memory;
 use crate::netlink::Neighbours;
-use crate::uring::udp::Endpoint;
 use crate::xsk::{Frame, Socket, Umem};
 
 /// What one shard has of an interface.
@@ -53,44 +52,34 @@ pub(crate) struct UmemShare {
 }
 
 /// An NI as one shard gets it, and gives it back.
-pub(crate) struct XdpPort {
-    pub(crate) port: Port,
-    /// Bytes of frames that the shard can take at once by it: what it grants its peers.
-    pub(crate) receive_bytes: u32,
-    pub(crate) carrier: Carrier,
-}
-
-/// What carries the frames of an NI.
-pub(crate) enum Carrier {
-    /// `AF_XDP` rings.
+pub(crate) enum XdpPort {
+    /// Over `AF_XDP` rings.
     Rings {
-        /// ACKs and REPLYs that may wait for a next hop at once while this NI is there: others are refused.
-        unresolved_responses_max: u32,
+        port: RingPort,
         /// The frames, with the node's first NI over rings, and with the last.
         frames: Option<UmemShare>,
         /// The rings of its interface, with the first NI that it has, and with the last.
         rings: Option<Rings>,
     },
-    /// A UDP socket.
-    Socket {
-        endpoint: Box<Endpoint>,
-        /// Follows the interface.
-        neighbours: Arc<Neighbours>,
-        /// Bytes of the longest datagram that shards keep and hand over; the same for all sockets.
-        buffer_bytes: u32,
-    },
+    /// Over a UDP socket.
+    Socket(SocketPort),
 }
 
 impl XdpPort {
-    fn has_rings(&self) -> bool {
-        matches!(self.carrier, Carrier::Rings { .. })
+    fn port(&self) -> &Port {
+        match self {
+            Self::Rings { port, .. } => &port.port,
+            Self::Socket(socket) => &socket.port,
+        }
     }
 }
 
 /// An NI over rings that a shard has.
-pub(super) struct RingPort {
+pub(crate) struct RingPort {
     pub(super) port: Port,
+    /// Bytes of frames that the shard can take at once by it: what it grants its peers.
     pub(super) receive_bytes: u32,
+    /// ACKs and REPLYs that may wait for a next hop at once while this NI is there: others are refused.
     pub(super) unresolved_responses_max: u32,
     /// The lane that its frames leave by.
     pub(super) lane_index: usize,
@@ -100,6 +89,14 @@ pub(super) struct RingPort {
     pub(super) down: Option<Down>,
     /// Who sent its last packet.
     pub(super) last_sender: Sender,
+}
+
+impl RingPort {
+    pub(crate) fn new(port: Port, receive_bytes: u32, unresolved_responses_max: u32) -> Self {
+        let (lane_index, link_index, down) = (0, 0, None);
+        let last_sender = Sender::UNKNOWN;
+        Self { port, receive_bytes, unresolved_responses_max, lane_index, link_index, down, last_sender }
+    }
 }
 
 /// An interface that is down.
@@ -125,16 +122,13 @@ impl XdpLnd {
     /// The index of an open NI over rings.
     #[inline]
     pub(super) fn ring_of(&self, ni: NiId) -> Option<usize> {
-        match self.route(ni) {
-            Route::Ring(index) => Some(index),
-            _ => None,
-        }
+        self.ports.iter().position(|open| open.port.ni == ni)
     }
 
-    /// What carries an NI.
+    /// The index of an open NI over a socket.
     #[inline]
-    pub(super) fn route(&self, ni: NiId) -> Route {
-        self.by_ni.get(usize::from(ni.0)).copied().unwrap_or(Route::None)
+    pub(super) fn socket_of(&self, ni: NiId) -> Option<usize> {
+        self.sockets.iter().position(|open| open.port.ni == ni)
     }
 
     fn add_frames(&mut self, UmemShare { umem, frames }: UmemShare) {
@@ -173,10 +167,10 @@ impl XdpLnd {
     /// Whether an NI was closed whose device refuses to send: what it has not sent by now it never will, for its
     /// sockets are about to be closed, or are closed.
     pub(super) fn is_given_up(&self, ni: NiId) -> bool {
-        let closed = self.closed.iter().find(|closed| closed.port.ni == ni);
+        let closed = self.closed.iter().map(XdpPort::port).find(|closed| closed.ni == ni);
         self.umem.is_none()
-            || closed.is_some_and(|XdpPort { port, .. }| {
-                let mut its = self.lanes.iter().filter(|lane| lane.interface_index == port.interface_index);
+            || closed.is_some_and(|closed| {
+                let mut its = self.lanes.iter().filter(|lane| lane.interface_index == closed.interface_index);
                 its.any(Lane::refuses)
             })
     }
@@ -221,17 +215,12 @@ impl XdpLnd {
 
     /// Takes in which NIs there are.
     fn follow_ports(&mut self) {
-        self.by_ni.fill(Route::None);
         for index in 0..self.ports.len() {
-            let Port { ni, interface_index, .. } = self.ports[index].port;
-            self.set_route(ni, Route::Ring(index));
+            let interface_index = self.ports[index].port.interface_index;
             let is_its = |link: &Link| link.interface_index == interface_index;
             let link_index = self.links.iter().position(is_its);
             self.ports[index].link_index = link_index.expect("the first NI of an interface brings rings");
             self.ports[index].lane_index = self.lane_to(interface_index);
-        }
-        for index in 0..self.sockets.len() {
-            self.set_route(self.sockets[index].port.ni, Route::Socket(index));
         }
         let responses_max = self.ports.iter().map(|port| port.unresolved_responses_max).min();
         self.unresolved.set_responses_max(responses_max.unwrap_or(0));
@@ -243,14 +232,6 @@ impl XdpLnd {
         self.follow_mtus();
         self.paths.clear();
         self.retry_unresolved = true;
-    }
-
-    fn set_route(&mut self, ni: NiId, route: Route) {
-        let slot = usize::from(ni.0);
-        if slot >= self.by_ni.len() {
-            self.by_ni.resize(slot + 1, Route::None);
-        }
-        self.by_ni[slot] = route;
     }
 
     /// The lane by which frames of this shard leave: that of a queue that it owns, or any.
@@ -277,55 +258,47 @@ impl Driver for XdpLnd {
     }
 
     fn ni_of(port: &XdpPort) -> NiId {
-        port.port.ni
+        port.port().ni
     }
 
     fn watched(port: &XdpPort) -> Option<(Watched, Vec<BorrowedFd<'_>>)> {
-        match &port.carrier {
-            Carrier::Rings { rings, .. } => {
+        match port {
+            XdpPort::Rings { rings, .. } => {
                 let rings = rings.as_ref()?;
                 Some((Watched::Interface(rings.interface_index), rings.sockets().collect()))
             }
-            Carrier::Socket { endpoint, .. } => Some((Watched::Ni(port.port.ni), vec![endpoint.fd()])),
+            XdpPort::Socket(open) => Some((Watched::Ni(open.port.ni), vec![open.endpoint.fd()])),
         }
     }
 
     fn add_port(&mut self, port: XdpPort) {
-        let XdpPort { port, receive_bytes, carrier } = port;
-        let datagram_max_bytes = match &carrier {
-            Carrier::Rings { .. } => port.ring_datagram_max_bytes(self.common.frame_max_bytes),
-            Carrier::Socket { buffer_bytes, .. } => port.datagram_max_bytes(*buffer_bytes),
+        let Port { ni, nid, .. } = *port.port();
+        let datagram_max_bytes = match &port {
+            XdpPort::Rings { port, .. } => port.port.ring_datagram_max_bytes(self.common.frame_max_bytes),
+            XdpPort::Socket(open) => open.port.datagram_max_bytes(open.buffer_bytes),
         };
-        self.xfer.add_interface(port.ni, port.nid, datagram_max_bytes);
-        match carrier {
-            Carrier::Rings { unresolved_responses_max, frames, rings } => {
+        self.xfer.add_interface(ni, nid, datagram_max_bytes);
+        match port {
+            XdpPort::Rings { port, frames, rings } => {
                 if let Some(frames) = frames {
                     self.add_frames(frames);
                 }
                 if let Some(rings) = rings {
                     self.add_rings(rings);
                 }
-                self.ports.push(RingPort {
-                    port,
-                    receive_bytes,
-                    unresolved_responses_max,
-                    lane_index: 0,
-                    link_index: 0,
-                    down: None,
-                    last_sender: Sender::UNKNOWN,
-                });
+                self.ports.push(port);
             }
-            Carrier::Socket { endpoint, neighbours, buffer_bytes } => {
-                self.add_buffers(buffer_bytes);
-                self.sockets.push(SocketPort::new(port, receive_bytes, endpoint, neighbours, buffer_bytes));
+            XdpPort::Socket(open) => {
+                self.add_buffers(open.buffer_bytes);
+                self.sockets.push(open);
             }
         }
         self.follow_ports();
     }
 
     fn close_port(&mut self, now: Instant, ni: NiId, up: &mut impl Uplink, memory: &Memory) {
-        let route = self.route(ni);
-        if route == Route::None {
+        let (ring, socket) = (self.ring_of(ni), self.socket_of(ni));
+        if ring.or(socket).is_none() {
             return;
         }
         let mut in_place = self.in_place.take();
@@ -345,28 +318,22 @@ impl Driver for XdpLnd {
         }
         self.xfer.remove_interface(now, ni, up);
         self.in_place = in_place;
-        self.closed.push(match route {
-            Route::Ring(index) => {
-                let RingPort { port, receive_bytes, unresolved_responses_max, .. } =
-                    self.ports.swap_remove(index);
-                let carrier = Carrier::Rings { unresolved_responses_max, frames: None, rings: None };
-                XdpPort { port, receive_bytes, carrier }
-            }
-            Route::Socket(index) => self.sockets.swap_remove(index).into_port(),
-            Route::None => unreachable!("it was looked at"),
-        });
+        let ring = ring.map(|index| self.ports.swap_remove(index));
+        self.closed.extend(ring.map(|port| XdpPort::Rings { port, frames: None, rings: None }));
+        self.closed.extend(socket.map(|index| XdpPort::Socket(self.sockets.swap_remove(index))));
         self.follow_ports();
         self.replay_due = true;
     }
 
     fn remove_port(&mut self, ni: NiId) -> XdpPort {
-        let index = self.closed.iter().position(|closed| closed.port.ni == ni).expect("the NI was closed");
+        let index = self.closed.iter().position(|closed| closed.port().ni == ni).expect("the NI was closed");
         let mut closed = self.closed.swap_remove(index);
-        if let Carrier::Rings { frames, rings, .. } = &mut closed.carrier {
-            let interface_index = closed.port.interface_index;
+        if let XdpPort::Rings { port, frames, rings } = &mut closed {
+            let interface_index = port.port.interface_index;
             let others = || {
-                let open = self.ports.iter().map(|open| &open.port);
-                open.chain(self.closed.iter().filter(|other| other.has_rings()).map(|other| &other.port))
+                let is_ring = |other: &&XdpPort| matches!(other, XdpPort::Rings { .. });
+                let closed = self.closed.iter().filter(is_ring).map(XdpPort::port);
+                self.ports.iter().map(|open| &open.port).chain(closed)
             };
             let is_last = others().all(|other| other.interface_index != interface_index);
             let is_last_of_all = others().next().is_none();

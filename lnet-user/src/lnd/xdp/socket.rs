@@ -21,7 +21,6 @@ use rustix::io::Errno;
 use super::announce::{Batch, FRAMES_MAX};
 use super::exchange::{DatagramBuffer, Packet};
 use super::frames::{self, Aside, Bytes, Further, Head, Ingress, Owner, Source, Taken, ends_crc};
-use super::ports::{Carrier, XdpPort};
 use super::receive::Origin;
 use super::{Port, XdpDrop, XdpLnd};
 use crate::capture::{Direction, Headers, Link, Tap};
@@ -36,13 +35,15 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const DOWN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// An NI over a socket that a shard has.
-pub(super) struct SocketPort {
+pub(crate) struct SocketPort {
     pub(super) port: Port,
+    /// Bytes of frames that the shard can take at once by it: what it grants its peers.
     pub(super) receive_bytes: u32,
     pub(super) endpoint: Box<Endpoint>,
+    /// Follows the interface.
     neighbours: Arc<Neighbours>,
-    /// Bytes of the longest datagram that shards keep and hand over.
-    buffer_bytes: u32,
+    /// Bytes of the longest datagram that shards keep and hand over; the same for all sockets.
+    pub(super) buffer_bytes: u32,
     /// Of what is known of the interface.
     generation: u64,
     /// The interface's MTU; that of the port may be less, for the narrowest path that was met.
@@ -54,7 +55,7 @@ pub(super) struct SocketPort {
 }
 
 impl SocketPort {
-    pub(super) fn new(
+    pub(crate) fn new(
         port: Port,
         receive_bytes: u32,
         endpoint: Box<Endpoint>,
@@ -72,11 +73,6 @@ impl SocketPort {
             down_since: None,
             retry_at: None,
         }
-    }
-
-    pub(super) fn into_port(self) -> XdpPort {
-        let Self { port, receive_bytes, endpoint, neighbours, buffer_bytes, .. } = self;
-        XdpPort { port, receive_bytes, carrier: Carrier::Socket { endpoint, neighbours, buffer_bytes } }
     }
 
     /// What the kernel had no room for.

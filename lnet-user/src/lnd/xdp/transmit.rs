@@ -15,7 +15,7 @@ use super::path::{End, LANE_PORT_BASE, Path};
 use super::paths::PathId;
 use super::ports::{Down, RingPort};
 use super::write::{write_frame, write_headers};
-use super::{CHUNK_BYTES, Route, XdpLnd, present};
+use super::{CHUNK_BYTES, XdpLnd, present};
 use crate::capture::{Direction, Link};
 use crate::memory::Memory;
 use crate::netlink::{Resolution, Unreachable};
@@ -56,7 +56,7 @@ impl XdpLnd {
         Lent { transmit, more }: Lent<'_>,
         memory: &Memory,
     ) -> Result<(), Full<TxId>> {
-        if matches!(self.route(transmit.ni), Route::Socket(_)) {
+        if self.socket_of(transmit.ni).is_some() {
             // The kernel finds next hops.
             return self.xfer.submit(now, transmit);
         }
@@ -235,9 +235,9 @@ impl XdpLnd {
                 }
             }
             let Some(outgoing) = self.xfer.poll_transmit(now) else { return };
-            match self.route(outgoing.ni) {
-                Route::Socket(socket) => written_bytes += self.send_datagram(socket, &outgoing, memory),
-                _ => self.send(now, &outgoing, memory),
+            match self.socket_of(outgoing.ni) {
+                Some(socket) => written_bytes += self.send_datagram(socket, &outgoing, memory),
+                None => self.send(now, &outgoing, memory),
             }
         }
     }

@@ -11,7 +11,7 @@ use lnet_wire::nid::Net;
 use lnet_wire::packet::endpoint;
 use lnet_wire::{Nid, ProcessId};
 
-use super::super::{Carrier, Port, XdpPort};
+use super::super::{Port, SocketPort, XdpPort};
 use super::acquainted;
 use super::node::{Node, Plan};
 use super::wire::Wire;
@@ -47,10 +47,10 @@ fn add_socket(node: &mut Node, udp_port: u16) -> u16 {
         EndpointConfig { receive_buffers: 64, send_buffers: 16, datagram_max_bytes: DATAGRAM_MAX_BYTES };
     let endpoint = Box::new(Endpoint::new(socket, &sizes).unwrap());
     let neighbours: Arc<Neighbours> = Neighbours::silent();
-    let carrier = Carrier::Socket { endpoint, neighbours, buffer_bytes: DATAGRAM_MAX_BYTES };
+    let port = SocketPort::new(port, 1 << 20, endpoint, neighbours, DATAGRAM_MAX_BYTES);
     let lnd = &mut node.shards[0].lnd;
     lnd.common.opened.store(true, Ordering::Release);
-    lnd.add_port(XdpPort { port, receive_bytes: 1 << 20, carrier });
+    lnd.add_port(XdpPort::Socket(port));
     udp_port
 }
 

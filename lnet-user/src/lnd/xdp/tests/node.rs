@@ -21,7 +21,7 @@ use lnet_wire::{Header, Nid, ProcessId};
 
 use super::super::lane::Device;
 use super::super::{
-    Carrier, Common, Lane, OwnedQueue, Port, ReturnRings, Rings, SendFault, UmemShare, XdpLnd, XdpPort,
+    Common, Lane, OwnedQueue, Port, ReturnRings, RingPort, Rings, SendFault, UmemShare, XdpLnd, XdpPort,
     frame_max_bytes, receive_bytes,
 };
 use crate::lnd::Driver;
@@ -334,9 +334,8 @@ impl Node {
             let neighbours = Arc::clone(&neighbours);
             let rings = Some(Rings { interface_index: INTERFACE, neighbours, lanes, owned });
             let frames = Some(UmemShare { umem: Arc::clone(&umem), frames: stocks.pop_front().unwrap() });
-            let carrier = Carrier::Rings { unresolved_responses_max: 4, frames, rings };
-            let receive_bytes = receive_bytes(&plan.rings, plan.shards);
-            lnd.add_port(XdpPort { port, receive_bytes, carrier });
+            let port = RingPort::new(port, receive_bytes(&plan.rings, plan.shards), 4);
+            lnd.add_port(XdpPort::Rings { port, frames, rings });
             let mut memory = Memory::new(ShardId(0), 1, 1);
             let terms = Terms { comes_home: true, peers_choose: false };
             let buffer = if plan.registered {

@@ -2,7 +2,7 @@
 
 use lnet_core::lnd::{NiId, Status};
 
-use super::super::Carrier;
+use super::super::XdpPort;
 use super::node::{Node, Plan};
 use super::{acquainted, carry};
 use crate::lnd::Driver;
@@ -13,7 +13,7 @@ fn give_up_and_take_back(node: &mut Node, now: lnet_core::time::Instant) {
     for shard in &mut node.shards {
         shard.lnd.close_port(now, NiId(0), &mut shard.up, &shard.memory);
         let part = shard.lnd.remove_port(NiId(0));
-        let Carrier::Rings { frames: Some(_), rings: Some(_), .. } = &part.carrier else {
+        let XdpPort::Rings { frames: Some(_), rings: Some(_), .. } = &part else {
             panic!("frames and rings go with the last NI")
         };
         assert!(shard.lnd.is_empty() && shard.lnd.lanes.is_empty() && shard.lnd.stock.is_empty());

@@ -20,7 +20,7 @@ use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, Spread};
 use lnet_wire::{Header, Nid, ProcessId};
 
 use super::super::{
-    Carrier, Common, DATAGRAM_MIN_BYTES, Port, SendFault, XdpCounters, XdpDrop, XdpLnd, XdpPort,
+    Common, DATAGRAM_MIN_BYTES, Port, SendFault, SocketPort, XdpCounters, XdpDrop, XdpLnd, XdpPort,
     frame_max_bytes, reuseport,
 };
 use crate::lnd::Driver;
@@ -146,12 +146,9 @@ impl Node {
         let neighbours = Neighbours::silent();
         let lnds = XdpLnd::for_shards(&common, &wakers).0.into_iter().zip(endpoints);
         let shards = lnds.map(|(mut lnd, endpoint)| {
-            let carrier = Carrier::Socket {
-                endpoint: Box::new(endpoint),
-                neighbours: Arc::clone(&neighbours),
-                buffer_bytes: DATAGRAM_MAX_BYTES,
-            };
-            lnd.add_port(XdpPort { port, receive_bytes: 1 << 20, carrier });
+            let (endpoint, neighbours) = (Box::new(endpoint), Arc::clone(&neighbours));
+            let port = SocketPort::new(port, 1 << 20, endpoint, neighbours, DATAGRAM_MAX_BYTES);
+            lnd.add_port(XdpPort::Socket(port));
             let mut memory = Memory::new(ShardId(0), 1, 1);
             let terms = Terms { comes_home: true, peers_choose: false };
             memory.lend(span(0).buffer.md().unwrap(), Buffer::zeroed(BUFFER_BYTES), terms);
