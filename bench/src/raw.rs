@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use lnet_user::internals::bpf::{self, AttachMode, ObjectKind, XdpProgram};
+use lnet_user::internals::bpf::{self, ObjectKind, XdpProgram};
 use lnet_user::internals::netlink::Interface;
 use lnet_user::internals::xsk::{
     self, CHUNK_BYTES, Frame, Kick, Queue, QueueConfig, TxDescriptor, Umem, UmemConfig,
@@ -56,7 +56,7 @@ impl End {
         queue.sockets[0].rx.fetch_ahead(1);
         let mut program = XdpProgram::load_baseline(&bpf::find_object(ObjectKind::Default)?)?;
         program.set_socket(0, 0, &queue.sockets[0])?;
-        program.attach(side.interface, AttachMode::Auto)?;
+        program.attach(side.interface, None)?;
         // Half of the frames receive, the others send.
         let spare = stock.split_off((FRAMES / 2) as usize);
         let (source, sink) = (vec![7; CHUNK_BYTES as usize], vec![0; CHUNK_BYTES as usize]);

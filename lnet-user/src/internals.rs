@@ -7,8 +7,8 @@ use crate::runtime::Worker;
 /// The XDP program and its object.
 pub mod bpf {
     pub use crate::bpf::{
-        Action, ActiveMode, AttachMode, BpfError, Counters, OBJECT_VARIABLE, ObjectKind, ReasonCount,
-        SlotCount, TestFrame, XdpProgram, find_object,
+        Action, ActiveMode, BpfError, Counters, OBJECT_VARIABLE, ObjectKind, ReasonCount, SlotCount,
+        TestFrame, XdpProgram, find_object,
     };
 }
 
@@ -57,14 +57,14 @@ impl NodeConfigInside for NodeConfig {
 /// The inside of a [`NodeDriver`].
 pub trait NodeInside {
     /// The XDP programs of its interfaces, in the order of their first NI.
-    fn programs_mut(&mut self) -> &mut [bpf::XdpProgram];
+    fn programs_mut(&mut self) -> Vec<&mut bpf::XdpProgram>;
     /// Who holds the frames of the NIs over rings, while there are any.
     fn frames(&self) -> Option<xsk::Census>;
 }
 
 impl NodeInside for NodeDriver {
-    fn programs_mut(&mut self) -> &mut [bpf::XdpProgram] {
-        NodeDriver::programs_mut(self)
+    fn programs_mut(&mut self) -> Vec<&mut bpf::XdpProgram> {
+        NodeDriver::programs_mut(self).collect()
     }
 
     fn frames(&self) -> Option<xsk::Census> {

@@ -291,7 +291,7 @@ impl NodeDriver {
         self.steering.policies[usize::from(portal)] = word;
         self.config.policies.retain(|(other, _)| *other != portal);
         self.config.policies.push((portal, policy));
-        self.programs_mut().iter_mut().try_for_each(|program| program.set_policy(portal, policy))
+        self.programs_mut().try_for_each(|program| program.set_policy(portal, policy))
     }
 
     /// Lets frames in: from now on they reach the shards. Call it when the entries are posted
@@ -306,7 +306,7 @@ impl NodeDriver {
             waker.wake();
         }
         let shards = self.config.shards;
-        Ok(self.programs_mut().iter_mut().try_for_each(|program| program.set_shards(shards))?)
+        Ok(self.programs_mut().try_for_each(|program| program.set_shards(shards))?)
     }
 
     /// The node's primary NID: that of the NI that it had first.
@@ -377,8 +377,8 @@ impl NodeDriver {
 
     /// The XDP programs of the node's interfaces, in the order of their first NI: for fault rules and
     /// per-interface counters. NIs over sockets have none.
-    pub(crate) fn programs_mut(&mut self) -> &mut [XdpProgram] {
-        self.rings_mut().map_or(&mut [], |net| &mut net.programs)
+    pub(crate) fn programs_mut(&mut self) -> impl Iterator<Item = &mut XdpProgram> {
+        self.rings_mut().into_iter().flat_map(RingNet::programs_mut)
     }
 
     /// Who holds the frames of the NIs over rings, while there are any.
@@ -393,7 +393,7 @@ impl NodeDriver {
     pub fn xdp_frames(&self) -> Result<XdpFrames, NodeError> {
         let mut frames = XdpFrames::default();
         let mut slots = BTreeMap::new();
-        for program in self.rings().into_iter().flat_map(|net| &net.programs) {
+        for program in self.rings().into_iter().flat_map(RingNet::programs) {
             let counters = program.counters()?;
             for slot in &counters.slots {
                 *slots.entry((slot.queue, slot.shard)).or_default() += slot.frames;

@@ -14,7 +14,7 @@ mod run;
 
 pub use counters::{Counters, ReasonCount, SlotCount};
 pub use error::BpfError;
-pub use program::{ActiveMode, AttachMode, XdpProgram};
+pub use program::{ActiveMode, XdpProgram};
 pub use run::{Action, TestFrame};
 
 /// Names a file that is loaded instead of any other that [`find_object`] would find.

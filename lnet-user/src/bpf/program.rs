@@ -33,19 +33,7 @@ const CONFIG_LOG: u32 = 1;
 /// All of a million.
 const MILLION: u32 = 1_000_000;
 
-/// How to attach.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum AttachMode {
-    /// In the driver.
-    Native,
-    /// In the kernel's network stack (SKB mode), with every driver.
-    Generic,
-    /// Native where the driver can, else generic.
-    #[default]
-    Auto,
-}
-
-/// How it is attached.
+/// How a program is attached.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ActiveMode {
     /// In the driver.
@@ -152,13 +140,13 @@ impl XdpProgram {
     }
 
     /// Attaches the program to `interface`, a name in the calling thread's network namespace, and says in
-    /// which mode. It detaches when this value is dropped or its process ends.
+    /// which mode: in the driver where that can, else in the network stack, unless one of them is asked for. It detaches when this value is dropped or its process ends.
     ///
     /// # Errors
     /// [`BpfError::Interface`]; [`BpfError::AlreadyAttached`] when this program serves one;
     /// [`BpfError::Occupied`]; [`BpfError::Privilege`]; [`BpfError::Refused`] by the driver (in mode
-    /// `Auto`: in generic mode as well).
-    pub fn attach(&mut self, interface_name: &str, mode: AttachMode) -> Result<ActiveMode, BpfError> {
+    /// that was asked for; else in both).
+    pub fn attach(&mut self, interface_name: &str, mode: Option<ActiveMode>) -> Result<ActiveMode, BpfError> {
         if let Some(attachment) = &self.attachment {
             return Err(BpfError::AlreadyAttached { interface: attachment.interface.clone() });
         }
@@ -167,9 +155,8 @@ impl XdpProgram {
             return Err(occupied(&interface));
         }
         match mode {
-            AttachMode::Native => self.attach_as(&interface, ActiveMode::Native),
-            AttachMode::Generic => self.attach_as(&interface, ActiveMode::Generic),
-            AttachMode::Auto => match self.attach_as(&interface, ActiveMode::Native) {
+            Some(mode) => self.attach_as(&interface, mode),
+            None => match self.attach_as(&interface, ActiveMode::Native) {
                 Err(error @ BpfError::Refused { .. }) => {
                     tracing::info!(%error, "trying generic mode");
                     self.attach_as(&interface, ActiveMode::Generic)

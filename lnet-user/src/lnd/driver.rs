@@ -11,15 +11,6 @@ use lnet_wire::steer::{PORTALS, PolicyWord};
 use crate::capture::Tap;
 use crate::memory::Memory;
 
-/// What a shard watches for an NI or its interface.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Watched {
-    /// An interface, whose index this is, for all its NIs.
-    Interface(u32),
-    /// An NI.
-    Ni(NiId),
-}
-
 /// An LND whose NIs come and go.
 pub(crate) trait Driver: Lnd<Memory = Memory> {
     /// One shard's part of an NI.
@@ -34,9 +25,10 @@ pub(crate) trait Driver: Lnd<Memory = Memory> {
     /// The NI of a port.
     fn ni_of(port: &Self::Port) -> NiId;
 
-    /// What is to be watched while the shard sleeps, as long as it has this port.
-    fn watched(_port: &Self::Port) -> Option<(Watched, Vec<BorrowedFd<'_>>)> {
-        None
+    /// What is to be watched while the shard sleeps, from when it gets this port: until it gives up the port that has
+    /// it by then.
+    fn watched(_port: &Self::Port) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
     }
 
     /// Takes part in an NI from now on.

@@ -11,7 +11,7 @@ use lnet_core::lnd::{Full, Lent, Lnd, NiId, Progress, RxId, TxId, Uplink, Verdic
 use lnet_core::time::{self, Instant};
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
-use super::driver::{Driver, Names, Watched};
+use super::driver::{Driver, Names};
 use super::in_process::InProcessLnd;
 use super::lo::LoLnd;
 use super::xdp::XdpLnd;
@@ -74,7 +74,7 @@ macro_rules! registry {
                 }
             }
 
-            fn watched(&self) -> Option<(Watched, Vec<BorrowedFd<'_>>)> {
+            fn watched(&self) -> Vec<BorrowedFd<'_>> {
                 match self {
                     $(Self::$kind(port) => <$lnd>::watched(port),)*
                 }
@@ -269,8 +269,8 @@ impl ShardPort {
         self.port.ni()
     }
 
-    /// What is to be watched while the shard sleeps, as long as it has this part.
-    pub(crate) fn watched(&self) -> Option<(Watched, Vec<BorrowedFd<'_>>)> {
+    /// What is to be watched while the shard sleeps ([`Driver::watched`]).
+    pub(crate) fn watched(&self) -> Vec<BorrowedFd<'_>> {
         self.port.watched()
     }
 }

@@ -9,6 +9,6 @@ mod lnds;
 pub(crate) mod lo;
 pub(crate) mod xdp;
 
-pub(crate) use driver::{Driver, Watched};
+pub(crate) use driver::Driver;
 pub(crate) use lnds::ShardPort;
 pub(crate) use lnds::{AnyLnd, LndPort, Lnds};

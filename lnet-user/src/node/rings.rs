@@ -16,7 +16,7 @@ use super::log::LogThread;
 use super::plan::XdpPlan;
 use super::xdp::XdpNet;
 use super::{NiConfig, NodeConfig, NodeDriver, NodeError, XdpMode, XdpNi};
-use crate::bpf::{self, ActiveMode, AttachMode, ObjectKind, XdpProgram};
+use crate::bpf::{self, ActiveMode, ObjectKind, XdpProgram};
 use crate::lnd::ShardPort;
 use crate::lnd::xdp::{self, Lane, OwnedQueue, Port, RingPort, Rings, UmemShare, XdpPort};
 use crate::memory::Buffer;
@@ -31,8 +31,6 @@ const RECLAIM_PATIENCE: Duration = Duration::from_secs(5);
 pub(super) struct RingNet {
     umem: Arc<Umem>,
     links: Vec<RingLink>,
-    /// Of each link, in the same order.
-    pub(super) programs: Vec<XdpProgram>,
     /// Queues that were closed and that the kernel has not let go of: interface and queue.
     left: Vec<(u32, u32)>,
 }
@@ -41,6 +39,7 @@ pub(super) struct RingNet {
 #[derive(Debug)]
 struct RingLink {
     interface: Interface,
+    program: XdpProgram,
     mode: ActiveMode,
     neighbours: Arc<Neighbours>,
     /// The shard that owns each queue.
@@ -61,6 +60,15 @@ pub(super) fn early_chunks_max(config: &NodeConfig) -> u32 {
 }
 
 impl RingNet {
+    /// The XDP programs, in the order of their interfaces' first NIs.
+    pub(super) fn programs(&self) -> impl Iterator<Item = &XdpProgram> {
+        self.links.iter().map(|link| &link.program)
+    }
+
+    pub(super) fn programs_mut(&mut self) -> impl Iterator<Item = &mut XdpProgram> {
+        self.links.iter_mut().map(|link| &mut link.program)
+    }
+
     /// Who holds the frames.
     pub(super) fn census(&self) -> Census {
         self.umem.census()
@@ -79,14 +87,13 @@ impl NodeDriver {
         &mut self,
         plan: &XdpPlan,
         config: &NiConfig,
-        attach: AttachMode,
     ) -> Result<(XdpNi, Vec<ShardPort>), NodeError> {
         let index = plan.interface.index;
         let known =
             self.rings().and_then(|net| net.links.iter().position(|link| link.interface.index == index));
         match known {
             Some(link) => self.share_link(link, plan, config),
-            None => self.open_link(plan, config, attach),
+            None => self.open_link(plan, config),
         }
     }
 
@@ -105,18 +112,13 @@ impl NodeDriver {
             return Err(NodeError::OtherMode { interface: plan.interface.name.clone(), active: link.mode });
         }
         let reserved = crate::netlink::reserve_port(plan.port.address, plan.port.udp_port)?;
-        net.programs[index].add_endpoint(plan.port.address, plan.port.udp_port)?;
+        link.program.add_endpoint(plan.port.address, plan.port.udp_port)?;
         let (neighbours, mode) = (Arc::clone(&link.neighbours), link.mode.into());
         let (_, parts) = self.keep_xdp(None, ports);
         Ok((plan.opened(mode, neighbours, Some(reserved)), parts))
     }
 
-    fn open_link(
-        &mut self,
-        plan: &XdpPlan,
-        config: &NiConfig,
-        attach: AttachMode,
-    ) -> Result<(XdpNi, Vec<ShardPort>), NodeError> {
+    fn open_link(&mut self, plan: &XdpPlan, config: &NiConfig) -> Result<(XdpNi, Vec<ShardPort>), NodeError> {
         let owners = self.owners_of(&plan.interface)?;
         let mut program = self.load_program(plan.port)?;
         let neighbours = link::follow(&plan.interface, true, &self.wakers)?;
@@ -131,12 +133,15 @@ impl NodeDriver {
         let rings = open_queues(&self.config, &umem, &plan.interface, (&neighbours, &owners), &mut program)?;
         let programs = std::slice::from_mut(&mut program);
         let log = if self.config.log_refusals { Some(LogThread::start(programs)?) } else { None };
-        let mode = program.attach(&plan.interface.name, attach)?;
+        let wanted =
+            [ActiveMode::Native, ActiveMode::Generic].into_iter().find(|mode| plan.mode == (*mode).into());
+        let mode = program.attach(&plan.interface.name, wanted)?;
         if self.is_open {
             program.set_shards(self.config.shards)?;
         }
         let interface = plan.interface.clone();
-        let link = RingLink { interface, mode, neighbours: Arc::clone(&neighbours), owners, _log: log };
+        let link =
+            RingLink { interface, program, mode, neighbours: Arc::clone(&neighbours), owners, _log: log };
         let mut frames = frames.map(|frames| self.deal_out(frames).into_iter());
         let shares = rings.into_iter().map(|rings| {
             let frames = frames.as_mut().and_then(Iterator::next);
@@ -149,7 +154,6 @@ impl NodeDriver {
         }
         let Some(net) = &mut xdp.rings else { unreachable!("one was there, or was made") };
         net.links.push(link);
-        net.programs.push(program);
         Ok((plan.opened(mode.into(), neighbours, Some(reserved)), parts))
     }
 
@@ -237,7 +241,7 @@ impl NodeDriver {
             registered_bytes: self.config.registered_bytes,
             ..UmemConfig::new(self.frames_per_shard * self.config.shards)
         })?;
-        Ok((RingNet { umem, links: Vec::new(), programs: Vec::new(), left: Vec::new() }, frames))
+        Ok((RingNet { umem, links: Vec::new(), left: Vec::new() }, frames))
     }
 
     /// Closes an NI over rings.
@@ -249,15 +253,14 @@ impl NodeDriver {
         else {
             return;
         };
-        if let Err(error) = net.programs[index].remove_endpoint(port.address, port.udp_port) {
+        if let Err(error) = net.links[index].program.remove_endpoint(port.address, port.udp_port) {
             tracing::warn!(%error, "frames of an NI that is closed go on being steered");
         }
         if is_shared {
             return;
         }
-        let link = net.links.remove(index);
-        let mut program = net.programs.remove(index);
-        let queues = 0..link.owners.len() as u32;
+        let RingLink { interface, mut program, owners, .. } = net.links.remove(index);
+        let queues = 0..owners.len() as u32;
         program.detach();
         for (queue, shard) in queues.clone().flat_map(|queue| (0..shards).map(move |shard| (queue, shard))) {
             // A map that is about to go holds no sockets either.
@@ -269,7 +272,7 @@ impl NodeDriver {
             // The shards have given up their frames: they go with the memory.
             self.xdp.iter_mut().for_each(|net| net.rings = None);
         } else {
-            net.left.extend(queues.map(|queue| (link.interface.index, queue)));
+            net.left.extend(queues.map(|queue| (interface.index, queue)));
             self.reclaim_left();
         }
     }

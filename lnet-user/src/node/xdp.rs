@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use super::plan::XdpPlan;
 use super::rings::{RingNet, early_chunks_max};
-use super::{NiConfig, NodeDriver, NodeError, XdpNi};
-use crate::bpf::AttachMode;
+use super::{NiConfig, NodeDriver, NodeError, XdpMode, XdpNi};
 use crate::lnd::xdp::{self, Common, ReturnRings, XdpLnd, XdpPort};
 use crate::lnd::{AnyLnd, LndPort, ShardPort};
 
@@ -66,9 +65,11 @@ impl NodeDriver {
         plan: &XdpPlan,
         config: &NiConfig,
     ) -> Result<(XdpNi, Vec<ShardPort>), NodeError> {
-        let Some(attach) = AttachMode::of(plan.mode) else { return self.open_sockets(plan) };
-        match self.open_rings(plan, config, attach) {
-            Err(rings) if plan.mode == super::XdpMode::Auto && rings.is_lack(&self.config) => {
+        if plan.mode == XdpMode::Socket {
+            return self.open_sockets(plan);
+        }
+        match self.open_rings(plan, config) {
+            Err(rings) if plan.mode == XdpMode::Auto && rings.is_lack(&self.config) => {
                 tracing::info!(error = %rings, "no rings: UDP sockets are used");
                 self.open_sockets(plan).map_err(|sockets| NodeError::NoMode {
                     rings: Box::new(rings),
@@ -81,7 +82,7 @@ impl NodeDriver {
 
     /// Closes an NI of the xdp LND.
     pub(super) fn close_xdp(&mut self, open: &XdpNi, parts: Vec<ShardPort>) {
-        if open.mode == super::XdpMode::Socket {
+        if open.mode == XdpMode::Socket {
             drop(parts);
         } else {
             self.close_rings(&open.port, parts);

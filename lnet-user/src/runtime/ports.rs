@@ -3,6 +3,7 @@
 //! An NI that goes: a snapshot says that it is leaving, then that it is closed; then its LND ends what it still has,
 //! and once the shard is quiet about it it can be removed.
 
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
 use lnet_core::lnd::NiId;
@@ -38,20 +39,14 @@ impl Worker {
     pub(crate) fn add_port(&mut self, port: ShardPort) -> Result<(), PortRefused> {
         let ni = port.ni();
         assert!(!self.has_port(ni), "the shard has an NI {}", ni.0);
-        let mut ids = Vec::new();
-        let mut outcome = Ok(());
-        let watched = port.watched().map(|(watched, fds)| {
-            outcome = fds.into_iter().try_for_each(|fd| {
-                ids.push(self.waiter.watch(fd, Token(ni.0.into()))?);
-                Ok(())
-            });
-            watched
+        let outcome = port.watched().into_iter().try_for_each(|fd| {
+            self.watches.push((fd.as_raw_fd(), self.waiter.watch(fd, Token(ni.0.into()))?));
+            Ok(())
         });
         if let Err(error) = outcome {
-            self.unwatch(&ids);
+            self.unwatch(&port);
             return Err(PortRefused { error, port: Box::new(port) });
         }
-        self.watches.extend(watched.map(|watched| (watched, ids)));
         self.early.push(port);
         self.take_early();
         Ok(())
@@ -87,18 +82,14 @@ impl Worker {
                 self.lnd.remove_port(ni)
             }
         };
-        if let Some((watched, _)) = port.watched()
-            && let Some(index) = self.watches.iter().position(|(other, _)| *other == watched)
-        {
-            let (_, ids) = self.watches.swap_remove(index);
-            self.unwatch(&ids);
-        }
+        self.unwatch(&port);
         port
     }
 
-    fn unwatch(&mut self, ids: &[crate::uring::WatchId]) {
-        for id in ids {
-            if let Err(error) = self.waiter.unwatch(id) {
+    fn unwatch(&mut self, port: &ShardPort) {
+        let fds: Vec<RawFd> = port.watched().iter().map(AsRawFd::as_raw_fd).collect();
+        for (_, id) in self.watches.extract_if(.., |(fd, _)| fds.contains(fd)) {
+            if let Err(error) = self.waiter.unwatch(&id) {
                 tracing::error!(%error, "a descriptor stays open that is not needed any more");
             }
         }

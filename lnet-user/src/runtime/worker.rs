@@ -1,5 +1,6 @@
 //! One shard and all that it drives.
 
+use std::os::fd::RawFd;
 use std::time::Duration;
 
 use rtrb::Consumer;
@@ -21,7 +22,7 @@ use super::steering::{SteeringError, check_entry};
 use super::turn::IdlePolls;
 use crate::lnd::in_process::InProcessLnd;
 use crate::lnd::xdp::XdpLnd;
-use crate::lnd::{Lnds, ShardPort, Watched};
+use crate::lnd::{Lnds, ShardPort};
 use crate::memory::{Buffer, Memory, Terms};
 use crate::region::{Fragments, LeaseError, ReadLease};
 use crate::uring::{WaitError, Waiter, Waker, WatchId};
@@ -93,7 +94,8 @@ pub struct Worker {
     pub(super) early: Vec<ShardPort>,
     /// Where the next turn begins to look for messages.
     pub(super) first_ni: usize,
-    pub(super) watches: Vec<(Watched, Vec<WatchId>)>,
+    /// By the descriptor of the port that brought it.
+    pub(super) watches: Vec<(RawFd, WatchId)>,
     pub(super) idle_polls: IdlePolls,
     /// Whether the last turn left messages because a device had no room.
     pub(super) device_full: bool,

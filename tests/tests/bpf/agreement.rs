@@ -8,7 +8,7 @@ use lnet_tests::bpf::model::{Linear, Model, any_policy};
 use lnet_tests::bpf::random::{Random, seed};
 use lnet_tests::bpf::{idle_socket, load, quiet};
 use lnet_tests::netns::{NETNS_NODES, enter_here, require_privilege};
-use lnet_user::internals::bpf::{Action, AttachMode, ObjectKind, TestFrame, XdpProgram};
+use lnet_user::internals::bpf::{Action, ActiveMode, ObjectKind, TestFrame, XdpProgram};
 use lnet_wire::steer::{PORTALS, QUEUES_MAX, Reason, SHARDS_MAX};
 use rustix::fd::OwnedFd;
 
@@ -60,7 +60,7 @@ fn a_million_frames_meet_the_verdict_of_the_host() {
     let netns = quiet(QUEUES as u16);
     let _inside = enter_here(netns.a());
     let mut program = load(ObjectKind::Default);
-    program.attach(&netns.a().interface().name, AttachMode::Native).unwrap();
+    program.attach(&netns.a().interface().name, Some(ActiveMode::Native)).unwrap();
     let socket = idle_socket();
     let mut model = Model::default();
     for queue in 0..QUEUES_MAX {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lnet_tests::bpf::{idle_socket, load, object, quiet};
 use lnet_tests::netns::{NETNS_NODES, enter_here, ip, require_privilege, wait_until};
-use lnet_user::internals::bpf::{self, ActiveMode, AttachMode, BpfError, ObjectKind, TestFrame};
+use lnet_user::internals::bpf::{self, ActiveMode, BpfError, ObjectKind, TestFrame};
 use lnet_user::internals::netlink::{Interface, NetlinkError};
 use rustix::thread::CapabilitySet;
 
@@ -24,11 +24,11 @@ fn veth_is_native_and_a_bridge_generic() {
     ip(netns.a(), "link add name bridge0 type bridge");
     let _inside = enter_here(netns.a());
     for (interface, mode, expected) in [
-        (NEAR, AttachMode::Native, ActiveMode::Native),
-        (NEAR, AttachMode::Generic, ActiveMode::Generic),
-        (NEAR, AttachMode::Auto, ActiveMode::Native),
-        ("bridge0", AttachMode::Auto, ActiveMode::Generic),
-        ("bridge0", AttachMode::Generic, ActiveMode::Generic),
+        (NEAR, Some(ActiveMode::Native), ActiveMode::Native),
+        (NEAR, Some(ActiveMode::Generic), ActiveMode::Generic),
+        (NEAR, None, ActiveMode::Native),
+        ("bridge0", None, ActiveMode::Generic),
+        ("bridge0", Some(ActiveMode::Generic), ActiveMode::Generic),
     ] {
         let mut program = load(ObjectKind::Default);
         assert_eq!((program.interface(), program.mode()), (None, None));
@@ -39,13 +39,13 @@ fn veth_is_native_and_a_bridge_generic() {
         assert_eq!(Interface::by_name(interface).unwrap().xdp_program_id, None, "{interface} {mode:?}");
     }
     let mut program = load(ObjectKind::Default);
-    match program.attach("bridge0", AttachMode::Native).unwrap_err() {
+    match program.attach("bridge0", Some(ActiveMode::Native)).unwrap_err() {
         error @ BpfError::Refused { mode: ActiveMode::Native, .. } => {
             assert!(error.to_string().contains("mode generic works"), "{error}");
         }
         other => panic!("{other}"),
     }
-    assert_eq!(program.attach("bridge0", AttachMode::Generic).unwrap(), ActiveMode::Generic);
+    assert_eq!(program.attach("bridge0", Some(ActiveMode::Generic)).unwrap(), ActiveMode::Generic);
 }
 
 #[test]
@@ -59,11 +59,11 @@ fn a_driver_that_lacks_channels_refuses_with_a_hint() {
     ip(netns.a(), "link set dev narrow0 up");
     let _inside = enter_here(netns.a());
     let mut program = load(ObjectKind::Default);
-    let error = program.attach("narrow0", AttachMode::Native).unwrap_err();
+    let error = program.attach("narrow0", Some(ActiveMode::Native)).unwrap_err();
     assert!(matches!(error, BpfError::Refused { mtu_bytes: 1500, .. }), "{error}");
     let text = error.to_string();
     assert!(text.contains("narrow0") && text.contains("no fewer rx than the peer's tx queues"), "{text}");
-    assert_eq!(program.attach("narrow0", AttachMode::Auto).unwrap(), ActiveMode::Generic);
+    assert_eq!(program.attach("narrow0", None).unwrap(), ActiveMode::Generic);
 }
 
 #[test]
@@ -74,19 +74,19 @@ fn an_interface_takes_one_program() {
     let netns = quiet(1);
     let _inside = enter_here(netns.a());
     let (mut first, mut second) = (load(ObjectKind::Default), load(ObjectKind::Default));
-    first.attach(NEAR, AttachMode::Native).unwrap();
-    for mode in [AttachMode::Native, AttachMode::Generic, AttachMode::Auto] {
+    first.attach(NEAR, Some(ActiveMode::Native)).unwrap();
+    for mode in [Some(ActiveMode::Native), Some(ActiveMode::Generic), None] {
         let error = second.attach(NEAR, mode).unwrap_err();
         assert!(matches!(error, BpfError::Occupied { program_id: Some(1..), .. }), "{error}");
         assert!(error.to_string().contains("ip link set dev veth-a xdp off"), "{error}");
     }
-    let error = first.attach("lo", AttachMode::Generic).unwrap_err();
+    let error = first.attach("lo", Some(ActiveMode::Generic)).unwrap_err();
     assert!(matches!(&error, BpfError::AlreadyAttached { interface } if interface == NEAR), "{error}");
     first.detach();
-    second.attach(NEAR, AttachMode::Native).unwrap();
+    second.attach(NEAR, Some(ActiveMode::Native)).unwrap();
     drop(second);
-    first.attach(NEAR, AttachMode::Native).unwrap();
-    let refused = |interface| load(ObjectKind::Default).attach(interface, AttachMode::Auto).unwrap_err();
+    first.attach(NEAR, Some(ActiveMode::Native)).unwrap();
+    let refused = |interface| load(ObjectKind::Default).attach(interface, None).unwrap_err();
     let error = refused("nosuch0");
     assert!(matches!(error, BpfError::Interface(NetlinkError::NoSuchInterface { .. })), "{error}");
     let error = refused("lo");
@@ -97,7 +97,7 @@ fn an_interface_takes_one_program() {
 fn a_killed_process_leaves_nothing_attached() {
     if let Ok(interface) = std::env::var(VICTIM_VARIABLE) {
         let mut program = load(ObjectKind::Default);
-        program.attach(&interface, AttachMode::Native).unwrap();
+        program.attach(&interface, Some(ActiveMode::Native)).unwrap();
         println!("\nattached");
         std::thread::sleep(Duration::from_secs(60));
         return;
@@ -116,14 +116,14 @@ fn a_killed_process_leaves_nothing_attached() {
     let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
     let attached = lines.map_while(Result::ok).any(|line| line == "attached");
     let mut program = load(ObjectKind::Default);
-    let occupied = program.attach(NEAR, AttachMode::Native);
+    let occupied = program.attach(NEAR, Some(ActiveMode::Native));
     victim.kill().unwrap();
     victim.wait().unwrap();
     assert!(attached, "the victim attached");
     assert!(matches!(occupied, Err(BpfError::Occupied { .. })), "{occupied:?}");
     // The kernel tears the link down behind the process's back.
     wait_until("the program is gone", Duration::from_secs(10), || {
-        program.attach(NEAR, AttachMode::Native).is_ok()
+        program.attach(NEAR, Some(ActiveMode::Native)).is_ok()
     });
 }
 

@@ -9,13 +9,13 @@ use std::time::Duration;
 use lnet_tests::bpf::frames::Frame;
 use lnet_tests::bpf::load;
 use lnet_tests::netns::{Interface, NETNS_NODES, Namespace, Netns, Wiring, enter, require_privilege};
-use lnet_user::internals::bpf::{ActiveMode, AttachMode, ObjectKind, XdpProgram};
+use lnet_user::internals::bpf::{ActiveMode, ObjectKind, XdpProgram};
 use lnet_wire::header::MessageType;
 use lnet_wire::steer::Reason;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-fn attach(near: &Namespace, mode: AttachMode, expected: ActiveMode) -> XdpProgram {
+fn attach(near: &Namespace, mode: Option<ActiveMode>, expected: ActiveMode) -> XdpProgram {
     let mut program = load(ObjectKind::Default);
     program.set_shards(2).unwrap();
     let Interface { name, ipv4, .. } = near.interface();
@@ -37,7 +37,7 @@ fn datagram(near: &Namespace, message_type: MessageType) -> Vec<u8> {
     frame.bytes()[frame.payload_offset()..].to_vec()
 }
 
-fn others_go_on(mode: AttachMode, expected: ActiveMode) {
+fn others_go_on(mode: Option<ActiveMode>, expected: ActiveMode) {
     let netns = Netns::new(Wiring::default());
     let (near, far) = (netns.a(), netns.b());
     let program = attach(near, mode, expected);
@@ -84,14 +84,14 @@ fn others_go_on(mode: AttachMode, expected: ActiveMode) {
 #[test]
 fn traffic_of_others_passes_up_in_native_mode() {
     if require_privilege("traffic_of_others_passes_up_in_native_mode", &NETNS_NODES) {
-        others_go_on(AttachMode::Native, ActiveMode::Native);
+        others_go_on(Some(ActiveMode::Native), ActiveMode::Native);
     }
 }
 
 #[test]
 fn traffic_of_others_passes_up_in_generic_mode() {
     if require_privilege("traffic_of_others_passes_up_in_generic_mode", &NETNS_NODES) {
-        others_go_on(AttachMode::Generic, ActiveMode::Generic);
+        others_go_on(Some(ActiveMode::Generic), ActiveMode::Generic);
     }
 }
 
@@ -102,7 +102,7 @@ fn a_fault_rule_drops_real_frames() {
     }
     let netns = Netns::new(Wiring::default());
     let (near, far) = (netns.a(), netns.b());
-    let mut program = attach(near, AttachMode::Native, ActiveMode::Native);
+    let mut program = attach(near, Some(ActiveMode::Native), ActiveMode::Native);
     program.set_fault(MessageType::Get, 1_000_000, 0).unwrap();
     let (ours, sender) = (udp(near, 988), udp(far, 0));
     let (get, ack) = (datagram(near, MessageType::Get), datagram(near, MessageType::Ack));

@@ -13,7 +13,7 @@ use lnet_tests::bpf::load;
 use lnet_tests::netns::{Namespace, Netns, Wiring, enter};
 use lnet_tests::node::{By, Plan, config, nid_v4, process, start, try_start};
 use lnet_user::Buffer;
-use lnet_user::internals::bpf::{AttachMode, ObjectKind};
+use lnet_user::internals::bpf::{ActiveMode, ObjectKind};
 use lnet_user::internals::xsk::RingSizes;
 use lnet_user::node::{NiConfig, NodeConfig, XdpMode};
 use lnet_user::runtime::{LendError, Worker};
@@ -148,7 +148,7 @@ fn interfaces_that_do_not_serve() {
     drop(port);
 
     let mut other = load(ObjectKind::Default);
-    enter(namespace, || other.attach(&first.name, AttachMode::Native).unwrap());
+    enter(namespace, || other.attach(&first.name, Some(ActiveMode::Native)).unwrap());
     refuse(namespace, &on(&first.name), &["veth-a has XDP program id", "ip link set dev veth-a xdp off"]);
     drop(other);
 

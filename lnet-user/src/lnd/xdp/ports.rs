@@ -21,7 +21,7 @@ use super::receive::Sender;
 use super::socket::SocketPort;
 use super::{Lane, OwnedQueue, Port, XdpLnd, reuseport};
 use crate::capture::Tap;
-use crate::lnd::{Driver, Watched};
+use crate::lnd::Driver;
 use crate::memory::Memory;
 use crate::netlink::Neighbours;
 use crate::xsk::{Frame, Socket, Umem};
@@ -261,13 +261,10 @@ impl Driver for XdpLnd {
         port.port().ni
     }
 
-    fn watched(port: &XdpPort) -> Option<(Watched, Vec<BorrowedFd<'_>>)> {
+    fn watched(port: &XdpPort) -> Vec<BorrowedFd<'_>> {
         match port {
-            XdpPort::Rings { rings, .. } => {
-                let rings = rings.as_ref()?;
-                Some((Watched::Interface(rings.interface_index), rings.sockets().collect()))
-            }
-            XdpPort::Socket(open) => Some((Watched::Ni(open.port.ni), vec![open.endpoint.fd()])),
+            XdpPort::Rings { rings, .. } => rings.iter().flat_map(Rings::sockets).collect(),
+            XdpPort::Socket(open) => vec![open.endpoint.fd()],
         }
     }
 
