@@ -193,7 +193,7 @@ fn registered_memory_is_sent_from_where_it_lies() {
     queue.sockets[0].tx.push_registered(payload.runs(0..60).next().unwrap(), false).unwrap();
     drop((payload, queue));
     assert!(umem.register(1 << 20).is_none());
-    umem.reclaim(Duration::from_secs(5)).unwrap();
+    umem.reclaim_queue(wire.interface_index(), 0, Duration::from_secs(5)).unwrap();
     assert!(umem.register(1 << 20).is_some());
 }
 
@@ -254,8 +254,12 @@ fn frames_are_conserved() {
     assert_eq!(umem.bad_descriptors(), 0);
 
     drop(queues);
-    let reclaimed = umem.reclaim(Duration::from_secs(5)).unwrap();
-    assert_eq!(reclaimed.len(), 40);
+    for queue_index in [0, 1] {
+        assert_eq!(
+            umem.reclaim_queue(wire.interface_index(), queue_index, Duration::from_secs(5)).unwrap().len(),
+            20
+        );
+    }
     assert_eq!(umem.census(), Census { user: 512, kernel: 0 });
 }
 
@@ -268,25 +272,34 @@ fn chunks_are_reclaimed_only_when_the_kernel_has_let_go() {
     assert_eq!(fill.fill(&mut stock), 8);
     let duplicate = sockets[0].as_fd().try_clone_to_owned().unwrap();
     let patience = Duration::from_millis(50);
-    assert!(matches!(umem.reclaim(patience), Err(ReclaimError::InUse { count: 1 })));
+    assert!(matches!(
+        umem.reclaim_queue(config.interface_index, 0, patience),
+        Err(ReclaimError::InUse { count: 1 })
+    ));
     drop(sockets.pop());
     drop(completion);
-    assert!(matches!(umem.reclaim(patience), Err(ReclaimError::InUse { count: 1 })), "the fill ring is left");
+    assert!(
+        matches!(
+            umem.reclaim_queue(config.interface_index, 0, patience),
+            Err(ReclaimError::InUse { count: 1 })
+        ),
+        "the fill ring is left"
+    );
     drop(fill);
-    let refused = umem.reclaim(patience).unwrap_err();
+    let refused = umem.reclaim_queue(config.interface_index, 0, patience).unwrap_err();
     assert!(matches!(refused, ReclaimError::StillBound { queue_index: 0, .. }), "{refused}");
     drop(duplicate);
-    let from_there = enter(wire.netns.b(), || umem.reclaim(patience));
+    let from_there = enter(wire.netns.b(), || umem.reclaim_queue(config.interface_index, 0, patience));
     assert_eq!(from_there, Err(ReclaimError::OtherNamespace));
     assert_eq!(umem.census(), Census { user: 0, kernel: 8 });
-    let mut stock = umem.reclaim(Duration::from_secs(5)).unwrap();
+    let mut stock = umem.reclaim_queue(config.interface_index, 0, Duration::from_secs(5)).unwrap();
     assert_eq!(stock.len(), 8);
     // The UMEM can be registered anew, and the interface may go before the chunks are asked for.
     let mut queue = open_queue(&umem, &config).unwrap();
     queue.fill.fill(&mut stock);
     drop(queue);
     ip(wire.netns.a(), "link del veth-a");
-    assert_eq!(umem.reclaim(Duration::from_secs(5)).unwrap().len(), 8);
+    assert_eq!(umem.reclaim_queue(config.interface_index, 0, Duration::from_secs(5)).unwrap().len(), 8);
 }
 
 /// A watched descriptor is a duplicate of the socket's, so unwatching is part of closing.
@@ -309,10 +322,10 @@ fn a_watched_socket_is_closed_by_unwatching() {
     assert_eq!(waiter.arm().wait(timeout, |_| {}), Ok(0), "nothing was received");
     queue.fill.fill(&mut stock);
     drop(queue);
-    let refused = umem.reclaim(Duration::from_millis(50)).unwrap_err();
+    let refused = umem.reclaim_queue(config.interface_index, 0, Duration::from_millis(50)).unwrap_err();
     assert!(matches!(refused, ReclaimError::StillBound { .. }), "{refused}");
     waiter.unwatch(&id).unwrap();
-    assert_eq!(umem.reclaim(Duration::from_secs(5)).unwrap().len(), 8);
+    assert_eq!(umem.reclaim_queue(config.interface_index, 0, Duration::from_secs(5)).unwrap().len(), 8);
 }
 
 #[test]

@@ -4,11 +4,10 @@ use lnet_core::handle::SLOT_BITS;
 use lnet_core::limits::Limits;
 use lnet_core::node::{ChangeError, RequestError};
 use lnet_wire::Nid;
-use lnet_wire::steer::QUEUES_MAX;
 use thiserror::Error;
 
 use super::NodeConfig;
-use crate::bpf::{ActiveMode, BpfError};
+use crate::bpf::BpfError;
 use crate::netlink::NetlinkError;
 use crate::uring::udp::UdpError;
 use crate::uring::{WATCHES_MAX, WaitError};
@@ -114,17 +113,6 @@ pub enum NodeError {
     /// An NI that is not there.
     #[error("there is no NI {0}")]
     NoNi(u16),
-    /// An interface whose program is attached otherwise.
-    #[error(
-        "interface {interface} has the XDP program of another NI in {active} mode: NIs of one interface share it, \
-         so mode {active} or auto is expected"
-    )]
-    OtherMode {
-        /// The interface.
-        interface: String,
-        /// How the program is attached.
-        active: ActiveMode,
-    },
     /// A NID whose address the interface does not have.
     #[error("interface {interface} does not have the address of {nid}; it has {present}")]
     NoSuchAddress {
@@ -138,43 +126,13 @@ pub enum NodeError {
     /// An interface that is switched off. One without a carrier will do: frames flow when it comes.
     #[error("interface {0} is down: `ip link set dev {0} up` brings it up")]
     Down(String),
-    /// An interface with too few receive or transmit queues.
-    #[error(
-        "interface {interface} has {rx_queues} receive and {tx_queues} transmit queues, {wanted} of each are \
-         needed: `ethtool -L {interface} ...` gives a device more, a veth is made with `numrxqueues {wanted} \
-         numtxqueues {wanted}`"
-    )]
-    TooFewQueues {
+    /// An interface that cannot have the NI as it is.
+    #[error("interface {interface} has {present}")]
+    Unsuitable {
         /// The interface.
         interface: String,
-        /// Its receive queues.
-        rx_queues: u32,
-        /// Its transmit queues.
-        tx_queues: u32,
-        /// How many are needed.
-        wanted: u32,
-    },
-    /// An interface with more receive queues than steering reaches.
-    #[error(
-        "interface {interface} has {rx_queues} receive queues, steering reaches {max}: \
-         `ethtool -L {interface} ...` gives it fewer",
-        max = QUEUES_MAX
-    )]
-    TooManyQueues {
-        /// The interface.
-        interface: String,
-        /// Its receive queues.
-        rx_queues: u32,
-    },
-    /// An interface whose frames are too small for our headers.
-    #[error("interface {interface} has an MTU of {mtu_bytes} bytes: more than {needed_bytes} are needed")]
-    Mtu {
-        /// The interface.
-        interface: String,
-        /// Its MTU.
-        mtu_bytes: u32,
-        /// What headers alone take.
-        needed_bytes: usize,
+        /// What it has, what was expected, and the way out.
+        present: String,
     },
     /// Transmit rings that cannot hold one frame.
     #[error(

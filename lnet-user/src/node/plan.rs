@@ -148,16 +148,22 @@ fn usable_interface(name: &str, queues: Option<u32>) -> Result<Interface, NodeEr
     let (rx_queues, tx_queues) = (interface.rx_queues, interface.tx_queues);
     let wanted = queues.unwrap_or(1).max(1);
     if rx_queues < wanted || tx_queues < wanted {
-        return Err(NodeError::TooFewQueues { interface: interface.name, rx_queues, tx_queues, wanted });
+        let present = format!(
+            "{rx_queues} receive and {tx_queues} transmit queues, {wanted} of each are needed: `ethtool -L {name} ...` \
+             gives a device more, a veth is made with `numrxqueues {wanted} numtxqueues {wanted}`"
+        );
+        return Err(NodeError::Unsuitable { interface: interface.name, present });
     }
     Ok(interface)
 }
 
 /// Frames of further queues would pass up.
-fn check_queues(interface: &Interface) -> Result<(), NodeError> {
-    let rx_queues = interface.rx_queues;
-    if rx_queues > QUEUES_MAX {
-        return Err(NodeError::TooManyQueues { interface: interface.name.clone(), rx_queues });
+fn check_queues(Interface { name, rx_queues, .. }: &Interface) -> Result<(), NodeError> {
+    if *rx_queues > QUEUES_MAX {
+        let present = format!(
+            "{rx_queues} receive queues, steering reaches {QUEUES_MAX}: `ethtool -L {name} ...` gives it fewer"
+        );
+        return Err(NodeError::Unsuitable { interface: name.clone(), present });
     }
     Ok(())
 }
@@ -201,8 +207,8 @@ fn port(id: NiId, ni: &NiConfig, interface: &Interface, udp_port: u16) -> Result
     };
     let needed_bytes = packet_min_bytes(address);
     if port.mtu_bytes < needed_bytes {
-        let (interface, mtu_bytes) = (interface.name.clone(), interface.mtu_bytes);
-        return Err(NodeError::Mtu { interface, mtu_bytes, needed_bytes });
+        let present = format!("an MTU of {} bytes: more than {needed_bytes} are needed", interface.mtu_bytes);
+        return Err(NodeError::Unsuitable { interface: interface.name.clone(), present });
     }
     Ok(port)
 }

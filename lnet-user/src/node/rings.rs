@@ -109,7 +109,12 @@ impl NodeDriver {
         let Some(net) = self.rings_mut() else { unreachable!("the link was found") };
         let link = &mut net.links[index];
         if plan.mode != XdpMode::Auto && plan.mode != link.mode.into() {
-            return Err(NodeError::OtherMode { interface: plan.interface.name.clone(), active: link.mode });
+            let present = format!(
+                "the XDP program of another NI in {active} mode: NIs of one interface share it, so mode {active} or auto is \
+                 expected",
+                active = link.mode
+            );
+            return Err(NodeError::Unsuitable { interface: plan.interface.name.clone(), present });
         }
         let reserved = crate::netlink::reserve_port(plan.port.address, plan.port.udp_port)?;
         link.program.add_endpoint(plan.port.address, plan.port.udp_port)?;

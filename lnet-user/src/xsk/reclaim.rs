@@ -13,36 +13,16 @@ use super::socket::{self, Opening, QueueId};
 use super::umem::{CHUNK_BYTES, Frame, RingsId, Umem};
 
 impl Umem {
-    /// Gives the frames of the chunks that the kernel held when its sockets were closed.
+    /// Gives the frames of the chunks that the kernel held by one queue's rings when its sockets were closed; those
+    /// of other queues stay in use. None if no socket of this UMEM was bound there.
     ///
     /// Closing a socket does not end the kernel's use of the UMEM at once: duplicates of its descriptor,
-    /// `io_uring` requests on it and the kernel's own work queue may outlast it. So each queue that was
-    /// bound is bound once more, to other memory, for a moment: when that succeeds the old sockets are gone.
-    /// It takes the privileges that opening took.
+    /// `io_uring` requests on it and the kernel's own work queue may outlast it. So the queue is bound once more, to
+    /// other memory, for a moment: when that succeeds the old sockets are gone. It takes the privileges that opening
+    /// took.
     ///
     /// # Errors
-    /// [`ReclaimError`] when sockets or rings are left, or a queue is not free after `patience`.
-    pub fn reclaim(&self, patience: Duration) -> Result<Vec<Frame>, ReclaimError> {
-        let mut registry = self.registry();
-        let count = registry.alive().count();
-        if count > 0 {
-            return Err(ReclaimError::InUse { count });
-        }
-        while let Some(&bound) = registry.bound.last() {
-            if let Some(queue) = bound {
-                see_unbound(queue, patience)?;
-            }
-            registry.bound.pop();
-        }
-        // The registry stays locked, so no socket is opened meanwhile.
-        Ok(self.take_all())
-    }
-
-    /// As [`Umem::reclaim`], of one queue: gives the frames that the kernel held by its rings when its sockets were
-    /// closed. Those of other queues stay in use. None if no socket of this UMEM was bound there.
-    ///
-    /// # Errors
-    /// As [`Umem::reclaim`].
+    /// [`ReclaimError`] when sockets or rings are left on the queue, or it is not free after `patience`.
     pub fn reclaim_queue(
         &self,
         interface_index: u32,
@@ -62,6 +42,7 @@ impl Umem {
         if let Some(queue) = registry.bound[number] {
             see_unbound(queue, patience)?;
         }
+        // The registry stays locked, so no socket is opened meanwhile.
         registry.bound[number] = None;
         Ok(self.take_all_of(RingsId::of_queue(number)))
     }

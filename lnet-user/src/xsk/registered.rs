@@ -169,11 +169,6 @@ impl Area {
         count.try_update(Ordering::Release, Ordering::Relaxed, less).is_ok()
     }
 
-    /// Takes everything back from the kernel. The caller has made sure that it uses nothing.
-    pub(super) fn take_all(&self) {
-        self.counts().flatten().for_each(|count| count.store(0, Ordering::Release));
-    }
-
     /// Takes back what went out by these rings. The caller has made sure that the kernel uses nothing of it.
     pub(super) fn take_all_of(&self, rings: RingsId) {
         let counts = self.in_flight[rings.index()].get().into_iter().flatten();

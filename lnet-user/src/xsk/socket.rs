@@ -52,7 +52,7 @@ pub(super) struct Attachment {
 ///
 /// The owner of `fill` and `completion` serves all of the queue's sockets: it refills, and passes on what
 /// the others sent. Dropping a socket, and with a queue's first socket its shared rings, closes it; frames
-/// that the kernel then holds stay there until [`Umem::reclaim`].
+/// that the kernel then holds stay there until [`Umem::reclaim_queue`].
 #[derive(Debug)]
 pub struct Queue {
     /// Frames to receive into.
@@ -213,7 +213,7 @@ pub fn open_queue(umem: &Arc<Umem>, config: &QueueConfig) -> Result<Queue, Socke
         None => opening.bind_first(config)?,
         Some(root) => opening.bind_shared(Opening::of(root).fd, config)?,
     }
-    // Bound from here on: remembered before anything can fail, for `Umem::reclaim`.
+    // Bound from here on: remembered before anything can fail, for `Umem::reclaim_queue`.
     registry.bound[number] = Some(queue);
     registry.attached.push(Arc::downgrade(&first));
 

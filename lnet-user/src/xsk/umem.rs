@@ -314,27 +314,12 @@ impl Umem {
         Some(Frame { chunk_index, umem: self.id })
     }
 
-    /// Takes back every chunk that the kernel holds. The caller has made sure that it uses none of them.
-    pub(super) fn take_all(&self) -> Vec<Frame> {
-        self.area.take_all();
-        self.take_where(|holder| holder >= KERNEL)
-    }
-
     /// Takes back every chunk that the kernel got by these rings. The caller has made sure that it uses none of
     /// them.
-    pub(super) fn take_all_of(&self, id: RingsId) -> Vec<Frame> {
-        self.area.take_all_of(id);
-        let RingsId(rings) = id;
-        self.take_where(|holder| holder == rings)
-    }
-
-    fn take_where(&self, is_wanted: impl Fn(u8) -> bool) -> Vec<Frame> {
-        let chunks = self.holders.iter().zip(0..).filter_map(|(holder, chunk_index)| {
-            let holder = holder.load(Ordering::Relaxed);
-            is_wanted(holder).then_some((chunk_index, holder))
-        });
+    pub(super) fn take_all_of(&self, rings: RingsId) -> Vec<Frame> {
+        self.area.take_all_of(rings);
         let address = |chunk_index: u32| u64::from(chunk_index) * u64::from(CHUNK_BYTES);
-        chunks.filter_map(|(chunk_index, holder)| self.take(address(chunk_index), RingsId(holder))).collect()
+        (0..self.chunk_count()).filter_map(|chunk_index| self.take(address(chunk_index), rings)).collect()
     }
 
     /// The memory, as the kernel is told of it: address of the first byte and length in bytes.
@@ -427,7 +412,7 @@ mod tests {
         let indices = |frames: Vec<Frame>| frames.iter().map(Frame::chunk_index).collect::<Vec<_>>();
         assert_eq!(indices(umem.take_all_of(queues[0])), [0, 2, 4]);
         assert_eq!(umem.census(), Census { user: 4, kernel: 2 });
-        assert_eq!(indices(umem.take_all()), [1, 3]);
+        assert_eq!(indices(umem.take_all_of(queues[1])), [1, 3]);
     }
 
     #[test]
