@@ -303,13 +303,9 @@ impl Memory {
         self.current(span).expect(NO_LOAN).0.is_in_flight(range(span))
     }
 
-    /// Whether a lease on some of the span's bytes is out. To be asked before [`Memory::bytes_mut`] of a
-    /// descriptor in which peers choose the spans (`LNET_MD_MANAGE_REMOTE`): others overlap nothing.
-    ///
-    /// # Panics
-    /// As [`Memory::is_in_flight`].
-    #[must_use]
-    pub fn is_lent(&self, span: &Span) -> bool {
+    /// Whether a lease on some of the span's bytes is out.
+    #[cfg(test)]
+    pub(crate) fn is_lent(&self, span: &Span) -> bool {
         self.current(span).expect(NO_LOAN).0.is_lent(range(span))
     }
 

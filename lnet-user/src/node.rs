@@ -47,7 +47,7 @@ pub(crate) use setters::setters;
 pub(crate) use start::{LndOptions, Machine, Started};
 
 use crate::bpf::XdpProgram;
-use crate::lnd::in_process::{InProcessEnd, InProcessLnd, InProcessPort};
+use crate::lnd::in_process::{InProcessLnd, InProcessPort, Inbox};
 use crate::lnd::xdp::Port;
 use crate::lnd::{AnyLnd, LndPort, ShardPort};
 use crate::memory::Buffer;
@@ -123,12 +123,21 @@ struct OpenNi {
     lnd: OpenLnd,
 }
 
+impl OpenNi {
+    fn xdp(&self) -> Option<&XdpNi> {
+        match &self.lnd {
+            OpenLnd::Xdp(xdp) => Some(xdp),
+            OpenLnd::InProcess(_) => None,
+        }
+    }
+}
+
 /// What a node has of an NI's LND.
 #[derive(Debug)]
 enum OpenLnd {
     Xdp(XdpNi),
     /// Where messages for the shards go.
-    InProcess(Vec<InProcessEnd>),
+    InProcess(Vec<Inbox>),
 }
 
 /// An NI of the xdp LND that is open.
@@ -233,7 +242,7 @@ impl NodeDriver {
                 InProcessLnd::for_shards(limits, *lnd_timeout, &self.opened, &self.wakers)
             }
         };
-        let ends = known.unwrap_or_else(|| lnds.iter().map(InProcessLnd::end).collect());
+        let ends = known.unwrap_or_else(|| lnds.iter().map(InProcessLnd::inbox).collect());
         let ports = InProcessPort::join(fabric, (ni, nid), &self.steering.policies, &ends);
         let ports = ports.ok_or_else(|| NodeError::NidInUse { nid, fabric: fabric.to_owned() })?;
         let mut lnds = lnds.into_iter();
@@ -247,10 +256,7 @@ impl NodeDriver {
 
     /// The NIs of the xdp LND.
     fn xdp_nis(&self) -> impl Iterator<Item = &XdpNi> {
-        self.nis.values().filter_map(|open| match &open.lnd {
-            OpenLnd::Xdp(xdp) => Some(xdp),
-            OpenLnd::InProcess(_) => None,
-        })
+        self.nis.values().filter_map(OpenNi::xdp)
     }
 
     /// Whether each shard can watch one more NI.
@@ -317,17 +323,11 @@ impl NodeDriver {
 
     /// The NIs but `lo`, in the order of their numbers.
     pub fn nis(&self) -> impl Iterator<Item = NiState> + '_ {
-        self.nis.iter().map(|(number, OpenNi { config, lnd })| {
-            let xdp = match lnd {
-                OpenLnd::Xdp(xdp) => Some(xdp),
-                OpenLnd::InProcess(_) => None,
-            };
-            NiState {
-                ni: NiId(*number),
-                config: config.clone(),
-                xdp: xdp.map(XdpNi::state),
-                is_up: xdp.is_none_or(|xdp| xdp.neighbours.is_up()),
-            }
+        self.nis.iter().map(|(number, open)| NiState {
+            ni: NiId(*number),
+            config: open.config.clone(),
+            xdp: open.xdp().map(XdpNi::state),
+            is_up: open.xdp().is_none_or(|xdp| xdp.neighbours.is_up()),
         })
     }
 

@@ -168,9 +168,9 @@ impl Core {
             }
             match caller.run(move |worker, _| worker.add_port(part)) {
                 Ok(Ok(())) => {}
-                Ok(Err(port_refused)) => {
-                    refused.push(*port_refused.port);
-                    outcome = Err(LnetError::Watch(port_refused.error));
+                Ok(Err((error, port))) => {
+                    refused.push(*port);
+                    outcome = Err(LnetError::Watch(error));
                 }
                 Err(stopped) => outcome = Err(stopped),
             }

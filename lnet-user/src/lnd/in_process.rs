@@ -47,8 +47,8 @@ struct Message {
 }
 
 /// The sending end of a shard's queue.
-#[derive(Clone)]
-struct Inbox {
+#[derive(Clone, Debug)]
+pub(crate) struct Inbox {
     messages: SyncSender<Message>,
     count: Arc<AtomicUsize>,
     waker: Waker,
@@ -207,6 +207,11 @@ impl InProcessLnd {
         }
     }
 
+    /// Where messages for the shard go, for further NIs of its node.
+    pub(crate) fn inbox(&self) -> Inbox {
+        self.inbox.clone()
+    }
+
     /// Messages that have arrived for an NI that is closed.
     pub(crate) fn dropped_count(&self) -> u64 {
         self.dropped_count
@@ -281,11 +286,10 @@ impl InProcessPort {
         name: &str,
         (ni, nid): (NiId, Nid),
         policies: &[PolicyWord; PORTALS],
-        lnds: &[InProcessEnd],
+        inboxes: &[Inbox],
     ) -> Option<Vec<Self>> {
         let fabric = Fabric::named(name);
-        let inboxes: Vec<Inbox> = lnds.iter().map(|end| end.0.clone()).collect();
-        let member = Member { inboxes, policies: *policies };
+        let member = Member { inboxes: inboxes.to_vec(), policies: *policies };
         let joined = AtomicBool::new(false);
         fabric.change(|members| {
             let is_free = members.iter().all(|(other, _)| *other != nid);
@@ -298,23 +302,7 @@ impl InProcessPort {
             return None;
         }
         let membership = Arc::new(Membership { fabric, nid });
-        Some(lnds.iter().map(|_| Self { ni, membership: Arc::clone(&membership) }).collect())
-    }
-}
-
-/// Where messages for one shard go, for further NIs of its node.
-#[derive(Clone)]
-pub(crate) struct InProcessEnd(Inbox);
-
-impl std::fmt::Debug for InProcessEnd {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("InProcessEnd").finish_non_exhaustive()
-    }
-}
-
-impl InProcessLnd {
-    pub(crate) fn end(&self) -> InProcessEnd {
-        InProcessEnd(self.inbox.clone())
+        Some(inboxes.iter().map(|_| Self { ni, membership: Arc::clone(&membership) }).collect())
     }
 }
 

@@ -61,16 +61,7 @@ pub(super) struct Published {
 }
 
 /// All published answers.
-#[derive(Default)]
-pub(super) struct Table {
-    pub(super) answers: HashMap<IpAddr, Published>,
-}
-
-impl Table {
-    pub(super) fn resolution(&self, address: &IpAddr) -> Resolution {
-        self.answers.get(address).map_or(Resolution::Unknown, |published| published.resolution)
-    }
-}
+pub(super) type Table = HashMap<IpAddr, Published>;
 
 /// What the thread and the callers share.
 pub(super) struct Shared {
@@ -180,7 +171,7 @@ impl Neighbours {
     #[must_use]
     pub fn lookup(&self, address: IpAddr) -> Resolution {
         let table = self.shared.table.load();
-        let Some(published) = table.answers.get(&address) else { return Resolution::Unknown };
+        let Some(published) = table.get(&address) else { return Resolution::Unknown };
         let age = self.shared.age.load(Ordering::Relaxed);
         // Written only when it changes, so that shards do not take the cache line from each other.
         if published.used.load(Ordering::Relaxed) != age {
@@ -215,13 +206,8 @@ impl Neighbours {
     ///
     /// False when the queue is full: ask again later.
     pub fn request(&self, address: IpAddr) -> bool {
-        let is_known = self
-            .shared
-            .table
-            .load()
-            .answers
-            .get(&address)
-            .is_some_and(|published| !matches!(published.resolution, Resolution::Unreachable(_)));
+        let answer = self.shared.table.load().get(&address).map(|published| published.resolution);
+        let is_known = matches!(answer, Some(Resolution::Unknown | Resolution::Mac(_)));
         is_known || self.questions.as_ref().is_none_or(|questions| questions.try_send(address).is_ok())
     }
 
@@ -233,7 +219,7 @@ impl Neighbours {
     /// Addresses that are followed at present, at most [`ENTRIES_MAX`].
     #[must_use]
     pub fn entries_count(&self) -> usize {
-        self.shared.table.load().answers.len()
+        self.shared.table.load().len()
     }
 }
 
@@ -250,17 +236,17 @@ impl Neighbours {
         self.shared.set_mtu(mtu_bytes);
         let published = |resolution| Published { resolution, used: Arc::default() };
         let table = self.shared.table.load();
-        let known = table.answers.iter().map(|(key, answer)| (*key, published(answer.resolution)));
-        self.shared.publish(Table { answers: known.collect() }, true);
+        let known = table.iter().map(|(key, answer)| (*key, published(answer.resolution)));
+        self.shared.publish(known.collect(), true);
     }
 
     /// Publishes an answer; all others stand.
     pub(crate) fn answer(&self, address: IpAddr, resolution: Resolution) {
         let published = |resolution| Published { resolution, used: Arc::default() };
         let table = self.shared.table.load();
-        let known = table.answers.iter().map(|(key, answer)| (*key, published(answer.resolution)));
+        let known = table.iter().map(|(key, answer)| (*key, published(answer.resolution)));
         let fresh = (address, published(resolution));
-        self.shared.publish(Table { answers: known.chain([fresh]).collect() }, true);
+        self.shared.publish(known.chain([fresh]).collect(), true);
     }
 }
 

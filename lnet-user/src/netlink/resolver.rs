@@ -434,20 +434,19 @@ impl Resolver {
             return;
         }
         let before = self.shared.table.load();
-        let answers: HashMap<IpAddr, Published> = self
-            .destinations
-            .iter()
-            .map(|(&address, destination)| {
-                let resolution = self.resolution(destination);
-                (address, Published { resolution, used: Arc::clone(&destination.used) })
-            })
-            .collect();
-        let table = Table { answers };
-        let same = |address: &IpAddr| before.resolution(address) == table.resolution(address);
-        let changed =
-            interface_changed || !table.answers.keys().all(same) || !before.answers.keys().all(same);
+        let answer = |(&address, destination): (&IpAddr, &Destination)| {
+            let resolution = self.resolution(destination);
+            (address, Published { resolution, used: Arc::clone(&destination.used) })
+        };
+        let table: Table = self.destinations.iter().map(answer).collect();
+        let same = |address: &IpAddr| known(&before, address) == known(&table, address);
+        let changed = interface_changed || !table.keys().all(same) || !before.keys().all(same);
         self.shared.publish(table, changed);
     }
+}
+
+fn known(table: &Table, address: &IpAddr) -> Resolution {
+    table.get(address).map_or(Resolution::Unknown, |published| published.resolution)
 }
 
 /// Takes in the MTU of the link and whether it carries frames; whether something of that is new.

@@ -331,9 +331,7 @@ fn open_queues(
         for (shard, socket) in opened.sockets.into_iter().enumerate() {
             program.set_socket(queue, shard as u32, &socket)?;
             let mut lane = Lane::new(interface.index, queue, socket, queue < interface.tx_queues);
-            if shard != owner {
-                owned.lend_to(&mut lane, owner);
-            }
+            owned.lend_to(&mut lane, Some(owner).filter(|owner| *owner != shard));
             rings[shard].lanes.push(lane);
         }
         rings[owner].owned.push(owned);

@@ -130,7 +130,7 @@ fn open_first(
                 let Some(plan) = plans.next() else { return Err(NodeError::NoNi(ni.0)) };
                 let parts = node.open_planned(ni, NiConfig::of(spec, tunables), plan)?;
                 for (worker, part) in workers.iter_mut().zip(parts) {
-                    worker.add_port(part).map_err(|refused| refused.error)?;
+                    worker.add_port(part).map_err(|(error, _)| error)?;
                 }
                 machine.handle_report(now, Report::Opened { ni, result: Ok(()) });
             }

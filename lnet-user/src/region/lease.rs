@@ -251,6 +251,7 @@ impl Region {
     }
 
     /// Whether a lease on some bytes of `range` is out.
+    #[cfg(test)]
     pub(crate) fn is_lent(&self, range: Range<usize>) -> bool {
         self.check(&range, Access::Write).is_err()
     }

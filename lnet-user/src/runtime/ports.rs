@@ -9,34 +9,23 @@ use std::sync::Arc;
 use lnet_core::lnd::NiId;
 use lnet_core::shard::Confirmation;
 use lnet_core::topology::{NiStatus, Topology};
-use thiserror::Error;
 
 use super::worker::Worker;
 use crate::capture::TapEnd;
 use crate::lnd::ShardPort;
 use crate::uring::{Token, WaitError};
 
-/// A shard cannot have an NI; nothing has changed.
-#[derive(Debug, Error)]
-#[error("{error}")]
-pub(crate) struct PortRefused {
-    /// Why.
-    #[source]
-    pub(crate) error: WaitError,
-    /// What was to be added.
-    pub(crate) port: Box<ShardPort>,
-}
-
 impl Worker {
     /// Gets its part of an NI, and takes part once its topology has the NI ([`Worker::update`]), or at once if it has:
     /// frames that have come meanwhile are taken in then.
     ///
     /// # Errors
-    /// [`PortRefused`] when the process has no descriptors left, or the shard watches as many as it can.
+    /// Why, with the port, when the process has no descriptors left, or the shard watches as many as it can; nothing
+    /// has changed.
     ///
     /// # Panics
     /// If the shard has an NI of this number.
-    pub(crate) fn add_port(&mut self, port: ShardPort) -> Result<(), PortRefused> {
+    pub(crate) fn add_port(&mut self, port: ShardPort) -> Result<(), (WaitError, Box<ShardPort>)> {
         let ni = port.ni();
         assert!(!self.has_port(ni), "the shard has an NI {}", ni.0);
         let outcome = port.watched().into_iter().try_for_each(|fd| {
@@ -45,7 +34,7 @@ impl Worker {
         });
         if let Err(error) = outcome {
             self.unwatch(&port);
-            return Err(PortRefused { error, port: Box::new(port) });
+            return Err((error, Box::new(port)));
         }
         self.early.push(port);
         self.take_early();

@@ -42,10 +42,9 @@ pub(crate) struct Lane {
     /// Whether the interface has a transmit queue of this number.
     pub(super) sends: bool,
     /// The shard that owns the queue, if that is another one.
-    pub(super) lender: Option<(usize, Borrowed)>,
-    /// Where descriptors of registered memory are counted, if this shard owns the queue: no shard is given anything
-    /// when they come back.
-    pub(super) own: Option<Borrowed>,
+    pub(super) owner: Option<usize>,
+    /// What the owner of the queue counts.
+    borrowed: Borrowed,
     /// Received descriptors: those of a packet whose last one has not been seen wait here.
     pub(super) arrived: VecDeque<RxDescriptor>,
     /// Descriptors pushed that the kernel has not been told of.
@@ -95,8 +94,8 @@ impl Lane {
             queue,
             device,
             sends: true,
-            lender: None,
-            own: None,
+            owner: None,
+            borrowed: Borrowed::default(),
             arrived,
             unflushed: false,
             refusal: Refusal::None,
@@ -166,10 +165,8 @@ impl Lane {
     #[inline]
     pub(super) fn push_registered(&mut self, runs: RegisteredRuns<'_>) {
         let mut left = runs.len();
-        let counted = self.lender.as_ref().map(|(_, borrowed)| borrowed).or(self.own.as_ref());
-        if let Some(counted) = counted {
-            counted.fetch_add(left as u32, Ordering::Release);
-        }
+        // Those of the owner as well: no shard is given anything when they come back.
+        self.borrowed.fetch_add(left as u32, Ordering::Release);
         for run in runs {
             left -= 1;
             if self.tx().push_registered(run, left != 0).is_err() {
@@ -182,8 +179,8 @@ impl Lane {
     /// Counts `count` descriptors that were pushed towards the owner of the queue.
     #[inline]
     pub(super) fn borrow(&self, count: usize) {
-        if let Some((_, borrowed)) = &self.lender {
-            borrowed.fetch_add(count as u32, Ordering::Release);
+        if self.owner.is_some() {
+            self.borrowed.fetch_add(count as u32, Ordering::Release);
         }
     }
 
@@ -283,9 +280,9 @@ impl Lane {
 
     /// Counts all but `count` descriptors towards the owner of the queue.
     fn abandon(&mut self, count: u32) {
-        if let Some((_, borrowed)) = &self.lender {
-            borrowed.fetch_add(self.left_behind, Ordering::Release);
-            borrowed.fetch_sub(count, Ordering::Release);
+        if self.owner.is_some() {
+            self.borrowed.fetch_add(self.left_behind, Ordering::Release);
+            self.borrowed.fetch_sub(count, Ordering::Release);
             self.left_behind = count;
         }
     }
@@ -306,9 +303,10 @@ impl OwnedQueue {
         Self { lane_index, fill, completion, borrowed: Borrowed::default() }
     }
 
-    /// Makes `lane`, another shard's on this queue, count its frames here. `owner` is this queue's shard.
-    pub(crate) fn lend_to(&self, lane: &mut Lane, owner: usize) {
-        lane.lender = Some((owner, Arc::clone(&self.borrowed)));
+    /// Makes `lane`, on this queue, count here what its shard sends. `owner` is this queue's shard, if that is another
+    /// one.
+    pub(crate) fn lend_to(&self, lane: &mut Lane, owner: Option<usize>) {
+        (lane.owner, lane.borrowed) = (owner, Arc::clone(&self.borrowed));
     }
 
     /// Free entries of its fill ring that make a refill worth its while: seldom, and many at once.

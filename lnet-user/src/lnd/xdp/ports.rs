@@ -152,9 +152,6 @@ impl XdpLnd {
 
     fn add_rings(&mut self, rings: Rings) {
         let Rings { interface_index, neighbours, mut lanes, mut owned } = rings;
-        for queue in &owned {
-            lanes[queue.lane_index].own = Some(Arc::clone(&queue.borrowed));
-        }
         let first_lane = self.lanes.len();
         owned.iter_mut().for_each(|queue| queue.lane_index += first_lane);
         self.lanes.append(&mut lanes);

@@ -394,9 +394,9 @@ impl XdpLnd {
         for lane in &mut self.lanes {
             if lane.flush()
                 && (short || lane.is_unflushed())
-                && let Some((owner, _)) = &lane.lender
+                && let Some(owner) = lane.owner
             {
-                self.exchange.wake(*owner);
+                self.exchange.wake(owner);
             }
         }
         self.flush_sockets();
@@ -409,8 +409,8 @@ impl XdpLnd {
             match self.lanes[lane_index].follow_refusal(now) {
                 Followed::Same => continue,
                 Followed::Recovered => {
-                    if let Some((owner, _)) = &self.lanes[lane_index].lender {
-                        self.exchange.wake(*owner);
+                    if let Some(owner) = self.lanes[lane_index].owner {
+                        self.exchange.wake(owner);
                     }
                     continue;
                 }

@@ -561,8 +561,10 @@ fn wire_up(plan: &Plan, umem: &Arc<Umem>) -> (Vec<ShardRings>, Vec<KernelQueue>)
         }
         for shard in (0..lanes.len()).filter(|shard| *shard != owner) {
             let [(lent, _), (_, owned)] = lanes.get_disjoint_mut([shard, owner]).unwrap();
-            owned.last().unwrap().lend_to(lent.last_mut().unwrap(), owner);
+            owned.last().unwrap().lend_to(lent.last_mut().unwrap(), Some(owner));
         }
+        let (own, owned) = &mut lanes[owner];
+        owned.last().unwrap().lend_to(own.last_mut().unwrap(), None);
         let (fill, completion) = shared.unwrap();
         queues.push(KernelQueue {
             fill,
