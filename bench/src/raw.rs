@@ -9,7 +9,7 @@ use anyhow::ensure;
 use lnet_user::internals::bpf::{self, ObjectKind, XdpProgram};
 use lnet_user::internals::netlink::Interface;
 use lnet_user::internals::xsk::{
-    self, CHUNK_BYTES, Frame, Kick, Queue, QueueConfig, TxDescriptor, Umem, UmemConfig,
+    self, CHUNK_BYTES, Frame, Kick, Queue, QueueConfig, RingDescriptor, Umem, UmemConfig,
 };
 
 use crate::link::Side;
@@ -101,7 +101,7 @@ impl End {
                 content[length - from..].copy_from_slice(&self.source[..from]);
             }
             let more = part + 1 < chunks;
-            let descriptor = TxDescriptor { frame, offset: 0, length: length as u32, more };
+            let descriptor = RingDescriptor { frame, offset: 0, length: length as u32, more };
             if socket.tx.push(descriptor).is_err() {
                 unreachable!("the ring had room for the whole frame");
             }

@@ -18,8 +18,8 @@ use lnet_tests::netns::{
 use lnet_user::internals::netlink::Interface;
 use lnet_user::internals::uring::{Token, Waiter};
 use lnet_user::internals::xsk::{
-    BindMode, CHUNK_BYTES, Census, Frame, Kick, Queue, QueueConfig, QueueLabel, ReclaimError, RingSizes,
-    Socket, SocketError, TxDescriptor, Umem, UmemConfig, open_queue,
+    BindMode, CHUNK_BYTES, Census, Frame, Kick, Queue, QueueConfig, QueueLabel, ReclaimError, RingDescriptor,
+    RingSizes, Socket, SocketError, Umem, UmemConfig, open_queue,
 };
 use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size_force, set_socket_timeout};
 use rustix::net::{AddressFamily, Protocol, RawProtocol, RecvFlags, SocketFlags, SocketType};
@@ -88,7 +88,7 @@ fn push(umem: &Umem, socket: &mut Socket, stock: &mut Vec<Frame>, bytes: &[u8], 
     for (index, run) in bytes.chunks(piece).enumerate() {
         let mut frame = stock.pop().expect("a free frame");
         umem.bytes_mut(&mut frame)[usize::from(offset)..][..run.len()].copy_from_slice(run);
-        let descriptor = TxDescriptor { frame, offset, length: run.len() as u32, more: index + 1 < count };
+        let descriptor = RingDescriptor { frame, offset, length: run.len() as u32, more: index + 1 < count };
         socket.tx.push(descriptor).unwrap();
     }
     socket.tx.commit();
@@ -167,7 +167,7 @@ fn registered_memory_is_sent_from_where_it_lies() {
     for range in [0..46, 100..1500, 4095..4097, 1..65_536, 69_632..69_632 + 65_535, 199_000..200_000] {
         let mut head = stock.pop().unwrap();
         umem.bytes_mut(&mut head)[..header.len()].copy_from_slice(&header);
-        let head = TxDescriptor { frame: head, offset: 0, length: header.len() as u32, more: true };
+        let head = RingDescriptor { frame: head, offset: 0, length: header.len() as u32, more: true };
         let tx = &mut queue.sockets[0].tx;
         tx.push(head).unwrap();
         let mut runs = payload.runs(range.clone());

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::xsk::plain::{KernelRegistered, KernelSent, rings};
-use crate::xsk::{Census, FRAGMENTS_MAX, PushError, RingSizes, TxDescriptor, UmemConfig};
+use crate::xsk::{Census, FRAGMENTS_MAX, PushError, RingDescriptor, RingSizes, UmemConfig};
 
 const CHUNK: usize = CHUNK_BYTES as usize;
 const SIZES: RingSizes = RingSizes { fill: 8, completion: 8, rx: 4, tx: 8 };
@@ -122,7 +122,7 @@ fn a_header_goes_out_with_registered_payload() {
     }
     let mut head = stock.pop().unwrap();
     umem.bytes_mut(&mut head)[..4].copy_from_slice(b"head");
-    user.tx.push(TxDescriptor { frame: head, offset: 0, length: 4, more: true }).unwrap();
+    user.tx.push(RingDescriptor { frame: head, offset: 0, length: 4, more: true }).unwrap();
     let range = 5..CHUNK + 9;
     let mut runs = buffer.runs(range.clone());
     while let Some(run) = runs.next() {

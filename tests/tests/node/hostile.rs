@@ -15,7 +15,7 @@ use lnet_tests::node::{
     settle_both, start, stop_all,
 };
 use lnet_user::internals::XdpDrop;
-use lnet_user::internals::xsk::{self, Kick, QueueConfig, TxDescriptor, Umem, UmemConfig};
+use lnet_user::internals::xsk::{self, Kick, QueueConfig, RingDescriptor, Umem, UmemConfig};
 use lnet_user::node::{NiConfig, NodeDriver};
 use lnet_user::runtime::Worker;
 use lnet_wire::frame::{self, FIRST_HEADERS_BYTES, Kind};
@@ -517,7 +517,7 @@ fn raw_noise_is_counted_to_the_last_frame() {
             let mut frame = free.pop().unwrap();
             umem.bytes_mut(&mut frame)[..bytes.len()].copy_from_slice(&bytes);
             let length = bytes.len() as u32;
-            queue.sockets[0].tx.push(TxDescriptor { frame, offset: 0, length, more: false }).unwrap();
+            queue.sockets[0].tx.push(RingDescriptor { frame, offset: 0, length, more: false }).unwrap();
             sent += 1;
         }
         queue.sockets[0].tx.commit();

@@ -12,7 +12,7 @@ use lnet_wire::Nid;
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::uring::Waker;
-use crate::xsk::{FRAGMENTS_MAX, Frame, RxDescriptor};
+use crate::xsk::{FRAGMENTS_MAX, Frame, RingDescriptor};
 
 /// What travels between shards.
 enum HandOff {
@@ -21,7 +21,7 @@ enum HandOff {
     /// A buffer that its home shard may use again.
     Buffer(Box<DatagramBuffer>),
     /// (A part of) a packet that belongs to the addressee.
-    Part(RxDescriptor),
+    Part(RingDescriptor),
     /// A datagram that belongs to the addressee.
     Datagram(Box<DatagramBuffer>),
 }
@@ -77,7 +77,7 @@ impl DatagramBuffer {
 /// A packet that arrived: descriptors of a ring, or a copy of a datagram.
 #[derive(Default)]
 pub(super) struct Packet {
-    pub(super) parts: Vec<RxDescriptor>,
+    pub(super) parts: Vec<RingDescriptor>,
     pub(super) datagram: Option<Box<DatagramBuffer>>,
 }
 
@@ -146,7 +146,7 @@ impl std::fmt::Debug for ReturnRings {
 struct Sender {
     hand_offs: Consumer<HandOff>,
     /// The packet that this sender is about to hand over: its other descriptors may still be on the way.
-    packet: Vec<RxDescriptor>,
+    packet: Vec<RingDescriptor>,
 }
 
 /// One shard's end of the exchange.

@@ -1,6 +1,6 @@
 //! Faults of a sender, for tests: frames that go out twice, or late.
 
-use crate::xsk::{FRAGMENTS_MAX, TxDescriptor};
+use crate::xsk::{FRAGMENTS_MAX, RingDescriptor};
 
 /// What a sending half does wrong on purpose. A test fault: no network of its own doubles or reorders frames
 /// where loss recovery is to be tested, so a node can be told to ([`NodeConfig`](crate::node::NodeConfig)).
@@ -19,7 +19,7 @@ pub(super) struct Faults {
     fault: SendFault,
     frames_count: u32,
     /// The frame that is late, and the lane that it leaves by.
-    late: Vec<TxDescriptor>,
+    late: Vec<RingDescriptor>,
     lane_index: usize,
     /// Frames that still overtake it.
     overtaking: u32,
@@ -64,13 +64,13 @@ impl Faults {
     }
 
     /// Keeps a frame back.
-    pub(super) fn delay(&mut self, lane_index: usize, frame: &mut Vec<TxDescriptor>) {
+    pub(super) fn delay(&mut self, lane_index: usize, frame: &mut Vec<RingDescriptor>) {
         std::mem::swap(&mut self.late, frame);
         (self.lane_index, self.overtaking) = (lane_index, self.fault.delay_frames);
     }
 
     /// The frame that is late, once enough have overtaken it, in an empty `frame`, and its lane.
-    pub(super) fn overdue(&mut self, frame: &mut Vec<TxDescriptor>) -> Option<usize> {
+    pub(super) fn overdue(&mut self, frame: &mut Vec<RingDescriptor>) -> Option<usize> {
         if self.late.is_empty() || self.overtaking != 0 {
             return None;
         }
@@ -79,7 +79,7 @@ impl Faults {
     }
 
     /// Gives up the frame that is late, if one is: its lane may go.
-    pub(super) fn give_up(&mut self) -> Option<impl Iterator<Item = TxDescriptor>> {
+    pub(super) fn give_up(&mut self) -> Option<impl Iterator<Item = RingDescriptor>> {
         (!self.late.is_empty()).then(|| self.late.drain(..))
     }
 

@@ -11,7 +11,7 @@ use super::BUDGET_MAX;
 #[cfg(all(test, not(loom)))]
 use crate::xsk::RxRing;
 use crate::xsk::{
-    CompletionRing, FRAGMENTS_MAX, FillRing, Kick, RegisteredRuns, RxDescriptor, Socket, TxDescriptor, TxRing,
+    CompletionRing, FRAGMENTS_MAX, FillRing, Kick, RegisteredRuns, RingDescriptor, Socket, TxRing,
 };
 
 /// Bytes of a packet that are looked at soon after it has arrived: its headers, and a short payload.
@@ -46,7 +46,7 @@ pub(crate) struct Lane {
     /// What the owner of the queue counts.
     borrowed: Borrowed,
     /// Received descriptors: those of a packet whose last one has not been seen wait here.
-    pub(super) arrived: VecDeque<RxDescriptor>,
+    pub(super) arrived: VecDeque<RingDescriptor>,
     /// Descriptors pushed that the kernel has not been told of.
     unflushed: bool,
     refusal: Refusal,
@@ -153,7 +153,7 @@ impl Lane {
     /// Puts a descriptor into the transmit ring, which has room; the kernel is told with the next
     /// [`Lane::flush`].
     #[inline]
-    pub(super) fn push(&mut self, descriptor: TxDescriptor) {
+    pub(super) fn push(&mut self, descriptor: RingDescriptor) {
         if self.tx().push(descriptor).is_err() {
             unreachable!("the ring had room for the whole frame, and its parts lie in their chunks");
         }

@@ -52,7 +52,7 @@ use crate::memory::Memory;
 use crate::netlink::Mac;
 use crate::uring::Waker;
 use crate::xsk::{
-    CHUNK_BYTES, FRAGMENTS_MAX, Frame, RECEIVE_BYTES, RingSizes, Socket, Statistics, TxDescriptor, Umem,
+    CHUNK_BYTES, FRAGMENTS_MAX, Frame, RECEIVE_BYTES, RingDescriptor, RingSizes, Socket, Statistics, Umem,
 };
 
 use early::EarlyFrames;
@@ -228,7 +228,7 @@ pub struct XdpLnd {
     /// Scratch of [`frames::take`].
     further: Vec<Further>,
     /// Scratch, as `packet`.
-    sending: Vec<TxDescriptor>,
+    sending: Vec<RingDescriptor>,
     moving: Vec<Frame>,
 }
 

@@ -15,7 +15,7 @@ use super::ports::RingPort;
 use super::{Port, XdpDrop, XdpLnd, present};
 use crate::capture::{Direction, Link};
 use crate::memory::{Memory, checksum};
-use crate::xsk::{RxDescriptor, Umem};
+use crate::xsk::{RingDescriptor, Umem};
 
 const IPV4_SOURCE_OFFSET: usize = 12;
 const IPV6_SOURCE_OFFSET: usize = 8;
@@ -51,7 +51,7 @@ pub(super) enum Origin {
 /// A packet with what stands around it.
 struct Pieces<'a> {
     umem: &'a Umem,
-    packet: &'a [RxDescriptor],
+    packet: &'a [RingDescriptor],
 }
 
 impl Pieces<'_> {

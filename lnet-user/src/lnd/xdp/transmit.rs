@@ -373,10 +373,7 @@ impl XdpLnd {
         let lane = &mut self.lanes[lane_index];
         if self.tap.is_on() {
             let umem = present(&self.umem);
-            let pieces = self.sending.iter().map(|part| {
-                let start = part.offset as usize;
-                &umem.bytes(&part.frame)[start..start + part.length as usize]
-            });
+            let pieces = self.sending.iter().map(|part| part.bytes(umem));
             let pieces = pieces.chain(std::iter::once(in_place));
             self.tap.record((lane.interface_index, Link::Ethernet), Direction::Sent, pieces);
         }

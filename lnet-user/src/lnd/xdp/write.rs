@@ -7,7 +7,7 @@ use lnet_wire::frame::{FRAME_HEADER_BYTES, HANDSHAKE_BYTES};
 
 use super::frames::{Head, Source};
 use super::path::{Path, TEMPLATE_MAX_BYTES};
-use crate::xsk::{CHUNK_BYTES, Frame, TxDescriptor, Umem};
+use crate::xsk::{CHUNK_BYTES, Frame, RingDescriptor, Umem};
 
 const CHUNK: usize = CHUNK_BYTES as usize;
 
@@ -15,7 +15,7 @@ const CHUNK: usize = CHUNK_BYTES as usize;
 struct Chunks<'a> {
     umem: &'a Umem,
     stock: &'a mut VecDeque<Frame>,
-    out: &'a mut Vec<TxDescriptor>,
+    out: &'a mut Vec<RingDescriptor>,
     /// The chunk that is being filled, and how far.
     frame: Frame,
     length: usize,
@@ -38,7 +38,7 @@ impl Chunks<'_> {
         self.write(first);
         for part in rest.chunks(CHUNK) {
             let frame = std::mem::replace(&mut self.frame, next_chunk(self.stock));
-            self.out.push(TxDescriptor { frame, offset: 0, length: CHUNK_BYTES, more: true });
+            self.out.push(RingDescriptor { frame, offset: 0, length: CHUNK_BYTES, more: true });
             self.length = 0;
             self.write(part);
         }
@@ -56,7 +56,7 @@ pub(super) fn write_frame(
     path: &Path,
     (umem, source): (&Umem, &Source<'_>),
     stock: &mut VecDeque<Frame>,
-    out: &mut Vec<TxDescriptor>,
+    out: &mut Vec<RingDescriptor>,
 ) {
     let start = path.length();
     let mut frame = next_chunk(stock);
@@ -71,7 +71,7 @@ pub(super) fn write_frame(
         payload.for_each(|piece| chunks.write(piece));
     }
     let Chunks { out, frame, length, .. } = chunks;
-    out.push(TxDescriptor { frame, offset: 0, length: length as u32, more: false });
+    out.push(RingDescriptor { frame, offset: 0, length: length as u32, more: false });
     finish(path, umem, out);
 }
 
@@ -82,19 +82,19 @@ pub(super) fn write_headers(
     path: &Path,
     (umem, source): (&Umem, &Source<'_>),
     stock: &mut VecDeque<Frame>,
-) -> TxDescriptor {
+) -> RingDescriptor {
     let start = path.length();
     let mut frame = next_chunk(stock);
     let bytes = umem.bytes_mut(&mut frame);
     let Head { covered_bytes, payload, .. } =
         source.write_head(outgoing, &mut bytes[start..], || path.ends_crc);
     path.write(bytes, covered_bytes + payload.length_bytes());
-    TxDescriptor { frame, offset: 0, length: (start + covered_bytes) as u32, more: true }
+    RingDescriptor { frame, offset: 0, length: (start + covered_bytes) as u32, more: true }
 }
 
 /// Writes the headers below ours, now that the length is known.
 #[inline]
-fn finish(path: &Path, umem: &Umem, frame: &mut [TxDescriptor]) {
+fn finish(path: &Path, umem: &Umem, frame: &mut [RingDescriptor]) {
     let datagram_bytes = frame.iter().map(|part| part.length as usize).sum::<usize>() - path.length();
     path.write(umem.bytes_mut(&mut frame[0].frame), datagram_bytes);
     if path.needs_udp_checksum() {

@@ -4,9 +4,7 @@ mod cursor;
 mod half;
 mod queues;
 
-pub use queues::{
-    CompletionRing, FRAGMENTS_MAX, FillRing, PushError, RxDescriptor, RxRing, TxDescriptor, TxRing,
-};
+pub use queues::{CompletionRing, FRAGMENTS_MAX, FillRing, PushError, RingDescriptor, RxRing, TxRing};
 
 pub(super) use half::{Entry, Half, Layout, Side};
 pub(super) use queues::RawDescriptor;

@@ -33,44 +33,30 @@ unsafe impl Entry for RawDescriptor {}
 const _: () = assert!(size_of::<RawDescriptor>() == size_of::<XdpDesc>());
 const _: () = assert!(align_of::<RawDescriptor>() == align_of::<XdpDesc>());
 
-/// A run of received bytes, with the chunk that it lies in.
+/// A run of bytes, received or to be sent, with the chunk that it lies in.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "a dropped frame takes its chunk out of use"]
-pub struct RxDescriptor {
+pub struct RingDescriptor {
     /// The chunk.
     pub frame: Frame,
     /// First byte, from the start of the chunk.
     pub offset: u16,
-    /// Number of bytes; `offset + length` is at most [`CHUNK_BYTES`].
+    /// Number of bytes, of those to be sent 1 or more; `offset + length` is at most [`CHUNK_BYTES`].
     pub length: u32,
     /// Whether the frame on the wire goes on in the next descriptor of the ring.
     pub more: bool,
 }
 
-impl RxDescriptor {
-    /// The received bytes.
+impl RingDescriptor {
+    /// The bytes.
     ///
     /// # Panics
-    /// If the frame is another UMEM's, or the fields were changed to reach beyond the chunk.
+    /// If the frame is another UMEM's, or the fields reach beyond the chunk.
     #[inline]
     #[must_use]
     pub fn bytes<'a>(&'a self, umem: &'a Umem) -> &'a [u8] {
         &umem.bytes(&self.frame)[self.offset as usize..][..self.length as usize]
     }
-}
-
-/// A run of bytes to send, with the chunk that it lies in.
-#[derive(PartialEq, Eq, Debug)]
-#[must_use = "a dropped frame takes its chunk out of use"]
-pub struct TxDescriptor {
-    /// The chunk.
-    pub frame: Frame,
-    /// First byte, from the start of the chunk.
-    pub offset: u16,
-    /// Number of bytes, 1 or more; `offset + length` is at most [`CHUNK_BYTES`].
-    pub length: u32,
-    /// Whether the frame on the wire goes on in the next descriptor of the ring.
-    pub more: bool,
 }
 
 /// Why a transmit ring does not take bytes.
@@ -212,7 +198,7 @@ impl RxRing {
     /// Hands at most `budget` descriptors to `take`, in the order of arrival; returns how many. A frame of
     /// several descriptors may be cut by the budget: its rest comes with the next call.
     #[inline]
-    pub fn receive(&mut self, budget: u32, mut take: impl FnMut(RxDescriptor)) -> u32 {
+    pub fn receive(&mut self, budget: u32, mut take: impl FnMut(RingDescriptor)) -> u32 {
         let count = self.half.available(budget);
         let mut taken = 0;
         for _ in 0..count {
@@ -234,14 +220,14 @@ impl RxRing {
     }
 
     #[inline]
-    fn believe(&self, raw: RawDescriptor) -> Option<RxDescriptor> {
+    fn believe(&self, raw: RawDescriptor) -> Option<RingDescriptor> {
         let offset = (raw.address % u64::from(CHUNK_BYTES)) as u16;
         if raw.length > CHUNK_BYTES - u32::from(offset) {
             return None;
         }
         let frame = self.umem.take(raw.address, self.id)?;
         let more = raw.options & OPTION_CONTINUED != 0;
-        Some(RxDescriptor { frame, offset, length: raw.length, more })
+        Some(RingDescriptor { frame, offset, length: raw.length, more })
     }
 
     /// Descriptors that could be received now: what to look at again before sleeping.
@@ -285,8 +271,8 @@ impl TxRing {
     /// # Panics
     /// If the frame is another UMEM's.
     #[inline]
-    pub fn push(&mut self, descriptor: TxDescriptor) -> Result<(), (PushError, TxDescriptor)> {
-        let TxDescriptor { offset, length, more, .. } = descriptor;
+    pub fn push(&mut self, descriptor: RingDescriptor) -> Result<(), (PushError, RingDescriptor)> {
+        let RingDescriptor { offset, length, more, .. } = descriptor;
         let offset = u32::from(offset);
         if offset >= CHUNK_BYTES || length == 0 || length > CHUNK_BYTES - offset {
             return Err((PushError::Bounds, descriptor));

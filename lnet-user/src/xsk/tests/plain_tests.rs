@@ -3,12 +3,12 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 
 use super::*;
-use crate::xsk::{Census, FRAGMENTS_MAX, PushError, RxDescriptor, TxDescriptor};
+use crate::xsk::{Census, FRAGMENTS_MAX, PushError, RingDescriptor};
 
 const SMALL: RingSizes = RingSizes { fill: 8, completion: 4, rx: 4, tx: 8 };
 
-fn send(frame: Frame, offset: u16, length: u32) -> TxDescriptor {
-    TxDescriptor { frame, offset, length, more: false }
+fn send(frame: Frame, offset: u16, length: u32) -> RingDescriptor {
+    RingDescriptor { frame, offset, length, more: false }
 }
 
 #[test]
@@ -25,7 +25,9 @@ fn frames_travel_through_all_four_rings() {
     let mut received = Vec::new();
     assert_eq!(user.rx.waiting(), 1);
     assert_eq!(user.rx.receive(64, |descriptor| received.push(descriptor)), 1);
-    let RxDescriptor { offset: 256, length: 5, more: true, .. } = received[0] else { panic!("{received:?}") };
+    let RingDescriptor { offset: 256, length: 5, more: true, .. } = received[0] else {
+        panic!("{received:?}")
+    };
     assert_eq!(received[0].bytes(&umem), b"hello");
 
     user.tx.push(send(received.pop().unwrap().frame, 256, 5)).unwrap();
@@ -84,13 +86,13 @@ fn a_frame_has_at_most_so_many_fragments() {
     let (umem, mut stock) = Umem::plain(2 * FRAGMENTS_MAX).unwrap();
     let sizes = RingSizes { tx: 64, ..SMALL };
     let (mut user, _kernel) = rings(&umem, &sizes, 0).unwrap();
-    let more = |frame| TxDescriptor { more: true, ..send(frame, 0, 64) };
+    let more = |frame| RingDescriptor { more: true, ..send(frame, 0, 64) };
     for _ in 1..FRAGMENTS_MAX {
         user.tx.push(more(stock.pop().unwrap())).unwrap();
     }
     let (error, back) = user.tx.push(more(stock.pop().unwrap())).unwrap_err();
     assert_eq!(error, PushError::Fragments);
-    user.tx.push(TxDescriptor { more: false, ..back }).unwrap();
+    user.tx.push(RingDescriptor { more: false, ..back }).unwrap();
     user.tx.push(more(stock.pop().unwrap())).unwrap();
 }
 

@@ -15,7 +15,7 @@ use super::{acquainted, pattern};
 use crate::lnd::Driver;
 use crate::lnd::xdp::XdpDrop;
 use crate::uring::{Waiter, Waker};
-use crate::xsk::{RingSizes, RxDescriptor, Umem};
+use crate::xsk::{RingDescriptor, RingSizes, Umem};
 
 fn plan(host: u8) -> Plan {
     Plan { shards: 2, queues: 2, ..Plan::new(host) }
@@ -89,7 +89,7 @@ fn packets_of_two_senders_are_not_mixed_up_while_their_parts_arrive() {
         Exchange::mesh(Sizes { frames_per_shard: 4, home_wake_count: 1 }, &wakers);
     let mut part = |mark: u32, more: bool| {
         let frame = frames.pop().unwrap();
-        Packet { parts: vec![RxDescriptor { frame, offset: 0, length: mark, more }], datagram: None }
+        Packet { parts: vec![RingDescriptor { frame, offset: 0, length: mark, more }], datagram: None }
     };
     let mut packet = Packet::default();
     assert!(ends[1].hand_over(0, &mut part(10, true)));
@@ -119,7 +119,7 @@ fn packets_for_a_busy_sibling_are_refused_and_leave_room_for_frames() {
         Exchange::mesh(Sizes { frames_per_shard: 8, home_wake_count: 1 }, &wakers);
     let mut given = 0;
     loop {
-        let packet = RxDescriptor { frame: frames.pop().unwrap(), offset: 0, length: 1, more: false };
+        let packet = RingDescriptor { frame: frames.pop().unwrap(), offset: 0, length: 1, more: false };
         let mut packet = Packet { parts: vec![packet], datagram: None };
         if !ends[1].hand_over(0, &mut packet) {
             assert_eq!(packet.parts.len(), 1, "a refused packet stays whole");
