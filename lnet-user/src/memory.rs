@@ -347,7 +347,7 @@ impl Memory {
         loan.buffer.0.lend_read(range(span))
     }
 
-    /// Takes a lease that a sibling has given on a span of its own: [`Memory::bytes_mut`] finds it until
+    /// Takes a lease that a sibling has given on a span of its own: [`Memory::fragments_mut`] finds it until
     /// [`Memory::release`].
     ///
     /// # Panics

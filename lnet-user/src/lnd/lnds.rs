@@ -1,4 +1,4 @@
-//! The LNDs of one shard, seen as one. Which there are stands in [`registry`], and nowhere else.
+//! The LNDs of one shard, seen as one. Which there are stands in `registry!`, and nowhere else.
 //!
 //! Invariants: a message goes to the LND of its interface; the names that the LNDs have for messages that arrive do
 //! not overlap, so that each is resumed by the LND that has it: they have them in the order of the registry, and

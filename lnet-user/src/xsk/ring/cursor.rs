@@ -12,26 +12,6 @@ use core::sync::atomic::{AtomicU32, Ordering};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, Ordering};
 
-/// An index that both sides of a ring see.
-pub(crate) trait SharedIndex {
-    /// Reads it; what its writer did before is visible afterwards.
-    fn load_acquire(&self) -> u32;
-    /// Writes it; what was done before is visible to the reader.
-    fn store_release(&self, value: u32);
-}
-
-impl SharedIndex for AtomicU32 {
-    #[inline]
-    fn load_acquire(&self) -> u32 {
-        self.load(Ordering::Acquire)
-    }
-
-    #[inline]
-    fn store_release(&self, value: u32) {
-        self.store(value, Ordering::Release);
-    }
-}
-
 /// One side's place in a ring.
 #[derive(Debug)]
 pub(crate) struct Cursor {
@@ -61,12 +41,12 @@ impl Cursor {
     /// How many of `wanted` entries can be used now; looks at the other side's index only if the known
     /// ones do not suffice.
     #[inline]
-    pub(crate) fn available(&mut self, wanted: u32, theirs: &impl SharedIndex) -> u32 {
+    pub(crate) fn available(&mut self, wanted: u32, theirs: &AtomicU32) -> u32 {
         let known = self.limit.wrapping_sub(self.position);
         if known >= wanted {
             return wanted;
         }
-        let limit = theirs.load_acquire().wrapping_add(self.lead);
+        let limit = theirs.load(Ordering::Acquire).wrapping_add(self.lead);
         let available = limit.wrapping_sub(self.position);
         if available > self.size {
             // The other side is out of step: nothing that it says can be used.
@@ -95,8 +75,8 @@ impl Cursor {
 
     /// Hands the entries that were advanced over to the other side.
     #[inline]
-    pub(crate) fn publish(&self, ours: &impl SharedIndex) {
-        ours.store_release(self.position);
+    pub(crate) fn publish(&self, ours: &AtomicU32) {
+        ours.store(self.position, Ordering::Release);
     }
 
     /// Entries of the ring.
