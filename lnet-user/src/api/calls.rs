@@ -2,16 +2,14 @@
 //!
 //! Invariants: at most [`CALLS_MAX`] calls wait at one shard, and the caller with one more waits for room. Each
 //! call is answered, or its caller learns that the shard has ended. A shard that sleeps is woken for a call, and
-//! looks for one after it has said that it is about to sleep. A PUT or GET that is queued or started allocates nothing
-//! (after a thread's first); what is awaited, and what makes and unmakes things, may.
+//! looks for one after it has said that it is about to sleep. A PUT or GET that is queued allocates nothing; other calls
+//! may.
 
-use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use lnet_core::handle::{MdHandle, MeHandle, ShardId};
-use lnet_core::shard::SubmitError;
 use tokio::sync::oneshot;
 
 use super::error::LnetError;
@@ -25,7 +23,7 @@ const CALLS_MAX: usize = 256;
 
 type Run = Box<dyn FnOnce(&mut Worker, &mut Queues) + Send>;
 
-/// Something to be done on a shard's thread.
+/// Something to be done by a shard's driver.
 pub(super) enum Call {
     Request(Message, Answer),
     /// A handle was dropped.
@@ -108,13 +106,15 @@ impl Caller {
         &self.signals
     }
 
-    /// Leaves a call; waits while there are too many.
-    pub(super) fn enqueue(&self, call: Call) -> Result<(), LnetError> {
+    /// Leaves a call. Where there are too many, it waits until some were taken; before it does, `relieve` may take
+    /// some.
+    pub(super) fn enqueue(&self, call: Call, relieve: impl FnOnce()) -> Result<(), LnetError> {
         self.signals.calls.fetch_add(1, Ordering::Release);
         let left = match self.calls.try_send(call) {
             Ok(()) => true,
             Err(TrySendError::Full(call)) => {
                 self.signals.wake();
+                relieve();
                 self.calls.send(call).is_ok()
             }
             Err(TrySendError::Disconnected(_)) => false,
@@ -123,18 +123,7 @@ impl Caller {
         if left { Ok(()) } else { Err(LnetError::Stopped(self.shard)) }
     }
 
-    /// Has a PUT or GET started, and waits until it is.
-    pub(super) fn request(&self, call: impl FnOnce(Reply) -> Call) -> Result<(), LnetError> {
-        let slot = ReplySlot::of_this_thread();
-        let left = self.enqueue(call(Reply::to(&slot)));
-        // Also of a call that was not left: dropping it has answered.
-        let answer = slot.wait();
-        slot.keep_for_this_thread();
-        left?;
-        Ok(answer.ok_or(LnetError::Stopped(self.shard))??)
-    }
-
-    /// Has something run on the shard's thread, and brings its result. It must not own what ends the shard.
+    /// Has something run by the shard's driver, and brings its result. It must not own what ends the shard.
     pub(super) fn begin<R: Send + 'static>(
         &self,
         run: impl FnOnce(&mut Worker, &mut Queues) -> R + Send + 'static,
@@ -144,11 +133,11 @@ impl Caller {
             // The caller may have lost interest.
             let _ = answer.send(run(worker, queues));
         };
-        self.enqueue(Call::Run(Box::new(run)))?;
+        self.enqueue(Call::Run(Box::new(run)), || {})?;
         Ok(result)
     }
 
-    /// Runs something on the shard's thread and waits for its result. It must not own what ends the shard.
+    /// Has something run by the shard's driver and waits for its result. It must not own what ends the shard.
     pub(super) fn run<R: Send + 'static>(
         &self,
         run: impl FnOnce(&mut Worker, &mut Queues) -> R + Send + 'static,
@@ -158,71 +147,7 @@ impl Caller {
             // A caller waits for the answer, unless its thread has ended.
             let _ = answer.send(run(worker, queues));
         };
-        self.enqueue(Call::Run(Box::new(run)))?;
+        self.enqueue(Call::Run(Box::new(run)), || {})?;
         result.recv().map_err(|_| LnetError::Stopped(self.shard))
-    }
-}
-
-/// How a request went: `None` if the shard has ended.
-type Started = Option<Result<(), SubmitError>>;
-
-/// Where an answer is left for the thread that waits for it.
-#[derive(Default)]
-pub(super) struct ReplySlot {
-    answer: Mutex<Option<Started>>,
-    answered: Condvar,
-}
-
-thread_local! {
-    /// A thread has one request at a time, so it can use its slot again.
-    static SLOT: Cell<Option<Arc<ReplySlot>>> = const { Cell::new(None) };
-}
-
-impl ReplySlot {
-    fn of_this_thread() -> Arc<Self> {
-        SLOT.try_with(Cell::take).ok().flatten().unwrap_or_default()
-    }
-
-    fn keep_for_this_thread(self: Arc<Self>) {
-        // A thread that is about to end has no use for it.
-        let _ = SLOT.try_with(|slot| slot.set(Some(self)));
-    }
-
-    fn put(&self, answer: Started) {
-        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
-        self.answered.notify_one();
-    }
-
-    /// Waits for the answer and takes it.
-    fn wait(&self) -> Started {
-        let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            match answer.take() {
-                Some(answer) => return answer,
-                None => answer = self.answered.wait(answer).unwrap_or_else(PoisonError::into_inner),
-            }
-        }
-    }
-}
-
-/// The duty to answer a request. Dropped without an answer, it says that the shard has ended.
-pub(super) struct Reply {
-    slot: Arc<ReplySlot>,
-    answer: Started,
-}
-
-impl Reply {
-    pub(super) fn to(slot: &Arc<ReplySlot>) -> Self {
-        Self { slot: Arc::clone(slot), answer: None }
-    }
-
-    pub(super) fn send(mut self, result: Result<(), SubmitError>) {
-        self.answer = Some(result);
-    }
-}
-
-impl Drop for Reply {
-    fn drop(&mut self) {
-        self.slot.put(self.answer.take());
     }
 }

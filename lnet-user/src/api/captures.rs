@@ -23,7 +23,7 @@ impl Lnet {
         let callers: Vec<Caller> = self.inner.shards.iter().map(|end| end.caller.clone()).collect();
         let tap = |ends: Vec<TapEnd>| {
             let mut shards = self.inner.shards.iter().zip(ends);
-            shards.try_for_each(|(shard, end)| shard.caller.run(move |worker, _| worker.tap(end)))
+            shards.try_for_each(|(shard, end)| shard.run(move |worker, _| worker.tap(end)))
         };
         let untap = move |id| {
             for caller in &callers {

@@ -117,7 +117,7 @@ impl Drop for Descriptor {
     fn drop(&mut self) {
         if !self.is_detached {
             // A shard that has ended has unlinked everything.
-            let _ = self.shard.caller().enqueue(Call::Unlink(self.handle));
+            let _ = self.shard.end().enqueue(Call::Unlink(self.handle));
         }
     }
 }
@@ -159,7 +159,7 @@ impl Drop for Entry {
     fn drop(&mut self) {
         if !self.is_detached {
             // As for a descriptor.
-            let _ = self.shard.caller().enqueue(Call::UnlinkEntry(self.entry, self.md));
+            let _ = self.shard.end().enqueue(Call::UnlinkEntry(self.entry, self.md));
         }
     }
 }

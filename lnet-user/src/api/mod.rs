@@ -71,7 +71,7 @@ use crate::memory::Buffer;
 use crate::node::{ConfigError, NodeConfig, NodeDriver, NodeError, Started, XdpFrames, setters};
 use crate::runtime::{Idle, Refused, ShardThread, Steering, Worker, available_cpus};
 
-use calls::{Caller, Signals, channel};
+use calls::{Call, Caller, Signals, channel};
 use runner::Runner;
 use service::{Queues, Service};
 
@@ -154,8 +154,8 @@ impl Drop for Inner {
 
 struct ShardEnd {
     caller: Caller,
-    /// Stops with this. What it offers by itself is for one caller only.
-    _thread: Mutex<ShardThread<Service>>,
+    /// Stops with this.
+    thread: ShardThread<Service>,
 }
 
 /// A running node. Cheap to clone, and may be used on any thread.
@@ -270,8 +270,8 @@ impl Lnet {
     /// # Errors
     /// [`LnetError::Portal`] if there is no such portal.
     pub fn set_lazy(&self, portal: u32, is_lazy: bool) -> Result<(), LnetError> {
-        for ShardEnd { caller, .. } in &self.inner.shards {
-            caller.run(
+        for shard in &self.inner.shards {
+            shard.run(
                 move |worker, _| {
                     if is_lazy { worker.set_lazy(portal) } else { worker.clear_lazy(portal) }
                 },
@@ -323,8 +323,25 @@ impl ShardEnd {
         let turn = |worker: &mut Worker, service: &mut Service| service.turn(worker);
         let thread = ShardThread::spawn_with(worker, cpu, idle, service, Service::has_work, turn);
         match thread {
-            Ok(thread) => Ok(Self { caller, _thread: Mutex::new(thread) }),
-            Err(not_spawned) => Err(LnetError::Thread { shard, error: not_spawned.error }),
+            Ok(thread) => Ok(Self { caller, thread }),
+            Err(error) => Err(LnetError::Thread { shard, error }),
+        }
+    }
+
+    /// Leaves a call for the shard's driver; where too many wait and no thread drives, this one does.
+    fn enqueue(&self, call: Call) -> Result<(), LnetError> {
+        self.caller.enqueue(call, || self.thread.drive(|| true, None, false))
+    }
+
+    /// Runs something between two turns: on this thread if no other drives the shard, else on that, whose result it waits
+    /// for. It must not own what ends the shard.
+    fn run<R: Send + 'static>(
+        &self,
+        run: impl FnOnce(&mut Worker, &mut Queues) -> R + Send + 'static,
+    ) -> Result<R, LnetError> {
+        match self.thread.try_call(run, |run, worker, service| service.run(run, worker)) {
+            Ok(result) => Ok(result),
+            Err(run) => self.caller.run(run),
         }
     }
 }
@@ -344,14 +361,14 @@ impl std::fmt::Debug for ShardHandle {
 }
 
 impl ShardHandle {
-    fn caller(&self) -> &Caller {
-        &self.inner.shards[self.shard].caller
+    fn end(&self) -> &ShardEnd {
+        &self.inner.shards[self.shard]
     }
 
     /// Its number.
     #[must_use]
     pub fn id(&self) -> ShardId {
-        self.caller().shard()
+        self.end().caller.shard()
     }
 
     /// The node that it is a part of.
@@ -393,7 +410,7 @@ impl ShardHandle {
         &self,
         lend: impl FnOnce(&mut Worker, &mut Queues) -> Result<T, Refused> + Send + 'static,
     ) -> Result<T, NotLent> {
-        match self.caller().run(lend) {
+        match self.end().run(lend) {
             Ok(Ok(made)) => Ok(made),
             Ok(Err(Refused { error, buffer })) => {
                 Err(NotLent { error: LnetError::Lend(error), buffer: Some(buffer) })
@@ -411,7 +428,7 @@ impl ShardHandle {
         &self,
         run: impl FnOnce(&mut Worker) -> R + Send + 'static,
     ) -> Result<R, LnetError> {
-        self.caller().run(move |worker, _| run(worker))
+        self.end().run(move |worker, _| run(worker))
     }
 
     /// The same for a caller that has other things to do meanwhile, in whatever runtime. It begins at once, and is
@@ -424,7 +441,7 @@ impl ShardHandle {
         run: F,
     ) -> impl Future<Output = Result<R, LnetError>> + use<R, F> {
         let shard = self.id();
-        let begun = self.caller().begin(move |worker, _| run(worker));
+        let begun = self.end().caller.begin(move |worker, _| run(worker));
         async move { begun?.await.map_err(|_| LnetError::Stopped(shard)) }
     }
 
@@ -433,7 +450,7 @@ impl ShardHandle {
     /// # Errors
     /// [`LnetError::Stopped`] when it has ended.
     pub fn counters(&self) -> Result<Counters, LnetError> {
-        self.caller().run(|worker, _| *worker.shard().counters())
+        self.end().run(|worker, _| *worker.shard().counters())
     }
 
     /// What it has in use, but for what answers pings.
@@ -441,7 +458,7 @@ impl ShardHandle {
     /// # Errors
     /// [`LnetError::Stopped`] when it has ended.
     pub fn usage(&self) -> Result<Usage, LnetError> {
-        let usage = self.caller().run(|worker, _| worker.shard().usage())?;
+        let usage = self.end().run(|worker, _| worker.shard().usage())?;
         let own = self.inner.runner.posted_count(self.shard);
         let [match_entries, memory_descs] =
             [usage.match_entries, usage.memory_descs].map(|count| count.saturating_sub(own));

@@ -47,7 +47,7 @@ impl Core {
         let shards = self.shards.iter().enumerate().filter(|(shard, _)| is_home(*shard));
         let post = |(shard, end): (usize, &super::ShardEnd)| {
             let buffer = Buffer::from(answer.to_vec());
-            let posted = end.caller.run(move |worker, queues| queues.attach(worker, &entry, &md, buffer))?;
+            let posted = end.run(move |worker, queues| queues.attach(worker, &entry, &md, buffer))?;
             let (entry, md) = posted.map_err(|refused| refused.error)?;
             Ok(Posted { shard, entry, md })
         };
@@ -58,7 +58,7 @@ impl Core {
     pub(super) fn withdraw(&self, posted: Vec<Posted>) {
         for Posted { shard, entry, md } in posted {
             // A shard that has ended has unlinked everything.
-            let _ = self.shards[shard].caller.enqueue(Call::UnlinkEntry(entry, md));
+            let _ = self.shards[shard].enqueue(Call::UnlinkEntry(entry, md));
         }
     }
 }

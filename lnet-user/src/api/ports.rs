@@ -11,7 +11,7 @@ use lnet_wire::Nid;
 use lnet_wire::steer::Policy;
 
 use super::runner::block_on;
-use super::{Core, Lnet, LnetError, ShardEnd};
+use super::{Core, Lnet, LnetError};
 use crate::lnd::ShardPort;
 use crate::node::{LndOptions, Machine, NiConfig, NiState, NodeDriver, NodeError};
 use crate::runtime::Worker;
@@ -161,12 +161,12 @@ impl Core {
         self.show_captures(&node, ni);
         let mut refused = Vec::new();
         let mut outcome = Ok(());
-        for (ShardEnd { caller, .. }, part) in self.shards.iter().zip(parts) {
+        for (shard, part) in self.shards.iter().zip(parts) {
             if outcome.is_err() {
                 refused.push(part);
                 continue;
             }
-            match caller.run(move |worker, _| worker.add_port(part)) {
+            match shard.run(move |worker, _| worker.add_port(part)) {
                 Ok(Ok(())) => {}
                 Ok(Err((error, port))) => {
                     refused.push(*port);
@@ -194,6 +194,6 @@ impl Core {
     fn take_ports(&self, ni: NiId) -> Vec<ShardPort> {
         let take = move |worker: &mut Worker| worker.has_port(ni).then(|| worker.remove_port(ni));
         let ends = self.shards.iter();
-        ends.filter_map(|end| end.caller.run(move |worker, _| take(worker)).ok().flatten()).collect()
+        ends.filter_map(|end| end.run(move |worker, _| take(worker)).ok().flatten()).collect()
     }
 }

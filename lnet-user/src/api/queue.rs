@@ -19,7 +19,6 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use lnet_core::event::{EqError, Event};
 use lnet_core::handle::EqHandle;
 use lnet_core::lnd::Span;
-use lnet_core::shard::SubmitError;
 
 use super::ShardHandle;
 use super::calls::Signals;
@@ -53,7 +52,7 @@ pub(super) enum Payload {
     None,
     Lease(SharedLease),
     Buffer(Buffer),
-    Refusal(SubmitError, #[expect(dead_code, reason = "it counts by being there")] RefusalSlot),
+    Refusal(LnetError, #[expect(dead_code, reason = "it counts by being there")] RefusalSlot),
 }
 
 /// An event, with the payload that it tells of or the buffer that it brings.
@@ -98,9 +97,9 @@ impl Notice {
 
     /// Why a request that was queued was not started: then this is no event of the shard, but stands for its SEND.
     #[must_use]
-    pub fn refusal(&self) -> Option<SubmitError> {
+    pub fn refusal(&self) -> Option<&LnetError> {
         match &self.payload {
-            Payload::Refusal(error, _) => Some(*error),
+            Payload::Refusal(error, _) => Some(error),
             _ => None,
         }
     }
@@ -110,9 +109,11 @@ impl Notice {
 pub(super) struct QueueEnd {
     /// There until the end.
     ring: Option<Producer<Notice>>,
-    /// What came when there was no room: last events whose buffers came home, as many as leases were out, and
-    /// refusals, as many as were reserved.
+    /// What came when there was no room: last events whose buffers came home, as many as leases were out,
+    /// refusals, as many as were reserved, and what is in front of an event that a future waits for.
     overflow: VecDeque<Notice>,
+    /// Whether the consumer is to be woken.
+    is_news: bool,
     waiting: Arc<AtomicWaker>,
 }
 
@@ -120,7 +121,7 @@ impl QueueEnd {
     /// Both ends of the ring of a queue of so many slots.
     pub(super) fn new(slots: u32, waiting: Arc<AtomicWaker>) -> (Self, Consumer<Notice>) {
         let (producer, ring) = RingBuffer::new(slots.clamp(1, RING_SLOTS) as usize);
-        (Self { ring: Some(producer), overflow: VecDeque::new(), waiting }, ring)
+        (Self { ring: Some(producer), overflow: VecDeque::new(), is_news: false, waiting }, ring)
     }
 
     fn ring(&self) -> &Producer<Notice> {
@@ -140,31 +141,39 @@ impl QueueEnd {
         self.ring().is_abandoned()
     }
 
-    /// Leaves a notice, for which there is room, or no consumer.
+    /// Leaves a notice; where there is no room, for when there is.
     pub(super) fn push(&mut self, notice: Notice) {
+        if self.overflow.is_empty() && (!self.is_full() || self.is_abandoned()) {
+            self.pass_on(notice);
+        } else {
+            self.overflow.push_back(notice);
+        }
+    }
+
+    fn pass_on(&mut self, notice: Notice) {
         // What a full ring without a consumer refuses is dropped: it has no consumer any more.
         let _ = self.ring.as_mut().map(|ring| ring.push(notice));
+        self.is_news = true;
     }
 
-    /// Leaves a notice for when there is room.
-    pub(super) fn push_late(&mut self, notice: Notice) {
-        self.overflow.push_back(notice);
+    /// Notices that have no room.
+    pub(super) fn late_count(&self) -> usize {
+        self.overflow.len()
     }
 
-    /// Moves what had no room; whether there was anything.
-    pub(super) fn flush(&mut self) -> bool {
-        let mut moved = false;
+    /// Moves what had no room.
+    pub(super) fn flush(&mut self) {
         while !self.overflow.is_empty() && (!self.ring().is_full() || self.is_abandoned()) {
             let Some(notice) = self.overflow.pop_front() else { break };
-            self.push(notice);
-            moved = true;
+            self.pass_on(notice);
         }
-        moved
     }
 
-    /// Wakes the waiting consumer.
-    pub(super) fn tell(&self) {
-        self.waiting.wake();
+    /// Wakes the waiting consumer, if there is anything new for it.
+    pub(super) fn tell(&mut self) {
+        if std::mem::take(&mut self.is_news) {
+            self.waiting.wake();
+        }
     }
 }
 
@@ -187,12 +196,47 @@ pub struct EventQueue {
     /// The one that is looked at first.
     next: usize,
     waiting: Arc<AtomicWaker>,
+    /// Whether the shards know that a thread or task waits here, and does not drive.
+    is_waiting: bool,
+    waits: Waits,
+}
+
+/// How often the application's thread waits, and how soon after the last time.
+#[derive(Default)]
+struct Waits {
+    ended_at: Option<Instant>,
+    /// Waits that began soon after the one before.
+    streak: u32,
+}
+
+impl Waits {
+    /// Waits in a row after which a thread drives the shard itself.
+    const STREAK: u32 = 4;
+    /// How soon the next wait begins in such a row.
+    const SOON: Duration = Duration::from_micros(100);
+
+    /// A wait begins: whether the thread is to drive the shard while it waits.
+    fn begin(&mut self) -> bool {
+        let is_soon = self.ended_at.is_some_and(|ended| ended.elapsed() < Self::SOON);
+        self.streak = if is_soon { self.streak + 1 } else { 0 };
+        self.streak >= Self::STREAK
+    }
 }
 
 /// The ring of one shard.
 struct End {
-    shard: ShardHandle,
+    // Before the shard, which learns of its end.
     ring: Consumer<Notice>,
+    shard: Wakes,
+}
+
+/// A shard that looks at its queues when this is dropped.
+struct Wakes(ShardHandle);
+
+impl Drop for Wakes {
+    fn drop(&mut self) {
+        self.0.end().caller.signals().wake();
+    }
 }
 
 impl End {
@@ -203,7 +247,7 @@ impl End {
         let notice = self.ring.pop().ok();
         if notice.is_some() {
             // The shard may have waited for room.
-            self.shard.caller().signals().wake();
+            self.shard.0.end().caller.signals().wake();
         }
         (notice.is_some() || !is_over).then_some(notice)
     }
@@ -227,12 +271,12 @@ impl EventQueue {
             let (end, ring) = QueueEnd::new(slots, Arc::clone(&waiting));
             let create =
                 move |worker: &mut Worker, queues: &mut Queues| queues.create(worker, slots, end, name);
-            let handle = shard.caller().run(create)??;
+            let handle = shard.end().run(create)??;
             name.get_or_insert(handle);
-            ends.push(End { shard, ring });
+            ends.push(End { ring, shard: Wakes(shard) });
         }
         let handle = name.ok_or(EqError::Unknown)?;
-        Ok(Self { handle, ends, next: 0, waiting })
+        Ok(Self { handle, ends, next: 0, waiting, is_waiting: false, waits: Waits::default() })
     }
 
     /// What descriptors name it by, on each of its shards:
@@ -253,14 +297,15 @@ impl EventQueue {
             match end.pop() {
                 Some(Some(notice)) => return Ok(Some(notice)),
                 Some(None) => {}
-                None => stopped = Some(LnetError::Stopped(end.shard.id())),
+                None => stopped = Some(LnetError::Stopped(end.shard.0.id())),
             }
             self.next = (self.next + 1) % self.ends.len();
         }
         stopped.map_or(Ok(None), Err)
     }
 
-    /// The next event. Blocks until there is one, or until `timeout` is over: then `None`.
+    /// The next event. Blocks until there is one, or until `timeout` is over: then `None`. A thread that waits again
+    /// and again drives the shard itself meanwhile, if the queue is on one shard.
     ///
     /// # Errors
     /// As [`EventQueue::try_next`].
@@ -269,16 +314,39 @@ impl EventQueue {
             return Ok(Some(notice));
         }
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let eager = self.waits.begin();
+        let next = self.wait(until, eager);
+        self.waits.ended_at = Some(Instant::now());
+        next
+    }
+
+    fn wait(&mut self, until: Option<Instant>, eager: bool) -> Result<Option<Notice>, LnetError> {
         let waker = this_thread();
         let mut context = Context::from_waker(&waker);
         loop {
+            if let [End { ring, shard }] = &self.ends[..] {
+                shard.0.end().thread.drive(|| !ring.is_empty(), until, eager);
+            }
             if let Poll::Ready(next) = self.poll_notice(&mut context) {
                 return next.map(Some);
             }
             match until.map(|until| until.saturating_duration_since(Instant::now())) {
-                Some(Duration::ZERO) => return Ok(None),
+                Some(Duration::ZERO) => {
+                    self.set_waiting(false);
+                    return Ok(None);
+                }
                 Some(left) => std::thread::park_timeout(left),
                 None => std::thread::park(),
+            }
+            self.set_waiting(false);
+        }
+    }
+
+    /// Tells the shards whether a thread or task waits here.
+    fn set_waiting(&mut self, waits: bool) {
+        if std::mem::replace(&mut self.is_waiting, waits) != waits {
+            for End { shard, .. } in &self.ends {
+                shard.0.end().thread.set_waiting(waits);
             }
         }
     }
@@ -293,18 +361,22 @@ impl EventQueue {
 
     /// The next event, or a promise to wake the context's task when there is one.
     fn poll_notice(&mut self, context: &mut Context<'_>) -> Poll<Result<Notice, LnetError>> {
+        self.set_waiting(false);
         if let Some(next) = self.try_next().transpose() {
             return Poll::Ready(next);
         }
         self.waiting.register(context.waker());
+        self.set_waiting(true);
         // One that came before the promise has not woken the consumer.
-        self.try_next().transpose().map_or(Poll::Pending, Poll::Ready)
+        let Some(next) = self.try_next().transpose() else { return Poll::Pending };
+        self.set_waiting(false);
+        Poll::Ready(next)
     }
 
     /// The shard that it is on, or the first of them.
     #[must_use]
     pub fn shard(&self) -> &ShardHandle {
-        &self.ends[0].shard
+        &self.ends[0].shard.0
     }
 }
 
@@ -319,10 +391,7 @@ impl Stream for EventQueue {
 
 impl Drop for EventQueue {
     fn drop(&mut self) {
-        for End { shard, ring } in self.ends.drain(..) {
-            drop(ring);
-            shard.caller().signals().wake();
-        }
+        self.set_waiting(false);
     }
 }
 

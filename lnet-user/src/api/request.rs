@@ -18,7 +18,7 @@ use lnet_core::shard::{GetRequest, PutRequest, SubmitError};
 use lnet_wire::MessageType;
 use tokio::sync::oneshot;
 
-use super::calls::{Call, Reply};
+use super::calls::Call;
 use super::descriptor::Descriptor;
 use super::error::LnetError;
 use super::queue::Notice;
@@ -93,7 +93,8 @@ impl Refusals {
 pub(super) struct RefusalSlot(Arc<Refusals>);
 
 impl RefusalSlot {
-    fn reserve(refusals: &Arc<Refusals>) -> Result<Self, SubmitError> {
+    /// Takes one of the descriptor's places, if one is free.
+    pub(super) fn reserve(refusals: &Arc<Refusals>) -> Result<Self, SubmitError> {
         let slot = Self(Arc::clone(refusals));
         // What is one too many is given back by the drop.
         match refusals.used.fetch_add(1, Ordering::AcqRel) {
@@ -117,24 +118,12 @@ impl Drop for RefusalSlot {
     }
 }
 
-/// Who learns what became of a request.
+/// How it is told what became of a request.
 pub(super) enum Answer {
-    /// The thread that waits until it has started. Events tell the rest.
-    Start(Reply),
-    /// The event queue.
+    /// By events; only a refusal takes the slot.
     Events(RefusalSlot),
-    /// A future.
+    /// By a future.
     Outcome(oneshot::Sender<Result<Notice, LnetError>>),
-}
-
-impl Answer {
-    /// Says that it does not start.
-    pub(super) fn refuse(self, error: LnetError) {
-        if let Self::Outcome(sender) = self {
-            // The future may be gone.
-            let _ = sender.send(Err(error));
-        }
-    }
 }
 
 /// A PUT or a GET that is to be sent. It does nothing until it is queued, started or awaited:
@@ -166,7 +155,7 @@ impl Request<'_> {
     /// way to the shard, or refused and still in the event queue.
     pub fn queue(self) -> Result<(), LnetError> {
         let slot = RefusalSlot::reserve(self.descriptor.refusals())?;
-        self.descriptor.shard().caller().enqueue(Call::Request(self.message, Answer::Events(slot)))
+        self.descriptor.shard().end().enqueue(Call::Request(self.message, Answer::Events(slot)))
     }
 
     /// Waits until the shard has started it.
@@ -174,8 +163,8 @@ impl Request<'_> {
     /// # Errors
     /// [`LnetError::Request`] when it does not start; nothing has changed then.
     pub fn start(self) -> Result<(), LnetError> {
-        let caller = self.descriptor.shard().caller();
-        caller.request(|reply| Call::Request(self.message, Answer::Start(reply)))
+        let message = self.message;
+        self.descriptor.shard().end().run(move |worker, queues| queues.start(&message, worker))?
     }
 }
 
@@ -187,7 +176,7 @@ impl IntoFuture for Request<'_> {
         let shard = self.descriptor.shard();
         let (sender, outcome) = oneshot::channel();
         let left = match self.descriptor.refusals().queue() {
-            Some(_) => shard.caller().enqueue(Call::Request(self.message, Answer::Outcome(sender))),
+            Some(_) => shard.end().enqueue(Call::Request(self.message, Answer::Outcome(sender))),
             None => Err(LnetError::NoEventQueue),
         };
         Outcome { shard: shard.id(), outcome, refused: left.err() }

@@ -40,13 +40,27 @@ impl Service {
 
     /// One turn.
     pub(super) fn turn(&mut self, worker: &mut Worker) {
-        for _ in 0..CALL_BUDGET {
+        self.answer(worker, CALL_BUDGET);
+        self.queues.turn(worker);
+    }
+
+    /// Runs something behind the calls that wait.
+    pub(super) fn run<R>(
+        &mut self,
+        run: impl FnOnce(&mut Worker, &mut Queues) -> R,
+        worker: &mut Worker,
+    ) -> R {
+        self.answer(worker, u32::MAX);
+        run(worker, &mut self.queues)
+    }
+
+    fn answer(&mut self, worker: &mut Worker, most: u32) {
+        for _ in 0..most {
             match self.calls.pop() {
                 Some(call) => self.queues.answer(call, worker),
                 None => break,
             }
         }
-        self.queues.turn(worker);
     }
 
     #[cfg(test)]
@@ -79,6 +93,8 @@ struct Queue {
     awaited: HashMap<MdHandle, Awaited>,
     /// Last events whose buffers are not at home yet.
     last_events: Vec<Event>,
+    /// Events that may wait for room in the application's end, so that those behind them reach a future.
+    slots: u32,
     /// Whether the application's end had no room in the last turn.
     blocked: bool,
     closing: bool,
@@ -89,20 +105,18 @@ struct Awaited {
     sender: oneshot::Sender<Result<Notice, LnetError>>,
     /// The event that is its outcome.
     kind: EventKind,
-    /// That event, while the SEND is still to come.
-    answer: Option<Event>,
-    is_sent: bool,
+    /// The events so far, of which none was passed on: the SEND, or the outcome that came before it.
+    events: [Option<Event>; 2],
 }
 
 impl Awaited {
-    /// Takes note of an event; the outcome, if that is it.
+    /// Takes note of an event; the outcome, if that is known now.
     fn take(&mut self, event: &Event) -> Option<Event> {
-        self.is_sent |= event.kind() == EventKind::Send;
-        if event.kind() == self.kind {
-            self.answer = Some(*event);
-        }
-        match self.answer {
-            Some(answer) if self.is_sent || event.unlinked() => Some(answer),
+        let free = self.events.iter_mut().find(|event| event.is_none());
+        free.map(|free| *free = Some(*event));
+        let has = |kind| self.events.iter().flatten().find(|event| event.kind() == kind);
+        match has(self.kind) {
+            Some(answer) if has(EventKind::Send).is_some() || event.unlinked() => Some(*answer),
             // Nothing else will come.
             None if event.unlinked() || event.status() != Status::Ok => Some(*event),
             _ => None,
@@ -125,40 +139,42 @@ impl Queues {
         }
     }
 
-    /// Starts a request, and says to the one who asked how that went.
+    /// Starts a request, and says how that went.
     fn request(&mut self, message: &Message, answer: Answer, worker: &mut Worker) {
         let md = message.md();
-        if let Answer::Outcome(_) = &answer
-            && self.queues.iter().any(|queue| queue.awaited.contains_key(&md))
-        {
-            return answer.refuse(LnetError::Awaited);
-        }
-        let started = match message {
-            Message::Put(put) => worker.put(put),
-            Message::Get(get) => worker.get(get),
-        };
-        // A handle that the application still has is of one that its last event has ended.
-        let started = started.map_err(|error| match error {
-            SubmitError::UnknownMd(md) => SubmitError::MdExhausted(md),
-            error => error,
-        });
-        match (answer, started) {
-            (Answer::Start(reply), started) => reply.send(started),
+        match (answer, self.start(message, worker)) {
             (Answer::Events(_), Ok(())) => {}
             (Answer::Events(slot), Err(error)) => {
                 let queue = self.queues.iter_mut().find(|queue| Some(queue.name) == slot.queue());
                 if let Some(queue) = queue.filter(|queue| !queue.closing) {
                     let event = slot.event(message);
-                    queue.end.push_late(Notice { event, payload: Payload::Refusal(error, slot) });
+                    queue.end.push(Notice { event, payload: Payload::Refusal(error, slot) });
                 }
             }
             (Answer::Outcome(sender), Ok(())) => {
-                let awaited = Awaited { sender, kind: message.answer(), answer: None, is_sent: false };
+                let awaited = Awaited { sender, kind: message.answer(), events: [None; 2] };
                 let queue = self.queues.iter_mut().find(|queue| queue.live.contains(&md));
                 queue.map(|queue| queue.awaited.insert(md, awaited));
             }
-            (answer, Err(error)) => answer.refuse(error.into()),
+            // The future may be gone.
+            (Answer::Outcome(sender), Err(error)) => drop(sender.send(Err(error))),
         }
+    }
+
+    /// Starts a request.
+    pub(super) fn start(&mut self, message: &Message, worker: &mut Worker) -> Result<(), LnetError> {
+        if self.queues.iter().any(|queue| queue.awaited.contains_key(&message.md())) {
+            return Err(LnetError::Awaited);
+        }
+        let started = match message {
+            Message::Put(put) => worker.put(put),
+            Message::Get(get) => worker.get(get),
+        };
+        Ok(started.map_err(|error| match error {
+            // A handle that the application still has is of one that its last event has ended.
+            SubmitError::UnknownMd(md) => SubmitError::MdExhausted(md),
+            error => error,
+        })?)
     }
 
     /// Makes an event queue whose events go to `end`. The application calls it `name`, or by the handle.
@@ -179,6 +195,7 @@ impl Queues {
             live,
             awaited,
             last_events,
+            slots,
             blocked: false,
             closing: false,
         });
@@ -237,7 +254,7 @@ impl Queues {
         for queue in &mut self.queues {
             if let Some(index) = queue.last_events.iter().position(|event| event.md() == md) {
                 let event = queue.last_events.swap_remove(index);
-                queue.end.push_late(Notice { event, payload: Payload::Buffer(buffer) });
+                queue.end.push(Notice { event, payload: Payload::Buffer(buffer) });
                 return;
             }
         }
@@ -263,42 +280,42 @@ impl Queue {
                 let _ = worker.unlink(*md);
             }
         }
-        let mut passed = self.end.flush();
+        self.end.flush();
         self.blocked = true;
-        while self.closing || self.end.has_room() {
+        while self.closing || self.end.has_room() || self.is_waited_for() {
             let Some(delivery) = worker.poll_event(self.handle) else {
                 self.blocked = false;
                 break;
             };
-            passed |= self.pass_on(worker, delivery, signals);
+            self.pass_on(worker, delivery, signals);
         }
-        if passed {
-            self.end.tell();
-        }
+        self.end.tell();
     }
 
-    /// Passes an event on; whether it has not been held back.
-    fn pass_on(&mut self, worker: &mut Worker, mut delivery: Delivery, signals: &Arc<Signals>) -> bool {
+    /// Whether a future waits for what may be behind events that have no room. There are as many of these as descriptors
+    /// have reserved, since the application, which gives new entries, may be the one that waits.
+    fn is_waited_for(&self) -> bool {
+        !self.awaited.is_empty() && self.end.late_count() < self.slots as usize
+    }
+
+    /// Passes an event on, unless a future has it, or its buffer is not at home yet.
+    fn pass_on(&mut self, worker: &mut Worker, mut delivery: Delivery, signals: &Arc<Signals>) {
         let event = delivery.event;
         if !self.awaited.is_empty() && self.pass_to_future(&mut delivery) {
-            return false;
+            return;
         }
-        if event.unlinked() {
+        let payload = if event.unlinked() {
             self.live.remove(&event.md());
-            let Some(buffer) = delivery.buffer.take() else {
-                self.last_events.push(event);
-                return false;
-            };
-            self.end.push(Notice { event, payload: Payload::Buffer(buffer) });
+            let Some(buffer) = delivery.buffer.take() else { return self.last_events.push(event) };
+            Payload::Buffer(buffer)
         } else {
             let has_payload = event.kind() == EventKind::Put && event.status() == Status::Ok;
             let lease = if has_payload { worker.read_lease(&delivery).ok() } else { None };
-            let payload = lease.map_or(Payload::None, |lease| {
+            lease.map_or(Payload::None, |lease| {
                 Payload::Lease(SharedLease { lease: Some(lease), signals: Arc::clone(signals) })
-            });
-            self.end.push(Notice { event, payload });
-        }
-        true
+            })
+        };
+        self.end.push(Notice { event, payload });
     }
 
     /// Passes an event to the future that waits for it; whether there is one.
@@ -307,23 +324,28 @@ impl Queue {
         let Entry::Occupied(mut awaited) = self.awaited.entry(event.md()) else { return false };
         // One whose buffer is not at home yet takes the usual way.
         if awaited.get().sender.is_closed() || event.unlinked() && delivery.buffer.is_none() {
-            awaited.remove();
+            for event in awaited.remove().events.into_iter().flatten() {
+                self.end.push(Notice { event, payload: Payload::None });
+            }
             return false;
         }
         let Some(outcome) = awaited.get_mut().take(&event) else { return true };
-        if event.unlinked() {
-            self.live.remove(&event.md());
-        }
         let payload = delivery.buffer.take().map_or(Payload::None, Payload::Buffer);
-        let notice = Notice { event: outcome, payload };
-        if let Err(Ok(Notice { payload: Payload::Buffer(buffer), .. })) =
-            awaited.remove().sender.send(Ok(notice))
-        {
-            // The future was dropped at this moment.
+        let Awaited { sender, events, .. } = awaited.remove();
+        let Err(unsent) = sender.send(Ok(Notice { event: outcome, payload })) else {
+            if event.unlinked() {
+                self.live.remove(&event.md());
+            }
+            return true;
+        };
+        // The future was dropped at this moment.
+        if let Ok(Notice { payload: Payload::Buffer(buffer), .. }) = unsent {
             delivery.buffer = Some(buffer);
-            return false;
         }
-        true
+        for earlier in events.into_iter().flatten().filter(|earlier| *earlier != event) {
+            self.end.push(Notice { event: earlier, payload: Payload::None });
+        }
+        false
     }
 
     /// Whether it is gone.

@@ -6,9 +6,9 @@ use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::shard::PutRequest;
 use lnet_wire::ProcessId;
 
-use super::calls::{Call, Reply, ReplySlot};
+use super::calls::Call;
 use super::queue::QueueEnd;
-use super::request::{Answer, Message};
+use super::request::{Answer, Message, RefusalSlot, Refusals};
 use super::*;
 
 const PORTAL: u32 = 4;
@@ -38,7 +38,7 @@ fn a_shard_that_ends_tells_everybody() {
         }
     });
     let gone = |result: Result<(), LnetError>| assert!(matches!(result, Err(LnetError::Stopped(ShardId(0)))));
-    gone(shard.caller().run(|_, _| panic!("on purpose")));
+    gone(shard.end().caller.run(|_, _| panic!("on purpose")));
     let (seen, error) = waiting.join().unwrap();
     assert_eq!(seen, 1, "the SEND that came before");
     gone(Err(error));
@@ -77,11 +77,12 @@ fn turns_allocate_nothing() {
     service.queues().attach(&mut worker, &entry, &sink, Buffer::zeroed(1 << 16)).unwrap();
     let source = MdSpec::new(16, Threshold::Infinite, MdOptions::NONE, queue);
     let md = service.queues().bind(&mut worker, &source, Buffer::zeroed(16)).unwrap();
-    let slot = std::sync::Arc::<ReplySlot>::default();
+    let refusals = Refusals::new(md, &source);
     let mut notices = 0;
     let mut round = || {
         for _ in 0..PUTS {
-            caller.enqueue(Call::Request(Message::Put(put(md)), Answer::Start(Reply::to(&slot)))).unwrap();
+            let answer = Answer::Events(RefusalSlot::reserve(&refusals).unwrap());
+            caller.enqueue(Call::Request(Message::Put(put(md)), answer), || {}).unwrap();
         }
         while service.has_work() || worker.progress() {
             service.turn(&mut worker);
@@ -119,7 +120,7 @@ fn a_capture_of_nothing() {
 
     // A shard that has ended.
     let shard = lnet.shard(0).unwrap();
-    shard.caller().run(|_, _| panic!("on purpose")).unwrap_err();
+    shard.end().caller.run(|_, _| panic!("on purpose")).unwrap_err();
     let error = lnet.start_capture(&CaptureSpec::new(&path, 4096)).unwrap_err();
     assert!(matches!(error, LnetError::Stopped(ShardId(0))));
     assert!(!path.exists() && lnet.captures().is_empty());

@@ -5,8 +5,10 @@
 
 mod clock;
 mod cpu;
+mod handover;
 mod mesh;
 mod ports;
+mod spin;
 mod steering;
 mod thread;
 mod turn;
@@ -17,7 +19,7 @@ pub use cpu::{available_cpus, pin_to_cpu};
 pub use lnet_core::topology::Steering;
 pub(crate) use mesh::MeshEnd;
 pub use steering::{Home, SteeringError, entry_home};
-pub use thread::{Idle, NotSpawned, ShardGone, ShardThread};
+pub use thread::{Idle, ShardGone, ShardThread};
 pub use worker::{Delivery, LendError, Refused, Worker};
 
 #[cfg(test)]

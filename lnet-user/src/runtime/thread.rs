@@ -1,16 +1,17 @@
-//! A shard on a pinned thread of its own.
+//! A shard with a thread of its own, its keeper; a thread that waits for the shard's events drives it instead.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rtrb::{Producer, RingBuffer};
+use rustix::thread::{Pid, gettid};
 use thiserror::Error;
 
 use super::cpu::pin_to_cpu;
-use super::worker::{Call, Worker};
+use super::handover::{Handover, NoVisit};
+use super::spin::Spin;
+use super::worker::Worker;
 use crate::uring::Waker;
 
 /// The shard's thread has ended.
@@ -18,39 +19,70 @@ use crate::uring::Waker;
 #[error("the shard's thread has ended")]
 pub struct ShardGone;
 
-/// A shard got no thread.
-#[derive(Error)]
-#[error("shard {} got no thread: {error}", worker.shard_id().0)]
-pub struct NotSpawned<S> {
-    /// Why.
-    #[source]
-    pub error: std::io::Error,
-    /// The shard.
-    pub worker: Worker,
-    /// Its service.
-    pub service: S,
-}
-
-impl<S> std::fmt::Debug for NotSpawned<S> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("NotSpawned").field("error", &self.error).finish_non_exhaustive()
-    }
-}
-
-/// What a shard's thread does when there is nothing to do.
+/// What a thread does that drives a shard and has nothing to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Idle {
-    /// How long it polls before it sleeps. Zero where shards outnumber CPUs: two spinners on one CPU
-    /// only take time from each other.
+    /// How long it polls at most before it sleeps. It sleeps at once where things come further apart than that, and
+    /// where another thread wants its CPU.
     pub spin: Duration,
 }
 
-/// A shard that a thread of its own drives. Dropping it stops the thread and waits for it.
+type Turn<S> = Box<dyn FnMut(&mut Worker, &mut S) + Send>;
+
+/// A shard, what takes its events, and what its driver does with both.
+struct Driven<S> {
+    worker: Worker,
+    service: S,
+    turn: Turn<S>,
+    has_work: fn(&S) -> bool,
+    spin: Spin,
+    can_sleep: bool,
+}
+
+impl<S> Driven<S> {
+    /// Takes turns until `is_done`, or until a time; sleeps in between.
+    fn drive(&mut self, is_done: impl Fn() -> bool, until: Option<Instant>) {
+        let Self { worker, service, turn, has_work, spin, can_sleep } = self;
+        let mut idle_since = None;
+        loop {
+            let busy = worker.progress();
+            let events = worker.event_counts();
+            turn(worker, service);
+            if is_done() {
+                return spin.end(idle_since.map(|since: Instant| since.elapsed()));
+            }
+            // Events that the turn leaves are for another thread to take, and no reason to stay awake. But where it
+            // took one, another may have taken its place that the turn would take too.
+            if busy || worker.event_counts() != events {
+                if let Some(since) = idle_since.take() {
+                    spin.end(Some(since.elapsed()));
+                }
+                continue;
+            }
+            let now = Instant::now();
+            if until.is_some_and(|until| until <= now) {
+                return spin.end(None);
+            }
+            if spin.goes_on(now - *idle_since.get_or_insert(now)) {
+                std::hint::spin_loop();
+            } else if !*can_sleep {
+                std::thread::yield_now();
+            } else if let Err(error) =
+                worker.wait_unless(|| is_done() || has_work(service), until.map(|until| until - now))
+            {
+                tracing::error!(%error, "a shard cannot sleep; it goes on polling");
+                *can_sleep = false;
+            }
+        }
+    }
+}
+
+/// A shard with a thread of its own. Dropping it stops the thread and waits for it.
 pub struct ShardThread<S> {
-    calls: Producer<Call>,
+    shard: Arc<Handover<Driven<S>>>,
     waker: Waker,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Option<(Worker, S)>>>,
+    thread: Option<JoinHandle<()>>,
+    thread_id: Pid,
 }
 
 impl<S> std::fmt::Debug for ShardThread<S> {
@@ -61,100 +93,108 @@ impl<S> std::fmt::Debug for ShardThread<S> {
 
 impl<S: Send + 'static> ShardThread<S> {
     /// Starts a thread that drives `worker`, on `cpu` if one is given. `turn` is called with `service`
-    /// after every turn of the shard, on the shard's thread: there it takes the shard's events, reads
+    /// after every turn of the shard, by the thread that drives it: there it takes the shard's events, reads
     /// their payload in place and starts what it likes; it must not block.
     ///
     /// # Errors
-    /// [`NotSpawned`] with the kernel's refusal to make the thread or to bind it to `cpu`, and with what was
-    /// to be run.
+    /// The kernel's refusal to make the thread or to bind it to `cpu`.
     pub fn spawn(
         worker: Worker,
         cpu: Option<usize>,
         idle: Idle,
         service: S,
         turn: impl FnMut(&mut Worker, &mut S) + Send + 'static,
-    ) -> Result<Self, Box<NotSpawned<S>>> {
+    ) -> std::io::Result<Self> {
         Self::spawn_with(worker, cpu, idle, service, |_| false, turn)
     }
 
-    /// As [`ShardThread::spawn`]; the thread does not sleep if `has_work` says so once wake-ups are armed: then
+    /// As [`ShardThread::spawn`]; the driver does not sleep if `has_work` says so once wake-ups are armed: then
     /// there is something for another turn, of which the [`Waker`] was told when the shard was still awake.
     ///
     /// # Errors
     /// As [`ShardThread::spawn`].
     pub fn spawn_with(
-        mut worker: Worker,
+        worker: Worker,
         cpu: Option<usize>,
         idle: Idle,
         service: S,
-        has_work: impl Fn(&S) -> bool + Send + 'static,
-        mut turn: impl FnMut(&mut Worker, &mut S) + Send + 'static,
-    ) -> Result<Self, Box<NotSpawned<S>>> {
-        let (pinned, is_pinned) = mpsc::sync_channel(1);
-        let (start, started) = mpsc::sync_channel::<(Worker, S)>(1);
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let name = format!("lnet-shard-{}", worker.shard_id().0);
+        has_work: fn(&S) -> bool,
+        turn: impl FnMut(&mut Worker, &mut S) + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let (waker, name) = (worker.waker(), format!("lnet-shard-{}", worker.shard_id().0));
+        let (turn, spin) = (Box::new(turn), Spin::new(idle.spin));
+        let shard =
+            Arc::new(Handover::new(Driven { worker, service, turn, has_work, spin, can_sleep: true }));
+        let (tell, told) = mpsc::sync_channel(1);
+        let kept = Arc::clone(&shard);
         let thread = std::thread::Builder::new().name(name).spawn(move || {
-            // The starter is told of a failure, unless it is gone.
-            let _ = pinned.send(cpu.map_or(Ok(()), pin_to_cpu));
-            let (mut worker, mut service) = started.recv().ok()?;
-            drive(&mut worker, idle, &stopped, &mut service, &has_work, &mut turn);
-            Some((worker, service))
-        });
-        let thread = match thread {
-            Ok(thread) => thread,
-            Err(error) => return Err(Box::new(NotSpawned { error, worker, service })),
-        };
-        let ended = || Err(std::io::Error::other("the shard's thread has ended"));
-        let released = worker.release().map_err(std::io::Error::other);
-        if let Err(error) = is_pinned.recv().unwrap_or_else(|_| ended()).and(released) {
-            return Err(Box::new(NotSpawned { error, worker, service }));
-        }
-        // The caller waits for the answer, so there is one call at a time.
-        let (calls, consumer) = RingBuffer::new(1);
-        worker.take_calls_from(consumer);
-        let waker = worker.waker();
-        // The thread waits for it and does nothing else meanwhile.
-        if let Err(mpsc::SendError((worker, service))) = start.send((worker, service)) {
-            let error = std::io::Error::other("the shard's thread has ended");
-            return Err(Box::new(NotSpawned { error, worker, service }));
-        }
-        Ok(Self { calls, waker, stop, thread: Some(thread) })
+            let pinned = cpu.map_or(Ok(()), pin_to_cpu).map(|()| gettid());
+            let is_pinned = pinned.is_ok();
+            if tell.send(pinned).is_ok() && is_pinned {
+                let _ends = Ends(&kept);
+                kept.keep(|driven| driven.drive(|| kept.is_leaving(), None));
+            }
+        })?;
+        let thread_id =
+            told.recv().unwrap_or_else(|_| Err(std::io::Error::other("the shard's thread has ended")))?;
+        Ok(Self { shard, waker, thread: Some(thread), thread_id })
     }
 
-    /// Runs `call` on the shard's thread between two turns and waits for its result.
+    /// Runs `call` between two turns, on this thread.
     ///
     /// # Errors
-    /// [`ShardGone`] if the thread has ended before it could.
-    pub fn call<R: Send + 'static>(
-        &mut self,
-        call: impl FnOnce(&mut Worker) -> R + Send + 'static,
-    ) -> Result<R, ShardGone> {
-        const PATIENCE: Duration = Duration::from_millis(100);
-        if self.is_gone() {
-            return Err(ShardGone);
-        }
-        let (answer, result) = mpsc::sync_channel(1);
-        let call: Call = Box::new(move |worker| {
-            // A caller that is gone wants no answer.
-            let _ = answer.send(call(worker));
-        });
-        // The last call is still there only if the thread ended before it took it.
-        self.calls.push(call).map_err(|_| ShardGone)?;
-        self.waker.wake();
-        // A call that was not taken any more stays in the ring, and its answer with it.
+    /// [`ShardGone`] if the shard has ended.
+    pub fn call<R>(&self, call: impl FnOnce(&mut Worker) -> R) -> Result<R, ShardGone> {
+        /// A driver that was asked leaves at once, unless another thread has asked as well.
+        const PATIENCE: Duration = Duration::from_millis(1);
         loop {
-            match result.recv_timeout(PATIENCE) {
-                Ok(result) => return Ok(result),
-                Err(mpsc::RecvTimeoutError::Timeout) if !self.is_gone() => {}
-                Err(_) => return result.try_recv().map_err(|_| ShardGone),
+            match self.shard.try_visit() {
+                Ok(mut visit) => return Ok(call(&mut visit.get().worker)),
+                Err(NoVisit::Gone) => return Err(ShardGone),
+                Err(NoVisit::Busy) => self.shard.ask(),
             }
+            self.waker.wake();
+            std::thread::park_timeout(PATIENCE);
         }
     }
 
-    fn is_gone(&self) -> bool {
-        self.calls.is_abandoned() || self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    /// Runs `call` between two turns, on this thread, if no other drives the shard; else gives `argument` back.
+    pub(crate) fn try_call<A, R>(
+        &self,
+        argument: A,
+        call: impl FnOnce(A, &mut Worker, &mut S) -> R,
+    ) -> Result<R, A> {
+        let Ok(mut visit) = self.shard.try_visit() else { return Err(argument) };
+        let Driven { worker, service, .. } = visit.get();
+        Ok(call(argument, worker, service))
+    }
+
+    /// Drives the shard on this thread until `is_done`, until a time, or until another thread asks for it. Without
+    /// effect while another thread drives it; where that is the keeper, and this is `eager`, it is asked
+    /// to leave, and unparks this thread.
+    pub(crate) fn drive(&self, is_done: impl Fn() -> bool, until: Option<Instant>, eager: bool) {
+        match self.shard.try_visit() {
+            Ok(mut visit) => {
+                visit.get().drive(|| is_done() || self.shard.is_leaving(), until);
+                visit.drove();
+            }
+            Err(NoVisit::Busy) if eager && self.shard.is_for_a_guest() => {
+                self.shard.ask();
+                self.waker.wake();
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// A thread or task begins to wait for events, or has them: the keeper drives meanwhile.
+    pub(crate) fn set_waiting(&self, waits: bool) {
+        if waits { self.shard.begin_waiting() } else { self.shard.end_waiting() }
+    }
+
+    /// The kernel's number of the thread.
+    #[must_use]
+    pub fn thread_id(&self) -> Pid {
+        self.thread_id
     }
 
     /// Stops the thread and gives the shard back, to be driven by the caller.
@@ -162,20 +202,15 @@ impl<S: Send + 'static> ShardThread<S> {
     /// # Errors
     /// [`ShardGone`] if the thread has panicked.
     pub fn stop(mut self) -> Result<(Worker, S), ShardGone> {
-        self.stop.store(true, Ordering::Release);
-        self.waker.wake();
-        let ended = self.thread.take().and_then(|thread| thread.join().ok()).flatten();
-        let (mut worker, service) = ended.ok_or(ShardGone)?;
-        if let Err(error) = worker.release() {
-            tracing::error!(%error, "the shard that was stopped cannot sleep on another thread");
-        }
+        self.join();
+        let Driven { worker, service, .. } = self.shard.take().ok_or(ShardGone)?;
         Ok((worker, service))
     }
 }
 
-impl<S> Drop for ShardThread<S> {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
+impl<S> ShardThread<S> {
+    fn join(&mut self) {
+        self.shard.stop();
         self.waker.wake();
         if let Some(thread) = self.thread.take() {
             // A panic of the shard's thread has been printed by then.
@@ -184,35 +219,20 @@ impl<S> Drop for ShardThread<S> {
     }
 }
 
-fn drive<S>(
-    worker: &mut Worker,
-    idle: Idle,
-    stop: &AtomicBool,
-    service: &mut S,
-    has_work: &impl Fn(&S) -> bool,
-    turn: &mut impl FnMut(&mut Worker, &mut S),
-) {
-    let mut idle_since = None;
-    let mut can_sleep = true;
-    while !stop.load(Ordering::Acquire) {
-        let busy = worker.progress();
-        let events = worker.event_counts();
-        turn(worker, service);
-        // Events that the turn leaves are for another thread to take, and no reason to stay awake. But where it
-        // took one, another may have taken its place that the turn would take too.
-        if busy || worker.event_counts() != events {
-            idle_since = None;
-            continue;
-        }
-        let since = *idle_since.get_or_insert_with(Instant::now);
-        let must_not_sleep = || stop.load(Ordering::Acquire) || has_work(service);
-        if since.elapsed() < idle.spin {
-            std::hint::spin_loop();
-        } else if !can_sleep {
-            std::thread::yield_now();
-        } else if let Err(error) = worker.wait_unless(must_not_sleep, None) {
-            tracing::error!(%error, "a shard cannot sleep; it goes on polling");
-            can_sleep = false;
+impl<S> Drop for ShardThread<S> {
+    fn drop(&mut self) {
+        self.join();
+        drop(self.shard.take());
+    }
+}
+
+/// Drops a shard whose driver has panicked: its callers learn that it has ended.
+struct Ends<'a, S>(&'a Handover<Driven<S>>);
+
+impl<S> Drop for Ends<'_, S> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            drop(self.0.take());
         }
     }
 }

@@ -114,9 +114,7 @@ impl Worker {
     /// Whether something may have come that only a whole turn sees.
     #[inline]
     fn may_have_news(&self) -> bool {
-        self.lnd.may_hide_arrivals()
-            || self.calls.as_ref().is_some_and(|calls| !calls.is_empty())
-            || self.mesh.has_arrivals()
+        self.lnd.may_hide_arrivals() || self.mesh.has_arrivals()
     }
 
     /// Takes in what has arrived after a while without anything to do; whether there was anything. The rest of a turn is
@@ -129,7 +127,6 @@ impl Worker {
     }
 
     fn turn(&mut self, now: Instant) -> bool {
-        let called = self.run_calls();
         let handed_off = self.mesh.receive(now, &mut self.shard, &mut self.memory);
         let mut resumed = self.resume(now);
         // What the application has just started does not wait for what has arrived meanwhile.
@@ -152,7 +149,7 @@ impl Worker {
         }
         let sent = self.mesh.send(&mut self.shard, &mut self.memory);
         self.lnd.flush(now, &self.memory);
-        called || submitted || moved || handed_off || resumed || sent
+        submitted || moved || handed_off || resumed || sent
     }
 
     /// Logs a message whose source is not its sender's, once a while.
@@ -199,17 +196,6 @@ impl Worker {
         // Each NI is first in its turn, so that none uses up the budget for ever.
         self.first_ni = if self.first_ni + 1 < self.nis.len() { self.first_ni + 1 } else { 0 };
         submitted != 0
-    }
-
-    fn run_calls(&mut self) -> bool {
-        let Some(mut calls) = self.calls.take() else { return false };
-        let mut called = false;
-        while let Ok(call) = calls.pop() {
-            call(self);
-            called = true;
-        }
-        self.calls = Some(calls);
-        called
     }
 }
 

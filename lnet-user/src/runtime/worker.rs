@@ -3,8 +3,6 @@
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use rtrb::Consumer;
-
 use lnet_core::event::{EqError, Event};
 use lnet_core::fault::Faults;
 use lnet_core::handle::{EqHandle, MdHandle, MeHandle, ShardId};
@@ -30,9 +28,6 @@ use crate::uring::{WaitError, Waiter, Waker, WatchId};
 /// How long a shard sleeps at most while it waits for the device to be done with frames, which causes no
 /// wake-up.
 const COMPLETION_POLL: Duration = Duration::from_micros(200);
-
-/// Something that another thread wants done between two turns.
-pub(super) type Call = Box<dyn FnOnce(&mut Worker) + Send>;
 
 /// An event, and with the last one of a descriptor the buffer that it had borrowed.
 #[derive(Debug)]
@@ -103,7 +98,6 @@ pub struct Worker {
     taken_events: u64,
     /// Until when forged sources are not logged any more.
     pub(super) forged_quiet_until: Instant,
-    pub(super) calls: Option<Consumer<Call>>,
 }
 
 impl std::fmt::Debug for Worker {
@@ -136,7 +130,6 @@ impl Worker {
             device_full: false,
             taken_events: 0,
             forged_quiet_until: Instant(0),
-            calls: None,
         }
     }
 
@@ -363,20 +356,12 @@ impl Worker {
 
     /// Sleeps until something arrives, a timer is due, a buffer comes home, another thread calls [`Waker::wake`], or
     /// `timeout` is over. Returns at once if there is something to do; call it when [`Worker::progress`] has
-    /// found nothing. All calls come from one thread, unless [`Worker::release`] was called in between.
+    /// found nothing.
     ///
     /// # Errors
     /// The kernel's refusal to wait.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<(), WaitError> {
         if self.waiting_events() != 0 { Ok(()) } else { self.sleep_unless(|| false, true, timeout) }
-    }
-
-    /// Lets another thread wait from now on.
-    ///
-    /// # Errors
-    /// The kernel's refusal of what a new waiter needs.
-    pub fn release(&mut self) -> Result<(), WaitError> {
-        self.waiter.release()
     }
 
     /// As [`Worker::wait`], whether events wait or not, but not if `stop` says so once wake-ups are armed.
@@ -399,12 +384,11 @@ impl Worker {
         self.idle_polls.end();
         let armed = self.waiter.arm();
         // What came before the arming caused no wake-up. Frames are no matter: their arrival wakes anyway.
-        let called = self.calls.as_ref().is_some_and(|calls| !calls.is_empty());
         let has_messages = self.shard.has_transmit() && !self.device_full;
         let has_mesh = self.mesh.has_arrivals() || self.shard.has_mesh() && !self.mesh.is_blocked();
         let has_work = has_messages || has_mesh || self.shard.has_resumed() || self.lnd.has_work();
         let has_buffer = takes_buffers && self.memory.has_home();
-        if stop() || called || has_work || has_buffer {
+        if stop() || has_work || has_buffer {
             return Ok(());
         }
         let now = self.clock.now();
@@ -433,9 +417,5 @@ impl Worker {
     #[must_use]
     pub fn waker(&self) -> Waker {
         self.waiter.waker()
-    }
-
-    pub(super) fn take_calls_from(&mut self, calls: Consumer<Call>) {
-        self.calls = Some(calls);
     }
 }

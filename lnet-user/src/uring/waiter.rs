@@ -3,6 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::thread::ThreadId;
 
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, cqueue, opcode, squeue};
@@ -62,9 +63,6 @@ pub enum WaitError {
         /// The kernel's answer.
         source: Errno,
     },
-    /// The first thread that waited is the only one that may.
-    #[error("a waiter belongs to the first thread that waits in it; this is another one")]
-    OtherThread,
     /// Something else that the kernel refused.
     #[error("{operation}: {source}")]
     System {
@@ -77,10 +75,7 @@ pub enum WaitError {
 
 fn system(operation: &'static str, error: &std::io::Error) -> WaitError {
     let source = Errno::from_io_error(error).unwrap_or(Errno::IO);
-    match source {
-        Errno::EXIST => WaitError::OtherThread,
-        source => WaitError::System { operation, source },
-    }
+    WaitError::System { operation, source }
 }
 
 /// How completions are delivered; kernels before 6.1 know less.
@@ -131,7 +126,8 @@ pub struct Waiter {
     /// Watches that are idle and have a descriptor.
     idle: u32,
     waker: Waker,
-    started: bool,
+    /// The thread that the ring was made for, for good, if it has waited.
+    driver: Option<ThreadId>,
     flavour: Flavour,
 }
 
@@ -164,9 +160,8 @@ impl Waiter {
         }
         let ring = Self::ring(watches_max, flavour)?;
         let waker = Waker::new().map_err(|source| WaitError::System { operation: "eventfd", source })?;
-        let started = flavour == Flavour::Plain;
         let watches = Vec::with_capacity(watches_max as usize + 1);
-        let mut waiter = Self { ring, watches, watches_max, idle: 0, waker, started, flavour };
+        let mut waiter = Self { ring, watches, watches_max, idle: 0, waker, driver: None, flavour };
         let fd = waiter.waker.fd().try_clone_to_owned().map_err(|error| system("dup", &error))?;
         waiter.insert(fd, None);
         Ok(waiter)
@@ -184,29 +179,6 @@ impl Waiter {
         let ring = builder.build(operations.next_power_of_two()).map_err(|error| refused(&error))?;
         check_features(&ring)?;
         Ok(ring)
-    }
-
-    /// Lets the next thread that waits have the waiter, with all that it watches and its wakers.
-    ///
-    /// # Errors
-    /// What the kernel refuses to a new ring; this thread goes on having the waiter then.
-    pub fn release(&mut self) -> Result<(), WaitError> {
-        if !self.started || self.flavour == Flavour::Plain {
-            return Ok(());
-        }
-        // The ring was made for one thread, for good. What was in flight ends with it.
-        self.ring = Self::ring(self.watches_max, self.flavour)?;
-        self.started = false;
-        self.idle = 0;
-        for watch in &mut self.watches {
-            if watch.state == State::Ending {
-                watch.fd = None;
-            }
-            watch.state = State::Idle;
-            watch.failed = None;
-            self.idle += u32::from(watch.fd.is_some());
-        }
-        Ok(())
     }
 
     /// Wakes this waiter.
@@ -261,8 +233,8 @@ impl Waiter {
         if !found {
             return Err(WaitError::NotWatched);
         }
+        self.start()?;
         if self.watches[slot].state == State::Polled {
-            self.start()?;
             let user_data = user_data(id.slot, id.generation);
             // Not `PollRemove`, which leaves a multishot poll in flight that is about to report.
             let entry = opcode::AsyncCancel::new(user_data).build().user_data(user_data | REMOVAL);
@@ -313,15 +285,27 @@ impl Waiter {
         self.deliver(tell)
     }
 
-    /// Makes the ring this thread's.
+    /// Sees to it that the ring is this thread's. What is in flight on another's ends with that, and begins anew.
     fn start(&mut self) -> Result<(), WaitError> {
-        if !self.started {
-            self.ring
-                .submitter()
-                .register_enable_rings()
-                .map_err(|error| system("IORING_REGISTER_ENABLE_RINGS", &error))?;
-            self.started = true;
+        let thread = std::thread::current().id();
+        if self.flavour == Flavour::Plain || self.driver == Some(thread) {
+            return Ok(());
         }
+        if self.driver.is_some() {
+            self.ring = Self::ring(self.watches_max, self.flavour)?;
+            self.idle = 0;
+            for watch in &mut self.watches {
+                if watch.state == State::Ending {
+                    watch.fd = None;
+                }
+                watch.state = State::Idle;
+                watch.failed = None;
+                self.idle += u32::from(watch.fd.is_some());
+            }
+        }
+        let enabled = self.ring.submitter().register_enable_rings();
+        enabled.map_err(|error| system("IORING_REGISTER_ENABLE_RINGS", &error))?;
+        self.driver = Some(thread);
         Ok(())
     }
 

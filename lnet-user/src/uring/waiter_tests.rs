@@ -155,12 +155,22 @@ fn no_wake_is_lost() {
 }
 
 #[test]
-fn a_waiter_stays_on_the_thread_that_waited_first() {
-    let mut waiter = Waiter::with_flavour(1, Flavour::Deferred).unwrap();
-    assert!(wait(&mut waiter, Some(Duration::ZERO)).is_empty());
-    let elsewhere =
-        std::thread::spawn(move || waiter.arm().wait(Some(Duration::ZERO), |_| {})).join().unwrap();
-    assert_eq!(elsewhere, Err(WaitError::OtherThread));
+fn a_waiter_goes_from_thread_to_thread() {
+    each(1, |mut waiter| {
+        let (reader, writer) = pipe().unwrap();
+        waiter.watch(&reader, Token(7)).unwrap();
+        for _ in 0..3 {
+            assert!(wait(&mut waiter, Some(Duration::ZERO)).is_empty());
+            rustix::io::write(&writer, b"x").unwrap();
+            waiter = std::thread::spawn(move || {
+                assert_eq!(wait(&mut waiter, LONG), [7]);
+                waiter
+            })
+            .join()
+            .unwrap();
+            rustix::io::read(&reader, &mut [0; 1]).unwrap();
+        }
+    });
 }
 
 #[test]

@@ -8,8 +8,8 @@ use lnet_user::{Ack, Buffer, Descriptor, EntrySpec, EventQueue, MdOptions, MdSpe
 use crate::common::{PINNED, next, start, to_self};
 
 fn exchange(queue: &mut EventQueue, md: &Descriptor) {
-    md.put(&to_self(PINNED[0], 1), Ack::Wanted, 0).start().unwrap();
-    md.get(&to_self(PINNED[0], 2)).start().unwrap();
+    md.put(&to_self(PINNED[0], 1), Ack::Wanted, 0).queue().unwrap();
+    md.get(&to_self(PINNED[0], 2)).queue().unwrap();
     // PUT, SEND, ACK; SEND, REPLY, GET.
     for _ in 0..6 {
         drop(next(queue));

@@ -2,22 +2,26 @@
 
 use std::pin::pin;
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use lnet_core::lnd::Cause;
 use lnet_user::{
     Ack, Buffer, EntrySpec, Event, EventKind, Lnet, LnetError, MdOptions, MdSpec, Notice, Policy, Status,
-    SubmitError, Target,
+    SubmitError, Target, Threshold,
 };
 
-use crate::common::{LAZY, PINNED, ROTOR, await_idle, config, next, post, spec, start, to_self};
+use crate::common::{LAZY, PATIENCE, PINNED, ROTOR, await_idle, config, next, post, spec, start, to_self};
 use crate::events::block_on;
 
 fn refused(notice: &Notice) -> Option<SubmitError> {
     let Event::Send { md, .. } = notice.event else { return None };
     assert_eq!((md.status, md.unlinked), (Status::NeverSent(Cause::Refused), false));
     assert!(notice.payload().is_none());
-    notice.refusal()
+    notice.refusal().map(|error| match error {
+        LnetError::Request(error) => *error,
+        error => panic!("{error}"),
+    })
 }
 
 #[test]
@@ -115,21 +119,83 @@ fn an_outcome_that_is_given_up_leaves_its_events_to_the_queue() {
         assert!(outcome.as_mut().poll(&mut context).is_pending(), "no entry takes the Put yet");
         let second = block_on(source.put(&to_self(LAZY, 1), Ack::Wanted, 0).into_future());
         assert!(matches!(second, Err(LnetError::Awaited)), "{second:?}");
+        let started = source.put(&to_self(LAZY, 1), Ack::Wanted, 0).start();
+        assert!(matches!(started, Err(LnetError::Awaited)), "{started:?}");
+        source.put(&to_self(LAZY, 1), Ack::Wanted, 0).queue().unwrap();
+        let notice = next(&mut events);
+        assert!(matches!(notice.refusal(), Some(LnetError::Awaited)), "{notice:?}");
     }
     post(&lnet.shard(0).unwrap(), &events, LAZY, 1, 4);
-    loop {
-        let notice = next(&mut events);
-        if notice.event.kind() == EventKind::Ack {
-            assert!(notice.event.unlinked());
-            assert_eq!(*notice.into_buffer().unwrap(), [3; 4]);
-            break;
-        }
-    }
+    // The SEND came while the outcome was awaited.
+    let mut kinds: Vec<_> = (0..3).map(|_| next(&mut events)).collect();
+    let notice = kinds.pop().unwrap();
+    assert_eq!((notice.event.kind(), notice.event.unlinked()), (EventKind::Ack, true));
+    assert_eq!(*notice.into_buffer().unwrap(), [3; 4]);
+    let mut kinds: Vec<_> = kinds.iter().map(|notice| notice.event.kind()).collect();
+    kinds.sort_by_key(|kind| *kind != EventKind::Put);
+    assert_eq!(kinds, [EventKind::Put, EventKind::Send]);
     // Without events there is nothing to await.
     let silent = MdSpec { event_queue: None, ..spec(&events, 4, 2, MdOptions::NONE) };
     let silent = lnet.bind(&silent, Buffer::zeroed(4)).unwrap();
     let outcome = block_on(silent.get(&to_self(PINNED[0], 2)).into_future());
     assert!(matches!(outcome, Err(LnetError::NoEventQueue)), "{outcome:?}");
+}
+
+/// The events of others fill the queue while its only consumer awaits an outcome.
+#[test]
+fn an_outcome_comes_past_events_that_have_no_room() {
+    // As many as the ring of the queue has places.
+    const PUTS: u32 = 1024;
+    let lnet = start(1);
+    let shard = lnet.shard(0).unwrap();
+    let mut events = shard.create_event_queue(PUTS + 10).unwrap();
+    let other = shard.create_event_queue(PUTS + 10).unwrap();
+    let sink = spec(&events, PUTS as usize, PUTS, MdOptions::PUT);
+    shard.attach(&EntrySpec::new(PINNED[0], 1), &sink, Buffer::zeroed(PUTS as usize)).unwrap().detach();
+    let source = shard.bind(&spec(&other, 1, PUTS, MdOptions::NONE), Buffer::zeroed(1)).unwrap();
+    for number in 0..PUTS {
+        source.put(&to_self(PINNED[0], 1), Ack::NotWanted, number.into()).start().unwrap();
+    }
+    let awaited = shard.bind(&spec(&events, 4, 1, MdOptions::NONE), Buffer::zeroed(4)).unwrap();
+    let outcome = block_on(awaited.put(&to_self(PINNED[1], 1), Ack::NotWanted, 0).into_future()).unwrap();
+    assert_eq!((outcome.event.kind(), outcome.event.status()), (EventKind::Send, Status::Ok));
+    for number in 0..PUTS {
+        assert_eq!(next(&mut events).event.hdr_data(), Some(number.into()), "in their order");
+    }
+}
+
+/// A thread that waits for one event after the other does what the shard's thread would do, and neither sleeps.
+#[test]
+fn a_thread_that_waits_drives_the_shard() {
+    const ROUNDS: u32 = 2000;
+    let lnet = start(1);
+    let shard = lnet.shard(0).unwrap();
+    let mut events = shard.create_event_queue(100).unwrap();
+    let options = MdOptions::PUT | MdOptions::MANAGE_REMOTE;
+    let endless = |options| MdSpec::new(4, Threshold::Infinite, options, events.handle());
+    let sink = MdSpec { event_queue: None, ..endless(options) };
+    shard.attach(&EntrySpec::new(PINNED[0], 1), &sink, Buffer::zeroed(4)).unwrap().detach();
+    let source = shard.bind(&endless(MdOptions::NONE), Buffer::zeroed(4)).unwrap();
+    let sleeps = || {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+        line.trim().parse::<u32>().unwrap()
+    };
+    let before = sleeps();
+    for number in 0..ROUNDS {
+        source.put(&to_self(PINNED[0], 1), Ack::Wanted, number.into()).queue().unwrap();
+        let kinds = [next(&mut events), next(&mut events)].map(|notice| notice.event.kind());
+        assert!(kinds.contains(&EventKind::Send) && kinds.contains(&EventKind::Ack), "{kinds:?}");
+    }
+    let slept = sleeps() - before;
+    assert!(slept < ROUNDS / 4, "{slept} sleeps in {ROUNDS} rounds");
+    // The shard's thread has it back soon.
+    drop(source);
+    std::thread::sleep(Duration::from_millis(5));
+    let begun = Instant::now();
+    while shard.usage().unwrap().memory_descs > 1 {
+        assert!(begun.elapsed() < PATIENCE);
+    }
 }
 
 #[test]

@@ -6,6 +6,8 @@
 
 #[path = "../../../lnet-user/src/xsk/ring/cursor.rs"]
 mod cursor;
+#[path = "../../../lnet-user/src/runtime/handover.rs"]
+mod handover;
 #[path = "../../../lnet-user/src/region/mod.rs"]
 mod region;
 #[path = "../../../lnet-user/src/uring/sleep.rs"]

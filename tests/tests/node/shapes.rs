@@ -18,7 +18,6 @@ use lnet_user::node::NiConfig;
 use lnet_user::runtime::{Idle, ShardThread, Worker};
 use lnet_wire::Nid;
 use lnet_wire::steer::Policy;
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::privileged;
 use crate::traffic::{PATIENCE, carry_out, sizes};
@@ -144,11 +143,6 @@ fn misdirected_frames_are_handed_over() {
     assert!(misdirected as usize > count / 2 && misdirected as usize <= count, "{misdirected} of {count}");
 }
 
-fn thread_cpu_time(thread: &mut ShardThread<u32>) -> Duration {
-    let time = thread.call(|_: &mut Worker| clock_gettime(ClockId::ThreadCPUTime)).unwrap();
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
 #[test]
 fn a_sleeping_shard_takes_no_cpu_and_wakes_for_a_put() {
     sleep_and_put(2, 0);
@@ -191,10 +185,13 @@ fn sleep_and_put(queues: u16, shard: usize) {
         sources.iter_mut().chain(&mut targets).map(|(_, thread)| thread).collect();
     // Neighbour discovery of IPv6 and the start itself are over by then.
     std::thread::sleep(Duration::from_millis(200));
-    let before: Vec<_> = all.iter_mut().map(|thread| thread_cpu_time(thread)).collect();
+    let before: Vec<_> = all.iter_mut().map(|thread| crate::wakeups::thread_cpu_time(thread)).collect();
     std::thread::sleep(Duration::from_secs(1));
-    let spent: Vec<_> =
-        all.iter_mut().zip(before).map(|(thread, before)| thread_cpu_time(thread) - before).collect();
+    let spent: Vec<_> = all
+        .iter_mut()
+        .zip(before)
+        .map(|(thread, before)| crate::wakeups::thread_cpu_time(thread) - before)
+        .collect();
     assert!(spent.iter().all(|time| *time < Duration::from_millis(50)), "{spent:?} of a second");
 
     let (queue, source) = &mut sources[shard];

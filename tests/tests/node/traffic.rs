@@ -92,9 +92,6 @@ pub(crate) fn carry_out_with_losses(
     let losses = [losses(&source_workers), losses(&target_workers)].concat();
     let (arrived, ended) = (plan.arrived(), plan.ended());
     assert!(plan.is_done(), "of {all} operations {arrived} arrived, {ended} ended; {losses:?}");
-    for worker in source_workers.iter_mut().chain(&mut target_workers) {
-        worker.release().unwrap();
-    }
     for (worker, mut sink) in target_workers.iter_mut().zip(sinks) {
         sink.unlink_rest(worker);
     }

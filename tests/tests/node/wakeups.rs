@@ -1,6 +1,7 @@
 //! Shards that sleep and must not, or must not sleep and do: everything that is to be done is done at once,
 //! and what cannot be done keeps no thread awake.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -93,11 +94,19 @@ pub(crate) fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// CPU time that a shard's thread has taken.
+pub(crate) fn thread_cpu_time<S: Send + 'static>(thread: &ShardThread<S>) -> Duration {
+    let path = format!("/proc/self/task/{}/schedstat", thread.thread_id());
+    let text = std::fs::read_to_string(path).unwrap();
+    let time_ns = text.split(' ').next().and_then(|time_ns| time_ns.parse().ok());
+    Duration::from_nanos(time_ns.unwrap_or_else(|| panic!("{text}")))
+}
+
 /// CPU time that the shard's thread takes in `span`.
-pub(crate) fn cpu_time_of<S: Send + 'static>(thread: &mut ShardThread<S>, span: Duration) -> Duration {
-    let before = thread.call(|_| cpu_time()).unwrap();
+pub(crate) fn cpu_time_of<S: Send + 'static>(thread: &ShardThread<S>, span: Duration) -> Duration {
+    let before = thread_cpu_time(thread);
     std::thread::sleep(span);
-    thread.call(|_| cpu_time()).unwrap() - before
+    thread_cpu_time(thread) - before
 }
 
 pub(crate) fn spawn_putter(mut worker: Worker, target: ProcessId) -> ShardThread<Putter> {
@@ -278,7 +287,7 @@ fn frames_of_a_sleeping_owner_come_home_in_time() {
     let mut joined = Joined::with_few_frames();
     let mut worker = joined.sources.remove(0);
     let Driven::ShardThread(receiver) = &mut joined.receivers[1] else { panic!("a thread of its own") };
-    let mut arrived = || receiver.call(|worker| worker.counters().received.messages).unwrap();
+    let arrived = || receiver.call(|worker| worker.counters().received.messages).unwrap();
     let before = arrived();
     let mut putter = Putter::new(joined.target, &mut worker);
     for batch in 1..=50 {
@@ -302,7 +311,7 @@ fn an_owner_that_is_not_scheduled() {
     let mut worker = joined.sources.remove(0);
     let (mut owner, mut receiver) = joined.receivers.remove(0).stop();
     let Driven::ShardThread(sibling) = &mut joined.receivers[0] else { panic!("a thread of its own") };
-    let mut dropped = || {
+    let dropped = || {
         let rings =
             sibling.call(|worker| worker.xdp().expect("there is an NI").ring_statistics().unwrap()).unwrap();
         rings.iter().map(|ring| ring.rx_dropped).sum::<u64>()
@@ -358,7 +367,7 @@ fn a_call_to_a_thread_that_panics() {
     let turn = move |_: &mut Worker, (): &mut ()| {
         assert!(!told.load(Ordering::Acquire), "on purpose");
     };
-    let mut by_turn = ShardThread::spawn(joined.sources.remove(0), None, NO_SPIN, (), turn).unwrap();
+    let by_turn = ShardThread::spawn(joined.sources.remove(0), None, NO_SPIN, (), turn).unwrap();
     assert_eq!(by_turn.call(|worker| worker.shard_id().0), Ok(0));
     tell.store(true, Ordering::Release);
     // Calls come before the turn, so that some may still be answered.
@@ -373,9 +382,11 @@ fn a_call_to_a_thread_that_panics() {
     assert_eq!(by_turn.stop().map(drop), Err(ShardGone));
 
     let worker = joined.sources.remove(0);
-    let mut by_call = ShardThread::spawn(worker, None, NO_SPIN, (), |_, (): &mut ()| {}).unwrap();
+    let by_call = ShardThread::spawn(worker, None, NO_SPIN, (), |_, (): &mut ()| {}).unwrap();
     let begun = Instant::now();
-    assert_eq!(by_call.call(|_| panic!("on purpose")).map(|(): ()| ()), Err(ShardGone));
+    // A call runs on the thread of its caller, and the shard ends with it.
+    let call = || by_call.call(|_| panic!("on purpose"));
+    assert!(catch_unwind(AssertUnwindSafe(call)).map(|gone: Result<(), _>| gone).is_err());
     assert_eq!(by_call.call(|_| ()), Err(ShardGone));
     assert!(begun.elapsed() < PROMPT, "{:?}", begun.elapsed());
 }
@@ -391,9 +402,9 @@ fn a_worker_that_changes_hands() {
     let mut putter = Putter::new(joined.target, &mut worker);
     worker.wait(Some(Duration::from_millis(10))).unwrap();
     for round in 1..=4 {
-        let mut on_demand = OnDemand::spawn(worker, putter);
+        let on_demand = OnDemand::spawn(worker, putter);
         on_demand.put();
-        let spent = cpu_time_of(&mut on_demand.thread, Duration::from_millis(200));
+        let spent = cpu_time_of(&on_demand.thread, Duration::from_millis(200));
         assert!(spent < Duration::from_millis(20), "{spent:?}");
         on_demand.put();
         (worker, putter) = on_demand.thread.stop().unwrap();
@@ -412,7 +423,6 @@ fn a_worker_that_changes_hands() {
     }
     // On yet another thread, which has never slept on it.
     let ended = std::thread::spawn(move || {
-        worker.release().unwrap();
         putter.put(&mut worker, PINNED_PORTALS[0], true);
         putter.drive_to_end(&mut worker, PROMPT)
     });
@@ -478,9 +488,9 @@ fn events_that_nobody_takes_keep_nobody_awake() {
     for _ in 0..3 {
         putter.put(&mut worker, PINNED_PORTALS[0], true);
     }
-    let mut thread = ShardThread::spawn(worker, None, NO_SPIN, putter, |_, _: &mut Putter| {}).unwrap();
+    let thread = ShardThread::spawn(worker, None, NO_SPIN, putter, |_, _: &mut Putter| {}).unwrap();
     wait_until("events wait", PATIENCE, || thread.call(|worker| worker.waiting_events()).unwrap() == 6);
-    let spent = cpu_time_of(&mut thread, Duration::from_secs(1));
+    let spent = cpu_time_of(&thread, Duration::from_secs(1));
     assert!(spent < Duration::from_millis(50), "{spent:?} of a second");
     let (mut worker, mut putter) = thread.stop().unwrap();
     putter.turn(&mut worker);

@@ -1,0 +1,316 @@
+//! Who drives a shard: its own thread, the keeper, or a guest, a thread that waits for the shard's events.
+//!
+//! ```text
+//!  keeper:  drives, sleeps in the shard --- a guest asks --> stands by --- no guest came for a while --> drives
+//!  guest:                                     drives until its event is there; comes again, and again
+//! ```
+//!
+//! Invariants: the driver has the shard's lock, for many turns at a time, and no thread blocks on it. A keeper that stands
+//! by looks every [`STAND_BY`] whether a guest has driven since, and sleeps for good only while one is
+//! driving, which then wakes it when it leaves. So a shard that is left alone is driven again soon.
+
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+#[cfg(not(loom))]
+use std::sync::{Mutex, MutexGuard, TryLockError};
+#[cfg(not(loom))]
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+#[cfg(loom)]
+use loom::sync::{Mutex, MutexGuard};
+#[cfg(loom)]
+use loom::thread::{self, Thread};
+#[cfg(loom)]
+use std::sync::TryLockError;
+
+/// How long a shard may be left alone between two visits: what arrives meanwhile waits as long.
+const STAND_BY: Duration = Duration::from_micros(100);
+
+/// What is driven, and by whom.
+#[derive(Debug)]
+pub(super) struct Handover<T> {
+    /// `None` when it has ended.
+    driven: Mutex<Option<T>>,
+    /// Whether the keeper drives.
+    is_kept: AtomicBool,
+    /// The thread that has asked for it.
+    asker: Mutex<Option<Thread>>,
+    is_asked: AtomicBool,
+    stop: AtomicBool,
+    /// Visits that have ended.
+    visits: AtomicUsize,
+    /// Whether the keeper sleeps until a visit ends.
+    is_waiting: AtomicBool,
+    keeper: Mutex<Option<Thread>>,
+    /// Threads and tasks that wait for events, and do not drive.
+    waiting: AtomicUsize,
+}
+
+/// Why there is no visit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum NoVisit {
+    /// Another thread drives.
+    Busy,
+    /// What was to be driven has ended.
+    Gone,
+}
+
+impl<T> Handover<T> {
+    pub(super) fn new(driven: T) -> Self {
+        Self {
+            driven: Mutex::new(Some(driven)),
+            is_kept: AtomicBool::new(false),
+            asker: Mutex::new(None),
+            is_asked: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            visits: AtomicUsize::new(0),
+            is_waiting: AtomicBool::new(false),
+            keeper: Mutex::new(None),
+            waiting: AtomicUsize::new(0),
+        }
+    }
+
+    /// Makes the calling thread its driver, if no other is.
+    pub(super) fn try_visit(&self) -> Result<Visit<'_, T>, NoVisit> {
+        match self.driven.try_lock() {
+            Ok(driven) if driven.is_some() => {
+                Ok(Visit { handover: self, driven: Some(driven), drove: false })
+            }
+            Err(TryLockError::WouldBlock) => Err(NoVisit::Busy),
+            Ok(_) | Err(TryLockError::Poisoned(_)) => Err(NoVisit::Gone),
+        }
+    }
+
+    /// Whether the keeper drives, and no thread or task waits for events: then a guest may ask for it.
+    pub(super) fn is_for_a_guest(&self) -> bool {
+        self.is_kept.load(Ordering::Relaxed) && !self.has_waiting()
+    }
+
+    /// Asks the driver to leave; the calling thread is unparked when it has. The shard is to be woken then.
+    pub(super) fn ask(&self) {
+        *lock(&self.asker) = Some(thread::current());
+        self.is_asked.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the driver is to leave.
+    #[inline]
+    pub(super) fn is_leaving(&self) -> bool {
+        self.is_asked.load(Ordering::Relaxed) || self.stop.load(Ordering::Relaxed)
+    }
+
+    /// A thread or task begins to wait for events; the keeper drives then.
+    pub(super) fn begin_waiting(&self) {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn end_waiting(&self) {
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn has_waiting(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) != 0
+    }
+
+    /// Ends the keeper. The shard is to be woken then.
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.unpark_keeper();
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    /// What is driven, when the keeper has ended.
+    pub(super) fn take(&self) -> Option<T> {
+        match self.driven.lock() {
+            Ok(mut driven) => driven.take(),
+            // A driver has panicked in the middle of a turn.
+            Err(poisoned) => {
+                drop(poisoned.into_inner().take());
+                None
+            }
+        }
+    }
+
+    /// Keeps it on the calling thread until it is stopped or has ended. `drive` drives until
+    /// [`Handover::is_leaving`].
+    pub(super) fn keep(&self, mut drive: impl FnMut(&mut T)) {
+        *lock(&self.keeper) = Some(thread::current());
+        while !self.is_stopped() {
+            match self.try_visit() {
+                Ok(mut visit) => {
+                    self.is_kept.store(true, Ordering::Relaxed);
+                    drive(visit.get());
+                    self.is_kept.store(false, Ordering::Relaxed);
+                }
+                Err(NoVisit::Busy) => {}
+                Err(NoVisit::Gone) => return drop(self.take()),
+            }
+            self.stand_by();
+        }
+    }
+
+    /// Returns when the shard is alone for a while, or others wait for its events.
+    fn stand_by(&self) {
+        let mut seen = self.visits.load(Ordering::SeqCst);
+        while !self.is_stopped() {
+            nap();
+            let visits = self.visits.load(Ordering::SeqCst);
+            if visits != seen && !self.has_waiting() {
+                seen = visits;
+                continue;
+            }
+            self.is_waiting.store(true, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            if !matches!(self.try_visit().map(drop), Err(NoVisit::Busy)) {
+                self.is_waiting.store(false, Ordering::SeqCst);
+                return;
+            }
+            if !self.is_stopped() {
+                thread::park();
+            }
+            self.is_waiting.store(false, Ordering::SeqCst);
+            seen = self.visits.load(Ordering::SeqCst);
+        }
+    }
+
+    /// Tells the thread that has asked.
+    fn answer(&self) {
+        if self.is_asked.load(Ordering::SeqCst)
+            && self.is_asked.swap(false, Ordering::SeqCst)
+            && let Some(asker) = lock(&self.asker).take()
+        {
+            asker.unpark();
+        }
+    }
+
+    fn unpark_keeper(&self) {
+        if let Some(keeper) = lock(&self.keeper).as_ref() {
+            keeper.unpark();
+        }
+    }
+}
+
+/// A thread's time as the driver.
+pub(super) struct Visit<'a, T> {
+    handover: &'a Handover<T>,
+    /// There until the end.
+    driven: Option<MutexGuard<'a, Option<T>>>,
+    drove: bool,
+}
+
+impl<T> Visit<'_, T> {
+    /// What is driven.
+    pub(super) fn get(&mut self) -> &mut T {
+        let driven = self.driven.as_mut().and_then(|driven| driven.as_mut());
+        driven.expect("a visit has what it drives until it is dropped")
+    }
+
+    /// Says that the shard was driven, and will be again soon.
+    pub(super) fn drove(&mut self) {
+        self.drove = true;
+    }
+}
+
+impl<T> Drop for Visit<'_, T> {
+    fn drop(&mut self) {
+        drop(self.driven.take());
+        let Handover { visits, is_waiting, .. } = self.handover;
+        if self.drove {
+            visits.fetch_add(1, Ordering::SeqCst);
+        }
+        fence(Ordering::SeqCst);
+        let waits = is_waiting.load(Ordering::SeqCst) && is_waiting.swap(false, Ordering::SeqCst);
+        if waits || self.drove && self.handover.has_waiting() {
+            self.handover.unpark_keeper();
+        }
+        self.handover.answer();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn nap() {
+    #[cfg(not(loom))]
+    thread::park_timeout(STAND_BY);
+    #[cfg(loom)]
+    thread::yield_now();
+}
+
+/// `cargo test --package lnet-loom` runs it.
+#[cfg(test)]
+#[cfg(loom)]
+mod model {
+    use loom::sync::Arc;
+
+    use super::*;
+
+    /// What a driver does: it takes the work that is there.
+    struct Driven {
+        work: Arc<AtomicUsize>,
+        done: usize,
+    }
+
+    impl Driven {
+        fn turn(&mut self) {
+            self.done += self.work.swap(0, Ordering::SeqCst);
+        }
+    }
+
+    /// A guest asks, drives and leaves; the keeper does the work that comes after that.
+    #[test]
+    fn a_shard_that_is_left_is_driven_again() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(2);
+        model.check(|| {
+            let work = Arc::new(AtomicUsize::new(0));
+            let handover = Arc::new(Handover::new(Driven { work: Arc::clone(&work), done: 0 }));
+            let keeper = {
+                let handover = Arc::clone(&handover);
+                loom::thread::spawn(move || {
+                    handover.keep(|driven| {
+                        driven.turn();
+                        if driven.done == 1 {
+                            handover.stop();
+                        }
+                    });
+                })
+            };
+            handover.ask();
+            if let Ok(mut visit) = handover.try_visit() {
+                visit.get().turn();
+                visit.drove();
+            }
+            work.fetch_add(1, Ordering::SeqCst);
+            keeper.join().unwrap();
+        });
+    }
+
+    /// A keeper that sleeps until a visit ends is woken by its end.
+    #[test]
+    fn a_keeper_that_waits_for_a_visit_is_woken() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(2);
+        model.check(|| {
+            let handover = Arc::new(Handover::new(()));
+            let mut visit = handover.try_visit().unwrap_or_else(|_| panic!("no other thread drives"));
+            let keeper = {
+                let handover = Arc::clone(&handover);
+                loom::thread::spawn(move || {
+                    *lock(&handover.keeper) = Some(thread::current());
+                    handover.stand_by();
+                    assert!(handover.try_visit().is_ok());
+                })
+            };
+            visit.drove();
+            drop(visit);
+            keeper.join().unwrap();
+        });
+    }
+}
