@@ -10,3 +10,4 @@ pub mod node;
 pub mod options;
 pub mod output;
 pub mod raw;
+pub mod threaded;

@@ -53,6 +53,9 @@ pub struct Document {
     latency_ratios: Vec<f64>,
     /// Puts received per second over raw frames received per second; at least 0.6 is the aim.
     rate_ratio: f64,
+    /// Half round trip p50 and Puts received per second of threaded nodes over those of application-driven shards; at
+    /// most 1.5 is the aim for the first.
+    threaded_ratios: [f64; 2],
     /// What a turn of a shard costs that finds nothing to do.
     idle_turn_ns: f64,
 }
@@ -83,9 +86,10 @@ struct Row {
 }
 
 impl Document {
-    /// Puts beside the baseline.
+    /// The baseline, Puts beside it, and those of threaded nodes.
     #[must_use]
-    pub fn new(setup: Setup, raw: &Measured, puts: &Measured, idle_turn_ns: f64) -> Self {
+    pub fn new(setup: Setup, measured: &[&Measured; 3], idle_turn_ns: f64) -> Self {
+        let [raw, puts, threaded] = measured;
         let row = |of: &Measured| Row {
             name: of.name.clone(),
             half_round_trip_ns: (&of.half_ns).into(),
@@ -97,26 +101,32 @@ impl Document {
         latency_ratios.sort_by(f64::total_cmp);
         Self {
             setup,
-            measured: vec![row(raw), row(puts)],
+            measured: measured.iter().map(|of| row(of)).collect(),
             latency_ratio: latency_ratios.get(latency_ratios.len() / 2).copied().unwrap_or(f64::NAN),
             latency_ratios,
+            threaded_ratios: [
+                threaded.half_ns.value_at_quantile(0.5) as f64 / puts.half_ns.value_at_quantile(0.5) as f64,
+                threaded.rate.received_per_second() / puts.rate.received_per_second(),
+            ],
             rate_ratio: puts.rate.received_per_second() / raw.rate.received_per_second(),
             idle_turn_ns,
         }
     }
 }
 
-/// Prints the tables (or JSON) and writes the files, if a folder for them is given. `measured` are the baseline
-/// and the Puts.
+/// Prints the tables (or JSON) and writes the files, if a folder for them is given. `measured` are the names of files
+/// and what goes there.
 ///
 /// # Errors
 /// When a file cannot be written.
-pub fn write(options: &Options, document: &Document, measured: &[&Measured; 2]) -> anyhow::Result<()> {
+pub fn write(options: &Options, document: &Document, measured: &[(&str, &Measured)]) -> anyhow::Result<()> {
     let Some(out) = options.tell("bench.json", document, &table(document))? else { return Ok(()) };
-    save(&out.join("raw.hgrm"), &hgrm(&measured[0].half_ns))?;
-    save(&out.join("put.hgrm"), &hgrm(&measured[1].half_ns))?;
+    for (name, measured) in measured {
+        save(&out.join(format!("{name}.hgrm")), &hgrm(&measured.half_ns))?;
+    }
+    let measured: Vec<_> = measured.iter().map(|(_, measured)| *measured).collect();
     let path = out.join("latency.svg");
-    plot(measured, &path).with_context(|| format!("cannot plot {}", path.display()))
+    plot(&measured, &path).with_context(|| format!("cannot plot {}", path.display()))
 }
 
 fn table(document: &Document) -> String {
@@ -124,7 +134,7 @@ fn table(document: &Document) -> String {
     let mut text =
         format!("{machine}\n\n{size_bytes} bytes, MTU {mtu_bytes}, mode {mode}: half round trip (us)\n");
     let mut line = |cells: [String; 8]| {
-        let _ = write!(text, "{:<12}", cells[0]);
+        let _ = write!(text, "{:<14}", cells[0]);
         for cell in &cells[1..] {
             let _ = write!(text, "{cell:>12}");
         }
@@ -148,11 +158,14 @@ fn table(document: &Document) -> String {
     let _ = write!(
         text,
         "\nPut / raw: {:.2} x the p50 half round trip (aim: at most 1.5; turns: {:.2} to {:.2}), {:.2} x the \
-         frames received per second (aim: at least 0.6)\na turn of a shard that finds nothing to do: {:.0} ns",
+         frames received per second (aim: at least 0.6)\nthreaded / application-driven: {:.2} x the p50 half round trip (aim: at most 1.5), {:.2} x the \
+         Puts received per second\na turn of a shard that finds nothing to do: {:.0} ns",
         document.latency_ratio,
         document.latency_ratios.first().unwrap_or(&f64::NAN),
         document.latency_ratios.last().unwrap_or(&f64::NAN),
         document.rate_ratio,
+        document.threaded_ratios[0],
+        document.threaded_ratios[1],
         document.idle_turn_ns
     );
     text

@@ -122,7 +122,7 @@ impl Options {
     }
 
     pub(crate) fn threads(&self) -> Result<Threads> {
-        let mut threads = Threads::for_shards(self.shards);
+        let mut threads = Threads::new();
         if let Some(list) = &self.cpus {
             let cpus = cpus(list).with_context(|| format!("--cpus {list}"))?;
             ensure!(

@@ -1,4 +1,5 @@
-//! What an LNet Put costs beside raw `AF_XDP`: both measured in one run, in turns, over one veth pair.
+//! What an LNet Put costs beside raw `AF_XDP`, from shards that the application drives and from such with threads of
+//! their own: measured in one run, in turns, over one veth pair.
 //!
 //! `cargo xtask bench` makes the namespaces and calls this.
 
@@ -9,7 +10,10 @@ use lnet_bench::link::Side;
 use lnet_bench::messages::{self, EndConfig};
 use lnet_bench::options::Options;
 use lnet_bench::output::{self, Document, Measured};
-use lnet_bench::{measure, raw};
+use lnet_bench::{measure, raw, threaded};
+
+/// Puts that are under way at once.
+const WINDOW: usize = 64;
 
 /// Measures 64-byte Puts and their rate beside raw `AF_XDP` over one veth pair.
 #[derive(Debug, Parser)]
@@ -27,16 +31,20 @@ fn main() -> anyhow::Result<()> {
     let (link, time) = (&options.link, options.time(Duration::from_secs(2)));
     let open_raw = |side: Side<'_>| raw::End::open(side, raw::HEADERS_BYTES + options.size);
     let open_puts = |side: Side<'_>| messages::End::open(side, EndConfig::puts(options.size));
+    let open_threaded = |side: Side<'_>| threaded::End::open(side, options.size, WINDOW);
     let (mut raw, mut puts) = (Measured::new("raw AF_XDP"), Measured::new("LNet Put"));
+    let mut threaded = Measured::new("threaded Put");
     let mut idle_turn_ns = f64::INFINITY;
     options.turns(|| {
         raw.add_turn(&measure::ping(link, open_raw, pings, |_| {})?)?;
         let idle = |end: &mut messages::End| idle_turn_ns = idle_turn_ns.min(end.idle_turn_ns());
         puts.add_turn(&measure::ping(link, open_puts, pings, idle)?)?;
+        threaded.add_turn(&measure::ping(link, open_threaded, pings, |_| {})?)?;
         raw.rate.add(measure::flood(link, open_raw, time)?);
         puts.rate.add(measure::flood(link, open_puts, time)?);
+        threaded.rate.add(measure::flood(link, open_threaded, time)?);
         Ok(())
     })?;
-    let document = Document::new(options.setup(), &raw, &puts, idle_turn_ns);
-    output::write(&options, &document, &[&raw, &puts])
+    let document = Document::new(options.setup(), &[&raw, &puts, &threaded], idle_turn_ns);
+    output::write(&options, &document, &[("raw", &raw), ("put", &puts), ("threaded", &threaded)])
 }

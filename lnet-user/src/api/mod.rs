@@ -69,7 +69,7 @@ use lnet_wire::steer::{PORTALS, PolicyWord};
 use crate::capture::Captures;
 use crate::memory::Buffer;
 use crate::node::{ConfigError, NodeConfig, NodeDriver, NodeError, Started, XdpFrames, setters};
-use crate::runtime::{Idle, Refused, ShardThread, Steering, Worker, available_cpus};
+use crate::runtime::{Idle, Refused, ShardThread, Steering, Worker};
 
 use calls::{Call, Caller, Signals, channel};
 use runner::Runner;
@@ -92,14 +92,17 @@ pub struct Threads {
     pub idle: Idle,
 }
 
+impl Default for Threads {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Threads {
-    /// A CPU each where there are enough, and a little spinning where one is left over.
+    /// Threads that run where the kernel puts them, and poll up to 50 us before they sleep.
     #[must_use]
-    pub fn for_shards(shards: u32) -> Self {
-        let mut cpus = available_cpus();
-        let spin = if cpus.len() > shards as usize { Duration::from_micros(50) } else { Duration::ZERO };
-        cpus.truncate(if cpus.len() >= shards as usize { shards as usize } else { 0 });
-        Self { cpus, idle: Idle { spin } }
+    pub fn new() -> Self {
+        Self { cpus: Vec::new(), idle: Idle { spin: Duration::from_micros(50) } }
     }
 
     setters! {
@@ -175,13 +178,13 @@ impl std::fmt::Debug for Lnet {
 }
 
 impl Lnet {
-    /// Starts a node, its shards on threads as [`Threads::for_shards`] says. No frame reaches them before
+    /// Starts a node, its shards on threads as [`Threads::new`] says. No frame reaches them before
     /// [`Lnet::open`].
     ///
     /// # Errors
     /// [`LnetError::Node`] or [`LnetError::Thread`].
     pub fn start(config: &NodeConfig) -> Result<Self, LnetError> {
-        Self::start_on(config, &Threads::for_shards(config.shards))
+        Self::start_on(config, &Threads::new())
     }
 
     /// As [`Lnet::start`], on these threads.

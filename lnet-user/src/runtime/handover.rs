@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Invariants: the driver has the shard's lock, for many turns at a time, and no thread blocks on it. A keeper that stands
-//! by looks every [`STAND_BY`] whether a guest has driven since, and sleeps for good only while one is
-//! driving, which then wakes it when it leaves. So a shard that is left alone is driven again soon.
+//! by looks every [`STAND_BY`] whether a guest has driven since, and sleeps for good only during a long visit,
+//! whose end wakes it. So a shard that is left alone is driven again soon.
 
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
@@ -28,6 +28,9 @@ use std::sync::TryLockError;
 
 /// How long a shard may be left alone between two visits: what arrives meanwhile waits as long.
 const STAND_BY: Duration = Duration::from_micros(100);
+
+/// Naps after which a keeper sleeps until a visit ends: that end costs a wake-up.
+const LONG_VISIT: u32 = if cfg!(loom) { 1 } else { 20 };
 
 /// What is driven, and by whom.
 #[derive(Debug)]
@@ -156,25 +159,27 @@ impl<T> Handover<T> {
 
     /// Returns when the shard is alone for a while, or others wait for its events.
     fn stand_by(&self) {
-        let mut seen = self.visits.load(Ordering::SeqCst);
+        let (mut seen, mut naps) = (self.visits.load(Ordering::SeqCst), 0);
         while !self.is_stopped() {
             nap();
+            naps += 1;
             let visits = self.visits.load(Ordering::SeqCst);
             if visits != seen && !self.has_waiting() {
-                seen = visits;
+                (seen, naps) = (visits, 0);
                 continue;
             }
-            self.is_waiting.store(true, Ordering::SeqCst);
+            let is_long = naps >= LONG_VISIT;
+            self.is_waiting.store(is_long, Ordering::SeqCst);
             fence(Ordering::SeqCst);
             if !matches!(self.try_visit().map(drop), Err(NoVisit::Busy)) {
                 self.is_waiting.store(false, Ordering::SeqCst);
                 return;
             }
-            if !self.is_stopped() {
+            if is_long && !self.is_stopped() {
                 thread::park();
+                self.is_waiting.store(false, Ordering::SeqCst);
+                (seen, naps) = (self.visits.load(Ordering::SeqCst), 0);
             }
-            self.is_waiting.store(false, Ordering::SeqCst);
-            seen = self.visits.load(Ordering::SeqCst);
         }
     }
 

@@ -9,11 +9,13 @@ use super::cpu::available_cpus;
 static SPINNING: AtomicUsize = AtomicUsize::new(0);
 
 /// How far apart looks are whether another thread wants this CPU.
-const YIELD_INTERVAL: Duration = Duration::from_micros(5);
+const YIELD_INTERVAL: Duration = Duration::from_micros(10);
 /// A thread that yields and is away for longer had to let another one run.
 const CROWDED: Duration = Duration::from_micros(3);
-/// How many times a thread sleeps at once after that.
-const RESTS: u32 = 16;
+
+/// A thread polls where things come no further apart than so many times the longest poll: part of that time is its own
+/// wake-up and that of its peer, which polling saves.
+const WORTH: u32 = 4;
 
 /// When a thread stops polling and sleeps.
 #[derive(Debug)]
@@ -22,8 +24,6 @@ pub(super) struct Spin {
     cpus: usize,
     /// How long nothing came of late, on average.
     gap: Duration,
-    /// Times to sleep at once, since other threads want the CPU.
-    rests: u32,
     /// When it looks again whether another thread wants its CPU, after the beginning; `None` if it does not poll.
     yields_at: Option<Duration>,
 }
@@ -31,7 +31,7 @@ pub(super) struct Spin {
 impl Spin {
     /// Polls for `most` at a time.
     pub(super) fn new(most: Duration) -> Self {
-        Self { most, cpus: available_cpus().len(), gap: Duration::ZERO, rests: 0, yields_at: None }
+        Self { most, cpus: available_cpus().len(), gap: Duration::ZERO, yields_at: None }
     }
 
     /// Whether a thread that has had nothing to do for so long polls on.
@@ -48,7 +48,6 @@ impl Spin {
         let begun = Instant::now();
         std::thread::yield_now();
         if begun.elapsed() > CROWDED {
-            self.rests = RESTS;
             self.leave();
             return false;
         }
@@ -56,11 +55,7 @@ impl Spin {
     }
 
     fn begins(&mut self, idle: Duration) -> bool {
-        if !idle.is_zero() || self.gap >= self.most {
-            return false;
-        }
-        if self.rests != 0 {
-            self.rests -= 1;
+        if !idle.is_zero() || self.gap >= self.most * WORTH {
             return false;
         }
         if SPINNING.fetch_add(1, Ordering::Relaxed) >= self.cpus {
@@ -74,7 +69,7 @@ impl Spin {
     /// The thread goes on with something else; `gap` if something has come, after so long.
     pub(super) fn end(&mut self, gap: Option<Duration>) {
         if let Some(gap) = gap {
-            self.gap = (self.gap * 3 + gap.min(self.most * 4)) / 4;
+            self.gap = (self.gap * 3 + gap.min(self.most * WORTH * 2)) / 4;
         }
         self.leave();
     }

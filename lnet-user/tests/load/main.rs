@@ -30,7 +30,7 @@ fn start() -> Lnet {
     let policies = (10..).zip(policies).collect();
     let config = NodeConfig::loopback().shards(2).policies(policies);
     let idle = Idle { spin: Duration::ZERO };
-    Lnet::start_on(&config, &Threads::for_shards(1).cpus(Vec::new()).idle(idle)).unwrap()
+    Lnet::start_on(&config, &Threads::new().idle(idle)).unwrap()
 }
 
 /// Waits until the node holds nothing any more.

@@ -1,0 +1,140 @@
+//! LNet Puts between nodes whose shards have threads of their own, by the interface for applications.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use lnet_core::event::{Event, EventKind};
+use lnet_core::limits::Limits;
+use lnet_core::lnd::Status;
+use lnet_core::md::{MdOptions, MdSpec, Threshold};
+use lnet_core::portal::EntrySpec;
+use lnet_user::Buffer;
+use lnet_user::api::{Ack, Descriptor, EventQueue, Lnet, Target};
+use lnet_user::node::{NiConfig, NodeConfig};
+
+use crate::link::Side;
+use crate::measure::{Endpoint, PATIENCE};
+
+const PORTAL: u32 = 20;
+/// Of one descriptor without a threshold.
+const EVENT_SLOTS: u32 = Limits::DEFAULT.unlimited_events;
+/// How long a thread waits before it looks whether it is to stop.
+const TICK: Duration = Duration::from_millis(10);
+
+/// A node of one shard, with an entry that takes Puts and a descriptor to put from.
+#[derive(Debug)]
+pub struct End {
+    arrivals: EventQueue,
+    ends: EventQueue,
+    source: Descriptor,
+    target: Target,
+    /// Puts that may be under way besides those that are.
+    free: usize,
+    _lnet: Lnet,
+}
+
+impl End {
+    /// Starts the node of a side, in the calling thread's network namespace and on its CPU.
+    ///
+    /// # Errors
+    /// What the node refused.
+    pub fn open(side: Side<'_>, bytes: usize, window: usize) -> anyhow::Result<Self> {
+        let lnet = Lnet::start(&NodeConfig::new(vec![NiConfig::new(side.nid, side.interface)]))?;
+        let shard = lnet.shard(0)?;
+        let (arrivals, ends) =
+            (shard.create_event_queue(2 * EVENT_SLOTS)?, shard.create_event_queue(2 * EVENT_SLOTS)?);
+        let md = |options, queue: &EventQueue| MdSpec {
+            auto_unlink: false,
+            ..MdSpec::new(bytes as u64, Threshold::Infinite, options, queue.handle())
+        };
+        let taken = md(MdOptions::PUT | MdOptions::MANAGE_REMOTE, &arrivals);
+        shard.attach(&EntrySpec::new(PORTAL, 0), &taken, Buffer::zeroed(bytes))?.detach();
+        let source = shard.bind(&md(MdOptions::NONE, &ends), Buffer::zeroed(bytes))?;
+        lnet.open()?;
+        let target = Target::new(side.peer.nid, PORTAL, 0);
+        Ok(Self { arrivals, ends, source, target, free: window, _lnet: lnet })
+    }
+
+    /// Takes the ends of Puts, and waits for one if that is asked for; how many there were.
+    fn take_ends(&mut self, wait: bool) -> anyhow::Result<u64> {
+        let mut over = 0;
+        let mut next = if wait { self.ends.next_blocking(Some(PATIENCE))? } else { self.ends.try_next()? };
+        ensure!(!wait || next.is_some(), "no Put has ended for {PATIENCE:?}");
+        while let Some(notice) = next {
+            let event = notice.event;
+            ensure!(event.status() == Status::Ok, "a message ended with {:?}", event.status());
+            over += u64::from(event.kind() == EventKind::Send);
+            next = self.ends.try_next()?;
+        }
+        self.free += over as usize;
+        Ok(over)
+    }
+
+    /// Takes what has arrived, and waits a while for the first.
+    fn take_arrivals(&mut self, mut each: impl FnMut(u64)) -> anyhow::Result<()> {
+        let mut next = self.arrivals.next_blocking(Some(TICK))?;
+        while let Some(notice) = next {
+            if let Event::Put { hdr_data, .. } = notice.event {
+                each(hdr_data);
+            }
+            next = self.arrivals.try_next()?;
+        }
+        Ok(())
+    }
+}
+
+impl Endpoint for End {
+    fn send(&mut self, number: u64) -> anyhow::Result<()> {
+        if self.free == 0 {
+            self.take_ends(true)?;
+        }
+        self.free = self.free.checked_sub(1).context("more messages are under way than the window holds")?;
+        Ok(self.source.put(&self.target, Ack::NotWanted, number).queue()?)
+    }
+
+    fn receive(&mut self, each: impl FnMut(u64)) {
+        // A shard that has ended answers no message, and the measurement says so.
+        let _ = self.take_arrivals(each);
+    }
+
+    fn settle(&mut self) -> anyhow::Result<()> {
+        self.take_ends(false).map(drop)
+    }
+
+    fn echo(&mut self, stop: &AtomicBool) -> anyhow::Result<()> {
+        let mut numbers = Vec::with_capacity(EVENT_SLOTS as usize);
+        while !stop.load(Ordering::Relaxed) {
+            self.take_arrivals(|number| numbers.push(number))?;
+            self.settle()?;
+            for number in numbers.drain(..) {
+                self.send(number)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn flood(&mut self, time: Duration) -> anyhow::Result<u64> {
+        let begun = Instant::now();
+        let (mut started, mut ended) = (0, 0);
+        loop {
+            let elapsed = begun.elapsed();
+            if elapsed < time {
+                while self.free > 0 {
+                    self.send(started)?;
+                    started += 1;
+                }
+            } else if ended == started {
+                return Ok(ended);
+            }
+            ended += self.take_ends(true)?;
+        }
+    }
+
+    fn sink(&mut self, stop: &AtomicBool, received: &AtomicU64) {
+        let mut count = 0;
+        while !stop.load(Ordering::Relaxed) && self.take_arrivals(|_| count += 1).is_ok() {
+            received.store(count, Ordering::Relaxed);
+        }
+    }
+}
