@@ -1,6 +1,6 @@
 //! Lists of CPTs.
 
-use std::fmt::Write;
+use serde_json::json;
 
 use super::expression::Expression;
 use super::{invalid, quoted};
@@ -39,12 +39,7 @@ pub fn cpts(text: &str) -> Result<Vec<u32>, Refusal> {
 /// The text of a list of CPTs, as tools print it: `[0,1]`.
 #[must_use]
 pub fn cpts_text(cpts: &[u32]) -> String {
-    let mut text = String::from("[");
-    for (position, cpt) in cpts.iter().enumerate() {
-        let separator = if position == 0 { "" } else { "," };
-        let _ = write!(text, "{separator}{cpt}");
-    }
-    text + "]"
+    json!(cpts).to_string()
 }
 
 /// The shards of a table such as `[0,1,0,1]`, in their order; `None` if it is none.

@@ -1,22 +1,11 @@
 //! Number expressions: `7`, `[1,3-5]`, `[0-255/2]`.
 
-/// Numbers from `low` to `high` in steps of `stride`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Range {
-    low: u32,
-    high: u32,
-    stride: u32,
-}
-
-impl Range {
-    fn count(self) -> u64 {
-        u64::from((self.high - self.low) / self.stride) + 1
-    }
-}
+use std::iter::StepBy;
+use std::ops::RangeInclusive;
 
 /// The members of a bracket expression, in their order.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Expression(Vec<Range>);
+#[derive(Clone, Debug)]
+pub(super) struct Expression(Vec<StepBy<RangeInclusive<u32>>>);
 
 impl Expression {
     /// Reads what is between the brackets; numbers go up to `max` and have digits of `radix`.
@@ -29,25 +18,25 @@ impl Expression {
         let range = |text: &str| {
             let Some((low, rest)) = text.split_once('-') else {
                 let value = number(text)?;
-                return Some(Range { low: value, high: value, stride: 1 });
+                return Some((value..=value).step_by(1));
             };
             let (high, stride) = match rest.split_once('/') {
                 Some((high, stride)) => (number(high)?, number(stride)?),
                 None => (number(rest)?, 1),
             };
             let low = number(low)?;
-            (low <= high && stride > 0).then_some(Range { low, high, stride })
+            (low <= high && stride > 0).then(|| (low..=high).step_by(stride as usize))
         };
         text.split(',').map(range).collect::<Option<Vec<_>>>().map(Self)
     }
 
     /// How many numbers it enumerates.
     pub(super) fn count(&self) -> u64 {
-        self.0.iter().map(|range| range.count()).sum()
+        self.0.iter().map(|range| range.size_hint().0 as u64).sum()
     }
 
     /// The numbers.
     pub(super) fn values(&self) -> impl Iterator<Item = u32> + Clone + '_ {
-        self.0.iter().flat_map(|range| (range.low..=range.high).step_by(range.stride as usize))
+        self.0.iter().cloned().flatten()
     }
 }

@@ -59,12 +59,6 @@ pub(super) fn parse(text: &str, resolve: Resolve<'_>) -> Result<Vec<Nid>, Refusa
     Ok(nids)
 }
 
-/// A part of an address: a text, or numbers of which each is to stand there.
-enum AddressPart<'a> {
-    Text(&'a str),
-    Numbers(Expression),
-}
-
 /// The NIDs of one member of a list, if they are at most `room`.
 fn spec(text: &str, room: usize, resolve: Resolve<'_>) -> Result<Vec<Nid>, Refusal> {
     let Some((address, net)) = text.rsplit_once('@') else {
@@ -77,32 +71,24 @@ fn spec(text: &str, room: usize, resolve: Resolve<'_>) -> Result<Vec<Nid>, Refus
         .parse()
         .map_err(|error: ParseError| Refusal::new(Errno::INVAL, format!("{}: {error}", quoted(text))))?;
     let is_ipv6 = address.contains(':');
-    let parts = parts(address, is_ipv6)
+    let (parts, tail) = parts(address, is_ipv6)
         .ok_or_else(|| invalid(text, "a range such as [1-4], [1-9/2] or [1,3] as a whole part"))?;
-    let count = parts.iter().fold(1_u64, |count, part| match part {
-        AddressPart::Text(_) => count,
-        AddressPart::Numbers(numbers) => count.saturating_mul(numbers.count()),
-    });
+    let count = parts.iter().fold(1_u64, |count, (_, numbers)| count.saturating_mul(numbers.count()));
     if count > room as u64 {
         let message = format!("{}: expected at most {NIDS_MAX} nids in all", quoted(text));
         return Err(Refusal::new(Errno::TOOBIG, message));
     }
+    let with = |address: &str, before: &str, number: u32| match is_ipv6 {
+        true => format!("{address}{before}{number:x}"),
+        false => format!("{address}{before}{number}"),
+    };
     let mut addresses = vec![String::new()];
-    for part in parts {
-        addresses = match part {
-            AddressPart::Text(text) => addresses.into_iter().map(|address| address + text).collect(),
-            AddressPart::Numbers(numbers) => {
-                let with = |address: &String, number| {
-                    if is_ipv6 { format!("{address}{number:x}") } else { format!("{address}{number}") }
-                };
-                let extended = addresses
-                    .iter()
-                    .flat_map(|address| numbers.values().map(move |number| with(address, number)));
-                extended.collect()
-            }
-        };
+    for (before, numbers) in &parts {
+        let extended =
+            addresses.iter().flat_map(|address| numbers.values().map(|it| with(address, before, it)));
+        addresses = extended.collect();
     }
-    addresses.iter().map(|address| one(address, net, resolve)).collect()
+    addresses.iter().map(|address| one(&format!("{address}{tail}"), net, resolve)).collect()
 }
 
 /// The NID of one address or host.
@@ -121,7 +107,8 @@ fn is_host(text: &str) -> bool {
     text.bytes().all(fits) && text.bytes().any(|byte| byte.is_ascii_alphabetic())
 }
 
-fn parts(address: &str, is_ipv6: bool) -> Option<Vec<AddressPart<'_>>> {
+/// The brackets of an address, each with the text before it, and the text behind the last one.
+fn parts(address: &str, is_ipv6: bool) -> Option<(Vec<(&str, Expression)>, &str)> {
     let (max, radix) = match (is_ipv6, address.contains('.')) {
         (true, _) => (0xFFFF, 16),
         (false, true) => (255, 10),
@@ -137,12 +124,10 @@ fn parts(address: &str, is_ipv6: bool) -> Option<Vec<AddressPart<'_>>> {
         if !begins || !ends {
             return None;
         }
-        parts.push(AddressPart::Text(before));
-        parts.push(AddressPart::Numbers(Expression::parse(inside, max, radix)?));
+        parts.push((before, Expression::parse(inside, max, radix)?));
         rest = after;
     }
-    parts.push(AddressPart::Text(rest));
-    Some(parts)
+    Some((parts, rest))
 }
 
 /// The NID of a fault rule: a NID, `*@net` for all of a net, or `*`; also in the forms in which rules are printed.

@@ -28,6 +28,9 @@ const KEYS: [&str; 13] = [
     "ds_dropped",
 ];
 
+/// What a NID of a rule may be.
+const NID: &str = "a nid, *@net or *";
+
 impl Reader {
     pub(super) fn fault_block(&mut self, block: &Marked) {
         let mut rules = Vec::new();
@@ -62,17 +65,14 @@ impl Reader {
             }
         }
         self.known_keys(entries, "fault", &[&KEYS, RuleCounters::KEYS].concat());
-        let mut nid = |key: &str, default: Option<Nid>| match get(entries, key) {
-            Some(value) => self.pattern(value, key, "a nid, *@net or *", fault_nid),
-            None => {
-                if default.is_none() {
-                    self.error(position, format!("a rule without '{key}'"));
-                }
-                default
-            }
+        let [source, destination] = ["fa_src", "fa_dst"].map(|key| {
+            let value = self.needed(position, entries, key, "a rule")?;
+            self.pattern(value, key, NID, fault_nid)
+        });
+        let local_nid = match get(entries, "fa_local_nid") {
+            Some(value) => self.pattern(value, "fa_local_nid", NID, fault_nid),
+            None => Some(Nid::ANY),
         };
-        let [source, destination] = ["fa_src", "fa_dst"].map(|key| nid(key, None));
-        let local_nid = nid("fa_local_nid", Some(Nid::ANY));
         let portals = get(entries, "fa_ptl_mask").and_then(|value| self.portals(value));
         let mut flag =
             |key: &str| get(entries, key).and_then(|value| self.boolean(value, key)).unwrap_or_default();

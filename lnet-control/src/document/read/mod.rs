@@ -37,6 +37,10 @@ const UNSUPPORTED: [(&str, &str); 8] = [
     ("selection", "selection policies are"),
 ];
 
+/// Keys of local NIs and of peer NIs that only tell.
+const TELLING: [&str; 6] =
+    ["udsp info", "statistics", "sent_stats", "received_stats", "dropped_stats", "health stats"];
+
 /// What the document says, if nothing is wrong with it.
 ///
 /// # Errors

@@ -2,8 +2,8 @@
 
 use lnet_wire::{Net, NetType, Nid};
 
-use super::Reader;
 use super::values::get;
+use super::{Reader, TELLING};
 use crate::document::Mode;
 use crate::document::tree::{Entry, Marked, Position, Value};
 use crate::errno::{Errno, Refusal};
@@ -11,37 +11,12 @@ use crate::pattern::{self, InterfaceName};
 use crate::records::{Lnd, NiOptions, XdpMode};
 use crate::request::{Change, NiName, NiSpec};
 
-/// Keys of a net.
-const NET_KEYS: [&str; 12] = [
-    "net type",
-    "net",
-    "local NI(s)",
-    "interfaces",
-    "nid",
-    "tunables",
-    "lnd tunables",
-    "CPT",
-    "seq_no",
-    "detail",
-    "intf",
-    "pattern",
-];
-/// Keys of a local NI, and behind `CPT` those that only tell.
-const NI_KEYS: [&str; 13] = [
-    "nid",
-    "interfaces",
-    "tunables",
-    "lnd tunables",
-    "CPT",
-    "status",
-    "statistics",
-    "udsp info",
-    "sent_stats",
-    "received_stats",
-    "dropped_stats",
-    "health stats",
-    "dev cpt",
-];
+/// Keys that speak of NIs, in a net and in each of its local NIs.
+const SHARED_KEYS: [&str; 5] = ["nid", "interfaces", "tunables", "lnd tunables", "CPT"];
+/// Further keys of a net.
+const NET_KEYS: [&str; 7] = ["net type", "net", "local NI(s)", "seq_no", "detail", "intf", "pattern"];
+/// Keys of a local NI that only tell, besides those of every NI.
+const NI_KEYS: [&str; 2] = ["status", "dev cpt"];
 /// Tunables of a net.
 const TUNABLES: [&str; 4] = ["peer_timeout", "peer_credits", "peer_buffer_credits", "credits"];
 /// Tunables of an LND; those from `timeout` only tell.
@@ -84,7 +59,7 @@ struct Group {
 
 impl Reader {
     pub(super) fn net(&mut self, position: Position, entries: &[Entry]) {
-        self.known_keys(entries, "net", &NET_KEYS);
+        self.known_keys(entries, "net", &[SHARED_KEYS.as_slice(), &NET_KEYS].concat());
         for key in ["intf", "pattern"] {
             if let Some(value) = get(entries, key) {
                 let message = format!(
@@ -137,8 +112,9 @@ impl Reader {
             groups.push(self.group(value.position, entries, shared));
         }
         if let Some(value) = get(entries, "local NI(s)") {
+            let known = [SHARED_KEYS.as_slice(), &NI_KEYS, &TELLING].concat();
             for (item, entries) in self.maps(value, "local NI(s)") {
-                self.known_keys(entries, "local NI(s)", &NI_KEYS);
+                self.known_keys(entries, "local NI(s)", &known);
                 let options = self.options(entries, net, shared);
                 groups.push(self.group(item.position, entries, options));
             }
@@ -166,9 +142,7 @@ impl Reader {
             Value::Map(entries) => entries.iter().filter_map(|entry| self.interface(&entry.value)).collect(),
             Value::Sequence(items) => items.iter().filter_map(|item| self.older_interface(item)).collect(),
             _ => {
-                let message =
-                    format!("{} for 'interfaces': a map such as 0: eth0 is expected", value.describe());
-                self.error(value.position, message);
+                self.wrong(value, "interfaces", "a map such as 0: eth0");
                 Vec::new()
             }
         }
@@ -187,10 +161,7 @@ impl Reader {
     fn older_interface(&mut self, item: &Marked) -> Option<(Position, InterfaceName)> {
         let Value::Map(entries) = &item.value else { return self.interface(item) };
         self.known_keys(entries, "interfaces", &["intf", "CPT"]);
-        let Some(name) = get(entries, "intf") else {
-            self.error(item.position, "an interface without 'intf'".to_owned());
-            return None;
-        };
+        let name = self.needed(item.position, entries, "intf", "an interface")?;
         let beside = self.cpts(entries);
         let (position, InterfaceName { name, cpts }) = self.interface(name)?;
         Some((position, InterfaceName { name, cpts: beside.unwrap_or(cpts) }))
@@ -225,7 +196,7 @@ impl Reader {
         else {
             return options;
         };
-        let known = [LND_TUNABLES.as_slice(), FOREIGN_TUNABLES.as_slice()].concat();
+        let known = [LND_TUNABLES.as_slice(), &FOREIGN_TUNABLES].concat();
         self.known_keys(entries, "lnd tunables", &known);
         for Entry { position, key, .. } in entries {
             if FOREIGN_TUNABLES.contains(&key.as_str()) {
@@ -233,9 +204,8 @@ impl Reader {
                 self.unsupported(*position, message);
             }
         }
-        options.lnd = get(entries, "lnd").and_then(|value| self.word(value, "lnd", Lnd::NAMES)?.parse().ok());
-        options.mode =
-            get(entries, "mode").and_then(|value| self.word(value, "mode", XdpMode::NAMES)?.parse().ok());
+        options.lnd = self.word_of(entries, "lnd", Lnd::NAMES);
+        options.mode = self.word_of(entries, "mode", XdpMode::NAMES);
         options.port = self.integer_of(entries, "port", 1..=65_535);
         options.queues = self.integer_of(entries, "queues", 0..=64);
         // Less than zero means the default.

@@ -3,7 +3,6 @@
 use lnet_wire::Nid;
 
 use super::Reader;
-use super::values::get;
 use crate::document::Action;
 use crate::document::tree::{Entry, Marked, Position, Value};
 use crate::pattern;
@@ -23,9 +22,7 @@ impl Reader {
     fn ping_map(&mut self, position: Position, entries: &[Entry]) {
         self.known_keys(entries, "ping", &["nids", "source", "timeout", "seq_no"]);
         self.begin_item(entries);
-        let Some(value) = get(entries, "nids") else {
-            return self.error(position, "a ping without 'nids'".to_owned());
-        };
+        let Some(value) = self.needed(position, entries, "nids", "a ping") else { return };
         let values: Vec<&Marked> = match &value.value {
             Value::Map(entries) => entries.iter().map(|entry| &entry.value).collect(),
             _ => self.sequence(value, "nids").iter().collect(),
@@ -39,9 +36,7 @@ impl Reader {
         // The last two are in what a ping prints.
         let known = ["primary nid", "source_nid", "timeout", "seq_no", "Multi-Rail", "peer_ni"];
         self.known_keys(entries, "ping", &known);
-        let Some(value) = get(entries, "primary nid") else {
-            return self.error(position, "a ping without 'primary nid'".to_owned());
-        };
+        let Some(value) = self.needed(position, entries, "primary nid", "a ping") else { return };
         let nids = self.nids(value);
         self.ping(position, nids, entries, "source_nid");
     }

@@ -20,21 +20,17 @@ impl Reader {
 
     fn portal_policy(&mut self, position: Position, entries: &[Entry]) -> Option<PortalPolicy> {
         self.known_keys(entries, "steering", &KEYS);
-        for key in ["portal", "policy"] {
-            if get(entries, key).is_none() {
-                self.error(position, format!("a steering policy without '{key}'"));
-                return None;
-            }
-        }
+        self.needed(position, entries, "portal", "a steering policy")?;
+        let policy = self.needed(position, entries, "policy", "a steering policy")?;
         let portal = self.integer_of(entries, "portal", 0..=63);
-        let name = self.word(get(entries, "policy")?, "policy", &SteeringPolicy::NAMES)?;
+        let name = self.word(policy, "policy", &SteeringPolicy::NAMES)?;
         let policy = match name {
-            "pin" => SteeringPolicy::Pin { shard: self.needed(position, entries, "shard", 63)? },
+            "pin" => SteeringPolicy::Pin { shard: self.number(position, entries, "shard", 63)? },
             "initiator" => SteeringPolicy::Initiator,
             "rotor" => SteeringPolicy::Rotor,
             _ => SteeringPolicy::MatchBits {
                 shift: self.integer_of(entries, "shift", 0..=63).unwrap_or_default(),
-                bits: self.needed(position, entries, "bits", 64)?,
+                bits: self.number(position, entries, "bits", 64)?,
                 table: match get(entries, "table") {
                     Some(value) => Some(self.table(value)?),
                     None => None,
@@ -53,7 +49,7 @@ impl Reader {
         }
     }
 
-    fn needed(&mut self, position: Position, entries: &[Entry], key: &str, max: i64) -> Option<u8> {
+    fn number(&mut self, position: Position, entries: &[Entry], key: &str, max: i64) -> Option<u8> {
         if get(entries, key).is_none() {
             self.error(position, format!("this policy needs '{key}'"));
         }

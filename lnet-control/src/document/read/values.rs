@@ -1,6 +1,8 @@
 //! Values of the kinds that documents are made of.
 
+use std::fmt::Display;
 use std::ops::RangeInclusive;
+use std::str::FromStr;
 
 use super::Reader;
 use crate::document::tree::{Entry, Marked, Position, Value};
@@ -34,16 +36,34 @@ pub(super) fn suggestion<'a>(word: &str, known: impl Iterator<Item = &'a str>) -
 }
 
 impl Reader {
+    /// Reports a value that is not what its key has.
+    pub(super) fn wrong(&mut self, value: &Marked, key: &str, expected: impl Display) {
+        self.error(value.position, format!("{} for '{key}': {expected} is expected", value.describe()));
+    }
+
+    /// The value of a key without which an item says nothing.
+    pub(super) fn needed<'a>(
+        &mut self,
+        position: Position,
+        entries: &'a [Entry],
+        key: &str,
+        what: &str,
+    ) -> Option<&'a Marked> {
+        let value = get(entries, key);
+        if value.is_none() {
+            self.error(position, format!("{what} without '{key}'"));
+        }
+        value
+    }
+
     /// The entries of a map.
     pub(super) fn map<'a>(&mut self, value: &'a Marked, what: &str) -> Option<&'a [Entry]> {
         match &value.value {
-            Value::Map(entries) => Some(entries),
-            _ if value.is_null() => Some(&[]),
-            _ => {
-                self.error(value.position, format!("{} for '{what}': a map is expected", value.describe()));
-                None
-            }
+            Value::Map(entries) => return Some(entries),
+            _ if value.is_null() => return Some(&[]),
+            _ => self.wrong(value, what, "a map"),
         }
+        None
     }
 
     /// The items of a list, each a map; an item that is none is reported and left out.
@@ -55,13 +75,11 @@ impl Reader {
     /// The items of a list.
     pub(super) fn sequence<'a>(&mut self, value: &'a Marked, what: &str) -> &'a [Marked] {
         match &value.value {
-            Value::Sequence(items) => items,
-            _ if value.is_null() => &[],
-            _ => {
-                self.error(value.position, format!("{} for '{what}': a list is expected", value.describe()));
-                &[]
-            }
+            Value::Sequence(items) => return items,
+            _ if value.is_null() => {}
+            _ => self.wrong(value, what, "a list"),
         }
+        &[]
     }
 
     /// Reports keys that are not among `known`.
@@ -77,15 +95,10 @@ impl Reader {
     /// A word; `expected` says which.
     pub(super) fn text<'a>(&mut self, value: &'a Marked, key: &str, expected: &str) -> Option<&'a str> {
         match &value.value {
-            Value::Scalar { text, .. } if !value.is_null() => Some(text),
-            _ => {
-                self.error(
-                    value.position,
-                    format!("{} for '{key}': {expected} is expected", value.describe()),
-                );
-                None
-            }
+            Value::Scalar { text, .. } if !value.is_null() => return Some(text),
+            _ => self.wrong(value, key, expected),
         }
+        None
     }
 
     /// A word that has a meaning.
@@ -115,6 +128,11 @@ impl Reader {
     pub(super) fn good<T>(&mut self, value: &Marked, key: &str, parsed: Result<T, Refusal>) -> Option<T> {
         let report = |error: Refusal| self.error_of(value.position, error.errno, format!("'{key}': {error}"));
         parsed.map_err(report).ok()
+    }
+
+    /// One of some words and what it means, where the key is there.
+    pub(super) fn word_of<T: FromStr>(&mut self, entries: &[Entry], key: &str, words: &[&str]) -> Option<T> {
+        self.word(get(entries, key)?, key, words)?.parse().ok()
     }
 
     /// One of some words.
@@ -163,8 +181,7 @@ impl Reader {
             "true" => Some(true),
             "false" => Some(false),
             _ => {
-                let shown = quoted(text);
-                self.error(value.position, format!("{shown} for '{key}': true or false is expected"));
+                self.wrong(value, key, "true or false");
                 None
             }
         }

@@ -42,8 +42,7 @@ fn local_ni(ni: &NiRecord, detail: Detail) -> Map {
     }
     if backup || detail.shows(1) {
         let of_net = ni.options.entries().into_iter().take(NiOptions::OF_NET);
-        let of_net =
-            of_net.map(|(key, value)| (key.to_owned(), if value.is_null() { Value::from(0) } else { value }));
+        let of_net = of_net.map(|(key, value)| (key, if value.is_null() { Value::from(0) } else { value }));
         put(&mut map, "tunables", of_net.collect::<Map>());
         if ni.options.lnd.is_some() {
             put(&mut map, "lnd tunables", lnd_tunables(ni, backup));
@@ -69,11 +68,11 @@ fn lnd_tunables(ni: &NiRecord, backup: bool) -> Map {
         if value.is_null() || key == "lnd" && ni.options.lnd != Some(Lnd::Xdp) {
             continue;
         }
-        if !backup && matches!(key, "tos" | "lnd") {
+        if !backup && matches!(key.as_str(), "tos" | "lnd") {
             put(&mut map, "timeout", ni.timeout_s);
         }
-        put(&mut map, key, value);
-        match (key, ni.active_mode) {
+        put(&mut map, &key, value);
+        match (key.as_str(), ni.active_mode) {
             ("mode", Some(mode)) if !backup => put(&mut map, "active mode", json!(mode)),
             ("queues", _) if !backup => {
                 put(&mut map, "active queues", ni.active_queues);
