@@ -53,8 +53,10 @@ pub struct XferTimes {
     /// A message that is not acknowledged whole after this time ends: LNet's LND timeout. It must be the
     /// same on all nodes: a receiver forgets a silent sender after twice this time.
     pub message: Duration,
-    /// How long an acknowledgement waits for a frame to travel with.
+    /// How long the acknowledgement of a frame of a longer message waits for a frame to travel with.
     pub ack_delay: Duration,
+    /// The same of a frame with whole messages, whose sender may wait for it.
+    pub ack_soon: Duration,
     /// How long a probe waits for its acknowledgement at least.
     pub probe_min: Duration,
     /// First interval between two HELLOs; it doubles up to a second.
@@ -68,6 +70,7 @@ impl XferTimes {
     pub const DEFAULT: Self = Self {
         message: Duration::from_secs(49),
         ack_delay: Duration::from_micros(50),
+        ack_soon: Duration::from_micros(10),
         probe_min: Duration::from_millis(2),
         hello: Duration::from_millis(10),
         buffered: Duration::from_millis(2),

@@ -29,6 +29,9 @@ use crate::uring::{WaitError, Waiter, Waker, WatchId};
 /// wake-up.
 const COMPLETION_POLL: Duration = Duration::from_micros(200);
 
+/// A sleep that is to be shorter would not end in time.
+const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
+
 /// An event, and with the last one of a descriptor the buffer that it had borrowed.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -399,7 +402,11 @@ impl Worker {
             (self.device_full || self.mesh.is_blocked() || self.lnd.awaits_completions())
                 .then_some(COMPLETION_POLL),
         ];
-        armed.wait(sleep.into_iter().flatten().min(), |_| {}).map(drop)
+        let sleep = sleep.into_iter().flatten().min();
+        if sleep.is_some_and(|sleep| sleep < SHORTEST_SLEEP) {
+            return Ok(());
+        }
+        armed.wait(sleep, |_| {}).map(drop)
     }
 
     /// Events that wait to be taken, in all queues.

@@ -1,5 +1,7 @@
 //! What is acknowledged, and when.
 
+use core::time::Duration;
+
 use lnet_wire::frame::{Ack, Kind};
 
 use super::stream::{AckDue, Busy, ReceiveStream};
@@ -7,8 +9,8 @@ use super::window::FramesSeen;
 use super::{Call, Fragment, Receiving};
 use crate::list::{List, NONE};
 use crate::lnd::Uplink;
-use crate::xfer::Outgoing;
 use crate::xfer::sessions::{Reply, Sessions};
+use crate::xfer::{Outgoing, XferTimes};
 
 /// Frames after which an acknowledgement does not wait any longer.
 const ACK_FRAMES: u32 = 16;
@@ -51,7 +53,7 @@ impl Receiving {
         let mut next = self.busy.first();
         while let Some(at) = List::<Busy>::step(&self.streams, &mut next) {
             if matches!(self.streams[at].ack, AckDue::At(_)) {
-                self.ack_soon(at, true, sessions);
+                self.ack_within(at, Duration::ZERO, sessions);
             }
         }
     }
@@ -88,13 +90,20 @@ impl Receiving {
         call: &mut Call<'_, impl Uplink>,
     ) {
         if let Some(number) = fragment.number {
-            self.note_frame(fragment.stream, number, urgent, call.sessions);
+            let is_whole = fragment.length == fragment.total;
+            self.note_frame(fragment.stream, number, (urgent, is_whole), call.sessions);
         }
     }
 
-    /// A frame is to be acknowledged.
+    /// A frame is to be acknowledged, at once if it is urgent, and soon if all of its messages are whole.
     #[inline]
-    pub(crate) fn note_frame(&mut self, slot: u32, number: u32, urgent: bool, sessions: &mut Sessions) {
+    pub(crate) fn note_frame(
+        &mut self,
+        slot: u32,
+        number: u32,
+        (urgent, is_whole): (bool, bool),
+        sessions: &mut Sessions,
+    ) {
         let stream = &mut self.streams[slot];
         let gap = match &mut stream.frames {
             Some(frames) => frames.insert(number),
@@ -108,7 +117,9 @@ impl Receiving {
         if stream.unacknowledged >= ACK_FRAMES_MAX {
             return self.ack_at_once(slot, sessions);
         }
-        self.ack_soon(slot, urgent, sessions);
+        let XferTimes { ack_soon, ack_delay, .. } = sessions.local.times;
+        let latest = if is_whole { ack_soon } else { ack_delay };
+        self.ack_within(slot, if urgent { Duration::ZERO } else { latest }, sessions);
     }
 
     /// The next acknowledgement of this stream is not to wait.
@@ -121,29 +132,28 @@ impl Receiving {
     fn ack_at_once(&mut self, slot: u32, sessions: &mut Sessions) {
         if sessions.is_full_of_replies() {
             // Late is better than never, although it may not tell of all of them any more.
-            return self.ack_soon(slot, true, sessions);
+            return self.ack_within(slot, Duration::ZERO, sessions);
         }
         let reply = self.ack_alone(slot, sessions);
         sessions.reply(reply);
     }
 
-    /// A stream has something to acknowledge.
+    /// A stream has something to acknowledge within that time, now if it is zero.
     #[inline]
-    pub(crate) fn ack_soon(&mut self, slot: u32, urgent: bool, sessions: &mut Sessions) {
-        let now = sessions.local.now;
+    pub(crate) fn ack_within(&mut self, slot: u32, time: Duration, sessions: &mut Sessions) {
+        let at = sessions.local.now + time;
         let stream = &mut self.streams[slot];
         match stream.ack {
             AckDue::Now => {}
-            _ if urgent => {
+            _ if time.is_zero() => {
                 stream.ack = AckDue::Now;
                 self.acks.push_back(&mut self.streams, slot);
             }
-            AckDue::No => {
-                let at = now + sessions.local.times.ack_delay;
+            AckDue::At(earlier) if earlier <= at => {}
+            AckDue::No | AckDue::At(_) => {
                 stream.ack = AckDue::At(at);
                 sessions.local.set_timer(at);
             }
-            AckDue::At(_) => {}
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Whose frames are taken: streams begin and end here.
 
+use core::time::Duration;
+
 use lnet_wire::frame::{Kind, Transfer};
 
 use super::stream::{AckDue, ReceiveStream};
@@ -156,7 +158,7 @@ impl Receiving {
                 self.streams[slot].address = address;
                 // The peer learns by which path it is spoken to now.
                 if address.0 != NOWHERE && self.streams[slot].frames.is_some() {
-                    self.ack_soon(slot, true, call.sessions);
+                    self.ack_within(slot, Duration::ZERO, call.sessions);
                 }
             }
             if address.0 == NOWHERE {

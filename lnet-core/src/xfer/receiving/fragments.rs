@@ -120,6 +120,7 @@ impl Receiving {
             panic!("nothing was to be written")
         };
         self.writing = None;
+        let is_whole = matches!(what, Written::Whole { .. });
         match what {
             Written::Whole { id } => {
                 self.streams[stream].window.mark(id);
@@ -128,7 +129,7 @@ impl Receiving {
             Written::Fragment { offset, length } => self.take_fragment(rx, offset, length, call),
         }
         if let Some(number) = number {
-            self.note_frame(stream, number, false, call.sessions);
+            self.note_frame(stream, number, (false, is_whole), call.sessions);
         }
     }
 

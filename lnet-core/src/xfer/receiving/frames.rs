@@ -1,5 +1,7 @@
 //! Numbered frames of a stream: data and control frames.
 
+use core::time::Duration;
+
 use lnet_wire::Header;
 use lnet_wire::frame::Kind;
 
@@ -21,7 +23,7 @@ impl Receiving {
     ) -> Result<Action, XferDrop> {
         let transfer = &frame.transfer;
         if self.streams[stream].frames.is_some_and(|frames| frames.contains(transfer.number)) {
-            self.ack_soon(stream, true, call.sessions);
+            self.ack_within(stream, Duration::ZERO, call.sessions);
             return Err(XferDrop::Duplicate);
         }
         let id = frame.header.key.message_id;
@@ -32,7 +34,7 @@ impl Receiving {
             }
             let ticket = transfer.ticket.ok_or(XferDrop::Malformed)?;
             self.controlled(stream, Control { kind: frame.header.kind, id, ticket }, call);
-            self.note_frame(stream, transfer.number, transfer.ack_now, call.sessions);
+            self.note_frame(stream, transfer.number, (transfer.ack_now, true), call.sessions);
             return Ok(Action::Done);
         }
         self.move_window(stream, id, transfer.oldest, transfer.shard, call)?;
@@ -53,7 +55,7 @@ impl Receiving {
         }
         #[cfg(feature = "sabotage")]
         if call.sessions.local.sabotage.early_ack {
-            self.note_frame(stream, transfer.number, false, call.sessions);
+            self.note_frame(stream, transfer.number, (false, true), call.sessions);
         }
         if frame.header.bundled {
             self.bundle_spoiled = false;
@@ -99,7 +101,7 @@ impl Receiving {
         let is_spoiled = core::mem::take(&mut self.bundle_spoiled);
         if let Some(stream) = self.stream_of(frame, sessions).filter(|_| !is_spoiled) {
             let transfer = frame.transfer;
-            self.note_frame(stream, transfer.number, transfer.ack_now, sessions);
+            self.note_frame(stream, transfer.number, (transfer.ack_now, true), sessions);
         }
     }
 

@@ -22,7 +22,7 @@ impl Receiving {
         let mut next = self.busy.first();
         while let Some(at) = List::<Busy>::step(&self.streams, &mut next) {
             match self.streams[at].ack {
-                AckDue::At(when) if when <= now => self.ack_soon(at, true, sessions),
+                AckDue::At(when) if when <= now => self.ack_within(at, Duration::ZERO, sessions),
                 AckDue::At(when) => due = earliest([due, Some(when)]),
                 AckDue::No | AckDue::Now => {}
             }
