@@ -5,9 +5,8 @@
 //! `reserved` = slots promised to descriptors + slots of operations under way + events not yet polled, and
 //! is at most `capacity`; the capacities add up to at most the shard's slots.
 
-use core::fmt;
-
 use lnet_wire::{MessageType, Nid, ProcessId};
+use thiserror::Error;
 
 use crate::handle::MdHandle;
 use crate::list::{Link, List, linked};
@@ -268,12 +267,14 @@ impl Event {
 }
 
 /// Why an event queue is not made or not freed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum EqError {
     /// Every event queue of the shard is in use.
+    #[error("every event queue is in use")]
     Full,
     /// Fewer slots are left in the shard.
+    #[error("{wanted} event slots wanted, {free} left in the shard")]
     Slots {
         /// Slots wanted.
         wanted: u32,
@@ -281,28 +282,15 @@ pub enum EqError {
         free: u32,
     },
     /// The event queue does not exist (any more).
+    #[error("no such event queue")]
     Unknown,
     /// Descriptors have slots in it, or events wait in it.
+    #[error("{reserved} slots of the event queue are in use")]
     Busy {
         /// How many slots.
         reserved: u32,
     },
 }
-
-impl fmt::Display for EqError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Full => f.write_str("every event queue is in use"),
-            Self::Slots { wanted, free } => {
-                write!(f, "{wanted} event slots wanted, {free} left in the shard")
-            }
-            Self::Unknown => f.write_str("no such event queue"),
-            Self::Busy { reserved } => write!(f, "{reserved} slots of the event queue are in use"),
-        }
-    }
-}
-
-impl core::error::Error for EqError {}
 
 /// Marks the order of arrival in a queue.
 struct Arrival;

@@ -4,8 +4,10 @@
 //! until no operation is under way on it *and* it was unlinked (explicitly, with its entry, or because it
 //! was used up and asked for that, or because a response did not come in time), and exactly the event that reports its end is marked `unlinked`.
 
-use core::fmt;
 use core::ops::BitOr;
+
+use lnet_wire::header::PAYLOAD_MAX_BYTES;
+use thiserror::Error;
 
 use crate::handle::{EqHandle, MeHandle};
 use crate::list::NONE;
@@ -121,16 +123,20 @@ impl MdSpec {
 }
 
 /// Why a descriptor is not made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum MdError {
     /// The entry does not exist (any more).
+    #[error("no match entry {:#x}", .0.0.0)]
     UnknownEntry(MeHandle),
     /// The entry has a descriptor. It keeps it.
+    #[error("match entry {:#x} has a descriptor", .0.0.0)]
     EntryInUse(MeHandle),
     /// Neither or one of [`MdOptions::PUT`] and [`MdOptions::GET`] is needed to attach, none allowed to bind.
+    #[error("options {:#x}: PUT or GET is expected to attach, neither of them to bind", .0.bits())]
     Options(MdOptions),
     /// `max_size_bytes` exceeds the length.
+    #[error("maximum size {max_size_bytes}: at most the length, {length_bytes}, is expected")]
     MaxSize {
         /// What was asked for.
         max_size_bytes: u64,
@@ -138,13 +144,16 @@ pub enum MdError {
         length_bytes: u64,
     },
     /// Too long for one message.
+    #[error("length {length_bytes}: at most {PAYLOAD_MAX_BYTES} is expected of a bound descriptor")]
     TooLong {
         /// What was asked for.
         length_bytes: u64,
     },
     /// The event queue does not exist (any more).
+    #[error("no event queue {:#x}", .0.0.0)]
     UnknownEventQueue(EqHandle),
     /// The event queue has too few free slots for the events that may come.
+    #[error("{wanted} event slots wanted, {free} free in the event queue")]
     EventSlots {
         /// Slots wanted: the threshold and one.
         wanted: u32,
@@ -152,37 +161,9 @@ pub enum MdError {
         free: u32,
     },
     /// Every descriptor of the shard is in use.
+    #[error("every memory descriptor is in use")]
     Full,
 }
-
-impl fmt::Display for MdError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownEntry(me) => write!(f, "no match entry {:#x}", me.0.0),
-            Self::EntryInUse(me) => write!(f, "match entry {:#x} has a descriptor", me.0.0),
-            Self::Options(options) => write!(
-                f,
-                "options {:#x}: PUT or GET is expected to attach, neither of them to bind",
-                options.bits()
-            ),
-            Self::MaxSize { max_size_bytes, length_bytes } => {
-                write!(f, "maximum size {max_size_bytes}: at most the length, {length_bytes}, is expected")
-            }
-            Self::TooLong { length_bytes } => write!(
-                f,
-                "length {length_bytes}: at most {} is expected of a bound descriptor",
-                lnet_wire::header::PAYLOAD_MAX_BYTES
-            ),
-            Self::UnknownEventQueue(queue) => write!(f, "no event queue {:#x}", queue.0.0),
-            Self::EventSlots { wanted, free } => {
-                write!(f, "{wanted} event slots wanted, {free} free in the event queue")
-            }
-            Self::Full => f.write_str("every memory descriptor is in use"),
-        }
-    }
-}
-
-impl core::error::Error for MdError {}
 
 /// How an explicit unlink went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

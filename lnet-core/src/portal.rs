@@ -10,10 +10,9 @@
 //! - A portal has a kind exactly while it has entries. LNet keeps the kind for the life of the stack
 //!   (`lib-ptl.c: lnet_ptl_match_type`); here the last entry that goes takes it along.
 
-use core::fmt;
-
 use lnet_wire::ProcessId;
 use lnet_wire::steer::PORTALS;
+use thiserror::Error;
 
 use crate::bucket::Buckets;
 use crate::hash::{Seed, nid_words};
@@ -66,48 +65,35 @@ impl EntrySpec {
 }
 
 /// Why a match entry is not made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum EntryError {
     /// The portal index is 64 or more (`-EINVAL`).
+    #[error("portal {0}: below {PORTALS} is expected")]
     Portal(u32),
     /// The portal has entries of the other kind (`-EPERM`): unique ones name NID and pid and have no ignore
     /// bits, wildcard ones do not.
+    #[error("portal {portal} has entries of the other kind")]
     Kind {
         /// Portal index.
         portal: u32,
     },
     /// A unique portal knows no "before" (`-EPERM`).
+    #[error("portal {portal} is unique: an entry after the others is expected")]
     Position {
         /// Portal index.
         portal: u32,
     },
     /// The portal's policy is about to change (`-EBUSY`): try again.
+    #[error("the policy of portal {portal} is about to change: try again")]
     Frozen {
         /// Portal index.
         portal: u32,
     },
     /// Every entry of the shard is in use (`-ENOMEM`).
+    #[error("every match entry is in use")]
     Full,
 }
-
-impl fmt::Display for EntryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Portal(portal) => write!(f, "portal {portal}: below {PORTALS} is expected"),
-            Self::Kind { portal } => write!(f, "portal {portal} has entries of the other kind"),
-            Self::Position { portal } => {
-                write!(f, "portal {portal} is unique: an entry after the others is expected")
-            }
-            Self::Frozen { portal } => {
-                write!(f, "the policy of portal {portal} is about to change: try again")
-            }
-            Self::Full => f.write_str("every match entry is in use"),
-        }
-    }
-}
-
-impl core::error::Error for EntryError {}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {

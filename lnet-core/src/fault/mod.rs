@@ -11,10 +11,10 @@ mod filter;
 mod rule;
 
 use alloc::vec::Vec;
-use core::fmt;
 use core::time::Duration;
 
 use lnet_wire::{Header, Nid};
+use thiserror::Error;
 
 pub use filter::{Filter, MessageTypes};
 pub use rule::{DelayRule, DropRule, HealthMask, RuleCounters};
@@ -32,10 +32,11 @@ pub const RULES_MAX: usize = 64;
 pub const FAILED_PEERS_MAX: usize = 64;
 
 /// Why a fault is not simulated.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum FaultError {
     /// Both or neither of rate and interval are given (`-EINVAL`).
+    #[error("rate {rate} and interval {interval:?}: exactly one other than zero is expected")]
     RateAndInterval {
         /// The rate.
         rate: u32,
@@ -43,11 +44,16 @@ pub enum FaultError {
         interval: Duration,
     },
     /// A random rule without an interval (`-EINVAL`).
+    #[error("random with rate {rate}: an interval is expected instead of the rate")]
     RandomWithoutInterval {
         /// The rate that was given instead.
         rate: u32,
     },
     /// Portals are named, but neither PUTs nor GETs, which alone have one (`-EINVAL`).
+    #[error(
+        "portals {portals:#x} with message types {:#x}: PUT (0x2) or GET (0x4) is expected among them",
+        .messages.bits()
+    )]
     Portals {
         /// The portals.
         portals: u64,
@@ -55,44 +61,18 @@ pub enum FaultError {
         messages: MessageTypes,
     },
     /// A peer that is to fail no times (`-EINVAL`).
+    #[error("a peer that fails 0 times: at least 1 is expected; restoring it ends a failure")]
     FailureCount,
     /// A delay rule that holds nothing up (`-EINVAL`).
+    #[error("latency 0: more than that is expected of a delay rule")]
     Latency,
     /// There are [`RULES_MAX`] rules of the kind (`-ENOMEM`).
+    #[error("{RULES_MAX} rules of the kind exist, the most there can be: delete some")]
     RulesFull,
     /// There are [`FAILED_PEERS_MAX`] simulated peer failures (`-ENOMEM`).
+    #[error("{FAILED_PEERS_MAX} peers fail, the most that can: restore some")]
     FailedPeersFull,
 }
-
-impl fmt::Display for FaultError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::RateAndInterval { rate, interval } => {
-                write!(f, "rate {rate} and interval {interval:?}: exactly one other than zero is expected")
-            }
-            Self::RandomWithoutInterval { rate } => {
-                write!(f, "random with rate {rate}: an interval is expected instead of the rate")
-            }
-            Self::Portals { portals, messages } => write!(
-                f,
-                "portals {portals:#x} with message types {:#x}: PUT (0x2) or GET (0x4) is expected among them",
-                messages.bits()
-            ),
-            Self::FailureCount => {
-                f.write_str("a peer that fails 0 times: at least 1 is expected; restoring it ends a failure")
-            }
-            Self::Latency => f.write_str("latency 0: more than that is expected of a delay rule"),
-            Self::RulesFull => {
-                write!(f, "{RULES_MAX} rules of the kind exist, the most there can be: delete some")
-            }
-            Self::FailedPeersFull => {
-                write!(f, "{FAILED_PEERS_MAX} peers fail, the most that can: restore some")
-            }
-        }
-    }
-}
-
-impl core::error::Error for FaultError {}
 
 /// A peer that seems to have failed: PUTs and GETs to it are refused, what it sends is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

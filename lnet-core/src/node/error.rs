@@ -1,12 +1,13 @@
 //! Why a node does not do what is asked of it, with the errno by which LNet says so.
 
+use alloc::format;
 use alloc::string::String;
-use core::fmt;
 use core::time::Duration;
 
 use lnet_wire::ping::PingError;
 use lnet_wire::steer::{PORTALS, PolicyError};
 use lnet_wire::{Global, Net, Nid};
+use thiserror::Error;
 
 const ENOENT: i32 = 2;
 const EBUSY: i32 = 16;
@@ -20,18 +21,23 @@ const EHOSTUNREACH: i32 = 113;
 const ECANCELED: i32 = 125;
 
 /// What is wrong with a change.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum ChangeError {
     /// `lo` is neither added nor changed nor deleted.
+    #[error("lo: not allowed, it is always there as it is")]
     Loopback,
     /// A wildcard where one interface is meant.
+    #[error("nid {0}: that of one interface is expected")]
     Wildcard(Nid),
     /// No LND of this node serves nets of this type.
+    #[error("net {0}: LND type not supported")]
     NetType(Net),
     /// The NID is a local one already.
+    #[error("cannot add {0}: it is a local nid already")]
     NidExists(Nid),
     /// The interface is on the net already.
+    #[error("cannot add {interface} to {net}: it is on that net already")]
     InterfaceExists {
         /// The net.
         net: Net,
@@ -39,15 +45,19 @@ pub enum ChangeError {
         interface: String,
     },
     /// There are as many local interfaces as may be.
+    #[error("too many NIs: {max} at most, lo included")]
     TooMany {
         /// How many may be, `lo` included.
         max: u32,
     },
     /// No credits at all, or none for a peer.
+    #[error("no credits for {0}: at least 1 is expected, and 1 for a peer")]
     NoCredits(Nid),
     /// There is no such net.
+    #[error("net {0} doesn't exist")]
     UnknownNet(Net),
     /// The interface is not on the net.
+    #[error("{interface} is not on net {net}")]
     UnknownInterface {
         /// The net.
         net: Net,
@@ -55,12 +65,16 @@ pub enum ChangeError {
         interface: String,
     },
     /// The NID is not a local one.
+    #[error("{0} is not a local nid")]
     UnknownNid(Nid),
     /// More than 1000.
+    #[error("health {0}: 0 to 1000 is expected")]
     Health(u32),
     /// A portal index of 64 or more.
+    #[error("policy of portal {0}: portals are 0 to {last}", last = PORTALS - 1)]
     Portal(u32),
     /// No valid policy.
+    #[error("policy of portal {portal}: {error}")]
     Policy {
         /// The portal.
         portal: u32,
@@ -68,6 +82,10 @@ pub enum ChangeError {
         error: PolicyError,
     },
     /// A policy names a shard that this node has not.
+    #[error(
+        "policy of portal {portal}: shard {shard} of a node with {shards}: 0 to {} are expected",
+        .shards.saturating_sub(1)
+    )]
     PolicyShard {
         /// The portal.
         portal: u32,
@@ -77,12 +95,25 @@ pub enum ChangeError {
         shards: u8,
     },
     /// A tunable has no such value, or not together with the others.
+    #[error("{setting} {value}: {}", expected_of(*setting))]
     Setting {
         /// The tunable.
         setting: Global,
         /// The value.
         value: i64,
     },
+}
+
+/// What is expected of a tunable.
+fn expected_of(setting: Global) -> String {
+    match setting {
+        Global::RetryCount => "0 to transaction_timeout is expected, 0 without health_sensitivity".into(),
+        Global::TransactionTimeout => "more than retry_count is expected".into(),
+        _ => {
+            let (low, high) = setting.range();
+            format!("{low} to {high} is expected")
+        }
+    }
 }
 
 impl ChangeError {
@@ -107,59 +138,12 @@ impl ChangeError {
     }
 }
 
-impl fmt::Display for ChangeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Loopback => f.write_str("lo: not allowed, it is always there as it is"),
-            Self::Wildcard(nid) => write!(f, "nid {nid}: that of one interface is expected"),
-            Self::NetType(net) => write!(f, "net {net}: LND type not supported"),
-            Self::NidExists(nid) => write!(f, "cannot add {nid}: it is a local nid already"),
-            Self::InterfaceExists { net, interface } => {
-                write!(f, "cannot add {interface} to {net}: it is on that net already")
-            }
-            Self::TooMany { max } => write!(f, "too many NIs: {max} at most, lo included"),
-            Self::NoCredits(nid) => {
-                write!(f, "no credits for {nid}: at least 1 is expected, and 1 for a peer")
-            }
-            Self::UnknownNet(net) => write!(f, "net {net} doesn't exist"),
-            Self::UnknownInterface { net, interface } => write!(f, "{interface} is not on net {net}"),
-            Self::UnknownNid(nid) => write!(f, "{nid} is not a local nid"),
-            Self::Health(value) => write!(f, "health {value}: 0 to 1000 is expected"),
-            Self::Portal(portal) => {
-                write!(f, "policy of portal {portal}: portals are 0 to {}", PORTALS - 1)
-            }
-            Self::Policy { portal, error } => write!(f, "policy of portal {portal}: {error}"),
-            Self::PolicyShard { portal, shard, shards } => {
-                let last = shards.saturating_sub(1);
-                write!(
-                    f,
-                    "policy of portal {portal}: shard {shard} of a node with {shards}: 0 to {last} are expected"
-                )
-            }
-            Self::Setting { setting: setting @ Global::RetryCount, value } => {
-                write!(
-                    f,
-                    "{setting} {value}: 0 to transaction_timeout is expected, 0 without health_sensitivity"
-                )
-            }
-            Self::Setting { setting: setting @ Global::TransactionTimeout, value } => {
-                write!(f, "{setting} {value}: more than retry_count is expected")
-            }
-            Self::Setting { setting, value } => {
-                let (low, high) = setting.range();
-                write!(f, "{setting} {value}: {low} to {high} is expected")
-            }
-        }
-    }
-}
-
-impl core::error::Error for ChangeError {}
-
 /// Why a request failed. Nothing has changed then, but for [`Self::Open`] with interfaces that are lost.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum RequestError {
     /// A change of a batch is wrong.
+    #[error("{error}")]
     Change {
         /// Its place in the batch, from 0.
         index: usize,
@@ -167,6 +151,7 @@ pub enum RequestError {
         error: ChangeError,
     },
     /// A portal whose policy was to change has entries, or messages wait on it.
+    #[error("portal {portal} has entries, or messages wait on it: its policy is fixed until it has none")]
     PortalBusy {
         /// The portal.
         portal: u32,
@@ -174,6 +159,7 @@ pub enum RequestError {
         index: usize,
     },
     /// An interface could not be opened.
+    #[error("cannot add LNet NI {nid}: {error}{}", lost_text(lost))]
     Open {
         /// The place of the change in its batch, from 0.
         index: usize,
@@ -185,21 +171,28 @@ pub enum RequestError {
         lost: alloc::vec::Vec<Nid>,
     },
     /// As many requests wait or are under way as may be.
+    #[error("{max} requests are under way, the most there can be")]
     TooManyRequests {
         /// How many may be.
         max: usize,
     },
     /// There is no such request, or it cannot be cancelled.
+    #[error("no request {0} that could be cancelled")]
     UnknownRequest(u64),
     /// It was cancelled.
+    #[error("cancelled")]
     Cancelled,
     /// The NID to be pinged is a wildcard.
+    #[error("failed to ping {0}: the nid of one interface is expected")]
     PingWildcard(Nid),
     /// The NID that a ping is to come from is not a local one that is up.
+    #[error("cannot ping from {0}: it is not a local nid that is up")]
     PingSource(Nid),
     /// No local interface that is up leads to the NID; or not the one that was named.
+    #[error("failed to ping {0}: No route to host")]
     PingUnreachable(Nid),
     /// No answer in time.
+    #[error("failed to ping {nid}: no answer within {timeout:?}")]
     PingTimeout {
         /// Who was asked.
         nid: Nid,
@@ -207,6 +200,7 @@ pub enum RequestError {
         timeout: Duration,
     },
     /// The ping was not sent, or its answer not received.
+    #[error("failed to ping {nid}: {error}")]
     Ping {
         /// Who was asked.
         nid: Nid,
@@ -214,6 +208,7 @@ pub enum RequestError {
         error: DriverError,
     },
     /// The answer is none.
+    #[error("failed to ping {nid}: {error}")]
     PingAnswer {
         /// Who was asked.
         nid: Nid,
@@ -222,19 +217,19 @@ pub enum RequestError {
     },
 }
 
+/// Tells which interfaces could not be opened again.
+fn lost_text(lost: &[Nid]) -> String {
+    lost.iter().map(|nid| format!("; {nid} could not be opened again")).collect()
+}
+
 /// What the driver of an interface says of a failure.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("{message}")]
 pub struct DriverError {
     /// Its errno, positive.
     pub errno: i32,
     /// What went wrong, for people.
     pub message: String,
-}
-
-impl fmt::Display for DriverError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
 }
 
 impl RequestError {
@@ -265,36 +260,3 @@ impl RequestError {
         }
     }
 }
-
-impl fmt::Display for RequestError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Change { error, .. } => error.fmt(f),
-            Self::PortalBusy { portal, .. } => {
-                write!(
-                    f,
-                    "portal {portal} has entries, or messages wait on it: its policy is fixed until it has none"
-                )
-            }
-            Self::Open { nid, error, lost, .. } => {
-                write!(f, "cannot add LNet NI {nid}: {error}")?;
-                lost.iter().try_for_each(|nid| write!(f, "; {nid} could not be opened again"))
-            }
-            Self::TooManyRequests { max } => write!(f, "{max} requests are under way, the most there can be"),
-            Self::UnknownRequest(request) => write!(f, "no request {request} that could be cancelled"),
-            Self::Cancelled => f.write_str("cancelled"),
-            Self::PingWildcard(nid) => {
-                write!(f, "failed to ping {nid}: the nid of one interface is expected")
-            }
-            Self::PingSource(nid) => write!(f, "cannot ping from {nid}: it is not a local nid that is up"),
-            Self::PingUnreachable(nid) => write!(f, "failed to ping {nid}: No route to host"),
-            Self::PingTimeout { nid, timeout } => {
-                write!(f, "failed to ping {nid}: no answer within {timeout:?}")
-            }
-            Self::Ping { nid, error } => write!(f, "failed to ping {nid}: {error}"),
-            Self::PingAnswer { nid, error } => write!(f, "failed to ping {nid}: {error}"),
-        }
-    }
-}
-
-impl core::error::Error for RequestError {}

@@ -1,9 +1,8 @@
 //! Messages of other nodes that this one sends on: they take credits, wait and fail as its own do, and end with the
 //! buffer that their payload lies in. Which way they go is decided elsewhere.
 
-use core::fmt;
-
 use lnet_wire::{Header, Nid};
+use thiserror::Error;
 
 use super::Shard;
 use crate::handle::BufferHandle;
@@ -38,33 +37,22 @@ pub struct Forwarded {
 }
 
 /// Why a message is not sent on; nothing has changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum ForwardError {
     /// No interface of this number serves on the net of the next hop (`-EHOSTUNREACH`).
+    #[error("interface {ni} does not serve the net of next hop {1}", ni = .0.0)]
     Unreachable(NiId, Nid),
     /// The next hop is this node (`-EINVAL`). Its `lo` trusts what a header says of its source.
+    #[error("next hop {0} is this node: another one is expected")]
     Local(Nid),
     /// As many are sent on as there may be ([`crate::Limits::forwards`], `-ENOMEM`).
+    #[error("too many forwarded messages under way")]
     Full,
     /// Every peer slot is busy with another peer (`-ENOMEM`).
+    #[error("every peer slot is busy")]
     PeersFull,
 }
-
-impl fmt::Display for ForwardError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unreachable(ni, next_hop) => {
-                write!(f, "interface {} does not serve the net of next hop {next_hop}", ni.0)
-            }
-            Self::Local(next_hop) => write!(f, "next hop {next_hop} is this node: another one is expected"),
-            Self::Full => f.write_str("too many forwarded messages under way"),
-            Self::PeersFull => f.write_str("every peer slot is busy"),
-        }
-    }
-}
-
-impl core::error::Error for ForwardError {}
 
 impl Shard {
     /// Sends a message of another node on. Its buffer is in use until [`Shard::poll_forwarded`] returns it.

@@ -1,9 +1,8 @@
 //! PUT and GET at the initiator (LNet `lib-move.c: LNetPut`, `LNetGet`).
 
-use core::fmt;
-
 use lnet_wire::steer::PORTALS;
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
+use thiserror::Error;
 
 use super::Shard;
 use super::report::Ended;
@@ -56,56 +55,37 @@ pub struct GetRequest {
 
 /// Why a PUT or GET does not start; nothing has changed, but that a simulated failure is used up. Whatever
 /// goes wrong later is told by the SEND event's status.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum SubmitError {
     /// The portal index is 64 or more: no node has it (`-EINVAL`).
+    #[error("portal {0}: below {PORTALS} is expected")]
     Portal(u32),
     /// No descriptor is found by this handle (`-ENOENT`).
+    #[error("no memory descriptor {:#x}", .0.0.0)]
     UnknownMd(MdHandle),
     /// Its threshold is used up (`-ENOENT`).
+    #[error("memory descriptor {:#x} is used up", .0.0.0)]
     MdExhausted(MdHandle),
     /// It is attached to a match entry (`-ENOENT`).
+    #[error("memory descriptor {:#x} is attached: a bound one is expected", .0.0.0)]
     MdAttached(MdHandle),
     /// It has no threshold, and the events that it may have are still to be polled or to come (`-ENOMEM`).
+    #[error("memory descriptor {:#x} has no event slot left until events are polled", .0.0.0)]
     EventQueueFull(MdHandle),
     /// A REPLY is being written into it by a sibling shard (`-EBUSY`).
+    #[error("memory descriptor {:#x} is being written into: put from it after the REPLY", .0.0.0)]
     MdLent(MdHandle),
     /// As many requests as the shard holds are on their way (`-ENOMEM`).
+    #[error("too many requests under way")]
     RequestsFull,
     /// Every peer slot is busy with another peer (`-ENOMEM`).
+    #[error("every peer slot is busy")]
     PeersFull,
     /// The target seems to have failed ([`crate::fault`], `-EIO`).
+    #[error("simulated failure of {0}: restoring it ends that")]
     PeerFailed(Nid),
 }
-
-impl fmt::Display for SubmitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Portal(portal) => write!(f, "portal {portal}: below {PORTALS} is expected"),
-            Self::UnknownMd(md) => write!(f, "no memory descriptor {:#x}", md.0.0),
-            Self::MdExhausted(md) => write!(f, "memory descriptor {:#x} is used up", md.0.0),
-            Self::MdAttached(md) => {
-                write!(f, "memory descriptor {:#x} is attached: a bound one is expected", md.0.0)
-            }
-            Self::EventQueueFull(md) => {
-                write!(f, "memory descriptor {:#x} has no event slot left until events are polled", md.0.0)
-            }
-            Self::MdLent(md) => {
-                write!(
-                    f,
-                    "memory descriptor {:#x} is being written into: put from it after the REPLY",
-                    md.0.0
-                )
-            }
-            Self::RequestsFull => f.write_str("too many requests under way"),
-            Self::PeersFull => f.write_str("every peer slot is busy"),
-            Self::PeerFailed(nid) => write!(f, "simulated failure of {nid}: restoring it ends that"),
-        }
-    }
-}
-
-impl core::error::Error for SubmitError {}
 
 /// What PUT and GET have in common.
 struct Request {
