@@ -2,11 +2,11 @@
 
 use core::fmt;
 use core::time::Duration;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::thread::ThreadId;
 
 use io_uring::types::{Fd, SubmitArgs, Timespec};
-use io_uring::{IoUring, Probe, cqueue, opcode, squeue};
+use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
@@ -21,10 +21,7 @@ pub struct Token(pub u64);
 
 /// Names a watched descriptor, to watch it no longer.
 #[derive(PartialEq, Eq, Debug)]
-pub struct WatchId {
-    slot: u32,
-    generation: u32,
-}
+pub struct WatchId(u64);
 
 /// Why waiting is impossible.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
@@ -87,32 +84,20 @@ enum Flavour {
     Plain,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
-    /// No poll is in flight.
-    Idle,
-    /// A poll is in flight.
-    Polled,
-    /// The poll is being removed.
-    Ending,
-}
-
-/// A slot of the slab; its number and generation are the user data of its operations.
 struct Watch {
-    fd: Option<OwnedFd>,
+    /// The user data of its polls; never used again.
+    id: u64,
+    fd: OwnedFd,
+    /// `None` for the waker's eventfd.
     token: Option<Token>,
-    state: State,
-    generation: u32,
-    ready: bool,
+    /// Whether a poll is in flight.
+    is_polled: bool,
+    is_ready: bool,
     failed: Option<Errno>,
 }
 
-/// Set in the user data of a removal; generations stay below.
-const REMOVAL: u64 = 1 << 63;
-const GENERATION_MASK: u32 = u32::MAX >> 1;
-
-/// The slot that the waker's eventfd has.
-const WAKER_SLOT: u32 = 0;
+/// The user data of cancellations: no watch has it.
+const CANCELLATION: u64 = u64::MAX;
 
 /// Blocks a thread until a watched descriptor is readable, a [`Waker`] calls, or time is up.
 ///
@@ -121,10 +106,10 @@ const WAKER_SLOT: u32 = 0;
 /// looks again before it sleeps. May be moved to another thread until the first wait.
 pub struct Waiter {
     ring: IoUring,
+    /// In the order of their ids.
     watches: Vec<Watch>,
     watches_max: u32,
-    /// Watches that are idle and have a descriptor.
-    idle: u32,
+    next_id: u64,
     waker: Waker,
     /// The thread that the ring was made for, for good, if it has waited.
     driver: Option<ThreadId>,
@@ -134,7 +119,7 @@ pub struct Waiter {
 impl fmt::Debug for Waiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Waiter")
-            .field("watches", &self.watches.iter().filter(|watch| watch.fd.is_some()).count())
+            .field("watches", &self.watches.len())
             .field("watches_max", &self.watches_max)
             .finish_non_exhaustive()
     }
@@ -161,14 +146,14 @@ impl Waiter {
         let ring = Self::ring(watches_max, flavour)?;
         let waker = Waker::new().map_err(|source| WaitError::System { operation: "eventfd", source })?;
         let watches = Vec::with_capacity(watches_max as usize + 1);
-        let mut waiter = Self { ring, watches, watches_max, idle: 0, waker, driver: None, flavour };
-        let fd = waiter.waker.fd().try_clone_to_owned().map_err(|error| system("dup", &error))?;
-        waiter.insert(fd, None);
+        let mut waiter = Self { ring, watches, watches_max, next_id: 0, waker, driver: None, flavour };
+        let eventfd = waiter.waker.clone();
+        waiter.insert(eventfd.fd(), None)?;
         Ok(waiter)
     }
 
     fn ring(watches_max: u32, flavour: Flavour) -> Result<IoUring, WaitError> {
-        // One more for the waker; each may have a poll and a removal in flight.
+        // One more for the waker; each may have a poll and a cancellation in flight.
         let operations = (watches_max + 1) * 2;
         let mut builder = IoUring::builder();
         builder.dontfork().setup_cqsize((operations * 2).next_power_of_two());
@@ -193,54 +178,32 @@ impl Waiter {
     /// # Errors
     /// [`WaitError::TooManyWatches`] when there is no room.
     pub fn watch(&mut self, fd: impl AsFd, token: Token) -> Result<WatchId, WaitError> {
-        let watched = self.watches.iter().filter(|watch| watch.fd.is_some()).count();
-        if watched > self.watches_max as usize {
+        if self.watches.len() > self.watches_max as usize {
             return Err(WaitError::TooManyWatches { watches_max: self.watches_max });
         }
-        let fd = duplicate(fd.as_fd())?;
-        Ok(self.insert(fd, Some(token)))
+        self.insert(fd.as_fd(), Some(token))
     }
 
-    fn insert(&mut self, fd: OwnedFd, token: Option<Token>) -> WatchId {
-        self.idle += 1;
-        let free = self.watches.iter().position(|watch| watch.fd.is_none() && watch.state == State::Idle);
-        let slot = free.unwrap_or_else(|| {
-            self.watches.push(Watch {
-                fd: None,
-                token: None,
-                state: State::Idle,
-                generation: 0,
-                ready: false,
-                failed: None,
-            });
-            self.watches.len() - 1
-        });
-        let watch = &mut self.watches[slot];
-        watch.generation = (watch.generation + 1) & GENERATION_MASK;
-        (watch.fd, watch.token, watch.ready, watch.failed) = (Some(fd), token, false, None);
-        WatchId { slot: slot as u32, generation: watch.generation }
+    fn insert(&mut self, fd: impl AsFd, token: Option<Token>) -> Result<WatchId, WaitError> {
+        let fd = fd.as_fd().try_clone_to_owned().map_err(|error| system("dup", &error))?;
+        let id = self.next_id;
+        self.next_id += 1;
+        self.watches.push(Watch { id, fd, token, is_polled: false, is_ready: false, failed: None });
+        Ok(WatchId(id))
     }
 
     /// Watches a descriptor no longer; returns when the kernel has let go of it.
     ///
     /// # Errors
     /// [`WaitError`] when it was not watched, or this is not the waiter's thread.
-    pub fn unwatch(&mut self, id: &WatchId) -> Result<(), WaitError> {
-        let slot = id.slot as usize;
-        let found = self.watches.get(slot).is_some_and(|watch| {
-            watch.generation == id.generation && watch.fd.is_some() && watch.token.is_some()
-        });
-        if !found {
-            return Err(WaitError::NotWatched);
-        }
+    pub fn unwatch(&mut self, &WatchId(id): &WatchId) -> Result<(), WaitError> {
+        let index = index_of(&self.watches, id).ok_or(WaitError::NotWatched)?;
         self.start()?;
-        if self.watches[slot].state == State::Polled {
-            let user_data = user_data(id.slot, id.generation);
+        if self.watches[index].is_polled {
             // Not `PollRemove`, which leaves a multishot poll in flight that is about to report.
-            let entry = opcode::AsyncCancel::new(user_data).build().user_data(user_data | REMOVAL);
-            self.push(&entry)?;
-            self.watches[slot].state = State::Ending;
-            while self.watches[slot].state == State::Ending {
+            push(&mut self.ring, &opcode::AsyncCancel::new(id).build().user_data(CANCELLATION))?;
+            // The poll's own last completion ends it.
+            while self.watches[index].is_polled {
                 match self.ring.submit_and_wait(1) {
                     Ok(_) => {}
                     Err(error) if is_passing(&error) => {}
@@ -249,9 +212,7 @@ impl Waiter {
                 self.reap();
             }
         }
-        let watch = &mut self.watches[slot];
-        (watch.fd, watch.token, watch.ready, watch.failed) = (None, None, false, None);
-        self.idle -= 1;
+        self.watches.remove(index);
         Ok(())
     }
 
@@ -267,8 +228,8 @@ impl Waiter {
         self.start()?;
         self.poll_idle()?;
         self.reap();
-        if self.watches.iter().any(|watch| watch.ready || watch.failed.is_some()) {
-            // What a removal has found by the way.
+        if self.watches.iter().any(|watch| watch.is_ready || watch.failed.is_some()) {
+            // What a cancellation has found by the way.
             return self.deliver(tell);
         }
         let timespec = timeout.map(Timespec::from);
@@ -293,14 +254,8 @@ impl Waiter {
         }
         if self.driver.is_some() {
             self.ring = Self::ring(self.watches_max, self.flavour)?;
-            self.idle = 0;
             for watch in &mut self.watches {
-                if watch.state == State::Ending {
-                    watch.fd = None;
-                }
-                watch.state = State::Idle;
-                watch.failed = None;
-                self.idle += u32::from(watch.fd.is_some());
+                (watch.is_polled, watch.failed) = (false, None);
             }
         }
         let enabled = self.ring.submitter().register_enable_rings();
@@ -311,54 +266,29 @@ impl Waiter {
 
     /// Polls every watched descriptor that has no poll in flight; they go to the kernel with the next enter.
     fn poll_idle(&mut self) -> Result<(), WaitError> {
-        if self.idle == 0 {
-            return Ok(());
-        }
-        for slot in 0..self.watches.len() {
-            let watch = &mut self.watches[slot];
-            let (State::Idle, Some(fd), None) = (watch.state, &watch.fd, watch.failed) else { continue };
-            let entry = opcode::PollAdd::new(Fd(fd.as_raw_fd()), u32::from(PollFlags::IN.bits()))
+        for watch in self.watches.iter_mut().filter(|watch| !watch.is_polled && watch.failed.is_none()) {
+            let entry = opcode::PollAdd::new(Fd(watch.fd.as_raw_fd()), u32::from(PollFlags::IN.bits()))
                 .multi(true)
                 .build()
-                .user_data(user_data(slot as u32, watch.generation));
-            self.push(&entry)?;
-            self.watches[slot].state = State::Polled;
-            self.idle -= 1;
+                .user_data(watch.id);
+            push(&mut self.ring, &entry)?;
+            watch.is_polled = true;
         }
         Ok(())
     }
 
-    fn push(&mut self, entry: &squeue::Entry) -> Result<(), WaitError> {
-        // SAFETY: polls and removals of polls name no memory; a wrong descriptor is an error, and the ones
-        // that are polled stay open until their poll has ended.
-        let pushed = unsafe { self.ring.submission().push(entry) };
-        // The ring has room for every operation that a slot can have at once.
-        pushed.map_err(|_| WaitError::System { operation: "submission", source: Errno::NOBUFS })
-    }
-
     /// Notes what the kernel has said.
     fn reap(&mut self) {
-        let Self { ring, watches, idle, .. } = self;
-        for completion in ring.completion() {
-            let user_data = completion.user_data();
-            if user_data & REMOVAL != 0 {
-                // The poll's own last completion ends the watch.
-                continue;
-            }
-            let Some(watch) = watches.get_mut(user_data as u32 as usize) else { continue };
-            if watch.generation != (user_data >> 32) as u32 {
-                continue;
-            }
+        for completion in self.ring.completion() {
+            let Some(index) = index_of(&self.watches, completion.user_data()) else { continue };
+            let watch = &mut self.watches[index];
             if completion.result() >= 0 {
-                watch.ready = true;
-            } else if watch.state != State::Ending && !is_cancelled(completion.result()) {
+                watch.is_ready = true;
+            } else if !is_cancelled(completion.result()) {
                 watch.failed = Some(Errno::from_raw_os_error(-completion.result()));
             }
             // Without this flag the kernel has ended the poll; the next wait starts it anew.
-            if !cqueue::more(completion.flags()) && watch.state != State::Idle {
-                watch.state = State::Idle;
-                *idle += 1;
-            }
+            watch.is_polled = cqueue::more(completion.flags());
         }
     }
 
@@ -366,12 +296,13 @@ impl Waiter {
     fn deliver(&mut self, tell: &mut impl FnMut(Token)) -> Result<u32, WaitError> {
         let mut told = 0;
         for watch in &mut self.watches {
-            let (Some(token), true) = (watch.token, watch.ready) else { continue };
-            watch.ready = false;
-            told += 1;
-            tell(token);
+            if std::mem::take(&mut watch.is_ready)
+                && let Some(token) = watch.token
+            {
+                told += 1;
+                tell(token);
+            }
         }
-        self.watches[WAKER_SLOT as usize].ready = false;
         for watch in &self.watches {
             if let (Some(token), Some(source)) = (watch.token, watch.failed) {
                 return Err(WaitError::Watch { token, source });
@@ -408,12 +339,16 @@ impl Drop for Armed<'_> {
     }
 }
 
-fn user_data(slot: u32, generation: u32) -> u64 {
-    u64::from(generation) << 32 | u64::from(slot)
+fn index_of(watches: &[Watch], id: u64) -> Option<usize> {
+    watches.binary_search_by_key(&id, |watch| watch.id).ok()
 }
 
-fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd, WaitError> {
-    fd.try_clone_to_owned().map_err(|error| system("dup", &error))
+fn push(ring: &mut IoUring, entry: &squeue::Entry) -> Result<(), WaitError> {
+    // SAFETY: polls and cancellations name no memory; a wrong descriptor is an error, and the ones that are polled
+    // stay open until their poll has ended.
+    let pushed = unsafe { ring.submission().push(entry) };
+    // The ring has room for every operation that a watch can have at once.
+    pushed.map_err(|_| WaitError::System { operation: "submission", source: Errno::NOBUFS })
 }
 
 /// Time was up, a signal arrived, or completions must be taken first.
@@ -441,18 +376,9 @@ fn check_features(ring: &IoUring) -> Result<(), WaitError> {
     if !ring.params().is_feature_ext_arg() {
         return Err(WaitError::Unsupported { feature: "timeout of a wait (IORING_FEAT_EXT_ARG)" });
     }
-    // Nothing tells of multishot polls but what came with them in Linux 5.13.
+    // Nothing tells of multishot polls but what came with them in Linux 5.13; all else that is used came before.
     if !ring.params().is_feature_resource_tagging() {
         return Err(WaitError::Unsupported { feature: "multishot polls" });
-    }
-    let mut probe = Probe::new();
-    ring.submitter().register_probe(&mut probe).map_err(|error| system("IORING_REGISTER_PROBE", &error))?;
-    for (code, feature) in
-        [(opcode::PollAdd::CODE, "IORING_OP_POLL_ADD"), (opcode::AsyncCancel::CODE, "IORING_OP_ASYNC_CANCEL")]
-    {
-        if !probe.is_supported(code) {
-            return Err(WaitError::Unsupported { feature });
-        }
     }
     Ok(())
 }
