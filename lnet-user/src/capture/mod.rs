@@ -13,7 +13,6 @@
 //! Invariants: shards never wait for a capture: what its rings have no room for is counted as missed. A file
 //! never grows beyond its limit, and is complete when its capture has ended, by itself too.
 
-mod ip;
 mod pcapng;
 mod table;
 mod tap;
@@ -40,7 +39,6 @@ use table::Shared;
 use tap::RealTime;
 use writer::{Output, Source, Writer};
 
-pub(crate) use ip::Headers;
 pub(crate) use table::{CaptureInterface, Link};
 pub(crate) use tap::{Direction, Tap, TapEnd};
 

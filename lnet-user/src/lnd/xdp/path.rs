@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(path.length(), 42);
         assert_eq!(fold(add_to_sum(0, &out[14..34])), 0xFFFF);
         assert_eq!(out[16..18], 128u16.to_be_bytes());
-        assert_eq!(out[38..40], 108u16.to_be_bytes());
+        assert_eq!(out[34..40], [0x03, 0xDC, 0x03, 0xDC, 0, 108]);
         let located = lnet_wire::packet::locate(&out[..142]).unwrap();
         assert_eq!((located.payload_offset, located.payload_length), (42, 100));
     }

@@ -16,14 +16,16 @@ use lnet_core::time::{self, Instant};
 use lnet_core::xfer::{Outgoing, Xfer};
 use lnet_wire::Nid;
 use lnet_wire::frame::FrameHeader;
+use lnet_wire::packet::ETHERNET_BYTES;
 use rustix::io::Errno;
 
 use super::announce::{Batch, FRAMES_MAX};
 use super::exchange::{DatagramBuffer, Packet};
 use super::frames::{self, Aside, Bytes, Further, Head, Ingress, Owner, Source, Taken, ends_crc};
+use super::path::{End, Path, TEMPLATE_MAX_BYTES};
 use super::receive::Origin;
 use super::{Port, XdpDrop, XdpLnd};
-use crate::capture::{Direction, Headers, Link, Tap};
+use crate::capture::{Direction, Link, Tap};
 use crate::memory::Memory;
 use crate::netlink::Neighbours;
 use crate::uring::udp::{Endpoint, Refusal, UdpError};
@@ -166,18 +168,25 @@ impl SocketPort {
     }
 }
 
-/// Shows captures a datagram between two ends.
+/// Shows captures a datagram between two ends, with headers as the kernel writes them or may have written them.
 fn record(
     tap: &mut Tap,
-    interface_index: u32,
+    port: &Port,
     direction: Direction,
     (from, to): (SocketAddr, SocketAddr),
     payload: &[u8],
 ) {
-    if let Some(headers) = Headers::new(from, to, payload) {
-        let pieces = [headers.as_bytes(), payload].into_iter();
-        tap.record((interface_index, Link::RawIp), direction, pieces);
+    let end =
+        |address: SocketAddr| End { mac: [0; 6], port: address.port(), nid: port.nid.with_ip(address.ip()) };
+    let Some(path) = Path::new(&end(from), &end(to)) else { return };
+    let mut headers = [0; TEMPLATE_MAX_BYTES];
+    path.write(&mut headers, payload.len());
+    if path.needs_udp_checksum() {
+        let checksum = path.udp6_checksum(std::iter::once(payload));
+        headers[TEMPLATE_MAX_BYTES - 2..].copy_from_slice(&checksum.to_be_bytes());
     }
+    let pieces = [&headers[ETHERNET_BYTES..path.length()], payload].into_iter();
+    tap.record((port.interface_index, Link::RawIp), direction, pieces);
 }
 
 impl XdpLnd {
@@ -209,7 +218,7 @@ impl XdpLnd {
             let bytes = socket.endpoint.bytes_mut(&mut received);
             if self.tap.is_on() {
                 let ends = (SocketAddr::new(received.from, received.from_port), local);
-                record(&mut self.tap, socket.port.interface_index, Direction::Received, ends, bytes);
+                record(&mut self.tap, &socket.port, Direction::Received, ends, bytes);
             }
             let owner = self.common.owner(self.shard);
             let ingress = Ingress { ni, own: &socket.port.nid, from: &from, ends_crc: 0 };
@@ -258,14 +267,14 @@ impl XdpLnd {
             return 0;
         };
         let (local, to) = (socket.local(), socket.remote(address));
-        let (own, interface_index) = (&socket.port.nid, socket.port.interface_index);
+        let port = &socket.port;
         let source = Source { xfer: &self.xfer, memory, payload_checksum: self.common.payload_checksum };
         let mut frame_bytes = 0;
         socket.endpoint.send(to, |out| {
-            frame_bytes = write_datagram(outgoing, &source, own, out);
+            frame_bytes = write_datagram(outgoing, &source, &port.nid, out);
             if self.tap.is_on() {
                 let frame = &out[..frame_bytes];
-                record(&mut self.tap, interface_index, Direction::Sent, (local, to), frame);
+                record(&mut self.tap, port, Direction::Sent, (local, to), frame);
             }
             frame_bytes
         });
