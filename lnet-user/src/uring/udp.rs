@@ -36,14 +36,14 @@ use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::io::Errno;
 
-use super::waiter::is_passing;
+use super::waiter::{WaitError, is_passing, system};
 use buffers::{Buffer, Buffers, GROUP};
-use kernel::{is_pause, make_ring, read_datagram, system};
+use kernel::{is_pause, make_ring, read_datagram};
 use send::Sends;
 
 pub use error::UdpError;
 pub(crate) use socket::{Instruction, UdpSocket};
-pub(crate) use types::{EndpointConfig, EndpointCounters, Refusal};
+pub(crate) use types::{EndpointConfig, Refusal};
 
 /// Bytes in front of a datagram in its buffer (`struct io_uring_recvmsg_out`), with the address behind them.
 const HEAD_BYTES: usize = 16 + size_of::<libc::sockaddr_in6>();
@@ -95,7 +95,6 @@ pub(crate) struct Endpoint {
     driver: Option<ThreadId>,
     /// Whether receives are wanted.
     receives: bool,
-    counters: EndpointCounters,
 }
 
 struct Shared {
@@ -128,7 +127,7 @@ impl Endpoint {
             return Err(UdpError::Sizes { receive_buffers, send_buffers, datagram_max_bytes });
         }
         let ring = make_ring(usize::from(receive_buffers), usize::from(send_buffers))?;
-        let memory = |source| UdpError::System { operation: "mmap", source };
+        let memory = |source| WaitError::System { operation: "mmap", source };
         let slot_bytes = (HEAD_BYTES + datagram_max_bytes as usize).next_multiple_of(64);
         let buffers = Buffers::new(receive_buffers, slot_bytes).map_err(memory)?;
         let sends = Sends::new(send_buffers, datagram_max_bytes as usize).map_err(memory)?;
@@ -138,10 +137,7 @@ impl Endpoint {
         // SAFETY: the endpoint frees the buffers only when nothing is under way.
         unsafe { buffers.register(&ring) }.map_err(|error| match Errno::from_io_error(&error) {
             Some(Errno::INVAL) => UdpError::Unsupported { feature: "rings of buffers" },
-            source => UdpError::System {
-                operation: "IORING_REGISTER_PBUF_RING",
-                source: source.unwrap_or(Errno::IO),
-            },
+            _ => system("IORING_REGISTER_PBUF_RING", &error).into(),
         })?;
         let mut endpoint = Self {
             receiving: Receiving::Idle,
@@ -153,7 +149,6 @@ impl Endpoint {
             unsubmitted: 0,
             driver: None,
             receives: true,
-            counters: EndpointCounters::default(),
         };
         endpoint.try_receive()?;
         Ok(endpoint)
@@ -164,7 +159,7 @@ impl Endpoint {
         self.attend();
         self.enter()?;
         self.reap();
-        if self.counters.receive_failures != 0 {
+        if self.has_failed() {
             return Err(UdpError::Unsupported { feature: "multishot recvmsg" });
         }
         if !self.end_all() {
@@ -247,10 +242,8 @@ impl Endpoint {
             // The kernel says no more than it has written.
             let written = &bytes[..length as usize];
             if let Some((from, from_port, length)) = read_datagram(written, request) {
-                self.counters.received += 1;
                 return Some(Received { from, from_port, buffer, start: HEAD_BYTES as u32, length });
             }
-            self.counters.too_long += 1;
             self.shared().buffers.give_back(buffer);
         }
         None
@@ -367,7 +360,7 @@ impl Endpoint {
         match self.ring.submitter().submit() {
             Ok(_) => {}
             Err(error) if is_passing(&error) => {}
-            Err(error) => return Err(system("io_uring_enter", &error)),
+            Err(error) => return Err(system("io_uring_enter", &error).into()),
         }
         self.unsubmitted = self.ring.submission().len() as u32;
         Ok(())
@@ -376,16 +369,13 @@ impl Endpoint {
     /// Notes what has completed.
     #[inline]
     fn reap(&mut self) {
-        let Self { ring, receiving, shared, filled, refusals, counters, .. } = self;
+        let Self { ring, receiving, shared, filled, refusals, .. } = self;
         let Shared { buffers, sends, .. } = shared.as_mut().expect(LIVES);
         for completion in ring.completion() {
             let (user_data, result) = (completion.user_data(), completion.result());
             if user_data & RECEIVE == 0 {
                 let to = sends.end(user_data as u16);
-                if result >= 0 {
-                    counters.sent += 1;
-                } else {
-                    counters.refused += 1;
+                if result < 0 {
                     let errno = Errno::from_raw_os_error(-result);
                     refusals.push_back(Refusal { to, errno });
                 }
@@ -396,7 +386,6 @@ impl Endpoint {
                 let length = u32::try_from(result).unwrap_or(0);
                 filled.push_back(Filled { buffer, length });
             } else if result < 0 && !is_pause(result) {
-                counters.receive_failures += 1;
                 *receiving = Receiving::Failed;
                 continue;
             }
@@ -458,13 +447,5 @@ impl Drop for Endpoint {
             tracing::error!("what is under way on a UDP socket does not end; its memory is given up");
             core::mem::forget(self.shared.take());
         }
-    }
-}
-
-#[cfg(test)]
-impl Endpoint {
-    /// What was counted.
-    pub(crate) fn counters(&self) -> &EndpointCounters {
-        &self.counters
     }
 }

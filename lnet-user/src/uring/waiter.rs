@@ -70,7 +70,7 @@ pub enum WaitError {
     },
 }
 
-fn system(operation: &'static str, error: &std::io::Error) -> WaitError {
+pub(super) fn system(operation: &'static str, error: &std::io::Error) -> WaitError {
     let source = Errno::from_io_error(error).unwrap_or(Errno::IO);
     WaitError::System { operation, source }
 }

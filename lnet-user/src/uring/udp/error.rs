@@ -29,7 +29,7 @@ pub enum UdpError {
         /// What is missing.
         feature: &'static str,
     },
-    /// There is no ring.
+    /// There is no ring, or the kernel does not go on with it.
     #[error(transparent)]
     Ring(#[from] WaitError),
     /// A socket is not as it should be.
@@ -39,14 +39,6 @@ pub enum UdpError {
         operation: &'static str,
         /// Where the socket is, or was to be.
         address: SocketAddr,
-        /// The kernel's answer.
-        source: Errno,
-    },
-    /// Something else that the kernel refused.
-    #[error("{operation}: {source}")]
-    System {
-        /// What was tried.
-        operation: &'static str,
         /// The kernel's answer.
         source: Errno,
     },

@@ -30,10 +30,6 @@ pub(super) fn is_pause(result: i32) -> bool {
     matches!(errno, Errno::NOBUFS | Errno::CANCELED | Errno::INTR | Errno::AGAIN)
 }
 
-pub(super) fn system(operation: &'static str, error: &std::io::Error) -> UdpError {
-    UdpError::System { operation, source: Errno::from_io_error(error).unwrap_or(Errno::IO) }
-}
-
 /// The address and port that a datagram came from, and its length, if the kernel has written it whole for this request.
 #[inline]
 pub(super) fn read_datagram(written: &[u8], request: &libc::msghdr) -> Option<(IpAddr, u16, u32)> {

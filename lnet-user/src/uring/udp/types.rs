@@ -23,18 +23,3 @@ pub(crate) struct Refusal {
     /// Why not.
     pub errno: Errno,
 }
-
-/// What an [`Endpoint`](super::Endpoint) has counted.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct EndpointCounters {
-    /// Datagrams that the kernel took to be sent.
-    pub sent: u64,
-    /// Datagrams that it refused.
-    pub refused: u64,
-    /// Datagrams that arrived whole.
-    pub received: u64,
-    /// Datagrams that arrived and were longer than a buffer.
-    pub too_long: u64,
-    /// Receives that ended with an error.
-    pub receive_failures: u64,
-}
