@@ -64,8 +64,8 @@ pub(crate) struct Options {
     /// Receive queues of nets over rings, and NIs over sockets, that there may be at once
     #[arg(long, default_value_t = NodeConfig::loopback().queues_max, value_name = "COUNT")]
     queues_max: u32,
-    /// Microseconds that a shard polls before it sleeps [default: 50 where CPUs are left over, else 0]
-    #[arg(long, value_name = "MICROSECONDS")]
+    /// Microseconds that an idle shard polls at most before it sleeps [default: 50]
+    #[arg(long, visible_alias = "idle", value_name = "MICROSECONDS")]
     spin: Option<u64>,
     /// Seconds that a message may be under way on an xdp net; the same on all its nodes
     #[arg(long, default_value_t = lnd_timeout_s(), value_name = "SECONDS",

@@ -1,10 +1,13 @@
 //! A node for an application: shards on threads of their own, and handles that any thread may use.
 //!
 //! ```text
-//!  application threads                          a shard's thread
+//!  application threads                          the shard's driver
 //!  Descriptor::put, ShardHandle::attach  ---->  calls, one after the other, between two turns
 //!  EventQueue::next                      <----  events, with payload or buffer
 //! ```
+//!
+//! The driver is the shard's own thread, or one that waits for the shard's events again and again
+//! ([`EventQueue::next_blocking`]): then no message wakes another thread.
 //!
 //! [`Lnet::start`] starts the node; [`ShardHandle`]s make event queues, match entries and descriptors;
 //! [`Descriptor::put`] and [`Descriptor::get`] make requests that are queued, started or awaited ([`Request`]); an
@@ -15,7 +18,7 @@
 //!
 //! Invariants: everything is bounded: calls that wait at a shard (then callers wait), events (their places are
 //! reserved when a descriptor is made, or else that is refused). Dropping a handle unlinks what it stands
-//! for, and the last one of a node stops its threads. A PUT or GET allocates nothing unless it is awaited.
+//! for, and the last one of a node stops its threads. A PUT or GET that is queued allocates nothing.
 //!
 //! ```
 //! use lnet_user::api::{Ack, Lnet, Target};
@@ -349,8 +352,8 @@ impl ShardEnd {
     }
 }
 
-/// One shard of a node. Cheap to clone, and may be used on any thread; a call waits until the shard's thread
-/// has carried it out between two turns.
+/// One shard of a node. Cheap to clone, and may be used on any thread; a call runs between two turns,
+/// on the caller's thread while no other drives the shard.
 #[derive(Clone)]
 pub struct ShardHandle {
     inner: Arc<Inner>,
