@@ -1,5 +1,7 @@
 //! What a command did not do, and the status that says so.
 
+use std::ops::RangeInclusive;
+
 use lnet_control::client::ClientError;
 use lnet_control::document::{self, Failure, Yaml};
 use lnet_control::{Errno, Refusal};
@@ -94,16 +96,27 @@ impl Task {
         move |error| self.error(error.errno, error.message)
     }
 
-    /// A number within a range.
-    pub(crate) fn number(
+    /// What a text means, if it is given.
+    pub(crate) fn parsed<T>(
+        self,
+        text: Option<&str>,
+        parse: impl FnOnce(&str) -> Result<T, Refusal>,
+    ) -> Result<Option<T>, CommandError> {
+        text.map(parse).transpose().map_err(self.pattern())
+    }
+
+    /// A number within a range, which is one of `T`'s.
+    pub(crate) fn number<T: TryFrom<i64>>(
         self,
         name: &str,
         text: &str,
-        range: std::ops::RangeInclusive<i64>,
-    ) -> Result<i64, CommandError> {
+        range: RangeInclusive<i64>,
+    ) -> Result<T, CommandError> {
         let (low, high) = (range.start(), range.end());
         let number = lnet_control::pattern::integer(text);
-        number.filter(|number| range.contains(number)).ok_or_else(|| {
+        let fitting =
+            number.filter(|number| range.contains(number)).and_then(|number| T::try_from(number).ok());
+        fitting.ok_or_else(|| {
             let errno = if number.is_some() { Errno::RANGE } else { Errno::INVAL };
             let expected = match (*low, *high) {
                 (i64::MIN, i64::MAX) => "a number".to_owned(),
@@ -116,12 +129,12 @@ impl Task {
     }
 
     /// A number within a range, if it is given.
-    pub(crate) fn optional(
+    pub(crate) fn optional<T: TryFrom<i64>>(
         self,
         name: &str,
         text: Option<&String>,
-        range: std::ops::RangeInclusive<i64>,
-    ) -> Result<Option<i64>, CommandError> {
+        range: RangeInclusive<i64>,
+    ) -> Result<Option<T>, CommandError> {
         text.map(|text| self.number(name, text, range)).transpose()
     }
 }
@@ -133,7 +146,8 @@ mod tests {
     #[test]
     fn a_number_that_is_none_is_told_what_is_expected() {
         let task = Task { operation: "set", entity: "net" };
-        let said = |text: &str, range| task.number("peer-credits", text, range).unwrap_err().document();
+        let said =
+            |text: &str, range| task.number::<i64>("peer-credits", text, range).unwrap_err().document();
         for (range, expected) in [
             (i64::MIN..=i64::MAX, "a number is expected"),
             (i64::MIN..=127, "a number up to 127 is expected"),

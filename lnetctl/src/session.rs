@@ -135,6 +135,11 @@ impl Daemon<'_> {
         print_text(&self.text(document));
     }
 
+    /// Prints a record: with `--json` as it is, otherwise as a document.
+    pub(crate) fn print_record<T: Serialize>(&self, record: &T, document: impl FnOnce(&T) -> Map) {
+        print_text(&if self.as_json { json_line(record) } else { Yaml(&document(record)).to_string() });
+    }
+
     /// A document as YAML, or as a line of JSON with the same keys.
     pub(crate) fn text(&self, document: &Map) -> String {
         if self.as_json { json_line(document) } else { Yaml(document).to_string() }

@@ -117,10 +117,7 @@ fn rule(task: Task, args: &DropAddArgs) -> Result<DropRule> {
         return Err(task.invalid("a rule has both --source and --dest").failed());
     };
     let nid = |text: &String| pattern::fault_nid(text).map_err(task.pattern());
-    let count = |name, text: &Option<String>| {
-        let number = task.optional(name, text.as_ref(), 0..=i64::from(u32::MAX));
-        number.map(|number| number.map_or(0, |number| number as u32))
-    };
+    let count = |name, text: &Option<String>| task.optional(name, text.as_ref(), 0..=u32::MAX.into());
     let mut messages = 0;
     for name in &args.message {
         let found = MESSAGE_TYPES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
@@ -132,7 +129,7 @@ fn rule(task: Task, args: &DropAddArgs) -> Result<DropRule> {
     }
     let mut portals = 0_u64;
     for portal in &args.portal {
-        portals |= 1 << task.number("portal", portal, 0..=63)?;
+        portals |= 1 << task.number::<u8>("portal", portal, 0..=63)?;
     }
     let mut health_errors = Vec::new();
     for name in &args.health_error {
@@ -148,8 +145,8 @@ fn rule(task: Task, args: &DropAddArgs) -> Result<DropRule> {
         local_nid: args.local_nid.as_ref().map(nid).transpose()?.unwrap_or(Nid::ANY),
         portals,
         messages: if messages == 0 { 15 } else { messages },
-        rate: count("rate", &args.rate)?,
-        interval_s: count("interval", &args.interval)?,
+        rate: count("rate", &args.rate)?.unwrap_or_default(),
+        interval_s: count("interval", &args.interval)?.unwrap_or_default(),
         random: args.random,
         drop_all: args.drop_all,
         health_errors,

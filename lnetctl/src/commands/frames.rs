@@ -11,7 +11,7 @@ use lnet_control::records::FramesRecord;
 use super::Result;
 use super::load::unfair_shares;
 use crate::failure::Task;
-use crate::session::{Daemon, json_line, print_text};
+use crate::session::Daemon;
 
 /// How often, and how many times, frames are counted until none is under way: late acknowledgements, greetings.
 const QUIET_INTERVAL: Duration = Duration::from_millis(100);
@@ -38,7 +38,7 @@ pub(super) fn run(daemon: &mut Daemon<'_>, command: &FramesCommand) -> Result<()
     match command {
         FramesCommand::Show => {
             let frames = daemon.ask(Task::new("show", "frames"), Client::frames)?;
-            print(daemon, &frames);
+            daemon.print_record(&frames, document::frames);
             Ok(())
         }
         FramesCommand::Check { share_min, loss_per_million } => {
@@ -46,8 +46,8 @@ pub(super) fn run(daemon: &mut Daemon<'_>, command: &FramesCommand) -> Result<()
             let share_min = task.optional("share-min", share_min.as_ref(), 0..=100)?.unwrap_or(0);
             let loss = task.optional("loss-per-million", loss_per_million.as_ref(), 0..=1_000_000)?;
             let frames = quiet(daemon, task)?;
-            print(daemon, &frames);
-            task.judged(failures(&frames, share_min, loss.unwrap_or(0).unsigned_abs()))
+            daemon.print_record(&frames, document::frames);
+            task.judged(failures(&frames, share_min, loss.unwrap_or(0)))
         }
     }
 }
@@ -65,15 +65,8 @@ fn quiet(daemon: &mut Daemon<'_>, task: Task) -> Result<FramesRecord> {
     }
 }
 
-fn print(daemon: &Daemon<'_>, frames: &FramesRecord) {
-    match daemon.as_json {
-        true => print_text(&json_line(frames)),
-        false => daemon.print(&document::frames(frames)),
-    }
-}
-
 /// What is wrong with the frames. Those of sockets are not counted.
-fn failures(frames: &FramesRecord, share_min: i64, loss_per_million: u64) -> Vec<String> {
+fn failures(frames: &FramesRecord, share_min: u64, loss_per_million: u64) -> Vec<String> {
     let mut failures = Vec::new();
     if !frames.has_rings() {
         return failures;

@@ -134,10 +134,7 @@ pub(super) fn run(daemon: &mut Daemon<'_>, command: LoadCommand) -> Result<()> {
 
 fn show(daemon: &mut Daemon<'_>) -> Result<()> {
     let loads = daemon.ask(Task::new("show", "load"), Client::loads)?;
-    match daemon.as_json {
-        true => print_text(&json_line(&loads)),
-        false => daemon.print(&document::loads(&loads)),
-    }
+    daemon.print_record(&loads, |loads| document::loads(loads));
     Ok(())
 }
 
@@ -167,7 +164,7 @@ fn start(daemon: &mut Daemon<'_>, role: &LoadRoleCommand) -> Result<()> {
 
 fn stop(daemon: &mut Daemon<'_>, id: &str, output: &LoadOutput) -> Result<()> {
     let task = Task::new("del", "load");
-    let id = load_id(task, id)?;
+    let id: u32 = task.number("id", id, 0..=i64::from(u32::MAX))?;
     let load = daemon.ask(task, |client| client.stop_load(id))?;
     conclude(daemon, task, &load, output)
 }
@@ -175,7 +172,7 @@ fn stop(daemon: &mut Daemon<'_>, id: &str, output: &LoadOutput) -> Result<()> {
 /// Waits until a load has ended.
 fn wait(daemon: &mut Daemon<'_>, id: &str, output: &LoadOutput, progress: bool) -> Result<()> {
     let task = Task::new("show", "load");
-    let id = load_id(task, id)?;
+    let id: u32 = task.number("id", id, 0..=i64::from(u32::MAX))?;
     let shows = progress || std::io::stderr().is_terminal();
     let mut shown = None;
     loop {
@@ -243,13 +240,12 @@ fn differences(sent: &LoadResult, seen: &LoadResult) -> Vec<String> {
 }
 
 /// Shards whose share is under so many percent.
-pub(super) fn unfair_shares(what: &str, by_shard: &[u64], least_percent: i64) -> Vec<String> {
+pub(super) fn unfair_shares(what: &str, by_shard: &[u64], least_percent: u64) -> Vec<String> {
     let total: u64 = by_shard.iter().sum();
     if total == 0 {
         return vec![format!("no {what} reached the shards")];
     }
-    let is_less =
-        |share: u64| u128::from(share) * 100 < u128::from(total) * least_percent.unsigned_abs() as u128;
+    let is_less = |share: u64| u128::from(share) * 100 < u128::from(total) * u128::from(least_percent);
     let shards = by_shard.iter().enumerate().filter(|(_, share)| is_less(**share));
     shards
         .map(|(shard, share)| {
@@ -320,22 +316,16 @@ fn grouped(number: u32) -> String {
     text
 }
 
-fn load_id(task: Task, text: &str) -> Result<u32> {
-    Ok(task.number("id", text, 0..=i64::from(u32::MAX))? as u32)
-}
-
 /// The scheme that the words, or a file, describe. What it may hold is the load service's to say.
 fn scheme(task: Task, args: &LoadArgs) -> Result<Value> {
     let mut scheme: Map<String, Value> = match &args.scheme {
         Some(path) => read(task, path, "a JSON object")?,
         None => Map::new(),
     };
-    if let Some(seed) = task.optional("seed", args.seed.as_ref(), 0..=i64::MAX)? {
-        scheme.insert("seed".to_owned(), json!(seed));
-    }
-    if let Some(percent) = task.optional("puts-percent", args.puts_percent.as_ref(), 0..=100)? {
-        scheme.insert("puts_percent".to_owned(), json!(percent));
-    }
+    let seed: Option<i64> = task.optional("seed", args.seed.as_ref(), 0..=i64::MAX)?;
+    scheme.extend(seed.map(|seed| ("seed".to_owned(), json!(seed))));
+    let percent: Option<i64> = task.optional("puts-percent", args.puts_percent.as_ref(), 0..=100)?;
+    scheme.extend(percent.map(|percent| ("puts_percent".to_owned(), json!(percent))));
     Ok(Value::Object(scheme))
 }
 

@@ -17,8 +17,6 @@ use crate::cli::Verbose;
 use crate::failure::Task;
 use crate::session::Daemon;
 
-const POSITIVE: std::ops::RangeInclusive<i64> = i64::MIN..=i32::MAX as i64;
-
 #[derive(Debug, Subcommand)]
 pub(crate) enum NetCommand {
     /// Add local NIs, one for each interface
@@ -180,10 +178,8 @@ fn add(daemon: &mut Daemon<'_>, args: &NetAddArgs) -> Result<()> {
         return Err(task.unsupported("--auth-key and --traffic-class: the LND that they belong to is"));
     }
     let options = options(task, args)?;
-    let cpts =
-        args.cpt.as_deref().map(pattern::cpts).transpose().map_err(task.pattern())?.unwrap_or_default();
-    let interfaces = args.interfaces.as_deref().map(pattern::interfaces).transpose();
-    let mut interfaces = interfaces.map_err(task.pattern())?.unwrap_or_default();
+    let cpts = task.parsed(args.cpt.as_deref(), pattern::cpts)?.unwrap_or_default();
+    let mut interfaces = task.parsed(args.interfaces.as_deref(), pattern::interfaces)?.unwrap_or_default();
     let spec = |net, nid| NiSpec { net, interface: None, nid, options, cpts: cpts.clone() };
     let on = |spec: NiSpec, InterfaceName { name, cpts }| {
         let cpts = if cpts.is_empty() { spec.cpts } else { cpts };
@@ -215,26 +211,23 @@ fn add(daemon: &mut Daemon<'_>, args: &NetAddArgs) -> Result<()> {
 }
 
 fn options(task: Task, args: &NetAddArgs) -> Result<NiOptions> {
-    // Zero and less mean the default, except of the timeout, of which zero is a value.
-    let from = |least: i64, name: &str, text: &Option<String>| {
-        let number = task.optional(name, text.as_ref(), POSITIVE)?;
+    // Less than `least` means the default.
+    let from = |least: i64, max: i64, name: &str, text: &Option<String>| {
+        let number = task.optional::<i64>(name, text.as_ref(), i64::MIN..=max)?;
         Ok(number.filter(|number| *number >= least).and_then(|number| u32::try_from(number).ok()))
     };
-    let conns = task.optional("conns-per-peer", args.conns_per_peer.as_ref(), i64::MIN..=127)?;
-    let tos = task.optional("tos", args.tos.as_ref(), -1..=255)?;
-    let port = task.optional("port", args.port.as_ref(), 1..=65_535)?;
-    let queues = task.optional("queues", args.queues.as_ref(), 0..=64)?;
+    let max = i32::MAX.into();
     Ok(NiOptions {
-        peer_timeout_s: from(0, "peer-timeout", &args.peer_timeout)?,
-        peer_credits: from(1, "peer-credits", &args.peer_credits)?,
-        peer_buffer_credits: from(1, "peer-buffer-credits", &args.peer_buffer_credits)?,
-        credits: from(1, "credits", &args.credits)?,
-        conns_per_peer: conns.and_then(|conns| u32::try_from(conns).ok()),
-        tos: tos.filter(|tos| *tos >= 0).and_then(|tos| i32::try_from(tos).ok()),
+        conns_per_peer: from(0, 127, "conns-per-peer", &args.conns_per_peer)?,
+        tos: task.optional("tos", args.tos.as_ref(), -1..=255)?.filter(|tos| *tos >= 0),
+        port: task.optional("port", args.port.as_ref(), 1..=65_535)?,
+        queues: task.optional("queues", args.queues.as_ref(), 0..=64)?,
+        peer_timeout_s: from(0, max, "peer-timeout", &args.peer_timeout)?,
+        peer_credits: from(1, max, "peer-credits", &args.peer_credits)?,
+        peer_buffer_credits: from(1, max, "peer-buffer-credits", &args.peer_buffer_credits)?,
+        credits: from(1, max, "credits", &args.credits)?,
         lnd: args.lnd.as_deref().map(Lnd::from_str).transpose().map_err(|error| task.invalid(error))?,
         mode: args.mode.as_deref().map(XdpMode::from_str).transpose().map_err(|error| task.invalid(error))?,
-        port: port.and_then(|port| u16::try_from(port).ok()),
-        queues: queues.and_then(|queues| u32::try_from(queues).ok()),
     })
 }
 
@@ -291,22 +284,22 @@ fn set(daemon: &mut Daemon<'_>, what: &Settings) -> Result<()> {
         Some(nid) if !nid.contains('@') => {
             return Err(task.invalid(format!("{nid:?}: a nid with @ is expected")));
         }
-        nid => nid.as_deref().map(pattern::nid).transpose().map_err(task.pattern())?,
+        nid => task.parsed(nid.as_deref(), pattern::nid)?,
     };
     let mut changes = Vec::new();
     if let Some(value) = task.optional("health", what.health.as_ref(), 0..=1000)? {
-        changes.push(Change::SetHealth { nid, value: value as u32 });
+        changes.push(Change::SetHealth { nid, value });
     }
-    let conns = task.optional("conns-per-peer", what.conns_per_peer.as_ref(), i64::MIN..=127)?;
+    let conns: Option<i64> = task.optional("conns-per-peer", what.conns_per_peer.as_ref(), i64::MIN..=127)?;
     // A negative number is passed over, as LNet has it.
     if let Some(value) = conns.and_then(|conns| u32::try_from(conns).ok()) {
         changes.push(Change::SetConnsPerPeer { nid, value });
     }
     match (&what.net, task.optional("lnd-timeout", what.lnd_timeout.as_ref(), 0..=i64::from(i32::MAX))?) {
         (None, None) => {}
-        (Some(net), Some(timeout)) => {
+        (Some(net), Some(timeout_s)) => {
             let net = Net::from_str(net).map_err(|error| task.invalid(error.to_string()))?;
-            changes.push(Change::SetLndTimeout { net, timeout_s: timeout as u32 });
+            changes.push(Change::SetLndTimeout { net, timeout_s });
         }
         (None, Some(_)) => return Err(task.invalid("--lnd-timeout without --net")),
         (Some(_), None) => return Err(task.invalid("--net without --lnd-timeout")),

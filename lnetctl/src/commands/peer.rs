@@ -53,7 +53,7 @@ pub(super) fn run(daemon: &mut Daemon<'_>, command: PeerCommand) -> Result<()> {
 
 fn show(daemon: &mut Daemon<'_>, nid: Option<&str>, level: u8) -> Result<()> {
     let task = Task::new("show", "peer");
-    let nid = nid.map(pattern::nid).transpose().map_err(task.pattern())?;
+    let nid = task.parsed(nid, pattern::nid)?;
     let mut peers = daemon.ask(task, Client::peers)?;
     if let Some(nid) = nid {
         peers.retain(|peer| peer.primary_nid == nid || peer.nis.iter().any(|ni| ni.nid == nid));
@@ -71,10 +71,10 @@ pub(super) fn ping(daemon: &mut Daemon<'_>, args: &PingArgs) -> Result<()> {
     for list in &args.nids {
         nids.extend(pattern::nids_resolved(list).map_err(task.pattern())?);
     }
-    let source = args.source.as_deref().map(pattern::nid).transpose().map_err(task.pattern())?;
-    let timeout = task.optional("timeout", args.timeout.as_ref(), i64::MIN..=i64::MAX)?;
+    let source = task.parsed(args.source.as_deref(), pattern::nid)?;
+    let timeout: Option<i64> = task.optional("timeout", args.timeout.as_ref(), i64::MIN..=i64::MAX)?;
     let timeout = timeout.filter(|seconds| (1..TIMEOUT_MAX_S).contains(seconds));
-    let timeout_ms = timeout.and_then(|seconds| u64::try_from(seconds * 1000).ok());
+    let timeout_ms = timeout.map(|seconds| seconds.unsigned_abs() * 1000);
     send(daemon, PingRequest { nids, source, timeout_ms })
 }
 

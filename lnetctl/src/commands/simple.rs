@@ -113,7 +113,17 @@ pub(super) fn globals(daemon: &mut Daemon<'_>) -> Result<()> {
 pub(super) fn capture(daemon: &mut Daemon<'_>, command: CaptureCommand) -> Result<()> {
     match command {
         CaptureCommand::Start { file, limit, frame_bytes, interfaces } => {
-            start_capture(daemon, &file, &limit, frame_bytes.as_ref(), interfaces.as_deref())
+            let task = Task::new("add", "capture");
+            let path = absolute_path(task, &file)?;
+            let limit_bytes = size(&limit).filter(|size| *size >= CAPTURE_BYTES_MIN).ok_or_else(|| {
+                let expected = format!("a size from {CAPTURE_BYTES_MIN} bytes, such as 500K, 64M or 1G");
+                task.invalid(format!("--limit {limit:?}: {expected} is expected"))
+            })?;
+            let frame_bytes = task.optional("frame-bytes", frame_bytes.as_ref(), 64..=65_536)?;
+            let interfaces = task.parsed(interfaces.as_deref(), pattern::interfaces)?.unwrap_or_default();
+            let interfaces = interfaces.into_iter().map(|interface| interface.name).collect();
+            let spec = CaptureSpec { frame_bytes, interfaces, ..CaptureSpec::new(path, limit_bytes) };
+            daemon.ask(task, |client| client.start_capture(spec))
         }
         CaptureCommand::Stop { file } => {
             let task = Task::new("del", "capture");
@@ -159,26 +169,6 @@ pub(super) fn set(daemon: &mut Daemon<'_>, args: &SetArgs) -> Result<()> {
         return Err(task.invalid(format!("cannot set {global} to {text}: {low} to {high} is expected")));
     };
     daemon.apply(task, vec![Change::SetGlobal { global, value }])
-}
-
-fn start_capture(
-    daemon: &mut Daemon<'_>,
-    file: &Path,
-    limit: &str,
-    frame_bytes: Option<&String>,
-    interfaces: Option<&str>,
-) -> Result<()> {
-    let task = Task::new("add", "capture");
-    let path = absolute_path(task, file)?;
-    let limit_bytes = size(limit).filter(|size| *size >= CAPTURE_BYTES_MIN).ok_or_else(|| {
-        let expected = format!("a size from {CAPTURE_BYTES_MIN} bytes, such as 500K, 64M or 1G");
-        task.invalid(format!("--limit {limit:?}: {expected} is expected"))
-    })?;
-    let frame_bytes = task.optional("frame-bytes", frame_bytes, 64..=65_536)?.map(|bytes| bytes as u32);
-    let interfaces = interfaces.map(pattern::interfaces).transpose().map_err(task.pattern())?;
-    let interfaces = interfaces.unwrap_or_default().into_iter().map(|interface| interface.name).collect();
-    let spec = CaptureSpec { frame_bytes, interfaces, ..CaptureSpec::new(path, limit_bytes) };
-    daemon.ask(task, |client| client.start_capture(spec))
 }
 
 fn absolute_path(task: Task, file: &Path) -> Result<PathBuf> {

@@ -73,10 +73,7 @@ fn set(daemon: &mut Daemon<'_>, words: &Words) -> Result<()> {
 
 fn policy(task: Task, words: &Words) -> Result<SteeringPolicy> {
     let Words { policy, shard, shift, bits, table, .. } = words;
-    let number = |name, text: &Option<String>, max| {
-        let number = task.optional(name, text.as_ref(), 0..=max);
-        number.map(|number| number.map(|number| number as u8))
-    };
+    let number = |name, text: &Option<String>, max| task.optional(name, text.as_ref(), 0..=max);
     let needed = |name: &str, value: Option<u8>| {
         value.ok_or_else(|| task.invalid(format!("the policy {policy} needs --{name}")))
     };
