@@ -31,8 +31,6 @@ pub struct NiRecord {
     pub is_chosen_by_nid: bool,
     /// Traffic.
     pub traffic: Traffic,
-    /// What selection policies give it.
-    pub udsp: UdspInfo,
     /// Health.
     pub health: NiHealth,
     /// Its options, each as it is; `lo` has none.
@@ -45,8 +43,6 @@ pub struct NiRecord {
     pub active_queues: u32,
     /// Largest IP packet that the interface of an xdp NI carries, 0 where that is not known.
     pub mtu_bytes: u32,
-    /// CPT (shard) of the device, -1 if unknown or if there is only one.
-    pub device_cpt: i32,
     /// CPTs (shards) that serve it, each of them where it is not restricted.
     pub cpts: Vec<u32>,
 }
@@ -58,23 +54,6 @@ words! {
         Up = "up",
         /// Its link is down, its interface is gone, or its health is 0.
         Down = "down",
-    }
-}
-
-/// The priorities that selection policies (UDSP) give; -1 where none does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct UdspInfo {
-    /// The net's.
-    #[serde(rename = "net priority")]
-    pub net_priority: i64,
-    /// The NID's.
-    #[serde(rename = "nid priority")]
-    pub nid_priority: i64,
-}
-
-impl Default for UdspInfo {
-    fn default() -> Self {
-        Self { net_priority: -1, nid_priority: -1 }
     }
 }
 
@@ -97,10 +76,6 @@ counters! {
         timeouts: u64 = "timeouts",
         /// Sends that ended so.
         error: u64 = "error",
-        /// Recovery pings since it was healthy.
-        ping_count: u64 = "ping_count",
-        /// When the next one is due, monotonic seconds.
-        next_ping_s: u64 = "next_ping",
     }
 }
 

@@ -3,7 +3,7 @@
 use lnet_wire::Nid;
 use serde::{Deserialize, Serialize};
 
-use super::{Traffic, UdspInfo};
+use super::Traffic;
 use crate::text;
 
 /// A peer with its NIDs.
@@ -33,30 +33,12 @@ pub struct PeerNiRecord {
     /// Its NID.
     #[serde(with = "text")]
     pub nid: Nid,
-    /// What selection policies give it.
-    pub udsp: UdspInfo,
-    /// Whether it lives, where that is watched.
-    pub state: PeerNiState,
     /// Credits and references.
     pub credits: PeerCredits,
     /// Traffic.
     pub traffic: Traffic,
     /// Health.
     pub health: PeerHealth,
-}
-
-words! {
-    /// Whether a peer NI lives.
-    #[derive(Default)]
-    PeerNiState {
-        /// It is not watched.
-        #[default]
-        NotTracked = "NA",
-        /// It does.
-        Up = "up",
-        /// It does not.
-        Down = "down",
-    }
 }
 
 counters! {
@@ -92,9 +74,5 @@ counters! {
         error: u64 = "error",
         /// Sends that ended so.
         network_timeout: u64 = "network timeout",
-        /// Recovery pings since it was healthy.
-        ping_count: u64 = "ping_count",
-        /// When the next one is due, monotonic seconds.
-        next_ping_s: u64 = "next_ping",
     }
 }

@@ -12,6 +12,7 @@ use super::error::{refusal, refusal_of, stopped};
 use super::faults::RuleStep;
 use super::plan::Plan;
 use crate::node::{LndOptions, NiState};
+use crate::runtime::Worker;
 
 impl Control {
     /// Makes all changes of a batch, or none. One at a time.
@@ -41,7 +42,7 @@ impl Control {
             self.change_rules(rule_steps, rules).await?;
         }
         if resets_statistics {
-            self.reset_statistics().await?;
+            self.on_shards(Worker::reset_counters).await?;
         }
         Ok(outcomes)
     }
@@ -59,13 +60,6 @@ impl Control {
         let changed = self.lnet.request(batch).await;
         log_changes(&before, &self.lnet.nis());
         changed.map(drop).map_err(|error| refusal_of(&error, positions))
-    }
-
-    async fn reset_statistics(&self) -> Result<(), Refusal> {
-        for shard in self.lnet.shards() {
-            shard.run_async(crate::runtime::Worker::reset_counters).await.map_err(|error| stopped(&error))?;
-        }
-        Ok(())
     }
 
     /// Takes down nets, peers, rules and policies; global tunables stay.
@@ -89,7 +83,7 @@ impl Control {
         self.change_core(changes, &[]).await?;
         self.is_configured.set(false);
         self.change_rules(vec![RuleStep::Delete(Nid::ANY, Nid::ANY)], Vec::new()).await?;
-        self.reset_statistics().await?;
+        self.on_shards(Worker::reset_counters).await?;
         self.lnet.forget_peers();
         Ok(())
     }

@@ -13,7 +13,6 @@ use lnet_core::health::HealthStatus;
 use lnet_wire::Nid;
 
 use super::Control;
-use super::error::stopped;
 use crate::runtime::Worker;
 
 /// A change of the rules.
@@ -90,36 +89,14 @@ impl Control {
         steps: Vec<RuleStep>,
         rules: Vec<DropRule>,
     ) -> Result<(), Refusal> {
-        for shard in self.lnet.shards() {
-            let steps = steps.clone();
-            let run = shard.run_async(move |worker| steps.iter().for_each(|step| carry_out(worker, *step)));
-            run.await.map_err(|error| stopped(&error))?;
-        }
+        self.on_shards(move |worker| steps.iter().for_each(|step| carry_out(worker, *step))).await?;
         *self.rules.borrow_mut() = rules;
         Ok(())
     }
-
-    /// The rules with what they have counted on all shards.
-    pub(super) async fn rule_records(&self) -> Result<Vec<DropRuleRecord>, Refusal> {
-        let rules = self.rules.borrow().clone();
-        let mut records: Vec<_> = rules.into_iter().map(record).collect();
-        for shard in self.lnet.shards() {
-            let told = shard.run_async(|worker| {
-                let rules = worker.faults_mut().drop_rules();
-                rules.map(|(_, counters)| *counters).collect::<Vec<_>>()
-            });
-            let told = told.await.map_err(|error| stopped(&error))?;
-            records.iter_mut().zip(told).for_each(|(record, counters)| count(record, &counters));
-        }
-        Ok(records)
-    }
 }
 
-fn record(rule: DropRule) -> DropRuleRecord {
-    DropRuleRecord { rule, dropped: 0, counters: RuleCounters::default() }
-}
-
-fn count(record: &mut DropRuleRecord, more: &fault::RuleCounters) {
+/// Adds what a shard has counted of a rule.
+pub(super) fn count(record: &mut DropRuleRecord, more: &fault::RuleCounters) {
     record.dropped += more.fired();
     record.counters.count += more.matched;
     record.counters.put += more.puts;

@@ -5,18 +5,21 @@ use std::time::Duration;
 
 use lnet_control::records::{
     CaptureRecord, DropRuleRecord, FramesRecord, Globals, LoadRecord, LoadSpec, NetRecord, PeerRecord,
-    Statistics, SteeringRecord,
+    RuleCounters, Statistics, SteeringRecord,
 };
 use lnet_control::request::{Batch, CaptureSpec, Outcome, PingRecord};
 use lnet_control::server::Handler;
 use lnet_control::{Errno, Refusal};
 use lnet_core::node::{Pinged, RequestError};
+use lnet_core::stats;
 use lnet_wire::{Net, Nid};
 use tracing::{info, warn};
 
 use super::Control;
 use super::error::refusal_of;
+use super::faults::count;
 use super::plan::not_configured;
+use super::records::statistics;
 use super::services::{blocking, capture_refusal};
 use crate::api::LnetError;
 
@@ -50,12 +53,29 @@ impl Handler for Control {
 
     async fn statistics(&self) -> Result<Statistics, Refusal> {
         self.check_configured()?;
-        self.statistics_record().await
+        let mut sum = stats::Statistics::default();
+        let mut errors = 0;
+        let told = self.on_shards(|worker| (*worker.shard().counters(), worker.shard().usage()));
+        for (counters, usage) in told.await? {
+            sum.add(&counters, &usage);
+            errors += counters.receive_failures;
+        }
+        Ok(statistics(&sum, errors))
     }
 
     async fn drop_rules(&self) -> Result<Vec<DropRuleRecord>, Refusal> {
         self.check_configured()?;
-        self.rule_records().await
+        let rules = self.rules.borrow().clone();
+        let record = |rule| DropRuleRecord { rule, dropped: 0, counters: RuleCounters::default() };
+        let mut records: Vec<_> = rules.into_iter().map(record).collect();
+        let told = self.on_shards(|worker| {
+            let rules = worker.faults_mut().drop_rules();
+            rules.map(|(_, counters)| *counters).collect::<Vec<_>>()
+        });
+        for told in told.await? {
+            records.iter_mut().zip(&told).for_each(|(record, counters)| count(record, counters));
+        }
+        Ok(records)
     }
 
     async fn steering(&self) -> Result<SteeringRecord, Refusal> {
@@ -134,6 +154,8 @@ impl Handler for Control {
     }
 
     async fn stop_load(&self, id: u32) -> Result<LoadRecord, Refusal> {
-        self.end_load(id).await
+        let load = self.services.loads.borrow_mut().remove(&id);
+        let load = load.ok_or_else(|| Refusal::new(Errno::NOENT, format!("there is no load {id}")))?;
+        blocking(move || load.work.end(id)).await
     }
 }

@@ -26,12 +26,15 @@ use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use lnet_control::Refusal;
 use lnet_control::records::DropRule;
 use lnet_core::node::DRAIN_TIMEOUT;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
 use crate::api::Lnet;
 use crate::node::{XdpMode, setters};
+use crate::runtime::Worker;
+use error::stopped;
 
 pub use error::ControlError;
 pub use serve::{ServeOptions, serve};
@@ -108,5 +111,17 @@ impl Control {
             prefers_ipv6: Cell::new(false),
             defaults,
         })
+    }
+
+    /// Has each shard run the same, one after the other; what they return, in their order.
+    async fn on_shards<T: Send + 'static>(
+        &self,
+        run: impl Fn(&mut Worker) -> T + Clone + Send + 'static,
+    ) -> Result<Vec<T>, Refusal> {
+        let mut told = Vec::new();
+        for shard in self.lnet.shards() {
+            told.push(shard.run_async(run.clone()).await.map_err(|error| stopped(&error))?);
+        }
+        Ok(told)
     }
 }

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use lnet_control::Refusal;
 use lnet_control::records::{
     Global, Globals, Latency, Lnd, MessageCounts, NetRecord, NiHealth, NiOptions, NiRecord, NiStatus,
-    PeerCredits, PeerHealth, PeerNiRecord, PeerNiState, PeerRecord, PortalPolicy, Statistics, SteeringPolicy,
-    SteeringRecord, Traffic, UdspInfo, XdpMode,
+    PeerCredits, PeerHealth, PeerNiRecord, PeerRecord, PortalPolicy, Statistics, SteeringPolicy,
+    SteeringRecord, Traffic, XdpMode,
 };
 use lnet_core::health::HealthStatus;
 use lnet_core::lnd::NiId;
@@ -25,14 +25,12 @@ impl Control {
     pub(super) async fn net_records(&self) -> Result<Vec<NetRecord>, Refusal> {
         let slots = self.lnet.topology().interfaces().len() as u16;
         let mut sums = HashMap::<u16, NiCounters>::new();
-        for shard in self.lnet.shards() {
-            let told = shard.run_async(move |worker| {
-                let record = |ni| Some((ni, worker.shard().interface_record(NiId(ni))?.counters));
-                (0..slots).filter_map(record).collect::<Vec<_>>()
-            });
-            for (ni, counters) in told.await.map_err(|error| stopped(&error))? {
-                *sums.entry(ni).or_default() += &counters;
-            }
+        let told = self.on_shards(move |worker| {
+            let record = |ni| Some((ni, worker.shard().interface_record(NiId(ni))?.counters));
+            (0..slots).filter_map(record).collect::<Vec<_>>()
+        });
+        for (ni, counters) in told.await?.iter().flatten() {
+            *sums.entry(*ni).or_default() += counters;
         }
         let counters = |ni: NiId| sums.get(&ni.0).copied().unwrap_or_default();
         let nets = self.lnet.machine();
@@ -54,14 +52,12 @@ impl Control {
             interface: None,
             is_chosen_by_nid: false,
             traffic: traffic(counters),
-            udsp: UdspInfo::default(),
             health: NiHealth::default(),
             options: NiOptions::default(),
             timeout_s: 0,
             active_mode: None,
             active_queues: 0,
             mtu_bytes: 0,
-            device_cpt: -1,
             cpts: self.cpts(),
         }
     }
@@ -106,11 +102,9 @@ impl Control {
     pub(super) async fn peer_records(&self) -> Result<Vec<PeerRecord>, Refusal> {
         self.lnet.follow_traffic().await.map_err(|error| stopped(&error))?;
         let mut told = HashMap::<Nid, PeerSum>::new();
-        for shard in self.lnet.shards() {
-            let peers = shard.run_async(|worker| worker.shard().peers().collect::<Vec<_>>());
-            for peer in peers.await.map_err(|error| stopped(&error))? {
-                told.entry(peer.nid).or_default().add(&peer);
-            }
+        let peers = self.on_shards(|worker| worker.shard().peers().collect::<Vec<_>>());
+        for peer in peers.await?.iter().flatten() {
+            told.entry(peer.nid).or_default().add(peer);
         }
         let node = self.lnet.machine();
         let tunables = |nid: &Nid| {
@@ -137,18 +131,6 @@ impl Control {
             globals.set(global, node.settings().get(global));
         }
         globals
-    }
-
-    pub(super) async fn statistics_record(&self) -> Result<Statistics, Refusal> {
-        let mut sum = stats::Statistics::default();
-        let mut errors = 0;
-        for shard in self.lnet.shards() {
-            let told = shard.run_async(|worker| (*worker.shard().counters(), worker.shard().usage()));
-            let (counters, usage) = told.await.map_err(|error| stopped(&error))?;
-            sum.add(&counters, &usage);
-            errors += counters.receive_failures;
-        }
-        Ok(statistics(&sum, errors))
     }
 
     pub(super) fn steering_record(&self) -> SteeringRecord {
@@ -194,8 +176,6 @@ fn peer_ni_record(nid: Nid, sum: &PeerSum, tunables: Option<lnet_core::node::Net
     let failed = |status| sum.counters.failed.of(status);
     PeerNiRecord {
         nid,
-        udsp: UdspInfo::default(),
-        state: PeerNiState::NotTracked,
         credits: PeerCredits {
             max_ni_tx_credits: max,
             available_tx_credits: max - sum.taken,
@@ -213,8 +193,6 @@ fn peer_ni_record(nid: Nid, sum: &PeerSum, tunables: Option<lnet_core::node::Net
             timeout: failed(HealthStatus::RemoteTimeout),
             error: failed(HealthStatus::RemoteError),
             network_timeout: failed(HealthStatus::NetworkTimeout),
-            ping_count: 0,
-            next_ping_s: 0,
         },
     }
 }
@@ -230,8 +208,6 @@ fn ni_health(config: &NiConfig<LndOptions>, counters: &NiCounters) -> NiHealth {
         no_route: failed(HealthStatus::LocalNoRoute),
         timeouts: failed(HealthStatus::LocalTimeout),
         error: failed(HealthStatus::LocalError),
-        ping_count: 0,
-        next_ping_s: 0,
     }
 }
 
@@ -265,7 +241,7 @@ fn messages(counts: &TypeCounts) -> MessageCounts {
     }
 }
 
-fn statistics(sum: &stats::Statistics, errors: u64) -> Statistics {
+pub(super) fn statistics(sum: &stats::Statistics, errors: u64) -> Statistics {
     let failed = |status| sum.failed.of(status);
     Statistics {
         msgs_alloc: sum.messages,

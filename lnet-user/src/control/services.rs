@@ -32,19 +32,19 @@ const LOADS_MAX: usize = 16;
 /// The loads of a node.
 #[derive(Debug, Default)]
 pub(super) struct Services {
-    loads: RefCell<BTreeMap<u32, Load>>,
+    pub(super) loads: RefCell<BTreeMap<u32, Load>>,
     last_id: Cell<u32>,
 }
 
 #[derive(Debug)]
-struct Load {
-    work: Work,
+pub(super) struct Load {
+    pub(super) work: Work,
     /// Of one that may go on: the node stays as it is meanwhile.
     _hold: Option<Hold>,
 }
 
 #[derive(Debug)]
-enum Work {
+pub(super) enum Work {
     Target(Target),
     Initiator(Initiator),
     /// Its end has been waited for.
@@ -67,7 +67,7 @@ impl Work {
     }
 
     /// Ends it, at once if it goes on. Takes a moment.
-    fn end(self, id: u32) -> LoadRecord {
+    pub(super) fn end(self, id: u32) -> LoadRecord {
         let (mut record, result) = match self {
             Self::Target(target) => {
                 let report = target.stop();
@@ -220,12 +220,6 @@ impl Control {
             [] => String::new(),
             running => format!("; running already: {}", running.join(", ")),
         }
-    }
-
-    pub(super) async fn end_load(&self, id: u32) -> Result<LoadRecord, Refusal> {
-        let load = self.services.loads.borrow_mut().remove(&id);
-        let load = load.ok_or_else(|| Refusal::new(Errno::NOENT, format!("there is no load {id}")))?;
-        blocking(move || load.work.end(id)).await
     }
 
     /// Where the frames went: the sums over shards and NIs.

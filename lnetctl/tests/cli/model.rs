@@ -7,8 +7,8 @@ use std::time::Duration;
 use lnet_control::document::NodeState;
 use lnet_control::records::{
     CaptureRecord, DropRuleRecord, FramesRecord, Global, Globals, Lnd, LoadRecord, NetRecord, NiHealth,
-    NiOptions, NiRecord, NiStatus, PeerCredits, PeerHealth, PeerNiRecord, PeerNiState, PeerRecord,
-    RuleCounters, Statistics, SteeringPolicy, SteeringRecord, UdspInfo, XdpMode,
+    NiOptions, NiRecord, NiStatus, PeerCredits, PeerHealth, PeerNiRecord, PeerRecord, RuleCounters,
+    Statistics, SteeringPolicy, SteeringRecord, XdpMode,
 };
 use lnet_control::request::{Batch, CaptureSpec, Change, NiName, NiSpec, Outcome, PingRecord};
 use lnet_control::server::Handler;
@@ -316,14 +316,12 @@ fn ni_record(
         interface,
         is_chosen_by_nid,
         traffic: Default::default(),
-        udsp: UdspInfo::default(),
         health: NiHealth { health_value, ..NiHealth::default() },
         options,
         timeout_s: if options.lnd == Some(Lnd::Tcp) { 50 } else { 49 },
         active_mode: options.mode.map(|_| XdpMode::Socket),
         active_queues: 0,
         mtu_bytes: 1500,
-        device_cpt: -1,
         cpts,
     }
 }
@@ -337,8 +335,6 @@ fn lo(shards: u32) -> NetRecord {
 pub(crate) fn peer(nids: &[&str], state: u32) -> PeerRecord {
     let ni = |nid: &&str| PeerNiRecord {
         nid: nid.parse().unwrap(),
-        udsp: UdspInfo::default(),
-        state: PeerNiState::NotTracked,
         credits: PeerCredits {
             max_ni_tx_credits: 8,
             min_tx_credits: -2,

@@ -121,7 +121,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "riddle",
         why: "comments and documents name what they mean",
-        applies: words::riddles_apply,
+        applies: words::is_prose_or_code,
         check: words::riddles,
     },
     Rule {

@@ -252,9 +252,18 @@ fn statistics_of(traffic: &Traffic) -> Map {
     map
 }
 
-/// Adds the three blocks of messages by type.
-fn put_message_counts(map: &mut Map, traffic: &Traffic) {
+/// Adds the three blocks of messages by type and the one of health. NIs are not pinged to see whether they recover.
+fn put_details(map: &mut Map, traffic: &Traffic, health: &impl Serialize) {
     put(map, "sent_stats", json!(traffic.sent));
     put(map, "received_stats", json!(traffic.received));
     put(map, "dropped_stats", json!(traffic.dropped));
+    let mut health = fields(health);
+    put(&mut health, "ping_count", 0);
+    put(&mut health, "next_ping", 0);
+    put(map, "health stats", health);
+}
+
+/// The priorities that selection policies give: there are none.
+fn udsp_info() -> Value {
+    json!({"net priority": -1, "nid priority": -1})
 }

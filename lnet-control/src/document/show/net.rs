@@ -3,7 +3,7 @@
 use lnet_wire::Net;
 use serde_json::{Value, json};
 
-use super::{Detail, Map, block, one, put, put_message_counts, statistics_of, text};
+use super::{Detail, Map, block, one, put, put_details, statistics_of, text, udsp_info};
 use crate::pattern::cpts_text;
 use crate::records::{Lnd, NetRecord, NiOptions, NiRecord};
 
@@ -34,11 +34,10 @@ fn local_ni(ni: &NiRecord, detail: Detail) -> Map {
         put(&mut map, "statistics", statistics_of(&ni.traffic));
     }
     if detail.shows(4) {
-        put(&mut map, "udsp info", json!(ni.udsp));
+        put(&mut map, "udsp info", udsp_info());
     }
     if detail.shows(2) {
-        put_message_counts(&mut map, &ni.traffic);
-        put(&mut map, "health stats", json!(ni.health));
+        put_details(&mut map, &ni.traffic, &ni.health);
     }
     if backup || detail.shows(1) {
         let of_net = ni.options.entries().into_iter().take(NiOptions::OF_NET);
@@ -49,7 +48,7 @@ fn local_ni(ni: &NiRecord, detail: Detail) -> Map {
         }
     }
     if detail.shows(1) {
-        put(&mut map, "dev cpt", ni.device_cpt);
+        put(&mut map, "dev cpt", -1);
     }
     let shows_cpts = match detail {
         Detail::Level(_) => detail.shows(1),

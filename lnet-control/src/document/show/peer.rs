@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Detail, Map, block, fields, put, put_message_counts, statistics_of, text};
+use super::{Detail, Map, block, fields, put, put_details, statistics_of, text, udsp_info};
 use crate::records::{PeerNiRecord, PeerRecord};
 
 /// The block `peer`; nothing where there are no peers. A backup has those alone that a user made: others are found
@@ -31,18 +31,18 @@ fn peer_ni(ni: &PeerNiRecord, detail: Detail) -> Map {
     let mut map = Map::new();
     put(&mut map, "nid", text(ni.nid));
     if detail.shows(4) {
-        put(&mut map, "udsp info", json!(ni.udsp));
+        put(&mut map, "udsp info", udsp_info());
     }
     if detail.shows(0) {
-        put(&mut map, "state", text(ni.state));
+        // Whether it is alive is not tracked.
+        put(&mut map, "state", "NA");
     }
     if detail.shows(1) {
         map.extend(fields(&ni.credits));
         put(&mut map, "statistics", statistics_of(&ni.traffic));
     }
     if detail.shows(2) {
-        put_message_counts(&mut map, &ni.traffic);
-        put(&mut map, "health stats", json!(ni.health));
+        put_details(&mut map, &ni.traffic, &ni.health);
     }
     map
 }
