@@ -13,6 +13,10 @@ const YIELD_INTERVAL: Duration = Duration::from_micros(10);
 /// A thread that yields and is away for longer had to let another one run.
 const CROWDED: Duration = Duration::from_micros(3);
 
+/// How many times in a row a thread sleeps at once after that, at most; once at first, twice as often each time that
+/// nothing else has happened in between.
+const RESTS_MAX: u32 = 256;
+
 /// A thread polls where things come no further apart than so many times the longest poll: part of that time is its own
 /// wake-up and that of its peer, which polling saves.
 const WORTH: u32 = 4;
@@ -24,6 +28,9 @@ pub(super) struct Spin {
     cpus: usize,
     /// How long nothing came of late, on average.
     gap: Duration,
+    /// Times to sleep at once, and how many there were after the last poll, since other threads want the CPU.
+    rests: u32,
+    rests_last: u32,
     /// When it looks again whether another thread wants its CPU, after the beginning; `None` if it does not poll.
     yields_at: Option<Duration>,
 }
@@ -31,7 +38,14 @@ pub(super) struct Spin {
 impl Spin {
     /// Polls for `most` at a time.
     pub(super) fn new(most: Duration) -> Self {
-        Self { most, cpus: available_cpus().len(), gap: Duration::ZERO, yields_at: None }
+        Self {
+            most,
+            cpus: available_cpus().len(),
+            gap: Duration::ZERO,
+            rests: 0,
+            rests_last: 0,
+            yields_at: None,
+        }
     }
 
     /// Whether a thread that has had nothing to do for so long polls on.
@@ -48,14 +62,21 @@ impl Spin {
         let begun = Instant::now();
         std::thread::yield_now();
         if begun.elapsed() > CROWDED {
+            self.rests_last = (self.rests_last * 2).clamp(1, RESTS_MAX);
+            self.rests = self.rests_last;
             self.leave();
             return false;
         }
+        self.rests_last = 0;
         true
     }
 
     fn begins(&mut self, idle: Duration) -> bool {
         if !idle.is_zero() || self.gap >= self.most * WORTH {
+            return false;
+        }
+        if self.rests > 0 {
+            self.rests -= 1;
             return false;
         }
         if SPINNING.fetch_add(1, Ordering::Relaxed) >= self.cpus {

@@ -156,7 +156,7 @@ fn interfaces_that_do_not_serve() {
     let running = start(namespace, &on(&first.name));
     refuse(namespace, &on(&first.name), &["udp port 988 of 10.211.0.1 is in use"]);
     let other_port = on(&first.name).udp_port(5000);
-    refuse(namespace, &other_port, &["queue 0 of interface veth-a", "another AF_XDP socket"]);
+    refuse(namespace, &other_port, &["queue 0 of interface veth-a", "an AF_XDP socket of another"]);
     let target = start(netns.b(), &config(netns.b(), nid_v4(netns.b().interface(), 0)));
     let rails = vec![(process(nid), process(target.0.nid()))];
     carry_out(Plan::of_sizes(rails, &[10], &[0, 100]), running, target, &[By::Application]);
