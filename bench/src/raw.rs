@@ -55,7 +55,7 @@ impl End {
         // As the LND does, for as much as is looked at here.
         queue.sockets[0].rx.fetch_ahead(1);
         let mut program = XdpProgram::load_baseline(&bpf::find_object(ObjectKind::Default)?)?;
-        program.set_socket(0, 0, &queue.sockets[0])?;
+        program.set_socket(0, 0, &queue.sockets[0].device)?;
         program.attach(side.interface, None)?;
         // Half of the frames receive, the others send.
         let spare = stock.split_off((FRAMES / 2) as usize);
@@ -112,7 +112,7 @@ impl End {
     fn kick(&mut self) -> anyhow::Result<()> {
         let socket = &mut self.queue.sockets[0];
         socket.tx.commit();
-        while socket.kick()? != Kick::Done {}
+        while socket.device.kick()? != Kick::Done {}
         Ok(())
     }
 

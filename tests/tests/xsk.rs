@@ -18,7 +18,7 @@ use lnet_tests::netns::{
 use lnet_user::internals::netlink::Interface;
 use lnet_user::internals::uring::{Token, Waiter};
 use lnet_user::internals::xsk::{
-    BindMode, CHUNK_BYTES, Census, Frame, Kick, Queue, QueueConfig, QueueLabel, ReclaimError, RingDescriptor,
+    CHUNK_BYTES, Census, Frame, Kick, Queue, QueueConfig, QueueLabel, ReclaimError, RingDescriptor,
     RingSizes, Socket, SocketError, Umem, UmemConfig, open_queue,
 };
 use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size_force, set_socket_timeout};
@@ -98,7 +98,7 @@ fn push(umem: &Umem, socket: &mut Socket, stock: &mut Vec<Frame>, bytes: &[u8], 
 fn flush(queue: &mut Queue, index: usize, stock: &mut Vec<Frame>) {
     let end = Instant::now() + Duration::from_secs(10);
     loop {
-        let kick = queue.sockets[index].kick().unwrap();
+        let kick = queue.sockets[index].device.kick().unwrap();
         queue.completion.drain(u32::MAX, |frame| stock.push(frame));
         if kick == Kick::Done {
             return;
@@ -121,7 +121,6 @@ fn what_is_sent_arrives() {
     let listener = wire.listen(8 << 20);
     let (umem, mut stock) = umem(64);
     let mut queue = open_queue(&umem, &QueueConfig::new(wire.interface_index(), 1)).unwrap();
-    assert!(!queue.sockets[0].is_zero_copy().unwrap());
     // Length of the frame, bytes of a piece, offset in the chunk.
     let cases = [
         (60, 4096, 0),
@@ -140,13 +139,13 @@ fn what_is_sent_arrives() {
     for (seed, (length, piece, offset)) in (1..).zip(cases) {
         let sent = ethernet(length, seed);
         push(&umem, &mut queue.sockets[0], &mut stock, &sent, piece, offset);
-        assert_eq!(queue.sockets[0].kick().unwrap(), Kick::Done);
+        assert_eq!(queue.sockets[0].device.kick().unwrap(), Kick::Done);
         let (count, _) = rustix::net::recv(&listener, &mut buffer[..], RecvFlags::empty()).unwrap();
         assert!(buffer[..count] == sent, "{length} bytes in pieces of {piece}: {count} other ones arrived");
         drain_all(&umem, &mut queue, &mut stock);
     }
     assert_eq!(umem.census(), Census { user: 64, kernel: 0 });
-    let statistics = queue.sockets[0].statistics().unwrap();
+    let statistics = queue.sockets[0].device.statistics().unwrap();
     assert_eq!((statistics.tx_invalid_descs, statistics.rx_dropped), (0, 0));
     assert!(statistics.tx_ring_empty_descs > 0, "each kick ends at an empty ring");
     assert_eq!(umem.bad_descriptors(), 0);
@@ -177,7 +176,7 @@ fn registered_memory_is_sent_from_where_it_lies() {
         }
         tx.commit();
         assert!(payload.is_in_flight(range.clone()));
-        assert_eq!(queue.sockets[0].kick().unwrap(), Kick::Done);
+        assert_eq!(queue.sockets[0].device.kick().unwrap(), Kick::Done);
         let (count, _) = rustix::net::recv(&listener, &mut buffer[..], RecvFlags::empty()).unwrap();
         let (arrived_header, arrived) = buffer[..count].split_at(header.len());
         assert!(arrived_header == header && arrived == &payload[range.clone()], "{range:?}: {count} bytes");
@@ -186,7 +185,7 @@ fn registered_memory_is_sent_from_where_it_lies() {
         assert!(!payload.is_in_flight(range));
         assert_eq!(queue.completion.registered(), registered);
     }
-    assert_eq!(queue.sockets[0].statistics().unwrap().tx_invalid_descs, 0);
+    assert_eq!(queue.sockets[0].device.statistics().unwrap().tx_invalid_descs, 0);
     assert_eq!((umem.bad_descriptors(), umem.census()), (0, Census { user: 8, kernel: 0 }));
 
     // What the kernel had when its sockets were closed has no owner until the kernel has let go.
@@ -231,7 +230,7 @@ fn frames_are_conserved() {
                     push(&umem, socket, stock, bytes, CHUNK_BYTES as usize, 0);
                     sent += count as u32;
                 }
-                let _ = queue.sockets[shard].kick().unwrap();
+                let _ = queue.sockets[shard].device.kick().unwrap();
             }
             completed[index] += queue.completion.drain(100, |frame| stock.push(frame));
         }
@@ -246,7 +245,7 @@ fn frames_are_conserved() {
             assert!(Instant::now() < end, "only {} of 236 frames are back", stock.len());
         }
         for socket in &queue.sockets {
-            assert_eq!(socket.statistics().unwrap().tx_invalid_descs, 0);
+            assert_eq!(socket.device.statistics().unwrap().tx_invalid_descs, 0);
         }
     }
     assert!(completed.iter().all(|count| *count > 20_000), "{completed:?} of {sent}");
@@ -270,7 +269,7 @@ fn chunks_are_reclaimed_only_when_the_kernel_has_let_go() {
     let config = QueueConfig::new(wire.interface_index(), 0);
     let Queue { mut fill, completion, mut sockets } = open_queue(&umem, &config).unwrap();
     assert_eq!(fill.fill(&mut stock), 8);
-    let duplicate = sockets[0].as_fd().try_clone_to_owned().unwrap();
+    let duplicate = sockets[0].device.as_fd().try_clone_to_owned().unwrap();
     let patience = Duration::from_millis(50);
     assert!(matches!(
         umem.reclaim_queue(config.interface_index, 0, patience),
@@ -310,7 +309,7 @@ fn a_watched_socket_is_closed_by_unwatching() {
     let config = QueueConfig::new(wire.interface_index(), 0);
     let mut queue = open_queue(&umem, &config).unwrap();
     let mut waiter = Waiter::new(4).unwrap();
-    let id = waiter.watch(&queue.sockets[0], Token(1)).unwrap();
+    let id = waiter.watch(&queue.sockets[0].device, Token(1)).unwrap();
     let timeout = Some(Duration::from_millis(20));
     assert_eq!(waiter.arm().wait(timeout, |_| {}), Ok(0), "nothing was received");
     // Room to send again is no reason to wake up.
@@ -336,8 +335,8 @@ fn refusals_say_why() {
     let good = QueueConfig { patience: Duration::from_millis(20), ..QueueConfig::new(interface_index, 0) };
     let refusal = |umem: &Arc<Umem>, config: QueueConfig| open_queue(umem, &config).unwrap_err();
 
-    for (queue_index, multi_buffer) in [(2, true), (7, false), (u32::MAX, true)] {
-        let error = refusal(&first, QueueConfig { queue_index, multi_buffer, ..good });
+    for queue_index in [2, 7, u32::MAX] {
+        let error = refusal(&first, QueueConfig { queue_index, ..good });
         assert!(matches!(error, SocketError::NoSuchQueue { .. }), "{error}");
         let expected = format!("interface veth-a (index {interface_index}) has no queue {queue_index}");
         assert!(error.to_string().contains(&expected), "{error}");
@@ -355,12 +354,10 @@ fn refusals_say_why() {
         assert!(error.to_string().contains(&format!("{ring} ring of {entries} entries")), "{error}");
     }
     assert_eq!(refusal(&first, QueueConfig { socket_count: 0, ..good }), SocketError::NoSockets);
-    let error = refusal(&first, QueueConfig { mode: BindMode::ZeroCopy, ..good });
-    assert!(matches!(error, SocketError::NoZeroCopy(QueueLabel { queue_index: 0, .. })), "{error}");
 
     // What was refused has left nothing behind: the largest rings are taken.
     let rings = RingSizes { fill: 1 << 16, completion: 1 << 16, rx: 1 << 16, tx: 1 << 16 };
-    let queue = open_queue(&first, &QueueConfig { rings, mode: BindMode::Copy, ..good }).unwrap();
+    let queue = open_queue(&first, &QueueConfig { rings, ..good }).unwrap();
     let (second, _frames) = umem(16);
     for busy in [&first, &second] {
         let error = refusal(busy, good);
@@ -384,16 +381,16 @@ fn an_interface_that_goes_is_noticed() {
     let Some(wire) = Wire::new(1500) else { return };
     let (umem, _stock) = umem(16);
     let queue = open_queue(&umem, &QueueConfig::new(wire.interface_index(), 0)).unwrap();
-    assert_eq!(queue.sockets[0].kick().unwrap(), Kick::Done);
-    queue.sockets[0].wake_fill().unwrap();
+    assert_eq!(queue.sockets[0].device.kick().unwrap(), Kick::Done);
+    queue.sockets[0].device.wake_fill().unwrap();
     ip(wire.netns.a(), "link set veth-a down");
-    let error = queue.sockets[0].kick().unwrap_err();
+    let error = queue.sockets[0].device.kick().unwrap_err();
     assert!(matches!(error, SocketError::LinkDown { .. }), "{error}");
-    assert!(matches!(queue.sockets[0].wake_fill(), Err(SocketError::LinkDown { .. })));
+    assert!(matches!(queue.sockets[0].device.wake_fill(), Err(SocketError::LinkDown { .. })));
     ip(wire.netns.a(), "link set veth-a up");
-    assert_eq!(queue.sockets[0].kick().unwrap(), Kick::Done);
+    assert_eq!(queue.sockets[0].device.kick().unwrap(), Kick::Done);
     ip(wire.netns.a(), "link del veth-a");
-    let error = queue.sockets[0].kick().unwrap_err();
+    let error = queue.sockets[0].device.kick().unwrap_err();
     assert!(matches!(error, SocketError::Detached { .. }), "{error}");
 }
 

@@ -329,7 +329,7 @@ fn open_queues(
         let lane_index = rings[owner].lanes.len();
         let owned = OwnedQueue::new(lane_index, opened.fill, opened.completion);
         for (shard, socket) in opened.sockets.into_iter().enumerate() {
-            program.set_socket(queue, shard as u32, &socket)?;
+            program.set_socket(queue, shard as u32, &socket.device)?;
             let mut lane = Lane::new(interface.index, queue, socket, queue < interface.tx_queues);
             owned.lend_to(&mut lane, Some(owner).filter(|owner| *owner != shard));
             rings[shard].lanes.push(lane);

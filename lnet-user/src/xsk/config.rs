@@ -43,20 +43,6 @@ impl RingSizes {
     }
 }
 
-/// Whether the driver works on the UMEM itself. The first socket on a UMEM decides for all of them
-/// (net/xdp/xsk.c: `xsk_bind`, `xp_assign_dev_shared`).
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-#[non_exhaustive]
-pub enum BindMode {
-    /// Zero copy where the driver can, else copy; [`super::Socket::is_zero_copy`] says which.
-    #[default]
-    Auto,
-    /// The kernel copies every frame. Any interface can.
-    Copy,
-    /// The driver reads and writes the UMEM, or an error.
-    ZeroCopy,
-}
-
 /// The sockets of one queue of one interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueConfig {
@@ -68,17 +54,13 @@ pub struct QueueConfig {
     pub socket_count: u32,
     /// Sizes of the rings.
     pub rings: RingSizes,
-    /// Copy or zero copy; what the UMEM's first socket chose holds for all.
-    pub mode: BindMode,
-    /// Whether frames may span several descriptors (`XDP_USE_SG`, kernel 6.6); as for `mode`.
-    pub multi_buffer: bool,
     /// How long to wait for a queue that is in use. The kernel releases a queue only some time after its
     /// last socket was closed.
     pub patience: Duration,
 }
 
 impl QueueConfig {
-    /// One socket with default rings, `Auto` mode and multi-buffer frames on that queue.
+    /// One socket with default rings on that queue.
     #[must_use]
     pub fn new(interface_index: u32, queue_index: u32) -> Self {
         Self {
@@ -86,8 +68,6 @@ impl QueueConfig {
             queue_index,
             socket_count: 1,
             rings: RingSizes::default(),
-            mode: BindMode::Auto,
-            multi_buffer: true,
             patience: Duration::from_secs(2),
         }
     }

@@ -117,15 +117,8 @@ pub enum SocketError {
     #[error("{0} is bound by an AF_XDP socket of another node or program: stop that one, or use mode socket")]
     QueueBusy(QueueLabel),
     /// This kernel knows no frames of several descriptors.
-    #[error(
-        "multi-buffer frames on {0} were refused: they need Linux 6.6; turn them off and keep the MTU within a chunk"
-    )]
+    #[error("multi-buffer frames on {0} were refused: they need Linux 6.6")]
     NoMultiBuffer(QueueLabel),
-    /// The driver cannot work on the UMEM, or not with multi-buffer frames.
-    #[error(
-        "there is no zero-copy mode for {0}, or none with multi-buffer frames; use mode copy or auto (on a UMEM in use, its first socket has decided the mode)"
-    )]
-    NoZeroCopy(QueueLabel),
     /// More queues than one UMEM serves.
     #[error("one UMEM serves at most {max} queues")]
     TooManyQueues {

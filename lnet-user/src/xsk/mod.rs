@@ -31,10 +31,10 @@ pub mod ring;
 mod socket;
 mod umem;
 
-pub use config::{BindMode, QueueConfig, RING_ENTRIES_MAX, RingSizes};
+pub use config::{QueueConfig, RING_ENTRIES_MAX, RingSizes};
 pub use error::{QueueLabel, ReclaimError, SocketError, UmemError};
 pub use memory::prefetch;
 pub use registered::{Registered, RegisteredRun, RegisteredRuns};
 pub use ring::{CompletionRing, FRAGMENTS_MAX, FillRing, PushError, RingDescriptor, RxRing, TxRing};
-pub use socket::{Kick, Queue, Socket, Statistics, open_queue};
+pub use socket::{Device, Kick, Queue, Socket, Statistics, open_queue};
 pub use umem::{CHUNK_BYTES, CHUNK_COUNT_MAX, Census, Frame, RECEIVE_BYTES, Umem, UmemConfig};

@@ -53,11 +53,6 @@ fn see_unbound(queue: QueueId, patience: Duration) -> Result<(), ReclaimError> {
     if QueueId::here(queue.interface_index, queue.queue_index) != queue {
         return Err(ReclaimError::OtherNamespace);
     }
-    probe(queue, patience)
-}
-
-/// Makes sure that no AF_XDP socket is bound to `queue`.
-fn probe(queue: QueueId, patience: Duration) -> Result<(), ReclaimError> {
     let unknown = |source| ReclaimError::Unknown { source: Box::new(source) };
     let fd = socket::open().map_err(unknown)?;
     let opening = Opening { fd: fd.as_fd(), queue };

@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::xdp::{
     SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING,
-    XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpMmapOffsets, XdpOptionsFlags, XdpRingOffset,
-    XdpUmemReg, XdpUmemRegFlags,
+    XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpMmapOffsets, XdpRingOffset, XdpUmemReg,
+    XdpUmemRegFlags,
 };
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netdevice, sockopt};
 use rustix::process::{Resource, getrlimit};
 
-use super::config::{BindMode, QueueConfig};
+use super::config::QueueConfig;
 use super::error::{QueueLabel, SocketError};
 use super::memory::Memory;
-use super::ring::{CompletionRing, Entry, FillRing, Half, Layout, RawDescriptor, RxRing, Side, TxRing};
+use super::ring::{CompletionRing, Entry, FillRing, Half, Layout, RxRing, Side, TxRing};
 use super::umem::{CHUNK_BYTES, RingsId, Umem};
 
 /// A queue of an interface of a network namespace.
@@ -66,12 +66,17 @@ pub struct Queue {
 /// An AF_XDP socket with its own rings. It can move between threads.
 #[derive(Debug)]
 pub struct Socket {
-    attachment: Arc<Attachment>,
+    /// What the kernel is told of the rings by.
+    pub device: Device,
     /// Received frames.
     pub rx: RxRing,
     /// Frames to send.
     pub tx: TxRing,
 }
+
+/// The kernel's side of a socket.
+#[derive(Debug)]
+pub struct Device(Arc<Attachment>);
 
 /// What a kick achieved. Only `Done` means that the kernel has taken all that was committed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,18 +111,14 @@ pub struct Statistics {
     pub tx_ring_empty_descs: u64,
 }
 
-impl Socket {
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.attachment.fd.as_fd()
-    }
-
-    /// Has the kernel send what was committed to `tx`: one `sendto`, which never blocks.
+impl Device {
+    /// Has the kernel send what was committed to the transmit ring: one `sendto`, which never blocks.
     ///
     /// # Errors
     /// [`SocketError`] when the interface is down or gone.
     #[inline]
     pub fn kick(&self) -> Result<Kick, SocketError> {
-        match rustix::net::send(self.fd(), &[], SendFlags::DONTWAIT) {
+        match rustix::net::send(self.as_fd(), &[], SendFlags::DONTWAIT) {
             Ok(_) => Ok(Kick::Done),
             Err(Errno::AGAIN) => Ok(Kick::Again),
             Err(Errno::BUSY) => Ok(Kick::Busy),
@@ -132,7 +133,7 @@ impl Socket {
     /// [`SocketError`] when the interface is down or gone.
     pub fn wake_fill(&self) -> Result<(), SocketError> {
         let mut nothing = [0u8; 0];
-        match rustix::net::recv(self.fd(), &mut nothing[..], RecvFlags::DONTWAIT) {
+        match rustix::net::recv(self.as_fd(), &mut nothing[..], RecvFlags::DONTWAIT) {
             Ok(_) | Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS) => Ok(()),
             Err(errno) => Err(self.fault("recvfrom", errno)),
         }
@@ -143,7 +144,8 @@ impl Socket {
     /// # Errors
     /// [`SocketError::System`] if the kernel does not tell.
     pub fn statistics(&self) -> Result<Statistics, SocketError> {
-        let raw = sockopt::xdp_statistics(self.fd()).map_err(|errno| self.fault("XDP_STATISTICS", errno))?;
+        let raw =
+            sockopt::xdp_statistics(self.as_fd()).map_err(|errno| self.fault("XDP_STATISTICS", errno))?;
         Ok(Statistics {
             rx_dropped: raw.rx_dropped,
             rx_invalid_descs: raw.rx_invalid_descs,
@@ -154,26 +156,16 @@ impl Socket {
         })
     }
 
-    /// Whether the driver works on the UMEM itself.
-    ///
-    /// # Errors
-    /// [`SocketError::System`] if the kernel does not tell.
-    pub fn is_zero_copy(&self) -> Result<bool, SocketError> {
-        sockopt::xdp_options(self.fd())
-            .map(|options| options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
-            .map_err(|errno| self.fault("XDP_OPTIONS", errno))
-    }
-
     #[cold]
     fn fault(&self, operation: &'static str, errno: Errno) -> SocketError {
-        Opening::of(&self.attachment).fault(operation, errno)
+        Opening::of(&self.0).fault(operation, errno)
     }
 }
 
-impl AsFd for Socket {
+impl AsFd for Device {
     /// The socket, to poll or to put into a map. A duplicate of it keeps the kernel's socket open.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd()
+        self.0.fd.as_fd()
     }
 }
 
@@ -266,7 +258,6 @@ impl<'a> Opening<'a> {
         match source {
             Errno::NODEV => SocketError::NoInterface { interface_index: self.queue.interface_index },
             Errno::BUSY => SocketError::QueueBusy(queue),
-            Errno::OPNOTSUPP => SocketError::NoZeroCopy(queue),
             Errno::NETDOWN => SocketError::LinkDown { interface: queue.interface },
             Errno::NXIO => SocketError::Detached(queue),
             source => SocketError::System { operation, queue, source },
@@ -304,11 +295,10 @@ impl<'a> Opening<'a> {
             .map_err(|errno| self.fault("XDP_UMEM_COMPLETION_RING", errno))?;
         let offsets =
             sockopt::xdp_mmap_offsets(self.fd).map_err(|errno| self.fault("XDP_MMAP_OFFSETS", errno))?;
-        let fill = RingPlan { offsets: &offsets.fr, size: rings.fill, page: XDP_UMEM_PGOFF_FILL_RING };
-        let completion =
-            RingPlan { offsets: &offsets.cr, size: rings.completion, page: XDP_UMEM_PGOFF_COMPLETION_RING };
-        let fill = self.ring(&fill, Side::Producer, attachment)?;
-        let completion = self.ring(&completion, Side::Consumer, attachment)?;
+        let fill = (&offsets.fr, rings.fill, XDP_UMEM_PGOFF_FILL_RING);
+        let fill = self.ring(fill, Side::Producer, attachment)?;
+        let completion = (&offsets.cr, rings.completion, XDP_UMEM_PGOFF_COMPLETION_RING);
+        let completion = self.ring(completion, Side::Consumer, attachment)?;
         Ok((fill, completion, offsets))
     }
 
@@ -323,26 +313,25 @@ impl<'a> Opening<'a> {
         let rings = &config.rings;
         sockopt::set_xdp_rx_ring_size(self.fd, rings.rx).map_err(|errno| self.fault("XDP_RX_RING", errno))?;
         sockopt::set_xdp_tx_ring_size(self.fd, rings.tx).map_err(|errno| self.fault("XDP_TX_RING", errno))?;
-        let rx = RingPlan { offsets: &offsets.rx, size: rings.rx, page: XDP_PGOFF_RX_RING };
-        let tx = RingPlan { offsets: &offsets.tx, size: rings.tx, page: XDP_PGOFF_TX_RING };
-        let rx = self.ring::<RawDescriptor>(&rx, Side::Consumer, attachment)?;
-        let tx = self.ring::<RawDescriptor>(&tx, Side::Producer, attachment)?;
+        let rx = self.ring((&offsets.rx, rings.rx, XDP_PGOFF_RX_RING), Side::Consumer, attachment)?;
+        let tx = self.ring((&offsets.tx, rings.tx, XDP_PGOFF_TX_RING), Side::Producer, attachment)?;
         Ok(Socket {
-            attachment: Arc::clone(attachment),
+            device: Device(Arc::clone(attachment)),
             rx: RxRing::new(rx, Arc::clone(umem), id),
             tx: TxRing::new(tx, Arc::clone(umem), id),
         })
     }
 
+    /// A ring of so many entries, whose parts lie at these offsets behind the page that names it.
     fn ring<T: Entry>(
         &self,
-        plan: &RingPlan<'_>,
+        (offsets, size, page): (&XdpRingOffset, u32, u64),
         side: Side,
         attachment: &Arc<Attachment>,
     ) -> Result<Half<T>, SocketError> {
-        let layout = Layout::of_kernel(plan.offsets, plan.size)
-            .ok_or(SocketError::NoXdpSockets { source: Errno::OPNOTSUPP })?;
-        let memory = Memory::of_socket(self.fd, layout.length_bytes::<T>(), plan.page)
+        let layout =
+            Layout::of_kernel(offsets, size).ok_or(SocketError::NoXdpSockets { source: Errno::OPNOTSUPP })?;
+        let memory = Memory::of_socket(self.fd, layout.length_bytes::<T>(), page)
             .map_err(|errno| self.fault("mmap of a ring", errno))?;
         Half::over(Arc::new(memory), &layout, side, 0, Arc::clone(attachment))
             .map_err(|errno| self.fault("layout of a ring", errno))
@@ -350,24 +339,16 @@ impl<'a> Opening<'a> {
 
     /// Binds the UMEM's first socket, which decides the modes of all.
     fn bind_first(&self, config: &QueueConfig) -> Result<(), SocketError> {
-        let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
-        flags |= match config.mode {
-            // With neither flag the kernel tries zero copy and falls back to copy (`xp_assign_dev`).
-            BindMode::Auto => SocketAddrXdpFlags::empty(),
-            BindMode::Copy => SocketAddrXdpFlags::XDP_COPY,
-            BindMode::ZeroCopy => SocketAddrXdpFlags::XDP_ZEROCOPY,
-        };
-        let plain = flags;
-        if config.multi_buffer {
-            flags |= SocketAddrXdpFlags::XDP_USE_SG;
-        }
-        match self.bind(flags, config.patience) {
+        // With no flag for a mode the kernel tries zero copy and falls back to copy (`xp_assign_dev`).
+        let plain = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+        match self.bind(plain | SocketAddrXdpFlags::XDP_USE_SG, config.patience) {
             // Either there is no such queue or, before Linux 6.6, the multi-buffer flag is unknown.
             Err(Errno::INVAL) => {
-                if config.multi_buffer && self.bind(plain, Duration::ZERO).is_ok() {
-                    return Err(SocketError::NoMultiBuffer(self.queue.label()));
-                }
-                Err(SocketError::NoSuchQueue(self.queue.label()))
+                let queue = self.queue.label();
+                Err(match self.bind(plain, Duration::ZERO) {
+                    Ok(()) => SocketError::NoMultiBuffer(queue),
+                    Err(_) => SocketError::NoSuchQueue(queue),
+                })
             }
             bound => bound.map_err(|errno| self.fault("bind", errno)),
         }
@@ -390,12 +371,6 @@ impl<'a> Opening<'a> {
         let addr = SocketAddrXdp::new(flags, self.queue.interface_index, self.queue.queue_index);
         patiently(patience, || rustix::net::bind(self.fd, &addr))
     }
-}
-
-struct RingPlan<'a> {
-    offsets: &'a XdpRingOffset,
-    size: u32,
-    page: u64,
 }
 
 /// Tries again while the answer is `EBUSY`: the kernel frees a queue from a work queue, some time after the

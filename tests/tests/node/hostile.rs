@@ -505,7 +505,7 @@ fn raw_noise_is_counted_to_the_last_frame() {
         let index = lnet_user::internals::netlink::Interface::by_name(&victim.netns.b().interface().name)
             .unwrap()
             .index;
-        let config = QueueConfig { mode: xsk::BindMode::Copy, ..QueueConfig::new(index, 0) };
+        let config = QueueConfig::new(index, 0);
         xsk::open_queue(&umem, &config).unwrap()
     });
     let (mut sent, mut bytes) = (0, Vec::new());
@@ -522,7 +522,7 @@ fn raw_noise_is_counted_to_the_last_frame() {
         }
         queue.sockets[0].tx.commit();
         while free.len() < 256 {
-            assert_ne!(queue.sockets[0].kick().unwrap(), Kick::NoBuffers);
+            assert_ne!(queue.sockets[0].device.kick().unwrap(), Kick::NoBuffers);
             queue.completion.drain(256, |frame| free.push(frame));
         }
         for worker in &mut victim.workers {

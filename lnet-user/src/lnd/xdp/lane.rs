@@ -8,10 +8,9 @@ use std::time::Duration;
 use lnet_core::time::Instant;
 
 use super::BUDGET_MAX;
-#[cfg(all(test, not(loom)))]
-use crate::xsk::RxRing;
 use crate::xsk::{
-    CompletionRing, FRAGMENTS_MAX, FillRing, Kick, RegisteredRuns, RingDescriptor, Socket, TxRing,
+    CompletionRing, Device, FRAGMENTS_MAX, FillRing, Kick, RegisteredRuns, RingDescriptor, RxRing, Socket,
+    TxRing,
 };
 
 /// Bytes of a packet that are looked at soon after it has arrived: its headers, and a short payload.
@@ -21,15 +20,6 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a device may refuse to send before its messages end without it.
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A socket's rings, and how the device is told of them.
-pub(crate) enum Device {
-    /// A socket.
-    Socket(Socket),
-    /// Rings of a stand-in for the kernel, which needs no telling.
-    #[cfg(all(test, not(loom)))]
-    Plain { rx: RxRing, tx: TxRing },
-}
-
 /// Frames with the device on a queue that were sent by shards that do not own it: the owner looks for their
 /// completion in their stead. And descriptors of registered memory, of whichever shard.
 pub(super) type Borrowed = Arc<AtomicU32>;
@@ -38,7 +28,10 @@ pub(super) type Borrowed = Arc<AtomicU32>;
 pub(crate) struct Lane {
     pub(crate) interface_index: u32,
     pub(crate) queue: u32,
-    device: Device,
+    rx: RxRing,
+    tx: TxRing,
+    /// How the kernel is told of them; a stand-in for it needs no telling.
+    pub(super) device: Option<Device>,
     /// Whether the interface has a transmit queue of this number.
     pub(super) sends: bool,
     /// The shard that owns the queue, if that is another one.
@@ -82,17 +75,20 @@ enum Refusal {
 
 impl Lane {
     /// `sends`: whether the interface has a transmit queue of this number.
-    pub(crate) fn new(interface_index: u32, queue: u32, mut socket: Socket, sends: bool) -> Self {
-        socket.rx.fetch_ahead(FETCHED_BYTES);
-        Self { sends, ..Self::over(interface_index, queue, Device::Socket(socket)) }
+    pub(crate) fn new(interface_index: u32, queue: u32, socket: Socket, sends: bool) -> Self {
+        let Socket { device, mut rx, tx } = socket;
+        rx.fetch_ahead(FETCHED_BYTES);
+        Self { sends, device: Some(device), ..Self::over(interface_index, queue, rx, tx) }
     }
 
-    pub(super) fn over(interface_index: u32, queue: u32, device: Device) -> Self {
+    pub(super) fn over(interface_index: u32, queue: u32, rx: RxRing, tx: TxRing) -> Self {
         let arrived = VecDeque::with_capacity((BUDGET_MAX + FRAGMENTS_MAX) as usize);
         Self {
             interface_index,
             queue,
-            device,
+            rx,
+            tx,
+            device: None,
             sends: true,
             owner: None,
             borrowed: Borrowed::default(),
@@ -103,58 +99,31 @@ impl Lane {
         }
     }
 
-    /// The socket; stand-ins have none.
-    pub(super) fn socket(&self) -> Option<&Socket> {
-        match &self.device {
-            Device::Socket(socket) => Some(socket),
-            #[cfg(all(test, not(loom)))]
-            Device::Plain { .. } => None,
-        }
-    }
-
-    #[inline]
-    fn tx(&mut self) -> &mut TxRing {
-        match &mut self.device {
-            Device::Socket(socket) => &mut socket.tx,
-            #[cfg(all(test, not(loom)))]
-            Device::Plain { tx, .. } => tx,
-        }
-    }
-
     /// Takes at most `budget` descriptors, at most [`BUDGET_MAX`], off the receive ring, behind those that
     /// wait already.
     #[inline(always)]
     pub(super) fn receive(&mut self, budget: u32) -> u32 {
-        let rx = match &mut self.device {
-            Device::Socket(socket) => &mut socket.rx,
-            #[cfg(all(test, not(loom)))]
-            Device::Plain { rx, .. } => rx,
-        };
-        let arrived = &mut self.arrived;
+        let Self { rx, arrived, .. } = self;
         rx.receive(budget.min(BUDGET_MAX), |descriptor| arrived.push_back(descriptor))
     }
 
     /// Whether something waits in the receive ring.
     #[inline]
     pub(super) fn has_arrivals(&mut self) -> bool {
-        match &mut self.device {
-            Device::Socket(socket) => socket.rx.waiting() != 0,
-            #[cfg(all(test, not(loom)))]
-            Device::Plain { rx, .. } => rx.waiting() != 0,
-        }
+        self.rx.waiting() != 0
     }
 
     /// Whether the transmit ring has room for `count` descriptors.
     #[inline]
     pub(super) fn has_room(&mut self, count: usize) -> bool {
-        self.tx().free_slots() as usize >= count
+        self.tx.free_slots() as usize >= count
     }
 
     /// Puts a descriptor into the transmit ring, which has room; the kernel is told with the next
     /// [`Lane::flush`].
     #[inline]
     pub(super) fn push(&mut self, descriptor: RingDescriptor) {
-        if self.tx().push(descriptor).is_err() {
+        if self.tx.push(descriptor).is_err() {
             unreachable!("the ring had room for the whole frame, and its parts lie in their chunks");
         }
         self.unflushed = true;
@@ -169,7 +138,7 @@ impl Lane {
         self.borrowed.fetch_add(left as u32, Ordering::Release);
         for run in runs {
             left -= 1;
-            if self.tx().push_registered(run, left != 0).is_err() {
+            if self.tx.push_registered(run, left != 0).is_err() {
                 unreachable!("the ring had room for the whole frame");
             }
         }
@@ -224,18 +193,16 @@ impl Lane {
     /// tried again with the next flush, once completions have been taken.
     fn kick(&mut self) {
         // Descriptors were pushed while the device refused, too.
-        self.tx().commit();
+        self.tx.commit();
         loop {
-            let before = self.tx().free_slots();
-
-            let outcome = self.socket().map_or(Ok(Kick::Done), Socket::kick);
-            match outcome {
+            let before = self.tx.free_slots();
+            match self.device.as_ref().map_or(Ok(Kick::Done), Device::kick) {
                 Ok(Kick::Done) => {
                     self.unflushed = false;
                     self.refusal = Refusal::None;
                     return;
                 }
-                Ok(Kick::Again | Kick::Busy) if self.tx().free_slots() != before => {}
+                Ok(Kick::Again | Kick::Busy) if self.tx.free_slots() != before => {}
                 Ok(_) => {
                     self.refusal = Refusal::None;
                     return;
@@ -272,7 +239,7 @@ impl Lane {
         let retry_at = now + RETRY_INTERVAL;
         self.refusal = Refusal::Lasting { since, retry_at, given_up: gives_up };
         if gives_up {
-            let waiting = self.tx().size() - self.tx().free_slots();
+            let waiting = self.tx.size() - self.tx.free_slots();
             self.abandon(waiting);
         }
         if gives_up && !given_up { Followed::GivenUp } else { Followed::Same }

@@ -52,7 +52,7 @@ use crate::memory::Memory;
 use crate::netlink::Mac;
 use crate::uring::Waker;
 use crate::xsk::{
-    CHUNK_BYTES, FRAGMENTS_MAX, Frame, RECEIVE_BYTES, RingDescriptor, RingSizes, Socket, Statistics, Umem,
+    CHUNK_BYTES, Device, FRAGMENTS_MAX, Frame, RECEIVE_BYTES, RingDescriptor, RingSizes, Statistics, Umem,
 };
 
 use early::EarlyFrames;
@@ -325,7 +325,7 @@ impl XdpLnd {
     /// # Errors
     /// The kernel's refusal.
     pub fn ring_statistics(&self) -> Result<Vec<Statistics>, crate::xsk::SocketError> {
-        let rings = self.lanes.iter().filter_map(Lane::socket).map(Socket::statistics);
+        let rings = self.lanes.iter().filter_map(|lane| lane.device.as_ref()).map(Device::statistics);
         rings.chain(self.sockets.iter().map(|socket| Ok(socket.statistics()))).collect()
     }
 
@@ -434,8 +434,8 @@ impl XdpLnd {
             queue.fill.fill(&mut self.moving);
             self.stock.extend(self.moving.drain(..));
             if queue.fill.needs_wakeup()
-                && let Some(socket) = self.lanes[queue.lane_index].socket()
-                && let Err(error) = socket.wake_fill()
+                && let Some(device) = &self.lanes[queue.lane_index].device
+                && let Err(error) = device.wake_fill()
             {
                 tracing::warn!(%error, "the driver was not told of free frames");
             }

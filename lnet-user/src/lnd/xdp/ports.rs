@@ -24,7 +24,7 @@ use crate::capture::Tap;
 use crate::lnd::Driver;
 use crate::memory::Memory;
 use crate::netlink::Neighbours;
-use crate::xsk::{Frame, Socket, Umem};
+use crate::xsk::{Device, Frame, Umem};
 
 /// What one shard has of an interface.
 pub(crate) struct Rings {
@@ -40,7 +40,7 @@ pub(crate) struct Rings {
 impl Rings {
     /// Sockets to watch while the shard sleeps.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.lanes.iter().filter_map(Lane::socket).map(Socket::as_fd)
+        self.lanes.iter().filter_map(|lane| lane.device.as_ref()).map(Device::as_fd)
     }
 }
 

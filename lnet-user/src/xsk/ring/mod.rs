@@ -7,7 +7,6 @@ mod queues;
 pub use queues::{CompletionRing, FRAGMENTS_MAX, FillRing, PushError, RingDescriptor, RxRing, TxRing};
 
 pub(super) use half::{Entry, Half, Layout, Side};
-pub(super) use queues::RawDescriptor;
 #[cfg(test)]
 #[cfg(not(loom))]
-pub(super) use {half::FLAG_NEED_WAKEUP, queues::OPTION_CONTINUED};
+pub(super) use {half::FLAG_NEED_WAKEUP, queues::OPTION_CONTINUED, queues::RawDescriptor};

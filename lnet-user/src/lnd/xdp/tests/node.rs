@@ -19,7 +19,6 @@ use lnet_wire::packet::{Endpoint, endpoint};
 use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, Spread, Tables};
 use lnet_wire::{Header, Nid, ProcessId};
 
-use super::super::lane::Device;
 use super::super::{
     Common, Lane, OwnedQueue, Port, ReturnRings, RingPort, Rings, SendFault, UmemShare, XdpLnd, XdpPort,
     frame_max_bytes, receive_bytes,
@@ -555,8 +554,7 @@ fn wire_up(plan: &Plan, umem: &Arc<Umem>) -> (Vec<ShardRings>, Vec<KernelQueue>)
                 owned.push(OwnedQueue::new(lanes.len(), fill, completion));
                 shared = Some((kernel.fill, kernel.completion));
             }
-            let device = Device::Plain { rx: user.rx, tx: user.tx };
-            lanes.push(Lane::over(INTERFACE, queue, device));
+            lanes.push(Lane::over(INTERFACE, queue, user.rx, user.tx));
             sockets.push((kernel.rx, kernel.tx));
         }
         for shard in (0..lanes.len()).filter(|shard| *shard != owner) {
