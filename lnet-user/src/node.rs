@@ -49,7 +49,7 @@ pub(crate) use start::{LndOptions, Machine, Started};
 use crate::bpf::XdpProgram;
 use crate::lnd::in_process::{InProcessLnd, InProcessPort, Inbox};
 use crate::lnd::xdp::Port;
-use crate::lnd::{AnyLnd, LndPort, ShardPort};
+use crate::lnd::{Part, ShardPort};
 use crate::memory::Buffer;
 use crate::netlink::Neighbours;
 use crate::runtime::{Steering, Worker};
@@ -245,12 +245,7 @@ impl NodeDriver {
         let ends = known.unwrap_or_else(|| lnds.iter().map(InProcessLnd::inbox).collect());
         let ports = InProcessPort::join(fabric, (ni, nid), &self.steering.policies, &ends);
         let ports = ports.ok_or_else(|| NodeError::NidInUse { nid, fabric: fabric.to_owned() })?;
-        let mut lnds = lnds.into_iter();
-        let part = |port| ShardPort {
-            lnd: lnds.next().map(|lnd| AnyLnd::InProcess(Box::new(lnd))),
-            port: LndPort::InProcess(Box::new(port)),
-        };
-        let parts = ports.into_iter().map(part).collect();
+        let parts = Part::of_shards(lnds, ports).map(ShardPort::InProcess).collect();
         Ok((OpenLnd::InProcess(ends), parts))
     }
 

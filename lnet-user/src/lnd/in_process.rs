@@ -162,6 +162,16 @@ impl InProcessLnd {
         wakers.iter().enumerate().map(lnd).collect()
     }
 
+    /// Messages that it may have to keep at once on a shard with these limits: names that it uses.
+    pub(crate) fn names_max(limits: &Limits) -> u32 {
+        limits.delayed + 1
+    }
+
+    /// Names messages that arrive from here on. To be called before the first port comes.
+    pub(crate) fn set_first_name(&mut self, first: u32) {
+        self.first_name = first;
+    }
+
     fn deliver(
         &mut self,
         now: Instant,
@@ -281,6 +291,11 @@ impl InProcessLnd {
 }
 
 impl InProcessPort {
+    /// The NI.
+    pub(crate) fn ni(&self) -> NiId {
+        self.ni
+    }
+
     /// The parts of all shards of an NI; `None` if another node is there with this NID.
     pub(crate) fn join(
         name: &str,
@@ -308,18 +323,6 @@ impl InProcessPort {
 
 impl Driver for InProcessLnd {
     type Port = InProcessPort;
-
-    fn names_max(limits: &Limits) -> u32 {
-        limits.delayed + 1
-    }
-
-    fn set_first_name(&mut self, first: u32) {
-        self.first_name = first;
-    }
-
-    fn ni_of(port: &InProcessPort) -> NiId {
-        port.ni
-    }
 
     fn add_port(&mut self, port: InProcessPort) {
         self.ports.push(port);

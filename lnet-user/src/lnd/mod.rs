@@ -10,5 +10,4 @@ pub(crate) mod lo;
 pub(crate) mod xdp;
 
 pub(crate) use driver::Driver;
-pub(crate) use lnds::ShardPort;
-pub(crate) use lnds::{AnyLnd, LndPort, Lnds};
+pub(crate) use lnds::{Lnds, Part, ShardPort};

@@ -6,7 +6,7 @@ use super::plan::XdpPlan;
 use super::rings::{RingNet, early_chunks_max};
 use super::{NiConfig, NodeDriver, NodeError, XdpMode, XdpNi};
 use crate::lnd::xdp::{self, Common, ReturnRings, XdpLnd, XdpPort};
-use crate::lnd::{AnyLnd, LndPort, ShardPort};
+use crate::lnd::{Part, ShardPort};
 
 /// The xdp LND of a node, while it has NIs of it.
 #[derive(Debug)]
@@ -49,12 +49,7 @@ impl NodeDriver {
         if let Some(net) = net {
             self.xdp = Some(net);
         }
-        let mut lnds = lnds.into_iter().flatten();
-        let parts = ports.into_iter().map(|port| ShardPort {
-            lnd: lnds.next().map(|lnd| AnyLnd::Xdp(Box::new(lnd))),
-            port: LndPort::Xdp(Box::new(port)),
-        });
-        let parts = parts.collect();
+        let parts = Part::of_shards(lnds.unwrap_or_default(), ports).map(ShardPort::Xdp).collect();
         let net = self.xdp.as_mut().unwrap_or_else(|| unreachable!("one was there, or was made"));
         (net, parts)
     }

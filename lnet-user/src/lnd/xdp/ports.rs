@@ -10,7 +10,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use lnet_core::limits::Limits;
 use lnet_core::lnd::{Cause, NiId, Status, Uplink};
 use lnet_core::time::Instant;
 use lnet_wire::steer::{PORTALS, PolicyWord};
@@ -66,6 +65,19 @@ pub(crate) enum XdpPort {
 }
 
 impl XdpPort {
+    /// The NI.
+    pub(crate) fn ni(&self) -> NiId {
+        self.port().ni
+    }
+
+    /// What is to be watched while the shard sleeps.
+    pub(crate) fn watched(&self) -> Vec<BorrowedFd<'_>> {
+        match self {
+            Self::Rings { rings, .. } => rings.iter().flat_map(Rings::sockets).collect(),
+            Self::Socket(open) => vec![open.endpoint.fd()],
+        }
+    }
+
     fn port(&self) -> &Port {
         match self {
             Self::Rings { port, .. } => &port.port,
@@ -119,6 +131,17 @@ pub(super) struct Link {
 }
 
 impl XdpLnd {
+    /// Where frames are shown to captures.
+    pub(crate) fn tap_mut(&mut self) -> &mut Tap {
+        &mut self.tap
+    }
+
+    /// Whether something may have come that [`Driver::has_arrivals`] does not see: what sockets have.
+    #[inline]
+    pub(crate) fn may_hide_arrivals(&self) -> bool {
+        !self.sockets.is_empty()
+    }
+
     /// The index of an open NI over rings.
     #[inline]
     pub(super) fn ring_of(&self, ni: NiId) -> Option<usize> {
@@ -246,25 +269,6 @@ impl XdpLnd {
 impl Driver for XdpLnd {
     type Port = XdpPort;
 
-    fn names_max(limits: &Limits) -> u32 {
-        limits.incoming
-    }
-
-    fn set_first_name(&mut self, first: u32) {
-        assert!(first == 0, "the transfer protocol names messages from 0 on");
-    }
-
-    fn ni_of(port: &XdpPort) -> NiId {
-        port.port().ni
-    }
-
-    fn watched(port: &XdpPort) -> Vec<BorrowedFd<'_>> {
-        match port {
-            XdpPort::Rings { rings, .. } => rings.iter().flat_map(Rings::sockets).collect(),
-            XdpPort::Socket(open) => vec![open.endpoint.fd()],
-        }
-    }
-
     fn add_port(&mut self, port: XdpPort) {
         let Port { ni, nid, .. } = *port.port();
         let datagram_max_bytes = match &port {
@@ -359,10 +363,6 @@ impl Driver for XdpLnd {
         }
     }
 
-    fn tap_mut(&mut self) -> Option<&mut Tap> {
-        Some(&mut self.tap)
-    }
-
     // Frames that make room for one to be sent, and those of siblings on queues that this shard owns.
     fn awaits_completions(&self) -> bool {
         (self.wants_room && self.xfer.has_transmit())
@@ -374,12 +374,6 @@ impl Driver for XdpLnd {
     #[inline]
     fn has_arrivals(&mut self) -> bool {
         self.exchange.has_arrivals() || self.lanes.iter_mut().any(Lane::has_arrivals)
-    }
-
-    // What sockets have.
-    #[inline]
-    fn may_hide_arrivals(&self) -> bool {
-        !self.sockets.is_empty()
     }
 
     fn has_work(&mut self) -> bool {

@@ -206,8 +206,8 @@ impl Shard {
     /// The shard's part of the node's only NI, with its LND.
     pub(crate) fn into_port(mut self) -> crate::lnd::ShardPort {
         self.lnd.close_port(NOW, NiId(0), &mut self.up, &self.memory);
-        let port = crate::lnd::LndPort::Xdp(Box::new(self.lnd.remove_port(NiId(0))));
-        crate::lnd::ShardPort { lnd: Some(crate::lnd::AnyLnd::Xdp(Box::new(self.lnd))), port }
+        let port = Box::new(self.lnd.remove_port(NiId(0)));
+        crate::lnd::ShardPort::Xdp(crate::lnd::Part { lnd: Some(Box::new(self.lnd)), port })
     }
 
     pub(crate) fn buffer(&mut self) -> &mut [u8] {
