@@ -1,59 +1,37 @@
 //! Health statuses: how an LND judges the way that a message ended (LNet `lib-types.h: enum
 //! lnet_msg_hstatus`), names and numbers.
 
-use core::fmt;
+use lnet_wire::named;
 
 use crate::lnd::{Cause, Status};
-use crate::names;
 
-/// How a message ended badly, in the terms of health.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[repr(u8)]
-pub enum HealthStatus {
-    /// The local interface was interrupted.
-    LocalInterrupt = 1,
-    /// The local interface dropped it.
-    LocalDropped = 2,
-    /// The local interface aborted it.
-    LocalAborted = 3,
-    /// The local interface has no route to the peer.
-    LocalNoRoute = 4,
-    /// The local interface failed.
-    LocalError = 5,
-    /// It timed out before it left.
-    LocalTimeout = 6,
-    /// The peer interface failed.
-    RemoteError = 7,
-    /// The peer interface dropped it.
-    RemoteDropped = 8,
-    /// The peer interface did not answer in time.
-    RemoteTimeout = 9,
-    /// It timed out, at an unknown point.
-    NetworkTimeout = 10,
+named! {
+    /// How a message ended badly, in the terms of health.
+    HealthStatus {
+        /// The local interface was interrupted.
+        LocalInterrupt = 1 => "local_interrupt",
+        /// The local interface dropped it.
+        LocalDropped = 2 => "local_dropped",
+        /// The local interface aborted it.
+        LocalAborted = 3 => "local_aborted",
+        /// The local interface has no route to the peer.
+        LocalNoRoute = 4 => "local_no_route",
+        /// The local interface failed.
+        LocalError = 5 => "local_error",
+        /// It timed out before it left.
+        LocalTimeout = 6 => "local_timeout",
+        /// The peer interface failed.
+        RemoteError = 7 => "remote_error",
+        /// The peer interface dropped it.
+        RemoteDropped = 8 => "remote_dropped",
+        /// The peer interface did not answer in time.
+        RemoteTimeout = 9 => "remote_timeout",
+        /// It timed out, at an unknown point.
+        NetworkTimeout = 10 => "network_timeout",
+    }
 }
 
 impl HealthStatus {
-    const NAMES: [(Self, &str); 10] = [
-        (Self::LocalInterrupt, "local_interrupt"),
-        (Self::LocalDropped, "local_dropped"),
-        (Self::LocalAborted, "local_aborted"),
-        (Self::LocalNoRoute, "local_no_route"),
-        (Self::LocalError, "local_error"),
-        (Self::LocalTimeout, "local_timeout"),
-        (Self::RemoteError, "remote_error"),
-        (Self::RemoteDropped, "remote_dropped"),
-        (Self::RemoteTimeout, "remote_timeout"),
-        (Self::NetworkTimeout, "network_timeout"),
-    ];
-    /// All of them, in the order of their numbers, which begin with 1.
-    pub const ALL: [Self; 10] = names::values(&Self::NAMES);
-
-    /// The name by which tools know it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        Self::NAMES[self as usize - 1].1
-    }
-
     /// How health judges the end of a message (LNet `lib-move.c`, `socklnd_cb.c: ksocknal_txlist_done`); `None`
     /// for a good one, and for one that this node did not want any more.
     #[must_use]
@@ -77,12 +55,6 @@ impl HealthStatus {
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.name() == name)
-    }
-}
-
-impl fmt::Display for HealthStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -21,7 +21,6 @@ pub mod lnd;
 mod lookahead;
 pub mod md;
 mod message;
-mod names;
 pub mod node;
 mod peer;
 pub mod portal;

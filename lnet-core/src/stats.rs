@@ -3,12 +3,12 @@
 mod interface;
 mod summary;
 
-use core::fmt;
 use core::ops::AddAssign;
+
+use lnet_wire::named;
 
 use crate::health::HealthStatus;
 use crate::lnd::Status;
-use crate::names;
 
 pub use interface::{HealthCounts, Latency, NiCounters, TypeCounts};
 pub use summary::Statistics;
@@ -36,125 +36,68 @@ impl AddAssign for Traffic {
     }
 }
 
-/// Why a message that arrived was dropped. The sender learns nothing of it (LNet `lib-move.c: lnet_parse`).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-pub enum DropReason {
-    /// A HELLO, an ACK or GET with payload, more payload than `LNET_MTU`, a GET that wants more than that.
-    Malformed,
-    /// The header's destination is not the NID of the interface it arrived by.
-    NotLocal,
-    /// The header's source NID is a wildcard.
-    NoSource,
-    /// It wants a response, and its source is not on the net of the interface it arrived by.
-    NoRoute,
-    /// A portal index of 64 or more.
-    Portal,
-    /// No entry of the portal takes it.
-    NoMatch,
-    /// The first entry that matches has too little room and may not truncate.
-    TooLong,
-    /// An ACK or REPLY whose handle names no descriptor of this shard's life.
-    UnknownMd,
-    /// An ACK or REPLY whose descriptor has used up its threshold.
-    MdExhausted,
-    /// An ACK or REPLY whose descriptor is attached to a match entry.
-    MdAttached,
-    /// A REPLY longer than its descriptor, which may not truncate.
-    ReplyTooLong,
-    /// The descriptor has no threshold, its reserved event slots are all in use, and as many messages of its
-    /// peer are delayed as may be.
-    EventQueueFull,
-    /// It wants a response or would have to wait, and every peer slot is busy with another peer.
-    PeersFull,
-    /// It wants a response, and no more responses may be under way.
-    ResponsesFull,
-    /// A drop rule ([`crate::fault`]).
-    Fault,
-    /// Its sender seems to have failed ([`crate::fault`]).
-    PeerFailed,
-    /// It would have to wait, and as many messages of its peer are delayed as may be
-    /// ([`crate::Limits::delayed`]).
-    DelayedFull,
-    /// It waited on a portal that is lazy no more.
-    NotLazy,
-    /// The interface that it arrived by is closed ([`NiStatus::Closed`](crate::topology::NiStatus::Closed)), or so
-    /// new that the shard which it is for does not know it yet.
-    NiClosed,
-    /// Its source is on the net of the interface that it came by, and is no NID of the peer that sent it.
-    ForgedSource,
-}
-
-impl DropReason {
-    /// In the order of their counters, and what they say.
-    const TEXTS: [(Self, &str); 20] = [
-        (Self::Malformed, "malformed header"),
-        (Self::NotLocal, "destination is not the receiving interface"),
-        (Self::NoSource, "source nid is a wildcard"),
-        (Self::NoRoute, "no way back to the source"),
-        (Self::Portal, "portal index out of range"),
-        (Self::NoMatch, "no entry matches"),
-        (Self::TooLong, "too long for the matching entry"),
-        (Self::UnknownMd, "unknown descriptor handle"),
-        (Self::MdExhausted, "descriptor is used up"),
-        (Self::MdAttached, "descriptor is attached to an entry"),
-        (Self::ReplyTooLong, "reply too long for its descriptor"),
-        (Self::EventQueueFull, "event slots are used up"),
-        (Self::PeersFull, "peer table is full"),
-        (Self::ResponsesFull, "too many responses under way"),
-        (Self::Fault, "drop rule"),
-        (Self::PeerFailed, "simulated failure of the peer"),
-        (Self::DelayedFull, "too many messages are delayed"),
-        (Self::NotLazy, "portal is lazy no more"),
-        (Self::NiClosed, "receiving interface is closed"),
-        (Self::ForgedSource, "source is not the sender's"),
-    ];
-    /// Every reason, in the order of their counters.
-    pub const ALL: [Self; 20] = names::values(&Self::TEXTS);
-}
-
-const _: () = assert!(DropReason::ALL[DropReason::ALL.len() - 1] as usize == DropReason::ALL.len() - 1);
-
-impl fmt::Display for DropReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(Self::TEXTS[*self as usize].1)
+named! {
+    /// Why a message that arrived was dropped. The sender learns nothing of it (LNet `lib-move.c: lnet_parse`).
+    DropReason {
+        /// A HELLO, an ACK or GET with payload, more payload than `LNET_MTU`, a GET that wants more than that.
+        Malformed => "malformed header",
+        /// The header's destination is not the NID of the interface it arrived by.
+        NotLocal => "destination is not the receiving interface",
+        /// The header's source NID is a wildcard.
+        NoSource => "source nid is a wildcard",
+        /// It wants a response, and its source is not on the net of the interface it arrived by.
+        NoRoute => "no way back to the source",
+        /// A portal index of 64 or more.
+        Portal => "portal index out of range",
+        /// No entry of the portal takes it.
+        NoMatch => "no entry matches",
+        /// The first entry that matches has too little room and may not truncate.
+        TooLong => "too long for the matching entry",
+        /// An ACK or REPLY whose handle names no descriptor of this shard's life.
+        UnknownMd => "unknown descriptor handle",
+        /// An ACK or REPLY whose descriptor has used up its threshold.
+        MdExhausted => "descriptor is used up",
+        /// An ACK or REPLY whose descriptor is attached to a match entry.
+        MdAttached => "descriptor is attached to an entry",
+        /// A REPLY longer than its descriptor, which may not truncate.
+        ReplyTooLong => "reply too long for its descriptor",
+        /// The descriptor has no threshold, its reserved event slots are all in use, and as many messages of its
+        /// peer are delayed as may be.
+        EventQueueFull => "event slots are used up",
+        /// It wants a response or would have to wait, and every peer slot is busy with another peer.
+        PeersFull => "peer table is full",
+        /// It wants a response, and no more responses may be under way.
+        ResponsesFull => "too many responses under way",
+        /// A drop rule ([`crate::fault`]).
+        Fault => "drop rule",
+        /// Its sender seems to have failed ([`crate::fault`]).
+        PeerFailed => "simulated failure of the peer",
+        /// It would have to wait, and as many messages of its peer are delayed as may be
+        /// ([`crate::Limits::delayed`]).
+        DelayedFull => "too many messages are delayed",
+        /// It waited on a portal that is lazy no more.
+        NotLazy => "portal is lazy no more",
+        /// The interface that it arrived by is closed ([`NiStatus::Closed`](crate::topology::NiStatus::Closed)), or so
+        /// new that the shard which it is for does not know it yet.
+        NiClosed => "receiving interface is closed",
+        /// Its source is on the net of the interface that it came by, and is no NID of the peer that sent it.
+        ForgedSource => "source is not the sender's",
     }
 }
 
-/// Why a message that arrived was delayed. One may be delayed several times, for several reasons.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-pub enum DelayReason {
-    /// Its portal is lazy, and no entry takes it yet.
-    Lazy,
-    /// Its descriptor has no threshold, and its reserved event slots are all in use.
-    EventSlots,
-    /// A sibling shard writes into its descriptor, or waits for that.
-    Lent,
-    /// A sibling shard is asked whether it takes it.
-    Sibling,
-    /// A delay rule ([`crate::fault`]).
-    Fault,
-}
-
-impl DelayReason {
-    /// In the order of their counters, and what they say.
-    const TEXTS: [(Self, &str); 5] = [
-        (Self::Lazy, "no entry of the lazy portal yet"),
-        (Self::EventSlots, "event slots are used up"),
-        (Self::Lent, "descriptor is lent to a sibling"),
-        (Self::Sibling, "sibling is asked"),
-        (Self::Fault, "delay rule"),
-    ];
-    /// Every reason, in the order of their counters.
-    pub const ALL: [Self; 5] = names::values(&Self::TEXTS);
-}
-
-const _: () = assert!(DelayReason::ALL[DelayReason::ALL.len() - 1] as usize == DelayReason::ALL.len() - 1);
-
-impl fmt::Display for DelayReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(Self::TEXTS[*self as usize].1)
+named! {
+    /// Why a message that arrived was delayed. One may be delayed several times, for several reasons.
+    DelayReason {
+        /// Its portal is lazy, and no entry takes it yet.
+        Lazy => "no entry of the lazy portal yet",
+        /// Its descriptor has no threshold, and its reserved event slots are all in use.
+        EventSlots => "event slots are used up",
+        /// A sibling shard writes into its descriptor, or waits for that.
+        Lent => "descriptor is lent to a sibling",
+        /// A sibling shard is asked whether it takes it.
+        Sibling => "sibling is asked",
+        /// A delay rule ([`crate::fault`]).
+        Fault => "delay rule",
     }
 }
 

@@ -1,78 +1,42 @@
 //! The global tunables of a node, with `lnetctl`'s names, ranges and defaults (LNet `api-ni.c`).
 
-use core::fmt;
 use core::str::FromStr;
 
-/// A tunable of the whole node.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[repr(u8)]
-pub enum Global {
-    /// NUMA distance that counts as near.
-    NumaRange,
-    /// Most NIs, and most NIDs in an answer to a ping.
-    MaxInterfaces,
-    /// Whether peers are discovered: 0 or 1.
-    Discovery,
-    /// Whether what comes by another gateway than the reply's is dropped: 0 or 1.
-    DropAsymRoute,
-    /// How often a message is sent again.
-    RetryCount,
-    /// Seconds that a response may take.
-    TransactionTimeout,
-    /// What a failure takes from health, 0 to 1000.
-    HealthSensitivity,
-    /// Obsolete, always 1.
-    RecoveryInterval,
-    /// Least health of a usable gateway, percent.
-    RouterSensitivity,
-    /// Seconds that an LND may take; follows from others.
-    LndTimeout,
-    /// Which requests are watched for their response, 0 to 3.
-    ResponseTracking,
-    /// Seconds after which an unhealthy peer NI is forgotten; 0 is never.
-    RecoveryLimit,
-    /// Seconds between recovery pings at most.
-    MaxRecoveryPingInterval,
+use crate::named;
+
+named! {
+    /// A tunable of the whole node.
+    Global {
+        /// NUMA distance that counts as near.
+        NumaRange => "numa_range",
+        /// Most NIs, and most NIDs in an answer to a ping.
+        MaxInterfaces => "max_interfaces",
+        /// Whether peers are discovered: 0 or 1.
+        Discovery => "discovery",
+        /// Whether what comes by another gateway than the reply's is dropped: 0 or 1.
+        DropAsymRoute => "drop_asym_route",
+        /// How often a message is sent again.
+        RetryCount => "retry_count",
+        /// Seconds that a response may take.
+        TransactionTimeout => "transaction_timeout",
+        /// What a failure takes from health, 0 to 1000.
+        HealthSensitivity => "health_sensitivity",
+        /// Obsolete, always 1.
+        RecoveryInterval => "recovery_interval",
+        /// Least health of a usable gateway, percent.
+        RouterSensitivity => "router_sensitivity",
+        /// Seconds that an LND may take; follows from others.
+        LndTimeout => "lnd_timeout",
+        /// Which requests are watched for their response, 0 to 3.
+        ResponseTracking => "response_tracking",
+        /// Seconds after which an unhealthy peer NI is forgotten; 0 is never.
+        RecoveryLimit => "recovery_limit",
+        /// Seconds between recovery pings at most.
+        MaxRecoveryPingInterval => "max_recovery_ping_interval",
+    }
 }
 
 impl Global {
-    /// All of them, in the order in which tools print them.
-    pub const ALL: [Self; 13] = [
-        Self::NumaRange,
-        Self::MaxInterfaces,
-        Self::Discovery,
-        Self::DropAsymRoute,
-        Self::RetryCount,
-        Self::TransactionTimeout,
-        Self::HealthSensitivity,
-        Self::RecoveryInterval,
-        Self::RouterSensitivity,
-        Self::LndTimeout,
-        Self::ResponseTracking,
-        Self::RecoveryLimit,
-        Self::MaxRecoveryPingInterval,
-    ];
-
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::NumaRange => "numa_range",
-            Self::MaxInterfaces => "max_interfaces",
-            Self::Discovery => "discovery",
-            Self::DropAsymRoute => "drop_asym_route",
-            Self::RetryCount => "retry_count",
-            Self::TransactionTimeout => "transaction_timeout",
-            Self::HealthSensitivity => "health_sensitivity",
-            Self::RecoveryInterval => "recovery_interval",
-            Self::RouterSensitivity => "router_sensitivity",
-            Self::LndTimeout => "lnd_timeout",
-            Self::ResponseTracking => "response_tracking",
-            Self::RecoveryLimit => "recovery_limit",
-            Self::MaxRecoveryPingInterval => "max_recovery_ping_interval",
-        }
-    }
-
     /// The value of an untouched kernel node.
     #[must_use]
     pub const fn default_value(self) -> u32 {
@@ -112,12 +76,6 @@ impl Global {
     #[must_use]
     pub const fn is_settable(self) -> bool {
         !matches!(self, Self::LndTimeout | Self::RecoveryInterval)
-    }
-}
-
-impl fmt::Display for Global {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -16,6 +16,7 @@ mod bytes;
 pub mod frame;
 pub mod global;
 pub mod header;
+mod names;
 pub mod nid;
 pub mod packet;
 pub mod ping;

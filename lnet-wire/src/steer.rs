@@ -7,6 +7,7 @@ mod tests;
 use core::fmt;
 
 use crate::header::{Body, Header, MessageType};
+use crate::named;
 use crate::nid::Nid;
 use crate::packet::{self, Endpoint, Packet};
 
@@ -260,81 +261,42 @@ pub enum Verdict {
     Pass(Reason),
 }
 
-/// Why a frame was passed up, or lost. The values index the counters of the XDP program.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[repr(u8)]
-#[non_exhaustive]
-pub enum Reason {
-    /// Neither IPv4 nor IPv6 (ARP, several VLAN tags, ...).
-    NotIp = 0,
-    /// An IP protocol other than UDP.
-    NotUdp = 1,
-    /// An IP fragment, or an IP header with options or extensions: never ours.
-    IpOptions = 2,
-    /// UDP to an address or port that no NI has.
-    NotOurs = 3,
-    /// Ends before its headers do, or lengths that contradict each other below our frame header.
-    Truncated = 4,
-    /// To an NI, with another magic.
-    BadMagic = 5,
-    /// To an NI, with a version or kind that is not known here.
-    BadVersion = 6,
-    /// To an NI, with a message type other than ACK, PUT, GET, REPLY.
-    BadType = 7,
-    /// To an NI, with a portal that does not exist.
-    BadPortal = 8,
-    /// To an NI, with lengths in its frame header that contradict each other.
-    BadLength = 9,
-    /// Arrived on a queue beyond [`QUEUES_MAX`], or the node has no shards yet.
-    NoShard = 10,
-    /// The slot held no socket: passed up.
-    NoSocket = 11,
-    /// Dropped by a fault rule.
-    FaultDropped = 12,
-    /// A byte was changed by a fault rule; steered all the same.
-    FaultCorrupted = 13,
+named! {
+    /// Why a frame was passed up, or lost. The values index the counters of the XDP program.
+    #[non_exhaustive]
+    Reason {
+        /// Neither IPv4 nor IPv6 (ARP, several VLAN tags, ...).
+        NotIp = 0 => "not_ip",
+        /// An IP protocol other than UDP.
+        NotUdp = 1 => "not_udp",
+        /// An IP fragment, or an IP header with options or extensions: never ours.
+        IpOptions = 2 => "ip_options",
+        /// UDP to an address or port that no NI has.
+        NotOurs = 3 => "not_ours",
+        /// Ends before its headers do, or lengths that contradict each other below our frame header.
+        Truncated = 4 => "truncated",
+        /// To an NI, with another magic.
+        BadMagic = 5 => "bad_magic",
+        /// To an NI, with a version or kind that is not known here.
+        BadVersion = 6 => "bad_version",
+        /// To an NI, with a message type other than ACK, PUT, GET, REPLY.
+        BadType = 7 => "bad_type",
+        /// To an NI, with a portal that does not exist.
+        BadPortal = 8 => "bad_portal",
+        /// To an NI, with lengths in its frame header that contradict each other.
+        BadLength = 9 => "bad_length",
+        /// Arrived on a queue beyond [`QUEUES_MAX`], or the node has no shards yet.
+        NoShard = 10 => "no_shard",
+        /// The slot held no socket: passed up.
+        NoSocket = 11 => "no_socket",
+        /// Dropped by a fault rule.
+        FaultDropped = 12 => "fault_dropped",
+        /// A byte was changed by a fault rule; steered all the same.
+        FaultCorrupted = 13 => "fault_corrupted",
+    }
 }
 
 impl Reason {
-    /// All reasons, in the order of their values.
-    pub const ALL: [Self; 14] = [
-        Self::NotIp,
-        Self::NotUdp,
-        Self::IpOptions,
-        Self::NotOurs,
-        Self::Truncated,
-        Self::BadMagic,
-        Self::BadVersion,
-        Self::BadType,
-        Self::BadPortal,
-        Self::BadLength,
-        Self::NoShard,
-        Self::NoSocket,
-        Self::FaultDropped,
-        Self::FaultCorrupted,
-    ];
-
-    /// The reason in one word, as reports name it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::NotIp => "not_ip",
-            Self::NotUdp => "not_udp",
-            Self::IpOptions => "ip_options",
-            Self::NotOurs => "not_ours",
-            Self::Truncated => "truncated",
-            Self::BadMagic => "bad_magic",
-            Self::BadVersion => "bad_version",
-            Self::BadType => "bad_type",
-            Self::BadPortal => "bad_portal",
-            Self::BadLength => "bad_length",
-            Self::NoShard => "no_shard",
-            Self::NoSocket => "no_socket",
-            Self::FaultDropped => "fault_dropped",
-            Self::FaultCorrupted => "fault_corrupted",
-        }
-    }
-
     /// Whether the frame was addressed to an NI and is not what it should be.
     #[inline(always)]
     #[must_use]

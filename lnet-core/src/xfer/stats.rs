@@ -1,64 +1,37 @@
 //! What an [`Xfer`](super::Xfer) has counted, and what it holds.
 
-use crate::names;
+use lnet_wire::named;
 
-/// Why a frame, or a message in it, was dropped. What is not acknowledged comes again.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-#[non_exhaustive]
-pub enum XferDrop {
-    /// Fields that contradict each other or break a rule of the protocol.
-    Malformed,
-    /// It names no session of this node, or one that can no longer be opened.
-    UnknownSession,
-    /// An answer to a question that was not asked, or has been answered.
-    Unasked,
-    /// It was here already.
-    Duplicate,
-    /// Its id lies beyond the window.
-    BeyondWindow,
-    /// It acknowledges what was never sent, or not in this session.
-    BadAck,
-    /// It is about a deferred message that is not known.
-    UnknownTicket,
-    /// Every slot for a peer or a shard of a peer is in use.
-    PeersFull,
-    /// Every slot for a message that arrives is in use.
-    IncomingFull,
-    /// A fragment ahead of its first one, and no more may be kept.
-    TooEarly,
-    /// Its sender does not show that it lives where the frame comes from.
-    BadIdentity,
-    /// Too much was to be checked of late of those who come from there.
-    Unchecked,
-}
-
-impl XferDrop {
-    const NAMES: [(Self, &str); 12] = [
-        (Self::Malformed, "malformed"),
-        (Self::UnknownSession, "unknown_session"),
-        (Self::Unasked, "unasked"),
-        (Self::Duplicate, "duplicate"),
-        (Self::BeyondWindow, "beyond_window"),
-        (Self::BadAck, "bad_ack"),
-        (Self::UnknownTicket, "unknown_ticket"),
-        (Self::PeersFull, "peers_full"),
-        (Self::IncomingFull, "incoming_full"),
-        (Self::TooEarly, "too_early"),
-        (Self::BadIdentity, "bad_identity"),
-        (Self::Unchecked, "unchecked"),
-    ];
-    /// All reasons, in the order of their counters.
-    pub const ALL: [Self; 12] = names::values(&Self::NAMES);
-
-    /// The reason as reports name it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        Self::NAMES[self as usize].1
+named! {
+    /// Why a frame, or a message in it, was dropped. What is not acknowledged comes again.
+    #[non_exhaustive]
+    XferDrop {
+        /// Fields that contradict each other or break a rule of the protocol.
+        Malformed => "malformed",
+        /// It names no session of this node, or one that can no longer be opened.
+        UnknownSession => "unknown_session",
+        /// An answer to a question that was not asked, or has been answered.
+        Unasked => "unasked",
+        /// It was here already.
+        Duplicate => "duplicate",
+        /// Its id lies beyond the window.
+        BeyondWindow => "beyond_window",
+        /// It acknowledges what was never sent, or not in this session.
+        BadAck => "bad_ack",
+        /// It is about a deferred message that is not known.
+        UnknownTicket => "unknown_ticket",
+        /// Every slot for a peer or a shard of a peer is in use.
+        PeersFull => "peers_full",
+        /// Every slot for a message that arrives is in use.
+        IncomingFull => "incoming_full",
+        /// A fragment ahead of its first one, and no more may be kept.
+        TooEarly => "too_early",
+        /// Its sender does not show that it lives where the frame comes from.
+        BadIdentity => "bad_identity",
+        /// Too much was to be checked of late of those who come from there.
+        Unchecked => "unchecked",
     }
 }
-
-const _: () = assert!(XferDrop::ALL[XferDrop::ALL.len() - 1] as usize == XferDrop::ALL.len() - 1);
 
 /// What an [`Xfer`](super::Xfer) has counted since it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
