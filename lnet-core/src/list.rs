@@ -2,7 +2,7 @@
 //! leaves its list in constant time.
 //!
 //! Invariant: for each marker type `L` a value has one [`Link`], so it is in at most one list of that
-//! kind. The owner of the lists knows which one; the list does not record it.
+//! kind. The link says whether it is in one; the owner of the lists knows which.
 
 use core::marker::PhantomData;
 
@@ -20,8 +20,17 @@ pub(crate) struct Link {
 
 impl Link {
     /// The link of a value that is in no list.
-    pub(crate) const UNLINKED: Self = Self { prev: NONE, next: NONE };
+    pub(crate) const UNLINKED: Self = Self { prev: NO_LIST, next: NO_LIST };
+
+    /// Whether the value is in a list.
+    #[inline]
+    pub(crate) const fn is_linked(&self) -> bool {
+        self.next != NO_LIST
+    }
 }
+
+/// Both neighbours of a value that is in no list.
+const NO_LIST: u32 = NONE - 1;
 
 /// A value that can be in a list of kind `L`.
 pub(crate) trait Linked<L> {
@@ -103,6 +112,26 @@ impl<L> List<L> {
         let slot = *next;
         *next = slab.get(slot)?.link().next;
         Some(slot)
+    }
+
+    /// Puts a value at the end, unless it is in such a list; says whether it was in none.
+    #[inline]
+    pub(crate) fn add<T: Linked<L>>(&mut self, slab: &mut Slab<T>, slot: u32) -> bool {
+        let is_new = !slab[slot].link().is_linked();
+        if is_new {
+            self.push_back(slab, slot);
+        }
+        is_new
+    }
+
+    /// Takes a value out if it is in this list; says whether it was. It is in no other one of its kind.
+    #[inline]
+    pub(crate) fn discard<T: Linked<L>>(&mut self, slab: &mut Slab<T>, slot: u32) -> bool {
+        let is_linked = slab[slot].link().is_linked();
+        if is_linked {
+            self.remove(slab, slot);
+        }
+        is_linked
     }
 
     pub(crate) fn push_back<T: Linked<L>>(&mut self, slab: &mut Slab<T>, slot: u32) {

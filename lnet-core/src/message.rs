@@ -124,9 +124,8 @@ pub(crate) struct MessageState {
     /// Whether it is to leave by its interface and no other: it names it, or what it answers came by it.
     pub(crate) is_bound: bool,
     pub(crate) stage: Stage,
-    /// Whether it is in its interface's list of deadlines.
-    timed: bool,
     waiting: Link,
+    /// In its interface's list of deadlines.
     timer: Link,
 }
 
@@ -144,7 +143,6 @@ impl MessageState {
             release: (Instant(0), 0),
             status: Status::Ok,
             stage: Stage::Queued,
-            timed: false,
             waiting: Link::UNLINKED,
             timer: Link::UNLINKED,
         }
@@ -268,22 +266,19 @@ impl Timers {
     /// last message (the timeout was lowered meanwhile) is put off until then.
     pub(crate) fn watch<S>(&mut self, messages: &mut Messages, message: &Message<S>) {
         let records = &mut messages.records;
-        if records[message.slot].timed {
+        if records[message.slot].timer.is_linked() {
             return;
         }
         if let Some(last) = records.get(self.list.last()) {
             let latest = last.deadline;
             records[message.slot].deadline = records[message.slot].deadline.max(latest);
         }
-        records[message.slot].timed = true;
         self.list.push_back(records, message.slot);
     }
 
     /// Stops watching a message, if it is watched.
     pub(crate) fn forget<S>(&mut self, messages: &mut Messages, message: &Message<S>) {
-        if core::mem::take(&mut messages.records[message.slot].timed) {
-            self.list.remove(&mut messages.records, message.slot);
-        }
+        self.list.discard(&mut messages.records, message.slot);
     }
 
     /// Takes the first message off the list.

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use lnet_wire::frame::{Ack, Kind};
 
-use super::stream::{AckDue, Busy, ReceiveStream};
+use super::stream::{Busy, ReceiveStream};
 use super::window::FramesSeen;
 use super::{Call, Fragment, Receiving};
 use crate::list::{List, NONE};
@@ -52,7 +52,7 @@ impl Receiving {
     pub(crate) fn acknowledge_now(&mut self, sessions: &mut Sessions) {
         let mut next = self.busy.first();
         while let Some(at) = List::<Busy>::step(&self.streams, &mut next) {
-            if matches!(self.streams[at].ack, AckDue::At(_)) {
+            if self.streams[at].ack_at.is_some() {
                 self.ack_within(at, Duration::ZERO, sessions);
             }
         }
@@ -62,11 +62,9 @@ impl Receiving {
     #[inline]
     fn acknowledgement(&mut self, slot: u32) -> Option<Ack> {
         let ack = self.acknowledged_by(slot);
+        self.acks.discard(&mut self.streams, slot);
         let stream = &mut self.streams[slot];
-        if core::mem::replace(&mut stream.ack, AckDue::No) == AckDue::Now {
-            self.acks.remove(&mut self.streams, slot);
-        }
-        self.streams[slot].unacknowledged = 0;
+        (stream.ack_at, stream.unacknowledged) = (None, 0);
         ack
     }
 
@@ -143,17 +141,12 @@ impl Receiving {
     pub(crate) fn ack_within(&mut self, slot: u32, time: Duration, sessions: &mut Sessions) {
         let at = sessions.local.now + time;
         let stream = &mut self.streams[slot];
-        match stream.ack {
-            AckDue::Now => {}
-            _ if time.is_zero() => {
-                stream.ack = AckDue::Now;
-                self.acks.push_back(&mut self.streams, slot);
-            }
-            AckDue::At(earlier) if earlier <= at => {}
-            AckDue::No | AckDue::At(_) => {
-                stream.ack = AckDue::At(at);
-                sessions.local.set_timer(at);
-            }
+        if time.is_zero() {
+            stream.ack_at = None;
+            self.acks.add(&mut self.streams, slot);
+        } else if !stream.acks.is_linked() && stream.ack_at.is_none_or(|earlier| at < earlier) {
+            stream.ack_at = Some(at);
+            sessions.local.set_timer(at);
         }
     }
 }

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use lnet_wire::frame::{Kind, Transfer};
 
-use super::stream::{AckDue, ReceiveStream};
+use super::stream::ReceiveStream;
 use super::{Call, Receiving};
 use crate::list::NONE;
 use crate::lnd::{Cause, NiId, Uplink};
@@ -93,14 +93,12 @@ impl Receiving {
         if stream.address != address {
             stream.address = address;
         }
-        let was_busy = core::mem::replace(&mut stream.is_busy, true);
         sessions.peers[stream.peer].received_from(now, address);
         if self.recent.last() != slot {
             self.recent.remove(&mut self.streams, slot);
             self.recent.push_back(&mut self.streams, slot);
         }
-        if !was_busy {
-            self.busy.push_back(&mut self.streams, slot);
+        if self.busy.add(&mut self.streams, slot) {
             self.busy_count += 1;
             sessions.local.schedule_sweep();
         }
@@ -124,13 +122,8 @@ impl Receiving {
     pub(crate) fn end_stream(&mut self, slot: u32, cause: Cause, call: &mut Call<'_, impl Uplink>) {
         self.abandon_all(slot, cause, call);
         self.buffer.forget_stream(slot);
-        if self.streams[slot].ack == AckDue::Now {
-            self.acks.remove(&mut self.streams, slot);
-        }
-        if self.streams[slot].is_busy {
-            self.busy.remove(&mut self.streams, slot);
-            self.busy_count -= 1;
-        }
+        self.acks.discard(&mut self.streams, slot);
+        self.busy_count -= u32::from(self.busy.discard(&mut self.streams, slot));
         self.recent.remove(&mut self.streams, slot);
         let stream = self.streams.remove(slot);
         self.windows.push(stream.window);

@@ -8,17 +8,6 @@ use crate::list::{Link, List, linked};
 use crate::time::Instant;
 use crate::xfer::sessions::Address;
 
-/// When frames are acknowledged.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum AckDue {
-    /// There is nothing new.
-    No,
-    /// With the next frame, at this time at the latest.
-    At(Instant),
-    /// As soon as there is room for a frame.
-    Now,
-}
-
 pub(crate) struct ReceiveStream {
     pub(crate) peer: u32,
     /// The peer's shard.
@@ -32,7 +21,8 @@ pub(crate) struct ReceiveStream {
     pub(crate) window_begun: bool,
     /// `None` until a frame was dealt with.
     pub(crate) frames: Option<FramesSeen>,
-    pub(crate) ack: AckDue,
+    /// What is new is acknowledged with the next frame, at this time at the latest.
+    pub(crate) ack_at: Option<Instant>,
     /// Frames since the last acknowledgement.
     pub(crate) unacknowledged: u32,
     /// Where its last frame came from.
@@ -44,10 +34,7 @@ pub(crate) struct ReceiveStream {
     /// How many these are, and how many of them have a map.
     pub(crate) arriving_count: u32,
     pub(crate) partial_count: u32,
-    /// Whether it is in the list of those that have received of late.
-    pub(crate) is_busy: bool,
     pub(crate) busy: Link,
-    /// Whether it is in the list of those whose acknowledgement is due.
     pub(crate) acks: Link,
     pub(crate) recent: Link,
 }
@@ -80,7 +67,7 @@ impl ReceiveStream {
             window,
             window_begun: false,
             frames: None,
-            ack: AckDue::No,
+            ack_at: None,
             unacknowledged: 0,
             address,
             opened_at: address.1,
@@ -88,7 +75,6 @@ impl ReceiveStream {
             arriving: List::new(),
             arriving_count: 0,
             partial_count: 0,
-            is_busy: false,
             busy: Link::UNLINKED,
             acks: Link::UNLINKED,
             recent: Link::UNLINKED,

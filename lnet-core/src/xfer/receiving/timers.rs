@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::arrivals::Phase;
-use super::stream::{AckDue, Busy};
+use super::stream::Busy;
 use super::{Call, Receiving};
 use crate::list::List;
 use crate::lnd::{Cause, Uplink};
@@ -21,10 +21,9 @@ impl Receiving {
         let mut due = None;
         let mut next = self.busy.first();
         while let Some(at) = List::<Busy>::step(&self.streams, &mut next) {
-            match self.streams[at].ack {
-                AckDue::At(when) if when <= now => self.ack_within(at, Duration::ZERO, sessions),
-                AckDue::At(when) => due = earliest([due, Some(when)]),
-                AckDue::No | AckDue::Now => {}
+            match self.streams[at].ack_at {
+                Some(when) if when <= now => self.ack_within(at, Duration::ZERO, sessions),
+                when => due = earliest([due, when]),
             }
         }
         due
@@ -41,9 +40,10 @@ impl Receiving {
         let patience = call.sessions.local.times.message;
         let mut next = self.busy.first();
         while let Some(at) = List::<Busy>::step(&self.streams, &mut next) {
-            if now - self.streams[at].seen_at > SWEEP_INTERVAL && self.streams[at].ack == AckDue::No {
+            let stream = &self.streams[at];
+            let is_settled = stream.ack_at.is_none() && !stream.acks.is_linked();
+            if now - stream.seen_at > SWEEP_INTERVAL && is_settled {
                 self.busy.remove(&mut self.streams, at);
-                self.streams[at].is_busy = false;
                 self.busy_count -= 1;
             }
         }

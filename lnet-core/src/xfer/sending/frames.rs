@@ -30,7 +30,6 @@ impl Sending {
     /// The next numbered frame to be sent; an acknowledgement may be added to it.
     pub(crate) fn poll(&mut self, sessions: &mut Sessions) -> Option<Outgoing> {
         while let Some(stream) = self.ready.pop_front(&mut self.streams) {
-            self.streams[stream].is_ready = false;
             let frame = self.next_frame(stream, sessions);
             if frame.is_some() {
                 self.go_on(stream);
@@ -293,10 +292,7 @@ impl Sending {
         // Where another one would not fit, all that is left to do is to wait for it.
         let ack_now = is_probe || !stream.has_room_for(cost_bytes);
         let timeout = stream.probe_at(&sessions.local.times);
-        if !stream.is_busy {
-            stream.is_busy = true;
-            self.busy.push_back(&mut self.streams, slot);
-        }
+        self.busy.add(&mut self.streams, slot);
         sessions.local.set_timer(timeout.max(now));
         Transfer { ack_now, ..transfer }
     }

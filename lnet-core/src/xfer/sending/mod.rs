@@ -302,12 +302,8 @@ impl Sending {
 
     /// Forgets an idle stream.
     fn free_stream(&mut self, slot: u32) {
-        if self.streams[slot].is_ready {
-            self.ready.remove(&mut self.streams, slot);
-        }
-        if self.streams[slot].is_busy {
-            self.busy.remove(&mut self.streams, slot);
-        }
+        self.ready.discard(&mut self.streams, slot);
+        self.busy.discard(&mut self.streams, slot);
         let stream = self.streams.remove(slot);
         self.number_floor = self.number_floor.max(stream.next_number);
         self.peers[stream.peer].streams[usize::from(stream.shard)] = NONE;
@@ -315,10 +311,7 @@ impl Sending {
 
     #[inline]
     fn make_ready(&mut self, stream: u32) {
-        if !self.streams[stream].is_ready {
-            self.streams[stream].is_ready = true;
-            self.ready.push_back(&mut self.streams, stream);
-        }
+        self.ready.add(&mut self.streams, stream);
     }
 
     /// Takes a message out of every list that it is in, with its frames; it keeps its path and its

@@ -41,11 +41,7 @@ pub(crate) struct SendStream {
     pub(crate) probes_due: u32,
     /// The path that frames take instead of their own, [`NONE`] if there is no better one, and until when.
     pub(crate) failover: Option<(u32, Instant)>,
-    /// Whether it is in the list of those with something to send.
-    pub(crate) is_ready: bool,
     pub(crate) ready: Link,
-    /// Whether it is in the list of those that wait for acknowledgements.
-    pub(crate) is_busy: bool,
     pub(crate) busy: Link,
 }
 
@@ -77,9 +73,7 @@ impl SendStream {
             waits_since: now,
             probes_due: 0,
             failover: None,
-            is_ready: false,
             ready: Link::UNLINKED,
-            is_busy: false,
             busy: Link::UNLINKED,
         }
     }

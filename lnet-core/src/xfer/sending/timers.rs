@@ -70,7 +70,6 @@ impl Sending {
             let stream = &self.streams[at];
             if stream.outstanding.is_empty() {
                 self.busy.remove(&mut self.streams, at);
-                self.streams[at].is_busy = false;
             } else {
                 if stream.probe_at(&call.sessions.local.times) <= now {
                     self.probe(at, call);
