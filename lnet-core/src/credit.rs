@@ -10,9 +10,8 @@ use crate::message::{Expired, Message, Messages, Queue, State};
 ///
 /// With one shard a node behaves exactly as LNet with one CPU partition.
 #[must_use]
-pub(crate) const fn share(credits: u32, shard_count: u8) -> u32 {
-    let share = credits.div_ceil(if shard_count == 0 { 1 } else { shard_count as u32 });
-    if share == 0 { 1 } else { share }
+pub(crate) fn share(credits: u32, shard_count: u8) -> u32 {
+    credits.div_ceil(u32::from(shard_count).max(1)).max(1)
 }
 
 /// Credits, and the messages in state `S` that wait for one.

@@ -50,12 +50,6 @@ impl HealthStatus {
             Status::Unknown(_) => Self::RemoteError,
         })
     }
-
-    /// The status of this name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|status| status.name() == name)
-    }
 }
 
 #[cfg(test)]
@@ -82,11 +76,9 @@ mod tests {
     }
 
     #[test]
-    fn numbers_count_from_one_and_names_lead_back() {
+    fn numbers_count_from_one() {
         for (position, status) in HealthStatus::ALL.into_iter().enumerate() {
             assert_eq!(status as usize, position + 1);
-            assert_eq!(HealthStatus::from_name(status.name()), Some(status));
         }
-        assert_eq!(HealthStatus::from_name("ok"), None);
     }
 }

@@ -66,9 +66,8 @@ impl Limits {
 
     /// Messages that a shard of so many asks one sibling about at once: what it waits for, split evenly.
     #[must_use]
-    pub(crate) const fn asks(&self, shard_count: u8) -> u32 {
-        let share = self.delayed / if shard_count == 0 { 1 } else { shard_count as u32 };
-        if share == 0 { 1 } else { share }
+    pub(crate) fn asks(&self, shard_count: u8) -> u32 {
+        (self.delayed / u32::from(shard_count).max(1)).max(1)
     }
 
     /// Whether a shard can be made of these numbers: every kind fits a cookie's slot number, a

@@ -4,7 +4,6 @@
 //! descriptors, so that one is always found; trackers stand in the order of their deadlines, so that the
 //! first is the next to expire. The end of a descriptor ends its tracker: none ever names another one.
 
-use crate::event::EventKind;
 use crate::list::{Link, List, NONE, linked};
 use crate::slab::Slab;
 use crate::time::Instant;
@@ -14,17 +13,6 @@ use crate::time::Instant;
 pub(crate) enum Response {
     Ack,
     Reply,
-}
-
-impl Response {
-    /// The response that an event tells of.
-    const fn of(kind: EventKind) -> Option<Self> {
-        match kind {
-            EventKind::Ack => Some(Self::Ack),
-            EventKind::Reply => Some(Self::Reply),
-            EventKind::Get | EventKind::Put | EventKind::Send | EventKind::Unlink => None,
-        }
-    }
 }
 
 struct Tracker {
@@ -82,10 +70,9 @@ impl Trackers {
         slot
     }
 
-    /// Takes note of an operation that has ended; says whether no response is awaited any more. One that
-    /// was not asked for changes nothing.
-    pub(crate) fn note_end(&mut self, tracker: u32, kind: EventKind) -> bool {
-        let Some(response) = Response::of(kind) else { return false };
+    /// Takes note of a response that has come; says whether none is awaited any more. One that was not asked for
+    /// changes nothing.
+    pub(crate) fn note_response(&mut self, tracker: u32, response: Response) -> bool {
         let awaited = &mut self.trackers[tracker].awaited;
         awaited[response as usize] = awaited[response as usize].saturating_sub(1);
         *awaited == [0; 2]

@@ -4,6 +4,7 @@
 //! failure, deadline or cancellation, whatever comes first; what comes later is ignored; what an answer
 //! says is bounded before anything is kept of it.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -78,16 +79,8 @@ impl Ping {
 
 /// Leaves of each NID the first.
 fn keep_first(nids: &mut Vec<Nid>) {
-    let mut order: Vec<usize> = (0..nids.len()).collect();
-    order.sort_by_key(|&at| (nids[at], at));
-    let mut repeated: Vec<bool> = nids.iter().map(|_| false).collect();
-    for pair in order.windows(2) {
-        if let [first, second] = *pair {
-            repeated[second] = nids[first] == nids[second];
-        }
-    }
-    let mut repeated = repeated.into_iter();
-    nids.retain(|_| !repeated.next().unwrap_or(false));
+    let mut seen = BTreeSet::new();
+    nids.retain(|nid| seen.insert(*nid));
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use lnet_wire::steer::PORTALS;
 use lnet_wire::{Header, MessageType, Nid};
 
 use super::Shard;
-use super::delayed::{Ask, DelayedMessage, Origin, Resumption, State, list_for, list_of};
+use super::delayed::{Ask, DelayedMessage, Origin, RESPONSES, Resumption, State, list_of};
 use super::target::{Arriving, Decision, Scope, Wait};
 use crate::list::NONE;
 use crate::lnd::{NiId, RxId, Status, Verdict};
@@ -45,7 +45,7 @@ impl Shard {
     /// [`EntryError::Portal`] if the index is 64 or more.
     pub fn clear_lazy(&mut self, portal: u32) -> Result<(), EntryError> {
         self.lazy &= !lazy_bit(portal)?;
-        let mut next = self.delayed.first_unmatched(portal as usize);
+        let mut next = self.delayed.unmatched[portal as usize].first();
         while let Some(slot) = self.delayed.step(&mut next) {
             if self.delayed.records[slot].state == (State::Unmatched { md: NONE }) {
                 self.settle_delayed(slot, Decision::Drop(DropReason::NotLazy));
@@ -232,7 +232,7 @@ impl Shard {
     /// Tries the messages of a portal, which has just been given this descriptor, until it takes no more.
     pub(super) fn offer(&mut self, portal: u8, md: u32) {
         let generation = self.mds.generation(md);
-        let mut next = self.delayed.first_unmatched(usize::from(portal));
+        let mut next = self.delayed.unmatched[usize::from(portal)].first();
         while self.mds.holds(md, generation)
             && !self.mds[md].is_exhausted()
             && let Some(slot) = self.delayed.step(&mut next)
@@ -245,8 +245,8 @@ impl Shard {
     pub(super) fn note_retry(&mut self, md: u32) {
         if core::mem::take(&mut self.mds[md].awaited) {
             let entry = self.mds[md].entry;
-            let portal = (entry != NONE).then(|| self.tables.entry(entry).portal);
-            self.retry_lists |= 1 << list_for(portal);
+            let list = if entry == NONE { RESPONSES } else { self.tables.entry(entry).portal.into() };
+            self.retry_lists |= 1 << list;
         }
     }
 
@@ -263,7 +263,7 @@ impl Shard {
 
     #[cold]
     fn wake_list(&mut self, list: usize) {
-        let mut next = self.delayed.first_unmatched(list);
+        let mut next = self.delayed.unmatched[list].first();
         while let Some(slot) = self.delayed.step(&mut next) {
             let State::Unmatched { md } = self.delayed.records[slot].state else {
                 unreachable!("a message that is matched is in a list of unmatched ones")
@@ -302,7 +302,7 @@ impl Shard {
 
     /// Asks a sibling that has a new entry about the messages of a portal that wait for one.
     pub(super) fn ask_again(&mut self, portal: u8, ask: Ask) {
-        let mut next = self.delayed.first_unmatched(usize::from(portal));
+        let mut next = self.delayed.unmatched[usize::from(portal)].first();
         while let Some(slot) = self.delayed.step(&mut next) {
             let record = &self.delayed.records[slot];
             if record.state == (State::Unmatched { md: NONE }) && matches!(record.origin, Origin::Rx(_)) {

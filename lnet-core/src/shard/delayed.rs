@@ -116,21 +116,13 @@ pub(super) struct Membership;
 linked!(DelayedMessage, Membership, link);
 
 /// The list of ACKs and REPLYs, behind those of the portals.
-const RESPONSES: usize = PORTALS;
+pub(super) const RESPONSES: usize = PORTALS;
 
 /// The list that an unmatched message is in: of its portal, or of responses.
 pub(super) const fn list_of(header: &Header) -> usize {
     match header.body {
         Body::Put { portal, .. } | Body::Get { portal, .. } => portal as usize,
         Body::Ack { .. } | Body::Reply { .. } | Body::Hello { .. } => RESPONSES,
-    }
-}
-
-/// The list of messages for a descriptor of this portal, or of a bound one.
-pub(super) const fn list_for(portal: Option<u8>) -> usize {
-    match portal {
-        Some(portal) => portal as usize,
-        None => RESPONSES,
     }
 }
 
@@ -372,11 +364,6 @@ impl DelayedMessages {
             (_, Origin::Sibling { shard, .. }) => shard,
             (state, origin) => unreachable!("{origin:?} is {state:?} and has no sibling to tell"),
         }
-    }
-
-    /// The first record of a list of unmatched messages, or [`NONE`].
-    pub(super) const fn first_unmatched(&self, list: usize) -> u32 {
-        self.unmatched[list].first()
     }
 
     /// The record in `next`, if there is one, and moves that on to the one after it in its list.

@@ -195,7 +195,9 @@ impl Shard {
             // One without a threshold is watched only while it is busy (LNet `lib-msg.c:
             // lnet_msg_detach_md`): it outlives a lost response.
             let rests = md.is_infinite() && md.operations == 0;
-            if self.trackers.note_end(md.tracker, ended.kind()) || rests {
+            let response = ended.response();
+            let is_last = response.is_some_and(|it| self.trackers.note_response(md.tracker, it));
+            if is_last || rests {
                 self.end_tracking(slot);
             }
         }

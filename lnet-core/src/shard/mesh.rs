@@ -386,7 +386,7 @@ impl Shard {
     /// answer is on its way.
     fn withdrawn(&mut self, from: ShardId, withdrawn: AskId) {
         for list in 0..self.delayed.unmatched.len() {
-            let mut next = self.delayed.first_unmatched(list);
+            let mut next = self.delayed.unmatched[list].first();
             while let Some(slot) = self.delayed.step(&mut next) {
                 let is_it = matches!(self.delayed.records[slot].origin,
                     Origin::Sibling { shard, ask, .. } if shard == from && ask == withdrawn);

@@ -1,11 +1,12 @@
 //! What is reported of operations when they end (LNet `lib-msg.c: lnet_build_msg_event`).
 
-use lnet_wire::{Body, Header, MessageType};
+use lnet_wire::{Body, Header};
 
 use super::Shard;
-use crate::event::{Event, EventKind, EventMd, Origin};
+use crate::event::{Event, EventMd, Origin};
 use crate::lnd::{Span, Status};
 use crate::message::Purpose;
+use crate::track::Response;
 
 /// The message that an operation is: what its event is made of when it ends.
 #[derive(Clone, Copy)]
@@ -36,16 +37,13 @@ impl<'a> Ended<'a> {
         }
     }
 
-    /// The kind of its event.
+    /// What it answers a request with, if it is a response.
     #[inline]
-    pub(super) fn kind(&self) -> EventKind {
-        let Self::Arrived(header, _) = self else { return EventKind::Send };
-        match header.message_type() {
-            MessageType::Put => EventKind::Put,
-            MessageType::Get => EventKind::Get,
-            MessageType::Ack => EventKind::Ack,
-            MessageType::Reply => EventKind::Reply,
-            MessageType::Hello => unreachable!("a HELLO is no operation"),
+    pub(super) const fn response(&self) -> Option<Response> {
+        match self {
+            Self::Arrived(Header { body: Body::Ack { .. }, .. }, _) => Some(Response::Ack),
+            Self::Arrived(Header { body: Body::Reply { .. }, .. }, _) => Some(Response::Reply),
+            Self::Sent(..) | Self::Arrived(..) => None,
         }
     }
 }

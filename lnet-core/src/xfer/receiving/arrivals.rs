@@ -88,21 +88,16 @@ impl Arrivals {
 
 const MAP_WORDS: usize = (PAYLOAD_MAX_BYTES / FRAGMENT_UNIT_BYTES / 64) as usize;
 
-/// Which units of a message have arrived.
-pub(crate) struct UnitMap(Box<[u64; MAP_WORDS]>);
-
-/// The maps of a shard; one that was used is cleared when it is used again.
+/// The maps of a shard, which say what units of a message have arrived; one that was used is cleared when it is used
+/// again.
 pub(crate) struct UnitMaps {
-    maps: Box<[UnitMap]>,
+    maps: Box<[[u64; MAP_WORDS]]>,
     free: alloc::vec::Vec<u32>,
 }
 
 impl UnitMaps {
     pub(crate) fn new(count: u32) -> Self {
-        Self {
-            maps: (0..count).map(|_| UnitMap(Box::new([0; MAP_WORDS]))).collect(),
-            free: (0..count).collect(),
-        }
+        Self { maps: (0..count).map(|_| [0; MAP_WORDS]).collect(), free: (0..count).collect() }
     }
 
     pub(crate) fn used_count(&self) -> u32 {
@@ -120,7 +115,7 @@ impl UnitMaps {
     /// An empty map.
     pub(crate) fn take(&mut self) -> Option<u32> {
         let map = self.free.pop()?;
-        self.maps[map as usize].0.fill(0);
+        self.maps[map as usize].fill(0);
         Some(map)
     }
 
@@ -133,7 +128,7 @@ impl UnitMaps {
     /// Bytes of a fragment, at least one long, that were not there before; 0 if all were. The fragment begins at
     /// a unit, lies within its message, and ends at a unit or with its message.
     pub(crate) fn new_bytes(&self, map: u32, offset: u32, length: u32) -> u32 {
-        let units = &self.maps[map as usize].0;
+        let units = &self.maps[map as usize];
         let end = offset + length;
         let (first, last) = (offset / FRAGMENT_UNIT_BYTES, (end - 1) / FRAGMENT_UNIT_BYTES);
         let missing = (first / 64..=last / 64).map(|word| !units[word as usize] & mask(word, first, last));
@@ -145,7 +140,7 @@ impl UnitMaps {
 
     /// Remembers a fragment.
     pub(crate) fn mark(&mut self, map: u32, offset: u32, length: u32) {
-        let units = &mut self.maps[map as usize].0;
+        let units = &mut self.maps[map as usize];
         let (first, last) = (offset / FRAGMENT_UNIT_BYTES, (offset + length - 1) / FRAGMENT_UNIT_BYTES);
         for word in first / 64..=last / 64 {
             units[word as usize] |= mask(word, first, last);

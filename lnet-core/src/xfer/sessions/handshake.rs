@@ -42,9 +42,9 @@ impl Sessions {
         self.questions += 1;
         let Path { ni, nid, .. } = self.paths[path];
         let nonce = self.tokens.nonce(self.questions, self.local.shard, &nid);
-        let next_at = now + self.local.times.hello;
-        let interval_ns = (next_at - now).as_nanos() as u64;
-        let asking = Asking { nonce, asked_at: now, next_at, interval_ns, is_repeated: false, asker: None };
+        let interval = self.local.times.hello;
+        let next_at = now + interval;
+        let asking = Asking { nonce, asked_at: now, next_at, interval, is_repeated: false, asker: None };
         self.paths.ask(path, asking);
         self.reply_hello((ni, nid), nonce);
         self.local.set_timer(next_at);
@@ -87,8 +87,8 @@ impl Sessions {
         }
         let is_due = asking.next_at <= now;
         if is_due {
-            asking.interval_ns = (asking.interval_ns * 2).min(HELLO_MAX.as_nanos() as u64);
-            asking.next_at = now + Duration::from_nanos(asking.interval_ns);
+            asking.interval = (asking.interval * 2).min(HELLO_MAX);
+            asking.next_at = now + asking.interval;
             asking.is_repeated = true;
             self.paths[path].asking = Some(asking);
             self.reply_hello((ni, nid), asking.nonce);

@@ -3,6 +3,7 @@
 //! Invariant: a path stays while messages refer to it or a question of its is open.
 
 use core::ops::{Deref, DerefMut};
+use core::time::Duration;
 
 use lnet_wire::Nid;
 
@@ -21,7 +22,7 @@ pub(crate) struct Asking {
     /// When the first HELLO was sent.
     pub(crate) asked_at: Instant,
     pub(crate) next_at: Instant,
-    pub(crate) interval_ns: u64,
+    pub(crate) interval: Duration,
     pub(crate) is_repeated: bool,
     /// The incarnation on whose behalf it was asked last.
     pub(crate) asker: Option<u64>,
