@@ -9,5 +9,6 @@ pub mod messages;
 pub mod node;
 pub mod options;
 pub mod output;
+pub mod random;
 pub mod raw;
 pub mod threaded;

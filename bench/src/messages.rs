@@ -21,6 +21,7 @@ use lnet_wire::{MessageType, ProcessId};
 use crate::link::Side;
 use crate::measure::{Endpoint, PATIENCE};
 use crate::node;
+use crate::random::Random;
 
 const PORTAL: u32 = 20;
 /// Of one descriptor without a threshold.
@@ -105,7 +106,7 @@ pub struct End {
     free: Vec<MdHandle>,
     /// Where messages go to.
     peer: ProcessId,
-    random: u64,
+    random: Random,
 }
 
 impl End {
@@ -153,14 +154,12 @@ impl End {
         let sources: Vec<MdHandle> = sources.collect::<anyhow::Result<_>>()?;
         let free = sources.iter().copied().cycle().take(config.window).collect();
         node.open()?;
-        let (peer, random) = (side.peer, 0x9E37_79B9_7F4A_7C15);
+        let (peer, random) = (side.peer, Random::new());
         Ok(Self { worker, _node: node, config, arrivals, ends, free, peer, random })
     }
 
     fn start(&mut self, md: MdHandle, hdr_data: u64) -> Result<(), SubmitError> {
-        self.random =
-            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let match_bits = ((self.random >> 32) * u64::from(self.config.peer_entries)) >> 32;
+        let match_bits = self.random.below(self.config.peer_entries.into());
         let (self_nid, target, portal, offset) = (None, self.peer, PORTAL, 0);
         match self.config.operation {
             Operation::Put { ack } => self.worker.put(&PutRequest {

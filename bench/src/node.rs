@@ -1,6 +1,5 @@
 //! The nodes that are measured: one shard each, driven by the application.
 
-use std::fmt::Write as _;
 use std::sync::Mutex;
 
 use anyhow::Context;
@@ -31,11 +30,7 @@ pub fn start(config: &NodeConfig) -> anyhow::Result<(NodeDriver, Worker)> {
 /// The modes of the nodes that were started so far, in the order in which they came up: one, if nothing is amiss.
 #[must_use]
 pub fn modes() -> String {
-    let mut text = String::new();
-    for mode in &*lock() {
-        let _ = write!(text, "{}{mode}", if text.is_empty() { "" } else { " and " });
-    }
-    text
+    lock().iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
 }
 
 fn lock() -> std::sync::MutexGuard<'static, Vec<XdpMode>> {

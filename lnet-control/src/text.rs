@@ -35,10 +35,7 @@ pub mod option {
     /// # Errors
     /// The serializer's.
     pub fn serialize<T: Display, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
-        match value {
-            Some(value) => serializer.collect_str(value),
-            None => serializer.serialize_none(),
-        }
+        serde::Serialize::serialize(&value.as_ref().map(ToString::to_string), serializer)
     }
 
     /// For `#[serde(with = "..")]`.

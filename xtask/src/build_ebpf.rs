@@ -79,7 +79,7 @@ fn prepare<'a>(
     match &toolchain.compiler {
         // The BPF target is a nightly feature of a compiler that is otherwise stable.
         Compiler::Distribution { rustc } => command.env("RUSTC", rustc).env("RUSTC_BOOTSTRAP", "1"),
-        Compiler::Rustup { .. } => command.args(["-Z", "build-std=core"]),
+        Compiler::Rustup => command.args(["-Z", "build-std=core"]),
     }
 }
 

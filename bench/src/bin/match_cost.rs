@@ -25,6 +25,7 @@ use anyhow::{Context, ensure};
 use clap::Parser;
 use hdrhistogram::Histogram;
 use lnet_bench::machine::Machine;
+use lnet_bench::random::Random;
 use lnet_core::handle::{EqHandle, ShardId};
 use lnet_core::lnd::{NiId, PrefetchHint, PrefetchHints, RxId, Status, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
@@ -36,6 +37,7 @@ use lnet_user::internals::xsk::prefetch;
 use lnet_wire::nid::Net;
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 use serde::Serialize;
+use serde_json::json;
 
 /// Measures what it costs to match a message with 1 to 1,000,000 exact entries posted.
 #[derive(Debug, Parser)]
@@ -86,7 +88,7 @@ fn main() -> anyhow::Result<()> {
     rows.sort_by_key(|row| row.entries);
     let machine = Machine::this();
     if cli.json {
-        println!("{}", serde_json::to_string_pretty(&Json { machine, rows })?);
+        println!("{}", serde_json::to_string_pretty(&json!({"machine": machine, "rows": rows}))?);
     } else {
         println!("{}", table(&machine, &rows));
     }
@@ -107,7 +109,10 @@ impl Order {
         let entries = u64::from(entries);
         match self {
             Self::InOrder => (0..messages as u64).map(|position| position % entries).collect(),
-            Self::Random => Random::new().take(messages).map(|random| random.below(entries)).collect(),
+            Self::Random => {
+                let mut random = Random::new();
+                (0..messages).map(|_| random.below(entries)).collect()
+            }
         }
     }
 
@@ -116,34 +121,6 @@ impl Order {
             Self::InOrder => "in order",
             Self::Random => "random",
         }
-    }
-}
-
-/// Numbers without an order, the same in each run.
-struct Random(u64);
-
-/// One of them: 32 bits.
-struct Drawn(u64);
-
-impl Random {
-    const fn new() -> Self {
-        Self(0x9E37_79B9_7F4A_7C15)
-    }
-}
-
-impl Iterator for Random {
-    type Item = Drawn;
-
-    fn next(&mut self) -> Option<Drawn> {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        Some(Drawn(self.0 >> 32))
-    }
-}
-
-impl Drawn {
-    /// Scaled to less than a bound.
-    const fn below(&self, bound: u64) -> u64 {
-        (self.0 * bound) >> 32
     }
 }
 
@@ -270,7 +247,8 @@ impl Chase {
         let count = (u64::from(entries) * u64::from(ENTRY_BYTES)).div_ceil(64) as u32;
         let mut lines: Vec<Line> = (0..count).map(Line).collect();
         // Sattolo's shuffle makes one cycle.
-        for (last, random) in (1..count as usize).rev().zip(Random::new()) {
+        let mut random = Random::new();
+        for last in (1..count as usize).rev() {
             lines.swap(last, random.below(last as u64) as usize);
         }
         Self(lines)
@@ -303,12 +281,6 @@ impl Batches {
     fn ns(&self, quantile: f64) -> f64 {
         self.0.value_at_quantile(quantile) as f64 / BATCH as f64
     }
-}
-
-#[derive(Serialize)]
-struct Json {
-    machine: Machine,
-    rows: Vec<Row>,
 }
 
 /// Nanoseconds a message.

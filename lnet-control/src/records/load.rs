@@ -107,10 +107,7 @@ impl LoadKind {
 
 impl fmt::Display for LoadKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Put => "Put",
-            Self::Get => "Get",
-        })
+        fmt::Debug::fmt(self, f)
     }
 }
 

@@ -6,7 +6,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
-use lnet_control::records::{DropRule, DropRuleRecord, HealthError, RuleCounters};
+use lnet_control::records::{DropRule, DropRuleRecord, HealthError};
 use lnet_control::{Errno, Refusal};
 use lnet_core::fault::{self, Filter, HealthMask, MessageTypes, RULES_MAX};
 use lnet_core::health::HealthStatus;

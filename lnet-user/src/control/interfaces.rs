@@ -26,18 +26,13 @@ pub(super) fn find(spec: &NiSpec, prefers_ipv6: bool) -> Result<NiLocation, Refu
     };
     if !interface.enabled {
         let name = &interface.name;
-        let message =
-            format!("cannot add LNet NI: interface {name} is down: `ip link set dev {name} up` brings it up");
-        return Err(Refusal::new(Errno::NETDOWN, message));
+        return Err(down(format!(": interface {name} is down: `ip link set dev {name} up` brings it up")));
     }
     let address = first_address(&interface, prefers_ipv6);
     let nid = match (spec.nid, address) {
         (Some(nid), _) => nid,
         (None, Some(address)) => nid_of(address, spec.net)?,
-        (None, None) => {
-            let message = format!("cannot add LNet NI: interface {} has no address", interface.name);
-            return Err(Refusal::new(Errno::NETDOWN, message));
-        }
+        (None, None) => return Err(down(format!(": interface {} has no address", interface.name))),
     };
     let is_chosen_by_nid = nid.ip() != address;
     Ok(NiLocation { nid, interface: interface.name, is_chosen_by_nid })
@@ -49,20 +44,14 @@ fn with_address(nid: Nid) -> Result<Interface, Refusal> {
         return Err(Refusal::new(Errno::INVAL, format!("cannot add LNet NI: {nid} is no IP address")));
     };
     let has = |interface: &Interface| interface.addresses.iter().any(|(address, _)| *address == wanted);
-    search(has)?.ok_or_else(|| {
-        let message = format!("cannot add LNet NI: no interface here has the address {wanted}");
-        Refusal::new(Errno::NETDOWN, message)
-    })
+    search(has)?.ok_or_else(|| down(format!(": no interface here has the address {wanted}")))
 }
 
 /// The first interface that serves.
 fn any(net: Net) -> Result<Interface, Refusal> {
     let serves = |interface: &Interface| interface.enabled && first_address(interface, false).is_some();
-    search(serves)?.ok_or_else(|| {
-        let message =
-            format!("cannot add LNet NI to {net}: no Ethernet interface here is up and has an address");
-        Refusal::new(Errno::NETDOWN, message)
-    })
+    let why = || format!(" to {net}: no Ethernet interface here is up and has an address");
+    search(serves)?.ok_or_else(|| down(why()))
 }
 
 /// The first Ethernet interface that fits.
@@ -86,6 +75,11 @@ fn first_address(interface: &Interface, prefers_ipv6: bool) -> Option<IpAddr> {
 fn nid_of(address: IpAddr, net: Net) -> Result<Nid, Refusal> {
     Nid::new_ip(net, address)
         .map_err(|error| Refusal::new(Errno::INVAL, format!("cannot add LNet NI to {net}: {error}")))
+}
+
+/// The refusal of an NI for which no interface is ready.
+fn down(why: String) -> Refusal {
+    Refusal::new(Errno::NETDOWN, "cannot add LNet NI".to_owned() + &why)
 }
 
 fn refusal(name: &str, error: &NetlinkError) -> Refusal {

@@ -35,7 +35,7 @@ mod target;
 
 use thiserror::Error;
 
-use crate::api::{LnetError, NotLent};
+use crate::api::LnetError;
 use crate::runtime::SteeringError;
 
 pub use initiator::Initiator;
@@ -75,10 +75,4 @@ pub enum LoadError {
     /// No thread for it.
     #[error("a thread for the load: {0}")]
     Thread(#[from] std::io::Error),
-}
-
-impl LoadError {
-    fn entry(portal: u32, match_bits: u64, NotLent { error, .. }: NotLent) -> Self {
-        Self::Entry { portal, match_bits, error }
-    }
 }

@@ -369,12 +369,10 @@ impl Scheme {
 
     fn class(&self, hash: u64) -> usize {
         let total: u64 = self.sizes.iter().map(|class| u64::from(class.weight)).sum();
-        let mut left = hash % total;
+        let mut end = 0;
         let found = self.sizes.iter().position(|class| {
-            let weight = u64::from(class.weight);
-            let is_it = left < weight;
-            left = left.wrapping_sub(weight);
-            is_it
+            end += u64::from(class.weight);
+            hash % total < end
         });
         found.unwrap_or(0)
     }

@@ -170,7 +170,8 @@ impl Server {
                 server.scheme.source(posting.portal, posting.match_bits).fill(0, &mut buffer);
             }
             let entry = server.attach(server.posted.len(), posting, buffer);
-            let entry = entry.map_err(|not| LoadError::entry(posting.portal, posting.match_bits, not))?;
+            let Posting { portal, match_bits, .. } = *posting;
+            let entry = entry.map_err(|not| LoadError::Entry { portal, match_bits, error: not.error })?;
             server.posted.push((*posting, Some(entry)));
         }
         Ok(server)
@@ -229,8 +230,7 @@ impl Server {
             EventKind::Put | EventKind::Get if !post_again && event.status() != Status::Ok => {
                 self.shared.report().interrupted += 1;
             }
-            EventKind::Put => self.take_put(&event, notice.payload()),
-            EventKind::Get => self.take_get(&event),
+            EventKind::Put | EventKind::Get => self.count(&event, notice.payload()),
             // Explicitly unlinked.
             _ => {}
         }
@@ -255,28 +255,23 @@ impl Server {
         self.posted[slot].1 = entry;
     }
 
-    fn take_put(&self, event: &Event, payload: Option<&[u8]>) {
+    /// Counts a message that has arrived or was fetched, unless something is wrong with it.
+    fn count(&self, event: &Event, payload: Option<&[u8]>) {
         let fault = self.judge(event, payload);
         let mut report = self.shared.report();
         report.by_shard[usize::from(self.shard.id().0)] += 1;
-        match fault {
-            None => report.puts.count(event.manipulated_bytes()),
-            Some(fault) => report.faults.add(fault),
-        }
-    }
-
-    fn take_get(&self, event: &Event) {
-        let mut report = self.shared.report();
-        report.by_shard[usize::from(self.shard.id().0)] += 1;
-        match FaultKind::of(event.status()).and_then(|fault| fault_of(event, fault, None)) {
-            None => report.gets.count(event.manipulated_bytes()),
-            Some(fault) => report.faults.add(fault),
+        match (fault, event.kind()) {
+            (Some(fault), _) => report.faults.add(fault),
+            (None, EventKind::Put) => report.puts.count(event.manipulated_bytes()),
+            (None, _) => report.gets.count(event.manipulated_bytes()),
         }
     }
 
     /// What is wrong with a Put. Its number may be anything.
     fn judge(&self, event: &Event, payload: Option<&[u8]>) -> Option<Fault> {
-        let Event::Put { portal, match_bits, hdr_data, requested_bytes, .. } = *event else { return None };
+        let Event::Put { portal, match_bits, hdr_data, requested_bytes, .. } = *event else {
+            return fault_of(event, FaultKind::of(event.status())?, None);
+        };
         let message = self.scheme.message(hdr_data);
         let differs = |expected: u64, found: u64| {
             (expected != found).then_some(Difference { offset_bytes: 0, expected, found })

@@ -52,10 +52,7 @@ pub(crate) enum Compiler {
         rustc: PathBuf,
     },
     /// A rustup toolchain that builds `core` from source.
-    Rustup {
-        /// Its name, for `rustup run`.
-        toolchain: &'static str,
-    },
+    Rustup,
 }
 
 impl Compiler {
@@ -63,10 +60,10 @@ impl Compiler {
     pub(crate) fn cargo(&self) -> Command {
         let mut command = match self {
             Self::Distribution { .. } => Command::new(cargo()),
-            Self::Rustup { .. } => Command::new("rustup"),
+            Self::Rustup => Command::new("rustup"),
         };
-        if let Self::Rustup { toolchain } = self {
-            command.args(["run", toolchain, "cargo"]);
+        if matches!(self, Self::Rustup) {
+            command.args(["run", NIGHTLY, "cargo"]);
         }
         scrub(&mut command);
         command
@@ -105,7 +102,7 @@ pub(crate) fn ensure(root: &Path) -> anyhow::Result<BpfToolchain> {
     let linker = ensure_linker(root, version.llvm)?;
     let name = match &compiler {
         Compiler::Distribution { rustc } => rustc.display().to_string(),
-        Compiler::Rustup { toolchain } => format!("rustup toolchain {toolchain}"),
+        Compiler::Rustup => format!("rustup toolchain {NIGHTLY}"),
     };
     let (major, minor) = version.rust;
     eprintln!("setup: BPF compiler {name} {major}.{minor} (LLVM {}), {}", version.llvm, linker.display());
@@ -176,10 +173,10 @@ pub(crate) fn ensure_clippy(compiler: &Compiler) -> anyhow::Result<Command> {
             command.env("CARGO", cargo());
             Ok(command)
         }
-        Compiler::Rustup { toolchain } => {
+        Compiler::Rustup => {
             if answer(compiler.cargo().args(["clippy", "--version"])).is_none() {
                 let mut command = Command::new("rustup");
-                command.args(["component", "add", "clippy", "--toolchain", toolchain]);
+                command.args(["component", "add", "clippy", "--toolchain", NIGHTLY]);
                 run("clippy for the XDP program", &mut command)?;
             }
             Ok(compiler.cargo())
@@ -207,7 +204,7 @@ fn find_rustup() -> Option<(Compiler, CompilerVersion)> {
     let version = compiler_version(&mut rustup_rustc("-vV"))?;
     let sysroot = answer(rustup_rustc("--print").arg("sysroot"))?;
     let has_source = Path::new(&sysroot).join("lib/rustlib/src/rust/library/core/src/lib.rs").exists();
-    (has_source && version.rust >= RUST_OLDEST).then_some((Compiler::Rustup { toolchain: NIGHTLY }, version))
+    (has_source && version.rust >= RUST_OLDEST).then_some((Compiler::Rustup, version))
 }
 
 fn rustup_rustc(argument: &str) -> Command {
