@@ -71,7 +71,7 @@ impl Lab {
 
     /// A resolver for veth-a, started in the near namespace.
     fn neighbours(&self) -> Arc<Neighbours> {
-        self.inside(|| Neighbours::start(Interface::by_name("veth-a").unwrap().index).unwrap())
+        self.inside(|| Neighbours::start(Interface::by_name("veth-a").unwrap().index, true).unwrap())
     }
 }
 
@@ -152,7 +152,7 @@ fn an_unknown_interface_is_named_with_those_there_are() {
     let NetlinkError::NoSuchInterface { name, present } = &refused else { panic!("{refused}") };
     assert_eq!(name, "eth99");
     assert_eq!(present.split(", ").collect::<HashSet<_>>(), HashSet::from(["lo", "veth-a"]));
-    let refused = lab.inside(|| Neighbours::start(4_000_000)).unwrap_err();
+    let refused = lab.inside(|| Neighbours::start(4_000_000, true)).unwrap_err();
     assert!(matches!(refused, NetlinkError::NoSuchIndex { index: 4_000_000 }), "{refused}");
 }
 
@@ -413,7 +413,7 @@ fn without_capabilities_the_missing_one_is_named() {
         sets.effective = CapabilitySet::empty();
         set_capabilities(None, sets).unwrap();
         assert_eq!(Interface::by_name("veth-a").unwrap().index, index, "reading needs no capability");
-        (Neighbours::start(index), reserve_port(ip("10.211.0.1"), 988))
+        (Neighbours::start(index, true), reserve_port(ip("10.211.0.1"), 988))
     });
     let refused = started.unwrap_err();
     assert!(matches!(refused, NetlinkError::NoPermission { .. }), "{refused}");

@@ -130,24 +130,13 @@ pub struct Neighbours {
 
 impl Neighbours {
     /// Starts a thread named `lnet-netlink`, in the calling thread's network namespace, that answers for the
-    /// interface of this index. It ends when the last reference is dropped, which waits for it.
+    /// interface of this index. It ends when the last reference is dropped, which waits for it. One that does not
+    /// resolve only follows the interface ([`Neighbours::mtu_bytes`], [`Neighbours::is_up`]), for which it needs no
+    /// privilege: it is not to be asked for next hops.
     ///
     /// # Errors
     /// [`NetlinkError::NoSuchIndex`], [`NetlinkError::NoPermission`], or what the kernel refused.
-    pub fn start(interface_index: u32) -> Result<Arc<Self>, NetlinkError> {
-        Self::spawn(interface_index, true)
-    }
-
-    /// As [`Neighbours::start`], but only follows the interface ([`Neighbours::mtu_bytes`]), for which it needs
-    /// no privilege: it is not to be asked for next hops.
-    ///
-    /// # Errors
-    /// [`NetlinkError::NoSuchIndex`], or what the kernel refused.
-    pub fn follow_interface(interface_index: u32) -> Result<Arc<Self>, NetlinkError> {
-        Self::spawn(interface_index, false)
-    }
-
-    fn spawn(interface_index: u32, resolves: bool) -> Result<Arc<Self>, NetlinkError> {
+    pub fn start(interface_index: u32, resolves: bool) -> Result<Arc<Self>, NetlinkError> {
         let shared = Arc::new(Shared::new(interface_index));
         let (questions, queue) = mpsc::channel(QUEUE_MAX);
         let (ready, started) = std::sync::mpsc::sync_channel(1);

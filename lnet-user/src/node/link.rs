@@ -14,8 +14,7 @@ pub(super) fn follow(
     resolves: bool,
     wakers: &[Waker],
 ) -> Result<Arc<Neighbours>, NodeError> {
-    let index = interface.index;
-    let neighbours = if resolves { Neighbours::start(index) } else { Neighbours::follow_interface(index) }?;
+    let neighbours = Neighbours::start(interface.index, resolves)?;
     let wakers = wakers.to_vec();
     let (name, was_up) = (interface.name.clone(), AtomicBool::new(interface.up));
     // It is called by what it looks at.
