@@ -9,7 +9,7 @@ use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, XskMap};
 use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, TestRun, TestRunOptions, Xdp, XdpError, XdpMode};
 use aya::util::KernelVersion;
-use aya::{Ebpf, EbpfError, EbpfLoader};
+use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
 use lnet_wire::MessageType;
 use lnet_wire::packet::{Endpoint, endpoint};
 use lnet_wire::steer::{PORTALS, Policy, QUEUES_MAX, SHARDS_MAX, slot_of};
@@ -216,7 +216,7 @@ impl XdpProgram {
     /// [`BpfError::OutOfRange`]; [`BpfError::Map`].
     pub fn set_shards(&mut self, shards: u32) -> Result<(), BpfError> {
         at_most("number of shards", shards, SHARDS_MAX)?;
-        self.config.set(CONFIG_SHARDS, shards, 0).map_err(|error| BpfError::map("CONFIG", "write", &error))
+        write("CONFIG", &mut self.config, CONFIG_SHARDS, shards)
     }
 
     /// Makes frames to this address and UDP port ours. Adding one twice changes nothing.
@@ -247,9 +247,7 @@ impl XdpProgram {
     }
 
     fn set_first_endpoint(&mut self, first: Option<Endpoint>) -> Result<(), BpfError> {
-        self.first_endpoint
-            .set(0, first.unwrap_or_default(), 0)
-            .map_err(|error| BpfError::map("FIRST_ENDPOINT", "write", &error))?;
+        write("FIRST_ENDPOINT", &mut self.first_endpoint, 0, first.unwrap_or_default())?;
         self.first = first;
         Ok(())
     }
@@ -261,9 +259,7 @@ impl XdpProgram {
     pub fn set_policy(&mut self, portal: u8, policy: Policy) -> Result<(), BpfError> {
         at_most("portal", u32::from(portal), PORTALS as u32 - 1)?;
         let word = policy.pack().map_err(|reason| BpfError::Policy { portal, reason })?;
-        self.policies
-            .set(u32::from(portal), word.0, 0)
-            .map_err(|error| BpfError::map("POLICIES", "write", &error))
+        write("POLICIES", &mut self.policies, portal.into(), word.0)
     }
 
     /// Gives frames of `queue` that belong to `shard` to an `AF_XDP` socket; the map holds a reference of
@@ -312,9 +308,7 @@ impl XdpProgram {
         at_most("frames to drop per million", drop_per_million, MILLION)?;
         at_most("frames to corrupt per million", corrupt_per_million, MILLION)?;
         let rule = u64::from(drop_per_million) | u64::from(corrupt_per_million) << 32;
-        self.faults
-            .set(message_type as u32, rule, 0)
-            .map_err(|error| BpfError::map("FAULTS", "write", &error))
+        write("FAULTS", &mut self.faults, message_type as u32, rule)
     }
 
     /// Turns log lines for refused frames on or off; off after loading.
@@ -325,9 +319,7 @@ impl XdpProgram {
         if !self.can_log {
             return Err(BpfError::NoLogging);
         }
-        self.config
-            .set(CONFIG_LOG, u32::from(on), 0)
-            .map_err(|error| BpfError::map("CONFIG", "write", &error))
+        write("CONFIG", &mut self.config, CONFIG_LOG, on.into())
     }
 
     /// The program's log, to be forwarded by the caller. There is one.
@@ -389,6 +381,15 @@ impl XdpProgram {
         let Some(Ok(program)) = program else { unreachable!("{} was loaded", self.name) };
         program
     }
+}
+
+fn write<V: Pod>(
+    name: &'static str,
+    map: &mut Array<MapData, V>,
+    index: u32,
+    value: V,
+) -> Result<(), BpfError> {
+    map.set(index, value, 0).map_err(|error| BpfError::map(name, "write", &error))
 }
 
 fn take<M: TryFrom<Map, Error = MapError>>(
