@@ -1,4 +1,4 @@
-//! The thread that prints what the XDP programs of a node refuse.
+//! The thread that prints what an XDP program refuses.
 
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -19,22 +19,20 @@ pub(super) struct LogThread {
 }
 
 impl LogThread {
-    /// Starts forwarding the lines of `programs`, which are of the logging kind.
-    pub(super) fn start(programs: &mut [XdpProgram]) -> Result<Self, BpfError> {
-        let pumps = programs.iter_mut().map(XdpProgram::take_log).collect::<Result<Vec<_>, _>>()?;
+    /// Starts forwarding the lines of a program, which is of the logging kind.
+    pub(super) fn start(program: &mut XdpProgram) -> Result<Self, BpfError> {
+        let log = program.take_log()?;
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(BpfError::Log)?;
         let dispatch = tracing::dispatcher::get_default(Clone::clone);
         let (stop, stopped) = oneshot::channel();
         let pump = move || {
             runtime.block_on(async {
-                for pump in pumps {
-                    tokio::spawn(async {
-                        if let Err(error) = pump.pump().await {
-                            tracing::error!(%error, "refused frames are no longer logged");
-                        }
-                    });
-                }
+                tokio::spawn(async {
+                    if let Err(error) = log.pump().await {
+                        tracing::error!(%error, "refused frames are no longer logged");
+                    }
+                });
                 // Told to stop, or the node is gone: the same.
                 let _ = stopped.await;
                 tokio::time::sleep(LAST_LINES).await;

@@ -136,8 +136,7 @@ impl NodeDriver {
         let Some(net) = fresh_net.as_ref().or(self.rings()) else { unreachable!("one was made") };
         let umem = Arc::clone(&net.umem);
         let rings = open_queues(&self.config, &umem, &plan.interface, (&neighbours, &owners), &mut program)?;
-        let programs = std::slice::from_mut(&mut program);
-        let log = if self.config.log_refusals { Some(LogThread::start(programs)?) } else { None };
+        let log = self.config.log_refusals.then(|| LogThread::start(&mut program)).transpose()?;
         let wanted =
             [ActiveMode::Native, ActiveMode::Generic].into_iter().find(|mode| plan.mode == (*mode).into());
         let mode = program.attach(&plan.interface.name, wanted)?;
@@ -326,8 +325,8 @@ fn open_queues(
         queue_config.rings = config.rings;
         queue_config.patience = RECLAIM_PATIENCE;
         let opened = xsk::open_queue(umem, &queue_config)?;
-        let lane_index = rings[owner].lanes.len();
-        let owned = OwnedQueue::new(lane_index, opened.fill, opened.completion);
+        let device = opened.sockets[owner].device.clone();
+        let owned = OwnedQueue::new(interface.index, Some(device), opened.fill, opened.completion);
         for (shard, socket) in opened.sockets.into_iter().enumerate() {
             program.set_socket(queue, shard as u32, &socket.device)?;
             let mut lane = Lane::new(interface.index, queue, socket, queue < interface.tx_queues);

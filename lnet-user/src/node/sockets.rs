@@ -30,14 +30,15 @@ const PORT_INTERVAL: Duration = Duration::from_millis(20);
 impl NodeDriver {
     /// Opens an NI over sockets; what arrives waits in them until the node is opened.
     pub(super) fn open_sockets(&mut self, plan: &XdpPlan) -> Result<(XdpNi, Vec<ShardPort>), NodeError> {
-        if self.config.log_refusals {
-            return Err(NodeError::OnlyRings { option: "log_refusals" });
-        }
-        if self.config.send_fault != SendFault::default() {
-            return Err(NodeError::OnlyRings { option: "send_fault" });
-        }
-        if self.config.frame_loss_per_million != 0 {
-            return Err(NodeError::OnlyRings { option: "frame_loss_per_million" });
+        let NodeConfig { log_refusals, send_fault, frame_loss_per_million, .. } = &self.config;
+        for (option, is_set) in [
+            ("log_refusals", *log_refusals),
+            ("send_fault", *send_fault != SendFault::default()),
+            ("frame_loss_per_million", *frame_loss_per_million != 0),
+        ] {
+            if is_set {
+                return Err(NodeError::OnlyRings { option });
+            }
         }
         let neighbours = link::follow(&plan.interface, false, &self.wakers)?;
         let port = plan.port;

@@ -12,7 +12,7 @@ pub(super) const CACHE_LINE_BYTES: usize = 64;
 
 /// What pages an anonymous mapping asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum PageKind {
+pub(crate) enum PageKind {
     /// Pages of 2 MiB out of the system's pool.
     Huge,
     /// Normal pages.
@@ -21,19 +21,19 @@ pub(super) enum PageKind {
 
 /// A run of zeroed or shared bytes, owned by this value.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(crate) struct Mapping {
     base: NonNull<u8>,
     length_bytes: usize,
 }
 
 // SAFETY: the value only names memory and frees it; who may touch the bytes is its users' business.
-unsafe impl Send for Memory {}
+unsafe impl Send for Mapping {}
 // SAFETY: as for `Send`; no method reads or writes the bytes.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for Mapping {}
 
-impl Memory {
+impl Mapping {
     /// Maps `length_bytes` of anonymous zeroed memory; a multiple of 2 MiB if `kind` is huge.
-    pub(super) fn anonymous(length_bytes: usize, kind: PageKind) -> io::Result<Self> {
+    pub(crate) fn anonymous(length_bytes: usize, kind: PageKind) -> io::Result<Self> {
         let mut flags = MapFlags::PRIVATE;
         if kind == PageKind::Huge {
             flags |= MapFlags::HUGETLB | MapFlags::HUGE_2MB;
@@ -66,7 +66,7 @@ impl Memory {
 
     /// The first byte.
     #[inline]
-    pub(super) fn base(&self) -> NonNull<u8> {
+    pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
 
@@ -76,7 +76,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: base and length are those of the mapping that this value owns alone.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length_bytes) };

@@ -8,7 +8,7 @@ use rustix::net::sockopt;
 use rustix::net::xdp::SocketAddrXdpFlags;
 
 use super::error::{ReclaimError, SocketError};
-use super::memory::{Memory, PageKind};
+use super::memory::{Mapping, PageKind};
 use super::socket::{self, Opening, QueueId};
 use super::umem::{CHUNK_BYTES, Frame, RingsId, Umem};
 
@@ -57,7 +57,7 @@ fn see_unbound(queue: QueueId, patience: Duration) -> Result<(), ReclaimError> {
     let fd = socket::open().map_err(unknown)?;
     let opening = Opening { fd: fd.as_fd(), queue };
     let system = |operation, errno| unknown(opening.fault(operation, errno));
-    let memory = Memory::anonymous(CHUNK_BYTES as usize, PageKind::Normal)
+    let memory = Mapping::anonymous(CHUNK_BYTES as usize, PageKind::Normal)
         .map_err(|errno| system("memory for a probe", errno))?;
     let address = memory.base().as_ptr().expose_provenance() as u64;
     opening.register_memory(address, u64::from(CHUNK_BYTES)).map_err(unknown)?;

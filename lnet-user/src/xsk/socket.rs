@@ -15,7 +15,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::config::QueueConfig;
 use super::error::{QueueLabel, SocketError};
-use super::memory::Memory;
+use super::memory::Mapping;
 use super::ring::{CompletionRing, Entry, FillRing, Half, Layout, RxRing, Side, TxRing};
 use super::umem::{CHUNK_BYTES, RingsId, Umem};
 
@@ -75,7 +75,7 @@ pub struct Socket {
 }
 
 /// The kernel's side of a socket.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Device(Arc<Attachment>);
 
 /// What a kick achieved. Only `Done` means that the kernel has taken all that was committed.
@@ -331,7 +331,7 @@ impl<'a> Opening<'a> {
     ) -> Result<Half<T>, SocketError> {
         let layout =
             Layout::of_kernel(offsets, size).ok_or(SocketError::NoXdpSockets { source: Errno::OPNOTSUPP })?;
-        let memory = Memory::of_socket(self.fd, layout.length_bytes::<T>(), page)
+        let memory = Mapping::of_socket(self.fd, layout.length_bytes::<T>(), page)
             .map_err(|errno| self.fault("mmap of a ring", errno))?;
         Half::over(Arc::new(memory), &layout, side, 0, Arc::clone(attachment))
             .map_err(|errno| self.fault("layout of a ring", errno))

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::error::{SocketError, UmemError};
-use super::memory::{self, CACHE_LINE_BYTES, Memory, PageKind};
+use super::memory::{self, CACHE_LINE_BYTES, Mapping, PageKind};
 use super::registered::Area;
 use super::socket::Attachment;
 
@@ -135,7 +135,7 @@ impl Registry {
 /// Packet memory: chunks that frames stand for, shared with the kernel by the sockets on it.
 #[derive(Debug)]
 pub struct Umem {
-    memory: Memory,
+    memory: Mapping,
     /// Who holds each chunk: `USER`, or the kernel by some rings.
     holders: Box<[AtomicU8]>,
     /// The memory behind the chunks that `holders` are about.
@@ -349,13 +349,13 @@ fn checked_length(config: &UmemConfig) -> Result<usize, UmemError> {
     Ok((config.chunk_count as usize + registered_chunks as usize) * CHUNK_BYTES as usize)
 }
 
-fn map(length_bytes: usize, huge_pages: bool) -> Result<Memory, UmemError> {
+fn map(length_bytes: usize, huge_pages: bool) -> Result<Mapping, UmemError> {
     if huge_pages
-        && let Ok(memory) = Memory::anonymous(length_bytes.next_multiple_of(HUGE_PAGE_BYTES), PageKind::Huge)
+        && let Ok(memory) = Mapping::anonymous(length_bytes.next_multiple_of(HUGE_PAGE_BYTES), PageKind::Huge)
     {
         return Ok(memory);
     }
-    let memory = Memory::anonymous(length_bytes, PageKind::Normal)
+    let memory = Mapping::anonymous(length_bytes, PageKind::Normal)
         .map_err(|source| UmemError::Map { length_bytes, source })?;
     if huge_pages {
         // A kernel without transparent huge pages refuses the advice; the memory is as good without.

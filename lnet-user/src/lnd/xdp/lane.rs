@@ -257,8 +257,9 @@ impl Lane {
 
 /// The rings of a queue that this shard owns.
 pub(crate) struct OwnedQueue {
-    /// The lane of this queue, which wakes the kernel for the fill ring.
-    pub(crate) lane_index: usize,
+    pub(super) interface_index: u32,
+    /// Wakes the kernel for the fill ring; a stand-in for it needs no waking.
+    pub(super) device: Option<Device>,
     pub(crate) fill: FillRing,
     pub(crate) completion: CompletionRing,
     /// Frames of other shards on this queue.
@@ -266,8 +267,13 @@ pub(crate) struct OwnedQueue {
 }
 
 impl OwnedQueue {
-    pub(crate) fn new(lane_index: usize, fill: FillRing, completion: CompletionRing) -> Self {
-        Self { lane_index, fill, completion, borrowed: Borrowed::default() }
+    pub(crate) fn new(
+        interface_index: u32,
+        device: Option<Device>,
+        fill: FillRing,
+        completion: CompletionRing,
+    ) -> Self {
+        Self { interface_index, device, fill, completion, borrowed: Borrowed::default() }
     }
 
     /// Makes `lane`, on this queue, count here what its shard sends. `owner` is this queue's shard, if that is another

@@ -434,7 +434,7 @@ impl XdpLnd {
             queue.fill.fill(&mut self.moving);
             self.stock.extend(self.moving.drain(..));
             if queue.fill.needs_wakeup()
-                && let Some(device) = &self.lanes[queue.lane_index].device
+                && let Some(device) = &queue.device
                 && let Err(error) = device.wake_fill()
             {
                 tracing::warn!(%error, "the driver was not told of free frames");

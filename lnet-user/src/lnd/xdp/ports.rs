@@ -32,7 +32,7 @@ pub(crate) struct Rings {
     pub(crate) neighbours: Arc<Neighbours>,
     /// A lane on each receive queue.
     pub(crate) lanes: Vec<Lane>,
-    /// The queues that the shard owns; their lanes are numbered among these.
+    /// The queues that the shard owns.
     pub(crate) owned: Vec<OwnedQueue>,
 }
 
@@ -175,8 +175,6 @@ impl XdpLnd {
 
     fn add_rings(&mut self, rings: Rings) {
         let Rings { interface_index, neighbours, mut lanes, mut owned } = rings;
-        let first_lane = self.lanes.len();
-        owned.iter_mut().for_each(|queue| queue.lane_index += first_lane);
         self.lanes.append(&mut lanes);
         self.owned.append(&mut owned);
         self.links.push(Link { interface_index, neighbours, generation: u64::MAX });
@@ -200,19 +198,9 @@ impl XdpLnd {
         if let Some(late) = self.faults.give_up() {
             self.stock.extend(late.map(|part| part.frame));
         }
-        let queue_of = |lane: &Lane| (lane.interface_index, lane.queue);
-        let lane_queues: Vec<(u32, u32)> = self.lanes.iter().map(queue_of).collect();
-        let is_its = |queue: &mut OwnedQueue| lane_queues[queue.lane_index].0 == interface_index;
-        let mut owned: Vec<OwnedQueue> = self.owned.extract_if(.., is_its).collect();
+        let owned = self.owned.extract_if(.., |queue| queue.interface_index == interface_index).collect();
         let mut lanes: Vec<Lane> =
             self.lanes.extract_if(.., |lane| lane.interface_index == interface_index).collect();
-        for (queues, lanes) in [(&mut self.owned, &self.lanes), (&mut owned, &lanes)] {
-            for queue in queues {
-                let lane_queue = lane_queues[queue.lane_index];
-                queue.lane_index =
-                    lanes.iter().position(|lane| queue_of(lane) == lane_queue).expect("a lane on each queue");
-            }
-        }
         // A packet whose last part has not been seen.
         for lane in &mut lanes {
             while let Some(descriptor) = lane.arrived.pop_front() {
@@ -256,13 +244,10 @@ impl XdpLnd {
 
     /// The lane by which frames of this shard leave: that of a queue that it owns, or any.
     fn lane_to(&self, interface_index: u32) -> usize {
-        let of_interface =
-            |lane: &usize| self.lanes[*lane].interface_index == interface_index && self.lanes[*lane].sends;
-        let own = self.owned.iter().map(|queue| queue.lane_index).find(of_interface);
-        own.unwrap_or_else(|| {
-            let all: Vec<usize> = (0..self.lanes.len()).filter(of_interface).collect();
-            all[usize::from(self.shard.0) % all.len()]
-        })
+        let is_candidate = |lane: &Lane| lane.interface_index == interface_index && lane.sends;
+        let all: Vec<usize> = (0..self.lanes.len()).filter(|lane| is_candidate(&self.lanes[*lane])).collect();
+        let own = all.iter().find(|lane| self.lanes[**lane].owner.is_none());
+        *own.unwrap_or_else(|| &all[usize::from(self.shard.0) % all.len()])
     }
 }
 

@@ -65,34 +65,34 @@ impl UdpSocket {
     }
 
     fn open(address: SocketAddr, interface_index: Option<u32>) -> Result<Self, (&'static str, Errno)> {
+        let refused = |operation| move |errno| (operation, errno);
         let address = scoped(address, interface_index);
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let fd = socket_with(family, SocketType::DGRAM, flags, Some(ipproto::UDP))
-            .map_err(|errno| ("socket", errno))?;
-        set_socket_reuseport(&fd, true).map_err(|errno| ("SO_REUSEPORT", errno))?;
+        let fd =
+            socket_with(family, SocketType::DGRAM, flags, Some(ipproto::UDP)).map_err(refused("socket"))?;
+        set_socket_reuseport(&fd, true).map_err(refused("SO_REUSEPORT"))?;
         if let Some(index) = interface_index {
             let index = c_int::try_from(index).map_err(|_| ("SO_BINDTOIFINDEX", Errno::NODEV))?;
             set_option(&fd, libc::SOL_SOCKET, SO_BINDTOIFINDEX, &index)
-                .map_err(|errno| ("SO_BINDTOIFINDEX", errno))?;
+                .map_err(refused("SO_BINDTOIFINDEX"))?;
         }
         if address.is_ipv4() {
             // "None" is what a checksum of zero means (RFC 768): our frames have their own.
-            set_option(&fd, libc::SOL_SOCKET, SO_NO_CHECK, &1).map_err(|errno| ("SO_NO_CHECK", errno))?;
-            set_ip_mtu_discover(&fd, Ipv4PathMtuDiscovery::DO).map_err(|errno| ("IP_MTU_DISCOVER", errno))?;
+            set_option(&fd, libc::SOL_SOCKET, SO_NO_CHECK, &1).map_err(refused("SO_NO_CHECK"))?;
+            set_ip_mtu_discover(&fd, Ipv4PathMtuDiscovery::DO).map_err(refused("IP_MTU_DISCOVER"))?;
         } else {
-            set_ipv6_v6only(&fd, true).map_err(|errno| ("IPV6_V6ONLY", errno))?;
+            set_ipv6_v6only(&fd, true).map_err(refused("IPV6_V6ONLY"))?;
             set_option(&fd, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, &1)
-                .map_err(|errno| ("UDP_NO_CHECK6_RX", errno))?;
-            set_ipv6_mtu_discover(&fd, Ipv6PathMtuDiscovery::DO)
-                .map_err(|errno| ("IPV6_MTU_DISCOVER", errno))?;
+                .map_err(refused("UDP_NO_CHECK6_RX"))?;
+            set_ipv6_mtu_discover(&fd, Ipv6PathMtuDiscovery::DO).map_err(refused("IPV6_MTU_DISCOVER"))?;
         }
         // Needs CAP_NET_ADMIN; without it the kernel cuts the size down to `net.core.rmem_max`.
         if set_socket_recv_buffer_size_force(&fd, RECEIVE_BYTES).is_err() {
-            set_socket_recv_buffer_size(&fd, RECEIVE_BYTES).map_err(|errno| ("SO_RCVBUF", errno))?;
+            set_socket_recv_buffer_size(&fd, RECEIVE_BYTES).map_err(refused("SO_RCVBUF"))?;
         }
-        set_socket_send_buffer_size(&fd, SEND_BYTES).map_err(|errno| ("SO_SNDBUF", errno))?;
-        bind(&fd, &address).map_err(|errno| ("bind", errno))?;
+        set_socket_send_buffer_size(&fd, SEND_BYTES).map_err(refused("SO_SNDBUF"))?;
+        bind(&fd, &address).map_err(refused("bind"))?;
         Ok(Self { fd, address })
     }
 

@@ -9,7 +9,7 @@ use rustix::io;
 use rustix::net::xdp::XdpRingOffset;
 
 use super::cursor::Cursor;
-use crate::xsk::memory::{self, Memory};
+use crate::xsk::memory::{self, Mapping};
 use crate::xsk::socket::Attachment;
 
 /// The kernel wants to be woken before it goes on with the ring (`XDP_RING_NEED_WAKEUP`).
@@ -71,7 +71,7 @@ impl Layout {
 pub(super) struct Keeper {
     /// Dropped first, so that the kernel has let go of the ring before it is unmapped.
     _attachment: Arc<Attachment>,
-    _memory: Arc<Memory>,
+    _memory: Arc<Mapping>,
 }
 
 /// One side of a ring with entries of type `T`, which must be valid for every bit pattern.
@@ -103,7 +103,7 @@ unsafe impl<T: Entry + Send> Send for Half<T> {}
 impl<T: Entry> Half<T> {
     /// A side of a ring that lies in `memory`, with both indices at `start`: 0 for a new socket of the kernel.
     pub(in crate::xsk) fn over(
-        memory: Arc<Memory>,
+        memory: Arc<Mapping>,
         layout: &Layout,
         side: Side,
         start: u32,

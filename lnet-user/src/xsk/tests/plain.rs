@@ -12,7 +12,7 @@ use rustix::io;
 
 use super::config::RingSizes;
 use super::error::{SocketError, UmemError};
-use super::memory::{CACHE_LINE_BYTES, Memory, PageKind};
+use super::memory::{CACHE_LINE_BYTES, Mapping, PageKind};
 use super::ring::{
     CompletionRing, Entry, FLAG_NEED_WAKEUP, FillRing, Half, Layout, OPTION_CONTINUED, RawDescriptor, RxRing,
     Side, TxRing,
@@ -47,7 +47,7 @@ impl Umem {
 fn pair<T: Entry>(size: u32, start: u32, attachment: &Arc<Attachment>) -> io::Result<(Half<T>, Half<T>)> {
     let [producer, consumer, flags, entries] = [0, 1, 2, 3].map(|line| line * CACHE_LINE_BYTES as u64);
     let layout = Layout { producer, consumer, flags, entries, size };
-    let memory = Arc::new(Memory::anonymous(layout.length_bytes::<T>(), PageKind::Normal)?);
+    let memory = Arc::new(Mapping::anonymous(layout.length_bytes::<T>(), PageKind::Normal)?);
     let half = |side| Half::over(Arc::clone(&memory), &layout, side, start, Arc::clone(attachment));
     let (producer, consumer) = (half(Side::Producer)?, half(Side::Consumer)?);
     for index in [producer.ours(), consumer.ours()] {

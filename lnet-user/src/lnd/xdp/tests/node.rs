@@ -551,7 +551,7 @@ fn wire_up(plan: &Plan, umem: &Arc<Umem>) -> (Vec<ShardRings>, Vec<KernelQueue>)
             let (user, kernel) = rings(umem, &plan.rings, u32::MAX - 3).unwrap();
             if shard == owner {
                 let (fill, completion) = (user.fill, user.completion);
-                owned.push(OwnedQueue::new(lanes.len(), fill, completion));
+                owned.push(OwnedQueue::new(INTERFACE, None, fill, completion));
                 shared = Some((kernel.fill, kernel.completion));
             }
             lanes.push(Lane::over(INTERFACE, queue, user.rx, user.tx));
