@@ -123,6 +123,8 @@ impl Sending {
     pub(crate) fn report_answer(&self, slot: u32, call: &mut Call<'_, impl Uplink>) {
         let stream = &self.streams[slot];
         let taken = stream.failover_path(call.sessions.local.now);
+        // Its interface may have gone since.
+        let taken = taken.filter(|path| self.leads(slot, *path, call.sessions));
         if let Some(path) = taken.or_else(|| self.last_path(slot, call.sessions)) {
             call.sessions.note_answer(path, stream.congestion.round_trip(), call.up);
         }
