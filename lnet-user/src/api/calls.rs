@@ -19,7 +19,7 @@ use crate::runtime::Worker;
 use crate::uring::Waker;
 
 /// Calls that wait at one shard.
-const CALLS_MAX: usize = 256;
+pub(super) const CALLS_MAX: usize = 256;
 
 type Run = Box<dyn FnOnce(&mut Worker, &mut Queues) + Send>;
 

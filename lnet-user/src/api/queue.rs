@@ -325,7 +325,12 @@ impl EventQueue {
         let mut context = Context::from_waker(&waker);
         loop {
             if let [End { ring, shard }] = &self.ends[..] {
-                shard.0.end().thread.drive(|| !ring.is_empty(), until, eager);
+                let thread = &shard.0.end().thread;
+                thread.drive(|| !ring.is_empty(), until, eager);
+                if thread.has_waiting() {
+                    // The keeper drives for all.
+                    self.waits.streak = 0;
+                }
             }
             if let Poll::Ready(next) = self.poll_notice(&mut context) {
                 return next.map(Some);
@@ -356,7 +361,17 @@ impl EventQueue {
     /// # Errors
     /// As [`EventQueue::try_next`].
     pub async fn next(&mut self) -> Result<Notice, LnetError> {
-        poll_fn(|context| self.poll_notice(context)).await
+        /// What waits, until its future is dropped.
+        struct Waiting<'a>(&'a mut EventQueue);
+
+        impl Drop for Waiting<'_> {
+            fn drop(&mut self) {
+                self.0.set_waiting(false);
+            }
+        }
+
+        let queue = Waiting(self);
+        poll_fn(|context| queue.0.poll_notice(context)).await
     }
 
     /// The next event, or a promise to wake the context's task when there is one.

@@ -1,4 +1,4 @@
-//! What a shard's thread does for the application: it answers calls and passes events on.
+//! What a shard's driver does for the application: it answers calls and passes events on.
 //!
 //! Invariants: an event that the application has no room for stays in the shard's queue, where its place is
 //! reserved. The last event of a descriptor brings its buffer, so it is held back while leases on the
@@ -17,7 +17,7 @@ use lnet_core::portal::EntrySpec;
 use lnet_core::shard::SubmitError;
 use tokio::sync::oneshot;
 
-use super::calls::{Call, Calls, Signals};
+use super::calls::{CALLS_MAX, Call, Calls, Signals};
 use super::error::LnetError;
 use super::queue::{Notice, Payload, QueueEnd, SharedLease};
 use super::request::{Answer, Message};
@@ -27,7 +27,7 @@ use crate::runtime::{Delivery, Refused, Worker};
 /// Calls that are answered in one turn.
 const CALL_BUDGET: u32 = 64;
 
-/// What a shard's thread has for the application.
+/// What a shard's driver has for the application.
 pub(super) struct Service {
     calls: Calls,
     queues: Queues,
@@ -50,7 +50,7 @@ impl Service {
         run: impl FnOnce(&mut Worker, &mut Queues) -> R,
         worker: &mut Worker,
     ) -> R {
-        self.answer(worker, u32::MAX);
+        self.answer(worker, CALLS_MAX as u32);
         run(worker, &mut self.queues)
     }
 

@@ -49,6 +49,33 @@ fn a_shard_that_ends_tells_everybody() {
     gone(Err(refused.error));
 }
 
+/// The panic comes on the thread that drives the shard while it waits.
+#[test]
+fn a_shard_that_ends_leaves_the_thread_that_drives_it() {
+    let lnet = Lnet::start(&NodeConfig::loopback()).unwrap();
+    let shard = lnet.shard(0).unwrap();
+    let mut queue = shard.create_event_queue(2000).unwrap();
+    let spec = MdSpec::new(4, Threshold::Infinite, MdOptions::NONE, queue.handle());
+    let md = shard.bind(&spec, Buffer::zeroed(4)).unwrap();
+    let caller = shard.end().caller.clone();
+    let waiting = std::thread::spawn(move || {
+        for number in 0.. {
+            // No entry takes it: its SEND is all that comes of it.
+            let put = md.put(&Target::new(Nid::LO, PORTAL, 1), Ack::NotWanted, number).queue();
+            let next = put.and_then(|()| queue.next_blocking(Some(Duration::from_secs(20))));
+            if let Err(error) = next {
+                return (number, error);
+            }
+        }
+        unreachable!("the shard ends")
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    caller.run(|_, _| panic!("on purpose")).unwrap_err();
+    let (rounds, error) = waiting.join().expect("a thread that waits has no part in it");
+    assert!(rounds > 10 && matches!(error, LnetError::Stopped(ShardId(0))), "{rounds}: {error}");
+    assert!(matches!(shard.counters(), Err(LnetError::Stopped(_))));
+}
+
 #[test]
 fn distances_are_those_of_the_nis() {
     let lnet = Lnet::start(&NodeConfig::loopback()).unwrap();

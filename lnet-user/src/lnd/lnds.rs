@@ -51,7 +51,7 @@ impl<L: Driver> Part<L> {
     }
 
     /// Takes the port of an NI off its LND, and with the last one that itself.
-    fn leave(lnd: &mut Option<Box<L>>, ni: NiId) -> Self {
+    fn detach(lnd: &mut Option<Box<L>>, ni: NiId) -> Self {
         let port = lnd.as_mut().expect("an NI has an LND").remove_port(ni);
         Self { lnd: lnd.take_if(|lnd| lnd.is_empty()), port: Box::new(port) }
     }
@@ -170,13 +170,13 @@ impl Lnds {
         let port = match self.route(ni) {
             Route::None => panic!("there is no NI {}", ni.0),
             Route::Xdp => {
-                let mut part = Part::leave(&mut self.xdp, ni);
+                let mut part = Part::detach(&mut self.xdp, ni);
                 if let Some(lnd) = &mut part.lnd {
                     self.tap = std::mem::take(lnd.tap_mut());
                 }
                 ShardPort::Xdp(part)
             }
-            Route::InProcess => ShardPort::InProcess(Part::leave(&mut self.in_process, ni)),
+            Route::InProcess => ShardPort::InProcess(Part::detach(&mut self.in_process, ni)),
         };
         self.routes[usize::from(ni.0)] = Route::None;
         port

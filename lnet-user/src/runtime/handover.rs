@@ -6,9 +6,10 @@
 //! ```
 //!
 //! Invariants: the driver has the shard's lock, for many turns at a time, and no thread blocks on it. A keeper that stands
-//! by looks every [`STAND_BY`] whether a guest has driven since, and sleeps for good only during a long visit,
+//! by looks about every [`STAND_BY`] whether a guest has driven since, and sleeps for good only during a long visit,
 //! whose end wakes it. So a shard that is left alone is driven again soon.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 #[cfg(not(loom))]
@@ -26,7 +27,7 @@ use loom::thread::{self, Thread};
 #[cfg(loom)]
 use std::sync::TryLockError;
 
-/// How long a shard may be left alone between two visits: what arrives meanwhile waits as long.
+/// How long a keeper that stands by sleeps. What arrives after a visit waits for up to two such times.
 const STAND_BY: Duration = Duration::from_micros(100);
 
 /// Naps after which a keeper sleeps until a visit ends: that end costs a wake-up.
@@ -38,7 +39,7 @@ pub(super) struct Handover<T> {
     /// `None` when it has ended.
     driven: Mutex<Option<T>>,
     /// Whether the keeper drives.
-    is_kept: AtomicBool,
+    keeper_drives: AtomicBool,
     /// The thread that has asked for it.
     asker: Mutex<Option<Thread>>,
     is_asked: AtomicBool,
@@ -65,7 +66,7 @@ impl<T> Handover<T> {
     pub(super) fn new(driven: T) -> Self {
         Self {
             driven: Mutex::new(Some(driven)),
-            is_kept: AtomicBool::new(false),
+            keeper_drives: AtomicBool::new(false),
             asker: Mutex::new(None),
             is_asked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -89,7 +90,7 @@ impl<T> Handover<T> {
 
     /// Whether the keeper drives, and no thread or task waits for events: then a guest may ask for it.
     pub(super) fn is_for_a_guest(&self) -> bool {
-        self.is_kept.load(Ordering::Relaxed) && !self.has_waiting()
+        self.keeper_drives.load(Ordering::Relaxed) && !self.has_waiting()
     }
 
     /// Asks the driver to leave; the calling thread is unparked when it has. The shard is to be woken then.
@@ -100,7 +101,7 @@ impl<T> Handover<T> {
 
     /// Whether the driver is to leave.
     #[inline]
-    pub(super) fn is_leaving(&self) -> bool {
+    pub(super) fn is_asked(&self) -> bool {
         self.is_asked.load(Ordering::Relaxed) || self.stop.load(Ordering::Relaxed)
     }
 
@@ -140,15 +141,15 @@ impl<T> Handover<T> {
     }
 
     /// Keeps it on the calling thread until it is stopped or has ended. `drive` drives until
-    /// [`Handover::is_leaving`].
+    /// [`Handover::is_asked`].
     pub(super) fn keep(&self, mut drive: impl FnMut(&mut T)) {
         *lock(&self.keeper) = Some(thread::current());
         while !self.is_stopped() {
             match self.try_visit() {
                 Ok(mut visit) => {
-                    self.is_kept.store(true, Ordering::Relaxed);
+                    self.keeper_drives.store(true, Ordering::Relaxed);
                     drive(visit.get());
-                    self.is_kept.store(false, Ordering::Relaxed);
+                    self.keeper_drives.store(false, Ordering::Relaxed);
                 }
                 Err(NoVisit::Busy) => {}
                 Err(NoVisit::Gone) => return drop(self.take()),
@@ -215,8 +216,13 @@ impl<T> Visit<'_, T> {
         driven.expect("a visit has what it drives until it is dropped")
     }
 
-    /// Says that the shard was driven, and will be again soon.
-    pub(super) fn drove(&mut self) {
+    /// Drives, as a guest, which will again soon. What panics has ended, and the guest, which has no part in that, goes
+    /// on.
+    pub(super) fn drive(&mut self, drive: impl FnOnce(&mut T)) {
+        let driven = self.get();
+        if catch_unwind(AssertUnwindSafe(|| drive(driven))).is_err() {
+            drop(self.driven.as_mut().and_then(|driven| driven.take()));
+        }
         self.drove = true;
     }
 }
@@ -289,8 +295,7 @@ mod model {
             };
             handover.ask();
             if let Ok(mut visit) = handover.try_visit() {
-                visit.get().turn();
-                visit.drove();
+                visit.drive(Driven::turn);
             }
             work.fetch_add(1, Ordering::SeqCst);
             keeper.join().unwrap();
@@ -313,7 +318,7 @@ mod model {
                     assert!(handover.try_visit().is_ok());
                 })
             };
-            visit.drove();
+            visit.drive(|()| {});
             drop(visit);
             keeper.join().unwrap();
         });

@@ -52,7 +52,7 @@ impl Spin {
     pub(super) fn goes_on(&mut self, idle: Duration) -> bool {
         let Some(yields_at) = self.yields_at else { return self.begins(idle) };
         if idle >= self.most {
-            self.leave();
+            self.end_poll();
             return false;
         }
         if idle < yields_at {
@@ -64,7 +64,7 @@ impl Spin {
         if begun.elapsed() > CROWDED {
             self.rests_last = (self.rests_last * 2).clamp(1, RESTS_MAX);
             self.rests = self.rests_last;
-            self.leave();
+            self.end_poll();
             return false;
         }
         self.rests_last = 0;
@@ -92,10 +92,10 @@ impl Spin {
         if let Some(gap) = gap {
             self.gap = (self.gap * 3 + gap.min(self.most * WORTH * 2)) / 4;
         }
-        self.leave();
+        self.end_poll();
     }
 
-    fn leave(&mut self) {
+    fn end_poll(&mut self) {
         if self.yields_at.take().is_some() {
             SPINNING.fetch_sub(1, Ordering::Relaxed);
         }
@@ -104,7 +104,7 @@ impl Spin {
 
 impl Drop for Spin {
     fn drop(&mut self) {
-        self.leave();
+        self.end_poll();
     }
 }
 
@@ -115,6 +115,13 @@ mod tests {
     const MOST: Duration = Duration::from_micros(50);
 
     /// Whether it polls at first when something comes after each `gap`.
+    fn new(most: Duration) -> Spin {
+        let mut spin = Spin::new(most);
+        // Other tests poll as well.
+        spin.cpus = usize::MAX;
+        spin
+    }
+
     fn polls(spin: &mut Spin, gap: Duration, rounds: u32) -> bool {
         let mut polls = false;
         for _ in 0..rounds {
@@ -126,16 +133,16 @@ mod tests {
 
     #[test]
     fn what_comes_often_is_polled_for() {
-        let mut spin = Spin::new(MOST);
+        let mut spin = new(MOST);
         assert!(polls(&mut spin, MOST / 5, 100));
         assert!(!polls(&mut spin, MOST * 100, 10), "it comes too rarely");
         assert!(polls(&mut spin, MOST / 5, 10), "it comes often again");
-        assert!(!polls(&mut Spin::new(Duration::ZERO), Duration::ZERO, 10));
+        assert!(!polls(&mut new(Duration::ZERO), Duration::ZERO, 10));
     }
 
     #[test]
     fn a_poll_ends_in_time() {
-        let mut spin = Spin::new(MOST);
+        let mut spin = new(MOST);
         assert!(spin.goes_on(Duration::ZERO));
         assert!(!spin.goes_on(MOST) && !spin.goes_on(MOST * 2));
         spin.end(None);

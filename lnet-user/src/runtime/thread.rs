@@ -27,6 +27,9 @@ pub struct Idle {
     pub spin: Duration,
 }
 
+/// Turns between two looks at the clock of a driver that has something to do.
+const TURNS_PER_LOOK: u32 = 16;
+
 type Turn<S> = Box<dyn FnMut(&mut Worker, &mut S) + Send>;
 
 /// A shard, what takes its events, and what its driver does with both.
@@ -36,19 +39,21 @@ struct Driven<S> {
     turn: Turn<S>,
     has_work: fn(&S) -> bool,
     spin: Spin,
-    can_sleep: bool,
 }
 
 impl<S> Driven<S> {
     /// Takes turns until `is_done`, or until a time; sleeps in between.
     fn drive(&mut self, is_done: impl Fn() -> bool, until: Option<Instant>) {
-        let Self { worker, service, turn, has_work, spin, can_sleep } = self;
-        let mut idle_since = None;
+        let Self { worker, service, turn, has_work, spin } = self;
+        let (mut idle_since, mut can_sleep, mut turns) = (None, true, 0_u32);
+        let is_over = |now: Instant| until.is_some_and(|until| until <= now);
         loop {
             let busy = worker.progress();
             let events = worker.event_counts();
             turn(worker, service);
-            if is_done() {
+            turns = turns.wrapping_add(1);
+            // The clock is looked at seldom while there is something to do.
+            if is_done() || turns.is_multiple_of(TURNS_PER_LOOK) && is_over(Instant::now()) {
                 return spin.end(idle_since.map(|since: Instant| since.elapsed()));
             }
             // Events that the turn leaves are for another thread to take, and no reason to stay awake. But where it
@@ -60,18 +65,18 @@ impl<S> Driven<S> {
                 continue;
             }
             let now = Instant::now();
-            if until.is_some_and(|until| until <= now) {
+            if is_over(now) {
                 return spin.end(None);
             }
             if spin.goes_on(now - *idle_since.get_or_insert(now)) {
                 std::hint::spin_loop();
-            } else if !*can_sleep {
+            } else if !can_sleep {
                 std::thread::yield_now();
             } else if let Err(error) =
                 worker.wait_unless(|| is_done() || has_work(service), until.map(|until| until - now))
             {
-                tracing::error!(%error, "a shard cannot sleep; it goes on polling");
-                *can_sleep = false;
+                tracing::error!(%error, "a thread that drives a shard cannot sleep; it goes on polling");
+                can_sleep = false;
             }
         }
     }
@@ -123,16 +128,15 @@ impl<S: Send + 'static> ShardThread<S> {
     ) -> std::io::Result<Self> {
         let (waker, name) = (worker.waker(), format!("lnet-shard-{}", worker.shard_id().0));
         let (turn, spin) = (Box::new(turn), Spin::new(idle.spin));
-        let shard =
-            Arc::new(Handover::new(Driven { worker, service, turn, has_work, spin, can_sleep: true }));
+        let shard = Arc::new(Handover::new(Driven { worker, service, turn, has_work, spin }));
         let (tell, told) = mpsc::sync_channel(1);
-        let kept = Arc::clone(&shard);
+        let own = Arc::clone(&shard);
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             let pinned = cpu.map_or(Ok(()), pin_to_cpu).map(|()| gettid());
             let is_pinned = pinned.is_ok();
             if tell.send(pinned).is_ok() && is_pinned {
-                let _ends = Ends(&kept);
-                kept.keep(|driven| driven.drive(|| kept.is_leaving(), None));
+                let _ends = Ends(&own);
+                own.keep(|driven| driven.drive(|| own.is_asked(), None));
             }
         })?;
         let thread_id =
@@ -171,12 +175,11 @@ impl<S: Send + 'static> ShardThread<S> {
 
     /// Drives the shard on this thread until `is_done`, until a time, or until another thread asks for it. Without
     /// effect while another thread drives it; where that is the keeper, and this is `eager`, it is asked
-    /// to leave, and unparks this thread.
+    /// to stand by, and unparks this thread. Should the shard panic, it has ended, and this thread goes on.
     pub(crate) fn drive(&self, is_done: impl Fn() -> bool, until: Option<Instant>, eager: bool) {
         match self.shard.try_visit() {
             Ok(mut visit) => {
-                visit.get().drive(|| is_done() || self.shard.is_leaving(), until);
-                visit.drove();
+                visit.drive(|driven| driven.drive(|| is_done() || self.shard.is_asked(), until));
             }
             Err(NoVisit::Busy) if eager && self.shard.is_for_a_guest() => {
                 self.shard.ask();
@@ -189,6 +192,11 @@ impl<S: Send + 'static> ShardThread<S> {
     /// A thread or task begins to wait for events, or has them: the keeper drives meanwhile.
     pub(crate) fn set_waiting(&self, waits: bool) {
         if waits { self.shard.begin_waiting() } else { self.shard.end_waiting() }
+    }
+
+    /// Whether threads or tasks wait for events.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.shard.has_waiting()
     }
 
     /// The kernel's number of the thread.

@@ -103,7 +103,7 @@ const CANCELLATION: u64 = u64::MAX;
 ///
 /// Polls are multishot: a descriptor is armed once and reports until it is unwatched. It reports when
 /// something arrives, not for as long as something is there, so the caller empties what it was told of, or
-/// looks again before it sleeps. May be moved to another thread until the first wait.
+/// looks again before it sleeps. Goes from thread to thread, at the cost of a new ring each time.
 pub struct Waiter {
     ring: IoUring,
     /// In the order of their ids.
@@ -254,6 +254,7 @@ impl Waiter {
         }
         if self.driver.is_some() {
             self.ring = Self::ring(self.watches_max, self.flavour)?;
+            self.driver = None;
             for watch in &mut self.watches {
                 (watch.is_polled, watch.failed) = (false, None);
             }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use lnet_user::{Ack, Buffer, EntrySpec, EventKind, EventQueue, MdOptions, Notice};
+use lnet_user::{Ack, Buffer, EntrySpec, EventKind, EventQueue, MdOptions, MdSpec, Notice, Threshold};
 
 use crate::common::{LAZY, PATIENCE, PINNED, await_idle, next, post, spec, start, to_self};
 
@@ -92,6 +92,35 @@ fn a_timeout_is_kept() {
     assert!(queue.next_blocking(Some(Duration::from_millis(30))).unwrap().is_none());
     assert!(begun.elapsed() >= Duration::from_millis(30));
     assert!(queue.next_blocking(Some(Duration::ZERO)).unwrap().is_none());
+}
+
+/// A thread that drives the shard while it waits, in vain, has traffic of others to carry.
+#[test]
+fn a_timeout_is_kept_beside_traffic_of_others() {
+    const WAIT: Duration = Duration::from_millis(10);
+    let lnet = start(1);
+    let shard = lnet.shard(0).unwrap();
+    let mut silent = shard.create_event_queue(4).unwrap();
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut queue = shard.create_event_queue(200).unwrap();
+            let endless = |options| MdSpec::new(4, Threshold::Infinite, options, queue.handle());
+            let sink = MdSpec { event_queue: None, ..endless(MdOptions::PUT | MdOptions::MANAGE_REMOTE) };
+            shard.attach(&EntrySpec::new(PINNED[0], 1), &sink, Buffer::zeroed(4)).unwrap().detach();
+            let source = shard.bind(&endless(MdOptions::NONE), Buffer::zeroed(4)).unwrap();
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                source.put(&to_self(PINNED[0], 1), Ack::NotWanted, 0).queue().unwrap();
+                while queue.try_next().unwrap().is_some() {}
+            }
+        });
+        for _ in 0..20 {
+            let begun = Instant::now();
+            assert!(silent.next_blocking(Some(WAIT)).unwrap().is_none());
+            assert!(begun.elapsed() < WAIT * 50, "{:?}", begun.elapsed());
+        }
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
 }
 
 /// The last event, with the buffer, waits for the notices of those before it.

@@ -1,23 +1,30 @@
 //! Memory that the kernel reads from and writes to behind the borrow checker's back.
 
-use rustix::io;
+use core::ptr::{self, NonNull};
 
-use crate::xsk::{Mapping, PageKind};
+use rustix::io;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Slots of equal length in one anonymous mapping: zero at first, and on pages of their own.
 #[derive(Debug)]
 pub(super) struct Slots {
-    mapping: Mapping,
+    base: NonNull<u8>,
     slot_bytes: usize,
     count: usize,
 }
+
+// SAFETY: the mapping belongs to this value alone, and an address means the same on every thread.
+unsafe impl Send for Slots {}
 
 impl Slots {
     /// `count` slots of `slot_bytes`, neither of them 0. Pages that are never touched take no memory.
     pub(super) fn new(count: usize, slot_bytes: usize) -> io::Result<Self> {
         let length = count.checked_mul(slot_bytes).ok_or(io::Errno::NOMEM)?;
-        let mapping = Mapping::anonymous(length, PageKind::Normal)?;
-        Ok(Self { mapping, slot_bytes, count })
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
+        let base = unsafe { mmap_anonymous(ptr::null_mut(), length, protection, MapFlags::PRIVATE) }?;
+        let base = NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?;
+        Ok(Self { base, slot_bytes, count })
     }
 
     /// Bytes of each slot.
@@ -33,7 +40,7 @@ impl Slots {
     pub(super) fn address(&self, slot: usize) -> *mut u8 {
         assert!(slot < self.count, "slot {slot} of {}", self.count);
         // SAFETY: the slot lies within the mapping.
-        unsafe { self.mapping.base().as_ptr().add(slot * self.slot_bytes) }
+        unsafe { self.base.as_ptr().add(slot * self.slot_bytes) }
     }
 
     /// The bytes of a slot.
@@ -45,5 +52,14 @@ impl Slots {
         // SAFETY: the slot lies within the mapping, which is initialised and lives as long as `self`; the
         // caller promises that the kernel does not use it.
         unsafe { core::slice::from_raw_parts_mut(self.address(slot), self.slot_bytes) }
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is of this address and length, and it has no user: the owner forgets it where
+        // the kernel might.
+        let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.count * self.slot_bytes) };
+        debug_assert!(unmapped.is_ok(), "munmap: {unmapped:?}");
     }
 }
