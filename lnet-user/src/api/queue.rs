@@ -152,7 +152,9 @@ impl QueueEnd {
 
     fn pass_on(&mut self, notice: Notice) {
         // What a full ring without a consumer refuses is dropped: it has no consumer any more.
-        let _ = self.ring.as_mut().map(|ring| ring.push(notice));
+        if let Some(ring) = &mut self.ring {
+            let _ = ring.push(notice);
+        }
         self.is_news = true;
     }
 

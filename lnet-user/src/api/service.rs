@@ -112,8 +112,9 @@ struct Awaited {
 impl Awaited {
     /// Takes note of an event; the outcome, if that is known now.
     fn take(&mut self, event: &Event) -> Option<Event> {
-        let free = self.events.iter_mut().find(|event| event.is_none());
-        free.map(|free| *free = Some(*event));
+        if let Some(free) = self.events.iter_mut().find(|event| event.is_none()) {
+            *free = Some(*event);
+        }
         let has = |kind| self.events.iter().flatten().find(|event| event.kind() == kind);
         match has(self.kind) {
             Some(answer) if has(EventKind::Send).is_some() || event.unlinked() => Some(*answer),

@@ -110,7 +110,9 @@ fn a_timeout_is_kept_beside_traffic_of_others() {
             shard.attach(&EntrySpec::new(PINNED[0], 1), &sink, Buffer::zeroed(4)).unwrap().detach();
             let source = shard.bind(&endless(MdOptions::NONE), Buffer::zeroed(4)).unwrap();
             while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
-                source.put(&to_self(PINNED[0], 1), Ack::NotWanted, 0).queue().unwrap();
+                if let Err(error) = source.put(&to_self(PINNED[0], 1), Ack::NotWanted, 0).queue() {
+                    assert!(error.is_busy(), "{error}");
+                }
                 while queue.try_next().unwrap().is_some() {}
             }
         });

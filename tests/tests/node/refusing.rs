@@ -68,7 +68,7 @@ fn goes_down(queues: u16, shard: usize) {
     }
     let mut joined = Joined::new(queues);
     let mut worker = joined.sources.remove(shard);
-    let mut sibling = spawn_putter(joined.sources.remove(0), joined.target);
+    let sibling = spawn_putter(joined.sources.remove(0), joined.target);
     let mut putter = Putter::new(joined.target, &mut worker);
     for _ in 0..COUNT {
         putter.put(&mut worker, PINNED_PORTALS[0], false);
@@ -94,7 +94,7 @@ fn goes_down(queues: u16, shard: usize) {
         busy < 200 && spent < DOWN / 5 && lines < 10,
         "{turns} turns, {busy} of them busy, {spent:?} of {DOWN:?}, {lines} lines"
     );
-    let idle = cpu_time_of(&mut sibling, PROMPT);
+    let idle = cpu_time_of(&sibling, PROMPT);
     assert!(idle < PROMPT / 20, "the sibling took {idle:?}");
 
     // While it is down a Put ends as well.
