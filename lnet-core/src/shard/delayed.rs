@@ -41,7 +41,7 @@ pub(super) enum Origin {
 pub(super) enum State {
     /// A delay rule: `timed`.
     Timed { until: Instant, rule: u64 },
-    /// An entry, if `md` is [`NONE`], else this descriptor: `unmatched`.
+    /// An entry, if `md` is `NONE`, else this descriptor: `unmatched`.
     Unmatched { md: u32 },
     /// To ask a sibling: its `asks`.
     Asking(Ask),
@@ -91,7 +91,7 @@ pub(super) struct DelayedMessage {
     /// The peer NI that it came from.
     pub(super) from: Nid,
     pub(super) header: Header,
-    /// The peer that sent it, which is referred to; [`NONE`] if it is a sibling's and was never unmatched.
+    /// The peer that sent it, which is referred to; `NONE` if it is a sibling's and was never unmatched.
     pub(super) peer: u32,
     pub(super) state: State,
     /// The operation that it has become, here.
@@ -288,7 +288,7 @@ impl DelayedMessages {
         slot
     }
 
-    /// Frees a record, and says which peer it referred to, or [`NONE`].
+    /// Frees a record, and says which peer it referred to, or `NONE`.
     pub(super) fn remove(&mut self, slot: u32) -> u32 {
         self.unlink(slot);
         let DelayedMessage { origin, ni, peer, .. } = self.records[slot];
