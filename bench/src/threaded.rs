@@ -61,8 +61,8 @@ impl End {
         let mut over = 0;
         let mut next = if wait { self.ends.next_blocking(Some(PATIENCE))? } else { self.ends.try_next()? };
         ensure!(!wait || next.is_some(), "no Put has ended for {PATIENCE:?}");
-        while let Some(notice) = next {
-            let event = notice.event;
+        while let Some(queued) = next {
+            let event = queued.event;
             ensure!(event.status() == Status::Ok, "a message ended with {:?}", event.status());
             over += u64::from(event.kind() == EventKind::Send);
             next = self.ends.try_next()?;
@@ -74,8 +74,8 @@ impl End {
     /// Takes what has arrived, and waits a while for the first.
     fn take_arrivals(&mut self, mut each: impl FnMut(u64)) -> anyhow::Result<()> {
         let mut next = self.arrivals.next_blocking(Some(TICK))?;
-        while let Some(notice) = next {
-            if let Event::Put { hdr_data, .. } = notice.event {
+        while let Some(queued) = next {
+            if let Event::Put { hdr_data, .. } = queued.event {
                 each(hdr_data);
             }
             next = self.arrivals.try_next()?;

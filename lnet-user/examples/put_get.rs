@@ -48,10 +48,10 @@ pub fn run(arguments: &[String]) -> Result<(), Box<dyn Error>> {
 /// Prints events until so many descriptors are through.
 fn print_events(events: &mut EventQueue, mut descriptors: u32) -> Result<(), Box<dyn Error>> {
     while descriptors > 0 {
-        let Some(notice) = events.next_blocking(None)? else { continue };
-        let text = notice.payload().map(String::from_utf8_lossy).unwrap_or_default();
-        println!("{:?} {:?} {text}", notice.event.kind(), notice.event.status());
-        descriptors -= u32::from(notice.event.unlinked());
+        let Some(queued) = events.next_blocking(None)? else { continue };
+        let text = queued.payload().map(String::from_utf8_lossy).unwrap_or_default();
+        println!("{:?} {:?} {text}", queued.event.kind(), queued.event.status());
+        descriptors -= u32::from(queued.event.unlinked());
     }
     Ok(())
 }

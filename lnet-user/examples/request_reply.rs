@@ -6,7 +6,7 @@
 use std::error::Error;
 
 use lnet_user::{
-    Ack, Buffer, EntrySpec, Event, EventQueue, Lnet, MdOptions, NiConfig, Nid, NodeConfig, Notice,
+    Ack, Buffer, EntrySpec, Event, EventQueue, Lnet, MdOptions, NiConfig, Nid, NodeConfig, QueuedEvent,
 };
 use lnet_user::{Status, Target, Threshold};
 
@@ -82,10 +82,10 @@ async fn ask(lnet: &Lnet, server: Nid, number: u64, bulk: Vec<u8>) -> Result<u64
         lnet.bind(&spec, request)?.put(&Target::new(server, REQUESTS, number), Ack::NotWanted, 0).await?;
     succeeded(&sent.event)?;
     loop {
-        let notice = events.next().await?;
-        succeeded(&notice.event)?;
-        if notice.event.md() == reply_entry.handle() {
-            return number_in(&notice);
+        let queued = events.next().await?;
+        succeeded(&queued.event)?;
+        if queued.event.md() == reply_entry.handle() {
+            return number_in(&queued);
         }
     }
 }
@@ -104,25 +104,25 @@ fn post_requests(lnet: &Lnet) -> Result<EventQueue> {
 async fn serve(lnet: &Lnet, requests: &mut EventQueue, count: u32) -> Result<()> {
     let mut served = 0;
     while served < count {
-        let notice = requests.next().await?;
-        if let Event::Put { match_bits, .. } = notice.event {
+        let queued = requests.next().await?;
+        if let Event::Put { match_bits, .. } = queued.event {
             served += 1;
-            if let Err(error) = answer(lnet, requests, &notice, match_bits).await {
+            if let Err(error) = answer(lnet, requests, &queued, match_bits).await {
                 println!("request {match_bits} is not answered: {error}");
             }
         }
-        if notice.event.unlinked() {
+        if queued.event.unlinked() {
             *requests = post_requests(lnet)?;
         }
     }
     Ok(())
 }
 
-async fn answer(lnet: &Lnet, events: &EventQueue, notice: &Notice, number: u64) -> Result<()> {
-    let (bulk, replies) = Target::reply_to(&notice.event, BULK, number)
-        .zip(Target::reply_to(&notice.event, REPLIES, number))
+async fn answer(lnet: &Lnet, events: &EventQueue, queued: &QueuedEvent, number: u64) -> Result<()> {
+    let (bulk, replies) = Target::reply_to(&queued.event, BULK, number)
+        .zip(Target::reply_to(&queued.event, REPLIES, number))
         .ok_or("no sender")?;
-    let length_bytes = number_in(notice)?.min(1 << 20);
+    let length_bytes = number_in(queued)?.min(1 << 20);
     let sink = Buffer::zeroed(length_bytes as usize);
     // A Get and its REPLY.
     let spec = sink.spec(Threshold::Count(2), MdOptions::TRACK_RESPONSE, events.handle());
@@ -139,8 +139,8 @@ fn sum(bytes: &[u8]) -> u64 {
 }
 
 /// The number that a request or a reply is.
-fn number_in(notice: &Notice) -> Result<u64> {
-    Ok(u64::from_le_bytes(notice.payload().ok_or("no payload")?.try_into()?))
+fn number_in(queued: &QueuedEvent) -> Result<u64> {
+    Ok(u64::from_le_bytes(queued.payload().ok_or("no payload")?.try_into()?))
 }
 
 fn succeeded(event: &Event) -> Result<()> {

@@ -1,4 +1,4 @@
-//! What tests and benches of this repository see of the inside: it is no part of the API, and changes without notice.
+//! What tests and benches of this repository see of the inside: it is no part of the API, and changes without event.
 
 use crate::api::{Lnet, LnetError, ShardHandle};
 use crate::node::{NodeConfig, NodeDriver};

@@ -83,7 +83,9 @@ pub use lnet_wire::nid::{Net, NetType};
 pub use lnet_wire::steer::{Policy, Spread};
 pub use lnet_wire::{Nid, ProcessId};
 
-pub use api::{Ack, Descriptor, Entry, EventQueue, Lnet, LnetError, NotLent, Notice, ShardHandle, Target};
+pub use api::{
+    Ack, Descriptor, Entry, EventQueue, Lnet, LnetError, NotLent, QueuedEvent, ShardHandle, Target,
+};
 pub use capture::{CaptureError, CaptureRecord, CaptureSpec};
 pub use memory::{BUFFER_FRAGMENTS_MAX, Buffer, FragmentsError};
 pub use node::{NiConfig, NodeConfig, NodeDriver, XdpMode};

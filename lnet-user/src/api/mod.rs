@@ -82,7 +82,7 @@ pub(crate) use errno::netlink_errno;
 
 pub use descriptor::{Ack, Descriptor, Entry, Target};
 pub use error::{LnetError, NotLent};
-pub use queue::{EventQueue, Notice};
+pub use queue::{EventQueue, QueuedEvent};
 pub use request::{Outcome, Request};
 
 /// Where the shards run, and what they do when there is nothing to do.

@@ -94,9 +94,9 @@ async fn get_once(
     let md = MdSpec::new(length_bytes as u64, Threshold::Count(2), options, events.handle());
     let sink = shard.bind(&md, Buffer::zeroed(length_bytes)).map_err(|refused| refused.error)?;
     let source = Target { self_nid: source, ..Target::new(nid, PORTAL, MATCH_BITS) };
-    let notice = sink.get(&source).await?;
-    Ok(match notice.event.status() {
-        Status::Ok => notice.payload().map(<[u8]>::to_vec).ok_or(Status::Unknown(Cause::Timeout)),
+    let queued = sink.get(&source).await?;
+    Ok(match queued.event.status() {
+        Status::Ok => queued.payload().map(<[u8]>::to_vec).ok_or(Status::Unknown(Cause::Timeout)),
         failed => Err(failed),
     })
 }

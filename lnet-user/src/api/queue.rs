@@ -57,14 +57,14 @@ pub(super) enum Payload {
 
 /// An event, with the payload that it tells of or the buffer that it brings.
 #[derive(Debug)]
-pub struct Notice {
+pub struct QueuedEvent {
     /// What happened.
     pub event: Event,
     pub(super) payload: Payload,
 }
 
-impl Notice {
-    /// The payload of a PUT or REPLY that has arrived, to be read on any thread for as long as the notice
+impl QueuedEvent {
+    /// The payload of a PUT or REPLY that has arrived, to be read on any thread for as long as the event
     /// lives. `None` for other events, and where messages may be written to the same bytes again
     /// (`MANAGE_REMOTE`, REPLYs) before the last event brings the buffer; and where it lies in several fragments.
     #[must_use]
@@ -72,7 +72,7 @@ impl Notice {
         self.payload_fragments()?.contiguous()
     }
 
-    /// As [`Notice::payload`], one slice for each fragment of the buffer that the payload lies in.
+    /// As [`QueuedEvent::payload`], one slice for each fragment of the buffer that the payload lies in.
     #[must_use]
     pub fn payload_fragments(&self) -> Option<Fragments<'_>> {
         match &self.payload {
@@ -108,10 +108,10 @@ impl Notice {
 /// The shard's end.
 pub(super) struct QueueEnd {
     /// There until the end.
-    ring: Option<Producer<Notice>>,
+    ring: Option<Producer<QueuedEvent>>,
     /// What came when there was no room: last events whose buffers came home, as many as leases were out,
     /// refusals, as many as were reserved, and what is in front of an event that a future waits for.
-    overflow: VecDeque<Notice>,
+    overflow: VecDeque<QueuedEvent>,
     /// Whether the consumer is to be woken.
     is_news: bool,
     waiting: Arc<AtomicWaker>,
@@ -119,12 +119,12 @@ pub(super) struct QueueEnd {
 
 impl QueueEnd {
     /// Both ends of the ring of a queue of so many slots.
-    pub(super) fn new(slots: u32, waiting: Arc<AtomicWaker>) -> (Self, Consumer<Notice>) {
+    pub(super) fn new(slots: u32, waiting: Arc<AtomicWaker>) -> (Self, Consumer<QueuedEvent>) {
         let (producer, ring) = RingBuffer::new(slots.clamp(1, RING_SLOTS) as usize);
         (Self { ring: Some(producer), overflow: VecDeque::new(), is_news: false, waiting }, ring)
     }
 
-    fn ring(&self) -> &Producer<Notice> {
+    fn ring(&self) -> &Producer<QueuedEvent> {
         self.ring.as_ref().expect("a queue has its ring until it is dropped")
     }
 
@@ -141,19 +141,19 @@ impl QueueEnd {
         self.ring().is_abandoned()
     }
 
-    /// Leaves a notice; where there is no room, for when there is.
-    pub(super) fn push(&mut self, notice: Notice) {
+    /// Leaves a event; where there is no room, for when there is.
+    pub(super) fn push(&mut self, queued: QueuedEvent) {
         if self.overflow.is_empty() && (!self.is_full() || self.is_abandoned()) {
-            self.pass_on(notice);
+            self.pass_on(queued);
         } else {
-            self.overflow.push_back(notice);
+            self.overflow.push_back(queued);
         }
     }
 
-    fn pass_on(&mut self, notice: Notice) {
+    fn pass_on(&mut self, queued: QueuedEvent) {
         // What a full ring without a consumer refuses is dropped: it has no consumer any more.
         if let Some(ring) = &mut self.ring {
-            let _ = ring.push(notice);
+            let _ = ring.push(queued);
         }
         self.is_news = true;
     }
@@ -166,8 +166,8 @@ impl QueueEnd {
     /// Moves what had no room.
     pub(super) fn flush(&mut self) {
         while !self.overflow.is_empty() && (!self.ring().is_full() || self.is_abandoned()) {
-            let Some(notice) = self.overflow.pop_front() else { break };
-            self.pass_on(notice);
+            let Some(queued) = self.overflow.pop_front() else { break };
+            self.pass_on(queued);
         }
     }
 
@@ -187,7 +187,7 @@ impl Drop for QueueEnd {
 }
 
 /// The events of descriptors that were made with its [handle](EventQueue::handle), in the order in which they
-/// happened; the last one of a descriptor comes when no notice of an earlier one is left whose payload lies in
+/// happened; the last one of a descriptor comes when no event of an earlier one is left whose payload lies in
 /// the same buffer, and brings that.
 ///
 /// Dropping it unlinks those descriptors.
@@ -228,7 +228,7 @@ impl Waits {
 /// The ring of one shard.
 struct End {
     // Before the shard, which learns of its end.
-    ring: Consumer<Notice>,
+    ring: Consumer<QueuedEvent>,
     shard: Wakes,
 }
 
@@ -242,16 +242,16 @@ impl Drop for Wakes {
 }
 
 impl End {
-    /// The oldest notice; `None` if there is none and will be none.
-    fn pop(&mut self) -> Option<Option<Notice>> {
+    /// The oldest event; `None` if there is none and will be none.
+    fn pop(&mut self) -> Option<Option<QueuedEvent>> {
         // Looked at first: what was left before the end is found after it.
         let is_over = self.ring.is_abandoned();
-        let notice = self.ring.pop().ok();
-        if notice.is_some() {
+        let queued = self.ring.pop().ok();
+        if queued.is_some() {
             // The shard may have waited for room.
             self.shard.0.end().caller.signals().wake();
         }
-        (notice.is_some() || !is_over).then_some(notice)
+        (queued.is_some() || !is_over).then_some(queued)
     }
 }
 
@@ -292,12 +292,12 @@ impl EventQueue {
     ///
     /// # Errors
     /// [`LnetError::Stopped`] when the shard has ended and all events were taken.
-    pub fn try_next(&mut self) -> Result<Option<Notice>, LnetError> {
+    pub fn try_next(&mut self) -> Result<Option<QueuedEvent>, LnetError> {
         let mut stopped = None;
         for _ in 0..self.ends.len() {
             let end = &mut self.ends[self.next];
             match end.pop() {
-                Some(Some(notice)) => return Ok(Some(notice)),
+                Some(Some(queued)) => return Ok(Some(queued)),
                 Some(None) => {}
                 None => stopped = Some(LnetError::Stopped(end.shard.0.id())),
             }
@@ -311,9 +311,9 @@ impl EventQueue {
     ///
     /// # Errors
     /// As [`EventQueue::try_next`].
-    pub fn next_blocking(&mut self, timeout: Option<Duration>) -> Result<Option<Notice>, LnetError> {
-        if let Some(notice) = self.try_next()? {
-            return Ok(Some(notice));
+    pub fn next_blocking(&mut self, timeout: Option<Duration>) -> Result<Option<QueuedEvent>, LnetError> {
+        if let Some(queued) = self.try_next()? {
+            return Ok(Some(queued));
         }
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let eager = self.waits.begin();
@@ -322,7 +322,7 @@ impl EventQueue {
         next
     }
 
-    fn wait(&mut self, until: Option<Instant>, eager: bool) -> Result<Option<Notice>, LnetError> {
+    fn wait(&mut self, until: Option<Instant>, eager: bool) -> Result<Option<QueuedEvent>, LnetError> {
         let waker = this_thread();
         let mut context = Context::from_waker(&waker);
         loop {
@@ -334,7 +334,7 @@ impl EventQueue {
                     self.waits.streak = 0;
                 }
             }
-            if let Poll::Ready(next) = self.poll_notice(&mut context) {
+            if let Poll::Ready(next) = self.poll_event(&mut context) {
                 return next.map(Some);
             }
             match until.map(|until| until.saturating_duration_since(Instant::now())) {
@@ -362,7 +362,7 @@ impl EventQueue {
     ///
     /// # Errors
     /// As [`EventQueue::try_next`].
-    pub async fn next(&mut self) -> Result<Notice, LnetError> {
+    pub async fn next(&mut self) -> Result<QueuedEvent, LnetError> {
         /// What waits, until its future is dropped.
         struct Waiting<'a>(&'a mut EventQueue);
 
@@ -373,11 +373,11 @@ impl EventQueue {
         }
 
         let queue = Waiting(self);
-        poll_fn(|context| queue.0.poll_notice(context)).await
+        poll_fn(|context| queue.0.poll_event(context)).await
     }
 
     /// The next event, or a promise to wake the context's task when there is one.
-    fn poll_notice(&mut self, context: &mut Context<'_>) -> Poll<Result<Notice, LnetError>> {
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Result<QueuedEvent, LnetError>> {
         self.set_waiting(false);
         if let Some(next) = self.try_next().transpose() {
             return Poll::Ready(next);
@@ -399,10 +399,10 @@ impl EventQueue {
 
 /// The events until the shard ends.
 impl Stream for EventQueue {
-    type Item = Notice;
+    type Item = QueuedEvent;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Notice>> {
-        self.poll_notice(context).map(Result::ok)
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<QueuedEvent>> {
+        self.poll_event(context).map(Result::ok)
     }
 }
 

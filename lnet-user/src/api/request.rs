@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use super::calls::Call;
 use super::descriptor::Descriptor;
 use super::error::LnetError;
-use super::queue::Notice;
+use super::queue::QueuedEvent;
 
 /// Queued requests of one descriptor that may yet be refused, or whose refusal was not yet taken.
 const REFUSALS_MAX: u32 = 256;
@@ -123,14 +123,14 @@ pub(super) enum Answer {
     /// By events; only a refusal takes the slot.
     Events(RefusalSlot),
     /// By a future.
-    Outcome(oneshot::Sender<Result<Notice, LnetError>>),
+    Outcome(oneshot::Sender<Result<QueuedEvent, LnetError>>),
 }
 
 /// A PUT or a GET that is to be sent. It does nothing until it is queued, started or awaited:
 ///
 /// - `put(..).queue()` returns at once. Events tell what came of it, also when it is refused.
 /// - `put(..).start()` blocks until the shard has started it, and returns the refusal. Events tell the rest.
-/// - `put(..).await` gives its outcome, in any runtime: the [`Notice`] of the REPLY, of the ACK if that was wanted,
+/// - `put(..).await` gives its outcome, in any runtime: the [`QueuedEvent`] of the REPLY, of the ACK if that was wanted,
 ///   or else of the SEND; or that of the event that says that none of them will come. No event of the request
 ///   comes by the queue then. A PUT that no entry takes is never answered, so give the descriptor
 ///   [`MdOptions::TRACK_RESPONSE`](lnet_core::md::MdOptions::TRACK_RESPONSE), or drop the future. A descriptor
@@ -146,7 +146,7 @@ pub struct Request<'a> {
 
 impl Request<'_> {
     /// Leaves it for the shard and returns. Should the shard refuse it, a SEND event with the status
-    /// [`Cause::Refused`] says so, and [`Notice::refusal`] why; a descriptor without an event queue tells nothing.
+    /// [`Cause::Refused`] says so, and [`QueuedEvent::refusal`] why; a descriptor without an event queue tells nothing.
     /// Requests of one descriptor start in the order of these calls. Waits only while 256 calls wait at the shard
     /// already.
     ///
@@ -169,7 +169,7 @@ impl Request<'_> {
 }
 
 impl IntoFuture for Request<'_> {
-    type Output = Result<Notice, LnetError>;
+    type Output = Result<QueuedEvent, LnetError>;
     type IntoFuture = Outcome;
 
     fn into_future(self) -> Outcome {
@@ -187,12 +187,12 @@ impl IntoFuture for Request<'_> {
 #[derive(Debug)]
 pub struct Outcome {
     shard: ShardId,
-    outcome: oneshot::Receiver<Result<Notice, LnetError>>,
+    outcome: oneshot::Receiver<Result<QueuedEvent, LnetError>>,
     refused: Option<LnetError>,
 }
 
 impl Future for Outcome {
-    type Output = Result<Notice, LnetError>;
+    type Output = Result<QueuedEvent, LnetError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(error) = self.refused.take() {

@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 use super::calls::{CALLS_MAX, Call, Calls, Signals};
 use super::error::LnetError;
-use super::queue::{Notice, Payload, QueueEnd, SharedLease};
+use super::queue::{Payload, QueueEnd, QueuedEvent, SharedLease};
 use super::request::{Answer, Message};
 use crate::memory::Buffer;
 use crate::runtime::{Delivery, Refused, Worker};
@@ -102,7 +102,7 @@ struct Queue {
 
 /// A request whose outcome a future waits for.
 struct Awaited {
-    sender: oneshot::Sender<Result<Notice, LnetError>>,
+    sender: oneshot::Sender<Result<QueuedEvent, LnetError>>,
     /// The event that is its outcome.
     kind: EventKind,
     /// The events so far, of which none was passed on: the SEND, or the outcome that came before it.
@@ -149,7 +149,7 @@ impl Queues {
                 let queue = self.queues.iter_mut().find(|queue| Some(queue.name) == slot.queue());
                 if let Some(queue) = queue.filter(|queue| !queue.closing) {
                     let event = slot.event(message);
-                    queue.end.push(Notice { event, payload: Payload::Refusal(error, slot) });
+                    queue.end.push(QueuedEvent { event, payload: Payload::Refusal(error, slot) });
                 }
             }
             (Answer::Outcome(sender), Ok(())) => {
@@ -255,7 +255,7 @@ impl Queues {
         for queue in &mut self.queues {
             if let Some(index) = queue.last_events.iter().position(|event| event.md() == md) {
                 let event = queue.last_events.swap_remove(index);
-                queue.end.push(Notice { event, payload: Payload::Buffer(buffer) });
+                queue.end.push(QueuedEvent { event, payload: Payload::Buffer(buffer) });
                 return;
             }
         }
@@ -316,7 +316,7 @@ impl Queue {
                 Payload::Lease(SharedLease { lease: Some(lease), signals: Arc::clone(signals) })
             })
         };
-        self.end.push(Notice { event, payload });
+        self.end.push(QueuedEvent { event, payload });
     }
 
     /// Passes an event to the future that waits for it; whether there is one.
@@ -326,25 +326,25 @@ impl Queue {
         // One whose buffer is not at home yet takes the usual way.
         if awaited.get().sender.is_closed() || event.unlinked() && delivery.buffer.is_none() {
             for event in awaited.remove().events.into_iter().flatten() {
-                self.end.push(Notice { event, payload: Payload::None });
+                self.end.push(QueuedEvent { event, payload: Payload::None });
             }
             return false;
         }
         let Some(outcome) = awaited.get_mut().take(&event) else { return true };
         let payload = delivery.buffer.take().map_or(Payload::None, Payload::Buffer);
         let Awaited { sender, events, .. } = awaited.remove();
-        let Err(unsent) = sender.send(Ok(Notice { event: outcome, payload })) else {
+        let Err(unsent) = sender.send(Ok(QueuedEvent { event: outcome, payload })) else {
             if event.unlinked() {
                 self.live.remove(&event.md());
             }
             return true;
         };
         // The future was dropped at this moment.
-        if let Ok(Notice { payload: Payload::Buffer(buffer), .. }) = unsent {
+        if let Ok(QueuedEvent { payload: Payload::Buffer(buffer), .. }) = unsent {
             delivery.buffer = Some(buffer);
         }
         for earlier in events.into_iter().flatten().filter(|earlier| *earlier != event) {
-            self.end.push(Notice { event: earlier, payload: Payload::None });
+            self.end.push(QueuedEvent { event: earlier, payload: Payload::None });
         }
         false
     }

@@ -32,7 +32,7 @@ fn a_shard_that_ends_tells_everybody() {
         let mut seen = 0;
         loop {
             match queue.next_blocking(Some(Duration::from_secs(20))) {
-                Ok(notice) => seen += u32::from(notice.is_some()),
+                Ok(queued) => seen += u32::from(queued.is_some()),
                 Err(error) => return (seen, error),
             }
         }
@@ -105,7 +105,7 @@ fn turns_allocate_nothing() {
     let source = MdSpec::new(16, Threshold::Infinite, MdOptions::NONE, queue);
     let md = service.queues().bind(&mut worker, &source, Buffer::zeroed(16)).unwrap();
     let refusals = Refusals::new(md, &source);
-    let mut notices = 0;
+    let mut count = 0;
     let mut round = || {
         for _ in 0..PUTS {
             let answer = Answer::Events(RefusalSlot::reserve(&refusals).unwrap());
@@ -115,15 +115,15 @@ fn turns_allocate_nothing() {
             service.turn(&mut worker);
         }
         service.turn(&mut worker);
-        while let Ok(notice) = ring.pop() {
-            notices += u32::from(
-                notice.event.kind() != lnet_core::event::EventKind::Put || notice.payload().is_some(),
+        while let Ok(queued) = ring.pop() {
+            count += u32::from(
+                queued.event.kind() != lnet_core::event::EventKind::Put || queued.payload().is_some(),
             );
         }
     };
     (0..10).for_each(|_| round());
     let allocations = allocation_counter::measure(|| (0..20).for_each(|_| round()));
-    assert_eq!(notices, 30 * PUTS * 3, "PUT, SEND, ACK");
+    assert_eq!(count, 30 * PUTS * 3, "PUT, SEND, ACK");
     assert_eq!(allocations.count_total, 0, "{allocations:?}");
 }
 

@@ -11,7 +11,7 @@ use super::{Control, ControlError, ControlOptions};
 use crate::api::Lnet;
 use crate::node::setters;
 
-/// What a drain may take beyond its limit: shards have to notice that it is over.
+/// What a drain may take beyond its limit: shards have to event that it is over.
 const DRAIN_SLACK: Duration = Duration::from_secs(1);
 
 /// How a node is served.

@@ -237,7 +237,7 @@ impl Sender {
         let tick = if is_busy { BUSY_TICK } else { TICK };
         let wait = if self.slots.iter().any(Slot::is_lent) { tick } else { BUSY_TICK };
         match self.queue.next_blocking(Some(wait)) {
-            Ok(Some(notice)) => self.take(notice),
+            Ok(Some(queued)) => self.take(queued),
             Ok(None) => {}
             Err(_) => return false,
         }
@@ -290,17 +290,17 @@ impl Sender {
     fn take_ready(&mut self) -> bool {
         loop {
             match self.queue.try_next() {
-                Ok(Some(notice)) => self.take(notice),
+                Ok(Some(queued)) => self.take(queued),
                 Ok(None) => return true,
                 Err(_) => return false,
             }
         }
     }
 
-    fn take(&mut self, notice: crate::api::Notice) {
-        let index = notice.event.user_ptr() as usize;
-        let is_last = notice.event.unlinked();
-        let ended = self.slots[index].take(notice);
+    fn take(&mut self, queued: crate::api::QueuedEvent) {
+        let index = queued.event.user_ptr() as usize;
+        let is_last = queued.event.unlinked();
+        let ended = self.slots[index].take(queued);
         if is_last && self.slots[index].is_free() {
             self.free.push(index);
         }

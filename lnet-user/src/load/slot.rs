@@ -12,7 +12,7 @@ use lnet_wire::Nid;
 use super::Kind;
 use super::plan::Message;
 use super::report::{Difference, FaultKind};
-use crate::api::{Ack, Descriptor, EventQueue, LnetError, NotLent, Notice, ShardHandle, Target};
+use crate::api::{Ack, Descriptor, EventQueue, LnetError, NotLent, QueuedEvent, ShardHandle, Target};
 use crate::memory::Buffer;
 
 /// Byte that GETs are to replace. A GET asks for what an earlier one may have left in the same buffer.
@@ -116,16 +116,16 @@ impl Slot {
     }
 
     /// Takes an event of its descriptor; what came of the message, if this was the last one.
-    pub(super) fn take(&mut self, notice: Notice) -> Option<Ended> {
-        let is_last = notice.event.unlinked();
+    pub(super) fn take(&mut self, queued: QueuedEvent) -> Option<Ended> {
+        let is_last = queued.event.unlinked();
         if let Some(busy) = &mut self.busy {
-            busy.take(&notice);
+            busy.take(&queued);
         }
         if !is_last {
             return None;
         }
         self.is_returning = false;
-        self.buffer = notice.into_buffer();
+        self.buffer = queued.into_buffer();
         let busy = self.busy.take()?;
         if let Some(descriptor) = busy.descriptor {
             // It is gone already.
@@ -168,8 +168,8 @@ impl Slot {
 }
 
 impl Busy {
-    fn take(&mut self, notice: &Notice) {
-        let event = &notice.event;
+    fn take(&mut self, queued: &QueuedEvent) {
+        let event = &queued.event;
         if let Some(fault) = FaultKind::of(event.status()) {
             self.fault.get_or_insert(fault);
             if !event.unlinked() {

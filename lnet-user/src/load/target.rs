@@ -17,7 +17,7 @@ use lnet_core::portal::EntrySpec;
 use super::plan::{Posting, Scheme};
 use super::report::{Difference, Fault, FaultKind, TargetReport};
 use super::{Kind, LoadError};
-use crate::api::{Entry, EventQueue, Lnet, Notice, ShardHandle};
+use crate::api::{Entry, EventQueue, Lnet, QueuedEvent, ShardHandle};
 use crate::memory::Buffer;
 use crate::runtime::{Home, entry_home};
 
@@ -197,7 +197,7 @@ impl Server {
     fn run(mut self) {
         while !self.shared.stop.load(Ordering::Acquire) {
             match self.queue.next_blocking(Some(TICK)) {
-                Ok(Some(notice)) => self.take(notice, true),
+                Ok(Some(queued)) => self.take(queued, true),
                 Ok(None) => {}
                 // The shard has ended, and its entries with it.
                 Err(_) => return self.tell_lost(),
@@ -212,9 +212,9 @@ impl Server {
         let until = Instant::now() + STOP_PATIENCE;
         while out > 0 {
             let left = until.saturating_duration_since(Instant::now());
-            let Ok(Some(notice)) = self.queue.next_blocking(Some(left)) else { break };
-            out -= usize::from(notice.event.unlinked());
-            self.take(notice, false);
+            let Ok(Some(queued)) = self.queue.next_blocking(Some(left)) else { break };
+            out -= usize::from(queued.event.unlinked());
+            self.take(queued, false);
         }
         self.shared.report().lost_entries += out as u64;
     }
@@ -224,18 +224,18 @@ impl Server {
         self.shared.report().lost_entries += lost as u64;
     }
 
-    fn take(&mut self, notice: Notice, post_again: bool) {
-        let event = notice.event;
+    fn take(&mut self, queued: QueuedEvent, post_again: bool) {
+        let event = queued.event;
         match event.kind() {
             EventKind::Put | EventKind::Get if !post_again && event.status() != Status::Ok => {
                 self.shared.report().interrupted += 1;
             }
-            EventKind::Put | EventKind::Get => self.count(&event, notice.payload()),
+            EventKind::Put | EventKind::Get => self.count(&event, queued.payload()),
             // Explicitly unlinked.
             _ => {}
         }
         if event.unlinked() && post_again {
-            self.post_again(event.user_ptr() as usize, notice.into_buffer());
+            self.post_again(event.user_ptr() as usize, queued.into_buffer());
         }
     }
 

@@ -168,7 +168,7 @@ fn check_queues(Interface { name, rx_queues, .. }: &Interface) -> Result<(), Nod
     Ok(())
 }
 
-/// Waits a little for the carrier of an interface that was brought up just before: the kernel notices it a
+/// Waits a little for the carrier of an interface that was brought up just before: the kernel events it a
 /// while later (`net/core/link_watch.c`). Without one the node starts all the same.
 fn settled_interface(name: &str) -> Result<Interface, NodeError> {
     let begun = Instant::now();

@@ -34,16 +34,16 @@ fn any_number_of_threads_hold_handles() {
                     source.put(&to_self(ROTOR, bits), Ack::Wanted, round).start().unwrap();
                     let (mut ends, mut put) = (0, false);
                     while ends < 2 {
-                        let notice = next(&mut queue);
-                        assert_eq!(notice.event.status(), Status::Ok);
-                        ends += u32::from(notice.event.unlinked());
-                        if notice.event.kind() == EventKind::Put {
+                        let queued = next(&mut queue);
+                        assert_eq!(queued.event.status(), Status::Ok);
+                        ends += u32::from(queued.event.unlinked());
+                        if queued.event.kind() == EventKind::Put {
                             assert_eq!(
-                                (notice.payload(), notice.event.hdr_data()),
+                                (queued.payload(), queued.event.hdr_data()),
                                 (Some(&bytes[..]), Some(round))
                             );
                             put = true;
-                            assert_eq!(*notice.into_buffer().unwrap(), bytes);
+                            assert_eq!(*queued.into_buffer().unwrap(), bytes);
                         }
                     }
                     assert!(put);
@@ -88,15 +88,15 @@ fn a_descriptor_is_used_by_many_threads() {
     });
     let (mut puts, mut sends) = (0, 0);
     while (puts, sends) != (THREADS * PUTS, THREADS * PUTS) {
-        let notice = next(&mut queue);
-        assert_eq!(notice.event.status(), Status::Ok);
-        match notice.event.kind() {
+        let queued = next(&mut queue);
+        assert_eq!(queued.event.status(), Status::Ok);
+        match queued.event.kind() {
             EventKind::Put => puts += 1,
             EventKind::Send => sends += 1,
             kind => panic!("{kind:?}"),
         }
-        if notice.event.unlinked() {
-            assert_eq!(*notice.into_buffer().unwrap(), [1; 8]);
+        if queued.event.unlinked() {
+            assert_eq!(*queued.into_buffer().unwrap(), [1; 8]);
         }
     }
     await_idle(&shard);
@@ -139,9 +139,9 @@ fn what_goes_wrong_later_is_the_status_of_an_event() {
     let md = shard.bind(&spec(&queue, 4, 1, MdOptions::NONE), Buffer::zeroed(4)).unwrap();
     let stranger: Nid = "10.0.0.1@xdp".parse().unwrap();
     md.put(&Target::new(stranger, 4, 1), Ack::NotWanted, 0).start().unwrap();
-    let notice = next(&mut queue);
-    assert!(matches!(notice.event.status(), Status::NeverSent(_)));
-    assert!(notice.into_buffer().is_some());
+    let queued = next(&mut queue);
+    assert!(matches!(queued.event.status(), Status::NeverSent(_)));
+    assert!(queued.into_buffer().is_some());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lnet_user::api::Threads;
 use lnet_user::runtime::Idle;
 use lnet_user::{
-    Buffer, EntrySpec, EventQueue, Limits, Lnet, MdOptions, MdSpec, Nid, NodeConfig, Notice, Policy,
+    Buffer, EntrySpec, EventQueue, Limits, Lnet, MdOptions, MdSpec, Nid, NodeConfig, Policy, QueuedEvent,
     ShardHandle, Target, Threshold,
 };
 
@@ -66,7 +66,7 @@ pub(crate) fn to_self(portal: u32, match_bits: u64) -> Target {
 }
 
 #[track_caller]
-pub(crate) fn next(queue: &mut EventQueue) -> Notice {
+pub(crate) fn next(queue: &mut EventQueue) -> QueuedEvent {
     queue.next_blocking(Some(PATIENCE)).unwrap().expect("an event in time")
 }
 

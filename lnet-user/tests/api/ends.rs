@@ -18,9 +18,9 @@ fn a_dropped_handle_unlinks() {
     let handles = [md.handle(), entry.handle()];
     drop((md, entry));
     for handle in handles {
-        let notice = next(&mut queue);
-        assert_eq!((notice.event.kind(), notice.event.md()), (EventKind::Unlink, handle));
-        assert_eq!(notice.into_buffer().unwrap().len(), 4);
+        let queued = next(&mut queue);
+        assert_eq!((queued.event.kind(), queued.event.md()), (EventKind::Unlink, handle));
+        assert_eq!(queued.into_buffer().unwrap().len(), 4);
     }
     await_idle(&shard);
 }
@@ -44,9 +44,9 @@ fn a_dropped_queue_takes_its_descriptors_along() {
             .detach();
         busy.put(&to_self(PINNED[0], 5), Ack::Wanted, 0).start().unwrap();
         let read = loop {
-            let notice = next(&mut queue);
-            if notice.event.kind() == EventKind::Put {
-                break notice;
+            let queued = next(&mut queue);
+            if queued.event.kind() == EventKind::Put {
+                break queued;
             }
         };
         if round % 2 == 0 {
@@ -71,7 +71,7 @@ fn a_dropped_queue_takes_its_descriptors_along() {
     assert_eq!(queues.len(), 8);
 }
 
-/// The node goes with its last handle; notices outlive it.
+/// The node goes with its last handle; events outlive it.
 #[test]
 fn the_last_handle_stops_the_node() {
     let lnet = start(2);
@@ -81,13 +81,13 @@ fn the_last_handle_stops_the_node() {
     shard.attach(&EntrySpec::new(PINNED[0], 1), &md, Buffer::zeroed(8)).unwrap().detach();
     let source = shard.bind(&spec(&queue, 4, 2, MdOptions::NONE), Buffer::from(vec![6; 4])).unwrap();
     source.put(&to_self(PINNED[0], 1), Ack::NotWanted, 0).start().unwrap();
-    let notice = next(&mut queue);
+    let queued = next(&mut queue);
     drop(lnet);
     drop(shard);
     source.put(&to_self(PINNED[0], 1), Ack::NotWanted, 0).start().unwrap();
     drop(source);
     drop(queue);
-    assert_eq!(notice.payload(), Some(&[6; 4][..]));
+    assert_eq!(queued.payload(), Some(&[6; 4][..]));
 }
 
 #[test]

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use lnet_user::{Ack, Buffer, EntrySpec, EventKind, EventQueue, MdOptions, MdSpec, Notice, Threshold};
+use lnet_user::{Ack, Buffer, EntrySpec, EventKind, EventQueue, MdOptions, MdSpec, QueuedEvent, Threshold};
 
 use crate::common::{LAZY, PATIENCE, PINNED, await_idle, next, post, spec, start, to_self};
 
 /// Ping-pong of events: each PUT is started when the last one's event came, by a thread that sleeps until
 /// then, on a shard that does.
-fn ping_pong(rounds: u32, mut wait: impl FnMut(&mut EventQueue) -> Notice) {
+fn ping_pong(rounds: u32, mut wait: impl FnMut(&mut EventQueue) -> QueuedEvent) {
     let lnet = start(2);
     let shard = lnet.shard(0).unwrap();
     let mut queue = shard.create_event_queue(16).unwrap();
@@ -38,8 +38,8 @@ fn polled() {
     ping_pong(300, |queue| {
         let begun = Instant::now();
         loop {
-            if let Some(notice) = queue.try_next().unwrap() {
-                return notice;
+            if let Some(queued) = queue.try_next().unwrap() {
+                return queued;
             }
             assert!(begun.elapsed() < PATIENCE);
             std::hint::spin_loop();
@@ -125,7 +125,7 @@ fn a_timeout_is_kept_beside_traffic_of_others() {
     });
 }
 
-/// The last event, with the buffer, waits for the notices of those before it.
+/// The last event, with the buffer, waits for the events of those before it.
 #[test]
 fn a_buffer_comes_home_when_nobody_reads_it() {
     let lnet = start(2);
@@ -135,20 +135,20 @@ fn a_buffer_comes_home_when_nobody_reads_it() {
     shard.attach(&EntrySpec::new(PINNED[1], 1), &md, Buffer::zeroed(300)).unwrap().detach();
     let source = lnet.shard(0).unwrap();
     let own = source.create_event_queue(16).unwrap();
-    let mut notices = Vec::new();
+    let mut queued = Vec::new();
     for number in 0..3_u8 {
         let md = source.bind(&spec(&own, 100, 1, MdOptions::NONE), Buffer::from(vec![number; 100])).unwrap();
         md.put(&to_self(PINNED[1], 1), Ack::NotWanted, 0).start().unwrap();
         md.detach();
         if number < 2 {
-            notices.push(next(&mut queue));
+            queued.push(next(&mut queue));
         }
     }
     assert!(queue.next_blocking(Some(Duration::from_millis(20))).unwrap().is_none(), "it is being read");
     let reader = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(5));
-        for (number, notice) in notices.iter().enumerate() {
-            assert_eq!(notice.payload(), Some(&[number as u8; 100][..]));
+        for (number, queued) in queued.iter().enumerate() {
+            assert_eq!(queued.payload(), Some(&[number as u8; 100][..]));
         }
     });
     let last = next(&mut queue);
@@ -173,13 +173,13 @@ fn nothing_is_read_while_it_may_be_written() {
         sink.get(&to_self(PINNED[0], 1)).start().unwrap();
         let target = kept.len() + 3;
         while kept.len() < target {
-            let notice = next(&mut queue);
-            if notice.event.kind() == EventKind::Reply {
+            let queued = next(&mut queue);
+            if queued.event.kind() == EventKind::Reply {
                 replies += 1;
                 let payload = (replies == 3).then_some(&[9; 8][..]);
-                assert_eq!(notice.payload(), payload, "the last event has the buffer");
+                assert_eq!(queued.payload(), payload, "the last event has the buffer");
             }
-            kept.push(notice);
+            kept.push(queued);
         }
     }
     assert_eq!(replies, 3);
@@ -203,9 +203,9 @@ fn more_events_than_the_ring_holds() {
         }
     }
     for number in 0..COUNT {
-        let notice = next(&mut queue);
-        assert_eq!((notice.event.hdr_data(), notice.payload()), (Some(number.into()), Some(&[5][..])));
-        if let Some(buffer) = notice.into_buffer() {
+        let queued = next(&mut queue);
+        assert_eq!((queued.event.hdr_data(), queued.payload()), (Some(number.into()), Some(&[5][..])));
+        if let Some(buffer) = queued.into_buffer() {
             assert_eq!((number, &*buffer), (COUNT - 1, &[5; COUNT as usize][..]));
         }
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use lnet_user::api::Threads;
 use lnet_user::runtime::Idle;
 use lnet_user::{
-    Ack, Buffer, EntrySpec, EventKind, EventQueue, Lnet, MdOptions, Net, NiConfig, Nid, Notice, ShardHandle,
-    Target,
+    Ack, Buffer, EntrySpec, EventKind, EventQueue, Lnet, MdOptions, Net, NiConfig, Nid, QueuedEvent,
+    ShardHandle, Target,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -91,28 +91,28 @@ fn cut(bytes: &[u8], cuts: &[u16]) -> (Buffer, Vec<usize>) {
     (Buffer::from_fragments(parts().map(<[u8]>::to_vec)).unwrap(), parts().map(<[u8]>::len).collect())
 }
 
-fn flat(notice: &Notice) -> Option<Vec<u8>> {
-    let fragments = notice.payload_fragments()?;
+fn flat(queued: &QueuedEvent) -> Option<Vec<u8>> {
+    let fragments = queued.payload_fragments()?;
     let count = fragments.clone().count();
     let flat: Vec<u8> = fragments.flatten().copied().collect();
-    let one = notice.payload().map(<[u8]>::to_vec);
+    let one = queued.payload().map(<[u8]>::to_vec);
     assert_eq!(one, (count < 2).then(|| flat.clone()), "one slice if it lies in one fragment");
     Some(flat)
 }
 
 /// The last event of the queue's only descriptor.
-fn last(queue: &mut EventQueue) -> Notice {
+fn last(queue: &mut EventQueue) -> QueuedEvent {
     loop {
-        let notice = next(queue);
-        if notice.event.unlinked() {
-            return notice;
+        let queued = next(queue);
+        if queued.event.unlinked() {
+            return queued;
         }
     }
 }
 
 /// The buffer of a last event, whose fragments are as they were.
-fn home(notice: Notice, lengths: &[usize]) -> Vec<u8> {
-    let fragments = notice.into_buffer().unwrap().into_fragments();
+fn home(queued: QueuedEvent, lengths: &[usize]) -> Vec<u8> {
+    let fragments = queued.into_buffer().unwrap().into_fragments();
     assert!(fragments.iter().map(|fragment| fragment.len()).eq(lengths.iter().copied()));
     fragments.iter().flat_map(|fragment| fragment.to_vec()).collect()
 }
@@ -134,20 +134,20 @@ fn puts(ends: &Ends, case: &Case) {
         expected[offset..offset + taken].copy_from_slice(&bytes(taken));
         md.put(&ends.target(case.offset.unwrap_or(0)), Ack::Wanted, 0).start().unwrap();
         if number == 0 {
-            let notice = next(&mut arrived);
-            assert_eq!(flat(&notice), case.offset.is_none().then(|| bytes(taken)), "{case:?}");
-            first = Some(notice);
+            let queued = next(&mut arrived);
+            assert_eq!(flat(&queued), case.offset.is_none().then(|| bytes(taken)), "{case:?}");
+            first = Some(queued);
         } else {
-            let notice = last(&mut sent);
+            let queued = last(&mut sent);
             assert_eq!(
-                (notice.event.kind(), notice.event.manipulated_bytes()),
+                (queued.event.kind(), queued.event.manipulated_bytes()),
                 (EventKind::Ack, taken as u32)
             );
-            assert_eq!(home(notice, &source_lengths), bytes(case.length));
+            assert_eq!(home(queued, &source_lengths), bytes(case.length));
             drop(first.take());
-            let notice = last(&mut arrived);
-            assert_eq!(flat(&notice), Some(bytes(taken)), "{case:?}");
-            assert_eq!(home(notice, &room_lengths), expected);
+            let queued = last(&mut arrived);
+            assert_eq!(flat(&queued), Some(bytes(taken)), "{case:?}");
+            assert_eq!(home(queued, &room_lengths), expected);
         }
     }
 }
@@ -165,13 +165,13 @@ fn gets(ends: &Ends, case: &Case) {
     let offset = case.offset.unwrap_or(0);
     md.get(&ends.target(offset)).start().unwrap();
     let taken = case.length.min(case.room() - offset);
-    let notice = last(&mut sent);
-    if notice.event.kind() == EventKind::Reply {
-        assert_eq!(flat(&notice).as_deref(), Some(&whole[offset..offset + taken]), "{case:?}");
+    let queued = last(&mut sent);
+    if queued.event.kind() == EventKind::Reply {
+        assert_eq!(flat(&queued).as_deref(), Some(&whole[offset..offset + taken]), "{case:?}");
     }
     let mut expected = vec![0; case.length];
     expected[..taken].copy_from_slice(&whole[offset..offset + taken]);
-    assert_eq!(home(notice, &sink_lengths), expected);
+    assert_eq!(home(queued, &sink_lengths), expected);
     assert_eq!(home(last(&mut arrived), &source_lengths), whole);
 }
 

@@ -38,11 +38,11 @@ fn pair(fabric: &str, shards: u32) -> [Lnet; 2] {
 }
 
 /// The next event of a kind; others are skipped.
-fn next(queue: &mut EventQueue, kind: EventKind) -> lnet_user::Notice {
+fn next(queue: &mut EventQueue, kind: EventKind) -> lnet_user::QueuedEvent {
     loop {
-        let notice = queue.next_blocking(Some(PATIENCE)).unwrap().expect("an event");
-        if notice.event.kind() == kind {
-            return notice;
+        let queued = queue.next_blocking(Some(PATIENCE)).unwrap().expect("an event");
+        if queued.event.kind() == kind {
+            return queued;
         }
     }
 }
@@ -125,8 +125,8 @@ fn a_peer_that_is_gone_ends_messages() {
     drop(far);
     let source = from.bind(&spec(&sent, 5, 2, MdOptions::NONE), Buffer::from(b"hello".to_vec())).unwrap();
     source.put(&Target::new(nid(2), PINNED[0], 7), Ack::Wanted, 0).start().unwrap();
-    let notice = next(&mut sent, EventKind::Send);
-    assert_ne!(notice.event.status(), lnet_user::Status::Ok);
+    let queued = next(&mut sent, EventKind::Send);
+    assert_ne!(queued.event.status(), lnet_user::Status::Ok);
 }
 
 #[test]

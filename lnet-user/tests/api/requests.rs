@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use lnet_core::lnd::Cause;
 use lnet_user::{
-    Ack, Buffer, EntrySpec, Event, EventKind, Lnet, LnetError, MdOptions, MdSpec, Notice, Policy, Status,
-    SubmitError, Target, Threshold,
+    Ack, Buffer, EntrySpec, Event, EventKind, Lnet, LnetError, MdOptions, MdSpec, Policy, QueuedEvent,
+    Status, SubmitError, Target, Threshold,
 };
 
 use crate::common::{LAZY, PATIENCE, PINNED, ROTOR, await_idle, config, next, post, spec, start, to_self};
 use crate::events::block_on;
 
-fn refused(notice: &Notice) -> Option<SubmitError> {
-    let Event::Send { md, .. } = notice.event else { return None };
+fn refused(queued: &QueuedEvent) -> Option<SubmitError> {
+    let Event::Send { md, .. } = queued.event else { return None };
     assert_eq!((md.status, md.unlinked), (Status::NeverSent(Cause::Refused), false));
-    assert!(notice.payload().is_none());
-    notice.refusal().map(|error| match error {
+    assert!(queued.payload().is_none());
+    queued.refusal().map(|error| match error {
         LnetError::Request(error) => *error,
         error => panic!("{error}"),
     })
@@ -33,15 +33,15 @@ fn what_is_queued_comes_by_events_also_when_it_is_refused() {
     let md = MdSpec { user_ptr: 9, ..spec(&queue, 4, 1, MdOptions::NONE) };
     let md = shard.bind(&md, Buffer::from(vec![3; 4])).unwrap();
     md.put(&to_self(64, 5), Ack::NotWanted, 6).queue().unwrap();
-    let notice = next(&mut queue);
-    assert_eq!(refused(&notice), Some(SubmitError::Portal(64)));
-    assert_eq!((notice.event.md(), notice.event.user_ptr()), (md.handle(), 9));
-    assert_eq!((notice.event.match_bits(), notice.event.hdr_data()), (Some(5), Some(6)));
-    assert!(notice.into_buffer().is_none(), "nothing has ended");
+    let queued = next(&mut queue);
+    assert_eq!(refused(&queued), Some(SubmitError::Portal(64)));
+    assert_eq!((queued.event.md(), queued.event.user_ptr()), (md.handle(), 9));
+    assert_eq!((queued.event.match_bits(), queued.event.hdr_data()), (Some(5), Some(6)));
+    assert!(queued.into_buffer().is_none(), "nothing has ended");
 
     md.put(&to_self(PINNED[0], 1), Ack::NotWanted, 6).queue().unwrap();
     let events = [next(&mut queue), next(&mut queue)];
-    let kinds = events.each_ref().map(|notice| (notice.event.kind(), notice.event.status()));
+    let kinds = events.each_ref().map(|queued| (queued.event.kind(), queued.event.status()));
     assert_eq!(kinds, [(EventKind::Put, Status::Ok), (EventKind::Send, Status::Ok)]);
     md.get(&to_self(PINNED[0], 1)).queue().unwrap();
     let late = refused(&next(&mut queue)).unwrap();
@@ -103,7 +103,7 @@ fn requests_are_awaited() {
     assert_eq!((got.event.kind(), got.payload()), (EventKind::Reply, Some(&[7; 4][..])));
     assert_eq!(*got.into_buffer().unwrap(), [7; 4]);
     // Those of the targets, and no others.
-    let kinds = [next(&mut events), next(&mut events)].map(|notice| notice.event.kind());
+    let kinds = [next(&mut events), next(&mut events)].map(|queued| queued.event.kind());
     assert_eq!(kinds, [EventKind::Put, EventKind::Get]);
     assert!(events.try_next().unwrap().is_none());
 }
@@ -122,16 +122,16 @@ fn an_outcome_that_is_given_up_leaves_its_events_to_the_queue() {
         let started = source.put(&to_self(LAZY, 1), Ack::Wanted, 0).start();
         assert!(matches!(started, Err(LnetError::Awaited)), "{started:?}");
         source.put(&to_self(LAZY, 1), Ack::Wanted, 0).queue().unwrap();
-        let notice = next(&mut events);
-        assert!(matches!(notice.refusal(), Some(LnetError::Awaited)), "{notice:?}");
+        let queued = next(&mut events);
+        assert!(matches!(queued.refusal(), Some(LnetError::Awaited)), "{queued:?}");
     }
     post(&lnet.shard(0).unwrap(), &events, LAZY, 1, 4);
     // The SEND came while the outcome was awaited.
     let mut kinds: Vec<_> = (0..3).map(|_| next(&mut events)).collect();
-    let notice = kinds.pop().unwrap();
-    assert_eq!((notice.event.kind(), notice.event.unlinked()), (EventKind::Ack, true));
-    assert_eq!(*notice.into_buffer().unwrap(), [3; 4]);
-    let mut kinds: Vec<_> = kinds.iter().map(|notice| notice.event.kind()).collect();
+    let queued = kinds.pop().unwrap();
+    assert_eq!((queued.event.kind(), queued.event.unlinked()), (EventKind::Ack, true));
+    assert_eq!(*queued.into_buffer().unwrap(), [3; 4]);
+    let mut kinds: Vec<_> = kinds.iter().map(|queued| queued.event.kind()).collect();
     kinds.sort_by_key(|kind| *kind != EventKind::Put);
     assert_eq!(kinds, [EventKind::Put, EventKind::Send]);
     // Without events there is nothing to await.
@@ -184,7 +184,7 @@ fn a_thread_that_waits_drives_the_shard() {
     let before = sleeps();
     for number in 0..ROUNDS {
         source.put(&to_self(PINNED[0], 1), Ack::Wanted, number.into()).queue().unwrap();
-        let kinds = [next(&mut events), next(&mut events)].map(|notice| notice.event.kind());
+        let kinds = [next(&mut events), next(&mut events)].map(|queued| queued.event.kind());
         assert!(kinds.contains(&EventKind::Send) && kinds.contains(&EventKind::Ack), "{kinds:?}");
     }
     let slept = sleeps() - before;

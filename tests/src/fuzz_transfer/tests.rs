@@ -1,4 +1,4 @@
-//! Attacks that fill one table each, from both addresses of the hostile peer: the honest one does not notice.
+//! Attacks that fill one table each, from both addresses of the hostile peer: the honest one does not event.
 
 use super::*;
 

@@ -73,17 +73,17 @@ impl Serving {
                     // What was acknowledged before the end has its event in the queue by then.
                     let ends = stop.load(Ordering::Acquire);
                     let next = queue.next_blocking(Some(NAP)).expect("a shard that lives");
-                    let Some(notice) = next else {
+                    let Some(queued) = next else {
                         if ends {
                             break;
                         }
                         continue;
                     };
-                    let event = notice.event;
+                    let event = queued.event;
                     let Event::Put { match_bits, hdr_data, .. } = event else { continue };
                     // What a rail that went has left half done ends otherwise.
                     if event.status() == Status::Ok {
-                        let bytes = notice.payload().expect("a payload");
+                        let bytes = queued.payload().expect("a payload");
                         assert_eq!(bytes.len(), length(hdr_data), "{event:?}");
                         assert!(Plan::holds(hdr_data as usize, bytes), "the bytes of {event:?}");
                         assert!(lock(&arrived).insert(hdr_data), "twice: {event:?}");
@@ -243,8 +243,8 @@ impl Source {
         for message in self.under_way.values_mut().filter(|message| message.begun.elapsed() > patience) {
             message.descriptor = None;
         }
-        let Some(notice) = next else { return };
-        let event = notice.event;
+        let Some(queued) = next else { return };
+        let event = queued.event;
         let message = self.under_way.get_mut(&event.md()).expect("a message under way");
         let answers = matches!(event.kind(), EventKind::Ack | EventKind::Reply);
         message.done |= answers && event.status() == Status::Ok;
@@ -264,7 +264,7 @@ impl Source {
             _ if !done => outcome.failed += 1,
             Some(number) => assert!(outcome.acked.insert(number)),
             None => {
-                let bytes = notice.into_buffer().expect("the last event brings the buffer");
+                let bytes = queued.into_buffer().expect("the last event brings the buffer");
                 assert!(Plan::holds(GET_NUMBER, &bytes), "the bytes of a Get");
                 outcome.got += 1;
             }

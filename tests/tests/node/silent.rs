@@ -1,5 +1,5 @@
 //! A peer that holds sessions and never acknowledges anything: what it is sent ends in time, it takes no more of the
-//! node than its share, and another peer does not notice.
+//! node than its share, and another peer does not event.
 
 use std::sync::Arc;
 use std::time::Duration;

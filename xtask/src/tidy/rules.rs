@@ -115,7 +115,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "replaced word",
         why: "one word for each thing, docs/glossary.md",
-        applies: words::retired_applies,
+        applies: words::is_prose_or_code,
         check: words::retired_words,
     },
     Rule {

@@ -4,7 +4,6 @@
 //!   English elsewhere (`place`) is no finding in tests, nor in a name of four words and more, which is a sentence.
 //! - Comments and documents are searched for words that are never plain English here, and for riddles: pronouns in place
 //!   of the noun that a reader needs.
-//! - Paths that are not clean are in [`RETIRED_LATER`]. To switch the check on, delete the line.
 
 use super::rules::Finding;
 use super::source::{Source, has_word, numbered};
@@ -88,14 +87,6 @@ const PRODUCT: [&str; 7] = [
     "lnetctl/src/",
     "lnetd/src/",
 ];
-
-/// Paths in which replaced words still stand.
-const RETIRED_LATER: &[&str] = &["lnet-user/src/api/", "lnet-user/src/lib.rs", "lnet-user/src/load/"];
-
-/// Whether replaced words are findings in this file.
-pub(super) fn retired_applies(path: &str) -> bool {
-    is_prose_or_code(path) && !is_below(path, RETIRED_LATER)
-}
 
 pub(super) fn is_prose_or_code(path: &str) -> bool {
     let names_them = path == GLOSSARY || path == "xtask/src/tidy/words.rs";
@@ -263,7 +254,7 @@ mod tests {
     #[test]
     fn the_pages_that_name_the_words_may() {
         for path in [GLOSSARY, "xtask/src/tidy/words.rs", "lnet-core/Cargo.toml"] {
-            assert!(!retired_applies(path) && !is_prose_or_code(path), "{path}");
+            assert!(!is_prose_or_code(path), "{path}");
         }
     }
 
