@@ -12,7 +12,6 @@ use lnet_control::records::{
 };
 use lnet_control::{Errno, Refusal};
 use lnet_core::stats::DropReason;
-use lnet_core::xfer::XferDrop;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -20,7 +19,7 @@ use super::Control;
 use super::error::stopped;
 use crate::api::{Hold, LnetError};
 use crate::capture::CaptureError;
-use crate::lnd::xdp::{XdpDrop, XdpLnd};
+use crate::lnd::Counted;
 use crate::load::{
     ClassReport, Faults, Initiator, InitiatorReport, LoadError, Plan, Scheme, Tally, Target, TargetReport,
 };
@@ -247,56 +246,23 @@ impl Control {
 
 /// Adds what one shard has counted.
 fn add_worker(record: &mut FramesRecord, worker: &Worker) -> Result<(), crate::xsk::SocketError> {
-    if let Some(lnd) = worker.xdp() {
-        record.misdirected += lnd.counters().frames_misdirected;
-        add_lnd(record, lnd);
-        for rings in lnd.ring_statistics()? {
-            let counters = [
-                ("rx_dropped", rings.rx_dropped),
-                ("rx_ring_full", rings.rx_ring_full),
-                ("rx_fill_ring_empty", rings.rx_fill_ring_empty_descs),
-                ("rx_invalid_descs", rings.rx_invalid_descs),
-                ("tx_invalid_descs", rings.tx_invalid_descs),
-            ];
-            add_all(&mut record.rings, counters);
-        }
-    }
-    if let Some(lnd) = worker.in_process() {
-        add_all(&mut record.drops, [("closed_ni", lnd.dropped_count())]);
-    }
+    worker.count(&mut |what, name, count| {
+        let sums = match what {
+            Counted::Misdirected => {
+                record.misdirected += count;
+                return;
+            }
+            Counted::Handled => &mut record.handled,
+            Counted::Recovery => &mut record.recovery,
+            Counted::Drops => &mut record.drops,
+            Counted::Rings => &mut record.rings,
+        };
+        add_all(sums, [(name, count)]);
+    })?;
     let counters = worker.shard().counters();
     let drops = DropReason::ALL.map(|reason| (reason.to_string(), counters.drops(reason).messages));
     add_all(&mut record.drops, drops);
     Ok(())
-}
-
-fn add_lnd(record: &mut FramesRecord, lnd: &XdpLnd) {
-    let (frames, recovery) = (lnd.counters(), lnd.transfer_counters());
-    let drops = XdpDrop::ALL.map(|reason| (reason.name(), frames.dropped(reason)));
-    let dropped = drops.iter().map(|(_, count)| count).sum();
-    add_all(&mut record.drops, drops);
-    add_all(&mut record.drops, [("refused", frames.messages_refused)]);
-    let handled = [
-        ("taken", frames.frames_taken),
-        ("refused", frames.frames_refused),
-        ("forgotten", frames.frames_forgotten),
-        ("dropped", dropped),
-    ];
-    add_all(&mut record.handled, handled);
-    add_all(&mut record.recovery, XferDrop::ALL.map(|reason| (reason.name(), recovery.dropped(reason))));
-    let recovered = [
-        ("frames resent", recovery.frames_resent),
-        ("probes", recovery.probes),
-        ("messages bundled", recovery.messages_bundled),
-        ("acks alone", recovery.acks_sent),
-        ("hellos", recovery.hellos_sent),
-        ("resets", recovery.resets_sent),
-        ("answers dropped", recovery.replies_dropped),
-        ("frames buffered", recovery.frames_buffered),
-        ("backoffs", recovery.backoffs),
-        ("frames let go", frames.frames_let_go),
-    ];
-    add_all(&mut record.recovery, recovered);
 }
 
 fn add_all<N: Into<String>>(sums: &mut BTreeMap<String, u64>, counters: impl IntoIterator<Item = (N, u64)>) {

@@ -1,10 +1,28 @@
-//! What the runtime knows of an LND besides [`Lnd`]: ports that come, close and go, policies, what to wait for.
+//! What the runtime knows of an LND besides [`Lnd`]: ports that come, close and go, policies, what to wait for, counters,
+//! captures.
 
 use lnet_core::lnd::{Lnd, NiId, Uplink};
 use lnet_core::time::Instant;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
+use crate::capture::Tap;
 use crate::memory::Memory;
+use crate::xsk::SocketError;
+
+/// What a counter of an LND is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Counted {
+    /// Frames that arrived at another shard than their key says, and were handed over.
+    Misdirected,
+    /// Frames, by what became of them.
+    Handled,
+    /// What loss recovery has done and dropped.
+    Recovery,
+    /// Frames and messages that were dropped, by reason.
+    Drops,
+    /// The kernel's counters of rings.
+    Rings,
+}
 
 /// An LND whose NIs come and go.
 pub(crate) trait Driver: Lnd<Memory = Memory> {
@@ -34,4 +52,15 @@ pub(crate) trait Driver: Lnd<Memory = Memory> {
 
     /// Whether completions are waited for that wake no thread.
     fn awaits_completions(&self) -> bool;
+
+    /// Tells what it has counted: what about, a name, and how many.
+    ///
+    /// # Errors
+    /// The kernel's refusal to tell its counters.
+    fn count(&self, tell: &mut dyn FnMut(Counted, &'static str, u64)) -> Result<(), SocketError>;
+
+    /// Where its frames are shown to captures, if it has any.
+    fn tap_mut(&mut self) -> Option<&mut Tap> {
+        None
+    }
 }

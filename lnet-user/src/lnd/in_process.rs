@@ -24,9 +24,10 @@ use lnet_core::time::Instant;
 use lnet_wire::steer::{self, PORTALS, PolicyWord, SteerKey};
 use lnet_wire::{Header, Nid};
 
-use super::Driver;
+use super::{Counted, Driver};
 use crate::memory::Memory;
 use crate::uring::Waker;
+use crate::xsk::SocketError;
 
 /// The fabric that an NI on this interface is on, if it is one of this LND.
 pub(crate) fn fabric_of(interface: &str) -> Option<&str> {
@@ -222,11 +223,6 @@ impl InProcessLnd {
         self.inbox.clone()
     }
 
-    /// Messages that have arrived for an NI that is closed.
-    pub(crate) fn dropped_count(&self) -> u64 {
-        self.dropped_count
-    }
-
     /// Sends a message or ends it; false if the queue is full that it is for.
     fn send(&mut self, transmit: &Transmit, memory: &Memory) -> bool {
         let port = self.ports.iter().find(|port| port.ni == transmit.ni);
@@ -382,6 +378,12 @@ impl Driver for InProcessLnd {
 
     fn has_arrivals(&mut self) -> bool {
         self.inbox.count.load(Ordering::Acquire) != 0 && self.opened.load(Ordering::Acquire)
+    }
+
+    fn count(&self, tell: &mut dyn FnMut(Counted, &'static str, u64)) -> Result<(), SocketError> {
+        // What has arrived for an NI that is closed.
+        tell(Counted::Drops, "closed_ni", self.dropped_count);
+        Ok(())
     }
 }
 

@@ -10,12 +10,13 @@ use lnet_core::lnd::{Full, Lent, Lnd, NiId, Progress, RxId, TxId, Uplink, Verdic
 use lnet_core::time::{self, Instant};
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
-use super::driver::Driver;
+use super::driver::{Counted, Driver};
 use super::in_process::InProcessLnd;
 use super::lo::LoLnd;
 use super::xdp::XdpLnd;
 use crate::capture::Tap;
 use crate::memory::Memory;
+use crate::xsk::SocketError;
 
 /// One shard's part of an NI. It is made by [`NodeDriver::open_ni`](crate::node::NodeDriver::open_ni), works while a
 /// [`Worker`](crate::runtime::Worker) has it, and goes back to [`NodeDriver::close_ni`](crate::node::NodeDriver::close_ni),
@@ -42,8 +43,11 @@ impl<L: Driver> Part<L> {
     }
 
     /// Adds the port to the shard's LND, or to that which comes with it.
-    fn join(self, lnd: &mut Option<Box<L>>) {
-        if let Some(fresh) = self.lnd {
+    fn join(self, lnd: &mut Option<Box<L>>, tap: &mut Tap) {
+        if let Some(mut fresh) = self.lnd {
+            if let Some(own) = fresh.tap_mut() {
+                *own = std::mem::take(tap);
+            }
             assert!(lnd.is_none(), "an LND came for a second time");
             *lnd = Some(fresh);
         }
@@ -51,9 +55,13 @@ impl<L: Driver> Part<L> {
     }
 
     /// Takes the port of an NI off its LND, and with the last one that itself.
-    fn detach(lnd: &mut Option<Box<L>>, ni: NiId) -> Self {
+    fn detach(lnd: &mut Option<Box<L>>, ni: NiId, tap: &mut Tap) -> Self {
         let port = lnd.as_mut().expect("an NI has an LND").remove_port(ni);
-        Self { lnd: lnd.take_if(|lnd| lnd.is_empty()), port: Box::new(port) }
+        let mut lnd = lnd.take_if(|lnd| lnd.is_empty());
+        if let Some(own) = lnd.as_mut().and_then(|lnd| lnd.tap_mut()) {
+            *tap = std::mem::take(own);
+        }
+        Self { lnd, port: Box::new(port) }
     }
 }
 
@@ -145,18 +153,15 @@ impl Lnds {
             self.routes.resize(index + 1, Route::None);
         }
         self.routes[index] = match port {
-            ShardPort::Xdp(mut part) => {
-                if let Some(lnd) = &mut part.lnd {
-                    *lnd.tap_mut() = std::mem::take(&mut self.tap);
-                }
-                part.join(&mut self.xdp);
+            ShardPort::Xdp(part) => {
+                part.join(&mut self.xdp, &mut self.tap);
                 Route::Xdp
             }
             ShardPort::InProcess(mut part) => {
                 if let Some(lnd) = &mut part.lnd {
                     lnd.set_first_name(self.first_names.in_process);
                 }
-                part.join(&mut self.in_process);
+                part.join(&mut self.in_process, &mut self.tap);
                 Route::InProcess
             }
         };
@@ -169,14 +174,8 @@ impl Lnds {
     pub(crate) fn remove_port(&mut self, ni: NiId) -> ShardPort {
         let port = match self.route(ni) {
             Route::None => panic!("there is no NI {}", ni.0),
-            Route::Xdp => {
-                let mut part = Part::detach(&mut self.xdp, ni);
-                if let Some(lnd) = &mut part.lnd {
-                    self.tap = std::mem::take(lnd.tap_mut());
-                }
-                ShardPort::Xdp(part)
-            }
-            Route::InProcess => ShardPort::InProcess(Part::detach(&mut self.in_process, ni)),
+            Route::Xdp => ShardPort::Xdp(Part::detach(&mut self.xdp, ni, &mut self.tap)),
+            Route::InProcess => ShardPort::InProcess(Part::detach(&mut self.in_process, ni, &mut self.tap)),
         };
         self.routes[usize::from(ni.0)] = Route::None;
         port
@@ -194,7 +193,18 @@ impl Lnds {
 
     /// Where frames are shown to captures.
     pub(crate) fn tap_mut(&mut self) -> &mut Tap {
-        self.xdp.as_mut().map_or(&mut self.tap, |lnd| lnd.tap_mut())
+        let xdp = self.xdp.as_mut().and_then(|lnd| lnd.tap_mut());
+        let in_process = self.in_process.as_mut().and_then(|lnd| lnd.tap_mut());
+        xdp.or(in_process).unwrap_or(&mut self.tap)
+    }
+
+    /// Tells what all of them have counted.
+    ///
+    /// # Errors
+    /// As [`Driver::count`].
+    pub(crate) fn count(&self, tell: &mut dyn FnMut(Counted, &'static str, u64)) -> Result<(), SocketError> {
+        self.xdp.as_ref().map_or(Ok(()), |lnd| lnd.count(tell))?;
+        self.in_process.as_ref().map_or(Ok(()), |lnd| lnd.count(tell))
     }
 
     /// Steers by other policies from now on.

@@ -9,5 +9,5 @@ mod lnds;
 pub(crate) mod lo;
 pub(crate) mod xdp;
 
-pub(crate) use driver::Driver;
+pub(crate) use driver::{Counted, Driver};
 pub(crate) use lnds::{Lnds, Part, ShardPort};

@@ -18,12 +18,12 @@ use super::clock::Clock;
 use super::mesh::MeshEnd;
 use super::steering::{SteeringError, check_entry};
 use super::turn::IdlePolls;
-use crate::lnd::in_process::InProcessLnd;
 use crate::lnd::xdp::XdpLnd;
-use crate::lnd::{Lnds, ShardPort};
+use crate::lnd::{Counted, Lnds, ShardPort};
 use crate::memory::{Buffer, Memory, Terms};
 use crate::region::{Fragments, LeaseError, ReadLease};
 use crate::uring::{WaitError, Waiter, Waker, WatchId};
+use crate::xsk::SocketError;
 
 /// How long a shard sleeps at most while it waits for the device to be done with frames, which causes no
 /// wake-up.
@@ -175,9 +175,12 @@ impl Worker {
         self.lnd.xdp.as_deref()
     }
 
-    /// The in-process LND, to be read, while there is an NI of it.
-    pub(crate) fn in_process(&self) -> Option<&InProcessLnd> {
-        self.lnd.in_process.as_deref()
+    /// Tells what its LNDs have counted.
+    ///
+    /// # Errors
+    /// The kernel's refusal to tell its counters.
+    pub(crate) fn count(&self, tell: &mut dyn FnMut(Counted, &'static str, u64)) -> Result<(), SocketError> {
+        self.lnd.count(tell)
     }
 
     /// The time that this shard goes by.

@@ -1,5 +1,11 @@
 //! What the `xdp` LND counts, over rings and over sockets.
 
+use lnet_core::xfer::XferDrop;
+
+use super::XdpLnd;
+use crate::lnd::Counted;
+use crate::xsk::SocketError;
+
 /// Why the LND dropped a frame that XDP had steered to it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
@@ -83,5 +89,49 @@ impl XdpCounters {
 
     pub(super) fn count_drop(&mut self, reason: XdpDrop) {
         self.drops[reason as usize] += 1;
+    }
+}
+
+impl XdpLnd {
+    /// See [`Driver::count`](crate::lnd::Driver::count).
+    pub(super) fn tell_counters(
+        &self,
+        tell: &mut dyn FnMut(Counted, &'static str, u64),
+    ) -> Result<(), SocketError> {
+        let (frames, recovery) = (self.counters(), self.transfer_counters());
+        tell(Counted::Misdirected, "frames", frames.frames_misdirected);
+        for reason in XdpDrop::ALL {
+            tell(Counted::Drops, reason.name(), frames.dropped(reason));
+        }
+        tell(Counted::Drops, "refused", frames.messages_refused);
+        tell(Counted::Handled, "taken", frames.frames_taken);
+        tell(Counted::Handled, "refused", frames.frames_refused);
+        tell(Counted::Handled, "forgotten", frames.frames_forgotten);
+        tell(Counted::Handled, "dropped", frames.drops.iter().sum());
+        for reason in XferDrop::ALL {
+            tell(Counted::Recovery, reason.name(), recovery.dropped(reason));
+        }
+        for (name, count) in [
+            ("frames resent", recovery.frames_resent),
+            ("probes", recovery.probes),
+            ("messages bundled", recovery.messages_bundled),
+            ("acks alone", recovery.acks_sent),
+            ("hellos", recovery.hellos_sent),
+            ("resets", recovery.resets_sent),
+            ("answers dropped", recovery.replies_dropped),
+            ("frames buffered", recovery.frames_buffered),
+            ("backoffs", recovery.backoffs),
+            ("frames let go", frames.frames_let_go),
+        ] {
+            tell(Counted::Recovery, name, count);
+        }
+        for rings in self.ring_statistics()? {
+            tell(Counted::Rings, "rx_dropped", rings.rx_dropped);
+            tell(Counted::Rings, "rx_ring_full", rings.rx_ring_full);
+            tell(Counted::Rings, "rx_fill_ring_empty", rings.rx_fill_ring_empty_descs);
+            tell(Counted::Rings, "rx_invalid_descs", rings.rx_invalid_descs);
+            tell(Counted::Rings, "tx_invalid_descs", rings.tx_invalid_descs);
+        }
+        Ok(())
     }
 }

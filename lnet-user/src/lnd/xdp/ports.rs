@@ -20,10 +20,10 @@ use super::receive::Sender;
 use super::socket::SocketPort;
 use super::{Lane, OwnedQueue, Port, XdpLnd, reuseport};
 use crate::capture::Tap;
-use crate::lnd::Driver;
+use crate::lnd::{Counted, Driver};
 use crate::memory::Memory;
 use crate::netlink::Neighbours;
-use crate::xsk::{Device, Frame, Umem};
+use crate::xsk::{Device, Frame, SocketError, Umem};
 
 /// What one shard has of an interface.
 pub(crate) struct Rings {
@@ -131,11 +131,6 @@ pub(super) struct Link {
 }
 
 impl XdpLnd {
-    /// Where frames are shown to captures.
-    pub(crate) fn tap_mut(&mut self) -> &mut Tap {
-        &mut self.tap
-    }
-
     /// Whether something may have come that [`Driver::has_arrivals`] does not see: what sockets have.
     #[inline]
     pub(crate) fn may_hide_arrivals(&self) -> bool {
@@ -370,5 +365,13 @@ impl Driver for XdpLnd {
             || self.lanes.iter().any(Lane::is_unflushed)
             || (!self.unresolved.is_empty() && (self.retry_unresolved || self.links_have_changed()))
             || self.sockets.iter_mut().any(|socket| socket.has_work(is_open))
+    }
+
+    fn count(&self, tell: &mut dyn FnMut(Counted, &'static str, u64)) -> Result<(), SocketError> {
+        self.tell_counters(tell)
+    }
+
+    fn tap_mut(&mut self) -> Option<&mut Tap> {
+        Some(&mut self.tap)
     }
 }
