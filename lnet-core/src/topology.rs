@@ -30,6 +30,15 @@ pub enum NiStatus {
     Closed,
 }
 
+/// A NID of a peer, as a snapshot tells of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerNid {
+    /// The NID.
+    pub nid: Nid,
+    /// Its health, at most [`HEALTH_MAX`].
+    pub health: u32,
+}
+
 /// A local network interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LocalNi {
@@ -87,7 +96,7 @@ pub struct Topology {
     tunables: Tunables,
     steering: Option<Steering>,
     /// The NIDs of peers, in order, each with the number of its peer.
-    peers: Arc<[(Nid, u32)]>,
+    peers: Arc<[(PeerNid, u32)]>,
     /// Portals whose messages may go to any shard, a bit each.
     open: u64,
     /// Portals that get no entries now, a bit each.
@@ -146,22 +155,30 @@ impl Topology {
 
     /// The same with these peers, all NIDs of each; a NID belongs to the last that names it.
     #[must_use]
-    pub fn with_peers(self, peers: &[Vec<Nid>]) -> Self {
+    pub fn with_peers(self, peers: &[Vec<PeerNid>]) -> Self {
         let nids = (0_u32..).zip(peers).flat_map(|(peer, nids)| nids.iter().map(move |nid| (*nid, peer)));
         let mut by_nid: Vec<_> = nids.collect();
-        by_nid.sort_unstable_by_key(|&(nid, peer)| (nid, core::cmp::Reverse(peer)));
-        by_nid.dedup_by_key(|(nid, _)| *nid);
+        by_nid.sort_unstable_by_key(|&(PeerNid { nid, .. }, peer)| (nid, core::cmp::Reverse(peer)));
+        by_nid.dedup_by_key(|(its, _)| its.nid);
         Self { peers: by_nid.into(), ..self }
+    }
+
+    fn peer_nid(&self, nid: &Nid) -> Option<&(PeerNid, u32)> {
+        let found = self.peers.binary_search_by_key(nid, |(its, _)| its.nid).ok()?;
+        Some(&self.peers[found])
     }
 
     /// Whether two NIDs belong to one peer.
     #[must_use]
     pub fn is_same_peer(&self, one: &Nid, other: &Nid) -> bool {
-        let peer_of = |nid: &Nid| {
-            let found = self.peers.binary_search_by_key(nid, |(its, _)| *its).ok()?;
-            Some(self.peers[found].1)
-        };
+        let peer_of = |nid| self.peer_nid(nid).map(|(_, peer)| *peer);
         peer_of(one).is_some_and(|peer| peer_of(other) == Some(peer))
+    }
+
+    /// The health of a peer's NID; whole if it is not known.
+    #[must_use]
+    pub fn peer_health(&self, nid: &Nid) -> u32 {
+        self.peer_nid(nid).map_or(HEALTH_MAX, |(its, _)| its.health)
     }
 
     /// The same with these tunables.
@@ -319,8 +336,10 @@ mod tests {
 
     #[test]
     fn a_nid_belongs_to_the_last_peer_that_names_it() {
-        let peer = |hosts: [u8; 2]| hosts.map(|host| nid(1, host)).to_vec();
-        let topology = Topology::new(vec![]).with_peers(&[peer([1, 2]), peer([3, 2])]);
+        let peer = |hosts: [u8; 2], health| hosts.map(|host| PeerNid { nid: nid(1, host), health }).to_vec();
+        let topology = Topology::new(vec![]).with_peers(&[peer([1, 2], 7), peer([3, 2], 9)]);
+        let health = [1, 2, 3, 4].map(|host| topology.peer_health(&nid(1, host)));
+        assert_eq!(health, [7, 9, 9, HEALTH_MAX]);
         assert!(topology.is_same_peer(&nid(1, 2), &nid(1, 3)));
         assert!(!topology.is_same_peer(&nid(1, 1), &nid(1, 2)));
         assert!(!topology.is_same_peer(&nid(1, 4), &nid(1, 4)), "it is not known");

@@ -143,7 +143,8 @@ impl Shard {
     }
 
     /// Where what went by a silent path goes from now on: of the candidates whose interface serves the one that was not
-    /// silent since it answered last and has the shortest round trip, as far as is known; of those that were, the one
+    /// silent since it answered last, whose NID has the best health by the snapshot, and which has the shortest round
+    /// trip, as far as these are known; of those that were, the one
     /// that was silent longest ago, so that each has its turn.
     pub(super) fn choose_path(&mut self, now: Instant, silent: &Path, candidates: &[Path]) -> Option<usize> {
         self.selector.note(now, silent, PathReport::Silent);
@@ -151,8 +152,10 @@ impl Shard {
             path != silent && self.topology.ni(path.ni).is_some_and(|ni| ni.status != NiStatus::Closed)
         };
         let usable = candidates.iter().enumerate().filter(|(_, path)| serves(path));
-        let best =
-            usable.min_by_key(|(_, path)| (self.selector.silent_until(path), self.selector.round_trip(path)));
+        let best = usable.min_by_key(|(_, path)| {
+            let health = core::cmp::Reverse(self.topology.peer_health(&path.peer));
+            (self.selector.silent_until(path), health, self.selector.round_trip(path))
+        });
         best.map(|(index, _)| index)
     }
 }

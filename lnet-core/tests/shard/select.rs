@@ -7,7 +7,7 @@ use lnet_core::ShardConfig;
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{Cause, NiId, Path, PathReport, Status, Transmit, Uplink};
 use lnet_core::shard::PutRequest;
-use lnet_core::topology::Topology;
+use lnet_core::topology::{PeerNid, Topology};
 use lnet_core::tunables::Tunables;
 use lnet_wire::Nid;
 
@@ -110,6 +110,14 @@ fn another_path_is_the_one_with_the_shortest_round_trip_that_is_not_silent() {
     assert_eq!(node.shard.reroute(NOW, &paths[0], &paths), Some(3));
     assert_eq!(node.shard.reroute(NOW, &paths[3], &paths), Some(1));
     assert_eq!(node.shard.reroute(NOW, &paths[3], &paths[3..]), None, "there is no other");
+    // The health that the snapshot tells of a NID comes before what is measured.
+    let mut ill = self::node();
+    let interfaces = vec![interface(nid(1, 1), 8, 8), interface(nid(1, 9), 8, 8)];
+    let peer = [(2, 1000), (3, 10)].map(|(host, health)| PeerNid { nid: nid(1, host), health });
+    let topology = Topology::new(interfaces).with_peers(&[peer.to_vec()]).with_generation(1);
+    ill.shard.update(NOW, Arc::new(topology));
+    ill.shard.path_health(NOW, &paths[3], answers(20));
+    assert_eq!(ill.shard.reroute(NOW, &paths[0], &paths), Some(1));
     // Where all are silent each has its turn, however long ago that was.
     let mut path = 3;
     let mut turns = Vec::new();
