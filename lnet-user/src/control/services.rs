@@ -245,7 +245,7 @@ impl Control {
 }
 
 /// Adds what one shard has counted.
-fn add_worker(record: &mut FramesRecord, worker: &Worker) -> Result<(), crate::xsk::SocketError> {
+fn add_worker(record: &mut FramesRecord, worker: &Worker) -> std::io::Result<()> {
     worker.count(&mut |what, name, count| {
         let sums = match what {
             Counted::Misdirected => {

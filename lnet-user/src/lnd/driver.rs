@@ -7,7 +7,6 @@ use lnet_wire::steer::{PORTALS, PolicyWord};
 
 use crate::capture::Tap;
 use crate::memory::Memory;
-use crate::xsk::SocketError;
 
 /// What a counter of an LND is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,7 +56,7 @@ pub(crate) trait Driver: Lnd<Memory = Memory> {
     ///
     /// # Errors
     /// The kernel's refusal to tell its counters.
-    fn count(&self, tell: &mut dyn FnMut(Counted, &'static str, u64)) -> Result<(), SocketError>;
+    fn count(&self, tell: &mut dyn FnMut(Counted, &'static str, u64)) -> std::io::Result<()>;
 
     /// Where its frames are shown to captures, if it has any.
     fn tap_mut(&mut self) -> Option<&mut Tap> {

@@ -27,7 +27,6 @@ use lnet_wire::{Header, Nid};
 use super::{Counted, Driver};
 use crate::memory::Memory;
 use crate::uring::Waker;
-use crate::xsk::SocketError;
 
 /// The fabric that an NI on this interface is on, if it is one of this LND.
 pub(crate) fn fabric_of(interface: &str) -> Option<&str> {
@@ -380,7 +379,7 @@ impl Driver for InProcessLnd {
         self.inbox.count.load(Ordering::Acquire) != 0 && self.opened.load(Ordering::Acquire)
     }
 
-    fn count(&self, tell: &mut dyn FnMut(Counted, &'static str, u64)) -> Result<(), SocketError> {
+    fn count(&self, tell: &mut dyn FnMut(Counted, &'static str, u64)) -> std::io::Result<()> {
         // What has arrived for an NI that is closed.
         tell(Counted::Drops, "closed_ni", self.dropped_count);
         Ok(())

@@ -16,7 +16,6 @@ use super::lo::LoLnd;
 use super::xdp::XdpLnd;
 use crate::capture::Tap;
 use crate::memory::Memory;
-use crate::xsk::SocketError;
 
 /// One shard's part of an NI. It is made by [`NodeDriver::open_ni`](crate::node::NodeDriver::open_ni), works while a
 /// [`Worker`](crate::runtime::Worker) has it, and goes back to [`NodeDriver::close_ni`](crate::node::NodeDriver::close_ni),
@@ -202,7 +201,7 @@ impl Lnds {
     ///
     /// # Errors
     /// As [`Driver::count`].
-    pub(crate) fn count(&self, tell: &mut dyn FnMut(Counted, &'static str, u64)) -> Result<(), SocketError> {
+    pub(crate) fn count(&self, tell: &mut dyn FnMut(Counted, &'static str, u64)) -> std::io::Result<()> {
         self.xdp.as_ref().map_or(Ok(()), |lnd| lnd.count(tell))?;
         self.in_process.as_ref().map_or(Ok(()), |lnd| lnd.count(tell))
     }

@@ -23,7 +23,6 @@ use crate::lnd::{Counted, Lnds, ShardPort};
 use crate::memory::{Buffer, Memory, Terms};
 use crate::region::{Fragments, LeaseError, ReadLease};
 use crate::uring::{WaitError, Waiter, Waker, WatchId};
-use crate::xsk::SocketError;
 
 /// How long a shard sleeps at most while it waits for the device to be done with frames, which causes no
 /// wake-up.
@@ -179,7 +178,7 @@ impl Worker {
     ///
     /// # Errors
     /// The kernel's refusal to tell its counters.
-    pub(crate) fn count(&self, tell: &mut dyn FnMut(Counted, &'static str, u64)) -> Result<(), SocketError> {
+    pub(crate) fn count(&self, tell: &mut dyn FnMut(Counted, &'static str, u64)) -> std::io::Result<()> {
         self.lnd.count(tell)
     }
 

@@ -4,7 +4,6 @@ use lnet_core::xfer::XferDrop;
 
 use super::XdpLnd;
 use crate::lnd::Counted;
-use crate::xsk::SocketError;
 
 /// Why the LND dropped a frame that XDP had steered to it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -97,7 +96,7 @@ impl XdpLnd {
     pub(super) fn tell_counters(
         &self,
         tell: &mut dyn FnMut(Counted, &'static str, u64),
-    ) -> Result<(), SocketError> {
+    ) -> std::io::Result<()> {
         let (frames, recovery) = (self.counters(), self.transfer_counters());
         tell(Counted::Misdirected, "frames", frames.frames_misdirected);
         for reason in XdpDrop::ALL {
@@ -125,7 +124,7 @@ impl XdpLnd {
         ] {
             tell(Counted::Recovery, name, count);
         }
-        for rings in self.ring_statistics()? {
+        for rings in self.ring_statistics().map_err(std::io::Error::other)? {
             tell(Counted::Rings, "rx_dropped", rings.rx_dropped);
             tell(Counted::Rings, "rx_ring_full", rings.rx_ring_full);
             tell(Counted::Rings, "rx_fill_ring_empty", rings.rx_fill_ring_empty_descs);

@@ -23,7 +23,7 @@ use crate::capture::Tap;
 use crate::lnd::{Counted, Driver};
 use crate::memory::Memory;
 use crate::netlink::Neighbours;
-use crate::xsk::{Device, Frame, SocketError, Umem};
+use crate::xsk::{Device, Frame, Umem};
 
 /// What one shard has of an interface.
 pub(crate) struct Rings {
@@ -367,7 +367,7 @@ impl Driver for XdpLnd {
             || self.sockets.iter_mut().any(|socket| socket.has_work(is_open))
     }
 
-    fn count(&self, tell: &mut dyn FnMut(Counted, &'static str, u64)) -> Result<(), SocketError> {
+    fn count(&self, tell: &mut dyn FnMut(Counted, &'static str, u64)) -> std::io::Result<()> {
         self.tell_counters(tell)
     }
 
