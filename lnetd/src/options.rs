@@ -134,7 +134,7 @@ impl Options {
             threads.cpus = cpus;
         }
         if let Some(spin) = self.spin {
-            threads.idle = Idle { spin: Duration::from_micros(spin) };
+            threads.idle = Idle::new(Duration::from_micros(spin));
         }
         Ok(threads)
     }

@@ -41,7 +41,7 @@ fn start(namespace: &Namespace) -> Lnet {
     });
     let base = config(namespace, nid_v4(namespace.interface(), 0));
     let config = base.limits(DAEMON_LIMITS).rings(RingSizes::default()).nis(nis.collect());
-    let threads = Threads::new().idle(Idle { spin: Duration::ZERO });
+    let threads = Threads::new().idle(Idle::new(Duration::ZERO));
     let lnet = enter(namespace, || Lnet::start_on(&config, &threads).unwrap());
     lnet.open().unwrap();
     lnet

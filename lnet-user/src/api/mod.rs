@@ -105,7 +105,7 @@ impl Threads {
     /// Threads that run where the kernel puts them, and poll up to 50 us before they sleep.
     #[must_use]
     pub fn new() -> Self {
-        Self { cpus: Vec::new(), idle: Idle { spin: Duration::from_micros(50) } }
+        Self { cpus: Vec::new(), idle: Idle::new(Duration::from_micros(50)) }
     }
 
     setters! {

@@ -21,6 +21,7 @@ pub struct ShardGone;
 
 /// What a thread does that drives a shard and has nothing to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Idle {
     /// How long it polls at most before it sleeps. It sleeps at once where things come further apart than that, and
     /// where another thread wants its CPU.
@@ -29,6 +30,14 @@ pub struct Idle {
 
 /// Turns between two looks at the clock of a driver that has something to do.
 const TURNS_PER_LOOK: u32 = 16;
+
+impl Idle {
+    /// Polls for `spin` at most.
+    #[must_use]
+    pub const fn new(spin: Duration) -> Self {
+        Self { spin }
+    }
+}
 
 type Turn<S> = Box<dyn FnMut(&mut Worker, &mut S) + Send>;
 

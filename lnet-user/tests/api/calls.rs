@@ -146,7 +146,7 @@ fn what_goes_wrong_later_is_the_status_of_an_event() {
 
 #[test]
 fn a_cpu_that_is_not_there() {
-    let idle = Idle { spin: Duration::ZERO };
+    let idle = Idle::new(Duration::ZERO);
     let error = Lnet::start_on(&config(1), &Threads::new().cpus(vec![100_000]).idle(idle)).unwrap_err();
     assert!(matches!(error, LnetError::Thread { .. }), "{error}");
     assert!(error.to_string().contains("cpu 100000"), "{error}");

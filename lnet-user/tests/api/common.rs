@@ -44,7 +44,7 @@ pub(crate) fn config(shards: u32) -> NodeConfig {
 
 /// A node whose shards sleep whenever they can.
 pub(crate) fn start(shards: u32) -> Lnet {
-    let idle = Idle { spin: Duration::ZERO };
+    let idle = Idle::new(Duration::ZERO);
     let lnet = Lnet::start_on(&config(shards), &Threads::new().idle(idle)).unwrap();
     lnet.set_lazy(LAZY, true).unwrap();
     lnet

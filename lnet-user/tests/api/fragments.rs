@@ -29,7 +29,7 @@ impl Ends {
             if !is_lo {
                 config.nis = vec![NiConfig::new(nid(host), "in-process:fragments")];
             }
-            let threads = Threads::new().idle(Idle { spin: Duration::ZERO });
+            let threads = Threads::new().idle(Idle::new(Duration::ZERO));
             let lnet = Lnet::start_on(&config, &threads).unwrap();
             lnet.open().unwrap();
             lnet

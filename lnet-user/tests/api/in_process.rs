@@ -26,7 +26,7 @@ fn ni(fabric: &str, host: u8) -> NiConfig {
 
 fn node(fabric: &str, host: u8, shards: u32) -> Result<Lnet, lnet_user::LnetError> {
     let config = config(shards).nis(vec![ni(fabric, host)]).lnd_timeout(LND_TIMEOUT);
-    let idle = Idle { spin: Duration::ZERO };
+    let idle = Idle::new(Duration::ZERO);
     let lnet = Lnet::start_on(&config, &Threads::new().idle(idle))?;
     lnet.set_lazy(LAZY, true).unwrap();
     lnet.open().unwrap();

@@ -75,7 +75,7 @@ fn sleeping_shards_are_woken_for_each_message() {
                 let own = u64::from(worker.shard_id().0);
                 let pinger = Pinger::new(&mut worker, own, &done);
                 let others: Vec<u64> = (0..u64::from(count)).filter(|seed| *seed != own).collect();
-                let idle = Idle { spin: Duration::from_micros(spin) };
+                let idle = Idle::new(Duration::from_micros(spin));
                 ShardThread::spawn(worker, None, idle, pinger, move |worker, pinger: &mut Pinger| {
                     pinger.turn(worker, &others);
                 })
@@ -111,7 +111,7 @@ fn a_put_wakes_the_shard_that_takes_it() {
     let options = MdOptions::PUT | MdOptions::MANAGE_REMOTE;
     let spec = MdSpec::new(LENGTH as u64, Threshold::Infinite, options, queue);
     sleeper.attach(&EntrySpec::new(ROTOR, 1), &spec, Buffer::zeroed(LENGTH)).unwrap();
-    let thread = ShardThread::spawn(sleeper, None, Idle { spin: Duration::ZERO }, (), move |worker, ()| {
+    let thread = ShardThread::spawn(sleeper, None, Idle::new(Duration::ZERO), (), move |worker, ()| {
         while let Some(delivery) = worker.poll_event(queue) {
             assert_eq!(worker.payload(delivery.event.md(), 0, LENGTH as u32).unwrap(), pattern(1, LENGTH));
             arrives.fetch_add(1, Ordering::Release);

@@ -29,7 +29,7 @@ fn start() -> Lnet {
     ];
     let policies = (10..).zip(policies).collect();
     let config = NodeConfig::loopback().shards(2).policies(policies);
-    let idle = Idle { spin: Duration::ZERO };
+    let idle = Idle::new(Duration::ZERO);
     Lnet::start_on(&config, &Threads::new().idle(idle)).unwrap()
 }
 

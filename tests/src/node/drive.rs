@@ -55,7 +55,7 @@ impl<S: Send + 'static> Driven<S> {
     ) -> Self {
         match by {
             By::ShardThread => {
-                let idle = Idle { spin: Duration::ZERO };
+                let idle = Idle::new(Duration::ZERO);
                 Self::ShardThread(ShardThread::spawn(worker, None, idle, state, turn).expect("a thread"))
             }
             By::Application => {

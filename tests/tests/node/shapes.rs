@@ -171,7 +171,7 @@ fn sleep_and_put(queues: u16, shard: usize) {
                 *events += u32::from(delivery.event.kind() != EventKind::Unlink);
             }
         };
-        (queue, ShardThread::spawn(worker, None, Idle { spin: Duration::ZERO }, 0_u32, take).unwrap())
+        (queue, ShardThread::spawn(worker, None, Idle::new(Duration::ZERO), 0_u32, take).unwrap())
     };
     let mut sources: Vec<_> = source_workers.into_iter().map(spawn).collect();
     let mut targets: Vec<_> = target_workers.into_iter().map(spawn).collect();

@@ -30,7 +30,7 @@ pub(crate) const PROMPT: Duration = Duration::from_secs(1);
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// Puts that each [`Joined`] begins with.
 const FIRST_PUTS: u32 = 8;
-const NO_SPIN: Idle = Idle { spin: Duration::ZERO };
+const NO_SPIN: Idle = Idle::new(Duration::ZERO);
 
 /// A node that receives, driven by threads of its own, and one whose shards are for the test.
 pub(crate) struct Joined {
