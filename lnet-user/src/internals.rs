@@ -77,7 +77,7 @@ pub fn with_node<R>(lnet: &Lnet, body: impl FnOnce(&mut NodeDriver) -> R) -> R {
     lnet.with_node(body)
 }
 
-/// Runs something on the shard's thread between two turns.
+/// Runs something between two turns of the shard.
 ///
 /// # Errors
 /// [`LnetError::Stopped`] when it has ended.

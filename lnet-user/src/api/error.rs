@@ -36,7 +36,7 @@ pub enum LnetError {
         /// How many there are.
         shards: usize,
     },
-    /// The shard's thread has ended: it has panicked, and what it said is on standard error. Its buffers are
+    /// The shard has ended: a thread that drove it has panicked, and what it said is on standard error. Its buffers are
     /// gone with it; start another node.
     #[error("the thread of shard {} has ended: start the node anew", .0.0)]
     Stopped(ShardId),

@@ -72,7 +72,7 @@ use lnet_wire::steer::{PORTALS, PolicyWord};
 use crate::capture::Captures;
 use crate::memory::Buffer;
 use crate::node::{ConfigError, NodeConfig, NodeDriver, NodeError, Started, XdpFrames, setters};
-use crate::runtime::{Idle, Refused, ShardThread, Steering, Worker};
+use crate::runtime::{Idle, Refused, ShardGone, ShardThread, Steering, Worker};
 
 use calls::{Call, Caller, Signals, channel};
 use runner::Runner;
@@ -346,7 +346,7 @@ impl ShardEnd {
         run: impl FnOnce(&mut Worker, &mut Queues) -> R + Send + 'static,
     ) -> Result<R, LnetError> {
         match self.thread.try_call(run, |run, worker, service| service.run(run, worker)) {
-            Ok(result) => Ok(result),
+            Ok(result) => result.map_err(|ShardGone| LnetError::Stopped(self.caller.shard())),
             Err(run) => self.caller.run(run),
         }
     }
@@ -425,7 +425,7 @@ impl ShardHandle {
         }
     }
 
-    /// Runs something on the shard's thread between two turns and waits for its result: to read what the shard and its
+    /// Runs something between two turns of the shard and waits for its result: to read what the shard and its
     /// LNDs have counted, or to set its drop rules. It must not own a handle of the node.
     ///
     /// # Errors

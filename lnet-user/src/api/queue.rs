@@ -318,6 +318,7 @@ impl EventQueue {
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let eager = self.waits.begin();
         let next = self.wait(until, eager);
+        self.set_waiting(false);
         self.waits.ended_at = Some(Instant::now());
         next
     }
@@ -338,10 +339,7 @@ impl EventQueue {
                 return next.map(Some);
             }
             match until.map(|until| until.saturating_duration_since(Instant::now())) {
-                Some(Duration::ZERO) => {
-                    self.set_waiting(false);
-                    return Ok(None);
-                }
+                Some(Duration::ZERO) => return Ok(None),
                 Some(left) => std::thread::park_timeout(left),
                 None => std::thread::park(),
             }

@@ -1,4 +1,4 @@
-//! What cannot be seen from outside: a shard's thread that panics, and what a turn allocates.
+//! What cannot be seen from outside: a shard that panics, and what a turn allocates.
 
 use std::time::Duration;
 

@@ -47,7 +47,7 @@ pub(super) struct Handover<T> {
     /// Visits that have ended.
     visits: AtomicUsize,
     /// Whether the keeper sleeps until a visit ends.
-    is_waiting: AtomicBool,
+    keeper_waits: AtomicBool,
     keeper: Mutex<Option<Thread>>,
     /// Threads and tasks that wait for events, and do not drive.
     waiting: AtomicUsize,
@@ -71,7 +71,7 @@ impl<T> Handover<T> {
             is_asked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             visits: AtomicUsize::new(0),
-            is_waiting: AtomicBool::new(false),
+            keeper_waits: AtomicBool::new(false),
             keeper: Mutex::new(None),
             waiting: AtomicUsize::new(0),
         }
@@ -105,13 +105,13 @@ impl<T> Handover<T> {
         self.is_asked.load(Ordering::Relaxed) || self.stop.load(Ordering::Relaxed)
     }
 
-    /// A thread or task begins to wait for events; the keeper drives then.
-    pub(super) fn begin_waiting(&self) {
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-    }
-
-    pub(super) fn end_waiting(&self) {
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
+    /// A thread or task begins to wait for events, or has them: the keeper drives meanwhile.
+    pub(super) fn set_waiting(&self, waits: bool) {
+        if waits {
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+        } else {
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+        }
     }
 
     pub(super) fn has_waiting(&self) -> bool {
@@ -170,15 +170,15 @@ impl<T> Handover<T> {
                 continue;
             }
             let is_long = naps >= LONG_VISIT;
-            self.is_waiting.store(is_long, Ordering::SeqCst);
+            self.keeper_waits.store(is_long, Ordering::SeqCst);
             fence(Ordering::SeqCst);
             if !matches!(self.try_visit().map(drop), Err(NoVisit::Busy)) {
-                self.is_waiting.store(false, Ordering::SeqCst);
+                self.keeper_waits.store(false, Ordering::SeqCst);
                 return;
             }
             if is_long && !self.is_stopped() {
                 thread::park();
-                self.is_waiting.store(false, Ordering::SeqCst);
+                self.keeper_waits.store(false, Ordering::SeqCst);
                 (seen, naps) = (self.visits.load(Ordering::SeqCst), 0);
             }
         }
@@ -216,26 +216,33 @@ impl<T> Visit<'_, T> {
         driven.expect("a visit has what it drives until it is dropped")
     }
 
-    /// Drives, as a guest, which will again soon. What panics has ended, and the guest, which has no part in that, goes
-    /// on.
-    pub(super) fn drive(&mut self, drive: impl FnOnce(&mut T)) {
+    /// Runs something between two turns. What panics has ended, and this thread, which has no part in that, goes on.
+    ///
+    /// # Errors
+    /// [`NoVisit::Gone`] if it has ended.
+    pub(super) fn run<R>(&mut self, run: impl FnOnce(&mut T) -> R) -> Result<R, NoVisit> {
         let driven = self.get();
-        if catch_unwind(AssertUnwindSafe(|| drive(driven))).is_err() {
+        catch_unwind(AssertUnwindSafe(|| run(driven))).map_err(|_| {
             drop(self.driven.as_mut().and_then(|driven| driven.take()));
-        }
-        self.drove = true;
+            NoVisit::Gone
+        })
+    }
+
+    /// Drives, as a guest, which will again soon. One that finds the shard gone learns it as others do.
+    pub(super) fn drive(&mut self, drive: impl FnOnce(&mut T)) {
+        self.drove = self.run(drive).is_ok();
     }
 }
 
 impl<T> Drop for Visit<'_, T> {
     fn drop(&mut self) {
         drop(self.driven.take());
-        let Handover { visits, is_waiting, .. } = self.handover;
+        let Handover { visits, keeper_waits, .. } = self.handover;
         if self.drove {
             visits.fetch_add(1, Ordering::SeqCst);
         }
         fence(Ordering::SeqCst);
-        let waits = is_waiting.load(Ordering::SeqCst) && is_waiting.swap(false, Ordering::SeqCst);
+        let waits = keeper_waits.load(Ordering::SeqCst) && keeper_waits.swap(false, Ordering::SeqCst);
         if waits || self.drove && self.handover.has_waiting() {
             self.handover.unpark_keeper();
         }

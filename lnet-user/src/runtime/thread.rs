@@ -14,7 +14,7 @@ use super::spin::Spin;
 use super::worker::Worker;
 use crate::uring::Waker;
 
-/// The shard's thread has ended.
+/// The shard has ended: a thread that drove it has panicked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("the shard's thread has ended")]
 pub struct ShardGone;
@@ -156,13 +156,15 @@ impl<S: Send + 'static> ShardThread<S> {
     /// Runs `call` between two turns, on this thread.
     ///
     /// # Errors
-    /// [`ShardGone`] if the shard has ended.
+    /// [`ShardGone`] if the shard has ended, or ends now, since the call panics.
     pub fn call<R>(&self, call: impl FnOnce(&mut Worker) -> R) -> Result<R, ShardGone> {
         /// A driver that was asked leaves at once, unless another thread has asked as well.
         const PATIENCE: Duration = Duration::from_millis(1);
         loop {
             match self.shard.try_visit() {
-                Ok(mut visit) => return Ok(call(&mut visit.get().worker)),
+                Ok(mut visit) => {
+                    return visit.run(|driven| call(&mut driven.worker)).map_err(|_| ShardGone);
+                }
                 Err(NoVisit::Gone) => return Err(ShardGone),
                 Err(NoVisit::Busy) => self.shard.ask(),
             }
@@ -171,15 +173,15 @@ impl<S: Send + 'static> ShardThread<S> {
         }
     }
 
-    /// Runs `call` between two turns, on this thread, if no other drives the shard; else gives `argument` back.
+    /// As [`ShardThread::call`], if no other thread drives the shard; else gives `argument` back.
     pub(crate) fn try_call<A, R>(
         &self,
         argument: A,
         call: impl FnOnce(A, &mut Worker, &mut S) -> R,
-    ) -> Result<R, A> {
+    ) -> Result<Result<R, ShardGone>, A> {
         let Ok(mut visit) = self.shard.try_visit() else { return Err(argument) };
-        let Driven { worker, service, .. } = visit.get();
-        Ok(call(argument, worker, service))
+        let result = visit.run(|Driven { worker, service, .. }| call(argument, worker, service));
+        Ok(result.map_err(|_| ShardGone))
     }
 
     /// Drives the shard on this thread until `is_done`, until a time, or until another thread asks for it. Without
@@ -200,7 +202,7 @@ impl<S: Send + 'static> ShardThread<S> {
 
     /// A thread or task begins to wait for events, or has them: the keeper drives meanwhile.
     pub(crate) fn set_waiting(&self, waits: bool) {
-        if waits { self.shard.begin_waiting() } else { self.shard.end_waiting() }
+        self.shard.set_waiting(waits);
     }
 
     /// Whether threads or tasks wait for events.
