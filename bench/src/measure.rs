@@ -157,6 +157,33 @@ pub fn flood<E: Endpoint>(
     Ok(Flood { sent, received: received.into_inner(), time })
 }
 
+/// Keeps a window of messages under way for `time`, and until all have ended; how many there were. `start` starts one
+/// of this number if the window has room; `go_on` says how many have ended.
+///
+/// # Errors
+/// What was refused, or a message that does not end.
+pub fn keep_under_way<E>(
+    end: &mut E,
+    time: Duration,
+    start: impl Fn(&mut E, u64) -> anyhow::Result<bool>,
+    go_on: impl Fn(&mut E) -> anyhow::Result<u64>,
+) -> anyhow::Result<u64> {
+    let begun = Instant::now();
+    let (mut started, mut ended) = (0, 0);
+    loop {
+        let elapsed = begun.elapsed();
+        if elapsed < time {
+            while start(end, started)? {
+                started += 1;
+            }
+        } else if ended == started {
+            return Ok(ended);
+        }
+        ensure!(elapsed < time + PATIENCE, "{} messages never ended", started - ended);
+        ended += go_on(end)?;
+    }
+}
+
 /// A histogram of nanoseconds, three digits, up to a minute.
 ///
 /// # Panics

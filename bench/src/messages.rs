@@ -19,7 +19,7 @@ use lnet_user::runtime::Worker;
 use lnet_wire::{MessageType, ProcessId};
 
 use crate::link::Side;
-use crate::measure::{Endpoint, PATIENCE};
+use crate::measure::{Endpoint, keep_under_way};
 use crate::node;
 use crate::random::Random;
 
@@ -253,22 +253,14 @@ impl Endpoint for End {
     }
 
     fn flood(&mut self, time: Duration) -> anyhow::Result<u64> {
-        let begun = Instant::now();
-        let (mut started, mut ended) = (0, 0);
-        loop {
-            let elapsed = begun.elapsed();
-            if elapsed < time {
-                while let Some(md) = self.free.pop() {
-                    self.start(md, started)?;
-                    started += 1;
-                }
-            } else if ended == started {
-                return Ok(ended);
-            }
-            ensure!(elapsed < time + PATIENCE, "{} messages never ended", started - ended);
-            self.worker.progress();
-            ended += self.take_ends()?;
-        }
+        let start = |end: &mut Self, number| match end.free.pop() {
+            Some(md) => Ok(end.start(md, number).map(|()| true)?),
+            None => Ok(false),
+        };
+        keep_under_way(self, time, start, |end| {
+            end.worker.progress();
+            end.take_ends()
+        })
     }
 
     fn sink(&mut self, stop: &AtomicBool, received: &AtomicU64) {

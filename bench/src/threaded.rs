@@ -1,7 +1,7 @@
 //! LNet Puts between nodes whose shards have threads of their own, by the interface for applications.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use lnet_core::event::{Event, EventKind};
@@ -14,7 +14,7 @@ use lnet_user::api::{Ack, Descriptor, EventQueue, Lnet, Target};
 use lnet_user::node::{NiConfig, NodeConfig};
 
 use crate::link::Side;
-use crate::measure::{Endpoint, PATIENCE};
+use crate::measure::{Endpoint, PATIENCE, keep_under_way};
 
 const PORTAL: u32 = 20;
 /// Of one descriptor without a threshold.
@@ -115,20 +115,9 @@ impl Endpoint for End {
     }
 
     fn flood(&mut self, time: Duration) -> anyhow::Result<u64> {
-        let begun = Instant::now();
-        let (mut started, mut ended) = (0, 0);
-        loop {
-            let elapsed = begun.elapsed();
-            if elapsed < time {
-                while self.free > 0 {
-                    self.send(started)?;
-                    started += 1;
-                }
-            } else if ended == started {
-                return Ok(ended);
-            }
-            ended += self.take_ends(true)?;
-        }
+        let start =
+            |end: &mut Self, number| if end.free > 0 { end.send(number).map(|()| true) } else { Ok(false) };
+        keep_under_way(self, time, start, |end| end.take_ends(true))
     }
 
     fn sink(&mut self, stop: &AtomicBool, received: &AtomicU64) {

@@ -143,7 +143,7 @@ impl Client {
 fn connect_error(path: &Path, error: &io::Error) -> ClientError {
     let reason = match error.kind() {
         io::ErrorKind::NotFound => "nothing is there; is lnetd running?".to_owned(),
-        io::ErrorKind::ConnectionRefused => "nobody listens there; the daemon has died".to_owned(),
+        io::ErrorKind::ConnectionRefused => "no daemon listens there: it has died".to_owned(),
         io::ErrorKind::PermissionDenied => {
             "permission denied: root and the socket's owner and group may use it".to_owned()
         }

@@ -22,31 +22,17 @@ macro_rules! counters {
 /// Defines an enum of plain words, which JSON, documents and the command line have in common.
 macro_rules! words {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal,)+ }) => {
-        $(#[$meta])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
-        pub enum $name {
-            $($(#[$doc])* #[serde(rename = $word)] $variant,)+
+        lnet_wire::named! {
+            $(#[$meta])*
+            #[derive(serde::Serialize, serde::Deserialize)]
+            $name {
+                $($(#[$doc])* #[serde(rename = $word)] $variant => $word,)+
+            }
         }
 
         impl $name {
-            /// All values.
-            pub const ALL: &[Self] = &[$(Self::$variant),+];
-            /// Their names, in the same order.
+            /// Their names, in the order of the values.
             pub const NAMES: &[&str] = &[$($word),+];
-
-            /// Its name.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $word,)+
-                }
-            }
-        }
-
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.name())
-            }
         }
 
         impl std::str::FromStr for $name {

@@ -80,7 +80,7 @@ fn a_daemon_that_is_not_there_is_told_so() {
     node.bad(&format!("net show --socket {}", missing.display()), 255, &["cannot reach the daemon"]);
     node.bad("--node ../x net show", 255, &["letters, digits"]);
     let file = node.file("file", "");
-    node.bad(&format!("--socket {} net show", file.display()), 255, &["nobody listens there"]);
+    node.bad(&format!("--socket {} net show", file.display()), 255, &["no daemon listens there"]);
     let mut command = Command::new(env!("CARGO_BIN_EXE_lnetctl"));
     let directory = node.directory.join("lnet");
     fs::create_dir(&directory).unwrap();
