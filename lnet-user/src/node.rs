@@ -15,6 +15,7 @@ mod link;
 mod log;
 mod mode;
 mod plan;
+mod port;
 mod rings;
 mod setters;
 mod shards;

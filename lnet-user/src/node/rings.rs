@@ -11,11 +11,10 @@ use std::time::Duration;
 
 use lnet_wire::MessageType;
 
-use super::link;
 use super::log::LogThread;
 use super::plan::XdpPlan;
 use super::xdp::XdpNet;
-use super::{NiConfig, NodeConfig, NodeDriver, NodeError, XdpMode, XdpNi};
+use super::{NiConfig, NodeConfig, NodeDriver, NodeError, XdpMode, XdpNi, link, port};
 use crate::bpf::{self, ActiveMode, ObjectKind, XdpProgram};
 use crate::lnd::ShardPort;
 use crate::lnd::xdp::{self, Lane, OwnedQueue, Port, RingPort, Rings, UmemShare, XdpPort};
@@ -116,7 +115,7 @@ impl NodeDriver {
             );
             return Err(NodeError::Unsuitable { interface: plan.interface.name.clone(), present });
         }
-        let reserved = crate::netlink::reserve_port(plan.port.address, plan.port.udp_port)?;
+        let reserved = port::reserve(plan.port.udp_address())?;
         link.program.add_endpoint(plan.port.address, plan.port.udp_port)?;
         let (neighbours, mode) = (Arc::clone(&link.neighbours), link.mode.into());
         let (_, parts) = self.keep_xdp(None, ports);
@@ -127,7 +126,7 @@ impl NodeDriver {
         let owners = self.owners_of(&plan.interface)?;
         let mut program = self.load_program(plan.port)?;
         let neighbours = link::follow(&plan.interface, true, &self.wakers)?;
-        let reserved = crate::netlink::reserve_port(plan.port.address, plan.port.udp_port)?;
+        let reserved = port::reserve(plan.port.udp_address())?;
         let fresh = self.fresh_xdp()?;
         let (fresh_net, frames) = match self.rings() {
             Some(_) => (None, None),

@@ -1,15 +1,11 @@
 //! A node's NIs over UDP sockets.
 
-use std::io::ErrorKind;
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use super::plan::XdpPlan;
-use super::{NodeConfig, NodeDriver, NodeError, XdpMode, XdpNi, link};
+use super::{NodeConfig, NodeDriver, NodeError, XdpMode, XdpNi, link, port};
 use crate::lnd::ShardPort;
 use crate::lnd::xdp::{Port, SendFault, SocketPort, XdpPort, reuseport};
-use crate::netlink::{self, NetlinkError};
 use crate::uring::udp::{Endpoint, EndpointConfig, UdpSocket};
 
 /// Most buffers that a shard receives into: more would only spread over its cache.
@@ -22,11 +18,6 @@ const RECEIVE_BYTES_MAX: usize = 2 << 20;
 /// The least MTU whose datagrams the shards can keep and hand over: that of jumbo frames, whatever the interfaces at
 /// first have.
 const MTU_MIN_BYTES: usize = 9000;
-/// How long the port of a process may stay taken that was killed just before: the kernel ends what that had under
-/// way a little later.
-const PORT_PATIENCE: Duration = Duration::from_secs(1);
-const PORT_INTERVAL: Duration = Duration::from_millis(20);
-
 impl NodeDriver {
     /// Opens an NI over sockets; what arrives waits in them until the node is opened.
     pub(super) fn open_sockets(&mut self, plan: &XdpPlan) -> Result<(XdpNi, Vec<ShardPort>), NodeError> {
@@ -63,26 +54,9 @@ impl NodeDriver {
 
     /// A socket for each shard, on one address and port.
     fn bind_sockets(&self, port: &Port) -> Result<Vec<UdpSocket>, NodeError> {
-        let address = SocketAddr::new(port.address, port.udp_port);
-        await_port(address)?;
-        let bind = |_| UdpSocket::bind(address, Some(port.interface_index));
-        let sockets: Vec<UdpSocket> = (0..self.config.shards).map(bind).collect::<Result<_, _>>()?;
+        let sockets = port::bind(port.udp_address(), port.interface_index, self.config.shards)?;
         sockets[0].choose_by(&reuseport::program(&self.steering.policies, self.config.shards))?;
         Ok(sockets)
-    }
-}
-
-/// Sees to it that the port is free: sockets that share it would let another node of this user in, and the
-/// kernel would count that one's in.
-fn await_port(address: SocketAddr) -> Result<(), NetlinkError> {
-    let begun = Instant::now();
-    loop {
-        match netlink::reserve_port(address.ip(), address.port()) {
-            Err(error) if error.is_port(ErrorKind::AddrInUse) && begun.elapsed() < PORT_PATIENCE => {
-                std::thread::sleep(PORT_INTERVAL);
-            }
-            outcome => return outcome.map(drop),
-        }
     }
 }
 

@@ -36,7 +36,7 @@ mod write;
 pub(crate) mod tests;
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -94,6 +94,11 @@ pub(crate) struct Port {
 }
 
 impl Port {
+    /// Where its frames arrive.
+    pub(crate) fn udp_address(&self) -> SocketAddr {
+        SocketAddr::new(self.address, self.udp_port)
+    }
+
     /// Bytes of an IP packet of ours before the UDP payload.
     fn headers_bytes(&self) -> usize {
         UDP_BYTES + if self.address.is_ipv4() { IPV4_BYTES } else { IPV6_BYTES }

@@ -122,7 +122,7 @@ impl SocketPort {
 
     /// Where it listens.
     fn local(&self) -> SocketAddr {
-        SocketAddr::new(self.port.address, self.port.udp_port)
+        self.port.udp_address()
     }
 
     /// Where a peer listens; a link-local address is one of the interface's link.
