@@ -150,17 +150,16 @@ impl Xfer {
                 self.receiving.may_open(frame, &self.sessions)?;
                 let peer = match self.sessions.sender(frame) {
                     Some(peer) => peer,
-                    None => {
-                        let peer = self.new_peer(frame.transfer.incarnation, address)?;
-                        let Self { sessions, sending, receiving } = self;
-                        sessions
-                            .is_new_at(address, |peer| !sending.is_idle(peer) || !receiving.is_idle(peer));
-                        peer
-                    }
+                    None => self.new_peer(frame.transfer.incarnation, address)?,
                 };
-                self.receiving.open(now, frame, peer)
+                let stream = self.receiving.open(now, frame, peer);
+                self.speaks_from(peer, address);
+                stream
             }
         };
+        if self.receiving.streams[stream].address != address {
+            self.speaks_from(self.receiving.streams[stream].peer, address);
+        }
         self.receiving.received_from(stream, address, &mut self.sessions);
         if let Some(ack) = frame.transfer.ack {
             let (peer, shard) = (self.receiving.streams[stream].peer, frame.transfer.shard);
@@ -168,6 +167,12 @@ impl Xfer {
         }
         let (receiving, mut call) = self.split(up);
         receiving.numbered(stream, frame, &mut call)
+    }
+
+    /// A stream of a peer begins at an address, or goes on from there.
+    fn speaks_from(&mut self, peer: u32, address: Address) {
+        let Self { sessions, sending, receiving } = self;
+        sessions.lives_now_at(peer, address, |peer| !sending.is_idle(peer) || !receiving.is_idle(peer));
     }
 
     /// Takes in a further message of a frame whose first one was not dropped; `id_delta` is what its record

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use lnet_core::lnd::NiId;
-use lnet_tests::netns::{Interface, Netns, Wiring, enter, ip, wait_until};
+use lnet_tests::netns::{Interface, Namespace, Netns, Wiring, enter, ip, wait_until};
 use lnet_tests::node::{Outcome, Serving, Steady, config, nid_v4};
 use lnet_user::api::Lnet;
 use lnet_user::internals::{self, NodeInside as _, WorkerInside as _};
@@ -35,7 +35,7 @@ pub(crate) fn ni(interface: &Interface, rail: u16, mode: XdpMode) -> NiConfig {
 }
 
 /// A configuration with room for both rails over rings.
-fn config_of(netns: &lnet_tests::netns::Namespace, nis: Vec<NiConfig>) -> NodeConfig {
+fn config_of(netns: &Namespace, nis: Vec<NiConfig>) -> NodeConfig {
     let config = config(netns, Nid::LO);
     let frames = Some(config.frames_for(2, 4));
     config.frames(frames).lnd_timeout(LND_TIMEOUT).nis(nis)
@@ -46,7 +46,7 @@ impl Rails {
     pub(crate) fn start_nodes(modes: [XdpMode; 2]) -> (Netns, [Lnet; 2]) {
         let netns = Netns::new(Wiring { rails: 2, ..Wiring::default() });
         let start = |namespace| {
-            let nis = |namespace: &lnet_tests::netns::Namespace| -> Vec<NiConfig> {
+            let nis = |namespace: &Namespace| -> Vec<NiConfig> {
                 let rails = namespace.interfaces().iter().zip(0..).zip(modes);
                 rails.map(|((interface, rail), mode)| ni(interface, rail, mode)).collect()
             };
@@ -150,6 +150,52 @@ fn sockets_come_and_go_beside_rings() {
 #[test]
 fn sockets_come_and_go_beside_sockets() {
     add_and_remove([XdpMode::Socket; 2], true, 6);
+}
+
+/// A node deletes all its NIs, which ends its life for its peer, and adds them again one by one; its peer makes its
+/// first one anew in between. What the peer knows of the former life by its other rail is in no answer's way.
+#[test]
+fn rails_that_come_back_on_both_sides_answer() {
+    if !privileged() {
+        return;
+    }
+    for modes in [[XdpMode::Socket; 2], [XdpMode::Native; 2]] {
+        let (netns, [near, far]) = Rails::start_nodes(modes);
+        near.open().unwrap();
+        far.open().unwrap();
+        let nis = |namespace: &Namespace| {
+            [0, 1].map(|rail| ni(&namespace.interfaces()[rail], rail as u16, modes[rail]))
+        };
+        let (near_nis, far_nis) = (nis(netns.a()), nis(netns.b()));
+        // Long enough for a repeated ping, not for a message that is given up.
+        let ping = |from: &Lnet, to: &NiConfig| {
+            let pinged = from.ping(to.nid, None, LND_TIMEOUT / 2);
+            pinged.unwrap_or_else(|error| panic!("{modes:?}: {}: {error}", to.nid));
+        };
+        let delete = |lnet: &Lnet, namespace, number| {
+            enter(namespace, || lnet.remove_ni(NiId(number), Duration::from_millis(20))).unwrap();
+        };
+        let add = |lnet: &Lnet, namespace, config: &NiConfig| {
+            enter(namespace, || lnet.add_ni(config)).unwrap();
+        };
+        for _ in 0..4 {
+            for rail in 0..2 {
+                ping(&near, &far_nis[rail]);
+                ping(&far, &near_nis[rail]);
+            }
+        }
+        delete(&near, netns.a(), 1);
+        delete(&near, netns.a(), 2);
+        add(&near, netns.a(), &near_nis[0]);
+        delete(&far, netns.b(), 1);
+        add(&far, netns.b(), &far_nis[0]);
+        ping(&near, &far_nis[0]);
+        add(&near, netns.a(), &near_nis[1]);
+        ping(&near, &far_nis[1]);
+        for rail in 0..2 {
+            ping(&far, &near_nis[rail]);
+        }
+    }
 }
 
 /// The processor time of a node's shards so far.

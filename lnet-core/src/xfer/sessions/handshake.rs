@@ -224,12 +224,12 @@ impl Sessions {
         }
     }
 
-    /// A peer that was not known speaks from an address. What is sent there from now on would be refused under the
-    /// session of the node that lived there before, and lost: it waits for another one.
-    pub(crate) fn is_new_at(&mut self, (ni, nid): Address, is_in_use: impl Fn(u32) -> bool) {
+    /// A peer speaks from an address. What is sent there from now on would be refused under the session of another one
+    /// that lived there before, and lost: it waits for another session.
+    pub(crate) fn lives_now_at(&mut self, peer: u32, (ni, nid): Address, is_in_use: impl Fn(u32) -> bool) {
         let Some(path) = self.paths.find(ni, &nid) else { return };
         let former = self.paths[path].peer;
-        if former != NONE {
+        if former != NONE && former != peer {
             // Whether it lives on at its other addresses is asked there, where something waits; that it has ended is
             // told here.
             self.paths.end_sessions(former);

@@ -25,6 +25,15 @@ fn put_by(network: &mut Network, first: u64, count: u64, rails: &[u16], length: 
     }
 }
 
+/// The same from the second node to the first.
+fn put_back(network: &mut Network, first: u64, count: u64, rails: &[u16]) {
+    for number in first..first + count {
+        let rail = rails[number as usize / 6 % rails.len()];
+        let (now, to) = (network.now, network.nodes[0].nids[usize::from(rail)]);
+        network.nodes[1].put(now, &to, rail, 4, number, 100);
+    }
+}
+
 fn remove(network: &mut Network, node: usize, ni: u16) {
     let now = network.now;
     network.nodes[node].remove_interface(now, ni);
@@ -147,6 +156,35 @@ fn a_number_that_is_used_again_is_another_interface() {
     network.run(SECOND);
     network.assert_all_arrived(0, 1, 24);
     assert_eq!(network.frames(Kind::Hello), hellos + 1, "nothing was known of its addresses");
+}
+
+/// A node deletes all its interfaces, which ends its life, and begins anew with the first; its peer makes its first one
+/// anew. What the peer answers by the second one is for the new life, although the former one was known there.
+#[test]
+fn what_answers_a_new_life_is_not_sent_to_the_former() {
+    let mut network = network(1);
+    let first = network.nodes[0].nids.clone();
+    put_by(&mut network, 0, 12, &[0, 1], 100);
+    put_back(&mut network, 0, 12, &[0, 1]);
+    network.run(SECOND / 4);
+    network.nodes[0] = Node::new(1, 2, 1);
+    (0..2).for_each(|ni| remove(&mut network, 0, ni));
+    network.nodes[0].add_interface(0, first[0]);
+    let peer = network.nodes[1].nids[0];
+    remove(&mut network, 1, 0);
+    network.nodes[1].add_interface(0, peer);
+    put_by(&mut network, 12, 6, &[0], 100);
+    network.run(SECOND / 4);
+    network.nodes[0].add_interface(1, first[1]);
+    put_by(&mut network, 18, 6, &[1], 100);
+    while network.nodes[1].arrived().len() < 24 {
+        assert!(network.step(network.now + SECOND));
+    }
+    put_back(&mut network, 12, 6, &[1]);
+    network.run(SECOND);
+    let sent = network.nodes[1].sent();
+    assert!(sent.len() == 18 && sent.iter().all(|(_, status)| *status == Status::Ok), "{sent:?}");
+    network.nodes.iter().for_each(Node::assert_idle);
 }
 
 #[test]
