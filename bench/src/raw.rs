@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use lnet_user::internals::bpf::{self, ObjectKind, XdpProgram};
+use lnet_user::internals::bpf::{Object, ObjectKind, XdpProgram};
 use lnet_user::internals::netlink::Interface;
 use lnet_user::internals::xsk::{
     self, CHUNK_BYTES, Frame, Kick, Queue, QueueConfig, RingDescriptor, Umem, UmemConfig,
@@ -54,7 +54,7 @@ impl End {
         let mut queue = xsk::open_queue(&umem, &QueueConfig::new(interface.index, 0))?;
         // As the LND does, for as much as is looked at here.
         queue.sockets[0].rx.fetch_ahead(1);
-        let mut program = XdpProgram::load_baseline(&bpf::find_object(ObjectKind::Default)?)?;
+        let mut program = XdpProgram::load_baseline(&Object::of(ObjectKind::Default))?;
         program.set_socket(0, 0, &queue.sockets[0].device)?;
         program.attach(side.interface, None)?;
         // Half of the frames receive, the others send.

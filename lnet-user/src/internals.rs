@@ -7,8 +7,8 @@ use crate::runtime::Worker;
 /// The XDP program and its object.
 pub mod bpf {
     pub use crate::bpf::{
-        Action, ActiveMode, BpfError, Counters, OBJECT_VARIABLE, ObjectKind, ReasonCount, SlotCount,
-        TestFrame, XdpProgram, find_object,
+        Action, ActiveMode, BpfError, Counters, OBJECT_VARIABLE, Object, ObjectKind, ReasonCount, SlotCount,
+        TestFrame, XdpProgram,
     };
 }
 

@@ -96,6 +96,8 @@ pub struct XdpNiState {
     pub queues: u32,
     /// Bytes of the largest IP packet that the interface carries.
     pub mtu_bytes: u32,
+    /// Why it has sockets, where mode `auto` could not have rings.
+    pub no_rings: Option<String>,
 }
 
 /// A running node.
@@ -149,6 +151,8 @@ struct XdpNi {
     queues: u32,
     /// Follows the interface.
     neighbours: Arc<Neighbours>,
+    /// What rings would have taken that is not there, if it was to have them where they can be had.
+    no_rings: Option<String>,
     /// Keeps the UDP port of rings ours.
     _reserved: Option<UdpSocket>,
 }
@@ -166,6 +170,7 @@ impl XdpNi {
             udp_port: self.port.udp_port,
             queues: self.queues,
             mtu_bytes: self.neighbours.mtu_bytes().unwrap_or(self.port.mtu_bytes as u32),
+            no_rings: self.no_rings.clone(),
         }
     }
 }

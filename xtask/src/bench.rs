@@ -16,7 +16,7 @@ use xtask::netns::{Namespace, Pair, Wiring};
 use xtask::privilege;
 
 use crate::run::Interrupted;
-use crate::{build_ebpf, cargo, run, setup};
+use crate::{build_ebpf, cargo, run};
 
 /// How often it is looked whether the bench has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -61,7 +61,7 @@ pub(crate) struct Options {
 pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
     let needs = "`cargo xtask bench` makes network namespaces and loads XDP programs; it";
     privilege::require(needs, &privilege::NETNS_NODES)?;
-    let objects = build_ebpf::build(root, &setup::ensure(root)?)?;
+    build_ebpf::refresh(root)?;
     let (program, size, mtu_bytes) = match options {
         Options { posted: Some(_), .. } => ("posted", 64, 1500_u16),
         Options { bulk: true, .. } => ("bulk", 1 << 20, 9000),
@@ -91,7 +91,6 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
         None => command.arg("--out").arg(options.out.clone().unwrap_or_else(|| root.join("target/bench"))),
     };
     command.args(options.quick.then_some("--quick")).args(options.json.then_some("--json"));
-    command.env("LNET_BPF_OBJECT", &objects.default);
     let words = words(&command);
     let child = command.spawn().with_context(|| format!("`{words}` did not start"))?;
     wait(child, &words, &signal)

@@ -1,4 +1,4 @@
-//! `cargo xtask dist`: what is to be installed, in one directory: programs, XDP objects, man pages, completions.
+//! `cargo xtask dist`: what is to be installed, in one directory: programs, man pages, completions, a systemd unit.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use xtask::command::{output, succeed};
 
-use crate::{build_ebpf, cargo, setup};
+use crate::{build_ebpf, cargo};
 
 /// Where it goes.
 #[derive(Debug, clap::Args)]
@@ -44,12 +44,9 @@ pub(crate) fn dist(root: &Path, options: &Options) -> Result<()> {
         fs::copy(from, &to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
         Ok(())
     };
-    let objects = build_ebpf::build(root, &setup::ensure(root)?)?;
+    build_ebpf::refresh(root)?;
     let bin = directory("bin")?;
-    let lib = directory("lib/lnet")?;
-    for object in [&objects.default, &objects.log] {
-        copy(object, &lib)?;
-    }
+    copy(&root.join("lnetd/lnetd.service"), &directory("lib/systemd/system")?)?;
     for program in ["lnetctl", "lnetd"] {
         let built = cargo::build_binary(root, program, program)?;
         let path = built.to_str().with_context(|| format!("{} is no text", built.display()))?;

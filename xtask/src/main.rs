@@ -35,7 +35,7 @@ struct Cli {
 enum Verb {
     /// Find or install what the XDP program and the privileged tests need
     Setup,
-    /// Build the XDP program into target/bpf
+    /// Build the XDP program into lnet-user/bpf
     BuildEbpf,
     /// Run two nodes over veth in two network namespaces, measure and judge (needs root)
     Run(run::Options),
@@ -45,7 +45,7 @@ enum Verb {
     Sim(sim::Options),
     /// Look for input that breaks the codecs, the steering or the transfer protocol, by libFuzzer
     Fuzz(fuzz::Options),
-    /// Lay out what is to be installed: lnetd, lnetctl, XDP objects, man pages, completions
+    /// Lay out what is to be installed: lnetd, lnetctl, man pages, completions, a systemd unit
     Dist(dist::Options),
     /// Remove what `run --keep` kept and what killed runs left (needs root)
     Clean,
@@ -86,7 +86,7 @@ fn dispatch(cli: Cli) -> Result<()> {
         }
         Verb::BuildEbpf => {
             let objects = build_ebpf::build(&root, &setup::ensure(&root)?)?;
-            println!("{}\n{}", objects.default.display(), objects.log.display());
+            objects.iter().for_each(|object| println!("{}", object.display()));
             Ok(())
         }
         Verb::Run(options) => run::run(&root, &options),

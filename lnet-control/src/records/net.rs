@@ -39,6 +39,8 @@ pub struct NiRecord {
     pub timeout_s: u32,
     /// How the frames of an xdp NI reach the shards; never [`XdpMode::Auto`].
     pub active_mode: Option<XdpMode>,
+    /// What rings would have taken that is not there, where mode `auto` could only have sockets.
+    pub no_rings: Option<String>,
     /// Receive queues that an xdp NI has: 0 in mode `socket`.
     pub active_queues: u32,
     /// Largest IP packet that the interface of an xdp NI carries, 0 where that is not known.

@@ -9,6 +9,7 @@ use aya::programs::ProgramError;
 use lnet_wire::steer::PolicyError;
 use rustix::io::Errno;
 
+use super::Object;
 use super::program::ActiveMode;
 use crate::netlink::NetlinkError;
 
@@ -16,20 +17,23 @@ use crate::netlink::NetlinkError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BpfError {
-    /// No object file in any of the places.
+    /// The file that was named as the object cannot be read.
     #[error(
-        "no object file of the XDP program; looked at {}; `cargo xtask build-ebpf` builds it",
-        searched.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+        "cannot read {}, named as the object of the XDP program ({} or NodeConfig::bpf_object): {source}; without \
+         it the built-in one is loaded",
+        path.display(), super::OBJECT_VARIABLE
     )]
-    ObjectNotFound {
-        /// The paths, in order.
-        searched: Vec<PathBuf>,
-    },
-    /// The file is not an object of this program, or of another version of it.
-    #[error("{} is no XDP program of this version: {reason}; `cargo xtask build-ebpf` builds it", path.display())]
-    ObjectInvalid {
+    ObjectUnreadable {
         /// The file.
         path: PathBuf,
+        /// The error of the system call.
+        source: io::Error,
+    },
+    /// The bytes are not an object of this program, or of another version of it.
+    #[error("{object} is no XDP program of this version: {reason}; `cargo xtask build-ebpf` builds it")]
+    ObjectInvalid {
+        /// The object.
+        object: Object,
         /// What about it.
         reason: String,
     },
@@ -121,7 +125,7 @@ pub enum BpfError {
         reason: PolicyError,
     },
     /// The loaded object is the one without log lines.
-    #[error("the loaded object cannot log; load {}", super::ObjectKind::Logging.file_name())]
+    #[error("the loaded object cannot log; the built-in one for logging can, and lnet-log.bpf.o")]
     NoLogging,
     /// The log is being pumped already.
     #[error("the log of this program is taken")]

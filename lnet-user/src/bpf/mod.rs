@@ -4,7 +4,11 @@
 //! or the death of its process, detaches the program (it hangs on a `bpf_link`); what goes into a map was
 //! checked before, so that the program never meets a value out of range.
 
-use std::path::{Path, PathBuf};
+use std::borrow::Cow;
+use std::fmt;
+use std::path::PathBuf;
+
+use aya::include_bytes_aligned;
 
 mod counters;
 mod error;
@@ -17,7 +21,7 @@ pub use error::BpfError;
 pub use program::{ActiveMode, XdpProgram};
 pub use run::{Action, TestFrame};
 
-/// Names a file that is loaded instead of any other that [`find_object`] would find.
+/// Names a file that is loaded instead of the object that this library has in it.
 pub const OBJECT_VARIABLE: &str = "LNET_BPF_OBJECT";
 
 /// Which of the two objects of the XDP program.
@@ -29,45 +33,46 @@ pub enum ObjectKind {
     Logging,
 }
 
-impl ObjectKind {
-    /// Its file name.
+/// An object of the XDP program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Object {
+    /// One that is in this library. `cargo xtask build-ebpf` makes it, in `lnet-user/bpf`.
+    BuiltIn(ObjectKind),
+    /// A file.
+    File(PathBuf),
+}
+
+impl Object {
+    /// The file that [`OBJECT_VARIABLE`] names, else the one that is built in.
     #[must_use]
-    pub const fn file_name(self) -> &'static str {
+    pub fn of(kind: ObjectKind) -> Self {
+        std::env::var_os(OBJECT_VARIABLE).map_or(Self::BuiltIn(kind), |path| Self::File(path.into()))
+    }
+
+    /// Its bytes.
+    ///
+    /// # Errors
+    /// [`BpfError::ObjectUnreadable`].
+    pub fn bytes(&self) -> Result<Cow<'static, [u8]>, BpfError> {
         match self {
-            Self::Default => "lnet.bpf.o",
-            Self::Logging => "lnet-log.bpf.o",
+            Self::BuiltIn(ObjectKind::Default) => Ok(include_bytes_aligned!("../../bpf/lnet.bpf.o").into()),
+            Self::BuiltIn(ObjectKind::Logging) => {
+                Ok(include_bytes_aligned!("../../bpf/lnet-log.bpf.o").into())
+            }
+            Self::File(path) => match std::fs::read(path) {
+                Ok(bytes) => Ok(bytes.into()),
+                Err(source) => Err(BpfError::ObjectUnreadable { path: path.clone(), source }),
+            },
         }
     }
 }
 
-/// Finds the object file: [`OBJECT_VARIABLE`], beside the executable, `target/bpf` beneath an ancestor of
-/// the executable, `/usr/lib/lnet`, in this order.
-///
-/// # Errors
-/// [`BpfError::ObjectNotFound`] says where it looked. A variable that names no file is an error too.
-pub fn find_object(kind: ObjectKind) -> Result<PathBuf, BpfError> {
-    let variable = std::env::var_os(OBJECT_VARIABLE).map(PathBuf::from);
-    let executable = std::env::current_exe().ok();
-    first_file(candidates(kind, variable, executable.as_deref()))
-}
-
-fn candidates(kind: ObjectKind, variable: Option<PathBuf>, executable: Option<&Path>) -> Vec<PathBuf> {
-    if let Some(path) = variable {
-        return vec![path];
-    }
-    let directories = executable.map(|path| path.ancestors().skip(1)).into_iter().flatten();
-    let mut paths: Vec<_> = directories.map(|path| path.join("target/bpf").join(kind.file_name())).collect();
-    if let Some(beside) = executable.and_then(Path::parent) {
-        paths.insert(0, beside.join(kind.file_name()));
-    }
-    paths.push(Path::new("/usr/lib/lnet").join(kind.file_name()));
-    paths
-}
-
-fn first_file(candidates: Vec<PathBuf>) -> Result<PathBuf, BpfError> {
-    match candidates.iter().find(|path| path.is_file()) {
-        Some(path) => Ok(path.clone()),
-        None => Err(BpfError::ObjectNotFound { searched: candidates }),
+impl fmt::Display for Object {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BuiltIn(_) => formatter.write_str("the built-in object"),
+            Self::File(path) => write!(formatter, "{}", path.display()),
+        }
     }
 }
 
@@ -76,27 +81,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_are_looked_for_from_near_to_far() {
-        let executable = Path::new("/w/target/debug/lnetd");
-        let paths = candidates(ObjectKind::Default, None, Some(executable));
-        let expected = [
-            "/w/target/debug/lnet.bpf.o",
-            "/w/target/debug/target/bpf/lnet.bpf.o",
-            "/w/target/target/bpf/lnet.bpf.o",
-            "/w/target/bpf/lnet.bpf.o",
-            "/target/bpf/lnet.bpf.o",
-            "/usr/lib/lnet/lnet.bpf.o",
-        ];
-        assert_eq!(paths, expected.map(PathBuf::from));
-        let paths = candidates(ObjectKind::Logging, Some("/x/y.o".into()), Some(executable));
-        assert_eq!(paths, [PathBuf::from("/x/y.o")]);
+    fn both_objects_are_built_in() {
+        let bytes = |kind| Object::BuiltIn(kind).bytes().unwrap();
+        let (default, logging) = (bytes(ObjectKind::Default), bytes(ObjectKind::Logging));
+        assert!(default.starts_with(b"\x7fELF") && logging.starts_with(b"\x7fELF"));
+        assert_ne!(default, logging);
     }
 
     #[test]
-    fn a_missing_object_says_where_it_was_sought_and_how_to_make_it() {
-        let error = first_file(candidates(ObjectKind::Logging, None, None)).unwrap_err();
+    fn a_file_that_cannot_be_read_is_named() {
+        let error = Object::File("/no/such/object".into()).bytes().unwrap_err();
         let text = error.to_string();
-        assert!(text.contains("/usr/lib/lnet/lnet-log.bpf.o"), "{text}");
-        assert!(text.contains("cargo xtask build-ebpf"), "{text}");
+        assert!(text.contains("/no/such/object") && text.contains(OBJECT_VARIABLE), "{text}");
     }
 }

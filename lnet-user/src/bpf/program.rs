@@ -3,7 +3,6 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
-use std::path::Path;
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, XskMap};
 use aya::programs::links::FdLink;
@@ -16,6 +15,7 @@ use lnet_wire::steer::{PORTALS, Policy, QUEUES_MAX, SHARDS_MAX, slot_of};
 use rustix::fd::AsRawFd;
 use rustix::io::Errno;
 
+use super::Object;
 use super::counters::Counters;
 use super::error::{BpfError, chain, errno_of};
 use super::log::LogPump;
@@ -89,14 +89,14 @@ impl fmt::Debug for XdpProgram {
 }
 
 impl XdpProgram {
-    /// Loads the object at `path` into the kernel; [`super::find_object`] finds one. It steers nothing
+    /// Loads an object into the kernel. It steers nothing
     /// before it is attached and has shards.
     ///
     /// # Errors
-    /// [`BpfError::ObjectNotFound`], [`BpfError::ObjectInvalid`]; [`BpfError::Privilege`];
+    /// [`BpfError::ObjectUnreadable`], [`BpfError::ObjectInvalid`]; [`BpfError::Privilege`];
     /// [`BpfError::FragsUnsupported`]; [`BpfError::Verifier`].
-    pub fn load(path: &Path) -> Result<Self, BpfError> {
-        Self::load_named(path, STEERING)
+    pub fn load(object: &Object) -> Result<Self, BpfError> {
+        Self::load_named(object, STEERING)
     }
 
     /// Loads the program that benches measure against: it looks at no packet and gives every one to the
@@ -104,37 +104,35 @@ impl XdpProgram {
     ///
     /// # Errors
     /// As [`XdpProgram::load`].
-    pub fn load_baseline(path: &Path) -> Result<Self, BpfError> {
-        Self::load_named(path, BASELINE)
+    pub fn load_baseline(object: &Object) -> Result<Self, BpfError> {
+        Self::load_named(object, BASELINE)
     }
 
-    fn load_named(path: &Path, name: &'static str) -> Result<Self, BpfError> {
-        if !path.is_file() {
-            return Err(BpfError::ObjectNotFound { searched: vec![path.to_owned()] });
-        }
+    fn load_named(object: &Object, name: &'static str) -> Result<Self, BpfError> {
+        let bytes = object.bytes()?;
         // Nothing is relocated by the kernel's types, which take 17 MiB: they are dropped before anything is made
         // that lives longer, so that the next program finds room where they were.
         let mut loader = EbpfLoader::new();
         loader.btf(None);
-        let mut ebpf = loader.load_file(path).map_err(|error| object_error(path, &error))?;
+        let mut ebpf = loader.load(&bytes).map_err(|error| object_error(object, &error))?;
         let program: Result<&mut Xdp, _> = match ebpf.program_mut(name) {
             Some(program) => program.try_into(),
             None => Err(ProgramError::UnexpectedProgramType),
         };
-        program.and_then(Xdp::load).map_err(|error| load_error(path, error))?;
+        program.and_then(Xdp::load).map_err(|error| load_error(object, error))?;
         Ok(Self {
             attachment: None,
             name,
             can_log: ebpf.map(LOG_MAP).is_some(),
-            sockets: take(&mut ebpf, path, "XSKS")?,
-            endpoints: take(&mut ebpf, path, "ENDPOINTS")?,
-            first_endpoint: take(&mut ebpf, path, "FIRST_ENDPOINT")?,
+            sockets: take(&mut ebpf, object, "XSKS")?,
+            endpoints: take(&mut ebpf, object, "ENDPOINTS")?,
+            first_endpoint: take(&mut ebpf, object, "FIRST_ENDPOINT")?,
             first: None,
-            policies: take(&mut ebpf, path, "POLICIES")?,
-            config: take(&mut ebpf, path, "CONFIG")?,
-            faults: take(&mut ebpf, path, "FAULTS")?,
-            slot_frames: take(&mut ebpf, path, "SLOT_FRAMES")?,
-            reason_frames: take(&mut ebpf, path, "REASON_FRAMES")?,
+            policies: take(&mut ebpf, object, "POLICIES")?,
+            config: take(&mut ebpf, object, "CONFIG")?,
+            faults: take(&mut ebpf, object, "FAULTS")?,
+            slot_frames: take(&mut ebpf, object, "SLOT_FRAMES")?,
+            reason_frames: take(&mut ebpf, object, "REASON_FRAMES")?,
             ebpf,
         })
     }
@@ -394,25 +392,25 @@ fn write<V: Pod>(
 
 fn take<M: TryFrom<Map, Error = MapError>>(
     ebpf: &mut Ebpf,
-    path: &Path,
+    object: &Object,
     name: &'static str,
 ) -> Result<M, BpfError> {
     let map = ebpf.take_map(name).ok_or_else(|| "missing".to_owned());
     let map = map.and_then(|map| M::try_from(map).map_err(|error| chain(&error)));
     map.map_err(|reason| BpfError::ObjectInvalid {
-        path: path.to_owned(),
+        object: object.clone(),
         reason: format!("map {name}: {reason}"),
     })
 }
 
-fn object_error(path: &Path, error: &EbpfError) -> BpfError {
+fn object_error(object: &Object, error: &EbpfError) -> BpfError {
     match errno_of(error) {
         Some(Errno::PERM) => BpfError::Privilege { action: "load the XDP program".to_owned() },
-        _ => BpfError::ObjectInvalid { path: path.to_owned(), reason: chain(error) },
+        _ => BpfError::ObjectInvalid { object: object.clone(), reason: chain(error) },
     }
 }
 
-fn load_error(path: &Path, error: ProgramError) -> BpfError {
+fn load_error(object: &Object, error: ProgramError) -> BpfError {
     if errno_of(&error) == Some(Errno::PERM) {
         return BpfError::Privilege { action: "load the XDP program".to_owned() };
     }
@@ -425,7 +423,7 @@ fn load_error(path: &Path, error: ProgramError) -> BpfError {
             }
             BpfError::Verifier { log: last_lines(&verifier_log.to_string()), source: io_error }
         }
-        other => BpfError::ObjectInvalid { path: path.to_owned(), reason: chain(&other) },
+        other => BpfError::ObjectInvalid { object: object.clone(), reason: chain(&other) },
     }
 }
 
@@ -492,10 +490,14 @@ mod tests {
     fn a_file_that_is_no_object_is_refused_by_name() {
         let path = std::env::temp_dir().join(format!("lnet-user-not-an-object-{}", std::process::id()));
         std::fs::write(&path, b"not an ELF file").unwrap();
-        let error = XdpProgram::load(&path).unwrap_err();
+        let object = Object::File(path.clone());
+        let error = XdpProgram::load(&object).unwrap_err();
         std::fs::remove_file(&path).unwrap();
-        assert!(matches!(&error, BpfError::ObjectInvalid { path: named, .. } if *named == path), "{error}");
-        assert!(matches!(XdpProgram::load(&path).unwrap_err(), BpfError::ObjectNotFound { .. }));
+        assert!(
+            matches!(&error, BpfError::ObjectInvalid { object: named, .. } if *named == object),
+            "{error}"
+        );
+        assert!(matches!(XdpProgram::load(&object).unwrap_err(), BpfError::ObjectUnreadable { .. }));
     }
 
     #[test]

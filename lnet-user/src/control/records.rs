@@ -56,6 +56,7 @@ impl Control {
             options: NiOptions::default(),
             timeout_s: 0,
             active_mode: None,
+            no_rings: None,
             active_queues: 0,
             mtu_bytes: 0,
             cpts: self.cpts(),
@@ -89,6 +90,7 @@ impl Control {
             },
             timeout_s: u32::try_from(self.defaults.lnd_timeout.as_secs()).unwrap_or(u32::MAX).max(1),
             active_mode: xdp.as_ref().map(|xdp| xdp.mode),
+            no_rings: xdp.as_ref().and_then(|xdp| xdp.no_rings.clone()),
             mtu_bytes: xdp.as_ref().map_or(0, |xdp| xdp.mtu_bytes),
             active_queues: xdp.filter(|_| has_rings).map_or(0, |xdp| xdp.queues),
             ..self.lo_record(counters)

@@ -120,7 +120,7 @@ pub struct NodeConfig {
     pub frames: Option<u32>,
     /// Receive queues of NIs over rings, and NIs over sockets, that the node may ever have at once.
     pub queues_max: u32,
-    /// Object file of the XDP program; `None` looks in the usual places.
+    /// Object file of the XDP program; `None` takes what the variable `LNET_BPF_OBJECT` names, else the one that is built in.
     pub bpf_object: Option<PathBuf>,
     /// Log frames that XDP refuses, as `tracing` events of target `lnet_xdp`; takes the logging object.
     pub log_refusals: bool,

@@ -6,7 +6,6 @@ use lnet_core::node::{ChangeError, RequestError};
 use lnet_wire::Nid;
 use thiserror::Error;
 
-use super::NodeConfig;
 use crate::bpf::BpfError;
 use crate::netlink::NetlinkError;
 use crate::uring::udp::UdpError;
@@ -186,12 +185,10 @@ pub enum NodeError {
 }
 
 impl NodeError {
-    /// Whether rings cannot be had here, as opposed to a mistake that is to be told: privileges, the program's
-    /// object, or support by the kernel or the driver is lacking.
-    pub(super) fn is_lack(&self, config: &NodeConfig) -> bool {
+    /// Whether rings cannot be had here, as opposed to a mistake that is to be told: privileges, or support by the
+    /// kernel or the driver are lacking.
+    pub(super) fn is_lack(&self) -> bool {
         match self {
-            // One that was named is to be there.
-            Self::Bpf(BpfError::ObjectNotFound { .. }) => config.bpf_object.is_none(),
             Self::Bpf(error) => matches!(
                 error,
                 BpfError::Privilege { .. } | BpfError::FragsUnsupported { .. } | BpfError::Refused { .. }

@@ -68,7 +68,8 @@ impl XdpPlan {
         neighbours: Arc<Neighbours>,
         reserved: Option<UdpSocket>,
     ) -> XdpNi {
-        XdpNi { port: self.port, mode, queues: self.interface.rx_queues, neighbours, _reserved: reserved }
+        let queues = self.interface.rx_queues;
+        XdpNi { port: self.port, mode, queues, neighbours, no_rings: None, _reserved: reserved }
     }
 }
 

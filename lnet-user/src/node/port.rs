@@ -1,4 +1,4 @@
-//! The UDP port of an NI, which nobody else may have.
+//! The UDP port of an NI, which no other node may have.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;

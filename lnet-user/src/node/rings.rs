@@ -5,7 +5,6 @@
 //! them is closed, the frames that the kernel has of it go home to their shards.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use super::log::LogThread;
 use super::plan::XdpPlan;
 use super::xdp::XdpNet;
 use super::{NiConfig, NodeConfig, NodeDriver, NodeError, XdpMode, XdpNi, link, port};
-use crate::bpf::{self, ActiveMode, ObjectKind, XdpProgram};
+use crate::bpf::{ActiveMode, Object, ObjectKind, XdpProgram};
 use crate::lnd::ShardPort;
 use crate::lnd::xdp::{self, Lane, OwnedQueue, Port, RingPort, Rings, UmemShare, XdpPort};
 use crate::memory::Buffer;
@@ -218,10 +217,7 @@ impl NodeDriver {
     fn load_program(&self, port: Port) -> Result<XdpProgram, NodeError> {
         let config = &self.config;
         let kind = if config.log_refusals { ObjectKind::Logging } else { ObjectKind::Default };
-        let object: PathBuf = match &config.bpf_object {
-            Some(path) => path.clone(),
-            None => bpf::find_object(kind)?,
-        };
+        let object = config.bpf_object.clone().map_or_else(|| Object::of(kind), Object::File);
         let mut program = XdpProgram::load(&object)?;
         program.add_endpoint(port.address, port.udp_port)?;
         for (portal, policy) in &config.policies {

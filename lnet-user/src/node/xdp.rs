@@ -64,12 +64,16 @@ impl NodeDriver {
             return self.open_sockets(plan);
         }
         match self.open_rings(plan, config) {
-            Err(rings) if plan.mode == XdpMode::Auto && rings.is_lack(&self.config) => {
-                tracing::info!(error = %rings, "no rings: UDP sockets are used");
-                self.open_sockets(plan).map_err(|sockets| NodeError::NoMode {
+            Err(rings) if plan.mode == XdpMode::Auto && rings.is_lack() => {
+                let lacking = rings.to_string();
+                let opened = self.open_sockets(plan).map_err(|sockets| NodeError::NoMode {
                     rings: Box::new(rings),
                     sockets: Box::new(sockets),
-                })
+                });
+                let (mut open, parts) = opened?;
+                tracing::warn!(nid = %config.nid, interface = config.interface, lacking, "no AF_XDP rings: UDP sockets are used, which are slower");
+                open.no_rings = Some(lacking);
+                Ok((open, parts))
             }
             made => made,
         }

@@ -320,6 +320,7 @@ fn ni_record(
         options,
         timeout_s: if options.lnd == Some(Lnd::Tcp) { 50 } else { 49 },
         active_mode: options.mode.map(|_| XdpMode::Socket),
+        no_rings: None,
         active_queues: 0,
         mtu_bytes: 1500,
         cpts,

@@ -4,9 +4,7 @@ pub mod frames;
 pub mod model;
 pub mod random;
 
-use std::path::PathBuf;
-
-use lnet_user::internals::bpf::{OBJECT_VARIABLE, ObjectKind, XdpProgram};
+use lnet_user::internals::bpf::{Object, ObjectKind, XdpProgram};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketType};
 
@@ -24,27 +22,13 @@ pub fn quiet(queues: u16) -> Netns {
     netns
 }
 
-/// The XDP program's object: what `LNET_BPF_OBJECT` names (for the default kind), or the workspace's own.
-///
-/// # Panics
-/// When there is none, saying how to build it.
-#[must_use]
-pub fn object(kind: ObjectKind) -> PathBuf {
-    let named = std::env::var_os(OBJECT_VARIABLE).filter(|_| kind == ObjectKind::Default);
-    let built =
-        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/bpf")).join(kind.file_name());
-    let path = named.map_or_else(built, PathBuf::from);
-    assert!(path.is_file(), "{} is missing: run `cargo xtask build-ebpf`", path.display());
-    path
-}
-
 /// Loads the XDP program.
 ///
 /// # Panics
 /// When it does not load.
 #[must_use]
 pub fn load(kind: ObjectKind) -> XdpProgram {
-    XdpProgram::load(&object(kind)).unwrap_or_else(|error| panic!("{error}"))
+    XdpProgram::load(&Object::of(kind)).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// An `AF_XDP` socket that a slot takes: it has a receive ring, and nothing is ever delivered to it.

@@ -39,9 +39,7 @@ pub use source::Source;
 pub use steady::{Outcome, Serving, Steady};
 pub use stranger::Stranger;
 
-use crate::bpf::object;
 use crate::netns::{Interface, Namespace, enter};
-use lnet_user::internals::bpf::ObjectKind;
 
 /// A portal of each policy that there is, with the policy; others are pinned to shard 0.
 #[must_use]
@@ -112,7 +110,6 @@ pub fn config(namespace: &Namespace, nid: Nid) -> NodeConfig {
     NodeConfig::new(vec![NiConfig::new(nid, &namespace.interface().name)])
         .shards(2)
         .policies(policies(2))
-        .bpf_object(Some(object(ObjectKind::Default)))
         .rings(RingSizes { fill: 4096, completion: 2048, rx: 2048, tx: 1024 })
         .limits(LIMITS)
         .lnd_timeout(LND_TIMEOUT)

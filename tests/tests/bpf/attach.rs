@@ -4,9 +4,9 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use lnet_tests::bpf::{idle_socket, load, object, quiet};
+use lnet_tests::bpf::{idle_socket, load, quiet};
 use lnet_tests::netns::{NETNS_NODES, enter_here, ip, require_privilege, wait_until};
-use lnet_user::internals::bpf::{self, ActiveMode, BpfError, ObjectKind, TestFrame};
+use lnet_user::internals::bpf::{self, ActiveMode, BpfError, Object, ObjectKind, TestFrame};
 use lnet_user::internals::netlink::{Interface, NetlinkError};
 use rustix::thread::CapabilitySet;
 
@@ -137,7 +137,7 @@ fn without_capabilities_loading_names_them() {
         let mut sets = rustix::thread::capabilities(None).unwrap();
         sets.effective = CapabilitySet::empty();
         rustix::thread::set_capabilities(None, sets).unwrap();
-        bpf::XdpProgram::load(&object(ObjectKind::Default)).unwrap_err()
+        bpf::XdpProgram::load(&Object::of(ObjectKind::Default)).unwrap_err()
     });
     let error = thread.join().unwrap();
     assert!(error.is_privilege(), "{error}");
@@ -181,7 +181,7 @@ fn another_object_is_refused_by_what_it_lacks() {
     if !require_privilege("another_object_is_refused_by_what_it_lacks", &NETNS_NODES) {
         return;
     }
-    let mut bytes = std::fs::read(object(ObjectKind::Default)).unwrap();
+    let mut bytes = Object::of(ObjectKind::Default).bytes().unwrap().into_owned();
     // The program's name, wherever it stands.
     let name = b"lnet_xdp\0";
     let places: Vec<_> =
@@ -192,7 +192,7 @@ fn another_object_is_refused_by_what_it_lacks() {
     }
     let path = std::env::temp_dir().join(format!("lnet-tests-renamed-{}.o", std::process::id()));
     std::fs::write(&path, bytes).unwrap();
-    let error = bpf::XdpProgram::load(&path).unwrap_err();
+    let error = bpf::XdpProgram::load(&Object::File(path.clone())).unwrap_err();
     std::fs::remove_file(&path).unwrap();
     assert!(matches!(error, BpfError::ObjectInvalid { .. }), "{error}");
 }

@@ -9,7 +9,7 @@ use lnet_tests::bpf::model::{Linear, Model, any_policy};
 use lnet_tests::bpf::random::{Random, seed};
 use lnet_tests::bpf::{idle_socket, load, object};
 use lnet_tests::netns::{NETNS_NODES, require_privilege};
-use lnet_user::internals::bpf::{Action, ObjectKind, TestFrame};
+use lnet_user::internals::bpf::{Action, Object, ObjectKind, TestFrame};
 use lnet_wire::packet::endpoint;
 use lnet_wire::steer::slot_of;
 
@@ -37,8 +37,11 @@ fn the_default_object_answers_alike_in_libbpf_and_aya() {
     let endpoints = [(IpAddr::from([10, 0, 0, 1]), 988), (IpAddr::from([0xFD00, 0, 0, 0, 0, 0, 0, 1]), 988)];
     let socket = idle_socket();
     let mut by_aya = load(ObjectKind::Default);
-    let mut by_libbpf =
-        ObjectBuilder::default().open_file(object(ObjectKind::Default)).unwrap().load().unwrap();
+    let mut by_libbpf = ObjectBuilder::default()
+        .open_memory(&Object::of(ObjectKind::Default).bytes().unwrap())
+        .unwrap()
+        .load()
+        .unwrap();
     let mut model = Model::default();
 
     model.set_shards(&mut by_aya, SHARDS);
@@ -85,7 +88,11 @@ fn maps_hold_integers_and_arrays_of_them_under_their_names() {
     if !require_privilege("maps_hold_integers_and_arrays_of_them_under_their_names", &NETNS_NODES) {
         return;
     }
-    let object = ObjectBuilder::default().open_file(object(ObjectKind::Default)).unwrap().load().unwrap();
+    let object = ObjectBuilder::default()
+        .open_memory(&Object::of(ObjectKind::Default).bytes().unwrap())
+        .unwrap()
+        .load()
+        .unwrap();
     let mut maps: Vec<_> = object
         .maps()
         .map(|map| {

@@ -3,10 +3,10 @@
 use std::net::UdpSocket;
 use std::path::Path;
 
-use lnet_tests::netns::{NETNS_NODES, enter, ip, require_privilege};
+use lnet_tests::netns::{NETNS_NODES, Netns, Wiring, enter, ip, require_privilege};
 use xtask::testing::paths;
 
-use crate::run::{PORT, Two, until_shown};
+use crate::run::{Daemon, Directory, PORT, Two, program, until_shown};
 
 /// What LNet's own tool printed of a node, without what only its LND has.
 fn captured(name: &str) -> Vec<String> {
@@ -165,6 +165,45 @@ fn sockets_and_rings_talk_to_each_other() {
     let [a, b] = two.nids(0);
     two.a.good(&format!("ping --timeout 10 {b}"));
     two.b.good(&format!("ping --timeout 10 {a}"));
+}
+
+/// The program is all that there is: no file of this workspace, and no variable.
+#[test]
+fn rings_come_up_wherever_the_program_is_and_their_lack_is_told() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let netns = Netns::new(Wiring::default());
+    let interface = netns.a().interface();
+    let start = |wrapper: &[&str]| {
+        let directory = Directory::new();
+        let lnetd = directory.0.join("lnetd");
+        std::fs::copy(program("lnetd"), &lnetd).unwrap();
+        let words = [wrapper, &[lnetd.to_str().unwrap()]].concat();
+        let mut command = netns.a().command(Path::new(words[0]));
+        command.args(&words[1..]).current_dir("/").env_remove("LNET_BPF_OBJECT");
+        let daemon = Daemon::start_as(directory, command, "--configure");
+        daemon.good(&format!("net add --net xdp --if {} --port {PORT}", interface.name));
+        daemon
+    };
+    let daemon = start(&[]);
+    assert!(daemon.good("net show -v").contains("active mode: native"));
+    assert!(!daemon.good("net show").contains("no rings"));
+    daemon.stop();
+
+    let daemon = start(&["setpriv", "--bounding-set=-all"]);
+    let lacking = "CAP_BPF and CAP_NET_ADMIN";
+    assert!(daemon.good("net show -v").contains("active mode: socket"));
+    let shown = daemon.good("net show");
+    assert!(shown.lines().any(|line| line.contains("no rings: ") && line.contains(lacking)), "{shown}");
+    // What is shown can be read again, and a backup does not tell it.
+    daemon.good_with("import --dry-run", &shown);
+    assert!(!daemon.good("export --backup").contains("no rings"));
+    let log = daemon.stop();
+    let told = |line: &&str| {
+        ["WARN", "no AF_XDP rings", lacking, &interface.name].iter().all(|part| line.contains(part))
+    };
+    assert_eq!(log.lines().filter(told).count(), 1, "{log}");
 }
 
 #[test]

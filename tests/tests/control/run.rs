@@ -61,10 +61,14 @@ impl Directory {
     /// The daemon with the socket of this directory and these further options, and its log.
     pub(crate) fn command(&self, inside: Option<&Namespace>, options: &str) -> Command {
         let program = program("lnetd");
-        let mut command = match inside {
+        let command = match inside {
             Some(namespace) => namespace.command(&program),
             None => Command::new(program),
         };
+        self.complete(command, options)
+    }
+
+    fn complete(&self, mut command: Command, options: &str) -> Command {
         let log = File::options().create(true).append(true).open(self.0.join("log")).unwrap();
         command.arg("--socket").arg(self.socket()).args(options.split_whitespace());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
@@ -95,12 +99,23 @@ impl Daemon {
     }
 
     pub(crate) fn start(directory: Directory, inside: Option<&Namespace>, options: &str) -> Self {
-        let child = directory.command(inside, options).spawn().unwrap();
+        let command = directory.command(inside, options);
+        Self::spawn(directory, command)
+    }
+
+    /// The daemon that a command starts, which lacks options alone.
+    pub(crate) fn start_as(directory: Directory, command: Command, options: &str) -> Self {
+        let command = directory.complete(command, options);
+        Self::spawn(directory, command)
+    }
+
+    fn spawn(directory: Directory, mut command: Command) -> Self {
+        let child = command.spawn().unwrap();
         let mut daemon = Self { child, directory };
         let begun = Instant::now();
         while !daemon.directory.log().contains("ready") {
             if let Some(status) = daemon.child.try_wait().unwrap() {
-                panic!("lnetd {options}: {status}:\n{}", daemon.directory.log());
+                panic!("{command:?}: {status}:\n{}", daemon.directory.log());
             }
             assert!(begun.elapsed() < PATIENCE, "{}", daemon.directory.log());
             std::thread::sleep(Duration::from_millis(2));

@@ -3,15 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use lnet_tests::bpf::object;
 use lnet_tests::netns::{Netns, Wiring, enter, wait_until};
 use lnet_tests::node::{config, nid_v4, process, start};
 use lnet_user::internals::WorkerInside as _;
-use lnet_user::internals::bpf::ObjectKind;
 use lnet_user::runtime::Worker;
 use lnet_user::{
-    Buffer, EntrySpec, EqHandle, EventKind, MdHandle, MdOptions, MdSpec, NodeConfig, PutRequest, Status,
-    Threshold,
+    Buffer, EntrySpec, EqHandle, EventKind, MdHandle, MdOptions, MdSpec, PutRequest, Status, Threshold,
 };
 use lnet_wire::ProcessId;
 
@@ -137,8 +134,6 @@ fn the_example_talks_to_a_peer() {
         let interface = namespace.interface();
         vec![interface.name.clone(), nid_v4(interface, 0).to_string()]
     });
-    assert!(object(ObjectKind::Default).exists(), "the example finds the object where it is built");
-    assert!(NodeConfig::loopback().bpf_object.is_none());
     let [initiator, target] = arguments;
     let initiator = [&initiator[..], &target[1..]].concat();
     std::thread::scope(|scope| {

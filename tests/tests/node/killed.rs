@@ -8,14 +8,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lnet_core::handle::ShardId;
-use lnet_tests::bpf::object;
 use lnet_tests::netns::{Namespace, Netns, Wiring, wait_until};
 use lnet_tests::node::{
     Arrivals, By, Checked, FLOOD_WINDOW, Flood, Flooder, LIMITS, LND_TIMEOUT, UNANSWERED,
     assert_nothing_left, config, nid_v4, policies, process, settle, start, stop_all,
 };
 use lnet_user::internals::WorkerInside as _;
-use lnet_user::internals::bpf::ObjectKind;
 use lnet_user::node::{NiConfig, NodeConfig, NodeDriver};
 use lnet_user::runtime::Worker;
 use lnet_wire::Nid;
@@ -61,7 +59,6 @@ fn start_child(nid: Nid) -> (NodeDriver, Vec<Worker>) {
     let config = NodeConfig::new(vec![NiConfig::new(nid, "veth-b")])
         .shards(SHARDS as u32)
         .policies(policies(SHARDS as u8))
-        .bpf_object(Some(object(ObjectKind::Default)))
         .limits(LIMITS)
         .lnd_timeout(PATIENT_TIMEOUT);
     NodeDriver::start(&config).unwrap_or_else(|error| panic!("{error}"))

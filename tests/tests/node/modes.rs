@@ -238,6 +238,14 @@ fn auto_takes_the_first_that_works_and_says_which() {
         })
     };
     assert_eq!(error(&auto), Ok(XdpMode::Socket));
+    let no_rings = |config: &NodeConfig| {
+        let node = NodeDriver::start(config).unwrap().0;
+        node.nis().find_map(|ni| ni.xdp?.no_rings)
+    };
+    let why = unprivileged(netns.a(), || no_rings(&auto)).unwrap();
+    assert!(why.contains("CAP_BPF and CAP_NET_ADMIN"), "{why}");
+    let asked_for = auto.clone().mode(XdpMode::Socket);
+    assert_eq!(unprivileged(netns.a(), || no_rings(&asked_for)), None);
     // Nothing works: both reasons are told.
     let told = error(&auto.clone().udp_port(988)).unwrap_err();
     for part in ["no mode works", "CAP_BPF and CAP_NET_ADMIN", "udp port 988", "CAP_NET_BIND_SERVICE"] {

@@ -13,7 +13,7 @@ use lnet_tests::bpf::load;
 use lnet_tests::netns::{Namespace, Netns, Wiring, enter};
 use lnet_tests::node::{By, Plan, config, nid_v4, process, start, try_start};
 use lnet_user::Buffer;
-use lnet_user::internals::bpf::{ActiveMode, ObjectKind};
+use lnet_user::internals::bpf::{ActiveMode, Object, ObjectKind};
 use lnet_user::internals::xsk::RingSizes;
 use lnet_user::node::{NiConfig, NodeConfig, XdpMode};
 use lnet_user::runtime::{LendError, Worker};
@@ -114,9 +114,12 @@ fn configurations_that_cannot_be() {
     drop(start(namespace, &good().policies(vec![(4, policy)])));
 
     let no_object = good().bpf_object(Some(PathBuf::from("/nonexistent/lnet.bpf.o")));
-    check(no_object, &["/nonexistent/lnet.bpf.o", "cargo xtask build-ebpf"]);
-    let no_logging = good().log_refusals(true);
+    check(no_object, &["/nonexistent/lnet.bpf.o", "LNET_BPF_OBJECT", "the built-in one"]);
+    let file = std::env::temp_dir().join(format!("lnet-tests-default-{}.o", std::process::id()));
+    std::fs::write(&file, Object::BuiltIn(ObjectKind::Default).bytes().unwrap()).unwrap();
+    let no_logging = good().bpf_object(Some(file.clone())).log_refusals(true);
     check(no_logging, &["cannot log", "lnet-log.bpf.o"]);
+    std::fs::remove_file(&file).unwrap();
     works(&netns);
 }
 

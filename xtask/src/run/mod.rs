@@ -28,7 +28,7 @@ use xtask::command::{output, say};
 use xtask::netns::{Pair, Wiring, remove_stale};
 use xtask::privilege;
 
-use crate::{build_ebpf, cargo, setup};
+use crate::{build_ebpf, cargo};
 use nodes::{Events, Role, Said, Session};
 
 pub(crate) use kept::clean;
@@ -96,7 +96,6 @@ fn print(text: &str) -> Result<()> {
 struct Programs {
     lnetd: PathBuf,
     lnetctl: PathBuf,
-    bpf_object: PathBuf,
 }
 
 /// What a run works with.
@@ -124,7 +123,7 @@ impl Setup<'_> {
         if self.options.loss_per_million() > 0 {
             command.args(["--frame-loss", &self.options.loss_per_million().to_string()]);
         }
-        command.env("LNET_BPF_OBJECT", &self.programs.bpf_object).current_dir(&self.directory);
+        command.current_dir(&self.directory);
         command
     }
 
@@ -212,18 +211,16 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
 fn programs(root: &Path, options: &Options) -> Result<Programs> {
     if let Some(directory) = &options.programs {
         let directory = fs::canonicalize(directory).with_context(|| directory.display().to_string())?;
-        let [lnetd, lnetctl, bpf_object] =
-            ["lnetd", "lnetctl", "lnet.bpf.o"].map(|name| directory.join(name));
-        return Ok(Programs { lnetd, lnetctl, bpf_object });
+        let [lnetd, lnetctl] = ["lnetd", "lnetctl"].map(|name| directory.join(name));
+        return Ok(Programs { lnetd, lnetctl });
     }
     // Over sockets nothing is loaded.
-    let bpf_object = match options.mode {
-        Mode::Socket => PathBuf::from("none"),
-        _ => build_ebpf::build(root, &setup::ensure(root)?)?.default,
-    };
+    if options.mode != Mode::Socket {
+        build_ebpf::refresh(root)?;
+    }
     let lnetd = cargo::build_binary(root, "lnetd", "lnetd")?;
     let lnetctl = cargo::build_binary(root, "lnetctl", "lnetctl")?;
-    Ok(Programs { lnetd, lnetctl, bpf_object })
+    Ok(Programs { lnetd, lnetctl })
 }
 
 /// Ends the daemons, the initiator first.

@@ -43,6 +43,21 @@ pub(crate) struct BpfToolchain {
     pub(crate) linker: PathBuf,
 }
 
+impl BpfToolchain {
+    /// What the compiler and the linker say of themselves, in one line.
+    pub(crate) fn version(&self) -> String {
+        let mut rustc = match &self.compiler {
+            Compiler::Distribution { rustc } => Command::new(rustc),
+            Compiler::Rustup => rustup_rustc("--version"),
+        };
+        if matches!(self.compiler, Compiler::Distribution { .. }) {
+            rustc.arg("--version");
+        }
+        let linker = answer(Command::new(&self.linker).arg("--version"));
+        [answer(&mut rustc), linker].map(|text| text.unwrap_or_default().trim().to_owned()).join(", ")
+    }
+}
+
 /// A compiler that can build `core` programs for BPF.
 #[derive(Debug)]
 pub(crate) enum Compiler {

@@ -1,7 +1,8 @@
 //! `cargo xtask tidy`: the house rules as a check.
 //!
-//! - The rules are one table ([`rules::RULES`]); each looks at one file and knows nothing of the others. Two questions
-//!   are about all files: whether the licences are there, and whether types share a name ([`words`]).
+//! - The rules are one table ([`rules::RULES`]); each looks at one file and knows nothing of the others. Three questions
+//!   are about all files: whether the licences are there, whether types share a name ([`words`]), and whether the carried
+//!   objects of the XDP program are those of its sources.
 //! - A finding names file and line. There is no way to silence one from inside a file.
 
 mod manifest;
@@ -15,6 +16,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use xtask::command::say;
 
+use crate::build_ebpf;
 use rules::RULES;
 use source::Source;
 
@@ -33,6 +35,9 @@ pub(crate) fn tidy(root: &Path) -> Result<usize> {
         if !root.join(required).is_file() {
             findings.push(format!("{required}:1: licence: the file is missing"));
         }
+    }
+    if let Err(error) = build_ebpf::check_origin(root) {
+        findings.push(format!("{error:#}"));
     }
     for (path, line, name) in words::shared_names(&sources) {
         findings.push(format!("{path}:{line}: shared name: `{name}` is several types (docs/glossary.md)"));

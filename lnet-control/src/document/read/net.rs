@@ -16,7 +16,7 @@ const SHARED_KEYS: [&str; 5] = ["nid", "interfaces", "tunables", "lnd tunables",
 /// Further keys of a net.
 const NET_KEYS: [&str; 7] = ["net type", "net", "local NI(s)", "seq_no", "detail", "intf", "pattern"];
 /// Keys of a local NI that only tell, besides those of every NI.
-const NI_KEYS: [&str; 2] = ["status", "dev cpt"];
+const NI_KEYS: [&str; 3] = ["status", "no rings", "dev cpt"];
 /// Tunables of a net.
 const TUNABLES: [&str; 4] = ["peer_timeout", "peer_credits", "peer_buffer_credits", "credits"];
 /// Tunables of an LND; those from `timeout` only tell.

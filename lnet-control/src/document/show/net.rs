@@ -30,6 +30,9 @@ fn local_ni(ni: &NiRecord, detail: Detail) -> Map {
     if let Some(interface) = &ni.interface {
         put(&mut map, "interfaces", one("0", interface.as_str()));
     }
+    if let Some(why) = ni.no_rings.as_ref().filter(|_| !backup) {
+        put(&mut map, "no rings", why.as_str());
+    }
     if detail.shows(1) {
         put(&mut map, "statistics", statistics_of(&ni.traffic));
     }
