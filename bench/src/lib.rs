@@ -9,6 +9,7 @@ pub mod messages;
 pub mod node;
 pub mod options;
 pub mod output;
+pub mod played;
 pub mod random;
 pub mod raw;
 pub mod threaded;

@@ -78,19 +78,21 @@ impl Link {
         let panicked = |_| anyhow!("an end of the link panicked");
         std::thread::scope(|scope| {
             let (cpus, stop) = (&cpus, &stop);
-            let far = scope.spawn(move || {
+            // Their names tell them apart in a profile.
+            let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
+            let far = named("far").spawn_scoped(scope, move || {
                 pin_to_cpu(cpus[1 % cpus.len()]).context("cannot pin the answering end")?;
                 enter(&self.netns_b)?;
                 // Without a listener the report has no reader.
                 far(&|| ready.send(()).unwrap_or_default(), stop)
-            });
-            let near = scope.spawn(move || {
+            })?;
+            let near = named("near").spawn_scoped(scope, move || {
                 pin_to_cpu(cpus[0]).context("cannot pin the sending end")?;
                 enter(&self.netns_a)?;
                 // An error means that the far end has failed; its own error tells more.
                 let _ = is_ready.recv();
                 near()
-            });
+            })?;
             let result = near.join().unwrap_or_else(|cause| Err(panicked(cause)));
             stop.store(true, Ordering::Relaxed);
             far.join().unwrap_or_else(|cause| Err(panicked(cause)))?;

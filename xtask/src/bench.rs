@@ -21,6 +21,9 @@ use crate::{build_ebpf, cargo, run};
 /// How often it is looked whether the bench has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
+/// The addresses of peers that one thread plays.
+const PEERS_NETWORK: &str = "10.212.0.0/16";
+
 /// What to measure.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -28,6 +31,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
   cargo xtask bench --quick --size 1024
   cargo xtask bench --bulk --mtu 1500
   cargo xtask bench --posted 1000000
+  cargo xtask bench --peers 1000
   cargo xtask bench --json > result.json")]
 pub(crate) struct Options {
     /// A tenth of the rounds and of the time
@@ -40,6 +44,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "ENTRIES", conflicts_with_all = ["bulk", "out"],
           value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     posted: Option<u32>,
+    /// Cost of small Puts to 1, 10, 100 ... and so many peers in turn, which one thread plays
+    #[arg(long, value_name = "PEERS", conflicts_with_all = ["bulk", "posted"],
+          value_parser = clap::value_parser!(u32).range(1..=65_000))]
+    peers: Option<u32>,
     /// Payload bytes of each message [default: 64, with --bulk 1048576]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     size: Option<u32>,
@@ -64,6 +72,7 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
     build_ebpf::refresh(root)?;
     let (program, size, mtu_bytes) = match options {
         Options { posted: Some(_), .. } => ("posted", 64, 1500_u16),
+        Options { peers: Some(_), .. } => ("peers", 64, 1500),
         Options { bulk: true, .. } => ("bulk", 1 << 20, 9000),
         _ => ("xdp", 64, 1500),
     };
@@ -77,6 +86,12 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
     run::remove_and_say_stale()?;
     let pair = Pair::create("", Wiring { rails: 1, queues: 2, mtu_bytes })?;
     let mut command = Command::new(program);
+    if let Some(peers) = options.peers {
+        // What goes to any of their addresses is delivered at the far end.
+        pair.a.ip(&format!("route add {PEERS_NETWORK} via {}", pair.b.interface().ipv4))?;
+        pair.b.ip(&format!("route add local {PEERS_NETWORK} dev lo"))?;
+        command.args(["--peers", &peers.to_string()]);
+    }
     for (end, namespace) in [("a", &pair.a), ("b", &pair.b)] {
         command.arg(format!("--netns-{end}")).arg(Path::new("/run/netns").join(namespace.name()));
         command.args([&format!("--interface-{end}"), &namespace.interface().name]);
