@@ -31,7 +31,7 @@ fn no_checker_finds_anything_and_every_fault_is_injected() {
     for fault in Fault::ALL {
         assert!(counts.injected(fault) > 0, "{fault:?} did not happen:\n{counts}");
     }
-    assert!(counts.lent > 0 && counts.resumed > 0 && counts.refused > 0, "{counts}");
+    assert!(counts.lent > 0 && counts.resumed > 0 && counts.refused > 0 && counts.proven > 0, "{counts}");
 }
 
 /// Nothing is lost and no operation fails, with two NIs on one net as with one on each of two.

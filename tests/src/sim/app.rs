@@ -1,6 +1,7 @@
 //! The application of all nodes: posts entries, starts PUTs and GETs, unlinks.
 
 use lnet_core::handle::{MdHandle, MeHandle};
+use lnet_core::lnd::Status;
 use lnet_core::md::{MdError, MdOptions, MdSpec, Threshold};
 use lnet_core::portal::{EntrySpec, Position};
 use lnet_core::shard::{GetRequest, PutRequest, SubmitError};
@@ -50,7 +51,7 @@ pub(super) struct Late {
 }
 
 /// A PUT or GET to be started.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Wish {
     node: usize,
     shard: usize,
@@ -61,6 +62,26 @@ pub(super) struct Wish {
     get: bool,
     /// The rails of the target and of the node, if it matters by which it goes.
     rails: Option<(u8, u8)>,
+}
+
+/// A GET by each path in the end. Who asks a node that has begun a new life may learn that by a request that is lost;
+/// a request that has arrived is answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trial {
+    wish: Wish,
+    /// The operation that is under way.
+    number: Option<u32>,
+    /// Requests that were lost.
+    lost: u32,
+}
+
+/// So many requests of a trial may be lost.
+const LOST_MAX: u32 = 2;
+
+impl Trial {
+    pub(super) const fn new(wish: Wish) -> Self {
+        Self { wish: Wish { portal: 1, get: true, length: 100, ..wish }, number: None, lost: 0 }
+    }
 }
 
 impl World {
@@ -232,6 +253,59 @@ impl World {
             }
             self.request_turn(wish.node, wish.shard, self.now + 1);
         }
+    }
+
+    /// Judges the trial that has ended and starts the next one. One at a time finds room in the smallest tables.
+    pub(super) fn prove(&mut self) {
+        let Some(mut trial) = self.trials.pop() else { return };
+        match trial.number {
+            None => self.start_trial(&mut trial),
+            Some(number) if self.open.contains(&number) || self.unsent.contains(&number) => {}
+            Some(number) => {
+                let operation = self.ledger.operations[number as usize].clone();
+                let has_arrived = operation.request.sent == Some(Status::Ok);
+                if has_arrived && operation.response.well {
+                    self.counts.proven += 1;
+                    return self.prove();
+                }
+                (trial.number, trial.lost) = (None, trial.lost + 1);
+                let may_lose = !has_arrived && trial.lost <= LOST_MAX;
+                self.ledger.expect(may_lose, "paths work in the end", || {
+                    format!("{trial:?}: operation {number}: {operation:?}")
+                });
+            }
+        }
+        self.trials.push(trial);
+    }
+
+    fn start_trial(&mut self, trial: &mut Trial) {
+        let wish = &mut trial.wish;
+        let number = self.ledger.operations.len() as u32;
+        // No other entry has these bits, and all shards of the target have their turn.
+        wish.match_bits = u64::from(number) << 32 | (KEYS as u64 + u64::from(number) % 100);
+        let Wish { target, portal, match_bits, length, node, shard, .. } = *wish;
+        let md = MdSpec {
+            length_bytes: length.into(),
+            max_size_bytes: None,
+            threshold: Threshold::Count(1),
+            options: MdOptions::GET,
+            auto_unlink: true,
+            event_queue: None,
+            user_ptr: 0,
+        };
+        let shards = vec![self.home(target, portal, match_bits, node)];
+        let entry = self.entry(portal, match_bits, 0);
+        let seed = Some(self.random.bits());
+        let late = Late { node: target, life: self.nodes[target].life, shards, entry, md, seed };
+        let wish = *wish;
+        if self.post(&late) {
+            if self.start(&wish, true) {
+                trial.number = Some(number);
+            } else if let Some(Posted { node, shard, entry, .. }) = self.posted.pop() {
+                let _ = self.nodes[node].lanes[shard].shard.unlink_entry(entry);
+            }
+        }
+        self.request_turn(node, shard, self.now + 1);
     }
 
     fn length(&mut self) -> u32 {

@@ -78,7 +78,7 @@ impl Control {
         }
         let snapshot = snapshot.expect("a node has a snapshot");
         let confirmed = vec![None; usize::from(shards)];
-        Self { node, snapshot, confirmed, open: [true; 2] }
+        Self { node, snapshot, confirmed, open: [true, plan.rails == 2] }
     }
 
     /// Whether nothing is being changed.
@@ -197,10 +197,16 @@ impl World {
         let fails = self.phase == Phase::Active && self.random.once_in(4);
         let message = "no such device".to_owned();
         let result = if fails { Err(DriverError { errno: 19, message }) } else { Ok(()) };
+        let node = &mut self.nodes[number];
         if fails {
             self.counts.add(Fault::OpenFailed);
-        } else if let Some(control) = &mut self.nodes[number].control {
+        } else if let Some(control) = &mut node.control {
+            let is_first = control.open == [false; 2];
             control.open[usize::from(rail)] = true;
+            if is_first {
+                self.counts.add(Fault::AllDeleted);
+                node.renew_xfer(&mut self.random);
+            }
         }
         self.report(number, Report::Opened { ni, result });
     }
@@ -224,7 +230,10 @@ impl World {
         let snapshot = Arc::clone(&control.snapshot);
         let rails: Vec<_> = (0..self.plan.rails).map(|rail| nid(&self.plan, number, rail)).collect();
         let now = Instant(self.now);
-        self.with_lane(number, shard, |lane, around| lane.install(now, &snapshot, &rails, around));
+        let (bytes, fresh) = (self.datagram_max_bytes[number], node.xfer.clone());
+        self.with_lane(number, shard, |lane, around| {
+            lane.install(now, &snapshot, (&rails, bytes), &fresh, around);
+        });
         self.request_turn(number, shard, self.now + 1);
         self.confirm(number, shard);
     }

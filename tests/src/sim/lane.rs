@@ -12,7 +12,7 @@ use lnet_core::lnd::{Cause, Lent, NiId, Transmit, Verdict};
 use lnet_core::shard::mesh::MeshMessage;
 use lnet_core::time::Instant;
 use lnet_core::topology::{NiStatus, Topology};
-use lnet_core::xfer::{Action, Arrived, BufferId, Outgoing, Replay, Xfer};
+use lnet_core::xfer::{Action, Arrived, BufferId, Outgoing, Replay, Xfer, XferConfig};
 use lnet_wire::Nid;
 use lnet_wire::frame::Kind;
 use lnet_wire::steer::SteerKey;
@@ -20,6 +20,7 @@ use lnet_wire::steer::SteerKey;
 use super::frame::{self, Decoded};
 use super::ledger::Ledger;
 use super::memory::Memory;
+use super::node::make_xfer;
 use super::plan::{MS, Plan};
 use super::pool::Pool;
 use super::report::{Counts, Fault};
@@ -181,25 +182,54 @@ impl Lane {
     }
 
     /// A newer snapshot has come. What the transfer machine has for an interface that is closed ends, if no other
-    /// carries it.
+    /// carries it. The first interface after all have gone comes with another machine, made from `fresh`.
     pub(super) fn install(
         &mut self,
         now: Instant,
         snapshot: &Arc<Topology>,
-        rails: &[Nid],
+        (rails, datagram_max_bytes): (&[Nid], [u32; 2]),
+        fresh: &XferConfig,
         around: &mut Surroundings<'_>,
     ) {
-        let before = Arc::clone(self.shard.topology());
         self.shard.update(now, Arc::clone(snapshot));
         self.desk.set_slots(&self.shard, rails);
         for (rail, nid) in rails.iter().enumerate() {
-            let is_closed = |topology: &Topology| {
-                topology.local_nis().any(|(_, ni)| ni.nid == *nid && ni.status == NiStatus::Closed)
-            };
-            if is_closed(snapshot) && !is_closed(&before) {
-                self.fail_interface(now, NiId(rail as u16), Cause::Device, around);
+            let ni = NiId(rail as u16);
+            let local = snapshot.local_nis().find(|(_, local)| local.nid == *nid);
+            let is_there = local.is_some_and(|(_, local)| local.status != NiStatus::Closed);
+            match (self.xfer.nid_of(ni).is_some(), is_there) {
+                (true, false) => self.remove_interface(now, ni, around),
+                (false, true) => {
+                    let is_first = (0..rails.len()).all(|rail| self.xfer.nid_of(NiId(rail as u16)).is_none());
+                    if is_first {
+                        self.renew_xfer(fresh, around);
+                    }
+                    self.xfer.add_interface(ni, *nid, datagram_max_bytes[rail]);
+                }
+                _ => {}
             }
         }
+    }
+
+    fn remove_interface(&mut self, now: Instant, ni: NiId, around: &mut Surroundings<'_>) {
+        let Self { shard, xfer, desk, name, .. } = self;
+        xfer.remove_interface(now, ni, &mut Up { shard, desk, around, name });
+        self.replay(now, around);
+    }
+
+    /// Begins another life of the transfer protocol, once all of the former one has ended.
+    fn renew_xfer(&mut self, fresh: &XferConfig, around: &mut Surroundings<'_>) {
+        around.counts.add_xfer(self.xfer.counters());
+        let usage = self.xfer.usage();
+        let left = [usage.messages, usage.incoming, usage.partials];
+        let name = &self.name;
+        around
+            .ledger
+            .expect(left == [0; 3], "all ends with the last interface", || format!("{name}: {usage:?}"));
+        for arrival in self.buffered.iter_mut().filter_map(Option::take) {
+            around.receive_pool.free(arrival.frame);
+        }
+        self.xfer = make_xfer(fresh, self.shard.id(), around.bugs);
     }
 
     /// When the next turn is to be, if nothing arrives.
@@ -312,6 +342,10 @@ impl Lane {
     }
 
     fn send(&mut self, outgoing: &Outgoing, around: &mut Surroundings<'_>) {
+        if self.xfer.nid_of(outgoing.ni).is_none() {
+            // It was to leave by an interface that has gone.
+            return around.counts.add(Fault::NoInterface);
+        }
         let Some(frame) = around.send_pool.take() else { return };
         let name = &self.name;
         around.trace.say(|| format!("{name} -> {}", describe(outgoing)));

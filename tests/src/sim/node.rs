@@ -107,6 +107,8 @@ pub(super) struct Node {
     /// How often it was started before.
     pub(super) life: u32,
     pub(super) keys: xfer::Identity,
+    /// Of the transfer machines that its shards make with their first interface.
+    pub(super) xfer: XferConfig,
     /// None where there is no mesh.
     pub(super) control: Option<Control>,
     pub(super) lanes: Vec<Lane>,
@@ -141,10 +143,7 @@ pub(super) fn policies(random: &mut Random, shards: u8) -> [PolicyWord; PORTALS]
 
 /// Switches on the bugs that the core has hooks for.
 #[cfg(feature = "sabotage")]
-fn switch_on(bugs: &Bugs, shard: &mut Shard, xfer: &mut Xfer) {
-    if bugs.has(Bug::CreditLost) {
-        shard.lose_credit();
-    }
+fn switch_on(bugs: &Bugs, xfer: &mut Xfer) {
     xfer.sabotage(xfer::Sabotage {
         no_duplicate_window: bugs.has(Bug::NoDuplicateWindow),
         early_ack: bugs.has(Bug::AckBeforeData),
@@ -154,9 +153,24 @@ fn switch_on(bugs: &Bugs, shard: &mut Shard, xfer: &mut Xfer) {
 
 /// A core without hooks has no bugs to switch on.
 #[cfg(not(feature = "sabotage"))]
-fn switch_on(bugs: &Bugs, _: &mut Shard, _: &mut Xfer) {
+fn switch_on(bugs: &Bugs, _: &mut Xfer) {
     let hooked = [Bug::CreditLost, Bug::NoDuplicateWindow, Bug::AckBeforeData, Bug::FailoverOff];
     assert!(!hooked.into_iter().any(|bug| bugs.has(bug)), "{bugs:?} needs the feature `sabotage`");
+}
+
+/// The transfer machine of a shard, with the bugs of the run.
+pub(super) fn make_xfer(config: &XferConfig, shard: ShardId, bugs: &Bugs) -> Xfer {
+    let seed = config.seed.wrapping_add(u64::from(shard.0));
+    let mut xfer = Xfer::new(XferConfig { shard, seed, ..config.clone() });
+    switch_on(bugs, &mut xfer);
+    xfer
+}
+
+/// The keys of a life.
+pub(super) fn draw_keys(random: &mut Random) -> xfer::Identity {
+    let mut secret = [0; 32];
+    secret.as_chunks_mut().0.iter_mut().for_each(|word| *word = random.bits().to_le_bytes());
+    xfer::Identity::new(secret)
 }
 
 impl Node {
@@ -179,6 +193,24 @@ impl Node {
         let (limits, xfer_limits) =
             if plan.tight { (LIMITS_TIGHT, XFER_LIMITS_TIGHT) } else { (LIMITS, XFER_LIMITS) };
         let secret = [random.bits(), random.bits()];
+        let xfer_config = XferConfig {
+            shard: ShardId(0),
+            shard_count: shards,
+            identity: keys.clone(),
+            secret,
+            seed: random.bits(),
+            initiator_hash: initiator_hash(&nid(plan, number, 0)),
+            policies,
+            nids: rails.clone(),
+            datagram_max_bytes: datagram_max_bytes[..usize::from(plan.rails)].to_vec(),
+            receive_bytes: plan.receive_frames * 4096 / u32::from(shards),
+            limits: xfer_limits,
+            times: XferTimes {
+                message: Duration::from_nanos(MESSAGE_NS),
+                buffered: Duration::from_micros(500),
+                ..XferTimes::DEFAULT
+            },
+        };
         let lane = |shard: u8| {
             let mut new = Shard::new(ShardConfig {
                 shard: ShardId(shard),
@@ -194,25 +226,11 @@ impl Node {
             for portal in (0..PORTALS_USED as u32).filter(|portal| plan.lazy >> portal & 1 != 0) {
                 new.set_lazy(portal).expect("a portal that exists");
             }
-            let mut xfer = Xfer::new(XferConfig {
-                shard: ShardId(shard),
-                shard_count: shards,
-                identity: keys.clone(),
-                secret,
-                seed: random.bits(),
-                initiator_hash: initiator_hash(&nid(plan, number, 0)),
-                policies,
-                nids: (0..plan.rails).map(|rail| nid(plan, number, rail)).collect(),
-                datagram_max_bytes: datagram_max_bytes[..usize::from(plan.rails)].to_vec(),
-                receive_bytes: plan.receive_frames * 4096 / u32::from(shards),
-                limits: xfer_limits,
-                times: XferTimes {
-                    message: Duration::from_nanos(MESSAGE_NS),
-                    buffered: Duration::from_micros(500),
-                    ..XferTimes::DEFAULT
-                },
-            });
-            switch_on(bugs, &mut new, &mut xfer);
+            #[cfg(feature = "sabotage")]
+            if bugs.has(Bug::CreditLost) {
+                new.lose_credit();
+            }
+            let xfer = make_xfer(&xfer_config, ShardId(shard), bugs);
             let desk = Desk::new(
                 (number, life),
                 policies,
@@ -229,11 +247,21 @@ impl Node {
             keys: keys.clone(),
             control,
             lanes: (0..shards).map(lane).collect(),
+            xfer: xfer_config,
             memory: Memory::default(),
             policies,
             receive_pool: Pool::new(plan.receive_frames),
             send_pool,
         }
+    }
+
+    /// The next interface is the first one of a life of the transfer protocol.
+    pub(super) fn renew_xfer(&mut self, random: &mut Random) {
+        self.keys = draw_keys(random);
+        self.xfer.identity = self.keys.clone();
+        self.xfer.secret = [random.bits(), random.bits()];
+        self.xfer.seed = random.bits();
+        (self.xfer.nids, self.xfer.datagram_max_bytes) = (Vec::new(), Vec::new());
     }
 
     /// Whether a rail is open.

@@ -79,6 +79,8 @@ pub(super) struct Plan {
     pub(super) lazy_changes: u32,
     /// Times that an interface is deleted and added again.
     pub(super) deletions: u32,
+    /// Interfaces of all nodes come and go often, and all paths are in use before.
+    pub(super) comes_and_goes: bool,
     /// Slots of a shard's two event queues.
     pub(super) event_slots: [u32; 2],
     /// Whether all tables are small.
@@ -151,7 +153,7 @@ impl Plan {
         let rarely = |random: &mut Random, most: usize| {
             if calm || !random.once_in(3) { 0 } else { random.below(most + 1) as u32 }
         };
-        Self {
+        let mut plan = Self {
             shards: (0..nodes).map(|_| random.pick(&[1, 1, 2, 3])).collect(),
             rails: if cuts { 2 } else { random.pick(&[1, 1, 2]) },
             same_net: random.once_in(2),
@@ -184,6 +186,7 @@ impl Plan {
             failures: if gentle { 0 } else { rarely(random, 3) },
             lazy_changes: if gentle { 0 } else { rarely(random, 6) },
             deletions: if gentle { 0 } else { rarely(random, 8) },
+            comes_and_goes: false,
             event_slots: random.pick(&[[600, 100], [600, 100], [600, 100], [200, 40]]),
             tight,
             burst: if gentle { 8 } else { random.pick(&[1, 8, 8, 50]) },
@@ -196,7 +199,20 @@ impl Plan {
             },
             gentle,
             cut: cuts.then(|| Cut::new(random, nodes, active_ns)),
+        };
+        if !gentle && random.once_in(4) {
+            plan.comes_and_goes = true;
+            (plan.rails, plan.mesh) = (2, true);
+            plan.shards.fill_with(|| random.pick(&[2, 3]));
+            plan.deletions = 4 + random.below(16) as u32;
         }
+        plan
+    }
+
+    /// Whether nodes lose what they know of each other: then all paths are tried in the end, where there is room for
+    /// all peers.
+    pub(super) const fn is_proven(&self) -> bool {
+        (self.deletions != 0 || self.restarts != 0) && !self.tight
     }
 }
 

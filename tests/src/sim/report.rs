@@ -53,6 +53,8 @@ pub enum Fault {
     LazyChanged,
     /// An interface is deleted, and added again later.
     InterfaceDeleted,
+    /// All interfaces of a node were deleted, and one is added again.
+    AllDeleted,
     /// An interface does not open.
     OpenFailed,
     /// A frame comes by an interface that is deleted, or would leave by it.
@@ -86,12 +88,13 @@ impl Fault {
         Self::DeviceGivenUp,
         Self::LazyChanged,
         Self::InterfaceDeleted,
+        Self::AllDeleted,
         Self::OpenFailed,
         Self::NoInterface,
         Self::SlowPoll,
     ];
 
-    const NAMES: [&'static str; 25] = [
+    const NAMES: [&'static str; 26] = [
         "frames lost",
         "frames doubled",
         "frames late",
@@ -114,6 +117,7 @@ impl Fault {
         "devices given up",
         "portals made lazy or not",
         "interfaces deleted",
+        "nodes without interfaces",
         "interfaces that did not open",
         "frames on an interface that is deleted",
         "slow polls of events",
@@ -142,6 +146,8 @@ pub struct Counts {
     pub lent: u64,
     /// Messages that a shard delayed and decided on later.
     pub resumed: u64,
+    /// Paths that were tried in the end.
+    pub proven: u64,
     /// Messages that were sent before the transfer machine had them.
     pub previewed: u64,
     resent: u64,
@@ -209,6 +215,7 @@ impl Counts {
         row("fragments into lent spans", self.lent);
         row("messages that waited at their shard", self.resumed);
         row("messages sent at once", self.previewed);
+        row("paths tried in the end", self.proven);
         row("frames resent", self.resent);
         row("probes", self.probes);
         row("messages bundled", self.bundled);
@@ -240,6 +247,7 @@ impl AddAssign<&Self> for Counts {
         self.lent += other.lent;
         self.resumed += other.resumed;
         self.previewed += other.previewed;
+        self.proven += other.proven;
         self.resent += other.resent;
         self.probes += other.probes;
         self.bundled += other.bundled;

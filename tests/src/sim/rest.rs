@@ -2,6 +2,7 @@
 
 use lnet_core::stats::{DelayReason, DropReason};
 
+use super::app::Trial;
 use super::control::Control;
 use super::lane::Lane;
 use super::node::{self, CREDITS, Node, PORTALS_USED};
@@ -51,10 +52,24 @@ impl World {
                     }
                 }
             }
-            Phase::Settling(_) if self.open.is_empty() && self.unsent.is_empty() => {
+            Phase::Settling(_) if self.open.is_empty() && self.unsent.is_empty() && !self.is_changing() => {
+                self.phase = Phase::Proving(now + 10 * BOUND_NS);
+                if self.plan.is_proven() {
+                    // What is left takes the room of the trials' entries.
+                    self.unlink_all();
+                    self.trace.say(|| "all paths are tried".to_owned());
+                    self.trials = self.introductions().into_iter().map(Trial::new).collect();
+                }
+            }
+            Phase::Proving(_) if self.trials.is_empty() => {
                 self.phase = Phase::Draining(now + BOUND_NS);
                 self.trace.say(|| "all is unlinked".to_owned());
                 self.unlink_all();
+            }
+            Phase::Proving(until) => {
+                self.prove();
+                let found = || format!("{} are left, now {:?}", self.trials.len(), self.trials.last());
+                self.ledger.expect(now < until, "paths work in the end", found);
             }
             Phase::Settling(until) => self.ledger.expect(now < until, "every operation ends", || {
                 format!("without SEND event: {:?}; not unlinked: {:?}", self.unsent, self.open)
@@ -73,11 +88,14 @@ impl World {
         self.at(now + CHECK_NS, Happening::Check);
     }
 
+    fn is_changing(&self) -> bool {
+        !self.nodes.iter().all(|node| node.control.as_ref().is_none_or(Control::is_at_rest))
+    }
+
     fn is_at_rest(&self) -> bool {
         let at_rest =
             |node: &Node| node.memory.living().next().is_none() && node.lanes.iter().all(Lane::is_at_rest);
-        let unchanged = |node: &Node| node.control.as_ref().is_none_or(Control::is_at_rest);
-        self.fabric.is_empty() && self.nodes.iter().all(|node| at_rest(node) && unchanged(node))
+        self.fabric.is_empty() && !self.is_changing() && self.nodes.iter().all(at_rest)
     }
 
     fn describe_unrest(&self) -> String {

@@ -7,13 +7,12 @@ use std::rc::Rc;
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::{Cause, NiId};
 use lnet_core::time::Instant;
-use lnet_core::xfer;
 
-use super::app::{Late, Posted, Shared, Wish};
+use super::app::{Late, Posted, Shared, Trial, Wish};
 use super::fabric::Fabric;
 use super::lane::{Lane, Surroundings};
 use super::ledger::Ledger;
-use super::node::{self, Identity, Node, PORTALS_USED};
+use super::node::{self, Identity, Node, PORTALS_USED, draw_keys};
 use super::plan::{MESSAGE_NS, MS, Plan, TRANSACTION_NS, happens};
 use super::pool::Pool;
 use super::report::{Counts, Fault};
@@ -116,6 +115,8 @@ pub(super) enum Phase {
     Active,
     /// No more faults: all operations come to their end by this time.
     Settling(u64),
+    /// All paths are tried: each carries a request and its answer by this time.
+    Proving(u64),
     /// All is unlinked: nothing is left by this time.
     Draining(u64),
     Over,
@@ -150,6 +151,8 @@ pub(super) struct World {
     /// PUTs to be started before a rail is cut, and the number of the operation after the last one that was.
     pub(super) introductions: Vec<Wish>,
     pub(super) introduced: usize,
+    /// Paths that are being tried.
+    pub(super) trials: Vec<Trial>,
 }
 
 impl World {
@@ -186,6 +189,7 @@ impl World {
             shared: Vec::new(),
             introductions: Vec::new(),
             introduced: 0,
+            trials: Vec::new(),
             random,
             plan,
         };
@@ -198,11 +202,7 @@ impl World {
 
     fn make_node(&mut self, number: usize, life: u32) -> Node {
         let reused = self.bugs.has(Bug::IdReused).then(|| self.nodes.get(number)).flatten();
-        let keys = reused.map(|node| node.keys.clone()).unwrap_or_else(|| {
-            let mut secret = [0; 32];
-            secret.as_chunks_mut().0.iter_mut().for_each(|word| *word = self.random.bits().to_le_bytes());
-            xfer::Identity::new(secret)
-        });
+        let keys = reused.map(|node| node.keys.clone()).unwrap_or_else(|| draw_keys(&mut self.random));
         self.pools.push(Pool::new(self.plan.send_frames));
         let pool = self.pools.len() - 1;
         let identity = &self.identities[number];
@@ -237,6 +237,10 @@ impl World {
             self.introductions = self.introductions();
             self.introduce();
             self.at(start + cut.after_ns, Happening::Cut);
+        }
+        if plan.comes_and_goes {
+            self.introductions = self.introductions();
+            self.introduce();
         }
         for _ in 0..plan.operations {
             let at = start + self.random.bits() % plan.active_ns;

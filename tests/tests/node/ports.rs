@@ -179,10 +179,8 @@ fn rails_that_come_back_on_both_sides_answer() {
             enter(namespace, || lnet.add_ni(config)).unwrap();
         };
         for _ in 0..4 {
-            for rail in 0..2 {
-                ping(&near, &far_nis[rail]);
-                ping(&far, &near_nis[rail]);
-            }
+            far_nis.iter().for_each(|ni| ping(&near, ni));
+            near_nis.iter().for_each(|ni| ping(&far, ni));
         }
         delete(&near, netns.a(), 1);
         delete(&near, netns.a(), 2);
@@ -192,9 +190,7 @@ fn rails_that_come_back_on_both_sides_answer() {
         ping(&near, &far_nis[0]);
         add(&near, netns.a(), &near_nis[1]);
         ping(&near, &far_nis[1]);
-        for rail in 0..2 {
-            ping(&far, &near_nis[rail]);
-        }
+        near_nis.iter().for_each(|ni| ping(&far, ni));
     }
 }
 

@@ -125,6 +125,7 @@ impl Receiving {
         self.acks.discard(&mut self.streams, slot);
         self.busy_count -= u32::from(self.busy.discard(&mut self.streams, slot));
         self.recent.remove(&mut self.streams, slot);
+        self.given_up.retain(|(stream, _)| *stream != slot);
         let stream = self.streams.remove(slot);
         self.windows.push(stream.window);
         self.peers[stream.peer][usize::from(stream.shard)] = NONE;
@@ -133,6 +134,10 @@ impl Receiving {
     fn abandon_all(&mut self, stream: u32, cause: Cause, call: &mut Call<'_, impl Uplink>) {
         while !self.streams[stream].arriving.is_empty() {
             let first = self.streams[stream].arriving.first();
+            if self.given_up.len() == self.given_up.capacity() {
+                self.given_up.pop_front();
+            }
+            self.given_up.push_back((stream, self.arrivals[first].id));
             self.abandon(first, cause, call);
         }
     }

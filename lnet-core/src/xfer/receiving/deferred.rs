@@ -14,6 +14,9 @@ use super::{Call, Receiving};
 use crate::lnd::{Cause, RxId, Status, Uplink, Verdict};
 use crate::xfer::{BufferId, Control, sending};
 
+/// The ticket of a message that was never deferred.
+pub(crate) const NO_TICKET: u32 = 0;
+
 impl Receiving {
     /// Has the driver buffer a frame of a message that cannot go on; `None` if it has too many, or as many for
     /// this address as is left for others.

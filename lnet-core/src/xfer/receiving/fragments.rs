@@ -4,6 +4,7 @@ use lnet_wire::frame::{FRAGMENT_UNIT_BYTES, Kind};
 use lnet_wire::{Header, Nid};
 
 use super::arrivals::Phase;
+use super::deferred::NO_TICKET;
 use super::window::Seen;
 use super::{Call, Receiving};
 use crate::list::NONE;
@@ -68,6 +69,11 @@ impl Receiving {
             #[cfg(feature = "sabotage")]
             Seen::Old if call.sessions.local.sabotage.no_duplicate_window => {}
             Seen::Beyond => return Err(XferDrop::BeyondWindow),
+            Seen::Old if self.given_up.contains(&(stream, fragment.id)) => {
+                self.tell(stream, Kind::Lost, fragment.id, NO_TICKET, call);
+                self.bundle_spoiled = true;
+                return Err(XferDrop::Duplicate);
+            }
             Seen::Old => {
                 self.note_fragment(fragment, true, call);
                 return Err(XferDrop::Duplicate);

@@ -18,6 +18,7 @@ mod stream;
 mod timers;
 mod window;
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use lnet_wire::steer::SHARDS_MAX;
@@ -68,6 +69,9 @@ pub(super) struct Receiving {
     pub(super) arrivals: Arrivals,
     pub(super) maps: UnitMaps,
     pub(super) buffer: Buffer,
+    /// Messages that were given up with an interface, as stream and id: their senders go on with them, so nothing of
+    /// them is acknowledged. As many as may have been arriving, the last ones.
+    given_up: VecDeque<(u32, u64)>,
     /// What [`Receiving::written`] will conclude.
     pub(super) writing: Option<Writing>,
     /// Whether a message of the frame at hand was not taken.
@@ -93,6 +97,7 @@ impl Receiving {
             arrivals: Arrivals::new(limits.incoming, seed),
             maps: UnitMaps::new(limits.partials),
             buffer: Buffer::new(limits.buffered),
+            given_up: VecDeque::with_capacity(limits.incoming as usize),
             writing: None,
             bundle_spoiled: false,
             receive_bytes: config.receive_bytes,

@@ -60,8 +60,10 @@ impl Sending {
                 false
             }
             Kind::Lost => {
-                // The answer to a question that was overtaken has the id from before the message was pulled.
-                let its = |message: &Outbound| message.ticket == Some(ticket) && message.id == id;
+                // The answer to a question that was overtaken has the id from before the message was pulled. A message
+                // that was given up with an interface has no ticket.
+                let its =
+                    |message: &Outbound| message.ticket.is_none_or(|its| its == ticket) && message.id == id;
                 if let Some(message) = deferred.or_else(|| self.unfinished_message(from, its)) {
                     self.finish(message, Status::Unknown(Cause::Timeout), call);
                 }

@@ -105,6 +105,30 @@ fn what_arrives_from_a_peer_that_nothing_leads_to_ends() {
     network.nodes.iter().for_each(Node::assert_idle);
 }
 
+/// The interface is back before the sender has given up: what was given up with it is told to be lost, not acknowledged.
+#[test]
+fn what_was_given_up_with_an_interface_is_not_acknowledged() {
+    for delayed in [false, true] {
+        let mut network = network(1);
+        put_by(&mut network, 0, 1, &[0], 500_000);
+        if delayed {
+            network.nodes[1].shards[0].up.delays.push(4);
+        }
+        while network.nodes[1].shards[0].xfer.usage().incoming == 0 {
+            assert!(network.step(network.now + SECOND));
+        }
+        let nid = network.nodes[1].nids[0];
+        remove(&mut network, 1, 0);
+        assert_eq!(network.nodes[1].arrived(), [(0, Status::Unknown(Cause::Device))]);
+        network.nodes[1].add_interface(0, nid);
+        // It asks after one that was deferred.
+        network.run(SECOND);
+        assert_eq!(network.nodes[0].sent(), [(0, Status::Unknown(Cause::Timeout))], "delayed: {delayed}");
+        network.run(SECOND);
+        network.nodes.iter().for_each(Node::assert_idle);
+    }
+}
+
 /// The interface is back before its peer has given up: the windows are still there.
 #[test]
 fn an_interface_that_comes_back_doubles_nothing() {
@@ -132,7 +156,10 @@ fn an_interface_that_comes_back_doubles_nothing() {
         for (tx, status) in network.nodes[0].sent() {
             let there = arrived.iter().find(|(number, _)| *number == u64::from(tx));
             match status {
-                Status::Ok => assert!(there.is_some(), "{tx} was sent and did not arrive"),
+                Status::Ok => {
+                    let arrived = there.map(|(_, status)| *status);
+                    assert_eq!(arrived, Some(Status::Ok), "{tx} was sent and did not arrive");
+                }
                 Status::NeverSent(_) => assert_eq!(there, None, "{tx} was not sent and arrived"),
                 Status::Unknown(_) => {}
             }
