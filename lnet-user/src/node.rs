@@ -43,6 +43,8 @@ pub use crate::uring::udp::UdpError;
 pub use crate::xsk::{CHUNK_BYTES, RingSizes, SocketError, UmemError};
 pub use config::{DAEMON_LIMITS, DEFAULT_PORT, LO, NiConfig, NodeConfig};
 pub use error::{ConfigError, NodeError};
+pub use link::DownReason;
+pub(crate) use link::is_back;
 pub use lnet_control::records::XdpMode;
 pub(crate) use setters::setters;
 pub(crate) use start::{LndOptions, Machine, Started};
@@ -75,12 +77,12 @@ pub struct XdpFrames {
 pub struct NiState {
     /// Its number.
     pub ni: NiId,
-    /// What it was opened with.
+    /// What it was opened with, and the present name of its interface.
     pub config: NiConfig,
     /// What it has of an interface; `None` if it is an in-process one.
     pub xdp: Option<XdpNiState>,
-    /// Whether it can carry messages: its interface, if it has one, is there, up, and has a carrier.
-    pub is_up: bool,
+    /// Why it cannot carry messages; `None` if it can.
+    pub down: Option<DownReason>,
 }
 
 /// What an NI of the xdp LND has of its interface.
@@ -161,6 +163,11 @@ impl XdpNi {
     /// Whether it is over the rings of this interface.
     fn has_rings_of(&self, interface_index: u32) -> bool {
         self.mode != XdpMode::Socket && self.port.interface_index == interface_index
+    }
+
+    /// What it was opened with, with the present name of its interface.
+    fn config(&self, opened: &NiConfig) -> NiConfig {
+        NiConfig { interface: self.neighbours.name(), ..opened.clone() }
     }
 
     fn state(&self) -> XdpNiState {
@@ -326,9 +333,9 @@ impl NodeDriver {
     pub fn nis(&self) -> impl Iterator<Item = NiState> + '_ {
         self.nis.iter().map(|(number, open)| NiState {
             ni: NiId(*number),
-            config: open.config.clone(),
+            config: open.xdp().map_or_else(|| open.config.clone(), |xdp| xdp.config(&open.config)),
             xdp: open.xdp().map(XdpNi::state),
-            is_up: open.xdp().is_none_or(|xdp| xdp.neighbours.is_up()),
+            down: open.xdp().and_then(|xdp| DownReason::of(&xdp.neighbours, &xdp.port.address)),
         })
     }
 

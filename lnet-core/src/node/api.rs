@@ -1,5 +1,6 @@
 //! What a node is told and asked, and what it wants done.
 
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -190,6 +191,13 @@ pub enum Report<'a> {
         ni: NiId,
         /// Whether it can.
         is_up: bool,
+    },
+    /// The system's interface of an NI has another name.
+    Renamed {
+        /// The NI's slot. What has gone meanwhile is of no interest.
+        ni: NiId,
+        /// The name.
+        interface: String,
     },
     /// Traffic with a peer.
     Traffic {

@@ -25,7 +25,13 @@ pub enum Change<O> {
         /// Its NID.
         nid: Nid,
     },
-    /// The same, by the name of the interface.
+    /// A local interface is closed and opened again, as another of the system's has come in place of its own. If that
+    /// fails it is [absent](NiConfig::is_absent).
+    ReopenNi {
+        /// Its NID.
+        nid: Nid,
+    },
+    /// A local interface goes, by the name of the system's; its net too if it is the last.
     DeleteInterface {
         /// The net.
         net: Net,
@@ -64,6 +70,8 @@ pub enum Change<O> {
 #[derive(Clone, Debug)]
 pub(super) struct Plan<O> {
     pub(super) delete: Vec<NiId>,
+    /// Interfaces that are opened again, each with the index of its change in the batch.
+    pub(super) reopen: Vec<(usize, NiId)>,
     /// Interfaces that come, each with the index of its change in the batch. They have no slots yet.
     pub(super) add: Vec<(usize, NiConfig<O>)>,
     /// Those that stay, with the health that they will have.
@@ -71,6 +79,13 @@ pub(super) struct Plan<O> {
     /// The indices of the changes in the batch, the portals and their policies.
     pub(super) policies: Vec<(usize, u32, PolicyWord)>,
     pub(super) settings: Settings,
+}
+
+impl<O> Plan<O> {
+    /// Interfaces that are closed.
+    pub(super) fn going(&self) -> impl Iterator<Item = NiId> {
+        self.delete.iter().copied().chain(self.reopen.iter().map(|(_, ni)| *ni))
+    }
 }
 
 /// The state after some of the changes of a batch.
@@ -93,6 +108,7 @@ impl<O: Clone> Node<O> {
     pub(super) fn plan(&self, changes: &[Change<O>]) -> Result<Plan<O>, RequestError> {
         let plan = Plan {
             delete: Vec::new(),
+            reopen: Vec::new(),
             add: Vec::new(),
             stay: Vec::new(),
             policies: Vec::new(),
@@ -104,6 +120,7 @@ impl<O: Clone> Node<O> {
             draft.apply(index, change).map_err(|error| RequestError::Change { index, error })?;
         }
         let Draft { nis, mut plan, .. } = draft;
+        plan.reopen.retain(|(_, ni)| !plan.delete.contains(ni));
         for (index, config) in nis {
             match index {
                 Some(index) => plan.add.push((index, config)),
@@ -121,6 +138,16 @@ impl<O: Clone> Draft<'_, O> {
             Change::DeleteNi { nid } if nid.is_loopback() => Err(ChangeError::Loopback),
             Change::DeleteNi { nid } => {
                 self.delete(|spec| spec.nid == *nid).ok_or(ChangeError::UnknownNid(*nid))
+            }
+            Change::ReopenNi { nid } => {
+                let its = |(added, config): &&(Option<usize>, NiConfig<O>)| {
+                    added.is_none() && config.spec.nid == *nid
+                };
+                let (_, config) = self.nis.iter().find(its).ok_or(ChangeError::UnknownNid(*nid))?;
+                if !self.plan.reopen.iter().any(|(_, ni)| *ni == config.ni) {
+                    self.plan.reopen.push((index, config.ni));
+                }
+                Ok(())
             }
             Change::DeleteInterface { net, .. } | Change::DeleteNet { net } if *net == Net::LO => {
                 Err(ChangeError::Loopback)

@@ -184,6 +184,11 @@ impl<O: Clone> Node<O> {
                     self.tell();
                 }
             }
+            Report::Renamed { ni, interface } => {
+                if let Some(config) = self.nis.get_mut(ni) {
+                    config.spec.interface = interface;
+                }
+            }
             Report::Traffic { nid } => {
                 if !nid.is_any() && !nid.is_loopback() && !self.is_local(&nid) {
                     self.peers.note_traffic(&nid);

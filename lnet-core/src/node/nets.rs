@@ -87,6 +87,11 @@ pub struct NiConfig<O> {
     pub health: u32,
     /// Whether its driver says that it can send.
     pub has_link: bool,
+    /// Whether its driver has nothing of it, since it could not be opened again ([`Change::ReopenNi`]): it is down, and
+    /// shards do not know it.
+    ///
+    /// [`Change::ReopenNi`]: super::Change::ReopenNi
+    pub is_absent: bool,
     /// Whether its health was set to 0, and not to 1000 since.
     pub is_set_down: bool,
     pub(super) going: Option<NiStatus>,
@@ -98,7 +103,8 @@ impl<O> NiConfig<O> {
     /// One that is to come, in good health; its slot is still to be chosen.
     pub(super) const fn new(spec: NiSpec<O>, tunables: NetTunables) -> Self {
         let (ni, health) = (LOOPBACK, HEALTH_MAX);
-        Self { ni, spec, tunables, health, has_link: true, is_set_down: false, going: None, added: 0 }
+        let (has_link, is_absent, is_set_down) = (true, false, false);
+        Self { ni, spec, tunables, health, has_link, is_absent, is_set_down, going: None, added: 0 }
     }
 
     /// Sets its health, by which it is taken down or up.
@@ -110,7 +116,8 @@ impl<O> NiConfig<O> {
     /// Whether it serves, is down or goes.
     #[must_use]
     pub fn status(&self) -> NiStatus {
-        let own = if self.has_link && !self.is_set_down { NiStatus::Up } else { NiStatus::Down };
+        let own =
+            if self.has_link && !self.is_absent && !self.is_set_down { NiStatus::Up } else { NiStatus::Down };
         self.going.unwrap_or(own)
     }
 
@@ -174,7 +181,7 @@ impl<O> Nis<O> {
         let last = self.0.iter().map(|config| config.ni.0).max().unwrap_or(LOOPBACK.0);
         let mut slots: Vec<_> = (0..=last).map(|_| None).collect();
         slots[usize::from(LOOPBACK.0)] = Some(LocalNi::loopback(timeout));
-        for config in &self.0 {
+        for config in self.0.iter().filter(|config| !config.is_absent) {
             slots[usize::from(config.ni.0)] = Some(config.local(settings));
         }
         slots

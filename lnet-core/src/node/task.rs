@@ -8,7 +8,8 @@
 //!
 //! Steps with nothing to do are passed at once. Invariants: one batch at a time; shards hear of an interface
 //! when all of the batch are open, and an interface is closed when no shard has anything of it; so what
-//! fails on the way leaves the shards as they were, but for interfaces that cannot be opened again.
+//! fails on the way leaves the shards as they were, but for interfaces that cannot be opened again: what was to go is
+//! lost then, what was to stay is absent.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -122,7 +123,9 @@ impl<O: Clone> Node<O> {
             }
             Step::Quieting if !self.are_quiet(task.generation) => return (Some(task), false),
             Step::Quieting => {
-                let nis = task.plan.delete.clone();
+                let nis = task.plan.going();
+                let nis: Vec<_> =
+                    nis.filter(|ni| self.nis.get(*ni).is_some_and(|config| !config.is_absent)).collect();
                 self.actions.extend(nis.iter().map(|ni| Action::Close { ni: *ni }));
                 task.step = Step::Closing(nis);
             }
@@ -131,6 +134,11 @@ impl<O: Clone> Node<O> {
                 for ni in &task.plan.delete {
                     let at = self.nis.0.iter().position(|config| config.ni == *ni);
                     task.deleted.extend(at.map(|at| self.nis.0.remove(at)));
+                }
+                for (_, ni) in &task.plan.reopen {
+                    if let Some(config) = self.nis.get_mut(*ni) {
+                        (config.is_absent, config.going) = (true, None);
+                    }
                 }
                 // Their slots may be given to others from now on.
                 self.publish();
@@ -163,7 +171,7 @@ impl<O: Clone> Node<O> {
     }
 
     fn drain_or_open(&mut self, now: Instant, task: &mut Task<O>) {
-        if task.plan.delete.is_empty() {
+        if task.plan.going().next().is_none() {
             return self.open_next(task);
         }
         self.mark(task, NiStatus::Leaving);
@@ -172,8 +180,8 @@ impl<O: Clone> Node<O> {
 
     /// Tells the shards how far the interfaces are that go.
     fn mark(&mut self, task: &mut Task<O>, status: NiStatus) {
-        for ni in &task.plan.delete {
-            if let Some(config) = self.nis.get_mut(*ni) {
+        for ni in task.plan.going() {
+            if let Some(config) = self.nis.get_mut(ni) {
                 config.going = Some(status);
             }
         }
@@ -198,6 +206,22 @@ impl<O: Clone> Node<O> {
     pub(super) fn opened(&mut self, now: Instant, ni: NiId, result: Result<(), DriverError>) {
         let Some(mut task) = self.task.take() else { panic!("{ni:?} is opened, but was not to be") };
         match task.step {
+            Step::Opening(expected) if expected == ni && !task.plan.reopen.is_empty() => {
+                let (index, _) = task.plan.reopen.remove(0);
+                let config = self.nis.get_mut(ni).filter(|config| config.is_absent);
+                let Some(config) = config else { panic!("{ni:?} is opened again, but is not absent") };
+                match result {
+                    Ok(()) => {
+                        (config.is_absent, config.has_link) = (false, true);
+                        self.open_next(&mut task);
+                    }
+                    Err(error) => {
+                        let (nid, lost) = (config.spec.nid, Vec::new());
+                        task.failure = Some(RequestError::Open { index, nid, error, lost });
+                        task.step = Step::Undoing(Vec::new());
+                    }
+                }
+            }
             Step::Opening(expected) if expected == ni => {
                 let (index, config) = task.plan.add.remove(0);
                 match result {
@@ -231,6 +255,12 @@ impl<O: Clone> Node<O> {
     }
 
     fn open_next(&mut self, task: &mut Task<O>) {
+        let again = task.plan.reopen.first().and_then(|(_, ni)| self.nis.get(*ni));
+        if let Some(NiConfig { ni, spec, tunables, .. }) = again {
+            self.actions.push_back(Action::Open { ni: *ni, spec: spec.clone(), tunables: *tunables });
+            task.step = Step::Opening(*ni);
+            return;
+        }
         let Some((_, config)) = task.plan.add.first() else { return self.finish(task) };
         let ni = self.free_slot(&task.opened);
         self.actions.push_back(Action::Open { ni, spec: config.spec.clone(), tunables: config.tunables });
@@ -238,6 +268,11 @@ impl<O: Clone> Node<O> {
     }
 
     fn reopen_next(&mut self, task: &mut Task<O>) {
+        while task.deleted.first().is_some_and(|former| former.is_absent) {
+            let ni = self.free_slot(&[]);
+            let former = task.deleted.remove(0);
+            self.restore(NiConfig { ni, going: None, ..former });
+        }
         let Some(former) = task.deleted.first() else { return self.settle(task) };
         let ni = self.free_slot(&[]);
         self.actions.push_back(Action::Open { ni, spec: former.spec.clone(), tunables: former.tunables });

@@ -255,6 +255,66 @@ fn links_and_health_take_interfaces_down() {
 }
 
 #[test]
+fn an_interface_that_is_opened_again_keeps_its_place_and_waits_where_that_fails() {
+    let mut runner = Runner::new(2);
+    assert_eq!(runner.batch(&[add(1, 1), add(1, 2)]), CHANGED);
+    let reopen = [Change::ReopenNi { nid: nid(1, 1) }, Change::ReopenNi { nid: nid(1, 1) }];
+    let nids = |runner: &Runner| {
+        let nets = runner.node.nets();
+        nets.iter().flat_map(|net| net.nis.iter().map(|ni| ni.spec.nid)).collect::<Vec<_>>()
+    };
+    let told_up = |runner: &Runner| {
+        let told = told(runner).1;
+        told.iter().map(|one| (one.nid, one.status == ping::NiStatus::UP)).collect::<Vec<_>>()
+    };
+    runner.opened.clear();
+    assert_eq!(runner.batch(&reopen), CHANGED);
+    assert_eq!(runner.opened, [(NiId(1), false), (NiId(1), true)]);
+    assert_eq!(runner.topology.ni(NiId(1)).map(|ni| ni.status), Some(NiStatus::Up));
+
+    // It is down, is shown and told, and the shards do not have it.
+    runner.broken = vec![nid(1, 1)];
+    for _ in 0..2 {
+        let error = runner.batch(&reopen).unwrap_err();
+        assert!(matches!(&error, RequestError::Open { index: 0, lost, .. } if lost.is_empty()), "{error:?}");
+        assert!(runner.node.ni(&nid(1, 1)).unwrap().is_absent);
+        assert_eq!(nids(&runner), [nid(1, 1), nid(1, 2)]);
+        assert_eq!(told_up(&runner), [(nid(1, 1), false), (nid(1, 2), true)]);
+        assert!(runner.topology.ni(NiId(1)).is_none());
+    }
+    assert_eq!(runner.opened[2..], [(NiId(1), false)], "what is closed is not closed again");
+    // No other interface gets its slot, and a batch that fails leaves it as it is.
+    assert_eq!(runner.batch(&[add(1, 3)]), CHANGED);
+    assert_eq!(runner.node.ni(&nid(1, 3)).unwrap().ni, NiId(3));
+    runner.broken.push(nid(1, 4));
+    assert!(runner.batch(&[Change::DeleteNi { nid: nid(1, 1) }, add(1, 4)]).is_err());
+    assert!(runner.node.ni(&nid(1, 1)).unwrap().is_absent);
+
+    runner.broken.clear();
+    assert_eq!(runner.batch(&reopen), CHANGED);
+    assert_eq!(nids(&runner), [nid(1, 1), nid(1, 2), nid(1, 3)]);
+    assert!(told_up(&runner).iter().all(|(_, is_up)| *is_up));
+    assert_eq!(runner.topology.ni(NiId(1)).map(|ni| ni.status), Some(NiStatus::Up));
+
+    runner.broken = vec![nid(1, 1)];
+    assert!(runner.batch(&reopen).is_err());
+    assert_eq!(runner.batch(&[Change::DeleteNi { nid: nid(1, 1) }]), CHANGED);
+    assert_eq!(nids(&runner), [nid(1, 2), nid(1, 3)]);
+    assert!(runner.batch(&reopen).is_err());
+}
+
+#[test]
+fn an_interface_that_is_renamed_is_found_by_its_new_name() {
+    let mut runner = Runner::new(1);
+    assert_eq!(runner.batch(&[add(1, 1)]), CHANGED);
+    let renamed = Report::Renamed { ni: NiId(1), interface: "lan0".into() };
+    runner.node.handle_report(runner.now, renamed);
+    assert_eq!(runner.node.ni(&nid(1, 1)).unwrap().spec.interface, "lan0");
+    let delete = Change::DeleteInterface { net: nid(1, 1).net(), interface: "lan0".into() };
+    assert_eq!(runner.batch(&[delete]), CHANGED);
+}
+
+#[test]
 fn settings_reach_the_shards() {
     let mut runner = Runner::new(1);
     let set = |setting, value| Change::Set { setting, value };

@@ -183,7 +183,10 @@ impl Run {
             }
             Change::DeleteNet { net } => self.model.retain(|(nid, _)| nid.net() != *net),
             Change::Set { setting: Global::NumaRange, value } => self.numa_range = *value as u32,
-            Change::Set { .. } | Change::SetHealth { .. } | Change::SetPolicy { .. } => return,
+            Change::Set { .. }
+            | Change::SetHealth { .. }
+            | Change::SetPolicy { .. }
+            | Change::ReopenNi { .. } => return,
         }
         let is_set = matches!(change, Change::Set { .. });
         assert!(is_set || self.model.len() != before, "{change:?} had nothing to change");
@@ -304,6 +307,7 @@ fn changes() -> impl Strategy<Value = Change<Lnd>> {
             Change::AddNi(NiSpec { nid: nid(net, host), interface, options: NetOptions::default(), lnd: 0 })
         }),
         3 => (net(), host()).prop_map(|(net, host)| Change::DeleteNi { nid: nid(net, host) }),
+        2 => (net(), host()).prop_map(|(net, host)| Change::ReopenNi { nid: nid(net, host) }),
         1 => (net(), 0_u8..3).prop_map(|(net, number)| {
             Change::DeleteInterface { net: nid(net, 0).net(), interface: format!("eth{number}") }
         }),
@@ -347,7 +351,8 @@ proptest! {
         }
         run.rest();
         prop_assert!(run.asked.is_empty());
-        let model: BTreeSet<_> = run.model.iter().map(|(nid, _)| *nid).collect();
+        let is_absent = |nid: &Nid| run.node.ni(nid).is_some_and(|config| config.is_absent);
+        let model: BTreeSet<_> = run.model.iter().map(|(nid, _)| *nid).filter(|nid| !is_absent(nid)).collect();
         let open: BTreeSet<_> = run.open.values().copied().collect();
         prop_assert_eq!(open, model);
     }

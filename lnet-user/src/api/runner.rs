@@ -6,7 +6,8 @@
 //! (opening and closing NIs) runs on threads of its own. The thread keeps no handle of the node but for a ping that is
 //! under way, so that the last handle stops it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll};
@@ -17,19 +18,22 @@ use futures_util::StreamExt;
 use futures_util::future::{AbortHandle, LocalBoxFuture, abortable};
 use futures_util::stream::FuturesUnordered;
 use lnet_core::lnd::NiId;
-use lnet_core::node::{Action, DriverError, Outcome, PingId, Report, Request, RequestError, RequestId};
+use lnet_core::node::{
+    self, Action, Change, DriverError, Outcome, PingId, Report, Request, RequestError, RequestId,
+};
 use lnet_core::shard::Confirmation;
 use lnet_core::topology::{NiStatus, Topology};
+use lnet_wire::Nid;
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
-use tracing::{error, warn};
+use tracing::{error, info, warn};
 
 use super::errno::driver_error;
 use super::pings::{self, Posted};
 use super::queue::this_thread;
 use super::traffic::{Traffic, moved};
 use super::{Core, Inner, Lnet, LnetError};
-use crate::node::{LndOptions, Machine, NiConfig, NiState};
+use crate::node::{DownReason, LndOptions, Machine, NiConfig, NiState, is_back};
 use crate::runtime::{Clock, Worker};
 
 /// How often links and new peers are looked for.
@@ -63,9 +67,33 @@ struct Books {
     nis: BTreeMap<u16, NiState>,
     /// GETs of pings.
     gets: BTreeMap<PingId, AbortHandle>,
+    /// NIs whose interface is being looked for, and why those that were not opened anew the last time were not.
+    sought: HashSet<Nid>,
+    refusals: HashMap<Nid, String>,
     /// What answers pings.
     posted: Vec<Posted>,
     traffic: Traffic,
+}
+
+impl Books {
+    /// The interface of an NI was looked for.
+    fn sought(&mut self, nid: Nid, reopened: Option<Result<(), LnetError>>) {
+        self.sought.remove(&nid);
+        match reopened {
+            None => {}
+            Some(Ok(())) => {
+                self.refusals.remove(&nid);
+                info!(%nid, "NI opened anew: its interface is back");
+            }
+            Some(Err(error)) => {
+                let why = error.to_string();
+                // It is tried again and again.
+                if self.refusals.insert(nid, why.clone()).is_none_or(|former| former != why) {
+                    warn!(%nid, why, "NI not opened anew");
+                }
+            }
+        }
+    }
 }
 
 /// Something that was carried out.
@@ -83,6 +111,11 @@ enum Done {
     },
     /// A ping that was given up.
     Forgotten,
+    /// The interface of an NI was looked for, and the NI opened anew if it was there.
+    Sought {
+        nid: Nid,
+        reopened: Option<Result<(), LnetError>>,
+    },
 }
 
 type Work = FuturesUnordered<LocalBoxFuture<'static, Done>>;
@@ -182,6 +215,24 @@ impl Runner {
         }
     }
 
+    /// The NIs whose interface is to be looked for, with its name and their address; they are noted.
+    fn lost(&self) -> Vec<(Nid, String, IpAddr)> {
+        let machine = self.machine();
+        let mut books = self.books();
+        let nets = machine.nets();
+        let is_lost = |config: &&node::NiConfig<LndOptions>| {
+            let is_gone = books.nis.get(&config.ni.0).is_some_and(|ni| ni.down == Some(DownReason::Gone));
+            (config.is_absent || is_gone) && !books.sought.contains(&config.spec.nid)
+        };
+        let lost = nets.iter().flat_map(|net| net.nis.iter().copied()).filter(is_lost);
+        let lost = lost.filter_map(|node::NiConfig { spec, .. }| {
+            Some((spec.nid, spec.interface.clone(), spec.nid.ip()?))
+        });
+        let lost: Vec<_> = lost.collect();
+        books.sought.extend(lost.iter().map(|(nid, ..)| *nid));
+        lost
+    }
+
     fn confirm(&self, confirmations: Vec<Confirmation>) {
         let mut machine = self.machine();
         for confirmation in confirmations {
@@ -210,6 +261,7 @@ impl Runner {
                 }
             }
             Done::Forgotten => {}
+            Done::Sought { nid, reopened } => books.sought(nid, reopened),
         }
     }
 }
@@ -277,11 +329,30 @@ async fn drive(core: &Arc<Core>) -> Result<(), LnetError> {
             }
             _ = looks.tick() => {
                 core.look_at_links();
+                seek(core, &work);
                 core.follow_traffic().await?;
             }
         }
     }
     Ok(())
+}
+
+/// Looks for the interfaces of NIs that have lost theirs.
+fn seek(core: &Arc<Core>, work: &Work) {
+    let lost = core.runner.lost();
+    for (nid, interface, address) in lost {
+        let core = Arc::clone(core);
+        work.push(Box::pin(async move {
+            let is_there = tokio::task::spawn_blocking(move || is_back(&interface, address)).await;
+            let mut reopened = None;
+            if is_there.unwrap_or(false) {
+                let changes = vec![Change::ReopenNi { nid }];
+                let request = Request::Batch { changes, drain_timeout: Duration::ZERO };
+                reopened = Some(core.runner.request(request).await.map(drop));
+            }
+            Done::Sought { nid, reopened }
+        }));
+    }
 }
 
 fn is_draining(topology: &Topology) -> bool {
@@ -430,9 +501,22 @@ impl Core {
         let mut machine = self.runner.machine();
         let mut books = self.runner.books();
         for state in states {
-            let (ni, is_up) = (state.ni, state.is_up);
-            machine.handle_report(self.runner.clock.now(), Report::Link { ni, is_up });
-            books.nis.insert(ni.0, state);
+            let (ni, is_up, now) = (state.ni, state.down.is_none(), self.runner.clock.now());
+            machine.handle_report(now, Report::Link { ni, is_up });
+            let former = books.nis.insert(ni.0, state.clone());
+            let Some(former) = former.filter(|former| former.config.nid == state.config.nid) else {
+                continue;
+            };
+            let NiConfig { nid, interface, .. } = state.config;
+            if former.config.interface != interface {
+                info!(%nid, former = former.config.interface, interface, "the interface of an NI is renamed");
+                machine.handle_report(now, Report::Renamed { ni, interface: interface.clone() });
+            }
+            match state.down {
+                reason if reason == former.down => {}
+                Some(reason) => warn!(%nid, interface, %reason, "NI down"),
+                None => info!(%nid, interface, "NI up"),
+            }
         }
     }
 }

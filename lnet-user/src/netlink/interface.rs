@@ -79,7 +79,7 @@ fn names(links: &[LinkMessage]) -> Vec<String> {
     links.iter().filter_map(name).cloned().collect()
 }
 
-fn name(link: &LinkMessage) -> Option<&String> {
+pub(super) fn name(link: &LinkMessage) -> Option<&String> {
     link.attributes.iter().find_map(|attribute| match attribute {
         LinkAttribute::IfName(name) => Some(name),
         _ => None,
@@ -150,7 +150,7 @@ async fn find(handle: &Handle, wanted: &str) -> Result<LinkMessage, NetlinkError
     }
 }
 
-async fn addresses(handle: &Handle, index: u32) -> Result<Vec<(IpAddr, u8)>, NetlinkError> {
+pub(super) async fn addresses(handle: &Handle, index: u32) -> Result<Vec<(IpAddr, u8)>, NetlinkError> {
     let messages: Vec<_> = handle
         .address()
         .get()

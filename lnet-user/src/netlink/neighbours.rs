@@ -70,6 +70,10 @@ pub(super) struct Shared {
     mtu_bytes: AtomicU32,
     /// Whether the interface is known to carry nothing.
     is_down: AtomicBool,
+    /// Whether the interface has gone: another one never comes in its place.
+    is_gone: AtomicBool,
+    name: ArcSwap<String>,
+    addresses: ArcSwap<Vec<IpAddr>>,
     pub(super) table: ArcSwap<Table>,
     generation: AtomicU64,
     /// Counts addresses taken in: the clock by which lookups are old or recent.
@@ -83,6 +87,9 @@ impl Shared {
             interface_index,
             mtu_bytes: AtomicU32::new(0),
             is_down: AtomicBool::new(false),
+            is_gone: AtomicBool::new(false),
+            name: ArcSwap::default(),
+            addresses: ArcSwap::default(),
             table: ArcSwap::default(),
             generation: AtomicU64::new(0),
             age: AtomicU64::new(0),
@@ -101,7 +108,30 @@ impl Shared {
     }
 
     pub(super) fn is_up(&self) -> bool {
-        !self.is_down.load(Ordering::Relaxed)
+        !self.is_down.load(Ordering::Relaxed) && !self.is_gone()
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::Relaxed)
+    }
+
+    /// Takes in that the interface has gone; whether that is new.
+    pub(super) fn set_gone(&self) -> bool {
+        !self.is_gone.swap(true, Ordering::Relaxed)
+    }
+
+    /// Takes in the interface's name; whether it is another one.
+    pub(super) fn set_name(&self, name: &str) -> bool {
+        let is_new = self.name.load().as_str() != name;
+        if is_new {
+            self.name.store(Arc::new(name.to_owned()));
+        }
+        is_new
+    }
+
+    /// Takes in the interface's addresses; whether they are others.
+    pub(super) fn set_addresses(&self, addresses: Vec<IpAddr>) -> bool {
+        *self.addresses.swap(Arc::new(addresses.clone())) != addresses
     }
 
     /// Puts a table in place; if `changed`, raises the generation and wakes those who subscribed.
@@ -180,6 +210,24 @@ impl Neighbours {
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.shared.is_up()
+    }
+
+    /// Whether the interface has gone. One that comes again, under its name or its index, is another one.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.shared.is_gone()
+    }
+
+    /// The interface's name, as it is now.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.shared.name.load().as_str().to_owned()
+    }
+
+    /// Whether the interface has an address now.
+    #[must_use]
+    pub fn has_address(&self, address: &IpAddr) -> bool {
+        self.shared.addresses.load().contains(address)
     }
 
     /// Changes whenever an answer of [`Self::lookup`] does. To cache an answer, read this before looking it

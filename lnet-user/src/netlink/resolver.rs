@@ -24,7 +24,7 @@ use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::interface::is_up;
+use super::interface::{self, is_up};
 use super::messages::{
     is_managed, is_permanent, managed_neighbour, neighbour, neighbour_address, next_hop, route_question,
     valid_mac,
@@ -95,7 +95,7 @@ struct Resolver {
     refreshed: Instant,
     /// Whether an answer may differ from the published one.
     dirty: bool,
-    /// Whether the interface has another MTU, or carries frames again or no longer.
+    /// Whether something about the interface itself is new: its MTU, its name, its addresses, whether it carries frames.
     interface_changed: bool,
 }
 
@@ -166,14 +166,10 @@ impl Resolver {
         // Before anything is asked, so that no change falls in between.
         let events = subscribe()?;
         let mut handle = connect()?;
-        let index = shared.interface_index;
-        let mut link = LinkMessage::default();
-        link.header.index = index;
-        let answer = request(&mut handle, RouteNetlinkMessage::GetLink(link), 0).await;
-        let Ok(Some(RouteNetlinkMessage::NewLink(link))) = answer else {
-            return Err(NetlinkError::NoSuchIndex { index });
-        };
-        follow_link(&shared, &link, is_up(link.header.flags));
+        look(&mut handle, &shared).await?;
+        if shared.is_gone() {
+            return Err(NetlinkError::NoSuchIndex { index: shared.interface_index });
+        }
         // Deleting nothing is refused for another reason to those who may delete something.
         let nothing = RouteNetlinkMessage::DelNeighbour(NeighbourMessage::default());
         if resolves && let Err(error) = request(&mut handle, nothing, NLM_F_ACK).await {
@@ -361,10 +357,10 @@ impl Resolver {
                 self.neighbour_changed(&message, true);
             }
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(message)) => {
-                self.link_changed(&message, is_up(message.header.flags));
+                self.link_changed(&message, is_up(message.header.flags), false);
             }
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(message)) => {
-                self.link_changed(&message, false);
+                self.link_changed(&message, false, true);
             }
             // Routes, rules and addresses.
             NetlinkPayload::InnerMessage(_) => self.schedule_refresh(),
@@ -393,7 +389,7 @@ impl Resolver {
         }
     }
 
-    fn link_changed(&mut self, message: &LinkMessage, up: bool) {
+    fn link_changed(&mut self, message: &LinkMessage, up: bool, is_deleted: bool) {
         let was_up = self.shared.is_up();
         // Bridges report the leaving of a port as a deleted link of their own address family.
         if message.header.interface_family != AddressFamily::Unspec
@@ -402,6 +398,9 @@ impl Resolver {
             return;
         }
         self.interface_changed |= follow_link(&self.shared, message, up);
+        if is_deleted {
+            self.interface_changed |= self.shared.set_gone();
+        }
         if was_up != up {
             // Messages wait for one that comes up, and the kernel tells of it a second late, and no more often than that.
             let earliest = if up { Instant::now() } else { self.refreshed + REFRESH_INTERVAL };
@@ -420,6 +419,10 @@ impl Resolver {
 
     async fn refresh(&mut self) {
         self.refresh_at = None;
+        match look(&mut self.handle, &self.shared).await {
+            Ok(is_new) => self.interface_changed |= is_new,
+            Err(error) => tracing::debug!(%error, "the interface is not looked at"),
+        }
         let addresses: Vec<IpAddr> = self.destinations.keys().copied().collect();
         for address in addresses {
             self.resolve(address).await;
@@ -449,11 +452,31 @@ fn known(table: &Table, address: &IpAddr) -> Resolution {
     table.get(address).map_or(Resolution::Unknown, |published| published.resolution)
 }
 
-/// Takes in the MTU of the link and whether it carries frames; whether something of that is new.
+/// Asks the kernel for the interface: its link and its addresses; whether something of that is new.
+async fn look(handle: &mut Handle, shared: &Shared) -> Result<bool, NetlinkError> {
+    let index = shared.interface_index;
+    let mut link = LinkMessage::default();
+    link.header.index = index;
+    let is_new = match request(handle, RouteNetlinkMessage::GetLink(link), 0).await {
+        Ok(Some(RouteNetlinkMessage::NewLink(link))) => follow_link(shared, &link, is_up(link.header.flags)),
+        Ok(_) => false,
+        Err(error) if Errno::from_io_error(&to_io(error.clone())) == Some(Errno::NODEV) => {
+            return Ok(shared.set_gone());
+        }
+        Err(error) => return Err(NetlinkError::from_request("ask for an interface", error)),
+    };
+    let addresses = interface::addresses(handle, index).await?;
+    Ok(shared.set_addresses(addresses.into_iter().map(|(address, _)| address).collect()) | is_new)
+}
+
+/// Takes in the MTU of the link, its name, and whether it carries frames; whether something of that is new.
 fn follow_link(shared: &Shared, link: &LinkMessage, up: bool) -> bool {
     let mtu = link.attributes.iter().find_map(|attribute| match attribute {
         LinkAttribute::Mtu(bytes) => Some(*bytes),
         _ => None,
     });
-    mtu.is_some_and(|bytes| shared.set_mtu(bytes)) | shared.set_up(up)
+    let name = interface::name(link);
+    mtu.is_some_and(|bytes| shared.set_mtu(bytes))
+        | name.is_some_and(|name| shared.set_name(name))
+        | shared.set_up(up)
 }

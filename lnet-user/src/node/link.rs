@@ -1,14 +1,55 @@
-//! Interfaces of NIs that come up, go down and vanish.
+//! Interfaces of NIs that come up, go down, vanish and come back.
 
+use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::NodeError;
 use crate::netlink::{Interface, Neighbours};
 use crate::uring::Waker;
 
-/// Follows an interface: the shards are woken when something changes about it or a way by it, and the log says when
-/// it comes and goes. `resolves`: whether it is to be asked for next hops.
+/// Why an NI cannot carry messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DownReason {
+    /// Its interface was deleted, or moved to another network namespace. An `Lnet` opens the NI anew when there is one of
+    /// that name with its address again.
+    Gone,
+    /// Its interface is switched off, or has no carrier.
+    NoLink,
+    /// Its interface does not have its address any more.
+    NoAddress,
+}
+
+impl DownReason {
+    /// Why an NI with this address is down, if it is.
+    pub(super) fn of(followed: &Neighbours, address: &IpAddr) -> Option<Self> {
+        match followed {
+            _ if followed.is_gone() => Some(Self::Gone),
+            _ if !followed.is_up() => Some(Self::NoLink),
+            _ if !followed.has_address(address) => Some(Self::NoAddress),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for DownReason {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Gone => "its interface has gone",
+            Self::NoLink => "its interface is switched off or has no carrier",
+            Self::NoAddress => "its interface does not have its address",
+        })
+    }
+}
+
+/// Whether there is an interface of this name that carries frames and has this address. It blocks for a moment.
+pub(crate) fn is_back(name: &str, address: IpAddr) -> bool {
+    let has_address = |interface: &Interface| interface.addresses.iter().any(|(other, _)| *other == address);
+    Interface::by_name(name).is_ok_and(|interface| interface.up && has_address(&interface))
+}
+
+/// Follows an interface: the shards are woken when something changes about it or a way by it. `resolves`: whether it is
+/// to be asked for next hops.
 pub(super) fn follow(
     interface: &Interface,
     resolves: bool,
@@ -16,21 +57,9 @@ pub(super) fn follow(
 ) -> Result<Arc<Neighbours>, NodeError> {
     let neighbours = Neighbours::start(interface.index, resolves)?;
     let wakers = wakers.to_vec();
-    let (name, was_up) = (interface.name.clone(), AtomicBool::new(interface.up));
-    // It is called by what it looks at.
-    let followed = Arc::downgrade(&neighbours);
     neighbours.subscribe(Box::new(move || {
         for waker in &wakers {
             waker.wake();
-        }
-        let Some(followed) = followed.upgrade() else { return };
-        let is_up = followed.is_up();
-        if was_up.swap(is_up, Ordering::Relaxed) != is_up {
-            if is_up {
-                tracing::info!(interface = name, "the interface is up: its NIs carry messages");
-            } else {
-                tracing::warn!(interface = name, "the interface is down or gone: its NIs carry nothing");
-            }
         }
     }));
     Ok(neighbours)

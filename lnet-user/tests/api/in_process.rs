@@ -198,7 +198,7 @@ fn messages_that_wait_for_a_peer_end_when_it_is_gone() {
 fn an_in_process_ni_has_no_interface() {
     let [near, _far] = pair("bare", 1);
     let [ni] = &near.nis()[..] else { panic!("one NI") };
-    assert!(ni.xdp.is_none() && ni.is_up, "{ni:?}");
+    assert!(ni.xdp.is_none() && ni.down.is_none(), "{ni:?}");
 }
 
 /// What only NIs on network interfaces have is refused, before anything is opened and when it is.

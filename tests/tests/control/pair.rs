@@ -3,10 +3,10 @@
 use std::net::UdpSocket;
 use std::path::Path;
 
-use lnet_tests::netns::{NETNS_NODES, Netns, Wiring, enter, ip, require_privilege};
+use lnet_tests::netns::{Interface, NETNS_NODES, Netns, Wiring, enter, ip, require_privilege, wait_until};
 use xtask::testing::paths;
 
-use crate::run::{Daemon, Directory, PORT, Two, program, until_shown};
+use crate::run::{Daemon, Directory, PATIENCE, PORT, Two, program, until_shown};
 
 /// What LNet's own tool printed of a node, without what only its LND has.
 fn captured(name: &str) -> Vec<String> {
@@ -206,29 +206,124 @@ fn rings_come_up_wherever_the_program_is_and_their_lack_is_told() {
     assert_eq!(log.lines().filter(told).count(), 1, "{log}");
 }
 
+/// The mode in which frames reach the shards, for tests of interfaces.
+const MODES: [&str; 2] = ["native", "socket"];
+
 #[test]
-fn an_interface_that_vanishes_is_down_and_comes_back() {
+fn an_interface_that_is_made_again_serves_again() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    for mode in MODES {
+        let two = Two::configured(1, &format!("--mode {mode}"));
+        let [a, b] = two.nids(0);
+        let exported = two.a.good("export --backup");
+        for round in 1..=2 {
+            two.a.good(&format!("ping {b}"));
+            let interface = &two.netns.a().interface().name;
+            ip(two.netns.a(), &format!("link delete dev {interface}"));
+            for daemon in [&two.a, &two.b] {
+                until_shown(daemon, "net show --net xdp", "status: down");
+                assert!(daemon.good("net show --net xdp -v 2").contains("fatal_error: 1"));
+            }
+            two.a.bad(&format!("ping --timeout 2 {b}"), &["errno: -113"]);
+            two.netns.restore_rail([2, 2], [2, 2]);
+            for daemon in [&two.a, &two.b] {
+                until_shown(daemon, "net show --net xdp", "status: up");
+                assert!(daemon.good("net show --net xdp -v").contains(&format!("active mode: {mode}")));
+            }
+            two.a.good(&format!("ping --timeout 10 {b}"));
+            two.b.good(&format!("ping --timeout 10 {a}"));
+            let log = two.a.directory.log();
+            let lines = |what: &str| log.lines().filter(|line| line.contains(what)).count();
+            assert_eq!([lines("its interface has gone"), lines("NI opened anew")], [round, round], "{log}");
+        }
+        assert_eq!(two.a.good("export --backup"), exported);
+    }
+}
+
+/// What cannot be opened anew is told once, shown, exported, tried again, and can be deleted.
+#[test]
+fn an_interface_that_does_not_suit_any_more_is_waited_for() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {
         return;
     }
     let two = Two::configured(1, "");
     let [_, b] = two.nids(0);
-    two.a.good(&format!("ping {b}"));
-    let interface = &two.netns.a().interface().name;
-    ip(two.netns.a(), &format!("link delete dev {interface}"));
-    for daemon in [&two.a, &two.b] {
-        until_shown(daemon, "net show --net xdp", "status: down");
-        assert!(daemon.good("net show --net xdp -v 2").contains("fatal_error: 1"));
-    }
-    two.a.bad(&format!("ping --timeout 2 {b}"), &["errno: -113"]);
-    two.netns.restore_rail([2, 2], [2, 2]);
-    for (daemon, namespace) in [(&two.a, two.netns.a()), (&two.b, two.netns.b())] {
-        let interface = &namespace.interface().name;
-        daemon.good(&format!("net del --net xdp --if {interface}"));
-        daemon.good(&format!("net add --net xdp --if {interface}"));
-        until_shown(daemon, "net show --net xdp", "status: up");
-    }
+    let Interface { name, .. } = two.netns.a().interface();
+    two.a.good("net del --net xdp");
+    let add = format!("net add --net xdp --if {name} --queues 2");
+    two.a.good(&add);
+    let exported = two.a.good("export --backup");
+    let told = || two.a.directory.log().lines().filter(|line| line.contains("NI not opened anew")).count();
+    let make_anew = |queues: u16| {
+        ip(two.netns.a(), &format!("link delete dev {name}"));
+        until_shown(&two.a, "net show --net xdp", "status: down");
+        two.netns.restore_rail([queues; 2], [queues; 2]);
+    };
+    make_anew(1);
+    wait_until("it is told that it has too few queues", PATIENCE, || told() == 1);
+    assert!(two.a.good("net show --net xdp").contains("status: down"));
+    assert_eq!(two.a.good("export --backup"), exported);
+    make_anew(2);
+    until_shown(&two.a, "net show --net xdp", "status: up");
+    assert_eq!((told(), two.a.good("export --backup")), (1, exported));
+    until_shown(&two.b, "net show --net xdp", "status: up");
     two.a.good(&format!("ping --timeout 10 {b}"));
+
+    make_anew(1);
+    wait_until("it is told again", PATIENCE, || told() == 2);
+    two.a.good(&format!("net del --net xdp --if {name}"));
+    assert!(!two.a.good("net show").contains("xdp"));
+    two.a.bad(&add, &["2 of each are needed"]);
+    two.a.stop();
+}
+
+#[test]
+fn an_ni_whose_address_goes_is_down_until_it_is_back() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    for mode in MODES {
+        let two = Two::configured(1, &format!("--mode {mode}"));
+        let [a, b] = two.nids(0);
+        let Interface { name, ipv4, .. } = two.netns.a().interface();
+        ip(two.netns.a(), &format!("address add 10.99.0.1/24 dev {name}"));
+        ip(two.netns.a(), &format!("address del {ipv4}/24 dev {name}"));
+        until_shown(&two.a, "net show --net xdp", "status: down");
+        assert!(two.b.good("net show --net xdp").contains("status: up"));
+        two.a.bad(&format!("ping --timeout 2 {b}"), &["errno: -113"]);
+        ip(two.netns.a(), &format!("address add {ipv4}/24 dev {name}"));
+        until_shown(&two.a, "net show --net xdp", "status: up");
+        two.a.good(&format!("ping --timeout 10 {b}"));
+        two.b.good(&format!("ping --timeout 10 {a}"));
+        let log = two.a.stop();
+        let lines = |what: &str| log.lines().filter(|line| line.contains(what)).count();
+        assert_eq!([lines("does not have its address"), lines("NI up")], [1, 1], "{log}");
+    }
+}
+
+#[test]
+fn an_interface_that_is_renamed_is_shown_and_found_by_its_new_name() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    for mode in MODES {
+        let two = Two::configured(1, &format!("--mode {mode}"));
+        let [_, b] = two.nids(0);
+        let Interface { name, .. } = two.netns.a().interface();
+        for change in [format!("{name} down"), format!("{name} name lan0"), "lan0 up".to_owned()] {
+            ip(two.netns.a(), &format!("link set dev {change}"));
+        }
+        until_shown(&two.a, "net show --net xdp", "0: lan0");
+        until_shown(&two.a, "net show --net xdp", "status: up");
+        two.a.good(&format!("ping --timeout 10 {b}"));
+        assert!(two.a.good("export --backup").contains("lan0"));
+        two.a.bad(&format!("net del --net xdp --if {name}"), &["errno: -19"]);
+        two.a.good("net del --net xdp --if lan0");
+        let log = two.a.stop();
+        assert_eq!(log.lines().filter(|line| line.contains("is renamed")).count(), 1, "{log}");
+    }
 }
 
 #[test]

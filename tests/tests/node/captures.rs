@@ -189,7 +189,7 @@ fn interfaces_come_and_go() {
         enter(namespace, || rails.near.add_ni(&config)).unwrap();
         goes_on("frames are captured again");
         ip(namespace, &format!("link delete dev {name}"));
-        wait_until("the node notices", PATIENCE, || !rails.near.nis()[0].is_up);
+        wait_until("the node notices", PATIENCE, || rails.near.nis()[0].down.is_some());
         rails.netns.restore_rail([2; 2], [2; 2]);
         for (lnet, namespace) in [(&rails.near, rails.netns.a()), (&rails.far, rails.netns.b())] {
             let config = ni(namespace.interface(), 0, modes[0]);

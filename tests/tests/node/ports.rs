@@ -214,7 +214,7 @@ fn an_interface_that_vanishes() {
     for modes in [[XdpMode::Native; 2], [XdpMode::Socket, XdpMode::Native]] {
         let rails = Rails::start(modes);
         ip(rails.netns.a(), "link delete dev veth-a");
-        let is_up = |lnet: &Lnet| lnet.nis()[0].is_up;
+        let is_up = |lnet: &Lnet| lnet.nis()[0].down.is_none();
         wait_until("the nodes notice", PATIENCE, || !is_up(&rails.near) && !is_up(&rails.far));
         let ok = rails.loads[1].ok();
         wait_until("the other rail goes on", PATIENCE, || rails.loads[1].ok() > ok + 100);
