@@ -65,6 +65,12 @@ impl Shard {
         &self.counters
     }
 
+    /// Events that wait to be taken, in all queues.
+    #[must_use]
+    pub const fn waiting_events(&self) -> u32 {
+        self.events.waiting_count()
+    }
+
     /// What is in use at this moment.
     #[must_use]
     pub fn usage(&self) -> Usage {

@@ -36,6 +36,8 @@ pub(super) enum Call {
 #[derive(Debug)]
 pub(super) struct Signals {
     waker: Waker,
+    /// Times that it was woken, asleep or not.
+    wakes: AtomicUsize,
     /// Calls that wait, or are about to.
     calls: AtomicUsize,
     /// Leases that were returned, ever.
@@ -45,18 +47,28 @@ pub(super) struct Signals {
 impl Signals {
     /// Those of a shard that this wakes.
     pub(super) fn new(waker: Waker) -> Arc<Self> {
-        Arc::new(Self { waker, calls: AtomicUsize::new(0), returned: AtomicUsize::new(0) })
+        Arc::new(Self {
+            waker,
+            wakes: AtomicUsize::new(0),
+            calls: AtomicUsize::new(0),
+            returned: AtomicUsize::new(0),
+        })
     }
 
     /// Makes sure that the shard looks at its queues.
     pub(super) fn wake(&self) {
+        self.wakes.fetch_add(1, Ordering::Release);
         self.waker.wake();
+    }
+
+    pub(super) fn wake_count(&self) -> usize {
+        self.wakes.load(Ordering::Acquire)
     }
 
     /// A lease is back.
     pub(super) fn lease_returned(&self) {
         self.returned.fetch_add(1, Ordering::Release);
-        self.waker.wake();
+        self.wake();
     }
 
     pub(super) fn has_calls(&self) -> bool {

@@ -105,7 +105,7 @@ impl Threads {
     /// Threads that run where the kernel puts them, and poll up to 50 us before they sleep.
     #[must_use]
     pub fn new() -> Self {
-        Self { cpus: Vec::new(), idle: Idle::new(Duration::from_micros(50)) }
+        Self { cpus: Vec::new(), idle: Idle::new(Duration::from_micros(200)) }
     }
 
     setters! {
@@ -334,9 +334,15 @@ impl ShardEnd {
         }
     }
 
-    /// Leaves a call for the shard's driver; where too many wait and no thread drives, this one does.
+    /// Carries out a call if no other thread drives the shard, else leaves it for that thread.
     fn enqueue(&self, call: Call) -> Result<(), LnetError> {
-        self.caller.enqueue(call, || self.thread.drive(|| true, None, false))
+        let answer = |call, worker: &mut Worker, service: &mut Service| {
+            service.run(|worker, queues| queues.answer(call, worker), worker);
+        };
+        match self.thread.try_call(call, answer) {
+            Ok(result) => result.map_err(|ShardGone| LnetError::Stopped(self.caller.shard())),
+            Err(call) => self.caller.enqueue(call, || self.thread.drive(|| true, None, false)),
+        }
     }
 
     /// Runs something between two turns: on this thread if no other drives the shard, else on that, whose result it waits

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -52,7 +53,16 @@ pub(super) enum Payload {
     None,
     Lease(SharedLease),
     Buffer(Buffer),
-    Refusal(LnetError, #[expect(dead_code, reason = "it counts by being there")] RefusalSlot),
+    /// In a box: refusals are rare, and events are moved around.
+    Refusal(Box<Refusal>),
+}
+
+/// Why a queued request was not started.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) error: LnetError,
+    #[expect(dead_code, reason = "it counts by being there")]
+    pub(super) slot: RefusalSlot,
 }
 
 /// An event, with the payload that it tells of or the buffer that it brings.
@@ -99,7 +109,7 @@ impl QueuedEvent {
     #[must_use]
     pub fn refusal(&self) -> Option<&LnetError> {
         match &self.payload {
-            Payload::Refusal(error, _) => Some(error),
+            Payload::Refusal(refusal) => Some(&refusal.error),
             _ => None,
         }
     }
@@ -115,13 +125,16 @@ pub(super) struct QueueEnd {
     /// Whether the consumer is to be woken.
     is_news: bool,
     waiting: Arc<AtomicWaker>,
+    /// Whether the shard is to be woken when there is room.
+    wants_room: Arc<AtomicBool>,
 }
 
 impl QueueEnd {
     /// Both ends of the ring of a queue of so many slots.
     pub(super) fn new(slots: u32, waiting: Arc<AtomicWaker>) -> (Self, Consumer<QueuedEvent>) {
         let (producer, ring) = RingBuffer::new(slots.clamp(1, RING_SLOTS) as usize);
-        (Self { ring: Some(producer), overflow: VecDeque::new(), is_news: false, waiting }, ring)
+        let (overflow, wants_room) = (VecDeque::new(), Arc::default());
+        (Self { ring: Some(producer), overflow, is_news: false, waiting, wants_room }, ring)
     }
 
     fn ring(&self) -> &Producer<QueuedEvent> {
@@ -139,6 +152,12 @@ impl QueueEnd {
 
     pub(super) fn is_abandoned(&self) -> bool {
         self.ring().is_abandoned()
+    }
+
+    /// Has the consumer wake the shard when it has made room. What it has made before is to be looked for after this.
+    pub(super) fn await_room(&self) {
+        self.wants_room.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
     }
 
     /// Leaves a event; where there is no room, for when there is.
@@ -229,6 +248,7 @@ impl Waits {
 struct End {
     // Before the shard, which learns of its end.
     ring: Consumer<QueuedEvent>,
+    wants_room: Arc<AtomicBool>,
     shard: Wakes,
 }
 
@@ -248,8 +268,10 @@ impl End {
         let is_over = self.ring.is_abandoned();
         let queued = self.ring.pop().ok();
         if queued.is_some() {
-            // The shard may have waited for room.
-            self.shard.0.end().caller.signals().wake();
+            fence(Ordering::SeqCst);
+            if self.wants_room.load(Ordering::Relaxed) && self.wants_room.swap(false, Ordering::Relaxed) {
+                self.shard.0.end().caller.signals().wake();
+            }
         }
         (queued.is_some() || !is_over).then_some(queued)
     }
@@ -271,11 +293,12 @@ impl EventQueue {
         let (mut ends, mut name) = (Vec::new(), None);
         for shard in shards {
             let (end, ring) = QueueEnd::new(slots, Arc::clone(&waiting));
+            let wants_room = Arc::clone(&end.wants_room);
             let create =
                 move |worker: &mut Worker, queues: &mut Queues| queues.create(worker, slots, end, name);
             let handle = shard.end().run(create)??;
             name.get_or_insert(handle);
-            ends.push(End { ring, shard: Wakes(shard) });
+            ends.push(End { ring, wants_room, shard: Wakes(shard) });
         }
         let handle = name.ok_or(EqError::Unknown)?;
         Ok(Self { handle, ends, next: 0, waiting, is_waiting: false, waits: Waits::default() })
@@ -327,7 +350,7 @@ impl EventQueue {
         let waker = this_thread();
         let mut context = Context::from_waker(&waker);
         loop {
-            if let [End { ring, shard }] = &self.ends[..] {
+            if let [End { ring, shard, .. }] = &self.ends[..] {
                 let thread = &shard.0.end().thread;
                 thread.drive(|| !ring.is_empty(), until, eager);
                 if thread.has_waiting() {

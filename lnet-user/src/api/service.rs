@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 use super::calls::{CALLS_MAX, Call, Calls, Signals};
 use super::error::LnetError;
-use super::queue::{Payload, QueueEnd, QueuedEvent, SharedLease};
+use super::queue::{Payload, QueueEnd, QueuedEvent, Refusal, SharedLease};
 use super::request::{Answer, Message};
 use crate::memory::Buffer;
 use crate::runtime::{Delivery, Refused, Worker};
@@ -31,17 +31,25 @@ const CALL_BUDGET: u32 = 64;
 pub(super) struct Service {
     calls: Calls,
     queues: Queues,
+    /// Wake-ups before the last turn.
+    wake_count: usize,
 }
 
 impl Service {
     pub(super) fn new(calls: Calls, signals: Arc<Signals>) -> Self {
-        Self { calls, queues: Queues { queues: Vec::new(), returned_count: 0, signals } }
+        let queues = Queues { queues: Vec::new(), returned_count: 0, is_blocked: false, signals };
+        Self { calls, queues, wake_count: 0 }
     }
 
-    /// One turn.
+    /// One turn, if there is anything to do.
     pub(super) fn turn(&mut self, worker: &mut Worker) {
-        self.answer(worker, CALL_BUDGET);
-        self.queues.turn(worker);
+        // What comes from now on counts as another wake-up.
+        let wake_count = self.queues.signals.wake_count();
+        if wake_count != self.wake_count || self.queues.is_blocked || worker.waiting_events() != 0 {
+            self.wake_count = wake_count;
+            self.answer(worker, CALL_BUDGET);
+            self.queues.turn(worker);
+        }
     }
 
     /// Runs something behind the calls that wait.
@@ -79,6 +87,8 @@ pub(super) struct Queues {
     queues: Vec<Queue>,
     /// Leases that had been returned in the last turn.
     returned_count: usize,
+    /// Whether the application's end of a queue had no room in the last turn.
+    is_blocked: bool,
     signals: Arc<Signals>,
 }
 
@@ -126,7 +136,7 @@ impl Awaited {
 }
 
 impl Queues {
-    fn answer(&mut self, call: Call, worker: &mut Worker) {
+    pub(super) fn answer(&mut self, call: Call, worker: &mut Worker) {
         match call {
             Call::Request(message, answer) => self.request(&message, answer, worker),
             // Whatever is gone already needs no unlink.
@@ -149,7 +159,10 @@ impl Queues {
                 let queue = self.queues.iter_mut().find(|queue| Some(queue.name) == slot.queue());
                 if let Some(queue) = queue.filter(|queue| !queue.closing) {
                     let event = slot.event(message);
-                    queue.end.push(QueuedEvent { event, payload: Payload::Refusal(error, slot) });
+                    queue.end.push(QueuedEvent {
+                        event,
+                        payload: Payload::Refusal(Box::new(Refusal { error, slot })),
+                    });
                 }
             }
             (Answer::Outcome(sender), Ok(())) => {
@@ -245,8 +258,10 @@ impl Queues {
                 self.take_home(md, buffer);
             }
         }
+        self.is_blocked = false;
         for queue in &mut self.queues {
             queue.turn(worker, &self.signals);
+            self.is_blocked |= queue.blocked;
         }
         self.queues.retain_mut(|queue| !queue.is_over(worker));
     }
@@ -289,6 +304,9 @@ impl Queue {
                 break;
             };
             self.pass_on(worker, delivery, signals);
+        }
+        if self.blocked {
+            self.end.await_room();
         }
         self.end.tell();
     }

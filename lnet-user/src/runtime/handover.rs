@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Invariants: the driver has the shard's lock, for many turns at a time, and no thread blocks on it. A keeper that stands
-//! by looks about every [`STAND_BY`] whether a guest has driven since, and sleeps for good only during a long visit,
+//! by looks now and then ([`STAND_BY`]) whether a guest has driven since, and sleeps for good only during a long visit,
 //! whose end wakes it. So a shard that is left alone is driven again soon.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,8 +27,12 @@ use loom::thread::{self, Thread};
 #[cfg(loom)]
 use std::sync::TryLockError;
 
-/// How long a keeper that stands by sleeps. What arrives after a visit waits for up to two such times.
+/// How long a keeper that stands by sleeps at first; twice as long each time that a guest has driven meanwhile.
 const STAND_BY: Duration = Duration::from_micros(100);
+
+/// How long it sleeps at most: each time costs the guest some microseconds where both are on one CPU. What arrives after
+/// the last visit waits for up to two such times, less than what the sender waits for before it sends again.
+const STAND_BY_MAX: Duration = Duration::from_micros(500);
 
 /// Naps after which a keeper sleeps until a visit ends: that end costs a wake-up.
 const LONG_VISIT: u32 = if cfg!(loom) { 1 } else { 20 };
@@ -160,13 +164,13 @@ impl<T> Handover<T> {
 
     /// Returns when the shard is alone for a while, or others wait for its events.
     fn stand_by(&self) {
-        let (mut seen, mut naps) = (self.visits.load(Ordering::SeqCst), 0);
+        let (mut seen, mut naps, mut length) = (self.visits.load(Ordering::SeqCst), 0, STAND_BY);
         while !self.is_stopped() {
-            nap();
+            nap(length);
             naps += 1;
             let visits = self.visits.load(Ordering::SeqCst);
             if visits != seen && !self.has_waiting() {
-                (seen, naps) = (visits, 0);
+                (seen, naps, length) = (visits, 0, (length * 2).min(STAND_BY_MAX));
                 continue;
             }
             let is_long = naps >= LONG_VISIT;
@@ -254,9 +258,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-fn nap() {
+fn nap(length: Duration) {
     #[cfg(not(loom))]
-    thread::park_timeout(STAND_BY);
+    thread::park_timeout(length);
+    #[cfg(loom)]
+    let _ = length;
     #[cfg(loom)]
     thread::yield_now();
 }

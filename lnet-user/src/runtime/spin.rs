@@ -1,12 +1,14 @@
 //! How long a thread polls that has nothing to do.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::cpu::available_cpus;
+use rustix::thread::sched_getcpu;
 
-/// Threads of this process that poll without anything to do.
-static SPINNING: AtomicUsize = AtomicUsize::new(0);
+/// CPUs that are known apart; others have no pollers.
+const CPUS_MAX: usize = 1024;
+/// Whether a thread of this process polls on each CPU without anything to do.
+static POLLED: [AtomicBool; CPUS_MAX] = [const { AtomicBool::new(false) }; CPUS_MAX];
 
 /// How far apart looks are whether another thread wants this CPU.
 const YIELD_INTERVAL: Duration = Duration::from_micros(10);
@@ -17,48 +19,55 @@ const CROWDED: Duration = Duration::from_micros(3);
 /// nothing else has happened in between.
 const RESTS_MAX: u32 = 256;
 
-/// A thread polls where things come no further apart than so many times the longest poll: part of that time is its own
-/// wake-up and that of its peer, which polling saves.
-const WORTH: u32 = 4;
+/// A poll takes no longer than so many times what things were apart of late.
+const GAPS: u32 = 4;
+
+/// A poll that is worth it takes no less.
+const SHORTEST: Duration = Duration::from_micros(20);
 
 /// When a thread stops polling and sleeps.
 #[derive(Debug)]
 pub(super) struct Spin {
     most: Duration,
-    cpus: usize,
+    /// The CPU that the thread runs on.
+    cpu: fn() -> usize,
     /// How long nothing came of late, on average.
     gap: Duration,
     /// Times to sleep at once, and how many there were after the last poll, since other threads want the CPU.
     rests: u32,
     rests_last: u32,
-    /// When it looks again whether another thread wants its CPU, after the beginning; `None` if it does not poll.
-    yields_at: Option<Duration>,
+    /// Its poll, while there is one.
+    poll: Option<Poll>,
+}
+
+/// A poll that goes on.
+#[derive(Debug)]
+struct Poll {
+    /// How long it takes at most.
+    limit: Duration,
+    /// When it looks again whether another thread wants its CPU, after the beginning.
+    yields_at: Duration,
+    /// Where it began.
+    cpu: usize,
 }
 
 impl Spin {
     /// Polls for `most` at a time.
     pub(super) fn new(most: Duration) -> Self {
-        Self {
-            most,
-            cpus: available_cpus().len(),
-            gap: Duration::ZERO,
-            rests: 0,
-            rests_last: 0,
-            yields_at: None,
-        }
+        Self { most, cpu: sched_getcpu, gap: Duration::ZERO, rests: 0, rests_last: 0, poll: None }
     }
 
     /// Whether a thread that has had nothing to do for so long polls on.
     pub(super) fn goes_on(&mut self, idle: Duration) -> bool {
-        let Some(yields_at) = self.yields_at else { return self.begins(idle) };
-        if idle >= self.most {
+        let Some(poll) = &mut self.poll else { return self.begins(idle) };
+        if idle >= poll.limit {
             self.end_poll();
             return false;
         }
-        if idle < yields_at {
+        if idle < poll.yields_at {
             return true;
         }
-        self.yields_at = Some(idle + YIELD_INTERVAL);
+        poll.yields_at = idle + YIELD_INTERVAL;
         let begun = Instant::now();
         std::thread::yield_now();
         if begun.elapsed() > CROWDED {
@@ -72,32 +81,33 @@ impl Spin {
     }
 
     fn begins(&mut self, idle: Duration) -> bool {
-        if !idle.is_zero() || self.gap >= self.most * WORTH {
+        if !idle.is_zero() || self.gap >= self.most {
             return false;
         }
         if self.rests > 0 {
             self.rests -= 1;
             return false;
         }
-        if SPINNING.fetch_add(1, Ordering::Relaxed) >= self.cpus {
-            SPINNING.fetch_sub(1, Ordering::Relaxed);
+        let cpu = (self.cpu)();
+        if POLLED.get(cpu).is_none_or(|polled| polled.swap(true, Ordering::Relaxed)) {
             return false;
         }
-        self.yields_at = Some(YIELD_INTERVAL);
+        let limit = (self.gap * GAPS).max(SHORTEST).min(self.most);
+        self.poll = Some(Poll { limit, yields_at: YIELD_INTERVAL, cpu });
         true
     }
 
     /// The thread goes on with something else; `gap` if something has come, after so long.
     pub(super) fn end(&mut self, gap: Option<Duration>) {
         if let Some(gap) = gap {
-            self.gap = (self.gap * 3 + gap.min(self.most * WORTH * 2)) / 4;
+            self.gap = (self.gap * 3 + gap.min(self.most * 2)) / 4;
         }
         self.end_poll();
     }
 
     fn end_poll(&mut self) {
-        if self.yields_at.take().is_some() {
-            SPINNING.fetch_sub(1, Ordering::Relaxed);
+        if let Some(poll) = self.poll.take() {
+            POLLED[poll.cpu].store(false, Ordering::Relaxed);
         }
     }
 }
@@ -114,14 +124,14 @@ mod tests {
 
     const MOST: Duration = Duration::from_micros(50);
 
-    /// Whether it polls at first when something comes after each `gap`.
-    fn new(most: Duration) -> Spin {
+    /// One on a CPU of its own: other tests poll as well.
+    fn new(most: Duration, cpu: fn() -> usize) -> Spin {
         let mut spin = Spin::new(most);
-        // Other tests poll as well.
-        spin.cpus = usize::MAX;
+        spin.cpu = cpu;
         spin
     }
 
+    /// Whether it polls at first when something comes after each `gap`.
     fn polls(spin: &mut Spin, gap: Duration, rounds: u32) -> bool {
         let mut polls = false;
         for _ in 0..rounds {
@@ -133,19 +143,35 @@ mod tests {
 
     #[test]
     fn what_comes_often_is_polled_for() {
-        let mut spin = new(MOST);
+        let mut spin = new(MOST, || CPUS_MAX - 1);
         assert!(polls(&mut spin, MOST / 5, 100));
         assert!(!polls(&mut spin, MOST * 100, 10), "it comes too rarely");
         assert!(polls(&mut spin, MOST / 5, 10), "it comes often again");
-        assert!(!polls(&mut new(Duration::ZERO), Duration::ZERO, 10));
+        assert!(!polls(&mut new(Duration::ZERO, || CPUS_MAX - 1), Duration::ZERO, 10));
     }
 
     #[test]
     fn a_poll_ends_in_time() {
-        let mut spin = new(MOST);
+        let mut spin = new(MOST, || CPUS_MAX - 2);
         assert!(spin.goes_on(Duration::ZERO));
+        assert!(!spin.goes_on(SHORTEST), "nothing was waited for so long of late");
+        spin.end(Some(MOST));
+        spin.end(Some(MOST));
+        assert!(spin.goes_on(Duration::ZERO) && spin.goes_on(YIELD_INTERVAL / 2));
+        assert_eq!(spin.poll.as_ref().map(|poll| poll.limit), Some(MOST));
         assert!(!spin.goes_on(MOST) && !spin.goes_on(MOST * 2));
         spin.end(None);
-        assert!(spin.yields_at.is_none());
+        assert!(spin.poll.is_none());
+    }
+
+    #[test]
+    fn no_two_poll_on_one_cpu() {
+        let [mut one, mut other] = [(); 2].map(|()| new(MOST, || CPUS_MAX - 3));
+        assert!(one.goes_on(Duration::ZERO) && !other.goes_on(Duration::ZERO));
+        one.end(None);
+        assert!(other.goes_on(Duration::ZERO) && !one.goes_on(Duration::ZERO));
+        drop(other);
+        assert!(one.goes_on(Duration::ZERO));
+        assert!(!new(MOST, || CPUS_MAX).goes_on(Duration::ZERO), "an unknown CPU");
     }
 }

@@ -63,7 +63,7 @@ impl<S> Driven<S> {
             turns = turns.wrapping_add(1);
             // The clock is looked at seldom while there is something to do.
             if is_done() || turns.is_multiple_of(TURNS_PER_LOOK) && is_over(Instant::now()) {
-                return spin.end(idle_since.map(|since: Instant| since.elapsed()));
+                return spin.end(Some(idle_since.map_or(Duration::ZERO, |since: Instant| since.elapsed())));
             }
             // Events that the turn leaves are for another thread to take, and no reason to stay awake. But where it
             // took one, another may have taken its place that the turn would take too.

@@ -414,7 +414,7 @@ impl Worker {
     /// Events that wait to be taken, in all queues.
     #[must_use]
     pub fn waiting_events(&self) -> u32 {
-        self.shard.usage().events
+        self.shard.waiting_events()
     }
 
     /// What changes with every event that comes or is taken: how many wait and how many were taken.
