@@ -102,7 +102,7 @@ impl Default for Threads {
 }
 
 impl Threads {
-    /// Threads that run where the kernel puts them, and poll up to 50 us before they sleep.
+    /// Threads that run where the kernel puts them, and poll up to 200 us before they sleep.
     #[must_use]
     pub fn new() -> Self {
         Self { cpus: Vec::new(), idle: Idle::new(Duration::from_micros(200)) }
