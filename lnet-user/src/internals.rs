@@ -1,5 +1,7 @@
 //! What tests and benches of this repository see of the inside: it is no part of the API, and changes without event.
 
+use lnet_core::shard::Shard;
+
 use crate::api::{Lnet, LnetError, ShardHandle};
 use crate::node::{NodeConfig, NodeDriver};
 use crate::runtime::Worker;
@@ -31,11 +33,17 @@ pub use crate::lnd::xdp::{SendFault, XdpDrop, XdpLnd};
 
 /// The inside of a [`Worker`].
 pub trait WorkerInside {
+    /// The shard.
+    fn shard(&self) -> &Shard;
     /// The `xdp` LND, while there is an NI of it.
     fn xdp(&self) -> Option<&XdpLnd>;
 }
 
 impl WorkerInside for Worker {
+    fn shard(&self) -> &Shard {
+        Worker::shard(self)
+    }
+
     fn xdp(&self) -> Option<&XdpLnd> {
         Worker::xdp(self)
     }

@@ -5,6 +5,8 @@
 use super::report::Difference;
 
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+/// Words that are checked together.
+const BLOCK_WORDS: usize = 32;
 
 /// A well mixed function of 64 bits, one to one (the finalizer of SplitMix64).
 pub(super) const fn mix(value: u64) -> u64 {
@@ -40,31 +42,40 @@ impl Pattern {
         let (head, body) = bytes.split_at_mut(Self::head_bytes(offset, bytes.len()));
         let tail = (offset % 8) as usize;
         head.copy_from_slice(&self.word(offset / 8)[tail..][..head.len()]);
-        for (index, chunk) in (offset.div_ceil(8)..).zip(body.chunks_mut(8)) {
-            chunk.copy_from_slice(&self.word(index)[..chunk.len()]);
+        let first = offset.div_ceil(8);
+        let (words, rest) = body.as_chunks_mut::<8>();
+        for (index, word) in words.iter_mut().enumerate() {
+            *word = self.word(first + index as u64);
         }
+        rest.copy_from_slice(&self.word(first + words.len() as u64)[..rest.len()]);
     }
 
     /// The first byte that is not as [`Pattern::fill`] writes it; its offset counts from the start of `bytes`.
     pub(super) fn check(self, offset: u64, bytes: &[u8]) -> Option<Difference> {
         let (head, body) = bytes.split_at(Self::head_bytes(offset, bytes.len()));
         let tail = (offset % 8) as usize;
-        let mut position = 0;
-        let expected = &self.word(offset / 8)[tail..][..head.len()];
-        if head != expected {
-            return differing(position, expected, head);
+        if let Some(difference) = differing(0, &self.word(offset / 8)[tail..][..head.len()], head) {
+            return Some(difference);
         }
-        position += head.len();
+        let first = offset.div_ceil(8);
         let (words, rest) = body.as_chunks::<8>();
-        for (index, found) in (offset.div_ceil(8)..).zip(words) {
-            let expected = self.word(index);
-            if *found != expected {
-                return differing(position, &expected, found);
+        // The differences of a block are gathered before they are looked at, so that a word costs no branch.
+        let (mut blocks, mut index) = (words.chunks(BLOCK_WORDS), 0);
+        let wrong = blocks.find(|block| {
+            let differences = (first + index..).zip(*block).fold(0, |differences, (index, found)| {
+                differences | u64::from_ne_bytes(self.word(index)) ^ u64::from_ne_bytes(*found)
+            });
+            index += if differences == 0 { block.len() as u64 } else { 0 };
+            differences != 0
+        });
+        for (index, found) in (index..).zip(wrong.unwrap_or_default()) {
+            let position = head.len() + 8 * index as usize;
+            if let Some(difference) = differing(position, &self.word(first + index), found) {
+                return Some(difference);
             }
-            position += 8;
         }
-        let last = self.word(offset.div_ceil(8) + words.len() as u64);
-        differing(position, &last[..rest.len()], rest)
+        let last = self.word(first + words.len() as u64);
+        differing(head.len() + 8 * words.len(), &last[..rest.len()], rest)
     }
 }
 
@@ -106,6 +117,39 @@ mod tests {
                 Some(Difference { offset_bytes: at as u64, expected, found })
             );
         }
+    }
+
+    /// Beyond a block, whose words are checked together.
+    #[test]
+    fn a_wrong_byte_is_found_wherever_it_is() {
+        let (pattern, offset) = (Pattern(7), 3);
+        let mut bytes = vec![0; 5 + 8 * (2 * BLOCK_WORDS + 3) + 6];
+        pattern.fill(offset, &mut bytes);
+        assert_eq!(pattern.check(offset, &bytes), None);
+        for at in 0..bytes.len() {
+            bytes[at] ^= 0x40;
+            let found = pattern.check(offset, &bytes).map(|difference| difference.offset_bytes);
+            assert_eq!(found, Some(at as u64));
+            bytes[at] ^= 0x40;
+        }
+    }
+
+    /// A MiB is filled and checked in some tens of microseconds by a program that is optimised.
+    #[cfg(not(debug_assertions))]
+    #[test]
+    fn payload_goes_by_words() {
+        let (pattern, mut bytes) = (Pattern(7), vec![0; 1 << 20]);
+        let mut best = [std::time::Duration::MAX; 2];
+        for _ in 0..100 {
+            let begun = std::time::Instant::now();
+            pattern.fill(0, &mut bytes);
+            best[0] = best[0].min(begun.elapsed());
+            let begun = std::time::Instant::now();
+            assert_eq!(pattern.check(0, std::hint::black_box(&bytes)), None);
+            best[1] = best[1].min(begun.elapsed());
+        }
+        println!("a MiB is filled in {:?} and checked in {:?}", best[0], best[1]);
+        assert!(best.iter().all(|time| time.as_micros() < 250), "{best:?}");
     }
 
     #[test]

@@ -126,13 +126,15 @@ impl Worker {
         progress != Progress::default()
     }
 
-    fn turn(&mut self, now: Instant) -> bool {
+    fn turn(&mut self, mut now: Instant) -> bool {
         let handed_off = self.mesh.receive(now, &mut self.shard, &mut self.memory);
         let mut resumed = self.resume(now);
         // What the application has just started does not wait for what has arrived meanwhile.
         let mut submitted = self.submit(now);
         if submitted {
             self.lnd.flush(now, &self.memory);
+            // That may have taken as long as the peer's answer: what arrives does so after it was sent.
+            now = self.clock.now();
         }
         let Progress { received, completed } =
             self.lnd.drive(now, FRAME_BUDGET, &mut self.shard, &mut self.memory);

@@ -1,19 +1,22 @@
 //! Puts and Gets of every size, policy and family, each byte and event field checked.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lnet_tests::netns::{Netns, Wiring};
 use lnet_tests::node::{
-    Account, By, Driven, Plan, Sink, Source, config, losses, nid_v4, nid_v6, process, settle_both, start,
-    stop_all,
+    Account, By, Driven, PINNED_PORTALS, Plan, Putter, Sink, Source, config, losses, nid_v4, nid_v6, process,
+    settle_both, start, stop_all,
 };
+use lnet_user::internals::WorkerInside;
 use lnet_user::internals::xsk::{CHUNK_BYTES, RECEIVE_BYTES};
 use lnet_user::node::{NodeDriver, XdpMode};
 use lnet_user::runtime::Worker;
 use lnet_wire::frame::FIRST_HEADERS_BYTES;
 use lnet_wire::header::PAYLOAD_MAX_BYTES;
 use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES};
+
+use crate::wakeups::Joined;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes of headers in front of the payload of a first frame, over IPv4 and over IPv6.
@@ -214,4 +217,37 @@ fn native_and_generic() {
 #[test]
 fn generic_and_native() {
     Case { modes: [XdpMode::Generic, XdpMode::Native], mtu_bytes: 9000, ..Case::NATIVE }.check();
+}
+
+/// What arrives while a turn sends has not arrived before it was sent.
+#[test]
+fn a_round_trip_takes_as_long_as_it_takes() {
+    const ROUNDS: usize = 500;
+    if !crate::privileged() {
+        return;
+    }
+    let mut joined = Joined::new(2);
+    let mut worker = joined.sources.remove(0);
+    let mut putter = Putter::new(joined.target, &mut worker);
+    let counted_ns = |worker: &Worker| {
+        WorkerInside::shard(worker).peers().map(|peer| peer.counters.put_ack.total_ns).sum::<u64>()
+    };
+    let mut short = Vec::new();
+    for _ in 0..ROUNDS {
+        let before_ns = counted_ns(&worker);
+        let begun = Instant::now();
+        putter.put(&mut worker, PINNED_PORTALS[0], true);
+        while putter.acked < putter.started {
+            worker.progress();
+            putter.turn(&mut worker);
+            assert!(begun.elapsed() < PATIENCE);
+        }
+        let measured_ns = begun.elapsed().as_nanos() as u64;
+        let counted_ns = counted_ns(&worker) - before_ns;
+        assert!((1..=measured_ns).contains(&counted_ns), "{counted_ns} of {measured_ns}");
+        if counted_ns < measured_ns / 2 {
+            short.push((counted_ns, measured_ns));
+        }
+    }
+    assert!(short.len() < ROUNDS / 20, "{} of {ROUNDS}: {:?}", short.len(), &short[..10]);
 }
