@@ -141,8 +141,9 @@ pub enum Event {
         /// Offset asked for at the target.
         offset_bytes: u32,
     },
-    /// An idle descriptor was unlinked: explicitly, or with a timeout as status because a response to one
-    /// of its requests did not come in time. (LNet's has no status.)
+    /// An idle descriptor was unlinked: explicitly, with the status `Unknown(Cancelled)` where an ACK or a REPLY to one of its
+    /// requests may still have come, of which nothing will be told; or with a timeout as status because such a
+    /// response did not come in time. (LNet's has no status.)
     Unlink {
         /// The descriptor.
         md: EventMd,

@@ -16,7 +16,9 @@ pub struct Limits {
     /// Event slots, over all event queues.
     pub events: u32,
     /// Event slots that a memory descriptor without a threshold reserves. One of them is kept for its
-    /// UNLINK event, so at least 2.
+    /// UNLINK event, so at least 2. While the others are in use (by events that are not polled, and of what the
+    /// descriptor sends, by what is under way), its requests are refused, and messages for it wait. By default 128: as
+    /// many events as come of the frames of two turns, or of 64 PUTs with ACK.
     pub unlimited_events: u32,
     /// PUTs and GETs of this shard that have started and that their LND has not finished with.
     pub requests: u32,
@@ -48,7 +50,7 @@ impl Limits {
         memory_descs: 1 << 15,
         event_queues: 64,
         events: 1 << 15,
-        unlimited_events: 1 << 10,
+        unlimited_events: 1 << 7,
         requests: 1 << 12,
         responses: 1 << 12,
         forwards: 0,

@@ -70,7 +70,7 @@ impl BitOr for MdOptions {
 }
 
 /// How many operations a descriptor takes: each PUT and GET sent, each ACK and REPLY received for them,
-/// each PUT and GET received, counted when it starts.
+/// each PUT and GET received, counted when it starts. So a PUT with ACK takes two, and a GET as well.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Threshold {
     /// So many.
@@ -155,7 +155,8 @@ pub enum MdError {
     /// The event queue has too few free slots for the events that may come.
     #[error("{wanted} event slots wanted, {free} free in the event queue")]
     EventSlots {
-        /// Slots wanted: the threshold and one.
+        /// Slots wanted: the threshold and one; without a threshold what
+        /// [`Limits::unlimited_events`](crate::Limits::unlimited_events) says.
         wanted: u32,
         /// Slots that are free.
         free: u32,
@@ -177,6 +178,27 @@ pub enum Unlinked {
 /// Threshold of a descriptor without one.
 const INFINITE: u32 = u32::MAX;
 
+/// Whether a descriptor goes when its last operation ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ending {
+    No,
+    /// It does.
+    Unlinking,
+    /// It does: it was unlinked, by its owner or for want of a response, with operations under way. Nothing finds it any
+    /// more.
+    Aborted,
+}
+
+/// Whether a descriptor is reserved for a sibling shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Withheld {
+    No,
+    /// A message of a sibling waits until the descriptor is idle: nothing else starts before that.
+    Claimed,
+    /// A sibling writes into it, so that no other message may.
+    Lent,
+}
+
 /// A descriptor as a shard holds it: a cache line, which every operation touches.
 #[repr(align(64))]
 pub(crate) struct MemoryDesc {
@@ -197,16 +219,11 @@ pub(crate) struct MemoryDesc {
     pub(crate) operations: u32,
     /// Who watches for the responses to its requests, or [`NONE`].
     pub(crate) tracker: u32,
+    /// ACKs and REPLYs that may still come for its requests. Saturates.
+    pub(crate) responses: u16,
     pub(crate) auto_unlink: bool,
-    /// To go when the last operation ends.
-    pub(crate) unlinking: bool,
-    /// Unlinked, by its owner or for want of a response, with operations under way: nothing finds it any
-    /// more.
-    pub(crate) aborted: bool,
-    /// A sibling shard writes into it, so that no other message may.
-    pub(crate) lent: bool,
-    /// A message of a sibling shard waits until it is idle: nothing else starts before that.
-    pub(crate) claimed: bool,
+    pub(crate) ending: Ending,
+    pub(crate) withheld: Withheld,
     /// Messages wait until it takes them, or goes.
     pub(crate) awaited: bool,
     pub(crate) user_ptr: u64,
@@ -230,11 +247,10 @@ impl MemoryDesc {
             event_slots: 0,
             operations: 0,
             tracker: NONE,
+            responses: 0,
             auto_unlink: spec.auto_unlink,
-            unlinking: false,
-            aborted: false,
-            lent: false,
-            claimed: false,
+            ending: Ending::No,
+            withheld: Withheld::No,
             awaited: false,
             user_ptr: spec.user_ptr,
         }
@@ -260,6 +276,19 @@ impl MemoryDesc {
         self.is_used_up()
             || self.max_size_bytes != u64::MAX
                 && self.offset_bytes.saturating_add(self.max_size_bytes) > self.length_bytes
+    }
+
+    /// Operations that its threshold must still have for a request, with or without a response, and for the responses
+    /// that may come to earlier ones.
+    #[inline]
+    pub(crate) fn wanted_operations(&self, is_answered: bool) -> u32 {
+        1 + u32::from(is_answered) + u32::from(self.responses)
+    }
+
+    /// Operations that are left of its threshold; without end of one that has none.
+    #[inline]
+    pub(crate) const fn operations_left(&self) -> u32 {
+        self.threshold
     }
 
     /// Whether the next operation uses it up and takes its entry along.
@@ -291,12 +320,12 @@ impl MemoryDesc {
     /// Whether it is reserved for a sibling shard.
     #[inline]
     pub(crate) const fn is_withheld(&self) -> bool {
-        self.lent || self.claimed
+        !matches!(self.withheld, Withheld::No)
     }
 
     /// Whether the end of its last operation is its own end (LNet `lib-lnet.h: lnet_md_unlinkable`).
     pub(crate) const fn ends_when_idle(&self) -> bool {
-        self.unlinking || self.auto_unlink && self.is_exhausted()
+        !matches!(self.ending, Ending::No) || self.auto_unlink && self.is_exhausted()
     }
 
     /// Counts an operation in; says whether that used the descriptor up for good.

@@ -22,6 +22,7 @@ use super::delayed::{Ask, DelayedMessage, Origin, RESPONSES, Resumption, State, 
 use super::target::{Arriving, Decision, Scope, Wait};
 use crate::list::NONE;
 use crate::lnd::{NiId, RxId, Status, Verdict};
+use crate::md::Ending;
 use crate::portal::EntryError;
 use crate::stats::{DelayReason, DropReason};
 use crate::time::Instant;
@@ -270,7 +271,9 @@ impl Shard {
             };
             let still_waits = md == NONE
                 || self.mds.get(md).is_some_and(|md| {
-                    !md.unlinking && !md.is_exhausted() && (!md.has_event_slot() || md.is_withheld())
+                    md.ending == Ending::No
+                        && !md.is_exhausted()
+                        && (!md.has_event_slot() || md.is_withheld())
                 });
             if !still_waits {
                 self.retry(slot);

@@ -9,7 +9,7 @@ use super::report::Ended;
 use crate::handle::MdHandle;
 use crate::list::NONE;
 use crate::lnd::{Cause, Span, Status, Transmit, TxId};
-use crate::md::MdOptions;
+use crate::md::{Ending, MdOptions, Withheld};
 use crate::message::{Budget, MessageState, Purpose};
 use crate::time::Instant;
 use crate::track::Response;
@@ -62,11 +62,25 @@ pub enum SubmitError {
     #[error("portal {0}: below {PORTALS} is expected")]
     Portal(u32),
     /// No descriptor is found by this handle (`-ENOENT`).
-    #[error("no memory descriptor {:#x}", .0.0.0)]
+    #[error("no memory descriptor {:#x}: it is used up, or was unlinked", .0.0.0)]
     UnknownMd(MdHandle),
     /// Its threshold is used up (`-ENOENT`).
     #[error("memory descriptor {:#x} is used up", .0.0.0)]
     MdExhausted(MdHandle),
+    /// Its threshold leaves no room for the ACK or REPLY that is wanted: the response would be dropped.
+    #[error(
+        "memory descriptor {:#x} takes {left} more, and {wanted} are wanted: a PUT with ACK or a GET takes 2 of the \
+         threshold, and each response that may still come 1",
+        .md.0.0
+    )]
+    NoRoomForResponse {
+        /// The descriptor.
+        md: MdHandle,
+        /// What is left of its threshold.
+        left: u32,
+        /// What should be.
+        wanted: u32,
+    },
     /// It is attached to a match entry (`-ENOENT`).
     #[error("memory descriptor {:#x} is attached: a bound one is expected", .0.0.0)]
     MdAttached(MdHandle),
@@ -98,7 +112,8 @@ struct Request {
 
 impl Shard {
     /// Starts a PUT. Its descriptor's threshold counts it now, and the ACK when it comes; if that does not
-    /// come within the transaction timeout, the descriptor is unlinked ([`Shard::handle_timeout`]).
+    /// come within the transaction timeout, the descriptor is unlinked ([`Shard::handle_timeout`]). LNet takes a PUT
+    /// whose ACK would find the threshold used up, and drops the ACK; here that is refused.
     ///
     /// # Errors
     /// [`SubmitError`]; nothing has started then.
@@ -109,8 +124,8 @@ impl Shard {
             target: put.target,
             awaits: put.ack.then_some(Response::Ack),
         };
-        let slot = self.initiator_slot(put.md, &put.target.nid, put.portal)?;
-        if self.mds[slot].lent {
+        let slot = self.initiator_slot(put.md, &put.target.nid, put.portal, put.ack)?;
+        if self.mds[slot].withheld == Withheld::Lent {
             return Err(SubmitError::MdLent(put.md));
         }
         // `bind` took no more than a u32 holds.
@@ -133,7 +148,7 @@ impl Shard {
     pub fn get(&mut self, now: Instant, get: &GetRequest) -> Result<(), SubmitError> {
         let request =
             Request { md: get.md, self_nid: get.self_nid, target: get.target, awaits: Some(Response::Reply) };
-        let slot = self.initiator_slot(get.md, &get.target.nid, get.portal)?;
+        let slot = self.initiator_slot(get.md, &get.target.nid, get.portal, true)?;
         let body = Body::Get {
             return_md: self.wire_handle(get.md),
             match_bits: get.match_bits,
@@ -145,9 +160,15 @@ impl Shard {
         self.request(now, slot, &request, body, 0)
     }
 
-    /// The slot of a descriptor that can send to this portal of this target.
+    /// The slot of a descriptor that can send to this portal of this target, and take the response if there is to be one.
     #[inline(always)]
-    fn initiator_slot(&mut self, handle: MdHandle, target: &Nid, portal: u32) -> Result<u32, SubmitError> {
+    fn initiator_slot(
+        &mut self,
+        handle: MdHandle,
+        target: &Nid,
+        portal: u32,
+        is_answered: bool,
+    ) -> Result<u32, SubmitError> {
         if portal as usize >= PORTALS {
             return Err(SubmitError::Portal(portal));
         }
@@ -156,12 +177,15 @@ impl Shard {
         }
         let slot = self.md_slot(handle).ok_or(SubmitError::UnknownMd(handle))?;
         let md = &self.mds[slot];
-        if md.unlinking {
-            Err(SubmitError::UnknownMd(handle))
-        } else if !md.is_bound() {
+        let (left, wanted) = (md.operations_left(), md.wanted_operations(is_answered));
+        if !md.is_bound() {
             Err(SubmitError::MdAttached(handle))
         } else if md.is_used_up() {
             Err(SubmitError::MdExhausted(handle))
+        } else if md.ending != Ending::No {
+            Err(SubmitError::UnknownMd(handle))
+        } else if is_answered && left < wanted {
+            Err(SubmitError::NoRoomForResponse { md: handle, left, wanted })
         } else if !md.has_event_slot() {
             Err(SubmitError::EventQueueFull(handle))
         } else {
@@ -223,6 +247,7 @@ impl Shard {
         let Some(response) = request.awaits else { return };
         let tunables = self.topology.tunables();
         let md = &mut self.mds[slot];
+        md.responses = md.responses.saturating_add(1);
         if is_tracked(response, md.options, tunables.response_tracking) {
             let deadline = now + tunables.transaction_timeout;
             md.tracker = self.trackers.await_one(md.tracker, slot, response, (now, deadline));

@@ -9,7 +9,7 @@ use crate::event::Event;
 use crate::handle::{Cookie, Kind, MdHandle, MeHandle};
 use crate::list::NONE;
 use crate::lnd::{Cause, Status};
-use crate::md::{MdError, MdOptions, MdSpec, MemoryDesc, Threshold, Unlinked};
+use crate::md::{Ending, MdError, MdOptions, MdSpec, MemoryDesc, Threshold, Unlinked, Withheld};
 use crate::portal::{EntryError, EntrySpec};
 
 impl Shard {
@@ -77,7 +77,8 @@ impl Shard {
 
     /// Unlinks a descriptor: at once if it is idle, else when its last operation ends. From now on nothing
     /// finds it, its messages that wait for credits are cancelled when their turn comes, and what ends well
-    /// is reported as a timeout (LNet `lib-md.c: LNetMDUnlink`). Its responses are awaited no longer.
+    /// is reported as a timeout (LNet `lib-md.c: LNetMDUnlink`). Its responses are awaited no longer: where ACKs or REPLYs
+    /// may still have come, the UNLINK event of an idle descriptor has the status `Unknown(Cancelled)`.
     ///
     /// A descriptor that was used up and goes by itself can be unlinked until its last operation ends; that
     /// makes no second event.
@@ -138,11 +139,13 @@ impl Shard {
         self.detach(slot);
         self.end_tracking(slot);
         let md = &mut self.mds[slot];
-        md.unlinking = true;
         if md.operations > 0 {
-            md.aborted = true;
+            md.ending = Ending::Aborted;
             return Unlinked::Pending;
         }
+        md.ending = Ending::Unlinking;
+        let is_answer_lost = status == Status::Ok && md.responses > 0;
+        let status = if is_answer_lost { Status::Unknown(Cause::Cancelled) } else { status };
         let event = Event::Unlink { md: self.event_md(slot, status, true) };
         let md = &mut self.mds[slot];
         if md.event_queue != NONE {
@@ -162,7 +165,7 @@ impl Shard {
             self.note_retry(slot);
         }
         if ends {
-            self.mds[slot].unlinking = true;
+            self.mds[slot].ending = Ending::Unlinking;
             self.detach(slot);
         }
     }
@@ -173,12 +176,15 @@ impl Shard {
         let slot = ended.md();
         let md = &mut self.mds[slot];
         md.operations -= 1;
-        if md.operations == 0 && md.claimed {
-            md.claimed = false;
+        if ended.is_unanswered(status) {
+            md.responses = md.responses.saturating_sub(1);
+        }
+        if md.operations == 0 && md.withheld == Withheld::Claimed {
+            md.withheld = Withheld::No;
             self.note_retry(slot);
         }
         let md = &mut self.mds[slot];
-        let aborted = md.aborted && status == Status::Ok;
+        let aborted = md.ending == Ending::Aborted && status == Status::Ok;
         let status = if aborted { Status::Unknown(Cause::Timeout) } else { status };
         let unlinked = md.operations == 0 && md.ends_when_idle();
         if md.event_queue != NONE {

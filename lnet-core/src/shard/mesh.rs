@@ -38,6 +38,7 @@ use super::target::{Decision, Inbound, Scope, Wait};
 use crate::handle::ShardId;
 use crate::list::NONE;
 use crate::lnd::{Cause, NiId, Span, Status};
+use crate::md::Withheld;
 use crate::stats::DropReason;
 use crate::time::Instant;
 
@@ -259,7 +260,9 @@ impl Shard {
         match decision {
             Decision::Take(inbound) => {
                 let exclusive = self.is_exclusive(&self.delayed.records[slot].header, &inbound);
-                self.mds[inbound.md()].lent |= exclusive;
+                if exclusive {
+                    self.mds[inbound.md()].withheld = Withheld::Lent;
+                }
                 let record = &mut self.delayed.records[slot];
                 // Nothing is discarded there: who has the message counts what it takes by this span.
                 record.take(inbound, inbound.landing(&record.header));
@@ -407,7 +410,7 @@ impl Shard {
         };
         self.forget_delayed(slot);
         if self.is_exclusive(&header, &inbound) {
-            self.mds[inbound.md()].lent = false;
+            self.mds[inbound.md()].withheld = Withheld::No;
             self.note_retry(inbound.md());
         }
         self.counters.lent += u64::from(status == Status::Ok);

@@ -51,7 +51,7 @@ use crate::limits::Limits;
 use crate::list::NONE;
 use crate::lnd::NiId;
 use crate::lookahead::Lookahead;
-use crate::md::MemoryDesc;
+use crate::md::{Ending, MemoryDesc};
 use crate::message::{Credited, Done, Messages, PeerCredited, Queue, Timers};
 use crate::peer::Peers;
 use crate::portal::MatchTables;
@@ -300,7 +300,7 @@ impl Shard {
     /// The slot of a descriptor that can still be found.
     fn md_slot(&self, MdHandle(md): MdHandle) -> Option<u32> {
         let (slot, generation) = self.made(md, Kind::MemoryDesc)?;
-        (self.mds.holds(slot, generation) && !self.mds[slot].aborted).then_some(slot)
+        (self.mds.holds(slot, generation) && self.mds[slot].ending != Ending::Aborted).then_some(slot)
     }
 
     fn md_handle(&self, slot: u32) -> MdHandle {

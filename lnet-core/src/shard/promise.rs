@@ -10,6 +10,7 @@ use super::report::Ended;
 use super::target::Inbound;
 use crate::list::NONE;
 use crate::lnd::{Cause, NiId, Span, Status, Transmit, TxId};
+use crate::md::Ending;
 use crate::message::{Budget, MessageState, Purpose};
 use crate::stats::DropReason;
 use crate::time::Instant;
@@ -82,7 +83,7 @@ impl Shard {
     /// Answers a GET. Its event comes when the REPLY has been sent. A descriptor that was unlinked meanwhile
     /// sends nothing any more.
     fn reply(&mut self, now: Instant, get: &Header, span: &Span, promise: Promise) {
-        if self.mds[span.buffer.slot()].aborted {
+        if self.mds[span.buffer.slot()].ending == Ending::Aborted {
             self.break_promise(promise);
             self.complete(Ended::Arrived(get, span), Status::NeverSent(Cause::Cancelled));
             self.counters.send_failures += 1;

@@ -1,6 +1,6 @@
 //! What is reported of operations when they end (LNet `lib-msg.c: lnet_build_msg_event`).
 
-use lnet_wire::{Body, Header};
+use lnet_wire::{Body, Header, WireHandle};
 
 use super::Shard;
 use crate::event::{Event, EventMd, Origin};
@@ -35,6 +35,17 @@ impl<'a> Ended<'a> {
             Self::Sent(md, _) => *md,
             Self::Arrived(_, span) => span.buffer.slot(),
         }
+    }
+
+    /// Whether it is a request that was never sent, so that the response which it awaited will not come.
+    #[inline]
+    pub(super) fn is_unanswered(&self, status: Status) -> bool {
+        let Self::Sent(_, header) = self else { return false };
+        let is_answered = match header.body {
+            Body::Put { ack_md, .. } => ack_md != WireHandle::NONE,
+            _ => true,
+        };
+        is_answered && matches!(status, Status::NeverSent(_))
     }
 
     /// What it answers a request with, if it is a response.

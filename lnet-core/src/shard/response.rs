@@ -55,6 +55,8 @@ impl Shard {
     fn take_response(&mut self, md: u32, length_bytes: u32) -> Inbound {
         let span = Span { buffer: self.md_handle(md).into(), offset_bytes: 0, length_bytes };
         self.start(md);
+        let md = &mut self.mds[md];
+        md.responses = md.responses.saturating_sub(1);
         Inbound::new(span, None)
     }
 }

@@ -12,7 +12,7 @@ use super::promise::Promise;
 use crate::lnd::{
     NiId, Path, PathReport, Prefetch, PrefetchHint, PrefetchHints, RxId, Span, Status, TxId, Uplink, Verdict,
 };
-use crate::md::MdOptions;
+use crate::md::{MdOptions, Withheld};
 use crate::portal::{Request, Room};
 use crate::stats::{DelayReason, DropReason};
 use crate::time::Instant;
@@ -330,7 +330,7 @@ impl Shard {
             return Err(Refusal::Busy { md, reason: DelayReason::Lent });
         }
         if lends && descriptor.shares_spans() && descriptor.operations > 0 {
-            descriptor.claimed = true;
+            descriptor.withheld = Withheld::Claimed;
             return Err(Refusal::Busy { md, reason: DelayReason::Lent });
         }
         Ok(())

@@ -13,6 +13,7 @@ use super::report::Ended;
 use crate::fault::Faults;
 use crate::health::HealthStatus;
 use crate::lnd::{Cause, Full, Lent, NiId, Path, PathReport, Status, Transmit, TxId};
+use crate::md::Ending;
 use crate::message::{Credited, Done, Message, MessageState, PeerCredited, Purpose, Queued, Stage};
 use crate::time::Instant;
 
@@ -312,7 +313,7 @@ impl Shard {
     /// Why a message whose turn for a credit has come is not sent after all.
     fn overdue(&self, now: Instant, record: &MessageState) -> Option<Cause> {
         let ended = Ended::of(&record.purpose, &record.transmit.header);
-        if ended.is_some_and(|ended| self.mds[ended.md()].aborted) {
+        if ended.is_some_and(|ended| self.mds[ended.md()].ending == Ending::Aborted) {
             Some(Cause::Cancelled)
         } else if now >= record.deadline {
             Some(Cause::CreditTimeout)

@@ -400,3 +400,60 @@ fn shares_of_credits_are_rounded_up() {
     }
     assert_eq!(Node::new(config()).shard.interface_credits(NiId(1)), None);
 }
+
+/// A PUT with ACK or a GET, whose response the threshold is to have room for as well.
+#[test]
+fn a_response_that_the_threshold_has_no_room_for_is_refused() {
+    for is_get in [false, true] {
+        let mut node = Node::new(config());
+        let ask = |node: &mut Node, md| match is_get {
+            true => node.shard.get(NOW, &get_request(md)),
+            false => node.shard.put(NOW, &PutRequest { ack: true, ..put_request(md, 2) }),
+        };
+        let bind = |node: &mut Node, count| {
+            node.shard.bind(&MdSpec { threshold: Threshold::Count(count), ..node.md(1) }).unwrap()
+        };
+        let md = bind(&mut node, 1);
+        let refused = ask(&mut node, md).unwrap_err();
+        assert_eq!(refused, SubmitError::NoRoomForResponse { md, left: 1, wanted: 2 });
+        assert!(refused.to_string().contains("takes 1 more, and 2 are wanted"), "{refused}");
+        // Without a response there is room.
+        node.shard.put(NOW, &put_request(md, 2)).unwrap();
+
+        // The first response takes what the second one would.
+        let md = bind(&mut node, 3);
+        ask(&mut node, md).unwrap();
+        assert_eq!(ask(&mut node, md), Err(SubmitError::NoRoomForResponse { md, left: 2, wanted: 3 }));
+        assert_eq!(node.shard.usage().trackers, 1);
+
+        // Of what was never sent no response comes.
+        let md = bind(&mut node, 3);
+        let target = ProcessId::lustre(nid(9, 2));
+        node.shard.get(NOW, &GetRequest { target, ..get_request(md) }).unwrap();
+        ask(&mut node, md).unwrap();
+    }
+}
+
+#[test]
+fn an_unlinked_descriptor_says_whether_a_response_may_still_have_come() {
+    let lost = Status::Unknown(Cause::Cancelled);
+    for (threshold, answered, status) in [
+        (Threshold::Count(4), true, Status::Ok),
+        (Threshold::Count(4), false, lost),
+        (Threshold::Infinite, true, Status::Ok),
+        (Threshold::Infinite, false, lost),
+    ] {
+        let mut node = Node::new(config());
+        let md = node.shard.bind(&MdSpec { threshold, ..node.md(1) }).unwrap();
+        node.shard.put(NOW, &PutRequest { ack: true, ..put_request(md, 2) }).unwrap();
+        let tx = node.transmit().unwrap().tx;
+        node.shard.sent(NOW, tx, Status::Ok);
+        if answered {
+            assert_ne!(node.arrive(&ack_of(handle_of(md))), Verdict::Drop);
+        }
+        node.events();
+        assert_eq!(node.shard.unlink(md), Ok(Unlinked::Done));
+        let event = node.event();
+        assert_eq!((event.kind(), event.status(), event.unlinked()), (EventKind::Unlink, status, true));
+    }
+}

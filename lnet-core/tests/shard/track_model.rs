@@ -37,6 +37,8 @@ struct ModelMd {
     aborted: bool,
     acks: u32,
     replies: u32,
+    /// Responses of either kind that may still come.
+    responses: u32,
     /// Deadline, and the count of requests when it was set: what came first expires first.
     due: Option<(Instant, u64)>,
 }
@@ -95,6 +97,7 @@ impl Run {
             aborted: false,
             acks: 0,
             replies: 0,
+            responses: 0,
             due: None,
         });
     }
@@ -107,11 +110,13 @@ impl Run {
         } else {
             shard.put(self.now, &PutRequest { ack: true, ..put_request(md.handle, 2) })
         };
-        assert_eq!(started.is_ok(), !md.aborted && md.left != Some(0), "{started:?}");
+        let has_room = md.left.is_none_or(|left| left >= 2 + md.responses);
+        assert_eq!(started.is_ok(), !md.aborted && has_room, "{started:?}");
         if started.is_err() {
             return;
         }
         self.request_count += 1;
+        md.responses += 1;
         md.start();
         md.due = Some((self.now + Tunables::DEFAULT.transaction_timeout, self.request_count));
         if get {
@@ -139,6 +144,7 @@ impl Run {
             return;
         }
         md.start();
+        md.responses = md.responses.saturating_sub(1);
         let awaited = if reply { &mut md.replies } else { &mut md.acks };
         *awaited = awaited.saturating_sub(1);
         if (md.acks, md.replies) == (0, 0) {
@@ -169,7 +175,8 @@ impl Run {
             return;
         }
         assert_eq!(unlinked, Ok(if md.flying.is_empty() { Unlinked::Done } else { Unlinked::Pending }));
-        self.abort(which, Status::Ok);
+        let is_lost = md.responses > 0;
+        self.abort(which, if is_lost { Status::Unknown(Cause::Cancelled) } else { Status::Ok });
     }
 
     fn abort(&mut self, which: usize, status: Status) {

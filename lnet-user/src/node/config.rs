@@ -27,7 +27,7 @@ pub const DAEMON_LIMITS: Limits = Limits {
     memory_descs: 1 << 13,
     event_queues: 64,
     events: 1 << 13,
-    unlimited_events: 1 << 8,
+    unlimited_events: 1 << 7,
     requests: 1 << 10,
     responses: 1 << 10,
     forwards: 0,

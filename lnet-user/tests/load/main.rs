@@ -266,7 +266,7 @@ fn what_does_not_start_leaves_nothing() {
     assert!(matches!(Initiator::start(&lnet, &plan(&wrong, 1)), Err(LoadError::Plan(_))));
     // More events than the node has.
     let mut large = Scheme::default();
-    large.layout.get_match_bits = 40;
+    large.layout.get_match_bits = 200;
     large.sizes = vec![SizeClass::of(1)];
     let error = Target::start(&lnet, &large).unwrap_err().to_string();
     assert!(error.contains("event slots") && error.contains("Limits"), "{error}");
