@@ -83,6 +83,7 @@ pub use lnet_wire::nid::{Net, NetType};
 pub use lnet_wire::steer::{Policy, Spread};
 pub use lnet_wire::{Nid, ProcessId};
 
+pub use api::rpc;
 pub use api::{
     Ack, Descriptor, Entry, EventQueue, Lnet, LnetError, NotLent, QueuedEvent, ShardHandle, Target,
 };

@@ -1,9 +1,14 @@
 //! What can go wrong for a user of [`Lnet`](super::Lnet).
 
+use std::time::Duration;
+
 use lnet_core::event::EqError;
+
 use lnet_core::handle::ShardId;
+use lnet_core::lnd::Status;
 use lnet_core::portal::EntryError;
 use lnet_core::shard::SubmitError;
+use lnet_wire::Nid;
 use thiserror::Error;
 
 use crate::capture::CaptureError;
@@ -51,6 +56,30 @@ pub enum LnetError {
     /// A request without an event queue is awaited.
     #[error("the outcome of a request comes by events: give the descriptor an event queue")]
     NoEventQueue,
+    /// A request or a reply did not reach a node, or may not have.
+    #[error("what was sent to {nid} ended with {status:?}")]
+    NotSent {
+        /// The node.
+        nid: Nid,
+        /// How it ended.
+        status: Status,
+    },
+    /// A server's reply did not come in time.
+    #[error("no reply from {server} within {timeout:?}: the request may have been carried out")]
+    NoReply {
+        /// The server.
+        server: Nid,
+        /// How long it was waited for.
+        timeout: Duration,
+    },
+    /// A server's reply is longer than the service says.
+    #[error("a reply of {requested_bytes} bytes: at most {reply_bytes} are expected")]
+    LongReply {
+        /// Its length.
+        requested_bytes: u32,
+        /// The service's `reply_bytes`.
+        reply_bytes: u32,
+    },
     /// A request of a descriptor is awaited that has one already.
     #[error("another request of the descriptor is awaited: one at a time is expected")]
     Awaited,

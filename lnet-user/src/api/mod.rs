@@ -50,6 +50,7 @@ mod pings;
 mod ports;
 mod queue;
 mod request;
+pub mod rpc;
 mod runner;
 mod service;
 mod traffic;
@@ -68,6 +69,7 @@ use lnet_core::stats::Counters;
 use lnet_core::topology::Topology;
 use lnet_wire::Nid;
 use lnet_wire::steer::{PORTALS, PolicyWord};
+use tokio::sync::oneshot;
 
 use crate::capture::Captures;
 use crate::memory::Buffer;
@@ -332,6 +334,21 @@ impl ShardEnd {
             Ok(thread) => Ok(Self { caller, thread }),
             Err(error) => Err(LnetError::Thread { shard, error }),
         }
+    }
+
+    /// As [`ShardEnd::run`], for a caller that has other things to do meanwhile. It is carried out even if the result is
+    /// not waited for.
+    fn run_async<R: Send + 'static>(
+        &self,
+        run: impl FnOnce(&mut Worker, &mut Queues) -> R + Send + 'static,
+    ) -> Result<oneshot::Receiver<R>, LnetError> {
+        let (answer, result) = oneshot::channel();
+        let run = move |worker: &mut Worker, queues: &mut Queues| {
+            // The caller may have lost interest.
+            let _ = answer.send(run(worker, queues));
+        };
+        self.enqueue(Call::Run(Box::new(run)))?;
+        Ok(result)
     }
 
     /// Carries out a call if no other thread drives the shard, else leaves it for that thread.

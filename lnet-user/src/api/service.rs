@@ -110,9 +110,12 @@ struct Queue {
     closing: bool,
 }
 
-/// A request whose outcome a future waits for.
+/// Where the outcome of a request goes.
+pub(super) type Sender = oneshot::Sender<Result<QueuedEvent, LnetError>>;
+
+/// A request, or an entry for one PUT, whose outcome a future waits for.
 struct Awaited {
-    sender: oneshot::Sender<Result<QueuedEvent, LnetError>>,
+    sender: Sender,
     /// The event that is its outcome.
     kind: EventKind,
     /// The events so far, of which none was passed on: the SEND, or the outcome that came before it.
@@ -165,14 +168,53 @@ impl Queues {
                     });
                 }
             }
-            (Answer::Outcome(sender), Ok(())) => {
-                let awaited = Awaited { sender, kind: message.answer(), events: [None; 2] };
-                let queue = self.queues.iter_mut().find(|queue| queue.live.contains(&md));
-                queue.map(|queue| queue.awaited.insert(md, awaited));
-            }
+            (Answer::Outcome(sender), Ok(())) => self.await_outcome(md, message.answer(), sender),
             // The future may be gone.
             (Answer::Outcome(sender), Err(error)) => drop(sender.send(Err(error))),
         }
+    }
+
+    /// Makes a descriptor and starts a request with it, whose outcome goes to a future.
+    pub(super) fn send(
+        &mut self,
+        worker: &mut Worker,
+        md: &MdSpec,
+        buffer: Buffer,
+        message: impl FnOnce(MdHandle) -> Message,
+        sender: Sender,
+    ) -> Result<MdHandle, LnetError> {
+        let handle = self.bind(worker, md, buffer).map_err(|refused| refused.error)?;
+        let message = message(handle);
+        match self.start(&message, worker) {
+            Ok(()) => {
+                self.await_outcome(handle, message.answer(), sender);
+                Ok(handle)
+            }
+            Err(error) => {
+                // It is there, so that this succeeds.
+                let _ = worker.unlink(handle);
+                Err(error)
+            }
+        }
+    }
+
+    /// Posts an entry, whose descriptor takes one PUT, which goes to a future.
+    pub(super) fn expect(
+        &mut self,
+        worker: &mut Worker,
+        entry: &EntrySpec,
+        md: &MdSpec,
+        buffer: Buffer,
+        sender: Sender,
+    ) -> Result<(MeHandle, MdHandle), LnetError> {
+        let (entry, md) = self.attach(worker, entry, md, buffer).map_err(|refused| refused.error)?;
+        self.await_outcome(md, EventKind::Put, sender);
+        Ok((entry, md))
+    }
+
+    fn await_outcome(&mut self, md: MdHandle, kind: EventKind, sender: Sender) {
+        let queue = self.queues.iter_mut().find(|queue| queue.live.contains(&md));
+        queue.map(|queue| queue.awaited.insert(md, Awaited { sender, kind, events: [None; 2] }));
     }
 
     /// Starts a request.

@@ -9,6 +9,7 @@ mod events;
 mod fragments;
 mod in_process;
 mod requests;
+mod rpc;
 mod topology;
 
 #[path = "../../examples/put_get.rs"]
