@@ -22,6 +22,7 @@ use super::plan::not_configured;
 use super::records::statistics;
 use super::services::{blocking, capture_refusal};
 use crate::api::LnetError;
+use crate::netlink::{SameHost, is_local};
 
 impl Control {
     fn check_configured(&self) -> Result<(), Refusal> {
@@ -119,7 +120,15 @@ impl Handler for Control {
                 // The reply names the NID already.
                 let bare =
                     refusal.message.strip_prefix(&format!("failed to ping {nid}: ")).map(str::to_owned);
-                Err(Refusal { message: bare.unwrap_or(refusal.message), ..refusal })
+                let mut message = bare.unwrap_or(refusal.message);
+                if let Some(address) = nid.ip()
+                    && tokio::task::spawn_blocking(move || is_local(address))
+                        .await
+                        .is_ok_and(|it| it.unwrap_or(false))
+                {
+                    message = format!("{message}; {}", SameHost(address));
+                }
+                Err(Refusal { message, ..refusal })
             }
         }
     }

@@ -6,10 +6,13 @@ use std::thread;
 use ethtool::{EthtoolAttr, EthtoolChannelAttr};
 use futures_util::{StreamExt, TryStreamExt};
 use rtnetlink::Handle;
+use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::address::AddressAttribute;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage, LinkXdp};
+use rtnetlink::packet_route::route::RouteType;
 
-use super::{Mac, NetlinkError, connect, runtime};
+use super::messages::route_question;
+use super::{Mac, NetlinkError, connect, request, runtime};
 
 /// An Ethernet interface of the calling thread's network namespace, as it was when asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -57,6 +60,22 @@ impl Interface {
 /// What the kernel refused.
 pub fn interface_names() -> Result<Vec<String>, NetlinkError> {
     on_a_thread(|| runtime()?.block_on(async { Ok(names(&links(&connect()?).await?)) }))
+}
+
+/// Whether an address is one of the host's own, in the calling thread's network namespace. Blocks as
+/// [`Interface::by_name`] does.
+///
+/// # Errors
+/// What the kernel refused.
+pub fn is_local(address: IpAddr) -> Result<bool, NetlinkError> {
+    on_a_thread(|| runtime()?.block_on(async { is_local_to(&mut connect()?, address).await }))
+}
+
+pub(super) async fn is_local_to(handle: &mut Handle, address: IpAddr) -> Result<bool, NetlinkError> {
+    let question = RouteNetlinkMessage::GetRoute(route_question(None, address));
+    let answer = request(handle, question, 0).await;
+    let answer = answer.map_err(|error| NetlinkError::from_request("look a route up", error))?;
+    Ok(matches!(answer, Some(RouteNetlinkMessage::NewRoute(route)) if route.header.kind == RouteType::Local))
 }
 
 /// Runs `ask` on a new thread, which inherits the network namespace of the calling one.

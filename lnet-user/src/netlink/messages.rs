@@ -13,8 +13,8 @@ use rtnetlink::packet_route::route::{
 use super::Mac;
 use super::neighbours::Unreachable;
 
-/// Asks where a packet for this address would go that must leave by this interface.
-pub(super) fn route_question(index: u32, address: IpAddr) -> RouteMessage {
+/// Asks where a packet for this address would go that must leave by this interface, or by any.
+pub(super) fn route_question(index: Option<u32>, address: IpAddr) -> RouteMessage {
     let mut message = RouteMessage::default();
     let (family, prefix_bits, destination) = match address {
         IpAddr::V4(address) => (AddressFamily::Inet, 32, RouteAddress::Inet(address)),
@@ -24,7 +24,7 @@ pub(super) fn route_question(index: u32, address: IpAddr) -> RouteMessage {
     message.header.destination_prefix_length = prefix_bits;
     message.header.flags = RouteFlags::LookupTable;
     message.attributes.push(RouteAttribute::Destination(destination));
-    message.attributes.push(RouteAttribute::Oif(index));
+    message.attributes.extend(index.map(RouteAttribute::Oif));
     message
 }
 

@@ -8,6 +8,7 @@ mod messages;
 mod neighbours;
 mod resolver;
 
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
@@ -16,11 +17,27 @@ use rtnetlink::Handle;
 use rtnetlink::packet_core::{NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::RouteNetlinkMessage;
 
-pub use interface::{Interface, interface_names};
+pub use interface::{Interface, interface_names, is_local};
 pub use neighbours::{ENTRIES_MAX, Neighbours, QUEUE_MAX, Resolution, Unreachable, WakeHook};
 
 /// An Ethernet address, in the order of its bytes on the wire.
 pub type Mac = [u8; 6];
+
+/// Says why a node of the same host is not reached: the kernel sends what is for one of its own addresses by no interface
+/// but `lo`, where there are neither rings nor sockets of other interfaces.
+#[derive(Clone, Copy, Debug)]
+pub struct SameHost(pub IpAddr);
+
+impl fmt::Display for SameHost {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "{} is an address of this host: two nodes of one host reach each other if both have sockets on the same \
+             interface (mode socket), or each a network namespace of its own",
+            self.0
+        )
+    }
+}
 
 /// Why the kernel did not tell or give what a node needs.
 #[derive(Debug, thiserror::Error)]

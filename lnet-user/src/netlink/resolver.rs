@@ -24,13 +24,13 @@ use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::interface::{self, is_up};
+use super::interface::{self, is_local_to, is_up};
 use super::messages::{
     is_managed, is_permanent, managed_neighbour, neighbour, neighbour_address, next_hop, route_question,
     valid_mac,
 };
 use super::neighbours::{ENTRIES_MAX, Published, Resolution, Shared, Table, Unreachable};
-use super::{NetlinkError, connect, request, to_io};
+use super::{NetlinkError, SameHost, connect, request, to_io};
 
 /// An unreachable address is tried again on request after this.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -233,6 +233,10 @@ impl Resolver {
         let destination = Destination { via, attempted: Instant::now(), used };
         self.dirty = true;
         let before = self.destinations.insert(address, destination);
+        let is_local = |via: &Result<IpAddr, Unreachable>| *via == Err(Unreachable::Local);
+        if is_local(&via) && !before.as_ref().is_some_and(|before| is_local(&before.via)) {
+            tracing::warn!("{}", SameHost(address));
+        }
         // Taken before the old one is released: it may be the same.
         if let Ok(hop) = via
             && let Some(hop) = self.hops.get_mut(&hop)
@@ -250,14 +254,21 @@ impl Resolver {
         if !self.shared.is_up() {
             return Err(Unreachable::InterfaceDown);
         }
-        let question = RouteNetlinkMessage::GetRoute(route_question(index, address));
-        match request(&mut self.handle, question, 0).await {
+        let question = RouteNetlinkMessage::GetRoute(route_question(Some(index), address));
+        let hop = match request(&mut self.handle, question, 0).await {
             Ok(Some(RouteNetlinkMessage::NewRoute(route))) => next_hop(&route, index, address),
             Ok(_) => Err(Unreachable::NoRoute),
             Err(error) => {
                 tracing::debug!(index, %address, error = %to_io(error), "no route");
                 Err(Unreachable::NoRoute)
             }
+        };
+        // The address of another interface of this host is none of this one's.
+        match hop {
+            Err(Unreachable::NoRoute) if is_local_to(&mut self.handle, address).await.unwrap_or(false) => {
+                Err(Unreachable::Local)
+            }
+            hop => hop,
         }
     }
 

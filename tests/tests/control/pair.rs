@@ -326,6 +326,40 @@ fn an_interface_that_is_renamed_is_shown_and_found_by_its_new_name() {
     }
 }
 
+/// They do by sockets on one interface; otherwise they are told why not.
+#[test]
+fn nodes_of_one_host_reach_each_other_or_are_told_why_not() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let netns = Netns::new(Wiring { rails: 2, ..Wiring::default() });
+    let [first, second] = netns.a().interfaces() else { panic!("two rails") };
+    ip(netns.a(), &format!("address add 10.211.0.9/24 dev {}", first.name));
+    let start = || Daemon::start(Directory::new(), Some(netns.a()), "--configure --mode socket");
+    let (near, far) = (start(), start());
+    let [own, neighbour, other] =
+        [first.ipv4, [10, 211, 0, 9].into(), second.ipv4].map(|ip| format!("{ip}@xdp"));
+    near.good(&format!("net add --nid {own}"));
+    far.good(&format!("net add --nid {neighbour}"));
+    near.good(&format!("ping --timeout 10 {neighbour}"));
+    far.good(&format!("ping --timeout 10 {own}"));
+
+    for mode in ["native", "socket"] {
+        far.good("net del --net xdp");
+        far.good(&format!("net add --nid {other} --mode {mode}"));
+        let told = |nid: &str| format!("{} is an address of this host", nid.trim_end_matches("@xdp"));
+        near.bad(&format!("ping --timeout 1 {other}"), &[&told(&other), "mode socket"]);
+        far.bad(&format!("ping --timeout 1 {own}"), &[&told(&own), "mode socket"]);
+        // What is not of this host is not said to be.
+        let ran = near.run("ping --timeout 1 10.211.0.77@xdp");
+        assert!(ran.status != 0 && !ran.stdout.contains("this host"), "{ran:?}");
+    }
+    let log = far.stop();
+    let lines =
+        log.lines().filter(|line| line.contains("WARN") && line.contains("is an address of this host"));
+    assert_eq!(lines.count(), 1, "{log}");
+}
+
 #[test]
 fn what_ends_leaves_nothing() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {
