@@ -37,7 +37,10 @@ impl World {
         match self.phase {
             Phase::Active => {
                 self.trace.say(|| "faults stop".to_owned());
-                self.phase = Phase::Settling(now + BOUND_NS);
+                // While sessions are young: later they are asked for anew.
+                let trials = if self.plan.is_proven() { self.introductions() } else { Vec::new() };
+                self.trials = trials.into_iter().map(Trial::new).collect();
+                self.phase = Phase::Proving(now + BOUND_NS * (1 + self.trials.len() as u64));
                 self.fabric.is_faulty = false;
                 self.fabric.down.fill([false; 2]);
                 self.add_all_rails();
@@ -52,24 +55,20 @@ impl World {
                     }
                 }
             }
-            Phase::Settling(_) if self.open.is_empty() && self.unsent.is_empty() && !self.is_changing() => {
-                self.phase = Phase::Proving(now + 10 * BOUND_NS);
-                if self.plan.is_proven() {
-                    // What is left takes the room of the trials' entries.
-                    self.unlink_all();
-                    self.trace.say(|| "all paths are tried".to_owned());
-                    self.trials = self.introductions().into_iter().map(Trial::new).collect();
-                }
+            Phase::Proving(_) if self.trials.is_empty() && !self.is_changing() => {
+                self.phase = Phase::Settling(now + BOUND_NS);
             }
-            Phase::Proving(_) if self.trials.is_empty() => {
+            Phase::Proving(until) => {
+                if !self.is_changing() {
+                    self.prove();
+                }
+                let found = || format!("{} are left, now {:?}", self.trials.len(), self.trials.last());
+                self.ledger.expect(now < until, "paths work in the end", found);
+            }
+            Phase::Settling(_) if self.open.is_empty() && self.unsent.is_empty() => {
                 self.phase = Phase::Draining(now + BOUND_NS);
                 self.trace.say(|| "all is unlinked".to_owned());
                 self.unlink_all();
-            }
-            Phase::Proving(until) => {
-                self.prove();
-                let found = || format!("{} are left, now {:?}", self.trials.len(), self.trials.last());
-                self.ledger.expect(now < until, "paths work in the end", found);
             }
             Phase::Settling(until) => self.ledger.expect(now < until, "every operation ends", || {
                 format!("without SEND event: {:?}; not unlinked: {:?}", self.unsent, self.open)

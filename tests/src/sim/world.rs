@@ -113,10 +113,10 @@ pub(super) enum Happening {
 pub(super) enum Phase {
     /// Operations begin, faults happen.
     Active,
-    /// No more faults: all operations come to their end by this time.
-    Settling(u64),
-    /// All paths are tried: each carries a request and its answer by this time.
+    /// No more faults: all paths are tried, by this time.
     Proving(u64),
+    /// All operations come to their end by this time.
+    Settling(u64),
     /// All is unlinked: nothing is left by this time.
     Draining(u64),
     Over,
