@@ -1,9 +1,11 @@
 //! Slabs: storage of a fixed number of values, made once, named by slot and generation.
 //!
 //! Invariants: a slab never grows; a generation is never 0 and changes whenever a slot is vacated, so that
-//! a name kept too long resolves to nothing; the slot that was vacated last is used first (it is warm).
+//! a name kept too long resolves to nothing; the slot that was vacated last is used first (it is warm), and one that
+//! never was in use only when none was vacated: memory that was never needed is never touched, so the kernel does not
+//! provide it.
 
-use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
 
 use crate::handle::SLOT_BITS;
@@ -17,9 +19,12 @@ enum Content<T> {
 }
 
 pub(crate) struct Slab<T> {
-    /// Apart from the generations, so that a value of a cache line is in one.
-    slots: Box<[Content<T>]>,
-    generations: Box<[u32]>,
+    /// Those that were ever in use, in memory for all. Apart from the generations, so that a value of a cache line is in
+    /// one.
+    slots: Vec<Content<T>>,
+    generations: Vec<u32>,
+    capacity: u32,
+    /// The slot that was vacated last, or [`NONE`].
     free: u32,
     used_count: u32,
 }
@@ -28,14 +33,9 @@ impl<T> Slab<T> {
     /// A slab for `capacity` values; at most `1 << SLOT_BITS`, what a cookie can name.
     pub(crate) fn new(capacity: u32) -> Self {
         assert!(capacity <= 1 << SLOT_BITS, "a slab of {capacity} slots exceeds a cookie's slot number");
-        let slots = (1..=capacity)
-            .map(|next| {
-                let next = if next == capacity { NONE } else { next };
-                Content::Free(next)
-            })
-            .collect();
-        let generations = (0..capacity).map(|_| 1).collect();
-        Self { slots, generations, free: if capacity == 0 { NONE } else { 0 }, used_count: 0 }
+        let (slots, generations) =
+            (Vec::with_capacity(capacity as usize), Vec::with_capacity(capacity as usize));
+        Self { slots, generations, capacity, free: NONE, used_count: 0 }
     }
 
     pub(crate) const fn used_count(&self) -> u32 {
@@ -44,26 +44,39 @@ impl<T> Slab<T> {
 
     /// The slot that the next value gets.
     pub(crate) fn first_free(&self) -> Option<u32> {
-        (self.free != NONE).then_some(self.free)
+        let fresh = self.slots.len() as u32;
+        if self.free == NONE { (fresh < self.capacity).then_some(fresh) } else { Some(self.free) }
     }
 
     /// Values that it has room for.
     pub(crate) const fn capacity(&self) -> u32 {
-        self.slots.len() as u32
+        self.capacity
     }
 
     pub(crate) const fn is_full(&self) -> bool {
-        self.free == NONE
+        self.used_count == self.capacity
     }
 
     /// Stores a value and says in which slot.
     #[inline]
     pub(crate) fn insert(&mut self, value: T) -> Result<u32, Full<T>> {
         let slot = self.free;
-        let Some(vacant) = self.slots.get_mut(slot as usize) else { return Err(Full(value)) };
+        let Some(vacant) = self.slots.get_mut(slot as usize) else { return self.insert_fresh(value) };
         let Content::Free(next) = *vacant else { unreachable!("slot {slot} of the free list is in use") };
         *vacant = Content::Used(value);
         self.free = next;
+        self.used_count += 1;
+        Ok(slot)
+    }
+
+    /// Stores a value where none ever was.
+    fn insert_fresh(&mut self, value: T) -> Result<u32, Full<T>> {
+        let slot = self.slots.len() as u32;
+        if slot == self.capacity {
+            return Err(Full(value));
+        }
+        self.slots.push(Content::Used(value));
+        self.generations.push(1);
         self.used_count += 1;
         Ok(slot)
     }
@@ -95,7 +108,7 @@ impl<T> Slab<T> {
 
     /// Generation of the value in a slot.
     pub(crate) fn generation(&self, slot: u32) -> u32 {
-        self.generations[slot as usize]
+        self.generations.get(slot as usize).copied().unwrap_or(1)
     }
 
     /// Whether this name still has a value.
@@ -197,8 +210,8 @@ mod tests {
     #[test]
     fn generation_zero_is_skipped() {
         let mut slab = Slab::new(1);
-        slab.generations[0] = u32::MAX;
         let slot = slab.insert(()).unwrap();
+        slab.generations[0] = u32::MAX;
         slab.remove(slot);
         assert_eq!(slab.generation(slot), 1);
     }
@@ -215,6 +228,21 @@ mod tests {
         let state = |slab: &Slab<i32>| (slab.used_count(), slab.generation(1), slab.get(1).copied());
         assert_eq!(state(&one), state(&other));
         assert_eq!((one.insert(9), other.insert(9)), (Ok(1), Ok(1)));
+    }
+
+    #[test]
+    fn slots_are_fresh_only_where_none_was_vacated() {
+        let mut slab = Slab::new(3);
+        let memory = slab.slots.as_ptr();
+        for _ in 0..5 {
+            assert_eq!(slab.first_free(), Some(0));
+            slab.insert(1).unwrap();
+            slab.remove(0);
+        }
+        assert_eq!((slab.slots.len(), slab.capacity()), (1, 3));
+        assert_eq!([2, 3, 4].map(|value| slab.insert(value)), [Ok(0), Ok(1), Ok(2)]);
+        assert_eq!((slab.first_free(), slab.get(3)), (None, None));
+        assert_eq!(slab.slots.as_ptr(), memory, "it does not move");
     }
 
     #[test]

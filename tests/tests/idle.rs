@@ -74,7 +74,7 @@ fn after_rests(near: &Lnet, far: &Lnet, rail: u16, namespace: &Namespace) -> Vec
 
 #[test]
 fn a_node_that_is_idle_costs_little() {
-    const MOST_KIB: u64 = 22 << 10;
+    const MOST_KIB: u64 = 12 << 10;
     if !require_privilege("nodes over veth", &NETNS_NODES) {
         return;
     }

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use lnet_tests::netns::{NETNS_NODES, require_privilege};
+use lnet_tests::netns::{NETNS_NODES, Netns, Wiring, require_privilege};
 
-use crate::run::{Daemon, Two, program};
+use crate::run::{Daemon, Directory, Two, program};
 
 /// Processor time of a process.
 fn processor_time(pid: u32) -> Duration {
@@ -33,6 +33,29 @@ fn times(daemon: &Daemon, words: &str, count: usize, rest: Duration) -> Vec<Dura
         .collect();
     times.sort_unstable();
     times
+}
+
+/// What a shard may become is in its limits; what it takes follows from what it has had to do.
+#[test]
+fn shards_without_work_take_little_memory() {
+    const OF_TWO_KIB: u64 = 32 << 10;
+    const OF_ONE_MORE_KIB: u64 = 5 << 10;
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let netns = Netns::new(Wiring::default());
+    let resident_kib = [2, 8, 16].map(|shards| {
+        let options = format!("--shards {shards} --mode socket --configure");
+        let daemon = Daemon::start(Directory::new(), Some(netns.a()), &options);
+        daemon.good(&format!("net add --net xdp --if {}", netns.a().interface().name));
+        (shards, resident_kib(daemon.pid()))
+    });
+    println!("shards and their KiB, with an NI over sockets: {resident_kib:?}");
+    let (_, of_two) = resident_kib[0];
+    assert!(of_two <= OF_TWO_KIB, "{resident_kib:?}");
+    for (shards, resident) in &resident_kib[1..] {
+        assert!((resident - of_two) / (shards - 2) <= OF_ONE_MORE_KIB, "{resident_kib:?}");
+    }
 }
 
 #[test]

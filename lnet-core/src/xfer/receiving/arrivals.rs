@@ -1,6 +1,7 @@
 //! Messages that arrive and are not done with, and which parts of them are there.
 
 use alloc::boxed::Box;
+use alloc::vec;
 
 use lnet_wire::frame::FRAGMENT_UNIT_BYTES;
 use lnet_wire::header::PAYLOAD_MAX_BYTES;
@@ -97,7 +98,8 @@ pub(crate) struct UnitMaps {
 
 impl UnitMaps {
     pub(crate) fn new(count: u32) -> Self {
-        Self { maps: (0..count).map(|_| [0; MAP_WORDS]).collect(), free: (0..count).collect() }
+        // Zeroed memory is not touched before it is used.
+        Self { maps: vec![[0; MAP_WORDS]; count as usize].into_boxed_slice(), free: (0..count).collect() }
     }
 
     pub(crate) fn used_count(&self) -> u32 {
