@@ -5,17 +5,14 @@ use std::sync::Arc;
 use lnet_core::event::Event;
 use lnet_core::handle::{MdHandle, MeHandle};
 use lnet_core::md::MdSpec;
-use lnet_core::portal::EntrySpec;
 use lnet_core::shard::{GetRequest, PutRequest};
 use lnet_wire::{Nid, ProcessId};
 
 use super::calls::Call;
-use super::error::{LnetError, NotLent};
+use super::error::LnetError;
 use super::queue::EventQueue;
 use super::request::{Message, Refusals, Request};
 use super::{Lnet, ShardHandle};
-use crate::memory::Buffer;
-use crate::runtime::{Home, LendError, entry_home};
 
 /// Where a PUT goes, or a GET asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -172,38 +169,5 @@ impl Lnet {
     /// [`LnetError::Queue`] when a shard has no room for it.
     pub fn create_event_queue(&self, slots: u32) -> Result<EventQueue, LnetError> {
         EventQueue::create(self.shards(), slots)
-    }
-
-    /// Posts a match entry with a memory descriptor on the shard that the portal's policy sends its messages to;
-    /// [`Entry::shard`] says which. Where every shard will do (`Rotor`), it is the one of the event queue.
-    ///
-    /// # Errors
-    /// [`NotLent`] says why, and hands the buffer back: as [`ShardHandle::attach`], and where senders decide the
-    /// shard ([`LnetError::EachShard`]), or the event queue is not on that shard.
-    pub fn attach(&self, entry: &EntrySpec, md: &MdSpec, buffer: Buffer) -> Result<Entry, NotLent> {
-        let own = md.event_queue.map_or(0, |queue| queue.0.shard().0.into());
-        let home =
-            entry_home(&self.steering(), entry.portal, &entry.source, entry.match_bits, entry.ignore_bits);
-        let shard = match home {
-            Ok(Home::Shard(shard)) => Ok(shard as usize),
-            Ok(Home::Any) => Ok(own),
-            Ok(Home::Each) => Err(LnetError::EachShard(entry.portal)),
-            Err(error) => Err(LendError::from(error).into()),
-        };
-        match shard.and_then(|shard| self.shard(shard)) {
-            Ok(shard) => shard.attach(entry, md, buffer),
-            Err(error) => Err(NotLent { error, buffer: Some(buffer) }),
-        }
-    }
-
-    /// Makes a descriptor to put from or get into, on the shard of its event queue ([`ShardHandle::bind`]).
-    ///
-    /// # Errors
-    /// [`NotLent`] says why, and hands the buffer back.
-    pub fn bind(&self, md: &MdSpec, buffer: Buffer) -> Result<Descriptor, NotLent> {
-        match self.shard(md.event_queue.map_or(0, |queue| queue.0.shard().0.into())) {
-            Ok(shard) => shard.bind(md, buffer),
-            Err(error) => Err(NotLent { error, buffer: Some(buffer) }),
-        }
     }
 }

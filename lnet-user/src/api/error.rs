@@ -53,8 +53,8 @@ pub enum LnetError {
         "portal {0} is steered by the sender, and the entry names none: post it on each shard, or name its initiator"
     )]
     EachShard(u32),
-    /// A request without an event queue is awaited.
-    #[error("the outcome of a request comes by events: give the descriptor an event queue")]
+    /// What would be told by events is awaited or queued, without an event queue.
+    #[error("what comes of it is told by events: give the descriptor an event queue, or start it")]
     NoEventQueue,
     /// A request or a reply did not reach a node, or may not have.
     #[error("what was sent to {nid} ended with {status:?}")]

@@ -9,7 +9,8 @@
 //! The driver is the shard's own thread, or one that waits for the shard's events again and again
 //! ([`EventQueue::next_blocking`]): then no message wakes another thread.
 //!
-//! [`Lnet::start`] starts the node; [`ShardHandle`]s make event queues, match entries and descriptors;
+//! [`Lnet::start`] starts the node; [`ShardHandle`]s make event queues, match entries and descriptors, for which the caller
+//! waits or does not ([`ShardHandle::attach_async`], [`ShardHandle::attach_queued`]);
 //! [`Descriptor::put`] and [`Descriptor::get`] make requests that are queued, started or awaited ([`Request`]); an
 //! [`EventQueue`] tells what came of them. Buffers
 //! are lent by value and come home with the last event of their descriptor. An application that would rather
@@ -46,6 +47,7 @@ mod captures;
 mod descriptor;
 mod errno;
 mod error;
+mod lend;
 mod pings;
 mod ports;
 mod queue;
@@ -62,8 +64,6 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use lnet_core::handle::ShardId;
-use lnet_core::md::MdSpec;
-use lnet_core::portal::EntrySpec;
 use lnet_core::shard::Usage;
 use lnet_core::stats::Counters;
 use lnet_core::topology::Topology;
@@ -74,9 +74,10 @@ use tokio::sync::oneshot;
 use crate::capture::Captures;
 use crate::memory::Buffer;
 use crate::node::{ConfigError, NodeConfig, NodeDriver, NodeError, Started, XdpFrames, setters};
-use crate::runtime::{Idle, Refused, ShardGone, ShardThread, Steering, Worker};
+use crate::runtime::{Idle, ShardGone, ShardThread, Steering, Worker};
 
 use calls::{Call, Caller, Signals, channel};
+use request::Refusals;
 use runner::Runner;
 use service::{Queues, Service};
 
@@ -162,6 +163,8 @@ impl Drop for Inner {
 
 struct ShardEnd {
     caller: Caller,
+    /// Of entries that are queued.
+    refusals: Arc<Refusals>,
     /// Stops with this.
     thread: ShardThread<Service>,
 }
@@ -331,21 +334,23 @@ impl ShardEnd {
         let turn = |worker: &mut Worker, service: &mut Service| service.turn(worker);
         let thread = ShardThread::spawn_with(worker, cpu, idle, service, Service::has_work, turn);
         match thread {
-            Ok(thread) => Ok(Self { caller, thread }),
+            Ok(thread) => Ok(Self { caller, refusals: Refusals::of_entries(), thread }),
             Err(error) => Err(LnetError::Thread { shard, error }),
         }
     }
 
-    /// As [`ShardEnd::run`], for a caller that has other things to do meanwhile. It is carried out even if the result is
-    /// not waited for.
+    /// As [`ShardEnd::run`], for a caller that has other things to do meanwhile. It is carried out in any case; where the
+    /// result is waited for no longer, `lost` has it.
     fn run_async<R: Send + 'static>(
         &self,
         run: impl FnOnce(&mut Worker, &mut Queues) -> R + Send + 'static,
+        lost: impl FnOnce(R, &mut Worker, &mut Queues) + Send + 'static,
     ) -> Result<oneshot::Receiver<R>, LnetError> {
         let (answer, result) = oneshot::channel();
         let run = move |worker: &mut Worker, queues: &mut Queues| {
-            // The caller may have lost interest.
-            let _ = answer.send(run(worker, queues));
+            if let Err(result) = answer.send(run(worker, queues)) {
+                lost(result, worker, queues);
+            }
         };
         self.enqueue(Call::Run(Box::new(run)))?;
         Ok(result)
@@ -413,39 +418,6 @@ impl ShardHandle {
     /// [`LnetError::Queue`] when the shard has no room for it.
     pub fn create_event_queue(&self, slots: u32) -> Result<EventQueue, LnetError> {
         EventQueue::create([self.clone()], slots)
-    }
-
-    /// Posts a match entry with a memory descriptor, which borrows `buffer` until its last event.
-    ///
-    /// # Errors
-    /// [`NotLent`] says why, and hands the buffer back.
-    pub fn attach(&self, entry: &EntrySpec, md: &MdSpec, buffer: Buffer) -> Result<Entry, NotLent> {
-        let (entry, md) = (*entry, *md);
-        let (entry, md) = self.lend(move |worker, queues| queues.attach(worker, &entry, &md, buffer))?;
-        Ok(Entry::new(entry, md, self.clone()))
-    }
-
-    /// Makes a descriptor to put from or get into; it borrows `buffer` until its last event.
-    ///
-    /// # Errors
-    /// [`NotLent`] says why, and hands the buffer back.
-    pub fn bind(&self, md: &MdSpec, buffer: Buffer) -> Result<Descriptor, NotLent> {
-        let md = *md;
-        let handle = self.lend(move |worker, queues| queues.bind(worker, &md, buffer))?;
-        Ok(Descriptor::new(handle, &md, self.clone()))
-    }
-
-    fn lend<T: Send + 'static>(
-        &self,
-        lend: impl FnOnce(&mut Worker, &mut Queues) -> Result<T, Refused> + Send + 'static,
-    ) -> Result<T, NotLent> {
-        match self.end().run(lend) {
-            Ok(Ok(made)) => Ok(made),
-            Ok(Err(Refused { error, buffer })) => {
-                Err(NotLent { error: LnetError::Lend(error), buffer: Some(buffer) })
-            }
-            Err(error) => Err(NotLent { error, buffer: None }),
-        }
     }
 
     /// Runs something between two turns of the shard and waits for its result: to read what the shard and its

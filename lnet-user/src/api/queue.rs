@@ -57,10 +57,12 @@ pub(super) enum Payload {
     Refusal(Box<Refusal>),
 }
 
-/// Why a queued request was not started.
+/// Why a queued request was not started, or an entry not made.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) error: LnetError,
+    /// That of the entry.
+    pub(super) buffer: Option<Buffer>,
     #[expect(dead_code, reason = "it counts by being there")]
     pub(super) slot: RefusalSlot,
 }
@@ -101,11 +103,13 @@ impl QueuedEvent {
     pub fn into_buffer(self) -> Option<Buffer> {
         match self.payload {
             Payload::Buffer(buffer) => Some(buffer),
-            Payload::None | Payload::Lease(_) | Payload::Refusal(..) => None,
+            Payload::Refusal(refusal) => refusal.buffer,
+            Payload::None | Payload::Lease(_) => None,
         }
     }
 
-    /// Why a request that was queued was not started: then this is no event of the shard, but stands for its SEND.
+    /// Why a request that was queued was not started, or an entry not made: then this is no event of the shard, but stands
+    /// for its SEND, or for the UNLINK of its descriptor.
     #[must_use]
     pub fn refusal(&self) -> Option<&LnetError> {
         match &self.payload {

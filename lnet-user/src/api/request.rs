@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
 use lnet_core::event::{Event, EventKind, EventMd};
-use lnet_core::handle::{EqHandle, MdHandle, ShardId};
+use lnet_core::handle::{Cookie, EqHandle, MdHandle, ShardId};
 use lnet_core::lnd::{Cause, Status};
-use lnet_core::md::MdSpec;
+use lnet_core::md::{MdOptions, MdSpec};
 use lnet_core::shard::{GetRequest, PutRequest, SubmitError};
 use lnet_wire::MessageType;
 use tokio::sync::oneshot;
@@ -82,6 +82,14 @@ impl Refusals {
         Arc::new(Self { md, queue, used: AtomicU32::new(0) })
     }
 
+    /// Those of a shard's entries that are queued.
+    pub(super) fn of_entries() -> Arc<Self> {
+        let (handle, options) = (MdHandle(Cookie(0)), MdOptions::NONE);
+        let status = Status::NeverSent(Cause::Refused);
+        let md = EventMd { handle, user_ptr: 0, options, status, unlinked: true };
+        Arc::new(Self { md, queue: None, used: AtomicU32::new(0) })
+    }
+
     /// Where they are told.
     pub(super) fn queue(&self) -> Option<EqHandle> {
         self.queue
@@ -109,6 +117,12 @@ impl RefusalSlot {
 
     pub(super) fn event(&self, message: &Message) -> Event {
         message.refused(self.0.md)
+    }
+
+    /// The end of a descriptor that was never made.
+    pub(super) fn end_event(&self, md: &MdSpec) -> Event {
+        let (user_ptr, options) = (md.user_ptr, md.options);
+        Event::Unlink { md: EventMd { user_ptr, options, ..self.0.md } }
     }
 }
 
@@ -146,15 +160,18 @@ pub struct Request<'a> {
 
 impl Request<'_> {
     /// Leaves it for the shard and returns. Should the shard refuse it, a SEND event with the status
-    /// [`Cause::Refused`] says so, and [`QueuedEvent::refusal`] why; a descriptor without an event queue tells nothing.
+    /// [`Cause::Refused`] says so, and [`QueuedEvent::refusal`] why.
     /// Requests of one descriptor start in the order of these calls. Waits only while 256 calls wait at the shard
     /// already.
     ///
     /// # Errors
-    /// [`LnetError::Stopped`], and [`SubmitError::EventQueueFull`] while 256 requests of the descriptor are on their
+    /// [`LnetError::Stopped`]; [`LnetError::NoEventQueue`], since a descriptor without an event queue could not tell of a
+    /// refusal ([`Request::start`] returns it); and [`SubmitError::EventQueueFull`] while 256 requests of the descriptor are on their
     /// way to the shard, or refused and still in the event queue.
     pub fn queue(self) -> Result<(), LnetError> {
-        let slot = RefusalSlot::reserve(self.descriptor.refusals())?;
+        let refusals = self.descriptor.refusals();
+        refusals.queue().ok_or(LnetError::NoEventQueue)?;
+        let slot = RefusalSlot::reserve(refusals)?;
         self.descriptor.shard().end().enqueue(Call::Request(self.message, Answer::Events(slot)))
     }
 

@@ -53,10 +53,11 @@ use tokio::time::Sleep;
 
 use super::calls::Call as ShardCall;
 use super::request::Message;
+use super::service::Queues;
 use super::{Entry, EventQueue, Lnet, LnetError, QueuedEvent, ShardHandle, Target};
 use crate::memory::Buffer;
 use crate::node::setters;
-use crate::runtime::{Home, LendError, entry_home};
+use crate::runtime::{Home, LendError, Worker, entry_home};
 
 /// Buffers for requests on each shard: one is filled while another is posted anew.
 const ROOMS: u64 = 2;
@@ -143,7 +144,7 @@ impl Client {
         let request_md = request.spec(Threshold::Count(1), MdOptions::NONE, queue);
         let to = Target::new(server, portal, match_bits);
         let ((tell_reply, mut reply), (tell_sent, mut sent)) = (oneshot::channel(), oneshot::channel());
-        let started = shard.end().run_async(move |worker, queues| {
+        let start = move |worker: &mut Worker, queues: &mut Queues| {
             let (entry, room) = queues.expect(worker, &entry, &room_md, room, tell_reply)?;
             let put = |md| put_of(md, &to, number);
             let request = queues.send(worker, &request_md, request, put, tell_sent).inspect_err(|_| {
@@ -151,6 +152,10 @@ impl Client {
                 let _ = worker.unlink_entry(entry);
             })?;
             Ok::<_, LnetError>((entry, room, request))
+        };
+        let started = shard.end().run_async(start, |started, worker, queues| {
+            let calls = started.map(undo).ok();
+            calls.into_iter().flatten().for_each(|call| queues.answer(call, worker));
         })?;
         let mut posted = Posted { shard: &shard, started, handles: None, is_over: false };
         let stopped = || LnetError::Stopped(shard.id());
@@ -212,6 +217,11 @@ struct Posted<'a> {
 /// The entry and the descriptor for the reply, and the descriptor of the request.
 type Handles = (MeHandle, MdHandle, MdHandle);
 
+/// What takes them away again.
+fn undo((entry, room, request): Handles) -> [ShardCall; 2] {
+    [ShardCall::UnlinkEntry(entry, room), ShardCall::Unlink(request)]
+}
+
 impl Drop for Posted<'_> {
     fn drop(&mut self) {
         if self.is_over {
@@ -219,11 +229,9 @@ impl Drop for Posted<'_> {
         }
         self.started.close();
         let late = || self.started.try_recv().ok().and_then(Result::ok);
-        if let Some((entry, room, request)) = self.handles.or_else(late) {
-            let end = self.shard.end();
+        for call in self.handles.or_else(late).map(undo).into_iter().flatten() {
             // A shard that has ended has unlinked everything.
-            let _ = end.enqueue(ShardCall::UnlinkEntry(entry, room));
-            let _ = end.enqueue(ShardCall::Unlink(request));
+            let _ = self.shard.end().enqueue(call);
         }
     }
 }
@@ -382,9 +390,11 @@ impl Call {
         let Self { queued, to, shard, queue } = self;
         let md = reply.spec(Threshold::Count(1), MdOptions::NONE, queue);
         let (tell, sent) = oneshot::channel();
-        let started = shard.end().run_async(move |worker, queues| {
+        let start = move |worker: &mut Worker, queues: &mut Queues| {
             queues.send(worker, &md, reply, |md| put_of(md, &to, 0), tell).map(drop)
-        });
+        };
+        // It goes on without its future.
+        let started = shard.end().run_async(start, |_, _, _| {});
         // Its bytes are needed no longer.
         drop(queued);
         let nid = to.process.nid;

@@ -159,18 +159,22 @@ impl Queues {
         match (answer, self.start(message, worker)) {
             (Answer::Events(_), Ok(())) => {}
             (Answer::Events(slot), Err(error)) => {
-                let queue = self.queues.iter_mut().find(|queue| Some(queue.name) == slot.queue());
-                if let Some(queue) = queue.filter(|queue| !queue.closing) {
-                    let event = slot.event(message);
-                    queue.end.push(QueuedEvent {
-                        event,
-                        payload: Payload::Refusal(Box::new(Refusal { error, slot })),
-                    });
-                }
+                let event = slot.event(message);
+                self.refuse(slot.queue(), event, Refusal { error, buffer: None, slot });
             }
             (Answer::Outcome(sender), Ok(())) => self.await_outcome(md, message.answer(), sender),
             // The future may be gone.
             (Answer::Outcome(sender), Err(error)) => drop(sender.send(Err(error))),
+        }
+    }
+
+    /// Tells by an event queue what was refused; one that is gone has no consumer that could be told.
+    pub(super) fn refuse(&mut self, queue: Option<EqHandle>, event: Event, refusal: Refusal) {
+        let queue = self.queues.iter_mut().find(|known| Some(known.name) == queue);
+        if let Some(queue) = queue.filter(|queue| !queue.closing) {
+            queue.end.push(QueuedEvent { event, payload: Payload::Refusal(Box::new(refusal)) });
+            // The consumer is told by the next turn, which is of another thread where this is not within one.
+            self.is_blocked = true;
         }
     }
 

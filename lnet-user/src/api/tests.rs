@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
+use lnet_core::portal::EntrySpec;
 use lnet_core::shard::PutRequest;
 use lnet_wire::ProcessId;
 
@@ -151,4 +152,49 @@ fn a_capture_of_nothing() {
     let error = lnet.start_capture(&CaptureSpec::new(&path, 4096)).unwrap_err();
     assert!(matches!(error, LnetError::Stopped(ShardId(0))));
     assert!(!path.exists() && lnet.captures().is_empty());
+}
+
+/// What is queued, awaited or unlinked does not wait for another thread that has the shard: here for half a second.
+#[test]
+fn calls_that_are_queued_wait_for_no_other_thread() {
+    const HELD: Duration = Duration::from_millis(500);
+    let lnet = Lnet::start(&NodeConfig::loopback()).unwrap();
+    let shard = lnet.shard(0).unwrap();
+    let mut queue = shard.create_event_queue(64).unwrap();
+    let posted =
+        MdSpec { user_ptr: 1, ..MdSpec::new(4, Threshold::Count(1), MdOptions::PUT, queue.handle()) };
+    let dropped = shard.attach(&EntrySpec::new(PORTAL, 2), &posted, Buffer::zeroed(4)).unwrap();
+    let source = MdSpec::new(4, Threshold::Count(1), MdOptions::NONE, queue.handle());
+    let bound = shard.bind(&source, Buffer::from(vec![3; 4])).unwrap();
+    let (held, end) = (Arc::new(std::sync::Barrier::new(2)), shard.clone());
+    let holding = std::thread::spawn({
+        let held = Arc::clone(&held);
+        move || {
+            let hold = move |_: &mut Worker, _: &mut Queues| {
+                held.wait();
+                std::thread::sleep(HELD);
+            };
+            end.end().run(hold).unwrap();
+        }
+    });
+    held.wait();
+    let begun = std::time::Instant::now();
+    shard.attach_queued(&EntrySpec::new(PORTAL, 1), &posted, Buffer::zeroed(4)).unwrap();
+    bound.put(&Target::new(Nid::LO, PORTAL, 1), Ack::NotWanted, 0).queue().unwrap();
+    let later = shard.bind_async(&source, Buffer::from(vec![4; 4]));
+    let other = shard.attach_async(&EntrySpec::new(PORTAL, 3), &posted, Buffer::zeroed(4));
+    drop(dropped);
+    assert!(begun.elapsed() < HELD / 2, "{:?}", begun.elapsed());
+    let (later, other) = (runner::block_on(later).unwrap(), runner::block_on(other).unwrap());
+    assert!(begun.elapsed() > HELD / 2);
+    later.put(&Target::new(Nid::LO, PORTAL, 3), Ack::NotWanted, 0).queue().unwrap();
+    let mut payloads = Vec::new();
+    for _ in 0..5 {
+        let queued = queue.next_blocking(Some(Duration::from_secs(20))).unwrap().unwrap();
+        payloads.extend(queued.payload().map(|payload| payload[0]));
+    }
+    assert_eq!(payloads, [3, 4], "two PUTs, two SENDs, and the entry that was dropped");
+    assert!(queue.try_next().unwrap().is_none());
+    drop((later, other));
+    holding.join().unwrap();
 }

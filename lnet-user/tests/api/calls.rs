@@ -169,3 +169,32 @@ fn the_default_threads() {
     assert_eq!(next(&mut queue).event.kind(), EventKind::Send);
     assert!(queue.next_blocking(Some(PATIENCE / 1000)).unwrap().is_none());
 }
+
+/// A call's time does not depend on how long another thread waits for events of the same shard.
+#[test]
+fn a_thread_that_waits_delays_no_call_of_another_one() {
+    let lnet = start(1);
+    let shard = lnet.shard(0).unwrap();
+    let mut waited_for = shard.create_event_queue(64).unwrap();
+    let waiting = spec(&waited_for, 4, 1, MdOptions::PUT);
+    let last = EntrySpec::new(PINNED[0], 1);
+    shard.attach(&last, &waiting, Buffer::zeroed(4)).unwrap().detach();
+    // Short waits one after the other make the thread the driver.
+    for _ in 0..20 {
+        assert!(waited_for.next_blocking(Some(Duration::from_micros(10))).unwrap().is_none());
+    }
+    let thread = std::thread::spawn(move || next(&mut waited_for).event.kind());
+    let queue = shard.create_event_queue(1000).unwrap();
+    let mut longest = Duration::ZERO;
+    for number in 0..300 {
+        let begun = std::time::Instant::now();
+        let entry = EntrySpec::new(PINNED[0], 1000 + number);
+        drop(shard.attach(&entry, &spec(&queue, 4, 1, MdOptions::PUT), Buffer::zeroed(4)).unwrap());
+        shard.usage().unwrap();
+        longest = longest.max(begun.elapsed());
+    }
+    assert!(longest < PATIENCE / 20, "{longest:?}");
+    let md = shard.bind(&spec(&queue, 4, 1, MdOptions::NONE), Buffer::zeroed(4)).unwrap();
+    md.put(&to_self(PINNED[0], 1), Ack::NotWanted, 0).queue().unwrap();
+    assert_eq!(thread.join().unwrap(), EventKind::Put);
+}

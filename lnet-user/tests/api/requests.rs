@@ -139,6 +139,11 @@ fn an_outcome_that_is_given_up_leaves_its_events_to_the_queue() {
     let silent = lnet.bind(&silent, Buffer::zeroed(4)).unwrap();
     let outcome = block_on(silent.get(&to_self(PINNED[0], 2)).into_future());
     assert!(matches!(outcome, Err(LnetError::NoEventQueue)), "{outcome:?}");
+    // Nor is there a place for a refusal.
+    let queued = silent.get(&to_self(64, 2)).queue();
+    assert!(matches!(queued, Err(LnetError::NoEventQueue)), "{queued:?}");
+    let started = silent.get(&to_self(64, 2)).start();
+    assert!(matches!(started, Err(LnetError::Request(SubmitError::Portal(64)))), "{started:?}");
 }
 
 /// The events of others fill the queue while its only consumer awaits an outcome.
@@ -243,4 +248,66 @@ fn an_entry_that_is_needed_on_each_shard_is_refused() {
     let source = lnet_user::ProcessId::lustre(lnet_user::Nid::LO);
     let named = EntrySpec { source, ..EntrySpec::new(8, 1) };
     lnet.attach(&named, &md, Buffer::zeroed(4)).unwrap();
+}
+
+#[test]
+fn entries_that_are_queued_hand_their_buffers_back_when_they_are_refused() {
+    let lnet = start(1);
+    let mut queue = lnet.create_event_queue(8).unwrap();
+    let md = MdSpec { user_ptr: 9, ..spec(&queue, 4, 2, MdOptions::PUT) };
+    lnet.attach_queued(&EntrySpec::new(PINNED[0], 1), &md, Buffer::zeroed(4)).unwrap();
+    // Too many events for the queue, and a buffer that is too short.
+    let wide = MdSpec { threshold: Threshold::Count(9), ..md };
+    lnet.attach_queued(&EntrySpec::new(PINNED[0], 2), &wide, Buffer::from(vec![5; 4])).unwrap();
+    lnet.attach_queued(&EntrySpec::new(PINNED[0], 3), &md, Buffer::from(vec![6; 3])).unwrap();
+    for (bytes, text) in [(&[5; 4][..], "10 event slots wanted"), (&[6; 3], "3")] {
+        let queued = next(&mut queue);
+        let refused = Status::NeverSent(Cause::Refused);
+        assert_eq!((queued.event.kind(), queued.event.status()), (EventKind::Unlink, refused));
+        assert_eq!((queued.event.user_ptr(), queued.event.unlinked()), (9, true));
+        let error = queued.refusal().unwrap().to_string();
+        assert!(error.contains(text), "{error}");
+        assert_eq!(*queued.into_buffer().unwrap(), *bytes);
+    }
+    let silent = MdSpec { event_queue: None, ..md };
+    let refused = lnet.attach_queued(&EntrySpec::new(PINNED[0], 1), &silent, Buffer::from(vec![7; 4]));
+    let refused = refused.unwrap_err();
+    assert!(matches!(refused.error, LnetError::NoEventQueue), "{refused}");
+    assert_eq!(*refused.buffer.unwrap(), [7; 4]);
+    // Of those that are refused and not taken there are so many.
+    for _ in 0..256 {
+        lnet.attach_queued(&EntrySpec::new(PINNED[0], 2), &wide, Buffer::zeroed(4)).unwrap();
+    }
+    let busy = lnet.attach_queued(&EntrySpec::new(PINNED[0], 2), &wide, Buffer::zeroed(4)).unwrap_err();
+    assert!(busy.error.is_busy() && busy.buffer.is_some(), "{busy}");
+    drop(next(&mut queue));
+    lnet.attach_queued(&EntrySpec::new(PINNED[0], 2), &wide, Buffer::zeroed(4)).unwrap();
+}
+
+#[test]
+fn entries_and_descriptors_are_awaited() {
+    let lnet = start(2);
+    let mut queue = lnet.create_event_queue(64).unwrap();
+    let posted = spec(&queue, 4, 1, MdOptions::PUT);
+    let bound = spec(&queue, 4, 1, MdOptions::NONE);
+    let (entry, source) = block_on(async {
+        let entry = lnet.attach_async(&EntrySpec::new(PINNED[1], 1), &posted, Buffer::zeroed(4)).await;
+        (entry.unwrap(), lnet.bind_async(&bound, Buffer::from(vec![3; 4])).await.unwrap())
+    });
+    assert_eq!((entry.shard().id().0, source.shard().id().0), (1, 0));
+    block_on(source.put(&to_self(PINNED[1], 1), Ack::NotWanted, 0).into_future()).unwrap();
+    assert_eq!(next(&mut queue).payload(), Some(&[3; 4][..]));
+    let short = block_on(lnet.bind_async(&bound, Buffer::from(vec![5; 3]))).unwrap_err();
+    assert_eq!(*short.buffer.unwrap(), [5; 3]);
+    let unknown =
+        block_on(lnet.attach_async(&EntrySpec::new(64, 1), &posted, Buffer::zeroed(4))).unwrap_err();
+    assert!(unknown.to_string().contains("portal 64") && unknown.buffer.is_some(), "{unknown}");
+    // What is made for a future that is dropped goes with it.
+    drop(lnet.attach_async(&EntrySpec::new(PINNED[1], 1), &posted, Buffer::zeroed(4)));
+    drop(lnet.bind_async(&bound, Buffer::zeroed(4)));
+    for _ in 0..2 {
+        assert_eq!(next(&mut queue).event.kind(), EventKind::Unlink);
+    }
+    drop((entry, source));
+    lnet.shards().for_each(|shard| await_idle(&shard));
 }

@@ -1,0 +1,245 @@
+//! Match entries and descriptors are made: a buffer is lent to a shard.
+//!
+//! Invariant: a buffer that is not lent comes back, with the error, the future or the event that says so. What is made for
+//! a future that was dropped is unlinked.
+
+use lnet_core::md::MdSpec;
+use lnet_core::portal::EntrySpec;
+use tokio::sync::oneshot;
+
+use super::calls::Call;
+use super::error::{LnetError, NotLent};
+use super::queue::Refusal;
+use super::request::RefusalSlot;
+use super::service::Queues;
+use super::{Descriptor, Entry, Lnet, ShardHandle};
+use crate::memory::Buffer;
+use crate::runtime::{Home, LendError, Refused, Worker, entry_home};
+
+impl ShardHandle {
+    /// Posts a match entry with a memory descriptor, which borrows `buffer` until its last event. Where another thread drives
+    /// the shard, this one waits for it.
+    ///
+    /// # Errors
+    /// [`NotLent`] says why, and hands the buffer back.
+    pub fn attach(&self, entry: &EntrySpec, md: &MdSpec, buffer: Buffer) -> Result<Entry, NotLent> {
+        let (entry, md) = (*entry, *md);
+        let run = move |worker: &mut Worker, queues: &mut Queues| queues.attach(worker, &entry, &md, buffer);
+        let (entry, md) = outcome(self.end().run(run))?;
+        Ok(Entry::new(entry, md, self.clone()))
+    }
+
+    /// [`ShardHandle::attach`] for a caller that has other things to do meanwhile, in whatever runtime. It begins at once;
+    /// dropping the future unlinks the entry.
+    ///
+    /// # Errors
+    /// As [`ShardHandle::attach`].
+    pub fn attach_async(
+        &self,
+        entry: &EntrySpec,
+        md: &MdSpec,
+        buffer: Buffer,
+    ) -> impl Future<Output = Result<Entry, NotLent>> + Send + use<> {
+        let (entry, md) = (*entry, *md);
+        let run = move |worker: &mut Worker, queues: &mut Queues| queues.attach(worker, &entry, &md, buffer);
+        let made = self.lend(run, |(entry, md)| Call::UnlinkEntry(entry, md));
+        async move {
+            let mut made = made?;
+            let (entry, md) = made.outcome().await?;
+            Ok(Entry::new(entry, md, made.shard.clone()))
+        }
+    }
+
+    /// [`ShardHandle::attach`] without a handle, as for one that is detached: leaves it for the shard and returns. Should the
+    /// shard refuse it, an UNLINK event with the status [`Cause::Refused`](lnet_core::lnd::Cause::Refused) and the
+    /// spec's `user_ptr` says so: [`QueuedEvent::refusal`](super::QueuedEvent::refusal) why, and
+    /// [`QueuedEvent::into_buffer`](super::QueuedEvent::into_buffer) gives the buffer back. It comes before requests that
+    /// this thread queues later.
+    ///
+    /// # Errors
+    /// [`NotLent`] hands the buffer back: [`LnetError::NoEventQueue`], where the refusal could not be told, and an error that
+    /// [is busy](LnetError::is_busy) while 256 calls of this kind are on their way to the shard, or refused and still in the
+    /// event queue.
+    pub fn attach_queued(&self, entry: &EntrySpec, md: &MdSpec, buffer: Buffer) -> Result<(), NotLent> {
+        let end = self.end();
+        let slot = match md.event_queue {
+            Some(_) => RefusalSlot::reserve(&end.refusals).map_err(LnetError::from),
+            None => Err(LnetError::NoEventQueue),
+        };
+        let slot = match slot {
+            Ok(slot) => slot,
+            Err(error) => return Err(NotLent { error, buffer: Some(buffer) }),
+        };
+        let (entry, md) = (*entry, *md);
+        let run = move |worker: &mut Worker, queues: &mut Queues| {
+            if let Err(Refused { error, buffer }) = queues.attach(worker, &entry, &md, buffer) {
+                let (event, error) = (slot.end_event(&md), error.into());
+                queues.refuse(md.event_queue, event, Refusal { error, buffer: Some(buffer), slot });
+            }
+        };
+        end.enqueue(Call::Run(Box::new(run))).map_err(|error| NotLent { error, buffer: None })
+    }
+
+    /// Makes a descriptor to put from or get into; it borrows `buffer` until its last event. Where another thread drives
+    /// the shard, this one waits for it.
+    ///
+    /// # Errors
+    /// [`NotLent`] says why, and hands the buffer back.
+    pub fn bind(&self, md: &MdSpec, buffer: Buffer) -> Result<Descriptor, NotLent> {
+        let md = *md;
+        let handle = outcome(self.end().run(move |worker, queues| queues.bind(worker, &md, buffer)))?;
+        Ok(Descriptor::new(handle, &md, self.clone()))
+    }
+
+    /// [`ShardHandle::bind`] for a caller that has other things to do meanwhile, in whatever runtime. It begins at once;
+    /// dropping the future unlinks the descriptor.
+    ///
+    /// # Errors
+    /// As [`ShardHandle::bind`].
+    pub fn bind_async(
+        &self,
+        md: &MdSpec,
+        buffer: Buffer,
+    ) -> impl Future<Output = Result<Descriptor, NotLent>> + Send + use<> {
+        let md = *md;
+        let made = self.lend(move |worker, queues| queues.bind(worker, &md, buffer), Call::Unlink);
+        async move {
+            let mut made = made?;
+            let handle = made.outcome().await?;
+            Ok(Descriptor::new(handle, &md, made.shard.clone()))
+        }
+    }
+
+    fn lend<T: Send + 'static>(
+        &self,
+        lend: impl FnOnce(&mut Worker, &mut Queues) -> Result<T, Refused> + Send + 'static,
+        undo: fn(T) -> Call,
+    ) -> Result<Making<T>, NotLent> {
+        let lost = move |made, worker: &mut Worker, queues: &mut Queues| {
+            if let Ok(made) = made {
+                queues.answer(undo(made), worker);
+            }
+        };
+        let made = self.end().run_async(lend, lost).map_err(|error| NotLent { error, buffer: None })?;
+        Ok(Making { shard: self.clone(), made, undo })
+    }
+}
+
+/// An entry or a descriptor that a shard is asked for.
+struct Making<T> {
+    shard: ShardHandle,
+    made: oneshot::Receiver<Result<T, Refused>>,
+    /// What takes it away again.
+    undo: fn(T) -> Call,
+}
+
+impl<T> Making<T> {
+    async fn outcome(&mut self) -> Result<T, NotLent> {
+        let made = (&mut self.made).await;
+        outcome(made.map_err(|_| LnetError::Stopped(self.shard.id())))
+    }
+}
+
+impl<T> Drop for Making<T> {
+    fn drop(&mut self) {
+        self.made.close();
+        if let Ok(Ok(made)) = self.made.try_recv() {
+            // A shard that has ended has unlinked everything.
+            let _ = self.shard.end().enqueue((self.undo)(made));
+        }
+    }
+}
+
+fn outcome<T>(made: Result<Result<T, Refused>, LnetError>) -> Result<T, NotLent> {
+    match made {
+        Ok(Ok(made)) => Ok(made),
+        Ok(Err(Refused { error, buffer })) => {
+            Err(NotLent { error: LnetError::Lend(error), buffer: Some(buffer) })
+        }
+        Err(error) => Err(NotLent { error, buffer: None }),
+    }
+}
+
+impl Lnet {
+    /// Posts a match entry with a memory descriptor on the shard that the portal's policy sends its messages to;
+    /// [`Entry::shard`] says which. Where every shard will do (`Rotor`), it is the one of the event queue.
+    ///
+    /// # Errors
+    /// [`NotLent`] says why, and hands the buffer back: as [`ShardHandle::attach`], and where senders decide the
+    /// shard ([`LnetError::EachShard`]), or the event queue is not on that shard.
+    pub fn attach(&self, entry: &EntrySpec, md: &MdSpec, buffer: Buffer) -> Result<Entry, NotLent> {
+        match self.shard_of_entry(entry, md) {
+            Ok(shard) => shard.attach(entry, md, buffer),
+            Err(error) => Err(NotLent { error, buffer: Some(buffer) }),
+        }
+    }
+
+    /// [`ShardHandle::attach_async`] on the shard where [`Lnet::attach`] posts.
+    ///
+    /// # Errors
+    /// As [`Lnet::attach`].
+    pub fn attach_async(
+        &self,
+        entry: &EntrySpec,
+        md: &MdSpec,
+        buffer: Buffer,
+    ) -> impl Future<Output = Result<Entry, NotLent>> + Send + use<> {
+        let made = match self.shard_of_entry(entry, md) {
+            Ok(shard) => Ok(shard.attach_async(entry, md, buffer)),
+            Err(error) => Err(NotLent { error, buffer: Some(buffer) }),
+        };
+        async move { made?.await }
+    }
+
+    /// [`ShardHandle::attach_queued`] on the shard where [`Lnet::attach`] posts.
+    ///
+    /// # Errors
+    /// As [`ShardHandle::attach_queued`], and where there is no such shard.
+    pub fn attach_queued(&self, entry: &EntrySpec, md: &MdSpec, buffer: Buffer) -> Result<(), NotLent> {
+        match self.shard_of_entry(entry, md) {
+            Ok(shard) => shard.attach_queued(entry, md, buffer),
+            Err(error) => Err(NotLent { error, buffer: Some(buffer) }),
+        }
+    }
+
+    /// Makes a descriptor to put from or get into, on the shard of its event queue ([`ShardHandle::bind`]).
+    ///
+    /// # Errors
+    /// [`NotLent`] says why, and hands the buffer back.
+    pub fn bind(&self, md: &MdSpec, buffer: Buffer) -> Result<Descriptor, NotLent> {
+        match self.shard_of_queue(md) {
+            Ok(shard) => shard.bind(md, buffer),
+            Err(error) => Err(NotLent { error, buffer: Some(buffer) }),
+        }
+    }
+
+    /// [`ShardHandle::bind_async`] on the shard of its event queue.
+    ///
+    /// # Errors
+    /// As [`Lnet::bind`].
+    pub fn bind_async(
+        &self,
+        md: &MdSpec,
+        buffer: Buffer,
+    ) -> impl Future<Output = Result<Descriptor, NotLent>> + Send + use<> {
+        let made = match self.shard_of_queue(md) {
+            Ok(shard) => Ok(shard.bind_async(md, buffer)),
+            Err(error) => Err(NotLent { error, buffer: Some(buffer) }),
+        };
+        async move { made?.await }
+    }
+
+    fn shard_of_entry(&self, entry: &EntrySpec, md: &MdSpec) -> Result<ShardHandle, LnetError> {
+        let home =
+            entry_home(&self.steering(), entry.portal, &entry.source, entry.match_bits, entry.ignore_bits);
+        match home.map_err(LendError::from)? {
+            Home::Shard(shard) => self.shard(shard as usize),
+            Home::Any => self.shard_of_queue(md),
+            Home::Each => Err(LnetError::EachShard(entry.portal)),
+        }
+    }
+
+    fn shard_of_queue(&self, md: &MdSpec) -> Result<ShardHandle, LnetError> {
+        self.shard(md.event_queue.map_or(0, |queue| queue.0.shard().0.into()))
+    }
+}
