@@ -5,7 +5,6 @@ use std::sync::Arc;
 use lnet_core::event::Event;
 use lnet_core::handle::{MdHandle, MeHandle};
 use lnet_core::md::MdSpec;
-use lnet_core::shard::{GetRequest, PutRequest};
 use lnet_wire::{Nid, ProcessId};
 
 use super::calls::Call;
@@ -90,18 +89,13 @@ impl Descriptor {
     /// Puts its bytes to a portal. What comes of it are a SEND when the bytes are not read any more, and an ACK
     /// if that is wanted.
     pub fn put(&self, to: &Target, ack: Ack, hdr_data: u64) -> Request<'_> {
-        let Target { process, portal, match_bits, offset, self_nid } = *to;
-        let (md, ack) = (self.handle, ack == Ack::Wanted);
-        let request = PutRequest { md, ack, self_nid, target: process, portal, match_bits, offset, hdr_data };
-        Request { descriptor: self, message: Message::Put(request) }
+        Request { descriptor: self, message: Message::put(self.handle, to, ack, hdr_data) }
     }
 
     /// Gets bytes from a portal, at most as many as it has room for. What comes of it are a SEND, and a REPLY
     /// when the bytes are there.
     pub fn get(&self, from: &Target) -> Request<'_> {
-        let Target { process, portal, match_bits, offset, self_nid } = *from;
-        let request = GetRequest { md: self.handle, self_nid, target: process, portal, match_bits, offset };
-        Request { descriptor: self, message: Message::Get(request) }
+        Request { descriptor: self, message: Message::get(self.handle, from) }
     }
 
     /// Lets it be until its threshold is used up or its queue is dropped.

@@ -127,6 +127,7 @@ pub struct NotLent {
     /// Why.
     #[source]
     pub error: LnetError,
-    /// The buffer; `None` if the shard has ended with it ([`LnetError::Stopped`]).
+    /// The buffer; `None` if the shard has ended with it ([`LnetError::Stopped`]), or where it comes with an event
+    /// ([`ShardHandle::start_all`](super::ShardHandle::start_all)).
     pub buffer: Option<Buffer>,
 }

@@ -10,11 +10,34 @@ use tokio::sync::oneshot;
 use super::calls::Call;
 use super::error::{LnetError, NotLent};
 use super::queue::Refusal;
-use super::request::RefusalSlot;
+use super::request::{Message, NO_MD, RefusalSlot};
 use super::service::Queues;
-use super::{Descriptor, Entry, Lnet, ShardHandle};
+use super::{Ack, Descriptor, Entry, Lnet, ShardHandle, Target};
 use crate::memory::Buffer;
 use crate::runtime::{Home, LendError, Refused, Worker, entry_home};
+
+/// A PUT or a GET with a descriptor of its own ([`ShardHandle::start_all`]).
+#[derive(Debug)]
+pub struct Outgoing {
+    pub(super) md: MdSpec,
+    pub(super) buffer: Buffer,
+    /// Of no descriptor yet.
+    pub(super) message: Message,
+}
+
+impl Outgoing {
+    /// The bytes of `buffer`, as [`Descriptor::put`] puts them.
+    #[must_use]
+    pub fn put(md: &MdSpec, buffer: Buffer, to: &Target, ack: Ack, hdr_data: u64) -> Self {
+        Self { md: *md, buffer, message: Message::put(NO_MD, to, ack, hdr_data) }
+    }
+
+    /// Bytes for `buffer`, as [`Descriptor::get`] gets them.
+    #[must_use]
+    pub fn get(md: &MdSpec, buffer: Buffer, from: &Target) -> Self {
+        Self { md: *md, buffer, message: Message::get(NO_MD, from) }
+    }
+}
 
 impl ShardHandle {
     /// Posts a match entry with a memory descriptor, which borrows `buffer` until its last event. Where another thread drives
@@ -107,6 +130,29 @@ impl ShardHandle {
             let mut made = made?;
             let handle = made.outcome().await?;
             Ok(Descriptor::new(handle, &md, made.shard.clone()))
+        }
+    }
+
+    /// Makes a descriptor for each of these messages and starts it, all by one call: a burst costs the caller one wait for a
+    /// thread that drives the shard. The results stand in their order.
+    ///
+    /// # Errors
+    /// [`NotLent`] for each message that was not started: without its buffer where the descriptor was made; then that
+    /// comes with an UNLINK event.
+    #[must_use]
+    pub fn start_all(&self, messages: Vec<Outgoing>) -> Vec<Result<Descriptor, NotLent>> {
+        let specs: Vec<MdSpec> = messages.iter().map(|outgoing| outgoing.md).collect();
+        let start = move |worker: &mut Worker, queues: &mut Queues| {
+            let start = |outgoing: Outgoing| queues.start_outgoing(worker, outgoing);
+            messages.into_iter().map(start).collect::<Vec<_>>()
+        };
+        let stopped = |_| NotLent { error: LnetError::Stopped(self.id()), buffer: None };
+        match self.end().run(start) {
+            Ok(started) => {
+                let made = |(md, handle)| Descriptor::new(handle, md, self.clone());
+                specs.iter().zip(started).map(|(md, started)| Ok(made((md, started?)))).collect()
+            }
+            Err(_) => specs.iter().map(|md| Err(stopped(md))).collect(),
         }
     }
 

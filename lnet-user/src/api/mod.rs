@@ -85,6 +85,7 @@ pub(crate) use errno::netlink_errno;
 
 pub use descriptor::{Ack, Descriptor, Entry, Target};
 pub use error::{LnetError, NotLent};
+pub use lend::Outgoing;
 pub use queue::{EventQueue, QueuedEvent};
 pub use request::{Outcome, Request};
 

@@ -19,7 +19,7 @@ use lnet_wire::MessageType;
 use tokio::sync::oneshot;
 
 use super::calls::Call;
-use super::descriptor::Descriptor;
+use super::descriptor::{Ack, Descriptor, Target};
 use super::error::LnetError;
 use super::queue::QueuedEvent;
 
@@ -33,7 +33,29 @@ pub(super) enum Message {
     Get(GetRequest),
 }
 
+/// Names no descriptor.
+pub(super) const NO_MD: MdHandle = MdHandle(Cookie(0));
+
 impl Message {
+    pub(super) fn put(md: MdHandle, to: &Target, ack: Ack, hdr_data: u64) -> Self {
+        let Target { process, portal, match_bits, offset, self_nid } = *to;
+        let ack = ack == Ack::Wanted;
+        Self::Put(PutRequest { md, ack, self_nid, target: process, portal, match_bits, offset, hdr_data })
+    }
+
+    pub(super) fn get(md: MdHandle, from: &Target) -> Self {
+        let Target { process, portal, match_bits, offset, self_nid } = *from;
+        Self::Get(GetRequest { md, self_nid, target: process, portal, match_bits, offset })
+    }
+
+    /// The same of another descriptor.
+    pub(super) fn of(self, md: MdHandle) -> Self {
+        match self {
+            Self::Put(put) => Self::Put(PutRequest { md, ..put }),
+            Self::Get(get) => Self::Get(GetRequest { md, ..get }),
+        }
+    }
+
     pub(super) fn md(&self) -> MdHandle {
         match self {
             Self::Put(put) => put.md,
@@ -84,7 +106,7 @@ impl Refusals {
 
     /// Those of a shard's entries that are queued.
     pub(super) fn of_entries() -> Arc<Self> {
-        let (handle, options) = (MdHandle(Cookie(0)), MdOptions::NONE);
+        let (handle, options) = (NO_MD, MdOptions::NONE);
         let status = Status::NeverSent(Cause::Refused);
         let md = EventMd { handle, user_ptr: 0, options, status, unlinked: true };
         Arc::new(Self { md, queue: None, used: AtomicU32::new(0) })

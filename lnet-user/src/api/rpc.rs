@@ -45,7 +45,6 @@ use lnet_core::handle::{MdHandle, MeHandle};
 use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
-use lnet_core::shard::PutRequest;
 use lnet_wire::{Nid, ProcessId};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -54,7 +53,7 @@ use tokio::time::Sleep;
 use super::calls::Call as ShardCall;
 use super::request::Message;
 use super::service::Queues;
-use super::{Entry, EventQueue, Lnet, LnetError, QueuedEvent, ShardHandle, Target};
+use super::{Ack, Entry, EventQueue, Lnet, LnetError, QueuedEvent, ShardHandle, Target};
 use crate::memory::Buffer;
 use crate::node::setters;
 use crate::runtime::{Home, LendError, Worker, entry_home};
@@ -146,7 +145,7 @@ impl Client {
         let ((tell_reply, mut reply), (tell_sent, mut sent)) = (oneshot::channel(), oneshot::channel());
         let start = move |worker: &mut Worker, queues: &mut Queues| {
             let (entry, room) = queues.expect(worker, &entry, &room_md, room, tell_reply)?;
-            let put = |md| put_of(md, &to, number);
+            let put = |md| Message::put(md, &to, Ack::NotWanted, number);
             let request = queues.send(worker, &request_md, request, put, tell_sent).inspect_err(|_| {
                 // It is there, so that this succeeds.
                 let _ = worker.unlink_entry(entry);
@@ -234,20 +233,6 @@ impl Drop for Posted<'_> {
             let _ = self.shard.end().enqueue(call);
         }
     }
-}
-
-fn put_of(md: MdHandle, to: &Target, hdr_data: u64) -> Message {
-    let Target { process, portal, match_bits, offset, self_nid } = *to;
-    Message::Put(PutRequest {
-        md,
-        ack: false,
-        self_nid,
-        target: process,
-        portal,
-        match_bits,
-        offset,
-        hdr_data,
-    })
 }
 
 /// What takes requests. Its portal is lazy while it lives, so requests wait where no room is posted at the moment.
@@ -391,7 +376,7 @@ impl Call {
         let md = reply.spec(Threshold::Count(1), MdOptions::NONE, queue);
         let (tell, sent) = oneshot::channel();
         let start = move |worker: &mut Worker, queues: &mut Queues| {
-            queues.send(worker, &md, reply, |md| put_of(md, &to, 0), tell).map(drop)
+            queues.send(worker, &md, reply, |md| Message::put(md, &to, Ack::NotWanted, 0), tell).map(drop)
         };
         // It goes on without its future.
         let started = shard.end().run_async(start, |_, _, _| {});

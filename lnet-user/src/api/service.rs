@@ -18,7 +18,8 @@ use lnet_core::shard::SubmitError;
 use tokio::sync::oneshot;
 
 use super::calls::{CALLS_MAX, Call, Calls, Signals};
-use super::error::LnetError;
+use super::error::{LnetError, NotLent};
+use super::lend::Outgoing;
 use super::queue::{Payload, QueueEnd, QueuedEvent, Refusal, SharedLease};
 use super::request::{Answer, Message};
 use crate::memory::Buffer;
@@ -200,6 +201,24 @@ impl Queues {
                 Err(error)
             }
         }
+    }
+
+    /// Makes a descriptor and starts a request with it.
+    pub(super) fn start_outgoing(
+        &mut self,
+        worker: &mut Worker,
+        outgoing: Outgoing,
+    ) -> Result<MdHandle, NotLent> {
+        let Outgoing { md, buffer, message } = outgoing;
+        let bound = self.bind(worker, &md, buffer);
+        let md = bound
+            .map_err(|Refused { error, buffer }| NotLent { error: error.into(), buffer: Some(buffer) })?;
+        self.start(&message.of(md), worker).map_err(|error| {
+            // It is there, so that this succeeds.
+            let _ = worker.unlink(md);
+            NotLent { error, buffer: None }
+        })?;
+        Ok(md)
     }
 
     /// Posts an entry, whose descriptor takes one PUT, which goes to a future.

@@ -1,7 +1,7 @@
 //! The node that puts and gets.
 //!
-//! Invariants: a thread for each shard takes the next number that is free and sends that message from a place of its
-//! own part of the window; every number is taken once, and ends once, well or as a fault. When all places
+//! Invariants: a thread for each shard takes the next numbers that are free and sends those messages from places of its
+//! own part of the window, some by one call of the shard; every number is taken once, and ends once, well or as a fault. When all places
 //! together have failed, one message after the other, there is no more to be tried.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,12 +9,14 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use lnet_wire::Nid;
+
 use super::latency::Latency;
-use super::plan::Plan;
+use super::plan::{Message, Plan};
 use super::report::{ClassReport, Fault, FaultKind, InitiatorReport, Progress, Tally};
 use super::slot::{Ended, Slot, Started};
 use super::{Kind, LoadError};
-use crate::api::{EventQueue, Lnet};
+use crate::api::{EventQueue, Lnet, Outgoing};
 
 /// How often a thread without events looks at the time and whether it is to stop.
 const TICK: Duration = Duration::from_millis(20);
@@ -22,6 +24,9 @@ const TICK: Duration = Duration::from_millis(20);
 const BUSY_TICK: Duration = Duration::from_millis(1);
 /// How long messages that were given up may take to end.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
+/// Messages that are started by one call of the shard at most, and payload after which there are no more.
+const BATCH_MESSAGES: usize = 32;
+const BATCH_BYTES: u32 = 1 << 16;
 /// Events of a message: SEND, ACK or REPLY, and the end of its descriptor.
 const EVENTS: u32 = 3;
 
@@ -176,8 +181,8 @@ struct Sender {
     slots: Vec<Slot>,
     /// Places that are free.
     free: Vec<usize>,
-    /// A number that was taken when the node was busy.
-    waiting: Option<u64>,
+    /// Numbers that were taken when the node was busy.
+    waiting: Vec<u64>,
     report: InitiatorReport,
     shard: usize,
 }
@@ -201,7 +206,7 @@ impl Sender {
             queue,
             slots: (0..slots).map(|_| Slot::new(max_bytes)).collect(),
             free: (0..slots).collect(),
-            waiting: None,
+            waiting: Vec::new(),
             report,
             shard,
             shared,
@@ -221,7 +226,7 @@ impl Sender {
                 break self.lose_all();
             }
             let is_quiet = self.slots.iter().all(|slot| !slot.is_lent());
-            let is_last = self.shared.is_stopping() || self.waiting.is_none() && self.shared.is_at_end();
+            let is_last = self.shared.is_stopping() || self.waiting.is_empty() && self.shared.is_at_end();
             if is_quiet && is_last {
                 break;
             }
@@ -254,36 +259,66 @@ impl Sender {
         true
     }
 
-    /// Fills the free places; whether the node was busy.
+    /// Fills the free places, some by each call of the shard; whether the node was busy.
     fn fill(&mut self) -> bool {
-        while let Some(index) = self.free.pop() {
-            let Some(number) = self.waiting.take().or_else(|| self.shared.take_number()) else {
-                self.free.push(index);
+        loop {
+            let (prepared, outgoing) = self.prepare();
+            if prepared.is_empty() {
                 return false;
-            };
-            let plan = &self.shared.plan;
-            let message = plan.scheme.message(number);
-            let peer = plan.targets[(number % plan.targets.len() as u64) as usize];
-            let started = self.slots[index].start(index, message, peer, plan.ack, &self.queue);
-            if self.slots[index].is_free() {
-                self.free.push(index);
             }
-            match started {
-                Started::Yes => self.report.by_shard[self.shard] += 1,
-                Started::No(ended) => {
-                    self.note(&ended);
-                    return true;
+            let begun = Instant::now();
+            let started = self.queue.shard().start_all(outgoing);
+            let mut is_busy = false;
+            for ((index, message, peer), started) in prepared.into_iter().zip(started) {
+                let slot = &mut self.slots[index];
+                let started = slot.started(message, peer, self.shared.plan.ack, begun, started);
+                if slot.is_free() {
+                    self.free.push(index);
                 }
-                Started::Later => {
-                    self.waiting = Some(number);
-                    return true;
+                match started {
+                    Started::Yes => self.report.by_shard[self.shard] += 1,
+                    Started::No(ended) => {
+                        self.note(&ended);
+                        is_busy = true;
+                    }
+                    Started::Later => {
+                        self.waiting.push(message.number);
+                        is_busy = true;
+                    }
                 }
+            }
+            if is_busy {
+                return true;
             }
             if !self.take_ready() || self.shared.is_stopping() {
                 return false;
             }
         }
-        false
+    }
+
+    /// Messages for free places, few enough that the first of them does not wait long for the payload of the last: each with
+    /// its place and its target.
+    fn prepare(&mut self) -> (Vec<(usize, Message, Nid)>, Vec<Outgoing>) {
+        let (mut prepared, mut outgoing, mut bytes) = (Vec::new(), Vec::new(), 0);
+        while bytes < BATCH_BYTES && outgoing.len() < BATCH_MESSAGES {
+            let Some(index) = self.free.pop() else { break };
+            let Some(number) = self.waiting.pop().or_else(|| self.shared.take_number()) else {
+                self.free.push(index);
+                break;
+            };
+            let plan = &self.shared.plan;
+            let message = plan.scheme.message(number);
+            let peer = plan.targets[(number % plan.targets.len() as u64) as usize];
+            // It is free, so that it has its buffer.
+            let Some(next) = self.slots[index].prepare(index, &message, peer, plan.ack, &self.queue) else {
+                self.waiting.push(number);
+                continue;
+            };
+            bytes += message.length_bytes;
+            prepared.push((index, message, peer));
+            outgoing.push(next);
+        }
+        (prepared, outgoing)
     }
 
     /// Takes the events that are there; whether the shard lives.

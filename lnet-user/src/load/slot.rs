@@ -12,7 +12,7 @@ use lnet_wire::Nid;
 use super::Kind;
 use super::plan::Message;
 use super::report::{Difference, FaultKind};
-use crate::api::{Ack, Descriptor, EventQueue, LnetError, NotLent, QueuedEvent, ShardHandle, Target};
+use crate::api::{Ack, Descriptor, EventQueue, LnetError, NotLent, Outgoing, QueuedEvent, Target};
 use crate::memory::Buffer;
 
 /// Byte that GETs are to replace. A GET asks for what an earlier one may have left in the same buffer.
@@ -71,48 +71,59 @@ impl Slot {
         self.buffer.is_some()
     }
 
-    /// Starts a message. The place is free.
-    pub(super) fn start(
+    /// Makes a message ready, whose payload is in the place's buffer from now on. The place is free.
+    pub(super) fn prepare(
         &mut self,
         index: usize,
-        message: Message,
+        message: &Message,
         peer: Nid,
         ack: bool,
         queue: &EventQueue,
-    ) -> Started {
-        let Some(mut buffer) = self.buffer.take() else { return Started::Later };
+    ) -> Option<Outgoing> {
+        let mut buffer = self.buffer.take()?;
         let bytes = &mut buffer[..message.length_bytes as usize];
         match message.kind {
             Kind::Put => message.fill(bytes),
             Kind::Get => bytes.fill(BLANK),
         }
-        let begun = Instant::now();
-        let bound = bind(queue.shard(), index, &message, ack, queue, buffer);
-        let descriptor = match bound {
-            Ok(descriptor) => descriptor,
-            Err(NotLent { error, buffer }) => {
-                self.buffer = buffer;
-                return refused(&error, message, peer);
-            }
-        };
+        let operations = if message.kind == Kind::Put && !ack { 1 } else { 2 };
+        let (length_bytes, threshold) = (message.length_bytes.into(), Threshold::Count(operations));
+        let md = MdSpec::new(length_bytes, threshold, MdOptions::NONE, queue.handle());
+        let md = MdSpec { user_ptr: index as u64, ..md };
         let mut to = Target::new(peer, message.portal, message.match_bits);
         to.offset = message.offset_bytes;
-        let asked = match message.kind {
+        Some(match message.kind {
             Kind::Put => {
                 let ack = if ack { Ack::Wanted } else { Ack::NotWanted };
-                descriptor.put(&to, ack, message.number).start()
+                Outgoing::put(&md, buffer, &to, ack, message.number)
             }
-            Kind::Get => descriptor.get(&to).start(),
-        };
-        if let Err(error) = asked {
-            // Dropping the descriptor unlinks it; its last event brings the buffer.
-            self.is_returning = true;
-            return refused(&error, message, peer);
+            Kind::Get => Outgoing::get(&md, buffer, &to),
+        })
+    }
+
+    /// Takes note of how starting that message went.
+    pub(super) fn started(
+        &mut self,
+        message: Message,
+        peer: Nid,
+        ack: bool,
+        begun: Instant,
+        started: Result<Descriptor, NotLent>,
+    ) -> Started {
+        match started {
+            Ok(descriptor) => {
+                let descriptor = Some(descriptor);
+                let (done, moved_bytes, fault) = (None, 0, None);
+                self.busy = Some(Busy { message, peer, ack, descriptor, begun, done, moved_bytes, fault });
+                Started::Yes
+            }
+            Err(NotLent { error, buffer }) => {
+                // Without it the last event of the descriptor brings it, if there is still a shard.
+                self.is_returning = buffer.is_none() && !matches!(error, LnetError::Stopped(_));
+                self.buffer = buffer;
+                refused(&error, message, peer)
+            }
         }
-        let descriptor = Some(descriptor);
-        let (done, moved_bytes, fault) = (None, 0, None);
-        self.busy = Some(Busy { message, peer, ack, descriptor, begun, done, moved_bytes, fault });
-        Started::Yes
     }
 
     /// Takes an event of its descriptor; what came of the message, if this was the last one.
@@ -209,25 +220,4 @@ fn check(message: &Message, moved_bytes: u32, buffer: &[u8]) -> Result<(), (Faul
     }
     let payload = buffer.get(..moved_bytes as usize).unwrap_or_default();
     message.check(payload).map_or(Ok(()), |difference| Err((FaultKind::Byte, Some(difference))))
-}
-
-fn bind(
-    shard: &ShardHandle,
-    index: usize,
-    message: &Message,
-    ack: bool,
-    queue: &EventQueue,
-    buffer: Buffer,
-) -> Result<Descriptor, NotLent> {
-    let operations = if message.kind == Kind::Put && !ack { 1 } else { 2 };
-    let md = MdSpec {
-        user_ptr: index as u64,
-        ..MdSpec::new(
-            message.length_bytes.into(),
-            Threshold::Count(operations),
-            MdOptions::NONE,
-            queue.handle(),
-        )
-    };
-    shard.bind(&md, buffer)
 }

@@ -11,6 +11,8 @@ use lnet_user::{
     Status, SubmitError, Target, Threshold,
 };
 
+use lnet_user::api::Outgoing;
+
 use crate::common::{LAZY, PATIENCE, PINNED, ROTOR, await_idle, config, next, post, spec, start, to_self};
 use crate::events::block_on;
 
@@ -310,4 +312,60 @@ fn entries_and_descriptors_are_awaited() {
     }
     drop((entry, source));
     lnet.shards().for_each(|shard| await_idle(&shard));
+}
+
+#[test]
+fn a_burst_is_started_by_one_call_and_each_refusal_stands_in_its_place() {
+    let lnet = start(1);
+    let shard = lnet.shard(0).unwrap();
+    let mut queue = shard.create_event_queue(64).unwrap();
+    let mut other = shard.create_event_queue(64).unwrap();
+    shard
+        .attach(&EntrySpec::new(PINNED[0], 1), &spec(&queue, 64, 8, MdOptions::PUT), Buffer::zeroed(64))
+        .unwrap()
+        .detach();
+    let bytes = spec(&other, 4, 1, MdOptions::GET);
+    shard.attach(&EntrySpec::new(PINNED[0], 2), &bytes, Buffer::from(vec![7; 4])).unwrap().detach();
+    let md = |user_ptr, count| MdSpec { user_ptr, ..spec(&other, 4, count, MdOptions::NONE) };
+    let put = |number: u8, length: usize, portal, ack| {
+        let count = 1 + u32::from(number % 2);
+        let buffer = Buffer::from(vec![number; length]);
+        Outgoing::put(&md(number.into(), count), buffer, &to_self(portal, 1), ack, number.into())
+    };
+    let outgoing = vec![
+        put(0, 4, PINNED[0], Ack::NotWanted),
+        put(1, 4, PINNED[0], Ack::Wanted),
+        put(2, 3, PINNED[0], Ack::NotWanted),
+        put(3, 4, 64, Ack::Wanted),
+        put(4, 4, PINNED[0], Ack::Wanted),
+        Outgoing::get(&md(5, 2), Buffer::zeroed(4), &to_self(PINNED[0], 2)),
+    ];
+    let mut started: Vec<_> = shard.start_all(outgoing).into_iter().map(Some).collect();
+    let mut refused = |index: usize| started[index].take().unwrap().unwrap_err();
+    let short = refused(2);
+    assert!(matches!(short.error, LnetError::Lend(_)) && short.buffer.unwrap().len() == 3);
+    let portal = refused(3);
+    assert!(matches!(portal.error, LnetError::Request(SubmitError::Portal(64))) && portal.buffer.is_none());
+    let room = refused(4);
+    let LnetError::Request(SubmitError::NoRoomForResponse { left: 1, wanted: 2, .. }) = room.error else {
+        panic!("{room}")
+    };
+    let _under_way: Vec<_> = started.into_iter().flatten().map(Result::unwrap).collect();
+    for number in [0, 1] {
+        let put = next(&mut queue);
+        assert_eq!((put.event.hdr_data(), put.payload()), (Some(number), Some(&[number as u8; 4][..])));
+    }
+    let mut ends = Vec::new();
+    while ends.len() < 6 {
+        let queued = next(&mut other);
+        if queued.event.unlinked() {
+            let (kind, user_ptr) = (queued.event.kind(), queued.event.user_ptr());
+            let end = (user_ptr, kind == EventKind::Unlink, queued.into_buffer().unwrap()[0]);
+            ends.push(end);
+        }
+    }
+    ends.sort_unstable();
+    // That of the entry for the GET is one of them.
+    let expected = [(0, false, 0), (0, false, 7), (1, false, 1), (3, true, 3), (4, true, 4), (5, false, 7)];
+    assert_eq!(ends, expected);
 }
