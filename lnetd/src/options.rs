@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Parser};
 use lnet_control::path::{self, DEFAULT_NODE};
 use lnet_user::NodeConfig;
@@ -55,7 +56,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "LIST")]
     cpus: Option<String>,
     /// How frames reach the shards where a net does not say: auto, native, generic or socket
-    #[arg(long, default_value_t)]
+    #[arg(long, default_value_t, value_parser = PossibleValuesParser::new(XdpMode::NAMES).try_map(|name| name.parse::<XdpMode>()),
+          hide_possible_values = true)]
     mode: XdpMode,
     /// Memory for frames of all nets over rings: bytes, also with K, M or G behind [default: enough for two interfaces
     /// with two receive queues each]
@@ -226,6 +228,16 @@ mod tests {
             assert_eq!(log(&format!("--log {filter}")), filter);
         }
         assert!(options("-v --log info").is_err());
+    }
+
+    #[test]
+    fn modes_are_offered_and_checked() {
+        use clap::CommandFactory;
+        let mut script = Vec::new();
+        clap_complete::generate(clap_complete::Shell::Bash, &mut Options::command(), "lnetd", &mut script);
+        assert!(String::from_utf8(script).unwrap().contains("auto native generic socket"));
+        assert_eq!(options("--mode generic").unwrap().mode, XdpMode::Generic);
+        assert!(options("--mode natve").unwrap_err().to_string().contains("native"));
     }
 
     #[test]

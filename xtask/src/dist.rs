@@ -53,9 +53,8 @@ pub(crate) fn dist(root: &Path, options: &Options) -> Result<()> {
         copy(&built, &bin)?;
         strip(&bin, program, &directory("lib/debug/usr/bin")?)?;
         let is_tool = program == "lnetctl";
-        let (option, section) = if is_tool { ("man", "man1") } else { ("--generate-man", "man8") };
         let mut pages = Command::new(&built);
-        pages.arg(option).arg(directory(&format!("share/man/{section}"))?);
+        pages.arg(if is_tool { "man" } else { "--generate-man" }).arg(directory("share/man/man8")?);
         succeed(&mut pages)?;
         for (shell, place, mark) in SHELLS {
             let words = if is_tool { ["completions", shell] } else { ["--generate-completions", shell] };

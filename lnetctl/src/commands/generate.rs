@@ -4,6 +4,7 @@ use std::path::Path;
 
 use clap::CommandFactory;
 use clap_complete::Shell;
+use clap_mangen::Man;
 use lnet_control::Errno;
 
 use super::Result;
@@ -19,10 +20,19 @@ pub(super) fn completions(shell: Shell) -> Result<()> {
     Ok(())
 }
 
-/// A page for the tool and one for each command, such as `lnetctl-net-add.1`.
+/// A page for the tool and one for each command, such as `lnetctl-net-add.8`: section 8 is that of administration, where
+/// LNet's own page is.
 pub(super) fn man(directory: &Path) -> Result<()> {
-    clap_mangen::generate_to(Cli::command(), directory).map_err(|error| {
+    let mut tool = Cli::command().disable_help_subcommand(true);
+    tool.build();
+    pages(&tool, directory).map_err(|error| {
         let message = format!("cannot write man pages to {}: {error}", directory.display());
         Task::new("add", "man").error(Errno::IO, message).failed()
     })
+}
+
+fn pages(command: &clap::Command, directory: &Path) -> std::io::Result<()> {
+    let mut shown = command.get_subcommands().filter(|command| !command.is_hide_set());
+    shown.try_for_each(|command| pages(command, directory))?;
+    Man::new(command.clone()).section("8").generate_to(directory).map(drop)
 }

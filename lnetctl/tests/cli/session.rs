@@ -133,8 +133,9 @@ fn completions_and_man_pages_are_made() {
         assert!(shell == "fish" || words.iter().all(|word| script.contains(word)), "{shell}");
     }
     node.good(&format!("man {}", node.directory.display()));
-    let page = fs::read_to_string(node.directory.join("lnetctl-net-add.1")).unwrap();
+    let page = fs::read_to_string(node.directory.join("lnetctl-net-add.8")).unwrap();
     assert!(page.contains("peer\\-credits") && page.contains("Examples"), "{page}");
+    assert!(page.lines().any(|line| line.starts_with(".TH lnetctl-net-add 8")), "{page}");
 }
 
 #[test]

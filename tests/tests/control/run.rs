@@ -109,7 +109,7 @@ impl Daemon {
         Self::spawn(directory, command)
     }
 
-    fn spawn(directory: Directory, mut command: Command) -> Self {
+    pub(crate) fn spawn(directory: Directory, mut command: Command) -> Self {
         let child = command.spawn().unwrap();
         let mut daemon = Self { child, directory };
         let begun = Instant::now();

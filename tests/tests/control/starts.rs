@@ -84,6 +84,36 @@ fn one_daemon_has_one_name() {
     second.stop();
 }
 
+/// As a unit of type `notify` has it, with a path and with an abstract name.
+#[test]
+fn a_service_manager_is_told_when_clients_can_connect() {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+    let directory = Directory::new();
+    let path = directory.0.join("notify");
+    let name = format!("lnet-tests-notify-{}", std::process::id());
+    let sockets = [
+        (path.display().to_string(), UnixDatagram::bind(&path).unwrap()),
+        (
+            format!("@{name}"),
+            UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap(),
+        ),
+    ];
+    for (variable, manager) in sockets {
+        manager.set_read_timeout(Some(PATIENCE)).unwrap();
+        let directory = Directory::new();
+        let mut command = directory.command(None, "--configure");
+        command.env("NOTIFY_SOCKET", variable);
+        let daemon = Daemon::spawn(directory, command);
+        let mut told = [0; 64];
+        let length = manager.recv(&mut told).unwrap();
+        assert_eq!(&told[..length], b"READY=1");
+        daemon.good("net show");
+        daemon.stop();
+    }
+}
+
 /// A start-up document that never comes does not keep the daemon from ending.
 #[test]
 fn the_first_signal_ends_a_daemon_that_is_still_starting() {
