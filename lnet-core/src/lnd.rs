@@ -232,6 +232,9 @@ pub trait Uplink: PrefetchHints {
     /// The LND has finished with a message and its buffer. Credits return here.
     fn sent(&mut self, now: Instant, tx: TxId, status: Status);
 
+    /// A peer has begun a new life: what was under way to it ends.
+    fn restarted(&mut self, _peer: &Nid) {}
+
     /// What has been learned of a path. It counts where paths are chosen.
     fn path_health(&mut self, _now: Instant, _path: &Path, _report: PathReport) {}
 

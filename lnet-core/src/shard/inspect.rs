@@ -53,7 +53,33 @@ pub struct ForgedSource {
     pub source: Nid,
 }
 
+/// What a shard has learned of a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum PeerChange {
+    /// What goes to it by a path is not answered any more.
+    Silent,
+    /// It is again.
+    Answers,
+    /// It has begun a new life.
+    Restarted,
+}
+
+/// What peers have done that a log tells: at most so much at a time, beyond which nothing is kept.
+pub(super) const PEER_CHANGES_MAX: usize = 64;
+
 impl Shard {
+    /// The next change of a peer that was not told yet, with a NID of the peer, for a log. What comes faster than it is
+    /// fetched is lost.
+    pub fn poll_peer_change(&mut self) -> Option<(Nid, PeerChange)> {
+        self.peer_changes.pop_front()
+    }
+
+    pub(super) fn note_peer(&mut self, peer: &Nid, change: PeerChange) {
+        if self.peer_changes.len() < PEER_CHANGES_MAX {
+            self.peer_changes.push_back((*peer, change));
+        }
+    }
+
     /// The last message that was dropped for [`DropReason::ForgedSource`] since this was called, for a log.
     pub const fn poll_forged(&mut self) -> Option<ForgedSource> {
         self.forged.take()

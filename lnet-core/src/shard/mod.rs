@@ -31,15 +31,17 @@ mod transmit;
 mod update;
 
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use lnet_wire::Nid;
 use lnet_wire::steer::{PORTALS, SHARDS_MAX};
 
 pub use crate::peer::PeerRecord;
 pub use forward::{ForwardError, ForwardRequest, Forwarded};
 pub use initiator::{GetRequest, PutRequest, SubmitError};
-pub use inspect::{ForgedSource, NiRecord, Usage};
+pub use inspect::{ForgedSource, NiRecord, PeerChange, Usage};
 pub use update::Confirmation;
 
 use crate::credit::Credits;
@@ -151,6 +153,8 @@ pub struct Shard {
     counters: Counters,
     /// The last message with a source that is not its sender's, until it is told.
     forged: Option<ForgedSource>,
+    /// What is to be told of peers.
+    peer_changes: VecDeque<(Nid, PeerChange)>,
     #[cfg(feature = "sabotage")]
     loses_credit: bool,
 }
@@ -195,6 +199,7 @@ impl Shard {
             selector: Selector::new(),
             counters: Counters::default(),
             forged: None,
+            peer_changes: VecDeque::with_capacity(inspect::PEER_CHANGES_MAX),
             #[cfg(feature = "sabotage")]
             loses_credit: false,
         };

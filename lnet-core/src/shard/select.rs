@@ -57,6 +57,11 @@ impl Selector {
         self.of(path).filter(|_| self.has_silent)?.silent_until
     }
 
+    /// Whether a path has not answered since it was reported silent.
+    pub(super) fn was_silent(&self, path: &Path) -> bool {
+        self.silent_until(path).is_some()
+    }
+
     /// Whether a path is to be avoided.
     fn is_silent(&self, now: Instant, path: &Path) -> bool {
         self.silent_until(path).is_some_and(|until| now < until)

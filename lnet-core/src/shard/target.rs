@@ -7,7 +7,7 @@ use lnet_wire::{Body, Header, Nid, WireHandle};
 
 use super::Shard;
 use super::delayed::{Ask, list_of};
-use super::inspect::ForgedSource;
+use super::inspect::{ForgedSource, PeerChange};
 use super::promise::Promise;
 use crate::lnd::{
     NiId, Path, PathReport, Prefetch, PrefetchHint, PrefetchHints, RxId, Span, Status, TxId, Uplink, Verdict,
@@ -179,8 +179,18 @@ impl Uplink for Shard {
         self.wake();
     }
 
+    fn restarted(&mut self, peer: &Nid) {
+        self.note_peer(peer, PeerChange::Restarted);
+    }
+
     fn path_health(&mut self, now: Instant, path: &Path, report: PathReport) {
+        let was_silent = self.selector.was_silent(path);
         self.selector.note(now, path, report);
+        match (was_silent, report) {
+            (false, PathReport::Silent) => self.note_peer(&path.peer, PeerChange::Silent),
+            (true, PathReport::Answers { .. }) => self.note_peer(&path.peer, PeerChange::Answers),
+            _ => {}
+        }
     }
 
     fn reroute(&mut self, now: Instant, silent: &Path, candidates: &[Path]) -> Option<usize> {

@@ -284,6 +284,7 @@ impl Xfer {
     fn end_peer(&mut self, peer: u32, told_by: &Nid, up: &mut impl Uplink) {
         let Self { sessions, sending, receiving } = self;
         sessions.local.counters.peers_restarted += 1;
+        up.restarted(told_by);
         sessions.paths.forget_peer(peer);
         sending.end_peer(peer, &mut sending::Call { sessions, up });
         if sessions.peers[peer].address.1 != *told_by {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lnet_core::ShardConfig;
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{Cause, NiId, Path, PathReport, Status, Transmit, Uplink};
-use lnet_core::shard::PutRequest;
+use lnet_core::shard::{PeerChange, PutRequest};
 use lnet_core::topology::{PeerNid, Topology};
 use lnet_core::tunables::Tunables;
 use lnet_wire::Nid;
@@ -76,6 +76,28 @@ fn a_silent_path_comes_last_until_it_answers() {
     node.shard.path_health(NOW, &path, PathReport::Answers { round_trip: None });
     (0..2).for_each(|_| put(&mut node, 2, None));
     assert_eq!(counts(&mut node), [2, 0], "it has more credits free");
+}
+
+/// For a log: changes, not reports, and never more than fit.
+#[test]
+fn changes_of_peers_are_told_once() {
+    let mut node = node();
+    let path = Path { ni: NIS[0], peer: nid(1, 2) };
+    let answers = PathReport::Answers { round_trip: None };
+    for report in [answers, PathReport::Silent, PathReport::Silent, answers, answers] {
+        node.shard.path_health(NOW, &path, report);
+    }
+    node.shard.restarted(&nid(1, 3));
+    let told = |node: &mut Node| std::iter::from_fn(|| node.shard.poll_peer_change()).collect::<Vec<_>>();
+    let expected = [
+        (nid(1, 2), PeerChange::Silent),
+        (nid(1, 2), PeerChange::Answers),
+        (nid(1, 3), PeerChange::Restarted),
+    ];
+    assert_eq!(told(&mut node), expected);
+    (0..1000).for_each(|_| node.shard.restarted(&nid(1, 3)));
+    assert_eq!(told(&mut node).len(), 64);
+    assert_eq!(told(&mut node), []);
 }
 
 #[test]

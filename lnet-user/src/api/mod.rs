@@ -48,6 +48,7 @@ mod descriptor;
 mod errno;
 mod error;
 mod lend;
+mod peer_log;
 mod pings;
 mod ports;
 mod queue;

@@ -29,6 +29,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 use tracing::{error, info, warn};
 
 use super::errno::driver_error;
+use super::peer_log::{PeerLog, refused};
 use super::pings::{self, Posted};
 use super::queue::this_thread;
 use super::traffic::{Traffic, moved};
@@ -73,6 +74,7 @@ struct Books {
     /// What answers pings.
     posted: Vec<Posted>,
     traffic: Traffic,
+    log: PeerLog,
 }
 
 impl Books {
@@ -173,7 +175,8 @@ impl Runner {
 
     pub(super) fn forget_peers(&self) {
         self.machine().forget_peers();
-        self.books().traffic = Traffic::default();
+        let mut books = self.books();
+        (books.traffic, books.log) = (Traffic::default(), PeerLog::default());
     }
 
     /// Gives up all requests that are not being carried out.
@@ -331,6 +334,7 @@ async fn drive(core: &Arc<Core>) -> Result<(), LnetError> {
                 core.look_at_links();
                 seek(core, &work);
                 core.follow_traffic().await?;
+                core.log_peers().await?;
             }
         }
     }
@@ -485,9 +489,28 @@ impl Core {
         let before = move |worker: &Worker| totals.get(usize::from(worker.shard_id().0)).copied();
         let told = self.ask(move |worker| moved(worker.shard(), before(worker).unwrap_or_default())).await?;
         let traffic = self.runner.books().traffic.note(told);
+        self.runner.books().log.note_traffic(&traffic);
         let mut machine = self.runner.machine();
         for nid in traffic {
             machine.handle_report(self.runner.clock.now(), Report::Traffic { nid });
+        }
+        Ok(())
+    }
+
+    /// Logs what shards have learned of peers.
+    async fn log_peers(&self) -> Result<(), LnetError> {
+        let now = std::time::Instant::now();
+        let is_due = self.runner.books().log.is_due(now);
+        let told = self.ask(move |worker| {
+            let changes: Vec<_> = std::iter::from_fn(|| worker.poll_peer_change()).collect();
+            (changes, is_due.then(|| refused(worker)))
+        });
+        let told = told.await?;
+        let log = &mut self.runner.books().log;
+        told.iter().flat_map(|(changes, _)| changes).for_each(|(nid, change)| log.note(now, *nid, *change));
+        log.tell_silent(now);
+        if is_due {
+            log.note_refused(now, told.into_iter().filter_map(|(_, refused)| refused).flatten());
         }
         Ok(())
     }

@@ -9,9 +9,10 @@ use lnet_core::handle::{EqHandle, MdHandle, MeHandle, ShardId};
 use lnet_core::lnd::{Lnd, NiId, Span};
 use lnet_core::md::{MdError, MdSpec, Unlinked};
 use lnet_core::portal::{EntryError, EntrySpec};
-use lnet_core::shard::{GetRequest, PutRequest, Shard, SubmitError, Usage};
+use lnet_core::shard::{GetRequest, PeerChange, PutRequest, Shard, SubmitError, Usage};
 use lnet_core::stats::Counters;
 use lnet_core::time::{self, Instant};
+use lnet_wire::Nid;
 use thiserror::Error;
 
 use super::clock::Clock;
@@ -156,6 +157,11 @@ impl Worker {
     /// The shard, to be read.
     pub(crate) fn shard(&self) -> &Shard {
         &self.shard
+    }
+
+    /// What the shard has learned of a peer, once ([`Shard::poll_peer_change`]).
+    pub(crate) fn poll_peer_change(&mut self) -> Option<(Nid, PeerChange)> {
+        self.shard.poll_peer_change()
     }
 
     /// Rules by which the shard drops or delays messages, to be set.

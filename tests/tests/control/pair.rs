@@ -4,6 +4,7 @@ use std::net::UdpSocket;
 use std::path::Path;
 
 use lnet_tests::netns::{Interface, NETNS_NODES, Netns, Wiring, enter, ip, require_privilege, wait_until};
+use rustix::process::Signal;
 use xtask::testing::paths;
 
 use crate::run::{Daemon, Directory, PATIENCE, PORT, Two, program, until_shown};
@@ -358,6 +359,54 @@ fn nodes_of_one_host_reach_each_other_or_are_told_why_not() {
     let lines =
         log.lines().filter(|line| line.contains("WARN") && line.contains("is an address of this host"));
     assert_eq!(lines.count(), 1, "{log}");
+}
+
+/// What an administrator wants to know, in one line each, whatever number of shards has found it out.
+#[test]
+fn the_log_tells_of_peers() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let Two { a, mut b, netns } = Two::configured(1, "--lnd-timeout 4");
+    let far = netns.b().interface();
+    let ping = format!("ping --timeout 10 {}@xdp", far.ipv4);
+    let ends =
+        |line: &str, what: &str| line.contains(what) && line.contains(&format!("nid={}@xdp", far.ipv4));
+    let lines = |what: &str| a.directory.log().lines().filter(|line| ends(line, what)).count();
+    a.good(&ping);
+    wait_until("a peer is found", PATIENCE, || lines("first traffic with a peer") == 1);
+
+    b.signal(Signal::KILL);
+    b.wait();
+    let b = Daemon::start(Directory::new(), Some(netns.b()), "--configure --shards 2");
+    b.good(&format!("net add --net xdp --if {}", far.name));
+    a.good(&ping);
+    wait_until("it has begun a new life", PATIENCE, || lines("has begun a new life") == 1);
+
+    b.signal(Signal::STOP);
+    a.bad(&format!("ping --timeout 4 {}@xdp", far.ipv4), &["errno"]);
+    wait_until("it does not answer", PATIENCE, || lines("a peer does not answer") == 1);
+    b.signal(Signal::CONT);
+    wait_until("it answers again", PATIENCE, || {
+        a.run(&ping);
+        lines("a peer answers again") == 1
+    });
+    assert_eq!(
+        ["first traffic", "new life", "not answer", "answers again"].map(lines),
+        [1; 4],
+        "{}",
+        a.directory.log()
+    );
+}
+
+/// A configuration that is wrong is one line of warning, with what is wrong.
+#[test]
+fn a_refused_configuration_is_one_line() {
+    let node = Daemon::alone();
+    node.bad("net add --net xdp --if no-such-interface", &["errno"]);
+    let log = node.stop();
+    let told = log.lines().filter(|line| line.contains("no-such-interface") && !line.contains("INFO"));
+    assert_eq!(told.count(), 1, "{log}");
 }
 
 #[test]

@@ -110,6 +110,11 @@ impl<U: Uplink> Uplink for InPlaceUplink<'_, U> {
     }
 
     #[inline]
+    fn restarted(&mut self, peer: &Nid) {
+        self.up.restarted(peer);
+    }
+
+    #[inline]
     fn path_health(&mut self, now: Instant, path: &Path, report: PathReport) {
         self.up.path_health(now, path, report);
     }

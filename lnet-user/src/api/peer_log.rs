@@ -1,0 +1,219 @@
+//! What the log tells of peers: a line for each change, whatever number of shards has found it out.
+//!
+//! Invariant: what peers do is logged no faster than a peer can begin new lives in [`INTERVAL`], and takes bounded memory.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use lnet_core::shard::PeerChange;
+use lnet_wire::Nid;
+use tracing::{info, warn};
+
+use crate::lnd::Counted;
+use crate::runtime::Worker;
+
+/// How long nothing more is said of the same kind: of refused frames, and of the new lives of a peer.
+pub(super) const INTERVAL: Duration = Duration::from_secs(10);
+/// How long a peer may be silent that is not said to be so: a frame may be lost.
+const SILENCE: Duration = Duration::from_secs(1);
+/// Peers that are remembered.
+const PEERS_MAX: usize = 4096;
+/// What is refused since it is wrong, not since it comes late, twice or too fast.
+const REFUSED: [&str; 9] = [
+    "malformed",
+    "bad_ack",
+    "bad_identity",
+    "unchecked",
+    "peers_full",
+    "bad_checksum",
+    "bad_header",
+    "header_mismatch",
+    "bad_payload",
+];
+
+/// What was told.
+#[derive(Debug, Default)]
+pub(super) struct PeerLog {
+    known: HashSet<Nid>,
+    /// Since when peers do not answer, and whether that was told.
+    silent: HashMap<Nid, (Instant, bool)>,
+    restarted: HashMap<Nid, Instant>,
+    /// Frames that were refused, by reason, when that was looked at, and when.
+    refused: BTreeMap<&'static str, u64>,
+    looked: Option<Instant>,
+}
+
+/// Frames that a shard has refused, by reason.
+pub(super) type Refused = Vec<(&'static str, u64)>;
+
+impl PeerLog {
+    /// Whether refused frames are to be counted: that is done once a while.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.looked.is_none_or(|looked| now >= looked + INTERVAL)
+    }
+
+    /// Tells of peers with which there is traffic for the first time.
+    pub(super) fn note_traffic(&mut self, traffic: &[Nid]) {
+        for nid in traffic {
+            if self.known.len() < PEERS_MAX && self.known.insert(*nid) {
+                info!(%nid, "first traffic with a peer");
+            }
+        }
+    }
+
+    /// Tells what a shard has learned of a peer.
+    pub(super) fn note(&mut self, now: Instant, nid: Nid, change: PeerChange) {
+        match change {
+            PeerChange::Silent => {
+                if self.silent.len() < PEERS_MAX {
+                    self.silent.entry(nid).or_insert((now, false));
+                }
+            }
+            PeerChange::Answers => {
+                if let Some((_, true)) = self.silent.remove(&nid) {
+                    info!(%nid, "a peer answers again");
+                }
+            }
+            PeerChange::Restarted => {
+                self.restarted.retain(|_, told| now < *told + INTERVAL);
+                if self.restarted.len() < PEERS_MAX && self.restarted.insert(nid, now).is_none() {
+                    warn!(%nid, "a peer has begun a new life: what was under way to it has ended");
+                }
+            }
+        }
+    }
+
+    /// Tells which peers have not answered for a while.
+    pub(super) fn tell_silent(&mut self, now: Instant) {
+        for (nid, (since, is_told)) in &mut self.silent {
+            if !*is_told && now >= *since + SILENCE {
+                *is_told = true;
+                warn!(%nid, "a peer does not answer");
+            }
+        }
+    }
+
+    /// Tells which frames were refused since the last time; `told` by the shards.
+    pub(super) fn note_refused(&mut self, now: Instant, told: impl Iterator<Item = (&'static str, u64)>) {
+        let mut sums = BTreeMap::new();
+        for (reason, count) in told {
+            *sums.entry(reason).or_default() += count;
+        }
+        let since = |(reason, count): (&&'static str, &u64)| {
+            let more = count.saturating_sub(self.refused.get(reason).copied().unwrap_or(0));
+            (more > 0).then(|| format!("{reason} {more}"))
+        };
+        let reasons: Vec<_> = sums.iter().filter_map(since).collect();
+        if !reasons.is_empty() {
+            warn!(reasons = reasons.join(", "), "frames were refused");
+        }
+        (self.refused, self.looked) = (sums, Some(now));
+    }
+}
+
+/// What a shard has refused.
+pub(super) fn refused(worker: &Worker) -> Refused {
+    let mut counted = Vec::new();
+    let told = worker.count(&mut |_: Counted, name, count| {
+        if REFUSED.contains(&name) {
+            counted.push((name, count));
+        }
+    });
+    if let Err(error) = told {
+        tracing::debug!(%error, "counters are not told");
+    }
+    counted
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tracing::field::{Field, Visit};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+
+    use super::*;
+
+    /// Keeps the text of lines.
+    struct Lines(Arc<Mutex<Vec<String>>>);
+
+    impl Subscriber for Lines {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, event: &Event<'_>) {
+            struct Line(String);
+            impl Visit for Line {
+                fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+                    self.0 += &format!("{field}={value:?} ");
+                }
+            }
+            let mut line = Line(String::new());
+            event.record(&mut line);
+            self.0.lock().unwrap().push(line.0);
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn each_change_is_one_line() {
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let nid = |host: u8| Nid::new_ip(lnet_wire::Net::XDP, [10, 0, 0, host].into()).unwrap();
+        let count = |changes: &[(Duration, u8, PeerChange)]| {
+            let (mut log, begun) = (PeerLog::default(), Instant::now());
+            lines.lock().unwrap().clear();
+            tracing::subscriber::with_default(Lines(Arc::clone(&lines)), || {
+                for (after, host, change) in changes {
+                    log.note(begun + *after, nid(*host), *change);
+                    log.tell_silent(begun + *after);
+                }
+                log.tell_silent(begun + INTERVAL);
+            });
+            lines.lock().unwrap().len()
+        };
+        use PeerChange::{Answers, Restarted, Silent};
+        let now = Duration::ZERO;
+        // Two shards find out the same.
+        let late = 2 * SILENCE;
+        assert_eq!(count(&[(now, 1, Silent), (late, 1, Silent), (late, 1, Answers), (late, 1, Answers)]), 2);
+        assert_eq!(count(&[(now, 1, Silent), (now, 2, Silent), (late, 3, Answers)]), 2);
+        assert_eq!(count(&[(now, 1, Silent), (SILENCE / 2, 1, Answers)]), 0);
+        assert_eq!(
+            count(&[(now, 1, Restarted), (INTERVAL / 2, 1, Restarted), (2 * INTERVAL, 1, Restarted)]),
+            2
+        );
+    }
+
+    #[test]
+    fn refused_frames_are_told_once_a_while_and_with_how_many_more() {
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let (mut log, begun) = (PeerLog::default(), Instant::now());
+        tracing::subscriber::with_default(Lines(Arc::clone(&lines)), || {
+            for (round, malformed) in [(0, 2), (1, 2), (2, 9)] {
+                let now = begun + INTERVAL * round;
+                assert!(log.is_due(now));
+                log.note_refused(
+                    now,
+                    [("malformed", malformed), ("bad_ack", 0), ("malformed", 1)].into_iter(),
+                );
+                assert!(!log.is_due(now + INTERVAL / 2));
+            }
+        });
+        let lines = lines.lock().unwrap();
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert!(lines[0].contains("malformed 3") && lines[1].contains("malformed 7"), "{lines:?}");
+    }
+}
