@@ -7,9 +7,9 @@ use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput};
 use lnet_tests::bpf::frames;
 use lnet_tests::bpf::model::{Linear, Model, any_policy};
 use lnet_tests::bpf::random::{Random, seed};
-use lnet_tests::bpf::{idle_socket, load, object};
+use lnet_tests::bpf::{idle_socket, load};
 use lnet_tests::netns::{NETNS_NODES, require_privilege};
-use lnet_user::internals::bpf::{Action, Object, ObjectKind, TestFrame};
+use lnet_user::internals::bpf::{self, Action, ObjectKind, TestFrame};
 use lnet_wire::packet::endpoint;
 use lnet_wire::steer::slot_of;
 
@@ -38,7 +38,7 @@ fn the_default_object_answers_alike_in_libbpf_and_aya() {
     let socket = idle_socket();
     let mut by_aya = load(ObjectKind::Default);
     let mut by_libbpf = ObjectBuilder::default()
-        .open_memory(&Object::of(ObjectKind::Default).bytes().unwrap())
+        .open_memory(&bpf::Object::of(ObjectKind::Default).bytes().unwrap())
         .unwrap()
         .load()
         .unwrap();
@@ -89,7 +89,7 @@ fn maps_hold_integers_and_arrays_of_them_under_their_names() {
         return;
     }
     let object = ObjectBuilder::default()
-        .open_memory(&Object::of(ObjectKind::Default).bytes().unwrap())
+        .open_memory(&bpf::Object::of(ObjectKind::Default).bytes().unwrap())
         .unwrap()
         .load()
         .unwrap();
