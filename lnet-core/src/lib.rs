@@ -25,6 +25,7 @@ pub mod node;
 mod peer;
 pub mod portal;
 mod random;
+mod schedule;
 pub mod shard;
 mod slab;
 pub mod stats;

@@ -3,6 +3,7 @@
 //! [`Shard::new`]: crate::shard::Shard::new
 
 use crate::handle::SLOT_BITS;
+use crate::{peer, xfer};
 
 /// Number of slots of each kind in one shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,7 +38,9 @@ pub struct Limits {
     /// a node, since from it follows how many a shard holds for its siblings: about as many again, over all of
     /// them. Of those of one sibling half may wait, of which peers have their shares likewise.
     pub delayed: u32,
-    /// Peer interfaces that are remembered. Those stay that a message is for, or has come from and waits.
+    /// Peers that are remembered: their interfaces, incarnations, shards and paths, of each so many. Those stay that a
+    /// message is for, or has come from and waits, or that something has come from of late. Memory is
+    /// touched as they come: [`Limits::peers_in`] says how many a number of bytes holds.
     pub peers: u32,
     /// Local interfaces.
     pub interfaces: u16,
@@ -56,9 +59,19 @@ impl Limits {
         forwards: 0,
         incoming: 1 << 12,
         delayed: 1 << 10,
-        peers: 1 << 12,
+        peers: Self::peers_in(32 << 20),
         interfaces: 16,
     };
+
+    /// Bytes of memory that a peer of one shard takes, which messages go to and come from.
+    pub const PEER_BYTES: usize = peer::ENTRY_BYTES + xfer::PEER_BYTES;
+
+    /// Peers that so many bytes of memory hold, for [`Limits::peers`].
+    #[must_use]
+    pub const fn peers_in(bytes: u64) -> u32 {
+        let count = bytes / Self::PEER_BYTES as u64;
+        if count < 1 << SLOT_BITS { count as u32 } else { 1 << SLOT_BITS }
+    }
 
     /// Messages on their way out: each [`TxId`](crate::lnd::TxId) is below this.
     #[must_use]
@@ -111,6 +124,13 @@ impl Default for Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_says_how_many_peers_there_are() {
+        assert!((1500..4096).contains(&Limits::PEER_BYTES), "{} bytes a peer", Limits::PEER_BYTES);
+        assert_eq!(Limits::peers_in(10 * Limits::PEER_BYTES as u64 + 1), 10);
+        assert!(Limits { peers: Limits::peers_in(u64::MAX), ..Limits::DEFAULT }.is_valid());
+    }
 
     #[test]
     fn what_a_cookie_cannot_name_is_invalid() {

@@ -10,6 +10,7 @@ use crate::credit::Credits;
 use crate::hash::{Seed, nid_words};
 use crate::list::{Link, List, NONE, linked};
 use crate::message::Queued;
+use crate::slab::slot_bytes;
 use crate::stats::NiCounters;
 use crate::table::{Chain, Keyed, Table};
 
@@ -40,6 +41,9 @@ impl Keyed for PeerNi {
         seed.hash(nid_words(&self.nid))
     }
 }
+
+/// Bytes that a peer interface takes in the table.
+pub(crate) const ENTRY_BYTES: usize = slot_bytes::<PeerNi>();
 
 /// Peers that are found again without hashing.
 const RECENT: usize = 64;

@@ -7,15 +7,18 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Parser};
 use lnet_control::path::{self, DEFAULT_NODE};
-use lnet_user::NodeConfig;
 use lnet_user::api::Threads;
 use lnet_user::control::{ControlOptions, ServeOptions};
 use lnet_user::node::{CHUNK_BYTES, DAEMON_LIMITS, XdpMode};
 use lnet_user::runtime::Idle;
+use lnet_user::{Limits, NodeConfig};
 
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::group;
+
+/// Most memory of a shard for what it knows of peers.
+const PEER_MEMORY_MAX: u64 = 1 << 32;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -63,6 +66,9 @@ pub(crate) struct Options {
     /// with two receive queues each]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory: Option<u64>,
+    /// Memory of each shard for what it knows of peers, taken as they come: bytes, also with K, M or G behind
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "16M")]
+    peer_memory: u64,
     /// Receive queues of nets over rings, and NIs over sockets, that there may be at once
     #[arg(long, default_value_t = NodeConfig::loopback().queues_max, value_name = "COUNT")]
     queues_max: u32,
@@ -104,6 +110,17 @@ impl Options {
         }
     }
 
+    /// Peers that each shard remembers.
+    fn peers(&self) -> Result<u32> {
+        let (bytes, least) =
+            (self.peer_memory, Limits::PEER_BYTES as u64 * 2 * u64::from(DAEMON_LIMITS.delayed));
+        ensure!(
+            (least..=PEER_MEMORY_MAX).contains(&bytes),
+            "--peer-memory {bytes}: {least} to {PEER_MEMORY_MAX} bytes are expected"
+        );
+        Ok(Limits::peers_in(bytes))
+    }
+
     pub(crate) fn node(&self) -> Result<NodeConfig> {
         let mut config = NodeConfig::loopback()
             .shards(self.shards)
@@ -111,7 +128,7 @@ impl Options {
             .queues_max(self.queues_max)
             .lnd_timeout(Duration::from_secs(self.lnd_timeout.into()))
             .frame_loss_per_million(self.frame_loss)
-            .limits(DAEMON_LIMITS);
+            .limits(Limits { peers: self.peers()?, ..DAEMON_LIMITS });
         let frames = match self.memory {
             None => config.frames_for(2, 4),
             Some(bytes) => u32::try_from(bytes / u64::from(CHUNK_BYTES))
@@ -241,6 +258,14 @@ mod tests {
     }
 
     #[test]
+    fn memory_for_peers_decides_how_many_are_remembered() {
+        let peers = |words: &str| options(words).unwrap().node().unwrap().limits.peers;
+        assert_eq!(peers(""), DAEMON_LIMITS.peers);
+        assert_eq!(peers("--peer-memory 64M"), Limits::peers_in(64 << 20));
+        assert!(peers("") > 4000 && peers("--peer-memory 64M") > 16_000);
+    }
+
+    #[test]
     fn loss_is_for_tests() {
         let loss = |words: &str| options(words).map(|options| options.node().unwrap().frame_loss_per_million);
         assert_eq!((loss("").unwrap(), loss("--frame-loss 5000").unwrap()), (0, 5000));
@@ -257,6 +282,8 @@ mod tests {
         };
         assert!(error("--shards 2 --cpus 1").contains("1 CPUs for 2 shards"));
         assert!(error("--memory 12").contains("--memory 12"));
+        assert!(error("--peer-memory 1K").contains("--peer-memory 1024"));
+        assert!(error("--peer-memory 5G").contains("4294967296 bytes are expected"));
         assert!(error("--name a/b").contains("a/b"));
         assert!(error("--config /no/such/file").contains("/no/such/file"));
         assert!(options("--lnd-timeout 0").is_err());

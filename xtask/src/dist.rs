@@ -51,7 +51,6 @@ pub(crate) fn dist(root: &Path, options: &Options) -> Result<()> {
         let built = cargo::build_binary(root, program, program)?;
         let path = built.to_str().with_context(|| format!("{} is no text", built.display()))?;
         copy(&built, &bin)?;
-        strip(&bin, program, &directory("lib/debug/usr/bin")?)?;
         let is_tool = program == "lnetctl";
         let mut pages = Command::new(&built);
         pages.arg(if is_tool { "man" } else { "--generate-man" }).arg(directory("share/man/man8")?);
@@ -66,42 +65,4 @@ pub(crate) fn dist(root: &Path, options: &Options) -> Result<()> {
     }
     println!("{}", out.display());
     Ok(())
-}
-
-/// Moves the names of a program to a file of their own, where debuggers look for it: `/usr/lib/debug/usr/bin`, or beside
-/// the program.
-fn strip(bin: &Path, program: &str, names: &Path) -> Result<()> {
-    let (stripped, names) = (bin.join(program), names.join(format!("{program}.debug")));
-    let objcopy = |arguments: &[&str], files: &[&Path]| -> Result<()> {
-        let mut command = Command::new("objcopy");
-        succeed(command.args(arguments).args(files))
-            .context("`objcopy`, of binutils, takes the names out of programs")
-    };
-    objcopy(&["--only-keep-debug"], &[&stripped, &names])?;
-    objcopy(&["--strip-all"], &[&stripped])?;
-    let names = names.to_str().with_context(|| format!("{} is no text", names.display()))?;
-    objcopy(&[&format!("--add-gnu-debuglink={names}")], &[&stripped])
-}
-
-#[cfg(test)]
-mod tests {
-    use std::process::Command;
-
-    use super::strip;
-
-    #[test]
-    fn a_stripped_program_runs_and_names_the_file_with_its_names() {
-        let folder = std::env::temp_dir().join(format!("lnet-strip-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let program = folder.join("program");
-        let whole_bytes = std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-        strip(&folder, "program", &folder).unwrap();
-        let stripped = std::fs::read(&program).unwrap();
-        let has = |text: &str| stripped.windows(text.len()).any(|part| part == text.as_bytes());
-        assert!((stripped.len() as u64) < whole_bytes / 2, "{} of {whole_bytes} bytes", stripped.len());
-        assert!(has(".gnu_debuglink") && has("program.debug"));
-        assert!(folder.join("program.debug").metadata().unwrap().len() > stripped.len() as u64);
-        assert!(Command::new(&program).arg("--list").output().unwrap().status.success());
-        std::fs::remove_dir_all(&folder).unwrap();
-    }
 }

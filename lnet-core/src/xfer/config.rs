@@ -33,8 +33,7 @@ impl XferLimits {
     /// What suits a shard with these limits.
     #[must_use]
     pub const fn for_shard(limits: &Limits) -> Self {
-        // A node that remembers few peers has few at once; idle ones make room.
-        let peers = if limits.peers < 1024 { limits.peers } else { 1024 };
+        let peers = limits.peers;
         Self {
             messages: limits.transmits(),
             incoming: limits.incoming,

@@ -1,6 +1,6 @@
 //! What all three owners work with: this shard's numbers, its limits of time, its timer and its counters.
 
-use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
 use core::time::Duration;
 
@@ -100,12 +100,25 @@ pub(super) fn existing(streams: Streams) -> impl Iterator<Item = u32> {
     streams.into_iter().filter(|stream| *stream != NONE)
 }
 
-/// What one owner has of each value in a table of another one's, by its slot there.
-pub(super) struct BySlot<T>(Box<[T]>);
+/// What one owner has of each value in a table of another one's, by its slot there. Like the slots, its memory is
+/// touched when it is used first.
+pub(super) struct BySlot<T> {
+    values: Vec<T>,
+    /// What a slot has that was never written.
+    untouched: T,
+    make: fn() -> T,
+}
 
 impl<T> BySlot<T> {
-    pub(super) fn new(capacity: u32, value: impl Fn() -> T) -> Self {
-        Self((0..capacity).map(|_| value()).collect())
+    pub(super) fn new(capacity: u32, make: fn() -> T) -> Self {
+        Self { values: Vec::with_capacity(capacity as usize), untouched: make(), make }
+    }
+
+    /// Makes the values up to this slot.
+    #[cold]
+    fn reach(&mut self, slot: usize) {
+        assert!(slot < self.values.capacity(), "there is no slot {slot}");
+        self.values.resize_with(slot + 1, self.make);
     }
 }
 
@@ -114,13 +127,16 @@ impl<T> Index<u32> for BySlot<T> {
 
     #[inline]
     fn index(&self, slot: u32) -> &T {
-        &self.0[slot as usize]
+        self.values.get(slot as usize).unwrap_or(&self.untouched)
     }
 }
 
 impl<T> IndexMut<u32> for BySlot<T> {
     #[inline]
     fn index_mut(&mut self, slot: u32) -> &mut T {
-        &mut self.0[slot as usize]
+        if slot as usize >= self.values.len() {
+            self.reach(slot as usize);
+        }
+        &mut self.values[slot as usize]
     }
 }

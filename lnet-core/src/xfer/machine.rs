@@ -8,10 +8,10 @@ use super::config::XferConfig;
 use super::local::SWEEP_INTERVAL;
 use super::receiving::{Call, Receiving, Writing};
 use super::sending::{self, Sending, Unread};
-use super::sessions::{Address, Asked, Opened, Sessions};
+use super::sessions::{Address, Opened, Sessions};
 use super::stats::{XferCounters, XferDrop, XferUsage};
 use super::{Action, Arrived, Bundled, Outgoing, Replay};
-use crate::list::{List, NONE};
+use crate::list::NONE;
 use crate::lnd::{Cause, Full, NiId, RxId, Span, Transmit, TxId, Uplink, Verdict};
 use crate::time::{Instant, earliest};
 
@@ -265,7 +265,11 @@ impl Xfer {
 
     /// A peer does not know the session that it was shown.
     fn reset(&mut self, frame: &Arrived<'_>, up: &mut impl Uplink) -> Result<Action, XferDrop> {
-        let path = self.sessions.paths.with_token(frame.transfer.session).ok_or(XferDrop::UnknownSession)?;
+        let path = self
+            .sessions
+            .paths
+            .with_token(&frame.from, frame.transfer.session)
+            .ok_or(XferDrop::UnknownSession)?;
         let (peer, nid) = (self.sessions.paths[path].peer, self.sessions.paths[path].nid);
         if self.sessions.peers[peer].incarnation != frame.transfer.incarnation {
             self.end_peer(peer, &nid, up);
@@ -307,7 +311,8 @@ impl Xfer {
         let now = self.sessions.local.now;
         if self.sessions.peers.is_full() {
             let is_idle = |peer| self.sending.is_idle(peer) && self.receiving.is_idle(peer);
-            let oldest = self.sessions.peers.oldest(is_idle).ok_or(XferDrop::PeersFull)?;
+            let Sessions { peers, hand, .. } = &mut self.sessions;
+            let oldest = peers.oldest(hand, is_idle).ok_or(XferDrop::PeersFull)?;
             self.forget_peer(oldest);
         }
         let peer = self.sessions.peers.begin(now, incarnation, address).ok_or(XferDrop::PeersFull)?;
@@ -397,8 +402,7 @@ impl Xfer {
         sessions.local.timer = None;
         receiving.end_buffered(&mut Call { sessions, sending, up });
         sending.end_messages(&mut sending::Call { sessions, up });
-        let mut next_path = sessions.paths.first_asked();
-        while let Some(path) = List::<Asked>::step(&sessions.paths, &mut next_path) {
+        while let Some(path) = sessions.paths.pop_asked(now) {
             let is_in_use = |peer| !sending.is_idle(peer) || !receiving.is_idle(peer);
             if sessions.ask_again(path, is_in_use, up) {
                 sending.dispatch_waiting(path, sessions);
@@ -422,7 +426,8 @@ impl Xfer {
         let next_sweep = sweeps.then_some(sessions.local.sweep_at);
         let next_buffered = receiving.buffer.first().map(|(_, _, until)| until);
         let next_deadline = sending.next_deadline();
-        let next = earliest([next_sent, next_received, next_sweep, next_deadline, next_buffered]);
+        let next_asked = sessions.paths.next_asked();
+        let next = earliest([next_sent, next_received, next_sweep, next_deadline, next_buffered, next_asked]);
         if let Some(next) = next {
             sessions.local.set_timer(next);
         }

@@ -56,6 +56,9 @@ use crate::lnd::{NiId, Span};
 /// Most messages that travel in one frame.
 pub const BUNDLE_MAX: usize = 16;
 
+/// Bytes that a peer of one shard takes in the tables of all owners.
+pub(crate) const PEER_BYTES: usize = sessions::PEER_BYTES + sending::PEER_BYTES + receiving::PEER_BYTES;
+
 /// Paths among which another one is chosen.
 const CANDIDATES_MAX: usize = 8;
 

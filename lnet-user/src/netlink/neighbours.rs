@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use super::{Mac, NetlinkError, resolver, runtime};
 
 /// Most addresses that are followed at a time; a further one replaces the one looked up longest ago.
-pub const ENTRIES_MAX: usize = 4096;
+pub const ENTRIES_MAX: usize = 1 << 14;
 /// Most questions that wait for the thread; a further one is not taken.
 pub const QUEUE_MAX: usize = 1024;
 

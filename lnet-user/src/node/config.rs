@@ -33,7 +33,7 @@ pub const DAEMON_LIMITS: Limits = Limits {
     forwards: 0,
     incoming: 1 << 10,
     delayed: 1 << 8,
-    peers: 1 << 9,
+    peers: Limits::peers_in(16 << 20),
     interfaces: 16,
 };
 

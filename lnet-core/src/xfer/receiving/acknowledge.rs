@@ -64,7 +64,10 @@ impl Receiving {
         let ack = self.acknowledged_by(slot);
         self.acks.discard(&mut self.streams, slot);
         let stream = &mut self.streams[slot];
-        (stream.ack_at, stream.unacknowledged) = (None, 0);
+        stream.unacknowledged = 0;
+        if stream.ack_at.take().is_some() {
+            self.ack_timers.remove(slot);
+        }
         ack
     }
 
@@ -146,6 +149,7 @@ impl Receiving {
             self.acks.add(&mut self.streams, slot);
         } else if !stream.acks.is_linked() && stream.ack_at.is_none_or(|earlier| at < earlier) {
             stream.ack_at = Some(at);
+            self.ack_timers.set(slot, at);
             sessions.local.set_timer(at);
         }
     }

@@ -74,9 +74,8 @@ impl Receiving {
     /// Begins a stream from a shard of a peer; there is room for it.
     pub(crate) fn open(&mut self, now: Instant, frame: &Arrived<'_>, peer: u32) -> u32 {
         let transfer = &frame.transfer;
-        let Some(window) = self.windows.pop() else { unreachable!("there is one for each stream") };
         let of = (peer, transfer.shard);
-        let stream = ReceiveStream::new(of, transfer.session, window, frame.address(), now);
+        let stream = ReceiveStream::new(of, transfer.session, frame.address(), now);
         let Ok(slot) = self.streams.insert(stream) else { unreachable!("there was room") };
         self.peers[peer][usize::from(transfer.shard)] = slot;
         self.recent.push_back(&mut self.streams, slot);
@@ -123,11 +122,11 @@ impl Receiving {
         self.abandon_all(slot, cause, call);
         self.buffer.forget_stream(slot);
         self.acks.discard(&mut self.streams, slot);
+        self.ack_timers.remove(slot);
         self.busy_count -= u32::from(self.busy.discard(&mut self.streams, slot));
         self.recent.remove(&mut self.streams, slot);
         self.given_up.retain(|(stream, _)| *stream != slot);
         let stream = self.streams.remove(slot);
-        self.windows.push(stream.window);
         self.peers[stream.peer][usize::from(stream.shard)] = NONE;
     }
 

@@ -59,7 +59,7 @@ impl Receiving {
         let (stream, id) = (arriving.stream, arriving.id);
         if self.tell(stream, Kind::Deferred, id, self.ticket(slot), call) {
             self.arrivals[slot].phase = Phase::Deferred;
-            self.streams[stream].window.mark(id);
+            self.windows[stream].mark(id);
             call.sessions.local.counters.messages_deferred += 1;
         }
     }
@@ -126,7 +126,7 @@ impl Receiving {
                 self.buffer.replay(stream, id);
             }
             (Phase::Delayed, Verdict::Drop) => {
-                self.streams[stream].window.mark(id);
+                self.windows[stream].mark(id);
                 self.remove_arriving(slot);
                 self.buffer.replay(stream, id);
             }

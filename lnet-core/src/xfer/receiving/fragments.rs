@@ -64,7 +64,7 @@ impl Receiving {
         if let Some(slot) = self.arrivals.with_id(stream, fragment.id) {
             return self.known_fragment(slot, fragment, call);
         }
-        match self.streams[stream].window.look(fragment.id) {
+        match self.windows[stream].look(fragment.id) {
             Seen::New => {}
             #[cfg(feature = "sabotage")]
             Seen::Old if call.sessions.local.sabotage.no_duplicate_window => {}
@@ -112,7 +112,7 @@ impl Receiving {
                 self.delayed_fragment(slot, fragment, call)
             }
             Verdict::Drop => {
-                self.streams[stream].window.mark(fragment.id);
+                self.windows[stream].mark(fragment.id);
                 self.note_fragment(fragment, false, call);
                 self.buffer.replay(stream, fragment.id);
                 Ok(Action::Done)
@@ -129,7 +129,7 @@ impl Receiving {
         let is_whole = matches!(what, Written::Whole { .. });
         match what {
             Written::Whole { id } => {
-                self.streams[stream].window.mark(id);
+                self.windows[stream].mark(id);
                 call.up.received(call.now(), rx, Status::Ok);
             }
             Written::Fragment { offset, length } => self.take_fragment(rx, offset, length, call),
@@ -153,7 +153,7 @@ impl Receiving {
             self.writing = Some(Writing { stream: fragment.stream, rx, number: fragment.number, what, span });
             return Action::Write;
         }
-        self.streams[fragment.stream].window.mark(fragment.id);
+        self.windows[fragment.stream].mark(fragment.id);
         call.up.received(call.now(), rx, Status::Ok);
         self.note_fragment(fragment, false, call);
         Action::Done
@@ -304,7 +304,7 @@ impl Receiving {
         };
         self.arrivals[rx.0].missing_bytes = missing;
         if missing == 0 {
-            self.streams[stream].window.mark(id);
+            self.windows[stream].mark(id);
             self.remove_arriving(rx.0);
             // The sender waits for nothing else.
             self.hurry_ack(stream);
@@ -325,7 +325,7 @@ impl Receiving {
     /// Gives up a message that arrives.
     pub(crate) fn abandon(&mut self, slot: u32, cause: Cause, call: &mut Call<'_, impl Uplink>) {
         let (stream, id) = (self.arrivals[slot].stream, self.arrivals[slot].id);
-        self.streams[stream].window.mark(id);
+        self.windows[stream].mark(id);
         self.buffer.forget(stream, id);
         self.remove_arriving(slot);
         call.up.received(call.now(), RxId(slot), Status::Unknown(cause));

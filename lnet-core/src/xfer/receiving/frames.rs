@@ -129,9 +129,9 @@ impl Receiving {
         }
         let stream = &mut self.streams[slot];
         if !core::mem::replace(&mut stream.window_begun, true) {
-            stream.window.restart(base);
-        } else if base > stream.window.base() {
-            stream.window.advance(base);
+            self.windows[slot].restart(base);
+        } else if base > self.windows[slot].base() {
+            self.windows[slot].advance(base);
             let mut next = stream.arriving.first();
             while let Some(at) = List::<OfStream>::step(&self.arrivals, &mut next) {
                 let arriving = &self.arrivals[at];

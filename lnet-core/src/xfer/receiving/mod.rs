@@ -19,7 +19,6 @@ mod timers;
 mod window;
 
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 
 use lnet_wire::steer::SHARDS_MAX;
 
@@ -36,8 +35,13 @@ use super::sending::Sending;
 use super::sessions::Sessions;
 use crate::hash::Seed;
 use crate::list::{List, NONE};
-use crate::slab::Slab;
+use crate::schedule::Schedule;
+use crate::slab::{Slab, slot_bytes};
 use crate::time::Instant;
+
+/// Bytes that a peer takes of which messages come from one shard.
+pub(super) const PEER_BYTES: usize =
+    slot_bytes::<ReceiveStream>() + size_of::<Window>() + size_of::<Streams>();
 
 /// What a call works with besides the tables of the receiving side.
 pub(super) struct Call<'a, U> {
@@ -56,13 +60,15 @@ impl<U> Call<'_, U> {
 /// What one shard receives.
 pub(super) struct Receiving {
     pub(super) streams: Slab<ReceiveStream>,
-    /// The windows of those that there may be besides.
-    windows: Vec<Window>,
+    /// By the slot of a stream: its window. What is in it means nothing until it has begun.
+    windows: BySlot<Window>,
     /// How many of them one address may have: whatever it pretends to be, others find room.
     streams_per_address: u32,
     /// By the slot of a peer.
     peers: BySlot<Streams>,
     pub(super) acks: List<Acks>,
+    /// When an acknowledgement that waits is due, or sooner.
+    ack_timers: Schedule,
     busy: List<Busy>,
     busy_count: u32,
     recent: List<Recent>,
@@ -87,10 +93,11 @@ impl Receiving {
         let room = limits.streams.min(limits.peers);
         Self {
             streams: Slab::new(limits.streams),
-            windows: (0..limits.streams).map(|_| Window::new()).collect(),
+            windows: BySlot::new(limits.streams, Window::new),
             streams_per_address: (room / 8).max(SHARDS_MAX).min(room / 2),
             peers: BySlot::new(limits.peers, || [NONE; SHARDS_MAX as usize]),
             acks: List::new(),
+            ack_timers: Schedule::new(limits.streams),
             busy: List::new(),
             busy_count: 0,
             recent: List::new(),

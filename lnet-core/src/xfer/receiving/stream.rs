@@ -3,7 +3,7 @@
 use lnet_wire::Nid;
 
 use super::arrivals::OfStream;
-use super::window::{FramesSeen, Window};
+use super::window::FramesSeen;
 use crate::list::{Link, List, linked};
 use crate::time::Instant;
 use crate::xfer::sessions::Address;
@@ -16,8 +16,7 @@ pub(crate) struct ReceiveStream {
     pub(crate) token: u64,
     /// Whether that was found good under the policies of now.
     pub(crate) is_examined: bool,
-    pub(crate) window: Window,
-    /// Whether the window has begun: with the first frame that carries an id of the sender's.
+    /// Whether its window has begun: with the first frame that carries an id of the sender's.
     pub(crate) window_begun: bool,
     /// `None` until a frame was dealt with.
     pub(crate) frames: Option<FramesSeen>,
@@ -52,19 +51,12 @@ linked!(ReceiveStream, Acks, acks);
 linked!(ReceiveStream, Recent, recent);
 
 impl ReceiveStream {
-    pub(crate) fn new(
-        (peer, shard): (u32, u8),
-        token: u64,
-        window: Window,
-        address: Address,
-        now: Instant,
-    ) -> Self {
+    pub(crate) fn new((peer, shard): (u32, u8), token: u64, address: Address, now: Instant) -> Self {
         Self {
             peer,
             shard,
             token,
             is_examined: true,
-            window,
             window_begun: false,
             frames: None,
             ack_at: None,

@@ -7,7 +7,7 @@ use super::stream::Busy;
 use super::{Call, Receiving};
 use crate::list::List;
 use crate::lnd::{Cause, Uplink};
-use crate::time::{Instant, earliest};
+use crate::time::Instant;
 use crate::xfer::local::SWEEP_INTERVAL;
 use crate::xfer::sessions::Sessions;
 
@@ -18,15 +18,14 @@ impl Receiving {
     /// Makes acknowledgements due that have waited for long enough. When the next one is.
     pub(crate) fn follow_streams(&mut self, sessions: &mut Sessions) -> Option<Instant> {
         let now = sessions.local.now;
-        let mut due = None;
-        let mut next = self.busy.first();
-        while let Some(at) = List::<Busy>::step(&self.streams, &mut next) {
+        while let Some(at) = self.ack_timers.pop_due(now) {
             match self.streams[at].ack_at {
                 Some(when) if when <= now => self.ack_within(at, Duration::ZERO, sessions),
-                when => due = earliest([due, when]),
+                Some(when) => self.ack_timers.set(at, when),
+                None => {}
             }
         }
-        due
+        self.ack_timers.first()
     }
 
     /// Whether nothing has come from a shard of a peer within the message timeout.

@@ -1,7 +1,5 @@
 //! What a receiver remembers: which messages it has had, and which frames.
 
-use alloc::boxed::Box;
-
 use crate::xfer::WINDOW_IDS;
 
 /// Which messages of one sending shard have been here.
@@ -9,7 +7,7 @@ use crate::xfer::WINDOW_IDS;
 /// Invariant: ids below `base` count as seen, whatever was remembered of them.
 pub(crate) struct Window {
     base: u64,
-    bits: Box<[u64; (WINDOW_IDS / 64) as usize]>,
+    bits: [u64; (WINDOW_IDS / 64) as usize],
 }
 
 /// What a window says of an id.
@@ -22,8 +20,8 @@ pub(crate) enum Seen {
 }
 
 impl Window {
-    pub(crate) fn new() -> Self {
-        Self { base: 0, bits: Box::new([0; (WINDOW_IDS / 64) as usize]) }
+    pub(crate) const fn new() -> Self {
+        Self { base: 0, bits: [0; (WINDOW_IDS / 64) as usize] }
     }
 
     /// Forgets everything.

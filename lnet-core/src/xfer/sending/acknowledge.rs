@@ -11,6 +11,7 @@ use crate::lnd::{Status, Uplink};
 use crate::time::Instant;
 use crate::xfer::XferDrop;
 use crate::xfer::local::existing;
+use crate::xfer::sessions::Sessions;
 
 /// An acknowledgement that is still to be taken in.
 pub(crate) struct Unread {
@@ -81,10 +82,15 @@ impl Sending {
         }
         if was_silent && frames != 0 {
             self.report_answer(slot, call);
+            // A wait that had become long begins anew.
+            self.look_at(slot, self.streams[slot].probe_at(&call.sessions.local.times), call.sessions);
         }
         // Frames that were overtaken count as lost after a while.
         if let Some(at) = self.loss_time(slot) {
-            call.sessions.local.set_timer(at);
+            self.look_at(slot, at, call.sessions);
+        }
+        if self.streams[slot].outstanding.is_empty() {
+            self.timers.remove(slot);
         }
         self.go_on(slot);
         self.go_on_with_items();
@@ -113,6 +119,14 @@ impl Sending {
             self.streams[slot].congestion.restore();
         }
         landed
+    }
+
+    /// Has a stream looked at by then, if frames of it are under way.
+    fn look_at(&mut self, slot: u32, at: Instant, sessions: &mut Sessions) {
+        if !self.streams[slot].outstanding.is_empty() {
+            self.timers.set(slot, at);
+            sessions.local.set_timer(at);
+        }
     }
 
     /// When the oldest outstanding frame counts as lost, if later ones have been acknowledged.

@@ -104,8 +104,7 @@ impl Sending {
         let silent_path = entry.as_path();
         let (mut slots, mut candidates, mut count) =
             ([NONE; CANDIDATES_MAX], [silent_path; CANDIDATES_MAX], 0);
-        let after = call.sessions.paths.of_peer(peer).filter(|path| *path > silent);
-        let in_turn = after.chain(call.sessions.paths.of_peer(peer));
+        let in_turn = call.sessions.paths.of_peer_after(peer, silent);
         let first = if in_vain { silent } else { last };
         for path in core::iter::once(first).chain(in_turn).filter(leads) {
             if path != silent && count < CANDIDATES_MAX && !slots[..count].contains(&path) {

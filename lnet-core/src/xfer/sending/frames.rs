@@ -292,8 +292,9 @@ impl Sending {
         // Where another one would not fit, all that is left to do is to wait for it.
         let ack_now = is_probe || !stream.has_room_for(cost_bytes);
         let timeout = stream.probe_at(&sessions.local.times);
-        self.busy.add(&mut self.streams, slot);
-        sessions.local.set_timer(timeout.max(now));
+        let timeout = timeout.max(now);
+        self.timers.set(slot, timeout);
+        sessions.local.set_timer(timeout);
         Transfer { ack_now, ..transfer }
     }
 }

@@ -27,17 +27,21 @@ pub(super) use self::frames::{BUNDLED_BYTES_MAX, HEADERS_BYTES};
 use self::item::SentItem;
 use self::message::{Deadlines, Queued, Unfinished};
 pub(super) use self::message::{Outbound, Stage};
+use self::stream::Ready;
 pub(super) use self::stream::SendStream;
-use self::stream::{Busy, Ready};
 use super::BUNDLE_MAX;
 use super::WINDOW_IDS;
 use super::config::XferLimits;
 use super::local::{BySlot, Streams, existing};
-use super::sessions::Sessions;
+use super::sessions::{OfPeer, Sessions};
 use crate::list::{Link, List, NONE};
 use crate::lnd::{Cause, Full, NiId, Status, Transmit, TxId, Uplink};
-use crate::slab::Slab;
+use crate::schedule::Schedule;
+use crate::slab::{Slab, slot_bytes};
 use crate::time::Instant;
+
+/// Bytes that a peer takes of which messages go to one shard.
+pub(super) const PEER_BYTES: usize = slot_bytes::<SendStream>() + size_of::<ToPeer>();
 
 /// Ids that are looked at for one that leads to a shard: enough for any number of shards.
 const IDS_LEFT_OUT_MAX: u64 = 1024;
@@ -92,7 +96,8 @@ pub(super) struct Sending {
     control_count: u32,
     pub(super) streams: Slab<SendStream>,
     ready: List<Ready>,
-    busy: List<Busy>,
+    /// When a stream whose frames are under way is to be looked at, or sooner.
+    timers: Schedule,
     /// Whether a stream has stopped because no item was free.
     is_short_of_items: bool,
     /// By the slot of a peer.
@@ -120,7 +125,7 @@ impl Sending {
             control_count: 0,
             streams: Slab::new(limits.streams),
             ready: List::new(),
-            busy: List::new(),
+            timers: Schedule::new(limits.streams),
             is_short_of_items: false,
             peers: BySlot::new(limits.peers, || ToPeer::new(0)),
             waiting: BySlot::new(limits.peers, List::new),
@@ -273,10 +278,9 @@ impl Sending {
     /// A peer has given a session: sends what waited for it, also by paths that do not answer.
     pub(super) fn go_on_with_peer(&mut self, peer: u32, sessions: &mut Sessions) {
         existing(self.peers[peer].streams).for_each(|stream| self.go_on(stream));
-        for path in 0..sessions.paths.capacity() {
-            if sessions.paths.get(path).is_some_and(|path| path.peer == peer) {
-                self.dispatch_waiting(path, sessions);
-            }
+        let mut next = sessions.paths.first_of_peer(peer);
+        while let Some(path) = List::<OfPeer>::step(&sessions.paths, &mut next) {
+            self.dispatch_waiting(path, sessions);
         }
     }
 
@@ -303,7 +307,7 @@ impl Sending {
     /// Forgets an idle stream.
     fn free_stream(&mut self, slot: u32) {
         self.ready.discard(&mut self.streams, slot);
-        self.busy.discard(&mut self.streams, slot);
+        self.timers.remove(slot);
         let stream = self.streams.remove(slot);
         self.number_floor = self.number_floor.max(stream.next_number);
         self.peers[stream.peer].streams[usize::from(stream.shard)] = NONE;

@@ -42,16 +42,12 @@ pub(crate) struct SendStream {
     /// The path that frames take instead of their own, [`NONE`] if there is no better one, and until when.
     pub(crate) failover: Option<(u32, Instant)>,
     pub(crate) ready: Link,
-    pub(crate) busy: Link,
 }
 
 /// Marks streams that may have something to send.
 pub(crate) struct Ready;
-/// Marks streams that have timers.
-pub(crate) struct Busy;
 
 linked!(SendStream, Ready, ready);
-linked!(SendStream, Busy, busy);
 
 impl SendStream {
     pub(crate) fn new(peer: u32, shard: u8, first_number: u64, now: Instant) -> Self {
@@ -74,7 +70,6 @@ impl SendStream {
             probes_due: 0,
             failover: None,
             ready: Link::UNLINKED,
-            busy: Link::UNLINKED,
         }
     }
 

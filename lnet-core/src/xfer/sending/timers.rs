@@ -2,11 +2,9 @@
 
 use super::failover::FAILOVER_PROBES;
 use super::item::{Cargo, SentItem};
-use super::stream::Busy;
 use super::{Call, Sending, unfinished};
-use crate::list::List;
 use crate::lnd::{Cause, Uplink};
-use crate::time::{Instant, earliest};
+use crate::time::Instant;
 use crate::xfer::sessions::Sessions;
 
 impl Sending {
@@ -60,26 +58,23 @@ impl Sending {
     /// Losses by time, and probes. When the next stream is due.
     pub(crate) fn follow_streams(&mut self, call: &mut Call<'_, impl Uplink>) -> Option<Instant> {
         let now = call.sessions.local.now;
-        let mut due = None;
-        let mut next = self.busy.first();
-        while let Some(at) = List::<Busy>::step(&self.streams, &mut next) {
+        while let Some(at) = self.timers.pop_due(now) {
             while self.loss_time(at).is_some_and(|lost| lost <= now) {
                 let first = self.streams[at].outstanding.first();
                 self.lose_overtaken(at, first, call);
             }
-            let stream = &self.streams[at];
-            if stream.outstanding.is_empty() {
-                self.busy.remove(&mut self.streams, at);
-            } else {
-                if stream.probe_at(&call.sessions.local.times) <= now {
+            if !self.streams[at].outstanding.is_empty() {
+                if self.streams[at].probe_at(&call.sessions.local.times) <= now {
                     self.probe(at, call);
                 }
-                let probe_at = self.streams[at].probe_at(&call.sessions.local.times);
-                due = earliest([due, Some(probe_at), self.loss_time(at)]);
+                let times = &call.sessions.local.times;
+                // Not once more in this call.
+                let probe_at = self.streams[at].probe_at(times).max(Instant(now.0 + 1));
+                self.timers.set(at, self.loss_time(at).map_or(probe_at, |lost| lost.min(probe_at)));
             }
             self.go_on(at);
         }
-        due
+        self.timers.first()
     }
 
     /// Sends the oldest frame again, to learn what has become of it and of those after it. Where that brings

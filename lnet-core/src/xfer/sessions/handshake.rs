@@ -68,7 +68,7 @@ impl Sessions {
         self.paths.release(path);
     }
 
-    /// Asks again at a path where no answer has come, if something waits for it: a message, or a peer of which `is_in_use`
+    /// Asks again at a path where no answer has come in time, if something waits for it: a message, or a peer of which `is_in_use`
     /// says so. Says whether what waits there may try other paths.
     pub(crate) fn ask_again(
         &mut self,
@@ -85,27 +85,25 @@ impl Sessions {
             self.paths.answered(path);
             return false;
         }
-        let is_due = asking.next_at <= now;
-        if is_due {
-            asking.interval = (asking.interval * 2).min(HELLO_MAX);
-            asking.next_at = now + asking.interval;
-            asking.is_repeated = true;
-            self.paths[path].asking = Some(asking);
-            self.reply_hello((ni, nid), asking.nonce);
-            self.note_silence(path, up);
-            if peer == NONE
-                && let Some(known) =
-                    self.paths.to_nid(&nid, |path| path.peer != NONE).map(|path| self.paths[path].peer)
-            {
-                // It answers there by another interface.
-                (self.paths[path].peer, peer) = (known, known);
-            }
-            if peer != NONE {
-                self.ask_last_address(peer);
-            }
+        asking.interval = (asking.interval * 2).min(HELLO_MAX);
+        asking.next_at = now + asking.interval;
+        asking.is_repeated = true;
+        self.paths.ask_again(path, asking);
+        self.reply_hello((ni, nid), asking.nonce);
+        self.note_silence(path, up);
+        if peer == NONE
+            && let Some(known) =
+                self.paths.to_nid(&nid, |path| path.peer != NONE).map(|path| self.paths[path].peer)
+        {
+            // It answers there by another interface.
+            self.paths.set_peer(path, known);
+            peer = known;
+        }
+        if peer != NONE {
+            self.ask_last_address(peer);
         }
         self.local.set_timer(asking.next_at);
-        is_due && peer != NONE
+        peer != NONE
     }
 
     /// A node asks for a session. Its certificate shows that its incarnation lives where the answer goes; that it
@@ -172,7 +170,7 @@ impl Sessions {
         up: &mut impl Uplink,
     ) -> Opened {
         let now = self.local.now;
-        let former = core::mem::replace(&mut self.paths[path].peer, peer);
+        let former = self.paths.set_peer(path, peer);
         let Path { asking, session, .. } = self.paths[path];
         self.paths.answered(path);
         let former_token = session.filter(|_| former == peer).map(|it| it.token);

@@ -19,8 +19,11 @@ use crate::xfer::XferDrop;
 
 /// What comes before an address in what is signed.
 const CONTEXT: [u8; 12] = *b"LNDX address";
-/// Certificates that are remembered.
-const KNOWN: usize = 256;
+/// Certificates that are remembered for each peer that is: they outlive what else is known of a peer, so that one that
+/// had to make room is not checked again when it comes back.
+const KNOWN_PER_PEER: usize = 4;
+/// Bytes that they take.
+pub(crate) const KNOWN_BYTES: usize = KNOWN_PER_PEER * size_of::<(u64, u64)>();
 /// Addresses share so many allowances to ask, and as many to answer, so that no node uses up all of them from one.
 const ALLOWANCES: usize = 256;
 /// How long each of these takes to grow by one.
@@ -94,11 +97,11 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
-    /// Keyed by a secret of this node.
-    pub(crate) fn new([low, high]: [u64; 2]) -> Self {
+    /// Keyed by a secret of this node, which remembers so many peers.
+    pub(crate) fn new([low, high]: [u64; 2], peers: u32) -> Self {
         Self {
             key: SipHasher13::new_with_keys(high, low),
-            known: vec![(0, 0); KNOWN].into(),
+            known: vec![(0, 0); KNOWN_PER_PEER * peers.max(1) as usize].into(),
             full_at: vec![Instant(0); 2 * ALLOWANCES].into(),
             all_full_at: Instant(0),
         }
@@ -122,7 +125,7 @@ impl Checks {
         hasher.write(&certificate.key);
         hasher.write(&certificate.signature);
         let digests = (pair, hasher.finish());
-        let slot = (pair >> 1) as usize % KNOWN;
+        let slot = (pair >> 1) as usize % self.known.len();
         if self.known[slot] == digests {
             return Ok(());
         }
@@ -206,7 +209,7 @@ mod tests {
 
     #[test]
     fn what_was_right_once_costs_nothing_and_what_was_not_is_asked_for_seldom() {
-        let mut checks = Checks::new([1, 2]);
+        let mut checks = Checks::new([1, 2], 64);
         let (incarnation, address, certificate) = node(7, 1);
         for _ in 0..1000 {
             assert_eq!(checks.check(NOW, (incarnation, &address), &certificate, false), Ok(()));
@@ -231,8 +234,25 @@ mod tests {
     }
 
     #[test]
+    fn certificates_outlive_the_peers_that_are_remembered() {
+        let mut checks = Checks::new([1, 2], 8);
+        let mut later = |round: u64, host: u8| {
+            let (incarnation, address, certificate) = node(1 + host % 4, host);
+            // Half a second apart, so that none is too much.
+            let now = NOW + Duration::from_millis(500) * (round * 16 + u64::from(host)) as u32;
+            checks.check(now, (incarnation, &address), &certificate, true).unwrap();
+            let full_at = checks.full_at.iter().max().copied().unwrap_or_default();
+            full_at > now
+        };
+        let first = (0..16).filter(|host| later(0, *host)).count();
+        let again = (0..16).filter(|host| later(1, *host)).count();
+        assert_eq!(first, 16, "each was checked");
+        assert!(again <= 8, "{again} of 16 were checked again, although 8 peers are remembered");
+    }
+
+    #[test]
     fn so_many_that_none_is_known_take_no_long_time() {
-        let mut checks = Checks::new([1, 2]);
+        let mut checks = Checks::new([1, 2], 64);
         let mut check = |now, host: u8, is_asked| {
             let (incarnation, address, certificate) = node(1 + host % 8, host);
             checks.check(now, (incarnation, &address), &certificate, is_asked)

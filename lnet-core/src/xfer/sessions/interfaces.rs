@@ -144,7 +144,7 @@ impl Sessions {
         let (ni, nid) = self.peers.get(peer)?.address;
         let path = (ni != NOWHERE).then(|| self.paths.acquire(ni, &nid)).flatten()?;
         if self.paths[path].peer == NONE {
-            self.paths[path].peer = peer;
+            self.paths.set_peer(path, peer);
         }
         Some(path)
     }

@@ -22,7 +22,7 @@ pub(super) use self::handshake::Opened;
 use self::identity::Checks;
 pub use self::identity::Identity;
 pub(super) use self::interfaces::NOWHERE;
-pub(super) use self::paths::Asked;
+pub(super) use self::paths::OfPeer;
 use self::paths::Paths;
 pub(super) use self::peers::Address;
 use self::peers::Peers;
@@ -35,10 +35,18 @@ use super::config::XferConfig;
 use super::local::Local;
 use crate::hash::Seed;
 use crate::lnd::{PathReport, Uplink};
+use crate::slab::slot_bytes;
 use crate::time::Instant;
 
 /// How long a path that does not answer is avoided, or another one taken instead.
 pub(super) const SILENCE: Duration = Duration::from_secs(1);
+
+/// Bytes that a peer with one path takes.
+pub(super) const PEER_BYTES: usize =
+    slot_bytes::<peers::PeerIncarnation>() + slot_bytes::<paths::Path>() + identity::KNOWN_BYTES;
+
+/// Incarnations that have ended and are remembered for that.
+const OVER_MAX: usize = 1024;
 
 /// The sessions of one shard.
 pub(super) struct Sessions {
@@ -60,6 +68,8 @@ pub(super) struct Sessions {
     replies: VecDeque<Reply>,
     /// Incarnations that have ended of late, and when that was noticed: their tokens may still be fresh.
     over: VecDeque<(u64, Instant)>,
+    /// Where the next peer that makes room is looked for.
+    pub(super) hand: u32,
 }
 
 impl Sessions {
@@ -71,10 +81,10 @@ impl Sessions {
         let interface = |(nid, bytes)| Some(interfaces::XferNi::new(nid, bytes, &config.identity));
         Self {
             local,
-            paths: Paths::new(peers, seed),
+            paths: Paths::new(peers, peers, seed),
             peers: Peers::new(peers, seed),
             tokens: Tokens::new(config.secret, &config.policies),
-            checks: Checks::new(config.secret),
+            checks: Checks::new(config.secret, peers),
             interfaces: interfaces.map(interface).collect(),
             identity: config.identity,
             secret: config.secret,
@@ -83,7 +93,8 @@ impl Sessions {
             questions: 0,
             silent_until: Instant(0),
             replies: VecDeque::with_capacity(REPLIES_MAX),
-            over: VecDeque::with_capacity(peers as usize),
+            over: VecDeque::with_capacity(OVER_MAX.min(peers as usize)),
+            hand: 0,
         }
     }
 

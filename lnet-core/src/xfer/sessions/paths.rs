@@ -11,8 +11,10 @@ use super::tokens::RENEWAL_NS;
 use crate::hash::{Seed, nid_words};
 use crate::list::{Link, List, NONE, linked};
 use crate::lnd::{self, NiId};
+use crate::schedule::Schedule;
 use crate::table::{Chain, Keyed, Table};
 use crate::time::Instant;
+use crate::xfer::local::BySlot;
 
 /// An open question for a session.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +46,7 @@ pub(crate) struct Path {
     pub(crate) references: u32,
     chain: Link,
     idle: Link,
-    asked: Link,
+    of_peer: Link,
 }
 
 impl Path {
@@ -62,12 +64,12 @@ impl Path {
 
 /// Marks paths that nothing refers to.
 pub(crate) struct Idle;
-/// Marks paths with an open question.
-pub(crate) struct Asked;
+/// Marks the paths that lead to a peer.
+pub(crate) struct OfPeer;
 
 linked!(Path, Chain, chain);
 linked!(Path, Idle, idle);
-linked!(Path, Asked, asked);
+linked!(Path, OfPeer, of_peer);
 
 impl Keyed for Path {
     fn hash(&self, seed: Seed) -> u64 {
@@ -79,12 +81,21 @@ impl Keyed for Path {
 pub(crate) struct Paths {
     table: Table<Path>,
     idle: List<Idle>,
-    asked: List<Asked>,
+    /// When each open question is asked again.
+    asked: Schedule,
+    /// By the slot of a peer: those that lead there.
+    of_peers: BySlot<List<OfPeer>>,
 }
 
 impl Paths {
-    pub(crate) fn new(capacity: u32, seed: Seed) -> Self {
-        Self { table: Table::new(capacity, seed), idle: List::new(), asked: List::new() }
+    /// So many, to so many peers.
+    pub(crate) fn new(capacity: u32, peers: u32, seed: Seed) -> Self {
+        Self {
+            table: Table::new(capacity, seed),
+            idle: List::new(),
+            asked: Schedule::new(capacity),
+            of_peers: BySlot::new(peers, List::new),
+        }
     }
 
     /// The path for an address.
@@ -108,6 +119,7 @@ impl Paths {
         }
         if self.table.is_full() {
             let oldest = self.idle.pop_front(&mut self.table)?;
+            self.set_peer(oldest, NONE);
             self.table.remove(oldest);
         }
         self.table.insert(Path {
@@ -120,7 +132,7 @@ impl Paths {
             references: 1,
             chain: Link::UNLINKED,
             idle: Link::UNLINKED,
-            asked: Link::UNLINKED,
+            of_peer: Link::UNLINKED,
         })
     }
 
@@ -144,6 +156,7 @@ impl Paths {
     fn remove(&mut self, slot: u32) {
         assert_eq!(self.table[slot].references, 0, "a path is in use");
         self.idle.remove(&mut self.table, slot);
+        self.set_peer(slot, NONE);
         self.table.remove(slot);
     }
 
@@ -151,42 +164,76 @@ impl Paths {
     pub(crate) fn ask(&mut self, slot: u32, asking: Asking) {
         self.refer(slot);
         self.table[slot].asking = Some(asking);
-        self.asked.push_back(&mut self.table, slot);
+        self.asked.set(slot, asking.next_at);
     }
 
-    /// The path that has had a question open for longest, or [`NONE`].
-    pub(crate) const fn first_asked(&self) -> u32 {
+    /// Asks once more, and notes when the next time is.
+    pub(crate) fn ask_again(&mut self, slot: u32, asking: Asking) {
+        self.table[slot].asking = Some(asking);
+        self.asked.set(slot, asking.next_at);
+    }
+
+    /// A path whose question is to be asked again.
+    pub(crate) fn pop_asked(&mut self, now: Instant) -> Option<u32> {
+        self.asked.pop_due(now)
+    }
+
+    /// When the next question is asked again.
+    pub(crate) fn next_asked(&self) -> Option<Instant> {
         self.asked.first()
     }
 
     /// Closes the question.
     pub(crate) fn answered(&mut self, slot: u32) {
         if self.table[slot].asking.take().is_some() {
-            self.asked.remove(&mut self.table, slot);
+            self.asked.remove(slot);
             self.release(slot);
         }
     }
 
     /// The paths that lead to a peer.
     pub(crate) fn of_peer(&self, peer: u32) -> impl Iterator<Item = u32> {
-        self.table.used().filter(move |(_, path)| path.peer == peer).map(|(slot, _)| slot)
+        self.of_peers[peer].iter(&self.table).map(|(slot, _)| slot)
+    }
+
+    /// The paths that lead to a peer, from the one behind `path` on, and all of them once more: so each has its turn.
+    pub(crate) fn of_peer_after(&self, peer: u32, path: u32) -> impl Iterator<Item = u32> {
+        let behind = self.of_peer(peer).skip_while(move |of| *of != path).skip(1);
+        behind.chain(self.of_peer(peer))
+    }
+
+    /// The first path that leads to a peer, or [`NONE`].
+    pub(crate) fn first_of_peer(&self, peer: u32) -> u32 {
+        self.of_peers[peer].first()
+    }
+
+    /// A path leads to a peer from now on, or to none that is known ([`NONE`]); where it led before.
+    pub(crate) fn set_peer(&mut self, slot: u32, peer: u32) -> u32 {
+        let former = core::mem::replace(&mut self.table[slot].peer, peer);
+        if former != peer {
+            if former != NONE {
+                self.of_peers[former].remove(&mut self.table, slot);
+            }
+            if peer != NONE {
+                self.of_peers[peer].push_back(&mut self.table, slot);
+            }
+        }
+        former
     }
 
     /// Makes every path of a peer one to an unknown peer.
     pub(crate) fn forget_peer(&mut self, peer: u32) {
-        self.for_each_of(peer, |path| (path.peer, path.session) = (NONE, None));
+        self.end_sessions(peer);
+        while self.first_of_peer(peer) != NONE {
+            self.set_peer(self.first_of_peer(peer), NONE);
+        }
     }
 
     /// Ends the sessions of a peer.
     pub(crate) fn end_sessions(&mut self, peer: u32) {
-        self.for_each_of(peer, |path| path.session = None);
-    }
-
-    fn for_each_of(&mut self, peer: u32, change: impl Fn(&mut Path)) {
-        for slot in 0..self.table.capacity() {
-            if self.table.get(slot).is_some_and(|path| path.peer == peer) {
-                change(&mut self.table[slot]);
-            }
+        let mut next = self.first_of_peer(peer);
+        while let Some(path) = List::<OfPeer>::step(&self.table, &mut next) {
+            self.table[path].session = None;
         }
     }
 
@@ -211,10 +258,9 @@ impl Paths {
         (path.ni, path.nid, session.token)
     }
 
-    /// The path where this token was given, and counts.
-    pub(crate) fn with_token(&self, token: u64) -> Option<u32> {
-        let gave = |path: &Path| path.session.is_some_and(|session| session.token == token);
-        (0..self.table.capacity()).find(|slot| self.table.get(*slot).is_some_and(gave))
+    /// The path to this NID where this token was given, and counts.
+    pub(crate) fn with_token(&self, nid: &Nid, token: u64) -> Option<u32> {
+        self.to_nid(nid, |path| path.session.is_some_and(|session| session.token == token))
     }
 }
 
@@ -250,5 +296,37 @@ impl DerefMut for Paths {
     #[inline]
     fn deref_mut(&mut self) -> &mut Table<Path> {
         &mut self.table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+    use crate::testing::nid;
+
+    #[test]
+    fn each_path_of_a_peer_has_its_turn_whatever_their_order() {
+        let mut paths = Paths::new(4, 2, Seed::new(1));
+        let slots: Vec<u32> = (0..4).map(|host| paths.acquire(NiId(0), &nid(1, host)).unwrap()).collect();
+        for at in [2, 0, 3, 1] {
+            paths.set_peer(slots[at], 1);
+        }
+        let mut tried = Vec::from([slots[0]]);
+        while tried.len() < 4 {
+            let next = paths.of_peer_after(1, tried[tried.len() - 1]).next().unwrap();
+            assert!(!tried.contains(&next), "{next} again after {tried:?}");
+            tried.push(next);
+        }
+        assert_eq!(paths.set_peer(slots[3], 0), 1);
+        assert!(paths.of_peer(1).eq([slots[2], slots[0], slots[1]]) && paths.of_peer(0).eq([slots[3]]));
+        paths.forget_peer(1);
+        assert!(paths.of_peer(1).next().is_none());
+        assert!(slots[..3].iter().all(|slot| paths[*slot].peer == NONE));
+        // One that makes room leads nowhere any more.
+        slots.iter().for_each(|slot| paths.release(*slot));
+        (4..8).for_each(|host| assert!(paths.acquire(NiId(0), &nid(1, host)).is_some()));
+        assert!(paths.of_peer(0).next().is_none());
     }
 }

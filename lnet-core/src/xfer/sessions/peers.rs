@@ -11,6 +11,9 @@ use crate::lnd::NiId;
 use crate::table::{Chain, Keyed, Table};
 use crate::time::Instant;
 
+/// Peers among which one is chosen to be forgotten.
+const CANDIDATES_MAX: u32 = 16;
+
 /// Where a peer is: by which interface, under which NID.
 pub(crate) type Address = (NiId, Nid);
 
@@ -85,9 +88,21 @@ impl Peers {
         })
     }
 
-    /// The peer that has been silent for longest among those that may be forgotten.
-    pub(crate) fn oldest(&self, may_go: impl Fn(u32) -> bool) -> Option<u32> {
-        let used = self.used().filter(|(slot, _)| may_go(*slot));
-        used.min_by_key(|(_, peer)| peer.received_at).map(|(slot, _)| slot)
+    /// A peer that may be forgotten: of a few of those, the one that has been silent for longest. `hand` is where they
+    /// are looked for, and moves on.
+    pub(crate) fn oldest(&self, hand: &mut u32, may_go: impl Fn(u32) -> bool) -> Option<u32> {
+        let capacity = self.capacity();
+        let mut oldest = None;
+        let mut candidates = 0;
+        for _ in 0..capacity {
+            let slot = core::mem::replace(hand, (*hand + 1) % capacity);
+            let Some(peer) = self.get(slot).filter(|_| may_go(slot)) else { continue };
+            oldest = oldest.into_iter().chain([(peer.received_at, slot)]).min();
+            candidates += 1;
+            if candidates == CANDIDATES_MAX {
+                break;
+            }
+        }
+        oldest.map(|(_, slot)| slot)
     }
 }

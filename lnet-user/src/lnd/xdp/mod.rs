@@ -286,7 +286,7 @@ impl XdpLnd {
             closed: Vec::new(),
             links: Vec::new(),
             transmit_reserve: 0,
-            paths: Paths::new(),
+            paths: Paths::new(limits.peers as usize),
             retry_unresolved: false,
             unresolved_full: false,
             ask_again_at: None,

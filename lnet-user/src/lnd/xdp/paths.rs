@@ -8,9 +8,6 @@ use lnet_wire::Nid;
 
 use super::path::Path;
 
-/// Paths that a shard remembers; past that it looks them all up anew, so that peers cannot bloat it.
-const PATHS_MAX: usize = 4096;
-
 /// A path's index; good until paths are made or forgotten.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct PathId(usize);
@@ -20,6 +17,8 @@ type Key = (NiId, Nid);
 
 /// Paths by NI and peer. Allocates all that it will ever use.
 pub(super) struct Paths {
+    /// As many as are remembered; past that all are looked up anew, so that peers cannot bloat it.
+    capacity: usize,
     paths: Vec<Path>,
     ids: HashMap<Key, PathId>,
     /// What was found last: messages to one peer come in runs.
@@ -27,8 +26,10 @@ pub(super) struct Paths {
 }
 
 impl Paths {
-    pub(super) fn new() -> Self {
-        Self { paths: Vec::with_capacity(PATHS_MAX), ids: HashMap::with_capacity(PATHS_MAX), last: None }
+    /// Remembers so many.
+    pub(super) fn new(capacity: usize) -> Self {
+        let (paths, ids) = (Vec::with_capacity(capacity), HashMap::with_capacity(capacity));
+        Self { capacity, paths, ids, last: None }
     }
 
     /// The path to a peer.
@@ -48,7 +49,7 @@ impl Paths {
 
     /// Remembers the path to a peer that has none.
     pub(super) fn insert(&mut self, key: Key, path: Path) -> PathId {
-        if self.paths.len() == PATHS_MAX {
+        if self.paths.len() == self.capacity {
             self.clear();
         }
         let id = PathId(self.paths.len());
@@ -100,7 +101,7 @@ mod tests {
 
     #[test]
     fn the_path_found_last_is_not_taken_for_another_nor_kept_too_long() {
-        let mut paths = Paths::new();
+        let mut paths = Paths::new(8);
         assert_eq!(paths.find(NiId(0), &nid(1)), None);
         for host in 1..=3 {
             paths.insert((NiId(0), nid(host)), path(host as u8));
@@ -116,13 +117,14 @@ mod tests {
 
     #[test]
     fn too_many_peers_are_forgotten_not_stored() {
-        let mut paths = Paths::new();
+        const MAX: u32 = 100;
+        let mut paths = Paths::new(MAX as usize);
         let capacity = paths.paths.capacity();
-        for host in 0..=PATHS_MAX as u32 {
+        for host in 0..=MAX {
             paths.insert((NiId(0), nid(host)), path(host as u8));
         }
         assert_eq!(paths.paths.capacity(), capacity);
         assert_eq!(paths.find(NiId(0), &nid(0)), None);
-        assert!(paths.find(NiId(0), &nid(PATHS_MAX as u32)).is_some());
+        assert!(paths.find(NiId(0), &nid(MAX)).is_some());
     }
 }
