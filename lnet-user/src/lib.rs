@@ -37,6 +37,7 @@
 //! - `examples/put_get.rs`: a Put and a Get, on one node or between two; `examples/request_reply.rs`: a service with
 //!   bulk data.
 //! - [`api`]: shards on threads of their own, handles for any thread; blocking, polling or async.
+//! - [`rpc`]: requests and replies, with a time within which they come.
 //! - [`NodeDriver::start`](node::NodeDriver::start) and [`Worker`]: the application's own thread drives a shard; no
 //!   hand-over, least latency.
 //! - [`load`]: messages by the thousand, each byte of which is checked.

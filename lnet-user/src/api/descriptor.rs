@@ -56,7 +56,8 @@ pub enum Ack {
 }
 
 /// A bound descriptor: what PUTs and GETs of this node take bytes from, or fill. Dropping it unlinks it; its
-/// buffer comes home with its last event all the same.
+/// buffer comes home with its last event all the same. Of an ACK or a REPLY that may still come nothing is told then, which
+/// is what the status of that event says: `Unknown`. To wait for it, keep or [detach](Self::detach) the descriptor.
 #[derive(Debug)]
 pub struct Descriptor {
     handle: MdHandle,

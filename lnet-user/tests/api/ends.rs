@@ -104,3 +104,20 @@ fn a_node_that_is_started_again() {
         assert_eq!(result.unwrap().unwrap().event.kind(), EventKind::Send);
     }
 }
+
+/// The ACK may have been on its way: the last event does not pass for one of a descriptor that was idle.
+#[test]
+fn a_descriptor_that_is_dropped_before_its_ack_says_so() {
+    let lnet = start(1);
+    let shard = lnet.shard(0).unwrap();
+    let mut queue = shard.create_event_queue(8).unwrap();
+    let md = shard.bind(&spec(&queue, 4, 2, MdOptions::NONE), Buffer::zeroed(4)).unwrap();
+    // No entry takes it, which its initiator is not told.
+    md.put(&to_self(PINNED[0], 1), Ack::Wanted, 0).start().unwrap();
+    assert_eq!(next(&mut queue).event.kind(), EventKind::Send);
+    drop(md);
+    let queued = next(&mut queue);
+    let unknown = lnet_user::Status::Unknown(lnet_user::Cause::Cancelled);
+    assert_eq!((queued.event.kind(), queued.event.status()), (EventKind::Unlink, unknown));
+    assert_eq!(queued.into_buffer().unwrap().len(), 4);
+}
