@@ -8,6 +8,7 @@ pub mod measure;
 pub mod messages;
 pub mod node;
 pub mod options;
+pub mod others;
 pub mod output;
 pub mod played;
 pub mod random;

@@ -43,7 +43,7 @@ pub enum Operation {
 
 impl Operation {
     /// The event by which a message is over.
-    const fn last_event(self) -> EventKind {
+    pub(crate) const fn last_event(self) -> EventKind {
         match self {
             Self::Put { ack: false } => EventKind::Send,
             Self::Put { ack: true } => EventKind::Ack,

@@ -1,10 +1,10 @@
-//! LNet Puts between nodes whose shards have threads of their own, by the interface for applications.
+//! LNet messages between nodes whose shards have threads of their own, by the interface for applications.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use lnet_core::event::{Event, EventKind};
+use lnet_core::event::Event;
 use lnet_core::limits::Limits;
 use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
@@ -15,20 +15,25 @@ use lnet_user::node::{NiConfig, NodeConfig};
 
 use crate::link::Side;
 use crate::measure::{Endpoint, PATIENCE, keep_under_way};
+use crate::messages::Operation;
 
 const PORTAL: u32 = 20;
 /// Of one descriptor without a threshold.
 const EVENT_SLOTS: u32 = Limits::DEFAULT.unlimited_events;
+/// So many descriptors have event slots for all messages that may be under way, also where an ACK overtakes a SEND.
+const SOURCES: usize = 4;
 /// How long a thread waits before it looks whether it is to stop.
 const TICK: Duration = Duration::from_millis(10);
 
-/// A node of one shard, with an entry that takes Puts and a descriptor to put from.
+/// A node of one shard, with an entry that takes and gives messages, and a descriptor to start them from.
 #[derive(Debug)]
 pub struct End {
     arrivals: EventQueue,
     ends: EventQueue,
-    source: Descriptor,
+    /// Messages start from each in turn.
+    sources: Vec<Descriptor>,
     target: Target,
+    operation: Operation,
     /// Puts that may be under way besides those that are.
     free: usize,
     _lnet: Lnet,
@@ -39,21 +44,22 @@ impl End {
     ///
     /// # Errors
     /// What the node refused.
-    pub fn open(side: Side<'_>, bytes: usize, window: usize) -> anyhow::Result<Self> {
+    pub fn open(side: Side<'_>, operation: Operation, bytes: usize, window: usize) -> anyhow::Result<Self> {
         let lnet = Lnet::start(&NodeConfig::new(vec![NiConfig::new(side.nid, side.interface)]))?;
         let shard = lnet.shard(0)?;
-        let (arrivals, ends) =
-            (shard.create_event_queue(2 * EVENT_SLOTS)?, shard.create_event_queue(2 * EVENT_SLOTS)?);
+        let arrivals = shard.create_event_queue(2 * EVENT_SLOTS)?;
+        let ends = shard.create_event_queue((SOURCES as u32 + 1) * EVENT_SLOTS)?;
         let md = |options, queue: &EventQueue| MdSpec {
             auto_unlink: false,
             ..MdSpec::new(bytes as u64, Threshold::Infinite, options, queue.handle())
         };
-        let taken = md(MdOptions::PUT | MdOptions::MANAGE_REMOTE, &arrivals);
+        let taken = md(MdOptions::PUT | MdOptions::GET | MdOptions::MANAGE_REMOTE, &arrivals);
         shard.attach(&EntrySpec::new(PORTAL, 0), &taken, Buffer::zeroed(bytes))?.detach();
-        let source = shard.bind(&md(MdOptions::NONE, &ends), Buffer::zeroed(bytes))?;
+        let sources = (0..SOURCES).map(|_| shard.bind(&md(MdOptions::NONE, &ends), Buffer::zeroed(bytes)));
+        let sources = sources.collect::<Result<_, _>>()?;
         lnet.open()?;
         let target = Target::new(side.peer.nid, PORTAL, 0);
-        Ok(Self { arrivals, ends, source, target, free: window, _lnet: lnet })
+        Ok(Self { arrivals, ends, sources, target, operation, free: window, _lnet: lnet })
     }
 
     /// Takes the ends of Puts, and waits for one if that is asked for; how many there were.
@@ -64,7 +70,7 @@ impl End {
         while let Some(queued) = next {
             let event = queued.event;
             ensure!(event.status() == Status::Ok, "a message ended with {:?}", event.status());
-            over += u64::from(event.kind() == EventKind::Send);
+            over += u64::from(event.kind() == self.operation.last_event());
             next = self.ends.try_next()?;
         }
         self.free += over as usize;
@@ -90,7 +96,14 @@ impl Endpoint for End {
             self.take_ends(true)?;
         }
         self.free = self.free.checked_sub(1).context("more messages are under way than the window holds")?;
-        Ok(self.source.put(&self.target, Ack::NotWanted, number).queue()?)
+        let source = &self.sources[number as usize % SOURCES];
+        let request = match self.operation {
+            Operation::Put { ack } => {
+                source.put(&self.target, if ack { Ack::Wanted } else { Ack::NotWanted }, number)
+            }
+            Operation::Get => source.get(&self.target),
+        };
+        Ok(request.queue()?)
     }
 
     fn receive(&mut self, each: impl FnMut(u64)) {

@@ -30,6 +30,7 @@ const PEERS_NETWORK: &str = "10.212.0.0/16";
   cargo xtask bench
   cargo xtask bench --quick --size 1024
   cargo xtask bench --bulk --mtu 1500
+  cargo xtask bench --compare
   cargo xtask bench --posted 1000000
   cargo xtask bench --peers 1000
   cargo xtask bench --json > result.json")]
@@ -40,6 +41,10 @@ pub(crate) struct Options {
     /// Throughput of long Puts and Gets, with and without loss, instead of latency and message rate
     #[arg(long)]
     bulk: bool,
+    /// Puts and Gets of 64 bytes, 4 KiB and 1 MiB (or of --size), one alone and 64 at once, of application-driven and
+    /// threaded nodes, beside raw frames, ucx_perftest, fi_pingpong, sockperf and iperf3, as far as they are installed
+    #[arg(long, conflicts_with_all = ["bulk", "posted", "peers"])]
+    compare: bool,
     /// Rate of small Puts with 1 and with so many exact match entries posted
     #[arg(long, value_name = "ENTRIES", conflicts_with_all = ["bulk", "out"],
           value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
@@ -51,7 +56,7 @@ pub(crate) struct Options {
     /// Payload bytes of each message [default: 64, with --bulk 1048576]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     size: Option<u32>,
-    /// Largest IP packet of the link [default: 1500, with --bulk 9000]
+    /// Largest IP packet of the link [default: 1500, with --bulk and --compare 9000]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1500..))]
     mtu: Option<u16>,
     /// Print one JSON object instead of the tables
@@ -73,6 +78,7 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
     let (program, size, mtu_bytes) = match options {
         Options { posted: Some(_), .. } => ("posted", 64, 1500_u16),
         Options { peers: Some(_), .. } => ("peers", 64, 1500),
+        Options { compare: true, .. } => ("compare", 64, 9000),
         Options { bulk: true, .. } => ("bulk", 1 << 20, 9000),
         _ => ("xdp", 64, 1500),
     };
@@ -98,6 +104,9 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
         command.args([&format!("--nid-{end}"), &nid(namespace)]);
     }
     command.args(["--size", &size.to_string(), "--mtu", &mtu_bytes.to_string()]);
+    if let Some(size) = options.size.filter(|_| options.compare) {
+        command.args(["--sizes", &size.to_string()]);
+    }
     match options.posted {
         // The tables of so many entries lie in huge pages.
         Some(entries) => {

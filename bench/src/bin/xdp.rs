@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use lnet_bench::link::Side;
-use lnet_bench::messages::{self, EndConfig};
+use lnet_bench::messages::{self, EndConfig, Operation};
 use lnet_bench::options::Options;
 use lnet_bench::output::{self, Document, Measured};
 use lnet_bench::{measure, raw, threaded};
@@ -31,7 +31,8 @@ fn main() -> anyhow::Result<()> {
     let (link, time) = (&options.link, options.time(Duration::from_secs(2)));
     let open_raw = |side: Side<'_>| raw::End::open(side, raw::HEADERS_BYTES + options.size);
     let open_puts = |side: Side<'_>| messages::End::open(side, EndConfig::puts(options.size));
-    let open_threaded = |side: Side<'_>| threaded::End::open(side, options.size, WINDOW);
+    let open_threaded =
+        |side: Side<'_>| threaded::End::open(side, Operation::Put { ack: false }, options.size, WINDOW);
     let (mut raw, mut puts) = (Measured::new("raw AF_XDP"), Measured::new("LNet Put"));
     let mut threaded = Measured::new("threaded Put");
     let mut idle_turn_ns = f64::INFINITY;

@@ -1,0 +1,161 @@
+//! Puts and Gets of application-driven and of threaded nodes beside raw `AF_XDP` frames and beside what other programs
+//! find on the same link, for three sizes, one message alone and 64 at once: all in one run, over one veth pair.
+//!
+//! `cargo xtask bench --compare` makes the namespaces and calls this.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use clap::Parser;
+use lnet_bench::link::{Link, Side};
+use lnet_bench::measure::{self, Endpoint, Flood};
+use lnet_bench::messages::{self, EndConfig, Operation};
+use lnet_bench::options::{Options, Setup};
+use lnet_bench::others::{Found, Other};
+use lnet_bench::{raw, threaded};
+use serde::Serialize;
+
+/// Compares Puts and Gets with raw AF_XDP and with other programs over one veth pair.
+#[derive(Debug, Parser)]
+#[command(
+    after_help = "Example: cargo xtask bench --compare   (makes the namespaces and the veth pair, then calls this)"
+)]
+struct Cli {
+    #[command(flatten)]
+    options: Options,
+    /// Payload bytes to measure with.
+    #[arg(long, value_delimiter = ',', default_value = "64,4096,1048576")]
+    sizes: Vec<usize>,
+}
+
+/// Messages that are under way at once.
+const WINDOW: usize = 64;
+const ETHERNET_BYTES: usize = 14;
+const KINDS: [(&str, Operation); 2] = [("Put", Operation::Put { ack: true }), ("Get", Operation::Get)];
+
+#[derive(Serialize)]
+struct Row {
+    name: String,
+    size_bytes: usize,
+    /// Microseconds of one message alone, until its initiator knows that it is over.
+    alone_us: Option<f64>,
+    /// Messages a second, 64 at once; of other programs, as they stream.
+    per_second: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Document {
+    #[serde(flatten)]
+    setup: Setup,
+    rows: Vec<Row>,
+    /// Debian packages of the programs that were not there.
+    not_installed: BTreeSet<&'static str>,
+}
+
+/// Times a message alone, and counts with the window full.
+fn messages<E: Endpoint>(
+    link: &Link,
+    time: Duration,
+    open: impl Fn(Side<'_>, usize) -> anyhow::Result<E> + Sync,
+) -> anyhow::Result<Found> {
+    let per_second = |window| {
+        let flood = measure::flood(link, |side: Side<'_>| open(side, window), time)?;
+        anyhow::Ok(flood.sent_per_second())
+    };
+    Ok(Found { round_trip_us: Some(1e6 / per_second(1)?), per_second: Some(per_second(WINDOW)?) })
+}
+
+/// Frames of that payload; of more than a frame takes, what full ones carry.
+fn frames(link: &Link, bytes: usize, time: Duration, pings: u64) -> anyhow::Result<Found> {
+    let full_bytes = link.mtu + ETHERNET_BYTES;
+    let frame_bytes = (raw::HEADERS_BYTES + bytes).min(full_bytes);
+    let open = |side: Side<'_>| raw::End::open(side, frame_bytes);
+    let is_whole = frame_bytes < full_bytes;
+    let flood: Flood = measure::flood(link, open, time)?;
+    let share = if is_whole { 1.0 } else { full_bytes as f64 / bytes as f64 };
+    let half_ns = if is_whole { Some(measure::ping(link, open, pings, |_| {})?.mean()) } else { None };
+    Ok(Found {
+        round_trip_us: half_ns.map(|half| 2.0 * half / 1000.0),
+        per_second: Some(flood.received_per_second() * share),
+    })
+}
+
+fn main() -> anyhow::Result<()> {
+    let Cli { options, sizes } = Cli::parse();
+    let (link, time) = (&options.link, options.time(Duration::from_secs(1)));
+    let pings = if options.quick { 2_000 } else { 20_000 };
+    let mut rows = Vec::new();
+    let mut not_installed = BTreeSet::new();
+    for bytes in sizes {
+        let mut add = |name: String, found: Found| {
+            let Found { round_trip_us: alone_us, per_second } = found;
+            rows.push(Row { name, size_bytes: bytes, alone_us, per_second });
+        };
+        eprintln!("{bytes} bytes");
+        add("raw AF_XDP".to_owned(), frames(link, bytes, time, pings)?);
+        for (name, operation) in KINDS {
+            let config = EndConfig { operation, ..EndConfig::puts(bytes) };
+            let open = |side: Side<'_>, window| messages::End::open(side, EndConfig { window, ..config });
+            add(format!("{name}, application-driven"), messages(link, time, open)?);
+            let open = |side: Side<'_>, window| threaded::End::open(side, operation, bytes, window);
+            add(format!("{name}, threaded"), messages(link, time, open)?);
+        }
+        for other in Other::ALL {
+            if !other.is_installed() {
+                not_installed.insert(other.package());
+                continue;
+            }
+            match other.measure(link, bytes, time) {
+                Ok(found) => add(other.name().to_owned(), found),
+                Err(error) => eprintln!("{}: {error:#}", other.name()),
+            }
+        }
+    }
+    let document = Document { setup: options.setup(), rows, not_installed };
+    options.tell("compare.json", &document, &table(&document))?;
+    Ok(())
+}
+
+fn table(document: &Document) -> String {
+    let Setup { machine, mode, mtu_bytes, .. } = &document.setup;
+    let mut text = format!("{machine}\n\nMTU {mtu_bytes}, mode {mode}\n");
+    let mut size_bytes = None;
+    for row in &document.rows {
+        if size_bytes.replace(row.size_bytes) != Some(row.size_bytes) {
+            let _ = writeln!(
+                text,
+                "\n{:<26}{:>12}{:>8}{:>14}{:>8}{:>9}",
+                format!("{} bytes", row.size_bytes),
+                "alone us",
+                "ratio",
+                "64 at once/s",
+                "ratio",
+                "Gbit/s"
+            );
+        }
+        let is_base =
+            |other: &&Row| other.size_bytes == row.size_bytes && other.name == "Put, application-driven";
+        let base = document.rows.iter().find(is_base);
+        let ratio = |of: fn(&Row) -> Option<f64>| Some(of(row)? / base.and_then(of)?);
+        let cell = |value: Option<f64>, digits| value.map_or("-".to_owned(), |it| format!("{it:.digits$}"));
+        let _ = writeln!(
+            text,
+            "{:<26}{:>12}{:>8}{:>14}{:>8}{:>9}",
+            row.name,
+            cell(row.alone_us, 1),
+            cell(ratio(|row| row.alone_us), 2),
+            cell(row.per_second, 0),
+            cell(ratio(|row| row.per_second), 2),
+            cell(row.per_second.map(|rate| rate * row.size_bytes as f64 * 8.0 / 1e9), 2),
+        );
+    }
+    text += "\nalone: one message from its start until its initiator knows that it is over (a Put by its ACK), or a round trip; \
+             ratios are over the Put of application-driven nodes. A frame cannot hold what is longer than the MTU: \
+             raw is a flood of full ones then.";
+    if !document.not_installed.is_empty() {
+        let packages: Vec<_> = document.not_installed.iter().copied().collect();
+        let _ = write!(text, "\nnot installed: apt-get install {}", packages.join(" "));
+    }
+    text
+}
