@@ -124,7 +124,10 @@ pub const FLAG_PULLED: u8 = 1 << 3;
 pub const FLAG_ACK_NOW: u8 = 1 << 4;
 /// Flag: the frame is short.
 pub const FLAG_SHORT: u8 = 1 << 5;
-const FLAGS_KNOWN: u8 = FLAG_ACK | FLAG_BUNDLE | FLAG_PAYLOAD_CRC | FLAG_PULLED | FLAG_ACK_NOW | FLAG_SHORT;
+/// Beside [`FLAG_ACK`]: the acknowledging shard buffers frames of messages that are delayed.
+pub const FLAG_BUFFERED: u8 = 1 << 6;
+const FLAGS_KNOWN: u8 =
+    FLAG_ACK | FLAG_BUNDLE | FLAG_PAYLOAD_CRC | FLAG_PULLED | FLAG_ACK_NOW | FLAG_SHORT | FLAG_BUFFERED;
 
 /// Fragments begin at, and but for the last one end at, a multiple of this.
 pub const FRAGMENT_UNIT_BYTES: u32 = 64;

@@ -2,9 +2,10 @@
 //! headers and payload.
 
 use super::{
-    ACK_BITS_OFFSET, ACK_OFFSET, FLAG_ACK, FLAG_ACK_NOW, FLAG_BUNDLE, FLAG_PAYLOAD_CRC, FLAG_PULLED,
-    FLAG_SHORT, FLAGS_KNOWN, FLAGS_OFFSET, FRAME_HEADER_BYTES, FRAME_NUMBER_OFFSET, GRANT_OFFSET,
-    INCARNATION_OFFSET, OLDEST_OFFSET, PAYLOAD_CRC_OFFSET, SESSION_OFFSET, SHARD_OFFSET, TICKET_OFFSET,
+    ACK_BITS_OFFSET, ACK_OFFSET, FLAG_ACK, FLAG_ACK_NOW, FLAG_BUFFERED, FLAG_BUNDLE, FLAG_PAYLOAD_CRC,
+    FLAG_PULLED, FLAG_SHORT, FLAGS_KNOWN, FLAGS_OFFSET, FRAME_HEADER_BYTES, FRAME_NUMBER_OFFSET,
+    GRANT_OFFSET, INCARNATION_OFFSET, OLDEST_OFFSET, PAYLOAD_CRC_OFFSET, SESSION_OFFSET, SHARD_OFFSET,
+    TICKET_OFFSET,
 };
 use crate::bytes::{get, get_u32, get_u64, put, put_u32, put_u64};
 use crate::header::PAYLOAD_MAX_BYTES;
@@ -20,6 +21,9 @@ pub struct Ack {
     /// Bytes of frames that the addressee may have in flight to this shard, each frame counted in whole
     /// chunks of 4096.
     pub grant_bytes: u32,
+    /// Whether the acknowledging shard buffers frames of messages that are delayed: what is not acknowledged may have
+    /// arrived.
+    pub buffered: bool,
 }
 
 /// What a frame says to loss recovery.
@@ -69,7 +73,7 @@ impl Transfer {
         put::<OLDEST_OFFSET, _, _>(bytes, self.oldest.to_le_bytes());
         put::<SHARD_OFFSET, _, _>(bytes, [self.shard]);
         if let Some(ack) = &self.ack {
-            flags |= FLAG_ACK;
+            flags |= if ack.buffered { FLAG_ACK | FLAG_BUFFERED } else { FLAG_ACK };
             put_u32::<ACK_OFFSET, _>(bytes, ack.highest);
             put_u32::<GRANT_OFFSET, _>(bytes, ack.grant_bytes);
             if flags & FLAG_SHORT == 0 {
@@ -100,7 +104,7 @@ impl Transfer {
         }
         let has = |flag: u8| flags & flag != 0;
         let short = has(FLAG_SHORT);
-        if short && has(FLAG_PAYLOAD_CRC | FLAG_PULLED) {
+        if short && has(FLAG_PAYLOAD_CRC | FLAG_PULLED) || has(FLAG_BUFFERED) && !has(FLAG_ACK) {
             return None;
         }
         Some(Self {
@@ -114,6 +118,7 @@ impl Transfer {
                 highest: get_u32::<ACK_OFFSET, _>(bytes),
                 below: if short { u64::MAX } else { get_u64::<ACK_BITS_OFFSET, _>(bytes) },
                 grant_bytes: get_u32::<GRANT_OFFSET, _>(bytes),
+                buffered: has(FLAG_BUFFERED),
             }),
             payload_crc: has(FLAG_PAYLOAD_CRC).then(|| get_u32::<PAYLOAD_CRC_OFFSET, _>(bytes)),
             ticket: has(FLAG_PULLED).then(|| get_u32::<TICKET_OFFSET, _>(bytes)),
@@ -236,10 +241,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn transfers() -> impl Strategy<Value = Transfer> {
-        let ack = (any::<u32>(), any::<u64>(), any::<u32>()).prop_map(|(highest, below, grant_bytes)| Ack {
+        let ack = any::<(u32, u64, u32, bool)>().prop_map(|(highest, below, grant_bytes, buffered)| Ack {
             highest,
             below,
             grant_bytes,
+            buffered,
         });
         let ids = (any::<u32>(), any::<u64>(), any::<u64>(), any::<u16>(), 0..64_u8, any::<bool>());
         (ids, proptest::option::of(ack), any::<Option<u32>>(), any::<Option<u32>>()).prop_map(
@@ -300,7 +306,7 @@ mod tests {
     fn a_short_frame_acknowledges_without_gaps_and_says_no_more() {
         let short = Some(ShortPut { hdr_data: 0x0102_0304_0506_0708, offset: 0x090A_0B0C });
         let header = FrameHeader { short, ..FrameHeader::other(super::super::Kind::Data, 3, 9) };
-        let ack = Ack { highest: 70, below: u64::MAX, grant_bytes: 5 };
+        let ack = Ack { highest: 70, below: u64::MAX, grant_bytes: 5, buffered: false };
         let transfer = Transfer {
             number: 1,
             incarnation: 2,

@@ -286,6 +286,7 @@ impl Scene {
             },
             below: u64::from(word(20)).wrapping_mul(0x1_0001),
             grant_bytes: word(19),
+            buffered: bytes[18] & 128 != 0,
         });
         let name = if wild(4) { usize::from(bytes[5] % 16) } else { 0 };
         let life = if name < LIVES { name } else { 0 };

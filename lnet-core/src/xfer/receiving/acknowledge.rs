@@ -62,6 +62,12 @@ impl Receiving {
     #[inline]
     fn acknowledgement(&mut self, slot: u32) -> Option<Ack> {
         let ack = self.acknowledged_by(slot);
+        if self.streams[slot].late.take().is_some() {
+            // The others come next.
+            self.acks.discard(&mut self.streams, slot);
+            self.acks.add(&mut self.streams, slot);
+            return ack;
+        }
         self.acks.discard(&mut self.streams, slot);
         let stream = &mut self.streams[slot];
         stream.unacknowledged = 0;
@@ -71,11 +77,13 @@ impl Receiving {
         ack
     }
 
-    /// What an acknowledgement tells of a stream.
+    /// What an acknowledgement tells of a stream: first of late frames.
     #[inline]
     fn acknowledged_by(&self, slot: u32) -> Option<Ack> {
-        let frames = self.streams[slot].frames?;
-        Some(Ack { highest: frames.highest, below: frames.below, grant_bytes: self.grant_bytes() })
+        let stream = &self.streams[slot];
+        let frames = stream.late.or(stream.frames)?;
+        let (grant_bytes, buffered) = (self.grant_bytes(), self.buffer.has_delayed());
+        Some(Ack { highest: frames.highest, below: frames.below, grant_bytes, buffered })
     }
 
     /// What each sender may have in flight: an equal share of what this shard can take.
@@ -105,6 +113,9 @@ impl Receiving {
         (urgent, is_whole): (bool, bool),
         sessions: &mut Sessions,
     ) {
+        if self.streams[slot].frames.is_some_and(|frames| frames.has_forgotten(number)) {
+            return self.note_late(slot, number, sessions);
+        }
         let stream = &mut self.streams[slot];
         let gap = match &mut stream.frames {
             Some(frames) => frames.insert(number),
@@ -121,6 +132,21 @@ impl Receiving {
         let XferTimes { ack_soon, ack_delay, .. } = sessions.local.times;
         let latest = if is_whole { ack_soon } else { ack_delay };
         self.ack_within(slot, if urgent { Duration::ZERO } else { latest }, sessions);
+    }
+
+    /// A frame that many others have overtaken is to be acknowledged: it was buffered, or came by another rail.
+    fn note_late(&mut self, slot: u32, number: u32, sessions: &mut Sessions) {
+        let is_apart = |late: FramesSeen| late.distance(number) > 64;
+        if self.streams[slot].late.is_some_and(is_apart) && !sessions.is_full_of_replies() {
+            let reply = self.ack_alone(slot, sessions);
+            sessions.reply(reply);
+        }
+        match &mut self.streams[slot].late {
+            // Without room for another acknowledgement some of these frames come again.
+            Some(late) => drop(late.insert(number)),
+            late => *late = Some(FramesSeen::starting_with(number)),
+        }
+        self.ack_within(slot, Duration::ZERO, sessions);
     }
 
     /// The next acknowledgement of this stream is not to wait.

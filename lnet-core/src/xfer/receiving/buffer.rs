@@ -12,6 +12,8 @@ struct Buffered {
     stream: u32,
     id: u64,
     until: Instant,
+    /// Whether its message is delayed.
+    is_delayed: bool,
     link: Link,
 }
 
@@ -25,6 +27,8 @@ pub(crate) struct Buffer {
     slab: Slab<Buffered>,
     order: List<Order>,
     ended: VecDeque<Replay>,
+    /// Frames of delayed messages.
+    delayed_count: u32,
 }
 
 impl Buffer {
@@ -33,6 +37,7 @@ impl Buffer {
             slab: Slab::new(capacity),
             order: List::new(),
             ended: VecDeque::with_capacity(capacity as usize),
+            delayed_count: 0,
         }
     }
 
@@ -41,10 +46,20 @@ impl Buffer {
     }
 
     /// Keeps a frame of a message until then; all are for the same time.
-    pub(crate) fn keep(&mut self, stream: u32, id: u64, until: Instant) -> Option<BufferId> {
-        let slot = self.slab.insert(Buffered { stream, id, until, link: Link::UNLINKED }).ok()?;
+    pub(crate) fn keep(
+        &mut self,
+        (stream, id, is_delayed): (u32, u64, bool),
+        until: Instant,
+    ) -> Option<BufferId> {
+        let slot = self.slab.insert(Buffered { stream, id, until, is_delayed, link: Link::UNLINKED }).ok()?;
+        self.delayed_count += u32::from(is_delayed);
         self.order.push_back(&mut self.slab, slot);
         Some(BufferId(slot))
+    }
+
+    /// Whether frames of delayed messages are buffered.
+    pub(crate) const fn has_delayed(&self) -> bool {
+        self.delayed_count != 0
     }
 
     /// How many frames of some streams are buffered.
@@ -86,6 +101,7 @@ impl Buffer {
     pub(crate) fn poll(&mut self) -> Option<Replay> {
         let replay = self.ended.pop_front()?;
         let (Replay::Again(BufferId(slot)) | Replay::Forget(BufferId(slot))) = replay;
+        self.delayed_count -= u32::from(self.slab[slot].is_delayed);
         self.slab.vacate(slot);
         Some(replay)
     }

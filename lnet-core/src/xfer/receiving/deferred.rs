@@ -19,11 +19,10 @@ pub(crate) const NO_TICKET: u32 = 0;
 
 impl Receiving {
     /// Has the driver buffer a frame of a message that cannot go on; `None` if it has too many, or as many for
-    /// this address as is left for others.
+    /// this address as is left for others. Names the stream, the message, and whether that is delayed.
     pub(crate) fn buffer_frame(
         &mut self,
-        stream: u32,
-        id: u64,
+        (stream, id, is_delayed): (u32, u64, bool),
         call: &mut Call<'_, impl Uplink>,
     ) -> Option<BufferId> {
         let free = self.buffer.capacity() - self.buffer.count();
@@ -33,7 +32,7 @@ impl Receiving {
             return None;
         }
         let until = call.now() + call.sessions.local.times.buffered;
-        let frame = self.buffer.keep(stream, id, until)?;
+        let frame = self.buffer.keep((stream, id, is_delayed), until)?;
         call.sessions.local.counters.frames_buffered += 1;
         call.sessions.local.set_timer(until);
         Some(frame)

@@ -84,7 +84,7 @@ impl Receiving {
         }
         let Some(lnet) = fragment.lnet.filter(|_| fragment.offset == 0) else {
             return self
-                .buffer_frame(stream, fragment.id, call)
+                .buffer_frame((stream, fragment.id, false), call)
                 .map(Action::Buffer)
                 .ok_or(XferDrop::TooEarly);
         };
@@ -217,7 +217,7 @@ impl Receiving {
         call: &mut Call<'_, impl Uplink>,
     ) -> Result<Action, XferDrop> {
         if fragment.number.is_some()
-            && let Some(buffer) = self.buffer_frame(fragment.stream, fragment.id, call)
+            && let Some(buffer) = self.buffer_frame((fragment.stream, fragment.id, true), call)
         {
             return Ok(Action::Buffer(buffer));
         }

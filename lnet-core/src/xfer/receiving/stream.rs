@@ -20,6 +20,8 @@ pub(crate) struct ReceiveStream {
     pub(crate) window_begun: bool,
     /// `None` until a frame was dealt with.
     pub(crate) frames: Option<FramesSeen>,
+    /// Frames too far below the highest to be told with it, to be acknowledged on their own.
+    pub(crate) late: Option<FramesSeen>,
     /// What is new is acknowledged with the next frame, at this time at the latest.
     pub(crate) ack_at: Option<Instant>,
     /// Frames since the last acknowledgement.
@@ -59,6 +61,7 @@ impl ReceiveStream {
             is_examined: true,
             window_begun: false,
             frames: None,
+            late: None,
             ack_at: None,
             unacknowledged: 0,
             address,

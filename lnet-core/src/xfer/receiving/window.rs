@@ -106,6 +106,11 @@ impl FramesSeen {
         }
     }
 
+    /// How far below or above the highest a frame is.
+    pub(crate) const fn distance(&self, number: u32) -> u32 {
+        (number.wrapping_sub(self.highest) as i32).unsigned_abs()
+    }
+
     /// Whether a frame is so old that nothing is known of it.
     pub(crate) const fn has_forgotten(&self, number: u32) -> bool {
         let distance = self.highest.wrapping_sub(number);

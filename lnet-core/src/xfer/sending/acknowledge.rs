@@ -2,7 +2,6 @@
 
 use lnet_wire::frame::Ack;
 
-use super::congestion::OVERTAKEN_FRAMES;
 use super::item::{Cargo, SentItem};
 use super::message::Outbound;
 use super::{Call, Sending};
@@ -46,7 +45,11 @@ impl Sending {
             call.sessions.local.counters.count_drop(XferDrop::BadAck);
             return;
         };
+        let is_newest = self.streams[slot].highest_acked.is_none_or(|newest| newest < highest);
         let (mut frames, mut bytes, mut lost) = (0, 0, 0);
+        // The receiver lets go of what it buffers a little after the time is over.
+        let buffered = call.sessions.local.times.buffered * 3 / 2;
+        self.streams[slot].congestion.set_buffered(ack.buffered, buffered);
         let reordering = self.streams[slot].congestion.reordering();
         let mut next = self.streams[slot].outstanding.first();
         while let Some(at) = List::step(&self.items, &mut next) {
@@ -56,13 +59,14 @@ impl Sending {
             }
             let distance = highest - number;
             if arrived(distance, ack.below) {
-                if distance == 0 && cost != 0 {
+                // A late frame was buffered, which is no matter of the path.
+                if distance == 0 && cost != 0 && is_newest {
                     self.streams[slot].congestion.measure(now - sent_at);
                 }
                 frames += u32::from(cost != 0);
                 bytes += cost;
                 self.land(slot, at, call);
-            } else if distance >= OVERTAKEN_FRAMES || now - sent_at > reordering {
+            } else if now - sent_at > reordering {
                 lost += u32::from(cost != 0);
                 self.lose_overtaken(slot, at, call);
             }

@@ -6,8 +6,6 @@
 
 use core::time::Duration;
 
-/// Frames that must have overtaken one before it counts as lost (RFC 9002, 6.1.1).
-pub(crate) const OVERTAKEN_FRAMES: u64 = 3;
 /// What a frame takes of its receiver at least: a chunk of its UMEM.
 pub(crate) const CHUNK_BYTES: u32 = 4096;
 /// What a sender may have in flight before its receiver has granted anything, and what it always may.
@@ -40,6 +38,8 @@ pub(crate) struct Congestion {
     /// The window grows by what is acknowledged below this, and slowly above.
     threshold_bytes: u32,
     grant_bytes: u32,
+    /// How long the receiver may keep frames that have arrived from being acknowledged.
+    buffered: Duration,
     /// The first frame of the round trip whose losses are being counted.
     round_ends_at: u64,
     round_acked: u32,
@@ -59,6 +59,7 @@ impl Congestion {
             window_bytes: WINDOW_FIRST_BYTES,
             threshold_bytes: WINDOW_MAX_BYTES,
             grant_bytes: UNSOLICITED_BYTES,
+            buffered: Duration::ZERO,
             round_ends_at: 0,
             round_acked: 0,
             round_lost: 0,
@@ -86,6 +87,11 @@ impl Congestion {
     /// The receiver says how much it can take. It cannot grant less than what it is always sent.
     pub(crate) fn granted(&mut self, bytes: u32) {
         self.grant_bytes = bytes.max(UNSOLICITED_BYTES);
+    }
+
+    /// The receiver says whether it buffers frames of delayed messages, which takes no longer than `most`.
+    pub(crate) fn set_buffered(&mut self, is_buffered: bool, most: Duration) {
+        self.buffered = if is_buffered { most } else { Duration::ZERO };
     }
 
     /// Bytes of frames that may be in flight.
@@ -130,9 +136,10 @@ impl Congestion {
         false
     }
 
-    /// How long a frame may be behind one sent later that was acknowledged (RFC 9002, 6.1.2).
+    /// How long a frame may be behind one sent later that was acknowledged (RFC 9002, 6.1.2). It does not count how many
+    /// have overtaken it: frames go by several rails, and headers to several shards.
     pub(crate) fn reordering(&self) -> Duration {
-        (self.smoothed + self.smoothed / 8).max(Duration::from_micros(100))
+        (self.smoothed + self.smoothed / 8).max(Duration::from_micros(100)) + self.buffered
     }
 
     /// How long to wait for any acknowledgement before a probe (RFC 9002, 6.2).

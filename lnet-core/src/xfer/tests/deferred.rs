@@ -50,6 +50,35 @@ fn a_message_that_is_wanted_soon_is_buffered_and_not_sent_again() {
     assert_eq!(network.nodes[0].counters()[0].frames_resent, 0);
 }
 
+/// What a shard asks its siblings takes long where those are not scheduled: the frames wait, and are not lost, also
+/// where more overtake them than one acknowledgement tells of.
+#[test]
+fn frames_that_overtake_delayed_messages_do_not_have_them_sent_again() {
+    for (others, apart_ns) in [(60, 20_000), (200, 6_000)] {
+        let mut network = network(1);
+        put(&mut network, 0, 1000);
+        while network.nodes[1].shards[0].up.delayed.is_empty() {
+            assert!(network.step(network.now + SECOND));
+        }
+        let delayed_at = network.now;
+        for number in 1..=others {
+            if number + 80 == others {
+                put(&mut network, number, 1000);
+            } else {
+                let (now, to) = (network.now, network.nodes[1].nids[0]);
+                network.nodes[0].put(now, &to, 0, 4, number, 1000);
+            }
+            network.run(Duration::from_nanos(apart_ns));
+        }
+        assert!(network.now - delayed_at > Duration::from_millis(1));
+        resume(&mut network, deliver);
+        network.run(SECOND);
+        network.assert_all_arrived(0, 1, others + 1);
+        assert_eq!(network.nodes[0].counters()[0].frames_resent, 0, "{others} frames");
+        assert_eq!(network.frames(Kind::Deferred), 0);
+    }
+}
+
 #[test]
 fn a_message_that_waits_is_deferred_and_pulled() {
     for seed in 0..40 {

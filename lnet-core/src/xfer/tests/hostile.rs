@@ -115,7 +115,7 @@ fn acknowledgements_of_what_was_never_sent_do_nothing() {
     for distance in [2, 1000, 1 << 31, u32::MAX - 1] {
         let mut forged = ack.clone();
         let highest = forged.transfer.ack.unwrap().highest.wrapping_add(distance);
-        forged.transfer.ack = Some(Ack { highest, below: u64::MAX, grant_bytes: 0 });
+        forged.transfer.ack = Some(Ack { highest, below: u64::MAX, grant_bytes: 0, buffered: false });
         network.nodes[0].receive(network.now, &forged);
     }
     assert!(network.nodes[0].counters()[0].dropped(XferDrop::BadAck) >= 2);

@@ -103,7 +103,8 @@ fn what_one_node_was_given_is_worth_nothing_for_another() {
             forged.transfer.session = given;
             forged.transfer.number += 10;
             forged.transfer.ticket = Some(7);
-            forged.transfer.ack = Some(Ack { highest: 1000, below: u64::MAX, grant_bytes: 1 });
+            forged.transfer.ack =
+                Some(Ack { highest: 1000, below: u64::MAX, grant_bytes: 1, buffered: false });
             let id = forged.header.key.message_id + 30;
             forged.header = if kind == Kind::Data {
                 FrameHeader {
@@ -146,8 +147,12 @@ fn acknowledgements_and_endings_in_the_name_of_another_do_nothing() {
             ack.from = from;
             ack.header = FrameHeader::other(Kind::Ack, 0, 0);
             ack.transfer.session = session;
-            ack.transfer.ack =
-                Some(Ack { highest: under_way[0].transfer.number, below: u64::MAX, grant_bytes: 1 << 20 });
+            ack.transfer.ack = Some(Ack {
+                highest: under_way[0].transfer.number,
+                below: u64::MAX,
+                grant_bytes: 1 << 20,
+                buffered: false,
+            });
             ack.lnet = None;
             ack.payload.clear();
             let mut reset = ack.clone();
@@ -242,7 +247,7 @@ fn own_ack(log: &[Frame], from: Nid, highest: u32) -> Frame {
     ack.from = from;
     ack.header = FrameHeader::other(Kind::Ack, 0, 0);
     ack.transfer.session = find(log, Kind::Data, TARGET, IMPOSTOR).transfer.session;
-    ack.transfer.ack = Some(Ack { highest, below: u64::MAX, grant_bytes: 1 << 20 });
+    ack.transfer.ack = Some(Ack { highest, below: u64::MAX, grant_bytes: 1 << 20, buffered: false });
     ack.lnet = None;
     ack.payload.clear();
     ack
