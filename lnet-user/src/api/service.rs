@@ -45,8 +45,10 @@ impl Service {
     /// One turn, if there is anything to do.
     pub(super) fn turn(&mut self, worker: &mut Worker) {
         // What comes from now on counts as another wake-up.
-        let wake_count = self.queues.signals.wake_count();
-        if wake_count != self.wake_count || self.queues.is_blocked || worker.waiting_events() != 0 {
+        let signals = &self.queues.signals;
+        let (wake_count, has_calls) = (signals.wake_count(), signals.has_calls());
+        let is_woken = wake_count != self.wake_count || has_calls;
+        if is_woken || self.queues.is_blocked || worker.waiting_events() != 0 {
             self.wake_count = wake_count;
             self.answer(worker, CALL_BUDGET);
             self.queues.turn(worker);

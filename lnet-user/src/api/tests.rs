@@ -94,6 +94,20 @@ fn driven() -> (NodeDriver, Worker, Caller, Service) {
     (node, worker, caller, Service::new(calls, signals))
 }
 
+/// More calls wait than one turn answers, and none of them wakes the shard again.
+#[test]
+fn calls_that_a_turn_leaves_are_answered_by_the_next_ones() {
+    const CALLS: usize = 200;
+    let (_node, mut worker, caller, mut service) = driven();
+    let answers: Vec<_> = (0..CALLS).map(|number| caller.begin(move |_, _| number).unwrap()).collect();
+    for _ in 0..CALLS {
+        service.turn(&mut worker);
+    }
+    let answered = answers.into_iter().filter_map(|mut answer| answer.try_recv().ok());
+    assert_eq!(answered.count(), CALLS);
+    assert!(!service.has_work());
+}
+
 #[test]
 fn turns_allocate_nothing() {
     const PUTS: u32 = 4;
