@@ -274,7 +274,7 @@ fn a_spoiled_short_frame_is_dropped() {
     other[FRAME + FLAGS_OFFSET] ^= FLAG_SHORT;
     assert_dropped(b, &[&other], XdpDrop::NotOurs);
     // A payload checksum, a ticket: it has no room for them. A flag that there is not.
-    for flag in [1 << 2, 1 << 3, 1 << 6] {
+    for flag in [1 << 2, 1 << 3, 1 << 7] {
         let mut other = packet.clone();
         other[FRAME + FLAGS_OFFSET] |= flag;
         seal(&mut other, &b_plan, &a_plan);
