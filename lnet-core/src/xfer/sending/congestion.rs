@@ -1,7 +1,7 @@
 //! How much a sender has in flight, and how long it waits.
 //!
-//! Round trips are measured as in RFC 6298; frames count as lost by the order of acknowledgements, by time,
-//! and by probes, as in RFC 9002. A single loss says nothing on a wire that loses by chance: the window
+//! Round trips are measured as in RFC 6298; frames count as lost by time, once later ones are acknowledged, and by
+//! probes, as in RFC 9002. A single loss says nothing on a wire that loses by chance: the window
 //! narrows when more than a sixteenth of the frames of a round trip were lost, and never below a few frames.
 
 use core::time::Duration;
