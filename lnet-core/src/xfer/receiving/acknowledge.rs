@@ -62,14 +62,13 @@ impl Receiving {
     #[inline]
     fn acknowledgement(&mut self, slot: u32) -> Option<Ack> {
         let ack = self.acknowledged_by(slot);
-        if self.streams[slot].late.take().is_some() {
+        self.acks.discard(&mut self.streams, slot);
+        let stream = &mut self.streams[slot];
+        if stream.late.take().is_some() {
             // The others come next.
-            self.acks.discard(&mut self.streams, slot);
             self.acks.add(&mut self.streams, slot);
             return ack;
         }
-        self.acks.discard(&mut self.streams, slot);
-        let stream = &mut self.streams[slot];
         stream.unacknowledged = 0;
         if stream.ack_at.take().is_some() {
             self.ack_timers.remove(slot);
