@@ -25,7 +25,7 @@ use crate::random::Random;
 
 const PORTAL: u32 = 20;
 /// Of one descriptor without a threshold.
-const EVENT_SLOTS: u32 = Limits::DEFAULT.unlimited_events;
+const EVENT_SLOTS: u32 = node::LIMITS.unlimited_events;
 /// Frames of a million that XDP drops for each message type, acknowledgements among them.
 const TYPES: [MessageType; 4] = [MessageType::Ack, MessageType::Put, MessageType::Get, MessageType::Reply];
 
@@ -116,7 +116,8 @@ impl End {
     /// What the node refused.
     pub fn open(side: Side<'_>, config: EndConfig) -> anyhow::Result<Self> {
         let EndConfig { bytes, buffers, entries, .. } = config;
-        let mut node_config = NodeConfig::new(vec![NiConfig::new(side.nid, side.interface)]);
+        let mut node_config =
+            NodeConfig::new(vec![NiConfig::new(side.nid, side.interface)]).limits(node::LIMITS);
         if config.registered {
             let chunk_bytes = u64::from(CHUNK_BYTES);
             let count = buffers as u64 + u64::from(entries);
@@ -124,7 +125,7 @@ impl End {
         }
         if config.silent {
             let memory_descs = entries.max(64);
-            let limits = Limits { match_entries: entries, memory_descs, ..Limits::DEFAULT };
+            let limits = Limits { match_entries: entries, memory_descs, ..node::LIMITS };
             node_config = node_config.limits(limits);
         }
         let (mut node, mut worker) = node::start(&node_config)?;

@@ -3,8 +3,13 @@
 use std::sync::Mutex;
 
 use anyhow::Context;
+use lnet_core::limits::Limits;
 use lnet_user::node::{NodeConfig, NodeDriver, XdpMode};
 use lnet_user::runtime::Worker;
+
+/// What the nodes have room for: descriptors without a threshold may have as many events as the benches have messages
+/// under way.
+pub const LIMITS: Limits = Limits { unlimited_events: 1 << 10, ..Limits::DEFAULT };
 
 /// The modes of all nodes that this process has started, each once.
 static MODES: Mutex<Vec<XdpMode>> = Mutex::new(Vec::new());

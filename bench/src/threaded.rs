@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use lnet_core::event::Event;
-use lnet_core::limits::Limits;
 use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
@@ -16,10 +15,11 @@ use lnet_user::node::{NiConfig, NodeConfig};
 use crate::link::Side;
 use crate::measure::{Endpoint, PATIENCE, keep_under_way};
 use crate::messages::Operation;
+use crate::node::LIMITS;
 
 const PORTAL: u32 = 20;
 /// Of one descriptor without a threshold.
-const EVENT_SLOTS: u32 = Limits::DEFAULT.unlimited_events;
+const EVENT_SLOTS: u32 = LIMITS.unlimited_events;
 /// So many descriptors have event slots for all messages that may be under way, also where an ACK overtakes a SEND.
 const SOURCES: usize = 4;
 /// How long a thread waits before it looks whether it is to stop.
@@ -45,7 +45,8 @@ impl End {
     /// # Errors
     /// What the node refused.
     pub fn open(side: Side<'_>, operation: Operation, bytes: usize, window: usize) -> anyhow::Result<Self> {
-        let lnet = Lnet::start(&NodeConfig::new(vec![NiConfig::new(side.nid, side.interface)]))?;
+        let lnet =
+            Lnet::start(&NodeConfig::new(vec![NiConfig::new(side.nid, side.interface)]).limits(LIMITS))?;
         let shard = lnet.shard(0)?;
         let arrivals = shard.create_event_queue(2 * EVENT_SLOTS)?;
         let ends = shard.create_event_queue((SOURCES as u32 + 1) * EVENT_SLOTS)?;

@@ -13,7 +13,6 @@ use lnet_bench::played::{self, Peers};
 use lnet_bench::{measure::PATIENCE, node};
 use lnet_core::event::EventKind;
 use lnet_core::handle::{EqHandle, MdHandle};
-use lnet_core::limits::Limits;
 use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::shard::PutRequest;
@@ -127,7 +126,9 @@ fn measure(options: &Options, mode: XdpMode, ack: bool, count: u32) -> anyhow::R
         },
         || {
             let near = options.link.near();
-            let config = NodeConfig::new(vec![NiConfig::new(near.nid, near.interface)]).mode(mode);
+            let config = NodeConfig::new(vec![NiConfig::new(near.nid, near.interface)])
+                .mode(mode)
+                .limits(node::LIMITS);
             let mut sender = Sender::start(&config, options.size, ack, count)?;
             // Each peer has a session, and then some.
             sender.put(u64::from(count) * 2 + 10 * WINDOW, Duration::MAX)?;
@@ -176,7 +177,7 @@ struct Sender {
 impl Sender {
     fn start(config: &NodeConfig, bytes: usize, ack: bool, peers: u32) -> anyhow::Result<Self> {
         let (mut node, mut worker) = node::start(config)?;
-        let ends = worker.create_event_queue(2 * Limits::DEFAULT.unlimited_events)?;
+        let ends = worker.create_event_queue(2 * node::LIMITS.unlimited_events)?;
         let source = MdSpec {
             auto_unlink: false,
             ..MdSpec::new(bytes as u64, Threshold::Infinite, MdOptions::NONE, ends)
