@@ -20,6 +20,7 @@ mod names;
 pub mod nid;
 pub mod packet;
 pub mod ping;
+pub mod selftest;
 pub mod steer;
 
 pub use frame::{FrameError, FrameHeader};

@@ -14,6 +14,7 @@ use lnet_wire::frame::FRAME_HEADER_BYTES;
 use lnet_wire::header::{LARGE_HEADER_BYTES, SMALL_HEADER_BYTES};
 use lnet_wire::packet::{self, Endpoint, Packet};
 use lnet_wire::ping::{self, PingError};
+use lnet_wire::selftest::{Body, Message, MessageError};
 use lnet_wire::steer::{self, PolicyWord, QUEUES_MAX, Reason, SHARDS_MAX, Tables, shard_of};
 use lnet_wire::{FrameHeader, Header, HeaderError, MessageType, Net, Nid, PingInfo, ProcessId, Verdict};
 
@@ -24,11 +25,12 @@ pub use fuzz_transfer::transfer;
 pub type Target = fn(&[u8]);
 
 /// All targets with their names, which are those of the corpus directories.
-pub const TARGETS: [(&str, Target); 6] = [
+pub const TARGETS: [(&str, Target); 7] = [
     ("frame", frame),
     ("header", header),
     ("nid_text", nid_text),
     ("ping", ping),
+    ("selftest", selftest),
     ("shard", shard),
     ("transfer", transfer),
 ];
@@ -225,4 +227,23 @@ pub fn ping(input: &[u8]) {
     let (small, large): (Vec<_>, Vec<_>) =
         interfaces.into_iter().partition(|interface| !interface.nid.is_large());
     assert!(copy.interfaces().eq(small.into_iter().chain(large)));
+}
+
+/// A message of selftest: what is read is written, and read again to the same value.
+pub fn selftest(input: &[u8]) {
+    let message = match Message::decode(input) {
+        Ok(message) => message,
+        Err(error) => {
+            assert!(matches!(error, MessageError::Length(_)) == (input.len() != 160));
+            return assert!(!error.to_string().is_empty());
+        }
+    };
+    let own = Message { is_swapped: false, ..message };
+    assert_eq!(Message::decode(&message.encode()), Ok(own));
+    assert_eq!(message.body.request().is_some(), message.body.status().is_none());
+    match &message.body {
+        Body::AddTest(test) => assert!(test.test.bulk().is_none_or(|(.., bytes)| bytes % 8 == 0)),
+        Body::MakeSession(session) => assert!(session.name.as_bytes().len() <= 32),
+        _ => {}
+    }
 }

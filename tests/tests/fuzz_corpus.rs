@@ -101,6 +101,11 @@ fn ping() {
 }
 
 #[test]
+fn selftest() {
+    replay("selftest");
+}
+
+#[test]
 fn shard() {
     replay("shard");
 }
@@ -126,7 +131,7 @@ fn targets_are_complete() {
     };
     let mut targets = TARGETS.map(|(name, _)| name.to_string());
     targets.sort();
-    assert_eq!(targets, ["frame", "header", "nid_text", "ping", "shard", "transfer"]);
+    assert_eq!(targets, ["frame", "header", "nid_text", "ping", "selftest", "shard", "transfer"]);
     assert_eq!(names("fuzz_targets"), targets);
     assert_eq!(names("corpus"), targets);
 }

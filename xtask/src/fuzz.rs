@@ -130,7 +130,7 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         assert_eq!(
             names(&root.join("tests/fuzz/fuzz_targets")).unwrap(),
-            ["frame", "header", "nid_text", "ping", "shard", "transfer"]
+            ["frame", "header", "nid_text", "ping", "selftest", "shard", "transfer"]
         );
         let options = Options { targets: vec!["frames".to_owned()], seconds: 1, runs: None, seed: None };
         let error = fuzz(root, &options).unwrap_err().to_string();
