@@ -62,6 +62,80 @@ impl Default for Tunables {
     }
 }
 
+/// Who may connect to this node (socklnd's `accept`).
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Accept {
+    /// Peers with a privileged source port: their system vouches for who they are.
+    #[default]
+    Secure,
+    /// Every peer. One without a privileged port is known by its address.
+    All,
+    /// None: this node does not listen.
+    None,
+}
+
+/// The tunables of the tcp LND of a node, with the names and defaults of socklnd's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SockTunables {
+    /// How long a connection, a message or its progress may take (`sock_timeout`).
+    pub timeout: Duration,
+    /// Silence after which a peer is told that this end lives (`keepalive`); zero for never.
+    pub keepalive: Duration,
+    /// The first pause after a connection could not be made (`min_reconnectms`).
+    pub min_reconnect: Duration,
+    /// The longest one (`max_reconnectms`).
+    pub max_reconnect: Duration,
+    /// Who may connect (`accept`).
+    pub accept: Accept,
+    /// The port of acceptors, this node's and its peers' (`accept_port`).
+    pub accept_port: u16,
+    /// Connections that may wait to be accepted (`accept_backlog`).
+    pub accept_backlog: u32,
+    /// How long a handshake may take (`accept_timeout`).
+    pub accept_timeout: Duration,
+    /// Bytes of a message, with its heads, from which on it goes by a connection for large ones (`min_bulk`).
+    pub min_bulk_bytes: u32,
+    /// Whether small segments wait for acknowledgements (`nagle`).
+    pub nagle: bool,
+    /// Silence after which TCP probes a connection, in seconds; 0 for never (`keepalive_idle`).
+    pub keepalive_idle_s: u32,
+    /// Seconds between probes (`keepalive_intvl`).
+    pub keepalive_interval_s: u32,
+    /// Probes without an answer that end a connection (`keepalive_count`).
+    pub keepalive_count: u32,
+    /// Bytes of a stream's send buffer; 0 for the system's choice (`tx_buffer_size`).
+    pub tx_buffer_bytes: u32,
+    /// Bytes of a stream's receive buffer; 0 for the system's choice (`rx_buffer_size`).
+    pub rx_buffer_bytes: u32,
+}
+
+impl SockTunables {
+    /// What [`SockTunables::default`] returns.
+    pub const DEFAULT: Self = Self {
+        timeout: Duration::from_secs(50),
+        keepalive: Duration::from_secs(30),
+        min_reconnect: Duration::from_secs(1),
+        max_reconnect: Duration::from_secs(60),
+        accept: Accept::Secure,
+        accept_port: 988,
+        accept_backlog: 127,
+        accept_timeout: Duration::from_secs(5),
+        min_bulk_bytes: 1024,
+        nagle: false,
+        keepalive_idle_s: 30,
+        keepalive_interval_s: 5,
+        keepalive_count: 5,
+        tx_buffer_bytes: 0,
+        rx_buffer_bytes: 0,
+    };
+}
+
+impl Default for SockTunables {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -21,6 +21,7 @@ pub mod nid;
 pub mod packet;
 pub mod ping;
 pub mod selftest;
+pub mod socklnd;
 pub mod steer;
 
 pub use frame::{FrameError, FrameHeader};

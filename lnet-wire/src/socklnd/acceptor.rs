@@ -1,0 +1,113 @@
+//! Connection requests: which NID a dialler wants to speak with.
+
+use core::fmt;
+
+use super::{ACCEPTOR_MAGIC, ByteOrder, HELLO_MAGIC, Parsed};
+use crate::bytes::{get, put, put_u32, put_u64};
+use crate::nid::{NID_BYTES, Nid, NidError};
+
+/// Bytes of the longest request.
+pub const REQUEST_MAX_BYTES: usize = 28;
+const SMALL_BYTES: usize = 16;
+/// Bytes that tell its version.
+const START_BYTES: usize = 8;
+const MAGIC: usize = 0;
+const VERSION: usize = 4;
+const NID: usize = 8;
+
+/// The first bytes of a dialler: version 1 (16 bytes) for a small NID, version 2 (28 bytes) for a large one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConnectionRequest {
+    /// The NID of the listener's interface.
+    pub target: Nid,
+}
+
+/// Why bytes are no connection request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// They begin with another magic number.
+    Magic(u32),
+    /// They ask which protocol is spoken here.
+    Query,
+    /// A version that does not exist.
+    Version(u32),
+    /// The target is no NID.
+    Nid(NidError),
+}
+
+impl fmt::Display for RequestError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Magic(magic) => write!(formatter, "magic 0x{magic:08x}, expected 0x{ACCEPTOR_MAGIC:08x}"),
+            Self::Query => write!(formatter, "a query of the protocol, expected a connection request"),
+            Self::Version(version) => write!(formatter, "request version {version}, expected 1 or 2"),
+            Self::Nid(error) => error.fmt(formatter),
+        }
+    }
+}
+
+impl core::error::Error for RequestError {}
+
+impl RequestError {
+    /// What a listener says before it closes the connection, if it says anything (`acceptor.c: lnet_acceptor`).
+    #[must_use]
+    pub fn answer(&self) -> Option<[u8; SMALL_BYTES]> {
+        let is_answered = matches!(self, Self::Query | Self::Version(_));
+        is_answered.then(|| {
+            let mut bytes = [0; SMALL_BYTES];
+            put_u32::<MAGIC, _>(&mut bytes, ACCEPTOR_MAGIC);
+            put_u32::<VERSION, _>(&mut bytes, 1);
+            bytes
+        })
+    }
+}
+
+impl ConnectionRequest {
+    /// Writes it to the start of `bytes`; how many bytes it has.
+    pub fn encode(&self, bytes: &mut [u8; REQUEST_MAX_BYTES]) -> usize {
+        put_u32::<MAGIC, _>(bytes, ACCEPTOR_MAGIC);
+        if let Some(small) = self.target.to_small() {
+            put_u32::<VERSION, _>(bytes, 1);
+            put_u64::<NID, _>(bytes, small);
+            SMALL_BYTES
+        } else {
+            put_u32::<VERSION, _>(bytes, 2);
+            put::<NID, NID_BYTES, _>(bytes, self.target.to_bytes());
+            REQUEST_MAX_BYTES
+        }
+    }
+
+    /// Reads the beginning of a stream.
+    ///
+    /// # Errors
+    /// [`RequestError`], as soon as the bytes show it.
+    pub fn parse(bytes: &[u8]) -> Result<Parsed<Self>, RequestError> {
+        let Some(magic) = bytes.first_chunk() else { return Ok(Parsed::Needs(4)) };
+        let Some(order) = ByteOrder::of_magic(*magic, ACCEPTOR_MAGIC) else {
+            let is_query = ByteOrder::of_magic(*magic, HELLO_MAGIC).is_some();
+            return Err(if is_query {
+                RequestError::Query
+            } else {
+                RequestError::Magic(u32::from_le_bytes(*magic))
+            });
+        };
+        let Some(start) = bytes.first_chunk::<START_BYTES>() else { return Ok(Parsed::Needs(START_BYTES)) };
+        let (target, length) = match order.u32(get::<VERSION, 4, _>(start)) {
+            1 => {
+                let Some(whole) = bytes.first_chunk::<SMALL_BYTES>() else {
+                    return Ok(Parsed::Needs(SMALL_BYTES));
+                };
+                (Nid::from_small(order.u64(get::<NID, 8, _>(whole))), SMALL_BYTES)
+            }
+            2 => {
+                let Some(whole) = bytes.first_chunk::<REQUEST_MAX_BYTES>() else {
+                    return Ok(Parsed::Needs(REQUEST_MAX_BYTES));
+                };
+                (Nid::from_bytes(&get::<NID, NID_BYTES, _>(whole)), REQUEST_MAX_BYTES)
+            }
+            version => return Err(RequestError::Version(version)),
+        };
+        Ok(Parsed::Whole(Self { target: target.map_err(RequestError::Nid)? }, length))
+    }
+}
