@@ -28,6 +28,7 @@ mod random;
 mod schedule;
 pub mod shard;
 mod slab;
+pub mod socklnd;
 pub mod stats;
 mod table;
 pub mod time;

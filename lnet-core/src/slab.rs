@@ -144,6 +144,14 @@ impl<T> Slab<T> {
             Content::Free(_) => None,
         }
     }
+
+    /// As [`Slab::get`], to be changed.
+    pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
+        match self.slots.get_mut(slot as usize)? {
+            Content::Used(value) => Some(value),
+            Content::Free(_) => None,
+        }
+    }
 }
 
 impl<T> Index<u32> for Slab<T> {

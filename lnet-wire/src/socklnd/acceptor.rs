@@ -25,7 +25,7 @@ pub struct ConnectionRequest {
 /// Why bytes are no connection request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum RequestError {
+pub enum ConnectionRequestError {
     /// They begin with another magic number.
     Magic(u32),
     /// They ask which protocol is spoken here.
@@ -36,7 +36,7 @@ pub enum RequestError {
     Nid(NidError),
 }
 
-impl fmt::Display for RequestError {
+impl fmt::Display for ConnectionRequestError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Magic(magic) => write!(formatter, "magic 0x{magic:08x}, expected 0x{ACCEPTOR_MAGIC:08x}"),
@@ -47,9 +47,9 @@ impl fmt::Display for RequestError {
     }
 }
 
-impl core::error::Error for RequestError {}
+impl core::error::Error for ConnectionRequestError {}
 
-impl RequestError {
+impl ConnectionRequestError {
     /// What a listener says before it closes the connection, if it says anything (`acceptor.c: lnet_acceptor`).
     #[must_use]
     pub fn answer(&self) -> Option<[u8; SMALL_BYTES]> {
@@ -81,15 +81,15 @@ impl ConnectionRequest {
     /// Reads the beginning of a stream.
     ///
     /// # Errors
-    /// [`RequestError`], as soon as the bytes show it.
-    pub fn parse(bytes: &[u8]) -> Result<Parsed<Self>, RequestError> {
+    /// [`ConnectionRequestError`], as soon as the bytes show it.
+    pub fn parse(bytes: &[u8]) -> Result<Parsed<Self>, ConnectionRequestError> {
         let Some(magic) = bytes.first_chunk() else { return Ok(Parsed::Needs(4)) };
         let Some(order) = ByteOrder::of_magic(*magic, ACCEPTOR_MAGIC) else {
             let is_query = ByteOrder::of_magic(*magic, HELLO_MAGIC).is_some();
             return Err(if is_query {
-                RequestError::Query
+                ConnectionRequestError::Query
             } else {
-                RequestError::Magic(u32::from_le_bytes(*magic))
+                ConnectionRequestError::Magic(u32::from_le_bytes(*magic))
             });
         };
         let Some(start) = bytes.first_chunk::<START_BYTES>() else { return Ok(Parsed::Needs(START_BYTES)) };
@@ -106,8 +106,8 @@ impl ConnectionRequest {
                 };
                 (Nid::from_bytes(&get::<NID, NID_BYTES, _>(whole)), REQUEST_MAX_BYTES)
             }
-            version => return Err(RequestError::Version(version)),
+            version => return Err(ConnectionRequestError::Version(version)),
         };
-        Ok(Parsed::Whole(Self { target: target.map_err(RequestError::Nid)? }, length))
+        Ok(Parsed::Whole(Self { target: target.map_err(ConnectionRequestError::Nid)? }, length))
     }
 }

@@ -16,7 +16,7 @@ mod prefix;
 #[cfg(test)]
 mod tests;
 
-pub use acceptor::{ConnectionRequest, REQUEST_MAX_BYTES, RequestError};
+pub use acceptor::{ConnectionRequest, ConnectionRequestError, REQUEST_MAX_BYTES};
 pub use checksum::Checksum;
 pub use hello::{ConnectionType, HELLO_MAX_BYTES, Hello, HelloError, Version};
 pub use prefix::{Acks, PREFIX_BYTES, Prefix, PrefixError, PrefixKind};

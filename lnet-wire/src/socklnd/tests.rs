@@ -109,12 +109,15 @@ fn the_other_byte_order() {
 #[test]
 fn what_is_refused() {
     let magic = |magic: u32| magic.to_le_bytes();
-    assert_eq!(ConnectionRequest::parse(&magic(HELLO_MAGIC)), Err(RequestError::Query));
-    assert_eq!(ConnectionRequest::parse(&magic(OLD_MAGIC)), Err(RequestError::Magic(OLD_MAGIC)));
+    assert_eq!(ConnectionRequest::parse(&magic(HELLO_MAGIC)), Err(ConnectionRequestError::Query));
+    assert_eq!(ConnectionRequest::parse(&magic(OLD_MAGIC)), Err(ConnectionRequestError::Magic(OLD_MAGIC)));
     let mut request = Vec::from(magic(ACCEPTOR_MAGIC));
     request.extend(9_u32.to_le_bytes());
-    assert_eq!(ConnectionRequest::parse(&request), Err(RequestError::Version(9)));
-    assert!(RequestError::Version(9).answer().is_some() && RequestError::Magic(1).answer().is_none());
+    assert_eq!(ConnectionRequest::parse(&request), Err(ConnectionRequestError::Version(9)));
+    assert!(
+        ConnectionRequestError::Version(9).answer().is_some()
+            && ConnectionRequestError::Magic(1).answer().is_none()
+    );
 
     let with = |offset: usize, value: u32, further: &[u8]| {
         let mut bytes = worked_hello();

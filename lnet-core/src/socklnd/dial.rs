@@ -1,0 +1,203 @@
+//! Connections that this node opens (LNet `socklnd_cb.c: ksocknal_connect`).
+
+use lnet_wire::socklnd::{ConnectionRequest, ConnectionType, Hello, REQUEST_MAX_BYTES, Version};
+use lnet_wire::{Nid, ProcessId};
+
+use super::connection::{Connection, Phase};
+use super::peer::{self, SockPeer};
+use super::{Action, ConnId, Ends, Socklnd, SocklndEvent, Timer};
+use crate::lnd::{Cause, NiId, Path, PathReport, Status, Uplink};
+use crate::time::Instant;
+
+/// The acceptor's port; the driver knows the one that the node really uses.
+const ANY_PORT: u16 = 0;
+
+impl Socklnd {
+    /// The peer's slot: known, or new. `None` if there is no room.
+    pub(super) fn peer(&mut self, ni: NiId, nid: &Nid, pid: u32) -> Option<u32> {
+        let is = |peer: &SockPeer| (peer.ni, peer.pid) == (ni, pid) && peer.nid == *nid;
+        let known = self.peers.find(|| peer::words(ni, nid, pid), is);
+        known.or_else(|| self.peers.insert(SockPeer::new(ni, *nid, pid)))
+    }
+
+    /// Dials a connection to a peer that lacks one, unless one is being dialled or it is too early.
+    pub(super) fn dial_lacking(&mut self, now: Instant, slot: u32) {
+        let peer = &self.peers[slot];
+        let local = self.known_ni(peer.ni);
+        let (Some(to), Some(from)) = (peer.nid.ip(), local.nid.ip()) else { return };
+        let lacking = peer.lacks(local.conns_per_peer).filter(|_| peer.pid & ProcessId::USER_FLAG == 0);
+        let Some(kind) = lacking.filter(|_| peer.dialling.is_none()) else { return };
+        if now < peer.retry_at {
+            let at = peer.retry_at;
+            return self.set_timer(Timer::Peer(slot), at);
+        }
+        let deadline = now + self.config.tunables.timeout;
+        let ends = Ends { remote: (to, ANY_PORT).into(), local: from };
+        let mut connection = Connection::new(now, Phase::Dialling, ends, deadline);
+        (connection.ni, connection.peer, connection.kind) = (Some(peer.ni), slot, kind);
+        connection.version = peer.version.unwrap_or_else(|| default_version(&peer.nid, &local.nid));
+        let Ok(conn) = self.connections.insert(connection) else {
+            self.counters.add(SocklndEvent::ConnectionsFull);
+            let at = now + self.config.tunables.min_reconnect;
+            return self.set_timer(Timer::Peer(slot), at);
+        };
+        self.peers[slot].dialling = Some(conn);
+        self.set_timer(Timer::Connection(conn), deadline);
+        self.counters.add(SocklndEvent::Dialled);
+        self.actions.push_back(Action::Dial { conn: ConnId(conn), ni: local.ni, from, to });
+    }
+
+    /// A stream was connected, or could not be.
+    pub fn dialled(&mut self, now: Instant, conn: ConnId, is_connected: bool, up: &mut impl Uplink) {
+        let slot = conn.0;
+        if !is_connected {
+            return self.dial_failed(now, slot, up);
+        }
+        let connection = &mut self.connections[slot];
+        connection.phase = Phase::Greeting;
+        let (peer, kind, version) = (&self.peers[connection.peer], connection.kind, connection.version);
+        let local = self.known_ni(peer.ni);
+        let target = ConnectionRequest { target: peer.nid };
+        let hello = Hello {
+            version,
+            order: lnet_wire::socklnd::ByteOrder::Little,
+            source: ProcessId { nid: local.nid, pid: self.config.pid },
+            destination: ProcessId { nid: peer.nid, pid: 0 },
+            source_incarnation: local.incarnation,
+            destination_incarnation: 0,
+            connection: Some(kind),
+        };
+        let mut request = [0; REQUEST_MAX_BYTES];
+        let length = target.encode(&mut request);
+        self.say_bytes(slot, &request[..length]);
+        if !self.say(slot, &hello) {
+            self.dial_failed(now, slot, up);
+        }
+    }
+
+    /// The answer of a peer that was dialled.
+    pub(super) fn take_answer(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        bytes: &[u8],
+        up: &mut impl Uplink,
+    ) -> usize {
+        let (used, parsed) = self.parse(slot, bytes, Hello::parse);
+        let Some(parsed) = parsed else { return used };
+        let &Connection { peer, kind, version, .. } = &self.connections[slot];
+        let known = &self.peers[peer];
+        match parsed {
+            Ok(hello) if hello.connection.is_none() => self.refused(now, slot, hello.version, up),
+            Ok(hello)
+                if hello.version == version
+                    && hello.connection.map(ConnectionType::inverted) == Some(kind)
+                    && (hello.source.nid, hello.source.pid) == (known.nid, known.pid) =>
+            {
+                let is_new_life =
+                    known.incarnation.is_some_and(|incarnation| incarnation != hello.source_incarnation);
+                if is_new_life {
+                    self.counters.add(SocklndEvent::Restarted);
+                    self.close_all(now, peer, up);
+                }
+                self.establish(now, slot, peer, kind, &hello);
+                self.launch(now, peer);
+            }
+            Ok(_) | Err(_) => {
+                self.counters.add(SocklndEvent::BadHello);
+                self.dial_failed(now, slot, up);
+            }
+        }
+        used
+    }
+
+    /// The peer has said NONE.
+    fn refused(&mut self, now: Instant, slot: u32, version: Version, up: &mut impl Uplink) {
+        let (peer, offered) = (self.connections[slot].peer, self.connections[slot].version);
+        self.counters.add(SocklndEvent::Refused);
+        self.close(now, slot, up);
+        let again_at = now + self.config.tunables.min_reconnect;
+        let known = &mut self.peers[peer];
+        if version != offered && known.version != Some(version) {
+            // Another protocol: the peer's own.
+            known.version = Some(version);
+        } else {
+            known.refusals = known.refusals.saturating_add(1);
+            known.retry_at = again_at;
+        }
+        self.launch(now, peer);
+    }
+
+    /// A connection could not be made. What waits for it alone ends.
+    pub(super) fn dial_failed(&mut self, now: Instant, slot: u32, up: &mut impl Uplink) {
+        let peer = self.connections[slot].peer;
+        self.counters.add(SocklndEvent::DialFailed);
+        self.close(now, slot, up);
+        let tunables = &self.config.tunables;
+        let known = &mut self.peers[peer];
+        known.backoff = (known.backoff * 2).clamp(tunables.min_reconnect, tunables.max_reconnect);
+        known.retry_at = now + known.backoff;
+        if known.connections.is_empty() {
+            let path = Path { ni: known.ni, peer: known.nid };
+            self.reports.push_back((path, PathReport::Silent));
+            self.fail_queue(peer, Status::NeverSent(Cause::Unreachable));
+        }
+        self.settle(now, peer);
+    }
+
+    /// A connection carries messages from now on.
+    pub(super) fn establish(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        peer: u32,
+        kind: ConnectionType,
+        hello: &Hello,
+    ) {
+        let known = &mut self.peers[peer];
+        if known.dialling == Some(slot) {
+            known.dialling = None;
+            known.refusals = 0;
+        }
+        (known.version, known.incarnation) = (Some(hello.version), Some(hello.source_incarnation));
+        (known.backoff, known.retry_at) = (core::time::Duration::ZERO, now);
+        *known.count_mut(kind) += 1;
+        known.connections.push_back(&mut self.connections, slot);
+        let connection = &mut self.connections[slot];
+        (connection.phase, connection.peer, connection.kind) = (Phase::Established, peer, kind);
+        (connection.version, connection.order) = (hello.version, hello.order);
+        (connection.received_at, connection.sent_at) = (now, now);
+        let path = Path { ni: known.ni, peer: known.nid };
+        self.reports.push_back((path, PathReport::Answers { round_trip: None }));
+        self.counters.add(SocklndEvent::Established);
+        let first_look = now + self.config.tunables.timeout.min(self.config.tunables.keepalive);
+        self.clear_timer(Timer::Connection(slot));
+        self.set_timer(Timer::Connection(slot), first_look);
+    }
+
+    /// Looks what a peer needs after something has ended; one that needs nothing is forgotten.
+    pub(super) fn settle(&mut self, now: Instant, slot: u32) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        if peer.connections.is_empty() {
+            (peer.incarnation, peer.refusals) = (None, 0);
+            if peer.dialling.is_none() && peer.queue.is_empty() {
+                peer.version = None;
+                // How long to wait is remembered for as long again.
+                let forgotten_at = peer.retry_at + peer.backoff;
+                self.clear_timer(Timer::Peer(slot));
+                if forgotten_at <= now {
+                    self.peers.remove(slot);
+                } else {
+                    self.set_timer(Timer::Peer(slot), forgotten_at);
+                }
+                return;
+            }
+        }
+        self.launch(now, slot);
+    }
+}
+
+/// The protocol that is offered to a peer of which nothing is known.
+fn default_version(peer: &Nid, local: &Nid) -> Version {
+    if peer.is_large() || local.is_large() { Version::V4 } else { Version::V3 }
+}

@@ -1,0 +1,346 @@
+//! The socklnd protocol, as kernel nodes speak it over TCP (LNet `klnds/socklnd`): without I/O and without a clock.
+//!
+//! A [`Socklnd`] has some of the peer NIs of a node, each with all its connections: a peer NI belongs to one shard
+//! ([`home_of`]), since a peer takes no more than a few connections of each type. Its driver carries bytes:
+//!
+//! ```text
+//! bytes arrive        take -> Uplink::header -> wants: Payload(span)   placed -> Uplink::received
+//! messages leave      submit -> poll_ready, poll_send: pieces          sent -> poll_ended
+//! connections         accept, dialled, ended                           poll_action: Dial, Close, HandOver
+//! ```
+//!
+//! Invariants: the identity of a peer is what its HELLO said, or its address where the dialler was not privileged; a
+//! connection carries messages only after both HELLOs; a message ends exactly once; what an unfinished handshake may take
+//! is bounded, in memory and time; a message whose sending has not begun outlives its connection. Nothing allocates
+//! after [`Socklnd::new`], but for lists of actions that are as long as there are connections.
+//!
+//! The driver takes all actions ([`Socklnd::poll_action`]) before it brings the next connection.
+
+mod accept;
+mod close;
+mod connection;
+mod dial;
+mod peer;
+mod receive;
+mod send;
+mod stats;
+mod timers;
+
+#[cfg(test)]
+mod tests;
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+
+use lnet_wire::socklnd::{Checksum, Hello};
+use lnet_wire::{Nid, steer};
+
+use crate::handle::ShardId;
+use crate::hash::Seed;
+use crate::list::{List, NONE};
+use crate::lnd::{NiId, Path, PathReport, Span, Status, TxId};
+use crate::schedule::Schedule;
+use crate::slab::Slab;
+use crate::table::Table;
+use crate::time::{self, Instant};
+use crate::tunables::SockTunables;
+
+use connection::{Connection, Ready, Resumed, Starved};
+use peer::SockPeer;
+use send::Item;
+
+pub use stats::{SocklndCounters, SocklndEvent};
+
+/// A connection, as this module names it. The number is used again once the connection is closed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ConnId(pub u32);
+
+/// How much of everything a [`Socklnd`] may hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SocklndLimits {
+    /// Connections, those included whose handshake is under way.
+    pub connections: u32,
+    /// Connections whose handshake is under way that others have opened: of more, the oldest ends.
+    pub handshakes: u32,
+    /// Peer NIs.
+    pub peers: u32,
+    /// Messages on their way out.
+    pub messages: u32,
+    /// Messages on their way in; a connection whose message would be one more is not read from meanwhile.
+    pub incoming: u32,
+}
+
+/// What a [`Socklnd`] is to be.
+#[derive(Clone, Debug)]
+pub struct SocklndConfig {
+    /// The shard that drives it.
+    pub shard: ShardId,
+    /// Shards of the node.
+    pub shard_count: u8,
+    /// The node's process id.
+    pub pid: u32,
+    /// Tunables of the LND.
+    pub tunables: SockTunables,
+    /// Sizes of the tables.
+    pub limits: SocklndLimits,
+    /// Seed of the hash tables.
+    pub seed: u64,
+}
+
+/// A local interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SocklndNi {
+    /// Its number.
+    pub ni: NiId,
+    /// Its NID.
+    pub nid: Nid,
+    /// Different in each life of the interface; the same on all shards.
+    pub incarnation: u64,
+    /// Connections of type BULK_IN and of type BULK_OUT with a peer, each.
+    pub conns_per_peer: u8,
+}
+
+/// The ends of a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ends {
+    /// The peer's.
+    pub remote: SocketAddr,
+    /// This node's.
+    pub local: IpAddr,
+}
+
+/// A connection of which only this much is known yet: its dialler's HELLO.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HandedOver {
+    /// The interface that was asked for.
+    pub ni: NiId,
+    /// The HELLO.
+    pub hello: Hello,
+    /// The stream's ends.
+    pub ends: Ends,
+}
+
+/// What the driver is to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Connect a stream, and say [`Socklnd::dialled`].
+    Dial {
+        /// Its name.
+        conn: ConnId,
+        /// The interface to connect from.
+        ni: NiId,
+        /// That interface's address.
+        from: IpAddr,
+        /// The peer's address.
+        to: IpAddr,
+    },
+    /// Close a stream, whatever is under way on it. Nothing more is said of it.
+    Close {
+        /// Its name.
+        conn: ConnId,
+    },
+    /// Give a stream to the driver of another shard, for [`Socklnd::adopt`] there, with what has arrived on it
+    /// meanwhile. Its name is free.
+    HandOver {
+        /// Its name so far.
+        conn: ConnId,
+        /// Where it belongs.
+        to: ShardId,
+        /// What is known of it.
+        handed: HandedOver,
+    },
+}
+
+/// What is to become of the next bytes of a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wants {
+    /// They go to [`Socklnd::take`].
+    Head,
+    /// So many are payload and go here, then to [`Socklnd::placed`]; before that through
+    /// [`Socklnd::checksum_mut`], if that has one.
+    Payload(Span),
+    /// So many are to be passed over, and then counted by [`Socklnd::placed`].
+    Skip(u32),
+    /// They have to wait, until the connection is polled by [`Socklnd::poll_resumed`].
+    Nothing,
+}
+
+/// Bytes to be sent: a head, and the payload behind it.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    head: [u8; connection::HEAD_MAX_BYTES],
+    length: u8,
+    /// The payload, and whose it is.
+    pub payload: Option<(TxId, Span)>,
+}
+
+impl Piece {
+    /// The head.
+    #[must_use]
+    pub fn head(&self) -> &[u8] {
+        &self.head[..usize::from(self.length)]
+    }
+}
+
+/// The shard that a peer NI belongs to, of so many.
+#[must_use]
+pub fn home_of(peer: &Nid, shard_count: u8) -> ShardId {
+    ShardId((steer::initiator_hash(peer) % u32::from(shard_count.max(1))) as u8)
+}
+
+/// A timer's owner: a connection, or a peer in the second half of the schedule.
+#[derive(Clone, Copy)]
+enum Timer {
+    Connection(u32),
+    Peer(u32),
+}
+
+/// The peer NIs of a shard and their connections.
+pub struct Socklnd {
+    config: SocklndConfig,
+    nis: Vec<SocklndNi>,
+    peers: Table<SockPeer>,
+    connections: Slab<Connection>,
+    items: Slab<Item>,
+    /// Connections that have pieces for the driver.
+    ready: List<Ready>,
+    /// Connections whose bytes need wait no longer.
+    resumed: List<Resumed>,
+    /// Connections whose next message waits for a name.
+    starved: List<Starved>,
+    /// Accepted connections whose handshake is under way, the oldest first.
+    handshakes: VecDeque<u32>,
+    actions: VecDeque<Action>,
+    ended: VecDeque<(TxId, Status)>,
+    reports: VecDeque<(Path, PathReport)>,
+    timers: Schedule,
+    /// Names for messages that arrive.
+    names: Vec<u32>,
+    /// By name: the connection.
+    named: Box<[u32]>,
+    first_name: u32,
+    /// Counts the choices of connections, so that equals take turns.
+    turn: u64,
+    counters: SocklndCounters,
+}
+
+impl Socklnd {
+    /// One without interfaces.
+    #[must_use]
+    pub fn new(config: SocklndConfig) -> Self {
+        let SocklndLimits { connections, handshakes, peers, messages, incoming } = config.limits;
+        let seed = Seed::new(config.seed);
+        Self {
+            nis: Vec::new(),
+            peers: Table::new(peers, seed),
+            connections: Slab::new(connections),
+            items: Slab::new(messages),
+            ready: List::new(),
+            resumed: List::new(),
+            starved: List::new(),
+            handshakes: VecDeque::with_capacity(handshakes as usize + 1),
+            actions: VecDeque::new(),
+            ended: VecDeque::with_capacity(messages as usize),
+            reports: VecDeque::new(),
+            timers: Schedule::new(connections + peers),
+            names: (0..incoming).rev().collect(),
+            named: (0..incoming).map(|_| NONE).collect(),
+            first_name: 0,
+            turn: 0,
+            counters: SocklndCounters::default(),
+            config,
+        }
+    }
+
+    /// Names messages that arrive from here on. To be called before the first interface comes.
+    pub const fn set_first_name(&mut self, first: u32) {
+        self.first_name = first;
+    }
+
+    /// Takes part in an interface from now on.
+    pub fn add_ni(&mut self, ni: SocklndNi) {
+        self.nis.push(ni);
+    }
+
+    /// What has been counted.
+    #[must_use]
+    pub const fn counters(&self) -> &SocklndCounters {
+        &self.counters
+    }
+
+    /// The tunables.
+    #[must_use]
+    pub const fn tunables(&self) -> &SockTunables {
+        &self.config.tunables
+    }
+
+    /// Connections, those included whose handshake is under way.
+    #[must_use]
+    pub const fn connection_count(&self) -> u32 {
+        self.connections.used_count()
+    }
+
+    /// What is to be done next.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// The end of a message that was submitted.
+    pub fn poll_ended(&mut self) -> Option<(TxId, Status)> {
+        self.ended.pop_front()
+    }
+
+    /// What was learned of a path.
+    pub fn poll_report(&mut self) -> Option<(Path, PathReport)> {
+        self.reports.pop_front()
+    }
+
+    /// Whether one of the `poll` functions has something.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        !self.actions.is_empty()
+            || !self.ended.is_empty()
+            || !self.reports.is_empty()
+            || !self.ready.is_empty()
+            || !self.resumed.is_empty()
+    }
+
+    /// When [`Socklnd::handle_timeout`] wants to be called.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        time::earliest([self.timers.first()])
+    }
+
+    /// The checksum that the payload of the message under way is to be added to.
+    pub fn checksum_mut(&mut self, conn: ConnId) -> Option<&mut Checksum> {
+        self.connections[conn.0].checksum.as_mut().map(|(_, sum)| sum)
+    }
+
+    fn ni(&self, ni: NiId) -> Option<&SocklndNi> {
+        self.nis.iter().find(|known| known.ni == ni)
+    }
+
+    fn known_ni(&self, ni: NiId) -> SocklndNi {
+        *self.ni(ni).unwrap_or_else(|| unreachable!("connections end before their NI {}", ni.0))
+    }
+
+    fn set_timer(&mut self, timer: Timer, at: Instant) {
+        let slot = self.timer_slot(timer);
+        // Times are only ever brought forward there; what is due too early is looked at again.
+        self.timers.set(slot, at);
+    }
+
+    fn clear_timer(&mut self, timer: Timer) {
+        let slot = self.timer_slot(timer);
+        self.timers.remove(slot);
+    }
+
+    const fn timer_slot(&self, timer: Timer) -> u32 {
+        match timer {
+            Timer::Connection(slot) => slot,
+            Timer::Peer(slot) => self.config.limits.connections + slot,
+        }
+    }
+}

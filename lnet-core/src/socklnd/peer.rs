@@ -1,0 +1,110 @@
+//! SockPeer NIs.
+
+use core::time::Duration;
+
+use lnet_wire::Nid;
+use lnet_wire::socklnd::{ConnectionType, Version};
+
+use super::connection::{OfPeer, Queue};
+use crate::hash::{Seed, nid_words};
+use crate::list::{Link, List, linked};
+use crate::lnd::NiId;
+use crate::table::{Chain, Keyed};
+use crate::time::Instant;
+
+linked!(SockPeer, Chain, chain);
+
+impl Keyed for SockPeer {
+    fn hash(&self, seed: Seed) -> u64 {
+        seed.hash(words(self.ni, &self.nid, self.pid))
+    }
+}
+
+/// What a peer is found by, as words.
+pub(super) fn words(ni: NiId, nid: &Nid, pid: u32) -> [u64; 4] {
+    let [a, b, c] = nid_words(nid);
+    [a, b, c, u64::from(ni.0) << 32 | u64::from(pid)]
+}
+
+/// Refusals in a row after which no more connections are asked for, if there is one of each type (LNet `socklnd_cb.c:
+/// ksocknal_connect`).
+pub(super) const REFUSALS_MAX: u8 = 3;
+
+/// A peer NI, as one local interface reaches it.
+pub(super) struct SockPeer {
+    pub(super) ni: NiId,
+    pub(super) nid: Nid,
+    pub(super) pid: u32,
+    /// Whether this node connects further connections: it has dialled this peer, and is not only dialled by it.
+    pub(super) is_active: bool,
+    /// All that are established.
+    pub(super) connections: List<OfPeer>,
+    /// How many of these, by type.
+    pub(super) counts: [u8; 4],
+    /// The one that is being dialled.
+    pub(super) dialling: Option<u32>,
+    /// The protocol to offer, once it is known.
+    pub(super) version: Option<Version>,
+    /// Its life, while there are connections.
+    pub(super) incarnation: Option<u64>,
+    /// Not dialled before.
+    pub(super) retry_at: Instant,
+    /// What the next failure adds to that.
+    pub(super) backoff: Duration,
+    /// How often in a row it has refused a connection.
+    pub(super) refusals: u8,
+    /// Messages that wait for a connection.
+    pub(super) queue: List<Queue>,
+    chain: Link,
+}
+
+impl SockPeer {
+    pub(super) fn new(ni: NiId, nid: Nid, pid: u32) -> Self {
+        Self {
+            ni,
+            nid,
+            pid,
+            is_active: false,
+            connections: List::new(),
+            counts: [0; 4],
+            dialling: None,
+            version: None,
+            incarnation: None,
+            retry_at: Instant(0),
+            backoff: Duration::ZERO,
+            refusals: 0,
+            queue: List::new(),
+            chain: Link::UNLINKED,
+        }
+    }
+
+    pub(super) const fn count(&self, kind: ConnectionType) -> u8 {
+        self.counts[kind as usize]
+    }
+
+    pub(super) const fn count_mut(&mut self, kind: ConnectionType) -> &mut u8 {
+        &mut self.counts[kind as usize]
+    }
+
+    /// Whether messages to it can leave.
+    const fn has_outgoing(&self) -> bool {
+        self.count(ConnectionType::Control) != 0 || self.count(ConnectionType::BulkOut) != 0
+    }
+
+    /// The type of the connection to be dialled next (LNet `socklnd_cb.c: ksocknal_connect`).
+    pub(super) fn lacks(&self, conns_per_peer: u8) -> Option<ConnectionType> {
+        use ConnectionType::{BulkIn, BulkOut, Control};
+        let [inbound, outbound] = [BulkIn, BulkOut].map(|kind| self.count(kind));
+        let has_all = self.count(Control) != 0 && inbound != 0 && outbound != 0;
+        if !self.is_active && self.has_outgoing() || has_all && self.refusals >= REFUSALS_MAX {
+            return None;
+        }
+        if self.count(Control) == 0 {
+            return Some(Control);
+        }
+        if inbound < conns_per_peer && inbound <= outbound {
+            return Some(BulkIn);
+        }
+        (outbound < conns_per_peer).then_some(BulkOut)
+    }
+}

@@ -1,0 +1,209 @@
+//! What leaves: which connection carries it, and in which pieces (LNet `socklnd_cb.c: ksocknal_find_conn_locked`,
+//! `ksocknal_queue_tx_locked`).
+
+use lnet_wire::header::{LARGE_HEADER_BYTES, SMALL_HEADER_BYTES};
+use lnet_wire::socklnd::{PREFIX_BYTES, Prefix, Version};
+use lnet_wire::{Header, ProcessId};
+
+use super::connection::{Connection, Phase, Queue};
+use super::{ConnId, Piece, Socklnd, SocklndEvent, Timer};
+use crate::list::{Link, NONE, linked};
+use crate::lnd::{Cause, Full, Status, Transmit, TxId, Uplink};
+use crate::time::Instant;
+
+linked!(Item, Queue, link);
+
+/// A message on its way out.
+pub(super) struct Item {
+    pub(super) transmit: Transmit,
+    /// When it ends, should it wait for a connection until then.
+    pub(super) deadline: Instant,
+    /// The count of its connection's bytes with its last one.
+    end_bytes: u64,
+    link: Link,
+}
+
+impl Socklnd {
+    /// Takes a message, whose end [`Socklnd::poll_ended`] tells.
+    ///
+    /// # Errors
+    /// [`Full`] names the message when there is no room for it.
+    pub fn submit(&mut self, now: Instant, transmit: &Transmit) -> Result<(), Full<TxId>> {
+        let &Transmit { tx, ni, next_hop, header, .. } = transmit;
+        if self.ni(ni).is_none() {
+            self.ended.push_back((tx, Status::NeverSent(Cause::Device)));
+            return Ok(());
+        }
+        let ProcessId { nid, pid } = header.destination;
+        let is_user = nid == next_hop && pid & ProcessId::USER_FLAG != 0;
+        let pid = if is_user { pid } else { ProcessId::LUSTRE_PID };
+        let Some(peer) = self.peer(ni, &next_hop, pid) else {
+            self.counters.add(SocklndEvent::PeersFull);
+            self.ended.push_back((tx, Status::NeverSent(Cause::Unreachable)));
+            return Ok(());
+        };
+        let known = &mut self.peers[peer];
+        known.is_active |= !is_user;
+        let is_dead_end = is_user || known.dialling.is_none() && now < known.retry_at && known.refusals == 0;
+        if known.connections.is_empty() && is_dead_end {
+            self.ended.push_back((tx, Status::NeverSent(Cause::Unreachable)));
+            self.settle(now, peer);
+            return Ok(());
+        }
+        let deadline = now + self.config.tunables.timeout;
+        let item = Item { transmit: *transmit, deadline, end_bytes: 0, link: Link::UNLINKED };
+        let Ok(item) = self.items.insert(item) else { return Err(Full(tx)) };
+        self.peers[peer].queue.push_back(&mut self.items, item);
+        self.launch(now, peer);
+        Ok(())
+    }
+
+    /// Gives the messages that wait to connections, and opens those that are lacking.
+    pub(super) fn launch(&mut self, now: Instant, peer: u32) {
+        loop {
+            let item = self.peers[peer].queue.first();
+            if item == NONE {
+                break;
+            }
+            let payload_bytes = self.items[item].transmit.header.payload_length;
+            let Some(slot) = self.choose(peer, payload_bytes) else { break };
+            self.peers[peer].queue.remove(&mut self.items, item);
+            let connection = &mut self.connections[slot];
+            connection.queued_bytes += message_bytes(connection.version, payload_bytes);
+            connection.queue.push_back(&mut self.items, item);
+            self.turn += 1;
+            connection.turn = self.turn;
+            self.ready.add(&mut self.connections, slot);
+        }
+        let first = self.peers[peer].queue.first();
+        if first != NONE {
+            let at = self.items[first].deadline;
+            self.set_timer(Timer::Peer(peer), at);
+        }
+        let known = &self.peers[peer];
+        if known.is_active || first != NONE {
+            self.dial_lacking(now, peer);
+        }
+    }
+
+    /// The connection of a peer for a message with so much payload: one of the preferred type, else another one that
+    /// carries it; of these the one with the least to send, and in turn among equals.
+    fn choose(&self, peer: u32, payload_bytes: u32) -> Option<u32> {
+        let min_bulk_bytes = self.config.tunables.min_bulk_bytes;
+        let carriers = self.peers[peer].connections.iter(&self.connections);
+        let rank = |(slot, connection): (u32, &Connection)| {
+            let bytes = message_bytes(connection.version, payload_bytes);
+            let is_preferred = connection.carries(bytes as u32, min_bulk_bytes)?;
+            let waiting = connection.queued_bytes + connection.polled_bytes - connection.sent_bytes;
+            Some(((!is_preferred, waiting, connection.turn), slot))
+        };
+        carriers.filter_map(rank).min().map(|(_, slot)| slot)
+    }
+
+    /// A connection that has pieces to be sent.
+    pub fn poll_ready(&mut self) -> Option<ConnId> {
+        self.ready.pop_front(&mut self.connections).map(ConnId)
+    }
+
+    /// The next piece that a connection sends. A driver that stops before there is none polls on after [`Socklnd::sent`].
+    pub fn poll_send(&mut self, now: Instant, conn: ConnId) -> Option<Piece> {
+        self.connections.get(conn.0).filter(|connection| connection.has_pieces())?;
+        let connection = &mut self.connections[conn.0];
+        if connection.polled_bytes == connection.sent_bytes {
+            connection.sent_at = now;
+        }
+        let mut piece = Piece { head: [0; super::connection::HEAD_MAX_BYTES], length: 0, payload: None };
+        if connection.greeting_bytes != 0 {
+            piece.head = connection.greeting;
+            piece.length = core::mem::take(&mut connection.greeting_bytes);
+        } else if let Some(cookie) = connection.acks.pop() {
+            piece.set_prefix(&Prefix::acknowledgement(cookie));
+            self.resumed.add(&mut self.connections, conn.0);
+        } else if core::mem::take(&mut connection.wants_keepalive) {
+            piece.set_prefix(&Prefix::keepalive());
+        } else {
+            return self.poll_message(now, conn.0, piece);
+        }
+        let connection = &mut self.connections[conn.0];
+        connection.polled_bytes += u64::from(piece.length);
+        let timeout = now + self.config.tunables.timeout;
+        self.set_timer(Timer::Connection(conn.0), timeout);
+        Some(piece)
+    }
+
+    fn poll_message(&mut self, now: Instant, slot: u32, mut piece: Piece) -> Option<Piece> {
+        let connection = &mut self.connections[slot];
+        while let Some(item) = connection.queue.pop_front(&mut self.items) {
+            let Transmit { tx, header, payload, .. } = self.items[item].transmit;
+            let bytes = message_bytes(connection.version, header.payload_length);
+            connection.queued_bytes -= bytes;
+            if !piece.set_message(connection.version, &header) {
+                self.items.remove(item);
+                self.ended.push_back((tx, Status::NeverSent(Cause::Unreachable)));
+                continue;
+            }
+            connection.polled_bytes += bytes;
+            self.items[item].end_bytes = connection.polled_bytes;
+            connection.sending.push_back(&mut self.items, item);
+            piece.payload = payload.map(|span| (tx, span));
+            let timeout = now + self.config.tunables.timeout;
+            self.set_timer(Timer::Connection(slot), timeout);
+            return Some(piece);
+        }
+        None
+    }
+
+    /// So many more bytes of a connection have been sent: the messages that end with them have ended.
+    pub fn sent(&mut self, now: Instant, conn: ConnId, bytes: u64, up: &mut impl Uplink) {
+        let connection = &mut self.connections[conn.0];
+        (connection.sent_bytes, connection.sent_at) = (connection.sent_bytes + bytes, now);
+        loop {
+            let first = connection.sending.first();
+            if first == NONE || self.items[first].end_bytes > connection.sent_bytes {
+                break;
+            }
+            connection.sending.remove(&mut self.items, first);
+            let tx = self.items.remove(first).transmit.tx;
+            self.ended.push_back((tx, Status::Ok));
+        }
+        if connection.phase == Phase::Closing && connection.is_drained() {
+            return self.close(now, conn.0, up);
+        }
+        if connection.has_pieces() {
+            self.ready.add(&mut self.connections, conn.0);
+        }
+    }
+}
+
+impl Piece {
+    fn set_prefix(&mut self, prefix: &Prefix) {
+        if let Some(bytes) = self.head.first_chunk_mut() {
+            prefix.encode(bytes);
+        }
+        self.length = PREFIX_BYTES as u8;
+    }
+
+    /// Whether the header can be written in this version.
+    fn set_message(&mut self, version: Version, header: &Header) -> bool {
+        let begin = if version == Version::V1 {
+            0
+        } else {
+            self.set_prefix(&Prefix::message());
+            PREFIX_BYTES
+        };
+        self.length = (begin + version.header_bytes()) as u8;
+        let bytes = &mut self.head[begin..];
+        if version == Version::V4 {
+            bytes.first_chunk_mut::<LARGE_HEADER_BYTES>().map(|bytes| header.encode_large(bytes)).is_some()
+        } else {
+            let bytes = bytes.first_chunk_mut::<SMALL_HEADER_BYTES>();
+            bytes.is_some_and(|bytes| header.encode_small(bytes).is_ok())
+        }
+    }
+}
+
+/// Bytes of a message on a stream.
+const fn message_bytes(version: Version, payload_bytes: u32) -> u64 {
+    let prefix_bytes = if matches!(version, Version::V1) { 0 } else { PREFIX_BYTES };
+    prefix_bytes as u64 + version.header_bytes() as u64 + payload_bytes as u64
+}

@@ -1,0 +1,77 @@
+//! What a [`Socklnd`](super::Socklnd) has counted.
+
+use lnet_wire::named;
+
+named! {
+    /// What may happen to a connection.
+    #[non_exhaustive]
+    SocklndEvent {
+        /// A peer has opened one.
+        Accepted => "accepted",
+        /// This node opens one.
+        Dialled => "dialled",
+        /// Both HELLOs were fine.
+        Established => "established",
+        /// It ended, by the peer or by the network.
+        Closed => "closed",
+        /// It could not be opened.
+        DialFailed => "dial_failed",
+        /// The peer said NONE.
+        Refused => "refused",
+        /// A peer dialled while this node dialled it, and this node's NID is the larger one.
+        RaceLost => "race_lost",
+        /// A peer has as many of the type as it may have.
+        Duplicate => "duplicate",
+        /// A peer has begun a new life, or speaks another protocol by now.
+        Restarted => "restarted",
+        /// A dialler without a privileged port.
+        Unprivileged => "unprivileged",
+        /// As many handshakes as may be are under way: the oldest ended.
+        HandshakesFull => "handshakes_full",
+        /// A handshake was not done in time.
+        HandshakeTimeout => "handshake_timeout",
+        /// There is no room for another connection.
+        ConnectionsFull => "connections_full",
+        /// There is no room for another peer.
+        PeersFull => "peers_full",
+        /// A message waited, since as many as may be are under way.
+        IncomingFull => "incoming_full",
+        /// Neither a connection request nor anything that has an answer.
+        BadRequest => "bad_request",
+        /// A request for a NID that is none of this node's.
+        UnknownTarget => "unknown_target",
+        /// No HELLO, or one that breaks a rule or comes from another peer than was dialled.
+        BadHello => "bad_hello",
+        /// No message, or one that breaks a rule.
+        BadMessage => "bad_message",
+        /// A message for another node on the same net, or another NI of this one.
+        WrongDestination => "wrong_destination",
+        /// An acknowledgement that was not asked for.
+        UnknownCookie => "unknown_cookie",
+        /// A checksum that is wrong.
+        BadChecksum => "bad_checksum",
+        /// Nothing moved for too long.
+        Stalled => "stalled",
+    }
+}
+
+/// Counts, by what happened.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct SocklndCounters([u64; SocklndEvent::ALL.len()]);
+
+impl SocklndCounters {
+    pub(super) const fn add(&mut self, event: SocklndEvent) {
+        self.0[event as usize] += 1;
+    }
+
+    /// How often it has happened.
+    #[must_use]
+    pub const fn get(&self, event: SocklndEvent) -> u64 {
+        self.0[event as usize]
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (SocklndEvent, u64)> + '_ {
+        SocklndEvent::ALL.into_iter().map(|event| (event, self.get(event)))
+    }
+}

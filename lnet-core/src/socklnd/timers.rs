@@ -1,0 +1,98 @@
+//! What happens after some time (LNet `socklnd_cb.c: ksocknal_check_peer_timeouts`).
+
+use core::time::Duration;
+
+use lnet_wire::socklnd::{ConnectionType, Version};
+
+use super::connection::{Connection, Phase, Reading};
+use super::{Socklnd, SocklndEvent, Timer};
+use crate::list::NONE;
+use crate::lnd::{Cause, Status, Uplink};
+use crate::time::Instant;
+
+/// Keepalives are so far apart at least.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+
+impl Socklnd {
+    /// Ends what takes too long, dials again, keeps connections alive.
+    pub fn handle_timeout(&mut self, now: Instant, up: &mut impl Uplink) {
+        while let Some(due) = self.timers.pop_due(now) {
+            match due.checked_sub(self.config.limits.connections) {
+                None => self.connection_due(now, due, up),
+                Some(peer) => self.peer_due(now, peer),
+            }
+        }
+        self.feed_starved(now, up);
+    }
+
+    fn connection_due(&mut self, now: Instant, slot: u32, up: &mut impl Uplink) {
+        let Some(connection) = self.connections.get(slot) else { return };
+        let handshake_deadline = connection.handshake_deadline;
+        match connection.phase {
+            Phase::Established => self.established_due(now, slot, up),
+            _ if now < handshake_deadline => self.set_timer(Timer::Connection(slot), handshake_deadline),
+            Phase::Dialling | Phase::Greeting => self.dial_failed(now, slot, up),
+            Phase::Accepted | Phase::Requested | Phase::Closing => {
+                self.counters.add(SocklndEvent::HandshakeTimeout);
+                self.close(now, slot, up);
+            }
+        }
+    }
+
+    fn established_due(&mut self, now: Instant, slot: u32, up: &mut impl Uplink) {
+        let (timeout, keepalive) = (self.config.tunables.timeout, self.config.tunables.keepalive);
+        let connection = &self.connections[slot];
+        let stall = connection.stalls_at(timeout);
+        if stall.is_some_and(|at| at <= now) {
+            self.counters.add(SocklndEvent::Stalled);
+            return self.close_siblings(now, slot, up);
+        }
+        let peer = &self.peers[connection.peer];
+        let carrier = if peer.count(ConnectionType::BulkIn) != 0 {
+            ConnectionType::BulkIn
+        } else {
+            ConnectionType::Control
+        };
+        let is_carrier = connection.kind == carrier && connection.version >= Version::V3;
+        let mut keepalive_at = None;
+        if is_carrier && keepalive != Duration::ZERO {
+            let at = (connection.received_at + keepalive).max(connection.keepalive_at + KEEPALIVE_INTERVAL);
+            keepalive_at = Some(at);
+            if at <= now {
+                let connection = &mut self.connections[slot];
+                (connection.wants_keepalive, connection.keepalive_at) = (true, now);
+                self.ready.add(&mut self.connections, slot);
+                keepalive_at = Some(now + KEEPALIVE_INTERVAL);
+            }
+        }
+        if let Some(at) = crate::time::earliest([stall, keepalive_at]) {
+            self.set_timer(Timer::Connection(slot), at);
+        }
+    }
+
+    fn peer_due(&mut self, now: Instant, slot: u32) {
+        loop {
+            let Some(peer) = self.peers.get_mut(slot) else { return };
+            let first = peer.queue.first();
+            if first == NONE || self.items[first].deadline > now {
+                break;
+            }
+            peer.queue.remove(&mut self.items, first);
+            let tx = self.items.remove(first).transmit.tx;
+            self.ended.push_back((tx, Status::NeverSent(Cause::Timeout)));
+        }
+        self.settle(now, slot);
+    }
+}
+
+impl Connection {
+    /// When it has made no progress for too long, if it is to make some.
+    fn stalls_at(&self, timeout: Duration) -> Option<Instant> {
+        let receives =
+            self.input_bytes != 0 || matches!(self.reading, Reading::Payload { .. } | Reading::Skip { .. });
+        let sends = self.polled_bytes != self.sent_bytes;
+        let received = receives.then(|| self.received_at + timeout);
+        let sent = sends.then(|| self.sent_at + timeout);
+        crate::time::earliest([received, sent])
+    }
+}
