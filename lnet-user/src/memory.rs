@@ -19,8 +19,9 @@ use lnet_core::handle::{BufferHandle, BufferRef, Cookie, Kind, MdHandle, ShardId
 use lnet_core::lnd::Span;
 use lnet_core::md::{MdOptions, MdSpec};
 
+use crate::region::LeaseError;
 pub(crate) use crate::region::{Fragments, FragmentsMut, checksum};
-use crate::region::{LeaseError, ReadLease, WriteLease};
+pub(crate) use crate::region::{ReadLease, WriteLease};
 use crate::xsk::{RegisteredRuns, prefetch};
 
 mod buffer;
@@ -34,15 +35,23 @@ pub(crate) struct Terms {
     pub(crate) comes_home: bool,
     /// Whether a span may be written again: peers choose it, or REPLYs go there.
     pub(crate) peers_choose: bool,
+    /// Whether peers read it, and no peer writes to it; or whether no peer does either.
+    pub(crate) is_read_alone: bool,
+    /// Whether peers write to it, each to bytes of its own, and none reads it; or whether no peer does either.
+    pub(crate) is_written_alone: bool,
 }
 
 impl Terms {
     /// Those of a descriptor that is made like this.
     pub(crate) fn of(md: &MdSpec) -> Self {
+        let [puts, gets, chosen] =
+            [MdOptions::PUT, MdOptions::GET, MdOptions::MANAGE_REMOTE].map(|bit| md.options.contains(bit));
         Self {
             comes_home: md.event_queue.is_some(),
             peers_choose: md.options.contains(MdOptions::MANAGE_REMOTE)
                 || !md.options.intersects(MdOptions::PUT | MdOptions::GET),
+            is_read_alone: !puts,
+            is_written_alone: !(gets || puts && chosen),
         }
     }
 }
@@ -228,6 +237,41 @@ impl Memory {
             }
             _ => adopted_fragments_mut(&mut self.adopted, self.shard, span),
         }
+    }
+
+    /// As [`Memory::fragments`]; `None` while some of the bytes are lent to be written.
+    pub(crate) fn try_fragments(&self, span: &Span) -> Option<Fragments<'_>> {
+        match self.current(span) {
+            Some(buffer) => buffer.0.fragments(range(span)).ok(),
+            None => Some(self.fragments_elsewhere(span)),
+        }
+    }
+
+    /// As [`Memory::fragments_mut`]; `None` while some of the bytes are lent.
+    pub(crate) fn try_fragments_mut(&mut self, span: &Span) -> Option<FragmentsMut<'_>> {
+        let slot = span.buffer.0.slot() as usize;
+        if !matches!(self.loans.get(slot), Some(Some(loan)) if span.buffer == loan.md) {
+            return Some(self.fragments_mut(span));
+        }
+        self.loans[slot].as_mut()?.buffer.0.fragments_mut(range(span)).ok()
+    }
+
+    /// Lends a span of this shard's to the kernel, which reads it; `None` where peers might have it written to
+    /// meanwhile, or it is lent.
+    pub(crate) fn lend_to_device(&mut self, span: &Span) -> Option<ReadLease> {
+        self.loan_of(span, |terms| terms.is_read_alone)?.buffer.0.lend_read(range(span)).ok()
+    }
+
+    /// Lends a span of this shard's to the kernel, which fills it; `None` where another message might go there or come
+    /// from there meanwhile, or it is lent.
+    pub(crate) fn lend_from_device(&mut self, span: &Span) -> Option<WriteLease> {
+        self.loan_of(span, |terms| terms.is_written_alone)?.buffer.0.lend_write(range(span)).ok()
+    }
+
+    fn loan_of(&mut self, span: &Span, allows: impl Fn(&Terms) -> bool) -> Option<&mut Loan> {
+        let slot = span.buffer.0.slot() as usize;
+        self.terms.get(slot).filter(|terms| allows(terms))?;
+        self.loans.get_mut(slot)?.as_mut().filter(|loan| span.buffer == loan.md)
     }
 
     /// Has fetched where the buffer of a descriptor of this shard's lies.

@@ -7,7 +7,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::xsk::{CHUNK_BYTES, Umem, UmemConfig};
 
-const TERMS: Terms = Terms { comes_home: true, peers_choose: false };
+const TERMS: Terms =
+    Terms { comes_home: true, peers_choose: false, is_read_alone: false, is_written_alone: false };
 
 impl Memory {
     /// The bytes of a span that lies in one fragment.
@@ -97,13 +98,23 @@ fn terms_are_those_of_the_descriptor() {
         event_queue: None,
         user_ptr: 0,
     };
-    assert_eq!(Terms::of(&md), Terms { comes_home: false, peers_choose: false });
+    let terms = |comes_home, peers_choose, is_read_alone, is_written_alone| Terms {
+        comes_home,
+        peers_choose,
+        is_read_alone,
+        is_written_alone,
+    };
+    assert_eq!(Terms::of(&md), terms(false, false, false, true));
     md.event_queue = Some(lnet_core::handle::EqHandle(Cookie::new(Kind::EventQueue, ShardId(0), 0, 1)));
-    assert_eq!(Terms::of(&md), TERMS);
-    md.options = md.options | MdOptions::MANAGE_REMOTE;
-    assert_eq!(Terms::of(&md), Terms { comes_home: true, peers_choose: true });
+    assert_eq!(Terms::of(&md), terms(true, false, false, true));
+    md.options = MdOptions::PUT | MdOptions::MANAGE_REMOTE;
+    assert_eq!(Terms::of(&md), terms(true, true, false, false));
+    md.options = MdOptions::PUT | MdOptions::GET;
+    assert_eq!(Terms::of(&md), terms(true, false, false, false));
+    md.options = MdOptions::GET | MdOptions::MANAGE_REMOTE;
+    assert_eq!(Terms::of(&md), terms(true, true, true, false));
     md.options = MdOptions::NONE;
-    assert_eq!(Terms::of(&md), Terms { comes_home: true, peers_choose: true }, "REPLYs go there");
+    assert_eq!(Terms::of(&md), terms(true, true, true, true), "REPLYs go there");
 }
 
 #[test]

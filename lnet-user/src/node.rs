@@ -21,10 +21,11 @@ mod setters;
 mod shards;
 mod sockets;
 mod start;
+mod tcp;
 mod xdp;
 
 use std::collections::BTreeMap;
-use std::net::UdpSocket;
+use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -42,6 +43,7 @@ pub use crate::uring::WaitError;
 pub use crate::uring::udp::UdpError;
 pub use crate::xsk::{CHUNK_BYTES, RingSizes, SocketError, UmemError};
 pub use config::{DAEMON_LIMITS, DEFAULT_PORT, LO, NiConfig, NodeConfig};
+pub(crate) use config::{LndTimeouts, is_tcp};
 pub use error::{ConfigError, NodeError};
 pub use link::DownReason;
 pub(crate) use link::is_back;
@@ -61,6 +63,7 @@ use crate::xsk::Census;
 use plan::{NiPlan, XdpPlan};
 use rings::{RingNet, frames_per_shard};
 use shards::{random_bytes, random_number, shard_limits};
+use tcp::{TcpNet, TcpNi};
 use xdp::XdpNet;
 
 /// What the XDP programs of a node have counted.
@@ -81,6 +84,8 @@ pub struct NiState {
     pub config: NiConfig,
     /// What it has of an interface; `None` if it is an in-process one.
     pub xdp: Option<XdpNiState>,
+    /// What it has of an interface if its LND is tcp.
+    pub tcp: Option<TcpNiState>,
     /// Why it cannot carry messages; `None` if it can.
     pub down: Option<DownReason>,
 }
@@ -102,10 +107,22 @@ pub struct XdpNiState {
     pub no_rings: Option<String>,
 }
 
+/// What an NI of the tcp LND has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TcpNiState {
+    /// Connections with a peer for messages of each direction.
+    pub conns_per_peer: u8,
+    /// IP type of service; `None` for the system's.
+    pub tos: Option<u8>,
+    /// Bytes of the largest IP packet that the interface carries, if that is known.
+    pub mtu_bytes: Option<u32>,
+}
+
 /// A running node.
 #[derive(Debug)]
 pub struct NodeDriver {
     xdp: Option<XdpNet>,
+    tcp: Option<TcpNet>,
     nis: BTreeMap<u16, OpenNi>,
     nid: Nid,
     /// But for its NIs.
@@ -132,6 +149,22 @@ impl OpenNi {
     fn xdp(&self) -> Option<&XdpNi> {
         match &self.lnd {
             OpenLnd::Xdp(xdp) => Some(xdp),
+            OpenLnd::Tcp(_) | OpenLnd::InProcess(_) => None,
+        }
+    }
+
+    fn tcp(&self) -> Option<&TcpNi> {
+        match &self.lnd {
+            OpenLnd::Tcp(tcp) => Some(tcp),
+            OpenLnd::Xdp(_) | OpenLnd::InProcess(_) => None,
+        }
+    }
+
+    /// What follows its interface, and its address there, if it has one.
+    fn followed(&self) -> Option<(&Neighbours, &IpAddr)> {
+        match &self.lnd {
+            OpenLnd::Xdp(xdp) => Some((&xdp.neighbours, &xdp.port.address)),
+            OpenLnd::Tcp(tcp) => Some((&tcp.neighbours, &tcp.address)),
             OpenLnd::InProcess(_) => None,
         }
     }
@@ -141,6 +174,7 @@ impl OpenNi {
 #[derive(Debug)]
 enum OpenLnd {
     Xdp(XdpNi),
+    Tcp(TcpNi),
     /// Where messages for the shards go.
     InProcess(Vec<Inbox>),
 }
@@ -163,11 +197,6 @@ impl XdpNi {
     /// Whether it is over the rings of this interface.
     fn has_rings_of(&self, interface_index: u32) -> bool {
         self.mode != XdpMode::Socket && self.port.interface_index == interface_index
-    }
-
-    /// What it was opened with, with the present name of its interface.
-    fn config(&self, opened: &NiConfig) -> NiConfig {
-        NiConfig { interface: self.neighbours.name(), ..opened.clone() }
     }
 
     fn state(&self) -> XdpNiState {
@@ -229,6 +258,10 @@ impl NodeDriver {
     ) -> Result<Vec<ShardPort>, NodeError> {
         let (lnd, parts) = match plan {
             NiPlan::InProcess { fabric } => self.open_in_process((ni, config.nid), &fabric)?,
+            NiPlan::Tcp(plan) => {
+                let (open, parts) = self.open_tcp((ni, config.nid), &plan, &config)?;
+                (OpenLnd::Tcp(open), parts)
+            }
             NiPlan::Xdp(plan) => {
                 self.check_watches(&plan)?;
                 let (open, parts) = self.open_xdp(&plan, &config)?;
@@ -246,7 +279,7 @@ impl NodeDriver {
     ) -> Result<(OpenLnd, Vec<ShardPort>), NodeError> {
         let known = self.nis.values().find_map(|open| match &open.lnd {
             OpenLnd::InProcess(ends) => Some(ends.clone()),
-            OpenLnd::Xdp(_) => None,
+            OpenLnd::Xdp(_) | OpenLnd::Tcp(_) => None,
         });
         let lnds = match known {
             Some(_) => Vec::new(),
@@ -292,8 +325,10 @@ impl NodeDriver {
     pub(crate) fn close_ni(&mut self, ni: NiId, parts: Vec<ShardPort>) -> Result<(), NodeError> {
         let open = self.nis.remove(&ni.0).ok_or(NodeError::NoNi(ni.0))?;
         assert!(parts.iter().all(|part| part.ni() == ni), "a part of another NI");
-        if let OpenLnd::Xdp(open) = open.lnd {
-            self.close_xdp(&open, parts);
+        match open.lnd {
+            OpenLnd::Xdp(open) => self.close_xdp(&open, parts),
+            OpenLnd::Tcp(_) => self.close_tcp(parts),
+            OpenLnd::InProcess(_) => {}
         }
         Ok(())
     }
@@ -333,9 +368,15 @@ impl NodeDriver {
     pub fn nis(&self) -> impl Iterator<Item = NiState> + '_ {
         self.nis.iter().map(|(number, open)| NiState {
             ni: NiId(*number),
-            config: open.xdp().map_or_else(|| open.config.clone(), |xdp| xdp.config(&open.config)),
+            config: NiConfig {
+                interface: open
+                    .followed()
+                    .map_or_else(|| open.config.interface.clone(), |(found, _)| found.name()),
+                ..open.config.clone()
+            },
             xdp: open.xdp().map(XdpNi::state),
-            down: open.xdp().and_then(|xdp| DownReason::of(&xdp.neighbours, &xdp.port.address)),
+            tcp: open.tcp().map(TcpNi::state),
+            down: open.followed().and_then(|(found, address)| DownReason::of(found, address)),
         })
     }
 

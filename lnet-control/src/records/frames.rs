@@ -28,6 +28,8 @@ pub struct FramesRecord {
     pub drops: BTreeMap<String, u64>,
     /// The kernel's counters of the rings (`struct xdp_statistics`), summed over the sockets.
     pub rings: BTreeMap<String, u64>,
+    /// What became of connections of NIs with the LND tcp.
+    pub connections: BTreeMap<String, u64>,
 }
 
 /// The name of frames that a fault rule dropped (`lnet_wire::steer::Reason`).

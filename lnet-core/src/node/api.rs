@@ -54,7 +54,10 @@ impl NodeConfig {
             requests_max: 1 << 10,
             ping_timeout_max: Duration::from_secs(180),
             pid: lnet_wire::ProcessId::LUSTRE_PID,
-            features: Features::NI_STATUS.with(Features::ROUTING_DISABLED),
+            features: Features::NI_STATUS
+                .with(Features::ROUTING_DISABLED)
+                .with(Features::MULTI_RAIL)
+                .with(Features::DISCOVERY),
             policies: [PolicyWord::default(); PORTALS],
         }
     }
@@ -198,6 +201,13 @@ pub enum Report<'a> {
         ni: NiId,
         /// The name.
         interface: String,
+    },
+    /// A peer has put what it would answer to a ping (LNet `peer.c: lnet_peer_push_event`).
+    Pushed {
+        /// Its NID.
+        from: Nid,
+        /// What it has put.
+        bytes: &'a [u8],
     },
     /// Traffic with a peer.
     Traffic {

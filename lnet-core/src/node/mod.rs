@@ -30,7 +30,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use lnet_wire::ping::{self, BUFFER_MIN_BYTES, PingNi};
+use lnet_wire::ping::{self, BUFFER_MIN_BYTES, Features, PingInfo, PingNi};
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_wire::{Net, Nid};
 
@@ -189,6 +189,7 @@ impl<O: Clone> Node<O> {
                     config.spec.interface = interface;
                 }
             }
+            Report::Pushed { from, bytes } => self.pushed(&from, bytes),
             Report::Traffic { nid } => {
                 if !nid.is_any() && !nid.is_loopback() && !self.is_local(&nid) {
                     self.peers.note_traffic(&nid);
@@ -385,6 +386,17 @@ impl<O: Clone> Node<O> {
                 self.end_ping(id, Ok(Outcome::Pinged(pinged)));
             }
             Answer::Done(Err(error)) => self.end_ping(id, Err(error)),
+        }
+    }
+
+    /// A peer says what its interfaces are. What is no such information changes nothing.
+    fn pushed(&mut self, from: &Nid, bytes: &[u8]) {
+        let Ok(info) = PingInfo::parse(bytes) else { return };
+        if info.features().contains(Features::MULTI_RAIL) && !self.is_local(from) {
+            let nids = pings::nids_of(&info);
+            if !nids.iter().any(|nid| self.is_local(nid)) {
+                self.peers.learn(from, &nids);
+            }
         }
     }
 

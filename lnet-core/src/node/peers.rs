@@ -33,6 +33,8 @@ pub struct Peer {
 pub(super) struct PeerTable {
     /// By primary NID.
     peers: BTreeMap<Nid, Peer>,
+    /// The primary NID of each further NID of a peer.
+    primaries: BTreeMap<Nid, Nid>,
     /// By when their last traffic was.
     order: BTreeMap<u64, Nid>,
     last_traffic: u64,
@@ -40,8 +42,9 @@ pub(super) struct PeerTable {
 }
 
 impl PeerTable {
-    pub(super) const fn new(max: usize) -> Self {
-        Self { peers: BTreeMap::new(), order: BTreeMap::new(), last_traffic: 0, max }
+    pub(super) fn new(max: usize) -> Self {
+        let (peers, primaries, order) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { peers, primaries, order, last_traffic: 0, max }
     }
 
     /// Traffic with a NID.
@@ -49,11 +52,12 @@ impl PeerTable {
         if self.max == 0 {
             return;
         }
+        let nid = &self.primaries.get(nid).copied().unwrap_or(*nid);
         if self.peers.len() == self.max
             && !self.peers.contains_key(nid)
             && let Some((_, oldest)) = self.order.pop_first()
         {
-            self.peers.remove(&oldest);
+            self.remove(&oldest);
         }
         self.last_traffic += 1;
         let last_traffic = self.last_traffic;
@@ -72,13 +76,37 @@ impl PeerTable {
     /// A peer has told its NIDs.
     pub(super) fn tell(&mut self, nid: &Nid, told: &[Nid]) {
         self.note_traffic(nid);
-        if let Some(peer) = self.peers.get_mut(nid) {
+        let primary = self.primaries.get(nid).unwrap_or(nid);
+        if let Some(peer) = self.peers.get_mut(primary) {
             peer.told = told.iter().take(TOLD_MAX).copied().collect();
         }
     }
 
+    /// A Multi-Rail peer has told its NIDs, its primary one first; those that were known apart are one peer from now on.
+    pub(super) fn learn(&mut self, from: &Nid, told: &[Nid]) {
+        let Some(primary) = told.first() else { return };
+        let nids: Vec<Nid> = told.iter().take(TOLD_MAX).copied().collect();
+        for nid in nids.iter().chain([from]) {
+            let known = self.primaries.get(nid).copied().unwrap_or(*nid);
+            self.remove(&known);
+        }
+        self.note_traffic(primary);
+        self.primaries.extend(nids.iter().filter(|nid| *nid != primary).map(|nid| (*nid, *primary)));
+        if let Some(peer) = self.peers.get_mut(primary) {
+            (peer.is_multi_rail, peer.told, peer.nids) = (true, nids.clone(), nids);
+        }
+    }
+
+    fn remove(&mut self, primary: &Nid) {
+        let Some(peer) = self.peers.remove(primary) else { return };
+        self.order.remove(&peer.last_traffic);
+        for nid in &peer.nids {
+            self.primaries.remove(nid);
+        }
+    }
+
     pub(super) fn get(&self, nid: &Nid) -> Option<&Peer> {
-        self.peers.get(nid)
+        self.peers.get(self.primaries.get(nid).unwrap_or(nid))
     }
 
     /// In the order of their primary NIDs.
@@ -104,6 +132,27 @@ mod tests {
         let mut none = PeerTable::new(0);
         none.note_traffic(&nid(1, 1));
         assert_eq!(none.iter().count(), 0);
+    }
+
+    #[test]
+    fn a_peer_that_was_known_by_several_nids_becomes_one() {
+        let mut peers = PeerTable::new(3);
+        for host in 1..=3 {
+            peers.note_traffic(&nid(1, host));
+        }
+        peers.learn(&nid(1, 2), &[nid(1, 1), nid(1, 2), nid(2, 1)]);
+        let known: Vec<_> = peers.iter().map(|peer| (peer.primary, peer.nids.len())).collect();
+        assert_eq!(known, [(nid(1, 1), 3), (nid(1, 3), 1)]);
+        peers.note_traffic(&nid(2, 1));
+        assert!(peers.get(&nid(1, 2)).is_some_and(|peer| peer.is_multi_rail && peer.primary == nid(1, 1)));
+        // It says something else by now.
+        peers.learn(&nid(1, 1), &[nid(1, 1), nid(1, 3)]);
+        assert_eq!(peers.iter().count(), 1);
+        assert_eq!(peers.get(&nid(2, 1)), None);
+        for host in 10..20 {
+            peers.note_traffic(&nid(1, host));
+        }
+        assert_eq!((peers.peers.len(), peers.order.len(), peers.primaries.len()), (3, 3, 0));
     }
 
     #[test]

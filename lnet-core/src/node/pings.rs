@@ -70,11 +70,16 @@ impl Ping {
         if info.is_truncated() && !self.id.is_second {
             return Answer::Again(info.full_bytes().clamp(BUFFER_MIN_BYTES, BUFFER_MAX_BYTES));
         }
-        let mut nids: Vec<_> =
-            info.interfaces().map(|interface| interface.nid).filter(|nid| !nid.is_loopback()).collect();
-        keep_first(&mut nids);
-        Answer::Done(Ok(nids))
+        Answer::Done(Ok(nids_of(&info)))
     }
+}
+
+/// The NIDs of a node by its own account, in its order, without `lo`; none twice.
+pub(super) fn nids_of(info: &PingInfo<'_>) -> Vec<Nid> {
+    let mut nids: Vec<_> =
+        info.interfaces().map(|interface| interface.nid).filter(|nid| !nid.is_loopback()).collect();
+    keep_first(&mut nids);
+    nids
 }
 
 /// Leaves of each NID the first.

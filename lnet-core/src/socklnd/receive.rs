@@ -1,7 +1,7 @@
 //! What arrives: heads of messages, and where their payload goes (LNet `socklnd_cb.c: ksocknal_process_receive`).
 
 use lnet_wire::header::{LARGE_HEADER_BYTES, SMALL_HEADER_BYTES};
-use lnet_wire::socklnd::{Acks, Checksum, PREFIX_BYTES, Prefix, PrefixKind, Version};
+use lnet_wire::socklnd::{Acks, Checksum, ConnectionType, PREFIX_BYTES, Prefix, PrefixKind, Version};
 use lnet_wire::{Header, Nid, ProcessId};
 
 use super::connection::{Phase, Reading};
@@ -21,6 +21,13 @@ impl Socklnd {
             (_, Reading::Payload { span, .. }) => Wants::Payload(span),
             (_, Reading::Skip { left_bytes, .. }) => Wants::Skip(left_bytes),
         }
+    }
+
+    /// Whether what arrives on a connection is mostly long.
+    #[must_use]
+    pub fn receives_bulk(&self, conn: ConnId) -> bool {
+        let connection = self.connections.get(conn.0);
+        connection.is_some_and(|connection| connection.kind != ConnectionType::Control)
     }
 
     /// A connection whose bytes had to wait, and need not any longer.

@@ -74,7 +74,7 @@ use tokio::sync::oneshot;
 
 use crate::capture::Captures;
 use crate::memory::Buffer;
-use crate::node::{ConfigError, NodeConfig, NodeDriver, NodeError, Started, XdpFrames, setters};
+use crate::node::{ConfigError, LndTimeouts, NodeConfig, NodeDriver, NodeError, Started, XdpFrames, setters};
 use crate::runtime::{Idle, ShardGone, ShardThread, Steering, Worker};
 
 use calls::{Call, Caller, Signals, channel};
@@ -137,7 +137,7 @@ struct Core {
     /// The snapshot that was published last.
     topology: ArcSwap<Topology>,
     runner: Runner,
-    lnd_timeout: Duration,
+    lnd_timeouts: LndTimeouts,
     /// Each [`Hold`] is a clone of it.
     holds: Arc<()>,
 }
@@ -219,7 +219,7 @@ impl Lnet {
             node: Mutex::new(node),
             shards,
             topology: ArcSwap::new(topology),
-            lnd_timeout: config.lnd_timeout,
+            lnd_timeouts: config.lnd_timeouts(),
             holds: Arc::default(),
         });
         core.answer_pings(&answer);

@@ -30,8 +30,8 @@ use tracing::{error, info, warn};
 
 use super::errno::driver_error;
 use super::peer_log::{PeerLog, refused};
-use super::pings::{self, Posted};
-use super::queue::this_thread;
+use super::pings::{self, Posted, PushTarget};
+use super::queue::{QueuedEvent, this_thread};
 use super::traffic::{Traffic, moved};
 use super::{Core, Inner, Lnet, LnetError};
 use crate::node::{DownReason, LndOptions, Machine, NiConfig, NiState, is_back};
@@ -111,6 +111,11 @@ enum Done {
         ping: PingId,
         result: Result<Vec<u8>, DriverError>,
     },
+    /// A peer has put what it would answer to a ping, or the shard of the target has ended.
+    Pushed {
+        target: PushTarget,
+        event: Option<QueuedEvent>,
+    },
     /// A ping that was given up.
     Forgotten,
     /// The interface of an NI was looked for, and the NI opened anew if it was there.
@@ -170,7 +175,10 @@ impl Runner {
 
     /// Entries of a shard that answer pings.
     pub(super) fn posted_count(&self, shard: usize) -> u32 {
-        self.books().posted.iter().filter(|posted| posted.shard == shard).count() as u32
+        let books = self.books();
+        let answers = books.posted.iter().filter(|posted| posted.shard == shard);
+        // Beside each answer stands the target of pushes.
+        2 * answers.count() as u32
     }
 
     pub(super) fn forget_peers(&self) {
@@ -243,6 +251,11 @@ impl Runner {
         }
     }
 
+    /// A peer has said what its interfaces are.
+    pub(super) fn pushed(&self, from: Nid, bytes: &[u8]) {
+        self.machine().handle_report(self.clock.now(), Report::Pushed { from, bytes });
+    }
+
     fn report(&self, done: Done) {
         let now = self.clock.now();
         let mut machine = self.machine();
@@ -263,7 +276,7 @@ impl Runner {
                     Err(error) => machine.handle_report(now, Report::Unanswered { ping, error }),
                 }
             }
-            Done::Forgotten => {}
+            Done::Forgotten | Done::Pushed { .. } => {}
             Done::Sought { nid, reopened } => books.sought(nid, reopened),
         }
     }
@@ -319,6 +332,9 @@ pub(super) fn spawn(core: &Arc<Core>) -> std::io::Result<JoinHandle<()>> {
 async fn drive(core: &Arc<Core>) -> Result<(), LnetError> {
     let runner = &core.runner;
     let mut work = Work::new();
+    for target in core.push_targets()? {
+        work.push(Box::pin(await_push(target)));
+    }
     let mut looks = interval_at(Instant::now() + LOOK_INTERVAL, LOOK_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while !*runner.over.borrow() {
@@ -326,7 +342,13 @@ async fn drive(core: &Arc<Core>) -> Result<(), LnetError> {
         tokio::select! {
             () = runner.wake.notified() => {}
             () = runner.deadline() => runner.machine().handle_timeout(runner.clock.now()),
-            Some(done) = work.next() => runner.report(done),
+            Some(done) = work.next() => match done {
+                Done::Pushed { target, event: Some(event) } => {
+                    core.pushed(&target, event);
+                    work.push(Box::pin(await_push(target)));
+                }
+                done => runner.report(done),
+            },
             () = sleep(QUIET_INTERVAL), if is_draining(&core.topology.load()) => {
                 runner.confirm(core.confirmations().await?);
             }
@@ -426,6 +448,11 @@ async fn open(core: Arc<Core>, ni: NiId, config: NiConfig) -> Done {
         Err(panic) => Err(DriverError { errno: 5, message: panic.to_string() }),
     };
     Done::Opened { ni, result }
+}
+
+async fn await_push(mut target: PushTarget) -> Done {
+    let event = target.next().await;
+    Done::Pushed { target, event }
 }
 
 async fn close(core: Arc<Core>, ni: NiId) -> Done {

@@ -32,7 +32,7 @@ use lnet_core::node::DRAIN_TIMEOUT;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
 use crate::api::Lnet;
-use crate::node::{XdpMode, setters};
+use crate::node::{LndTimeouts, XdpMode, setters};
 use crate::runtime::Worker;
 use error::stopped;
 
@@ -67,7 +67,7 @@ impl ControlOptions {
 struct Defaults {
     mode: XdpMode,
     port: u16,
-    lnd_timeout: Duration,
+    timeouts: LndTimeouts,
     policies: [PolicyWord; PORTALS],
 }
 
@@ -99,7 +99,7 @@ impl Control {
         let policies = *lnet.machine().policies();
         let defaults = lnet.with_node(|node| {
             let config = node.config();
-            Defaults { mode: config.mode, port: config.udp_port, lnd_timeout: config.lnd_timeout, policies }
+            Defaults { mode: config.mode, port: config.udp_port, timeouts: config.lnd_timeouts(), policies }
         });
         lnet.open()?;
         Ok(Self {

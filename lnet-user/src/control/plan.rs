@@ -12,7 +12,7 @@ use lnet_wire::{Net, NetType, Nid};
 use super::Control;
 use super::faults::{self, RuleStep};
 use super::interfaces;
-use crate::node::LndOptions;
+use crate::node::{LndOptions, is_tcp};
 
 /// What a batch comes to.
 #[derive(Debug)]
@@ -130,12 +130,15 @@ impl Control {
                 peer_credits: options.peer_credits,
                 peer_buffer_credits: options.peer_buffer_credits,
                 credits: options.credits,
-                lnd_timeout: Some(self.defaults.lnd_timeout),
+                lnd_timeout: Some(self.defaults.timeouts.of(is_tcp(location.nid, options.lnd))),
             },
             lnd: LndOptions {
+                lnd: options.lnd,
                 mode: options.mode,
                 udp_port: options.port,
                 queues: options.queues.filter(|queues| *queues > 0),
+                conns_per_peer: options.conns_per_peer,
+                tos: options.tos,
                 is_chosen_by_nid: location.is_chosen_by_nid,
             },
         }))
@@ -178,7 +181,7 @@ impl Control {
     fn fixed_timeout(&self, net: Net) -> Refusal {
         let message = format!(
             "the LND timeout of {net} is {:?} since the daemon's start (lnetd --lnd-timeout)",
-            self.defaults.lnd_timeout
+            self.defaults.timeouts.of(net.net_type() == NetType::TCP)
         );
         Refusal::new(Errno::OPNOTSUPP, message)
     }
@@ -228,20 +231,27 @@ fn plan_rules(plan: &mut Plan, change: &Change) -> Result<Outcome, Refusal> {
 
 /// Options of another LND apply to no NI.
 fn check_lnd(net: Net, asked: &NiOptions) -> Result<(), Refusal> {
-    let refuse = |what: &str| {
-        let message = format!("net {net}: {what} is of socklnd, and this node has the LND xdp only");
-        Err(Refusal::new(Errno::INVAL, message))
+    let refuse = |message: String| Err(Refusal::new(Errno::INVAL, message));
+    let of = |what: &str, lnd: Lnd| {
+        refuse(format!("net {net}: {what} is of the LND {lnd}, and its LND is another one"))
     };
-    if net.net_type() != NetType::XDP {
+    let lnd = asked.lnd.or(match net.net_type() {
+        NetType::XDP => Some(Lnd::Xdp),
+        NetType::TCP => Some(Lnd::Tcp),
         // The core says what it thinks of the net.
-        return Ok(());
-    }
-    match asked {
-        NiOptions { lnd: Some(Lnd::Tcp), .. } => refuse("lnd tcp"),
-        NiOptions { conns_per_peer: Some(_), .. } => refuse("conns_per_peer"),
-        NiOptions { tos: Some(_), .. } => refuse("tos"),
-        NiOptions { port: Some(0), .. } => {
-            Err(Refusal::new(Errno::INVAL, "port 0: the UDP port of the net is expected, 1 to 65535"))
+        _ => None,
+    });
+    match (lnd, asked) {
+        (Some(Lnd::Tcp), _) if net.net_type() != NetType::TCP => {
+            refuse(format!("net {net}: the LND tcp serves nets of type tcp"))
+        }
+        (Some(Lnd::Tcp), NiOptions { mode: Some(_), .. }) => of("mode", Lnd::Xdp),
+        (Some(Lnd::Tcp), NiOptions { port: Some(_), .. }) => of("port", Lnd::Xdp),
+        (Some(Lnd::Tcp), NiOptions { queues: Some(_), .. }) => of("queues", Lnd::Xdp),
+        (Some(Lnd::Xdp), NiOptions { conns_per_peer: Some(_), .. }) => of("conns_per_peer", Lnd::Tcp),
+        (Some(Lnd::Xdp), NiOptions { tos: Some(_), .. }) => of("tos", Lnd::Tcp),
+        (_, NiOptions { port: Some(0), .. }) => {
+            refuse("port 0: the UDP port of the net is expected, 1 to 65535".to_owned())
         }
         _ => Ok(()),
     }

@@ -19,7 +19,7 @@ use lnet_wire::{MessageType, Net, Nid};
 
 use super::Control;
 use super::error::stopped;
-use crate::node::{LO, LndOptions, fabric_of};
+use crate::node::{LO, LndOptions, fabric_of, is_tcp};
 
 impl Control {
     pub(super) async fn net_records(&self) -> Result<Vec<NetRecord>, Refusal> {
@@ -68,9 +68,13 @@ impl Control {
         let is_up = config.status() == topology::NiStatus::Up && config.health > 0;
         let facts = self.lnet.known_ni(config.ni);
         // Until its port is open an NI has neither.
-        let xdp = facts.and_then(|facts| facts.xdp);
+        let xdp = facts.as_ref().and_then(|facts| facts.xdp.clone());
         let has_rings = xdp.as_ref().is_some_and(|xdp| xdp.mode != XdpMode::Socket);
-        let is_xdp = fabric_of(&spec.interface).is_none();
+        let tcp = facts.as_ref().and_then(|facts| facts.tcp);
+        let is_tcp = is_tcp(spec.nid, spec.lnd.lnd);
+        let lnd = if is_tcp { Lnd::Tcp } else { Lnd::Xdp };
+        let is_xdp = !is_tcp && fabric_of(&spec.interface).is_none();
+        let timeout = self.defaults.timeouts.of(is_tcp);
         NiRecord {
             nid: spec.nid,
             status: if is_up { NiStatus::Up } else { NiStatus::Down },
@@ -82,16 +86,21 @@ impl Control {
                 peer_credits: Some(tunables.peer_credits),
                 peer_buffer_credits: Some(tunables.peer_buffer_credits),
                 credits: Some(tunables.credits),
-                lnd: is_xdp.then_some(Lnd::Xdp),
+                conns_per_peer: tcp.map(|tcp| tcp.conns_per_peer.into()),
+                tos: is_tcp.then(|| tcp.and_then(|tcp| tcp.tos).map_or(-1, i32::from)),
+                lnd: fabric_of(&spec.interface).is_none().then_some(lnd),
                 mode: is_xdp.then(|| spec.lnd.mode.unwrap_or(self.defaults.mode)),
                 port: is_xdp.then(|| spec.lnd.udp_port.unwrap_or(self.defaults.port)),
                 queues: is_xdp.then(|| spec.lnd.queues.unwrap_or(0)),
-                ..NiOptions::default()
             },
-            timeout_s: u32::try_from(self.defaults.lnd_timeout.as_secs()).unwrap_or(u32::MAX).max(1),
+            timeout_s: u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX).max(1),
             active_mode: xdp.as_ref().map(|xdp| xdp.mode),
             no_rings: xdp.as_ref().and_then(|xdp| xdp.no_rings.clone()),
-            mtu_bytes: xdp.as_ref().map_or(0, |xdp| xdp.mtu_bytes),
+            mtu_bytes: xdp
+                .as_ref()
+                .map(|xdp| xdp.mtu_bytes)
+                .or(tcp.and_then(|tcp| tcp.mtu_bytes))
+                .unwrap_or(0),
             active_queues: xdp.filter(|_| has_rings).map_or(0, |xdp| xdp.queues),
             ..self.lo_record(counters)
         }

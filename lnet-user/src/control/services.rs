@@ -256,6 +256,7 @@ fn add_worker(record: &mut FramesRecord, worker: &Worker) -> std::io::Result<()>
             Counted::Recovery => &mut record.recovery,
             Counted::Drops => &mut record.drops,
             Counted::Rings => &mut record.rings,
+            Counted::Connections => &mut record.connections,
         };
         add_all(sums, [(name, count)]);
     })?;

@@ -19,6 +19,8 @@ pub(crate) enum Counted {
     Recovery,
     /// Frames and messages that were dropped, by reason.
     Drops,
+    /// What became of connections.
+    Connections,
     /// The kernel's counters of rings.
     Rings,
 }

@@ -13,6 +13,7 @@ use lnet_wire::steer::{PORTALS, PolicyWord};
 use super::driver::{Counted, Driver};
 use super::in_process::InProcessLnd;
 use super::lo::LoLnd;
+use super::tcp::TcpLnd;
 use super::xdp::XdpLnd;
 use crate::capture::Tap;
 use crate::memory::Memory;
@@ -23,6 +24,8 @@ use crate::memory::Memory;
 pub(crate) enum ShardPort {
     /// Over `AF_XDP` rings and UDP sockets.
     Xdp(Part<XdpLnd>),
+    /// Over TCP streams.
+    Tcp(Part<TcpLnd>),
     /// Over queues in memory, between nodes of one process.
     InProcess(Part<InProcessLnd>),
 }
@@ -70,6 +73,7 @@ impl ShardPort {
     pub(crate) fn ni(&self) -> NiId {
         match self {
             Self::Xdp(part) => part.port.ni(),
+            Self::Tcp(part) => part.port.ni(),
             Self::InProcess(part) => part.port.ni(),
         }
     }
@@ -79,6 +83,7 @@ impl ShardPort {
     pub(crate) fn watched(&self) -> Vec<BorrowedFd<'_>> {
         match self {
             Self::Xdp(part) => part.port.watched(),
+            Self::Tcp(part) => part.port.watched(),
             Self::InProcess(_) => Vec::new(),
         }
     }
@@ -94,6 +99,7 @@ impl std::fmt::Debug for ShardPort {
 pub(crate) struct Lnds {
     pub(crate) lo: LoLnd,
     pub(crate) xdp: Option<Box<XdpLnd>>,
+    pub(crate) tcp: Option<Box<TcpLnd>>,
     pub(crate) in_process: Option<Box<InProcessLnd>>,
     /// By number: which of them an NI has.
     routes: Vec<Route>,
@@ -107,20 +113,23 @@ pub(crate) struct Lnds {
 enum Route {
     None,
     Xdp,
+    Tcp,
     InProcess,
 }
 
 /// The first names that LNDs have for messages that arrive; `xdp` names them from 0 on.
 #[derive(Clone, Copy, Debug)]
 struct FirstNames {
+    tcp: u32,
     in_process: u32,
     lo: u32,
 }
 
 impl FirstNames {
     fn new(limits: &Limits) -> Self {
-        let in_process = limits.incoming;
-        Self { in_process, lo: in_process.saturating_add(InProcessLnd::names_max(limits)) }
+        let tcp = limits.incoming;
+        let in_process = tcp.saturating_add(TcpLnd::names_max(limits));
+        Self { tcp, in_process, lo: in_process.saturating_add(InProcessLnd::names_max(limits)) }
     }
 }
 
@@ -129,7 +138,15 @@ impl Lnds {
     pub(crate) fn new(lo_ni: NiId, limits: &Limits) -> Self {
         let first_names = FirstNames::new(limits);
         let lo = LoLnd::new(lo_ni, first_names.lo, limits);
-        Self { lo, xdp: None, in_process: None, routes: Vec::new(), first_names, tap: Tap::default() }
+        Self {
+            lo,
+            xdp: None,
+            tcp: None,
+            in_process: None,
+            routes: Vec::new(),
+            first_names,
+            tap: Tap::default(),
+        }
     }
 
     /// Messages that may arrive at once by all LNDs of a shard with these limits.
@@ -156,6 +173,13 @@ impl Lnds {
                 part.join(&mut self.xdp, &mut self.tap);
                 Route::Xdp
             }
+            ShardPort::Tcp(mut part) => {
+                if let Some(lnd) = &mut part.lnd {
+                    lnd.set_first_name(self.first_names.tcp);
+                }
+                part.join(&mut self.tcp, &mut self.tap);
+                Route::Tcp
+            }
             ShardPort::InProcess(mut part) => {
                 if let Some(lnd) = &mut part.lnd {
                     lnd.set_first_name(self.first_names.in_process);
@@ -174,6 +198,7 @@ impl Lnds {
         let port = match self.route(ni) {
             Route::None => panic!("there is no NI {}", ni.0),
             Route::Xdp => ShardPort::Xdp(Part::detach(&mut self.xdp, ni, &mut self.tap)),
+            Route::Tcp => ShardPort::Tcp(Part::detach(&mut self.tcp, ni, &mut self.tap)),
             Route::InProcess => ShardPort::InProcess(Part::detach(&mut self.in_process, ni, &mut self.tap)),
         };
         self.routes[usize::from(ni.0)] = Route::None;
@@ -183,6 +208,9 @@ impl Lnds {
     /// Ends all that is under way by an NI, as far as it can go no other way; nothing begins any more.
     pub(crate) fn close_port(&mut self, now: Instant, ni: NiId, up: &mut impl Uplink, memory: &Memory) {
         if let Some(lnd) = &mut self.xdp {
+            lnd.close_port(now, ni, up, memory);
+        }
+        if let Some(lnd) = &mut self.tcp {
             lnd.close_port(now, ni, up, memory);
         }
         if let Some(lnd) = &mut self.in_process {
@@ -203,6 +231,7 @@ impl Lnds {
     /// As [`Driver::count`].
     pub(crate) fn count(&self, tell: &mut dyn FnMut(Counted, &'static str, u64)) -> std::io::Result<()> {
         self.xdp.as_ref().map_or(Ok(()), |lnd| lnd.count(tell))?;
+        self.tcp.as_ref().map_or(Ok(()), |lnd| lnd.count(tell))?;
         self.in_process.as_ref().map_or(Ok(()), |lnd| lnd.count(tell))
     }
 
@@ -220,6 +249,7 @@ impl Lnds {
     pub(crate) fn has_work(&mut self) -> bool {
         self.lo.has_work()
             || self.xdp.as_mut().is_some_and(|lnd| lnd.has_work())
+            || self.tcp.as_mut().is_some_and(|lnd| lnd.has_work())
             || self.in_process.as_mut().is_some_and(|lnd| lnd.has_work())
     }
 
@@ -227,6 +257,7 @@ impl Lnds {
     #[inline]
     pub(crate) fn has_arrivals(&mut self) -> bool {
         self.xdp.as_mut().is_some_and(|lnd| lnd.has_arrivals())
+            || self.tcp.as_mut().is_some_and(|lnd| lnd.has_arrivals())
             || self.in_process.as_mut().is_some_and(|lnd| lnd.has_arrivals())
     }
 
@@ -239,6 +270,7 @@ impl Lnds {
     /// Whether completions are waited for that wake no thread.
     pub(crate) fn awaits_completions(&self) -> bool {
         self.xdp.as_ref().is_some_and(|lnd| lnd.awaits_completions())
+            || self.tcp.as_ref().is_some_and(|lnd| lnd.awaits_completions())
             || self.in_process.as_ref().is_some_and(|lnd| lnd.awaits_completions())
     }
 }
@@ -249,9 +281,10 @@ impl Lnd for Lnds {
     #[inline]
     fn submit(&mut self, now: Instant, message: Lent<'_>, memory: &Memory) -> Result<(), Full<TxId>> {
         let ni = message.transmit.ni;
-        match (self.route(ni), &mut self.xdp, &mut self.in_process) {
-            (Route::Xdp, Some(lnd), _) => lnd.submit(now, message, memory),
-            (Route::InProcess, _, Some(lnd)) => lnd.submit(now, message, memory),
+        match (self.route(ni), &mut self.xdp, &mut self.tcp, &mut self.in_process) {
+            (Route::Xdp, Some(lnd), ..) => lnd.submit(now, message, memory),
+            (Route::Tcp, _, Some(lnd), _) => lnd.submit(now, message, memory),
+            (Route::InProcess, .., Some(lnd)) => lnd.submit(now, message, memory),
             _ => {
                 assert!(ni == self.lo.ni(), "there is no NI {}", ni.0);
                 self.lo.submit(now, message, memory)
@@ -261,8 +294,11 @@ impl Lnd for Lnds {
 
     #[inline]
     fn flush(&mut self, now: Instant, memory: &Memory) {
-        // The others do not wait.
+        // Those in memory do not wait.
         if let Some(lnd) = &mut self.xdp {
+            lnd.flush(now, memory);
+        }
+        if let Some(lnd) = &mut self.tcp {
             lnd.flush(now, memory);
         }
     }
@@ -275,6 +311,9 @@ impl Lnd for Lnds {
             progress.completed += completed;
         };
         if let Some(lnd) = &mut self.xdp {
+            add(lnd.drive(now, budget, up, memory));
+        }
+        if let Some(lnd) = &mut self.tcp {
             add(lnd.drive(now, budget, up, memory));
         }
         if let Some(lnd) = &mut self.in_process {
@@ -290,6 +329,10 @@ impl Lnd for Lnds {
             if let Some(lnd) = &mut self.in_process {
                 lnd.resume(now, rx, verdict, up);
             }
+        } else if rx.0 >= self.first_names.tcp {
+            if let Some(lnd) = &mut self.tcp {
+                lnd.resume(now, rx, verdict, up);
+            }
         } else if let Some(lnd) = &mut self.xdp {
             lnd.resume(now, rx, verdict, up);
         }
@@ -298,7 +341,8 @@ impl Lnd for Lnds {
     #[inline]
     fn poll_timeout(&self) -> Option<Instant> {
         let xdp = self.xdp.as_ref().and_then(|lnd| lnd.poll_timeout());
+        let tcp = self.tcp.as_ref().and_then(|lnd| lnd.poll_timeout());
         let in_process = self.in_process.as_ref().and_then(|lnd| lnd.poll_timeout());
-        time::earliest([xdp, in_process])
+        time::earliest([xdp, tcp, in_process])
     }
 }

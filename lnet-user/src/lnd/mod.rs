@@ -7,6 +7,7 @@ mod driver;
 pub(crate) mod in_process;
 mod lnds;
 pub(crate) mod lo;
+pub(crate) mod tcp;
 pub(crate) mod xdp;
 
 pub(crate) use driver::{Counted, Driver};

@@ -4,14 +4,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use lnet_control::records::Lnd;
 use lnet_core::limits::Limits;
 use lnet_core::lnd::NiId;
+use lnet_core::tunables::SockTunables;
 use lnet_core::xfer::XferTimes;
-use lnet_wire::Nid;
 use lnet_wire::steer::Policy;
+use lnet_wire::{NetType, Nid};
 
 use super::rings::frames_per_shard;
-use super::{ConfigError, XdpMode, plan, setters, start};
+use super::{ConfigError, XdpMode, fabric_of, plan, setters, start};
 use crate::lnd::xdp::SendFault;
 use crate::xsk::RingSizes;
 
@@ -44,7 +46,7 @@ const _: () = assert!(DAEMON_LIMITS.peers >= 2 * DAEMON_LIMITS.delayed);
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct NiConfig {
-    /// Its NID: an address of the interface, on a net of type xdp.
+    /// Its NID: an address of the interface, on a net of type xdp or tcp.
     pub nid: Nid,
     /// The network interface; or `in-process:` and a name, by which nodes of one process reach each other
     /// without privileges.
@@ -55,12 +57,19 @@ pub struct NiConfig {
     pub credits: Option<u32>,
     /// Messages that the NI may have in flight to one peer NI; `None` as well.
     pub peer_credits: Option<u32>,
+    /// The LND; `None` for that of the net's type. A net of type tcp may have xdp.
+    pub lnd: Option<Lnd>,
     /// How its frames are to reach the shards; `None` for the node's mode.
     pub mode: Option<XdpMode>,
     /// UDP port of the NI and its peers; `None` for the node's.
     pub udp_port: Option<u16>,
     /// Receive queues that the interface must have at least, all of which are used; `None` for what the node says.
     pub queues: Option<u32>,
+    /// Of the tcp LND: connections with a peer for messages of each direction, at most 127; `None` or 0 for
+    /// one.
+    pub conns_per_peer: Option<u32>,
+    /// Of the tcp LND: IP type of service, 0 to 255; `None` or less for the system's.
+    pub tos: Option<i32>,
 }
 
 impl NiConfig {
@@ -72,9 +81,12 @@ impl NiConfig {
             interface: interface.to_owned(),
             credits: None,
             peer_credits: None,
+            lnd: None,
             mode: None,
             udp_port: None,
             queues: None,
+            conns_per_peer: None,
+            tos: None,
         }
     }
 
@@ -82,9 +94,17 @@ impl NiConfig {
         interface: String,
         credits: Option<u32>,
         peer_credits: Option<u32>,
+        lnd: Option<Lnd>,
         mode: Option<XdpMode>,
         udp_port: Option<u16>,
         queues: Option<u32>,
+        conns_per_peer: Option<u32>,
+        tos: Option<i32>,
+    }
+
+    /// Whether its LND is tcp.
+    pub(crate) fn is_tcp(&self) -> bool {
+        is_tcp(self.nid, self.lnd) && fabric_of(&self.interface).is_none()
     }
 
     /// The same, once it is found to be possible; the interface itself is looked at when the NI is opened.
@@ -95,6 +115,11 @@ impl NiConfig {
         plan::check_ni(&self)?;
         Ok(self)
     }
+}
+
+/// Whether the LND of an NI is tcp, if this one was asked for.
+pub(crate) fn is_tcp(nid: Nid, asked: Option<Lnd>) -> bool {
+    asked.map_or(nid.net().net_type() == NetType::TCP, |lnd| lnd == Lnd::Tcp)
 }
 
 /// What a node is to be.
@@ -134,6 +159,8 @@ pub struct NodeConfig {
     /// How long a message may be under way: one that its peer has not acknowledged by then ends with an error.
     /// The same on all nodes of a net.
     pub lnd_timeout: Duration,
+    /// Tunables of the tcp LND.
+    pub sock: SockTunables,
     /// Whether payloads are sent with a checksum. One that has a checksum is verified wherever it arrives;
     /// headers always have one.
     pub payload_checksum: bool,
@@ -143,7 +170,26 @@ pub struct NodeConfig {
     pub frame_loss_per_million: u32,
 }
 
+/// How long the LNDs of a node may take for a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LndTimeouts {
+    pub(crate) xdp: Duration,
+    pub(crate) tcp: Duration,
+}
+
+impl LndTimeouts {
+    /// That of one of them.
+    pub(crate) fn of(&self, is_tcp: bool) -> Duration {
+        if is_tcp { self.tcp } else { self.xdp }
+    }
+}
+
 impl NodeConfig {
+    /// The timeouts of the LNDs.
+    pub(crate) fn lnd_timeouts(&self) -> LndTimeouts {
+        LndTimeouts { xdp: self.lnd_timeout, tcp: self.sock.timeout }
+    }
+
     /// A node that only itself reaches, by `0@lo`.
     #[must_use]
     pub fn loopback() -> Self {
@@ -168,6 +214,7 @@ impl NodeConfig {
             rings: RingSizes::default(),
             limits: Limits::default(),
             lnd_timeout: XferTimes::DEFAULT.message,
+            sock: SockTunables::DEFAULT,
             payload_checksum: false,
             send_fault: SendFault::default(),
             frame_loss_per_million: 0,
@@ -189,6 +236,7 @@ impl NodeConfig {
         rings: RingSizes,
         limits: Limits,
         lnd_timeout: Duration,
+        sock: SockTunables,
         payload_checksum: bool,
         frame_loss_per_million: u32,
     }

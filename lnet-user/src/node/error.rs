@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::bpf::BpfError;
 use crate::netlink::NetlinkError;
+use crate::uring::tcp::TcpError;
 use crate::uring::udp::UdpError;
 use crate::uring::{WATCHES_MAX, WaitError};
 use crate::xsk::{SocketError, UmemError};
@@ -26,7 +27,9 @@ pub enum ConfigError {
     #[error(transparent)]
     Request(#[from] RequestError),
     /// A NID that names no address.
-    #[error("NID {0} has no IP address: ADDRESS@xdp or ADDRESS@xdpN is expected")]
+    #[error(
+        "NID {0} has no IP address: ADDRESS@tcp or ADDRESS@xdp, with a number behind it or not, is expected"
+    )]
     NoAddress(Nid),
     /// Two NIDs of one address: which of them a frame is for would be open.
     #[error("NIDs {first} and {second} have the same address: each NI needs one of its own")]
@@ -54,6 +57,21 @@ pub enum ConfigError {
         value: String,
         /// The NI's interface.
         interface: String,
+    },
+    /// The LND tcp on a net of another type.
+    #[error("{0}: lnd tcp serves nets of type tcp")]
+    NoTcp(Nid),
+    /// An option of another LND than the NI's.
+    #[error("{what} {value} for {nid}: its LND, {lnd}, has no such option")]
+    OtherLnd {
+        /// The NI.
+        nid: Nid,
+        /// The option.
+        what: &'static str,
+        /// What was asked for.
+        value: String,
+        /// The NI's LND.
+        lnd: &'static str,
     },
     /// A portal with two policies.
     #[error("portal {0} has two policies: one is expected")]
@@ -162,6 +180,9 @@ pub enum NodeError {
     /// The UDP sockets.
     #[error(transparent)]
     Udp(#[from] UdpError),
+    /// The TCP sockets.
+    #[error(transparent)]
+    Tcp(#[from] TcpError),
     /// An option that UDP sockets cannot serve.
     #[error("{option} is for AF_XDP rings: mode native or generic is expected with it")]
     OnlyRings {

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use lnet_core::lnd::NiId;
 use lnet_core::node::policy_word;
-use lnet_wire::Nid;
 use lnet_wire::packet::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES, endpoint};
 use lnet_wire::steer::{PORTALS, PolicyWord, QUEUES_MAX, SHARDS_MAX};
+use lnet_wire::{NetType, Nid};
 
+use super::tcp::TcpPlan;
 use super::{ConfigError, LO, NiConfig, NodeConfig, NodeError, XdpMode, XdpNi, fabric_of};
 use crate::lnd::xdp::{DATAGRAM_MIN_BYTES, Port};
 use crate::netlink::{Interface, Neighbours};
@@ -25,6 +26,7 @@ const CARRIER_INTERVAL: Duration = Duration::from_millis(20);
 /// An NI as it is to be opened: what was found out and checked before anything is built.
 pub(super) enum NiPlan {
     Xdp(XdpPlan),
+    Tcp(TcpPlan),
     InProcess { fabric: String },
 }
 
@@ -42,6 +44,11 @@ impl NiPlan {
         if let Some(fabric) = fabric_of(&ni.interface) {
             return Ok(Self::InProcess { fabric: fabric.to_owned() });
         }
+        if ni.is_tcp() {
+            let interface = usable_interface(&ni.interface, None)?;
+            let address = address_of(ni, &interface)?;
+            return Ok(Self::Tcp(TcpPlan { interface, address }));
+        }
         let mode = ni.mode.unwrap_or(config.mode);
         let interface = usable_interface(&ni.interface, ni.queues.or(config.queues))?;
         let port = port(id, ni, &interface, ni.udp_port.unwrap_or(config.udp_port))?;
@@ -55,7 +62,7 @@ impl NiPlan {
     pub(super) fn xdp(&self) -> Option<&XdpPlan> {
         match self {
             Self::Xdp(plan) => Some(plan),
-            Self::InProcess { .. } => None,
+            Self::Tcp(_) | Self::InProcess { .. } => None,
         }
     }
 }
@@ -114,7 +121,22 @@ pub(super) fn check_ni(ni: &NiConfig) -> Result<(), ConfigError> {
             return Err(ConfigError::NotInProcess { what, value, interface: ni.interface.clone() });
         }
     }
+    check_lnd(ni)?;
     xdp_address(ni.nid).map(drop)
+}
+
+/// Checks that an NI has no options of another LND.
+fn check_lnd(ni: &NiConfig) -> Result<(), ConfigError> {
+    let of_xdp = ni.mode.map(|mode| ("mode", mode.to_string()));
+    let of_xdp = of_xdp.or(ni.udp_port.map(|port| ("UDP port", port.to_string())));
+    let of_xdp = of_xdp.or(ni.queues.map(|count| ("number of queues", count.to_string())));
+    let of_tcp = ni.conns_per_peer.map(|count| ("conns_per_peer", count.to_string()));
+    let of_tcp = of_tcp.or(ni.tos.map(|tos| ("tos", tos.to_string())));
+    let (foreign, lnd) = if ni.is_tcp() { (of_xdp, "tcp") } else { (of_tcp, "xdp") };
+    if ni.is_tcp() && ni.nid.net().net_type() != NetType::TCP {
+        return Err(ConfigError::NoTcp(ni.nid));
+    }
+    foreign.map_or(Ok(()), |(what, value)| Err(ConfigError::OtherLnd { nid: ni.nid, what, value, lnd }))
 }
 
 fn check_numbers(config: &NodeConfig) -> Result<(), ConfigError> {
@@ -185,7 +207,8 @@ fn settled_interface(name: &str) -> Result<Interface, NodeError> {
     }
 }
 
-fn port(id: NiId, ni: &NiConfig, interface: &Interface, udp_port: u16) -> Result<Port, NodeError> {
+/// The address of an NI, which the interface has.
+fn address_of(ni: &NiConfig, interface: &Interface) -> Result<IpAddr, NodeError> {
     let address = xdp_address(ni.nid)?;
     if !interface.addresses.iter().any(|(present, _)| *present == address) {
         let present: Vec<String> =
@@ -196,6 +219,11 @@ fn port(id: NiId, ni: &NiConfig, interface: &Interface, udp_port: u16) -> Result
             present: if present.is_empty() { "none".to_owned() } else { present.join(", ") },
         });
     }
+    Ok(address)
+}
+
+fn port(id: NiId, ni: &NiConfig, interface: &Interface, udp_port: u16) -> Result<Port, NodeError> {
+    let address = address_of(ni, interface)?;
     let port = Port {
         ni: id,
         nid: ni.nid,

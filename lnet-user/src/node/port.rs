@@ -2,12 +2,15 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
 use super::NodeError;
 use crate::netlink;
+use crate::uring::tcp::TcpError;
+use crate::uring::tcp::socket::{self, SocketOptions};
 use crate::uring::udp::{UdpError, UdpSocket};
 
 /// How long a port may seem taken that is free: a process that was killed has it until the kernel has ended what
@@ -35,6 +38,16 @@ pub(super) fn bind(
     })
 }
 
+/// A socket that listens at this port, which no other has.
+pub(super) fn listen(
+    address: SocketAddr,
+    backlog: u32,
+    options: &SocketOptions,
+) -> Result<OwnedFd, NodeError> {
+    let backlog = u16::try_from(backlog).unwrap_or(u16::MAX);
+    patiently(|| Ok(socket::listener(address, backlog, false, options)?))
+}
+
 fn patiently<T>(attempt: impl Fn() -> Result<T, NodeError>) -> Result<T, NodeError> {
     let begun = Instant::now();
     loop {
@@ -42,6 +55,7 @@ fn patiently<T>(attempt: impl Fn() -> Result<T, NodeError>) -> Result<T, NodeErr
         let is_taken = match &outcome {
             Err(NodeError::Netlink(error)) => error.is_port(ErrorKind::AddrInUse),
             Err(NodeError::Udp(UdpError::Socket { source, .. })) => *source == Errno::ADDRINUSE,
+            Err(NodeError::Tcp(TcpError::Socket { source, .. })) => *source == Errno::ADDRINUSE,
             _ => false,
         };
         if !is_taken || begun.elapsed() >= PATIENCE {

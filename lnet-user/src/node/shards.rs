@@ -74,6 +74,11 @@ pub(super) fn random_number() -> Result<u64, NodeError> {
     random_bytes().map(u64::from_ne_bytes)
 }
 
+/// The life of an NI (LNet `socklnd.c: ksocknal_new_incarnation`).
+pub(super) fn incarnation() -> u64 {
+    nanoseconds_since_1970()
+}
+
 /// What kernel nodes make their interface cookie of, so that handles of a former life never match.
 fn nanoseconds_since_1970() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |elapsed| elapsed.as_nanos() as u64)

@@ -1,24 +1,29 @@
 //! The start of a node: its first NIs are asked of the control state machine, as those are that come later.
 
 use std::sync::Arc;
-use std::time::Duration;
 use std::vec::IntoIter;
 
+use lnet_control::records::Lnd;
 use lnet_core::node::{self, Action, Change, NetOptions, NetTunables, NiSpec, Report, Request};
 use lnet_core::time::Instant;
 use lnet_wire::nid::NetType;
 
 use super::plan::{self, NiPlan};
 use super::shards::make_workers;
-use super::{ConfigError, NiConfig, NodeConfig, NodeDriver, NodeError, XdpMode, first_frames_per_shard};
+use super::{
+    ConfigError, LndTimeouts, NiConfig, NodeConfig, NodeDriver, NodeError, XdpMode, first_frames_per_shard,
+};
 use crate::runtime::{Steering, Worker};
 
 /// What an NI is to have from its LND, as it was asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct LndOptions {
+    pub(crate) lnd: Option<Lnd>,
     pub(crate) mode: Option<XdpMode>,
     pub(crate) udp_port: Option<u16>,
     pub(crate) queues: Option<u32>,
+    pub(crate) conns_per_peer: Option<u32>,
+    pub(crate) tos: Option<i32>,
     /// Whether its address is not the one that the interface's name alone would choose.
     pub(crate) is_chosen_by_nid: bool,
 }
@@ -38,29 +43,32 @@ pub(crate) struct Started {
 
 impl NiConfig {
     /// As the state machine is asked for it.
-    pub(crate) fn spec(&self, lnd_timeout: Duration) -> NiSpec<LndOptions> {
-        let (mode, udp_port, queues) = (self.mode, self.udp_port, self.queues);
+    pub(crate) fn spec(&self, timeouts: &LndTimeouts) -> NiSpec<LndOptions> {
         let options = NetOptions {
             credits: self.credits,
             peer_credits: self.peer_credits,
-            lnd_timeout: Some(lnd_timeout),
+            lnd_timeout: Some(timeouts.of(self.is_tcp())),
             ..NetOptions::default()
         };
-        let lnd = LndOptions { mode, udp_port, queues, is_chosen_by_nid: true };
+        let &Self { lnd, mode, udp_port, queues, conns_per_peer, tos, .. } = self;
+        let lnd = LndOptions { lnd, mode, udp_port, queues, conns_per_peer, tos, is_chosen_by_nid: true };
         NiSpec { nid: self.nid, interface: self.interface.clone(), options, lnd }
     }
 
     /// As the state machine wants it opened.
     pub(crate) fn of(spec: NiSpec<LndOptions>, tunables: NetTunables) -> Self {
-        let LndOptions { mode, udp_port, queues, .. } = spec.lnd;
+        let LndOptions { lnd, mode, udp_port, queues, conns_per_peer, tos, .. } = spec.lnd;
         Self {
             nid: spec.nid,
             interface: spec.interface,
             credits: Some(tunables.credits),
             peer_credits: Some(tunables.peer_credits),
+            lnd,
             mode,
             udp_port,
             queues,
+            conns_per_peer,
+            tos,
         }
     }
 }
@@ -70,10 +78,11 @@ impl NiConfig {
 pub(super) fn new_machine(config: &NodeConfig) -> Result<(Machine, Vec<Change<LndOptions>>), ConfigError> {
     let policies = plan::check(config)?;
     let slots = config.limits.interfaces.saturating_add(1);
-    let nets = [NetType::XDP];
+    let nets = [NetType::XDP, NetType::TCP];
     let core = node::NodeConfig { policies, ..node::NodeConfig::new(config.shards as u8, slots, &nets) };
     let machine = Machine::new(core);
-    let changes: Vec<_> = config.nis.iter().map(|ni| Change::AddNi(ni.spec(config.lnd_timeout))).collect();
+    let timeouts = config.lnd_timeouts();
+    let changes: Vec<_> = config.nis.iter().map(|ni| Change::AddNi(ni.spec(&timeouts))).collect();
     machine.validate(&changes)?;
     plan::check_nis(&config.nis)?;
     Ok((machine, changes))
@@ -87,6 +96,7 @@ pub(super) fn start(config: &NodeConfig) -> Result<Started, NodeError> {
     let mut workers = make_workers(config, &machine.poll_snapshot().unwrap_or_default())?;
     let mut node = NodeDriver {
         xdp: None,
+        tcp: None,
         nis: std::collections::BTreeMap::new(),
         nid: config.nis.first().map_or(lnet_wire::Nid::LO, |ni| ni.nid),
         config: NodeConfig { nis: Vec::new(), ..config.clone() },

@@ -4,6 +4,7 @@
 //! books, so that only what the view does not have is looked for in the list.
 
 use core::ops::Range;
+use core::ptr::NonNull;
 use std::sync::Arc;
 
 use super::{Access, Lease, LeaseError, ReadLease, Region, SEVERAL, WriteLease};
@@ -69,6 +70,12 @@ impl<'a> Fragments<'a> {
     #[inline]
     pub(super) fn one_view(&self) -> Option<View> {
         (self.rest.start >= self.rest.end).then(|| self.view.clone())
+    }
+
+    /// Where the slices are. An address holds for as long as the lease or region that it was taken of, even if that is
+    /// moved; who uses it has that one's rights.
+    pub(crate) fn into_addresses(mut self) -> impl Iterator<Item = NonNull<[u8]>> + use<'a> {
+        core::iter::from_fn(move || self.next_view().map(|view| view.address()))
     }
 
     #[inline]
@@ -139,6 +146,11 @@ impl<'a> FragmentsMut<'a> {
     pub fn contiguous(self) -> Option<&'a mut [u8]> {
         // SAFETY: who made this value has borrowed the bytes for `'a`, to be written, and it is used up.
         self.0.one_view().map(|view| unsafe { view.bytes_mut() })
+    }
+
+    /// As [`Fragments::into_addresses`].
+    pub(crate) fn into_addresses(self) -> impl Iterator<Item = NonNull<[u8]>> + use<'a> {
+        self.0.into_addresses()
     }
 
     /// Fills all of them with the first bytes of `source`, which is as long at least.
@@ -281,6 +293,19 @@ impl WriteLease {
 }
 
 impl ReadLease {
+    /// Number of bytes.
+    pub(crate) fn length_bytes(&self) -> usize {
+        self.0.range.len()
+    }
+
+    /// The bytes of a part, whatever fragments they lie in.
+    ///
+    /// # Panics
+    /// If the range leaves the lease.
+    pub(crate) fn part(&self, range: Range<usize>) -> Fragments<'_> {
+        self.0.pieces(range)
+    }
+
     /// The bytes, whatever fragments they lie in.
     #[must_use]
     pub fn fragments(&self) -> Fragments<'_> {

@@ -33,6 +33,12 @@ impl View {
         self.base.as_ptr()
     }
 
+    /// Where they are.
+    #[cfg(not(loom))]
+    pub(super) fn address(&self) -> NonNull<[u8]> {
+        NonNull::slice_from_raw_parts(self.base, self.length_bytes)
+    }
+
     /// Bytes from the first to the last.
     #[inline]
     pub(super) fn length_bytes(&self) -> usize {

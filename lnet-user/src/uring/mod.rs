@@ -1,4 +1,4 @@
-//! What shards use `io_uring` for: to wait, and to exchange datagrams ([`udp`]).
+//! What shards use `io_uring` for: to wait, to exchange datagrams ([`udp`]), and for streams ([`tcp`]).
 //!
 //! A shard's only blocking point is a ring that watches descriptors.
 //!
@@ -13,7 +13,13 @@
 // Submitting to an io_uring hands the kernel descriptors and addresses: that is what unsafe code is for here.
 #![allow(unsafe_code)]
 
+mod buffers;
+mod memory;
+mod ring;
 mod sleep;
+mod socket;
+#[cfg_attr(not(test), expect(dead_code, reason = "the tcp LND is the user"))]
+pub(crate) mod tcp;
 pub(crate) mod udp;
 mod waiter;
 

@@ -12,10 +12,8 @@
 //!
 //! Nothing is allocated after [`Endpoint::new`].
 
-mod buffers;
 mod error;
 mod kernel;
-mod memory;
 mod send;
 mod socket;
 mod types;
@@ -36,8 +34,8 @@ use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::io::Errno;
 
+use super::buffers::{Buffer, Buffers, GROUP};
 use super::waiter::{WaitError, is_passing, system};
-use buffers::{Buffer, Buffers, GROUP};
 use kernel::{is_pause, make_ring, read_datagram};
 use send::Sends;
 

@@ -38,7 +38,7 @@ fn what_cannot_be_of_an_embedded_node_is_refused_by_its_state_machine() {
         assert_eq!(lnet.topology().interfaces(), before.interfaces());
         assert_eq!(lnet.nis(), []);
     };
-    refused("10.0.0.1@tcp", "LND type not supported");
+    refused("10.0.0.1@o2ib", "LND type not supported");
     refused("10.0.0.1@xdp", "\"nosuch0\"");
     let error = lnet.remove_ni(NiId(1), Duration::ZERO).unwrap_err();
     assert!(error.to_string().contains("no NI 1"), "{error}");

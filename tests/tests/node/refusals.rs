@@ -74,8 +74,8 @@ fn configurations_that_cannot_be() {
     check(with_nis(&[nid, nid]), &["cannot add 10.211.0.1@xdp", "a local nid already"]);
     let other_net = nid_v4(namespace.interface(), 3);
     check(with_nis(&[nid, other_net]), &["10.211.0.1@xdp and 10.211.0.1@xdp3", "same address"]);
-    let tcp = Nid::new_ip(Net::new(NetType::TCP, 0), namespace.interface().ipv4.into()).unwrap();
-    check(with_nis(&[tcp]), &["net tcp", "LND type not supported"]);
+    let other = Nid::new_ip(Net::new(NetType::O2IB, 0), namespace.interface().ipv4.into()).unwrap();
+    check(with_nis(&[other]), &["net o2ib", "LND type not supported"]);
     let foreign = nid_v4(netns.b().interface(), 0);
     check(
         with_nis(&[foreign]),

@@ -29,7 +29,7 @@ const BOUNDARIES: [(&str, Allowed); 6] = [
 const LAYERS: [(&str, &[&str]); 9] = [
     ("lnet-user/src/xsk/", &[]),
     ("lnet-user/src/region/", &["xsk"]),
-    ("lnet-user/src/uring/", &[]),
+    ("lnet-user/src/uring/", &["region"]),
     ("lnet-user/src/netlink/", &[]),
     ("lnet-user/src/capture/", &[]),
     ("lnet-user/src/memory.rs", &["xsk", "region"]),

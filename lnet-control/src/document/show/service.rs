@@ -20,6 +20,7 @@ pub fn frames(frames: &FramesRecord) -> Map {
         ("recovery", &frames.recovery),
         ("dropped", &frames.drops),
         ("rings", &frames.rings),
+        ("connections", &frames.connections),
     ] {
         let counters = counters.iter().filter(|(_, count)| **count != 0);
         let counters: Map = counters.map(|(name, count)| (name.clone(), Value::from(*count))).collect();

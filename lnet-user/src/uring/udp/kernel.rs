@@ -6,18 +6,15 @@ use io_uring::IoUring;
 use io_uring::types::RecvMsgOut;
 use rustix::io::Errno;
 
+use super::super::ring;
 use super::super::waiter::refused;
 use super::UdpError;
 
 /// A ring with room for all operations and completions that there can be at once.
 pub(super) fn make_ring(receive_buffers: usize, send_buffers: usize) -> Result<IoUring, UdpError> {
-    let operations = send_buffers + 1;
     // A receive that has ended is started again while its last completion may not have been taken.
-    let completions = (receive_buffers + send_buffers + 2).next_power_of_two();
-    let mut builder = IoUring::builder();
-    // The kernel interrupts no thread, and says when it wants to be entered.
-    builder.dontfork().setup_coop_taskrun().setup_taskrun_flag().setup_cqsize(completions as u32);
-    builder.build(operations.next_power_of_two() as u32).map_err(|error| match Errno::from_io_error(&error) {
+    let completions = receive_buffers + send_buffers + 2;
+    ring::make(send_buffers + 1, completions).map_err(|error| match Errno::from_io_error(&error) {
         Some(Errno::INVAL) => UdpError::Unsupported { feature: "cooperative completions" },
         _ => refused(&error).into(),
     })

@@ -3,14 +3,15 @@
 //! Invariant: the kernel may read a buffer, and what describes it, while its send is under way: from
 //! [`Sends::begin`] until [`Sends::end`].
 
-use core::mem::{size_of, zeroed};
+use core::mem::zeroed;
 use std::net::SocketAddr;
 
 use io_uring::types::Fd;
 use io_uring::{opcode, squeue};
 use rustix::io;
 
-use super::memory::Slots;
+use super::super::memory::Slots;
+use super::super::socket::write_address;
 
 /// What the kernel is told of one datagram.
 struct Slot {
@@ -99,33 +100,3 @@ impl Sends {
         slot.to
     }
 }
-
-/// Writes an address as the kernel reads it; its length.
-#[inline]
-fn write_address(out: &mut libc::sockaddr_in6, address: SocketAddr) -> u32 {
-    match address {
-        SocketAddr::V4(v4) => {
-            let name = libc::sockaddr_in {
-                sin_family: libc::AF_INET as u16,
-                sin_port: v4.port().to_be(),
-                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
-                sin_zero: [0; 8],
-            };
-            // SAFETY: the longer address has room for the shorter one, and is aligned as strictly.
-            unsafe { (&raw mut *out).cast::<libc::sockaddr_in>().write(name) };
-            size_of::<libc::sockaddr_in>() as u32
-        }
-        SocketAddr::V6(v6) => {
-            *out = libc::sockaddr_in6 {
-                sin6_family: libc::AF_INET6 as u16,
-                sin6_port: v6.port().to_be(),
-                sin6_flowinfo: v6.flowinfo(),
-                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
-                sin6_scope_id: v6.scope_id(),
-            };
-            size_of::<libc::sockaddr_in6>() as u32
-        }
-    }
-}
-
-const _: () = assert!(size_of::<libc::sockaddr_in>() <= size_of::<libc::sockaddr_in6>());

@@ -2,8 +2,8 @@
 
 use core::ffi::{c_int, c_void};
 use core::mem::size_of_val;
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{
@@ -13,6 +13,7 @@ use rustix::net::sockopt::{
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, ipproto, socket_with};
 
+use super::super::socket::{bind_to_interface, scoped, set_option};
 use super::UdpError;
 
 /// Bytes that a socket may hold of what has arrived, where the process may say so; else as many as any may.
@@ -23,7 +24,6 @@ const SEND_BYTES: usize = 4 << 20;
 // Of include/uapi/asm-generic/socket.h, which every architecture of the compiler's but parisc and sparc follows.
 const SO_NO_CHECK: c_int = 11;
 const SO_ATTACH_REUSEPORT_CBPF: c_int = 51;
-const SO_BINDTOIFINDEX: c_int = 62;
 const SO_MEMINFO: c_int = 55;
 /// Up to `SK_MEMINFO_DROPS` (include/uapi/linux/sock_diag.h).
 const MEMORY_FACTS: usize = 9;
@@ -73,9 +73,7 @@ impl UdpSocket {
             socket_with(family, SocketType::DGRAM, flags, Some(ipproto::UDP)).map_err(refused("socket"))?;
         set_socket_reuseport(&fd, true).map_err(refused("SO_REUSEPORT"))?;
         if let Some(index) = interface_index {
-            let index = c_int::try_from(index).map_err(|_| ("SO_BINDTOIFINDEX", Errno::NODEV))?;
-            set_option(&fd, libc::SOL_SOCKET, SO_BINDTOIFINDEX, &index)
-                .map_err(refused("SO_BINDTOIFINDEX"))?;
+            bind_to_interface(&fd, index).map_err(refused("SO_BINDTOIFINDEX"))?;
         }
         if address.is_ipv4() {
             // "None" is what a checksum of zero means (RFC 768): our frames have their own.
@@ -147,27 +145,6 @@ impl UdpSocket {
 
     pub(super) fn raw_fd(&self) -> c_int {
         self.fd.as_raw_fd()
-    }
-}
-
-/// A link-local address means nothing without its link.
-fn scoped(address: SocketAddr, interface_index: Option<u32>) -> SocketAddr {
-    match (address.ip(), interface_index) {
-        (IpAddr::V6(ip), Some(index)) if ip.is_unicast_link_local() => {
-            SocketAddr::V6(SocketAddrV6::new(ip, address.port(), 0, index))
-        }
-        _ => address,
-    }
-}
-
-fn set_option<T: Copy>(fd: impl AsFd, level: c_int, option: c_int, value: &T) -> Result<(), Errno> {
-    let (fd, length) = (fd.as_fd().as_raw_fd(), size_of_val(value) as u32);
-    let value: *const T = value;
-    // SAFETY: the value is readable, of that length, and of the type that the option has at each caller.
-    let outcome = unsafe { libc::setsockopt(fd, level, option, value.cast::<c_void>(), length) };
-    match outcome {
-        0 => Ok(()),
-        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }
 }
 

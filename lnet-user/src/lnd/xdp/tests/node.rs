@@ -336,7 +336,7 @@ impl Node {
             let port = RingPort::new(port, receive_bytes(&plan.rings, plan.shards), 4);
             lnd.add_port(XdpPort::Rings { port, frames, rings });
             let mut memory = Memory::new(ShardId(0), 1, 1);
-            let terms = Terms { comes_home: true, peers_choose: false };
+            let terms = Terms { comes_home: true, ..Terms::default() };
             let buffer = if plan.registered {
                 Buffer::from(umem.register(BUFFER_BYTES).unwrap())
             } else {
@@ -354,7 +354,7 @@ impl Node {
         let memory = &mut self.shards[shard].memory;
         let md = span(0).buffer.md().unwrap();
         drop(memory.give_back(md));
-        memory.lend(md, make(&self.umem), Terms { comes_home: true, peers_choose: false });
+        memory.lend(md, make(&self.umem), Terms { comes_home: true, ..Terms::default() });
     }
 
     /// Two nodes that know the way to each other.

@@ -150,7 +150,7 @@ impl Node {
             let port = SocketPort::new(port, 1 << 20, endpoint, neighbours, DATAGRAM_MAX_BYTES);
             lnd.add_port(XdpPort::Socket(port));
             let mut memory = Memory::new(ShardId(0), 1, 1);
-            let terms = Terms { comes_home: true, peers_choose: false };
+            let terms = Terms { comes_home: true, ..Terms::default() };
             memory.lend(span(0).buffer.md().unwrap(), Buffer::zeroed(BUFFER_BYTES), terms);
             Shard { lnd, up: Recorder::default(), memory }
         });
@@ -283,7 +283,7 @@ fn fragments_are_gathered_and_scattered() {
         let mut pair = Pair::new(payload_checksum);
         let bytes: Vec<u8> = (0..BUFFER_BYTES).map(|index| index as u8 ^ (index >> 8) as u8).collect();
         let replace = |shard: &mut Shard, buffer| {
-            let terms = Terms { comes_home: true, peers_choose: false };
+            let terms = Terms { comes_home: true, ..Terms::default() };
             shard.memory.lend(span(0).buffer.md().unwrap(), buffer, terms);
         };
         let cuts: Vec<u16> = (1..256).map(|index| (index * 250) ^ 77).collect();

@@ -65,6 +65,13 @@ impl Buffers {
 
     /// The bytes of a filled buffer.
     #[inline]
+    pub(super) fn bytes(&self, buffer: &Buffer) -> &[u8] {
+        // SAFETY: the kernel has given the buffer away with its completion, and the token is borrowed.
+        unsafe { self.slots.bytes(usize::from(buffer.0)) }
+    }
+
+    /// As [`Buffers::bytes`], to write.
+    #[inline]
     pub(super) fn bytes_mut(&mut self, buffer: &mut Buffer) -> &mut [u8] {
         // SAFETY: the kernel has given the buffer away with its completion, and the token is borrowed.
         unsafe { self.slots.bytes_mut(usize::from(buffer.0)) }
@@ -73,6 +80,11 @@ impl Buffers {
     /// Whether the kernel has a buffer to receive into.
     pub(super) fn is_stocked(&self) -> bool {
         self.with_kernel != 0
+    }
+
+    /// Buffers that the kernel has to receive into.
+    pub(super) fn stocked_count(&self) -> usize {
+        usize::from(self.with_kernel)
     }
 
     /// Puts a buffer into the ring.

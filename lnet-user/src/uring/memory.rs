@@ -46,6 +46,16 @@ impl Slots {
     /// The bytes of a slot.
     ///
     /// # Safety
+    /// The kernel does not write the slot while the bytes are borrowed.
+    #[inline]
+    pub(super) unsafe fn bytes(&self, slot: usize) -> &[u8] {
+        // SAFETY: as for `bytes_mut`.
+        unsafe { core::slice::from_raw_parts(self.address(slot), self.slot_bytes) }
+    }
+
+    /// The bytes of a slot, to write.
+    ///
+    /// # Safety
     /// The kernel does not use the slot while the bytes are borrowed.
     #[inline]
     pub(super) unsafe fn bytes_mut(&mut self, slot: usize) -> &mut [u8] {

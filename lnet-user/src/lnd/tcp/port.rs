@@ -1,0 +1,73 @@
+//! One shard's part of an NI of the tcp LND.
+
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use lnet_core::lnd::NiId;
+use lnet_core::tunables::SockTunables;
+use lnet_wire::Nid;
+
+use crate::uring::tcp::socket::{Keepalive, SocketOptions, reserved_dialler};
+use crate::uring::tcp::{ListenerId, TcpError};
+
+/// Source ports are tried from below this one down.
+pub(super) const RESERVED_END: u16 = 1024;
+
+/// One shard's part of an NI.
+pub(crate) struct TcpPort {
+    pub(crate) ni: NiId,
+    pub(crate) nid: Nid,
+    pub(crate) address: IpAddr,
+    /// The same on all shards, and another one in each life of the NI.
+    pub(crate) incarnation: u64,
+    pub(crate) conns_per_peer: u8,
+    /// Options of its sockets.
+    pub(crate) options: SocketOptions,
+    /// Where peers connect to, on the shard that accepts for all, until it listens.
+    pub(crate) listener: Option<OwnedFd>,
+    /// Becomes readable when streams of the shard have news.
+    pub(crate) ring: OwnedFd,
+    /// What listens, on that shard.
+    pub(crate) listening: Option<ListenerId>,
+}
+
+impl TcpPort {
+    /// The NI.
+    pub(crate) fn ni(&self) -> NiId {
+        self.ni
+    }
+
+    /// What is to be watched while the shard sleeps.
+    pub(crate) fn watched(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.ring.as_fd()]
+    }
+
+    /// A socket to dial with: bound to a privileged port below this one, or to any where the process may not do that;
+    /// and its port.
+    pub(super) fn dialling_socket(&self, below: u16) -> Result<(OwnedFd, u16), TcpError> {
+        reserved_dialler(self.address, below, &self.options)
+    }
+}
+
+/// Options of the sockets of an NI on this interface.
+pub(crate) fn socket_options(
+    tunables: &SockTunables,
+    tos: Option<u8>,
+    interface_index: u32,
+) -> SocketOptions {
+    let seconds = |value: u32| value.min(u16::MAX.into()) as u16;
+    let keepalive = Keepalive {
+        idle_seconds: seconds(tunables.keepalive_idle_s),
+        interval_seconds: seconds(tunables.keepalive_interval_s),
+        probes: tunables.keepalive_count.min(127) as u8,
+    };
+    let bytes = |value: u32| (value != 0).then_some(value);
+    SocketOptions {
+        sends_at_once: !tunables.nagle,
+        keepalive: (keepalive.idle_seconds != 0 && keepalive.probes != 0).then_some(keepalive),
+        tos,
+        send_buffer_bytes: bytes(tunables.tx_buffer_bytes),
+        receive_buffer_bytes: bytes(tunables.rx_buffer_bytes),
+        interface_index: Some(interface_index),
+    }
+}

@@ -1,0 +1,184 @@
+//! Bytes that arrive: to the protocol, and payload into memory.
+
+use lnet_core::lnd::{Span, Uplink};
+use lnet_core::socklnd::{ConnId, Wants};
+use lnet_core::time::Instant;
+
+use super::{Receiving, TcpLnd};
+use crate::memory::Memory;
+use crate::uring::tcp::{Mode, ReceivedBytes, StreamId};
+
+/// The least payload that the kernel is to put in place: for less, a system call of its own costs more than the copy.
+const DIRECT_MIN_BYTES: u32 = 4096;
+
+impl TcpLnd {
+    pub(super) fn received(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        bytes: ReceivedBytes,
+        up: &mut impl Uplink,
+        memory: &mut Memory,
+    ) {
+        let Some(conn) = self.by_stream.get(&id).copied() else {
+            self.exchange.arrived(id, self.streams.bytes(&bytes));
+            return self.streams.give_back(bytes);
+        };
+        let link = self.link_mut(conn);
+        if link.receiving == Receiving::Once {
+            link.receiving = Receiving::Nothing;
+        }
+        link.pending.push_back((bytes, 0));
+        self.feed(now, id, up, memory);
+    }
+
+    /// The kernel has put payload in place, or never will.
+    pub(super) fn placed(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        is_whole: bool,
+        up: &mut impl Uplink,
+        memory: &mut Memory,
+    ) {
+        let Some(conn) = self.by_stream.get(&id).copied() else { return };
+        let link = self.link_mut(conn);
+        let Receiving::Into(count) = std::mem::replace(&mut link.receiving, Receiving::Nothing) else {
+            return;
+        };
+        if is_whole {
+            self.placed_bytes += u64::from(count);
+            self.sock.placed(now, conn, count, up);
+        } else {
+            self.sock.ended(now, conn, up);
+        }
+        self.act(now, up);
+        self.feed(now, id, up, memory);
+    }
+
+    pub(super) fn paused(&mut self, now: Instant, id: StreamId, up: &mut impl Uplink, memory: &mut Memory) {
+        let Some(conn) = self.by_stream.get(&id).copied() else { return };
+        self.link_mut(conn).receiving = Receiving::Nothing;
+        self.feed(now, id, up, memory);
+    }
+
+    /// Uses what has arrived on a stream, as far as the protocol wants it, and receives more.
+    pub(super) fn feed(&mut self, now: Instant, id: StreamId, up: &mut impl Uplink, memory: &mut Memory) {
+        while let Some(conn) = self.by_stream.get(&id).copied() {
+            let wants = self.sock.wants(conn);
+            let link = self.link_mut(conn);
+            let is_empty = link.pending.is_empty() && link.early.is_empty();
+            if wants == Wants::Nothing || is_empty {
+                return self.receive(now, conn, id, wants, up, memory);
+            }
+            if !self.step(now, conn, wants, up, memory) {
+                // Its place is lent: it is looked at again in the next turn.
+                return self.waiting.push(id);
+            }
+            self.act(now, up);
+        }
+    }
+
+    /// Uses some of the bytes that are pending; false if their place cannot be written to now.
+    fn step(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        wants: Wants,
+        up: &mut impl Uplink,
+        memory: &mut Memory,
+    ) -> bool {
+        let link =
+            self.links[conn.0 as usize].as_mut().unwrap_or_else(|| unreachable!("{conn:?} has a link"));
+        let bytes = match link.pending.front() {
+            _ if !link.early.is_empty() => link.early.as_slice(),
+            Some((received, used)) => &self.streams.bytes(received)[*used..],
+            None => return true,
+        };
+        let left = bytes.len();
+        let count = match wants {
+            Wants::Nothing => 0,
+            Wants::Head => self.sock.take(now, conn, bytes, up),
+            Wants::Skip(count) => {
+                let count = left.min(count as usize);
+                self.sock.placed(now, conn, count as u32, up);
+                count
+            }
+            Wants::Payload(span) => {
+                let count = left.min(span.length_bytes as usize);
+                let target = Span { length_bytes: count as u32, ..span };
+                let Some(fragments) = memory.try_fragments_mut(&target) else { return false };
+                fragments.copy_from(&bytes[..count]);
+                if let Some(sum) = self.sock.checksum_mut(conn) {
+                    sum.update(&bytes[..count]);
+                }
+                self.copied_bytes += count as u64;
+                self.sock.placed(now, conn, count as u32, up);
+                count
+            }
+        };
+        // The link stays until the protocol's actions are carried out.
+        if !link.early.is_empty() {
+            link.early.drain(..count);
+        } else if let Some((_, used)) = link.pending.front_mut() {
+            *used += count;
+            if count == left
+                && let Some((bytes, _)) = link.pending.pop_front()
+            {
+                self.streams.give_back(bytes);
+            }
+        }
+        true
+    }
+
+    /// Sees to it that more arrives, if it is wanted.
+    fn receive(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        id: StreamId,
+        wants: Wants,
+        up: &mut impl Uplink,
+        memory: &mut Memory,
+    ) {
+        let is_bulk = self.sock.receives_bulk(conn);
+        let is_checked = self.sock.checksum_mut(conn).is_some();
+        let link = self.link_mut(conn);
+        if link.dial.is_some() {
+            return;
+        }
+        if link.has_ended && link.pending.is_empty() {
+            self.sock.ended(now, conn, up);
+            return self.act(now, up);
+        }
+        match (link.receiving, wants) {
+            (Receiving::Many, Wants::Nothing) => {
+                link.receiving = Receiving::Pausing;
+                self.streams.pause(id);
+            }
+            (Receiving::Nothing, Wants::Payload(span))
+                if span.length_bytes >= DIRECT_MIN_BYTES && !is_checked =>
+            {
+                let lease = memory.lend_from_device(&span);
+                let link = self.link_mut(conn);
+                match lease {
+                    Some(lease) => {
+                        link.receiving = Receiving::Into(span.length_bytes);
+                        self.streams.receive_into(id, lease);
+                    }
+                    None => {
+                        link.receiving = Receiving::Once;
+                        self.streams.receive(id, Mode::Once);
+                    }
+                }
+            }
+            (Receiving::Nothing, Wants::Head | Wants::Payload(_) | Wants::Skip(_)) if !link.has_ended => {
+                let (receiving, mode) =
+                    if is_bulk { (Receiving::Once, Mode::Once) } else { (Receiving::Many, Mode::Many) };
+                link.receiving = receiving;
+                self.streams.receive(id, mode);
+            }
+            _ => {}
+        }
+    }
+}

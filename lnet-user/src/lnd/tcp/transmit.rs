@@ -1,0 +1,166 @@
+//! Pieces that leave: heads are copied, payload too where it is short, else it stays where it is.
+
+use lnet_core::lnd::{Span, TxId, Uplink};
+use lnet_core::socklnd::{ConnId, Piece};
+use lnet_core::time::Instant;
+
+use super::TcpLnd;
+use crate::memory::{Memory, ReadLease};
+use crate::uring::tcp::StreamId;
+
+/// The least payload that is not copied.
+pub(super) const LEND_MIN_BYTES: u32 = 8192;
+/// A stream with so many bytes queued gets no more until some have been sent.
+const QUEUED_MAX_BYTES: u64 = 1 << 20;
+
+/// Payload on its way to the shard that sends it.
+pub(super) enum Payload {
+    /// Where it is.
+    Lease(ReadLease),
+    /// A copy.
+    Bytes(Vec<u8>),
+}
+
+impl Payload {
+    /// A copy of a span; `None` while it is being written to.
+    pub(super) fn copy(memory: &Memory, span: &Span) -> Option<Self> {
+        let mut bytes = Vec::with_capacity(span.length_bytes as usize);
+        memory.try_fragments(span)?.for_each(|fragment| bytes.extend_from_slice(fragment));
+        Some(Self::Bytes(bytes))
+    }
+}
+
+/// How payload is got at.
+pub(super) trait Source {
+    fn memory(&self) -> &Memory;
+
+    /// A lease on a span, if one can be had.
+    fn lend(&mut self, span: &Span) -> Option<ReadLease>;
+
+    /// Whether leases can be had at all.
+    fn lends(&self) -> bool;
+}
+
+/// Where nothing can be lent.
+pub(super) struct Copies<'a>(pub(super) &'a Memory);
+
+impl Source for Copies<'_> {
+    fn memory(&self) -> &Memory {
+        self.0
+    }
+
+    fn lend(&mut self, _: &Span) -> Option<ReadLease> {
+        None
+    }
+
+    fn lends(&self) -> bool {
+        false
+    }
+}
+
+/// Where long payload is lent.
+pub(super) struct Leases<'a>(pub(super) &'a mut Memory);
+
+impl Source for Leases<'_> {
+    fn memory(&self) -> &Memory {
+        self.0
+    }
+
+    fn lend(&mut self, span: &Span) -> Option<ReadLease> {
+        self.0.lend_to_device(span)
+    }
+
+    fn lends(&self) -> bool {
+        true
+    }
+}
+
+impl TcpLnd {
+    /// Queues what connections have to send, and starts to send it.
+    pub(super) fn pump(&mut self, now: Instant, source: &mut impl Source) {
+        while let Some(conn) = self.sock.poll_ready() {
+            self.push_pieces(now, conn, source);
+        }
+        if source.lends() {
+            for conn in std::mem::take(&mut self.stopped) {
+                if self.links.get(conn.0 as usize).is_some_and(Option::is_some) {
+                    self.push_pieces(now, conn, source);
+                }
+            }
+        }
+        if let Err(error) = self.streams.flush() {
+            tracing::error!(%error, "streams");
+        }
+    }
+
+    fn push_pieces(&mut self, now: Instant, conn: ConnId, source: &mut impl Source) {
+        let Some(stream) = self.link_mut(conn).stream else { return };
+        loop {
+            let stopped = self.link_mut(conn).stopped.take();
+            let is_full = stopped.is_none() && self.streams.queued_bytes(stream) >= QUEUED_MAX_BYTES;
+            // What has been sent makes it ready again.
+            if is_full {
+                return;
+            }
+            let Some(piece) = stopped.or_else(|| self.sock.poll_send(now, conn)) else { return };
+            if let Some((tx, span)) = piece.payload {
+                if !self.push_payload(stream, &piece, tx, &span, source) {
+                    self.link_mut(conn).stopped = Some(piece);
+                    self.stopped.push(conn);
+                    return;
+                }
+            } else {
+                self.streams.queue_bytes(stream, piece.head());
+            }
+        }
+    }
+
+    /// Queues a head and its payload; false if that has to wait.
+    fn push_payload(
+        &mut self,
+        stream: StreamId,
+        piece: &Piece,
+        tx: TxId,
+        span: &Span,
+        source: &mut impl Source,
+    ) -> bool {
+        if let Some(payload) = self.exchange.payload(tx) {
+            self.streams.queue_bytes(stream, piece.head());
+            match payload {
+                Payload::Lease(lease) => self.streams.queue_lease(stream, lease),
+                Payload::Bytes(bytes) => self.streams.queue_bytes(stream, &bytes),
+            }
+            return true;
+        }
+        if span.length_bytes >= LEND_MIN_BYTES {
+            if !source.lends() {
+                return false;
+            }
+            if let Some(lease) = source.lend(span) {
+                self.streams.queue_bytes(stream, piece.head());
+                self.streams.queue_lease(stream, lease);
+                return true;
+            }
+        }
+        // Written to at this moment: later.
+        let Some(fragments) = source.memory().try_fragments(span) else { return false };
+        self.streams.queue_bytes(stream, piece.head());
+        fragments.for_each(|fragment| self.streams.queue_bytes(stream, fragment));
+        true
+    }
+
+    /// Tells the shard what the protocol has found out; how many messages ended.
+    pub(super) fn tell(&mut self, now: Instant, up: &mut impl Uplink) -> u32 {
+        let mut count = 0;
+        while let Some((tx, status)) = self.sock.poll_ended() {
+            if !self.exchange.end(tx, status) {
+                up.sent(now, tx, status);
+            }
+            count += 1;
+        }
+        while let Some((path, report)) = self.sock.poll_report() {
+            up.path_health(now, &path, report);
+        }
+        count
+    }
+}

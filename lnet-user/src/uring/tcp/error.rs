@@ -1,0 +1,45 @@
+//! Why TCP over `io_uring` does not work.
+
+use std::net::SocketAddr;
+
+use rustix::io::Errno;
+
+use super::super::WaitError;
+
+/// Why streams or a socket cannot be made, or the kernel does not go on with them.
+#[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum TcpError {
+    /// Sizes that no streams have.
+    #[error(
+        "{streams_max} streams, {receive_buffers} buffers of {receive_buffer_bytes} bytes to receive into; \
+         expected 1 to 16777215, a power of two up to 32768, and 1 to 16777216"
+    )]
+    Sizes {
+        /// Streams at once.
+        streams_max: u32,
+        /// Buffers to receive into.
+        receive_buffers: u16,
+        /// Bytes of each.
+        receive_buffer_bytes: u32,
+    },
+    /// The kernel is too old.
+    #[error("the kernel's io_uring has no {feature}; Linux 6.0 or newer is needed for TCP")]
+    Unsupported {
+        /// What is missing.
+        feature: &'static str,
+    },
+    /// There is no ring, or the kernel does not go on with it.
+    #[error(transparent)]
+    Ring(#[from] WaitError),
+    /// A socket is not as it should be.
+    #[error("{operation} of the TCP socket at {address}: {source}")]
+    Socket {
+        /// What was tried.
+        operation: &'static str,
+        /// Where the socket is, or was to be.
+        address: SocketAddr,
+        /// The kernel's answer.
+        source: Errno,
+    },
+}

@@ -1,0 +1,188 @@
+//! TCP sockets: those that listen, those that dial, and their options.
+
+use core::ffi::c_int;
+use core::ops::RangeInclusive;
+use core::time::Duration;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{
+    set_ip_tos, set_ipv6_tclass, set_ipv6_v6only, set_socket_keepalive, set_socket_recv_buffer_size,
+    set_socket_reuseaddr, set_socket_reuseport, set_socket_send_buffer_size, set_tcp_keepcnt,
+    set_tcp_keepidle, set_tcp_keepintvl, set_tcp_nodelay,
+};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, listen, socket_with};
+
+use super::super::socket::{bind_to_interface, scoped, set_option};
+use super::TcpError;
+
+/// The source ports that tell a peer of a privileged process, to be tried from the last to the first
+/// (`LNET_ACCEPTOR_MIN_RESERVED_PORT` and `_MAX_`, net/lnet/acceptor.c).
+pub(crate) const RESERVED_PORTS: RangeInclusive<u16> = 512..=1023;
+
+/// How a socket finds out that its peer has gone without a word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Keepalive {
+    /// Seconds of silence before the first probe.
+    pub idle_seconds: u16,
+    /// Seconds between two probes.
+    pub interval_seconds: u16,
+    /// Probes without an answer that end the stream, at most 127.
+    pub probes: u8,
+}
+
+/// Options of a socket. Streams that are accepted have those of the socket that listens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SocketOptions {
+    /// Whether small segments leave at once (`TCP_NODELAY`).
+    pub sends_at_once: bool,
+    /// `None` for none.
+    pub keepalive: Option<Keepalive>,
+    /// The type of service, or traffic class, of packets.
+    pub tos: Option<u8>,
+    /// Bytes of the kernel's memory for what is sent; without, the kernel adapts them.
+    pub send_buffer_bytes: Option<u32>,
+    /// Bytes of the kernel's memory for what has arrived, likewise.
+    pub receive_buffer_bytes: Option<u32>,
+    /// The interface that all packets go by.
+    pub interface_index: Option<u32>,
+}
+
+impl Default for SocketOptions {
+    fn default() -> Self {
+        let keepalive = Keepalive { idle_seconds: 30, interval_seconds: 5, probes: 5 };
+        Self {
+            sends_at_once: true,
+            keepalive: Some(keepalive),
+            tos: None,
+            send_buffer_bytes: None,
+            receive_buffer_bytes: None,
+            interface_index: None,
+        }
+    }
+}
+
+/// What was tried, and the kernel's answer.
+type Refused = (&'static str, Errno);
+
+fn at(address: SocketAddr) -> impl Fn(Refused) -> TcpError {
+    move |(operation, source)| TcpError::Socket { operation, address, source }
+}
+
+/// A socket that listens at `address`, with so many connections that wait to be accepted. Where it `shares_port`, others
+/// of the same user that do so too may listen there, and the kernel spreads connections over them.
+///
+/// # Errors
+/// [`TcpError::Socket`] with what the kernel refused.
+pub(crate) fn listener(
+    address: SocketAddr,
+    backlog: u16,
+    shares_port: bool,
+    options: &SocketOptions,
+) -> Result<OwnedFd, TcpError> {
+    let open = || {
+        let refused = |operation| move |errno| (operation, errno);
+        let socket = open(address, options)?;
+        set_socket_reuseaddr(&socket, true).map_err(refused("SO_REUSEADDR"))?;
+        set_socket_reuseport(&socket, shares_port).map_err(refused("SO_REUSEPORT"))?;
+        bind(&socket, &scoped(address, options.interface_index)).map_err(refused("bind"))?;
+        listen(&socket, i32::from(backlog)).map_err(refused("listen"))?;
+        Ok(socket)
+    };
+    open().map_err(at(address))
+}
+
+/// A socket to dial with, bound to the address and port `source`; the kernel chooses the port if it is 0.
+///
+/// # Errors
+/// [`TcpError::Socket`] with what the kernel refused.
+pub(crate) fn dialler(source: SocketAddr, options: &SocketOptions) -> Result<OwnedFd, TcpError> {
+    let open = || {
+        let socket = open(source, options)?;
+        if source.port() == 0 {
+            // So the port is chosen with the destination in view, and there are more than 28,000 of them.
+            set_option(&socket, libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT, &c_int::from(true))
+                .map_err(|errno| ("IP_BIND_ADDRESS_NO_PORT", errno))?;
+        }
+        bind(&socket, &scoped(source, options.interface_index)).map_err(|errno| ("bind", errno))?;
+        Ok(socket)
+    };
+    open().map_err(at(source))
+}
+
+/// A socket to dial with, bound to the last port of [`RESERVED_PORTS`] before `below` that is free, and that port.
+/// Several sockets may have the same port, each to another destination: where connecting ends with `EADDRNOTAVAIL` or
+/// `EADDRINUSE`, the next socket is to be bound below it.
+///
+/// # Errors
+/// [`TcpError::Socket`] with what the kernel refused: `EADDRINUSE` if all ports are taken.
+pub(crate) fn reserved_dialler(
+    source: IpAddr,
+    below: u16,
+    options: &SocketOptions,
+) -> Result<(OwnedFd, u16), TcpError> {
+    let mut refused = ("bind", Errno::ADDRINUSE);
+    for port in RESERVED_PORTS.rev().filter(|port| *port < below) {
+        let address = SocketAddr::new(source, port);
+        let open = || {
+            let socket = open(address, options)?;
+            set_socket_reuseaddr(&socket, true).map_err(|errno| ("SO_REUSEADDR", errno))?;
+            bind(&socket, &scoped(address, options.interface_index)).map_err(|errno| ("bind", errno))?;
+            Ok(socket)
+        };
+        match open() {
+            Ok(socket) => return Ok((socket, port)),
+            Err(next @ ("bind", Errno::ADDRINUSE)) => refused = next,
+            Err(refused) => return Err(at(address)(refused)),
+        }
+    }
+    Err(at(SocketAddr::new(source, 0))(refused))
+}
+
+fn open(address: SocketAddr, options: &SocketOptions) -> Result<OwnedFd, Refused> {
+    let refused = |operation| move |errno| (operation, errno);
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, Some(ipproto::TCP))
+        .map_err(refused("socket"))?;
+    if let Some(index) = options.interface_index {
+        bind_to_interface(&socket, index).map_err(refused("SO_BINDTOIFINDEX"))?;
+    }
+    if !address.is_ipv4() {
+        set_ipv6_v6only(&socket, true).map_err(refused("IPV6_V6ONLY"))?;
+    }
+    set_tcp_nodelay(&socket, options.sends_at_once).map_err(refused("TCP_NODELAY"))?;
+    if let Some(keepalive) = options.keepalive {
+        let seconds = |seconds: u16| Duration::from_secs(u64::from(seconds));
+        set_socket_keepalive(&socket, true).map_err(refused("SO_KEEPALIVE"))?;
+        set_tcp_keepidle(&socket, seconds(keepalive.idle_seconds)).map_err(refused("TCP_KEEPIDLE"))?;
+        set_tcp_keepintvl(&socket, seconds(keepalive.interval_seconds)).map_err(refused("TCP_KEEPINTVL"))?;
+        set_tcp_keepcnt(&socket, u32::from(keepalive.probes)).map_err(refused("TCP_KEEPCNT"))?;
+    }
+    match options.tos {
+        Some(tos) if address.is_ipv4() => set_ip_tos(&socket, tos).map_err(refused("IP_TOS"))?,
+        Some(tos) => set_ipv6_tclass(&socket, u32::from(tos)).map_err(refused("IPV6_TCLASS"))?,
+        None => {}
+    }
+    if let Some(bytes) = options.send_buffer_bytes {
+        set_socket_send_buffer_size(&socket, bytes as usize).map_err(refused("SO_SNDBUF"))?;
+    }
+    if let Some(bytes) = options.receive_buffer_bytes {
+        set_socket_recv_buffer_size(&socket, bytes as usize).map_err(refused("SO_RCVBUF"))?;
+    }
+    Ok(socket)
+}
+
+/// Bytes that were sent on a stream and that its peer has not acknowledged (`SIOCOUTQ`).
+///
+/// # Errors
+/// The kernel's refusal.
+pub(crate) fn unacknowledged_bytes(socket: impl AsFd) -> Result<u32, Errno> {
+    let mut bytes: c_int = 0;
+    // SAFETY: this request writes an `int` to that address.
+    let outcome = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    match outcome {
+        0 => Ok(bytes.unsigned_abs()),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
+}

@@ -1,0 +1,1 @@
+//! Streams between `Streams` and plain sockets over loopback.
