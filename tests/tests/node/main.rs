@@ -17,6 +17,7 @@ mod refusing;
 mod registered;
 mod shapes;
 mod silent;
+mod tcp;
 mod traffic;
 mod vanish;
 mod wakeups;
