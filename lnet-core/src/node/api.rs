@@ -5,7 +5,6 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use lnet_wire::ping::Features;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_wire::{Net, NetType, Nid};
 
@@ -36,8 +35,6 @@ pub struct NodeConfig {
     pub ping_timeout_max: Duration,
     /// The node's pid.
     pub pid: u32,
-    /// What its answer to pings says that it can do.
-    pub features: Features,
     /// Policies of its portals at the start.
     pub policies: [PolicyWord; PORTALS],
 }
@@ -54,10 +51,6 @@ impl NodeConfig {
             requests_max: 1 << 10,
             ping_timeout_max: Duration::from_secs(180),
             pid: lnet_wire::ProcessId::LUSTRE_PID,
-            features: Features::NI_STATUS
-                .with(Features::ROUTING_DISABLED)
-                .with(Features::MULTI_RAIL)
-                .with(Features::DISCOVERY),
             policies: [PolicyWord::default(); PORTALS],
         }
     }
@@ -202,12 +195,14 @@ pub enum Report<'a> {
         /// The name.
         interface: String,
     },
-    /// A peer has put what it would answer to a ping (LNet `peer.c: lnet_peer_push_event`).
+    /// A peer has pushed what it has to say of itself.
     Pushed {
-        /// Its NID.
+        /// The header's source.
         from: Nid,
-        /// What it has put.
+        /// What of it had room ([`Node::push_room_bytes`](super::Node::push_room_bytes)).
         bytes: &'a [u8],
+        /// Bytes of the whole push.
+        length_bytes: usize,
     },
     /// Traffic with a peer.
     Traffic {

@@ -21,6 +21,7 @@ mod error;
 mod nets;
 mod peers;
 mod pings;
+mod pushes;
 mod settings;
 mod task;
 
@@ -32,7 +33,7 @@ use core::time::Duration;
 
 use lnet_wire::ping::{self, BUFFER_MIN_BYTES, Features, PingInfo, PingNi};
 use lnet_wire::steer::{PORTALS, PolicyWord};
-use lnet_wire::{Net, Nid};
+use lnet_wire::{Global, Net, Nid};
 
 pub use api::{Action, DRAIN_TIMEOUT, NetRecord, NodeConfig, Outcome, Report, Request, RequestId};
 pub use change::{Change, policy_word};
@@ -40,6 +41,7 @@ pub use error::{ChangeError, DriverError, RequestError};
 pub use nets::{LOOPBACK, NetOptions, NetTunables, NiConfig, NiSpec};
 pub use peers::{Peer, TOLD_MAX};
 pub use pings::{MATCH_BITS, PORTAL, PingId, Pinged};
+pub use pushes::PushCounters;
 pub use settings::Settings;
 
 use crate::shard::Confirmation;
@@ -74,9 +76,12 @@ pub struct Node<O> {
     pings: BTreeMap<RequestId, Ping>,
     requests: u64,
     actions: VecDeque<Action<O>>,
-    /// What others hear of the interfaces, and the sequence number of that.
+    /// What others hear of the node and its interfaces, and the sequence number of that.
+    features: Features,
     told: Vec<PingNi>,
     sequence: u32,
+    pushes: PushCounters,
+    push_room_bytes: usize,
 }
 
 impl<O: Clone> Node<O> {
@@ -103,8 +108,11 @@ impl<O: Clone> Node<O> {
             pings: BTreeMap::new(),
             requests: 0,
             actions: VecDeque::new(),
+            features: Features::default(),
             told: Vec::new(),
             sequence: 0,
+            pushes: PushCounters::default(),
+            push_room_bytes: BUFFER_MIN_BYTES,
             config,
         };
         node.publish();
@@ -172,8 +180,8 @@ impl<O: Clone> Node<O> {
             }
             Report::Answered { ping, bytes } => self.answered(ping, bytes),
             Report::Unanswered { ping, error } => {
-                if let Some(Ping { nid, .. }) = self.take_ping(ping) {
-                    self.end_ping(ping, Err(RequestError::Ping { nid, error }));
+                if let Some(ping) = self.take_ping(ping) {
+                    self.end_ping(&ping, Err(RequestError::Ping { nid: ping.nid, error }));
                 }
             }
             Report::Link { ni, is_up } => {
@@ -189,7 +197,7 @@ impl<O: Clone> Node<O> {
                     config.spec.interface = interface;
                 }
             }
-            Report::Pushed { from, bytes } => self.pushed(&from, bytes),
+            Report::Pushed { from, bytes, length_bytes } => self.pushed(now, from, bytes, length_bytes),
             Report::Traffic { nid } => {
                 if !nid.is_any() && !nid.is_loopback() && !self.is_local(&nid) {
                     self.peers.note_traffic(&nid);
@@ -211,10 +219,11 @@ impl<O: Clone> Node<O> {
     /// Ends the pings whose time is over, and goes on with what has waited for long enough.
     pub fn handle_timeout(&mut self, now: Instant) {
         let over: Vec<Ping> = self.pings.values().filter(|ping| ping.deadline <= now).copied().collect();
-        for Ping { id, nid, timeout, .. } in over {
+        for ping in over {
+            let Ping { id, nid, timeout, .. } = ping;
             self.pings.remove(&id.request);
             self.actions.push_back(Action::Forget { ping: id });
-            self.end_ping(id, Err(RequestError::PingTimeout { nid, timeout }));
+            self.end_ping(&ping, Err(RequestError::PingTimeout { nid, timeout }));
         }
         self.advance(now);
     }
@@ -283,7 +292,8 @@ impl<O: Clone> Node<O> {
     /// Requests that wait or are under way.
     #[must_use]
     pub fn request_count(&self) -> usize {
-        self.waiting.len() + self.pings.len() + usize::from(self.task.is_some())
+        let pings = self.pings.values().filter(|ping| !ping.is_own).count();
+        self.waiting.len() + pings + usize::from(self.task.is_some())
     }
 
     fn is_local(&self, nid: &Nid) -> bool {
@@ -312,25 +322,34 @@ impl<O: Clone> Node<O> {
         self.snapshot = Some(Arc::new(topology));
     }
 
-    /// Tells those who ping, if there is anything new (LNet `api-ni.c: lnet_ping_target_update`).
+    /// Tells those who ping, if there is anything new (LNet `api-ni.c: lnet_ping_target_update`). The interfaces stand there by
+    /// net, in the order in which they were made; the sequence number counts what is new of them.
     fn tell(&mut self) {
-        let stays = self.nis.0.iter().filter(|config| config.going.is_none());
-        let told: Vec<_> = stays
-            .map(|config| {
+        let mut told = Vec::new();
+        for net in self.nis.nets() {
+            let stays =
+                self.nis.0.iter().filter(|config| config.spec.nid.net() == net && config.going.is_none());
+            told.extend(stays.map(|config| {
                 let is_up = config.status() == NiStatus::Up;
                 let status = if is_up { ping::NiStatus::UP } else { ping::NiStatus::DOWN };
                 PingNi { nid: config.spec.nid, status }
-            })
-            .collect();
-        if self.sequence != 0 && told == self.told {
+            }));
+        }
+        let mut features = Features::NI_STATUS.with(Features::ROUTING_DISABLED).with(Features::MULTI_RAIL);
+        if self.settings.get(Global::Discovery) != 0 {
+            features = features.with(Features::DISCOVERY);
+        }
+        let are_same = self.sequence != 0 && told == self.told;
+        if are_same && features == self.features {
             return;
         }
-        self.told = told;
-        self.sequence = self.sequence.wrapping_add(1).max(1);
+        if !are_same {
+            self.sequence = self.sequence.wrapping_add(1).max(1);
+        }
+        (self.told, self.features) = (told, features);
         let interfaces = self.told.iter().copied();
         let mut bytes = alloc::vec![0; ping::encoded_bytes(interfaces.clone()).unwrap_or(0)];
-        let NodeConfig { features, pid, .. } = self.config;
-        let written = ping::write(&mut bytes, features, pid, self.sequence, interfaces);
+        let written = ping::write(&mut bytes, features, self.config.pid, self.sequence, interfaces);
         assert!(written.is_ok(), "what was validated cannot be told: {written:?}");
         self.actions.push_back(Action::Publish(bytes.into()));
     }
@@ -361,8 +380,10 @@ impl<O: Clone> Node<O> {
         let max = self.config.ping_timeout_max;
         let timeout = timeout.filter(|timeout| !timeout.is_zero()).map_or(max, |timeout| timeout.min(max));
         let id = PingId { request, is_second: false };
-        self.pings.insert(request, Ping { id, nid, source, timeout, deadline: now + timeout });
-        self.actions.push_back(Action::Ping { ping: id, nid, source, length_bytes: BUFFER_MIN_BYTES });
+        let ping = Ping { id, nid, source, timeout, deadline: now + timeout, is_own: false };
+        self.pings.insert(request, ping);
+        let length_bytes = pings::room_bytes(self.settings.get(Global::MaxInterfaces));
+        self.actions.push_back(Action::Ping { ping: id, nid, source, length_bytes });
         Ok(())
     }
 
@@ -375,6 +396,11 @@ impl<O: Clone> Node<O> {
                 self.pings.insert(id.request, Ping { id, ..ping });
                 self.actions.push_back(Action::Ping { ping: id, nid, source, length_bytes });
             }
+            Answer::Done(Ok(_)) if ping.is_own => {
+                // What is cut still says enough of its peer.
+                let is_known = PingInfo::parse(bytes).is_ok_and(|info| self.learn(&ping.nid, &info));
+                self.pushes.refused += u64::from(!is_known);
+            }
             Answer::Done(Ok(nids)) => {
                 if !self.is_local(&ping.nid) {
                     self.peers.tell(&ping.nid, &nids);
@@ -383,20 +409,9 @@ impl<O: Clone> Node<O> {
                 let (primary, is_multi_rail) =
                     peer.map_or((ping.nid, false), |peer| (peer.primary, peer.is_multi_rail));
                 let pinged = Pinged { nid: ping.nid, primary, is_multi_rail, nids };
-                self.end_ping(id, Ok(Outcome::Pinged(pinged)));
+                self.end_ping(&ping, Ok(Outcome::Pinged(pinged)));
             }
-            Answer::Done(Err(error)) => self.end_ping(id, Err(error)),
-        }
-    }
-
-    /// A peer says what its interfaces are. What is no such information changes nothing.
-    fn pushed(&mut self, from: &Nid, bytes: &[u8]) {
-        let Ok(info) = PingInfo::parse(bytes) else { return };
-        if info.features().contains(Features::MULTI_RAIL) && !self.is_local(from) {
-            let nids = pings::nids_of(&info);
-            if !nids.iter().any(|nid| self.is_local(nid)) {
-                self.peers.learn(from, &nids);
-            }
+            Answer::Done(Err(error)) => self.end_ping(&ping, Err(error)),
         }
     }
 
@@ -408,7 +423,9 @@ impl<O: Clone> Node<O> {
         self.pings.remove(&id.request)
     }
 
-    fn end_ping(&mut self, id: PingId, result: Result<Outcome, RequestError>) {
-        self.actions.push_back(Action::Done { request: id.request, result });
+    fn end_ping(&mut self, ping: &Ping, result: Result<Outcome, RequestError>) {
+        if !ping.is_own {
+            self.actions.push_back(Action::Done { request: ping.id.request, result });
+        }
     }
 }

@@ -1,8 +1,9 @@
-//! Peers: nodes that this one knows of, found by traffic and by pings.
+//! Peers: nodes that this one knows of, found by traffic, by pings and by what they push.
 //!
 //! Invariants: a NID belongs to one peer; there are at most as many peers as the configuration says, of which
 //! the one without traffic for longest makes room, and a peer has told at most [`TOLD_MAX`] NIDs. What a
-//! peer tells about itself when it is pinged is kept, and makes no peer (LNet: only discovery does).
+//! peer answers to a ping on request is kept, and makes no peer (LNet: only discovery does); what it pushes makes it one with
+//! all its NIDs.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -11,6 +12,13 @@ use lnet_wire::Nid;
 
 /// Most NIDs of a peer's own account that are kept.
 pub const TOLD_MAX: usize = 64;
+
+/// Bits of [`Peer::state`] (LNet `lib-types.h: LNET_PEER_*`).
+pub(super) const MULTI_RAIL: u32 = 1;
+pub(super) const NO_DISCOVERY: u32 = 1 << 1;
+pub(super) const ROUTER_ENABLED: u32 = 1 << 2;
+pub(super) const DISCOVERED: u32 = 1 << 4;
+pub(super) const NIDS_UP_TO_DATE: u32 = 1 << 8;
 
 /// A node that this one knows of.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,7 +41,7 @@ pub struct Peer {
 pub(super) struct PeerTable {
     /// By primary NID.
     peers: BTreeMap<Nid, Peer>,
-    /// The primary NID of each further NID of a peer.
+    /// The primary NIDs of peers by all their NIDs.
     primaries: BTreeMap<Nid, Nid>,
     /// By when their last traffic was.
     order: BTreeMap<u64, Nid>,
@@ -42,9 +50,14 @@ pub(super) struct PeerTable {
 }
 
 impl PeerTable {
-    pub(super) fn new(max: usize) -> Self {
-        let (peers, primaries, order) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { peers, primaries, order, last_traffic: 0, max }
+    pub(super) const fn new(max: usize) -> Self {
+        Self {
+            peers: BTreeMap::new(),
+            primaries: BTreeMap::new(),
+            order: BTreeMap::new(),
+            last_traffic: 0,
+            max,
+        }
     }
 
     /// Traffic with a NID.
@@ -52,61 +65,88 @@ impl PeerTable {
         if self.max == 0 {
             return;
         }
-        let nid = &self.primaries.get(nid).copied().unwrap_or(*nid);
-        if self.peers.len() == self.max
-            && !self.peers.contains_key(nid)
-            && let Some((_, oldest)) = self.order.pop_first()
-        {
-            self.remove(&oldest);
+        let primary = self.primaries.get(nid).copied().unwrap_or(*nid);
+        if !self.peers.contains_key(&primary) {
+            self.make_room();
+            let peer = Peer {
+                primary,
+                nids: alloc::vec![primary],
+                is_multi_rail: false,
+                state: 0,
+                told: Vec::new(),
+                last_traffic: 0,
+            };
+            self.primaries.insert(primary, primary);
+            self.peers.insert(primary, peer);
         }
         self.last_traffic += 1;
         let last_traffic = self.last_traffic;
-        let peer = self.peers.entry(*nid).or_insert_with(|| Peer {
-            primary: *nid,
-            nids: alloc::vec![*nid],
-            is_multi_rail: false,
-            state: 0,
-            told: Vec::new(),
-            last_traffic: 0,
-        });
-        self.order.remove(&core::mem::replace(&mut peer.last_traffic, last_traffic));
-        self.order.insert(last_traffic, *nid);
+        if let Some(peer) = self.peers.get_mut(&primary) {
+            self.order.remove(&core::mem::replace(&mut peer.last_traffic, last_traffic));
+            self.order.insert(last_traffic, primary);
+        }
+    }
+
+    fn make_room(&mut self) {
+        while self.peers.len() >= self.max
+            && let Some((_, &oldest)) = self.order.first_key_value()
+        {
+            self.remove(&oldest);
+        }
+    }
+
+    fn remove(&mut self, primary: &Nid) -> Option<Peer> {
+        let peer = self.peers.remove(primary)?;
+        self.order.remove(&peer.last_traffic);
+        for nid in &peer.nids {
+            self.primaries.remove(nid);
+        }
+        Some(peer)
     }
 
     /// A peer has told its NIDs.
     pub(super) fn tell(&mut self, nid: &Nid, told: &[Nid]) {
         self.note_traffic(nid);
-        let primary = self.primaries.get(nid).unwrap_or(nid);
-        if let Some(peer) = self.peers.get_mut(primary) {
+        if let Some(peer) = self.get_mut(nid) {
             peer.told = told.iter().take(TOLD_MAX).copied().collect();
         }
     }
 
-    /// A Multi-Rail peer has told its NIDs, its primary one first; those that were known apart are one peer from now on.
-    pub(super) fn learn(&mut self, from: &Nid, told: &[Nid]) {
-        let Some(primary) = told.first() else { return };
-        let nids: Vec<Nid> = told.iter().take(TOLD_MAX).copied().collect();
-        for nid in nids.iter().chain([from]) {
-            let known = self.primaries.get(nid).copied().unwrap_or(*nid);
-            self.remove(&known);
-        }
-        self.note_traffic(primary);
-        self.primaries.extend(nids.iter().filter(|nid| *nid != primary).map(|nid| (*nid, *primary)));
-        if let Some(peer) = self.peers.get_mut(primary) {
-            (peer.is_multi_rail, peer.told, peer.nids) = (true, nids.clone(), nids);
+    /// A peer whose NIDs are of no interest has this state.
+    pub(super) fn set_state(&mut self, nid: &Nid, state: u32) {
+        self.note_traffic(nid);
+        if let Some(peer) = self.get_mut(nid) {
+            (peer.state, peer.is_multi_rail) = (state, false);
         }
     }
 
-    fn remove(&mut self, primary: &Nid) {
-        let Some(peer) = self.peers.remove(primary) else { return };
-        self.order.remove(&peer.last_traffic);
-        for nid in &peer.nids {
-            self.primaries.remove(nid);
+    /// A peer has these NIDs, the primary one first; whatever peers had them so far have them no longer, and go if one was
+    /// their primary one (LNet `peer.c: lnet_peer_merge_data`).
+    pub(super) fn merge(&mut self, nids: Vec<Nid>, state: u32) {
+        let Some(&primary) = nids.first() else { return };
+        let mut told = Vec::new();
+        for nid in &nids {
+            let Some(&former) = self.primaries.get(nid) else { continue };
+            if former == *nid || former == primary {
+                let removed = self.remove(&former);
+                told = removed.map(|peer| peer.told).filter(|told| !told.is_empty()).unwrap_or(told);
+            } else if let Some(peer) = self.peers.get_mut(&former) {
+                peer.nids.retain(|other| other != nid);
+                self.primaries.remove(nid);
+            }
         }
+        self.note_traffic(&primary);
+        let Some(peer) = self.peers.get_mut(&primary) else { return };
+        self.primaries.extend(nids.iter().map(|nid| (*nid, primary)));
+        *peer = Peer { nids, is_multi_rail: true, state, told, ..*peer };
     }
 
     pub(super) fn get(&self, nid: &Nid) -> Option<&Peer> {
-        self.peers.get(self.primaries.get(nid).unwrap_or(nid))
+        self.peers.get(self.primaries.get(nid)?)
+    }
+
+    fn get_mut(&mut self, nid: &Nid) -> Option<&mut Peer> {
+        self.peers.get_mut(self.primaries.get(nid)?)
     }
 
     /// In the order of their primary NIDs.
@@ -135,24 +175,23 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_was_known_by_several_nids_becomes_one() {
+    fn a_nid_belongs_to_one_peer() {
         let mut peers = PeerTable::new(3);
-        for host in 1..=3 {
-            peers.note_traffic(&nid(1, host));
+        peers.merge([1, 2, 3].map(|host| nid(1, host)).to_vec(), MULTI_RAIL);
+        peers.note_traffic(&nid(1, 3));
+        assert_eq!(peers.iter().count(), 1, "traffic with any of its NIDs");
+        // Another one takes two of them, and so the primary one.
+        peers.merge([9, 1].map(|host| nid(1, host)).to_vec(), MULTI_RAIL);
+        assert_eq!(peers.get(&nid(1, 1)).map(|peer| peer.primary), Some(nid(1, 9)));
+        assert_eq!(peers.get(&nid(1, 2)), None, "it has gone with its primary NID");
+        peers.merge([9, 2].map(|host| nid(1, host)).to_vec(), MULTI_RAIL);
+        assert_eq!(peers.get(&nid(1, 1)), None, "it is not told any more");
+        peers.merge([5, 2].map(|host| nid(1, host)).to_vec(), MULTI_RAIL);
+        assert_eq!(peers.get(&nid(1, 9)).map(|peer| &*peer.nids), Some(&[nid(1, 9)][..]));
+        for host in 20..40 {
+            peers.merge([host, 100 + host].map(|host| nid(1, host)).to_vec(), MULTI_RAIL);
         }
-        peers.learn(&nid(1, 2), &[nid(1, 1), nid(1, 2), nid(2, 1)]);
-        let known: Vec<_> = peers.iter().map(|peer| (peer.primary, peer.nids.len())).collect();
-        assert_eq!(known, [(nid(1, 1), 3), (nid(1, 3), 1)]);
-        peers.note_traffic(&nid(2, 1));
-        assert!(peers.get(&nid(1, 2)).is_some_and(|peer| peer.is_multi_rail && peer.primary == nid(1, 1)));
-        // It says something else by now.
-        peers.learn(&nid(1, 1), &[nid(1, 1), nid(1, 3)]);
-        assert_eq!(peers.iter().count(), 1);
-        assert_eq!(peers.get(&nid(2, 1)), None);
-        for host in 10..20 {
-            peers.note_traffic(&nid(1, host));
-        }
-        assert_eq!((peers.peers.len(), peers.order.len(), peers.primaries.len()), (3, 3, 0));
+        assert_eq!((peers.peers.len(), peers.order.len(), peers.primaries.len()), (3, 3, 6));
     }
 
     #[test]

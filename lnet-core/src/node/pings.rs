@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use lnet_wire::Nid;
-use lnet_wire::ping::{BUFFER_MAX_BYTES, BUFFER_MIN_BYTES, PingInfo};
+use lnet_wire::ping::{BUFFER_MAX_BYTES, BUFFER_MIN_BYTES, HEADER_BYTES, LARGE_ENTRY_BYTES, PingInfo};
 
 use super::RequestId;
 use super::error::RequestError;
@@ -19,6 +19,15 @@ use crate::time::Instant;
 pub const PORTAL: u32 = 0;
 /// Match bits of pings.
 pub const MATCH_BITS: u64 = 1 << 63;
+
+/// Most bytes that a ping on request has room for at first.
+const ROOM_MAX_BYTES: usize = 3960;
+
+/// Bytes that a ping on request has room for at first, where nodes have so many interfaces at most.
+pub(super) fn room_bytes(interfaces_max: u32) -> usize {
+    let entries_bytes = (interfaces_max as usize).saturating_mul(LARGE_ENTRY_BYTES);
+    entries_bytes.saturating_add(HEADER_BYTES).min(ROOM_MAX_BYTES)
+}
 
 /// One GET of a ping: of a request, and which of its tries.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -50,6 +59,8 @@ pub(super) struct Ping {
     pub(super) source: Option<Nid>,
     pub(super) timeout: Duration,
     pub(super) deadline: Instant,
+    /// Whether the node itself wants to know, and nothing waits for its end.
+    pub(super) is_own: bool,
 }
 
 /// What is to become of a ping that was answered.
@@ -74,10 +85,10 @@ impl Ping {
     }
 }
 
-/// The NIDs of a node by its own account, in its order, without `lo`; none twice.
+/// The NIDs that a node has told of itself, in its order, without `lo`; none twice.
 pub(super) fn nids_of(info: &PingInfo<'_>) -> Vec<Nid> {
-    let mut nids: Vec<_> =
-        info.interfaces().map(|interface| interface.nid).filter(|nid| !nid.is_loopback()).collect();
+    let nids = info.interfaces().map(|interface| interface.nid);
+    let mut nids: Vec<_> = nids.filter(|nid| !nid.is_loopback()).collect();
     keep_first(&mut nids);
     nids
 }

@@ -37,7 +37,7 @@ fn interfaces_come_and_go() {
     let nets: Vec<_> = runner.node.nets().iter().map(|net| (net.net, net.nis.len())).collect();
     assert_eq!(nets, [(Net::LO, 0), (nid(1, 0).net(), 2), (nid(2, 0).net(), 1)]);
     let (sequence, interfaces) = told(&runner);
-    assert_eq!(interfaces.iter().map(|one| one.nid).collect::<Vec<_>>(), [nid(1, 1), nid(2, 2), nid(1, 3)]);
+    assert_eq!(interfaces.iter().map(|one| one.nid).collect::<Vec<_>>(), [nid(1, 1), nid(1, 3), nid(2, 2)]);
     assert_eq!(sequence, 2);
 
     assert_eq!(runner.batch(&[Change::DeleteNet { net: nid(1, 0).net() }, add(3, 4)]), CHANGED);

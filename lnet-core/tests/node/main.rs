@@ -4,4 +4,5 @@
 mod batches;
 mod common;
 mod pings;
+mod pushes;
 mod random;

@@ -51,6 +51,7 @@ mod lend;
 mod peer_log;
 mod pings;
 mod ports;
+mod pushes;
 mod queue;
 mod request;
 pub mod rpc;
@@ -223,6 +224,7 @@ impl Lnet {
             holds: Arc::default(),
         });
         core.answer_pings(&answer);
+        core.take_pushes()?;
         let control = Some(runner::spawn(&core).map_err(LnetError::Control)?);
         let inner = Arc::new(Inner { core, control });
         inner.runner.set_handles(Arc::downgrade(&inner));
@@ -456,7 +458,7 @@ impl ShardHandle {
         self.end().run(|worker, _| *worker.shard().counters())
     }
 
-    /// What it has in use, but for what answers pings.
+    /// What it has in use, but for what answers pings and takes pushes.
     ///
     /// # Errors
     /// [`LnetError::Stopped`] when it has ended.

@@ -75,7 +75,7 @@ impl Lnet {
         }
     }
 
-    /// The nodes that this one knows of by their traffic, or has pinged; in the order of their primary NIDs.
+    /// The nodes that this one knows of by their traffic, has pinged, or was told by; in the order of their primary NIDs.
     ///
     /// # Errors
     /// [`LnetError::Stopped`] if a shard has ended.

@@ -1,5 +1,5 @@
-//! What runs a node's control state machine: it tells the shards, opens and closes NIs, sends and answers pings, and
-//! looks at links and traffic.
+//! What runs a node's control state machine: it tells the shards, opens and closes NIs, sends and answers pings, takes
+//! pushes, and looks at links and traffic.
 //!
 //! Invariants: one thread runs the machine, and never waits for the kernel or a peer while it has something else to do;
 //! snapshots reach the shards in their order, and before what was decided after them is carried out; what blocks
@@ -30,8 +30,9 @@ use tracing::{error, info, warn};
 
 use super::errno::driver_error;
 use super::peer_log::{PeerLog, refused};
-use super::pings::{self, Posted, PushTarget};
-use super::queue::{QueuedEvent, this_thread};
+use super::pings::{self, Posted};
+use super::pushes::{Push, PushTargets};
+use super::queue::this_thread;
 use super::traffic::{Traffic, moved};
 use super::{Core, Inner, Lnet, LnetError};
 use crate::node::{DownReason, LndOptions, Machine, NiConfig, NiState, is_back};
@@ -56,6 +57,7 @@ pub(super) struct Runner {
     /// Whether the thread has ended, or is to end.
     over: watch::Sender<bool>,
     ping_slots: Semaphore,
+    pub(super) pushes: PushTargets,
     /// The handles of the node.
     handles: OnceLock<Weak<Inner>>,
 }
@@ -75,6 +77,8 @@ struct Books {
     posted: Vec<Posted>,
     traffic: Traffic,
     log: PeerLog,
+    /// Pushes that were refused, as far as the log tells.
+    refused_pushes: u64,
 }
 
 impl Books {
@@ -111,11 +115,6 @@ enum Done {
         ping: PingId,
         result: Result<Vec<u8>, DriverError>,
     },
-    /// A peer has put what it would answer to a ping, or the shard of the target has ended.
-    Pushed {
-        target: PushTarget,
-        event: Option<QueuedEvent>,
-    },
     /// A ping that was given up.
     Forgotten,
     /// The interface of an NI was looked for, and the NI opened anew if it was there.
@@ -137,6 +136,7 @@ impl Runner {
             wake: Notify::new(),
             over: watch::Sender::new(false),
             ping_slots: Semaphore::new(PINGS_MAX),
+            pushes: PushTargets::default(),
             handles: OnceLock::new(),
         }
     }
@@ -173,12 +173,10 @@ impl Runner {
         self.books().nis.get(&ni.0).cloned()
     }
 
-    /// Entries of a shard that answer pings.
+    /// Entries of a shard that answer pings or take pushes.
     pub(super) fn posted_count(&self, shard: usize) -> u32 {
-        let books = self.books();
-        let answers = books.posted.iter().filter(|posted| posted.shard == shard);
-        // Beside each answer stands the target of pushes.
-        2 * answers.count() as u32
+        let answers = self.books().posted.iter().filter(|posted| posted.shard == shard).count() as u32;
+        answers + self.pushes.posted_count(shard)
     }
 
     pub(super) fn forget_peers(&self) {
@@ -251,9 +249,10 @@ impl Runner {
         }
     }
 
-    /// A peer has said what its interfaces are.
-    pub(super) fn pushed(&self, from: Nid, bytes: &[u8]) {
-        self.machine().handle_report(self.clock.now(), Report::Pushed { from, bytes });
+    fn pushed(&self, push: &Push) {
+        let Push { from, bytes, length_bytes } = push;
+        let report = Report::Pushed { from: *from, bytes, length_bytes: *length_bytes };
+        self.machine().handle_report(self.clock.now(), report);
     }
 
     fn report(&self, done: Done) {
@@ -276,7 +275,7 @@ impl Runner {
                     Err(error) => machine.handle_report(now, Report::Unanswered { ping, error }),
                 }
             }
-            Done::Forgotten | Done::Pushed { .. } => {}
+            Done::Forgotten => {}
             Done::Sought { nid, reopened } => books.sought(nid, reopened),
         }
     }
@@ -332,9 +331,6 @@ pub(super) fn spawn(core: &Arc<Core>) -> std::io::Result<JoinHandle<()>> {
 async fn drive(core: &Arc<Core>) -> Result<(), LnetError> {
     let runner = &core.runner;
     let mut work = Work::new();
-    for target in core.push_targets()? {
-        work.push(Box::pin(await_push(target)));
-    }
     let mut looks = interval_at(Instant::now() + LOOK_INTERVAL, LOOK_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while !*runner.over.borrow() {
@@ -342,17 +338,19 @@ async fn drive(core: &Arc<Core>) -> Result<(), LnetError> {
         tokio::select! {
             () = runner.wake.notified() => {}
             () = runner.deadline() => runner.machine().handle_timeout(runner.clock.now()),
-            Some(done) = work.next() => match done {
-                Done::Pushed { target, event: Some(event) } => {
-                    core.pushed(&target, event);
-                    work.push(Box::pin(await_push(target)));
+            Some(done) = work.next() => runner.report(done),
+            push = runner.pushes.next() => {
+                runner.pushed(&push);
+                if let Err(error) = core.post_push_targets() {
+                    warn!(%error, "no room for the next push of a peer: tried again");
                 }
-                done => runner.report(done),
-            },
+            }
             () = sleep(QUIET_INTERVAL), if is_draining(&core.topology.load()) => {
                 runner.confirm(core.confirmations().await?);
             }
             _ = looks.tick() => {
+                // What had no room is tried again and again.
+                let _ = core.post_push_targets();
                 core.look_at_links();
                 seek(core, &work);
                 core.follow_traffic().await?;
@@ -450,11 +448,6 @@ async fn open(core: Arc<Core>, ni: NiId, config: NiConfig) -> Done {
     Done::Opened { ni, result }
 }
 
-async fn await_push(mut target: PushTarget) -> Done {
-    let event = target.next().await;
-    Done::Pushed { target, event }
-}
-
 async fn close(core: Arc<Core>, ni: NiId) -> Done {
     match tokio::task::spawn_blocking(move || core.close_ni(ni)).await {
         Ok(Ok(())) => {}
@@ -533,7 +526,14 @@ impl Core {
             (changes, is_due.then(|| refused(worker)))
         });
         let told = told.await?;
-        let log = &mut self.runner.books().log;
+        let refused_pushes = self.runner.machine().push_counters().refused;
+        let mut books = self.runner.books();
+        if is_due && refused_pushes != books.refused_pushes {
+            let count = refused_pushes - books.refused_pushes;
+            warn!(count, "pushes refused: malformed, or not about their senders");
+            books.refused_pushes = refused_pushes;
+        }
+        let log = &mut books.log;
         told.iter().flat_map(|(changes, _)| changes).for_each(|(nid, change)| log.note(now, *nid, *change));
         log.tell_silent(now);
         if is_due {

@@ -17,8 +17,10 @@ use crate::memory::Memory;
 use crate::runtime::{Clock, MeshEnd, Worker};
 use crate::uring::{Waiter, Waker};
 
-/// Match entries that a node has for itself: what answers pings, and what takes its place.
-const OWN_ENTRIES: u32 = 2;
+/// Match entries that a node has for itself: what answers pings, what takes its place, and what takes pushes.
+const OWN_ENTRIES: u32 = 3;
+/// Events that the entry for pushes reserves.
+const OWN_EVENTS: u32 = 4;
 
 /// The shards, which have no NI but `lo` yet.
 pub(super) fn make_workers(config: &NodeConfig, topology: &Arc<Topology>) -> Result<Vec<Worker>, NodeError> {
@@ -52,6 +54,8 @@ pub(super) fn shard_limits(config: &NodeConfig) -> Limits {
     Limits {
         match_entries: config.limits.match_entries.saturating_add(OWN_ENTRIES),
         memory_descs: config.limits.memory_descs.saturating_add(OWN_ENTRIES),
+        event_queues: config.limits.event_queues.saturating_add(1),
+        events: config.limits.events.saturating_add(OWN_EVENTS),
         incoming: Lnds::names_max(&config.limits),
         peers: peers.saturating_add(u32::from(interfaces) + 1),
         interfaces: interfaces.saturating_add(1),

@@ -8,6 +8,7 @@ mod ends;
 mod events;
 mod fragments;
 mod in_process;
+mod pushes;
 mod requests;
 mod rpc;
 mod topology;

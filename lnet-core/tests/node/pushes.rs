@@ -1,0 +1,224 @@
+//! What a node says of itself, and what peers push.
+
+use std::path::Path;
+use std::time::Duration;
+
+use lnet_core::lnd::NiId;
+use lnet_core::node::{Action, Change, PingId, PushCounters, Report, TOLD_MAX};
+use lnet_wire::ping::{self, BUFFER_MAX_BYTES, BUFFER_MIN_BYTES, Features, NiStatus, PingInfo, PingNi};
+use lnet_wire::{Global, Nid};
+use proptest::prelude::*;
+
+use crate::common::{Runner, nid, spec};
+
+const MULTI_RAIL: Features = Features(0x1E);
+
+fn runner() -> Runner {
+    let mut runner = Runner::new(1);
+    runner.batch(&[Change::AddNi(spec(1, 1))]).unwrap();
+    runner
+}
+
+fn info(features: Features, nids: &[Nid]) -> Vec<u8> {
+    let interfaces = nids.iter().map(|nid| PingNi { nid: *nid, status: NiStatus::UP });
+    let mut bytes = vec![0; ping::encoded_bytes(interfaces.clone()).unwrap()];
+    ping::write(&mut bytes, features, 12345, 1, interfaces).unwrap();
+    bytes
+}
+
+/// A push as it arrives: cut to the room that there is.
+fn push(runner: &mut Runner, from: Nid, bytes: &[u8]) {
+    let room = runner.node.push_room_bytes().min(bytes.len());
+    let report = Report::Pushed { from, bytes: &bytes[..room], length_bytes: bytes.len() };
+    runner.node.handle_report(runner.now, report);
+    runner.run();
+}
+
+fn counters(runner: &Runner) -> (u64, u64, u64) {
+    let PushCounters { taken, refused, pinged } = *runner.node.push_counters();
+    (taken, refused, pinged)
+}
+
+/// The newest answer to pings.
+fn answer(runner: &Runner) -> Vec<u8> {
+    let published = runner.done.iter().rev().find_map(|action| match action {
+        Action::Publish(bytes) => Some(bytes.to_vec()),
+        _ => None,
+    });
+    published.expect("nothing was published")
+}
+
+fn pings(runner: &mut Runner) -> Vec<(PingId, Nid, usize)> {
+    let mut pings = Vec::new();
+    runner.done.retain(|action| match action {
+        Action::Ping { ping, nid, length_bytes, .. } => {
+            pings.push((*ping, *nid, *length_bytes));
+            false
+        }
+        _ => true,
+    });
+    pings
+}
+
+#[track_caller]
+fn check_captured(capture: &str, bytes: &[u8]) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/captures").join(capture);
+    let captured = std::fs::read(&path).unwrap();
+    let is_there = captured.windows(bytes.len()).any(|window| window == bytes);
+    assert!(is_there, "no kernel node has said {bytes:02x?} in {capture}");
+}
+
+#[test]
+fn a_node_says_what_kernel_nodes_say() {
+    let add = |nids: &[&str]| {
+        let mut runner = Runner::new(1);
+        for (host, nid) in (1..).zip(nids) {
+            runner
+                .batch(&[Change::AddNi(lnet_core::node::NiSpec {
+                    nid: nid.parse().unwrap(),
+                    ..spec(1, host)
+                })])
+                .unwrap();
+        }
+        runner
+    };
+    check_captured("a_single_ping.pcap", &answer(&add(&["10.77.0.12@tcp"])));
+    let mut runner = add(&["10.77.0.12@tcp", "10.78.0.12@tcp"]);
+    for is_up in [false, true] {
+        runner.node.handle_report(runner.now, Report::Link { ni: NiId(2), is_up });
+        runner.run();
+    }
+    check_captured("b_multirail.pcap", &answer(&runner));
+}
+
+#[test]
+fn features_follow_discovery_and_large_nids() {
+    let mut runner = runner();
+    let told = |runner: &Runner| {
+        let bytes = answer(runner);
+        let info = PingInfo::parse(&bytes).unwrap();
+        (info.features().0, info.sequence())
+    };
+    assert_eq!(told(&runner), (0x1E, 2));
+    runner.batch(&[Change::Set { setting: Global::Discovery, value: 0 }]).unwrap();
+    assert_eq!(told(&runner), (0x0E, 2), "its interfaces are the same");
+    runner.batch(&[Change::Set { setting: Global::Discovery, value: 1 }]).unwrap();
+    runner.batch(&[Change::DeleteNi { nid: nid(1, 1) }]).unwrap();
+    let large = lnet_core::node::NiSpec { nid: "fe80::1@tcp".parse().unwrap(), ..spec(1, 1) };
+    runner.batch(&[Change::AddNi(large)]).unwrap();
+    let (features, _) = told(&runner);
+    assert_eq!(features, 0x7E);
+}
+
+#[test]
+fn interfaces_are_told_by_net() {
+    let mut runner = runner();
+    for (net, host) in [(2, 2), (1, 3)] {
+        runner.batch(&[Change::AddNi(spec(net, host))]).unwrap();
+    }
+    let bytes = answer(&runner);
+    let nids: Vec<_> = PingInfo::parse(&bytes).unwrap().interfaces().map(|one| one.nid).collect();
+    assert_eq!(nids, [nid(1, 1), nid(1, 3), nid(2, 2)]);
+}
+
+#[test]
+fn a_push_makes_a_peer_with_all_its_nids() {
+    let mut runner = runner();
+    let nids = [nid(1, 9), nid(2, 9), nid(1, 8), nid(1, 1)];
+    push(&mut runner, nid(2, 9), &info(MULTI_RAIL, &nids));
+    let peer = runner.node.peer(&nid(1, 8)).unwrap();
+    assert_eq!(peer.nids, [nid(1, 9), nid(1, 8), nid(2, 9)], "by net, and none of this node");
+    assert_eq!((peer.primary, peer.is_multi_rail, peer.state), (nid(1, 9), true, 273));
+    push(&mut runner, nid(1, 9), &info(MULTI_RAIL, &nids[..1]));
+    assert_eq!(runner.node.peer(&nid(1, 9)).unwrap().nids, nids[..1]);
+    assert_eq!((runner.node.peers().count(), counters(&runner)), (1, (2, 0, 0)));
+    // Routers say so by a bit that is not set.
+    push(&mut runner, nid(1, 7), &info(Features(0x1A), &[nid(1, 7)]));
+    assert_eq!(runner.node.peer(&nid(1, 7)).unwrap().state, 277);
+    // Without discovery, theirs or ours, a peer is no more than the NID that speaks.
+    push(&mut runner, nid(1, 6), &info(Features(0x0E), &[nid(1, 6), nid(1, 5)]));
+    let peer = runner.node.peer(&nid(1, 6)).unwrap();
+    assert_eq!((&peer.nids[..], peer.is_multi_rail, peer.state), (&[nid(1, 6)][..], false, 274));
+    assert_eq!(pings(&mut runner), []);
+}
+
+#[test]
+fn a_push_that_is_cut_or_says_too_little_has_its_sender_pinged() {
+    let mut runner = runner();
+    let nids: Vec<_> = (2..=40).map(|host| nid(1, host)).collect();
+    let bytes = info(MULTI_RAIL, &nids);
+    push(&mut runner, nid(1, 9), &bytes);
+    assert_eq!(runner.node.push_room_bytes(), bytes.len());
+    let [(first, to, room)] = pings(&mut runner)[..] else { panic!("one ping") };
+    assert_eq!((to, room, counters(&runner)), (nid(1, 9), BUFFER_MIN_BYTES, (0, 0, 1)));
+    assert_eq!(runner.node.request_count(), 0, "it is the node's own");
+    let answered = Report::Answered { ping: first, bytes: &bytes[..room] };
+    runner.node.handle_report(runner.now, answered);
+    runner.run();
+    let (second, _, room) = pings(&mut runner)[0];
+    assert_eq!(room, bytes.len());
+    runner.node.handle_report(runner.now, Report::Answered { ping: second, bytes: &bytes });
+    runner.run();
+    assert_eq!(runner.node.peer(&nid(1, 9)).unwrap().nids, nids);
+    assert!(!runner.done.iter().any(|action| matches!(action, Action::Done { .. })), "it was not asked for");
+    // The next one has room.
+    push(&mut runner, nid(1, 9), &bytes);
+    assert_eq!(counters(&runner), (1, 0, 1));
+    push(&mut runner, nid(1, 9), &info(Features(0x06), &nids[..8]));
+    push(&mut runner, nid(1, 9), &info(Features(0x06), &nids[..8]));
+    assert_eq!(pings(&mut runner).len(), 1, "one at once");
+    runner.advance(Duration::from_secs(150));
+    assert_eq!(runner.node.poll_timeout(), None);
+}
+
+#[test]
+fn bad_pushes_are_counted_and_no_more() {
+    let mut runner = runner();
+    let good = info(MULTI_RAIL, &[nid(1, 9)]);
+    push(&mut runner, nid(1, 9), &[]);
+    push(&mut runner, nid(1, 9), &good[..31]);
+    push(&mut runner, nid(1, 9), &[7; 48]);
+    push(&mut runner, nid(1, 8), &good);
+    push(&mut runner, nid(1, 1), &good);
+    push(&mut runner, Nid::ANY, &good);
+    assert_eq!((counters(&runner), runner.node.peers().count()), ((0, 6, 0), 0));
+    // Many that want to be pinged.
+    for host in 2..200 {
+        push(&mut runner, nid(1, host), &info(Features(0x06), &[nid(1, host)]));
+    }
+    assert_eq!(pings(&mut runner).len(), 16);
+}
+
+proptest! {
+    #[test]
+    fn hostile_pushes_grow_nothing(
+        pushes in proptest::collection::vec((
+            2u8..12,
+            proptest::collection::vec(0u8..255, 1..150),
+            proptest::collection::vec((0usize..64, any::<u8>()), 0..4),
+        ), 1..12),
+    ) {
+        let mut runner = runner();
+        for (from, hosts, changes) in pushes {
+            let nids: Vec<_> =
+                std::iter::once(from).chain(hosts).map(|host| nid(1 + u16::from(host) % 3, host)).collect();
+            let mut bytes = info(MULTI_RAIL, &nids);
+            for (at, byte) in changes {
+                let at = at % bytes.len();
+                bytes[at] = byte;
+            }
+            push(&mut runner, nids[0], &bytes);
+            let mut seen = std::collections::BTreeSet::new();
+            for peer in runner.node.peers() {
+                prop_assert!(peer.nids.len() <= TOLD_MAX && peer.nids.first() == Some(&peer.primary));
+                for one in &peer.nids {
+                    prop_assert!(seen.insert(*one), "{} twice", one);
+                    prop_assert_eq!(runner.node.peer(one).map(|found| found.primary), Some(peer.primary));
+                    prop_assert!(*one != nid(1, 1) && !one.is_any() && !one.is_loopback());
+                }
+            }
+            prop_assert!(runner.node.push_room_bytes() <= BUFFER_MAX_BYTES);
+        }
+        prop_assert!(pings(&mut runner).len() <= 12);
+    }
+}
