@@ -80,6 +80,7 @@ pub use lnet_core::portal::{EntrySpec, Position};
 pub use lnet_core::shard::{GetRequest, PutRequest, SubmitError, Usage};
 pub use lnet_core::stats::{Counters, DropReason};
 pub use lnet_core::topology::Distance;
+pub use lnet_core::tunables::{Accept, SockTunables};
 pub use lnet_wire::nid::{Net, NetType};
 pub use lnet_wire::steer::{Policy, Spread};
 pub use lnet_wire::{Nid, ProcessId};

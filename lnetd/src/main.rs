@@ -11,6 +11,7 @@ mod group;
 mod notify;
 mod options;
 mod signals;
+mod sock;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Parser};
 use lnet_control::path::{self, DEFAULT_NODE};
@@ -15,7 +15,7 @@ use lnet_user::{Limits, NodeConfig};
 
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::group;
+use crate::{group, sock};
 
 /// Most memory of a shard for what it knows of peers.
 const PEER_MEMORY_MAX: u64 = 1 << 32;
@@ -29,12 +29,13 @@ Examples:
   lnetd --config /etc/lnet.yaml          with the nets of a document, as `lnetctl export` prints it
   lnetd --shards 4 --cpus 4-7 --spin 50  four shards on CPUs of their own, which poll a little before they sleep
   lnetd --name test --mode socket        no privileges: UDP sockets; nets need `--port` from 1024 up
+  lnetd --sock accept=all                tcp nets that take peers without a privileged port
 
 SIGTERM and SIGINT end it in order, a second one at once.";
 
 /// A node of LNet in userspace.
 #[derive(Parser, Debug)]
-#[command(version, about, after_help = EXAMPLES)]
+#[command(version, about, after_help = format!("{}\n\n{EXAMPLES}", sock::HELP))]
 #[command(group(ArgGroup::new("start").args(["config", "configure"])))]
 pub(crate) struct Options {
     /// The node's name: its control socket is NAME.sock in /run/lnet, or in $XDG_RUNTIME_DIR/lnet for others than root
@@ -79,6 +80,9 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = lnd_timeout_s(), value_name = "SECONDS",
           value_parser = clap::value_parser!(u32).range(1..))]
     lnd_timeout: u32,
+    /// A tunable of the tcp LND, as often as there are some to be set; they are listed below
+    #[arg(long, value_name = "NAME=VALUE")]
+    sock: Vec<sock::Setting>,
     /// Seconds that what is under way may take when an NI is deleted, or the daemon stops
     #[arg(long, default_value_t = ControlOptions::default().drain.as_secs() as u32, value_name = "SECONDS")]
     drain: u32,
@@ -127,6 +131,7 @@ impl Options {
             .mode(self.mode)
             .queues_max(self.queues_max)
             .lnd_timeout(Duration::from_secs(self.lnd_timeout.into()))
+            .sock(sock::tunables(&self.sock).map_err(|error| anyhow!("--sock {error}"))?)
             .frame_loss_per_million(self.frame_loss)
             .limits(Limits { peers: self.peers()?, ..DAEMON_LIMITS });
         let frames = match self.memory {

@@ -7,7 +7,7 @@ use lnet_core::lnd::NiId;
 
 use super::calls::Caller;
 use super::{Core, Lnet, LnetError};
-use crate::capture::{CaptureInterface, CaptureRecord, CaptureSpec, Captures, Link, TapEnd};
+use crate::capture::{CaptureError, CaptureInterface, CaptureRecord, CaptureSpec, Captures, Link, TapEnd};
 use crate::node::{NiState, NodeDriver, XdpMode};
 
 impl Lnet {
@@ -19,6 +19,7 @@ impl Lnet {
     pub fn start_capture(&self, spec: &CaptureSpec) -> Result<(), LnetError> {
         // Meanwhile no NI is opened that the capture would not hear of.
         let node = self.inner.node();
+        check_lnds(&node, spec)?;
         let interfaces: Vec<CaptureInterface> = node.nis().filter_map(interface_of).collect();
         let callers: Vec<Caller> = self.inner.shards.iter().map(|end| end.caller.clone()).collect();
         let tap = |ends: Vec<TapEnd>| {
@@ -62,6 +63,22 @@ impl Core {
     fn lock_captures(&self) -> MutexGuard<'_, Captures> {
         self.captures.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Refuses a capture of interfaces where nothing but TCP would be captured.
+fn check_lnds(node: &NodeDriver, spec: &CaptureSpec) -> Result<(), CaptureError> {
+    let asked = |name: &String| spec.interfaces.is_empty() || spec.interfaces.contains(name);
+    let nis: Vec<_> = node.nis().filter(|state| asked(&state.config.interface)).collect();
+    let has_frames = |name: &String| nis.iter().any(|ni| ni.xdp.is_some() && ni.config.interface == *name);
+    let mut tcp: Vec<_> =
+        nis.iter().filter(|ni| ni.tcp.is_some()).map(|ni| ni.config.interface.clone()).collect();
+    tcp.retain(|name| !has_frames(name));
+    tcp.dedup();
+    // Without a list: a net whose frames can be captured does, and others may come later.
+    if tcp.is_empty() || spec.interfaces.is_empty() && nis.iter().any(|ni| ni.tcp.is_none()) {
+        return Ok(());
+    }
+    Err(CaptureError::Tcp { interfaces: tcp, port: node.config().sock.accept_port })
 }
 
 /// What an NI's frames come by; an in-process one has none.

@@ -91,6 +91,17 @@ pub enum CaptureError {
         /// Interfaces of its NIs.
         known: Vec<String>,
     },
+    /// The NIs in question have the LND tcp, whose bytes the kernel handles.
+    #[error(
+        "NIs on {} have the LND tcp, whose packets are the kernel's: `tcpdump -i {} -w FILE port {port}` captures them",
+        .interfaces.join(", "), .interfaces.first().map_or("any", String::as_str)
+    )]
+    Tcp {
+        /// Their interfaces.
+        interfaces: Vec<String>,
+        /// The port of acceptors.
+        port: u16,
+    },
     /// There are as many captures as there can be.
     #[error("the node has {CAPTURES_MAX} captures: stop one of them")]
     TooMany,

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::thread;
 
-use ethtool::{EthtoolAttr, EthtoolChannelAttr};
+use ethtool::{EthtoolAttr, EthtoolChannelAttr, EthtoolLinkModeAttr};
 use futures_util::{StreamExt, TryStreamExt};
 use rtnetlink::Handle;
 use rtnetlink::packet_route::RouteNetlinkMessage;
@@ -51,6 +51,13 @@ impl Interface {
     pub fn by_name(name: &str) -> Result<Self, NetlinkError> {
         on_a_thread(|| runtime()?.block_on(query(name)))
     }
+}
+
+/// The speed of an interface's link in Mbit/s, as `ethtool` shows it; `None` where its driver does not know. Blocks as
+/// [`Interface::by_name`] does.
+#[must_use]
+pub fn link_speed_mbits(name: &str) -> Option<u32> {
+    on_a_thread(|| Ok(runtime()?.block_on(speed(name)))).ok().flatten()
 }
 
 /// The names of all interfaces of the calling thread's network namespace, in the order of their indices. Blocks as
@@ -214,6 +221,23 @@ async fn channels(name: &str) -> Option<(u32, u32)> {
         }
     }
     (receive > 0 && transmit > 0).then_some((receive, transmit))
+}
+
+async fn speed(name: &str) -> Option<u32> {
+    let (connection, mut handle, _) = ethtool::new_connection().ok()?;
+    tokio::spawn(connection);
+    let answers = handle.link_mode().get(Some(name)).execute().await.ok()?;
+    let mut answers = std::pin::pin!(answers);
+    let mut speed_mbits = None;
+    while let Some(Ok(answer)) = answers.next().await {
+        for attribute in answer.payload.nlas {
+            if let EthtoolAttr::LinkMode(EthtoolLinkModeAttr::Speed(known)) = attribute {
+                // What a driver does not know is -1 (uapi/linux/ethtool.h: SPEED_UNKNOWN).
+                speed_mbits = Some(known).filter(|known| !matches!(*known, 0 | u32::MAX));
+            }
+        }
+    }
+    speed_mbits
 }
 
 #[cfg(test)]

@@ -65,8 +65,8 @@ pub struct NiConfig {
     pub udp_port: Option<u16>,
     /// Receive queues that the interface must have at least, all of which are used; `None` for what the node says.
     pub queues: Option<u32>,
-    /// Of the tcp LND: connections with a peer for messages of each direction, at most 127; `None` or 0 for
-    /// one.
+    /// Of the tcp LND: connections with a peer for messages of each direction, at most 127; `None` or 0 for as many as
+    /// the speed of the link wants.
     pub conns_per_peer: Option<u32>,
     /// Of the tcp LND: IP type of service, 0 to 255; `None` or less for the system's.
     pub tos: Option<i32>,

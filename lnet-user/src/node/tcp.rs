@@ -12,7 +12,7 @@ use super::shards::{incarnation, random_number};
 use super::{NiConfig, NodeDriver, NodeError, TcpNiState, link, port};
 use crate::lnd::tcp::{TcpCommon, TcpLnd, TcpPort, socket_options};
 use crate::lnd::{Part, ShardPort};
-use crate::netlink::{Interface, Neighbours};
+use crate::netlink::{Interface, Neighbours, link_speed_mbits};
 use crate::uring::WaitError;
 
 /// Connections of a peer by type at most (LNet `ksnr_conn_count`).
@@ -81,7 +81,10 @@ impl NodeDriver {
                 (rings, lnds)
             }
         };
-        let conns_per_peer = config.conns_per_peer.unwrap_or(1).clamp(1, CONNS_PER_PEER_MAX) as u8;
+        let asked = config.conns_per_peer.filter(|count| *count > 0);
+        let conns_per_peer =
+            asked.unwrap_or_else(|| conns_by_speed(link_speed_mbits(&plan.interface.name).unwrap_or(0)));
+        let conns_per_peer = conns_per_peer.min(CONNS_PER_PEER_MAX) as u8;
         let incarnation = incarnation();
         let ports = rings.into_iter().map(|ring| TcpPort {
             ni,
@@ -108,6 +111,12 @@ impl NodeDriver {
     }
 }
 
+/// Connections of a peer by type, as the speed of the link wants them: one more for each four times as fast (LNet
+/// `socklnd_modparams.c: conns_per_peer`).
+fn conns_by_speed(speed_mbits: u32) -> u32 {
+    (speed_mbits / 1000).checked_ilog2().unwrap_or(0) / 2 + 1
+}
+
 fn duplicates(fds: &[impl AsFd]) -> Result<Vec<OwnedFd>, NodeError> {
     let duplicate = |fd: &_| AsFd::as_fd(fd).try_clone_to_owned();
     let failed = |error: std::io::Error| WaitError::System {
@@ -115,4 +124,18 @@ fn duplicates(fds: &[impl AsFd]) -> Result<Vec<OwnedFd>, NodeError> {
         source: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO),
     };
     Ok(fds.iter().map(duplicate).collect::<Result<_, _>>().map_err(failed)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fast_links_have_more_connections() {
+        let cases =
+            [(0, 1), (100, 1), (1000, 1), (3999, 1), (4000, 2), (15_000, 2), (16_000, 3), (63_000, 3)];
+        for (speed_mbits, count) in cases.into_iter().chain([(64_000, 4), (255_000, 4), (256_000, 5)]) {
+            assert_eq!(conns_by_speed(speed_mbits), count, "{speed_mbits} Mbit/s");
+        }
+    }
 }

@@ -9,3 +9,4 @@ mod local;
 mod pair;
 mod run;
 mod starts;
+mod tcp;

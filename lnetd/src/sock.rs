@@ -1,0 +1,150 @@
+//! Tunables of the tcp LND, by the names that socklnd and the acceptor have for them.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use lnet_user::{Accept, SockTunables};
+
+/// What the help says of `--sock`.
+pub(crate) const HELP: &str = "\
+Tunables of the tcp LND, for --sock:
+  accept=secure|all|none   who may connect: peers with a port below 1024, all, or none
+  accept_port=PORT         port of the acceptors, this node's and its peers' [988]
+  accept_backlog=COUNT     connections that may wait to be accepted [127]
+  accept_timeout=SECONDS   how long a handshake may take [5]
+  sock_timeout=SECONDS     how long a message, or its progress, may take [50]
+  keepalive=SECONDS        silence after which a peer is told that this end lives, 0 for never [30]
+  keepalive_idle=SECONDS   silence after which TCP probes a connection, 0 for never [30]
+  keepalive_intvl=SECONDS  pause between probes [5]
+  keepalive_count=COUNT    probes without an answer that end a connection [5]
+  min_reconnectms=MS       first pause before a connection is tried again [1000]
+  max_reconnectms=MS       longest pause [60000]
+  min_bulk=BYTES           messages from which on they go by a connection for large ones [1024]
+  nagle=0|1                whether small segments wait [0]
+  tx_buffer_size=BYTES     send buffer of a connection, 0 for the system's choice [0]
+  rx_buffer_size=BYTES     receive buffer of a connection, 0 for the system's choice [0]";
+
+/// One tunable that is set.
+#[derive(Clone, Debug)]
+pub(crate) struct Setting {
+    name: String,
+    value: String,
+}
+
+impl FromStr for Setting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, value) = text.split_once('=').ok_or("NAME=VALUE is expected")?;
+        let setting = Self { name: name.to_owned(), value: value.to_owned() };
+        // Told with the command line.
+        setting.apply(&mut SockTunables::default())?;
+        Ok(setting)
+    }
+}
+
+impl Setting {
+    /// Sets it.
+    pub(crate) fn apply(&self, tunables: &mut SockTunables) -> Result<(), String> {
+        let seconds = |least: u32| self.number(least, 86_400).map(|value| Duration::from_secs(value.into()));
+        let milliseconds = || self.number(1, 3_600_000).map(|value| Duration::from_millis(value.into()));
+        match self.name.as_str() {
+            "accept" => {
+                tunables.accept = match self.value.as_str() {
+                    "secure" => Accept::Secure,
+                    "all" => Accept::All,
+                    "none" => Accept::None,
+                    _ => return Err(self.unexpected("secure, all or none")),
+                }
+            }
+            "accept_port" => tunables.accept_port = self.number(1, 65_535)? as u16,
+            "accept_backlog" => tunables.accept_backlog = self.number(1, 65_535)?,
+            "accept_timeout" => tunables.accept_timeout = seconds(1)?,
+            "sock_timeout" => tunables.timeout = seconds(1)?,
+            "keepalive" => tunables.keepalive = seconds(0)?,
+            "keepalive_idle" => tunables.keepalive_idle_s = self.number(0, 32_767)?,
+            "keepalive_intvl" => tunables.keepalive_interval_s = self.number(1, 32_767)?,
+            "keepalive_count" => tunables.keepalive_count = self.number(1, 127)?,
+            "min_reconnectms" => tunables.min_reconnect = milliseconds()?,
+            "max_reconnectms" => tunables.max_reconnect = milliseconds()?,
+            "min_bulk" => tunables.min_bulk_bytes = self.number(0, u32::MAX)?,
+            "nagle" => tunables.nagle = self.number(0, 1)? != 0,
+            "tx_buffer_size" => tunables.tx_buffer_bytes = self.number(0, i32::MAX as u32)?,
+            "rx_buffer_size" => tunables.rx_buffer_bytes = self.number(0, i32::MAX as u32)?,
+            _ => return Err(format!("{}: no tunable of the tcp LND; `lnetd --help` lists them", self.name)),
+        }
+        Ok(())
+    }
+
+    fn number(&self, least: u32, greatest: u32) -> Result<u32, String> {
+        let number = self.value.parse().ok().filter(|value| (least..=greatest).contains(value));
+        number.ok_or_else(|| self.unexpected(&format!("a number from {least} to {greatest}")))
+    }
+
+    fn unexpected(&self, expected: &str) -> String {
+        format!("{}={}: {expected} is expected", self.name, self.value)
+    }
+}
+
+/// All that are set, the last of a name last.
+pub(crate) fn tunables(settings: &[Setting]) -> Result<SockTunables, String> {
+    let mut tunables = SockTunables::DEFAULT;
+    settings.iter().try_for_each(|setting| setting.apply(&mut tunables))?;
+    let SockTunables { min_reconnect, max_reconnect, .. } = tunables;
+    if min_reconnect > max_reconnect {
+        return Err(format!(
+            "min_reconnectms={}: at most max_reconnectms={} is expected",
+            min_reconnect.as_millis(),
+            max_reconnect.as_millis()
+        ));
+    }
+    Ok(tunables)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(words: &str) -> Result<SockTunables, String> {
+        let settings: Result<Vec<Setting>, _> = words.split_whitespace().map(str::parse).collect();
+        tunables(&settings?)
+    }
+
+    #[test]
+    fn each_tunable_that_the_help_lists_is_set() {
+        for line in HELP.lines().skip(1) {
+            let (name, rest) = line.trim().split_once('=').unwrap();
+            // The value that the help calls the default, else the first of a choice.
+            let default = rest.rsplit_once('[').and_then(|(_, rest)| rest.strip_suffix(']'));
+            let value = default.unwrap_or_else(|| rest.split('|').next().unwrap());
+            assert_eq!(parsed(&format!("{name}={value}")), Ok(SockTunables::DEFAULT), "{line}");
+            let other = match name {
+                "accept" => "none",
+                "nagle" => "1",
+                _ => "11",
+            };
+            let set = parsed(&format!("min_reconnectms=9 {name}={other}")).unwrap();
+            assert_ne!(Ok(set), parsed("min_reconnectms=9"), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_told_with_its_value() {
+        let cases = [
+            ("accept", "NAME=VALUE is expected"),
+            ("accept=some", "accept=some: secure, all or none is expected"),
+            ("accept_port=65536", "accept_port=65536: a number from 1 to 65535 is expected"),
+            ("sock_timeout=-1", "sock_timeout=-1: a number from 1"),
+            ("speed=1", "speed: no tunable"),
+            (
+                "min_reconnectms=5000 max_reconnectms=4000",
+                "min_reconnectms=5000: at most max_reconnectms=4000",
+            ),
+        ];
+        for (words, expected) in cases {
+            let error = parsed(words).unwrap_err();
+            assert!(error.contains(expected), "{words}: {error}");
+        }
+        assert_eq!(parsed("accept=all accept_port=1988").unwrap().accept_port, 1988);
+    }
+}

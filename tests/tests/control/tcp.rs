@@ -1,0 +1,158 @@
+//! Two daemons with nets of the tcp LND over veth: what `lnetctl` does with them is what LNet's own does.
+
+use std::path::Path;
+
+use lnet_tests::netns::{NETNS_NODES, require_privilege};
+use xtask::testing::paths;
+
+use crate::run::{Two, until_shown};
+
+/// Values that differ from node to node.
+const DIFFERING: [&str; 20] = [
+    "nid",
+    "primary nid",
+    "0",
+    "CPT",
+    "conns_per_peer",
+    "send_count",
+    "recv_count",
+    "put",
+    "get",
+    "reply",
+    "ack",
+    "samples",
+    "nsec",
+    "refcount",
+    "min_tx_credits",
+    "msgs_max",
+    "msgs_alloc",
+    "rst_alloc",
+    "length",
+    "peer state",
+];
+
+/// What is the same on all nodes in one state.
+fn common(document: &str) -> Vec<(String, String)> {
+    let mut entries = paths(document);
+    for (path, value) in &mut entries {
+        let key = path.rsplit('/').next().unwrap_or_default();
+        if DIFFERING.iter().any(|differing| key == *differing || key.ends_with(&format!("_{differing}"))) {
+            value.clear();
+        }
+    }
+    entries
+}
+
+/// What LNet's own tool printed.
+fn captured(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lnetctl/tests/data").join(name);
+    std::fs::read_to_string(path).unwrap()
+}
+
+#[track_caller]
+fn check_shown(shown: &str, capture: &str) {
+    assert_eq!(common(shown), common(&captured(capture)), "{shown}");
+}
+
+#[test]
+fn tcp_nets_are_shown_as_kernel_nodes_show_theirs() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::new(1, "");
+    for (daemon, side) in [(&two.a, two.netns.a()), (&two.b, two.netns.b())] {
+        daemon.good("lnet configure");
+        daemon.good(&format!("net add --net tcp --if {}", side.interface().name));
+    }
+    let other = two.nids(0)[1].replace("@xdp", "@tcp");
+    for _ in 0..3 {
+        check_shown(&two.a.good(&format!("ping {other}")), "ping.yaml");
+    }
+    check_shown(&two.a.good("net show"), "net_show.yaml");
+    check_shown(&two.a.good("net show -v 4"), "net_show_4.yaml");
+    check_shown(&two.a.good("stats show"), "stats_show.yaml");
+    check_shown(&two.a.good("peer list"), "peer_list.yaml");
+    let peer = two.a.good("peer show -v 4");
+    let keys = |document: &str| paths(document).into_iter().map(|(path, _)| path).collect::<Vec<_>>();
+    assert_eq!(keys(&peer), keys(&captured("peer_show_4.yaml")), "{peer}");
+    for part in ["max_ni_tx_credits: 8", "available_tx_credits: 8", "state: NA"] {
+        assert!(peer.contains(part), "{part:?} is not in {peer}");
+    }
+    // A node that has discovered nothing yet knows no peer by its net's end, and its backup is that of the kernel's but
+    // for what was chosen.
+    let backup = two.a.good("export --backup");
+    for part in ["net type: tcp", "peer_credits: 8", "credits: 256", "tos: -1"] {
+        assert!(backup.contains(part), "{part:?} is not in {backup}");
+    }
+}
+
+#[test]
+fn options_of_tcp_nets_are_those_of_the_reference() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::new(1, "--sock sock_timeout=30 --sock accept_port=1988");
+    let interface = two.netns.a().interface().name.clone();
+    let (a, b) = (&two.a, &two.b);
+    a.good("lnet configure");
+    b.good("lnet configure --large");
+    let add = format!("net add --net tcp --if {interface}");
+    a.bad(&format!("{add} --conns-per-peer 128"), &["128"]);
+    a.bad(&format!("{add} --tos 256"), &["256"]);
+    a.bad(&format!("{add} --mode native"), &["mode is of the LND xdp"]);
+    a.bad(&format!("net add --net o2ib --if {interface}"), &["not supported"]);
+    assert!(!a.good("net show").contains("tcp"), "nothing was added");
+    a.good(&format!("{add} --conns-per-peer 3 --tos 16 --credits 64 --peer-credits 4 --peer-timeout 90"));
+    let shown = a.good("net show --net tcp -v 1");
+    for part in [
+        "conns_per_peer: 3",
+        "timeout: 30",
+        "tos: 16",
+        " credits: 64",
+        "peer_credits: 4",
+        "peer_timeout: 90",
+        "peer_buffer_credits: 0",
+    ] {
+        assert!(shown.contains(part), "{part:?} is not in {shown}");
+    }
+    // A veth has 10 Gbit/s.
+    let backup = a.good("export --backup");
+    a.good("net del --net tcp");
+    a.good(&add);
+    assert!(a.good("net show -v 1").contains("conns_per_peer: 2"), "{}", a.good("net show -v 1"));
+    a.good("net del --net tcp");
+    a.good_with("import", &backup);
+    assert_eq!(a.good("export --backup"), backup);
+
+    // With --large an interface is known by its IPv6 address.
+    b.good(&format!("net add --net tcp --if {}", two.netns.b().interface().name));
+    let large = b.good("net show --net tcp");
+    assert!(large.contains("nid: fd"), "{large}");
+
+    // The kernel handles the bytes of such nets.
+    let file = a.directory.0.join("none.pcapng");
+    let start = format!("capture start {} --limit 1M", file.display());
+    let hint = format!("tcpdump -i {interface} -w FILE port 1988");
+    a.bad(&start, &[&hint]);
+    a.bad(&format!("{start} --if {interface}"), &[&hint]);
+    assert!(!file.exists());
+}
+
+#[test]
+fn daemons_ping_each_other_over_tcp_by_large_nids() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::new(1, "");
+    for (daemon, side) in [(&two.a, two.netns.a()), (&two.b, two.netns.b())] {
+        daemon.good("lnet configure --large");
+        daemon.good(&format!("net add --net tcp --if {}", side.interface().name));
+    }
+    let nids = [&two.a, &two.b].map(|daemon| {
+        let shown = daemon.good("net show --net tcp");
+        shown.lines().find_map(|line| line.trim().strip_prefix("-     nid: ").map(str::to_owned)).unwrap()
+    });
+    until_shown(&two.a, &format!("ping {}", nids[1]), &nids[1]);
+    let pinged = two.b.good(&format!("ping {}", nids[0]));
+    assert!(pinged.contains(&format!("primary nid: {}", nids[0])), "{pinged}");
+}
