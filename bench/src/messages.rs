@@ -42,6 +42,12 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// Options of the descriptor at the far end.
+    pub(crate) fn served(self) -> MdOptions {
+        let what = if matches!(self, Self::Get) { MdOptions::GET } else { MdOptions::PUT };
+        what | MdOptions::MANAGE_REMOTE
+    }
+
     /// The event by which a message is over.
     pub(crate) const fn last_event(self) -> EventKind {
         match self {
@@ -145,8 +151,7 @@ impl End {
             true => node.register(bytes).context("the node has registered memory for all buffers"),
             false => Ok(Buffer::zeroed(bytes)),
         };
-        let both = MdOptions::PUT | MdOptions::GET | MdOptions::MANAGE_REMOTE;
-        let target = md(both, (!config.silent).then_some(arrivals));
+        let target = md(config.operation.served(), (!config.silent).then_some(arrivals));
         for match_bits in 0..u64::from(entries) {
             worker.attach(&EntrySpec::new(PORTAL, match_bits), &target, buffer()?)?;
         }

@@ -54,7 +54,7 @@ impl End {
             auto_unlink: false,
             ..MdSpec::new(bytes as u64, Threshold::Infinite, options, queue.handle())
         };
-        let taken = md(MdOptions::PUT | MdOptions::GET | MdOptions::MANAGE_REMOTE, &arrivals);
+        let taken = md(operation.served(), &arrivals);
         shard.attach(&EntrySpec::new(PORTAL, 0), &taken, Buffer::zeroed(bytes))?.detach();
         let sources = (0..SOURCES).map(|_| shard.bind(&md(MdOptions::NONE, &ends), Buffer::zeroed(bytes)));
         let sources = sources.collect::<Result<_, _>>()?;

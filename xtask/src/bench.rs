@@ -30,7 +30,7 @@ const PEERS_NETWORK: &str = "10.212.0.0/16";
   cargo xtask bench
   cargo xtask bench --quick --size 1024
   cargo xtask bench --bulk --mtu 1500
-  cargo xtask bench --compare
+  cargo xtask bench --compare --net tcp
   cargo xtask bench --posted 1000000
   cargo xtask bench --peers 1000
   cargo xtask bench --json > result.json")]
@@ -59,6 +59,9 @@ pub(crate) struct Options {
     /// Largest IP packet of the link [default: 1500, with --bulk and --compare 9000]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1500..))]
     mtu: Option<u16>,
+    /// With --compare: nodes on a net of this type
+    #[arg(long, value_name = "TYPE", value_parser = ["xdp", "tcp"], default_value = "xdp", requires = "compare")]
+    net: String,
     /// Print one JSON object instead of the tables
     #[arg(long)]
     json: bool,
@@ -101,7 +104,7 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
     for (end, namespace) in [("a", &pair.a), ("b", &pair.b)] {
         command.arg(format!("--netns-{end}")).arg(Path::new("/run/netns").join(namespace.name()));
         command.args([&format!("--interface-{end}"), &namespace.interface().name]);
-        command.args([&format!("--nid-{end}"), &nid(namespace)]);
+        command.args([&format!("--nid-{end}"), &nid(namespace, &options.net)]);
     }
     command.args(["--size", &size.to_string(), "--mtu", &mtu_bytes.to_string()]);
     if let Some(size) = options.size.filter(|_| options.compare) {
@@ -141,6 +144,6 @@ fn wait(mut child: Child, words: &str, signal: &AtomicUsize) -> Result<()> {
     }
 }
 
-fn nid(namespace: &Namespace) -> String {
-    format!("{}@xdp", namespace.interface().ipv4)
+fn nid(namespace: &Namespace, net: &str) -> String {
+    format!("{}@{net}", namespace.interface().ipv4)
 }

@@ -6,6 +6,7 @@ mod cargo;
 mod deny;
 mod dist;
 mod fuzz;
+mod interop;
 mod levels;
 mod run;
 mod setup;
@@ -45,6 +46,8 @@ enum Verb {
     Sim(sim::Options),
     /// Look for input that breaks the codecs, the steering or the transfer protocol, by libFuzzer
     Fuzz(fuzz::Options),
+    /// Run our daemon with kernel nodes in virtual machines, and report (needs root and a lab)
+    Interop(interop::Options),
     /// Lay out what is to be installed: lnetd, lnetctl, man pages, completions, a systemd unit
     Dist(dist::Options),
     /// Remove what `run --keep` kept and what killed runs left (needs root)
@@ -93,6 +96,7 @@ fn dispatch(cli: Cli) -> Result<()> {
         Verb::Bench(options) => bench::bench(&root, &options),
         Verb::Sim(options) => sim::sim(&root, &options),
         Verb::Fuzz(options) => fuzz::fuzz(&root, &options),
+        Verb::Interop(options) => interop::interop(&root, &options),
         Verb::Dist(options) => dist::dist(&root, &options),
         Verb::Clean => run::clean(&root),
         Verb::Test { unprivileged } => levels::test(&root, unprivileged),

@@ -131,7 +131,7 @@ impl Socklnd {
                 if to == self.config.shard {
                     self.answer(now, slot, &local, &hello, up);
                 } else {
-                    self.forget(slot);
+                    self.forget(now, slot);
                     let handed = HandedOver { ni: local.ni, hello, ends };
                     self.actions.push_back(Action::HandOver { conn: ConnId(slot), to, handed });
                 }

@@ -61,7 +61,7 @@ impl Socklnd {
             self.handshakes.retain(|other| *other != slot);
         }
         self.requeue(slot);
-        self.forget(slot);
+        self.forget(now, slot);
         self.actions.push_back(Action::Close { conn: ConnId(slot) });
     }
 
@@ -84,7 +84,7 @@ impl Socklnd {
     }
 
     /// Frees a connection's slot.
-    pub(super) fn forget(&mut self, slot: u32) {
+    pub(super) fn forget(&mut self, now: Instant, slot: u32) {
         self.ready.discard(&mut self.connections, slot);
         self.resumed.discard(&mut self.connections, slot);
         self.starved.discard(&mut self.connections, slot);
@@ -95,6 +95,7 @@ impl Socklnd {
         if let Some(peer) = self.peers.get_mut(peer) {
             if phase == Phase::Established {
                 peer.connections.remove(&mut self.connections, slot);
+                peer.lost_at = now;
                 *peer.count_mut(kind) -= 1;
             }
             peer.dialling.take_if(|dialling| *dialling == slot);

@@ -160,6 +160,10 @@ impl Socklnd {
             known.refusals = 0;
         }
         (known.version, known.incarnation) = (Some(hello.version), Some(hello.source_incarnation));
+        let former = known.last_incarnation.replace(hello.source_incarnation);
+        if former.is_some_and(|former| former != hello.source_incarnation) {
+            self.restarts.push_back(known.nid);
+        }
         (known.backoff, known.retry_at) = (core::time::Duration::ZERO, now);
         *known.count_mut(kind) += 1;
         known.connections.push_back(&mut self.connections, slot);
@@ -183,7 +187,8 @@ impl Socklnd {
             if peer.dialling.is_none() && peer.queue.is_empty() {
                 peer.version = None;
                 // How long to wait is remembered for as long again.
-                let forgotten_at = peer.retry_at + peer.backoff;
+                let forgotten_at =
+                    (peer.retry_at + peer.backoff).max(peer.lost_at + self.config.tunables.timeout);
                 self.clear_timer(Timer::Peer(slot));
                 if forgotten_at <= now {
                     self.peers.remove(slot);

@@ -215,6 +215,7 @@ pub struct Socklnd {
     actions: VecDeque<Action>,
     ended: VecDeque<(TxId, Status)>,
     reports: VecDeque<(Path, PathReport)>,
+    restarts: VecDeque<Nid>,
     timers: Schedule,
     /// Names for messages that arrive.
     names: Vec<u32>,
@@ -244,6 +245,7 @@ impl Socklnd {
             actions: VecDeque::new(),
             ended: VecDeque::with_capacity(messages as usize),
             reports: VecDeque::new(),
+            restarts: VecDeque::new(),
             timers: Schedule::new(connections + peers),
             names: (0..incoming).rev().collect(),
             named: (0..incoming).map(|_| NONE).collect(),
@@ -297,12 +299,18 @@ impl Socklnd {
         self.reports.pop_front()
     }
 
+    /// A peer that has begun a new life since it was connected last.
+    pub fn poll_restart(&mut self) -> Option<Nid> {
+        self.restarts.pop_front()
+    }
+
     /// Whether one of the `poll` functions has something.
     #[must_use]
     pub fn has_work(&self) -> bool {
         !self.actions.is_empty()
             || !self.ended.is_empty()
             || !self.reports.is_empty()
+            || !self.restarts.is_empty()
             || !self.ready.is_empty()
             || !self.resumed.is_empty()
     }

@@ -47,6 +47,10 @@ pub(super) struct SockPeer {
     pub(super) version: Option<Version>,
     /// Its life, while there are connections.
     pub(super) incarnation: Option<u64>,
+    /// Its last life that was seen, whether there are connections or not.
+    pub(super) last_incarnation: Option<u64>,
+    /// When its last connection ended.
+    pub(super) lost_at: Instant,
     /// Not dialled before.
     pub(super) retry_at: Instant,
     /// What the next failure adds to that.
@@ -70,6 +74,8 @@ impl SockPeer {
             dialling: None,
             version: None,
             incarnation: None,
+            last_incarnation: None,
+            lost_at: Instant(0),
             retry_at: Instant(0),
             backoff: Duration::ZERO,
             refusals: 0,

@@ -81,7 +81,7 @@ impl Socklnd {
             self.set_timer(Timer::Peer(peer), at);
         }
         let known = &self.peers[peer];
-        if known.is_active || first != NONE {
+        if known.is_active && !known.connections.is_empty() || first != NONE {
             self.dial_lacking(now, peer);
         }
     }

@@ -356,6 +356,8 @@ fn a_peer_in_a_new_life_is_refused_once() {
     pair.wait(SECOND);
     assert_eq!(pair.nodes[0].ended, [(TxId(5), Status::Ok)]);
     assert_eq!(pair.nodes[1].count(SocklndEvent::Restarted), 1);
+    assert_eq!(pair.nodes[1].sock.poll_restart(), Some(nid(0, 1)));
+    assert_eq!(pair.nodes[1].sock.poll_restart(), None);
 }
 
 #[test]

@@ -158,6 +158,9 @@ impl TcpLnd {
             }
             count += 1;
         }
+        while let Some(peer) = self.sock.poll_restart() {
+            up.restarted(&peer);
+        }
         while let Some((path, report)) = self.sock.poll_report() {
             up.path_health(now, &path, report);
         }

@@ -1,0 +1,158 @@
+//! The cases: what our daemon and kernel nodes do with each other.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::lab::{Lab, Needs, OURS, OURS_LARGE};
+
+/// How often a node is killed.
+const LIVES: u32 = 5;
+const KERNEL: &str = "10.77.0.11@tcp";
+const KERNEL_LARGE: &str = "fd77::11@tcp";
+
+/// One case.
+pub(super) struct Case {
+    pub(super) name: &'static str,
+    pub(super) what: &'static str,
+    pub(super) needs: Needs,
+    /// What was found that is worth telling.
+    pub(super) run: fn(&mut Lab) -> Result<String>,
+}
+
+const ONE: Needs = Needs { nodes: 1, large: false, mtu_bytes: 1500 };
+const LARGE: Needs = Needs { large: true, ..ONE };
+const JUMBO: Needs = Needs { mtu_bytes: 9000, ..ONE };
+
+pub(super) const CASES: &[Case] = &[
+    Case { name: "ping", what: "each pings the other", needs: ONE, run: ping },
+    Case {
+        name: "discovery",
+        what: "the kernel node discovers ours: ping, push, ACK",
+        needs: ONE,
+        run: discovery,
+    },
+    Case { name: "shards", what: "two shards, then four", needs: ONE, run: shards },
+    Case {
+        name: "conns_per_peer",
+        what: "three connections for each direction here, one there; then three on both sides",
+        needs: ONE,
+        run: connections,
+    },
+    Case {
+        name: "killed here",
+        what: "our daemon is killed and comes back, five times",
+        needs: ONE,
+        run: killed_here,
+    },
+    Case {
+        name: "killed there",
+        what: "the kernel node is killed and comes back, five times",
+        needs: ONE,
+        run: killed_there,
+    },
+    Case { name: "cut", what: "the link is cut for 5 s while both ping", needs: ONE, run: cut },
+    Case { name: "large NIDs", what: "ping and discovery between IPv6 NIDs", needs: LARGE, run: large },
+    Case { name: "jumbo", what: "ping and discovery with an MTU of 9000", needs: JUMBO, run: discovery },
+];
+
+fn ping(lab: &mut Lab) -> Result<String> {
+    lab.start_daemon(&[], &[])?;
+    both_ping(lab)
+}
+
+fn both_ping(lab: &Lab) -> Result<String> {
+    let found = lab.tool(&["ping", "--timeout", "5", KERNEL])?;
+    ensure!(found.contains(KERNEL), "our ping tells {found}");
+    let found = lab.on(1, &format!("lnetctl ping {OURS}"))?;
+    ensure!(found.contains(OURS), "the kernel's ping tells {found}");
+    Ok(String::new())
+}
+
+fn discovery(lab: &mut Lab) -> Result<String> {
+    lab.start_daemon(&["--shards", "2"], &[])?;
+    discover(lab, OURS, KERNEL)
+}
+
+/// The kernel node discovers ours, and then knows it as it would know one of its own kind.
+fn discover(lab: &Lab, ours: &str, kernel: &str) -> Result<String> {
+    let found = lab.on(1, &format!("lnetctl discover --force {ours}"))?;
+    ensure!(found.contains("Multi-Rail: true"), "{found}");
+    let shown = lab.on(1, "lnetctl peer show -v 3")?;
+    ensure!(shown.contains("peer state: 273"), "{shown}");
+    let known = lab.until(|| {
+        let known = lab.tool(&["peer", "show", "--nid", kernel, "-v"])?;
+        ensure!(known.contains("Multi-Rail: true"), "its push tells {known}");
+        Ok(known)
+    })?;
+    ensure!(known.contains(kernel), "{known}");
+    Ok("peer state 273".to_owned())
+}
+
+fn shards(lab: &mut Lab) -> Result<String> {
+    for count in ["2", "4"] {
+        lab.start_daemon(&["--shards", count], &[])?;
+        lab.until(|| both_ping(lab))?;
+        discover(lab, OURS, KERNEL)?;
+    }
+    Ok(String::new())
+}
+
+fn connections(lab: &mut Lab) -> Result<String> {
+    let count = |lab: &Lab| -> Result<usize> {
+        Ok(lab.here(&["ss", "-tnH", "state", "established"])?.matches(":988").count())
+    };
+    lab.start_daemon(&[], &["--conns-per-peer", "3"])?;
+    lab.until(|| both_ping(lab))?;
+    std::thread::sleep(Duration::from_secs(4));
+    let surplus = count(lab)?;
+    ensure!(surplus == 3, "{surplus} connections with a kernel node that takes one of each type");
+    lab.on(1, "lnetctl net del --net tcp; lnetctl net add --net tcp --if eth0 --conns-per-peer 3")?;
+    lab.start_daemon(&[], &["--conns-per-peer", "3"])?;
+    lab.until(|| both_ping(lab))?;
+    lab.until(|| {
+        let all = count(lab)?;
+        ensure!(all == 7, "{all} connections, 7 are expected: CONTROL and three for each direction");
+        Ok(())
+    })?;
+    lab.on(1, "lnetctl net del --net tcp; lnetctl net add --net tcp --if eth0")?;
+    Ok("3 connections, then 7".to_owned())
+}
+
+fn killed_here(lab: &mut Lab) -> Result<String> {
+    for _life in 0..LIVES {
+        lab.start_daemon(&["--shards", "2"], &[])?;
+        lab.until_on(1, &format!("lnetctl ping {OURS}"))?;
+        lab.until(|| both_ping(lab))?;
+        lab.kill_daemon()?;
+    }
+    Ok(String::new())
+}
+
+fn killed_there(lab: &mut Lab) -> Result<String> {
+    lab.start_daemon(&["--shards", "2"], &[])?;
+    for _life in 0..LIVES {
+        lab.until(|| both_ping(lab))?;
+        lab.reboot(1)?;
+    }
+    lab.until(|| both_ping(lab))
+}
+
+fn cut(lab: &mut Lab) -> Result<String> {
+    lab.start_daemon(&[], &[])?;
+    both_ping(lab)?;
+    lab.here(&["ip", "link", "set", "eth0", "down"])?;
+    let during = lab.tool(&["ping", "--timeout", "2", KERNEL]);
+    std::thread::sleep(Duration::from_secs(3));
+    lab.here(&["ip", "link", "set", "eth0", "up"])?;
+    ensure!(during.is_err(), "a ping over a link that is down is answered");
+    lab.until(|| both_ping(lab))
+}
+
+fn large(lab: &mut Lab) -> Result<String> {
+    lab.start_daemon(&["--shards", "2"], &[])?;
+    let found = lab.tool(&["ping", "--timeout", "5", KERNEL_LARGE])?;
+    ensure!(found.contains(KERNEL_LARGE), "our ping tells {found}");
+    lab.on(1, &format!("lnetctl ping {OURS_LARGE}"))?;
+    discover(lab, OURS_LARGE, KERNEL_LARGE)
+}

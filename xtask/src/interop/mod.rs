@@ -1,0 +1,98 @@
+//! `cargo xtask interop`: our daemon and kernel nodes, in virtual machines, as peers.
+
+mod lab;
+mod matrix;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use xtask::command::{output, say};
+
+use crate::cargo;
+use lab::Lab;
+use matrix::{CASES, Case};
+
+/// What is to be run.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  cargo xtask interop --lab ../lab
+  cargo xtask interop --lab ../lab --only killed
+  cargo xtask interop --lab ../lab --out docs/interop.md")]
+pub(crate) struct Options {
+    /// Directory of the lab: its program `lab` boots kernel nodes (needs root and QEMU)
+    #[arg(long, value_name = "DIR")]
+    lab: PathBuf,
+    /// Only the cases whose name has this in it
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
+    /// Where the report goes, besides standard output
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+/// What came of a case.
+struct Outcome {
+    case: &'static Case,
+    result: Result<String>,
+    took: Duration,
+}
+
+/// Boots the nodes, runs the cases, and reports.
+///
+/// # Errors
+/// When the lab does not work, a build fails, or a case does.
+pub(crate) fn interop(root: &Path, options: &Options) -> Result<()> {
+    let cases: Vec<_> = CASES.iter().filter(|case| case.name.contains(&options.only)).collect();
+    ensure!(!cases.is_empty(), "no case has {:?} in its name", options.only);
+    let daemon = cargo::build_binary(root, "lnetd", "lnetd")?;
+    let tool = cargo::build_binary(root, "lnetctl", "lnetctl")?;
+    let mut lab = Lab::open(&options.lab, daemon, tool)?;
+    let mut outcomes = Vec::new();
+    for case in cases {
+        say(format_args!("{}: {}", case.name, case.what));
+        let begun = Instant::now();
+        let result = lab.prepare(case.needs).and_then(|()| (case.run)(&mut lab));
+        let result = result.and_then(|found| lab.check().map(|()| found));
+        if let Err(error) = &result {
+            say(format_args!("  failed: {error:#}"));
+        }
+        lab.stop_daemon();
+        outcomes.push(Outcome { case, result, took: begun.elapsed() });
+    }
+    let report = report(&lab, &outcomes)?;
+    print!("{report}");
+    if let Some(path) = &options.out {
+        fs::write(path, &report).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let failed = outcomes.iter().filter(|outcome| outcome.result.is_err()).count();
+    ensure!(failed == 0, "{failed} of {} cases failed", outcomes.len());
+    Ok(())
+}
+
+fn report(lab: &Lab, outcomes: &[Outcome]) -> Result<String> {
+    let date = output("date", ["-u", "+%Y-%m-%d"])?;
+    let mut text = String::from("# Interoperation with kernel nodes\n");
+    let _ = writeln!(
+        text,
+        "\nWritten by `cargo xtask interop --lab DIR` on {}, with lnetd {}. The peers are virtual machines with {}.\n",
+        date.trim(),
+        env!("CARGO_PKG_VERSION"),
+        lab.kernel_version()?
+    );
+    text += "| case | what happens | result | seconds |\n|---|---|---|---|\n";
+    for Outcome { case, result, took } in outcomes {
+        let result = match result {
+            Ok(found) if found.is_empty() => "passed".to_owned(),
+            Ok(found) => format!("passed: {found}"),
+            Err(error) => {
+                format!("**failed**: {}", format!("{error:#}").replace('\n', " ").replace('|', "/"))
+            }
+        };
+        let _ = writeln!(text, "| {} | {} | {result} | {:.0} |", case.name, case.what, took.as_secs_f64());
+    }
+    text += "\nAfter each case the kernel nodes are alive, and have said nothing that is not ordinary.\n";
+    Ok(text)
+}
