@@ -255,6 +255,11 @@ impl<O: Clone> Node<O> {
         self.nis.0.iter().find(|config| config.spec.nid == *nid)
     }
 
+    /// What the driver of a local interface understands, to be changed: the interface has it when it is opened again.
+    pub fn lnd_mut(&mut self, nid: &Nid) -> Option<&mut O> {
+        self.nis.0.iter_mut().find(|config| config.spec.nid == *nid).map(|config| &mut config.spec.lnd)
+    }
+
     /// The peers, in the order of their primary NIDs.
     pub fn peers(&self) -> impl Iterator<Item = &Peer> {
         self.peers.iter()

@@ -266,6 +266,13 @@ impl Socklnd {
         self.nis.push(ni);
     }
 
+    /// Has an interface connect so many connections with each peer from now on; those that there are stay.
+    pub fn set_conns_per_peer(&mut self, ni: NiId, conns_per_peer: u8) {
+        for known in self.nis.iter_mut().filter(|known| known.ni == ni) {
+            known.conns_per_peer = conns_per_peer;
+        }
+    }
+
     /// What has been counted.
     #[must_use]
     pub const fn counters(&self) -> &SocklndCounters {

@@ -128,6 +128,21 @@ impl Lnet {
         self.inner.runner.ni(ni)
     }
 
+    /// Has an NI of the tcp LND connect so many connections of each type with its peers from now on; 0 is as many as
+    /// its link wants. One that there is not is passed over.
+    pub(crate) async fn set_conns_per_peer(&self, nid: &Nid, asked: u32) -> Result<(), LnetError> {
+        let set = self.inner.node().set_conns_per_peer(nid, asked);
+        let Some((ni, count)) = set else { return Ok(()) };
+        if let Some(lnd) = self.machine().lnd_mut(nid) {
+            lnd.conns_per_peer = Some(asked);
+        }
+        self.inner.look_at_links();
+        for shard in self.shards() {
+            shard.run_async(move |worker| worker.set_conns_per_peer(ni, count)).await?;
+        }
+        Ok(())
+    }
+
     /// Finds out with which peers there was traffic.
     pub(crate) async fn follow_traffic(&self) -> Result<(), LnetError> {
         self.inner.follow_traffic().await

@@ -542,7 +542,7 @@ impl Core {
         Ok(())
     }
 
-    fn look_at_links(&self) {
+    pub(super) fn look_at_links(&self) {
         // While an NI is opened or closed the node is not to be had.
         let states: Vec<_> = match self.node.try_lock() {
             Ok(node) => node.nis().collect(),

@@ -37,7 +37,10 @@ impl Control {
             return Err(refused);
         }
         self.prefers_ipv6.set(plan.prefers_ipv6);
-        let Plan { rules, rule_steps, resets_statistics, outcomes, .. } = plan;
+        let Plan { rules, rule_steps, resets_statistics, conns_per_peer, outcomes, .. } = plan;
+        for (nid, count) in conns_per_peer {
+            self.lnet.set_conns_per_peer(&nid, count).await.map_err(|error| stopped(&error))?;
+        }
         if !rule_steps.is_empty() {
             self.change_rules(rule_steps, rules).await?;
         }

@@ -12,7 +12,7 @@ use lnet_wire::{Net, NetType, Nid};
 use super::Control;
 use super::faults::{self, RuleStep};
 use super::interfaces;
-use crate::node::{LndOptions, is_tcp};
+use crate::node::{LndOptions, fabric_of, is_tcp};
 
 /// What a batch comes to.
 #[derive(Debug)]
@@ -24,6 +24,8 @@ pub(super) struct Plan {
     pub(super) rules: Vec<DropRule>,
     pub(super) rule_steps: Vec<RuleStep>,
     pub(super) resets_statistics: bool,
+    /// Connections per peer of NIs.
+    pub(super) conns_per_peer: Vec<(Nid, u32)>,
     /// Whether the node is configured afterwards.
     pub(super) is_configured: bool,
     pub(super) prefers_ipv6: bool,
@@ -40,6 +42,7 @@ impl Control {
             rules: self.rules.borrow().clone(),
             rule_steps: Vec::new(),
             resets_statistics: false,
+            conns_per_peer: Vec::new(),
             is_configured: self.is_configured.get(),
             prefers_ipv6: self.prefers_ipv6.get(),
             outcomes: vec![Outcome::Unchanged; changes.len()],
@@ -99,7 +102,11 @@ impl Control {
                 let Some(change) = self.plan_steering(policy)? else { return Ok(Outcome::Unchanged) };
                 change
             }
-            Change::SetConnsPerPeer { nid, .. } => return Err(no_connections(*nid)),
+            Change::SetConnsPerPeer { nid, value } => {
+                let nids = self.connecting(*nid)?;
+                plan.conns_per_peer.extend(nids.into_iter().map(|nid| (nid, *value)));
+                return Ok(Outcome::Changed);
+            }
             Change::SetLndTimeout { net, .. } => return Err(self.fixed_timeout(*net)),
             Change::ResetStatistics => {
                 plan.resets_statistics = true;
@@ -144,6 +151,21 @@ impl Control {
         }))
     }
 
+    /// The NIs with connections that are meant by a NID or its absence.
+    fn connecting(&self, nid: Option<Nid>) -> Result<Vec<Nid>, Refusal> {
+        let node = self.lnet.machine();
+        if let Some(nid) = nid.filter(|nid| node.ni(nid).is_none()) {
+            return Err(Refusal::new(Errno::NOENT, format!("{nid} is not a local nid that can be set")));
+        }
+        let nets = node.nets();
+        let nis = nets.iter().flat_map(|net| &net.nis).filter(|ni| nid.is_none_or(|nid| ni.spec.nid == nid));
+        let has_connections = |spec: &node::NiSpec<LndOptions>| {
+            is_tcp(spec.nid, spec.lnd.lnd) && fabric_of(&spec.interface).is_none()
+        };
+        let nids: Vec<_> = nis.filter(|ni| has_connections(&ni.spec)).map(|ni| ni.spec.nid).collect();
+        if nids.is_empty() { Err(no_connections(nid)) } else { Ok(nids) }
+    }
+
     /// An NI is served by all shards.
     fn check_cpts(&self, cpts: &[u32]) -> Result<(), Refusal> {
         let count = self.lnet.shard_count();
@@ -179,9 +201,11 @@ impl Control {
     }
 
     fn fixed_timeout(&self, net: Net) -> Refusal {
+        let is_tcp = net.net_type() == NetType::TCP;
+        let option = if is_tcp { "--sock sock_timeout=SECONDS" } else { "--lnd-timeout" };
         let message = format!(
-            "the LND timeout of {net} is {:?} since the daemon's start (lnetd --lnd-timeout)",
-            self.defaults.timeouts.of(net.net_type() == NetType::TCP)
+            "the LND timeout of {net} is {:?} since the daemon's start (lnetd {option})",
+            self.defaults.timeouts.of(is_tcp)
         );
         Refusal::new(Errno::OPNOTSUPP, message)
     }
@@ -259,6 +283,7 @@ fn check_lnd(net: Net, asked: &NiOptions) -> Result<(), Refusal> {
 
 fn no_connections(nid: Option<Nid>) -> Refusal {
     let whose = nid.map_or_else(|| "the NIs of this node".to_owned(), |nid| nid.to_string());
-    let message = format!("conns_per_peer is of socklnd: {whose} have the LND xdp, which has no connections");
+    let message =
+        format!("conns_per_peer is of the LND tcp: {whose} have another one, which has no connections");
     Refusal::new(Errno::OPNOTSUPP, message)
 }

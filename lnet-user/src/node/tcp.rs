@@ -9,7 +9,7 @@ use lnet_core::tunables::Accept;
 use lnet_wire::Nid;
 
 use super::shards::{incarnation, random_number};
-use super::{NiConfig, NodeDriver, NodeError, TcpNiState, link, port};
+use super::{NiConfig, NodeDriver, NodeError, OpenLnd, TcpNiState, link, port};
 use crate::lnd::tcp::{TcpCommon, TcpLnd, TcpPort, socket_options};
 use crate::lnd::{Part, ShardPort};
 use crate::netlink::{Interface, Neighbours, link_speed_mbits};
@@ -81,10 +81,7 @@ impl NodeDriver {
                 (rings, lnds)
             }
         };
-        let asked = config.conns_per_peer.filter(|count| *count > 0);
-        let conns_per_peer =
-            asked.unwrap_or_else(|| conns_by_speed(link_speed_mbits(&plan.interface.name).unwrap_or(0)));
-        let conns_per_peer = conns_per_peer.min(CONNS_PER_PEER_MAX) as u8;
+        let conns_per_peer = conns_per_peer(config.conns_per_peer, &plan.interface.name);
         let incarnation = incarnation();
         let ports = rings.into_iter().map(|ring| TcpPort {
             ni,
@@ -101,6 +98,17 @@ impl NodeDriver {
         Ok((TcpNi { address: plan.address, conns_per_peer, tos, neighbours }, parts))
     }
 
+    /// Has an NI of the tcp LND connect so many connections of each type with its peers from now on, or as many as its
+    /// link wants for 0; how many that are, and its number. `None` if there is no such NI.
+    pub(crate) fn set_conns_per_peer(&mut self, nid: &Nid, asked: u32) -> Option<(NiId, u8)> {
+        let mut nis = self.nis.iter_mut();
+        let (number, open) = nis.find(|(_, open)| open.config.nid == *nid)?;
+        let OpenLnd::Tcp(tcp) = &mut open.lnd else { return None };
+        tcp.conns_per_peer = conns_per_peer(Some(asked), &tcp.neighbours.name());
+        open.config.conns_per_peer = Some(asked);
+        Some((NiId(*number), tcp.conns_per_peer))
+    }
+
     /// Closes an NI of the tcp LND.
     pub(super) fn close_tcp(&mut self, parts: Vec<ShardPort>) {
         drop(parts);
@@ -109,6 +117,13 @@ impl NodeDriver {
             self.tcp = None;
         }
     }
+}
+
+/// Connections of a peer by type, as they are asked for or as an interface's link wants them.
+fn conns_per_peer(asked: Option<u32>, interface: &str) -> u8 {
+    let asked = asked.filter(|count| *count > 0);
+    let count = asked.unwrap_or_else(|| conns_by_speed(link_speed_mbits(interface).unwrap_or(0)));
+    count.min(CONNS_PER_PEER_MAX) as u8
 }
 
 /// Connections of a peer by type, as the speed of the link wants them: one more for each four times as fast (LNet

@@ -99,6 +99,13 @@ impl Worker {
         self.lnd.tap_mut().remove(id)
     }
 
+    /// Has an NI of the tcp LND connect so many connections of each type with its peers from now on.
+    pub(crate) fn set_conns_per_peer(&mut self, ni: NiId, conns_per_peer: u8) {
+        if let Some(lnd) = &mut self.lnd.tcp {
+            lnd.set_conns_per_peer(ni, conns_per_peer);
+        }
+    }
+
     /// What the shard says of the snapshot that it has.
     pub(crate) fn confirmation(&self) -> Confirmation {
         self.shard.confirmation()

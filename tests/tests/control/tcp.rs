@@ -117,6 +117,13 @@ fn options_of_tcp_nets_are_those_of_the_reference() {
     }
     // A veth has 10 Gbit/s.
     let backup = a.good("export --backup");
+    a.good("net set --all --conns-per-peer 5");
+    assert!(a.good("net show -v 1").contains("conns_per_peer: 5"));
+    a.good(&format!("net set --nid {} --conns-per-peer 0", two.nids(0)[0].replace("@xdp", "@tcp")));
+    assert!(a.good("net show -v 1").contains("conns_per_peer: 2"));
+    assert!(a.good("export --backup").contains("conns_per_peer: 2"));
+    a.bad("net set --nid 10.0.0.99@tcp --conns-per-peer 1", &["10.0.0.99@tcp is not a local nid"]);
+    a.bad("net set --net tcp --lnd-timeout 9", &["30s", "--sock sock_timeout"]);
     a.good("net del --net tcp");
     a.good(&add);
     assert!(a.good("net show -v 1").contains("conns_per_peer: 2"), "{}", a.good("net show -v 1"));

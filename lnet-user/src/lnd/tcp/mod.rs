@@ -190,6 +190,14 @@ impl TcpLnd {
         self.streams.fd()
     }
 
+    /// Has an NI connect so many connections of each type with its peers from now on.
+    pub(crate) fn set_conns_per_peer(&mut self, ni: NiId, conns_per_peer: u8) {
+        for port in self.ports.iter_mut().filter(|port| port.ni() == ni) {
+            port.conns_per_peer = conns_per_peer;
+        }
+        self.sock.set_conns_per_peer(ni, conns_per_peer);
+    }
+
     /// Listens once the node is open.
     fn listen(&mut self) {
         if !self.opened.load(Ordering::Acquire) {
