@@ -83,6 +83,7 @@ impl NodeDriver {
         };
         let conns_per_peer = conns_per_peer(config.conns_per_peer, &plan.interface.name);
         let incarnation = incarnation();
+        let namespace = Arc::new(own_namespace()?);
         let ports = rings.into_iter().map(|ring| TcpPort {
             ni,
             nid,
@@ -90,6 +91,7 @@ impl NodeDriver {
             incarnation,
             conns_per_peer,
             options,
+            namespace: Arc::clone(&namespace),
             listener: listener.take(),
             ring,
             listening: None,
@@ -130,6 +132,15 @@ fn conns_per_peer(asked: Option<u32>, interface: &str) -> u8 {
 /// `socklnd_modparams.c: conns_per_peer`).
 fn conns_by_speed(speed_mbits: u32) -> u32 {
     (speed_mbits / 1000).checked_ilog2().unwrap_or(0) / 2 + 1
+}
+
+/// The network namespace of this thread.
+fn own_namespace() -> Result<OwnedFd, NodeError> {
+    let opened = std::fs::File::open("/proc/thread-self/ns/net").map_err(|error| WaitError::System {
+        operation: "open /proc/thread-self/ns/net",
+        source: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO),
+    });
+    Ok(opened?.into())
 }
 
 fn duplicates(fds: &[impl AsFd]) -> Result<Vec<OwnedFd>, NodeError> {

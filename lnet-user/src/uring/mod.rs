@@ -18,7 +18,6 @@ mod memory;
 mod ring;
 mod sleep;
 mod socket;
-#[cfg_attr(not(test), expect(dead_code, reason = "the tcp LND is the user"))]
 pub(crate) mod tcp;
 pub(crate) mod udp;
 mod waiter;

@@ -37,7 +37,7 @@ use core::mem::ManuallyDrop;
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::thread::ThreadId;
 use std::time::Instant;
 
@@ -205,12 +205,6 @@ impl Streams {
             stream.phase = Phase::Closing;
             self.make_due(id.slot);
         }
-    }
-
-    /// The socket of a stream, for its options and addresses.
-    #[must_use]
-    pub(crate) fn socket(&self, id: StreamId) -> Option<BorrowedFd<'_>> {
-        self.get(id)?.socket.as_ref().map(OwnedFd::as_fd)
     }
 
     /// What is known by this id.

@@ -13,6 +13,7 @@ mod port;
 mod receive;
 mod transmit;
 
+use core::time::Duration;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -44,6 +45,8 @@ const HANDSHAKES_MAX: u32 = 1 << 10;
 /// Buffers that streams are received into, of a shard, and the bytes of each.
 const RECEIVE_BUFFERS: u16 = 256;
 const RECEIVE_BUFFER_BYTES: u32 = 8192;
+/// After the kernel could not accept a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// What the LNDs of a node's shards have in common.
 pub(crate) struct TcpCommon<'a> {
@@ -122,6 +125,8 @@ pub(crate) struct TcpLnd {
     stopped: Vec<ConnId>,
     /// Connections to be looked at again: bytes or payload of theirs had to wait for leases.
     waiting: Vec<StreamId>,
+    /// When to accept connections again, after the kernel could not.
+    accept_again_at: Option<Instant>,
     /// Payload bytes that the kernel put in place, and that were copied there.
     placed_bytes: u64,
     copied_bytes: u64,
@@ -168,6 +173,7 @@ impl TcpLnd {
                 exchange,
                 stopped: Vec::new(),
                 waiting: Vec::new(),
+                accept_again_at: None,
                 placed_bytes: 0,
                 copied_bytes: 0,
             })
@@ -315,8 +321,9 @@ impl TcpLnd {
                     self.sock.sent(now, conn, bytes, up);
                 }
             }
-            StreamEvent::Ended { id, .. } => {
+            StreamEvent::Ended { id, error } => {
                 if let Some(conn) = self.by_stream.get(&id).copied() {
+                    tracing::debug!(conn = conn.0, ?error, "a stream has ended");
                     self.link_mut(conn).has_ended = true;
                     self.feed(now, id, up, memory);
                 }
@@ -415,6 +422,13 @@ impl Driver for TcpLnd {
         }
         tell(Counted::Handled, "payload_bytes_placed", self.placed_bytes);
         tell(Counted::Handled, "payload_bytes_copied", self.copied_bytes);
+        let streams = self.streams.counters();
+        tell(Counted::Handled, "stream_bytes_placed", streams.placed_bytes);
+        tell(Counted::Handled, "stream_bytes_buffered", streams.copied_bytes);
+        tell(Counted::Handled, "stream_bytes_sent", streams.sent_bytes);
+        tell(Counted::Handled, "stream_bytes_sent_without_copy", streams.zero_copy_bytes);
+        tell(Counted::Handled, "accept_errors", streams.accept_errors);
+        tell(Counted::Handled, "receive_buffers_lacking", streams.buffers_lacking);
         Ok(())
     }
 }
@@ -446,6 +460,13 @@ impl Lnd for TcpLnd {
         self.listen();
         if let Err(error) = self.streams.turn() {
             tracing::error!(%error, "streams");
+        }
+        if self.accept_again_at.is_some_and(|at| at <= now) {
+            self.accept_again_at = None;
+            self.streams.retry_failed();
+        } else if self.accept_again_at.is_none() && self.streams.has_failed_listener() {
+            tracing::warn!("connections cannot be accepted, for lack of descriptors or memory");
+            self.accept_again_at = Some(now + ACCEPT_PAUSE);
         }
         if self.sock.poll_timeout().is_some_and(|at| at <= now) {
             self.sock.handle_timeout(now, up);
@@ -479,6 +500,6 @@ impl Lnd for TcpLnd {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        time::earliest([self.sock.poll_timeout()])
+        time::earliest([self.sock.poll_timeout(), self.accept_again_at])
     }
 }

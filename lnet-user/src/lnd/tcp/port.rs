@@ -2,10 +2,13 @@
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use lnet_core::lnd::NiId;
 use lnet_core::tunables::SockTunables;
 use lnet_wire::Nid;
+use rustix::io::Errno;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::uring::tcp::socket::{Keepalive, SocketOptions, reserved_dialler};
 use crate::uring::tcp::{ListenerId, TcpError};
@@ -23,6 +26,8 @@ pub(crate) struct TcpPort {
     pub(crate) conns_per_peer: u8,
     /// Options of its sockets.
     pub(crate) options: SocketOptions,
+    /// The network namespace of the NI.
+    pub(crate) namespace: Arc<OwnedFd>,
     /// Where peers connect to, on the shard that accepts for all, until it listens.
     pub(crate) listener: Option<OwnedFd>,
     /// Becomes readable when streams of the shard have news.
@@ -45,7 +50,24 @@ impl TcpPort {
     /// A socket to dial with: bound to a privileged port below this one, or to any where the process may not do that;
     /// and its port.
     pub(super) fn dialling_socket(&self, below: u16) -> Result<(OwnedFd, u16), TcpError> {
-        reserved_dialler(self.address, below, &self.options)
+        let make = || reserved_dialler(self.address, below, &self.options);
+        match make() {
+            // A thread of the application may drive the shard, and be in another namespace.
+            Err(TcpError::Socket { source: Errno::ADDRNOTAVAIL | Errno::NODEV, .. }) => {
+                std::thread::scope(|scope| {
+                    let inside = scope.spawn(|| {
+                        // Without the right to enter it, the address is as unknown as before.
+                        let _ = move_into_link_name_space(
+                            self.namespace.as_fd(),
+                            Some(LinkNameSpaceType::Network),
+                        );
+                        make()
+                    });
+                    inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                })
+            }
+            made => made,
+        }
     }
 }
 
@@ -65,6 +87,7 @@ pub(crate) fn socket_options(
     SocketOptions {
         sends_at_once: !tunables.nagle,
         keepalive: (keepalive.idle_seconds != 0 && keepalive.probes != 0).then_some(keepalive),
+        unacknowledged_max: Some(tunables.timeout),
         tos,
         send_buffer_bytes: bytes(tunables.tx_buffer_bytes),
         receive_buffer_bytes: bytes(tunables.rx_buffer_bytes),

@@ -110,7 +110,14 @@ impl Streams {
         }
     }
 
-    /// Tries again to accept streams where that has failed, for lack of descriptors or memory. Call it now and then.
+    /// Whether accepting has failed somewhere, for lack of descriptors or memory: [`Streams::retry_failed`] is to be
+    /// called after a while.
+    #[must_use]
+    pub(crate) fn has_failed_listener(&self) -> bool {
+        self.listeners.list.iter().any(|listener| listener.has_failed)
+    }
+
+    /// Tries again to accept streams where that has failed.
     pub(crate) fn retry_failed(&mut self) {
         for listener in self.listeners.list.iter_mut().filter(|listener| listener.has_failed) {
             listener.has_failed = false;
@@ -184,8 +191,7 @@ impl Streams {
             Ok((from, local)) => {
                 let Ok(stream) = self.adopt(socket) else { return };
                 self.counters.accepted += 1;
-                let listener = ListenerId(id);
-                self.events.push_back(StreamEvent::Accepted { listener, id: stream, from, local });
+                self.events.push_back(StreamEvent::Accepted { id: stream, from, local });
                 self.listeners.are_due |= !self.has_free_slot();
             }
             // The peer has gone.

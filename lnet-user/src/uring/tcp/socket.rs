@@ -1,20 +1,19 @@
 //! TCP sockets: those that listen, those that dial, and their options.
 
-use core::ffi::c_int;
 use core::ops::RangeInclusive;
 use core::time::Duration;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{
     set_ip_tos, set_ipv6_tclass, set_ipv6_v6only, set_socket_keepalive, set_socket_recv_buffer_size,
     set_socket_reuseaddr, set_socket_reuseport, set_socket_send_buffer_size, set_tcp_keepcnt,
-    set_tcp_keepidle, set_tcp_keepintvl, set_tcp_nodelay,
+    set_tcp_keepidle, set_tcp_keepintvl, set_tcp_nodelay, set_tcp_user_timeout,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, listen, socket_with};
 
-use super::super::socket::{bind_to_interface, scoped, set_option};
+use super::super::socket::{bind_to_interface, scoped};
 use super::TcpError;
 
 /// The source ports that tell a peer of a privileged process, to be tried from the last to the first
@@ -39,6 +38,8 @@ pub(crate) struct SocketOptions {
     pub sends_at_once: bool,
     /// `None` for none.
     pub keepalive: Option<Keepalive>,
+    /// How long the peer may leave bytes unacknowledged before the stream ends; without, the kernel decides.
+    pub unacknowledged_max: Option<Duration>,
     /// The type of service, or traffic class, of packets.
     pub tos: Option<u8>,
     /// Bytes of the kernel's memory for what is sent; without, the kernel adapts them.
@@ -55,6 +56,7 @@ impl Default for SocketOptions {
         Self {
             sends_at_once: true,
             keepalive: Some(keepalive),
+            unacknowledged_max: None,
             tos: None,
             send_buffer_bytes: None,
             receive_buffer_bytes: None,
@@ -91,24 +93,6 @@ pub(crate) fn listener(
         Ok(socket)
     };
     open().map_err(at(address))
-}
-
-/// A socket to dial with, bound to the address and port `source`; the kernel chooses the port if it is 0.
-///
-/// # Errors
-/// [`TcpError::Socket`] with what the kernel refused.
-pub(crate) fn dialler(source: SocketAddr, options: &SocketOptions) -> Result<OwnedFd, TcpError> {
-    let open = || {
-        let socket = open(source, options)?;
-        if source.port() == 0 {
-            // So the port is chosen with the destination in view, and there are more than 28,000 of them.
-            set_option(&socket, libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT, &c_int::from(true))
-                .map_err(|errno| ("IP_BIND_ADDRESS_NO_PORT", errno))?;
-        }
-        bind(&socket, &scoped(source, options.interface_index)).map_err(|errno| ("bind", errno))?;
-        Ok(socket)
-    };
-    open().map_err(at(source))
 }
 
 /// A socket to dial with, bound to the last port of [`RESERVED_PORTS`] before `below` that is free, and that port.
@@ -159,6 +143,10 @@ fn open(address: SocketAddr, options: &SocketOptions) -> Result<OwnedFd, Refused
         set_tcp_keepintvl(&socket, seconds(keepalive.interval_seconds)).map_err(refused("TCP_KEEPINTVL"))?;
         set_tcp_keepcnt(&socket, u32::from(keepalive.probes)).map_err(refused("TCP_KEEPCNT"))?;
     }
+    if let Some(limit) = options.unacknowledged_max {
+        let limit_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+        set_tcp_user_timeout(&socket, limit_ms).map_err(refused("TCP_USER_TIMEOUT"))?;
+    }
     match options.tos {
         Some(tos) if address.is_ipv4() => set_ip_tos(&socket, tos).map_err(refused("IP_TOS"))?,
         Some(tos) => set_ipv6_tclass(&socket, u32::from(tos)).map_err(refused("IPV6_TCLASS"))?,
@@ -171,18 +159,4 @@ fn open(address: SocketAddr, options: &SocketOptions) -> Result<OwnedFd, Refused
         set_socket_recv_buffer_size(&socket, bytes as usize).map_err(refused("SO_RCVBUF"))?;
     }
     Ok(socket)
-}
-
-/// Bytes that were sent on a stream and that its peer has not acknowledged (`SIOCOUTQ`).
-///
-/// # Errors
-/// The kernel's refusal.
-pub(crate) fn unacknowledged_bytes(socket: impl AsFd) -> Result<u32, Errno> {
-    let mut bytes: c_int = 0;
-    // SAFETY: this request writes an `int` to that address.
-    let outcome = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
-    match outcome {
-        0 => Ok(bytes.unsigned_abs()),
-        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
-    }
 }

@@ -53,8 +53,6 @@ pub(crate) struct ReceivedBytes {
 pub(crate) enum StreamEvent {
     /// A peer has connected.
     Accepted {
-        /// To which socket; it may have been closed since.
-        listener: ListenerId,
         /// The new stream. Nothing is received until that is asked for.
         id: StreamId,
         /// The peer's address.
