@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use lnet_selftest::Selftest;
 use lnet_user::Lnet;
 use lnet_user::control::serve;
 use tracing::info;
@@ -58,6 +59,8 @@ fn run(options: &Options) -> Result<()> {
         version = env!("CARGO_PKG_VERSION"),
         "node started"
     );
+    let selftest = options.selftest.then(|| Selftest::start(&lnet)).transpose();
+    let _selftest = selftest.context("--selftest")?;
     let ready = || {
         is_ready.store(true, Ordering::Release);
         notify::ready();

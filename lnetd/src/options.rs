@@ -29,6 +29,7 @@ Examples:
   lnetd --config /etc/lnet.yaml          with the nets of a document, as `lnetctl export` prints it
   lnetd --shards 4 --cpus 4-7 --spin 50  four shards on CPUs of their own, which poll a little before they sleep
   lnetd --name test --mode socket        no privileges: UDP sockets; nets need `--port` from 1024 up
+  lnetd --config /etc/lnet.yaml --selftest  and a node that `lst` of others can test
   lnetd --sock accept=all                tcp nets that take peers without a privileged port
 
 SIGTERM and SIGINT end it in order, a second one at once.";
@@ -83,6 +84,9 @@ pub(crate) struct Options {
     /// A tunable of the tcp LND, as often as there are some to be set; they are listed below
     #[arg(long, value_name = "NAME=VALUE")]
     sock: Vec<sock::Setting>,
+    /// Take part in tests of LNet selftest, as server and as client, whose console is `lst` of a kernel node
+    #[arg(long)]
+    pub(crate) selftest: bool,
     /// Seconds that what is under way may take when an NI is deleted, or the daemon stops
     #[arg(long, default_value_t = ControlOptions::default().drain.as_secs() as u32, value_name = "SECONDS")]
     drain: u32,

@@ -1,0 +1,124 @@
+//! Units of tests: each sends its requests to one destination, one after the other (LNet `framework.c: sfw_run_test`).
+
+use std::rc::Rc;
+use std::time::{Duration, SystemTime};
+
+use lnet_user::api::Target;
+use lnet_user::{Buffer, ProcessId};
+use lnet_wire::selftest::{Body, Brw, Check, Direction, PING_MAGIC, Ping, Service, TEST_PORTAL};
+use tokio::task::AbortHandle;
+
+use crate::bulk;
+use crate::exchange::{Bulk, Exchange};
+use crate::session::ClientTest;
+
+/// After a request that failed at once, so that nothing spins.
+const ERROR_PAUSE: Duration = Duration::from_millis(100);
+
+/// Counts a unit as active until it ends, however that happens.
+struct Active(Rc<ClientTest>);
+
+impl Active {
+    fn new(test: &Rc<ClientTest>) -> Self {
+        test.active.set(test.active.get() + 1);
+        Self(Rc::clone(test))
+    }
+}
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.0.active.set(self.0.active.get() - 1);
+    }
+}
+
+/// Starts the units of a test.
+pub(crate) fn run(exchange: &Rc<Exchange>, test: &Rc<ClientTest>) -> Vec<AbortHandle> {
+    let units = test.destinations.iter().flat_map(|to| (0..test.concurrency).map(|_| *to));
+    let start = |to: ProcessId| {
+        let unit = unit(Rc::clone(exchange), Active::new(test), to);
+        tokio::task::spawn_local(unit).abort_handle()
+    };
+    units.map(start).collect()
+}
+
+async fn unit(exchange: Rc<Exchange>, active: Active, to: ProcessId) {
+    let test = &active.0;
+    let stop = test.stop.subscribe();
+    let mut buffer = None;
+    for sequence in 0..test.loop_count {
+        if *stop.borrow() {
+            return;
+        }
+        let (errors, result) = match test.test.bulk() {
+            Some(bulk) => (&test.errors.brw, transfer(&exchange, test, to, bulk, &mut buffer).await),
+            None => (&test.errors.ping, ping(&exchange, test, to, sequence).await),
+        };
+        if let Err(error) = result {
+            tracing::debug!(to = %to.nid, error, "a selftest request has failed");
+            errors.set(errors.get().saturating_add(1));
+            if test.stops_on_error {
+                return;
+            }
+            tokio::time::sleep(ERROR_PAUSE).await;
+        }
+    }
+}
+
+fn target(to: ProcessId, service: Service) -> Target {
+    let mut target = Target::new(to.nid, TEST_PORTAL, service.match_bits());
+    target.process.pid = to.pid;
+    target
+}
+
+async fn ping(exchange: &Exchange, test: &ClientTest, to: ProcessId, sequence: u32) -> Result<(), String> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let (seconds, nanoseconds) = (now.as_secs(), now.subsec_nanos().into());
+    let body = |reply_id, _| Body::Ping(Ping { reply_id, magic: PING_MAGIC, sequence, seconds, nanoseconds });
+    let called = exchange.call(&target(to, Service::Ping), test.features, Bulk::Nothing, body).await;
+    match called.map_err(|error| error.to_string())?.0.body {
+        Body::PingReply(reply)
+            if reply.status.0 == 0 && (reply.magic, reply.sequence) == (PING_MAGIC, sequence) =>
+        {
+            Ok(())
+        }
+        reply => Err(format!("{reply:?}; magic {PING_MAGIC:#x} and sequence {sequence} were expected")),
+    }
+}
+
+async fn transfer(
+    exchange: &Exchange,
+    test: &ClientTest,
+    to: ProcessId,
+    (direction, check, length_bytes): (Direction, Check, u32),
+    buffer: &mut Option<Buffer>,
+) -> Result<(), String> {
+    let length = length_bytes as usize;
+    let data = match (direction, buffer.take()) {
+        // It is full of the pattern already.
+        (Direction::Write, Some(data)) => Bulk::Source(data),
+        (Direction::Write, None) => {
+            let mut data = Buffer::zeroed(length);
+            bulk::fill_source(&mut data);
+            Bulk::Source(data)
+        }
+        (Direction::Read, data) => {
+            let mut data = data.unwrap_or_else(|| Buffer::zeroed(length));
+            bulk::fill_sink(&mut data, check);
+            Bulk::Sink(data)
+        }
+    };
+    let (direction_word, flags) = (direction as u32, check as u32);
+    let body = |reply_id, bulk_id| {
+        Body::Brw(Brw { reply_id, bulk_id, direction: direction_word, length_bytes, flags })
+    };
+    let called = exchange.call(&target(to, Service::Brw), test.features, data, body).await;
+    let (reply, data) = called.map_err(|error| error.to_string())?;
+    match reply.body {
+        Body::BrwReply(status) if status.status.0 == 0 => {}
+        reply => return Err(format!("{reply:?}; status 0 was expected")),
+    }
+    let data = data.ok_or("the buffer of the bulk data is missing")?;
+    let is_right = direction == Direction::Write || bulk::is_right(&data, check, reply.is_swapped);
+    *buffer = Some(data);
+    if is_right { Ok(()) } else { Err("bulk data is not what its source is to send".to_owned()) }
+}

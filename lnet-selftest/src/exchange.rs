@@ -1,0 +1,254 @@
+//! Messages of selftest: requests with their replies, and bulk data (LNet `selftest/rpc.c`).
+//!
+//! A client posts room for the reply, and its bulk data or the room for that, under match bits that nobody can guess; the
+//! request names them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::rc::Rc;
+use std::time::Duration;
+
+use lnet_user::api::{Ack, Entry, EventQueue, LnetError, QueuedEvent, Target};
+use lnet_user::{Buffer, EntrySpec, Event, Lnet, MdOptions, MdSpec, Status, Threshold};
+use lnet_wire::selftest::{Body, MESSAGE_BYTES, Message, MessageError, REPLY_PORTAL, RpcCounters};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+/// Requests of this node that are under way at once; more wait.
+const CALLS_MAX: usize = 256;
+/// Replies and bulk data for requests of others that are under way at once, at most.
+pub(crate) const ANSWERS_MAX: usize = 192;
+/// Event slots of a request: those of itself, of its reply and of bulk data, each with the end of its descriptor.
+const CALL_SLOTS: usize = 6;
+/// Event slots of an answer: bulk data with its REPLY, and the reply.
+const ANSWER_SLOTS: usize = 5;
+/// How long a reply may take (LNet `rpc_timeout`).
+const CALL_PATIENCE: Duration = Duration::from_secs(64);
+
+/// Why a request has no reply.
+#[derive(thiserror::Error, Debug)]
+pub(crate) enum CallError {
+    /// The node does not start it, or could not send it.
+    #[error(transparent)]
+    Lnet(#[from] LnetError),
+    /// Nothing came in time.
+    #[error("no reply within {} s", CALL_PATIENCE.as_secs())]
+    Expired,
+    /// What came is no reply.
+    #[error(transparent)]
+    Message(#[from] MessageError),
+    /// Bulk data of another length.
+    #[error("{0} bytes of bulk data, {1} were expected")]
+    Length(u32, usize),
+}
+
+/// What a request lends to its server.
+pub(crate) enum Bulk {
+    Nothing,
+    /// Bytes to be got.
+    Source(Buffer),
+    /// Room to be put into.
+    Sink(Buffer),
+}
+
+/// A node's messages of selftest.
+pub(crate) struct Exchange {
+    pub(crate) lnet: Lnet,
+    events: lnet_user::EqHandle,
+    /// By user pointer: who waits for the event of an entry.
+    routes: RefCell<HashMap<u64, oneshot::Sender<QueuedEvent>>>,
+    next: Cell<u64>,
+    secret: RandomState,
+    calls: Semaphore,
+    pub(crate) counters: RefCell<RpcCounters>,
+}
+
+/// An entry that one message is to come to.
+struct Posted<'a> {
+    exchange: &'a Exchange,
+    route: u64,
+    arrived: oneshot::Receiver<QueuedEvent>,
+    entry: Option<Entry>,
+}
+
+impl Drop for Posted<'_> {
+    fn drop(&mut self) {
+        self.exchange.routes.borrow_mut().remove(&self.route);
+    }
+}
+
+impl Posted<'_> {
+    async fn arrived(&mut self, deadline: Instant) -> Result<QueuedEvent, CallError> {
+        let arrived = timeout_at(deadline, &mut self.arrived).await.map_err(|_| CallError::Expired)?;
+        let queued = arrived.map_err(|_| CallError::Expired)?;
+        if queued.event.unlinked()
+            && let Some(entry) = self.entry.take()
+        {
+            entry.detach();
+        }
+        match queued.event.status() {
+            Status::Ok => Ok(queued),
+            status => Err(not_sent(&queued.event, status)),
+        }
+    }
+}
+
+fn not_sent(event: &Event, status: Status) -> CallError {
+    let nid = event.origin().map_or(lnet_user::Nid::ANY, |origin| origin.initiator.nid);
+    LnetError::NotSent { nid, status }.into()
+}
+
+/// Brings the events of entries to those that wait for them.
+pub(crate) async fn dispatch(exchange: Rc<Exchange>, mut events: EventQueue) {
+    while let Ok(queued) = events.next().await {
+        if matches!(queued.event, Event::Put { .. } | Event::Get { .. }) {
+            let route = exchange.routes.borrow_mut().remove(&queued.event.user_ptr());
+            // Of a request that was given up nobody wants to know.
+            let _ = route.map(|route| route.send(queued));
+        }
+    }
+}
+
+impl Exchange {
+    /// The exchange, and the events for [`dispatch`].
+    pub(crate) fn new(lnet: &Lnet) -> Result<(Rc<Self>, EventQueue), LnetError> {
+        let events = lnet.create_event_queue((CALLS_MAX * CALL_SLOTS + ANSWERS_MAX * ANSWER_SLOTS) as u32)?;
+        let exchange = Self {
+            lnet: lnet.clone(),
+            events: events.handle(),
+            routes: RefCell::default(),
+            next: Cell::new(1),
+            secret: RandomState::new(),
+            calls: Semaphore::new(CALLS_MAX),
+            counters: RefCell::new(RpcCounters {
+                errors: 0,
+                sent: 0,
+                received: 0,
+                dropped: 0,
+                expired: 0,
+                bulk_get_bytes: 0,
+                bulk_put_bytes: 0,
+            }),
+        };
+        Ok((Rc::new(exchange), events))
+    }
+
+    fn next(&self) -> u64 {
+        self.next.replace(self.next.get() + 1)
+    }
+
+    async fn post(
+        &self,
+        match_bits: u64,
+        options: MdOptions,
+        buffer: Buffer,
+    ) -> Result<Posted<'_>, LnetError> {
+        let route = self.next();
+        let (sender, arrived) = oneshot::channel();
+        self.routes.borrow_mut().insert(route, sender);
+        let mut posted = Posted { exchange: self, route, arrived, entry: None };
+        let spec = buffer.spec(Threshold::Count(1), options, self.events);
+        let md = MdSpec { user_ptr: route, ..spec };
+        let entry = self.lnet.attach_async(&EntrySpec::new(REPLY_PORTAL, match_bits), &md, buffer).await;
+        posted.entry = Some(entry.map_err(|refused| refused.error)?);
+        Ok(posted)
+    }
+
+    /// Sends a request, and waits for its reply and for its bulk data, which comes back. `body` makes the request of the
+    /// match bits of reply and bulk data.
+    pub(crate) async fn call(
+        &self,
+        to: &Target,
+        features: u32,
+        bulk: Bulk,
+        body: impl FnOnce(u64, u64) -> Body,
+    ) -> Result<(Message, Option<Buffer>), CallError> {
+        let _permit = self.calls.acquire().await.map_err(|_| CallError::Expired)?;
+        let done = self.exchange(to, features, bulk, body).await;
+        let mut counters = self.counters.borrow_mut();
+        match &done {
+            Ok(_) => {}
+            Err(CallError::Expired) => counters.expired += 1,
+            Err(_) => counters.errors += 1,
+        }
+        done
+    }
+
+    async fn exchange(
+        &self,
+        to: &Target,
+        features: u32,
+        bulk: Bulk,
+        body: impl FnOnce(u64, u64) -> Body,
+    ) -> Result<(Message, Option<Buffer>), CallError> {
+        let deadline = Instant::now() + CALL_PATIENCE;
+        let [reply_id, bulk_id] = [(); 2].map(|()| self.secret.hash_one(self.next()));
+        let room = Buffer::zeroed(MESSAGE_BYTES);
+        let mut reply = self.post(reply_id, MdOptions::PUT | MdOptions::TRUNCATE, room).await?;
+        let mut data = match bulk {
+            Bulk::Nothing => None,
+            Bulk::Source(buffer) => {
+                let length = buffer.len();
+                Some((self.post(bulk_id, MdOptions::GET, buffer).await?, length))
+            }
+            Bulk::Sink(buffer) => {
+                let length = buffer.len();
+                let options = MdOptions::PUT | MdOptions::TRUNCATE;
+                Some((self.post(bulk_id, options, buffer).await?, length))
+            }
+        };
+        let request = Message::new(features, body(reply_id, bulk_id));
+        self.send(to, Buffer::from(request.encode().to_vec()), deadline).await?;
+        self.counters.borrow_mut().sent += 1;
+        let replied = reply.arrived(deadline).await?;
+        let reply = Message::decode(replied.payload().unwrap_or_default())?;
+        let mut buffer = None;
+        if let Some((data, length)) = &mut data
+            && reply.body.status().is_some_and(|status| status.0 == 0)
+        {
+            let moved = data.arrived(deadline).await?;
+            let bytes = moved.event.manipulated_bytes();
+            if bytes as usize != *length {
+                return Err(CallError::Length(bytes, *length));
+            }
+            buffer = moved.into_buffer();
+        }
+        Ok((reply, buffer))
+    }
+
+    /// Puts bytes to a node, without an ACK; the buffer comes back.
+    pub(crate) async fn send(
+        &self,
+        to: &Target,
+        bytes: Buffer,
+        deadline: Instant,
+    ) -> Result<Option<Buffer>, CallError> {
+        let md = bytes.spec(Threshold::Count(1), MdOptions::NONE, self.events);
+        let descriptor = self.lnet.bind_async(&md, bytes).await.map_err(|refused| refused.error)?;
+        let put = descriptor.put(to, Ack::NotWanted, 0).into_future();
+        let sent = timeout_at(deadline, put).await.map_err(|_| CallError::Expired)??;
+        match sent.event.status() {
+            Status::Ok => Ok(sent.into_buffer()),
+            status => Err(LnetError::NotSent { nid: to.process.nid, status }.into()),
+        }
+    }
+
+    /// Gets bytes from a node into the whole of a buffer: how many have come, and the buffer.
+    pub(crate) async fn fetch(&self, from: &Target, room: Buffer) -> Result<(u32, Buffer), CallError> {
+        let deadline = Instant::now() + CALL_PATIENCE;
+        let length = room.len();
+        let md = room.spec(Threshold::Count(2), MdOptions::TRACK_RESPONSE, self.events);
+        let descriptor = self.lnet.bind_async(&md, room).await.map_err(|refused| refused.error)?;
+        let get = descriptor.get(from).into_future();
+        let got = timeout_at(deadline, get).await.map_err(|_| CallError::Expired)??;
+        match got.event.status() {
+            Status::Ok => {
+                let bytes = got.event.manipulated_bytes();
+                Ok((bytes, got.into_buffer().ok_or(CallError::Length(bytes, length))?))
+            }
+            status => Err(LnetError::NotSent { nid: from.process.nid, status }.into()),
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! The services of a node: requests are taken, and answered (LNet `rpc.c: srpc_server_rpc_done`, `framework.c`,
+//! `brw_test.c`, `ping_test.c`).
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lnet_user::api::{Entry, EventQueue, LnetError, QueuedEvent, ShardHandle, Target};
+use lnet_user::runtime::{Home, LendError, entry_home};
+use lnet_user::{
+    Buffer, EntrySpec, Event, MdOptions, MdSpec, Nid, Position, ProcessId, Status as LnetStatus, Threshold,
+};
+use lnet_wire::selftest::{
+    AddTest, BULK_MAX_BYTES, Body, Brw, Check, DebugReply, Destination, Direction, FEATURE_VARIABLE_LENGTH,
+    FEATURES, FRAMEWORK_PORTAL, FrameworkCounters, LnetCounters, MESSAGE_BYTES, Message, Name, PAGE_BYTES,
+    PING_MAGIC, Ping, PingReply, REPLY_PORTAL, SessionId, SessionReply, StatReply, Status, StatusReply,
+    TEST_PORTAL, VERSION, WORD_BYTES,
+};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use crate::exchange::{ANSWERS_MAX, CallError, Exchange};
+use crate::session::Sessions;
+use crate::{bulk, client};
+
+/// Requests that a posted buffer takes.
+const ROOM_REQUESTS: u32 = 64;
+/// Buffers that are posted on a shard: one is filled while another is posted anew.
+const ROOMS: usize = 2;
+/// Requests to the framework that are answered at once.
+const FRAMEWORK_ANSWERS_MAX: usize = 64;
+/// How long a reply may be on its way.
+const REPLY_PATIENCE: Duration = Duration::from_secs(64);
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A node's services.
+pub(crate) struct Server {
+    common: Rc<Common>,
+}
+
+/// What all requests have in common.
+struct Common {
+    exchange: Rc<Exchange>,
+    sessions: RefCell<Sessions>,
+    /// Buffers of bulk data that are free.
+    buffers: RefCell<Vec<Buffer>>,
+}
+
+/// What takes the requests of a portal.
+struct Requests {
+    portal: u32,
+    events: EventQueue,
+    /// By user pointer: the shard, and what is posted there.
+    rooms: Vec<(ShardHandle, Option<Entry>)>,
+    answers: Arc<Semaphore>,
+}
+
+impl Server {
+    /// Posts room for requests, and answers those that come.
+    pub(crate) fn start(exchange: &Rc<Exchange>) -> Result<Self, LnetError> {
+        let common = Rc::new(Common {
+            exchange: Rc::clone(exchange),
+            sessions: RefCell::default(),
+            buffers: RefCell::default(),
+        });
+        let tests = ANSWERS_MAX - FRAMEWORK_ANSWERS_MAX;
+        let portals = [(FRAMEWORK_PORTAL, FRAMEWORK_ANSWERS_MAX), (TEST_PORTAL, tests)];
+        let queues = portals.map(|(portal, answers)| Requests::post_all(exchange, portal, answers));
+        for requests in queues {
+            tokio::task::spawn_local(take_requests(Rc::clone(&common), requests?));
+        }
+        let watched = Rc::clone(&common);
+        tokio::task::spawn_local(async move {
+            loop {
+                tokio::time::sleep(EXPIRY_INTERVAL).await;
+                watched.sessions.borrow_mut().expire();
+            }
+        });
+        Ok(Self { common })
+    }
+
+    /// Ends the session; requests wait nowhere any more.
+    pub(crate) fn stop(&self) {
+        self.common.sessions.borrow_mut().end();
+        for portal in [FRAMEWORK_PORTAL, TEST_PORTAL] {
+            // Of a shard that has ended nothing is left to be changed.
+            let _ = self.common.exchange.lnet.set_lazy(portal, false);
+        }
+    }
+}
+
+impl Requests {
+    fn post_all(exchange: &Exchange, portal: u32, answers: usize) -> Result<Self, LnetError> {
+        let lnet = &exchange.lnet;
+        let events = lnet.create_event_queue(ROOMS as u32 * (ROOM_REQUESTS + 1))?;
+        lnet.set_lazy(portal, true)?;
+        let home = entry_home(&lnet.steering(), portal, &ProcessId::ANY, 0, u64::MAX);
+        let homes = match home.map_err(LendError::from)? {
+            Home::Shard(shard) => vec![lnet.shard(shard as usize)?],
+            Home::Any | Home::Each => lnet.shards().collect(),
+        };
+        let shards = homes.into_iter().flat_map(|shard| [(); ROOMS].map(|()| (shard.clone(), None)));
+        let rooms = shards.collect();
+        let mut requests = Self { portal, events, rooms, answers: Arc::new(Semaphore::new(answers)) };
+        for room in 0..requests.rooms.len() {
+            requests.post(room)?;
+        }
+        Ok(requests)
+    }
+
+    /// Posts a buffer for requests of any number: one without a service would hold up all others of its connection.
+    fn post(&mut self, room: usize) -> Result<(), LnetError> {
+        let buffer = Buffer::zeroed(MESSAGE_BYTES * ROOM_REQUESTS as usize);
+        let options = MdOptions::PUT | MdOptions::TRUNCATE | MdOptions::ACK_DISABLE;
+        let spec = buffer.spec(Threshold::Count(ROOM_REQUESTS), options, self.events.handle());
+        let md = MdSpec { max_size_bytes: Some(MESSAGE_BYTES as u64), user_ptr: room as u64, ..spec };
+        let entry =
+            EntrySpec { ignore_bits: u64::MAX, position: Position::After, ..EntrySpec::new(self.portal, 0) };
+        let (shard, former) = &mut self.rooms[room];
+        if let Some(former) = former.take() {
+            former.detach();
+        }
+        *former = Some(shard.attach(&entry, &md, buffer).map_err(|refused| refused.error)?);
+        Ok(())
+    }
+}
+
+async fn take_requests(common: Rc<Common>, mut requests: Requests) {
+    while let Ok(queued) = requests.events.next().await {
+        if queued.event.unlinked()
+            && let Err(error) = requests.post(queued.event.user_ptr() as usize)
+        {
+            tracing::error!(%error, portal = requests.portal, "selftest takes no more requests");
+            return;
+        }
+        let Some((request, from)) = request(&queued) else {
+            let is_request = matches!(queued.event, Event::Put { .. });
+            common.exchange.counters.borrow_mut().dropped += u32::from(is_request);
+            continue;
+        };
+        drop(queued);
+        common.exchange.counters.borrow_mut().received += 1;
+        let Ok(permit) = Arc::clone(&requests.answers).acquire_owned().await else { return };
+        let common = Rc::clone(&common);
+        tokio::task::spawn_local(async move {
+            if let Err(error) = common.answer(&request, from).await {
+                tracing::debug!(%error, from = %from.process.nid, "a selftest request is not answered");
+                common.exchange.counters.borrow_mut().errors += 1;
+            }
+            drop(permit);
+        });
+    }
+}
+
+/// The request that an event tells of, and where its reply goes; `None` of what is dropped.
+fn request(queued: &QueuedEvent) -> Option<(Message, Target)> {
+    let Event::Put { requested_bytes, .. } = queued.event else { return None };
+    if queued.event.status() != LnetStatus::Ok || requested_bytes as usize != MESSAGE_BYTES {
+        return None;
+    }
+    let request = Message::decode(queued.payload()?).ok()?;
+    let (service, reply_id) = request.body.request()?;
+    // A service has its own match bits.
+    if queued.event.match_bits() != Some(service.match_bits()) {
+        return None;
+    }
+    Some((request, Target::reply_to(&queued.event, REPLY_PORTAL, reply_id)?))
+}
+
+/// The replies to requests that were not looked at any further.
+fn refusal(body: &Body, status: Status, session: SessionId) -> Option<Body> {
+    let reply = SessionReply { status, session };
+    Some(match body {
+        Body::RemoveSession(_) => Body::RemoveSessionReply(reply),
+        Body::AddTest(_) => Body::AddTestReply(reply),
+        Body::Brw(_) => Body::BrwReply(StatusReply { status }),
+        Body::Ping(ping) => Body::PingReply(PingReply { status, magic: ping.magic, sequence: ping.sequence }),
+        Body::MakeSession(_) => Body::MakeSessionReply(lnet_wire::selftest::JoinReply {
+            status,
+            session,
+            timeout_s: 0,
+            name: Name::EMPTY,
+        }),
+        Body::Debug(_) => {
+            Body::DebugReply(DebugReply { status, session, timeout_s: 0, batches: 0, name: Name::EMPTY })
+        }
+        Body::Batch(_) => {
+            Body::BatchReply(lnet_wire::selftest::BatchReply { status, session, active: 0, time: 0 })
+        }
+        Body::Stat(_) => Body::StatReply(StatReply { status, session, ..NO_STATS }),
+        // That is for a console.
+        _ => return None,
+    })
+}
+
+const NO_STATS: StatReply = StatReply {
+    status: Status::OK,
+    session: SessionId::NONE,
+    framework: FrameworkCounters {
+        running_ms: 0,
+        active_batches: 0,
+        zombie_sessions: 0,
+        brw_errors: 0,
+        ping_errors: 0,
+    },
+    rpc: lnet_wire::selftest::RpcCounters {
+        errors: 0,
+        sent: 0,
+        received: 0,
+        dropped: 0,
+        expired: 0,
+        bulk_get_bytes: 0,
+        bulk_put_bytes: 0,
+    },
+    lnet: LnetCounters {
+        messages: 0,
+        messages_max: 0,
+        errors: 0,
+        sent: 0,
+        received: 0,
+        routed: 0,
+        dropped: 0,
+        sent_bytes: 0,
+        received_bytes: 0,
+        routed_bytes: 0,
+        dropped_bytes: 0,
+    },
+};
+
+impl Common {
+    /// Answers a request, if it is one that has an answer.
+    async fn answer(&self, request: &Message, to: Target) -> Result<(), CallError> {
+        let (features, body) = match request.body {
+            _ if request.version != VERSION => {
+                (FEATURES, refusal(&request.body, Status::PROTOCOL, self.sessions.borrow().id()))
+            }
+            Body::Ping(ping) => answer_ping(request.features, &ping),
+            Body::Brw(brw) => self.answer_brw(request, &brw, to).await?,
+            _ => self.answer_framework(request, to).await,
+        };
+        let Some(body) = body else { return Ok(()) };
+        let reply = Buffer::from(Message::new(features, body).encode().to_vec());
+        self.exchange.send(&to, reply, Instant::now() + REPLY_PATIENCE).await.map(drop)
+    }
+
+    async fn answer_framework(&self, request: &Message, from: Target) -> (u32, Option<Body>) {
+        self.sessions.borrow_mut().touch();
+        let features = request.features;
+        let is_fresh = matches!(request.body, Body::MakeSession(_) | Body::Debug(_));
+        let is_refused = match is_fresh {
+            true => features & !FEATURES != 0,
+            false => self.sessions.borrow().refuses(features),
+        };
+        let body = if is_refused {
+            refusal(&request.body, Status::PROTOCOL, self.sessions.borrow().id())
+        } else if let Body::AddTest(test) = &request.body {
+            let status = self.add_test(request, test, from).await;
+            Some(Body::AddTestReply(SessionReply { status, session: self.sessions.borrow().id() }))
+        } else {
+            self.control(request)
+        };
+        (self.sessions.borrow().features(), body)
+    }
+
+    fn control(&self, request: &Message) -> Option<Body> {
+        let mut sessions = self.sessions.borrow_mut();
+        Some(match &request.body {
+            Body::MakeSession(make) => Body::MakeSessionReply(sessions.make(make, request.features)),
+            Body::RemoveSession(remove) => Body::RemoveSessionReply(sessions.remove(remove)),
+            Body::Debug(_) => {
+                let lnet_wire::selftest::JoinReply { status, session, timeout_s, name } = sessions.describe();
+                Body::DebugReply(DebugReply { status, session, timeout_s, batches: 0, name })
+            }
+            Body::Batch(batch) => {
+                let run = |test: &_| client::run(&self.exchange, test);
+                Body::BatchReply(sessions.control(batch, run)?)
+            }
+            Body::Stat(stat) => {
+                let counters = sessions.counters(&stat.session);
+                let session = sessions.id();
+                Body::StatReply(match counters {
+                    Ok(framework) => {
+                        let rpc = *self.exchange.counters.borrow();
+                        StatReply { status: Status::OK, session, framework, rpc, lnet: self.lnet_counters() }
+                    }
+                    Err(status) => StatReply { status, session, ..NO_STATS },
+                })
+            }
+            _ => return None,
+        })
+    }
+
+    fn lnet_counters(&self) -> LnetCounters {
+        let mut sum = NO_STATS.lnet;
+        for counters in self.exchange.lnet.shards().filter_map(|shard| shard.counters().ok()) {
+            let dropped = counters.dropped();
+            // The fields are that small; they start again from 0.
+            sum.messages_max = sum.messages_max.wrapping_add(counters.messages_max);
+            sum.errors = sum.errors.wrapping_add(counters.send_failures as u32);
+            sum.sent = sum.sent.wrapping_add(counters.sent.messages as u32);
+            sum.received = sum.received.wrapping_add(counters.received.messages as u32);
+            sum.routed = sum.routed.wrapping_add(counters.routed.messages as u32);
+            sum.dropped = sum.dropped.wrapping_add(dropped.messages as u32);
+            sum.sent_bytes += counters.sent.bytes;
+            sum.received_bytes += counters.received.bytes;
+            sum.routed_bytes += counters.routed.bytes;
+            sum.dropped_bytes += dropped.bytes;
+        }
+        sum
+    }
+
+    async fn add_test(&self, message: &Message, test: &AddTest, from: Target) -> Status {
+        let count = match self.sessions.borrow_mut().check_test(test) {
+            Ok(count) => count,
+            Err(status) => return status,
+        };
+        let destinations = match count {
+            0 => Vec::new(),
+            count => match self.destinations(message, test, count, from).await {
+                Ok(destinations) => destinations,
+                Err(error) => {
+                    tracing::debug!(%error, "destinations of a selftest");
+                    return Status::INVALID;
+                }
+            },
+        };
+        // The session may have ended meanwhile.
+        self.sessions.borrow_mut().add_test(test, destinations).err().unwrap_or(Status::OK)
+    }
+
+    /// Fetches the destinations of a test from the console.
+    async fn destinations(
+        &self,
+        message: &Message,
+        test: &AddTest,
+        count: u32,
+        from: Target,
+    ) -> Result<Vec<ProcessId>, String> {
+        let pages = (count as usize).div_ceil(Destination::PER_PAGE);
+        let page = PAGE_BYTES as usize;
+        let length = match message.features & FEATURE_VARIABLE_LENGTH {
+            0 => pages * page,
+            _ => count as usize * Destination::BYTES,
+        };
+        // With the feature, entries lie in pages as well once there are several of them.
+        let length = if pages > 1 { pages * page } else { length };
+        let console = Target { match_bits: test.bulk_id, ..from };
+        let fetched = self.exchange.fetch(&console, Buffer::zeroed(length)).await;
+        let (bytes, list) = fetched.map_err(|error| error.to_string())?;
+        let entries = list[..(bytes as usize).min(length)].chunks(page).flat_map(|page| {
+            let entries = page.chunks_exact(Destination::BYTES).take(Destination::PER_PAGE);
+            entries.filter_map(|entry| entry.try_into().ok())
+        });
+        let process = |entry: &[u8; Destination::BYTES]| {
+            let Destination { nid, pid } = Destination::decode(entry, message.is_swapped);
+            Nid::from_small(nid).map(|nid| ProcessId { nid, pid }).map_err(|error| error.to_string())
+        };
+        let found = entries.take(count as usize).map(process).collect::<Result<Vec<_>, _>>()?;
+        match found.len() == count as usize {
+            true => Ok(found),
+            false => Err(format!("{} destinations in {bytes} bytes, {count} were expected", found.len())),
+        }
+    }
+
+    async fn answer_brw(
+        &self,
+        message: &Message,
+        request: &Brw,
+        from: Target,
+    ) -> Result<(u32, Option<Body>), CallError> {
+        let done = |status| Ok((message.features & FEATURES, Some(Body::BrwReply(StatusReply { status }))));
+        if message.features & !FEATURES != 0 {
+            return done(Status::PROTOCOL);
+        }
+        let length = request.length_bytes;
+        let unit = if message.features & FEATURE_VARIABLE_LENGTH == 0 { PAGE_BYTES } else { WORD_BYTES };
+        let is_valid = (unit..=BULK_MAX_BYTES).contains(&length) && length.is_multiple_of(unit);
+        let known = Direction::new(request.direction).zip(Check::new(request.flags)).filter(|_| is_valid);
+        let Some((direction, check)) = known else { return done(Status::INVALID) };
+        let peer = Target { match_bits: request.bulk_id, ..from };
+        let mut data = self.buffer(length as usize);
+        match direction {
+            Direction::Read => {
+                bulk::fill_source(&mut data);
+                let deadline = Instant::now() + REPLY_PATIENCE;
+                let sent = self.exchange.send(&peer, data, deadline).await?;
+                self.exchange.counters.borrow_mut().bulk_put_bytes += u64::from(length);
+                sent.into_iter().for_each(|buffer| self.give_back(buffer));
+                done(Status::OK)
+            }
+            Direction::Write => {
+                bulk::fill_sink(&mut data, check);
+                let (bytes, data) = self.exchange.fetch(&peer, data).await?;
+                self.exchange.counters.borrow_mut().bulk_get_bytes += u64::from(bytes);
+                let is_right = bulk::is_right(&data, check, message.is_swapped);
+                self.give_back(data);
+                done(if is_right { Status::OK } else { Status::BAD_DATA })
+            }
+        }
+    }
+
+    /// A buffer of this length, perhaps a used one.
+    fn buffer(&self, length: usize) -> Buffer {
+        let mut buffers = self.buffers.borrow_mut();
+        let used = buffers.iter().position(|buffer| buffer.len() == length);
+        used.map_or_else(|| Buffer::zeroed(length), |used| buffers.swap_remove(used))
+    }
+
+    fn give_back(&self, buffer: Buffer) {
+        let mut buffers = self.buffers.borrow_mut();
+        if buffers.len() >= BUFFERS_MAX {
+            buffers.clear();
+        }
+        buffers.push(buffer);
+    }
+}
+
+/// Buffers of bulk data that are kept at most.
+const BUFFERS_MAX: usize = 32;
+
+fn answer_ping(features: u32, ping: &Ping) -> (u32, Option<Body>) {
+    if ping.magic != PING_MAGIC {
+        return (FEATURES, None);
+    }
+    let (features, status) = match features & !FEATURES {
+        0 => (features, Status::OK),
+        _ => (FEATURES, Status::PROTOCOL),
+    };
+    let reply = PingReply { status, magic: ping.magic, sequence: ping.sequence };
+    (features, Some(Body::PingReply(reply)))
+}

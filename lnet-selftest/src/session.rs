@@ -1,0 +1,299 @@
+//! A node's session: who may drive it, its batches and their tests (LNet `selftest/framework.c`).
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use lnet_wire::selftest::{
+    AddTest, BatchControl, BatchOperation, BatchReply, CONCURRENCY_MAX, FEATURES, FrameworkCounters,
+    JoinReply, MakeSession, Name, RemoveSession, SessionId, SessionReply, Status, Test,
+};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+/// After so long without a request of its console, a session ends (LNet `session_timeout`).
+pub(crate) const SESSION_TIMEOUT: Duration = Duration::from_secs(100);
+/// Units of a test at most: destinations times concurrency.
+const UNITS_MAX: u64 = 8192;
+/// Batches of a session, and tests of a batch, at most.
+const BATCHES_MAX: usize = 256;
+
+/// Errors that the tests of a session have found.
+#[derive(Default, Debug)]
+pub(crate) struct Errors {
+    pub(crate) brw: Cell<u32>,
+    pub(crate) ping: Cell<u32>,
+}
+
+/// A test of a batch on this node, as client.
+pub(crate) struct ClientTest {
+    pub(crate) test: Test,
+    pub(crate) loop_count: u32,
+    pub(crate) concurrency: u32,
+    pub(crate) stops_on_error: bool,
+    pub(crate) destinations: Vec<lnet_user::ProcessId>,
+    pub(crate) features: u32,
+    /// Units that are active.
+    pub(crate) active: Cell<u32>,
+    /// True once they are to end.
+    pub(crate) stop: watch::Sender<bool>,
+    pub(crate) errors: Rc<Errors>,
+}
+
+/// A test of a batch: with what a client has to do, if it is one, and its tasks.
+struct BatchTest {
+    client: Option<Rc<ClientTest>>,
+    tasks: Vec<AbortHandle>,
+}
+
+impl BatchTest {
+    fn active(&self) -> u32 {
+        self.client.as_ref().map_or(0, |client| client.active.get())
+    }
+
+    fn stop(&mut self, at_once: bool) {
+        if let Some(client) = &self.client {
+            client.stop.send_replace(true);
+        }
+        if at_once {
+            self.tasks.drain(..).for_each(|task| task.abort());
+        }
+    }
+}
+
+type Batch = Vec<BatchTest>;
+
+struct Session {
+    id: SessionId,
+    name: Name,
+    features: u32,
+    references: u32,
+    begun: Instant,
+    seen_at: Instant,
+    batches: BTreeMap<u64, Batch>,
+    errors: Rc<Errors>,
+}
+
+impl Session {
+    fn abort(mut self) {
+        self.batches.values_mut().flatten().for_each(|test| test.stop(true));
+    }
+}
+
+/// The session that the node is in, if any.
+#[derive(Default)]
+pub(crate) struct Sessions(Option<Session>);
+
+impl Sessions {
+    /// The session's id, or the one that stands for none.
+    pub(crate) fn id(&self) -> SessionId {
+        self.0.as_ref().map_or(SessionId::NONE, |session| session.id)
+    }
+
+    /// Features of replies.
+    pub(crate) fn features(&self) -> u32 {
+        self.0.as_ref().map_or(FEATURES, |session| session.features)
+    }
+
+    /// Whether the features of a request to an existing session are others than its own.
+    pub(crate) fn refuses(&self, features: u32) -> bool {
+        self.0.as_ref().is_some_and(|session| session.features != features)
+    }
+
+    /// A request of a console has come.
+    pub(crate) fn touch(&mut self) {
+        if let Some(session) = &mut self.0 {
+            session.seen_at = Instant::now();
+        }
+    }
+
+    /// Ends a session whose console is silent.
+    pub(crate) fn expire(&mut self) {
+        if let Some(silent) = self.0.take_if(|session| session.seen_at.elapsed() > SESSION_TIMEOUT) {
+            tracing::warn!(name = %silent.name, "the console of a selftest session is silent; it ends");
+            silent.abort();
+        }
+    }
+
+    /// Ends the session, whatever is under way.
+    pub(crate) fn end(&mut self) {
+        if let Some(session) = self.0.take() {
+            session.abort();
+        }
+    }
+
+    /// The session of this id.
+    fn own(&mut self, id: &SessionId) -> Option<&mut Session> {
+        self.0.as_mut().filter(|session| session.id == *id)
+    }
+
+    fn described(&self, status: Status) -> JoinReply {
+        let name = self.0.as_ref().map_or(Name::EMPTY, |session| session.name);
+        let timeout_s = SESSION_TIMEOUT.as_secs() as u32;
+        JoinReply { status, session: self.id(), timeout_s, name }
+    }
+
+    pub(crate) fn make(&mut self, request: &MakeSession, features: u32) -> JoinReply {
+        if request.session.is_any() {
+            return self.described(Status::INVALID);
+        }
+        if let Some(session) = self.own(&request.session) {
+            session.references = session.references.saturating_add(1);
+            return self.described(Status::OK);
+        }
+        if self.0.is_some() && request.force == 0 {
+            return self.described(Status::BUSY);
+        }
+        if features & !FEATURES != 0 {
+            return self.described(Status::PROTOCOL);
+        }
+        self.end();
+        let now = Instant::now();
+        self.0 = Some(Session {
+            id: request.session,
+            name: request.name,
+            features,
+            references: 1,
+            begun: now,
+            seen_at: now,
+            batches: BTreeMap::new(),
+            errors: Rc::default(),
+        });
+        self.described(Status::OK)
+    }
+
+    pub(crate) fn remove(&mut self, request: &RemoveSession) -> SessionReply {
+        let status = if request.session.is_any() {
+            Status::INVALID
+        } else if self.0.is_none() {
+            Status::NO_SESSION
+        } else if let Some(session) = self.own(&request.session) {
+            session.references -= 1;
+            if session.references == 0 {
+                self.end();
+            }
+            Status::OK
+        } else {
+            Status::BUSY
+        };
+        SessionReply { status, session: self.id() }
+    }
+
+    /// What a query of the session is told.
+    pub(crate) fn describe(&self) -> JoinReply {
+        self.described(if self.0.is_some() { Status::OK } else { Status::NO_SESSION })
+    }
+
+    /// Counters of the session of this id, or why there are none.
+    pub(crate) fn counters(&mut self, id: &SessionId) -> Result<FrameworkCounters, Status> {
+        if id.is_any() {
+            return Err(Status::INVALID);
+        }
+        let session = self.own(id).ok_or(Status::NO_SESSION)?;
+        let is_active = |batch: &&Batch| batch.iter().any(|test| test.active() != 0);
+        Ok(FrameworkCounters {
+            running_ms: session.begun.elapsed().as_millis() as u32,
+            active_batches: session.batches.values().filter(is_active).count() as u32,
+            zombie_sessions: 0,
+            brw_errors: session.errors.brw.get(),
+            ping_errors: session.errors.ping.get(),
+        })
+    }
+
+    /// Whether a test can be added; how many destinations its client is to fetch.
+    pub(crate) fn check_test(&mut self, request: &AddTest) -> Result<u32, Status> {
+        let units = u64::from(request.destinations) * u64::from(request.concurrency);
+        let is_client = request.is_client != 0;
+        let is_valid = request.loop_count != 0
+            && (1..=CONCURRENCY_MAX).contains(&request.concurrency)
+            && !request.session.is_any()
+            && (!is_client || request.destinations != 0)
+            && units <= UNITS_MAX
+            && match request.test {
+                Test::Ping { .. } => true,
+                Test::Brw { .. } | Test::BrwPages { .. } => !is_client || request.test.bulk().is_some(),
+                Test::Unknown { .. } => false,
+            };
+        if !is_valid {
+            return Err(Status::INVALID);
+        }
+        let session = self.own(&request.session).ok_or(Status::NO_ENTRY)?;
+        match session.batches.get(&request.batch) {
+            Some(batch) if batch.iter().any(|test| test.active() != 0) => Err(Status::BUSY),
+            Some(batch) if batch.len() >= BATCHES_MAX => Err(Status::NO_MEMORY),
+            None if session.batches.len() >= BATCHES_MAX => Err(Status::NO_MEMORY),
+            _ => Ok(if is_client { request.destinations } else { 0 }),
+        }
+    }
+
+    /// Adds a test, with the destinations of a client.
+    pub(crate) fn add_test(
+        &mut self,
+        request: &AddTest,
+        destinations: Vec<lnet_user::ProcessId>,
+    ) -> Result<(), Status> {
+        self.check_test(request)?;
+        let session = self.own(&request.session).ok_or(Status::NO_ENTRY)?;
+        let client = (request.is_client != 0).then(|| {
+            Rc::new(ClientTest {
+                test: request.test,
+                loop_count: request.loop_count,
+                concurrency: request.concurrency,
+                stops_on_error: request.stops_on_error != 0,
+                destinations,
+                features: session.features,
+                active: Cell::new(0),
+                stop: watch::Sender::new(false),
+                errors: Rc::clone(&session.errors),
+            })
+        });
+        let batch = session.batches.entry(request.batch).or_default();
+        batch.push(BatchTest { client, tasks: Vec::new() });
+        Ok(())
+    }
+
+    /// Runs, stops or queries a batch; `run` starts the units of a test. `None` of an operation that there is not: it has
+    /// no answer.
+    pub(crate) fn control(
+        &mut self,
+        request: &BatchControl,
+        run: impl Fn(&Rc<ClientTest>) -> Vec<AbortHandle>,
+    ) -> Option<BatchReply> {
+        let operation = BatchOperation::new(request.operation)?;
+        let (status, active) = match self.controlled(operation, request, run) {
+            Ok(active) => (Status::OK, active),
+            Err(status) => (status, 0),
+        };
+        Some(BatchReply { status, session: self.id(), active, time: 0 })
+    }
+
+    fn controlled(
+        &mut self,
+        operation: BatchOperation,
+        request: &BatchControl,
+        run: impl Fn(&Rc<ClientTest>) -> Vec<AbortHandle>,
+    ) -> Result<u32, Status> {
+        let session = self.own(&request.session).ok_or(Status::NO_SESSION)?;
+        let batch = session.batches.get_mut(&request.batch).ok_or(Status::NO_ENTRY)?;
+        match operation {
+            BatchOperation::Run => {
+                let is_active = batch.iter().any(|test| test.active() != 0);
+                for test in batch.iter_mut().filter(|_| !is_active) {
+                    if let Some(client) = &test.client {
+                        client.stop.send_replace(false);
+                        test.tasks = run(client);
+                    }
+                }
+            }
+            BatchOperation::Stop => batch.iter_mut().for_each(|test| test.stop(request.argument != 0)),
+            BatchOperation::Query if request.test_index != 0 => {
+                let test = batch.get(request.test_index as usize - 1).ok_or(Status::NO_ENTRY)?;
+                return Ok(test.active());
+            }
+            BatchOperation::Query => {}
+        }
+        Ok(batch.iter().filter(|test| test.active() != 0).count() as u32)
+    }
+}
