@@ -17,7 +17,7 @@ use crate::errno::Errno;
 use crate::errno::Refusal;
 use crate::records::{
     CaptureRecord, DropRuleRecord, FramesRecord, Globals, LoadRecord, LoadSpec, NetRecord, PeerRecord,
-    Statistics, SteeringRecord,
+    SelftestAnswer, SelftestRequest, Statistics, SteeringRecord,
 };
 #[cfg(feature = "server")]
 use crate::request::PingRecord;
@@ -155,6 +155,8 @@ requests! {
     change StartLoad: start_load(spec: LoadSpec) -> u32;
     /// To end a load, at once if it runs, and forget it; what it became.
     change StopLoad: stop_load(id: u32) -> LoadRecord;
+    /// To do something as console of LNet selftest.
+    change Selftest: selftest(request: SelftestRequest) -> SelftestAnswer;
 }
 
 #[cfg(feature = "server")]

@@ -3,9 +3,8 @@
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
-use lnet_user::api::Target;
 use lnet_user::{Buffer, ProcessId};
-use lnet_wire::selftest::{Body, Brw, Check, Direction, PING_MAGIC, Ping, Service, TEST_PORTAL};
+use lnet_wire::selftest::{Body, Brw, Check, Direction, PING_MAGIC, Ping};
 use tokio::task::AbortHandle;
 
 use crate::bulk;
@@ -64,17 +63,11 @@ async fn unit(exchange: Rc<Exchange>, active: Active, to: ProcessId) {
     }
 }
 
-fn target(to: ProcessId, service: Service) -> Target {
-    let mut target = Target::new(to.nid, TEST_PORTAL, service.match_bits());
-    target.process.pid = to.pid;
-    target
-}
-
 async fn ping(exchange: &Exchange, test: &ClientTest, to: ProcessId, sequence: u32) -> Result<(), String> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let (seconds, nanoseconds) = (now.as_secs(), now.subsec_nanos().into());
     let body = |reply_id, _| Body::Ping(Ping { reply_id, magic: PING_MAGIC, sequence, seconds, nanoseconds });
-    let called = exchange.call(&target(to, Service::Ping), test.features, Bulk::Nothing, body).await;
+    let called = exchange.call(to, test.features, Bulk::Nothing, body).await;
     match called.map_err(|error| error.to_string())?.0.body {
         Body::PingReply(reply)
             if reply.status.0 == 0 && (reply.magic, reply.sequence) == (PING_MAGIC, sequence) =>
@@ -111,7 +104,7 @@ async fn transfer(
     let body = |reply_id, bulk_id| {
         Body::Brw(Brw { reply_id, bulk_id, direction: direction_word, length_bytes, flags })
     };
-    let called = exchange.call(&target(to, Service::Brw), test.features, data, body).await;
+    let called = exchange.call(to, test.features, data, body).await;
     let (reply, data) = called.map_err(|error| error.to_string())?;
     match reply.body {
         Body::BrwReply(status) if status.status.0 == 0 => {}

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use lnet_user::api::{Ack, Entry, EventQueue, LnetError, QueuedEvent, Target};
-use lnet_user::{Buffer, EntrySpec, Event, Lnet, MdOptions, MdSpec, Status, Threshold};
+use lnet_user::{Buffer, EntrySpec, Event, Lnet, MdOptions, MdSpec, ProcessId, Status, Threshold};
 use lnet_wire::selftest::{Body, MESSAGE_BYTES, Message, MessageError, REPLY_PORTAL, RpcCounters};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
@@ -39,6 +39,9 @@ pub(crate) enum CallError {
     /// What came is no reply.
     #[error(transparent)]
     Message(#[from] MessageError),
+    /// The body is that of a reply.
+    #[error("a reply instead of a request")]
+    NoRequest,
     /// Bulk data of another length.
     #[error("{0} bytes of bulk data, {1} were expected")]
     Length(u32, usize),
@@ -160,7 +163,7 @@ impl Exchange {
     /// match bits of reply and bulk data.
     pub(crate) async fn call(
         &self,
-        to: &Target,
+        to: ProcessId,
         features: u32,
         bulk: Bulk,
         body: impl FnOnce(u64, u64) -> Body,
@@ -178,7 +181,7 @@ impl Exchange {
 
     async fn exchange(
         &self,
-        to: &Target,
+        to: ProcessId,
         features: u32,
         bulk: Bulk,
         body: impl FnOnce(u64, u64) -> Body,
@@ -199,8 +202,12 @@ impl Exchange {
                 Some((self.post(bulk_id, options, buffer).await?, length))
             }
         };
-        let request = Message::new(features, body(reply_id, bulk_id));
-        self.send(to, Buffer::from(request.encode().to_vec()), deadline).await?;
+        let body = body(reply_id, bulk_id);
+        let service = body.request().map(|(service, _)| service).ok_or(CallError::NoRequest)?;
+        let target = Target::new(to.nid, service.portal(), service.match_bits());
+        let target = Target { process: to, ..target };
+        let request = Message::new(features, body);
+        self.send(&target, Buffer::from(request.encode().to_vec()), deadline).await?;
         self.counters.borrow_mut().sent += 1;
         let replied = reply.arrived(deadline).await?;
         let reply = Message::decode(replied.payload().unwrap_or_default())?;

@@ -1,7 +1,8 @@
 //! LNet selftest: a node answers the requests of a console, which has nodes ping each other and exchange bulk data, and
 //! counts what goes wrong.
 //!
-//! [`Selftest::start`] makes a node a test server and a test client. The console may be a kernel node's `lst`.
+//! [`Selftest::start`] makes a node a test server and a test client, and gives it a [`Console`]. Nodes and consoles may be
+//! kernel nodes.
 //!
 //! Invariants: one thread has all state; a request is answered once or not at all; the memory that requests of others
 //! may occupy is bounded; what a session has started ends with it.
@@ -12,6 +13,7 @@
 
 mod bulk;
 mod client;
+mod console;
 mod exchange;
 mod server;
 mod session;
@@ -19,11 +21,14 @@ mod session;
 use std::rc::Rc;
 use std::thread::JoinHandle;
 
+use lnet_control::records::{SelftestAnswer, SelftestRequest};
+use lnet_control::{Errno, Refusal};
 use lnet_user::Lnet;
 use lnet_user::api::LnetError;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
+use console::Order;
 use exchange::Exchange;
 use server::Server;
 
@@ -39,10 +44,31 @@ pub enum SelftestError {
     Thread(#[from] std::io::Error),
 }
 
+/// The console of a node.
+#[derive(Clone, Debug)]
+pub struct Console {
+    orders: mpsc::UnboundedSender<Order>,
+}
+
+impl Console {
+    /// Carries out a command, behind those that came before.
+    ///
+    /// # Errors
+    /// [`Refusal`]: what was asked makes no sense now, or the node has ended. What became of it at other nodes is part of
+    /// the answer.
+    pub async fn run(&self, request: SelftestRequest) -> Result<SelftestAnswer, Refusal> {
+        let (answer, answered) = oneshot::channel();
+        let gone = || Refusal::new(Errno::SHUTDOWN, "the node takes part in tests no more");
+        self.orders.send((request, answer)).map_err(|_| gone())?;
+        answered.await.map_err(|_| gone())?
+    }
+}
+
 /// A node's part in tests, until it is dropped.
 #[derive(Debug)]
 pub struct Selftest {
     stop: Option<oneshot::Sender<()>>,
+    console: Console,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -55,6 +81,7 @@ impl Selftest {
         let lnet = lnet.clone();
         let (stop, stopped) = oneshot::channel();
         let (tell, told) = std::sync::mpsc::sync_channel::<Result<(), SelftestError>>(1);
+        let (orders, ordered) = mpsc::unbounded_channel();
         let run = move || {
             let runtime = match tokio::runtime::Builder::new_current_thread().enable_time().build() {
                 Ok(runtime) => runtime,
@@ -70,6 +97,7 @@ impl Selftest {
                 };
                 match Server::start(&exchange) {
                     Ok(server) => {
+                        tokio::task::spawn_local(console::serve(Rc::clone(&exchange), ordered));
                         let _ = tell.send(Ok(()));
                         // Without a sender it is over as well.
                         let _ = stopped.await;
@@ -82,7 +110,13 @@ impl Selftest {
         let thread = std::thread::Builder::new().name("lnet-selftest".into()).spawn(run)?;
         let gone = || std::io::Error::other("it has ended before it began");
         told.recv().map_err(|_| SelftestError::Thread(gone()))??;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
+        Ok(Self { stop: Some(stop), console: Console { orders }, thread: Some(thread) })
+    }
+
+    /// Its console.
+    #[must_use]
+    pub fn console(&self) -> Console {
+        self.console.clone()
     }
 }
 

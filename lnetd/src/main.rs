@@ -14,15 +14,18 @@ mod signals;
 mod sock;
 
 use std::io::IsTerminal;
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use lnet_control::Refusal;
+use lnet_control::records::{SelftestAnswer, SelftestRequest};
 use lnet_selftest::Selftest;
 use lnet_user::Lnet;
-use lnet_user::control::serve;
+use lnet_user::control::{SelftestConsole, serve};
 use tracing::info;
 use tracing_subscriber::EnvFilter;
 
@@ -60,13 +63,27 @@ fn run(options: &Options) -> Result<()> {
         "node started"
     );
     let selftest = options.selftest.then(|| Selftest::start(&lnet)).transpose();
-    let _selftest = selftest.context("--selftest")?;
+    let selftest = selftest.context("--selftest")?;
+    let console = selftest.as_ref().map(|selftest| Box::new(Console(selftest.console())) as _);
     let ready = || {
         is_ready.store(true, Ordering::Release);
         notify::ready();
     };
-    serve(&lnet, &serve_options, ready, stop)?;
+    serve(&lnet, &serve_options, console, ready, stop)?;
     Ok(())
+}
+
+/// The console that `lst` commands.
+struct Console(lnet_selftest::Console);
+
+impl SelftestConsole for Console {
+    fn run(
+        &self,
+        request: SelftestRequest,
+    ) -> Pin<Box<dyn Future<Output = Result<SelftestAnswer, Refusal>>>> {
+        let console = self.0.clone();
+        Box::pin(async move { console.run(request).await })
+    }
 }
 
 fn start_log(filter: &str) -> Result<()> {

@@ -47,11 +47,11 @@ pub(crate) fn dist(root: &Path, options: &Options) -> Result<()> {
     build_ebpf::refresh(root)?;
     let bin = directory("bin")?;
     copy(&root.join("lnetd/lnetd.service"), &directory("lib/systemd/system")?)?;
-    for program in ["lnetctl", "lnetd"] {
+    for program in ["lnetctl", "lnetd", "lst"] {
         let built = cargo::build_binary(root, program, program)?;
         let path = built.to_str().with_context(|| format!("{} is no text", built.display()))?;
         copy(&built, &bin)?;
-        let is_tool = program == "lnetctl";
+        let is_tool = program != "lnetd";
         let mut pages = Command::new(&built);
         pages.arg(if is_tool { "man" } else { "--generate-man" }).arg(directory("share/man/man8")?);
         succeed(&mut pages)?;

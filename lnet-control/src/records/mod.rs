@@ -53,6 +53,7 @@ mod global;
 mod load;
 mod net;
 mod peer;
+mod selftest;
 mod statistics;
 mod steering;
 
@@ -64,5 +65,9 @@ pub use lnet_wire::Global;
 pub use load::{LoadClass, LoadKind, LoadRecord, LoadResult, LoadRole, LoadSpec, LoadTimes};
 pub use net::{Lnd, NetRecord, NiHealth, NiOptions, NiRecord, NiStatus, XdpMode};
 pub use peer::{PeerCredits, PeerHealth, PeerNiRecord, PeerRecord};
+pub use selftest::{
+    SelftestAnswer, SelftestBatch, SelftestCommand, SelftestCounters, SelftestGroup, SelftestNode,
+    SelftestRequest, SelftestSession, SelftestState, SelftestStats, SelftestTest,
+};
 pub use statistics::{Latency, MessageCounts, Statistics, Traffic};
 pub use steering::{PortalPolicy, SteeringPolicy, SteeringRecord};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lnet_control::records::{
     CaptureRecord, DropRuleRecord, FramesRecord, Globals, LoadRecord, LoadSpec, NetRecord, PeerRecord,
-    RuleCounters, Statistics, SteeringRecord,
+    RuleCounters, SelftestAnswer, SelftestRequest, Statistics, SteeringRecord,
 };
 use lnet_control::request::{Batch, CaptureSpec, Outcome, PingRecord};
 use lnet_control::server::Handler;
@@ -151,6 +151,17 @@ impl Handler for Control {
     async fn frames(&self) -> Result<FramesRecord, Refusal> {
         self.check_configured()?;
         self.frames_record().await
+    }
+
+    async fn selftest(&self, request: SelftestRequest) -> Result<SelftestAnswer, Refusal> {
+        self.check_configured()?;
+        match &self.console {
+            Some(console) => console.run(request).await,
+            None => {
+                let message = "this node takes part in no tests; start it as lnetd --selftest";
+                Err(Refusal::new(Errno::OPNOTSUPP, message))
+            }
+        }
     }
 
     async fn loads(&self) -> Result<Vec<LoadRecord>, Refusal> {

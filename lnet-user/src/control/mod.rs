@@ -24,10 +24,11 @@ mod services;
 
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::time::Duration;
 
 use lnet_control::Refusal;
-use lnet_control::records::DropRule;
+use lnet_control::records::{DropRule, SelftestAnswer, SelftestRequest};
 use lnet_core::node::DRAIN_TIMEOUT;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 
@@ -82,6 +83,14 @@ pub struct Control {
     prefers_ipv6: Cell<bool>,
     /// What the node was started with.
     defaults: Defaults,
+    console: Option<Box<dyn SelftestConsole>>,
+}
+
+/// The console of LNet selftest that a node has, if it takes part in tests.
+pub trait SelftestConsole {
+    /// Carries out a command.
+    fn run(&self, request: SelftestRequest)
+    -> Pin<Box<dyn Future<Output = Result<SelftestAnswer, Refusal>>>>;
 }
 
 impl std::fmt::Debug for Control {
@@ -110,6 +119,7 @@ impl Control {
             is_configured: Cell::new(lnet.topology().local_nis().count() > 1),
             prefers_ipv6: Cell::new(false),
             defaults,
+            console: None,
         })
     }
 

@@ -7,7 +7,7 @@ use lnet_control::request::{Batch, Change};
 use lnet_control::server::{self, Access, Listener, ServerLimits};
 use tracing::{info, warn};
 
-use super::{Control, ControlError, ControlOptions};
+use super::{Control, ControlError, ControlOptions, SelftestConsole};
 use crate::api::Lnet;
 use crate::node::setters;
 
@@ -42,7 +42,7 @@ impl ServeOptions {
     }
 }
 
-/// Serves a node on a control socket until `stop` is ready; `ready` is called when clients can connect and the start-up
+/// Serves a node on a control socket until `stop` is ready, with this console for tests; `ready` is called when clients can connect and the start-up
 /// document is carried out. Then the node's NIs go, with the time to drain that the options give. The calling thread is
 /// in the node's network namespace; it runs an async runtime of its own.
 ///
@@ -51,6 +51,7 @@ impl ServeOptions {
 pub fn serve(
     lnet: &Lnet,
     options: &ServeOptions,
+    console: Option<Box<dyn SelftestConsole>>,
     ready: impl FnOnce(),
     stop: impl Future<Output = ()>,
 ) -> Result<(), ControlError> {
@@ -61,7 +62,7 @@ pub fn serve(
         .map_err(ControlError::Runtime)?;
     runtime.block_on(async {
         let listener = Listener::bind(&options.socket, Access { gid: options.gid })?;
-        let control = Control::new(lnet, options.control.clone())?;
+        let control = Control { console, ..Control::new(lnet, options.control.clone())? };
         let served = async {
             if options.configures {
                 let all = options.control.document.is_some();

@@ -1,0 +1,265 @@
+//! The console of LNet selftest: what it is told, and what it tells.
+
+use lnet_wire::Nid;
+use serde::{Deserialize, Serialize};
+
+use crate::errno::Errno;
+use crate::text;
+
+words! {
+    /// What a console knows of a node.
+    SelftestState {
+        /// In the session.
+        Active = "active",
+        /// In another session.
+        Busy = "busy",
+        /// It did not answer.
+        Down = "down",
+        /// Not asked yet.
+        Unknown = "unknown",
+    }
+}
+
+/// The test that is to be added to a batch.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SelftestTest {
+    /// Pings.
+    Ping,
+    /// Bulk data.
+    Brw {
+        /// From the clients to the servers.
+        is_write: bool,
+        /// How it is checked: 1 not at all, 2 the ends, 3 each word, 4 not at all and not stored.
+        check: u16,
+        /// Bytes; a multiple of 8 up to a MiB.
+        length_bytes: u32,
+        /// Offset in the client's first page; a multiple of 8.
+        offset_bytes: u32,
+    },
+}
+
+/// What a console is told.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SelftestCommand {
+    /// Begins a session.
+    NewSession {
+        /// Its name, up to 31 bytes.
+        name: String,
+        /// After so many seconds without news of a node, it counts as down.
+        timeout_s: u32,
+        /// Ends one that is there, here and at nodes.
+        force: bool,
+        /// Feature bits.
+        features: u32,
+    },
+    /// Ends it.
+    EndSession,
+    /// Tells of it.
+    ShowSession,
+    /// Adds nodes to a group, a new one or one that is there.
+    AddGroup {
+        /// Its name.
+        name: String,
+        /// The nodes.
+        #[serde(with = "text::list")]
+        nids: Vec<Nid>,
+    },
+    /// Takes nodes out of a group.
+    UpdateGroup {
+        /// Its name.
+        name: String,
+        /// These are taken out.
+        #[serde(with = "text::list")]
+        remove: Vec<Nid>,
+        /// Those in these states are taken out.
+        clean: Vec<SelftestState>,
+        /// Those that are not active are asked again.
+        refresh: bool,
+    },
+    /// Deletes a group that no test uses.
+    DeleteGroup {
+        /// Its name.
+        name: String,
+    },
+    /// Tells of all groups.
+    ListGroups,
+    /// Makes a batch.
+    AddBatch {
+        /// Its name.
+        name: String,
+    },
+    /// Adds a test to a batch.
+    AddTest {
+        /// The batch.
+        batch: String,
+        /// How often each unit does it.
+        loop_count: u32,
+        /// Units of a client for each destination.
+        concurrency: u32,
+        /// So many clients have the same destinations.
+        distribute: u32,
+        /// So many destinations has a client.
+        span: u32,
+        /// Units end with their first error.
+        stops_on_error: bool,
+        /// The group of the clients.
+        from: String,
+        /// The group of the servers.
+        to: String,
+        /// What is done.
+        test: SelftestTest,
+    },
+    /// Starts a batch.
+    Run {
+        /// Its name.
+        batch: String,
+    },
+    /// Stops a batch.
+    Stop {
+        /// Its name.
+        batch: String,
+        /// Cuts off what is under way.
+        force: bool,
+    },
+    /// Asks the nodes of a batch what is active.
+    Query {
+        /// Its name.
+        batch: String,
+        /// The number of a test, from 1; 0 for the batch.
+        test: u32,
+    },
+    /// Tells of all batches.
+    ListBatches,
+    /// Asks nodes for their counters.
+    Stat {
+        /// Names of groups, or NIDs.
+        targets: Vec<String>,
+    },
+    /// Asks nodes for their session.
+    Ping {
+        /// Names of groups, or NIDs; none for all of the session.
+        targets: Vec<String>,
+    },
+}
+
+/// A command of the session with this key.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SelftestRequest {
+    /// What the users of a session know.
+    pub key: u32,
+    /// What is to be done.
+    pub command: SelftestCommand,
+}
+
+/// A session.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SelftestSession {
+    /// Its name.
+    pub name: String,
+    /// Its key.
+    pub key: u32,
+    /// The console.
+    #[serde(with = "text")]
+    pub console: Nid,
+    /// Feature bits.
+    pub features: u32,
+    /// Seconds.
+    pub timeout_s: u32,
+    /// Nodes.
+    pub nodes: Vec<SelftestNode>,
+}
+
+/// A node of a session.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SelftestNode {
+    /// Its NID.
+    #[serde(with = "text")]
+    pub nid: Nid,
+    /// What is known of it.
+    pub state: SelftestState,
+    /// Why it did not do what was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<Errno>,
+    /// Of a query: what is active there.
+    #[serde(default)]
+    pub active: u32,
+}
+
+/// A group.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SelftestGroup {
+    /// Its name.
+    pub name: String,
+    /// Its nodes.
+    pub nodes: Vec<SelftestNode>,
+}
+
+/// A batch.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SelftestBatch {
+    /// Its name.
+    pub name: String,
+    /// Its tests, in words.
+    pub tests: Vec<String>,
+    /// Nodes that send, and nodes that are sent to.
+    pub clients: u32,
+    /// Nodes that are sent to.
+    pub servers: u32,
+    /// It was started, and not stopped.
+    pub is_running: bool,
+}
+
+/// Counters of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct SelftestCounters {
+    /// Milliseconds since its session began.
+    pub running_ms: u32,
+    /// Batches that are active.
+    pub active_batches: u32,
+    /// Failed or wrong transfers of bulk data.
+    pub brw_errors: u32,
+    /// Failed or wrong pings.
+    pub ping_errors: u32,
+    /// Requests that failed.
+    pub rpc_errors: u32,
+    /// Requests that were dropped.
+    pub rpc_dropped: u32,
+    /// Requests that were not answered in time.
+    pub rpc_expired: u32,
+    /// Messages of LNet sent.
+    pub sent: u32,
+    /// Messages of LNet received.
+    pub received: u32,
+    /// Bytes sent.
+    pub sent_bytes: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+}
+
+/// What a node answered to `stat`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SelftestStats {
+    /// The node.
+    #[serde(with = "text")]
+    pub nid: Nid,
+    /// Its counters; without, it did not answer.
+    pub counters: Option<SelftestCounters>,
+}
+
+/// What a console tells.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SelftestAnswer {
+    /// The session.
+    Session(SelftestSession),
+    /// What became of it at each node.
+    Nodes(Vec<SelftestNode>),
+    /// Groups, or the one that was asked for.
+    Groups(Vec<SelftestGroup>),
+    /// Batches.
+    Batches(Vec<SelftestBatch>),
+    /// By target.
+    Stats(Vec<Vec<SelftestStats>>),
+}

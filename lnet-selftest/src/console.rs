@@ -1,0 +1,731 @@
+//! The console: has nodes join a session, gives them tests, and asks for their counters (LNet `selftest/console.c`,
+//! `conrpc.c`).
+//!
+//! Invariants: nodes that are asked together are asked at the same time, and answered for in their order; a node that does
+//! not answer counts as down until it is asked anew; a test is at all its nodes, or not in the batch.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+use std::time::Duration;
+
+use lnet_control::records::{
+    SelftestAnswer, SelftestBatch, SelftestCommand, SelftestCounters, SelftestGroup, SelftestNode,
+    SelftestRequest, SelftestSession, SelftestState, SelftestStats, SelftestTest,
+};
+use lnet_control::{Errno, Refusal};
+use lnet_user::api::LnetError;
+use lnet_user::{Buffer, Nid, ProcessId};
+use lnet_wire::selftest::{
+    AddTest, BatchControl, BatchOperation, Body, Check, Debug, Destination, Direction,
+    FEATURE_VARIABLE_LENGTH, FEATURES, MakeSession, Message, Name, PAGE_BYTES, RemoveSession, SessionId,
+    Stats, Test,
+};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout};
+
+use crate::exchange::{Bulk, CallError, Exchange};
+
+/// How long a node may take to answer (LNet `LST_TRANS_TIMEOUT`).
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Nodes that do nothing else are asked so often whether they are there (LNet `LST_PING_INTERVAL`).
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(8);
+/// Nodes of a session, groups, batches and tests at most.
+const NODES_MAX: usize = 4096;
+const OBJECTS_MAX: usize = 256;
+
+/// A command and where its answer goes.
+pub(crate) type Order = (SelftestRequest, oneshot::Sender<Result<SelftestAnswer, Refusal>>);
+
+struct Batch {
+    id: u64,
+    /// In words, and with the groups that they are about.
+    tests: Vec<(String, [String; 2])>,
+    clients: Vec<Nid>,
+    servers: Vec<Nid>,
+    is_running: bool,
+}
+
+struct Session {
+    key: u32,
+    name: Name,
+    id: SessionId,
+    features: u32,
+    timeout_s: u32,
+    force: bool,
+    nodes: HashMap<Nid, SelftestState>,
+    groups: BTreeMap<String, Vec<Nid>>,
+    batches: BTreeMap<String, Batch>,
+    next_batch: u64,
+}
+
+/// The console of a node.
+pub(crate) struct Console {
+    exchange: Rc<Exchange>,
+    session: RefCell<Option<Session>>,
+    begun: Instant,
+}
+
+/// What was asked makes no sense now.
+fn refused<T>(errno: Errno, message: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal::new(errno, message))
+}
+
+/// Carries out commands, one after the other.
+pub(crate) async fn serve(exchange: Rc<Exchange>, mut orders: mpsc::UnboundedReceiver<Order>) {
+    let console = Rc::new(Console { exchange, session: RefCell::default(), begun: Instant::now() });
+    let keeper = Rc::clone(&console);
+    tokio::task::spawn_local(async move {
+        loop {
+            tokio::time::sleep(KEEPALIVE_INTERVAL).await;
+            let active = keeper.nodes_in(SelftestState::Active);
+            // Those that do not answer are down from now on.
+            let _ = keeper.query_sessions(active).await;
+        }
+    });
+    while let Some((request, answer)) = orders.recv().await {
+        // Its client may have gone.
+        let _ = answer.send(console.run(request).await);
+    }
+}
+
+impl Console {
+    async fn run(
+        &self,
+        SelftestRequest { key, command }: SelftestRequest,
+    ) -> Result<SelftestAnswer, Refusal> {
+        if let SelftestCommand::NewSession { name, timeout_s, force, features } = command {
+            return self.new_session(key, &name, timeout_s, force, features).await;
+        }
+        match &*self.session.borrow() {
+            None => return refused(Errno::SRCH, "there is no session; begin one with new_session"),
+            Some(session) if session.key != key => {
+                return refused(
+                    Errno::ACCES,
+                    format!("key {key} is not that of the session {}", session.name),
+                );
+            }
+            Some(_) => {}
+        }
+        match command {
+            SelftestCommand::NewSession { .. } | SelftestCommand::ShowSession => self.show_session(),
+            SelftestCommand::EndSession => self.end_session().await,
+            SelftestCommand::AddGroup { name, nids } => self.add_group(name, nids).await,
+            SelftestCommand::UpdateGroup { name, remove, clean, refresh } => {
+                self.update_group(&name, &remove, &clean, refresh).await
+            }
+            SelftestCommand::DeleteGroup { name } => self.delete_group(&name),
+            SelftestCommand::ListGroups => self.with(|session| Ok(SelftestAnswer::Groups(session.groups()))),
+            SelftestCommand::AddBatch { name } => self.with(|session| session.add_batch(name)),
+            SelftestCommand::ListBatches => {
+                self.with(|session| Ok(SelftestAnswer::Batches(session.batches())))
+            }
+            SelftestCommand::Run { batch } => self.control(&batch, BatchOperation::Run, 0, false).await,
+            SelftestCommand::Stop { batch, force } => {
+                self.control(&batch, BatchOperation::Stop, 0, force).await
+            }
+            SelftestCommand::Query { batch, test } => {
+                self.control(&batch, BatchOperation::Query, test, false).await
+            }
+            SelftestCommand::Stat { targets } => self.stat(targets).await,
+            SelftestCommand::Ping { targets } => {
+                let nodes = self.with(|session| match targets.as_slice() {
+                    [] => Ok(session.all_nodes()),
+                    targets => {
+                        let found = targets.iter().map(|target| session.target(target));
+                        Ok(found.collect::<Result<Vec<_>, _>>()?.concat())
+                    }
+                })?;
+                Ok(SelftestAnswer::Nodes(self.query_sessions(nodes).await))
+            }
+            SelftestCommand::AddTest { .. } => self.add_test(command).await,
+        }
+    }
+
+    /// Looks at the session, or changes it.
+    fn with<T>(&self, look: impl FnOnce(&mut Session) -> Result<T, Refusal>) -> Result<T, Refusal> {
+        match &mut *self.session.borrow_mut() {
+            Some(session) => look(session),
+            None => refused(Errno::SRCH, "the session has ended meanwhile"),
+        }
+    }
+
+    fn nodes_in(&self, state: SelftestState) -> Vec<Nid> {
+        let session = self.session.borrow();
+        let nodes = session.iter().flat_map(|session| &session.nodes);
+        nodes.filter(|(_, known)| **known == state).map(|(nid, _)| *nid).collect()
+    }
+
+    async fn new_session(
+        &self,
+        key: u32,
+        name: &str,
+        timeout_s: u32,
+        force: bool,
+        features: u32,
+    ) -> Result<SelftestAnswer, Refusal> {
+        let Some(wire_name) = Name::new(name).filter(|_| !name.is_empty()) else {
+            return refused(Errno::INVAL, format!("session {name:?}: 1 to 31 bytes are expected"));
+        };
+        if features & !FEATURES != 0 {
+            return refused(Errno::INVAL, format!("features {features}: 0 or {FEATURES} is expected"));
+        }
+        if self.session.borrow().is_some() {
+            if !force {
+                return refused(Errno::EXIST, "there is a session; end it, or use --force");
+            }
+            self.end_session().await?;
+        }
+        let topology = self.exchange.lnet.topology();
+        let own = topology.local_nis().filter_map(|(_, ni)| ni.nid.to_small().map(|small| (ni.nid, small)));
+        // The loopback NI comes first, and means another node elsewhere.
+        let Some((_, nid)) = own
+            .filter(|(nid, _)| *nid != Nid::LO)
+            .next()
+            .or(Nid::LO.to_small().map(|small| (Nid::LO, small)))
+        else {
+            return refused(Errno::NETDOWN, "no NI has a NID that a session can be named by (IPv4)");
+        };
+        let stamp = self.begun.elapsed().as_millis() as i64 + 1;
+        *self.session.borrow_mut() = Some(Session {
+            key,
+            name: wire_name,
+            id: SessionId { nid, stamp },
+            features,
+            timeout_s,
+            force,
+            nodes: HashMap::new(),
+            groups: BTreeMap::new(),
+            batches: BTreeMap::new(),
+            // That of the first batch of kernel consoles.
+            next_batch: 2,
+        });
+        self.show_session()
+    }
+
+    fn show_session(&self) -> Result<SelftestAnswer, Refusal> {
+        self.with(|session| {
+            let console = Nid::from_small(session.id.nid).unwrap_or(Nid::LO);
+            Ok(SelftestAnswer::Session(SelftestSession {
+                name: session.name.to_string(),
+                key: session.key,
+                console,
+                features: session.features,
+                timeout_s: session.timeout_s,
+                nodes: session.all_nodes().iter().map(|nid| session.node(nid, None, 0)).collect(),
+            }))
+        })
+    }
+
+    async fn end_session(&self) -> Result<SelftestAnswer, Refusal> {
+        let (nodes, id) = self.with(|session| Ok((session.all_nodes(), session.id)))?;
+        let mut active = nodes;
+        let known = self.nodes_in(SelftestState::Active);
+        active.retain(|nid| known.contains(nid));
+        let body = move |_: usize, reply_id, _| Body::RemoveSession(RemoveSession { reply_id, session: id });
+        let ended = self.ask(active, Rc::new(body), |_| Bulk::Nothing, |_| 0).await;
+        *self.session.borrow_mut() = None;
+        Ok(SelftestAnswer::Nodes(ended))
+    }
+
+    async fn add_group(&self, name: String, nids: Vec<Nid>) -> Result<SelftestAnswer, Refusal> {
+        let (fresh, id, force, session_name) = self.with(|session| {
+            let fits = session.nodes.len() + nids.len() <= NODES_MAX && session.groups.len() < OBJECTS_MAX;
+            if !fits {
+                return refused(Errno::NOMEM, format!("more than {NODES_MAX} nodes or {OBJECTS_MAX} groups"));
+            }
+            if Name::new(&name).is_none() {
+                return refused(Errno::INVAL, format!("group {name:?}: up to 31 bytes are expected"));
+            }
+            let group = session.groups.entry(name).or_default();
+            let mut fresh = Vec::new();
+            for nid in nids {
+                if !group.contains(&nid) {
+                    group.push(nid);
+                    fresh.push(nid);
+                }
+            }
+            for nid in &fresh {
+                session.nodes.entry(*nid).or_insert(SelftestState::Unknown);
+            }
+            Ok((fresh, session.id, session.force, session.name))
+        })?;
+        Ok(SelftestAnswer::Nodes(self.invite(fresh, id, force, session_name).await))
+    }
+
+    /// Has nodes join the session.
+    async fn invite(
+        &self,
+        nodes: Vec<Nid>,
+        session: SessionId,
+        force: bool,
+        name: Name,
+    ) -> Vec<SelftestNode> {
+        let (known, fresh): (Vec<_>, Vec<_>) = {
+            let active = self.nodes_in(SelftestState::Active);
+            nodes.iter().copied().partition(|nid| active.contains(nid))
+        };
+        let body = move |_: usize, reply_id, _| {
+            Body::MakeSession(MakeSession { reply_id, session, force: u32::from(force), name })
+        };
+        let mut invited = self.ask(fresh, Rc::new(body), |_| Bulk::Nothing, |_| 0).await;
+        let there = |nid| SelftestNode { nid, state: SelftestState::Active, failed: None, active: 0 };
+        invited.extend(known.into_iter().map(there));
+        invited.sort_by_key(|node| nodes.iter().position(|nid| *nid == node.nid));
+        let _ = self.with(|session| {
+            for node in &mut invited {
+                node.state = match node.failed {
+                    None => SelftestState::Active,
+                    Some(Errno::BUSY) => SelftestState::Busy,
+                    Some(_) => SelftestState::Down,
+                };
+                session.nodes.insert(node.nid, node.state);
+            }
+            Ok(())
+        });
+        invited
+    }
+
+    async fn update_group(
+        &self,
+        name: &str,
+        remove: &[Nid],
+        clean: &[SelftestState],
+        refresh: bool,
+    ) -> Result<SelftestAnswer, Refusal> {
+        let (stale, id, force, session_name) = self.with(|session| {
+            let nodes = session.nodes.clone();
+            let state = |nid: &Nid| nodes.get(nid).copied().unwrap_or(SelftestState::Unknown);
+            session.check_unused(name)?;
+            let group = session.group_mut(name)?;
+            group.retain(|nid| !remove.contains(nid) && !clean.contains(&state(nid)));
+            let stale = |nid: &&Nid| refresh && state(nid) != SelftestState::Active;
+            let stale: Vec<Nid> = group.iter().filter(stale).copied().collect();
+            if group.is_empty() {
+                session.groups.remove(name);
+            }
+            session.forget_nodes();
+            Ok((stale, session.id, session.force, session.name))
+        })?;
+        Ok(SelftestAnswer::Nodes(self.invite(stale, id, force, session_name).await))
+    }
+
+    fn delete_group(&self, name: &str) -> Result<SelftestAnswer, Refusal> {
+        self.with(|session| {
+            session.group_mut(name)?;
+            session.check_unused(name)?;
+            session.groups.remove(name);
+            session.forget_nodes();
+            Ok(SelftestAnswer::Groups(Vec::new()))
+        })
+    }
+
+    async fn query_sessions(&self, nodes: Vec<Nid>) -> Vec<SelftestNode> {
+        let Ok(id) = self.with(|session| Ok(session.id)) else { return Vec::new() };
+        let body = move |_: usize, reply_id, _| Body::Debug(Debug { reply_id, session: id, flags: 0 });
+        self.ask(nodes, Rc::new(body), |_| Bulk::Nothing, |_| 0).await
+    }
+
+    async fn control(
+        &self,
+        batch: &str,
+        operation: BatchOperation,
+        test_index: u32,
+        force: bool,
+    ) -> Result<SelftestAnswer, Refusal> {
+        let (clients, id, session) = self.with(|session| {
+            let id = session.id;
+            let batch = session.batch_mut(batch)?;
+            if test_index as usize > batch.tests.len() {
+                let message = format!("test {test_index}: the batch has {} tests", batch.tests.len());
+                return refused(Errno::NOENT, message);
+            }
+            if operation == BatchOperation::Run && batch.tests.is_empty() {
+                return refused(Errno::NOENT, "the batch has no test; add one with add_test");
+            }
+            match operation {
+                BatchOperation::Run => batch.is_running = true,
+                BatchOperation::Stop => batch.is_running = false,
+                BatchOperation::Query => {}
+            }
+            Ok((batch.clients.clone(), batch.id, id))
+        })?;
+        let body = move |_: usize, reply_id, _| {
+            Body::Batch(BatchControl {
+                reply_id,
+                session,
+                batch: id,
+                operation: operation as u32,
+                test_index,
+                argument: u32::from(force),
+            })
+        };
+        let active = |body: &Body| if let Body::BatchReply(reply) = body { reply.active } else { 0 };
+        Ok(SelftestAnswer::Nodes(self.ask(clients, Rc::new(body), |_| Bulk::Nothing, active).await))
+    }
+
+    async fn add_test(&self, command: SelftestCommand) -> Result<SelftestAnswer, Refusal> {
+        let SelftestCommand::AddTest {
+            batch,
+            loop_count,
+            concurrency,
+            distribute,
+            span,
+            stops_on_error,
+            from,
+            to,
+            test,
+        } = command
+        else {
+            return self.show_session();
+        };
+        let (id, features, batch_id, clients, servers) = self.with(|session| {
+            let (id, features) = (session.id, session.features);
+            let mut groups = [&from, &to].map(|name| session.group_mut(name).cloned());
+            for group in &mut groups {
+                let active = |nid: &Nid| session.nodes.get(nid) == Some(&SelftestState::Active);
+                if let Ok(nodes) = group {
+                    nodes.retain(active);
+                }
+            }
+            let [clients, servers] = groups;
+            let (clients, servers) = (clients?, servers?);
+            for (name, nodes) in [(&from, &clients), (&to, &servers)] {
+                if nodes.is_empty() {
+                    return refused(Errno::INVAL, format!("group {name} has no active node"));
+                }
+            }
+            let batch = session.batch_mut(&batch)?;
+            if batch.is_running {
+                return refused(Errno::BUSY, "the batch runs; stop it first");
+            }
+            if batch.tests.len() >= OBJECTS_MAX {
+                return refused(Errno::NOMEM, format!("more than {OBJECTS_MAX} tests in a batch"));
+            }
+            Ok((id, features, batch.id, clients, servers))
+        })?;
+        if [loop_count, concurrency, distribute, span].contains(&0) {
+            return refused(Errno::INVAL, "loop, concurrency, distribute and span: 1 or more is expected");
+        }
+        let words = described(&test);
+        let test = wire_test(&test, features)?;
+        let (span, distribute) = ((span as usize).min(servers.len()), distribute as usize);
+        let server_loops = clients.len().div_ceil(distribute).div_ceil(servers.len().div_ceil(span))
+            * distribute
+            * concurrency as usize;
+        let added = AddTest {
+            reply_id: 0,
+            bulk_id: 0,
+            session: id,
+            batch: batch_id,
+            loop_count: server_loops as u32,
+            concurrency,
+            is_client: 0,
+            stops_on_error: 1,
+            destinations: 0,
+            test,
+        };
+        let serves = move |_: usize, reply_id, _| Body::AddTest(AddTest { reply_id, ..added });
+        let mut done = self.ask(servers.clone(), Rc::new(serves), |_| Bulk::Nothing, |_| 0).await;
+        if done.iter().all(|node| node.failed.is_none()) {
+            let sends = move |_: usize, reply_id, bulk_id| {
+                Body::AddTest(AddTest {
+                    reply_id,
+                    bulk_id,
+                    loop_count,
+                    is_client: 1,
+                    stops_on_error: u8::from(stops_on_error),
+                    destinations: span as u32,
+                    ..added
+                })
+            };
+            let list = |client: usize| {
+                let first = client / distribute * span % servers.len();
+                Bulk::Source(destinations(&servers, first, span, features))
+            };
+            done.extend(self.ask(clients.clone(), Rc::new(sends), list, |_| 0).await);
+        }
+        if done.iter().all(|node| node.failed.is_none()) {
+            self.with(|session| {
+                let batch = session.batch_mut(&batch)?;
+                batch.tests.push((words, [from, to]));
+                for (nodes, known) in [(clients, &mut batch.clients), (servers, &mut batch.servers)] {
+                    let fresh: Vec<_> = nodes.into_iter().filter(|nid| !known.contains(nid)).collect();
+                    known.extend(fresh);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(SelftestAnswer::Nodes(done))
+    }
+
+    async fn stat(&self, targets: Vec<String>) -> Result<SelftestAnswer, Refusal> {
+        let (groups, id) = self.with(|session| {
+            let found: Result<Vec<_>, _> = targets.iter().map(|target| session.target(target)).collect();
+            Ok((found?, session.id))
+        })?;
+        let mut stats = Vec::new();
+        for nodes in groups {
+            let told = Rc::new(RefCell::new(HashMap::new()));
+            let body = move |_: usize, reply_id, _| Body::Stat(Stats { reply_id, session: id, kind: 0 });
+            let asked = nodes.iter().map(|nid| {
+                let (exchange, nid, told) = (Rc::clone(&self.exchange), *nid, Rc::clone(&told));
+                let features = self.features();
+                tokio::task::spawn_local(async move {
+                    let call =
+                        call(&exchange, nid, features, Bulk::Nothing, |reply, bulk| body(0, reply, bulk));
+                    if let Ok(Body::StatReply(reply)) = call.await {
+                        told.borrow_mut().insert(nid, counters(&reply));
+                    }
+                })
+            });
+            for asked in asked.collect::<Vec<_>>() {
+                // Without an answer there are no counters.
+                let _ = asked.await;
+            }
+            let told = told.borrow();
+            stats.push(
+                nodes
+                    .iter()
+                    .map(|nid| SelftestStats { nid: *nid, counters: told.get(nid).copied() })
+                    .collect(),
+            );
+        }
+        Ok(SelftestAnswer::Stats(stats))
+    }
+
+    fn features(&self) -> u32 {
+        self.session.borrow().as_ref().map_or(FEATURES, |session| session.features)
+    }
+
+    /// Asks nodes at the same time, and notes which are down. `body` makes the request of the node's number and the match
+    /// bits of reply and bulk data.
+    async fn ask(
+        &self,
+        nodes: Vec<Nid>,
+        body: Rc<impl Fn(usize, u64, u64) -> Body + 'static>,
+        bulk: impl Fn(usize) -> Bulk,
+        active: impl Fn(&Body) -> u32,
+    ) -> Vec<SelftestNode> {
+        let features = self.features();
+        let asked = nodes.into_iter().enumerate().map(|(number, nid)| {
+            let (exchange, body, bulk) = (Rc::clone(&self.exchange), Rc::clone(&body), bulk(number));
+            let called = tokio::task::spawn_local(async move {
+                call(&exchange, nid, features, bulk, |reply, bulk| body(number, reply, bulk)).await
+            });
+            (nid, called)
+        });
+        let mut answers = Vec::new();
+        for (nid, asked) in asked.collect::<Vec<_>>() {
+            let answer = asked.await.unwrap_or(Err(Errno::IO));
+            if matches!(answer, Err(Errno::TIMEDOUT | Errno::HOSTUNREACH)) {
+                let _ = self.with(|session| {
+                    session.nodes.entry(nid).and_modify(|state| *state = SelftestState::Down);
+                    Ok(())
+                });
+            }
+            let state = self.session.borrow().as_ref().and_then(|session| session.nodes.get(&nid).copied());
+            answers.push(SelftestNode {
+                nid,
+                state: state.unwrap_or(SelftestState::Unknown),
+                active: answer.as_ref().map_or(0, &active),
+                failed: answer.err(),
+            });
+        }
+        answers
+    }
+}
+
+/// A request to the framework of a node, and the reply that says that it went well.
+async fn call(
+    exchange: &Exchange,
+    nid: Nid,
+    features: u32,
+    bulk: Bulk,
+    body: impl FnOnce(u64, u64) -> Body,
+) -> Result<Body, Errno> {
+    let called = timeout(PATIENCE, exchange.call(ProcessId::lustre(nid), features, bulk, body)).await;
+    let (Message { body, .. }, _) = match called {
+        Err(_) | Ok(Err(CallError::Expired)) => return Err(Errno::TIMEDOUT),
+        Ok(Err(CallError::Lnet(LnetError::NotSent { .. }))) => return Err(Errno::HOSTUNREACH),
+        Ok(Err(error)) => {
+            tracing::debug!(%nid, %error, "a selftest node has not answered");
+            return Err(Errno::IO);
+        }
+        Ok(Ok(replied)) => replied,
+    };
+    match body.status() {
+        Some(status) if status.0 == 0 => Ok(body),
+        Some(status) => Err(Errno(u8::try_from(status.0).unwrap_or(Errno::IO.0))),
+        None => Err(Errno::IO),
+    }
+}
+
+fn counters(reply: &lnet_wire::selftest::StatReply) -> SelftestCounters {
+    SelftestCounters {
+        running_ms: reply.framework.running_ms,
+        active_batches: reply.framework.active_batches,
+        brw_errors: reply.framework.brw_errors,
+        ping_errors: reply.framework.ping_errors,
+        rpc_errors: reply.rpc.errors,
+        rpc_dropped: reply.rpc.dropped,
+        rpc_expired: reply.rpc.expired,
+        sent: reply.lnet.sent,
+        received: reply.lnet.received,
+        sent_bytes: reply.lnet.sent_bytes,
+        received_bytes: reply.lnet.received_bytes,
+    }
+}
+
+/// The test as nodes are told of it.
+fn wire_test(test: &SelftestTest, features: u32) -> Result<Test, Refusal> {
+    let SelftestTest::Brw { is_write, check, length_bytes, offset_bytes } = *test else {
+        return Ok(Test::Ping { size_bytes: 0, flags: 0 });
+    };
+    let direction = if is_write { Direction::Write } else { Direction::Read };
+    let wire = if features & FEATURE_VARIABLE_LENGTH == 0 {
+        if !length_bytes.is_multiple_of(PAGE_BYTES) || offset_bytes != 0 {
+            let message =
+                format!("size={length_bytes} off={offset_bytes}: whole pages are expected without feature 1");
+            return refused(Errno::INVAL, message);
+        }
+        Test::BrwPages { direction: direction as u32, pages: length_bytes / PAGE_BYTES, flags: check.into() }
+    } else {
+        Test::Brw { direction: direction as u16, flags: check, length_bytes, offset_bytes }
+    };
+    // Kernel nodes panic at others.
+    match wire.bulk() {
+        Some(_) => Ok(wire),
+        None => refused(
+            Errno::INVAL,
+            format!(
+                "size={length_bytes} off={offset_bytes} check={check}: multiples of 8 are expected, a size of 8 to \
+                 1048576, and a check of 1 to 4"
+            ),
+        ),
+    }
+}
+
+fn described(test: &SelftestTest) -> String {
+    match *test {
+        SelftestTest::Ping => "ping".to_owned(),
+        SelftestTest::Brw { is_write, check, length_bytes, .. } => {
+            let direction = if is_write { "write" } else { "read" };
+            let check = match Check::new(check.into()) {
+                Some(Check::Simple) => "simple",
+                Some(Check::Full) => "full",
+                Some(Check::Discard) => "discard",
+                Some(Check::None) | None => "none",
+            };
+            format!("brw {direction} check={check} size={length_bytes}")
+        }
+    }
+}
+
+/// The list of destinations of a client: so many of the servers, from this one on.
+fn destinations(servers: &[Nid], first: usize, count: usize, features: u32) -> Buffer {
+    let page = PAGE_BYTES as usize;
+    let pages = count.div_ceil(Destination::PER_PAGE);
+    let is_whole = pages > 1 || features & FEATURE_VARIABLE_LENGTH == 0;
+    let mut bytes = vec![0; if is_whole { pages * page } else { count * Destination::BYTES }];
+    for index in 0..count {
+        let nid = servers[(first + index) % servers.len()].to_small().unwrap_or(u64::MAX);
+        let entry = Destination { nid, pid: ProcessId::LUSTRE_PID }.encode();
+        let at = index / Destination::PER_PAGE * page + index % Destination::PER_PAGE * Destination::BYTES;
+        bytes[at..at + Destination::BYTES].copy_from_slice(&entry);
+    }
+    Buffer::from(bytes)
+}
+
+impl Session {
+    fn node(&self, nid: &Nid, failed: Option<Errno>, active: u32) -> SelftestNode {
+        let state = self.nodes.get(nid).copied().unwrap_or(SelftestState::Unknown);
+        SelftestNode { nid: *nid, state, failed, active }
+    }
+
+    /// The nodes of all groups, each once.
+    fn all_nodes(&self) -> Vec<Nid> {
+        let mut nodes = Vec::new();
+        for nid in self.groups.values().flatten() {
+            if !nodes.contains(nid) {
+                nodes.push(*nid);
+            }
+        }
+        nodes
+    }
+
+    /// Forgets nodes that are in no group.
+    fn forget_nodes(&mut self) {
+        let grouped = self.all_nodes();
+        self.nodes.retain(|nid, _| grouped.contains(nid));
+    }
+
+    fn groups(&self) -> Vec<SelftestGroup> {
+        let group = |(name, nids): (&String, &Vec<Nid>)| {
+            let nodes = nids.iter().map(|nid| self.node(nid, None, 0)).collect();
+            SelftestGroup { name: name.clone(), nodes }
+        };
+        self.groups.iter().map(group).collect()
+    }
+
+    fn group_mut(&mut self, name: &str) -> Result<&mut Vec<Nid>, Refusal> {
+        let unknown = || Refusal::new(Errno::NOENT, format!("there is no group {name}"));
+        self.groups.get_mut(name).ok_or_else(unknown)
+    }
+
+    /// Refuses what tests of a batch are about.
+    fn check_unused(&self, group: &str) -> Result<(), Refusal> {
+        let mut tests = self.batches.values().flat_map(|batch| &batch.tests);
+        match tests.any(|(_, groups)| groups.iter().any(|name| name == group)) {
+            true => refused(Errno::BUSY, format!("group {group} is part of a test")),
+            false => Ok(()),
+        }
+    }
+
+    /// A group's nodes, or those of this NID.
+    fn target(&self, target: &str) -> Result<Vec<Nid>, Refusal> {
+        match self.groups.get(target) {
+            Some(nodes) => Ok(nodes.clone()),
+            None => lnet_control::pattern::nids(target).map_err(|_| {
+                Refusal::new(Errno::NOENT, format!("{target:?}: a group of the session or NIDs are expected"))
+            }),
+        }
+    }
+
+    fn add_batch(&mut self, name: String) -> Result<SelftestAnswer, Refusal> {
+        if self.batches.contains_key(&name) {
+            return refused(Errno::EXIST, format!("there is a batch {name}"));
+        }
+        if Name::new(&name).is_none() || self.batches.len() >= OBJECTS_MAX {
+            return refused(
+                Errno::INVAL,
+                format!("batch {name:?}: up to 31 bytes, and {OBJECTS_MAX} batches, are expected"),
+            );
+        }
+        let id = self.next_batch;
+        self.next_batch += 1;
+        let (tests, clients, servers) = (Vec::new(), Vec::new(), Vec::new());
+        self.batches.insert(name, Batch { id, tests, clients, servers, is_running: false });
+        Ok(SelftestAnswer::Batches(Vec::new()))
+    }
+
+    fn batch_mut(&mut self, name: &str) -> Result<&mut Batch, Refusal> {
+        let unknown = || Refusal::new(Errno::NOENT, format!("there is no batch {name}"));
+        self.batches.get_mut(name).ok_or_else(unknown)
+    }
+
+    fn batches(&self) -> Vec<SelftestBatch> {
+        let batch = |(name, batch): (&String, &Batch)| SelftestBatch {
+            name: name.clone(),
+            tests: batch
+                .tests
+                .iter()
+                .map(|(words, [from, to])| format!("{words}, from {from} to {to}"))
+                .collect(),
+            clients: batch.clients.len() as u32,
+            servers: batch.servers.len() as u32,
+            is_running: batch.is_running,
+        };
+        self.batches.iter().map(batch).collect()
+    }
+}

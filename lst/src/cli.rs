@@ -1,0 +1,351 @@
+//! The command line: the words and options of the reference's `lst`.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_mangen::Man;
+use lnet_control::records::{SelftestCommand, SelftestState, SelftestTest};
+
+const EXAMPLES: &str = "\
+Examples:
+  export LST_SESSION=$$
+  lst new_session --timeout 60 first
+  lst add_group clients 10.0.0.[1-4]@tcp
+  lst add_group servers 10.0.0.9@tcp
+  lst add_batch bulk
+  lst add_test --batch bulk --concurrency 8 --loop 1000000 --from clients --to servers brw write check=full size=1M
+  lst run bulk
+  lst stat --count 3 --delay 5 clients servers
+  lst show_error clients servers
+  lst stop bulk
+  lst end_session
+
+The daemon has the session (lnetd --selftest); the tested nodes are such daemons, and kernel nodes with lnet_selftest.";
+
+/// The console of LNet selftest.
+#[derive(Parser, Debug)]
+#[command(version, about, after_help = EXAMPLES)]
+pub(crate) struct Options {
+    /// The node whose console it is: its control socket is NAME.sock in /run/lnet or $XDG_RUNTIME_DIR/lnet
+    #[arg(long, value_name = "NAME", global = true)]
+    pub(crate) node: Option<String>,
+    /// The control socket, instead of the name's
+    #[arg(long, value_name = "PATH", global = true, conflicts_with = "node")]
+    pub(crate) socket: Option<PathBuf>,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Names of groups, or NIDs.
+const TARGETS: &str = "GROUP|NIDS";
+
+#[derive(Subcommand, Debug)]
+#[command(rename_all = "snake_case")]
+pub(crate) enum Command {
+    /// Begin a session
+    NewSession {
+        /// Seconds without news after which a node counts as down
+        #[arg(long, short, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
+        timeout: u32,
+        /// End a session that is there, here and at nodes
+        #[arg(long, short)]
+        force: bool,
+        /// Feature bits: 1 for lengths in bytes, 0 for nodes that know pages alone
+        #[arg(long, default_value_t = 1)]
+        feats: u32,
+        /// Its name, up to 31 bytes
+        name: String,
+    },
+    /// End the session, here and at its nodes
+    EndSession,
+    /// Show the session
+    ShowSession,
+    /// Add nodes to a group, a new one or one that is there
+    AddGroup {
+        /// Its name
+        name: String,
+        /// NIDs, such as 10.0.0.1@tcp or 10.0.0.[1-4]@tcp
+        #[arg(required = true)]
+        nids: Vec<String>,
+    },
+    /// Take nodes out of a group, or ask those again that are not active
+    UpdateGroup {
+        /// Ask nodes again that are not active
+        #[arg(long)]
+        refresh: bool,
+        /// Take nodes out that are in these states: busy, down, unknown, active
+        #[arg(long, value_delimiter = ',', value_name = "STATES")]
+        clean: Vec<SelftestState>,
+        /// Take these nodes out
+        #[arg(long, value_name = "NIDS")]
+        remove: Option<String>,
+        /// Its name
+        name: String,
+    },
+    /// Delete a group that no test uses
+    DelGroup {
+        /// Its name
+        name: String,
+    },
+    /// List groups, or the nodes of some
+    ListGroup {
+        /// Nodes that are active
+        #[arg(long)]
+        active: bool,
+        /// Nodes that are in another session
+        #[arg(long)]
+        busy: bool,
+        /// Nodes that did not answer
+        #[arg(long)]
+        down: bool,
+        /// Nodes that were not asked yet
+        #[arg(long)]
+        unknown: bool,
+        /// All nodes
+        #[arg(long)]
+        all: bool,
+        /// Names of groups
+        names: Vec<String>,
+    },
+    /// Make a batch
+    AddBatch {
+        /// Its name
+        name: String,
+    },
+    /// Add a test to a batch
+    AddTest(AddTest),
+    /// Start a batch
+    Run {
+        /// Without a meaning here: a batch runs until it is stopped or done
+        #[arg(long, default_value_t = 0, hide = true)]
+        timeout: u32,
+        /// Its name
+        #[arg(default_value = "batch")]
+        batch: String,
+    },
+    /// Stop a batch
+    Stop {
+        /// Cut off what is under way
+        #[arg(long)]
+        force: bool,
+        /// Its name
+        #[arg(default_value = "batch")]
+        batch: String,
+    },
+    /// List batches, or the tests of some
+    ListBatch {
+        /// Names of batches
+        names: Vec<String>,
+    },
+    /// Show what of a batch is active
+    Query {
+        /// The number of a test, from 1; 0 for the batch
+        #[arg(long, default_value_t = 0)]
+        test: u32,
+        /// Each node
+        #[arg(long)]
+        all: bool,
+        /// Its name
+        #[arg(default_value = "batch")]
+        batch: String,
+    },
+    /// Ask nodes for their session
+    Ping {
+        /// All nodes of the session, as without a target
+        #[arg(long)]
+        session: bool,
+        #[arg(value_name = TARGETS)]
+        targets: Vec<String>,
+    },
+    /// Show rates and bandwidth of nodes
+    Stat(Stat),
+    /// Show the nodes that have counted errors
+    ShowError {
+        /// Requests that failed as well, even where each test went well
+        #[arg(long)]
+        session: bool,
+        #[arg(value_name = TARGETS, required = true)]
+        targets: Vec<String>,
+    },
+    /// Write the man page to a directory
+    #[command(hide = true)]
+    Man { directory: PathBuf },
+    /// Print completions for a shell
+    #[command(hide = true)]
+    Completions { shell: clap_complete::Shell },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct AddTest {
+    /// The batch
+    #[arg(long, short, default_value = "batch")]
+    batch: String,
+    /// How often each unit does it
+    #[arg(long = "loop", short, default_value_t = 1)]
+    loop_count: u32,
+    /// Units of a client for each destination
+    #[arg(long, short, default_value_t = 1)]
+    concurrency: u32,
+    /// M:N has each M clients send to the same N servers
+    #[arg(long, short, default_value = "1:1", value_name = "M:N")]
+    distribute: String,
+    /// A unit goes on after an error
+    #[arg(long, hide = true)]
+    stop_on_error: bool,
+    /// The group of the clients
+    #[arg(long, short)]
+    from: String,
+    /// The group of the servers
+    #[arg(long, short)]
+    to: String,
+    /// ping, or brw read|write [check=none|simple|full|discard] [size=4K] [off=0]
+    #[arg(required = true, num_args = 1.., value_name = "TEST")]
+    test: Vec<String>,
+}
+
+impl AddTest {
+    pub(crate) fn command(&self) -> Result<SelftestCommand> {
+        let (distribute, span) = self
+            .distribute
+            .split_once(':')
+            .and_then(|(clients, servers)| Some((clients.parse().ok()?, servers.parse().ok()?)))
+            .filter(|(clients, servers)| (1..=1024).contains(clients) && (1..=1024).contains(servers))
+            .with_context(|| {
+                format!("--distribute {}: M:N is expected, each from 1 to 1024", self.distribute)
+            })?;
+        let words: Vec<&str> = self.test.iter().map(String::as_str).collect();
+        Ok(SelftestCommand::AddTest {
+            batch: self.batch.clone(),
+            loop_count: self.loop_count,
+            concurrency: self.concurrency,
+            distribute,
+            span,
+            stops_on_error: self.stop_on_error,
+            from: self.from.clone(),
+            to: self.to.clone(),
+            test: test(&words)?,
+        })
+    }
+}
+
+/// A test by its words.
+fn test(words: &[&str]) -> Result<SelftestTest> {
+    let (is_write, options) = match words {
+        ["ping"] => return Ok(SelftestTest::Ping),
+        ["brw", "read" | "r", options @ ..] => (false, options),
+        ["brw", "write" | "w", options @ ..] => (true, options),
+        _ => bail!("{:?}: ping, brw read or brw write is expected", words.join(" ")),
+    };
+    let (mut check, mut length_bytes, mut offset_bytes) = (1, 4096, 0);
+    for option in options {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        match name {
+            "check" => {
+                check = match value {
+                    "none" => 1,
+                    "simple" => 2,
+                    "full" => 3,
+                    "discard" => 4,
+                    _ => bail!("check={value}: none, simple, full or discard is expected"),
+                };
+            }
+            "size" => {
+                length_bytes = bytes(value).ok_or_else(|| anyhow!("size={value}: bytes, as 4K or 1M"))?
+            }
+            "off" => offset_bytes = bytes(value).ok_or_else(|| anyhow!("off={value}: bytes, as 8 or 1K"))?,
+            _ => bail!("{option}: check=, size= or off= is expected"),
+        }
+    }
+    Ok(SelftestTest::Brw { is_write, check, length_bytes, offset_bytes })
+}
+
+/// A number of bytes, with K or M behind.
+fn bytes(text: &str) -> Option<u32> {
+    let (digits, shift) = match text.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 10),
+        None => text.strip_suffix(['m', 'M']).map_or((text, 0), |digits| (digits, 20)),
+    };
+    digits.parse::<u32>().ok()?.checked_mul(1 << shift)
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Stat {
+    /// Bandwidth alone
+    #[arg(long)]
+    pub(crate) bw: bool,
+    /// Rates alone
+    #[arg(long)]
+    pub(crate) rate: bool,
+    /// What is received alone
+    #[arg(long)]
+    pub(crate) read: bool,
+    /// What is sent alone
+    #[arg(long)]
+    pub(crate) write: bool,
+    /// The largest alone
+    #[arg(long)]
+    pub(crate) max: bool,
+    /// The smallest alone
+    #[arg(long)]
+    pub(crate) min: bool,
+    /// The average alone
+    #[arg(long)]
+    pub(crate) avg: bool,
+    /// Megabytes of a million bytes
+    #[arg(long)]
+    pub(crate) mbs: bool,
+    /// Seconds between two samples
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) delay: u32,
+    /// Samples; without, until it is interrupted
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) count: Option<u32>,
+    #[arg(value_name = TARGETS, required = true)]
+    pub(crate) targets: Vec<String>,
+}
+
+/// Makes what was asked for; `None` if nothing was.
+pub(crate) fn generate(command: &Command) -> Option<Result<()>> {
+    match command {
+        Command::Man { directory } => {
+            let written = Man::new(Options::command()).section("8").generate_to(directory).map(drop);
+            let cannot = || format!("cannot write the man page to {}", directory.display());
+            Some(written.with_context(cannot))
+        }
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Options::command(), "lst", &mut script);
+            Some(std::io::stdout().write_all(&script).context("writing the completions"))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_options_are_consistent() {
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn tests_are_read_from_their_words() {
+        let brw = |is_write, check, length_bytes, offset_bytes| SelftestTest::Brw {
+            is_write,
+            check,
+            length_bytes,
+            offset_bytes,
+        };
+        assert_eq!(test(&["ping"]).unwrap(), SelftestTest::Ping);
+        assert_eq!(test(&["brw", "read"]).unwrap(), brw(false, 1, 4096, 0));
+        let words = ["brw", "w", "check=full", "size=1M", "off=8"];
+        assert_eq!(test(&words).unwrap(), brw(true, 3, 1 << 20, 8));
+        for words in [&["pong"][..], &["brw"], &["brw", "read", "check=half"], &["brw", "read", "size=9G"]] {
+            assert!(test(words).is_err(), "{words:?}");
+        }
+    }
+}

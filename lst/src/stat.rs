@@ -1,0 +1,138 @@
+//! Rates and errors of nodes, from their counters.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use lnet_control::records::{SelftestAnswer, SelftestCommand, SelftestCounters, SelftestStats};
+
+use crate::Console;
+use crate::cli::Stat;
+use crate::show::id;
+
+const STOP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// By target.
+fn sample(console: &mut Console, targets: &[String]) -> Result<Vec<Vec<SelftestStats>>> {
+    match console.ask(SelftestCommand::Stat { targets: targets.to_vec() })? {
+        SelftestAnswer::Stats(stats) => Ok(stats),
+        answer => bail!("the daemon answered something else than it was asked: {answer:?}"),
+    }
+}
+
+/// What a node did in a second: messages received and sent, bytes received and sent.
+type Rates = [f64; 4];
+
+fn rates(former: &SelftestCounters, now: &SelftestCounters) -> Option<Rates> {
+    let seconds = f64::from(now.running_ms.checked_sub(former.running_ms).filter(|ms| *ms != 0)?) / 1000.0;
+    // The counters of messages start again from 0.
+    let messages = |former: u32, now: u32| f64::from(now.wrapping_sub(former)) / seconds;
+    let bytes = |former: u64, now: u64| now.wrapping_sub(former) as f64 / seconds;
+    Some([
+        messages(former.received, now.received),
+        messages(former.sent, now.sent),
+        bytes(former.received_bytes, now.received_bytes),
+        bytes(former.sent_bytes, now.sent_bytes),
+    ])
+}
+
+/// Shows rates of targets, again and again.
+pub(crate) fn run(console: &mut Console, options: &Stat) -> Result<()> {
+    let mut former = sample(console, &options.targets)?;
+    let mut left = options.count;
+    while left != Some(0) {
+        std::thread::sleep(Duration::from_secs(options.delay.into()));
+        let now = sample(console, &options.targets)?;
+        for ((target, former), now) in options.targets.iter().zip(&former).zip(&now) {
+            let both = now.iter().filter_map(|stats| {
+                let known = former.iter().find(|known| known.nid == stats.nid)?;
+                rates(known.counters.as_ref()?, stats.counters.as_ref()?)
+            });
+            print(target, &both.collect::<Vec<_>>(), options);
+            for silent in now.iter().filter(|stats| stats.counters.is_none()) {
+                eprintln!("{} did not answer", id(silent.nid));
+            }
+        }
+        former = now;
+        left = left.map(|left| left - 1);
+    }
+    Ok(())
+}
+
+fn print(target: &str, rates: &[Rates], options: &Stat) {
+    let (unit, bytes) = if options.mbs { ("MB/s ", 1e6) } else { ("MiB/s", 1_048_576.0) };
+    if !options.bw || options.rate {
+        println!("[LNet Rates of {target}]");
+        for (mark, index, is_shown) in [("R", 0, options.read), ("W", 1, options.write)] {
+            if is_shown || !(options.read || options.write) {
+                let line = line(rates.iter().map(|rates| rates[index]), options, |value| {
+                    format!("{value:<8.0} RPC/s")
+                });
+                println!("[{mark}] {line}");
+            }
+        }
+    }
+    if !options.rate || options.bw {
+        println!("[LNet Bandwidth of {target}]");
+        for (mark, index, is_shown) in [("R", 2, options.read), ("W", 3, options.write)] {
+            if is_shown || !(options.read || options.write) {
+                let values = rates.iter().map(|rates| rates[index] / bytes);
+                println!("[{mark}] {} ", line(values, options, |value| format!("{value:<8.2} {unit}")));
+            }
+        }
+    }
+}
+
+/// Average, smallest and largest, or those of them that were asked for.
+fn line(values: impl Iterator<Item = f64> + Clone, options: &Stat, shown: impl Fn(f64) -> String) -> String {
+    let count = values.clone().count().max(1) as f64;
+    let average = values.clone().sum::<f64>() / count;
+    let (min, max) = (values.clone().reduce(f64::min), values.reduce(f64::max));
+    let all = !(options.avg || options.min || options.max);
+    let parts = [
+        ("Avg", average, options.avg),
+        ("Min", min.unwrap_or(0.0), options.min),
+        ("Max", max.unwrap_or(0.0), options.max),
+    ];
+    let parts = parts.into_iter().filter(|(_, _, is_asked)| all || *is_asked);
+    parts.map(|(name, value, _)| format!("{name}: {}", shown(value))).collect::<Vec<_>>().join(" ")
+}
+
+/// Shows the nodes that have counted errors.
+pub(crate) fn show_errors(console: &mut Console, targets: &[String]) -> Result<()> {
+    let stats = sample(console, targets)?;
+    for (target, nodes) in targets.iter().zip(stats) {
+        println!("{target}:");
+        let mut count = 0;
+        for SelftestStats { nid, counters } in nodes {
+            let Some(counters) = counters else {
+                count += 1;
+                println!("{}: no answer", id(nid));
+                continue;
+            };
+            let SelftestCounters { brw_errors, ping_errors, rpc_errors, rpc_dropped, rpc_expired, .. } =
+                counters;
+            if [brw_errors, ping_errors, rpc_errors, rpc_dropped, rpc_expired] != [0; 5] {
+                count += 1;
+                println!(
+                    "{}: [Session {brw_errors} brw errors, {ping_errors} ping errors] [RPC: {rpc_errors} errors, \
+                     {rpc_dropped} dropped, {rpc_expired} expired]",
+                    id(nid)
+                );
+            }
+        }
+        println!("Total {count} error nodes in {target}");
+    }
+    Ok(())
+}
+
+/// Waits for what was under way when a batch was stopped.
+pub(crate) fn wait_until_idle(console: &mut Console, batch: &str) -> Result<()> {
+    loop {
+        let nodes = console.nodes(SelftestCommand::Query { batch: batch.to_owned(), test: 0 })?;
+        match nodes.iter().filter(|node| node.active != 0).count() {
+            0 => return Ok(()),
+            count => println!("{count} batch in stopping"),
+        }
+        std::thread::sleep(STOP_INTERVAL);
+    }
+}
