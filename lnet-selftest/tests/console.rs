@@ -1,0 +1,179 @@
+//! Nodes of one process test each other, commanded by the console of one of them.
+
+use std::time::{Duration, Instant};
+
+use lnet_control::records::{
+    SelftestAnswer, SelftestCommand as Command, SelftestCounters, SelftestNode, SelftestRequest,
+    SelftestState, SelftestTest,
+};
+use lnet_control::{Errno, Refusal};
+use lnet_selftest::{Console, Selftest};
+use lnet_user::{Lnet, NiConfig, Nid, NodeConfig};
+
+const KEY: u32 = 7;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A node of two shards with this address.
+fn node(name: &str, address: u8) -> (Lnet, Selftest) {
+    let config = NodeConfig::new(vec![NiConfig::new(nid(address), &format!("in-process:{name}"))]).shards(2);
+    let lnet = Lnet::start(&config).unwrap();
+    let selftest = Selftest::start(&lnet).unwrap();
+    lnet.open().unwrap();
+    (lnet, selftest)
+}
+
+fn nid(address: u8) -> Nid {
+    format!("10.0.0.{address}@xdp").parse().unwrap()
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap()
+}
+
+async fn run(console: &Console, command: Command) -> Result<SelftestAnswer, Refusal> {
+    console.run(SelftestRequest { key: KEY, command }).await
+}
+
+/// What nodes have answered, each without a failure.
+async fn agreed(console: &Console, command: Command) -> Vec<SelftestNode> {
+    match run(console, command.clone()).await.unwrap() {
+        SelftestAnswer::Nodes(nodes) => {
+            assert!(nodes.iter().all(|node| node.failed.is_none()), "{command:?}: {nodes:?}");
+            nodes
+        }
+        answer => panic!("{command:?}: {answer:?}"),
+    }
+}
+
+async fn counters(console: &Console, target: &str) -> Vec<SelftestCounters> {
+    match run(console, Command::Stat { targets: vec![target.to_owned()] }).await.unwrap() {
+        SelftestAnswer::Stats(stats) => {
+            stats.concat().into_iter().map(|stats| stats.counters.unwrap()).collect()
+        }
+        answer => panic!("{answer:?}"),
+    }
+}
+
+fn new_session() -> Command {
+    Command::NewSession { name: "test".into(), timeout_s: 60, force: false, features: 1 }
+}
+
+fn add_group(name: &str, addresses: &[u8]) -> Command {
+    Command::AddGroup { name: name.into(), nids: addresses.iter().map(|address| nid(*address)).collect() }
+}
+
+fn add_test(loop_count: u32, test: SelftestTest) -> Command {
+    Command::AddTest {
+        batch: "b".into(),
+        loop_count,
+        concurrency: 4,
+        distribute: 1,
+        span: 2,
+        stops_on_error: true,
+        from: "c".into(),
+        to: "s".into(),
+        test,
+    }
+}
+
+fn brw(is_write: bool, length_bytes: u32) -> SelftestTest {
+    SelftestTest::Brw { is_write, check: 3, length_bytes, offset_bytes: 0 }
+}
+
+#[test]
+fn pings_and_bulk_data_of_each_size_in_each_direction() {
+    let nodes = [1, 2, 3].map(|address| node("tests", address));
+    let console = nodes[0].1.console();
+    runtime().block_on(async {
+        run(&console, new_session()).await.unwrap();
+        let joined = agreed(&console, add_group("c", &[1])).await;
+        assert_eq!(joined[0].state, SelftestState::Active);
+        agreed(&console, add_group("s", &[2, 3])).await;
+        run(&console, Command::AddBatch { name: "b".into() }).await.unwrap();
+        let tests = [4096, 8, 1 << 20].map(|length| [brw(false, length), brw(true, length)]);
+        for test in tests.into_iter().flatten().chain([SelftestTest::Ping]) {
+            agreed(&console, add_test(25, test)).await;
+        }
+        agreed(&console, Command::Run { batch: "b".into() }).await;
+        let begun = Instant::now();
+        while agreed(&console, Command::Query { batch: "b".into(), test: 0 }).await[0].active != 0 {
+            assert!(begun.elapsed() < PATIENCE, "the batch does not end");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        for counted in counters(&console, "c").await.into_iter().chain(counters(&console, "s").await) {
+            let SelftestCounters { brw_errors, ping_errors, rpc_errors, rpc_expired, .. } = counted;
+            assert_eq!([brw_errors, ping_errors, rpc_errors, rpc_expired], [0; 4], "{counted:?}");
+        }
+        // 4 units for each of 2 servers, 25 times: of each length a read and a write.
+        let moved = 4 * 2 * 25 * (4096 + 8 + (1 << 20));
+        let client = counters(&console, "c").await[0];
+        assert!(client.received_bytes > moved && client.sent_bytes > moved, "{client:?}");
+        agreed(&console, Command::EndSession).await;
+        assert_eq!(run(&console, Command::ShowSession).await.unwrap_err().errno, Errno::SRCH);
+    });
+}
+
+#[test]
+fn a_batch_is_stopped_and_runs_again() {
+    let nodes = [1, 2].map(|address| node("stopped", address));
+    let console = nodes[0].1.console();
+    runtime().block_on(async {
+        run(&console, new_session()).await.unwrap();
+        agreed(&console, add_group("c", &[1])).await;
+        agreed(&console, add_group("s", &[2])).await;
+        run(&console, Command::AddBatch { name: "b".into() }).await.unwrap();
+        agreed(&console, add_test(u32::MAX, brw(true, 4096))).await;
+        for force in [false, true] {
+            agreed(&console, Command::Run { batch: "b".into() }).await;
+            assert_eq!(agreed(&console, Command::Query { batch: "b".into(), test: 1 }).await[0].active, 4);
+            agreed(&console, Command::Stop { batch: "b".into(), force }).await;
+            let begun = Instant::now();
+            while agreed(&console, Command::Query { batch: "b".into(), test: 1 }).await[0].active != 0 {
+                assert!(begun.elapsed() < PATIENCE, "the units do not end");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+        agreed(&console, Command::EndSession).await;
+    });
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_and_changes_nothing() {
+    let nodes = [1, 2].map(|address| node("refused", address));
+    let console = nodes[0].1.console();
+    let other = nodes[1].1.console();
+    runtime().block_on(async {
+        assert_eq!(run(&console, Command::ListGroups).await.unwrap_err().errno, Errno::SRCH);
+        run(&console, new_session()).await.unwrap();
+        assert_eq!(run(&console, new_session()).await.unwrap_err().errno, Errno::EXIST);
+        let foreign = SelftestRequest { key: KEY + 1, command: Command::EndSession };
+        assert_eq!(console.run(foreign).await.unwrap_err().errno, Errno::ACCES);
+        agreed(&console, add_group("c", &[1])).await;
+        agreed(&console, add_group("s", &[2])).await;
+        run(&console, Command::AddBatch { name: "b".into() }).await.unwrap();
+        // A kernel node would panic at such lengths.
+        for length in [0, 4, 12, 4097, (1 << 20) + 8] {
+            let refused = run(&console, add_test(1, brw(true, length))).await.unwrap_err();
+            assert_eq!(refused.errno, Errno::INVAL, "{length}: {refused}");
+        }
+        assert_eq!(run(&console, add_test(0, SelftestTest::Ping)).await.unwrap_err().errno, Errno::INVAL);
+        let run_it = Command::Run { batch: "b".into() };
+        assert_eq!(run(&console, run_it).await.unwrap_err().errno, Errno::NOENT);
+        agreed(&console, add_test(1, SelftestTest::Ping)).await;
+        let deleted = run(&console, Command::DeleteGroup { name: "c".into() }).await;
+        assert_eq!(deleted.unwrap_err().errno, Errno::BUSY);
+        // A node is in one session at a time, unless another console insists.
+        run(&other, new_session()).await.unwrap();
+        let Ok(SelftestAnswer::Nodes(nodes)) = run(&other, add_group("s", &[1])).await else { panic!() };
+        assert_eq!((nodes[0].state, nodes[0].failed), (SelftestState::Busy, Some(Errno::BUSY)));
+        run(&other, Command::EndSession).await.unwrap();
+        let force = Command::NewSession { name: "other".into(), timeout_s: 60, force: true, features: 1 };
+        run(&other, force).await.unwrap();
+        agreed(&other, add_group("s", &[1])).await;
+        // The first session has lost the node.
+        let Ok(SelftestAnswer::Nodes(nodes)) = run(&console, Command::Run { batch: "b".into() }).await else {
+            panic!()
+        };
+        assert_eq!(nodes[0].failed, Some(Errno::SRCH));
+    });
+}
