@@ -1,10 +1,12 @@
 //! Bodies of the fuzz targets: what must hold of any bytes. The fuzzer (`tests/fuzz`) includes this file
 //! and searches for bytes of which it does not hold; the replay test runs it over the corpus.
 //!
-//! They use `lnet-wire`, and two of them `lnet-core`, alone, so that the fuzzer has little to instrument.
+//! They use `lnet-wire`, and three of them `lnet-core`, alone, so that the fuzzer has little to instrument.
 
 #[path = "fuzz_shard/mod.rs"]
 mod fuzz_shard;
+#[path = "fuzz_socklnd/mod.rs"]
+mod fuzz_socklnd;
 #[path = "fuzz_transfer/mod.rs"]
 mod fuzz_transfer;
 
@@ -19,19 +21,24 @@ use lnet_wire::steer::{self, PolicyWord, QUEUES_MAX, Reason, SHARDS_MAX, Tables,
 use lnet_wire::{FrameHeader, Header, HeaderError, MessageType, Net, Nid, PingInfo, ProcessId, Verdict};
 
 pub use fuzz_shard::shard;
+pub use fuzz_socklnd::{connection_request, hello, prefix, socklnd};
 pub use fuzz_transfer::transfer;
 
 /// A fuzz target: panics if something does not hold of these bytes.
 pub type Target = fn(&[u8]);
 
 /// All targets with their names, which are those of the corpus directories.
-pub const TARGETS: [(&str, Target); 7] = [
+pub const TARGETS: [(&str, Target); 11] = [
+    ("connection_request", connection_request),
     ("frame", frame),
     ("header", header),
+    ("hello", hello),
     ("nid_text", nid_text),
     ("ping", ping),
+    ("prefix", prefix),
     ("selftest", selftest),
     ("shard", shard),
+    ("socklnd", socklnd),
     ("transfer", transfer),
 ];
 

@@ -70,14 +70,22 @@ fn replay(name: &str) {
         run(target, &path.display().to_string(), &bytes);
         let mut sequence = Sequence(0x9E37_79B9_7F4A_7C15 ^ file_index as u64);
         // Those of whole conversations take long.
-        let mutations =
-            if matches!(name, "shard" | "transfer") { MUTATIONS_PER_FILE / 8 } else { MUTATIONS_PER_FILE };
+        let mutations = if matches!(name, "shard" | "socklnd" | "transfer") {
+            MUTATIONS_PER_FILE / 8
+        } else {
+            MUTATIONS_PER_FILE
+        };
         for number in 0..mutations {
             let mut mutated = bytes.clone();
             mutate(&mut mutated, &mut sequence);
             run(target, &format!("mutation {number} of {}", path.display()), &mutated);
         }
     }
+}
+
+#[test]
+fn connection_request() {
+    replay("connection_request");
 }
 
 #[test]
@@ -91,6 +99,11 @@ fn header() {
 }
 
 #[test]
+fn hello() {
+    replay("hello");
+}
+
+#[test]
 fn nid_text() {
     replay("nid_text");
 }
@@ -101,6 +114,11 @@ fn ping() {
 }
 
 #[test]
+fn prefix() {
+    replay("prefix");
+}
+
+#[test]
 fn selftest() {
     replay("selftest");
 }
@@ -108,6 +126,11 @@ fn selftest() {
 #[test]
 fn shard() {
     replay("shard");
+}
+
+#[test]
+fn socklnd() {
+    replay("socklnd");
 }
 
 #[test]
@@ -131,7 +154,22 @@ fn targets_are_complete() {
     };
     let mut targets = TARGETS.map(|(name, _)| name.to_string());
     targets.sort();
-    assert_eq!(targets, ["frame", "header", "nid_text", "ping", "selftest", "shard", "transfer"]);
+    assert_eq!(
+        targets,
+        [
+            "connection_request",
+            "frame",
+            "header",
+            "hello",
+            "nid_text",
+            "ping",
+            "prefix",
+            "selftest",
+            "shard",
+            "socklnd",
+            "transfer"
+        ]
+    );
     assert_eq!(names("fuzz_targets"), targets);
     assert_eq!(names("corpus"), targets);
 }

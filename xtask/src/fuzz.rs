@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: libFuzzer looks for bytes that break the codecs, the steering, the shard or the transfer protocol.
+//! `cargo xtask fuzz`: libFuzzer looks for bytes that break the codecs, the steering, the shard or the protocols.
 //!
 //! The targets are a workspace of their own, `tests/fuzz`, built by the stable compiler with the flags that tell
 //! libFuzzer where a run has been. What a fuzzer has learnt is kept in `target/fuzz/corpus`, what it has found in
@@ -130,10 +130,22 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         assert_eq!(
             names(&root.join("tests/fuzz/fuzz_targets")).unwrap(),
-            ["frame", "header", "nid_text", "ping", "selftest", "shard", "transfer"]
+            [
+                "connection_request",
+                "frame",
+                "header",
+                "hello",
+                "nid_text",
+                "ping",
+                "prefix",
+                "selftest",
+                "shard",
+                "socklnd",
+                "transfer"
+            ]
         );
         let options = Options { targets: vec!["frames".to_owned()], seconds: 1, runs: None, seed: None };
         let error = fuzz(root, &options).unwrap_err().to_string();
-        assert!(error.contains("\"frames\"") && error.contains("frame, header"), "{error}");
+        assert!(error.contains("\"frames\"") && error.contains("frame, header, hello"), "{error}");
     }
 }

@@ -44,7 +44,7 @@ enum Verb {
     Bench(bench::Options),
     /// Simulate whole nodes over a fabric that loses, doubles, delays and damages frames
     Sim(sim::Options),
-    /// Look for input that breaks the codecs, the steering or the transfer protocol, by libFuzzer
+    /// Look for input that breaks the codecs, the steering, the shard or the protocols, by libFuzzer
     Fuzz(fuzz::Options),
     /// Run our daemon with kernel nodes in virtual machines, and report (needs root and a lab)
     Interop(interop::Options),

@@ -43,7 +43,15 @@ impl Socklnd {
         self.set_timer(Timer::Connection(slot), deadline);
         self.connections[slot].ni = Some(handed.ni);
         self.answer(now, slot, &local, &handed.hello, up);
-        self.connections.get(slot).map(|_| ConnId(slot))
+        // The driver has no such connection yet, so it is not told to close it.
+        let closed = self.actions.iter().position(|action| *action == Action::Close { conn: ConnId(slot) });
+        match closed {
+            Some(index) => {
+                self.actions.remove(index);
+                None
+            }
+            None => Some(ConnId(slot)),
+        }
     }
 
     fn insert(&mut self, connection: Connection) -> Option<u32> {

@@ -643,6 +643,24 @@ fn an_unprivileged_dialler_is_its_address() {
 }
 
 #[test]
+fn a_connection_that_was_handed_over_in_vain_is_closed_once() {
+    let (mut node, now) = (Node::new(2, SockTunables::DEFAULT), Instant(1));
+    let ends = |host| Ends {
+        remote: (core::net::Ipv4Addr::new(10, 0, 0, host), 1000).into(),
+        local: core::net::Ipv4Addr::new(10, 0, 0, 2).into(),
+    };
+    let mut adopted = |host| {
+        let hello = hello(host, Version::V3, ConnectionType::Control);
+        node.sock.adopt(now, &HandedOver { ni: NI, hello, ends: ends(host) }, &mut node.shard)
+    };
+    assert!((10..26).all(|host| adopted(host).is_some()));
+    // There is no room for another peer: `None` says all.
+    assert_eq!(adopted(26), None);
+    assert_eq!((node.count(SocklndEvent::PeersFull), node.sock.poll_action()), (1, None));
+    assert_eq!(node.sock.connection_count(), 16);
+}
+
+#[test]
 fn an_interface_that_goes_ends_all_that_is_its() {
     let mut pair = Pair::new(1000);
     pair.submit(0, 0, 64);
