@@ -1,0 +1,124 @@
+//! How streams begin and end.
+
+use std::io::Read;
+
+use super::*;
+
+#[test]
+fn a_dialled_stream_sends_what_was_queued_before() {
+    let mut sides = Side::pair();
+    let (socket, address) = listener();
+    sides[1].streams.listen(socket);
+    let id = sides[0].streams.dial(dialler(), address).unwrap();
+    sides[0].streams.queue_bytes(id, b"hello");
+    let event = next_event("the dial", &mut sides);
+    let StreamEvent::Dialled { id: dialled, result: Ok(local) } = event else { panic!("{event:?}") };
+    assert_eq!(dialled, id);
+    until("a stream is accepted", &mut sides, |sides| !sides[1].events.is_empty());
+    let event = sides[1].events.pop_front();
+    let Some(StreamEvent::Accepted { id, from, local: to }) = event else { panic!("{event:?}") };
+    assert_eq!((from, to), (local, address));
+    sides[1].receive(id, Mode::Many);
+    until("the bytes", &mut sides, |sides| sides[1].arrived_bytes(id) == 5);
+    assert_eq!(sides[1].arrived[&id], b"hello");
+    assert_eq!((sides[0].streams.counters().dialled, sides[1].streams.counters().accepted), (1, 1));
+}
+
+#[test]
+fn a_refused_dial_is_told_and_gives_its_memory_back() {
+    let mut sides = [Side::new(SMALL)];
+    let mut source = region(100_000);
+    let (socket, address) = listener();
+    drop(socket);
+    // More often than there are slots.
+    for _ in 0..20 {
+        let id = sides[0].streams.dial(dialler(), address).unwrap();
+        sides[0].streams.queue_lease(id, source.lend_read(0..100_000).unwrap());
+        let event = next_event("the dial ends", &mut sides);
+        let refused = matches!(event, StreamEvent::Dialled { result: Err(Errno::CONNREFUSED), .. });
+        assert!(refused, "{event:?}");
+        assert!(source.is_whole());
+        sides[0].streams.close(id);
+        sides[0].step();
+    }
+    assert_eq!(sides[0].streams.counters().dialled, 0);
+    assert!(sides[0].events.is_empty(), "{:?}", sides[0].events);
+}
+
+#[test]
+fn no_more_streams_than_there_are_slots() {
+    let mut sides = [Side::new(StreamsConfig { streams_max: 2, ..SMALL })];
+    let (socket, address) = listener();
+    let listening = sides[0].streams.listen(socket);
+    let mut clients: Vec<_> = (0..6).map(|_| TcpStream::connect(address).unwrap()).collect();
+    for (index, client) in clients.iter_mut().enumerate() {
+        client.write_all(&[index as u8]).unwrap();
+    }
+    let mut seen = Vec::new();
+    let mut open = VecDeque::new();
+    for _ in &clients {
+        let event = next_event("a stream is accepted", &mut sides);
+        let StreamEvent::Accepted { id, .. } = event else { panic!("{event:?}") };
+        open.push_back(id);
+        sides[0].receive(id, Mode::Many);
+        until("its byte", &mut sides, |sides| sides[0].arrived_bytes(id) == 1);
+        seen.push(sides[0].arrived[&id][0]);
+        if open.len() == 2 {
+            (0..5).for_each(|_| sides[0].step());
+            assert!(sides[0].events.is_empty(), "{:?}", sides[0].events);
+            let socket = dialler();
+            assert!(sides[0].streams.dial(socket, address).is_err(), "all slots are taken");
+            sides[0].streams.close(open.pop_front().unwrap());
+        }
+    }
+    assert_eq!(seen, [0, 1, 2, 3, 4, 5], "in the order of their arrival");
+    assert_eq!(sides[0].streams.counters().accepted, 6);
+    sides[0].streams.unlisten(listening);
+    until("the listener has gone", &mut sides, |_| TcpStream::connect(address).is_err());
+}
+
+#[test]
+fn the_end_is_told_once_behind_all_bytes() {
+    for mode in [Mode::Once, Mode::Many] {
+        let mut sides = [Side::new(SMALL)];
+        let [near, mut far] = sockets();
+        let id = sides[0].streams.adopt(near.into()).unwrap();
+        far.write_all(&pattern(9, 50_000)).unwrap();
+        drop(far);
+        sides[0].receive(id, mode);
+        let event = next_event("the end", &mut sides);
+        assert!(matches!(event, StreamEvent::Ended { error: None, .. }), "{event:?}");
+        assert_same(&sides[0].arrived[&id], &pattern(9, 50_000));
+        // What is asked for afterwards changes nothing.
+        sides[0].pause(id);
+        let event = next_event("the pause", &mut sides);
+        assert!(matches!(event, StreamEvent::Paused { .. }), "{event:?}");
+        sides[0].step();
+        assert!(sides[0].events.is_empty(), "{:?}", sides[0].events);
+    }
+}
+
+#[test]
+fn what_the_kernel_has_taken_is_sent_after_a_close() {
+    let mut sides = [Side::new(SMALL)];
+    let [near, mut far] = sockets();
+    let id = sides[0].streams.adopt(near.into()).unwrap();
+    sides[0].receive(id, Mode::Many);
+    sides[0].streams.queue_bytes(id, b"farewell");
+    until("the bytes are sent", &mut sides, |sides| sides[0].sent_bytes(id) == 8);
+    sides[0].streams.close(id);
+    sides[0].step();
+    far.set_nonblocking(true).unwrap();
+    let (mut found, mut buffer) = (Vec::new(), [0; 100]);
+    until("the end", &mut sides, |_| match far.read(&mut buffer) {
+        Ok(count) => {
+            found.extend_from_slice(&buffer[..count]);
+            count == 0
+        }
+        Err(error) => {
+            assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+            false
+        }
+    });
+    assert_eq!(found, b"farewell");
+}
