@@ -117,7 +117,10 @@ impl Streams {
         let stream = &mut self.slots[slot as usize];
         match errno_of(result) {
             _ if stream.phase != Phase::Open => stream.wanted = Wanted::Nothing,
-            None if result == 0 => self.drop_wanted(slot, None),
+            None if result == 0 => {
+                let error = stream.has_hung_up().then_some(Errno::CONNRESET);
+                self.drop_wanted(slot, error);
+            }
             None => self.went_on(slot, result as usize),
             Some(Errno::NOBUFS) => {
                 self.counters.buffers_lacking += 1;

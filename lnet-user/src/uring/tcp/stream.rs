@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use io_uring::types::Fd;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use super::operation::{Operation, Purpose};
@@ -88,6 +89,15 @@ impl Stream {
     /// If it has gone.
     pub(super) fn fd(&self) -> Fd {
         Fd(self.socket.as_ref().expect("the socket lives as long as operations begin").as_raw_fd())
+    }
+
+    /// Whether the connection has gone in both directions, not only the peer's end of it. A send that has taken some
+    /// bytes by then returns their number and loses the reason; the receive finds a plain end.
+    pub(super) fn has_hung_up(&self) -> bool {
+        let Some(socket) = &self.socket else { return false };
+        let mut fds = [PollFd::new(socket, PollFlags::empty())];
+        let polled = rustix::event::poll(&mut fds, Some(&Timespec::default()));
+        polled.is_ok() && fds[0].revents().contains(PollFlags::HUP)
     }
 
     pub(super) fn next_sequence(&mut self) -> u32 {

@@ -99,6 +99,25 @@ fn the_end_is_told_once_behind_all_bytes() {
 }
 
 #[test]
+fn a_peer_that_resets_ends_the_stream_with_the_reason() {
+    let mut sides = [Side::new(SMALL)];
+    let [near, far] = sockets();
+    let id = sides[0].streams.adopt(near.into()).unwrap();
+    let mut source = region(8 << 20);
+    sides[0].streams.queue_lease(id, source.lend_read(0..8 << 20).unwrap());
+    sides[0].receive(id, Mode::Many);
+    until("some bytes are sent", &mut sides, |sides| sides[0].streams.counters().sent_bytes != 0);
+    // There are bytes that it has not read.
+    drop(far);
+    let event = next_event("the end", &mut sides);
+    let StreamEvent::Ended { error: Some(error), .. } = event else { panic!("{event:?}") };
+    assert!([Errno::CONNRESET, Errno::PIPE].contains(&error), "{error}");
+    sides[0].streams.queue_bytes(id, b"to nowhere");
+    sides[0].streams.close(id);
+    until("the lease is back", &mut sides, |_| source.is_whole());
+}
+
+#[test]
 fn what_the_kernel_has_taken_is_sent_after_a_close() {
     let mut sides = [Side::new(SMALL)];
     let [near, mut far] = sockets();
