@@ -1,6 +1,6 @@
 //! Messages of selftest: requests with their replies, and bulk data (LNet `selftest/rpc.c`).
 //!
-//! A client posts room for the reply, and its bulk data or the room for that, under match bits that nobody can guess; the
+//! A client posts room for the reply, and its bulk data or the room for that, under match bits that cannot be guessed; the
 //! request names them.
 
 use std::cell::{Cell, RefCell};
@@ -108,7 +108,7 @@ pub(crate) async fn dispatch(exchange: Rc<Exchange>, mut events: EventQueue) {
     while let Ok(queued) = events.next().await {
         if matches!(queued.event, Event::Put { .. } | Event::Get { .. }) {
             let route = exchange.routes.borrow_mut().remove(&queued.event.user_ptr());
-            // Of a request that was given up nobody wants to know.
+            // Its request may have been given up.
             let _ = route.map(|route| route.send(queued));
         }
     }

@@ -18,6 +18,9 @@ mod exchange;
 mod server;
 mod session;
 
+#[cfg(test)]
+mod tests;
+
 use std::rc::Rc;
 use std::thread::JoinHandle;
 

@@ -4,14 +4,16 @@
 //! Invariants: nodes that are asked together are asked at the same time, and answered for in their order; a node that does
 //! not answer counts as down until it is asked anew; a test is at all its nodes, or not in the batch.
 
+mod state;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
 
 use lnet_control::records::{
-    SelftestAnswer, SelftestBatch, SelftestCommand, SelftestCounters, SelftestGroup, SelftestNode,
-    SelftestRequest, SelftestSession, SelftestState, SelftestStats, SelftestTest,
+    SelftestAnswer, SelftestCommand, SelftestCounters, SelftestNode, SelftestRequest, SelftestSession,
+    SelftestState, SelftestStats, SelftestTest,
 };
 use lnet_control::{Errno, Refusal};
 use lnet_user::api::LnetError;
@@ -25,6 +27,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
 use crate::exchange::{Bulk, CallError, Exchange};
+use state::{Session, refused};
 
 /// How long a node may take to answer (LNet `LST_TRANS_TIMEOUT`).
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -37,38 +40,11 @@ const OBJECTS_MAX: usize = 256;
 /// A command and where its answer goes.
 pub(crate) type Order = (SelftestRequest, oneshot::Sender<Result<SelftestAnswer, Refusal>>);
 
-struct Batch {
-    id: u64,
-    /// In words, and with the groups that they are about.
-    tests: Vec<(String, [String; 2])>,
-    clients: Vec<Nid>,
-    servers: Vec<Nid>,
-    is_running: bool,
-}
-
-struct Session {
-    key: u32,
-    name: Name,
-    id: SessionId,
-    features: u32,
-    timeout_s: u32,
-    force: bool,
-    nodes: HashMap<Nid, SelftestState>,
-    groups: BTreeMap<String, Vec<Nid>>,
-    batches: BTreeMap<String, Batch>,
-    next_batch: u64,
-}
-
 /// The console of a node.
 pub(crate) struct Console {
     exchange: Rc<Exchange>,
     session: RefCell<Option<Session>>,
     begun: Instant,
-}
-
-/// What was asked makes no sense now.
-fn refused<T>(errno: Errno, message: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal::new(errno, message))
 }
 
 /// Carries out commands, one after the other.
@@ -177,12 +153,11 @@ impl Console {
             self.end_session().await?;
         }
         let topology = self.exchange.lnet.topology();
-        let own = topology.local_nis().filter_map(|(_, ni)| ni.nid.to_small().map(|small| (ni.nid, small)));
+        let mut own =
+            topology.local_nis().filter_map(|(_, ni)| ni.nid.to_small().map(|small| (ni.nid, small)));
         // The loopback NI comes first, and means another node elsewhere.
-        let Some((_, nid)) = own
-            .filter(|(nid, _)| *nid != Nid::LO)
-            .next()
-            .or(Nid::LO.to_small().map(|small| (Nid::LO, small)))
+        let Some((_, nid)) =
+            own.find(|(nid, _)| *nid != Nid::LO).or(Nid::LO.to_small().map(|small| (Nid::LO, small)))
         else {
             return refused(Errno::NETDOWN, "no NI has a NID that a session can be named by (IPv4)");
         };
@@ -635,97 +610,4 @@ fn destinations(servers: &[Nid], first: usize, count: usize, features: u32) -> B
         bytes[at..at + Destination::BYTES].copy_from_slice(&entry);
     }
     Buffer::from(bytes)
-}
-
-impl Session {
-    fn node(&self, nid: &Nid, failed: Option<Errno>, active: u32) -> SelftestNode {
-        let state = self.nodes.get(nid).copied().unwrap_or(SelftestState::Unknown);
-        SelftestNode { nid: *nid, state, failed, active }
-    }
-
-    /// The nodes of all groups, each once.
-    fn all_nodes(&self) -> Vec<Nid> {
-        let mut nodes = Vec::new();
-        for nid in self.groups.values().flatten() {
-            if !nodes.contains(nid) {
-                nodes.push(*nid);
-            }
-        }
-        nodes
-    }
-
-    /// Forgets nodes that are in no group.
-    fn forget_nodes(&mut self) {
-        let grouped = self.all_nodes();
-        self.nodes.retain(|nid, _| grouped.contains(nid));
-    }
-
-    fn groups(&self) -> Vec<SelftestGroup> {
-        let group = |(name, nids): (&String, &Vec<Nid>)| {
-            let nodes = nids.iter().map(|nid| self.node(nid, None, 0)).collect();
-            SelftestGroup { name: name.clone(), nodes }
-        };
-        self.groups.iter().map(group).collect()
-    }
-
-    fn group_mut(&mut self, name: &str) -> Result<&mut Vec<Nid>, Refusal> {
-        let unknown = || Refusal::new(Errno::NOENT, format!("there is no group {name}"));
-        self.groups.get_mut(name).ok_or_else(unknown)
-    }
-
-    /// Refuses what tests of a batch are about.
-    fn check_unused(&self, group: &str) -> Result<(), Refusal> {
-        let mut tests = self.batches.values().flat_map(|batch| &batch.tests);
-        match tests.any(|(_, groups)| groups.iter().any(|name| name == group)) {
-            true => refused(Errno::BUSY, format!("group {group} is part of a test")),
-            false => Ok(()),
-        }
-    }
-
-    /// A group's nodes, or those of this NID.
-    fn target(&self, target: &str) -> Result<Vec<Nid>, Refusal> {
-        match self.groups.get(target) {
-            Some(nodes) => Ok(nodes.clone()),
-            None => lnet_control::pattern::nids(target).map_err(|_| {
-                Refusal::new(Errno::NOENT, format!("{target:?}: a group of the session or NIDs are expected"))
-            }),
-        }
-    }
-
-    fn add_batch(&mut self, name: String) -> Result<SelftestAnswer, Refusal> {
-        if self.batches.contains_key(&name) {
-            return refused(Errno::EXIST, format!("there is a batch {name}"));
-        }
-        if Name::new(&name).is_none() || self.batches.len() >= OBJECTS_MAX {
-            return refused(
-                Errno::INVAL,
-                format!("batch {name:?}: up to 31 bytes, and {OBJECTS_MAX} batches, are expected"),
-            );
-        }
-        let id = self.next_batch;
-        self.next_batch += 1;
-        let (tests, clients, servers) = (Vec::new(), Vec::new(), Vec::new());
-        self.batches.insert(name, Batch { id, tests, clients, servers, is_running: false });
-        Ok(SelftestAnswer::Batches(Vec::new()))
-    }
-
-    fn batch_mut(&mut self, name: &str) -> Result<&mut Batch, Refusal> {
-        let unknown = || Refusal::new(Errno::NOENT, format!("there is no batch {name}"));
-        self.batches.get_mut(name).ok_or_else(unknown)
-    }
-
-    fn batches(&self) -> Vec<SelftestBatch> {
-        let batch = |(name, batch): (&String, &Batch)| SelftestBatch {
-            name: name.clone(),
-            tests: batch
-                .tests
-                .iter()
-                .map(|(words, [from, to])| format!("{words}, from {from} to {to}"))
-                .collect(),
-            clients: batch.clients.len() as u32,
-            servers: batch.servers.len() as u32,
-            is_running: batch.is_running,
-        };
-        self.batches.iter().map(batch).collect()
-    }
 }

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use crate::{Console, Selftest};
 use lnet_control::records::{
     SelftestAnswer, SelftestCommand as Command, SelftestCounters, SelftestNode, SelftestRequest,
     SelftestState, SelftestTest,
 };
 use lnet_control::{Errno, Refusal};
-use lnet_selftest::{Console, Selftest};
 use lnet_user::{Lnet, NiConfig, Nid, NodeConfig};
 
 const KEY: u32 = 7;

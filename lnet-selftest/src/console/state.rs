@@ -1,0 +1,132 @@
+//! What a console knows of its session: nodes, groups, batches.
+
+use std::collections::{BTreeMap, HashMap};
+
+use lnet_control::records::{SelftestAnswer, SelftestBatch, SelftestGroup, SelftestNode, SelftestState};
+use lnet_control::{Errno, Refusal};
+use lnet_user::Nid;
+use lnet_wire::selftest::{Name, SessionId};
+
+use super::OBJECTS_MAX;
+
+/// What was asked makes no sense now.
+pub(super) fn refused<T>(errno: Errno, message: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal::new(errno, message))
+}
+
+/// A batch of tests.
+pub(super) struct Batch {
+    pub(super) id: u64,
+    /// In words, and with the groups that they are about.
+    pub(super) tests: Vec<(String, [String; 2])>,
+    pub(super) clients: Vec<Nid>,
+    pub(super) servers: Vec<Nid>,
+    pub(super) is_running: bool,
+}
+
+/// The session of a console.
+pub(super) struct Session {
+    pub(super) key: u32,
+    pub(super) name: Name,
+    pub(super) id: SessionId,
+    pub(super) features: u32,
+    pub(super) timeout_s: u32,
+    pub(super) force: bool,
+    pub(super) nodes: HashMap<Nid, SelftestState>,
+    pub(super) groups: BTreeMap<String, Vec<Nid>>,
+    pub(super) batches: BTreeMap<String, Batch>,
+    pub(super) next_batch: u64,
+}
+
+impl Session {
+    pub(super) fn node(&self, nid: &Nid, failed: Option<Errno>, active: u32) -> SelftestNode {
+        let state = self.nodes.get(nid).copied().unwrap_or(SelftestState::Unknown);
+        SelftestNode { nid: *nid, state, failed, active }
+    }
+
+    /// The nodes of all groups, each once.
+    pub(super) fn all_nodes(&self) -> Vec<Nid> {
+        let mut nodes = Vec::new();
+        for nid in self.groups.values().flatten() {
+            if !nodes.contains(nid) {
+                nodes.push(*nid);
+            }
+        }
+        nodes
+    }
+
+    /// Forgets nodes that are in no group.
+    pub(super) fn forget_nodes(&mut self) {
+        let grouped = self.all_nodes();
+        self.nodes.retain(|nid, _| grouped.contains(nid));
+    }
+
+    pub(super) fn groups(&self) -> Vec<SelftestGroup> {
+        let group = |(name, nids): (&String, &Vec<Nid>)| {
+            let nodes = nids.iter().map(|nid| self.node(nid, None, 0)).collect();
+            SelftestGroup { name: name.clone(), nodes }
+        };
+        self.groups.iter().map(group).collect()
+    }
+
+    pub(super) fn group_mut(&mut self, name: &str) -> Result<&mut Vec<Nid>, Refusal> {
+        let unknown = || Refusal::new(Errno::NOENT, format!("there is no group {name}"));
+        self.groups.get_mut(name).ok_or_else(unknown)
+    }
+
+    /// Refuses what tests of a batch are about.
+    pub(super) fn check_unused(&self, group: &str) -> Result<(), Refusal> {
+        let mut tests = self.batches.values().flat_map(|batch| &batch.tests);
+        match tests.any(|(_, groups)| groups.iter().any(|name| name == group)) {
+            true => refused(Errno::BUSY, format!("group {group} is part of a test")),
+            false => Ok(()),
+        }
+    }
+
+    /// A group's nodes, or those of this NID.
+    pub(super) fn target(&self, target: &str) -> Result<Vec<Nid>, Refusal> {
+        match self.groups.get(target) {
+            Some(nodes) => Ok(nodes.clone()),
+            None => lnet_control::pattern::nids(target).map_err(|_| {
+                Refusal::new(Errno::NOENT, format!("{target:?}: a group of the session or NIDs are expected"))
+            }),
+        }
+    }
+
+    pub(super) fn add_batch(&mut self, name: String) -> Result<SelftestAnswer, Refusal> {
+        if self.batches.contains_key(&name) {
+            return refused(Errno::EXIST, format!("there is a batch {name}"));
+        }
+        if Name::new(&name).is_none() || self.batches.len() >= OBJECTS_MAX {
+            return refused(
+                Errno::INVAL,
+                format!("batch {name:?}: up to 31 bytes, and {OBJECTS_MAX} batches, are expected"),
+            );
+        }
+        let id = self.next_batch;
+        self.next_batch += 1;
+        let (tests, clients, servers) = (Vec::new(), Vec::new(), Vec::new());
+        self.batches.insert(name, Batch { id, tests, clients, servers, is_running: false });
+        Ok(SelftestAnswer::Batches(Vec::new()))
+    }
+
+    pub(super) fn batch_mut(&mut self, name: &str) -> Result<&mut Batch, Refusal> {
+        let unknown = || Refusal::new(Errno::NOENT, format!("there is no batch {name}"));
+        self.batches.get_mut(name).ok_or_else(unknown)
+    }
+
+    pub(super) fn batches(&self) -> Vec<SelftestBatch> {
+        let batch = |(name, batch): (&String, &Batch)| SelftestBatch {
+            name: name.clone(),
+            tests: batch
+                .tests
+                .iter()
+                .map(|(words, [from, to])| format!("{words}, from {from} to {to}"))
+                .collect(),
+            clients: batch.clients.len() as u32,
+            servers: batch.servers.len() as u32,
+            is_running: batch.is_running,
+        };
+        self.batches.iter().map(batch).collect()
+    }
+}
