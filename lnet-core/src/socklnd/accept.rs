@@ -178,11 +178,11 @@ impl Socklnd {
         } else if self.has_enough(peer, kind, slot, local.conns_per_peer) {
             self.counters.add(SocklndEvent::Duplicate);
         } else {
+            // As kernel nodes do: what the dialler said of this end goes back as what is said of it.
             let answer = Hello {
                 source: ProcessId { nid: local.nid, pid: self.config.pid },
-                destination: source,
+                destination: ProcessId { nid: source.nid, ..hello.destination },
                 source_incarnation: local.incarnation,
-                destination_incarnation: source_incarnation,
                 connection: Some(kind),
                 ..*hello
             };

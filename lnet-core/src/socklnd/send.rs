@@ -43,7 +43,7 @@ impl Socklnd {
             return Ok(());
         };
         let known = &mut self.peers[peer];
-        known.is_active |= !is_user;
+        known.is_active |= !is_user && known.connections.is_empty();
         let is_dead_end = is_user || known.dialling.is_none() && now < known.retry_at && known.refusals == 0;
         if known.connections.is_empty() && is_dead_end {
             self.ended.push_back((tx, Status::NeverSent(Cause::Unreachable)));
