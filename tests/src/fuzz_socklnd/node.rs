@@ -114,6 +114,8 @@ struct Stream {
     /// Bytes that were sent, and the machine does not know it.
     lent_bytes: u64,
     is_dialling: bool,
+    /// How many came before it: the name of a connection is used again.
+    number: u64,
 }
 
 /// The machine with its driver.
@@ -124,6 +126,7 @@ pub(super) struct Node {
     above: Above,
     /// All streams but the honest peer's.
     streams: BTreeMap<ConnId, Stream>,
+    stream_count: u64,
     honest: ConnId,
     /// What the honest peer has been sent.
     heard: Vec<u8>,
@@ -154,6 +157,7 @@ impl Node {
             sock,
             above,
             streams: BTreeMap::new(),
+            stream_count: 0,
             honest,
             heard: Vec::new(),
             sending: BTreeSet::new(),
@@ -237,15 +241,23 @@ impl Node {
     /// Gives a stream's bytes to the machine, as far as it wants them.
     fn pump(&mut self, conn: ConnId) {
         let Some(stream) = self.streams.get_mut(&conn) else { return };
-        let bytes = std::mem::take(&mut stream.waiting);
+        let (bytes, number) = (std::mem::take(&mut stream.waiting), stream.number);
         let left = self.take(conn, &bytes);
-        if let Some(stream) = self.streams.get_mut(&conn) {
+        if let Some(stream) = self.streams.get_mut(&conn).filter(|stream| stream.number == number) {
             stream.waiting = left;
         }
     }
 
+    fn insert(&mut self, conn: ConnId, stream: Stream) {
+        self.stream_count += 1;
+        let stream = Stream { number: self.stream_count, ..stream };
+        assert!(self.streams.insert(conn, stream).is_none(), "{conn:?} is there twice");
+    }
+
     fn take(&mut self, conn: ConnId, bytes: &[u8]) -> Vec<u8> {
         let mut left = bytes;
+        let number = |node: &Self| node.streams.get(&conn).map(|stream| stream.number);
+        let before = number(self);
         while !left.is_empty() {
             let used = match self.sock.wants(conn) {
                 Wants::Nothing => break,
@@ -266,7 +278,7 @@ impl Node {
             };
             left = &left[used..];
             self.act();
-            if conn != self.honest && !self.streams.contains_key(&conn) {
+            if number(self) != before {
                 return Vec::new();
             }
             assert!(used != 0 || self.sock.wants(conn) == Wants::Nothing, "no byte was taken");
@@ -280,11 +292,11 @@ impl Node {
             match action {
                 Action::Dial { conn, to, .. } if to == address(HONEST) => {
                     self.sock.dialled(self.now, conn, false, &mut self.above);
-                    self.streams.insert(conn, Stream::default());
+                    self.insert(conn, Stream::default());
                 }
                 Action::Dial { conn, .. } => {
                     let stream = Stream { is_dialling: true, ..Stream::default() };
-                    assert!(self.streams.insert(conn, stream).is_none());
+                    self.insert(conn, stream);
                 }
                 Action::Close { conn } => {
                     assert!(conn != self.honest, "the honest peer's connection is closed");
@@ -294,7 +306,7 @@ impl Node {
                     let stream = self.streams.remove(&conn).unwrap_or_default();
                     if let Some(adopted) = self.sock.adopt(self.now, &handed, &mut self.above) {
                         self.act();
-                        assert!(self.streams.insert(adopted, stream).is_none());
+                        self.insert(adopted, stream);
                     }
                 }
             }
@@ -356,7 +368,7 @@ impl Node {
         if let Some(conn) = self.sock.accept(self.now, ends(host, port), &mut self.above) {
             // The oldest handshake may have been closed, whose number this one has.
             self.act();
-            assert!(self.streams.insert(conn, Stream::default()).is_none());
+            self.insert(conn, Stream::default());
         }
     }
 
