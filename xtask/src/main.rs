@@ -46,7 +46,7 @@ enum Verb {
     Sim(sim::Options),
     /// Look for input that breaks the codecs, the steering, the shard or the protocols, by libFuzzer
     Fuzz(fuzz::Options),
-    /// Run our daemon with kernel nodes in virtual machines, and report (needs root and a lab)
+    /// Play captures of kernel nodes; with a lab, run our daemon with kernel nodes in virtual machines, and report
     Interop(interop::Options),
     /// Lay out what is to be installed: lnetd, lnetctl, man pages, completions, a systemd unit
     Dist(dist::Options),

@@ -13,9 +13,18 @@ const ACK: u8 = 0x10;
 pub(crate) struct Connection {
     pub(crate) dialler: SocketAddrV4,
     pub(crate) listener: SocketAddrV4,
+    /// The number of the packet that dialled it.
+    pub(crate) packet: usize,
     /// What the dialler sent, and what the listener sent.
     pub(crate) streams: [Vec<u8>; 2],
+    /// How far each stream had come with which packet.
+    pub(crate) reached: [Vec<(usize, usize)>; 2],
+    /// Bytes of both that the capture does not have, and that are zeros here.
+    pub(crate) lacking_bytes: usize,
 }
+
+/// Segments by sequence number, each with the number of its packet.
+type Segments = BTreeMap<u32, (usize, Vec<u8>)>;
 
 struct Segment<'a> {
     source: SocketAddrV4,
@@ -29,13 +38,17 @@ struct Segment<'a> {
 pub(crate) fn connections(path: &Path) -> Vec<Connection> {
     let file = fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut connections: Vec<Connection> = Vec::new();
-    let mut segments: Vec<[BTreeMap<u32, Vec<u8>>; 2]> = Vec::new();
-    for segment in packets(&file).filter_map(segment) {
+    let mut segments: Vec<[Segments; 2]> = Vec::new();
+    let numbered = packets(&file).enumerate();
+    for (packet, segment) in numbered.filter_map(|(packet, bytes)| Some((packet, segment(bytes)?))) {
         if segment.flags & (SYN | ACK) == SYN {
             connections.push(Connection {
                 dialler: segment.source,
                 listener: segment.destination,
+                packet,
                 streams: Default::default(),
+                reached: Default::default(),
+                lacking_bytes: 0,
             });
             segments.push(Default::default());
         }
@@ -49,26 +62,36 @@ pub(crate) fn connections(path: &Path) -> Vec<Connection> {
         // A SYN takes a sequence number: the first byte of the stream is the one behind it.
         let first = segment.sequence.wrapping_add(u32::from(segment.flags & SYN != 0));
         if segment.flags & SYN != 0 || !segment.payload.is_empty() {
-            segments[index][direction].insert(first, segment.payload.to_vec());
+            let known = segments[index][direction].entry(first).or_default();
+            if known.1.len() < segment.payload.len() {
+                *known = (packet, segment.payload.to_vec());
+            }
         }
         assert!(segment.flags & FIN == 0 || segment.payload.is_empty());
     }
     for (connection, segments) in connections.iter_mut().zip(&segments) {
-        connection.streams = [reassembled(&segments[0]), reassembled(&segments[1])];
+        for direction in [0, 1] {
+            connection.reassemble(direction, &segments[direction]);
+        }
     }
     connections
 }
 
-/// Joins segments, which may repeat each other but must leave no gap.
-fn reassembled(segments: &BTreeMap<u32, Vec<u8>>) -> Vec<u8> {
-    let mut stream = Vec::new();
-    let Some(first) = segments.keys().next() else { return stream };
-    for (sequence, payload) in segments {
-        let offset = (sequence - first) as usize;
-        assert!(offset <= stream.len(), "a gap of {} bytes", offset - stream.len());
-        stream.extend(payload.iter().skip(stream.len() - offset));
+impl Connection {
+    /// Joins segments, which may repeat each other.
+    fn reassemble(&mut self, direction: usize, segments: &Segments) {
+        let stream = &mut self.streams[direction];
+        let Some(first) = segments.keys().next() else { return };
+        let mut last_packet = 0;
+        for (sequence, (packet, payload)) in segments {
+            let offset = (sequence - first) as usize;
+            self.lacking_bytes += offset.saturating_sub(stream.len());
+            stream.resize(stream.len().max(offset), 0);
+            stream.extend(payload.iter().skip(stream.len() - offset));
+            last_packet = last_packet.max(*packet);
+            self.reached[direction].push((stream.len(), last_packet));
+        }
     }
-    stream
 }
 
 fn packets(file: &[u8]) -> impl Iterator<Item = &[u8]> {
