@@ -82,7 +82,7 @@ bodies! {
         flags: u32 = 24,
     }
 
-    /// The answer to [`Debug`].
+    /// The answer to [`struct@Debug`].
     DebugReply: 60 {
         /// How it ended.
         status: Status = 0,
