@@ -31,7 +31,7 @@ pub(super) struct Listeners {
     list: Vec<Listener>,
     next_id: u32,
     /// Accepted, and without a slot.
-    waiting: VecDeque<(u32, OwnedFd)>,
+    pub(super) waiting: VecDeque<(u32, OwnedFd)>,
     are_due: bool,
 }
 

@@ -78,6 +78,25 @@ fn no_more_streams_than_there_are_slots() {
 }
 
 #[test]
+fn accepting_stops_while_all_slots_are_taken() {
+    let mut sides = [Side::new(StreamsConfig { streams_max: 2, ..SMALL })];
+    let (socket, address) = listener();
+    sides[0].streams.listen(socket);
+    let mut clients: Vec<_> = (0..2).map(|_| TcpStream::connect(address).unwrap()).collect();
+    until("two streams", &mut sides, |sides| sides[0].events.len() == 2);
+    until("accepting has ended", &mut sides, |sides| !sides[0].streams.submission.is_under_way());
+    clients.extend((0..4).map(|_| TcpStream::connect(address).unwrap()));
+    (0..5).for_each(|_| sides[0].step());
+    assert!(sides[0].streams.listeners.waiting.is_empty(), "streams are accepted without slots for them");
+    for _ in 0..4 {
+        let event = next_event("a stream is accepted", &mut sides);
+        let StreamEvent::Accepted { id, .. } = event else { panic!("{event:?}") };
+        sides[0].streams.close(id);
+    }
+    until("all streams", &mut sides, |sides| sides[0].streams.counters().accepted == 6);
+}
+
+#[test]
 fn the_end_is_told_once_behind_all_bytes() {
     for mode in [Mode::Once, Mode::Many] {
         let mut sides = [Side::new(SMALL)];
