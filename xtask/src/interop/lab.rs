@@ -23,23 +23,26 @@ pub(super) struct Needs {
     pub(super) large: bool,
     /// MTU of their interfaces.
     pub(super) mtu_bytes: u16,
+    /// Options of their modules.
+    pub(super) options: &'static str,
 }
 
 pub(super) struct Lab {
     program: PathBuf,
     daemon: PathBuf,
     tool: PathBuf,
+    console: PathBuf,
     socket: PathBuf,
     child: Option<Child>,
     has: Option<Needs>,
 }
 
 impl Lab {
-    pub(super) fn open(directory: &Path, daemon: PathBuf, tool: PathBuf) -> Result<Self> {
+    pub(super) fn open(directory: &Path, daemon: PathBuf, tool: PathBuf, console: PathBuf) -> Result<Self> {
         let program = directory.join("lab");
         let program = program.canonicalize().with_context(|| format!("no lab at {}", program.display()))?;
         let socket = std::env::temp_dir().join(format!("lnet-interop-{}.sock", std::process::id()));
-        let lab = Self { program, daemon, tool, socket, child: None, has: None };
+        let lab = Self { program, daemon, tool, console, socket, child: None, has: None };
         lab.lab(["down"])?;
         Ok(lab)
     }
@@ -59,7 +62,11 @@ impl Lab {
         let mtu = needs.mtu_bytes.to_string();
         for node in 1..=needs.nodes {
             let mut command = Command::new(&self.program);
-            command.args(["up", &node.to_string()]).env("MTU", &mtu).stdin(Stdio::null());
+            command
+                .args(["up", &node.to_string()])
+                .args(needs.options.split_whitespace())
+                .env("MTU", &mtu)
+                .stdin(Stdio::null());
             let told = command.output().context("the lab does not start")?;
             ensure!(told.status.success(), "lab up {node}: {}", String::from_utf8_lossy(&told.stderr).trim());
             self.configure(node, needs.large)?;
@@ -79,6 +86,7 @@ impl Lab {
     /// Kills a kernel node, and boots it again.
     pub(super) fn reboot(&self, node: u8) -> Result<()> {
         let large = self.has.is_some_and(|has| has.large);
+        // It has no options and the ordinary MTU where nodes are killed.
         self.lab(["down", &node.to_string()])?;
         self.lab(["up", &node.to_string()])?;
         self.configure(node, large)
@@ -137,6 +145,16 @@ impl Lab {
     pub(super) fn tool(&self, words: &[&str]) -> Result<String> {
         let socket = self.socket.to_string_lossy();
         output(&self.tool.to_string_lossy(), ["--socket", &*socket].iter().chain(words))
+    }
+
+    /// The words that begin a command of our console.
+    pub(super) fn console(&self) -> String {
+        format!("{} --socket {}", self.console.display(), self.socket.display())
+    }
+
+    /// Runs a shell command beside our daemon.
+    pub(super) fn shell(&self, words: &str) -> Result<String> {
+        output("sh", ["-c", words])
     }
 
     /// Runs a program in our namespace.

@@ -5,10 +5,11 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::lab::{Lab, Needs, OURS, OURS_LARGE};
+use super::selftest;
 
 /// How often a node is killed.
-const LIVES: u32 = 5;
-const KERNEL: &str = "10.77.0.11@tcp";
+pub(super) const LIVES: u32 = 5;
+pub(super) const KERNEL: &str = "10.77.0.11@tcp";
 const KERNEL_LARGE: &str = "fd77::11@tcp";
 
 /// One case.
@@ -20,9 +21,10 @@ pub(super) struct Case {
     pub(super) run: fn(&mut Lab) -> Result<String>,
 }
 
-const ONE: Needs = Needs { nodes: 1, large: false, mtu_bytes: 1500 };
+const ONE: Needs = Needs { nodes: 1, large: false, mtu_bytes: 1500, options: "" };
 const LARGE: Needs = Needs { large: true, ..ONE };
 const JUMBO: Needs = Needs { mtu_bytes: 9000, ..ONE };
+const CHECKSUMS: Needs = Needs { options: "ksocklnd.enable_csum=1", ..ONE };
 
 pub(super) const CASES: &[Case] = &[
     Case { name: "ping", what: "each pings the other", needs: ONE, run: ping },
@@ -52,8 +54,51 @@ pub(super) const CASES: &[Case] = &[
         run: killed_there,
     },
     Case { name: "cut", what: "the link is cut for 5 s while both ping", needs: ONE, run: cut },
+    Case {
+        name: "lst, kernel console",
+        what: "pings and bulk data of 4 KiB and 1 MiB, fully checked, in both directions",
+        needs: ONE,
+        run: selftest::kernel_console,
+    },
+    Case { name: "lst, our console", what: "the same", needs: ONE, run: selftest::our_console },
+    Case {
+        name: "lst, conns_per_peer",
+        what: "the same over three connections for each direction",
+        needs: ONE,
+        run: selftest::connections,
+    },
+    Case {
+        name: "lst, killed here",
+        what: "our daemon is killed under bulk data and comes back, five times",
+        needs: ONE,
+        run: selftest::killed_here,
+    },
+    Case {
+        name: "lst, killed there",
+        what: "the kernel node is killed under bulk data and comes back, five times",
+        needs: ONE,
+        run: selftest::killed_there,
+    },
+    Case {
+        name: "lst, cut",
+        what: "the link is cut for 5 s under bulk data, in each direction",
+        needs: ONE,
+        run: selftest::cut,
+    },
+    Case {
+        name: "lst, checksums",
+        what: "the same tests with enable_csum on both sides",
+        needs: CHECKSUMS,
+        run: selftest::checksums,
+    },
     Case { name: "large NIDs", what: "ping and discovery between IPv6 NIDs", needs: LARGE, run: large },
     Case { name: "jumbo", what: "ping and discovery with an MTU of 9000", needs: JUMBO, run: discovery },
+    Case {
+        name: "lst, jumbo",
+        what: "the same tests with an MTU of 9000",
+        needs: JUMBO,
+        run: selftest::plain,
+    },
 ];
 
 fn ping(lab: &mut Lab) -> Result<String> {
@@ -61,7 +106,7 @@ fn ping(lab: &mut Lab) -> Result<String> {
     both_ping(lab)
 }
 
-fn both_ping(lab: &Lab) -> Result<String> {
+pub(super) fn both_ping(lab: &Lab) -> Result<String> {
     let found = lab.tool(&["ping", "--timeout", "5", KERNEL])?;
     ensure!(found.contains(KERNEL), "our ping tells {found}");
     let found = lab.on(1, &format!("lnetctl ping {OURS}"))?;

@@ -3,6 +3,7 @@
 
 mod lab;
 mod matrix;
+mod selftest;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -55,7 +56,8 @@ pub(crate) fn interop(root: &Path, options: &Options) -> Result<()> {
     ensure!(!cases.is_empty(), "no case has {:?} in its name", options.only);
     let daemon = cargo::build_binary(root, "lnetd", "lnetd")?;
     let tool = cargo::build_binary(root, "lnetctl", "lnetctl")?;
-    let mut lab = Lab::open(directory, daemon, tool)?;
+    let console = cargo::build_binary(root, "lst", "lst")?;
+    let mut lab = Lab::open(directory, daemon, tool, console)?;
     let mut outcomes = Vec::new();
     for case in cases {
         say(format_args!("{}: {}", case.name, case.what));
