@@ -26,7 +26,8 @@ use lnet_control::records::{SelftestAnswer, SelftestRequest};
 use lnet_selftest::Selftest;
 use lnet_user::Lnet;
 use lnet_user::control::{SelftestConsole, serve};
-use tracing::info;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tracing::{info, warn};
 use tracing_subscriber::EnvFilter;
 
 use options::Options;
@@ -50,6 +51,7 @@ fn run(options: &Options) -> Result<()> {
     }
     start_log(&options.log())?;
     // Before any thread, so that signals are ours from the start.
+    raise_descriptor_limit();
     let is_ready = Arc::new(AtomicBool::new(false));
     let stop = signals::stop(Arc::clone(&is_ready))?;
     let serve_options = options.serve()?;
@@ -83,6 +85,15 @@ impl SelftestConsole for Console {
     ) -> Pin<Box<dyn Future<Output = Result<SelftestAnswer, Refusal>>>> {
         let console = self.0.clone();
         Box::pin(async move { console.run(request).await })
+    }
+}
+
+/// Each connection of a tcp net is a descriptor: takes as many as there may be.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        warn!(%error, "the limit of descriptors is left as it is");
     }
 }
 

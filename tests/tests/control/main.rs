@@ -5,8 +5,10 @@
 mod churn;
 mod clients;
 mod costs;
+mod crowd;
 mod local;
 mod pair;
 mod run;
+mod selftest;
 mod starts;
 mod tcp;

@@ -123,6 +123,10 @@ impl Daemon {
         daemon
     }
 
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.directory.socket()
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -252,7 +256,7 @@ pub(crate) fn program(name: &str) -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let directory = BUILT.get_or_init(|| {
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--package", "lnetd", "--package", "lnetctl"]);
+        build.args(["build", "--quiet", "--package", "lnetd", "--package", "lnetctl", "--package", "lst"]);
         if !cfg!(debug_assertions) {
             build.arg("--release");
         }

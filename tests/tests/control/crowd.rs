@@ -1,0 +1,96 @@
+//! Ten thousand connections of the tcp LND to one daemon.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use lnet_tests::netns::{NETNS_NODES, enter, require_privilege};
+use lnet_user::ProcessId;
+use lnet_wire::socklnd::{
+    ByteOrder, ConnectionRequest, ConnectionType, HELLO_MAX_BYTES, Hello, REQUEST_MAX_BYTES, Version,
+};
+
+use crate::run::{Two, until_shown};
+
+/// So many are idle at first.
+const FEW: usize = 1000;
+const MANY: usize = 9000;
+/// What those may cost in all.
+const FEW_MAX_BYTES: u64 = 100 << 20;
+/// While the daemon is watched.
+const WATCH: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Memory of a process, and the processor time that it has taken.
+fn costs(pid: u32) -> (u64, Duration) {
+    let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap();
+    let status = read("status");
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));
+    let stat = read("stat");
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+    // The kernel tells hundredths of seconds.
+    (resident.unwrap().parse::<u64>().unwrap() << 10, Duration::from_millis(ticks * 10))
+}
+
+/// Connects as a peer of one connection; both sides have said HELLO then.
+fn connect(to: (std::net::Ipv4Addr, u16), source: ProcessId, target: ProcessId) -> TcpStream {
+    let mut stream = TcpStream::connect(to).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (mut request, mut hello) = ([0; REQUEST_MAX_BYTES], [0; HELLO_MAX_BYTES]);
+    let length = ConnectionRequest { target: target.nid }.encode(&mut request);
+    let said = Hello {
+        version: Version::V3,
+        order: ByteOrder::Little,
+        source,
+        destination: target,
+        source_incarnation: 1,
+        destination_incarnation: 0,
+        connection: Some(ConnectionType::Control),
+    };
+    let hello_length = said.encode(&mut hello).unwrap();
+    stream.write_all(&[&request[..length], &hello[..hello_length]].concat()).unwrap();
+    let mut answer = vec![0; hello_length];
+    stream.read_exact(&mut answer).unwrap();
+    stream
+}
+
+#[test]
+fn ten_thousand_connections_are_taken_and_idle_ones_cost_little() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::new(1, "--peer-memory 64M --sock accept=all");
+    for (daemon, side) in [(&two.a, two.netns.a()), (&two.b, two.netns.b())] {
+        daemon.good("lnet configure");
+        daemon.good(&format!("net add --net tcp --if {}", side.interface().name));
+    }
+    let [near, far] = [two.netns.a(), two.netns.b()].map(|side| side.interface().ipv4);
+    let lustre = |address| ProcessId::lustre(format!("{address}@tcp").parse().unwrap());
+    let dial = |count| {
+        // Each has a port, and so a process, of its own.
+        let connect = |_| connect((near, 988), lustre(far), lustre(near));
+        enter(two.netns.b(), move || (0..count).map(connect).collect::<Vec<_>>())
+    };
+    let (before, _) = costs(two.a.pid());
+    let few = dial(FEW);
+    let (resident, begun_at) = costs(two.a.pid());
+    assert!(resident - before < FEW_MAX_BYTES, "{} bytes for {FEW} connections", resident - before);
+    std::thread::sleep(WATCH);
+    let (_, ended_at) = costs(two.a.pid());
+    let taken = ended_at.saturating_sub(begun_at);
+    assert!(taken < WATCH / 20, "{taken:?} of processor time in {WATCH:?} without a message");
+    let many = dial(MANY);
+    // A peer beside them notices nothing.
+    let other = format!("{near}@tcp");
+    let begun = Instant::now();
+    until_shown(&two.b, &format!("ping {other}"), &other);
+    assert!(begun.elapsed() < Duration::from_secs(5), "a ping took {:?}", begun.elapsed());
+    let is_open = |stream: &TcpStream| {
+        stream.set_nonblocking(true).unwrap();
+        let read = (&mut &*stream).read(&mut [0]);
+        read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    let open = few.iter().chain(&many).filter(|stream| is_open(stream)).count();
+    assert_eq!(open, FEW + MANY, "connections that are open");
+}

@@ -1,0 +1,95 @@
+//! `lst` with daemons over veth, and what it prints.
+
+use std::process::{Command, Output};
+
+use lnet_tests::netns::{NETNS_NODES, require_privilege};
+
+use crate::run::{Daemon, Two, program};
+
+/// Runs `lst` with these words as the console of a daemon: its status and what it prints.
+fn lst(daemon: &Daemon, words: &str) -> (i32, String, String) {
+    let mut command = Command::new(program("lst"));
+    command.arg("--socket").arg(daemon.socket()).args(words.split_whitespace()).env("LST_SESSION", "17");
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap_or(-1), text(stdout), text(stderr))
+}
+
+#[track_caller]
+fn good(daemon: &Daemon, words: &str) -> String {
+    let (status, stdout, stderr) = lst(daemon, words);
+    assert!(status == 0 && stderr.is_empty(), "lst {words}: {status}\n{stdout}\n{stderr}");
+    stdout
+}
+
+#[track_caller]
+fn bad(daemon: &Daemon, words: &str, expected: &str) {
+    let (status, stdout, stderr) = lst(daemon, words);
+    assert!(status != 0 && stderr.contains(expected), "lst {words}: {status}\n{stdout}\n{stderr}");
+}
+
+/// A console's words from one session to its end, as those of kernel nodes were captured.
+fn session(two: &Two, net: &str) {
+    let [near, far] = two.nids(0).map(|nid| nid.replace("@xdp", &format!("@{net}")));
+    let a = &two.a;
+    let begun = good(a, "new_session --timeout 60 test");
+    assert_eq!(begun, "SESSION: test FEATURES: 1 TIMEOUT: 60 FORCE: No\n");
+    bad(a, "new_session again", "there is a session");
+    assert_eq!(good(a, &format!("add_group servers {far}")), format!("{far} are added to session\n"));
+    assert_eq!(good(a, &format!("add_group clients {near}")), format!("{near} are added to session\n"));
+    assert_eq!(good(a, "add_batch b1"), "");
+    for test in ["ping", "brw read check=full size=4K", "brw write check=full size=1M"] {
+        let words = format!(
+            "add_test --batch b1 --loop 100000000 --concurrency 2 --from clients --to servers {test}"
+        );
+        assert_eq!(good(a, &words), "Test was added successfully\n");
+    }
+    bad(a, "add_test --batch b1 --from clients --to servers brw write size=4097", "multiples of 8");
+    bad(a, "add_test --batch b1 --from clients --to nowhere ping", "no group nowhere");
+    assert_eq!(good(a, "run b1"), "b1 is running now\n");
+    let stat = good(a, "stat --count 1 --delay 1 servers clients");
+    let lines: Vec<&str> = stat.lines().collect();
+    assert_eq!(lines.len(), 12, "{stat}");
+    assert_eq!((lines[0], lines[3]), ("[LNet Rates of servers]", "[LNet Bandwidth of servers]"));
+    let rate: f64 = lines[1].split_whitespace().nth(2).unwrap().parse().unwrap();
+    assert!(rate > 0.0, "{stat}");
+    assert_eq!(good(a, "query b1 --all"), format!("12345-{near} [Active]: Running\n"));
+    let errors = "servers:\nTotal 0 error nodes in servers\nclients:\nTotal 0 error nodes in clients\n";
+    assert_eq!(good(a, "show_error servers clients"), errors);
+    assert!(good(a, "stop b1").ends_with("Batch is stopped\n"));
+    assert_eq!(good(a, "query b1 --all"), format!("12345-{near} [Active]: Idle\n"));
+    assert_eq!(good(a, "show_error servers clients"), errors);
+    good(a, "end_session");
+    bad(a, "show_session", "there is no session");
+}
+
+#[test]
+fn lst_prints_what_the_reference_prints_over_tcp_and_xdp() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::new(1, "--selftest");
+    for daemon in [&two.a, &two.b] {
+        daemon.good("lnet configure");
+    }
+    for net in ["tcp", "xdp"] {
+        for (daemon, side) in [(&two.a, two.netns.a()), (&two.b, two.netns.b())] {
+            daemon.good(&format!("net add --net {net} --if {}", side.interface().name));
+        }
+        session(&two, net);
+        for daemon in [&two.a, &two.b] {
+            daemon.good(&format!("net del --net {net}"));
+        }
+    }
+}
+
+#[test]
+fn lst_says_what_is_lacking() {
+    let without = Daemon::alone();
+    bad(&without, "new_session x", "lnetd --selftest");
+    let mut command = Command::new(program("lst"));
+    let Output { status, stderr, .. } =
+        command.arg("show_session").env_remove("LST_SESSION").output().unwrap();
+    let stderr = String::from_utf8(stderr).unwrap();
+    assert!(!status.success() && stderr.contains("LST_SESSION"), "{stderr}");
+}
