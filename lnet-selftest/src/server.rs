@@ -43,8 +43,9 @@ pub(crate) struct Server {
 struct Common {
     exchange: Rc<Exchange>,
     sessions: RefCell<Sessions>,
-    /// Buffers of bulk data that are free.
-    buffers: RefCell<Vec<Buffer>>,
+    /// Buffers that are free: those with a source's data in them, and room for that of others.
+    sources: RefCell<Vec<Buffer>>,
+    sinks: RefCell<Vec<Buffer>>,
 }
 
 /// What takes the requests of a portal.
@@ -62,7 +63,8 @@ impl Server {
         let common = Rc::new(Common {
             exchange: Rc::clone(exchange),
             sessions: RefCell::default(),
-            buffers: RefCell::default(),
+            sources: RefCell::default(),
+            sinks: RefCell::default(),
         });
         let tests = ANSWERS_MAX - FRAMEWORK_ANSWERS_MAX;
         let portals = [(FRAMEWORK_PORTAL, FRAMEWORK_ANSWERS_MAX), (TEST_PORTAL, tests)];
@@ -379,45 +381,50 @@ impl Common {
         let known = Direction::new(request.direction).zip(Check::new(request.flags)).filter(|_| is_valid);
         let Some((direction, check)) = known else { return done(Status::INVALID) };
         let peer = Target { match_bits: request.bulk_id, ..from };
-        let mut data = self.buffer(length as usize);
         match direction {
             Direction::Read => {
-                bulk::fill_source(&mut data);
+                let data = take_buffer(&self.sources, length as usize).unwrap_or_else(|| {
+                    let mut data = Buffer::zeroed(length as usize);
+                    bulk::fill_source(&mut data);
+                    data
+                });
                 let deadline = Instant::now() + REPLY_PATIENCE;
                 let sent = self.exchange.send(&peer, data, deadline).await?;
                 self.exchange.counters.borrow_mut().bulk_put_bytes += u64::from(length);
-                sent.into_iter().for_each(|buffer| self.give_back(buffer));
+                sent.into_iter().for_each(|buffer| give_back(&self.sources, buffer));
                 done(Status::OK)
             }
             Direction::Write => {
+                let used = take_buffer(&self.sinks, length as usize);
+                let mut data = used.unwrap_or_else(|| Buffer::zeroed(length as usize));
                 bulk::fill_sink(&mut data, check);
                 let (bytes, data) = self.exchange.fetch(&peer, data).await?;
                 self.exchange.counters.borrow_mut().bulk_get_bytes += u64::from(bytes);
                 let is_right = bulk::is_right(&data, check, message.is_swapped);
-                self.give_back(data);
+                give_back(&self.sinks, data);
                 done(if is_right { Status::OK } else { Status::BAD_DATA })
             }
         }
-    }
-
-    /// A buffer of this length, perhaps a used one.
-    fn buffer(&self, length: usize) -> Buffer {
-        let mut buffers = self.buffers.borrow_mut();
-        let used = buffers.iter().position(|buffer| buffer.len() == length);
-        used.map_or_else(|| Buffer::zeroed(length), |used| buffers.swap_remove(used))
-    }
-
-    fn give_back(&self, buffer: Buffer) {
-        let mut buffers = self.buffers.borrow_mut();
-        if buffers.len() >= BUFFERS_MAX {
-            buffers.clear();
-        }
-        buffers.push(buffer);
     }
 }
 
 /// Buffers of bulk data that are kept at most.
 const BUFFERS_MAX: usize = 32;
+
+/// A buffer of this length, if one is free.
+fn take_buffer(free: &RefCell<Vec<Buffer>>, length: usize) -> Option<Buffer> {
+    let mut free = free.borrow_mut();
+    let used = free.iter().position(|buffer| buffer.len() == length)?;
+    Some(free.swap_remove(used))
+}
+
+fn give_back(free: &RefCell<Vec<Buffer>>, buffer: Buffer) {
+    let mut free = free.borrow_mut();
+    if free.len() >= BUFFERS_MAX {
+        free.clear();
+    }
+    free.push(buffer);
+}
 
 fn answer_ping(features: u32, ping: &Ping) -> (u32, Option<Body>) {
     if ping.magic != PING_MAGIC {
