@@ -18,6 +18,8 @@ use tokio::time::{Instant, timeout_at};
 
 /// Requests of this node that are under way at once; more wait.
 const CALLS_MAX: usize = 256;
+/// Those of the console, which do not wait behind those of tests.
+const ORDERS_MAX: usize = 64;
 /// Replies and bulk data for requests of others that are under way at once, at most.
 pub(crate) const ANSWERS_MAX: usize = 192;
 /// Event slots of a request: those of itself, of its reply and of bulk data, each with the end of its descriptor.
@@ -65,6 +67,7 @@ pub(crate) struct Exchange {
     next: Cell<u64>,
     secret: RandomState,
     calls: Semaphore,
+    orders: Semaphore,
     pub(crate) counters: RefCell<RpcCounters>,
 }
 
@@ -117,7 +120,9 @@ pub(crate) async fn dispatch(exchange: Rc<Exchange>, mut events: EventQueue) {
 impl Exchange {
     /// The exchange, and the events for [`dispatch`].
     pub(crate) fn new(lnet: &Lnet) -> Result<(Rc<Self>, EventQueue), LnetError> {
-        let events = lnet.create_event_queue((CALLS_MAX * CALL_SLOTS + ANSWERS_MAX * ANSWER_SLOTS) as u32)?;
+        let events = lnet.create_event_queue(
+            ((CALLS_MAX + ORDERS_MAX) * CALL_SLOTS + ANSWERS_MAX * ANSWER_SLOTS) as u32,
+        )?;
         let exchange = Self {
             lnet: lnet.clone(),
             events: events.handle(),
@@ -125,6 +130,7 @@ impl Exchange {
             next: Cell::new(1),
             secret: RandomState::new(),
             calls: Semaphore::new(CALLS_MAX),
+            orders: Semaphore::new(ORDERS_MAX),
             counters: RefCell::new(RpcCounters {
                 errors: 0,
                 sent: 0,
@@ -168,7 +174,29 @@ impl Exchange {
         bulk: Bulk,
         body: impl FnOnce(u64, u64) -> Body,
     ) -> Result<(Message, Option<Buffer>), CallError> {
-        let _permit = self.calls.acquire().await.map_err(|_| CallError::Expired)?;
+        self.call_within(&self.calls, to, features, bulk, body).await
+    }
+
+    /// [`Exchange::call`] for the console.
+    pub(crate) async fn order(
+        &self,
+        to: ProcessId,
+        features: u32,
+        bulk: Bulk,
+        body: impl FnOnce(u64, u64) -> Body,
+    ) -> Result<(Message, Option<Buffer>), CallError> {
+        self.call_within(&self.orders, to, features, bulk, body).await
+    }
+
+    async fn call_within(
+        &self,
+        permits: &Semaphore,
+        to: ProcessId,
+        features: u32,
+        bulk: Bulk,
+        body: impl FnOnce(u64, u64) -> Body,
+    ) -> Result<(Message, Option<Buffer>), CallError> {
+        let _permit = permits.acquire().await.map_err(|_| CallError::Expired)?;
         let done = self.exchange(to, features, bulk, body).await;
         let mut counters = self.counters.borrow_mut();
         match &done {

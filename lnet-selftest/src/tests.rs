@@ -177,3 +177,36 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
         assert_eq!(nodes[0].failed, Some(Errno::SRCH));
     });
 }
+
+#[test]
+fn a_console_is_answered_while_many_requests_wait() {
+    let nodes = [1, 2].map(|address| node("waiting", address));
+    let console = nodes[0].1.console();
+    let gone = node("waiting", 3);
+    runtime().block_on(async {
+        run(&console, new_session()).await.unwrap();
+        agreed(&console, add_group("c", &[1, 2])).await;
+        agreed(&console, add_group("s", &[3])).await;
+        run(&console, Command::AddBatch { name: "b".into() }).await.unwrap();
+        let Command::AddTest { batch, from, to, test, .. } = add_test(1, brw(true, 8)) else { panic!() };
+        let many = Command::AddTest {
+            batch,
+            loop_count: u32::MAX,
+            concurrency: 1024,
+            distribute: 1,
+            span: 1,
+            stops_on_error: false,
+            from,
+            to,
+            test,
+        };
+        agreed(&console, many).await;
+        // Its server has nothing to answer with any more.
+        drop(gone.1);
+        agreed(&console, Command::Run { batch: "b".into() }).await;
+        let begun = Instant::now();
+        assert_eq!(counters(&console, "c").await.len(), 2);
+        agreed(&console, Command::Stop { batch: "b".into(), force: true }).await;
+        assert!(begun.elapsed() < PATIENCE / 3, "{:?}", begun.elapsed());
+    });
+}

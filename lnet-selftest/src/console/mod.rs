@@ -519,7 +519,7 @@ async fn call(
     bulk: Bulk,
     body: impl FnOnce(u64, u64) -> Body,
 ) -> Result<Body, Errno> {
-    let called = timeout(PATIENCE, exchange.call(ProcessId::lustre(nid), features, bulk, body)).await;
+    let called = timeout(PATIENCE, exchange.order(ProcessId::lustre(nid), features, bulk, body)).await;
     let (Message { body, .. }, _) = match called {
         Err(_) | Ok(Err(CallError::Expired)) => return Err(Errno::TIMEDOUT),
         Ok(Err(CallError::Lnet(LnetError::NotSent { .. }))) => return Err(Errno::HOSTUNREACH),
