@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use xtask::command::output;
+use xtask::command::{output, succeed};
 
 /// Our network namespace, and its addresses.
 const NAMESPACE: &str = "lnet-interop";
@@ -71,7 +71,10 @@ impl Lab {
             ensure!(told.status.success(), "lab up {node}: {}", String::from_utf8_lossy(&told.stderr).trim());
             self.configure(node, needs.large)?;
         }
-        self.lab(["join", NAMESPACE, "10.77.0.50,fd77::50", "10.78.0.50"])?;
+        // Its leg of the bridge has the MTU as well.
+        let mut join = Command::new(&self.program);
+        join.args(["join", NAMESPACE, "10.77.0.50,fd77::50", "10.78.0.50"]).env("MTU", &mtu);
+        succeed(&mut join)?;
         output("ip", ["-n", NAMESPACE, "link", "set", "eth0", "mtu", &mtu])?;
         self.has = Some(needs);
         Ok(())

@@ -110,12 +110,6 @@ pub(super) fn plain(lab: &mut Lab) -> Result<String> {
     all(lab, by_kernel, "lst")
 }
 
-/// Checksums that both sides are asked for.
-pub(super) fn checksums(lab: &mut Lab) -> Result<String> {
-    start(lab, &["--shards", "2", "--sock", "enable_csum=1"], &[])?;
-    all(lab, by_kernel, "lst")
-}
-
 /// Our daemon is killed while a kernel node reads bulk data from it.
 pub(super) fn killed_here(lab: &mut Lab) -> Result<String> {
     for _life in 0..LIVES {
