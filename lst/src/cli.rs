@@ -118,9 +118,6 @@ pub(crate) enum Command {
     AddTest(AddTest),
     /// Start a batch
     Run {
-        /// Without a meaning here: a batch runs until it is stopped or done
-        #[arg(long, default_value_t = 0, hide = true)]
-        timeout: u32,
         /// Its name
         #[arg(default_value = "batch")]
         batch: String,
@@ -154,7 +151,7 @@ pub(crate) enum Command {
     /// Ask nodes for their session
     Ping {
         /// All nodes of the session, as without a target
-        #[arg(long)]
+        #[arg(long, conflicts_with = "targets")]
         session: bool,
         #[arg(value_name = TARGETS)]
         targets: Vec<String>,
@@ -163,7 +160,7 @@ pub(crate) enum Command {
     Stat(Stat),
     /// Show the nodes that have counted errors
     ShowError {
-        /// Requests that failed as well, even where each test went well
+        /// Errors of the session's tests alone, without those of requests
         #[arg(long)]
         session: bool,
         #[arg(value_name = TARGETS, required = true)]
@@ -191,8 +188,8 @@ pub(crate) struct AddTest {
     /// M:N has each M clients send to the same N servers
     #[arg(long, short, default_value = "1:1", value_name = "M:N")]
     distribute: String,
-    /// A unit goes on after an error
-    #[arg(long, hide = true)]
+    /// A unit ends with its first error
+    #[arg(long)]
     stop_on_error: bool,
     /// The group of the clients
     #[arg(long, short)]

@@ -132,7 +132,7 @@ fn carry_out(command: &Command, console: &mut Console) -> Result<()> {
             println!("Test was added successfully");
             Ok(())
         }
-        Command::Run { timeout: _, batch } => {
+        Command::Run { batch } => {
             show::failures(&console.nodes(SelftestCommand::Run { batch: batch.clone() })?, "run the batch")?;
             println!("{batch} is running now");
             Ok(())
@@ -163,7 +163,7 @@ fn carry_out(command: &Command, console: &mut Console) -> Result<()> {
             }
         }
         Command::Stat(options) => stat::run(console, options),
-        Command::ShowError { targets, .. } => stat::show_errors(console, targets),
+        Command::ShowError { session, targets } => stat::show_errors(console, targets, *session),
         Command::Man { .. } | Command::Completions { .. } => Ok(()),
     }
 }

@@ -97,8 +97,8 @@ fn line(values: impl Iterator<Item = f64> + Clone, options: &Stat, shown: impl F
     parts.map(|(name, value, _)| format!("{name}: {}", shown(value))).collect::<Vec<_>>().join(" ")
 }
 
-/// Shows the nodes that have counted errors.
-pub(crate) fn show_errors(console: &mut Console, targets: &[String]) -> Result<()> {
+/// Shows the nodes that have counted errors: of tests, and else of requests as well.
+pub(crate) fn show_errors(console: &mut Console, targets: &[String], of_session: bool) -> Result<()> {
     let stats = sample(console, targets)?;
     for (target, nodes) in targets.iter().zip(stats) {
         println!("{target}:");
@@ -111,8 +111,14 @@ pub(crate) fn show_errors(console: &mut Console, targets: &[String]) -> Result<(
             };
             let SelftestCounters { brw_errors, ping_errors, rpc_errors, rpc_dropped, rpc_expired, .. } =
                 counters;
-            if [brw_errors, ping_errors, rpc_errors, rpc_dropped, rpc_expired] != [0; 5] {
-                count += 1;
+            let of_requests = if of_session { [0; 3] } else { [rpc_errors, rpc_dropped, rpc_expired] };
+            if [brw_errors, ping_errors] == [0; 2] && of_requests == [0; 3] {
+                continue;
+            }
+            count += 1;
+            if of_session {
+                println!("{}: [Session {brw_errors} brw errors, {ping_errors} ping errors]", id(nid));
+            } else {
                 println!(
                     "{}: [Session {brw_errors} brw errors, {ping_errors} ping errors] [RPC: {rpc_errors} errors, \
                      {rpc_dropped} dropped, {rpc_expired} expired]",

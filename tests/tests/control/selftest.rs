@@ -56,6 +56,7 @@ fn session(two: &Two, net: &str) {
     assert_eq!(good(a, "query b1 --all"), format!("12345-{near} [Active]: Running\n"));
     let errors = "servers:\nTotal 0 error nodes in servers\nclients:\nTotal 0 error nodes in clients\n";
     assert_eq!(good(a, "show_error servers clients"), errors);
+    assert_eq!(good(a, "show_error --session servers clients"), errors);
     assert!(good(a, "stop b1").ends_with("Batch is stopped\n"));
     assert_eq!(good(a, "query b1 --all"), format!("12345-{near} [Active]: Idle\n"));
     assert_eq!(good(a, "show_error servers clients"), errors);
