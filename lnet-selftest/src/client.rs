@@ -8,7 +8,7 @@ use lnet_wire::selftest::{Body, Brw, Check, Direction, PING_MAGIC, Ping};
 use tokio::task::AbortHandle;
 
 use crate::bulk;
-use crate::exchange::{Bulk, Exchange};
+use crate::exchange::{Bulk, Call, Caller, Exchange};
 use crate::session::ClientTest;
 
 /// After a request that failed at once, so that nothing spins.
@@ -63,11 +63,15 @@ async fn unit(exchange: Rc<Exchange>, active: Active, to: ProcessId) {
     }
 }
 
+fn request(test: &ClientTest, to: ProcessId, bulk: Bulk) -> Call {
+    Call { by: Caller::Test, to, features: test.features, bulk }
+}
+
 async fn ping(exchange: &Exchange, test: &ClientTest, to: ProcessId, sequence: u32) -> Result<(), String> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let (seconds, nanoseconds) = (now.as_secs(), now.subsec_nanos().into());
     let body = |reply_id, _| Body::Ping(Ping { reply_id, magic: PING_MAGIC, sequence, seconds, nanoseconds });
-    let called = exchange.call(to, test.features, Bulk::Nothing, body).await;
+    let called = exchange.call(request(test, to, Bulk::Nothing), body).await;
     match called.map_err(|error| error.to_string())?.0.body {
         Body::PingReply(reply)
             if reply.status.0 == 0 && (reply.magic, reply.sequence) == (PING_MAGIC, sequence) =>
@@ -104,7 +108,7 @@ async fn transfer(
     let body = |reply_id, bulk_id| {
         Body::Brw(Brw { reply_id, bulk_id, direction: direction_word, length_bytes, flags })
     };
-    let called = exchange.call(to, test.features, data, body).await;
+    let called = exchange.call(request(test, to, data), body).await;
     let (reply, data) = called.map_err(|error| error.to_string())?;
     match reply.body {
         Body::BrwReply(status) if status.status.0 == 0 => {}

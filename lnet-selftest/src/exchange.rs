@@ -58,6 +58,32 @@ pub(crate) enum Bulk {
     Sink(Buffer),
 }
 
+/// Whose request it is: neither waits behind the other's.
+#[derive(Clone, Copy)]
+pub(crate) enum Caller {
+    Test,
+    Console,
+}
+
+/// A request but for its body.
+pub(crate) struct Call {
+    pub(crate) by: Caller,
+    pub(crate) to: ProcessId,
+    pub(crate) features: u32,
+    pub(crate) bulk: Bulk,
+}
+
+/// Nothing was counted yet.
+pub(crate) const NO_RPCS: RpcCounters = RpcCounters {
+    errors: 0,
+    sent: 0,
+    received: 0,
+    dropped: 0,
+    expired: 0,
+    bulk_get_bytes: 0,
+    bulk_put_bytes: 0,
+};
+
 /// A node's messages of selftest.
 pub(crate) struct Exchange {
     pub(crate) lnet: Lnet,
@@ -131,15 +157,7 @@ impl Exchange {
             secret: RandomState::new(),
             calls: Semaphore::new(CALLS_MAX),
             orders: Semaphore::new(ORDERS_MAX),
-            counters: RefCell::new(RpcCounters {
-                errors: 0,
-                sent: 0,
-                received: 0,
-                dropped: 0,
-                expired: 0,
-                bulk_get_bytes: 0,
-                bulk_put_bytes: 0,
-            }),
+            counters: RefCell::new(NO_RPCS),
         };
         Ok((Rc::new(exchange), events))
     }
@@ -169,35 +187,15 @@ impl Exchange {
     /// match bits of reply and bulk data.
     pub(crate) async fn call(
         &self,
-        to: ProcessId,
-        features: u32,
-        bulk: Bulk,
+        call: Call,
         body: impl FnOnce(u64, u64) -> Body,
     ) -> Result<(Message, Option<Buffer>), CallError> {
-        self.call_within(&self.calls, to, features, bulk, body).await
-    }
-
-    /// [`Exchange::call`] for the console.
-    pub(crate) async fn order(
-        &self,
-        to: ProcessId,
-        features: u32,
-        bulk: Bulk,
-        body: impl FnOnce(u64, u64) -> Body,
-    ) -> Result<(Message, Option<Buffer>), CallError> {
-        self.call_within(&self.orders, to, features, bulk, body).await
-    }
-
-    async fn call_within(
-        &self,
-        permits: &Semaphore,
-        to: ProcessId,
-        features: u32,
-        bulk: Bulk,
-        body: impl FnOnce(u64, u64) -> Body,
-    ) -> Result<(Message, Option<Buffer>), CallError> {
+        let permits = match call.by {
+            Caller::Test => &self.calls,
+            Caller::Console => &self.orders,
+        };
         let _permit = permits.acquire().await.map_err(|_| CallError::Expired)?;
-        let done = self.exchange(to, features, bulk, body).await;
+        let done = self.exchange(call, body).await;
         let mut counters = self.counters.borrow_mut();
         match &done {
             Ok(_) => {}
@@ -209,27 +207,23 @@ impl Exchange {
 
     async fn exchange(
         &self,
-        to: ProcessId,
-        features: u32,
-        bulk: Bulk,
+        Call { by: _, to, features, bulk }: Call,
         body: impl FnOnce(u64, u64) -> Body,
     ) -> Result<(Message, Option<Buffer>), CallError> {
         let deadline = Instant::now() + CALL_PATIENCE;
         let [reply_id, bulk_id] = [(); 2].map(|()| self.secret.hash_one(self.next()));
         let room = Buffer::zeroed(MESSAGE_BYTES);
         let mut reply = self.post(reply_id, MdOptions::PUT | MdOptions::TRUNCATE, room).await?;
-        let mut data = match bulk {
+        let lent = match bulk {
             Bulk::Nothing => None,
-            Bulk::Source(buffer) => {
-                let length = buffer.len();
-                Some((self.post(bulk_id, MdOptions::GET, buffer).await?, length))
-            }
-            Bulk::Sink(buffer) => {
-                let length = buffer.len();
-                let options = MdOptions::PUT | MdOptions::TRUNCATE;
-                Some((self.post(bulk_id, options, buffer).await?, length))
-            }
+            Bulk::Source(buffer) => Some((MdOptions::GET, buffer)),
+            Bulk::Sink(buffer) => Some((MdOptions::PUT | MdOptions::TRUNCATE, buffer)),
         };
+        let mut data = None;
+        if let Some((options, buffer)) = lent {
+            let length = buffer.len();
+            data = Some((self.post(bulk_id, options, buffer).await?, length));
+        }
         let body = body(reply_id, bulk_id);
         let service = body.request().map(|(service, _)| service).ok_or(CallError::NoRequest)?;
         let target = Target::new(to.nid, service.portal(), service.match_bits());

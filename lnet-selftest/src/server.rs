@@ -20,7 +20,7 @@ use lnet_wire::selftest::{
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::exchange::{ANSWERS_MAX, CallError, Exchange};
+use crate::exchange::{ANSWERS_MAX, CallError, Exchange, NO_RPCS};
 use crate::session::Sessions;
 use crate::{bulk, client};
 
@@ -206,15 +206,7 @@ const NO_STATS: StatReply = StatReply {
         brw_errors: 0,
         ping_errors: 0,
     },
-    rpc: lnet_wire::selftest::RpcCounters {
-        errors: 0,
-        sent: 0,
-        received: 0,
-        dropped: 0,
-        expired: 0,
-        bulk_get_bytes: 0,
-        bulk_put_bytes: 0,
-    },
+    rpc: NO_RPCS,
     lnet: LnetCounters {
         messages: 0,
         messages_max: 0,

@@ -210,3 +210,23 @@ fn a_console_is_answered_while_many_requests_wait() {
         assert!(begun.elapsed() < PATIENCE / 3, "{:?}", begun.elapsed());
     });
 }
+
+#[test]
+fn a_node_whose_group_is_deleted_leaves_the_session() {
+    let nodes = [1, 2].map(|address| node("left", address));
+    let [console, other] = nodes.each_ref().map(|(_, selftest)| selftest.console());
+    runtime().block_on(async {
+        run(&console, new_session()).await.unwrap();
+        run(&other, new_session()).await.unwrap();
+        for _ in 0..2 {
+            agreed(&console, add_group("c", &[1])).await;
+            assert_eq!(agreed(&console, Command::DeleteGroup { name: "c".into() }).await.len(), 1);
+        }
+        // It is free for another console.
+        agreed(&other, add_group("c", &[1])).await;
+        let remove =
+            Command::UpdateGroup { name: "c".into(), remove: vec![nid(1)], clean: vec![], refresh: false };
+        run(&other, remove).await.unwrap();
+        agreed(&console, add_group("c", &[1])).await;
+    });
+}

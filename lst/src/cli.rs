@@ -46,7 +46,7 @@ const TARGETS: &str = "GROUP|NIDS";
 pub(crate) enum Command {
     /// Begin a session
     NewSession {
-        /// Seconds without news after which a node counts as down
+        /// Seconds within which a node is to answer, else it counts as down: from 3 to 30
         #[arg(long, short, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
         timeout: u32,
         /// End a session that is there, here and at nodes

@@ -47,7 +47,7 @@ pub enum SelftestCommand {
     NewSession {
         /// Its name, up to 31 bytes.
         name: String,
-        /// After so many seconds without news of a node, it counts as down.
+        /// A node that does not answer within so many seconds counts as down: from 3 to 30, what is beyond them is cut.
         timeout_s: u32,
         /// Ends one that is there, here and at nodes.
         force: bool,

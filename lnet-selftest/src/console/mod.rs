@@ -8,6 +8,7 @@ mod state;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -26,11 +27,12 @@ use lnet_wire::selftest::{
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
-use crate::exchange::{Bulk, CallError, Exchange};
+use crate::exchange::{Bulk, Call, CallError, Caller, Exchange};
 use state::{Session, refused};
 
-/// How long a node may take to answer (LNet `LST_TRANS_TIMEOUT`).
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a node may take to answer: the session's timeout within these (LNet `LST_TRANS_MIN_TIMEOUT`,
+/// `LST_TRANS_TIMEOUT`).
+const PATIENCE_S: RangeInclusive<u32> = 3..=30;
 /// Nodes that do nothing else are asked so often whether they are there (LNet `LST_PING_INTERVAL`).
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(8);
 /// Nodes of a session, groups, batches and tests at most.
@@ -39,6 +41,13 @@ const OBJECTS_MAX: usize = 256;
 
 /// A command and where its answer goes.
 pub(crate) type Order = (SelftestRequest, oneshot::Sender<Result<SelftestAnswer, Refusal>>);
+
+/// What a session's requests have in common.
+#[derive(Clone, Copy)]
+struct Terms {
+    features: u32,
+    patience: Duration,
+}
 
 /// The console of a node.
 pub(crate) struct Console {
@@ -90,7 +99,7 @@ impl Console {
             SelftestCommand::UpdateGroup { name, remove, clean, refresh } => {
                 self.update_group(&name, &remove, &clean, refresh).await
             }
-            SelftestCommand::DeleteGroup { name } => self.delete_group(&name),
+            SelftestCommand::DeleteGroup { name } => self.delete_group(&name).await,
             SelftestCommand::ListGroups => self.with(|session| Ok(SelftestAnswer::Groups(session.groups()))),
             SelftestCommand::AddBatch { name } => self.with(|session| session.add_batch(name)),
             SelftestCommand::ListBatches => {
@@ -193,14 +202,18 @@ impl Console {
     }
 
     async fn end_session(&self) -> Result<SelftestAnswer, Refusal> {
-        let (nodes, id) = self.with(|session| Ok((session.all_nodes(), session.id)))?;
-        let mut active = nodes;
-        let known = self.nodes_in(SelftestState::Active);
-        active.retain(|nid| known.contains(nid));
-        let body = move |_: usize, reply_id, _| Body::RemoveSession(RemoveSession { reply_id, session: id });
-        let ended = self.ask(active, Rc::new(body), |_| Bulk::Nothing, |_| 0).await;
+        let (mut nodes, id) = self.with(|session| Ok((session.all_nodes(), session.id)))?;
+        let active = self.nodes_in(SelftestState::Active);
+        nodes.retain(|nid| active.contains(nid));
+        let ended = self.dismiss(nodes, id).await;
         *self.session.borrow_mut() = None;
         Ok(SelftestAnswer::Nodes(ended))
+    }
+
+    /// Has nodes leave the session.
+    async fn dismiss(&self, nodes: Vec<Nid>, session: SessionId) -> Vec<SelftestNode> {
+        let body = move |_: usize, reply_id, _| Body::RemoveSession(RemoveSession { reply_id, session });
+        self.ask(nodes, Rc::new(body), |_| Bulk::Nothing, |_| 0).await
     }
 
     async fn add_group(&self, name: String, nids: Vec<Nid>) -> Result<SelftestAnswer, Refusal> {
@@ -268,7 +281,7 @@ impl Console {
         clean: &[SelftestState],
         refresh: bool,
     ) -> Result<SelftestAnswer, Refusal> {
-        let (stale, id, force, session_name) = self.with(|session| {
+        let (gone, stale, id, force, session_name) = self.with(|session| {
             let nodes = session.nodes.clone();
             let state = |nid: &Nid| nodes.get(nid).copied().unwrap_or(SelftestState::Unknown);
             session.check_unused(name)?;
@@ -279,20 +292,21 @@ impl Console {
             if group.is_empty() {
                 session.groups.remove(name);
             }
-            session.forget_nodes();
-            Ok((stale, session.id, session.force, session.name))
+            let gone = session.forget_nodes();
+            Ok((gone, stale, session.id, session.force, session.name))
         })?;
+        self.dismiss(gone, id).await;
         Ok(SelftestAnswer::Nodes(self.invite(stale, id, force, session_name).await))
     }
 
-    fn delete_group(&self, name: &str) -> Result<SelftestAnswer, Refusal> {
-        self.with(|session| {
+    async fn delete_group(&self, name: &str) -> Result<SelftestAnswer, Refusal> {
+        let (gone, id) = self.with(|session| {
             session.group_mut(name)?;
             session.check_unused(name)?;
             session.groups.remove(name);
-            session.forget_nodes();
-            Ok(SelftestAnswer::Groups(Vec::new()))
-        })
+            Ok((session.forget_nodes(), session.id))
+        })?;
+        Ok(SelftestAnswer::Nodes(self.dismiss(gone, id).await))
     }
 
     async fn query_sessions(&self, nodes: Vec<Nid>) -> Vec<SelftestNode> {
@@ -445,10 +459,9 @@ impl Console {
             let body = move |_: usize, reply_id, _| Body::Stat(Stats { reply_id, session: id, kind: 0 });
             let asked = nodes.iter().map(|nid| {
                 let (exchange, nid, told) = (Rc::clone(&self.exchange), *nid, Rc::clone(&told));
-                let features = self.features();
+                let terms = self.terms();
                 tokio::task::spawn_local(async move {
-                    let call =
-                        call(&exchange, nid, features, Bulk::Nothing, |reply, bulk| body(0, reply, bulk));
+                    let call = call(&exchange, nid, terms, Bulk::Nothing, |reply, bulk| body(0, reply, bulk));
                     if let Ok(Body::StatReply(reply)) = call.await {
                         told.borrow_mut().insert(nid, counters(&reply));
                     }
@@ -469,8 +482,13 @@ impl Console {
         Ok(SelftestAnswer::Stats(stats))
     }
 
-    fn features(&self) -> u32 {
-        self.session.borrow().as_ref().map_or(FEATURES, |session| session.features)
+    fn terms(&self) -> Terms {
+        let session = self.session.borrow();
+        let (features, timeout_s) = session
+            .as_ref()
+            .map_or((FEATURES, *PATIENCE_S.end()), |session| (session.features, session.timeout_s));
+        let patience_s = timeout_s.clamp(*PATIENCE_S.start(), *PATIENCE_S.end());
+        Terms { features, patience: Duration::from_secs(patience_s.into()) }
     }
 
     /// Asks nodes at the same time, and notes which are down. `body` makes the request of the node's number and the match
@@ -482,11 +500,11 @@ impl Console {
         bulk: impl Fn(usize) -> Bulk,
         active: impl Fn(&Body) -> u32,
     ) -> Vec<SelftestNode> {
-        let features = self.features();
+        let terms = self.terms();
         let asked = nodes.into_iter().enumerate().map(|(number, nid)| {
             let (exchange, body, bulk) = (Rc::clone(&self.exchange), Rc::clone(&body), bulk(number));
             let called = tokio::task::spawn_local(async move {
-                call(&exchange, nid, features, bulk, |reply, bulk| body(number, reply, bulk)).await
+                call(&exchange, nid, terms, bulk, |reply, bulk| body(number, reply, bulk)).await
             });
             (nid, called)
         });
@@ -515,11 +533,12 @@ impl Console {
 async fn call(
     exchange: &Exchange,
     nid: Nid,
-    features: u32,
+    Terms { features, patience }: Terms,
     bulk: Bulk,
     body: impl FnOnce(u64, u64) -> Body,
 ) -> Result<Body, Errno> {
-    let called = timeout(PATIENCE, exchange.order(ProcessId::lustre(nid), features, bulk, body)).await;
+    let request = Call { by: Caller::Console, to: ProcessId::lustre(nid), features, bulk };
+    let called = timeout(patience, exchange.call(request, body)).await;
     let (Message { body, .. }, _) = match called {
         Err(_) | Ok(Err(CallError::Expired)) => return Err(Errno::TIMEDOUT),
         Ok(Err(CallError::Lnet(LnetError::NotSent { .. }))) => return Err(Errno::HOSTUNREACH),

@@ -55,10 +55,11 @@ impl Session {
         nodes
     }
 
-    /// Forgets nodes that are in no group.
-    pub(super) fn forget_nodes(&mut self) {
+    /// Forgets nodes that are in no group; those of them that are in the session.
+    pub(super) fn forget_nodes(&mut self) -> Vec<Nid> {
         let grouped = self.all_nodes();
-        self.nodes.retain(|nid, _| grouped.contains(nid));
+        let forgotten = self.nodes.extract_if(|nid, _| !grouped.contains(nid));
+        forgotten.filter(|(_, state)| *state == SelftestState::Active).map(|(nid, _)| nid).collect()
     }
 
     pub(super) fn groups(&self) -> Vec<SelftestGroup> {

@@ -42,8 +42,8 @@ impl ServeOptions {
     }
 }
 
-/// Serves a node on a control socket until `stop` is ready, with this console for tests; `ready` is called when clients can connect and the start-up
-/// document is carried out. Then the node's NIs go, with the time to drain that the options give. The calling thread is
+/// Serves a node on a control socket until `stop` is ready, with this console for tests; `ready` is called when clients
+/// can connect and the start-up document is carried out. Then the node's NIs go, with the time to drain that the options give. The calling thread is
 /// in the node's network namespace; it runs an async runtime of its own.
 ///
 /// # Errors
