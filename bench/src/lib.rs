@@ -13,4 +13,5 @@ pub mod output;
 pub mod played;
 pub mod random;
 pub mod raw;
+pub mod selftest;
 pub mod threaded;

@@ -39,6 +39,8 @@ numbers! {
     IO = 5,
     /// The argument list is too long.
     TOOBIG = 7,
+    /// Not one of this object's.
+    CHILD = 10,
     /// Out of memory, or of room for objects of the kind.
     NOMEM = 12,
     /// Access denied.
@@ -55,6 +57,8 @@ numbers! {
     NOSPC = 28,
     /// A number out of its range.
     RANGE = 34,
+    /// One of the kind is there already.
+    NOTUNIQ = 76,
     /// What was asked is known and not supported.
     OPNOTSUPP = 95,
     /// The port or address is in use.
@@ -69,6 +73,8 @@ numbers! {
     CONNREFUSED = 111,
     /// No way to the host.
     HOSTUNREACH = 113,
+    /// It is so already.
+    ALREADY = 114,
     /// It was cancelled.
     CANCELED = 125,
 }

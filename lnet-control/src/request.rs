@@ -9,7 +9,7 @@ use lnet_wire::{Net, Nid};
 use serde::{Deserialize, Serialize};
 
 use crate::errno::Refusal;
-use crate::records::{DropRule, Global, NiOptions, PortalPolicy};
+use crate::records::{DropRule, Global, NiOptions, PortalPolicy, UdspRule};
 use crate::text;
 
 pub use crate::table::{Reply, Request};
@@ -103,6 +103,64 @@ pub enum Change {
     ResetDropRules,
     /// Set the steering policy of a portal.
     SetSteering(PortalPolicy),
+    /// Make a peer, or give one more NIDs.
+    AddPeer(PeerSpec),
+    /// Delete a peer, or some of its NIDs.
+    DeletePeer {
+        /// Its primary NID.
+        #[serde(with = "text")]
+        primary_nid: Nid,
+        /// What goes; the peer where there are none, and if the primary one is among them.
+        #[serde(with = "text::list")]
+        nids: Vec<Nid>,
+        /// Whether it goes though its primary NID is locked.
+        force: bool,
+    },
+    /// Set the health of one peer NI or all.
+    SetPeerHealth {
+        /// Which one; all if there is none.
+        #[serde(with = "text::option")]
+        nid: Option<Nid>,
+        /// 0 to 1000.
+        value: u32,
+    },
+    /// Set the state bits of a peer: for tests.
+    SetPeerState {
+        /// A NID of it.
+        #[serde(with = "text")]
+        nid: Nid,
+        /// The bits.
+        state: u32,
+    },
+    /// Make a selection policy, or change the priority of the one with these patterns.
+    AddUdsp {
+        /// Its index; behind the others where there is none, or there are fewer.
+        index: Option<u32>,
+        /// The rule.
+        rule: UdspRule,
+    },
+    /// Delete the selection policy with the patterns of this one.
+    DeleteUdspLike(UdspRule),
+    /// Delete a selection policy, or all.
+    DeleteUdsp {
+        /// Which; all if there is none.
+        index: Option<u32>,
+    },
+}
+
+/// A peer to be made.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PeerSpec {
+    /// Its primary NID.
+    #[serde(with = "text")]
+    pub primary_nid: Nid,
+    /// Its other NIDs; the primary one may be among them.
+    #[serde(with = "text::list")]
+    pub nids: Vec<Nid>,
+    /// Whether it is a Multi-Rail node.
+    pub multi_rail: bool,
+    /// Whether its primary NID is fixed, whatever discovery finds.
+    pub lock_primary: bool,
 }
 
 /// A local NI to be made.
@@ -158,6 +216,32 @@ pub struct PingRequest {
     pub source: Option<Nid>,
     /// How long each may take; `None` is the node's choice.
     pub timeout_ms: Option<u64>,
+    /// What for.
+    pub purpose: PingPurpose,
+}
+
+/// What NIDs are pinged for.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PingPurpose {
+    /// To see whether they answer.
+    #[default]
+    Ping,
+    /// To find out which NIDs their peers have.
+    Discover,
+    /// The same, whatever is known of them.
+    ForceDiscovery,
+}
+
+impl PingPurpose {
+    /// The word for it, which is a key of documents too.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ping => "ping",
+            Self::Discover | Self::ForceDiscovery => "discover",
+        }
+    }
 }
 
 /// What became of the ping of one NID.

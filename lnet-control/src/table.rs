@@ -16,12 +16,14 @@ use crate::client::{Client, ClientError};
 use crate::errno::Errno;
 use crate::errno::Refusal;
 use crate::records::{
-    CaptureRecord, DropRuleRecord, FramesRecord, Globals, LoadRecord, LoadSpec, NetRecord, PeerRecord,
-    SelftestAnswer, SelftestRequest, Statistics, SteeringRecord,
+    CaptureRecord, CptRecord, DropRuleRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, LoadSpec,
+    NetRecord, PeerRecord, RecoveryRecord, SelftestAnswer, SelftestRequest, Statistics, SteeringRecord,
+    UdspRule,
 };
 #[cfg(feature = "server")]
 use crate::request::PingRecord;
 use crate::request::{Batch, CaptureSpec, Outcome, PingReply, PingRequest};
+use crate::text::NidText;
 
 macro_rules! is_change {
     (read) => {
@@ -107,6 +109,17 @@ macro_rules! requests {
                 source: Option<Nid>,
                 timeout: Duration,
             ) -> impl Future<Output = Result<PingRecord, Refusal>>;
+
+            /// Discovers the peer with a NID; with `is_forced` whatever is known of it. Likewise.
+            fn discover(
+                &self,
+                nid: Nid,
+                is_forced: bool,
+                timeout: Duration,
+            ) -> impl Future<Output = Result<PingRecord, Refusal>> {
+                let _ = (nid, is_forced, timeout);
+                async { Err(unavailable("discover")) }
+            }
         }
 
         /// The answer to a request; that to a ping is told elsewhere, part by part.
@@ -137,6 +150,14 @@ requests! {
     read DropRules: drop_rules() -> Vec<DropRuleRecord>;
     /// Its steering policies.
     read Steering: steering() -> SteeringRecord;
+    /// Its selection policies, by index.
+    read Udsp: udsp() -> Vec<UdspRule>;
+    /// Which NIs are pinged until they recover.
+    read Recovery: recovery() -> RecoveryRecord;
+    /// By which path requests to a NID would go at this moment, and why.
+    read Explain: explain(nid: NidText) -> ExplainRecord;
+    /// The CPTs (shards) that NIDs belong to, in their order.
+    read CptsOf: cpts_of(nids: Vec<NidText>) -> Vec<CptRecord>;
     /// Its captures, running and ended.
     read Captures: captures() -> Vec<CaptureRecord>;
     /// Where the frames of its xdp nets went.
@@ -147,6 +168,8 @@ requests! {
     /// as the changes, in their order. A refusal names the offending change by its position
     /// ([`Refusal::of_change`]).
     change Apply: apply(batch: Batch) -> Vec<Outcome>;
+    /// To say in its log all that it knows of the peer with a NID.
+    change LogPeer: log_peer(nid: NidText) -> ();
     /// To write its frames to a file.
     change StartCapture: start_capture(spec: CaptureSpec) -> ();
     /// To end the capture to this file, and forget it; what it became.

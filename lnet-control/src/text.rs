@@ -3,8 +3,9 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
+use lnet_wire::Nid;
 use serde::de::Error;
-use serde::{Deserialize, Deserializer, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// For `#[serde(with = "text")]`.
 ///
@@ -77,3 +78,8 @@ pub mod list {
         texts.iter().map(|text| text.parse().map_err(D::Error::custom)).collect()
     }
 }
+
+/// A NID that stands in JSON by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NidText(#[serde(with = "crate::text")] pub Nid);

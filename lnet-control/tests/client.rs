@@ -8,7 +8,7 @@ use std::thread;
 use lnet_control::Errno;
 use lnet_control::client::{Client, ClientError};
 use lnet_control::protocol::{self, REPLY_BYTES_MAX};
-use lnet_control::request::{Batch, Change, Outcome, PingRequest, Reply};
+use lnet_control::request::{Batch, Change, Outcome, PingPurpose, PingRequest, Reply};
 
 /// What `ask` becomes of a daemon that answers with these bytes and goes.
 fn ask<T>(bytes: Vec<u8>, ask: impl FnOnce(&mut Client) -> Result<T, ClientError>) -> Result<T, ClientError> {
@@ -63,7 +63,12 @@ fn a_batch_has_as_many_outcomes_as_changes() {
 #[test]
 fn a_ping_ends_with_its_last_answer_or_with_the_connection() {
     let ping = |bytes| {
-        let request = PingRequest { nids: Vec::new(), source: None, timeout_ms: Some(1000) };
+        let request = PingRequest {
+            nids: Vec::new(),
+            source: None,
+            timeout_ms: Some(1000),
+            purpose: PingPurpose::Ping,
+        };
         ask(bytes, |client| client.ping(request, |reply| panic!("{reply:?}")))
     };
     ping(reply(&Reply::Ping(None))).unwrap();

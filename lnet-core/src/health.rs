@@ -50,6 +50,34 @@ impl HealthStatus {
             Status::Unknown(_) => Self::RemoteError,
         })
     }
+
+    /// Whether the local interface loses health (LNet `lib-msg.c: lnet_health_check`).
+    #[must_use]
+    pub const fn blames_local(self) -> bool {
+        !matches!(self, Self::RemoteError | Self::RemoteDropped | Self::RemoteTimeout)
+    }
+
+    /// Whether the peer interface does, likewise.
+    #[must_use]
+    pub const fn blames_peer(self) -> bool {
+        matches!(self, Self::RemoteError | Self::RemoteDropped | Self::RemoteTimeout | Self::NetworkTimeout)
+    }
+
+    /// Whether a message that ended so may go by another path, if it never left by this one: by another local interface,
+    /// or to another one of the peer's.
+    #[must_use]
+    pub const fn allows_another_path(self) -> bool {
+        matches!(
+            self,
+            Self::LocalInterrupt
+                | Self::LocalDropped
+                | Self::LocalAborted
+                | Self::LocalNoRoute
+                | Self::LocalTimeout
+                | Self::LocalError
+                | Self::RemoteDropped
+        )
+    }
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ pub mod time;
 pub mod topology;
 mod track;
 pub mod tunables;
+pub mod udsp;
 pub mod xfer;
 
 #[cfg(test)]

@@ -41,6 +41,8 @@ impl MdOptions {
     /// The bytes that come in may be skipped; lengths are told as if they were there. What is found in the
     /// buffer is as before, or what came in.
     pub const DISCARD: Self = Self(0x4000);
+    /// None of LNet's: a PUT was once started from the descriptor, so that PUTs under way may read its bytes.
+    pub(crate) const SOURCE: Self = Self(0x8000);
 
     /// Whether all of `other` are set.
     #[must_use]
@@ -52,6 +54,11 @@ impl MdOptions {
     #[must_use]
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
+    }
+
+    /// All but those of `other`.
+    pub(crate) const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
     }
 
     /// The options as LNet's bits.
@@ -189,14 +196,15 @@ pub(crate) enum Ending {
     Aborted,
 }
 
-/// Whether a descriptor is reserved for a sibling shard.
+/// Whether a descriptor whose spans may overlap is reserved for one message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Withheld {
     No,
-    /// A message of a sibling waits until the descriptor is idle: nothing else starts before that.
+    /// A message waits until the descriptor is idle: none that arrives starts before that.
     Claimed,
-    /// A sibling writes into it, so that no other message may.
-    Lent,
+    /// A message is written into it, a REPLY or one that a sibling shard has, so that no other one may be. Its LND may have
+    /// lent the bytes to the kernel.
+    Filled,
 }
 
 /// A descriptor as a shard holds it: a cache line, which every operation touches.
@@ -317,7 +325,7 @@ impl MemoryDesc {
         self.options.contains(MdOptions::MANAGE_REMOTE) || self.is_bound()
     }
 
-    /// Whether it is reserved for a sibling shard.
+    /// Whether it is reserved for one message.
     #[inline]
     pub(crate) const fn is_withheld(&self) -> bool {
         !matches!(self.withheld, Withheld::No)

@@ -395,6 +395,11 @@ impl Messages {
         self.step(message)
     }
 
+    /// A message that ended is sent anew to another NI of its peer, and keeps no credit.
+    pub(crate) fn requeued(&mut self, message: Message<Done>) -> Message<Queued> {
+        self.step(message)
+    }
+
     /// A message has ended.
     pub(crate) fn end<S>(&mut self, message: Message<S>, status: Status) -> Message<Done> {
         self.records[message.slot].status = status;

@@ -23,6 +23,10 @@ pub(crate) struct PeerNi {
     /// Bytes of the messages to it that have not ended, headers included.
     pub(crate) queued_bytes: u64,
     pub(crate) counters: NiCounters,
+    /// When it was last chosen among several, as a number that grows.
+    pub(crate) sequence: u64,
+    /// Under which snapshot it was last looked at whether its peer is to be found out about.
+    pub(crate) looked_at: u64,
     /// Whether it is this node itself, which is referred to once for that.
     is_own: bool,
     chain: Link,
@@ -123,6 +127,8 @@ impl Peers {
             responses: 0,
             queued_bytes: 0,
             counters: NiCounters::default(),
+            sequence: 0,
+            looked_at: 0,
             is_own: false,
             chain: Link::UNLINKED,
             idle: Link::UNLINKED,
@@ -227,6 +233,17 @@ impl Peers {
     pub(crate) fn available(&self, nid: &Nid) -> Option<i64> {
         let slot = self.find(nid)?;
         Some(self.peers[slot].credits.available())
+    }
+
+    /// When the peer with this NID was last chosen among several, if it is known.
+    pub(crate) fn sequence(&self, nid: &Nid) -> Option<u64> {
+        Some(self.peers[self.find(nid)?].sequence)
+    }
+
+    /// Its credits as [`Peers::available`] tells them, and when it was last chosen, if it is known.
+    pub(crate) fn credits_and_sequence(&self, nid: &Nid) -> Option<(i64, u64)> {
+        let peer = &self.peers[self.find(nid)?];
+        Some((peer.credits.available(), peer.sequence))
     }
 
     pub(crate) fn count(&self) -> u32 {

@@ -92,8 +92,8 @@ named! {
         Lazy => "no entry of the lazy portal yet",
         /// Its descriptor has no threshold, and its reserved event slots are all in use.
         EventSlots => "event slots are used up",
-        /// A sibling shard writes into its descriptor, or waits for that.
-        Lent => "descriptor is lent to a sibling",
+        /// Another message is written into its descriptor, by a sibling shard or as a REPLY, or waits for that.
+        Filled => "another message is written into the descriptor",
         /// A sibling shard is asked whether it takes it.
         Sibling => "sibling is asked",
         /// A delay rule ([`crate::fault`]).

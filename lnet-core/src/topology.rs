@@ -1,11 +1,14 @@
 //! The node's view of its nets: an immutable snapshot that all shards share.
 
-use alloc::sync::Arc;
+mod peers;
+
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use lnet_wire::steer::{PORTALS, Policy, PolicyWord};
 use lnet_wire::{Net, Nid};
+
+pub use peers::{PeerMap, PeerNid, PeerView};
 
 use crate::lnd::NiId;
 use crate::tunables::Tunables;
@@ -30,15 +33,6 @@ pub enum NiStatus {
     Closed,
 }
 
-/// A NID of a peer, as a snapshot tells of it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PeerNid {
-    /// The NID.
-    pub nid: Nid,
-    /// Its health, at most [`HEALTH_MAX`].
-    pub health: u32,
-}
-
 /// A local network interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LocalNi {
@@ -55,6 +49,14 @@ pub struct LocalNi {
     pub message_timeout: Duration,
     /// Whether it serves.
     pub status: NiStatus,
+    /// Its health, at most [`HEALTH_MAX`].
+    pub health: u32,
+    /// Its priority by the selection policies; the lower one wins.
+    pub priority: u32,
+    /// The priority of its net, likewise.
+    pub net_priority: u32,
+    /// How far its device is from the memory of the node's shards (`/sys/devices/system/node/node*/distance`).
+    pub numa_distance: u32,
 }
 
 /// Where headers belong, among the shards of the node.
@@ -68,6 +70,9 @@ pub struct Steering {
 
 /// Health of what has not failed of late (`LNET_MAX_HEALTH_VALUE`).
 pub const HEALTH_MAX: u32 = 1000;
+
+/// The priority of what no selection policy names (LNet `lib-types.h: LNET_MAX_SELECTION_PRIORITY`).
+pub const PRIORITY_NONE: u32 = u32::MAX;
 
 /// How far a NID is, and where its messages would come from (LNet `lib-move.c: LNetDist`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -95,8 +100,14 @@ pub struct Topology {
     loopback: Option<NiId>,
     tunables: Tunables,
     steering: Option<Steering>,
-    /// The NIDs of peers, in order, each with the number of its peer.
-    peers: Arc<[(PeerNid, u32)]>,
+    /// The peers, if something finds out about them: then a peer that is not among them is yet to be found out about.
+    peers: Option<PeerMap>,
+    /// Whether there is something to choose among the paths to some destination.
+    has_choice: bool,
+    /// Whether a local interface or one of a peer's is not in full health.
+    has_ill: bool,
+    /// Whether some peer has more than one NID.
+    has_aliases: bool,
     /// Portals whose messages may go to any shard, a bit each.
     open: u64,
     /// Portals that get no entries now, a bit each.
@@ -107,7 +118,21 @@ impl LocalNi {
     /// An interface that serves.
     #[must_use]
     pub const fn new(nid: Nid, credits: u32, peer_credits: u32, message_timeout: Duration) -> Self {
-        Self { nid, net: nid.net(), credits, peer_credits, message_timeout, status: NiStatus::Up }
+        let (status, health) = (NiStatus::Up, HEALTH_MAX);
+        let (priority, net_priority, numa_distance) = (PRIORITY_NONE, PRIORITY_NONE, 0);
+        let net = nid.net();
+        Self {
+            nid,
+            net,
+            credits,
+            peer_credits,
+            message_timeout,
+            status,
+            health,
+            priority,
+            net_priority,
+            numa_distance,
+        }
     }
 
     /// The interface by which a node reaches itself (LNet's `lo`, `lo.c`), NID `0@lo`. Its credits never run
@@ -137,7 +162,10 @@ impl Topology {
         let is_loopback = |slot: &Option<LocalNi>| slot.is_some_and(|ni| ni.nid.is_loopback());
         let loopback = interfaces.iter().position(is_loopback);
         let loopback = loopback.map(|position| NiId(position as u16));
-        Self { interfaces, loopback, ..Self::default() }
+        let others = || interfaces.iter().flatten().filter(|ni| !ni.nid.is_loopback());
+        let has_choice = others().any(|ni| others().filter(|other| other.net == ni.net).count() > 1);
+        let has_ill = others().any(|ni| ni.health < HEALTH_MAX);
+        Self { interfaces, loopback, has_choice, has_ill, ..Self::default() }
     }
 
     /// The same with this generation: the higher one is the newer snapshot.
@@ -153,32 +181,59 @@ impl Topology {
         Self { frozen, ..self }
     }
 
-    /// The same with these peers, all NIDs of each; a NID belongs to the last that names it.
+    /// The same with these peers.
     #[must_use]
-    pub fn with_peers(self, peers: &[Vec<PeerNid>]) -> Self {
-        let nids = (0_u32..).zip(peers).flat_map(|(peer, nids)| nids.iter().map(move |nid| (*nid, peer)));
-        let mut by_nid: Vec<_> = nids.collect();
-        by_nid.sort_unstable_by_key(|&(PeerNid { nid, .. }, peer)| (nid, core::cmp::Reverse(peer)));
-        by_nid.dedup_by_key(|(its, _)| its.nid);
-        Self { peers: by_nid.into(), ..self }
+    pub fn with_peers(self, peers: PeerMap) -> Self {
+        let has_choice = self.has_choice || peers.has_choice();
+        let has_ill = self.has_ill || peers.is_any_ill();
+        let has_aliases = peers.has_aliases();
+        Self { peers: Some(peers), has_choice, has_ill, has_aliases, ..self }
     }
 
-    fn peer_nid(&self, nid: &Nid) -> Option<&(PeerNid, u32)> {
-        let found = self.peers.binary_search_by_key(nid, |(its, _)| its.nid).ok()?;
-        Some(&self.peers[found])
+    /// The peer that has a NID.
+    #[must_use]
+    #[inline]
+    pub fn peer(&self, nid: &Nid) -> Option<&PeerView> {
+        self.peers.as_ref()?.get(nid).map(|peer| &**peer)
+    }
+
+    /// Whether something finds out about peers.
+    #[must_use]
+    pub const fn finds_peers(&self) -> bool {
+        self.peers.is_some()
+    }
+
+    /// Whether there is something to choose among the paths to some destination.
+    #[inline]
+    pub(crate) const fn has_choice(&self) -> bool {
+        self.has_choice
+    }
+
+    /// Whether a local interface or one of a peer's is not in full health.
+    #[inline]
+    pub(crate) const fn has_ill(&self) -> bool {
+        self.has_ill
+    }
+
+    /// The NID by which the peer goes that has this one: what events and matching go by.
+    #[inline]
+    pub(crate) fn primary_of(&self, nid: &Nid) -> Nid {
+        if !self.has_aliases {
+            return *nid;
+        }
+        self.peer(nid).map_or(*nid, |peer| peer.primary)
     }
 
     /// Whether two NIDs belong to one peer.
     #[must_use]
     pub fn is_same_peer(&self, one: &Nid, other: &Nid) -> bool {
-        let peer_of = |nid| self.peer_nid(nid).map(|(_, peer)| *peer);
-        peer_of(one).is_some_and(|peer| peer_of(other) == Some(peer))
+        self.peer(one).is_some_and(|peer| peer.ni(other).is_some())
     }
 
     /// The health of a peer's NID; whole if it is not known.
     #[must_use]
     pub fn peer_health(&self, nid: &Nid) -> u32 {
-        self.peer_nid(nid).map_or(HEALTH_MAX, |(its, _)| its.health)
+        self.peer(nid).and_then(|peer| peer.ni(nid)).map_or(HEALTH_MAX, |its| its.health)
     }
 
     /// The same with these tunables.
@@ -229,13 +284,13 @@ impl Topology {
     }
 
     /// The local interfaces with their slots.
-    pub fn local_nis(&self) -> impl DoubleEndedIterator<Item = (NiId, &LocalNi)> {
+    pub fn local_nis(&self) -> impl DoubleEndedIterator<Item = (NiId, &LocalNi)> + Clone {
         let slots = self.interfaces.iter().enumerate();
         slots.filter_map(|(slot, ni)| ni.as_ref().map(|ni| (NiId(slot as u16), ni)))
     }
 
     /// The interfaces on a net by which new requests may leave.
-    pub(crate) fn serving(&self, net: Net) -> impl Iterator<Item = NiId> {
+    pub(crate) fn serving(&self, net: Net) -> impl Iterator<Item = NiId> + Clone {
         self.local_nis().filter(move |(_, ni)| ni.net == net && ni.serves()).map(|(ni, _)| ni)
     }
 
@@ -264,6 +319,16 @@ impl Topology {
     #[must_use]
     pub const fn is_frozen(&self, portal: u32) -> bool {
         self.frozen >> portal & 1 != 0
+    }
+
+    /// Whether the interfaces differ from those of another snapshot in what credits and queues go by: not in health
+    /// and priorities, which are looked at with each choice.
+    pub(crate) fn has_other_interfaces(&self, than: &Self) -> bool {
+        let as_queued = |ni: &Option<LocalNi>| {
+            ni.map(|ni| (ni.nid, ni.credits, ni.peer_credits, ni.message_timeout, ni.status))
+        };
+        let (own, others) = (self.interfaces.iter().map(as_queued), than.interfaces.iter().map(as_queued));
+        !own.eq(others)
     }
 
     /// Whether a NID is that of a local interface.
@@ -332,16 +397,5 @@ mod tests {
             Topology::with_slots(vec![Some(interface(nid(1, 10))), None, Some(interface(nid(1, 11)))]);
         assert_eq!(topology.local_nis().map(|(ni, _)| ni.0).collect::<Vec<_>>(), [0, 2]);
         assert_eq!(topology.ni(NiId(1)), None);
-    }
-
-    #[test]
-    fn a_nid_belongs_to_the_last_peer_that_names_it() {
-        let peer = |hosts: [u8; 2], health| hosts.map(|host| PeerNid { nid: nid(1, host), health }).to_vec();
-        let topology = Topology::new(vec![]).with_peers(&[peer([1, 2], 7), peer([3, 2], 9)]);
-        let health = [1, 2, 3, 4].map(|host| topology.peer_health(&nid(1, host)));
-        assert_eq!(health, [7, 9, 9, HEALTH_MAX]);
-        assert!(topology.is_same_peer(&nid(1, 2), &nid(1, 3)));
-        assert!(!topology.is_same_peer(&nid(1, 1), &nid(1, 2)));
-        assert!(!topology.is_same_peer(&nid(1, 4), &nid(1, 4)), "it is not known");
     }
 }

@@ -4,6 +4,8 @@
 //! descriptors, so that one is always found; trackers stand in the order of their deadlines, so that the
 //! first is the next to expire. The end of a descriptor ends its tracker: none ever names another one.
 
+use lnet_wire::Nid;
+
 use crate::list::{Link, List, NONE, linked};
 use crate::slab::Slab;
 use crate::time::Instant;
@@ -21,6 +23,8 @@ struct Tracker {
     asked: Instant,
     /// Slot of its descriptor.
     md: u32,
+    /// Whom the last request went to.
+    peer: Nid,
     /// Responses that have not come, by [`Response`].
     awaited: [u32; 2],
     link: Link,
@@ -50,11 +54,12 @@ impl Trackers {
         &mut self,
         tracker: u32,
         md: u32,
-        response: Response,
+        (response, peer): (Response, &Nid),
         (now, deadline): (Instant, Instant),
     ) -> u32 {
         let slot = if tracker == NONE {
-            let fresh = Tracker { deadline, asked: now, md, awaited: [0; 2], link: Link::UNLINKED };
+            let fresh =
+                Tracker { deadline, asked: now, md, peer: *peer, awaited: [0; 2], link: Link::UNLINKED };
             let Ok(slot) = self.trackers.insert(fresh) else { unreachable!("a descriptor has two trackers") };
             slot
         } else {
@@ -64,7 +69,7 @@ impl Trackers {
         let latest = self.trackers.get(self.order.last()).map_or(deadline, |last| last.deadline);
         let tracker = &mut self.trackers[slot];
         tracker.deadline = deadline.max(latest);
-        tracker.asked = now;
+        (tracker.asked, tracker.peer) = (now, *peer);
         tracker.awaited[response as usize] += 1;
         self.order.push_back(&mut self.trackers, slot);
         slot
@@ -94,10 +99,10 @@ impl Trackers {
         self.trackers.get(self.order.first()).map(|first| first.deadline)
     }
 
-    /// The descriptor whose deadline is the earliest, if that has passed.
-    pub(crate) fn expired(&self, now: Instant) -> Option<u32> {
+    /// The descriptor whose deadline is the earliest, if that has passed, and whom its last request went to.
+    pub(crate) fn expired(&self, now: Instant) -> Option<(u32, Nid)> {
         let first = self.trackers.get(self.order.first())?;
-        (now >= first.deadline).then_some(first.md)
+        (now >= first.deadline).then_some((first.md, first.peer))
     }
 
     pub(crate) const fn count(&self) -> u32 {

@@ -31,7 +31,7 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 async fn run(console: &Console, command: Command) -> Result<SelftestAnswer, Refusal> {
-    console.run(SelftestRequest { key: KEY, command }).await
+    console.run(SelftestRequest { key: KEY, command, timeout_s: None }).await
 }
 
 /// What nodes have answered, each without a failure.
@@ -96,7 +96,10 @@ fn pings_and_bulk_data_of_each_size_in_each_direction() {
         }
         agreed(&console, Command::Run { batch: "b".into() }).await;
         let begun = Instant::now();
-        while agreed(&console, Command::Query { batch: "b".into(), test: 0 }).await[0].active != 0 {
+        while agreed(&console, Command::Query { batch: "b".into(), test: 0, of_servers: false }).await[0]
+            .active
+            != 0
+        {
             assert!(begun.elapsed() < PATIENCE, "the batch does not end");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -125,10 +128,17 @@ fn a_batch_is_stopped_and_runs_again() {
         agreed(&console, add_test(u32::MAX, brw(true, 4096))).await;
         for force in [false, true] {
             agreed(&console, Command::Run { batch: "b".into() }).await;
-            assert_eq!(agreed(&console, Command::Query { batch: "b".into(), test: 1 }).await[0].active, 4);
+            assert_eq!(
+                agreed(&console, Command::Query { batch: "b".into(), test: 1, of_servers: false }).await[0]
+                    .active,
+                4
+            );
             agreed(&console, Command::Stop { batch: "b".into(), force }).await;
             let begun = Instant::now();
-            while agreed(&console, Command::Query { batch: "b".into(), test: 1 }).await[0].active != 0 {
+            while agreed(&console, Command::Query { batch: "b".into(), test: 1, of_servers: false }).await[0]
+                .active
+                != 0
+            {
                 assert!(begun.elapsed() < PATIENCE, "the units do not end");
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
@@ -146,7 +156,7 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
         assert_eq!(run(&console, Command::ListGroups).await.unwrap_err().errno, Errno::SRCH);
         run(&console, new_session()).await.unwrap();
         assert_eq!(run(&console, new_session()).await.unwrap_err().errno, Errno::EXIST);
-        let foreign = SelftestRequest { key: KEY + 1, command: Command::EndSession };
+        let foreign = SelftestRequest { key: KEY + 1, command: Command::EndSession, timeout_s: None };
         assert_eq!(console.run(foreign).await.unwrap_err().errno, Errno::ACCES);
         agreed(&console, add_group("c", &[1])).await;
         agreed(&console, add_group("s", &[2])).await;

@@ -37,6 +37,11 @@ pub trait WorkerInside {
     fn shard(&self) -> &Shard;
     /// The `xdp` LND, while there is an NI of it.
     fn xdp(&self) -> Option<&XdpLnd>;
+    /// What its LNDs have counted under this name.
+    ///
+    /// # Errors
+    /// The kernel's refusal to tell its counters.
+    fn counted(&self, name: &str) -> std::io::Result<u64>;
 }
 
 impl WorkerInside for Worker {
@@ -46,6 +51,12 @@ impl WorkerInside for Worker {
 
     fn xdp(&self) -> Option<&XdpLnd> {
         Worker::xdp(self)
+    }
+
+    fn counted(&self, name: &str) -> std::io::Result<u64> {
+        let mut sum = 0;
+        Worker::count(self, &mut |_, counter, count| sum += if counter == name { count } else { 0 })?;
+        Ok(sum)
     }
 }
 

@@ -83,7 +83,7 @@ pub use lnet_core::topology::Distance;
 pub use lnet_core::tunables::{Accept, SockTunables};
 pub use lnet_wire::nid::{Net, NetType};
 pub use lnet_wire::steer::{Policy, Spread};
-pub use lnet_wire::{Nid, ProcessId};
+pub use lnet_wire::{Discovery, Global, Nid, ProcessId};
 
 pub use api::rpc;
 pub use api::{

@@ -17,7 +17,7 @@ use std::ops::Range;
 
 use lnet_core::handle::{BufferHandle, BufferRef, Cookie, Kind, MdHandle, ShardId};
 use lnet_core::lnd::Span;
-use lnet_core::md::{MdOptions, MdSpec};
+use lnet_core::md::{MdOptions, MdSpec, Threshold};
 
 use crate::region::LeaseError;
 pub(crate) use crate::region::{Fragments, FragmentsMut, checksum};
@@ -37,7 +37,8 @@ pub(crate) struct Terms {
     pub(crate) peers_choose: bool,
     /// Whether peers read it, and no peer writes to it; or whether no peer does either.
     pub(crate) is_read_alone: bool,
-    /// Whether peers write to it, each to bytes of its own, and none reads it; or whether no peer does either.
+    /// Whether peers write to it, each to bytes of its own, and none reads it; or whether no peer does either, and a REPLY is
+    /// alone with its bytes.
     pub(crate) is_written_alone: bool,
 }
 
@@ -51,7 +52,8 @@ impl Terms {
             peers_choose: md.options.contains(MdOptions::MANAGE_REMOTE)
                 || !md.options.intersects(MdOptions::PUT | MdOptions::GET),
             is_read_alone: !puts,
-            is_written_alone: !(gets || puts && chosen),
+            // One message alone overlaps with none.
+            is_written_alone: !(gets || puts && chosen && md.threshold != Threshold::Count(1)),
         }
     }
 }
@@ -87,7 +89,9 @@ impl Ended {
 struct Adopted {
     buffer: BufferRef,
     offset_bytes: u64,
-    lease: WriteLease,
+    length_bytes: usize,
+    /// `None` once the kernel has been lent it.
+    lease: Option<WriteLease>,
 }
 
 impl Adopted {
@@ -95,7 +99,7 @@ impl Adopted {
     fn range(&self, span: &Span) -> Option<Range<usize>> {
         let start = usize::try_from(span.offset_bytes.checked_sub(self.offset_bytes)?).ok()?;
         let range = start..start.checked_add(span.length_bytes as usize)?;
-        (self.buffer == span.buffer && range.end <= self.lease.length_bytes()).then_some(range)
+        (self.buffer == span.buffer && range.end <= self.length_bytes).then_some(range)
     }
 }
 
@@ -262,10 +266,23 @@ impl Memory {
         self.loan_of(span, |terms| terms.is_read_alone)?.buffer.0.lend_read(range(span)).ok()
     }
 
-    /// Lends a span of this shard's to the kernel, which fills it; `None` where another message might go there or come
-    /// from there meanwhile, or it is lent.
-    pub(crate) fn lend_from_device(&mut self, span: &Span) -> Option<WriteLease> {
-        self.loan_of(span, |terms| terms.is_written_alone)?.buffer.0.lend_write(range(span)).ok()
+    /// Lends a span of this shard's, or the rest of one that was adopted, to the kernel, which fills the lease from that
+    /// byte on; `None` where another message might go there or come from there meanwhile, or it is lent. The message does
+    /// not end before the lease is back.
+    pub(crate) fn lend_from_device(&mut self, span: &Span) -> Option<(WriteLease, usize)> {
+        if span.buffer.0.shard() != self.shard {
+            let index = index_of(&self.adopted, span).checked_sub(1)?;
+            let adopted = &mut self.adopted[index];
+            let filled = adopted.range(span).filter(|range| range.end == adopted.length_bytes)?;
+            return Some((adopted.lease.take()?, filled.start));
+        }
+        let loan = self.loan_of(span, |terms| terms.is_written_alone)?;
+        Some((loan.buffer.0.lend_write(range(span)).ok()?, 0))
+    }
+
+    /// Whether [`Memory::lend_from_device`] lends a span that is not lent already.
+    pub(crate) fn is_written_alone(&mut self, span: &Span) -> bool {
+        span.buffer.0.shard() != self.shard || self.loan_of(span, |terms| terms.is_written_alone).is_some()
     }
 
     fn loan_of(&mut self, span: &Span, allows: impl Fn(&Terms) -> bool) -> Option<&mut Loan> {
@@ -406,11 +423,13 @@ impl Memory {
         }
         assert!(self.adopted.len() < self.adopted_max, "more leases were adopted than messages may arrive");
         let index = index_of(&self.adopted, span);
-        self.adopted.insert(index, Adopted { buffer: span.buffer, offset_bytes: span.offset_bytes, lease });
+        let Span { buffer, offset_bytes, .. } = *span;
+        let length_bytes = lease.length_bytes();
+        self.adopted.insert(index, Adopted { buffer, offset_bytes, length_bytes, lease: Some(lease) });
     }
 
-    /// Returns the lease on an adopted span to the sibling that gave it. Before the sibling is told of it:
-    /// what was written is there then.
+    /// Returns the lease on an adopted span to the sibling that gave it, unless the kernel has returned it. Before the
+    /// sibling is told of it: what was written is there then.
     ///
     /// # Panics
     /// If the span was not adopted.
@@ -419,8 +438,8 @@ impl Memory {
             return;
         }
         let index = index_of(&self.adopted, span).checked_sub(1).expect(NO_LOAN);
-        let Adopted { buffer, offset_bytes, ref lease } = self.adopted[index];
-        let is_whole = (buffer, offset_bytes, lease.length_bytes())
+        let Adopted { buffer, offset_bytes, length_bytes, .. } = self.adopted[index];
+        let is_whole = (buffer, offset_bytes, length_bytes)
             == (span.buffer, span.offset_bytes, span.length_bytes as usize);
         assert!(is_whole, "a span is released as it was adopted");
         self.adopted.remove(index);
@@ -452,7 +471,8 @@ impl Memory {
         }
         let index = index_of(&self.adopted, span).checked_sub(1).expect(NO_LOAN);
         let adopted = &self.adopted[index];
-        adopted.lease.fragments(adopted.range(span).expect(NO_LOAN))
+        let lease = adopted.lease.as_ref().expect(NO_LOAN);
+        lease.fragments(adopted.range(span).expect(NO_LOAN))
     }
 }
 
@@ -477,7 +497,7 @@ fn adopted_fragments_mut<'a>(adopted: &'a mut [Adopted], shard: ShardId, span: &
     let index = index_of(adopted, span).checked_sub(1).expect(NO_LOAN);
     let adopted = &mut adopted[index];
     let range = adopted.range(span).expect(NO_LOAN);
-    adopted.lease.fragments_mut(range)
+    adopted.lease.as_mut().expect(NO_LOAN).fragments_mut(range)
 }
 
 /// A shard's span for a descriptor that has no buffer is a programming error.

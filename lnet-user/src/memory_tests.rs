@@ -109,6 +109,8 @@ fn terms_are_those_of_the_descriptor() {
     assert_eq!(Terms::of(&md), terms(true, false, false, true));
     md.options = MdOptions::PUT | MdOptions::MANAGE_REMOTE;
     assert_eq!(Terms::of(&md), terms(true, true, false, false));
+    md.threshold = Threshold::Count(1);
+    assert_eq!(Terms::of(&md), terms(true, true, false, true), "one message");
     md.options = MdOptions::PUT | MdOptions::GET;
     assert_eq!(Terms::of(&md), terms(true, false, false, false));
     md.options = MdOptions::GET | MdOptions::MANAGE_REMOTE;
@@ -170,6 +172,27 @@ fn a_sibling_receives_into_a_span() {
     assert!(!lender.is_lent(&whole));
     assert_eq!(lender.bytes(&span(md(1, 1), 0, 8)), [0, 0, 1, 7, 7, 4, 0, 0]);
     assert_eq!(lender.give_back(md(1, 1)), Some(Buffer::from(vec![0, 0, 1, 7, 7, 4, 0, 0])));
+}
+
+#[test]
+fn the_kernel_fills_the_rest_of_a_siblings_span() {
+    let (mut lender, mut sibling) = (memory(2), Memory::new(ShardId(1), 2, 2));
+    lender.lend(md(1, 1), Buffer::zeroed(8), TERMS);
+    let [whole, rest, part] = [(2, 4), (3, 3), (3, 2)].map(|(offset, length)| span(md(1, 1), offset, length));
+    assert!(!lender.is_written_alone(&whole));
+    sibling.adopt(lender.lend_write(&whole).unwrap(), &whole);
+    sibling.bytes_mut(&span(md(1, 1), 2, 1)).fill(1);
+    assert!(sibling.is_written_alone(&rest), "whoever is lent bytes is alone with them");
+    // More than is wanted would be filled.
+    assert!(sibling.lend_from_device(&part).is_none());
+    let (mut lease, filled_bytes) = sibling.lend_from_device(&rest).unwrap();
+    assert!(sibling.lend_from_device(&rest).is_none());
+    assert_eq!((filled_bytes, lease.length_bytes()), (1, 4));
+    lease[filled_bytes..].copy_from_slice(&[2, 3, 4]);
+    drop(lease);
+    sibling.release(&whole);
+    assert_eq!(lender.bytes(&whole), [1, 2, 3, 4]);
+    assert!(!lender.is_lent(&whole));
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod error;
 mod link;
 mod log;
 mod mode;
+mod numa;
 mod plan;
 mod port;
 mod rings;
@@ -35,6 +36,7 @@ use lnet_core::lnd::NiId;
 use lnet_core::xfer::{Identity, XferConfig, XferLimits, XferTimes};
 use lnet_wire::Nid;
 use lnet_wire::steer::{self, Policy, PolicyWord};
+use tokio::sync::Notify;
 
 pub use crate::bpf::{ActiveMode, BpfError, SlotCount};
 pub(crate) use crate::lnd::in_process::fabric_of;
@@ -48,6 +50,7 @@ pub use error::{ConfigError, NodeError};
 pub use link::DownReason;
 pub(crate) use link::is_back;
 pub use lnet_control::records::XdpMode;
+pub(crate) use numa::Numa;
 pub(crate) use setters::setters;
 pub(crate) use start::{LndOptions, Machine, Started};
 
@@ -129,6 +132,8 @@ pub struct NodeDriver {
     config: NodeConfig,
     steering: Steering,
     wakers: Vec<Waker>,
+    /// Told whenever something about an interface is new.
+    interface_changes: Arc<Notify>,
     /// Chunks whose home one shard is, once there are any.
     frames_per_shard: u32,
     /// The largest MTU of the interfaces at first.

@@ -11,7 +11,7 @@ named! {
         NumaRange => "numa_range",
         /// Most NIs, and most NIDs in an answer to a ping.
         MaxInterfaces => "max_interfaces",
-        /// Whether peers are discovered: 0 or 1.
+        /// What is done about the NIDs of peers: a [`Discovery`].
         Discovery => "discovery",
         /// Whether what comes by another gateway than the reply's is dropped: 0 or 1.
         DropAsymRoute => "drop_asym_route",
@@ -36,7 +36,48 @@ named! {
     }
 }
 
+named! {
+    /// What is done about the NIDs that peers tell: the values of [`Global::Discovery`], from 0.
+    ///
+    /// LNet's own tools know the first two, and take any other number for the second; so the third has a word wherever
+    /// people write it.
+    Discovery {
+        /// Nothing; peers are pinged for the statuses of their NIs alone.
+        Off => "off",
+        /// They become the NIDs of the peers.
+        On => "on",
+        /// They are compared with what is known, and change nothing of it.
+        Verify => "verify",
+    }
+}
+
+impl Discovery {
+    /// By its number; any but those of the others is [`Discovery::On`].
+    #[must_use]
+    pub const fn from_number(number: i64) -> Self {
+        match number {
+            0 => Self::Off,
+            2 => Self::Verify,
+            _ => Self::On,
+        }
+    }
+}
+
 impl Global {
+    /// The word that documents and commands have for a value in place of the number.
+    #[must_use]
+    pub fn word(self, value: u32) -> Option<&'static str> {
+        let is_verify = self == Self::Discovery && value == Discovery::Verify as u32;
+        is_verify.then_some(Discovery::Verify.name())
+    }
+
+    /// The value that such a word stands for.
+    #[must_use]
+    pub fn value_of_word(self, word: &str) -> Option<u32> {
+        let (_, greatest) = self.range();
+        (self.word(greatest)? == word).then_some(greatest)
+    }
+
     /// The value of an untouched kernel node.
     #[must_use]
     pub const fn default_value(self) -> u32 {
@@ -58,7 +99,8 @@ impl Global {
     pub const fn range(self) -> (u32, u32) {
         match self {
             Self::MaxInterfaces => (16, u32::MAX),
-            Self::Discovery | Self::DropAsymRoute => (0, 1),
+            Self::DropAsymRoute => (0, 1),
+            Self::Discovery => (0, Discovery::Verify as u32),
             Self::HealthSensitivity => (0, 1000),
             Self::RouterSensitivity => (0, 100),
             Self::ResponseTracking => (0, 3),

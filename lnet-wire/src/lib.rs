@@ -25,7 +25,7 @@ pub mod socklnd;
 pub mod steer;
 
 pub use frame::{FrameError, FrameHeader};
-pub use global::Global;
+pub use global::{Discovery, Global};
 pub use header::{Body, Header, HeaderError, MessageType, WireHandle};
 pub use nid::{Net, NetType, Nid, NidError, ProcessId};
 pub use ping::PingInfo;

@@ -92,7 +92,8 @@ pub(crate) fn global_word(words: &[OsString]) -> Option<GlobalWord> {
     // A container of containers has its subcommands in the third place.
     let last = words.last().filter(|_| words.len() <= 3)?;
     let before = words.get(..words.len() - 1)?;
-    let containers = ["lnet", "net", "peer", "stats", "global", "fault", "drop", "steering", "capture"];
+    let containers =
+        ["lnet", "net", "peer", "stats", "global", "fault", "drop", "steering", "capture", "udsp", "debug"];
     before.iter().all(|word| containers.iter().any(|name| word == name)).then(|| of(last)).flatten()
 }
 

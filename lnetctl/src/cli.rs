@@ -10,17 +10,9 @@ use clap::{Args, Parser};
 use crate::commands::Command;
 
 /// Commands of LNet's tool that this one knows and cannot carry out, and what they are about.
-pub(crate) const UNSUPPORTED: [(&str, &str); 13] = [
+pub(crate) const UNSUPPORTED: [(&str, &str); 5] = [
     ("route", "routes are"),
     ("routing", "routing between nets is"),
-    ("discover", "discovery of peers is"),
-    ("udsp", "selection policies are"),
-    ("selection", "selection policies are"),
-    ("peer add", "making peers by hand is"),
-    ("peer del", "deleting peers by hand is"),
-    ("peer set", "setting the health of peers is"),
-    ("debug", "looking into the node is"),
-    ("cpt-of-nid", "asking for the CPT of a nid is"),
     ("service-id", "RDMA is"),
     ("setup-mrrouting", "setting the system's routes is"),
     ("setup-sysctl", "setting the system's variables is"),

@@ -93,7 +93,7 @@ mod tests {
         check("pi", "ping");
         check("exi", "exit");
         check("--version", "--version");
-        assert!(completed("e").unwrap_err().contains("may be export, exit"));
+        assert!(completed("e").unwrap_err().contains("may be explain, export, exit"));
         assert!(completed("frob").unwrap_err().contains("not a valid command"));
         assert!(completed("rout").is_err());
         assert!(completed("routing").unwrap_err().contains("not supported by this version"));

@@ -130,12 +130,14 @@ impl Options {
     }
 
     pub(crate) fn node(&self) -> Result<NodeConfig> {
+        let lnd_timeout = Duration::from_secs(self.lnd_timeout.into());
+        let sock = sock::tunables(&self.sock, lnd_timeout).map_err(|error| anyhow!("--sock {error}"))?;
         let mut config = NodeConfig::loopback()
             .shards(self.shards)
             .mode(self.mode)
             .queues_max(self.queues_max)
-            .lnd_timeout(Duration::from_secs(self.lnd_timeout.into()))
-            .sock(sock::tunables(&self.sock).map_err(|error| anyhow!("--sock {error}"))?)
+            .lnd_timeout(lnd_timeout)
+            .sock(sock)
             .frame_loss_per_million(self.frame_loss)
             .limits(Limits { peers: self.peers()?, ..DAEMON_LIMITS });
         let frames = match self.memory {

@@ -12,7 +12,7 @@ Tunables of the tcp LND, for --sock:
   accept_port=PORT         port of the acceptors, this node's and its peers' [988]
   accept_backlog=COUNT     connections that may wait to be accepted [127]
   accept_timeout=SECONDS   how long a handshake may take [5]
-  sock_timeout=SECONDS     how long a message, or its progress, may take [50]
+  sock_timeout=SECONDS     how long a message, or its progress, may take, 0 for --lnd-timeout [50]
   keepalive=SECONDS        silence after which a peer is told that this end lives, 0 for never [30]
   keepalive_idle=SECONDS   silence after which TCP probes a connection, 0 for never [30]
   keepalive_intvl=SECONDS  pause between probes [5]
@@ -60,7 +60,7 @@ impl Setting {
             "accept_port" => tunables.accept_port = self.number(1, 65_535)? as u16,
             "accept_backlog" => tunables.accept_backlog = self.number(1, 65_535)?,
             "accept_timeout" => tunables.accept_timeout = seconds(1)?,
-            "sock_timeout" => tunables.timeout = seconds(1)?,
+            "sock_timeout" => tunables.timeout = seconds(0)?,
             "keepalive" => tunables.keepalive = seconds(0)?,
             "keepalive_idle" => tunables.keepalive_idle_s = self.number(0, 32_767)?,
             "keepalive_intvl" => tunables.keepalive_interval_s = self.number(1, 32_767)?,
@@ -86,10 +86,13 @@ impl Setting {
     }
 }
 
-/// All that are set, the last of a name last.
-pub(crate) fn tunables(settings: &[Setting]) -> Result<SockTunables, String> {
+/// All that are set, the last of a name last; without a timeout of its own the LND has that of the others.
+pub(crate) fn tunables(settings: &[Setting], lnd_timeout: Duration) -> Result<SockTunables, String> {
     let mut tunables = SockTunables::DEFAULT;
     settings.iter().try_for_each(|setting| setting.apply(&mut tunables))?;
+    if tunables.timeout == Duration::ZERO {
+        tunables.timeout = lnd_timeout;
+    }
     let SockTunables { min_reconnect, max_reconnect, .. } = tunables;
     if min_reconnect > max_reconnect {
         return Err(format!(
@@ -107,7 +110,7 @@ mod tests {
 
     fn parsed(words: &str) -> Result<SockTunables, String> {
         let settings: Result<Vec<Setting>, _> = words.split_whitespace().map(str::parse).collect();
-        tunables(&settings?)
+        tunables(&settings?, Duration::from_secs(49))
     }
 
     #[test]
@@ -134,7 +137,7 @@ mod tests {
             ("accept", "NAME=VALUE is expected"),
             ("accept=some", "accept=some: secure, all or none is expected"),
             ("accept_port=65536", "accept_port=65536: a number from 1 to 65535 is expected"),
-            ("sock_timeout=-1", "sock_timeout=-1: a number from 1"),
+            ("sock_timeout=-1", "sock_timeout=-1: a number from 0"),
             ("speed=1", "speed: no tunable"),
             (
                 "min_reconnectms=5000 max_reconnectms=4000",
@@ -146,5 +149,6 @@ mod tests {
             assert!(error.contains(expected), "{words}: {error}");
         }
         assert_eq!(parsed("accept=all accept_port=1988").unwrap().accept_port, 1988);
+        assert_eq!(parsed("sock_timeout=0").unwrap().timeout, Duration::from_secs(49));
     }
 }

@@ -75,9 +75,9 @@ pub(crate) enum Command {
         /// Ask nodes again that are not active
         #[arg(long)]
         refresh: bool,
-        /// Take nodes out that are in these states: busy, down, unknown, active
-        #[arg(long, value_delimiter = ',', value_name = "STATES")]
-        clean: Vec<SelftestState>,
+        /// Take nodes out that are in these states: busy, down, unknown, active, or invalid for all but active
+        #[arg(long, value_delimiter = ',', value_name = "STATES", value_parser = states)]
+        clean: Vec<States>,
         /// Take these nodes out
         #[arg(long, value_name = "NIDS")]
         remove: Option<String>,
@@ -131,11 +131,8 @@ pub(crate) enum Command {
         #[arg(default_value = "batch")]
         batch: String,
     },
-    /// List batches, or the tests of some
-    ListBatch {
-        /// Names of batches
-        names: Vec<String>,
-    },
+    /// List batches, or the tests of some, or nodes of these
+    ListBatch(ListBatch),
     /// Show what of a batch is active
     Query {
         /// The number of a test, from 1; 0 for the batch
@@ -144,18 +141,23 @@ pub(crate) enum Command {
         /// Each node
         #[arg(long)]
         all: bool,
+        /// Ask its servers instead of its clients
+        #[arg(long)]
+        server: bool,
+        #[command(flatten)]
+        patience: Patience,
+        /// How often it is asked
+        #[arg(long = "loop", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+        loop_count: u32,
+        /// Seconds in between
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+        delay: u32,
         /// Its name
         #[arg(default_value = "batch")]
         batch: String,
     },
     /// Ask nodes for their session
-    Ping {
-        /// All nodes of the session, as without a target
-        #[arg(long, conflicts_with = "targets")]
-        session: bool,
-        #[arg(value_name = TARGETS)]
-        targets: Vec<String>,
-    },
+    Ping(Ping),
     /// Show rates and bandwidth of nodes
     Stat(Stat),
     /// Show the nodes that have counted errors
@@ -172,6 +174,74 @@ pub(crate) enum Command {
     /// Print completions for a shell
     #[command(hide = true)]
     Completions { shell: clap_complete::Shell },
+}
+
+/// States of nodes by one word.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct States(pub(crate) Vec<SelftestState>);
+
+fn states(text: &str) -> Result<States> {
+    use SelftestState::{Busy, Down, Unknown};
+    if text == "invalid" {
+        return Ok(States(vec![Busy, Down, Unknown]));
+    }
+    let state = text.parse().map_err(|_| anyhow!("busy, down, unknown, active or invalid is expected"))?;
+    Ok(States(vec![state]))
+}
+
+/// How long nodes may take to answer.
+#[derive(Args, Debug)]
+pub(crate) struct Patience {
+    /// Seconds within which a node is to answer, else it counts as down: from 3 to 30 [default: the session's]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(3..=30))]
+    pub(crate) timeout: Option<u32>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ListBatch {
+    /// The number of a test, from 1: this one alone
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) test: Option<u32>,
+    /// The nodes that are active
+    #[arg(long)]
+    pub(crate) active: bool,
+    /// The nodes that are not
+    #[arg(long)]
+    pub(crate) invalid: bool,
+    /// All nodes
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Servers instead of clients: all of them, unless it is said which
+    #[arg(long)]
+    pub(crate) server: bool,
+    /// Names of batches
+    #[arg(required_if_eq_any([
+        ("active", "true"), ("invalid", "true"), ("all", "true"), ("server", "true"),
+    ]))]
+    pub(crate) names: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Ping {
+    /// All nodes of the session, as without a target
+    #[arg(long, conflicts_with_all = ["targets", "group", "nodes", "batch"])]
+    session: bool,
+    /// The nodes of a group
+    #[arg(long, value_name = "NAME")]
+    pub(crate) group: Option<String>,
+    /// These nodes
+    #[arg(long, value_name = "NIDS")]
+    pub(crate) nodes: Option<String>,
+    /// The clients of a batch
+    #[arg(long, value_name = "NAME")]
+    pub(crate) batch: Option<String>,
+    /// The servers of the batch instead
+    #[arg(long, requires = "batch")]
+    pub(crate) server: bool,
+    #[command(flatten)]
+    pub(crate) patience: Patience,
+    #[arg(value_name = TARGETS)]
+    pub(crate) targets: Vec<String>,
 }
 
 #[derive(Args, Debug)]
@@ -197,7 +267,7 @@ pub(crate) struct AddTest {
     /// The group of the servers
     #[arg(long, short)]
     to: String,
-    /// ping, or brw read|write [check=none|simple|full|discard] [size=4K] [off=0]
+    /// ping, or brw [read|write] [check=none|simple|full|discard] [size=4K] [off=0]
     #[arg(required = true, num_args = 1.., value_name = "TEST")]
     test: Vec<String>,
 }
@@ -229,10 +299,13 @@ impl AddTest {
 
 /// A test by its words.
 fn test(words: &[&str]) -> Result<SelftestTest> {
-    let (is_write, options) = match words {
+    let words: Vec<String> = words.iter().map(|word| word.to_lowercase()).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let (is_write, options) = match words.as_slice() {
         ["ping"] => return Ok(SelftestTest::Ping),
         ["brw", "read" | "r", options @ ..] => (false, options),
         ["brw", "write" | "w", options @ ..] => (true, options),
+        ["brw", options @ ..] if options.iter().all(|option| option.contains('=')) => (false, options),
         _ => bail!("{:?}: ping, brw read or brw write is expected", words.join(" ")),
     };
     let (mut check, mut length_bytes, mut offset_bytes) = (1, 4096, 0);
@@ -296,6 +369,8 @@ pub(crate) struct Stat {
     /// Seconds between two samples
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) delay: u32,
+    #[command(flatten)]
+    pub(crate) patience: Patience,
     /// Samples; without, until it is interrupted
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) count: Option<u32>,
@@ -341,7 +416,15 @@ mod tests {
         assert_eq!(test(&["brw", "read"]).unwrap(), brw(false, 1, 4096, 0));
         let words = ["brw", "w", "check=full", "size=1M", "off=8"];
         assert_eq!(test(&words).unwrap(), brw(true, 3, 1 << 20, 8));
-        for words in [&["pong"][..], &["brw"], &["brw", "read", "check=half"], &["brw", "read", "size=9G"]] {
+        assert_eq!(test(&["brw"]).unwrap(), brw(false, 1, 4096, 0));
+        assert_eq!(test(&["brw", "WRITE", "size=16k"]).unwrap(), brw(true, 1, 16384, 0));
+        for words in [
+            &["pong"][..],
+            &["ping", "size=8"],
+            &["brw", "both"],
+            &["brw", "read", "check=half"],
+            &["brw", "read", "size=9G"],
+        ] {
             assert!(test(words).is_err(), "{words:?}");
         }
     }

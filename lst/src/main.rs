@@ -10,15 +10,18 @@ mod show;
 mod stat;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use lnet_control::client::Client;
 use lnet_control::path;
 use lnet_control::pattern;
-use lnet_control::records::{SelftestAnswer, SelftestCommand, SelftestNode, SelftestRequest, SelftestState};
+use lnet_control::records::{
+    SelftestAnswer, SelftestBatch, SelftestCommand, SelftestNode, SelftestRequest, SelftestState,
+};
 
-use cli::{Command, Options};
+use cli::{Command, Options, Ping, States};
 
 /// What users of a session know, in the environment.
 const KEY: &str = "LST_SESSION";
@@ -37,11 +40,20 @@ fn main() -> ExitCode {
 struct Console {
     client: Client,
     key: u32,
+    /// Seconds that a node may take to answer, if not as long as the session says.
+    timeout_s: Option<u32>,
 }
 
 impl Console {
     fn ask(&mut self, command: SelftestCommand) -> Result<SelftestAnswer> {
-        Ok(self.client.selftest(SelftestRequest { key: self.key, command })?)
+        Ok(self.client.selftest(SelftestRequest { key: self.key, command, timeout_s: self.timeout_s })?)
+    }
+
+    fn batches(&mut self) -> Result<Vec<SelftestBatch>> {
+        match self.ask(SelftestCommand::ListBatches)? {
+            SelftestAnswer::Batches(batches) => Ok(batches),
+            answer => bail!("the daemon answered something else than it was asked: {answer:?}"),
+        }
     }
 
     /// A command that is answered for each node.
@@ -63,7 +75,7 @@ fn run(options: &Options) -> Result<()> {
         format!("the environment variable {KEY} names the session: a number from 1 is expected, as by export {KEY}=$$")
     })?;
     let path = path::find(options.socket.clone(), options.node.as_deref())?;
-    let mut console = Console { client: Client::connect(&path)?, key };
+    let mut console = Console { client: Client::connect(&path)?, key, timeout_s: None };
     carry_out(&options.command, &mut console)
 }
 
@@ -107,7 +119,8 @@ fn carry_out(command: &Command, console: &mut Console) -> Result<()> {
         }
         Command::UpdateGroup { refresh, clean, remove, name } => {
             let remove = remove.as_deref().map(pattern::nids).transpose()?.unwrap_or_default();
-            let (name, clean, refresh) = (name.clone(), clean.clone(), *refresh);
+            let clean = clean.iter().flat_map(|States(states)| states.clone()).collect();
+            let (name, refresh) = (name.clone(), *refresh);
             let asked = SelftestCommand::UpdateGroup { name, remove, clean, refresh };
             show::failures(&console.nodes(asked)?, "join")?;
             println!("Group is updated");
@@ -144,26 +157,47 @@ fn carry_out(command: &Command, console: &mut Console) -> Result<()> {
             println!("Batch is stopped");
             Ok(())
         }
-        Command::ListBatch { names } => {
-            let SelftestAnswer::Batches(batches) = console.ask(SelftestCommand::ListBatches)? else {
-                return Ok(());
-            };
-            show::batches(&batches, names)
-        }
-        Command::Query { test, all, batch, .. } => {
-            let asked = SelftestCommand::Query { batch: batch.clone(), test: *test };
-            show::activity(&console.nodes(asked)?, *all)
-        }
-        Command::Ping { targets, .. } => {
-            let nodes = console.nodes(SelftestCommand::Ping { targets: targets.clone() })?;
-            show::pinged(&nodes);
-            match nodes.iter().filter(|node| node.failed.is_some()).count() {
-                0 => Ok(()),
-                count => bail!("{count} of {} nodes did not answer", nodes.len()),
+        Command::ListBatch(options) => show::batches(&console.batches()?, options),
+        Command::Query { test, all, server, patience, loop_count, delay, batch } => {
+            console.timeout_s = patience.timeout;
+            for round in 0..*loop_count {
+                if round != 0 {
+                    std::thread::sleep(Duration::from_secs((*delay).into()));
+                }
+                let (batch, test, of_servers) = (batch.clone(), *test, *server);
+                let asked = SelftestCommand::Query { batch, test, of_servers };
+                show::activity(&console.nodes(asked)?, *all)?;
             }
+            Ok(())
         }
-        Command::Stat(options) => stat::run(console, options),
+        Command::Ping(options) => ping(options, console),
+        Command::Stat(options) => {
+            console.timeout_s = options.patience.timeout;
+            stat::run(console, options)
+        }
         Command::ShowError { session, targets } => stat::show_errors(console, targets, *session),
         Command::Man { .. } | Command::Completions { .. } => Ok(()),
+    }
+}
+
+/// Asks nodes for their session: those of groups, batches and lists of NIDs, or all.
+fn ping(options: &Ping, console: &mut Console) -> Result<()> {
+    console.timeout_s = options.patience.timeout;
+    let mut targets = options.targets.clone();
+    targets.extend(options.group.iter().chain(&options.nodes).cloned());
+    if let Some(name) = &options.batch {
+        let batches = console.batches()?;
+        let batch = show::batch(&batches, name)?;
+        let nodes = if options.server { &batch.servers } else { &batch.clients };
+        if nodes.is_empty() {
+            bail!("batch {name} has no nodes; add a test to it with add_test");
+        }
+        targets.extend(nodes.iter().map(|node| node.nid.to_string()));
+    }
+    let nodes = console.nodes(SelftestCommand::Ping { targets })?;
+    show::pinged(&nodes);
+    match nodes.iter().filter(|node| node.failed.is_some()).count() {
+        0 => Ok(()),
+        count => bail!("{count} of {} nodes did not answer", nodes.len()),
     }
 }

@@ -134,7 +134,8 @@ pub(crate) fn show_errors(console: &mut Console, targets: &[String], of_session:
 /// Waits for what was under way when a batch was stopped.
 pub(crate) fn wait_until_idle(console: &mut Console, batch: &str) -> Result<()> {
     loop {
-        let nodes = console.nodes(SelftestCommand::Query { batch: batch.to_owned(), test: 0 })?;
+        let nodes =
+            console.nodes(SelftestCommand::Query { batch: batch.to_owned(), test: 0, of_servers: false })?;
         match nodes.iter().filter(|node| node.active != 0).count() {
             0 => return Ok(()),
             count => println!("{count} batch in stopping"),

@@ -1,6 +1,7 @@
 //! Integration tests.
 
 pub mod bpf;
+pub mod fleet;
 pub mod fuzz_targets;
 pub mod netns;
 pub mod node;

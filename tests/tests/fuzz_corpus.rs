@@ -83,60 +83,21 @@ fn replay(name: &str) {
     }
 }
 
-#[test]
-fn connection_request() {
-    replay("connection_request");
+/// A test for each target, and their names.
+macro_rules! replays {
+    ($($target:ident)*) => {
+        $(
+            #[test]
+            fn $target() {
+                replay(stringify!($target));
+            }
+        )*
+
+        const REPLAYED: &[&str] = &[$(stringify!($target)),*];
+    };
 }
 
-#[test]
-fn frame() {
-    replay("frame");
-}
-
-#[test]
-fn header() {
-    replay("header");
-}
-
-#[test]
-fn hello() {
-    replay("hello");
-}
-
-#[test]
-fn nid_text() {
-    replay("nid_text");
-}
-
-#[test]
-fn ping() {
-    replay("ping");
-}
-
-#[test]
-fn prefix() {
-    replay("prefix");
-}
-
-#[test]
-fn selftest() {
-    replay("selftest");
-}
-
-#[test]
-fn shard() {
-    replay("shard");
-}
-
-#[test]
-fn socklnd() {
-    replay("socklnd");
-}
-
-#[test]
-fn transfer() {
-    replay("transfer");
-}
+replays! { connection_request frame header hello nid_text ping prefix selftest shard socklnd transfer }
 
 /// Each target is replayed here, and has a file for the fuzzer and a corpus.
 #[test]
@@ -154,22 +115,7 @@ fn targets_are_complete() {
     };
     let mut targets = TARGETS.map(|(name, _)| name.to_string());
     targets.sort();
-    assert_eq!(
-        targets,
-        [
-            "connection_request",
-            "frame",
-            "header",
-            "hello",
-            "nid_text",
-            "ping",
-            "prefix",
-            "selftest",
-            "shard",
-            "socklnd",
-            "transfer"
-        ]
-    );
+    assert_eq!(targets, REPLAYED);
     assert_eq!(names("fuzz_targets"), targets);
     assert_eq!(names("corpus"), targets);
 }

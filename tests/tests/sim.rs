@@ -4,34 +4,53 @@
 
 use std::sync::Mutex;
 
+use lnet_core::socklnd::SocklndEvent;
 #[cfg(feature = "sabotage")]
 use lnet_tests::sim::Bug;
-use lnet_tests::sim::{self, Counts, Fault, Options, Tracing};
+use lnet_tests::sim::{self, Counts, Fault, NetKind, Options, Tracing};
 
-const RUNS: u64 = 300;
-
-#[test]
-fn no_checker_finds_anything_and_every_fault_is_injected() {
+/// Runs seeds in which no checker finds anything and every fault of the net is injected.
+fn run_all(net: NetKind, runs: u64) -> Counts {
+    let options = Options { net, ..Options::DEFAULT };
     let sums = Mutex::new(Counts::default());
     std::thread::scope(|scope| {
         for worker in 0..2 {
             let sums = &sums;
             scope.spawn(move || {
-                for seed in (1..=RUNS).filter(|seed| seed % 2 == worker) {
-                    let outcome = sim::run(seed, &Options::DEFAULT);
-                    let violation = outcome.violation;
-                    assert!(violation.is_none(), "{violation:?}; `cargo xtask sim --seed {seed} --trace`");
-                    *sums.lock().unwrap() += &outcome.counts;
+                for seed in (1..=runs).filter(|seed| seed % 2 == worker) {
+                    let outcome = sim::run(seed, &options);
+                    let (violation, net) = (outcome.violation, net.name());
+                    let again = format!("`cargo xtask sim --net {net} --seed {seed} --trace`");
+                    assert!(violation.is_none(), "{violation:?}; {again}");
+                    *sums.lock().expect("no seed has failed") += &outcome.counts;
                 }
             });
         }
     });
-    let counts = sums.into_inner().unwrap();
-    assert_eq!(counts.runs, RUNS);
-    for fault in Fault::ALL {
+    let counts = sums.into_inner().expect("no seed has failed");
+    assert_eq!(counts.runs, runs);
+    for fault in Fault::ALL.into_iter().filter(|fault| fault.can_happen(net)) {
         assert!(counts.injected(fault) > 0, "{fault:?} did not happen:\n{counts}");
     }
-    assert!(counts.lent > 0 && counts.resumed > 0 && counts.refused > 0 && counts.proven > 0, "{counts}");
+    assert!(counts.lent > 0 && counts.resumed > 0 && counts.proven > 0, "{counts}");
+    counts
+}
+
+#[test]
+fn frames_that_are_lost_doubled_and_damaged_harm_nothing() {
+    let counts = run_all(NetKind::Xdp, 300);
+    assert!(counts.refused > 0, "{counts}");
+}
+
+#[test]
+fn streams_that_break_and_stop_and_come_in_pieces_harm_nothing() {
+    let counts = run_all(NetKind::Tcp, 80);
+    use SocklndEvent::{
+        Closed, DialFailed, Duplicate, HandshakeTimeout, RaceLost, Refused, Restarted, Stalled,
+    };
+    for event in [Closed, DialFailed, Duplicate, HandshakeTimeout, RaceLost, Refused, Restarted, Stalled] {
+        assert!(counts.connections(event) > 0, "{event:?} did not happen:\n{counts}");
+    }
 }
 
 /// Nothing is lost and no operation fails, with two NIs on one net as with one on each of two.
@@ -52,7 +71,7 @@ fn a_node_with_a_cut_rail_loses_nothing() {
 fn each_bug_is_found_by_a_checker_that_is_there_for_it() {
     // `cargo xtask sim --bugs` shows the first seeds.
     for bug in Bug::ALL {
-        let options = Options { bug: Some(bug), ..Options::DEFAULT };
+        let options = Options { net: bug.net(), bug: Some(bug), ..Options::DEFAULT };
         let finds = |seed| {
             sim::run(seed, &options).violation.is_some_and(|found| bug.checkers().contains(&found.checker))
         };
@@ -62,10 +81,12 @@ fn each_bug_is_found_by_a_checker_that_is_there_for_it() {
 
 #[test]
 fn a_seed_says_all() {
-    let lines = |seed| sim::run(seed, &Options { tracing: Tracing::Last(1000), ..Options::DEFAULT }).lines;
-    for seed in 5..8 {
-        let first = lines(seed);
-        assert!(!first.is_empty());
-        assert!(first == lines(seed), "two runs of seed {seed} differ");
+    for net in [NetKind::Xdp, NetKind::Tcp] {
+        let options = Options { net, tracing: Tracing::Last(1000), ..Options::DEFAULT };
+        for seed in 5..8 {
+            let first = sim::run(seed, &options).lines;
+            assert!(!first.is_empty());
+            assert!(first == sim::run(seed, &options).lines, "two runs of seed {seed} differ");
+        }
     }
 }

@@ -33,6 +33,7 @@ const PEERS_NETWORK: &str = "10.212.0.0/16";
   cargo xtask bench --compare --net tcp
   cargo xtask bench --posted 1000000
   cargo xtask bench --peers 1000
+  cargo xtask bench --messaging
   cargo xtask bench --json > result.json")]
 pub(crate) struct Options {
     /// A tenth of the rounds and of the time
@@ -41,8 +42,9 @@ pub(crate) struct Options {
     /// Throughput of long Puts and Gets, with and without loss, instead of latency and message rate
     #[arg(long)]
     bulk: bool,
-    /// Puts and Gets of 64 bytes, 4 KiB and 1 MiB (or of --size), one alone and 64 at once, of application-driven and
-    /// threaded nodes, beside raw frames, ucx_perftest, fi_pingpong, sockperf and iperf3, as far as they are installed
+    /// Puts and Gets of 64 bytes, 4 KiB and 1 MiB (or of --size), one alone and 64 at once (or --at-once), of application-driven and
+    /// threaded nodes, and bulk data of LNet selftest, beside raw frames, ucx_perftest, fi_pingpong, sockperf and iperf3, as
+    /// far as they are installed
     #[arg(long, conflicts_with_all = ["bulk", "posted", "peers"])]
     compare: bool,
     /// Rate of small Puts with 1 and with so many exact match entries posted
@@ -53,15 +55,23 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PEERS", conflicts_with_all = ["bulk", "posted"],
           value_parser = clap::value_parser!(u32).range(1..=65_000))]
     peers: Option<u32>,
+    /// What transfer machines of the messaging layer add to bare Puts and Gets, and what their queues, pools and event
+    /// rings cost
+    #[arg(long, conflicts_with_all = ["bulk", "compare", "posted", "peers"])]
+    messaging: bool,
     /// Payload bytes of each message [default: 64, with --bulk 1048576]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     size: Option<u32>,
-    /// Largest IP packet of the link [default: 1500, with --bulk and --compare 9000]
+    /// Largest IP packet of the link [default: 1500, with --bulk, --compare and --messaging 9000]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1500..))]
     mtu: Option<u16>,
     /// With --compare: nodes on a net of this type
     #[arg(long, value_name = "TYPE", value_parser = ["xdp", "tcp"], default_value = "xdp", requires = "compare")]
     net: String,
+    /// With --compare: messages that are under way at once
+    #[arg(long, value_name = "MESSAGES", value_parser = clap::value_parser!(u16).range(1..=64),
+          default_value_t = 64, requires = "compare")]
+    at_once: u16,
     /// Print one JSON object instead of the tables
     #[arg(long)]
     json: bool,
@@ -82,6 +92,7 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
         Options { posted: Some(_), .. } => ("posted", 64, 1500_u16),
         Options { peers: Some(_), .. } => ("peers", 64, 1500),
         Options { compare: true, .. } => ("compare", 64, 9000),
+        Options { messaging: true, .. } => ("messaging", 64, 9000),
         Options { bulk: true, .. } => ("bulk", 1 << 20, 9000),
         _ => ("xdp", 64, 1500),
     };
@@ -107,8 +118,9 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
         command.args([&format!("--nid-{end}"), &nid(namespace, &options.net)]);
     }
     command.args(["--size", &size.to_string(), "--mtu", &mtu_bytes.to_string()]);
-    if let Some(size) = options.size.filter(|_| options.compare) {
-        command.args(["--sizes", &size.to_string()]);
+    if options.compare {
+        command.args(["--at-once", &options.at_once.to_string()]);
+        command.args(options.size.map(|size| format!("--sizes={size}")));
     }
     match options.posted {
         // The tables of so many entries lie in huge pages.

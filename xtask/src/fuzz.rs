@@ -127,25 +127,10 @@ mod tests {
 
     #[test]
     fn targets_are_known_by_their_files() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        assert_eq!(
-            names(&root.join("tests/fuzz/fuzz_targets")).unwrap(),
-            [
-                "connection_request",
-                "frame",
-                "header",
-                "hello",
-                "nid_text",
-                "ping",
-                "prefix",
-                "selftest",
-                "shard",
-                "socklnd",
-                "transfer"
-            ]
-        );
-        let options = Options { targets: vec!["frames".to_owned()], seconds: 1, runs: None, seed: None };
-        let error = fuzz(root, &options).unwrap_err().to_string();
-        assert!(error.contains("\"frames\"") && error.contains("frame, header, hello"), "{error}");
+        let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("tests/fuzz");
+        let manifest = fs::read_to_string(fuzz.join("Cargo.toml")).unwrap();
+        let programs = manifest.split("[[bin]]").skip(1);
+        let programs: Vec<_> = programs.filter_map(|program| program.split('"').nth(1)).collect();
+        assert_eq!(names(&fuzz.join("fuzz_targets")).unwrap(), programs);
     }
 }

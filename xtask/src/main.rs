@@ -42,13 +42,13 @@ enum Verb {
     Run(run::Options),
     /// Measure Puts beside raw AF_XDP over veth between two network namespaces (needs root)
     Bench(bench::Options),
-    /// Simulate whole nodes over a fabric that loses, doubles, delays and damages frames
+    /// Simulate whole nodes over a fabric that harms frames, or over streams that break
     Sim(sim::Options),
     /// Look for input that breaks the codecs, the steering, the shard or the protocols, by libFuzzer
     Fuzz(fuzz::Options),
     /// Play captures of kernel nodes; with a lab, run our daemon with kernel nodes in virtual machines, and report
     Interop(interop::Options),
-    /// Lay out what is to be installed: lnetd, lnetctl, man pages, completions, a systemd unit
+    /// Lay out what is to be installed: programs, man pages, completions, a systemd unit
     Dist(dist::Options),
     /// Remove what `run --keep` kept and what killed runs left (needs root)
     Clean,

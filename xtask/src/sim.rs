@@ -1,4 +1,5 @@
-//! `cargo xtask sim`: whole nodes over a fabric that loses, doubles, delays and damages frames.
+//! `cargo xtask sim`: whole nodes over a fabric that loses, doubles, delays and damages frames, or over streams that break,
+//! stop and come in pieces.
 //!
 //! The simulator is a program of the tests, which has the options; what it prints and how it ends is passed on.
 
@@ -16,9 +17,11 @@ use crate::cargo;
 #[command(disable_help_flag = true)]
 #[command(after_help = "Examples:
   cargo xtask sim --runs 10000
+  cargo xtask sim --net tcp --runs 10000
   cargo xtask sim --seed 77 --trace
   cargo xtask sim --bug credit-lost
-  cargo xtask sim --bugs")]
+  cargo xtask sim --bugs
+  cargo xtask sim --topology tests/data/fleets/two-rails.yaml --plot target/convergence.svg")]
 pub(crate) struct Options {
     /// Options of the simulator; `--help` shows them
     #[arg(allow_hyphen_values = true, trailing_var_arg = true)]

@@ -1,5 +1,6 @@
 //! Puts and Gets of application-driven and of threaded nodes beside raw `AF_XDP` frames and beside what other programs
-//! find on the same link, for three sizes, one message alone and 64 at once: all in one run, over one veth pair.
+//! find on the same link, for three sizes, one message alone and many at once; and bulk data of LNet selftest, 8 transfers at
+//! once: all in one run, over one veth pair.
 //!
 //! `cargo xtask bench --compare` makes the namespaces and calls this.
 
@@ -13,7 +14,7 @@ use lnet_bench::measure::{self, Endpoint, Flood};
 use lnet_bench::messages::{self, EndConfig, Operation};
 use lnet_bench::options::{Options, Setup};
 use lnet_bench::others::{Found, Other};
-use lnet_bench::{raw, threaded};
+use lnet_bench::{raw, selftest, threaded};
 use serde::Serialize;
 
 /// Compares Puts and Gets with raw AF_XDP and with other programs over one veth pair.
@@ -27,10 +28,13 @@ struct Cli {
     /// Payload bytes to measure with.
     #[arg(long, value_delimiter = ',', default_value = "64,4096,1048576")]
     sizes: Vec<usize>,
+    /// Messages that are under way at once.
+    #[arg(long, default_value_t = 64)]
+    at_once: usize,
 }
 
-/// Messages that are under way at once.
-const WINDOW: usize = 64;
+/// Transfers of LNet selftest that are under way at once.
+const CONCURRENCY: u32 = 8;
 const ETHERNET_BYTES: usize = 14;
 const KINDS: [(&str, Operation); 2] = [("Put", Operation::Put { ack: true }), ("Get", Operation::Get)];
 
@@ -40,7 +44,7 @@ struct Row {
     size_bytes: usize,
     /// Microseconds of one message alone, until its initiator knows that it is over.
     alone_us: Option<f64>,
-    /// Messages a second, 64 at once; of other programs, as they stream.
+    /// Messages a second, many at once; of LNet selftest 8 transfers; of other programs, as they stream.
     per_second: Option<f64>,
 }
 
@@ -48,6 +52,7 @@ struct Row {
 struct Document {
     #[serde(flatten)]
     setup: Setup,
+    at_once: usize,
     rows: Vec<Row>,
     /// Debian packages of the programs that were not there.
     not_installed: BTreeSet<&'static str>,
@@ -57,13 +62,20 @@ struct Document {
 fn messages<E: Endpoint>(
     link: &Link,
     time: Duration,
+    at_once: usize,
     open: impl Fn(Side<'_>, usize) -> anyhow::Result<E> + Sync,
 ) -> anyhow::Result<Found> {
     let per_second = |window| {
         let flood = measure::flood(link, |side: Side<'_>| open(side, window), time)?;
         anyhow::Ok(flood.sent_per_second())
     };
-    Ok(Found { round_trip_us: Some(1e6 / per_second(1)?), per_second: Some(per_second(WINDOW)?) })
+    Ok(Found { round_trip_us: Some(1e6 / per_second(1)?), per_second: Some(per_second(at_once)?) })
+}
+
+/// Times a transfer of LNet selftest alone, and counts them 8 at once.
+fn transfers(link: &Link, time: Duration, is_write: bool, bytes: usize) -> anyhow::Result<Found> {
+    let per_second = |concurrency| selftest::brw(link, is_write, bytes, concurrency, time);
+    Ok(Found { round_trip_us: Some(1e6 / per_second(1)?), per_second: Some(per_second(CONCURRENCY)?) })
 }
 
 /// Frames of that payload; of more than a frame takes, what full ones carry.
@@ -82,7 +94,7 @@ fn frames(link: &Link, bytes: usize, time: Duration, pings: u64) -> anyhow::Resu
 }
 
 fn main() -> anyhow::Result<()> {
-    let Cli { options, sizes } = Cli::parse();
+    let Cli { options, sizes, at_once } = Cli::parse();
     let (link, time) = (&options.link, options.time(Duration::from_secs(1)));
     let pings = if options.quick { 2_000 } else { 20_000 };
     let mut rows = Vec::new();
@@ -97,9 +109,14 @@ fn main() -> anyhow::Result<()> {
         for (name, operation) in KINDS {
             let config = EndConfig { operation, ..EndConfig::puts(bytes) };
             let open = |side: Side<'_>, window| messages::End::open(side, EndConfig { window, ..config });
-            add(format!("{name}, application-driven"), messages(link, time, open)?);
+            add(format!("{name}, application-driven"), messages(link, time, at_once, open)?);
             let open = |side: Side<'_>, window| threaded::End::open(side, operation, bytes, window);
-            add(format!("{name}, threaded"), messages(link, time, open)?);
+            add(format!("{name}, threaded"), messages(link, time, at_once, open)?);
+        }
+        for (name, is_write) in [("read", false), ("write", true)] {
+            if selftest::has_length(bytes) {
+                add(format!("lst brw {name}, 8 at once"), transfers(link, time, is_write, bytes)?);
+            }
         }
         for other in Other::ALL {
             if !other.is_installed() {
@@ -112,7 +129,7 @@ fn main() -> anyhow::Result<()> {
             }
         }
     }
-    let document = Document { setup: options.setup(), rows, not_installed };
+    let document = Document { setup: options.setup(), at_once, rows, not_installed };
     options.tell("compare.json", &document, &table(&document))?;
     Ok(())
 }
@@ -129,7 +146,7 @@ fn table(document: &Document) -> String {
                 format!("{} bytes", row.size_bytes),
                 "alone us",
                 "ratio",
-                "64 at once/s",
+                format!("{} at once/s", document.at_once),
                 "ratio",
                 "Gbit/s"
             );
@@ -151,6 +168,7 @@ fn table(document: &Document) -> String {
         );
     }
     text += "\nalone: one message from its start until its initiator knows that it is over (a Put by its ACK), or a round trip; \
+             a transfer of LNet selftest (lst) is bulk data between a request and its answer, of threaded nodes; \
              ratios are over the Put of application-driven nodes. A frame cannot hold what is longer than the MTU: \
              raw is a flood of full ones then.";
     if !document.not_installed.is_empty() {

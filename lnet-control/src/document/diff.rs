@@ -5,8 +5,8 @@ use std::fmt::Write;
 use super::output::scalar;
 use super::show::NodeState;
 use crate::pattern::{cpts_text, fault_nid_text};
-use crate::records::{PortalPolicy, SteeringPolicy};
-use crate::request::{Change, NiName, NiSpec, Outcome};
+use crate::records::{PortalPolicy, SteeringPolicy, UdspRule};
+use crate::request::{Change, NiName, NiSpec, Outcome, PeerSpec};
 
 /// Lines that say what changes do to a node in this state: `+` what comes, `-` what goes, `~` what becomes something
 /// else. Changes that leave the node as it is have none.
@@ -33,7 +33,8 @@ fn line(state: &NodeState, change: &Change) -> String {
         }
         Change::SetLndTimeout { net, timeout_s } => format!("~ nets like {net}: lnd timeout {timeout_s}"),
         Change::SetGlobal { global, value } => {
-            format!("~ global {global}: {} -> {value}", state.globals.get(*global))
+            let shown = |value| global.word(value).map_or_else(|| value.to_string(), str::to_owned);
+            format!("~ global {global}: {} -> {}", shown(state.globals.get(*global)), shown(*value))
         }
         Change::ResetStatistics => "~ statistics: all zero".to_owned(),
         Change::AddDropRule(rule) => {
@@ -44,6 +45,23 @@ fn line(state: &NodeState, change: &Change) -> String {
         }
         Change::DeleteAllDropRules => "- drop rules: all".to_owned(),
         Change::ResetDropRules => "~ drop rules: counters zero".to_owned(),
+        Change::AddPeer(spec) => format!("+ peer {}", peer_text(spec)),
+        Change::DeletePeer { primary_nid, nids, .. } if nids.is_empty() || nids.contains(primary_nid) => {
+            format!("- peer {primary_nid}: all of it")
+        }
+        Change::DeletePeer { primary_nid, nids, .. } => format!("- peer {primary_nid}: {}", list(nids)),
+        Change::SetPeerHealth { nid, value } => format!("~ peers: {}: health {value}", target(nid.as_ref())),
+        Change::SetPeerState { nid, state } => format!("~ peer with {nid}: state {state}"),
+        Change::AddUdsp { index, rule } => {
+            let index = index.map_or_else(String::new, |index| format!(" {index}"));
+            format!("+ udsp{index}: {}", udsp_text(rule))
+        }
+        Change::DeleteUdspLike(rule) => format!("- udsp: {}", udsp_text(rule)),
+        Change::DeleteUdsp { index: None } => "- udsp: all".to_owned(),
+        Change::DeleteUdsp { index: Some(index) } => {
+            let rule = state.udsp.get(*index as usize).map_or_else(String::new, udsp_text);
+            format!("- udsp {index}: {rule}")
+        }
         Change::SetSteering(PortalPolicy { portal, policy }) => {
             let known = state.steering.portals.iter().find(|known| known.portal == *portal);
             let known = known.map_or(SteeringPolicy::DEFAULT, |known| known.policy.clone());
@@ -54,6 +72,32 @@ fn line(state: &NodeState, change: &Change) -> String {
 
 fn target(nid: Option<&lnet_wire::Nid>) -> String {
     nid.map_or_else(|| "all nis".to_owned(), |nid| format!("ni {nid}"))
+}
+
+fn list(nids: &[lnet_wire::Nid]) -> String {
+    nids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn peer_text(spec: &PeerSpec) -> String {
+    let PeerSpec { primary_nid, nids, multi_rail, lock_primary } = spec;
+    let others: Vec<_> = nids.iter().filter(|nid| *nid != primary_nid).copied().collect();
+    let mut text = primary_nid.to_string();
+    if !others.is_empty() {
+        let _ = write!(text, ": {}", list(&others));
+    }
+    for (word, is_so) in [("not Multi-Rail", !multi_rail), ("primary nid locked", *lock_primary)] {
+        if is_so {
+            let _ = write!(text, ", {word}");
+        }
+    }
+    text
+}
+
+/// A selection policy in a few words.
+fn udsp_text(rule: &UdspRule) -> String {
+    let patterns = rule.patterns().map(|(name, pattern)| format!("{name} {pattern}"));
+    let priority = rule.priority.map(|priority| format!("priority {priority}"));
+    patterns.chain(priority).collect::<Vec<_>>().join(", ")
 }
 
 fn ni_text(spec: &NiSpec) -> String {

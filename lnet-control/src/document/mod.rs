@@ -14,18 +14,21 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
-use lnet_wire::Nid;
 use thiserror::Error;
 
+use lnet_wire::{Net, Nid};
+
 use crate::errno::Errno;
+use crate::records::Global;
 use crate::request::{Change, PingRequest};
 
 pub use diff::diff;
 pub use output::{Map, Yaml};
 pub use read::parse;
 pub use show::{
-    Detail, Failure, NodeState, captures, drop_rules, export, failures, frames, global_show, loads, nets,
-    peer_list, peers, pings, statistics, steering,
+    Detail, Failure, NodeState, captures, cpts_of, drop_rules, explain, export, failures, frames,
+    global_show, join, loads, nets, peer_list, peers, pings, recovery, selections, statistics, steering,
+    udsp,
 };
 pub use tree::{DOCUMENT_BYTES_MAX, Position};
 
@@ -56,8 +59,10 @@ pub enum Mode {
     Add,
     /// To delete what it names.
     Delete,
-    /// To carry out its pings.
+    /// To carry out its pings, and discover peers.
     Execute,
+    /// To show what it names.
+    Show,
 }
 
 /// A document that has been understood.
@@ -85,21 +90,53 @@ pub struct Item {
 pub enum Action {
     /// A change.
     Change(Change),
-    /// That a peer be so, or, in a document of deletions, not be.
-    Peer(PeerItem),
-    /// A ping.
+    /// The NIDs of a peer in the older form: all that it is to have, or those that it is to lose.
+    Peers {
+        /// At least one.
+        nids: Vec<Nid>,
+        /// Whether it is to lose them.
+        deletes: bool,
+    },
+    /// A ping, or that peers be discovered.
     Ping(PingRequest),
+    /// That something be shown.
+    Show(Shown),
 }
 
-/// A peer, as a document describes it.
+/// What is to be shown.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PeerItem {
-    /// Its primary NID.
-    pub primary_nid: Nid,
-    /// Its other NIDs; the primary one may be among them.
-    pub nids: Vec<Nid>,
-    /// Whether it is a Multi-Rail node.
-    pub multi_rail: bool,
-    /// Whether the document says that no user made it.
-    pub found_by_traffic: bool,
+pub enum Shown {
+    /// Nets.
+    Nets {
+        /// Which; all if there is none.
+        net: Option<Net>,
+        /// The verbosity, 0 to 4.
+        detail: u8,
+    },
+    /// Peers.
+    Peers {
+        /// A NID of the one that is meant; all if there is none.
+        nid: Option<Nid>,
+        /// The verbosity, 0 to 4.
+        detail: u8,
+    },
+    /// Peers in the older form.
+    OlderPeers,
+    /// Global tunables; all if there are none.
+    Globals(Vec<Global>),
+    /// The one of the block `numa`.
+    NumaRange,
+    /// Selection policies.
+    Udsp {
+        /// The index of the one that is meant; all if there is none.
+        index: Option<u32>,
+    },
+    /// Selection policies in the older form.
+    Selection,
+    /// The counters of the node.
+    Statistics,
+    /// Drop rules.
+    DropRules,
+    /// Policies of portals.
+    Steering,
 }

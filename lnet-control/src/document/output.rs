@@ -87,7 +87,7 @@ fn quoted(text: &str) -> String {
 /// Whether a text means itself without quotes, to this reader and to others.
 fn is_plain(text: &str) -> bool {
     const WORDS: [&str; 9] = ["null", "true", "false", "yes", "no", "on", "off", "y", "n"];
-    let inside = |one: char| one.is_ascii_alphanumeric() || "_./@+-<>()=,:? ".contains(one);
+    let inside = |one: char| one.is_ascii_alphanumeric() || "_./@+-<>()[]*=,:? ".contains(one);
     let begins = text.starts_with(|one: char| one.is_ascii_alphanumeric() || "_/<(".contains(one));
     let number = text.starts_with(|one: char| one.is_ascii_digit())
         && text.chars().all(|one| one.is_ascii_hexdigit() || "xXoO_.+-:eE".contains(one));
@@ -139,8 +139,18 @@ error:
 
     #[test]
     fn texts_are_quoted_where_they_would_mean_something_else() {
-        for plain in ["eth0", "eth0:1", "10.7.0.11@tcp", "0@lo", "<?>", "tcp", "2001:db8::1@tcp", "/tmp/a b"]
-        {
+        for plain in [
+            "eth0",
+            "eth0:1",
+            "10.7.0.11@tcp",
+            "0@lo",
+            "<?>",
+            "tcp",
+            "2001:db8::1@tcp",
+            "/tmp/a b",
+            "tcp*",
+            "10.[1-2].0.*@tcp",
+        ] {
             assert_eq!(scalar(&json!(plain)), plain);
         }
         for other in

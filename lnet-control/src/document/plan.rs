@@ -1,34 +1,36 @@
 //! What is left to be done for a document on a node that is in some state.
 
+use lnet_wire::Nid;
+
 use super::show::NodeState;
-use super::{Action, Document, DocumentError, Item, Mode, PeerItem};
-use crate::errno::Errno;
+use super::{Action, Document, Item};
 use crate::records::{DropRule, Global, Globals, NiRecord, PeerRecord};
-use crate::request::{Change, NiSpec};
+use crate::request::{Change, NiSpec, PeerSpec};
 
 impl Document {
     /// The changes that make the node what the document says, each with the item that it comes from. What is so
     /// already is left out.
-    ///
-    /// # Errors
-    /// What this node cannot do.
-    pub fn plan(&self, mode: Mode, state: &NodeState) -> Result<Vec<(&Item, Change)>, Vec<DocumentError>> {
+    #[must_use]
+    pub fn plan(&self, state: &NodeState) -> Vec<(&Item, Change)> {
         let mut changes = Vec::new();
-        let mut errors = Vec::new();
         let mut rules: Vec<_> = state.drop_rules.iter().map(|record| &record.rule).collect();
         for item in &self.items {
             match &item.action {
-                Action::Peer(peer) => errors.extend(check_peer(item, peer, mode, state)),
                 Action::Change(change) => {
                     if !is_so(change, state, &mut rules) {
                         changes.push((item, change.clone()));
                     }
                 }
-                Action::Ping(_) => {}
+                Action::Peers { nids, deletes } => {
+                    let planned = if *deletes { without(nids, state) } else { refreshed(nids, state) };
+                    changes.extend(planned.into_iter().map(|change| (item, change)));
+                }
+                Action::Ping(_) | Action::Show(_) => {}
             }
         }
         order_globals(&mut changes, &state.globals);
-        if errors.is_empty() { Ok(changes) } else { Err(errors) }
+        order_deletions(&mut changes);
+        changes
     }
 }
 
@@ -56,24 +58,79 @@ fn order_globals(changes: &mut [(&Item, Change)], now: &Globals) {
     }
 }
 
-/// Peers are found by traffic: a document may tell of them.
-fn check_peer(item: &Item, peer: &PeerItem, mode: Mode, state: &NodeState) -> Option<DocumentError> {
-    let is_known = |known: &PeerRecord| {
-        let has = |nid| known.nis.iter().any(|ni| ni.nid == nid);
-        known.primary_nid == peer.primary_nid
-            && known.multi_rail == peer.multi_rail
-            && peer.nids.iter().all(|nid| has(*nid))
+/// Puts deletions of selection policies in an order in which none changes the index of one that is still to go: a document
+/// has the indices that they have before.
+fn order_deletions(changes: &mut [(&Item, Change)]) {
+    let index_of = |change: &Change| match change {
+        Change::DeleteUdsp { index } => Some(*index),
+        _ => None,
     };
-    let exists = state.peers.iter().any(is_known);
-    if peer.found_by_traffic || exists == (mode == Mode::Add) {
-        return None;
+    let indices: Vec<_> = (0..changes.len()).filter(|at| index_of(&changes[*at].1).is_some()).collect();
+    let mut deletions: Vec<_> = indices.iter().map(|at| changes[*at].clone()).collect();
+    // That of all comes last.
+    deletions.sort_by_key(|(_, change)| core::cmp::Reverse(index_of(change)));
+    for (at, deletion) in indices.into_iter().zip(deletions) {
+        changes[at] = deletion;
     }
-    let what = if mode == Mode::Add { "making" } else { "deleting" };
-    let message = format!(
-        "peer {}: peers are found by traffic, {what} them by hand is not supported by this version",
-        peer.primary_nid
+}
+
+/// Whether a peer is what is asked for.
+fn is_peer(peer: &PeerRecord, spec: &PeerSpec) -> bool {
+    let has = |nid| peer.nis.iter().any(|ni| ni.nid == nid);
+    let is = |bit| peer.state & bit != 0;
+    peer.primary_nid == spec.primary_nid
+        && is(PeerRecord::CONFIGURED)
+        && peer.multi_rail == spec.multi_rail
+        && (is(PeerRecord::LOCK_PRIMARY) || !spec.lock_primary)
+        && spec.nids.iter().all(|nid| has(*nid))
+}
+
+/// The peer that has one of these NIDs, the first of them that is a peer's, with all that it has.
+fn owner<'a>(nids: &[Nid], state: &'a NodeState) -> Option<(&'a PeerRecord, Vec<Nid>)> {
+    let of = |nid: &Nid| state.peers.iter().find(|peer| peer.nis.iter().any(|ni| ni.nid == *nid));
+    let peer = nids.iter().find_map(of)?;
+    Some((peer, peer.nis.iter().map(|ni| ni.nid).collect()))
+}
+
+/// What makes a peer anew.
+fn made(primary_nid: Nid, nids: Vec<Nid>, like: Option<&PeerRecord>) -> Change {
+    let has = |bit| like.is_some_and(|peer| peer.state & bit != 0);
+    let multi_rail = like.is_none_or(|peer| peer.multi_rail || !has(PeerRecord::CONFIGURED));
+    Change::AddPeer(PeerSpec { primary_nid, nids, multi_rail, lock_primary: has(PeerRecord::LOCK_PRIMARY) })
+}
+
+/// What gives a peer these NIDs and no others.
+fn refreshed(nids: &[Nid], state: &NodeState) -> Vec<Change> {
+    let Some((peer, known)) = owner(nids, state) else { return vec![made(nids[0], nids.to_vec(), None)] };
+    let is_configured = peer.state & PeerRecord::CONFIGURED != 0;
+    let (gone, has_all): (Vec<Nid>, _) = (
+        known.iter().filter(|nid| !nids.contains(nid)).copied().collect(),
+        nids.iter().all(|nid| known.contains(nid)),
     );
-    Some(DocumentError { position: item.position, message, errno: Errno::OPNOTSUPP, seq_no: item.seq_no })
+    let stays = nids.contains(&peer.primary_nid);
+    let primary_nid = if stays { peer.primary_nid } else { nids[0] };
+    let mut changes = Vec::new();
+    if is_configured && !gone.is_empty() {
+        let nids = if stays { gone.clone() } else { Vec::new() };
+        changes.push(Change::DeletePeer { primary_nid: peer.primary_nid, nids, force: !stays });
+    }
+    if !is_configured || !has_all || !stays {
+        changes.push(made(primary_nid, nids.to_vec(), Some(peer)));
+    }
+    changes
+}
+
+/// What takes these NIDs from their peer; with the last one the peer goes.
+fn without(nids: &[Nid], state: &NodeState) -> Vec<Change> {
+    let delete = |primary_nid, nids, force| Change::DeletePeer { primary_nid, nids, force };
+    // The node says that there is none.
+    let Some((peer, known)) = owner(nids, state) else { return vec![delete(nids[0], Vec::new(), false)] };
+    if !nids.contains(&peer.primary_nid) || nids.iter().any(|nid| !known.contains(nid)) {
+        return vec![delete(peer.primary_nid, nids.to_vec(), false)];
+    }
+    let rest: Vec<_> = known.into_iter().filter(|nid| !nids.contains(nid)).collect();
+    let whole = delete(peer.primary_nid, Vec::new(), true);
+    core::iter::once(whole).chain(rest.first().map(|first| made(*first, rest.clone(), Some(peer)))).collect()
 }
 
 /// Whether there is nothing to be done for a change. A rule of the node stands for one of the document.
@@ -88,6 +145,8 @@ fn is_so(change: &Change, state: &NodeState, rules: &mut Vec<&DropRule>) -> bool
             let same = rules.iter().position(|known| *known == rule);
             same.map(|index| rules.remove(index)).is_some()
         }
+        Change::AddPeer(spec) => state.peers.iter().any(|peer| is_peer(peer, spec)),
+        Change::AddUdsp { rule, .. } => state.udsp.contains(rule),
         _ => false,
     }
 }

@@ -1,8 +1,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::records::{Global, NiOptions};
-use crate::request::{NiName, NiSpec};
+use lnet_wire::Nid;
+
+use crate::records::{Global, NiOptions, UdspInfo};
+use crate::request::{NiName, NiSpec, PeerSpec, PingPurpose};
 
 /// The errors of a document, as they are printed.
 fn errors(text: &str, mode: Mode) -> Vec<String> {
@@ -31,9 +33,13 @@ fn mistakes_are_named_with_their_place() {
     refused(
         "global:\n    discovery: foo\n    retry_cuont: 2\n",
         &[
-            "line 2, column 16: invalid value 'foo' for key 'discovery': 0 to 1 is expected",
+            "line 2, column 16: invalid value 'foo' for key 'discovery': 0 to 1 or verify is expected",
             "line 3, column 5: invalid key 'retry_cuont' in 'global'; did you mean 'retry_count'?",
         ],
+    );
+    refused(
+        "global:\n  discovery: 2\n",
+        &["line 2, column 14: invalid value '2' for key 'discovery': 0 to 1 or verify is expected"],
     );
     refused("net:\n  - local NI(s):\n", &["line 2, column 5: a net without 'net type'"]);
     refused(
@@ -79,7 +85,6 @@ fn what_is_not_there_yet_is_named() {
     for (text, what) in [
         ("route:\n- net: tcp9\n", "'route': routes are not supported by this version"),
         ("routing:\n  enable: 1\n", "'routing': routing between nets is not supported by this version"),
-        ("udsp: []\n", "'udsp': selection policies are not supported by this version"),
         ("ip2nets: []\n", "'ip2nets': choosing nets by address is not supported by this version"),
     ] {
         let errors = parse(text, Mode::Add).unwrap_err();
@@ -87,12 +92,6 @@ fn what_is_not_there_yet_is_named() {
         assert_eq!(errors[0].to_string(), format!("line 1, column 1: {what}"));
         assert_eq!(errors[0].errno, Errno::OPNOTSUPP);
     }
-    let text = "discover:\n  nids:\n    0: 10.0.0.1@tcp\n";
-    assert_eq!(
-        errors(text, Mode::Execute),
-        ["line 1, column 1: 'discover': discovery of peers is not supported by this version"]
-    );
-    assert_eq!(errors(text, Mode::Add), [""; 0]);
     let text = "fault:\n- rule_type: delay\n  fa_src: '*'\n  fa_dst: '*'\n  la_latency: 3\n";
     assert_eq!(
         errors(text, Mode::Add),
@@ -255,6 +254,95 @@ fn globals_are_set_and_reset() {
     let set = |global, value| Change::SetGlobal { global, value };
     assert_eq!(changes(text, Mode::Add), [set(Global::MaxInterfaces, 64), set(Global::NumaRange, 3)]);
     assert_eq!(changes(text, Mode::Delete), [set(Global::MaxInterfaces, 4096), set(Global::NumaRange, 0)]);
+    assert_eq!(changes("global:\n  discovery: verify\n", Mode::Add), [set(Global::Discovery, 2)]);
+}
+
+#[test]
+fn peers_are_made_and_deleted() {
+    let text = "peer:\n- primary nid: 10.0.0.1@tcp\n  peer ni:\n  - nid: 10.0.0.1@tcp\n  - nid: 10.0.[1-2].1@tcp\n\
+                - primary nid: 10.0.0.9@tcp\n  Multi-Rail: False\n  lock_prim: true\n\
+                - primary nid: 10.0.0.7@tcp\n  peer state: 273\n";
+    let [first, second, third] =
+        ["10.0.0.1@tcp", "10.0.1.1@tcp", "10.0.2.1@tcp"].map(|nid| nid.parse().unwrap());
+    let other = "10.0.0.9@tcp".parse().unwrap();
+    let spec = |primary_nid, nids: &[Nid], multi_rail| PeerSpec {
+        primary_nid,
+        nids: nids.to_vec(),
+        multi_rail,
+        lock_primary: !multi_rail,
+    };
+    let made = [spec(first, &[first, second, third], true), spec(other, &[], false)].map(Change::AddPeer);
+    assert_eq!(changes(text, Mode::Add), made, "what traffic has found is only told");
+    let gone = |primary_nid, force| Change::DeletePeer { primary_nid, nids: Vec::new(), force };
+    assert_eq!(changes(text, Mode::Delete), [gone(first, false), gone(other, true)]);
+    let some = "peer:\n- primary nid: 10.0.0.1@tcp\n  peer ni:\n  - nid: 10.0.1.1@tcp\n";
+    let less = Change::DeletePeer { primary_nid: first, nids: vec![second], force: false };
+    assert_eq!(changes(some, Mode::Delete), [less]);
+}
+
+#[test]
+fn selection_policies_are_read_and_deleted_from_behind() {
+    let text = "udsp:\n- idx: 0\n  src: tcp\n  action:\n    priority: 4\n- dst: 10.0.0.1@xdp\n  priority: -1\n\
+                - idx: 2\n  src: tcp\n  dst: xdp*\n- dst: xdp\n";
+    let rules: Vec<_> = changes(text, Mode::Add)
+        .into_iter()
+        .map(|change| match change {
+            Change::AddUdsp { index, rule } => (index, rule.priority, rule.patterns().count()),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let none = Some(UdspInfo::NONE);
+    assert_eq!(rules, [(Some(0), Some(4), 1), (None, none, 1), (Some(2), None, 2), (None, Some(0), 1)]);
+    let document = parse("udsp:\n- idx: 0\n- idx: 2\n- idx: 1\n", Mode::Delete).unwrap();
+    let planned = document.plan(&state());
+    let indices: Vec<_> = planned.iter().map(|(item, change)| (item.position.line, change.clone())).collect();
+    let delete = |index| Change::DeleteUdsp { index: Some(index) };
+    assert_eq!(indices, [(3, delete(2)), (4, delete(1)), (2, delete(0))]);
+    let wrong = errors(
+        "udsp:\n- src: bogus\n- src: tcp\n  dst: tcp\n  priority: 3\n- rte: tcp\n- src: tcp\n  action:\n    rank: 1\n",
+        Mode::Add,
+    );
+    let expected = [
+        "line 2, column 8: 'src': \"bogus\": expected a net such as tcp",
+        "line 3, column 3: priority: a selection policy of two patterns has none",
+        "line 6, column 3: a selection policy has src, dst,",
+        "line 9, column 5: unknown key 'rank' in 'action'",
+    ];
+    assert!(wrong.iter().zip(expected).all(|(found, expected)| found.starts_with(expected)), "{wrong:?}");
+    assert_eq!(wrong.len(), expected.len(), "{wrong:?}");
+}
+
+#[test]
+fn peers_are_discovered_by_documents_too() {
+    let requests = |text: &str| {
+        let items = parse(text, Mode::Execute).unwrap().items.into_iter();
+        items.map(|item| match item.action {
+            Action::Ping(request) => (request.purpose, request.nids.len()),
+            other => panic!("{other:?}"),
+        })
+    };
+    let text = "discover:\n  nids:\n    0: 10.0.0.[1-2]@tcp\nping:\n  nids: [10.0.0.1@tcp]\n";
+    let found: Vec<_> = requests(text).collect();
+    assert_eq!(found, [(PingPurpose::Discover, 2), (PingPurpose::Ping, 1)]);
+    let text =
+        "discover:\n- primary nid: 10.0.0.1@tcp\n  force: 1\n- primary nid: 10.0.0.2@tcp\n  force: 0\n";
+    let found: Vec<_> = requests(text).collect();
+    assert_eq!(found, [(PingPurpose::ForceDiscovery, 1), (PingPurpose::Discover, 1)]);
+    assert_eq!(changes(text, Mode::Add), []);
+    let wrong = errors("discover:\n  nids: [10.0.0.1@tcp]\n  source: 10.0.0.2@tcp\n", Mode::Execute);
+    assert!(wrong[0].contains("unknown key 'source' in 'discover'"), "{wrong:?}");
+}
+
+/// A node that has nothing.
+fn state() -> NodeState {
+    NodeState {
+        nets: Vec::new(),
+        peers: Vec::new(),
+        globals: crate::records::Globals::default(),
+        udsp: Vec::new(),
+        drop_rules: Vec::new(),
+        steering: crate::records::SteeringRecord { shard_count: 1, portals: Vec::new() },
+    }
 }
 
 /// A document with something of everything.
@@ -276,12 +364,20 @@ net:
 peer:
 -     primary nid: 10.0.0.2@xdp
       Multi-Rail: False
-      peer state: 0
+      peer state: 8
       peer ni:
       -     nid: 10.0.0.2@xdp
             state: NA
 global:
       discovery: 0
+udsp:
+-     idx: 0
+      src: tcp
+      action:
+            priority: 1
+-     idx: 1
+      src: 10.0.[0-3].*@tcp
+      dst: \"*@xdp\"
 steering:
 -     portal: 4
       policy: match_bits
@@ -302,8 +398,8 @@ statistics:
 
 #[test]
 fn everything_is_understood() {
-    assert_eq!(parse(EVERYTHING, Mode::Add).unwrap().items.len(), 5);
-    assert_eq!(parse(EVERYTHING, Mode::Delete).unwrap().items.len(), 5);
+    assert_eq!(parse(EVERYTHING, Mode::Add).unwrap().items.len(), 7);
+    assert_eq!(parse(EVERYTHING, Mode::Delete).unwrap().items.len(), 7);
 }
 
 proptest! {
@@ -333,17 +429,10 @@ proptest! {
             }
         }
         let text: String = text.into_iter().collect();
-        let state = NodeState {
-            nets: Vec::new(),
-            peers: Vec::new(),
-            globals: crate::records::Globals::default(),
-            drop_rules: Vec::new(),
-            steering: crate::records::SteeringRecord { shard_count: 1, portals: Vec::new() },
-        };
+        let state = state();
         for mode in [Mode::Add, Mode::Delete, Mode::Execute] {
-            let planned = parse(&text, mode).and_then(|document| {
-                let planned = document.plan(mode, &state)?;
-                Ok(planned.into_iter().map(|(_, change)| change).collect::<Vec<_>>())
+            let planned = parse(&text, mode).map(|document| {
+                document.plan(&state).into_iter().map(|(_, change)| change).collect::<Vec<_>>()
             });
             match planned {
                 Ok(changes) => {

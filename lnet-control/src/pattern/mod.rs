@@ -8,6 +8,7 @@ mod cpt;
 mod expression;
 mod interface;
 mod nid;
+mod udsp;
 
 #[cfg(test)]
 mod tests;
@@ -15,8 +16,10 @@ mod tests;
 use crate::errno::{Errno, Refusal};
 
 pub use cpt::{cpts, cpts_text, shards};
+pub use expression::NumberRange;
 pub use interface::{InterfaceName, interfaces};
 pub use nid::{NIDS_MAX, fault_nid, fault_nid_text, nid, nids, nids_resolved};
+pub use udsp::{UdspAddress, UdspPattern, nid_ranges};
 
 /// The refusal of a text that is not what was expected.
 pub(crate) fn invalid(text: &str, expected: &str) -> Refusal {

@@ -47,6 +47,7 @@ macro_rules! words {
 }
 
 mod capture;
+mod explain;
 mod fault;
 mod frames;
 mod global;
@@ -56,18 +57,23 @@ mod peer;
 mod selftest;
 mod statistics;
 mod steering;
+mod udsp;
 
 pub use capture::CaptureRecord;
+pub use explain::{
+    ExplainRecord, ExplainedCandidate, ExplainedChoice, ExplainedKind, ExplainedPath, ExplainedStep,
+};
 pub use fault::{DropRule, DropRuleRecord, HealthError, MESSAGE_TYPES, RuleCounters};
 pub use frames::{FramesNi, FramesRecord, SlotFrames};
 pub use global::Globals;
 pub use lnet_wire::Global;
 pub use load::{LoadClass, LoadKind, LoadRecord, LoadResult, LoadRole, LoadSpec, LoadTimes};
 pub use net::{Lnd, NetRecord, NiHealth, NiOptions, NiRecord, NiStatus, XdpMode};
-pub use peer::{PeerCredits, PeerHealth, PeerNiRecord, PeerRecord};
+pub use peer::{CptRecord, PeerCredits, PeerHealth, PeerNiRecord, PeerRecord, RecoveryRecord};
 pub use selftest::{
-    SelftestAnswer, SelftestBatch, SelftestCommand, SelftestCounters, SelftestGroup, SelftestNode,
-    SelftestRequest, SelftestSession, SelftestState, SelftestStats, SelftestTest,
+    SelftestAnswer, SelftestBatch, SelftestBatchTest, SelftestCommand, SelftestCounters, SelftestGroup,
+    SelftestNode, SelftestRequest, SelftestSession, SelftestState, SelftestStats, SelftestTest,
 };
 pub use statistics::{Latency, MessageCounts, Statistics, Traffic};
 pub use steering::{PortalPolicy, SteeringPolicy, SteeringRecord};
+pub use udsp::{Selection, SelectionKind, UdspInfo, UdspRule};

@@ -4,7 +4,7 @@ use lnet_wire::{Net, Nid};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::Traffic;
+use super::{Traffic, UdspInfo};
 use crate::text;
 
 /// A net with its local NIs, in order of creation.
@@ -13,6 +13,8 @@ pub struct NetRecord {
     /// The net.
     #[serde(with = "text")]
     pub net: Net,
+    /// The name of its state by the Multi-Rail design (`docs/multi-rail.md`), here and in other records.
+    pub fsm_state: String,
     /// Its local NIs: at least one.
     pub nis: Vec<NiRecord>,
 }
@@ -25,6 +27,8 @@ pub struct NiRecord {
     pub nid: Nid,
     /// Whether it serves.
     pub status: NiStatus,
+    /// The name of its state.
+    pub fsm_state: String,
     /// The network interface; `lo` has none.
     pub interface: Option<String>,
     /// Whether `nid` is not the address that the interface's name alone would choose.
@@ -47,6 +51,10 @@ pub struct NiRecord {
     pub mtu_bytes: u32,
     /// CPTs (shards) that serve it, each of them where it is not restricted.
     pub cpts: Vec<u32>,
+    /// What follows from the selection policies.
+    pub udsp: UdspInfo,
+    /// How far its device is from the memory of the node's shards: 10 is as near as can be. `lo` has none.
+    pub numa_distance: Option<u32>,
 }
 
 words! {
@@ -78,6 +86,10 @@ counters! {
         timeouts: u64 = "timeouts",
         /// Sends that ended so.
         error: u64 = "error",
+        /// Pings that it has not answered while it is not in full health.
+        ping_count: u32 = "ping_count",
+        /// When the next one is due, seconds since the node's start; 0 if none is.
+        next_ping_s: u64 = "next_ping",
     }
 }
 

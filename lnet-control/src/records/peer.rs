@@ -3,7 +3,7 @@
 use lnet_wire::Nid;
 use serde::{Deserialize, Serialize};
 
-use super::Traffic;
+use super::{Traffic, UdspInfo};
 use crate::text;
 
 /// A peer with its NIDs.
@@ -16,6 +16,8 @@ pub struct PeerRecord {
     pub multi_rail: bool,
     /// State bits: [`PeerRecord::CONFIGURED`] and others of LNet (`lib-types.h`, `LNET_PEER_*`).
     pub state: u32,
+    /// The name of its state by the Multi-Rail design (`docs/multi-rail.md`).
+    pub fsm_state: String,
     /// Its NIs: the primary NID's net first and the primary first in it, others in order of appearance.
     pub nis: Vec<PeerNiRecord>,
 }
@@ -25,6 +27,8 @@ impl PeerRecord {
     pub const MULTI_RAIL: u32 = 1;
     /// State bit: a user made it; otherwise it was found by traffic.
     pub const CONFIGURED: u32 = 8;
+    /// State bit: its primary NID is fixed.
+    pub const LOCK_PRIMARY: u32 = 1 << 20;
 }
 
 /// An NI of a peer.
@@ -33,12 +37,16 @@ pub struct PeerNiRecord {
     /// Its NID.
     #[serde(with = "text")]
     pub nid: Nid,
+    /// The name of its state.
+    pub fsm_state: String,
     /// Credits and references.
     pub credits: PeerCredits,
     /// Traffic.
     pub traffic: Traffic,
     /// Health.
     pub health: PeerHealth,
+    /// What follows from the selection policies.
+    pub udsp: UdspInfo,
 }
 
 counters! {
@@ -74,5 +82,30 @@ counters! {
         error: u64 = "error",
         /// Sends that ended so.
         network_timeout: u64 = "network timeout",
+        /// Pings that it has not answered while it is not in full health.
+        ping_count: u32 = "ping_count",
+        /// When the next one is due, seconds since the node's start; 0 if none is.
+        next_ping_s: u64 = "next_ping",
     }
+}
+
+/// NIDs that are pinged until they are in full health again.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct RecoveryRecord {
+    /// Local ones.
+    #[serde(with = "text::list")]
+    pub local: Vec<Nid>,
+    /// Those of peers.
+    #[serde(with = "text::list")]
+    pub peers: Vec<Nid>,
+}
+
+/// The CPT (shard) that a NID belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CptRecord {
+    /// The NID.
+    #[serde(with = "text")]
+    pub nid: Nid,
+    /// The CPT.
+    pub cpt: u32,
 }

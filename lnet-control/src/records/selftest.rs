@@ -129,6 +129,8 @@ pub enum SelftestCommand {
         batch: String,
         /// The number of a test, from 1; 0 for the batch.
         test: u32,
+        /// Its servers, instead of its clients.
+        of_servers: bool,
     },
     /// Tells of all batches.
     ListBatches,
@@ -151,6 +153,9 @@ pub struct SelftestRequest {
     pub key: u32,
     /// What is to be done.
     pub command: SelftestCommand,
+    /// A node that does not answer within so many seconds counts as down; without, what the session says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_s: Option<u32>,
 }
 
 /// A session.
@@ -201,14 +206,33 @@ pub struct SelftestGroup {
 pub struct SelftestBatch {
     /// Its name.
     pub name: String,
-    /// Its tests, in words.
-    pub tests: Vec<String>,
-    /// Nodes that send, and nodes that are sent to.
-    pub clients: u32,
+    /// Its tests.
+    pub tests: Vec<SelftestBatchTest>,
+    /// Nodes that send.
+    pub clients: Vec<SelftestNode>,
     /// Nodes that are sent to.
-    pub servers: u32,
+    pub servers: Vec<SelftestNode>,
     /// It was started, and not stopped.
     pub is_running: bool,
+}
+
+/// A test of a batch.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SelftestBatchTest {
+    /// In words.
+    pub words: String,
+    /// How often each unit does it.
+    pub loop_count: u32,
+    /// Units of a client for each destination.
+    pub concurrency: u32,
+    /// The group of the clients.
+    pub from: String,
+    /// The group of the servers.
+    pub to: String,
+    /// Nodes that send.
+    pub clients: Vec<SelftestNode>,
+    /// Nodes that are sent to.
+    pub servers: Vec<SelftestNode>,
 }
 
 /// Counters of a node.

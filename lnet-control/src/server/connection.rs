@@ -15,7 +15,7 @@ use tracing::{debug, info};
 use super::{Handler, Shared};
 use crate::errno::{Errno, Refusal};
 use crate::protocol::{self, HEADER_BYTES, MAGIC, ProtocolError, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
-use crate::request::{PingReply, PingRequest, Reply, Request};
+use crate::request::{PingPurpose, PingReply, PingRequest, Reply, Request};
 use crate::table::answer;
 
 /// Bytes that are read at once.
@@ -142,7 +142,7 @@ impl<'a, H: Handler> Connection<'a, H> {
     }
 
     async fn ping(&mut self, request: PingRequest) -> Result<(), Ended> {
-        let PingRequest { nids, source, timeout_ms } = request;
+        let PingRequest { nids, source, timeout_ms, purpose } = request;
         if nids.len() > PING_NIDS_MAX {
             let text = format!("{} nids to ping, expected at most {PING_NIDS_MAX}", nids.len());
             return self.client.write(&Reply::Refused(Refusal::new(Errno::TOOBIG, text))).await;
@@ -151,7 +151,14 @@ impl<'a, H: Handler> Connection<'a, H> {
         let time = timeout_ms.map_or(limits.ping_time, Duration::from_millis).min(limits.ping_time);
         let handler = self.shared.handler;
         let pings = nids.into_iter().map(async |nid| {
-            let result = timeout(time + PING_SLACK, handler.ping(nid, source, time)).await;
+            let asked = async {
+                match purpose {
+                    PingPurpose::Ping => handler.ping(nid, source, time).await,
+                    PingPurpose::Discover => handler.discover(nid, false, time).await,
+                    PingPurpose::ForceDiscovery => handler.discover(nid, true, time).await,
+                }
+            };
+            let result = timeout(time + PING_SLACK, asked).await;
             let late = |_| Err(Refusal::new(Errno::TIMEDOUT, format!("no answer within {time:?}")));
             PingReply { nid, result: result.unwrap_or_else(late) }
         });

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use lnet_control::client::ClientError;
 use lnet_control::protocol::{self, HEADER_BYTES, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use lnet_control::records::{Global, Globals};
-use lnet_control::request::{Batch, Change, Outcome, PingRequest, Reply, Request};
+use lnet_control::request::{Batch, Change, Outcome, PingPurpose, PingRequest, Reply, Request};
 use lnet_control::server::{Access, BindError, Listener, ServerLimits};
 use lnet_control::{Errno, Refusal};
 use lnet_wire::Nid;
@@ -34,7 +34,12 @@ fn nid(last: u8) -> Nid {
 }
 
 fn ping(lasts: &[u8]) -> PingRequest {
-    PingRequest { nids: lasts.iter().map(|&last| nid(last)).collect(), source: None, timeout_ms: Some(300) }
+    PingRequest {
+        nids: lasts.iter().map(|&last| nid(last)).collect(),
+        source: None,
+        timeout_ms: Some(300),
+        purpose: PingPurpose::Ping,
+    }
 }
 
 fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {

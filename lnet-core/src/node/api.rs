@@ -13,7 +13,7 @@ use super::error::{DriverError, RequestError};
 use super::nets::{NetTunables, NiConfig, NiSpec};
 use super::pings::{PingId, Pinged};
 use crate::lnd::NiId;
-use crate::shard::Confirmation;
+use crate::shard::{Confirmation, HealthNote};
 
 /// How long what is under way by an interface that goes may take, unless a request says otherwise.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -37,6 +37,8 @@ pub struct NodeConfig {
     pub pid: u32,
     /// Policies of its portals at the start.
     pub policies: [PolicyWord; PORTALS],
+    /// Whether the primary NIDs of peers that a program announces are fixed (LNet `peer.c: lock_prim_nid`).
+    pub locks_announced: bool,
 }
 
 impl NodeConfig {
@@ -52,6 +54,7 @@ impl NodeConfig {
             ping_timeout_max: Duration::from_secs(180),
             pid: lnet_wire::ProcessId::LUSTRE_PID,
             policies: [PolicyWord::default(); PORTALS],
+            locks_announced: true,
         }
     }
 }
@@ -79,6 +82,25 @@ pub enum Request<O> {
         /// How long the answer may take; the longest time if there is no number, or it is 0 or longer.
         timeout: Option<Duration>,
     },
+    /// A peer is to be discovered: its NIs become those that it tells. It ends as [`Outcome::Pinged`].
+    Discover {
+        /// A NID of it.
+        nid: Nid,
+        /// Whether it is pushed to whatever it has acknowledged.
+        is_forced: bool,
+    },
+    /// A program announces a peer: NIDs of one node, of which the first that is usable is to be its primary NID. It ends at
+    /// once, as [`Outcome::Pinged`] with what is known of the peer; the other NIDs become its own as they are discovered.
+    Announce {
+        /// The NIDs; those on nets that this node is not on are passed over.
+        nids: Vec<Nid>,
+    },
+    /// By which NID a peer goes is asked. It ends as [`Outcome::Pinged`]: once the peer is discovered, unless its primary NID
+    /// is known for certain or discovery is off.
+    PrimaryNid {
+        /// A NID of the peer.
+        nid: Nid,
+    },
 }
 
 impl<O> Request<O> {
@@ -94,7 +116,7 @@ impl<O> Request<O> {
 pub enum Outcome {
     /// All changes are made, and all shards know.
     Changed,
-    /// The ping was answered.
+    /// The ping was answered, or what is asked about a peer is known.
     Pinged(Pinged),
 }
 
@@ -126,6 +148,16 @@ pub enum Action<O> {
         source: Option<Nid>,
         /// Room for the answer.
         length_bytes: usize,
+    },
+    /// Send a PUT with ACK to [`PORTAL`](super::PORTAL) with [`MATCH_BITS`](super::MATCH_BITS), and report
+    /// [`Report::Answered`], without bytes, when it is acknowledged, or [`Report::Unanswered`].
+    Push {
+        /// Names it.
+        ping: PingId,
+        /// Who is told.
+        nid: Nid,
+        /// What.
+        bytes: Arc<[u8]>,
     },
     /// An answer is of no interest any more.
     Forget {
@@ -204,11 +236,29 @@ pub enum Report<'a> {
         /// Bytes of the whole push.
         length_bytes: usize,
     },
+    /// How far the device of an interface is from the memory of the node's shards.
+    Distance {
+        /// Its slot. What has gone meanwhile is of no interest.
+        ni: NiId,
+        /// As the system gives it: 10 is as near as can be.
+        distance: u32,
+    },
     /// Traffic with a peer.
     Traffic {
         /// Its NID.
         nid: Nid,
     },
+    /// A request has gone to a NID that is to be found out about ([`Shard::poll_wanted`]).
+    ///
+    /// [`Shard::poll_wanted`]: crate::shard::Shard::poll_wanted
+    Wanted {
+        /// The NID.
+        nid: Nid,
+    },
+    /// What a shard has noted of an interface ([`Shard::poll_health`]).
+    ///
+    /// [`Shard::poll_health`]: crate::shard::Shard::poll_health
+    Health(HealthNote),
 }
 
 /// A net with its interfaces.

@@ -11,9 +11,11 @@ use lnet_wire::{Global, Net, Nid, ping};
 use super::Node;
 use super::error::{ChangeError, RequestError};
 use super::nets::{LOOPBACK, NiConfig, NiSpec};
+use super::peers::{PeerEdit, PeerTable};
 use super::settings::Settings;
 use crate::lnd::NiId;
 use crate::topology::HEALTH_MAX;
+use crate::udsp::{RuleEdit, RuleList};
 
 /// One change of the configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -57,6 +59,10 @@ pub enum Change<O> {
         /// The policy.
         policy: Policy,
     },
+    /// The administrator changes peers.
+    Peer(PeerEdit),
+    /// The administrator changes the selection policies.
+    Udsp(RuleEdit),
     /// A global tunable.
     Set {
         /// Which.
@@ -74,11 +80,14 @@ pub(super) struct Plan<O> {
     pub(super) reopen: Vec<(usize, NiId)>,
     /// Interfaces that come, each with the index of its change in the batch. They have no slots yet.
     pub(super) add: Vec<(usize, NiConfig<O>)>,
-    /// Those that stay, with the health that they will have.
-    pub(super) stay: Vec<NiConfig<O>>,
+    /// The healths that are set, of interfaces that are there already, in their order.
+    pub(super) healths: Vec<(NiId, u32)>,
     /// The indices of the changes in the batch, the portals and their policies.
     pub(super) policies: Vec<(usize, u32, PolicyWord)>,
     pub(super) settings: Settings,
+    pub(super) peers: Vec<PeerEdit>,
+    /// The selection policies, if the batch changes them.
+    pub(super) rules: Option<RuleList>,
 }
 
 impl<O> Plan<O> {
@@ -93,6 +102,8 @@ struct Draft<'a, O> {
     node: &'a Node<O>,
     /// Local interfaces; those that come with the index of their change.
     nis: Vec<(Option<usize>, NiConfig<O>)>,
+    /// Peers after the changes so far, if any of them is about peers.
+    peers: Option<PeerTable>,
     plan: Plan<O>,
 }
 
@@ -110,23 +121,21 @@ impl<O: Clone> Node<O> {
             delete: Vec::new(),
             reopen: Vec::new(),
             add: Vec::new(),
-            stay: Vec::new(),
+            healths: Vec::new(),
             policies: Vec::new(),
             settings: self.settings,
+            peers: Vec::new(),
+            rules: None,
         };
         let nis = self.nis.0.iter().map(|config| (None, config.clone())).collect();
-        let mut draft = Draft { node: self, nis, plan };
+        let mut draft = Draft { node: self, nis, peers: None, plan };
         for (index, change) in changes.iter().enumerate() {
             draft.apply(index, change).map_err(|error| RequestError::Change { index, error })?;
         }
         let Draft { nis, mut plan, .. } = draft;
         plan.reopen.retain(|(_, ni)| !plan.delete.contains(ni));
-        for (index, config) in nis {
-            match index {
-                Some(index) => plan.add.push((index, config)),
-                None => plan.stay.push(config),
-            }
-        }
+        let added = nis.into_iter().filter_map(|(index, config)| Some((index?, config)));
+        plan.add.extend(added);
         Ok(plan)
     }
 }
@@ -161,6 +170,18 @@ impl<O: Clone> Draft<'_, O> {
             }
             Change::SetHealth { nid, value } => self.set_health(*nid, *value),
             Change::SetPolicy { portal, policy } => self.set_policy(index, *portal, policy),
+            Change::Peer(change) => {
+                let nis = &self.nis;
+                let is_own = |nid: &Nid| nis.iter().any(|(_, config)| config.spec.nid == *nid);
+                let peers = self.peers.get_or_insert_with(|| self.node.peers.clone());
+                peers.apply(change, is_own).map_err(ChangeError::Peer)?;
+                self.plan.peers.push(change.clone());
+                Ok(())
+            }
+            Change::Udsp(edit) => {
+                let rules = self.plan.rules.get_or_insert_with(|| self.node.rules.clone());
+                rules.apply(edit).map_err(ChangeError::Rule)
+            }
             Change::Set { setting, value } => {
                 let changed = self.plan.settings.with(*setting, *value);
                 let error = ChangeError::Setting { setting: *setting, value: *value };
@@ -218,9 +239,14 @@ impl<O: Clone> Draft<'_, O> {
         if let Some(nid) = nid.filter(|nid| !self.nis.iter().any(|(_, config)| config.spec.nid == *nid)) {
             return Err(if nid.is_loopback() { ChangeError::Loopback } else { ChangeError::UnknownNid(nid) });
         }
-        let configs = self.nis.iter_mut().map(|(_, config)| config);
-        let its = configs.filter(|config| nid.is_none_or(|nid| config.spec.nid == nid));
-        its.for_each(|config| config.set_health(value));
+        let its = self.nis.iter_mut().filter(|(_, config)| nid.is_none_or(|nid| config.spec.nid == nid));
+        for (added, config) in its {
+            match added {
+                Some(_) => config.set_health(value),
+                // Until the batch is through, messages may change it.
+                None => self.plan.healths.push((config.ni, value)),
+            }
+        }
         Ok(())
     }
 

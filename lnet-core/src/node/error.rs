@@ -9,6 +9,9 @@ use lnet_wire::steer::{PORTALS, PolicyError};
 use lnet_wire::{Global, Net, Nid};
 use thiserror::Error;
 
+use super::peers::PeerError;
+use crate::udsp::RuleError;
+
 const ENOENT: i32 = 2;
 const EBUSY: i32 = 16;
 const EEXIST: i32 = 17;
@@ -94,6 +97,12 @@ pub enum ChangeError {
         /// How many there are.
         shards: u8,
     },
+    /// A change of peers is wrong.
+    #[error("{0}")]
+    Peer(PeerError),
+    /// A change of the selection policies is wrong.
+    #[error("{0}")]
+    Rule(RuleError),
     /// A tunable has no such value, or not together with the others.
     #[error("{setting} {value}: {}", expected_of(*setting))]
     Setting {
@@ -122,6 +131,8 @@ impl ChangeError {
     pub const fn errno(&self) -> i32 {
         match self {
             Self::Loopback | Self::UnknownInterface { .. } => ENODEV,
+            Self::Peer(error) => error.errno(),
+            Self::Rule(error) => error.errno(),
             Self::NidExists(_) | Self::InterfaceExists { .. } => EEXIST,
             Self::TooMany { .. } => ENOSPC,
             Self::UnknownNid(_) => ENOENT,
@@ -207,6 +218,15 @@ pub enum RequestError {
         /// What the driver says.
         error: DriverError,
     },
+    /// The answer is not about the node that was asked: its NID is not among those that it tells.
+    #[error("failed to ping {0}: the answer does not name it")]
+    PingStranger(Nid),
+    /// The peer has gone, or there is no room for one.
+    #[error("failed to discover {0}: there is no such peer any more")]
+    PeerGone(Nid),
+    /// Of the NIDs of an announced peer none is on a net of this node.
+    #[error("no nid of the announced peer is that of another node on a net of this one")]
+    AnnouncedNone,
     /// The answer is none.
     #[error("failed to ping {nid}: {error}")]
     PingAnswer {
@@ -243,9 +263,10 @@ impl RequestError {
             Self::UnknownRequest(_) => ENOENT,
             Self::Cancelled => ECANCELED,
             Self::PingWildcard(_) | Self::PingSource(_) => EINVAL,
-            Self::PingUnreachable(_) => EHOSTUNREACH,
+            Self::PingUnreachable(_) | Self::AnnouncedNone => EHOSTUNREACH,
             Self::PingTimeout { .. } => ETIMEDOUT,
-            Self::PingAnswer { .. } => EPROTO,
+            Self::PingAnswer { .. } | Self::PingStranger(_) => EPROTO,
+            Self::PeerGone(_) => ENOENT,
         }
     }
 

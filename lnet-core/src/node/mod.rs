@@ -17,40 +17,48 @@
 
 mod api;
 mod change;
+mod discovery;
 mod error;
 mod nets;
 mod peers;
 mod pings;
-mod pushes;
+mod recovery;
 mod settings;
+mod states;
 mod task;
+mod upper;
+mod verify;
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use lnet_wire::ping::{self, BUFFER_MIN_BYTES, Features, PingInfo, PingNi};
+use lnet_wire::ping::{self, BUFFER_MIN_BYTES, Features, PingNi};
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_wire::{Global, Net, Nid};
 
 pub use api::{Action, DRAIN_TIMEOUT, NetRecord, NodeConfig, Outcome, Report, Request, RequestId};
 pub use change::{Change, policy_word};
+pub use discovery::PushCounters;
 pub use error::{ChangeError, DriverError, RequestError};
 pub use nets::{LOOPBACK, NetOptions, NetTunables, NiConfig, NiSpec};
-pub use peers::{Peer, TOLD_MAX};
+pub use peers::{Peer, PeerEdit, PeerError, PeerNi, TOLD_MAX, peer_state};
 pub use pings::{MATCH_BITS, PORTAL, PingId, Pinged};
-pub use pushes::PushCounters;
+pub use recovery::{Recovering, Recovery};
 pub use settings::Settings;
+pub use states::{LocalNetState, LocalNiState, PeerNiState, PeerState, PeerTraffic};
+pub use verify::Difference;
 
 use crate::shard::Confirmation;
 use crate::time::Instant;
-use crate::topology::{NiStatus, Steering, Topology};
+use crate::topology::{NiStatus, PRIORITY_NONE, PeerMap, PeerNid, PeerView, Steering, Topology};
+use crate::udsp::RuleList;
 
 use nets::Nis;
 use peers::PeerTable;
-use pings::{Answer, Ping};
+use pings::{Answer, Ping, Purpose};
 use task::{Batch, Step, Task};
 
 /// The control state machine of a node. `O` is what an LND wants to know of an interface and the node does not
@@ -66,6 +74,18 @@ pub struct Node<O> {
     /// Interfaces that there have been.
     added: u64,
     peers: PeerTable,
+    /// The selection policies.
+    rules: RuleList,
+    /// The peers as the shards know them.
+    peer_map: PeerMap,
+    /// Peers that are to be visited, by a NID of each.
+    to_discover: VecDeque<Nid>,
+    /// Requests that wait for a peer to be discovered, by its NID.
+    discoveries: BTreeMap<RequestId, Nid>,
+    /// NIDs of peers' NIs that are not in full health.
+    ill: BTreeSet<Nid>,
+    /// Whether something has changed that shards do not know.
+    is_changed: bool,
     generation: u64,
     /// A snapshot that was not taken yet.
     snapshot: Option<Arc<Topology>>,
@@ -80,7 +100,13 @@ pub struct Node<O> {
     features: Features,
     told: Vec<PingNi>,
     sequence: u32,
+    /// What pings are answered, and pushes say.
+    published: Arc<[u8]>,
+    /// Whether peers are to be pushed to: those that are behind, or all.
+    push_due: Option<bool>,
     pushes: PushCounters,
+    /// What is to be warned of.
+    differences: VecDeque<Difference>,
     push_room_bytes: usize,
 }
 
@@ -100,6 +126,12 @@ impl<O: Clone> Node<O> {
             nis: Nis(Vec::new()),
             added: 0,
             peers: PeerTable::new(config.peers_max),
+            rules: RuleList::default(),
+            peer_map: PeerMap::default(),
+            to_discover: VecDeque::new(),
+            discoveries: BTreeMap::new(),
+            ill: BTreeSet::new(),
+            is_changed: false,
             generation: 0,
             snapshot: None,
             confirmations: (0..config.shard_count).map(|_| None).collect(),
@@ -111,7 +143,10 @@ impl<O: Clone> Node<O> {
             features: Features::default(),
             told: Vec::new(),
             sequence: 0,
+            published: Arc::default(),
+            push_due: None,
             pushes: PushCounters::default(),
+            differences: VecDeque::new(),
             push_room_bytes: BUFFER_MIN_BYTES,
             config,
         };
@@ -143,7 +178,23 @@ impl<O: Clone> Node<O> {
                     self.actions.push_back(Action::Done { request: id, result: Err(error) });
                 }
             }
+            Request::Discover { nid, is_forced } => {
+                if let Err(error) = self.discover_on_request(now, id, nid, is_forced) {
+                    self.actions.push_back(Action::Done { request: id, result: Err(error) });
+                }
+            }
+            Request::Announce { nids } => {
+                if let Err(error) = self.announce(now, id, &nids) {
+                    self.actions.push_back(Action::Done { request: id, result: Err(error) });
+                }
+            }
+            Request::PrimaryNid { nid } => {
+                if let Err(error) = self.primary_nid(now, id, nid) {
+                    self.actions.push_back(Action::Done { request: id, result: Err(error) });
+                }
+            }
         }
+        self.go_on(now);
         Ok(id)
     }
 
@@ -155,6 +206,10 @@ impl<O: Clone> Node<O> {
         let waiting = self.waiting.iter().position(|batch| batch.request == request);
         if let Some(at) = waiting {
             self.waiting.remove(at);
+        } else if let Some(nid) = self.discoveries.remove(&request) {
+            if let Some(peer) = self.peers.get_mut(&nid) {
+                peer.waiting.retain(|waiting| *waiting != request);
+            }
         } else if let Some(ping) = self.pings.remove(&request) {
             self.actions.push_back(Action::Forget { ping: ping.id });
         } else {
@@ -178,10 +233,10 @@ impl<O: Clone> Node<O> {
                 self.confirmations[shard] = Some(confirmation);
                 self.advance(now);
             }
-            Report::Answered { ping, bytes } => self.answered(ping, bytes),
+            Report::Answered { ping, bytes } => self.answered(now, ping, bytes),
             Report::Unanswered { ping, error } => {
                 if let Some(ping) = self.take_ping(ping) {
-                    self.end_ping(&ping, Err(RequestError::Ping { nid: ping.nid, error }));
+                    self.end_ping(now, &ping, Err(RequestError::Ping { nid: ping.nid, error }));
                 }
             }
             Report::Link { ni, is_up } => {
@@ -199,11 +254,30 @@ impl<O: Clone> Node<O> {
             }
             Report::Pushed { from, bytes, length_bytes } => self.pushed(now, from, bytes, length_bytes),
             Report::Traffic { nid } => {
-                if !nid.is_any() && !nid.is_loopback() && !self.is_local(&nid) {
+                if self.may_be_peer(&nid) {
                     self.peers.note_traffic(&nid);
                 }
             }
+            Report::Wanted { nid } => {
+                let is_wanted = |peer: &Peer| self.is_wanted(peer);
+                if self.may_be_peer(&nid) && self.peers.get(&nid).is_none_or(is_wanted) {
+                    self.discover(now, &nid, None);
+                }
+            }
+            Report::Distance { ni, distance } => {
+                // It may wait for others of its batch to be opened.
+                let opened = self.task.as_mut().and_then(|task| task.opened_mut(ni));
+                if let Some(config) = opened.or(self.nis.get_mut(ni)) {
+                    self.is_changed |= core::mem::replace(&mut config.numa_distance, distance) != distance;
+                }
+            }
+            Report::Health(note) => self.note_health(now, &note),
         }
+        self.go_on(now);
+    }
+
+    fn may_be_peer(&self, nid: &Nid) -> bool {
+        !nid.is_any() && !nid.is_loopback() && !self.is_local(nid)
     }
 
     /// When [`Node::handle_timeout`] has something to do.
@@ -213,7 +287,7 @@ impl<O: Clone> Node<O> {
             Step::Draining(deadline) => Some(deadline),
             _ => None,
         });
-        self.pings.values().map(|ping| ping.deadline).chain(drained).min()
+        self.pings.values().map(|ping| ping.deadline).chain(drained).chain(self.next_recovery()).min()
     }
 
     /// Ends the pings whose time is over, and goes on with what has waited for long enough.
@@ -223,13 +297,19 @@ impl<O: Clone> Node<O> {
             let Ping { id, nid, timeout, .. } = ping;
             self.pings.remove(&id.request);
             self.actions.push_back(Action::Forget { ping: id });
-            self.end_ping(&ping, Err(RequestError::PingTimeout { nid, timeout }));
+            self.end_ping(now, &ping, Err(RequestError::PingTimeout { nid, timeout }));
         }
+        self.recover(now);
         self.advance(now);
+        self.go_on(now);
     }
 
     /// The newest snapshot, once.
     pub fn poll_snapshot(&mut self) -> Option<Arc<Topology>> {
+        let has_news = self.tell_of_peers();
+        if has_news || core::mem::take(&mut self.is_changed) {
+            self.publish();
+        }
         self.snapshot.take()
     }
 
@@ -273,13 +353,20 @@ impl<O: Clone> Node<O> {
 
     /// Forgets all peers.
     pub fn forget_peers(&mut self) {
-        self.peers = PeerTable::new(self.config.peers_max);
+        self.peers.clear();
+        self.ill.clear();
     }
 
     /// The global tunables.
     #[must_use]
     pub const fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// The selection policies.
+    #[must_use]
+    pub const fn rules(&self) -> &RuleList {
+        &self.rules
     }
 
     /// The policies of the portals.
@@ -297,8 +384,8 @@ impl<O: Clone> Node<O> {
     /// Requests that wait or are under way.
     #[must_use]
     pub fn request_count(&self) -> usize {
-        let pings = self.pings.values().filter(|ping| !ping.is_own).count();
-        self.waiting.len() + pings + usize::from(self.task.is_some())
+        let pings = self.pings.values().filter(|ping| ping.purpose == Purpose::Request).count();
+        self.waiting.len() + pings + self.discoveries.len() + usize::from(self.task.is_some())
     }
 
     fn is_local(&self, nid: &Nid) -> bool {
@@ -319,12 +406,42 @@ impl<O: Clone> Node<O> {
     fn publish(&mut self) {
         self.generation += 1;
         let steering = Steering { shard_count: self.config.shard_count, policies: self.policies };
-        let topology = Topology::with_slots(self.nis.slots(&self.settings))
+        let topology = Topology::with_slots(self.nis.slots(&self.settings, &self.rules))
             .with_tunables(self.settings.tunables())
             .with_steering(steering)
             .with_frozen(self.frozen)
+            .with_peers(self.peer_map.clone())
             .with_generation(self.generation);
         self.snapshot = Some(Arc::new(topology));
+    }
+
+    /// Brings the peers as the shards know them up to date; whether that changed something.
+    fn tell_of_peers(&mut self) -> bool {
+        let Some((removed, changed)) = self.peers.take_changes() else { return false };
+        for nid in &removed {
+            self.peer_map.remove(nid);
+        }
+        for peer in changed.iter().filter_map(|primary| self.peers.get(primary)) {
+            if let Some(view) = self.view(peer) {
+                self.peer_map.insert(view);
+            }
+        }
+        true
+    }
+
+    /// A peer as the shards know it.
+    fn view(&self, peer: &Peer) -> Option<PeerView> {
+        let own = || self.nis.0.iter().map(|config| &config.spec.nid);
+        let nis = peer.nis.iter().map(|ni| PeerNid {
+            priority: self.rules.peer_priority(&ni.nid),
+            preferred: self.rules.preferred(&ni.nid, own()),
+            ..PeerNid::new(ni.nid, ni.health)
+        });
+        let view = PeerView::new(peer.is_multi_rail(), nis.collect())?;
+        let nets: BTreeSet<_> = view.nis.iter().map(|ni| ni.nid.net()).collect();
+        let priorities = nets.into_iter().map(|net| (net, self.rules.peer_net_priority(net)));
+        let net_priorities = priorities.filter(|(_, priority)| *priority != PRIORITY_NONE).collect();
+        Some(PeerView { is_wanted: self.is_wanted(peer), net_priorities, ..view })
     }
 
     /// Tells those who ping, if there is anything new (LNet `api-ni.c: lnet_ping_target_update`). The interfaces stand there by
@@ -335,13 +452,12 @@ impl<O: Clone> Node<O> {
             let stays =
                 self.nis.0.iter().filter(|config| config.spec.nid.net() == net && config.going.is_none());
             told.extend(stays.map(|config| {
-                let is_up = config.status() == NiStatus::Up;
-                let status = if is_up { ping::NiStatus::UP } else { ping::NiStatus::DOWN };
+                let status = if config.is_told_up() { ping::NiStatus::UP } else { ping::NiStatus::DOWN };
                 PingNi { nid: config.spec.nid, status }
             }));
         }
         let mut features = Features::NI_STATUS.with(Features::ROUTING_DISABLED).with(Features::MULTI_RAIL);
-        if self.settings.get(Global::Discovery) != 0 {
+        if self.is_discovery_on() {
             features = features.with(Features::DISCOVERY);
         }
         let are_same = self.sequence != 0 && told == self.told;
@@ -351,12 +467,57 @@ impl<O: Clone> Node<O> {
         if !are_same {
             self.sequence = self.sequence.wrapping_add(1).max(1);
         }
+        // What is new is pushed; that discovery is off now, to all.
+        let ends_discovery =
+            !features.contains(Features::DISCOVERY) && self.features.contains(Features::DISCOVERY);
+        self.push_due = Some(self.push_due.unwrap_or(false) || ends_discovery);
         (self.told, self.features) = (told, features);
         let interfaces = self.told.iter().copied();
         let mut bytes = alloc::vec![0; ping::encoded_bytes(interfaces.clone()).unwrap_or(0)];
         let written = ping::write(&mut bytes, features, self.config.pid, self.sequence, interfaces);
         assert!(written.is_ok(), "what was validated cannot be told: {written:?}");
-        self.actions.push_back(Action::Publish(bytes.into()));
+        self.published = bytes.into();
+        self.actions.push_back(Action::Publish(Arc::clone(&self.published)));
+    }
+
+    /// Whether an interface that is up is on the net of a NID; with a source, the one with that NID.
+    fn leads_to(&self, nid: &Nid, source: Option<Nid>) -> bool {
+        let mut nis = self.nis.0.iter().filter(|config| config.status() == NiStatus::Up);
+        nis.any(|config| {
+            let own = config.spec.nid;
+            own.net() == nid.net() && source.is_none_or(|source| source == own)
+        })
+    }
+
+    /// Discovers a peer anew, whatever is known of it (LNet `peer.c: lnet_discover`).
+    fn discover_on_request(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        nid: Nid,
+        is_forced: bool,
+    ) -> Result<(), RequestError> {
+        if nid.is_any() {
+            return Err(RequestError::PingWildcard(nid));
+        }
+        if self.is_local(&nid) {
+            let result = Ok(Outcome::Pinged(self.pinged_self(nid)));
+            self.actions.push_back(Action::Done { request, result });
+            return Ok(());
+        }
+        let known = self.peers.get(&nid).map_or_else(|| alloc::vec![nid], Peer::nids);
+        if !known.iter().any(|nid| self.leads_to(nid, None)) {
+            return Err(RequestError::PingUnreachable(nid));
+        }
+        if self.peers.get(&nid).is_none() {
+            self.peers.note_traffic(&nid);
+        }
+        self.peers.change(&nid, |peer| {
+            peer.state &= !peer_state::NIDS_UP_TO_DATE;
+            peer.state |= if is_forced { peer_state::FORCE_PING | peer_state::FORCE_PUSH } else { 0 };
+        });
+        self.discover(now, &nid, Some(request));
+        Ok(())
     }
 
     fn ping(
@@ -374,26 +535,27 @@ impl<O: Clone> Node<O> {
         if let Some(source) = source.filter(|source| !is_up(source) && !source.is_loopback()) {
             return Err(RequestError::PingSource(source));
         }
-        let mut nis = self.nis.0.iter().filter(|config| config.status() == NiStatus::Up);
-        let leads = nis.any(|config| {
-            let own = config.spec.nid;
-            own.net() == nid.net() && source.is_none_or(|source| source == own)
-        });
-        if !leads && !nid.is_loopback() {
+        if !self.leads_to(&nid, source) && !nid.is_loopback() {
             return Err(RequestError::PingUnreachable(nid));
         }
         let max = self.config.ping_timeout_max;
         let timeout = timeout.filter(|timeout| !timeout.is_zero()).map_or(max, |timeout| timeout.min(max));
         let id = PingId { request, is_second: false };
-        let ping = Ping { id, nid, source, timeout, deadline: now + timeout, is_own: false };
+        let purpose = Purpose::Request;
+        let ping = Ping { id, nid, source, timeout, deadline: now + timeout, purpose };
         self.pings.insert(request, ping);
         let length_bytes = pings::room_bytes(self.settings.get(Global::MaxInterfaces));
         self.actions.push_back(Action::Ping { ping: id, nid, source, length_bytes });
         Ok(())
     }
 
-    fn answered(&mut self, id: PingId, bytes: &[u8]) {
+    fn answered(&mut self, now: Instant, id: PingId, bytes: &[u8]) {
         let Some(ping) = self.take_ping(id) else { return };
+        match ping.purpose {
+            Purpose::Push { sequence } => return self.push_ended(now, &ping, sequence, Ok(())),
+            Purpose::Recovery => return self.recovery_answered(now, &ping),
+            Purpose::Request | Purpose::Discovery => {}
+        }
         match ping.read(bytes) {
             Answer::Again(length_bytes) => {
                 let id = PingId { is_second: true, ..id };
@@ -401,22 +563,19 @@ impl<O: Clone> Node<O> {
                 self.pings.insert(id.request, Ping { id, ..ping });
                 self.actions.push_back(Action::Ping { ping: id, nid, source, length_bytes });
             }
-            Answer::Done(Ok(_)) if ping.is_own => {
-                // What is cut still says enough of its peer.
-                let is_known = PingInfo::parse(bytes).is_ok_and(|info| self.learn(&ping.nid, &info));
-                self.pushes.refused += u64::from(!is_known);
-            }
+            // What is cut still says enough of its peer.
+            _ if ping.purpose == Purpose::Discovery => self.discovery_answered(now, &ping, Ok(bytes)),
             Answer::Done(Ok(nids)) => {
                 if !self.is_local(&ping.nid) {
-                    self.peers.tell(&ping.nid, &nids);
+                    self.peers.note_traffic(&ping.nid);
                 }
                 let peer = self.peers.get(&ping.nid);
                 let (primary, is_multi_rail) =
-                    peer.map_or((ping.nid, false), |peer| (peer.primary, peer.is_multi_rail));
+                    peer.map_or((ping.nid, false), |peer| (peer.primary, peer.is_multi_rail()));
                 let pinged = Pinged { nid: ping.nid, primary, is_multi_rail, nids };
-                self.end_ping(&ping, Ok(Outcome::Pinged(pinged)));
+                self.end_ping(now, &ping, Ok(Outcome::Pinged(pinged)));
             }
-            Answer::Done(Err(error)) => self.end_ping(&ping, Err(error)),
+            Answer::Done(Err(error)) => self.end_ping(now, &ping, Err(error)),
         }
     }
 
@@ -428,9 +587,16 @@ impl<O: Clone> Node<O> {
         self.pings.remove(&id.request)
     }
 
-    fn end_ping(&mut self, ping: &Ping, result: Result<Outcome, RequestError>) {
-        if !ping.is_own {
-            self.actions.push_back(Action::Done { request: ping.id.request, result });
+    /// A ping or push has ended, a push badly.
+    fn end_ping(&mut self, now: Instant, ping: &Ping, result: Result<Outcome, RequestError>) {
+        let error = result.as_ref().err().cloned();
+        match (ping.purpose, error) {
+            (Purpose::Request, _) => {
+                self.actions.push_back(Action::Done { request: ping.id.request, result });
+            }
+            (Purpose::Discovery, Some(error)) => self.discovery_answered(now, ping, Err(error)),
+            (Purpose::Push { sequence }, Some(error)) => self.push_ended(now, ping, sequence, Err(error)),
+            _ => {}
         }
     }
 }

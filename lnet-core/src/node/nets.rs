@@ -9,9 +9,11 @@ use core::time::Duration;
 
 use lnet_wire::{Global, Net, NetType, Nid};
 
+use super::recovery::Recovery;
 use super::settings::Settings;
 use crate::lnd::NiId;
 use crate::topology::{HEALTH_MAX, LocalNi, NiStatus};
+use crate::udsp::RuleList;
 use crate::xfer::XferTimes;
 
 /// The slot of `lo`.
@@ -94,6 +96,12 @@ pub struct NiConfig<O> {
     pub is_absent: bool,
     /// Whether its health was set to 0, and not to 1000 since.
     pub is_set_down: bool,
+    /// Whether its health has fallen to 0, and not risen to 1000 since: it is told as down, and goes on as the last choice.
+    pub is_failed: bool,
+    /// Pings to it while it is not in full health.
+    pub recovery: Recovery,
+    /// How far its device is from the memory of the node's shards, as its runner has told; 0 until then.
+    pub numa_distance: u32,
     pub(super) going: Option<NiStatus>,
     /// Its place among those that were ever added.
     pub(super) added: u64,
@@ -103,14 +111,41 @@ impl<O> NiConfig<O> {
     /// One that is to come, in good health; its slot is still to be chosen.
     pub(super) const fn new(spec: NiSpec<O>, tunables: NetTunables) -> Self {
         let (ni, health) = (LOOPBACK, HEALTH_MAX);
-        let (has_link, is_absent, is_set_down) = (true, false, false);
-        Self { ni, spec, tunables, health, has_link, is_absent, is_set_down, going: None, added: 0 }
+        let (has_link, is_absent, is_set_down, is_failed) = (true, false, false, false);
+        let recovery = Recovery { ping_count: 0, next_at: None, since: None };
+        Self {
+            ni,
+            spec,
+            tunables,
+            health,
+            has_link,
+            is_absent,
+            is_set_down,
+            is_failed,
+            recovery,
+            numa_distance: 0,
+            going: None,
+            added: 0,
+        }
     }
 
     /// Sets its health, by which it is taken down or up.
     pub(super) const fn set_health(&mut self, value: u32) {
         self.health = value;
         self.is_set_down = value == 0 || (self.is_set_down && value != HEALTH_MAX);
+        self.is_failed &= value != HEALTH_MAX;
+    }
+
+    /// Notes the health that follows from how messages end.
+    pub(super) const fn note_health(&mut self, value: u32) {
+        self.health = value;
+        self.is_failed = value == 0 || (self.is_failed && value != HEALTH_MAX);
+        self.is_set_down &= value != HEALTH_MAX;
+    }
+
+    /// Whether others are told that it is up.
+    pub(super) fn is_told_up(&self) -> bool {
+        self.status() == NiStatus::Up && !self.is_failed
     }
 
     /// Whether it serves, is down or goes.
@@ -132,14 +167,21 @@ impl<O> NiConfig<O> {
         }
     }
 
-    /// As the shards know it. A message waits for credits as long as all its tries may take (LNet `lib-msg.c:
+    /// As the shards know it. Distances within the range that counts as near are all the same. A message waits for credits as long as all its tries may take (LNet `lib-msg.c:
     /// lnet_msg_commit`).
-    pub(super) fn local(&self, settings: &Settings) -> LocalNi {
+    pub(super) fn local(&self, settings: &Settings, rules: &RuleList) -> LocalNi {
         let tries = settings.get(Global::RetryCount).saturating_add(1);
         let timeout = self.lnd_timeout(settings).saturating_mul(tries).saturating_add(Duration::from_secs(1));
         let NetTunables { credits, peer_credits, .. } = self.tunables;
         let local = LocalNi::new(self.spec.nid, credits, peer_credits, timeout);
-        LocalNi { status: self.status(), ..local }
+        LocalNi {
+            status: self.status(),
+            health: self.health,
+            priority: rules.ni_priority(&self.spec.nid),
+            net_priority: rules.net_priority(self.spec.nid.net()),
+            numa_distance: self.numa_distance.max(settings.get(Global::NumaRange)),
+            ..local
+        }
     }
 }
 
@@ -176,13 +218,13 @@ impl<O> Nis<O> {
     }
 
     /// The slots as the shards know them.
-    pub(super) fn slots(&self, settings: &Settings) -> Vec<Option<LocalNi>> {
+    pub(super) fn slots(&self, settings: &Settings, rules: &RuleList) -> Vec<Option<LocalNi>> {
         let timeout = Duration::from_secs(settings.get(Global::TransactionTimeout).into());
         let last = self.0.iter().map(|config| config.ni.0).max().unwrap_or(LOOPBACK.0);
         let mut slots: Vec<_> = (0..=last).map(|_| None).collect();
         slots[usize::from(LOOPBACK.0)] = Some(LocalNi::loopback(timeout));
         for config in self.0.iter().filter(|config| !config.is_absent) {
-            slots[usize::from(config.ni.0)] = Some(config.local(settings));
+            slots[usize::from(config.ni.0)] = Some(config.local(settings, rules));
         }
         slots
     }

@@ -1,52 +1,340 @@
-//! Peers: nodes that this one knows of, found by traffic, by pings and by what they push.
+//! Peers: nodes that this one knows of, configured by an administrator, or found by traffic, discovery and by what they push.
 //!
-//! Invariants: a NID belongs to one peer; there are at most as many peers as the configuration says, of which
-//! the one without traffic for longest makes room, and a peer has told at most [`TOLD_MAX`] NIDs. What a
-//! peer answers to a ping on request is kept, and makes no peer (LNet: only discovery does); what it pushes makes it one with
-//! all its NIDs.
+//! Invariants: a NID belongs to one peer; a peer has a primary NID, which is the first of its NIs; there are at most as many
+//! peers that are neither configured nor locked as the configuration says, of which the one without traffic for longest makes
+//! room, and a peer has at most [`TOLD_MAX`] NIs. What is configured is changed by the administrator alone; where locked peers
+//! turn out to be one node, the lock that was made first stays (LNet `peer.c`).
 
-use alloc::collections::BTreeMap;
+mod announce;
+mod edit;
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use lnet_wire::Nid;
+use lnet_wire::{Net, Nid};
+use thiserror::Error;
 
-/// Most NIDs of a peer's own account that are kept.
+use super::RequestId;
+use super::error::RequestError;
+use super::recovery::Recovery;
+use crate::topology::HEALTH_MAX;
+
+/// Most NIs of a peer.
 pub const TOLD_MAX: usize = 64;
 
 /// Bits of [`Peer::state`] (LNet `lib-types.h: LNET_PEER_*`).
-pub(super) const MULTI_RAIL: u32 = 1;
-pub(super) const NO_DISCOVERY: u32 = 1 << 1;
-pub(super) const ROUTER_ENABLED: u32 = 1 << 2;
-pub(super) const DISCOVERED: u32 = 1 << 4;
-pub(super) const NIDS_UP_TO_DATE: u32 = 1 << 8;
+pub mod peer_state {
+    /// It takes messages by any of its NIs.
+    pub const MULTI_RAIL: u32 = 1;
+    /// It does not take part in discovery, or this node does not.
+    pub const NO_DISCOVERY: u32 = 1 << 1;
+    /// It forwards messages.
+    pub const ROUTER_ENABLED: u32 = 1 << 2;
+    /// An administrator has made it.
+    pub const CONFIGURED: u32 = 1 << 3;
+    /// It was discovered once.
+    pub const DISCOVERED: u32 = 1 << 4;
+    /// The last attempt to discover it failed; its next use makes another one.
+    pub const REDISCOVER: u32 = 1 << 5;
+    /// It is being discovered, or waits for that.
+    pub const DISCOVERING: u32 = 1 << 6;
+    /// Its NIs are those that it has told last.
+    pub const NIDS_UP_TO_DATE: u32 = 1 << 8;
+    /// It was pinged, and has not answered.
+    pub const PING_SENT: u32 = 1 << 9;
+    /// It was pushed to, and has not acknowledged.
+    pub const PUSH_SENT: u32 = 1 << 10;
+    /// It is to be pinged, whatever is known.
+    pub const FORCE_PING: u32 = 1 << 13;
+    /// It is to be pushed to, whatever it has acknowledged.
+    pub const FORCE_PUSH: u32 = 1 << 14;
+    /// Its primary NID is fixed.
+    pub const LOCK_PRIMARY: u32 = 1 << 20;
+    /// What it or another peer says of its NIs contradicts what is known.
+    pub const BAD_CONFIG: u32 = 1 << 21;
+}
+
+use peer_state::{
+    BAD_CONFIG, CONFIGURED, DISCOVERED, DISCOVERING, FORCE_PING, FORCE_PUSH, LOCK_PRIMARY, MULTI_RAIL,
+    NIDS_UP_TO_DATE, NO_DISCOVERY, PING_SENT, PUSH_SENT, REDISCOVER,
+};
+
+/// An NI of a peer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PeerNi {
+    /// Its NID.
+    pub nid: Nid,
+    /// 0 to 1000.
+    pub health: u32,
+    /// Whether the peer says that it is up; `None` if it has said nothing.
+    pub is_up: Option<bool>,
+    /// Pings to it while it is not in full health.
+    pub recovery: Recovery,
+}
+
+impl PeerNi {
+    pub(super) fn new(nid: Nid) -> Self {
+        let recovery = Recovery::default();
+        Self { nid, health: HEALTH_MAX, is_up: None, recovery }
+    }
+}
 
 /// A node that this one knows of.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Peer {
     /// The NID that it goes by here.
     pub primary: Nid,
-    /// Its interfaces, the primary first.
-    pub nids: Vec<Nid>,
-    /// Whether it takes messages by any of its interfaces.
-    pub is_multi_rail: bool,
-    /// The state in LNet's bits (`lnetctl peer show -v 3`); 0 for one found by traffic.
+    /// Its NIs, the primary one first, those of one net together.
+    pub nis: Vec<PeerNi>,
+    /// The state in LNet's bits ([`peer_state`]; `lnetctl peer show -v 3`).
     pub state: u32,
-    /// What it said its NIDs were when it was last pinged, in its order.
-    pub told: Vec<Nid>,
+    /// What it has told of itself last: its NIDs by its own account, at most [`TOLD_MAX`] of them.
+    pub(super) told: Vec<Nid>,
+    /// The number that it gave that.
+    pub sequence: u32,
+    /// The number of what this node has told and it has acknowledged.
+    pub acked: u32,
+    /// Why the last attempt to discover it failed.
+    pub error: Option<Box<RequestError>>,
+    /// The ping or push whose end its discovery waits for.
+    pub(super) under_way: Option<RequestId>,
+    /// Requests that wait until it is discovered.
+    pub(super) waiting: Vec<RequestId>,
     /// When its last traffic was, as a number that grows.
     last_traffic: u64,
+    /// When its primary NID was locked, as a number that grows; 0 if it is not.
+    locked_at: u64,
+    /// A NID of the peer that it is a part of, as a program has announced.
+    part_of: Option<Box<Nid>>,
 }
 
-#[derive(Debug)]
+impl Peer {
+    fn new(primary: Nid, state: u32) -> Self {
+        Self {
+            primary,
+            nis: alloc::vec![PeerNi::new(primary)],
+            state,
+            told: Vec::new(),
+            sequence: 0,
+            acked: 0,
+            error: None,
+            under_way: None,
+            waiting: Vec::new(),
+            last_traffic: 0,
+            locked_at: 0,
+            part_of: None,
+        }
+    }
+
+    /// Whether others make no room for themselves by it.
+    const fn stays(&self) -> bool {
+        self.state & (CONFIGURED | LOCK_PRIMARY) != 0
+    }
+
+    /// Whether all of these bits of its state are set.
+    #[must_use]
+    pub const fn is(&self, bits: u32) -> bool {
+        self.state & bits == bits
+    }
+
+    /// Whether it takes messages by any of its NIs.
+    #[must_use]
+    pub const fn is_multi_rail(&self) -> bool {
+        self.is(MULTI_RAIL)
+    }
+
+    /// The NIDs of its NIs, in their order.
+    #[must_use]
+    pub fn nids(&self) -> Vec<Nid> {
+        self.nis.iter().map(|ni| ni.nid).collect()
+    }
+
+    /// The NI with a NID.
+    #[must_use]
+    pub fn ni(&self, nid: &Nid) -> Option<&PeerNi> {
+        self.nis.iter().find(|ni| ni.nid == *nid)
+    }
+
+    pub(super) fn ni_mut(&mut self, nid: &Nid) -> Option<&mut PeerNi> {
+        self.nis.iter_mut().find(|ni| ni.nid == *nid)
+    }
+
+    pub(super) const fn needs_ping(&self) -> bool {
+        self.is(FORCE_PING) || !self.is(NIDS_UP_TO_DATE)
+    }
+
+    /// Whether it is to be told what this node tells by that number, while discovery is on here or not.
+    pub(super) const fn needs_push(&self, sequence: u32, is_discovery_on: bool) -> bool {
+        let is_behind = is_discovery_on && !self.is(NO_DISCOVERY) && self.acked != sequence;
+        self.is_multi_rail() && !self.is(PUSH_SENT) && (self.is(FORCE_PUSH) || is_behind)
+    }
+
+    /// Whether nothing is to be found out about it before it is used again (LNet `peer.c: lnet_peer_is_uptodate`).
+    pub(super) const fn is_up_to_date(&self, sequence: u32, is_discovery_on: bool) -> bool {
+        self.state & (DISCOVERING | FORCE_PING | FORCE_PUSH | REDISCOVER) == 0
+            && !self.needs_push(sequence, is_discovery_on)
+            && self.is(DISCOVERED | NIDS_UP_TO_DATE)
+    }
+
+    /// Brings its NIs into their order.
+    fn sort(&mut self) {
+        let mut nets: Vec<Net> = alloc::vec![self.primary.net()];
+        for ni in &self.nis {
+            if !nets.contains(&ni.nid.net()) {
+                nets.push(ni.nid.net());
+            }
+        }
+        let primary = self.primary;
+        self.nis.sort_by_key(|ni| (nets.iter().position(|net| *net == ni.nid.net()), ni.nid != primary));
+    }
+}
+
+/// What is wrong with a change of peers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum PeerError {
+    /// The NID is a wildcard, `lo`, or this node's own (`-EINVAL`).
+    #[error("peer nid {0}: that of an interface of another node is expected")]
+    Nid(Nid),
+    /// There is no such peer (`-ENOENT`).
+    #[error("no peer has the nid {0}")]
+    Unknown(Nid),
+    /// The NID is a peer's, and not its primary one (`-ENODEV`).
+    #[error("{nid} is not a primary nid: {primary} is")]
+    NotPrimary {
+        /// The NID.
+        nid: Nid,
+        /// The primary NID of its peer.
+        primary: Nid,
+    },
+    /// A configured peer has the NID (`-EEXIST`).
+    #[error("{nid} belongs to the configured peer {primary}")]
+    Configured {
+        /// The NID.
+        nid: Nid,
+        /// The primary NID of its peer.
+        primary: Nid,
+    },
+    /// The primary NID is fixed already (`-EEXIST`).
+    #[error("peer {0} exists, and its primary nid is locked")]
+    Locked(Nid),
+    /// The NID is another one of a peer whose primary NID is fixed (`-EALREADY`).
+    #[error("{nid} belongs to peer {primary}, whose primary nid is locked")]
+    LockedAs {
+        /// The NID.
+        nid: Nid,
+        /// The primary NID of its peer.
+        primary: Nid,
+    },
+    /// It is Multi-Rail and the request says otherwise, or the reverse (`-EPERM`).
+    #[error("peer {primary} is configured {}", if *.is_multi_rail { "as Multi-Rail" } else { "without Multi-Rail" })]
+    OtherKind {
+        /// Its primary NID.
+        primary: Nid,
+        /// What it is.
+        is_multi_rail: bool,
+    },
+    /// A peer that is not Multi-Rail has one NID on a net (`-ENOTUNIQ`).
+    #[error("{nid}: peer {primary} is not Multi-Rail and has a nid on that net")]
+    NotUnique {
+        /// The NID.
+        nid: Nid,
+        /// The primary NID of the peer.
+        primary: Nid,
+    },
+    /// The NID is not one of this peer's (`-ECHILD`).
+    #[error("{nid} is not a nid of peer {primary}")]
+    NotHere {
+        /// The NID.
+        nid: Nid,
+        /// The primary NID of the peer.
+        primary: Nid,
+    },
+    /// It has as many NIs as may be (`-ENOSPC`).
+    #[error("peer {0} has {TOLD_MAX} nids, the most there can be")]
+    TooMany(Nid),
+    /// More than 1000 (`-EINVAL`).
+    #[error("health {0}: 0 to 1000 is expected")]
+    Health(u32),
+}
+
+impl PeerError {
+    /// Its errno, positive.
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::OtherKind { .. } => 1,
+            Self::Unknown(_) => 2,
+            Self::NotHere { .. } => 10,
+            Self::Configured { .. } | Self::Locked(_) => 17,
+            Self::NotPrimary { .. } => 19,
+            Self::Nid(_) | Self::Health(_) => 22,
+            Self::TooMany(_) => 28,
+            Self::NotUnique { .. } => 76,
+            Self::LockedAs { .. } => 114,
+        }
+    }
+}
+
+/// A change of the peers by the administrator.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PeerEdit {
+    /// A peer comes, or more NIDs for one.
+    Add {
+        /// Its primary NID.
+        primary: Nid,
+        /// Further NIDs.
+        nids: Vec<Nid>,
+        /// Whether it takes messages by any of its NIs.
+        is_multi_rail: bool,
+        /// Whether its primary NID is fixed: discovery adds NIDs and never changes that.
+        locks_primary: bool,
+    },
+    /// A peer goes, or some of its NIDs.
+    Delete {
+        /// Its primary NID.
+        primary: Nid,
+        /// What goes; the peer without any, and if the primary one is among them.
+        nids: Vec<Nid>,
+        /// Whether the peer goes though its primary NID is locked.
+        is_forced: bool,
+    },
+    /// The health of a peer NI is set, or that of all.
+    SetHealth {
+        /// Its NID; all without one.
+        nid: Option<Nid>,
+        /// 0 to 1000.
+        value: u32,
+    },
+    /// The state bits of a peer are set: for tests.
+    SetState {
+        /// A NID of it.
+        nid: Nid,
+        /// The bits.
+        state: u32,
+    },
+}
+
+/// The peers of a node.
+#[derive(Clone, Debug)]
 pub(super) struct PeerTable {
     /// By primary NID.
     peers: BTreeMap<Nid, Peer>,
     /// The primary NIDs of peers by all their NIDs.
     primaries: BTreeMap<Nid, Nid>,
-    /// By when their last traffic was.
+    /// Those that make room, by when their last traffic was.
     order: BTreeMap<u64, Nid>,
     last_traffic: u64,
+    /// Primary NIDs that were ever locked.
+    locks: u64,
     max: usize,
+    /// Primary NIDs of peers that shards do not know as they are.
+    changed: BTreeSet<Nid>,
+    /// NIDs that were taken away from a peer since shards heard last.
+    removed: BTreeSet<Nid>,
+    /// Requests that waited for peers that are gone.
+    orphans: Vec<RequestId>,
 }
 
 impl PeerTable {
@@ -56,11 +344,41 @@ impl PeerTable {
             primaries: BTreeMap::new(),
             order: BTreeMap::new(),
             last_traffic: 0,
+            locks: 0,
             max,
+            changed: BTreeSet::new(),
+            removed: BTreeSet::new(),
+            orphans: Vec::new(),
         }
     }
 
-    /// Traffic with a NID.
+    /// Requests that waited for peers that are gone.
+    pub(super) fn take_orphans(&mut self) -> Vec<RequestId> {
+        core::mem::take(&mut self.orphans)
+    }
+
+    /// Forgets all.
+    pub(super) fn clear(&mut self) {
+        let primaries: Vec<_> = self.peers.keys().copied().collect();
+        for primary in primaries {
+            self.remove(&primary);
+        }
+    }
+
+    /// Notes that shards know none of the peers as it is.
+    pub(super) fn mark_all(&mut self) {
+        self.changed.extend(self.peers.keys());
+    }
+
+    /// What shards are to hear: the NIDs that have no peer any more, and then the peers that have changed.
+    pub(super) fn take_changes(&mut self) -> Option<(BTreeSet<Nid>, BTreeSet<Nid>)> {
+        if self.changed.is_empty() && self.removed.is_empty() {
+            return None;
+        }
+        Some((core::mem::take(&mut self.removed), core::mem::take(&mut self.changed)))
+    }
+
+    /// Traffic with a NID, which makes a peer of it if it is none's.
     pub(super) fn note_traffic(&mut self, nid: &Nid) {
         if self.max == 0 {
             return;
@@ -68,138 +386,185 @@ impl PeerTable {
         let primary = self.primaries.get(nid).copied().unwrap_or(*nid);
         if !self.peers.contains_key(&primary) {
             self.make_room();
-            let peer = Peer {
-                primary,
-                nids: alloc::vec![primary],
-                is_multi_rail: false,
-                state: 0,
-                told: Vec::new(),
-                last_traffic: 0,
-            };
-            self.primaries.insert(primary, primary);
-            self.peers.insert(primary, peer);
+            self.insert(Peer::new(primary, 0));
         }
         self.last_traffic += 1;
         let last_traffic = self.last_traffic;
         if let Some(peer) = self.peers.get_mut(&primary) {
             self.order.remove(&core::mem::replace(&mut peer.last_traffic, last_traffic));
-            self.order.insert(last_traffic, primary);
+            if !peer.stays() {
+                self.order.insert(last_traffic, primary);
+            }
         }
     }
 
     fn make_room(&mut self) {
-        while self.peers.len() >= self.max
+        while self.order.len() >= self.max
             && let Some((_, &oldest)) = self.order.first_key_value()
         {
             self.remove(&oldest);
         }
     }
 
-    fn remove(&mut self, primary: &Nid) -> Option<Peer> {
+    fn insert(&mut self, mut peer: Peer) {
+        let primary = peer.primary;
+        self.number_lock(&mut peer);
+        for ni in &peer.nis {
+            self.primaries.insert(ni.nid, primary);
+        }
+        if peer.last_traffic != 0 && !peer.stays() {
+            self.order.insert(peer.last_traffic, primary);
+        }
+        self.changed.insert(primary);
+        self.peers.insert(primary, peer);
+    }
+
+    fn remove(&mut self, primary: &Nid) {
+        let gone = self.take_out(primary);
+        self.orphans.extend(gone.into_iter().flat_map(|peer| peer.waiting));
+    }
+
+    fn take_out(&mut self, primary: &Nid) -> Option<Peer> {
         let peer = self.peers.remove(primary)?;
         self.order.remove(&peer.last_traffic);
-        for nid in &peer.nids {
-            self.primaries.remove(nid);
+        for ni in &peer.nis {
+            self.primaries.remove(&ni.nid);
+            self.removed.insert(ni.nid);
         }
+        self.changed.remove(primary);
         Some(peer)
     }
 
-    /// A peer has told its NIDs.
-    pub(super) fn tell(&mut self, nid: &Nid, told: &[Nid]) {
-        self.note_traffic(nid);
-        if let Some(peer) = self.get_mut(nid) {
-            peer.told = told.iter().take(TOLD_MAX).copied().collect();
-        }
+    /// Changes what a peer has: its NIs, its state, its primary NID, which must be among its NIs.
+    pub(super) fn change<R>(&mut self, nid: &Nid, change: impl FnOnce(&mut Peer) -> R) -> Option<R> {
+        let primary = *self.primaries.get(nid)?;
+        let mut peer = self.take_out(&primary)?;
+        let result = change(&mut peer);
+        peer.sort();
+        self.insert(peer);
+        Some(result)
     }
 
-    /// A peer whose NIDs are of no interest has this state.
-    pub(super) fn set_state(&mut self, nid: &Nid, state: u32) {
-        self.note_traffic(nid);
-        if let Some(peer) = self.get_mut(nid) {
-            (peer.state, peer.is_multi_rail) = (state, false);
-        }
+    /// A peer, to change what shards do not know.
+    pub(super) fn get_mut(&mut self, nid: &Nid) -> Option<&mut Peer> {
+        self.peers.get_mut(self.primaries.get(nid)?)
     }
 
-    /// A peer has these NIDs, the primary one first; whatever peers had them so far have them no longer, and go if one was
-    /// their primary one (LNet `peer.c: lnet_peer_merge_data`).
-    pub(super) fn merge(&mut self, nids: Vec<Nid>, state: u32) {
-        let Some(&primary) = nids.first() else { return };
-        let mut told = Vec::new();
-        for nid in &nids {
-            let Some(&former) = self.primaries.get(nid) else { continue };
-            if former == *nid || former == primary {
-                let removed = self.remove(&former);
-                told = removed.map(|peer| peer.told).filter(|told| !told.is_empty()).unwrap_or(told);
-            } else if let Some(peer) = self.peers.get_mut(&former) {
-                peer.nids.retain(|other| other != nid);
-                self.primaries.remove(nid);
-            }
-        }
-        self.note_traffic(&primary);
-        let Some(peer) = self.peers.get_mut(&primary) else { return };
-        self.primaries.extend(nids.iter().map(|nid| (*nid, primary)));
-        *peer = Peer { nids, is_multi_rail: true, state, told, ..*peer };
+    /// A peer's NI, to change its health or state.
+    pub(super) fn ni_mut(&mut self, nid: &Nid) -> Option<&mut PeerNi> {
+        let primary = *self.primaries.get(nid)?;
+        self.changed.insert(primary);
+        self.peers.get_mut(&primary)?.ni_mut(nid)
     }
 
     pub(super) fn get(&self, nid: &Nid) -> Option<&Peer> {
         self.peers.get(self.primaries.get(nid)?)
     }
 
-    fn get_mut(&mut self, nid: &Nid) -> Option<&mut Peer> {
-        self.peers.get_mut(self.primaries.get(nid)?)
-    }
-
     /// In the order of their primary NIDs.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Peer> {
         self.peers.values()
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::nid;
-
-    #[test]
-    fn the_one_without_traffic_for_longest_makes_room() {
-        let mut peers = PeerTable::new(2);
-        for host in [1, 2, 1, 3] {
-            peers.note_traffic(&nid(1, host));
-        }
-        let primaries: Vec<_> = peers.iter().map(|peer| peer.primary).collect();
-        assert_eq!(primaries, [nid(1, 1), nid(1, 3)]);
-        assert_eq!(peers.order.len(), 2);
-        let mut none = PeerTable::new(0);
-        none.note_traffic(&nid(1, 1));
-        assert_eq!(none.iter().count(), 0);
+    /// A peer as discovery makes it anew, which has become another node: with its primary NID alone.
+    pub(super) fn reset(&mut self, nid: &Nid) {
+        self.change(nid, |peer| {
+            let primary = peer.primary;
+            peer.nis.retain(|ni| ni.nid == primary);
+            peer.state &= !(MULTI_RAIL | DISCOVERED);
+        });
     }
 
-    #[test]
-    fn a_nid_belongs_to_one_peer() {
-        let mut peers = PeerTable::new(3);
-        peers.merge([1, 2, 3].map(|host| nid(1, host)).to_vec(), MULTI_RAIL);
-        peers.note_traffic(&nid(1, 3));
-        assert_eq!(peers.iter().count(), 1, "traffic with any of its NIDs");
-        // Another one takes two of them, and so the primary one.
-        peers.merge([9, 1].map(|host| nid(1, host)).to_vec(), MULTI_RAIL);
-        assert_eq!(peers.get(&nid(1, 1)).map(|peer| peer.primary), Some(nid(1, 9)));
-        assert_eq!(peers.get(&nid(1, 2)), None, "it has gone with its primary NID");
-        peers.merge([9, 2].map(|host| nid(1, host)).to_vec(), MULTI_RAIL);
-        assert_eq!(peers.get(&nid(1, 1)), None, "it is not told any more");
-        peers.merge([5, 2].map(|host| nid(1, host)).to_vec(), MULTI_RAIL);
-        assert_eq!(peers.get(&nid(1, 9)).map(|peer| &*peer.nids), Some(&[nid(1, 9)][..]));
-        for host in 20..40 {
-            peers.merge([host, 100 + host].map(|host| nid(1, host)).to_vec(), MULTI_RAIL);
+    /// A peer tells that these are its NIDs, `primary` the first among them. What speaks against that, since a NID is another
+    /// one's by configuration or by its own account, stays as it is; the primary NIDs of such peers are returned, which are
+    /// to be asked again (LNet `peer.c: lnet_peer_data_present`, `lnet_peer_merge_data`).
+    pub(super) fn merge(&mut self, from: &Nid, primary: &Nid, told: &[Nid]) -> Vec<Nid> {
+        let Some(peer) = self.get(from) else { return Vec::new() };
+        if peer.is(CONFIGURED) {
+            return Vec::new();
         }
-        assert_eq!((peers.peers.len(), peers.order.len(), peers.primaries.len()), (3, 3, 6));
+        let mut owner = peer.primary;
+        let knows_primary = peer.nis.iter().any(|ni| ni.nid == *primary);
+        match self.primaries.get(primary).copied().filter(|other| *other != owner) {
+            // The other one is the same node, found under another NID.
+            Some(other) if self.yields(&other, from) => {
+                if let Some(gone) = self.take_out(&owner) {
+                    self.change(&other, |peer| {
+                        peer.state =
+                            peer.state & !NO_DISCOVERY | gone.state & !(LOCK_PRIMARY | PING_SENT | PUSH_SENT);
+                        peer.take_lock(&gone);
+                        peer.waiting.extend(gone.waiting);
+                    });
+                }
+                owner = other;
+            }
+            None if !knows_primary => {
+                self.change(&owner, |peer| peer.nis.push(PeerNi::new(*primary)));
+            }
+            _ => {}
+        }
+        self.set_primary(&owner, primary);
+        let owner = self.get(&owner).map_or(owner, |peer| peer.primary);
+        self.take_nids(owner, from, told)
     }
 
-    #[test]
-    fn what_a_peer_tells_is_kept_within_a_bound() {
-        let mut peers = PeerTable::new(2);
-        let told: Vec<_> = (0..200).map(|host| nid(2, host)).collect();
-        peers.tell(&nid(1, 1), &told);
-        assert_eq!(peers.get(&nid(1, 1)).map(|peer| &*peer.told), Some(&told[..TOLD_MAX]));
-        assert_eq!(peers.get(&nid(2, 1)), None, "they are no peers for that");
+    /// Gives a peer these NIDs, and takes all others from it but the primary one.
+    fn take_nids(&mut self, owner: Nid, from: &Nid, told: &[Nid]) -> Vec<Nid> {
+        let mut contradicting = Vec::new();
+        let mut taken = alloc::vec![owner];
+        for nid in told.iter().filter(|nid| **nid != owner) {
+            let other = self.primaries.get(nid).copied().filter(|other| *other != owner);
+            match other {
+                Some(other) if !self.yields(&other, from) => {
+                    self.change(&other, |peer| peer.state |= BAD_CONFIG);
+                    self.change(&owner, |peer| peer.state |= BAD_CONFIG);
+                    contradicting.push(other);
+                    continue;
+                }
+                Some(other) if other == *nid => {
+                    if let Some(gone) = self.take_out(&other) {
+                        self.change(&owner, |peer| {
+                            peer.take_lock(&gone);
+                            peer.waiting.extend(gone.waiting);
+                        });
+                    }
+                }
+                Some(other) => {
+                    self.change(&other, |peer| peer.nis.retain(|ni| ni.nid != *nid));
+                }
+                None => {}
+            }
+            taken.push(*nid);
+        }
+        self.change(&owner, |peer| {
+            if contradicting.is_empty() {
+                peer.state &= !BAD_CONFIG;
+            }
+            peer.nis.retain(|ni| taken.contains(&ni.nid));
+            for nid in taken {
+                if peer.nis.len() < TOLD_MAX && peer.nis.iter().all(|ni| ni.nid != nid) {
+                    peer.nis.push(PeerNi::new(nid));
+                }
+            }
+        });
+        contradicting
+    }
+
+    /// Whether a peer loses a NID that another node claims, which speaks from `from`: one that is configured, or locked with
+    /// several NIDs, does not; nor does one that has told which NIDs are its own, without `from` among them.
+    fn yields(&self, primary: &Nid, from: &Nid) -> bool {
+        self.get(primary).is_none_or(|peer| {
+            let is_locked = peer.is(LOCK_PRIMARY) && peer.nis.len() > 1;
+            let denies = peer.is(DISCOVERED | NIDS_UP_TO_DATE) && !peer.told.contains(from);
+            !peer.is(CONFIGURED) && !is_locked && !denies
+        })
+    }
+
+    fn set_primary(&mut self, of: &Nid, primary: &Nid) {
+        self.change(of, |peer| {
+            if !peer.is(LOCK_PRIMARY) && peer.nis.iter().any(|ni| ni.nid == *primary) {
+                peer.primary = *primary;
+            }
+        });
     }
 }

@@ -59,8 +59,20 @@ pub(super) struct Ping {
     pub(super) source: Option<Nid>,
     pub(super) timeout: Duration,
     pub(super) deadline: Instant,
-    /// Whether the node itself wants to know, and nothing waits for its end.
-    pub(super) is_own: bool,
+    pub(super) purpose: Purpose,
+}
+
+/// What a ping, or a push, is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Purpose {
+    /// Something has asked for it, and waits for its end.
+    Request,
+    /// The peer is being discovered.
+    Discovery,
+    /// It tells the peer what this node tells by that number.
+    Push { sequence: u32 },
+    /// The NI recovers.
+    Recovery,
 }
 
 /// What is to become of a ping that was answered.
@@ -72,6 +84,10 @@ pub(super) enum Answer {
 }
 
 impl Ping {
+    pub(super) const fn is_discovery(&self) -> bool {
+        matches!(self.purpose, Purpose::Discovery | Purpose::Push { .. })
+    }
+
     /// Reads an answer.
     pub(super) fn read(&self, bytes: &[u8]) -> Answer {
         let info = match PingInfo::parse(bytes) {

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use lnet_wire::Global;
+use lnet_wire::{Discovery, Global};
 
 use crate::tunables::{ResponseTracking, Tunables};
 
@@ -24,6 +24,12 @@ impl Settings {
     #[must_use]
     pub const fn get(&self, setting: Global) -> u32 {
         self.0[setting as usize]
+    }
+
+    /// What is done about the NIDs that peers tell.
+    #[must_use]
+    pub fn discovery(&self) -> Discovery {
+        Discovery::from_number(self.get(Global::Discovery).into())
     }
 
     /// How long an LND may take for a message, if its net does not say: what is left of the transaction timeout
@@ -50,7 +56,8 @@ impl Settings {
     pub fn with(&self, setting: Global, value: i64) -> Option<Self> {
         let retry_count = i64::from(self.get(Global::RetryCount));
         let value = match setting {
-            Global::Discovery | Global::DropAsymRoute => i64::from(value != 0),
+            Global::Discovery => Discovery::from_number(value) as i64,
+            Global::DropAsymRoute => i64::from(value != 0),
             Global::RecoveryInterval => 1,
             Global::MaxInterfaces if value < setting.range().0.into() => setting.default_value().into(),
             _ => value,
@@ -133,7 +140,10 @@ mod tests {
             assert_eq!(with(&[(setting, value)]), None, "{setting} {value}");
         }
         let after = |changes: &[_], setting| with(changes).map(|settings| settings.get(setting));
-        assert_eq!(after(&[(Discovery, 2)], Discovery), Some(1));
+        assert_eq!(
+            [0, 1, 2, 3, -1].map(|value| after(&[(Discovery, value)], Discovery)),
+            [0, 1, 2, 1, 1].map(Some)
+        );
         assert_eq!(after(&[(MaxInterfaces, 15)], MaxInterfaces), Some(4096));
         assert_eq!(after(&[(MaxInterfaces, 16)], MaxInterfaces), Some(16));
         assert_eq!(after(&[(RecoveryInterval, -7)], RecoveryInterval), Some(1));

@@ -70,6 +70,13 @@ pub(super) struct Task<O> {
     failure: Option<RequestError>,
 }
 
+impl<O> Task<O> {
+    /// An interface that was opened, and that shards do not know yet.
+    pub(super) fn opened_mut(&mut self, ni: NiId) -> Option<&mut NiConfig<O>> {
+        self.opened.iter_mut().find(|config| config.ni == ni)
+    }
+}
+
 impl<O: Clone> Node<O> {
     /// Begins with a batch.
     pub(super) fn begin(&mut self, now: Instant, request: RequestId, plan: Plan<O>, drain_timeout: Duration) {
@@ -151,6 +158,7 @@ impl<O: Clone> Node<O> {
             Step::Opening(_) | Step::Reopening(_) => return (Some(task), false),
             Step::Settling if !self.all_have(task.generation) => return (Some(task), false),
             Step::Settling => {
+                self.look_after_set(now, &task.plan);
                 let result = task.failure.map_or(Ok(Outcome::Changed), Err);
                 self.actions.push_back(Action::Done { request: task.request, result });
                 self.start_next(now);
@@ -296,21 +304,34 @@ impl<O: Clone> Node<O> {
 
     /// All drivers have done what they were asked for: the rest cannot fail.
     fn finish(&mut self, task: &mut Task<O>) {
+        // Those that are gone have left their slots to others that come.
+        for &(ni, value) in &task.plan.healths {
+            if let Some(config) = self.nis.get_mut(ni) {
+                config.set_health(value);
+            }
+        }
         for mut config in task.opened.drain(..) {
             self.added += 1;
             config.added = self.added;
             self.nis.0.push(config);
-        }
-        for planned in &task.plan.stay {
-            if let Some(config) = self.nis.get_mut(planned.ni) {
-                (config.health, config.is_set_down) = (planned.health, planned.is_set_down);
-            }
         }
         for &(_, portal, word) in &task.plan.policies {
             self.policies[portal as usize] = word;
             self.actions.push_back(Action::Steer { portal, policy: word });
         }
         self.settings = task.plan.settings;
+        // Preferences go by what is local.
+        let had_rules = !self.rules.rules().is_empty();
+        if let Some(rules) = task.plan.rules.take() {
+            self.rules = rules;
+        }
+        if had_rules || !self.rules.rules().is_empty() {
+            self.peers.mark_all();
+        }
+        for change in &task.plan.peers {
+            // They were tried when the batch began; what peers have done since may have made one superfluous.
+            let _ = self.peers.apply(change, |_| false);
+        }
         self.settle(task);
     }
 
@@ -328,6 +349,15 @@ impl<O: Clone> Node<O> {
 
     fn are_quiet(&self, generation: u64) -> bool {
         self.all_have(generation) && self.confirmations.iter().flatten().all(|shard| shard.is_quiet)
+    }
+
+    /// The NIDs of the interfaces that come with the batch that is carried out.
+    pub(super) fn coming(&self) -> impl Iterator<Item = Nid> {
+        let coming = |task: &'_ Task<O>| {
+            let planned = task.plan.add.iter().map(|(_, config)| config.spec.nid);
+            planned.chain(task.opened.iter().map(|config| config.spec.nid)).collect::<Vec<_>>()
+        };
+        self.task.as_ref().map(coming).unwrap_or_default().into_iter()
     }
 
     /// The NIDs of the interfaces that come and go with the batch that is carried out.

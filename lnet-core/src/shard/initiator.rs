@@ -4,16 +4,20 @@ use lnet_wire::steer::PORTALS;
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 use thiserror::Error;
 
-use super::Shard;
 use super::report::Ended;
+use super::{Choice, Shard};
 use crate::handle::MdHandle;
 use crate::list::NONE;
 use crate::lnd::{Cause, Span, Status, Transmit, TxId};
 use crate::md::{Ending, MdOptions, Withheld};
 use crate::message::{Budget, MessageState, Purpose};
+use crate::node::PORTAL as PING_PORTAL;
 use crate::time::Instant;
 use crate::track::Response;
 use crate::tunables::ResponseTracking;
+
+/// NIDs that wait at most to be told by [`Shard::poll_wanted`].
+pub(super) const WANTED_MAX: usize = 64;
 
 /// A PUT to be sent: the whole descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,7 +91,7 @@ pub enum SubmitError {
     /// It has no threshold, and the events that it may have are still to be polled or to come (`-ENOMEM`).
     #[error("memory descriptor {:#x} has no event slot left until events are polled", .0.0.0)]
     EventQueueFull(MdHandle),
-    /// A REPLY is being written into it by a sibling shard (`-EBUSY`).
+    /// A REPLY is being written into it (`-EBUSY`).
     #[error("memory descriptor {:#x} is being written into: put from it after the REPLY", .0.0.0)]
     MdLent(MdHandle),
     /// As many requests as the shard holds are on their way (`-ENOMEM`).
@@ -125,11 +129,13 @@ impl Shard {
             awaits: put.ack.then_some(Response::Ack),
         };
         let slot = self.initiator_slot(put.md, &put.target.nid, put.portal, put.ack)?;
-        if self.mds[slot].withheld == Withheld::Lent {
+        let md = &mut self.mds[slot];
+        if md.withheld == Withheld::Filled {
             return Err(SubmitError::MdLent(put.md));
         }
+        md.options = md.options | MdOptions::SOURCE;
         // `bind` took no more than a u32 holds.
-        let length_bytes = self.mds[slot].length_bytes as u32;
+        let length_bytes = md.length_bytes as u32;
         let body = Body::Put {
             ack_md: if put.ack { self.wire_handle(put.md) } else { WireHandle::NONE },
             match_bits: put.match_bits,
@@ -205,8 +211,8 @@ impl Shard {
         let target = &request.target.nid;
         let source = ProcessId { pid: self.pid, ..ProcessId::ANY };
         let mut header = Header { destination: request.target, source, payload_length, body };
-        let Some(ni) = self.select(now, target, request.self_nid.as_ref()) else {
-            self.begin(now, slot, request);
+        let Some(Choice { ni, peer: next_hop }) = self.select(now, target, request.self_nid.as_ref()) else {
+            self.begin(now, slot, request, target);
             let status = Status::NeverSent(Cause::Unreachable);
             self.complete(Ended::Sent(slot, &header), status);
             self.counters.count_failure(status);
@@ -217,21 +223,22 @@ impl Shard {
             return Err(SubmitError::RequestsFull);
         }
         let from = self.topology.known_ni(ni);
-        header.source.nid = from.nid;
+        (header.source.nid, header.destination.nid) = (from.nid, next_hop);
         let deadline = now + from.message_timeout;
         let ni = self.topology.loopback_to(target).unwrap_or(ni);
         let credits = self.interface(ni).peer_share;
-        let Some(peer) = self.peers.acquire(target, credits) else {
+        let Some(peer) = self.peers.acquire(&next_hop, credits) else {
             self.messages.unreserve(Budget::Request);
             return Err(SubmitError::PeersFull);
         };
-        self.begin(now, slot, request);
+        self.begin(now, slot, request, &next_hop);
         let payload = (payload_length > 0).then_some(Span {
             buffer: request.md.into(),
             offset_bytes: 0,
             length_bytes: payload_length,
         });
-        let transmit = Transmit { tx: TxId(NONE), ni, next_hop: *target, header, payload };
+        self.look_at_peer(peer, target, &body);
+        let transmit = Transmit { tx: TxId(NONE), ni, next_hop, header, payload };
         let mut record = MessageState::new(Purpose::Request { md: slot }, peer, transmit, deadline);
         record.started = now;
         record.is_bound = request.self_nid.is_some();
@@ -242,7 +249,7 @@ impl Shard {
 
     /// Counts a request in on its descriptor, and awaits its response if that is wanted.
     #[inline(always)]
-    fn begin(&mut self, now: Instant, slot: u32, request: &Request) {
+    fn begin(&mut self, now: Instant, slot: u32, request: &Request, next_hop: &Nid) {
         self.start(slot);
         let Some(response) = request.awaits else { return };
         let tunables = self.topology.tunables();
@@ -250,8 +257,38 @@ impl Shard {
         md.responses = md.responses.saturating_add(1);
         if is_tracked(response, md.options, tunables.response_tracking) {
             let deadline = now + tunables.transaction_timeout;
-            md.tracker = self.trackers.await_one(md.tracker, slot, response, (now, deadline));
+            md.tracker = self.trackers.await_one(md.tracker, slot, (response, next_hop), (now, deadline));
         }
+    }
+
+    /// Looks, once under each snapshot, whether the peer that a request goes to is to be found out about. Pings do not count:
+    /// they are what finds out (LNet `lib-move.c: lnet_initiate_peer_discovery`).
+    #[inline]
+    fn look_at_peer(&mut self, slot: u32, target: &Nid, body: &Body) {
+        let generation = self.topology.generation();
+        let known = self.peers.get_mut(slot);
+        if known.looked_at == generation {
+            return;
+        }
+        known.looked_at = generation;
+        let (Body::Put { portal, .. } | Body::Get { portal, .. }) = *body else { return };
+        let is_wanted = || self.topology.peer(target).is_none_or(|peer| peer.is_wanted);
+        if portal != PING_PORTAL
+            && self.topology.finds_peers()
+            && !self.topology.is_local(target)
+            && is_wanted()
+        {
+            if self.wanted.len() < WANTED_MAX {
+                self.wanted.push_back(*target);
+            } else {
+                self.peers.get_mut(slot).looked_at = 0;
+            }
+        }
+    }
+
+    /// A NID that a request has gone to, and of whose peer the snapshot says that it is to be found out about.
+    pub fn poll_wanted(&mut self) -> Option<Nid> {
+        self.wanted.pop_front()
     }
 
     /// How the responder is to name a descriptor.

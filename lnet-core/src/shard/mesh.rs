@@ -24,7 +24,8 @@
 //! for want of room in between; a peer has as many of them as it leaves to others, its further messages wait; what has to be said is in the records of the messages, so no queue grows
 //! here, however rarely [`Shard::poll_mesh_to`] is called. A descriptor whose spans may overlap
 //! (`MANAGE_REMOTE`, and what REPLYs go to) lends one span at a time, and only while nothing else is under
-//! way on it. A descriptor with a lent span lives until that is returned.
+//! way on it. A REPLY that arrives on its own shard is alone as well, with nothing that reads its bytes: the LND may have
+//! lent them to the kernel. A descriptor with a lent span lives until that is returned.
 //!
 //! What an arriving shard counts: messages received, failed, dropped. What the lending one does: events,
 //! responses, [`Counters::lent`](crate::stats::Counters::lent).
@@ -261,7 +262,7 @@ impl Shard {
             Decision::Take(inbound) => {
                 let exclusive = self.is_exclusive(&self.delayed.records[slot].header, &inbound);
                 if exclusive {
-                    self.mds[inbound.md()].withheld = Withheld::Lent;
+                    self.mds[inbound.md()].withheld = Withheld::Filled;
                 }
                 let record = &mut self.delayed.records[slot];
                 // Nothing is discarded there: who has the message counts what it takes by this span.
@@ -409,10 +410,6 @@ impl Shard {
             unreachable!("a lent span has no operation")
         };
         self.forget_delayed(slot);
-        if self.is_exclusive(&header, &inbound) {
-            self.mds[inbound.md()].withheld = Withheld::No;
-            self.note_retry(inbound.md());
-        }
         self.counters.lent += u64::from(status == Status::Ok);
         self.end_arrival(now, &header, &inbound, status);
     }

@@ -18,6 +18,7 @@
 mod delay;
 mod delayed;
 mod forward;
+mod health;
 mod initiator;
 mod inspect;
 mod memory;
@@ -40,8 +41,11 @@ use lnet_wire::steer::{PORTALS, SHARDS_MAX};
 
 pub use crate::peer::PeerRecord;
 pub use forward::{ForwardError, ForwardRequest, Forwarded};
+pub use health::HealthNote;
 pub use initiator::{GetRequest, PutRequest, SubmitError};
 pub use inspect::{ForgedSource, NiRecord, PeerChange, Usage};
+pub use select::criteria::{Candidate, Criterion, Weighed};
+pub use select::{Choice, Explanation};
 pub use update::Confirmation;
 
 use crate::credit::Credits;
@@ -64,8 +68,9 @@ use crate::topology::Topology;
 use crate::track::Trackers;
 
 use delayed::DelayedMessages;
+use health::HealthNotes;
 use mesh::Mesh;
-use select::Selector;
+use select::KnownPaths;
 use target::Arriving;
 
 /// What a shard is made of.
@@ -97,6 +102,8 @@ struct ShardNi {
     arriving_count: u32,
     /// Credits that a peer on its net gets.
     peer_share: u32,
+    /// When it was last chosen among several, as a number that grows.
+    sequence: u64,
     /// Messages that hold their credits, to be polled.
     ready: Queue<Credited>,
     timers: Timers,
@@ -111,6 +118,7 @@ impl ShardNi {
             outgoing_count: 0,
             arriving_count: 0,
             peer_share: 0,
+            sequence: 0,
             ready: Queue::new(),
             timers: Timers::new(),
         }
@@ -149,10 +157,16 @@ pub struct Shard {
     /// Messages that hold their credits and that a delay rule holds up, in the order of their time.
     rule_delayed: Queue<Credited>,
     faults: Faults,
-    selector: Selector,
+    /// What LNDs have reported of paths.
+    paths: KnownPaths,
+    /// Counts the choices among paths.
+    sequence: u64,
+    health: HealthNotes,
     counters: Counters,
     /// The last message with a source that is not its sender's, until it is told.
     forged: Option<ForgedSource>,
+    /// NIDs that requests went to, to be found out about.
+    wanted: VecDeque<Nid>,
     /// What is to be told of peers.
     peer_changes: VecDeque<(Nid, PeerChange)>,
     #[cfg(feature = "sabotage")]
@@ -196,9 +210,12 @@ impl Shard {
             forwarded: Queue::new(),
             rule_delayed: Queue::new(),
             faults: Faults::new(),
-            selector: Selector::new(),
+            paths: KnownPaths::new(),
+            sequence: 0,
+            health: HealthNotes::new(),
             counters: Counters::default(),
             forged: None,
+            wanted: VecDeque::with_capacity(initiator::WANTED_MAX),
             peer_changes: VecDeque::with_capacity(inspect::PEER_CHANGES_MAX),
             #[cfg(feature = "sabotage")]
             loses_credit: false,

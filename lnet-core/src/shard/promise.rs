@@ -10,7 +10,7 @@ use super::report::Ended;
 use super::target::Inbound;
 use crate::list::NONE;
 use crate::lnd::{Cause, NiId, Span, Status, Transmit, TxId};
-use crate::md::Ending;
+use crate::md::{Ending, Withheld};
 use crate::message::{Budget, MessageState, Purpose};
 use crate::stats::DropReason;
 use crate::time::Instant;
@@ -31,6 +31,12 @@ impl Shard {
     #[inline(always)]
     pub(super) fn end_arrival(&mut self, now: Instant, header: &Header, inbound: &Inbound, status: Status) {
         let &Inbound { ref span, response } = inbound;
+        let md = inbound.md();
+        if self.mds[md].withheld == Withheld::Filled && header.message_type().carries_payload() {
+            // By this message: no other one with payload has started since.
+            self.mds[md].withheld = Withheld::No;
+            self.note_retry(md);
+        }
         if let (Body::Get { .. }, Status::Ok, Some(promise)) = (&header.body, status, response) {
             return self.reply(now, header, span, promise);
         }

@@ -1,10 +1,11 @@
 //! What is reported of operations when they end (LNet `lib-msg.c: lnet_build_msg_event`).
 
-use lnet_wire::{Body, Header, WireHandle};
+use lnet_wire::{Body, Header, ProcessId, WireHandle};
 
 use super::Shard;
 use crate::event::{Event, EventMd, Origin};
 use crate::lnd::{Span, Status};
+use crate::md::MdOptions;
 use crate::message::Purpose;
 use crate::track::Response;
 
@@ -66,7 +67,11 @@ impl Shard {
         let md = self.event_md(ended.md(), status, unlinked);
         match ended {
             Ended::Sent(_, header) => sent(md, header),
-            Ended::Arrived(header, span) => arrived(md, header, span),
+            Ended::Arrived(header, span) => {
+                let source = &header.source;
+                let initiator = ProcessId { nid: self.topology.primary_of(&source.nid), ..*source };
+                arrived(md, header, initiator, span)
+            }
         }
     }
 
@@ -74,7 +79,7 @@ impl Shard {
     #[inline]
     pub(super) fn event_md(&self, slot: u32, status: Status, unlinked: bool) -> EventMd {
         let md = &self.mds[slot];
-        let (user_ptr, options) = (md.user_ptr, md.options);
+        let (user_ptr, options) = (md.user_ptr, md.options.without(MdOptions::SOURCE));
         EventMd { handle: self.md_handle(slot), user_ptr, options, status, unlinked }
     }
 }
@@ -97,9 +102,9 @@ fn sent(md: EventMd, header: &Header) -> Event {
 
 /// The event of a message that arrived.
 #[inline]
-fn arrived(md: EventMd, header: &Header, span: &Span) -> Event {
-    let Header { destination: target, source: initiator, payload_length: requested_bytes, body } = *header;
-    let origin = Origin { target, initiator, source: initiator.nid, sender: initiator.nid };
+fn arrived(md: EventMd, header: &Header, initiator: ProcessId, span: &Span) -> Event {
+    let Header { destination: target, source, payload_length: requested_bytes, body } = *header;
+    let origin = Origin { target, initiator, source: source.nid, sender: source.nid };
     let Span { offset_bytes, length_bytes: manipulated_bytes, .. } = *span;
     match body {
         Body::Put { portal, match_bits, hdr_data, .. } => Event::Put {

@@ -6,7 +6,7 @@ use super::Shard;
 use super::target::{Inbound, Refusal};
 use crate::handle::{Cookie, MdHandle};
 use crate::lnd::Span;
-use crate::md::MdOptions;
+use crate::md::{MdOptions, Withheld};
 use crate::stats::{DelayReason, DropReason};
 
 impl Shard {
@@ -32,8 +32,12 @@ impl Shard {
             return Err(DropReason::ReplyTooLong.into());
         }
         let length_bytes = header.payload_length.min(room_bytes);
-        self.may_start(md, lends)?;
-        Ok(self.take_response(md, length_bytes))
+        // PUTs read the bytes that it writes. GETs alone have done so when its own operation is counted out.
+        let is_source = descriptor.options.contains(MdOptions::SOURCE);
+        self.may_start(md, lends || is_source)?;
+        let inbound = self.take_response(md, length_bytes);
+        self.mds[md].withheld = Withheld::Filled;
+        Ok(inbound)
     }
 
     /// The descriptor that an ACK or REPLY names, if it takes one more operation.

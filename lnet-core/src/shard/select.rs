@@ -1,137 +1,253 @@
 //! The one place that chooses by which path a message goes.
 //!
-//! It works over the snapshot of the topology and has state of its own: a sequence number, by which equal paths take
-//! turns, and what LNDs have reported of paths, a bounded table. Credits in use it finds in the shard's interfaces.
+//! It works over the snapshot of the topology and has state of its own: when each interface was last used, and what
+//! LNDs have reported of paths, a bounded table. Credits in use it finds in the shard's interfaces and peers.
 //!
-//! The rule: the destination as given, by one of the interfaces that serve on its net; paths that are reported
-//! silent come after all others; then the interface with the most credits free; then each in its turn. An interface
-//! that the application names is obeyed. Responses are not chosen for: they go back by the interface that was
-//! asked. With one interface on a net there is nothing to choose and nothing is looked up.
+//! The rules (LNet `lib-move.c`; `docs/multi-rail.md`): an interface that the application names is obeyed, and the
+//! destination then is the one given. A request to a Multi-Rail peer goes by the best net that this node and the
+//! peer have in common, the best local NI there, and the best NI of the peer there, by the criteria of [`criteria`] in
+//! their order. A request to any other peer goes to the NID given; where the snapshot knows the peer, from the NI that the
+//! peer prefers. Responses are not chosen for: they go back by the interface that was asked. Where there is nothing
+//! to choose nothing is looked up.
+
+pub(super) mod criteria;
+mod paths;
 
 use alloc::vec::Vec;
-use core::time::Duration;
 
-use lnet_wire::Nid;
+use lnet_wire::{Net, Nid};
+
+pub(super) use paths::KnownPaths;
 
 use super::Shard;
 use crate::lnd::{NiId, Path, PathReport};
 use crate::time::Instant;
-use crate::topology::{LocalNi, NiStatus};
+use crate::topology::{LocalNi, NiStatus, PRIORITY_NONE, PeerNid, PeerView};
+use criteria::{Candidate, Deaf, LOCAL, NET, PEER, SOURCE, Trace, Values, Weighed};
 
-/// Paths whose health is remembered: the oldest report of an answer makes room, of a silence only for another one.
-const PATHS_MAX: usize = 32;
-/// How long a path that was silent is avoided, unless it is reported again.
-const AVOIDED: Duration = Duration::from_secs(1);
-
-/// What is known of a path.
-#[derive(Clone, Copy)]
-struct Health {
-    path: Path,
-    told_at: Instant,
-    /// Until when it is avoided.
-    silent_until: Option<Instant>,
-    round_trip: Option<Duration>,
+/// What was chosen for a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Choice {
+    /// The interface that it comes from.
+    pub ni: NiId,
+    /// The NID that it goes to.
+    pub peer: Nid,
 }
 
-/// What choosing a path remembers.
-pub(super) struct Selector {
-    /// Counts the choices between equal paths.
-    sequence: u32,
-    /// At most [`PATHS_MAX`].
-    health: Vec<Health>,
-    /// Whether a path was reported silent, ever: else nothing is looked up.
-    has_silent: bool,
-}
-
-impl Selector {
-    pub(super) fn new() -> Self {
-        Self { sequence: 0, health: Vec::with_capacity(PATHS_MAX), has_silent: false }
-    }
-
-    fn of(&self, path: &Path) -> Option<&Health> {
-        self.health.iter().find(|health| health.path == *path)
-    }
-
-    /// Until when a path is avoided, or was, if it has not answered since.
-    fn silent_until(&self, path: &Path) -> Option<Instant> {
-        self.of(path).filter(|_| self.has_silent)?.silent_until
-    }
-
-    /// Whether a path has not answered since it was reported silent.
-    pub(super) fn was_silent(&self, path: &Path) -> bool {
-        self.silent_until(path).is_some()
-    }
-
-    /// Whether a path is to be avoided.
-    fn is_silent(&self, now: Instant, path: &Path) -> bool {
-        self.silent_until(path).is_some_and(|until| now < until)
-    }
-
-    fn round_trip(&self, path: &Path) -> Duration {
-        self.of(path).and_then(|health| health.round_trip).unwrap_or(Duration::MAX)
-    }
-
-    /// Notes what was reported of a path.
-    pub(super) fn note(&mut self, now: Instant, path: &Path, report: PathReport) {
-        let is_silence = report == PathReport::Silent;
-        self.has_silent |= is_silence;
-        let known = self.health.iter().position(|health| health.path == *path);
-        let former = known.map(|at| self.health.swap_remove(at));
-        if self.health.len() == PATHS_MAX {
-            let rank = |(_, health): &(usize, &Health)| (health.silent_until.is_some(), health.told_at);
-            let least = self.health.iter().enumerate().min_by_key(rank);
-            // What answers makes room, and nothing that is silent for that.
-            match least.filter(|(_, least)| is_silence || least.silent_until.is_none()) {
-                Some((at, _)) => self.health.swap_remove(at),
-                None => return,
-            };
-        }
-        let mut round_trip = former.and_then(|health| health.round_trip);
-        if let PathReport::Answers { round_trip: measured } = report {
-            round_trip = measured.or(round_trip);
-        }
-        let silent_until = is_silence.then(|| now + AVOIDED);
-        self.health.push(Health { path: *path, told_at: now, silent_until, round_trip });
-    }
+/// A choice and how it came about.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Explanation {
+    /// What would be chosen at this moment; `None` where nothing leads there.
+    pub choice: Option<Choice>,
+    /// The steps of the choice in their order (net, local NI, peer NI), each with its candidates. A step with nothing to
+    /// choose is among them.
+    pub steps: Vec<Vec<Weighed>>,
+    /// The peer that has the NID, if it is known.
+    pub primary: Option<Nid>,
+    /// Whether that takes messages by any of its NIs.
+    pub is_multi_rail: bool,
 }
 
 impl Shard {
-    /// The interface whose NID a request to `destination` comes from, and which it leaves by unless that is this
-    /// node ([`LocalNi::loopback`]): with `self_nid` exactly the interface with that NID. To `0@lo` everything comes
-    /// from there (LNet `lib-move.c: lnet_handle_lo_send`). `None` when no such interface serves on the destination's
-    /// net.
+    /// The path of a request to `destination`; with `self_nid` from exactly the interface with that NID. To `0@lo`
+    /// everything comes from there (LNet `lib-move.c: lnet_handle_lo_send`). `None` when no such interface serves on a net of
+    /// the destination's.
     #[inline]
-    pub(super) fn select(&mut self, now: Instant, destination: &Nid, self_nid: Option<&Nid>) -> Option<NiId> {
-        let net = destination.net();
-        let (first, is_single) = {
-            let fits = |ni: &LocalNi| {
-                let is_asked_for = ni.nid.is_loopback() || self_nid.is_none_or(|nid| ni.nid == *nid);
-                ni.net == net && is_asked_for && ni.serves()
-            };
-            let mut fitting = self.topology.local_nis().filter(|(_, ni)| fits(ni));
-            (fitting.next()?.0, fitting.next().is_none())
-        };
-        if is_single || self.topology.loopback_to(destination).is_some() {
-            return Some(first);
+    pub(super) fn select(
+        &mut self,
+        now: Instant,
+        destination: &Nid,
+        self_nid: Option<&Nid>,
+    ) -> Option<Choice> {
+        if self_nid.is_none()
+            && self.topology.has_choice()
+            && self.topology.loopback_to(destination).is_none()
+        {
+            return self.select_of_several(now, destination);
         }
-        Some(self.select_of_several(now, destination, first))
+        self.select_given(now, destination, self_nid)
     }
 
-    /// One of the interfaces on the net of a destination, of which there are several, for a request of no interface
-    /// in particular.
-    #[cold]
-    fn select_of_several(&mut self, now: Instant, destination: &Nid, first: NiId) -> NiId {
-        let count = self.topology.interfaces().len() as u32;
-        let turn = self.selector.sequence % count.max(1);
-        self.selector.sequence = self.selector.sequence.wrapping_add(1);
-        let rank = |ni: NiId| {
-            let path = Path { ni, peer: *destination };
-            let credits = self.interfaces[usize::from(ni.0)].credits.available();
-            // Of equal ones the first from the one on whose turn it is.
-            let distance = (u32::from(ni.0) + count - turn) % count.max(1);
-            (self.selector.is_silent(now, &path), core::cmp::Reverse(credits), distance)
+    /// The path of a request for which nothing is to be chosen.
+    #[inline]
+    fn select_given(&self, now: Instant, destination: &Nid, self_nid: Option<&Nid>) -> Option<Choice> {
+        let net = destination.net();
+        let fits = |ni: &LocalNi| {
+            let is_asked_for = ni.nid.is_loopback() || self_nid.is_none_or(|nid| ni.nid == *nid);
+            ni.net == net && is_asked_for && ni.serves()
         };
-        self.topology.serving(destination.net()).min_by_key(|ni| rank(*ni)).unwrap_or(first)
+        match self.topology.local_nis().find(|(_, ni)| fits(ni)) {
+            Some((ni, _)) => Some(Choice { ni, peer: *destination }),
+            None => self.select_on_net_of(now, destination, self_nid?),
+        }
+    }
+
+    /// The path from a named interface to a Multi-Rail peer that was named by a NID on another net: to its best NI on the
+    /// interface's own net (LNet `lib-move.c: lnet_handle_spec_local_mr_dst`).
+    #[cold]
+    fn select_on_net_of(&self, now: Instant, destination: &Nid, self_nid: &Nid) -> Option<Choice> {
+        let view = self.topology.peer(destination).filter(|view| view.is_multi_rail)?;
+        let named = |(_, ni): &(NiId, &LocalNi)| ni.nid == *self_nid && ni.serves();
+        let (ni, local) = self.topology.local_nis().find(named)?;
+        let (_, nis) = view.nets().find(|(net, _)| *net == local.net)?;
+        let best = nis.iter().min_by_key(|peer| self.peer_values(now, (ni, &local.nid), peer))?;
+        Some(Choice { ni, peer: best.nid })
+    }
+
+    #[cold]
+    fn select_of_several(&mut self, now: Instant, destination: &Nid) -> Option<Choice> {
+        let choice = self.choose(now, destination, &mut Deaf)?;
+        self.note_use(&choice);
+        Some(choice)
+    }
+
+    /// Notes that a path is used: others have their turn before it.
+    fn note_use(&mut self, choice: &Choice) {
+        self.sequence += 1;
+        let sequence = self.sequence;
+        self.interface(choice.ni).sequence = sequence;
+        if let Some(peer) = self.peers.find_mut(&choice.peer) {
+            peer.sequence = sequence;
+        }
+    }
+
+    /// Which path a request without a source of its own would take at this moment, and why.
+    #[must_use]
+    pub fn explain(&self, now: Instant, destination: &Nid) -> Explanation {
+        let mut steps = Vec::new();
+        let loopback = self.topology.loopback_to(destination);
+        let choice = match loopback {
+            Some(ni) => Some(Choice { ni, peer: *destination }),
+            None => self.choose(now, destination, &mut steps),
+        };
+        let peer = self.topology.peer(destination);
+        Explanation {
+            choice,
+            steps,
+            primary: peer.map(|peer| peer.primary),
+            is_multi_rail: peer.is_some_and(|peer| peer.is_multi_rail),
+        }
+    }
+
+    fn choose(&self, now: Instant, destination: &Nid, trace: &mut impl Trace) -> Option<Choice> {
+        let view = self.topology.peer(destination);
+        let Some(view) = view.filter(|view| view.is_multi_rail) else {
+            let ni = self.choose_source(now, destination, view, trace)?;
+            return Some(Choice { ni, peer: *destination });
+        };
+        let nets = view.nets().filter(|(net, _)| self.topology.serving(*net).next().is_some());
+        trace.step(&NET, || {
+            nets.clone().map(|(net, nis)| (Candidate::Net(net), self.net_values(now, view, (net, nis))))
+        });
+        let (net, nis) = best(nets, |(net, nis)| self.net_values(now, view, (*net, nis)))?;
+        let ni = self.choose_local(now, net, nis.iter().map(|peer| &peer.nid), trace)?;
+        let local = self.topology.known_ni(ni).nid;
+        let values = |peer: &PeerNid| self.peer_values(now, (ni, &local), peer);
+        trace.step(&PEER, || nis.iter().map(|peer| (Candidate::Peer(peer.nid), values(peer))));
+        let peer = best(nis.iter(), |peer| values(peer))?;
+        Some(Choice { ni, peer: peer.nid })
+    }
+
+    /// The source of a request to a peer that is not known to be Multi-Rail: the one that it prefers, so that it sees one
+    /// node and not several. Where nothing finds out about peers any may be.
+    fn choose_source(
+        &self,
+        now: Instant,
+        destination: &Nid,
+        view: Option<&PeerView>,
+        trace: &mut impl Trace,
+    ) -> Option<NiId> {
+        let net = destination.net();
+        let is_silent = |ni: &NiId| self.paths.is_silent(now, &Path { ni: *ni, peer: *destination });
+        let preferred = view.and_then(|view| view.ni(destination)).map_or(&[][..], |peer| &peer.preferred);
+        let serving = || self.topology.serving(net);
+        if self.topology.finds_peers() && serving().any(|ni| !is_silent(&ni)) {
+            // Of equal ones the first: what it goes by does not change while it is used.
+            let values = |ni: &NiId| {
+                let local = self.topology.known_ni(*ni);
+                let is_preferred = preferred.contains(&local.nid);
+                [i64::from(is_silent(ni)), i64::from(!is_preferred), local.priority.into()]
+            };
+            let candidate = |ni: NiId| (Candidate::Local(self.topology.known_ni(ni).nid), values(&ni));
+            trace.step(&SOURCE, || serving().map(candidate));
+            return best(serving(), values);
+        }
+        self.choose_local(now, net, core::iter::once(destination), trace)
+    }
+
+    fn choose_local<'a>(
+        &self,
+        now: Instant,
+        net: Net,
+        peers: impl Iterator<Item = &'a Nid> + Clone,
+        trace: &mut impl Trace,
+    ) -> Option<NiId> {
+        let values = |ni: NiId| self.local_values(now, ni, peers.clone());
+        trace.step(&LOCAL, || {
+            let serving = self.topology.serving(net);
+            serving.map(|ni| (Candidate::Local(self.topology.known_ni(ni).nid), values(ni)))
+        });
+        best(self.topology.serving(net), |ni| values(*ni))
+    }
+
+    /// Whether no path from an interface to any of these answers.
+    fn is_cut_off<'a>(&self, now: Instant, ni: NiId, mut peers: impl Iterator<Item = &'a Nid>) -> bool {
+        self.paths.has_silent() && peers.all(|peer| self.paths.is_silent(now, &Path { ni, peer: *peer }))
+    }
+
+    fn net_values(&self, now: Instant, view: &PeerView, (net, nis): (Net, &[PeerNid])) -> Values<7> {
+        let locals = || self.topology.serving(net);
+        let nids = nis.iter().map(|peer| &peer.nid);
+        let is_cut_off = locals().all(|ni| self.is_cut_off(now, ni, nids.clone()));
+        let peer_health = nis.iter().map(|peer| peer.health).max();
+        let local_health = locals().map(|ni| self.topology.known_ni(ni).health).max();
+        let local_priority = locals().map(|ni| self.topology.known_ni(ni).net_priority).min();
+        let peer_sequence = nids.filter_map(|nid| self.peers.sequence(nid)).max();
+        let local_sequence = locals().map(|ni| self.interfaces[usize::from(ni.0)].sequence).max();
+        [
+            i64::from(is_cut_off),
+            -i64::from(peer_health.unwrap_or(0)),
+            view.net_priority(net).into(),
+            -i64::from(local_health.unwrap_or(0)),
+            local_priority.unwrap_or(PRIORITY_NONE).into(),
+            peer_sequence.unwrap_or(0) as i64,
+            local_sequence.unwrap_or(0) as i64,
+        ]
+    }
+
+    fn local_values<'a>(&self, now: Instant, ni: NiId, peers: impl Iterator<Item = &'a Nid>) -> Values<6> {
+        let (local, own) = (self.topology.known_ni(ni), &self.interfaces[usize::from(ni.0)]);
+        [
+            i64::from(self.is_cut_off(now, ni, peers)),
+            -i64::from(local.health),
+            local.priority.into(),
+            local.numa_distance.into(),
+            -own.credits.available(),
+            own.sequence as i64,
+        ]
+    }
+
+    fn peer_values(&self, now: Instant, (ni, local): (NiId, &Nid), peer: &PeerNid) -> Values<6> {
+        let known = self.peers.credits_and_sequence(&peer.nid);
+        let (credits, sequence) =
+            known.unwrap_or_else(|| (self.interfaces[usize::from(ni.0)].peer_share.into(), 0));
+        [
+            i64::from(self.is_cut_off(now, ni, core::iter::once(&peer.nid))),
+            -i64::from(peer.health),
+            peer.priority.into(),
+            i64::from(!peer.preferred.contains(local)),
+            -credits,
+            sequence as i64,
+        ]
+    }
+
+    /// The path of a request that could not be sent by the one that it had; `None` where there is no other.
+    pub(super) fn select_again(&self, now: Instant, failed: &Choice) -> Option<Choice> {
+        if self.topology.loopback_to(&failed.peer).is_some() {
+            return None;
+        }
+        let other = self.choose(now, &failed.peer, &mut Deaf).filter(|choice| choice != failed);
+        other.or_else(|| Some(Choice { ni: self.select_other(&failed.peer, failed.ni)?, peer: failed.peer }))
     }
 
     /// Another interface for a message that could not leave by this one: one whose path to there was not silent before one
@@ -143,7 +259,7 @@ impl Shard {
         self.topology.serving(next_hop.net()).filter(|ni| *ni != than).min_by_key(|ni| {
             let credits = self.interfaces[usize::from(ni.0)].credits.available();
             let path = Path { ni: *ni, peer: *next_hop };
-            (self.selector.silent_until(&path), core::cmp::Reverse(credits), *ni)
+            (self.paths.silent_until(&path), core::cmp::Reverse(credits), *ni)
         })
     }
 
@@ -152,15 +268,22 @@ impl Shard {
     /// trip, as far as these are known; of those that were, the one
     /// that was silent longest ago, so that each has its turn.
     pub(super) fn choose_path(&mut self, now: Instant, silent: &Path, candidates: &[Path]) -> Option<usize> {
-        self.selector.note(now, silent, PathReport::Silent);
+        self.paths.note(now, silent, PathReport::Silent);
         let serves = |path: &Path| {
             path != silent && self.topology.ni(path.ni).is_some_and(|ni| ni.status != NiStatus::Closed)
         };
         let usable = candidates.iter().enumerate().filter(|(_, path)| serves(path));
         let best = usable.min_by_key(|(_, path)| {
             let health = core::cmp::Reverse(self.topology.peer_health(&path.peer));
-            (self.selector.silent_until(path), health, self.selector.round_trip(path))
+            (self.paths.silent_until(path), health, self.paths.round_trip(path))
         });
         best.map(|(index, _)| index)
     }
+}
+
+/// The first of the candidates with the smallest values. A single one is not weighed.
+fn best<T, V: Ord>(mut candidates: impl Iterator<Item = T>, values: impl Fn(&T) -> V) -> Option<T> {
+    let first = candidates.next()?;
+    let Some(second) = candidates.next() else { return Some(first) };
+    core::iter::once(first).chain(core::iter::once(second)).chain(candidates).min_by_key(values)
 }

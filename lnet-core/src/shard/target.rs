@@ -3,7 +3,7 @@
 
 use lnet_wire::header::PAYLOAD_MAX_BYTES;
 use lnet_wire::steer::PORTALS;
-use lnet_wire::{Body, Header, Nid, WireHandle};
+use lnet_wire::{Body, Header, NetType, Nid, ProcessId, WireHandle};
 
 use super::Shard;
 use super::delayed::{Ask, list_of};
@@ -146,13 +146,17 @@ impl Uplink for Shard {
         let dropped = match decision {
             Decision::Take(inbound) => {
                 self.deliver((ni, from), rx, header, inbound);
+                self.note_received(ni, from);
                 self.wake();
                 return Verdict::Deliver(self.landing(header, &inbound));
             }
             Decision::Wait(wait) => self.delay(rx, (ni, from), header, wait).err(),
             Decision::Drop(reason) => Some(reason),
         };
-        let Some(reason) = dropped else { return Verdict::Delay };
+        let Some(reason) = dropped else {
+            self.note_received(ni, from);
+            return Verdict::Delay;
+        };
         self.count_drop((ni, from), header, reason);
         Verdict::Drop
     }
@@ -184,8 +188,8 @@ impl Uplink for Shard {
     }
 
     fn path_health(&mut self, now: Instant, path: &Path, report: PathReport) {
-        let was_silent = self.selector.was_silent(path);
-        self.selector.note(now, path, report);
+        let was_silent = self.paths.was_silent(path);
+        self.paths.note(now, path, report);
         match (was_silent, report) {
             (false, PathReport::Silent) => self.note_peer(&path.peer, PeerChange::Silent),
             (true, PathReport::Answers { .. }) => self.note_peer(&path.peer, PeerChange::Answers),
@@ -252,7 +256,11 @@ impl Shard {
         let source = &header.source.nid;
         // A router is needed only from a net that this node is not on.
         let is_neighbour = || self.topology.local_nis().any(|(_, local)| local.net == source.net());
-        if source != from && is_neighbour() && !self.topology.is_same_peer(source, from) {
+        // An LND that proves who sent a message names the source itself where it is proven: what discovery has heard of
+        // the peer adds nothing to that.
+        let is_theirs =
+            || source.net().net_type() != NetType::XDP && self.topology.is_same_peer(source, from);
+        if source != from && is_neighbour() && !is_theirs() {
             self.forged = Some(ForgedSource { ni, from: *from, source: *source });
             return Err(DropReason::ForgedSource);
         }
@@ -314,34 +322,34 @@ impl Shard {
             Body::Reply { md } => return self.admit_reply(header, &md, lends),
             Body::Hello { .. } => return Err(DropReason::Malformed.into()),
         };
-        let source = header.source;
+        let source = ProcessId { nid: self.topology.primary_of(&header.source.nid), ..header.source };
         let request = Request { portal, source, match_bits, operation, requested_bytes, remote_offset_bytes };
         let room = self.tables.find(&self.mds, &request)?;
         let is_get = operation == MdOptions::GET;
         // What a GET reads must not change, but nothing is written into it.
-        self.may_start(room.md, lends && !is_get)?;
+        self.may_start(room.md, lends && !is_get && self.mds[room.md].shares_spans())?;
         let acknowledges =
             || handle != WireHandle::NONE && !self.mds[room.md].options.contains(MdOptions::ACK_DISABLE);
         let is_answered = is_get || acknowledges();
-        let response = if is_answered { Some(self.promise(by, &source.nid, handle)?) } else { None };
+        let response = if is_answered { Some(self.promise(by, &header.source.nid, handle)?) } else { None };
         Ok(self.take(room, response))
     }
 
-    /// Whether a descriptor is ready for one more operation: it has an event slot, and no sibling writes
-    /// where this message may. With `lends` a sibling is going to write, so it must be idle; until it is,
-    /// nothing else starts, or the sibling might wait for ever.
+    /// Whether a descriptor is ready for one more operation: it has an event slot, and no message is written
+    /// where this one may be. A message that is to be `alone` waits until the descriptor is idle; until it is,
+    /// nothing else starts, or that message might wait for ever.
     #[inline]
-    pub(super) fn may_start(&mut self, md: u32, lends: bool) -> Result<(), Refusal> {
+    pub(super) fn may_start(&mut self, md: u32, alone: bool) -> Result<(), Refusal> {
         let descriptor = &mut self.mds[md];
         if !descriptor.has_event_slot() {
             return Err(Refusal::Busy { md, reason: DelayReason::EventSlots });
         }
         if descriptor.is_withheld() {
-            return Err(Refusal::Busy { md, reason: DelayReason::Lent });
+            return Err(Refusal::Busy { md, reason: DelayReason::Filled });
         }
-        if lends && descriptor.shares_spans() && descriptor.operations > 0 {
+        if alone && descriptor.operations > 0 {
             descriptor.withheld = Withheld::Claimed;
-            return Err(Refusal::Busy { md, reason: DelayReason::Lent });
+            return Err(Refusal::Busy { md, reason: DelayReason::Filled });
         }
         Ok(())
     }

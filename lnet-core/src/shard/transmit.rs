@@ -8,8 +8,8 @@
 use lnet_wire::header::SMALL_HEADER_BYTES;
 use lnet_wire::{MessageType, Nid};
 
-use super::Shard;
 use super::report::Ended;
+use super::{Choice, Shard};
 use crate::fault::Faults;
 use crate::health::HealthStatus;
 use crate::lnd::{Cause, Full, Lent, NiId, Path, PathReport, Status, Transmit, TxId};
@@ -65,8 +65,9 @@ impl Shard {
                 self.settle(now);
             }
         }
-        while let Some(md) = self.trackers.expired(now) {
+        while let Some((md, peer)) = self.trackers.expired(now) {
             self.counters.response_timeouts += 1;
+            self.note_no_response(&peer);
             self.unlink_slot(md, Status::Unknown(Cause::Timeout));
         }
         self.release_delayed(now, |_, (until, _)| until <= now);
@@ -103,16 +104,9 @@ impl Shard {
         let payload_bytes = record.transmit.header.payload_length;
         let message = self.messages.insert(record);
         self.counters.messages_max = self.counters.messages_max.max(self.messages.count());
-        let to = self.peers.get_mut(peer);
-        to.queued_bytes += queued_bytes(payload_bytes);
-        if to.credits.try_take() {
-            let message = self.messages.peer_credited(message);
-            self.take_interface_credit(now, ni, message);
-            self.settle(now);
-        } else {
-            self.interfaces[usize::from(ni.0)].timers.watch(&mut self.messages, &message);
-            self.peers.get_mut(peer).credits.wait(&mut self.messages, message);
-        }
+        self.peers.get_mut(peer).queued_bytes += queued_bytes(payload_bytes);
+        self.take_peer_credit(now, message);
+        self.settle(now);
     }
 
     /// The LND has finished with a message.
@@ -201,31 +195,89 @@ impl Shard {
         }
     }
 
-    /// Sends a message by another interface of the net that its LND could not send by its own.
+    /// Sends a message by another path that its LND could not send by its own: from another interface, or to another one
+    /// of the peer's. What may have arrived is not sent anew.
     ///
     /// # Errors
     /// The message, if that is not to be: it has ended.
     #[inline]
     fn resend(&mut self, now: Instant, message: Message<Done>) -> Result<(), Message<Done>> {
         let record = self.messages.record(&message);
-        let Status::NeverSent(Cause::Unreachable | Cause::Device) = record.status else {
-            return Err(message);
+        let is_unsent = match record.status {
+            Status::NeverSent(Cause::Unreachable | Cause::Device | Cause::Timeout) => true,
+            Status::NeverSent(Cause::Simulated(status)) => status.allows_another_path(),
+            _ => false,
         };
+        if !is_unsent {
+            return Err(message);
+        }
+        self.resend_by_another_path(now, message)
+    }
+
+    #[cold]
+    fn resend_by_another_path(&mut self, now: Instant, message: Message<Done>) -> Result<(), Message<Done>> {
+        let record = self.messages.record(&message);
         let Transmit { ni, next_hop, .. } = record.transmit;
+        let (status, is_simulated) =
+            (record.status, matches!(record.status, Status::NeverSent(Cause::Simulated(_))));
         let may_go_on = !record.is_bound
             && record.credits_held_at_end() == (true, true)
             && record.resends < self.topology.tunables().retry_count
             && self.overdue(now, record).is_none();
-        self.selector.note(now, &Path { ni, peer: next_hop }, PathReport::Silent);
-        let other = self.select_other(&next_hop, ni);
-        let Some(to) = other.filter(|_| may_go_on) else { return Err(message) };
+        if !is_simulated {
+            self.paths.note(now, &Path { ni, peer: next_hop }, PathReport::Silent);
+        }
+        let failed = Choice { ni, peer: next_hop };
+        let Some(choice) = may_go_on.then(|| self.select_again(now, &failed)).flatten() else {
+            return Err(message);
+        };
+        let peer = self.messages.record(&message).peer;
+        let share = self.interface(choice.ni).peer_share;
+        let new_peer =
+            if choice.peer == next_hop { Some(peer) } else { self.peers.acquire(&choice.peer, share) };
+        let Some(new_peer) = new_peer else { return Err(message) };
+        if let Some(status) = HealthStatus::of(status) {
+            self.note_failure(ni, &next_hop, status);
+        }
         self.messages.record_mut(&message).resends += 1;
         self.counters.resends += 1;
-        self.readdress(to, &message);
-        let message = self.messages.resent(message);
-        self.return_interface_credit(now, ni);
-        self.take_interface_credit(now, to, message);
+        self.readdress(choice.ni, &message);
+        if new_peer == peer {
+            let message = self.messages.resent(message);
+            self.return_interface_credit(now, ni);
+            self.take_interface_credit(now, choice.ni, message);
+        } else {
+            self.move_to_peer(&message, new_peer, &choice.peer);
+            let message = self.messages.requeued(message);
+            self.return_interface_credit(now, ni);
+            self.return_peer_credit(now, peer);
+            self.peers.release(peer);
+            self.take_peer_credit(now, message);
+        }
         Ok(())
+    }
+
+    /// Makes a message one to another NI of its peer.
+    fn move_to_peer(&mut self, message: &Message<Done>, to: u32, nid: &Nid) {
+        let record = self.messages.record_mut(message);
+        let bytes = queued_bytes(record.transmit.header.payload_length);
+        let from = core::mem::replace(&mut record.peer, to);
+        (record.transmit.next_hop, record.transmit.header.destination.nid) = (*nid, *nid);
+        self.peers.get_mut(from).queued_bytes -= bytes;
+        self.peers.get_mut(to).queued_bytes += bytes;
+    }
+
+    /// A message takes a credit of its peer, and then one of its interface, or waits for it.
+    #[inline(always)]
+    fn take_peer_credit(&mut self, now: Instant, message: Message<Queued>) {
+        let &MessageState { transmit: Transmit { ni, .. }, peer, .. } = self.messages.record(&message);
+        if self.peers.get_mut(peer).credits.try_take() {
+            let message = self.messages.peer_credited(message);
+            self.take_interface_credit(now, ni, message);
+        } else {
+            self.interfaces[usize::from(ni.0)].timers.watch(&mut self.messages, &message);
+            self.peers.get_mut(peer).credits.wait(&mut self.messages, message);
+        }
     }
 
     pub(super) fn return_interface_credit(&mut self, now: Instant, ni: NiId) {
@@ -267,6 +319,8 @@ impl Shard {
             self.counters.count_failure(status);
             if let Some(health) = HealthStatus::of(status) {
                 of_both.into_iter().for_each(|counters| counters.failed.add(health));
+                let nid = self.peers.get_mut(record.peer).nid;
+                self.note_failure(ni, &nid, health);
             }
             return;
         }

@@ -82,7 +82,7 @@ impl Shard {
     pub(super) fn install(&mut self, now: Instant, topology: Arc<Topology>) {
         self.accept(&topology);
         let former = core::mem::replace(&mut self.topology, topology);
-        if former.interfaces() != self.topology.interfaces() {
+        if self.topology.has_other_interfaces(&former) {
             self.install_interfaces(now, &former);
             self.install_peers(now, &former);
         }

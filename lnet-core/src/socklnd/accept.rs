@@ -43,15 +43,13 @@ impl Socklnd {
         self.set_timer(Timer::Connection(slot), deadline);
         self.connections[slot].ni = Some(handed.ni);
         self.answer(now, slot, &local, &handed.hello, up);
-        // The driver has no such connection yet, so it is not told to close it.
-        let closed = self.actions.iter().position(|action| *action == Action::Close { conn: ConnId(slot) });
-        match closed {
-            Some(index) => {
-                self.actions.remove(index);
-                None
-            }
-            None => Some(ConnId(slot)),
+        if self.connections[slot].phase != Phase::Closed {
+            return Some(ConnId(slot));
         }
+        // The driver has no such connection, so it is not told to close it.
+        self.actions.retain(|action| *action != Action::Close { conn: ConnId(slot) });
+        self.closed(now, ConnId(slot), up);
+        None
     }
 
     fn insert(&mut self, connection: Connection) -> Option<u32> {
@@ -139,7 +137,8 @@ impl Socklnd {
                 if to == self.config.shard {
                     self.answer(now, slot, &local, &hello, up);
                 } else {
-                    self.forget(now, slot);
+                    self.part(now, slot);
+                    self.connections.vacate(slot);
                     let handed = HandedOver { ni: local.ni, hello, ends };
                     self.actions.push_back(Action::HandOver { conn: ConnId(slot), to, handed });
                 }
@@ -166,6 +165,20 @@ impl Socklnd {
             self.counters.add(SocklndEvent::PeersFull);
             return self.close(now, slot, up);
         };
+        let is_at_home = self.is_at_home(peer, slot);
+        if !is_at_home && self.connection_from(peer, true).is_some() {
+            // Kernel nodes take a peer's name from any address; so any node could end another one's connections.
+            self.counters.add(SocklndEvent::Impostor);
+            return self.refuse(now, slot, local, version, source, up);
+        }
+        while is_at_home && let Some(stranger) = self.connection_from(peer, false) {
+            self.counters.add(SocklndEvent::Impostor);
+            self.close(now, stranger, up);
+            if self.peers[peer].connections.is_empty() {
+                // What its dialler has said of the peer's life is no more believed.
+                self.peers[peer].incarnation = None;
+            }
+        }
         let known = &self.peers[peer];
         let is_new_life = known.incarnation.is_some_and(|incarnation| incarnation != source_incarnation)
             || known.incarnation.is_some() && known.version != Some(version);
@@ -195,6 +208,17 @@ impl Socklnd {
         }
         self.refuse(now, slot, local, version, source, up);
         self.settle(now, peer);
+    }
+
+    /// Whether the other end of a connection has the address of this peer's NID.
+    fn is_at_home(&self, peer: u32, slot: u32) -> bool {
+        self.peers[peer].nid.ip() == Some(self.connections[slot].ends.remote.ip())
+    }
+
+    /// A connection of a peer that comes from its own address, or one that does not.
+    fn connection_from(&self, peer: u32, is_at_home: bool) -> Option<u32> {
+        let mut connections = self.peers[peer].connections.iter(&self.connections);
+        connections.find(|(slot, _)| self.is_at_home(peer, *slot) == is_at_home).map(|(slot, _)| slot)
     }
 
     /// Whether a peer has as many connections of this type between these addresses as it may have. One of this host

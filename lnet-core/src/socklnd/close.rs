@@ -2,7 +2,7 @@
 
 use lnet_wire::socklnd::ConnectionType;
 
-use super::connection::{Phase, Reading};
+use super::connection::{Connection, Phase, Reading};
 use super::{Action, ConnId, Socklnd, SocklndEvent, Timer};
 use crate::list::NONE;
 use crate::lnd::{Cause, NiId, RxId, Status, Uplink};
@@ -18,7 +18,14 @@ impl Socklnd {
                 self.counters.add(SocklndEvent::Closed);
                 self.close_siblings(now, conn.0, up);
             }
+            Phase::Closed => unreachable!("{conn:?} is closed"),
         }
+        self.feed_starved(now, up);
+    }
+
+    /// More has arrived on a connection that wants [`Wants::Nothing`](super::Wants::Nothing) than its driver can store.
+    pub fn overrun(&mut self, now: Instant, conn: ConnId, up: &mut impl Uplink) {
+        self.fault(now, conn.0, SocklndEvent::Overrun, up);
         self.feed_starved(now, up);
     }
 
@@ -46,31 +53,55 @@ impl Socklnd {
         }
     }
 
-    /// Ends a connection. What was not polled for sending waits for another one.
+    /// Ends a connection. What was not polled for sending waits for another one; what is under way ends with
+    /// [`Socklnd::closed`], since the driver may use its memory until then.
     pub(super) fn close(&mut self, now: Instant, slot: u32, up: &mut impl Uplink) {
-        match self.connections[slot].reading {
-            Reading::Delayed { rx, .. }
-            | Reading::Payload { rx, .. }
-            | Reading::Skip { rx: Some(rx), .. } => {
-                up.received(now, rx, Status::Unknown(Cause::Reset));
-                self.release(rx);
-            }
-            Reading::Head | Reading::Starved(_) | Reading::Skip { rx: None, .. } => {}
+        if let Reading::Delayed { rx, .. } = self.connections[slot].reading {
+            up.received(now, rx, Status::Unknown(Cause::Reset));
+            self.release(rx);
+            self.connections[slot].reading = Reading::Head;
         }
         if matches!(self.connections[slot].phase, Phase::Accepted | Phase::Requested) {
             self.handshakes.retain(|other| *other != slot);
         }
         self.requeue(slot);
-        self.forget(now, slot);
+        self.part(now, slot);
+        self.connections[slot].phase = Phase::Closed;
         self.actions.push_back(Action::Close { conn: ConnId(slot) });
     }
 
-    /// Ends the messages that a connection is sending, and gives those back to its peer that wait.
-    fn requeue(&mut self, slot: u32) {
-        let connection = &mut self.connections[slot];
+    /// The driver has closed a stream, and uses no memory of its messages any more: they end now.
+    ///
+    /// # Panics
+    /// If it was not told to close that stream.
+    pub fn closed(&mut self, now: Instant, conn: ConnId, up: &mut impl Uplink) {
+        let connection = &mut self.connections[conn.0];
+        assert!(connection.phase == Phase::Closed, "{conn:?} was to be closed");
         while let Some(item) = connection.sending.pop_front(&mut self.items) {
             let tx = self.items.remove(item).transmit.tx;
+            #[cfg(feature = "sabotage")]
+            if self.sabotage.end_lost {
+                continue;
+            }
             self.ended.push_back((tx, Status::Unknown(Cause::Reset)));
+        }
+        let reading = connection.reading;
+        self.connections.vacate(conn.0);
+        if let Reading::Payload { rx, .. } = reading {
+            up.received(now, rx, Status::Unknown(Cause::Reset));
+            self.release(rx);
+        }
+        self.feed_starved(now, up);
+    }
+
+    /// Gives the messages of a connection that wait back to its peer.
+    fn requeue(&mut self, slot: u32) {
+        let connection = &mut self.connections[slot];
+        #[cfg(feature = "sabotage")]
+        while self.sabotage.resent_after_cut
+            && let Some(item) = connection.sending.pop_front(&mut self.items)
+        {
+            connection.queue.push_front(&mut self.items, item);
         }
         let Some(peer) = self.peers.get_mut(connection.peer) else { return };
         loop {
@@ -83,8 +114,8 @@ impl Socklnd {
         }
     }
 
-    /// Frees a connection's slot.
-    pub(super) fn forget(&mut self, now: Instant, slot: u32) {
+    /// Takes a connection off its peer, and off all lists.
+    pub(super) fn part(&mut self, now: Instant, slot: u32) {
         self.ready.discard(&mut self.connections, slot);
         self.resumed.discard(&mut self.connections, slot);
         self.starved.discard(&mut self.connections, slot);
@@ -100,7 +131,7 @@ impl Socklnd {
             }
             peer.dialling.take_if(|dialling| *dialling == slot);
         }
-        self.connections.vacate(slot);
+        self.connections[slot].peer = NONE;
     }
 
     /// The name of a message that arrived is free.
@@ -118,11 +149,11 @@ impl Socklnd {
         }
     }
 
-    /// Ends all that is under way by an interface; nothing begins any more.
+    /// Ends all that is under way by an interface, once its connections are closed; nothing begins any more.
     pub fn close_ni(&mut self, now: Instant, ni: NiId, up: &mut impl Uplink) {
-        let is_its = |slot: &u32| self.connections[*slot].ni == Some(ni);
-        let slots: alloc::vec::Vec<u32> =
-            self.connections.used().map(|(slot, _)| slot).filter(is_its).collect();
+        let is_its = |connection: &Connection| connection.ni == Some(ni) && connection.phase != Phase::Closed;
+        let its = self.connections.used().filter(|(_, connection)| is_its(connection));
+        let slots: alloc::vec::Vec<u32> = its.map(|(slot, _)| slot).collect();
         for slot in slots {
             self.close(now, slot, up);
         }
@@ -130,8 +161,7 @@ impl Socklnd {
             self.peers.used().filter(|(_, peer)| peer.ni == ni).map(|(slot, _)| slot).collect();
         for slot in peers {
             self.fail_queue(slot, Status::NeverSent(Cause::Device));
-            self.clear_timer(Timer::Peer(slot));
-            self.peers.remove(slot);
+            self.forget_peer(slot);
         }
         self.nis.retain(|known| known.ni != ni);
         self.feed_starved(now, up);

@@ -51,6 +51,8 @@ pub(super) enum Phase {
     Established,
     /// It is closed once what is to be sent on it has been.
     Closing,
+    /// It has ended, and its driver closes it.
+    Closed,
 }
 
 /// What the next bytes are.
@@ -65,7 +67,7 @@ pub(super) enum Reading {
     /// Payload, then some that is passed over.
     Payload { rx: RxId, span: Span, skip_bytes: u32 },
     /// Passed over: of a message that was dropped, or is larger than its place.
-    Skip { rx: Option<RxId>, left_bytes: u32 },
+    Skip { left_bytes: u32 },
 }
 
 /// Acknowledgements to be sent.
@@ -196,7 +198,7 @@ impl Connection {
     /// Whether it has bytes for the driver.
     pub(super) fn has_pieces(&self) -> bool {
         let can_send = matches!(self.phase, Phase::Established);
-        self.greeting_bytes != 0
+        self.greeting_bytes != 0 && self.phase != Phase::Closed
             || can_send && (!self.acks.is_empty() || self.wants_keepalive || !self.queue.is_empty())
     }
 

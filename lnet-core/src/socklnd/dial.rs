@@ -13,11 +13,34 @@ use crate::time::Instant;
 const ANY_PORT: u16 = 0;
 
 impl Socklnd {
-    /// The peer's slot: known, or new. `None` if there is no room.
+    /// The peer's slot: known, or new, where need be in the place of the one that has been idle for longest. `None` if
+    /// there is no room.
     pub(super) fn peer(&mut self, ni: NiId, nid: &Nid, pid: u32) -> Option<u32> {
         let is = |peer: &SockPeer| (peer.ni, peer.pid) == (ni, pid) && peer.nid == *nid;
         let known = self.peers.find(|| peer::words(ni, nid, pid), is);
-        known.or_else(|| self.peers.insert(SockPeer::new(ni, *nid, pid)))
+        if known.is_some() {
+            return known;
+        }
+        if self.peers.is_full() {
+            self.forget_idle();
+        }
+        self.peers.insert(SockPeer::new(ni, *nid, pid))
+    }
+
+    fn forget_idle(&mut self) {
+        // What has begun since a peer was idle does not take it off the list.
+        while let Some(slot) = self.idle.pop_front(&mut self.peers) {
+            if self.peers[slot].is_idle() {
+                return self.forget_peer(slot);
+            }
+        }
+    }
+
+    /// Frees a peer's slot.
+    pub(super) fn forget_peer(&mut self, slot: u32) {
+        self.clear_timer(Timer::Peer(slot));
+        self.idle.discard(&mut self.peers, slot);
+        self.peers.remove(slot);
     }
 
     /// Dials a connection to a peer that lacks one, unless one is being dialled or it is too early.
@@ -184,16 +207,18 @@ impl Socklnd {
         let Some(peer) = self.peers.get_mut(slot) else { return };
         if peer.connections.is_empty() {
             (peer.incarnation, peer.refusals) = (None, 0);
-            if peer.dialling.is_none() && peer.queue.is_empty() {
+            if peer.is_idle() {
                 peer.version = None;
                 // How long to wait is remembered for as long again.
                 let forgotten_at =
                     (peer.retry_at + peer.backoff).max(peer.lost_at + self.config.tunables.timeout);
                 self.clear_timer(Timer::Peer(slot));
                 if forgotten_at <= now {
-                    self.peers.remove(slot);
+                    self.forget_peer(slot);
                 } else {
                     self.set_timer(Timer::Peer(slot), forgotten_at);
+                    self.idle.discard(&mut self.peers, slot);
+                    self.idle.push_back(&mut self.peers, slot);
                 }
                 return;
             }

@@ -6,11 +6,12 @@
 //! ```text
 //! bytes arrive        take -> Uplink::header -> wants: Payload(span)   placed -> Uplink::received
 //! messages leave      submit -> poll_ready, poll_send: pieces          sent -> poll_ended
-//! connections         accept, dialled, ended                           poll_action: Dial, Close, HandOver
+//! connections         accept, dialled, ended, closed                   poll_action: Dial, Close, HandOver
 //! ```
 //!
 //! Invariants: the identity of a peer is what its HELLO said, or its address where the dialler was not privileged; a
-//! connection carries messages only after both HELLOs; a message ends exactly once; what an unfinished handshake may take
+//! connection carries messages only after both HELLOs; a message ends exactly once, and not before its driver has done with
+//! its memory; what an unfinished handshake may take
 //! is bounded, in memory and time; a message whose sending has not begun outlives its connection. Nothing allocates
 //! after [`Socklnd::new`], but for lists of actions that are as long as there are connections.
 //!
@@ -26,6 +27,8 @@ mod send;
 mod stats;
 mod timers;
 
+#[cfg(test)]
+mod hostile_tests;
 #[cfg(test)]
 mod tests;
 
@@ -48,12 +51,12 @@ use crate::time::{self, Instant};
 use crate::tunables::SockTunables;
 
 use connection::{Connection, Ready, Resumed, Starved};
-use peer::SockPeer;
+use peer::{Idle, SockPeer};
 use send::Item;
 
 pub use stats::{SocklndCounters, SocklndEvent};
 
-/// A connection, as this module names it. The number is used again once the connection is closed.
+/// A connection, as this module names it. The number is used again once the driver has closed the connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnId(pub u32);
 
@@ -122,6 +125,33 @@ pub struct HandedOver {
     pub ends: Ends,
 }
 
+/// What a [`Socklnd`] has at a moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SocklndUsage {
+    /// Connections, those included whose handshake is under way.
+    pub connections: u32,
+    /// Peer NIs, those included that are remembered for a while.
+    pub peers: u32,
+    /// Messages on their way out.
+    pub messages: u32,
+    /// Messages on their way in.
+    pub incoming: u32,
+}
+
+/// Bugs that a test switches on, to see whether it would find them.
+#[cfg(feature = "sabotage")]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Sabotage {
+    /// A message whose connection ends while it is being sent is sent again by another one.
+    pub resent_after_cut: bool,
+    /// A message whose connection ends while it is being sent never ends.
+    pub end_lost: bool,
+    /// What is left of a payload goes where its first piece went.
+    pub offset_stuck: bool,
+    /// A message ends once a byte of it has been sent.
+    pub sent_early: bool,
+}
+
 /// What the driver is to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
@@ -136,7 +166,8 @@ pub enum Action {
         /// The peer's address.
         to: IpAddr,
     },
-    /// Close a stream, whatever is under way on it. Nothing more is said of it.
+    /// Close a stream, whatever is under way on it, and say [`Socklnd::closed`] once the memory of its messages is not
+    /// used any more, be it for sending or for payload that arrives. Nothing else is to be said of it.
     Close {
         /// Its name.
         conn: ConnId,
@@ -222,9 +253,13 @@ pub struct Socklnd {
     /// By name: the connection.
     named: Box<[u32]>,
     first_name: u32,
+    /// Peers that make room for others.
+    idle: List<Idle>,
     /// Counts the choices of connections, so that equals take turns.
     turn: u64,
     counters: SocklndCounters,
+    #[cfg(feature = "sabotage")]
+    sabotage: Sabotage,
 }
 
 impl Socklnd {
@@ -250,10 +285,19 @@ impl Socklnd {
             names: (0..incoming).rev().collect(),
             named: (0..incoming).map(|_| NONE).collect(),
             first_name: 0,
+            idle: List::new(),
             turn: 0,
             counters: SocklndCounters::default(),
+            #[cfg(feature = "sabotage")]
+            sabotage: Sabotage::default(),
             config,
         }
+    }
+
+    /// Switches bugs on.
+    #[cfg(feature = "sabotage")]
+    pub const fn sabotage(&mut self, sabotage: Sabotage) {
+        self.sabotage = sabotage;
     }
 
     /// Names messages that arrive from here on. To be called before the first interface comes.
@@ -285,10 +329,15 @@ impl Socklnd {
         &self.config.tunables
     }
 
-    /// Connections, those included whose handshake is under way.
+    /// What is in use at this moment.
     #[must_use]
-    pub const fn connection_count(&self) -> u32 {
-        self.connections.used_count()
+    pub fn usage(&self) -> SocklndUsage {
+        SocklndUsage {
+            connections: self.connections.used_count(),
+            peers: self.peers.used_count(),
+            messages: self.items.used_count(),
+            incoming: self.config.limits.incoming - self.names.len() as u32,
+        }
     }
 
     /// What is to be done next.

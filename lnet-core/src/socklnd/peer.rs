@@ -12,7 +12,11 @@ use crate::lnd::NiId;
 use crate::table::{Chain, Keyed};
 use crate::time::Instant;
 
+/// Marks peers that nothing is under way with, the longest first.
+pub(super) struct Idle;
+
 linked!(SockPeer, Chain, chain);
+linked!(SockPeer, Idle, idle);
 
 impl Keyed for SockPeer {
     fn hash(&self, seed: Seed) -> u64 {
@@ -60,6 +64,7 @@ pub(super) struct SockPeer {
     /// Messages that wait for a connection.
     pub(super) queue: List<Queue>,
     chain: Link,
+    idle: Link,
 }
 
 impl SockPeer {
@@ -81,6 +86,7 @@ impl SockPeer {
             refusals: 0,
             queue: List::new(),
             chain: Link::UNLINKED,
+            idle: Link::UNLINKED,
         }
     }
 
@@ -90,6 +96,11 @@ impl SockPeer {
 
     pub(super) const fn count_mut(&mut self, kind: ConnectionType) -> &mut u8 {
         &mut self.counts[kind as usize]
+    }
+
+    /// Whether nothing is under way with it.
+    pub(super) const fn is_idle(&self) -> bool {
+        self.connections.is_empty() && self.dialling.is_none() && self.queue.is_empty()
     }
 
     /// Whether messages to it can leave.

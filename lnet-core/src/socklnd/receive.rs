@@ -15,11 +15,13 @@ impl Socklnd {
     pub fn wants(&self, conn: ConnId) -> Wants {
         let Some(connection) = self.connections.get(conn.0) else { return Wants::Nothing };
         match (connection.phase, connection.reading) {
-            (Phase::Dialling, _) | (_, Reading::Starved(_) | Reading::Delayed { .. }) => Wants::Nothing,
+            (Phase::Dialling | Phase::Closed, _) | (_, Reading::Starved(_) | Reading::Delayed { .. }) => {
+                Wants::Nothing
+            }
             (_, Reading::Head) if connection.acks.is_full() => Wants::Nothing,
             (_, Reading::Head) => Wants::Head,
             (_, Reading::Payload { span, .. }) => Wants::Payload(span),
-            (_, Reading::Skip { left_bytes, .. }) => Wants::Skip(left_bytes),
+            (_, Reading::Skip { left_bytes }) => Wants::Skip(left_bytes),
         }
     }
 
@@ -28,6 +30,16 @@ impl Socklnd {
     pub fn receives_bulk(&self, conn: ConnId) -> bool {
         let connection = self.connections.get(conn.0);
         connection.is_some_and(|connection| connection.kind != ConnectionType::Control)
+    }
+
+    /// Bytes that are missing of the head of the next message on a connection; `None` before messages come, and within
+    /// one's payload.
+    #[must_use]
+    pub fn missing_of_head(&self, conn: ConnId) -> Option<usize> {
+        let connection = self.connections.get(conn.0)?;
+        let is_head = connection.phase == Phase::Established && matches!(connection.reading, Reading::Head);
+        let head_bytes = prefix_bytes(connection.version) + connection.version.header_bytes();
+        head_bytes.checked_sub(connection.collected().len()).filter(|missing| is_head && *missing != 0)
     }
 
     /// A connection whose bytes had to wait, and need not any longer.
@@ -44,7 +56,7 @@ impl Socklnd {
             Phase::Requested => self.take_hello(now, conn.0, bytes, up),
             Phase::Greeting => self.take_answer(now, conn.0, bytes, up),
             Phase::Established => self.take_head(now, conn.0, bytes, up),
-            Phase::Dialling | Phase::Closing => bytes.len(),
+            Phase::Dialling | Phase::Closing | Phase::Closed => bytes.len(),
         };
         self.feed_starved(now, up);
         used
@@ -53,7 +65,7 @@ impl Socklnd {
     fn take_head(&mut self, now: Instant, slot: u32, bytes: &[u8], up: &mut impl Uplink) -> usize {
         let connection = &mut self.connections[slot];
         let (version, order) = (connection.version, connection.order);
-        let prefix_bytes = if version == Version::V1 { 0 } else { PREFIX_BYTES };
+        let prefix_bytes = prefix_bytes(version);
         let mut used = connection.collect(bytes, prefix_bytes);
         let mut prefix = None;
         if let Some(collected) = connection.collected().first_chunk().filter(|_| prefix_bytes != 0) {
@@ -196,13 +208,15 @@ impl Socklnd {
             Reading::Payload { rx, span, skip_bytes } => {
                 assert!(count <= span.length_bytes, "{count} bytes are placed in {span:?}");
                 let offset_bytes = span.offset_bytes + u64::from(count);
+                #[cfg(feature = "sabotage")]
+                let offset_bytes = if self.sabotage.offset_stuck { span.offset_bytes } else { offset_bytes };
                 let rest = Span { offset_bytes, length_bytes: span.length_bytes - count, ..span };
                 connection.reading = Reading::Payload { rx, span: rest, skip_bytes };
                 if rest.length_bytes == 0 {
                     self.filled(now, conn.0, rx, skip_bytes, up);
                 }
             }
-            Reading::Skip { left_bytes, .. } => {
+            Reading::Skip { left_bytes } => {
                 assert!(count <= left_bytes, "{count} bytes of {left_bytes} are passed over");
                 self.skip(conn.0, left_bytes - count);
             }
@@ -229,7 +243,7 @@ impl Socklnd {
     fn skip(&mut self, slot: u32, left_bytes: u32) {
         let connection = &mut self.connections[slot];
         if left_bytes != 0 {
-            connection.reading = Reading::Skip { rx: None, left_bytes };
+            connection.reading = Reading::Skip { left_bytes };
             return;
         }
         connection.reading = Reading::Head;
@@ -248,9 +262,7 @@ impl Socklnd {
         };
         self.connections[slot].received_at = now;
         self.decide(now, slot, rx, length_bytes, verdict, up);
-        if self.connections.get(slot).is_some() {
-            self.resumed.add(&mut self.connections, slot);
-        }
+        self.let_go_on(slot);
         self.feed_starved(now, up);
     }
 
@@ -260,11 +272,21 @@ impl Socklnd {
             let Some(slot) = self.starved.pop_front(&mut self.connections) else { return };
             let Reading::Starved(header) = self.connections[slot].reading else { continue };
             self.arrive(now, slot, &header, up);
-            if self.connections.get(slot).is_some() {
-                self.resumed.add(&mut self.connections, slot);
-            }
+            self.let_go_on(slot);
         }
     }
+
+    /// The bytes of a connection need wait no longer, if it has not just ended.
+    fn let_go_on(&mut self, slot: u32) {
+        if self.connections[slot].phase != Phase::Closed {
+            self.resumed.add(&mut self.connections, slot);
+        }
+    }
+}
+
+/// Bytes before the header of a message.
+const fn prefix_bytes(version: Version) -> usize {
+    if matches!(version, Version::V1) { 0 } else { PREFIX_BYTES }
 }
 
 fn decode(version: Version, bytes: &[u8]) -> Option<Header> {

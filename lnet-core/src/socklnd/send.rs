@@ -159,7 +159,13 @@ impl Socklnd {
         (connection.sent_bytes, connection.sent_at) = (connection.sent_bytes + bytes, now);
         loop {
             let first = connection.sending.first();
-            if first == NONE || self.items[first].end_bytes > connection.sent_bytes {
+            if first == NONE {
+                break;
+            }
+            let end_bytes = self.items[first].end_bytes;
+            #[cfg(feature = "sabotage")]
+            let end_bytes = if self.sabotage.sent_early { 0 } else { end_bytes };
+            if end_bytes > connection.sent_bytes {
                 break;
             }
             connection.sending.remove(&mut self.items, first);

@@ -40,6 +40,8 @@ named! {
         BadRequest => "bad_request",
         /// A request for a NID that is none of this node's.
         UnknownTarget => "unknown_target",
+        /// A HELLO in the name of a peer that is connected from its own address, from another address.
+        Impostor => "impostor",
         /// No HELLO, or one that breaks a rule or comes from another peer than was dialled.
         BadHello => "bad_hello",
         /// No message, or one that breaks a rule.
@@ -50,6 +52,8 @@ named! {
         UnknownCookie => "unknown_cookie",
         /// A checksum that is wrong.
         BadChecksum => "bad_checksum",
+        /// More arrived behind a message that waits than the driver can store.
+        Overrun => "overrun",
         /// Nothing moved for too long.
         Stalled => "stalled",
     }

@@ -16,6 +16,9 @@ use crate::handle::{BufferRef, Cookie, Kind};
 use crate::lnd::{Cause, PrefetchHints, RxId, Transmit, Uplink, Verdict};
 use crate::testing::nid;
 
+#[path = "close_tests.rs"]
+mod close;
+
 const NI: NiId = NiId(1);
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -128,6 +131,15 @@ impl Node {
             .any(|action| matches!(action, Action::Close { conn: closed } if *closed == conn))
     }
 
+    /// Closes what is to be closed, and does nothing else.
+    fn close(&mut self, now: Instant) {
+        while let Some(action) = self.sock.poll_action() {
+            if let Action::Close { conn } = action {
+                self.sock.closed(now, conn, &mut self.shard);
+            }
+        }
+    }
+
     fn count(&self, event: SocklndEvent) -> u64 {
         self.sock.counters().get(event)
     }
@@ -215,6 +227,8 @@ impl Pair {
                     if let Some((pipe, end)) = self.nodes[index].streams.remove(&conn) {
                         self.pipes[pipe][end].is_closed = true;
                     }
+                    let node = &mut self.nodes[index];
+                    node.sock.closed(self.now, conn, &mut node.shard);
                 }
                 Action::HandOver { .. } => unreachable!("there is one shard"),
             }
@@ -369,9 +383,13 @@ fn who_is_not_there_ends_messages_at_once_and_is_not_asked_too_often() {
     for tx in 0..120 {
         node.sock.submit(now, &transmit(tx, node.nid, to, 0)).unwrap();
         while let Some(action) = node.sock.poll_action() {
-            if let Action::Dial { conn, .. } = action {
-                dials += 1;
-                node.sock.dialled(now, conn, false, &mut node.shard);
+            match action {
+                Action::Dial { conn, .. } => {
+                    dials += 1;
+                    node.sock.dialled(now, conn, false, &mut node.shard);
+                }
+                Action::Close { conn } => node.sock.closed(now, conn, &mut node.shard),
+                Action::HandOver { .. } => unreachable!("there is one shard"),
             }
         }
         assert_eq!(node.sock.poll_ended(), Some((TxId(tx), Status::NeverSent(Cause::Unreachable))));
@@ -395,7 +413,8 @@ fn silence_ends_handshakes_and_what_is_half_received() {
     let now = pair.now + SECOND * 51;
     node.sock.handle_timeout(now, &mut node.shard);
     assert_eq!(node.count(SocklndEvent::Stalled), 1);
-    assert_eq!(node.sock.connection_count(), 0);
+    node.close(now);
+    assert_eq!(node.sock.usage().connections, 0);
 
     let ends = Ends {
         remote: (core::net::Ipv4Addr::new(10, 0, 0, 3), 1000).into(),
@@ -404,10 +423,12 @@ fn silence_ends_handshakes_and_what_is_half_received() {
     for _ in 0..20 {
         assert!(node.sock.accept(now, ends, &mut node.shard).is_some());
     }
+    node.close(now);
     // Of more than eight the oldest ends.
-    assert_eq!((node.sock.connection_count(), node.count(SocklndEvent::HandshakesFull)), (8, 12));
+    assert_eq!((node.sock.usage().connections, node.count(SocklndEvent::HandshakesFull)), (8, 12));
     node.sock.handle_timeout(now + SECOND * 5, &mut node.shard);
-    assert_eq!(node.sock.connection_count(), 0);
+    node.close(now);
+    assert_eq!(node.sock.usage().connections, 0);
 }
 
 /// A peer played by hand, which has dialled a connection of this type.
@@ -562,7 +583,8 @@ fn who_breaks_the_protocol_is_cut_off() {
         node.take(now, conn, &bytes, 4000);
         assert!(node.has_closed(conn), "{what}");
         assert_eq!(node.count(event), 1, "{what}");
-        assert_eq!(node.sock.connection_count(), 0, "{what}");
+        node.close(now);
+        assert_eq!(node.sock.usage().connections, 0, "{what}");
     }
     // On another net it is the shard's business.
     let (mut node, now) = (Node::new(2, SockTunables::DEFAULT), Instant(1));
@@ -580,7 +602,7 @@ fn who_may_not_connect_is_told_no_more_than_by_kernel_nodes() {
     let again = played(&mut node, now, 1, 1001, hello(1, Version::V3, ConnectionType::Control));
     assert_eq!(answer(&sent(&mut node, now, again)).connection, None);
     assert!(node.has_closed(again) && !node.has_closed(conn));
-    while node.sock.poll_action().is_some() {}
+    node.close(now);
     let newer = played(&mut node, now, 1, 1002, hello(1, Version::V4, ConnectionType::BulkIn));
     let refusal = answer(&sent(&mut node, now, newer));
     assert_eq!((refusal.connection, refusal.version), (None, Version::V4));
@@ -591,7 +613,7 @@ fn who_may_not_connect_is_told_no_more_than_by_kernel_nodes() {
         remote: (core::net::Ipv4Addr::new(10, 0, 0, 1), 1000).into(),
         local: core::net::Ipv4Addr::new(10, 0, 0, 2).into(),
     };
-    while node.sock.poll_action().is_some() {}
+    node.close(now);
     let conn = node.sock.accept(now, ends, &mut node.shard).unwrap();
     let mut bytes = [0; REQUEST_MAX_BYTES];
     let length = ConnectionRequest { target: node.nid }.encode(&mut bytes);
@@ -607,7 +629,7 @@ fn who_may_not_connect_is_told_no_more_than_by_kernel_nodes() {
         (b"\x63\x69\x72\x45".to_vec(), 16),
         (b"GET / HTTP/1.1\r\n".to_vec(), 0),
     ] {
-        while node.sock.poll_action().is_some() {}
+        node.close(now);
         let conn = node.sock.accept(now, ends, &mut node.shard).unwrap();
         node.take(now, conn, &request, 100);
         assert_eq!(sent(&mut node, now, conn).len(), said);
@@ -640,43 +662,6 @@ fn an_unprivileged_dialler_is_its_address() {
     node.sock.ended(now, conn, &mut node.shard);
     node.sock.submit(now, &answer).unwrap();
     assert_eq!(node.sock.poll_ended(), Some((TxId(3), Status::NeverSent(Cause::Unreachable))));
-}
-
-#[test]
-fn a_connection_that_was_handed_over_in_vain_is_closed_once() {
-    let (mut node, now) = (Node::new(2, SockTunables::DEFAULT), Instant(1));
-    let ends = |host| Ends {
-        remote: (core::net::Ipv4Addr::new(10, 0, 0, host), 1000).into(),
-        local: core::net::Ipv4Addr::new(10, 0, 0, 2).into(),
-    };
-    let mut adopted = |host| {
-        let hello = hello(host, Version::V3, ConnectionType::Control);
-        node.sock.adopt(now, &HandedOver { ni: NI, hello, ends: ends(host) }, &mut node.shard)
-    };
-    assert!((10..26).all(|host| adopted(host).is_some()));
-    // There is no room for another peer: `None` says all.
-    assert_eq!(adopted(26), None);
-    assert_eq!((node.count(SocklndEvent::PeersFull), node.sock.poll_action()), (1, None));
-    assert_eq!(node.sock.connection_count(), 16);
-}
-
-#[test]
-fn an_interface_that_goes_ends_all_that_is_its() {
-    let mut pair = Pair::new(1000);
-    pair.submit(0, 0, 64);
-    pair.run();
-    pair.nodes[1].shard.verdicts = [Verdict::Delay].into();
-    pair.submit(0, 1, 64);
-    pair.run();
-    let (now, node) = (pair.now, &mut pair.nodes[1]);
-    let own = node.nid;
-    node.sock.submit(now, &transmit(8, own, nid(0, 40), 5)).unwrap();
-    node.sock.close_ni(now, NI, &mut node.shard);
-    assert_eq!(node.shard.received.last().unwrap().1, Status::Unknown(Cause::Reset));
-    assert_eq!(node.sock.poll_ended(), Some((TxId(8), Status::NeverSent(Cause::Device))));
-    assert_eq!((node.sock.connection_count(), node.sock.peers.used_count()), (0, 0));
-    node.sock.submit(now, &transmit(9, own, nid(0, 40), 5)).unwrap();
-    assert_eq!(node.sock.poll_ended(), Some((TxId(9), Status::NeverSent(Cause::Device))));
 }
 
 #[test]

@@ -30,6 +30,7 @@ impl Socklnd {
         let handshake_deadline = connection.handshake_deadline;
         match connection.phase {
             Phase::Established => self.established_due(now, slot, up),
+            Phase::Closed => {}
             _ if now < handshake_deadline => self.set_timer(Timer::Connection(slot), handshake_deadline),
             Phase::Dialling | Phase::Greeting => self.dial_failed(now, slot, up),
             Phase::Accepted | Phase::Requested | Phase::Closing => {

@@ -46,6 +46,8 @@ pub(crate) struct Runner {
     pub(crate) frozen_ever: u64,
     pub(crate) is_quiet: bool,
     pub(crate) portals_in_use: u64,
+    /// Whether what is pushed is acknowledged at once.
+    pub(crate) acknowledges: bool,
     /// NIDs that do not open.
     pub(crate) broken: Vec<Nid>,
     /// What was done, but for opening and closing.
@@ -65,6 +67,7 @@ impl Runner {
             frozen_ever: 0,
             is_quiet: true,
             portals_in_use: 0,
+            acknowledges: true,
             broken: Vec::new(),
             done: Vec::new(),
             opened: Vec::new(),
@@ -100,11 +103,19 @@ impl Runner {
                     if result.is_ok() {
                         self.opened.push((ni, true));
                     }
+                    let is_open = result.is_ok();
                     self.node.handle_report(self.now, Report::Opened { ni, result });
+                    if is_open {
+                        let distance = 100 + u32::from(ni.0);
+                        self.node.handle_report(self.now, Report::Distance { ni, distance });
+                    }
                 }
                 Action::Close { ni } => {
                     self.opened.push((ni, false));
                     self.node.handle_report(self.now, Report::Closed { ni });
+                }
+                Action::Push { ping, .. } if self.acknowledges => {
+                    self.node.handle_report(self.now, Report::Answered { ping, bytes: &[] });
                 }
                 action => self.done.push(action),
             }

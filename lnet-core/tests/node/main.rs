@@ -1,8 +1,12 @@
 //! The control state machine through its public interface: scripts, and a random runner against a naive model.
 #![allow(clippy::unwrap_used, reason = "where a test cannot unwrap, it has failed")]
 
+mod announce;
 mod batches;
 mod common;
+mod health;
 mod pings;
 mod pushes;
 mod random;
+mod states;
+mod udsp;

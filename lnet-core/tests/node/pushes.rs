@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use lnet_core::lnd::NiId;
-use lnet_core::node::{Action, Change, PingId, PushCounters, Report, TOLD_MAX};
+use lnet_core::node::{Action, Change, DriverError, PingId, PushCounters, Report, Request, TOLD_MAX};
 use lnet_wire::ping::{self, BUFFER_MAX_BYTES, BUFFER_MIN_BYTES, Features, NiStatus, PingInfo, PingNi};
 use lnet_wire::{Global, Nid};
 use proptest::prelude::*;
@@ -35,7 +35,7 @@ fn push(runner: &mut Runner, from: Nid, bytes: &[u8]) {
 }
 
 fn counters(runner: &Runner) -> (u64, u64, u64) {
-    let PushCounters { taken, refused, pinged } = *runner.node.push_counters();
+    let PushCounters { taken, refused, pinged, .. } = *runner.node.push_counters();
     (taken, refused, pinged)
 }
 
@@ -127,10 +127,10 @@ fn a_push_makes_a_peer_with_all_its_nids() {
     let nids = [nid(1, 9), nid(2, 9), nid(1, 8), nid(1, 1)];
     push(&mut runner, nid(2, 9), &info(MULTI_RAIL, &nids));
     let peer = runner.node.peer(&nid(1, 8)).unwrap();
-    assert_eq!(peer.nids, [nid(1, 9), nid(1, 8), nid(2, 9)], "by net, and none of this node");
-    assert_eq!((peer.primary, peer.is_multi_rail, peer.state), (nid(1, 9), true, 273));
+    assert_eq!(peer.nids(), [nid(1, 9), nid(1, 8), nid(2, 9)], "by net, and none of this node");
+    assert_eq!((peer.primary, peer.is_multi_rail(), peer.state), (nid(1, 9), true, 273));
     push(&mut runner, nid(1, 9), &info(MULTI_RAIL, &nids[..1]));
-    assert_eq!(runner.node.peer(&nid(1, 9)).unwrap().nids, nids[..1]);
+    assert_eq!(runner.node.peer(&nid(1, 9)).unwrap().nids(), nids[..1]);
     assert_eq!((runner.node.peers().count(), counters(&runner)), (1, (2, 0, 0)));
     // Routers say so by a bit that is not set.
     push(&mut runner, nid(1, 7), &info(Features(0x1A), &[nid(1, 7)]));
@@ -138,8 +138,62 @@ fn a_push_makes_a_peer_with_all_its_nids() {
     // Without discovery, theirs or ours, a peer is no more than the NID that speaks.
     push(&mut runner, nid(1, 6), &info(Features(0x0E), &[nid(1, 6), nid(1, 5)]));
     let peer = runner.node.peer(&nid(1, 6)).unwrap();
-    assert_eq!((&peer.nids[..], peer.is_multi_rail, peer.state), (&[nid(1, 6)][..], false, 274));
+    assert_eq!((peer.nids(), peer.is_multi_rail(), peer.state), (vec![nid(1, 6)], false, 274));
     assert_eq!(pings(&mut runner), []);
+}
+
+/// A peer that was discovered gets an NI, and speaks by that first.
+#[test]
+fn a_new_ni_of_a_known_peer_may_speak_first() {
+    let mut runner = runner();
+    let nids = [nid(1, 9), nid(2, 9)];
+    push(&mut runner, nids[0], &info(MULTI_RAIL, &nids[..1]));
+    push(&mut runner, nids[1], &info(MULTI_RAIL, &nids));
+    // What it told before speaks against that: it is asked, and says the same.
+    let asked = pings(&mut runner);
+    assert!(asked.iter().all(|(_, to, _)| *to == nids[0]) && asked.len() == 1, "{asked:?}");
+    let answered = Report::Answered { ping: asked[0].0, bytes: &info(MULTI_RAIL, &nids) };
+    runner.node.handle_report(runner.now, answered);
+    runner.run();
+    let peer = runner.node.peer(&nids[1]).unwrap();
+    assert_eq!((peer.primary, peer.nids(), peer.state), (nids[0], nids.to_vec(), 273));
+    assert_eq!(runner.node.peers().count(), 1);
+    // Another node that claims them has said nothing that they have not denied.
+    let claimed = [nid(1, 66), nids[0], nids[1]];
+    push(&mut runner, claimed[0], &info(MULTI_RAIL, &claimed));
+    assert_eq!(runner.node.peer(&nids[1]).unwrap().nids(), nids);
+    assert_eq!(runner.node.peer(&claimed[0]).unwrap().nids(), claimed[..1]);
+    assert_eq!(runner.node.push_counters().contradicted, 3);
+}
+
+/// A peer waits for its turn while others are pinged, and loses the NID that it waits by.
+#[test]
+fn a_peer_that_changes_its_nids_keeps_its_turn() {
+    let mut runner = runner();
+    let nids = [nid(1, 9), nid(1, 8)];
+    let told = |sequence, nids: &[Nid]| {
+        let interfaces = nids.iter().map(|nid| PingNi { nid: *nid, status: NiStatus::UP });
+        let mut bytes = vec![0; ping::encoded_bytes(interfaces.clone()).unwrap()];
+        ping::write(&mut bytes, MULTI_RAIL, 12345, sequence, interfaces).unwrap();
+        bytes
+    };
+    push(&mut runner, nids[0], &told(1, &nids));
+    for host in 100..164 {
+        runner.start(Request::Discover { nid: nid(1, host), is_forced: false });
+    }
+    let request = runner.start(Request::Discover { nid: nids[0], is_forced: true });
+    let others = pings(&mut runner);
+    assert!(others.len() == 64 && others.iter().all(|(_, to, _)| !nids.contains(to)), "{others:?}");
+    push(&mut runner, nids[1], &told(2, &nids[1..]));
+    let error = DriverError { errno: 110, message: "no answer".into() };
+    runner.node.handle_report(runner.now, Report::Unanswered { ping: others[0].0, error });
+    runner.run();
+    let [(own, to, _)] = pings(&mut runner)[..] else { panic!("its turn has not come") };
+    assert_eq!(to, nids[1]);
+    let bytes = told(2, &nids[1..]);
+    runner.node.handle_report(runner.now, Report::Answered { ping: own, bytes: &bytes });
+    runner.run();
+    assert!(runner.result(request).is_some_and(|result| result.is_ok()));
 }
 
 #[test]
@@ -159,7 +213,10 @@ fn a_push_that_is_cut_or_says_too_little_has_its_sender_pinged() {
     assert_eq!(room, bytes.len());
     runner.node.handle_report(runner.now, Report::Answered { ping: second, bytes: &bytes });
     runner.run();
-    assert_eq!(runner.node.peer(&nid(1, 9)).unwrap().nids, nids);
+    let mut known = runner.node.peer(&nid(1, 9)).unwrap().nids();
+    assert_eq!(known[..2], [nid(1, 2), nid(1, 9)], "the primary one, then in the order in which they came");
+    known.sort();
+    assert_eq!(known, nids);
     assert!(!runner.done.iter().any(|action| matches!(action, Action::Done { .. })), "it was not asked for");
     // The next one has room.
     push(&mut runner, nid(1, 9), &bytes);
@@ -186,7 +243,7 @@ fn bad_pushes_are_counted_and_no_more() {
     for host in 2..200 {
         push(&mut runner, nid(1, host), &info(Features(0x06), &[nid(1, host)]));
     }
-    assert_eq!(pings(&mut runner).len(), 16);
+    assert_eq!(pings(&mut runner).len(), 64, "the rest waits");
 }
 
 proptest! {
@@ -210,8 +267,8 @@ proptest! {
             push(&mut runner, nids[0], &bytes);
             let mut seen = std::collections::BTreeSet::new();
             for peer in runner.node.peers() {
-                prop_assert!(peer.nids.len() <= TOLD_MAX && peer.nids.first() == Some(&peer.primary));
-                for one in &peer.nids {
+                prop_assert!(peer.nids().len() <= TOLD_MAX && peer.nids().first() == Some(&peer.primary));
+                for one in &peer.nids() {
                     prop_assert!(seen.insert(*one), "{} twice", one);
                     prop_assert_eq!(runner.node.peer(one).map(|found| found.primary), Some(peer.primary));
                     prop_assert!(*one != nid(1, 1) && !one.is_any() && !one.is_loopback());

@@ -137,7 +137,7 @@ impl Run {
                 }
                 Action::Ping { ping, length_bytes, .. } => self.pings.push((ping, length_bytes)),
                 Action::Forget { ping } => self.pings.retain(|(other, _)| *other != ping),
-                Action::Publish(_) | Action::Steer { .. } => {}
+                Action::Publish(_) | Action::Push { .. } | Action::Steer { .. } => {}
                 Action::Done { request, result } => self.done(request, result),
             }
         }
@@ -186,7 +186,9 @@ impl Run {
             Change::Set { .. }
             | Change::SetHealth { .. }
             | Change::SetPolicy { .. }
-            | Change::ReopenNi { .. } => return,
+            | Change::Peer(_)
+            | Change::ReopenNi { .. }
+            | Change::Udsp(_) => return,
         }
         let is_set = matches!(change, Change::Set { .. });
         assert!(is_set || self.model.len() != before, "{change:?} had nothing to change");
@@ -195,7 +197,10 @@ impl Run {
     fn request(&mut self, request: Request<Lnd>) -> Option<RequestId> {
         let batch = match &request {
             Request::Batch { changes, .. } => Some(changes.clone()),
-            Request::Ping { .. } => None,
+            Request::Ping { .. }
+            | Request::Discover { .. }
+            | Request::Announce { .. }
+            | Request::PrimaryNid { .. } => None,
         };
         let result = self.node.handle_request(self.now, request);
         assert_eq!(result.is_err(), self.pending.len() == REQUESTS);

@@ -6,7 +6,7 @@ use lnet_core::lnd::{RxId, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::shard::ForgedSource;
 use lnet_core::stats::DropReason;
-use lnet_core::topology::{PeerNid, Topology};
+use lnet_core::topology::{PeerMap, PeerNid, PeerView, Topology};
 use lnet_wire::{Header, Nid, ProcessId};
 
 use crate::common::{NI, NOW, Node, config, get_header, host, interface, nid, put_header};
@@ -21,8 +21,10 @@ const LIMITS: Limits = Limits { responses: 16, delayed: 16, incoming: 64, peers:
 
 /// A node that answers GETs of bits 1 on a lazy portal, and knows host 2 by a second NID, host 3.
 fn node() -> Node {
-    let topology = Topology::new(vec![interface(nid(1, 1), 8, 4)])
-        .with_peers(&[[2, 3].map(|host| PeerNid { nid: nid(1, host), health: 1000 }).to_vec()]);
+    let mut peers = PeerMap::default();
+    let nis = [2, 3].map(|host| PeerNid::new(nid(1, host), 1000)).to_vec();
+    peers.insert(PeerView::new(false, nis).unwrap());
+    let topology = Topology::new(vec![interface(nid(1, 1), 8, 4)]).with_peers(peers);
     let mut node = Node::new(ShardConfig { limits: LIMITS, topology: topology.into(), ..config() });
     let spec = MdSpec { threshold: Threshold::Infinite, event_queue: None, ..node.md(8) };
     node.post(1, &MdSpec { options: MdOptions::GET | MdOptions::MANAGE_REMOTE, ..spec });

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lnet_core::event::{Event, EventKind};
 use lnet_core::handle::MdHandle;
 use lnet_core::health::HealthStatus;
-use lnet_core::lnd::{Cause, Full, NiId, Span, Status, Transmit, Uplink, Verdict};
+use lnet_core::lnd::{Cause, Full, NiId, RxId, Span, Status, Transmit, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};
 use lnet_core::shard::{GetRequest, PutRequest, SubmitError};
 use lnet_core::stats::{DropReason, Traffic};
@@ -456,4 +456,35 @@ fn an_unlinked_descriptor_says_whether_a_response_may_still_have_come() {
         let event = node.event();
         assert_eq!((event.kind(), event.status(), event.unlinked()), (EventKind::Unlink, status, true));
     }
+}
+
+/// An LND may have the kernel put a REPLY in place, and the kernel read what is PUT.
+#[test]
+fn a_reply_is_alone_with_its_bytes() {
+    let mut node = Node::new(config());
+    let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(9), ..node.md(100) }).unwrap();
+    let arrive = |node: &mut Node, rx, header: &Header| {
+        node.shard.header(NOW, NI, &header.source.nid, RxId(rx), header)
+    };
+    let span = Span { buffer: md.into(), offset_bytes: 0, length_bytes: 8 };
+    let reply = reply_of(handle_of(md), 8);
+    assert_eq!(arrive(&mut node, 0, &reply), Verdict::Deliver(span));
+    assert_eq!(arrive(&mut node, 1, &reply), Verdict::Delay);
+    assert_eq!(node.shard.put(NOW, &put_request(md, 2)), Err(SubmitError::MdLent(md)));
+    assert!(matches!(arrive(&mut node, 2, &ack_of(handle_of(md))), Verdict::Deliver(_)));
+    node.shard.received(NOW, RxId(2), Status::Ok);
+    assert_eq!(node.shard.poll_resume(), None, "an ACK has no bytes");
+    node.shard.received(NOW, RxId(0), Status::Unknown(Cause::Reset));
+    assert_eq!(node.shard.poll_resume(), Some((NI, RxId(1), Verdict::Deliver(span))));
+    node.shard.received(NOW, RxId(1), Status::Ok);
+
+    node.shard.put(NOW, &put_request(md, 2)).unwrap();
+    assert_eq!(arrive(&mut node, 0, &reply), Verdict::Delay, "its bytes are being read");
+    assert_eq!(arrive(&mut node, 1, &reply), Verdict::Delay);
+    let transmit = node.transmit().unwrap();
+    node.shard.sent(NOW, transmit.tx, Status::Ok);
+    assert_eq!(node.shard.poll_resume(), Some((NI, RxId(0), Verdict::Deliver(span))));
+    assert_eq!(node.shard.poll_resume(), None);
+    node.shard.received(NOW, RxId(0), Status::Ok);
+    assert_eq!(node.shard.poll_resume(), Some((NI, RxId(1), Verdict::Deliver(span))));
 }

@@ -19,6 +19,7 @@ mod loopback;
 mod matching;
 mod mesh;
 mod model;
+mod multi_rail;
 mod pair;
 mod quota_model;
 mod select;

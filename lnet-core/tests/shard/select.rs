@@ -7,7 +7,7 @@ use lnet_core::ShardConfig;
 use lnet_core::limits::Limits;
 use lnet_core::lnd::{Cause, NiId, Path, PathReport, Status, Transmit, Uplink};
 use lnet_core::shard::{PeerChange, PutRequest};
-use lnet_core::topology::{PeerNid, Topology};
+use lnet_core::topology::{PeerMap, PeerNid, PeerView, Topology};
 use lnet_core::tunables::Tunables;
 use lnet_wire::Nid;
 
@@ -20,6 +20,13 @@ const NIS: [NiId; 2] = [NiId(0), NiId(1)];
 fn node() -> Node {
     let interfaces = vec![interface(nid(1, 1), 8, 8), interface(nid(1, 9), 8, 8)];
     Node::new(ShardConfig { topology: Arc::new(Topology::new(interfaces)), ..config() })
+}
+
+/// One peer.
+fn peers(is_multi_rail: bool, nis: &[PeerNid]) -> PeerMap {
+    let mut peers = PeerMap::default();
+    peers.insert(PeerView::new(is_multi_rail, nis.to_vec()).unwrap());
+    peers
 }
 
 fn put(node: &mut Node, to: u8, self_nid: Option<Nid>) {
@@ -135,8 +142,8 @@ fn another_path_is_the_one_with_the_shortest_round_trip_that_is_not_silent() {
     // The health that the snapshot tells of a NID comes before what is measured.
     let mut ill = self::node();
     let interfaces = vec![interface(nid(1, 1), 8, 8), interface(nid(1, 9), 8, 8)];
-    let peer = [(2, 1000), (3, 10)].map(|(host, health)| PeerNid { nid: nid(1, host), health });
-    let topology = Topology::new(interfaces).with_peers(&[peer.to_vec()]).with_generation(1);
+    let peer = [(2, 1000), (3, 10)].map(|(host, health)| PeerNid::new(nid(1, host), health));
+    let topology = Topology::new(interfaces).with_peers(peers(true, &peer)).with_generation(1);
     ill.shard.update(NOW, Arc::new(topology));
     ill.shard.path_health(NOW, &paths[3], answers(20));
     assert_eq!(ill.shard.reroute(NOW, &paths[0], &paths), Some(1));

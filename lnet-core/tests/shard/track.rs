@@ -178,6 +178,10 @@ fn a_further_request_moves_the_deadline_and_awaits_one_response_more() {
     node.shard.put(after(9), &acked(md)).unwrap();
     assert_eq!(node.shard.usage().trackers, 2, "one for each descriptor");
     assert_eq!(node.shard.poll_timeout(), Some(after(155)));
+    // A REPLY waits for PUTs that are being sent from its descriptor.
+    while let Some(transmit) = node.transmit() {
+        node.shard.sent(after(9), transmit.tx, Status::Ok);
+    }
     node.arrive(&reply_header(md, 3));
     assert_eq!(node.shard.usage().trackers, 2, "the ACK has not come");
     node.shard.unlink(other).unwrap();

@@ -35,6 +35,8 @@ struct ModelMd {
     /// Requests that the LND has.
     flying: Vec<TxId>,
     aborted: bool,
+    /// Whether a PUT was started from it: a REPLY waits while anything is under way then.
+    is_source: bool,
     acks: u32,
     replies: u32,
     /// Responses of either kind that may still come.
@@ -95,6 +97,7 @@ impl Run {
             auto_unlink,
             flying: Vec::new(),
             aborted: false,
+            is_source: false,
             acks: 0,
             replies: 0,
             responses: 0,
@@ -117,6 +120,7 @@ impl Run {
         }
         self.request_count += 1;
         md.responses += 1;
+        md.is_source |= !get;
         md.start();
         md.due = Some((self.now + Tunables::DEFAULT.transaction_timeout, self.request_count));
         if get {
@@ -137,6 +141,9 @@ impl Run {
 
     fn respond(&mut self, which: usize, reply: bool) {
         let md = &mut self.mds[which];
+        if reply && md.is_source && !md.flying.is_empty() {
+            return;
+        }
         let header = if reply { reply_header(md.handle, 3) } else { ack_header(md.handle) };
         let taken = self.node.arrive(&header) != Verdict::Drop;
         assert_eq!(taken, !md.aborted && md.left != Some(0));

@@ -28,7 +28,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
 use crate::exchange::{Bulk, Call, CallError, Caller, Exchange};
-use state::{Session, refused};
+use state::{BatchTest, Session, refused};
 
 /// How long a node may take to answer: the session's timeout within these (LNet `LST_TRANS_MIN_TIMEOUT`,
 /// `LST_TRANS_TIMEOUT`).
@@ -49,6 +49,21 @@ struct Terms {
     patience: Duration,
 }
 
+/// What of a batch is controlled.
+#[derive(Clone, Copy)]
+struct Scope {
+    /// The number of a test, from 1; 0 for all.
+    test_index: u32,
+    /// What is under way is cut off.
+    force: bool,
+    /// Its servers are asked, instead of its clients.
+    of_servers: bool,
+}
+
+impl Scope {
+    const WHOLE: Self = Self { test_index: 0, force: false, of_servers: false };
+}
+
 /// The console of a node.
 pub(crate) struct Console {
     exchange: Rc<Exchange>,
@@ -65,7 +80,7 @@ pub(crate) async fn serve(exchange: Rc<Exchange>, mut orders: mpsc::UnboundedRec
             tokio::time::sleep(KEEPALIVE_INTERVAL).await;
             let active = keeper.nodes_in(SelftestState::Active);
             // Those that do not answer are down from now on.
-            let _ = keeper.query_sessions(active).await;
+            let _ = keeper.query_sessions(keeper.terms(None), active).await;
         }
     });
     while let Some((request, answer)) = orders.recv().await {
@@ -77,7 +92,7 @@ pub(crate) async fn serve(exchange: Rc<Exchange>, mut orders: mpsc::UnboundedRec
 impl Console {
     async fn run(
         &self,
-        SelftestRequest { key, command }: SelftestRequest,
+        SelftestRequest { key, command, timeout_s }: SelftestRequest,
     ) -> Result<SelftestAnswer, Refusal> {
         if let SelftestCommand::NewSession { name, timeout_s, force, features } = command {
             return self.new_session(key, &name, timeout_s, force, features).await;
@@ -92,6 +107,7 @@ impl Console {
             }
             Some(_) => {}
         }
+        let terms = self.terms(timeout_s);
         match command {
             SelftestCommand::NewSession { .. } | SelftestCommand::ShowSession => self.show_session(),
             SelftestCommand::EndSession => self.end_session().await,
@@ -105,14 +121,17 @@ impl Console {
             SelftestCommand::ListBatches => {
                 self.with(|session| Ok(SelftestAnswer::Batches(session.batches())))
             }
-            SelftestCommand::Run { batch } => self.control(&batch, BatchOperation::Run, 0, false).await,
+            SelftestCommand::Run { batch } => {
+                self.control(&batch, BatchOperation::Run, Scope::WHOLE, terms).await
+            }
             SelftestCommand::Stop { batch, force } => {
-                self.control(&batch, BatchOperation::Stop, 0, force).await
+                self.control(&batch, BatchOperation::Stop, Scope { force, ..Scope::WHOLE }, terms).await
             }
-            SelftestCommand::Query { batch, test } => {
-                self.control(&batch, BatchOperation::Query, test, false).await
+            SelftestCommand::Query { batch, test, of_servers } => {
+                let scope = Scope { test_index: test, of_servers, ..Scope::WHOLE };
+                self.control(&batch, BatchOperation::Query, scope, terms).await
             }
-            SelftestCommand::Stat { targets } => self.stat(targets).await,
+            SelftestCommand::Stat { targets } => self.stat(targets, terms).await,
             SelftestCommand::Ping { targets } => {
                 let nodes = self.with(|session| match targets.as_slice() {
                     [] => Ok(session.all_nodes()),
@@ -121,7 +140,7 @@ impl Console {
                         Ok(found.collect::<Result<Vec<_>, _>>()?.concat())
                     }
                 })?;
-                Ok(SelftestAnswer::Nodes(self.query_sessions(nodes).await))
+                Ok(SelftestAnswer::Nodes(self.query_sessions(terms, nodes).await))
             }
             SelftestCommand::AddTest { .. } => self.add_test(command).await,
         }
@@ -180,8 +199,7 @@ impl Console {
             force,
             nodes: HashMap::new(),
             groups: BTreeMap::new(),
-            batches: BTreeMap::new(),
-            // That of the first batch of kernel consoles.
+            batches: state::first_batches(),
             next_batch: 2,
         });
         self.show_session()
@@ -213,7 +231,7 @@ impl Console {
     /// Has nodes leave the session.
     async fn dismiss(&self, nodes: Vec<Nid>, session: SessionId) -> Vec<SelftestNode> {
         let body = move |_: usize, reply_id, _| Body::RemoveSession(RemoveSession { reply_id, session });
-        self.ask(nodes, Rc::new(body), |_| Bulk::Nothing, |_| 0).await
+        self.ask(self.terms(None), nodes, Rc::new(body), |_| Bulk::Nothing, |_| 0).await
     }
 
     async fn add_group(&self, name: String, nids: Vec<Nid>) -> Result<SelftestAnswer, Refusal> {
@@ -256,7 +274,7 @@ impl Console {
         let body = move |_: usize, reply_id, _| {
             Body::MakeSession(MakeSession { reply_id, session, force: u32::from(force), name })
         };
-        let mut invited = self.ask(fresh, Rc::new(body), |_| Bulk::Nothing, |_| 0).await;
+        let mut invited = self.ask(self.terms(None), fresh, Rc::new(body), |_| Bulk::Nothing, |_| 0).await;
         let there = |nid| SelftestNode { nid, state: SelftestState::Active, failed: None, active: 0 };
         invited.extend(known.into_iter().map(there));
         invited.sort_by_key(|node| nodes.iter().position(|nid| *nid == node.nid));
@@ -309,20 +327,20 @@ impl Console {
         Ok(SelftestAnswer::Nodes(self.dismiss(gone, id).await))
     }
 
-    async fn query_sessions(&self, nodes: Vec<Nid>) -> Vec<SelftestNode> {
+    async fn query_sessions(&self, terms: Terms, nodes: Vec<Nid>) -> Vec<SelftestNode> {
         let Ok(id) = self.with(|session| Ok(session.id)) else { return Vec::new() };
         let body = move |_: usize, reply_id, _| Body::Debug(Debug { reply_id, session: id, flags: 0 });
-        self.ask(nodes, Rc::new(body), |_| Bulk::Nothing, |_| 0).await
+        self.ask(terms, nodes, Rc::new(body), |_| Bulk::Nothing, |_| 0).await
     }
 
     async fn control(
         &self,
         batch: &str,
         operation: BatchOperation,
-        test_index: u32,
-        force: bool,
+        Scope { test_index, force, of_servers }: Scope,
+        terms: Terms,
     ) -> Result<SelftestAnswer, Refusal> {
-        let (clients, id, session) = self.with(|session| {
+        let (nodes, id, session) = self.with(|session| {
             let id = session.id;
             let batch = session.batch_mut(batch)?;
             if test_index as usize > batch.tests.len() {
@@ -337,7 +355,8 @@ impl Console {
                 BatchOperation::Stop => batch.is_running = false,
                 BatchOperation::Query => {}
             }
-            Ok((batch.clients.clone(), batch.id, id))
+            let nodes = if of_servers { &batch.servers } else { &batch.clients };
+            Ok((nodes.clone(), batch.id, id))
         })?;
         let body = move |_: usize, reply_id, _| {
             Body::Batch(BatchControl {
@@ -350,7 +369,7 @@ impl Console {
             })
         };
         let active = |body: &Body| if let Body::BatchReply(reply) = body { reply.active } else { 0 };
-        Ok(SelftestAnswer::Nodes(self.ask(clients, Rc::new(body), |_| Bulk::Nothing, active).await))
+        Ok(SelftestAnswer::Nodes(self.ask(terms, nodes, Rc::new(body), |_| Bulk::Nothing, active).await))
     }
 
     async fn add_test(&self, command: SelftestCommand) -> Result<SelftestAnswer, Refusal> {
@@ -415,7 +434,8 @@ impl Console {
             test,
         };
         let serves = move |_: usize, reply_id, _| Body::AddTest(AddTest { reply_id, ..added });
-        let mut done = self.ask(servers.clone(), Rc::new(serves), |_| Bulk::Nothing, |_| 0).await;
+        let mut done =
+            self.ask(self.terms(None), servers.clone(), Rc::new(serves), |_| Bulk::Nothing, |_| 0).await;
         if done.iter().all(|node| node.failed.is_none()) {
             let sends = move |_: usize, reply_id, bulk_id| {
                 Body::AddTest(AddTest {
@@ -432,23 +452,19 @@ impl Console {
                 let first = client / distribute * span % servers.len();
                 Bulk::Source(destinations(&servers, first, span, features))
             };
-            done.extend(self.ask(clients.clone(), Rc::new(sends), list, |_| 0).await);
+            done.extend(self.ask(self.terms(None), clients.clone(), Rc::new(sends), list, |_| 0).await);
         }
         if done.iter().all(|node| node.failed.is_none()) {
             self.with(|session| {
-                let batch = session.batch_mut(&batch)?;
-                batch.tests.push((words, [from, to]));
-                for (nodes, known) in [(clients, &mut batch.clients), (servers, &mut batch.servers)] {
-                    let fresh: Vec<_> = nodes.into_iter().filter(|nid| !known.contains(nid)).collect();
-                    known.extend(fresh);
-                }
+                let added = BatchTest { words, loop_count, concurrency, from, to, clients, servers };
+                session.batch_mut(&batch)?.push(added);
                 Ok(())
             })?;
         }
         Ok(SelftestAnswer::Nodes(done))
     }
 
-    async fn stat(&self, targets: Vec<String>) -> Result<SelftestAnswer, Refusal> {
+    async fn stat(&self, targets: Vec<String>, terms: Terms) -> Result<SelftestAnswer, Refusal> {
         let (groups, id) = self.with(|session| {
             let found: Result<Vec<_>, _> = targets.iter().map(|target| session.target(target)).collect();
             Ok((found?, session.id))
@@ -459,7 +475,6 @@ impl Console {
             let body = move |_: usize, reply_id, _| Body::Stat(Stats { reply_id, session: id, kind: 0 });
             let asked = nodes.iter().map(|nid| {
                 let (exchange, nid, told) = (Rc::clone(&self.exchange), *nid, Rc::clone(&told));
-                let terms = self.terms();
                 tokio::task::spawn_local(async move {
                     let call = call(&exchange, nid, terms, Bulk::Nothing, |reply, bulk| body(0, reply, bulk));
                     if let Ok(Body::StatReply(reply)) = call.await {
@@ -482,12 +497,13 @@ impl Console {
         Ok(SelftestAnswer::Stats(stats))
     }
 
-    fn terms(&self) -> Terms {
+    /// What requests have in common; nodes may take as long as the session says, or so many seconds.
+    fn terms(&self, asked_s: Option<u32>) -> Terms {
         let session = self.session.borrow();
         let (features, timeout_s) = session
             .as_ref()
             .map_or((FEATURES, *PATIENCE_S.end()), |session| (session.features, session.timeout_s));
-        let patience_s = timeout_s.clamp(*PATIENCE_S.start(), *PATIENCE_S.end());
+        let patience_s = asked_s.unwrap_or(timeout_s).clamp(*PATIENCE_S.start(), *PATIENCE_S.end());
         Terms { features, patience: Duration::from_secs(patience_s.into()) }
     }
 
@@ -495,12 +511,12 @@ impl Console {
     /// bits of reply and bulk data.
     async fn ask(
         &self,
+        terms: Terms,
         nodes: Vec<Nid>,
         body: Rc<impl Fn(usize, u64, u64) -> Body + 'static>,
         bulk: impl Fn(usize) -> Bulk,
         active: impl Fn(&Body) -> u32,
     ) -> Vec<SelftestNode> {
-        let terms = self.terms();
         let asked = nodes.into_iter().enumerate().map(|(number, nid)| {
             let (exchange, body, bulk) = (Rc::clone(&self.exchange), Rc::clone(&body), bulk(number));
             let called = tokio::task::spawn_local(async move {

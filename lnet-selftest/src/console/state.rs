@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use lnet_control::records::{SelftestAnswer, SelftestBatch, SelftestGroup, SelftestNode, SelftestState};
+use lnet_control::records::{
+    SelftestAnswer, SelftestBatch, SelftestBatchTest, SelftestGroup, SelftestNode, SelftestState,
+};
 use lnet_control::{Errno, Refusal};
 use lnet_user::Nid;
 use lnet_wire::selftest::{Name, SessionId};
@@ -14,14 +16,47 @@ pub(super) fn refused<T>(errno: Errno, message: impl Into<String>) -> Result<T, 
     Err(Refusal::new(errno, message))
 }
 
+/// The batch that each session begins with (LNet `LST_DEFAULT_BATCH`).
+const DEFAULT_BATCH: &str = "batch";
+
+/// A test of a batch.
+pub(super) struct BatchTest {
+    pub(super) words: String,
+    pub(super) loop_count: u32,
+    pub(super) concurrency: u32,
+    pub(super) from: String,
+    pub(super) to: String,
+    pub(super) clients: Vec<Nid>,
+    pub(super) servers: Vec<Nid>,
+}
+
 /// A batch of tests.
 pub(super) struct Batch {
     pub(super) id: u64,
-    /// In words, and with the groups that they are about.
-    pub(super) tests: Vec<(String, [String; 2])>,
+    pub(super) tests: Vec<BatchTest>,
     pub(super) clients: Vec<Nid>,
     pub(super) servers: Vec<Nid>,
     pub(super) is_running: bool,
+}
+
+impl Batch {
+    const fn new(id: u64) -> Self {
+        Self { id, tests: Vec::new(), clients: Vec::new(), servers: Vec::new(), is_running: false }
+    }
+
+    /// Adds a test.
+    pub(super) fn push(&mut self, test: BatchTest) {
+        for (nodes, known) in [(&test.clients, &mut self.clients), (&test.servers, &mut self.servers)] {
+            let fresh: Vec<_> = nodes.iter().filter(|nid| !known.contains(nid)).copied().collect();
+            known.extend(fresh);
+        }
+        self.tests.push(test);
+    }
+}
+
+/// The batches of a new session. The first that is added has the number 2, as with kernel consoles.
+pub(super) fn first_batches() -> BTreeMap<String, Batch> {
+    BTreeMap::from([(DEFAULT_BATCH.to_owned(), Batch::new(1))])
 }
 
 /// The session of a console.
@@ -78,7 +113,7 @@ impl Session {
     /// Refuses what tests of a batch are about.
     pub(super) fn check_unused(&self, group: &str) -> Result<(), Refusal> {
         let mut tests = self.batches.values().flat_map(|batch| &batch.tests);
-        match tests.any(|(_, groups)| groups.iter().any(|name| name == group)) {
+        match tests.any(|test| test.from == group || test.to == group) {
             true => refused(Errno::BUSY, format!("group {group} is part of a test")),
             false => Ok(()),
         }
@@ -106,8 +141,7 @@ impl Session {
         }
         let id = self.next_batch;
         self.next_batch += 1;
-        let (tests, clients, servers) = (Vec::new(), Vec::new(), Vec::new());
-        self.batches.insert(name, Batch { id, tests, clients, servers, is_running: false });
+        self.batches.insert(name, Batch::new(id));
         Ok(SelftestAnswer::Batches(Vec::new()))
     }
 
@@ -117,15 +151,21 @@ impl Session {
     }
 
     pub(super) fn batches(&self) -> Vec<SelftestBatch> {
+        let nodes = |nids: &[Nid]| nids.iter().map(|nid| self.node(nid, None, 0)).collect();
+        let test = |test: &BatchTest| SelftestBatchTest {
+            words: test.words.clone(),
+            loop_count: test.loop_count,
+            concurrency: test.concurrency,
+            from: test.from.clone(),
+            to: test.to.clone(),
+            clients: nodes(&test.clients),
+            servers: nodes(&test.servers),
+        };
         let batch = |(name, batch): (&String, &Batch)| SelftestBatch {
             name: name.clone(),
-            tests: batch
-                .tests
-                .iter()
-                .map(|(words, [from, to])| format!("{words}, from {from} to {to}"))
-                .collect(),
-            clients: batch.clients.len() as u32,
-            servers: batch.servers.len() as u32,
+            tests: batch.tests.iter().map(test).collect(),
+            clients: nodes(&batch.clients),
+            servers: nodes(&batch.servers),
             is_running: batch.is_running,
         };
         self.batches.iter().map(batch).collect()

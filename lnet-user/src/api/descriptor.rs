@@ -1,10 +1,12 @@
 //! Memory descriptors as the application holds them.
 
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
 use lnet_core::event::Event;
 use lnet_core::handle::{MdHandle, MeHandle};
 use lnet_core::md::MdSpec;
+use lnet_core::portal::EntrySpec;
 use lnet_wire::{Nid, ProcessId};
 
 use super::calls::Call;
@@ -12,6 +14,7 @@ use super::error::LnetError;
 use super::queue::EventQueue;
 use super::request::{Message, Refusals, Request};
 use super::{Lnet, ShardHandle};
+use crate::runtime::{Home, LendError, SteeringError, entry_home};
 
 /// Where a PUT goes, or a GET asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,13 +39,14 @@ impl Target {
         Self { process, portal, match_bits, offset: 0, self_nid: None }
     }
 
-    /// The process that a message came from, by the NID that it was sent to; `None` for the event of a message that
-    /// this node has sent.
+    /// The process that a message came from, by the NIDs that it came from and was sent to: the answer takes the same path.
+    /// `None` for the event of a message that this node has sent.
     #[must_use]
     pub fn reply_to(event: &Event, portal: u32, match_bits: u64) -> Option<Self> {
         let origin = event.origin()?;
         let self_nid = Some(origin.target.nid);
-        Some(Self { process: origin.initiator, portal, match_bits, offset: 0, self_nid })
+        let process = ProcessId { nid: origin.source, ..origin.initiator };
+        Some(Self { process, portal, match_bits, offset: 0, self_nid })
     }
 }
 
@@ -164,5 +168,24 @@ impl Lnet {
     /// [`LnetError::Queue`] when a shard has no room for it.
     pub fn create_event_queue(&self, slots: u32) -> Result<EventQueue, LnetError> {
         EventQueue::create(self.shards(), slots)
+    }
+
+    /// Makes an event queue of `slots` places for descriptors of entries like this one, whose `ignore_bits` say in which
+    /// bits they differ: on the shard where their messages belong, or on each shard where no single one is theirs.
+    ///
+    /// # Errors
+    /// [`LnetError::Lend`] where there is no such portal, [`LnetError::Queue`] when a shard has no room for it.
+    pub fn create_event_queue_for(&self, entries: &EntrySpec, slots: u32) -> Result<EventQueue, LnetError> {
+        let EntrySpec { portal, ref source, match_bits, ignore_bits, .. } = *entries;
+        match entry_home(&self.steering(), portal, source, match_bits, ignore_bits) {
+            Ok(Home::Shard(shard)) => EventQueue::create([self.shard(shard as usize)?], slots),
+            // Any shard will do: queues are spread over all of them.
+            Ok(Home::Any) => {
+                let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(match_bits);
+                EventQueue::create([self.shard((hash % self.shard_count() as u64) as usize)?], slots)
+            }
+            Ok(Home::Each) | Err(SteeringError::IgnoresSteeringBits { .. }) => self.create_event_queue(slots),
+            Err(error) => Err(LendError::from(error).into()),
+        }
     }
 }

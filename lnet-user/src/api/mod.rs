@@ -71,11 +71,13 @@ use lnet_core::stats::Counters;
 use lnet_core::topology::Topology;
 use lnet_wire::Nid;
 use lnet_wire::steer::{PORTALS, PolicyWord};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use crate::capture::Captures;
 use crate::memory::Buffer;
-use crate::node::{ConfigError, LndTimeouts, NodeConfig, NodeDriver, NodeError, Started, XdpFrames, setters};
+use crate::node::{
+    ConfigError, LndTimeouts, NodeConfig, NodeDriver, NodeError, Numa, Started, XdpFrames, setters,
+};
 use crate::runtime::{Idle, ShardGone, ShardThread, Steering, Worker};
 
 use calls::{Call, Caller, Signals, channel};
@@ -208,15 +210,16 @@ impl Lnet {
             return Err(NodeError::from(ConfigError::Shards(config.shards)).into());
         };
         let (clock, topology) = (first.clock().clone(), Arc::clone(first.shard().topology()));
+        let failures = Arc::new(Notify::new());
         let shards = workers.into_iter().map(|worker| {
             let cpu = threads.cpus.get(usize::from(worker.shard_id().0)).copied();
-            ShardEnd::spawn(worker, cpu, threads.idle)
+            ShardEnd::spawn(worker, cpu, threads.idle, Arc::clone(&failures))
         });
         let shards = shards.collect::<Result<_, _>>()?;
         let core = Arc::new(Core {
             captures: Mutex::default(),
             nid: Mutex::new(node.nid()),
-            runner: Runner::new(machine, clock, node.nis()),
+            runner: Runner::new(machine, clock, Numa::of_shards(&threads.cpus), node.nis(), failures),
             node: Mutex::new(node),
             shards,
             topology: ArcSwap::new(topology),
@@ -330,11 +333,16 @@ impl Core {
 }
 
 impl ShardEnd {
-    fn spawn(worker: Worker, cpu: Option<usize>, idle: Idle) -> Result<Self, LnetError> {
+    fn spawn(
+        worker: Worker,
+        cpu: Option<usize>,
+        idle: Idle,
+        failures: Arc<Notify>,
+    ) -> Result<Self, LnetError> {
         let shard = worker.shard_id();
         let signals = Signals::new(worker.waker());
         let (caller, calls) = channel(shard, &signals);
-        let service = Service::new(calls, signals);
+        let service = Service::new(calls, signals, failures);
         let turn = |worker: &mut Worker, service: &mut Service| service.turn(worker);
         let thread = ShardThread::spawn_with(worker, cpu, idle, service, Service::has_work, turn);
         match thread {

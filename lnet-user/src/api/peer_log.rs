@@ -5,14 +5,17 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use lnet_core::node::Difference;
 use lnet_core::shard::PeerChange;
+use lnet_core::socklnd::SocklndEvent;
 use lnet_wire::Nid;
 use tracing::{info, warn};
 
 use crate::lnd::Counted;
 use crate::runtime::Worker;
 
-/// How long nothing more is said of the same kind: of refused frames, and of the new lives of a peer.
+/// How long nothing more is said of the same kind: of refused frames, of refused connections, and of the new lives of a
+/// peer.
 pub(super) const INTERVAL: Duration = Duration::from_secs(10);
 /// How long a peer may be silent that is not said to be so: a frame may be lost.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -30,6 +33,23 @@ const REFUSED: [&str; 9] = [
     "header_mismatch",
     "bad_payload",
 ];
+/// Connections that were refused or ended since the other end did what it may not, or too much of it.
+const CONNECTIONS_REFUSED: [SocklndEvent; 14] = [
+    SocklndEvent::Unprivileged,
+    SocklndEvent::HandshakesFull,
+    SocklndEvent::HandshakeTimeout,
+    SocklndEvent::ConnectionsFull,
+    SocklndEvent::PeersFull,
+    SocklndEvent::BadRequest,
+    SocklndEvent::UnknownTarget,
+    SocklndEvent::Impostor,
+    SocklndEvent::BadHello,
+    SocklndEvent::BadMessage,
+    SocklndEvent::WrongDestination,
+    SocklndEvent::UnknownCookie,
+    SocklndEvent::BadChecksum,
+    SocklndEvent::Overrun,
+];
 
 /// What was told.
 #[derive(Debug, Default)]
@@ -38,16 +58,27 @@ pub(super) struct PeerLog {
     /// Since when peers do not answer, and whether that was told.
     silent: HashMap<Nid, (Instant, bool)>,
     restarted: HashMap<Nid, Instant>,
-    /// Frames that were refused, by reason, when that was looked at, and when.
-    refused: BTreeMap<&'static str, u64>,
+    /// Peers that tell something else than is known, and when that was told.
+    differing: HashMap<Nid, Instant>,
+    /// What was refused, by reason, when that was looked at, and when.
+    refused: BTreeMap<Reason, u64>,
     looked: Option<Instant>,
 }
 
-/// Frames that a shard has refused, by reason.
-pub(super) type Refused = Vec<(&'static str, u64)>;
+/// What is refused, and why.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Reason {
+    /// A frame.
+    Frame(&'static str),
+    /// A connection.
+    Connection(&'static str),
+}
+
+/// What a shard has refused, by reason.
+pub(super) type Refused = Vec<(Reason, u64)>;
 
 impl PeerLog {
-    /// Whether refused frames are to be counted: that is done once a while.
+    /// Whether what was refused is to be counted: that is done once a while.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.looked.is_none_or(|looked| now >= looked + INTERVAL)
     }
@@ -83,6 +114,15 @@ impl PeerLog {
         }
     }
 
+    /// Tells how what a peer tells of itself differs from what is known of it.
+    pub(super) fn note_difference(&mut self, now: Instant, difference: &Difference) {
+        self.differing.retain(|_, told| now < *told + INTERVAL);
+        let primary = difference.primary;
+        if self.differing.len() < PEERS_MAX && self.differing.insert(primary, now).is_none() {
+            warn!(%primary, %difference, "a peer tells something else of itself than is known, which stays");
+        }
+    }
+
     /// Tells which peers have not answered for a while.
     pub(super) fn tell_silent(&mut self, now: Instant) {
         for (nid, (since, is_told)) in &mut self.silent {
@@ -93,19 +133,31 @@ impl PeerLog {
         }
     }
 
-    /// Tells which frames were refused since the last time; `told` by the shards.
-    pub(super) fn note_refused(&mut self, now: Instant, told: impl Iterator<Item = (&'static str, u64)>) {
-        let mut sums = BTreeMap::new();
+    /// Tells what was refused since the last time; `told` by the shards.
+    pub(super) fn note_refused(&mut self, now: Instant, told: impl Iterator<Item = (Reason, u64)>) {
+        let mut sums: BTreeMap<Reason, u64> = BTreeMap::new();
         for (reason, count) in told {
             *sums.entry(reason).or_default() += count;
         }
-        let since = |(reason, count): (&&'static str, &u64)| {
+        let (mut frames, mut connections) = (Vec::new(), Vec::new());
+        for (reason, count) in &sums {
             let more = count.saturating_sub(self.refused.get(reason).copied().unwrap_or(0));
-            (more > 0).then(|| format!("{reason} {more}"))
-        };
-        let reasons: Vec<_> = sums.iter().filter_map(since).collect();
-        if !reasons.is_empty() {
-            warn!(reasons = reasons.join(", "), "frames were refused");
+            let (name, list) = match reason {
+                Reason::Frame(name) => (name, &mut frames),
+                Reason::Connection(name) => (name, &mut connections),
+            };
+            if more > 0 {
+                list.push(format!("{name} {more}"));
+            }
+        }
+        if !frames.is_empty() {
+            warn!(reasons = frames.join(", "), "frames were refused");
+        }
+        if !connections.is_empty() {
+            warn!(
+                reasons = connections.join(", "),
+                "connections were refused, or ended for what came on them"
+            );
         }
         (self.refused, self.looked) = (sums, Some(now));
     }
@@ -114,10 +166,13 @@ impl PeerLog {
 /// What a shard has refused.
 pub(super) fn refused(worker: &Worker) -> Refused {
     let mut counted = Vec::new();
-    let told = worker.count(&mut |_: Counted, name, count| {
-        if REFUSED.contains(&name) {
-            counted.push((name, count));
+    let told = worker.count(&mut |what, name, count| match what {
+        Counted::Connections if CONNECTIONS_REFUSED.iter().any(|event| event.name() == name) => {
+            counted.push((Reason::Connection(name), count));
         }
+        Counted::Connections => {}
+        _ if REFUSED.contains(&name) => counted.push((Reason::Frame(name), count)),
+        _ => {}
     });
     if let Err(error) = told {
         tracing::debug!(%error, "counters are not told");
@@ -198,22 +253,46 @@ mod tests {
     }
 
     #[test]
-    fn refused_frames_are_told_once_a_while_and_with_how_many_more() {
+    fn a_difference_is_told_once_a_while() {
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let nid = |host: u8| Nid::new_ip(lnet_wire::Net::XDP, [10, 0, 0, host].into()).unwrap();
+        let difference = |host, other| Difference {
+            primary: nid(host),
+            told_primary: None,
+            unknown: vec![nid(other)],
+            untold: Vec::new(),
+            is_multi_rail: None,
+        };
+        let (mut log, begun) = (PeerLog::default(), Instant::now());
+        tracing::subscriber::with_default(Lines(Arc::clone(&lines)), || {
+            for (after, host, other) in [(0, 1, 7), (1, 1, 8), (1, 2, 9), (11, 1, 8)] {
+                log.note_difference(begun + Duration::from_secs(after), &difference(host, other));
+            }
+        });
+        let lines = lines.lock().unwrap();
+        let told: Vec<_> = [7, 9, 8].map(|other| format!("is not known by, {}", nid(other))).into();
+        assert_eq!(lines.len(), told.len(), "{lines:?}");
+        assert!(lines.iter().zip(told).all(|(line, told)| line.contains(&told)), "{lines:?}");
+    }
+
+    #[test]
+    fn what_is_refused_is_told_once_a_while_and_with_how_many_more() {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let (mut log, begun) = (PeerLog::default(), Instant::now());
         tracing::subscriber::with_default(Lines(Arc::clone(&lines)), || {
             for (round, malformed) in [(0, 2), (1, 2), (2, 9)] {
                 let now = begun + INTERVAL * round;
                 assert!(log.is_due(now));
-                log.note_refused(
-                    now,
-                    [("malformed", malformed), ("bad_ack", 0), ("malformed", 1)].into_iter(),
-                );
+                let frames = [("malformed", malformed), ("bad_ack", 0), ("malformed", 1)];
+                let frames = frames.map(|(name, count)| (Reason::Frame(name), count));
+                let connections = [(Reason::Connection("peers_full"), u64::from(round / 2) * 5)];
+                log.note_refused(now, frames.into_iter().chain(connections));
                 assert!(!log.is_due(now + INTERVAL / 2));
             }
         });
         let lines = lines.lock().unwrap();
-        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert_eq!(lines.len(), 3, "{lines:?}");
         assert!(lines[0].contains("malformed 3") && lines[1].contains("malformed 7"), "{lines:?}");
+        assert!(lines[2].contains("connections") && lines[2].contains("peers_full 5"), "{lines:?}");
     }
 }

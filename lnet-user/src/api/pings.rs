@@ -9,7 +9,7 @@ use lnet_wire::{Nid, ProcessId};
 
 use super::calls::Call;
 use super::errno::{driver_error, failed_get};
-use super::{Core, Lnet, LnetError, Target};
+use super::{Ack, Core, Lnet, LnetError, Target};
 use crate::memory::Buffer;
 use crate::runtime::{Home, entry_home};
 
@@ -82,6 +82,24 @@ pub(super) async fn get(
     match got {
         Ok(got) => got.map_err(failed_get),
         Err(error) => Err(driver_error(&error)),
+    }
+}
+
+/// Tells a node what this one says of itself, and waits for its acknowledgement. Dropping the future gives the PUT up.
+pub(super) async fn push(lnet: &Lnet, nid: Nid, bytes: &[u8]) -> Result<(), DriverError> {
+    let pushed = async {
+        let events = lnet.shard(0)?.create_event_queue(GET_EVENTS)?;
+        // One PUT, one ACK.
+        let md =
+            MdSpec::new(bytes.len() as u64, Threshold::Count(2), MdOptions::TRACK_RESPONSE, events.handle());
+        let source =
+            lnet.shard(0)?.bind(&md, Buffer::from(bytes.to_vec())).map_err(|refused| refused.error)?;
+        source.put(&Target::new(nid, PORTAL, MATCH_BITS), Ack::Wanted, 0).await
+    };
+    let queued = pushed.await.map_err(|error: LnetError| driver_error(&error))?;
+    match queued.event.status() {
+        Status::Ok => Ok(()),
+        failed => Err(failed_get(failed)),
     }
 }
 

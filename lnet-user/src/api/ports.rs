@@ -4,11 +4,11 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lnet_core::lnd::NiId;
-use lnet_core::node::{Change, NiConfig as CoreNi, Outcome, Peer, Pinged, Request};
+use lnet_core::node::{Change, NiConfig as CoreNi, Outcome, Peer, PeerEdit, Pinged, Request};
 use lnet_core::shard::Confirmation;
 use lnet_core::topology::{Distance, Topology};
-use lnet_wire::Nid;
 use lnet_wire::steer::Policy;
+use lnet_wire::{Global, Nid};
 
 use super::runner::block_on;
 use super::{Core, Lnet, LnetError};
@@ -50,6 +50,86 @@ impl Lnet {
         block_on(self.request(Request::batch(vec![change]))).map(drop)
     }
 
+    /// Sets a global tunable of the node. The values of [`Global::Discovery`] are those of
+    /// [`Discovery`](crate::Discovery), as numbers.
+    ///
+    /// # Errors
+    /// [`LnetError::Refused`] if the value is out of range, or does not go with the others; [`LnetError::Ended`].
+    pub fn set(&self, setting: Global, value: u32) -> Result<(), LnetError> {
+        let change = Change::Set { setting, value: value.into() };
+        block_on(self.request(Request::batch(vec![change]))).map(drop)
+    }
+
+    /// Changes the peers that the node knows, as an administrator does: all of the changes, or none.
+    ///
+    /// # Errors
+    /// [`LnetError::Refused`] says what is wrong with the first that cannot be made; [`LnetError::Ended`].
+    pub fn edit_peers(&self, edits: &[PeerEdit]) -> Result<(), LnetError> {
+        let changes = edits.iter().cloned().map(Change::Peer).collect();
+        block_on(self.request(Request::batch(changes))).map(drop)
+    }
+
+    /// Discovers the node that has a NID, whatever is known of it: its NIDs, the primary one first (LNet `peer.c:
+    /// LNetDiscover`). With `is_forced` it is told as well what this node says of itself.
+    ///
+    /// # Errors
+    /// [`LnetError::Refused`] says why it is not; [`LnetError::Ended`].
+    pub fn discover(&self, nid: Nid, is_forced: bool) -> Result<Pinged, LnetError> {
+        block_on(self.discover_async(nid, is_forced))
+    }
+
+    /// [`Lnet::discover`] for a caller that has other things to do meanwhile. Dropping the future gives it up.
+    ///
+    /// # Errors
+    /// As [`Lnet::discover`].
+    pub async fn discover_async(&self, nid: Nid, is_forced: bool) -> Result<Pinged, LnetError> {
+        self.pinged(Request::Discover { nid, is_forced }).await
+    }
+
+    /// Announces a peer by its NIDs, as a program does that has them from elsewhere (LNet `peer.c: LNetAddPeer`); what is
+    /// known of it then.
+    ///
+    /// The first NID that is on a net of this node is the peer's primary NID, by which its events and entries go. That stays,
+    /// whatever discovery finds, unless [`NodeConfig::lock_prim_nid`](crate::NodeConfig::lock_prim_nid) says otherwise. The
+    /// nodes that have the other NIDs are discovered, and what turns out to be Multi-Rail becomes a part of the peer; this
+    /// does not wait for that, as [`Lnet::discover`] does. Without discovery (`Global::Discovery`) each NID is a peer of its
+    /// own. A peer that an administrator has made stays as it is.
+    ///
+    /// # Errors
+    /// [`LnetError::Refused`] if no NID is on a net of this node; [`LnetError::Ended`].
+    pub fn announce_peer(&self, nids: &[Nid]) -> Result<Pinged, LnetError> {
+        block_on(self.announce_peer_async(nids))
+    }
+
+    /// [`Lnet::announce_peer`] for a caller that has other things to do meanwhile.
+    ///
+    /// # Errors
+    /// As [`Lnet::announce_peer`].
+    pub async fn announce_peer_async(&self, nids: &[Nid]) -> Result<Pinged, LnetError> {
+        self.pinged(Request::Announce { nids: nids.to_vec() }).await
+    }
+
+    /// The primary NID of the peer that has a NID, by which its events go (LNet `peer.c: LNetPrimaryNID`).
+    ///
+    /// A peer that was not discovered yet, or has changed since, is discovered first, and this waits for it. It does not
+    /// where the primary NID cannot change: it is locked ([`Lnet::announce_peer`], `peer add --lock_prim`), or discovery is
+    /// off, when a NID that is not known stands for itself.
+    ///
+    /// # Errors
+    /// [`LnetError::Refused`] says why the peer is not discovered, where LNet takes the NID for the primary one;
+    /// [`LnetError::Ended`].
+    pub fn primary_nid(&self, nid: Nid) -> Result<Nid, LnetError> {
+        block_on(self.primary_nid_async(nid))
+    }
+
+    /// [`Lnet::primary_nid`] for a caller that has other things to do meanwhile. Dropping the future gives it up.
+    ///
+    /// # Errors
+    /// As [`Lnet::primary_nid`].
+    pub async fn primary_nid_async(&self, nid: Nid) -> Result<Nid, LnetError> {
+        Ok(self.pinged(Request::PrimaryNid { nid }).await?.primary)
+    }
+
     /// Asks a node for its NIDs, from a local NID or whichever leads there, and waits for its answer at most so long.
     ///
     /// # Errors
@@ -69,7 +149,12 @@ impl Lnet {
         source: Option<Nid>,
         timeout: Duration,
     ) -> Result<Pinged, LnetError> {
-        match self.request(Request::Ping { nid, source, timeout: Some(timeout) }).await? {
+        self.pinged(Request::Ping { nid, source, timeout: Some(timeout) }).await
+    }
+
+    /// What comes of a request about a peer.
+    async fn pinged(&self, request: Request<LndOptions>) -> Result<Pinged, LnetError> {
+        match self.request(request).await? {
             Outcome::Pinged(pinged) => Ok(pinged),
             Outcome::Changed => Err(LnetError::Ended),
         }

@@ -343,6 +343,8 @@ impl EventQueue {
             return Ok(Some(queued));
         }
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        // A task that was polled before does not wait any more: the thread does.
+        self.set_waiting(false);
         let eager = self.waits.begin();
         let next = self.wait(until, eager);
         self.set_waiting(false);

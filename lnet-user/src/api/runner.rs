@@ -25,7 +25,7 @@ use lnet_core::shard::Confirmation;
 use lnet_core::topology::{NiStatus, Topology};
 use lnet_wire::Nid;
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until};
 use tracing::{error, info, warn};
 
 use super::errno::driver_error;
@@ -35,11 +35,13 @@ use super::pushes::{Push, PushTargets};
 use super::queue::this_thread;
 use super::traffic::{Traffic, moved};
 use super::{Core, Inner, Lnet, LnetError};
-use crate::node::{DownReason, LndOptions, Machine, NiConfig, NiState, is_back};
+use crate::node::{DownReason, LndOptions, Machine, NiConfig, NiState, Numa, is_back};
 use crate::runtime::{Clock, Worker};
 
-/// How often links and new peers are looked for.
+/// How often new peers are looked for, and interfaces that have gone; those that there are tell what changes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// How soon shards are asked after one has noted a failure: others that follow at once are seen together.
+const FAILURE_INTERVAL: Duration = Duration::from_millis(20);
 /// How often shards are asked whether they are done with what goes.
 const QUIET_INTERVAL: Duration = Duration::from_millis(2);
 /// GETs of pings that are under way at once; further pings wait.
@@ -49,6 +51,7 @@ const PINGS_MAX: usize = 32;
 #[derive(Debug)]
 pub(super) struct Runner {
     clock: Clock,
+    numa: Numa,
     machine: Mutex<Machine>,
     /// Locked after the machine, if that is locked too.
     books: Mutex<Books>,
@@ -58,6 +61,8 @@ pub(super) struct Runner {
     over: watch::Sender<bool>,
     ping_slots: Semaphore,
     pub(super) pushes: PushTargets,
+    /// A shard has noted a failure.
+    failures: Arc<Notify>,
     /// The handles of the node.
     handles: OnceLock<Weak<Inner>>,
 }
@@ -127,16 +132,27 @@ enum Done {
 type Work = FuturesUnordered<LocalBoxFuture<'static, Done>>;
 
 impl Runner {
-    pub(super) fn new(machine: Machine, clock: Clock, nis: impl Iterator<Item = NiState>) -> Self {
-        let nis = nis.map(|state| (state.ni.0, state)).collect();
+    pub(super) fn new(
+        mut machine: Machine,
+        clock: Clock,
+        numa: Numa,
+        nis: impl Iterator<Item = NiState>,
+        failures: Arc<Notify>,
+    ) -> Self {
+        let nis: BTreeMap<_, _> = nis.map(|state| (state.ni.0, state)).collect();
+        for state in nis.values() {
+            machine.handle_report(clock.now(), distance(&numa, state));
+        }
         Self {
             clock,
+            numa,
             machine: Mutex::new(machine),
             books: Mutex::new(Books { nis, ..Books::default() }),
             wake: Notify::new(),
             over: watch::Sender::new(false),
             ping_slots: Semaphore::new(PINGS_MAX),
             pushes: PushTargets::default(),
+            failures,
             handles: OnceLock::new(),
         }
     }
@@ -261,8 +277,10 @@ impl Runner {
         let mut books = self.books();
         match done {
             Done::Opened { ni, result } => {
+                let its = result.as_ref().ok().map(|state| distance(&self.numa, state));
                 let result = result.map(|state| drop(books.nis.insert(ni.0, *state)));
                 machine.handle_report(now, Report::Opened { ni, result });
+                its.into_iter().for_each(|its| machine.handle_report(now, its));
             }
             Done::Closed { ni } => {
                 books.nis.remove(&ni.0);
@@ -279,6 +297,11 @@ impl Runner {
             Done::Sought { nid, reopened } => books.sought(nid, reopened),
         }
     }
+}
+
+/// How far the device of an NI is from the memory of the node's shards.
+fn distance(numa: &Numa, state: &NiState) -> Report<'static> {
+    Report::Distance { ni: state.ni, distance: numa.distance(&state.config.interface) }
 }
 
 /// Gives a request up that is not waited for any more.
@@ -330,9 +353,12 @@ pub(super) fn spawn(core: &Arc<Core>) -> std::io::Result<JoinHandle<()>> {
 /// Does what there is to be done, until the node's last handle goes, or a shard ends, which none does by itself.
 async fn drive(core: &Arc<Core>) -> Result<(), LnetError> {
     let runner = &core.runner;
+    let interface_changes = core.node().interface_changes();
     let mut work = Work::new();
     let mut looks = interval_at(Instant::now() + LOOK_INTERVAL, LOOK_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // When shards are asked what has failed, if one has noted a failure.
+    let mut failures_at = None;
     while !*runner.over.borrow() {
         settle(core, &work).await?;
         tokio::select! {
@@ -348,12 +374,21 @@ async fn drive(core: &Arc<Core>) -> Result<(), LnetError> {
             () = sleep(QUIET_INTERVAL), if is_draining(&core.topology.load()) => {
                 runner.confirm(core.confirmations().await?);
             }
+            () = runner.failures.notified(), if failures_at.is_none() => {
+                failures_at = Some(Instant::now() + FAILURE_INTERVAL);
+            }
+            () = sleep_until(failures_at.unwrap_or_else(Instant::now)), if failures_at.is_some() => {
+                failures_at = None;
+                core.follow_peers().await?;
+            }
+            () = interface_changes.notified() => core.look_at_links(),
             _ = looks.tick() => {
                 // What had no room is tried again and again.
                 let _ = core.post_push_targets();
                 core.look_at_links();
                 seek(core, &work);
                 core.follow_traffic().await?;
+                core.follow_peers().await?;
                 core.log_peers().await?;
             }
         }
@@ -419,6 +454,21 @@ fn carry_out(core: &Arc<Core>, action: Action<LndOptions>, work: &Work) {
             books().gets.insert(ping, abort);
             let answered = move |result| Done::Answered { ping, result };
             work.push(Box::pin(async move { get.await.map_or(Done::Forgotten, answered) }));
+        }
+        Action::Push { ping, nid, bytes } => {
+            let Some(inner) = core.runner.handles.get().and_then(Weak::upgrade) else { return };
+            let lnet = Lnet { inner };
+            let put = async move {
+                let _slot = lnet.inner.runner.ping_slots.acquire().await.ok();
+                pings::push(&lnet, nid, &bytes).await
+            };
+            let (put, abort) = abortable(put);
+            books().gets.insert(ping, abort);
+            let acknowledged = move |result: Result<(), DriverError>| Done::Answered {
+                ping,
+                result: result.map(|()| Vec::new()),
+            };
+            work.push(Box::pin(async move { put.await.map_or(Done::Forgotten, acknowledged) }));
         }
         Action::Forget { ping } => {
             let get = books().gets.remove(&ping);
@@ -517,6 +567,23 @@ impl Core {
         Ok(())
     }
 
+    /// Has the state machine hear which peers are to be found out about, and how interfaces fare.
+    async fn follow_peers(&self) -> Result<(), LnetError> {
+        let told = self.ask(|worker| {
+            let wanted: Vec<_> = std::iter::from_fn(|| worker.poll_wanted()).collect();
+            let health: Vec<_> = std::iter::from_fn(|| worker.poll_health()).collect();
+            (wanted, health)
+        });
+        let told = told.await?;
+        let mut machine = self.runner.machine();
+        let now = self.runner.clock.now();
+        for (wanted, health) in told {
+            wanted.into_iter().for_each(|nid| machine.handle_report(now, Report::Wanted { nid }));
+            health.into_iter().for_each(|note| machine.handle_report(now, Report::Health(note)));
+        }
+        Ok(())
+    }
+
     /// Logs what shards have learned of peers.
     async fn log_peers(&self) -> Result<(), LnetError> {
         let now = std::time::Instant::now();
@@ -526,7 +593,11 @@ impl Core {
             (changes, is_due.then(|| refused(worker)))
         });
         let told = told.await?;
-        let refused_pushes = self.runner.machine().push_counters().refused;
+        let (refused_pushes, differences) = {
+            let mut machine = self.runner.machine();
+            let differences: Vec<_> = std::iter::from_fn(|| machine.poll_difference()).collect();
+            (machine.push_counters().refused, differences)
+        };
         let mut books = self.runner.books();
         if is_due && refused_pushes != books.refused_pushes {
             let count = refused_pushes - books.refused_pushes;
@@ -535,6 +606,7 @@ impl Core {
         }
         let log = &mut books.log;
         told.iter().flat_map(|(changes, _)| changes).for_each(|(nid, change)| log.note(now, *nid, *change));
+        differences.iter().for_each(|difference| log.note_difference(now, difference));
         log.tell_silent(now);
         if is_due {
             log.note_refused(now, told.into_iter().filter_map(|(_, refused)| refused).flatten());

@@ -15,7 +15,7 @@ use lnet_core::lnd::Status;
 use lnet_core::md::MdSpec;
 use lnet_core::portal::EntrySpec;
 use lnet_core::shard::SubmitError;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::calls::{CALLS_MAX, Call, Calls, Signals};
 use super::error::{LnetError, NotLent};
@@ -34,12 +34,16 @@ pub(super) struct Service {
     queues: Queues,
     /// Wake-ups before the last turn.
     wake_count: usize,
+    /// Learns of failures that the shard has noted.
+    failures: Arc<Notify>,
+    /// Whether it knows of those that were not polled.
+    has_told_failures: bool,
 }
 
 impl Service {
-    pub(super) fn new(calls: Calls, signals: Arc<Signals>) -> Self {
+    pub(super) fn new(calls: Calls, signals: Arc<Signals>, failures: Arc<Notify>) -> Self {
         let queues = Queues { queues: Vec::new(), returned_count: 0, is_blocked: false, signals };
-        Self { calls, queues, wake_count: 0 }
+        Self { calls, queues, wake_count: 0, failures, has_told_failures: false }
     }
 
     /// One turn, if there is anything to do.
@@ -53,6 +57,11 @@ impl Service {
             self.answer(worker, CALL_BUDGET);
             self.queues.turn(worker);
         }
+        let has_failures = worker.has_failures();
+        if has_failures && !self.has_told_failures {
+            self.failures.notify_one();
+        }
+        self.has_told_failures = has_failures;
     }
 
     /// Runs something behind the calls that wait.

@@ -91,7 +91,7 @@ fn driven() -> (NodeDriver, Worker, Caller, Service) {
     let worker = workers.remove(0);
     let signals = Signals::new(worker.waker());
     let (caller, calls) = channel(worker.shard_id(), &signals);
-    (node, worker, caller, Service::new(calls, signals))
+    (node, worker, caller, Service::new(calls, signals, std::sync::Arc::default()))
 }
 
 /// More calls wait than one turn answers, and none of them wakes the shard again.

@@ -3,6 +3,7 @@
 use lnet_control::request::{Batch, Change, Outcome};
 use lnet_control::{Errno, Refusal};
 use lnet_core::node::{self, PORTAL, Request};
+use lnet_core::udsp::RuleEdit;
 use lnet_wire::Nid;
 use lnet_wire::steer::Policy;
 use tracing::info;
@@ -91,7 +92,7 @@ impl Control {
         Ok(())
     }
 
-    /// Nets go, and portals get the policies that they had at the start.
+    /// Nets and selection policies go, and portals get the policies that they had at the start.
     fn unconfiguring(&self) -> Vec<node::Change<LndOptions>> {
         let node = self.lnet.machine();
         let nets = node.nets().into_iter().filter(|record| !record.nis.is_empty());
@@ -100,7 +101,8 @@ impl Control {
         let policies = policies.filter(|((now, first), _)| now != first).map(|((_, first), portal)| {
             node::Change::SetPolicy { portal, policy: first.unpack().unwrap_or(Policy::Pin(0)) }
         });
-        nets.chain(policies).collect()
+        let rules = node::Change::Udsp(RuleEdit::Delete { index: None });
+        nets.chain(policies).chain([rules]).collect()
     }
 
     /// Whether a program relies on the node.

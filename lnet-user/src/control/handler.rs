@@ -4,11 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lnet_control::records::{
-    CaptureRecord, DropRuleRecord, FramesRecord, Globals, LoadRecord, LoadSpec, NetRecord, PeerRecord,
-    RuleCounters, SelftestAnswer, SelftestRequest, Statistics, SteeringRecord,
+    CaptureRecord, CptRecord, DropRuleRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, LoadSpec,
+    NetRecord, PeerRecord, RecoveryRecord, RuleCounters, SelftestAnswer, SelftestRequest, Statistics,
+    SteeringRecord, UdspRule,
 };
 use lnet_control::request::{Batch, CaptureSpec, Outcome, PingRecord};
 use lnet_control::server::Handler;
+use lnet_control::text::NidText;
 use lnet_control::{Errno, Refusal};
 use lnet_core::node::{Pinged, RequestError};
 use lnet_core::stats;
@@ -33,6 +35,36 @@ impl Control {
     fn nets_with_nis(&self) -> Vec<Net> {
         let node = self.lnet.machine();
         node.nets().iter().map(|record| record.net).filter(|net| *net != Net::LO).collect()
+    }
+
+    /// What a ping or discovery of a NID has found out.
+    async fn ping_record(&self, nid: Nid, pinged: Result<Pinged, LnetError>) -> Result<PingRecord, Refusal> {
+        let error = match pinged {
+            Ok(Pinged { primary, is_multi_rail, nids, .. }) => {
+                return Ok(PingRecord { primary_nid: primary, multi_rail: is_multi_rail, nids });
+            }
+            Err(error) => error,
+        };
+        let is_unreachable = matches!(error, LnetError::Refused(RequestError::PingUnreachable(_)));
+        if is_unreachable && !self.nets_with_nis().contains(&nid.net()) {
+            let nets: Vec<String> = self.nets_with_nis().iter().map(ToString::to_string).collect();
+            let nets = if nets.is_empty() { "lo alone".to_owned() } else { nets.join(", ") };
+            let message =
+                format!("No route to host: no NI here is on {}, there are NIs on {nets}", nid.net());
+            return Err(Refusal::new(Errno::HOSTUNREACH, message));
+        }
+        let refusal = refusal_of(&error, &[]);
+        // The reply names the NID already.
+        let bare = refusal.message.strip_prefix("failed to ping ").and_then(|rest| rest.split_once(": "));
+        let mut message = bare.map(|(_, why)| why.to_owned()).unwrap_or(refusal.message);
+        if let Some(address) = nid.ip()
+            && tokio::task::spawn_blocking(move || is_local(address))
+                .await
+                .is_ok_and(|it| it.unwrap_or(false))
+        {
+            message = format!("{message}; {}", SameHost(address));
+        }
+        Err(Refusal { message, ..refusal })
     }
 }
 
@@ -84,6 +116,31 @@ impl Handler for Control {
         Ok(self.steering_record())
     }
 
+    async fn udsp(&self) -> Result<Vec<UdspRule>, Refusal> {
+        self.check_configured()?;
+        Ok(self.udsp_records())
+    }
+
+    async fn recovery(&self) -> Result<RecoveryRecord, Refusal> {
+        self.check_configured()?;
+        Ok(self.recovery_record())
+    }
+
+    async fn explain(&self, NidText(nid): NidText) -> Result<ExplainRecord, Refusal> {
+        self.check_configured()?;
+        self.explained(nid).await
+    }
+
+    async fn cpts_of(&self, nids: Vec<NidText>) -> Result<Vec<CptRecord>, Refusal> {
+        self.check_configured()?;
+        Ok(self.cpts_of_nids(nids))
+    }
+
+    async fn log_peer(&self, NidText(nid): NidText) -> Result<(), Refusal> {
+        self.check_configured()?;
+        self.logged_peer(&nid)
+    }
+
     async fn apply(&self, batch: Batch) -> Result<Vec<Outcome>, Refusal> {
         let dry_run = batch.dry_run;
         let applied = self.apply_batch(batch).await;
@@ -102,35 +159,14 @@ impl Handler for Control {
 
     async fn ping(&self, nid: Nid, source: Option<Nid>, timeout: Duration) -> Result<PingRecord, Refusal> {
         self.check_configured()?;
-        match self.lnet.ping_async(nid, source, timeout).await {
-            Ok(Pinged { primary, is_multi_rail, nids, .. }) => {
-                Ok(PingRecord { primary_nid: primary, multi_rail: is_multi_rail, nids })
-            }
-            Err(LnetError::Refused(RequestError::PingUnreachable(_)))
-                if !self.nets_with_nis().contains(&nid.net()) =>
-            {
-                let nets: Vec<String> = self.nets_with_nis().iter().map(ToString::to_string).collect();
-                let nets = if nets.is_empty() { "lo alone".to_owned() } else { nets.join(", ") };
-                let message =
-                    format!("No route to host: no NI here is on {}, there are NIs on {nets}", nid.net());
-                Err(Refusal::new(Errno::HOSTUNREACH, message))
-            }
-            Err(error) => {
-                let refusal = refusal_of(&error, &[]);
-                // The reply names the NID already.
-                let bare =
-                    refusal.message.strip_prefix(&format!("failed to ping {nid}: ")).map(str::to_owned);
-                let mut message = bare.unwrap_or(refusal.message);
-                if let Some(address) = nid.ip()
-                    && tokio::task::spawn_blocking(move || is_local(address))
-                        .await
-                        .is_ok_and(|it| it.unwrap_or(false))
-                {
-                    message = format!("{message}; {}", SameHost(address));
-                }
-                Err(Refusal { message, ..refusal })
-            }
-        }
+        let pinged = self.lnet.ping_async(nid, source, timeout).await;
+        self.ping_record(nid, pinged).await
+    }
+
+    async fn discover(&self, nid: Nid, is_forced: bool, _: Duration) -> Result<PingRecord, Refusal> {
+        self.check_configured()?;
+        let discovered = self.lnet.discover_async(nid, is_forced).await;
+        self.ping_record(nid, discovered).await
     }
 
     async fn captures(&self) -> Result<Vec<CaptureRecord>, Refusal> {

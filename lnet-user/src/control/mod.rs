@@ -13,6 +13,7 @@
 //! does not know (drop rules, counters) is changed after the core has done its part and cannot fail then.
 
 mod apply;
+mod choice;
 mod error;
 mod faults;
 mod handler;
@@ -21,6 +22,7 @@ mod plan;
 mod records;
 mod serve;
 mod services;
+mod udsp;
 
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;

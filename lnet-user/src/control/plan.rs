@@ -6,12 +6,14 @@ use lnet_control::document::{self, NodeState};
 use lnet_control::records::{DropRule, Global, Lnd, NiOptions, PortalPolicy};
 use lnet_control::request::{Change, NiName, NiSpec, Outcome};
 use lnet_control::{Errno, Refusal};
-use lnet_core::node::{self, NetOptions};
+use lnet_core::node::{self, NetOptions, PeerEdit};
+use lnet_core::udsp::RuleEdit;
 use lnet_wire::{Net, NetType, Nid};
 
 use super::Control;
 use super::faults::{self, RuleStep};
 use super::interfaces;
+use super::udsp::{peer_to_be, rule_to_be, rule_to_go};
 use crate::node::{LndOptions, fabric_of, is_tcp};
 
 /// What a batch comes to.
@@ -82,6 +84,7 @@ impl Control {
             let errno = if matches!(change, Change::AddNi(_)) { Errno::SHUTDOWN } else { Errno::NETDOWN };
             return Err(not_configured(errno));
         }
+        let mut outcome = Outcome::Changed;
         let core = match change {
             Change::Configure { .. } | Change::Unconfigure => {
                 let message = "the node is unconfigured by a request of its own, not together with changes";
@@ -116,10 +119,29 @@ impl Control {
             | Change::DeleteDropRules { .. }
             | Change::DeleteAllDropRules
             | Change::ResetDropRules => return plan_rules(plan, change),
+            Change::AddPeer(spec) => {
+                outcome = self.outcome_of_peer(spec);
+                node::Change::Peer(peer_to_be(spec))
+            }
+            Change::DeletePeer { primary_nid, nids, force } => {
+                let (primary, nids, is_forced) = (*primary_nid, nids.clone(), *force);
+                node::Change::Peer(PeerEdit::Delete { primary, nids, is_forced })
+            }
+            Change::SetPeerHealth { nid, value } => {
+                node::Change::Peer(PeerEdit::SetHealth { nid: *nid, value: *value })
+            }
+            Change::SetPeerState { nid, state } => {
+                node::Change::Peer(PeerEdit::SetState { nid: *nid, state: *state })
+            }
+            Change::AddUdsp { index, rule } => node::Change::Udsp(rule_to_be(*index, rule)),
+            Change::DeleteUdspLike(rule) => node::Change::Udsp(rule_to_go(rule)),
+            Change::DeleteUdsp { index } => {
+                node::Change::Udsp(RuleEdit::Delete { index: index.map(|index| index as usize) })
+            }
         };
         plan.core.push(core);
         plan.positions.push(position);
-        Ok(Outcome::Changed)
+        Ok(outcome)
     }
 
     async fn plan_ni(&self, plan: &Plan, spec: &NiSpec) -> Result<node::Change<LndOptions>, Refusal> {
@@ -222,6 +244,7 @@ impl Control {
             nets: Vec::new(),
             peers: Vec::new(),
             globals: self.global_record(),
+            udsp: self.udsp_records(),
             drop_rules: Vec::new(),
             steering: self.steering_record(),
         };
@@ -231,8 +254,7 @@ impl Control {
             Refusal::new(errno, lines.join("\n"))
         };
         let document = document::parse(&text, document::Mode::Add).map_err(wrong)?;
-        let planned = document.plan(document::Mode::Add, &state).map_err(wrong)?;
-        Ok(planned.into_iter().map(|(_, change)| change).collect())
+        Ok(document.plan(&state).into_iter().map(|(_, change)| change).collect())
     }
 }
 

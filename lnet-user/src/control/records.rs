@@ -6,11 +6,11 @@ use lnet_control::Refusal;
 use lnet_control::records::{
     Global, Globals, Latency, Lnd, MessageCounts, NetRecord, NiHealth, NiOptions, NiRecord, NiStatus,
     PeerCredits, PeerHealth, PeerNiRecord, PeerRecord, PortalPolicy, Statistics, SteeringPolicy,
-    SteeringRecord, Traffic, XdpMode,
+    SteeringRecord, Traffic, UdspInfo, XdpMode,
 };
 use lnet_core::health::HealthStatus;
 use lnet_core::lnd::NiId;
-use lnet_core::node::NiConfig;
+use lnet_core::node::{LocalNetState, LocalNiState, NiConfig, PeerTraffic, Recovery};
 use lnet_core::shard;
 use lnet_core::stats::{self, NiCounters, TypeCounts};
 use lnet_core::topology;
@@ -19,6 +19,7 @@ use lnet_wire::{MessageType, Net, Nid};
 
 use super::Control;
 use super::error::stopped;
+use super::udsp::{local_info, peer_info};
 use crate::node::{LO, LndOptions, fabric_of, is_tcp};
 
 impl Control {
@@ -33,14 +34,18 @@ impl Control {
             *sums.entry(*ni).or_default() += counters;
         }
         let counters = |ni: NiId| sums.get(&ni.0).copied().unwrap_or_default();
-        let nets = self.lnet.machine();
-        let nets = nets.nets().into_iter().map(|record| {
-            let mut nis: Vec<_> =
-                record.nis.iter().map(|config| self.ni_record(config, &counters(config.ni))).collect();
+        let node = self.lnet.machine();
+        let nets = node.nets().into_iter().map(|record| {
+            let record_of = |config: &&NiConfig<LndOptions>| NiRecord {
+                udsp: local_info(node.rules(), &config.spec.nid),
+                ..self.ni_record(config, &counters(config.ni))
+            };
+            let mut nis: Vec<_> = record.nis.iter().map(record_of).collect();
             if record.net == Net::LO {
                 nis.push(self.lo_record(&counters(LO)));
             }
-            NetRecord { net: record.net, nis }
+            let fsm_state = node.net_state(record.net).map(LocalNetState::name).unwrap_or_default();
+            NetRecord { net: record.net, fsm_state: fsm_state.to_owned(), nis }
         });
         Ok(nets.collect())
     }
@@ -49,6 +54,7 @@ impl Control {
         NiRecord {
             nid: Nid::LO,
             status: NiStatus::Up,
+            fsm_state: LocalNiState::Created.name().to_owned(),
             interface: None,
             is_chosen_by_nid: false,
             traffic: traffic(counters),
@@ -60,6 +66,8 @@ impl Control {
             active_queues: 0,
             mtu_bytes: 0,
             cpts: self.cpts(),
+            udsp: UdspInfo::default(),
+            numa_distance: None,
         }
     }
 
@@ -78,9 +86,11 @@ impl Control {
         NiRecord {
             nid: spec.nid,
             status: if is_up { NiStatus::Up } else { NiStatus::Down },
+            fsm_state: config.state().name().to_owned(),
             interface: Some(spec.interface.clone()),
             is_chosen_by_nid: spec.lnd.is_chosen_by_nid,
             health: ni_health(config, counters),
+            numa_distance: Some(config.numa_distance),
             options: NiOptions {
                 peer_timeout_s: Some(tunables.peer_timeout_s),
                 peer_credits: Some(tunables.peer_credits),
@@ -122,15 +132,22 @@ impl Control {
             let net = node.nets().into_iter().find(|record| record.net == nid.net());
             net.map(|record| record.tunables)
         };
-        let peer_ni = |nid: &Nid| {
-            let sum = told.get(nid).copied().unwrap_or_default();
-            peer_ni_record(*nid, &sum, tunables(nid))
+        let local = node
+            .nets()
+            .iter()
+            .flat_map(|net| net.nis.iter().map(|config| config.spec.nid))
+            .collect::<Vec<_>>();
+        let peer_ni = |ni: &lnet_core::node::PeerNi| {
+            let sum = told.get(&ni.nid).copied().unwrap_or_default();
+            let udsp = peer_info(node.rules(), &ni.nid, local.iter());
+            PeerNiRecord { udsp, ..peer_ni_record(ni, &sum, tunables(&ni.nid)) }
         };
         let record = |peer: &lnet_core::node::Peer| PeerRecord {
             primary_nid: peer.primary,
-            multi_rail: peer.is_multi_rail,
+            multi_rail: peer.is_multi_rail(),
             state: peer.state,
-            nis: peer.nids.iter().map(peer_ni).collect(),
+            fsm_state: node.peer_state(peer).name().to_owned(),
+            nis: peer.nis.iter().map(peer_ni).collect(),
         };
         Ok(node.peers().map(record).collect())
     }
@@ -180,13 +197,22 @@ impl PeerSum {
 }
 
 /// Shards share credits out; what is shown is what was configured, less what they have taken.
-fn peer_ni_record(nid: Nid, sum: &PeerSum, tunables: Option<lnet_core::node::NetTunables>) -> PeerNiRecord {
+fn peer_ni_record(
+    ni: &lnet_core::node::PeerNi,
+    sum: &PeerSum,
+    tunables: Option<lnet_core::node::NetTunables>,
+) -> PeerNiRecord {
     let max = tunables.map_or(sum.credits_max, |tunables| tunables.peer_credits.into());
     let buffers = tunables.map_or(0, |tunables| i64::from(tunables.peer_buffer_credits));
     let routed = if buffers > 0 { buffers } else { max };
     let failed = |status| sum.counters.failed.of(status);
+    let traffic_state = PeerTraffic {
+        has_carried: sum.counters.sent.total() + sum.counters.received.total() > 0,
+        is_under_way: sum.queued_bytes > 0,
+    };
     PeerNiRecord {
-        nid,
+        nid: ni.nid,
+        fsm_state: ni.state(traffic_state).name().to_owned(),
         credits: PeerCredits {
             max_ni_tx_credits: max,
             available_tx_credits: max - sum.taken,
@@ -198,13 +224,15 @@ fn peer_ni_record(nid: Nid, sum: &PeerSum, tunables: Option<lnet_core::node::Net
         },
         traffic: traffic(&sum.counters),
         health: PeerHealth {
-            // Failures take nothing off it.
-            health_value: topology::HEALTH_MAX,
+            health_value: ni.health,
             dropped: failed(HealthStatus::RemoteDropped),
             timeout: failed(HealthStatus::RemoteTimeout),
             error: failed(HealthStatus::RemoteError),
             network_timeout: failed(HealthStatus::NetworkTimeout),
+            ping_count: ni.recovery.ping_count,
+            next_ping_s: next_ping_s(&ni.recovery),
         },
+        udsp: UdspInfo::default(),
     }
 }
 
@@ -219,7 +247,14 @@ fn ni_health(config: &NiConfig<LndOptions>, counters: &NiCounters) -> NiHealth {
         no_route: failed(HealthStatus::LocalNoRoute),
         timeouts: failed(HealthStatus::LocalTimeout),
         error: failed(HealthStatus::LocalError),
+        ping_count: config.recovery.ping_count,
+        next_ping_s: next_ping_s(&config.recovery),
     }
+}
+
+/// When an NI is pinged again, seconds since the start of the node; 0 if it is not.
+fn next_ping_s(recovery: &Recovery) -> u64 {
+    recovery.next_at.map_or(0, |at| at.0 / 1_000_000_000)
 }
 
 fn traffic(counters: &NiCounters) -> Traffic {

@@ -23,6 +23,8 @@ use crate::runtime::{Home, entry_home};
 
 /// How often a thread without events looks whether it is to stop.
 const TICK: Duration = Duration::from_millis(50);
+/// After so long without an event nothing is under way any more.
+const QUIET: Duration = Duration::from_millis(100);
 /// How long a stop waits for messages that are just arriving.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -206,8 +208,15 @@ impl Server {
         self.stop();
     }
 
-    /// Unlinks what is posted and waits for it to come home.
+    /// Unlinks what is posted and waits for it to come home. What was answered a moment ago is to be counted: its initiator
+    /// may know the answer before the event is here.
     fn stop(&mut self) {
+        let until = Instant::now() + STOP_PATIENCE;
+        while Instant::now() < until
+            && let Ok(Some(queued)) = self.queue.next_blocking(Some(QUIET))
+        {
+            self.take(queued, true);
+        }
         let mut out = self.posted.iter_mut().filter_map(|(_, entry)| entry.take()).count();
         let until = Instant::now() + STOP_PATIENCE;
         while out > 0 {

@@ -161,6 +161,9 @@ pub struct NodeConfig {
     pub lnd_timeout: Duration,
     /// Tunables of the tcp LND.
     pub sock: SockTunables,
+    /// Whether the primary NIDs of announced peers are fixed ([`Lnet::announce_peer`](crate::Lnet::announce_peer)), whatever
+    /// discovery finds.
+    pub lock_prim_nid: bool,
     /// Whether payloads are sent with a checksum. One that has a checksum is verified wherever it arrives;
     /// headers always have one.
     pub payload_checksum: bool,
@@ -215,6 +218,7 @@ impl NodeConfig {
             limits: Limits::default(),
             lnd_timeout: XferTimes::DEFAULT.message,
             sock: SockTunables::DEFAULT,
+            lock_prim_nid: true,
             payload_checksum: false,
             send_fault: SendFault::default(),
             frame_loss_per_million: 0,
@@ -237,6 +241,7 @@ impl NodeConfig {
         limits: Limits,
         lnd_timeout: Duration,
         sock: SockTunables,
+        lock_prim_nid: bool,
         payload_checksum: bool,
         frame_loss_per_million: u32,
     }

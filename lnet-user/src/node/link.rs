@@ -4,9 +4,10 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::NodeError;
+use tokio::sync::Notify;
+
+use super::{NodeDriver, NodeError};
 use crate::netlink::{Interface, Neighbours};
-use crate::uring::Waker;
 
 /// Why an NI cannot carry messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,19 +49,23 @@ pub(crate) fn is_back(name: &str, address: IpAddr) -> bool {
     Interface::by_name(name).is_ok_and(|interface| interface.up && has_address(&interface))
 }
 
-/// Follows an interface: the shards are woken when something changes about it or a way by it. `resolves`: whether it is
-/// to be asked for next hops.
-pub(super) fn follow(
-    interface: &Interface,
-    resolves: bool,
-    wakers: &[Waker],
-) -> Result<Arc<Neighbours>, NodeError> {
-    let neighbours = Neighbours::start(interface.index, resolves)?;
-    let wakers = wakers.to_vec();
-    neighbours.subscribe(Box::new(move || {
-        for waker in &wakers {
-            waker.wake();
-        }
-    }));
-    Ok(neighbours)
+impl NodeDriver {
+    /// What is told whenever something about an interface of an NI, or a next hop by it, is new.
+    pub(crate) fn interface_changes(&self) -> Arc<Notify> {
+        Arc::clone(&self.interface_changes)
+    }
+
+    /// Follows an interface: the shards are woken when something changes about it or a next hop by it. `resolves`: whether
+    /// it is to be asked for next hops.
+    pub(super) fn follow(&self, interface: &Interface, resolves: bool) -> Result<Arc<Neighbours>, NodeError> {
+        let neighbours = Neighbours::start(interface.index, resolves)?;
+        let (wakers, changes) = (self.wakers.clone(), self.interface_changes());
+        neighbours.subscribe(Box::new(move || {
+            for waker in &wakers {
+                waker.wake();
+            }
+            changes.notify_one();
+        }));
+        Ok(neighbours)
+    }
 }

@@ -13,7 +13,7 @@ use lnet_wire::MessageType;
 use super::log::LogThread;
 use super::plan::XdpPlan;
 use super::xdp::XdpNet;
-use super::{NiConfig, NodeConfig, NodeDriver, NodeError, XdpMode, XdpNi, link, port};
+use super::{NiConfig, NodeConfig, NodeDriver, NodeError, XdpMode, XdpNi, port};
 use crate::bpf::{ActiveMode, Object, ObjectKind, XdpProgram};
 use crate::lnd::ShardPort;
 use crate::lnd::xdp::{self, Lane, OwnedQueue, Port, RingPort, Rings, UmemShare, XdpPort};
@@ -124,7 +124,7 @@ impl NodeDriver {
     fn open_link(&mut self, plan: &XdpPlan, config: &NiConfig) -> Result<(XdpNi, Vec<ShardPort>), NodeError> {
         let owners = self.owners_of(&plan.interface)?;
         let mut program = self.load_program(plan.port)?;
-        let neighbours = link::follow(&plan.interface, true, &self.wakers)?;
+        let neighbours = self.follow(&plan.interface, true)?;
         let reserved = port::reserve(plan.port.udp_address())?;
         let fresh = self.fresh_xdp()?;
         let (fresh_net, frames) = match self.rings() {

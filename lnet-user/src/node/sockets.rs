@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::plan::XdpPlan;
-use super::{NodeConfig, NodeDriver, NodeError, XdpMode, XdpNi, link, port};
+use super::{NodeConfig, NodeDriver, NodeError, XdpMode, XdpNi, port};
 use crate::lnd::ShardPort;
 use crate::lnd::xdp::{Port, SendFault, SocketPort, XdpPort, reuseport};
 use crate::uring::udp::{Endpoint, EndpointConfig, UdpSocket};
@@ -31,7 +31,7 @@ impl NodeDriver {
                 return Err(NodeError::OnlyRings { option });
             }
         }
-        let neighbours = link::follow(&plan.interface, false, &self.wakers)?;
+        let neighbours = self.follow(&plan.interface, false)?;
         let port = plan.port;
         let sockets = self.bind_sockets(&port)?;
         let mtu_bytes = self.widest_mtu_bytes.max(port.mtu_bytes).max(MTU_MIN_BYTES);

@@ -79,7 +79,11 @@ pub(super) fn new_machine(config: &NodeConfig) -> Result<(Machine, Vec<Change<Ln
     let policies = plan::check(config)?;
     let slots = config.limits.interfaces.saturating_add(1);
     let nets = [NetType::XDP, NetType::TCP];
-    let core = node::NodeConfig { policies, ..node::NodeConfig::new(config.shards as u8, slots, &nets) };
+    let core = node::NodeConfig {
+        policies,
+        locks_announced: config.lock_prim_nid,
+        ..node::NodeConfig::new(config.shards as u8, slots, &nets)
+    };
     let machine = Machine::new(core);
     let timeouts = config.lnd_timeouts();
     let changes: Vec<_> = config.nis.iter().map(|ni| Change::AddNi(ni.spec(&timeouts))).collect();
@@ -102,6 +106,7 @@ pub(super) fn start(config: &NodeConfig) -> Result<Started, NodeError> {
         config: NodeConfig { nis: Vec::new(), ..config.clone() },
         steering: Steering { shard_count: config.shards as u8, policies },
         wakers: workers.iter().map(Worker::waker).collect(),
+        interface_changes: Arc::default(),
         frames_per_shard: first_frames_per_shard(config, &plans),
         widest_mtu_bytes: plans
             .iter()

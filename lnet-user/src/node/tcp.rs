@@ -9,7 +9,7 @@ use lnet_core::tunables::Accept;
 use lnet_wire::Nid;
 
 use super::shards::{incarnation, random_number};
-use super::{NiConfig, NodeDriver, NodeError, OpenLnd, TcpNiState, link, port};
+use super::{NiConfig, NodeDriver, NodeError, OpenLnd, TcpNiState, port};
 use crate::lnd::tcp::{TcpCommon, TcpLnd, TcpPort, socket_options};
 use crate::lnd::{Part, ShardPort};
 use crate::netlink::{Interface, Neighbours, link_speed_mbits};
@@ -55,7 +55,7 @@ impl NodeDriver {
         plan: &TcpPlan,
         config: &NiConfig,
     ) -> Result<(TcpNi, Vec<ShardPort>), NodeError> {
-        let neighbours = link::follow(&plan.interface, false, &self.wakers)?;
+        let neighbours = self.follow(&plan.interface, false)?;
         let tunables = self.config.sock;
         let tos = config.tos.and_then(|tos| u8::try_from(tos).ok());
         let options = socket_options(&tunables, tos, plan.interface.index);

@@ -13,7 +13,6 @@
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use lnet_core::handle::ShardId;
-use lnet_core::lnd::Span;
 use lnet_core::shard::Shard;
 use lnet_core::shard::mesh::MeshMessage;
 use lnet_core::time::Instant;
@@ -93,8 +92,8 @@ impl MeshEnd {
     /// Sends what the shard has for its siblings, as far as there is room; whether there was anything.
     #[inline]
     pub(crate) fn send(&mut self, shard: &mut Shard, memory: &mut Memory) -> bool {
-        self.blocked = false;
-        shard.has_mesh() && self.send_all(shard, memory)
+        let was_blocked = std::mem::take(&mut self.blocked);
+        (was_blocked || shard.has_mesh()) && self.send_all(shard, memory)
     }
 
     #[cold]
@@ -130,9 +129,16 @@ impl MeshEnd {
 }
 
 /// A message with what belongs to it: a lease that it gives, or none and that which it brings back released.
+///
+/// # Panics
+/// If a span that is to be lent is lent already: a shard gives bytes to one message only, which ends when its leases are
+/// back.
 fn hand_off(message: MeshMessage, memory: &mut Memory) -> HandOff {
     let lease = match &message {
-        MeshMessage::Lend { span, .. } => lend(span, memory),
+        MeshMessage::Lend { span, .. } if span.length_bytes != 0 => match memory.lend_write(span) {
+            Ok(lease) => Some(lease),
+            Err(error) => panic!("a span cannot be lent: {error}"),
+        },
         MeshMessage::Returned { span, .. } => {
             memory.release(span);
             None
@@ -140,16 +146,4 @@ fn hand_off(message: MeshMessage, memory: &mut Memory) -> HandOff {
         _ => None,
     };
     HandOff { message, lease }
-}
-
-fn lend(span: &Span, memory: &mut Memory) -> Option<WriteLease> {
-    if span.length_bytes == 0 {
-        return None;
-    }
-    match memory.lend_write(span) {
-        Ok(lease) => Some(lease),
-        // The shard gives the bytes of a span to one sibling only, and reading ones that may still be written
-        // is refused.
-        Err(error) => panic!("a span cannot be lent: {error}"),
-    }
 }

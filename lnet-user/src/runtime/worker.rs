@@ -9,7 +9,7 @@ use lnet_core::handle::{EqHandle, MdHandle, MeHandle, ShardId};
 use lnet_core::lnd::{Lnd, NiId, Span};
 use lnet_core::md::{MdError, MdSpec, Unlinked};
 use lnet_core::portal::{EntryError, EntrySpec};
-use lnet_core::shard::{GetRequest, PeerChange, PutRequest, Shard, SubmitError, Usage};
+use lnet_core::shard::{GetRequest, HealthNote, PeerChange, PutRequest, Shard, SubmitError, Usage};
 use lnet_core::stats::Counters;
 use lnet_core::time::{self, Instant};
 use lnet_wire::Nid;
@@ -162,6 +162,21 @@ impl Worker {
     /// What the shard has learned of a peer, once ([`Shard::poll_peer_change`]).
     pub(crate) fn poll_peer_change(&mut self) -> Option<(Nid, PeerChange)> {
         self.shard.poll_peer_change()
+    }
+
+    /// A NID whose peer is to be found out about, once ([`Shard::poll_wanted`]).
+    pub(crate) fn poll_wanted(&mut self) -> Option<Nid> {
+        self.shard.poll_wanted()
+    }
+
+    /// What the shard has noted of an interface's health, once ([`Shard::poll_health`]).
+    pub(crate) fn poll_health(&mut self) -> Option<HealthNote> {
+        self.shard.poll_health()
+    }
+
+    /// Whether it has noted a failure that was not polled ([`Shard::has_failures`]).
+    pub(crate) const fn has_failures(&self) -> bool {
+        self.shard.has_failures()
     }
 
     /// Rules by which the shard drops or delays messages, to be set.

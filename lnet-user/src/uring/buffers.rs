@@ -82,6 +82,11 @@ impl Buffers {
         self.with_kernel != 0
     }
 
+    /// Whether the kernel has few buffers left to receive into: less than a quarter of all.
+    pub(super) fn is_scarce(&self) -> bool {
+        self.with_kernel < self.count / 4
+    }
+
     /// Buffers that the kernel has to receive into.
     pub(super) fn stocked_count(&self) -> usize {
         usize::from(self.with_kernel)

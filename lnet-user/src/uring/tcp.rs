@@ -198,8 +198,9 @@ impl Streams {
         }
     }
 
-    /// Closes a stream: ends what is under way, drops what is queued. There are no events of it any more. What the
-    /// kernel has taken before is sent, unless it reads that from leases: then the connection is reset.
+    /// Closes a stream: ends what is under way, drops what is queued. [`StreamEvent::Closed`] is all that follows, once its
+    /// leases are back. What the kernel has taken before is sent, unless it reads that from leases: then the connection is
+    /// reset.
     pub(crate) fn close(&mut self, id: StreamId) {
         if let Some(stream) = self.find(id) {
             stream.phase = Phase::Closing;
@@ -277,6 +278,9 @@ impl Streams {
     pub(crate) fn poll_event(&mut self) -> Option<StreamEvent> {
         while let Some(event) = self.events.pop_front() {
             let id = event.id();
+            if matches!(event, StreamEvent::Closed { .. }) {
+                return Some(event);
+            }
             if self.get(id).is_some() {
                 if matches!(event, StreamEvent::Detached { .. }) {
                     self.free(id.slot);
@@ -398,7 +402,9 @@ impl Streams {
             debug_assert!(reset.is_ok(), "SO_LINGER: {reset:?}");
         }
         if !awaits_release {
+            let id = self.id(slot);
             self.free(slot);
+            self.events.push_back(StreamEvent::Closed { id });
         }
     }
 

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "where a test cannot unwrap, it has failed")]
 
 mod allocation;
+mod announce;
 mod calls;
 mod common;
 mod ends;

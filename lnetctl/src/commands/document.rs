@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use lnet_control::Errno;
-use lnet_control::client::ClientError;
+use lnet_control::client::{Client, ClientError};
 use lnet_control::document::{
-    self, Action, DOCUMENT_BYTES_MAX, Document, DocumentError, Failure, Item, Mode, NodeState,
+    self, Action, DOCUMENT_BYTES_MAX, Document, DocumentError, Failure, Item, Mode, NodeState, Shown,
 };
 use lnet_control::request::{Batch, Change};
 
 use super::Result;
-use super::peer;
+use super::ping;
 use crate::failure::{CommandError, Task};
 use crate::session::{Daemon, print_text};
 
@@ -34,9 +34,12 @@ pub(crate) struct ImportArgs {
     /// Delete what the document names
     #[arg(long, short, conflicts_with = "add")]
     pub(crate) del: bool,
-    /// Carry out the pings of the document
+    /// Carry out the pings of the document, and discover its peers
     #[arg(long, short, conflicts_with_all = ["add", "del", "dry_run"])]
     pub(crate) exec: bool,
+    /// Show what the document names
+    #[arg(long, short, conflicts_with_all = ["add", "del", "exec", "dry_run"])]
+    pub(crate) show: bool,
     /// Change nothing, and print what would change
     #[arg(long, short = 'n')]
     pub(crate) dry_run: bool,
@@ -68,6 +71,7 @@ fn state(daemon: &mut Daemon<'_>, task: Task) -> Result<NodeState> {
             nets: client.nets()?,
             peers: client.peers()?,
             globals: client.globals()?,
+            udsp: client.udsp()?,
             drop_rules: client.drop_rules()?,
             steering: client.steering()?,
         })
@@ -75,9 +79,10 @@ fn state(daemon: &mut Daemon<'_>, task: Task) -> Result<NodeState> {
 }
 
 pub(super) fn import(daemon: &mut Daemon<'_>, args: &ImportArgs) -> Result<()> {
-    let (mode, operation) = match (args.del, args.exec) {
-        (true, _) => (Mode::Delete, "del"),
-        (_, true) => (Mode::Execute, "exec"),
+    let (mode, operation) = match args {
+        ImportArgs { del: true, .. } => (Mode::Delete, "del"),
+        ImportArgs { exec: true, .. } => (Mode::Execute, "exec"),
+        ImportArgs { show: true, .. } => (Mode::Show, "show"),
         _ => (Mode::Add, "add"),
     };
     let task = Task::new(operation, "import");
@@ -88,7 +93,8 @@ pub(super) fn import(daemon: &mut Daemon<'_>, args: &ImportArgs) -> Result<()> {
     }
     match mode {
         Mode::Execute => execute(daemon, document),
-        _ => change(daemon, task, mode, &document, args.dry_run),
+        Mode::Show => show(daemon, task, &document),
+        Mode::Add | Mode::Delete => change(daemon, task, &document, args.dry_run),
     }
 }
 
@@ -123,10 +129,9 @@ fn read(task: Task, file: Option<&Path>) -> Result<String> {
     })
 }
 
-fn change(daemon: &mut Daemon<'_>, task: Task, mode: Mode, document: &Document, dry_run: bool) -> Result<()> {
+fn change(daemon: &mut Daemon<'_>, task: Task, document: &Document, dry_run: bool) -> Result<()> {
     let state = state(daemon, task)?;
-    let planned = document.plan(mode, &state).map_err(|errors| document_errors(task.operation, &errors))?;
-    let (items, changes): (Vec<&Item>, Vec<Change>) = planned.into_iter().unzip();
+    let (items, changes): (Vec<&Item>, Vec<Change>) = document.plan(&state).into_iter().unzip();
     let batch = Batch { changes: changes.clone(), dry_run };
     let outcomes = daemon.client(task)?.apply(batch).map_err(|error| refused(task, &items, error))?;
     if dry_run {
@@ -156,10 +161,34 @@ fn execute(daemon: &mut Daemon<'_>, document: Document) -> Result<()> {
     let mut result = Ok(());
     for item in document.items {
         if let Action::Ping(request) = item.action {
-            result = peer::send(daemon, request).and(result);
+            result = ping::send(daemon, request).and(result);
         }
     }
     result
+}
+
+/// Shows what a document names, as far as it is there.
+fn show(daemon: &mut Daemon<'_>, task: Task, document: &Document) -> Result<()> {
+    let state = state(daemon, task)?;
+    let (mut shown, mut failures) = (document::Map::new(), Vec::new());
+    for Item { position, seq_no, action, .. } in &document.items {
+        let Action::Show(what) = action else { continue };
+        match what.document(&state) {
+            Ok(_) if *what == Shown::Statistics => {
+                let statistics = daemon.ask(task, Client::statistics)?;
+                document::join(&mut shown, document::statistics(&statistics));
+            }
+            Ok(more) => document::join(&mut shown, more),
+            Err(refusal) => failures.push(Failure {
+                entity: "import",
+                seq_no: *seq_no,
+                errno: refusal.errno,
+                message: format!("{position}: {}", refusal.message),
+            }),
+        }
+    }
+    daemon.print(&shown);
+    if failures.is_empty() { Ok(()) } else { Err(CommandError::several(task.operation, failures)) }
 }
 
 fn document_errors(operation: &'static str, errors: &[DocumentError]) -> CommandError {

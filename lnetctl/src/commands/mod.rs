@@ -1,5 +1,6 @@
 //! The commands: each module has the words of some and what they do.
 
+mod debug;
 mod document;
 mod fault;
 mod frames;
@@ -7,9 +8,12 @@ mod generate;
 mod load;
 mod net;
 mod peer;
+mod ping;
 mod plot;
+mod selection;
 mod simple;
 mod steering;
+mod udsp;
 
 use clap::{CommandFactory, Subcommand};
 
@@ -35,7 +39,32 @@ pub(crate) enum Command {
     #[command(
         after_help = "Examples:\n  lnetctl ping 10.0.0.2@xdp\n  lnetctl ping --timeout 2 10.0.[0-1].[1-9]@tcp"
     )]
-    Ping(peer::PingArgs),
+    Ping(ping::PingArgs),
+    /// Find out which NIDs peers have, and tell them those of this node
+    #[command(
+        after_help = "Examples:\n  lnetctl discover 10.0.0.2@tcp\n  lnetctl discover --force 10.0.[0-1].[1-9]@tcp"
+    )]
+    Discover(ping::DiscoverArgs),
+    /// Show by which path requests to a NID would go at this moment, and why
+    #[command(after_help = "Examples:\n  lnetctl explain 10.0.0.2@tcp")]
+    Explain(debug::ExplainArgs),
+    /// Selection policies: which nets and NIs are used before others
+    #[command(subcommand, arg_required_else_help = true)]
+    Udsp(udsp::UdspCommand),
+    /// Selection policies in the older form, as kinds of priorities
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        after_help = "Examples:\n  lnetctl selection net add --net tcp[1-3] --priority 0\n  lnetctl selection peer add --local \
+                      10.0.*.*@tcp --remote 10.1.*.*@tcp"
+    )]
+    Selection(selection::SelectionCommand),
+    /// What the node is about to do by itself
+    #[command(subcommand, arg_required_else_help = true)]
+    Debug(debug::DebugCommand),
+    /// Show the CPTs (shards) that NIDs belong to
+    #[command(after_help = "Examples:\n  lnetctl cpt-of-nid 10.0.0.[1-8]@tcp")]
+    CptOfNid(debug::CptArgs),
     /// Counters of the node
     #[command(subcommand, arg_required_else_help = true)]
     Stats(simple::StatsCommand),
@@ -92,7 +121,13 @@ pub(crate) fn run(daemon: &mut Daemon<'_>, command: Command) -> Result<()> {
         Command::Lnet(command) => simple::lnet(daemon, command),
         Command::Net(command) => net::run(daemon, command),
         Command::Peer(command) => peer::run(daemon, command),
-        Command::Ping(args) => peer::ping(daemon, &args),
+        Command::Ping(args) => ping::ping(daemon, &args),
+        Command::Discover(args) => ping::discover(daemon, &args),
+        Command::Explain(args) => debug::explain(daemon, &args),
+        Command::Udsp(command) => udsp::run(daemon, command),
+        Command::Selection(command) => selection::run(daemon, command),
+        Command::Debug(command) => debug::run(daemon, command),
+        Command::CptOfNid(args) => debug::cpts_of(daemon, &args),
         Command::Stats(command) => simple::stats(daemon, command),
         Command::Global(simple::GlobalCommand::Show { .. }) => simple::globals(daemon),
         Command::Set(args) => simple::set(daemon, &args),

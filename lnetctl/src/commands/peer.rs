@@ -1,23 +1,35 @@
-//! Peers, and pings.
+//! Peers.
 
 use clap::{Args, Subcommand};
 use lnet_control::Errno;
 use lnet_control::client::Client;
-use lnet_control::document::{self, Detail, Yaml};
+use lnet_control::document::{self, Detail};
 use lnet_control::pattern;
-use lnet_control::request::PingRequest;
+use lnet_control::request::{Change, PeerSpec};
 use lnet_wire::Nid;
 
 use super::Result;
 use crate::cli::Verbose;
-use crate::failure::{CommandError, Task};
-use crate::session::{Daemon, print_text};
-
-/// Seconds from which on a timeout is the node's own.
-const TIMEOUT_MAX_S: i64 = 180;
+use crate::failure::Task;
+use crate::session::Daemon;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PeerCommand {
+    /// Make a peer, or give one more NIDs
+    #[command(after_help = "Examples:
+  lnetctl peer add --prim_nid 10.0.0.2@tcp --nid 10.1.0.2@tcp1
+  lnetctl peer add --prim_nid 10.0.0.2@tcp --nid 10.[1-4].0.2@tcp --lock_prim")]
+    Add(PeerArgs),
+    /// Delete a peer, or some of its NIDs
+    #[command(after_help = "Examples:
+  lnetctl peer del --prim_nid 10.0.0.2@tcp
+  lnetctl peer del --prim_nid 10.0.0.2@tcp --nid 10.1.0.2@tcp1")]
+    Del(PeerArgs),
+    /// Set the health of peer NIs, or the state of a peer
+    #[command(after_help = "Examples:
+  lnetctl peer set --nid 10.0.0.2@tcp --health 500
+  lnetctl peer set --all --health 1000")]
+    Set(Settings),
     /// Show peers and their NIs
     #[command(after_help = "Examples:\n  lnetctl peer show\n  lnetctl peer show --nid 10.0.0.2@xdp -v 4")]
     Show {
@@ -32,23 +44,120 @@ pub(crate) enum PeerCommand {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct PingArgs {
-    /// Local NI to ping from
+pub(crate) struct PeerArgs {
+    /// The primary NID of the peer
+    #[arg(long, short = 'k')]
+    prim_nid: Option<String>,
+    /// Its other NIDs, with ranges and commas
+    #[arg(long, short, alias = "ip2nets")]
+    nid: Option<String>,
+    /// It takes messages by the NID that they were meant for alone
+    #[arg(long, short = 'm')]
+    non_mr: bool,
+    /// Its primary NID stays, whatever discovery finds
     #[arg(long, short)]
-    pub(crate) source: Option<String>,
-    /// Seconds that each peer may take [default: 180]
+    lock_prim: bool,
+    /// Delete it though its primary NID is locked
+    #[arg(long, short)]
+    force: bool,
+}
+
+// What `peer set` is given.
+#[derive(Debug, Args)]
+pub(crate) struct Settings {
+    /// The NID
+    #[arg(long, short)]
+    nid: Option<String>,
+    /// All NIDs of all peers
+    #[arg(long, short)]
+    all: bool,
+    /// Health, 0 to 1000
+    #[arg(long, short = 't', allow_hyphen_values = true)]
+    health: Option<String>,
+    /// State bits of the peer, for tests
     #[arg(long, short, allow_hyphen_values = true)]
-    pub(crate) timeout: Option<String>,
-    /// NIDs, with ranges and commas
-    #[arg(required = true, value_name = "NIDS")]
-    pub(crate) nids: Vec<String>,
+    state: Option<String>,
 }
 
 pub(super) fn run(daemon: &mut Daemon<'_>, command: PeerCommand) -> Result<()> {
     match command {
+        PeerCommand::Add(args) => add(daemon, &args),
+        PeerCommand::Del(args) => delete(daemon, &args),
+        PeerCommand::Set(settings) => set(daemon, &settings),
         PeerCommand::Show { nid, verbose } => show(daemon, nid.as_deref(), verbose.level()),
         PeerCommand::List => daemon.show("peer", Client::peers, |peers| document::peer_list(peers)),
     }
+}
+
+fn add(daemon: &mut Daemon<'_>, args: &PeerArgs) -> Result<()> {
+    let task = Task::new("add", "peer");
+    if args.force {
+        return Err(task.invalid("--force is for peer del"));
+    }
+    let primary = task.parsed(args.prim_nid.as_deref(), pattern::nid)?;
+    let nids = task.parsed(args.nid.as_deref(), pattern::nids)?.unwrap_or_default();
+    // The older form: the first of several is the primary one.
+    let primary = primary.or_else(|| nids.first().copied().filter(|_| nids.len() > 1));
+    let Some(primary_nid) = primary else {
+        return Err(task.invalid("missing mandatory parameter: --prim_nid"));
+    };
+    let (multi_rail, lock_primary) = (!args.non_mr, args.lock_prim);
+    daemon.apply(task, vec![Change::AddPeer(PeerSpec { primary_nid, nids, multi_rail, lock_primary })])
+}
+
+fn delete(daemon: &mut Daemon<'_>, args: &PeerArgs) -> Result<()> {
+    let task = Task::new("del", "peer");
+    if args.non_mr || args.lock_prim {
+        return Err(task.invalid("--non_mr and --lock_prim are for peer add"));
+    }
+    let nids = task.parsed(args.nid.as_deref(), pattern::nids)?.unwrap_or_default();
+    let primary_nid = match task.parsed(args.prim_nid.as_deref(), pattern::nid)? {
+        Some(primary) => primary,
+        None if nids.is_empty() => return Err(task.invalid("missing mandatory parameter: --prim_nid")),
+        None => owner(daemon, task, &nids)?,
+    };
+    daemon.apply(task, vec![Change::DeletePeer { primary_nid, nids, force: args.force }])
+}
+
+/// The primary NID of the one peer that has these NIDs (the older form of `peer del`).
+fn owner(daemon: &mut Daemon<'_>, task: Task, nids: &[Nid]) -> Result<Nid> {
+    let peers = daemon.ask(task, Client::peers)?;
+    let mut owners = Vec::new();
+    for nid in nids {
+        let owner = peers.iter().find(|peer| peer.nis.iter().any(|ni| ni.nid == *nid));
+        owners.push(owner.ok_or_else(|| unknown(task, *nid))?.primary_nid);
+    }
+    match owners.as_slice() {
+        [owner, others @ ..] if others.iter().all(|other| other == owner) => Ok(*owner),
+        _ => Err(task.invalid("--nid without --prim_nid: NIDs of one peer are expected")),
+    }
+}
+
+fn unknown(task: Task, nid: Nid) -> crate::failure::CommandError {
+    task.error(Errno::NOENT, format!("no peer has the nid {nid}"))
+}
+
+fn set(daemon: &mut Daemon<'_>, what: &Settings) -> Result<()> {
+    let task = Task::new("set", "peer");
+    let nid = task.parsed(what.nid.as_deref(), pattern::nid)?;
+    match (nid, what.all) {
+        (Some(_), true) => return Err(task.invalid("--nid goes not with --all")),
+        (None, false) => return Err(task.invalid("missing mandatory parameter: --nid, or --all")),
+        _ => {}
+    }
+    let mut changes = Vec::new();
+    if let Some(value) = task.optional("health", what.health.as_ref(), 0..=1000)? {
+        changes.push(Change::SetPeerHealth { nid, value });
+    }
+    match (nid, task.optional("state", what.state.as_ref(), 0..=u32::MAX.into())?) {
+        (_, None) => {}
+        (Some(nid), Some(state)) => changes.push(Change::SetPeerState { nid, state }),
+        (None, Some(_)) => return Err(task.invalid("--state: the peer is expected, --nid")),
+    }
+    if changes.is_empty() {
+        return Err(task.invalid("nothing to set: --health or --state is expected"));
+    }
+    daemon.apply(task, changes)
 }
 
 fn show(daemon: &mut Daemon<'_>, nid: Option<&str>, level: u8) -> Result<()> {
@@ -58,50 +167,9 @@ fn show(daemon: &mut Daemon<'_>, nid: Option<&str>, level: u8) -> Result<()> {
     if let Some(nid) = nid {
         peers.retain(|peer| peer.primary_nid == nid || peer.nis.iter().any(|ni| ni.nid == nid));
         if peers.is_empty() {
-            return Err(task.error(Errno::NOENT, format!("no peer has the nid {nid}")));
+            return Err(unknown(task, nid));
         }
     }
     daemon.print(&document::peers(&peers, Detail::Level(level)));
     Ok(())
-}
-
-pub(super) fn ping(daemon: &mut Daemon<'_>, args: &PingArgs) -> Result<()> {
-    let task = Task::new("manage", "ping");
-    let mut nids: Vec<Nid> = Vec::new();
-    for list in &args.nids {
-        nids.extend(pattern::nids_resolved(list).map_err(task.pattern())?);
-    }
-    let source = task.parsed(args.source.as_deref(), pattern::nid)?;
-    let timeout: Option<i64> = task.optional("timeout", args.timeout.as_ref(), i64::MIN..=i64::MAX)?;
-    let timeout = timeout.filter(|seconds| (1..TIMEOUT_MAX_S).contains(seconds));
-    let timeout_ms = timeout.map(|seconds| seconds.unsigned_abs() * 1000);
-    send(daemon, PingRequest { nids, source, timeout_ms })
-}
-
-/// Pings, prints who answers as soon as it does, and then who did not.
-pub(super) fn send(daemon: &mut Daemon<'_>, request: PingRequest) -> Result<()> {
-    let task = Task::new("manage", "ping");
-    let as_json = daemon.as_json;
-    let (mut answered, mut failed) = (Vec::new(), Vec::new());
-    let ended = daemon.ask(task, |client| {
-        client.ping(request, |reply| {
-            let replies = if reply.result.is_ok() { &mut answered } else { &mut failed };
-            if reply.result.is_ok() && !as_json {
-                let text = Yaml(&document::pings(std::slice::from_ref(&reply))).to_string();
-                // The key stands once, over all of them.
-                let item =
-                    if replies.is_empty() { Some(text.as_str()) } else { text.strip_prefix("ping:\n") };
-                print_text(&item.unwrap_or_default());
-            }
-            replies.push(reply);
-        })
-    });
-    let is_good = failed.is_empty();
-    if as_json {
-        failed.splice(..0, answered);
-    }
-    daemon.print(&document::pings(&failed));
-    ended?;
-    // The document about them stands on stdout already.
-    if is_good { Ok(()) } else { Err(CommandError::several("manage", Vec::new()).failed()) }
 }

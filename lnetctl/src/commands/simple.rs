@@ -154,6 +154,9 @@ pub(super) fn set(daemon: &mut Daemon<'_>, args: &SetArgs) -> Result<()> {
     };
     let task = Task::new("add", global.name());
     let Some(text) = &args.value else { return Err(task.invalid(format!("no value for {global}"))) };
+    if let Some(value) = global.value_of_word(text) {
+        return daemon.apply(task, vec![Change::SetGlobal { global, value }]);
+    }
     let value =
         pattern::integer(text).ok_or_else(|| wrong(format!("cannot parse {global} value {text:?}")))?;
     let (low, high) = global.range();

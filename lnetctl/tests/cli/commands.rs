@@ -204,6 +204,7 @@ fn globals_are_set_within_their_ranges() {
     );
     for (name, text, expected) in [
         ("discovery", "0", "0"),
+        ("discovery", "verify", "verify"),
         ("discovery", "2", "1"),
         ("max_interfaces", "4", "4096"),
         ("max_interfaces", "64", "64"),
@@ -269,11 +270,6 @@ fn peers_are_found_by_any_of_their_nids() {
     node.bad("peer show --nid 10.99.0.1@tcp", 234, &["show:\n-     peer:\n            errno: -2"]);
     node.bad("peer show --nid foo", 234, &["errno: -22"]);
     node.bad("peer show --nid 10.77.0.50@foo", 234, &["errno: -22"]);
-    node.bad(
-        "peer add --prim_nid 10.77.0.50@tcp",
-        255,
-        &["'peer add': making peers by hand is not supported by this version"],
-    );
     node.bad("peer frob", 255, &["'frob' is not a valid command"]);
 }
 

@@ -1,8 +1,10 @@
 //! Import and export: all or nothing, and back to where one was.
 
 use lnet_control::document::{self, Mode};
-use lnet_control::records::{DropRule, HealthError, Lnd, NiOptions, PortalPolicy, SteeringPolicy, XdpMode};
-use lnet_control::request::{Change, NiSpec};
+use lnet_control::records::{
+    DropRule, HealthError, Lnd, NiOptions, PortalPolicy, SteeringPolicy, UdspRule, XdpMode,
+};
+use lnet_control::request::{Change, NiSpec, PeerSpec};
 use lnet_wire::{Net, NetType, Nid};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -153,7 +155,6 @@ fn half_a_document_that_is_wrong_leaves_no_trace() {
     check("global:\n  discovery:\n", &["no value"]);
     check("foobar:\n", &["invalid key 'foobar'"]);
     check("net: [\n", &["line 2, column 1: not YAML"]);
-    check("peer:\n- primary nid: 10.77.0.90@tcp\n", &["line 2, column 3: ", "peers are found by traffic"]);
     node.bad_with("import /nonexistent.yaml", "", 255, &["/nonexistent.yaml", "errno: -2"]);
     let file = node.file("binary.yaml", "");
     std::fs::write(&file, b"net:\n  \xff\n").unwrap();
@@ -282,6 +283,35 @@ fn policy() -> impl Strategy<Value = PortalPolicy> {
     (0_u8..64, policy).prop_map(|(portal, policy)| PortalPolicy { portal, policy })
 }
 
+fn peer_spec() -> impl Strategy<Value = PeerSpec> {
+    let nid = |net: u8, host: u8| format!("10.9.{net}.{host}@tcp{net}").parse().unwrap();
+    (0..9_u8, prop::collection::vec(1..4_u8, 0..3), any::<bool>(), any::<bool>()).prop_map(
+        move |(host, mut nets, multi_rail, lock_primary)| {
+            nets.sort_unstable();
+            nets.dedup();
+            let nids = nets.into_iter().map(|net| nid(net, host)).collect();
+            PeerSpec { primary_nid: nid(0, host), nids, multi_rail, lock_primary }
+        },
+    )
+}
+
+fn udsp() -> impl Strategy<Value = Change> {
+    let pattern =
+        || prop::sample::select(vec!["tcp", "tcp*", "xdp[1-3/2]", "10.0.[1,3-5].*@tcp", "*@xdp1", "7@gni"]);
+    (prop::option::of(0..4_u32), pattern(), pattern(), 0..4_u8, 0..3_u32).prop_map(
+        |(index, one, other, kind, priority)| {
+            let (one, other) = (Some(one.parse().unwrap()), Some(other.parse().unwrap()));
+            let rule = match kind {
+                0 => UdspRule::new(one, None, None, Some(priority)),
+                1 => UdspRule::new(None, one, None, Some(priority.wrapping_sub(1))),
+                2 => UdspRule::new(one, other, None, None),
+                _ => UdspRule::new(None, one, other, None),
+            };
+            Change::AddUdsp { index, rule: rule.unwrap() }
+        },
+    )
+}
+
 fn change() -> impl Strategy<Value = Change> {
     use lnet_control::records::Global;
     prop_oneof![
@@ -293,6 +323,8 @@ fn change() -> impl Strategy<Value = Change> {
         }),
         1 => rule().prop_map(Change::AddDropRule),
         1 => policy().prop_map(Change::SetSteering),
+        1 => peer_spec().prop_map(Change::AddPeer),
+        1 => udsp(),
     ]
 }
 
@@ -313,12 +345,12 @@ proptest! {
             let read = document::parse(&text, Mode::Add)
                 .map_err(|errors| TestCaseError::fail(format!("{errors:?}\n{text}")))?;
             let mut second = Model::configured(2);
-            let planned = read.plan(Mode::Add, &second.state()).unwrap();
+            let planned = read.plan(&second.state());
             let changes: Vec<_> = planned.into_iter().map(|(_, change)| change).collect();
             second.apply(&changes).map_err(|refusal| TestCaseError::fail(format!("{refusal:?}\n{text}")))?;
             prop_assert_eq!(document::Yaml(&document::export(&second.state(), backup)).to_string(), text.clone());
             // On the node that it came from there is nothing to be done.
-            let again = read.plan(Mode::Add, &first.state()).unwrap();
+            let again = read.plan(&first.state());
             let changes: Vec<_> = again.into_iter().map(|(_, change)| change).collect();
             let outcomes = first.clone().apply(&changes).unwrap();
             prop_assert!(document::diff(&first.state(), &changes, &outcomes).is_empty(), "{}", text);

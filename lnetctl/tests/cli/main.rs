@@ -4,6 +4,7 @@
 mod commands;
 mod documents;
 mod model;
+mod peers;
 mod reference;
 mod run;
 mod session;

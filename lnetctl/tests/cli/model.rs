@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use lnet_control::document::NodeState;
 use lnet_control::records::{
-    CaptureRecord, DropRuleRecord, FramesRecord, Global, Globals, Lnd, LoadRecord, NetRecord, NiHealth,
-    NiOptions, NiRecord, NiStatus, PeerCredits, PeerHealth, PeerNiRecord, PeerRecord, RuleCounters,
-    Statistics, SteeringPolicy, SteeringRecord, XdpMode,
+    CaptureRecord, CptRecord, DropRuleRecord, ExplainRecord, ExplainedCandidate, ExplainedChoice,
+    ExplainedKind, ExplainedPath, ExplainedStep, FramesRecord, Global, Globals, Lnd, LoadRecord, NetRecord,
+    NiHealth, NiOptions, NiRecord, NiStatus, PeerCredits, PeerHealth, PeerNiRecord, PeerRecord,
+    RecoveryRecord, RuleCounters, Statistics, SteeringPolicy, SteeringRecord, UdspInfo, UdspRule, XdpMode,
 };
-use lnet_control::request::{Batch, CaptureSpec, Change, NiName, NiSpec, Outcome, PingRecord};
+use lnet_control::request::{Batch, CaptureSpec, Change, NiName, NiSpec, Outcome, PeerSpec, PingRecord};
 use lnet_control::server::Handler;
+use lnet_control::text::NidText;
 use lnet_control::{Errno, Refusal};
 use lnet_wire::{Net, NetType, Nid};
 
@@ -33,6 +35,7 @@ pub(crate) struct Model {
     pub(crate) globals: Globals,
     pub(crate) statistics: Statistics,
     pub(crate) rules: Vec<DropRuleRecord>,
+    pub(crate) udsp: Vec<UdspRule>,
     pub(crate) steering: SteeringRecord,
     pub(crate) captures: Vec<CaptureRecord>,
     pub(crate) loads: Vec<LoadRecord>,
@@ -54,6 +57,7 @@ impl Model {
             globals: Globals::default(),
             statistics: Statistics::default(),
             rules: Vec::new(),
+            udsp: Vec::new(),
             steering: SteeringRecord { shard_count: shards, portals: Vec::new() },
             captures: Vec::new(),
             loads: Vec::new(),
@@ -73,6 +77,7 @@ impl Model {
             nets: self.nets.clone().unwrap_or_default(),
             peers: self.peers.clone(),
             globals: self.globals,
+            udsp: self.udsp.clone(),
             drop_rules: self.rules.clone(),
             steering: self.steering.clone(),
         }
@@ -152,6 +157,35 @@ impl Model {
             Change::ResetDropRules => {
                 self.rules.iter_mut().for_each(|record| record.counters = RuleCounters::default());
             }
+            Change::AddPeer(spec) => self.add_peer(spec)?,
+            Change::DeletePeer { primary_nid, nids, .. } => self.delete_peer(*primary_nid, nids)?,
+            Change::SetPeerHealth { nid, value } => {
+                let nis = self.peers.iter_mut().flat_map(|peer| &mut peer.nis);
+                nis.filter(|ni| nid.is_none_or(|nid| nid == ni.nid))
+                    .for_each(|ni| ni.health.health_value = *value);
+            }
+            Change::SetPeerState { nid, state } => self.peer_mut(*nid)?.state = *state,
+            Change::AddUdsp { rule, .. } if self.udsp.contains(rule) => {
+                return refuse(Errno::ALREADY, "there is such a selection policy");
+            }
+            Change::AddUdsp { index, rule } => {
+                let index = index.map_or(usize::MAX, |index| index as usize).min(self.udsp.len());
+                self.udsp.insert(index, rule.clone());
+            }
+            Change::DeleteUdspLike(rule) => {
+                let like = self.udsp.iter().position(|known| known.patterns().eq(rule.patterns()));
+                let Some(at) = like else {
+                    return refuse(Errno::NOENT, "no selection policy of these patterns");
+                };
+                self.udsp.remove(at);
+            }
+            Change::DeleteUdsp { index: None } => self.udsp.clear(),
+            Change::DeleteUdsp { index: Some(index) } => {
+                if *index as usize >= self.udsp.len() {
+                    return refuse(Errno::NOENT, format!("no selection policy {index}"));
+                }
+                self.udsp.remove(*index as usize);
+            }
             Change::SetSteering(policy) => {
                 policy.check()?;
                 let known = self.steering.portals.iter().position(|one| one.portal == policy.portal);
@@ -167,6 +201,35 @@ impl Model {
             }
         }
         Ok(Outcome::Changed)
+    }
+
+    fn peer_mut(&mut self, nid: Nid) -> Result<&mut PeerRecord> {
+        let peer = self.peers.iter_mut().find(|peer| peer.nis.iter().any(|ni| ni.nid == nid));
+        peer.ok_or_else(|| Refusal::new(Errno::NOENT, format!("no peer has the nid {nid}")))
+    }
+
+    fn add_peer(&mut self, spec: &PeerSpec) -> Result<()> {
+        let others = spec.nids.iter().filter(|nid| **nid != spec.primary_nid);
+        let nids: Vec<String> =
+            std::iter::once(&spec.primary_nid).chain(others).map(ToString::to_string).collect();
+        let lock = if spec.lock_primary { PeerRecord::LOCK_PRIMARY } else { 0 };
+        let state = PeerRecord::CONFIGURED | u32::from(spec.multi_rail) | lock;
+        let nids: Vec<&str> = nids.iter().map(String::as_str).collect();
+        self.peers.retain(|known| known.primary_nid != spec.primary_nid);
+        self.peers.push(peer(&nids, state));
+        Ok(())
+    }
+
+    fn delete_peer(&mut self, primary_nid: Nid, nids: &[Nid]) -> Result<()> {
+        let peer = self.peer_mut(primary_nid)?;
+        if peer.primary_nid != primary_nid {
+            return refuse(Errno::NODEV, format!("{primary_nid} is no primary nid"));
+        }
+        peer.nis.retain(|ni| !nids.contains(&ni.nid));
+        if nids.is_empty() || nids.contains(&primary_nid) {
+            self.peers.retain(|peer| peer.primary_nid != primary_nid);
+        }
+        Ok(())
     }
 
     fn set_global(&mut self, global: Global, value: u32) -> Result<()> {
@@ -205,7 +268,7 @@ impl Model {
         }
         let mut options = options_of(spec)?;
         let position = nets.iter().position(|net| net.net == spec.net).unwrap_or_else(|| {
-            nets.push(NetRecord { net: spec.net, nis: Vec::new() });
+            nets.push(NetRecord { net: spec.net, fsm_state: "ACTIVE".into(), nis: Vec::new() });
             nets.len() - 1
         });
         let net = &mut nets[position];
@@ -313,6 +376,7 @@ fn ni_record(
     NiRecord {
         nid,
         status: NiStatus::Up,
+        fsm_state: "CREATED".into(),
         interface,
         is_chosen_by_nid,
         traffic: Default::default(),
@@ -324,18 +388,21 @@ fn ni_record(
         active_queues: 0,
         mtu_bytes: 1500,
         cpts,
+        udsp: UdspInfo::default(),
+        numa_distance: None,
     }
 }
 
 fn lo(shards: u32) -> NetRecord {
     let ni = ni_record(Nid::LO, None, false, NiOptions::default(), (0..shards).collect());
-    NetRecord { net: Net::LO, nis: vec![ni] }
+    NetRecord { net: Net::LO, fsm_state: "ACTIVE".into(), nis: vec![ni] }
 }
 
 /// A peer with these NIDs, the first of them primary.
 pub(crate) fn peer(nids: &[&str], state: u32) -> PeerRecord {
     let ni = |nid: &&str| PeerNiRecord {
         nid: nid.parse().unwrap(),
+        fsm_state: "CONNECTED".into(),
         credits: PeerCredits {
             max_ni_tx_credits: 8,
             min_tx_credits: -2,
@@ -344,11 +411,13 @@ pub(crate) fn peer(nids: &[&str], state: u32) -> PeerRecord {
         },
         traffic: Default::default(),
         health: PeerHealth { health_value: 1000, ..PeerHealth::default() },
+        udsp: UdspInfo::default(),
     };
     PeerRecord {
         primary_nid: nids[0].parse().unwrap(),
         multi_rail: state & PeerRecord::MULTI_RAIL != 0,
         state,
+        fsm_state: "ACTIVE".into(),
         nis: nids.iter().map(ni).collect(),
     }
 }
@@ -390,6 +459,62 @@ impl Handler for Served {
 
     async fn steering(&self) -> Result<SteeringRecord> {
         self.told(|model| model.steering.clone())
+    }
+
+    async fn udsp(&self) -> Result<Vec<UdspRule>> {
+        self.told(|model| model.udsp.clone())
+    }
+
+    /// What is not in full health.
+    async fn recovery(&self) -> Result<RecoveryRecord> {
+        let nets = self.nets().await?;
+        let local =
+            nets.iter().flat_map(|net| &net.nis).filter(|ni| (1..1000).contains(&ni.health.health_value));
+        let peers = self.peers().await?;
+        let peers = peers.iter().flat_map(|peer| &peer.nis).filter(|ni| ni.health.health_value < 1000);
+        Ok(RecoveryRecord {
+            local: local.map(|ni| ni.nid).collect(),
+            peers: peers.map(|ni| ni.nid).collect(),
+        })
+    }
+
+    /// By the first NI to the first NID of the peer: as if it alone were not silent.
+    async fn explain(&self, NidText(nid): NidText) -> Result<ExplainRecord> {
+        let peer = self.0.borrow_mut().peer_mut(nid)?.clone();
+        let from = "10.77.0.11@tcp".parse().unwrap();
+        let candidate = |(at, ni): (usize, &PeerNiRecord)| ExplainedCandidate {
+            name: ni.nid.to_string(),
+            is_chosen: at == 0,
+            lost_by: (at > 0).then(|| "answers".to_owned()),
+            values: vec![
+                ("answers".to_owned(), i64::from(at == 0)),
+                ("peer priority".to_owned(), u32::MAX.into()),
+            ],
+        };
+        let candidates = peer.nis.iter().enumerate().map(candidate).collect();
+        let steps = vec![ExplainedStep { kind: ExplainedKind::PeerNi, candidates }];
+        let path = Some(ExplainedPath { from, to: peer.primary_nid });
+        let choice = ExplainedChoice { shards: vec![0, 1], path, reason: None, steps };
+        let (primary_nid, multi_rail) = (Some(peer.primary_nid), peer.multi_rail);
+        Ok(ExplainRecord { nid, primary_nid, multi_rail, choices: vec![choice] })
+    }
+
+    async fn cpts_of(&self, nids: Vec<NidText>) -> Result<Vec<CptRecord>> {
+        Ok(nids.into_iter().map(|NidText(nid)| CptRecord { nid, cpt: 1 }).collect())
+    }
+
+    async fn log_peer(&self, NidText(nid): NidText) -> Result<()> {
+        self.0.borrow_mut().peer_mut(nid).map(drop)
+    }
+
+    /// It becomes known that a peer is Multi-Rail.
+    async fn discover(&self, nid: Nid, is_forced: bool, timeout: Duration) -> Result<PingRecord> {
+        let record = self.ping(nid, None, timeout).await?;
+        let mut model = self.0.borrow_mut();
+        let peer = model.peer_mut(nid)?;
+        peer.multi_rail = true;
+        peer.state |= PeerRecord::MULTI_RAIL | if is_forced { 1 << 13 } else { 0 };
+        Ok(PingRecord { multi_rail: true, ..record })
     }
 
     async fn apply(&self, batch: Batch) -> Result<Vec<Outcome>> {

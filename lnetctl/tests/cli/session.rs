@@ -32,12 +32,7 @@ fn words_that_mean_nothing_are_told_so() {
         "route show",
         "--json route show",
         "routing show",
-        "udsp add --src tcp",
-        "selection net show",
-        "discover 10.0.0.1@tcp",
-        "debug recovery -l",
-        "peer add --prim_nid 10.0.0.1@tcp",
-        "cpt-of-nid 10.0.0.1@tcp",
+        "service-id",
         "fault delay show",
         "set use_tcp_bonding 1",
     ] {

@@ -4,20 +4,23 @@
 //! otherwise.
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use lnet_tests::sim::{self, Bug, Counts, Options, Tracing, Violation};
+use lnet_tests::fleet::{self, Fleet};
+use lnet_tests::sim::{self, Bug, Counts, NetKind, Options, Tracing, Violation};
 
 /// Lines of a failed run that are shown.
 const LINES: usize = 80;
 /// Runs in which a bug must be found by one of its checkers.
 const BUG_RUNS: u64 = 1000;
 
-/// Whole nodes over a fabric that loses, doubles, delays and damages frames.
+/// Whole nodes over a fabric that loses, doubles, delays and damages frames, or over streams that break, stop and come
+/// in pieces.
 #[derive(Debug, Parser)]
 #[command(name = "lnet-sim")]
 struct Arguments {
@@ -27,21 +30,30 @@ struct Arguments {
     /// Runs
     #[arg(long, default_value_t = 1000)]
     runs: u64,
+    /// The net of the nodes: xdp, or tcp
+    #[arg(long, default_value = "xdp", value_parser = net)]
+    net: NetKind,
     /// Nodes, instead of as many as the seed says
     #[arg(long, value_parser = clap::value_parser!(u8).range(2..=4))]
     nodes: Option<u8>,
-    /// Only runs in which a rail is cut and nothing may be lost, which are a sixth of all
-    #[arg(long)]
+    /// Only runs in which a rail is cut and nothing may be lost, which are a sixth of all of an xdp net
+    #[arg(long, conflicts_with = "net")]
     cut: bool,
-    /// Switch on a bug that a checker is to find
-    #[arg(long, value_parser = bug)]
+    /// Switch on a bug that a checker is to find, on its net
+    #[arg(long, value_parser = bug, conflicts_with = "net")]
     bug: Option<Bug>,
     /// Switch on each bug in turn, and show which seed and checker find it
-    #[arg(long, conflicts_with = "bug")]
+    #[arg(long, conflicts_with_all = ["bug", "net"])]
     bugs: bool,
     /// Print all that happens in the run of the first seed
     #[arg(long)]
     trace: bool,
+    /// Many nodes that discover each other and talk, as a YAML document says: rails, groups of nodes, faults, workload
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["net", "cut", "bug", "bugs", "trace", "runs", "nodes"])]
+    topology: Option<PathBuf>,
+    /// With --topology: where the plot of convergence over time goes
+    #[arg(long, value_name = "FILE.svg", requires = "topology")]
+    plot: Option<PathBuf>,
 }
 
 fn bug(name: &str) -> Result<Bug, String> {
@@ -49,11 +61,49 @@ fn bug(name: &str) -> Result<Bug, String> {
     Bug::named(name).ok_or_else(|| format!("one of {names} is expected"))
 }
 
+fn net(name: &str) -> Result<NetKind, String> {
+    NetKind::named(name).ok_or_else(|| "xdp or tcp is expected".to_owned())
+}
+
+/// Runs a fleet; says what came of it.
+fn run_fleet(path: &Path, seed: u64, plot: Option<&Path>) -> Result<bool, String> {
+    let name = path.display();
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
+    let fleet = Fleet::parse(&text).map_err(|error| format!("{name}: {error}"))?;
+    let start = Instant::now();
+    let report = fleet::run(&fleet, seed, |sample| {
+        eprint!("\r{:8.1} s  {:6.2} % of the pairs up to date", sample.seconds, sample.converged * 100.0);
+    });
+    eprintln!();
+    println!("{report}");
+    println!(
+        "{:<34}{:>14.1} s",
+        "seed {seed}, simulated in".replace("{seed}", &seed.to_string()),
+        start.elapsed().as_secs_f64()
+    );
+    if let Some(plot) = plot {
+        report.plot(plot).map_err(|error| format!("{}: {error}", plot.display()))?;
+    }
+    report.violations.iter().for_each(|violation| println!("VIOLATION {violation}"));
+    Ok(report.violations.is_empty())
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if let Some(path) = &arguments.topology {
+        return match run_fleet(path, arguments.seed, arguments.plot.as_deref()) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(error) => {
+                eprintln!("lnet-sim: {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     // A panic is reported as what a checker found.
     std::panic::set_hook(Box::new(|_| {}));
     let options = Options {
+        net: arguments.bug.map_or(arguments.net, Bug::net),
         nodes: arguments.nodes.map(usize::from),
         cut: arguments.cut,
         bug: arguments.bug,
@@ -87,7 +137,7 @@ fn run_all(seed: u64, runs: u64, options: &Options) -> bool {
 /// Whether each bug is found by one of the checkers that are there for it.
 fn find_bugs(seed: u64, options: &Options) -> bool {
     let find = |bug: Bug| {
-        let options = Options { bug: Some(bug), ..*options };
+        let options = Options { net: bug.net(), bug: Some(bug), ..*options };
         let by_its_own = |violation: &Violation| bug.checkers().contains(&violation.checker);
         match run_seeds(seed, BUG_RUNS, &options, false, by_its_own).1 {
             Some((seed, violation)) => {
@@ -153,5 +203,6 @@ fn tell(seed: u64, options: &Options, violation: &Violation) {
     let nodes = options.nodes.map_or(String::new(), |nodes| format!(" --nodes {nodes}"));
     let cut = if options.cut { " --cut" } else { "" };
     let bug = options.bug.map_or(String::new(), |bug| format!(" --bug {}", bug.name()));
-    println!("again, with all that happens: cargo xtask sim --seed {seed}{nodes}{cut}{bug} --trace");
+    let net = if options.net == NetKind::Tcp && options.bug.is_none() { " --net tcp" } else { "" };
+    println!("again, with all that happens: cargo xtask sim --seed {seed}{net}{nodes}{cut}{bug} --trace");
 }

@@ -18,7 +18,7 @@ use lnet_core::event::EventKind;
 use lnet_core::handle::{EqHandle, MdHandle, ShardId};
 use lnet_core::lnd::{NiId, RxId, Span, Status, TxId, Uplink, Verdict};
 use lnet_core::time::Instant;
-use lnet_core::topology::{LocalNi, PeerNid, Steering, Topology};
+use lnet_core::topology::{LocalNi, PeerMap, PeerNid, PeerView, Steering, Topology};
 use lnet_core::{Limits, Shard, ShardConfig};
 use lnet_wire::steer::{PORTALS, Policy, Spread};
 use lnet_wire::{Body, Header, Nid, ProcessId};
@@ -116,9 +116,7 @@ impl Scene {
         let steering =
             Steering { shard_count: SHARDS as u8, policies: std::array::from_fn::<_, PORTALS, _>(policy) };
         let ni = LocalNi::new(nid(NODE), CREDITS.0, CREDITS.1, CREDIT_WAIT);
-        let topology = Topology::new(vec![ni])
-            .with_steering(steering)
-            .with_peers(&[HOSTILE.map(|host| PeerNid { nid: nid(host), health: 1000 }).to_vec()]);
+        let topology = Topology::new(vec![ni]).with_steering(steering).with_peers(hostile_peer());
         let topology = Arc::new(topology);
         let lane = |number: usize| {
             let mut shard = Shard::new(ShardConfig {
@@ -298,4 +296,12 @@ pub fn shard(bytes: &[u8]) {
         scene.step(step);
     }
     scene.conclude();
+}
+
+/// The hostile NIDs as those of one peer.
+fn hostile_peer() -> PeerMap {
+    let mut peers = PeerMap::default();
+    let nis = HOSTILE.map(|host| PeerNid::new(nid(host), 1000)).to_vec();
+    peers.insert(PeerView::new(false, nis).expect("it has NIs"));
+    peers
 }

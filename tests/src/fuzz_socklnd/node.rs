@@ -301,6 +301,7 @@ impl Node {
                 Action::Close { conn } => {
                     assert!(conn != self.honest, "the honest peer's connection is closed");
                     assert!(self.streams.remove(&conn).is_some(), "{conn:?} is closed twice");
+                    self.sock.closed(self.now, conn, &mut self.above);
                 }
                 Action::HandOver { conn, handed, .. } => {
                     let stream = self.streams.remove(&conn).unwrap_or_default();
@@ -328,8 +329,8 @@ impl Node {
             }
         }
         assert!(!self.sock.has_work());
-        assert_eq!(self.sock.connection_count() as usize, self.streams.len() + 1);
-        assert!(self.sock.connection_count() <= LIMITS.connections);
+        assert_eq!(self.sock.usage().connections as usize, self.streams.len() + 1);
+        assert!(self.sock.usage().connections <= LIMITS.connections);
         for (conn, stream) in &self.streams {
             assert!(stream.waiting.is_empty() || self.sock.wants(*conn) == Wants::Nothing, "{conn:?}");
         }
@@ -366,10 +367,10 @@ impl Node {
         let port = if which & 16 == 0 { 1000 } else { 40_000 };
         let host = HOSTS[usize::from(which & 15) % HOSTS.len()];
         if let Some(conn) = self.sock.accept(self.now, ends(host, port), &mut self.above) {
-            // The oldest handshake may have been closed, whose number this one has.
-            self.act();
             self.insert(conn, Stream::default());
         }
+        // The oldest handshake may have been closed.
+        self.act();
     }
 
     /// A message is sent to a peer, which is dialled if need be.
@@ -434,12 +435,17 @@ impl Node {
         }
         self.honest_speaks();
         self.sock.close_ni(self.now, NI, &mut self.above);
-        while self.sock.poll_action().is_some() {}
+        while let Some(action) = self.sock.poll_action() {
+            let Action::Close { conn } = action else {
+                unreachable!("{action:?} of an interface that is gone")
+            };
+            self.sock.closed(self.now, conn, &mut self.above);
+        }
         while let Some((tx, _)) = self.sock.poll_ended() {
             assert!(self.sending.remove(&tx.0), "{tx:?} ends twice");
         }
         assert!(self.sending.is_empty() && self.above.delayed.is_empty() && self.above.delivered.is_empty());
-        assert_eq!(self.sock.connection_count(), 0);
+        assert_eq!(self.sock.usage().connections, 0);
     }
 }
 

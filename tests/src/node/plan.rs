@@ -63,6 +63,8 @@ pub struct Plan {
     arrived: Vec<AtomicU32>,
     arrived_count: AtomicUsize,
     ended_count: AtomicUsize,
+    /// Events of messages that took another rail than their operation's.
+    detours_count: AtomicUsize,
 }
 
 impl Plan {
@@ -70,8 +72,8 @@ impl Plan {
     #[must_use]
     pub fn new(rails: Vec<(ProcessId, ProcessId)>, operations: Vec<Operation>) -> Self {
         let arrived = operations.iter().map(|_| AtomicU32::new(0)).collect();
-        let (arrived_count, ended_count) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { rails, operations, arrived, arrived_count, ended_count }
+        let [arrived_count, ended_count, detours_count] = [0; 3].map(AtomicUsize::new);
+        Self { rails, operations, arrived, arrived_count, ended_count, detours_count }
     }
 
     /// Puts, Gets and Puts without ACK of each of `sizes` to each of `portals`, some cut, some at an offset.
@@ -138,6 +140,30 @@ impl Plan {
     #[must_use]
     pub fn ended(&self) -> usize {
         self.ended_count.load(Ordering::Acquire)
+    }
+
+    /// Events that told of another rail than that of their operation.
+    #[must_use]
+    pub fn detours(&self) -> usize {
+        self.detours_count.load(Ordering::Acquire)
+    }
+
+    /// The ends that an event of operation `number` tells of, as `is_told` finds them: those of its rail; or those of
+    /// another one, since what a silent path does not carry takes another path, and a machine that is slow enough
+    /// makes any path silent. Where none fits, those of its rail.
+    pub(super) fn ends_told(
+        &self,
+        number: usize,
+        is_told: impl Fn(&(ProcessId, ProcessId)) -> bool,
+    ) -> (ProcessId, ProcessId) {
+        let own = self.ends(number);
+        match self.rails.iter().find(|rail| is_told(rail)) {
+            Some(rail) if *rail != own && !is_told(&own) => {
+                self.detours_count.fetch_add(1, Ordering::Release);
+                *rail
+            }
+            _ => own,
+        }
     }
 
     pub(super) fn note_arrival(&self, number: usize) {

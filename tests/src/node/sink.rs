@@ -79,7 +79,9 @@ impl Sink {
     fn check(&self, number: usize, delivery: &Delivery) {
         let operation = &self.plan.operations[number];
         let is_get = operation.kind == Kind::Get;
-        let (source, target) = self.plan.ends(number);
+        let (source, target) = self.plan.ends_told(number, |ends| {
+            delivery.event.origin().is_some_and(|origin| (origin.initiator, origin.target) == *ends)
+        });
         let md = EventMd {
             handle: delivery.event.md(),
             user_ptr: number as u64,

@@ -111,10 +111,13 @@ impl Source {
     fn expected(&self, number: usize, event: &Event, unlinked: bool) -> Event {
         let operation = &self.plan.operations[number];
         let is_get = operation.kind == Kind::Get;
-        let (source, target) = self.plan.ends(number);
+        let (_, target) = self.plan.ends(number);
         let (handle, user_ptr) = (event.md(), number as u64);
         let md = EventMd { handle, user_ptr, options: MdOptions::NONE, status: Status::Ok, unlinked };
-        let origin = Origin { target: source, initiator: target, source: target.nid, sender: target.nid };
+        let (to, from) = self.plan.ends_told(number, |ends| {
+            event.origin().is_none_or(|origin| (origin.target, origin.initiator) == *ends)
+        });
+        let origin = Origin { target: to, initiator: from, source: from.nid, sender: from.nid };
         let Operation { portal, match_bits, length_bytes, .. } = *operation;
         let manipulated_bytes = operation.moved_bytes();
         match event.kind() {

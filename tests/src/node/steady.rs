@@ -168,10 +168,13 @@ impl Steady {
     pub fn start(lnet: &Lnet, rail: usize, target: Nid, patience: Duration) -> Self {
         let shard = lnet.shard(rail % lnet.shard_count()).expect("a shard");
         let queue = shard.create_event_queue(8 * WINDOW as u32).expect("an event queue");
+        // Its own rail, although the peer has another one.
+        let self_nid = lnet.distance(&target).map(|distance| distance.source);
         let (ok, stop) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
         let (all_ok, stopped) = (Arc::clone(&ok), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
-            let mut source = Source { shard, queue, rail, target, number: 0, under_way: HashMap::new() };
+            let mut source =
+                Source { shard, queue, rail, target, self_nid, number: 0, under_way: HashMap::new() };
             let mut outcome = Outcome::default();
             while !stopped.load(Ordering::Acquire) || !source.under_way.is_empty() {
                 while source.under_way.len() < WINDOW && !stopped.load(Ordering::Acquire) {
@@ -211,6 +214,7 @@ struct Source {
     queue: EventQueue,
     rail: usize,
     target: Nid,
+    self_nid: Option<Nid>,
     number: u64,
     under_way: HashMap<MdHandle, UnderWay>,
 }
@@ -228,9 +232,13 @@ impl Source {
         let descriptor = self.shard.bind(&md, Buffer::from(bytes)).unwrap_or_else(|error| panic!("{error}"));
         let handle = descriptor.handle();
         let begun = if is_get {
-            descriptor.get(&Target::new(self.target, PORTAL, GET_BITS)).start()
+            descriptor
+                .get(&Target { self_nid: self.self_nid, ..Target::new(self.target, PORTAL, GET_BITS) })
+                .start()
         } else {
-            descriptor.put(&Target::new(self.target, PORTAL, self.rail as u64), Ack::Wanted, number).start()
+            let target =
+                Target { self_nid: self.self_nid, ..Target::new(self.target, PORTAL, self.rail as u64) };
+            descriptor.put(&target, Ack::Wanted, number).start()
         };
         begun.unwrap_or_else(|error| panic!("{error}"));
         let put = (!is_get).then_some(number);

@@ -14,9 +14,10 @@ use lnet_core::node::{
 use lnet_core::shard::Confirmation;
 use lnet_core::time::Instant;
 use lnet_core::topology::Topology;
+use lnet_wire::Global;
 use lnet_wire::steer::{PORTALS, PolicyWord};
-use lnet_wire::{Global, NetType};
 
+use super::driver::Fresh;
 use super::node::{CREDITS, nid};
 use super::plan::{MESSAGE_NS, Plan, TRANSACTION_NS, US};
 use super::report::Fault;
@@ -49,7 +50,7 @@ impl Control {
     pub(super) fn new(plan: &Plan, number: usize, policies: [PolicyWord; PORTALS]) -> Self {
         let shards = plan.shards[number];
         let slots = u16::from(plan.rails) + 1;
-        let config = NodeConfig { policies, ..NodeConfig::new(shards, slots, &[NetType::XDP]) };
+        let config = NodeConfig { policies, ..NodeConfig::new(shards, slots, &[plan.net_type()]) };
         let mut node = Node::new(config);
         let seconds = (TRANSACTION_NS / SECOND_NS) as i64;
         let set = [(Global::RetryCount, 0), (Global::TransactionTimeout, seconds)];
@@ -205,8 +206,8 @@ impl World {
             control.open[usize::from(rail)] = true;
             if is_first {
                 self.counts.add(Fault::AllDeleted);
-                node.renew_xfer(&mut self.random);
             }
+            node.renew(rail, is_first, &mut self.random);
         }
         self.report(number, Report::Opened { ni, result });
     }
@@ -230,9 +231,10 @@ impl World {
         let snapshot = Arc::clone(&control.snapshot);
         let rails: Vec<_> = (0..self.plan.rails).map(|rail| nid(&self.plan, number, rail)).collect();
         let now = Instant(self.now);
-        let (bytes, fresh) = (self.datagram_max_bytes[number], node.xfer.clone());
+        let fresh =
+            Fresh { config: node.config.clone(), datagram_max_bytes: self.datagram_max_bytes[number] };
         self.with_lane(number, shard, |lane, around| {
-            lane.install(now, &snapshot, (&rails, bytes), &fresh, around);
+            lane.install(now, &snapshot, &rails, &fresh, around);
         });
         self.request_turn(number, shard, self.now + 1);
         self.confirm(number, shard);

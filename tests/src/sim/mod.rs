@@ -1,22 +1,28 @@
-//! The simulator: whole nodes, with the real shards and the real transfer protocol, over a clock and a fabric
-//! that it makes up.
+//! The simulator: whole nodes, with the real shards and the real protocols of the xdp and the tcp LND, over a clock, a
+//! fabric of frames and a network of streams that it makes up.
 //!
 //! Invariants: a run follows from its seed alone; nothing depends on addresses, hashing or the machine's
 //! clock. All checks hold at each step, the ones about rest when faults have stopped and time has passed.
 
 mod app;
 mod control;
+mod datagrams;
+mod driver;
 mod events;
 mod fabric;
 mod frame;
 mod lane;
 mod ledger;
 mod memory;
+mod network;
 mod node;
 mod plan;
 mod pool;
 mod report;
 mod rest;
+mod sabotage;
+mod sock;
+mod streams;
 mod trace;
 mod uplink;
 mod wire;
@@ -51,11 +57,19 @@ pub enum Bug {
     EventLost,
     /// Frames go by their own path although it is silent.
     FailoverOff,
+    /// A message whose connection is cut is sent again, although its peer may have it.
+    ResentAfterCut,
+    /// A message whose connection is cut while it is being sent never ends.
+    EndLost,
+    /// The pieces of a payload all go where the first one does.
+    OffsetStuck,
+    /// A message counts as sent with its first byte.
+    SentEarly,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 13] = [
         Self::NoDuplicateWindow,
         Self::AckBeforeData,
         Self::CreditLost,
@@ -65,6 +79,10 @@ impl Bug {
         Self::LeaseOutlivesMd,
         Self::EventLost,
         Self::FailoverOff,
+        Self::ResentAfterCut,
+        Self::EndLost,
+        Self::OffsetStuck,
+        Self::SentEarly,
     ];
 
     /// Its name on the command line.
@@ -80,6 +98,10 @@ impl Bug {
             Self::LeaseOutlivesMd => "lease-outlives-md",
             Self::EventLost => "event-lost",
             Self::FailoverOff => "failover-off",
+            Self::ResentAfterCut => "resent-after-cut",
+            Self::EndLost => "end-lost",
+            Self::OffsetStuck => "offset-stuck",
+            Self::SentEarly => "sent-early",
         }
     }
 
@@ -96,6 +118,19 @@ impl Bug {
             Self::LeaseOutlivesMd => &["a descriptor lives as long as its spans"],
             Self::EventLost => &["events are never lost"],
             Self::FailoverOff => &["what can arrive does arrive"],
+            Self::ResentAfterCut => &["each message arrives at most once"],
+            Self::EndLost => &["every operation ends", "all comes to rest", "paths work in the end"],
+            Self::OffsetStuck => &["payload arrives as it was sent"],
+            Self::SentEarly => &["a descriptor lives as long as its spans"],
+        }
+    }
+
+    /// The net on which it is looked for.
+    #[must_use]
+    pub const fn net(self) -> NetKind {
+        match self {
+            Self::ResentAfterCut | Self::EndLost | Self::OffsetStuck | Self::SentEarly => NetKind::Tcp,
+            _ => NetKind::Xdp,
         }
     }
 
@@ -121,12 +156,40 @@ impl Bugs {
     }
 }
 
+/// The net of all nodes: whose LND they have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NetKind {
+    /// The xdp LND: its transfer protocol, over frames.
+    Xdp,
+    /// The tcp LND: its connections, over streams.
+    Tcp,
+}
+
+impl NetKind {
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Xdp => "xdp",
+            Self::Tcp => "tcp",
+        }
+    }
+
+    /// The net of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Xdp, Self::Tcp].into_iter().find(|net| net.name() == name)
+    }
+}
+
 /// What to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
+    /// The net.
+    pub net: NetKind,
     /// Nodes, 2 to 4; as the seed says if there is no number.
     pub nodes: Option<usize>,
-    /// Whether a rail is cut and nothing may be lost; otherwise the seed says so.
+    /// Whether a rail of an xdp net is cut and nothing may be lost; otherwise the seed says so.
     pub cut: bool,
     /// The bug that the run has.
     pub bug: Option<Bug>,
@@ -135,8 +198,9 @@ pub struct Options {
 }
 
 impl Options {
-    /// As the seed says, without a bug.
-    pub const DEFAULT: Self = Self { nodes: None, cut: false, bug: None, tracing: Tracing::Off };
+    /// As the seed says, on an xdp net, without a bug.
+    pub const DEFAULT: Self =
+        Self { net: NetKind::Xdp, nodes: None, cut: false, bug: None, tracing: Tracing::Off };
 }
 
 /// What a run has come to.

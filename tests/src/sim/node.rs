@@ -1,25 +1,30 @@
 //! A node in one of its lives: its shards, its descriptors' memory, its frame buffers.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::NiId;
+use lnet_core::socklnd::{Socklnd, SocklndLimits};
 use lnet_core::topology::{LocalNi, Topology};
-use lnet_core::tunables::{ResponseTracking, Tunables};
+use lnet_core::tunables::{ResponseTracking, SockTunables, Tunables};
 use lnet_core::xfer::{self, Xfer, XferConfig, XferLimits, XferTimes};
 use lnet_core::{Limits, Shard, ShardConfig};
 use lnet_wire::steer::{PORTALS, Policy, PolicyWord, Spread, initiator_hash};
-use lnet_wire::{Net, NetType, Nid, ProcessId};
+use lnet_wire::{Net, Nid, ProcessId};
 
 use super::control::Control;
+use super::datagrams::Datagrams;
+use super::driver::{DriverConfig, LaneDriver};
 use super::lane::Lane;
 use super::memory::Memory;
 use super::plan::{MESSAGE_NS, Plan, TRANSACTION_NS};
 use super::pool::Pool;
+use super::sock::{SockConfig, SockDriver};
 use super::uplink::Desk;
-use super::{Bug, Bugs};
+use super::{Bugs, NetKind, sabotage};
 use crate::bpf::random::Random;
 
 /// Credits of an interface, and what a peer gets of them.
@@ -70,11 +75,15 @@ const XFER_LIMITS_TIGHT: XferLimits = XferLimits {
     buffered: 2,
 };
 
+/// The address of an interface.
+pub(super) fn address(node: usize, rail: u8) -> IpAddr {
+    Ipv4Addr::new(10, rail, 0, node as u8 + 1).into()
+}
+
 /// The NID of an interface.
 pub(super) fn nid(plan: &Plan, node: usize, rail: u8) -> Nid {
-    let net = Net::new(NetType::XDP, if plan.same_net { 0 } else { u16::from(rail) });
-    let address = std::net::Ipv4Addr::new(10, rail, 0, node as u8 + 1);
-    Nid::new_ip(net, address.into()).expect("an xdp net takes an IPv4 address")
+    let net = Net::new(plan.net_type(), if plan.same_net { 0 } else { u16::from(rail) });
+    Nid::new_ip(net, address(node, rail)).expect("these nets take IPv4 addresses")
 }
 
 /// The NIDs of all interfaces with the initiator hash of their nodes.
@@ -107,8 +116,8 @@ pub(super) struct Node {
     /// How often it was started before.
     pub(super) life: u32,
     pub(super) keys: xfer::Identity,
-    /// Of the transfer machines that its shards make with their first interface.
-    pub(super) xfer: XferConfig,
+    /// Of the drivers of its shards; of the machines that they make with their first interface.
+    pub(super) config: DriverConfig,
     /// None where there is no mesh.
     pub(super) control: Option<Control>,
     pub(super) lanes: Vec<Lane>,
@@ -141,28 +150,30 @@ pub(super) fn policies(random: &mut Random, shards: u8) -> [PolicyWord; PORTALS]
     })
 }
 
-/// Switches on the bugs that the core has hooks for.
-#[cfg(feature = "sabotage")]
-fn switch_on(bugs: &Bugs, xfer: &mut Xfer) {
-    xfer.sabotage(xfer::Sabotage {
-        no_duplicate_window: bugs.has(Bug::NoDuplicateWindow),
-        early_ack: bugs.has(Bug::AckBeforeData),
-        no_failover: bugs.has(Bug::FailoverOff),
-    });
-}
-
-/// A core without hooks has no bugs to switch on.
-#[cfg(not(feature = "sabotage"))]
-fn switch_on(bugs: &Bugs, _: &mut Xfer) {
-    let hooked = [Bug::CreditLost, Bug::NoDuplicateWindow, Bug::AckBeforeData, Bug::FailoverOff];
-    assert!(!hooked.into_iter().any(|bug| bugs.has(bug)), "{bugs:?} needs the feature `sabotage`");
+/// The driver of a shard, with the bugs of the run.
+fn make_driver(config: &DriverConfig, shard: ShardId, rails: &[Nid], bugs: &Bugs) -> LaneDriver {
+    match config {
+        DriverConfig::Xdp(config) => {
+            let buffered = config.limits.buffered;
+            LaneDriver::Xdp(Box::new(Datagrams::new(make_xfer(config, shard, bugs), buffered)))
+        }
+        DriverConfig::Tcp(config) => {
+            let mut sock = Socklnd::new(SockDriver::config(config, shard));
+            sabotage::switch_on_sock(bugs, &mut sock);
+            let mut driver = SockDriver::new(config, sock);
+            for (rail, nid) in rails.iter().enumerate() {
+                driver.add_interface(NiId(rail as u16), *nid, config);
+            }
+            LaneDriver::Tcp(Box::new(driver))
+        }
+    }
 }
 
 /// The transfer machine of a shard, with the bugs of the run.
 pub(super) fn make_xfer(config: &XferConfig, shard: ShardId, bugs: &Bugs) -> Xfer {
     let seed = config.seed.wrapping_add(u64::from(shard.0));
     let mut xfer = Xfer::new(XferConfig { shard, seed, ..config.clone() });
-    switch_on(bugs, &mut xfer);
+    sabotage::switch_on(bugs, &mut xfer);
     xfer
 }
 
@@ -171,6 +182,40 @@ pub(super) fn draw_keys(random: &mut Random) -> xfer::Identity {
     let mut secret = [0; 32];
     secret.as_chunks_mut().0.iter_mut().for_each(|word| *word = random.bits().to_le_bytes());
     xfer::Identity::new(secret)
+}
+
+/// What the drivers of a node of the tcp LND are made from.
+fn sock_config(
+    plan: &Plan,
+    limits: &Limits,
+    shard_count: u8,
+    incarnations: [u64; 2],
+    random: &mut Random,
+) -> SockConfig {
+    let transmits = limits.transmits();
+    let (timeout, reconnect) = (Duration::from_nanos(MESSAGE_NS), Duration::from_millis(100));
+    SockConfig {
+        shard_count,
+        tunables: SockTunables {
+            timeout,
+            keepalive: timeout,
+            min_reconnect: reconnect,
+            max_reconnect: reconnect * 8,
+            accept_timeout: timeout / 2,
+            ..SockTunables::DEFAULT
+        },
+        limits: SocklndLimits {
+            connections: if plan.tight { 8 } else { 128 },
+            handshakes: if plan.tight { 2 } else { 16 },
+            peers: if plan.tight { 5 } else { 24 },
+            messages: transmits * u32::from(shard_count),
+            incoming: if plan.tight { 2 } else { limits.incoming },
+        },
+        seed: random.bits(),
+        incarnations,
+        conns_per_peer: random.pick(&[1, 1, 2, 4]),
+        transmits,
+    }
 }
 
 impl Node {
@@ -193,23 +238,26 @@ impl Node {
         let (limits, xfer_limits) =
             if plan.tight { (LIMITS_TIGHT, XFER_LIMITS_TIGHT) } else { (LIMITS, XFER_LIMITS) };
         let secret = [random.bits(), random.bits()];
-        let xfer_config = XferConfig {
-            shard: ShardId(0),
-            shard_count: shards,
-            identity: keys.clone(),
-            secret,
-            seed: random.bits(),
-            initiator_hash: initiator_hash(&nid(plan, number, 0)),
-            policies,
-            nids: rails.clone(),
-            datagram_max_bytes: datagram_max_bytes[..usize::from(plan.rails)].to_vec(),
-            receive_bytes: plan.receive_frames * 4096 / u32::from(shards),
-            limits: xfer_limits,
-            times: XferTimes {
-                message: Duration::from_nanos(MESSAGE_NS),
-                buffered: Duration::from_micros(500),
-                ..XferTimes::DEFAULT
-            },
+        let config = match plan.net {
+            NetKind::Xdp => DriverConfig::Xdp(Box::new(XferConfig {
+                shard: ShardId(0),
+                shard_count: shards,
+                identity: keys.clone(),
+                secret,
+                seed: random.bits(),
+                initiator_hash: initiator_hash(&nid(plan, number, 0)),
+                policies,
+                nids: rails.clone(),
+                datagram_max_bytes: datagram_max_bytes[..usize::from(plan.rails)].to_vec(),
+                receive_bytes: plan.receive_frames * 4096 / u32::from(shards),
+                limits: xfer_limits,
+                times: XferTimes {
+                    message: Duration::from_nanos(MESSAGE_NS),
+                    buffered: Duration::from_micros(500),
+                    ..XferTimes::DEFAULT
+                },
+            })),
+            NetKind::Tcp => DriverConfig::Tcp(sock_config(plan, &limits, shards, secret, random)),
         };
         let lane = |shard: u8| {
             let mut new = Shard::new(ShardConfig {
@@ -226,11 +274,8 @@ impl Node {
             for portal in (0..PORTALS_USED as u32).filter(|portal| plan.lazy >> portal & 1 != 0) {
                 new.set_lazy(portal).expect("a portal that exists");
             }
-            #[cfg(feature = "sabotage")]
-            if bugs.has(Bug::CreditLost) {
-                new.lose_credit();
-            }
-            let xfer = make_xfer(&xfer_config, ShardId(shard), bugs);
+            sabotage::switch_on_shard(bugs, &mut new);
+            let driver = make_driver(&config, ShardId(shard), &rails, bugs);
             let desk = Desk::new(
                 (number, life),
                 policies,
@@ -240,14 +285,14 @@ impl Node {
                 limits.transmits(),
             );
             let name = format!("{number}.{life}/{shard}");
-            Lane::new(new, xfer, (queues, &rails), desk, xfer_limits.buffered, name)
+            Lane::new(new, driver, (queues, &rails), desk, name)
         };
         Self {
             life,
             keys: keys.clone(),
             control,
             lanes: (0..shards).map(lane).collect(),
-            xfer: xfer_config,
+            config,
             memory: Memory::default(),
             policies,
             receive_pool: Pool::new(plan.receive_frames),
@@ -255,13 +300,19 @@ impl Node {
         }
     }
 
-    /// The next interface is the first one of a life of the transfer protocol.
-    pub(super) fn renew_xfer(&mut self, random: &mut Random) {
-        self.keys = draw_keys(random);
-        self.xfer.identity = self.keys.clone();
-        self.xfer.secret = [random.bits(), random.bits()];
-        self.xfer.seed = random.bits();
-        (self.xfer.nids, self.xfer.datagram_max_bytes) = (Vec::new(), Vec::new());
+    /// An interface has opened; the first one of a life of the transfer protocol, if `is_first`.
+    pub(super) fn renew(&mut self, rail: u8, is_first: bool, random: &mut Random) {
+        match &mut self.config {
+            DriverConfig::Xdp(config) if is_first => {
+                self.keys = draw_keys(random);
+                config.identity = self.keys.clone();
+                config.secret = [random.bits(), random.bits()];
+                config.seed = random.bits();
+                (config.nids, config.datagram_max_bytes) = (Vec::new(), Vec::new());
+            }
+            DriverConfig::Xdp(_) => {}
+            DriverConfig::Tcp(config) => config.incarnations[usize::from(rail)] = random.bits(),
+        }
     }
 
     /// Whether a rail is open.

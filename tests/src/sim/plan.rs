@@ -1,6 +1,12 @@
 //! What a seed makes of a run: how many nodes, how bad a wire, how hasty an application.
 
-use super::Options;
+use std::net::IpAddr;
+
+use lnet_core::lnd::NiId;
+use lnet_wire::NetType;
+
+use super::node::address;
+use super::{NetKind, Options};
 use crate::bpf::random::Random;
 
 /// One in this many: the unit of the rates of a [`Plan`].
@@ -19,6 +25,8 @@ pub(super) const TRANSACTION_NS: u64 = 3000 * MS;
 /// What happens in a run. All probabilities are of [`CERTAIN`].
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
+    pub(super) net: NetKind,
+    pub(super) streams: StreamPlan,
     /// Shards of each node.
     pub(super) shards: Vec<u8>,
     /// Interfaces of each node.
@@ -129,7 +137,7 @@ impl Plan {
     /// The plan of a seed, with what the options ask for.
     pub(super) fn new(random: &mut Random, options: &Options) -> Self {
         let nodes = options.nodes.unwrap_or_else(|| 2 + random.below(3));
-        let cuts = random.once_in(6) || options.cut;
+        let cuts = (random.once_in(6) || options.cut) && options.net == NetKind::Xdp;
         let gentle = random.once_in(3) || cuts;
         let calm = random.once_in(6);
         let most = if gentle { 500 } else { random.pick(&[2000, 2000, 2000, 5000]) };
@@ -154,6 +162,8 @@ impl Plan {
             if calm || !random.once_in(3) { 0 } else { random.below(most + 1) as u32 }
         };
         let mut plan = Self {
+            net: options.net,
+            streams: StreamPlan::NONE,
             shards: (0..nodes).map(|_| random.pick(&[1, 1, 2, 3])).collect(),
             rails: if cuts { 2 } else { random.pick(&[1, 1, 2]) },
             same_net: random.once_in(2),
@@ -206,14 +216,119 @@ impl Plan {
             plan.shards.fill_with(|| random.pick(&[2, 3]));
             plan.deletions = 4 + random.below(16) as u32;
         }
+        if plan.net == NetKind::Tcp {
+            plan.go_by_streams(random);
+        }
         plan
     }
 
-    /// Whether nodes lose what they know of each other: then all paths are tried in the end, where there is room for
-    /// all peers.
+    /// Whether nodes lose what they know of each other, or streams: then all paths are tried in the end, where there is
+    /// room for all peers.
     pub(super) const fn is_proven(&self) -> bool {
-        (self.deletions != 0 || self.restarts != 0) && !self.tight
+        let forgets = self.deletions != 0 || self.restarts != 0;
+        (forgets || matches!(self.net, NetKind::Tcp)) && !self.tight
     }
+}
+
+impl Plan {
+    /// What is different where the nodes have the tcp LND.
+    fn go_by_streams(&mut self, random: &mut Random) {
+        let gentle = self.gentle;
+        self.mesh |= self.shards.iter().any(|shards| *shards != 1);
+        (self.mtu_changes, self.failures) = (0, 0);
+        // A message that waits holds up all that come behind it on its connection.
+        self.lazy = if gentle || !random.once_in(3) { 0 } else { self.lazy };
+        self.lazy_changes = if random.once_in(2) { 0 } else { self.lazy_changes };
+        let piece_bytes = random.pick(&[1, 7, 100, 1460, 1460, 1 << 16]);
+        let window_bytes = if gentle {
+            random.pick(&[1 << 14, 1 << 18])
+        } else {
+            random.pick(&[64, 1000, 1 << 14, 1 << 18])
+        };
+        if piece_bytes < 1000 || window_bytes < 1 << 14 {
+            (self.long, self.length_max, self.operations) = (0, 1 << 12, self.operations.min(50));
+        }
+        let harm = |random: &mut Random, most: usize| {
+            if gentle || random.once_in(3) { 0 } else { random.below(most + 1) as u32 }
+        };
+        if !gentle {
+            self.active_ns = random.pick(&[20, 200, 2000, 2000, 10_000]) * MS;
+        }
+        self.restarts = harm(random, 2);
+        self.outages = harm(random, 2);
+        self.streams = StreamPlan {
+            latency_ns: self.latency_ns,
+            jitter_ns: self.jitter_ns,
+            late_dials: if gentle { 1000 } else { harm(random, 3000) },
+            late_ns: if gentle { 20 * MS } else { random.pick(&[20 * MS, 3000 * MS]) },
+            refused_dials: harm(random, 3000),
+            silent_dials: harm(random, 1000),
+            window_bytes,
+            piece_bytes,
+            gap_ns: if gentle { US } else { random.pick(&[US, 20 * US]) },
+            breaks: harm(random, 8),
+            silences: harm(random, 6),
+            silence_ns: random.pick(&[20 * MS, 500 * MS, 3000 * MS]),
+        };
+    }
+
+    /// The type of all nets.
+    pub(super) const fn net_type(&self) -> NetType {
+        match self.net {
+            NetKind::Xdp => NetType::XDP,
+            NetKind::Tcp => NetType::TCP,
+        }
+    }
+
+    /// The node and the rail with this address.
+    pub(super) fn locate(&self, of: IpAddr) -> Option<(usize, NiId)> {
+        let rails = |node| (0..self.rails).map(move |rail| (node, rail));
+        let (node, rail) =
+            (0..self.shards.len()).flat_map(rails).find(|(node, rail)| address(*node, *rail) == of)?;
+        Some((node, NiId(rail.into())))
+    }
+}
+
+/// What befalls streams. All probabilities are of [`CERTAIN`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StreamPlan {
+    pub(super) latency_ns: u64,
+    pub(super) jitter_ns: u64,
+    /// A stream is connected late, by so much at most.
+    pub(super) late_dials: u32,
+    pub(super) late_ns: u64,
+    /// A stream is refused.
+    pub(super) refused_dials: u32,
+    /// A stream is silent from its beginning.
+    pub(super) silent_dials: u32,
+    /// Bytes that are on their way, or wait to be read, at most.
+    pub(super) window_bytes: usize,
+    /// Bytes that arrive at once, at most, and the time until more do, at most.
+    pub(super) piece_bytes: usize,
+    pub(super) gap_ns: u64,
+    /// Times that a stream breaks.
+    pub(super) breaks: u32,
+    /// Times that nothing arrives by a stream, and for how long at most.
+    pub(super) silences: u32,
+    pub(super) silence_ns: u64,
+}
+
+impl StreamPlan {
+    /// That of nodes without streams.
+    pub(super) const NONE: Self = Self {
+        latency_ns: US,
+        jitter_ns: 0,
+        late_dials: 0,
+        late_ns: MS,
+        refused_dials: 0,
+        silent_dials: 0,
+        window_bytes: 1,
+        piece_bytes: 1,
+        gap_ns: US,
+        breaks: 0,
+        silences: 0,
+        silence_ns: MS,
+    };
 }
 
 /// The longest datagrams of nodes, by rail.

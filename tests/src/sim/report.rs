@@ -3,7 +3,10 @@
 use std::fmt;
 use std::ops::AddAssign;
 
+use lnet_core::socklnd::{SocklndCounters, SocklndEvent};
 use lnet_core::xfer::{XferCounters, XferDrop};
+
+use super::NetKind;
 
 /// What the simulator does to the nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,6 +64,14 @@ pub enum Fault {
     NoInterface,
     /// An event waited for its poll for longer than a millisecond.
     SlowPoll,
+    /// A stream is broken, with what is under way on it.
+    StreamBroken,
+    /// Nothing arrives by a stream for a while, in one direction or in both.
+    StreamSilent,
+    /// A stream is refused.
+    DialRefused,
+    /// A stream is connected late, or after its dialler has given up.
+    DialLate,
 }
 
 impl Fault {
@@ -92,9 +103,13 @@ impl Fault {
         Self::OpenFailed,
         Self::NoInterface,
         Self::SlowPoll,
+        Self::StreamBroken,
+        Self::StreamSilent,
+        Self::DialRefused,
+        Self::DialLate,
     ];
 
-    const NAMES: [&'static str; 26] = [
+    const NAMES: [&'static str; 30] = [
         "frames lost",
         "frames doubled",
         "frames late",
@@ -121,7 +136,38 @@ impl Fault {
         "interfaces that did not open",
         "frames on an interface that is deleted",
         "slow polls of events",
+        "streams broken",
+        "streams silent",
+        "streams refused",
+        "streams connected late",
     ];
+
+    /// Whether it can happen on a net.
+    #[must_use]
+    pub const fn can_happen(self, net: NetKind) -> bool {
+        let is_of_streams =
+            matches!(self, Self::StreamBroken | Self::StreamSilent | Self::DialRefused | Self::DialLate);
+        let is_of_frames = matches!(
+            self,
+            Self::Lost
+                | Self::Doubled
+                | Self::Late
+                | Self::Corrupted
+                | Self::Misdirected
+                | Self::Cut
+                | Self::Unplugged
+                | Self::Stale
+                | Self::NoBuffer
+                | Self::MtuChanged
+                | Self::TooLong
+                | Self::DeviceGivenUp
+                | Self::NoInterface
+        );
+        match net {
+            NetKind::Xdp => !is_of_streams,
+            NetKind::Tcp => !is_of_frames,
+        }
+    }
 }
 
 /// What one run, or several, have counted.
@@ -148,6 +194,10 @@ pub struct Counts {
     pub resumed: u64,
     /// Paths that were tried in the end.
     pub proven: u64,
+    /// Messages that were never sent.
+    pub never_sent: u64,
+    /// Messages of which it is unknown whether they arrived.
+    pub unknown: u64,
     /// Messages that were sent before the transfer machine had them.
     pub previewed: u64,
     resent: u64,
@@ -158,9 +208,10 @@ pub struct Counts {
     buffered: u64,
     hellos: u64,
     resets: u64,
-    peers_restarted: u64,
+    pub(super) peers_restarted: u64,
     backoffs: u64,
     drops: [u64; XferDrop::ALL.len()],
+    connections: [u64; SocklndEvent::ALL.len()],
 }
 
 impl Counts {
@@ -199,6 +250,19 @@ impl Counts {
         }
     }
 
+    /// Takes in what the tcp LND of a shard has counted.
+    pub(super) fn add_socklnd(&mut self, sock: &SocklndCounters) {
+        for (sum, (_, count)) in self.connections.iter_mut().zip(sock.iter()) {
+            *sum += count;
+        }
+    }
+
+    /// How often something happened to a connection.
+    #[must_use]
+    pub const fn connections(&self, event: SocklndEvent) -> u64 {
+        self.connections[event as usize]
+    }
+
     fn rows(&self) -> Vec<(String, u64)> {
         let mut rows = Vec::new();
         let mut row = |name: &str, count: u64| rows.push((name.to_owned(), count));
@@ -214,6 +278,8 @@ impl Counts {
         row("messages between shards of a node", self.mesh);
         row("fragments into lent spans", self.lent);
         row("messages that waited at their shard", self.resumed);
+        row("messages that were never sent", self.never_sent);
+        row("messages that may have arrived", self.unknown);
         row("messages sent at once", self.previewed);
         row("paths tried in the end", self.proven);
         row("frames resent", self.resent);
@@ -229,6 +295,11 @@ impl Counts {
         for (reason, count) in XferDrop::ALL.iter().zip(self.drops) {
             row(&format!("dropped: {}", reason.name().replace('_', " ")), count);
         }
+        for (event, count) in SocklndEvent::ALL.iter().zip(self.connections) {
+            row(&format!("connections: {}", event.name().replace('_', " ")), count);
+        }
+        // The other net has none of it.
+        rows.retain(|(_, count)| *count != 0);
         rows
     }
 }
@@ -236,6 +307,7 @@ impl Counts {
 impl AddAssign<&Self> for Counts {
     fn add_assign(&mut self, other: &Self) {
         let sums = self.faults.iter_mut().zip(other.faults).chain(self.drops.iter_mut().zip(other.drops));
+        let sums = sums.chain(self.connections.iter_mut().zip(other.connections));
         sums.for_each(|(sum, count)| *sum += count);
         self.runs += other.runs;
         self.operations += other.operations;
@@ -246,6 +318,8 @@ impl AddAssign<&Self> for Counts {
         self.mesh += other.mesh;
         self.lent += other.lent;
         self.resumed += other.resumed;
+        self.never_sent += other.never_sent;
+        self.unknown += other.unknown;
         self.previewed += other.previewed;
         self.proven += other.proven;
         self.resent += other.resent;

@@ -1,10 +1,12 @@
 //! The phases of a run, and what must hold when nothing happens any more.
 
+use lnet_core::lnd::Status;
 use lnet_core::stats::{DelayReason, DropReason};
 
 use super::app::Trial;
 use super::control::Control;
 use super::lane::Lane;
+use super::ledger::Flight;
 use super::node::{self, CREDITS, Node, PORTALS_USED};
 use super::pool::Pool;
 use super::report::Fault;
@@ -14,7 +16,7 @@ impl World {
     /// Adds what a node has counted to what the run has.
     pub(super) fn count_node(&mut self, number: usize) {
         for lane in &self.nodes[number].lanes {
-            self.counts.add_xfer(lane.xfer.counters());
+            lane.driver.count(&mut self.counts);
             let waited = lane.shard.counters().delays(DelayReason::EventSlots);
             self.counts.add_many(Fault::SlotAwaited, waited);
             for reason in [
@@ -43,6 +45,7 @@ impl World {
                 self.phase = Phase::Proving(now + BOUND_NS * (1 + self.trials.len() as u64));
                 self.fabric.is_faulty = false;
                 self.fabric.down.fill([false; 2]);
+                self.streams.heal();
                 self.add_all_rails();
                 for node in 0..self.nodes.len() {
                     for shard in 0..self.nodes[node].lanes.len() {
@@ -94,16 +97,20 @@ impl World {
     fn is_at_rest(&self) -> bool {
         let at_rest =
             |node: &Node| node.memory.living().next().is_none() && node.lanes.iter().all(Lane::is_at_rest);
-        self.fabric.is_empty() && !self.is_changing() && self.nodes.iter().all(at_rest)
+        self.fabric.is_empty()
+            && self.streams.is_quiet()
+            && !self.is_changing()
+            && self.nodes.iter().all(at_rest)
     }
 
     fn describe_unrest(&self) -> String {
-        let mut text = format!("fabric empty: {}", self.fabric.is_empty());
+        let (is_empty, is_quiet) = (self.fabric.is_empty(), self.streams.is_quiet());
+        let mut text = format!("fabric empty: {is_empty}, streams quiet: {is_quiet}");
         for (number, node) in self.nodes.iter().enumerate() {
             let mds: Vec<_> = node.memory.living().collect();
             text += &format!("\nnode {number}: descriptors {mds:?}");
             for lane in &node.lanes {
-                text += &format!("\n  {:?} {:?}", lane.xfer.usage(), lane.shard.usage());
+                text += &format!("\n  {} {:?}", lane.driver.describe(), lane.shard.usage());
             }
         }
         text
@@ -155,6 +162,7 @@ impl World {
         }
         let frames = self.pools.iter().all(Pool::is_home);
         self.ledger.expect(frames, "frames are conserved", || "sent frames are not home".to_owned());
+        self.check_streams();
         self.check_operations();
     }
 
@@ -167,6 +175,11 @@ impl World {
             // A descriptor for many PUTs may be unlinked before all ACKs have come.
             let due = self.plan.gentle && taken && operation.awaits && operation.is_alone;
             let answered = due || operation.answered.is_some_and(lives);
+            let arrives = |flight: Flight| flight.sent != Some(Status::Ok) || (flight.ended && flight.well);
+            let all_arrive = [operation.request, operation.response].into_iter().all(arrives);
+            self.ledger.expect(!self.plan.gentle || all_arrive, "what can arrive does arrive", || {
+                format!("operation {number}: {operation:?}")
+            });
             for (is_due, events) in [
                 (sends, operation.send_events),
                 (taken, operation.target_events),

@@ -10,6 +10,7 @@ use lnet_core::time::Instant;
 use lnet_wire::steer::{self, PORTALS, Policy, PolicyWord, SteerKey};
 use lnet_wire::{Body, Header, Nid};
 
+use super::NetKind;
 use super::lane::Surroundings;
 use super::ledger::Leg;
 use super::memory::{Region, differs};
@@ -148,7 +149,10 @@ impl Uplink for Up<'_, '_> {
             return Verdict::Drop;
         };
         self.around.ledger.seen(message);
-        let own = self.desk.owner(header).is_none_or(|owner| owner == u32::from(self.shard.id().0));
+        // A connection brings the messages of all shards.
+        let is_steered = self.around.plan.net == NetKind::Xdp;
+        let owner = self.desk.owner(header).filter(|_| is_steered);
+        let own = owner.is_none_or(|owner| owner == u32::from(self.shard.id().0));
         let name = self.name;
         self.around.ledger.expect(own, "a message reaches the shard that it is for", || {
             format!("{name} is given {message:?} {header:?}")
@@ -195,6 +199,11 @@ impl Uplink for Up<'_, '_> {
         let name = self.name;
         self.around.trace.say(|| format!("{name} sent {message:?} {status:?}"));
         self.around.ledger.sent(message, status);
+        match status {
+            Status::Ok => {}
+            Status::NeverSent(_) => self.around.counts.never_sent += 1,
+            Status::Unknown(_) => self.around.counts.unknown += 1,
+        }
         let plan = self.around.plan;
         if plan.gentle && plan.lazy == 0 && plan.delays == 0 && plan.stalls == 0 {
             let longest = &mut self.around.counts.longest_ns;

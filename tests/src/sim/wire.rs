@@ -7,8 +7,8 @@ use lnet_wire::frame::FRAME_HEADER_BYTES;
 use lnet_wire::{FrameHeader, Nid, steer};
 
 use super::Bug;
+use super::datagrams::{Arrival, Leaving};
 use super::fabric::{Departure, Fate, Packet, Passage};
-use super::lane::{Arrival, Leaving};
 use super::node::{self, Node};
 use super::plan::{Directions, happens};
 use super::report::Fault;
@@ -125,7 +125,7 @@ impl World {
             self.counts.add(Fault::Misdirected);
         }
         let arrival = Arrival { frame: buffer, ni: packet.ni, from: packet.from };
-        node.lanes[shard].arrived.push_back(arrival);
+        node.lanes[shard].driver.arrive(arrival);
         self.request_turn(packet.node, shard, self.now + 500);
         if let Some(wrong) = self.nodes[packet.node].receive_pool.wrong.take() {
             self.ledger.fail("frames are conserved", || wrong);

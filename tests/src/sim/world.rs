@@ -16,8 +16,9 @@ use super::node::{self, Identity, Node, PORTALS_USED, draw_keys};
 use super::plan::{MESSAGE_NS, MS, Plan, TRANSACTION_NS, happens};
 use super::pool::Pool;
 use super::report::{Counts, Fault};
+use super::streams::{StreamStep, Streams};
 use super::trace::Trace;
-use super::{Bug, Bugs, Options, Outcome};
+use super::{Bug, Bugs, NetKind, Options, Outcome};
 use crate::bpf::random::Random;
 
 /// Once faults have stopped, all operations end within this time.
@@ -26,6 +27,8 @@ pub(super) const BOUND_NS: u64 = 2 * (TRANSACTION_NS + 2 * MESSAGE_NS) + 16_000 
 const STEPS_MAX: u64 = 5_000_000;
 /// Messages between shards of a node that wait, at most.
 const MESH_ROOM: usize = 4;
+/// Operations that begin shortly before something happens to a stream, at most.
+const STREAM_ACTS_MAX: usize = 8;
 /// How often it is looked whether a phase is over.
 pub(super) const CHECK_NS: u64 = 10 * MS;
 
@@ -39,6 +42,11 @@ pub(super) enum Happening {
     },
     /// A device reads a frame, or a frame arrives.
     Pass(u32),
+    /// Something happens to a stream.
+    Stream(StreamStep),
+    /// A stream is cut, or stops.
+    BreakStream,
+    SilenceStream,
     /// The application starts something.
     Act,
     /// The application posts what an operation should have found.
@@ -132,6 +140,7 @@ pub(super) struct World {
     pub(super) identities: Vec<Identity>,
     pub(super) pools: Vec<Pool>,
     pub(super) fabric: Fabric,
+    pub(super) streams: Streams,
     pub(super) ledger: Ledger,
     pub(super) counts: Counts,
     pub(super) trace: Trace,
@@ -176,7 +185,8 @@ impl World {
             identities,
             pools: Vec::new(),
             fabric: Fabric::new(plan.shards.len()),
-            ledger: Ledger::new(plan.gentle),
+            streams: Streams::new(plan.streams),
+            ledger: Ledger::new(plan.gentle, plan.net == NetKind::Xdp),
             counts: Counts::of_one_run(),
             trace: Trace::new(options.tracing),
             bugs,
@@ -263,6 +273,8 @@ impl World {
         match happening {
             Happening::Turn { node, shard } => self.turn(node, shard),
             Happening::Pass(slot) => self.pass(slot),
+            Happening::Stream(step) => self.step_stream(step),
+            Happening::BreakStream | Happening::SilenceStream => self.harm_stream(happening),
             Happening::Act => self.act(),
             Happening::Post(late) => self.post_late(late),
             Happening::Poll { node, shard, since } => {
@@ -326,6 +338,19 @@ impl World {
             self.at(from, Happening::Rail { node, rail, down: true });
             self.at(from + length, Happening::Rail { node, rail, down: false });
         }
+        for (count, happening) in
+            [(plan.streams.breaks, Happening::BreakStream), (plan.streams.silences, Happening::SilenceStream)]
+        {
+            for _ in 0..count {
+                let at = start + self.random.bits() % plan.active_ns;
+                // While something is under way.
+                for _ in 0..self.random.below(STREAM_ACTS_MAX) {
+                    let before = self.random.bits() % (20 * plan.streams.latency_ns);
+                    self.at(at.saturating_sub(before).max(start), Happening::Act);
+                }
+                self.at(at, happening);
+            }
+        }
         for _ in 0..plan.mtu_changes {
             let at = start + self.random.bits() % plan.active_ns;
             self.at(at, Happening::Mtu);
@@ -385,6 +410,7 @@ impl World {
     ) {
         let now = self.now;
         let (mut leaving, mut handed_over, mut said) = (Vec::new(), Vec::new(), Vec::new());
+        let mut letters = Vec::new();
         let room = |lane: &Lane| MESH_ROOM.saturating_sub(lane.heard.len());
         let mut mesh_room: Vec<_> = self.nodes[node].lanes.iter().map(room).collect();
         mesh_room[shard] = 0;
@@ -394,6 +420,7 @@ impl World {
             memory,
             send_pool: &mut self.pools[*send_pool],
             receive_pool,
+            streams: &mut self.streams,
             ledger: &mut self.ledger,
             random: &mut self.random,
             counts: &mut self.counts,
@@ -403,12 +430,13 @@ impl World {
             open,
             leaving: &mut leaving,
             handed_over: &mut handed_over,
+            letters: &mut letters,
             mesh_room: &mut mesh_room,
             said: &mut said,
         };
         act(&mut lanes[shard], &mut around);
         for (to, arrival) in handed_over {
-            self.nodes[node].lanes[usize::from(to)].arrived.push_back(arrival);
+            self.nodes[node].lanes[usize::from(to)].driver.arrive(arrival);
             self.request_turn(node, usize::from(to), now + 500);
         }
         for (to, message) in said {
@@ -424,6 +452,8 @@ impl World {
         for frame in leaving {
             self.depart(node, &frame);
         }
+        self.carry_letters(node, letters);
+        self.carry_streams();
     }
 
     /// All nodes hear of it at once.
@@ -438,7 +468,9 @@ impl World {
         for node in 0..self.nodes.len() {
             for shard in 0..self.nodes[node].lanes.len() {
                 for ni in 0..u16::from(self.plan.rails) {
-                    self.nodes[node].lanes[shard].xfer.set_datagram_max(NiId(ni), bytes);
+                    if let Some(driver) = self.nodes[node].lanes[shard].driver.datagrams() {
+                        driver.xfer.set_datagram_max(NiId(ni), bytes);
+                    }
                 }
                 self.request_turn(node, shard, self.now + 1);
             }
@@ -482,6 +514,8 @@ impl World {
         let former = self.nodes[number].life;
         self.trace.say(|| format!("node {number} restarts"));
         self.count_node(number);
+        self.streams.end_node(self.now, number, &mut self.random);
+        self.carry_streams();
         let node = self.make_node(number, former + 1);
         self.nodes[number] = node;
         let Self { ledger, open, unsent, .. } = self;

@@ -23,7 +23,7 @@ const WATCH: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Raises the limit of descriptors of this process, as the daemon does; how many connections that leaves room for.
-fn connections_max() -> usize {
+pub(crate) fn connections_max() -> usize {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     // Other tests of this process have some.
@@ -31,7 +31,7 @@ fn connections_max() -> usize {
 }
 
 /// Memory of a process, and the processor time that it has taken.
-fn costs(pid: u32) -> (u64, Duration) {
+pub(crate) fn costs(pid: u32) -> (u64, Duration) {
     let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap();
     let status = read("status");
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));

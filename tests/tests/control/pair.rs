@@ -2,6 +2,7 @@
 
 use std::net::UdpSocket;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use lnet_tests::netns::{Interface, NETNS_NODES, Netns, Wiring, enter, ip, require_privilege, wait_until};
 use rustix::process::Signal;
@@ -17,7 +18,8 @@ fn captured(name: &str) -> Vec<String> {
 
 fn common(document: &str) -> Vec<String> {
     let mut keys: Vec<String> = paths(document).into_iter().map(|(path, _)| path).collect();
-    keys.retain(|path| !path.contains("lnd tunables/"));
+    let is_ours = |path: &str| ["numa distance", "fsm state"].iter().any(|key| path.ends_with(key));
+    keys.retain(|path| !path.contains("lnd tunables/") && !is_ours(path));
     keys
 }
 
@@ -278,6 +280,26 @@ fn an_interface_that_does_not_suit_any_more_is_waited_for() {
     assert!(!two.a.good("net show").contains("xdp"));
     two.a.bad(&add, &["2 of each are needed"]);
     two.a.stop();
+}
+
+/// The kernel tells of links: of ten changes one is seen much sooner than by a look at an interval, however busy the
+/// machine is.
+#[test]
+fn a_change_of_a_link_is_told() {
+    const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::configured(1, "--mode socket");
+    let Interface { name, .. } = two.netns.a().interface();
+    let times = ["down", "up"].repeat(5).into_iter().map(|state| {
+        ip(two.netns.a(), &format!("link set dev {name} {state}"));
+        let begun = Instant::now();
+        until_shown(&two.a, "net show --net xdp", &format!("status: {state}"));
+        begun.elapsed()
+    });
+    let times: Vec<_> = times.collect();
+    assert!(times.iter().min().is_some_and(|least| *least < LOOK_INTERVAL / 2), "{times:?}");
 }
 
 #[test]

@@ -95,7 +95,12 @@ impl Drop for Directory {
 impl Daemon {
     /// Not configured, in this process's namespace.
     pub(crate) fn alone() -> Self {
-        Self::start(Directory::new(), None, "--configure")
+        Self::alone_with("--configure")
+    }
+
+    /// In this process's namespace, with these options.
+    pub(crate) fn alone_with(options: &str) -> Self {
+        Self::start(Directory::new(), None, options)
     }
 
     pub(crate) fn start(directory: Directory, inside: Option<&Namespace>, options: &str) -> Self {

@@ -3,14 +3,20 @@
 #![allow(clippy::unwrap_used, reason = "what is allowed in tests serves their helpers too")]
 
 mod captures;
+#[path = "../control/dialler.rs"]
+#[allow(dead_code, reason = "the tests of daemons use all of it")]
+mod dialler;
 mod embedded;
 mod helping;
 mod hostile;
 mod killed;
+mod lent_tcp;
 mod load;
 mod losses;
 mod modes;
+mod multi_rail;
 mod others;
+mod placed_tcp;
 mod ports;
 mod refusals;
 mod refusing;
@@ -20,6 +26,7 @@ mod silent;
 mod tcp;
 mod traffic;
 mod vanish;
+mod waiting_tcp;
 mod wakeups;
 
 use lnet_tests::netns::{NETNS_NODES, require_privilege};

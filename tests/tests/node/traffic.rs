@@ -95,6 +95,8 @@ pub(crate) fn carry_out_with_losses(
     let losses = [losses(&source_workers), losses(&target_workers)].concat();
     let (arrived, ended) = (plan.arrived(), plan.ended());
     assert!(plan.is_done(), "of {all} operations {arrived} arrived, {ended} ended; {losses:?}");
+    let detours = plan.detours();
+    assert!(detours <= all / 2, "{detours} events of {all} operations told of another rail than theirs");
     for (worker, mut sink) in target_workers.iter_mut().zip(sinks) {
         sink.unlink_rest(worker);
     }

@@ -36,7 +36,7 @@ fn as_ours(said: &Said) -> Said {
 }
 
 /// Whether the machine hears it: acknowledgements of what it did not ask for are left out.
-fn is_heard(said: &Said) -> bool {
+fn has_sent(said: &Said) -> bool {
     !matches!(said, Said::Noop(prefix) if !matches!(prefix.acks(), Acks::None | Acks::Keepalive))
 }
 
@@ -246,7 +246,7 @@ impl Machine {
 
     fn hears(&mut self, index: usize) {
         let unit = &self.units[index];
-        if !is_heard(&unit.said) {
+        if !has_sent(&unit.said) {
             return;
         }
         let (_, own, peer) = self.part(unit.connection).unwrap();
@@ -287,7 +287,10 @@ impl Machine {
         while let Some(action) = self.sock.poll_action() {
             match action {
                 Action::Dial { conn, from, to, .. } => self.dials.push_back((conn, from, to)),
-                Action::Close { conn } => assert!(!self.out.contains_key(&conn), "{conn:?} is closed"),
+                Action::Close { conn } => {
+                    assert!(!self.out.contains_key(&conn), "{conn:?} is closed");
+                    self.sock.closed(self.now, conn, &mut self.above);
+                }
                 Action::HandOver { .. } => unreachable!("there is one shard"),
             }
         }
@@ -310,7 +313,7 @@ impl Machine {
         assert_eq!(self.dials, []);
         assert!(self.out.values().all(VecDeque::is_empty), "{:?}", self.out);
         let connections = self.conns.iter().flatten().count();
-        assert_eq!(self.sock.connection_count() as usize, connections);
+        assert_eq!(self.sock.usage().connections as usize, connections);
         let is_fine = |event| {
             use SocklndEvent::{Accepted, DialFailed, Dialled, Established};
             matches!(event, Accepted | Dialled | Established | DialFailed)

@@ -1,5 +1,6 @@
 //! The lab: virtual machines with kernel LNet, and our daemon in a network namespace beside them.
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ const NAMESPACE: &str = "lnet-interop";
 pub(super) const OURS: &str = "10.77.0.50@tcp";
 pub(super) const OURS_LARGE: &str = "fd77::50@tcp";
 /// How long a command may take to come true.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a case needs of the kernel nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +26,8 @@ pub(super) struct Needs {
     pub(super) mtu_bytes: u16,
     /// Options of their modules.
     pub(super) options: &'static str,
+    /// The nets of each kernel node and of our daemon, with the interfaces of their NIs.
+    pub(super) nets: &'static [(&'static str, &'static str)],
 }
 
 pub(super) struct Lab {
@@ -69,7 +72,7 @@ impl Lab {
                 .stdin(Stdio::null());
             let told = command.output().context("the lab does not start")?;
             ensure!(told.status.success(), "lab up {node}: {}", String::from_utf8_lossy(&told.stderr).trim());
-            self.configure(node, needs.large)?;
+            self.configure(node, needs)?;
         }
         // Its leg of the bridge has the MTU as well.
         let mut join = Command::new(&self.program);
@@ -80,19 +83,30 @@ impl Lab {
         Ok(())
     }
 
-    fn configure(&self, node: u8, large: bool) -> Result<()> {
-        let how = if large { " --large" } else { "" };
-        let words = format!("lnetctl lnet configure{how} && lnetctl net add --net tcp --if eth0");
+    fn configure(&self, node: u8, needs: Needs) -> Result<()> {
+        let how = if needs.large { " --large" } else { "" };
+        let mut words = format!("lnetctl lnet configure{how}");
+        for (net, interfaces) in needs.nets {
+            let _ = write!(words, " && lnetctl net add --net {net} --if {interfaces}");
+        }
         self.on(node, &words).map(drop)
+    }
+
+    /// Has the next case begin with nodes that are booted anew.
+    pub(super) fn forget(&mut self) {
+        self.has = None;
+    }
+
+    fn has(&self) -> Result<Needs> {
+        self.has.context("no kernel node is up")
     }
 
     /// Kills a kernel node, and boots it again.
     pub(super) fn reboot(&self, node: u8) -> Result<()> {
-        let large = self.has.is_some_and(|has| has.large);
         // It has no options and the ordinary MTU where nodes are killed.
         self.lab(["down", &node.to_string()])?;
         self.lab(["up", &node.to_string()])?;
-        self.configure(node, large)
+        self.configure(node, self.has()?)
     }
 
     /// Runs a shell command on a kernel node.
@@ -106,26 +120,34 @@ impl Lab {
     }
 
     pub(super) fn until<T>(&self, what: impl Fn() -> Result<T>) -> Result<T> {
+        self.within(PATIENCE, what)
+    }
+
+    /// The same with a limit of its own.
+    pub(super) fn within<T>(&self, limit: Duration, what: impl Fn() -> Result<T>) -> Result<T> {
         let begun = Instant::now();
         loop {
             match what() {
-                Err(_) if begun.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(300)),
+                Err(_) if begun.elapsed() < limit => std::thread::sleep(Duration::from_millis(300)),
                 ended => return ended,
             }
         }
     }
 
-    /// Starts our daemon with these options, and gives it an NI with those.
+    /// Starts our daemon with these options, and gives it its NIs with those.
     pub(super) fn start_daemon(&mut self, options: &[&str], ni: &[&str]) -> Result<()> {
         self.stop_daemon();
         let mut command = Command::new("ip");
         command.args(["netns", "exec", NAMESPACE]).arg(&self.daemon).arg("--socket").arg(&self.socket);
         command.args(options).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.child = Some(command.spawn().context("lnetd does not start")?);
-        let large = self.has.is_some_and(|has| has.large);
-        let configure: &[&str] = if large { &["--large"] } else { &[] };
+        let has = self.has()?;
+        let configure: &[&str] = if has.large { &["--large"] } else { &[] };
         self.until(|| self.tool(&[&["lnet", "configure"], configure].concat()))?;
-        self.tool(&[&["net", "add", "--net", "tcp", "--if", "eth0"], ni].concat()).map(drop)
+        for (net, interfaces) in has.nets {
+            self.tool(&[&["net", "add", "--net", net, "--if", interfaces], ni].concat())?;
+        }
+        Ok(())
     }
 
     /// Kills our daemon: it says no farewell.

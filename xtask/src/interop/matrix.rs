@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::lab::{Lab, Needs, OURS, OURS_LARGE};
-use super::selftest;
+use super::{rails, selftest};
 
 /// How often a node is killed.
 pub(super) const LIVES: u32 = 5;
@@ -21,10 +21,14 @@ pub(super) struct Case {
     pub(super) run: fn(&mut Lab) -> Result<String>,
 }
 
-const ONE: Needs = Needs { nodes: 1, large: false, mtu_bytes: 1500, options: "" };
+const ONE: Needs = Needs { nodes: 1, large: false, mtu_bytes: 1500, options: "", nets: &[("tcp", "eth0")] };
 const LARGE: Needs = Needs { large: true, ..ONE };
 const JUMBO: Needs = Needs { mtu_bytes: 9000, ..ONE };
 const CHECKSUMS: Needs = Needs { options: "ksocklnd.enable_csum=1", ..ONE };
+/// Two nets, with an NI each.
+const RAILS: Needs = Needs { nets: &[("tcp", "eth0"), ("tcp1", "eth1")], ..ONE };
+/// One net, with two NIs.
+const SQUARE: Needs = Needs { nets: &[("tcp", "eth0,eth1")], ..ONE };
 
 pub(super) const CASES: &[Case] = &[
     Case { name: "ping", what: "each pings the other", needs: ONE, run: ping },
@@ -98,6 +102,48 @@ pub(super) const CASES: &[Case] = &[
         what: "the same tests with an MTU of 9000",
         needs: JUMBO,
         run: selftest::plain,
+    },
+    Case {
+        name: "rails, discovery",
+        what: "two nets: the kernel node discovers ours, then, both new to each other, ours the kernel node; each \
+               sees the other as Multi-Rail with both NIDs",
+        needs: RAILS,
+        run: rails::discovery,
+    },
+    Case {
+        name: "rails, push",
+        what: "a net is deleted and added, an NI of the other net added and deleted, on either side; the other side \
+               learns of it by push alone",
+        needs: RAILS,
+        run: rails::push,
+    },
+    Case {
+        name: "rails, discovery off",
+        what: "discovery is switched off and on, on either side; without it the other side has one NID, and bulk data \
+               goes on",
+        needs: RAILS,
+        run: rails::discovery_off,
+    },
+    Case {
+        name: "rails, cut",
+        what: "eth1 of either side is down for 5 s under bulk data, in each direction; the other rail carries on, and \
+               both do afterwards, in full health",
+        needs: RAILS,
+        run: rails::cut,
+    },
+    Case {
+        name: "rails, rebooted",
+        what: "the kernel node is killed and comes back, five times; one side discovers the other anew, by turns, and \
+               both rails carry bulk data",
+        needs: RAILS,
+        run: rails::rebooted,
+    },
+    Case {
+        name: "rails, four paths",
+        what: "one net with two NIs on each side: all tests, in both directions; then policies have \
+               either side prefer each of the four paths in turn, which alone carries bulk data",
+        needs: SQUARE,
+        run: rails::four_paths,
     },
 ];
 

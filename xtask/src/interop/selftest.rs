@@ -17,10 +17,10 @@ const TESTS: [&str; 5] = [
 ];
 const SECONDS: &str = "2";
 /// Connections are watched while they are cut for so long.
-const CUT: Duration = Duration::from_secs(5);
+pub(super) const CUT: Duration = Duration::from_secs(5);
 
 /// Commands of a console. `{lst}` is the program.
-fn script(lst: &str, from: &str, to: &str, test: &str, during: &str) -> String {
+pub(super) fn script(lst: &str, from: &str, to: &str, test: &str, during: &str) -> String {
     format!(
         "export LST_SESSION=1
         {lst} new_session --force --timeout 60 interop >&2 &&
@@ -32,7 +32,7 @@ fn script(lst: &str, from: &str, to: &str, test: &str, during: &str) -> String {
 }
 
 /// Bandwidth of what a console has shown, in MiB/s in both directions together; fails where tests have failed.
-fn judge(shown: &str) -> Result<f64> {
+pub(super) fn judge(shown: &str) -> Result<f64> {
     for line in shown.lines().filter(|line| line.contains("[Session")) {
         ensure!(line.contains("[Session 0 brw errors, 0 ping errors]"), "{line}");
     }
@@ -45,7 +45,7 @@ fn judge(shown: &str) -> Result<f64> {
 }
 
 /// All tests in both directions.
-fn all(lab: &Lab, run: impl Fn(&Lab, &str) -> Result<String>, lst: &str) -> Result<String> {
+pub(super) fn all(lab: &Lab, run: impl Fn(&Lab, &str) -> Result<String>, lst: &str) -> Result<String> {
     let mut most: f64 = 0.0;
     for (from, to) in [(KERNEL, OURS), (OURS, KERNEL)] {
         for test in TESTS {
@@ -58,7 +58,7 @@ fn all(lab: &Lab, run: impl Fn(&Lab, &str) -> Result<String>, lst: &str) -> Resu
     Ok(format!("ten tests, up to {most:.0} MiB/s under emulation"))
 }
 
-fn by_kernel(lab: &Lab, script: &str) -> Result<String> {
+pub(super) fn by_kernel(lab: &Lab, script: &str) -> Result<String> {
     lab.on(1, script)
 }
 
@@ -71,7 +71,7 @@ fn load(lab: &Lab) -> Result<()> {
     lab.on(1, "modprobe lnet_selftest rpc_timeout=10").map(drop)
 }
 
-fn start(lab: &mut Lab, options: &[&str], ni: &[&str]) -> Result<()> {
+pub(super) fn start(lab: &mut Lab, options: &[&str], ni: &[&str]) -> Result<()> {
     lab.start_daemon(&[&["--selftest"], options].concat(), ni)?;
     load(lab)?;
     lab.until(|| both_ping(lab)).map(drop)

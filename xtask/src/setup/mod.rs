@@ -125,16 +125,17 @@ pub(crate) fn ensure(root: &Path) -> anyhow::Result<BpfToolchain> {
 }
 
 /// Finds or installs what the privileged tests need besides: a C toolchain and libelf for libbpf-rs, `ip`
-/// for network namespaces.
+/// for network namespaces, `rpcinfo` as a client of the rpc transport.
 ///
 /// # Errors
 /// Names what is missing, why it could not be installed, and the command that would do it.
 pub(crate) fn ensure_test_tools() -> anyhow::Result<()> {
-    const TOOLS: [(&str, &[&str]); 4] = [
+    const TOOLS: [(&str, &[&str]); 5] = [
         ("gcc", &["gcc", "libc6-dev"]),
         ("make", &["make"]),
         ("pkg-config", &["pkg-config"]),
         ("ip", &["iproute2"]),
+        ("rpcinfo", &["rpcbind"]),
     ];
     const LIBRARIES: [(&str, &str); 2] = [("libelf", "libelf-dev"), ("zlib", "zlib1g-dev")];
     let mut missing = Vec::new();
@@ -150,12 +151,13 @@ pub(crate) fn ensure_test_tools() -> anyhow::Result<()> {
         }
     }
     if !missing.is_empty() {
-        apt::install(&missing, "libbpf-rs (second loader in the tests) and network namespaces").context(
-            "the privileged tests need gcc, make, pkg-config, libelf and zlib with headers \
-             (Fedora: elfutils-libelf-devel, zlib-devel), and iproute2",
-        )?;
+        apt::install(&missing, "libbpf-rs (second loader in the tests), network namespaces and rpcinfo")
+            .context(
+                "the privileged tests need gcc, make, pkg-config, libelf and zlib with headers \
+             (Fedora: elfutils-libelf-devel, zlib-devel), iproute2 and rpcbind",
+            )?;
     }
-    eprintln!("setup: test tools gcc, make, pkg-config, libelf, zlib, ip");
+    eprintln!("setup: test tools gcc, make, pkg-config, libelf, zlib, ip, rpcinfo");
     Ok(())
 }
 

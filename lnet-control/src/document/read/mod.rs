@@ -5,9 +5,12 @@
 
 mod fault;
 mod net;
+mod older;
 mod peer;
 mod ping;
+mod show;
 mod steering;
+mod udsp;
 mod values;
 
 use super::tree::{self, Entry, Marked, Position, Value};
@@ -15,7 +18,7 @@ use super::{Action, Document, DocumentError, Item, Mode};
 use crate::errno::Errno;
 use crate::pattern::integer;
 use crate::records::Global;
-use crate::request::Change;
+use crate::request::{Change, PingPurpose};
 
 use values::suggestion;
 
@@ -23,23 +26,32 @@ use values::suggestion;
 const ERRORS_MAX: usize = 100;
 
 /// Blocks that are read.
-const BLOCKS: [&str; 8] = ["net", "peer", "global", "numa", "statistics", "fault", "steering", "ping"];
+const BLOCKS: [&str; 12] = [
+    "net",
+    "peer",
+    "peers",
+    "global",
+    "numa",
+    "udsp",
+    "selection",
+    "statistics",
+    "fault",
+    "steering",
+    "ping",
+    "discover",
+];
 
 /// Blocks that LNet's tools read and this node cannot carry out, and what they are about.
-const UNSUPPORTED: [(&str, &str); 8] = [
+const UNSUPPORTED: [(&str, &str); 4] = [
     ("route", "routes are"),
     ("routing", "routing between nets is"),
     ("buffers", "routing between nets is"),
     ("ip2nets", "choosing nets by address is"),
-    ("udsp", "selection policies are"),
-    ("discover", "discovery of peers is"),
-    ("peers", "making peers by hand is"),
-    ("selection", "selection policies are"),
 ];
 
 /// Keys of local NIs and of peer NIs that only tell.
-const TELLING: [&str; 6] =
-    ["udsp info", "statistics", "sent_stats", "received_stats", "dropped_stats", "health stats"];
+const TELLING: [&str; 7] =
+    ["udsp info", "statistics", "sent_stats", "received_stats", "dropped_stats", "health stats", "fsm state"];
 
 /// What the document says, if nothing is wrong with it.
 ///
@@ -90,16 +102,23 @@ impl Reader {
         if is_known && executes != (self.mode == Mode::Execute) {
             return;
         }
+        if self.mode == Mode::Show && BLOCKS.contains(&key.as_str()) {
+            return self.shown(block);
+        }
         match key.as_str() {
             "net" => self.each(value, "net", Self::net),
             "peer" => self.each(value, "peer", Self::peer),
+            "peers" => self.each(value, "peers", Self::older_peer),
+            "selection" => self.each(value, "selection", Self::selection),
             "global" => self.global_block(value),
             "numa" => self.numa_block(value),
+            "udsp" => self.each(value, "udsp", Self::udsp),
             // It only tells.
             "statistics" => {}
             "fault" => self.fault_block(value),
             "steering" => self.each(value, "steering", Self::steering),
-            "ping" => self.ping_block(value),
+            "ping" => self.ping_block(value, PingPurpose::Ping),
+            "discover" => self.ping_block(value, PingPurpose::Discover),
             other => match UNSUPPORTED.iter().find(|(name, _)| *name == other) {
                 Some((name, what)) => {
                     self.unsupported(*position, format!("'{name}': {what} not supported by this version"))
@@ -142,9 +161,15 @@ impl Reader {
             _ => value.describe(),
         };
         let number = integer(&text).and_then(|number| u32::try_from(number).ok());
-        let found = number.filter(|number| (low..=high).contains(number));
+        // A value that has a word is not taken by its number: LNet's tools have another meaning for that.
+        let is_number = |number: &u32| (low..=high).contains(number) && global.word(*number).is_none();
+        let found = number.filter(is_number).or_else(|| global.value_of_word(&text));
         if found.is_none() {
-            let message = format!("invalid value '{text}' for key '{key}': {low} to {high} is expected");
+            let expected = match global.word(high) {
+                Some(word) => format!("{low} to {} or {word}", high - 1),
+                None => format!("{low} to {high}"),
+            };
+            let message = format!("invalid value '{text}' for key '{key}': {expected} is expected");
             self.error(value.position, message);
         }
         found

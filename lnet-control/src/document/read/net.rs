@@ -14,9 +14,10 @@ use crate::request::{Change, NiName, NiSpec};
 /// Keys that speak of NIs, in a net and in each of its local NIs.
 const SHARED_KEYS: [&str; 5] = ["nid", "interfaces", "tunables", "lnd tunables", "CPT"];
 /// Further keys of a net.
-const NET_KEYS: [&str; 7] = ["net type", "net", "local NI(s)", "seq_no", "detail", "intf", "pattern"];
+const NET_KEYS: [&str; 8] =
+    ["net type", "net", "local NI(s)", "seq_no", "detail", "intf", "pattern", "fsm state"];
 /// Keys of a local NI that only tell, besides those of every NI.
-const NI_KEYS: [&str; 3] = ["status", "no rings", "dev cpt"];
+const NI_KEYS: [&str; 4] = ["status", "no rings", "dev cpt", "numa distance"];
 /// Tunables of a net.
 const TUNABLES: [&str; 4] = ["peer_timeout", "peer_credits", "peer_buffer_credits", "credits"];
 /// Tunables of an LND; those from `timeout` only tell.

@@ -2,21 +2,26 @@
 
 use super::values::get;
 use super::{Reader, TELLING};
+use crate::document::Mode;
 use crate::document::tree::{Entry, Position};
-use crate::document::{Action, PeerItem};
 use crate::pattern;
 use crate::records::{PeerCredits, PeerRecord};
+use crate::request::{Change, PeerSpec};
 
-/// Keys of a peer.
-const KEYS: [&str; 6] = ["primary nid", "Multi-Rail", "peer state", "peer ni", "seq_no", "detail"];
+/// Keys of a peer; the last ones are ours.
+const KEYS: [&str; 8] =
+    ["primary nid", "Multi-Rail", "peer state", "peer ni", "seq_no", "detail", "lock_prim", "fsm state"];
 
 impl Reader {
     pub(super) fn peer(&mut self, position: Position, entries: &[Entry]) {
         self.known_keys(entries, "peer", &KEYS);
+        let before = self.errors.len();
         let primary_nid = self.needed(position, entries, "primary nid", "a peer");
         let primary_nid =
             primary_nid.and_then(|value| self.pattern(value, "primary nid", "a nid", pattern::nid));
-        let multi_rail = get(entries, "Multi-Rail").map(|value| self.boolean(value, "Multi-Rail"));
+        let boolean = |reader: &mut Self, key| get(entries, key).and_then(|value| reader.boolean(value, key));
+        let multi_rail = boolean(self, "Multi-Rail").unwrap_or(true);
+        let locks = boolean(self, "lock_prim").unwrap_or(false);
         let state: Option<u32> = self.integer_of(entries, "peer state", 0..=i64::from(u32::MAX));
         let mut nids = Vec::new();
         if let Some(value) = get(entries, "peer ni") {
@@ -28,10 +33,23 @@ impl Reader {
                 }
             }
         }
-        if let (Some(primary_nid), Some(multi_rail)) = (primary_nid, multi_rail.unwrap_or(Some(true))) {
-            let found_by_traffic = state.is_some_and(|state| state & PeerRecord::CONFIGURED == 0);
-            let peer = PeerItem { primary_nid, nids, multi_rail, found_by_traffic };
-            self.push(position, "peer", Action::Peer(peer));
-        }
+        // A peer that no user has made is found again by traffic: the document only tells of it.
+        let has = |bit| state.is_some_and(|state| state & bit != 0);
+        let only_tells = state.is_some() && !has(PeerRecord::CONFIGURED);
+        let Some(primary_nid) = primary_nid.filter(|_| self.errors.len() == before && !only_tells) else {
+            return;
+        };
+        let change = if self.mode == Mode::Delete {
+            let is_whole = nids.contains(&primary_nid);
+            Change::DeletePeer {
+                primary_nid,
+                nids: if is_whole { Vec::new() } else { nids },
+                force: locks || has(PeerRecord::LOCK_PRIMARY),
+            }
+        } else {
+            let lock_primary = locks || has(PeerRecord::LOCK_PRIMARY);
+            Change::AddPeer(PeerSpec { primary_nid, nids, multi_rail, lock_primary })
+        };
+        self.change(position, "peer", change);
     }
 }

@@ -82,6 +82,14 @@ impl Reader {
         &[]
     }
 
+    /// The values of a map, or the items of a list.
+    pub(super) fn members<'a>(&mut self, value: &'a Marked, what: &str) -> Vec<&'a Marked> {
+        match &value.value {
+            Value::Map(entries) => entries.iter().map(|entry| &entry.value).collect(),
+            _ => self.sequence(value, what).iter().collect(),
+        }
+    }
+
     /// Reports keys that are not among `known`.
     pub(super) fn known_keys(&mut self, entries: &[Entry], what: &str, known: &[&str]) {
         for Entry { position, key, .. } in entries {

@@ -3,9 +3,12 @@
 //! Invariants: each key stands where LNet's tools have it and appears from the verbosity at which they show it; our
 //! own keys come behind theirs.
 
+mod choice;
 mod net;
 mod peer;
+mod request;
 mod service;
+mod udsp;
 
 use std::fmt::Display;
 
@@ -17,13 +20,18 @@ use crate::errno::Errno;
 use crate::pattern::cpts_text;
 use crate::records::{
     CaptureRecord, DropRuleRecord, Global, Globals, NetRecord, PeerRecord, PortalPolicy, Statistics,
-    SteeringPolicy, SteeringRecord, Traffic,
+    SteeringPolicy, SteeringRecord, Traffic, UdspRule,
 };
-use crate::request::PingReply;
+use crate::request::{PingPurpose, PingReply};
 
+pub use choice::{cpts_of, explain, recovery};
 pub use net::nets;
 pub use peer::{peer_list, peers};
+pub use request::join;
 pub use service::{frames, loads};
+pub use udsp::{selections, udsp};
+
+use udsp::udsp_info;
 
 /// How much of a record is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,6 +68,8 @@ pub struct NodeState {
     pub peers: Vec<PeerRecord>,
     /// Its global tunables.
     pub globals: Globals,
+    /// Its selection policies, by index.
+    pub udsp: Vec<UdspRule>,
     /// Its drop rules, newest first.
     pub drop_rules: Vec<DropRuleRecord>,
     /// Its steering.
@@ -77,6 +87,7 @@ pub fn export(state: &NodeState, backup: bool) -> Map {
     let mut document = nets(&state.nets, net);
     document.extend(peers(&state.peers, peer));
     document.extend(one("global", globals(&state.globals)));
+    document.extend(udsp(&state.udsp, None));
     document.extend(steering(&state.steering));
     document.extend(drop_rules(&state.drop_rules, net));
     document
@@ -91,7 +102,8 @@ pub fn global_show(values: &Globals) -> Map {
 }
 
 fn globals(globals: &Globals) -> Map {
-    globals.entries().map(|(global, value)| (global.name().to_owned(), value.into())).collect()
+    let shown = |global: Global, value: u32| global.word(value).map_or_else(|| value.into(), text);
+    globals.entries().map(|(global, value)| (global.name().to_owned(), shown(global, value))).collect()
 }
 
 /// The block `statistics` of a whole node.
@@ -156,9 +168,10 @@ pub fn captures(captures: &[CaptureRecord]) -> Map {
     block("capture", captures.iter().map(fields))
 }
 
-/// The document of `ping`: who answered, then what failed.
+/// The document of `ping` or `discover`: who answered, then what failed.
 #[must_use]
-pub fn pings(replies: &[PingReply]) -> Map {
+pub fn pings(purpose: PingPurpose, replies: &[PingReply]) -> Map {
+    let entity = purpose.name();
     let mut answered = Vec::new();
     let mut failed = Vec::new();
     for reply in replies {
@@ -170,12 +183,12 @@ pub fn pings(replies: &[PingReply]) -> Map {
                     .push(json!({"primary nid": primary, "Multi-Rail": record.multi_rail, "peer_ni": nids}));
             }
             Err(refusal) => {
-                let message = format!("failed to ping {}: {}", reply.nid, refusal.message);
-                failed.push(Failure { entity: "ping", seq_no: None, errno: refusal.errno, message });
+                let message = format!("failed to {entity} {}: {}", reply.nid, refusal.message);
+                failed.push(Failure { entity, seq_no: None, errno: refusal.errno, message });
             }
         }
     }
-    let mut document = block("ping", answered);
+    let mut document = block(entity, answered);
     document.extend(failures("manage", &failed));
     document
 }
@@ -252,18 +265,10 @@ fn statistics_of(traffic: &Traffic) -> Map {
     map
 }
 
-/// Adds the three blocks of messages by type and the one of health. NIs are not pinged to see whether they recover.
+/// Adds the three blocks of messages by type and the one of health.
 fn put_details(map: &mut Map, traffic: &Traffic, health: &impl Serialize) {
     put(map, "sent_stats", json!(traffic.sent));
     put(map, "received_stats", json!(traffic.received));
     put(map, "dropped_stats", json!(traffic.dropped));
-    let mut health = fields(health);
-    put(&mut health, "ping_count", 0);
-    put(&mut health, "next_ping", 0);
-    put(map, "health stats", health);
-}
-
-/// The priorities that selection policies give: there are none.
-fn udsp_info() -> Value {
-    json!({"net priority": -1, "nid priority": -1})
+    put(map, "health stats", fields(health));
 }

@@ -13,7 +13,13 @@ pub fn nets(nets: &[NetRecord], detail: Detail) -> Map {
     let shown = nets.iter().filter(|net| !detail.is_backup() || net.net != Net::LO);
     let item = |net: &NetRecord| {
         let nis: Vec<Map> = net.nis.iter().map(|ni| local_ni(ni, detail)).collect();
-        json!({"net type": text(net.net), "local NI(s)": nis})
+        let mut map = Map::new();
+        put(&mut map, "net type", text(net.net));
+        put(&mut map, "local NI(s)", nis);
+        if detail.shows(4) {
+            put(&mut map, "fsm state", net.fsm_state.as_str());
+        }
+        map
     };
     block("net", shown.map(item))
 }
@@ -37,7 +43,7 @@ fn local_ni(ni: &NiRecord, detail: Detail) -> Map {
         put(&mut map, "statistics", statistics_of(&ni.traffic));
     }
     if detail.shows(4) {
-        put(&mut map, "udsp info", udsp_info());
+        put(&mut map, "udsp info", udsp_info(&ni.udsp));
     }
     if detail.shows(2) {
         put_details(&mut map, &ni.traffic, &ni.health);
@@ -59,6 +65,12 @@ fn local_ni(ni: &NiRecord, detail: Detail) -> Map {
     };
     if shows_cpts {
         put(&mut map, "CPT", cpts_text(&ni.cpts));
+    }
+    if let Some(distance) = ni.numa_distance.filter(|_| detail.shows(1)) {
+        put(&mut map, "numa distance", distance);
+    }
+    if detail.shows(4) {
+        put(&mut map, "fsm state", ni.fsm_state.as_str());
     }
     map
 }

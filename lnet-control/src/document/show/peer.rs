@@ -20,8 +20,14 @@ pub fn peers(peers: &[PeerRecord], detail: Detail) -> Map {
         if detail.shows(3) {
             put(&mut map, "peer state", peer.state);
         }
+        if detail.is_backup() && peer.state & PeerRecord::LOCK_PRIMARY != 0 {
+            put(&mut map, "lock_prim", true);
+        }
         let nis = peer.nis.iter().filter(|ni| !ni.nid.is_loopback());
         put(&mut map, "peer ni", nis.map(|ni| peer_ni(ni, detail)).collect::<Vec<_>>());
+        if detail.shows(4) {
+            put(&mut map, "fsm state", peer.fsm_state.as_str());
+        }
         map
     };
     block("peer", peers.iter().filter(is_shown).map(item))
@@ -31,7 +37,7 @@ fn peer_ni(ni: &PeerNiRecord, detail: Detail) -> Map {
     let mut map = Map::new();
     put(&mut map, "nid", text(ni.nid));
     if detail.shows(4) {
-        put(&mut map, "udsp info", udsp_info());
+        put(&mut map, "udsp info", udsp_info(&ni.udsp));
     }
     if detail.shows(0) {
         // Whether it is alive is not tracked.
@@ -44,7 +50,20 @@ fn peer_ni(ni: &PeerNiRecord, detail: Detail) -> Map {
     if detail.shows(2) {
         put_details(&mut map, &ni.traffic, &ni.health);
     }
+    if detail.shows(4) {
+        put(&mut map, "fsm state", ni.fsm_state.as_str());
+    }
     map
+}
+
+/// The block `peers`, the older form: NIDs, the primary one first.
+pub(super) fn older_peers(peers: &[PeerRecord]) -> Map {
+    let shown = peers.iter().filter(|peer| !peer.primary_nid.is_loopback());
+    let item = |peer: &PeerRecord| {
+        let nids = peer.nis.iter().enumerate().map(|(at, ni)| (at.to_string(), text(ni.nid)));
+        json!({"nids": nids.collect::<Map>()})
+    };
+    block("peers", shown.map(item))
 }
 
 /// The block `peer list`.

@@ -50,7 +50,9 @@ impl Sending {
         // The receiver lets go of what it buffers a little after the time is over.
         let buffered = call.sessions.local.times.buffered * 3 / 2;
         self.streams[slot].congestion.set_buffered(ack.buffered, buffered);
-        let reordering = self.streams[slot].congestion.reordering();
+        let is_told = |number| highest.checked_sub(number).is_some_and(|far| arrived(far, ack.below));
+        self.streams[slot].learn_of_late(now, is_told);
+        let reordering = self.streams[slot].congestion.reordering(now);
         let mut next = self.streams[slot].outstanding.first();
         while let Some(at) = List::step(&self.items, &mut next) {
             let SentItem { number, sent_at, cost_bytes: cost, .. } = self.items[at];
@@ -71,7 +73,7 @@ impl Sending {
                 self.lose_overtaken(slot, at, call);
             }
         }
-        frames += self.land_late(slot, (highest, ack.below), call);
+        frames += self.land_late(slot, is_told, call);
         let stream = &mut self.streams[slot];
         stream.highest_acked = stream.highest_acked.max(Some(highest));
         stream.congestion.granted(ack.grant_bytes);
@@ -90,7 +92,7 @@ impl Sending {
             self.look_at(slot, self.streams[slot].probe_at(&call.sessions.local.times), call.sessions);
         }
         // Frames that were overtaken count as lost after a while.
-        if let Some(at) = self.loss_time(slot) {
+        if let Some(at) = self.loss_time(slot, now) {
             self.look_at(slot, at, call.sessions);
         }
         if self.streams[slot].outstanding.is_empty() {
@@ -104,14 +106,14 @@ impl Sending {
     fn land_late(
         &mut self,
         slot: u32,
-        (highest, below): (u64, u64),
+        is_told: impl Fn(u64) -> bool,
         call: &mut Call<'_, impl Uplink>,
     ) -> u32 {
         let mut landed = 0;
         let mut next = self.streams[slot].pending.first();
         while let Some(at) = List::step(&self.items, &mut next) {
             let item = &self.items[at];
-            if item.sends != 0 && highest.checked_sub(item.number).is_some_and(|far| arrived(far, below)) {
+            if item.sends != 0 && is_told(item.number) {
                 let stream = &mut self.streams[slot];
                 stream.pending.remove(&mut self.items, at);
                 stream.outstanding.push_front(&mut self.items, at);
@@ -134,11 +136,11 @@ impl Sending {
     }
 
     /// When the oldest outstanding frame counts as lost, if later ones have been acknowledged.
-    pub(crate) fn loss_time(&self, slot: u32) -> Option<Instant> {
+    pub(crate) fn loss_time(&self, slot: u32, now: Instant) -> Option<Instant> {
         let stream = &self.streams[slot];
         let first = self.items.get(stream.outstanding.first())?;
         let overtaken = stream.highest_acked.is_some_and(|highest| first.number < highest);
-        overtaken.then(|| first.sent_at + stream.congestion.reordering())
+        overtaken.then(|| first.sent_at + stream.congestion.reordering(now))
     }
 
     /// Lets a stream send, if it has something.

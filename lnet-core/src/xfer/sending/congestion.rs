@@ -6,6 +6,8 @@
 
 use core::time::Duration;
 
+use crate::time::Instant;
+
 /// What a frame takes of its receiver at least: a chunk of its UMEM.
 pub(crate) const CHUNK_BYTES: u32 = 4096;
 /// What a sender may have in flight before its receiver has granted anything, and what it always may.
@@ -18,6 +20,9 @@ const WINDOW_MAX_BYTES: u32 = 1 << 24;
 const RTT_FIRST: Duration = Duration::from_millis(1);
 /// Longest interval between two probes.
 const PROBE_MAX: Duration = Duration::from_secs(1);
+/// The most that frames are waited for because others were that late, and for how long that is remembered.
+const LATENESS_MAX: Duration = Duration::from_millis(20);
+const LATENESS_LASTS: Duration = Duration::from_secs(1);
 
 /// The bytes that a frame of this length takes of its receiver.
 #[inline]
@@ -40,6 +45,10 @@ pub(crate) struct Congestion {
     grant_bytes: u32,
     /// How long the receiver may keep frames that have arrived from being acknowledged.
     buffered: Duration,
+    /// How long after it was sent a frame was acknowledged that had counted as lost, at most of late; and when one was
+    /// last.
+    lateness: Duration,
+    late_at: Instant,
     /// The first frame of the round trip whose losses are being counted.
     round_ends_at: u64,
     round_acked: u32,
@@ -60,6 +69,8 @@ impl Congestion {
             threshold_bytes: WINDOW_MAX_BYTES,
             grant_bytes: UNSOLICITED_BYTES,
             buffered: Duration::ZERO,
+            lateness: Duration::ZERO,
+            late_at: Instant(0),
             round_ends_at: 0,
             round_acked: 0,
             round_lost: 0,
@@ -137,9 +148,19 @@ impl Congestion {
     }
 
     /// How long a frame may be behind one sent later that was acknowledged (RFC 9002, 6.1.2). It does not count how many
-    /// have overtaken it: frames go by several rails, and headers to several shards.
-    pub(crate) fn reordering(&self) -> Duration {
-        (self.smoothed + self.smoothed / 8).max(Duration::from_micros(100)) + self.buffered
+    /// have overtaken it: frames go by several rails, and headers to several shards. Where frames that counted as lost
+    /// had only been late, others may be as late (RFC 8985, 6.2).
+    pub(crate) fn reordering(&self, now: Instant) -> Duration {
+        let late = if now - self.late_at < LATENESS_LASTS { self.lateness } else { Duration::ZERO };
+        let round_trip = (self.smoothed + self.smoothed / 8).max(Duration::from_micros(100));
+        round_trip.max(late * 2) + self.buffered
+    }
+
+    /// A frame that counted as lost is acknowledged so long after it was sent.
+    pub(crate) fn note_late(&mut self, now: Instant, after: Duration) {
+        let former = if now - self.late_at < LATENESS_LASTS { self.lateness } else { Duration::ZERO };
+        self.lateness = former.max(after).min(LATENESS_MAX);
+        self.late_at = now;
     }
 
     /// How long to wait for any acknowledgement before a probe (RFC 9002, 6.2).

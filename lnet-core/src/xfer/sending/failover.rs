@@ -3,7 +3,7 @@
 //! This side tells which path is silent and which other ones there are; the [`Uplink`] chooses. Ids, windows and frame
 //! numbers go on by any path.
 
-use super::item::Cargo;
+use super::item::{Cargo, SentItem};
 use super::{Call, Sending};
 use crate::list::NONE;
 use crate::lnd::Uplink;
@@ -72,7 +72,9 @@ impl Sending {
     /// A frame was overtaken by others that have arrived. What is lost again and again takes another path.
     pub(crate) fn lose_overtaken(&mut self, slot: u32, item: u32, call: &mut Call<'_, impl Uplink>) {
         let now = call.sessions.local.now;
+        let SentItem { number, sent_at, .. } = self.items[item];
         self.lose(slot, item);
+        self.streams[slot].give_up(number, sent_at);
         let stream = &self.streams[slot];
         // Where nothing is acknowledged at all the probes change the path.
         if self.items[item].sends >= SENDS_BY_OWN_PATH

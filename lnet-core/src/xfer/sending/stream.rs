@@ -10,6 +10,9 @@ use crate::time::Instant;
 use crate::xfer::XferTimes;
 use crate::xfer::sessions::SILENCE;
 
+/// Lost frames that are remembered.
+const GIVEN_UP: usize = 8;
+
 pub(crate) struct SendStream {
     pub(crate) peer: u32,
     /// The peer's shard.
@@ -31,6 +34,9 @@ pub(crate) struct SendStream {
     pub(crate) turn: u32,
     pub(crate) in_flight_bytes: u32,
     pub(crate) congestion: Congestion,
+    /// Frames that counted as lost of late, by the end of their numbers, and when they were sent: an acknowledgement may
+    /// tell yet that one had only been overtaken.
+    pub(crate) given_up: [Option<(u64, Instant)>; GIVEN_UP],
     /// When something was acknowledged last, if ever.
     pub(crate) acked_at: Option<Instant>,
     /// Since when there has always been something that is not acknowledged.
@@ -64,6 +70,7 @@ impl SendStream {
             turn: 0,
             in_flight_bytes: 0,
             congestion: Congestion::new(),
+            given_up: [None; GIVEN_UP],
             acked_at: None,
             owed_since: now,
             waits_since: now,
@@ -75,6 +82,20 @@ impl SendStream {
 
     pub(crate) fn is_idle(&self) -> bool {
         self.outstanding.is_empty() && !self.has_more()
+    }
+
+    /// A frame counts as lost.
+    pub(crate) fn give_up(&mut self, number: u64, sent_at: Instant) {
+        self.given_up[number as usize % GIVEN_UP] = Some((number, sent_at));
+    }
+
+    /// Frames that counted as lost are acknowledged, if `arrived` says so of their numbers.
+    pub(crate) fn learn_of_late(&mut self, now: Instant, arrived: impl Fn(u64) -> bool) {
+        for given_up in &mut self.given_up {
+            if let Some((_, sent_at)) = given_up.take_if(|(number, _)| arrived(*number)) {
+                self.congestion.note_late(now, now - sent_at);
+            }
+        }
     }
 
     /// Whether frames of so many bytes fit what may be in flight.

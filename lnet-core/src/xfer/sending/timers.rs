@@ -59,7 +59,7 @@ impl Sending {
     pub(crate) fn follow_streams(&mut self, call: &mut Call<'_, impl Uplink>) -> Option<Instant> {
         let now = call.sessions.local.now;
         while let Some(at) = self.timers.pop_due(now) {
-            while self.loss_time(at).is_some_and(|lost| lost <= now) {
+            while self.loss_time(at, now).is_some_and(|lost| lost <= now) {
                 let first = self.streams[at].outstanding.first();
                 self.lose_overtaken(at, first, call);
             }
@@ -70,7 +70,7 @@ impl Sending {
                 let times = &call.sessions.local.times;
                 // Not once more in this call.
                 let probe_at = self.streams[at].probe_at(times).max(Instant(now.0 + 1));
-                self.timers.set(at, self.loss_time(at).map_or(probe_at, |lost| lost.min(probe_at)));
+                self.timers.set(at, self.loss_time(at, now).map_or(probe_at, |lost| lost.min(probe_at)));
             }
             self.go_on(at);
         }

@@ -250,6 +250,24 @@ fn a_receiver_that_was_only_slow_is_not_sent_everything_again() {
     assert!(resent < 40, "{resent} frames");
 }
 
+/// Rails and queues that take differently long let frames overtake each other by more than a round trip.
+#[test]
+fn a_wire_that_only_reorders_has_little_sent_again() {
+    let mut network = pair(3, (1, 1));
+    network.faults.late = 200;
+    let to = network.nodes[1].nids[0];
+    for number in 0..2000 {
+        let now = network.now;
+        network.nodes[0].put(now, &to, 0, 4, number, 1000);
+        network.run(SECOND / 100_000);
+    }
+    network.run(SECOND);
+    network.assert_all_arrived(0, 1, 2000);
+    let counters = network.nodes[0].counters()[0];
+    let (sent, resent) = (counters.frames_sent, counters.frames_resent);
+    assert!(resent * 50 < sent, "{resent} of {sent} frames {counters:?} {:?}", network.nodes[1].counters());
+}
+
 #[test]
 fn a_session_is_renewed_around_a_dead_rail() {
     let mut network = pair(1, (1, 1));

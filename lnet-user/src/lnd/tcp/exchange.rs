@@ -260,7 +260,8 @@ impl TcpLnd {
         // Those of connections that it has replaced.
         self.act(now, up);
         let mut link = Link::new(Some(stream), None);
-        link.early.extend_from_slice(arrived);
+        link.early.extend(arrived);
+        self.early_bytes += arrived.len();
         self.link(conn, link);
         self.feed(now, stream, up, memory);
     }

@@ -6,7 +6,7 @@
 //!
 //! Invariants: a stream belongs to one connection; bytes of a stream are used in their order; payload lies where the
 //! kernel puts it or takes it under a lease, or is copied once between there and a buffer of the streams; what is lent
-//! elsewhere is waited for.
+//! elsewhere is waited for; a message ends when its leases are back, also if its connection has ended.
 
 mod exchange;
 mod port;
@@ -45,6 +45,8 @@ const HANDSHAKES_MAX: u32 = 1 << 10;
 /// Buffers that streams are received into, of a shard, and the bytes of each.
 const RECEIVE_BUFFERS: u16 = 256;
 const RECEIVE_BUFFER_BYTES: u32 = 8192;
+/// Bytes of a shard that have arrived and have to wait, at most, outside of these buffers.
+const WAITING_MAX_BYTES: usize = 16 << 20;
 /// After the kernel could not accept a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -74,12 +76,14 @@ enum Receiving {
 struct Link {
     stream: Option<StreamId>,
     receiving: Receiving,
-    /// Bytes that another shard has received.
-    early: Vec<u8>,
+    /// Bytes that come before `pending`: another shard has received them, or they had to wait for long.
+    early: VecDeque<u8>,
     /// Bytes that have arrived, and from where on they are to be used.
     pending: VecDeque<(ReceivedBytes, usize)>,
     /// Whether nothing arrives any more.
     has_ended: bool,
+    /// Whether long payload came last, or nothing yet.
+    follows_long: bool,
     /// A piece that was polled, whose payload could not be queued yet.
     stopped: Option<Piece>,
     /// Where it is dialled, if it is.
@@ -100,9 +104,10 @@ impl Link {
         Self {
             stream,
             receiving: Receiving::Nothing,
-            early: Vec::new(),
+            early: VecDeque::new(),
             pending: VecDeque::new(),
             has_ended: false,
+            follows_long: true,
             stopped: None,
             dial,
         }
@@ -118,6 +123,8 @@ pub(crate) struct TcpLnd {
     streams: Streams,
     links: Vec<Option<Link>>,
     by_stream: HashMap<StreamId, ConnId>,
+    /// Connections that have ended, by streams that are being closed.
+    closing: HashMap<StreamId, ConnId>,
     ports: Vec<TcpPort>,
     closed: Vec<TcpPort>,
     exchange: Exchange,
@@ -125,6 +132,8 @@ pub(crate) struct TcpLnd {
     stopped: Vec<ConnId>,
     /// Connections to be looked at again: bytes or payload of theirs had to wait for leases.
     waiting: Vec<StreamId>,
+    /// Bytes in all `early`.
+    early_bytes: usize,
     /// When to accept connections again, after the kernel could not.
     accept_again_at: Option<Instant>,
     /// Payload bytes that the kernel put in place, and that were copied there.
@@ -168,11 +177,13 @@ impl TcpLnd {
                 streams: Streams::new(&config)?,
                 links: Vec::new(),
                 by_stream: HashMap::new(),
+                closing: HashMap::new(),
                 ports: Vec::new(),
                 closed: Vec::new(),
                 exchange,
                 stopped: Vec::new(),
                 waiting: Vec::new(),
+                early_bytes: 0,
                 accept_again_at: None,
                 placed_bytes: 0,
                 copied_bytes: 0,
@@ -231,8 +242,12 @@ impl TcpLnd {
                 }
                 Action::Close { conn } => {
                     let link = self.unlink(conn);
-                    if let Some(stream) = link.stream {
-                        self.streams.close(stream);
+                    match link.stream {
+                        Some(stream) => {
+                            self.streams.close(stream);
+                            self.closing.insert(stream, conn);
+                        }
+                        None => self.sock.closed(now, conn, up),
                     }
                     self.drop_pending(link);
                 }
@@ -262,6 +277,7 @@ impl TcpLnd {
     }
 
     fn drop_pending(&mut self, link: Link) {
+        self.early_bytes -= link.early.len();
         for (bytes, _) in link.pending {
             self.streams.give_back(bytes);
         }
@@ -326,6 +342,11 @@ impl TcpLnd {
                     tracing::debug!(conn = conn.0, ?error, "a stream has ended");
                     self.link_mut(conn).has_ended = true;
                     self.feed(now, id, up, memory);
+                }
+            }
+            StreamEvent::Closed { id } => {
+                if let Some(conn) = self.closing.remove(&id) {
+                    self.sock.closed(now, conn, up);
                 }
             }
             StreamEvent::Detached { id, socket } => self.exchange.detached(id, socket),

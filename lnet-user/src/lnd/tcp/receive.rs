@@ -1,15 +1,20 @@
 //! Bytes that arrive: to the protocol, and payload into memory.
 
+use std::collections::VecDeque;
+
 use lnet_core::lnd::{Span, Uplink};
 use lnet_core::socklnd::{ConnId, Wants};
 use lnet_core::time::Instant;
 
-use super::{Receiving, TcpLnd};
+use super::{Receiving, TcpLnd, WAITING_MAX_BYTES};
 use crate::memory::Memory;
 use crate::uring::tcp::{Mode, ReceivedBytes, StreamId};
 
 /// The least payload that the kernel is to put in place: for less, a system call of its own costs more than the copy.
 const DIRECT_MIN_BYTES: u32 = 4096;
+/// After payload of so many bytes the next message's head is received alone, so that nothing of its payload has to be
+/// copied: long messages follow long ones. Where messages are short, one system call has head and payload.
+const LONG_MIN_BYTES: u32 = 64 << 10;
 
 impl TcpLnd {
     pub(super) fn received(
@@ -68,6 +73,10 @@ impl TcpLnd {
             let wants = self.sock.wants(conn);
             let link = self.link_mut(conn);
             let is_empty = link.pending.is_empty() && link.early.is_empty();
+            if wants == Wants::Nothing && self.streams.lacks_buffers() && !self.set_aside(conn) {
+                self.sock.overrun(now, conn, up);
+                return self.act(now, up);
+            }
             if wants == Wants::Nothing || is_empty {
                 return self.receive(now, conn, id, wants, up, memory);
             }
@@ -77,6 +86,25 @@ impl TcpLnd {
             }
             self.act(now, up);
         }
+    }
+
+    /// Takes bytes that have to wait out of the buffers that all streams share; false if there are too many. A connection
+    /// may have half of the room that is left, so that one that sends without end leaves some for the others.
+    fn set_aside(&mut self, conn: ConnId) -> bool {
+        let pending = core::mem::take(&mut self.link_mut(conn).pending);
+        let mut early = core::mem::take(&mut self.link_mut(conn).early);
+        let room = WAITING_MAX_BYTES.saturating_sub(self.early_bytes) / 2;
+        let before = early.len();
+        for (bytes, used) in pending {
+            if early.len() - before <= room {
+                early.extend(&self.streams.bytes(&bytes)[used..]);
+            }
+            self.streams.give_back(bytes);
+        }
+        let added = early.len() - before;
+        self.early_bytes += added;
+        self.link_mut(conn).early = early;
+        added <= room
     }
 
     /// Uses some of the bytes that are pending; false if their place cannot be written to now.
@@ -91,7 +119,7 @@ impl TcpLnd {
         let link =
             self.links[conn.0 as usize].as_mut().unwrap_or_else(|| unreachable!("{conn:?} has a link"));
         let bytes = match link.pending.front() {
-            _ if !link.early.is_empty() => link.early.as_slice(),
+            _ if !link.early.is_empty() => link.early.as_slices().0,
             Some((received, used)) => &self.streams.bytes(received)[*used..],
             None => return true,
         };
@@ -106,6 +134,7 @@ impl TcpLnd {
             }
             Wants::Payload(span) => {
                 let count = left.min(span.length_bytes as usize);
+                link.follows_long &= count < span.length_bytes as usize;
                 let target = Span { length_bytes: count as u32, ..span };
                 let Some(fragments) = memory.try_fragments_mut(&target) else { return false };
                 fragments.copy_from(&bytes[..count]);
@@ -120,6 +149,11 @@ impl TcpLnd {
         // The link stays until the protocol's actions are carried out.
         if !link.early.is_empty() {
             link.early.drain(..count);
+            self.early_bytes -= count;
+            if link.early.is_empty() {
+                // With its memory.
+                link.early = VecDeque::new();
+            }
         } else if let Some((_, used)) = link.pending.front_mut() {
             *used += count;
             if count == left
@@ -143,6 +177,10 @@ impl TcpLnd {
     ) {
         let is_bulk = self.sock.receives_bulk(conn);
         let is_checked = self.sock.checksum_mut(conn).is_some();
+        let head_bytes = self.sock.missing_of_head(conn);
+        let is_lendable = |span: &Span, memory: &mut Memory| {
+            span.length_bytes >= DIRECT_MIN_BYTES && !is_checked && memory.is_written_alone(span)
+        };
         let link = self.link_mut(conn);
         if link.dial.is_some() {
             return;
@@ -156,26 +194,35 @@ impl TcpLnd {
                 link.receiving = Receiving::Pausing;
                 self.streams.pause(id);
             }
+            // What came before was short, or could not be placed. This can be.
+            (Receiving::Many, Wants::Payload(span))
+                if (is_bulk || span.length_bytes >= LONG_MIN_BYTES) && is_lendable(&span, memory) =>
+            {
+                link.receiving = Receiving::Pausing;
+                self.streams.pause(id);
+            }
             (Receiving::Nothing, Wants::Payload(span))
                 if span.length_bytes >= DIRECT_MIN_BYTES && !is_checked =>
             {
-                let lease = memory.lend_from_device(&span);
-                let link = self.link_mut(conn);
-                match lease {
-                    Some(lease) => {
+                match memory.lend_from_device(&span) {
+                    Some((lease, filled_bytes)) => {
                         link.receiving = Receiving::Into(span.length_bytes);
-                        self.streams.receive_into(id, lease);
+                        link.follows_long = span.length_bytes >= LONG_MIN_BYTES;
+                        self.streams.receive_into(id, lease, filled_bytes);
                     }
                     None => {
-                        link.receiving = Receiving::Once;
-                        self.streams.receive(id, Mode::Once);
+                        link.receiving = Receiving::Many;
+                        self.streams.receive(id, Mode::Many);
                     }
                 }
             }
             (Receiving::Nothing, Wants::Head | Wants::Payload(_) | Wants::Skip(_)) if !link.has_ended => {
-                let (receiving, mode) =
-                    if is_bulk { (Receiving::Once, Mode::Once) } else { (Receiving::Many, Mode::Many) };
-                link.receiving = receiving;
+                let mode = match head_bytes {
+                    _ if !is_bulk => Mode::Many,
+                    Some(bytes) if link.follows_long => Mode::UpTo(bytes as u32),
+                    _ => Mode::Once,
+                };
+                link.receiving = if mode == Mode::Many { Receiving::Many } else { Receiving::Once };
                 self.streams.receive(id, mode);
             }
             _ => {}

@@ -19,13 +19,14 @@ impl Streams {
         self.want(id, Wanted::Buffers(mode));
     }
 
-    /// Receives as many bytes as the lease has straight into it; [`StreamEvent::Placed`] brings the lease back.
+    /// Receives as many bytes as the lease has from `filled_bytes` on straight into it; [`StreamEvent::Placed`] brings the
+    /// lease back.
     ///
     /// # Panics
-    /// If a receive is under way, or the lease is empty.
-    pub(crate) fn receive_into(&mut self, id: StreamId, lease: WriteLease) {
-        assert!(lease.length_bytes() != 0, "a placement of no bytes");
-        self.want(id, Wanted::Placement { lease, placed_bytes: 0 });
+    /// If a receive is under way, or nothing is to be filled.
+    pub(crate) fn receive_into(&mut self, id: StreamId, lease: WriteLease, filled_bytes: usize) {
+        assert!(filled_bytes < lease.length_bytes(), "a placement of no bytes");
+        self.want(id, Wanted::Placement { lease, placed_bytes: filled_bytes });
     }
 
     fn want(&mut self, id: StreamId, wanted: Wanted) {
@@ -50,6 +51,11 @@ impl Streams {
     #[inline]
     pub(crate) fn bytes(&self, received: &ReceivedBytes) -> &[u8] {
         &self.buffers.bytes(&received.buffer)[..received.length as usize]
+    }
+
+    /// Whether few buffers are left: bytes that wait are to be moved elsewhere, so that other streams can receive.
+    pub(crate) fn lacks_buffers(&self) -> bool {
+        self.buffers.is_scarce()
     }
 
     /// Lets the kernel use their buffer again.
@@ -79,9 +85,10 @@ impl Streams {
             Wanted::Buffers(_) if stream.is_starved => return,
             Wanted::Buffers(_) if !self.buffers.is_stocked() => return self.starve(slot),
             Wanted::Buffers(Mode::Many) => opcode::RecvMulti::new(fd, GROUP).build(),
-            Wanted::Buffers(Mode::Once) => {
+            Wanted::Buffers(mode @ (Mode::Once | Mode::UpTo(_))) => {
                 // Of length 0: as much as the buffer holds.
-                let entry = opcode::Recv::new(fd, core::ptr::null_mut(), 0).buf_group(GROUP).build();
+                let length = if let Mode::UpTo(bytes) = *mode { bytes } else { 0 };
+                let entry = opcode::Recv::new(fd, core::ptr::null_mut(), length).buf_group(GROUP).build();
                 entry.flags(squeue::Flags::BUFFER_SELECT)
             }
             Wanted::Placement { lease, placed_bytes } => {
@@ -153,7 +160,7 @@ impl Streams {
                 }
             }
             Wanted::Buffers(Mode::Many) => stream.wanted = Wanted::Buffers(Mode::Many),
-            Wanted::Buffers(Mode::Once) | Wanted::Nothing => {}
+            Wanted::Buffers(Mode::Once | Mode::UpTo(_)) | Wanted::Nothing => {}
         }
     }
 

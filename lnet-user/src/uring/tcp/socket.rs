@@ -97,7 +97,8 @@ pub(crate) fn listener(
 
 /// A socket to dial with, bound to the last port of [`RESERVED_PORTS`] before `below` that is free, and that port.
 /// Several sockets may have the same port, each to another destination: where connecting ends with `EADDRNOTAVAIL` or
-/// `EADDRINUSE`, the next socket is to be bound below it.
+/// `EADDRINUSE`, the next socket is to be bound below it. Where the process may bind to none of them, it is bound to any port,
+/// which counts as 0: the peer does not take its word then, and perhaps not its connection.
 ///
 /// # Errors
 /// [`TcpError::Socket`] with what the kernel refused: `EADDRINUSE` if all ports are taken.
@@ -107,17 +108,21 @@ pub(crate) fn reserved_dialler(
     options: &SocketOptions,
 ) -> Result<(OwnedFd, u16), TcpError> {
     let mut refused = ("bind", Errno::ADDRINUSE);
+    let open = |address| {
+        let socket = open(address, options)?;
+        set_socket_reuseaddr(&socket, true).map_err(|errno| ("SO_REUSEADDR", errno))?;
+        bind(&socket, &scoped(address, options.interface_index)).map_err(|errno| ("bind", errno))?;
+        Ok(socket)
+    };
     for port in RESERVED_PORTS.rev().filter(|port| *port < below) {
         let address = SocketAddr::new(source, port);
-        let open = || {
-            let socket = open(address, options)?;
-            set_socket_reuseaddr(&socket, true).map_err(|errno| ("SO_REUSEADDR", errno))?;
-            bind(&socket, &scoped(address, options.interface_index)).map_err(|errno| ("bind", errno))?;
-            Ok(socket)
-        };
-        match open() {
+        match open(address) {
             Ok(socket) => return Ok((socket, port)),
             Err(next @ ("bind", Errno::ADDRINUSE)) => refused = next,
+            Err(("bind", Errno::ACCESS)) => {
+                let any = SocketAddr::new(source, 0);
+                return open(any).map(|socket| (socket, 0)).map_err(at(any));
+            }
             Err(refused) => return Err(at(address)(refused)),
         }
     }

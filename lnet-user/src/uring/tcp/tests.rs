@@ -25,6 +25,7 @@ struct Side {
     modes: HashMap<StreamId, Mode>,
     arrived: HashMap<StreamId, Vec<u8>>,
     sent: HashMap<StreamId, u64>,
+    closed: Vec<StreamId>,
     /// All other events.
     events: VecDeque<StreamEvent>,
     /// Sends back what arrives.
@@ -36,8 +37,8 @@ struct Side {
 impl Side {
     fn new(config: StreamsConfig) -> Self {
         let streams = Streams::new(&config).unwrap();
-        let (modes, arrived, sent, events) = Default::default();
-        Self { streams, modes, arrived, sent, events, echoes: false, keeps: None }
+        let (modes, arrived, sent, closed, events) = Default::default();
+        Self { streams, modes, arrived, sent, closed, events, echoes: false, keeps: None }
     }
 
     fn pair() -> [Self; 2] {
@@ -60,6 +61,7 @@ impl Side {
             match event {
                 StreamEvent::Received { id, bytes } => self.received(id, bytes),
                 StreamEvent::Sent { id, bytes } => *self.sent.entry(id).or_default() += bytes,
+                StreamEvent::Closed { id } => self.closed.push(id),
                 event => self.events.push_back(event),
             }
         }
@@ -69,6 +71,9 @@ impl Side {
     fn received(&mut self, id: StreamId, received: ReceivedBytes) {
         let bytes = self.streams.bytes(&received);
         assert!(!bytes.is_empty());
+        if let Some(Mode::UpTo(max)) = self.modes.get(&id) {
+            assert!(bytes.len() <= *max as usize, "{} bytes instead of {max}", bytes.len());
+        }
         self.arrived.entry(id).or_default().extend_from_slice(bytes);
         if self.echoes {
             let bytes = bytes.to_vec();
@@ -78,8 +83,8 @@ impl Side {
             Some(kept) => kept.push(received),
             None => self.streams.give_back(received),
         }
-        if self.modes.get(&id) == Some(&Mode::Once) {
-            self.streams.receive(id, Mode::Once);
+        if let Some(mode) = self.modes.get(&id).filter(|mode| **mode != Mode::Many) {
+            self.streams.receive(id, *mode);
         }
     }
 
@@ -174,7 +179,7 @@ fn region(length: usize) -> Region {
 
 #[test]
 fn bytes_come_back_in_each_mode() {
-    for mode in [Mode::Once, Mode::Many] {
+    for mode in [Mode::Once, Mode::UpTo(1000), Mode::Many] {
         let mut sides = Side::pair();
         let [near, far] = connect(&mut sides);
         sides[1].echoes = true;
@@ -207,7 +212,7 @@ fn bytes_are_placed_straight_into_leases() {
         let length = region.length_bytes();
         let bytes = pattern(2, length + 10);
         let lease = region.lend_write(5..length - 5).unwrap();
-        sides[0].streams.receive_into(near, lease);
+        sides[0].streams.receive_into(near, lease, 0);
         sides[1].streams.queue_bytes(far, &bytes[..1000]);
         until("a part is placed", &mut sides, |sides| sides[0].streams.counters().placed_bytes == 1000);
         sides[1].streams.queue_bytes(far, &bytes[1000..]);
@@ -234,7 +239,7 @@ fn a_placement_ends_with_its_stream() {
     let [near, mut far] = sockets();
     let id = sides[0].streams.adopt(near.into()).unwrap();
     let mut region = region(100);
-    sides[0].streams.receive_into(id, region.lend_write(0..100).unwrap());
+    sides[0].streams.receive_into(id, region.lend_write(0..100).unwrap(), 0);
     far.write_all(&[7; 60]).unwrap();
     drop(far);
     let event = next_event("the placement ends", &mut sides);
@@ -281,7 +286,7 @@ fn a_pause_waits_for_the_end_of_a_placement() {
     let mut sides = Side::pair();
     let [near, far] = connect(&mut sides);
     let mut region = region(100);
-    sides[0].streams.receive_into(near, region.lend_write(0..100).unwrap());
+    sides[0].streams.receive_into(near, region.lend_write(0..100).unwrap(), 0);
     sides[0].pause(near);
     sides[1].streams.queue_bytes(far, &[1; 99]);
     until("a part is placed", &mut sides, |sides| sides[0].streams.counters().placed_bytes == 99);
@@ -343,7 +348,7 @@ fn another_thread_goes_on_without_a_loss() {
     sides[0].streams.queue_bytes(near, &bytes);
     sides[1].receive(far, Mode::Many);
     sides[1].streams.queue_lease(sending, source.lend_read(0..bytes.len()).unwrap());
-    sides[0].streams.receive_into(placing, target.lend_write(0..bytes.len()).unwrap());
+    sides[0].streams.receive_into(placing, target.lend_write(0..bytes.len()).unwrap(), 0);
     let dialled = sides[0].streams.dial(dialler(), address).unwrap();
     // Some threads end while operations of theirs are under way, another lives on.
     for _ in 0..20 {
@@ -379,7 +384,7 @@ fn streams_close_while_things_are_under_way() {
         if round % 2 == 0 {
             sides[0].receive(id, Mode::Many);
         } else {
-            sides[0].streams.receive_into(id, target.lend_write(0..100).unwrap());
+            sides[0].streams.receive_into(id, target.lend_write(0..100).unwrap(), 0);
         }
         let (socket, address) = listener();
         let listener = sides[0].streams.listen(socket);
@@ -398,8 +403,12 @@ fn streams_close_while_things_are_under_way() {
                 }
             }
             let streams = &sides[0].streams;
-            source.is_whole() && target.is_whole() && streams.free.len() == streams.slots.len()
+            // It is said of none while the kernel has what was lent to it.
+            let has_closed = sides[0].closed.contains(&id);
+            assert!(!has_closed || source.is_whole() && target.is_whole());
+            has_closed && streams.free.len() == streams.slots.len()
         });
+        assert!(sides[0].closed.contains(&dialled));
         assert_eq!(sides[0].streams.queued_bytes(id), 0);
         let kept = sides[0].streams.buffers.stocked_count();
         assert_eq!(kept, 16, "all buffers are there again");
@@ -414,7 +423,7 @@ fn streams_are_dropped_while_things_are_under_way() {
     let (mut source, mut target) = (region(8 << 20), region(100));
     sides[0].receive(near, Mode::Many);
     sides[0].streams.queue_lease(near, source.lend_read(0..8 << 20).unwrap());
-    sides[0].streams.receive_into(placing, target.lend_write(0..100).unwrap());
+    sides[0].streams.receive_into(placing, target.lend_write(0..100).unwrap(), 0);
     sides[0].streams.listen(listener().0);
     until("some bytes are sent", &mut sides, |sides| sides[0].streams.counters().sent_bytes != 0);
     let begun = Instant::now();

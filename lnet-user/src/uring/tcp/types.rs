@@ -37,6 +37,8 @@ pub(crate) enum Mode {
     Many,
     /// Once, and at most as much as a buffer holds.
     Once,
+    /// Once, and at most so many bytes, of which there is one at least; no more than a buffer holds.
+    UpTo(u32),
 }
 
 /// Bytes that have arrived. They are in a buffer of their streams: give it back with
@@ -102,6 +104,11 @@ pub(crate) enum StreamEvent {
         /// `None` at the end of the stream.
         error: Option<Errno>,
     },
+    /// A stream that its user has closed has gone: the kernel uses none of what was lent to it.
+    Closed {
+        /// What was the stream.
+        id: StreamId,
+    },
     /// The stream is another's from now on.
     Detached {
         /// The stream.
@@ -122,6 +129,7 @@ impl StreamEvent {
             | Self::Paused { id }
             | Self::Sent { id, .. }
             | Self::Ended { id, .. }
+            | Self::Closed { id }
             | Self::Detached { id, .. } => id,
         }
     }

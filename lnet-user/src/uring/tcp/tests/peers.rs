@@ -1,8 +1,12 @@
 //! How streams begin and end.
 
 use std::io::Read;
+use std::net::Ipv4Addr;
+
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use super::*;
+use crate::uring::tcp::socket::{SocketOptions, reserved_dialler};
 
 #[test]
 fn a_dialled_stream_sends_what_was_queued_before() {
@@ -159,4 +163,18 @@ fn what_the_kernel_has_taken_is_sent_after_a_close() {
         }
     });
     assert_eq!(found, b"farewell");
+}
+
+#[test]
+fn who_may_have_no_reserved_port_dials_from_another() {
+    let dialled = std::thread::spawn(|| {
+        let mut sets = capabilities(None).unwrap();
+        sets.effective.remove(CapabilitySet::NET_BIND_SERVICE);
+        set_capabilities(None, sets).unwrap();
+        reserved_dialler(Ipv4Addr::LOCALHOST.into(), 1024, &SocketOptions::default()).unwrap()
+    });
+    let (socket, port) = dialled.join().unwrap();
+    let bound = socket_address(Some(&socket)).unwrap();
+    assert_eq!(port, 0);
+    assert!(bound.port() >= 1024, "{bound}");
 }

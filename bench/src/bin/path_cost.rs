@@ -1,0 +1,142 @@
+//! What it costs to choose the path of a request, by the number of NIs at either end.
+//!
+//! A Put without ACK of an empty descriptor is bound, started, taken by an LND that does nothing, and ends; its event is
+//! polled. That is measured with a source that the request names, so that there is nothing to choose, and without. What a
+//! Put costs more then is the choice, and the look-ups of other NIs' credits that belong to it. A figure is the least of
+//! some rounds: what a busy machine adds is no part of it.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant as Clock};
+
+use anyhow::ensure;
+use clap::Parser;
+use lnet_bench::machine::Machine;
+use lnet_core::handle::{EqHandle, ShardId};
+use lnet_core::lnd::{NiId, Status, Uplink};
+use lnet_core::md::{MdOptions, MdSpec, Threshold};
+use lnet_core::shard::PutRequest;
+use lnet_core::time::Instant;
+use lnet_core::topology::{HEALTH_MAX, LocalNi, PeerMap, PeerNid, PeerView, Topology};
+use lnet_core::{Limits, Shard, ShardConfig};
+use lnet_wire::nid::Net;
+use lnet_wire::{Nid, ProcessId};
+use serde_json::json;
+
+const ROUNDS: u32 = 30;
+
+/// Measures what it costs to choose a path, with 1, 4 and 16 NIs at either end.
+#[derive(Debug, Parser)]
+#[command(after_help = "Examples:\n  path_cost\n  path_cost --json")]
+struct Cli {
+    /// A tenth of the messages.
+    #[arg(long)]
+    quick: bool,
+    /// Print one JSON object instead of the table.
+    #[arg(long)]
+    json: bool,
+}
+
+struct Source {
+    shard: Shard,
+    events: EqHandle,
+    nis: u16,
+    target: ProcessId,
+    self_nid: Option<Nid>,
+}
+
+fn nid(host: u8, ni: u8) -> anyhow::Result<Nid> {
+    Ok(Nid::new_ip(Net::TCP, [10, 0, host, ni].into())?)
+}
+
+impl Source {
+    /// A shard with so many NIs on a net, and a Multi-Rail peer with as many there.
+    fn new(nis: u8, knows_peer: bool, names_source: bool) -> anyhow::Result<Self> {
+        let local = |ni| Ok(LocalNi::new(nid(1, ni)?, 256, 8, Duration::from_secs(50)));
+        let locals = (1..=nis).map(local).collect::<anyhow::Result<Vec<_>>>()?;
+        let mut topology = Topology::new(locals);
+        if knows_peer {
+            let peers = (1..=nis).map(|ni| Ok(PeerNid::new(nid(2, ni)?, HEALTH_MAX)));
+            let mut map = PeerMap::default();
+            PeerView::new(true, peers.collect::<anyhow::Result<_>>()?)
+                .into_iter()
+                .for_each(|view| map.insert(view));
+            topology = topology.with_peers(map);
+        }
+        let mut shard = Shard::new(ShardConfig {
+            shard: ShardId(0),
+            shard_count: 1,
+            interface_cookie: 1,
+            pid: ProcessId::LUSTRE_PID,
+            limits: Limits { interfaces: 32, ..Limits::DEFAULT },
+            topology: Arc::new(topology),
+            hash_seed: 7,
+        });
+        let events = shard.create_event_queue(64)?;
+        let self_nid = if names_source { Some(nid(1, 1)?) } else { None };
+        Ok(Self { shard, events, nis: nis.into(), target: ProcessId::lustre(nid(2, 1)?), self_nid })
+    }
+
+    fn put(&mut self) -> anyhow::Result<()> {
+        let now = Instant(0);
+        let md = self.shard.bind(&MdSpec::new(0, Threshold::Count(1), MdOptions::NONE, self.events))?;
+        let put = PutRequest {
+            md,
+            ack: false,
+            self_nid: self.self_nid,
+            target: black_box(self.target),
+            portal: 4,
+            match_bits: 1,
+            offset: 0,
+            hdr_data: 0,
+        };
+        self.shard.put(now, &put)?;
+        for ni in (0..self.nis).map(NiId) {
+            while let Some(lent) = self.shard.poll_transmit(ni) {
+                let tx = lent.transmit.tx;
+                self.shard.sent(now, tx, Status::Ok);
+            }
+        }
+        ensure!(self.shard.poll_event(self.events).is_some(), "a Put has not ended");
+        Ok(())
+    }
+
+    /// Nanoseconds of a Put: the least of some rounds.
+    fn cost_ns(&mut self, puts: u32) -> anyhow::Result<f64> {
+        let mut least = f64::MAX;
+        for _ in 0..ROUNDS {
+            let begun = Clock::now();
+            for _ in 0..puts {
+                self.put()?;
+            }
+            least = least.min(begun.elapsed().as_nanos() as f64 / f64::from(puts));
+        }
+        Ok(least)
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let cli = Cli::parse();
+    let puts = if cli.quick { 2_000 } else { 20_000 };
+    let mut rows = Vec::new();
+    for (nis, knows_peer) in [(1, false), (1, true), (4, true), (16, true)] {
+        let given = Source::new(nis, knows_peer, true)?.cost_ns(puts)?;
+        let chosen = Source::new(nis, knows_peer, false)?.cost_ns(puts)?;
+        rows.push((nis, knows_peer, given, chosen));
+    }
+    if cli.json {
+        let rows = rows.iter().map(|(nis, knows, given, chosen)| {
+            json!({ "nis": nis, "peer_known": knows, "given_ns": given, "chosen_ns": chosen })
+        });
+        let rows: Vec<_> = rows.collect();
+        println!("{}", json!({ "machine": Machine::this(), "rows": rows }));
+        return Ok(());
+    }
+    println!("{}\n", Machine::this());
+    println!("{:<28}{:>12}{:>12}{:>12}", "NIs at either end", "given, ns", "chosen, ns", "choice, ns");
+    for (nis, knows_peer, given, chosen) in rows {
+        let name = format!("{nis}, peer {}", if knows_peer { "discovered" } else { "not known" });
+        println!("{name:<28}{given:>12.0}{chosen:>12.0}{:>12.0}", chosen - given);
+    }
+    Ok(())
+}

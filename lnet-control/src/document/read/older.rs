@@ -1,0 +1,74 @@
+//! The older forms of `peer` and `udsp`, those of the Multi-Rail design: the blocks `peers` and `selection`.
+
+use super::Reader;
+use super::values::get;
+use crate::document::tree::{Entry, Position};
+use crate::document::{Action, Mode};
+use crate::errno::{Errno, Refusal};
+use crate::pattern::{self, UdspPattern};
+use crate::records::{Selection, SelectionKind};
+use crate::request::Change;
+
+/// Keys of an item of `selection`.
+const SELECTION_KEYS: [&str; 8] = ["type", "net", "nid", "local", "remote", "priority", "id", "seq_no"];
+
+impl Reader {
+    /// All NIDs of a peer; to be deleted, some of them.
+    pub(super) fn older_peer(&mut self, position: Position, entries: &[Entry]) {
+        self.known_keys(entries, "peers", &["nids", "seq_no", "detail"]);
+        let errors = self.errors.len();
+        let Some(value) = self.needed(position, entries, "nids", "a peer") else { return };
+        let mut nids = Vec::new();
+        for value in self.members(value, "nids") {
+            nids.extend(self.pattern(value, "nids", "nids", pattern::nids).unwrap_or_default());
+        }
+        if nids.is_empty() {
+            self.wrong(value, "nids", "at least one nid");
+        }
+        if self.errors.len() == errors {
+            let deletes = self.mode == Mode::Delete;
+            self.push(position, "peers", Action::Peers { nids, deletes });
+        }
+    }
+
+    /// A rule of one of three types.
+    pub(super) fn selection(&mut self, position: Position, entries: &[Entry]) {
+        self.known_keys(entries, "selection", &SELECTION_KEYS);
+        let errors = self.errors.len();
+        if let Some(id) = get(entries, "id") {
+            let message = "'id': rules are named by their patterns alone, numbers are not supported";
+            self.unsupported(id.position, message.to_owned());
+        }
+        let Some(value) = self.needed(position, entries, "type", "a rule") else { return };
+        let kind = self.word(value, "type", SelectionKind::NAMES).and_then(|word| word.parse().ok());
+        let Some(kind) = kind else { return };
+        let mut pattern = |key: &str| {
+            let value = self.needed(position, entries, key, "a rule of this type")?;
+            self.pattern(value, key, "a net or nid, with ranges", str::parse::<UdspPattern>)
+        };
+        let patterns = match kind {
+            SelectionKind::Net => vec![pattern("net")],
+            SelectionKind::Nid => vec![pattern("nid")],
+            SelectionKind::Peer => vec![pattern("local"), pattern("remote")],
+        };
+        let priority: Option<u32> = self.integer_of(entries, "priority", 0..=u32::MAX.into());
+        let Some(patterns) = patterns.into_iter().collect::<Option<Vec<_>>>() else { return };
+        if self.errors.len() > errors {
+            return;
+        }
+        let adds = self.mode != Mode::Delete;
+        let missing = || Refusal::new(Errno::INVAL, "a rule without 'priority', 0 is the best");
+        let rules = match (priority, adds && kind != SelectionKind::Peer) {
+            (None, true) => Err(missing()),
+            _ => Selection::new(kind, patterns, priority).and_then(|selection| selection.rules()),
+        };
+        match rules {
+            Ok(rules) => rules.into_iter().for_each(|rule| {
+                let change =
+                    if adds { Change::AddUdsp { index: None, rule } } else { Change::DeleteUdspLike(rule) };
+                self.change(position, "selection", change);
+            }),
+            Err(refusal) => self.error_of(position, refusal.errno, refusal.message),
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What a document asks to be shown: its blocks name objects as shows do.
+
+use lnet_wire::{Net, Nid};
+
+use super::Reader;
+use super::values::{get, suggestion};
+use crate::document::tree::{Entry, Marked, Position};
+use crate::document::{Action, Shown};
+use crate::pattern;
+use crate::records::Global;
+
+impl Reader {
+    pub(super) fn shown(&mut self, Entry { position, key, value }: &Entry) {
+        match key.as_str() {
+            "net" => self.each_shown(*position, value, "net", |reader, entries| {
+                let net = get(entries, "net type").or_else(|| get(entries, "net"));
+                let parse = |text: &str| Ok(text.parse::<Net>()?);
+                let net = net.and_then(|value| reader.pattern(value, "net type", "a net", parse));
+                Shown::Nets { net, detail: reader.detail(entries) }
+            }),
+            "peer" => self.each_shown(*position, value, "peer", |reader, entries| {
+                let nid = get(entries, "nid").or_else(|| get(entries, "primary nid"));
+                let nid: Option<Nid> =
+                    nid.and_then(|value| reader.pattern(value, "nid", "a nid", pattern::nid));
+                Shown::Peers { nid, detail: reader.detail(entries) }
+            }),
+            "peers" => self.show(*position, "peers", Shown::OlderPeers),
+            "global" => self.shown_globals(*position, value),
+            "numa" => self.show(*position, "numa", Shown::NumaRange),
+            "udsp" => self.each_shown(*position, value, "udsp", |reader, entries| {
+                let index: Option<i64> = reader.integer_of(entries, "idx", -1..=u32::MAX.into());
+                Shown::Udsp { index: index.and_then(|index| u32::try_from(index).ok()) }
+            }),
+            "selection" => self.show(*position, "selection", Shown::Selection),
+            "statistics" => self.show(*position, "statistics", Shown::Statistics),
+            "fault" => self.show(*position, "fault", Shown::DropRules),
+            _ => self.show(*position, "steering", Shown::Steering),
+        }
+    }
+
+    /// The items of a block; one without any asks for everything.
+    fn each_shown(
+        &mut self,
+        position: Position,
+        block: &Marked,
+        what: &'static str,
+        read: impl Fn(&mut Self, &[Entry]) -> Shown,
+    ) {
+        let items = self.maps(block, what);
+        if items.is_empty() {
+            let shown = read(self, &[]);
+            return self.show(position, what, shown);
+        }
+        for (item, entries) in items {
+            self.begin_item(entries);
+            let shown = read(self, entries);
+            self.show(item.position, what, shown);
+        }
+    }
+
+    fn detail(&mut self, entries: &[Entry]) -> u8 {
+        self.integer_of(entries, "detail", 0..=4).unwrap_or_default()
+    }
+
+    /// The tunables that are listed; without any, all.
+    fn shown_globals(&mut self, position: Position, block: &Marked) {
+        let entries = self.map(block, "global").unwrap_or_default();
+        let mut globals = Vec::new();
+        for Entry { position, key, .. } in entries {
+            match key.parse::<Global>() {
+                Ok(global) => globals.push(global),
+                Err(_) => {
+                    let known = Global::ALL.map(Global::name).into_iter();
+                    let suggestion = suggestion(key, known);
+                    self.error(*position, format!("invalid key '{key}' in 'global'{suggestion}"));
+                }
+            }
+        }
+        self.show(position, "global", Shown::Globals(globals));
+    }
+
+    fn show(&mut self, position: Position, entity: &'static str, shown: Shown) {
+        self.push(position, entity, Action::Show(shown));
+    }
+}

@@ -1,0 +1,48 @@
+//! The block `udsp`.
+
+use super::Reader;
+use super::values::get;
+use crate::document::Mode;
+use crate::document::tree::{Entry, Marked, Position};
+use crate::pattern::UdspPattern;
+use crate::records::{UdspInfo, UdspRule};
+use crate::request::Change;
+
+const KEYS: [&str; 7] = ["idx", "src", "dst", "rte", "priority", "action", "seq_no"];
+
+impl Reader {
+    pub(super) fn udsp(&mut self, position: Position, entries: &[Entry]) {
+        self.known_keys(entries, "udsp", &KEYS);
+        let before = self.errors.len();
+        let index: Option<i64> = self.integer_of(entries, "idx", -1..=u32::MAX.into());
+        let index = index.and_then(|index| u32::try_from(index).ok());
+        let pattern = |reader: &mut Self, key| {
+            reader.pattern_of(entries, key, "a net or nid, with ranges", str::parse::<UdspPattern>)
+        };
+        let [source, destination, router] = ["src", "dst", "rte"].map(|key| pattern(self, key));
+        let priority = self.udsp_priority(entries);
+        if self.errors.len() > before {
+            return;
+        }
+        if self.mode == Mode::Delete {
+            return self.change(position, "udsp", Change::DeleteUdsp { index });
+        }
+        match UdspRule::new(source, destination, router, priority) {
+            Ok(rule) => self.change(position, "udsp", Change::AddUdsp { index, rule }),
+            Err(error) => self.error(position, error.message),
+        }
+    }
+
+    /// The priority of an item, or of its action; -1 is the lowest.
+    fn udsp_priority(&mut self, entries: &[Entry]) -> Option<u32> {
+        let own = get(entries, "priority");
+        let actions = match get(entries, "action") {
+            Some(action) => self.map(action, "action").unwrap_or_default(),
+            None => &[],
+        };
+        self.known_keys(actions, "action", &["priority"]);
+        let value: &Marked = own.or_else(|| get(actions, "priority"))?;
+        let priority = self.integer(value, "priority", -1..=u32::MAX.into())?;
+        Some(u32::try_from(priority).unwrap_or(UdspInfo::NONE))
+    }
+}

@@ -1,0 +1,61 @@
+//! The block `udsp`, and what follows from it for NIs.
+
+use serde_json::Value;
+
+use super::{Map, block, one, put, text};
+use crate::records::{Selection, UdspInfo, UdspRule};
+
+/// NIDs that are shown of a list of preferred ones.
+const PREFERRED_MAX: usize = 128;
+
+/// The block `udsp`: all rules, or the one with this index; nothing where there are none.
+#[must_use]
+pub fn udsp(rules: &[UdspRule], index: Option<u32>) -> Map {
+    let item = |(idx, rule): (u32, &UdspRule)| {
+        let mut map = Map::new();
+        put(&mut map, "idx", idx);
+        for (name, pattern) in rule.patterns() {
+            put(&mut map, name, text(pattern));
+        }
+        if let Some(value) = rule.priority {
+            put(&mut map, "action", one("priority", priority(value)));
+        }
+        map
+    };
+    let shown = (0..).zip(rules).filter(|(idx, _)| index.is_none_or(|index| index == *idx));
+    block("udsp", shown.map(item))
+}
+
+/// The block `selection`, the older form; nothing where no rule has it.
+#[must_use]
+pub fn selections(selections: &[Selection]) -> Map {
+    let item = |selection: &Selection| {
+        let mut map = Map::new();
+        put(&mut map, "type", selection.kind().name());
+        for (key, pattern) in selection.patterns() {
+            put(&mut map, key, text(pattern));
+        }
+        if let Some(value) = selection.priority() {
+            put(&mut map, "priority", priority(value));
+        }
+        map
+    };
+    block("selection", selections.iter().map(item))
+}
+
+fn priority(value: u32) -> Value {
+    if value == UdspInfo::NONE { Value::from(-1) } else { Value::from(value) }
+}
+
+/// The map `udsp info` of an NI.
+pub(super) fn udsp_info(info: &UdspInfo) -> Map {
+    let mut map = Map::new();
+    put(&mut map, "net priority", priority(info.net_priority));
+    put(&mut map, "nid priority", priority(info.nid_priority));
+    if !info.preferred_sources.is_empty() {
+        let shown = info.preferred_sources.iter().take(PREFERRED_MAX).enumerate();
+        let nids: Map = shown.map(|(at, nid)| (format!("NID-{at}"), text(nid))).collect();
+        put(&mut map, "Preferred source NIDs", nids);
+    }
+    map
+}

@@ -1,0 +1,412 @@
+//! Discovery: what this node finds out about peers, and what it tells them (LNet `peer.c: lnet_peer_discovery`; spec: core 8).
+//!
+//! A peer to be discovered waits in a queue. A visit takes the first step that applies: it is pinged unless its NIs are up
+//! to date; it is pushed to if it is Multi-Rail and has not acknowledged what this node tells; else it is discovered. What
+//! comes of a ping or push brings the next visit. Messages do not wait for that: they go to the NID that they were given.
+//!
+//! Invariants: at most [`UNDER_WAY_MAX`] peers are pinged or pushed to at once; what a peer says is checked as any answer to a
+//! ping, bounded, and about the peer itself; each request that waits for a peer ends once; where nothing changes nothing is
+//! sent.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use lnet_wire::ping::{
+    BUFFER_MAX_BYTES, BUFFER_MIN_BYTES, Features, HEADER_BYTES, LARGE_ENTRY_BYTES, NiStatus, PingInfo,
+};
+use lnet_wire::{Discovery, Global, Nid};
+
+use super::error::RequestError;
+use super::peers::{Peer, TOLD_MAX, peer_state};
+use super::pings::{Ping, PingId, Pinged, Purpose, nids_of};
+use super::{Action, Node, Outcome, RequestId};
+use crate::time::Instant;
+
+/// Peers that are pinged or pushed to at once.
+pub(super) const UNDER_WAY_MAX: usize = 64;
+
+/// What became of pushes that came.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct PushCounters {
+    /// The peer is known by what it said.
+    pub taken: u64,
+    /// Malformed, or not of its sender: ignored.
+    pub refused: u64,
+    /// Longer than the buffer, older than what is known, or without Multi-Rail: the sender is pinged instead.
+    pub pinged: u64,
+    /// NIDs that a peer claimed and another one has.
+    pub contradicted: u64,
+}
+
+impl<O: Clone> Node<O> {
+    /// What became of pushes so far.
+    #[must_use]
+    pub const fn push_counters(&self) -> &PushCounters {
+        &self.pushes
+    }
+
+    /// Bytes that are to be there for the next push: those of the longest one yet.
+    #[must_use]
+    pub const fn push_room_bytes(&self) -> usize {
+        self.push_room_bytes
+    }
+
+    pub(super) fn is_discovery_on(&self) -> bool {
+        self.settings.discovery() != Discovery::Off
+    }
+
+    /// Whether a peer is to be found out about when it is used.
+    pub(super) fn is_wanted(&self, peer: &Peer) -> bool {
+        !peer.is(peer_state::DISCOVERING) && !peer.is_up_to_date(self.sequence, self.is_discovery_on())
+    }
+
+    /// Has the peer with a NID discovered, which is made if there is none; `waiting` is a request that ends with that.
+    pub(super) fn discover(&mut self, now: Instant, nid: &Nid, waiting: Option<RequestId>) {
+        if self.peers.get(nid).is_none() {
+            self.peers.note_traffic(nid);
+        }
+        self.discoveries.extend(waiting.map(|request| (request, *nid)));
+        let queued = self.peers.change(nid, |peer| {
+            peer.waiting.extend(waiting);
+            let is_queued = peer.is(peer_state::DISCOVERING);
+            peer.state |= peer_state::DISCOVERING;
+            (!is_queued).then_some(peer.primary)
+        });
+        match queued {
+            Some(Some(primary)) => self.to_discover.push_back(primary),
+            Some(None) => {}
+            // There is no room for peers.
+            None => waiting.into_iter().for_each(|request| self.lose_discovery(request)),
+        }
+        self.go_on_discovering(now);
+    }
+
+    /// Ends a request whose peer is gone.
+    fn lose_discovery(&mut self, request: RequestId) {
+        if let Some(nid) = self.discoveries.remove(&request) {
+            let result = Err(RequestError::PeerGone(nid));
+            self.actions.push_back(Action::Done { request, result });
+        }
+    }
+
+    /// Does what calls have left to be done: pushes that are due, peers that wait, requests whose peers are gone.
+    pub(super) fn go_on(&mut self, now: Instant) {
+        if let Some(is_forced) = self.push_due.take() {
+            self.push_to_all(now, is_forced);
+        }
+        self.go_on_discovering(now);
+        for request in self.peers.take_orphans() {
+            self.lose_discovery(request);
+        }
+    }
+
+    /// Visits peers that wait, as far as there is room.
+    pub(super) fn go_on_discovering(&mut self, now: Instant) {
+        let under_way = |node: &Self| node.pings.values().filter(|ping| ping.is_discovery()).count();
+        while under_way(self) < UNDER_WAY_MAX
+            && let Some(primary) = self.to_discover.pop_front()
+        {
+            self.visit(now, &primary);
+        }
+    }
+
+    /// Takes the next step with a peer.
+    fn visit(&mut self, now: Instant, nid: &Nid) {
+        let (sequence, is_on) = (self.sequence, self.is_discovery_on());
+        let Some(peer) = self.peers.get(nid) else { return };
+        let primary = peer.primary;
+        if !peer.is(peer_state::DISCOVERING) || peer.under_way.is_some() {
+            return;
+        }
+        // The primary one may be on a net that this node is not on.
+        let to = peer.nis.iter().map(|ni| ni.nid).find(|nid| self.leads_to(nid, None)).unwrap_or(primary);
+        if peer.needs_ping() {
+            let length_bytes = (HEADER_BYTES + peer.nis.len() * LARGE_ENTRY_BYTES).max(BUFFER_MIN_BYTES);
+            let ping = self.own_ping(now, to, Purpose::Discovery);
+            self.wait_for(&primary, ping, peer_state::PING_SENT, peer_state::FORCE_PING);
+            self.actions.push_back(Action::Ping { ping, nid: to, source: None, length_bytes });
+        } else if peer.needs_push(sequence, is_on) {
+            let push = self.own_ping(now, to, Purpose::Push { sequence });
+            self.wait_for(&primary, push, peer_state::PUSH_SENT, peer_state::FORCE_PUSH);
+            self.actions.push_back(Action::Push { ping: push, nid: to, bytes: self.published.clone() });
+        } else {
+            self.discovered(&primary, Ok(()));
+        }
+    }
+
+    /// A ping or push of the node's own that is under way from now on.
+    pub(super) fn own_ping(&mut self, now: Instant, nid: Nid, purpose: Purpose) -> PingId {
+        let seconds = self.settings.get(Global::TransactionTimeout);
+        let timeout = Duration::from_secs(seconds.into()).min(self.config.ping_timeout_max);
+        self.requests += 1;
+        let id = PingId { request: RequestId(self.requests), is_second: false };
+        let ping = Ping { id, nid, source: None, timeout, deadline: now + timeout, purpose };
+        self.pings.insert(id.request, ping);
+        id
+    }
+
+    fn set_state(&mut self, nid: &Nid, set: u32, clear: u32) {
+        if let Some(peer) = self.peers.get_mut(nid) {
+            peer.state = peer.state & !clear | set;
+        }
+    }
+
+    /// A peer waits for the end of a ping or push, which its state says.
+    fn wait_for(&mut self, primary: &Nid, ping: PingId, set: u32, clear: u32) {
+        self.set_state(primary, set, clear);
+        if let Some(peer) = self.peers.get_mut(primary) {
+            peer.under_way = Some(ping.request);
+        }
+    }
+
+    /// The primary NID of the peer that has waited for a ping or push, and does so no more. There is none if it was deleted, or
+    /// has become a part of another one.
+    fn end_wait(&mut self, ping: &Ping) -> Option<Nid> {
+        let has_waited = |peer: &&Peer| peer.under_way == Some(ping.id.request);
+        let known = self.peers.get(&ping.nid).filter(has_waited);
+        // It may have lost the NID meanwhile.
+        let primary = known.or_else(|| self.peers.iter().find(has_waited))?.primary;
+        self.set_state(&primary, 0, peer_state::PING_SENT | peer_state::PUSH_SENT);
+        self.peers.get_mut(&primary)?.under_way = None;
+        Some(primary)
+    }
+
+    /// A peer is discovered, or the attempt failed.
+    fn discovered(&mut self, nid: &Nid, result: Result<(), RequestError>) {
+        let ended = self.peers.change(nid, |peer| {
+            let under_way = peer_state::DISCOVERING | peer_state::PING_SENT | peer_state::PUSH_SENT;
+            peer.state &= !(under_way | peer_state::REDISCOVER);
+            match &result {
+                Ok(()) => {
+                    // One that is not Multi-Rail is not pushed to, whatever was asked.
+                    peer.state = peer.state & !peer_state::FORCE_PUSH | peer_state::DISCOVERED;
+                    peer.error = None;
+                }
+                Err(error) => {
+                    peer.state |= peer_state::REDISCOVER;
+                    peer.error = Some(Box::new(error.clone()));
+                }
+            }
+            let told = Pinged {
+                nid: *nid,
+                primary: peer.primary,
+                is_multi_rail: peer.is_multi_rail(),
+                nids: peer.nids(),
+            };
+            (core::mem::take(&mut peer.waiting), told)
+        });
+        let Some((waiting, told)) = ended else { return };
+        for request in waiting {
+            self.discoveries.remove(&request);
+            let result = result.clone().map(|()| Outcome::Pinged(told.clone()));
+            self.actions.push_back(Action::Done { request, result });
+        }
+    }
+
+    /// What comes of a ping for discovery.
+    pub(super) fn discovery_answered(
+        &mut self,
+        now: Instant,
+        ping: &Ping,
+        answer: Result<&[u8], RequestError>,
+    ) {
+        let Some(primary) = self.end_wait(ping) else { return self.go_on_discovering(now) };
+        let parsed = answer.and_then(|bytes| {
+            PingInfo::parse(bytes).map_err(|error| RequestError::PingAnswer { nid: ping.nid, error })
+        });
+        match parsed {
+            Ok(info) if self.peers.get(&primary).is_some_and(|peer| info.sequence() < peer.sequence) => {
+                // A push has overtaken it, or the peer has begun a new life: it is asked once more.
+                if let Some(peer) = self.peers.get_mut(&primary) {
+                    peer.sequence = 0;
+                    peer.state |= peer_state::FORCE_PING;
+                }
+                self.visit_again(&primary);
+            }
+            Ok(info) if self.learn(now, &ping.nid, &info) => self.visit_again(&ping.nid),
+            Ok(_) => {
+                self.pushes.refused += 1;
+                self.discovered(&primary, Err(RequestError::PingStranger(ping.nid)));
+            }
+            Err(error) => self.discovered(&primary, Err(error)),
+        }
+        self.go_on_discovering(now);
+    }
+
+    /// What comes of a push.
+    pub(super) fn push_ended(
+        &mut self,
+        now: Instant,
+        ping: &Ping,
+        sequence: u32,
+        result: Result<(), RequestError>,
+    ) {
+        match (self.end_wait(ping), result) {
+            (Some(primary), Ok(())) => {
+                if let Some(peer) = self.peers.get_mut(&primary) {
+                    peer.acked = sequence;
+                }
+                self.visit_again(&primary);
+            }
+            (Some(primary), Err(error)) => self.discovered(&primary, Err(error)),
+            (None, _) => {}
+        }
+        self.go_on_discovering(now);
+    }
+
+    fn visit_again(&mut self, nid: &Nid) {
+        self.to_discover.push_front(*nid);
+    }
+
+    /// A push of so many bytes has come, of which these had room.
+    pub(super) fn pushed(&mut self, now: Instant, from: Nid, bytes: &[u8], length_bytes: usize) {
+        if from.is_any() || self.is_local(&from) {
+            self.pushes.refused += 1;
+            return;
+        }
+        let Ok(info) = PingInfo::parse(bytes) else {
+            self.pushes.refused += 1;
+            return;
+        };
+        let is_cut = length_bytes > bytes.len() || info.is_truncated();
+        if is_cut {
+            let room_bytes = info.full_bytes().clamp(BUFFER_MIN_BYTES, BUFFER_MAX_BYTES);
+            self.push_room_bytes = self.push_room_bytes.max(room_bytes);
+        }
+        // An older one than what is known has been overtaken, or its sender has begun a new life.
+        let is_old = self.peers.get(&from).is_some_and(|peer| info.sequence() < peer.sequence);
+        if is_cut || is_old || !info.features().contains(Features::MULTI_RAIL) {
+            self.pushes.pinged += 1;
+            self.ask_again(now, &from);
+        } else if self.learn(now, &from, &info) {
+            self.pushes.taken += 1;
+            self.requeue(&from);
+            self.discover(now, &from, None);
+        } else {
+            self.pushes.refused += 1;
+        }
+    }
+
+    /// A peer that waits for its visit may be in the queue by a NID that it has no more.
+    fn requeue(&mut self, nid: &Nid) {
+        let Some(peer) = self.peers.get(nid) else { return };
+        let (primary, waits) = (peer.primary, peer.is(peer_state::DISCOVERING) && peer.under_way.is_none());
+        if waits && !self.to_discover.iter().any(|queued| peer.ni(queued).is_some()) {
+            self.to_discover.push_back(primary);
+        }
+    }
+
+    /// Has a peer say of itself what is not known, or contradicted.
+    fn ask_again(&mut self, now: Instant, nid: &Nid) {
+        if self.peers.get(nid).is_none() {
+            self.peers.note_traffic(nid);
+        }
+        self.peers.change(nid, |peer| peer.state |= peer_state::FORCE_PING);
+        self.discover(now, nid, None);
+    }
+
+    /// Takes note of what a peer has said of itself; whether it is about the peer at all.
+    fn learn(&mut self, now: Instant, from: &Nid, info: &PingInfo<'_>) -> bool {
+        let mut nids = nids_of(info);
+        nids.retain(|nid| !self.is_local(nid));
+        let Some(primary) = info.primary().filter(|_| nids.contains(from)) else { return false };
+        let has = |feature| info.features().contains(feature);
+        let is_discoverable = self.is_discovery_on() && has(Features::DISCOVERY);
+        if self.peers.get(from).is_none() {
+            self.peers.note_traffic(from);
+        }
+        let Some(before) = self.peers.get(from).map(|peer| peer.state) else { return true };
+        let bit = |is_set, bit| if is_set { bit } else { 0 };
+        let is_configured = before & peer_state::CONFIGURED != 0;
+        let is_fixed = is_configured || self.settings.discovery() == Discovery::Verify;
+        let is_multi_rail = if is_fixed {
+            before & peer_state::MULTI_RAIL != 0
+        } else {
+            is_discoverable && has(Features::MULTI_RAIL) && nids.contains(&primary)
+        };
+        if is_multi_rail && !is_fixed {
+            self.peers.join(from);
+        }
+        let told = within_bounds(&primary, from, nids);
+        if before & peer_state::MULTI_RAIL != 0 && !is_multi_rail {
+            self.peers.reset(from);
+        }
+        self.peers.change(from, |peer| {
+            let by_account = peer_state::MULTI_RAIL | peer_state::NO_DISCOVERY | peer_state::ROUTER_ENABLED;
+            peer.state = peer.state & !by_account
+                | peer_state::NIDS_UP_TO_DATE
+                | bit(is_multi_rail, peer_state::MULTI_RAIL)
+                | bit(!is_discoverable, peer_state::NO_DISCOVERY)
+                | bit(!has(Features::ROUTING_DISABLED), peer_state::ROUTER_ENABLED);
+            if info.sequence() != 0 {
+                peer.sequence = info.sequence();
+            }
+            peer.told.clone_from(&told);
+        });
+        self.verify(from, &primary, &told, has(Features::MULTI_RAIL));
+        if is_multi_rail && is_discoverable && !is_fixed {
+            let contradicting = self.peers.merge(from, &primary, &told);
+            self.pushes.contradicted += contradicting.len() as u64;
+            for other in contradicting {
+                // It says which NIDs are its own.
+                if !self.peers.get(&other).is_some_and(|peer| peer.is(peer_state::CONFIGURED)) {
+                    self.ask_again(now, &other);
+                }
+            }
+        }
+        self.note_statuses(now, info);
+        true
+    }
+
+    /// Takes note of which NIs are up, as their node says (spec 9.5): one that goes down loses health.
+    fn note_statuses(&mut self, now: Instant, info: &PingInfo<'_>) {
+        let step = self.settings.get(Global::HealthSensitivity);
+        for told in info.interfaces().take(TOLD_MAX) {
+            let is_up = told.status == NiStatus::UP;
+            let Some(peer) = self.peers.get(&told.nid) else { continue };
+            let former = peer.nis.iter().find(|ni| ni.nid == told.nid).and_then(|ni| ni.is_up);
+            if former == Some(is_up) {
+                continue;
+            }
+            if let Some(ni) = self.peers.ni_mut(&told.nid) {
+                ni.is_up = Some(is_up);
+                if former == Some(true) {
+                    ni.health = ni.health.saturating_sub(step);
+                }
+            }
+            self.look_after(now, &told.nid);
+        }
+    }
+
+    /// Has all peers that have not acknowledged what this node tells pushed to; with `is_forced` all Multi-Rail ones.
+    pub(super) fn push_to_all(&mut self, now: Instant, is_forced: bool) {
+        let (sequence, is_on) = (self.sequence, self.is_discovery_on());
+        let is_due = |peer: &&Peer| {
+            peer.is_multi_rail()
+                && (is_forced || peer.needs_push(sequence, is_on))
+                && peer.is(peer_state::DISCOVERED)
+        };
+        let due: Vec<_> = self.peers.iter().filter(is_due).map(|peer| peer.primary).collect();
+        for primary in due {
+            if is_forced {
+                self.set_state(&primary, peer_state::FORCE_PUSH, 0);
+            }
+            self.discover(now, &primary, None);
+        }
+    }
+}
+
+/// What a peer has told, as much of it as is kept: the primary NID and the one that it spoke by among them though there be too
+/// many.
+fn within_bounds(primary: &Nid, from: &Nid, told: Vec<Nid>) -> Vec<Nid> {
+    let mut nids = alloc::vec![*primary];
+    if from != primary {
+        nids.push(*from);
+    }
+    let others = told.iter().filter(|nid| *nid != primary && *nid != from);
+    nids.extend(others.take(TOLD_MAX - nids.len()));
+    // In the order in which they were told.
+    nids.sort_by_key(|nid| told.iter().position(|its| its == nid));
+    nids
+}

@@ -1,0 +1,135 @@
+//! What the administrator does with peers (LNet `peer.c: lnet_user_add_peer_ni`, `lnet_del_peer`; spec: core 8.6).
+
+use lnet_wire::Nid;
+
+use super::peer_state::{BAD_CONFIG, CONFIGURED, DISCOVERED, LOCK_PRIMARY, MULTI_RAIL, NIDS_UP_TO_DATE};
+use super::{Peer, PeerEdit, PeerError, PeerNi, PeerTable, TOLD_MAX};
+use crate::topology::HEALTH_MAX;
+
+impl PeerTable {
+    /// Makes a change. Batches try theirs on a copy first.
+    ///
+    /// # Errors
+    /// [`PeerError`]; a part of the change may be made then.
+    pub(in crate::node) fn apply(
+        &mut self,
+        change: &PeerEdit,
+        is_own: impl Fn(&Nid) -> bool,
+    ) -> Result<(), PeerError> {
+        let is_peers = |nid: &Nid| !nid.is_any() && !nid.is_loopback() && !is_own(nid);
+        match change {
+            PeerEdit::Add { primary, nids, is_multi_rail, locks_primary } => {
+                if let Some(nid) = core::iter::once(primary).chain(nids).find(|nid| !is_peers(nid)) {
+                    return Err(PeerError::Nid(*nid));
+                }
+                self.add(*primary, *is_multi_rail, *locks_primary)?;
+                nids.iter().try_for_each(|nid| self.add_nid(*primary, *nid, *is_multi_rail))
+            }
+            PeerEdit::Delete { primary, nids, is_forced } => self.delete(primary, nids, *is_forced),
+            PeerEdit::SetHealth { value, .. } if *value > HEALTH_MAX => Err(PeerError::Health(*value)),
+            PeerEdit::SetHealth { nid: Some(nid), value } => {
+                let ni = self.ni_mut(nid).ok_or(PeerError::Unknown(*nid))?;
+                ni.health = *value;
+                Ok(())
+            }
+            PeerEdit::SetHealth { nid: None, value } => {
+                for (primary, peer) in &mut self.peers {
+                    peer.nis.iter_mut().for_each(|ni| ni.health = *value);
+                    self.changed.insert(*primary);
+                }
+                Ok(())
+            }
+            PeerEdit::SetState { nid, state } => {
+                self.change(nid, |peer| peer.state = *state).ok_or(PeerError::Unknown(*nid))
+            }
+        }
+    }
+
+    fn add(&mut self, primary: Nid, is_multi_rail: bool, locks: bool) -> Result<(), PeerError> {
+        let kind = if is_multi_rail { MULTI_RAIL } else { 0 };
+        let mut state = CONFIGURED | kind | if locks { LOCK_PRIMARY } else { 0 };
+        if let Some(peer) = self.get(&primary) {
+            let is_primary = peer.primary == primary;
+            if peer.is(CONFIGURED) {
+                return match is_primary {
+                    false => Err(PeerError::Configured { nid: primary, primary: peer.primary }),
+                    true if peer.is_multi_rail() != is_multi_rail => {
+                        Err(PeerError::OtherKind { primary, is_multi_rail: peer.is_multi_rail() })
+                    }
+                    true => Ok(()),
+                };
+            }
+            if peer.is(LOCK_PRIMARY) {
+                let locked = PeerError::LockedAs { nid: primary, primary: peer.primary };
+                return Err(if is_primary { PeerError::Locked(primary) } else { locked });
+            }
+            state |= peer.state & (DISCOVERED | NIDS_UP_TO_DATE) & if is_primary { u32::MAX } else { 0 };
+            let former = peer.primary;
+            self.remove(&former);
+        }
+        self.insert(Peer::new(primary, state));
+        Ok(())
+    }
+
+    fn add_nid(&mut self, primary: Nid, nid: Nid, is_multi_rail: bool) -> Result<(), PeerError> {
+        let peer = self.get(&primary).ok_or(PeerError::Unknown(primary))?;
+        if peer.nis.iter().any(|ni| ni.nid == nid) {
+            return Ok(());
+        }
+        if !is_multi_rail && peer.nis.iter().any(|ni| ni.nid.net() == nid.net()) {
+            return Err(PeerError::NotUnique { nid, primary });
+        }
+        if peer.nis.len() >= TOLD_MAX {
+            return Err(PeerError::TooMany(primary));
+        }
+        if let Some(other) = self.get(&nid) {
+            if other.is(CONFIGURED) {
+                return Err(PeerError::Configured { nid, primary: other.primary });
+            }
+            let other = other.primary;
+            if !self.yields_to_configuration(&other) {
+                self.change(&other, |peer| peer.state |= BAD_CONFIG);
+                self.change(&primary, |peer| peer.state |= BAD_CONFIG);
+                return Ok(());
+            }
+            if other == nid {
+                self.remove(&other);
+            } else {
+                self.change(&other, |peer| peer.nis.retain(|ni| ni.nid != nid));
+            }
+        }
+        self.change(&primary, |peer| peer.nis.push(PeerNi::new(nid)));
+        Ok(())
+    }
+
+    fn yields_to_configuration(&self, primary: &Nid) -> bool {
+        self.get(primary).is_none_or(|peer| !peer.is(LOCK_PRIMARY) || peer.nis.len() == 1)
+    }
+
+    fn delete(&mut self, primary: &Nid, nids: &[Nid], is_forced: bool) -> Result<(), PeerError> {
+        let peer = self.get(primary).ok_or(PeerError::Unknown(*primary))?;
+        if peer.primary != *primary {
+            return Err(PeerError::NotPrimary { nid: *primary, primary: peer.primary });
+        }
+        for nid in nids {
+            match self.primaries.get(nid) {
+                None => return Err(PeerError::Unknown(*nid)),
+                Some(other) if other != primary => {
+                    return Err(PeerError::NotHere { nid: *nid, primary: *primary });
+                }
+                Some(_) => {}
+            }
+        }
+        if !nids.is_empty() && !nids.contains(primary) {
+            self.change(primary, |peer| peer.nis.retain(|ni| !nids.contains(&ni.nid)));
+        } else if peer.is(LOCK_PRIMARY) && !is_forced {
+            self.change(primary, |peer| {
+                peer.nis.retain(|ni| ni.nid == *primary);
+                peer.state &= !NIDS_UP_TO_DATE;
+            });
+        } else {
+            self.remove(primary);
+        }
+        Ok(())
+    }
+}

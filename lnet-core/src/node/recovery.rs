@@ -1,0 +1,221 @@
+//! Health of interfaces, and pings by which those that are ill recover (LNet `lib-move.c: lnet_recover_local_nis`,
+//! `lnet_recover_peer_nis`; spec: core 9).
+//!
+//! Shards note what ends well and badly; here the values stand, and go back to the shards with a snapshot. An NI that is not
+//! in full health is pinged: the first time after a second, then after twice the time of before while it does not answer.
+//!
+//! Invariants: at most [`UNDER_WAY_MAX`] such pings are under way, one to a NID; with a sensitivity of 0 nothing changes.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use lnet_wire::ping::BUFFER_MIN_BYTES;
+use lnet_wire::{Global, Nid};
+
+use super::change::Plan;
+use super::nets::NiConfig;
+use super::peers::{Peer, PeerEdit};
+use super::pings::{Ping, Purpose};
+use super::{Action, Node};
+use crate::shard::HealthNote;
+use crate::time::Instant;
+use crate::topology::{HEALTH_MAX, NiStatus};
+
+/// Recovery pings that are under way at once.
+const UNDER_WAY_MAX: usize = 16;
+/// How long a recovery ping may take at most.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Pings to an NI that is not in full health.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Recovery {
+    /// Those since it has answered last.
+    pub ping_count: u32,
+    /// When the next one is due; `None` while the NI is in full health.
+    pub next_at: Option<Instant>,
+    /// Since when it has not been in full health.
+    pub(super) since: Option<Instant>,
+}
+
+impl Recovery {
+    /// Notes that a ping is sent; the next one is due after twice the time of before, at most `max` seconds.
+    fn sent(&mut self, now: Instant, max_s: u32) {
+        let exponent = self.ping_count.min(max_s.max(1).ilog2());
+        self.ping_count = self.ping_count.saturating_add(1);
+        self.next_at = Some(now + Duration::from_secs(1 << exponent).min(Duration::from_secs(max_s.into())));
+    }
+
+    /// Begins or ends with the health of the NI.
+    fn look(&mut self, now: Instant, health: u32) {
+        if health == HEALTH_MAX {
+            *self = Self::default();
+            return;
+        }
+        self.next_at = self.next_at.or(Some(now + Duration::from_secs(1)));
+        self.since = self.since.or(Some(now));
+    }
+}
+
+/// An NI that recovers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Recovering {
+    /// Its NID.
+    pub nid: Nid,
+    /// Its health.
+    pub health: u32,
+    /// Its pings.
+    pub recovery: Recovery,
+}
+
+impl<O: Clone> Node<O> {
+    /// Local NIs, and NIs of peers, that are not in full health.
+    #[must_use]
+    pub fn recovering(&self) -> (Vec<Recovering>, Vec<Recovering>) {
+        let is_due = |recovering: &Recovering| recovering.recovery.next_at.is_some();
+        let local = self.nis.0.iter().map(|config| Recovering {
+            nid: config.spec.nid,
+            health: config.health,
+            recovery: config.recovery,
+        });
+        let peers = self.ill.iter().filter_map(|nid| self.peers.get(nid)?.ni(nid));
+        let peers = peers.map(|ni| Recovering { nid: ni.nid, health: ni.health, recovery: ni.recovery });
+        (local.filter(is_due).collect(), peers.filter(is_due).collect())
+    }
+
+    /// A shard has noted how messages of an interface ended.
+    pub(super) fn note_health(&mut self, now: Instant, note: &HealthNote) {
+        let step = self.settings.get(Global::HealthSensitivity);
+        if step == 0 {
+            return;
+        }
+        let after = |health: u32| {
+            let worse = health.saturating_sub(note.failures.saturating_mul(step));
+            worse.saturating_add(note.successes.saturating_mul(step)).min(HEALTH_MAX)
+        };
+        if let Some(config) = self.nis.0.iter_mut().find(|config| config.spec.nid == note.nid) {
+            let health = after(config.health);
+            self.set_local_health(now, &note.nid, health);
+            return;
+        }
+        let Some(peer) = self.peers.get(&note.nid) else { return };
+        // One with a single NID has no other to go by (LNet `lib-msg.c: lnet_handle_remote_failure`).
+        let is_alone = peer.nis.len() == 1;
+        let Some(ni) = peer.nis.iter().find(|ni| ni.nid == note.nid) else { return };
+        let health = if is_alone { ni.health.max(after(ni.health)) } else { after(ni.health) };
+        if health != ni.health
+            && let Some(ni) = self.peers.ni_mut(&note.nid)
+        {
+            ni.health = health;
+            self.look_after(now, &note.nid);
+        }
+    }
+
+    fn set_local_health(&mut self, now: Instant, nid: &Nid, health: u32) {
+        let Some(config) = self.nis.0.iter_mut().find(|config| config.spec.nid == *nid) else { return };
+        if config.health == health {
+            return;
+        }
+        config.note_health(health);
+        self.look_after(now, nid);
+        self.is_changed = true;
+        self.tell();
+    }
+
+    /// Has an NI pinged while it is not in full health, and no more once it is.
+    pub(super) fn look_after(&mut self, now: Instant, nid: &Nid) {
+        if let Some(config) = self.nis.0.iter_mut().find(|config| config.spec.nid == *nid) {
+            config.recovery.look(now, config.health);
+        } else if let Some(ni) = self.peers.get_mut(nid).and_then(|peer| peer.ni_mut(nid)) {
+            ni.recovery.look(now, ni.health);
+            if ni.health == HEALTH_MAX {
+                self.ill.remove(nid)
+            } else {
+                self.ill.insert(*nid)
+            };
+        }
+    }
+
+    /// Has the NIs looked after whose health a batch has set.
+    pub(super) fn look_after_set(&mut self, now: Instant, plan: &Plan<O>) {
+        let mut set: Vec<_> = self.nis.0.iter().map(|config| config.spec.nid).collect();
+        for edit in &plan.peers {
+            match edit {
+                PeerEdit::SetHealth { nid: Some(nid), .. } => set.push(*nid),
+                PeerEdit::SetHealth { nid: None, .. } => set.extend(self.peers.iter().flat_map(Peer::nids)),
+                _ => {}
+            }
+        }
+        set.iter().for_each(|nid| self.look_after(now, nid));
+    }
+
+    /// When the next recovery ping is due.
+    pub(super) fn next_recovery(&self) -> Option<Instant> {
+        let local = self.nis.0.iter().filter_map(|config| config.recovery.next_at);
+        let peers = self.ill.iter().filter_map(|nid| self.peers.get(nid)?.ni(nid)?.recovery.next_at);
+        local.chain(peers).min()
+    }
+
+    /// Sends the recovery pings that are due.
+    pub(super) fn recover(&mut self, now: Instant) {
+        let peers = &self.peers;
+        self.ill.retain(|nid| peers.get(nid).is_some());
+        let max_s = self.settings.get(Global::MaxRecoveryPingInterval);
+        let limit_s = self.settings.get(Global::RecoveryLimit);
+        let (local, peers) = self.recovering();
+        let is_due = |recovering: &Recovering| recovering.recovery.next_at.is_some_and(|at| at <= now);
+        let due = local.into_iter().map(|its| (its, true)).chain(peers.into_iter().map(|its| (its, false)));
+        let due: Vec<_> = due.filter(|(its, _)| is_due(its)).collect();
+        for (Recovering { nid, .. }, is_local) in due {
+            let under_way = self.pings.values().filter(|ping| ping.purpose == Purpose::Recovery);
+            if under_way.clone().count() >= UNDER_WAY_MAX || under_way.clone().any(|ping| ping.nid == nid) {
+                // It is due again a second later.
+                self.postpone(now, &nid);
+                continue;
+            }
+            let Some(recovery) = self.recovery_mut(&nid) else { continue };
+            recovery.sent(now, max_s);
+            let limit = Duration::from_secs(limit_s.into());
+            let is_over = limit_s > 0 && recovery.since.is_some_and(|since| since + limit < now);
+            if is_over && !is_local {
+                // What comes from it begins anew.
+                *recovery = Recovery::default();
+                self.ill.remove(&nid);
+                continue;
+            }
+            let ping = self.own_ping(now, nid, Purpose::Recovery);
+            if let Some(ping) = self.pings.get_mut(&ping.request) {
+                ping.deadline = now + PATIENCE.min(ping.timeout);
+            }
+            // With a source it goes to exactly that NID.
+            let up =
+                |config: &&NiConfig<O>| config.spec.nid.net() == nid.net() && config.status() == NiStatus::Up;
+            let source = self.nis.0.iter().find(up).map(|config| config.spec.nid).filter(|_| !is_local);
+            self.actions.push_back(Action::Ping { ping, nid, source, length_bytes: BUFFER_MIN_BYTES });
+        }
+    }
+
+    fn postpone(&mut self, now: Instant, nid: &Nid) {
+        if let Some(recovery) = self.recovery_mut(nid) {
+            recovery.next_at = Some(now + Duration::from_secs(1));
+        }
+    }
+
+    fn recovery_mut(&mut self, nid: &Nid) -> Option<&mut Recovery> {
+        match self.nis.0.iter_mut().find(|config| config.spec.nid == *nid) {
+            Some(config) => Some(&mut config.recovery),
+            None => self.peers.get_mut(nid)?.ni_mut(nid).map(|ni| &mut ni.recovery),
+        }
+    }
+
+    /// A recovery ping was answered. NIs of peers gain by the REPLY as by any message, which their shard notes.
+    pub(super) fn recovery_answered(&mut self, now: Instant, ping: &Ping) {
+        let step = self.settings.get(Global::HealthSensitivity);
+        if let Some(recovery) = self.recovery_mut(&ping.nid) {
+            recovery.ping_count = 0;
+        }
+        if let Some(config) = self.nis.0.iter().find(|config| config.spec.nid == ping.nid) {
+            let health = (config.health + step).min(HEALTH_MAX);
+            self.set_local_health(now, &ping.nid, health);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! What upper layers ask of peers: which NIDs are one node, and by which NID it goes (LNet `peer.c: LNetAddPeer`,
+//! `LNetPrimaryNID`; spec: core 8.7).
+
+use alloc::vec::Vec;
+
+use lnet_wire::Nid;
+
+use super::error::RequestError;
+use super::peers::{Peer, peer_state};
+use super::pings::Pinged;
+use super::{Action, Node, Outcome, RequestId};
+use crate::time::Instant;
+
+impl<O: Clone> Node<O> {
+    /// A program announces a peer by its NIDs. The first that is usable is its primary NID, and stays that; the peers that
+    /// have the others are discovered, and become parts of it. Without discovery each usable NID is a peer of its own.
+    pub(super) fn announce(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        nids: &[Nid],
+    ) -> Result<(), RequestError> {
+        let mut usable: Vec<Nid> = Vec::new();
+        for nid in nids.iter().filter(|nid| self.may_be_peer(nid)) {
+            let is_near = self.nis.0.iter().any(|config| config.spec.nid.net() == nid.net());
+            if is_near && !usable.contains(nid) {
+                usable.push(*nid);
+            }
+        }
+        let Some((first, others)) = usable.split_first() else { return Err(RequestError::AnnouncedNone) };
+        let (locks, is_on) = (self.config.locks_announced, self.is_discovery_on());
+        let peer = self.peers.announce(first, locks, is_on).ok_or(RequestError::PeerGone(*first))?;
+        let announced = pinged(first, peer);
+        for nid in others {
+            if !is_on {
+                self.peers.announce(nid, locks, false).ok_or(RequestError::PeerGone(*nid))?;
+            } else if self.peers.announce_part(nid, first) {
+                self.discover(now, nid, None);
+            }
+        }
+        self.actions.push_back(Action::Done { request, result: Ok(Outcome::Pinged(announced)) });
+        Ok(())
+    }
+
+    /// A program asks by which NID the peer with this one goes. One that is not up to date is discovered first, unless its
+    /// primary NID is locked: then it is discovered besides.
+    pub(super) fn primary_nid(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        nid: Nid,
+    ) -> Result<(), RequestError> {
+        if nid.is_any() {
+            return Err(RequestError::PingWildcard(nid));
+        }
+        let peer = self.peers.get(&nid);
+        let stored = peer.map(|peer| pinged(&nid, peer));
+        let is_locked = peer.is_some_and(|peer| peer.is(peer_state::LOCK_PRIMARY));
+        let is_on = self.is_discovery_on();
+        let answer = if nid.is_loopback() {
+            Some(Pinged { primary: nid, ..self.pinged_self(nid) })
+        } else if self.is_local(&nid) {
+            Some(self.pinged_self(nid))
+        } else if !is_on {
+            stored.or(Some(Pinged { nid, primary: nid, is_multi_rail: false, nids: alloc::vec![nid] }))
+        } else if peer.is_some_and(|peer| peer.is_up_to_date(self.sequence, is_on)) {
+            stored
+        } else {
+            let nids = stored.as_ref().map_or_else(|| alloc::vec![nid], |stored| stored.nids.clone());
+            let leads_there = nids.iter().any(|nid| self.leads_to(nid, None));
+            if !leads_there && !is_locked {
+                return Err(RequestError::PingUnreachable(nid));
+            }
+            if leads_there {
+                self.discover(now, &nid, (!is_locked).then_some(request));
+            }
+            stored.filter(|_| is_locked)
+        };
+        if let Some(pinged) = answer {
+            self.actions.push_back(Action::Done { request, result: Ok(Outcome::Pinged(pinged)) });
+        }
+        Ok(())
+    }
+
+    /// What is known of this node itself, by one of its NIDs.
+    pub(super) fn pinged_self(&self, nid: Nid) -> Pinged {
+        let nids: Vec<_> = self.told.iter().map(|told| told.nid).collect();
+        let primary = nids.first().copied().unwrap_or(nid);
+        Pinged { nid, primary, is_multi_rail: true, nids }
+    }
+}
+
+fn pinged(nid: &Nid, peer: &Peer) -> Pinged {
+    Pinged { nid: *nid, primary: peer.primary, is_multi_rail: peer.is_multi_rail(), nids: peer.nids() }
+}

@@ -1,0 +1,112 @@
+//! What the ends of messages say of the health of interfaces (LNet `lib-msg.c: lnet_health_check`).
+//!
+//! A shard notes, and the node's control state machine keeps the values: those of all shards come together there, and
+//! come back with a snapshot. Invariants: what is noted is bounded, and a note that finds no room is lost, as another one
+//! follows where something goes on failing; while all are in full health, what ends well notes nothing.
+
+use alloc::vec::Vec;
+
+use lnet_wire::Nid;
+
+use super::Shard;
+use crate::health::HealthStatus;
+use crate::lnd::NiId;
+use crate::topology::HEALTH_MAX;
+
+/// Notes that are kept at most until they are polled.
+const NOTES_MAX: usize = 64;
+
+/// What messages have said of an interface since the last note of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HealthNote {
+    /// The NID of a local interface, or of a peer's.
+    pub nid: Nid,
+    /// Messages that failed for its sake.
+    pub failures: u32,
+    /// Messages that it carried well.
+    pub successes: u32,
+}
+
+/// Notes that were not polled yet.
+pub(super) struct HealthNotes {
+    notes: Vec<HealthNote>,
+    /// Whether a failure was noted since all were polled.
+    has_failures: bool,
+}
+
+impl HealthNotes {
+    pub(super) fn new() -> Self {
+        Self { notes: Vec::with_capacity(NOTES_MAX), has_failures: false }
+    }
+
+    fn note(&mut self, nid: &Nid, has_failed: bool) {
+        let notes = &mut self.notes;
+        let at = notes.iter().position(|note| note.nid == *nid);
+        let at = at.or_else(|| {
+            let fits = notes.len() < NOTES_MAX;
+            fits.then(|| notes.push(HealthNote { nid: *nid, failures: 0, successes: 0 }))?;
+            Some(notes.len() - 1)
+        });
+        let Some(note) = at.map(|at| &mut notes[at]) else { return };
+        self.has_failures |= has_failed;
+        let count = if has_failed { &mut note.failures } else { &mut note.successes };
+        *count = count.saturating_add(1);
+    }
+}
+
+impl Shard {
+    /// The next note on the health of an interface; each is told once.
+    pub fn poll_health(&mut self) -> Option<HealthNote> {
+        let note = self.health.notes.pop();
+        self.health.has_failures &= note.is_some();
+        note
+    }
+
+    /// Whether a failure was noted since [`Shard::poll_health`] had nothing more to tell: others are to hear of it soon.
+    #[must_use]
+    #[inline]
+    pub const fn has_failures(&self) -> bool {
+        self.health.has_failures
+    }
+
+    /// A message by an interface to a peer NI has failed for this reason.
+    #[cold]
+    pub(super) fn note_failure(&mut self, ni: NiId, peer: &Nid, status: HealthStatus) {
+        let Some(local) = self.topology.ni(ni).filter(|local| !local.nid.is_loopback()) else { return };
+        if status.blames_local() {
+            self.health.note(&local.nid, true);
+        }
+        if status.blames_peer() {
+            self.health.note(peer, true);
+        }
+    }
+
+    /// A response has not come in time: the peer NI that was asked is to blame (LNet `lib-move.c:
+    /// lnet_finalize_expired_responses`).
+    pub(super) fn note_no_response(&mut self, peer: &Nid) {
+        if !self.topology.is_local(peer) {
+            self.health.note(peer, true);
+        }
+    }
+
+    /// A message has left well by an interface.
+    #[inline]
+    pub(super) fn note_sent(&mut self, ni: NiId) {
+        if self.topology.has_ill()
+            && let Some(local) = self.topology.ni(ni).filter(|local| local.health < HEALTH_MAX)
+        {
+            self.health.note(&local.nid, false);
+        }
+    }
+
+    /// A message has come from a peer NI, by an interface.
+    #[inline]
+    pub(super) fn note_received(&mut self, ni: NiId, peer: &Nid) {
+        if self.topology.has_ill() {
+            self.note_sent(ni);
+            if self.topology.peer_health(peer) < HEALTH_MAX {
+                self.health.note(peer, false);
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! What decides between candidates, in its order, and what can be told of a choice.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use lnet_wire::{Net, Nid};
+
+/// Something that decides between two candidates (spec: LNet `lib-move.c`, the `lnet_select_*` and `lnet_find_best_*`
+/// functions).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Criterion {
+    /// Paths that answer come before silent ones.
+    Answers,
+    /// Health of the peer's net: the best of its NIs there; the higher one wins.
+    PeerNetHealth,
+    /// Priority of the peer's net; the lower one wins.
+    PeerNetPriority,
+    /// Health of the local net: the best of its NIs; the higher one wins.
+    LocalNetHealth,
+    /// Priority of the local net; the lower one wins.
+    LocalNetPriority,
+    /// The peer's net that was used longest ago.
+    PeerNetSequence,
+    /// The local net that was used longest ago.
+    LocalNetSequence,
+    /// Health of the local NI; the higher one wins.
+    LocalHealth,
+    /// Priority of the local NI; the lower one wins.
+    LocalPriority,
+    /// Distance from memory to the device; the lower one wins.
+    Distance,
+    /// Free credits of the local NI; more win.
+    LocalCredits,
+    /// The local NI that was used longest ago.
+    LocalSequence,
+    /// Health of the peer NI; the higher one wins.
+    PeerHealth,
+    /// Priority of the peer NI; the lower one wins.
+    PeerPriority,
+    /// The peer NI prefers the local NI.
+    Preferred,
+    /// Free credits of the peer NI; more win.
+    PeerCredits,
+    /// The peer NI that was used longest ago.
+    PeerSequence,
+}
+
+impl fmt::Display for Criterion {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(match self {
+            Self::Answers => "answers",
+            Self::PeerNetHealth => "peer net health",
+            Self::PeerNetPriority => "peer net priority",
+            Self::LocalNetHealth => "local net health",
+            Self::LocalNetPriority => "local net priority",
+            Self::PeerNetSequence => "peer net sequence",
+            Self::LocalNetSequence => "local net sequence",
+            Self::LocalHealth => "local health",
+            Self::LocalPriority => "local priority",
+            Self::Distance => "numa distance",
+            Self::LocalCredits => "local credits",
+            Self::LocalSequence => "local sequence",
+            Self::PeerHealth => "peer health",
+            Self::PeerPriority => "peer priority",
+            Self::Preferred => "preferred",
+            Self::PeerCredits => "peer credits",
+            Self::PeerSequence => "peer sequence",
+        })
+    }
+}
+
+/// A candidate of one step of a choice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Candidate {
+    /// A net that this node and the peer have in common.
+    Net(Net),
+    /// A local NI.
+    Local(Nid),
+    /// An NI of the peer.
+    Peer(Nid),
+}
+
+impl fmt::Display for Candidate {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Net(net) => write!(to, "{net}"),
+            Self::Local(nid) | Self::Peer(nid) => write!(to, "{nid}"),
+        }
+    }
+}
+
+/// What one candidate has to show: its values by the step's criteria; the smaller one wins each (what is better when
+/// it is higher is negated).
+pub(super) type Values<const N: usize> = [i64; N];
+
+pub(super) const NET: [Criterion; 7] = [
+    Criterion::Answers,
+    Criterion::PeerNetHealth,
+    Criterion::PeerNetPriority,
+    Criterion::LocalNetHealth,
+    Criterion::LocalNetPriority,
+    Criterion::PeerNetSequence,
+    Criterion::LocalNetSequence,
+];
+
+pub(super) const LOCAL: [Criterion; 6] = [
+    Criterion::Answers,
+    Criterion::LocalHealth,
+    Criterion::LocalPriority,
+    Criterion::Distance,
+    Criterion::LocalCredits,
+    Criterion::LocalSequence,
+];
+
+/// Of a source to a peer that is not known to be Multi-Rail.
+pub(super) const SOURCE: [Criterion; 3] =
+    [Criterion::Answers, Criterion::Preferred, Criterion::LocalPriority];
+
+pub(super) const PEER: [Criterion; 6] = [
+    Criterion::Answers,
+    Criterion::PeerHealth,
+    Criterion::PeerPriority,
+    Criterion::Preferred,
+    Criterion::PeerCredits,
+    Criterion::PeerSequence,
+];
+
+/// One candidate of a step, as a trace tells of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Weighed {
+    /// Who.
+    pub candidate: Candidate,
+    /// Its values by each criterion, as they are compared: the smaller one wins; health and credits are negated.
+    pub values: Vec<(Criterion, i64)>,
+    /// Whether it was chosen.
+    pub is_chosen: bool,
+    /// By which criterion it was left out; `None` if it was chosen, or came later in the list than its equal.
+    pub lost_by: Option<Criterion>,
+}
+
+/// Hears of a choice.
+pub(super) trait Trace {
+    /// The candidates of a step with their values.
+    fn step<const N: usize, C: Iterator<Item = (Candidate, Values<N>)>>(
+        &mut self,
+        criteria: &[Criterion; N],
+        candidates: impl FnOnce() -> C,
+    );
+}
+
+/// Does not listen.
+pub(super) struct Deaf;
+
+impl Trace for Deaf {
+    #[inline(always)]
+    fn step<const N: usize, C: Iterator<Item = (Candidate, Values<N>)>>(
+        &mut self,
+        _: &[Criterion; N],
+        _: impl FnOnce() -> C,
+    ) {
+    }
+}
+
+/// Steps of a choice, each with all its candidates.
+impl Trace for Vec<Vec<Weighed>> {
+    fn step<const N: usize, C: Iterator<Item = (Candidate, Values<N>)>>(
+        &mut self,
+        criteria: &[Criterion; N],
+        candidates: impl FnOnce() -> C,
+    ) {
+        let all: Vec<_> = candidates().collect();
+        // Of equal ones the first.
+        let Some(best) = (0..all.len()).min_by_key(|at| all[*at].1) else { return };
+        let weighed = all.iter().enumerate().map(|(at, (candidate, values))| {
+            let differs = (0..N).find(|criterion| values[*criterion] != all[best].1[*criterion]);
+            Weighed {
+                candidate: *candidate,
+                values: criteria.iter().copied().zip(values.iter().copied()).collect(),
+                is_chosen: at == best,
+                lost_by: differs.map(|at| criteria[at]),
+            }
+        });
+        self.push(weighed.collect());
+    }
+}

@@ -1,0 +1,89 @@
+//! What LNDs have reported of paths.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::lnd::{Path, PathReport};
+use crate::time::Instant;
+
+/// Paths that are remembered: the oldest report of an answer makes room, of a silence only for another one.
+const PATHS_MAX: usize = 32;
+/// How long a path that was silent is avoided, unless it is reported again.
+const AVOIDED: Duration = Duration::from_secs(1);
+
+/// What is known of a path.
+#[derive(Clone, Copy)]
+struct Known {
+    path: Path,
+    told_at: Instant,
+    /// Until when it is avoided.
+    silent_until: Option<Instant>,
+    round_trip: Option<Duration>,
+}
+
+/// The paths of which something was reported.
+pub(in crate::shard) struct KnownPaths {
+    /// At most [`PATHS_MAX`].
+    known: Vec<Known>,
+    /// Whether a path was reported silent, ever: else nothing is looked up.
+    has_silent: bool,
+}
+
+impl KnownPaths {
+    pub(in crate::shard) fn new() -> Self {
+        Self { known: Vec::with_capacity(PATHS_MAX), has_silent: false }
+    }
+
+    fn of(&self, path: &Path) -> Option<&Known> {
+        self.known.iter().find(|known| known.path == *path)
+    }
+
+    /// Whether a path was reported silent, ever.
+    #[inline]
+    pub(super) const fn has_silent(&self) -> bool {
+        self.has_silent
+    }
+
+    /// Until when a path is avoided, or was, if it has not answered since.
+    pub(super) fn silent_until(&self, path: &Path) -> Option<Instant> {
+        self.of(path).filter(|_| self.has_silent)?.silent_until
+    }
+
+    /// Whether a path has not answered since it was reported silent.
+    pub(in crate::shard) fn was_silent(&self, path: &Path) -> bool {
+        self.silent_until(path).is_some()
+    }
+
+    /// Whether a path is to be avoided.
+    #[inline]
+    pub(super) fn is_silent(&self, now: Instant, path: &Path) -> bool {
+        self.has_silent && self.silent_until(path).is_some_and(|until| now < until)
+    }
+
+    pub(super) fn round_trip(&self, path: &Path) -> Duration {
+        self.of(path).and_then(|known| known.round_trip).unwrap_or(Duration::MAX)
+    }
+
+    /// Notes what was reported of a path.
+    pub(in crate::shard) fn note(&mut self, now: Instant, path: &Path, report: PathReport) {
+        let is_silence = report == PathReport::Silent;
+        self.has_silent |= is_silence;
+        let former = self.known.iter().position(|known| known.path == *path);
+        let former = former.map(|at| self.known.swap_remove(at));
+        if self.known.len() == PATHS_MAX {
+            let rank = |(_, known): &(usize, &Known)| (known.silent_until.is_some(), known.told_at);
+            let least = self.known.iter().enumerate().min_by_key(rank);
+            // What answers makes room, and nothing that is silent for that.
+            match least.filter(|(_, least)| is_silence || least.silent_until.is_none()) {
+                Some((at, _)) => self.known.swap_remove(at),
+                None => return,
+            };
+        }
+        let mut round_trip = former.and_then(|known| known.round_trip);
+        if let PathReport::Answers { round_trip: measured } = report {
+            round_trip = measured.or(round_trip);
+        }
+        let silent_until = is_silence.then(|| now + AVOIDED);
+        self.known.push(Known { path: *path, told_at: now, silent_until, round_trip });
+    }
+}

@@ -1,0 +1,214 @@
+//! Diallers that claim to be others, and more of them than there is room for.
+
+use alloc::vec::Vec;
+
+use lnet_wire::header::SMALL_HEADER_BYTES;
+use lnet_wire::socklnd::{
+    ByteOrder, ConnectionRequest, ConnectionType, HELLO_MAX_BYTES, Hello, PREFIX_BYTES, Parsed, Prefix,
+    PrefixKind, REQUEST_MAX_BYTES, Version,
+};
+use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
+
+use super::*;
+use crate::lnd::{PrefetchHints, RxId, Uplink, Verdict};
+use crate::testing::nid;
+
+const NI: NiId = NiId(1);
+const OWN: u8 = 2;
+const PEERS: u32 = 4;
+const NOW: Instant = Instant(1);
+
+/// A shard that gets no messages.
+struct Shard;
+
+impl PrefetchHints for Shard {}
+
+impl Uplink for Shard {
+    fn header(&mut self, _: Instant, _: NiId, _: &Nid, _: RxId, _: &Header) -> Verdict {
+        Verdict::Drop
+    }
+
+    fn received(&mut self, _: Instant, _: RxId, _: Status) {}
+
+    fn sent(&mut self, _: Instant, _: TxId, _: Status) {}
+}
+
+/// What became of a HELLO.
+#[derive(PartialEq, Eq, Debug)]
+enum Answer {
+    Taken(ConnId),
+    /// NONE was said.
+    Refused,
+    Closed,
+}
+
+/// A node that is dialled.
+struct Node {
+    sock: Socklnd,
+    closed: Vec<ConnId>,
+}
+
+impl Node {
+    fn new() -> Self {
+        let mut sock = Socklnd::new(SocklndConfig {
+            shard: ShardId(0),
+            shard_count: 1,
+            pid: ProcessId::LUSTRE_PID,
+            tunables: SockTunables::DEFAULT,
+            limits: SocklndLimits { connections: 64, handshakes: 8, peers: PEERS, messages: 4, incoming: 4 },
+            seed: 1,
+        });
+        sock.add_ni(SocklndNi { ni: NI, nid: nid(0, OWN), incarnation: 2, conns_per_peer: 2 });
+        Self { sock, closed: Vec::new() }
+    }
+
+    fn act(&mut self) {
+        while let Some(action) = self.sock.poll_action() {
+            let Action::Close { conn } = action else { panic!("{action:?}") };
+            self.sock.closed(NOW, conn, &mut Shard);
+            self.closed.push(conn);
+        }
+    }
+
+    /// A dialler at this address says HELLO in this name.
+    fn dial(&mut self, address: u8, name: u8, incarnation: u64, kind: ConnectionType) -> Answer {
+        let ends =
+            Ends { remote: (nid(0, address).ip().unwrap(), 1000).into(), local: nid(0, OWN).ip().unwrap() };
+        let conn = self.sock.accept(NOW, ends, &mut Shard).unwrap();
+        let mut request = [0; REQUEST_MAX_BYTES];
+        let length = ConnectionRequest { target: nid(0, OWN) }.encode(&mut request);
+        assert_eq!(self.sock.take(NOW, conn, &request[..length], &mut Shard), length);
+        let hello = Hello {
+            version: Version::V3,
+            order: ByteOrder::Little,
+            source: ProcessId::lustre(nid(0, name)),
+            destination: ProcessId::lustre(nid(0, OWN)),
+            source_incarnation: incarnation,
+            destination_incarnation: 0,
+            connection: Some(kind),
+        };
+        let mut bytes = [0; HELLO_MAX_BYTES];
+        let length = hello.encode(&mut bytes).unwrap();
+        assert_eq!(self.sock.take(NOW, conn, &bytes[..length], &mut Shard), length);
+        self.act();
+        let mut said = Vec::new();
+        while let Some(ready) = self.sock.poll_ready() {
+            while let Some(piece) = self.sock.poll_send(NOW, ready) {
+                said.extend_from_slice(piece.head());
+                self.sock.sent(NOW, ready, piece.head().len() as u64, &mut Shard);
+            }
+        }
+        self.act();
+        if said.is_empty() {
+            assert!(self.closed.contains(&conn));
+            return Answer::Closed;
+        }
+        let Ok(Parsed::Whole(answer, _)) = Hello::parse(&said) else { panic!("{said:?}") };
+        assert_eq!(self.closed.contains(&conn), answer.connection.is_none());
+        if answer.connection.is_some() { Answer::Taken(conn) } else { Answer::Refused }
+    }
+
+    fn take(&mut self, address: u8, name: u8, incarnation: u64, kind: ConnectionType) -> ConnId {
+        self.closed.clear();
+        match self.dial(address, name, incarnation, kind) {
+            Answer::Taken(conn) => conn,
+            answer => panic!("{answer:?}"),
+        }
+    }
+
+    fn count(&self, event: SocklndEvent) -> u64 {
+        self.sock.counters().get(event)
+    }
+}
+
+#[test]
+fn a_connected_peer_loses_neither_name_nor_connections_to_a_dialler_elsewhere() {
+    let mut node = Node::new();
+    node.take(1, 1, 5, ConnectionType::Control);
+    node.take(1, 1, 5, ConnectionType::BulkIn);
+    // In a new life, in the same one, and again.
+    for (incarnation, kind) in
+        [(6, ConnectionType::Control), (5, ConnectionType::BulkOut), (7, ConnectionType::Any)]
+    {
+        node.closed.clear();
+        assert_eq!(node.dial(9, 1, incarnation, kind), Answer::Refused);
+        assert_eq!(node.closed.len(), 1, "its own connection alone");
+    }
+    assert_eq!((node.count(SocklndEvent::Impostor), node.count(SocklndEvent::Restarted)), (3, 0));
+    assert_eq!(node.sock.usage().connections, 2);
+    // At its own address a new life is one: what there was ends, and the dialler comes again.
+    node.closed.clear();
+    assert_eq!(node.dial(1, 1, 6, ConnectionType::Control), Answer::Refused);
+    assert_eq!(node.closed.len(), 3);
+    node.take(1, 1, 6, ConnectionType::Control);
+}
+
+#[test]
+fn a_peer_that_comes_from_its_own_address_ends_those_in_its_name() {
+    for incarnation in [5, 6] {
+        let mut node = Node::new();
+        // As kernel nodes do: a name without a connection may come from anywhere.
+        let strange = [ConnectionType::Control, ConnectionType::BulkIn].map(|kind| node.take(9, 1, 5, kind));
+        node.take(1, 1, incarnation, ConnectionType::Control);
+        assert_eq!(node.closed, strange);
+        assert_eq!(node.count(SocklndEvent::Impostor), 2);
+        assert_eq!(node.sock.usage().connections, 1);
+    }
+}
+
+#[test]
+fn idle_peers_make_room_and_connected_ones_stay() {
+    let mut node = Node::new();
+    let stays = node.take(1, 1, 5, ConnectionType::Control);
+    for name in 10..100 {
+        let conn = node.take(name, name, 5, ConnectionType::Control);
+        node.sock.ended(NOW, conn, &mut Shard);
+        node.act();
+        assert_eq!(node.closed, [conn]);
+    }
+    assert_eq!(node.count(SocklndEvent::PeersFull), 0);
+    let others = (100..99 + PEERS as u8).map(|name| node.take(name, name, 5, ConnectionType::Control));
+    let others: Vec<_> = others.collect();
+    assert_eq!(node.dial(200, 200, 5, ConnectionType::Control), Answer::Closed);
+    assert_eq!(node.count(SocklndEvent::PeersFull), 1);
+    assert!(!node.closed.contains(&stays) && others.iter().all(|conn| !node.closed.contains(conn)));
+}
+
+#[test]
+fn a_connection_whose_bytes_find_no_room_ends_with_its_siblings() {
+    let mut node = Node::new();
+    let conns = [ConnectionType::Control, ConnectionType::BulkIn].map(|kind| node.take(1, 1, 5, kind));
+    let other = node.take(3, 3, 5, ConnectionType::Control);
+    node.sock.overrun(NOW, conns[1], &mut Shard);
+    node.act();
+    assert_eq!(node.closed, conns);
+    assert_eq!((node.count(SocklndEvent::Overrun), node.sock.usage().connections), (1, 1));
+    assert!(!node.closed.contains(&other));
+}
+
+#[test]
+fn what_is_missing_of_a_head_is_known_from_the_handshake_on() {
+    let mut node = Node::new();
+    let ends = Ends { remote: (nid(0, 1).ip().unwrap(), 1000).into(), local: nid(0, OWN).ip().unwrap() };
+    let greeting = node.sock.accept(NOW, ends, &mut Shard).unwrap();
+    assert_eq!(node.sock.missing_of_head(greeting), None);
+    let conn = node.take(3, 3, 5, ConnectionType::BulkOut);
+    let mut bytes = [0; PREFIX_BYTES + SMALL_HEADER_BYTES];
+    let prefix = Prefix { kind: PrefixKind::Lnet, checksum: 0, cookies: [0; 2] };
+    prefix.encode(bytes.first_chunk_mut().unwrap());
+    let header = Header {
+        source: ProcessId::lustre(nid(0, 3)),
+        destination: ProcessId::lustre(nid(0, OWN)),
+        payload_length: 40,
+        body: Body::Reply { md: WireHandle::NONE },
+    };
+    header.encode_small(bytes[PREFIX_BYTES..].first_chunk_mut().unwrap()).unwrap();
+    for from in 0..bytes.len() {
+        assert_eq!(node.sock.missing_of_head(conn), Some(bytes.len() - from));
+        assert_eq!(node.sock.take(NOW, conn, &bytes[from..=from], &mut Shard), 1);
+    }
+    // It was dropped.
+    assert_eq!((node.sock.wants(conn), node.sock.missing_of_head(conn)), (Wants::Skip(40), None));
+    node.sock.placed(NOW, conn, 40, &mut Shard);
+    assert_eq!(node.sock.missing_of_head(conn), Some(bytes.len()));
+}

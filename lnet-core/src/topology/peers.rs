@@ -1,0 +1,285 @@
+//! Peers, as a snapshot tells of them: which NIDs are one node, and what speaks for each of them.
+//!
+//! Invariant: a copy of the map shares all that has not changed since; what changes a peer copies a few lists.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use lnet_wire::{Net, Nid};
+
+use super::{HEALTH_MAX, PRIORITY_NONE};
+use crate::hash::{Seed, nid_words};
+
+/// NIDs that a list of the map has at most on average.
+const LIST_NIDS: usize = 8;
+/// No secret: the number of peers is bounded, and so is a list that one of them fills on purpose.
+const SEED: Seed = Seed::new(0);
+
+/// An NI of a peer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PeerNid {
+    /// Its NID.
+    pub nid: Nid,
+    /// Its health, at most [`HEALTH_MAX`].
+    pub health: u32,
+    /// Its priority by the selection policies; the lower one wins.
+    pub priority: u32,
+    /// Local NIDs that messages to it come from before others do; empty for no preference.
+    pub preferred: Box<[Nid]>,
+}
+
+impl PeerNid {
+    /// An NI of this health, without priority or preference.
+    #[must_use]
+    pub fn new(nid: Nid, health: u32) -> Self {
+        Self { nid, health, priority: PRIORITY_NONE, preferred: Box::default() }
+    }
+}
+
+/// A node that this one knows of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PeerView {
+    /// The NID that it goes by here.
+    pub primary: Nid,
+    /// Whether it takes messages by any of its NIs.
+    pub is_multi_rail: bool,
+    /// Whether it is to be told when a request goes to it ([`Shard::poll_wanted`]), since it is to be found out about.
+    ///
+    /// [`Shard::poll_wanted`]: crate::shard::Shard::poll_wanted
+    pub is_wanted: bool,
+    /// Its NIs; those of one net stand together.
+    pub nis: Vec<PeerNid>,
+    /// Priorities of its nets by the selection policies, where they are not [`PRIORITY_NONE`].
+    pub net_priorities: Vec<(Net, u32)>,
+}
+
+impl PeerView {
+    /// A peer with these NIs, the primary one first; NIs of one net are brought together.
+    #[must_use]
+    pub fn new(is_multi_rail: bool, mut nis: Vec<PeerNid>) -> Option<Self> {
+        let primary = nis.first()?.nid;
+        let mut nets: Vec<Net> = Vec::new();
+        for ni in &nis {
+            if !nets.contains(&ni.nid.net()) {
+                nets.push(ni.nid.net());
+            }
+        }
+        nis.sort_by_key(|ni| nets.iter().position(|net| *net == ni.nid.net()));
+        Some(Self { primary, is_multi_rail, is_wanted: false, nis, net_priorities: Vec::new() })
+    }
+
+    /// The NI with a NID.
+    #[must_use]
+    pub fn ni(&self, nid: &Nid) -> Option<&PeerNid> {
+        self.nis.iter().find(|ni| ni.nid == *nid)
+    }
+
+    /// Its nets, each with its NIs there.
+    pub(crate) fn nets(&self) -> impl Iterator<Item = (Net, &[PeerNid])> + Clone {
+        self.nis.chunk_by(|one, other| one.nid.net() == other.nid.net()).map(|nis| (nis[0].nid.net(), nis))
+    }
+
+    pub(crate) fn net_priority(&self, net: Net) -> u32 {
+        let found = self.net_priorities.iter().find(|(its, _)| *its == net);
+        found.map_or(PRIORITY_NONE, |(_, priority)| *priority)
+    }
+
+    fn is_ill(&self) -> bool {
+        self.nis.iter().any(|ni| ni.health < HEALTH_MAX)
+    }
+
+    /// Whether more than one path may lead to it.
+    fn has_choice(&self) -> bool {
+        self.is_multi_rail && self.nis.len() > 1 || self.nis.iter().any(|ni| !ni.preferred.is_empty())
+    }
+}
+
+type List = Arc<Vec<(Nid, Arc<PeerView>)>>;
+
+/// Peers by each of their NIDs.
+#[derive(Clone, Debug)]
+pub struct PeerMap {
+    /// A power of two of them; a NID is in the one that its hash says, in order.
+    lists: Arc<Vec<List>>,
+    nid_count: usize,
+    /// Peers with an NI that is not in full health.
+    ill_count: usize,
+    /// Peers among whose paths there is something to choose.
+    choice_count: usize,
+    /// Peers with more than one NID.
+    alias_count: usize,
+}
+
+impl Default for PeerMap {
+    fn default() -> Self {
+        let lists = Arc::new(alloc::vec![List::default()]);
+        Self { lists, nid_count: 0, ill_count: 0, choice_count: 0, alias_count: 0 }
+    }
+}
+
+impl PartialEq for PeerMap {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.lists, &other.lists) || self.lists == other.lists
+    }
+}
+
+impl Eq for PeerMap {}
+
+impl PeerMap {
+    fn position(lists: &[List], nid: &Nid) -> usize {
+        SEED.hash(nid_words(nid)) as usize & (lists.len() - 1)
+    }
+
+    /// The peer that has a NID.
+    #[must_use]
+    #[inline]
+    pub fn get(&self, nid: &Nid) -> Option<&Arc<PeerView>> {
+        let list = &self.lists[Self::position(&self.lists, nid)];
+        let at = list.binary_search_by_key(&nid, |(its, _)| its).ok()?;
+        Some(&list[at].1)
+    }
+
+    /// A peer has these NIs from now on. What it had and has not any more is to be [removed](Self::remove) before; a
+    /// NID of another peer is this one's then.
+    pub fn insert(&mut self, view: PeerView) {
+        let view = Arc::new(view);
+        self.ill_count += usize::from(view.is_ill());
+        self.choice_count += usize::from(view.has_choice());
+        self.alias_count += usize::from(view.nis.len() > 1);
+        for ni in &view.nis {
+            self.take(&ni.nid);
+            self.grow();
+            let lists = Arc::make_mut(&mut self.lists);
+            let position = Self::position(lists, &ni.nid);
+            let list = Arc::make_mut(&mut lists[position]);
+            if let Err(at) = list.binary_search_by_key(&&ni.nid, |(its, _)| its) {
+                list.insert(at, (ni.nid, Arc::clone(&view)));
+                self.nid_count += 1;
+            }
+        }
+    }
+
+    /// Removes the peer that has a NID, with all NIDs that it has.
+    pub fn remove(&mut self, nid: &Nid) {
+        let Some(view) = self.get(nid).cloned() else { return };
+        for ni in &view.nis {
+            if self.get(&ni.nid).is_some_and(|its| Arc::ptr_eq(its, &view)) {
+                self.take(&ni.nid);
+            }
+        }
+    }
+
+    /// Takes one NID away from its peer; the peer is not counted any more when it has none.
+    fn take(&mut self, nid: &Nid) {
+        if self.get(nid).is_none() {
+            return;
+        }
+        let lists = Arc::make_mut(&mut self.lists);
+        let position = Self::position(lists, nid);
+        let list = Arc::make_mut(&mut lists[position]);
+        let Ok(at) = list.binary_search_by_key(&nid, |(its, _)| its) else { return };
+        let (_, view) = list.remove(at);
+        self.nid_count -= 1;
+        let is_known = view.nis.iter().any(|ni| self.get(&ni.nid).is_some_and(|its| Arc::ptr_eq(its, &view)));
+        if !is_known {
+            self.ill_count -= usize::from(view.is_ill());
+            self.choice_count -= usize::from(view.has_choice());
+            self.alias_count -= usize::from(view.nis.len() > 1);
+        }
+    }
+
+    fn grow(&mut self) {
+        if self.nid_count < self.lists.len() * LIST_NIDS {
+            return;
+        }
+        let mut lists = alloc::vec![Vec::new(); self.lists.len() * 2];
+        let shape: Vec<List> = lists.iter().map(|_| List::default()).collect();
+        for entry in self.lists.iter().flat_map(|list| list.iter()) {
+            lists[Self::position(&shape, &entry.0)].push(entry.clone());
+        }
+        self.lists = Arc::new(lists.into_iter().map(Arc::new).collect());
+    }
+
+    /// Whether an NI of some peer is not in full health.
+    pub(crate) const fn is_any_ill(&self) -> bool {
+        self.ill_count > 0
+    }
+
+    /// Whether some peer has more than one NID.
+    pub(crate) const fn has_aliases(&self) -> bool {
+        self.alias_count > 0
+    }
+
+    /// Whether there is something to choose among the paths to some peer.
+    pub(crate) const fn has_choice(&self) -> bool {
+        self.choice_count > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+    use crate::testing::nid;
+
+    fn peer(hosts: &[u8], health: u32) -> PeerView {
+        let nis = hosts.iter().map(|host| PeerNid::new(nid(1, *host), health)).collect();
+        PeerView::new(true, nis).unwrap()
+    }
+
+    #[test]
+    fn a_nid_belongs_to_the_last_peer_that_names_it() {
+        let mut map = PeerMap::default();
+        map.insert(peer(&[1, 2], 7));
+        map.insert(peer(&[3, 2], HEALTH_MAX));
+        let primary = |map: &PeerMap, host| map.get(&nid(1, host)).map(|peer| peer.primary);
+        assert_eq!(
+            [1, 2, 3, 4].map(|host| primary(&map, host)),
+            [Some(nid(1, 1)), Some(nid(1, 3)), Some(nid(1, 3)), None]
+        );
+        assert!(map.is_any_ill() && map.has_choice());
+        map.remove(&nid(1, 1));
+        assert_eq!([1, 2].map(|host| primary(&map, host)), [None, Some(nid(1, 3))]);
+        assert!(!map.is_any_ill(), "the ill one has gone");
+        map.remove(&nid(1, 2));
+        assert_eq!((map.nid_count, map.has_choice()), (0, false));
+    }
+
+    /// A copy keeps what it had, and the lists grow with the peers.
+    #[test]
+    fn copies_share_what_has_not_changed() {
+        let mut map = PeerMap::default();
+        let hosts = |index: u32| {
+            [0_u8, 1].map(|net| {
+                Nid::from_small(2 << 48 | u64::from(net) << 32 | (u64::from(index) + 1) << 8).unwrap()
+            })
+        };
+        for index in 0..1000 {
+            let nis = hosts(index).map(|nid| PeerNid::new(nid, HEALTH_MAX)).to_vec();
+            map.insert(PeerView::new(true, nis).unwrap());
+        }
+        let copy = map.clone();
+        let ill = hosts(7).map(|nid| PeerNid::new(nid, 1)).to_vec();
+        map.remove(&hosts(7)[0]);
+        map.insert(PeerView::new(true, ill).unwrap());
+        assert!(map.is_any_ill() && !copy.is_any_ill());
+        let shared = map.lists.iter().zip(copy.lists.iter()).filter(|(one, other)| Arc::ptr_eq(one, other));
+        assert_eq!((shared.count(), map.lists.len()), (map.lists.len() - 2, 256));
+        for nid in (0..1000).flat_map(hosts) {
+            assert_eq!(copy.get(&nid).map(|peer| peer.nis.len()), Some(2));
+        }
+        assert_eq!(map.nid_count, 2000);
+    }
+
+    #[test]
+    fn nis_of_a_net_stand_together() {
+        let nids = [nid(1, 1), nid(2, 1), nid(1, 2), nid(2, 2)].map(|nid| PeerNid::new(nid, 5));
+        let view = PeerView::new(false, nids.to_vec()).unwrap();
+        let nets: Vec<_> = view.nets().map(|(net, nis)| (net, nis.len())).collect();
+        assert_eq!(nets, [(nid(1, 1).net(), 2), (nid(2, 1).net(), 2)]);
+        assert_eq!(view.primary, nid(1, 1));
+        assert_eq!(PeerView::new(true, vec![]), None);
+    }
+}

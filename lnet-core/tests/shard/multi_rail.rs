@@ -1,0 +1,315 @@
+//! Peers with several NIs: which path a request takes, why, and what its end says of the path.
+
+use std::sync::Arc;
+
+use lnet_core::limits::Limits;
+use lnet_core::lnd::{Cause, NiId, Path, PathReport, RxId, Status, Transmit, Uplink, Verdict};
+use lnet_core::md::MdOptions;
+use lnet_core::shard::{Candidate, Criterion, HealthNote, PutRequest};
+use lnet_core::topology::{HEALTH_MAX, LocalNi, PeerMap, PeerNid, PeerView, Topology};
+use lnet_core::{ShardConfig, health::HealthStatus};
+use lnet_wire::{Nid, ProcessId};
+
+use crate::common::{NOW, Node, config, get_header, interface, nid, put_header, put_request};
+
+/// Two nets of two local NIs each, in slots 0 to 3.
+fn locals() -> Vec<LocalNi> {
+    [(1, 1), (1, 2), (2, 1), (2, 2)].map(|(net, host)| interface(nid(net, host), 8, 4)).to_vec()
+}
+
+/// A peer with two NIs on each net; its primary NID is host 11 on net 1.
+fn peer() -> PeerView {
+    let nis =
+        [(1, 11), (1, 12), (2, 11), (2, 12)].map(|(net, host)| PeerNid::new(nid(net, host), HEALTH_MAX));
+    PeerView::new(true, nis.to_vec()).unwrap()
+}
+
+fn topology(locals: Vec<LocalNi>, peer: PeerView) -> Topology {
+    let mut peers = PeerMap::default();
+    peers.insert(peer);
+    Topology::new(locals).with_peers(peers).with_generation(1)
+}
+
+fn node(topology: Topology) -> Node {
+    let limits = Limits { interfaces: 4, ..config().limits };
+    Node::new(ShardConfig { limits, topology: Arc::new(topology), ..config() })
+}
+
+fn put(node: &mut Node, to: Nid, self_nid: Option<Nid>) {
+    let md = node.shard.bind(&node.md(10)).unwrap();
+    let target = ProcessId::lustre(to);
+    node.shard.put(NOW, &PutRequest { self_nid, target, ..put_request(md, 0) }).unwrap();
+}
+
+/// What leaves, by all interfaces.
+fn sent(node: &mut Node) -> Vec<Transmit> {
+    let by = |node: &mut Node, ni| node.shard.poll_transmit(NiId(ni)).map(|lent| *lent.transmit);
+    (0..4).flat_map(|ni| std::iter::from_fn(|| by(node, ni)).collect::<Vec<_>>()).collect()
+}
+
+/// The path that a request to the peer's second NID takes, and its ends are those of the header.
+#[track_caller]
+fn path(node: &mut Node) -> (Nid, Nid) {
+    let explained = node.shard.explain(NOW, &nid(1, 12)).choice.unwrap();
+    put(node, nid(1, 12), None);
+    let [transmit] = sent(node)[..] else { panic!("one message") };
+    let header = &transmit.header;
+    assert_eq!((transmit.ni, transmit.next_hop), (explained.ni, explained.peer), "as it was explained");
+    assert_eq!(header.destination.nid, transmit.next_hop);
+    node.shard.sent(NOW, transmit.tx, Status::Ok);
+    (header.source.nid, header.destination.nid)
+}
+
+#[test]
+fn all_paths_of_two_by_two_are_used_alike() {
+    let mut node = node(topology(locals(), peer()));
+    let mut used = std::collections::BTreeMap::<_, u32>::new();
+    for _ in 0..16 {
+        *used.entry(path(&mut node)).or_default() += 1;
+    }
+    let sources: Vec<_> = locals().iter().map(|ni| ni.nid).collect();
+    for nid in sources.iter().chain(peer().nis.iter().map(|ni| &ni.nid)) {
+        let count: u32 = used.iter().filter(|((from, to), _)| from == nid || to == nid).map(|(_, n)| n).sum();
+        assert_eq!(count, 4, "{nid}: {used:?}");
+    }
+}
+
+/// Which NIs are used, of three messages, when one thing is changed; and what decided.
+#[track_caller]
+fn check(
+    change: impl Fn(&mut Vec<LocalNi>, &mut PeerView),
+    criterion: Criterion,
+    expected: impl Fn(&(Nid, Nid)) -> bool,
+) {
+    let (mut locals, mut view) = (locals(), peer());
+    change(&mut locals, &mut view);
+    let mut node = node(topology(locals, view));
+    for round in 0..3 {
+        let steps = node.shard.explain(NOW, &nid(1, 11)).steps;
+        let decided = steps.iter().flatten().any(|weighed| weighed.lost_by == Some(criterion));
+        assert!(decided, "{criterion} in round {round}: {steps:?}");
+        let path = path(&mut node);
+        assert!(expected(&path), "{criterion} in round {round}: {path:?}");
+    }
+}
+
+#[test]
+fn criteria_decide_in_their_order() {
+    let net = |net: u16| move |path: &(Nid, Nid)| path.0.net() == nid(net, 1).net();
+    let from = |host: u8| move |path: &(Nid, Nid)| [nid(1, host), nid(2, host)].contains(&path.0);
+    let to = |host: u8| move |path: &(Nid, Nid)| [nid(1, host), nid(2, host)].contains(&path.1);
+    // Health of a net is that of its best NI.
+    check(
+        |_, peer| peer.nis[..2].iter_mut().for_each(|ni| ni.health = 900),
+        Criterion::PeerNetHealth,
+        net(2),
+    );
+    check(|_, peer| peer.net_priorities.push((nid(2, 1).net(), 0)), Criterion::PeerNetPriority, net(2));
+    check(|local, _| local[2..].iter_mut().for_each(|ni| ni.health = 0), Criterion::LocalNetHealth, net(1));
+    check(
+        |local, _| local[2..].iter_mut().for_each(|ni| ni.net_priority = 3),
+        Criterion::LocalNetPriority,
+        net(2),
+    );
+    let second = |local: &mut Vec<LocalNi>, change: fn(&mut LocalNi)| {
+        local.iter_mut().skip(1).step_by(2).for_each(change);
+    };
+    check(|local, _| second(local, |ni| ni.health = 999), Criterion::LocalHealth, from(1));
+    check(|local, _| second(local, |ni| ni.priority = 0), Criterion::LocalPriority, from(2));
+    check(|local, _| second(local, |ni| ni.numa_distance = 20), Criterion::Distance, from(1));
+    check(|local, _| second(local, |ni| ni.credits = 16), Criterion::LocalCredits, from(2));
+    let second = |peer: &mut PeerView, change: fn(&mut PeerNid)| {
+        peer.nis.iter_mut().skip(1).step_by(2).for_each(change);
+    };
+    check(|_, peer| second(peer, |ni| ni.health = 999), Criterion::PeerHealth, to(11));
+    check(|_, peer| second(peer, |ni| ni.priority = 7), Criterion::PeerPriority, to(12));
+    // Each peer NI prefers another local NI, so the turn of those decides.
+    let prefers = |peer: &mut PeerView| {
+        for ni in &mut peer.nis {
+            let host = if [nid(1, 11), nid(2, 11)].contains(&ni.nid) { 2 } else { 1 };
+            ni.preferred = [nid(1, host), nid(2, host)].into();
+        }
+    };
+    let crosswise = |path: &(Nid, Nid)| from(1)(path) == to(12)(path);
+    check(|_, peer| prefers(peer), Criterion::Preferred, crosswise);
+}
+
+#[test]
+fn what_is_given_is_obeyed_and_answered_where_it_came_from() {
+    let mut node = node(topology(locals(), peer()));
+    for _ in 0..3 {
+        put(&mut node, nid(2, 12), Some(nid(2, 1)));
+    }
+    let given = |message: &Transmit| message.header.source.nid == nid(2, 1) && message.next_hop == nid(2, 12);
+    assert!(sent(&mut node).iter().all(given));
+    // A GET from a NID that is not the primary one is matched and reported under that, and answered by its own path.
+    let spec = lnet_core::md::MdSpec { options: MdOptions::GET, ..node.md(8) };
+    let entry =
+        lnet_core::portal::EntrySpec { source: ProcessId::lustre(nid(1, 11)), ..crate::common::entry(5) };
+    let entry = node.shard.attach_entry(&entry).unwrap();
+    node.shard.attach(entry, &spec).unwrap();
+    let mut header = get_header(5, 8);
+    (header.source.nid, header.destination.nid) = (nid(2, 12), nid(2, 2));
+    let verdict = node.shard.header(NOW, NiId(3), &nid(2, 12), RxId(0), &header);
+    assert!(matches!(verdict, Verdict::Deliver(_)), "{verdict:?}");
+    node.shard.received(NOW, RxId(0), Status::Ok);
+    let [reply] = sent(&mut node)[..] else { panic!("one REPLY") };
+    assert_eq!((reply.ni, reply.next_hop, reply.header.source.nid), (NiId(3), nid(2, 12), nid(2, 2)));
+    node.shard.sent(NOW, reply.tx, Status::Ok);
+    let origin = *node.events().last().unwrap().origin().unwrap();
+    assert_eq!((origin.initiator.nid, origin.source), (nid(1, 11), nid(2, 12)));
+}
+
+/// A service that answers the primary NID of a peer from the NI that was asked.
+#[test]
+fn a_source_on_another_net_than_the_nid_that_was_named_leads_to_the_peer_there() {
+    let mut node = node(topology(locals(), peer()));
+    put(&mut node, nid(1, 11), Some(nid(2, 1)));
+    let [message] = sent(&mut node)[..] else { panic!("one message") };
+    assert_eq!((message.header.source.nid, message.next_hop.net()), (nid(2, 1), nid(2, 1).net()));
+    assert_eq!(message.header.destination.nid, message.next_hop);
+    // Of a peer that is not known by a NID there nothing leads there.
+    put(&mut node, nid(1, 40), Some(nid(2, 1)));
+    assert_eq!(sent(&mut node), []);
+}
+
+#[test]
+fn what_never_left_goes_by_another_path_and_costs_health_once_a_try() {
+    let peers = PeerView::new(true, [11, 12].map(|host| PeerNid::new(nid(1, host), HEALTH_MAX)).to_vec());
+    let mut node = node(topology(vec![interface(nid(1, 1), 8, 4)], peers.unwrap()));
+    put(&mut node, nid(1, 11), None);
+    let [first] = sent(&mut node)[..] else { panic!("one message") };
+    let dropped = Status::NeverSent(Cause::Simulated(HealthStatus::RemoteDropped));
+    node.shard.sent(NOW, first.tx, dropped);
+    let [again] = sent(&mut node)[..] else { panic!("the same once more") };
+    // The snapshot's health is as before, but the other one's turn has come.
+    assert_ne!(again.next_hop, first.next_hop);
+    assert_eq!(again.header.destination.nid, again.next_hop);
+    node.shard.sent(NOW, again.tx, Status::Ok);
+    assert_eq!(node.shard.usage().messages, 0);
+    let credits: Vec<_> = node.shard.peers().map(|peer| (peer.credits, peer.queued_bytes)).collect();
+    assert_eq!(credits, [(4, 0), (4, 0)]);
+    let note = HealthNote { nid: first.next_hop, failures: 1, successes: 0 };
+    assert!(node.shard.has_failures(), "others are to hear of it soon");
+    assert_eq!((node.shard.poll_health(), node.shard.poll_health()), (Some(note), None));
+    assert!(!node.shard.has_failures());
+    // What may have arrived is not sent again.
+    put(&mut node, nid(1, 11), None);
+    let [lost] = sent(&mut node)[..] else { panic!("one message") };
+    node.shard.sent(NOW, lost.tx, Status::Unknown(Cause::Timeout));
+    assert_eq!(sent(&mut node), []);
+    let mut notes: Vec<_> = std::iter::from_fn(|| node.shard.poll_health()).map(|note| note.nid).collect();
+    notes.sort();
+    assert_eq!(notes, [nid(1, 1), lost.next_hop], "a network timeout blames both");
+}
+
+#[test]
+fn a_silent_net_is_left_though_it_is_in_health() {
+    let mut node = node(topology(locals(), peer()));
+    for (ni, local) in [(0, 1), (1, 1)] {
+        for host in [11, 12] {
+            let path = Path { ni: NiId(ni), peer: nid(local, host) };
+            node.shard.path_health(NOW, &path, PathReport::Silent);
+        }
+    }
+    for _ in 0..4 {
+        assert_eq!(path(&mut node).0.net(), nid(2, 1).net());
+    }
+}
+
+#[test]
+fn a_peer_that_is_not_multi_rail_sees_one_source() {
+    let mut view = peer();
+    view.is_multi_rail = false;
+    view.nis[1].preferred = [nid(1, 2)].into();
+    let mut node = node(topology(locals(), view));
+    for _ in 0..4 {
+        assert_eq!(path(&mut node), (nid(1, 2), nid(1, 12)));
+        // None that is known: one and the same.
+        put(&mut node, nid(2, 40), None);
+        let [message] = sent(&mut node)[..] else { panic!("one message") };
+        assert_eq!((message.header.source.nid, message.next_hop), (nid(2, 1), nid(2, 40)));
+        node.shard.sent(NOW, message.tx, Status::Ok);
+    }
+}
+
+/// The choice of a source is explained as well.
+#[test]
+fn the_source_to_a_peer_that_is_not_multi_rail_is_explained() {
+    let mut view = peer();
+    view.is_multi_rail = false;
+    let explained = |view: &PeerView, locals: Vec<LocalNi>, silent: &[u16]| {
+        let mut node = node(topology(locals, view.clone()));
+        for ni in silent {
+            let path = Path { ni: NiId(*ni), peer: nid(1, 12) };
+            node.shard.path_health(NOW, &path, PathReport::Silent);
+        }
+        let steps = node.shard.explain(NOW, &nid(1, 12)).steps;
+        let [candidates] = &steps[..] else { panic!("one step: {steps:?}") };
+        let expected = [nid(1, 1), nid(1, 2)].map(Candidate::Local);
+        assert!(candidates.iter().map(|weighed| weighed.candidate).eq(expected), "{candidates:?}");
+        let chosen = candidates.iter().position(|weighed| weighed.is_chosen).unwrap();
+        let (from, _) = path(&mut node);
+        assert_eq!(Candidate::Local(from), candidates[chosen].candidate, "as it was explained");
+        (chosen, candidates[1 - chosen].lost_by)
+    };
+    assert_eq!(explained(&view, locals(), &[]), (0, None), "the first of equal ones");
+    let mut prior = locals();
+    prior[1].priority = 0;
+    assert_eq!(explained(&view, prior.clone(), &[]), (1, Some(Criterion::LocalPriority)));
+    view.nis[1].preferred = [nid(1, 1)].into();
+    assert_eq!(explained(&view, prior.clone(), &[]), (0, Some(Criterion::Preferred)));
+    assert_eq!(explained(&view, prior.clone(), &[0]), (1, Some(Criterion::Answers)));
+    // Where none answers they take turns, by all the criteria of local NIs.
+    assert_eq!(explained(&view, prior, &[0, 1]), (1, Some(Criterion::LocalPriority)));
+}
+
+#[test]
+fn peers_to_be_found_out_about_are_told_once_a_snapshot() {
+    let mut view = peer();
+    view.is_wanted = true;
+    let mut node = node(topology(locals(), view.clone()));
+    for to in [nid(1, 12), nid(2, 11), nid(1, 12), nid(2, 40), nid(2, 40)] {
+        put(&mut node, to, None);
+    }
+    let wanted = |node: &mut Node| std::iter::from_fn(|| node.shard.poll_wanted()).collect::<Vec<_>>();
+    let told = wanted(&mut node);
+    assert!(told.contains(&nid(2, 40)) && told.contains(&nid(1, 12)), "{told:?}");
+    assert_eq!(told.iter().filter(|nid| **nid == self::nid(2, 40)).count(), 1);
+    put(&mut node, nid(2, 40), None);
+    assert_eq!(wanted(&mut node), []);
+    // Pings are what finds out.
+    let md = node.shard.bind(&node.md(0)).unwrap();
+    let ping = PutRequest { target: ProcessId::lustre(nid(2, 41)), portal: 0, ..put_request(md, 0) };
+    node.shard.put(NOW, &ping).unwrap();
+    assert_eq!(wanted(&mut node), []);
+    view.is_wanted = false;
+    node.shard.update(NOW, Arc::new(topology(locals(), view).with_generation(2)));
+    put(&mut node, nid(1, 12), None);
+    assert_eq!(wanted(&mut node), []);
+}
+
+#[test]
+fn health_that_is_not_full_is_told_to_rise() {
+    let (mut locals, mut view) = (locals(), peer());
+    locals[0].health = 500;
+    view.nis[0].health = 500;
+    let mut node = node(topology(locals, view));
+    let mut header = put_header(9, 0);
+    (header.source.nid, header.destination.nid) = (nid(1, 11), nid(1, 1));
+    node.post(9, &lnet_core::md::MdSpec { options: MdOptions::PUT, ..node.md(8) });
+    node.shard.header(NOW, NiId(0), &nid(1, 11), RxId(0), &header);
+    node.shard.received(NOW, RxId(0), Status::Ok);
+    let mut notes: Vec<_> = std::iter::from_fn(|| node.shard.poll_health()).collect();
+    notes.sort_by_key(|note| note.nid);
+    let note = |nid| HealthNote { nid, failures: 0, successes: 1 };
+    assert_eq!(notes, [note(nid(1, 1)), note(nid(1, 11))]);
+    // One that has to wait has come as well, be it for a sibling's answer: that of a recovery ping.
+    node.shard.set_lazy(4).unwrap();
+    assert_eq!(node.shard.header(NOW, NiId(0), &nid(1, 11), RxId(0), &header), Verdict::Delay);
+    assert_eq!(std::iter::from_fn(|| node.shard.poll_health()).count(), 2);
+    put(&mut node, nid(1, 12), Some(nid(1, 2)));
+    let [healthy] = sent(&mut node)[..] else { panic!("one message") };
+    node.shard.sent(NOW, healthy.tx, Status::Ok);
+    assert_eq!(node.shard.poll_health(), None);
+}

@@ -1,0 +1,121 @@
+//! Selection policies in the older form, that of the Multi-Rail design.
+
+use clap::{Args, Subcommand};
+use lnet_control::client::Client;
+use lnet_control::document;
+use lnet_control::pattern::UdspPattern;
+use lnet_control::records::{Selection, SelectionKind};
+use lnet_control::request::Change;
+
+use super::Result;
+use crate::failure::Task;
+use crate::session::Daemon;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SelectionCommand {
+    /// Priorities of local nets
+    #[command(subcommand, arg_required_else_help = true)]
+    Net(KindCommand),
+    /// Priorities of NIDs, local ones and those of peers
+    #[command(subcommand, arg_required_else_help = true)]
+    Nid(KindCommand),
+    /// Local NIDs that NIDs of peers prefer
+    #[command(subcommand, arg_required_else_help = true)]
+    Peer(KindCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KindCommand {
+    /// Add a policy
+    Add(Patterns),
+    /// Delete the policy with the same patterns
+    Del(Patterns),
+    /// Show the policies, all or those with the same patterns
+    Show(Patterns),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Patterns {
+    /// Nets, such as tcp, tcp* or tcp[1-3]; of `selection net`
+    #[arg(long, short)]
+    net: Option<String>,
+    /// NIDs, such as 10.0.[1-9].*@tcp; of `selection nid`
+    #[arg(long)]
+    nid: Option<String>,
+    /// Local NIDs; of `selection peer`
+    #[arg(long, short)]
+    local: Option<String>,
+    /// NIDs of peers; of `selection peer`
+    #[arg(long, short)]
+    remote: Option<String>,
+    /// Priority, 0 is the best
+    #[arg(long, short, allow_hyphen_values = true)]
+    priority: Option<String>,
+    /// Number of a policy, which they have not here
+    #[arg(long, short, hide = true)]
+    id: Option<String>,
+}
+
+impl Patterns {
+    /// The patterns of a kind in their order; none where none is given.
+    fn of(&self, task: Task, kind: SelectionKind) -> Result<Vec<UdspPattern>> {
+        let all = [("net", &self.net), ("nid", &self.nid), ("local", &self.local), ("remote", &self.remote)];
+        let expected: &[&str] = match kind {
+            SelectionKind::Net => &["net"],
+            SelectionKind::Nid => &["nid"],
+            SelectionKind::Peer => &["local", "remote"],
+        };
+        let given: Vec<_> = all.into_iter().filter(|(_, text)| text.is_some()).collect();
+        if let Some((name, _)) = given.iter().find(|(name, _)| !expected.contains(name)) {
+            return Err(task.invalid(format!("--{name} is not of selection {kind}")));
+        }
+        if !given.is_empty() && given.len() < expected.len() {
+            return Err(task.invalid("missing mandatory parameter: --local and --remote go together"));
+        }
+        let parse = |(name, text): (&str, &Option<String>)| {
+            let parsed = text.as_deref().unwrap_or_default().parse::<UdspPattern>();
+            parsed.map_err(|error| {
+                task.error(error.errno, format!("failed to parse {name} parameter: {error}"))
+            })
+        };
+        given.into_iter().map(parse).collect()
+    }
+}
+
+pub(super) fn run(daemon: &mut Daemon<'_>, command: SelectionCommand) -> Result<()> {
+    let (kind, command) = match command {
+        SelectionCommand::Net(command) => (SelectionKind::Net, command),
+        SelectionCommand::Nid(command) => (SelectionKind::Nid, command),
+        SelectionCommand::Peer(command) => (SelectionKind::Peer, command),
+    };
+    let (operation, patterns) = match &command {
+        KindCommand::Add(patterns) => ("add", patterns),
+        KindCommand::Del(patterns) => ("del", patterns),
+        KindCommand::Show(patterns) => ("show", patterns),
+    };
+    let task = Task::new(operation, "selection");
+    if patterns.id.is_some() {
+        return Err(task.unsupported("policies are named by their patterns: numbers are"));
+    }
+    let priority = task.optional("priority", patterns.priority.as_ref(), 0..=u32::MAX.into())?;
+    let named = patterns.of(task, kind)?;
+    if let KindCommand::Show(_) = command {
+        let rules = daemon.ask(task, Client::udsp)?;
+        let is_meant = |selection: &Selection| {
+            let has = selection.patterns().map(|(_, pattern)| pattern);
+            selection.kind() == kind && (named.is_empty() || has.eq(&named))
+        };
+        let shown: Vec<_> = Selection::of(&rules).into_iter().filter(is_meant).collect();
+        daemon.print(&document::selections(&shown));
+        return Ok(());
+    }
+    let adds = matches!(command, KindCommand::Add(_));
+    if named.is_empty() || adds && priority.is_none() && kind != SelectionKind::Peer {
+        return Err(task.invalid("missing mandatory parameters: the patterns and --priority are expected"));
+    }
+    let selection = Selection::new(kind, named, priority).map_err(task.pattern())?;
+    let change =
+        |rule| if adds { Change::AddUdsp { index: None, rule } } else { Change::DeleteUdspLike(rule) };
+    let rules = selection.rules().map_err(task.pattern())?;
+    daemon.apply(task, rules.into_iter().map(change).collect())
+}

@@ -1,0 +1,94 @@
+//! What a run of a fleet has come to: a table, and a plot of how it converges.
+
+use std::fmt;
+use std::path::Path;
+
+use plotters::prelude::*;
+
+/// A moment of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// Simulated seconds.
+    pub seconds: f64,
+    /// Pairs of nodes that talk and know each other as they are, of all pairs that talk.
+    pub converged: f64,
+}
+
+/// What a run has come to.
+#[derive(Clone, Default, Debug)]
+pub struct FleetReport {
+    /// Nodes.
+    pub nodes: u32,
+    /// Pairs of nodes that talk.
+    pub pairs: u64,
+    /// When all of them knew each other for the first time, in simulated seconds.
+    pub converged_s: Option<f64>,
+    /// Pings and pushes of discovery, and their bytes.
+    pub pings: u64,
+    /// The same of pushes.
+    pub pushes: u64,
+    /// Bytes of both.
+    pub discovery_bytes: u64,
+    /// Recovery pings.
+    pub recovery_pings: u64,
+    /// Puts that were started.
+    pub puts: u64,
+    /// Those that were acknowledged.
+    pub acked: u64,
+    /// Those that failed: they may not have arrived.
+    pub failed: u64,
+    /// Messages that were sent again by another path.
+    pub resends: u64,
+    /// Pings and pushes in the last tenth of the run, when nothing changes any more.
+    pub late_traffic: u64,
+    /// Bytes that the control state of a peer takes, roughly: of the node's table and of the snapshot that shards share.
+    pub peer_bytes: usize,
+    /// How it went.
+    pub samples: Vec<Sample>,
+    /// What a checker has found.
+    pub violations: Vec<String>,
+}
+
+impl fmt::Display for FleetReport {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let converged =
+            self.converged_s.map_or("not reached".to_owned(), |seconds| format!("{seconds:.3} s"));
+        let per_node = |count: u64| count as f64 / f64::from(self.nodes.max(1));
+        writeln!(to, "{:<34}{:>14}", "nodes", self.nodes)?;
+        writeln!(to, "{:<34}{:>14}", "pairs that talk", self.pairs)?;
+        writeln!(to, "{:<34}{converged:>14}", "all peers up to date after")?;
+        writeln!(to, "{:<34}{:>14}   {:.1} a node", "discovery pings", self.pings, per_node(self.pings))?;
+        writeln!(to, "{:<34}{:>14}   {:.1} a node", "discovery pushes", self.pushes, per_node(self.pushes))?;
+        writeln!(to, "{:<34}{:>14}", "discovery bytes", self.discovery_bytes)?;
+        writeln!(to, "{:<34}{:>14}", "recovery pings", self.recovery_pings)?;
+        writeln!(to, "{:<34}{:>14}", "pings and pushes in the last tenth", self.late_traffic)?;
+        writeln!(to, "{:<34}{:>14}", "puts", self.puts)?;
+        writeln!(to, "{:<34}{:>14}", "acknowledged", self.acked)?;
+        writeln!(to, "{:<34}{:>14}", "failed", self.failed)?;
+        writeln!(to, "{:<34}{:>14}", "sent again by another path", self.resends)?;
+        write!(to, "{:<34}{:>14}", "bytes of a peer, about", self.peer_bytes)
+    }
+}
+
+impl FleetReport {
+    /// Draws how the nodes came to know each other, over time, as SVG.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn plot(&self, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
+        let end = self.samples.last().map_or(1.0, |sample| sample.seconds).max(0.1);
+        let area = SVGBackend::new(path, (900, 420)).into_drawing_area();
+        area.fill(&WHITE)?;
+        let mut chart = ChartBuilder::on(&area)
+            .caption(format!("{} nodes that discover each other", self.nodes), ("sans-serif", 20))
+            .margin(12)
+            .x_label_area_size(40)
+            .y_label_area_size(60)
+            .build_cartesian_2d(0.0..end, 0.0..100.0)?;
+        chart.configure_mesh().x_desc("seconds").y_desc("pairs up to date, percent").draw()?;
+        let points = self.samples.iter().map(|sample| (sample.seconds, sample.converged * 100.0));
+        chart.draw_series(LineSeries::new(points, BLUE.stroke_width(2)))?;
+        area.present()?;
+        Ok(())
+    }
+}

@@ -1,0 +1,183 @@
+//! Peers with several NIDs: configured, discovered, chosen among.
+
+use lnet_tests::netns::{NETNS_NODES, require_privilege, wait_until};
+
+use crate::run::{Daemon, PATIENCE, Two};
+
+/// What stands behind a key for the first time after some text.
+fn value<'a>(shown: &'a str, after: &str, key: &str) -> &'a str {
+    let rest = shown.split_once(after).unwrap_or_else(|| panic!("{after:?} is not in {shown}")).1;
+    let rest = rest.split_once(&format!("{key}: ")).unwrap_or_else(|| panic!("{key:?} is not in {rest}")).1;
+    rest.lines().next().unwrap()
+}
+
+/// How many messages have left by an NI.
+fn sent(daemon: &Daemon, nid: &str) -> u64 {
+    value(&daemon.good("net show -v 1"), &format!("nid: {nid}\n"), "send_count").parse().unwrap()
+}
+
+/// The local NID that shard 0 would send a request from, of which pings go.
+fn explained(daemon: &Daemon, nid: &str) -> String {
+    let shown = daemon.good(&format!("explain {nid}"));
+    value(&shown, "shards: \"[0", "from").to_owned()
+}
+
+/// Two nodes with a net on each of two rails, of which one knows the other.
+fn discovered() -> (Two, [[String; 2]; 2]) {
+    let two = Two::configured(2, "");
+    let nids = [two.nids(0), two.nids(1)];
+    let [[_, b0], [_, b1]] = &nids;
+    let shown = two.a.good(&format!("discover {b1}"));
+    for part in [format!("primary nid: {b0}"), "Multi-Rail: true".into(), format!("nid: {b1}")] {
+        assert!(shown.contains(&part), "{part:?} is not in {shown}");
+    }
+    (two, nids)
+}
+
+#[test]
+fn a_discovered_peer_has_all_its_nids_and_learns_ours() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let (two, [[a0, b0], [a1, b1]]) = discovered();
+    let shown = two.a.good(&format!("peer show --nid {b1} -v 3"));
+    assert_eq!(value(&shown, "", "peer state"), "273", "{shown}");
+    assert_eq!(value(&shown, "", "primary nid"), b0, "{shown}");
+    // What this node is was pushed to it.
+    wait_until("the other node knows this one", PATIENCE, || {
+        let shown = two.b.good("peer show");
+        [&a0, &a1].iter().all(|nid| shown.contains(nid.as_str())) && shown.contains("Multi-Rail: true")
+    });
+    let ran = two.a.run("discover 10.9.9.9@tcp");
+    assert!(ran.status == 255 && ran.stdout.contains("no NI here is on tcp"), "{ran:?}");
+}
+
+#[test]
+fn selection_policies_say_which_rail_is_used() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let (two, [[a0, b0], [a1, b1]]) = discovered();
+    // Health stays as it is set.
+    two.a.good("set health_sensitivity 0");
+    // A path that is silent for a moment, as where a daemon has no CPU, is avoided for a second: not in each round.
+    let check = |rail: &str, other: &str, why: &str| {
+        wait_until(why, PATIENCE, || {
+            let before = [rail, other].map(|nid| sent(&two.a, nid));
+            for _ in 0..10 {
+                two.a.good(&format!("ping --timeout 5 {b0}"));
+            }
+            let after = [rail, other].map(|nid| sent(&two.a, nid));
+            explained(&two.a, &b0) == rail && after[0] >= before[0] + 10 && after[1] == before[1]
+        });
+    };
+    two.a.good("udsp add --dst xdp1 --priority 1");
+    check(&a1, &a0, "the peer's net has a priority");
+    let detailed = two.a.good(&format!("peer show --nid {b1} -v 4"));
+    assert_eq!(value(&detailed, &format!("nid: {b1}\n"), "net priority"), "1");
+    assert_eq!(value(&detailed, &format!("nid: {b0}\n"), "net priority"), "-1");
+    two.a.good("udsp add --dst xdp --idx 0");
+    check(&a0, &a1, "the other net has a better one");
+    two.a.good("udsp del --all");
+    two.a.good("udsp add --src xdp1");
+    check(&a1, &a0, "the local net has a priority");
+    two.a.good(&format!("peer set --nid {b1} --health 500"));
+    check(&a0, &a1, "health comes before priority");
+    two.a.good("peer set --all --health 1000");
+    check(&a1, &a0, "in full health the priority decides again");
+}
+
+#[test]
+fn what_is_explained_is_what_is_sent() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let (two, [[a0, b0], [a1, _]]) = discovered();
+    let rails = [&a0, &a1];
+    // A path that falls silent between the two, as where a daemon has no CPU, makes a round void: not each time.
+    wait_until("rails take turns, as explained", PATIENCE, || {
+        let mut used = [0_u32; 2];
+        for _ in 0..8 {
+            let expected = explained(&two.a, &b0);
+            let before = rails.map(|nid| sent(&two.a, nid));
+            two.a.good(&format!("ping --timeout 5 {b0}"));
+            for (rail, nid) in rails.into_iter().enumerate() {
+                let is_it = *nid == expected;
+                used[rail] += u32::from(is_it);
+                if sent(&two.a, nid) - before[rail] != u64::from(is_it) {
+                    return false;
+                }
+            }
+        }
+        used == [4, 4]
+    });
+}
+
+#[test]
+fn peers_and_policies_come_back_as_they_were() {
+    let node = Daemon::alone();
+    node.good("peer add --prim_nid 10.9.0.1@xdp --nid 10.9.[1-2].1@xdp1 --lock_prim");
+    node.good("peer add --prim_nid 10.9.0.2@tcp --non_mr");
+    node.good("udsp add --src xdp* --priority 3");
+    node.good("udsp add --src 10.9.[0-9].*@xdp --dst *@xdp --idx 0");
+    node.good("udsp add --dst xdp --rte 10.9.0.1@tcp");
+    node.good("set numa_range 15");
+    let exported = node.good("export --backup");
+    for part in
+        ["lock_prim: true", "Multi-Rail: false", "dst: \"*@xdp\"", "rte: 10.9.0.1@tcp", "numa_range: 15"]
+    {
+        assert!(exported.contains(part), "{part:?} is not in {exported}");
+    }
+    node.good("lnet unconfigure");
+    node.good("lnet configure");
+    assert_eq!(node.good("peer show") + &node.good("udsp show"), "");
+    node.good("set numa_range 0");
+    node.good_with("import", &exported);
+    assert_eq!(node.good("export --backup"), exported);
+    assert_eq!(node.good_with("import --dry-run", &exported), "");
+    // All of a document or nothing.
+    let document = "udsp:\n- src: tcp7\npeer:\n- primary nid: 10.9.2.1@xdp1\n";
+    node.bad_with("import", document, &["errno: -17", "line 4, column 3: peer: 10.9.2.1@xdp1 belongs"]);
+    assert_eq!(node.good("export --backup"), exported);
+    node.good_with("import --del", &exported);
+    assert_eq!(node.good("peer show") + &node.good("udsp show"), "");
+}
+
+#[test]
+fn refusals_of_peers_and_policies_have_lnets_numbers() {
+    let node = Daemon::alone();
+    node.good("peer add --prim_nid 10.9.0.1@tcp --nid 10.9.0.2@tcp --lock_prim");
+    node.good("peer add --prim_nid 10.9.0.3@tcp --non_mr --nid 10.9.0.3@tcp1");
+    for (words, errno) in [
+        ("peer add --prim_nid 10.9.0.1@tcp --non_mr", -1),
+        ("peer add --prim_nid 10.9.0.2@tcp", -17),
+        ("peer add --prim_nid 10.9.0.9@tcp --nid 10.9.0.2@tcp", -17),
+        ("peer add --prim_nid 10.9.0.3@tcp --non_mr --nid 10.9.0.4@tcp", -76),
+        ("peer del --prim_nid 10.9.0.2@tcp", -19),
+        ("peer del --prim_nid 10.9.0.1@tcp --nid 10.9.0.3@tcp", -10),
+        ("peer del --prim_nid 10.9.0.1@tcp --nid 10.9.0.8@tcp", -2),
+        ("peer set --nid 10.9.0.8@tcp --health 1", -2),
+        ("udsp del --idx 0", -2),
+    ] {
+        node.bad(words, &[&format!("errno: {errno}\n")]);
+    }
+    assert!(!node.good("peer list").contains("10.9.0.9@tcp"), "nothing is left of what was refused");
+    node.good("udsp add --src tcp --priority 1");
+    node.bad("udsp add --src tcp --priority 1", &["errno: -114"]);
+    node.good("udsp add --src tcp --priority 2");
+    assert!(node.good("udsp show").contains("priority: 2"), "in place");
+    // A locked primary NID survives, unless it is deleted by force.
+    node.good("peer del --prim_nid 10.9.0.1@tcp");
+    assert_eq!(node.good("peer show --nid 10.9.0.1@tcp").matches("- ").count(), 2);
+    node.good("peer del --prim_nid 10.9.0.1@tcp --force");
+    node.bad("peer show --nid 10.9.0.1@tcp", &["errno: -2"]);
+    node.good("peer set --all --health 400");
+    assert!(node.good("debug recovery --peer").contains("10.9.0.3@tcp1"));
+    node.good("debug peer --nid 10.9.0.3@tcp1");
+    assert!(node.directory.log().contains("10.9.0.3@tcp1"));
+    assert!(node.good("explain 10.9.0.3@tcp").contains("no NI that is up leads there"));
+    assert!(node.good("explain 0@lo").contains("it is a nid of this node"));
+    assert!(node.good("cpt-of-nid 10.9.0.3@tcp").contains("cpt: 0"));
+    assert!(node.good("discover 0@lo").contains("primary nid: 0@lo"));
+    node.stop();
+}
