@@ -1,4 +1,4 @@
-//! The lock-free parts of `lnet-user`, compiled once more with loom's atomics, so that their models run.
+//! The lock-free parts of `lnet-user` and `lnet-messaging`, compiled once more with loom's atomics, so that their models run.
 //!
 //! The models stand beside the code that they are about, behind `cfg(loom)`. Here they need neither flags
 //! for all other crates nor a target directory of their own: `cargo test --package lnet-loom` runs them.
@@ -10,5 +10,7 @@ mod cursor;
 mod handover;
 #[path = "../../../lnet-user/src/region/mod.rs"]
 mod region;
+#[path = "../../../lnet-messaging/src/lnet/ring.rs"]
+mod ring;
 #[path = "../../../lnet-user/src/uring/sleep.rs"]
 mod sleep;

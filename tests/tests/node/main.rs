@@ -13,6 +13,7 @@ mod killed;
 mod lent_tcp;
 mod load;
 mod losses;
+mod messaging;
 mod modes;
 mod multi_rail;
 mod others;

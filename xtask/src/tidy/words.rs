@@ -78,10 +78,11 @@ const ONE_TYPE: [&str; 8] =
     ["Interface", "Node", "Part", "Peer", "Record", "RequestError", "ShardPort", "Steering"];
 
 /// The product's crates.
-const PRODUCT: [&str; 7] = [
+const PRODUCT: [&str; 8] = [
     "lnet-wire/src/",
     "lnet-core/src/",
     "lnet-user/src/",
+    "lnet-messaging/src/",
     "lnet-control/src/",
     "lnet-ebpf/src/",
     "lnetctl/src/",

@@ -1,0 +1,141 @@
+//! The client: one request at a time.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lnet_messaging::transport::Transport;
+use lnet_messaging::{
+    Addition, Buffer, BulkDescriptor, Domain, EndPoint, Event, Events, Operation, QueueType, TransferMachine,
+};
+
+use super::protocol::{Action, MESSAGE_BYTES, Outcome, Reply, Request, start};
+
+/// How long the server may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// A client of one server.
+pub(crate) struct Client {
+    domain: Domain,
+    tm: TransferMachine,
+    events: Events,
+    server: EndPoint,
+    number: u64,
+}
+
+impl Client {
+    pub(crate) fn connect(transport: &Arc<dyn Transport>, address: &str, server: &str) -> Result<Self> {
+        let (domain, tm, events) = start(transport, address)?;
+        let server = tm.create_end_point(server)?;
+        let client = Self { domain, tm, events, server, number: 0 };
+        client.receive(client.domain.allocate(1, MESSAGE_BYTES as usize)?)?;
+        Ok(client)
+    }
+
+    /// Stores a value.
+    pub(crate) fn put(&mut self, key: &str, value: &[u8]) -> Result<()> {
+        // A passive buffer that the server reads. Its segments are as the transport takes them.
+        let mut buffer = self.allocate(value.len() as u64)?;
+        buffer.fill(value);
+        let length_bytes = value.len() as u64;
+        let passive = Operation::PassiveSend { initiator: None, length_bytes };
+        match self.ask(Action::Put, key, buffer, passive, length_bytes)?.0.outcome {
+            Outcome::Done => Ok(()),
+            outcome => Err(format!("the value of `{key}` is not stored: {outcome:?}").into()),
+        }
+    }
+
+    /// A value, if there is one.
+    pub(crate) fn get(&mut self, key: &str) -> Result<Option<Vec<u8>>> {
+        // A passive buffer that the server writes to, as large as may be.
+        let buffer = self.allocate(self.domain.limits().buffer_bytes)?;
+        let room_bytes = buffer.size_bytes();
+        let passive = Operation::PassiveReceive { initiator: None };
+        let (reply, value) = self.ask(Action::Get, key, buffer, passive, room_bytes)?;
+        match reply.outcome {
+            Outcome::Done if value.len() as u64 == reply.length_bytes => Ok(Some(value)),
+            Outcome::Absent => Ok(None),
+            outcome => Err(format!("the value of `{key}` is not read: {outcome:?}").into()),
+        }
+    }
+
+    fn allocate(&self, length_bytes: u64) -> Result<Buffer> {
+        let segment = length_bytes.min(self.domain.limits().segment_bytes).max(1);
+        let segments = length_bytes.div_ceil(segment);
+        Ok(self.domain.allocate(segments as usize, segment as usize)?)
+    }
+
+    fn receive(&self, buffer: Buffer) -> Result<()> {
+        self.tm.add(buffer, Operation::Receive { min_receive_bytes: MESSAGE_BYTES, max_messages: 1 })?;
+        Ok(())
+    }
+
+    /// Queues a passive buffer, sends a request with its descriptor, and waits for the reply, and for what came of the
+    /// buffer. Returns what was written to it.
+    fn ask(
+        &mut self,
+        action: Action,
+        key: &str,
+        buffer: Buffer,
+        passive: Operation,
+        length_bytes: u64,
+    ) -> Result<(Reply, Vec<u8>)> {
+        self.number += 1;
+        let deadline = Instant::now() + PATIENCE;
+        let added = self.tm.add(buffer, Addition::from(passive).deadline(deadline))?;
+        let descriptor: BulkDescriptor = added.descriptor.ok_or("a passive buffer has a descriptor")?;
+        let request = Request { number: self.number, action, key: key.to_owned(), length_bytes, descriptor };
+        let sent = self.send(&request, deadline);
+        if let Err(error) = sent {
+            self.tm.del(added.id);
+            return Err(error);
+        }
+        let (mut reply, mut value) = (None, None);
+        while reply.is_none() || value.is_none() {
+            let event = match self.events.next_blocking().ok_or("the transfer machine is gone")? {
+                Event::Buffer(event) => event,
+                Event::Tm(event) => return Err(format!("{event:?}").into()),
+            };
+            match event.queue() {
+                QueueType::Receive => {
+                    let received =
+                        Reply::decode(&event.payload_bytes()).filter(|reply| reply.number == self.number);
+                    if let Some(received) = received {
+                        reply = Some(received);
+                        // Without the operation the passive buffer would wait for it until the deadline.
+                        if received.outcome != Outcome::Done {
+                            self.tm.del(added.id);
+                        }
+                    }
+                    if let Some(buffer) = event.into_buffer() {
+                        self.receive(buffer)?;
+                    }
+                }
+                QueueType::Send => event.status.map_err(|errno| {
+                    self.tm.del(added.id);
+                    format!("{} is not reached: {errno}", self.server.address())
+                })?,
+                _ if event.id == added.id => {
+                    if event.status == Err(lnet_messaging::Errno::TimedOut) {
+                        return Err(format!("{} does not answer", self.server.address()).into());
+                    }
+                    value = Some(event.payload_bytes());
+                }
+                // A buffer of an earlier request.
+                _ => {}
+            }
+        }
+        Ok((reply.ok_or("no reply")?, value.unwrap_or_default()))
+    }
+
+    fn send(&self, request: &Request, deadline: Instant) -> Result<()> {
+        let bytes = request.encode().ok_or("a key of more than 255 bytes")?;
+        let mut message = self.domain.allocate(1, bytes.len())?;
+        message.fill(&bytes);
+        let send = Operation::Send { to: self.server.clone(), length_bytes: bytes.len() as u64 };
+        self.tm.add(message, Addition::from(send).deadline(deadline))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,130 @@
+//! Addresses `nid:pid:portal:tmid`, and the match bits and header data that are made of them.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use lnet_user::{Nid, ProcessId};
+
+use crate::errno::Error;
+
+/// Longest text of an address, and of its NID.
+const TEXT_MAX_BYTES: usize = 80;
+const NID_MAX_BYTES: usize = 32;
+/// Largest identifier of a transfer machine; 0 is none.
+pub(crate) const TMID_MAX: u16 = 4095;
+/// Bits of a counter below the identifier.
+const COUNTER_BITS: u32 = 52;
+/// Largest counter of a passive buffer.
+pub(crate) const COUNTER_MAX: u64 = (1 << COUNTER_BITS) - 1;
+
+/// Where a transfer machine is found.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct LnetAddress {
+    pub(crate) process: ProcessId,
+    pub(crate) portal: u32,
+    /// `None`: to be chosen at the start (`*`).
+    pub(crate) tmid: Option<u16>,
+}
+
+impl LnetAddress {
+    /// # Errors
+    /// `EINVAL` with what was expected.
+    pub(crate) fn parse(text: &str) -> Result<Self, Error> {
+        let wrong = |what: &str| Error::invalid(format!("address `{text}`: {what} is expected"));
+        let whole = "`nid:pid:portal:tmid` of 80 bytes at most";
+        if text.len() > TEXT_MAX_BYTES {
+            return Err(wrong(whole));
+        }
+        // From the end: a NID over IPv6 has colons of its own.
+        let mut parts = text.rsplitn(4, ':');
+        let (Some(tmid), Some(portal), Some(pid), Some(nid)) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return Err(wrong(whole));
+        };
+        if nid.len() >= NID_MAX_BYTES || !nid.contains('@') {
+            return Err(wrong("a NID of 31 bytes at most, with its net,"));
+        }
+        let nid: Nid = nid.parse().map_err(|_| wrong("a NID such as 10.0.0.1@tcp"))?;
+        if nid.is_any() {
+            return Err(wrong("the NID of one NI"));
+        }
+        let pid = decimal(pid).ok_or_else(|| wrong("a pid from 0 to 4294967295"))?;
+        let portal = decimal(portal).ok_or_else(|| wrong("a portal from 0 to 4294967295"))?;
+        let tmid = match tmid {
+            "*" => None,
+            tmid => {
+                let tmid = decimal(tmid).filter(|tmid| (1..=u32::from(TMID_MAX)).contains(tmid));
+                Some(tmid.ok_or_else(|| wrong("an identifier from 1 to 4095, or `*`,"))? as u16)
+            }
+        };
+        Ok(Self { process: ProcessId { nid, pid }, portal, tmid })
+    }
+
+    /// The address of the transfer machine that has sent a message.
+    pub(crate) fn of_sender(process: ProcessId, hdr_data: u64) -> Option<Self> {
+        let (tmid, portal) = split(hdr_data);
+        let (tmid, portal) = (Some(tmid).filter(|tmid| *tmid != 0)?, u32::try_from(portal).ok()?);
+        Some(Self { process, portal, tmid: Some(tmid) })
+    }
+}
+
+/// A number in decimal digits alone.
+fn decimal(text: &str) -> Option<u32> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+impl fmt::Display for LnetAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { process: ProcessId { nid, pid }, portal, tmid } = self;
+        write!(f, "{nid}:{pid}:{portal}:")?;
+        match tmid {
+            Some(tmid) => write!(f, "{tmid}"),
+            None => f.write_str("*"),
+        }
+    }
+}
+
+/// An identifier above a counter or a portal: match bits, or header data.
+pub(crate) const fn join(tmid: u16, low: u64) -> u64 {
+    (tmid as u64) << COUNTER_BITS | low & COUNTER_MAX
+}
+
+/// The reverse of [`join`].
+pub(crate) const fn split(bits: u64) -> (u16, u64) {
+    ((bits >> COUNTER_BITS) as u16, bits & COUNTER_MAX)
+}
+
+/// The counter behind this one: after the largest comes 1.
+pub(crate) const fn next_counter(counter: u64) -> u64 {
+    if counter >= COUNTER_MAX { 1 } else { counter + 1 }
+}
+
+/// Whether a text is an address as programs write them: a NID of tcp, o2ib or `0@lo`, the pid of Lustre, two numbers. Says nothing of
+/// whether there is such a node.
+#[must_use]
+pub fn endpoint_is_valid(text: &str) -> bool {
+    let Some((nid, rest)) = text.split_once(':') else { return false };
+    let Some(numbers) = rest.strip_prefix("12345:") else { return false };
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let has_numbers =
+        numbers.split_once(':').is_some_and(|(portal, tmid)| is_number(portal) && is_number(tmid));
+    has_numbers && (nid == "0@lo" || is_ip_nid(nid))
+}
+
+fn is_ip_nid(nid: &str) -> bool {
+    let Some((ip, net)) = nid.split_once('@') else { return false };
+    let number = net.strip_prefix("tcp").or_else(|| net.strip_prefix("o2ib"));
+    let has_net =
+        number.is_some_and(|number| number.len() <= 1 && number.bytes().all(|byte| byte.is_ascii_digit()));
+    has_net && ip.parse::<std::net::Ipv4Addr>().is_ok()
+}
+
+/// Compares the texts of two addresses before their first colon; what has none is less than anything.
+#[must_use]
+pub fn net_cmp(one: &str, other: &str) -> Ordering {
+    match (one.split_once(':'), other.split_once(':')) {
+        (Some((one, _)), Some((other, _))) => one.cmp(other),
+        _ => Ordering::Less,
+    }
+}

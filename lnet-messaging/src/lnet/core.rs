@@ -1,0 +1,159 @@
+//! What events of LNet mean for buffers: the producer's side of a transfer machine's event ring.
+//!
+//! Invariants: each operation has a record from before it starts until its last event is in the ring; what is behind that, LNet says
+//! of no live operation. Of a GET the REPLY and the SEND may come in either order, and make one event.
+
+use std::collections::HashMap;
+
+use lnet_user::ProcessId;
+
+use super::network::{EventKind, NetworkEvent, Payload};
+use super::ring::Producer;
+use crate::errno::{Errno, Status};
+use crate::queue::{BufferId, QueueType};
+
+/// What became of an operation, or of a message in a receive buffer.
+#[derive(Debug)]
+pub(crate) struct RingEvent {
+    pub(crate) id: BufferId,
+    pub(crate) status: Status,
+    pub(crate) length_bytes: u64,
+    pub(crate) offset_bytes: u64,
+    pub(crate) is_last: bool,
+    /// The sender, and what it says of itself.
+    pub(crate) sender: Option<(ProcessId, u64)>,
+    pub(crate) payload: Payload,
+}
+
+/// What is known of an operation besides its buffer.
+struct Operation {
+    id: BufferId,
+    /// A REPLY that came before the SEND.
+    reply: Option<(Status, u64, u64)>,
+    /// Why its message was not started: then the end of its descriptor says nothing else.
+    refusal: Option<Errno>,
+}
+
+/// The operations of a transfer machine, and the end of the ring where their events go.
+pub(crate) struct Operations {
+    by_number: HashMap<u64, Operation>,
+    ring: Producer<RingEvent>,
+}
+
+impl Operations {
+    pub(crate) fn new(ring: Producer<RingEvent>) -> Self {
+        Self { by_number: HashMap::new(), ring }
+    }
+
+    /// An operation starts.
+    pub(crate) fn begin(&mut self, id: BufferId) {
+        self.by_number.insert(id.number, Operation { id, reply: None, refusal: None });
+    }
+
+    /// It has not started.
+    pub(crate) fn abandon(&mut self, id: BufferId) {
+        self.by_number.remove(&id.number);
+    }
+
+    /// Its descriptor was made, but its message was not started.
+    pub(crate) fn refuse(&mut self, id: BufferId, errno: Errno) {
+        if let Some(operation) = self.by_number.get_mut(&id.number) {
+            operation.refusal = Some(errno);
+        }
+    }
+
+    /// Takes an event of LNet. Returns whether there is a new one in the ring.
+    pub(crate) fn take(&mut self, event: NetworkEvent) -> bool {
+        if event.kind == EventKind::Ack {
+            return false;
+        }
+        let Some(operation) = self.by_number.get_mut(&event.user_ptr) else {
+            tracing::warn!(?event, "an event of no operation");
+            return false;
+        };
+        let Some(event) = operation.meaning(event) else { return false };
+        if event.is_last {
+            self.by_number.remove(&event.id.number);
+        }
+        match self.ring.push(event) {
+            Ok(()) => true,
+            Err(event) => {
+                debug_assert!(false, "no slot was reserved for {event:?}");
+                false
+            }
+        }
+    }
+}
+
+impl Operation {
+    /// What an event means for the buffer, if anything.
+    fn meaning(&mut self, event: NetworkEvent) -> Option<RingEvent> {
+        let NetworkEvent { kind, status, is_unlinked, length_bytes, offset_bytes, .. } = event;
+        let (status, length_bytes, offset_bytes) = match (self.id.queue, kind) {
+            (_, EventKind::Unlink) => {
+                let ended = if status.is_ok() { Err(Errno::Canceled) } else { status };
+                (self.refusal.map_or(ended, Err), 0, 0)
+            }
+            (QueueType::ActiveReceive, EventKind::Send) if !is_unlinked => return None,
+            (QueueType::ActiveReceive, EventKind::Send) => match (status, self.reply) {
+                (Err(_), _) => (status, 0, 0),
+                (Ok(()), Some(reply)) => reply,
+                // Its end was asked for, which rides on the SEND.
+                (Ok(()), None) => (Err(Errno::Canceled), 0, 0),
+            },
+            (QueueType::ActiveReceive, EventKind::Reply) if !is_unlinked => {
+                self.reply = Some((status, length_bytes, offset_bytes));
+                return None;
+            }
+            _ => (status, length_bytes, offset_bytes),
+        };
+        let is_message = self.id.queue == QueueType::Receive && kind == EventKind::Put;
+        if !is_unlinked && !is_message {
+            debug_assert!(false, "{kind:?} of {:?} without its end", self.id.queue);
+            return None;
+        }
+        let sender = event.initiator.filter(|_| is_message).map(|initiator| (initiator, event.hdr_data));
+        let (id, payload) = (self.id, event.payload);
+        let length_bytes = if self.id.queue.is_receive() { length_bytes } else { 0 };
+        Some(RingEvent { id, status, length_bytes, offset_bytes, is_last: is_unlinked, sender, payload })
+    }
+}
+
+/// Has another thread leave so many events in a ring, and takes them from there.
+#[cfg(feature = "internals")]
+pub(crate) fn pass_through_ring(count: u64) {
+    /// Events that may wait in the ring.
+    const SLOTS: usize = 1 << 12;
+    let (mut producer, mut consumer) = super::ring::ring();
+    let is_ready = consumer.reserve(SLOTS).is_ok();
+    debug_assert!(is_ready, "{SLOTS} slots");
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for number in 0..count {
+                let id = BufferId { queue: QueueType::Send, number };
+                let mut event = RingEvent {
+                    id,
+                    status: Ok(()),
+                    length_bytes: 0,
+                    offset_bytes: 0,
+                    is_last: true,
+                    sender: None,
+                    payload: Payload::None,
+                };
+                while let Err(refused) = producer.push(event) {
+                    event = refused;
+                    std::thread::yield_now();
+                }
+            }
+        });
+        for expected in 0..count {
+            loop {
+                if let Some(event) = consumer.pop() {
+                    assert_eq!(event.id.number, expected, "events come in order");
+                    break;
+                }
+                std::thread::yield_now();
+            }
+        }
+    });
+}

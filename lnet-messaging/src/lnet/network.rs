@@ -1,0 +1,145 @@
+//! What the transport needs of LNet, so that its tests can have another one.
+
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use lnet_user::{Nid, ProcessId};
+
+use crate::buffer::Memory;
+use crate::errno::{Error, Status};
+use crate::event::RetainedPayload;
+
+/// Both ends of a transfer machine.
+pub(crate) type Ends = (Box<dyn Poster>, Box<dyn EventSource>);
+
+/// A node.
+pub(crate) trait Network: Send + Sync {
+    /// Whether a NID is one of this node's.
+    fn is_local(&self, nid: &Nid) -> bool;
+
+    /// Bytes of memory in one piece that are sent without a copy, if there are such.
+    fn register(&self, length_bytes: usize) -> Option<Memory>;
+
+    /// What a transfer machine sends and receives by: entries will have this portal and match bits with this
+    /// identifier.
+    fn open(&self, portal: u32, match_bits: u64) -> Result<Ends, Error>;
+}
+
+/// A memory descriptor to be made. It goes when it is used up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct MdPlan {
+    /// The first bytes of the memory that it covers.
+    pub(crate) length_bytes: u64,
+    /// Most bytes of a message; less than that behind the last one uses it up.
+    pub(crate) max_size_bytes: Option<u64>,
+    pub(crate) threshold: u32,
+    /// What comes back with its events.
+    pub(crate) user_ptr: u64,
+}
+
+/// What peers may do with an entry's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Allowed {
+    Put,
+    Get,
+}
+
+/// Where a PUT or a GET goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Destination {
+    pub(crate) process: ProcessId,
+    pub(crate) portal: u32,
+    pub(crate) match_bits: u64,
+    /// The NI that it leaves by; `None`: any on the net.
+    pub(crate) self_nid: Option<Nid>,
+}
+
+/// An entry or a descriptor that is there.
+pub(crate) trait Posted: Send {
+    /// Asks for its end, of which an event tells, or its last one has done so already.
+    fn cancel(self: Box<Self>);
+
+    /// It has ended by itself.
+    fn forget(self: Box<Self>);
+}
+
+/// What was not posted.
+pub(crate) struct NotPosted {
+    pub(crate) error: Error,
+    /// `None`: it comes with an UNLINK event.
+    pub(crate) memory: Option<Memory>,
+}
+
+/// The sending end. Events of what it posts may come before it returns.
+pub(crate) trait Poster: Send {
+    /// An entry for any initiator.
+    fn attach(
+        &mut self,
+        portal: u32,
+        match_bits: u64,
+        allowed: Allowed,
+        md: &MdPlan,
+        memory: Memory,
+    ) -> Result<Box<dyn Posted>, NotPosted>;
+
+    /// A PUT without acknowledgement.
+    fn put(
+        &mut self,
+        to: &Destination,
+        hdr_data: u64,
+        md: &MdPlan,
+        memory: Memory,
+    ) -> Result<Box<dyn Posted>, NotPosted>;
+
+    /// A GET.
+    fn get(&mut self, from: &Destination, md: &MdPlan, memory: Memory) -> Result<Box<dyn Posted>, NotPosted>;
+}
+
+/// The receiving end.
+pub(crate) trait EventSource: Send {
+    /// The next event; `None` when the node has ended.
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<NetworkEvent>>;
+
+    /// Waits for an event, so long at most: the thread may do the node's work meanwhile. Pending where none has come.
+    fn wait_next(&mut self, longest: Duration) -> Poll<Option<NetworkEvent>> {
+        let _ = longest;
+        Poll::Pending
+    }
+}
+
+/// The kinds of events.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum EventKind {
+    Put,
+    Get,
+    Reply,
+    Ack,
+    Send,
+    Unlink,
+}
+
+/// Something happened to a descriptor.
+#[derive(Debug)]
+pub(crate) struct NetworkEvent {
+    pub(crate) user_ptr: u64,
+    pub(crate) kind: EventKind,
+    pub(crate) status: Status,
+    /// Whether it is the descriptor's last event.
+    pub(crate) is_unlinked: bool,
+    pub(crate) length_bytes: u64,
+    pub(crate) offset_bytes: u64,
+    pub(crate) hdr_data: u64,
+    /// Of what has arrived.
+    pub(crate) initiator: Option<ProcessId>,
+    pub(crate) payload: Payload,
+}
+
+/// What comes with an event.
+#[derive(Debug)]
+pub(crate) enum Payload {
+    None,
+    /// Bytes that can be read while others may still come into the same memory.
+    Retained(Box<dyn RetainedPayload>),
+    /// The memory of the descriptor, which has ended.
+    Memory(Memory),
+}

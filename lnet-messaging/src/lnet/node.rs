@@ -1,0 +1,226 @@
+//! A node as the transport sees it: LNet in userspace.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::stream::Stream;
+use lnet_user::runtime::LendError;
+use lnet_user::{
+    Ack, Cause, Descriptor, Entry, EntrySpec, EqHandle, Event, EventQueue, Lnet, LnetError, MdOptions,
+    MdSpec, Nid, NotLent, QueuedEvent, Status as LnetStatus, Target, Threshold,
+};
+
+use super::network::{
+    Allowed, Destination, Ends, EventKind, EventSource, MdPlan, Network, NetworkEvent, NotPosted, Payload,
+    Posted, Poster,
+};
+use crate::buffer::Memory;
+use crate::errno::{Errno, Error, Status};
+use crate::event::RetainedPayload;
+
+/// A node, and the event slots of each of its transfer machines.
+pub(super) struct NodeNetwork {
+    pub(super) lnet: Lnet,
+    pub(super) event_slots: u32,
+}
+
+impl Network for NodeNetwork {
+    fn is_local(&self, nid: &Nid) -> bool {
+        self.lnet.distance(nid).is_some_and(|distance| distance.hops == 0)
+    }
+
+    fn register(&self, length_bytes: usize) -> Option<Memory> {
+        self.lnet.register(length_bytes).map(Memory)
+    }
+
+    fn open(&self, portal: u32, match_bits: u64) -> Result<Ends, Error> {
+        // All match bits of a transfer machine differ in their counter alone.
+        let entries =
+            EntrySpec { ignore_bits: super::address::COUNTER_MAX, ..EntrySpec::new(portal, match_bits) };
+        let queue =
+            self.lnet.create_event_queue_for(&entries, self.event_slots).map_err(|error| of(&error))?;
+        let poster = NodePoster { lnet: self.lnet.clone(), queue: queue.handle() };
+        Ok((Box::new(poster), Box::new(NodeEvents(queue))))
+    }
+}
+
+struct NodePoster {
+    lnet: Lnet,
+    queue: EqHandle,
+}
+
+impl NodePoster {
+    fn spec(&self, md: &MdPlan, options: MdOptions) -> MdSpec {
+        let MdPlan { length_bytes, max_size_bytes, threshold, user_ptr } = *md;
+        let spec = MdSpec::new(length_bytes, Threshold::Count(threshold), options, self.queue);
+        MdSpec { max_size_bytes, user_ptr, ..spec }
+    }
+
+    fn bind(&self, md: &MdPlan, options: MdOptions, memory: Memory) -> Result<Descriptor, NotPosted> {
+        self.lnet.bind(&self.spec(md, options), memory.0).map_err(not_posted)
+    }
+}
+
+impl Poster for NodePoster {
+    fn attach(
+        &mut self,
+        portal: u32,
+        match_bits: u64,
+        allowed: Allowed,
+        md: &MdPlan,
+        memory: Memory,
+    ) -> Result<Box<dyn Posted>, NotPosted> {
+        let options = match allowed {
+            Allowed::Put => MdOptions::PUT,
+            Allowed::Get => MdOptions::GET,
+        };
+        let entry = EntrySpec::new(portal, match_bits);
+        let entry = self.lnet.attach(&entry, &self.spec(md, options), memory.0).map_err(not_posted)?;
+        Ok(Box::new(entry))
+    }
+
+    fn put(
+        &mut self,
+        to: &Destination,
+        hdr_data: u64,
+        md: &MdPlan,
+        memory: Memory,
+    ) -> Result<Box<dyn Posted>, NotPosted> {
+        let descriptor = self.bind(md, MdOptions::NONE, memory)?;
+        let started = descriptor.put(&target(to), Ack::NotWanted, hdr_data).start();
+        // The descriptor goes with its handle, and brings the memory.
+        started.map_err(|error| NotPosted { error: of(&error), memory: None })?;
+        Ok(Box::new(descriptor))
+    }
+
+    fn get(&mut self, from: &Destination, md: &MdPlan, memory: Memory) -> Result<Box<dyn Posted>, NotPosted> {
+        // A peer that has died does not answer.
+        let descriptor = self.bind(md, MdOptions::TRACK_RESPONSE, memory)?;
+        let started = descriptor.get(&target(from)).start();
+        started.map_err(|error| NotPosted { error: of(&error), memory: None })?;
+        Ok(Box::new(descriptor))
+    }
+}
+
+fn target(to: &Destination) -> Target {
+    let Destination { process, portal, match_bits, self_nid } = *to;
+    Target { process, portal, match_bits, offset: 0, self_nid }
+}
+
+impl Posted for Entry {
+    fn cancel(self: Box<Self>) {
+        drop(self);
+    }
+
+    fn forget(self: Box<Self>) {
+        self.detach();
+    }
+}
+
+impl Posted for Descriptor {
+    fn cancel(self: Box<Self>) {
+        drop(self);
+    }
+
+    fn forget(self: Box<Self>) {
+        self.detach();
+    }
+}
+
+struct NodeEvents(EventQueue);
+
+impl EventSource for NodeEvents {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<NetworkEvent>> {
+        Pin::new(&mut self.0).poll_next(context).map(|queued| queued.map(network_event))
+    }
+
+    fn wait_next(&mut self, longest: Duration) -> Poll<Option<NetworkEvent>> {
+        match self.0.next_blocking(Some(longest)) {
+            Ok(Some(queued)) => Poll::Ready(Some(network_event(queued))),
+            Ok(None) => Poll::Pending,
+            Err(_) => Poll::Ready(None),
+        }
+    }
+}
+
+/// A message in a buffer that stays with the node.
+#[derive(Debug)]
+struct Lease(QueuedEvent);
+
+impl RetainedPayload for Lease {
+    fn pieces(&self) -> Box<dyn Iterator<Item = &[u8]> + '_> {
+        Box::new(self.0.payload_fragments().into_iter().flatten())
+    }
+}
+
+fn network_event(queued: QueuedEvent) -> NetworkEvent {
+    let event = &queued.event;
+    let (kind, length_bytes, offset_bytes) = match *event {
+        Event::Put { manipulated_bytes, offset_bytes, .. } => {
+            (EventKind::Put, manipulated_bytes.into(), offset_bytes)
+        }
+        Event::Get { manipulated_bytes, offset_bytes, .. } => {
+            (EventKind::Get, manipulated_bytes.into(), offset_bytes)
+        }
+        Event::Reply { manipulated_bytes, .. } => (EventKind::Reply, manipulated_bytes.into(), 0),
+        Event::Ack { .. } => (EventKind::Ack, 0, 0),
+        Event::Send { .. } => (EventKind::Send, 0, 0),
+        Event::Unlink { .. } => (EventKind::Unlink, 0, 0),
+    };
+    let status = match queued.refusal() {
+        Some(error) => Err(of(error).errno()),
+        None => status_of(event.status()),
+    };
+    let hdr_data = match *event {
+        Event::Put { hdr_data, .. } => hdr_data,
+        _ => 0,
+    };
+    let (user_ptr, is_unlinked) = (event.user_ptr(), event.unlinked());
+    let initiator = event.origin().map(|origin| origin.initiator);
+    let payload = match (is_unlinked, kind) {
+        (true, _) => queued.into_buffer().map_or(Payload::None, |buffer| Payload::Memory(Memory(buffer))),
+        (false, EventKind::Put) => Payload::Retained(Box::new(Lease(queued))),
+        _ => Payload::None,
+    };
+    NetworkEvent {
+        user_ptr,
+        kind,
+        status,
+        is_unlinked,
+        length_bytes,
+        offset_bytes,
+        hdr_data,
+        initiator,
+        payload,
+    }
+}
+
+fn status_of(status: LnetStatus) -> Status {
+    let (LnetStatus::NeverSent(cause) | LnetStatus::Unknown(cause)) = status else { return Ok(()) };
+    Err(match cause {
+        Cause::Unreachable => Errno::HostUnreachable,
+        Cause::Timeout | Cause::CreditTimeout => Errno::TimedOut,
+        Cause::Cancelled => Errno::Canceled,
+        Cause::TooLong => Errno::MessageSize,
+        Cause::Reset => Errno::ConnectionReset,
+        Cause::Refused => Errno::Invalid,
+        _ => Errno::Io,
+    })
+}
+
+fn not_posted(refused: NotLent) -> NotPosted {
+    // Without a buffer the node has ended, and no event will come: the memory is lost with it.
+    let memory = refused.buffer.map(Memory).unwrap_or_default();
+    NotPosted { error: of(&refused.error), memory: Some(memory) }
+}
+
+fn of(error: &LnetError) -> Error {
+    let errno = match error {
+        LnetError::Stopped(_) | LnetError::Ended => Errno::Io,
+        LnetError::Lend(LendError::Md(_)) | LnetError::Queue(_) => Errno::NoMemory,
+        error if error.is_busy() => Errno::NoMemory,
+        _ => Errno::Invalid,
+    };
+    Error::new(errno, error.to_string())
+}

@@ -1,0 +1,343 @@
+//! The lnet transport's part of a transfer machine: operations are started, and what came of them is taken from the ring.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::thread::JoinHandle;
+
+use super::address::{COUNTER_MAX, LnetAddress, join, next_counter};
+use super::core::{Operations, RingEvent};
+use super::descriptor::LnetDescriptor;
+use super::network::{Allowed, Destination, MdPlan, Network, NotPosted, Payload, Posted, Poster};
+use super::registry::{Addresses, Claim};
+use super::ring::Consumer;
+use super::worker::Worker;
+use crate::buffer::{BulkDescriptor, Memory, Operation};
+use crate::errno::{Errno, Error, Status};
+use crate::queue::{BufferId, QueueType};
+use crate::tm::{TmFront, TmLink};
+use crate::transport::{Completion, Outcome, TransportTm};
+
+/// A transfer machine that has started.
+pub(super) struct Active {
+    pub(super) claim: Claim,
+    /// Whether it sends by any NI of the net.
+    pub(super) any_rail: bool,
+    pub(super) poster: Box<dyn Poster>,
+    pub(super) ring: Consumer<RingEvent>,
+    pub(super) operations: Arc<Mutex<Operations>>,
+    /// Entries and descriptors that are there, by the number of their buffers' uses.
+    pub(super) posted: HashMap<u64, Box<dyn Posted>>,
+    /// Of the next passive buffer.
+    pub(super) counter: u64,
+}
+
+/// What the transfer machine and its worker share. Its locks are taken under that of the transfer machine.
+#[derive(Default)]
+pub(super) struct Shared {
+    pub(super) active: Mutex<Option<Active>>,
+    /// The worker ends as soon as the transfer machine is quiet.
+    pub(super) stops: AtomicBool,
+    /// The worker ends at once.
+    pub(super) ends: AtomicBool,
+    /// Told once of the next pending event.
+    pub(super) notified: Mutex<Option<Waker>>,
+}
+
+impl Shared {
+    pub(super) fn active(&self) -> MutexGuard<'_, Option<Active>> {
+        self.active.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells of events that are pending.
+    pub(super) fn tell(&self) {
+        let waker = self.notified.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// The lnet transport's part of a transfer machine.
+pub(super) struct LnetTm {
+    network: Arc<dyn Network>,
+    addresses: Arc<Addresses>,
+    any_rail: bool,
+    shared: Arc<Shared>,
+    cpus: Vec<usize>,
+    is_synchronous: bool,
+    worker: Option<JoinHandle<()>>,
+}
+
+impl LnetTm {
+    pub(super) fn new(network: Arc<dyn Network>, addresses: Arc<Addresses>, any_rail: bool) -> Self {
+        let (shared, cpus) = (Arc::default(), Vec::new());
+        Self { network, addresses, any_rail, shared, cpus, is_synchronous: false, worker: None }
+    }
+
+    fn unpark(&self) {
+        if let Some(worker) = &self.worker {
+            worker.thread().unpark();
+        }
+    }
+}
+
+impl TransportTm for LnetTm {
+    fn confine(&mut self, cpus: &[usize]) -> Result<(), Error> {
+        self.cpus = cpus.to_vec();
+        Ok(())
+    }
+
+    fn start(&mut self, link: &TmLink, address: &str) -> Result<(), Error> {
+        let worker = Worker {
+            link: link.clone(),
+            address: LnetAddress::parse(address)?,
+            network: Arc::clone(&self.network),
+            addresses: Arc::clone(&self.addresses),
+            any_rail: self.any_rail,
+            shared: Arc::clone(&self.shared),
+            cpus: self.cpus.clone(),
+        };
+        let thread = std::thread::Builder::new().name("lnet-tm".to_owned()).spawn(move || worker.run());
+        let thread = thread.map_err(|error| Error::new(Errno::NoMemory, format!("no thread: {error}")))?;
+        self.worker = Some(thread);
+        Ok(())
+    }
+
+    fn stop(&mut self, _: &mut TmFront) -> Result<(), Error> {
+        self.shared.stops.store(true, Ordering::Release);
+        self.unpark();
+        Ok(())
+    }
+
+    fn wake(&mut self) {
+        self.unpark();
+    }
+
+    fn canonical_address(&self, address: &str) -> Result<String, Error> {
+        let parsed = LnetAddress::parse(address)?;
+        if parsed.tmid.is_none() {
+            let found =
+                format!("address `{address}`: an identifier from 1 to 4095 is expected of an end point");
+            return Err(Error::invalid(found));
+        }
+        Ok(parsed.to_string())
+    }
+
+    fn add(&mut self, front: &mut TmFront, id: BufferId) -> Result<Option<BulkDescriptor>, Error> {
+        let added = match &mut *self.shared.active() {
+            Some(active) => active.add(front, id),
+            None => Err(Error::new(
+                Errno::NotPermitted,
+                "a transfer machine that has stopped: a started one is expected",
+            )),
+        }?;
+        if front.queued(id).is_some_and(|queued| queued.deadline().is_some()) {
+            self.unpark();
+        }
+        Ok(added)
+    }
+
+    fn del(&mut self, front: &mut TmFront, id: BufferId) {
+        let posted = self.shared.active().as_mut().and_then(|active| active.posted.remove(&id.number));
+        // What has none has had its last event.
+        let (Some(posted), Some(queued)) = (posted, front.queued(id)) else { return };
+        queued.flags.cancelled = !queued.flags.timed_out;
+        posted.cancel();
+    }
+
+    fn deliver_synchronously(&mut self) -> Result<(), Error> {
+        self.is_synchronous = true;
+        Ok(())
+    }
+
+    fn is_pending(&self) -> bool {
+        self.shared.active().as_ref().is_some_and(|active| !active.ring.is_empty())
+    }
+
+    fn next_pending(&mut self, front: &mut TmFront) -> Option<Completion> {
+        self.shared.active().as_mut()?.next_completion(front)
+    }
+
+    fn notify(&mut self, waker: Waker) {
+        *self.shared.notified.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
+        // What came before the waker was there has told no other.
+        if self.is_pending() {
+            self.shared.tell();
+        }
+    }
+
+    fn finish(self: Box<Self>) {
+        self.shared.ends.store(true, Ordering::Release);
+        self.unpark();
+        if let Some(worker) = self.worker {
+            // A panic of a callback has been printed by then.
+            let _ = worker.join();
+        }
+    }
+}
+
+/// A buffer's operation in terms of LNet.
+enum Start {
+    Attach { match_bits: u64, allowed: Allowed },
+    Put { to: Destination, hdr_data: u64 },
+    Get { from: Destination },
+}
+
+/// All that starts an operation.
+struct Begin {
+    start: Start,
+    md: MdPlan,
+    descriptor: Option<BulkDescriptor>,
+    /// Events that may come of it.
+    events: usize,
+}
+
+impl Active {
+    fn address(&self) -> LnetAddress {
+        self.claim.address()
+    }
+
+    fn add(&mut self, front: &mut TmFront, id: BufferId) -> Result<Option<BulkDescriptor>, Error> {
+        let Some(queued) = front.queued(id) else { return Ok(None) };
+        let Begin { start, md, descriptor, events } =
+            self.plan(queued.operation(), queued.size_bytes(), id)?;
+        self.ring.reserve(events).map_err(|_| {
+            Error::new(Errno::NoMemory, format!("{events} more events: the event ring cannot grow so far"))
+        })?;
+        self.operations().begin(id);
+        let memory = queued.take_memory();
+        let posted = match start {
+            Start::Attach { match_bits, allowed } => {
+                self.poster.attach(self.address().portal, match_bits, allowed, &md, memory)
+            }
+            Start::Put { to, hdr_data } => self.poster.put(&to, hdr_data, &md, memory),
+            Start::Get { from } => self.poster.get(&from, &md, memory),
+        };
+        match posted {
+            Ok(posted) => {
+                self.posted.insert(id.number, posted);
+            }
+            Err(NotPosted { error, memory: None }) => self.operations().refuse(id, error.errno()),
+            Err(NotPosted { error, memory: Some(memory) }) => {
+                queued.restore_memory(memory);
+                self.operations().abandon(id);
+                self.ring.release(events);
+                return Err(error);
+            }
+        }
+        Ok(descriptor)
+    }
+
+    fn operations(&self) -> MutexGuard<'_, Operations> {
+        self.operations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn plan(&mut self, operation: &Operation, size_bytes: u64, id: BufferId) -> Result<Begin, Error> {
+        let own = self.address();
+        let md = |length_bytes, threshold| MdPlan {
+            length_bytes,
+            max_size_bytes: None,
+            threshold,
+            user_ptr: id.number,
+        };
+        let begin = |start, md| Begin { start, md, descriptor: None, events: 1 };
+        Ok(match operation {
+            Operation::Receive { min_receive_bytes, max_messages } => {
+                let start = Start::Attach { match_bits: join(self.claim.tmid(), 0), allowed: Allowed::Put };
+                let md = MdPlan { max_size_bytes: Some(*min_receive_bytes), ..md(size_bytes, *max_messages) };
+                Begin { events: *max_messages as usize, ..begin(start, md) }
+            }
+            Operation::Send { to, length_bytes } => {
+                let to = LnetAddress::parse(to.address())?;
+                let hdr_data = join(self.claim.tmid(), own.portal.into());
+                let match_bits = join(to.tmid.unwrap_or(0), 0);
+                let to = self.destination(&to, match_bits);
+                begin(Start::Put { to, hdr_data }, md(*length_bytes, 1))
+            }
+            Operation::PassiveReceive { .. } => self.passive(md(size_bytes, 1), Allowed::Put, id.queue())?,
+            Operation::PassiveSend { length_bytes, .. } => {
+                self.passive(md(*length_bytes, 1), Allowed::Get, id.queue())?
+            }
+            Operation::ActiveReceive { from } => {
+                let bulk = LnetDescriptor::decode(from)?.bulk(QueueType::ActiveReceive, size_bytes)?;
+                let from = self.destination(&bulk.address, bulk.match_bits);
+                // A SEND and a REPLY.
+                begin(Start::Get { from }, md(bulk.length_bytes, 2))
+            }
+            Operation::ActiveSend { to, length_bytes } => {
+                let bulk = LnetDescriptor::decode(to)?.bulk(QueueType::ActiveSend, *length_bytes)?;
+                let to = self.destination(&bulk.address, bulk.match_bits);
+                begin(Start::Put { to, hdr_data: 0 }, md(bulk.length_bytes, 1))
+            }
+        })
+    }
+
+    fn passive(&mut self, md: MdPlan, allowed: Allowed, queue: QueueType) -> Result<Begin, Error> {
+        let match_bits = join(self.claim.tmid(), self.counter);
+        let (address, size_bytes) = (self.address(), md.length_bytes);
+        let descriptor = LnetDescriptor { match_bits, address, queue, size_bytes }.encode()?;
+        debug_assert!((1..=COUNTER_MAX).contains(&self.counter));
+        self.counter = next_counter(self.counter);
+        Ok(Begin {
+            start: Start::Attach { match_bits, allowed },
+            md,
+            descriptor: Some(descriptor),
+            events: 1,
+        })
+    }
+
+    fn destination(&self, to: &LnetAddress, match_bits: u64) -> Destination {
+        let self_nid = (!self.any_rail).then_some(self.address().process.nid);
+        Destination { process: to.process, portal: to.portal, match_bits, self_nid }
+    }
+
+    /// The next event of the ring that is one of a buffer.
+    fn next_completion(&mut self, front: &mut TmFront) -> Option<Completion> {
+        loop {
+            let event = self.ring.pop()?;
+            let id = event.id;
+            let Some(queued) = front.queued(id) else {
+                debug_assert!(false, "an event of {id:?}, which is not queued");
+                continue;
+            };
+            if event.is_last {
+                self.ring.release(match queued.operation() {
+                    Operation::Receive { max_messages, .. } => *max_messages as usize,
+                    _ => 1,
+                });
+                if let Some(posted) = self.posted.remove(&id.number) {
+                    posted.forget();
+                }
+            }
+            let status = match event.status {
+                // What the node makes of the end of a GET whose answer was on its way.
+                Err(Errno::TimedOut) if queued.flags.cancelled => Err(Errno::Canceled),
+                status => status,
+            };
+            let sender = event.sender.filter(|_| status.is_ok());
+            let sender = sender.map(|(initiator, hdr_data)| LnetAddress::of_sender(initiator, hdr_data));
+            let status: Status = match sender {
+                // Not one of a transfer machine.
+                Some(None) => Err(Errno::Protocol),
+                _ => status,
+            };
+            if status.is_err() && !event.is_last {
+                // The message is lost, the buffer goes on.
+                front.count_failure(id.queue());
+                continue;
+            }
+            let end_point = sender.flatten().map(|address| front.end_point(&address.to_string()));
+            let RingEvent { length_bytes, offset_bytes, .. } = event;
+            let outcome = match event.payload {
+                Payload::Memory(memory) => Outcome::Last(Some(memory)),
+                Payload::Retained(payload) if !event.is_last => Outcome::Retained(payload),
+                Payload::None if !event.is_last => Outcome::Retained(Box::new(())),
+                // The node has ended with the memory.
+                _ => Outcome::Last(Some(Memory::default())),
+            };
+            return Some(Completion { id, status, length_bytes, offset_bytes, end_point, outcome });
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Pools of registered buffers, which transfer machines take receive buffers from by themselves.
+//!
+//! A buffer comes back with a *colour*, the number of its last user: the same user gets it again first, while its bytes
+//! are still in the user's cache.
+//!
+//! Invariants: free buffers are registered and not queued; there are never more free ones than buffers in all. The
+//! pool's lock is taken before that of a domain or a transfer machine, never under one.
+
+mod lists;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::buffer::Buffer;
+use crate::domain::{Domain, DomainShared};
+use crate::errno::{Errno, Error};
+
+use lists::FreeLists;
+
+/// What a pool is to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PoolSpec {
+    /// Free buffers below which [`PoolHandler::below_threshold`] is called, and at which
+    /// [`LockedPool::prune`] stops.
+    pub threshold: usize,
+    /// Segments of a buffer.
+    pub segments: usize,
+    /// Bytes of a segment.
+    pub segment_bytes: usize,
+    /// Number of colours; may be 0.
+    pub colours: usize,
+}
+
+/// What a pool calls, under its lock: through the [`LockedPool`] that it is given it may do what it likes with the pool, and
+/// it must neither lock a pool nor wait.
+pub trait PoolHandler: Send + Sync {
+    /// There is a free buffer, and there was none. By default transfer machines that lack receive buffers get some.
+    fn not_empty(&self, pool: &mut LockedPool<'_>) {
+        pool.reprovision();
+    }
+
+    /// Fewer buffers are free than the threshold says, after one was taken.
+    fn below_threshold(&self, pool: &mut LockedPool<'_>) {
+        let _ = pool;
+    }
+}
+
+/// The handler of a pool that has transfer machines provisioned anew, and no more.
+#[derive(Clone, Copy, Debug)]
+pub struct Reprovision;
+
+impl PoolHandler for Reprovision {}
+
+/// A pool of buffers of one domain. Cheap to clone.
+#[derive(Clone)]
+pub struct Pool {
+    shared: Arc<PoolShared>,
+}
+
+struct PoolShared {
+    domain: Arc<DomainShared>,
+    spec: PoolSpec,
+    handler: Arc<dyn PoolHandler>,
+    state: Mutex<PoolState>,
+}
+
+struct PoolState {
+    free: FreeLists,
+    total: usize,
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Pool").field(&self.shared.spec).finish()
+    }
+}
+
+/// Whether they are the same pool.
+impl PartialEq for Pool {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+}
+
+impl Eq for Pool {}
+
+impl Pool {
+    /// A pool without buffers.
+    ///
+    /// # Errors
+    /// `EINVAL` where the domain takes no buffers of this shape.
+    pub fn new(domain: &Domain, spec: PoolSpec, handler: Arc<dyn PoolHandler>) -> Result<Self, Error> {
+        let limits = domain.limits();
+        let PoolSpec { segments, segment_bytes, .. } = spec;
+        if !(1..=limits.segments).contains(&segments)
+            || !(1..=limits.segment_bytes).contains(&(segment_bytes as u64))
+        {
+            return Err(Error::invalid(format!(
+                "{segments} segments of {segment_bytes} bytes: 1 to {} of 1 to {} bytes are expected",
+                limits.segments, limits.segment_bytes
+            )));
+        }
+        let state = Mutex::new(PoolState { free: FreeLists::new(spec.colours), total: 0 });
+        let domain = Arc::clone(domain.shared());
+        Ok(Self { shared: Arc::new(PoolShared { domain, spec, handler, state }) })
+    }
+
+    /// Locks it. Not to be called from its handler, which is given the lock, nor while another one is locked.
+    #[must_use]
+    pub fn lock(&self) -> LockedPool<'_> {
+        let state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        LockedPool { pool: self, state }
+    }
+
+    /// Ends it, and deregisters its buffers. Dropping the last handle does so too.
+    ///
+    /// # Errors
+    /// `EBUSY` while some of them are out.
+    pub fn finish(&self) -> Result<(), Error> {
+        let mut pool = self.lock();
+        let (free, total) = (pool.free_count(), pool.total());
+        if free != total {
+            let found = format!("{free} of {total} buffers of the pool are free: all of them are expected");
+            return Err(Error::new(Errno::Busy, found));
+        }
+        while let Some(buffer) = pool.state.free.pop_oldest() {
+            drop(buffer);
+        }
+        pool.state.total = 0;
+        Ok(())
+    }
+
+    pub(crate) fn is_of(&self, domain: &Arc<DomainShared>) -> bool {
+        Arc::ptr_eq(&self.shared.domain, domain)
+    }
+
+    /// What it was made as.
+    #[must_use]
+    pub fn spec(&self) -> &PoolSpec {
+        &self.shared.spec
+    }
+}
+
+/// A pool while its lock is taken.
+pub struct LockedPool<'a> {
+    pool: &'a Pool,
+    state: MutexGuard<'a, PoolState>,
+}
+
+impl fmt::Debug for LockedPool<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LockedPool({} of {} free)", self.free_count(), self.total())
+    }
+}
+
+impl LockedPool<'_> {
+    /// The pool.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        self.pool
+    }
+
+    /// Number of free buffers.
+    #[must_use]
+    pub fn free_count(&self) -> usize {
+        self.state.free.len()
+    }
+
+    /// Number of buffers, those that are out included.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        self.state.total
+    }
+
+    /// Makes so many buffers more, and returns how many there could be.
+    pub fn provision(&mut self, count: usize) -> usize {
+        let PoolSpec { segments, segment_bytes, .. } = self.pool.shared.spec;
+        let domain = Domain::of(&self.pool.shared.domain);
+        for made in 0..count {
+            let Ok(buffer) = domain.allocate(segments, segment_bytes) else { return made };
+            self.state.total += 1;
+            self.insert(buffer, None);
+        }
+        count
+    }
+
+    /// Takes a buffer: the one that came back last with this colour, or else the one that is free for longest. `None`
+    /// where none is free.
+    pub fn get(&mut self, colour: Option<usize>) -> Option<Buffer> {
+        let buffer = self.get_silently(colour)?;
+        self.tell_below_threshold();
+        Some(buffer)
+    }
+
+    /// As [`LockedPool::get`], for a caller with the lock of a transfer machine, who calls the handler later.
+    pub(crate) fn get_silently(&mut self, colour: Option<usize>) -> Option<Buffer> {
+        let free = &mut self.state.free;
+        let newest = colour.and_then(|colour| free.pop_newest(colour));
+        let mut buffer = newest.or_else(|| free.pop_oldest())?;
+        buffer.set_pool(Some(self.pool.clone()));
+        Some(buffer)
+    }
+
+    pub(crate) fn is_below_threshold(&self) -> bool {
+        self.free_count() < self.pool.shared.spec.threshold
+    }
+
+    pub(crate) fn tell_below_threshold(&mut self) {
+        if self.is_below_threshold() {
+            let handler = Arc::clone(&self.pool.shared.handler);
+            handler.below_threshold(self);
+        }
+    }
+
+    /// Gives a buffer back, with the colour of its last user. One that was not taken from the pool before becomes the
+    /// pool's.
+    ///
+    /// # Errors
+    /// `EINVAL`, with the buffer, where it is of another domain or from another pool, or the colour does not exist.
+    pub fn put(&mut self, buffer: Buffer, colour: Option<usize>) -> Result<(), (Error, Buffer)> {
+        let colours = self.state.free.colour_count();
+        let error = if !buffer.belongs_to(&self.pool.shared.domain) {
+            Some("a buffer of another domain: one of the pool's is expected".to_owned())
+        } else if buffer.pool().is_some_and(|pool| pool != self.pool) {
+            Some("a buffer of another pool: one of this pool or of none is expected".to_owned())
+        } else {
+            let excess = colour.filter(|colour| *colour >= colours);
+            excess.map(|colour| format!("colour {colour}: one below {colours} is expected"))
+        };
+        if let Some(error) = error {
+            return Err((Error::invalid(error), buffer));
+        }
+        if buffer.pool().is_none() {
+            self.state.total += 1;
+        }
+        self.insert(buffer, colour);
+        Ok(())
+    }
+
+    fn insert(&mut self, buffer: Buffer, colour: Option<usize>) {
+        self.put_silently(buffer, colour);
+        if self.free_count() == 1 {
+            let handler = Arc::clone(&self.pool.shared.handler);
+            handler.not_empty(self);
+        }
+    }
+
+    /// Gives a buffer of the pool back, and calls no handler.
+    pub(crate) fn put_silently(&mut self, mut buffer: Buffer, colour: Option<usize>) {
+        buffer.set_pool(None);
+        self.state.free.push(buffer, colour);
+    }
+
+    /// Deregisters the buffer that is free for longest, and returns its memory to the system. `false` where no more
+    /// are free than the threshold says.
+    pub fn prune(&mut self) -> bool {
+        if self.free_count() <= self.pool.shared.spec.threshold {
+            return false;
+        }
+        let Some(buffer) = self.state.free.pop_oldest() else { return false };
+        drop(buffer);
+        self.state.total -= 1;
+        true
+    }
+
+    /// Gives receive buffers to those transfer machines of the domain that lack some.
+    pub fn reprovision(&mut self) {
+        let domain = Arc::clone(&self.pool.shared.domain);
+        domain.for_each_tm(|tm| tm.provision_if_short(self));
+    }
+}

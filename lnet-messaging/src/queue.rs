@@ -1,0 +1,156 @@
+//! The six queues, and what a transfer machine knows of a buffer that is in one.
+
+use std::time::Instant;
+
+use crate::buffer::{Buffer, Callback, Memory, Operation};
+
+/// Which queue a buffer is in: what is done with it. The order of completion is not that of the queue.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum QueueType {
+    /// Messages are received into it.
+    Receive = 0,
+    /// It is sent as a message.
+    Send = 1,
+    /// Another transfer machine writes to it.
+    PassiveReceive = 2,
+    /// Another transfer machine reads from it.
+    PassiveSend = 3,
+    /// It is filled with the bytes of another one's passive buffer.
+    ActiveReceive = 4,
+    /// Its bytes are written to another one's passive buffer.
+    ActiveSend = 5,
+}
+
+impl QueueType {
+    /// All of them, by number.
+    pub const ALL: [Self; 6] = [
+        Self::Receive,
+        Self::Send,
+        Self::PassiveReceive,
+        Self::PassiveSend,
+        Self::ActiveReceive,
+        Self::ActiveSend,
+    ];
+
+    /// The queue of this number, as descriptors have it.
+    #[must_use]
+    pub fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.get(usize::try_from(number).ok()?).copied()
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self as u32
+    }
+
+    /// Whether bytes come into its buffers.
+    #[must_use]
+    pub const fn is_receive(self) -> bool {
+        matches!(self, Self::Receive | Self::PassiveReceive | Self::ActiveReceive)
+    }
+
+    /// Whether its buffers wait for another transfer machine's bulk operation.
+    #[must_use]
+    pub const fn is_passive(self) -> bool {
+        matches!(self, Self::PassiveReceive | Self::PassiveSend)
+    }
+
+    /// The queue that an active operation needs at the other end.
+    #[must_use]
+    pub const fn inverse(self) -> Option<Self> {
+        match self {
+            Self::ActiveReceive => Some(Self::PassiveSend),
+            Self::ActiveSend => Some(Self::PassiveReceive),
+            Self::PassiveSend => Some(Self::ActiveReceive),
+            Self::PassiveReceive => Some(Self::ActiveSend),
+            Self::Receive | Self::Send => None,
+        }
+    }
+}
+
+/// One use of a buffer: from its addition to a queue until it leaves that. No other use in the process has the same.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct BufferId {
+    pub(crate) queue: QueueType,
+    pub(crate) number: u64,
+}
+
+impl BufferId {
+    /// The queue.
+    #[must_use]
+    pub const fn queue(self) -> QueueType {
+        self.queue
+    }
+}
+
+/// How far a queued buffer is.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Flags {
+    /// Data is being moved: the operation cannot be cancelled any more.
+    pub in_use: bool,
+    /// Its end was asked for before data was moved.
+    pub cancelled: bool,
+    /// Its deadline has passed.
+    pub timed_out: bool,
+}
+
+/// A buffer in a queue, as its transport sees it under the lock of the transfer machine.
+#[derive(Debug)]
+pub struct QueuedBuffer {
+    pub(crate) buffer: Buffer,
+    pub(crate) operation: Operation,
+    pub(crate) callback: Option<Callback>,
+    /// How far it is.
+    pub flags: Flags,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) added_at: Instant,
+    pub(crate) messages_received: u32,
+    /// Bytes that a transport has received of bulk data that comes in parts.
+    pub(crate) received_bytes: u64,
+}
+
+impl QueuedBuffer {
+    /// What is done with it.
+    #[must_use]
+    pub fn operation(&self) -> &Operation {
+        &self.operation
+    }
+
+    /// When it is to end; `None`: never.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Messages that it has received.
+    #[must_use]
+    pub fn messages_received(&self) -> u32 {
+        self.messages_received
+    }
+
+    /// Bytes of the whole buffer.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.buffer.size_bytes()
+    }
+
+    /// Takes the memory, which comes back with the event that ends the operation.
+    #[must_use]
+    pub fn take_memory(&mut self) -> Memory {
+        self.buffer.take_memory()
+    }
+
+    /// Gives the memory back before that event.
+    pub fn restore_memory(&mut self, memory: Memory) {
+        self.buffer.set_memory(memory);
+    }
+
+    /// Whether a message or a bulk operation may take it: no other has, and its end is not near.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        let Flags { in_use, cancelled, timed_out } = self.flags;
+        !(in_use || cancelled || timed_out)
+    }
+}

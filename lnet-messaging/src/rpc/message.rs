@@ -1,0 +1,153 @@
+//! Calls and replies (RFC 5531, 9), without the arguments and results of procedures.
+//!
+//! Credentials and verifiers of callers are looked at for their length alone. The crates that have these messages
+//! (`onc-rpc` is the one that is kept up) take neither fragments nor credentials of more than 200 bytes, and none of them has arguments;
+//! the tests hold this module against `onc-rpc`.
+
+use super::xdr::{Decoder, Garbage, put_word};
+use crate::errno::Errno;
+
+/// The program, in the range for users.
+pub(super) const PROGRAM: u32 = 0x2c4e_4554;
+/// Its version, the only one.
+pub(super) const VERSION: u32 = 1;
+/// Version of the protocol of calls and replies.
+const RPC_VERSION: u32 = 2;
+/// Most bytes of credentials, and of a verifier.
+const AUTH_MAX_BYTES: usize = 400;
+
+const CALL: u32 = 0;
+const REPLY: u32 = 1;
+const ACCEPTED: u32 = 0;
+const DENIED: u32 = 1;
+const RPC_MISMATCH: u32 = 0;
+const AUTH_ERROR: u32 = 1;
+
+/// The procedures of the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Procedure {
+    /// Nothing: shows that the server lives.
+    Null = 0,
+    /// A message.
+    Message = 1,
+    /// A part of a passive buffer is read.
+    Get = 2,
+    /// A part of a passive buffer is written.
+    Put = 3,
+}
+
+/// What is wrong with a call, as its reply says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fault {
+    /// Another version of the protocol of calls.
+    RpcMismatch,
+    /// Credentials that are too long (1), or a verifier that is (3).
+    Auth(u32),
+    ProgramUnavailable,
+    ProgramMismatch,
+    ProcedureUnavailable,
+    GarbageArguments,
+    System,
+}
+
+impl From<Garbage> for Fault {
+    fn from(_: Garbage) -> Self {
+        Self::GarbageArguments
+    }
+}
+
+/// The begin of a call: its arguments follow.
+pub(super) fn put_call(to: &mut Vec<u8>, xid: u32, procedure: Procedure) {
+    for word in [xid, CALL, RPC_VERSION, PROGRAM, VERSION, procedure as u32] {
+        put_word(to, word);
+    }
+    // Neither credentials nor a verifier.
+    (0..4).for_each(|_| put_word(to, 0));
+}
+
+/// A call, or what is wrong with it: with its number, to be answered, in either case.
+///
+/// # Errors
+/// It is no call, and has no answer.
+#[allow(clippy::type_complexity, reason = "a name for it would say less than its parts")]
+pub(super) fn call(record: &[u8]) -> Result<(u32, Result<(Procedure, &[u8]), Fault>), Garbage> {
+    let mut decoder = Decoder::new(record);
+    let xid = decoder.word()?;
+    if decoder.word()? != CALL {
+        return Err(Garbage);
+    }
+    if decoder.word()? != RPC_VERSION {
+        return Ok((xid, Err(Fault::RpcMismatch)));
+    }
+    let [program, version, procedure] = [decoder.word()?, decoder.word()?, decoder.word()?];
+    for refusal in [1, 3] {
+        decoder.word()?;
+        if decoder.opaque(AUTH_MAX_BYTES).is_err() {
+            return Ok((xid, Err(Fault::Auth(refusal))));
+        }
+    }
+    let procedure = match (program, version, procedure) {
+        (PROGRAM, VERSION, 0) => Procedure::Null,
+        (PROGRAM, VERSION, 1) => Procedure::Message,
+        (PROGRAM, VERSION, 2) => Procedure::Get,
+        (PROGRAM, VERSION, 3) => Procedure::Put,
+        (PROGRAM, VERSION, _) => return Ok((xid, Err(Fault::ProcedureUnavailable))),
+        (PROGRAM, _, _) => return Ok((xid, Err(Fault::ProgramMismatch))),
+        _ => return Ok((xid, Err(Fault::ProgramUnavailable))),
+    };
+    Ok((xid, Ok((procedure, decoder.rest()))))
+}
+
+/// A reply without results, or its begin: the results follow.
+pub(super) fn put_reply(to: &mut Vec<u8>, xid: u32, outcome: Result<(), Fault>) {
+    let status: &[u32] = match outcome {
+        Ok(()) => &[0],
+        Err(Fault::ProgramUnavailable) => &[1],
+        Err(Fault::ProgramMismatch) => &[2, VERSION, VERSION],
+        Err(Fault::ProcedureUnavailable) => &[3],
+        Err(Fault::GarbageArguments) => &[4],
+        Err(Fault::System) => &[5],
+        Err(Fault::RpcMismatch) => {
+            return [xid, REPLY, DENIED, RPC_MISMATCH, RPC_VERSION, RPC_VERSION]
+                .iter()
+                .for_each(|word| put_word(to, *word));
+        }
+        Err(Fault::Auth(refusal)) => {
+            return [xid, REPLY, DENIED, AUTH_ERROR, refusal].iter().for_each(|word| put_word(to, *word));
+        }
+    };
+    // A verifier that is none stands between.
+    [xid, REPLY, ACCEPTED, 0, 0].iter().chain(status).for_each(|word| put_word(to, *word));
+}
+
+/// The results in a reply to the call of this number.
+///
+/// # Errors
+/// What the caller is told: `ECONNRESET` for what is no reply to it, after which the connection is of no use.
+pub(super) fn results(record: &[u8], xid: u32) -> Result<&[u8], Errno> {
+    let mut decoder = Decoder::new(record);
+    let mut word = || decoder.word().map_err(|_| Errno::ConnectionReset);
+    if (word()?, word()?) != (xid, REPLY) {
+        return Err(Errno::ConnectionReset);
+    }
+    match word()? {
+        ACCEPTED => {}
+        DENIED => {
+            return Err(match word()? {
+                RPC_MISMATCH => Errno::ProtocolNotSupported,
+                AUTH_ERROR => Errno::AccessDenied,
+                _ => Errno::Protocol,
+            });
+        }
+        _ => return Err(Errno::Protocol),
+    }
+    word()?;
+    decoder.opaque(AUTH_MAX_BYTES).map_err(|_| Errno::Protocol)?;
+    match decoder.word().map_err(|_| Errno::Protocol)? {
+        0 => Ok(decoder.rest()),
+        1..=3 => Err(Errno::ProtocolNotSupported),
+        4 => Err(Errno::BadMessage),
+        5 => Err(Errno::Io),
+        _ => Err(Errno::Protocol),
+    }
+}

@@ -1,0 +1,327 @@
+//! The rpc transport: transfer machines of several processes and hosts, over ONC RPC (RFC 5531) on TCP.
+//!
+//! It works like [`mem`](crate::mem), with calls between processes in the place of copies:
+//!
+//! ```text
+//!  worker: send, read, write -> Connections -> TCP -> server of the process -> handlers -> list of work of the target
+//! ```
+//!
+//! Addresses are `a.b.c.d:port:service`. A process has one server, on one `a.b.c.d:port`, and its transfer machines differ in
+//! the service. A message is one call; bulk data goes in one call for each segment of the buffer that it comes from.
+//!
+//! Invariants: nothing is believed of what comes over a connection, and what it may occupy is bounded. A worker waits for calls, without
+//! any lock. Deadlines of buffers are looked at by the workers, and by the domain's skulker while those wait.
+
+mod address;
+mod connection;
+mod handlers;
+mod message;
+mod operate;
+mod program;
+mod record;
+mod server;
+mod xdr;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::buffer::{BulkDescriptor, Operation};
+use crate::errno::{Errno, Error};
+use crate::mem::directory::{Directory, Listed};
+use crate::mem::work::{Carrier, Crew, Item};
+use crate::queue::{BufferId, QueuedBuffer};
+use crate::tm::{TmFront, TmLink, TmState};
+use crate::transport::{Limits, Transport, TransportDomain, TransportTm};
+
+use address::RpcAddress;
+use connection::Connections;
+use operate::Caller;
+use program::{DESCRIPTOR_BYTES, RpcDescriptor};
+use server::ServerSpec;
+
+/// What buffers of rpc may be at most.
+pub const LIMITS: Limits = Limits {
+    buffer_bytes: program::MESSAGE_MAX_BYTES as u64,
+    segment_bytes: program::SEGMENT_MAX_BYTES as u64,
+    segments: 16,
+    descriptor_bytes: DESCRIPTOR_BYTES,
+    preferred_alignment_bytes: 8,
+    preferred_segment_bytes: program::SEGMENT_MAX_BYTES as u64,
+};
+
+/// The number of the program.
+pub const PROGRAM: u32 = message::PROGRAM;
+/// Its version.
+pub const VERSION: u32 = message::VERSION;
+
+/// The rpc transport.
+#[derive(Clone, Copy, Debug)]
+pub struct RpcTransport {
+    workers: usize,
+    idle_max: Duration,
+    tick: Duration,
+    call_timeout: Duration,
+    connections_max: usize,
+}
+
+impl Default for RpcTransport {
+    /// One worker; connections are cached for a minute; a call may take 30 s; the server has 128 connections.
+    fn default() -> Self {
+        Self {
+            workers: 1,
+            idle_max: Duration::from_secs(60),
+            tick: Duration::from_secs(1),
+            call_timeout: Duration::from_secs(30),
+            connections_max: 128,
+        }
+    }
+}
+
+impl RpcTransport {
+    /// Transfer machines with so many threads each, one at least: so many calls are under way. With more than one, events of different
+    /// buffers come in any order.
+    #[must_use]
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = workers.max(1);
+        self
+    }
+
+    /// Connections that no call was on for so long are closed.
+    #[must_use]
+    pub fn idle_max(mut self, idle_max: Duration) -> Self {
+        self.idle_max = idle_max;
+        self
+    }
+
+    /// How often the skulker of a domain looks for such connections, and for deadlines that have passed.
+    #[must_use]
+    pub fn tick(mut self, tick: Duration) -> Self {
+        self.tick = tick.max(Duration::from_millis(1));
+        self
+    }
+
+    /// How long a call may take; for the server, how long a call may take to arrive, and a reply to leave.
+    #[must_use]
+    pub fn call_timeout(mut self, call_timeout: Duration) -> Self {
+        self.call_timeout = call_timeout.max(Duration::from_millis(1));
+        self
+    }
+
+    /// Connections that the server serves at the same time, one at least. Each may occupy 4 MiB and some. What the first transfer
+    /// machine of the process asks for holds.
+    #[must_use]
+    pub fn connections_max(mut self, connections_max: usize) -> Self {
+        self.connections_max = connections_max.max(1);
+        self
+    }
+
+    /// As what [`Domain::new`](crate::Domain::new) takes.
+    #[must_use]
+    pub fn shared(self) -> Arc<dyn Transport> {
+        Arc::new(self)
+    }
+}
+
+impl Transport for RpcTransport {
+    fn name(&self) -> &str {
+        "rpc"
+    }
+
+    fn limits(&self) -> Limits {
+        LIMITS
+    }
+
+    fn create_domain(&self) -> Result<Box<dyn TransportDomain>, Error> {
+        let connections = Connections::new(self.call_timeout);
+        let shared = Arc::new(DomainShared { transport: *self, connections, watched: Mutex::default() });
+        let (stop, stopped) = mpsc::channel();
+        let skulker = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("rpc-skulker".to_owned());
+        let thread = thread.spawn(move || skulker.skulk(&stopped));
+        let thread = thread.map_err(|error| Error::new(Errno::NoMemory, format!("no thread: {error}")))?;
+        Ok(Box::new(RpcDomain { shared, skulker: Some((stop, thread)) }))
+    }
+}
+
+/// What the transfer machines and the skulker of a domain share.
+struct DomainShared {
+    transport: RpcTransport,
+    connections: Connections,
+    /// Those whose deadlines the skulker looks at. Their locks are taken under this one, which is never taken under theirs.
+    watched: Mutex<Vec<TmLink>>,
+}
+
+impl DomainShared {
+    fn watched(&self) -> MutexGuard<'_, Vec<TmLink>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unwatch(&self, link: &TmLink) {
+        let mut watched = self.watched();
+        let position = watched.iter().position(|watched| watched.is(link));
+        let removed = position.map(|position| watched.swap_remove(position));
+        // It may be the last reference: dropped without the lock.
+        drop(watched);
+        drop(removed);
+    }
+
+    fn skulk(&self, stopped: &mpsc::Receiver<()>) {
+        while stopped.recv_timeout(self.transport.tick) == Err(mpsc::RecvTimeoutError::Timeout) {
+            self.connections.close_idle(self.transport.idle_max);
+            for link in self.watched().iter() {
+                link.expire(Instant::now());
+            }
+        }
+    }
+}
+
+struct RpcDomain {
+    shared: Arc<DomainShared>,
+    skulker: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
+}
+
+impl Drop for RpcDomain {
+    fn drop(&mut self) {
+        if let Some((stop, thread)) = self.skulker.take() {
+            drop(stop);
+            // A panic has been printed by then.
+            let _ = thread.join();
+        }
+        self.shared.connections.flush();
+    }
+}
+
+impl TransportDomain for RpcDomain {
+    fn create_tm(&mut self) -> Result<Box<dyn TransportTm>, Error> {
+        let crew = Crew::new(self.shared.transport.workers);
+        Ok(Box::new(RpcTm { domain: Arc::clone(&self.shared), crew, address: None }))
+    }
+}
+
+/// All transfer machines of the process that were started.
+static LISTED: Directory<RpcAddress> = Directory::new();
+
+struct RpcTm {
+    domain: Arc<DomainShared>,
+    crew: Crew,
+    address: Option<RpcAddress>,
+}
+
+/// The work of one transfer machine.
+struct RpcCarrier {
+    domain: Arc<DomainShared>,
+    address: RpcAddress,
+    /// The server runs for this one too.
+    has_server: AtomicBool,
+}
+
+impl Carrier for RpcCarrier {
+    fn start(&self, own: &Listed) {
+        // A stop may have overtaken the start.
+        if own.link.with_front(|front| front.state()) != TmState::Starting {
+            return;
+        }
+        let RpcTransport { connections_max, call_timeout, .. } = self.domain.transport;
+        let spec = ServerSpec { connections_max, record_timeout: call_timeout };
+        match server::acquire(self.address.server, spec) {
+            Ok(()) => {
+                self.has_server.store(true, Ordering::Relaxed);
+                self.domain.watched().push(own.link.clone());
+                own.link.post_started(&self.address.to_string());
+            }
+            Err(errno) => {
+                LISTED.delist(self.address, &own.work);
+                own.link.post_failed(errno);
+                own.work.end();
+            }
+        }
+    }
+
+    fn operate(&self, own: &Listed, id: BufferId) {
+        Caller { connections: &self.domain.connections, address: self.address }.operate(own, id);
+    }
+
+    fn stop(&self, own: &Listed) {
+        LISTED.delist(self.address, &own.work);
+        self.domain.unwatch(&own.link);
+        if self.has_server.swap(false, Ordering::Relaxed) {
+            server::release();
+        }
+    }
+}
+
+impl TransportTm for RpcTm {
+    fn start(&mut self, link: &TmLink, address: &str) -> Result<(), Error> {
+        let address = RpcAddress::parse(address)?;
+        let own = Listed { link: link.clone(), work: Arc::clone(&self.crew.work) };
+        LISTED.enlist(address, &own)?;
+        self.address = Some(address);
+        let domain = Arc::clone(&self.domain);
+        let carrier: Arc<dyn Carrier> =
+            Arc::new(RpcCarrier { domain, address, has_server: AtomicBool::new(false) });
+        self.crew.start(&own, &carrier)
+    }
+
+    fn stop(&mut self, _: &mut TmFront) -> Result<(), Error> {
+        self.crew.work.stop();
+        Ok(())
+    }
+
+    fn wake(&mut self) {
+        self.crew.work.wake();
+    }
+
+    fn canonical_address(&self, address: &str) -> Result<String, Error> {
+        RpcAddress::parse(address).map(|address| address.to_string())
+    }
+
+    fn add(&mut self, front: &mut TmFront, id: BufferId) -> Result<Option<BulkDescriptor>, Error> {
+        let descriptor = match (front.queued(id), self.address) {
+            (Some(queued), Some(passive)) => self.begin(queued, id, passive)?,
+            _ => None,
+        };
+        self.crew.work.wake();
+        Ok(descriptor)
+    }
+
+    fn del(&mut self, front: &mut TmFront, id: BufferId) {
+        self.crew.del(front, id);
+    }
+
+    fn finish(self: Box<Self>) {
+        if let Some(address) = self.address {
+            LISTED.delist(address, &self.crew.work);
+        }
+        self.crew.finish();
+    }
+}
+
+impl RpcTm {
+    fn begin(
+        &self,
+        queued: &QueuedBuffer,
+        id: BufferId,
+        passive: RpcAddress,
+    ) -> Result<Option<BulkDescriptor>, Error> {
+        let (total, initiator) = match queued.operation() {
+            Operation::Receive { .. } => return Ok(None),
+            Operation::Send { .. } | Operation::ActiveReceive { .. } | Operation::ActiveSend { .. } => {
+                self.crew.work.push(Item::Operate(id));
+                return Ok(None);
+            }
+            // What is written to it, the other end says.
+            Operation::PassiveReceive { initiator } => (0, initiator),
+            Operation::PassiveSend { initiator, length_bytes } => (*length_bytes, initiator),
+        };
+        let initiator =
+            initiator.as_ref().map(|initiator| RpcAddress::parse(initiator.address())).transpose()?;
+        // A buffer has far less than 4 GiB.
+        let descriptor = RpcDescriptor { id, initiator, passive, total_bytes: total as u32 };
+        Ok(Some(descriptor.encode()))
+    }
+}

@@ -1,0 +1,154 @@
+//! Buffers are added to queues, and their end is asked for.
+
+use std::time::Instant;
+
+use super::{LockedTm, StopMode, TmFront, TmLink, TmState, TransferMachine};
+use crate::buffer::{Added, Addition, Buffer, NotAdded, Operation};
+use crate::domain::DomainShared;
+use crate::errno::{Errno, Error};
+use crate::queue::{BufferId, Flags, QueuedBuffer};
+use std::sync::Arc;
+
+impl TransferMachine {
+    /// Adds a buffer to the queue of its operation. Its bytes are the layer's until the event that brings it back,
+    /// which is on its way already where this returns. That event never comes on this thread, but for
+    /// [`TransferMachine::deliver_all`].
+    ///
+    /// # Errors
+    /// [`NotAdded`] with the buffer, and nothing has changed: `EPERM` unless started; `EINVAL` for an argument that is wrong, or a buffer
+    /// or end point of another owner; `ETIME` where the deadline has passed; what the transport says else.
+    pub fn add(&self, buffer: Buffer, addition: impl Into<Addition>) -> Result<Added, NotAdded> {
+        self.shared.lock().add(&self.shared.domain, buffer, addition.into())
+    }
+
+    /// Asks for the end of a queued buffer. `false` if it is not queued any more, which is no error. What came of it
+    /// says the event: `ECANCELED`, or the result, where that was there before.
+    pub fn del(&self, id: BufferId) -> bool {
+        self.shared.lock().del(id)
+    }
+}
+
+impl LockedTm {
+    pub(super) fn add(
+        &mut self,
+        domain: &Arc<DomainShared>,
+        buffer: Buffer,
+        addition: Addition,
+    ) -> Result<Added, NotAdded> {
+        if let Err(error) = self.front.check(domain, &buffer, &addition) {
+            return Err(NotAdded { error, buffer });
+        }
+        let Addition { operation, deadline, callback } = addition;
+        let queue = operation.queue();
+        let id = self.front.new_id(queue);
+        let queued = QueuedBuffer {
+            buffer,
+            operation,
+            callback,
+            flags: Flags::default(),
+            deadline,
+            added_at: Instant::now(),
+            messages_received: 0,
+            received_bytes: 0,
+        };
+        self.front.queues[queue as usize].insert(id.number, queued);
+        self.front.deadlines.extend(deadline.map(|deadline| (deadline, id)));
+        let added = self.parts().and_then(|(front, transport)| transport.add(front, id));
+        match added {
+            Ok(descriptor) => {
+                self.front.stats[queue as usize].num_adds += 1;
+                Ok(Added { id, descriptor })
+            }
+            Err(error) => {
+                let queued = self.front.remove(id);
+                // It is there: an addition that is refused posts nothing.
+                let QueuedBuffer { buffer, .. } = queued.expect("a buffer stays queued while it is added");
+                Err(NotAdded { error, buffer })
+            }
+        }
+    }
+
+    pub(super) fn del(&mut self, id: BufferId) -> bool {
+        if self.front.queued(id).is_none() {
+            return false;
+        }
+        if let Ok((front, transport)) = self.parts() {
+            transport.del(front, id);
+        }
+        self.front.stats[id.queue as usize].num_dels += 1;
+        true
+    }
+
+    pub(super) fn stop(&mut self, mode: StopMode) -> Result<(), Error> {
+        let (front, transport) = self.parts()?;
+        transport.stop(front)?;
+        if mode == StopMode::Abort {
+            for id in self.front.ids() {
+                self.del(id);
+            }
+        }
+        if let Ok((_, transport)) = self.parts() {
+            transport.wake();
+        }
+        Ok(())
+    }
+}
+
+impl TmFront {
+    /// Whether a buffer may be added like this.
+    fn check(&self, domain: &Arc<DomainShared>, buffer: &Buffer, addition: &Addition) -> Result<(), Error> {
+        self.expect_state(&[TmState::Started], "a buffer is added")?;
+        if !buffer.belongs_to(domain) {
+            return Err(Error::invalid(
+                "a buffer of another domain: one of the transfer machine's is expected",
+            ));
+        }
+        let size_bytes = buffer.size_bytes();
+        if let Operation::Receive { min_receive_bytes, max_messages } = addition.operation
+            && (!(1..=size_bytes).contains(&min_receive_bytes) || max_messages == 0)
+        {
+            return Err(Error::invalid(format!(
+                "a receive buffer for {max_messages} messages of {min_receive_bytes} bytes: one at least, of 1 to \
+                 {size_bytes} bytes, is expected"
+            )));
+        }
+        let length_bytes = addition.operation.length_bytes();
+        if let Some(length) = length_bytes.filter(|length| !(1..=size_bytes).contains(length)) {
+            return Err(Error::invalid(format!("{length} bytes of data: 1 to {size_bytes} are expected")));
+        }
+        if let Some(end_point) = addition.operation.end_point().filter(|end_point| !self.is_mine(end_point)) {
+            return Err(Error::invalid(format!(
+                "{end_point:?} of another transfer machine: one of this transfer machine is expected"
+            )));
+        }
+        let now = Instant::now();
+        match addition.deadline {
+            Some(deadline) if deadline <= now => {
+                let late = now - deadline;
+                Err(Error::new(Errno::Expired, format!("a deadline {late:?} ago: one to come is expected")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl TmLink {
+    /// Has those buffers end whose deadline has passed, and whose data is not being moved. Returns how many.
+    pub fn expire(&self, now: Instant) -> usize {
+        let mut locked = self.shared.lock();
+        let Ok((front, transport)) = locked.parts() else { return 0 };
+        let mut expired = Vec::new();
+        while let Some((_, id)) = front.deadlines.first().copied().filter(|(deadline, _)| *deadline <= now) {
+            front.deadlines.pop_first();
+            // What is being moved ends by itself.
+            if let Some(queued) = front.queued(id).filter(|queued| !queued.flags.in_use) {
+                queued.flags.timed_out = true;
+                expired.push(id);
+            }
+        }
+        for id in &expired {
+            transport.del(front, *id);
+        }
+        expired.len()
+    }
+}

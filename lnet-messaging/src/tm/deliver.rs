@@ -1,0 +1,268 @@
+//! Events are posted: bookkeeping under the lock, callbacks without it.
+//!
+//! Each event of a buffer is counted, its buffer leaves the queue if it is the last one, receive buffers are made up for, and
+//! only then the callback runs. End points that the event or the operation has are dropped behind it.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Instant;
+
+use super::{LockedTm, TmLink, TmShared, TmState, TransferMachine};
+use crate::buffer::{Callback, Operation};
+use crate::errno::{Errno, Error};
+use crate::event::{BufferEvent, Content, TmEvent};
+use crate::queue::QueueType;
+use crate::transport::{Completion, Outcome};
+
+thread_local! {
+    /// The transfer machine whose callback runs on this thread.
+    static CALLING: Cell<*const TmShared> = const { Cell::new(std::ptr::null()) };
+}
+
+/// A callback that runs: it counts until it is dropped.
+struct Running<'a> {
+    tm: &'a TmShared,
+    former: *const TmShared,
+}
+
+impl<'a> Running<'a> {
+    /// The counter has been raised.
+    fn new(tm: &'a TmShared) -> Self {
+        Self { tm, former: CALLING.replace(tm) }
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        CALLING.set(self.former);
+        self.tm.end_callback();
+    }
+}
+
+/// An event of a buffer whose bookkeeping is done.
+struct Delivery {
+    event: BufferEvent,
+    callback: Option<Callback>,
+    /// Its end points are dropped behind the callback.
+    operation: Option<Operation>,
+    wants_provision: bool,
+}
+
+impl TmShared {
+    pub(super) fn is_calling(&self) -> bool {
+        std::ptr::eq(CALLING.get(), self)
+    }
+
+    pub(super) fn end_callback(&self) {
+        let mut locked = self.lock();
+        locked.front.callback_count -= 1;
+        if locked.front.callback_count != 0 {
+            return;
+        }
+        self.channel.notify_all();
+        if locked.front.state() == TmState::Stopping
+            && let Ok((_, transport)) = locked.parts()
+        {
+            transport.wake();
+        }
+    }
+
+    fn post(self: &Arc<Self>, completion: Completion) {
+        let Some(delivery) = self.lock().complete(completion) else { return };
+        let running = Running::new(self);
+        let Delivery { event, callback, operation, wants_provision } = delivery;
+        if wants_provision {
+            self.provision();
+        }
+        let end_point = event.end_point.clone();
+        let tm = TransferMachine::of(self);
+        match callback {
+            Some(callback) => callback.call(&tm, event),
+            None => self.handler.buffer_event(&tm, event),
+        }
+        drop((end_point, operation));
+        drop(running);
+    }
+
+    /// Tells the transfer machine's handler, behind `change`, which says whether there is anything to be told.
+    fn post_tm(self: &Arc<Self>, change: impl FnOnce(&mut LockedTm) -> Option<TmEvent>) {
+        let mut locked = self.lock();
+        let Some(event) = change(&mut locked) else { return };
+        locked.front.callback_count += 1;
+        drop(locked);
+        let running = Running::new(self);
+        self.handler.tm_event(&TransferMachine::of(self), &event);
+        if matches!(event, TmEvent::StateChange { state: TmState::Started, .. }) {
+            self.provision();
+        }
+        drop(event);
+        drop(running);
+    }
+}
+
+impl LockedTm {
+    fn complete(&mut self, completion: Completion) -> Option<Delivery> {
+        let Completion { id, mut status, length_bytes, offset_bytes, end_point, outcome } = completion;
+        let now = Instant::now();
+        let front = &mut self.front;
+        let Some(queued) = front.queued(id) else {
+            debug_assert!(false, "an event of {id:?}, which is not queued");
+            return None;
+        };
+        if queued.flags.timed_out && status == Err(Errno::Canceled) {
+            status = Err(Errno::TimedOut);
+        }
+        if id.queue == QueueType::Receive && status.is_ok() {
+            queued.messages_received += 1;
+        }
+        let moved_bytes = queued.operation.length_bytes().unwrap_or(length_bytes);
+        let callback = queued.callback.clone();
+        let (content, operation, in_queue) = match outcome {
+            Outcome::Retained(payload) => {
+                debug_assert!(status.is_ok(), "a buffer stays queued after a failure: {status:?}");
+                (Content::Retained(payload), None, None)
+            }
+            Outcome::Last(memory) => {
+                let queued = front.remove(id)?;
+                let mut buffer = queued.buffer;
+                if let Some(memory) = memory {
+                    buffer.set_memory(memory);
+                }
+                let in_queue = now.saturating_duration_since(queued.added_at);
+                (Content::Last(buffer), Some(queued.operation), Some(in_queue))
+            }
+        };
+        let stats = &mut front.stats[id.queue as usize];
+        match status {
+            Ok(()) => stats.succeed(moved_bytes),
+            Err(_) => stats.num_f_events += 1,
+        }
+        stats.time_in_queue += in_queue.unwrap_or_default();
+        front.callback_count += 1;
+        let wants_provision = id.queue == QueueType::Receive && in_queue.is_some();
+        let event = BufferEvent { id, time: now, status, length_bytes, offset_bytes, end_point, content };
+        Some(Delivery { event, callback, operation, wants_provision })
+    }
+}
+
+impl TmLink {
+    /// Posts what came of a buffer's operation.
+    pub fn post(&self, completion: Completion) {
+        self.shared.post(completion);
+    }
+
+    /// The start went well, under this address in canonical form. A stop that overtook it makes this void.
+    pub fn post_started(&self, address: &str) {
+        self.shared.post_tm(|locked| {
+            if locked.front.state() != TmState::Starting {
+                return None;
+            }
+            locked.front.set_state(TmState::Started);
+            let end_point = Some(locked.front.end_point(address));
+            locked.front.own.clone_from(&end_point);
+            Some(TmEvent::StateChange { state: TmState::Started, status: Ok(()), end_point })
+        });
+    }
+
+    /// The start failed, or the transport broke down.
+    pub fn post_failed(&self, errno: Errno) {
+        self.shared.post_tm(|locked| {
+            use TmState::{Failed, Started, Starting, Stopping};
+            if !matches!(locked.front.state(), Starting | Started | Stopping) {
+                return None;
+            }
+            locked.front.set_state(Failed);
+            Some(TmEvent::StateChange { state: Failed, status: Err(errno), end_point: None })
+        });
+    }
+
+    /// It has stopped: no buffer is queued, and no callback runs.
+    pub fn post_stopped(&self) {
+        self.shared.post_tm(|locked| {
+            if locked.front.state() != TmState::Stopping {
+                return None;
+            }
+            locked.front.set_state(TmState::Stopped);
+            Some(TmEvent::StateChange { state: TmState::Stopped, status: Ok(()), end_point: None })
+        });
+    }
+
+    /// There is trouble that concerns no buffer.
+    pub fn post_error(&self, errno: Errno) {
+        self.shared.post_tm(|_| Some(TmEvent::Error(errno)));
+    }
+
+    /// The transport's next pending event ([`TransportTm::next_pending`](crate::transport::TransportTm::next_pending)).
+    #[must_use]
+    pub fn next_pending(&self) -> Option<Completion> {
+        let mut locked = self.shared.lock();
+        let (front, transport) = locked.parts().ok()?;
+        transport.next_pending(front)
+    }
+}
+
+impl TransferMachine {
+    /// Whether there are events for [`TransferMachine::deliver_all`].
+    ///
+    /// # Errors
+    /// `EPERM` unless it delivers synchronously, and is started or stops.
+    pub fn is_pending(&self) -> Result<bool, Error> {
+        let locked = self.shared.lock();
+        locked.expect_synchronous()?;
+        Ok(locked.transport()?.is_pending())
+    }
+
+    /// Runs the callbacks of all events that are pending, on this thread, in their order. While another thread does so,
+    /// or a callback of this one, that call goes on with them and this one returns.
+    ///
+    /// # Errors
+    /// As [`TransferMachine::is_pending`].
+    pub fn deliver_all(&self) -> Result<(), Error> {
+        let mut locked = self.shared.lock();
+        locked.expect_synchronous()?;
+        if std::mem::replace(&mut locked.front.is_delivering, true) {
+            return Ok(());
+        }
+        drop(locked);
+        let _delivering = Delivering(&self.shared);
+        let link = TmLink::new(Arc::clone(&self.shared));
+        while let Some(completion) = link.next_pending() {
+            link.post(completion);
+        }
+        Ok(())
+    }
+
+    /// Wakes `waker` once, when events are pending, or at once if some are. It takes the place of an earlier one.
+    ///
+    /// # Errors
+    /// As [`TransferMachine::is_pending`].
+    pub fn notify(&self, waker: Waker) -> Result<(), Error> {
+        let mut locked = self.shared.lock();
+        locked.expect_synchronous()?;
+        locked.parts()?.1.notify(waker);
+        Ok(())
+    }
+}
+
+/// A delivery that goes on, until it is dropped.
+struct Delivering<'a>(&'a TmShared);
+
+impl Drop for Delivering<'_> {
+    fn drop(&mut self) {
+        self.0.lock().front.is_delivering = false;
+    }
+}
+
+impl LockedTm {
+    fn expect_synchronous(&self) -> Result<(), Error> {
+        self.front.expect_state(&[TmState::Started, TmState::Stopping], "events are delivered")?;
+        if self.front.delivers_synchronously {
+            return Ok(());
+        }
+        Err(Error::new(
+            Errno::NotPermitted,
+            "the transport delivers events itself: synchronous delivery is expected",
+        ))
+    }
+}

@@ -1,0 +1,322 @@
+//! Transfer machines: where buffers are queued, and what tells of them.
+//!
+//! Invariants: everything of a transfer machine is under its lock, which is never taken while a callback runs: a callback may call the
+//! layer as it likes. The callback counter is raised before a callback and lowered behind it, and until it is 0 the transfer
+//! machine neither stops nor is finished. A buffer that is added gets exactly one event that says it left its queue.
+
+mod add;
+mod control;
+mod deliver;
+mod front;
+mod pooled;
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use crate::domain::{Domain, DomainShared};
+use crate::end_point::{EndPoint, EndPoints};
+use crate::errno::{Errno, Error};
+use crate::event::Handler;
+use crate::queue::{BufferId, Flags, QueueType};
+use crate::stats::QueueStats;
+use crate::transport::TransportTm;
+
+pub use front::TmFront;
+pub use pooled::Attachment;
+
+/// How far a transfer machine is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum TmState {
+    /// Before it is initialised, and after it was finished.
+    Undefined,
+    /// Ready to be set up and started.
+    Initialized,
+    /// Its start was asked for.
+    Starting,
+    /// At work.
+    Started,
+    /// Its end was asked for.
+    Stopping,
+    /// Quiet.
+    Stopped,
+    /// It did not start, or it broke down.
+    Failed,
+}
+
+/// How a transfer machine stops.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StopMode {
+    /// The end of all queued buffers is asked for.
+    Abort,
+    /// What is queued ends by itself. Receive and passive buffers do not: the application deletes them.
+    Drain,
+}
+
+/// Where buffers are queued. Cheap to clone; with the last handle it stops, aborting.
+pub struct TransferMachine {
+    shared: Arc<TmShared>,
+}
+
+/// What a transport has of a transfer machine: how it posts what happens. Unlike a handle it does not keep the transfer
+/// machine from stopping.
+#[derive(Clone)]
+pub struct TmLink {
+    shared: Arc<TmShared>,
+}
+
+pub(crate) struct TmShared {
+    domain: Arc<DomainShared>,
+    handler: Arc<dyn Handler>,
+    end_points: Arc<EndPoints>,
+    /// Receive buffers that the last provisioning pass found none for.
+    deficit: AtomicUsize,
+    handle_count: AtomicUsize,
+    locked: Mutex<LockedTm>,
+    /// Woken when the callback counter falls to 0.
+    channel: Condvar,
+}
+
+/// What the lock protects.
+pub(crate) struct LockedTm {
+    front: TmFront,
+    transport: Option<Box<dyn TransportTm>>,
+}
+
+/// What can be seen of a queued buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueuedState {
+    /// How far it is.
+    pub flags: Flags,
+    /// When it is to end.
+    pub deadline: Option<Instant>,
+    /// Messages that it has received.
+    pub messages_received: u32,
+}
+
+impl Clone for TransferMachine {
+    fn clone(&self) -> Self {
+        Self::of(&self.shared)
+    }
+}
+
+impl Drop for TransferMachine {
+    fn drop(&mut self) {
+        if self.shared.handle_count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // One that cannot be stopped has been, or has failed.
+            let _ = self.stop(StopMode::Abort);
+        }
+    }
+}
+
+impl fmt::Debug for TransferMachine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TransferMachine").field(&self.state()).finish()
+    }
+}
+
+impl fmt::Debug for TmLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TmLink")
+    }
+}
+
+impl Drop for TmShared {
+    fn drop(&mut self) {
+        self.domain.delist(self);
+    }
+}
+
+impl TransferMachine {
+    /// An initialised transfer machine of this domain. `handler` is called with its events.
+    ///
+    /// # Errors
+    /// The transport's.
+    pub fn new(domain: &Domain, handler: Arc<dyn Handler>) -> Result<Self, Error> {
+        let end_points = Arc::new(EndPoints::default());
+        let front = TmFront::new(Arc::clone(&end_points));
+        let shared = Arc::new(TmShared {
+            domain: Arc::clone(domain.shared()),
+            handler,
+            end_points,
+            deficit: AtomicUsize::new(0),
+            handle_count: AtomicUsize::new(0),
+            locked: Mutex::new(LockedTm { front, transport: None }),
+            channel: Condvar::new(),
+        });
+        let tm = Self::of(&shared);
+        tm.initialize()?;
+        Ok(tm)
+    }
+
+    fn of(shared: &Arc<TmShared>) -> Self {
+        shared.handle_count.fetch_add(1, Ordering::AcqRel);
+        Self { shared: Arc::clone(shared) }
+    }
+
+    /// Its domain.
+    #[must_use]
+    pub fn domain(&self) -> Domain {
+        Domain::of(&self.shared.domain)
+    }
+
+    /// Its state at this moment.
+    #[must_use]
+    pub fn state(&self) -> TmState {
+        self.shared.lock().front.state()
+    }
+
+    /// Its own end point, while it is started or stops.
+    #[must_use]
+    pub fn end_point(&self) -> Option<EndPoint> {
+        self.shared.lock().front.own_end_point().cloned()
+    }
+
+    /// The end point of an address: the same object for the same address.
+    ///
+    /// # Errors
+    /// `EINVAL` where it is no address of the transport; `EPERM` unless started.
+    pub fn create_end_point(&self, address: &str) -> Result<EndPoint, Error> {
+        let locked = self.shared.lock();
+        locked.front.expect_state(&[TmState::Started], "an end point is made")?;
+        let address = locked.transport()?.canonical_address(address)?;
+        Ok(self.shared.end_points.find_or_create(&address))
+    }
+
+    /// The addresses of which there are end points.
+    #[must_use]
+    pub fn end_point_addresses(&self) -> Vec<String> {
+        self.shared.end_points.addresses()
+    }
+
+    /// Number of buffers in a queue.
+    #[must_use]
+    pub fn queue_length(&self, queue: QueueType) -> usize {
+        self.shared.lock().front.queue_length(queue)
+    }
+
+    /// What can be seen of a buffer, if it is still queued.
+    #[must_use]
+    pub fn queued(&self, id: BufferId) -> Option<QueuedState> {
+        let mut locked = self.shared.lock();
+        let queued = locked.front.queued(id)?;
+        let (flags, deadline) = (queued.flags, queued.deadline);
+        Some(QueuedState { flags, deadline, messages_received: queued.messages_received })
+    }
+
+    /// The counters of a queue; `reset` sets them back in the same moment.
+    ///
+    /// # Errors
+    /// `EBUSY` before it is initialised and after it was finished.
+    pub fn stats(&self, queue: QueueType, reset: bool) -> Result<QueueStats, Error> {
+        Ok(self.all_stats_of(&[queue], reset)?[queue as usize])
+    }
+
+    /// The counters of all queues, by [`QueueType::number`].
+    ///
+    /// # Errors
+    /// As [`TransferMachine::stats`].
+    pub fn all_stats(&self, reset: bool) -> Result<[QueueStats; 6], Error> {
+        self.all_stats_of(&QueueType::ALL, reset)
+    }
+
+    fn all_stats_of(&self, queues: &[QueueType], reset: bool) -> Result<[QueueStats; 6], Error> {
+        let mut locked = self.shared.lock();
+        if locked.front.state() == TmState::Undefined {
+            return Err(Error::new(
+                Errno::Busy,
+                "a transfer machine without state: an initialised one is expected",
+            ));
+        }
+        let stats = locked.front.stats;
+        for queue in queues.iter().filter(|_| reset) {
+            locked.front.stats[*queue as usize] = QueueStats::default();
+        }
+        Ok(stats)
+    }
+
+    /// Waits on the transfer machine's channel, which wakes when no callback runs, until `condition` holds or the deadline
+    /// passes. Returns whether it holds.
+    pub fn wait(&self, deadline: Option<Instant>, mut condition: impl FnMut(&TmFront) -> bool) -> bool {
+        let mut locked = self.shared.lock();
+        loop {
+            if condition(&locked.front) {
+                return true;
+            }
+            locked = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
+                None => self.shared.channel.wait(locked).unwrap_or_else(PoisonError::into_inner),
+                Some(left) if left.is_zero() => return false,
+                Some(left) => {
+                    let woken = self.shared.channel.wait_timeout(locked, left);
+                    woken.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+}
+
+impl TmShared {
+    fn lock(&self) -> MutexGuard<'_, LockedTm> {
+        self.locked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what a transport has made for it. Called under the domain's lock.
+    pub(crate) fn initialize(&self, transport: Box<dyn TransportTm>) -> Result<(), Error> {
+        let mut locked = self.lock();
+        locked.front.expect_state(&[TmState::Undefined], "it is initialised")?;
+        locked.front = TmFront::new(Arc::clone(&self.end_points));
+        locked.front.set_state(TmState::Initialized);
+        locked.transport = Some(transport);
+        self.deficit.store(0, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl LockedTm {
+    /// The transport's part, which is there from the initialisation to the end.
+    fn transport(&self) -> Result<&dyn TransportTm, Error> {
+        self.transport.as_deref().ok_or_else(finished)
+    }
+
+    /// Both parts at once.
+    fn parts(&mut self) -> Result<(&mut TmFront, &mut dyn TransportTm), Error> {
+        match &mut self.transport {
+            Some(transport) => Ok((&mut self.front, transport.as_mut())),
+            None => Err(finished()),
+        }
+    }
+}
+
+fn finished() -> Error {
+    Error::new(Errno::NotPermitted, "the transfer machine was finished: an initialised one is expected")
+}
+
+impl TmLink {
+    pub(crate) fn new(shared: Arc<TmShared>) -> Self {
+        Self { shared }
+    }
+
+    /// Runs something under the lock of the transfer machine. It must not post.
+    pub fn with_front<R>(&self, run: impl FnOnce(&mut TmFront) -> R) -> R {
+        run(&mut self.shared.lock().front)
+    }
+
+    /// Whether they are of the same domain.
+    #[must_use]
+    pub fn shares_domain_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared.domain, &other.shared.domain)
+    }
+
+    /// Whether they are of the same transfer machine.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    /// The end point of an address in canonical form.
+    #[must_use]
+    pub fn end_point(&self, address: &str) -> EndPoint {
+        self.shared.end_points.find_or_create(address)
+    }
+}

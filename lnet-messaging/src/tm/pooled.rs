@@ -1,0 +1,146 @@
+//! Receive queues that are filled from a pool.
+//!
+//! Invariant: after a pass the queue has as many buffers as it shall have, or the deficit says how many it lacks. The
+//! pool's lock is taken before that of the transfer machine, and the pool's handler is called without the latter.
+
+use std::sync::atomic::Ordering;
+
+use super::front::RECEIVE_QUEUE_LENGTH_MIN;
+use super::{TmLink, TmShared, TmState, TransferMachine};
+use crate::buffer::{Addition, Callback, Operation};
+use crate::errno::Error;
+use crate::pool::{LockedPool, Pool};
+use crate::queue::QueueType;
+
+/// A pool that a transfer machine takes receive buffers from, and how they are added.
+#[derive(Clone, Debug)]
+pub struct Attachment {
+    /// The pool.
+    pub pool: Pool,
+    /// As [`Operation::Receive`] says.
+    pub min_receive_bytes: u64,
+    /// As [`Operation::Receive`] says.
+    pub max_messages: u32,
+    /// What is called with their events; `None`: the transfer machine's handler.
+    pub callback: Option<Callback>,
+}
+
+impl TransferMachine {
+    /// Has the receive queue filled from a pool as long as the transfer machine is started: with `length` buffers, and
+    /// two at least.
+    ///
+    /// # Errors
+    /// `EPERM` unless initialised and not started; `EINVAL` for a pool of another domain, and where no message would fit.
+    pub fn attach_pool(&self, attachment: Attachment, length: usize) -> Result<(), Error> {
+        let mut locked = self.shared.lock();
+        locked.front.expect_state(&[TmState::Initialized], "a pool is attached")?;
+        if !attachment.pool.is_of(&self.shared.domain) {
+            return Err(Error::invalid(
+                "a pool of another domain: one of the transfer machine's is expected",
+            ));
+        }
+        let Attachment { min_receive_bytes, max_messages, .. } = attachment;
+        if min_receive_bytes == 0 || max_messages == 0 {
+            return Err(Error::invalid(format!(
+                "receive buffers for {max_messages} messages of {min_receive_bytes} bytes: one of each at least is \
+                 expected"
+            )));
+        }
+        locked.front.receive_queue_length = length.max(RECEIVE_QUEUE_LENGTH_MIN);
+        locked.front.attachment = Some(attachment);
+        Ok(())
+    }
+
+    /// Sets how many buffers the receive queue is to have, two at least; fills it before it returns. No buffer is taken
+    /// back from it.
+    ///
+    /// # Errors
+    /// `EPERM` unless initialised, starting or started.
+    pub fn set_receive_queue_length(&self, length: usize) -> Result<(), Error> {
+        let allowed = [TmState::Initialized, TmState::Starting, TmState::Started];
+        let mut locked = self.shared.lock();
+        locked.front.expect_state(&allowed, "the receive queue's length is set")?;
+        locked.front.receive_queue_length = length.max(RECEIVE_QUEUE_LENGTH_MIN);
+        // Until the pass is over, it is not finished.
+        locked.front.callback_count += 1;
+        drop(locked);
+        self.shared.provision();
+        self.shared.end_callback();
+        Ok(())
+    }
+
+    /// Sets the colour by which buffers are taken from the pool; `None`: any.
+    ///
+    /// # Errors
+    /// `EPERM` unless initialised, starting or started.
+    pub fn set_colour(&self, colour: Option<usize>) -> Result<(), Error> {
+        let allowed = [TmState::Initialized, TmState::Starting, TmState::Started];
+        let mut locked = self.shared.lock();
+        locked.front.expect_state(&allowed, "the colour is set")?;
+        locked.front.colour = colour;
+        Ok(())
+    }
+
+    /// The colour by which buffers are taken from the pool.
+    #[must_use]
+    pub fn colour(&self) -> Option<usize> {
+        self.shared.lock().front.colour
+    }
+
+    /// Receive buffers that the queue lacks, since the pool had none.
+    #[must_use]
+    pub fn deficit(&self) -> usize {
+        self.shared.deficit.load(Ordering::Relaxed)
+    }
+}
+
+impl TmShared {
+    /// Fills the receive queue. The callback counter was raised, and no lock is taken.
+    pub(super) fn provision(&self) {
+        let Some(pool) = self.lock().front.attachment.as_ref().map(|attachment| attachment.pool.clone())
+        else {
+            return;
+        };
+        self.provision_from(&mut pool.lock());
+    }
+
+    fn provision_from(&self, pool: &mut LockedPool<'_>) {
+        let mut low_count = 0;
+        let mut locked = self.lock();
+        let Some(attachment) = locked.front.attachment.clone() else { return };
+        if locked.front.state() != TmState::Started || attachment.pool != *pool.pool() {
+            return;
+        }
+        let queue = QueueType::Receive;
+        let colour = locked.front.colour;
+        let mut need = locked.front.receive_queue_length.saturating_sub(locked.front.queue_length(queue));
+        while need > 0 {
+            let Some(buffer) = pool.get_silently(colour) else { break };
+            let Attachment { min_receive_bytes, max_messages, ref callback, .. } = attachment;
+            let operation = Operation::Receive { min_receive_bytes, max_messages };
+            let addition = Addition { operation, deadline: None, callback: callback.clone() };
+            if let Err(refused) = locked.add(&self.domain, buffer, addition) {
+                tracing::warn!(error = %refused.error, "a receive buffer is not added");
+                pool.put_silently(refused.buffer, colour);
+                break;
+            }
+            low_count += usize::from(pool.is_below_threshold());
+            need -= 1;
+        }
+        let former = self.deficit.swap(need, Ordering::Relaxed);
+        locked.front.stats[queue as usize].num_f_events += need.saturating_sub(former) as u64;
+        drop(locked);
+        for _ in 0..low_count {
+            pool.tell_below_threshold();
+        }
+    }
+}
+
+impl TmLink {
+    /// Fills the receive queue, if it lacks buffers and takes them from this pool. One that lacks none is not locked.
+    pub(crate) fn provision_if_short(&self, pool: &mut LockedPool<'_>) {
+        if self.shared.deficit.load(Ordering::Relaxed) != 0 {
+            self.shared.provision_from(pool);
+        }
+    }
+}

@@ -1,0 +1,477 @@
+//! The lnet transport, over nodes of this process.
+#![allow(clippy::unwrap_used, reason = "where a test cannot unwrap, it has failed")]
+
+mod common;
+mod scenarios;
+
+use std::cmp::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering as AtomicOrdering};
+use std::sync::{Arc, mpsc};
+use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
+
+use common::{PATIENCE, Party};
+use lnet_messaging::lnet::{LnetTransport, endpoint_is_valid, net_cmp, portal_policy};
+use lnet_messaging::transport::Transport;
+use lnet_messaging::{
+    Addition, BulkDescriptor, Callback, Domain, Errno, Event, Events, Operation, QueueType, StopMode,
+    TmEvent, TmState, TransferMachine,
+};
+use lnet_user::api::Threads;
+use lnet_user::runtime::Idle;
+use lnet_user::{Limits, Lnet, NiConfig, NodeConfig};
+
+const PORTAL: u32 = 34;
+
+/// A node of so many shards on a fabric of this process.
+fn node(fabric: &str, host: u8, shards: u32) -> Lnet {
+    let nid = format!("10.9.8.{host}@xdp").parse().unwrap();
+    let config = NodeConfig::new(vec![NiConfig::new(nid, &format!("in-process:{fabric}"))])
+        .shards(shards)
+        .policies(vec![(PORTAL as u8, portal_policy())])
+        .lnd_timeout(Duration::from_secs(5))
+        .limits(Limits {
+            match_entries: 1 << 9,
+            memory_descs: 1 << 10,
+            event_queues: 16,
+            events: 1 << 14,
+            unlimited_events: 1 << 6,
+            requests: 1 << 8,
+            responses: 1 << 8,
+            forwards: 0,
+            incoming: 1 << 6,
+            delayed: 1 << 6,
+            peers: 1 << 7,
+            interfaces: 4,
+        });
+    let lnet = Lnet::start_on(&config, &Threads::new().idle(Idle::new(Duration::ZERO))).unwrap();
+    lnet.open().unwrap();
+    lnet
+}
+
+fn transport(lnet: &Lnet) -> Arc<dyn Transport> {
+    LnetTransport::with_event_slots(lnet, 256).shared()
+}
+
+fn address(host: u8, tmid: &str) -> String {
+    format!("10.9.8.{host}@xdp:12345:{PORTAL}:{tmid}")
+}
+
+fn pair(fabric: &str) -> [Party; 2] {
+    [1, 2].map(|host| Party::started(&transport(&node(fabric, host, 2)), &address(host, "7")))
+}
+
+#[test]
+fn ln_24_ping_and_bulk_between_two_nodes() {
+    scenarios::messages_and_bulk(pair("ping"));
+}
+
+#[test]
+fn ln_10_a_message_without_a_receive_buffer_or_a_transfer_machine() {
+    scenarios::messages_to_nowhere(pair("nowhere"));
+    let [mut near, far] = pair("no node");
+    let id = near.send(&address(9, "1"), b"hello");
+    assert_eq!(near.end_of(id).0, Err(Errno::HostUnreachable));
+    near.end();
+    far.end();
+}
+
+#[test]
+fn ln_07_several_messages_in_one_buffer() {
+    scenarios::several_messages_in_one_buffer(pair("several"));
+}
+
+#[test]
+fn ln_08_and_ln_09_the_second_buffer_goes_on_where_the_first_is_full() {
+    scenarios::a_second_buffer(pair("second"));
+}
+
+#[test]
+fn a_message_longer_than_the_least_room_is_lost() {
+    scenarios::a_message_that_is_too_long(pair("longer"));
+}
+
+#[test]
+fn ln_17_and_ln_18_refused_bulk_operations_leave_the_passive_buffer_alone() {
+    scenarios::refused_bulk_operations(pair("refused"));
+}
+
+#[test]
+fn a_peer_that_has_gone_ends_a_bulk_operation() {
+    scenarios::a_passive_buffer_that_has_gone(pair("gone"));
+}
+
+#[test]
+fn a_pool_feeds_a_receive_queue() {
+    scenarios::a_pool_that_runs_empty(pair("pooled"));
+}
+
+const CANCELED: Result<(), Errno> = Err(Errno::Canceled);
+
+/// The transport over a node that reaches itself alone.
+fn loopback() -> Arc<dyn Transport> {
+    transport(
+        &Lnet::start_on(&NodeConfig::loopback(), &Threads::new().idle(Idle::new(Duration::ZERO))).unwrap(),
+    )
+}
+
+fn lo(tmid: &str) -> String {
+    format!("0@lo:12345:{PORTAL}:{tmid}")
+}
+
+fn passive_send(length_bytes: u64) -> Operation {
+    Operation::PassiveSend { initiator: None, length_bytes }
+}
+
+#[test]
+fn mi_01_addresses_are_checked_by_their_form() {
+    for good in [
+        "0@lo:12345:34:1",
+        "172.18.1.1@tcp:12345:40:401",
+        "255.0.0.0@tcp:12345:1:1",
+        "172.18.1.1@o2ib:12345:40:401",
+        "172.18.1.1@o2ib1:12345:40:401",
+    ] {
+        assert!(endpoint_is_valid(good), "{good}");
+    }
+    for bad in [
+        "",
+        " 0@lo:12345:34:1",
+        "0@lo:12345:34:1 ",
+        "1@lo:12345:34:1",
+        "172.18.1.1:12345:34:1",
+        "172.18.256.1@tcp:12345:34:1",
+        "172.18.1.1@tcp:54321:34:1",
+        "172.18.1.1@tcp12:12345:34:1",
+        "172.18.1.1@tcp:12345:34",
+        "172.18.1.1@tcp:12345:34:",
+        "172.18.1.1@tcp:12345:34:1:2",
+    ] {
+        assert!(!endpoint_is_valid(bad), "{bad}");
+    }
+}
+
+#[test]
+fn ln_01_addresses_are_compared_by_their_nids() {
+    let one = "1.1.1.1@tcp:12345:30:10";
+    assert_eq!(net_cmp(one, "1.1.1.1@tcp:12345:31:*"), Ordering::Equal);
+    assert_eq!(net_cmp(one, "1.1.1.2@tcp:12345:30:10"), Ordering::Less);
+    assert_eq!(net_cmp("1.1.1.2@tcp:12345:30:10", one), Ordering::Greater);
+    assert_eq!([net_cmp(one, "1.1.1.1@tcp"), net_cmp("x", "x")], [Ordering::Less; 2]);
+}
+
+#[test]
+fn ln_02_domains_come_and_go() {
+    let lnet = node("domains", 1, 1);
+    let net = LnetTransport::new(&lnet);
+    assert_eq!(net.interfaces(), ["10.9.8.1@xdp", "0@lo"]);
+    let net = net.shared();
+    for _ in 0..2 {
+        let domains: Vec<Domain> = (0..3).map(|_| Domain::new(&net).unwrap()).collect();
+        for domain in &domains {
+            let party = Party::in_domain(domain);
+            let buffer = party.buffer(&[4096; 256]);
+            party.tm.finish().unwrap();
+            party.tm.initialize().unwrap();
+            assert_eq!((domain.buffer_count(), domain.tm_count()), (1, 1));
+            drop(buffer.deregister());
+            party.tm.finish().unwrap();
+        }
+        for domain in domains {
+            domain.finish().unwrap();
+        }
+    }
+    let usage = lnet.shard(0).unwrap().usage().unwrap();
+    assert_eq!((usage.memory_descs, usage.match_entries), (0, 0));
+}
+
+#[test]
+fn ln_03_starts_that_fail() {
+    let net = loopback();
+    let party = Party::new(&net);
+    assert_eq!(party.tm.start("invalid").unwrap_err().errno(), Errno::Invalid);
+    assert_eq!(party.tm.state(), TmState::Failed);
+    for (address, errno) in [
+        ("0@lo:12345:99:1", Errno::Invalid),
+        ("0@lo:12345:0:1", Errno::Invalid),
+        ("0@lo:12346:34:1", Errno::NotFound),
+        ("10.1.2.3@tcp:12345:34:1", Errno::NotFound),
+    ] {
+        let mut party = Party::new(&net);
+        party.tm.start(address).unwrap();
+        let failed = TmEvent::StateChange { state: TmState::Failed, status: Err(errno), end_point: None };
+        assert_eq!(party.tm_event(), failed, "{address}");
+        party.tm.finish().unwrap();
+    }
+    let one = Party::started(&net, &lo("5"));
+    let mut other = Party::new(&net);
+    other.tm.start(&lo("5")).unwrap();
+    let status = Err(Errno::AddressInUse);
+    let failed = TmEvent::StateChange { state: TmState::Failed, status, end_point: None };
+    assert_eq!(other.tm_event(), failed);
+    one.end();
+}
+
+#[test]
+fn ln_04_and_ln_11_a_fixed_address() {
+    let party = Party::started(&loopback(), &lo("9"));
+    assert_eq!(party.address(), lo("9"));
+    assert_eq!(party.tm.create_end_point(&lo("*")).unwrap_err().errno(), Errno::Invalid);
+    party.end();
+}
+
+#[test]
+fn ln_05_addresses_that_are_chosen_descend() {
+    let net = loopback();
+    let start = || {
+        let party = Party::new(&net);
+        party.tm.confine(&[0]).unwrap();
+        party.tm.confine(&[0]).unwrap();
+        party.start(&lo("*"))
+    };
+    let mut parties: Vec<Party> = (0..4).map(|_| start()).collect();
+    let addresses: Vec<String> = parties.iter().map(Party::address).collect();
+    assert_eq!(addresses, ["4095", "4094", "4093", "4092"].map(lo));
+    parties.remove(1).end();
+    let again = start();
+    assert_eq!(again.address(), addresses[1]);
+    again.end();
+    parties.into_iter().for_each(Party::end);
+}
+
+#[test]
+fn ln_06_a_receive_buffer_is_deleted() {
+    let mut party = Party::started(&loopback(), &lo("1"));
+    let id = party.post(64, 64, 1);
+    assert!(party.tm.del(id));
+    assert_eq!(party.end_of(id).0, CANCELED);
+    assert_eq!(party.counts(QueueType::Receive), (1, 1, 0, 1));
+    assert!(!party.tm.del(id));
+    party.end();
+}
+
+#[test]
+fn ln_16_passive_buffers_are_deleted() {
+    let mut party = Party::started(&loopback(), &lo("1"));
+    for operation in [passive_send(8), Operation::PassiveReceive { initiator: None }] {
+        let queue = operation.queue();
+        let added = party.tm.add(party.buffer(&[8]), operation).unwrap();
+        assert_eq!(added.descriptor.unwrap().as_bytes().len(), 48);
+        assert!(party.tm.del(added.id));
+        assert_eq!(party.end_of(added.id).0, CANCELED);
+        assert_eq!(party.counts(queue), (1, 1, 0, 1));
+    }
+    party.end();
+}
+
+#[test]
+fn descriptors_that_are_none_are_refused() {
+    let party = Party::started(&loopback(), &lo("1"));
+    let passive = party.tm.add(party.buffer(&[8]), passive_send(8)).unwrap();
+    let good = passive.descriptor.unwrap().as_bytes().to_vec();
+    let mut wrong: Vec<Vec<u8>> = (0..good.len()).map(|end| good[..end].to_vec()).collect();
+    for at in 0..good.len() {
+        let mut bytes = good.clone();
+        bytes[at] ^= 1;
+        wrong.push(bytes);
+    }
+    wrong.push([&good[..], &[0]].concat());
+    for bytes in wrong {
+        let from = BulkDescriptor::from_bytes(&bytes);
+        let refused = party.tm.add(party.buffer(&[8]), Operation::ActiveReceive { from }).unwrap_err();
+        assert_eq!(refused.error.errno(), Errno::Invalid, "{bytes:?}");
+    }
+    party.end();
+}
+
+struct Count(AtomicU32);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, AtomicOrdering::SeqCst);
+    }
+}
+
+fn wait_until(condition: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn ln_19_the_application_delivers() {
+    let net = loopback();
+    let mut near = Party::started(&net, &lo("1"));
+    let (handler, _) = Events::channel();
+    let domain = Domain::new(&net).unwrap();
+    let far = TransferMachine::new(&domain, handler).unwrap();
+    far.deliver_synchronously().unwrap();
+    far.start(&lo("2")).unwrap();
+    wait_until(|| far.state() == TmState::Started);
+    assert!(!far.is_pending().unwrap());
+    far.deliver_all().unwrap();
+    let (told, seen) = mpsc::channel();
+    let callback = Callback::new(move |_, event| told.send((std::thread::current().id(), event)).unwrap());
+    for _ in 0..4 {
+        let receive = Operation::Receive { min_receive_bytes: 8, max_messages: 1 };
+        far.add(domain.allocate(1, 8).unwrap(), Addition::from(receive).callback(&callback)).unwrap();
+    }
+    let count = Arc::new(Count(AtomicU32::new(0)));
+    far.notify(Waker::from(Arc::clone(&count))).unwrap();
+    assert_eq!(count.0.load(AtomicOrdering::SeqCst), 0);
+    scenarios::send_each(&mut near, &lo("2"), &[1, 2, 3, 4]);
+    wait_until(|| count.0.load(AtomicOrdering::SeqCst) == 1);
+    assert!(far.is_pending().unwrap() && seen.try_recv().is_err());
+    let mut lengths = Vec::new();
+    wait_until_all(&far, || seen.try_iter().collect(), &mut lengths);
+    assert_eq!(lengths, [1, 2, 3, 4]);
+    assert_eq!(count.0.load(AtomicOrdering::SeqCst), 1, "once");
+    near.end();
+    far.stop(StopMode::Abort).unwrap();
+    wait_until(|| far.state() == TmState::Stopped);
+    far.finish().unwrap();
+}
+
+/// Delivers until four messages have come, all on this thread.
+fn wait_until_all(
+    far: &TransferMachine,
+    mut seen: impl FnMut() -> Vec<(std::thread::ThreadId, lnet_messaging::BufferEvent)>,
+    lengths: &mut Vec<u64>,
+) {
+    let begun = Instant::now();
+    while lengths.len() < 4 {
+        assert!(begun.elapsed() < PATIENCE);
+        far.deliver_all().unwrap();
+        for (thread, event) in seen() {
+            assert_eq!(thread, std::thread::current().id());
+            lengths.push(event.length_bytes);
+        }
+    }
+}
+
+#[test]
+fn ln_20_and_ln_21_deadlines_pass() {
+    let mut party = Party::started(&loopback(), &lo("1"));
+    let wait = Duration::from_millis(40);
+    let operations: [fn() -> Operation; 3] = [
+        || Operation::Receive { min_receive_bytes: 8, max_messages: 2 },
+        || passive_send(8),
+        || Operation::PassiveReceive { initiator: None },
+    ];
+    for operation in operations {
+        let begun = Instant::now();
+        let queue = operation().queue();
+        let late = Addition::from(operation()).deadline(begun + wait);
+        let late = party.add(party.buffer(&[8]), late);
+        let never = party.add(party.buffer(&[8]), operation());
+        let stats = {
+            assert_eq!(party.end_of(late).0, Err(Errno::TimedOut));
+            party.tm.stats(queue, false).unwrap()
+        };
+        assert!(begun.elapsed() >= wait && stats.time_in_queue >= wait);
+        assert!(party.tm.queued(never).is_some() && party.tm.del(never));
+        assert_eq!(party.end_of(never).0, CANCELED);
+        assert_eq!(party.counts(queue), (2, 1, 0, 2));
+    }
+    let begun = Instant::now();
+    for operation in operations {
+        party.add(party.buffer(&[8]), Addition::from(operation()).deadline(begun + wait));
+    }
+    for _ in operations {
+        assert_eq!(party.buffer_event().status, Err(Errno::TimedOut));
+    }
+    party.end();
+}
+
+#[test]
+fn ln_23_stop_with_and_without_cancel() {
+    let net = loopback();
+    let mut party = Party::started(&net, &lo("1"));
+    for _ in 0..3 {
+        party.post(8, 8, 1);
+        party.add(party.buffer(&[8]), passive_send(8));
+        party.add(party.buffer(&[8]), Operation::PassiveReceive { initiator: None });
+    }
+    party.tm.stop(StopMode::Abort).unwrap();
+    for _ in 0..9 {
+        assert_eq!(party.buffer_event().status, CANCELED);
+    }
+    let stopped = TmEvent::StateChange { state: TmState::Stopped, status: Ok(()), end_point: None };
+    assert_eq!(party.tm_event(), stopped);
+    party.tm.finish().unwrap();
+
+    let mut party = Party::started(&net, &lo("1"));
+    let passive = party.add(party.buffer(&[8]), passive_send(8));
+    party.tm.stop(StopMode::Drain).unwrap();
+    assert_eq!(party.tm.state(), TmState::Stopping);
+    assert!(party.events.try_next().is_none() && party.tm.del(passive));
+    assert_eq!(party.end_of(passive).0, CANCELED);
+    assert_eq!(party.tm_event(), stopped);
+}
+
+/// More buffers than the event queue of the transfer machine has slots for.
+#[test]
+fn what_finds_no_event_slots_is_refused_and_goes_well_later() {
+    let mut party = Party::started(&loopback(), &lo("1"));
+    let mut ids = Vec::new();
+    let refused = loop {
+        let receive = Operation::Receive { min_receive_bytes: 1, max_messages: 7 };
+        match party.tm.add(party.buffer(&[8]), receive) {
+            Ok(added) => ids.push(added.id),
+            Err(refused) => break refused,
+        }
+    };
+    assert_eq!((refused.error.errno(), ids.len()), (Errno::NoMemory, 32), "256 slots");
+    assert!(party.tm.del(ids[0]));
+    assert_eq!(party.end_of(ids[0]).0, CANCELED);
+    let receive = Operation::Receive { min_receive_bytes: 1, max_messages: 7 };
+    party.add(refused.buffer, receive);
+    party.end();
+}
+
+/// What the documentation of events says: the program that keeps one keeps the buffer.
+#[test]
+fn an_event_that_is_kept_keeps_its_buffer_and_the_stop_back() {
+    let [mut near, mut far] = pair("kept");
+    let id = far.post(64, 8, 8);
+    scenarios::send_each(&mut near, &far.address(), &[8]);
+    let kept = far.buffer_event();
+    assert!(!kept.is_last());
+    far.tm.stop(StopMode::Abort).unwrap();
+    // By now the node has had time to tell of what it can.
+    near.end();
+    assert!(far.events.try_next().is_none() && far.tm.state() == TmState::Stopping);
+    assert_eq!(kept.payload_bytes(), [0; 8]);
+    drop(kept);
+    assert_eq!(far.end_of(id).0, CANCELED);
+    assert!(matches!(far.tm_event(), TmEvent::StateChange { state: TmState::Stopped, .. }));
+}
+
+#[test]
+fn a_callback_echoes_while_the_transfer_machine_stops() {
+    let [near, far] = pair("echo");
+    let callback = Callback::new(|tm: &TransferMachine, event| {
+        let Some(from) = event.end_point.clone().filter(|_| event.is_last()) else { return };
+        let length_bytes = event.length_bytes;
+        if let Some(buffer) = event.into_buffer() {
+            // Refused, once it stops.
+            let _ = tm.add(buffer, Operation::Send { to: from, length_bytes });
+        }
+    });
+    for _ in 0..20 {
+        let receive = Operation::Receive { min_receive_bytes: 8, max_messages: 1 };
+        far.add(far.buffer(&[8]), Addition::from(receive).callback(&callback));
+        near.post(8, 8, 1);
+        near.send(&far.address(), b"echo");
+    }
+    far.tm.stop(StopMode::Abort).unwrap();
+    let mut far = far;
+    let is_stop =
+        |event: &Event| matches!(event, Event::Tm(TmEvent::StateChange { state: TmState::Stopped, .. }));
+    while !is_stop(&far.event()) {}
+    far.await_state(TmState::Stopped);
+    far.tm.finish().unwrap();
+    near.end();
+}

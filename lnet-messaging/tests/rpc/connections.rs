@@ -1,0 +1,208 @@
+//! Connections, deadlines, and servers that misbehave (RP-06, RP-07, RP-10).
+
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use lnet_messaging::{Addition, Errno, Operation, RpcTransport};
+
+use super::common::{PATIENCE, Party};
+use super::{Place, read_call, reply, rpc, succeed, wait_until};
+
+/// A server that is not ours.
+fn listen() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("{}:1", listener.local_addr().unwrap());
+    (listener, address)
+}
+
+fn accept(listener: &TcpListener) -> TcpStream {
+    let (stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+#[test]
+fn rp_06_connections_are_cached_for_a_while() {
+    let place = Place::new();
+    let idle = Duration::from_millis(400);
+    let transport = RpcTransport::default().idle_max(idle).tick(Duration::from_millis(5)).shared();
+    let mut party = Party::started(&transport, &place.address(1));
+    let (listener, address) = listen();
+    let first = party.send(&address, b"hello");
+    let mut stream = accept(&listener);
+    let (xid, procedure, arguments) = read_call(&mut stream).unwrap();
+    assert_eq!((procedure, arguments.len()), (1, 24 + 4 + 8));
+    succeed(&mut stream, xid, &[0]);
+    assert_eq!(party.end_of(first).0, Ok(()));
+    // The next call comes on the same connection, if it comes in time.
+    let answered = Instant::now();
+    let second = party.send(&address, b"again");
+    match read_call(&mut stream) {
+        Some((xid, ..)) => succeed(&mut stream, xid, &[0]),
+        None => {
+            assert!(answered.elapsed() >= idle, "closed too early");
+            stream = accept(&listener);
+            let (xid, ..) = read_call(&mut stream).unwrap();
+            succeed(&mut stream, xid, &[0]);
+        }
+    }
+    let answered = Instant::now();
+    assert_eq!(party.end_of(second).0, Ok(()));
+    assert!(read_call(&mut stream).is_none(), "a connection that is idle is closed");
+    assert!(answered.elapsed() >= idle);
+    // One that the server has closed is made anew, and what is idle goes with the domain.
+    for _ in 0..2 {
+        let id = party.send(&address, b"once more");
+        let mut stream = accept(&listener);
+        let (xid, ..) = read_call(&mut stream).unwrap();
+        succeed(&mut stream, xid, &[0]);
+        assert_eq!(party.end_of(id).0, Ok(()));
+    }
+    let transport = RpcTransport::default().shared();
+    let mut lasting = Party::started(&transport, &place.address(2));
+    let id = lasting.send(&address, b"hello");
+    let mut stream = accept(&listener);
+    let (xid, ..) = read_call(&mut stream).unwrap();
+    succeed(&mut stream, xid, &[0]);
+    assert_eq!(lasting.end_of(id).0, Ok(()));
+    lasting.end();
+    assert!(read_call(&mut stream).is_none(), "connections end with their domain");
+    party.end();
+}
+
+/// A worker waits for a server that does not answer: the skulker looks at deadlines.
+#[test]
+fn rp_07_deadlines_pass_while_a_call_waits() {
+    let place = Place::new();
+    let transport = RpcTransport::default().tick(Duration::from_millis(5)).shared();
+    let mut party = Party::started(&transport, &place.address(1));
+    let (listener, address) = listen();
+    let begun = Instant::now();
+    let wait = Duration::from_millis(50);
+    let to = party.tm.create_end_point(&address).unwrap();
+    let message = Operation::Send { to: to.clone(), length_bytes: 5 };
+    let in_use = party.add(party.filled(b"hello"), Addition::from(message).deadline(begun + PATIENCE));
+    let mut stream = accept(&listener);
+    let (xid, ..) = read_call(&mut stream).unwrap();
+    wait_until("the message is in use", || party.tm.queued(in_use).is_some_and(|queued| queued.flags.in_use));
+    let deadline = Instant::now() + wait;
+    let operations = [
+        Operation::Receive { min_receive_bytes: 8, max_messages: 1 },
+        Operation::PassiveReceive { initiator: None },
+        Operation::PassiveSend { initiator: None, length_bytes: 8 },
+        Operation::Send { to, length_bytes: 8 },
+    ];
+    let ids = operations
+        .map(|operation| party.add(party.buffer(&[8]), Addition::from(operation).deadline(deadline)));
+    wait_until("deadlines pass", || {
+        ids.iter().all(|id| party.tm.queued(*id).is_none_or(|queued| queued.flags.timed_out))
+    });
+    assert!(Instant::now() >= deadline);
+    assert!(party.tm.queued(in_use).is_some());
+    succeed(&mut stream, xid, &[0]);
+    let mut ended: Vec<_> =
+        (0..5).map(|_| party.buffer_event()).map(|event| (event.id, event.status)).collect();
+    ended.sort_by_key(|(id, _)| *id);
+    let mut expected: Vec<_> = ids.iter().map(|id| (*id, Err(Errno::TimedOut))).collect();
+    expected.push((in_use, Ok(())));
+    expected.sort_by_key(|(id, _)| *id);
+    assert_eq!(ended, expected);
+    drop(stream);
+    party.end();
+}
+
+/// What a caller is told of the replies of a server.
+#[test]
+fn rp_08_replies_that_are_faults() {
+    let place = Place::new();
+    let mut party = Party::started(&rpc(), &place.address(1));
+    let (listener, address) = listen();
+    let cases: [(&[u32], Result<(), Errno>); 15] = [
+        (&[1, 0, 0, 0, 0, 0], Ok(())),
+        (&[1, 1, 0, 2, 2], Err(Errno::ProtocolNotSupported)),
+        (&[1, 1, 1, 1], Err(Errno::AccessDenied)),
+        (&[1, 0, 0, 0, 1], Err(Errno::ProtocolNotSupported)),
+        (&[1, 0, 0, 0, 2, 1, 1], Err(Errno::ProtocolNotSupported)),
+        (&[1, 0, 0, 0, 3], Err(Errno::ProtocolNotSupported)),
+        (&[1, 0, 0, 0, 4], Err(Errno::BadMessage)),
+        (&[1, 0, 0, 0, 5], Err(Errno::Io)),
+        (&[1, 0, 0, 0, 0, -105_i32 as u32], Err(Errno::NoBuffers)),
+        (&[1, 0, 0, 0, 0, -9999_i32 as u32], Err(Errno::Io)),
+        (&[1, 0, 0, 0, 0, 5], Err(Errno::Io)),
+        // Results that are too short or too long.
+        (&[1, 0, 0, 0, 0], Err(Errno::BadMessage)),
+        (&[1, 0, 0, 0, 0, 0, 0], Err(Errno::BadMessage)),
+        // A reply that is none.
+        (&[1, 7], Err(Errno::Protocol)),
+        (&[0], Err(Errno::ConnectionReset)),
+    ];
+    let server = std::thread::spawn(move || {
+        let mut stream = accept(&listener);
+        for (words, _) in cases {
+            let (xid, ..) = read_call(&mut stream).unwrap();
+            reply(&mut stream, &[&[xid], words].concat());
+        }
+        assert!(read_call(&mut stream).is_none(), "no reply closes the connection");
+        let mut stream = accept(&listener);
+        let (xid, ..) = read_call(&mut stream).unwrap();
+        succeed(&mut stream, xid + 1, &[0]);
+        assert!(read_call(&mut stream).is_none(), "another call's reply closes the connection");
+    });
+    for (words, status) in cases {
+        let id = party.send(&address, b"hello");
+        assert_eq!(party.end_of(id).0, status, "{words:?}");
+    }
+    let id = party.send(&address, b"hello");
+    assert_eq!(party.end_of(id).0, Err(Errno::ConnectionReset));
+    server.join().unwrap();
+    party.end();
+}
+
+/// A server that does not answer, one that answers drop by drop, and one that never comes to an end.
+#[test]
+fn rp_10_servers_that_hold_a_caller_up() {
+    let place = Place::new();
+    let timeout = Duration::from_secs(1);
+    let transport = RpcTransport::default().call_timeout(timeout).shared();
+    let mut party = Party::started(&transport, &place.address(1));
+    let (listener, address) = listen();
+    let begun = Instant::now();
+    let id = party.send(&address, b"hello");
+    let mut stream = accept(&listener);
+    read_call(&mut stream).unwrap();
+    assert_eq!(party.end_of(id).0, Err(Errno::TimedOut));
+    assert!(begun.elapsed() >= timeout);
+    assert!(read_call(&mut stream).is_none(), "a late reply must meet no other call");
+
+    let id = party.send(&address, b"hello");
+    let mut stream = accept(&listener);
+    read_call(&mut stream).unwrap();
+    let (ended, end) = mpsc::channel::<()>();
+    let drops = std::thread::spawn(move || {
+        // Empty fragments, and never the last one.
+        while end.recv_timeout(Duration::from_millis(10)) == Err(mpsc::RecvTimeoutError::Timeout) {
+            if std::io::Write::write_all(&mut stream, &[0; 4]).is_err() {
+                break;
+            }
+        }
+    });
+    assert_eq!(party.end_of(id).0, Err(Errno::TimedOut));
+    drop(ended);
+    drops.join().unwrap();
+
+    // It lives on.
+    party.post(8, 8, 1);
+    let mut other = Party::started(&rpc(), &place.address(2));
+    let id = other.send(&party.address(), b"hello");
+    assert_eq!(other.end_of(id).0, Ok(()));
+    assert_eq!(party.buffer_event().payload_bytes(), b"hello");
+    // A record that is longer than any.
+    let id = other.send(&address, b"hello");
+    let mut stream = accept(&listener);
+    read_call(&mut stream).unwrap();
+    std::io::Write::write_all(&mut stream, &0xFFFF_FFFF_u32.to_be_bytes()).unwrap();
+    assert_eq!(other.end_of(id).0, Err(Errno::Protocol));
+    other.end();
+    party.end();
+}

@@ -1,0 +1,307 @@
+//! Messages and bulk operations between transfer machines of one process (RP-01 to RP-05).
+
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use lnet_messaging::{
+    Addition, BulkDescriptor, Domain, Errno, Operation, QueueType, StopMode, TmEvent, TmState,
+};
+
+use super::common::Party;
+use super::{CANCELED, Place, free_port, host, rpc};
+
+#[test]
+fn rp_01_messages_that_go_nowhere() {
+    let place = Place::new();
+    let [mut near, mut far] = place.pair();
+    // ME-04: none has that service.
+    let id = near.send(&place.address(9), b"hello");
+    assert_eq!(near.end_of(id), (Err(Errno::NetworkUnreachable), 0));
+    // No process listens there.
+    let id = near.send(&format!("{}:{}:1", host(), free_port()), b"hello");
+    assert_eq!(near.end_of(id), (Err(Errno::ConnectionRefused), 0));
+    near.counts(QueueType::Send);
+    // ME-05.
+    let id = near.send(&far.address(), b"hello");
+    assert_eq!(near.end_of(id), (Err(Errno::NoBuffers), 0));
+    assert_eq!(near.counts(QueueType::Send), (1, 0, 0, 1));
+    assert_eq!(far.tm_event(), TmEvent::Error(Errno::NoBuffers));
+    assert_eq!(far.counts(QueueType::Receive), (0, 0, 0, 1));
+    // ME-06.
+    let room = far.post(10, 10, 1);
+    let id = near.send(&far.address(), &[7; 40]);
+    assert_eq!(near.end_of(id), (Err(Errno::MessageSize), 0));
+    let event = far.buffer_event();
+    assert_eq!((event.id, event.status, event.length_bytes), (room, Err(Errno::MessageSize), 40));
+    assert!(event.end_point.is_none() && event.payload_bytes().is_empty());
+    drop(event);
+    near.end();
+    far.end();
+}
+
+#[test]
+fn rp_01_bulk_operations_that_are_refused() {
+    let place = Place::new();
+    let [mut near, mut far] = place.pair();
+    let room = || Operation::PassiveReceive { initiator: None };
+    // ME-07: the wrong direction.
+    let passive = far.tm.add(far.buffer(&[8]), room()).unwrap();
+    let from = passive.descriptor.clone().unwrap();
+    assert_eq!(from.as_bytes().len(), 40);
+    let id = near.add(near.buffer(&[8]), Operation::ActiveReceive { from });
+    assert_eq!(near.end_of(id), (Err(Errno::NotPermitted), 0));
+    assert!(far.tm.queued(passive.id).is_some());
+    // ME-08: too long for the passive buffer, which ends with it.
+    let to = passive.descriptor.unwrap();
+    let id = near.add(near.buffer(&[9]), Operation::ActiveSend { to, length_bytes: 9 });
+    assert_eq!(near.end_of(id).0, Err(Errno::TooBig));
+    assert_eq!(far.end_of(passive.id).0, Err(Errno::TooBig));
+    // Too long for the active buffer: no call is made.
+    let send = Operation::PassiveSend { initiator: None, length_bytes: 9 };
+    let passive = far.tm.add(far.buffer(&[9]), send).unwrap();
+    let from = passive.descriptor.unwrap();
+    let id = near.add(near.buffer(&[8]), Operation::ActiveReceive { from });
+    assert_eq!(near.end_of(id).0, Err(Errno::TooBig));
+    assert!(far.tm.queued(passive.id).is_some() && far.tm.del(passive.id));
+    assert_eq!(far.end_of(passive.id).0, CANCELED);
+    // ME-09: a descriptor of an earlier use.
+    let first = far.tm.add(far.buffer(&[8]), room()).unwrap();
+    assert!(far.tm.del(first.id));
+    let buffer = far.buffer_event().into_buffer().unwrap();
+    let second = far.tm.add(buffer, room()).unwrap();
+    assert_ne!(first.descriptor, second.descriptor);
+    let old = Operation::ActiveSend { to: first.descriptor.unwrap(), length_bytes: 8 };
+    let id = near.add(near.buffer(&[8]), old);
+    assert_eq!(near.end_of(id).0, Err(Errno::NotFound));
+    assert!(far.tm.queued(second.id).is_some());
+    // ME-10: of another initiator; and one who forges the descriptor is found out by the server.
+    let initiator = Some(far.tm.create_end_point(&place.address(9)).unwrap());
+    let passive =
+        far.tm.add(far.buffer(&[8]), Operation::PassiveSend { initiator, length_bytes: 8 }).unwrap();
+    let from = passive.descriptor.unwrap();
+    let mut forged = from.as_bytes().to_vec();
+    forged[8..20].fill(0);
+    for from in [from, BulkDescriptor::from_bytes(&forged)] {
+        let id = near.add(near.buffer(&[8]), Operation::ActiveReceive { from });
+        assert_eq!(near.end_of(id).0, Err(Errno::AccessDenied));
+        assert!(far.tm.queued(passive.id).is_some());
+    }
+    near.end();
+    far.end();
+}
+
+#[test]
+fn rp_01_descriptors_that_are_none() {
+    let place = Place::new();
+    let [mut near, far] = place.pair();
+    let send = Operation::PassiveSend { initiator: None, length_bytes: 8 };
+    let passive = far.tm.add(far.buffer(&[8]), send).unwrap();
+    let good = passive.descriptor.unwrap().as_bytes().to_vec();
+    let changed = |at: usize, to: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = to;
+        bytes
+    };
+    let cases = [
+        (Vec::new(), Errno::Invalid),
+        (good[..39].to_vec(), Errno::Invalid),
+        ([&good[..], &[0]].concat(), Errno::Invalid),
+        (changed(0, 0x55), Errno::NotFound),
+        (changed(35, 1), Errno::Invalid),
+        (changed(35, 9), Errno::Invalid),
+        // The service of the passive end.
+        (changed(31, 9), Errno::NetworkUnreachable),
+        (changed(31, 0), Errno::Invalid),
+        // A total that is a lie: less or more than there is.
+        (changed(39, 7), Errno::Protocol),
+    ];
+    for (bytes, errno) in cases {
+        let from = BulkDescriptor::from_bytes(&bytes);
+        let id = near.add(near.buffer(&[100]), Operation::ActiveReceive { from });
+        assert_eq!(near.end_of(id).0, Err(errno), "{bytes:?}");
+    }
+    near.end();
+    far.end();
+}
+
+/// ME-11, and RP-04: one call for each segment of the buffer that the data comes from.
+#[test]
+fn rp_04_ping_and_bulk_in_parts() {
+    let place = Place::new();
+    let mut client = Party::started(&rpc(), &place.address(1));
+    let id = client.send(&place.address(2), b"is it there?");
+    assert_eq!(client.end_of(id).0, Err(Errno::NetworkUnreachable));
+    let mut server = Party::started(&rpc(), &place.address(2));
+    let uneven: Vec<usize> = (0..16).map(|index| 1 + index * 997).collect();
+    for shape in [&[64][..], &[10, 31], &[1 << 18, 3, 1 << 18], &uneven] {
+        let length: usize = shape.iter().sum();
+        let bytes: Vec<u8> = (0..length).map(|index| (index ^ index >> 8) as u8).collect();
+        server.add(server.buffer(shape), Operation::Receive { min_receive_bytes: 1, max_messages: 1 });
+        let mut message = client.buffer(&[length / 3 + 1; 3]);
+        message.fill(&bytes);
+        let to = client.tm.create_end_point(&server.address()).unwrap();
+        let id = client.add(message, Operation::Send { to, length_bytes: length as u64 });
+        let event = server.buffer_event();
+        assert_eq!((event.status, event.length_bytes), (Ok(()), length as u64));
+        assert!(event.payload_bytes() == bytes, "{shape:?}");
+        assert_eq!(event.end_point.as_ref().unwrap().address(), client.address());
+        drop(event);
+        assert_eq!(client.end_of(id).0, Ok(()));
+
+        let mut posted = server.buffer(shape);
+        posted.fill(&bytes);
+        let length_bytes = length as u64;
+        let passive =
+            server.tm.add(posted, Operation::PassiveSend { initiator: None, length_bytes }).unwrap();
+        let from = passive.descriptor.unwrap();
+        client.add(client.buffer(&[length / 3 + 1; 3]), Operation::ActiveReceive { from });
+        let event = client.buffer_event();
+        assert_eq!((event.status, event.length_bytes), (Ok(()), length_bytes));
+        assert!(event.payload_bytes() == bytes, "{shape:?}");
+        drop(event);
+        assert_eq!(server.end_of(passive.id).0, Ok(()));
+
+        let room = Operation::PassiveReceive { initiator: None };
+        let passive = server.tm.add(server.buffer(&[length / 3 + 1; 3]), room).unwrap();
+        let to = passive.descriptor.unwrap();
+        let mut active = client.buffer(shape);
+        active.fill(&bytes);
+        let id = client.add(active, Operation::ActiveSend { to, length_bytes });
+        assert_eq!(client.end_of(id).0, Ok(()));
+        let event = server.buffer_event();
+        assert_eq!((event.id, event.status, event.length_bytes), (passive.id, Ok(()), length_bytes));
+        assert!(event.payload_bytes() == bytes, "{shape:?}");
+    }
+    client.end();
+    server.end();
+}
+
+/// ME-12.
+#[test]
+fn rp_01_stop_with_and_without_cancel() {
+    let place = Place::new();
+    let [mut near, mut far] = place.pair();
+    for _ in 0..5 {
+        far.post(8, 8, 1);
+        far.add(far.buffer(&[8]), Operation::PassiveReceive { initiator: None });
+    }
+    far.tm.stop(StopMode::Abort).unwrap();
+    for _ in 0..10 {
+        let event = far.buffer_event();
+        assert_eq!((event.status, event.is_last()), (CANCELED, true));
+    }
+    let stopped = TmEvent::StateChange { state: TmState::Stopped, status: Ok(()), end_point: None };
+    assert_eq!(far.tm_event(), stopped);
+    let room = near.post(8, 8, 1);
+    near.tm.stop(StopMode::Drain).unwrap();
+    assert_eq!(near.tm.state(), TmState::Stopping);
+    assert!(near.tm.del(room));
+    assert_eq!(near.end_of(room).0, CANCELED);
+    assert_eq!(near.tm_event(), stopped);
+    for party in [near, far] {
+        party.await_state(TmState::Stopped);
+        party.tm.finish().unwrap();
+    }
+}
+
+#[test]
+fn rp_02_addresses() {
+    let place = Place::new();
+    let transport = rpc();
+    let port = place.port;
+    for (address, errno) in [
+        (format!("127.0.0.1:{port}"), Errno::Invalid),
+        (format!("127.0.0.1:{port}:0"), Errno::Invalid),
+        (format!("127.0.0.1:{port}:1:1"), Errno::Invalid),
+        (format!("127.0.0.1:{port}:+1"), Errno::Invalid),
+        (format!("127.0.0.1:{port}:4294967296"), Errno::Invalid),
+        ("127.0.0.1:65536:1".to_owned(), Errno::Invalid),
+        ("127.0.0.1:0:1".to_owned(), Errno::Invalid),
+        ("256.0.0.1:1:1".to_owned(), Errno::Invalid),
+        ("localhost:1:1".to_owned(), Errno::Invalid),
+        (String::new(), Errno::NotSupported),
+    ] {
+        let party = Party::new(&transport);
+        assert_eq!(party.tm.start(&address).unwrap_err().errno(), errno, "{address}");
+        assert_eq!(party.tm.state(), TmState::Failed);
+    }
+    let first = Party::started(&transport, &place.address(1));
+    assert_eq!(first.address(), place.address(1));
+    let same = Party::new(&transport);
+    assert_eq!(same.tm.start(&place.address(1)).unwrap_err().errno(), Errno::AddressInUse);
+    // Another server is not made.
+    let mut other = Party::in_domain(&Domain::new(&transport).unwrap());
+    other.tm.start(&format!("{}:{}:2", host(), free_port())).unwrap();
+    let status = Err(Errno::AddressNotAvailable);
+    assert_eq!(other.tm_event(), TmEvent::StateChange { state: TmState::Failed, status, end_point: None });
+    other.await_state(TmState::Failed);
+    other.tm.finish().unwrap();
+    first.end();
+}
+
+#[test]
+fn rp_03_the_server_lives_as_long_as_a_transfer_machine() {
+    let place = Place::new();
+    let connects = || TcpStream::connect((host(), place.port)).is_ok();
+    assert!(!connects());
+    let [near, far] = place.pair();
+    assert!(connects());
+    near.end();
+    assert!(connects());
+    far.end();
+    assert!(!connects());
+    // The same again; and another program's port is none for it.
+    let [near, far] = place.pair();
+    near.end();
+    far.end();
+    let taken = std::net::TcpListener::bind((host(), 0)).unwrap();
+    let mut party = Party::new(&rpc());
+    party.tm.start(&format!("{}:1", taken.local_addr().unwrap())).unwrap();
+    let status = Err(Errno::AddressInUse);
+    assert_eq!(party.tm_event(), TmEvent::StateChange { state: TmState::Failed, status, end_point: None });
+}
+
+/// A transfer machine plays a part of an operation by hand, and the passive buffer goes before the next part.
+#[test]
+fn rp_05_a_passive_buffer_that_goes_between_parts() {
+    let place = Place::new();
+    let mut far = Party::started(&rpc(), &place.address(2));
+    let mut stream = TcpStream::connect((host(), place.port)).unwrap();
+    for timed_out in [false, true] {
+        let begun = Instant::now();
+        let wait = Duration::from_millis(300);
+        let room = Addition::from(Operation::PassiveReceive { initiator: None });
+        let room = if timed_out { room.deadline(begun + wait) } else { room };
+        let passive = far.tm.add(far.buffer(&[8]), room).unwrap();
+        let descriptor = passive.descriptor.unwrap();
+        let mut put = |offset: u32| {
+            let mut call: Vec<u8> = [7, 0, 2, lnet_messaging::rpc::PROGRAM, 1, 3, 0, 0, 0, 0_u32]
+                .iter()
+                .flat_map(|word| word.to_be_bytes())
+                .collect();
+            call.extend(descriptor.as_bytes());
+            // The total that the active end states.
+            let end = call.len();
+            call[end - 4..].copy_from_slice(&8_u32.to_be_bytes());
+            call.extend([offset, 4, 0x0102_0304].iter().flat_map(|word| word.to_be_bytes()));
+            let mark = (call.len() as u32 | 1 << 31).to_be_bytes();
+            std::io::Write::write_all(&mut stream, &[&mark[..], &call].concat()).unwrap();
+            let mut answer = [0; 4 + 7 * 4];
+            std::io::Read::read_exact(&mut stream, &mut answer).unwrap();
+            i32::from_be_bytes(answer[28..].try_into().unwrap())
+        };
+        let first = put(0);
+        if timed_out {
+            // On a slow machine the deadline may have passed before the first part.
+            assert!(first == 0 || begun.elapsed() >= wait, "{first}");
+            assert_eq!(far.end_of(passive.id).0, Err(Errno::TimedOut));
+            assert!(begun.elapsed() >= wait);
+        } else {
+            assert_eq!((first, put(0)), (0, -22), "the same part twice");
+            assert!(far.tm.del(passive.id));
+            assert_eq!(far.end_of(passive.id).0, CANCELED);
+        }
+        assert_eq!(put(4), -2);
+    }
+    far.end();
+}

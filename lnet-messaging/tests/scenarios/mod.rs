@@ -1,0 +1,229 @@
+//! What two transfer machines of the lnet transport do with each other, whatever net is between them. Each scenario ends both.
+
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use lnet_messaging::{
+    Addition, Attachment, Callback, Errno, Operation, Pool, PoolSpec, QueueType, Reprovision, TmState,
+    TransferMachine,
+};
+
+use crate::common::Party;
+
+/// An address on the node of this one, with another identifier.
+fn beside(address: &str, tmid: u16) -> String {
+    let (node, _) = address.rsplit_once(':').unwrap();
+    format!("{node}:{tmid}")
+}
+
+fn passive_send(length_bytes: u64) -> Operation {
+    Operation::PassiveSend { initiator: None, length_bytes }
+}
+
+/// Bytes of which each tells its place.
+pub(crate) fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|index| (index ^ index >> 8 ^ index >> 16) as u8).collect()
+}
+
+/// Takes the messages of a sender in their order: length, offset, whether the buffer ended.
+fn messages(party: &mut Party, count: usize) -> Vec<(u64, u64, bool)> {
+    let mut taken = Vec::new();
+    for number in 0..count {
+        let event = party.buffer_event();
+        assert_eq!((event.queue(), event.status), (QueueType::Receive, Ok(())));
+        assert_eq!(event.payload_bytes(), vec![number as u8; event.length_bytes as usize]);
+        assert!(event.end_point.is_some());
+        taken.push((event.length_bytes, event.offset_bytes, event.is_last()));
+    }
+    taken
+}
+
+/// Sends them one after the other, so that they arrive in this order.
+pub(crate) fn send_each(from: &mut Party, to: &str, lengths: &[usize]) {
+    for (number, length) in lengths.iter().enumerate() {
+        let id = from.send(to, &vec![number as u8; *length]);
+        assert_eq!(from.end_of(id).0, Ok(()));
+    }
+}
+
+/// A message, and a bulk operation in either direction, in one segment and in several.
+pub(crate) fn messages_and_bulk([mut client, mut server]: [Party; 2]) {
+    for shape in [&[64][..], &[10, 30, 24], &[1 << 20]] {
+        let length: usize = shape.iter().sum();
+        let bytes = pattern(length);
+        server.add(
+            server.buffer(shape),
+            Operation::Receive { min_receive_bytes: length as u64, max_messages: 1 },
+        );
+        let id = client.send(&server.address(), &bytes);
+        let event = server.buffer_event();
+        assert_eq!((event.status, event.is_last()), (Ok(()), true));
+        assert!(event.payload_bytes() == bytes, "{length} bytes");
+        assert_eq!(event.end_point.as_ref().unwrap().address(), client.address());
+        drop(event);
+        assert_eq!(client.end_of(id).0, Ok(()));
+
+        let mut posted = server.buffer(shape);
+        posted.fill(&bytes);
+        let send = Operation::PassiveSend { initiator: None, length_bytes: length as u64 };
+        let passive = server.tm.add(posted, send).unwrap();
+        let from = passive.descriptor.unwrap();
+        assert_eq!(from.as_bytes().len(), 48);
+        client.add(client.buffer(&[length]), Operation::ActiveReceive { from });
+        let event = client.buffer_event();
+        assert_eq!((event.status, event.length_bytes), (Ok(()), length as u64));
+        assert!(event.payload_bytes() == bytes, "{length} bytes");
+        assert_eq!(server.end_of(passive.id).0, Ok(()));
+
+        let passive =
+            server.tm.add(server.buffer(shape), Operation::PassiveReceive { initiator: None }).unwrap();
+        let to = passive.descriptor.unwrap();
+        let id = client.add(client.filled(&bytes), Operation::ActiveSend { to, length_bytes: length as u64 });
+        assert_eq!(client.end_of(id).0, Ok(()));
+        assert!(server.buffer_event().payload_bytes() == bytes, "{length} bytes");
+    }
+    client.end();
+    server.end();
+}
+
+/// Messages that find no receive buffer are lost, and those behind them are not.
+pub(crate) fn messages_to_nowhere([mut near, mut far]: [Party; 2]) {
+    let to = far.address();
+    for lost in [to.clone(), beside(&to, 4000)] {
+        let id = near.send(&lost, b"lost");
+        assert_eq!(near.end_of(id).0, Ok(()));
+        assert_eq!(near.counts(QueueType::Send), (1, 0, 1, 0));
+    }
+    far.post(8, 8, 1);
+    let id = near.send(&to, b"found");
+    assert_eq!(near.end_of(id).0, Ok(()));
+    assert_eq!(far.buffer_event().payload_bytes(), b"found");
+    assert_eq!(far.counts(QueueType::Receive), (1, 0, 1, 0));
+    near.end();
+    far.end();
+}
+
+/// Until the buffer has had as many as it takes.
+pub(crate) fn several_messages_in_one_buffer([mut near, mut far]: [Party; 2]) {
+    for size in [30, 90] {
+        far.post(4 * size, size as u64, 4);
+        send_each(&mut near, &far.address(), &[size / 3, size, 1, size]);
+        let offsets = [0, size / 3, size / 3 + size, size / 3 + size + 1].map(|offset| offset as u64);
+        let lengths = [size / 3, size, 1, size].map(|length| length as u64);
+        let expected: Vec<_> = (0..4).map(|index| (lengths[index], offsets[index], index == 3)).collect();
+        assert_eq!(messages(&mut far, 4), expected);
+        assert_eq!(far.counts(QueueType::Receive), (1, 0, 4, 0));
+    }
+    far.await_state(TmState::Started);
+    assert_eq!(far.tm.end_point_addresses().len(), 1, "no reference is left");
+    near.end();
+    far.end();
+}
+
+/// It goes on where the first is full.
+pub(crate) fn a_second_buffer([mut near, mut far]: [Party; 2]) {
+    far.add(far.buffer(&[40, 30, 30]), Operation::Receive { min_receive_bytes: 50, max_messages: 9 });
+    far.post(60, 50, 9);
+    send_each(&mut near, &far.address(), &[45, 50, 50]);
+    // Of the first 55 bytes are left, and then 5; of the second 10. The second one's message may be told of before the last
+    // one of the first, which waits until the event before it is dropped.
+    let mut taken: Vec<_> = (0..3)
+        .map(|_| {
+            let event = far.buffer_event();
+            assert_eq!(event.status, Ok(()));
+            (event.payload_bytes()[0], event.length_bytes, event.offset_bytes, event.is_last())
+        })
+        .collect();
+    taken.sort_unstable();
+    assert_eq!(taken, [(0, 45, 0, false), (1, 50, 45, true), (2, 50, 0, true)]);
+    near.end();
+    far.end();
+}
+
+/// It is lost, and its buffer stays.
+pub(crate) fn a_message_that_is_too_long([mut near, mut far]: [Party; 2]) {
+    let id = far.post(100, 20, 2);
+    send_each(&mut near, &far.address(), &[21]);
+    assert!(near.events.try_next().is_none() && far.tm.queued(id).is_some());
+    send_each(&mut near, &far.address(), &[20]);
+    assert_eq!(messages(&mut far, 1), [(20, 0, false)]);
+    near.end();
+    far.end();
+}
+
+/// They leave the passive buffer alone.
+pub(crate) fn refused_bulk_operations([mut near, mut far]: [Party; 2]) {
+    let refused = |near: &Party, operation, bytes, errno| {
+        let refused = near.tm.add(near.buffer(&[bytes]), operation).unwrap_err();
+        assert_eq!((refused.error.errno(), refused.buffer.size_bytes()), (errno, bytes as u64));
+    };
+    let passive = far.tm.add(far.filled(&[5; 64]), passive_send(64)).unwrap();
+    let desc = || passive.descriptor.clone().unwrap();
+    refused(&near, Operation::ActiveSend { to: desc(), length_bytes: 64 }, 64, Errno::NotPermitted);
+    refused(&near, Operation::ActiveReceive { from: desc() }, 63, Errno::TooBig);
+    near.add(near.buffer(&[65]), Operation::ActiveReceive { from: desc() });
+    assert_eq!(near.buffer_event().payload_bytes(), [5; 64]);
+    assert_eq!(far.end_of(passive.id).0, Ok(()));
+
+    let passive = far.tm.add(far.buffer(&[64]), Operation::PassiveReceive { initiator: None }).unwrap();
+    let desc = || passive.descriptor.clone().unwrap();
+    refused(&near, Operation::ActiveReceive { from: desc() }, 64, Errno::NotPermitted);
+    refused(&near, Operation::ActiveSend { to: desc(), length_bytes: 65 }, 65, Errno::TooBig);
+    let id = near.add(near.filled(&[6; 63]), Operation::ActiveSend { to: desc(), length_bytes: 63 });
+    assert_eq!(near.end_of(id).0, Ok(()));
+    assert_eq!(far.buffer_event().payload_bytes(), [6; 63]);
+    for (party, queues) in [
+        (&near, [QueueType::ActiveReceive, QueueType::ActiveSend]),
+        (&far, [QueueType::PassiveSend, QueueType::PassiveReceive]),
+    ] {
+        assert_eq!(queues.map(|queue| party.counts(queue)), [(1, 0, 1, 0); 2]);
+    }
+    near.end();
+    far.end();
+}
+
+/// A descriptor whose buffer is gone: nothing answers, and the deadline ends the operation.
+pub(crate) fn a_passive_buffer_that_has_gone([mut near, far]: [Party; 2]) {
+    let passive = far.tm.add(far.buffer(&[8]), passive_send(8)).unwrap();
+    let from = passive.descriptor.unwrap();
+    far.end();
+    let active = Addition::from(Operation::ActiveReceive { from });
+    let id = near.add(near.buffer(&[8]), active.deadline(Instant::now() + Duration::from_millis(50)));
+    let (status, _) = near.end_of(id);
+    assert!(matches!(status, Err(Errno::TimedOut | Errno::HostUnreachable)), "{status:?}");
+    near.end();
+}
+
+/// A pool that runs empty, and is refilled by the callbacks: every message arrives.
+pub(crate) fn a_pool_that_runs_empty([mut near, far]: [Party; 2]) {
+    const MESSAGES: usize = 200;
+    let address = beside(&far.address(), 4001);
+    let domain = far.domain.clone();
+    let spec = PoolSpec { threshold: 1, segments: 1, segment_bytes: 64, colours: 1 };
+    let pool = Pool::new(&domain, spec, Arc::new(Reprovision)).unwrap();
+    assert_eq!(pool.lock().provision(8), 8);
+    let (told, seen) = mpsc::channel();
+    let told = Mutex::new(told);
+    let callback = Callback::new(move |tm: &TransferMachine, event| {
+        let _ = told.lock().unwrap().send((event.status, event.payload_bytes()));
+        let Some(buffer) = event.into_buffer() else { return };
+        let pool = buffer.pool().unwrap().clone();
+        pool.lock().put(buffer, tm.colour()).map_err(|(error, _)| error).unwrap();
+    });
+    let pooled = Party::in_domain(&domain);
+    let attachment =
+        Attachment { pool: pool.clone(), min_receive_bytes: 16, max_messages: 3, callback: Some(callback) };
+    pooled.tm.attach_pool(attachment, 8).unwrap();
+    pooled.tm.set_colour(Some(0)).unwrap();
+    let pooled = pooled.start(&address);
+    for number in 0..MESSAGES as u64 {
+        let id = near.send(&address, &number.to_le_bytes());
+        assert_eq!(near.end_of(id).0, Ok(()));
+        let (status, bytes) = seen.recv().unwrap();
+        assert_eq!((status, bytes), (Ok(()), number.to_le_bytes().to_vec()));
+    }
+    pooled.end();
+    pool.finish().unwrap();
+    near.end();
+    far.end();
+}

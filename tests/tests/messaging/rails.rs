@@ -1,0 +1,202 @@
+//! Two nodes with two rails on one net that have discovered each other, of which one is cut and comes back, while there are
+//! messages and bulk operations. The application sends and fetches everything once: what else there is to do is LNet's.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use lnet_messaging::{BufferId, EndPoint, Errno, Event, Operation, QueueType};
+use lnet_tests::netns::{Wiring, ip, wait_until};
+
+use crate::common::{PATIENCE, Party};
+use crate::nets::{Carrier, Nodes, privileged};
+use crate::scenarios::pattern;
+
+/// Messages under way.
+const WINDOW: usize = 24;
+const MESSAGE_BYTES: usize = 200;
+/// Receive buffers, and messages of each: they have room for all that is under way, also where most of them are used up.
+const RECEIVE_BUFFERS: usize = 4;
+const MESSAGES_MAX: u32 = 100;
+const BULK_BYTES: usize = 200_000;
+/// What arrives while a rail is cut, and after it has come back.
+const STEP: u64 = 2000;
+const BULK_STEP: u64 = 10;
+/// How long the receiver waits for messages that came twice.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// What the threads of the load tell each other.
+#[derive(Default)]
+struct Progress {
+    stops: AtomicBool,
+    /// Messages in all, from when each of them has ended at the sender; 0 before.
+    sent_all: AtomicU64,
+    arrived: AtomicU64,
+    fetched: AtomicU64,
+}
+
+impl Progress {
+    fn stops(&self) -> bool {
+        self.stops.load(Ordering::Acquire)
+    }
+}
+
+fn send(party: &Party, to: &EndPoint, number: u64) -> BufferId {
+    let mut bytes = pattern(MESSAGE_BYTES);
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    let length_bytes = bytes.len() as u64;
+    party.add(party.filled(&bytes), Operation::Send { to: to.clone(), length_bytes })
+}
+
+/// Keeps a window of messages under way until it is to stop. None is sent twice. The number of messages, and how some failed.
+fn send_all(party: &mut Party, to: &str, progress: &Progress) -> (u64, Vec<Errno>) {
+    let to = party.tm.create_end_point(to).unwrap();
+    let (mut under_way, mut next, mut failed) = (BTreeSet::new(), 0, Vec::new());
+    while !progress.stops() || !under_way.is_empty() {
+        let most = progress.arrived.load(Ordering::Acquire) + failed.len() as u64 + WINDOW as u64;
+        while !progress.stops() && under_way.len() < WINDOW && next < most {
+            under_way.insert(send(party, &to, next));
+            next += 1;
+        }
+        if under_way.is_empty() {
+            std::thread::sleep(Duration::from_micros(200));
+            continue;
+        }
+        let event = party.buffer_event();
+        assert!(under_way.remove(&event.id));
+        failed.extend(event.status.err());
+    }
+    progress.sent_all.store(next, Ordering::Release);
+    (next, failed)
+}
+
+/// Takes messages; how often each has come.
+fn receive_all(party: &mut Party, progress: &Progress) -> (HashMap<u64, u32>, BTreeSet<String>) {
+    let (mut arrived, mut senders) = (HashMap::new(), BTreeSet::new());
+    let bytes = MESSAGE_BYTES * MESSAGES_MAX as usize;
+    let post = |party: &Party| party.post(bytes, MESSAGE_BYTES as u64, MESSAGES_MAX);
+    for _ in 0..RECEIVE_BUFFERS {
+        post(party);
+    }
+    let (mut last, mut lingers) = (Instant::now(), PATIENCE);
+    loop {
+        let Some(event) = party.events.try_next() else {
+            // The sender's event may come before the receiver's, so what is missing is waited for, and what is double as well.
+            let all = progress.sent_all.load(Ordering::Acquire);
+            if all > 0 && arrived.len() as u64 == all {
+                lingers = LINGER;
+            }
+            if all > 0 && last.elapsed() > lingers {
+                return (arrived, senders);
+            }
+            std::thread::sleep(Duration::from_micros(200));
+            continue;
+        };
+        last = Instant::now();
+        let Event::Buffer(event) = event else { panic!("{event:?}") };
+        assert_eq!((event.queue(), event.status), (QueueType::Receive, Ok(())));
+        let bytes = event.payload_bytes();
+        assert!(bytes.len() == MESSAGE_BYTES && bytes[8..] == pattern(MESSAGE_BYTES)[8..]);
+        let number = u64::from_le_bytes(*bytes.first_chunk().unwrap());
+        let count = arrived.entry(number).or_insert(0);
+        *count += 1;
+        progress.arrived.fetch_add(u64::from(*count == 1), Ordering::AcqRel);
+        senders.insert(event.end_point.as_ref().unwrap().address().to_owned());
+        if event.is_last() {
+            post(party);
+        }
+    }
+}
+
+/// Fetches passive buffers, one after the other. Their descriptors name one NID of the node, as their transfer machine does.
+/// How some failed.
+fn fetch_all([near, far]: &mut [Party; 2], progress: &Progress) -> Vec<Errno> {
+    let (bytes, mut failed) = (pattern(BULK_BYTES), Vec::new());
+    while !progress.stops() {
+        let send = Operation::PassiveSend { initiator: None, length_bytes: BULK_BYTES as u64 };
+        let passive = far.tm.add(far.filled(&bytes), send).unwrap();
+        let from = passive.descriptor.unwrap();
+        let active = near.add(near.buffer(&[BULK_BYTES]), Operation::ActiveReceive { from });
+        let event = near.buffer_event();
+        assert!(event.id == active && event.is_last(), "{event:?}");
+        match event.status {
+            Ok(()) => {
+                assert!(event.payload_bytes() == bytes);
+                progress.fetched.fetch_add(1, Ordering::AcqRel);
+            }
+            Err(errno) => {
+                failed.push(errno);
+                far.tm.del(passive.id);
+            }
+        }
+        let ended = far.end_of(passive.id).0;
+        assert!(ended.is_ok() || !failed.is_empty(), "{ended:?}");
+    }
+    failed
+}
+
+/// Waits until the load has made a good step.
+fn go_on(progress: &Progress, what: &str) {
+    let [arrived, fetched] =
+        [&progress.arrived, &progress.fetched].map(|count| count.load(Ordering::Acquire));
+    println!("{what}: {arrived} messages, {fetched} fetched before");
+    wait_until(what, PATIENCE, || {
+        progress.arrived.load(Ordering::Acquire) > arrived + STEP
+            && progress.fetched.load(Ordering::Acquire) > fetched + BULK_STEP
+    });
+}
+
+/// Cuts each rail, and mends it. The next one is cut when messages go by it again.
+fn cut_each_rail(nodes: &Nodes, progress: &Progress) {
+    go_on(progress, "a step by both rails");
+    for (rail, interface) in nodes.netns.a().interfaces().iter().enumerate() {
+        for state in ["down", "up"] {
+            ip(nodes.netns.a(), &format!("link set dev {} {state}", interface.name));
+            go_on(progress, &format!("a step with {} {state}", interface.name));
+        }
+        let before = nodes.sent_by_near()[rail];
+        wait_until("the rail is used again", PATIENCE, || nodes.sent_by_near()[rail] > before + STEP / 10);
+    }
+}
+
+fn a_rail_is_cut(carrier: Carrier) {
+    if !privileged() {
+        return;
+    }
+    let nodes = Nodes::start(carrier, Wiring { rails: 2, ..Wiring::default() });
+    nodes.discover_each_other();
+    let [mut near, mut far] = nodes.parties_over_any_rail(7);
+    let mut bulk = nodes.parties_over_any_rail(8);
+    let (progress, to) = (Progress::default(), far.address());
+    let (sent, failed, not_fetched, (arrived, senders)) = std::thread::scope(|scope| {
+        let receiver = scope.spawn(|| receive_all(&mut far, &progress));
+        let sender = scope.spawn(|| send_all(&mut near, &to, &progress));
+        let fetcher = scope.spawn(|| fetch_all(&mut bulk, &progress));
+        let cuts = || cut_each_rail(&nodes, &progress);
+        let cuts = std::panic::catch_unwind(std::panic::AssertUnwindSafe(cuts));
+        progress.stops.store(true, Ordering::Release);
+        let (sent, failed) = sender.join().unwrap();
+        let ended = (sent, failed, fetcher.join().unwrap(), receiver.join().unwrap());
+        println!("{carrier:?}: {sent} messages, {:?}; failed {:?} {:?}", progress.fetched, ended.1, ended.2);
+        cuts.unwrap();
+        ended
+    });
+    assert!(failed.is_empty() && not_fetched.is_empty(), "{failed:?} {not_fetched:?}");
+    let doubled: Vec<_> = arrived.iter().filter(|(_, count)| **count > 1).collect();
+    assert!(arrived.len() as u64 == sent && doubled.is_empty(), "{} of {sent}, {doubled:?}", arrived.len());
+    // By whichever rail a message came, its sender has one address.
+    assert_eq!(senders, BTreeSet::from([near.address()]));
+    for party in bulk.into_iter().chain([near, far]) {
+        party.end();
+    }
+}
+
+#[test]
+fn nothing_is_lost_or_doubled_when_a_rail_over_rings_is_cut() {
+    a_rail_is_cut(Carrier::Rings);
+}
+
+#[test]
+fn nothing_is_lost_or_doubled_when_a_rail_over_sockets_is_cut() {
+    a_rail_is_cut(Carrier::Sockets);
+}
