@@ -47,7 +47,7 @@ pub(crate) fn dist(root: &Path, options: &Options) -> Result<()> {
     build_ebpf::refresh(root)?;
     let bin = directory("bin")?;
     copy(&root.join("lnetd/lnetd.service"), &directory("lib/systemd/system")?)?;
-    for program in ["lnetctl", "lnetd", "lst"] {
+    for program in ["lnet-nettest", "lnetctl", "lnetd", "lst"] {
         let built = cargo::build_binary(root, program, program)?;
         let path = built.to_str().with_context(|| format!("{} is no text", built.display()))?;
         copy(&built, &bin)?;

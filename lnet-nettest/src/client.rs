@@ -1,0 +1,290 @@
+//! The client of tests: so many exchanges at the same time, until there were enough.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use lnet_messaging::{
+    Added, Addition, Buffer, BufferEvent, BufferId, EndPoint, Errno, Event, Operation, QueueType, TmEvent,
+};
+
+use crate::options::{Kind, Test};
+use crate::place::{Place, Station};
+use crate::report::{Counts, Report};
+use crate::wire::{self, Exchange, HEADER_BYTES, Message};
+
+/// How often the client looks for exchanges that are lost.
+const LOOK: Duration = Duration::from_millis(20);
+/// Room for the descriptors of an exchange.
+const BULK_MESSAGE_BYTES: u64 = 1 << 10;
+
+/// Runs a test, and returns what came of it. Once a second `tell` gets the number of exchanges that have ended.
+pub(crate) fn run(place: &Place, server: &str, test: &Test, tell: impl FnMut(u64)) -> Result<Report> {
+    let mut station = Station::start(place)?;
+    let report =
+        exchange(&mut station, server, test, tell).map(|counts| counts.report(test, &place.address, server));
+    // Whatever came of it, the address is free for the next test.
+    let stopped = station.stop();
+    let report = report?;
+    stopped.map(|()| report)
+}
+
+fn exchange(station: &mut Station, server: &str, test: &Test, mut tell: impl FnMut(u64)) -> Result<Counts> {
+    let to = station.tm.create_end_point(server)?;
+    let mut client = Client::new(station, to, test)?;
+    client.prepare()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    client.begin_more()?;
+    while !client.is_over() {
+        let next = client.station.events.next();
+        match runtime.block_on(async { tokio::time::timeout(LOOK, next).await }) {
+            Err(_) => {}
+            Ok(None) => bail!("the transfer machine is gone"),
+            Ok(Some(Event::Buffer(event))) => client.handle(event)?,
+            Ok(Some(Event::Tm(TmEvent::StateChange { state, status, .. }))) => {
+                bail!("the transfer machine is {state:?}: {status:?}")
+            }
+            Ok(Some(Event::Tm(_))) => {}
+        }
+        if client.look() {
+            tell(client.counts.ended());
+        }
+        client.begin_more()?;
+    }
+    Ok(client.counts)
+}
+
+/// An exchange that is under way.
+struct Underway {
+    begun: Instant,
+    /// Buffers that are queued for it: 0 of a ping whose message has left.
+    queued: Vec<BufferId>,
+    /// The first thing that went wrong.
+    failure: Option<Failure>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Failure {
+    Failed,
+    Bad,
+    Lost,
+}
+
+struct Client<'a> {
+    station: &'a mut Station,
+    to: EndPoint,
+    test: &'a Test,
+    counts: Counts,
+    /// Exchanges begin until then.
+    end: Option<Instant>,
+    begun: u64,
+    /// By sequence number, which the buffers have as their `user_data`.
+    underway: HashMap<u64, Underway>,
+    messages: Vec<Buffer>,
+    /// To be read by the server, and to be written.
+    bulk: Vec<[Buffer; 2]>,
+    /// Those of exchanges that are not over.
+    halves: HashMap<u64, Buffer>,
+}
+
+impl<'a> Client<'a> {
+    fn new(station: &'a mut Station, to: EndPoint, test: &'a Test) -> Result<Self> {
+        let end = test.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+        let (messages, bulk, halves) = Default::default();
+        let (underway, counts) = (HashMap::new(), Counts::new()?);
+        Ok(Self { station, to, test, counts, end, begun: 0, underway, messages, bulk, halves })
+    }
+
+    fn prepare(&mut self) -> Result<()> {
+        let size = self.test.size;
+        let (message, what) = match self.test.kind {
+            Kind::Ping => (size, "message"),
+            Kind::Bulk => (BULK_MESSAGE_BYTES, "bulk buffer"),
+        };
+        let refused = || format!("no {what} of {size} bytes");
+        for _ in 0..self.test.concurrency {
+            self.messages.push(self.station.allocate(message).with_context(refused)?);
+            match self.test.kind {
+                // One more for what comes late.
+                Kind::Ping => {
+                    for _ in 0..2 {
+                        self.station.receive(self.station.allocate(size)?)?;
+                    }
+                }
+                Kind::Bulk => {
+                    let pair = [self.station.allocate(size), self.station.allocate(size)];
+                    let [first, second] = pair;
+                    self.bulk.push([first.with_context(refused)?, second.with_context(refused)?]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn wants_more(&self) -> bool {
+        self.begun < self.test.count() && self.end.is_none_or(|end| Instant::now() < end)
+    }
+
+    fn is_over(&self) -> bool {
+        self.underway.is_empty() && !self.wants_more()
+    }
+
+    fn begin_more(&mut self) -> Result<()> {
+        while self.wants_more() && self.underway.len() < self.test.concurrency as usize {
+            let Some(message) = self.messages.pop() else { break };
+            if self.test.kind == Kind::Bulk && self.bulk.is_empty() {
+                self.messages.push(message);
+                break;
+            }
+            self.begun += 1;
+            match self.test.kind {
+                Kind::Ping => self.begin_ping(message),
+                Kind::Bulk => self.begin_bulk(message)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&self, buffer: Buffer, operation: Operation) -> Result<Added, Buffer> {
+        let deadline = Instant::now() + self.test.timeout();
+        let addition = Addition::from(operation).deadline(deadline);
+        self.station.tm.add(buffer, addition).map_err(|refused| refused.buffer)
+    }
+
+    /// Sends the message of an exchange. One that is refused has failed.
+    fn send(&mut self, mut message: Buffer, length_bytes: u64, mut underway: Underway) {
+        let sequence = self.begun;
+        message.user_data = sequence;
+        match self.add(message, Operation::Send { to: self.to.clone(), length_bytes }) {
+            Ok(added) => underway.queued.push(added.id),
+            Err(message) => {
+                self.messages.push(message);
+                underway.failure = Some(Failure::Failed);
+                self.cancel(&underway);
+            }
+        }
+        self.underway.insert(sequence, underway);
+        self.settle(sequence);
+    }
+
+    fn begin_ping(&mut self, mut message: Buffer) {
+        wire::fill(message.memory_mut(), self.begun);
+        message.fill(&wire::ping_header(self.begun));
+        let underway = Underway { begun: Instant::now(), queued: Vec::new(), failure: None };
+        self.send(message, self.test.size, underway);
+    }
+
+    fn begin_bulk(&mut self, mut message: Buffer) -> Result<()> {
+        let Some([mut source, mut target]) = self.bulk.pop() else { return Ok(()) };
+        let (sequence, length_bytes) = (self.begun, self.test.size);
+        wire::fill(source.memory_mut(), sequence);
+        (source.user_data, target.user_data) = (sequence, sequence);
+        let begun = Instant::now();
+        let refused = "a passive buffer is refused";
+        let send = Operation::PassiveSend { initiator: None, length_bytes };
+        let source = self.add(source, send).ok().context(refused)?;
+        let room = Operation::PassiveReceive { initiator: None };
+        let target = self.add(target, room).ok().context(refused)?;
+        let queued = vec![source.id, target.id];
+        let from = source.descriptor.context("a passive buffer has a descriptor")?;
+        let to = target.descriptor.context("a passive buffer has a descriptor")?;
+        let bytes = Exchange { length_bytes, from, to }.encode();
+        message.fill(&bytes);
+        self.send(message, bytes.len() as u64, Underway { begun, queued, failure: None });
+        Ok(())
+    }
+
+    fn cancel(&self, underway: &Underway) {
+        for id in &underway.queued {
+            self.station.tm.del(*id);
+        }
+    }
+
+    fn handle(&mut self, event: BufferEvent) -> Result<()> {
+        if event.queue() == QueueType::Receive {
+            return self.handle_reply(event);
+        }
+        let (id, status) = (event.id, event.status);
+        let size = self.test.size;
+        let is_bad = id.queue() == QueueType::PassiveReceive && status.is_ok() && {
+            let sequence = event.buffer().map_or(0, |buffer| buffer.user_data);
+            event.length_bytes != size || !wire::is_pattern(event.payload(), 0, sequence)
+        };
+        let Some(buffer) = event.into_buffer() else { return Ok(()) };
+        let sequence = buffer.user_data;
+        match (id.queue(), self.halves.remove(&sequence)) {
+            (QueueType::Send, half) => {
+                self.messages.push(buffer);
+                self.halves.extend(half.map(|half| (sequence, half)));
+            }
+            (_, Some(half)) => self.bulk.push([half, buffer]),
+            (_, None) => {
+                self.halves.insert(sequence, buffer);
+            }
+        }
+        let Some(underway) = self.underway.get_mut(&sequence) else { return Ok(()) };
+        underway.queued.retain(|queued| *queued != id);
+        let failure = match status {
+            Ok(()) => is_bad.then_some(Failure::Bad),
+            Err(Errno::TimedOut) => Some(Failure::Lost),
+            Err(_) => Some(Failure::Failed),
+        };
+        if let Some(failure) = failure {
+            underway.failure.get_or_insert(failure);
+            for id in &underway.queued {
+                self.station.tm.del(*id);
+            }
+        }
+        self.settle(sequence);
+        Ok(())
+    }
+
+    /// A ping has come back.
+    fn handle_reply(&mut self, event: BufferEvent) -> Result<()> {
+        let header: Vec<u8> = event.payload().flatten().take(HEADER_BYTES).copied().collect();
+        if let Some(Message::Ping { sequence }) = Message::decode(&header)
+            && let Some(underway) = self.underway.remove(&sequence)
+        {
+            let is_right = wire::is_pattern(event.payload(), HEADER_BYTES, sequence);
+            if event.length_bytes == self.test.size && is_right {
+                self.counts.succeed(underway.begun.elapsed());
+            } else {
+                self.counts.bad += 1;
+            }
+        }
+        match event.into_buffer() {
+            Some(buffer) => self.station.receive(buffer),
+            None => Ok(()),
+        }
+    }
+
+    /// Counts an exchange that has ended. A ping ends with the reply, unless the message has failed.
+    fn settle(&mut self, sequence: u64) {
+        let Some(underway) = self.underway.get(&sequence) else { return };
+        let is_open = self.test.kind == Kind::Ping && underway.failure.is_none();
+        if !underway.queued.is_empty() || is_open {
+            return;
+        }
+        match underway.failure {
+            None => self.counts.succeed(underway.begun.elapsed()),
+            Some(Failure::Failed) => self.counts.failed += 1,
+            Some(Failure::Bad) => self.counts.bad += 1,
+            Some(Failure::Lost) => self.counts.lost += 1,
+        }
+        self.underway.remove(&sequence);
+    }
+
+    /// Gives up pings that did not come back. Bulk buffers have their deadlines. Whether a second is over.
+    fn look(&mut self) -> bool {
+        let is_next_second = self.counts.look();
+        if self.test.kind == Kind::Ping {
+            let timeout = self.test.timeout();
+            let before = self.underway.len();
+            self.underway
+                .retain(|_, underway| underway.begun.elapsed() < timeout || !underway.queued.is_empty());
+            self.counts.lost += (before - self.underway.len()) as u64;
+        }
+        debug_assert_eq!(self.counts.ended() + self.underway.len() as u64, self.begun);
+        is_next_second
+    }
+}

@@ -1,0 +1,84 @@
+//! The load tool of the messaging layer: ping and bulk tests between transfer machines, over any transport.
+//!
+//! ```text
+//!  client                                   server
+//!  ping  message with a sequence number --> the same bytes, sent back
+//!  bulk  message with two descriptors   --> active receive from the one, active send of the same bytes to the other
+//! ```
+//!
+//! Invariants: what is measured goes to stdout as one JSON object, progress and errors to stderr; the status is 0 if every
+//! message came back as it was, 1 if not, 2 for wrong options.
+
+#![forbid(unsafe_code)]
+
+mod client;
+mod console;
+mod options;
+mod place;
+mod report;
+mod server;
+mod wire;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clap::Parser;
+
+use options::{Command, Options};
+use place::Place;
+use report::Report;
+
+fn main() -> ExitCode {
+    match run(Options::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("lnet-nettest: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Server { place, service } => {
+            let place = Place::new(&place)?;
+            let server = server::start(&place, &service)?;
+            eprintln!("serving at {}", server.address());
+            server.join()
+        }
+        Command::Client { place, server, test } => {
+            test.check()?;
+            conclude(&client::run(&Place::new(&place)?, &server, &test, drop)?)
+        }
+        Command::Local { transport, test, workers } => {
+            test.check()?;
+            let [client, place] = Place::both(transport, workers)?;
+            let server = server::start(&place, &test.service())?;
+            let report = client::run(&client, server.address(), &test, drop)?;
+            server.stop()?;
+            conclude(&report)
+        }
+        Command::Node { place, service, data } => console::node(&place, &data, &service),
+        Command::Console { place, clients, servers, test } => {
+            test.check()?;
+            conclude(&console::run(&place, &clients, &servers, &test)?)
+        }
+        Command::Man { directory } => options::write_man_page(&directory),
+        Command::Completions { shell } => options::print_completions(shell),
+    }
+}
+
+/// Prints a report. What was not right is a failure.
+fn conclude(report: &Report) -> Result<()> {
+    println!("{}", serde_json::to_string_pretty(report)?);
+    let Report { done, failed, bad, lost, silent, .. } = report;
+    if failed + bad + lost > 0 || *done == 0 {
+        bail!(
+            "{done} exchanges went well, {failed} failed, {bad} came back changed, {lost} did not come back"
+        );
+    }
+    if !silent.is_empty() {
+        bail!("clients that do not answer: {}", silent.join(", "));
+    }
+    Ok(())
+}

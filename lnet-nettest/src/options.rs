@@ -1,0 +1,241 @@
+//! The command line.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap_mangen::Man;
+use serde::{Deserialize, Serialize};
+
+const EXAMPLES: &str = "\
+Examples:
+  lnet-nettest local --transport mem --test ping --size 64 --count 100000
+  lnet-nettest local --transport lnet --test bulk --size 1m --concurrency 8 --duration 10
+  lnet-nettest server --transport rpc --address 10.0.0.1:9000:1
+  lnet-nettest client --transport rpc --address 10.0.0.2:9000:1 --server 10.0.0.1:9000:1 --test bulk --size 256k
+  lnet-nettest server --transport lnet --interface eth0 --address 10.0.0.1@tcp:12345:34:1
+  lnet-nettest client --transport lnet --interface eth0 --address 10.0.0.2@tcp:12345:34:1 \\
+      --server 10.0.0.1@tcp:12345:34:1 --test ping --size 4k --concurrency 32
+  lnet-nettest node --transport rpc --address 10.0.0.1:9000:1 --data 10.0.0.1:9000:2
+  lnet-nettest node --transport rpc --address 10.0.0.2:9000:1 --data 10.0.0.2:9000:2
+  lnet-nettest console --transport rpc --address 10.0.0.3:9000:1 \\
+      --clients 10.0.0.2:9000:1 --servers 10.0.0.1:9000:2 --test ping --count 10000
+
+Addresses: mem a.b.c.d:port, rpc a.b.c.d:port:service, lnet nid:12345:portal:tmid.";
+
+/// Ping and bulk tests over the messaging layer.
+#[derive(Parser, Debug)]
+#[command(version, about, after_help = EXAMPLES)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Answer the clients of tests, until it is killed
+    Server {
+        #[command(flatten)]
+        place: PlaceOptions,
+        #[command(flatten)]
+        service: Service,
+    },
+    /// Test a server
+    Client {
+        #[command(flatten)]
+        place: PlaceOptions,
+        /// Its address
+        #[arg(long)]
+        server: String,
+        #[command(flatten)]
+        test: Test,
+    },
+    /// Test a server in this process
+    Local {
+        #[arg(long, value_enum, default_value = "mem")]
+        transport: TransportName,
+        #[command(flatten)]
+        test: Test,
+        /// Threads of each transfer machine (mem, rpc)
+        #[arg(long, default_value_t = 1)]
+        workers: u16,
+    },
+    /// Answer the clients of tests, and be a client when a console says so, until it is killed
+    Node {
+        #[command(flatten)]
+        place: PlaceOptions,
+        #[command(flatten)]
+        service: Service,
+        /// The address that it serves under; `--address` is that for the console
+        #[arg(long)]
+        data: String,
+    },
+    /// Have nodes test servers, and print what they report together
+    Console {
+        #[command(flatten)]
+        place: PlaceOptions,
+        /// Addresses that client nodes have for the console
+        #[arg(long, value_delimiter = ',', required = true)]
+        clients: Vec<String>,
+        /// Addresses of servers, and data addresses of nodes
+        #[arg(long, value_delimiter = ',', required = true)]
+        servers: Vec<String>,
+        #[command(flatten)]
+        test: Test,
+    },
+    /// Write the man page to a directory
+    #[command(hide = true)]
+    Man { directory: PathBuf },
+    /// Print completions for a shell
+    #[command(hide = true)]
+    Completions { shell: clap_complete::Shell },
+}
+
+/// Writes the man page to a directory.
+pub(crate) fn write_man_page(directory: &Path) -> Result<()> {
+    let written = Man::new(Options::command()).section("8").generate_to(directory).map(drop);
+    written.with_context(|| format!("cannot write the man page to {}", directory.display()))
+}
+
+/// Prints completions.
+pub(crate) fn print_completions(shell: clap_complete::Shell) -> Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Options::command(), "lnet-nettest", &mut script);
+    std::io::stdout().write_all(&script).context("writing the completions")
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum TransportName {
+    /// Within the process
+    Mem,
+    /// ONC RPC over TCP
+    Rpc,
+    /// A node of LNet in userspace
+    Lnet,
+}
+
+/// Where a transfer machine is.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PlaceOptions {
+    #[arg(long, value_enum)]
+    pub(crate) transport: TransportName,
+    /// Its own address
+    #[arg(long)]
+    pub(crate) address: String,
+    /// Interface of the node (lnet): of Linux, or in-process:NAME
+    #[arg(long, required_if_eq("transport", "lnet"))]
+    pub(crate) interface: Option<String>,
+    /// Threads of each transfer machine (mem, rpc)
+    #[arg(long, default_value_t = 1)]
+    pub(crate) workers: u16,
+}
+
+/// What a server is ready for.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Service {
+    /// Longest message
+    #[arg(long, value_parser = size, default_value = "64k")]
+    pub(crate) message_max: u64,
+    /// Longest bulk buffer
+    #[arg(long, value_parser = size, default_value = "1m")]
+    pub(crate) bulk_max: u64,
+    /// Messages, and bulk exchanges, that it takes at once
+    #[arg(long, default_value_t = 64)]
+    pub(crate) depth: u32,
+}
+
+#[derive(ValueEnum, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Kind {
+    /// Messages that come back
+    Ping,
+    /// Buffers that the server reads, and writes back
+    Bulk,
+}
+
+/// What a client does.
+#[derive(Args, Serialize, Deserialize, Clone, Debug)]
+pub(crate) struct Test {
+    #[arg(long = "test", value_enum, default_value = "ping")]
+    pub(crate) kind: Kind,
+    /// Bytes of a message, or of a bulk buffer
+    #[arg(long, value_parser = size, default_value = "4k")]
+    pub(crate) size: u64,
+    /// Exchanges at the same time
+    #[arg(long, default_value_t = 8)]
+    pub(crate) concurrency: u32,
+    /// Exchanges altogether [default: 1000, without a duration]
+    #[arg(long, conflicts_with = "duration")]
+    pub(crate) count: Option<u64>,
+    /// Seconds, in the place of a count
+    #[arg(long, value_name = "S")]
+    pub(crate) duration: Option<u64>,
+    /// Seconds after which an exchange is lost
+    #[arg(long, value_name = "S", default_value_t = 3)]
+    pub(crate) timeout: u64,
+}
+
+impl Test {
+    /// Whether it can be run.
+    pub(crate) fn check(&self) -> Result<()> {
+        for (name, value) in [("concurrency", u64::from(self.concurrency)), ("timeout", self.timeout)] {
+            if value == 0 {
+                bail!("--{name} 0: 1 at least is expected");
+            }
+        }
+        if self.count == Some(0) || self.duration == Some(0) {
+            bail!("--count or --duration of 0: 1 at least is expected");
+        }
+        let least = if self.kind == Kind::Ping { crate::wire::HEADER_BYTES as u64 } else { 1 };
+        if self.size < least {
+            bail!("--size {}: {least} bytes at least are expected", self.size);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+
+    /// Number of exchanges, unless the duration says.
+    pub(crate) fn count(&self) -> u64 {
+        self.count.unwrap_or(if self.duration.is_some() { u64::MAX } else { 1000 })
+    }
+
+    /// What a server for this test must be ready for.
+    pub(crate) fn service(&self) -> Service {
+        let (message, bulk) = match self.kind {
+            Kind::Ping => (self.size, 1),
+            Kind::Bulk => (1 << 10, self.size),
+        };
+        let depth = self.concurrency.saturating_mul(2);
+        Service { message_max: message, bulk_max: bulk, depth }
+    }
+}
+
+/// A number of bytes, such as `4096`, `4k` or `1m`.
+fn size(text: &str) -> Result<u64, String> {
+    let lower = text.to_ascii_lowercase();
+    let (digits, shift) = match lower.strip_suffix(['k', 'm']) {
+        Some(digits) => (digits, if lower.ends_with('k') { 10 } else { 20 }),
+        None => (&lower[..], 0),
+    };
+    let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+    number.filter(|number| *number > 0).ok_or_else(|| "bytes are expected, such as 4096, 4k or 1m".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_options() {
+        Options::command().debug_assert();
+        assert_eq!([size("4096"), size("4k"), size("1M")], [Ok(4096), Ok(4096), Ok(1 << 20)]);
+        for wrong in ["", "k", "-1", "0", "4g", "99999999999999999999m"] {
+            size(wrong).unwrap_err();
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Where transfer machines are: transports, nodes, addresses.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail};
+use lnet_messaging::transport::Transport;
+use lnet_messaging::{
+    Buffer, Domain, Event, Events, LnetTransport, MemTransport, Operation, RpcTransport, StopMode, TmEvent,
+    TmState, TransferMachine,
+};
+use lnet_user::{Lnet, NiConfig, NodeConfig};
+
+use crate::options::{PlaceOptions, TransportName};
+
+/// A transport, and an address there.
+#[derive(Clone)]
+pub(crate) struct Place {
+    transport: Arc<dyn Transport>,
+    pub(crate) address: String,
+}
+
+impl Place {
+    pub(crate) fn new(options: &PlaceOptions) -> Result<Self> {
+        let PlaceOptions { transport, address, interface, workers } = options;
+        let workers = usize::from(*workers);
+        let transport = match transport {
+            TransportName::Mem => MemTransport::with_workers(workers).shared(),
+            TransportName::Rpc => RpcTransport::default().workers(workers).shared(),
+            TransportName::Lnet => {
+                let interface = interface.as_deref().context("lnet wants --interface")?;
+                lnet(interface, address)?
+            }
+        };
+        Ok(Self { transport, address: address.clone() })
+    }
+
+    /// Another address on the same transport.
+    pub(crate) fn at(&self, address: &str) -> Self {
+        Self { transport: Arc::clone(&self.transport), address: address.to_owned() }
+    }
+
+    /// Two that reach each other in this process.
+    pub(crate) fn both(transport: TransportName, workers: u16) -> Result<[Self; 2]> {
+        let port = match transport {
+            // One that is free at the moment.
+            TransportName::Rpc => TcpListener::bind("127.0.0.1:0")?.local_addr()?.port(),
+            _ => 0,
+        };
+        let place = |number: u8| {
+            let address = match transport {
+                TransportName::Mem => format!("127.0.0.{number}:1"),
+                TransportName::Rpc => format!("127.0.0.1:{port}:{number}"),
+                TransportName::Lnet => format!("10.0.0.{number}@xdp:12345:34:1"),
+            };
+            let interface = Some("in-process:nettest".to_owned());
+            Self::new(&PlaceOptions { transport, address, interface, workers })
+        };
+        Ok([place(1)?, place(2)?])
+    }
+}
+
+/// A node with one NI, whose NID stands in the address, on this interface.
+fn lnet(interface: &str, address: &str) -> Result<Arc<dyn Transport>> {
+    let wrong = || anyhow!("address `{address}`: nid:12345:portal:tmid is expected");
+    let mut parts = address.rsplitn(4, ':');
+    let (_, portal, _, nid) = (parts.next(), parts.next(), parts.next(), parts.next().ok_or_else(wrong)?);
+    let portal: u8 = portal.and_then(|portal| portal.parse().ok()).ok_or_else(wrong)?;
+    let nid = nid.parse().map_err(|_| wrong())?;
+    let config = NodeConfig::new(vec![NiConfig::new(nid, interface)])
+        .policies(vec![(portal, lnet_messaging::lnet::portal_policy())]);
+    let node = Lnet::start(&config).with_context(|| format!("no node on {interface}"))?;
+    node.open()?;
+    Ok(LnetTransport::new(&node).shared())
+}
+
+/// A started transfer machine of a domain of its own.
+pub(crate) struct Station {
+    pub(crate) domain: Domain,
+    pub(crate) tm: TransferMachine,
+    pub(crate) events: Events,
+}
+
+impl Station {
+    pub(crate) fn start(place: &Place) -> Result<Self> {
+        let domain = Domain::new(&place.transport)?;
+        let (handler, mut events) = Events::channel();
+        let tm = TransferMachine::new(&domain, handler)?;
+        tm.start(&place.address)?;
+        match events.next_blocking() {
+            Some(Event::Tm(TmEvent::StateChange { state: TmState::Started, .. })) => {}
+            Some(Event::Tm(TmEvent::StateChange { status: Err(errno), .. })) => {
+                bail!("{} does not start: {errno}", place.address)
+            }
+            event => bail!("{} does not start: {event:?}", place.address),
+        }
+        Ok(Self { domain, tm, events })
+    }
+
+    /// A buffer of so many bytes.
+    pub(crate) fn allocate(&self, bytes: u64) -> Result<Buffer> {
+        let segment = bytes.min(self.domain.limits().segment_bytes).max(1);
+        let (segments, segment) = (bytes.div_ceil(segment), segment);
+        // Segments of the same size, as many as it takes.
+        let (segments, segment) = (usize::try_from(segments)?, usize::try_from(segment)?);
+        Ok(self.domain.allocate(segments, segment)?)
+    }
+
+    /// Room for messages of its size.
+    pub(crate) fn receive(&self, buffer: Buffer) -> Result<()> {
+        let min_receive_bytes = buffer.size_bytes();
+        self.tm.add(buffer, Operation::Receive { min_receive_bytes, max_messages: 1 })?;
+        Ok(())
+    }
+
+    /// Stops it, and waits until it has.
+    pub(crate) fn stop(mut self) -> Result<()> {
+        self.tm.stop(StopMode::Abort)?;
+        while let Some(event) = self.events.next_blocking() {
+            if matches!(event, Event::Tm(TmEvent::StateChange { .. })) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

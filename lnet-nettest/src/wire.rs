@@ -1,0 +1,152 @@
+//! What test messages say, and the bytes that are sent to and fro.
+
+use std::sync::LazyLock;
+
+use lnet_messaging::{BulkDescriptor, Memory};
+
+/// Bytes before those of the pattern: magic, sequence number.
+pub(crate) const HEADER_BYTES: usize = 16;
+const PING: u64 = u64::from_le_bytes(*b"NetPing1");
+const BULK: u64 = u64::from_le_bytes(*b"NetBulk1");
+
+/// A test message.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum Message {
+    /// It comes back as it is.
+    Ping {
+        sequence: u64,
+    },
+    Bulk(Exchange),
+}
+
+/// What a server needs for a bulk exchange.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct Exchange {
+    pub(crate) length_bytes: u64,
+    /// It reads from here.
+    pub(crate) from: BulkDescriptor,
+    /// It writes to there.
+    pub(crate) to: BulkDescriptor,
+}
+
+/// Bytes after which the pattern comes again: a prime, so that pages and segments differ.
+const PERIOD: usize = 65_521;
+
+/// The bytes of the pattern of a sequence number from `index` on, `most` at most.
+fn pattern(sequence: u64, index: u64, most: usize) -> &'static [u8] {
+    static TABLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        let mixed = |index: usize| ((index % PERIOD) as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56;
+        (0..2 * PERIOD).map(|index| mixed(index) as u8).collect()
+    });
+    let begin = (sequence % PERIOD as u64 * 257 + index % PERIOD as u64) as usize % PERIOD;
+    &TABLE[begin..begin + most.min(PERIOD)]
+}
+
+/// Fills memory with the pattern of a sequence number.
+pub(crate) fn fill(memory: &mut Memory, sequence: u64) {
+    let mut index = 0;
+    for piece in memory.segments_mut().flat_map(|segment| segment.chunks_mut(PERIOD)) {
+        piece.copy_from_slice(pattern(sequence, index, piece.len()));
+        index += piece.len() as u64;
+    }
+}
+
+/// Whether bytes are those of the pattern, but for the first `skip`.
+pub(crate) fn is_pattern<'a>(pieces: impl Iterator<Item = &'a [u8]>, skip: usize, sequence: u64) -> bool {
+    let (mut index, mut skip) = (0, skip);
+    pieces.flat_map(|piece| piece.chunks(PERIOD)).all(|piece| {
+        let skipped = skip.min(piece.len());
+        let expected = pattern(sequence, index, piece.len());
+        (index, skip) = (index + piece.len() as u64, skip - skipped);
+        piece[skipped..] == expected[skipped..]
+    })
+}
+
+/// The begin of a ping message.
+pub(crate) fn ping_header(sequence: u64) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..8].copy_from_slice(&PING.to_le_bytes());
+    header[8..].copy_from_slice(&sequence.to_le_bytes());
+    header
+}
+
+impl Exchange {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = [BULK.to_le_bytes(), self.length_bytes.to_le_bytes()].concat();
+        for descriptor in [&self.from, &self.to] {
+            let descriptor = descriptor.as_bytes();
+            // Transports have far shorter ones.
+            bytes.extend((descriptor.len() as u16).to_le_bytes());
+            bytes.extend(descriptor);
+        }
+        bytes
+    }
+}
+
+impl Message {
+    /// `None` for bytes that are no message of a test.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (magic, rest) = bytes.split_first_chunk::<8>()?;
+        let (number, mut rest) = rest.split_first_chunk::<8>()?;
+        let number = u64::from_le_bytes(*number);
+        match u64::from_le_bytes(*magic) {
+            PING => Some(Self::Ping { sequence: number }),
+            BULK => {
+                let mut descriptor = || {
+                    let (length, behind) = rest.split_first_chunk::<2>()?;
+                    let (bytes, behind) = behind.split_at_checked(u16::from_le_bytes(*length).into())?;
+                    rest = behind;
+                    Some(BulkDescriptor::from_bytes(bytes))
+                };
+                let (from, to) = (descriptor()?, descriptor()?);
+                Some(Self::Bulk(Exchange { length_bytes: number, from, to }))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nt_07_messages_are_what_they_were_made_from() {
+        let [from, to] = [&[1; 48][..], &[2; 40]].map(BulkDescriptor::from_bytes);
+        let exchange = Exchange { length_bytes: 9, from, to };
+        let bytes = exchange.encode();
+        assert_eq!(Message::decode(&bytes), Some(Message::Bulk(exchange)));
+        for end in 0..bytes.len() {
+            assert_eq!(Message::decode(&bytes[..end]), None);
+        }
+        assert_eq!(Message::decode(&ping_header(7)), Some(Message::Ping { sequence: 7 }));
+        assert_eq!(Message::decode(&[0; 64]), None);
+    }
+
+    #[test]
+    fn nt_05_a_ping_has_its_number_and_a_magic_one() {
+        for sequence in [0, 1, u64::MAX] {
+            let header = ping_header(sequence);
+            assert_eq!(Message::decode(&header), Some(Message::Ping { sequence }));
+            for at in 0..8 {
+                let mut wrong = header;
+                wrong[at] ^= 1;
+                assert_ne!(Message::decode(&wrong), Some(Message::Ping { sequence }));
+            }
+        }
+    }
+
+    #[test]
+    fn contents_are_told_apart() {
+        let mut memory = Memory::zeroed(2, 90_000).unwrap();
+        fill(&mut memory, 5);
+        let check = |memory: &Memory, skip, sequence| is_pattern(memory.segments(), skip, sequence);
+        assert!(check(&memory, 0, 5) && !check(&memory, 0, 6) && !check(&memory, 0, 5 + 1000));
+        for at in [0, 15, 16, 65_521, 89_999, 90_000, 179_999] {
+            let byte = memory.bytes(at, 1)[0];
+            memory.fill_at(at, &[!byte]);
+            assert_eq!((check(&memory, 0, 5), check(&memory, 16, 5)), (false, at < 16), "{at}");
+            memory.fill_at(at, &[byte]);
+        }
+    }
+}

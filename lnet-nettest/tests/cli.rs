@@ -1,0 +1,199 @@
+//! The tool as users run it.
+#![allow(clippy::unwrap_used, reason = "what is allowed in tests serves their helpers too")]
+
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+fn tool(arguments: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lnet-nettest"));
+    command.args(arguments.split_whitespace());
+    command
+}
+
+/// Runs the tool: whether it succeeded, what it measured, and what it said.
+fn run(arguments: &str) -> (bool, Value, String) {
+    let output = tool(arguments).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    (output.status.success(), serde_json::from_slice(&output.stdout).unwrap_or_default(), said)
+}
+
+/// A run that goes well: each exchange came back as it was.
+#[track_caller]
+fn check(arguments: &str, exchanges: u64) {
+    let (good, report, said) = run(arguments);
+    assert!(good, "{arguments}: {said}");
+    assert_eq!(report["done"], exchanges, "{report}");
+    for count in ["failed", "bad", "lost"] {
+        assert_eq!(report[count], 0, "{report}");
+    }
+    assert_eq!(report["round_trip_ns"]["count"], exchanges, "{report}");
+    // NT-05: a round trip lies within the test.
+    let [min, mean, max] = ["min", "mean", "max"].map(|of| report["round_trip_ns"][of].as_f64().unwrap());
+    let elapsed_ns = report["elapsed_s"].as_f64().unwrap() * 1e9;
+    // The histogram rounds to three digits.
+    assert!(0.0 < min && min <= mean && mean <= max && max <= 1.01 * elapsed_ns, "{report}");
+}
+
+#[test]
+fn nt_01_buffers_go_round_and_round() {
+    check("local --concurrency 1 --count 16 --timeout 120", 16);
+    check("local --concurrency 512 --count 8192 --size 16 --timeout 120", 8192);
+    check("local --concurrency 64 --count 1024 --size 64 --test bulk --timeout 120", 1024);
+}
+
+#[test]
+fn nt_08_pings_of_many_sizes() {
+    for size in (1..9).map(|step| 4096 - 511 * (step - 1)) {
+        check(&format!("local --size {size} --count 20 --timeout 60"), 20);
+    }
+    for transport in ["rpc", "lnet"] {
+        check(&format!("local --transport {transport} --size 519 --count 50 --timeout 60"), 50);
+    }
+    check("local --size 16 --count 1 --concurrency 1 --timeout 60", 1);
+}
+
+#[test]
+fn nt_08_bulk_of_several_sizes() {
+    for (transport, largest) in [("mem", "4m"), ("rpc", "4m"), ("lnet", "1m")] {
+        for size in ["1", "4097", largest] {
+            let options = "--concurrency 2 --timeout 60 --count 6 --test bulk";
+            check(&format!("local --transport {transport} {options} --size {size}"), 6);
+        }
+    }
+}
+
+#[test]
+fn a_duration_ends_a_test() {
+    let (good, report, said) = run("local --duration 2 --size 64 --timeout 60");
+    assert!(good, "{said}");
+    assert!(report["done"].as_u64() > Some(0) && report["elapsed_s"].as_f64() >= Some(2.0), "{report}");
+    // Progress is shown while it goes on.
+    assert!(said.contains("exchanges, ") && said.contains("median"), "{said}");
+}
+
+/// A loopback address that other processes leave alone.
+fn host() -> Ipv4Addr {
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, 1 + high, middle, low)
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind((host(), 0)).unwrap().local_addr().unwrap().port()
+}
+
+/// One that serves until it is dropped.
+struct Serving(Child);
+
+impl Serving {
+    fn start(arguments: &str) -> Self {
+        let mut child = tool(arguments).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        assert!(line.starts_with("serving at "), "{line}");
+        // What it says later goes somewhere.
+        std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
+        Self(child)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn two_processes_over_rpc() {
+    let server = format!("{}:{}:1", host(), free_port());
+    let _serving = Serving::start(&format!("server --transport rpc --address {server}"));
+    for test in ["ping --size 64k", "bulk --size 1m"] {
+        let own = format!("{}:{}:1", host(), free_port());
+        let options = "--count 30 --concurrency 4 --timeout 60 --workers 2";
+        check(
+            &format!("client --transport rpc --address {own} --server {server} --test {test} {options}"),
+            30,
+        );
+    }
+    // A buffer that the server does not have.
+    let own = format!("{}:{}:1", host(), free_port());
+    let options = "--test bulk --size 2m --count 1 --timeout 1";
+    let (good, report, said) =
+        run(&format!("client --transport rpc --address {own} --server {server} {options}"));
+    assert!(!good && report["lost"] == 1 && report["done"] == 0, "{report} {said}");
+}
+
+#[test]
+fn nt_10_a_console_and_two_nodes() {
+    let hosts = [0, 1].map(|_| format!("{}:{}", host(), free_port()));
+    let _nodes = hosts
+        .clone()
+        .map(|host| Serving::start(&format!("node --transport rpc --address {host}:1 --data {host}:2")));
+    let [first, second] = &hosts;
+    let console = format!("{}:{}:1", host(), free_port());
+    for test in ["ping --size 4k --concurrency 8", "bulk --size 1m --concurrency 2"] {
+        let nodes = format!("--clients {first}:1,{second}:1 --servers {first}:2,{second}:2");
+        let (good, report, said) = run(&format!(
+            "console --transport rpc --address {console} {nodes} --test {test} --count 20 --timeout 60"
+        ));
+        assert!(good, "{said}");
+        assert_eq!((&report["done"], report["parts"].as_array().unwrap().len()), (&80.into(), 4), "{report}");
+    }
+    // A node that is not there.
+    let nowhere = format!("{}:{}:1", host(), free_port());
+    let (good, _, said) = run(&format!(
+        "console --transport rpc --address {console} --clients {nowhere} --servers {first}:2 --count 1"
+    ));
+    assert!(!good && said.contains("not sent"), "{said}");
+}
+
+#[test]
+fn a_man_page_and_completions_are_made() {
+    let directory = std::env::temp_dir().join(format!("lnet-nettest-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    assert!(tool("man").arg(&directory).status().unwrap().success());
+    let page = std::fs::read_to_string(directory.join("lnet-nettest.8")).unwrap();
+    assert!(page.contains("The load tool of the messaging layer") && page.contains("Examples:"), "{page}");
+    std::fs::remove_dir_all(&directory).unwrap();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = tool(&format!("completions {shell}")).output().unwrap();
+        let script = String::from_utf8(script.stdout).unwrap();
+        assert!(script.contains("console") && script.contains("concurrency"), "{shell}: {script}");
+    }
+    let nowhere = tool("man /nowhere/at/all").output().unwrap();
+    assert!(String::from_utf8(nowhere.stderr).unwrap().contains("/nowhere/at/all"));
+}
+
+#[test]
+fn wrong_input_is_named() {
+    for (arguments, expected) in [
+        ("", "Usage"),
+        ("local --size 4g", "4096, 4k or 1m"),
+        ("local --count 0", "1 at least is expected"),
+        ("local --concurrency 0", "--concurrency 0"),
+        ("local --size 15", "16 bytes at least"),
+        ("local --test bulk --size 64m", "EFBIG"),
+        ("local --count 1 --duration 1", "cannot be used with"),
+        (
+            "console --transport mem --address 127.0.0.1:1 --clients 127.0.0.2:1,127.0.0.2:1 --servers x",
+            "twice",
+        ),
+        ("client --transport lnet --address x --server y", "--interface"),
+        ("client --transport lnet --interface in-process:a --address x --server y", "nid:12345:portal:tmid"),
+        ("client --transport rpc --address 127.0.0.1:1 --server y", "a.b.c.d:port:service"),
+        ("client --transport mem --address 127.0.0.1:1 --server y", "a.b.c.d:port"),
+    ] {
+        let (good, _, said) = run(arguments);
+        assert!(!good && said.contains(expected), "{arguments}: {said}");
+    }
+    // No server at all.
+    let (good, report, said) =
+        run("client --transport mem --address 127.0.0.1:1 --server 127.0.0.1:2 --count 3");
+    assert!(!good && report["failed"] == 3, "{report} {said}");
+    let help = tool("--help").output().unwrap();
+    assert!(String::from_utf8(help.stdout).unwrap().contains("Examples:"));
+}
