@@ -1,0 +1,162 @@
+//! What the messaging layer adds to LNet: round trips of messages beside those of bare Puts, buffers that are fetched beside
+//! bare Gets, all in one run, in turns, over one veth pair; and what queues, pools and the event ring cost by themselves.
+//!
+//! `cargo xtask bench --messaging` makes the namespaces and calls this.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use clap::Parser;
+use lnet_bench::link::Side;
+use lnet_bench::messages::Operation;
+use lnet_bench::options::{Options, Setup, TURNS};
+use lnet_bench::queues::{self, Over};
+use lnet_bench::{measure, messaging, threaded};
+use serde::Serialize;
+
+/// Measures transfer machines beside the bare LNet messages that they are made of.
+#[derive(Debug, Parser)]
+#[command(
+    after_help = "Example: cargo xtask bench --messaging   (makes the namespaces and the veth pair, then calls this)"
+)]
+struct Cli {
+    #[command(flatten)]
+    options: Options,
+    /// Bytes of a buffer that is fetched.
+    #[arg(long, default_value_t = 1 << 20)]
+    bulk: usize,
+}
+
+/// Buffers that are fetched at once.
+const WINDOW: usize = 8;
+/// Few transfer machines and many; buffers of each.
+const MACHINES: [u32; 2] = [10, 1000];
+const BUFFERS_EACH: u32 = 100;
+
+/// A figure beside what it is compared with: that of bare LNet, or of a smaller case. Medians over the turns.
+#[derive(Serialize)]
+struct Row {
+    name: &'static str,
+    unit: &'static str,
+    measured: f64,
+    /// `None`: the bound is for the figure itself.
+    baseline: Option<f64>,
+    /// The ratio, or the figure, that it should have.
+    bound: f64,
+    bound_is: Bound,
+}
+
+#[derive(Serialize, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum Bound {
+    Most,
+    Least,
+}
+
+#[derive(Serialize)]
+struct Document {
+    #[serde(flatten)]
+    setup: Setup,
+    rows: Vec<Row>,
+}
+
+/// The figures of each turn, in the order of the rows: measured, baseline.
+#[derive(Default)]
+struct Figures {
+    round_trip_us: [Vec<f64>; 2],
+    fetches: [Vec<f64>; 2],
+    message_ns: [Vec<f64>; 2],
+    ring: Vec<f64>,
+    pool: [Vec<f64>; 2],
+}
+
+fn main() -> anyhow::Result<()> {
+    let Cli { options, bulk } = Cli::parse();
+    let mut figures = Figures::default();
+    options.turns(|| measure(&options, bulk, &mut figures))?;
+    let document = Document { setup: options.setup(), rows: rows(&figures) };
+    options.tell("messaging.json", &document, &table(&document))?;
+    Ok(())
+}
+
+fn measure(options: &Options, bulk: usize, figures: &mut Figures) -> anyhow::Result<()> {
+    let (link, time) = (&options.link, options.time(Duration::from_secs(2)));
+    let (quick, full) = if options.quick { (1, 10) } else { (10, 10) };
+    let part = |count: u32| count * quick / full;
+    let put = Operation::Put { ack: false };
+    let open = |side: Side<'_>| threaded::End::open(side, put, options.size, 1);
+    let bare = measure::ping(link, open, part(50_000).into(), |_| {})?;
+    let through = messaging::ping(link, options.size, part(50_000).into())?;
+    for (of, half_ns) in figures.round_trip_us.iter_mut().zip([through, bare]) {
+        of.push(2.0 * half_ns.value_at_quantile(0.5) as f64 / 1000.0);
+    }
+    let open = |side: Side<'_>| threaded::End::open(side, Operation::Get, bulk, WINDOW);
+    let bare = measure::flood(link, open, time)?.sent_per_second();
+    let through = messaging::fetches_per_second(link, bulk, WINDOW, time)?;
+    for (of, rate) in figures.fetches.iter_mut().zip([through, bare]) {
+        of.push(rate * bulk as f64 * 8.0 / 1e9);
+    }
+    for (of, machines) in figures.message_ns.iter_mut().zip([MACHINES[1], MACHINES[0]]) {
+        of.push(queues::message_ns(machines, BUFFERS_EACH, part(20_000))?);
+    }
+    let events = u64::from(part(50_000_000));
+    figures.ring.push(events as f64 / lnet_messaging::internals::pass_events(events).as_secs_f64() / 1e6);
+    for (of, over) in figures.pool.iter_mut().zip([Over::Mem, Over::Loopback]) {
+        of.push(queues::provisions_per_second(over, part(100_000))? / 1e6);
+    }
+    Ok(())
+}
+
+fn rows(figures: &Figures) -> Vec<Row> {
+    let Figures { round_trip_us, fetches, message_ns, ring, pool } = figures;
+    let beside = |name, unit, of: &[Vec<f64>; 2], bound, bound_is| {
+        let (measured, baseline) = (median(&of[0]), Some(median(&of[1])));
+        Row { name, unit, measured, baseline, bound, bound_is }
+    };
+    let alone = |name, unit, of, bound| Row {
+        name,
+        unit,
+        measured: median(of),
+        baseline: None,
+        bound,
+        bound_is: Bound::Least,
+    };
+    vec![
+        beside("message, round trip / Put", "us", round_trip_us, 1.25, Bound::Most),
+        beside("buffer fetched / Get", "Gbit/s", fetches, 0.95, Bound::Least),
+        beside("message among 100,000 / 1,000 buffers", "ns", message_ns, 1.25, Bound::Most),
+        alone("events through the ring", "million/s", ring, 50.0),
+        alone("buffers provisioned, mem", "million/s", &pool[0], 1.0),
+        alone("buffers provisioned, lnet", "million/s", &pool[1], 1.0),
+    ]
+}
+
+fn median(figures: &[f64]) -> f64 {
+    let mut sorted = figures.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+fn table(document: &Document) -> String {
+    let Setup { machine, mode, mtu_bytes, size_bytes } = &document.setup;
+    let mode = if mode.is_empty() { "of threaded nodes" } else { mode };
+    let mut text = format!(
+        "{machine}\n\nmessages of {size_bytes} bytes, MTU {mtu_bytes}, mode {mode}: median of {TURNS} turns\n\
+         {:<40}{:>10}{:>10}{:>8}{:>10}\n",
+        "", "measured", "beside", "ratio", "bound"
+    );
+    for Row { name, unit, measured, baseline, bound, bound_is } in &document.rows {
+        let sign = if *bound_is == Bound::Most { "<=" } else { ">=" };
+        let cell = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
+        let ratio = baseline.map(|baseline| measured / baseline);
+        let _ = writeln!(
+            text,
+            "{:<40}{measured:>10.2}{:>10}{:>8}{:>10}",
+            format!("{name}, {unit}"),
+            cell(*baseline),
+            cell(ratio),
+            format!("{sign} {bound:.2}"),
+        );
+    }
+    text.trim_end().to_owned()
+}

@@ -1,0 +1,170 @@
+//! What the messaging layer costs by itself: many transfer machines with many buffers, pools, and the event ring.
+
+use std::sync::{Arc, mpsc};
+use std::time::Instant;
+
+use anyhow::{Context, ensure};
+use lnet_core::limits::Limits;
+use lnet_messaging::lnet::portal_policy;
+use lnet_messaging::transport::Transport;
+use lnet_messaging::{
+    Attachment, BufferEvent, Domain, Handler, LnetTransport, MemTransport, Operation, Pool, PoolSpec,
+    QueueType, Reprovision, TmState, TransferMachine,
+};
+use lnet_user::api::Lnet;
+use lnet_user::node::NodeConfig;
+
+use crate::measure::PATIENCE;
+
+const PORTAL: u8 = 20;
+const BUFFER_BYTES: usize = 8;
+/// Event slots of each transfer machine: those of its buffers, two each, and those of what is measured.
+const EVENT_SLOTS: u32 = 256;
+
+/// Tells of buffers that have ended.
+struct Ends(mpsc::SyncSender<QueueType>);
+
+impl Handler for Ends {
+    fn buffer_event(&self, tm: &TransferMachine, event: BufferEvent) {
+        // What is aborted at the end has ended with the measurement, which listens no more.
+        match event.status {
+            Ok(()) => drop(self.0.send(event.queue())),
+            Err(errno) if tm.state() == TmState::Started => eprintln!("{errno} of {event:?}"),
+            Err(_) => {}
+        }
+    }
+}
+
+fn start(domain: &Domain, handler: Arc<dyn Handler>, address: &str) -> anyhow::Result<TransferMachine> {
+    let tm = TransferMachine::new(domain, handler)?;
+    tm.start(address)?;
+    await_start(&tm)?;
+    Ok(tm)
+}
+
+fn await_start(tm: &TransferMachine) -> anyhow::Result<()> {
+    let deadline = Some(Instant::now() + PATIENCE);
+    tm.wait(deadline, |front| front.state() != TmState::Starting && front.callback_count() == 0);
+    ensure!(tm.state() == TmState::Started, "the transfer machine has not started: {:?}", tm.state());
+    Ok(())
+}
+
+/// The lnet transport over a node that reaches itself alone, with room for so many buffers of so many transfer
+/// machines.
+fn loopback(tms: u32, buffers: u32) -> anyhow::Result<(Lnet, Arc<dyn Transport>)> {
+    let limits = Limits {
+        match_entries: (buffers + 1024).next_power_of_two(),
+        memory_descs: (buffers + 1024).next_power_of_two(),
+        event_queues: (tms + 8).next_power_of_two(),
+        events: ((tms + 8) * (EVENT_SLOTS + 8)).next_power_of_two(),
+        unlimited_events: 64,
+        ..Limits::DEFAULT
+    };
+    let config = NodeConfig::loopback().limits(limits).policies(vec![(PORTAL, portal_policy())]);
+    let lnet = Lnet::start(&config)?;
+    lnet.open()?;
+    let transport = LnetTransport::with_event_slots(&lnet, EVENT_SLOTS).shared();
+    Ok((lnet, transport))
+}
+
+/// Nanoseconds that a message takes from the addition of its receive buffer until both of its buffers have ended, among so many
+/// transfer machines that have so many buffers queued each.
+///
+/// # Errors
+/// What the layer refused.
+pub fn message_ns(tms: u32, buffers_each: u32, rounds: u32) -> anyhow::Result<f64> {
+    let (_lnet, transport) = loopback(tms, tms * buffers_each)?;
+    let domain = Domain::new(&transport)?;
+    let (told, ends) = mpsc::sync_channel(64);
+    let address = |tmid: u32| format!("0@lo:12345:{PORTAL}:{tmid}");
+    let make = |tmid| start(&domain, Arc::new(Ends(told.clone())), &address(tmid));
+    let machines: Vec<TransferMachine> = (1..=tms).map(make).collect::<Result<_, _>>()?;
+    let receive = || Operation::Receive { min_receive_bytes: BUFFER_BYTES as u64, max_messages: 1 };
+    for tm in &machines {
+        for _ in 0..buffers_each {
+            // Of another kind than what is measured, which would come to them else.
+            let passive = Operation::PassiveReceive { initiator: None };
+            tm.add(domain.allocate(1, BUFFER_BYTES)?, passive)?;
+        }
+    }
+    let from = &machines[0];
+    let to = |at: usize| from.create_end_point(&address(at as u32 + 1));
+    let mut begun = Instant::now();
+    for round in 0..rounds + rounds / 10 {
+        if round == rounds / 10 {
+            begun = Instant::now();
+        }
+        let at = round as usize % machines.len();
+        machines[at].add(domain.allocate(1, BUFFER_BYTES)?, receive())?;
+        let send = Operation::Send { to: to(at)?, length_bytes: BUFFER_BYTES as u64 };
+        from.add(domain.allocate(1, BUFFER_BYTES)?, send)?;
+        for _ in 0..2 {
+            ends.recv_timeout(PATIENCE).context("a message has not ended")?;
+        }
+    }
+    Ok(begun.elapsed().as_nanos() as f64 / f64::from(rounds))
+}
+
+/// Which transport pools are measured over.
+#[derive(Clone, Copy, Debug)]
+pub enum Over {
+    /// Within the process.
+    Mem,
+    /// The loopback of an LNet node.
+    Loopback,
+}
+
+/// Buffers a second that a transfer machine takes from a pool for its receive queue, in one pass of so many.
+///
+/// # Errors
+/// What the layer refused.
+pub fn provisions_per_second(over: Over, buffers: u32) -> anyhow::Result<f64> {
+    let (lnet, transport, address) = match over {
+        Over::Mem => (None, MemTransport::default().shared(), "127.0.0.1:1".to_owned()),
+        Over::Loopback => {
+            let slots = 2 * buffers + 64;
+            let limits = Limits {
+                match_entries: (buffers + 64).next_power_of_two(),
+                memory_descs: (buffers + 64).next_power_of_two(),
+                events: (2 * slots).next_power_of_two(),
+                ..Limits::DEFAULT
+            };
+            let config = NodeConfig::loopback().limits(limits).policies(vec![(PORTAL, portal_policy())]);
+            let lnet = Lnet::start(&config)?;
+            lnet.open()?;
+            let transport = LnetTransport::with_event_slots(&lnet, slots).shared();
+            (Some(lnet), transport, format!("0@lo:12345:{PORTAL}:1"))
+        }
+    };
+    let domain = Domain::new(&transport)?;
+    let spec = PoolSpec { threshold: 0, segments: 1, segment_bytes: BUFFER_BYTES, colours: 1 };
+    let pool = Pool::new(&domain, spec, Arc::new(Reprovision))?;
+    let made = pool.lock().provision(buffers as usize);
+    ensure!(made == buffers as usize, "{made} of {buffers} buffers could be made");
+    let (told, _ends) = mpsc::sync_channel(1);
+    let tm = TransferMachine::new(&domain, Arc::new(Ends(told)))?;
+    let attachment = Attachment { pool, min_receive_bytes: 1, max_messages: 1, callback: None };
+    tm.attach_pool(attachment, 2)?;
+    tm.start(&address)?;
+    await_start(&tm)?;
+    let begun = Instant::now();
+    tm.set_receive_queue_length(buffers as usize)?;
+    let elapsed = begun.elapsed();
+    let queued = tm.queue_length(QueueType::Receive);
+    ensure!(queued == buffers as usize, "{queued} of {buffers} buffers were taken");
+    drop((tm, lnet));
+    Ok(f64::from(buffers - 2) / elapsed.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_end_among_many_buffers_and_pools_provide() {
+        assert!(message_ns(3, 5, 20).unwrap() > 0.0);
+        for over in [Over::Mem, Over::Loopback] {
+            assert!(provisions_per_second(over, 100).unwrap() > 0.0, "{over:?}");
+        }
+    }
+}
