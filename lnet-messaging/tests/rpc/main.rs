@@ -10,7 +10,8 @@ mod others;
 mod processes;
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -48,8 +49,11 @@ fn host() -> Ipv4Addr {
     Ipv4Addr::new(127, 1 + high, middle, low)
 }
 
+/// A port of that address that had no listener before, below those that the kernel gives to connections. Binding one to see
+/// that it is free would leave it in use for as long as a child of another test has not called exec.
 fn free_port() -> u16 {
-    TcpListener::bind((host(), 0)).unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 fn rpc() -> Arc<dyn Transport> {
