@@ -7,12 +7,15 @@
 //!   that share their CPUs with whatever else the machine does. The summary names those that passed only then.
 //! - One level's failure does not keep the others from running.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 use xtask::command::{say, succeed, words};
 use xtask::privilege::{self, Capability, NETNS_NODES, UNPRIVILEGED};
 
@@ -30,6 +33,11 @@ const FUZZ_COUNT: u32 = 20_000;
 
 /// Failed tests that are run once more; where more fail it is not for the machine's load.
 const AGAIN_MAX: usize = 3;
+
+/// How long tests may print nothing, building included. A test that hangs for longer ends the level, and is named.
+const SILENCE_MAX: Duration = Duration::from_secs(20 * 60);
+/// How long output may still come when the tests have ended. A process that they left behind may keep the pipe open for ever.
+const REST_MAX: Duration = Duration::from_secs(2);
 
 /// A test level.
 struct Level {
@@ -276,20 +284,53 @@ struct Tests {
     error: Option<String>,
 }
 
+impl Tests {
+    /// Takes in a line of their output.
+    fn take(&mut self, line: &str) {
+        self.passed += passed(line).unwrap_or(0);
+        if let Some(name) = failed(line).filter(|name| !self.failed.iter().any(|known| known == name)) {
+            self.failed.push(name.to_owned());
+        }
+    }
+}
+
 /// Runs `cargo test` and copies what it prints.
 fn run_tests(mut command: Command, copy: &mut impl Write) -> Result<Tests> {
-    let words = words(&command);
+    run_tests_within(&mut command, SILENCE_MAX, copy)
+}
+
+fn run_tests_within(command: &mut Command, silence_max: Duration, copy: &mut impl Write) -> Result<Tests> {
+    let words = words(command);
     let mut child =
         command.stdout(Stdio::piped()).spawn().with_context(|| format!("`{words}` did not start"))?;
+    let output = child.stdout.take().with_context(|| words.clone())?;
+    let (sender, lines) = mpsc::channel();
+    // It ends with the pipe, or with the first line that is not wanted any more.
+    std::thread::spawn(move || BufReader::new(output).lines().try_for_each(|line| sender.send(line)));
     let mut tests = Tests::default();
-    if let Some(output) = child.stdout.take() {
-        for line in BufReader::new(output).lines() {
-            let line = line.with_context(|| words.clone())?;
-            writeln!(copy, "{line}").context("writing the output of the tests")?;
-            tests.passed += passed(&line).unwrap_or(0);
-            if let Some(name) = failed(&line).filter(|name| !tests.failed.iter().any(|known| known == name)) {
-                tests.failed.push(name.to_owned());
+    let mut slow = Vec::new();
+    let mut heard_at = Instant::now();
+    let mut ended_at = None;
+    loop {
+        match lines.recv_timeout(REST_MAX / 4) {
+            Ok(line) => {
+                let line = line.with_context(|| words.clone())?;
+                writeln!(copy, "{line}").context("writing the output of the tests")?;
+                heard_at = Instant::now();
+                tests.take(&line);
+                note_slow(&mut slow, &line);
             }
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) if ended_at.is_none() => {
+                ended_at = child.try_wait().with_context(|| words.clone())?.map(|_| Instant::now());
+                if heard_at.elapsed() > silence_max {
+                    end_with_descendants(child.id());
+                    child.wait().with_context(|| words.clone())?;
+                    bail!("`{words}` printed nothing for {silence_max:?}; running: {}", slow.join(", "));
+                }
+            }
+            Err(RecvTimeoutError::Timeout) if ended_at.is_some_and(|at| at.elapsed() > REST_MAX) => break,
+            Err(RecvTimeoutError::Timeout) => {}
         }
     }
     let status = child.wait().with_context(|| words.clone())?;
@@ -299,6 +340,29 @@ fn run_tests(mut command: Command, copy: &mut impl Write) -> Result<Tests> {
         tests.error = Some(format!("`{words}` ran no test at all"));
     }
     Ok(tests)
+}
+
+/// Ends a process, so that it starts no other, and then all that it has started: a test program does not end with cargo.
+fn end_with_descendants(id: u32) {
+    let threads = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
+    let children = threads.flat_map(|thread| fs::read_to_string(thread.path().join("children")));
+    let children: Vec<u32> =
+        children.flat_map(|ids| ids.split_whitespace().flat_map(str::parse).collect::<Vec<_>>()).collect();
+    if let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
+        // One that has ended meanwhile needs no signal.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    children.into_iter().for_each(end_with_descendants);
+}
+
+/// Keeps the names of tests that take long and have not ended.
+fn note_slow(slow: &mut Vec<String>, line: &str) {
+    let Some(line) = line.strip_prefix("test ") else { return };
+    if let Some(name) = line.strip_suffix(" has been running for over 60 seconds") {
+        slow.push(name.to_owned());
+    } else if let Some((name, _)) = line.split_once(" ... ") {
+        slow.retain(|known| known != name);
+    }
 }
 
 /// The name of a test that failed, in the line that says so.
@@ -346,6 +410,35 @@ mod tests {
         check("echo 'test result: ok. 0 passed; 0 failed;'", "ran no test at all");
         let four = "for name in a b c d; do echo \"test $name ... FAILED\"; done; exit 101";
         check(four, "failing: a, b, c, d");
+    }
+
+    #[test]
+    fn tests_that_hang_are_named_and_ended() {
+        let script = "echo 'test a has been running for over 60 seconds'; \
+                      echo 'test b has been running for over 60 seconds'; echo 'test a ... ok'; \
+                      sh -c 'echo \"child $$\"; sleep 600'; true";
+        let mut copy = Vec::new();
+        let result = run_tests_within(&mut shell(script), Duration::from_millis(300), &mut copy);
+        let error = result.err().unwrap().to_string();
+        assert!(error.ends_with("printed nothing for 300ms; running: b"), "{error}");
+        let copy = String::from_utf8(copy).unwrap();
+        let child = copy.lines().find_map(|line| line.strip_prefix("child ")).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while Path::new("/proc").join(child).join("exe").exists() {
+            assert!(Instant::now() < deadline, "{child} still runs");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn what_tests_leave_behind_is_not_waited_for() {
+        let script = "echo 'test result: ok. 3 passed; 0 failed;'; (exec sleep 600) & echo \"left $!\"";
+        let mut copy = Vec::new();
+        let tests = run_tests(shell(script), &mut copy).unwrap();
+        assert_eq!((tests.passed, tests.error), (3, None));
+        let copy = String::from_utf8(copy).unwrap();
+        let left = copy.lines().find_map(|line| line.strip_prefix("left ")).unwrap();
+        end_with_descendants(left.parse().unwrap());
     }
 
     #[test]
